@@ -1,0 +1,65 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mica/comm/process_group.hpp"
+
+namespace mica {
+
+/// Where a world rank runs.
+struct RankPlace {
+  int world_rank = 0;
+  std::string host;
+  int node = 0;        ///< nodes numbered by their lowest world rank
+  int local_rank = 0;  ///< within the node
+};
+
+/// `[mesh] shard_size`: world, node or a number.
+struct ShardSize {
+  enum class Kind : std::uint8_t { world, node, number } kind = Kind::world;
+  int number = 0;
+};
+
+/// Ranks as a grid: replicate axis x shard axis (DESIGN section 5). Pure math.
+/// Example: world 6, shard_size 3 -> shard groups {0,1,2},{3,4,5}; replicate groups {0,3},{1,4},{2,5}.
+struct MeshGeometry {
+  int world_size = 1;
+  int shard_size = 1;
+  int replicas = 1;
+  [[nodiscard]] int shard_rank(int mesh_rank) const { return mesh_rank % shard_size; }
+  [[nodiscard]] int replica_rank(int mesh_rank) const { return mesh_rank / shard_size; }
+
+  /// @param places  every rank's, in mesh order.
+  /// @throws ConfigError naming hosts and counts (uneven nodes under `node`), or the valid sizes.
+  static MeshGeometry make(const std::vector<RankPlace>& places, ShardSize shard_size);
+};
+
+/// The groups of one rank. Every pointer is non-null; an axis of size 1 has a group of one rank.
+class Mesh {
+ public:
+  /// @param world  in mesh order, taken over. @collective over it.
+  Mesh(std::unique_ptr<ProcessGroup> world, MeshGeometry geometry, std::vector<RankPlace> places = {});
+
+  [[nodiscard]] const MeshGeometry& geometry() const { return geometry_; }
+  [[nodiscard]] int rank() const { return world_->rank(); }
+  [[nodiscard]] int shard_rank() const { return geometry_.shard_rank(rank()); }
+  [[nodiscard]] int replica_rank() const { return geometry_.replica_rank(rank()); }
+  [[nodiscard]] int world_size() const { return geometry_.world_size; }
+  [[nodiscard]] int shard_size() const { return geometry_.shard_size; }
+  [[nodiscard]] int replicas() const { return geometry_.replicas; }
+  [[nodiscard]] ProcessGroup& world() const { return *world_; }
+  [[nodiscard]] ProcessGroup& shard() const { return *shard_; }
+  [[nodiscard]] ProcessGroup& replicate() const { return *replicate_; }
+  [[nodiscard]] const std::vector<RankPlace>& places() const { return places_; }
+  /// "mesh 2 x 2 (replicate x shard): shard groups {0,1} on node a, ..." for start-up.
+  [[nodiscard]] std::string describe() const;
+
+ private:
+  MeshGeometry geometry_;
+  std::vector<RankPlace> places_;
+  std::unique_ptr<ProcessGroup> world_, shard_, replicate_;
+};
+
+}  // namespace mica

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <source_location>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace mica {
+
+/// Exit statuses of every Mica program (DESIGN section 9).
+enum class ExitCode : int {
+  done = 0,
+  differs = 1,         ///< only `mica-inspect diff` and `verify`
+  user_mistake = 2,    ///< config, missing or unreadable file, damaged checkpoint, unwritable folder
+  runtime_failure = 3, ///< disk full while saving, lost rank, hang
+  requeue = 75,        ///< stopped on a signal after saving
+};
+
+/// Base of every error Mica throws. The text says what was seen, what was expected and what to change.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+  [[nodiscard]] virtual ExitCode exit_code() const noexcept { return ExitCode::runtime_failure; }
+};
+
+/// The user's mistake: a config value, a missing or unreadable file, an impossible combination.
+class ConfigError : public Error {
+ public:
+  using Error::Error;
+  [[nodiscard]] ExitCode exit_code() const noexcept override { return ExitCode::user_mistake; }
+};
+
+/// A checkpoint that is damaged, incomplete or of another model.
+class CheckpointError : public Error {
+ public:
+  using Error::Error;
+  [[nodiscard]] ExitCode exit_code() const noexcept override { return ExitCode::user_mistake; }
+};
+
+/// A system call failed at run time (disk full, I/O error).
+class IoError : public Error { public: using Error::Error; };
+class MpiError : public Error { public: using Error::Error; };
+class CudaError : public Error { public: using Error::Error; };
+class NcclError : public Error { public: using Error::Error; };
+class Hdf5Error : public Error { public: using Error::Error; };
+/// Ranks disagree: execution order, shapes, replica drift.
+class DesyncError : public Error { public: using Error::Error; };
+
+/// Throws E with the formatted text unless `ok`. For what a caller or user got wrong.
+template <class E = Error, class... Args>
+void require(bool ok, fmt::format_string<Args...> text, Args&&... args) {
+  if (!ok) throw E(fmt::format(text, std::forward<Args>(args)...));
+}
+
+/// A broken invariant of Mica itself: prints the text and the place, then aborts. The same in every build type.
+void invariant(bool ok, std::string_view what, std::source_location where = std::source_location::current());
+
+/// errno as text, e.g. "No space left on device".
+[[nodiscard]] std::string errno_text(int error_number);
+
+}  // namespace mica

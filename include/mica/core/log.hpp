@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace mica {
+
+enum class LogLevel { debug, info, warn, error, off };
+
+/// Where a rank's messages go. A plain value passed down; a copy shares the sinks. Rank 0 prints to the terminal; others stay silent below `warn`.
+class Logger {
+ public:
+  /// A logger that drops everything.
+  Logger();
+  /// @param prefix  printed before each line, e.g. "rank 3"; empty for none.
+  static Logger to_stderr(LogLevel level, std::string prefix);
+
+  void write(LogLevel level, std::string_view text) const;
+
+  template <class... Args>
+  void debug(fmt::format_string<Args...> f, Args&&... a) const { write(LogLevel::debug, fmt::format(f, std::forward<Args>(a)...)); }
+  template <class... Args>
+  void info(fmt::format_string<Args...> f, Args&&... a) const { write(LogLevel::info, fmt::format(f, std::forward<Args>(a)...)); }
+  template <class... Args>
+  void warn(fmt::format_string<Args...> f, Args&&... a) const { write(LogLevel::warn, fmt::format(f, std::forward<Args>(a)...)); }
+
+  /// Messages are copied to this file as well (log.txt of a run). @throws ConfigError if it cannot be opened.
+  [[nodiscard]] Logger with_file(const std::string& path) const;
+
+ private:
+  struct Sinks;
+  std::shared_ptr<Sinks> sinks_;
+};
+
+}  // namespace mica

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+
+namespace mica {
+
+class VectorClock;  // checking_stream.hpp
+
+/// What a backend keeps for one recorded point of a stream.
+class EventState {
+ public:
+  virtual ~EventState() = default;
+  [[nodiscard]] virtual bool is_complete() const = 0;
+  /// Blocks the host; rethrows the error of the stream that recorded it, if that stream failed before this point.
+  virtual void wait_on_host() = 0;
+
+  /// Set by a checking stream only: what had happened before this point.
+  std::shared_ptr<const VectorClock> clock;
+};
+
+/// A point in a stream's order. A cheap, copyable handle; a default-made one is complete.
+class Event {
+ public:
+  Event() = default;
+  explicit Event(std::shared_ptr<EventState> state) : state_(std::move(state)) {}
+
+  [[nodiscard]] bool is_complete() const { return !state_ || state_->is_complete(); }
+  /// Blocks the host until everything before the event has run. @throws the stream's sticky error.
+  void wait_on_host() const {
+    if (state_) state_->wait_on_host();
+  }
+  [[nodiscard]] const std::shared_ptr<EventState>& state() const { return state_; }
+
+ private:
+  std::shared_ptr<EventState> state_;
+};
+
+}  // namespace mica

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "mica/device/event.hpp"
+#include "mica/device/memory_role.hpp"
+#include "mica/device/stream.hpp"
+
+namespace mica {
+
+class Pool;
+
+/// Owns one allocation of a pool. Move-only. Freed in host order, reused in stream order: [Note: memory and streams]
+/// a buffer belongs to its home stream, on which it may be used and freed with no further ado. When another stream
+/// uses it, the owner hands over that stream's last use with used_until(); the next owner's stream waits for it (and
+/// for the home stream's work so far) before it touches the memory. So freeing never blocks, and the counts depend
+/// on the host's order of calls only, never on timing.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Buffer&& other) noexcept { swap(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    Buffer(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~Buffer() { reset(); }
+
+  [[nodiscard]] void* data() const { return data_; }
+  [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+  [[nodiscard]] MemoryRole role() const { return role_; }
+  [[nodiscard]] explicit operator bool() const { return pool_ != nullptr; }
+
+  /// Another stream's last use of this memory: whoever gets it next waits for `last_use` first.
+  void used_until(Event last_use) { foreign_uses_.push_back(std::move(last_use)); }
+  /// Gives the memory back to the pool.
+  void reset() noexcept;
+  void swap(Buffer& other) noexcept;
+
+ private:
+  friend class Pool;
+  Pool* pool_ = nullptr;
+  void* data_ = nullptr;
+  std::int64_t bytes_ = 0;
+  MemoryRole role_ = MemoryRole::workspace;
+  Stream* home_ = nullptr;
+  std::vector<Event> foreign_uses_;
+};
+
+/// Bytes as requested, exact; `reserved` is what was taken from the operating system.
+struct MemoryStats {
+  std::int64_t current = 0;
+  std::int64_t peak = 0;
+  std::int64_t reserved = 0;
+  std::array<std::int64_t, kNumMemoryRoles> current_by_role{};
+  std::array<std::int64_t, kNumMemoryRoles> peak_by_role{};
+  [[nodiscard]] std::int64_t current_of(MemoryRole role) const { return current_by_role[static_cast<std::size_t>(role)]; }
+  [[nodiscard]] std::int64_t peak_of(MemoryRole role) const { return peak_by_role[static_cast<std::size_t>(role)]; }
+};
+
+/// A caching allocator with exact accounting. One host thread per pool. Blocks are 64-byte aligned.
+/// Lives longer than every buffer and stream made with it.
+class Pool {
+ public:
+  virtual ~Pool() = default;
+
+  /// @param bytes  > 0 or 0 (then data() is null, and nothing is counted).  @param home  see [Note: memory and streams].
+  /// Contents are undefined; with poison(true) every allocation is filled with a NaN pattern (tests).
+  /// @throws IoError naming role, bytes and what is in use, when memory is exhausted.
+  [[nodiscard]] Buffer allocate(std::int64_t bytes, MemoryRole role, Stream& home);
+
+  [[nodiscard]] const MemoryStats& stats() const { return stats_; }
+  /// Peaks start again from the current bytes.
+  void reset_peak();
+  /// Gives wholly free segments back to the operating system. Waits for their events.
+  virtual void trim() = 0;
+  void poison(bool on) { poison_ = on; }
+
+ protected:
+  friend class Buffer;
+  virtual void* take(std::int64_t bytes, Stream& home) = 0;
+  virtual void give(void* data, std::int64_t bytes, Stream& home, std::vector<Event> foreign_uses) noexcept = 0;
+  void free(Buffer& buffer) noexcept;
+
+  MemoryStats stats_;
+  bool poison_ = false;
+};
+
+[[nodiscard]] std::unique_ptr<Pool> make_cpu_pool();
+
+}  // namespace mica

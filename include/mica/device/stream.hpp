@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "mica/device/event.hpp"
+
+namespace mica {
+
+enum class DeviceKind : std::uint8_t { cpu, cuda };
+
+/// One range of memory that a task reads or writes. Declared with each task, so that the checking stream can
+/// tell whether another stream's access is ordered against it.
+struct Access {
+  enum class Mode : std::uint8_t { read, write };
+  const void* data = nullptr;
+  std::int64_t bytes = 0;
+  Mode mode = Mode::read;
+};
+[[nodiscard]] inline Access reads(const void* data, std::int64_t bytes) { return {data, bytes, Access::Mode::read}; }
+[[nodiscard]] inline Access writes(const void* data, std::int64_t bytes) { return {data, bytes, Access::Mode::write}; }
+
+/// An in-order queue of work on one device: [Note: streams]
+/// - tasks of one stream run one after another in the order they were enqueued;
+/// - tasks of two streams are ordered only by record() and wait();
+/// - enqueueing never blocks the host (the inline CPU stream runs the task at once, with the same ordering contract);
+/// - the first exception of a task is sticky: later tasks are skipped, the next synchronize() or
+///   wait_on_host() rethrows it, and a stream that waits for an event of a failed stream fails with the same error.
+/// One host thread enqueues; a stream outlives the events and buffers made with it.
+class Stream {
+ public:
+  using Task = std::function<void()>;
+
+  virtual ~Stream() = default;
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  [[nodiscard]] virtual DeviceKind device() const = 0;
+  [[nodiscard]] virtual const std::string& name() const = 0;
+
+  /// Enqueues a host function. @param what  a literal naming the task, for traces and errors.
+  virtual void submit(const char* what, std::span<const Access> accesses, Task task) = 0;
+  void submit(const char* what, std::initializer_list<Access> accesses, Task task) {
+    submit(what, std::span<const Access>(accesses.begin(), accesses.size()), std::move(task));
+  }
+
+  /// The point after everything enqueued so far.
+  [[nodiscard]] virtual Event record() = 0;
+  /// Tasks enqueued from now on start after `event`. The host does not block.
+  virtual void wait(const Event& event) = 0;
+  /// Blocks the host until the stream is idle. @throws its sticky error.
+  virtual void synchronize() = 0;
+  /// Waits until idle and forgets a sticky error. For abandon_step() only.
+  virtual void drain_and_clear_error() noexcept = 0;
+
+ protected:
+  Stream() = default;
+};
+
+/// How CPU streams run their tasks (DESIGN section 3).
+enum class StreamMode : std::uint8_t {
+  threaded,  ///< a worker thread of its own, asleep while idle
+  inlined,   ///< the task runs inside submit()
+};
+
+/// @param name  shown in traces, errors and the worker's thread name.
+[[nodiscard]] std::unique_ptr<Stream> make_cpu_stream(std::string name, StreamMode mode);
+
+}  // namespace mica

@@ -1,0 +1,147 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "mica/device/pool.hpp"
+#include "mica/tensor/philox.hpp"
+#include "mica/tensor/tensor_view.hpp"
+
+namespace mica {
+
+/// Whether a result replaces what is in the output or is added to it.
+enum class Write : std::uint8_t { overwrite, accumulate };
+
+/// p of a p-norm; kInfNorm takes the maximum.
+inline constexpr double kInfNorm = 1e308;
+
+struct AdamWArgs {
+  TensorView param;          // [n] f32 master
+  ConstTensorView grad;      // [n] f32
+  TensorView exp_avg;        // [n] f32
+  TensorView exp_avg_sq;     // [n] f32
+  double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+  std::int64_t step = 1;     ///< counts from 1: bias correction
+  ConstTensorView grad_scale;///< [1] f32 multiplied into the gradient (clip coefficient), or absent
+  ConstTensorView skip;      ///< [1] f32: not 0 leaves everything as it was, or absent
+};
+
+struct SgdArgs {
+  TensorView param;          // [n] f32 master
+  ConstTensorView grad;      // [n] f32
+  TensorView momentum_buffer;// [n] f32, absent without momentum
+  double lr = 0, momentum = 0, dampening = 0, weight_decay = 0;
+  bool nesterov = false;
+  bool first_step = false;   ///< the momentum buffer is set to the gradient
+  ConstTensorView grad_scale;
+  ConstTensorView skip;
+};
+
+struct AttentionShape {
+  std::int64_t batch = 0;     // B
+  std::int64_t seq_len = 0;   // T
+  std::int64_t heads = 0;     // H
+  std::int64_t head_dim = 0;  // D; width C = H*D
+};
+
+/// The math of the layers on one device. [Note: kernels]
+/// Every call enqueues on the stream and returns; views must stay valid until the stream has run it. Matrices are
+/// row-major; weights are [out, in]. Activations and parameters are f32 or bf16 (equal within a call unless noted),
+/// accumulation is f32 or better; gradients of parameters may be f32 or bf16 whatever the parameters are.
+/// Elementwise kernels give the same bits for any split of their range. Scratch memory comes from the pool
+/// (role workspace). Outputs may hold anything before an overwriting call. An absent view (null data) of an optional
+/// argument means "not wanted". M = rows, the product of all dims but the last.
+class Kernels {
+ public:
+  virtual ~Kernels() = default;
+  /// "cpu (oneDNN 2.6.3, avx512_core_bf16)"
+  [[nodiscard]] virtual std::string description() const = 0;
+
+  // --- products -------------------------------------------------------------------------------------------------
+  /// y[M,N] = x[M,K] w[N,K]^T + bias[N]; bias optional; y may be f32 for bf16 inputs.
+  virtual void linear(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView y) = 0;
+  /// dx[M,K] (+)= dy[M,N] w[N,K]
+  virtual void linear_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, TensorView dx, Write mode) = 0;
+  /// dw[N,K] (+)= dy[M,N]^T x[M,K]; dbias[N] (+)= column sums of dy, optional.
+  virtual void linear_backward_params(Stream& s, ConstTensorView dy, ConstTensorView x, TensorView dw, TensorView dbias,
+                                      Write mode) = 0;
+
+  // --- layers ---------------------------------------------------------------------------------------------------
+  /// tanh approximation, as GPT-2's "gelu_new".
+  virtual void gelu(Stream& s, ConstTensorView x, TensorView y) = 0;
+  /// dx = dy * gelu'(x); dx may be dy.
+  virtual void gelu_backward(Stream& s, ConstTensorView x, ConstTensorView dy, TensorView dx) = 0;
+  /// Over the last dim. mean and rstd: [M] f32, optional (both or none).
+  virtual void layer_norm(Stream& s, ConstTensorView x, ConstTensorView gamma, ConstTensorView beta, double eps,
+                          TensorView y, TensorView mean, TensorView rstd) = 0;
+  /// dx (optional) is written by `dx_mode` (accumulate: the residual path's gradient is already there);
+  /// dgamma, dbeta [C] by `param_mode`, both optional.
+  virtual void layer_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma,
+                                   ConstTensorView mean, ConstTensorView rstd, TensorView dx, Write dx_mode,
+                                   TensorView dgamma, TensorView dbeta, Write param_mode) = 0;
+  /// y[b,t,:] = tokens[ids[b,t],:] + positions[t,:]; ids [B,T] i32 in range; positions [>=T, C] optional.
+  virtual void embedding(Stream& s, ConstTensorView ids, ConstTensorView tokens, ConstTensorView positions, TensorView y) = 0;
+  /// Deterministic. dtokens [V,C], dpositions [>=T,C], each optional; overwrite also zeroes the rows that no id names.
+  virtual void embedding_backward(Stream& s, ConstTensorView dy, ConstTensorView ids, TensorView dtokens,
+                                  Write tokens_mode, TensorView dpositions, Write positions_mode) = 0;
+  /// Causal self-attention, scale 1/sqrt(D). qkv [B,T,3*C] holds q, k, v side by side, each [H,D];
+  /// y [B,T,C]; lse [B,H,T] f32 (log-sum-exp of each row, for backward), optional. At most one head's scores exist at a time per thread.
+  virtual void attention(Stream& s, const AttentionShape& shape, ConstTensorView qkv, TensorView y, TensorView lse) = 0;
+  /// dqkv [B,T,3*C] overwritten.
+  virtual void attention_backward(Stream& s, const AttentionShape& shape, ConstTensorView dy, ConstTensorView qkv,
+                                  ConstTensorView y, ConstTensorView lse, TensorView dqkv) = 0;
+  /// loss[1] f32 = scale * sum over rows of -log softmax(hidden w^T)[target]; hidden [M,C], w [V,C],
+  /// targets [M] i32, -1 = row ignored. The logits exist only a few rows at a time.
+  virtual void head_loss(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale,
+                         TensorView loss) = 0;
+  /// The same and its gradient, with one product for the logits. dloss [1] f32; loss (optional), dhidden (optional)
+  /// overwritten; dw [V,C] (optional) by `dw_mode`.
+  virtual void head_loss_backward(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets,
+                                  double scale, ConstTensorView dloss, TensorView loss, TensorView dhidden,
+                                  TensorView dw, Write dw_mode) = 0;
+  /// Last row of logits for generation: logits [M,V] f32 = hidden [M,C] w[V,C]^T.
+  void logits(Stream& s, ConstTensorView hidden, ConstTensorView w, TensorView out) { linear(s, hidden, w, {}, out); }
+  /// y = x with each element dropped with probability p, kept ones scaled by 1/(1-p). x [B, ...]; row b is drawn from
+  /// key with sequence = sequences[b] (i64 [B], host memory copied at the call) and element = index inside the row.
+  /// Also its own backward (x = dy).
+  virtual void dropout(Stream& s, ConstTensorView x, double p, const RandomKey& key,
+                       std::span<const std::int64_t> sequences, TensorView y) = 0;
+
+  // --- elementwise ----------------------------------------------------------------------------------------------
+  /// y = a + b; y may be a or b.
+  virtual void add(Stream& s, ConstTensorView a, ConstTensorView b, TensorView y) = 0;
+  /// dst = factor * src, or dst += factor * src; dtypes may differ (f32, bf16, f16), computed in f32; src may be dst.
+  virtual void scale(Stream& s, ConstTensorView src, double factor, TensorView dst, Write mode) = 0;
+  /// x *= factor[0] (f32), unless factor[0] == 1.
+  virtual void scale_by(Stream& s, TensorView x, ConstTensorView factor) = 0;
+  /// Bytes as they are (any dtype), or a conversion between f32, bf16 and f16 rounding to nearest even. Not overlapping.
+  virtual void copy(Stream& s, ConstTensorView src, TensorView dst) = 0;
+  virtual void fill(Stream& s, TensorView x, double value) = 0;
+  /// Elements [begin, begin + x.numel()) of the named stream of normals (float, mean 0, deviation std).
+  virtual void fill_normal(Stream& s, TensorView x, const RandomKey& key, std::int64_t begin, double std) = 0;
+
+  // --- norms and optimizers ---------------------------------------------------------------------------------------
+  /// out[1] f32 (+)= sum of |x|^p, accumulated in double within the call; for kInfNorm the maximum.
+  virtual void power_sum(Stream& s, ConstTensorView x, double p, TensorView out, Write mode) = 0;
+  /// norm[1] = sum[1]^(1/p); coefficient[1] = min(1, max_norm / (norm + 1e-6)) (1 when max_norm is infinite).
+  virtual void clip_coefficient(Stream& s, ConstTensorView sum, double p, double max_norm, TensorView norm,
+                                TensorView coefficient) = 0;
+  virtual void adamw(Stream& s, const AdamWArgs& args) = 0;
+  virtual void sgd(Stream& s, const SgdArgs& args) = 0;
+};
+
+/// oneDNN for products, own loops for the rest. `pool` outlives it.
+[[nodiscard]] std::unique_ptr<Kernels> make_cpu_kernels(Pool& pool);
+/// Plain loops with double accumulation: the oracle. Slow.
+[[nodiscard]] std::unique_ptr<Kernels> make_reference_kernels(Pool& pool);
+
+/// One product that a step made: for the product bound of mica-bench.
+struct ProductShape {
+  std::int64_t m = 0, n = 0, k = 0;
+  bool transposed_a = false, transposed_b = false;
+  DType dtype = DType::f32;
+};
+
+}  // namespace mica

@@ -1,0 +1,43 @@
+# mica_add_unit_test(NAME module SOURCES files... [LIBS libs...] [LABELS labels...] [TIMEOUT seconds])
+#   one GoogleTest executable per module, one CTest for it.
+# mica_add_test(NAME name SOURCES files... RANKS 1 2 4 [LIBS ...] [LABELS ...] [TIMEOUT seconds] [ARGS ...])
+#   one executable, one CTest per world size, run under mpirun; the test gets --expect-world=N and fails on another size.
+find_package(GTest REQUIRED)
+find_package(Threads REQUIRED)
+
+set(MICA_MPIRUN_FLAGS "" CACHE STRING "Extra flags for mpirun in tests")
+
+function(_mica_test_executable target)
+  cmake_parse_arguments(arg "" "" "SOURCES;LIBS" ${ARGN})
+  add_executable(${target} ${arg_SOURCES})
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+  target_compile_definitions(${target} PRIVATE MICA_SOURCE_DIR="${PROJECT_SOURCE_DIR}" MICA_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+  target_link_libraries(${target} PRIVATE ${arg_LIBS} GTest::gtest GTest::gmock mica_options)
+  set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
+endfunction()
+
+function(mica_add_unit_test)
+  cmake_parse_arguments(arg "" "NAME;TIMEOUT" "SOURCES;LIBS;LABELS" ${ARGN})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  _mica_test_executable(unit_${arg_NAME} SOURCES ${arg_SOURCES} LIBS ${arg_LIBS} GTest::gtest_main)
+  add_test(NAME unit.${arg_NAME} COMMAND unit_${arg_NAME})
+  set_tests_properties(unit.${arg_NAME} PROPERTIES LABELS "unit;${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
+                       ENVIRONMENT "OMP_NUM_THREADS=1")
+endfunction()
+
+function(mica_add_test)
+  cmake_parse_arguments(arg "" "NAME;TIMEOUT" "SOURCES;LIBS;LABELS;RANKS;ARGS" ${ARGN})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  _mica_test_executable(${arg_NAME} SOURCES ${arg_SOURCES} LIBS ${arg_LIBS})
+  foreach(ranks IN LISTS arg_RANKS)
+    add_test(NAME ${arg_NAME}.np${ranks}
+             COMMAND ${MPIEXEC_EXECUTABLE} ${MICA_MPIRUN_FLAGS} ${MPIEXEC_NUMPROC_FLAG} ${ranks}
+                     $<TARGET_FILE:${arg_NAME}> --expect-world=${ranks} ${arg_ARGS})
+    set_tests_properties(${arg_NAME}.np${ranks} PROPERTIES LABELS "mpi;${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} PROCESSORS 2
+      ENVIRONMENT "OMP_NUM_THREADS=1;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_mpi_yield_when_idle=1;OMPI_MCA_hwloc_base_binding_policy=none")
+  endforeach()
+endfunction()

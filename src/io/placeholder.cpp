@@ -1,0 +1,1 @@
+// Placeholder until the module has its first source; deleted then.

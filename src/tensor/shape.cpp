@@ -1,0 +1,9 @@
+#include "mica/tensor/shape.hpp"
+
+#include <fmt/ranges.h>
+
+namespace mica {
+
+std::string Shape::to_string() const { return fmt::format("[{}]", fmt::join(dims(), ", ")); }
+
+}  // namespace mica
