@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "mica/device/pool.hpp"
+#include "mica/tensor/kernels.hpp"
+#include "mica/tensor/tensor.hpp"
+
+namespace mica::nn {
+
+/// What a forward or backward runs with. One per rank; the trainer sets step and sequences before each micro-batch.
+struct Context {
+  Stream& compute;
+  Pool& pool;
+  Kernels& kernels;
+
+  std::uint64_t seed = 0;
+  std::uint64_t step = 0;                 ///< counts from 1
+  std::vector<std::int64_t> sequences;    ///< global sequence id of each row of the batch
+  bool training = true;                   ///< dropout on
+  /// The caller promises one backward for every forward with a Record: the head then computes the loss together with
+  /// its gradient in that backward (one product for the logits instead of two). The loss tensor is filled there.
+  bool loss_in_backward = false;
+  /// A checkpointed region is being run a second time, inside a backward.
+  bool recomputing = false;
+
+  [[nodiscard]] Tensor make(Shape shape, DType dtype, MemoryRole role = MemoryRole::activation) const {
+    return {pool.allocate(shape.numel() * dtype_bytes(dtype), role, compute), shape, dtype};
+  }
+};
+
+}  // namespace mica::nn

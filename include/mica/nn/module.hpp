@@ -1,0 +1,100 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mica/nn/context.hpp"
+#include "mica/nn/parameter.hpp"
+#include "mica/nn/record.hpp"
+
+namespace mica::nn {
+
+class Module;
+
+using Tensors = std::vector<Tensor>;
+
+/// What a unit does around the forward and backward of the module it is attached to. nn knows nothing else of fsdp.
+class ModuleHooks {
+ public:
+  virtual ~ModuleHooks() = default;
+  /// May replace the inputs (casts).
+  virtual void pre_forward(Context& context, Module& module, Tensors& xs, Record* record) = 0;
+  virtual void post_forward(Context& context, Module& module, Tensors& ys, Record* record) = 0;
+  virtual void pre_backward(Context& context, Module& module, Record& record) = 0;
+  virtual void post_backward(Context& context, Module& module, Record& record) = 0;
+};
+
+/// A layer or a model: parameters, children, and an explicit forward and backward (DESIGN section 4).
+/// Not copyable or movable: parents, units and optimizers hold addresses.
+class Module {
+ public:
+  /// @param type_name  "linear", "gpt2_block": what wrap policies and error texts say.
+  explicit Module(std::string type_name) : type_name_(std::move(type_name)) {}
+  virtual ~Module() = default;
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+
+  /// @param record  filled for backward; null when no gradient is wanted.
+  [[nodiscard]] Tensors forward(Context& context, const Tensors& xs, Record* record);
+  /// @param dys  gradients of the outputs; an absent tensor is a zero gradient.
+  /// @returns gradients of the inputs; absent where the input does not need one.
+  Tensors backward(Context& context, Record&& record, const Tensors& dys);
+
+  [[nodiscard]] const std::string& type_name() const { return type_name_; }
+
+  struct Child {
+    std::string name;
+    Module* module;
+  };
+  [[nodiscard]] const std::vector<Child>& children() const { return children_; }
+  /// Own parameters, in order; not those of children nor those shared from elsewhere.
+  [[nodiscard]] const std::vector<std::unique_ptr<Parameter>>& own_parameters() const { return parameters_; }
+  /// Parameters that this module uses but another one owns (a tied head).
+  [[nodiscard]] const std::vector<Parameter*>& shared_parameters() const { return shared_; }
+
+  /// Every parameter of the subtree once, in module order, under its first full name ("transformer.h.0.ln_1.weight").
+  void for_each_parameter(const std::function<void(const std::string& full_name, Parameter&)>& visit,
+                          const std::string& prefix = "");
+  /// Every module of the subtree, parents first; the root's name is the prefix.
+  void for_each_module(const std::function<void(const std::string& full_name, Module&)>& visit,
+                       const std::string& prefix = "");
+  [[nodiscard]] std::int64_t num_parameters();
+
+  /// Keeps only the inputs of a forward and runs it again in backward.
+  void set_checkpointed(bool on) { checkpointed_ = on; }
+  [[nodiscard]] bool is_checkpointed() const { return checkpointed_; }
+
+  /// At most one unit is attached; null detaches. The hooks outlive the module's last call.
+  void set_hooks(ModuleHooks* hooks) { hooks_ = hooks; }
+  [[nodiscard]] ModuleHooks* hooks() const { return hooks_; }
+
+ protected:
+  virtual Tensors do_forward(Context& context, const Tensors& xs, Record* record) = 0;
+  virtual Tensors do_backward(Context& context, Record& record, const Tensors& dys) = 0;
+
+  Parameter& add_parameter(std::string name, Shape shape, Initializer init, bool weight_decay);
+  /// Uses a parameter that another module owns (the first name in module order stays its key).
+  void share_parameter(Parameter& parameter) { shared_.push_back(&parameter); }
+  template <class M, class... Args>
+  M& add_child(std::string name, Args&&... args) {
+    auto child = std::make_unique<M>(std::forward<Args>(args)...);
+    M& reference = *child;
+    adopt_child(std::move(name), std::move(child));
+    return reference;
+  }
+  Module& adopt_child(std::string name, std::unique_ptr<Module> child);
+
+ private:
+  std::string type_name_;
+  std::vector<std::unique_ptr<Parameter>> parameters_;
+  std::vector<Parameter*> shared_;
+  std::vector<std::unique_ptr<Module>> owned_children_;
+  std::vector<Child> children_;
+  ModuleHooks* hooks_ = nullptr;
+  bool checkpointed_ = false;
+};
+
+}  // namespace mica::nn

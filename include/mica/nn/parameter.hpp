@@ -1,0 +1,49 @@
+#pragma once
+
+#include <string>
+
+#include "mica/tensor/kernels.hpp"
+#include "mica/tensor/tensor_view.hpp"
+
+namespace mica::nn {
+
+/// How a parameter starts. Values depend on (seed, full name, element) only, so any piece can be made alone.
+struct Initializer {
+  enum class Kind : std::uint8_t { zeros, ones, normal } kind = Kind::zeros;
+  double std = 0.02;
+
+  static Initializer zeros() { return {Kind::zeros, 0}; }
+  static Initializer ones() { return {Kind::ones, 0}; }
+  static Initializer normal(double std) { return {Kind::normal, std}; }
+};
+
+/// Where a backward writes a parameter's gradient. view absent: no gradient is wanted.
+struct GradTarget {
+  TensorView view;
+  Write mode = Write::overwrite;
+};
+
+/// A learnable tensor of a module. It has no storage of its own: whoever holds the storage (an fsdp unit,
+/// PlainParameters) sets `data` while the parameter is unsharded and `grad` while a gradient may be written.
+struct Parameter {
+  std::string name;  ///< within its module, e.g. "weight"
+  Shape shape;
+  Initializer init;
+  bool requires_grad = true;
+  bool weight_decay = false;  ///< matrices yes; biases and norms no
+
+  TensorView data;  ///< [shape]; absent while sharded
+  TensorView grad;  ///< [shape], its own dtype; absent while no gradient may be written
+  bool grad_written = false;  ///< since the storage was handed out: the next write adds
+
+  /// The target of one backward's write; marks the gradient written. Absent for a frozen parameter.
+  [[nodiscard]] GradTarget write_grad() {
+    if (!requires_grad) return {};
+    invariant(static_cast<bool>(grad) || shape.numel() == 0, "a gradient is written while its storage is there");
+    const GradTarget target{grad, grad_written ? Write::accumulate : Write::overwrite};
+    grad_written = true;
+    return target;
+  }
+};
+
+}  // namespace mica::nn
