@@ -1,0 +1,138 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "mica/tensor/kernels.hpp"
+#include "mica/tensor/philox.hpp"
+
+namespace mica::cpu {
+
+/// Instruction sets the loops are compiled for: x86-64-v2 (SSE4.2), v3 (AVX2, FMA), v4 (AVX-512). Elsewhere than on
+/// x86-64 only v2 exists and means "the compiler's baseline".
+enum class Isa : std::uint8_t { v2, v3, v4 };
+
+/// What the max and the sum of a softmax row are: p[i] = exp(x[i] - max) / sum, log-sum-exp = max + log(sum).
+struct RowSoftmax {
+  float max = 0;
+  float sum = 0;
+};
+
+/// Constants of one AdamW step, made in double on the host by adamw_coefficients().
+struct AdamWCoefficients {
+  float decay = 1;             // 1 - lr * weight_decay
+  float one_minus_beta1 = 0;
+  float beta2 = 0;
+  float one_minus_beta2 = 0;
+  float sqrt_bias2 = 1;        // sqrt(1 - beta2^step)
+  float step_size = 0;         // lr / (1 - beta1^step)
+  float eps = 0;
+  float grad_scale = 1;
+};
+[[nodiscard]] AdamWCoefficients adamw_coefficients(const AdamWArgs& args, float grad_scale);
+
+struct SgdCoefficients {
+  float lr = 0;
+  float momentum = 0;          // 0: the buffer is not touched and may be null
+  float one_minus_dampening = 1;
+  float weight_decay = 0;
+  float grad_scale = 1;
+  bool nesterov = false;
+  bool first_step = false;
+};
+[[nodiscard]] SgdCoefficients sgd_coefficients(const SgdArgs& args, float grad_scale);
+
+/// One set of single-threaded loops. [Note: loops]
+/// - Plain pointers, no streams, no threads, no allocation, no exceptions. Any alignment. Pointers are those of element 0
+///   and [begin, end) counts elements (or rows), so that a caller splits a range by calling with other bounds.
+/// - `DType` is f32 or bf16 and holds for every void* of the call, unless the comment says more.
+/// - Elementwise loops give the same bits for every split of a range. Those marked (=) also give the same bits on
+///   every Isa: they use no fused multiply-add.
+/// - Reductions over a row (layer norm, softmax, dot, sums) depend on the row only, but differ between Isas by rounding.
+struct Loops {
+  Isa isa = Isa::v2;
+
+  // --- elementwise ----------------------------------------------------------------------------------------------
+  void (*gelu)(DType, const void* x, void* y, std::int64_t begin, std::int64_t end);
+  /// dx may be dy or x.
+  void (*gelu_backward)(DType, const void* x, const void* dy, void* dx, std::int64_t begin, std::int64_t end);
+  /// (=) f32, bf16, f16. y may be a or b.
+  void (*add)(DType, const void* a, const void* b, void* y, std::int64_t begin, std::int64_t end);
+  /// (=) f32, bf16, f16 in any combination, computed in f32: dst = factor * src or dst = dst + factor * src.
+  /// src may be dst when the dtypes are equal.
+  void (*scale)(const void* src, DType src_dtype, float factor, void* dst, DType dst_dtype, Write mode,
+                std::int64_t begin, std::int64_t end);
+  /// (=) f32, bf16, f16 in any combination, round to nearest even, NaN stays NaN; equal dtypes copy bytes.
+  void (*convert)(const void* src, DType src_dtype, void* dst, DType dst_dtype, std::int64_t begin, std::int64_t end);
+  /// (=) any dtype; integers are truncated from double.
+  void (*fill)(void* x, DType, double value, std::int64_t begin, std::int64_t end);
+  /// (=) f32, bf16, f16. dst[i] = sum over sources in order, folded from the left in f32, rounded once. dst may be a source.
+  void (*fold_sum)(DType, const void* const* sources, std::int64_t num_sources, void* dst, std::int64_t begin,
+                   std::int64_t end);
+  /// (=) f32, bf16, f16. The maximum; NaN in any source gives NaN.
+  void (*fold_max)(DType, const void* const* sources, std::int64_t num_sources, void* dst, std::int64_t begin,
+                   std::int64_t end);
+  /// (=) f32, bf16, f16. x[i - begin] = float(std) * normal number i of the key's stream.
+  void (*normal)(DType, void* x, const RandomKey& key, float std, std::int64_t begin, std::int64_t end);
+  /// (=) One row: y[i] = keep(i) ? factor * x[i] : 0 with keep(i) = word i of the key's stream >= threshold.
+  void (*dropout)(DType, const void* x, void* y, const RandomKey& key, std::uint32_t threshold, float factor,
+                  std::int64_t begin, std::int64_t end);
+  /// (=) f32.
+  void (*adamw)(const AdamWCoefficients&, float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
+                std::int64_t begin, std::int64_t end);
+  void (*sgd)(const SgdCoefficients&, float* param, const float* grad, float* momentum, std::int64_t begin,
+              std::int64_t end);
+
+  // --- layer norm, rows [begin, end) of [., cols] -----------------------------------------------------------------
+  /// mean, rstd [rows] nullable (both or none).
+  void (*layer_norm)(DType, const void* x, const void* gamma, const void* beta, double eps, std::int64_t cols, void* y,
+                     float* mean, float* rstd, std::int64_t begin, std::int64_t end);
+  /// dx nullable, may be dy; dgamma, dbeta [cols] f32 are added to (both or none; null: not wanted).
+  void (*layer_norm_backward)(DType, const void* dy, const void* x, const void* gamma, const float* mean,
+                              const float* rstd, std::int64_t cols, void* dx, Write dx_mode, float* dgamma,
+                              float* dbeta, std::int64_t begin, std::int64_t end);
+
+  // --- sums -------------------------------------------------------------------------------------------------------
+  /// sums[j] += sum over rows [row_begin, row_end) of x[row, j], j in [col_begin, col_end). A column's bits do not
+  /// depend on the split of the columns.
+  void (*column_sums)(DType, const void* x, std::int64_t cols, std::int64_t row_begin, std::int64_t row_end,
+                      std::int64_t col_begin, std::int64_t col_end, float* sums);
+  /// f32, bf16, f16: sum of |x|^p in double; p = 1 and 2 are fast.
+  double (*power_sum)(DType, const void* x, double p, std::int64_t begin, std::int64_t end);
+  /// f32, bf16, f16: max of |x|, 0 for an empty range, NaN if any is.
+  float (*abs_max)(DType, const void* x, std::int64_t begin, std::int64_t end);
+  /// Sum of x[i] * y[i], i < n, in f32; the dtypes may differ.
+  float (*dot)(DType x_dtype, const void* x, DType y_dtype, const void* y, std::int64_t n);
+
+  // --- softmax rows of f32 scores -----------------------------------------------------------------------------------
+  /// -infinity for n = 0.
+  float (*row_max)(const float* x, std::int64_t n);
+  /// max and sum of exp(x - max).
+  RowSoftmax (*row_softmax)(const float* x, std::int64_t n);
+  /// y[i] = exp(factor * x[i] - shift), y f32 or bf16 (y may be x, also as bf16 over f32). Returns the f32 sum of the
+  /// unrounded exponentials. shift is in units of factor * x: for a running max m of x it is factor * m.
+  float (*exp_row)(const float* x, std::int64_t n, float factor, float shift, void* y, DType y_dtype);
+  /// Attention backward: p[i] = exp(factor * s[i] - lse); ds[i] = factor * p[i] * (dp[i] - delta).
+  /// p and ds of out_dtype (f32 or bf16); p may be s and ds may be dp.
+  void (*softmax_backward_row)(const float* s, const float* dp, std::int64_t n, float factor, float lse, float delta,
+                               void* p, void* ds, DType out_dtype);
+  /// Cross-entropy of one row, n classes: returns log(sum) + max - logits[target].
+  float (*cross_entropy_row)(const float* logits, std::int64_t n, std::int64_t target, RowSoftmax* softmax);
+  /// dlogits[i] = factor * (p[i] - (i == target)), f32 or bf16, may be logits (also as bf16 over f32).
+  void (*cross_entropy_backward_row)(const float* logits, std::int64_t n, std::int64_t target,
+                                     const RowSoftmax& softmax, float factor, void* dlogits, DType dtype);
+
+  // --- for tests of accuracy: y[i] = f(x[i]), i < n -------------------------------------------------------------------
+  void (*exp)(const float* x, float* y, std::int64_t n);
+  void (*tanh)(const float* x, float* y, std::int64_t n);
+  void (*log)(const float* x, float* y, std::int64_t n);
+};
+
+/// The best set this processor runs, or the one that MICA_CPU_ISA=v2|v3|v4 names. Chosen once, thread-safe.
+/// @throws ConfigError when the variable names an unknown set or one the processor lacks.
+[[nodiscard]] const Loops& loops();
+/// A certain set; null when this processor cannot run it.
+[[nodiscard]] const Loops* loops_of(Isa isa);
+[[nodiscard]] std::string_view isa_name(Isa isa);
+
+}  // namespace mica::cpu
