@@ -67,9 +67,12 @@ class Module {
   void set_checkpointed(bool on) { checkpointed_ = on; }
   [[nodiscard]] bool is_checkpointed() const { return checkpointed_; }
 
-  /// At most one unit is attached; null detaches. The hooks outlive the module's last call.
-  void set_hooks(ModuleHooks* hooks) { hooks_ = hooks; }
-  [[nodiscard]] ModuleHooks* hooks() const { return hooks_; }
+  /// False for a container whose children are called directly (a list of blocks): a unit around it would never be gathered.
+  [[nodiscard]] virtual bool has_forward() const { return true; }
+
+  /// At most one unit is attached; null detaches.
+  void set_hooks(std::shared_ptr<ModuleHooks> hooks) { hooks_ = std::move(hooks); }
+  [[nodiscard]] ModuleHooks* hooks() const { return hooks_.get(); }
 
  protected:
   virtual Tensors do_forward(Context& context, const Tensors& xs, Record* record) = 0;
@@ -93,7 +96,7 @@ class Module {
   std::vector<Parameter*> shared_;
   std::vector<std::unique_ptr<Module>> owned_children_;
   std::vector<Child> children_;
-  ModuleHooks* hooks_ = nullptr;
+  std::shared_ptr<ModuleHooks> hooks_;
   bool checkpointed_ = false;
 };
 
