@@ -4,22 +4,27 @@
 
 namespace mica::mpi {
 
+struct SessionOptions {
+  /// false asks for MPI_THREAD_FUNNELED: to test what happens on an MPI that grants no more.
+  bool want_thread_multiple = true;
+};
+
 /// MPI's life: initialised here with MPI_ERRORS_RETURN and the most threads it grants, finalised by close().
 /// Sets OMPI_MCA_mpi_yield_when_idle=1 before MPI_Init unless the user set it, so that a waiting rank leaves its core.
 /// One per process.
 class Session {
  public:
-  Session(int* argc, char*** argv);
+  Session(int* argc, char*** argv, SessionOptions options = {});
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
   /// Never finalises while unwinding: aborts the job if close() was not called.
   ~Session();
 
-  /// MPI_THREAD_MULTIPLE granted. If not, one thread makes all calls.
+  /// MPI_THREAD_MULTIPLE granted. If not, one thread makes all calls (comm_stream_mode() in comm/mpi_group.hpp).
   [[nodiscard]] bool has_thread_multiple() const { return thread_multiple_; }
   /// "Open MPI v4.1.4"
   [[nodiscard]] static std::string library_version();
-  /// A last barrier, then MPI_Finalize.
+  /// A last barrier, then MPI_Finalize. Every Communicator is gone by then. @collective
   void close();
   /// Ends the job on all ranks with this status.
   [[noreturn]] static void abort(int exit_code);

@@ -1,0 +1,110 @@
+#include "mica/mpi/communicator.hpp"
+
+#include <limits>
+#include <numeric>
+
+#include "mica/core/error.hpp"
+
+namespace mica::mpi {
+namespace {
+
+int int_count(std::size_t n, const char* what) {
+  require<MpiError>(n <= static_cast<std::size_t>(std::numeric_limits<int>::max()),
+                    "{} of {} bytes: set-up messages are limited to 2 GiB", what, n);
+  return static_cast<int>(n);
+}
+
+}  // namespace
+
+void CommTraits::close(type comm) noexcept {
+  int finalized = 0;
+  // After MPI_Finalize the handle is gone with MPI itself. A failure here has nobody to go to.
+  if (MPI_Finalized(&finalized) == MPI_SUCCESS && finalized == 0) MPI_Comm_free(&comm);
+}
+
+Communicator::Communicator(MPI_Comm owned) : comm_(owned) {
+  require<MpiError>(owned != MPI_COMM_NULL, "a Communicator was made from MPI_COMM_NULL; expected a valid communicator");
+  check(MPI_Comm_set_errhandler(owned, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  check(MPI_Comm_rank(owned, &rank_), "MPI_Comm_rank");
+  check(MPI_Comm_size(owned, &num_ranks_), "MPI_Comm_size");
+}
+
+Communicator Communicator::world() {
+  MPI_Comm copy = MPI_COMM_NULL;
+  check(MPI_Comm_dup(MPI_COMM_WORLD, &copy), "MPI_Comm_dup");
+  return Communicator(copy);
+}
+
+Communicator Communicator::duplicate() const {
+  MPI_Comm copy = MPI_COMM_NULL;
+  check(MPI_Comm_dup(get(), &copy), "MPI_Comm_dup");
+  return Communicator(copy);
+}
+
+Communicator Communicator::split(int color, int key) const {
+  require<MpiError>(color >= 0, "Communicator::split with color {}; expected 0 or more", color);
+  MPI_Comm part = MPI_COMM_NULL;
+  check(MPI_Comm_split(get(), color, key, &part), "MPI_Comm_split");
+  return Communicator(part);
+}
+
+Communicator Communicator::split_node() const {
+  MPI_Comm part = MPI_COMM_NULL;
+  check(MPI_Comm_split_type(get(), MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &part), "MPI_Comm_split_type");
+  return Communicator(part);
+}
+
+void Communicator::barrier() const { check(MPI_Barrier(get()), "MPI_Barrier"); }
+
+std::vector<std::string> Communicator::gather_strings(const std::string& mine) const {
+  const auto n = static_cast<std::size_t>(num_ranks_);
+  const int my_bytes = int_count(mine.size(), "a gathered string");
+  std::vector<int> bytes(n);
+  check(MPI_Allgather(&my_bytes, 1, MPI_INT, bytes.data(), 1, MPI_INT, get()), "MPI_Allgather");
+  std::vector<int> offsets(n);
+  std::exclusive_scan(bytes.begin(), bytes.end(), offsets.begin(), 0);
+  // Every rank sees the same sizes, so that all refuse together.
+  const std::size_t total = std::accumulate(bytes.begin(), bytes.end(), std::size_t{0},
+                                            [](std::size_t sum, int b) { return sum + static_cast<std::size_t>(b); });
+  int_count(total, "gathered strings");
+  std::string joined(total, '\0');
+  check(MPI_Allgatherv(mine.data(), my_bytes, MPI_CHAR, joined.data(), bytes.data(), offsets.data(), MPI_CHAR, get()),
+        "MPI_Allgatherv");
+  std::vector<std::string> all(n);
+  for (std::size_t r = 0; r < n; ++r) {
+    all[r] = joined.substr(static_cast<std::size_t>(offsets[r]), static_cast<std::size_t>(bytes[r]));
+  }
+  return all;
+}
+
+std::string Communicator::broadcast_string(const std::string& mine, int root) const {
+  require<MpiError>(root >= 0 && root < num_ranks_, "broadcast_string from rank {} of {}", root, num_ranks_);
+  std::int64_t bytes = static_cast<std::int64_t>(mine.size());
+  check(MPI_Bcast(&bytes, 1, MPI_INT64_T, root, get()), "MPI_Bcast");
+  const int count = int_count(static_cast<std::size_t>(bytes), "a broadcast string");
+  std::string text = rank_ == root ? mine : std::string(static_cast<std::size_t>(bytes), '\0');
+  check(MPI_Bcast(text.data(), count, MPI_CHAR, root, get()), "MPI_Bcast");
+  return text;
+}
+
+std::int64_t Communicator::all_max(std::int64_t mine) const {
+  std::int64_t result = 0;
+  check(MPI_Allreduce(&mine, &result, 1, MPI_INT64_T, MPI_MAX, get()), "MPI_Allreduce");
+  return result;
+}
+
+std::int64_t Communicator::all_sum(std::int64_t mine) const {
+  std::int64_t result = 0;
+  check(MPI_Allreduce(&mine, &result, 1, MPI_INT64_T, MPI_SUM, get()), "MPI_Allreduce");
+  return result;
+}
+
+std::optional<std::string> Communicator::agree(const std::string& error) const {
+  const int mine = error.empty() ? num_ranks_ : rank_;
+  int lowest = num_ranks_;
+  check(MPI_Allreduce(&mine, &lowest, 1, MPI_INT, MPI_MIN, get()), "MPI_Allreduce");
+  if (lowest == num_ranks_) return std::nullopt;
+  return fmt::format("rank {}: {}", lowest, broadcast_string(error, lowest));
+}
+
+}  // namespace mica::mpi

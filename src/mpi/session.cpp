@@ -1,0 +1,77 @@
+#include "mica/mpi/session.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+
+#include <mpi.h>
+#include <unistd.h>
+
+#include "mica/core/error.hpp"
+#include "mica/mpi/communicator.hpp"
+
+namespace mica::mpi {
+
+Session::Session(int* argc, char*** argv, SessionOptions options) {
+  int initialized = 0;
+  int finalized = 0;
+  check(MPI_Initialized(&initialized), "MPI_Initialized");
+  check(MPI_Finalized(&finalized), "MPI_Finalized");
+  require<MpiError>(initialized == 0 && finalized == 0,
+                    "MPI was already {} in this process; expected: one mpi::Session per process, and nobody else calls MPI_Init",
+                    finalized != 0 ? "finalized" : "initialized");
+  // A rank that waits inside MPI must not take half of its core from the thread that computes. Open MPI is asked to
+  // give the core away, MPICH to look fewer times (1000 by default) before it does so.
+  setenv("OMPI_MCA_mpi_yield_when_idle", "1", /*overwrite=*/0);
+  setenv("MPIR_CVAR_POLLS_BEFORE_YIELD", "1", /*overwrite=*/0);
+  int granted = MPI_THREAD_SINGLE;
+  check(MPI_Init_thread(argc, argv, options.want_thread_multiple ? MPI_THREAD_MULTIPLE : MPI_THREAD_FUNNELED, &granted),
+        "MPI_Init_thread");
+  thread_multiple_ = granted >= MPI_THREAD_MULTIPLE;
+  // Without this the default handler ends the job before any check sees the return code. dup and split inherit it.
+  check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler(world)");
+  check(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler(self)");
+}
+
+Session::~Session() {
+  if (!open_) return;
+  if (std::uncaught_exceptions() == 0) std::fputs("mica: error: an MPI session was destroyed without close()\n", stderr);
+  // Other ranks may be inside a collective that this rank will never join: MPI_Finalize would hang.
+  abort(static_cast<int>(ExitCode::runtime_failure));
+}
+
+std::string Session::library_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  check(MPI_Get_library_version(text, &length), "MPI_Get_library_version");
+  std::string version(text, static_cast<std::size_t>(length));
+  // Open MPI: "Open MPI v4.1.4, package: ..."; MPICH: "MPICH Version:\t4.0.2\nMPICH Release date: ...".
+  version.resize(std::min(version.find_first_of(",\n"), version.size()));
+  for (char& c : version) {
+    if (c == '\t') c = ' ';
+  }
+  return version;
+}
+
+void Session::close() {
+  require<MpiError>(open_, "mpi::Session::close() was called twice");
+  check(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
+  open_ = false;
+  check(MPI_Finalize(), "MPI_Finalize");
+}
+
+void Session::abort(int exit_code) {
+  std::cout.flush();
+  std::cerr.flush();
+  std::fflush(nullptr);
+  int initialized = 0;
+  int finalized = 0;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  if (initialized != 0 && finalized == 0) MPI_Abort(MPI_COMM_WORLD, exit_code);
+  _exit(exit_code);  // outside MPI, or MPI_Abort came back
+}
+
+}  // namespace mica::mpi
