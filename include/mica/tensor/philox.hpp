@@ -7,11 +7,11 @@
 namespace mica {
 
 /// Names one stream of random numbers. All randomness of a run is counter-based (DESIGN section 4): an element's
-/// number depends on these five values and its index only, never on who computes it or in which order.
+/// number depends on these values and its index only, never on who computes it or in which order.
 struct RandomKey {
   std::uint64_t seed = 0;
-  std::uint64_t step = 0;        ///< 0 for initialisation
-  std::uint64_t sequence = 0;    ///< global sequence id; 0 for initialisation
+  std::uint64_t step = 0;        ///< below 2^32; 0 for initialisation
+  std::uint64_t sequence = 0;    ///< global sequence id, below 2^48; 0 for initialisation
   std::uint64_t name_hash = 0;   ///< hash_name() of the parameter or layer
 };
 
@@ -36,13 +36,40 @@ struct RandomKey {
   return counter;
 }
 
+/// A bijection of 64-bit words in which every input bit moves about half of the output bits (the finaliser of
+/// splitmix64; Steele, Lea and Flood, OOPSLA 2014).
+[[nodiscard]] constexpr std::uint64_t mix64(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
+  return x ^ (x >> 31);
+}
+
+/// How a RandomKey becomes Philox's key and counter. [Note: random streams]
+/// The 64-bit key is a bijection of the name for a given seed and of the seed for a given name, so two streams that
+/// differ in one of the two never share a key; seeds 1, 2, 3, ... give keys with nothing in common (Philox bumps its
+/// key by a constant each round, which neighbouring raw seeds would echo). Step, sequence and block lie in disjoint
+/// bits of the counter, so within a key no two of (step < 2^32, sequence < 2^48, block < 2^48) meet.
+struct PhiloxStream {
+  std::array<std::uint32_t, 2> key{};
+  std::uint32_t counter1 = 0;  // sequence[47:32]; the upper half takes block[47:32]
+  std::uint32_t counter2 = 0;  // sequence[31:0]
+  std::uint32_t counter3 = 0;  // step
+};
+
+[[nodiscard]] constexpr PhiloxStream philox_stream(const RandomKey& key) {
+  const std::uint64_t k = mix64(mix64(key.seed + 0x9E3779B97F4A7C15ULL) ^ key.name_hash);
+  return {{static_cast<std::uint32_t>(k), static_cast<std::uint32_t>(k >> 32)},
+          static_cast<std::uint32_t>(key.sequence >> 32),
+          static_cast<std::uint32_t>(key.sequence),
+          static_cast<std::uint32_t>(key.step)};
+}
+
 /// Elements [4*block, 4*block + 4) of the key's stream of 32-bit words.
 [[nodiscard]] constexpr std::array<std::uint32_t, 4> random_block(const RandomKey& key, std::uint64_t block) {
-  const std::uint64_t k = key.seed * 0x9E3779B97F4A7C15ULL ^ key.name_hash;
-  return philox4x32_10({static_cast<std::uint32_t>(block),
-                        static_cast<std::uint32_t>((block >> 32) << 16) ^ static_cast<std::uint32_t>(key.sequence >> 32),
-                        static_cast<std::uint32_t>(key.sequence), static_cast<std::uint32_t>(key.step)},
-                       {static_cast<std::uint32_t>(k), static_cast<std::uint32_t>(k >> 32)});
+  const PhiloxStream s = philox_stream(key);
+  return philox4x32_10({static_cast<std::uint32_t>(block), s.counter1 ^ (static_cast<std::uint32_t>(block >> 32) << 16),
+                        s.counter2, s.counter3},
+                       s.key);
 }
 
 }  // namespace mica

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "mica/core/dtype.hpp"
+
+namespace mica {
+
+/// Math on host memory that needs neither a stream nor Kernels: for process groups and file conversion.
+/// Single-threaded, fast (the CPU's vector loops), the same bits for every split of the range and on every processor.
+/// Pointers may have any alignment. Dtypes: f32, bf16, f16. @throws ConfigError for others.
+
+/// dst[i] = sum over `sources` of source[i], folded from the left in the order given, in f32, rounded to dtype once.
+/// dst may be one of the sources (with equal offsets). No sources: zeros.
+void fold_sum(std::span<const void* const> sources, void* dst, std::int64_t numel, DType dtype);
+
+/// dst[i] = maximum over `sources` (at least one) of source[i]; NaN in any of them gives NaN.
+void fold_max(std::span<const void* const> sources, void* dst, std::int64_t numel, DType dtype);
+
+/// dst[i] = src[i], rounded to nearest even; NaN stays NaN. Equal dtypes copy bytes, and may be any dtype then.
+void convert(const void* src, DType src_dtype, void* dst, DType dst_dtype, std::int64_t numel);
+
+}  // namespace mica
