@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <utility>
 
 namespace mica {
 
@@ -13,6 +15,10 @@ class EventState {
   [[nodiscard]] virtual bool is_complete() const = 0;
   /// Blocks the host; rethrows the error of the stream that recorded it, if that stream failed before this point.
   virtual void wait_on_host() = 0;
+  /// The stream that recorded it, as an identity that lives as long as this object; of two events of one origin the
+  /// higher sequence is later. Lets redundant waits be left out. Null: unknown.
+  [[nodiscard]] virtual const void* origin() const { return nullptr; }
+  [[nodiscard]] virtual std::uint64_t sequence() const { return 0; }
 
   /// Set by a checking stream only: what had happened before this point.
   std::shared_ptr<const VectorClock> clock;

@@ -1,8 +1,12 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
+#include <limits>
 #include <memory>
+#include <mutex>
+#include <thread>
 #include <vector>
 
 #include "mica/device/event.hpp"
@@ -17,7 +21,9 @@ class Pool;
 /// a buffer belongs to its home stream, on which it may be used and freed with no further ado. When another stream
 /// uses it, the owner hands over that stream's last use with used_until(); the next owner's stream waits for it (and
 /// for the home stream's work so far) before it touches the memory. So freeing never blocks, and the counts depend
-/// on the host's order of calls only, never on timing.
+/// on the host's order of calls only, never on timing. That holds because tasks own no buffers: a task captures views,
+/// and the host frees a buffer right after it has enqueued the last use. (A buffer that a task does free on a worker
+/// thread comes back safely, but only at the host's next call to the pool: counts are then no longer exact.)
 class Buffer {
  public:
   Buffer() = default;
@@ -31,6 +37,7 @@ class Buffer {
   [[nodiscard]] void* data() const { return data_; }
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
   [[nodiscard]] MemoryRole role() const { return role_; }
+  /// Whether it was allocated and not yet given back; also true of an allocation of 0 bytes.
   [[nodiscard]] explicit operator bool() const { return pool_ != nullptr; }
 
   /// Another stream's last use of this memory: whoever gets it next waits for `last_use` first.
@@ -49,7 +56,7 @@ class Buffer {
   std::vector<Event> foreign_uses_;
 };
 
-/// Bytes as requested, exact; `reserved` is what was taken from the operating system.
+/// Bytes as requested, exact; `reserved` is what was taken from the operating system and not given back.
 struct MemoryStats {
   std::int64_t current = 0;
   std::int64_t peak = 0;
@@ -65,27 +72,50 @@ struct MemoryStats {
 class Pool {
  public:
   virtual ~Pool() = default;
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
 
   /// @param bytes  > 0 or 0 (then data() is null, and nothing is counted).  @param home  see [Note: memory and streams].
   /// Contents are undefined; with poison(true) every allocation is filled with a NaN pattern (tests).
-  /// @throws IoError naming role, bytes and what is in use, when memory is exhausted.
+  /// @throws IoError naming role, bytes and what is in use, when memory is exhausted; the pool stays usable.
   [[nodiscard]] Buffer allocate(std::int64_t bytes, MemoryRole role, Stream& home);
 
-  [[nodiscard]] const MemoryStats& stats() const { return stats_; }
+  [[nodiscard]] const MemoryStats& stats();
   /// Peaks start again from the current bytes.
   void reset_peak();
-  /// Gives wholly free segments back to the operating system. Waits for their events.
-  virtual void trim() = 0;
+  /// Gives free memory back to the operating system. Waits for that memory's events.
+  void trim();
   void poison(bool on) { poison_ = on; }
+  /// Allocations that would take stats().current past this fail as if memory were exhausted.
+  void set_limit(std::int64_t bytes) { limit_ = bytes; }
 
  protected:
   friend class Buffer;
-  virtual void* take(std::int64_t bytes, Stream& home) = 0;
-  virtual void give(void* data, std::int64_t bytes, Stream& home, std::vector<Event> foreign_uses) noexcept = 0;
+  struct Taken {
+    void* data = nullptr;        ///< null: exhausted
+    std::vector<Event> pending;  ///< earlier uses of the memory that the new owner's stream must wait for
+  };
+  Pool() = default;
+  virtual Taken take(std::int64_t bytes, MemoryRole role, Stream& home) = 0;
+  /// Memory of take(). `home`: where it may be used at once, null if other streams used it too.
+  virtual void give(void* data, Stream* home, std::vector<Event> pending) = 0;
+  virtual void release_free_memory() = 0;
+  [[nodiscard]] virtual std::int64_t reserved_bytes() const = 0;
+
+ private:
   void free(Buffer& buffer) noexcept;
+  void free_on_host(Buffer& buffer);
+  void take_back_stray();
 
   MemoryStats stats_;
   bool poison_ = false;
+  std::int64_t limit_ = std::numeric_limits<std::int64_t>::max();
+  std::thread::id host_;  // who allocates
+
+  // Buffers that something else than the host destroyed, until the host comes by.
+  std::mutex stray_mutex_;
+  std::vector<Buffer> stray_;
+  std::atomic<bool> has_stray_{false};
 };
 
 [[nodiscard]] std::unique_ptr<Pool> make_cpu_pool();

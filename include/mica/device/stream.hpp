@@ -30,7 +30,9 @@ struct Access {
 /// - enqueueing never blocks the host (the inline CPU stream runs the task at once, with the same ordering contract);
 /// - the first exception of a task is sticky: later tasks are skipped, the next synchronize() or
 ///   wait_on_host() rethrows it, and a stream that waits for an event of a failed stream fails with the same error.
-/// One host thread enqueues; a stream outlives the events and buffers made with it.
+/// - a task owns no Buffer (it captures views): memory is freed by the host, in host order;
+/// - destroying a stream first runs what was enqueued.
+/// One host thread enqueues; a stream outlives the buffers made with it.
 class Stream {
  public:
   using Task = std::function<void()>;
@@ -54,7 +56,8 @@ class Stream {
   virtual void wait(const Event& event) = 0;
   /// Blocks the host until the stream is idle. @throws its sticky error.
   virtual void synchronize() = 0;
-  /// Waits until idle and forgets a sticky error. For abandon_step() only.
+  /// Waits until idle and forgets a sticky error; events recorded so far no longer throw. For abandon_step() only, and
+  /// through drain_and_clear_errors() when streams wait for each other.
   virtual void drain_and_clear_error() noexcept = 0;
 
  protected:
@@ -66,6 +69,10 @@ enum class StreamMode : std::uint8_t {
   threaded,  ///< a worker thread of its own, asleep while idle
   inlined,   ///< the task runs inside submit()
 };
+
+/// Drains all of a rank's streams before it clears the first error: a stream that still waits for an event of a failed
+/// one must fail as well, not run its tasks on half-made data.
+void drain_and_clear_errors(std::span<Stream* const> streams) noexcept;
 
 /// @param name  shown in traces, errors and the worker's thread name.
 [[nodiscard]] std::unique_ptr<Stream> make_cpu_stream(std::string name, StreamMode mode);

@@ -1,0 +1,236 @@
+#include "arena.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+#include <tuple>
+
+#include <sys/mman.h>
+
+#include "mica/core/error.hpp"
+
+namespace mica::detail {
+namespace {
+
+constexpr std::uintptr_t kAlignment = 64;
+constexpr std::uintptr_t kPage = 4096;
+constexpr std::uintptr_t kHugePage = std::uintptr_t{2} << 20;
+constexpr std::uintptr_t kGrowth = std::uintptr_t{64} << 20;  // pages are made writable in steps of this
+
+std::uintptr_t round_down(std::uintptr_t x, std::uintptr_t unit) { return x / unit * unit; }
+std::uintptr_t round_up(std::uintptr_t x, std::uintptr_t unit) { return (x + unit - 1) / unit * unit; }
+std::int64_t length(std::uintptr_t begin, std::uintptr_t end) { return static_cast<std::int64_t>(end - begin); }
+void* pointer(std::uintptr_t address) { return reinterpret_cast<void*>(address); }  // NOLINT(performance-no-int-to-ptr)
+
+}  // namespace
+
+void merge_event(std::vector<Event>& pending, const Event& event) {
+  if (!event.state()) return;
+  const void* origin = event.state()->origin();
+  for (Event& known : pending) {
+    if (known.state() == event.state()) return;
+    if (origin == nullptr || known.state()->origin() != origin) continue;
+    if (known.state()->sequence() < event.state()->sequence()) known = event;
+    return;
+  }
+  pending.push_back(event);
+}
+
+Arena::Arena(std::int64_t reserve_bytes, bool huge_pages) : page_(huge_pages ? kHugePage : kPage) {
+  const std::uintptr_t bytes = round_up(static_cast<std::uintptr_t>(reserve_bytes), kGrowth);
+  void* base = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  require<IoError>(base != MAP_FAILED, "cannot reserve {} bytes of address space: {}; raise `ulimit -v`", bytes,
+                   errno_text(errno));
+  begin_ = reinterpret_cast<std::uintptr_t>(base);
+  end_ = begin_ + bytes;
+  writable_end_ = begin_;
+  if (huge_pages) madvise(base, bytes, MADV_HUGEPAGE);  // advice only: refused where the kernel has none
+  const std::uintptr_t first = round_up(begin_, page_);
+  blocks_[first].end = round_down(end_, page_);
+  absent_[first] = round_down(end_, page_);
+  index(blocks_.begin());
+}
+
+Arena::~Arena() { munmap(pointer(begin_), end_ - begin_); }
+
+Arena::Taken Arena::take(std::int64_t bytes, Stream& home) {
+  const auto rounded = static_cast<std::int64_t>(round_up(static_cast<std::uintptr_t>(bytes), kAlignment));
+  const std::uintptr_t address = choose(rounded, &home);
+  if (address == 0) return {};
+  const auto it = blocks_.find(address);
+  unindex(it);
+  Block& block = it->second;
+  const std::uintptr_t cut = address + static_cast<std::uintptr_t>(rounded);
+  Taken taken{address, {}};
+  if (cut < block.end) {
+    Block rest = block;
+    taken.pending = std::move(block.pending);
+    block.end = cut;
+    index(blocks_.emplace(cut, std::move(rest)).first);
+  } else {
+    taken.pending = std::move(block.pending);
+  }
+  block.is_free = false;
+  block.home = nullptr;
+  block.pending.clear();
+  in_use_bytes_ += rounded;
+  return taken;
+}
+
+/// The smallest block that fits, the lowest address among equals. A block that only `home` has used needs no wait and
+/// is taken unless another one fits much better.
+std::uintptr_t Arena::choose(std::int64_t bytes, const Stream* home) const {
+  constexpr std::pair<std::int64_t, std::uintptr_t> kNone{std::numeric_limits<std::int64_t>::max(), 0};
+  auto own = kNone;
+  auto other = kNone;
+  for (const FreeOfHome& entry : free_) {
+    const auto fit = entry.blocks.lower_bound({bytes, 0});
+    if (fit == entry.blocks.end()) continue;
+    auto& best = entry.home == home ? own : other;
+    best = std::min(best, *fit);
+  }
+  const bool own_is_close = own != kNone && own.first - bytes <= bytes / 8;
+  return own_is_close ? own.second : std::min(own, other).second;
+}
+
+void Arena::give(std::uintptr_t address, Stream* home, std::vector<Event> pending, std::uint64_t now) {
+  auto it = blocks_.find(address);
+  invariant(it != blocks_.end() && !it->second.is_free, "memory given back once, at the address handed out");
+  Block& block = it->second;
+  in_use_bytes_ -= length(address, block.end);
+  block.is_free = true;
+  block.home = home;
+  block.freed_at = now;
+  block.pending.clear();
+  for (const Event& event : pending) merge_event(block.pending, event);
+
+  if (const auto next = std::next(it); next != blocks_.end() && next->second.is_free) {
+    unindex(next);
+    block.end = next->second.end;
+    merge_into(block, std::move(next->second));
+    blocks_.erase(next);
+  }
+  if (it != blocks_.begin() && std::prev(it)->second.is_free) {
+    const auto previous = std::prev(it);
+    unindex(previous);
+    previous->second.end = block.end;
+    merge_into(previous->second, std::move(block));
+    blocks_.erase(it);
+    it = previous;
+  }
+  index(it);
+}
+
+void Arena::merge_into(Block& block, Block&& neighbour) {
+  if (block.home != neighbour.home) block.home = nullptr;
+  for (const Event& event : neighbour.pending) merge_event(block.pending, event);
+  block.freed_at = std::max(block.freed_at, neighbour.freed_at);
+}
+
+Arena::BySize& Arena::free_of(Stream* home) {
+  for (FreeOfHome& entry : free_) {
+    if (entry.home == home) return entry.blocks;
+  }
+  free_.push_back({home, {}});
+  return free_.back().blocks;
+}
+
+void Arena::index(Blocks::const_iterator block) {
+  free_of(block->second.home).emplace(length(block->first, block->second.end), block->first);
+}
+
+void Arena::unindex(Blocks::const_iterator block) {
+  free_of(block->second.home).erase({length(block->first, block->second.end), block->first});
+}
+
+/// Visits the parts of [begin, end) that are not resident.
+template <class Visit>
+void Arena::for_each_hole(std::uintptr_t begin, std::uintptr_t end, Visit visit) const {
+  auto it = absent_.upper_bound(begin);
+  if (it != absent_.begin() && std::prev(it)->second > begin) --it;
+  for (; it != absent_.end() && it->first < end; ++it) visit(std::max(begin, it->first), std::min(end, it->second));
+}
+
+std::int64_t Arena::absent_bytes(std::uintptr_t begin, std::uintptr_t end) const {
+  std::int64_t bytes = 0;
+  for_each_hole(begin, end, [&](std::uintptr_t from, std::uintptr_t to) { bytes += length(from, to); });
+  return bytes;
+}
+
+std::int64_t Arena::not_resident_bytes_of(std::uintptr_t address) const {
+  return absent_bytes(round_down(address, page_), round_up(blocks_.at(address).end, page_));
+}
+
+bool Arena::commit(std::uintptr_t address) {
+  const std::uintptr_t begin = round_down(address, page_);
+  const std::uintptr_t end = round_up(blocks_.at(address).end, page_);
+  if (end > writable_end_) {
+    const std::uintptr_t up_to = std::min(end_, begin_ + round_up(end - begin_, kGrowth));
+    if (mprotect(pointer(writable_end_), up_to - writable_end_, PROT_READ | PROT_WRITE) != 0) return false;
+    writable_end_ = up_to;
+  }
+  std::vector<std::pair<std::uintptr_t, std::uintptr_t>> holes;
+  for_each_hole(begin, end, [&](std::uintptr_t from, std::uintptr_t to) { holes.emplace_back(from, to); });
+  for (const auto& [from, to] : holes) {
+    const auto it = std::prev(absent_.upper_bound(from));
+    const auto [hole_begin, hole_end] = *it;
+    absent_.erase(it);
+    if (hole_begin < from) absent_[hole_begin] = from;
+    if (to < hole_end) absent_[to] = hole_end;
+    resident_bytes_ += length(from, to);
+  }
+  return true;
+}
+
+std::vector<Arena::FreeBlock> Arena::resident_free_blocks() const {
+  std::vector<FreeBlock> found;
+  for (const FreeOfHome& entry : free_) {
+    for (const auto& [bytes, address] : entry.blocks) {
+      const std::uintptr_t begin = round_up(address, page_);
+      const std::uintptr_t end = round_down(address + static_cast<std::uintptr_t>(bytes), page_);
+      if (begin >= end || absent_bytes(begin, end) == length(begin, end)) continue;
+      found.push_back({blocks_.at(address).freed_at, address});
+    }
+  }
+  return found;
+}
+
+std::int64_t Arena::release(std::uintptr_t address, std::int64_t bytes) {
+  const Block& block = blocks_.at(address);
+  for (const Event& event : block.pending) {
+    try {
+      event.wait_on_host();
+    } catch (...) {  // complete is all that matters here; the stream's owner will hear of the error
+    }
+  }
+  const std::uintptr_t begin = round_up(address, page_);
+  std::uintptr_t end = round_down(block.end, page_);
+  std::int64_t released = 0;
+  while (end > begin && released < bytes) {
+    // The highest resident run [from, end) of the block.
+    const auto after = absent_.lower_bound(end);
+    std::uintptr_t from = begin;
+    if (after != absent_.begin()) {
+      const auto [hole_begin, hole_end] = *std::prev(after);
+      if (hole_end >= end) {
+        end = hole_begin;
+        continue;
+      }
+      from = std::max(from, hole_end);
+    }
+    from = std::max(from, end - std::min(end - from, round_up(static_cast<std::uintptr_t>(bytes - released), page_)));
+    if (madvise(pointer(from), end - from, MADV_DONTNEED) != 0) return released;  // locked memory: then it stays
+    released += length(from, end);
+    std::uintptr_t hole_end = end;
+    if (const auto next = absent_.find(end); next != absent_.end()) {
+      hole_end = next->second;
+      absent_.erase(next);
+    }
+    absent_[from] = hole_end;
+    end = from;
+  }
+  resident_bytes_ -= released;
+  return released;
+}
+
+}  // namespace mica::detail

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "mica/device/event.hpp"
+#include "mica/device/stream.hpp"
+
+namespace mica::detail {
+
+/// Adds an event to what a block waits for; of two events of one stream only the later one matters.
+void merge_event(std::vector<Event>& pending, const Event& event);
+
+/// One range of virtual addresses, cut into blocks: best fit, neighbours that are free always merged. [Note: arena]
+/// The range is reserved once, as large as the machine's memory, so there are no segments whose borders fragment it;
+/// what counts is which pages are resident. Pages become resident when a block over them is handed out, and stay so
+/// until release(): the pool decides when that is worth it.
+/// All choices depend on the order of calls only.
+class Arena {
+ public:
+  /// @param huge_pages  ask for huge pages; residency is then counted (and given back) in these.
+  Arena(std::int64_t reserve_bytes, bool huge_pages);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  struct Taken {
+    std::uintptr_t address = 0;  ///< 0: does not fit
+    std::vector<Event> pending;
+  };
+  /// Cuts a block out of a free one; commit() must follow before it is touched.
+  [[nodiscard]] Taken take(std::int64_t bytes, Stream& home);
+  /// Makes a block's pages count as resident. False if the operating system refuses.
+  [[nodiscard]] bool commit(std::uintptr_t address);
+  [[nodiscard]] std::int64_t not_resident_bytes_of(std::uintptr_t address) const;
+  void give(std::uintptr_t address, Stream* home, std::vector<Event> pending, std::uint64_t now);
+
+  struct FreeBlock {
+    std::uint64_t freed_at;
+    std::uintptr_t address;
+  };
+  /// Free blocks that hold resident pages.
+  [[nodiscard]] std::vector<FreeBlock> resident_free_blocks() const;
+  /// Gives up to `bytes` (rounded up to pages) of a free block back to the system, from its end. Waits for the
+  /// block's events on the host. @return bytes given back.
+  std::int64_t release(std::uintptr_t address, std::int64_t bytes);
+
+  [[nodiscard]] bool contains(std::uintptr_t address) const { return address >= begin_ && address < end_; }
+  [[nodiscard]] std::int64_t resident_bytes() const { return resident_bytes_; }
+  /// In whole blocks, alignment included.
+  [[nodiscard]] std::int64_t in_use_bytes() const { return in_use_bytes_; }
+
+ private:
+  struct Block {
+    std::uintptr_t end = 0;
+    bool is_free = true;
+    Stream* home = nullptr;      // of a free block: the only stream that used it
+    std::vector<Event> pending;  // of a free block: uses to wait for
+    std::uint64_t freed_at = 0;
+  };
+  using Blocks = std::map<std::uintptr_t, Block>;
+  using BySize = std::set<std::pair<std::int64_t, std::uintptr_t>>;
+  struct FreeOfHome {
+    Stream* home;
+    BySize blocks;
+  };
+
+  [[nodiscard]] std::uintptr_t choose(std::int64_t bytes, const Stream* home) const;
+  BySize& free_of(Stream* home);
+  void index(Blocks::const_iterator block);
+  void unindex(Blocks::const_iterator block);
+  void merge_into(Block& block, Block&& neighbour);
+  template <class Visit>
+  void for_each_hole(std::uintptr_t begin, std::uintptr_t end, Visit visit) const;
+  [[nodiscard]] std::int64_t absent_bytes(std::uintptr_t begin, std::uintptr_t end) const;
+
+  std::uintptr_t begin_ = 0;
+  std::uintptr_t end_ = 0;
+  std::uintptr_t writable_end_ = 0;  // beyond it the range is PROT_NONE and not charged to us
+  std::uintptr_t page_ = 0;
+  Blocks blocks_;                     // by address; they tile the range
+  std::vector<FreeOfHome> free_;      // free blocks by home
+  std::map<std::uintptr_t, std::uintptr_t> absent_;  // page ranges that are not resident: begin -> end, disjoint
+  std::int64_t resident_bytes_ = 0;
+  std::int64_t in_use_bytes_ = 0;
+};
+
+}  // namespace mica::detail

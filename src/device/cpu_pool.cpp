@@ -1,0 +1,139 @@
+#include <algorithm>
+#include <bit>
+#include <vector>
+
+#include <unistd.h>
+
+#include "arena.hpp"
+#include "mica/core/error.hpp"
+#include "mica/device/pool.hpp"
+
+namespace mica {
+namespace {
+
+using detail::Arena;
+
+/// Which memory lies beside which: what lives for the whole run, and crumbs, would cut holes into the range where
+/// activations and unsharded parameters come and go.
+enum class Kind : std::uint8_t { passing, lasting, small };
+constexpr std::size_t kNumKinds = 3;
+constexpr std::int64_t kSmallBytes = 32 << 10;
+
+Kind kind_of(std::int64_t bytes, MemoryRole role) {
+  if (bytes <= kSmallBytes) return Kind::small;
+  const bool lasts = role == MemoryRole::sharded_param || role == MemoryRole::optimizer || role == MemoryRole::snapshot;
+  return lasts ? Kind::lasting : Kind::passing;
+}
+
+/// Address space of one arena: no more than the machine's memory can ever be in use.
+std::int64_t default_reserve_bytes() {
+  const auto pages = static_cast<std::uint64_t>(std::max(sysconf(_SC_PHYS_PAGES), 1L));
+  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  return static_cast<std::int64_t>(std::bit_ceil(std::max<std::uint64_t>(pages * page, std::uint64_t{1} << 30)));
+}
+
+/// Arenas over lazily touched pages. [Note: resident memory]
+/// Free memory stays resident for the next owner, but the resident whole may not exceed the highest use so far (plus
+/// kSlack): an allocation that needs fresh pages beyond that first gives back free ones, the longest free first. So
+/// the operating system's view follows stats().peak even where fragmentation or a change of phase (the optimizer's
+/// state comes after the first backward) would make it drift, and a pattern that repeats does not pay for it.
+class CpuPool final : public Pool {
+ protected:
+  Taken take(std::int64_t bytes, MemoryRole role, Stream& home) override {
+    const auto kind = static_cast<std::size_t>(kind_of(bytes, role));
+    Arena* arena = nullptr;
+    Arena::Taken taken;
+    for (const auto& candidate : arenas_[kind]) {
+      arena = candidate.get();
+      taken = arena->take(bytes, home);
+      if (taken.address != 0) break;
+    }
+    if (taken.address == 0) {
+      arena = add_arena(kind, bytes);
+      if (arena == nullptr) return {};
+      taken = arena->take(bytes, home);
+      invariant(taken.address != 0, "a fresh arena that holds the allocation it was made for");
+    }
+    make_room_for(arena->not_resident_bytes_of(taken.address));
+    if (!arena->commit(taken.address)) {
+      arena->give(taken.address, nullptr, std::move(taken.pending), ++now_);
+      return {};
+    }
+    return {reinterpret_cast<void*>(taken.address), std::move(taken.pending)};  // NOLINT(performance-no-int-to-ptr)
+  }
+
+  void give(void* data, Stream* home, std::vector<Event> pending) override {
+    const auto address = reinterpret_cast<std::uintptr_t>(data);
+    for (const auto& arenas : arenas_) {
+      for (const auto& arena : arenas) {
+        if (arena->contains(address)) return arena->give(address, home, std::move(pending), ++now_);
+      }
+    }
+    invariant(false, "memory given back to the pool that it came from");
+  }
+
+  void release_free_memory() override { release(std::numeric_limits<std::int64_t>::max()); }
+
+  [[nodiscard]] std::int64_t reserved_bytes() const override { return sum(&Arena::resident_bytes); }
+
+ private:
+  static constexpr std::int64_t kSlackBytes = 8 << 20;  // pages that blocks share, in all arenas
+  static constexpr std::int64_t kSlackDivisor = 50;     // and 2 % for what fragmentation costs at a good price
+
+  void make_room_for(std::int64_t fresh_bytes) {
+    highest_use_ = std::max(highest_use_, sum(&Arena::in_use_bytes));
+    if (fresh_bytes == 0) return;
+    const std::int64_t budget = highest_use_ + highest_use_ / kSlackDivisor + kSlackBytes;
+    const std::int64_t excess = reserved_bytes() + fresh_bytes - budget;
+    if (excess > 0) release(excess);
+  }
+
+  void release(std::int64_t bytes) {
+    struct Candidate {
+      Arena::FreeBlock block;
+      Arena* arena;
+    };
+    std::vector<Candidate> candidates;
+    for (const auto& arenas : arenas_) {
+      for (const auto& arena : arenas) {
+        for (const Arena::FreeBlock& block : arena->resident_free_blocks()) candidates.push_back({block, arena.get()});
+      }
+    }
+    std::sort(candidates.begin(), candidates.end(),
+              [](const Candidate& a, const Candidate& b) { return a.block.freed_at < b.block.freed_at; });
+    for (const Candidate& candidate : candidates) {
+      if (bytes <= 0) return;
+      bytes -= candidate.arena->release(candidate.block.address, bytes);
+    }
+  }
+
+  /// Null when the address space is refused down to what is needed now.
+  Arena* add_arena(std::size_t kind, std::int64_t bytes) {
+    for (std::int64_t reserve = std::max(default_reserve_bytes(), 2 * bytes);; reserve /= 2) {
+      try {
+        arenas_[kind].push_back(std::make_unique<Arena>(reserve, kind != static_cast<std::size_t>(Kind::small)));
+        return arenas_[kind].back().get();
+      } catch (const IoError&) {
+        if (reserve / 2 < bytes + kSlackBytes) return nullptr;
+      }
+    }
+  }
+
+  [[nodiscard]] std::int64_t sum(std::int64_t (Arena::*value)() const) const {
+    std::int64_t total = 0;
+    for (const auto& arenas : arenas_) {
+      for (const auto& arena : arenas) total += (arena.get()->*value)();
+    }
+    return total;
+  }
+
+  std::array<std::vector<std::unique_ptr<Arena>>, kNumKinds> arenas_;
+  std::int64_t highest_use_ = 0;
+  std::uint64_t now_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Pool> make_cpu_pool() { return std::make_unique<CpuPool>(); }
+
+}  // namespace mica

@@ -1,0 +1,129 @@
+#include "mica/device/pool.hpp"
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "mica/core/error.hpp"
+
+namespace mica {
+namespace {
+
+constexpr int kPoisonByte = 0xff;  // a quiet NaN in every floating dtype
+
+std::string in_use_by_role(const MemoryStats& stats) {
+  std::string text;
+  for (std::size_t i = 0; i < kNumMemoryRoles; ++i) {
+    if (stats.current_by_role[i] == 0) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", memory_role_name(static_cast<MemoryRole>(i)),
+                        stats.current_by_role[i]);
+  }
+  return text.empty() ? "nothing" : text;
+}
+
+}  // namespace
+
+void Buffer::reset() noexcept {
+  if (pool_ != nullptr) pool_->free(*this);
+}
+
+void Buffer::swap(Buffer& other) noexcept {
+  std::swap(pool_, other.pool_);
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(role_, other.role_);
+  std::swap(home_, other.home_);
+  std::swap(foreign_uses_, other.foreign_uses_);
+}
+
+Buffer Pool::allocate(std::int64_t bytes, MemoryRole role, Stream& home) {
+  invariant(bytes >= 0, "a number of bytes >= 0 in Pool::allocate");
+  host_ = std::this_thread::get_id();
+  take_back_stray();
+  Buffer buffer;
+  if (bytes > 0) {
+    Taken taken;
+    if (bytes <= limit_ - stats_.current) taken = take(bytes, role, home);
+    stats_.reserved = reserved_bytes();
+    if (taken.data == nullptr) {
+      throw IoError(fmt::format(
+          "memory exhausted: {} bytes of {} wanted, but {} bytes are in use ({}){}; use more ranks per model, a smaller "
+          "micro-batch or activation checkpointing",
+          bytes, memory_role_name(role), stats_.current, in_use_by_role(stats_),
+          limit_ == std::numeric_limits<std::int64_t>::max() ? "" : fmt::format(" of at most {}", limit_)));
+    }
+    for (const Event& event : taken.pending) home.wait(event);
+    if (poison_) {
+      home.submit("poison", {writes(taken.data, bytes)},
+                  [data = taken.data, bytes] { std::memset(data, kPoisonByte, static_cast<std::size_t>(bytes)); });
+    }
+    const auto r = static_cast<std::size_t>(role);
+    stats_.current += bytes;
+    stats_.current_by_role[r] += bytes;
+    stats_.peak = std::max(stats_.peak, stats_.current);
+    stats_.peak_by_role[r] = std::max(stats_.peak_by_role[r], stats_.current_by_role[r]);
+    buffer.data_ = taken.data;
+  }
+  buffer.pool_ = this;
+  buffer.bytes_ = bytes;
+  buffer.role_ = role;
+  buffer.home_ = &home;
+  return buffer;
+}
+
+void Pool::free(Buffer& buffer) noexcept {
+  if (std::this_thread::get_id() == host_) {
+    take_back_stray();
+    free_on_host(buffer);
+    return;
+  }
+  const std::lock_guard lock(stray_mutex_);
+  stray_.push_back(std::move(buffer));
+  has_stray_.store(true, std::memory_order_release);
+}
+
+void Pool::free_on_host(Buffer& buffer) {
+  if (buffer.data_ != nullptr) {
+    Stream* home = buffer.foreign_uses_.empty() ? buffer.home_ : nullptr;
+    std::vector<Event> pending = std::move(buffer.foreign_uses_);
+    if (Event so_far = buffer.home_->record(); so_far.state()) pending.push_back(std::move(so_far));
+    give(buffer.data_, home, std::move(pending));
+    stats_.current -= buffer.bytes_;
+    stats_.current_by_role[static_cast<std::size_t>(buffer.role_)] -= buffer.bytes_;
+  }
+  buffer.pool_ = nullptr;
+  buffer.data_ = nullptr;
+  buffer.bytes_ = 0;
+  buffer.home_ = nullptr;
+  buffer.foreign_uses_.clear();
+}
+
+void Pool::take_back_stray() {
+  if (!has_stray_.load(std::memory_order_acquire)) return;
+  std::vector<Buffer> stray;
+  {
+    const std::lock_guard lock(stray_mutex_);
+    stray.swap(stray_);
+    has_stray_.store(false, std::memory_order_release);
+  }
+  for (Buffer& buffer : stray) free_on_host(buffer);
+}
+
+const MemoryStats& Pool::stats() {
+  take_back_stray();
+  return stats_;
+}
+
+void Pool::reset_peak() {
+  take_back_stray();
+  stats_.peak = stats_.current;
+  stats_.peak_by_role = stats_.current_by_role;
+}
+
+void Pool::trim() {
+  take_back_stray();
+  release_free_memory();
+  stats_.reserved = reserved_bytes();
+}
+
+}  // namespace mica
