@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+
+namespace mica::io {
+
+/// CRC-32C (Castagnoli, the one of iSCSI and of SSE4.2) of `bytes` bytes. Known answer: "123456789" gives 0xE3069283.
+/// @param previous  the checksum of what came before, so that crc32c(b, n, crc32c(a, m)) is that of a followed by b.
+/// Uses the processor's instruction in three interleaved streams where it has one.
+[[nodiscard]] std::uint32_t crc32c(const void* data, std::int64_t bytes, std::uint32_t previous = 0);
+
+/// The checksum of a followed by b from those of a and b alone, in O(log num_bytes_of_b): blocks may be done in any
+/// order.
+[[nodiscard]] std::uint32_t crc32c_combine(std::uint32_t crc_a, std::uint32_t crc_b, std::int64_t num_bytes_of_b);
+
+/// Does crc32c() use the processor's instruction?
+[[nodiscard]] bool crc32c_is_hardware();
+
+/// The table-driven version that runs everywhere; the oracle of the other.
+[[nodiscard]] std::uint32_t crc32c_portable(const void* data, std::int64_t bytes, std::uint32_t previous = 0);
+
+}  // namespace mica::io

@@ -1,0 +1,58 @@
+#pragma once
+
+// Private to io: how every call into HDF5 is made and checked.
+
+#include <string>
+#include <string_view>
+
+#include <hdf5.h>
+
+#include "mica/core/error.hpp"
+#include "mica/io/hdf5.hpp"
+
+namespace mica::io::detail {
+
+static_assert(sizeof(hid_t) == sizeof(Hdf5Id::type), "hid_t is passed as a 64-bit integer");
+
+/// Keeps HDF5 from printing on this thread while it lives, and puts the previous handler back. (The handler belongs to
+/// the thread, and a program that uses Mica may have chosen its own.)
+class QuietHdf5 {
+ public:
+  QuietHdf5() {
+    H5Eget_auto2(H5E_DEFAULT, &function_, &data_);
+    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+  }
+  ~QuietHdf5() { H5Eset_auto2(H5E_DEFAULT, function_, data_); }
+  QuietHdf5(const QuietHdf5&) = delete;
+  QuietHdf5& operator=(const QuietHdf5&) = delete;
+
+ private:
+  H5E_auto2_t function_ = nullptr;
+  void* data_ = nullptr;
+};
+
+/// What a call was about, for the error text.
+struct Hdf5Where {
+  const std::string& path;
+  std::string_view object = {};
+};
+
+/// Throws Hdf5Error with the thread's error stack. Call it before any other HDF5 call, which would clear the stack.
+[[noreturn]] void throw_hdf5_error(const char* call, const Hdf5Where& where);
+
+/// HDF5 reports failure by a negative value, whatever the call. Returns the value.
+template <class T>
+T check(T value, const char* call, const Hdf5Where& where) {
+  if (value < 0) throw_hdf5_error(call, where);
+  return value;
+}
+
+/// As check, for calls that return an identifier, which the caller then owns.
+[[nodiscard]] Hdf5Id own(hid_t id, const char* call, const Hdf5Where& where);
+
+/// The in-file type (little-endian). @throws Hdf5Error.
+[[nodiscard]] Hdf5Id make_type(FileType type, const Hdf5Where& where);
+/// Which of Mica's types an HDF5 type is; `other` if none.
+[[nodiscard]] FileType identify_type(hid_t type, const Hdf5Where& where);
+
+}  // namespace mica::io::detail

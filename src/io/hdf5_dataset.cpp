@@ -1,0 +1,186 @@
+#include <algorithm>
+#include <array>
+
+#include "hdf5_call.hpp"
+
+namespace mica::io {
+namespace {
+
+using detail::check;
+using detail::Hdf5Where;
+using detail::own;
+
+std::string dims_text(std::span<const std::int64_t> dims) { return fmt::format("[{}]", fmt::join(dims, ", ")); }
+
+std::vector<hsize_t> to_hsize(std::span<const std::int64_t> values) { return {values.begin(), values.end()}; }
+
+std::int64_t product(std::span<const std::int64_t> values) {
+  std::int64_t result = 1;
+  for (const std::int64_t v : values) result *= v;
+  return result;
+}
+
+/// A dense dataspace for the memory side of a box.
+Hdf5Id memory_space(std::int64_t numel, const Hdf5Where& where) {
+  const hsize_t n = static_cast<hsize_t>(numel);
+  return own(H5Screate_simple(1, &n, nullptr), "H5Screate_simple", where);
+}
+
+}  // namespace
+
+FileType file_type(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return FileType::f32;
+    case DType::bf16:
+      return FileType::bf16;
+    case DType::f16:
+      return FileType::f16;
+    case DType::f64:
+      return FileType::f64;
+    case DType::i64:
+      return FileType::i64;
+    case DType::i32:
+      return FileType::i32;
+    case DType::u16:
+      return FileType::u16;
+    case DType::u8:
+      return FileType::u8;
+  }
+  return FileType::other;
+}
+
+std::int64_t file_type_bytes(FileType type) {
+  switch (type) {
+    case FileType::f64:
+    case FileType::i64:
+      return 8;
+    case FileType::f32:
+    case FileType::i32:
+    case FileType::u32:
+      return 4;
+    case FileType::bf16:
+    case FileType::f16:
+    case FileType::u16:
+      return 2;
+    case FileType::u8:
+      return 1;
+    case FileType::other:
+      break;
+  }
+  return 0;
+}
+
+std::string_view file_type_name(FileType type) {
+  constexpr std::array<std::string_view, 10> kNames{"fp32",  "bf16",   "fp16",   "fp64",  "int64",
+                                                    "int32", "uint32", "uint16", "uint8", "other"};
+  return kNames[static_cast<std::size_t>(type)];
+}
+
+Hdf5Dataset::Hdf5Dataset(Hdf5Id id, std::string path, std::string name)
+    : id_(std::move(id)), path_(std::move(path)), name_(std::move(name)) {
+  const Hdf5Where where{path_, name_};
+  const Hdf5Id space = own(H5Dget_space(id_.get()), "H5Dget_space", where);
+  const int num_dims = check(H5Sget_simple_extent_ndims(space.get()), "H5Sget_simple_extent_ndims", where);
+  std::vector<hsize_t> dims(static_cast<std::size_t>(num_dims));
+  check(H5Sget_simple_extent_dims(space.get(), dims.data(), nullptr), "H5Sget_simple_extent_dims", where);
+  dims_.assign(dims.begin(), dims.end());
+  if (H5Sget_simple_extent_type(space.get()) == H5S_NULL) dims_ = {0};
+  const Hdf5Id type = own(H5Dget_type(id_.get()), "H5Dget_type", where);
+  type_ = detail::identify_type(type.get(), where);
+}
+
+DType Hdf5Dataset::dtype() const {
+  for (const DType d :
+       {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i64, DType::i32, DType::u16, DType::u8}) {
+    if (file_type(d) == type_) return d;
+  }
+  throw Hdf5Error(
+      fmt::format("{}: '{}' holds elements of type {}, which no tensor has", path_, name_, file_type_name(type_)));
+}
+
+std::int64_t Hdf5Dataset::numel() const { return product(dims_); }
+
+bool Hdf5Dataset::is_contiguous() const {
+  const detail::QuietHdf5 quiet;
+  const Hdf5Where where{path_, name_};
+  const Hdf5Id plist = own(H5Dget_create_plist(id_.get()), "H5Dget_create_plist", where);
+  return H5Pget_layout(plist.get()) == H5D_CONTIGUOUS && H5Pget_external_count(plist.get()) == 0;
+}
+
+std::int64_t Hdf5Dataset::file_offset() const {
+  if (!is_contiguous()) return -1;
+  const detail::QuietHdf5 quiet;
+  const haddr_t offset = H5Dget_offset(id_.get());
+  return offset == HADDR_UNDEF ? -1 : static_cast<std::int64_t>(offset);
+}
+
+void Hdf5Dataset::check_bytes(std::int64_t bytes) const {
+  require<Hdf5Error>(bytes == this->bytes(),
+                     "{}: '{}' holds {} elements {} of type {}, {} bytes, but the memory given has {} bytes", path_,
+                     name_, numel(), dims_text(dims_), file_type_name(type_), this->bytes(), bytes);
+}
+
+void Hdf5Dataset::write(const void* data, std::int64_t bytes) {
+  const detail::QuietHdf5 quiet;
+  const Hdf5Where where{path_, name_};
+  const Hdf5Id type = detail::make_type(type_, where);
+  check_bytes(bytes);
+  if (bytes == 0) return;
+  check(H5Dwrite(id_.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, data), "H5Dwrite", where);
+}
+
+void Hdf5Dataset::read(void* data, std::int64_t bytes) const {
+  const detail::QuietHdf5 quiet;
+  const Hdf5Where where{path_, name_};
+  const Hdf5Id type = detail::make_type(type_, where);
+  check_bytes(bytes);
+  if (bytes == 0) return;
+  check(H5Dread(id_.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, data), "H5Dread", where);
+}
+
+Hdf5Id Hdf5Dataset::select(std::span<const std::int64_t> start, std::span<const std::int64_t> count) const {
+  bool fits = start.size() == dims_.size() && count.size() == dims_.size() && !dims_.empty();
+  for (std::size_t d = 0; fits && d < dims_.size(); ++d) {
+    fits = start[d] >= 0 && count[d] >= 0 && start[d] <= dims_[d] && count[d] <= dims_[d] - start[d];
+  }
+  require<Hdf5Error>(fits, "{}: the box at {} with extents {} leaves '{}', whose shape is {}", path_, dims_text(start),
+                     dims_text(count), name_, dims_text(dims_));
+  const Hdf5Where where{path_, name_};
+  Hdf5Id space = own(H5Dget_space(id_.get()), "H5Dget_space", where);
+  check(H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, to_hsize(start).data(), nullptr, to_hsize(count).data(),
+                            nullptr),
+        "H5Sselect_hyperslab", where);
+  return space;
+}
+
+void Hdf5Dataset::write_box(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+                            const void* data) {
+  const detail::QuietHdf5 quiet;
+  const Hdf5Where where{path_, name_};
+  const Hdf5Id type = detail::make_type(type_, where);
+  const Hdf5Id space = select(start, count);
+  if (product(count) == 0) return;
+  const Hdf5Id memory = memory_space(product(count), where);
+  check(H5Dwrite(id_.get(), type.get(), memory.get(), space.get(), H5P_DEFAULT, data), "H5Dwrite", where);
+}
+
+void Hdf5Dataset::read_box(std::span<const std::int64_t> start, std::span<const std::int64_t> count, void* data) const {
+  const detail::QuietHdf5 quiet;
+  const Hdf5Where where{path_, name_};
+  const Hdf5Id type = detail::make_type(type_, where);
+  const Hdf5Id space = select(start, count);
+  if (product(count) == 0) return;
+  const Hdf5Id memory = memory_space(product(count), where);
+  check(H5Dread(id_.get(), type.get(), memory.get(), space.get(), H5P_DEFAULT, data), "H5Dread", where);
+}
+
+void Hdf5Dataset::write_range(std::int64_t begin, std::int64_t count, const void* data) {
+  write_box(std::array{begin}, std::array{count}, data);
+}
+
+void Hdf5Dataset::read_range(std::int64_t begin, std::int64_t count, void* data) const {
+  read_box(std::array{begin}, std::array{count}, data);
+}
+
+}  // namespace mica::io

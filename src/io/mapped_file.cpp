@@ -1,0 +1,56 @@
+#include "mica/io/mapped_file.hpp"
+
+#include <cerrno>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "mica/core/error.hpp"
+
+namespace mica::io {
+
+MappedFile::MappedFile(UniqueFd fd, std::span<const std::byte> bytes, std::string path)
+    : fd_(std::move(fd)), bytes_(bytes), path_(std::move(path)) {}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : fd_(std::move(other.fd_)), bytes_(std::exchange(other.bytes_, {})), path_(std::move(other.path_)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+MappedFile MappedFile::open(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) throw IoError(io_error_text(path, "open for reading", errno));
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) throw IoError(io_error_text(path, "stat", errno));
+  require<IoError>(S_ISREG(status.st_mode), "{}: is {}, expected a regular file", path,
+                   S_ISDIR(status.st_mode) ? "a folder" : "a device or pipe");
+  std::span<const std::byte> bytes;
+  if (status.st_size > 0) {
+    const auto length = static_cast<std::size_t>(status.st_size);
+    void* p = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, fd.get(), 0);
+    if (p == MAP_FAILED) throw IoError(io_error_text(path, fmt::format("mapping of {} bytes", length), errno));
+    bytes = {static_cast<const std::byte*>(p), length};
+  }
+  return {std::move(fd), bytes, path};
+}
+
+void MappedFile::check_unchanged() const {
+  struct stat status {};
+  if (::fstat(fd_.get(), &status) != 0) throw IoError(io_error_text(path_, "stat", errno));
+  require<IoError>(static_cast<std::uint64_t>(status.st_size) >= bytes_.size(),
+                   "{}: the file shrank from {} to {} bytes while in use; do not write files that a run reads", path_,
+                   bytes_.size(), status.st_size);
+}
+
+}  // namespace mica::io

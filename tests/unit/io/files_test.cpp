@@ -1,0 +1,186 @@
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "mica/core/error.hpp"
+#include "mica/io/atomic_file.hpp"
+#include "mica/io/file_lock.hpp"
+#include "mica/io/mapped_file.hpp"
+#include "mica/io/raw_file.hpp"
+
+#include "support/temporary_folder.hpp"
+
+namespace mica::io {
+namespace {
+
+using test::error_of;
+using test::TemporaryFolder;
+using testing::HasSubstr;
+
+TEST(AtomicFile, WritesAndReplacesWholeFiles) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "manifest.json";
+  write_file_atomically(path, "first");
+  write_file_atomically(path, "");
+  EXPECT_EQ(read_file(path), "");
+  const std::string binary("a\0b\n", 4);
+  write_file_atomically(path, binary);
+  EXPECT_EQ(read_file(path), binary);
+  EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
+}
+
+TEST(AtomicFile, AFailureLeavesTheOldFileAndNoRest) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "sub";
+  std::filesystem::create_directory(path);
+  std::ofstream(path + "/inside") << "x";
+  const std::string text = error_of<IoError>([&] { write_file_atomically(path, "text"); });  // a folder is in the way
+  EXPECT_THAT(text, HasSubstr("sub"));
+  EXPECT_THAT(text, HasSubstr("rename"));
+  EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
+  EXPECT_THAT(error_of<IoError>([&] { write_file_atomically(folder / "absent/x", "text"); }),
+              HasSubstr("No such file"));
+  EXPECT_THAT(error_of<IoError>([&] { (void)read_file(folder / "absent"); }), HasSubstr("absent"));
+}
+
+TEST(AtomicFile, PublishesAFolder) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "step-1.tmp");
+  write_file_atomically(folder / "step-1.tmp/manifest", "m");
+  publish(folder / "step-1.tmp", folder / "step-1");
+  EXPECT_EQ(read_file(folder / "step-1/manifest"), "m");
+}
+
+TEST(AtomicFile, ParentDirectory) {
+  EXPECT_EQ(parent_directory("a/b/c"), "a/b");
+  EXPECT_EQ(parent_directory("a/b/"), "a");
+  EXPECT_EQ(parent_directory("a//b"), "a");
+  EXPECT_EQ(parent_directory("a"), ".");
+  EXPECT_EQ(parent_directory("a/"), ".");
+  EXPECT_EQ(parent_directory(""), ".");
+  EXPECT_EQ(parent_directory("/a"), "/");
+  EXPECT_EQ(parent_directory("/"), "/");
+}
+
+/// Every mix of ragged offsets, lengths and memory alignments, on a disk and on a tmpfs (which may refuse direct
+/// transfers).
+class RawFileTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(RawFileTest, MovesAnyRangeEitherWay) {
+  const std::string path = GetParam() + fmt::format("/mica-raw-{}", ::getpid());
+  constexpr std::int64_t kBytes = 5 << 20;  // past the bounce buffer
+  std::vector<unsigned char> source(kBytes + 8192);
+  for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<unsigned char>(i * 2654435761U >> 13);
+  for (const std::int64_t offset : {0, 1, 4095, 4096, 5000}) {
+    for (const std::int64_t bytes :
+         {std::int64_t{0}, std::int64_t{1}, std::int64_t{4096}, std::int64_t{12345}, kBytes}) {
+      for (const std::size_t skew : {0, 3, 64}) {
+        for (const Caching write_caching : {Caching::page_cache, Caching::direct}) {
+          auto file = RawFile::create(path, write_caching);
+          file.write_at(offset, source.data() + skew, bytes);
+          file.sync();
+          ASSERT_EQ(file.file_bytes(), bytes == 0 ? 0 : offset + bytes);
+          file.close();
+          if (bytes == kBytes && skew == 3 && offset != 5000) continue;  // the big ones are slow
+          for (const Caching read_caching : {Caching::page_cache, Caching::direct}) {
+            auto reader = RawFile::open_for_reading(path, read_caching);
+            std::vector<unsigned char> back(static_cast<std::size_t>(bytes) + 8, 0xee);
+            reader.read_at(offset, back.data() + skew % 8, bytes);
+            ASSERT_EQ(std::memcmp(back.data() + skew % 8, source.data() + skew, static_cast<std::size_t>(bytes)), 0)
+                << offset << " " << bytes << " " << skew;
+            ASSERT_EQ(back.back(), 0xee);
+          }
+        }
+      }
+    }
+  }
+  std::filesystem::remove(path);
+}
+
+INSTANTIATE_TEST_SUITE_P(FileSystems, RawFileTest, testing::Values("/tmp", "/dev/shm"));
+
+TEST(RawFile, WritesInPlaceWithoutTouchingTheRest) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "x") << std::string(20000, 'a');
+  auto file = RawFile::open_for_writing(folder / "x", Caching::direct);
+  file.write_at(3000, std::string(10000, 'b').data(), 10000);
+  file.close();
+  EXPECT_EQ(read_file(folder / "x"), std::string(3000, 'a') + std::string(10000, 'b') + std::string(7000, 'a'));
+}
+
+TEST(RawFile, ErrorsSayWhatWhereAndWhy) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(error_of<IoError>([&] { (void)RawFile::open_for_reading(folder / "absent"); }),
+              testing::AllOf(HasSubstr("absent"), HasSubstr("No such file")));
+  std::ofstream(folder / "x") << std::string(10000, 'a');
+  for (const Caching caching : {Caching::page_cache, Caching::direct}) {
+    auto file = RawFile::open_for_reading(folder / "x", caching);
+    std::vector<char> data(20000);
+    const std::string text = error_of<IoError>([&] { file.read_at(100, data.data(), 20000); });
+    EXPECT_THAT(text, HasSubstr("ends at byte 10000"));
+    EXPECT_THAT(text, HasSubstr("20000 bytes from byte 100"));
+    EXPECT_THROW(file.write_at(0, data.data(), 10), IoError);
+  }
+}
+
+TEST(RawFile, AFullDiskIsNamedWithTheFreeSpace) {
+  std::ofstream probe("/dev/full");
+  if (!probe) GTEST_FAIL() << "/dev/full is missing";
+  auto file = RawFile::open_for_writing("/dev/full");
+  const std::string text = error_of<IoError>([&] { file.write_at(0, "x", 1); });
+  EXPECT_THAT(text, HasSubstr("/dev/full"));
+  EXPECT_THAT(text, HasSubstr("No space left"));
+  EXPECT_THAT(text, HasSubstr("bytes free"));
+}
+
+TEST(MappedFile, MapsAndNoticesAShrunkFile) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "x";
+  std::ofstream(path) << "hello";
+  auto mapped = MappedFile::open(path);
+  ASSERT_EQ(mapped.bytes().size(), 5U);
+  EXPECT_EQ(std::memcmp(mapped.bytes().data(), "hello", 5), 0);
+  mapped.check_unchanged();
+  auto moved = std::move(mapped);
+  EXPECT_EQ(moved.bytes().size(), 5U);
+  EXPECT_TRUE(mapped.bytes().empty());
+  std::filesystem::resize_file(path, 2);
+  EXPECT_THAT(error_of<IoError>([&] { moved.check_unchanged(); }), HasSubstr("shrank"));
+  std::filesystem::resize_file(path, 0);
+  EXPECT_TRUE(MappedFile::open(path).bytes().empty());
+  EXPECT_THAT(error_of<IoError>([&] { (void)MappedFile::open(folder.path()); }), HasSubstr("folder"));
+  EXPECT_THROW((void)MappedFile::open(folder / "absent"), IoError);
+}
+
+TEST(FileLock, ExcludesAnotherProcessAndEndsWithItsOwner) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "lock";
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto lock = FileLock::acquire(path);
+    [[maybe_unused]] const ssize_t n = ::write(ready[1], lock.is_held() ? "y" : "n", 1);
+    ::pause();
+    ::_exit(0);
+  }
+  char answer = 0;
+  ASSERT_EQ(::read(ready[0], &answer, 1), 1);
+  ASSERT_EQ(answer, 'y');
+  EXPECT_THAT(error_of<ConfigError>([&] { (void)FileLock::acquire(path); }), HasSubstr(fmt::format("pid {}", child)));
+  ::kill(child, SIGKILL);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(FileLock::acquire(path).is_held());
+  EXPECT_TRUE(FileLock::acquire(path).is_held());  // the first was released at the end of its statement
+}
+
+}  // namespace
+}  // namespace mica::io
