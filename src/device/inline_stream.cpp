@@ -45,7 +45,7 @@ class InlineStream final : public Stream {
     return failure_ ? Event(std::make_shared<FailedEvent>(failure_)) : Event();
   }
 
-  void wait(const Event& event) override {
+  void wait(const Event& event, std::source_location /*site*/) override {
     if (!event.state()) return;
     try {
       event.wait_on_host();

@@ -182,7 +182,7 @@ class ThreadedStream final : public Stream {
     return last_recorded_;
   }
 
-  void wait(const Event& event) override {
+  void wait(const Event& event, std::source_location /*site*/) override {
     if (event.state() && !already_waited(event)) enqueue({{}, event.state()});
   }
 

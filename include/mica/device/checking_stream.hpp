@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -11,11 +10,13 @@
 
 namespace mica {
 
-/// One counter per stream, index 0 is the host. a <= b: everything in a happened before b.
+/// One counter per stream, index 0 is the host. What a point in the order knows: everything of stream s up to tick of(s)
+/// happened before it.
 class VectorClock {
  public:
   [[nodiscard]] std::uint64_t of(std::size_t stream) const { return stream < ticks_.size() ? ticks_[stream] : 0; }
   void set(std::size_t stream, std::uint64_t tick);
+  void tick(std::size_t stream) { set(stream, of(stream) + 1); }
   void join(const VectorClock& other);
 
  private:
@@ -25,18 +26,29 @@ class VectorClock {
 /// Finds buffer accesses of two streams (or of a stream and the host) that no record()/wait() pair orders.
 /// Order is a property of what was enqueued, so a race is found on every run, whatever the timing, also with inline
 /// streams. [Note: checking stream]
-/// Use: wrap every stream of a rank with wrap(); violations() must be empty afterwards.
+/// - Each stream has a vector clock that ticks with every task and wait; record() stores a copy in the event and wait()
+///   joins it. A task also knows what the host did before it enqueued the task, and the host what it has waited for.
+/// - For each address the checker keeps the last write and the reads since. An access is a race unless the clock of its
+///   stream knows the conflicting earlier ones.
+/// - A pool hands the same addresses to one owner after another, so reuse without the wait is found like any other race.
+///   Other memory that is freed and reused must be forgotten: forget().
+/// - Only the accesses declared in submit() are seen.
+/// Use: wrap every stream of a rank with wrap(); violations() must be empty afterwards. It outlives the streams. One
+/// host thread.
 class HappensBeforeChecker {
  public:
   struct Violation {
-    std::string text;  ///< "unshard:all_gather writes [0x..,+64) while compute:linear may still read it: no event orders them"
+    std::string text;  ///< "unshard:all_gather writes [0x..,+64) while compute:linear may still read it: ..."
   };
+
+  HappensBeforeChecker();
 
   /// A stream that checks and forwards to `inner`, which it owns.
   [[nodiscard]] std::unique_ptr<Stream> wrap(std::unique_ptr<Stream> inner);
   /// The host itself is about to touch memory.
   void host_access(const char* what, Access access);
-  /// The host has waited for `event`: what came before it is ordered before the host's next steps.
+  /// The host has learned that `event` is complete in another way than by Event::wait_on_host() and
+  /// Stream::synchronize(), which are seen by themselves.
   void host_joined(const Event& event);
   /// Memory that leaves the checked world (freed outside the pool).
   void forget(const void* data, std::int64_t bytes);
@@ -55,12 +67,18 @@ class HappensBeforeChecker {
     std::vector<Use> reads;   // since the last write, the latest of each stream
     std::vector<Use> writes;  // zero or one
   };
-  void access(std::size_t stream, const std::string& what, const Access& access);
+  using Ranges = std::map<std::uintptr_t, Range>;
+
+  void access(std::size_t stream, const char* what, const Access& access);
+  void note_read(std::uintptr_t begin, std::uintptr_t end, const Use& use);
+  void note_write(std::uintptr_t begin, std::uintptr_t end, Use use);
+  void check(const Use& use, const char* verb, const Access& access, const std::vector<Use>& earlier,
+             const char* earlier_verb, std::size_t num_known);
   void split_at(std::uintptr_t address);
 
-  std::vector<VectorClock> clocks_{1};
+  std::vector<std::shared_ptr<VectorClock>> clocks_;  // of the host and of each stream; events share the host's
   std::vector<std::string> names_{"host"};
-  std::map<std::uintptr_t, Range> ranges_;  // disjoint, keyed by their begin
+  Ranges ranges_;  // disjoint, keyed by their begin
   std::vector<Violation> violations_;
 };
 

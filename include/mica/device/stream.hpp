@@ -4,6 +4,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <source_location>
 #include <span>
 #include <string>
 
@@ -52,8 +53,9 @@ class Stream {
 
   /// The point after everything enqueued so far.
   [[nodiscard]] virtual Event record() = 0;
-  /// Tasks enqueued from now on start after `event`. The host does not block.
-  virtual void wait(const Event& event) = 0;
+  /// Tasks enqueued from now on start after `event`. The host does not block (an inline stream blocks it on an event of
+  /// a threaded one). @param site  who asks: names the wait in tests that leave it out (disturbed_stream.hpp).
+  virtual void wait(const Event& event, std::source_location site = std::source_location::current()) = 0;
   /// Blocks the host until the stream is idle. @throws its sticky error.
   virtual void synchronize() = 0;
   /// Waits until idle and forgets a sticky error; events recorded so far no longer throw. For abandon_step() only, and
