@@ -1,0 +1,66 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "mica/comm/mesh.hpp"
+#include "mica/core/log.hpp"
+#include "mica/device/pool.hpp"
+#include "mica/tensor/kernels.hpp"
+
+namespace mica::fsdp {
+
+/// The streams of DESIGN section 3. compute is the trainer's own.
+struct Streams {
+  std::unique_ptr<Stream> compute;
+  std::unique_ptr<Stream> pre_unshard;    ///< low-precision casts (and offload copies)
+  std::unique_ptr<Stream> unshard;        ///< all-gathers
+  std::unique_ptr<Stream> post_backward;  ///< reduce-scatters
+  std::unique_ptr<Stream> all_reduce;     ///< replicate axis
+
+  StreamMode mode = StreamMode::threaded;
+
+  using Make = std::function<std::unique_ptr<Stream>(std::string name, StreamMode mode)>;
+  static Streams make(StreamMode mode, const Make& make_stream = make_cpu_stream);
+};
+
+/// A mesh together with one rank's device: what fully_shard() works on. Outlives every module sharded on it.
+class DeviceMesh {
+ public:
+  /// Makes a communicator for each stream that communicates. @collective over the mesh
+  /// @param mesh, pool, kernels  outlive it.
+  DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, Streams streams, Logger logger = {});
+
+  [[nodiscard]] const MeshGeometry& geometry() const { return mesh_.geometry(); }
+  [[nodiscard]] Mesh& mesh() const { return mesh_; }
+  [[nodiscard]] Pool& pool() const { return pool_; }
+  [[nodiscard]] Kernels& kernels() const { return kernels_; }
+  [[nodiscard]] const Streams& streams() const { return streams_; }
+  [[nodiscard]] Stream& compute() const { return *streams_.compute; }
+  [[nodiscard]] const Logger& logger() const { return logger_; }
+
+  /// Used on the unshard stream.
+  [[nodiscard]] ProcessGroup& unshard_group() const { return *unshard_group_; }
+  /// Used on the post_backward stream.
+  [[nodiscard]] ProcessGroup& reduce_group() const { return *reduce_group_; }
+  /// Used on the all_reduce stream: the replicate axis, and the whole world for a no_shard unit on a sharded mesh.
+  [[nodiscard]] ProcessGroup& replicate_group() const { return *replicate_group_; }
+  [[nodiscard]] ProcessGroup& all_ranks_group() const { return *all_ranks_group_; }
+  /// Used on the compute stream: norms and metrics.
+  [[nodiscard]] ProcessGroup& shard_norm_group() const { return mesh_.shard(); }
+  [[nodiscard]] ProcessGroup& metrics_group() const { return mesh_.world(); }
+
+  /// ms that this rank's collectives took so far, all groups.
+  [[nodiscard]] double communication_ms() const;
+
+ private:
+  Mesh& mesh_;
+  Pool& pool_;
+  Kernels& kernels_;
+  Streams streams_;
+  Logger logger_;
+  std::unique_ptr<ProcessGroup> unshard_group_, reduce_group_, replicate_group_, all_ranks_group_;
+};
+
+}  // namespace mica::fsdp

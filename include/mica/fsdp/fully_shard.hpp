@@ -1,0 +1,26 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "mica/fsdp/root.hpp"
+#include "mica/fsdp/unit.hpp"
+
+namespace mica::fsdp {
+
+/// Makes `module` a unit: its parameters that no unit below it holds move together. Call it bottom-up; the outermost
+/// call makes the root unit, found at first use. Storage comes with root_of(module).initialize().
+/// @param device_mesh  outlives the module.
+/// @throws ConfigError  for a module that is a unit already, or a strategy that does not fit the mesh.
+/// Example: for (nn::Module* block : blocks) fully_shard(*block, device_mesh, options);
+///          fully_shard(model, device_mesh, options);
+Unit& fully_shard(nn::Module& module, DeviceMesh& device_mesh, const Options& options);
+
+/// The runtime of the tree of units whose root unit is attached to `module`.
+/// @throws Error when the module is no unit.
+[[nodiscard]] Root& root_of(nn::Module& module);
+
+/// Checks strategy against mesh shape (DESIGN section 5). @throws ConfigError naming what to use instead.
+void check_strategy(Strategy strategy, const MeshGeometry& geometry);
+
+}  // namespace mica::fsdp

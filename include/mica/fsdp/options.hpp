@@ -1,0 +1,67 @@
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "mica/core/dtype.hpp"
+
+namespace mica::fsdp {
+
+/// What is sharded, and when parameters are given back (FEATURES A1).
+enum class Strategy : std::uint8_t {
+  full_shard,          ///< parameters, gradients, optimizer; resharded after forward
+  shard_grad_op,       ///< parameters stay unsharded between forward and backward
+  no_shard,            ///< replicated; gradients all-reduced
+  hybrid_shard,        ///< full_shard on the shard axis, all-reduce on the replicate axis
+  hybrid_shard_zero2,  ///< shard_grad_op likewise
+};
+[[nodiscard]] std::string_view strategy_name(Strategy strategy);
+/// @throws ConfigError listing the names.
+[[nodiscard]] Strategy strategy_from_name(std::string_view name);
+[[nodiscard]] constexpr bool is_hybrid(Strategy s) {
+  return s == Strategy::hybrid_shard || s == Strategy::hybrid_shard_zero2;
+}
+/// Whether the strategy gives unsharded parameters back after forward.
+[[nodiscard]] constexpr bool reshards_after_forward(Strategy s) {
+  return s == Strategy::full_shard || s == Strategy::hybrid_shard;
+}
+
+/// When the next unit of a backward is gathered (FEATURES D2).
+enum class BackwardPrefetch : std::uint8_t {
+  pre,   ///< before the current unit's backward: most overlap, one more unit in memory
+  post,  ///< after the current unit's backward, before its reduction
+  none,
+};
+
+/// Unset = no cast. reduce_dtype unset: param_dtype if that is set, else fp32.
+struct MixedPrecision {
+  std::optional<DType> param_dtype;
+  std::optional<DType> reduce_dtype;
+};
+
+/// Options of one unit. Prefetch, rate limiter and gradient path of a root's units are the root's.
+struct Options {
+  Strategy strategy = Strategy::full_shard;
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
+  bool forward_prefetch = false;
+  bool limit_all_gathers = true;
+  MixedPrecision mixed_precision;
+  /// Set by auto_wrap(): parameters shared with other modules may move to an outer unit.
+  bool wrapped_by_policy = false;
+
+  [[nodiscard]] DType param_dtype() const { return mixed_precision.param_dtype.value_or(DType::f32); }
+  [[nodiscard]] DType reduce_dtype() const { return mixed_precision.reduce_dtype.value_or(param_dtype()); }
+};
+
+/// How the division by the world size is split around the reduction, to keep fp16 in range (FEATURES A5).
+/// 1: 1/1, 2: 2/1, 3: 2/1.5, 4: 2/2, 6: 4/1.5, 8: 4/2, 128: 16/8.
+struct DivisionFactors {
+  double pre = 1;
+  double post = 1;
+};
+[[nodiscard]] DivisionFactors division_factors(int world_size);
+
+/// Elements between the parameters of a flat parameter are rounded up to this, whatever the dtype.
+inline constexpr std::int64_t kUnitAlignmentNumel = 64;
+
+}  // namespace mica::fsdp

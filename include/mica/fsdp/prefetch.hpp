@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+namespace mica::fsdp {
+
+class Unit;
+
+/// The order in which units ran, and so which one comes next.
+/// Forward order is the first training forward's; backward goes through the latest forwards in reverse.
+class ExecutionOrder {
+ public:
+  void begin_forward();
+  void ran_forward(Unit& unit);
+  /// @param is_training  the forward left a Record
+  void end_forward(bool is_training);
+  void begin_backward();
+  void clear();
+
+  /// The unit that follows this call of `unit` in the recorded forward; null without a record or at its end.
+  [[nodiscard]] Unit* next_in_forward(const Unit& unit);
+  /// The unit whose backward follows this call of `unit`; null at the end.
+  [[nodiscard]] Unit* next_in_backward(const Unit& unit);
+
+ private:
+  std::vector<Unit*> first_forward_;
+  bool first_is_complete_ = false;
+  std::size_t forward_cursor_ = 0;
+  std::vector<Unit*> forwards_;  // since the last backward pass ended
+  std::size_t backward_cursor_ = 0;
+};
+
+}  // namespace mica::fsdp

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <deque>
+
+#include "mica/device/pool.hpp"
+
+namespace mica::fsdp {
+
+/// Bounds how many units' unsharded storage is in flight. [Note: rate limiter]
+/// A unit's storage is given back in two steps: release() keeps the buffer until the streams have passed `last_use`,
+/// and make_room(), called before the next unit allocates, returns all but the youngest `num_held` to the pool. So the
+/// next gather never has to wait for the computation it is meant to overlap (it would, if it reused the memory of the
+/// unit that is still computing), and what is in flight depends on the host's order of calls only.
+class RateLimiter {
+ public:
+  /// @param num_held  buffers kept back: 1 overlaps one gather with one computation; 0 for inline streams, where a
+  ///                  released buffer has no reader left.
+  /// @param host_waits  make_room() blocks the host until the buffers it returns are unused, so that the host cannot
+  ///                    run further ahead (limit_all_gathers).
+  RateLimiter(std::size_t num_held, bool host_waits) : num_held_(num_held), host_waits_(host_waits) {}
+
+  void release(Buffer buffer, Event last_use) {
+    buffer.used_until(last_use);
+    held_.push_back({std::move(buffer), std::move(last_use)});
+    if (num_held_ == 0) make_room();
+  }
+  void make_room() { drop_to(num_held_); }
+  /// Returns everything. End of a pass.
+  void flush() { drop_to(0); }
+  /// The same without waiting: the streams are idle already (abandon_step).
+  void drop() noexcept { held_.clear(); }
+
+ private:
+  struct Held {
+    Buffer buffer;
+    Event last_use;
+  };
+  void drop_to(std::size_t count) {
+    while (held_.size() > count) {
+      if (host_waits_) held_.front().last_use.wait_on_host();
+      held_.pop_front();
+    }
+  }
+
+  std::size_t num_held_;
+  bool host_waits_;
+  std::deque<Held> held_;
+};
+
+}  // namespace mica::fsdp

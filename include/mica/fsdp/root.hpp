@@ -1,0 +1,112 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mica/fsdp/prefetch.hpp"
+#include "mica/fsdp/rate_limiter.hpp"
+#include "mica/fsdp/unit.hpp"
+
+namespace mica::fsdp {
+
+/// Where a root is in its step (FEATURES D15).
+enum class TrainingState : std::uint8_t { idle, forward, backward };
+[[nodiscard]] std::string_view training_state_name(TrainingState state);
+
+/// This rank's part of one parameter, as optimizers and checkpoints see it.
+struct ShardedParameter {
+  const FlatParameter* flat;
+  const nn::Parameter* parameter;
+  Piece piece;
+
+  [[nodiscard]] TensorView master() const { return flat->master().slice(piece.offset, piece.numel()); }
+  /// Absent when there is no gradient.
+  [[nodiscard]] TensorView grad() const {
+    return flat->sharded_grad() ? flat->sharded_grad().slice(piece.offset, piece.numel()) : TensorView{};
+  }
+};
+
+/// The runtime of one tree of units: order, prefetch, rate limits, passes. Owned by the root unit.
+class Root {
+ public:
+  /// Claims every unit below `unit`. @throws ConfigError when a unit cannot be nested or a shared parameter is split.
+  explicit Root(Unit& unit);
+
+  /// Units in module order, the root unit first.
+  [[nodiscard]] const std::vector<Unit*>& units() const { return units_; }
+  [[nodiscard]] DeviceMesh& device_mesh() const { return unit_.device_mesh(); }
+  [[nodiscard]] const Options& options() const { return unit_.options(); }
+  [[nodiscard]] TrainingState state() const { return state_; }
+
+  /// Gives every unit its storage and initial values, unit by unit: no rank ever holds the whole model.
+  void initialize(std::uint64_t seed);
+  /// This rank's non-empty pieces, in module order.
+  [[nodiscard]] std::vector<ShardedParameter> parameters() const;
+  /// Frees the sharded gradients.
+  void zero_grad();
+
+  /// Off: backward leaves unsharded gradients where they are, to accumulate until a synchronising backward (no_sync).
+  void set_gradient_sync(bool on);
+
+  /// Gives up the step: drains the streams, clears their errors, drops gradients and outstanding Records. Masters and
+  /// optimizer state are as before the step. To be called on all ranks at the same collective (DESIGN section 3).
+  void abandon_step() noexcept;
+
+  /// Unit tree with numel, shard numel, padding, dtypes and strategy; one line a unit.
+  [[nodiscard]] std::string describe() const;
+
+ private:
+  friend class Unit;
+  friend class BackwardPass;
+
+  void assign_parameters(const std::function<const std::vector<Unit*>&(const nn::Module&)>& units_around);
+  void begin_forward();
+  void end_forward(bool is_training);
+  void begin_backward();
+  void end_backward();
+  void finish_unit(Unit& unit);
+  void gather(Unit& unit);
+  void prefetch_forward(Unit& unit);
+  void prefetch_backward(Unit* next);
+
+  Unit& unit_;
+  std::vector<Unit*> units_;
+  TrainingState state_ = TrainingState::idle;
+  ExecutionOrder order_;
+  RateLimiter param_limiter_;
+  RateLimiter grad_limiter_;
+  bool gradient_sync_ = true;
+  bool explicit_pass_ = false;
+};
+
+/// Several backwards that end together: units reduce when their outstanding Records reach zero, or at finish().
+/// A root's backward outside any pass opens one of its own.
+class BackwardPass {
+ public:
+  explicit BackwardPass(Root& root);
+  BackwardPass(const BackwardPass&) = delete;
+  BackwardPass& operator=(const BackwardPass&) = delete;
+  ~BackwardPass();
+  /// Reduces what is left, reshards everything; the compute stream waits for the reductions.
+  void finish();
+
+ private:
+  Root& root_;
+  bool open_ = true;
+};
+
+/// Turns gradient reduction off for a scope (FEATURES D17).
+class NoSync {
+ public:
+  explicit NoSync(Root& root) : root_(root) { root_.set_gradient_sync(false); }
+  NoSync(const NoSync&) = delete;
+  NoSync& operator=(const NoSync&) = delete;
+  ~NoSync() { root_.set_gradient_sync(true); }
+
+ private:
+  Root& root_;
+};
+
+}  // namespace mica::fsdp

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "mica/fsdp/piece.hpp"
+
+namespace mica::fsdp {
+
+struct ParameterSpec {
+  std::string name;
+  Shape shape;
+};
+
+/// How a unit's parameters are cut over S shard ranks: pure math, no storage.
+/// Every rank holds shard_numel() elements; what no parameter covers is padding and stays zero.
+class ShardLayout {
+ public:
+  virtual ~ShardLayout() = default;
+
+  [[nodiscard]] const std::vector<ParameterSpec>& parameters() const { return parameters_; }
+  [[nodiscard]] int shard_size() const { return shard_size_; }
+  /// Elements each rank holds, padding included.
+  [[nodiscard]] virtual std::int64_t shard_numel() const = 0;
+  /// shard_size * shard_numel(): elements of the gathered buffer.
+  [[nodiscard]] std::int64_t unsharded_numel() const { return shard_numel() * shard_size_; }
+  /// Elements of parameters alone.
+  [[nodiscard]] std::int64_t param_numel() const;
+  /// One for each parameter that this rank holds a non-empty part of, in parameter order.
+  [[nodiscard]] virtual std::vector<Piece> pieces(int shard_rank) const = 0;
+
+ protected:
+  ShardLayout(std::vector<ParameterSpec> parameters, int shard_size);
+
+ private:
+  std::vector<ParameterSpec> parameters_;
+  int shard_size_;
+};
+
+/// Parameters flattened and concatenated, each begin rounded up to alignment_numel, the total padded to divide by
+/// the shard size; rank r holds elements [r*P, (r+1)*P). FEATURES C1.
+/// Example: Linear(5 -> 7), alignment_numel 4, 2 ranks: weight 35 + 1 alignment + bias 7 + 1 padding = 44, 22 each.
+class FlatLayout final : public ShardLayout {
+ public:
+  /// @throws Error when the list is empty, a parameter is a scalar or has no elements, or shard_size < 1.
+  FlatLayout(std::vector<ParameterSpec> parameters, int shard_size, std::int64_t alignment_numel);
+
+  [[nodiscard]] std::int64_t shard_numel() const override { return shard_numel_; }
+  [[nodiscard]] std::vector<Piece> pieces(int shard_rank) const override;
+
+  /// Where parameter i begins in the unsharded flat parameter.
+  [[nodiscard]] std::int64_t begin_of(std::size_t i) const { return begins_[i]; }
+  /// The pieces inside elements [begin, end) of the flat parameter, offsets relative to `begin`; the range may reach past the end.
+  [[nodiscard]] std::vector<Piece> pieces_in(std::int64_t begin, std::int64_t end) const;
+
+  /// Half-open ranges of the flat parameter that no parameter covers: alignment gaps and padding.
+  struct Gap {
+    std::int64_t begin;
+    std::int64_t end;
+  };
+  [[nodiscard]] const std::vector<Gap>& gaps() const { return gaps_; }
+
+ private:
+  std::vector<std::int64_t> begins_;
+  std::vector<Gap> gaps_;
+  std::int64_t shard_numel_ = 0;
+};
+
+}  // namespace mica::fsdp
