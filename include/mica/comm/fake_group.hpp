@@ -9,19 +9,22 @@
 namespace mica {
 
 /// Moves nothing and records every call: for the planner, overhead measurements and schedule tests.
-/// all_gather leaves the unsharded buffer as it is apart from this rank's own slice; reduce_scatter copies the slice.
+/// all_gather leaves the unsharded buffer as it is apart from this rank's own slice; reduce_scatter copies the slice;
+/// all_reduce and broadcast leave the data. Like every group it does nothing, and records nothing, with one rank.
 struct FakeCall {
   Collective kind;
   std::string label;
   std::int64_t bytes;
+  std::string group;
 };
 
 class FakeRecorder {
  public:
-  std::vector<FakeCall> calls;
+  std::vector<FakeCall> calls;  ///< in host order, at enqueue
 };
 
-/// `recorder` may be null; else it outlives the group and gets the calls of all groups split from it as well.
+/// `recorder` may be null; else it outlives the group and gets the calls of all groups made from it as well.
+/// split() is refused, since the other ranks' colors are unknown: use subgroup(), as Mesh does.
 [[nodiscard]] std::unique_ptr<ProcessGroup> make_fake_group(int rank, int num_ranks, FakeRecorder* recorder);
 
 }  // namespace mica

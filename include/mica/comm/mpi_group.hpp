@@ -7,23 +7,50 @@
 #include "mica/comm/mesh.hpp"
 #include "mica/comm/process_group.hpp"
 #include "mica/mpi/communicator.hpp"
+#include "mica/mpi/session.hpp"
 
 namespace mica {
 
+/// Which MPI calls a collective becomes. [Note: MPI calls of collectives]
+/// One call moves one block: a slice of at most block_bytes per rank. A slice of up to `direct_bytes` goes by one MPI
+/// collective of a kind of its own, so that tests can count from outside:
+///   all_gather -> MPI_Allgather     reduce_scatter -> MPI_Alltoall + own fold     broadcast -> MPI_Bcast     barrier -> MPI_Barrier
+///   all_reduce -> MPI_Allgatherv + own fold (up to kSmallAllReduceBytes), else MPI_Alltoallv + own fold + MPI_Allgatherv
+/// Longer slices go directly between the ranks (MPI_Irecv, MPI_Isend, MPI_Waitall), which is faster (docs/measurements
+/// in src/comm/README.md). The folds are Mica's own, in rank order, so that the bits do not depend on the MPI library.
 struct MpiGroupOptions {
-  /// Transfers are split so that no MPI call moves more elements than this (MPI counts are ints). Tests use 1 KiB worth.
+  /// Transfers are split so that no MPI call moves more bytes than this on one rank (MPI counts are ints). Tests use 1 KiB.
   std::int64_t max_call_bytes = std::int64_t{1} << 30;
-  /// Staging memory of a reduce-scatter or all-reduce, per group.
+  /// Staging memory of a reduce-scatter or all-reduce, per group: never more than this.
   std::int64_t staging_bytes = std::int64_t{16} << 20;
+  /// Longer slices go point to point. A very large value keeps every collective countable from outside.
+  std::int64_t direct_bytes = std::int64_t{32} << 10;
 };
 
+inline constexpr std::int64_t kSmallAllReduceBytes = 4096;
+
 /// CPU memory over MPI. @collective over `comm`, which is taken over. `pool` provides the staging memory (role communication).
+/// Where MPI grants less than MPI_THREAD_MULTIPLE, a collective that does not run on MPI's main thread fails with a
+/// ConfigError: use the streams that comm_stream_mode() says.
 [[nodiscard]] std::unique_ptr<ProcessGroup> make_mpi_group(mpi::Communicator comm, Pool& pool, std::string name,
                                                            MpiGroupOptions options = {});
+
+/// Bytes of staging (role communication) that one collective takes while it is enqueued: for the memory plan.
+/// @param numel  of the unsharded side.
+[[nodiscard]] std::int64_t mpi_staging_bytes(Collective kind, std::int64_t numel, DType dtype, int num_ranks,
+                                             const MpiGroupOptions& options = {});
+
+/// The mode for streams that communicate. Without MPI_THREAD_MULTIPLE one thread must make all MPI calls, in host
+/// enqueue order on all ranks: then inlined, whatever is wanted.
+[[nodiscard]] StreamMode comm_stream_mode(const mpi::Session& session, StreamMode wanted);
 
 /// Every rank's place, by world rank. @collective
 [[nodiscard]] std::vector<RankPlace> find_places(const mpi::Communicator& world);
 /// The places in mesh order: by (node's lowest world rank, local rank).
 [[nodiscard]] std::vector<RankPlace> mesh_order(std::vector<RankPlace> by_world_rank);
+
+/// The mesh over all ranks of `world`, in mesh order, with groups over MPI. @collective
+[[nodiscard]] Mesh make_mpi_mesh(const mpi::Communicator& world, ShardSize shard_size, Pool& pool,
+                                 MpiGroupOptions options = {});
 
 }  // namespace mica

@@ -1,34 +1,27 @@
 #pragma once
 
-#include <array>
+#include <atomic>
 #include <cstdint>
+#include <functional>
+#include <initializer_list>
 #include <memory>
+#include <span>
 #include <string>
-#include <vector>
 
+#include "mica/comm/collective.hpp"
+#include "mica/comm/flight_recorder.hpp"
 #include "mica/device/pool.hpp"
 #include "mica/tensor/tensor_view.hpp"
 
 namespace mica {
-
-enum class ReduceOp : std::uint8_t { sum, max };
-
-enum class Collective : std::uint8_t { all_gather, reduce_scatter, all_reduce, broadcast, barrier };
-inline constexpr std::size_t kNumCollectives = 5;
-[[nodiscard]] std::string_view collective_name(Collective kind);
-
-/// Calls and bytes since the group was made. Counted at enqueue.
-struct CollectiveCounts {
-  std::array<std::int64_t, kNumCollectives> calls{};
-  std::array<std::int64_t, kNumCollectives> bytes{};  ///< of the unsharded side
-  [[nodiscard]] std::int64_t of(Collective kind) const { return calls[static_cast<std::size_t>(kind)]; }
-};
 
 /// Ranks that communicate, in an order of their own. [Note: process groups]
 /// Collectives are enqueued on a stream and matched by their order within one group, so each stream that communicates
 /// has a group of its own (duplicate()). Sums are folded in rank order, in f32 for low-precision dtypes, so that every
 /// backend gives the same bits on every rank. Sizes are checked before any traffic. A failure inside a collective is
 /// the stream's sticky error and names group, collective and label.
+/// A group of one rank moves nothing and counts nothing (all_gather and reduce_scatter copy unless in place); nor does
+/// a collective of no elements. A group outlives the work that its streams still have to do for it.
 class ProcessGroup {
  public:
   virtual ~ProcessGroup() = default;
@@ -39,20 +32,27 @@ class ProcessGroup {
   [[nodiscard]] int num_ranks() const { return num_ranks_; }
   [[nodiscard]] const std::string& name() const { return name_; }
 
+  // All: @collective over the group, in the same order on all ranks. @stream enqueued; the host does not block.
+  // @lifetime  the views until the stream has run it; the label is copied.  @throws ConfigError before any traffic.
+
   /// full [S*P] = concatenation of every rank's shard [P], same dtype; shard may be full's own slice (in place).
   void all_gather(Stream& s, const char* label, ConstTensorView shard, TensorView full);
   /// shard [P] = sum over ranks of their full [S*P], this rank's slice; shard may be full's own slice.
+  /// fp32, bf16 or fp16. `full` is unchanged apart from an own slice in place.
   void reduce_scatter(Stream& s, const char* label, ConstTensorView full, TensorView shard);
-  /// In place.
+  /// In place. fp32, bf16 or fp16.
   void all_reduce(Stream& s, const char* label, TensorView data, ReduceOp op);
   /// In place, from `root`.
   void broadcast(Stream& s, const char* label, TensorView data, int root);
   void barrier(Stream& s, const char* label);
 
-  /// The same ranks with a communicator of their own. @collective
+  /// The same ranks with a communicator of their own. While it runs, no collective of this group may be pending. @collective
   [[nodiscard]] virtual std::unique_ptr<ProcessGroup> duplicate(std::string name) = 0;
-  /// Ranks of equal color form a group, ordered by key, then rank. @collective
+  /// Ranks of equal color form a group, ordered by key, then rank. Otherwise as duplicate(). @collective
   [[nodiscard]] virtual std::unique_ptr<ProcessGroup> split(int color, int key, std::string name) = 0;
+  /// A group of these ranks of this group, in this order; every rank names the group that it is in itself. Unlike
+  /// split(), also possible in a fake group, whose other ranks do not exist. Otherwise as duplicate(). @collective
+  [[nodiscard]] std::unique_ptr<ProcessGroup> subgroup(std::span<const int> members, std::string name);
 
   /// Storage for a unit (DESIGN section 3, Storage). Default: the pool.
   [[nodiscard]] virtual Buffer allocate(Pool& pool, std::int64_t bytes, MemoryRole role, Stream& home) {
@@ -62,25 +62,53 @@ class ProcessGroup {
   [[nodiscard]] const CollectiveCounts& counts() const { return counts_; }
   void reset_counts() { counts_ = {}; }
   /// Host time that streams spent inside collectives so far, in ms (0 for fake). Any thread.
-  [[nodiscard]] virtual double busy_ms() const { return 0; }
+  [[nodiscard]] virtual double busy_ms() const { return static_cast<double>(busy_ns_.load()) * 1e-6; }
+  /// What this group is waiting for: "group 'shard' (rank 1 of 4): #12 all_gather 'h.3' ... running for 5.2 s". Any thread.
+  [[nodiscard]] std::string describe_pending() const;
+  [[nodiscard]] const FlightRecorder& recorder() const { return recorder_; }
 
  protected:
-  ProcessGroup(int rank, int num_ranks, std::string name) : rank_(rank), num_ranks_(num_ranks), name_(std::move(name)) {}
+  ProcessGroup(int rank, int num_ranks, std::string name);
 
-  // Backends enqueue; arguments were checked. Not called for groups of one rank (the base copies where needed).
-  virtual void enqueue_all_gather(Stream& s, const char* label, ConstTensorView shard, TensorView full) = 0;
-  virtual void enqueue_reduce_scatter(Stream& s, const char* label, ConstTensorView full, TensorView shard) = 0;
-  virtual void enqueue_all_reduce(Stream& s, const char* label, TensorView data, ReduceOp op) = 0;
-  virtual void enqueue_broadcast(Stream& s, const char* label, TensorView data, int root) = 0;
-  virtual void enqueue_barrier(Stream& s, const char* label) = 0;
+  /// The collective that is being enqueued.
+  struct Call {
+    Collective kind = Collective::barrier;
+    std::string label;
+    std::int64_t bytes = 0;     ///< of the unsharded side
+    std::int64_t sequence = 0;  ///< counts the group's collectives from 1
+  };
+
+  // Backends enqueue by one submit(); arguments were checked. Not called for groups of one rank (the base copies where
+  // needed) nor for empty tensors.
+  virtual void enqueue_all_gather(Stream& s, ConstTensorView shard, TensorView full) = 0;
+  virtual void enqueue_reduce_scatter(Stream& s, ConstTensorView full, TensorView shard) = 0;
+  virtual void enqueue_all_reduce(Stream& s, TensorView data, ReduceOp op) = 0;
+  virtual void enqueue_broadcast(Stream& s, TensorView data, int root) = 0;
+  virtual void enqueue_barrier(Stream& s) = 0;
+  virtual std::unique_ptr<ProcessGroup> make_subgroup(int index, std::span<const int> members, std::string name);
+
+  [[nodiscard]] const Call& call() const { return call_; }
+  /// Submits the work of the collective that is being enqueued: recorded, timed, and with an MpiError completed by
+  /// describe(call). `work` gets the call.
+  void submit(Stream& s, std::initializer_list<Access> accesses, std::function<void(const Call&)> work);
+  /// "group 'shard' (rank 1 of 4), reduce_scatter 'h.3' of 4096 bytes"
+  [[nodiscard]] std::string describe(const Call& call) const;
 
  private:
-  void count(Collective kind, std::int64_t bytes);
+  void begin(Collective kind, const char* label, std::int64_t bytes);
+  void run(const Call& call, const std::function<void(const Call&)>& work);
+  void check_shards(Collective kind, const char* label, ConstTensorView shard, ConstTensorView full) const;
+  void copy_single(Stream& s, Collective kind, ConstTensorView src, TensorView dst) const;
+  void check_data(Collective kind, const char* label, ConstTensorView data) const;
+  void check_summable(Collective kind, const char* label, DType dtype) const;
 
   int rank_;
   int num_ranks_;
   std::string name_;
   CollectiveCounts counts_;
+  Call call_;
+  FlightRecorder recorder_;
+  std::atomic<std::int64_t> busy_ns_{0};
 };
 
 }  // namespace mica

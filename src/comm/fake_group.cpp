@@ -1,0 +1,72 @@
+#include "mica/comm/fake_group.hpp"
+
+#include <cstring>
+
+#include "mica/core/error.hpp"
+
+namespace mica {
+namespace {
+
+void copy_unless_same(ConstTensorView src, TensorView dst) {
+  if (src.data != dst.data) std::memcpy(dst.data, src.data, static_cast<std::size_t>(src.bytes()));
+}
+
+class FakeGroup final : public ProcessGroup {
+ public:
+  FakeGroup(int rank, int num_ranks, std::string name, FakeRecorder* recorder)
+      : ProcessGroup(rank, num_ranks, std::move(name)), calls_(recorder) {}
+
+  std::unique_ptr<ProcessGroup> duplicate(std::string name) override {
+    return std::make_unique<FakeGroup>(rank(), num_ranks(), std::move(name), calls_);
+  }
+  std::unique_ptr<ProcessGroup> split(int /*color*/, int /*key*/, std::string name) override {
+    throw ConfigError(fmt::format(
+        "split '{}' of the fake group '{}': its other ranks do not exist, so their colors are unknown; use subgroup()", name,
+        this->name()));
+  }
+  [[nodiscard]] double busy_ms() const override { return 0; }
+
+ protected:
+  std::unique_ptr<ProcessGroup> make_subgroup(int index, std::span<const int> members, std::string name) override {
+    return std::make_unique<FakeGroup>(index, static_cast<int>(members.size()), std::move(name), calls_);
+  }
+
+  // The accesses are those of a real collective, for the checking stream.
+  void enqueue_all_gather(Stream& s, ConstTensorView shard, TensorView full) override {
+    note();
+    const TensorView own = full.slice(rank() * shard.numel(), shard.numel());
+    submit(s, {reads(shard), writes(full)}, [shard, own](const Call&) { copy_unless_same(shard, own); });
+  }
+  void enqueue_reduce_scatter(Stream& s, ConstTensorView full, TensorView shard) override {
+    note();
+    const ConstTensorView own = full.slice(rank() * shard.numel(), shard.numel());
+    submit(s, {reads(full), writes(shard)}, [shard, own](const Call&) { copy_unless_same(own, shard); });
+  }
+  void enqueue_all_reduce(Stream& s, TensorView data, ReduceOp /*op*/) override {
+    note();
+    submit(s, {reads(data), writes(data)}, [](const Call&) {});
+  }
+  void enqueue_broadcast(Stream& s, TensorView data, int root) override {
+    note();
+    submit(s, {root == rank() ? reads(data) : writes(data)}, [](const Call&) {});
+  }
+  void enqueue_barrier(Stream& s) override {
+    note();
+    submit(s, {}, [](const Call&) {});
+  }
+
+ private:
+  void note() {
+    if (calls_) calls_->calls.push_back({call().kind, call().label, call().bytes, name()});
+  }
+
+  FakeRecorder* calls_;
+};
+
+}  // namespace
+
+std::unique_ptr<ProcessGroup> make_fake_group(int rank, int num_ranks, FakeRecorder* recorder) {
+  return std::make_unique<FakeGroup>(rank, num_ranks, "fake", recorder);
+}
+
+}  // namespace mica

@@ -1,0 +1,182 @@
+#include "mica/comm/mpi_group.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "mica/core/error.hpp"
+#include "mica/tensor/host_math.hpp"
+#include "mpi_transfer.hpp"
+
+namespace mica {
+namespace {
+
+using detail::Slices;
+
+/// What is folded should still be in the cache when it has arrived, and messages should not be too short: 1 MiB over all
+/// ranks, at least 64 KiB a slice. (2 ranks: 1 MiB to 2 MiB are equal, 0.25 MiB and 8 MiB lose 15 to 30 %.)
+constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
+constexpr std::int64_t kMinSliceBytes = std::int64_t{64} << 10;
+
+std::int64_t round_up_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Elements of one rank's slice in one MPI call when nothing is staged.
+std::int64_t call_slice_numel(DType dtype, int num_ranks, const MpiGroupOptions& options) {
+  return options.max_call_bytes / (num_ranks * dtype_bytes(dtype));
+}
+
+/// The same when all ranks' slices are staged and folded.
+std::int64_t staged_slice_numel(DType dtype, int num_ranks, const MpiGroupOptions& options) {
+  const std::int64_t slice_bytes = std::max(kBlockBytes / num_ranks, kMinSliceBytes);
+  const std::int64_t limit = std::min(options.max_call_bytes, options.staging_bytes) / num_ranks;
+  return std::min(slice_bytes, limit) / dtype_bytes(dtype);
+}
+
+bool is_small_all_reduce(std::int64_t numel, DType dtype, int num_ranks, const MpiGroupOptions& options) {
+  const std::int64_t bytes = numel * dtype_bytes(dtype);
+  return bytes <= kSmallAllReduceBytes && bytes * num_ranks <= std::min(options.max_call_bytes, options.staging_bytes);
+}
+
+class MpiGroup final : public ProcessGroup {
+ public:
+  MpiGroup(mpi::Communicator comm, Pool& pool, std::string name, MpiGroupOptions options)
+      : ProcessGroup(comm.rank(), comm.num_ranks(), std::move(name)), comm_(std::move(comm)), pool_(pool), options_(options) {
+    const std::int64_t least = std::int64_t{8} * num_ranks();
+    require<ConfigError>(options.max_call_bytes >= least && options.max_call_bytes <= std::numeric_limits<int>::max() &&
+                             options.staging_bytes >= least,
+                         "group '{}' of {} ranks: max_call_bytes {} and staging_bytes {}; expected at least {}, and max_call_bytes "
+                         "at most 2147483647",
+                         this->name(), num_ranks(), options.max_call_bytes, options.staging_bytes, least);
+    int level = MPI_THREAD_SINGLE;
+    mpi::check(MPI_Query_thread(&level), "MPI_Query_thread");
+    any_thread_ = level >= MPI_THREAD_MULTIPLE;
+  }
+
+  std::unique_ptr<ProcessGroup> duplicate(std::string name) override {
+    return std::make_unique<MpiGroup>(comm_.duplicate(), pool_, std::move(name), options_);
+  }
+  std::unique_ptr<ProcessGroup> split(int color, int key, std::string name) override {
+    return std::make_unique<MpiGroup>(comm_.split(color, key), pool_, std::move(name), options_);
+  }
+
+ protected:
+  void enqueue_all_gather(Stream& s, ConstTensorView shard, TensorView full) override {
+    communicate(s, {reads(shard), writes(full)}, [=, this] {
+      const std::int64_t slice_bytes = shard.bytes();
+      std::byte* own = static_cast<std::byte*>(full.data) + rank() * slice_bytes;
+      if (shard.data != own) std::memcpy(own, shard.data, static_cast<std::size_t>(slice_bytes));
+      const std::int64_t step = call_slice_numel(full.dtype, num_ranks(), options_) * dtype_bytes(full.dtype);
+      for (std::int64_t begin = 0; begin < slice_bytes; begin += step) {
+        gather_slices(peers(), full.data, Slices::regular(num_ranks(), begin, slice_bytes, std::min(step, slice_bytes - begin)));
+      }
+    });
+  }
+
+  void enqueue_reduce_scatter(Stream& s, ConstTensorView full, TensorView shard) override {
+    const Buffer staging = allocate_staging(s, full);
+    void* const received = staging.data();
+    communicate(s, {reads(full), writes(received, staging.bytes()), writes(shard)}, [=, this] {
+      const std::int64_t element_bytes = dtype_bytes(full.dtype);
+      const std::int64_t numel = shard.numel();
+      const std::int64_t step = staged_slice_numel(full.dtype, num_ranks(), options_);
+      for (std::int64_t begin = 0; begin < numel; begin += step) {
+        const std::int64_t n = std::min(step, numel - begin);
+        const auto slices = Slices::regular(num_ranks(), begin * element_bytes, numel * element_bytes, n * element_bytes);
+        const auto sources = exchange_slices(peers(), full.data, slices, received);
+        fold_sum(sources, static_cast<std::byte*>(shard.data) + begin * element_bytes, n, full.dtype);
+      }
+    });
+  }
+
+  void enqueue_all_reduce(Stream& s, TensorView data, ReduceOp op) override {
+    const Buffer staging = allocate_staging(s, data);
+    void* const received = staging.data();
+    communicate(s, {reads(data), writes(received, staging.bytes()), writes(data)}, [=, this] {
+      if (is_small_all_reduce(data.numel(), data.dtype, num_ranks(), options_)) {
+        gather_small(peers(), data.data, data.bytes(), received);
+        std::vector<const void*> sources;
+        for (int r = 0; r < num_ranks(); ++r) sources.push_back(static_cast<std::byte*>(received) + r * data.bytes());
+        return fold(op, sources, data.data, data.numel(), data.dtype);
+      }
+      // Blocks, each a reduce-scatter and an all-gather over slices of it: every rank gets the bits that one rank folded.
+      const std::int64_t element_bytes = dtype_bytes(data.dtype);
+      const std::int64_t step = staged_slice_numel(data.dtype, num_ranks(), options_) * num_ranks();
+      for (std::int64_t begin = 0; begin < data.numel(); begin += step) {
+        const std::int64_t n = std::min(step, data.numel() - begin);
+        const Slices slices = Slices::even(num_ranks(), begin, n, element_bytes);
+        const auto own = static_cast<std::size_t>(rank());
+        const auto sources = exchange_slices(peers(), data.data, slices, received);
+        fold(op, sources, static_cast<std::byte*>(data.data) + slices.offset[own], slices.bytes[own] / element_bytes, data.dtype);
+        gather_slices(peers(), data.data, slices);
+      }
+    });
+  }
+
+  void enqueue_broadcast(Stream& s, TensorView data, int root) override {
+    communicate(s, {root == rank() ? reads(data) : writes(data)}, [=, this] {
+      for (std::int64_t begin = 0; begin < data.bytes(); begin += options_.max_call_bytes) {
+        const auto n = static_cast<int>(std::min(options_.max_call_bytes, data.bytes() - begin));
+        mpi::check(MPI_Bcast(static_cast<std::byte*>(data.data) + begin, n, MPI_BYTE, root, comm_.get()), "MPI_Bcast");
+      }
+    });
+  }
+
+  void enqueue_barrier(Stream& s) override {
+    communicate(s, {}, [this] { mpi::check(MPI_Barrier(comm_.get()), "MPI_Barrier"); });
+  }
+
+ private:
+  [[nodiscard]] detail::Peers peers() const { return {comm_.get(), rank(), num_ranks(), options_.direct_bytes}; }
+
+  /// Belongs to `s`, so it may be given back as soon as the collective is enqueued: the next one on this stream gets the
+  /// same memory, anybody else waits for `s`.
+  Buffer allocate_staging(Stream& s, const ConstTensorView& full) {
+    return pool_.allocate(mpi_staging_bytes(call().kind, full.numel(), full.dtype, num_ranks(), options_), MemoryRole::communication, s);
+  }
+
+  template <class Work>
+  void communicate(Stream& s, std::initializer_list<Access> accesses, Work work) {
+    submit(s, accesses, [this, work = std::move(work)](const Call& call) {
+      if (!any_thread_) check_main_thread(call);
+      work();
+    });
+  }
+
+  void check_main_thread(const Call& call) const {
+    int is_main = 0;
+    mpi::check(MPI_Is_thread_main(&is_main), "MPI_Is_thread_main");
+    require<ConfigError>(is_main != 0,
+                         "{}: this MPI does not grant MPI_THREAD_MULTIPLE, so only its main thread may communicate; "
+                         "make the streams that communicate with comm_stream_mode()",
+                         describe(call));
+  }
+
+  static void fold(ReduceOp op, const std::vector<const void*>& sources, void* dst, std::int64_t numel, DType dtype) {
+    op == ReduceOp::sum ? fold_sum(sources, dst, numel, dtype) : fold_max(sources, dst, numel, dtype);
+  }
+
+  mpi::Communicator comm_;
+  Pool& pool_;
+  MpiGroupOptions options_;
+  bool any_thread_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<ProcessGroup> make_mpi_group(mpi::Communicator comm, Pool& pool, std::string name, MpiGroupOptions options) {
+  return std::make_unique<MpiGroup>(std::move(comm), pool, std::move(name), options);
+}
+
+std::int64_t mpi_staging_bytes(Collective kind, std::int64_t numel, DType dtype, int num_ranks, const MpiGroupOptions& options) {
+  if (num_ranks == 1 || numel == 0) return 0;
+  if (kind != Collective::reduce_scatter && kind != Collective::all_reduce) return 0;
+  const std::int64_t all_bytes = num_ranks * dtype_bytes(dtype);
+  if (kind == Collective::all_reduce && is_small_all_reduce(numel, dtype, num_ranks, options)) return numel * all_bytes;
+  return std::min(round_up_div(numel, num_ranks), staged_slice_numel(dtype, num_ranks, options)) * all_bytes;
+}
+
+StreamMode comm_stream_mode(const mpi::Session& session, StreamMode wanted) {
+  return session.has_thread_multiple() ? wanted : StreamMode::inlined;
+}
+
+}  // namespace mica

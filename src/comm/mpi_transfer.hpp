@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <mpi.h>
+
+namespace mica::detail {
+
+/// One block of a buffer that all ranks see as slices: rank r's slice begins offset[r] bytes into the buffer.
+struct Slices {
+  std::vector<std::int64_t> offset;
+  std::vector<std::int64_t> bytes;
+  /// Equal slices at a constant distance: MPI_Allgather / MPI_Alltoall serve, else the v variants.
+  bool is_regular = false;
+
+  /// Slices of `bytes`, `stride` bytes apart, the first one `begin` bytes into the buffer.
+  static Slices regular(int num_ranks, std::int64_t begin, std::int64_t stride, std::int64_t bytes);
+  /// numel elements from `begin`, divided over the ranks as evenly as possible (the later ones are the longer ones).
+  static Slices even(int num_ranks, std::int64_t begin, std::int64_t numel, std::int64_t element_bytes);
+
+  [[nodiscard]] std::int64_t longest() const;
+};
+
+/// A communicator as the transfers see it.
+struct Peers {
+  MPI_Comm comm;
+  int rank;
+  int num_ranks;
+  std::int64_t direct_bytes;  ///< longer slices go point to point
+};
+
+/// Every rank's own slice of `buffer` reaches all others, in place. @collective
+void gather_slices(const Peers& peers, void* buffer, const Slices& slices);
+
+/// Rank r sends slice k of its `buffer` to rank k. Afterwards the returned pointers hold, in rank order, this rank's
+/// slice of every rank's buffer: in `staging` (num_ranks x its bytes), the own one possibly in `buffer`. @collective
+[[nodiscard]] std::vector<const void*> exchange_slices(const Peers& peers, const void* buffer, const Slices& slices, void* staging);
+
+/// All ranks' `bytes` bytes at `mine` in rank order in `all`, by MPI_Allgatherv. @collective
+void gather_small(const Peers& peers, const void* mine, std::int64_t bytes, void* all);
+
+}  // namespace mica::detail

@@ -1,0 +1,171 @@
+#include "mica/comm/process_group.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "mica/core/error.hpp"
+
+namespace mica {
+namespace {
+
+const char* text_of(const char* label) { return label ? label : ""; }
+
+bool overlaps(const void* a, std::int64_t a_bytes, const void* b, std::int64_t b_bytes) {
+  const auto x = reinterpret_cast<std::uintptr_t>(a);
+  const auto y = reinterpret_cast<std::uintptr_t>(b);
+  return x < y + static_cast<std::uintptr_t>(b_bytes) && y < x + static_cast<std::uintptr_t>(a_bytes);
+}
+
+}  // namespace
+
+ProcessGroup::ProcessGroup(int rank, int num_ranks, std::string name)
+    : rank_(rank), num_ranks_(num_ranks), name_(std::move(name)) {
+  require<ConfigError>(num_ranks >= 1 && rank >= 0 && rank < num_ranks,
+                       "group '{}' was made with rank {} of {} ranks; expected 0 <= rank < ranks", name_, rank, num_ranks);
+}
+
+// --- arguments -----------------------------------------------------------------------------------------------------
+
+void ProcessGroup::check_data(Collective kind, const char* label, ConstTensorView data) const {
+  require<ConfigError>(data.data != nullptr || data.numel() == 0,
+                       "{} '{}' in group '{}': a tensor {} of {} has no memory; allocate it first", collective_name(kind),
+                       text_of(label), name_, data.shape.to_string(), dtype_name(data.dtype));
+}
+
+void ProcessGroup::check_summable(Collective kind, const char* label, DType dtype) const {
+  require<ConfigError>(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16,
+                       "{} '{}' in group '{}' of {}: only fp32, bf16 and fp16 can be reduced",
+                       collective_name(kind), text_of(label), name_, dtype_name(dtype));
+}
+
+void ProcessGroup::check_shards(Collective kind, const char* label, ConstTensorView shard, ConstTensorView full) const {
+  check_data(kind, label, shard);
+  check_data(kind, label, full);
+  require<ConfigError>(shard.dtype == full.dtype, "{} '{}' in group '{}': the shard is {}, the unsharded tensor {}; expected one dtype",
+                       collective_name(kind), text_of(label), name_, dtype_name(shard.dtype), dtype_name(full.dtype));
+  require<ConfigError>(
+      shard.numel() * num_ranks_ == full.numel(),
+      "{} '{}' in group '{}': {} ranks x shard of {} elements = {}, but the unsharded tensor has {}; pad it to a multiple of the ranks",
+      collective_name(kind), text_of(label), name_, num_ranks_, shard.numel(), shard.numel() * num_ranks_, full.numel());
+  if (full.numel() == 0) return;
+  const void* own = full.slice(rank_ * shard.numel(), shard.numel()).data;
+  require<ConfigError>(shard.data == own || !overlaps(shard.data, shard.bytes(), full.data, full.bytes()),
+                       "{} '{}' in group '{}': the shard overlaps the unsharded tensor; that is allowed only at this rank's own slice "
+                       "(element {})",
+                       collective_name(kind), text_of(label), name_, rank_ * shard.numel());
+}
+
+void ProcessGroup::begin(Collective kind, const char* label, std::int64_t bytes) {
+  call_.kind = kind;
+  call_.label = text_of(label);
+  call_.bytes = bytes;
+  call_.sequence = recorder_.enqueue(kind, call_.label, bytes);
+  ++counts_.calls[static_cast<std::size_t>(kind)];
+  counts_.bytes[static_cast<std::size_t>(kind)] += bytes;
+}
+
+// --- collectives ---------------------------------------------------------------------------------------------------
+
+void ProcessGroup::copy_single(Stream& s, Collective kind, ConstTensorView src, TensorView dst) const {
+  if (src.data == dst.data || src.numel() == 0) return;
+  s.submit(collective_name(kind), {reads(src), writes(dst)},
+           [src, dst] { std::memcpy(dst.data, src.data, static_cast<std::size_t>(src.bytes())); });
+}
+
+void ProcessGroup::all_gather(Stream& s, const char* label, ConstTensorView shard, TensorView full) {
+  check_shards(Collective::all_gather, label, shard, full);
+  if (num_ranks_ == 1) return copy_single(s, Collective::all_gather, shard, full);
+  if (full.numel() == 0) return;
+  begin(Collective::all_gather, label, full.bytes());
+  enqueue_all_gather(s, shard, full);
+}
+
+void ProcessGroup::reduce_scatter(Stream& s, const char* label, ConstTensorView full, TensorView shard) {
+  check_shards(Collective::reduce_scatter, label, shard, full);
+  check_summable(Collective::reduce_scatter, label, full.dtype);
+  if (num_ranks_ == 1) return copy_single(s, Collective::reduce_scatter, full, shard);
+  if (full.numel() == 0) return;
+  begin(Collective::reduce_scatter, label, full.bytes());
+  enqueue_reduce_scatter(s, full, shard);
+}
+
+void ProcessGroup::all_reduce(Stream& s, const char* label, TensorView data, ReduceOp op) {
+  check_data(Collective::all_reduce, label, data);
+  check_summable(Collective::all_reduce, label, data.dtype);
+  if (num_ranks_ == 1 || data.numel() == 0) return;
+  begin(Collective::all_reduce, label, data.bytes());
+  enqueue_all_reduce(s, data, op);
+}
+
+void ProcessGroup::broadcast(Stream& s, const char* label, TensorView data, int root) {
+  check_data(Collective::broadcast, label, data);
+  require<ConfigError>(root >= 0 && root < num_ranks_, "broadcast '{}' in group '{}' from rank {}; expected 0 to {}",
+                       text_of(label), name_, root, num_ranks_ - 1);
+  if (num_ranks_ == 1 || data.numel() == 0) return;
+  begin(Collective::broadcast, label, data.bytes());
+  enqueue_broadcast(s, data, root);
+}
+
+void ProcessGroup::barrier(Stream& s, const char* label) {
+  if (num_ranks_ == 1) return;
+  begin(Collective::barrier, label, 0);
+  enqueue_barrier(s);
+}
+
+// --- running -------------------------------------------------------------------------------------------------------
+
+void ProcessGroup::submit(Stream& s, std::initializer_list<Access> accesses, std::function<void(const Call&)> work) {
+  s.submit(collective_name(call_.kind), accesses, [this, call = call_, work = std::move(work)] { run(call, work); });
+}
+
+void ProcessGroup::run(const Call& call, const std::function<void(const Call&)>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  bool succeeded = false;
+  const auto account = [&] {
+    recorder_.end(call.sequence, succeeded);
+    busy_ns_ += std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count();
+  };
+  recorder_.start(call.sequence);
+  try {
+    work(call);
+    succeeded = true;
+  } catch (const MpiError& e) {
+    account();
+    throw MpiError(fmt::format("{}: {}", describe(call), e.what()));
+  } catch (...) {
+    account();
+    throw;
+  }
+  account();
+}
+
+std::string ProcessGroup::describe(const Call& call) const {
+  return fmt::format("group '{}' (rank {} of {}), {} '{}' of {} bytes", name_, rank_, num_ranks_, collective_name(call.kind),
+                     call.label, call.bytes);
+}
+
+std::string ProcessGroup::describe_pending() const {
+  return fmt::format("group '{}' (rank {} of {}): {}", name_, rank_, num_ranks_, recorder_.describe_pending());
+}
+
+// --- groups of groups ------------------------------------------------------------------------------------------------
+
+std::unique_ptr<ProcessGroup> ProcessGroup::subgroup(std::span<const int> members, std::string name) {
+  const auto me = std::find(members.begin(), members.end(), rank_);
+  require<ConfigError>(me != members.end(), "subgroup '{}' of group '{}': rank {} is not among the members that it names", name,
+                       name_, rank_);
+  for (const int member : members) {
+    require<ConfigError>(member >= 0 && member < num_ranks_, "subgroup '{}' of group '{}': member {}; expected 0 to {}", name,
+                         name_, member, num_ranks_ - 1);
+    require<ConfigError>(std::count(members.begin(), members.end(), member) == 1,
+                         "subgroup '{}' of group '{}': member {} is named twice", name, name_, member);
+  }
+  return make_subgroup(static_cast<int>(me - members.begin()), members, std::move(name));
+}
+
+std::unique_ptr<ProcessGroup> ProcessGroup::make_subgroup(int index, std::span<const int> members, std::string name) {
+  return split(*std::min_element(members.begin(), members.end()), index, std::move(name));
+}
+
+}  // namespace mica
