@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "mica/device/pool.hpp"
 #include "mica/tensor/philox.hpp"
@@ -46,6 +47,13 @@ struct AttentionShape {
   std::int64_t head_dim = 0;  // D; width C = H*D
 };
 
+/// One product C[m,n] = A[m,k] B[k,n] that a step made: for the product bound of mica-bench. dtype: A's and B's.
+struct ProductShape {
+  std::int64_t m = 0, n = 0, k = 0;
+  bool transposed_a = false, transposed_b = false;
+  DType dtype = DType::f32;
+};
+
 /// The math of the layers on one device. [Note: kernels]
 /// Every call enqueues on the stream and returns; views must stay valid until the stream has run it. Matrices are
 /// row-major; weights are [out, in]. Activations and parameters are f32 or bf16 (equal within a call unless noted),
@@ -58,6 +66,10 @@ class Kernels {
   virtual ~Kernels() = default;
   /// "cpu (oneDNN 2.6.3, avx512_core_bf16)"
   [[nodiscard]] virtual std::string description() const = 0;
+  /// False: bf16 products go by way of f32, right but slower than f32 itself. The trainer warns.
+  [[nodiscard]] virtual bool bf16_is_native() const { return true; }
+  /// From now on every product is also appended to `list` when it is enqueued; null ends it. `list` outlives that.
+  virtual void record_products(std::vector<ProductShape>* list) { static_cast<void>(list); }
 
   // --- products -------------------------------------------------------------------------------------------------
   /// y[M,N] = x[M,K] w[N,K]^T + bias[N]; bias optional; y may be f32 for bf16 inputs.
@@ -132,16 +144,13 @@ class Kernels {
   virtual void sgd(Stream& s, const SgdArgs& args) = 0;
 };
 
-/// oneDNN for products, own loops for the rest. `pool` outlives it.
-[[nodiscard]] std::unique_ptr<Kernels> make_cpu_kernels(Pool& pool);
+struct CpuKernelsOptions {
+  /// False: as on a processor without bf16 instructions (tests). True: what the processor can do.
+  bool use_native_bf16 = true;
+};
+/// oneDNN for products, own loops for the rest. `pool` outlives it. One host thread.
+[[nodiscard]] std::unique_ptr<Kernels> make_cpu_kernels(Pool& pool, const CpuKernelsOptions& options = {});
 /// Plain loops with double accumulation: the oracle. Slow.
 [[nodiscard]] std::unique_ptr<Kernels> make_reference_kernels(Pool& pool);
-
-/// One product that a step made: for the product bound of mica-bench.
-struct ProductShape {
-  std::int64_t m = 0, n = 0, k = 0;
-  bool transposed_a = false, transposed_b = false;
-  DType dtype = DType::f32;
-};
 
 }  // namespace mica
