@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <iterator>
-#include <tuple>
+#include <limits>
 
 #include <sys/mman.h>
 
@@ -61,20 +61,13 @@ Arena::Taken Arena::take(std::int64_t bytes, Stream& home) {
   unindex(it);
   Block& block = it->second;
   const std::uintptr_t cut = address + static_cast<std::uintptr_t>(rounded);
-  Taken taken{address, {}};
   if (cut < block.end) {
-    Block rest = block;
-    taken.pending = std::move(block.pending);
+    index(blocks_.emplace(cut, block).first);
     block.end = cut;
-    index(blocks_.emplace(cut, std::move(rest)).first);
-  } else {
-    taken.pending = std::move(block.pending);
   }
   block.is_free = false;
-  block.home = nullptr;
-  block.pending.clear();
   in_use_bytes_ += rounded;
-  return taken;
+  return {address, take_last_uses(address, cut)};
 }
 
 /// The smallest block that fits, the lowest address among equals. A block that only `home` has used needs no wait and
@@ -101,30 +94,59 @@ void Arena::give(std::uintptr_t address, Stream* home, std::vector<Event> pendin
   block.is_free = true;
   block.home = home;
   block.freed_at = now;
-  block.pending.clear();
-  for (const Event& event : pending) merge_event(block.pending, event);
+  LastUse last{block.end, {}};
+  for (const Event& event : pending) merge_event(last.pending, event);
+  if (!last.pending.empty()) last_uses_.emplace(address, std::move(last));
 
   if (const auto next = std::next(it); next != blocks_.end() && next->second.is_free) {
     unindex(next);
     block.end = next->second.end;
-    merge_into(block, std::move(next->second));
+    merge_into(block, next->second);
     blocks_.erase(next);
   }
   if (it != blocks_.begin() && std::prev(it)->second.is_free) {
     const auto previous = std::prev(it);
     unindex(previous);
     previous->second.end = block.end;
-    merge_into(previous->second, std::move(block));
+    merge_into(previous->second, block);
     blocks_.erase(it);
     it = previous;
   }
   index(it);
 }
 
-void Arena::merge_into(Block& block, Block&& neighbour) {
+void Arena::merge_into(Block& block, const Block& neighbour) {
   if (block.home != neighbour.home) block.home = nullptr;
-  for (const Event& event : neighbour.pending) merge_event(block.pending, event);
   block.freed_at = std::max(block.freed_at, neighbour.freed_at);
+}
+
+/// Forgets the uses of [begin, end), which gets a new owner, and returns their events.
+std::vector<Event> Arena::take_last_uses(std::uintptr_t begin, std::uintptr_t end) {
+  std::vector<Event> pending;
+  auto it = last_uses_.upper_bound(begin);
+  if (it != last_uses_.begin() && std::prev(it)->second.end > begin) --it;
+  while (it != last_uses_.end() && it->first < end) {
+    LastUse use = std::move(it->second);
+    const std::uintptr_t use_begin = it->first;
+    it = last_uses_.erase(it);
+    for (const Event& event : use.pending) merge_event(pending, event);
+    if (use_begin < begin) last_uses_.emplace(use_begin, LastUse{begin, use.pending});
+    if (end < use.end) last_uses_.emplace(end, LastUse{use.end, std::move(use.pending)});
+  }
+  return pending;
+}
+
+void Arena::wait_for_last_uses(std::uintptr_t begin, std::uintptr_t end) const {
+  auto it = last_uses_.upper_bound(begin);
+  if (it != last_uses_.begin() && std::prev(it)->second.end > begin) --it;
+  for (; it != last_uses_.end() && it->first < end; ++it) {
+    for (const Event& event : it->second.pending) {
+      try {
+        event.wait_on_host();
+      } catch (...) {  // complete is all that matters here; the stream's owner will hear of the error
+      }
+    }
+  }
 }
 
 Arena::BySize& Arena::free_of(Stream* home) {
@@ -197,12 +219,6 @@ std::vector<Arena::FreeBlock> Arena::resident_free_blocks() const {
 
 std::int64_t Arena::release(std::uintptr_t address, std::int64_t bytes) {
   const Block& block = blocks_.at(address);
-  for (const Event& event : block.pending) {
-    try {
-      event.wait_on_host();
-    } catch (...) {  // complete is all that matters here; the stream's owner will hear of the error
-    }
-  }
   const std::uintptr_t begin = round_up(address, page_);
   std::uintptr_t end = round_down(block.end, page_);
   std::int64_t released = 0;
@@ -219,7 +235,8 @@ std::int64_t Arena::release(std::uintptr_t address, std::int64_t bytes) {
       from = std::max(from, hole_end);
     }
     from = std::max(from, end - std::min(end - from, round_up(static_cast<std::uintptr_t>(bytes - released), page_)));
-    if (madvise(pointer(from), end - from, MADV_DONTNEED) != 0) return released;  // locked memory: then it stays
+    wait_for_last_uses(from, end);
+    if (madvise(pointer(from), end - from, MADV_DONTNEED) != 0) break;  // locked memory: then it stays
     released += length(from, end);
     std::uintptr_t hole_end = end;
     if (const auto next = absent_.find(end); next != absent_.end()) {

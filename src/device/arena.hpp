@@ -18,6 +18,8 @@ void merge_event(std::vector<Event>& pending, const Event& event);
 /// The range is reserved once, as large as the machine's memory, so there are no segments whose borders fragment it;
 /// what counts is which pages are resident. Pages become resident when a block over them is handed out, and stay so
 /// until release(): the pool decides when that is worth it.
+/// What earlier owners still do is remembered by address, apart from the blocks: merging two free blocks must not make
+/// a stream that gets the one wait for the users of the other.
 /// All choices depend on the order of calls only.
 class Arena {
  public:
@@ -44,8 +46,8 @@ class Arena {
   };
   /// Free blocks that hold resident pages.
   [[nodiscard]] std::vector<FreeBlock> resident_free_blocks() const;
-  /// Gives up to `bytes` (rounded up to pages) of a free block back to the system, from its end. Waits for the
-  /// block's events on the host. @return bytes given back.
+  /// Gives up to `bytes` (rounded up to pages) of a free block back to the system, from its end. Blocks the host until
+  /// that memory's last uses are over. @return bytes given back.
   std::int64_t release(std::uintptr_t address, std::int64_t bytes);
 
   [[nodiscard]] bool contains(std::uintptr_t address) const { return address >= begin_ && address < end_; }
@@ -57,9 +59,12 @@ class Arena {
   struct Block {
     std::uintptr_t end = 0;
     bool is_free = true;
-    Stream* home = nullptr;      // of a free block: the only stream that used it
-    std::vector<Event> pending;  // of a free block: uses to wait for
+    Stream* home = nullptr;  // of a free block: the only stream that used it, or null
     std::uint64_t freed_at = 0;
+  };
+  struct LastUse {
+    std::uintptr_t end;
+    std::vector<Event> pending;
   };
   using Blocks = std::map<std::uintptr_t, Block>;
   using BySize = std::set<std::pair<std::int64_t, std::uintptr_t>>;
@@ -72,7 +77,9 @@ class Arena {
   BySize& free_of(Stream* home);
   void index(Blocks::const_iterator block);
   void unindex(Blocks::const_iterator block);
-  void merge_into(Block& block, Block&& neighbour);
+  static void merge_into(Block& block, const Block& neighbour);
+  [[nodiscard]] std::vector<Event> take_last_uses(std::uintptr_t begin, std::uintptr_t end);
+  void wait_for_last_uses(std::uintptr_t begin, std::uintptr_t end) const;
   template <class Visit>
   void for_each_hole(std::uintptr_t begin, std::uintptr_t end, Visit visit) const;
   [[nodiscard]] std::int64_t absent_bytes(std::uintptr_t begin, std::uintptr_t end) const;
@@ -81,8 +88,9 @@ class Arena {
   std::uintptr_t end_ = 0;
   std::uintptr_t writable_end_ = 0;  // beyond it the range is PROT_NONE and not charged to us
   std::uintptr_t page_ = 0;
-  Blocks blocks_;                     // by address; they tile the range
-  std::vector<FreeOfHome> free_;      // free blocks by home
+  Blocks blocks_;                                    // by address; they tile the range
+  std::vector<FreeOfHome> free_;                     // free blocks by home
+  std::map<std::uintptr_t, LastUse> last_uses_;      // of free memory, where there is something to wait for; disjoint
   std::map<std::uintptr_t, std::uintptr_t> absent_;  // page ranges that are not resident: begin -> end, disjoint
   std::int64_t resident_bytes_ = 0;
   std::int64_t in_use_bytes_ = 0;

@@ -1,5 +1,8 @@
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <limits>
+#include <memory>
 #include <vector>
 
 #include <unistd.h>
