@@ -50,26 +50,29 @@ struct RandomKey {
 /// key by a constant each round, which neighbouring raw seeds would echo). Step, sequence and block lie in disjoint
 /// bits of the counter, so within a key no two of (step < 2^32, sequence < 2^48, block < 2^48) meet.
 struct PhiloxStream {
-  std::array<std::uint32_t, 2> key{};
-  std::uint32_t counter1 = 0;  // sequence[47:32]; the upper half takes block[47:32]
-  std::uint32_t counter2 = 0;  // sequence[31:0]
-  std::uint32_t counter3 = 0;  // step
-};
+  std::uint32_t key0, key1;
+  std::uint32_t counter1;  // sequence[47:32]; the upper half takes block[47:32]
+  std::uint32_t counter2;  // sequence[31:0]
+  std::uint32_t counter3;  // step
 
-[[nodiscard]] constexpr PhiloxStream philox_stream(const RandomKey& key) {
-  const std::uint64_t k = mix64(mix64(key.seed + 0x9E3779B97F4A7C15ULL) ^ key.name_hash);
-  return {{static_cast<std::uint32_t>(k), static_cast<std::uint32_t>(k >> 32)},
-          static_cast<std::uint32_t>(key.sequence >> 32),
-          static_cast<std::uint32_t>(key.sequence),
-          static_cast<std::uint32_t>(key.step)};
-}
+  constexpr PhiloxStream(const RandomKey& key)  // NOLINT(google-explicit-constructor)
+      : PhiloxStream(key, mix64(mix64(key.seed + 0x9E3779B97F4A7C15ULL) ^ key.name_hash)) {}
+
+ private:
+  constexpr PhiloxStream(const RandomKey& key, std::uint64_t mixed)
+      : key0(static_cast<std::uint32_t>(mixed)),
+        key1(static_cast<std::uint32_t>(mixed >> 32)),
+        counter1(static_cast<std::uint32_t>(key.sequence >> 32)),
+        counter2(static_cast<std::uint32_t>(key.sequence)),
+        counter3(static_cast<std::uint32_t>(key.step)) {}
+};
 
 /// Elements [4*block, 4*block + 4) of the key's stream of 32-bit words.
 [[nodiscard]] constexpr std::array<std::uint32_t, 4> random_block(const RandomKey& key, std::uint64_t block) {
-  const PhiloxStream s = philox_stream(key);
+  const PhiloxStream s = key;
   return philox4x32_10({static_cast<std::uint32_t>(block), s.counter1 ^ (static_cast<std::uint32_t>(block >> 32) << 16),
                         s.counter2, s.counter3},
-                       s.key);
+                       {s.key0, s.key1});
 }
 
 }  // namespace mica

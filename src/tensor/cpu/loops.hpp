@@ -24,7 +24,7 @@ struct AdamWCoefficients {
   float one_minus_beta1 = 0;
   float beta2 = 0;
   float one_minus_beta2 = 0;
-  float sqrt_bias2 = 1;        // sqrt(1 - beta2^step)
+  float inv_sqrt_bias2 = 1;    // 1 / sqrt(1 - beta2^step)
   float step_size = 0;         // lr / (1 - beta1^step)
   float eps = 0;
   float grad_scale = 1;
@@ -72,10 +72,10 @@ struct Loops {
   /// (=) f32, bf16, f16. The maximum; NaN in any source gives NaN.
   void (*fold_max)(DType, const void* const* sources, std::int64_t num_sources, void* dst, std::int64_t begin,
                    std::int64_t end);
-  /// (=) f32, bf16, f16. x[i - begin] = float(std) * normal number i of the key's stream.
-  void (*normal)(DType, void* x, const RandomKey& key, float std, std::int64_t begin, std::int64_t end);
-  /// (=) One row: y[i] = keep(i) ? factor * x[i] : 0 with keep(i) = word i of the key's stream >= threshold.
-  void (*dropout)(DType, const void* x, void* y, const RandomKey& key, std::uint32_t threshold, float factor,
+  /// (=) f32, bf16, f16. x[i - begin] = std * normal number i of the stream.  A RandomKey converts.
+  void (*normal)(DType, void* x, const PhiloxStream& stream, float std, std::int64_t begin, std::int64_t end);
+  /// (=) One row: y[i] = keep(i) ? factor * x[i] : 0 with keep(i) = word i of the stream >= threshold.
+  void (*dropout)(DType, const void* x, void* y, const PhiloxStream& stream, std::uint32_t threshold, float factor,
                   std::int64_t begin, std::int64_t end);
   /// (=) f32.
   void (*adamw)(const AdamWCoefficients&, float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
@@ -122,10 +122,8 @@ struct Loops {
   void (*cross_entropy_backward_row)(const float* logits, std::int64_t n, std::int64_t target,
                                      const RowSoftmax& softmax, float factor, void* dlogits, DType dtype);
 
-  // --- for tests of accuracy: y[i] = f(x[i]), i < n -------------------------------------------------------------------
+  /// y[i] = e^x[i], i < n: for tests of its accuracy.
   void (*exp)(const float* x, float* y, std::int64_t n);
-  void (*tanh)(const float* x, float* y, std::int64_t n);
-  void (*log)(const float* x, float* y, std::int64_t n);
 };
 
 /// The best set this processor runs, or the one that MICA_CPU_ISA=v2|v3|v4 names. Chosen once, thread-safe.

@@ -1,0 +1,51 @@
+#include "elements.hpp"
+#include "install.hpp"
+#include "math.hpp"
+
+namespace mica::cpu::MICA_ISA {
+namespace {
+
+// gelu(x) = x/2 (1 + tanh(u)) with u = sqrt(2/pi) (x + 0.044715 x^3), and (1 + tanh(u)) / 2 = 1 / (1 + e^(-2u)): one
+// exponential and one division, without the cancellation that 1 + tanh suffers for negative x.
+constexpr float kTwoSlope = 1.5957691216F;                // 2 sqrt(2/pi)
+constexpr float kTwoCubic = 1.5957691216F * 0.044715F;
+
+MICA_INLINE F32 minus_two_u(F32 x) { return -x * fma(x * x, splat(kTwoCubic), splat(kTwoSlope)); }
+
+MICA_INLINE F32 gelu_at(F32 x) { return x / (exp(minus_two_u(x)) + 1.0F); }
+
+MICA_INLINE F32 gelu_derivative_at(F32 x) {
+  // Beyond 16 the derivative is 0 or 1 to the last bit; the bound keeps inf * 0 away.
+  x = min_or_second(splat(16.0F), max_or_second(splat(-16.0F), x));
+  const F32 s = 1.0F / (exp(minus_two_u(x)) + 1.0F);
+  const F32 two_u_slope = fma(x * x, splat(3 * kTwoCubic), splat(kTwoSlope));
+  // d/dx (x s) = s + x s (1 - s) 2u'
+  return fma(x * s * (1.0F - s), two_u_slope, s);
+}
+
+void gelu(DType dtype, const void* x, void* y, std::int64_t begin, std::int64_t end) {
+  with_type(dtype, [=](auto type) {
+    const auto* from = typed(x, type);
+    auto* to = typed(y, type);
+    for_vectors(begin, end, [=](std::int64_t i, auto lanes) { store(to + i, gelu_at(load(from + i, lanes)), lanes); });
+  });
+}
+
+void gelu_backward(DType dtype, const void* x, const void* dy, void* dx, std::int64_t begin, std::int64_t end) {
+  with_type(dtype, [=](auto type) {
+    const auto *px = typed(x, type), *pdy = typed(dy, type);
+    auto* to = typed(dx, type);
+    for_vectors(begin, end, [=](std::int64_t i, auto lanes) {
+      store(to + i, load(pdy + i, lanes) * gelu_derivative_at(load(px + i, lanes)), lanes);
+    });
+  });
+}
+
+}  // namespace
+
+void install_activation(Loops& table) {
+  table.gelu = gelu;
+  table.gelu_backward = gelu_backward;
+}
+
+}  // namespace mica::cpu::MICA_ISA

@@ -1,0 +1,105 @@
+#include "elements.hpp"
+#include "install.hpp"
+#include "math.hpp"
+
+namespace mica::cpu::MICA_ISA {
+namespace {
+
+float row_max(const float* x, std::int64_t n) {
+  const F32 lowest = splat(-__builtin_inff());
+  F32 acc[4] = {lowest, lowest, lowest, lowest};
+  std::int64_t i = 0;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    for (int v = 0; v < 4; ++v) acc[v] = max_or_second(load(x + i + v * kLanes), acc[v]);
+  }
+  for_vectors(i, n, [&](std::int64_t j, auto lanes) MICA_INLINE_LAMBDA {
+    acc[0] = max_or_second(keep(load(x + j, lanes), lanes, lowest), acc[0]);
+  });
+  const F32 all = max_or_second(max_or_second(acc[0], acc[1]), max_or_second(acc[2], acc[3]));
+  float result = all[0];
+  for (int l = 1; l < kLanes; ++l) result = all[l] > result ? all[l] : result;
+  return result;
+}
+
+/// Sum over a row of term(i, lanes); lanes that are not wanted are left out. The terms may have side effects.
+template <class Term>
+MICA_INLINE float sum_over_row(std::int64_t n, Term term) {
+  F32 acc[2] = {};
+  std::int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    acc[0] += term(i, Whole{});
+    acc[1] += term(i + kLanes, Whole{});
+  }
+  for_vectors(i, n, [&](std::int64_t j, auto lanes) MICA_INLINE_LAMBDA {
+    acc[0] += keep(term(j, lanes), lanes, F32{});
+  });
+  return sum_lanes(acc[0] + acc[1]);
+}
+
+RowSoftmax row_softmax(const float* x, std::int64_t n) {
+  const float max = row_max(x, n);
+  return {max, sum_over_row(n, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA { return exp(load(x + i, lanes) - max); })};
+}
+
+float exp_row(const float* x, std::int64_t n, float factor, float shift, void* y, DType y_dtype) {
+  return with_type(y_dtype, [=](auto type) {
+    auto* to = typed(y, type);
+    return sum_over_row(n, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
+      const F32 e = exp(fma(load(x + i, lanes), splat(factor), splat(-shift)));
+      store(to + i, e, lanes);
+      return e;
+    });
+  });
+}
+
+void softmax_backward_row(const float* s, const float* dp, std::int64_t n, float factor, float lse, float delta,
+                          void* p, void* ds, DType out_dtype) {
+  with_type(out_dtype, [=](auto type) {
+    auto *p_to = typed(p, type), *ds_to = typed(ds, type);
+    for_vectors(0, n, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
+      const F32 probability = exp(fma(load(s + i, lanes), splat(factor), splat(-lse)));
+      const F32 d = (load(dp + i, lanes) - delta) * (probability * factor);
+      store(p_to + i, probability, lanes);
+      store(ds_to + i, d, lanes);
+    });
+  });
+}
+
+float cross_entropy_row(const float* logits, std::int64_t n, std::int64_t target, RowSoftmax* softmax) {
+  const RowSoftmax row = row_softmax(logits, n);
+  if (softmax) *softmax = row;
+  return static_cast<float>(__builtin_log(static_cast<double>(row.sum)) +
+                            (static_cast<double>(row.max) - static_cast<double>(logits[target])));
+}
+
+void cross_entropy_backward_row(const float* logits, std::int64_t n, std::int64_t target, const RowSoftmax& softmax,
+                                float factor, void* dlogits, DType dtype) {
+  const float max = softmax.max;
+  const float scale = factor / softmax.sum;
+  const F32 at_target = exp(splat(logits[target] - max)) * scale - factor;  // read before it is overwritten
+  with_type(dtype, [=](auto type) {
+    auto* to = typed(dlogits, type);
+    for_vectors(0, n, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
+      store(to + i, exp(load(logits + i, lanes) - max) * scale, lanes);
+    });
+    store_part(to + target, at_target, 1);
+  });
+}
+
+void exp_of(const float* x, float* y, std::int64_t n) {
+  for_vectors(0, n, [=](std::int64_t i, auto lanes) { store(y + i, exp(load(x + i, lanes)), lanes); });
+}
+
+}  // namespace
+
+void install_softmax(Loops& table) {
+  table.row_max = row_max;
+  table.row_softmax = row_softmax;
+  table.exp_row = exp_row;
+  table.softmax_backward_row = softmax_backward_row;
+  table.cross_entropy_row = cross_entropy_row;
+  table.cross_entropy_backward_row = cross_entropy_backward_row;
+  table.exp = exp_of;
+}
+
+}  // namespace mica::cpu::MICA_ISA

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+/// Vectors of one machine register, whichever ISA this file is compiled for. [Note: isa code]
+/// Everything under cpu/isa is compiled several times with different -march. A function with external linkage that is
+/// inline or a template would be emitted by each of them under one name, and the linker would keep any one: AVX-512
+/// code could run on a processor without it. So all code here lives in mica::cpu::<isa>::(anonymous), nothing of
+/// std:: that is a function is used, and the only symbols are the install_*() of each file (a unit test looks).
+/// Contraction to fused multiply-adds is off; fma() below says where one is meant.
+
+#define MICA_INLINE [[gnu::always_inline]] inline
+/// For a lambda that must not become a call: [](...) MICA_INLINE_LAMBDA { ... }
+#define MICA_INLINE_LAMBDA __attribute__((always_inline))
+
+#if defined(__AVX512F__)
+#include "vec_avx512.hpp"
+#elif defined(__AVX2__)
+#include "vec_avx2.hpp"
+#else
+#include "vec_generic.hpp"
+#endif
+
+namespace mica::cpu::MICA_ISA {
+namespace {
+
+MICA_INLINE F32 splat(float x) { return F32{} + x; }
+MICA_INLINE U32 bits(F32 x) { return reinterpret_cast<U32>(x); }
+MICA_INLINE F32 from_bits(U32 x) { return reinterpret_cast<F32>(x); }
+MICA_INLINE F32 from_int(I32 x) { return __builtin_convertvector(x, F32); }
+
+/// 0, 1, 2, ...
+MICA_INLINE I32 lane_numbers() {
+  I32 v{};
+  for (int l = 0; l < kLanes; ++l) v[l] = l;
+  return v;
+}
+/// x in the first n lanes, `other` behind them.
+MICA_INLINE F32 keep_first(F32 x, std::int64_t n, F32 other) {
+  return lane_numbers() < static_cast<std::int32_t>(n) ? x : other;
+}
+
+/// Lanes are added in a fixed tree, so a row's sum does not depend on where the row lies.
+MICA_INLINE float sum_lanes(F32 v) {
+  float lanes[kLanes];
+  __builtin_memcpy(lanes, &v, sizeof v);
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+  }
+  return lanes[0];
+}
+MICA_INLINE double sum_lanes(F64 v) {
+  double sum = 0;
+  for (int l = 0; l < kLanes / 2; ++l) sum += v[l];
+  return sum;
+}
+/// The larger one, NaN if either is.
+MICA_INLINE F32 max_or_nan(F32 a, F32 b) { return (a > b) | (a != a) ? a : b; }
+MICA_INLINE float max_or_nan(float a, float b) { return a > b || a != a ? a : b; }
+
+}  // namespace
+}  // namespace mica::cpu::MICA_ISA

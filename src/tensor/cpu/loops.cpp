@@ -1,0 +1,119 @@
+#include "loops.hpp"
+
+#include <cmath>
+#include <cstdlib>
+#include <string>
+
+#include "mica/core/error.hpp"
+
+// What cpu/isa/install.hpp declares, once for each ISA it is compiled for.
+#define MICA_DECLARE_ISA(name)               \
+  namespace name {                           \
+  void install_activation(Loops& table);     \
+  void install_elementwise(Loops& table);    \
+  void install_layer_norm(Loops& table);     \
+  void install_optimizer(Loops& table);      \
+  void install_random(Loops& table);         \
+  void install_softmax(Loops& table);        \
+  void install_sums(Loops& table);           \
+  inline Loops make_table() {                \
+    Loops table;                             \
+    table.isa = Isa::name;                   \
+    install_activation(table);               \
+    install_elementwise(table);              \
+    install_layer_norm(table);               \
+    install_optimizer(table);                \
+    install_random(table);                   \
+    install_softmax(table);                  \
+    install_sums(table);                     \
+    return table;                            \
+  }                                          \
+  }
+
+namespace mica::cpu {
+
+MICA_DECLARE_ISA(v2)
+#if defined(__x86_64__)
+MICA_DECLARE_ISA(v3)
+MICA_DECLARE_ISA(v4)
+#endif
+
+namespace {
+
+template <Loops (*kMake)()>
+const Loops* table() {
+  static const Loops loops = kMake();  // its code runs only where the processor has the ISA
+  return &loops;
+}
+
+const Loops& choose() {
+  if (const char* wanted = std::getenv("MICA_CPU_ISA"); wanted != nullptr && *wanted != '\0') {
+    for (const Isa isa : {Isa::v2, Isa::v3, Isa::v4}) {
+      if (wanted != isa_name(isa)) continue;
+      const Loops* found = loops_of(isa);
+      require<ConfigError>(found != nullptr, "MICA_CPU_ISA={}: this processor lacks x86-64-{}; unset the variable",
+                           wanted, wanted);
+      return *found;
+    }
+    throw ConfigError(fmt::format("MICA_CPU_ISA={}: expected v2, v3 or v4", wanted));
+  }
+  for (const Isa isa : {Isa::v4, Isa::v3}) {
+    if (const Loops* found = loops_of(isa)) return *found;
+  }
+  return *loops_of(Isa::v2);
+}
+
+}  // namespace
+
+const Loops& loops() {
+  static const Loops& chosen = choose();
+  return chosen;
+}
+
+#if defined(__x86_64__)
+const Loops* loops_of(Isa isa) {
+  switch (isa) {
+    case Isa::v2: return table<v2::make_table>();
+    case Isa::v3: return __builtin_cpu_supports("x86-64-v3") ? table<v3::make_table>() : nullptr;
+    case Isa::v4: return __builtin_cpu_supports("x86-64-v4") ? table<v4::make_table>() : nullptr;
+  }
+  return nullptr;
+}
+#else
+const Loops* loops_of(Isa isa) { return isa == Isa::v2 ? table<v2::make_table>() : nullptr; }
+#endif
+
+std::string_view isa_name(Isa isa) {
+  switch (isa) {
+    case Isa::v2: return "v2";
+    case Isa::v3: return "v3";
+    case Isa::v4: return "v4";
+  }
+  return "?";
+}
+
+AdamWCoefficients adamw_coefficients(const AdamWArgs& args, float grad_scale) {
+  const auto step = static_cast<double>(args.step);
+  const double bias1 = 1 - std::pow(args.beta1, step);
+  const double bias2 = 1 - std::pow(args.beta2, step);
+  return {.decay = static_cast<float>(1 - args.lr * args.weight_decay),
+          .one_minus_beta1 = static_cast<float>(1 - args.beta1),
+          .beta2 = static_cast<float>(args.beta2),
+          .one_minus_beta2 = static_cast<float>(1 - args.beta2),
+          .inv_sqrt_bias2 = static_cast<float>(1 / std::sqrt(bias2)),
+          .step_size = static_cast<float>(args.lr / bias1),
+          .eps = static_cast<float>(args.eps),
+          .grad_scale = grad_scale};
+}
+
+SgdCoefficients sgd_coefficients(const SgdArgs& args, float grad_scale) {
+  return {.lr = static_cast<float>(args.lr),
+          .momentum = static_cast<float>(args.momentum),
+          .one_minus_dampening = static_cast<float>(1 - args.dampening),
+          .weight_decay = static_cast<float>(args.weight_decay),
+          .grad_scale = grad_scale,
+          .nesterov = args.nesterov,
+          .first_step = args.first_step};
+}
+
+}  // namespace mica::cpu

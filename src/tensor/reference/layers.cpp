@@ -1,0 +1,106 @@
+#include <cmath>
+#include <numbers>
+
+#include "reference_kernels.hpp"
+#include "values.hpp"
+
+namespace mica::reference {
+namespace {
+const double kGeluSlope = std::sqrt(2 / std::numbers::pi);
+constexpr double kGeluCubic = 0.044715;
+
+double gelu_at(double x) { return 0.5 * x * (1 + std::tanh(kGeluSlope * (x + kGeluCubic * x * x * x))); }
+
+double gelu_derivative_at(double x) {
+  const double t = std::tanh(kGeluSlope * (x + kGeluCubic * x * x * x));
+  const double inner = kGeluSlope * (1 + 3 * kGeluCubic * x * x);
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * inner;
+}
+}  // namespace
+
+void ReferenceKernels::gelu(Stream& s, ConstTensorView x, TensorView y) {
+  s.submit("gelu", {reads(x), writes(y)}, [=] {
+    Values v = values(x);
+    for (double& e : v) e = gelu_at(e);
+    store(y, v);
+  });
+}
+
+void ReferenceKernels::gelu_backward(Stream& s, ConstTensorView x, ConstTensorView dy, TensorView dx) {
+  expect_numel(dy, x.numel(), "gelu_backward: dy like x");
+  s.submit("gelu_backward", {reads(x), reads(dy), writes(dx)}, [=] {
+    const Values xs = values(x);
+    Values g = values(dy);
+    for (std::size_t i = 0; i < g.size(); ++i) g[i] *= gelu_derivative_at(xs[i]);
+    store(dx, g);
+  });
+}
+
+void ReferenceKernels::layer_norm(Stream& s, ConstTensorView x, ConstTensorView gamma, ConstTensorView beta, double eps,
+                                  TensorView y, TensorView mean, TensorView rstd) {
+  const std::int64_t cols = x.shape.back();
+  const std::int64_t rows = x.shape.rows();
+  expect_numel(gamma, cols, "layer_norm: gamma [C]");
+  expect_numel(beta, cols, "layer_norm: beta [C]");
+  expect_numel(y, rows * cols, "layer_norm: y like x");
+  expect_numel(mean, rows, "layer_norm: mean [M]");
+  expect_numel(rstd, rows, "layer_norm: rstd [M]");
+  s.submit("layer_norm", {reads(x), reads(gamma), reads(beta), writes(y), writes(mean), writes(rstd)}, [=] {
+    const Values xs = values(x), gs = values(gamma), bs = values(beta);
+    Values ys(xs.size()), means(static_cast<std::size_t>(rows)), rstds(static_cast<std::size_t>(rows));
+    for (std::int64_t i = 0; i < rows; ++i) {
+      double m = 0, v = 0;
+      for (std::int64_t j = 0; j < cols; ++j) m += xs[at(i, cols, j)] / static_cast<double>(cols);
+      for (std::int64_t j = 0; j < cols; ++j) v += std::pow(xs[at(i, cols, j)] - m, 2) / static_cast<double>(cols);
+      const double r = 1 / std::sqrt(v + eps);
+      for (std::int64_t j = 0; j < cols; ++j) {
+        const auto c = static_cast<std::size_t>(j);
+        ys[at(i, cols, j)] = (xs[at(i, cols, j)] - m) * r * gs[c] + bs[c];
+      }
+      means[static_cast<std::size_t>(i)] = m;
+      rstds[static_cast<std::size_t>(i)] = r;
+    }
+    store(y, ys);
+    store(mean, means);
+    store(rstd, rstds);
+  });
+}
+
+void ReferenceKernels::layer_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma,
+                                           ConstTensorView mean, ConstTensorView rstd, TensorView dx, Write dx_mode,
+                                           TensorView dgamma, TensorView dbeta, Write param_mode) {
+  const std::int64_t cols = x.shape.back();
+  const std::int64_t rows = x.shape.rows();
+  expect_numel(dy, rows * cols, "layer_norm_backward: dy like x");
+  expect_numel(mean, rows, "layer_norm_backward: mean [M]");
+  expect_numel(rstd, rows, "layer_norm_backward: rstd [M]");
+  s.submit("layer_norm_backward",
+           {reads(dy), reads(x), reads(gamma), reads(mean), reads(rstd), writes(dx), writes(dgamma), writes(dbeta)},
+           [=] {
+             const Values dys = values(dy), xs = values(x), gs = values(gamma), ms = values(mean), rs = values(rstd);
+             Values dxs(xs.size()), dgs(static_cast<std::size_t>(cols)), dbs(static_cast<std::size_t>(cols));
+             for (std::int64_t i = 0; i < rows; ++i) {
+               const double m = ms[static_cast<std::size_t>(i)], r = rs[static_cast<std::size_t>(i)];
+               double mean_g = 0, mean_gx = 0;  // of g = gamma * dy, and of g * normalised x
+               for (std::int64_t j = 0; j < cols; ++j) {
+                 const auto c = static_cast<std::size_t>(j);
+                 const double normalised = (xs[at(i, cols, j)] - m) * r;
+                 const double d = dys[at(i, cols, j)];
+                 mean_g += gs[c] * d / static_cast<double>(cols);
+                 mean_gx += gs[c] * d * normalised / static_cast<double>(cols);
+                 dgs[c] += d * normalised;
+                 dbs[c] += d;
+               }
+               for (std::int64_t j = 0; j < cols; ++j) {
+                 const double normalised = (xs[at(i, cols, j)] - m) * r;
+                 const double g = gs[static_cast<std::size_t>(j)] * dys[at(i, cols, j)];
+                 dxs[at(i, cols, j)] = r * (g - mean_g - normalised * mean_gx);
+               }
+             }
+             store(dx, dxs, dx_mode);
+             store(dgamma, dgs, param_mode);
+             store(dbeta, dbs, param_mode);
+           });
+}
+
+}  // namespace mica::reference

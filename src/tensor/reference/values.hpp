@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstring>
+#include <vector>
+
+#include "mica/tensor/kernels.hpp"
+
+namespace mica::reference {
+
+/// Tensors of any float dtype as doubles: what the oracle computes with.
+using Values = std::vector<double>;
+
+namespace detail {
+template <class T>
+void read(const void* data, Values& out) {
+  const auto* p = static_cast<const T*>(data);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    if constexpr (sizeof(T) == 2) {
+      out[i] = static_cast<double>(static_cast<float>(p[i]));
+    } else {
+      out[i] = static_cast<double>(p[i]);
+    }
+  }
+}
+template <class T>
+void write(const Values& values, void* data) {
+  auto* p = static_cast<T*>(data);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if constexpr (sizeof(T) == 2) {
+      p[i] = T(static_cast<float>(values[i]));
+    } else {
+      p[i] = static_cast<T>(values[i]);
+    }
+  }
+}
+}  // namespace detail
+
+/// Every element of a float view; empty for an absent one.
+[[nodiscard]] inline Values values(const ConstTensorView& view) {
+  if (!view) return {};
+  Values out(static_cast<std::size_t>(view.numel()));
+  switch (view.dtype) {
+    case DType::f32: detail::read<float>(view.data, out); break;
+    case DType::f64: detail::read<double>(view.data, out); break;
+    case DType::bf16: detail::read<bf16>(view.data, out); break;
+    case DType::f16: detail::read<f16>(view.data, out); break;
+    default: invariant(false, "a float tensor");
+  }
+  return out;
+}
+
+/// Rounds `result` into the view, replacing or adding to what is there (the sum is rounded once). No-op if absent.
+inline void store(const TensorView& view, Values result, Write mode = Write::overwrite) {
+  if (!view) return;
+  invariant(static_cast<std::int64_t>(result.size()) == view.numel(), "a result as large as its tensor");
+  if (mode == Write::accumulate) {
+    const Values old = values(view);
+    for (std::size_t i = 0; i < result.size(); ++i) result[i] += old[i];
+  }
+  switch (view.dtype) {
+    case DType::f32: detail::write<float>(result, view.data); break;
+    case DType::f64: detail::write<double>(result, view.data); break;
+    case DType::bf16: detail::write<bf16>(result, view.data); break;
+    case DType::f16: detail::write<f16>(result, view.data); break;
+    default: invariant(false, "a float tensor");
+  }
+}
+
+/// The one element of a [1] tensor.
+[[nodiscard]] inline double scalar(const ConstTensorView& view) { return values(view).at(0); }
+
+/// Element (row, col) of a matrix whose rows have `cols` elements.
+[[nodiscard]] inline std::size_t at(std::int64_t row, std::int64_t cols, std::int64_t col) {
+  return static_cast<std::size_t>(row * cols + col);
+}
+
+/// Shapes are the caller's business; what would read out of bounds aborts here.
+inline void expect_numel(const ConstTensorView& view, std::int64_t numel, const char* what) {
+  if (view) invariant(view.numel() == numel, what);
+}
+
+}  // namespace mica::reference
