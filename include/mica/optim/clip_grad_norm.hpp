@@ -1,0 +1,30 @@
+#pragma once
+
+#include "mica/fsdp/root.hpp"
+#include "mica/tensor/tensor.hpp"
+
+namespace mica::optim {
+
+/// One-element device tensors, valid on the compute stream: the host reads them outside the step only.
+struct ClipResult {
+  Tensor norm;         // [1] f32, of the whole model's gradient, before clipping
+  Tensor coefficient;  // [1] f32, min(1, max_norm / (norm + 1e-6)); hand it to the optimizer as StepArgs::grad_scale
+};
+
+/// The p-norm of the gradient and what to multiply gradients with so that it does not exceed max_norm (FEATURES D8).
+/// [Note: clipping] The gradients stay as they are: the optimizer multiplies while it reads them, which saves a pass
+/// over them. Sums of p-th powers (the maximum for p = inf) go unit by unit in module order, over pieces only, and are
+/// all-reduced over the shard axis: replicas hold the same gradient. Units that are not sharded on a sharded mesh have
+/// the same gradient on every rank and are added after the all-reduce, once. A rank without gradients joins with 0.
+/// Example: full_shard on 2 ranks, |g|^2 summing to 9 on rank 0 and 16 on rank 1, max_norm 1 -> norm 5, coefficient
+/// 0.2.
+/// @param max_norm  > 0; infinity measures only (coefficient 1).   @param p  > 0, or infinity.
+/// @collective over the shard axis.   @stream  enqueued on compute; the host does not block.
+/// @throws Error naming the state when the root is in a pass; ConfigError for max_norm or p.
+[[nodiscard]] ClipResult clip_grad_norm(fsdp::Root& root, double max_norm, double p = 2);
+
+/// Multiplies the sharded gradients by the coefficient, in place, if it is not 1: for who wants to look at clipped
+/// gradients, or steps without StepArgs::grad_scale.
+void apply_clip(fsdp::Root& root, const ClipResult& clip);
+
+}  // namespace mica::optim

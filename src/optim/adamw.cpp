@@ -1,0 +1,86 @@
+#include <algorithm>
+
+#include "mica/core/error.hpp"
+#include "mica/optim/optimizer.hpp"
+
+namespace mica::optim {
+namespace {
+
+void check_options(const AdamWOptions& options) {
+  const auto is_beta = [](double beta) { return beta >= 0 && beta < 1; };
+  require<ConfigError>(is_beta(options.beta1), "optim.beta1 is {}, expected 0 <= beta1 < 1", options.beta1);
+  require<ConfigError>(is_beta(options.beta2), "optim.beta2 is {}, expected 0 <= beta2 < 1", options.beta2);
+  // Without it an element whose gradients were all zero so far becomes 0/0.
+  require<ConfigError>(static_cast<float>(options.eps) > 0 && options.eps < 1,
+                       "optim.eps is {}, expected more than 0 (in fp32) and less than 1", options.eps);
+  require<ConfigError>(options.weight_decay >= 0 && options.weight_decay < 1e6,
+                       "optim.weight_decay is {}, expected a number >= 0", options.weight_decay);
+}
+
+/// AdamW, and Adam where the decay is part of the gradient. State: exp_avg, exp_avg_sq.
+class AdamW final : public Optimizer {
+ public:
+  AdamW(fsdp::Root& root, const AdamWOptions& options) : Optimizer(root, options.weight_decay), options_(options) {}
+
+  [[nodiscard]] std::vector<std::string> state_kinds() const override { return {"exp_avg", "exp_avg_sq"}; }
+  [[nodiscard]] std::string_view name() const override { return options_.decoupled ? "adamw" : "adam"; }
+
+ protected:
+  void step_run(const Run& run, const StepArgs& args) override {
+    AdamWArgs kernel{.param = run.param,
+                     .grad = run.grad,
+                     .exp_avg = run.state[0],
+                     .exp_avg_sq = run.state[1],
+                     .lr = args.lr,
+                     .beta1 = options_.beta1,
+                     .beta2 = options_.beta2,
+                     .eps = options_.eps,
+                     .weight_decay = run.weight_decay,
+                     .step = num_steps(),
+                     .grad_scale = args.grad_scale,
+                     .skip = args.skip};
+    if (options_.decoupled || run.weight_decay == 0) {
+      device_mesh().kernels().adamw(device_mesh().compute(), kernel);
+    } else {
+      step_with_l2(kernel, run.workspace);
+    }
+  }
+
+  [[nodiscard]] std::int64_t workspace_numel() const override {
+    return options_.decoupled || options_.weight_decay == 0 ? 0 : kChunkNumel;
+  }
+
+ private:
+  /// The kernel knows decoupled decay only, so the decayed gradient is made in workspace, a chunk at a time.
+  void step_with_l2(const AdamWArgs& whole, TensorView workspace) {
+    Kernels& kernels = device_mesh().kernels();
+    Stream& compute = device_mesh().compute();
+    for (std::int64_t begin = 0; begin < whole.param.numel(); begin += kChunkNumel) {
+      const std::int64_t numel = std::min(kChunkNumel, whole.param.numel() - begin);
+      const TensorView decayed = workspace.slice(0, numel);
+      AdamWArgs part = whole;
+      part.param = whole.param.slice(begin, numel);
+      part.exp_avg = whole.exp_avg.slice(begin, numel);
+      part.exp_avg_sq = whole.exp_avg_sq.slice(begin, numel);
+      part.grad = decayed;
+      part.grad_scale = {};
+      part.weight_decay = 0;
+      kernels.copy(compute, whole.grad.slice(begin, numel), decayed);
+      if (whole.grad_scale) kernels.scale_by(compute, decayed, whole.grad_scale);
+      kernels.scale(compute, part.param, whole.weight_decay, decayed, Write::accumulate);
+      kernels.adamw(compute, part);
+    }
+  }
+
+  static constexpr std::int64_t kChunkNumel = 1 << 16;
+  AdamWOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_adamw(fsdp::Root& root, const AdamWOptions& options) {
+  check_options(options);
+  return std::make_unique<AdamW>(root, options);
+}
+
+}  // namespace mica::optim
