@@ -1,0 +1,360 @@
+#include "mica/device/pool.hpp"
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "gate.hpp"
+#include "mica/core/error.hpp"
+#include "mica/core/half.hpp"
+#include "mica/device/disturbed_stream.hpp"
+
+namespace mica {
+namespace {
+
+using namespace std::chrono_literals;
+using test::Gate;
+using testing::HasSubstr;
+
+constexpr auto kActivation = MemoryRole::activation;
+constexpr std::int64_t kMiB = 1 << 20;
+
+class PoolTest : public testing::TestWithParam<StreamMode> {
+ protected:
+  std::unique_ptr<Pool> pool = make_cpu_pool();
+  std::unique_ptr<Stream> a = make_cpu_stream("a", GetParam());
+  std::unique_ptr<Stream> b = make_cpu_stream("b", GetParam());
+};
+INSTANTIATE_TEST_SUITE_P(Modes, PoolTest, testing::Values(StreamMode::inlined, StreamMode::threaded),
+                         [](const auto& info) { return info.param == StreamMode::inlined ? "inlined" : "threaded"; });
+
+TEST_P(PoolTest, CountsRequestedBytesExactly) {
+  EXPECT_EQ(pool->stats().current, 0);
+  EXPECT_EQ(pool->stats().reserved, 0);
+  Buffer shard = pool->allocate(1000, MemoryRole::sharded_param, *a);
+  Buffer grad = pool->allocate(24, MemoryRole::sharded_grad, *b);
+  {
+    const Buffer activation = pool->allocate(3'000'001, kActivation, *a);
+    EXPECT_EQ(pool->stats().current, 3'001'025);
+  }
+  const Buffer nothing = pool->allocate(0, kActivation, *a);
+  EXPECT_EQ(nothing.data(), nullptr);
+  EXPECT_EQ(nothing.bytes(), 0);
+  EXPECT_TRUE(nothing);
+  EXPECT_EQ(pool->stats().current, 1024);
+  EXPECT_EQ(pool->stats().peak, 3'001'025);
+  EXPECT_EQ(pool->stats().current_of(MemoryRole::sharded_param), 1000);
+  EXPECT_EQ(pool->stats().current_of(MemoryRole::sharded_grad), 24);
+  EXPECT_EQ(pool->stats().current_of(kActivation), 0);
+  EXPECT_EQ(pool->stats().peak_of(kActivation), 3'000'001);
+
+  grad.reset();
+  pool->reset_peak();
+  EXPECT_EQ(pool->stats().peak, 1000);
+  EXPECT_EQ(pool->stats().peak_of(kActivation), 0);
+  EXPECT_EQ(pool->stats().peak_of(MemoryRole::sharded_param), 1000);
+  shard.reset();
+  shard.reset();  // twice is once
+  EXPECT_EQ(pool->stats().current, 0);
+  EXPECT_EQ(pool->stats().peak, 1000);
+}
+
+TEST_P(PoolTest, BuffersMoveWithoutFreeingTwice) {
+  Buffer one = pool->allocate(100, kActivation, *a);
+  void* data = one.data();
+  Buffer two = std::move(one);
+  EXPECT_EQ(two.data(), data);
+  EXPECT_EQ(two.role(), kActivation);
+  EXPECT_FALSE(one);  // NOLINT(bugprone-use-after-move): what is left is an empty buffer
+  EXPECT_EQ(one.data(), nullptr);
+  two = pool->allocate(50, kActivation, *a);
+  EXPECT_EQ(pool->stats().current, 50);
+  Buffer& self = two;
+  two = std::move(self);
+  EXPECT_EQ(two.bytes(), 50);
+  EXPECT_EQ(pool->stats().current, 50);
+  two = Buffer();
+  EXPECT_EQ(pool->stats().current, 0);
+}
+
+TEST_P(PoolTest, AlignsTo64Bytes) {
+  std::vector<Buffer> buffers;
+  for (std::int64_t bytes : {1, 63, 64, 65, 4095, 32768, 32769, 1'000'003}) {
+    buffers.push_back(pool->allocate(bytes, kActivation, *a));
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffers.back().data()) % 64, 0U) << bytes;
+    std::memset(buffers.back().data(), 1, static_cast<std::size_t>(bytes));
+  }
+}
+
+TEST_P(PoolTest, FreedMemoryIsReusedAndMerged) {
+  std::vector<Buffer> parts;
+  for (int i = 0; i < 4; ++i) parts.push_back(pool->allocate(kMiB, kActivation, *a));
+  void* lowest = parts[0].data();
+  const std::int64_t reserved = pool->stats().reserved;
+  for (int i : {2, 0, 3, 1}) parts[static_cast<std::size_t>(i)].reset();
+  const Buffer whole = pool->allocate(4 * kMiB, kActivation, *a);
+  EXPECT_EQ(whole.data(), lowest) << "four neighbours, freed in any order, are one block again";
+  EXPECT_EQ(pool->stats().reserved, reserved);
+}
+
+TEST_P(PoolTest, PrefersTheBestFit) {
+  std::vector<Buffer> kept;
+  std::map<std::int64_t, void*> hole;
+  for (std::int64_t mib : {4, 2, 3}) {
+    Buffer freed = pool->allocate(mib * kMiB, kActivation, *a);
+    hole[mib] = freed.data();
+    kept.push_back(std::move(freed));
+    kept.push_back(pool->allocate(kMiB, kActivation, *a));  // keeps the holes apart
+  }
+  for (std::size_t i : {0U, 2U, 4U}) kept[i].reset();
+  EXPECT_EQ(pool->allocate(2 * kMiB, kActivation, *a).data(), hole[2]);
+  EXPECT_EQ(pool->allocate(3 * kMiB - 64, kActivation, *b).data(), hole[3]);
+  EXPECT_EQ(pool->allocate(3 * kMiB + 64, kActivation, *a).data(), hole[4]);
+}
+
+TEST_P(PoolTest, PrefersMemoryOfTheSameStreamAmongNearEquals) {
+  std::vector<Buffer> kept;
+  Buffer of_b = pool->allocate(kMiB, kActivation, *b);
+  kept.push_back(pool->allocate(kMiB, kActivation, *b));
+  Buffer of_a = pool->allocate(kMiB + 4096, kActivation, *a);
+  kept.push_back(pool->allocate(kMiB, kActivation, *b));
+  void* const data_of_a = of_a.data();
+  void* const data_of_b = of_b.data();
+  of_a.reset();
+  of_b.reset();
+  EXPECT_EQ(pool->allocate(kMiB, kActivation, *a).data(), data_of_a);
+  EXPECT_EQ(pool->allocate(kMiB, kActivation, *b).data(), data_of_b);
+}
+
+TEST_P(PoolTest, TheNextOwnerWaitsForTheHomeStream) {
+  int* freed = nullptr;
+  {
+    const Buffer buffer = pool->allocate(kMiB, kActivation, *a);
+    freed = static_cast<int*>(buffer.data());
+    a->submit("slow", {writes(freed, 4)}, [freed] {
+      std::this_thread::sleep_for(5ms);
+      *freed = 1;
+    });
+  }
+  const Buffer buffer = pool->allocate(kMiB, kActivation, *b);
+  ASSERT_EQ(buffer.data(), freed);
+  b->submit("next owner", {writes(freed, 4)}, [freed] { *freed = 2; });
+  b->synchronize();
+  a->synchronize();
+  EXPECT_EQ(*freed, 2);
+}
+
+TEST_P(PoolTest, TheNextOwnerWaitsForForeignUses) {
+  int* freed = nullptr;
+  {
+    Buffer buffer = pool->allocate(kMiB, kActivation, *a);
+    freed = static_cast<int*>(buffer.data());
+    b->submit("slow foreign use", {writes(freed, 4)}, [freed] {
+      std::this_thread::sleep_for(5ms);
+      *freed = 1;
+    });
+    buffer.used_until(b->record());
+  }
+  const Buffer buffer = pool->allocate(kMiB, kActivation, *a);  // the same home: it must wait all the same
+  ASSERT_EQ(buffer.data(), freed);
+  a->submit("next owner", {writes(freed, 4)}, [freed] { *freed = 2; });
+  a->synchronize();
+  b->synchronize();
+  EXPECT_EQ(*freed, 2);
+}
+
+TEST_P(PoolTest, ExhaustionNamesRoleBytesAndUse) {
+  pool->set_limit(10'000);
+  Buffer held = pool->allocate(6000, MemoryRole::sharded_param, *a);
+  const Buffer other = pool->allocate(1000, MemoryRole::optimizer, *a);
+  try {
+    const Buffer refused = pool->allocate(3001, MemoryRole::unsharded_param, *a);
+    FAIL() << "allocated past the limit";
+  } catch (const IoError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("3001 bytes of unsharded_param wanted"));
+    EXPECT_THAT(error.what(), HasSubstr("7000 bytes are in use (sharded_param 6000, optimizer 1000) of at most 10000"));
+  }
+  EXPECT_EQ(pool->stats().current, 7000);
+  EXPECT_EQ(pool->stats().peak, 7000);
+  EXPECT_EQ(pool->allocate(3000, kActivation, *a).bytes(), 3000) << "the limit itself is allowed";
+  held.reset();
+  EXPECT_EQ(pool->allocate(9000, kActivation, *a).bytes(), 9000);
+}
+
+TEST_P(PoolTest, RefusesWhatNoMachineHas) {
+  EXPECT_THROW((void)pool->allocate(std::int64_t{1} << 60, kActivation, *a), IoError);
+  EXPECT_EQ(pool->allocate(kMiB, kActivation, *a).bytes(), kMiB);
+}
+
+TEST_P(PoolTest, PoisonIsNanInEveryDtype) {
+  pool->poison(true);
+  for (int round = 0; round < 2; ++round) {  // the second round reuses the memory
+    const Buffer buffer = pool->allocate(70, kActivation, *a);
+    a->synchronize();
+    auto* bytes = static_cast<unsigned char*>(buffer.data());
+    for (int i = 0; i < 70; ++i) EXPECT_EQ(bytes[i], 0xff);
+    EXPECT_TRUE(std::isnan(static_cast<float*>(buffer.data())[0]));
+    EXPECT_TRUE(std::isnan(static_cast<double*>(buffer.data())[0]));
+    EXPECT_TRUE(std::isnan(static_cast<float>(static_cast<bf16*>(buffer.data())[0])));
+    EXPECT_TRUE(std::isnan(static_cast<float>(static_cast<f16*>(buffer.data())[0])));
+    a->submit("clean", {writes(bytes, 70)}, [bytes] { std::memset(bytes, 0, 70); });
+  }
+}
+
+TEST_P(PoolTest, TrimGivesFreeMemoryBack) {
+  Buffer kept = pool->allocate(3 * kMiB, kActivation, *a);
+  Buffer freed = pool->allocate(64 * kMiB, kActivation, *a);
+  auto* data = static_cast<char*>(freed.data());
+  a->submit("write", {writes(data, 64 * kMiB)}, [data] { std::memset(data, 1, 64 * kMiB); });
+  auto* kept_data = static_cast<char*>(kept.data());
+  a->submit("write", {writes(kept_data, 3 * kMiB)}, [kept_data] { std::memset(kept_data, 2, 3 * kMiB); });
+  freed.reset();
+  EXPECT_GE(pool->stats().reserved, 67 * kMiB);
+  pool->trim();  // must wait for the tasks above
+  EXPECT_LE(pool->stats().reserved, 8 * kMiB);
+  EXPECT_GE(pool->stats().reserved, 3 * kMiB);
+  a->synchronize();
+  EXPECT_EQ(kept_data[0], 2);
+  EXPECT_EQ(kept_data[3 * kMiB - 1], 2);
+  const Buffer again = pool->allocate(64 * kMiB, kActivation, *a);
+  EXPECT_EQ(static_cast<char*>(again.data())[32 * kMiB], 0) << "pages that went back come as zeros";
+  kept.reset();
+  { const Buffer last = std::move(kept); }
+}
+
+TEST_P(PoolTest, TrimOfAnEmptyPoolReservesNothing) {
+  { const Buffer freed = pool->allocate(64 * kMiB, kActivation, *a); }
+  { const Buffer freed = pool->allocate(100, kActivation, *a); }
+  { const Buffer freed = pool->allocate(kMiB, MemoryRole::optimizer, *a); }
+  EXPECT_GT(pool->stats().reserved, 0);
+  pool->trim();
+  EXPECT_EQ(pool->stats().reserved, 0);
+}
+
+TEST_P(PoolTest, BuffersThatTasksOwnComeBackSafely) {
+  constexpr int kRounds = 200;
+  for (int i = 0; i < kRounds; ++i) {
+    auto buffer = std::make_shared<Buffer>(pool->allocate(1000 + i, kActivation, *a));
+    a->submit("owns", {}, [buffer] { std::memset(buffer->data(), 1, 1000); });
+    buffer.reset();
+    const Buffer other = pool->allocate(50, MemoryRole::workspace, *b);
+  }
+  a->synchronize();
+  EXPECT_EQ(pool->stats().current, 0);
+}
+
+/// A random life of a pool on two streams; returns where each allocation lay, relative to the first of its kind.
+std::vector<std::int64_t> random_life(Pool& pool, Stream& a, Stream& b, std::uint64_t seed, bool check_contents) {
+  struct Live {
+    Buffer buffer;
+    Stream* stream;
+    int tag;
+  };
+  std::mt19937_64 random(seed);
+  std::vector<Live> live;
+  std::vector<std::int64_t> placed;
+  std::map<int, std::uintptr_t> base;
+  auto num_bad = std::make_shared<std::atomic<int>>(0);
+  std::int64_t expected = 0;
+  const auto check = [&](Live& l, Stream& on) {
+    on.submit("check", {reads(l.buffer.data(), l.buffer.bytes())},
+              [data = static_cast<int*>(l.buffer.data()), n = l.buffer.bytes() / 4, tag = l.tag, num_bad] {
+                for (std::int64_t i = 0; i < n; i += 97) *num_bad += data[i] != tag;
+              });
+  };
+  for (int step = 0; step < 1500; ++step) {
+    if (live.empty() || random() % 100 < (step < 1200 ? 52 : 20)) {
+      const std::int64_t bytes = 4 * static_cast<std::int64_t>(1 + random() % (random() % 4 == 0 ? 50'000 : 20'000));
+      Stream& stream = random() % 2 == 0 ? a : b;
+      const bool lasts = random() % 5 == 0;
+      Buffer buffer = pool.allocate(bytes, lasts ? MemoryRole::optimizer : kActivation, stream);
+      const auto address = reinterpret_cast<std::uintptr_t>(buffer.data());
+      const int kind = bytes <= 32768 ? 0 : (lasts ? 1 : 2);
+      placed.push_back(static_cast<std::int64_t>(address - base.try_emplace(kind, address).first->second));
+      expected += bytes;
+      stream.submit("fill", {writes(buffer.data(), bytes)}, [data = static_cast<int*>(buffer.data()), bytes, step] {
+        for (std::int64_t i = 0; i < bytes / 4; ++i) data[i] = step;
+      });
+      live.push_back({std::move(buffer), &stream, step});
+    } else {
+      const std::size_t victim = random() % live.size();
+      Live& l = live[victim];
+      if (check_contents && random() % 3 == 0) {
+        Stream& foreign = l.stream == &a ? b : a;
+        foreign.wait(l.stream->record());
+        check(l, foreign);
+        l.buffer.used_until(foreign.record());
+      } else if (check_contents) {
+        check(l, *l.stream);
+      }
+      expected -= l.buffer.bytes();
+      std::swap(l, live.back());
+      live.pop_back();
+    }
+    EXPECT_EQ(pool.stats().current, expected);
+  }
+  live.clear();
+  a.synchronize();
+  b.synchronize();
+  EXPECT_EQ(num_bad->load(), 0) << "memory changed under its owner";
+  EXPECT_EQ(pool.stats().current, 0);
+  return placed;
+}
+
+TEST_P(PoolTest, SurvivesARandomLife) {
+  for (std::uint64_t seed : {1U, 2U, 3U}) (void)random_life(*pool, *a, *b, seed, true);
+  pool->trim();
+  EXPECT_EQ(pool->stats().reserved, 0);
+}
+
+TEST(PoolPlacement, DependsOnTheHostsOrderOnly) {
+  const auto run = [](StreamMode mode, std::int64_t delay_us) {
+    const auto pool = make_cpu_pool();
+    const auto a = delay_tasks(make_cpu_stream("a", mode), 1, std::chrono::microseconds(delay_us));
+    const auto b = delay_tasks(make_cpu_stream("b", mode), 2, std::chrono::microseconds(delay_us));
+    auto placed = random_life(*pool, *a, *b, 7, true);
+    placed.push_back(pool->stats().reserved);
+    placed.push_back(pool->stats().peak);
+    return placed;
+  };
+  const auto expected = run(StreamMode::inlined, 0);
+  EXPECT_EQ(run(StreamMode::threaded, 0), expected);
+  EXPECT_EQ(run(StreamMode::threaded, 100), expected);
+}
+
+TEST(PoolOverlap, MergedBlocksCauseNoNeedlessWaits) {
+  const auto pool = make_cpu_pool();
+  const auto a = make_cpu_stream("a", StreamMode::threaded);
+  const auto slow = make_cpu_stream("slow", StreamMode::threaded);
+  Gate gate;
+  Buffer low = pool->allocate(kMiB, kActivation, *a);
+  Buffer high = pool->allocate(kMiB, kActivation, *slow);
+  Buffer top = pool->allocate(kMiB, kActivation, *a);
+  void* const low_data = low.data();
+  slow->submit("held", {}, [&] { gate.pass(); });
+  low.reset();
+  high.reset();  // one free block now, with the wilderness above once top goes
+  top.reset();
+  const Buffer again = pool->allocate(kMiB, kActivation, *a);
+  ASSERT_EQ(again.data(), low_data);
+  a->submit("runs", {}, [] {});
+  a->synchronize();  // would hang if it waited for the neighbour's user
+  const Buffer next = pool->allocate(kMiB, kActivation, *a);
+  a->submit("waits", {}, [] {});
+  const Event waits = a->record();
+  std::this_thread::sleep_for(2ms);
+  EXPECT_FALSE(waits.is_complete()) << "this one got the memory that the held task may use";
+  gate.open();
+  a->synchronize();
+}
+
+}  // namespace
+}  // namespace mica
