@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+
+namespace mica::data {
+
+/// How a step's global batch is cut. R = num_ranks is the number of data-parallel ranks, which with FSDP is the world.
+/// A step has accumulation * R micro-batches; micro-batch m holds the step's sequences [m*B, m*B + B) with B =
+/// micro_batch, and is computed by data-parallel rank m mod R in round m div R. Example: B = 2, R = 3, accumulation =
+/// 2: global_batch = 12; rank 1 computes sequences 2 3 in round 0 and 8 9 in round 1.
+struct BatchPlan {
+  std::int64_t micro_batch = 1;   ///< B, sequences a rank computes at once
+  std::int64_t accumulation = 1;  ///< rounds a step
+  std::int64_t num_ranks = 1;     ///< R
+
+  [[nodiscard]] std::int64_t global_batch() const { return micro_batch * accumulation * num_ranks; }
+};
+
+/// @param global_batch  sequences a step, or 0 for one round: micro_batch * num_ranks.
+/// @throws ConfigError if it is not a multiple of micro_batch * num_ranks; lists the valid values near it.
+[[nodiscard]] BatchPlan make_batch_plan(std::int64_t micro_batch, std::int64_t num_ranks, std::int64_t global_batch);
+
+}  // namespace mica::data

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "mica/data/token_file.hpp"
+
+namespace mica::data {
+
+/// What data.train or data.val says: names and globs separated by commas ("a.h5, shards/part-*.h5").
+[[nodiscard]] std::vector<std::string> parse_path_list(const std::string& text);
+
+/// Replaces every glob by the files it matches, sorted by name, and keeps the rest as they are, in order.
+/// @throws ConfigError for an empty list and for a glob that matches nothing.
+[[nodiscard]] std::vector<std::string> expand_paths(const std::vector<std::string>& patterns);
+
+struct DatasetOptions {
+  std::vector<std::string> paths;  ///< files and globs
+  std::int64_t seq_len = 0;        ///< T
+  std::int64_t vocab_size = 0;     ///< the model's
+  /// At most this many tokens are checked against vocab_size at once when the dataset is opened, so that a wrong file
+  /// is found before a long start-up; in bigger datasets each sequence is checked when it is read (always done).
+  std::int64_t scan_at_open_tokens = 32'000'000;
+};
+
+/// Files put end to end as one sequence of N tokens, cut into n = (N-1) div T sequences of T tokens.
+/// Inputs of sequence i are tokens [i*T, i*T + T), its targets are one further: [i*T + 1, i*T + T + 1).
+/// Example: N = 10, T = 3: n = 3; sequence 2 has inputs 6 7 8 and targets 7 8 9. With N = 9, n = 2.
+/// Reading from several threads is safe.
+class TokenDataset {
+ public:
+  /// @throws ConfigError: a bad file (see TokenFile), fewer than T + 1 tokens, files of different tokenizers, a
+  /// vocabulary larger than the model's, or an id past it.
+  static TokenDataset open(const DatasetOptions& options);
+
+  [[nodiscard]] std::int64_t num_tokens() const { return num_tokens_; }                      ///< N
+  [[nodiscard]] std::int64_t num_sequences() const { return (num_tokens_ - 1) / seq_len_; }  ///< n
+  [[nodiscard]] std::int64_t seq_len() const { return seq_len_; }                            ///< T
+  [[nodiscard]] const std::vector<TokenFile>& files() const { return files_; }
+
+  /// @param inputs, targets  [T] each. @throws ConfigError for an id that is not below vocab_size (file, position, id).
+  void read_sequence(std::int64_t sequence, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const;
+
+  /// Reads every token once. @throws ConfigError as read_sequence.
+  void check_all_tokens() const;
+
+  /// A short text that differs when the data differs in number, file sizes or a sample of the tokens; independent of
+  /// where the files lie. For comparing the data of ranks, and of a run with its checkpoint.
+  [[nodiscard]] std::string fingerprint() const;
+
+ private:
+  TokenDataset() = default;
+  /// Tokens [begin, begin + out.size()) of the whole; may span files.
+  void read_tokens(std::int64_t begin, std::span<std::int32_t> out) const;
+  [[nodiscard]] std::size_t file_of(std::int64_t position) const;
+
+  std::vector<TokenFile> files_;
+  std::vector<std::int64_t> file_begins_;  ///< of each file's first token; one more entry: N
+  std::int64_t num_tokens_ = 0;
+  std::int64_t seq_len_ = 0;
+  std::int64_t vocab_size_ = 0;
+};
+
+}  // namespace mica::data

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "mica/io/mapped_file.hpp"
+
+namespace mica::data {
+
+/// The token files Mica reads. All are little-endian and are recognised by their first bytes, raw ones by the name
+/// *.bin.
+enum class TokenFormat {
+  hdf5,      ///< Mica's own: /tokens, uint16 or uint32, with vocab_size, tokenizer and tokenizer_hash as attributes
+  raw,       ///< nanoGPT's .bin: nothing but uint16
+  llmc_u16,  ///< llm.c's .bin: 256 int32 of header (20240520, 1, number of tokens), then uint16
+  llmc_u32,  ///< the same with (20240801, 7, number of tokens) and uint32, as for Llama 3
+};
+[[nodiscard]] std::string_view format_name(TokenFormat format);
+
+/// Names inside Mica's token files.
+inline constexpr const char* kTokensDataset = "/tokens";
+inline constexpr const char* kVocabSizeAttribute = "vocab_size";
+inline constexpr const char* kTokenizerAttribute = "tokenizer";
+inline constexpr const char* kTokenizerHashAttribute = "tokenizer_hash";
+
+/// One file of tokens, mapped into memory: opening costs no reading, and ranks of a node share the cached pages.
+/// Reading from several threads is safe.
+class TokenFile {
+ public:
+  /// @throws ConfigError for a file that is missing, unreadable, empty, truncated or not a token file: says what it is
+  /// instead and what to do.
+  static TokenFile open(const std::string& path);
+
+  [[nodiscard]] const std::string& path() const { return mapping_.path(); }
+  [[nodiscard]] TokenFormat format() const { return layout_.format; }
+  [[nodiscard]] std::int64_t num_tokens() const { return layout_.num_tokens; }
+  [[nodiscard]] std::int64_t token_bytes() const { return layout_.token_bytes; }
+  /// What the file says about its vocabulary; absent in .bin files.
+  [[nodiscard]] std::optional<std::int64_t> vocab_size() const { return layout_.vocab_size; }
+  [[nodiscard]] const std::string& tokenizer() const { return layout_.tokenizer; }            ///< "" if unknown
+  [[nodiscard]] const std::string& tokenizer_hash() const { return layout_.tokenizer_hash; }  ///< "" if unknown
+
+  /// Tokens [begin, begin + out.size()). An id of 2^31 or more comes out negative. The range must lie in the file.
+  void read(std::int64_t begin, std::span<std::int32_t> out) const;
+  [[nodiscard]] std::int64_t token(std::int64_t position) const;
+
+  /// The first position in [begin, end) whose id is not below vocab_size; `end` if there is none. Reads the range once.
+  [[nodiscard]] std::int64_t find_past_vocab(std::int64_t vocab_size, std::int64_t begin, std::int64_t end) const;
+
+  /// Where the tokens lie, and what is known of them.
+  struct Layout {
+    TokenFormat format = TokenFormat::raw;
+    std::int64_t offset_bytes = 0;
+    std::int64_t num_tokens = 0;
+    std::int64_t token_bytes = 2;
+    std::optional<std::int64_t> vocab_size;
+    std::string tokenizer;
+    std::string tokenizer_hash;
+  };
+
+ private:
+  TokenFile(io::MappedFile mapping, Layout layout);
+  io::MappedFile mapping_;
+  Layout layout_;
+};
+
+}  // namespace mica::data

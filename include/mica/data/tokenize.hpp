@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "mica/data/tokenizer.hpp"
+
+namespace mica::data {
+
+struct TokenizeOptions {
+  std::vector<std::string> files;  ///< text files, one document each, in this order
+  std::string out;                 ///< "x.h5" or "x": writes x.train.h5 and x.val.h5
+  double val_fraction = 0.1;       ///< of the bytes of each file, held out for validation; 0: no validation file
+  std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)> progress;  ///< may be empty
+};
+
+struct TokenizeResult {
+  std::string train_path;
+  std::string val_path;  ///< "" if val_fraction is 0
+  std::int64_t train_tokens = 0;
+  std::int64_t val_tokens = 0;
+  std::int64_t input_bytes = 0;
+  std::int64_t num_empty_files = 0;  ///< skipped
+};
+
+/// The two paths that tokenize_files() writes for an `out`.
+[[nodiscard]] std::string train_path_of(const std::string& out);
+[[nodiscard]] std::string val_path_of(const std::string& out);
+
+/// Turns text files into token files for training and validation.
+/// The last part of every file is held out, so both sides see all kinds of text; the cut is moved to the nearest end of
+/// a paragraph, else of a line, within half of the held-out part (at most 64 KiB). The same input gives the same bytes.
+/// Reads in pieces and spools tokens beside the output, so memory does not grow with the input; the disk holds the
+/// tokens twice for a moment. The outputs appear complete or not at all.
+/// @throws ConfigError: no or unreadable input, nothing but empty files, an input that is a token file already,
+/// val_fraction outside [0, 1), a split without tokens on one side, an unwritable folder. IoError: a full disk.
+TokenizeResult tokenize_files(const Tokenizer& tokenizer, const TokenizeOptions& options);
+
+}  // namespace mica::data

@@ -1,0 +1,167 @@
+#include "mica/data/token_dataset.hpp"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include <glob.h>
+
+#include "mica/core/error.hpp"
+#include "mica/io/crc32c.hpp"
+
+namespace mica::data {
+namespace {
+
+std::string trimmed(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  const std::size_t first = text.find_first_not_of(kSpace);
+  if (first == std::string_view::npos) return "";
+  return std::string(text.substr(first, text.find_last_not_of(kSpace) - first + 1));
+}
+
+std::vector<std::string> matches_of(const std::string& pattern) {
+  glob_t found{};
+  std::vector<std::string> paths;
+  const int rc = ::glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found);
+  if (rc == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  ::globfree(&found);
+  std::sort(paths.begin(), paths.end());  // by bytes: glob's own order depends on the locale
+  require<ConfigError>(rc == 0 || rc == GLOB_NOMATCH,
+                       "cannot list the files that match '{}' (a folder on the way is unreadable)", pattern);
+  require<ConfigError>(!paths.empty(), "no file matches '{}'; check data.train and data.val", pattern);
+  return paths;
+}
+
+[[noreturn]] void throw_past_vocab(const TokenFile& file, std::int64_t position, std::int64_t vocab_size) {
+  throw ConfigError(
+      fmt::format("{}: token {} has id {}, but the model's vocab_size is {}; use the model.vocab_size of the "
+                  "tokenizer that made the file, or tokenize again",
+                  file.path(), position, file.token(position), vocab_size));
+}
+
+void check_vocabularies(const std::vector<TokenFile>& files, std::int64_t vocab_size) {
+  const TokenFile* known = nullptr;
+  for (const TokenFile& file : files) {
+    require<ConfigError>(
+        file.vocab_size().value_or(0) <= vocab_size,
+        "{}: made with a vocabulary of {} ids ('{}'), but the model's vocab_size is {}; set model.vocab_size={}",
+        file.path(), file.vocab_size().value_or(0), file.tokenizer(), vocab_size, file.vocab_size().value_or(0));
+    if (file.tokenizer_hash().empty()) continue;
+    if (known == nullptr) known = &file;
+    require<ConfigError>(
+        known->tokenizer_hash() == file.tokenizer_hash(),
+        "{} and {} were made with different tokenizers ('{}' {} and '{}' {}); one run needs one tokenizer",
+        known->path(), file.path(), known->tokenizer(), known->tokenizer_hash(), file.tokenizer(),
+        file.tokenizer_hash());
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> parse_path_list(const std::string& text) {
+  std::vector<std::string> paths;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    std::string path = trimmed(std::string_view(text).substr(begin, end - begin));
+    if (!path.empty()) paths.push_back(std::move(path));
+    begin = end + 1;
+  }
+  return paths;
+}
+
+std::vector<std::string> expand_paths(const std::vector<std::string>& patterns) {
+  require<ConfigError>(!patterns.empty(), "no token files are named; set data.train (and data.val) to files or a glob");
+  std::vector<std::string> paths;
+  for (const std::string& pattern : patterns) {
+    std::error_code ignored;
+    const bool is_glob =
+        pattern.find_first_of("*?[") != std::string::npos && !std::filesystem::exists(pattern, ignored);
+    if (!is_glob) {
+      paths.push_back(pattern);
+      continue;
+    }
+    for (std::string& path : matches_of(pattern)) paths.push_back(std::move(path));
+  }
+  return paths;
+}
+
+TokenDataset TokenDataset::open(const DatasetOptions& options) {
+  require<ConfigError>(options.seq_len >= 1, "train.seq_len={} was given, expected at least 1", options.seq_len);
+  require<ConfigError>(options.vocab_size >= 1, "model.vocab_size={} was given, expected at least 1",
+                       options.vocab_size);
+  TokenDataset dataset;
+  dataset.seq_len_ = options.seq_len;
+  dataset.vocab_size_ = options.vocab_size;
+  for (const std::string& path : expand_paths(options.paths)) {
+    dataset.files_.push_back(TokenFile::open(path));
+    dataset.file_begins_.push_back(dataset.num_tokens_);
+    dataset.num_tokens_ += dataset.files_.back().num_tokens();
+  }
+  dataset.file_begins_.push_back(dataset.num_tokens_);
+  check_vocabularies(dataset.files_, options.vocab_size);
+  require<ConfigError>(
+      dataset.num_sequences() >= 1,
+      "{}{}: {} tokens in all, but one sequence of train.seq_len={} needs {} (its targets are one token further); "
+      "give more text or lower train.seq_len",
+      dataset.files_.front().path(),
+      dataset.files_.size() > 1 ? fmt::format(" and {} more", dataset.files_.size() - 1) : "", dataset.num_tokens_,
+      options.seq_len, options.seq_len + 1);
+  if (dataset.num_tokens_ <= options.scan_at_open_tokens) dataset.check_all_tokens();
+  return dataset;
+}
+
+std::size_t TokenDataset::file_of(std::int64_t position) const {
+  const auto after = std::upper_bound(file_begins_.begin(), file_begins_.end(), position);
+  return static_cast<std::size_t>(after - file_begins_.begin()) - 1;
+}
+
+void TokenDataset::read_tokens(std::int64_t begin, std::span<std::int32_t> out) const {
+  for (std::size_t f = file_of(begin); !out.empty(); ++f) {
+    const auto part = out.first(
+        static_cast<std::size_t>(std::min(static_cast<std::int64_t>(out.size()), file_begins_[f + 1] - begin)));
+    files_[f].read(begin - file_begins_[f], part);
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      if (static_cast<std::uint32_t>(part[i]) < vocab_size_) continue;
+      throw_past_vocab(files_[f], begin - file_begins_[f] + static_cast<std::int64_t>(i), vocab_size_);
+    }
+    begin += static_cast<std::int64_t>(part.size());
+    out = out.subspan(part.size());
+  }
+}
+
+void TokenDataset::read_sequence(std::int64_t sequence, std::span<std::int32_t> inputs,
+                                 std::span<std::int32_t> targets) const {
+  invariant(sequence >= 0 && sequence < num_sequences(), "a sequence index is below num_sequences()");
+  invariant(static_cast<std::int64_t>(inputs.size()) == seq_len_ && inputs.size() == targets.size(),
+            "inputs and targets are [T]");
+  read_tokens(sequence * seq_len_, inputs);
+  std::copy(inputs.begin() + 1, inputs.end(), targets.begin());
+  read_tokens(sequence * seq_len_ + seq_len_, targets.last(1));
+}
+
+void TokenDataset::check_all_tokens() const {
+  for (const TokenFile& file : files_) {
+    const std::int64_t bad = file.find_past_vocab(vocab_size_, 0, file.num_tokens());
+    if (bad < file.num_tokens()) throw_past_vocab(file, bad, vocab_size_);
+  }
+}
+
+std::string TokenDataset::fingerprint() const {
+  constexpr std::int64_t kSamples = 8;
+  constexpr std::int64_t kSampleTokens = 256;
+  std::uint32_t crc = 0;
+  std::array<std::int32_t, kSampleTokens> sample;
+  for (const TokenFile& file : files_) {
+    const std::int64_t n = file.num_tokens();
+    crc = io::crc32c(&n, sizeof n, crc);
+    const std::int64_t length = std::min(n, kSampleTokens);
+    for (std::int64_t s = 0; s < kSamples; ++s) {
+      const auto ids = std::span(sample).first(static_cast<std::size_t>(length));
+      file.read((n - length) * s / (kSamples - 1), ids);  // first and last tokens included
+      crc = io::crc32c(ids.data(), static_cast<std::int64_t>(ids.size_bytes()), crc);
+    }
+  }
+  return fmt::format("{} tokens in {} files, crc32c {:08x}", num_tokens_, files_.size(), crc);
+}
+
+}  // namespace mica::data

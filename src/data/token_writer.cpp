@@ -1,0 +1,86 @@
+#include "token_writer.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include <unistd.h>
+
+#include "mica/core/error.hpp"
+#include "mica/data/token_file.hpp"
+#include "mica/io/atomic_file.hpp"
+#include "mica/io/hdf5.hpp"
+
+namespace mica::data {
+namespace {
+
+constexpr std::size_t kBufferBytes = 4 << 20;
+constexpr std::int64_t kMaxVocabOfU16 = 65536;
+
+}  // namespace
+
+TokenWriter::TokenWriter(std::string path, const Tokenizer& tokenizer)
+    : path_(std::move(path)),
+      tokenizer_(tokenizer),
+      vocab_size_(tokenizer.vocab_size()),
+      token_bytes_(vocab_size_ <= kMaxVocabOfU16 ? 2 : 4),
+      spool_(io::RawFile::create(spool_path())) {
+  buffer_.reserve(kBufferBytes);
+}
+
+TokenWriter::~TokenWriter() {
+  ::unlink(spool_path().c_str());
+  ::unlink(temporary_path().c_str());
+}
+
+void TokenWriter::append(std::span<const std::int32_t> ids) {
+  for (const std::int32_t id : ids) {
+    require(id >= 0 && id < vocab_size_, "the tokenizer '{}' gave id {}, outside its vocabulary of {}",
+            tokenizer_.name(), id, vocab_size_);
+  }
+  num_tokens_ += static_cast<std::int64_t>(ids.size());
+  const auto width = static_cast<std::size_t>(token_bytes_);
+  while (!ids.empty()) {
+    const std::size_t count = std::min(ids.size(), (kBufferBytes - buffer_.size()) / width);
+    const std::size_t before = buffer_.size();
+    buffer_.resize(before + count * width);
+    std::byte* out = buffer_.data() + before;
+    for (std::size_t i = 0; i < count; ++i)
+      std::memcpy(out + i * width, &ids[i], width);  // little-endian: low bytes first
+    ids = ids.subspan(count);
+    if (buffer_.size() == kBufferBytes) flush();
+  }
+}
+
+void TokenWriter::flush() {
+  spool_.write_at(spooled_bytes_, buffer_.data(), static_cast<std::int64_t>(buffer_.size()));
+  spooled_bytes_ += static_cast<std::int64_t>(buffer_.size());
+  buffer_.clear();
+}
+
+void TokenWriter::finish() {
+  flush();
+  auto file = io::Hdf5File::create(temporary_path());
+  {
+    auto tokens =
+        file.create_dataset(kTokensDataset, token_bytes_ == 2 ? io::FileType::u16 : io::FileType::u32, {num_tokens_});
+    buffer_.resize(kBufferBytes);
+    const std::int64_t tokens_at_once = static_cast<std::int64_t>(kBufferBytes) / token_bytes_;
+    for (std::int64_t begin = 0; begin < num_tokens_; begin += tokens_at_once) {
+      const std::int64_t count = std::min(tokens_at_once, num_tokens_ - begin);
+      spool_.read_at(begin * token_bytes_, buffer_.data(), count * token_bytes_);
+      tokens.write_range(begin, count, buffer_.data());
+    }
+  }
+  for (const std::string object : {"/", kTokensDataset}) {  // people look at either
+    file.set_attribute(object, kVocabSizeAttribute, vocab_size_);
+    file.set_attribute(object, kTokenizerAttribute, tokenizer_.name());
+    file.set_attribute(object, kTokenizerHashAttribute, tokenizer_.hash());
+  }
+  file.close();
+  spool_.close();
+  ::unlink(spool_path().c_str());
+}
+
+void TokenWriter::publish() { io::publish(temporary_path(), path_); }
+
+}  // namespace mica::data

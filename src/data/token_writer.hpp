@@ -1,0 +1,46 @@
+#pragma once
+
+// Private to data: writes one token file of a length that is known only at the end.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "mica/data/tokenizer.hpp"
+#include "mica/io/raw_file.hpp"
+
+namespace mica::data {
+
+/// Spools ids beside the output and makes the HDF5 file from them at the end, since a contiguous dataset needs its
+/// length at creation. Leaves nothing behind unless finish() was called.
+class TokenWriter {
+ public:
+  TokenWriter(std::string path, const Tokenizer& tokenizer);
+  ~TokenWriter();
+  TokenWriter(const TokenWriter&) = delete;
+  TokenWriter& operator=(const TokenWriter&) = delete;
+
+  void append(std::span<const std::int32_t> ids);
+  [[nodiscard]] std::int64_t num_tokens() const { return num_tokens_; }
+  /// Writes the token file under a temporary name.
+  void finish();
+  /// Gives the finished file its name.
+  void publish();
+
+ private:
+  [[nodiscard]] std::string spool_path() const { return path_ + ".spool.tmp"; }
+  [[nodiscard]] std::string temporary_path() const { return path_ + ".tmp"; }
+  void flush();
+
+  std::string path_;
+  const Tokenizer& tokenizer_;
+  std::int64_t vocab_size_;
+  std::int64_t token_bytes_;
+  io::RawFile spool_;
+  std::vector<std::byte> buffer_;
+  std::int64_t num_tokens_ = 0;
+  std::int64_t spooled_bytes_ = 0;
+};
+
+}  // namespace mica::data

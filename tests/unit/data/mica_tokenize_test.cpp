@@ -1,0 +1,92 @@
+// The program as users meet it: exit statuses, one line of error, files.
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include "mica/data/token_file.hpp"
+
+#include "data_files.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace mica::data {
+namespace {
+
+using namespace mica::test;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+struct Outcome {
+  int status = -1;
+  std::string text;  ///< standard output and error together
+};
+
+Outcome run(const std::string& arguments) {
+  Outcome outcome;
+  FILE* pipe = ::popen(fmt::format("{}/mica-tokenize {} 2>&1 < /dev/null", MICA_BIN_DIR, arguments).c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  std::array<char, 4096> piece{};
+  for (std::size_t n = 0; (n = ::fread(piece.data(), 1, piece.size(), pipe)) > 0;) outcome.text.append(piece.data(), n);
+  const int status = ::pclose(pipe);
+  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return outcome;
+}
+
+void expect_mistake(const std::string& arguments, const std::string& what) {
+  const Outcome outcome = run(arguments);
+  EXPECT_EQ(outcome.status, 2) << arguments;
+  EXPECT_THAT(outcome.text, AllOf(StartsWith("mica: error: "), HasSubstr(what))) << arguments;
+  EXPECT_EQ(std::count(outcome.text.begin(), outcome.text.end(), '\n'), 1) << outcome.text;
+}
+
+TEST(MicaTokenize, MakesATrainingAndAValidationFile) {
+  const TemporaryFolder folder;
+  write_text(folder / "book.txt", std::string(900, 'a') + "\n\n" + std::string(98, 'b'));
+  const Outcome outcome = run(fmt::format("--out={0}/corpus.h5 {0}/book.txt", folder.path()));
+  EXPECT_EQ(outcome.status, 0) << outcome.text;
+  EXPECT_THAT(outcome.text, AllOf(HasSubstr("corpus.train.h5: 902 tokens"), HasSubstr("corpus.val.h5: 98 tokens"),
+                                  HasSubstr("model.vocab_size=256")));
+  EXPECT_EQ(TokenFile::open(folder / "corpus.train.h5").num_tokens(), 902);
+  EXPECT_EQ(TokenFile::open(folder / "corpus.val.h5").num_tokens(), 98);
+}
+
+TEST(MicaTokenize, HelpTeachesAndVersionSaysWhatIsIn) {
+  const Outcome help = run("--help");
+  EXPECT_EQ(help.status, 0);
+  EXPECT_THAT(help.text, AllOf(HasSubstr("--val-fraction"), HasSubstr("Example"), HasSubstr("mica-train")));
+  const Outcome version = run("--version");
+  EXPECT_EQ(version.status, 0);
+  EXPECT_THAT(version.text, AllOf(StartsWith("mica-tokenize 0."), HasSubstr("HDF5 1.")));
+}
+
+TEST(MicaTokenize, MistakesEndWithStatus2AndOneLine) {
+  const TemporaryFolder folder;
+  write_text(folder / "t", "text\n");
+  write_text(folder / "empty", "");
+  const std::string out = fmt::format("--out={}/x.h5 ", folder.path());
+  expect_mistake("", "--out is missing");
+  expect_mistake(out, "no input");
+  expect_mistake(out + (folder / "absent"), "No such file");
+  expect_mistake(out + (folder / "empty"), "0 bytes");
+  expect_mistake(out + "--val-fraction=1 " + (folder / "t"), "--val-fraction=1");
+  expect_mistake(out + "--val-fraction=nan " + (folder / "t"), "--val-fraction=");
+  expect_mistake(out + "--val-fraction=x " + (folder / "t"), "'--val-fraction'");
+  expect_mistake(out + "--vocab=other.model " + (folder / "t"), "--vocab=other.model");
+  expect_mistake(out + "--val=0.1 " + (folder / "t"), "--val");  // no abbreviations
+  expect_mistake("--out=/no/such/x.h5 " + (folder / "t"), "/no/such");
+}
+
+/// A full disk, made of /dev/full's error on standard output: the one failure at run time that needs no privileges.
+TEST(MicaTokenize, AFailureAtRunTimeEndsWithStatus3) {
+  const Outcome outcome = run("--help > /dev/full");
+  EXPECT_EQ(outcome.status, 3);
+}
+
+}  // namespace
+}  // namespace mica::data

@@ -1,0 +1,161 @@
+#include "mica/data/token_dataset.hpp"
+
+#include <filesystem>
+#include <numeric>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "mica/core/error.hpp"
+#include "mica/data/batch.hpp"
+
+#include "data_files.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace mica::data {
+namespace {
+
+using namespace mica::test;
+using testing::AllOf;
+using testing::HasSubstr;
+
+/// Files of the given lengths whose tokens count 0, 1, 2, ... across all of them.
+std::vector<std::string> counting_files(const TemporaryFolder& folder, const std::vector<std::int64_t>& lengths) {
+  std::vector<std::string> paths;
+  std::int64_t next = 0;
+  for (const std::int64_t n : lengths) {
+    paths.push_back(folder / fmt::format("part-{:02}.bin", paths.size()));
+    write_text(paths.back(), bytes_of(counting_tokens<std::uint16_t>(n, next)));
+    next += n;
+  }
+  return paths;
+}
+
+TEST(TokenDataset, SequencesAreCutAsDocumentedAcrossFiles) {
+  const TemporaryFolder folder;
+  for (const std::vector<std::int64_t>& lengths : std::vector<std::vector<std::int64_t>>{
+           {10}, {9}, {1, 9}, {9, 1}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {4, 6}, {3, 3, 4}, {5, 1, 100}, {1000}}) {
+    const auto paths = counting_files(folder, lengths);
+    const std::int64_t total = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+    for (const std::int64_t seq_len : {1, 2, 3, 8, 500}) {
+      if (total < seq_len + 1) continue;
+      const auto dataset = TokenDataset::open({paths, seq_len, 65536});
+      ASSERT_EQ(dataset.num_tokens(), total);
+      ASSERT_EQ(dataset.num_sequences(), (total - 1) / seq_len);
+      std::vector<std::int32_t> inputs(static_cast<std::size_t>(seq_len));
+      std::vector<std::int32_t> targets(inputs.size());
+      for (std::int64_t i = 0; i < dataset.num_sequences(); ++i) {
+        dataset.read_sequence(i, inputs, targets);
+        ASSERT_EQ(inputs, counting_tokens<std::int32_t>(seq_len, i * seq_len));
+        ASSERT_EQ(targets, counting_tokens<std::int32_t>(seq_len, i * seq_len + 1));
+      }
+    }
+  }
+}
+
+TEST(TokenDataset, ListsAndGlobs) {
+  const TemporaryFolder folder;
+  const auto paths = counting_files(folder, {5, 5, 5});
+  EXPECT_EQ(parse_path_list(" a.h5 , b c.h5,,\n*.bin "), (std::vector<std::string>{"a.h5", "b c.h5", "*.bin"}));
+  EXPECT_TRUE(parse_path_list(" , ").empty());
+  EXPECT_EQ(expand_paths({folder / "part-*.bin"}), paths);
+  EXPECT_EQ(expand_paths({folder / "part-0[12].bin", paths[0]}),
+            (std::vector<std::string>{paths[1], paths[2], paths[0]}));
+  EXPECT_EQ(expand_paths({folder / "absent.h5"}).size(), 1U);  // opening it says what is wrong
+  std::filesystem::copy_file(paths[0], folder / "odd[1].bin");
+  EXPECT_EQ(expand_paths({folder / "odd[1].bin"}), (std::vector<std::string>{folder / "odd[1].bin"}));
+  EXPECT_THAT(error_of<ConfigError>([&] { (void)expand_paths({folder / "x-*.bin"}); }), HasSubstr("x-*.bin"));
+  EXPECT_THAT(error_of<ConfigError>([&] { (void)expand_paths({}); }), HasSubstr("data.train"));
+}
+
+TEST(TokenDataset, TooFewTokensSaysHowManyAreNeeded) {
+  const TemporaryFolder folder;
+  const auto paths = counting_files(folder, {2, 2});
+  EXPECT_EQ(TokenDataset::open({paths, 3, 65536}).num_sequences(), 1);
+  const std::string text = error_of<ConfigError>([&] { (void)TokenDataset::open({paths, 4, 65536}); });
+  EXPECT_THAT(text, AllOf(HasSubstr("part-00.bin and 1 more"), HasSubstr("4 tokens"), HasSubstr("seq_len=4"),
+                          HasSubstr("needs 5")));
+  EXPECT_THAT(error_of<ConfigError>([&] { (void)TokenDataset::open({paths, 0, 65536}); }), HasSubstr("seq_len=0"));
+  EXPECT_THROW((void)TokenDataset::open({paths, -1, 65536}), ConfigError);
+  EXPECT_THROW((void)TokenDataset::open({paths, 1, 0}), ConfigError);
+  EXPECT_THROW((void)TokenDataset::open({paths, std::numeric_limits<std::int64_t>::max(), 65536}), ConfigError);
+}
+
+TEST(TokenDataset, AnIdPastTheVocabularyIsNamedWithFileAndPosition) {
+  const TemporaryFolder folder;
+  auto second = counting_tokens<std::uint16_t>(20, 0, 7);
+  second[13] = 300;
+  write_text(folder / "a.bin", bytes_of(counting_tokens<std::uint16_t>(10, 0, 7)));
+  write_text(folder / "b.bin", bytes_of(second));
+  const std::vector<std::string> paths{folder / "a.bin", folder / "b.bin"};
+  const auto complains =
+      AllOf(HasSubstr("b.bin"), HasSubstr("token 13"), HasSubstr("id 300"), HasSubstr("vocab_size is 300"));
+  EXPECT_THAT(error_of<ConfigError>([&] { (void)TokenDataset::open({paths, 4, 300}); }), complains);
+  (void)TokenDataset::open({paths, 4, 301});
+
+  // Too big to scan at the start: found when its sequence is read. Global position 23 is in sequence 5.
+  const auto dataset = TokenDataset::open({paths, 4, 300, 29});
+  std::vector<std::int32_t> inputs(4);
+  std::vector<std::int32_t> targets(4);
+  for (const std::int64_t good : {0, 1, 2, 3, 4, 6}) dataset.read_sequence(good, inputs, targets);
+  EXPECT_THAT(error_of<ConfigError>([&] { dataset.read_sequence(5, inputs, targets); }), complains);
+  EXPECT_THAT(error_of<ConfigError>([&] { dataset.check_all_tokens(); }), complains);
+  // As the last target of sequence 22 of T = 1.
+  const auto ones = TokenDataset::open({paths, 1, 300, 0});
+  EXPECT_THAT(
+      error_of<ConfigError>([&] { ones.read_sequence(22, std::span(inputs).first(1), std::span(targets).first(1)); }),
+      complains);
+}
+
+TEST(TokenDataset, VocabulariesMustFitTheModelAndEachOther) {
+  const TemporaryFolder folder;
+  const std::vector<std::uint32_t> ids{1, 2, 3, 4, 5};
+  write_hdf5_tokens(folder / "a.h5", ids, {1000, "first"});
+  write_hdf5_tokens(folder / "b.h5", ids, {1000, "second"});
+  write_hdf5_tokens(folder / "c.h5", ids);
+  EXPECT_THAT(error_of<ConfigError>([&] {
+                (void)TokenDataset::open({{folder / "a.h5"}, 2, 999});
+              }),
+              AllOf(HasSubstr("a.h5"), HasSubstr("1000 ids"), HasSubstr("model.vocab_size=1000")));
+  EXPECT_EQ(TokenDataset::open({{folder / "a.h5", folder / "c.h5"}, 2, 1024}).num_tokens(), 10);
+  EXPECT_THAT(error_of<ConfigError>([&] {
+                (void)TokenDataset::open({{folder / "c.h5", folder / "a.h5", folder / "b.h5"}, 2, 1000});
+              }),
+              AllOf(HasSubstr("'first'"), HasSubstr("'second'")));
+}
+
+TEST(TokenDataset, FingerprintTellsDataApart) {
+  const TemporaryFolder folder;
+  const auto open = [&](const std::string& name) {
+    return TokenDataset::open({{folder / name}, 4, 65536}).fingerprint();
+  };
+  auto ids = counting_tokens<std::uint16_t>(5000);
+  write_text(folder / "a.bin", bytes_of(ids));
+  write_text(folder / "same.bin", bytes_of(ids));
+  ids.back() = 0;
+  write_text(folder / "last.bin", bytes_of(ids));
+  ids.pop_back();
+  write_text(folder / "shorter.bin", bytes_of(ids));
+  EXPECT_EQ(open("a.bin"), open("same.bin"));
+  EXPECT_NE(open("a.bin"), open("last.bin"));
+  EXPECT_NE(open("last.bin"), open("shorter.bin"));
+  EXPECT_THAT(open("a.bin"), HasSubstr("5000 tokens in 1 files"));
+}
+
+TEST(Batch, HoldsTheSampledSequencesInOrder) {
+  const TemporaryFolder folder;
+  const auto dataset = TokenDataset::open({counting_files(folder, {7, 6}), 3, 65536});
+  ASSERT_EQ(dataset.num_sequences(), 4);
+  Batch batch;
+  read_batch(dataset, std::vector<SampledSequence>{{17, 4, 2}, {18, 4, 0}}, batch);
+  EXPECT_EQ(batch.num_sequences, 2);
+  EXPECT_EQ(batch.seq_len, 3);
+  EXPECT_EQ(batch.inputs, (std::vector<std::int32_t>{6, 7, 8, 0, 1, 2}));
+  EXPECT_EQ(batch.targets, (std::vector<std::int32_t>{7, 8, 9, 1, 2, 3}));
+  EXPECT_EQ(batch.global_ids, (std::vector<std::int64_t>{17, 18}));
+  read_batch(dataset, {}, batch);
+  EXPECT_TRUE(batch.inputs.empty() && batch.targets.empty() && batch.global_ids.empty());
+}
+
+}  // namespace
+}  // namespace mica::data

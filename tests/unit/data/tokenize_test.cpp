@@ -1,0 +1,243 @@
+#include "mica/data/tokenize.hpp"
+
+#include <cstdlib>
+#include <filesystem>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "mica/core/error.hpp"
+#include "mica/data/token_file.hpp"
+#include "mica/io/atomic_file.hpp"
+
+#include "data_files.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace mica::data {
+namespace {
+
+using namespace mica::test;
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string text_of(const std::string& path) {
+  const auto file = TokenFile::open(path);
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(file.num_tokens()));
+  file.read(0, ids);
+  return make_tokenizer("bytes")->decode(ids);
+}
+
+std::vector<std::string> names_in(const TemporaryFolder& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// Words as ids past 65,536, with a mark after each document; remembers how the text was cut.
+class WordTokenizer final : public Tokenizer {
+ public:
+  [[nodiscard]] std::string name() const override { return "words"; }
+  [[nodiscard]] std::int64_t vocab_size() const override { return 100000; }
+  [[nodiscard]] std::string hash() const override { return "ab"; }
+  [[nodiscard]] std::optional<std::int32_t> end_of_document() const override { return 99999; }
+  void encode(std::string_view text, std::vector<std::int32_t>& ids) const override {
+    pieces.emplace_back(text);
+    for (const char c : text) ids.push_back(70000 + static_cast<unsigned char>(c));
+  }
+  [[nodiscard]] std::string decode(std::span<const std::int32_t>) const override { return ""; }
+  mutable std::vector<std::string> pieces;
+};
+
+TEST(ByteTokenizer, IsTheIdentity) {
+  const auto tokenizer = make_tokenizer("bytes");
+  std::string all;
+  for (int i = 0; i < 256; ++i) all += static_cast<char>(i);
+  std::vector<std::int32_t> ids{42};
+  tokenizer->encode(all, ids);
+  ASSERT_EQ(ids.size(), 257U);
+  EXPECT_EQ(ids[1], 0);
+  EXPECT_EQ(ids[256], 255);
+  EXPECT_EQ(tokenizer->decode(std::span(ids).subspan(1)), all);
+  EXPECT_EQ(tokenizer->vocab_size(), 256);
+  EXPECT_EQ(tokenizer->hash(), "a349ca45eabd9591");  // stored in files: must not change
+  EXPECT_THROW((void)tokenizer->decode(std::vector<std::int32_t>{256}), ConfigError);
+  EXPECT_THROW((void)tokenizer->decode(std::vector<std::int32_t>{-1}), ConfigError);
+  EXPECT_THAT(error_of<ConfigError>([] { (void)make_tokenizer("gpt2.model"); }),
+              AllOf(HasSubstr("gpt2.model"), HasSubstr("bytes")));
+}
+
+TEST(Tokenize, HoldsOutTheEndOfEachFileAtAParagraph) {
+  const TemporaryFolder folder;
+  std::string first;
+  for (int i = 0; i < 200; ++i) first += fmt::format("Paragraph {} of the first file,\non two lines.\n\n", i);
+  std::string second;
+  for (int i = 0; i < 300; ++i) second += fmt::format("line {}\n", i);
+  write_text(folder / "a.txt", first);
+  write_text(folder / "b.txt", second);
+  const auto result =
+      tokenize_files(*make_tokenizer("bytes"), {{folder / "a.txt", folder / "b.txt"}, folder / "corpus.h5", 0.1, {}});
+  EXPECT_EQ(result.train_path, folder / "corpus.train.h5");
+  EXPECT_EQ(result.val_path, folder / "corpus.val.h5");
+  const std::string train = text_of(result.train_path);
+  const std::string val = text_of(result.val_path);
+  EXPECT_EQ(static_cast<std::size_t>(result.train_tokens), train.size());
+  EXPECT_EQ(static_cast<std::size_t>(result.val_tokens), val.size());
+  EXPECT_EQ(train.size() + val.size(), first.size() + second.size());
+  EXPECT_NEAR(static_cast<double>(val.size()) / static_cast<double>(first.size() + second.size()), 0.1, 0.01);
+  const std::size_t first_val = val.find("line ");  // where the second file's part begins
+  EXPECT_TRUE(val.starts_with("Paragraph 1"));
+  EXPECT_TRUE(first.ends_with(val.substr(0, first_val)));
+  EXPECT_TRUE(second.ends_with(val.substr(first_val)));
+  EXPECT_EQ(train.find("line 0\n") == std::string::npos, false);
+  EXPECT_EQ(names_in(folder), (std::vector<std::string>{"a.txt", "b.txt", "corpus.train.h5", "corpus.val.h5"}));
+}
+
+TEST(Tokenize, KeepsEveryByteWhateverTheText) {
+  const TemporaryFolder folder;
+  std::string one_line(3'000'000, 'x');  // several pieces, no line end
+  for (std::size_t i = 0; i < one_line.size(); ++i) one_line[i] = static_cast<char>(i * 2654435761U >> 24);
+  std::string accents;
+  while (accents.size() < 2'500'000) accents += "\xC3\xA9\xF0\x9F\x8E\x89z";
+  for (const std::string& text :
+       {std::string("ab"), std::string("\n\n\n\n"), std::string("no line end at all"), one_line, accents}) {
+    for (const double fraction : {0.0, 0.001, 0.1, 0.5, 0.9}) {
+      write_text(folder / "t", text);
+      const auto total = static_cast<double>(text.size());
+      const bool splits = fraction == 0.0 ||
+                          (std::llround(total * fraction) > 0 && std::llround(total * fraction) < std::llround(total));
+      const TokenizeOptions options{{folder / "t"}, folder / "out", fraction, {}};
+      if (!splits) {
+        EXPECT_THROW((void)tokenize_files(*make_tokenizer("bytes"), options), ConfigError)
+            << text.size() << " " << fraction;
+        continue;
+      }
+      const auto result = tokenize_files(*make_tokenizer("bytes"), options);
+      const std::string train = text_of(result.train_path);
+      const std::string val = fraction > 0 ? text_of(result.val_path) : "";
+      EXPECT_TRUE(train + val == text) << text.size() << " " << fraction;
+      if (text == accents) {
+        EXPECT_NE(static_cast<unsigned char>(val.empty() ? 'z' : val[0]) & 0xc0U, 0x80U);  // not inside a character
+      }
+    }
+  }
+}
+
+TEST(Tokenize, CutsPiecesAtLineEndsAndUsesWideIds) {
+  const TemporaryFolder folder;
+  std::string text;
+  while (text.size() < 2'500'000) text += fmt::format("line number {}\n", text.size());
+  write_text(folder / "t", text + "end");
+  write_text(folder / "u", "x");
+  const WordTokenizer words;
+  std::vector<std::int64_t> reports;
+  const auto result = tokenize_files(
+      words, {{folder / "t", folder / "u"}, folder / "w.h5", 0.0, [&](std::int64_t done, std::int64_t total) {
+                reports.push_back(done);
+                EXPECT_EQ(total, static_cast<std::int64_t>(text.size()) + 4);
+              }});
+  EXPECT_EQ(result.train_tokens, static_cast<std::int64_t>(text.size()) + 3 + 1 + 1 + 1);
+  std::string joined;
+  for (const std::string& piece : words.pieces) joined += piece;
+  EXPECT_TRUE(joined == text + "endx");
+  ASSERT_GE(words.pieces.size(), 4U);
+  for (std::size_t i = 0; i + 2 < words.pieces.size(); ++i) EXPECT_EQ(words.pieces[i].back(), '\n');
+  EXPECT_TRUE(std::is_sorted(reports.begin(), reports.end()));
+  EXPECT_EQ(reports.back(), static_cast<std::int64_t>(text.size()) + 4);
+  const auto file = TokenFile::open(result.train_path);
+  EXPECT_EQ(file.token_bytes(), 4);
+  EXPECT_EQ(file.vocab_size(), 100000);
+  EXPECT_EQ(file.token(0), 70000 + 'l');
+  EXPECT_EQ(file.token(static_cast<std::int64_t>(text.size()) + 3), 99999);
+  EXPECT_EQ(file.token(file.num_tokens() - 1), 99999);
+  EXPECT_FALSE(std::filesystem::exists(folder / "w.val.h5"));
+}
+
+TEST(Tokenize, TheSameInputGivesTheSameBytes) {
+  const TemporaryFolder folder;
+  write_text(folder / "t", std::string(1000, 'a') + "\n" + std::string(1000, 'b'));
+  for (const std::string out : {"x", "y"})
+    (void)tokenize_files(*make_tokenizer("bytes"), {{folder / "t"}, folder / out, 0.2, {}});
+  EXPECT_TRUE(io::read_file(folder / "x.train.h5") == io::read_file(folder / "y.train.h5"));
+  EXPECT_TRUE(io::read_file(folder / "x.val.h5") == io::read_file(folder / "y.val.h5"));
+}
+
+TEST(Tokenize, RefusesBadInputAndLeavesNothing) {
+  const TemporaryFolder folder;
+  write_text(folder / "t", "some text\n");
+  write_text(folder / "empty", "");
+  write_hdf5_tokens(folder / "tokens.h5", {1, 2, 3});
+  const auto before = names_in(folder);
+  const auto refuse = [&](const TokenizeOptions& options) {
+    const std::string text = error_of<ConfigError>([&] { (void)tokenize_files(*make_tokenizer("bytes"), options); });
+    EXPECT_EQ(names_in(folder), before);
+    EXPECT_EQ(text.find('\n'), std::string::npos);
+    return text;
+  };
+  const std::string out = folder / "x.h5";
+  EXPECT_THAT(refuse({{}, out, 0.1, {}}), HasSubstr("no input"));
+  EXPECT_THAT(refuse({{folder / "t", folder / "absent"}, out, 0.1, {}}),
+              AllOf(HasSubstr("absent"), HasSubstr("No such file")));
+  EXPECT_THAT(refuse({{folder.path()}, out, 0.1, {}}), HasSubstr("is a folder"));
+  EXPECT_THAT(refuse({{"/dev/null"}, out, 0.1, {}}), HasSubstr("device"));
+  EXPECT_THAT(refuse({{folder / "empty"}, out, 0.1, {}}), AllOf(HasSubstr("empty"), HasSubstr("0 bytes")));
+  EXPECT_THAT(refuse({{folder / "empty", folder / "empty"}, out, 0.1, {}}), HasSubstr("all 2 inputs"));
+  EXPECT_THAT(refuse({{folder / "tokens.h5"}, out, 0.1, {}}), HasSubstr("HDF5"));
+  for (const double fraction : {-0.1, 1.0, 2.0, std::numeric_limits<double>::quiet_NaN()}) {
+    EXPECT_THAT(refuse({{folder / "t"}, out, fraction, {}}), HasSubstr("--val-fraction="));
+  }
+  EXPECT_THAT(refuse({{folder / "t"}, folder / "no/x.h5", 0.1, {}}), HasSubstr("does not exist"));
+  EXPECT_THAT(refuse({{folder / "t"}, folder.path() + "/", 0.1, {}}), HasSubstr("--out="));
+  EXPECT_THAT(refuse({{folder / "t"}, "/proc/x.h5", 0.1, {}}),
+              AllOf(HasSubstr("cannot write"), HasSubstr("/proc/x.train.h5")));
+  EXPECT_THAT(refuse({{folder / "t"}, out, 0.01, {}}), HasSubstr("leaves 10 tokens for training and 0"));
+}
+
+TEST(Tokenize, SkipsEmptyFilesAmongOthers) {
+  const TemporaryFolder folder;
+  write_text(folder / "empty", "");
+  write_text(folder / "t", "0123456789");
+  const auto result = tokenize_files(*make_tokenizer("bytes"),
+                                     {{folder / "empty", folder / "t", folder / "empty"}, folder / "x.h5", 0.3, {}});
+  EXPECT_EQ(result.num_empty_files, 2);
+  EXPECT_EQ(text_of(result.train_path), "0123456");
+  EXPECT_EQ(text_of(result.val_path), "789");
+}
+
+TEST(Tokenize, AFailureLeavesTheOldOutputAlone) {
+  const TemporaryFolder folder;
+  write_text(folder / "t", "0123456789");
+  (void)tokenize_files(*make_tokenizer("bytes"), {{folder / "t"}, folder / "x.h5", 0.3, {}});
+  class Failing final : public Tokenizer {
+   public:
+    [[nodiscard]] std::string name() const override { return "failing"; }
+    [[nodiscard]] std::int64_t vocab_size() const override { return 10; }
+    [[nodiscard]] std::string hash() const override { return "f"; }
+    void encode(std::string_view, std::vector<std::int32_t>& ids) const override { ids.push_back(10); }
+    [[nodiscard]] std::string decode(std::span<const std::int32_t>) const override { return ""; }
+  };
+  EXPECT_THAT(error_of<Error>([&] {
+                (void)tokenize_files(Failing(), {{folder / "t"}, folder / "x.h5", 0.3, {}});
+              }),
+              AllOf(HasSubstr("'failing'"), HasSubstr("id 10")));
+  EXPECT_EQ(text_of(folder / "x.train.h5"), "0123456");
+  EXPECT_EQ(names_in(folder), (std::vector<std::string>{"t", "x.train.h5", "x.val.h5"}));
+}
+
+TEST(Tokenize, PythonReadsTheOutput) {
+  const TemporaryFolder folder;
+  write_text(folder / "t", "0123456789");
+  (void)tokenize_files(*make_tokenizer("bytes"), {{folder / "t"}, folder / "x.h5", 0.0, {}});
+  write_text(folder / "check.py",
+             "import h5py, sys\n"
+             "f = h5py.File(sys.argv[1], 'r')\n"
+             "assert bytes(f['tokens'][()].astype('u1')) == b'0123456789'\n"
+             "assert str(f['tokens'].dtype) == 'uint16' and f['tokens'].chunks is None\n"
+             "for o in (f, f['tokens']):\n"
+             "    assert o.attrs['vocab_size'] == 256 and o.attrs['tokenizer'] == 'bytes' and "
+             "len(o.attrs['tokenizer_hash']) == 16\n");
+  EXPECT_EQ(std::system(fmt::format("/usr/bin/python3 {} {}", folder / "check.py", folder / "x.train.h5").c_str()), 0);
+}
+
+}  // namespace
+}  // namespace mica::data
