@@ -19,8 +19,8 @@ struct StateShard {
 
 struct StepArgs {
   double lr = 0;
-  ConstTensorView grad_scale;  ///< [1] f32 multiplied into every gradient (clip coefficient), or absent
-  ConstTensorView skip;        ///< [1] f32, not 0: the step changes nothing, or absent
+  ConstTensorView grad_scale{};  ///< [1] f32 multiplied into every gradient (clip coefficient), or absent
+  ConstTensorView skip{};        ///< [1] f32, not 0: the step changes nothing, or absent
 };
 
 /// Steps the masters of a root's units on the compute stream. [Note: optimizer]
