@@ -134,12 +134,14 @@ class LocalGroup final : public ProcessGroup {
     shared_->arguments[index(rank())] = std::move(mine);
     shared_->stream_barrier.arrive(rank(), describe(call));
     // From here on every rank is inside, and none may leave before the others have stopped reading its memory.
-    std::exception_ptr error;
     try {
-      check_equal(call);  // every rank finds the same
+      check_equal(call);
     } catch (...) {
-      error = std::current_exception();
+      // Every rank finds the same. One meeting, since kinds that differ have different numbers of phases.
+      shared_->stream_barrier.finish(rank());
+      throw;
     }
+    std::exception_ptr error;
     (run_phase(error, phases), ...);
     if (error) std::rethrow_exception(error);
   }

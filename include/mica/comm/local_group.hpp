@@ -16,8 +16,8 @@ struct LocalOptions {
 /// N ranks as threads of one process: real collectives through shared memory, for fast tests.
 /// Waiting ranks sleep, so that many ranks run on few cores. What the ranks pass to one collective is compared
 /// (kind, label, sizes, dtype, op, root): a DesyncError names the ranks that differ.
-/// A rank that throws ends all: the others' next or pending collective throws an Error naming that rank. So does a rank
-/// that gives up a group (by returning from `body`, say) while others wait for it.
+/// A rank that throws ends all: the others' next or pending collective throws an Error naming that rank (or one that it
+/// took along). So does a rank that gives up a group (by returning from `body`, say) while others wait for it.
 /// @param body  run on N threads with that rank's world group. Its streams and groups end inside it, groups last.
 /// @throws the lowest failing rank's own exception (an Error about another rank only if there is no own one).
 void run_local_ranks(int num_ranks, const std::function<void(std::unique_ptr<ProcessGroup>)>& body,
