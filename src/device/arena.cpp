@@ -51,7 +51,10 @@ Arena::Arena(std::int64_t reserve_bytes, bool huge_pages) : page_(huge_pages ? k
   index(blocks_.begin());
 }
 
-Arena::~Arena() { munmap(pointer(begin_), end_ - begin_); }
+Arena::~Arena() {
+  wait_for_last_uses(begin_, end_);
+  munmap(pointer(begin_), end_ - begin_);
+}
 
 Arena::Taken Arena::take(std::int64_t bytes, Stream& home) {
   const auto rounded = static_cast<std::int64_t>(round_up(static_cast<std::uintptr_t>(bytes), kAlignment));

@@ -38,7 +38,7 @@ void Buffer::swap(Buffer& other) noexcept {
 
 Buffer Pool::allocate(std::int64_t bytes, MemoryRole role, Stream& home) {
   invariant(bytes >= 0, "a number of bytes >= 0 in Pool::allocate");
-  host_ = std::this_thread::get_id();
+  host_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   take_back_stray();
   Buffer buffer;
   if (bytes > 0) {
@@ -72,7 +72,7 @@ Buffer Pool::allocate(std::int64_t bytes, MemoryRole role, Stream& home) {
 }
 
 void Pool::free(Buffer& buffer) noexcept {
-  if (std::this_thread::get_id() == host_) {
+  if (std::this_thread::get_id() == host_.load(std::memory_order_relaxed)) {
     take_back_stray();
     free_on_host(buffer);
     return;

@@ -68,7 +68,7 @@ struct MemoryStats {
 };
 
 /// A caching allocator with exact accounting. One host thread per pool. Blocks are 64-byte aligned.
-/// Lives longer than every buffer and stream made with it.
+/// Lives longer than its buffers; its end waits for what streams still do with freed memory.
 class Pool {
  public:
   virtual ~Pool() = default;
@@ -110,7 +110,7 @@ class Pool {
   MemoryStats stats_;
   bool poison_ = false;
   std::int64_t limit_ = std::numeric_limits<std::int64_t>::max();
-  std::thread::id host_;  // who allocates
+  std::atomic<std::thread::id> host_;  // who allocates
 
   // Buffers that something else than the host destroyed, until the host comes by.
   std::mutex stray_mutex_;

@@ -22,6 +22,7 @@ class CheckerTest : public testing::TestWithParam<StreamMode> {
   std::unique_ptr<Stream> make(const char* name) { return checker.wrap(make_cpu_stream(name, GetParam())); }
   [[nodiscard]] std::size_t num_violations() const { return checker.violations().size(); }
 
+  std::unique_ptr<Pool> pool = make_cpu_pool();  // outlives the streams
   HappensBeforeChecker checker;
   std::unique_ptr<Stream> a = make("a");
   std::unique_ptr<Stream> b = make("b");
@@ -203,17 +204,17 @@ TEST_P(CheckerTest, ForwardsTasksAndErrors) {
 class CheckedPool : public CheckerTest {
  protected:
   /// One buffer after another in the same memory, on two streams; `c` also reads the first.
-  void hand_over(Pool& pool, Stream& first, Stream& second, Stream& c, bool tell) {
+  void hand_over(Stream& first, Stream& second, Stream& c, bool tell) {
     void* data = nullptr;
     {
-      Buffer buffer = pool.allocate(1 << 20, MemoryRole::activation, first);
+      Buffer buffer = pool->allocate(1 << 20, MemoryRole::activation, first);
       data = buffer.data();
       first.submit("fill", {writes(data, 1 << 20)}, nothing);
       c.wait(first.record());
       c.submit("foreign", {reads(data, 1 << 20)}, nothing);
       if (tell) buffer.used_until(c.record());
     }
-    const Buffer buffer = pool.allocate(1 << 20, MemoryRole::activation, second);
+    const Buffer buffer = pool->allocate(1 << 20, MemoryRole::activation, second);
     ASSERT_EQ(buffer.data(), data);
     second.submit("next", {writes(data, 1 << 20)}, nothing);
   }
@@ -222,19 +223,17 @@ INSTANTIATE_TEST_SUITE_P(Modes, CheckedPool, testing::Values(StreamMode::inlined
                          [](const auto& info) { return info.param == StreamMode::inlined ? "inlined" : "threaded"; });
 
 TEST_P(CheckedPool, ReuseIsOrderedByThePool) {
-  const auto pool = make_cpu_pool();
   const auto c = make("c");
-  hand_over(*pool, *a, *b, *c, true);
-  hand_over(*pool, *a, *a, *c, true);
+  hand_over(*a, *b, *c, true);
+  hand_over(*a, *a, *c, true);
   pool->poison(true);
-  hand_over(*pool, *b, *a, *c, true);
+  hand_over(*b, *a, *c, true);
   EXPECT_EQ(num_violations(), 0U) << checker.violations()[0].text;
 }
 
 TEST_P(CheckedPool, AForeignUseThatNobodyToldOfIsFound) {
-  const auto pool = make_cpu_pool();
   const auto c = make("c");
-  hand_over(*pool, *a, *a, *c, false);
+  hand_over(*a, *a, *c, false);
   ASSERT_EQ(num_violations(), 1U);
   EXPECT_THAT(checker.violations()[0].text, AllOf(HasSubstr("a:next writes"), HasSubstr("c:foreign may still read")));
 }
@@ -247,8 +246,7 @@ TEST_P(CheckedPool, AReuseWithoutItsWaitIsFound) {
     if (!dry) dropper.drop_site(place);
     const auto first = drop_waits(fresh.wrap(make_cpu_stream("first", GetParam())), dropper);
     const auto second = drop_waits(fresh.wrap(make_cpu_stream("second", GetParam())), dropper);
-    const auto pool = make_cpu_pool();
-    hand_over(*pool, *first, *second, *first, true);
+      hand_over(*first, *second, *first, true);
     for (const WaitDropper::Site& site : dropper.sites()) {
       if (site.place.starts_with("pool.cpp:")) place = site.place;
     }

@@ -9,11 +9,9 @@ namespace mica::test {
 class Gate {
  public:
   void open() {
-    {
-      const std::lock_guard lock(mutex_);
-      is_open_ = true;
-    }
-    opened_.notify_all();
+    const std::lock_guard lock(mutex_);
+    is_open_ = true;
+    opened_.notify_all();  // under the lock: who passes may destroy the gate
   }
   void pass() {
     std::unique_lock lock(mutex_);

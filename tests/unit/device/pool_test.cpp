@@ -251,6 +251,19 @@ TEST_P(PoolTest, BuffersThatTasksOwnComeBackSafely) {
   EXPECT_EQ(pool->stats().current, 0);
 }
 
+TEST_P(PoolTest, ItsEndWaitsForUsesOfFreedMemory) {
+  {
+    const Buffer buffer = pool->allocate(kMiB, kActivation, *a);
+    auto* data = static_cast<char*>(buffer.data());
+    a->submit("slow", {writes(data, kMiB)}, [data] {
+      std::this_thread::sleep_for(5ms);
+      std::memset(data, 1, kMiB);
+    });
+  }
+  pool.reset();
+  a->synchronize();
+}
+
 /// A random life of a pool on two streams; returns where each allocation lay, relative to the first of its kind.
 std::vector<std::int64_t> random_life(Pool& pool, Stream& a, Stream& b, std::uint64_t seed, bool check_contents) {
   struct Live {
