@@ -86,6 +86,7 @@ class Chain final : public nn::Module {
 struct ShardedOptions {
   fsdp::Options fsdp{};
   StreamMode mode = StreamMode::inlined;
+  fsdp::Streams::Make make_stream = make_cpu_stream;
   int shard_size = 0;            // 0: the world
   std::vector<int> unsharded{};  // units with strategy no_shard
 };
@@ -98,7 +99,7 @@ class ShardedWeights {
       : pool_(make_cpu_pool()),
         mesh_(make_mesh(std::move(world), options.shard_size)),
         kernels_(make_cpu_kernels(*pool_)),
-        device_mesh_(mesh_, *pool_, *kernels_, fsdp::Streams::make(options.mode)),
+        device_mesh_(mesh_, *pool_, *kernels_, fsdp::Streams::make(options.mode, options.make_stream)),
         context_{.compute = device_mesh_.compute(), .pool = *pool_, .kernels = *kernels_, .sequences = {}},
         model_(std::make_unique<Chain>(units)) {
     pool_->poison(true);

@@ -1,0 +1,178 @@
+#include "mica/optim/clip_grad_norm.hpp"
+
+#include <cmath>
+#include <limits>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "unit/optim/sharded_weights.hpp"
+
+namespace mica::optim {
+namespace {
+
+using test::ShardedOptions;
+using test::ShardedWeights;
+using test::Values;
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+float value(ShardedWeights& model, const Tensor& scalar) {
+  model.device_mesh().compute().synchronize();
+  return *scalar.view().as<float>();
+}
+
+/// Three units: 2 + 1 elements, 3 elements, 1 element. Gradients whose norms can be done in the head:
+/// sum |g| = 3+4+2 + 1+2+4 + 8 = 24, sum g^2 = 9+16+4 + 1+4+16 + 64 = 114, sum |g|^3 = 27+64+8 + 1+8+64 + 512 = 684.
+std::vector<std::vector<test::WeightSpec>> units() {
+  return {{{"a", Shape{2}}, {"b", Shape{1}}}, {{"c", Shape{3}}}, {{"d", Shape{1}}}};
+}
+void set_grads(ShardedWeights& model) {
+  model.weight(0, 0).grad = {3, -4};
+  model.weight(0, 1).grad = {2};
+  model.weight(1, 0).grad = {-1, 2, 4};
+  model.weight(2, 0).grad = {-8};
+}
+
+struct Mesh2D {
+  int num_ranks;
+  int shard_size;
+  std::vector<int> unsharded;  // units
+};
+
+class Norms : public testing::TestWithParam<Mesh2D> {};
+
+// The same numbers whatever is sharded, replicated or neither: every element counts once.
+TEST_P(Norms, CountEveryElementOnce) {
+  const Mesh2D& mesh = GetParam();
+  for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
+    run_local_ranks(mesh.num_ranks, [&](auto world) {
+      ShardedOptions options{.mode = mode, .shard_size = mesh.shard_size, .unsharded = mesh.unsharded};
+      options.fsdp.strategy = fsdp::Strategy::hybrid_shard;
+      ShardedWeights model(std::move(world), units(), options);
+      set_grads(model);
+      model.pass();
+      const auto norm = [&](double p) { return value(model, clip_grad_norm(model.root(), kInf, p).norm); };
+      EXPECT_NEAR(norm(1), 24, 24e-6);
+      EXPECT_NEAR(norm(2), std::sqrt(114.0), 11e-6);
+      EXPECT_NEAR(norm(3), std::cbrt(684.0), 9e-6);
+      EXPECT_EQ(norm(kInf), 8);
+      const ClipResult clip = clip_grad_norm(model.root(), 1);
+      EXPECT_NEAR(value(model, clip.coefficient), 1 / (std::sqrt(114.0) + 1e-6), 1e-7);
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, Norms,
+                         testing::Values(Mesh2D{1, 1, {}}, Mesh2D{2, 2, {}}, Mesh2D{3, 3, {}}, Mesh2D{4, 4, {}},
+                                         Mesh2D{2, 1, {}}, Mesh2D{4, 2, {}}, Mesh2D{2, 2, {2}}, Mesh2D{4, 4, {0, 2}},
+                                         Mesh2D{4, 2, {1}}, Mesh2D{4, 2, {0, 1, 2}}));
+
+TEST(ClipGradNorm, IsOneAllReduceOfFourBytesOverTheShardAxis) {
+  run_local_ranks(4, [](auto world) {
+    ShardedOptions options{.shard_size = 2};
+    options.fsdp.strategy = fsdp::Strategy::hybrid_shard;
+    ShardedWeights model(std::move(world), units(), options);
+    set_grads(model);
+    model.pass();
+    fsdp::DeviceMesh& device_mesh = model.device_mesh();
+    const std::vector<ProcessGroup*> groups{&device_mesh.shard_norm_group(), &device_mesh.metrics_group(),
+                                            &device_mesh.replicate_group(),  &device_mesh.reduce_group(),
+                                            &device_mesh.unshard_group(),    &device_mesh.all_ranks_group()};
+    for (ProcessGroup* group : groups) group->reset_counts();
+    static_cast<void>(clip_grad_norm(model.root(), 1));
+    EXPECT_EQ(groups[0]->counts().of(Collective::all_reduce), 1);
+    EXPECT_EQ(groups[0]->counts().bytes_of(Collective::all_reduce), 4);
+    for (std::size_t i = 1; i < groups.size(); ++i) {
+      EXPECT_EQ(groups[i]->counts().of(Collective::all_reduce), 0) << groups[i]->name();
+    }
+  });
+}
+
+TEST(ClipGradNorm, WithoutGradientsItIsZeroAndTheRanksStillMeet) {
+  run_local_ranks(3, [](auto world) {
+    ShardedWeights model(std::move(world), units());
+    const ClipResult clip = clip_grad_norm(model.root(), 0.5);
+    EXPECT_EQ(value(model, clip.norm), 0);
+    EXPECT_EQ(value(model, clip.coefficient), 1);
+    EXPECT_EQ(model.device_mesh().shard_norm_group().counts().of(Collective::all_reduce), 1);
+    // Some units without gradients: 3+4+2 only.
+    set_grads(model);
+    model.pass({true, false, false});
+    EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 1).norm), 9, 9e-6);
+  });
+}
+
+TEST(ClipGradNorm, LeavesTheGradientsAndApplyMultipliesThem) {
+  run_local_ranks(2, [](auto world) {
+    ShardedWeights model(std::move(world), units());
+    set_grads(model);
+    model.pass();
+    const ClipResult clip = clip_grad_norm(model.root(), 3, 1);  // 3 / 24
+    EXPECT_THAT(model.gather_grad("u1.c"), testing::ElementsAre(-1, 2, 4));
+    apply_clip(model.root(), clip);
+    const Values found = model.gather_grad("u1.c");
+    EXPECT_NEAR(found[0], -0.125, 1e-7);
+    EXPECT_NEAR(found[1], 0.25, 1e-7);
+    EXPECT_NEAR(found[2], 0.5, 1e-7);
+    EXPECT_NEAR(value(model, clip_grad_norm(model.root(), 3, 1).norm), 3, 1e-5);
+    // Small enough already: not a bit changes.
+    const Values before = model.gather_grad("u0.a");
+    apply_clip(model.root(), clip_grad_norm(model.root(), 100, 1));
+    EXPECT_EQ(model.gather_grad("u0.a"), before);
+  });
+}
+
+TEST(ClipGradNorm, AnOverflowOnAnyShardReachesAllRanks) {
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    for (const double p : {2.0, kInf}) {
+      run_local_ranks(3, [&](auto world) {
+        ShardedWeights model(std::move(world), units());
+        set_grads(model);
+        model.weight(1, 0).grad = {1, 1, bad};
+        model.pass();
+        const ClipResult clip = clip_grad_norm(model.root(), 1, p);
+        EXPECT_FALSE(std::isfinite(value(model, clip.norm)));
+        EXPECT_EQ(std::isnan(value(model, clip.norm)), std::isnan(bad));
+      });
+    }
+  }
+}
+
+TEST(ClipGradNorm, PaddingDoesNotCount) {
+  run_local_ranks(2, [](auto world) {
+    ShardedWeights model(std::move(world), units());
+    set_grads(model);
+    model.pass();
+    model.device_mesh().compute().synchronize();
+    // Between "a" (2 elements) and "b" (at 64) lies a gap; the shard of rank 0 ends in it.
+    for (const fsdp::Unit* unit : model.root().units()) {
+      if (unit->flat() && unit->name() == "u0" && unit->flat()->shard_rank() == 0) {
+        unit->flat()->sharded_grad().as<float>()[10] = 1000;
+      }
+    }
+    EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 1).norm), 24, 24e-6);
+  });
+}
+
+TEST(ClipGradNorm, RefusesWhatIsNoNorm) {
+  run_local_ranks(1, [](auto world) {
+    ShardedWeights model(std::move(world), units());
+    const auto refused = [&](double max_norm, double p) {
+      try {
+        static_cast<void>(clip_grad_norm(model.root(), max_norm, p));
+      } catch (const ConfigError& e) {
+        return std::string(e.what());
+      }
+      return std::string();
+    };
+    EXPECT_THAT(refused(0, 2), testing::HasSubstr("optim.grad_clip is 0"));
+    EXPECT_THAT(refused(NAN, 2), testing::HasSubstr("optim.grad_clip is nan"));
+    EXPECT_THAT(refused(1, 0), testing::HasSubstr("p is 0"));
+    EXPECT_THAT(refused(1, -2), testing::HasSubstr("p is -2"));
+    EXPECT_EQ(refused(1, 0.5), "");
+  });
+}
+
+}  // namespace
+}  // namespace mica::optim

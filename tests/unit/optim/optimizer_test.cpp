@@ -1,0 +1,485 @@
+#include "mica/optim/optimizer.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "mica/device/checking_stream.hpp"
+#include "mica/device/forwarding_stream.hpp"
+#include "mica/optim/clip_grad_norm.hpp"
+
+#include "unit/optim/sharded_weights.hpp"
+
+namespace mica::optim {
+namespace {
+
+using test::ShardedOptions;
+using test::ShardedWeights;
+using test::Values;
+using test::WeightSpec;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+/// Any numbers, different for each salt.
+Values numbers(std::int64_t numel, int salt) {
+  Values values;
+  for (std::int64_t i = 0; i < numel; ++i) values.push_back(std::sin(static_cast<float>(i * 7 + salt * 13 + 1)));
+  return values;
+}
+
+WeightSpec weight(const std::string& name, std::int64_t numel, bool decays, int salt = 0) {
+  return {name, Shape{numel}, decays, numbers(numel, salt)};
+}
+
+void set_grads(ShardedWeights& model, int salt) {
+  for (test::Weights* part : model.model().parts()) {
+    for (test::Weights::Weight& w : part->weights()) w.grad = numbers(w.parameter->shape.numel(), ++salt);
+  }
+}
+
+/// Everything the rank holds: masters with their padding, then optimizer state.
+std::vector<Values> snapshot(ShardedWeights& model, const Optimizer& optimizer) {
+  model.device_mesh().compute().synchronize();
+  std::vector<Values> found;
+  const auto add = [&](TensorView view) { found.emplace_back(view.as<float>(), view.as<float>() + view.numel()); };
+  for (const fsdp::Unit* unit : model.root().units()) {
+    if (unit->flat()) add(unit->flat()->master());
+  }
+  for (const StateShard& shard : optimizer.state()) add(shard.data);
+  return found;
+}
+
+bool same_bits(const Values& a, const Values& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+bool same_bits(const std::vector<Values>& a, const std::vector<Values>& b) {
+  bool same = a.size() == b.size();
+  for (std::size_t i = 0; same && i < a.size(); ++i) same = same_bits(a[i], b[i]);
+  return same;
+}
+
+void train_step(ShardedWeights& model, Optimizer& optimizer, int salt, const StepArgs& args = {.lr = 0.1}) {
+  set_grads(model, salt);
+  model.pass();
+  optimizer.step(args);
+  model.root().zero_grad();
+}
+
+using Make = std::function<std::unique_ptr<Optimizer>(fsdp::Root&)>;
+
+const std::map<std::string, Make>& all_optimizers() {
+  static const std::map<std::string, Make> kAll{
+      {"adamw", [](fsdp::Root& root) { return make_adamw(root, {}); }},
+      {"adam with L2", [](fsdp::Root& root) { return make_adamw(root, {.decoupled = false}); }},
+      {"sgd", [](fsdp::Root& root) { return make_sgd(root, {.weight_decay = 0.1}); }},
+      {"nesterov", [](fsdp::Root& root) { return make_sgd(root, {.momentum = 0.9, .nesterov = true}); }}};
+  return kAll;
+}
+
+// --- sharding ------------------------------------------------------------------------------------------------------
+
+/// Odd sizes, gaps, a run over several parameters, a unit with fewer elements than ranks.
+std::vector<std::vector<WeightSpec>> odd_units() {
+  return {{weight("a", 64, false, 1), weight("b", 128, false, 2), weight("c", 67, true, 3)},
+          {weight("d", 1, true, 4)},
+          {weight("e", 5, true, 5), weight("f", 131, false, 6)}};
+}
+const std::vector<std::string> kOddNames{"u0.a", "u0.b", "u0.c", "u1.d", "u2.e", "u2.f"};
+
+std::vector<Values> trained(std::unique_ptr<ProcessGroup> world, const Make& make, const ShardedOptions& options) {
+  ShardedWeights model(std::move(world), odd_units(), options);
+  const auto optimizer = make(model.root());
+  for (int t = 1; t <= 3; ++t) train_step(model, *optimizer, t);
+  std::vector<Values> found;
+  for (const std::string& name : kOddNames) found.push_back(model.gather(name));
+  return found;
+}
+
+class OptimizerOnRanks : public testing::TestWithParam<int> {};
+
+TEST_P(OptimizerOnRanks, ShardedEqualsUnsharded) {
+  for (const auto& [name, make] : all_optimizers()) {
+    std::vector<Values> alone;
+    run_local_ranks(1, [&, &make = make](auto world) { alone = trained(std::move(world), make, {}); });
+    for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
+      run_local_ranks(GetParam(), [&, &name = name, &make = make](auto world) {
+        const std::vector<Values> found = trained(std::move(world), make, {.mode = mode});
+        for (std::size_t i = 0; i < found.size(); ++i) {
+          // Averaging equal gradients is exact for powers of two.
+          if (GetParam() != 3) {
+            EXPECT_TRUE(same_bits(found[i], alone[i])) << name << " " << kOddNames[i];
+            continue;
+          }
+          for (std::size_t k = 0; k < found[i].size(); ++k) {
+            EXPECT_NEAR(found[i][k], alone[i][k], 2e-6) << name << " " << kOddNames[i] << " " << k;
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST_P(OptimizerOnRanks, PaddingStaysZero) {
+  for (const auto& [name, make] : all_optimizers()) {
+    run_local_ranks(GetParam(), [&, &name = name, &make = make](auto world) {
+      ShardedWeights model(std::move(world), odd_units());
+      const auto optimizer = make(model.root());
+      for (int t = 1; t <= 3; ++t) train_step(model, *optimizer, t);
+      model.device_mesh().compute().synchronize();
+      const auto expect_zero_outside = [&, &name = name](const fsdp::FlatParameter& flat, TensorView data) {
+        std::vector<bool> is_padding(static_cast<std::size_t>(data.numel()), true);
+        for (const fsdp::Piece& piece : flat.layout().pieces(flat.shard_rank())) {
+          std::fill_n(is_padding.begin() + piece.offset, piece.numel(), false);
+        }
+        for (std::size_t i = 0; i < is_padding.size(); ++i) {
+          if (!is_padding[i]) continue;
+          EXPECT_EQ(data.as<float>()[i], 0.0F) << name << ", element " << i;
+        }
+      };
+      for (const fsdp::Unit* unit : model.root().units()) {
+        if (unit->flat()) expect_zero_outside(*unit->flat(), unit->flat()->master());
+      }
+      for (const StateShard& shard : optimizer->state()) expect_zero_outside(*shard.flat, shard.data);
+    });
+  }
+}
+
+// The step of two units is: gradients -> norm -> step -> zero_grad -> next forward, on streams that know every access.
+TEST_P(OptimizerOnRanks, EveryAccessIsOrdered) {
+  run_local_ranks(GetParam(), [](auto world) {
+    HappensBeforeChecker checker;
+    {
+      const auto make_stream = [&](std::string name, StreamMode mode) {
+        return checker.wrap(make_cpu_stream(std::move(name), mode));
+      };
+      ShardedWeights model(std::move(world), odd_units(), {.mode = StreamMode::threaded, .make_stream = make_stream});
+      const auto optimizer = make_adamw(model.root(), {.decoupled = false});
+      for (int t = 1; t <= 3; ++t) {
+        set_grads(model, t);
+        model.pass();
+        const ClipResult clip = clip_grad_norm(model.root(), 0.5);
+        optimizer->step({.lr = 0.1, .grad_scale = clip.coefficient});
+        model.root().zero_grad();
+        model.device_mesh().compute().synchronize();  // the gradients are host memory of the test
+      }
+    }
+    for (const auto& violation : checker.violations()) ADD_FAILURE() << violation.text;
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, OptimizerOnRanks, testing::Values(2, 3, 4));
+
+// --- what a step leaves alone --------------------------------------------------------------------------------------
+
+TEST(Optimizer, ASkippedStepChangesNothing) {
+  for (const auto& [name, make] : all_optimizers()) {
+    for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
+      run_local_ranks(2, [&, &name = name, &make = make](auto world) {
+        ShardedWeights model(std::move(world), odd_units(), {.mode = mode});
+        const auto optimizer = make(model.root());
+        train_step(model, *optimizer, 1);
+        const auto before = snapshot(model, *optimizer);
+        float skip = 1;
+        const StepArgs args{.lr = 0.1, .skip = ConstTensorView(&skip, Shape{1}, DType::f32)};
+        train_step(model, *optimizer, 2, args);
+        EXPECT_TRUE(same_bits(snapshot(model, *optimizer), before)) << name;
+        skip = 0;
+        train_step(model, *optimizer, 2, args);
+        EXPECT_FALSE(same_bits(snapshot(model, *optimizer), before)) << name;
+      });
+    }
+  }
+}
+
+TEST(Optimizer, AnAbandonedStepDoneAgainGivesTheSameBits) {
+  for (const auto& [name, make] : all_optimizers()) {
+    const auto run = [&, &make = make](bool abandons) {
+      std::vector<Values> found;
+      run_local_ranks(2, [&](auto world) {
+        const bool is_first_rank = world->rank() == 0;
+        ShardedWeights model(std::move(world), odd_units());
+        const auto optimizer = make(model.root());
+        for (int t = 1; t <= 3; ++t) {
+          if (abandons) {
+            set_grads(model, t + 50);
+            model.pass();
+            model.root().abandon_step();
+          }
+          train_step(model, *optimizer, t);
+        }
+        if (is_first_rank) found = snapshot(model, *optimizer);
+      });
+      return found;
+    };
+    EXPECT_TRUE(same_bits(run(true), run(false))) << name;
+  }
+}
+
+TEST(Optimizer, AUnitWithoutGradientIsLeftAlone) {
+  run_local_ranks(2, [](auto world) {
+    ShardedWeights model(std::move(world), odd_units());
+    const auto optimizer = make_adamw(model.root(), {});
+    set_grads(model, 1);
+    model.pass({true, false, true});
+    optimizer->step({.lr = 0.1});
+    EXPECT_EQ(model.gather("u1.d"), numbers(1, 4));
+    EXPECT_NE(model.gather("u2.e"), numbers(5, 5));
+    EXPECT_EQ(optimizer->state().size(), 4U);  // two units, two kinds
+  });
+}
+
+TEST(Optimizer, FrozenParametersAreNeverTouchedNotEvenByDecay) {
+  run_local_ranks(2, [](auto world) {
+    ShardedWeights model(
+        std::move(world),
+        {{weight("a", 64, true, 1), weight("b", 64, true, 2), weight("c", 64, true, 3)}, {weight("d", 3, true, 4)}});
+    model.weight(0, 1).parameter->requires_grad = false;
+    model.weight(1, 0).parameter->requires_grad = false;
+    const auto optimizer = make_sgd(model.root(), {.momentum = 0.5, .weight_decay = 0.5});
+    for (int t = 1; t <= 2; ++t) train_step(model, *optimizer, t);
+    EXPECT_EQ(model.gather("u0.b"), numbers(64, 2));
+    EXPECT_EQ(model.gather("u1.d"), numbers(3, 4));
+    EXPECT_NE(model.gather("u0.a"), numbers(64, 1));
+    EXPECT_NE(model.gather("u0.c"), numbers(64, 3));
+    optimizer->allocate_state();
+    EXPECT_EQ(optimizer->state().size(), 1U);  // a frozen unit has none
+  });
+}
+
+TEST(Optimizer, AParameterWithoutBackwardInAUnitWithGradientsHasZeroGradients) {
+  run_local_ranks(2, [](auto world) {
+    ShardedWeights model(std::move(world), {{weight("a", 3, true, 1), weight("b", 2, true, 2)}});
+    model.weight(0, 1).has_grad = false;
+    const auto optimizer = make_sgd(model.root(), {.weight_decay = 0.5});
+    train_step(model, *optimizer, 1, {.lr = 0.5});
+    // p - 0.5 * (0 + 0.5 * p)
+    Values expected = numbers(2, 2);
+    for (float& e : expected) e *= 0.75F;
+    EXPECT_THAT(model.gather("u0.b"), testing::Pointwise(testing::FloatEq(), expected));
+  });
+}
+
+TEST(Optimizer, OutOfMemoryComesBeforeAnyChange) {
+  run_local_ranks(1, [](auto world) {
+    ShardedWeights model(std::move(world), odd_units());
+    const auto optimizer = make_adamw(model.root(), {});
+    set_grads(model, 1);
+    model.pass();
+    const auto before = snapshot(model, *optimizer);
+    // Room for the state of the first unit only: 2 * 4 * (64 + 128 + 67) bytes.
+    model.pool().set_limit(model.pool().stats().current + 2 * 4 * 259);
+    EXPECT_THROW(optimizer->step({.lr = 0.1}), IoError);
+    EXPECT_EQ(optimizer->num_steps(), 0);
+    const auto after = snapshot(model, *optimizer);
+    for (std::size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(same_bits(after[i], before[i]));
+    model.pool().set_limit(std::numeric_limits<std::int64_t>::max());
+    optimizer->step({.lr = 0.1});
+    EXPECT_EQ(optimizer->num_steps(), 1);
+  });
+}
+
+// --- state ---------------------------------------------------------------------------------------------------------
+
+TEST(Optimizer, StateIsOneBufferPerUnitAndKindOfTheShardsSize) {
+  run_local_ranks(2, [](auto world) {
+    ShardedWeights model(std::move(world), odd_units());
+    const auto optimizer = make_adamw(model.root(), {});
+    EXPECT_THAT(optimizer->state_kinds(), ElementsAre("exp_avg", "exp_avg_sq"));
+    EXPECT_TRUE(optimizer->state().empty());
+    EXPECT_EQ(model.pool().stats().current_of(MemoryRole::optimizer), 0);
+    optimizer->allocate_state();
+    optimizer->allocate_state();
+    // Per rank: u0 64 + 128 + 67 = 259 -> 130; u1 1 -> 1; u2 5 -> gap to 64, + 131 = 195 -> 98. Two kinds of 4 bytes.
+    EXPECT_EQ(model.pool().stats().current_of(MemoryRole::optimizer), 2 * 4 * (130 + 1 + 98));
+    std::vector<std::string> kinds;
+    std::vector<std::int64_t> numels;
+    for (const StateShard& shard : optimizer->state()) {
+      kinds.push_back(shard.kind);
+      numels.push_back(shard.data.numel());
+      for (std::int64_t i = 0; i < shard.data.numel(); ++i) EXPECT_EQ(shard.data.as<float>()[i], 0.0F);
+    }
+    EXPECT_THAT(kinds, ElementsAre("exp_avg", "exp_avg_sq", "exp_avg", "exp_avg_sq", "exp_avg", "exp_avg_sq"));
+    EXPECT_THAT(numels, ElementsAre(130, 130, 1, 1, 98, 98));
+    const auto sgd = make_sgd(model.root(), {.momentum = 0.9});
+    EXPECT_THAT(sgd->state_kinds(), ElementsAre("momentum_buffer"));
+    EXPECT_TRUE(make_sgd(model.root(), {})->state_kinds().empty());
+  });
+}
+
+TEST(Optimizer, GoesOnWhereItsStateWasSaved) {
+  auto makes = all_optimizers();
+  makes["dampened"] = [](fsdp::Root& root) { return make_sgd(root, {.momentum = 0.9, .dampening = 0.5}); };
+  for (const auto& [name, make] : makes) {
+    run_local_ranks(2, [&, &name = name, &make = make](auto world) {
+      const auto own_world = world->duplicate("own");
+      ShardedWeights model(own_world->duplicate("a"), odd_units());
+      const auto optimizer = make(model.root());
+      for (int t = 1; t <= 2; ++t) train_step(model, *optimizer, t);
+      const auto saved = snapshot(model, *optimizer);
+
+      ShardedWeights resumed(own_world->duplicate("b"), odd_units());
+      const auto loaded = make(resumed.root());
+      loaded->allocate_state();
+      loaded->set_num_steps(optimizer->num_steps());
+      resumed.device_mesh().compute().synchronize();
+      std::size_t next = 0;
+      const auto load = [&](TensorView view) {
+        std::copy(saved[next].begin(), saved[next].end(), view.as<float>());
+        ++next;
+      };
+      for (const fsdp::Unit* unit : resumed.root().units()) {
+        if (unit->flat()) load(unit->flat()->master());
+      }
+      for (const StateShard& shard : loaded->state()) load(shard.data);
+      EXPECT_EQ(next, saved.size());
+
+      train_step(model, *optimizer, 3);
+      train_step(resumed, *loaded, 3);
+      EXPECT_TRUE(same_bits(snapshot(model, *optimizer), snapshot(resumed, *loaded))) << name;
+      EXPECT_EQ(loaded->num_steps(), 3);
+    });
+  }
+}
+
+TEST(Optimizer, StateAllocatedAheadOfTheFirstStepChangesNothing) {
+  const auto run = [](bool ahead) {
+    Values found;
+    run_local_ranks(1, [&](auto world) {
+      ShardedWeights model(std::move(world), odd_units());
+      const auto optimizer = make_sgd(model.root(), {.momentum = 0.9, .dampening = 0.5});
+      if (ahead) optimizer->allocate_state();
+      train_step(model, *optimizer, 1);
+      found = model.gather("u2.f");
+    });
+    return found;
+  };
+  EXPECT_TRUE(same_bits(run(true), run(false)));
+}
+
+// --- kernel calls --------------------------------------------------------------------------------------------------
+
+class CountingStream final : public ForwardingStream {
+ public:
+  CountingStream(std::unique_ptr<Stream> inner, std::map<std::string, int>& counts)
+      : ForwardingStream(std::move(inner)), counts_(counts) {}
+  void submit(const char* what, std::span<const Access> accesses, Task task) override {
+    ++counts_[what];
+    ForwardingStream::submit(what, accesses, std::move(task));
+  }
+
+ private:
+  std::map<std::string, int>& counts_;
+};
+
+TEST(Optimizer, NeighboursThatDecayAlikeAreOneKernelCall) {
+  run_local_ranks(1, [](auto world) {
+    std::map<std::string, int> counts;
+    const auto make_stream = [&](std::string name, StreamMode mode) -> std::unique_ptr<Stream> {
+      return std::make_unique<CountingStream>(make_cpu_stream(std::move(name), mode), counts);
+    };
+    // Without gaps: decay no, no, yes, yes, no. With a gap behind "f" (5 elements).
+    ShardedWeights model(std::move(world),
+                         {{weight("a", 64, false), weight("b", 128, false), weight("c", 64, true),
+                           weight("d", 64, true), weight("e", 3, false)},
+                          {weight("f", 5, false), weight("g", 7, false)}},
+                         {.make_stream = make_stream});
+    const auto adamw = make_adamw(model.root(), {});
+    train_step(model, *adamw, 1);
+    EXPECT_EQ(counts["adamw"], 3 + 2);
+    const auto no_decay = make_adamw(model.root(), {.weight_decay = 0});
+    counts.clear();
+    train_step(model, *no_decay, 1);
+    EXPECT_EQ(counts["adamw"], 1 + 2);
+    set_grads(model, 1);
+    model.pass();
+    counts.clear();
+    static_cast<void>(clip_grad_norm(model.root(), 1));
+    EXPECT_EQ(counts["power_sum"], 1 + 2);
+  });
+}
+
+TEST(Optimizer, ScalesGradientsByADeviceValue) {
+  for (const auto& [name, make] : all_optimizers()) {
+    run_local_ranks(1, [&, &name = name, &make = make](auto world) {
+      const auto own_world = world->duplicate("own");
+      ShardedWeights scaled(own_world->duplicate("a"), odd_units()), plain(own_world->duplicate("b"), odd_units());
+      const auto scaled_optimizer = make(scaled.root()), plain_optimizer = make(plain.root());
+      const float quarter = 0.25F;
+      for (int t = 1; t <= 2; ++t) {
+        train_step(scaled, *scaled_optimizer, t,
+                   {.lr = 0.1, .grad_scale = ConstTensorView(&quarter, Shape{1}, DType::f32)});
+        set_grads(plain, t);
+        for (test::Weights* part : plain.model().parts()) {
+          for (auto& w : part->weights()) {
+            for (float& g : w.grad) g *= 0.25F;
+          }
+        }
+        plain.pass();
+        plain_optimizer->step({.lr = 0.1});
+        plain.root().zero_grad();
+      }
+      EXPECT_TRUE(same_bits(snapshot(scaled, *scaled_optimizer), snapshot(plain, *plain_optimizer))) << name;
+    });
+  }
+}
+
+// --- mistakes ------------------------------------------------------------------------------------------------------
+
+template <class F>
+std::string error_of(const F& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Optimizer, RefusesToStepInsideAPass) {
+  run_local_ranks(1, [](auto world) {
+    ShardedWeights model(std::move(world), odd_units());
+    const auto optimizer = make_sgd(model.root(), {});
+    set_grads(model, 1);
+    {
+      fsdp::BackwardPass pass(model.root());
+      EXPECT_THAT(error_of([&] { optimizer->step({.lr = 1}); }), HasSubstr("in backward"));
+      EXPECT_THAT(error_of([&] { static_cast<void>(clip_grad_norm(model.root(), 1)); }), HasSubstr("in backward"));
+      pass.finish();
+    }
+    EXPECT_EQ(error_of([&] { optimizer->step({.lr = 1}); }), "");
+  });
+}
+
+TEST(Optimizer, RefusesOptionsThatMakeNoSense) {
+  run_local_ranks(1, [](auto world) {
+    ShardedWeights model(std::move(world), odd_units());
+    fsdp::Root& root = model.root();
+    const auto adamw = [&](AdamWOptions options) {
+      return error_of([&] { static_cast<void>(make_adamw(root, options)); });
+    };
+    const auto sgd = [&](SgdOptions options) { return error_of([&] { static_cast<void>(make_sgd(root, options)); }); };
+    EXPECT_EQ(adamw({}), "");
+    EXPECT_THAT(adamw({.beta1 = 1}), HasSubstr("optim.beta1 is 1"));
+    EXPECT_THAT(adamw({.beta2 = -0.1}), HasSubstr("optim.beta2 is -0.1"));
+    EXPECT_THAT(adamw({.beta2 = NAN}), HasSubstr("optim.beta2 is nan"));
+    EXPECT_THAT(adamw({.eps = 0}), HasSubstr("optim.eps is 0"));
+    EXPECT_THAT(adamw({.eps = 1e-60}), HasSubstr("optim.eps is 1e-60"));
+    EXPECT_THAT(adamw({.weight_decay = -1}), HasSubstr("optim.weight_decay is -1"));
+    EXPECT_THAT(sgd({.momentum = 1.5}), HasSubstr("optim.momentum is 1.5"));
+    EXPECT_THAT(sgd({.dampening = -1}), HasSubstr("optim.dampening is -1"));
+    EXPECT_THAT(sgd({.weight_decay = NAN}), HasSubstr("optim.weight_decay is nan"));
+    EXPECT_THAT(sgd({.nesterov = true}), HasSubstr("optim.nesterov needs momentum > 0"));
+    const auto optimizer = make_sgd(root, {.momentum = 0.9, .dampening = 0.1});
+    EXPECT_THAT(error_of([&] { optimizer->step({.lr = NAN}); }), HasSubstr("the learning rate is nan"));
+    EXPECT_THAT(error_of([&] { optimizer->step({.lr = -1}); }), HasSubstr("the learning rate is -1"));
+    const float skip = 0;
+    EXPECT_THAT(error_of([&] { optimizer->step({.lr = 1, .skip = ConstTensorView(&skip, Shape{1}, DType::f32)}); }),
+                HasSubstr("optim.dampening 0.1"));
+  });
+}
+
+}  // namespace
+}  // namespace mica::optim
