@@ -1,34 +1,22 @@
-#include "elements.hpp"
 #include "install.hpp"
+#include "row_sum.hpp"
 
 namespace mica::cpu::MICA_ISA {
 namespace {
-
-/// Sum over a row of body(i, lanes); body gives 0 in lanes that are not wanted. Four partial sums hide the latency.
-template <class Body>
-MICA_INLINE float row_sum(std::int64_t n, Body body) {
-  F32 acc[4] = {};
-  std::int64_t i = 0;
-  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
-    for (int v = 0; v < 4; ++v) acc[v] += body(i + v * kLanes, Whole{});
-  }
-  for_vectors(i, n, [&](std::int64_t j, auto lanes) MICA_INLINE_LAMBDA { acc[0] += body(j, lanes); });
-  return sum_lanes((acc[0] + acc[1]) + (acc[2] + acc[3]));
-}
 
 template <class Type>
 MICA_INLINE void forward_row(const Type* x, const Type* gamma, const Type* beta, float eps, std::int64_t cols, Type* y,
                              float* mean_out, float* rstd_out) {
   const float n = static_cast<float>(cols);
-  const float mean = row_sum(cols, [=](std::int64_t i, auto lanes) { return load(x + i, lanes); }) / n;
-  // The second pass also corrects the mean's own rounding (the corrected two-pass algorithm).
-  const float residual = row_sum(cols, [=](std::int64_t i, auto lanes) {
-    return keep(load(x + i, lanes) - mean, lanes, F32{});
-  }) / n;
-  const float squares = row_sum(cols, [=](std::int64_t i, auto lanes) {
+  const float mean = row_sum<4>(cols, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA { return load(x + i, lanes); }) / n;
+  // What is left of the mean corrects its rounding (Chan, Golub and LeVeque's corrected two-pass algorithm).
+  F32 rest{};
+  const float squares = row_sum<4>(cols, [&](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
     const F32 d = keep(load(x + i, lanes) - mean, lanes, F32{});
+    rest += d;
     return d * d;
   }) / n;
+  const float residual = sum_lanes(rest) / n;
   const float variance = squares - residual * residual;
   const float rstd = 1.0F / __builtin_sqrtf((variance > 0 ? variance : (variance != variance ? variance : 0.0F)) + eps);
   for_vectors(0, cols, [=](std::int64_t i, auto lanes) {

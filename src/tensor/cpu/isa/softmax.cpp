@@ -1,6 +1,6 @@
-#include "elements.hpp"
 #include "install.hpp"
 #include "math.hpp"
+#include "row_sum.hpp"
 
 namespace mica::cpu::MICA_ISA {
 namespace {
@@ -21,30 +21,15 @@ float row_max(const float* x, std::int64_t n) {
   return result;
 }
 
-/// Sum over a row of term(i, lanes); lanes that are not wanted are left out. The terms may have side effects.
-template <class Term>
-MICA_INLINE float sum_over_row(std::int64_t n, Term term) {
-  F32 acc[2] = {};
-  std::int64_t i = 0;
-  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
-    acc[0] += term(i, Whole{});
-    acc[1] += term(i + kLanes, Whole{});
-  }
-  for_vectors(i, n, [&](std::int64_t j, auto lanes) MICA_INLINE_LAMBDA {
-    acc[0] += keep(term(j, lanes), lanes, F32{});
-  });
-  return sum_lanes(acc[0] + acc[1]);
-}
-
 RowSoftmax row_softmax(const float* x, std::int64_t n) {
   const float max = row_max(x, n);
-  return {max, sum_over_row(n, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA { return exp(load(x + i, lanes) - max); })};
+  return {max, row_sum<2>(n, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA { return exp(load(x + i, lanes) - max); })};
 }
 
 float exp_row(const float* x, std::int64_t n, float factor, float shift, void* y, DType y_dtype) {
   return with_type(y_dtype, [=](auto type) {
     auto* to = typed(y, type);
-    return sum_over_row(n, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
+    return row_sum<2>(n, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
       const F32 e = exp(fma(load(x + i, lanes), splat(factor), splat(-shift)));
       store(to + i, e, lanes);
       return e;

@@ -1,0 +1,146 @@
+#include <array>
+
+#include "loops_testing.hpp"
+
+namespace mica {
+namespace {
+using testing::all_loops;
+using testing::Array;
+using testing::name_of;
+using testing::normal_array;
+using testing::ulps;
+
+constexpr std::array<std::int64_t, 10> kLengths{1, 2, 5, 15, 16, 17, 33, 100, 1000, 50257};
+
+struct ExactRow {
+  double max = -INFINITY, sum = 0;
+};
+ExactRow exact_softmax(const Array& x, std::int64_t n) {
+  ExactRow r;
+  for (std::int64_t i = 0; i < n; ++i) r.max = std::max(r.max, x[i]);
+  for (std::int64_t i = 0; i < n; ++i) r.sum += std::exp(x[i] - r.max);
+  return r;
+}
+
+TEST(SoftmaxLoops, RowMaxAndSum) {
+  for (const cpu::Loops* loops : all_loops()) {
+    for (const std::int64_t n : kLengths) {
+      SCOPED_TRACE(std::string(name_of(*loops)) + " n " + std::to_string(n));
+      const Array x = normal_array(DType::f32, n, 1, 5);
+      const ExactRow exact = exact_softmax(x, n);
+      EXPECT_EQ(static_cast<double>(loops->row_max(x.floats(), n)), exact.max);
+      const cpu::RowSoftmax row = loops->row_softmax(x.floats(), n);
+      EXPECT_EQ(static_cast<double>(row.max), exact.max);
+      EXPECT_NEAR(static_cast<double>(row.sum) / exact.sum, 1, 1e-6);
+      for (std::int64_t i = 0; i < std::min<std::int64_t>(n, 40); ++i) {  // the maximum in every lane
+        Array peak = x;
+        peak.set(i, 100);
+        ASSERT_EQ(loops->row_max(peak.floats(), n), 100.0F);
+      }
+    }
+    EXPECT_EQ(loops->row_max(nullptr, 0), -INFINITY);
+  }
+}
+
+TEST(SoftmaxLoops, ExpRow) {
+  for (const cpu::Loops* loops : all_loops()) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const std::int64_t n : kLengths) {
+        SCOPED_TRACE(std::string(name_of(*loops)) + " n " + std::to_string(n));
+        const Array x = normal_array(DType::f32, n, 1, 5);
+        const float factor = 0.125F, shift = factor * loops->row_max(x.floats(), n);
+        Array y(dtype, n + 1);
+        const float sum = loops->exp_row(x.floats(), n, factor, shift, y.data(), dtype);
+        double exact_sum = 0;
+        for (std::int64_t i = 0; i < n; ++i) {
+          const double exact = std::exp(0.125 * x[i] - static_cast<double>(shift));
+          exact_sum += exact;
+          // The argument, at most 6, is rounded before the exponential.
+          ASSERT_LT(ulps(y[i], exact, dtype), dtype == DType::f32 ? 6 : 0.51);
+        }
+        EXPECT_NEAR(static_cast<double>(sum) / exact_sum, 1, 1e-6);
+        EXPECT_TRUE(std::isnan(y[n])) << "wrote behind the row";
+        Array in_place = x;  // bf16 in the first half of the f32 row's own memory
+        EXPECT_EQ(loops->exp_row(in_place.floats(), n, factor, shift, in_place.data(), dtype), sum);
+        EXPECT_EQ(std::memcmp(in_place.data(), y.data(), static_cast<std::size_t>(n * dtype_bytes(dtype))), 0);
+      }
+    }
+    Array masked(DType::f32, {-INFINITY, 2, -INFINITY});
+    EXPECT_EQ(loops->exp_row(masked.floats(), 3, 1, 2, masked.data(), DType::f32), 1.0F);
+    EXPECT_EQ(masked, Array(DType::f32, {0, 1, 0}));
+  }
+}
+
+TEST(SoftmaxLoops, BackwardRow) {
+  for (const cpu::Loops* loops : all_loops()) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const std::int64_t n : kLengths) {
+        SCOPED_TRACE(std::string(name_of(*loops)) + " n " + std::to_string(n));
+        const Array s = normal_array(DType::f32, n, 1, 5), dp = normal_array(DType::f32, n, 2);
+        const ExactRow row = exact_softmax(s, n);
+        const double factor = 0.5, delta = 0.3, lse = 0.5 * row.max + 2;
+        Array p(dtype, n), ds(dtype, n);
+        loops->softmax_backward_row(s.floats(), dp.floats(), n, 0.5F, static_cast<float>(lse), 0.3F, p.data(), ds.data(), dtype);
+        for (std::int64_t i = 0; i < n; ++i) {
+          const double exact = std::exp(factor * s[i] - lse);
+          const double eps = dtype == DType::f32 ? 30 * 0x1p-24 : 1.02 * 0x1p-8;
+          ASSERT_NEAR(p[i], exact, eps * exact);
+          ASSERT_NEAR(ds[i], factor * exact * (dp[i] - delta), eps * exact * (std::abs(dp[i]) + 0.3));
+        }
+        Array p_place = s, ds_place = dp;
+        loops->softmax_backward_row(p_place.floats(), ds_place.floats(), n, 0.5F, static_cast<float>(lse), 0.3F,
+                                    p_place.data(), ds_place.data(), dtype);
+        EXPECT_EQ(std::memcmp(p_place.data(), p.data(), static_cast<std::size_t>(n * dtype_bytes(dtype))), 0);
+        EXPECT_EQ(std::memcmp(ds_place.data(), ds.data(), static_cast<std::size_t>(n * dtype_bytes(dtype))), 0);
+      }
+    }
+  }
+}
+
+TEST(CrossEntropyLoop, LossAndGradient) {
+  for (const cpu::Loops* loops : all_loops()) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const std::int64_t n : kLengths) {
+        for (const std::int64_t target : {std::int64_t{0}, n / 2, n - 1}) {
+          SCOPED_TRACE(std::string(name_of(*loops)) + " n " + std::to_string(n) + " target " + std::to_string(target));
+          const Array x = normal_array(DType::f32, n, 1, 4);
+          const ExactRow exact = exact_softmax(x, n);
+          cpu::RowSoftmax row;
+          const float loss = loops->cross_entropy_row(x.floats(), n, target, &row);
+          EXPECT_NEAR(static_cast<double>(loss), std::log(exact.sum) + exact.max - x[target], 1e-6 * (1 + std::abs(exact.max) + std::log(exact.sum)));
+          EXPECT_EQ(loops->cross_entropy_row(x.floats(), n, target, nullptr), loss);
+          const double factor = -0.01;
+          Array d(dtype, n + 1);
+          loops->cross_entropy_backward_row(x.floats(), n, target, row, static_cast<float>(factor), d.data(), dtype);
+          for (std::int64_t i = 0; i < n; ++i) {
+            const double p = std::exp(x[i] - exact.max) / exact.sum;
+            // x - max is rounded before the exponential.
+            const double eps = (10 + std::abs(x[i] - exact.max)) * 0x1p-24 + (dtype == DType::f32 ? 0 : 0x1p-8);
+            const double expected = factor * (p - (i == target ? 1 : 0));
+            ASSERT_NEAR(d[i], expected, std::abs(eps * expected) + (i == target ? 4 * 0x1p-24 * std::abs(factor) : 0)) << i;
+          }
+          EXPECT_TRUE(std::isnan(d[n])) << "wrote behind the row";
+          Array in_place = x;
+          loops->cross_entropy_backward_row(in_place.floats(), n, target, row, static_cast<float>(factor), in_place.data(), dtype);
+          EXPECT_EQ(std::memcmp(in_place.data(), d.data(), static_cast<std::size_t>(n * dtype_bytes(dtype))), 0);
+        }
+      }
+    }
+  }
+}
+
+TEST(CrossEntropyLoop, ExtremeLogits) {
+  for (const cpu::Loops* loops : all_loops()) {
+    SCOPED_TRACE(name_of(*loops));
+    const Array huge(DType::f32, {3e38, 0, -3e38});
+    EXPECT_EQ(loops->cross_entropy_row(huge.floats(), 3, 0, nullptr), 0.0F);
+    EXPECT_EQ(loops->cross_entropy_row(huge.floats(), 3, 1, nullptr), 3e38F);
+    const Array bad(DType::f32, {0, std::nan(""), 1});
+    EXPECT_TRUE(std::isnan(loops->cross_entropy_row(bad.floats(), 3, 0, nullptr)));
+    const Array equal(DType::f32, std::vector<double>(50257, -1e4));
+    EXPECT_NEAR(static_cast<double>(loops->cross_entropy_row(equal.floats(), 50257, 9, nullptr)), std::log(50257.0), 1e-5);
+  }
+}
+
+}  // namespace
+}  // namespace mica

@@ -1,0 +1,70 @@
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+#include "loops_testing.hpp"
+#include "mica/core/error.hpp"
+
+namespace mica {
+namespace {
+
+TEST(LoopsTable, EveryEntryIsFilled) {
+  ASSERT_FALSE(testing::all_loops().empty());
+  for (const cpu::Loops* loops : testing::all_loops()) {
+    // The table is an Isa and then function pointers only.
+    const auto* words = reinterpret_cast<const void* const*>(loops);
+    for (std::size_t i = 1; i < sizeof(cpu::Loops) / sizeof(void*); ++i) EXPECT_NE(words[i], nullptr) << "entry " << i;
+  }
+}
+
+TEST(LoopsTable, TheBestIsChosen) {
+  if (std::getenv("MICA_CPU_ISA") != nullptr) GTEST_SKIP() << "MICA_CPU_ISA is set";
+  EXPECT_EQ(cpu::loops().isa, testing::all_loops().back()->isa);
+}
+
+/// What a fresh process makes of MICA_CPU_ISA.
+int exit_code_with_isa(const char* isa) {
+  setenv("MICA_CPU_ISA", isa, 1);
+  try {
+    return static_cast<int>(cpu::loops().isa);
+  } catch (const ConfigError& e) {
+    return std::string(e.what()).find(isa) != std::string::npos ? 100 : 101;
+  }
+}
+
+TEST(LoopsTableDeathTest, TheVariableDecides) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (const cpu::Loops* loops : testing::all_loops()) {
+    EXPECT_EXIT(std::exit(exit_code_with_isa(testing::name_of(*loops))), ::testing::ExitedWithCode(static_cast<int>(loops->isa)), "");
+  }
+  EXPECT_EXIT(std::exit(exit_code_with_isa("v9")), ::testing::ExitedWithCode(100), "");
+}
+
+// [Note: isa code]: an inline function or template emitted here would be kept for processors that cannot run it.
+TEST(LoopsTable, IsaObjectsDefineOnlyTheirInstallers) {
+  std::ifstream list(std::string(MICA_BIN_DIR) + "/../isa_objects.txt");
+  ASSERT_TRUE(list) << "the build writes isa_objects.txt";
+  int objects = 0, installers = 0;
+  std::string command = "nm --defined-only --extern-only --demangle --print-file-name";
+  for (std::string object; std::getline(list, object);) {
+    if (object.empty()) continue;
+    ++objects;
+    command += " '" + object + "'";
+  }
+  FILE* nm = popen(command.c_str(), "r");
+  ASSERT_NE(nm, nullptr);
+  char line[4096];
+  while (std::fgets(line, sizeof line, nm) != nullptr) {
+    const std::string text(line);
+    if (text.find("__odr_asan") != std::string::npos) continue;  // the address sanitizer's own
+    const bool is_installer = text.find("::install_") != std::string::npos;
+    EXPECT_TRUE(is_installer) << "a symbol that other objects may define as well: " << text;
+    installers += is_installer ? 1 : 0;
+  }
+  ASSERT_EQ(pclose(nm), 0) << command;
+  EXPECT_GT(objects, 5);
+  EXPECT_EQ(installers, objects);
+}
+
+}  // namespace
+}  // namespace mica
