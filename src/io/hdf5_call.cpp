@@ -1,6 +1,9 @@
 #include "hdf5_call.hpp"
 
 #include <array>
+#include <cstdlib>
+
+#include "mica/io/raw_file.hpp"
 
 namespace mica::io {
 
@@ -12,13 +15,21 @@ void Hdf5IdTraits::close(type id) noexcept {
 namespace detail {
 namespace {
 
+/// The stack from the cause outwards: the first few messages say what happened, the rest who called whom.
+struct Messages {
+  static constexpr int kMax = 3;
+  int num_seen = 0;
+  std::string text;
+};
+
 /// One message of the stack, e.g. "H5FD_sec2_open: unable to open file: name = 'x', errno = 2".
-herr_t append_message(unsigned /*depth*/, const H5E_error2_t* error, void* text) {
-  auto& out = *static_cast<std::string*>(text);
-  if (!out.empty()) out += "; ";
-  out += error->func_name != nullptr ? error->func_name : "?";
-  out += ": ";
-  out += error->desc != nullptr ? error->desc : "(no description)";
+herr_t append_message(unsigned /*depth*/, const H5E_error2_t* error, void* out) {
+  auto& messages = *static_cast<Messages*>(out);
+  if (++messages.num_seen > Messages::kMax) return 0;
+  if (!messages.text.empty()) messages.text += "; ";
+  messages.text += error->func_name != nullptr ? error->func_name : "?";
+  messages.text += ": ";
+  messages.text += error->desc != nullptr ? error->desc : "(no description)";
   return 0;
 }
 
@@ -27,6 +38,13 @@ void make_one_line(std::string& text) {
   for (char& c : text) {
     if (c == '\n' || c == '\r') c = ' ';
   }
+}
+
+/// The errno that HDF5's file driver wrote into its message; 0 if there is none.
+int errno_in(const std::string& text) {
+  constexpr std::string_view kMark = "errno = ";
+  const std::size_t at = text.find(kMark);
+  return at == std::string::npos ? 0 : std::atoi(text.c_str() + at + kMark.size());
 }
 
 /// A floating-point type of 16 bits that HDF5 has no name for.
@@ -41,13 +59,14 @@ Hdf5Id make_float16(size_t exponent_bits, size_t mantissa_bits, size_t bias, con
 }  // namespace
 
 void throw_hdf5_error(const char* call, const Hdf5Where& where) {
-  std::string messages;
-  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, append_message, &messages);  // the cause first
+  Messages messages;
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, append_message, &messages);
   H5Eclear2(H5E_DEFAULT);
-  make_one_line(messages);
+  make_one_line(messages.text);
   const std::string object = where.object.empty() ? "" : fmt::format(" on '{}'", where.object);
-  throw Hdf5Error(fmt::format("{}: {} failed{}; HDF5 says: {}", where.path, call, object,
-                              messages.empty() ? "(nothing)" : messages));
+  throw Hdf5Error(fmt::format("{}: {} failed{}; HDF5 says: {}{}", where.path, call, object,
+                              messages.text.empty() ? "(nothing)" : messages.text,
+                              full_disk_text(where.path, errno_in(messages.text))));
 }
 
 Hdf5Id own(hid_t id, const char* call, const Hdf5Where& where) { return Hdf5Id(check(id, call, where)); }

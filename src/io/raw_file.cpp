@@ -97,16 +97,17 @@ void transfer_cached(const Request& request, int fd, typename Transfer::Pointer 
 
 void FdTraits::close(type fd) noexcept { ::close(fd); }
 
+std::string full_disk_text(const std::string& path, int error_number) {
+  if (error_number != ENOSPC && error_number != EDQUOT) return "";
+  struct statvfs fs {};
+  if (::statvfs(parent_directory(path).c_str(), &fs) != 0) return "; free space there or choose another folder";
+  return fmt::format(" ({} bytes free); free space there or choose another folder",
+                     static_cast<std::uint64_t>(fs.f_bavail) * fs.f_frsize);
+}
+
 std::string io_error_text(const std::string& path, const std::string& attempt, int error_number) {
-  std::string text = fmt::format("{}: {} failed: {}", path, attempt, errno_text(error_number));
-  if (error_number == ENOSPC || error_number == EDQUOT) {
-    struct statvfs fs {};
-    if (::statvfs(parent_directory(path).c_str(), &fs) == 0) {
-      text += fmt::format(" ({} bytes free)", static_cast<std::uint64_t>(fs.f_bavail) * fs.f_frsize);
-    }
-    text += "; free space there or choose another folder";
-  }
-  return text;
+  return fmt::format("{}: {} failed: {}{}", path, attempt, errno_text(error_number),
+                     full_disk_text(path, error_number));
 }
 
 RawFile::RawFile(UniqueFd fd, UniqueFd direct_fd, std::string path)
@@ -197,6 +198,17 @@ void RawFile::write_at(std::int64_t offset, const void* data, std::int64_t bytes
 
 void RawFile::read_at(std::int64_t offset, void* data, std::int64_t bytes) {
   transfer<Read>(offset, static_cast<std::byte*>(data), bytes);
+}
+
+void RawFile::reserve(std::int64_t bytes) {
+  // fallocate(2) itself: posix_fallocate() would write a byte into every block of a file system without it.
+  if (bytes == 0) return;
+  int rc = 0;
+  do {
+    rc = ::fallocate(fd_.get(), 0, 0, bytes);
+  } while (rc != 0 && errno == EINTR);
+  if (rc == 0 || errno == EOPNOTSUPP || errno == ENOSYS) return;
+  throw IoError(io_error_text(path_, fmt::format("allocation of {} bytes", bytes), errno));
 }
 
 void RawFile::sync() {

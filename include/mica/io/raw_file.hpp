@@ -42,6 +42,9 @@ class RawFile {
   /// @throws IoError too if the file ends before the range does.
   void read_at(std::int64_t offset, void* data, std::int64_t bytes);
 
+  /// Makes the file at least this long with all its blocks taken from the disk, so that a full disk is known before the
+  /// first byte is written. Content is kept. Does nothing where the file system cannot. @throws IoError (free space).
+  void reserve(std::int64_t bytes);
   /// Everything written is on the disk.
   void sync();
   /// Asks the system to forget cached pages, so that the next read comes from the disk. Call sync() first.
@@ -63,6 +66,9 @@ class RawFile {
   UniqueFd direct_fd_;  ///< the same file opened with O_DIRECT, or null
   std::string path_;
 };
+
+/// What to add to an error's text if the disk is full (or the quota used up): the free space and advice; "" otherwise.
+[[nodiscard]] std::string full_disk_text(const std::string& path, int error_number);
 
 /// A text for IoError about a failed system call: path, what was tried, errno's text, and advice for a full disk.
 [[nodiscard]] std::string io_error_text(const std::string& path, const std::string& attempt, int error_number);

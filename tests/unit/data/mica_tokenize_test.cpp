@@ -27,9 +27,9 @@ struct Outcome {
   std::string text;  ///< standard output and error together
 };
 
-Outcome run(const std::string& arguments) {
+Outcome shell(const std::string& command) {
   Outcome outcome;
-  FILE* pipe = ::popen(fmt::format("{}/mica-tokenize {} 2>&1 < /dev/null", MICA_BIN_DIR, arguments).c_str(), "r");
+  FILE* pipe = ::popen(fmt::format("( {} ) 2>&1 < /dev/null", command).c_str(), "r");
   if (pipe == nullptr) return outcome;
   std::array<char, 4096> piece{};
   for (std::size_t n = 0; (n = ::fread(piece.data(), 1, piece.size(), pipe)) > 0;) outcome.text.append(piece.data(), n);
@@ -37,6 +37,8 @@ Outcome run(const std::string& arguments) {
   outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   return outcome;
 }
+
+Outcome run(const std::string& arguments) { return shell(fmt::format("{}/mica-tokenize {}", MICA_BIN_DIR, arguments)); }
 
 void expect_mistake(const std::string& arguments, const std::string& what) {
   const Outcome outcome = run(arguments);
@@ -82,10 +84,38 @@ TEST(MicaTokenize, MistakesEndWithStatus2AndOneLine) {
   expect_mistake("--out=/no/such/x.h5 " + (folder / "t"), "/no/such");
 }
 
-/// A full disk, made of /dev/full's error on standard output: the one failure at run time that needs no privileges.
-TEST(MicaTokenize, AFailureAtRunTimeEndsWithStatus3) {
-  const Outcome outcome = run("--help > /dev/full");
-  EXPECT_EQ(outcome.status, 3);
+TEST(MicaTokenize, AnUnwritableStandardOutputIsAFailure) { EXPECT_EQ(run("--help > /dev/full").status, 3); }
+
+/// Mounts a small or read-only tmpfs at folder/disk in a mount namespace of its own and runs the program there.
+Outcome run_on_disk(const TemporaryFolder& folder, const std::string& mount_options) {
+  // In a user namespace for ordinary users, in a plain one for a root that may have no user namespaces.
+  std::string unshare = "unshare -Urm";
+  if (shell(unshare + " true").status != 0) unshare = "unshare -m";
+  std::filesystem::create_directory(folder / "disk");
+  return shell(
+      fmt::format("{0} sh -c 'mount -t tmpfs -o {1} tmpfs {2}/disk && {3}/mica-tokenize --out={2}/disk/x.h5 {2}/t; "
+                  "status=$?; ls {2}/disk; exit $status'",
+                  unshare, mount_options, folder.path(), MICA_BIN_DIR));
+}
+
+TEST(MicaTokenize, AFullDiskEndsWithStatus3AndLeavesNothingThere) {
+  const TemporaryFolder folder;
+  write_text(folder / "t", std::string(1'000'000, 'x'));
+  for (const std::string size : {"200k", "3000k"}) {  // full while spooling, full while writing the token file
+    const Outcome outcome = run_on_disk(folder, "size=" + size);
+    EXPECT_EQ(outcome.status, 3) << outcome.text;
+    EXPECT_THAT(outcome.text, AllOf(StartsWith("mica: error: "), HasSubstr("No space left on device"),
+                                    HasSubstr("bytes free"), HasSubstr("x.train.h5"), HasSubstr("free space")));
+    EXPECT_EQ(std::count(outcome.text.begin(), outcome.text.end(), '\n'), 1) << outcome.text;
+  }
+}
+
+TEST(MicaTokenize, AnUnwritableFolderIsTheUsersMistake) {
+  const TemporaryFolder folder;
+  write_text(folder / "t", "0123456789");
+  const Outcome outcome = run_on_disk(folder, "ro");
+  EXPECT_EQ(outcome.status, 2) << outcome.text;
+  EXPECT_THAT(outcome.text, AllOf(StartsWith("mica: error: "), HasSubstr("Read-only"), HasSubstr("--out=")));
 }
 
 }  // namespace

@@ -93,6 +93,18 @@ TEST(Tokenize, HoldsOutTheEndOfEachFileAtAParagraph) {
   EXPECT_EQ(names_in(folder), (std::vector<std::string>{"a.txt", "b.txt", "corpus.train.h5", "corpus.val.h5"}));
 }
 
+TEST(Tokenize, PrefersTheEndOfAParagraphToThatOfALine) {
+  const TemporaryFolder folder;
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += "one line\nof four\nin a\nparagraph\n\n";
+  write_text(folder / "t", text);
+  for (const double fraction : {0.1, 0.21, 0.33, 0.437, 0.5, 0.66, 0.9}) {
+    const auto result = tokenize_files(*make_tokenizer("bytes"), {{folder / "t"}, folder / "x", fraction, {}});
+    EXPECT_TRUE(text_of(result.train_path).ends_with("paragraph\n\n")) << fraction;
+    EXPECT_NEAR(static_cast<double>(result.val_tokens), fraction * static_cast<double>(text.size()), 20) << fraction;
+  }
+}
+
 TEST(Tokenize, KeepsEveryByteWhateverTheText) {
   const TemporaryFolder folder;
   std::string one_line(3'000'000, 'x');  // several pieces, no line end

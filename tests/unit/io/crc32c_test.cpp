@@ -61,15 +61,15 @@ TEST(Crc32c, ContinuesFromAnEarlierPart) {
   }
 }
 
-TEST(Crc32c, CombinesBlocksLongerThan4GiB) {
-  // Zeros: a followed by 2^33 zero bytes in one go equals twice 2^32.
+TEST(Crc32c, CombinesBlocksOf4GiBAndMore) {
+  // 2^32 zero bytes at once, against twice 2^31, whose length a 32-bit count still holds.
   const std::uint32_t a = crc_of("mica");
-  const std::uint32_t zero_page = crc_of(std::string(4096, '\0'));
-  std::uint32_t zeros_2_32 = zero_page;
-  for (std::int64_t n = 4096; n < (1LL << 32); n *= 2) zeros_2_32 = crc32c_combine(zeros_2_32, zeros_2_32, n);
-  const std::uint32_t zeros_2_33 = crc32c_combine(zeros_2_32, zeros_2_32, 1LL << 32);
-  const std::uint32_t twice = crc32c_combine(crc32c_combine(a, zeros_2_32, 1LL << 32), zeros_2_32, 1LL << 32);
-  EXPECT_EQ(crc32c_combine(a, zeros_2_33, 1LL << 33), twice);
+  std::uint32_t zeros_2_31 = crc_of(std::string(4096, '\0'));
+  for (std::int64_t n = 4096; n < (1LL << 31); n *= 2) zeros_2_31 = crc32c_combine(zeros_2_31, zeros_2_31, n);
+  const std::uint32_t zeros_2_32 = crc32c_combine(zeros_2_31, zeros_2_31, 1LL << 31);
+  const std::uint32_t in_two_steps = crc32c_combine(crc32c_combine(a, zeros_2_31, 1LL << 31), zeros_2_31, 1LL << 31);
+  EXPECT_EQ(crc32c_combine(a, zeros_2_32, 1LL << 32), in_two_steps);
+  EXPECT_NE(in_two_steps, a ^ zeros_2_32);
 }
 
 TEST(Crc32c, FindsEverySingleFlippedBit) {
