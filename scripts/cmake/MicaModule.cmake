@@ -1,7 +1,7 @@
 # mica_add_module(NAME [DEPENDS mica modules...] [PUBLIC libs...] [PRIVATE libs...] [SOURCES extra...])
 # One static library per module, target mica_NAME, alias mica::NAME, from src/NAME/**.cpp.
 add_library(mica_options INTERFACE)
-target_compile_options(mica_options INTERFACE -Wall -Wextra -Wconversion -Wno-sign-conversion $<$<BOOL:${MICA_WERROR}>:-Werror>)
+target_compile_options(mica_options INTERFACE -Wall -Wextra -Wconversion -Wno-sign-conversion -Wno-missing-field-initializers $<$<BOOL:${MICA_WERROR}>:-Werror>)
 if(MICA_SANITIZE)
   target_compile_options(mica_options INTERFACE -fsanitize=${MICA_SANITIZE} -fno-omit-frame-pointer)
   target_link_options(mica_options INTERFACE -fsanitize=${MICA_SANITIZE})

@@ -145,7 +145,7 @@ void Root::begin_backward() {
 void Root::end_backward() {
   for (Unit* each : units_) {
     if (!each->flat_) continue;
-    each->flat_->reshard(param_limiter_);
+    if (reshards_after_backward(*each)) each->flat_->reshard(param_limiter_);
     if (gradient_sync_) each->flat_->reduce_grads(grad_limiter_);
   }
   const Streams& streams = device_mesh().streams();
@@ -159,9 +159,15 @@ void Root::end_backward() {
 
 void Root::finish_unit(Unit& unit) {
   if (!unit.flat_) return;
-  unit.flat_->reshard(param_limiter_);
+  if (reshards_after_backward(unit)) unit.flat_->reshard(param_limiter_);
   if (options().backward_prefetch == BackwardPrefetch::post) prefetch_backward(unit.backward_next_);
   if (gradient_sync_) unit.flat_->reduce_grads(grad_limiter_);
+}
+
+bool Root::reshards_after_backward(const Unit& unit) const {
+  // What keeps parameters between forward and backward also keeps them between the micro-batches of a no_sync step:
+  // they do not change.
+  return gradient_sync_ || reshards_after_forward(unit.options_.strategy);
 }
 
 void Root::gather(Unit& unit) {

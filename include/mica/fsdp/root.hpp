@@ -67,6 +67,7 @@ class Root {
   void begin_backward();
   void end_backward();
   void finish_unit(Unit& unit);
+  [[nodiscard]] bool reshards_after_backward(const Unit& unit) const;
   void gather(Unit& unit);
   void prefetch_forward(Unit& unit);
   void prefetch_backward(Unit* next);

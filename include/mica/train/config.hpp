@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace mica::train {
+
+/// Everything that drives a run: one field a key of the INI file (DESIGN section 8). The table in config_keys.cpp
+/// holds each key's help, range and default; `mica-train --help` prints it.
+struct Config {
+  struct Run {
+    std::string name = "run";
+    std::string dir;  ///< empty: runs/<name>
+    std::uint64_t seed = 1;
+  } run;
+  struct Mesh {
+    std::string device = "auto";
+    std::string backend = "auto";
+    std::string shard_size = "world";
+    std::string streams = "auto";
+    std::int64_t threads = 0;
+  } mesh;
+  struct Model {
+    std::string type = "gpt2";
+    std::int64_t layers = 4, heads = 4, width = 128, hidden = 0, vocab_size = 256, context = 128;
+    bool tie_embeddings = true;
+    double dropout = 0;
+  } model;
+  struct Data {
+    std::vector<std::string> train;
+    std::vector<std::string> val;
+    std::string order = "shuffled";
+  } data;
+  struct Fsdp {
+    std::string strategy = "full_shard";
+    std::string wrap = "block";
+    std::int64_t min_numel = 100'000'000;
+    std::string backward_prefetch = "pre";
+    bool forward_prefetch = false;
+    bool limit_all_gathers = true;
+    std::string param_dtype = "fp32";
+    std::string reduce_dtype = "auto";
+    std::string activation_checkpointing = "none";
+  } fsdp;
+  struct Optim {
+    std::string type = "adamw";
+    double lr = 3e-4, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, momentum = 0, weight_decay = 0.1, grad_clip = 1.0;
+    bool nesterov = false;
+    std::string schedule = "cosine";
+    std::int64_t warmup_steps = 0;
+    double min_lr = 0;
+  } optim;
+  struct Train {
+    std::int64_t steps = 100, micro_batch = 4, seq_len = 128, global_batch = 0;
+    std::string accumulate = "reduce_each";
+    std::int64_t eval_interval = 0, eval_batches = 8, log_interval = 10;
+    double max_hours = 0;
+  } train;
+  struct Checkpoint {
+    std::int64_t interval = 0;
+    std::int64_t keep = 2;
+    std::string resume = "auto";
+    bool allow_data_change = false;
+  } checkpoint;
+  struct Log {
+    std::string level = "info";
+    bool metrics = true;
+  } log;
+
+  [[nodiscard]] std::string run_folder() const { return run.dir.empty() ? "runs/" + run.name : run.dir; }
+};
+
+/// The INI text of a file, read by rank 0 and handed to every rank.
+struct ConfigText {
+  std::string file_name;  ///< for errors; empty when there is no file
+  std::string text;
+};
+
+/// Reads a config file. @throws ConfigError when it cannot be read.
+[[nodiscard]] ConfigText read_config_text(const std::string& path);
+
+/// @param overrides  "--train.steps=5" in order; they win over the file.
+/// @throws ConfigError with file and line (or flag), the key, what was seen, what was expected; for an unknown key the nearest known one.
+[[nodiscard]] Config parse_config(const ConfigText& text, const std::vector<std::string>& overrides);
+
+/// Checks values against each other, without files or ranks (width and heads, seq_len and context, ...).
+/// @throws ConfigError naming both keys.
+void check_config(const Config& config);
+
+/// The whole config as an INI file that parses to the same Config; with a comment line of help per key if `explain`.
+[[nodiscard]] std::string to_ini(const Config& config, bool explain = false);
+
+/// Keys whose values differ: "optim.lr: 0.0003 -> 0.0001", before -> after.
+struct KeyChange {
+  std::string key, before, after;
+};
+[[nodiscard]] std::vector<KeyChange> compare_configs(const Config& before, const Config& after);
+
+/// Keys by section with type, default and help, for --help.
+[[nodiscard]] std::string config_help();
+
+}  // namespace mica::train

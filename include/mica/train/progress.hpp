@@ -1,0 +1,38 @@
+#pragma once
+
+#include <string>
+
+#include "mica/core/log.hpp"
+#include "mica/train/metrics.hpp"
+
+namespace mica::train {
+
+/// What a person sees while a run goes on: one line that is redrawn on a terminal, plain lines in a batch log. Rank 0 only.
+class Progress {
+ public:
+  Progress(Logger logger, std::int64_t last_step, bool on_terminal);
+  /// True when the job's own standard output is a terminal: under mpirun a rank's is not to be asked.
+  [[nodiscard]] static bool is_on_terminal();
+
+  /// @param keep  ends the line on a terminal too (every log_interval steps).
+  void show(const StepMetrics& metrics, double comm_share, double seconds_left, bool keep);
+  /// A message between progress lines.
+  void say(const std::string& text);
+
+ private:
+  void clear_line();
+
+  Logger logger_;
+  std::int64_t last_step_;
+  bool on_terminal_;
+  bool line_is_open_ = false;
+};
+
+/// "1.5 GiB", "312 MiB", "87 B".
+[[nodiscard]] std::string format_bytes(double bytes);
+/// "3 s", "4 min 10 s", "2 h 5 min".
+[[nodiscard]] std::string format_duration(double seconds);
+/// "9.8k", "1.2M": for counts per second.
+[[nodiscard]] std::string format_rate(double per_second);
+
+}  // namespace mica::train

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mica/core/error.hpp"
+#include "mica/core/log.hpp"
+#include "mica/mpi/communicator.hpp"
+#include "mica/mpi/session.hpp"
+
+namespace mica::train {
+
+/// An error that every rank knows of: all throw it together, so that the job can end in order.
+class SharedError : public Error {
+ public:
+  SharedError(const std::string& text, ExitCode code) : Error(text), code_(code) {}
+  [[nodiscard]] ExitCode exit_code() const noexcept override { return code_; }
+
+ private:
+  ExitCode code_;
+};
+
+/// Runs rank-local work of set-up, saving or loading; if it throws on any rank, every rank throws a SharedError with the
+/// lowest failing rank's text (and its rank, unless all failed alike). @collective
+void together(const mpi::Communicator& world, const std::function<void()>& work);
+
+/// What a program on many ranks runs in.
+struct App {
+  mpi::Session& session;
+  mpi::Communicator& world;
+  std::vector<std::string> arguments;
+};
+
+/// The frame of every MPI program: starts MPI, runs `body`, ends the job. Errors become one line "mica: error: ..." and
+/// the exit status of DESIGN section 9 on every rank: a SharedError ends in order; any other error ends the whole job at
+/// once (MPI_Abort), since the other ranks wait for this one.
+int run_app(int argc, char** argv, const std::function<ExitCode(App&)>& body);
+
+}  // namespace mica::train

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "mica/comm/mesh.hpp"
+#include "mica/data/batch_plan.hpp"
+#include "mica/data/sampler.hpp"
+#include "mica/data/token_dataset.hpp"
+#include "mica/fsdp/wrap_policy.hpp"
+#include "mica/mpi/communicator.hpp"
+#include "mica/mpi/session.hpp"
+#include "mica/nn/module.hpp"
+#include "mica/optim/lr_schedule.hpp"
+#include "mica/optim/optimizer.hpp"
+#include "mica/train/config.hpp"
+
+namespace mica::train {
+
+/// The model that the config names, without storage.
+[[nodiscard]] std::unique_ptr<nn::Module> make_model(const Config::Model& model);
+
+/// Module type that wrap=block and activation_checkpointing=block act on.
+[[nodiscard]] std::string block_type(const Config::Model& model);
+
+/// "world", "node" or a number. @throws ConfigError
+[[nodiscard]] ShardSize parse_shard_size(const std::string& text);
+
+[[nodiscard]] fsdp::Options fsdp_options(const Config::Fsdp& fsdp);
+[[nodiscard]] fsdp::WrapPolicy wrap_policy(const Config& config);
+[[nodiscard]] std::unique_ptr<optim::Optimizer> make_optimizer(const Config::Optim& optim, fsdp::Root& root);
+[[nodiscard]] optim::LrSchedule make_schedule(const Config& config);
+
+/// What one rank computes on: everything from the memory pool up to the mesh. Members end in reverse order.
+struct Device {
+  std::unique_ptr<Pool> pool;
+  std::unique_ptr<Kernels> kernels;
+  std::unique_ptr<Mesh> mesh;
+  std::unique_ptr<fsdp::DeviceMesh> device_mesh;
+  int num_threads = 1;
+
+  /// @throws ConfigError: no such device, a shard size that does not fit.  @collective
+  static Device make(const Config& config, const mpi::Session& session, const mpi::Communicator& world,
+                     const Logger& logger);
+};
+
+/// The model of the config, sharded on the device, with its optimizer. Without storage until initialize() or a checkpoint.
+struct ShardedModel {
+  std::unique_ptr<nn::Module> module;
+  fsdp::Root* root = nullptr;
+  nn::Context context;
+  std::unique_ptr<optim::Optimizer> optimizer;
+
+  /// @param device  outlives it.
+  static ShardedModel make(const Config& config, const Device& device);
+};
+
+/// Opens data.train (and data.val, if there is any) for the model. @throws ConfigError
+struct Datasets {
+  data::TokenDataset train;
+  std::optional<data::TokenDataset> val;
+
+  static Datasets open(const Config& config);
+};
+
+}  // namespace mica::train

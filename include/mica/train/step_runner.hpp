@@ -1,0 +1,53 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "mica/data/batch.hpp"
+#include "mica/train/setup.hpp"
+
+namespace mica::train {
+
+/// What a step leaves on the device: read by the host at log_interval only.
+struct StepFigures {
+  Tensor loss;       // [1] f32, mean over this rank's micro-batches
+  Tensor grad_norm;  // [1] f32, of the whole model before clipping; NaN-free or not, as it came
+};
+
+/// Runs optimizer steps: micro-batches, reduction, clipping, update. Enqueues only; the host stays at most one step
+/// behind the device.
+class StepRunner {
+ public:
+  /// All outlive it.
+  StepRunner(const Config& config, ShardedModel& model, const data::TokenDataset& dataset, data::BatchPlan plan,
+             int data_rank);
+
+  /// @param step  counts from 1.
+  [[nodiscard]] StepFigures run(std::int64_t step, double lr);
+
+ private:
+  /// Host memory of one step's micro-batches, in use until the device has passed `done`.
+  struct Slot {
+    std::vector<data::Batch> rounds;
+    Event done;
+  };
+  void run_round(std::int64_t step, std::int64_t round, data::Batch& batch, const Tensor& loss_sum);
+
+  ShardedModel& model_;
+  const data::TokenDataset& dataset_;
+  data::BatchPlan plan_;
+  int data_rank_;
+  data::Sampler sampler_;
+  bool no_sync_;
+  double grad_clip_;
+  Tensor dloss_;  // [1] f32: 1 / accumulation
+  std::array<Slot, 2> slots_;
+};
+
+/// Mean loss over the first `num_batches` micro-batches of each rank in the dataset's order, without gradients or
+/// dropout. @collective: every rank gets the same value. The host waits.
+[[nodiscard]] double evaluate(ShardedModel& model, const data::TokenDataset& dataset, const data::BatchPlan& plan,
+                              std::int64_t num_batches);
+
+}  // namespace mica::train

@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""Fails on an include that crosses the house's walls (DESIGN section 2): a module that includes another one it may not
+know, or a foreign header outside its rooms.
+
+    scripts/check_includes.py            checks include/, src/ and apps/ of this checkout
+"""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# module -> modules it names directly; edges are transitive.
+DIRECT = {
+    "core": [],
+    "device": ["core"],
+    "mpi": ["core"],
+    "io": ["core"],
+    "tensor": ["device"],
+    "comm": ["tensor", "mpi"],
+    "nn": ["tensor"],
+    "fsdp": ["nn", "comm"],
+    "optim": ["fsdp"],
+    "data": ["io", "comm"],
+    "checkpoint": ["optim", "data", "io"],
+    "plan": ["fsdp"],
+    "train": ["checkpoint", "plan", "data", "optim"],
+    "apps": ["train"],
+}
+
+# foreign header (regular expression) -> rooms it may be included in
+FOREIGN = {
+    r"mpi\.h$": ["mpi", "comm"],
+    r"nccl\.h$": ["comm"],
+    r"(cuda|cublas|cudnn|nvtx).*\.h(pp)?$": ["device", "tensor", "comm"],
+    r"(hdf5|H5public)\.h$": ["io"],
+    r"boost/program_options": ["train", "apps"],
+    r"(dnnl|oneapi/).*": ["tensor"],
+    r"omp\.h$": ["tensor"],
+}
+
+
+def reachable(module):
+    found, todo = {module}, list(DIRECT[module])
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            todo += DIRECT[name]
+    return found
+
+
+def module_of(path):
+    parts = path.relative_to(ROOT).parts
+    if parts[0] == "include":
+        return parts[2]
+    return "apps" if parts[0] == "apps" else parts[1]
+
+
+def main():
+    errors, files = [], 0
+    for folder in ("include", "src", "apps"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix not in (".hpp", ".cpp", ".h", ".cu", ".cuh"):
+                continue
+            files += 1
+            module = module_of(path)
+            if module not in DIRECT:
+                errors.append(f"{path.relative_to(ROOT)}: no module named {module}; the modules are {', '.join(DIRECT)}")
+                continue
+            allowed = reachable(module)
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                match = re.match(r'\s*#\s*include\s*[<"]([^>"]+)[>"]', line)
+                if not match:
+                    continue
+                name, place = match.group(1), f"{path.relative_to(ROOT)}:{number}"
+                if name.startswith("mica/"):
+                    other = name.split("/")[1]
+                    if other not in allowed:
+                        errors.append(f"{place}: {module} includes {name}, but may include only {', '.join(sorted(allowed))}")
+                for pattern, rooms in FOREIGN.items():
+                    if re.match(pattern, name) and module not in rooms:
+                        errors.append(f"{place}: <{name}> is allowed in {', '.join(rooms)} only, not in {module}")
+    for error in errors:
+        print("include check:", error)
+    print(f"include check: {files} files, {len(errors)} violations")
+    return 1 if errors or not files else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

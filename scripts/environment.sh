@@ -1,0 +1,5 @@
+# Sourced by the other scripts: what mpirun needs on one machine, also as root and with more ranks than cores.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_rmaps_base_oversubscribe=1        # mpirun -np 4 starts on 2 cores
+export OMPI_MCA_hwloc_base_binding_policy=none    # a rank's OpenMP threads may use more than one core
+export OMPI_MCA_mpi_yield_when_idle=1             # a waiting rank leaves its core to the others

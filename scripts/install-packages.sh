@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that Mica builds with; only what is missing, as root or through sudo.
+#   scripts/install-packages.sh          to build the programs
+#   scripts/install-packages.sh --tests  and the tests
+set -euo pipefail
+
+packages=(build-essential cmake ninja-build openmpi-bin libopenmpi-dev libhdf5-dev libboost-program-options-dev
+          libdnnl-dev libopenblas-dev libspdlog-dev libfmt-dev nlohmann-json3-dev)
+if [[ "${1:-}" == "--tests" ]]; then
+  packages+=(libgtest-dev libgmock-dev python3 python3-h5py hdf5-tools e2fsprogs)
+fi
+
+missing=()
+for package in "${packages[@]}"; do
+  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q "install ok installed" || missing+=("$package")
+done
+if [[ ${#missing[@]} -eq 0 ]]; then
+  echo "packages: all ${#packages[@]} are installed"
+  exit 0
+fi
+echo "packages: installing ${missing[*]}"
+as_root=()
+if [[ $(id -u) -ne 0 ]]; then
+  command -v sudo >/dev/null || { echo "mica: error: ${missing[*]} are not installed, and this user is neither root nor has sudo: ask your administrator for them" >&2; exit 2; }
+  as_root=(sudo)
+fi
+export DEBIAN_FRONTEND=noninteractive
+"${as_root[@]}" apt-get update -qq
+"${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# From a fresh Debian machine to a sharded GPT-2 that has trained on real text and saved a checkpoint.
+#   scripts/quickstart.sh [FILE_OR_FOLDER_OF_TEXT...]
+# Without an argument it reads the licence texts and documentation that every Debian machine has.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=scripts/environment.sh
+source scripts/environment.sh
+
+jobs=$(nproc)
+run=runs/quickstart
+step() { printf '\n== %s\n' "$*"; }
+
+step "1/4  Debian packages"
+scripts/install-packages.sh
+
+step "2/4  Configure and build the programs (build/release)"
+flags=(-DMICA_BUILD_TESTS=OFF)
+[[ "${CI:-}" == "true" ]] && flags+=(-DMICA_WERROR=ON)
+cmake --preset release --log-level=WARNING "${flags[@]}"
+cmake --build --preset release --parallel "$jobs" --target programs
+bin=build/release/bin
+
+step "3/4  Gather and tokenize text"
+rm -rf "$run"   # the quickstart's own folder: it always starts anew
+mkdir -p "$run"
+if [[ $# -gt 0 ]]; then
+  sources=("$@")
+else
+  sources=(/usr/share/common-licenses /usr/share/doc /usr/share/perl)
+fi
+# Plain text only, in a fixed order, at most 4 MB. (head ends the pipe early: that is no failure.)
+{ find -L "${sources[@]}" -type f -size +1k \( -path '/usr/share/common-licenses/*' -o -name 'copyright' -o -name '*.txt' \
+    -o -name '*.md' -o -name 'README*' -o -name '*.pod' \) -print0 2>/dev/null | LC_ALL=C sort -z \
+  | xargs -0 -r cat 2>/dev/null || true; } | head -c 4000000 > "$run/text.txt" || true
+[[ -s "$run/text.txt" ]] || { echo "mica: error: found no text under ${sources[*]}; name a text file: scripts/quickstart.sh FILE" >&2; exit 2; }
+"$bin/mica-tokenize" --vocab=bytes --out="$run/corpus.h5" --val-fraction=0.1 "$run/text.txt"
+
+step "4/4  Train a sharded GPT-2 on 4 ranks (configs/gpt2-tiny-text.cfg)"
+train=(mpirun -np 4 "$bin/mica-train" configs/gpt2-tiny-text.cfg "--run.dir=$run" "--data.train=$run/corpus.train.h5"
+       "--data.val=$run/corpus.val.h5")
+"${train[@]}"
+
+first=$(grep -m1 '"event":"step"' "$run/metrics.jsonl" | sed 's/.*"loss":\([^,]*\).*/\1/')
+last=$(grep '"event":"step"' "$run/metrics.jsonl" | tail -n 1 | sed 's/.*"loss":\([^,]*\).*/\1/')
+cat <<EOF
+
+== Done: training loss $first at the first step, $last at the last (loss is in nats a byte; 5.55 is guessing).
+
+What to try next:
+  source scripts/environment.sh                                      # what mpirun needs on one machine
+  $bin/mica-inspect $run                                             # what is in the newest checkpoint
+  ${train[*]} --train.steps=400                                      # goes on from that checkpoint
+  mpirun -np 4 $bin/mica-train configs/hybrid-2x2.cfg --data.train=$run/corpus.train.h5 --data.val=$run/corpus.val.h5
+  $bin/mica-train --help                                             # every key of a config
+  scripts/test.sh                                                    # the tests
+EOF

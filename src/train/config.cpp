@@ -1,0 +1,166 @@
+#include "mica/train/config.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <numeric>
+#include <sstream>
+
+#include <boost/program_options.hpp>
+
+#include "config_keys.hpp"
+#include "mica/core/error.hpp"
+
+namespace mica::train {
+namespace {
+
+namespace po = boost::program_options;
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
+    }
+  }
+  return row.back();
+}
+
+const ConfigKey* find_key(std::string_view name) {
+  const auto& keys = config_keys();
+  const auto found = std::ranges::find(keys, name, &ConfigKey::name);
+  return found == keys.end() ? nullptr : &*found;
+}
+
+std::string nearest_key(std::string_view name) {
+  return std::ranges::min_element(config_keys(), {}, [&](const ConfigKey& key) { return edit_distance(key.name, name); })->name;
+}
+
+std::string trimmed(std::string text) {
+  text.erase(0, text.find_first_not_of(" \t\r"));
+  text.erase(text.find_last_not_of(" \t\r") + 1);
+  return text;
+}
+
+/// The line of a key, which Program_options does not tell; 0 if it is not there.
+std::size_t line_of(const std::string& ini, std::string_view name) {
+  std::istringstream lines(ini);
+  std::string line, section;
+  for (std::size_t number = 1; std::getline(lines, line); ++number) {
+    line = trimmed(line.substr(0, line.find('#')));
+    if (line.size() > 2 && line.front() == '[' && line.back() == ']') {
+      section = line.substr(1, line.size() - 2);
+    } else if (const std::size_t equals = line.find('='); equals != std::string::npos) {
+      const std::string key = trimmed(line.substr(0, equals));
+      if ((section.empty() ? key : section + "." + key) == name) return number;
+    }
+  }
+  return 0;
+}
+
+void set_key(Config& config, const std::string& name, const std::string& value, const std::string& place) {
+  const ConfigKey* key = find_key(name);
+  require<ConfigError>(key != nullptr, "{}: unknown key {}; did you mean {}? (mica-train --help lists all keys)", place, name,
+                       nearest_key(name));
+  require<ConfigError>(key->set(config, value), "{}: {} is '{}', expected {}", place, name, value, key->expected);
+}
+
+void apply_file(Config& config, const ConfigText& text) {
+  std::istringstream stream(text.text);
+  po::options_description none;
+  std::vector<po::option> options;
+  try {
+    options = po::parse_config_file(stream, none, true).options;
+  } catch (const po::error& error) {
+    throw ConfigError(fmt::format("{}: {}; expected lines like 'key = value' under [section] headings", text.file_name, error.what()));
+  }
+  for (const po::option& option : options) {
+    set_key(config, option.string_key, option.value.empty() ? "" : option.value.back(),
+            fmt::format("{}:{}", text.file_name, line_of(text.text, option.string_key)));
+  }
+}
+
+void apply_flag(Config& config, const std::string& flag) {
+  const std::size_t equals = flag.find('=');
+  require<ConfigError>(flag.starts_with("--") && equals != std::string::npos,
+                       "argument '{}' is not understood, expected --section.key=value (mica-train --help lists all keys)", flag);
+  set_key(config, flag.substr(2, equals - 2), flag.substr(equals + 1), "flag " + flag);
+}
+
+}  // namespace
+
+ConfigText read_config_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (file) text << file.rdbuf();
+  require<ConfigError>(static_cast<bool>(file) && !file.bad(), "cannot read the config file {}: {}; give the path of an .cfg file, see configs/",
+                       path, errno_text(errno != 0 ? errno : EISDIR));
+  return {path, text.str()};
+}
+
+Config parse_config(const ConfigText& text, const std::vector<std::string>& overrides) {
+  Config config;
+  apply_file(config, text);
+  for (const std::string& flag : overrides) apply_flag(config, flag);
+  return config;
+}
+
+void check_config(const Config& config) {
+  const Config::Model& model = config.model;
+  if (model.type == "gpt2") {
+    require<ConfigError>(model.width % model.heads == 0, "model.width = {} does not divide by model.heads = {}: choose a multiple of {}",
+                         model.width, model.heads, model.heads);
+    require<ConfigError>(config.train.seq_len <= model.context,
+                         "train.seq_len = {} is longer than model.context = {}: lower seq_len or raise context",
+                         config.train.seq_len, model.context);
+  }
+  require<ConfigError>(!config.data.train.empty(), "data.train is empty: name at least one token file (mica-tokenize makes them)");
+  require<ConfigError>(config.optim.min_lr <= config.optim.lr, "optim.min_lr = {} is above optim.lr = {}", config.optim.min_lr,
+                       config.optim.lr);
+  require<ConfigError>(config.optim.warmup_steps <= config.train.steps, "optim.warmup_steps = {} is more than train.steps = {}",
+                       config.optim.warmup_steps, config.train.steps);
+  require<ConfigError>(!config.optim.nesterov || config.optim.momentum > 0,
+                       "optim.nesterov = true needs optim.momentum above 0, which is {}", config.optim.momentum);
+}
+
+std::string to_ini(const Config& config, bool explain) {
+  std::string text, section;
+  for (const ConfigKey& key : config_keys()) {
+    const std::size_t dot = key.name.find('.');
+    if (key.name.substr(0, dot) != section) {
+      section = key.name.substr(0, dot);
+      text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", section);
+    }
+    if (explain) text += fmt::format("# {}; {}\n", key.help, key.expected);
+    text += fmt::format("{} = {}\n", key.name.substr(dot + 1), key.get(config));
+  }
+  return text;
+}
+
+std::vector<KeyChange> compare_configs(const Config& before, const Config& after) {
+  std::vector<KeyChange> changes;
+  for (const ConfigKey& key : config_keys()) {
+    if (key.get(before) != key.get(after)) changes.push_back({key.name, key.get(before), key.get(after)});
+  }
+  return changes;
+}
+
+std::string config_help() {
+  const Config defaults;
+  std::string text, section;
+  for (const ConfigKey& key : config_keys()) {
+    const std::string of = key.name.substr(0, key.name.find('.'));
+    if (of != section) {
+      section = of;
+      text += fmt::format("\n[{}]\n", section);
+    }
+    text += fmt::format("  --{}={}\n      {}\n      {}\n", key.name, key.get(defaults), key.help, key.expected);
+  }
+  return text;
+}
+
+}  // namespace mica::train

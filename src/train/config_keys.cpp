@@ -1,0 +1,215 @@
+#include "config_keys.hpp"
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace mica::train {
+namespace {
+
+constexpr std::int64_t kHuge = std::int64_t{1} << 40;
+
+template <class T>
+bool parse_number(const std::string& text, T& value) {
+  const char* begin = text.data();
+  const char* end = begin + text.size();
+  if (begin != end && *begin == '+') ++begin;
+  const auto [rest, error] = std::from_chars(begin, end, value);
+  return error == std::errc{} && rest == end;
+}
+
+template <class Get>
+ConfigKey whole(std::string name, Get field, std::int64_t low, std::int64_t high, std::string help) {
+  std::string expected = high >= kHuge ? fmt::format("a whole number, {} or more", low)
+                                       : fmt::format("a whole number from {} to {}", low, high);
+  return {std::move(name), std::move(help), std::move(expected),
+          [=](Config& c, const std::string& text) {
+            std::int64_t value = 0;
+            if (!parse_number(text, value) || value < low || value > high) return false;
+            field(c) = static_cast<std::remove_reference_t<decltype(field(c))>>(value);
+            return true;
+          },
+          [=](const Config& c) { return fmt::format("{}", field(const_cast<Config&>(c))); }};
+}
+
+template <class Get>
+ConfigKey real(std::string name, Get field, double low, double high, std::string help) {
+  std::string expected = high > 1e300 ? fmt::format("a number, {} or more", low) : fmt::format("a number from {} to {}", low, high);
+  return {std::move(name), std::move(help), std::move(expected),
+          [=](Config& c, const std::string& text) {
+            double value = 0;
+            if (!parse_number(text, value) || !std::isfinite(value) || value < low || value > high) return false;
+            field(c) = value;
+            return true;
+          },
+          [=](const Config& c) { return fmt::format("{}", field(const_cast<Config&>(c))); }};
+}
+
+template <class Get>
+ConfigKey flag(std::string name, Get field, std::string help) {
+  return {std::move(name), std::move(help), "true or false",
+          [=](Config& c, const std::string& text) {
+            if (text != "true" && text != "false") return false;
+            field(c) = text == "true";
+            return true;
+          },
+          [=](const Config& c) { return field(const_cast<Config&>(c)) ? "true" : "false"; }};
+}
+
+template <class Get>
+ConfigKey choice(std::string name, Get field, std::vector<std::string> choices, std::string help) {
+  std::string expected = "one of " + fmt::format("{}", fmt::join(choices, ", "));
+  return {std::move(name), std::move(help), std::move(expected),
+          [=](Config& c, const std::string& text) {
+            for (const std::string& known : choices) {
+              if (known != text) continue;
+              field(c) = text;
+              return true;
+            }
+            return false;
+          },
+          [=](const Config& c) { return field(const_cast<Config&>(c)); }};
+}
+
+template <class Get>
+ConfigKey text(std::string name, Get field, std::string expected, std::string help) {
+  return {std::move(name), std::move(help), std::move(expected),
+          [=](Config& c, const std::string& value) {
+            field(c) = value;
+            return true;
+          },
+          [=](const Config& c) { return field(const_cast<Config&>(c)); }};
+}
+
+template <class Get>
+ConfigKey list(std::string name, Get field, std::string help) {
+  return {std::move(name), std::move(help), "file names or globs, separated by commas",
+          [=](Config& c, const std::string& value) {
+            auto& items = field(c);
+            items.clear();
+            std::size_t begin = 0;
+            while (begin <= value.size()) {
+              const std::size_t comma = std::min(value.find(',', begin), value.size());
+              std::string item = value.substr(begin, comma - begin);
+              item.erase(0, item.find_first_not_of(" \t"));
+              item.erase(item.find_last_not_of(" \t") + 1);
+              if (!item.empty()) items.push_back(item);
+              begin = comma + 1;
+            }
+            return true;
+          },
+          [=](const Config& c) { return fmt::format("{}", fmt::join(field(const_cast<Config&>(c)), ",")); }};
+}
+
+ConfigKey shard_size_key() {
+  ConfigKey key = text("mesh.shard_size", [](Config& c) -> auto& { return c.mesh.shard_size; },
+                       "world, node or a whole number from 1",
+                       "ranks that share one copy of the model; the others hold replicas (hybrid sharding)");
+  key.set = [](Config& c, const std::string& value) {
+    std::int64_t number = 0;
+    if (value != "world" && value != "node" && (!parse_number(value, number) || number < 1 || number > 1'000'000)) return false;
+    c.mesh.shard_size = value;
+    return true;
+  };
+  return key;
+}
+
+// field(run.name) is the accessor every key is built from.
+#define MICA_FIELD(member) [](Config& c) -> auto& { return c.member; }
+
+std::vector<ConfigKey> make_keys() {
+  constexpr double kInf = std::numeric_limits<double>::max();
+  return {
+      text("run.name", MICA_FIELD(run.name), "a name", "names the run's folder"),
+      text("run.dir", MICA_FIELD(run.dir), "a folder", "where metrics, logs and checkpoints go; empty: runs/<name>"),
+      whole("run.seed", MICA_FIELD(run.seed), 0, kHuge, "seeds initialisation, dropout and data order"),
+
+      choice("mesh.device", MICA_FIELD(mesh.device), {"auto", "cpu", "cuda"}, "where tensors live"),
+      choice("mesh.backend", MICA_FIELD(mesh.backend), {"auto", "mpi"}, "how ranks exchange tensors"),
+      shard_size_key(),
+      choice("mesh.streams", MICA_FIELD(mesh.streams), {"auto", "threaded", "inline"},
+             "CPU streams: threaded overlaps communication on cores of its own, inline runs it in place; auto: threaded "
+             "if a rank has more than one core"),
+      whole("mesh.threads", MICA_FIELD(mesh.threads), 0, 4096, "OpenMP threads a rank; 0: its cores, or OMP_NUM_THREADS"),
+
+      choice("model.type", MICA_FIELD(model.type), {"gpt2", "mlp"}, "architecture"),
+      whole("model.layers", MICA_FIELD(model.layers), 1, 10'000, "blocks"),
+      whole("model.heads", MICA_FIELD(model.heads), 1, 10'000, "attention heads; divides width"),
+      whole("model.width", MICA_FIELD(model.width), 1, 1 << 20, "channels"),
+      whole("model.hidden", MICA_FIELD(model.hidden), 0, 1 << 22, "channels inside a feed-forward layer; 0: 4 * width"),
+      whole("model.vocab_size", MICA_FIELD(model.vocab_size), 1, std::int64_t{1} << 31, "token ids; exact, never padded"),
+      whole("model.context", MICA_FIELD(model.context), 1, 1 << 24, "longest sequence"),
+      flag("model.tie_embeddings", MICA_FIELD(model.tie_embeddings), "the head uses the token embedding"),
+      real("model.dropout", MICA_FIELD(model.dropout), 0, 0.999, "probability of dropping an activation in training"),
+
+      list("data.train", MICA_FIELD(data.train), "token files to train on (mica-tokenize makes them)"),
+      list("data.val", MICA_FIELD(data.val), "token files to evaluate on; empty: no evaluation"),
+      choice("data.order", MICA_FIELD(data.order), {"shuffled", "sequential"},
+             "order of sequences: a seeded permutation of each epoch, or as in the file"),
+
+      choice("fsdp.strategy", MICA_FIELD(fsdp.strategy),
+             {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"},
+             "what is sharded: everything; all but parameters between forward and backward; nothing; hybrid: on the shard "
+             "axis only"),
+      choice("fsdp.wrap", MICA_FIELD(fsdp.wrap), {"block", "size", "none"},
+             "units: one a block, one per min_numel elements, or the whole model"),
+      whole("fsdp.min_numel", MICA_FIELD(fsdp.min_numel), 1, kHuge, "elements from which a module becomes a unit (wrap=size)"),
+      choice("fsdp.backward_prefetch", MICA_FIELD(fsdp.backward_prefetch), {"pre", "post", "none"},
+             "gather the next unit of backward before or after the current one's computation"),
+      flag("fsdp.forward_prefetch", MICA_FIELD(fsdp.forward_prefetch), "gather the next unit of forward early"),
+      flag("fsdp.limit_all_gathers", MICA_FIELD(fsdp.limit_all_gathers), "the host waits rather than run far ahead"),
+      choice("fsdp.param_dtype", MICA_FIELD(fsdp.param_dtype), {"fp32", "bf16"}, "dtype of computing and of all-gathers"),
+      choice("fsdp.reduce_dtype", MICA_FIELD(fsdp.reduce_dtype), {"auto", "fp32", "bf16"},
+             "dtype of gradient reduction; auto: param_dtype"),
+      choice("fsdp.activation_checkpointing", MICA_FIELD(fsdp.activation_checkpointing), {"none", "block"},
+             "keep only each block's input and run it again in backward: less memory, a third more time"),
+
+      choice("optim.type", MICA_FIELD(optim.type), {"adamw", "adam", "sgd"}, "optimizer"),
+      real("optim.lr", MICA_FIELD(optim.lr), 0, 1e6, "peak learning rate"),
+      real("optim.beta1", MICA_FIELD(optim.beta1), 0, 0.999999999, "decay of the mean of gradients"),
+      real("optim.beta2", MICA_FIELD(optim.beta2), 0, 0.999999999, "decay of the mean of squared gradients"),
+      real("optim.eps", MICA_FIELD(optim.eps), 0, 1, "added to the root of the mean square"),
+      real("optim.momentum", MICA_FIELD(optim.momentum), 0, 0.999999999, "of sgd"),
+      flag("optim.nesterov", MICA_FIELD(optim.nesterov), "of sgd with momentum"),
+      real("optim.weight_decay", MICA_FIELD(optim.weight_decay), 0, 1e6, "of matrices; biases and norms never decay"),
+      real("optim.grad_clip", MICA_FIELD(optim.grad_clip), 0, kInf, "largest global gradient norm; 0: no clipping"),
+      choice("optim.schedule", MICA_FIELD(optim.schedule), {"cosine", "linear", "constant"}, "of the learning rate after warm-up"),
+      whole("optim.warmup_steps", MICA_FIELD(optim.warmup_steps), 0, kHuge, "steps of linear rise from 0"),
+      real("optim.min_lr", MICA_FIELD(optim.min_lr), 0, 1e6, "learning rate at the last step"),
+
+      whole("train.steps", MICA_FIELD(train.steps), 1, kHuge, "optimizer steps of the whole run, resumes included"),
+      whole("train.micro_batch", MICA_FIELD(train.micro_batch), 1, 1 << 24, "sequences a rank computes at once"),
+      whole("train.seq_len", MICA_FIELD(train.seq_len), 1, 1 << 24, "tokens of a sequence"),
+      whole("train.global_batch", MICA_FIELD(train.global_batch), 0, kHuge,
+            "sequences of a step over all ranks = micro_batch x accumulation x ranks; 0: no accumulation"),
+      choice("train.accumulate", MICA_FIELD(train.accumulate), {"reduce_each", "no_sync"},
+             "reduce gradients after each micro-batch, or keep them unsharded until the last: fewer messages, more memory"),
+      whole("train.eval_interval", MICA_FIELD(train.eval_interval), 0, kHuge, "steps between evaluations; 0: only at the end"),
+      whole("train.eval_batches", MICA_FIELD(train.eval_batches), 1, kHuge, "micro-batches a rank evaluates"),
+      whole("train.log_interval", MICA_FIELD(train.log_interval), 1, kHuge, "steps between progress lines"),
+      real("train.max_hours", MICA_FIELD(train.max_hours), 0, 1e6, "save and stop after this long; 0: no limit"),
+
+      whole("checkpoint.interval", MICA_FIELD(checkpoint.interval), 0, kHuge, "steps between checkpoints; 0: only at the end"),
+      whole("checkpoint.keep", MICA_FIELD(checkpoint.keep), 0, 1'000'000, "newest checkpoints to keep; 0: all"),
+      text("checkpoint.resume", MICA_FIELD(checkpoint.resume), "auto, none or a checkpoint's folder",
+           "auto: go on from the newest complete checkpoint of the run, if any"),
+      flag("checkpoint.allow_data_change", MICA_FIELD(checkpoint.allow_data_change),
+           "go on although train.seq_len, train.global_batch or data.order changed: the data of later steps will differ"),
+
+      choice("log.level", MICA_FIELD(log.level), {"debug", "info", "warn", "error"}, "least important message printed"),
+      flag("log.metrics", MICA_FIELD(log.metrics), "write metrics.jsonl"),
+  };
+}
+#undef MICA_FIELD
+
+}  // namespace
+
+const std::vector<ConfigKey>& config_keys() {
+  static const std::vector<ConfigKey> keys = make_keys();
+  return keys;
+}
+
+}  // namespace mica::train

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mica/train/config.hpp"
+
+namespace mica::train {
+
+/// One key of the config: how to read, print and explain it.
+struct ConfigKey {
+  std::string name;      ///< "train.steps"
+  std::string help;
+  std::string expected;  ///< "a whole number from 1", "fp32, bf16 or fp16"
+  /// @returns false when the text is not what is expected.
+  std::function<bool(Config&, const std::string& text)> set;
+  std::function<std::string(const Config&)> get;
+};
+
+/// Every key, by section, in the order of --help.
+[[nodiscard]] const std::vector<ConfigKey>& config_keys();
+
+}  // namespace mica::train

@@ -1,0 +1,75 @@
+#include "mica/train/progress.hpp"
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include <unistd.h>
+
+namespace mica::train {
+
+Progress::Progress(Logger logger, std::int64_t last_step, bool on_terminal)
+    : logger_(std::move(logger)), last_step_(last_step), on_terminal_(on_terminal) {}
+
+bool Progress::is_on_terminal() {
+  if (std::getenv("CI") != nullptr) return false;
+  if (std::getenv("OMPI_COMM_WORLD_RANK") == nullptr && std::getenv("PMI_RANK") == nullptr) return isatty(STDOUT_FILENO) == 1;
+  // Launchers give their ranks pseudo-terminals or pipes, whatever they write to themselves.
+  std::error_code none;
+  const auto target = std::filesystem::read_symlink("/proc/" + std::to_string(getppid()) + "/fd/1", none).string();
+  return target.starts_with("/dev/pts/") || target.starts_with("/dev/tty");
+}
+
+void Progress::show(const StepMetrics& m, double comm_share, double seconds_left, bool keep) {
+  if (!on_terminal_ && !keep) return;
+  const std::string text =
+      fmt::format("step {:>6}/{}  loss {:.4f}  lr {:.2e}  norm {:.3f}  {} tokens/s  {:.1f} ms/step  comm {:.0f} %  peak {}  left {}",
+                  m.step, last_step_, m.loss, m.lr, m.grad_norm, format_rate(m.tokens_per_s), m.step_ms, 100 * comm_share,
+                  format_bytes(static_cast<double>(m.peak_bytes)), format_duration(seconds_left));
+  clear_line();
+  if (on_terminal_ && !keep) {
+    std::fprintf(stderr, "%s", text.c_str());
+    std::fflush(stderr);
+    line_is_open_ = true;
+  } else {
+    logger_.info("{}", text);
+  }
+}
+
+void Progress::say(const std::string& text) {
+  clear_line();
+  logger_.info("{}", text);
+}
+
+void Progress::clear_line() {
+  if (line_is_open_) std::fprintf(stderr, "\r\033[K");
+  line_is_open_ = false;
+}
+
+std::string format_bytes(double bytes) {
+  static constexpr std::array<const char*, 5> kUnits{"B", "KiB", "MiB", "GiB", "TiB"};
+  std::size_t unit = 0;
+  while (bytes >= 1024 && unit + 1 < kUnits.size()) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.{}f} {}", bytes, bytes < 10 ? 2 : (bytes < 100 ? 1 : 0), kUnits[unit]);
+}
+
+std::string format_duration(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0) return "?";
+  const auto s = static_cast<std::int64_t>(std::llround(seconds));
+  if (s < 60) return fmt::format("{} s", s);
+  if (s < 3600) return fmt::format("{} min {} s", s / 60, s % 60);
+  return fmt::format("{} h {} min", s / 3600, s % 3600 / 60);
+}
+
+std::string format_rate(double per_second) {
+  if (per_second >= 1e6) return fmt::format("{:.2f}M", per_second / 1e6);
+  if (per_second >= 1e4) return fmt::format("{:.1f}k", per_second / 1e3);
+  return fmt::format("{:.0f}", per_second);
+}
+
+}  // namespace mica::train

@@ -1,0 +1,75 @@
+#include "mica/train/run_app.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+namespace mica::train {
+namespace {
+
+/// "2 text": an error as it travels between ranks; empty when there is none.
+std::string encode(const std::exception& error) {
+  const auto* ours = dynamic_cast<const Error*>(&error);
+  return fmt::format("{} {}", static_cast<int>(ours ? ours->exit_code() : ExitCode::runtime_failure), error.what());
+}
+
+void print_error(const std::string& text) {
+  // One line: whatever a library put into the text.
+  std::string line = text;
+  std::ranges::replace(line, '\n', ' ');
+  std::fprintf(stderr, "mica: error: %s\n", line.c_str());
+  std::fflush(stderr);
+}
+
+}  // namespace
+
+void together(const mpi::Communicator& world, const std::function<void()>& work) {
+  std::string mine;
+  try {
+    work();
+  } catch (const SharedError&) {
+    throw;  // every rank has it already
+  } catch (const std::exception& error) {
+    mine = encode(error);
+  }
+  // The common case costs one small reduction.
+  if (world.all_max(mine.empty() ? 0 : 1) == 0) return;
+  const std::vector<std::string> errors = world.gather_strings(mine);
+  const auto first = std::ranges::find_if(errors, [](const std::string& e) { return !e.empty(); });
+  const bool all_alike = std::ranges::all_of(errors, [&](const std::string& e) { return e == *first; });
+  const std::string text = first->substr(first->find(' ') + 1);
+  const auto code = static_cast<ExitCode>(std::stoi(*first));
+  throw SharedError(all_alike ? text : fmt::format("rank {}: {}", first - errors.begin(), text), code);
+}
+
+int run_app(int argc, char** argv, const std::function<ExitCode(App&)>& body) {
+  mpi::Session session(&argc, &argv);
+  int rank = 0;
+  int num_ranks = 1;
+  try {
+    ExitCode code = ExitCode::done;
+    {
+      mpi::Communicator world = mpi::Communicator::world();
+      rank = world.rank();
+      num_ranks = world.num_ranks();
+      App app{session, world, {argv + 1, argv + argc}};
+      try {
+        code = body(app);
+      } catch (const SharedError& error) {
+        if (rank == 0) print_error(error.what());
+        code = error.exit_code();
+      }
+    }
+    session.close();
+    return static_cast<int>(code);
+  } catch (const std::exception& error) {
+    // The others cannot be asked. Where several ranks fail at once, the lowest one speaks and ends the rest.
+    std::this_thread::sleep_for(std::chrono::milliseconds(std::min(rank * 20, 1000)));
+    print_error(num_ranks > 1 ? fmt::format("rank {}: {}", rank, error.what()) : error.what());
+    const auto* ours = dynamic_cast<const Error*>(&error);
+    mpi::Session::abort(static_cast<int>(ours ? ours->exit_code() : ExitCode::runtime_failure));
+  }
+}
+
+}  // namespace mica::train

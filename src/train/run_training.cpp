@@ -1,0 +1,103 @@
+#include "mica/train/run_training.hpp"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "mica/core/version.hpp"
+#include "mica/train/config.hpp"
+#include "mica/train/trainer.hpp"
+
+namespace mica::train {
+namespace {
+
+constexpr const char* kHelp = R"(mica-train CONFIG [--section.key=value ...] [--check]
+
+Trains a model with parameters, gradients and optimizer state sharded over MPI ranks.
+
+  CONFIG                an INI file; configs/ has examples to start from
+  --section.key=value   overrides a key of the file
+  --check               reads everything, prints config, batch arithmetic, mesh and units, and stops
+  --help, --version
+
+  mpirun -np 4 mica-train configs/gpt2-tiny-text.cfg --data.train=corpus.train.h5 --train.steps=200
+  mpirun -np 4 mica-train configs/gpt2-124m.cfg --fsdp.strategy=hybrid_shard --mesh.shard_size=2
+
+More ranks than cores: export OMPI_MCA_rmaps_base_oversubscribe=1 (scripts/environment.sh sets all that one machine needs).
+A run that was stopped or killed goes on where its newest complete checkpoint is: start the same command again.
+
+Exit status: 0 done; 2 something to change in the config or its files; 3 a failure at run time; 75 saved and stopped on a
+signal (SIGTERM, SIGUSR1): requeue it.
+
+Keys, with their defaults:
+)";
+
+struct Command {
+  std::string config_path;
+  std::vector<std::string> overrides;
+  bool check = false, help = false, version = false;
+};
+
+Command parse_command(const std::vector<std::string>& arguments) {
+  Command command;
+  for (const std::string& argument : arguments) {
+    if (argument == "--check") {
+      command.check = true;
+    } else if (argument == "--help" || argument == "-h") {
+      command.help = true;
+    } else if (argument == "--version") {
+      command.version = true;
+    } else if (argument.starts_with("--")) {
+      command.overrides.push_back(argument);
+    } else {
+      require<ConfigError>(command.config_path.empty(), "two config files, {} and {}: give one", command.config_path, argument);
+      command.config_path = argument;
+    }
+  }
+  require<ConfigError>(command.help || command.version || !command.config_path.empty(),
+                       "no config file: mica-train CONFIG [--section.key=value ...]; see mica-train --help");
+  return command;
+}
+
+/// Rank 0 reads the file; the others get its text or its error.
+ConfigText read_on_rank_0(const mpi::Communicator& world, const std::string& path) {
+  ConfigText text{path, ""};
+  together(world, [&] {
+    if (world.rank() == 0) text = read_config_text(path);
+  });
+  text.text = world.broadcast_string(text.text, 0);
+  return text;
+}
+
+LogLevel log_level(const std::string& name) {
+  return name == "debug" ? LogLevel::debug : name == "info" ? LogLevel::info : name == "warn" ? LogLevel::warn : LogLevel::error;
+}
+
+}  // namespace
+
+std::string version_text() {
+  return fmt::format("mica {}\n  {}\n  compiler  {}\n  CUDA      not built in\n", kVersion, mpi::Session::library_version(), __VERSION__);
+}
+
+ExitCode run_training(App& app) {
+  const bool is_main = app.world.rank() == 0;
+  Command command;
+  together(app.world, [&] { command = parse_command(app.arguments); });
+  if (command.help || command.version) {
+    if (is_main) std::fputs((command.help ? kHelp + config_help() : version_text()).c_str(), stdout);
+    return ExitCode::done;
+  }
+  const ConfigText text = read_on_rank_0(app.world, command.config_path);
+  Config config;
+  together(app.world, [&] {
+    config = parse_config(text, command.overrides);
+    check_config(config);
+  });
+  const Logger logger = is_main ? Logger::to_stderr(log_level(config.log.level), "")
+                                : Logger::to_stderr(LogLevel::warn, fmt::format("rank {}", app.world.rank()));
+  Trainer trainer(app, config, logger);
+  trainer.print_start();
+  if (command.check) return ExitCode::done;
+  return trainer.run();
+}
+
+}  // namespace mica::train

@@ -1,0 +1,130 @@
+#include "mica/train/setup.hpp"
+
+#include <charconv>
+#include <cstdlib>
+
+#include <sched.h>
+
+#include "mica/comm/mpi_group.hpp"
+#include "mica/nn/models/gpt2.hpp"
+#include "mica/nn/models/mlp.hpp"
+#include "mica/tensor/openmp.hpp"
+
+namespace mica::train {
+namespace {
+
+/// Cores this process may run on.
+int num_cores() {
+  cpu_set_t mask;
+  return sched_getaffinity(0, sizeof mask, &mask) == 0 ? std::max(1, CPU_COUNT(&mask)) : 1;
+}
+
+/// Cores are shared by the ranks of a node that are not bound to cores of their own.
+int default_threads(int ranks_on_node) {
+  if (const char* wanted = std::getenv("OMP_NUM_THREADS")) return std::max(1, std::atoi(wanted));
+  return std::max(1, num_cores() / ranks_on_node);
+}
+
+StreamMode stream_mode(const std::string& wanted, int threads) {
+  if (wanted == "threaded") return StreamMode::threaded;
+  if (wanted == "inline") return StreamMode::inlined;
+  // On one core a second thread for memory traffic only costs switches.
+  return threads > 1 ? StreamMode::threaded : StreamMode::inlined;
+}
+
+}  // namespace
+
+std::unique_ptr<nn::Module> make_model(const Config::Model& m) {
+  if (m.type == "mlp") {
+    return std::make_unique<nn::Mlp>(nn::MlpConfig{.layers = m.layers, .width = m.width, .hidden = m.hidden == 0 ? 4 * m.width : m.hidden,
+                                                   .vocab_size = m.vocab_size});
+  }
+  return std::make_unique<nn::Gpt2>(nn::Gpt2Config{.layers = m.layers, .heads = m.heads, .width = m.width, .context = m.context,
+                                                   .vocab_size = m.vocab_size, .tie_embeddings = m.tie_embeddings, .dropout = m.dropout});
+}
+
+std::string block_type(const Config::Model& model) { return model.type + "_block"; }
+
+ShardSize parse_shard_size(const std::string& text) {
+  if (text == "world") return {.kind = ShardSize::Kind::world};
+  if (text == "node") return {.kind = ShardSize::Kind::node};
+  int number = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  require<ConfigError>(error == std::errc{} && rest == text.data() + text.size() && number >= 1,
+                       "mesh.shard_size is '{}', expected world, node or a whole number from 1", text);
+  return {.kind = ShardSize::Kind::number, .number = number};
+}
+
+fsdp::Options fsdp_options(const Config::Fsdp& f) {
+  fsdp::Options options;
+  options.strategy = fsdp::strategy_from_name(f.strategy);
+  options.backward_prefetch = f.backward_prefetch == "pre"    ? fsdp::BackwardPrefetch::pre
+                              : f.backward_prefetch == "post" ? fsdp::BackwardPrefetch::post
+                                                              : fsdp::BackwardPrefetch::none;
+  options.forward_prefetch = f.forward_prefetch;
+  options.limit_all_gathers = f.limit_all_gathers;
+  options.mixed_precision.param_dtype = dtype_from_name(f.param_dtype);
+  if (f.reduce_dtype != "auto") options.mixed_precision.reduce_dtype = dtype_from_name(f.reduce_dtype);
+  return options;
+}
+
+fsdp::WrapPolicy wrap_policy(const Config& config) {
+  if (config.fsdp.wrap == "block") return fsdp::wrap_types({block_type(config.model)});
+  if (config.fsdp.wrap == "size") return fsdp::wrap_min_numel(config.fsdp.min_numel);
+  return fsdp::wrap_nothing();
+}
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const Config::Optim& o, fsdp::Root& root) {
+  if (o.type == "sgd") return optim::make_sgd(root, {.momentum = o.momentum, .weight_decay = o.weight_decay, .nesterov = o.nesterov});
+  return optim::make_adamw(root, {.beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay,
+                                  .decoupled = o.type == "adamw"});
+}
+
+optim::LrSchedule make_schedule(const Config& config) {
+  return optim::LrSchedule({.shape = optim::lr_shape_from_name(config.optim.schedule), .lr = config.optim.lr,
+                            .min_lr = config.optim.min_lr, .warmup_steps = config.optim.warmup_steps,
+                            .total_steps = config.train.steps});
+}
+
+Device Device::make(const Config& config, const mpi::Session& session, const mpi::Communicator& world,
+                    const Logger& logger) {
+  require<ConfigError>(config.mesh.device != "cuda",
+                       "mesh.device = cuda, but this build has no CUDA: use mesh.device=cpu, or build Mica with CUDA");
+  Device device;
+  const int ranks_on_node = world.split_node().num_ranks();
+  device.num_threads = config.mesh.threads > 0 ? static_cast<int>(config.mesh.threads) : default_threads(ranks_on_node);
+  set_openmp_threads(device.num_threads);
+  device.pool = make_cpu_pool();
+  device.kernels = make_cpu_kernels(*device.pool);
+  device.mesh = std::make_unique<Mesh>(make_mpi_mesh(world, parse_shard_size(config.mesh.shard_size), *device.pool));
+  const StreamMode mode = comm_stream_mode(session, stream_mode(config.mesh.streams, device.num_threads));
+  device.device_mesh =
+      std::make_unique<fsdp::DeviceMesh>(*device.mesh, *device.pool, *device.kernels, fsdp::Streams::make(mode), logger);
+  return device;
+}
+
+ShardedModel ShardedModel::make(const Config& config, const Device& device) {
+  fsdp::DeviceMesh& device_mesh = *device.device_mesh;
+  std::unique_ptr<nn::Module> module = make_model(config.model);
+  if (config.fsdp.activation_checkpointing == "block") {
+    module->for_each_module([&](const std::string&, nn::Module& each) {
+      if (each.type_name() == block_type(config.model)) each.set_checkpointed(true);
+    });
+  }
+  fsdp::Root& root = fsdp::auto_wrap(*module, device_mesh, fsdp_options(config.fsdp), wrap_policy(config));
+  nn::Context context{.compute = device_mesh.compute(), .pool = device_mesh.pool(), .kernels = device_mesh.kernels()};
+  context.seed = config.run.seed;
+  context.loss_in_backward = true;
+  return {std::move(module), &root, std::move(context), make_optimizer(config.optim, root)};
+}
+
+Datasets Datasets::open(const Config& config) {
+  const auto open_list = [&](const std::vector<std::string>& paths) {
+    return data::TokenDataset::open({.paths = paths, .seq_len = config.train.seq_len, .vocab_size = config.model.vocab_size});
+  };
+  Datasets datasets{open_list(config.data.train), std::nullopt};
+  if (!config.data.val.empty()) datasets.val = open_list(config.data.val);
+  return datasets;
+}
+
+}  // namespace mica::train

@@ -1,0 +1,86 @@
+#include "mica/train/step_runner.hpp"
+
+#include <limits>
+
+#include "mica/optim/clip_grad_norm.hpp"
+
+namespace mica::train {
+namespace {
+
+nn::Tensors batch_tensors(data::Batch& batch) {
+  const Shape shape{batch.num_sequences, batch.seq_len};
+  return {Tensor(TensorView{batch.inputs.data(), shape, DType::i32}), Tensor(TensorView{batch.targets.data(), shape, DType::i32})};
+}
+
+}  // namespace
+
+StepRunner::StepRunner(const Config& config, ShardedModel& model, const data::TokenDataset& dataset, data::BatchPlan plan,
+                       int data_rank)
+    : model_(model),
+      dataset_(dataset),
+      plan_(plan),
+      data_rank_(data_rank),
+      sampler_(dataset.num_sequences(), data::data_order_from_name(config.data.order), config.run.seed),
+      no_sync_(config.train.accumulate == "no_sync"),
+      grad_clip_(config.optim.grad_clip > 0 ? config.optim.grad_clip : std::numeric_limits<double>::infinity()),
+      dloss_(model.context.make({1}, DType::f32, MemoryRole::workspace)) {
+  model.context.kernels.fill(model.context.compute, dloss_, 1.0 / static_cast<double>(plan.accumulation));
+  for (Slot& slot : slots_) slot.rounds.resize(static_cast<std::size_t>(plan.accumulation));
+}
+
+StepFigures StepRunner::run(std::int64_t step, double lr) {
+  nn::Context& context = model_.context;
+  Slot& slot = slots_[static_cast<std::size_t>(step % 2)];
+  slot.done.wait_on_host();
+  context.training = true;
+  context.step = static_cast<std::uint64_t>(step);
+
+  StepFigures figures;
+  figures.loss = context.make({1}, DType::f32, MemoryRole::workspace);
+  context.kernels.fill(context.compute, figures.loss, 0.0);
+  for (std::int64_t round = 0; round < plan_.accumulation; ++round) {
+    if (no_sync_) model_.root->set_gradient_sync(round + 1 == plan_.accumulation);
+    run_round(step, round, slot.rounds[static_cast<std::size_t>(round)], figures.loss);
+  }
+  const optim::ClipResult clip = optim::clip_grad_norm(*model_.root, grad_clip_);
+  model_.optimizer->step({.lr = lr, .grad_scale = clip.coefficient.view()});
+  model_.root->zero_grad();
+  figures.grad_norm = clip.norm;
+  slot.done = context.compute.record();
+  return figures;
+}
+
+void StepRunner::run_round(std::int64_t step, std::int64_t round, data::Batch& batch, const Tensor& loss_sum) {
+  nn::Context& context = model_.context;
+  data::read_batch(dataset_, sampler_.micro_batch(plan_, step, data_rank_, round), batch);
+  context.sequences = batch.global_ids;
+  nn::Record record;
+  const nn::Tensors ys = model_.module->forward(context, batch_tensors(batch), &record);
+  model_.module->backward(context, std::move(record), {dloss_});
+  context.kernels.scale(context.compute, ys[0], 1.0 / static_cast<double>(plan_.accumulation), loss_sum, Write::accumulate);
+}
+
+double evaluate(ShardedModel& model, const data::TokenDataset& dataset, const data::BatchPlan& plan,
+                std::int64_t num_batches) {
+  nn::Context& context = model.context;
+  fsdp::DeviceMesh& device_mesh = model.root->device_mesh();
+  const data::Sampler sampler(dataset.num_sequences(), data::DataOrder::sequential, 0);
+  const data::BatchPlan one_round{.micro_batch = plan.micro_batch, .accumulation = 1, .num_ranks = plan.num_ranks};
+  const Tensor sum = context.make({1}, DType::f32, MemoryRole::workspace);
+  context.kernels.fill(context.compute, sum, 0.0);
+  context.training = false;
+  data::Batch batch;
+  for (std::int64_t i = 0; i < num_batches; ++i) {
+    data::read_batch(dataset, sampler.micro_batch(one_round, i + 1, device_mesh.mesh().rank(), 0), batch);
+    context.sequences = batch.global_ids;
+    const nn::Tensors ys = model.module->forward(context, batch_tensors(batch), nullptr);
+    const double weight = 1.0 / static_cast<double>(num_batches * plan.num_ranks);
+    context.kernels.scale(context.compute, ys[0], weight, sum, Write::accumulate);
+    context.compute.synchronize();  // `batch` is used again
+  }
+  device_mesh.metrics_group().all_reduce(context.compute, "evaluation loss", sum, ReduceOp::sum);
+  context.compute.synchronize();
+  return *sum.view().as<float>();
+}
+
+}  // namespace mica::train

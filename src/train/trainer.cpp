@@ -1,0 +1,233 @@
+#include "mica/train/trainer.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include <unistd.h>
+
+#include "mica/checkpoint/folder.hpp"
+#include "mica/checkpoint/load.hpp"
+#include "mica/checkpoint/save.hpp"
+#include "mica/io/atomic_file.hpp"
+#include "mica/train/resume_rules.hpp"
+
+namespace mica::train {
+namespace {
+
+double ms_between(std::chrono::steady_clock::time_point a, std::chrono::steady_clock::time_point b) {
+  return std::chrono::duration<double, std::milli>(b - a).count();
+}
+
+/// Runs the set-up work of a member initialiser on all ranks together.
+template <class Make>
+auto made_together(const mpi::Communicator& world, Make&& make) {
+  std::optional<decltype(make())> made;
+  together(world, [&] { made.emplace(make()); });
+  return std::move(*made);
+}
+
+}  // namespace
+
+Trainer::Trainer(App& app, const Config& config, Logger logger)
+    : app_(app),
+      config_(config),
+      logger_(std::move(logger)),
+      device_(Device::make(config, app.session, app.world, logger_)),
+      datasets_(made_together(app.world, [&] { return Datasets::open(config); })),
+      plan_(made_together(app.world, [&] {
+        return data::make_batch_plan(config.train.micro_batch, app.world.num_ranks(), config.train.global_batch);
+      })),
+      model_(made_together(app.world, [&] { return ShardedModel::make(config, device_); })),
+      schedule_(made_together(app.world, [&] { return make_schedule(config); })),
+      run_id_(app.world.broadcast_string(checkpoint::make_run_id(), 0)) {}
+
+void Trainer::print_start() const {
+  if (!is_main()) return;
+  logger_.info("{}", to_ini(config_));
+  logger_.info("data     {} tokens, {} sequences of {} tokens{}", datasets_.train.num_tokens(), datasets_.train.num_sequences(),
+               config_.train.seq_len,
+               datasets_.val ? fmt::format("; validation {} tokens", datasets_.val->num_tokens()) : "; no validation");
+  logger_.info("batch    {} sequences a step = micro_batch {} x accumulation {} x {} ranks; {} tokens a step, {:.2f} epochs in {} steps",
+               plan_.global_batch(), plan_.micro_batch, plan_.accumulation, plan_.num_ranks,
+               plan_.global_batch() * config_.train.seq_len,
+               static_cast<double>(plan_.global_batch() * config_.train.steps) / static_cast<double>(datasets_.train.num_sequences()),
+               config_.train.steps);
+  logger_.info("{}", device_.mesh->describe());
+  logger_.info("kernels  {}, {} OpenMP thread{} a rank; {}", device_.kernels->description(), device_.num_threads,
+               device_.num_threads == 1 ? "" : "s", mpi::Session::library_version());
+  if (config_.fsdp.param_dtype == "bf16" && !device_.kernels->bf16_is_native()) {
+    logger_.warn("this processor has no bf16 instructions: products are computed in fp32, right but slower than fp32 itself");
+  }
+  logger_.info("{}", model_.root->describe());
+}
+
+void Trainer::prepare_folder() {
+  together(app_.world, [&] {
+    if (!is_main()) return;
+    const std::string folder = config_.run_folder();
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    require<ConfigError>(!error, "cannot create the run folder {}: {}; choose another one with --run.dir=FOLDER", folder, error.message());
+    require<ConfigError>(access(folder.c_str(), W_OK | X_OK) == 0, "cannot write into the run folder {}: {}; choose another one with --run.dir=FOLDER",
+                         folder, errno_text(errno));
+    io::write_file_atomically(folder + "/config.resolved.cfg", to_ini(config_, true));
+    logger_ = logger_.with_file(folder + "/log.txt");
+  });
+}
+
+void Trainer::resume() {
+  model_.root->initialize(config_.run.seed);
+  const std::string& wanted = config_.checkpoint.resume;
+  std::string folder;
+  together(app_.world, [&] {
+    const auto newest = checkpoint::newest_complete(config_.run_folder());
+    require<ConfigError>(wanted != "none" || !newest,
+                         "run folder {} holds {} already and checkpoint.resume = none: choose another run.dir, delete it, "
+                         "or go on with --checkpoint.resume=auto",
+                         config_.run_folder(), newest ? newest->path : "");
+    if (wanted == "auto") folder = newest ? newest->path : "";
+    if (wanted != "auto" && wanted != "none") folder = checkpoint::resolve_checkpoint(wanted);
+  });
+  if (folder.empty()) return;
+  const auto comm = checkpoint::make_mpi_comm(app_.world);
+  together(app_.world, [&] {
+    const checkpoint::Manifest manifest = checkpoint::open_checkpoint(folder, *comm);
+    const std::vector<std::string> changes = check_resume(config_, manifest.config, folder);
+    model_.optimizer->allocate_state();
+    const checkpoint::LoadReport report = checkpoint::load(
+        folder, manifest,
+        {.root = model_.root, .optimizer = model_.optimizer.get(), .omp_threads = device_.num_threads}, *comm);
+    last_done_ = last_saved_ = manifest.step;
+    if (!is_main()) return;
+    logger_.info("resume   {}: step {} of {} is done, {} read and checked in {:.0f} ms", folder, manifest.step, config_.train.steps,
+                 format_bytes(static_cast<double>(manifest.total_bytes())), report.ms);
+    for (const std::string& change : changes) logger_.warn("changed since the checkpoint: {}", change);
+    for (const std::string& note : report.notes) logger_.warn("{}", note);
+  });
+}
+
+void Trainer::save(std::int64_t step) {
+  if (step == last_saved_) return;
+  const Clock::time_point begin = Clock::now();
+  const auto comm = checkpoint::make_mpi_comm(app_.world);
+  together(app_.world, [&] {
+    const checkpoint::SaveReport report = checkpoint::save(
+        config_.run_folder(),
+        {.root = model_.root,
+         .optimizer = model_.optimizer.get(),
+         .run_id = run_id_,
+         .step = step,
+         .tokens = step * plan_.global_batch() * config_.train.seq_len,
+         .seed = config_.run.seed,
+         .omp_threads = device_.num_threads,
+         .model = model_description(config_),
+         .config = to_ini(config_)},
+        *comm, {.keep = static_cast<int>(config_.checkpoint.keep)});
+    const double total_ms = ms_between(begin, Clock::now());
+    metrics_->write_checkpoint(step, report.bytes, total_ms, report.write_ms);
+    for (const std::string& note : report.notes) progress_->say(note);
+    progress_->say(fmt::format("saved {} ({} in {:.0f} ms)", report.path, format_bytes(static_cast<double>(report.bytes)), total_ms));
+  });
+  last_saved_ = step;
+  interval_start_ = Clock::now();
+}
+
+bool Trainer::must_stop() {
+  // A flag of another rank is asked for about ten times a second, at steps that all ranks agree on.
+  if (last_done_ < next_stop_check_ && last_done_ != config_.train.steps) return false;
+  const double hours = ms_between(start_, Clock::now()) / 3.6e6;
+  const bool mine = StopSignal::received() != 0 || (config_.train.max_hours > 0 && hours >= config_.train.max_hours);
+  const double step_ms = ms_between(last_stop_check_, Clock::now()) / static_cast<double>(std::max<std::int64_t>(1, last_done_ - stop_checked_step_));
+  // One number carries both: whether anybody stops, else the slowest rank's step time in microseconds.
+  constexpr std::int64_t kStop = std::int64_t{1} << 60;
+  const std::int64_t agreed = app_.world.all_max(mine ? kStop : std::llround(step_ms * 1e3));
+  last_stop_check_ = Clock::now();
+  stop_checked_step_ = last_done_;
+  next_stop_check_ = last_done_ + std::clamp<std::int64_t>(100'000 / std::max<std::int64_t>(1, agreed), 1, 1000);
+  return agreed == kStop;
+}
+
+ExitCode Trainer::run() {
+  prepare_folder();
+  resume();
+  together(app_.world, [&] {
+    metrics_ = std::make_unique<MetricsFile>(
+        is_main() && config_.log.metrics ? config_.run_folder() + "/metrics.jsonl" : "", last_done_);
+  });
+  progress_ = std::make_unique<Progress>(is_main() ? logger_ : Logger(), config_.train.steps, is_main() && Progress::is_on_terminal());
+  runner_ = std::make_unique<StepRunner>(config_, model_, datasets_.train, plan_, device_.mesh->rank());
+  if (last_done_ >= config_.train.steps) {
+    progress_->say(fmt::format("nothing to do: step {} of {} is done; raise train.steps to go on", last_done_, config_.train.steps));
+    return ExitCode::done;
+  }
+  const StopSignal stop_signal;
+  interval_start_ = Clock::now();
+  interval_comm_ms_ = device_.device_mesh->communication_ms();
+  while (last_done_ < config_.train.steps) {
+    const std::int64_t step = last_done_ + 1;
+    const double lr = schedule_.at(step);
+    pending_.push_back({runner_->run(step, lr), {.step = step, .lr = lr}});
+    last_done_ = step;
+
+    const bool is_last = step == config_.train.steps;
+    const bool logs = is_last || step % config_.train.log_interval == 0;
+    const bool evaluates = is_last || (config_.train.eval_interval > 0 && step % config_.train.eval_interval == 0);
+    const bool saves = is_last || (config_.checkpoint.interval > 0 && step % config_.checkpoint.interval == 0);
+    const bool stops = must_stop();
+    if (logs || evaluates || saves || stops) read_figures(logs || stops);
+    if (evaluates) evaluate_now(step);
+    if (saves || stops) save(step);
+    if (stops && !is_last) {
+      progress_->say(fmt::format("stopped after step {} of {}; start the same command again to go on", step, config_.train.steps));
+      return ExitCode::requeue;
+    }
+  }
+  return ExitCode::done;
+}
+
+void Trainer::read_figures(bool show) {
+  if (pending_.empty()) return;
+  // One all-reduce for the losses of all steps since the last look.
+  nn::Context& context = model_.context;
+  const Tensor losses = context.make({static_cast<std::int64_t>(pending_.size())}, DType::f32, MemoryRole::workspace);
+  for (std::size_t i = 0; i < pending_.size(); ++i) {
+    context.kernels.scale(context.compute, pending_[i].figures.loss, 1.0 / app_.world.num_ranks(),
+                          losses.view().slice(static_cast<std::int64_t>(i), 1), Write::overwrite);
+  }
+  device_.device_mesh->metrics_group().all_reduce(context.compute, "losses", losses, ReduceOp::sum);
+  context.compute.synchronize();
+
+  const auto now = Clock::now();
+  const double interval_ms = ms_between(interval_start_, now);
+  const double comm_ms = device_.device_mesh->communication_ms() - interval_comm_ms_;
+  const auto num_steps = static_cast<double>(pending_.size());
+  const std::int64_t peak_bytes = app_.world.all_max(device_.pool->stats().peak);
+  const std::int64_t tokens = plan_.global_batch() * config_.train.seq_len;
+  for (std::size_t i = 0; i < pending_.size(); ++i) {
+    StepMetrics& m = pending_[i].metrics;
+    m.loss = losses.view().as<float>()[i];
+    m.grad_norm = *pending_[i].figures.grad_norm.view().as<float>();
+    m.tokens = tokens;
+    m.step_ms = interval_ms / num_steps;
+    m.tokens_per_s = static_cast<double>(tokens) / (m.step_ms / 1e3);
+    m.comm_wait_ms = comm_ms / num_steps;
+    m.peak_bytes = peak_bytes;
+    metrics_->write(m);
+  }
+  const StepMetrics& last = pending_.back().metrics;
+  progress_->show(last, comm_ms / interval_ms, static_cast<double>(config_.train.steps - last.step) * last.step_ms / 1e3, show);
+  pending_.clear();
+  interval_start_ = Clock::now();
+  interval_comm_ms_ = device_.device_mesh->communication_ms();
+}
+
+void Trainer::evaluate_now(std::int64_t step) {
+  if (!datasets_.val) return;
+  const double loss = evaluate(model_, *datasets_.val, plan_, config_.train.eval_batches);
+  metrics_->write_eval(step, loss);
+  progress_->say(fmt::format("eval after step {}: validation loss {:.4f}", step, loss));
+  interval_start_ = Clock::now();
+}
+
+}  // namespace mica::train

@@ -1,0 +1,71 @@
+// DESIGN invariants 1 and 3 over real MPI: the whole parity matrix for the world size it is started on, and the exact
+// number of collectives, counted in the process groups and from outside through MPI's profiling interface.
+#include "support/parity.hpp"
+
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "mica/comm/mpi_group.hpp"
+#include "support/mpi_test.hpp"
+#include "support/pmpi_counter.hpp"
+
+namespace mica::testing {
+namespace {
+
+/// MPI calls of a run's collectives, from FEATURES D1 and [Note: MPI calls of collectives].
+struct ExpectedCalls {
+  std::int64_t allgather, alltoall, allgatherv;
+};
+
+ExpectedCalls expected_calls(const ParityCase& c, const StepCounts& counts, int world_size) {
+  const int shard_size = c.strategy == fsdp::Strategy::no_shard ? 1 : (c.shard_size == 0 ? world_size : c.shard_size);
+  const std::int64_t n = counts.num_units;
+  const std::int64_t reductions = c.no_sync ? 1 : c.accumulation;
+  const bool keeps = !fsdp::reshards_after_forward(c.strategy);
+  const std::int64_t gathering_rounds = keeps && c.no_sync ? 1 : c.accumulation;
+  const std::int64_t gathers = shard_size == 1 ? 0 : gathering_rounds * (n + (keeps ? 0 : n - 1));
+  // The harness itself all-reduces the losses of each step, 28 gradients and 28 parameters.
+  const std::int64_t of_harness = world_size == 1 ? 0 : kParitySteps + 2 * 28;
+  return {.allgather = kParitySteps * gathers,
+          .alltoall = shard_size == 1 ? 0 : kParitySteps * n * reductions,
+          .allgatherv = (world_size > shard_size ? kParitySteps * n * reductions : 0) + of_harness};
+}
+
+TEST(Parity, WholeMatrix) {
+  const mpi::Communicator comm = mpi::Communicator::world();
+  const int world_size = comm.num_ranks();
+  // Strategies x dtypes x wrappings x prefetches x checkpointing x accumulations x stream modes. Strategies: three, and
+  // two hybrid ones for each divisor of the world size.
+  const std::map<int, std::size_t> num_grids{{1, 5}, {2, 7}, {3, 7}, {4, 9}, {6, 11}};
+  const std::vector<ParityCase> matrix = parity_matrix(world_size);
+  ASSERT_EQ(matrix.size(), num_grids.at(world_size) * 2 * 3 * 3 * 2 * 3 * 2);
+  std::map<std::pair<int, DType>, ParityRun> plain_runs;
+  std::size_t num_run = 0;
+  for (std::size_t i = 0; i < matrix.size(); ++i) {
+    // CI has two cores: with more ranks than that each launch takes a share of the matrix, all of it at 1 and 2 ranks.
+    if (world_size > 2 && i % static_cast<std::size_t>(world_size) != 1) continue;
+    const ParityCase& c = matrix[i];
+    auto [plain, is_new] = plain_runs.try_emplace({c.accumulation, c.param_dtype});
+    if (is_new) plain->second = run_plain(world_size, c.accumulation, c.param_dtype);
+    auto pool = make_cpu_pool();
+    const MpiCallCounts before = mpi_calls();
+    StepCounts counts;
+    const ParityRun run = run_sharded(
+        make_mpi_group(comm.duplicate(), *pool, "world", {.direct_bytes = std::int64_t{1} << 30}), c, &counts);
+    const MpiCallCounts calls = mpi_calls() - before;
+    expect_parity(plain->second, run, c);
+    expect_counts(counts, c, world_size);
+    const ExpectedCalls expected = expected_calls(c, counts, world_size);
+    EXPECT_EQ(calls.of(MpiCall::allgather), expected.allgather) << c.describe();
+    EXPECT_EQ(calls.of(MpiCall::alltoall), expected.alltoall) << c.describe();
+    EXPECT_EQ(calls.of(MpiCall::allgatherv), expected.allgatherv) << c.describe();
+    ++num_run;
+    if (::testing::Test::HasFailure()) FAIL() << "stopped after case " << i;
+  }
+  const std::size_t share = world_size > 2 ? static_cast<std::size_t>(world_size) : 1;
+  EXPECT_EQ(num_run, (matrix.size() + share - (share > 1 ? 2 : 1)) / share);
+}
+
+}  // namespace
+}  // namespace mica::testing

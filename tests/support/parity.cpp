@@ -1,0 +1,311 @@
+#include "support/parity.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "mica/nn/init.hpp"
+
+namespace mica::testing {
+namespace {
+
+constexpr std::int64_t kBatch = 1;  // rows of a micro-batch
+constexpr std::int64_t kSeqLen = 5;
+constexpr std::int64_t kVocab = 19;
+constexpr std::uint64_t kSeed = 7;
+constexpr std::int64_t kUnitsBySize = 8;
+
+/// Tokens of a micro-batch: any fixed function of (step, micro-batch).
+struct Tokens {
+  std::vector<std::int32_t> ids, targets;
+  Tokens(int step, int micro_batch) : ids(kBatch * kSeqLen), targets(kBatch * kSeqLen) {
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const auto token = [&](std::size_t at) {
+        return static_cast<std::int32_t>((at * at * 5 + at * 3 + static_cast<std::size_t>(step) * 11 +
+                                          static_cast<std::size_t>(micro_batch) * 7) % kVocab);
+      };
+      ids[i] = token(i);
+      targets[i] = token(i + 1);
+    }
+  }
+  nn::Tensors tensors() {
+    return {Tensor(TensorView{ids.data(), {kBatch, kSeqLen}, DType::i32}),
+            Tensor(TensorView{targets.data(), {kBatch, kSeqLen}, DType::i32})};
+  }
+};
+
+nn::Context make_context(Stream& compute, Pool& pool, Kernels& kernels) {
+  nn::Context context{.compute = compute, .pool = pool, .kernels = kernels};
+  context.seed = kSeed;
+  context.loss_in_backward = true;
+  return context;
+}
+
+/// Forward and backward of one micro-batch. @returns its loss; the gradient is seeded with `grad_factor`.
+float run_micro_batch(nn::Module& model, nn::Context& context, int step, int micro_batch, float grad_factor,
+                      const std::function<void()>& between = {}) {
+  context.step = static_cast<std::uint64_t>(step) + 1;
+  context.sequences = {micro_batch};
+  Tokens tokens(step, micro_batch);
+  nn::Record record;
+  const nn::Tensors ys = model.forward(context, tokens.tensors(), &record);
+  if (between) between();
+  const Tensor dloss = context.make({1}, DType::f32);
+  context.kernels.fill(context.compute, dloss, grad_factor);
+  model.backward(context, std::move(record), {dloss});
+  context.compute.synchronize();
+  return *ys[0].view().as<float>();
+}
+
+void set_checkpointed(nn::Module& model) {
+  model.for_each_module([](const std::string&, nn::Module& module) {
+    if (module.type_name() == "gpt2_block") module.set_checkpointed(true);
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<nn::Module> make_parity_model() {
+  return std::make_unique<nn::Gpt2>(nn::Gpt2Config{.layers = 2, .heads = 3, .width = 12, .context = 8, .vocab_size = kVocab,
+                                                   .tie_embeddings = true, .dropout = 0.1});
+}
+
+ParityRun run_plain(int num_ranks, int accumulation, DType param_dtype) {
+  const int num_micro_batches = num_ranks * accumulation;
+  auto pool = make_cpu_pool();
+  auto kernels = make_cpu_kernels(*pool);
+  auto compute = make_cpu_stream("compute", StreamMode::inlined);
+  nn::Context context = make_context(*compute, *pool, *kernels);
+  auto model = make_parity_model();
+  nn::PlainParameters storage(*model, context, param_dtype, DType::f32);
+
+  ParityRun run;
+  std::vector<nn::Parameter*> parameters;
+  model->for_each_parameter([&](const std::string& name, nn::Parameter& p) {
+    parameters.push_back(&p);
+    // The fp32 master: what a bf16 copy was rounded from.
+    std::vector<float> master(static_cast<std::size_t>(p.shape.numel()));
+    nn::fill_initial(*kernels, *compute, p, name, kSeed, 0, {master.data(), p.shape, DType::f32});
+    run.parameters.push_back(std::move(master));
+  });
+  compute->synchronize();
+  for (int step = 0; step < kParitySteps; ++step) {
+    storage.zero_grad();
+    run.losses.emplace_back();
+    for (int m = 0; m < num_micro_batches; ++m) run.losses.back().push_back(run_micro_batch(*model, context, step, m, 1.0F / static_cast<float>(accumulation)));
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const float* grad = parameters[i]->grad.as<float>();
+      std::vector<float>& master = run.parameters[i];
+      if (step == 0) run.first_gradients.emplace_back();
+      for (std::size_t j = 0; j < master.size(); ++j) {
+        const float mean = grad[j] / static_cast<float>(num_ranks);
+        if (step == 0) run.first_gradients.back().push_back(mean);
+        master[j] -= static_cast<float>(kParityLr) * mean;
+      }
+      kernels->copy(*compute, ConstTensorView(master.data(), parameters[i]->shape, DType::f32), parameters[i]->data);
+      compute->synchronize();
+    }
+  }
+  return run;
+}
+
+ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, StepCounts* counts,
+                      const WrapStream& wrap_stream) {
+  auto pool = make_cpu_pool();
+  pool->poison(true);
+  auto kernels = make_cpu_kernels(*pool);
+  std::vector<RankPlace> places(static_cast<std::size_t>(world->num_ranks()));
+  for (std::size_t i = 0; i < places.size(); ++i) places[i] = {static_cast<int>(i), "host", 0, static_cast<int>(i)};
+  const ShardSize shard_size =
+      c.shard_size == 0 ? ShardSize{} : ShardSize{.kind = ShardSize::Kind::number, .number = c.shard_size};
+  Mesh mesh(std::move(world), MeshGeometry::make(places, shard_size), places);
+  fsdp::DeviceMesh device_mesh(mesh, *pool, *kernels, fsdp::Streams::make(c.mode, [&](std::string name, StreamMode mode) {
+                                 auto stream = make_cpu_stream(std::move(name), mode);
+                                 return wrap_stream ? wrap_stream(std::move(stream)) : std::move(stream);
+                               }));
+  nn::Context context = make_context(device_mesh.compute(), *pool, *kernels);
+  auto model = make_parity_model();
+  if (c.checkpointed) set_checkpointed(*model);
+
+  fsdp::Options options{.strategy = c.strategy, .backward_prefetch = c.backward_prefetch,
+                        .forward_prefetch = c.forward_prefetch, .limit_all_gathers = c.limit_all_gathers};
+  options.mixed_precision = {c.param_dtype, c.reduce_dtype};
+  const fsdp::WrapPolicy policy = c.wrap == ParityCase::Wrap::block  ? fsdp::wrap_types({"gpt2_block"})
+                                  : c.wrap == ParityCase::Wrap::size ? fsdp::wrap_min_numel(300)
+                                                                     : fsdp::wrap_nothing();
+  fsdp::Root& root = fsdp::auto_wrap(*model, device_mesh, options, policy);
+  root.initialize(kSeed);
+
+  const int num_ranks = mesh.world_size();
+  const int num_micro_batches = num_ranks * c.accumulation;
+  const auto gathers = [&] { return device_mesh.unshard_group().counts().of(Collective::all_gather); };
+  const auto gather_world = [&](std::vector<float>& values) {
+    mesh.world().all_reduce(context.compute, "test", {values.data(), Shape{static_cast<std::int64_t>(values.size())}, DType::f32},
+                            ReduceOp::sum);
+    context.compute.synchronize();
+  };
+  /// Whole tensors from the shards of replica 0 (or of every rank, for units that are not sharded).
+  const auto whole = [&](bool gradients) {
+    std::vector<std::vector<float>> tensors;
+    std::vector<std::string> names;
+    model->for_each_parameter([&](const std::string& name, nn::Parameter& p) {
+      tensors.emplace_back(static_cast<std::size_t>(p.shape.numel()));
+      names.push_back(name);
+    });
+    for (const fsdp::ShardedParameter& p : root.parameters()) {
+      const bool mine = mesh.replica_rank() == 0 && (p.flat->shard_size() > 1 || mesh.rank() == 0);
+      if (!mine) continue;
+      const std::size_t at = static_cast<std::size_t>(std::find(names.begin(), names.end(), p.piece.parameter) - names.begin());
+      const float* values = (gradients ? p.grad() : p.master()).as<float>();
+      std::copy_n(values, p.piece.numel(), tensors[at].begin() + p.piece.begin);
+    }
+    for (auto& tensor : tensors) gather_world(tensor);
+    return tensors;
+  };
+
+  ParityRun run;
+  for (int step = 0; step < kParitySteps; ++step) {
+    std::vector<float> losses(static_cast<std::size_t>(num_micro_batches));
+    for (int round = 0; round < c.accumulation; ++round) {
+      const int micro_batch = round * num_ranks + mesh.rank();
+      if (c.no_sync) root.set_gradient_sync(round + 1 == c.accumulation);
+      const std::int64_t before = gathers();
+      std::int64_t after_forward = 0;
+      losses[static_cast<std::size_t>(micro_batch)] =
+          run_micro_batch(*model, context, step, micro_batch, 1.0F / static_cast<float>(c.accumulation),
+                          [&] { after_forward = gathers(); });
+      if (counts && step == 1 && round + 1 == c.accumulation) {
+        counts->all_gathers_in_forward = after_forward - before;
+        counts->all_gathers_in_backward = gathers() - after_forward;
+      }
+    }
+    if (counts && step == 1) {
+      counts->num_units = std::ranges::count_if(root.units(), [](const fsdp::Unit* unit) { return unit->flat() != nullptr; });
+      counts->reduce_scatters = device_mesh.reduce_group().counts().of(Collective::reduce_scatter) / 2;
+      counts->all_reduces = (device_mesh.replicate_group().counts().of(Collective::all_reduce) +
+                             device_mesh.all_ranks_group().counts().of(Collective::all_reduce)) / 2;
+    }
+    gather_world(losses);
+    run.losses.push_back(losses);
+    if (step == 0) run.first_gradients = whole(true);
+    for (const fsdp::ShardedParameter& p : root.parameters()) {
+      kernels->sgd(context.compute, {.param = p.master(), .grad = p.grad(), .lr = kParityLr});
+    }
+    root.zero_grad();
+    context.compute.synchronize();
+  }
+  run.parameters = whole(false);
+  return run;
+}
+
+// [Note: parity tolerance]
+// Losses of step 1 come from equal parameters and must be equal in bits. A gradient is a mean of N micro-batch
+// gradients g_m, summed in another order than the plain run's: it may differ by (N + 3) roundings of max |g_m|, with
+// eps of the dtype in which sums are kept (fp32, or reduce_dtype). After that the runs see different parameters, whose
+// effect on the gradient of these models is below a factor of 10 a step (measured 3); with bf16 parameters a master on
+// the border of two bf16 values may round the other way, an error of 2^-8 of a parameter.
+void expect_parity(const ParityRun& plain, const ParityRun& run, const ParityCase& c) {
+  const std::string what = c.describe();
+  const auto num_micro_batches = static_cast<double>(plain.losses[0].size());
+  const bool low = c.param_dtype != DType::f32 || c.reduce_dtype != DType::f32;
+  const double sum_eps = c.reduce_dtype == DType::f32 ? 0x1p-24 : 0x1p-9;
+  ASSERT_EQ(run.losses.size(), plain.losses.size()) << what;
+  EXPECT_EQ(run.losses[0], plain.losses[0]) << what << ": losses of step 1 differ in bits";
+  for (std::size_t step = 1; step < plain.losses.size(); ++step) {
+    for (std::size_t m = 0; m < plain.losses[step].size(); ++m) {
+      EXPECT_NEAR(run.losses[step][m], plain.losses[step][m], low ? 0.05 : 1e-4) << what << " step " << step + 1 << " micro-batch " << m;
+    }
+  }
+  for (std::size_t i = 0; i < plain.parameters.size(); ++i) {
+    float largest = 0;
+    for (const float g : plain.first_gradients[i]) largest = std::max(largest, std::abs(g));
+    const double gradient_bound = 4 * (num_micro_batches + 3) * sum_eps * std::max(1e-3, static_cast<double>(largest)) * std::sqrt(num_micro_batches);
+    for (std::size_t j = 0; j < plain.parameters[i].size(); ++j) {
+      ASSERT_NEAR(run.first_gradients[i][j], plain.first_gradients[i][j], gradient_bound) << what << " gradient of parameter " << i << " element " << j;
+      const double bound = kParityLr * (kParitySteps * 10 * gradient_bound + (low ? 0.02 * largest + 2e-3 : 0));
+      ASSERT_NEAR(run.parameters[i][j], plain.parameters[i][j], bound) << what << " parameter " << i << " element " << j;
+    }
+  }
+}
+
+void expect_counts(const StepCounts& counts, const ParityCase& c, int world_size) {
+  const std::string what = c.describe();
+  // Counted by hand: two blocks and what is left (block); c_attn (468 elements), c_fc (624) and the MLP's c_proj (588) of
+  // each block, the transformer with what is left of it (756) and the root with the shared embedding (size, from 300
+  // elements); the whole (none).
+  const std::int64_t n = c.wrap == ParityCase::Wrap::block ? 3 : c.wrap == ParityCase::Wrap::size ? kUnitsBySize : 1;
+  const int shard_size = c.strategy == fsdp::Strategy::no_shard ? 1 : (c.shard_size == 0 ? world_size : c.shard_size);
+  const bool sharded = shard_size > 1;
+  const bool keeps = !fsdp::reshards_after_forward(c.strategy);
+  const std::int64_t reductions = c.no_sync ? 1 : c.accumulation;
+  EXPECT_EQ(counts.num_units, n) << what;
+  // In the last micro-batch of a step; strategies that keep parameters keep them through a no_sync step.
+  EXPECT_EQ(counts.all_gathers_in_forward, sharded && !(keeps && c.no_sync) ? n : 0) << what;
+  // The root unit keeps its parameters for the backward that follows.
+  EXPECT_EQ(counts.all_gathers_in_backward, sharded && !keeps ? n - 1 : 0) << what;
+  EXPECT_EQ(counts.reduce_scatters, sharded ? n * reductions : 0) << what;
+  EXPECT_EQ(counts.all_reduces, world_size > shard_size ? n * reductions : 0) << what;
+}
+
+std::vector<ParityCase> parity_matrix(int world_size) {
+  using fsdp::BackwardPrefetch;
+  using fsdp::Strategy;
+  struct Grid {
+    Strategy strategy;
+    int shard_size;
+  };
+  std::vector<Grid> grids{{Strategy::full_shard, 0}, {Strategy::shard_grad_op, 0}, {Strategy::no_shard, 1}};
+  for (int shard_size = 1; shard_size <= world_size; ++shard_size) {
+    if (world_size % shard_size != 0) continue;
+    grids.push_back({Strategy::hybrid_shard, shard_size});
+    grids.push_back({Strategy::hybrid_shard_zero2, shard_size});
+  }
+  struct Accumulation {
+    int rounds;
+    bool no_sync;
+  };
+  std::vector<ParityCase> cases;
+  for (const Grid& grid : grids) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const auto wrap : {ParityCase::Wrap::block, ParityCase::Wrap::size, ParityCase::Wrap::none}) {
+        for (const auto prefetch : {BackwardPrefetch::pre, BackwardPrefetch::post, BackwardPrefetch::none}) {
+          for (const bool checkpointed : {false, true}) {
+            for (const auto& accumulation : {Accumulation{1, false}, Accumulation{2, false}, Accumulation{3, true}}) {
+              for (const StreamMode mode : {StreamMode::threaded, StreamMode::inlined}) {
+                ParityCase c;
+                c.strategy = grid.strategy;
+                c.shard_size = grid.shard_size;
+                c.param_dtype = dtype;
+                // Both ways of reducing under bf16, spread over the matrix; likewise the two smaller switches.
+                c.reduce_dtype = dtype == DType::bf16 && cases.size() % 4 < 2 ? DType::bf16 : DType::f32;
+                c.wrap = wrap;
+                c.backward_prefetch = prefetch;
+                c.forward_prefetch = cases.size() % 3 == 0;
+                c.limit_all_gathers = cases.size() % 5 != 0;
+                c.checkpointed = checkpointed;
+                c.accumulation = accumulation.rounds;
+                c.no_sync = accumulation.no_sync;
+                c.mode = mode;
+                cases.push_back(c);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+std::string ParityCase::describe() const {
+  static constexpr const char* kWraps[] = {"block", "size", "none"};
+  static constexpr const char* kPrefetches[] = {"pre", "post", "none"};
+  return fmt::format("{} shard_size={} {}/{} wrap={} prefetch={} forward_prefetch={} limit={} checkpointing={} accumulation={}{} {}",
+                     fsdp::strategy_name(strategy), shard_size, dtype_name(param_dtype), dtype_name(reduce_dtype),
+                     kWraps[static_cast<int>(wrap)], kPrefetches[static_cast<int>(backward_prefetch)], forward_prefetch,
+                     limit_all_gathers, checkpointed, accumulation, no_sync ? " no_sync" : "",
+                     mode == StreamMode::threaded ? "threaded" : "inline");
+}
+
+}  // namespace mica::testing

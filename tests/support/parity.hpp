@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mica/comm/mesh.hpp"
+#include "mica/fsdp/wrap_policy.hpp"
+#include "mica/nn/models/gpt2.hpp"
+
+namespace mica::testing {
+
+/// One point of the parity matrix (DESIGN invariant 3).
+struct ParityCase {
+  fsdp::Strategy strategy = fsdp::Strategy::full_shard;
+  int shard_size = 0;  ///< 0: the world
+  DType param_dtype = DType::f32;
+  DType reduce_dtype = DType::f32;
+  enum class Wrap : std::uint8_t { block, size, none } wrap = Wrap::block;
+  fsdp::BackwardPrefetch backward_prefetch = fsdp::BackwardPrefetch::pre;
+  bool forward_prefetch = false;
+  bool limit_all_gathers = true;
+  bool checkpointed = false;
+  int accumulation = 1;
+  bool no_sync = false;
+  StreamMode mode = StreamMode::inlined;
+
+  [[nodiscard]] std::string describe() const;
+};
+
+/// What a run of a few SGD steps gives.
+struct ParityRun {
+  std::vector<std::vector<float>> losses;           ///< [step][micro-batch], global micro-batch order
+  std::vector<std::vector<float>> parameters;       ///< whole masters, module order
+  std::vector<std::vector<float>> first_gradients;  ///< whole gradients of step 1, averaged
+};
+
+inline constexpr int kParitySteps = 3;
+inline constexpr double kParityLr = 0.5;
+
+/// A GPT-2 with odd sizes, tied embeddings and dropout: 2 blocks, width 12, vocabulary 19, 5 tokens.
+[[nodiscard]] std::unique_ptr<nn::Module> make_parity_model();
+
+/// The plain single-rank run: no sharding code at all; num_ranks * accumulation micro-batches a step, in global order.
+[[nodiscard]] ParityRun run_plain(int num_ranks, int accumulation, DType param_dtype);
+
+/// What wraps each of a rank's streams (checking, delays); identity by default.
+using WrapStream = std::function<std::unique_ptr<Stream>(std::unique_ptr<Stream>)>;
+
+/// Counts of one training step, from the process groups.
+struct StepCounts {
+  std::int64_t all_gathers_in_forward = 0;
+  std::int64_t all_gathers_in_backward = 0;
+  std::int64_t reduce_scatters = 0;
+  std::int64_t all_reduces = 0;
+  std::int64_t num_units = 0;
+};
+
+/// The same under fsdp on this rank of `world`. Every rank returns the same whole result. @collective
+[[nodiscard]] ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& parity_case,
+                                    StepCounts* counts = nullptr, const WrapStream& wrap_stream = {});
+
+/// Fails the current test where `run` leaves the plain run by more than rounding. [Note: parity tolerance]
+void expect_parity(const ParityRun& plain, const ParityRun& run, const ParityCase& parity_case);
+
+/// Fails the current test unless the counts are exactly those of FEATURES D1.
+void expect_counts(const StepCounts& counts, const ParityCase& parity_case, int world_size);
+
+/// The whole matrix for one world size.
+[[nodiscard]] std::vector<ParityCase> parity_matrix(int world_size);
+
+}  // namespace mica::testing
