@@ -39,86 +39,111 @@ void layer_norm(DType dtype, const void* x, const void* gamma, const void* beta,
   });
 }
 
-/// One row's own numbers.
-struct RowStatistics {
-  float mean;
-  float rstd;
+/// What backward wants of a call: template arguments, so that the loops have no branches.
+enum class InputGradient { none, overwrite, accumulate };
+
+/// The operands of a backward pass over kRows rows, beginning with the first of them.
+template <class Type>
+struct BackwardRows {
+  const Type* dy;
+  const Type* x;
+  const Type* gamma;
+  const float* mean;
+  const float* rstd;
+  std::int64_t cols;
+  Type* dx;
+  float* dgamma;  // null: no parameters' gradients
+  float* dbeta;
 };
 
-/// dx = rstd (g - mean(g) - normalised mean(g normalised)) with g = gamma dy.
+/// With g = gamma dy and n the normalised x: the row's means of g and of g n.
+struct RowMeans {
+  float g;
+  float gn;
+};
 template <class Type>
-MICA_INLINE void backward_input_row(const Type* dy, const Type* x, const Type* gamma, RowStatistics row,
-                                    std::int64_t cols, Type* dx, Write mode) {
+MICA_INLINE RowMeans row_means(const BackwardRows<Type>& rows, std::int64_t r) {
+  const Type *dy = rows.dy + r * rows.cols, *x = rows.x + r * rows.cols, *dx = rows.dx + r * rows.cols;
   F32 sum_g[2] = {}, sum_gx[2] = {};
   const auto add = [&](std::int64_t i, auto lanes, int v) MICA_INLINE_LAMBDA {
-    const F32 g = load(dy + i, lanes) * load(gamma + i, lanes);
+    __builtin_prefetch(dx + i, 1);  // the only operand that this pass would leave in memory
+    const F32 g = load(dy + i, lanes) * load(rows.gamma + i, lanes);
     sum_g[v] += g;
-    sum_gx[v] = fma(g, load(x + i, lanes) - row.mean, sum_gx[v]);
+    sum_gx[v] = fma(g, load(x + i, lanes) - rows.mean[r], sum_gx[v]);
   };
   std::int64_t i = 0;
-  for (; i + 2 * kLanes <= cols; i += 2 * kLanes) {
+  for (; i + 2 * kLanes <= rows.cols; i += 2 * kLanes) {
     add(i, Whole{}, 0);
     add(i + kLanes, Whole{}, 1);
   }
-  for_vectors(i, cols, [&](std::int64_t j, auto lanes) MICA_INLINE_LAMBDA { add(j, lanes, 0); });
-  const float n = static_cast<float>(cols);
-  const float mean_g = sum_lanes(sum_g[0] + sum_g[1]) / n;
-  const float mean_gx = sum_lanes(sum_gx[0] + sum_gx[1]) / n * row.rstd;
-  const auto write = [=](std::int64_t j, auto lanes, F32 old) MICA_INLINE_LAMBDA {
-    const F32 g = load(dy + j, lanes) * load(gamma + j, lanes);
-    const F32 normalised = (load(x + j, lanes) - row.mean) * row.rstd;
-    const F32 centred = fma(normalised, splat(-mean_gx), g - mean_g);
-    store(dx + j, fma(centred, splat(row.rstd), old), lanes);
-  };
-  if (mode == Write::overwrite) {
-    for_vectors(0, cols, [=](std::int64_t j, auto lanes) MICA_INLINE_LAMBDA { write(j, lanes, F32{}); });
-  } else {
-    for_vectors(0, cols, [=](std::int64_t j, auto lanes) MICA_INLINE_LAMBDA { write(j, lanes, load(dx + j, lanes)); });
-  }
+  for_vectors(i, rows.cols, [&](std::int64_t j, auto lanes) MICA_INLINE_LAMBDA { add(j, lanes, 0); });
+  const float n = static_cast<float>(rows.cols);
+  return {sum_lanes(sum_g[0] + sum_g[1]) / n, sum_lanes(sum_gx[0] + sum_gx[1]) / n * rows.rstd[r]};
 }
 
-/// dgamma += dy * normalised, dbeta += dy, over kRows rows at once so that the sums are loaded and stored less often.
-template <int kRows, class Type>
-MICA_INLINE void backward_params_rows(const Type* dy, const Type* x, const float* mean, const float* rstd,
-                                      std::int64_t cols, float* dgamma, float* dbeta) {
-  for_vectors(0, cols, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
-    F32 g{}, b{};
+/// dx = rstd (g - mean(g) - n mean(g n)); dgamma += dy n; dbeta += dy. Several rows at once, so that the parameters'
+/// sums are loaded and stored less often.
+template <int kRows, InputGradient kInput, bool kParams, class Type>
+MICA_INLINE void backward_rows(const BackwardRows<Type>& rows) {
+  RowMeans means[kRows] = {};
+  if constexpr (kInput != InputGradient::none) {
+    for (int r = 0; r < kRows; ++r) means[r] = row_means(rows, r);
+  }
+  for_vectors(0, rows.cols, [&](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
+    F32 sum_gamma{}, sum_beta{};
     for (int r = 0; r < kRows; ++r) {
-      const F32 d = load(dy + r * cols + i, lanes);
-      const F32 normalised = (load(x + r * cols + i, lanes) - mean[r]) * rstd[r];
-      g = r == 0 ? d * normalised : fma(d, normalised, g);
-      b = r == 0 ? d : b + d;
+      const std::int64_t at = r * rows.cols + i;
+      const F32 dy = load(rows.dy + at, lanes);
+      const F32 n = (load(rows.x + at, lanes) - rows.mean[r]) * rows.rstd[r];
+      if constexpr (kParams) {
+        sum_gamma = fma(dy, n, sum_gamma);
+        sum_beta += dy;
+      }
+      if constexpr (kInput != InputGradient::none) {
+        const F32 g = dy * load(rows.gamma + i, lanes);
+        const F32 centred = fma(n, splat(-means[r].gn), g - means[r].g);
+        const F32 old = kInput == InputGradient::accumulate ? load(rows.dx + at, lanes) : F32{};
+        store(rows.dx + at, fma(centred, splat(rows.rstd[r]), old), lanes);
+      }
     }
-    store(dgamma + i, load(dgamma + i, lanes) + g, lanes);
-    store(dbeta + i, load(dbeta + i, lanes) + b, lanes);
+    if constexpr (kParams) {
+      store(rows.dgamma + i, load(rows.dgamma + i, lanes) + sum_gamma, lanes);
+      store(rows.dbeta + i, load(rows.dbeta + i, lanes) + sum_beta, lanes);
+    }
   });
+}
+
+template <InputGradient kInput, bool kParams, class Type>
+void backward(BackwardRows<Type> rows, std::int64_t num_rows) {
+  constexpr int kRows = 4;
+  const auto advance = [&](int by) {
+    rows.dy += by * rows.cols, rows.x += by * rows.cols, rows.mean += by, rows.rstd += by;
+    if (kInput != InputGradient::none) rows.dx += by * rows.cols;
+  };
+  for (; num_rows >= kRows; num_rows -= kRows, advance(kRows)) backward_rows<kRows, kInput, kParams>(rows);
+  for (; num_rows > 0; --num_rows, advance(1)) backward_rows<1, kInput, kParams>(rows);
+}
+
+template <InputGradient kInput, class Type>
+void backward(const BackwardRows<Type>& rows, std::int64_t num_rows) {
+  if (rows.dgamma) {
+    backward<kInput, true>(rows, num_rows);
+  } else {
+    backward<kInput, false>(rows, num_rows);
+  }
 }
 
 void layer_norm_backward(DType dtype, const void* dy, const void* x, const void* gamma, const float* mean,
                          const float* rstd, std::int64_t cols, void* dx, Write dx_mode, float* dgamma, float* dbeta,
                          std::int64_t begin, std::int64_t end) {
-  constexpr int kRows = 4;
   with_type(dtype, [=](auto type) {
-    const auto *pdy = typed(dy, type), *px = typed(x, type);
-    std::int64_t row = begin;
-    // Parameters first: dx may be dy.
-    const auto input = [=](std::int64_t r) MICA_INLINE_LAMBDA {
-      if (dx == nullptr) return;
-      backward_input_row(pdy + r * cols, px + r * cols, typed(gamma, type), RowStatistics{mean[r], rstd[r]}, cols,
-                         typed(dx, type) + r * cols, dx_mode);
-    };
-    for (; row + kRows <= end; row += kRows) {
-      if (dgamma) {
-        backward_params_rows<kRows>(pdy + row * cols, px + row * cols, mean + row, rstd + row, cols, dgamma, dbeta);
-      }
-      for (int r = 0; r < kRows; ++r) input(row + r);
-    }
-    for (; row < end; ++row) {
-      if (dgamma) {
-        backward_params_rows<1>(pdy + row * cols, px + row * cols, mean + row, rstd + row, cols, dgamma, dbeta);
-      }
-      input(row);
-    }
+    using Type = decltype(type);
+    BackwardRows<Type> rows{typed(dy, type) + begin * cols, typed(x, type) + begin * cols, typed(gamma, type),
+                            mean + begin, rstd + begin, cols, nullptr, dgamma, dbeta};
+    if (dx == nullptr) return backward<InputGradient::none>(rows, end - begin);
+    rows.dx = typed(dx, type) + begin * cols;
+    if (dx_mode == Write::overwrite) return backward<InputGradient::overwrite>(rows, end - begin);
+    return backward<InputGradient::accumulate>(rows, end - begin);
   });
 }
 

@@ -16,9 +16,7 @@ float row_max(const float* x, std::int64_t n) {
     acc[0] = max_or_second(keep(load(x + j, lanes), lanes, lowest), acc[0]);
   });
   const F32 all = max_or_second(max_or_second(acc[0], acc[1]), max_or_second(acc[2], acc[3]));
-  float result = all[0];
-  for (int l = 1; l < kLanes; ++l) result = all[l] > result ? all[l] : result;
-  return result;
+  return max_lanes(all);
 }
 
 RowSoftmax row_softmax(const float* x, std::int64_t n) {

@@ -41,14 +41,26 @@ MICA_INLINE F32 keep_first(F32 x, std::int64_t n, F32 other) {
   return lane_numbers() < static_cast<std::int32_t>(n) ? x : other;
 }
 
-/// Lanes are added in a fixed tree, so a row's sum does not depend on where the row lies.
+/// Lane l becomes lane (l + kShift) mod kLanes.
+template <int kShift>
+MICA_INLINE F32 rotate(F32 v) {
+  I32 from{};
+  for (int l = 0; l < kLanes; ++l) from[l] = (l + kShift) % kLanes;
+  return __builtin_shuffle(v, from);
+}
+/// All lanes combined in a fixed tree, so that a row's sum does not depend on where the row lies.
+template <class Combine>
+MICA_INLINE float combine_lanes(F32 v, Combine combine) {
+  if constexpr (kLanes > 8) v = combine(v, rotate<8>(v));
+  if constexpr (kLanes > 4) v = combine(v, rotate<4>(v));
+  v = combine(v, rotate<2>(v));
+  return combine(v, rotate<1>(v))[0];
+}
 MICA_INLINE float sum_lanes(F32 v) {
-  float lanes[kLanes];
-  __builtin_memcpy(lanes, &v, sizeof v);
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
-  }
-  return lanes[0];
+  return combine_lanes(v, [](F32 a, F32 b) MICA_INLINE_LAMBDA { return a + b; });
+}
+MICA_INLINE float max_lanes(F32 v) {
+  return combine_lanes(v, [](F32 a, F32 b) MICA_INLINE_LAMBDA { return max_or_second(a, b); });
 }
 MICA_INLINE double sum_lanes(F64 v) {
   double sum = 0;
