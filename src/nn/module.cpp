@@ -5,39 +5,95 @@
 
 namespace mica::nn {
 
-Tensors Module::forward(Context& context, const Tensors& xs, Record* record) {
-  Tensors inputs = xs;
+namespace {
+
+bool needs_grad(const Tensor& x) { return x.needs_grad; }
+
+void note_inputs(Record& record, const Tensors& xs) {
+  for (const Tensor& x : xs) record.input_needs_grad.push_back(x.needs_grad);
+}
+
+/// The random numbers of an earlier forward, until the end of the scope.
+class ReplayedForward {
+ public:
+  ReplayedForward(Context& context, const RandomPoint& point) : context_(context), outer_(random_point(context)) {
+    recomputing_ = std::exchange(context.recomputing, true);
+    set(point);
+  }
+  ~ReplayedForward() {
+    context_.recomputing = recomputing_;
+    set(outer_);
+  }
+  ReplayedForward(const ReplayedForward&) = delete;
+  ReplayedForward& operator=(const ReplayedForward&) = delete;
+
+ private:
+  void set(const RandomPoint& point) {
+    context_.seed = point.seed;
+    context_.step = point.step;
+    context_.sequences = point.sequences;
+    context_.training = point.training;
+  }
+  Context& context_;
+  RandomPoint outer_;
+  bool recomputing_ = false;
+};
+
+}  // namespace
+
+Tensors Module::forward(Context& context, Tensors&& xs, Record* record) {
+  Tensors inputs = std::move(xs);
   if (hooks_) hooks_->pre_forward(context, *this, inputs, record);
   Tensors ys;
+  if (record) note_inputs(*record, inputs);
   if (checkpointed_ && record) {
+    const bool outer = std::exchange(context.inside_checkpoint, true);
     ys = do_forward(context, inputs, nullptr);
-    const bool needs_grad = std::ranges::any_of(inputs, [](const Tensor& x) { return x.needs_grad; });
-    bool trains = needs_grad;
-    if (!trains) for_each_parameter([&](const std::string&, Parameter& p) { trains = trains || p.requires_grad; });
+    context.inside_checkpoint = outer;
+    bool trains = std::ranges::any_of(inputs, needs_grad);
+    for_each_module([&](const std::string&, Module& module) {
+      for (const auto& parameter : module.parameters_) trains = trains || parameter->requires_grad;
+      for (const Parameter* parameter : module.shared_) trains = trains || parameter->requires_grad;
+    });
     for (Tensor& y : ys) y.needs_grad = trains;
-    record->checkpoint_inputs = inputs;
+    record->checkpoint_inputs = std::move(inputs);
+    record->checkpoint_random = random_point(context);
   } else {
-    ys = do_forward(context, inputs, record);
+    ys = do_forward(context, std::move(inputs), record);
   }
   if (hooks_) hooks_->post_forward(context, *this, ys, record);
   return ys;
 }
 
-Tensors Module::backward(Context& context, Record&& record, const Tensors& dys) {
-  if (hooks_) hooks_->pre_backward(context, *this, record);
-  Tensors dxs;
-  if (checkpointed_ && !record.checkpoint_inputs.empty()) {
-    Record fresh;
-    const bool outer = std::exchange(context.recomputing, true);
-    { const Tensors ys = do_forward(context, record.checkpoint_inputs, &fresh); }
-    context.recomputing = outer;
-    dxs = do_backward(context, fresh, dys);
-  } else {
-    dxs = do_backward(context, record, dys);
+Tensors Module::backward(Context& context, Record&& record, Tensors&& dys) {
+  Tensors dxs(record.input_needs_grad.size());
+  if (std::ranges::any_of(dys, [](const Tensor& dy) { return static_cast<bool>(dy); })) {
+    if (hooks_) hooks_->pre_backward(context, *this, record);
+    dxs = record.checkpoint_inputs.empty() ? do_backward(context, record, std::move(dys))
+                                           : recompute_and_backward(context, record, std::move(dys));
+    if (hooks_) hooks_->post_backward(context, *this, record);
   }
-  if (hooks_) hooks_->post_backward(context, *this, record);
   if (!record.is_kept()) record.clear();
   return dxs;
+}
+
+Tensors Module::recompute_and_backward(Context& context, Record& record, Tensors dys) {
+  Record fresh;
+  note_inputs(fresh, record.checkpoint_inputs);
+  fresh.dx_sum = record.dx_sum;
+  {
+    const ReplayedForward replay(context, record.checkpoint_random);
+    const Tensors ys = do_forward(context, record.checkpoint_inputs, &fresh);
+  }
+  return do_backward(context, fresh, std::move(dys));
+}
+
+ConstTensorView Module::data_of(const Parameter& parameter) const {
+  require<Error>(parameter.data || parameter.shape.numel() == 0,
+                 "the parameter '{}' {} of a '{}' has no storage: it is sharded at this moment, or never got any. Call "
+                 "forward and backward on the sharded model itself, not on a module inside it.",
+                 parameter.name, parameter.shape.to_string(), type_name_);
+  return parameter.data;
 }
 
 void Module::for_each_module(const std::function<void(const std::string&, Module&)>& visit, const std::string& prefix) {

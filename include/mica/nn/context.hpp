@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "mica/device/pool.hpp"
+#include "mica/nn/record.hpp"
 #include "mica/tensor/kernels.hpp"
 #include "mica/tensor/tensor.hpp"
 
@@ -22,6 +23,8 @@ struct Context {
   /// The caller promises one backward for every forward with a Record: the head then computes the loss together with
   /// its gradient in that backward (one product for the logits instead of two). The loss tensor is filled there.
   bool loss_in_backward = false;
+  /// Inside a checkpointed region's first forward: no Record, but a backward will come.
+  bool inside_checkpoint = false;
   /// A checkpointed region is being run a second time, inside a backward.
   bool recomputing = false;
 
@@ -29,5 +32,10 @@ struct Context {
     return {pool.allocate(shape.numel() * dtype_bytes(dtype), role, compute), shape, dtype};
   }
 };
+
+/// What the context draws random numbers from now.
+[[nodiscard]] inline RandomPoint random_point(const Context& context) {
+  return {context.seed, context.step, context.sequences, context.training};
+}
 
 }  // namespace mica::nn

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "mica/nn/context.hpp"
@@ -15,6 +16,13 @@ namespace mica::nn {
 class Module;
 
 using Tensors = std::vector<Tensor>;
+
+/// A list of one without a second handle (an initialiser list would copy it).
+[[nodiscard]] inline Tensors list_of(Tensor tensor) {
+  Tensors list;
+  list.push_back(std::move(tensor));
+  return list;
+}
 
 /// What a unit does around the forward and backward of the module it is attached to. nn knows nothing else of fsdp.
 class ModuleHooks {
@@ -38,10 +46,19 @@ class Module {
   Module& operator=(const Module&) = delete;
 
   /// @param record  filled for backward; null when no gradient is wanted.
-  [[nodiscard]] Tensors forward(Context& context, const Tensors& xs, Record* record);
-  /// @param dys  gradients of the outputs; an absent tensor is a zero gradient.
+  /// [Note: handing over] Lists given as lvalues are left as they are. Lists given as rvalues (std::move) are handed
+  /// over: they are freed as early as possible, and a tensor that nobody else holds a handle of (Tensor::is_unique) may
+  /// be overwritten by a backward and returned as a gradient.
+  [[nodiscard]] Tensors forward(Context& context, Tensors&& xs, Record* record);
+  [[nodiscard]] Tensors forward(Context& context, const Tensors& xs, Record* record) {
+    return forward(context, Tensors(xs), record);
+  }
+  /// @param dys  gradients of the outputs; an absent tensor is a zero gradient. When all are absent nothing runs.
   /// @returns gradients of the inputs; absent where the input does not need one.
-  Tensors backward(Context& context, Record&& record, const Tensors& dys);
+  Tensors backward(Context& context, Record&& record, Tensors&& dys);
+  Tensors backward(Context& context, Record&& record, const Tensors& dys) {
+    return backward(context, std::move(record), Tensors(dys));  // the caller's handle protects the elements
+  }
 
   [[nodiscard]] const std::string& type_name() const { return type_name_; }
 
@@ -67,6 +84,17 @@ class Module {
   void set_checkpointed(bool on) { checkpointed_ = on; }
   [[nodiscard]] bool is_checkpointed() const { return checkpointed_; }
 
+  /// [Note: recomputed outputs] A cheap layer (norm, activation) can make the output of a forward again from what its
+  /// Record holds, so that the layer behind it need not keep that tensor: a chain (chain.hpp) empties the consumer's
+  /// saved_input() after forward and fills it again just before the consumer's backward. A layer with hooks of its own
+  /// never does: its parameters are not there outside its own forward and backward.
+  [[nodiscard]] bool can_recompute_output() const { return recomputes_output() && !hooks_ && !checkpointed_; }
+  [[nodiscard]] Tensor recompute_output(Context& context, Record& record) { return do_recompute_output(context, record); }
+  /// Where `record` keeps the module's first input; null when it keeps none that may be dropped and put back.
+  [[nodiscard]] Tensor* saved_input(Record& record) {
+    return record.checkpoint_inputs.empty() ? do_saved_input(record) : record.checkpoint_inputs.data();
+  }
+
   /// False for a container whose children are called directly (a list of blocks): a unit around it would never be gathered.
   [[nodiscard]] virtual bool has_forward() const { return true; }
 
@@ -75,8 +103,16 @@ class Module {
   [[nodiscard]] ModuleHooks* hooks() const { return hooks_.get(); }
 
  protected:
-  virtual Tensors do_forward(Context& context, const Tensors& xs, Record* record) = 0;
-  virtual Tensors do_backward(Context& context, Record& record, const Tensors& dys) = 0;
+  virtual Tensors do_forward(Context& context, Tensors xs, Record* record) = 0;
+  /// At least one of dys is there. dys[i] may be overwritten while dys[i].is_unique(); a module that still needs a
+  /// tensor after it has handed it to a child holds a handle of its own or passes it as an lvalue.
+  virtual Tensors do_backward(Context& context, Record& record, Tensors dys) = 0;
+  virtual bool recomputes_output() const { return false; }
+  virtual Tensor do_recompute_output(Context&, Record&) { return {}; }
+  virtual Tensor* do_saved_input(Record&) { return nullptr; }
+
+  /// The parameter's elements. @throws Error when it has no storage now (it is sharded, or never got any).
+  [[nodiscard]] ConstTensorView data_of(const Parameter& parameter) const;
 
   Parameter& add_parameter(std::string name, Shape shape, Initializer init, bool weight_decay);
   /// Uses a parameter that another module owns (the first name in module order stays its key).
@@ -91,6 +127,8 @@ class Module {
   Module& adopt_child(std::string name, std::unique_ptr<Module> child);
 
  private:
+  Tensors recompute_and_backward(Context& context, Record& record, Tensors dys);
+
   std::string type_name_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::vector<Parameter*> shared_;

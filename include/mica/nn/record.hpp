@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "mica/tensor/tensor.hpp"
@@ -10,6 +12,26 @@ namespace mica::nn {
 /// Whatever a module wants to keep beside tensors.
 struct RecordExtra {
   virtual ~RecordExtra() = default;
+};
+
+/// What random numbers were drawn from, so that a later backward or recomputation draws the same.
+struct RandomPoint {
+  std::uint64_t seed = 0;
+  std::uint64_t step = 0;
+  std::vector<std::int64_t> sequences;
+  bool training = true;
+};
+
+/// Another path's gradient of the same input (a residual connection): a backward that can adds its dx to `sum` in
+/// place, sets `used` and returns `sum`; others ignore it. Lives in the frame of the parent's backward.
+struct GradientSum {
+  Tensor sum;
+  bool used = false;
+
+  /// Whether a dx that follows from `dy` may be added in place: same dtype, and dy is not the sum itself.
+  [[nodiscard]] bool accepts(const Tensor& dy) const {
+    return sum.dtype() == dy.dtype() && sum.view().data != dy.view().data;
+  }
 };
 
 /// What one forward leaves for its backward. Move-only; the caller of forward owns it. [Note: records]
@@ -25,22 +47,37 @@ class Record {
   std::vector<Tensor> saved;
   std::unique_ptr<RecordExtra> extra;
 
+  /// saved[i] for its last use in backward: leaves the Record, so that dropping the result frees the memory, unless
+  /// the Record is kept.
+  [[nodiscard]] Tensor take(std::size_t i) { return keep_ ? saved.at(i) : std::exchange(saved.at(i), Tensor()); }
+
+  /// Which inputs of the forward wanted a gradient; set by Module::forward.
+  std::vector<bool> input_needs_grad;
+  [[nodiscard]] bool needs_dx(std::size_t i) const { return i < input_needs_grad.size() && input_needs_grad[i]; }
+
   /// A Record for the next child's forward; children are numbered in call order.
   [[nodiscard]] Record* add_child() {
     children_.push_back(std::make_unique<Record>());
+    children_.back()->keep_ = keep_;
     return children_.back().get();
   }
   [[nodiscard]] std::size_t num_children() const { return children_.size(); }
   [[nodiscard]] Record& child(std::size_t i) { return *children_.at(i); }
 
-  /// Lets backward be called again with this Record (several backwards after one forward).
-  void keep(bool on = true) { keep_ = on; }
+  /// Lets backward be called again with this Record and its children (several backwards after one forward).
+  void keep(bool on = true) {
+    keep_ = on;
+    for (auto& child : children_) child->keep(on);
+  }
   [[nodiscard]] bool is_kept() const { return keep_; }
 
   /// Set by the unit that owns the module: destroying it lowers the unit's count of outstanding Records.
   std::shared_ptr<void> unit_ticket;
-  /// Inputs of a checkpointed module: its forward runs again in backward.
+  /// Inputs of a checkpointed module and its random numbers: its forward runs again in backward.
   std::vector<Tensor> checkpoint_inputs;
+  RandomPoint checkpoint_random;
+  /// For the backward of input 0; set by the parent just before it, null otherwise.
+  GradientSum* dx_sum = nullptr;
 
   /// Drops everything saved; backward has run.
   void clear() { *this = Record(); }

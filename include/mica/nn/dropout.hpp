@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string_view>
+
+#include "mica/nn/module.hpp"
+
+namespace mica::nn {
+
+/// Sets elements to zero with probability p and scales the others by 1/(1-p), while context.training; the identity
+/// otherwise. x [B, ...], row b belongs to sequence context.sequences[b]. Keeps no mask: the numbers follow from
+/// (seed, step, global sequence id, name, element), so every mesh and every recomputation drops the same elements.
+class Dropout final : public Module {
+ public:
+  /// @param full_name  the random stream; different for each dropout of a model ("transformer.h.3.mlp.dropout").
+  /// @throws ConfigError unless 0 <= p < 1.
+  Dropout(double p, std::string_view full_name);
+
+ private:
+  Tensors do_forward(Context& context, Tensors xs, Record* record) override;
+  Tensors do_backward(Context& context, Record& record, Tensors dys) override;
+  [[nodiscard]] Tensor drop(Context& context, const Tensor& x, const RandomPoint& point) const;
+
+  double p_;
+  std::uint64_t name_hash_;
+};
+
+}  // namespace mica::nn

@@ -1,0 +1,73 @@
+#include "mica/nn/embedding.hpp"
+
+#include "mica/nn/input_check.hpp"
+
+namespace mica::nn {
+
+Embedding::Embedding(std::int64_t rows, std::int64_t width, double weight_std)
+    : Module("embedding"),
+      width_(width),
+      weight_(add_parameter("weight", {rows, width}, Initializer::normal(weight_std), true)) {}
+
+Tensors Embedding::do_forward(Context& context, Tensors xs, Record* record) {
+  expect_inputs(*this, xs, 1);
+  const Tensor& ids = xs[0];
+  expect_ids(*this, ids);
+  require<Error>(ids.shape().num_dims() == 2, "an '{}' takes ids of shape [batch, seq_len], got {}", type_name(),
+                 ids.shape().to_string());
+  const ConstTensorView weight = data_of(weight_);
+  Tensor y = context.make({ids.shape()[0], ids.shape()[1], width_}, weight.dtype);
+  context.kernels.embedding(context.compute, ids, weight, {}, y);
+  y.needs_grad = record && weight_.requires_grad;
+  if (y.needs_grad) record->saved = {ids};
+  return list_of(std::move(y));
+}
+
+Tensors Embedding::do_backward(Context& context, Record& record, Tensors dys) {
+  const GradTarget dweight = weight_.write_grad();
+  if (dweight.view && !record.saved.empty()) {
+    context.kernels.embedding_backward(context.compute, dys[0], record.take(0), dweight.view, dweight.mode, {},
+                                       Write::overwrite);
+  }
+  return Tensors(1);
+}
+
+PositionEmbedding::PositionEmbedding(std::int64_t context, std::int64_t width, double weight_std)
+    : Module("position_embedding"),
+      context_(context),
+      width_(width),
+      weight_(add_parameter("weight", {context, width}, Initializer::normal(weight_std), true)) {}
+
+Tensors PositionEmbedding::do_forward(Context& context, Tensors xs, Record* record) {
+  expect_inputs(*this, xs, 2);
+  const Tensor &x = xs[0], &ids = xs[1];
+  const ConstTensorView weight = data_of(weight_);
+  expect_activation(*this, x, width_, weight.dtype);
+  const std::int64_t seq_len = ids.shape().back();
+  require<ConfigError>(seq_len <= context_,
+                       "a sequence of {} tokens does not fit the model's context of {}: lower train.seq_len or raise "
+                       "model.context",
+                       seq_len, context_);
+  Tensor y = context.make(x.shape(), x.dtype());
+  const std::int64_t row_numel = seq_len * width_;
+  for (std::int64_t b = 0; b < ids.shape().rows(); ++b) {
+    context.kernels.add(context.compute, x.view().slice(b * row_numel, row_numel), weight.slice(0, row_numel),
+                        y.view().slice(b * row_numel, row_numel));
+  }
+  y.needs_grad = record && (x.needs_grad || weight_.requires_grad);
+  if (record && weight_.requires_grad) record->saved = {ids};
+  return list_of(std::move(y));
+}
+
+Tensors PositionEmbedding::do_backward(Context& context, Record& record, Tensors dys) {
+  const GradTarget dweight = weight_.write_grad();
+  if (dweight.view && !record.saved.empty()) {
+    context.kernels.embedding_backward(context.compute, dys[0], record.take(0), {}, Write::overwrite, dweight.view,
+                                       dweight.mode);
+  }
+  Tensors dxs(2);
+  if (record.needs_dx(0)) dxs[0] = dys[0];
+  return dxs;
+}
+
+}  // namespace mica::nn

@@ -1,0 +1,35 @@
+#include "mica/nn/gelu.hpp"
+
+#include "mica/nn/input_check.hpp"
+
+namespace mica::nn {
+
+Tensors Gelu::do_forward(Context& context, Tensors xs, Record* record) {
+  expect_inputs(*this, xs, 1);
+  const Tensor& x = xs[0];
+  Tensor y = context.make(x.shape(), x.dtype());
+  context.kernels.gelu(context.compute, x, y);
+  y.needs_grad = record && x.needs_grad;
+  if (y.needs_grad) record->saved = {x};
+  return list_of(std::move(y));
+}
+
+Tensors Gelu::do_backward(Context& context, Record& record, Tensors dys) {
+  if (record.saved.empty()) return Tensors(1);
+  const Tensor x = record.take(kInput);
+  const Tensor dx = dys[0].is_unique() ? dys[0] : context.make(x.shape(), x.dtype());
+  context.kernels.gelu_backward(context.compute, x, dys[0], dx);
+  return list_of(dx);
+}
+
+Tensor Gelu::do_recompute_output(Context& context, Record& record) {
+  const Tensor& x = record.saved.at(kInput);
+  Tensor y = context.make(x.shape(), x.dtype());
+  y.needs_grad = true;
+  context.kernels.gelu(context.compute, x, y);
+  return y;
+}
+
+Tensor* Gelu::do_saved_input(Record& record) { return record.saved.empty() ? nullptr : &record.saved[kInput]; }
+
+}  // namespace mica::nn

@@ -1,0 +1,66 @@
+#include "mica/nn/linear.hpp"
+
+#include "mica/nn/input_check.hpp"
+
+namespace mica::nn {
+
+Linear::Linear(std::int64_t in, std::int64_t out, LinearOptions options)
+    : Module("linear"),
+      in_(in),
+      out_(out),
+      weight_(add_parameter("weight", {out, in}, Initializer::normal(options.weight_std), true)) {
+  if (options.bias) bias_ = &add_parameter("bias", {out}, Initializer::zeros(), false);
+}
+
+Tensors Linear::do_forward(Context& context, Tensors xs, Record* record) {
+  expect_inputs(*this, xs, 1);
+  const Tensor& x = xs[0];
+  const ConstTensorView weight = data_of(weight_);
+  expect_activation(*this, x, in_, weight.dtype);
+  Tensor y = context.make(with_last_dim(x.shape(), out_), weight.dtype);
+  context.kernels.linear(context.compute, x, weight, bias_ ? data_of(*bias_) : ConstTensorView(), y);
+  if (record) {
+    const bool trains = weight_.requires_grad || (bias_ && bias_->requires_grad);
+    y.needs_grad = x.needs_grad || trains;
+    record->saved = {trains ? x : Tensor()};
+  }
+  return list_of(std::move(y));
+}
+
+Tensors Linear::do_backward(Context& context, Record& record, Tensors dys) {
+  const Tensor& dy = dys[0];
+  // The parameters first: afterwards the input's memory is free for dx.
+  write_parameter_gradients(context, record.take(kInput), dy);
+  if (!record.needs_dx(0)) return Tensors(1);
+
+  const ConstTensorView weight = data_of(weight_);
+  GradientSum* sum = record.dx_sum;
+  if (sum && sum->accepts(dy)) {
+    context.kernels.linear_backward_input(context.compute, dy, weight, sum->sum, Write::accumulate);
+    sum->used = true;
+    return list_of(sum->sum);
+  }
+  Tensor dx = context.make(with_last_dim(dy.shape(), in_), dy.dtype());
+  context.kernels.linear_backward_input(context.compute, dy, weight, dx, Write::overwrite);
+  return list_of(std::move(dx));
+}
+
+void Linear::write_parameter_gradients(Context& context, const Tensor& x, const Tensor& dy) {
+  if (!x) return;  // all frozen at the forward
+  const GradTarget dw = weight_.write_grad();
+  const GradTarget db = bias_ ? bias_->write_grad() : GradTarget();
+  const bool together = dw.view && db.view && dw.mode == db.mode;
+  if (dw.view) {
+    context.kernels.linear_backward_params(context.compute, dy, x, dw.view, together ? db.view : TensorView(), dw.mode);
+  }
+  if (db.view && !together) {
+    // A bias that trains alone, or was thawed later than the weight: rare, so no kernel is worth having.
+    const Tensor unused = context.make(weight_.shape, db.view.dtype, MemoryRole::workspace);
+    if (db.mode == Write::accumulate) context.kernels.fill(context.compute, unused, 0.0);
+    context.kernels.linear_backward_params(context.compute, dy, x, unused, db.view, db.mode);
+  }
+}
+
+Tensor* Linear::do_saved_input(Record& record) { return record.saved.empty() ? nullptr : &record.saved[kInput]; }
+
+}  // namespace mica::nn
