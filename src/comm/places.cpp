@@ -43,8 +43,10 @@ std::vector<RankPlace> mesh_order(std::vector<RankPlace> by_world_rank) {
   return by_world_rank;
 }
 
-Mesh make_mpi_mesh(const mpi::Communicator& world, ShardSize shard_size, Pool& pool, MpiGroupOptions options) {
-  std::vector<RankPlace> places = mesh_order(find_places(world));
+Mesh make_mpi_mesh(const mpi::Communicator& world, ShardSize shard_size, Pool& pool, MpiGroupOptions options,
+                   std::vector<RankPlace> by_world_rank) {
+  if (by_world_rank.empty()) by_world_rank = find_places(world);
+  std::vector<RankPlace> places = mesh_order(std::move(by_world_rank));
   const MeshGeometry geometry = MeshGeometry::make(places, shard_size);
   const auto me = std::find_if(places.begin(), places.end(), [&](const RankPlace& p) { return p.world_rank == world.rank(); });
   const int mesh_rank = static_cast<int>(me - places.begin());

@@ -16,7 +16,7 @@ namespace mica {
 /// collective of a kind of its own, so that tests can count from outside:
 ///   all_gather -> MPI_Allgather     reduce_scatter -> MPI_Alltoall + own fold     broadcast -> MPI_Bcast     barrier -> MPI_Barrier
 ///   all_reduce -> MPI_Allgatherv + own fold (up to kSmallAllReduceBytes), else MPI_Alltoallv + own fold + MPI_Allgatherv
-/// Longer slices go directly between the ranks (MPI_Irecv, MPI_Isend, MPI_Waitall), which is faster (docs/measurements
+/// Longer slices go directly between the ranks (MPI_Irecv, MPI_Isend, MPI_Waitall), which is faster (figures
 /// in src/comm/README.md). The folds are Mica's own, in rank order, so that the bits do not depend on the MPI library.
 struct MpiGroupOptions {
   /// Transfers are split so that no MPI call moves more bytes than this on one rank (MPI counts are ints). Tests use 1 KiB.
@@ -50,7 +50,8 @@ inline constexpr std::int64_t kSmallAllReduceBytes = 4096;
 [[nodiscard]] std::vector<RankPlace> mesh_order(std::vector<RankPlace> by_world_rank);
 
 /// The mesh over all ranks of `world`, in mesh order, with groups over MPI. @collective
+/// @param by_world_rank  places that somebody knows already; found here if empty.
 [[nodiscard]] Mesh make_mpi_mesh(const mpi::Communicator& world, ShardSize shard_size, Pool& pool,
-                                 MpiGroupOptions options = {});
+                                 MpiGroupOptions options = {}, std::vector<RankPlace> by_world_rank = {});
 
 }  // namespace mica

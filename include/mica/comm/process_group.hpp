@@ -17,7 +17,9 @@ namespace mica {
 
 /// Ranks that communicate, in an order of their own. [Note: process groups]
 /// Collectives are enqueued on a stream and matched by their order within one group, so each stream that communicates
-/// has a group of its own (duplicate()). Sums are folded in rank order, in f32 for low-precision dtypes, so that every
+/// has a group of its own (duplicate()). Groups do not wait for each other, but the hosts of all ranks enqueue the
+/// collectives of all groups in one order: staging memory that passes from one stream to another, and an MPI that lets
+/// only one thread communicate, order the streams as the host did. Sums are folded in rank order, in f32 for low-precision dtypes, so that every
 /// backend gives the same bits on every rank. Sizes are checked before any traffic. A failure inside a collective is
 /// the stream's sticky error and names group, collective and label.
 /// A group of one rank moves nothing and counts nothing (all_gather and reduce_scatter copy unless in place); nor does

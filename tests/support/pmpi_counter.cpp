@@ -1,0 +1,93 @@
+#include "support/pmpi_counter.hpp"
+
+#include <atomic>
+
+#include <mpi.h>
+
+namespace {
+
+using mica::testing::kNumMpiCalls;
+using mica::testing::MpiCall;
+
+std::array<std::atomic<std::int64_t>, kNumMpiCalls> g_calls{};
+std::atomic<int> g_fail_next{-1};
+
+/// Counts; true if this call shall fail.
+bool count(MpiCall call) {
+  const int index = static_cast<int>(call);
+  ++g_calls[static_cast<std::size_t>(index)];
+  int expected = index;
+  return g_fail_next.compare_exchange_strong(expected, -1);
+}
+
+}  // namespace
+
+namespace mica::testing {
+
+MpiCallCounts mpi_calls() {
+  MpiCallCounts counts;
+  for (std::size_t i = 0; i < kNumMpiCalls; ++i) counts.calls[i] = g_calls[i].load();
+  return counts;
+}
+
+void fail_next(MpiCall call) { g_fail_next = static_cast<int>(call); }
+
+}  // namespace mica::testing
+
+extern "C" {
+
+int MPI_Allgather(const void* send, int send_count, MPI_Datatype send_type, void* receive, int receive_count,
+                  MPI_Datatype receive_type, MPI_Comm comm) {
+  if (count(MpiCall::allgather)) return MPI_ERR_OTHER;
+  return PMPI_Allgather(send, send_count, send_type, receive, receive_count, receive_type, comm);
+}
+
+int MPI_Allgatherv(const void* send, int send_count, MPI_Datatype send_type, void* receive, const int* counts,
+                   const int* offsets, MPI_Datatype receive_type, MPI_Comm comm) {
+  if (count(MpiCall::allgatherv)) return MPI_ERR_OTHER;
+  return PMPI_Allgatherv(send, send_count, send_type, receive, counts, offsets, receive_type, comm);
+}
+
+int MPI_Alltoall(const void* send, int send_count, MPI_Datatype send_type, void* receive, int receive_count,
+                 MPI_Datatype receive_type, MPI_Comm comm) {
+  if (count(MpiCall::alltoall)) return MPI_ERR_OTHER;
+  return PMPI_Alltoall(send, send_count, send_type, receive, receive_count, receive_type, comm);
+}
+
+int MPI_Alltoallv(const void* send, const int* send_counts, const int* send_offsets, MPI_Datatype send_type, void* receive,
+                  const int* counts, const int* offsets, MPI_Datatype receive_type, MPI_Comm comm) {
+  if (count(MpiCall::alltoallv)) return MPI_ERR_OTHER;
+  return PMPI_Alltoallv(send, send_counts, send_offsets, send_type, receive, counts, offsets, receive_type, comm);
+}
+
+int MPI_Bcast(void* data, int data_count, MPI_Datatype type, int root, MPI_Comm comm) {
+  if (count(MpiCall::bcast)) return MPI_ERR_OTHER;
+  return PMPI_Bcast(data, data_count, type, root, comm);
+}
+
+int MPI_Barrier(MPI_Comm comm) {
+  if (count(MpiCall::barrier)) return MPI_ERR_OTHER;
+  return PMPI_Barrier(comm);
+}
+
+int MPI_Isend(const void* data, int data_count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request) {
+  if (count(MpiCall::isend)) return MPI_ERR_OTHER;
+  return PMPI_Isend(data, data_count, type, to, tag, comm, request);
+}
+
+int MPI_Irecv(void* data, int data_count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request* request) {
+  if (count(MpiCall::irecv)) return MPI_ERR_OTHER;
+  return PMPI_Irecv(data, data_count, type, from, tag, comm, request);
+}
+
+int MPI_Waitall(int request_count, MPI_Request* requests, MPI_Status* statuses) {
+  if (count(MpiCall::waitall)) return MPI_ERR_OTHER;
+  return PMPI_Waitall(request_count, requests, statuses);
+}
+
+int MPI_Allreduce(const void* send, void* receive, int data_count, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
+  if (count(MpiCall::allreduce)) return MPI_ERR_OTHER;
+  return PMPI_Allreduce(send, receive, data_count, type, op, comm);
+}
+
+}  // extern "C"

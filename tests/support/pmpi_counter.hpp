@@ -1,0 +1,33 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace mica::testing {
+
+/// The MPI calls that are counted, through MPI's profiling interface: from outside of Mica.
+enum class MpiCall { allgather, allgatherv, alltoall, alltoallv, bcast, barrier, isend, irecv, waitall, allreduce };
+inline constexpr std::size_t kNumMpiCalls = 10;
+
+struct MpiCallCounts {
+  std::array<std::int64_t, kNumMpiCalls> calls{};
+  [[nodiscard]] std::int64_t of(MpiCall call) const { return calls[static_cast<std::size_t>(call)]; }
+  [[nodiscard]] std::int64_t total() const {
+    std::int64_t sum = 0;
+    for (const std::int64_t n : calls) sum += n;
+    return sum;
+  }
+  friend MpiCallCounts operator-(MpiCallCounts a, const MpiCallCounts& b) {
+    for (std::size_t i = 0; i < kNumMpiCalls; ++i) a.calls[i] -= b.calls[i];
+    return a;
+  }
+};
+
+/// Since the program began, on this rank, by all threads. Take the difference of two.
+/// Link the test with the CMake target mpi_test_counter. For what a collective becomes see [Note: MPI calls of collectives].
+[[nodiscard]] MpiCallCounts mpi_calls();
+
+/// The next call of this kind on this rank moves nothing and returns MPI_ERR_OTHER.
+void fail_next(MpiCall call);
+
+}  // namespace mica::testing
