@@ -29,6 +29,8 @@ class Tensor {
     other.view_ = view_.reshaped(shape);
     return other;
   }
+  /// No other handle shares the memory and it is not borrowed: who holds this one may overwrite the elements.
+  [[nodiscard]] bool is_unique() const { return owner_ && owner_.use_count() == 1; }
   /// Another stream's last use of the memory (see Buffer::used_until). No-op for borrowed memory.
   void used_until(const Event& event) const {
     if (owner_) owner_->used_until(event);
