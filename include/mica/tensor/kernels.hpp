@@ -147,6 +147,8 @@ class Kernels {
 struct CpuKernelsOptions {
   /// False: as on a processor without bf16 instructions (tests). True: what the processor can do.
   bool use_native_bf16 = true;
+  /// The most bytes of logits that head_loss holds at a time (a row's at least).
+  std::int64_t logits_bytes = 32 << 20;
 };
 /// oneDNN for products, own loops for the rest. `pool` outlives it. One host thread.
 [[nodiscard]] std::unique_ptr<Kernels> make_cpu_kernels(Pool& pool, const CpuKernelsOptions& options = {});

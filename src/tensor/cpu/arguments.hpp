@@ -1,0 +1,46 @@
+#pragma once
+
+#include <initializer_list>
+#include <string_view>
+
+#include "mica/tensor/kernels.hpp"
+
+// What a kernel demands of its arguments. Text is made only when a demand fails: these run at every call.
+namespace mica::cpu {
+
+/// @throws Error "linear: weight has shape [3, 4] bf16, expected [., 8] ..."
+[[noreturn]] void refuse(std::string_view kernel, std::string_view argument, ConstTensorView got, std::string_view expected);
+
+inline void expect_dtype(std::string_view kernel, std::string_view argument, ConstTensorView view,
+                         std::initializer_list<DType> allowed) {
+  for (const DType dtype : allowed) {
+    if (view.dtype == dtype) return;
+  }
+  refuse(kernel, argument, view, "another dtype");
+}
+inline void expect_present(std::string_view kernel, std::string_view argument, ConstTensorView view) {
+  if (view.data == nullptr && view.numel() > 0) refuse(kernel, argument, view, "memory, not an absent view");
+}
+/// A present view of `numel` elements of one of the dtypes.
+inline void expect(std::string_view kernel, std::string_view argument, ConstTensorView view, std::int64_t numel,
+                   std::initializer_list<DType> allowed) {
+  expect_dtype(kernel, argument, view, allowed);
+  if (view.numel() != numel) refuse(kernel, argument, view, fmt::format("{} elements", numel));
+  expect_present(kernel, argument, view);
+}
+/// Absent, or as expect().
+inline void expect_optional(std::string_view kernel, std::string_view argument, ConstTensorView view, std::int64_t numel,
+                            std::initializer_list<DType> allowed) {
+  if (view) expect(kernel, argument, view, numel, allowed);
+}
+/// A present matrix of `cols` columns.
+inline void expect_cols(std::string_view kernel, std::string_view argument, ConstTensorView view, std::int64_t cols,
+                        std::initializer_list<DType> allowed) {
+  expect_dtype(kernel, argument, view, allowed);
+  if (view.shape.num_dims() == 0 || view.shape.back() != cols) {
+    refuse(kernel, argument, view, fmt::format("{} columns", cols));
+  }
+  expect_present(kernel, argument, view);
+}
+
+}  // namespace mica::cpu

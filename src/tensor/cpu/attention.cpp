@@ -1,0 +1,116 @@
+#include "attention.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "attention_head.hpp"
+#include "loops.hpp"
+#include "parallel.hpp"
+#include "tiles.hpp"
+
+namespace mica::cpu {
+
+namespace {
+
+/// Rows of one step along the diagonal panel.
+constexpr std::int64_t kStep = kTilePad;
+
+/// What one thread holds in forward.
+struct ForwardScratch {
+  float* key_panels;    // [T/64][D][64]
+  float* values;        // [T][Dp]
+  float* rows;          // [64][Dp] keys to be packed, then the tile's queries
+  float* scores;        // [64][score_stride]
+  float* out;           // [64][Dp]
+  std::int64_t score_stride;
+
+  ForwardScratch(const AttentionShape& shape, Carver& carver) {
+    const HeadSizes sizes(shape);
+    // 16 more than the keys: rows a power of two apart would all fall into the same sets of the cache.
+    score_stride = sizes.padded_keys + kTilePad;
+    key_panels = carver.floats(sizes.padded_keys * shape.head_dim);
+    values = carver.floats(shape.seq_len * sizes.padded_dim);
+    rows = carver.floats(kPanel * sizes.padded_dim);
+    scores = carver.floats(kPanel * score_stride);
+    out = carver.floats(kPanel * sizes.padded_dim);
+  }
+};
+
+/// Scores of queries [first, first + rows) with the keys up to and including their own, times nothing yet.
+void tile_scores(const ForwardScratch& s, const HeadSizes& sizes, std::int64_t first, std::int64_t rows) {
+  const std::int64_t panel_numel = kPanel * sizes.head_dim;
+  for (std::int64_t key = 0; key < first; key += kPanel) {
+    tiles().multiply({s.rows, sizes.padded_dim, 1}, s.key_panels + key / kPanel * panel_numel, kPanel, s.scores + key,
+                     s.score_stride, rows, kPanel, sizes.head_dim, false);
+  }
+  for (std::int64_t row = 0; row < rows; row += kStep) {
+    tiles().multiply({s.rows + row * sizes.padded_dim, sizes.padded_dim, 1}, s.key_panels + first / kPanel * panel_numel,
+                     kPanel, s.scores + row * s.score_stride + first, s.score_stride, std::min(kStep, rows - row),
+                     row + kStep, sizes.head_dim, false);
+  }
+}
+
+void forward_head(const AttentionShape& shape, const HeadRows& qkv, std::byte* y, float* lse, const ForwardScratch& s) {
+  const HeadSizes sizes(shape);
+  const auto factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
+  for (std::int64_t key = 0; key < shape.seq_len; key += kPanel) {
+    const std::int64_t keys = std::min(kPanel, shape.seq_len - key);
+    qkv.load(HeadRows::Part::key, key, keys, sizes.padded_dim, s.rows);
+    tiles().transpose_to_panel(s.rows, sizes.padded_dim, keys, shape.head_dim, s.key_panels + key * shape.head_dim);
+  }
+  qkv.load(HeadRows::Part::value, 0, shape.seq_len, sizes.padded_dim, s.values);
+
+  const std::int64_t y_stride = sizes.width * dtype_bytes(qkv.dtype());
+  for (std::int64_t first = 0; first < shape.seq_len; first += kPanel) {
+    const std::int64_t rows = std::min(kPanel, shape.seq_len - first);
+    qkv.load(HeadRows::Part::query, first, rows, sizes.padded_dim, s.rows);
+    tile_scores(s, sizes, first, rows);
+    for (std::int64_t step = 0; step < rows; step += kStep) {
+      const std::int64_t step_rows = std::min(kStep, rows - step);
+      const std::int64_t keys = std::min(shape.seq_len, first + step + kStep);  // of the step's last row
+      float sums[kStep];
+      for (std::int64_t r = 0; r < step_rows; ++r) {
+        float* score = s.scores + (step + r) * s.score_stride;
+        const std::int64_t visible = first + step + r + 1;
+        const float shift = factor * loops().row_max(score, visible);
+        sums[r] = loops().exp_row(score, visible, factor, shift, score, DType::f32);
+        std::fill(score + visible, score + keys, 0.0F);
+        if (lse) lse[first + step + r] = shift + std::log(sums[r]);
+      }
+      tiles().multiply({s.scores + step * s.score_stride, s.score_stride, 1}, s.values, sizes.padded_dim, s.out,
+                       sizes.padded_dim, step_rows, sizes.padded_dim, keys, false);
+      for (std::int64_t r = 0; r < step_rows; ++r) {
+        loops().scale(s.out + r * sizes.padded_dim, DType::f32, 1.0F / sums[r], y + (first + step + r) * y_stride,
+                      qkv.dtype(), Write::overwrite, 0, shape.head_dim);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::int64_t attention_scratch_bytes(const AttentionShape& shape, int threads) {
+  Carver carver(nullptr);
+  for (int thread = 0; thread < threads; ++thread) ForwardScratch(shape, carver);
+  return carver.bytes();
+}
+
+void attention_forward(const AttentionShape& shape, ConstTensorView qkv, TensorView y, TensorView lse, void* scratch) {
+  const std::int64_t width = shape.heads * shape.head_dim;
+  const std::int64_t bytes_per_thread = attention_scratch_bytes(shape, 1);
+  parallel_ranges_by_thread(shape.batch * shape.heads, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
+    Carver carver(static_cast<std::byte*>(scratch) + thread * bytes_per_thread);
+    const ForwardScratch mine(shape, carver);
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t batch = i / shape.heads;
+      const std::int64_t head = i % shape.heads;
+      std::byte* out = static_cast<std::byte*>(y.data) +
+                       (batch * shape.seq_len * width + head * shape.head_dim) * dtype_bytes(y.dtype);
+      float* head_lse = lse ? static_cast<float*>(lse.data) + i * shape.seq_len : nullptr;
+      forward_head(shape, HeadRows(shape, qkv.data, qkv.dtype, batch, head), out, head_lse, mine);
+    }
+  });
+}
+
+}  // namespace mica::cpu

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+
+#include "mica/tensor/kernels.hpp"
+
+namespace mica::cpu {
+
+/// Causal attention, one (sequence, head) at a time per thread, in f32 whatever the dtype. [Note: attention]
+/// Queries are taken kPanel at a time. Keys and values are first packed: K^T (and V^T in backward) in panels
+/// [D][kPanel], so that scores are products of rows with a panel that stays in the first-level cache; the panels
+/// above the diagonal are skipped and the diagonal one is cut in steps of 16 rows. Forward holds the scores of one
+/// tile of queries, [kPanel, T]; backward computes P again from lse, panel by panel, [kPanel, kPanel].
+[[nodiscard]] std::int64_t attention_scratch_bytes(const AttentionShape& shape, int threads);
+void attention_forward(const AttentionShape& shape, ConstTensorView qkv, TensorView y, TensorView lse, void* scratch);
+
+[[nodiscard]] std::int64_t attention_backward_scratch_bytes(const AttentionShape& shape, int threads);
+void attention_backward(const AttentionShape& shape, ConstTensorView dy, ConstTensorView qkv, ConstTensorView y,
+                        ConstTensorView lse, TensorView dqkv, void* scratch);
+
+}  // namespace mica::cpu

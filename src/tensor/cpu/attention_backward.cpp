@@ -1,0 +1,185 @@
+#include <algorithm>
+#include <cmath>
+
+#include "attention.hpp"
+#include "attention_head.hpp"
+#include "loops.hpp"
+#include "parallel.hpp"
+#include "tiles.hpp"
+
+namespace mica::cpu {
+
+namespace {
+
+constexpr std::int64_t kStep = kTilePad;
+/// Rows of the score blocks: not a power of two, see ForwardScratch.
+constexpr std::int64_t kScoreStride = kPanel + kTilePad;
+
+/// What one thread holds in backward.
+struct BackwardScratch {
+  float *key_panels, *value_panels;  // [T/64][D][64]
+  float *keys, *dkeys, *dvalues;     // [T/64*64][Dp]
+  float *queries, *dout, *dqueries;  // [64][Dp]
+  float *scores, *dscores;           // [64][kScoreStride]
+  float* delta;                      // [64]: sum of dy * y of a row
+
+  BackwardScratch(const AttentionShape& shape, Carver& carver) {
+    const HeadSizes sizes(shape);
+    const std::int64_t rows = sizes.padded_keys * sizes.padded_dim;
+    const std::int64_t tile = kPanel * sizes.padded_dim;
+    key_panels = carver.floats(sizes.padded_keys * shape.head_dim);
+    value_panels = carver.floats(sizes.padded_keys * shape.head_dim);
+    keys = carver.floats(rows);
+    dkeys = carver.floats(rows);
+    dvalues = carver.floats(rows);
+    queries = carver.floats(tile);
+    dout = carver.floats(tile);
+    dqueries = carver.floats(tile);
+    scores = carver.floats(kPanel * kScoreStride);
+    dscores = carver.floats(kPanel * kScoreStride);
+    delta = carver.floats(kPanel);
+  }
+};
+
+/// One head's slices of the tensors.
+struct Head {
+  HeadRows qkv;
+  const std::byte* dy;  // rows C elements apart
+  const std::byte* y;
+  const float* lse;     // [T]
+  std::byte* dqkv;      // rows 3*C elements apart
+};
+
+class BackwardTile {
+ public:
+  BackwardTile(const AttentionShape& shape, const BackwardScratch& scratch, const float* lse, std::int64_t first)
+      : sizes_(shape), s_(scratch), lse_(lse), first_(first), rows_(std::min(kPanel, shape.seq_len - first)),
+        factor_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)))) {}
+
+  /// Adds what queries [first, first + rows) and the keys of one panel give each other.
+  void panel(std::int64_t key) {
+    const bool diagonal = key == first_;
+    const std::int64_t dim = sizes_.padded_dim;
+    const float* key_panel = s_.key_panels + key * sizes_.head_dim;
+    const float* value_panel = s_.value_panels + key * sizes_.head_dim;
+    const std::int64_t step = diagonal ? kStep : rows_;
+    for (std::int64_t row = 0; row < rows_; row += step) {
+      const std::int64_t step_rows = std::min(step, rows_ - row);
+      const std::int64_t cols = diagonal ? row + kStep : kPanel;
+      tiles().multiply({s_.queries + row * dim, dim, 1}, key_panel, kPanel, s_.scores + row * kScoreStride,
+                       kScoreStride, step_rows, cols, sizes_.head_dim, false);
+      tiles().multiply({s_.dout + row * dim, dim, 1}, value_panel, kPanel, s_.dscores + row * kScoreStride,
+                       kScoreStride, step_rows, cols, sizes_.head_dim, false);
+      softmax_rows(row, step_rows, cols, diagonal);
+      tiles().multiply({s_.dscores + row * kScoreStride, kScoreStride, 1}, s_.keys + key * dim, dim,
+                       s_.dqueries + row * dim, dim, step_rows, dim, cols, true);
+    }
+    // Keys of a step are seen by the queries from that step on only; transposed: element (key, query).
+    const std::int64_t num_keys = diagonal ? rows_ : kPanel;
+    for (std::int64_t k = 0; k < num_keys; k += step) {
+      const std::int64_t step_keys = std::min(step, num_keys - k);
+      const std::int64_t query = diagonal ? k : 0;
+      const std::int64_t corner = query * kScoreStride + k;
+      tiles().multiply({s_.scores + corner, 1, kScoreStride}, s_.dout + query * dim, dim, s_.dvalues + (key + k) * dim,
+                       dim, step_keys, dim, rows_ - query, true);
+      tiles().multiply({s_.dscores + corner, 1, kScoreStride}, s_.queries + query * dim, dim, s_.dkeys + (key + k) * dim,
+                       dim, step_keys, dim, rows_ - query, true);
+    }
+  }
+
+ private:
+  /// scores -> P, dscores -> dS, zero where the mask hides a key.
+  void softmax_rows(std::int64_t row, std::int64_t rows, std::int64_t cols, bool diagonal) {
+    for (std::int64_t r = row; r < row + rows; ++r) {
+      float* score = s_.scores + r * kScoreStride;
+      float* dscore = s_.dscores + r * kScoreStride;
+      const std::int64_t visible = diagonal ? r + 1 : cols;
+      loops().softmax_backward_row(score, dscore, visible, factor_, lse_[first_ + r], s_.delta[r], score, dscore,
+                                   DType::f32);
+      std::fill(score + visible, score + cols, 0.0F);
+      std::fill(dscore + visible, dscore + cols, 0.0F);
+    }
+  }
+
+  HeadSizes sizes_;
+  const BackwardScratch& s_;
+  const float* lse_;
+  std::int64_t first_, rows_;
+  float factor_;
+};
+
+void store_rows(const float* rows, std::int64_t padded_dim, std::int64_t num_rows, std::int64_t dim, DType dtype,
+                std::int64_t stride, std::byte* dst) {
+  for (std::int64_t row = 0; row < num_rows; ++row) {
+    loops().convert(rows + row * padded_dim, DType::f32, dst + row * stride * dtype_bytes(dtype), dtype, 0, dim);
+  }
+}
+
+/// Packs keys and values; the rows past T stay zero so that whole panels can be used.
+void pack(const AttentionShape& shape, const HeadSizes& sizes, const Head& head, const BackwardScratch& s) {
+  const std::int64_t dim = sizes.padded_dim;
+  for (std::int64_t key = 0; key < shape.seq_len; key += kPanel) {
+    const std::int64_t keys = std::min(kPanel, shape.seq_len - key);
+    head.qkv.load(HeadRows::Part::key, key, keys, dim, s.keys + key * dim);
+    tiles().transpose_to_panel(s.keys + key * dim, dim, keys, shape.head_dim, s.key_panels + key * shape.head_dim);
+    head.qkv.load(HeadRows::Part::value, key, keys, dim, s.queries);
+    tiles().transpose_to_panel(s.queries, dim, keys, shape.head_dim, s.value_panels + key * shape.head_dim);
+  }
+  std::fill(s.keys + shape.seq_len * dim, s.keys + sizes.padded_keys * dim, 0.0F);
+  std::fill(s.dkeys, s.dkeys + sizes.padded_keys * dim, 0.0F);
+  std::fill(s.dvalues, s.dvalues + sizes.padded_keys * dim, 0.0F);
+}
+
+void backward_head(const AttentionShape& shape, const Head& head, const BackwardScratch& s) {
+  const HeadSizes sizes(shape);
+  const DType dtype = head.qkv.dtype();
+  const std::int64_t dim = sizes.padded_dim;
+  const std::int64_t row_bytes = sizes.width * dtype_bytes(dtype);
+  pack(shape, sizes, head, s);
+  for (std::int64_t first = 0; first < shape.seq_len; first += kPanel) {
+    const std::int64_t rows = std::min(kPanel, shape.seq_len - first);
+    head.qkv.load(HeadRows::Part::query, first, rows, dim, s.queries);
+    load_rows(head.dy + first * row_bytes, dtype, sizes.width, rows, shape.head_dim, dim, s.dout);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      s.delta[r] = loops().dot(DType::f32, s.dout + r * dim, dtype, head.y + (first + r) * row_bytes, shape.head_dim);
+    }
+    std::fill(s.dqueries, s.dqueries + rows * dim, 0.0F);
+    BackwardTile tile(shape, s, head.lse, first);
+    for (std::int64_t key = 0; key <= first; key += kPanel) tile.panel(key);
+    store_rows(s.dqueries, dim, rows, shape.head_dim, dtype, 3 * sizes.width, head.dqkv + first * 3 * row_bytes);
+  }
+  store_rows(s.dkeys, dim, shape.seq_len, shape.head_dim, dtype, 3 * sizes.width, head.dqkv + row_bytes);
+  store_rows(s.dvalues, dim, shape.seq_len, shape.head_dim, dtype, 3 * sizes.width, head.dqkv + 2 * row_bytes);
+}
+
+}  // namespace
+
+std::int64_t attention_backward_scratch_bytes(const AttentionShape& shape, int threads) {
+  Carver carver(nullptr);
+  for (int thread = 0; thread < threads; ++thread) BackwardScratch(shape, carver);
+  return carver.bytes();
+}
+
+void attention_backward(const AttentionShape& shape, ConstTensorView dy, ConstTensorView qkv, ConstTensorView y,
+                        ConstTensorView lse, TensorView dqkv, void* scratch) {
+  const HeadSizes sizes(shape);
+  const std::int64_t element = dtype_bytes(qkv.dtype);
+  const std::int64_t bytes_per_thread = attention_backward_scratch_bytes(shape, 1);
+  parallel_ranges_by_thread(shape.batch * shape.heads, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
+    Carver carver(static_cast<std::byte*>(scratch) + thread * bytes_per_thread);
+    const BackwardScratch mine(shape, carver);
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t batch = i / shape.heads;
+      const std::int64_t index = i % shape.heads;
+      const std::int64_t offset = (batch * shape.seq_len * sizes.width + index * shape.head_dim) * element;
+      const Head head{.qkv = HeadRows(shape, qkv.data, qkv.dtype, batch, index),
+                      .dy = static_cast<const std::byte*>(dy.data) + offset,
+                      .y = static_cast<const std::byte*>(y.data) + offset,
+                      .lse = static_cast<const float*>(lse.data) + i * shape.seq_len,
+                      .dqkv = static_cast<std::byte*>(dqkv.data) + HeadRows::offset(shape, batch, index) * element};
+      backward_head(shape, head, mine);
+    }
+  });
+}
+
+}  // namespace mica::cpu

@@ -1,0 +1,80 @@
+#include "arguments.hpp"
+#include "cpu_kernels.hpp"
+#include "loops.hpp"
+
+namespace mica::cpu {
+
+void CpuKernels::add(Stream& s, ConstTensorView a, ConstTensorView b, TensorView y) {
+  const std::int64_t n = y.numel();
+  expect("add", "y", y, n, {DType::f32, DType::bf16, DType::f16});
+  expect("add", "a", a, n, {y.dtype});
+  expect("add", "b", b, n, {y.dtype});
+  enqueue(s, "add", {reads(a), reads(b), mica::writes(y)}, [a, b, y, n] {
+    parallel_ranges(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+      loops().add(y.dtype, a.data, b.data, y.data, begin, end);
+    });
+  });
+}
+
+void CpuKernels::scale(Stream& s, ConstTensorView src, double factor, TensorView dst, Write mode) {
+  const std::int64_t n = dst.numel();
+  expect("scale", "dst", dst, n, {DType::f32, DType::bf16, DType::f16});
+  expect("scale", "src", src, n, {DType::f32, DType::bf16, DType::f16});
+  enqueue(s, "scale", {reads(src), mica::writes(dst)}, [src, factor = static_cast<float>(factor), dst, mode, n] {
+    parallel_ranges(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+      loops().scale(src.data, src.dtype, factor, dst.data, dst.dtype, mode, begin, end);
+    });
+  });
+}
+
+void CpuKernels::scale_by(Stream& s, TensorView x, ConstTensorView factor) {
+  const std::int64_t n = x.numel();
+  expect("scale_by", "x", x, n, {DType::f32, DType::bf16, DType::f16});
+  expect("scale_by", "factor", factor, 1, {DType::f32});
+  enqueue(s, "scale_by", {reads(factor), mica::writes(x)}, [x, factor, n] {
+    const float f = *factor.as<float>();
+    if (f == 1.0F) return;
+    parallel_ranges(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+      loops().scale(x.data, x.dtype, f, x.data, x.dtype, Write::overwrite, begin, end);
+    });
+  });
+}
+
+void CpuKernels::copy(Stream& s, ConstTensorView src, TensorView dst) {
+  const std::int64_t n = dst.numel();
+  expect("copy", "dst", dst, n, {dst.dtype});
+  if (src.dtype == dst.dtype) {
+    expect("copy", "src", src, n, {dst.dtype});
+  } else {
+    expect("copy", "src", src, n, {DType::f32, DType::bf16, DType::f16});
+    expect_dtype("copy", "dst", dst, {DType::f32, DType::bf16, DType::f16});
+  }
+  enqueue(s, "copy", {reads(src), mica::writes(dst)}, [src, dst, n] {
+    parallel_ranges(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+      loops().convert(src.data, src.dtype, dst.data, dst.dtype, begin, end);
+    });
+  });
+}
+
+void CpuKernels::fill(Stream& s, TensorView x, double value) {
+  const std::int64_t n = x.numel();
+  expect("fill", "x", x, n, {x.dtype});
+  enqueue(s, "fill", {mica::writes(x)}, [x, value, n] {
+    parallel_ranges(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+      loops().fill(x.data, x.dtype, value, begin, end);
+    });
+  });
+}
+
+void CpuKernels::fill_normal(Stream& s, TensorView x, const RandomKey& key, std::int64_t begin, double std) {
+  const std::int64_t n = x.numel();
+  expect("fill_normal", "x", x, n, {DType::f32, DType::bf16, DType::f16});
+  require(begin >= 0, "fill_normal: begin is {}, expected 0 or more", begin);
+  enqueue(s, "fill_normal", {mica::writes(x)}, [x, key, begin, std = static_cast<float>(std), n] {
+    parallel_ranges(n, kElementGrain, [&](std::int64_t first, std::int64_t last) {
+      loops().normal(x.dtype, x.slice(first, last - first).data, key, std, begin + first, begin + last);
+    });
+  });
+}
+
+}  // namespace mica::cpu

@@ -1,0 +1,23 @@
+#include "cpu_kernels.hpp"
+
+#include "loops.hpp"
+
+namespace mica {
+
+std::unique_ptr<Kernels> make_cpu_kernels(Pool& pool, const CpuKernelsOptions& options) {
+  return std::make_unique<cpu::CpuKernels>(pool, options);
+}
+
+namespace cpu {
+
+CpuKernels::CpuKernels(Pool& pool, const CpuKernelsOptions& options)
+    : pool_(pool), logits_bytes_(options.logits_bytes),
+      products_(options.use_native_bf16 && Products::processor_has_bf16()) {}
+
+std::string CpuKernels::description() const {
+  return fmt::format("cpu ({}; loops {}{})", Products::library_description(), isa_name(loops().isa),
+                     products_.native_bf16() ? "" : "; bf16 by way of fp32");
+}
+
+}  // namespace cpu
+}  // namespace mica

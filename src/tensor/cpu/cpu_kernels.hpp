@@ -1,0 +1,88 @@
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "mica/tensor/kernels.hpp"
+#include "parallel.hpp"
+#include "products.hpp"
+
+namespace mica::cpu {
+
+/// Kernels on CPU streams. Each method checks its arguments, finds its products, takes its scratch from the pool and
+/// enqueues one task; scratch is given back at once in host order, which its home stream makes safe.
+/// The methods stand in cpu_products.cpp, cpu_layers.cpp, cpu_elementwise.cpp and cpu_optimizers.cpp.
+class CpuKernels final : public Kernels {
+ public:
+  CpuKernels(Pool& pool, const CpuKernelsOptions& options);
+
+  [[nodiscard]] std::string description() const override;
+  [[nodiscard]] bool bf16_is_native() const override { return products_.native_bf16(); }
+  void record_products(std::vector<ProductShape>* list) override { record_ = list; }
+
+  void linear(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView y) override;
+  void linear_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, TensorView dx, Write mode) override;
+  void linear_backward_params(Stream& s, ConstTensorView dy, ConstTensorView x, TensorView dw, TensorView dbias,
+                              Write mode) override;
+  void head_loss(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale,
+                 TensorView loss) override;
+  void head_loss_backward(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale,
+                          ConstTensorView dloss, TensorView loss, TensorView dhidden, TensorView dw,
+                          Write dw_mode) override;
+
+  void gelu(Stream& s, ConstTensorView x, TensorView y) override;
+  void gelu_backward(Stream& s, ConstTensorView x, ConstTensorView dy, TensorView dx) override;
+  void layer_norm(Stream& s, ConstTensorView x, ConstTensorView gamma, ConstTensorView beta, double eps, TensorView y,
+                  TensorView mean, TensorView rstd) override;
+  void layer_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma,
+                           ConstTensorView mean, ConstTensorView rstd, TensorView dx, Write dx_mode,
+                           TensorView dgamma, TensorView dbeta, Write param_mode) override;
+  void embedding(Stream& s, ConstTensorView ids, ConstTensorView tokens, ConstTensorView positions,
+                 TensorView y) override;
+  void embedding_backward(Stream& s, ConstTensorView dy, ConstTensorView ids, TensorView dtokens, Write tokens_mode,
+                          TensorView dpositions, Write positions_mode) override;
+  void attention(Stream& s, const AttentionShape& shape, ConstTensorView qkv, TensorView y, TensorView lse) override;
+  void attention_backward(Stream& s, const AttentionShape& shape, ConstTensorView dy, ConstTensorView qkv,
+                          ConstTensorView y, ConstTensorView lse, TensorView dqkv) override;
+  void dropout(Stream& s, ConstTensorView x, double p, const RandomKey& key, std::span<const std::int64_t> sequences,
+               TensorView y) override;
+
+  void add(Stream& s, ConstTensorView a, ConstTensorView b, TensorView y) override;
+  void scale(Stream& s, ConstTensorView src, double factor, TensorView dst, Write mode) override;
+  void scale_by(Stream& s, TensorView x, ConstTensorView factor) override;
+  void copy(Stream& s, ConstTensorView src, TensorView dst) override;
+  void fill(Stream& s, TensorView x, double value) override;
+  void fill_normal(Stream& s, TensorView x, const RandomKey& key, std::int64_t begin, double std) override;
+
+  void power_sum(Stream& s, ConstTensorView x, double p, TensorView out, Write mode) override;
+  void clip_coefficient(Stream& s, ConstTensorView sum, double p, double max_norm, TensorView norm,
+                        TensorView coefficient) override;
+  void adamw(Stream& s, const AdamWArgs& args) override;
+  void sgd(Stream& s, const SgdArgs& args) override;
+
+ private:
+  /// A task that runs with the host's OpenMP thread count.
+  template <class Task>
+  void enqueue(Stream& s, const char* what, std::initializer_list<Access> accesses, Task task) {
+    s.submit(what, accesses, [threads = omp_get_max_threads(), task = std::move(task)] {
+      const OmpThreads scope(threads);
+      task();
+    });
+  }
+  [[nodiscard]] Buffer scratch(Stream& s, std::int64_t bytes) {
+    return pool_.allocate(bytes, MemoryRole::workspace, s);
+  }
+  void record(const ProductSpec& spec);
+  void enqueue_head(Stream& s, const char* what, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets,
+                    double scale, ConstTensorView dloss, TensorView loss, TensorView dhidden, TensorView dw,
+                    Write dw_mode);
+
+  Pool& pool_;
+  std::int64_t logits_bytes_;
+  Products products_;
+  std::vector<ProductShape>* record_ = nullptr;
+};
+
+[[nodiscard]] inline Access writes(const Buffer& buffer) { return mica::writes(buffer.data(), buffer.bytes()); }
+
+}  // namespace mica::cpu

@@ -1,0 +1,206 @@
+#include <algorithm>
+#include <vector>
+
+#include "arguments.hpp"
+#include "attention.hpp"
+#include "cpu_kernels.hpp"
+#include "embedding.hpp"
+#include "loops.hpp"
+#include "mica/tensor/random.hpp"
+
+namespace mica::cpu {
+
+namespace {
+
+/// Threads that parallel_ranges would use for rows of `cols`: only so many need scratch of their own.
+int threads_for_rows(std::int64_t rows, std::int64_t grain) {
+  return static_cast<int>(std::clamp<std::int64_t>(divide_up(rows, grain), 1, omp_get_max_threads()));
+}
+
+}  // namespace
+
+void CpuKernels::gelu(Stream& s, ConstTensorView x, TensorView y) {
+  const std::int64_t n = x.numel();
+  expect("gelu", "x", x, n, {DType::f32, DType::bf16});
+  expect("gelu", "y", y, n, {x.dtype});
+  enqueue(s, "gelu", {reads(x), mica::writes(y)}, [x, y, n] {
+    parallel_ranges(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+      loops().gelu(x.dtype, x.data, y.data, begin, end);
+    });
+  });
+}
+
+void CpuKernels::gelu_backward(Stream& s, ConstTensorView x, ConstTensorView dy, TensorView dx) {
+  const std::int64_t n = x.numel();
+  expect("gelu_backward", "x", x, n, {DType::f32, DType::bf16});
+  expect("gelu_backward", "dy", dy, n, {x.dtype});
+  expect("gelu_backward", "dx", dx, n, {x.dtype});
+  enqueue(s, "gelu_backward", {reads(x), reads(dy), mica::writes(dx)}, [x, dy, dx, n] {
+    parallel_ranges(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+      loops().gelu_backward(x.dtype, x.data, dy.data, dx.data, begin, end);
+    });
+  });
+}
+
+void CpuKernels::layer_norm(Stream& s, ConstTensorView x, ConstTensorView gamma, ConstTensorView beta, double eps,
+                            TensorView y, TensorView mean, TensorView rstd) {
+  const std::int64_t cols = x.shape.back();
+  const std::int64_t rows = x.shape.rows();
+  expect("layer_norm", "x", x, rows * cols, {DType::f32, DType::bf16});
+  expect("layer_norm", "gamma", gamma, cols, {x.dtype});
+  expect("layer_norm", "beta", beta, cols, {x.dtype});
+  expect("layer_norm", "y", y, rows * cols, {x.dtype});
+  expect_optional("layer_norm", "mean", mean, rows, {DType::f32});
+  expect_optional("layer_norm", "rstd", rstd, rows, {DType::f32});
+  require(static_cast<bool>(mean) == static_cast<bool>(rstd), "layer_norm: mean and rstd are wanted both or neither");
+  enqueue(s, "layer_norm",
+          {reads(x), reads(gamma), reads(beta), mica::writes(y), mica::writes(mean), mica::writes(rstd)},
+          [x, gamma, beta, eps, y, mean, rstd, rows, cols] {
+            parallel_ranges(rows, row_grain(cols), [&](std::int64_t begin, std::int64_t end) {
+              loops().layer_norm(x.dtype, x.data, gamma.data, beta.data, eps, cols, y.data,
+                                 static_cast<float*>(mean.data), static_cast<float*>(rstd.data), begin, end);
+            });
+          });
+}
+
+void CpuKernels::layer_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma,
+                                     ConstTensorView mean, ConstTensorView rstd, TensorView dx, Write dx_mode,
+                                     TensorView dgamma, TensorView dbeta, Write param_mode) {
+  const std::int64_t cols = x.shape.back();
+  const std::int64_t rows = x.shape.rows();
+  expect("layer_norm_backward", "x", x, rows * cols, {DType::f32, DType::bf16});
+  expect("layer_norm_backward", "dy", dy, rows * cols, {x.dtype});
+  expect("layer_norm_backward", "gamma", gamma, cols, {x.dtype});
+  expect("layer_norm_backward", "mean", mean, rows, {DType::f32});
+  expect("layer_norm_backward", "rstd", rstd, rows, {DType::f32});
+  expect_optional("layer_norm_backward", "dx", dx, rows * cols, {x.dtype});
+  expect_optional("layer_norm_backward", "dgamma", dgamma, cols, {DType::f32, DType::bf16});
+  expect_optional("layer_norm_backward", "dbeta", dbeta, cols, {DType::f32, DType::bf16});
+  // Each thread sums its rows' share of dgamma and dbeta; the shares are then added in the threads' order.
+  const bool has_params = dgamma || dbeta;
+  const std::int64_t grain = row_grain(cols);
+  const std::int64_t shares = has_params ? threads_for_rows(rows, grain) : 0;
+  const Buffer space = scratch(s, shares * 2 * cols * 4);
+  enqueue(s, "layer_norm_backward",
+          {reads(dy), reads(x), reads(gamma), reads(mean), reads(rstd), mica::writes(dx), mica::writes(dgamma),
+           mica::writes(dbeta), writes(space)},
+          [=, sums = static_cast<float*>(space.data())] {
+            std::fill(sums, sums + shares * 2 * cols, 0.0F);
+            parallel_ranges_by_thread(rows, grain, [&](std::int64_t begin, std::int64_t end, int thread) {
+              float* share = has_params ? sums + thread * 2 * cols : nullptr;
+              loops().layer_norm_backward(x.dtype, dy.data, x.data, gamma.data, static_cast<const float*>(mean.data),
+                                          static_cast<const float*>(rstd.data), cols, dx.data, dx_mode, share,
+                                          share ? share + cols : nullptr, begin, end);
+            });
+            for (std::int64_t i = 1; i < shares; ++i) {
+              loops().add(DType::f32, sums, sums + i * 2 * cols, sums, 0, 2 * cols);
+            }
+            if (dgamma) loops().scale(sums, DType::f32, 1.0F, dgamma.data, dgamma.dtype, param_mode, 0, cols);
+            if (dbeta) loops().scale(sums + cols, DType::f32, 1.0F, dbeta.data, dbeta.dtype, param_mode, 0, cols);
+          });
+}
+
+void CpuKernels::embedding(Stream& s, ConstTensorView ids, ConstTensorView tokens, ConstTensorView positions,
+                           TensorView y) {
+  const std::int64_t width = tokens.shape.back();
+  expect("embedding", "ids", ids, ids.numel(), {DType::i32});
+  expect("embedding", "tokens", tokens, tokens.shape[0] * width, {DType::f32, DType::bf16});
+  expect_cols("embedding", "y", y, width, {tokens.dtype});
+  expect("embedding", "y", y, ids.numel() * width, {tokens.dtype});
+  if (positions) {
+    expect_cols("embedding", "positions", positions, width, {tokens.dtype});
+    if (positions.shape[0] < ids.shape.back()) {
+      refuse("embedding", "positions", positions, fmt::format("at least {} rows", ids.shape.back()));
+    }
+  }
+  enqueue(s, "embedding", {reads(ids), reads(tokens), reads(positions), mica::writes(y)},
+          [=] { embedding_forward(ids, tokens, positions, y); });
+}
+
+void CpuKernels::embedding_backward(Stream& s, ConstTensorView dy, ConstTensorView ids, TensorView dtokens,
+                                    Write tokens_mode, TensorView dpositions, Write positions_mode) {
+  const std::int64_t width = dy.shape.back();
+  const std::int64_t seq_len = ids.shape.back();
+  expect("embedding_backward", "ids", ids, ids.numel(), {DType::i32});
+  expect("embedding_backward", "dy", dy, ids.numel() * width, {DType::f32, DType::bf16});
+  if (dtokens) expect_cols("embedding_backward", "dtokens", dtokens, width, {DType::f32, DType::bf16});
+  if (dpositions) {
+    expect_cols("embedding_backward", "dpositions", dpositions, width, {DType::f32, DType::bf16});
+    if (dpositions.shape[0] < seq_len) {
+      refuse("embedding_backward", "dpositions", dpositions, fmt::format("at least {} rows", seq_len));
+    }
+  }
+  const Buffer space = scratch(s, embedding_backward_scratch_bytes(ids.numel(), width, omp_get_max_threads()));
+  enqueue(s, "embedding_backward",
+          {reads(dy), reads(ids), mica::writes(dtokens), mica::writes(dpositions), writes(space)},
+          [=, memory = space.data()] {
+            if (dtokens) embedding_backward_tokens(dy, ids, dtokens, tokens_mode, memory);
+            if (dpositions) embedding_backward_positions(dy, seq_len, dpositions, positions_mode, memory);
+          });
+}
+
+namespace {
+
+void expect_attention(std::string_view kernel, const AttentionShape& shape, ConstTensorView qkv) {
+  require(shape.head_dim > 0 && shape.heads > 0 && shape.batch >= 0 && shape.seq_len >= 0,
+          "{}: shape batch {}, seq_len {}, heads {}, head_dim {} is not one of attention", kernel, shape.batch,
+          shape.seq_len, shape.heads, shape.head_dim);
+  expect(kernel, "qkv", qkv, shape.batch * shape.seq_len * 3 * shape.heads * shape.head_dim, {DType::f32, DType::bf16});
+}
+
+}  // namespace
+
+void CpuKernels::attention(Stream& s, const AttentionShape& shape, ConstTensorView qkv, TensorView y, TensorView lse) {
+  expect_attention("attention", shape, qkv);
+  expect("attention", "y", y, qkv.numel() / 3, {qkv.dtype});
+  expect_optional("attention", "lse", lse, shape.batch * shape.heads * shape.seq_len, {DType::f32});
+  if (y.numel() == 0) return;
+  const Buffer space = scratch(s, attention_scratch_bytes(shape, threads_for_rows(shape.batch * shape.heads, 1)));
+  enqueue(s, "attention", {reads(qkv), mica::writes(y), mica::writes(lse), writes(space)},
+          [=, memory = space.data()] { attention_forward(shape, qkv, y, lse, memory); });
+}
+
+void CpuKernels::attention_backward(Stream& s, const AttentionShape& shape, ConstTensorView dy, ConstTensorView qkv,
+                                    ConstTensorView y, ConstTensorView lse, TensorView dqkv) {
+  expect_attention("attention_backward", shape, qkv);
+  expect("attention_backward", "dy", dy, qkv.numel() / 3, {qkv.dtype});
+  expect("attention_backward", "y", y, qkv.numel() / 3, {qkv.dtype});
+  expect("attention_backward", "lse", lse, shape.batch * shape.heads * shape.seq_len, {DType::f32});
+  expect("attention_backward", "dqkv", dqkv, qkv.numel(), {qkv.dtype});
+  if (y.numel() == 0) return;
+  const int threads = threads_for_rows(shape.batch * shape.heads, 1);
+  const Buffer space = scratch(s, attention_backward_scratch_bytes(shape, threads));
+  enqueue(s, "attention_backward", {reads(dy), reads(qkv), reads(y), reads(lse), mica::writes(dqkv), writes(space)},
+          [=, memory = space.data()] {
+            cpu::attention_backward(shape, dy, qkv, y, lse, dqkv, memory);
+          });
+}
+
+void CpuKernels::dropout(Stream& s, ConstTensorView x, double p, const RandomKey& key,
+                         std::span<const std::int64_t> sequences, TensorView y) {
+  const auto batch = static_cast<std::int64_t>(sequences.size());
+  require(p >= 0 && p < 1, "dropout: probability {} is not in [0, 1)", p);
+  expect("dropout", "x", x, x.numel(), {DType::f32, DType::bf16});
+  expect("dropout", "y", y, x.numel(), {x.dtype});
+  if (x.shape.num_dims() == 0 || x.shape[0] != batch) {
+    refuse("dropout", "x", x, fmt::format("{} rows, one for each sequence", batch));
+  }
+  if (x.numel() == 0) return;
+  const std::uint32_t threshold = dropout_threshold(p);
+  const auto factor = static_cast<float>(1.0 / (1.0 - p));
+  enqueue(s, "dropout", {reads(x), mica::writes(y)},
+          [=, ids = std::vector<std::int64_t>(sequences.begin(), sequences.end())] {
+            const std::int64_t row_numel = x.numel() / batch;
+            for (std::int64_t b = 0; b < batch; ++b) {
+              RandomKey row_key = key;
+              row_key.sequence = static_cast<std::uint64_t>(ids[static_cast<std::size_t>(b)]);
+              const void* x_row = x.slice(b * row_numel, row_numel).data;
+              void* y_row = y.slice(b * row_numel, row_numel).data;
+              parallel_ranges(row_numel, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+                loops().dropout(x.dtype, x_row, y_row, row_key, threshold, factor, begin, end);
+              });
+            }
+          });
+}
+
+}  // namespace mica::cpu

@@ -1,0 +1,112 @@
+#include <algorithm>
+#include <cmath>
+
+#include "arguments.hpp"
+#include "cpu_kernels.hpp"
+#include "loops.hpp"
+
+namespace mica::cpu {
+
+namespace {
+
+/// Elements of one partial sum: fixed, so that a norm does not depend on the number of threads.
+constexpr std::int64_t kSumBlock = 65536;
+
+bool is_skipped(ConstTensorView skip) { return skip && *skip.as<float>() != 0.0F; }
+float gradient_scale(ConstTensorView scale) { return scale ? *scale.as<float>() : 1.0F; }
+
+/// NaN if either is: an overflow must not be lost in a maximum.
+double max_or_nan(double a, double b) { return std::isnan(a) || a > b ? a : b; }
+
+}  // namespace
+
+void CpuKernels::power_sum(Stream& s, ConstTensorView x, double p, TensorView out, Write mode) {
+  const std::int64_t n = x.numel();
+  expect("power_sum", "x", x, n, {DType::f32, DType::bf16, DType::f16});
+  expect("power_sum", "out", out, 1, {DType::f32});
+  require(p > 0, "power_sum: p is {}, expected more than 0", p);
+  const std::int64_t blocks = divide_up(n, kSumBlock);
+  const Buffer space = scratch(s, blocks * static_cast<std::int64_t>(sizeof(double)));
+  enqueue(s, "power_sum", {reads(x), mica::writes(out), writes(space)},
+          [x, p, out, mode, n, blocks, partial = static_cast<double*>(space.data())] {
+            const bool is_max = p == kInfNorm;
+            parallel_ranges(blocks, 1, [&](std::int64_t first, std::int64_t last) {
+              for (std::int64_t block = first; block < last; ++block) {
+                const std::int64_t begin = block * kSumBlock;
+                const std::int64_t end = std::min(n, begin + kSumBlock);
+                partial[block] = is_max ? static_cast<double>(loops().abs_max(x.dtype, x.data, begin, end))
+                                        : loops().power_sum(x.dtype, x.data, p, begin, end);
+              }
+            });
+            float& result = *out.as<float>();
+            double total = mode == Write::accumulate ? static_cast<double>(result) : 0.0;
+            for (std::int64_t block = 0; block < blocks; ++block) {
+              total = is_max ? max_or_nan(total, partial[block]) : total + partial[block];
+            }
+            result = static_cast<float>(total);
+          });
+}
+
+void CpuKernels::clip_coefficient(Stream& s, ConstTensorView sum, double p, double max_norm, TensorView norm,
+                                  TensorView coefficient) {
+  expect("clip_coefficient", "sum", sum, 1, {DType::f32});
+  expect("clip_coefficient", "norm", norm, 1, {DType::f32});
+  expect("clip_coefficient", "coefficient", coefficient, 1, {DType::f32});
+  enqueue(s, "clip_coefficient", {reads(sum), mica::writes(norm), mica::writes(coefficient)},
+          [sum, p, max_norm, norm, coefficient] {
+            const auto total = static_cast<double>(*sum.as<float>());
+            const double value = p == kInfNorm ? total : p == 2.0 ? std::sqrt(total) : std::pow(total, 1.0 / p);
+            *norm.as<float>() = static_cast<float>(value);
+            // Not std::min: a NaN norm must make the coefficient NaN.
+            const double ratio = max_norm / (value + 1e-6);
+            *coefficient.as<float>() = std::isinf(max_norm) || ratio > 1.0 ? 1.0F : static_cast<float>(ratio);
+          });
+}
+
+void CpuKernels::adamw(Stream& s, const AdamWArgs& args) {
+  const std::int64_t n = args.param.numel();
+  expect("adamw", "param", args.param, n, {DType::f32});
+  expect("adamw", "grad", args.grad, n, {DType::f32});
+  expect("adamw", "exp_avg", args.exp_avg, n, {DType::f32});
+  expect("adamw", "exp_avg_sq", args.exp_avg_sq, n, {DType::f32});
+  expect_optional("adamw", "grad_scale", args.grad_scale, 1, {DType::f32});
+  expect_optional("adamw", "skip", args.skip, 1, {DType::f32});
+  require(args.step >= 1, "adamw: step is {}, steps count from 1", args.step);
+  if (n == 0) return;
+  enqueue(s, "adamw",
+          {mica::writes(args.param), reads(args.grad), mica::writes(args.exp_avg), mica::writes(args.exp_avg_sq),
+           reads(args.grad_scale), reads(args.skip)},
+          [args, n] {
+            if (is_skipped(args.skip)) return;
+            const AdamWCoefficients coefficients = adamw_coefficients(args, gradient_scale(args.grad_scale));
+            parallel_ranges(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+              loops().adamw(coefficients, args.param.as<float>(), args.grad.as<float>(), args.exp_avg.as<float>(),
+                            args.exp_avg_sq.as<float>(), begin, end);
+            });
+          });
+}
+
+void CpuKernels::sgd(Stream& s, const SgdArgs& args) {
+  const std::int64_t n = args.param.numel();
+  expect("sgd", "param", args.param, n, {DType::f32});
+  expect("sgd", "grad", args.grad, n, {DType::f32});
+  expect_optional("sgd", "momentum_buffer", args.momentum_buffer, n, {DType::f32});
+  expect_optional("sgd", "grad_scale", args.grad_scale, 1, {DType::f32});
+  expect_optional("sgd", "skip", args.skip, 1, {DType::f32});
+  require(args.momentum == 0 || args.momentum_buffer || n == 0, "sgd: momentum {} needs a momentum buffer",
+          args.momentum);
+  if (n == 0) return;
+  enqueue(s, "sgd",
+          {mica::writes(args.param), reads(args.grad), mica::writes(args.momentum_buffer), reads(args.grad_scale),
+           reads(args.skip)},
+          [args, n] {
+            if (is_skipped(args.skip)) return;
+            const SgdCoefficients coefficients = sgd_coefficients(args, gradient_scale(args.grad_scale));
+            parallel_ranges(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+              loops().sgd(coefficients, args.param.as<float>(), args.grad.as<float>(),
+                          static_cast<float*>(args.momentum_buffer.data), begin, end);
+            });
+          });
+}
+
+}  // namespace mica::cpu

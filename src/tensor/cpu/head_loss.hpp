@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "mica/tensor/kernels.hpp"
+#include "products.hpp"
+
+namespace mica::cpu {
+
+/// The classifier head and its cross-entropy as one operation. [Note: head loss]
+/// The rows are cut into chunks whose logits are at most `logits_bytes`; a small vocabulary needs one chunk.
+/// A chunk: logits = hidden w^T (f32) -> each row's loss and, in place, dlogits -> dhidden and dw by products.
+/// bf16: dlogits are bf16 in the first half of each f32 row, so the rows keep their distance. dw is rounded to its
+/// dtype once a chunk; all else is f32.
+class HeadLoss {
+ public:
+  struct Tensors {
+    ConstTensorView hidden;   // [M, C], M > 0
+    ConstTensorView w;        // [V, C]
+    ConstTensorView targets;  // [M] i32, -1: ignored
+    double scale = 1;
+    ConstTensorView dloss;    // [1] f32; absent without gradients
+    TensorView loss;          // [1] f32, optional
+    TensorView dhidden;       // [M, C], optional
+    TensorView dw;            // [V, C], optional
+  };
+
+  HeadLoss(Products& products, const Tensors& tensors, Write dw_mode, std::int64_t logits_bytes);
+
+  [[nodiscard]] std::int64_t scratch_bytes() const { return scratch_bytes_; }
+  /// What run() will multiply.
+  [[nodiscard]] std::vector<ProductSpec> product_specs() const;
+  /// On the stream's thread. @throws Error naming the first target that is not -1 and not below V.
+  void run(void* scratch) const;
+
+ private:
+  struct ChunkProducts {
+    const Product* logits = nullptr;
+    const Product* dhidden = nullptr;  // null: not wanted
+    const Product* dw = nullptr;
+  };
+  [[nodiscard]] std::int64_t num_chunks() const;
+  [[nodiscard]] std::int64_t chunk_rows(std::int64_t chunk) const;
+  [[nodiscard]] bool is_accumulating(std::int64_t chunk) const { return accumulate_dw_ || chunk > 0; }
+  [[nodiscard]] ProductSpec logits_spec(std::int64_t rows) const;
+  [[nodiscard]] ProductSpec dhidden_spec(std::int64_t rows) const;
+  [[nodiscard]] ProductSpec dw_spec(std::int64_t rows, bool accumulate) const;
+  [[nodiscard]] ChunkProducts find(Products& products, std::int64_t chunk) const;
+  void run_chunk(std::int64_t first_row, std::int64_t rows, const ChunkProducts& products, std::byte* scratch) const;
+
+  Tensors t_;
+  bool accumulate_dw_;
+  std::int64_t rows_, width_, vocab_;    // M, C, V
+  std::int64_t chunk_ = 0, stride_ = 0;  // rows of a chunk; f32 elements between rows of logits
+  ChunkProducts first_, middle_, last_;  // one chunk: only last_ is set
+  std::int64_t losses_offset_ = 0, inner_offset_ = 0, scratch_bytes_ = 0;
+};
+
+}  // namespace mica::cpu

@@ -1,0 +1,81 @@
+#include "onednn_product.hpp"
+
+#include <array>
+
+#include "mica/core/error.hpp"
+
+namespace mica::cpu {
+
+namespace {
+
+dnnl::memory::data_type data_type(DType dtype) {
+  invariant(dtype == DType::f32 || dtype == DType::bf16, "products are of f32 or bf16");
+  return dtype == DType::f32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
+}
+
+dnnl::memory::desc matrix(std::int64_t rows, std::int64_t cols, DType dtype, std::int64_t ld, bool transposed) {
+  const dnnl::memory::dims strides = transposed ? dnnl::memory::dims{1, ld} : dnnl::memory::dims{ld, 1};
+  return {{rows, cols}, data_type(dtype), strides};
+}
+
+dnnl::matmul::primitive_desc describe(const dnnl::engine& engine, const ProductSpec& s) {
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (s.accumulate) {
+    dnnl::post_ops sum;
+    sum.append_sum(1.0F);
+    attributes.set_post_ops(sum);
+  }
+  const auto a = matrix(s.m, s.k, s.a, s.lda, s.transposed_a);
+  const auto b = matrix(s.k, s.n, s.b, s.ldb, s.transposed_b);
+  const auto c = matrix(s.m, s.n, s.c, s.ldc, false);
+  try {
+    if (!s.bias) return {dnnl::matmul::desc(a, b, c), attributes, engine};
+    const dnnl::memory::desc bias({1, s.n}, data_type(*s.bias), dnnl::memory::dims{s.n, 1});
+    return {dnnl::matmul::desc(a, b, bias, c), attributes, engine};
+  } catch (const dnnl::error& e) {
+    throw Error(fmt::format("oneDNN cannot make the product {}: {} (status {})", s.to_string(), e.message,
+                            static_cast<int>(e.status)));
+  }
+}
+
+}  // namespace
+
+bool onednn_supports(const ProductSpec& spec, bool native_bf16) {
+  if (spec.a != spec.b) return false;
+  if (spec.a == DType::f32) return spec.c == DType::f32 && spec.bias.value_or(DType::f32) == DType::f32;
+  return native_bf16;  // c and bias may be f32 or bf16
+}
+
+OnednnProduct::OnednnProduct(const dnnl::engine& engine, const dnnl::stream& stream, const ProductSpec& spec)
+    : stream_(stream) {
+  const dnnl::matmul::primitive_desc pd = describe(engine, spec);
+  primitive_ = dnnl::matmul(pd);
+  scratch_bytes_ = static_cast<std::int64_t>(pd.scratchpad_desc().get_size());
+  a_ = dnnl::memory(pd.src_desc(), engine, nullptr);
+  b_ = dnnl::memory(pd.weights_desc(), engine, nullptr);
+  c_ = dnnl::memory(pd.dst_desc(), engine, nullptr);
+  if (spec.bias) bias_ = dnnl::memory(pd.bias_desc(), engine, nullptr);
+  if (scratch_bytes_ > 0) scratch_ = dnnl::memory(pd.scratchpad_desc(), engine, nullptr);
+}
+
+void OnednnProduct::run(const void* a, const void* b, const void* bias, void* c, void* scratch) const {
+  const std::scoped_lock lock(mutex_);
+  std::array<dnnl_exec_arg_t, 5> args{};
+  int num_args = 0;
+  // The C API: its C++ face builds a hash map for every call.
+  const auto pass = [&](int name, const dnnl::memory& memory, const void* data) {
+    dnnl_memory_set_data_handle_v2(memory.get(), const_cast<void*>(data), stream_.get());
+    args[static_cast<std::size_t>(num_args++)] = {name, memory.get()};
+  };
+  pass(DNNL_ARG_SRC, a_, a);
+  pass(DNNL_ARG_WEIGHTS, b_, b);
+  pass(DNNL_ARG_DST, c_, c);
+  if (bias_) pass(DNNL_ARG_BIAS, bias_, bias);
+  if (scratch_) pass(DNNL_ARG_SCRATCHPAD, scratch_, scratch);
+  const dnnl_status_t status = dnnl_primitive_execute(primitive_.get(), stream_.get(), num_args, args.data());
+  require(status == dnnl_success, "oneDNN failed to run a product: status {}", static_cast<int>(status));
+  dnnl_stream_wait(stream_.get());
+}
+
+}  // namespace mica::cpu

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+
+#include <dnnl.hpp>
+
+#include "products.hpp"
+
+namespace mica::cpu {
+
+/// Whether oneDNN's matmul has a fast implementation of these dtypes (bf16: given the instructions).
+[[nodiscard]] bool onednn_supports(const ProductSpec& spec, bool native_bf16);
+
+/// One matmul primitive with its memory objects, made once; a run only sets their addresses.
+class OnednnProduct final : public Product {
+ public:
+  OnednnProduct(const dnnl::engine& engine, const dnnl::stream& stream, const ProductSpec& spec);
+  [[nodiscard]] std::int64_t scratch_bytes() const override { return scratch_bytes_; }
+  void run(const void* a, const void* b, const void* bias, void* c, void* scratch) const override;
+
+ private:
+  dnnl::stream stream_;
+  dnnl::matmul primitive_;
+  std::int64_t scratch_bytes_ = 0;
+  mutable std::mutex mutex_;  // of the memory objects' addresses
+  mutable dnnl::memory a_, b_, bias_, c_, scratch_;
+};
+
+}  // namespace mica::cpu

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include <omp.h>
+
+namespace mica::cpu {
+
+/// Makes the calling thread use `threads` OpenMP threads for the scope's life. A stream's worker does not inherit
+/// what the host thread set with omp_set_num_threads, so every task carries the host's count with it.
+class OmpThreads {
+ public:
+  explicit OmpThreads(int threads) : before_(omp_get_max_threads()) {
+    if (threads != before_) omp_set_num_threads(threads);
+    changed_ = threads != before_;
+  }
+  ~OmpThreads() {
+    if (changed_) omp_set_num_threads(before_);
+  }
+  OmpThreads(const OmpThreads&) = delete;
+  OmpThreads& operator=(const OmpThreads&) = delete;
+
+ private:
+  int before_;
+  bool changed_ = false;
+};
+
+[[nodiscard]] constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+[[nodiscard]] constexpr std::int64_t round_up(std::int64_t a, std::int64_t multiple) {
+  return divide_up(a, multiple) * multiple;
+}
+
+/// body(begin, end, thread) on disjoint ranges that cover [0, n): one range per thread, borders at multiples of `grain`.
+/// With one thread, or at most one grain of work, the body is called directly. It must not throw.
+/// The split depends on n, grain and the thread count only.
+template <class Body>
+void parallel_ranges_by_thread(std::int64_t n, std::int64_t grain, Body&& body) {
+  const std::int64_t grains = divide_up(n, grain);
+  const int threads = static_cast<int>(std::min<std::int64_t>(omp_get_max_threads(), grains));
+  if (n <= 0) return;
+  if (threads <= 1) {
+    body(std::int64_t{0}, n, 0);
+    return;
+  }
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+  for (int thread = 0; thread < threads; ++thread) {
+    const std::int64_t begin = grains * thread / threads * grain;
+    const std::int64_t end = std::min(n, grains * (thread + 1) / threads * grain);
+    if (begin < end) body(begin, end, thread);
+  }
+}
+
+/// The same for a body(begin, end).
+template <class Body>
+void parallel_ranges(std::int64_t n, std::int64_t grain, Body&& body) {
+  parallel_ranges_by_thread(n, grain, [&body](std::int64_t begin, std::int64_t end, int) { body(begin, end); });
+}
+
+/// Elements a thread should get at least: below that, waking another thread costs more than it saves.
+inline constexpr std::int64_t kElementGrain = 16384;
+/// Rows of `cols` elements that make up kElementGrain.
+[[nodiscard]] constexpr std::int64_t row_grain(std::int64_t cols) {
+  return std::max<std::int64_t>(1, kElementGrain / std::max<std::int64_t>(1, cols));
+}
+
+}  // namespace mica::cpu

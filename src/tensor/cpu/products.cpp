@@ -1,0 +1,82 @@
+#include "products.hpp"
+
+#include <functional>
+
+#include <dnnl.hpp>
+#include <omp.h>
+
+#include "converted_product.hpp"
+#include "onednn_product.hpp"
+#include "mica/core/error.hpp"
+
+namespace mica::cpu {
+
+struct Products::Library {
+  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
+  dnnl::stream stream{engine};
+};
+
+Products::Products(bool native_bf16) : native_bf16_(native_bf16), library_(std::make_unique<Library>()) {}
+Products::~Products() = default;
+
+const Product& Products::find(const ProductSpec& spec) {
+  const Key key{spec, omp_get_max_threads()};
+  if (const auto found = cache_.find(key); found != cache_.end()) return *found->second;
+  auto product = make(spec);  // may itself add products to the cache
+  return *cache_.emplace(key, std::move(product)).first->second;
+}
+
+std::unique_ptr<Product> Products::make(const ProductSpec& spec) {
+  if (!onednn_supports(spec, native_bf16_)) return std::make_unique<ConvertedProduct>(spec, *this);
+  return std::make_unique<OnednnProduct>(library_->engine, library_->stream, spec);
+}
+
+std::size_t Products::KeyHash::operator()(const Key& key) const noexcept {
+  const ProductSpec& s = key.spec;
+  std::uint64_t h = 0x9E3779B97F4A7C15ULL;
+  for (const std::int64_t value : {s.m, s.n, s.k, s.lda, s.ldb, s.ldc, static_cast<std::int64_t>(key.threads)}) {
+    h = (h ^ static_cast<std::uint64_t>(value)) * 0xBF58476D1CE4E5B9ULL;
+    h ^= h >> 29;
+  }
+  const auto flags = static_cast<unsigned>(s.transposed_a) | static_cast<unsigned>(s.transposed_b) << 1U |
+                     static_cast<unsigned>(s.accumulate) << 2U | static_cast<unsigned>(s.a) << 4U |
+                     static_cast<unsigned>(s.b) << 8U | static_cast<unsigned>(s.c) << 12U |
+                     static_cast<unsigned>(s.bias ? static_cast<unsigned>(*s.bias) + 1 : 0) << 16U;
+  return (h ^ flags) * 0x94D049BB133111EBULL;
+}
+
+std::string ProductSpec::to_string() const {
+  const auto operand = [](std::int64_t rows, std::int64_t cols, bool transposed, DType dtype) {
+    return transposed ? fmt::format("[{},{}]^T {}", cols, rows, dtype_name(dtype))
+                      : fmt::format("[{},{}] {}", rows, cols, dtype_name(dtype));
+  };
+  return fmt::format("{} x {}{} -> {}{}", operand(m, k, transposed_a, a), operand(k, n, transposed_b, b),
+                     bias ? fmt::format(" + bias {}", dtype_name(*bias)) : "", accumulate ? "+= " : "", dtype_name(c));
+}
+
+bool Products::processor_has_bf16() {
+  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  const auto needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+  return (isa & needed) == needed;  // the values are sets of features
+}
+
+std::string Products::library_description() {
+  const auto name = [](dnnl::cpu_isa isa) -> const char* {
+    switch (isa) {
+      case dnnl::cpu_isa::sse41: return "sse41";
+      case dnnl::cpu_isa::avx: return "avx";
+      case dnnl::cpu_isa::avx2: return "avx2";
+      case dnnl::cpu_isa::avx2_vnni: return "avx2_vnni";
+      case dnnl::cpu_isa::avx512_core: return "avx512_core";
+      case dnnl::cpu_isa::avx512_core_vnni: return "avx512_core_vnni";
+      case dnnl::cpu_isa::avx512_core_bf16: return "avx512_core_bf16";
+      case dnnl::cpu_isa::avx512_core_amx: return "avx512_core_amx";
+      default: return "another instruction set";
+    }
+  };
+  const dnnl_version_t* version = dnnl_version();
+  return fmt::format("oneDNN {}.{}.{}, {}", version->major, version->minor, version->patch,
+                     name(dnnl::get_effective_cpu_isa()));
+}
+
+}  // namespace mica::cpu
