@@ -40,6 +40,15 @@ void publish(const std::string& temporary, const std::string& path) {
   fsync_directory(parent_directory(path));
 }
 
+bool exchange(const std::string& a, const std::string& b) {
+  if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) != 0) {
+    if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return false;
+    throw IoError(io_error_text(b, fmt::format("exchange of {} with it", a), errno));
+  }
+  fsync_directory(parent_directory(b));
+  return true;
+}
+
 void write_file_atomically(const std::string& path, std::string_view text) {
   const std::string temporary = path + ".tmp";
   try {

@@ -13,6 +13,10 @@ namespace mica::io {
 /// which replaces a file of that name, and fsyncs the parent folder so that the new name survives a power cut.
 void publish(const std::string& temporary, const std::string& path);
 
+/// Swaps two names of one file system in one step, so that neither is ever missing; fsyncs their parent folder.
+/// @returns false where the kernel or file system cannot (nothing was changed). Throws if one of them does not exist.
+[[nodiscard]] bool exchange(const std::string& a, const std::string& b);
+
 /// Small files (a manifest, a config): the whole text, atomically, through `path`.tmp.
 void write_file_atomically(const std::string& path, std::string_view text);
 

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mica/comm/process_group.hpp"
+#include "mica/mpi/communicator.hpp"
+
+namespace mica::checkpoint {
+
+/// Ranks that save or load together, and the two things they have to tell each other: small texts, from the host.
+/// All: @collective, same order on all ranks. Not inside a step.
+class HostComm {
+ public:
+  virtual ~HostComm() = default;
+
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int num_ranks() const = 0;
+  /// Every rank's text, in rank order, on every rank.
+  [[nodiscard]] virtual std::vector<std::string> gather_strings(const std::string& mine) const = 0;
+  /// Root's text on every rank.
+  [[nodiscard]] virtual std::string broadcast_string(const std::string& mine, int root) const = 0;
+
+  /// Did every rank's `action` succeed? If not, every rank throws the lowest failing rank's error, of its type and with
+  /// "rank N: " before its text when there are several. @returns what the actions returned, in rank order.
+  template <class Action>
+  std::vector<std::string> all_or_throw(Action&& action) const {
+    std::string result;
+    std::string error;
+    try {
+      result = action();
+    } catch (...) {
+      error = describe_current_exception();
+    }
+    return settle(result, error);
+  }
+  /// The same for an action of `root` alone; every rank gets its result.
+  template <class Action>
+  std::string from_root(int root, Action&& action) const {
+    std::string result;
+    std::string error;
+    if (rank() == root) {
+      try {
+        result = action();
+      } catch (...) {
+        error = describe_current_exception();
+      }
+    }
+    return settle_root(result, error, root);
+  }
+
+ private:
+  /// The exception that is being handled as a text that carries its type. Never empty.
+  static std::string describe_current_exception();
+  std::vector<std::string> settle(const std::string& result, const std::string& error) const;
+  std::string settle_root(const std::string& result, const std::string& error, int root) const;
+};
+
+/// A run of one rank.
+[[nodiscard]] std::unique_ptr<HostComm> make_single_comm();
+/// @param comm  outlives it.
+[[nodiscard]] std::unique_ptr<HostComm> make_mpi_comm(const mpi::Communicator& comm);
+/// The ranks of a process group, whatever its backend (threads in one process, for tests). Ranks are the group's.
+/// @param group, stream  outlive it; the stream is synchronised by every call.
+[[nodiscard]] std::unique_ptr<HostComm> make_group_comm(ProcessGroup& group, Stream& stream);
+
+}  // namespace mica::checkpoint

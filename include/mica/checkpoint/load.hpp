@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "mica/checkpoint/host_comm.hpp"
+#include "mica/checkpoint/manifest.hpp"
+#include "mica/fsdp/root.hpp"
+#include "mica/optim/optimizer.hpp"
+
+namespace mica::checkpoint {
+
+/// What a checkpoint is read into.
+struct LoadTarget {
+  fsdp::Root* root = nullptr;             ///< initialised: its units have storage
+  optim::Optimizer* optimizer = nullptr;  ///< null: parameters only
+  int omp_threads = 0;                    ///< compared with the checkpoint's; 0: not
+};
+
+struct LoadReport {
+  std::int64_t bytes = 0;          ///< that this rank read
+  double ms = 0;                   ///< reading and checking
+  std::vector<std::string> notes;  ///< what differs and may change results; the same on all ranks
+};
+
+/// The manifest of a checkpoint's folder, read once, on every rank: for comparing configs before load().
+/// @throws DamagedCheckpointError (with the next good checkpoint's name), CheckpointError. @collective
+[[nodiscard]] Manifest open_checkpoint(const std::string& checkpoint_folder, const HostComm& comm);
+
+/// Reads every rank's shards of parameters and optimizer state in place, bit for bit, from the files of replica 0, and
+/// sets the optimizer's step count. Every block is checked. The optimizer's state is taken over if it is of the same
+/// kinds; otherwise it starts at zero, at step 0, and a note says so.
+/// @throws CheckpointError  for another mesh, wrapping or model, naming the first parameter that differs and both shapes;
+///         DamagedCheckpointError naming file, dataset and byte range, and the next good checkpoint. The same on all
+///         ranks. The target's values are undefined then.
+/// @collective over `comm`: all ranks of the mesh. Between passes; waits for the compute stream.
+LoadReport load(const std::string& checkpoint_folder, const Manifest& manifest, const LoadTarget& target, const HostComm& comm);
+
+}  // namespace mica::checkpoint

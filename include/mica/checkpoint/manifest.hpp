@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mica/core/error.hpp"
+#include "mica/fsdp/shard_layout.hpp"
+
+namespace mica::checkpoint {
+
+/// The bytes on the disk are not those that were written, or some are missing. (Other CheckpointErrors: a sound
+/// checkpoint that does not fit.)
+class DamagedCheckpointError : public CheckpointError {
+ public:
+  using CheckpointError::CheckpointError;
+};
+
+inline constexpr std::int64_t kFormatVersion = 1;
+/// Data is checked in blocks of this many bytes, counted from the start of each dataset.
+inline constexpr std::int64_t kBlockBytes = std::int64_t{4} << 20;
+inline constexpr std::string_view kManifestName = "manifest.json";
+/// The kind of the parameters themselves; the other kinds are the optimizer's ("exp_avg").
+inline constexpr std::string_view kMasterKind = "master";
+
+/// One dataset of a shard file: a rank's whole shard of one unit and kind, f32, contiguous in the file.
+struct DatasetEntry {
+  std::string path;         ///< "/units/3/exp_avg"
+  std::int64_t unit = 0;    ///< index into Manifest::units
+  std::string kind;         ///< "master", "exp_avg", ...
+  std::int64_t offset = 0;  ///< of the first byte in the file
+  std::int64_t bytes = 0;
+  std::vector<std::uint32_t> block_crcs;  ///< CRC-32C of each block; the last block may be shorter
+
+  [[nodiscard]] std::int64_t num_blocks() const { return static_cast<std::int64_t>(block_crcs.size()); }
+  [[nodiscard]] std::int64_t block_bytes(std::int64_t block) const {
+    return bytes - block * kBlockBytes < kBlockBytes ? bytes - block * kBlockBytes : kBlockBytes;
+  }
+};
+
+struct FileEntry {
+  std::string name;  ///< bare, in the checkpoint's folder
+  int shard_rank = 0;
+  std::int64_t bytes = 0;
+  std::uint32_t rest_crc = 0;  ///< of all bytes outside the datasets, in file order: HDF5's metadata and the tables
+  std::vector<DatasetEntry> datasets;
+};
+
+struct UnitEntry {
+  std::string name;
+  int shard_size = 1;            ///< 1: not sharded, only in shard_rank 0's file
+  std::int64_t shard_numel = 0;  ///< P
+  std::vector<fsdp::ParameterSpec> parameters;
+};
+
+/// Everything that is known of a checkpoint without opening its data. [Note: checkpoint on disk]
+/// A checkpoint is the folder RUN/checkpoints/step-00000500 with one HDF5 file per shard rank and this manifest. The
+/// manifest covers every byte of the folder: each file is cut into its datasets, with a CRC-32C per 4 MiB block, and
+/// the rest of the file (HDF5's own metadata and the tables), with one; the manifest ends with a CRC of its own text.
+/// The folder is written under another name (.tmp), synced, and renamed last: it is complete or invisible.
+struct Manifest {
+  std::string mica_version;
+  std::string run_id;
+  std::int64_t step = 0;
+  std::int64_t tokens = 0;  ///< seen so far
+  std::uint64_t seed = 0;
+
+  int world_size = 1, shard_size = 1, replicas = 1;
+  std::string strategy;
+  std::string kernels;  ///< what computed: library and instruction set
+  int omp_threads = 1;
+
+  std::string optimizer;  ///< "adamw"; empty: none was saved
+  std::int64_t optimizer_steps = 0;
+  std::vector<std::string> state_kinds;
+
+  std::map<std::string, std::string> model;  ///< what the model is, as the config says
+  std::string config;                        ///< the resolved config file
+
+  std::vector<UnitEntry> units;
+  std::vector<FileEntry> files;  ///< in shard_rank order
+
+  [[nodiscard]] std::int64_t total_bytes() const;
+  [[nodiscard]] std::int64_t num_parameters() const;
+  /// "step-00000500"
+  [[nodiscard]] std::string folder_name() const;
+};
+
+/// As it is written: JSON with its own checksum in the last line.
+[[nodiscard]] std::string manifest_text(const Manifest& manifest);
+/// Trusts nothing: checksum, syntax, types, ranges, overlaps. @param path  for error texts.
+/// @throws CheckpointError naming the path and the key.
+[[nodiscard]] Manifest parse_manifest(std::string_view text, const std::string& path);
+/// The manifest of a checkpoint's folder. @throws CheckpointError (missing, unreadable, damaged).
+[[nodiscard]] Manifest read_manifest(const std::string& checkpoint_folder);
+
+/// One file's part of the manifest, as ranks send it to rank 0.
+[[nodiscard]] std::string file_entry_text(const FileEntry& file);
+[[nodiscard]] FileEntry parse_file_entry(std::string_view text);
+
+}  // namespace mica::checkpoint

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mica/checkpoint/host_comm.hpp"
+#include "mica/fsdp/root.hpp"
+#include "mica/optim/optimizer.hpp"
+
+namespace mica::checkpoint {
+
+/// What is saved, besides what the model and the mesh say of themselves.
+struct SaveState {
+  const fsdp::Root* root = nullptr;
+  const optim::Optimizer* optimizer = nullptr;  ///< null: parameters only
+  std::string run_id;                           ///< make_run_id() of this launch; rank 0's counts
+  std::int64_t step = 0;
+  std::int64_t tokens = 0;  ///< seen so far
+  std::uint64_t seed = 0;
+  int omp_threads = 1;
+  std::map<std::string, std::string> model;  ///< "type" -> "gpt2", "layers" -> "12", ...
+  std::string config;                        ///< the resolved config file
+};
+
+struct SaveOptions {
+  /// Checkpoints of this step and before that are kept once this one is complete; 0 keeps all. Later ones (left from
+  /// before the run went back to an older step) are never deleted.
+  int keep = 0;
+  /// Called on every rank that passes one of kSavePoints: tests kill the process there.
+  std::function<void(std::string_view point)> at_point;
+};
+/// In order. The last three: rank 0 only.
+inline constexpr std::string_view kSavePoints[] = {"folder made",    "metadata written", "shard written",
+                                                   "before manifest", "before rename",    "after rename"};
+
+struct SaveReport {
+  std::string path;                 ///< RUN/checkpoints/step-00000500
+  std::int64_t bytes = 0;           ///< of all files
+  std::int64_t shard_bytes = 0;     ///< of this rank's file, 0 if it writes none
+  double write_ms = 0;              ///< this rank's file: create, write, fsync
+  double total_ms = 0;              ///< the whole save
+  std::vector<std::string> notes;   ///< what did not work but cost nothing, e.g. an old checkpoint that stays
+};
+
+/// Writes RUN/checkpoints/step-N, complete or not at all. [Note: saving] Rank 0 makes step-N.tmp; the ranks of replica 0
+/// each write and fsync one file; rank 0 gathers their sizes and checksums, writes the manifest, fsyncs the folder,
+/// renames it, fsyncs the parent; only then old checkpoints are deleted. Between passes; waits for the compute stream.
+/// If any rank fails, the .tmp is deleted, earlier checkpoints are as they were, and every rank throws the lowest failing
+/// rank's error: IoError (disk full: rank, path, bytes, free space), ConfigError (a folder that cannot be written).
+/// @collective over `comm`: all ranks of the mesh.
+SaveReport save(const std::string& run_folder, const SaveState& state, const HostComm& comm, const SaveOptions& options = {});
+
+/// 8 hexadecimal digits, different at every launch.
+[[nodiscard]] std::string make_run_id();
+
+}  // namespace mica::checkpoint

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "mica/checkpoint/manifest.hpp"
+
+namespace mica::checkpoint {
+
+struct VerifyReport {
+  std::int64_t bytes = 0;  ///< checked, manifest not counted
+  double ms = 0;
+  /// One text for each damaged block, file or manifest, with file, dataset and byte range. Empty: sound.
+  std::vector<std::string> damage;
+};
+
+/// Checks every byte of a checkpoint against the manifest, at the disk's speed. On one rank.
+/// @param progress  called now and then from one thread at a time with bytes done and bytes in all; may be empty.
+[[nodiscard]] VerifyReport verify(const std::string& checkpoint_folder,
+                                  const std::function<void(std::int64_t, std::int64_t)>& progress = {});
+
+/// The newest checkpoint beside this one that is older and passes verify(); empty if there is none.
+[[nodiscard]] std::string next_good_checkpoint(const std::string& checkpoint_folder);
+
+}  // namespace mica::checkpoint

@@ -1,0 +1,107 @@
+#include "block_reader.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "mica/io/crc32c.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+io::RawFile open_file(const std::string& checkpoint_folder, const FileEntry& file, io::Caching caching) {
+  try {
+    io::RawFile raw = io::RawFile::open_for_reading(checkpoint_folder + "/" + file.name, caching);
+    require<DamagedCheckpointError>(raw.file_bytes() == file.bytes,
+                                    "{}: the file has {} bytes, expected {}: it is truncated or was replaced", raw.path(),
+                                    raw.file_bytes(), file.bytes);
+    return raw;
+  } catch (const IoError& e) {  // missing, unreadable
+    throw DamagedCheckpointError(e.what());
+  }
+}
+
+}  // namespace
+
+std::vector<FileRange> rest_of(const FileEntry& file) {
+  std::vector<FileRange> ranges;
+  std::int64_t at = 0;
+  for (const DatasetEntry& dataset : file.datasets) {  // in file order
+    if (dataset.offset > at) ranges.push_back({at, dataset.offset - at});
+    at = dataset.offset + dataset.bytes;
+  }
+  if (file.bytes > at) ranges.push_back({at, file.bytes - at});
+  return ranges;
+}
+
+BlockReader::BlockReader(const std::string& checkpoint_folder, const FileEntry& file, io::Caching caching)
+    : file_(file), raw_(open_file(checkpoint_folder, file, caching)) {}
+
+void BlockReader::read_raw(std::int64_t offset, std::int64_t bytes, void* data) {
+  try {
+    raw_.read_at(offset, data, bytes);
+  } catch (const IoError& e) {
+    throw DamagedCheckpointError(e.what());
+  }
+}
+
+const std::byte* BlockReader::block(const DatasetEntry& dataset, std::int64_t block) {
+  if (held_dataset_ == &dataset && held_block_ == block) return buffer_.data();
+  held_dataset_ = nullptr;
+  const std::int64_t begin = block * kBlockBytes;
+  const std::int64_t bytes = dataset.block_bytes(block);
+  read_raw(dataset.offset + begin, bytes, buffer_.data());
+  const std::uint32_t found = io::crc32c(buffer_.data(), bytes);
+  const std::uint32_t expected = dataset.block_crcs[static_cast<std::size_t>(block)];
+  require<DamagedCheckpointError>(
+      found == expected, "{}: {} is damaged: bytes {} to {} of the dataset (file offset {}) have checksum {:08x}, expected {:08x}",
+      raw_.path(), dataset.path, begin, begin + bytes - 1, dataset.offset + begin, found, expected);
+  held_dataset_ = &dataset;
+  held_block_ = block;
+  return buffer_.data();
+}
+
+void BlockReader::read(const DatasetEntry& dataset, std::int64_t begin, std::int64_t bytes, void* data) {
+  invariant(begin >= 0 && bytes >= 0 && begin + bytes <= dataset.bytes, "a range inside the dataset is read");
+  auto* out = static_cast<std::byte*>(data);
+  for (std::int64_t done = 0; done < bytes;) {
+    const std::int64_t index = (begin + done) / kBlockBytes;
+    const std::int64_t inside = (begin + done) % kBlockBytes;
+    const std::int64_t count = std::min(bytes - done, dataset.block_bytes(index) - inside);
+    std::memcpy(out + done, block(dataset, index) + inside, static_cast<std::size_t>(count));
+    done += count;
+  }
+}
+
+std::uint32_t rest_crc(io::RawFile& raw, const FileEntry& file) {
+  std::uint32_t crc = 0;
+  std::vector<std::byte> bytes;
+  for (const FileRange& range : rest_of(file)) {
+    for (std::int64_t done = 0; done < range.bytes;) {
+      const std::int64_t count = std::min(kBlockBytes, range.bytes - done);
+      bytes.resize(static_cast<std::size_t>(count));
+      raw.read_at(range.offset + done, bytes.data(), count);
+      crc = io::crc32c(bytes.data(), count, crc);
+      done += count;
+    }
+  }
+  return crc;
+}
+
+void BlockReader::check_rest() {
+  std::uint32_t found = 0;
+  try {
+    found = rest_crc(raw_, file_);
+  } catch (const IoError& e) {
+    throw DamagedCheckpointError(e.what());
+  }
+  std::string ranges;
+  for (const FileRange& range : rest_of(file_)) {
+    ranges += fmt::format("{}{} to {}", ranges.empty() ? "" : ", ", range.offset, range.offset + range.bytes - 1);
+  }
+  require<DamagedCheckpointError>(found == file_.rest_crc,
+                                  "{}: HDF5's metadata and the tables (file bytes {}) are damaged: checksum {:08x}, expected "
+                                  "{:08x}; the parameters may still be sound",
+                                  raw_.path(), ranges, found, file_.rest_crc);
+}
+
+}  // namespace mica::checkpoint

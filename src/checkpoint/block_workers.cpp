@@ -1,0 +1,47 @@
+#include "block_workers.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <mutex>
+#include <new>
+#include <thread>
+#include <vector>
+
+#include "mica/checkpoint/manifest.hpp"
+
+namespace mica::checkpoint {
+
+BlockBuffer::BlockBuffer() : memory_(static_cast<std::byte*>(std::aligned_alloc(4096, kBlockBytes))) {
+  if (!memory_) throw std::bad_alloc();
+}
+
+void run_block_workers(std::int64_t num_jobs, const std::function<void(int worker, std::int64_t job)>& work) {
+  std::atomic<std::int64_t> next{0};
+  std::mutex mutex;
+  std::exception_ptr failure;
+  std::int64_t failed_job = std::numeric_limits<std::int64_t>::max();
+  const auto run = [&](int worker) {
+    for (std::int64_t job = next++; job < num_jobs; job = next++) {
+      try {
+        work(worker, job);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (job < failed_job) {
+          failed_job = job;
+          failure = std::current_exception();
+        }
+        next = num_jobs;
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    const int num_workers = static_cast<int>(std::min<std::int64_t>(kNumBlockWorkers, num_jobs));
+    for (int worker = 1; worker < num_workers; ++worker) others.emplace_back(run, worker);
+    run(0);
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace mica::checkpoint

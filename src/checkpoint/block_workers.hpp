@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+
+namespace mica::checkpoint {
+
+/// Page-aligned memory for one block, so that it can be moved past the page cache.
+class BlockBuffer {
+ public:
+  BlockBuffer();
+  [[nodiscard]] std::byte* data() const { return memory_.get(); }
+
+ private:
+  struct Free {
+    void operator()(std::byte* p) const { std::free(p); }
+  };
+  std::unique_ptr<std::byte, Free> memory_;
+};
+
+/// Two: one waits for the disk while the other computes checksums.
+inline constexpr int kNumBlockWorkers = 2;
+
+/// Runs work(worker, job) for every job in [0, num_jobs), on kNumBlockWorkers threads that take the jobs in order.
+/// After an exception no more jobs are started, and the one of the lowest job is rethrown.
+void run_block_workers(std::int64_t num_jobs, const std::function<void(int worker, std::int64_t job)>& work);
+
+}  // namespace mica::checkpoint

@@ -1,0 +1,146 @@
+#include "mica/checkpoint/host_comm.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "mica/checkpoint/manifest.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+// What travels is one letter and a text: kDone and a result, or the type of an error and what it says.
+constexpr char kDone = '+';
+
+template <class E>
+bool encode(const Error& error, char letter, std::string& text) {
+  if (dynamic_cast<const E*>(&error) == nullptr) return false;
+  text = letter + std::string(error.what());
+  return true;
+}
+
+[[noreturn]] void throw_encoded(const std::string& encoded, const std::string& prefix) {
+  const std::string text = prefix + encoded.substr(1);
+  switch (encoded[0]) {
+    case 'D': throw DamagedCheckpointError(text);
+    case 'C': throw CheckpointError(text);
+    case 'U': throw ConfigError(text);
+    case 'I': throw IoError(text);
+    case 'H': throw Hdf5Error(text);
+    default: throw Error(text);
+  }
+}
+
+std::string rank_prefix(int rank, int num_ranks) { return num_ranks > 1 ? fmt::format("rank {}: ", rank) : ""; }
+
+class SingleComm final : public HostComm {
+ public:
+  [[nodiscard]] int rank() const override { return 0; }
+  [[nodiscard]] int num_ranks() const override { return 1; }
+  [[nodiscard]] std::vector<std::string> gather_strings(const std::string& mine) const override { return {mine}; }
+  [[nodiscard]] std::string broadcast_string(const std::string& mine, int) const override { return mine; }
+};
+
+class MpiComm final : public HostComm {
+ public:
+  explicit MpiComm(const mpi::Communicator& comm) : comm_(comm) {}
+  [[nodiscard]] int rank() const override { return comm_.rank(); }
+  [[nodiscard]] int num_ranks() const override { return comm_.num_ranks(); }
+  [[nodiscard]] std::vector<std::string> gather_strings(const std::string& mine) const override {
+    return comm_.gather_strings(mine);
+  }
+  [[nodiscard]] std::string broadcast_string(const std::string& mine, int root) const override {
+    return comm_.broadcast_string(mine, root);
+  }
+
+ private:
+  const mpi::Communicator& comm_;
+};
+
+class GroupComm final : public HostComm {
+ public:
+  GroupComm(ProcessGroup& group, Stream& stream) : group_(group), stream_(stream) {}
+  [[nodiscard]] int rank() const override { return group_.rank(); }
+  [[nodiscard]] int num_ranks() const override { return group_.num_ranks(); }
+
+  [[nodiscard]] std::vector<std::string> gather_strings(const std::string& mine) const override {
+    const auto n = static_cast<std::size_t>(num_ranks());
+    std::int64_t my_bytes = static_cast<std::int64_t>(mine.size());
+    std::vector<std::int64_t> bytes(n);
+    gather(&my_bytes, bytes.data(), 1, DType::i64);
+    // All ranks send as much as the longest.
+    const std::int64_t longest = *std::ranges::max_element(bytes);
+    std::string padded = mine;
+    padded.resize(static_cast<std::size_t>(longest));
+    std::string joined(n * padded.size(), '\0');
+    if (longest > 0) gather(padded.data(), joined.data(), longest, DType::u8);
+    std::vector<std::string> all(n);
+    for (std::size_t r = 0; r < n; ++r) all[r] = joined.substr(r * padded.size(), static_cast<std::size_t>(bytes[r]));
+    return all;
+  }
+
+  [[nodiscard]] std::string broadcast_string(const std::string& mine, int root) const override {
+    std::int64_t bytes = static_cast<std::int64_t>(mine.size());
+    group_.broadcast(stream_, "checkpoint", {&bytes, Shape{1}, DType::i64}, root);
+    stream_.synchronize();
+    std::string text = rank() == root ? mine : std::string(static_cast<std::size_t>(bytes), '\0');
+    if (bytes == 0) return text;
+    group_.broadcast(stream_, "checkpoint", {text.data(), Shape{bytes}, DType::u8}, root);
+    stream_.synchronize();
+    return text;
+  }
+
+ private:
+  void gather(const void* mine, void* all, std::int64_t numel, DType dtype) const {
+    group_.all_gather(stream_, "checkpoint", {mine, Shape{numel}, dtype}, {all, Shape{numel * num_ranks()}, dtype});
+    stream_.synchronize();
+  }
+
+  ProcessGroup& group_;
+  Stream& stream_;
+};
+
+}  // namespace
+
+std::string HostComm::describe_current_exception() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    std::string text;
+    if (encode<DamagedCheckpointError>(error, 'D', text) || encode<CheckpointError>(error, 'C', text) ||
+        encode<ConfigError>(error, 'U', text) || encode<IoError>(error, 'I', text) ||
+        encode<Hdf5Error>(error, 'H', text)) {
+      return text;
+    }
+    return 'E' + std::string(error.what());
+  } catch (const std::exception& error) {
+    return 'E' + std::string(error.what());
+  } catch (...) {
+    return "Ean exception of unknown type";
+  }
+}
+
+std::vector<std::string> HostComm::settle(const std::string& result, const std::string& error) const {
+  std::vector<std::string> all = gather_strings(error.empty() ? kDone + result : error);
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (all[r][0] != kDone) throw_encoded(all[r], rank_prefix(static_cast<int>(r), num_ranks()));
+  }
+  for (std::string& each : all) each.erase(0, 1);
+  return all;
+}
+
+std::string HostComm::settle_root(const std::string& result, const std::string& error, int root) const {
+  const std::string sent = broadcast_string(error.empty() ? kDone + result : error, root);
+  if (sent[0] != kDone) throw_encoded(sent, rank_prefix(root, num_ranks()));
+  return sent.substr(1);
+}
+
+std::unique_ptr<HostComm> make_single_comm() { return std::make_unique<SingleComm>(); }
+
+std::unique_ptr<HostComm> make_mpi_comm(const mpi::Communicator& comm) { return std::make_unique<MpiComm>(comm); }
+
+std::unique_ptr<HostComm> make_group_comm(ProcessGroup& group, Stream& stream) {
+  return std::make_unique<GroupComm>(group, stream);
+}
+
+}  // namespace mica::checkpoint

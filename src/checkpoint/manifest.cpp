@@ -1,0 +1,43 @@
+#include "mica/checkpoint/manifest.hpp"
+
+#include <filesystem>
+
+#include "mica/io/atomic_file.hpp"
+
+namespace mica::checkpoint {
+
+std::int64_t Manifest::total_bytes() const {
+  std::int64_t bytes = 0;
+  for (const FileEntry& file : files) bytes += file.bytes;
+  return bytes;
+}
+
+std::int64_t Manifest::num_parameters() const {
+  std::int64_t numel = 0;
+  for (const UnitEntry& unit : units) {
+    for (const fsdp::ParameterSpec& parameter : unit.parameters) numel += parameter.shape.numel();
+  }
+  return numel;
+}
+
+std::string Manifest::folder_name() const { return fmt::format("step-{:08}", step); }
+
+Manifest read_manifest(const std::string& checkpoint_folder) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  require<CheckpointError>(fs::is_directory(checkpoint_folder, error),
+                           "{}: there is no checkpoint here (expected a folder such as RUN/checkpoints/step-00000500)",
+                           checkpoint_folder);
+  const std::string path = checkpoint_folder + "/" + std::string(kManifestName);
+  require<DamagedCheckpointError>(fs::exists(path, error),
+                                  "{}: the manifest is missing, so this is no complete checkpoint", path);
+  std::string text;
+  try {
+    text = io::read_file(path);
+  } catch (const IoError& e) {
+    throw DamagedCheckpointError(e.what());
+  }
+  return parse_manifest(text, path);
+}
+
+}  // namespace mica::checkpoint

@@ -1,0 +1,339 @@
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include <nlohmann/json.hpp>
+
+#include "mica/checkpoint/manifest.hpp"
+#include "mica/io/crc32c.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+
+// --- writing ---------------------------------------------------------------------------------------------------------
+
+std::string crc_list(const std::vector<std::uint32_t>& crcs) {
+  std::string text;
+  for (const std::uint32_t crc : crcs) text += fmt::format("{}{:08x}", text.empty() ? "" : " ", crc);
+  return text;
+}
+
+Json to_json(const DatasetEntry& dataset) {
+  return {{"path", dataset.path},     {"unit", dataset.unit},   {"kind", dataset.kind},
+          {"offset", dataset.offset}, {"bytes", dataset.bytes}, {"crc32c_blocks", crc_list(dataset.block_crcs)}};
+}
+
+Json to_json(const FileEntry& file) {
+  Json datasets = Json::array();
+  for (const DatasetEntry& dataset : file.datasets) datasets.push_back(to_json(dataset));
+  return {{"name", file.name},
+          {"shard_rank", file.shard_rank},
+          {"bytes", file.bytes},
+          {"rest_crc32c", fmt::format("{:08x}", file.rest_crc)},
+          {"datasets", std::move(datasets)}};
+}
+
+Json to_json(const UnitEntry& unit) {
+  Json parameters = Json::array();
+  for (const fsdp::ParameterSpec& p : unit.parameters) {
+    parameters.push_back({{"name", p.name}, {"shape", std::vector<std::int64_t>(p.shape.dims().begin(), p.shape.dims().end())}});
+  }
+  return {{"name", unit.name},
+          {"shard_size", unit.shard_size},
+          {"shard_numel", unit.shard_numel},
+          {"parameters", std::move(parameters)}};
+}
+
+template <class List>
+Json list_to_json(const List& list) {
+  Json json = Json::array();
+  for (const auto& each : list) json.push_back(to_json(each));
+  return json;
+}
+
+/// Names and texts that are no UTF-8 must not cost a checkpoint.
+std::string dump(const Json& json, int indent) { return json.dump(indent, ' ', false, Json::error_handler_t::replace); }
+
+/// The last lines of a manifest. The checksum covers all text before them.
+std::string trailer(std::string_view covered) {
+  return fmt::format(",\n \"manifest_crc32c\": \"{:08x}\"\n}}\n",
+                     io::crc32c(covered.data(), static_cast<std::int64_t>(covered.size())));
+}
+
+// --- reading ---------------------------------------------------------------------------------------------------------
+
+/// A value of the manifest and where it stands, for error texts: "files[2].datasets[0].bytes".
+class Reader {
+ public:
+  Reader(const Json& json, const std::string& path, std::string key) : json_(json), path_(path), key_(std::move(key)) {}
+
+  [[nodiscard]] Reader operator[](const char* name) const {
+    const std::string key = key_.empty() ? name : key_ + "." + name;
+    if (!json_.is_object()) fail("is no object");
+    const auto found = json_.find(name);
+    if (found == json_.end()) throw DamagedCheckpointError(fmt::format("{}: the key {} is missing", path_, key));
+    return {*found, path_, key};
+  }
+  template <class Visit>
+  void for_each(Visit visit) const {
+    if (!json_.is_array()) fail("is no list");
+    for (std::size_t i = 0; i < json_.size(); ++i) visit(Reader(json_[i], path_, fmt::format("{}[{}]", key_, i)));
+  }
+  [[nodiscard]] std::int64_t integer(std::int64_t lowest, std::int64_t highest = kMax) const {
+    if (!json_.is_number_integer()) fail("is no integer");
+    const bool too_large = json_.is_number_unsigned() && json_.get<std::uint64_t>() > static_cast<std::uint64_t>(kMax);
+    const std::int64_t value = too_large ? kMax : json_.get<std::int64_t>();
+    if (too_large || value < lowest || value > highest) {
+      fail(fmt::format("is {}, expected an integer from {} to {}", json_.dump(), lowest, highest));
+    }
+    return value;
+  }
+  [[nodiscard]] int small_integer(int lowest) const {
+    return static_cast<int>(integer(lowest, std::numeric_limits<int>::max()));
+  }
+  [[nodiscard]] std::uint64_t unsigned_integer() const {
+    if (!json_.is_number_unsigned()) fail("is no integer of 0 or more");
+    return json_.get<std::uint64_t>();
+  }
+  [[nodiscard]] std::string text() const {
+    if (!json_.is_string()) fail("is no text");
+    return json_.get<std::string>();
+  }
+  [[nodiscard]] std::map<std::string, std::string> text_map() const {
+    if (!json_.is_object()) fail("is no object");
+    std::map<std::string, std::string> map;
+    for (const auto& [name, value] : json_.items()) map[name] = Reader(value, path_, key_ + "." + name).text();
+    return map;
+  }
+  [[nodiscard]] std::vector<std::uint32_t> crcs() const {
+    const std::string all = text();
+    std::vector<std::uint32_t> crcs;
+    for (std::size_t at = 0; at < all.size(); at += 9) {
+      const std::string one = all.substr(at, 8);
+      const bool ends_well = at + 8 == all.size() || (at + 9 < all.size() && all[at + 8] == ' ');
+      if (one.size() != 8 || one.find_first_not_of("0123456789abcdef") != std::string::npos || !ends_well) {
+        fail(fmt::format("has no checksum of 8 hexadecimal digits at character {}", at));
+      }
+      crcs.push_back(static_cast<std::uint32_t>(std::stoul(one, nullptr, 16)));
+    }
+    return crcs;
+  }
+  [[noreturn]] void fail(const std::string& what) const {
+    throw DamagedCheckpointError(fmt::format("{}: {} {}", path_, key_.empty() ? "the manifest" : key_, what));
+  }
+
+ private:
+  const Json& json_;
+  const std::string& path_;
+  std::string key_;
+};
+
+Shape parse_shape(const Reader& reader) {
+  std::vector<std::int64_t> dims;
+  std::int64_t numel = 1;
+  reader.for_each([&](const Reader& each) {
+    dims.push_back(each.integer(1));
+    if (dims.back() > kMax / 8 / numel) each.fail("makes the parameter larger than any memory");
+    numel *= dims.back();
+  });
+  if (dims.empty() || dims.size() > Shape::kMaxDims) reader.fail(fmt::format("has {} dims, expected 1 to 5", dims.size()));
+  return Shape(dims);
+}
+
+UnitEntry parse_unit(const Reader& reader, int mesh_shard_size) {
+  UnitEntry unit;
+  unit.name = reader["name"].text();
+  unit.shard_size = reader["shard_size"].small_integer(1);
+  if (unit.shard_size != 1 && unit.shard_size != mesh_shard_size) {
+    reader["shard_size"].fail(fmt::format("is {}, expected 1 or the mesh's {}", unit.shard_size, mesh_shard_size));
+  }
+  unit.shard_numel = reader["shard_numel"].integer(1, kMax / 8 / unit.shard_size);
+  reader["parameters"].for_each(
+      [&](const Reader& each) { unit.parameters.push_back({each["name"].text(), parse_shape(each["shape"])}); });
+  std::int64_t numel = 0;
+  for (const fsdp::ParameterSpec& p : unit.parameters) {
+    numel += p.shape.numel();
+    if (numel > unit.shard_numel * unit.shard_size) {
+      reader["shard_numel"].fail(fmt::format("is too small for the unit's parameters (at {})", p.name));
+    }
+  }
+  return unit;
+}
+
+DatasetEntry parse_dataset(const Reader& reader, const Manifest& manifest, std::int64_t file_bytes) {
+  DatasetEntry dataset;
+  dataset.path = reader["path"].text();
+  dataset.unit = reader["unit"].integer(0, static_cast<std::int64_t>(manifest.units.size()) - 1);
+  dataset.kind = reader["kind"].text();
+  dataset.bytes = reader["bytes"].integer(0, file_bytes);
+  dataset.offset = reader["offset"].integer(0, file_bytes - dataset.bytes);
+  dataset.block_crcs = reader["crc32c_blocks"].crcs();
+  const std::int64_t expected_bytes = manifest.units[static_cast<std::size_t>(dataset.unit)].shard_numel * 4;
+  if (dataset.bytes != expected_bytes) {
+    reader["bytes"].fail(fmt::format("is {}, but a shard of that unit has {} bytes", dataset.bytes, expected_bytes));
+  }
+  if (dataset.num_blocks() != (dataset.bytes + kBlockBytes - 1) / kBlockBytes) {
+    reader["crc32c_blocks"].fail(fmt::format("has {} checksums for {} bytes", dataset.num_blocks(), dataset.bytes));
+  }
+  if (dataset.kind != kMasterKind && std::ranges::find(manifest.state_kinds, dataset.kind) == manifest.state_kinds.end()) {
+    reader["kind"].fail(fmt::format("is '{}', expected master or one of optimizer.state_kinds", dataset.kind));
+  }
+  return dataset;
+}
+
+bool is_bare_name(const std::string& name) {
+  return !name.empty() && name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos && name != "." && name != "..";
+}
+
+FileEntry parse_file(const Reader& reader, const Manifest& manifest) {
+  FileEntry file;
+  file.name = reader["name"].text();
+  if (!is_bare_name(file.name)) reader["name"].fail("is no name of a file in the checkpoint's own folder");
+  file.shard_rank = reader["shard_rank"].small_integer(0);
+  file.bytes = reader["bytes"].integer(0);
+  const std::vector<std::uint32_t> rest = reader["rest_crc32c"].crcs();
+  if (rest.size() != 1) reader["rest_crc32c"].fail("is not one checksum");
+  file.rest_crc = rest[0];
+  std::set<std::pair<std::int64_t, std::string>> seen;
+  reader["datasets"].for_each([&](const Reader& each) {
+    DatasetEntry dataset = parse_dataset(each, manifest, file.bytes);
+    const UnitEntry& unit = manifest.units[static_cast<std::size_t>(dataset.unit)];
+    if (unit.shard_size == 1 && file.shard_rank != 0) each["unit"].fail("is not sharded: only shard_rank 0 holds it");
+    if (!seen.emplace(dataset.unit, dataset.kind).second) each.fail("repeats the unit and kind of another dataset");
+    if (!file.datasets.empty() && dataset.offset < file.datasets.back().offset + file.datasets.back().bytes) {
+      each["offset"].fail("lies inside the dataset before it");
+    }
+    file.datasets.push_back(std::move(dataset));
+  });
+  for (std::size_t u = 0; u < manifest.units.size(); ++u) {
+    const bool is_expected = manifest.units[u].shard_size > 1 || file.shard_rank == 0;
+    if (is_expected && !seen.contains({static_cast<std::int64_t>(u), std::string(kMasterKind)})) {
+      reader["datasets"].fail(fmt::format("lacks the parameters of unit {} ({})", u, manifest.units[u].name));
+    }
+  }
+  return file;
+}
+
+void parse_mesh(const Reader& reader, Manifest& manifest) {
+  manifest.world_size = reader["world_size"].small_integer(1);
+  manifest.shard_size = reader["shard_size"].small_integer(1);
+  manifest.replicas = reader["replicas"].small_integer(1);
+  if (std::int64_t{manifest.shard_size} * manifest.replicas != manifest.world_size) {
+    reader.fail(fmt::format("is {} x {} for {} ranks", manifest.replicas, manifest.shard_size, manifest.world_size));
+  }
+}
+
+void parse_contents(const Reader& root, Manifest& manifest) {
+  std::set<std::string> names;
+  root["units"].for_each([&](const Reader& each) {
+    manifest.units.push_back(parse_unit(each, manifest.shard_size));
+    for (const fsdp::ParameterSpec& p : manifest.units.back().parameters) {
+      if (!names.insert(p.name).second) each.fail(fmt::format("repeats the parameter {}", p.name));
+    }
+  });
+  root["files"].for_each([&](const Reader& each) {
+    manifest.files.push_back(parse_file(each, manifest));
+    if (manifest.files.back().shard_rank + 1 != static_cast<int>(manifest.files.size())) {
+      each["shard_rank"].fail("is out of order");
+    }
+  });
+  if (static_cast<int>(manifest.files.size()) != manifest.shard_size) {
+    root["files"].fail(fmt::format("has {} entries for {} shard ranks", manifest.files.size(), manifest.shard_size));
+  }
+}
+
+Json parse_json(std::string_view text, const std::string& path) {
+  try {
+    return Json::parse(text);
+  } catch (const Json::exception& e) {
+    throw DamagedCheckpointError(fmt::format("{}: no valid JSON: {}", path, e.what()));
+  }
+}
+
+void check_trailer(std::string_view text, const std::string& path) {
+  const std::size_t trailer_bytes = trailer("").size();
+  const std::size_t covered = text.size() < trailer_bytes ? 0 : text.size() - trailer_bytes;
+  require<DamagedCheckpointError>(text.size() >= trailer_bytes && text.substr(covered) == trailer(text.substr(0, covered)),
+                                  "{}: the text does not match the checksum in its last line: the manifest is damaged, "
+                                  "truncated or edited",
+                                  path);
+}
+
+}  // namespace
+
+std::string manifest_text(const Manifest& m) {
+  const Json json = {
+      {"format", "mica checkpoint"},
+      {"format_version", kFormatVersion},
+      {"mica_version", m.mica_version},
+      {"run_id", m.run_id},
+      {"step", m.step},
+      {"tokens", m.tokens},
+      {"seed", m.seed},
+      {"mesh", {{"world_size", m.world_size}, {"shard_size", m.shard_size}, {"replicas", m.replicas}}},
+      {"strategy", m.strategy},
+      {"kernels", m.kernels},
+      {"omp_threads", m.omp_threads},
+      {"optimizer", {{"name", m.optimizer}, {"num_steps", m.optimizer_steps}, {"state_kinds", m.state_kinds}}},
+      {"model", m.model},
+      {"config", m.config},
+      {"block_bytes", kBlockBytes},
+      {"units", list_to_json(m.units)},
+      {"files", list_to_json(m.files)},
+  };
+  std::string text = dump(json, 1);
+  text.resize(text.size() - 2);  // the closing "\n}" comes after the checksum
+  return text + trailer(text);
+}
+
+Manifest parse_manifest(std::string_view text, const std::string& path) {
+  check_trailer(text, path);
+  const Json json = parse_json(text, path);
+  const Reader root(json, path, "");
+  require<CheckpointError>(root["format"].text() == "mica checkpoint", "{}: not the manifest of a Mica checkpoint", path);
+  const std::int64_t version = root["format_version"].integer(1);
+  require<CheckpointError>(version == kFormatVersion, "{}: format version {}, but this Mica reads version {}; use a newer Mica",
+                           path, version, kFormatVersion);
+  const std::int64_t block_bytes = root["block_bytes"].integer(1);
+  if (block_bytes != kBlockBytes) root["block_bytes"].fail(fmt::format("is {}, expected {}", block_bytes, kBlockBytes));
+  Manifest m;
+  m.mica_version = root["mica_version"].text();
+  m.run_id = root["run_id"].text();
+  m.step = root["step"].integer(0);
+  m.tokens = root["tokens"].integer(0);
+  m.seed = root["seed"].unsigned_integer();
+  parse_mesh(root["mesh"], m);
+  m.strategy = root["strategy"].text();
+  m.kernels = root["kernels"].text();
+  m.omp_threads = root["omp_threads"].small_integer(0);
+  m.optimizer = root["optimizer"]["name"].text();
+  m.optimizer_steps = root["optimizer"]["num_steps"].integer(0);
+  root["optimizer"]["state_kinds"].for_each([&](const Reader& each) { m.state_kinds.push_back(each.text()); });
+  m.model = root["model"].text_map();
+  m.config = root["config"].text();
+  parse_contents(root, m);
+  return m;
+}
+
+std::string file_entry_text(const FileEntry& file) { return dump(to_json(file), -1); }
+
+FileEntry parse_file_entry(std::string_view text) {
+  const std::string path = "a rank's message";
+  const Json json = parse_json(text, path);
+  const Reader reader(json, path, "");
+  FileEntry file;
+  file.name = reader["name"].text();
+  file.shard_rank = reader["shard_rank"].small_integer(0);
+  file.bytes = reader["bytes"].integer(0);
+  file.rest_crc = reader["rest_crc32c"].crcs().at(0);
+  reader["datasets"].for_each([&](const Reader& each) {
+    file.datasets.push_back({each["path"].text(), each["unit"].integer(0), each["kind"].text(), each["offset"].integer(0),
+                             each["bytes"].integer(0), each["crc32c_blocks"].crcs()});
+  });
+  return file;
+}
+
+}  // namespace mica::checkpoint

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "mica/checkpoint/manifest.hpp"
+#include "mica/fsdp/piece.hpp"
+#include "mica/io/hdf5.hpp"
+
+namespace mica::checkpoint {
+
+/// One row of a shard file's table of pieces: where in this file elements of a parameter (or of its optimizer state)
+/// lie. [Note: table of pieces] In the file each column is a dataset of equal length under /pieces:
+///   parameter  text       full name, "transformer.h.0.mlp.c_fc.weight"
+///   kind       text       "master" (the parameter itself), "exp_avg", ...
+///   shape      int64 [n,5]  of the whole parameter, filled up with zeros
+///   begin, end int64      which elements of the row-major flattened parameter these are
+///   dataset    text       "/units/3/master"
+///   offset     int64      of the first of them in that dataset, in elements
+/// Elements of a dataset that no row names are padding. The rows of all shard files together name every element of
+/// every parameter exactly once.
+struct PieceRow {
+  fsdp::Piece piece;
+  std::string kind;
+  std::string dataset;
+};
+
+void write_piece_table(io::Hdf5File& file, const std::vector<PieceRow>& rows);
+
+/// Checks the file's metadata before HDF5 opens it, and every row against the manifest.
+/// @throws DamagedCheckpointError.
+[[nodiscard]] std::vector<PieceRow> read_piece_table(const std::string& checkpoint_folder, const Manifest& manifest,
+                                                     const FileEntry& file);
+
+}  // namespace mica::checkpoint

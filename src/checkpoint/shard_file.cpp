@@ -1,0 +1,175 @@
+#include "shard_file.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <filesystem>
+
+#include "block_reader.hpp"
+#include "block_workers.hpp"
+#include "mica/core/version.hpp"
+#include "mica/io/crc32c.hpp"
+#include "mica/io/hdf5.hpp"
+#include "mica/io/raw_file.hpp"
+#include "piece_table.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+std::string dataset_path(const ShardSource& source) { return fmt::format("/units/{}/{}", source.unit, source.kind); }
+
+std::vector<PieceRow> piece_rows(const ShardContents& contents) {
+  std::vector<PieceRow> rows;
+  for (const ShardSource& source : contents.sources) {
+    for (const fsdp::Piece& piece : contents.pieces[static_cast<std::size_t>(source.unit)]) {
+      rows.push_back({piece, source.kind, dataset_path(source)});
+    }
+  }
+  return rows;
+}
+
+/// For people and other programs: what /units/<i> are. Mica reads the same from the manifest.
+void write_unit_table(io::Hdf5File& file, const std::vector<UnitEntry>& units) {
+  std::vector<std::string> names;
+  std::vector<std::int64_t> shard_numels, shard_sizes;
+  for (const UnitEntry& unit : units) {
+    names.push_back(unit.name);
+    shard_numels.push_back(unit.shard_numel);
+    shard_sizes.push_back(unit.shard_size);
+  }
+  const auto n = static_cast<std::int64_t>(units.size());
+  file.write_strings("/unit_table/name", names);
+  file.create_dataset("/unit_table/shard_numel", DType::i64, {n}).write(shard_numels.data(), n * 8);
+  file.create_dataset("/unit_table/shard_size", DType::i64, {n}).write(shard_sizes.data(), n * 8);
+}
+
+/// Creates the file with its tables and with all datasets allocated but not written. @returns where they lie.
+FileEntry create_file(const std::string& path, const ShardContents& contents) {
+  FileEntry entry;
+  entry.name = contents.file_name();
+  entry.shard_rank = contents.shard_rank;
+  io::Hdf5File file = io::Hdf5File::create(path);
+  file.set_attribute("/", "format", "mica checkpoint shard");
+  file.set_attribute("/", "format_version", kFormatVersion);
+  file.set_attribute("/", "mica_version", kVersion);
+  file.set_attribute("/", "run_id", contents.run_id);
+  file.set_attribute("/", "step", contents.step);
+  file.set_attribute("/", "shard_rank", std::int64_t{contents.shard_rank});
+  write_unit_table(file, contents.units);
+  write_piece_table(file, piece_rows(contents));
+  for (const ShardSource& source : contents.sources) {
+    const io::Hdf5Dataset dataset = file.create_dataset(dataset_path(source), DType::f32, {source.data.numel()});
+    const std::int64_t num_blocks = (dataset.bytes() + kBlockBytes - 1) / kBlockBytes;
+    entry.datasets.push_back({dataset.name(), source.unit, source.kind, dataset.file_offset(), dataset.bytes(),
+                              std::vector<std::uint32_t>(static_cast<std::size_t>(num_blocks))});
+  }
+  file.close();
+  return entry;
+}
+
+struct BlockJob {
+  std::size_t source;
+  std::int64_t block;
+};
+
+/// Data goes straight to its place in the file, past HDF5 and the page cache. Each block is copied to aligned memory
+/// first, and the checksum is of the copy: what is on the disk is what was checked.
+void write_data(const std::string& path, const ShardContents& contents, FileEntry& entry) {
+  std::vector<BlockJob> jobs;
+  for (std::size_t s = 0; s < entry.datasets.size(); ++s) {
+    for (std::int64_t b = 0; b < entry.datasets[s].num_blocks(); ++b) jobs.push_back({s, b});
+  }
+  struct Worker {
+    io::RawFile file;
+    BlockBuffer buffer;
+  };
+  std::vector<Worker> workers;
+  for (int w = 0; w < kNumBlockWorkers; ++w) {
+    workers.push_back({io::RawFile::open_for_writing(path, io::Caching::direct), BlockBuffer()});
+  }
+  run_block_workers(static_cast<std::int64_t>(jobs.size()), [&](int w, std::int64_t j) {
+    const BlockJob job = jobs[static_cast<std::size_t>(j)];
+    DatasetEntry& dataset = entry.datasets[job.source];
+    Worker& worker = workers[static_cast<std::size_t>(w)];
+    const std::int64_t begin = job.block * kBlockBytes;
+    const std::int64_t bytes = dataset.block_bytes(job.block);
+    std::memcpy(worker.buffer.data(), static_cast<const std::byte*>(contents.sources[job.source].data.data) + begin,
+                static_cast<std::size_t>(bytes));
+    dataset.block_crcs[static_cast<std::size_t>(job.block)] = io::crc32c(worker.buffer.data(), bytes);
+    worker.file.write_at(dataset.offset + begin, worker.buffer.data(), bytes);
+  });
+  for (Worker& worker : workers) worker.file.close();
+}
+
+}  // namespace
+
+std::string ShardContents::file_name() const {
+  return fmt::format("shard-{}-{:08}-{:05}.h5", run_id, step, shard_rank);
+}
+
+std::vector<const fsdp::FlatParameter*> flat_parameters(const fsdp::Root& root) {
+  std::vector<const fsdp::FlatParameter*> flats;
+  for (const fsdp::Unit* unit : root.units()) {
+    if (unit->flat() != nullptr) flats.push_back(unit->flat());
+  }
+  return flats;
+}
+
+std::vector<UnitEntry> unit_entries(const fsdp::Root& root) {
+  std::vector<UnitEntry> entries;
+  for (const fsdp::Unit* unit : root.units()) {
+    if (unit->flat() == nullptr) continue;
+    const fsdp::FlatLayout& layout = unit->flat()->layout();
+    entries.push_back({unit->name(), layout.shard_size(), layout.shard_numel(), layout.parameters()});
+  }
+  return entries;
+}
+
+ShardContents shard_contents(const SaveState& state) {
+  const fsdp::Root& root = *state.root;
+  const Mesh& mesh = root.device_mesh().mesh();
+  const std::vector<const fsdp::FlatParameter*> flats = flat_parameters(root);
+  ShardContents contents{state.run_id, state.step, mesh.shard_rank(), unit_entries(root), {}, {}};
+  const std::vector<optim::StateShard> states =
+      state.optimizer != nullptr ? state.optimizer->state() : std::vector<optim::StateShard>{};
+  for (std::size_t u = 0; u < flats.size(); ++u) {
+    const fsdp::FlatParameter& flat = *flats[u];
+    require(flat.is_initialized(), "unit {} is saved before its parameters have values", contents.units[u].name);
+    contents.pieces.push_back(flat.layout().pieces(flat.shard_rank()));
+    // What is not sharded is equal on all ranks: shard_rank 0 writes it.
+    if (flat.shard_size() == 1 && mesh.shard_rank() != 0) continue;
+    const auto unit = static_cast<std::int64_t>(u);
+    contents.sources.push_back({unit, std::string(kMasterKind), flat.master()});
+    for (const optim::StateShard& shard : states) {
+      if (shard.flat == &flat) contents.sources.push_back({unit, shard.kind, shard.data});
+    }
+  }
+  return contents;
+}
+
+FileEntry write_shard_file(const std::string& folder, const ShardContents& contents,
+                           const std::function<void(std::string_view)>& at_point) {
+  const std::string path = folder + "/" + contents.file_name();
+  FileEntry entry;
+  try {
+    entry = create_file(path, contents);
+  } catch (const Hdf5Error& e) {
+    // HDF5 says little of a full disk; the free space tells.
+    std::error_code ignored;
+    const auto space = std::filesystem::space(folder, ignored);
+    throw IoError(fmt::format("{} ({} bytes free in {})", e.what(), ignored ? 0 : space.available, folder));
+  }
+  if (at_point) at_point("metadata written");
+  io::RawFile file = io::RawFile::open_for_writing(path);
+  entry.bytes = file.file_bytes();
+  file.reserve(entry.bytes);
+  write_data(path, contents, entry);
+  std::ranges::sort(entry.datasets, {}, &DatasetEntry::offset);
+  entry.rest_crc = rest_crc(file, entry);
+  file.sync();
+  file.close();
+  if (at_point) at_point("shard written");
+  return entry;
+}
+
+}  // namespace mica::checkpoint

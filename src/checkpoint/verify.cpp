@@ -1,0 +1,143 @@
+#include "mica/checkpoint/verify.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+
+#include "block_reader.hpp"
+#include "block_workers.hpp"
+#include "mica/checkpoint/folder.hpp"
+#include "mica/io/atomic_file.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// One block, or with dataset < 0 the rest of a file.
+struct Job {
+  std::size_t file;
+  std::int64_t dataset;
+  std::int64_t block;
+};
+
+std::vector<Job> jobs_of(const Manifest& manifest) {
+  std::vector<Job> jobs;
+  for (std::size_t f = 0; f < manifest.files.size(); ++f) {
+    jobs.push_back({f, -1, 0});
+    const auto& datasets = manifest.files[f].datasets;
+    for (std::size_t d = 0; d < datasets.size(); ++d) {
+      for (std::int64_t b = 0; b < datasets[d].num_blocks(); ++b) jobs.push_back({f, static_cast<std::int64_t>(d), b});
+    }
+  }
+  return jobs;
+}
+
+/// Checks jobs and collects what is wrong. Each worker reads through a reader of its own.
+class Verifier {
+ public:
+  Verifier(const std::string& folder, const Manifest& manifest, VerifyReport& report,
+           const std::function<void(std::int64_t, std::int64_t)>& progress)
+      : folder_(folder), manifest_(manifest), report_(report), progress_(progress), is_unreadable_(manifest.files.size()) {}
+
+  void run() {
+    const std::vector<Job> jobs = jobs_of(manifest_);
+    run_block_workers(static_cast<std::int64_t>(jobs.size()), [&](int worker, std::int64_t j) {
+      const Job& job = jobs[static_cast<std::size_t>(j)];
+      std::string damage;
+      try {
+        check(worker, job);
+      } catch (const DamagedCheckpointError& e) {
+        damage = e.what();
+      }
+      finish(job, damage);
+    });
+    std::ranges::sort(report_.damage);
+    // A file that cannot be opened is found once by each worker.
+    report_.damage.erase(std::unique(report_.damage.begin(), report_.damage.end()), report_.damage.end());
+  }
+
+ private:
+  void check(int worker, const Job& job) {
+    const FileEntry& file = manifest_.files[job.file];
+    std::optional<BlockReader>& reader = readers_[static_cast<std::size_t>(worker)];
+    {
+      const std::lock_guard lock(mutex_);
+      if (is_unreadable_[job.file]) return;
+    }
+    if (!reader || &reader->file() != &file) {
+      try {
+        reader.emplace(folder_, file, io::Caching::direct);
+      } catch (...) {
+        reader.reset();
+        const std::lock_guard lock(mutex_);
+        is_unreadable_[job.file] = true;
+        throw;
+      }
+    }
+    if (job.dataset < 0) {
+      reader->check_rest();
+    } else {
+      (void)reader->block(file.datasets[static_cast<std::size_t>(job.dataset)], job.block);
+    }
+  }
+
+  void finish(const Job& job, const std::string& damage) {
+    const FileEntry& file = manifest_.files[job.file];
+    std::int64_t bytes = 0;
+    if (job.dataset >= 0) {
+      bytes = file.datasets[static_cast<std::size_t>(job.dataset)].block_bytes(job.block);
+    } else {
+      for (const FileRange& range : rest_of(file)) bytes += range.bytes;
+    }
+    const std::lock_guard lock(mutex_);
+    report_.bytes += bytes;
+    if (!damage.empty()) report_.damage.push_back(damage);
+    if (progress_) progress_(report_.bytes, manifest_.total_bytes());
+  }
+
+  const std::string& folder_;
+  const Manifest& manifest_;
+  VerifyReport& report_;
+  const std::function<void(std::int64_t, std::int64_t)>& progress_;
+  std::array<std::optional<BlockReader>, kNumBlockWorkers> readers_;
+  std::mutex mutex_;  // report_, progress_, is_unreadable_
+  std::vector<bool> is_unreadable_;
+};
+
+}  // namespace
+
+VerifyReport verify(const std::string& checkpoint_folder, const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  const auto start = Clock::now();
+  VerifyReport report;
+  try {
+    const Manifest manifest = read_manifest(checkpoint_folder);
+    Verifier(checkpoint_folder, manifest, report, progress).run();
+  } catch (const DamagedCheckpointError& e) {
+    report.damage.push_back(e.what());
+  }
+  report.ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+  return report;
+}
+
+std::string next_good_checkpoint(const std::string& checkpoint_folder) {
+  namespace fs = std::filesystem;
+  const std::string folder = io::parent_directory(checkpoint_folder);
+  std::vector<Found> all = list_checkpoints(folder);
+  const std::string name = fs::path(checkpoint_folder + "/").parent_path().filename().string();
+  const auto self = std::ranges::find_if(all, [&](const Found& f) { return step_folder_name(f.step) == name; });
+  if (self == all.end()) return "";
+  all.erase(self, all.end());
+  for (auto found = all.rbegin(); found != all.rend(); ++found) {
+    try {
+      if (verify(found->path).damage.empty()) return found->path;
+    } catch (const Error&) {  // of another format, say: not one to go on from
+    }
+  }
+  return "";
+}
+
+}  // namespace mica::checkpoint

@@ -1,0 +1,112 @@
+#pragma once
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "mica/checkpoint/load.hpp"
+#include "mica/checkpoint/save.hpp"
+#include "unit/optim/sharded_weights.hpp"
+
+namespace mica::test {
+
+using Units = std::vector<std::vector<WeightSpec>>;
+
+/// Odd sizes: a unit of several blocks of 4 MiB on one rank, one with fewer elements than ranks, 1-D to 4-D.
+inline Units odd_units() {
+  return {{{"weight", Shape{1307, 1003}, true}, {"bias", Shape{1307}}},
+          {{"tiny", Shape{1}}, {"four", Shape{2, 3, 5, 7}, true}},
+          {{"three", Shape{11, 3, 1}, true}}};
+}
+inline Units small_units() { return {{{"weight", Shape{5, 7}, true}, {"bias", Shape{5}}}, {{"last", Shape{3}}}}; }
+
+/// A number that is different for every element of every parameter and kind; never what a fresh model holds.
+inline float element_value(const std::string& parameter, const std::string& kind, std::int64_t element, int salt) {
+  std::uint32_t h = 2166136261U + static_cast<std::uint32_t>(salt) * 7919U;
+  for (const char c : parameter + "/" + kind) h = (h ^ static_cast<unsigned char>(c)) * 16777619U;
+  h = (h ^ static_cast<std::uint32_t>(element)) * 2654435761U;
+  return static_cast<float>(h >> 8) * 0x1p-20F + 0.5F;
+}
+
+/// One rank's model and optimizer with values that the test chooses, and what saves and loads them.
+class SavedModel {
+ public:
+  SavedModel(std::unique_ptr<ProcessGroup> world, const Units& units, const ShardedOptions& options = {},
+             bool with_sgd = false)
+      : weights_(std::move(world), units, options),
+        optimizer_(with_sgd ? optim::make_sgd(weights_.root(), {.momentum = 0.9})
+                            : optim::make_adamw(weights_.root(), {})),
+        comm_(checkpoint::make_group_comm(weights_.device_mesh().metrics_group(), weights_.device_mesh().compute())) {}
+
+  [[nodiscard]] fsdp::Root& root() { return weights_.root(); }
+  [[nodiscard]] optim::Optimizer& optimizer() { return *optimizer_; }
+  [[nodiscard]] const checkpoint::HostComm& comm() const { return *comm_; }
+  [[nodiscard]] ShardedWeights& weights() { return weights_; }
+
+  /// Every element of every parameter and state gets element_value(). State is allocated; padding stays zero.
+  void fill(int salt) {
+    optimizer_->allocate_state();
+    sync();
+    for_each_array([&](const fsdp::FlatParameter& flat, const std::string& kind, float* data) {
+      for (const fsdp::Piece& piece : flat.layout().pieces(flat.shard_rank())) {
+        for (std::int64_t i = 0; i < piece.numel(); ++i) {
+          data[piece.offset + i] = element_value(piece.parameter, kind, piece.begin + i, salt);
+        }
+      }
+    });
+    optimizer_->set_num_steps(salt);
+  }
+  /// Everything this rank holds, padding included, as it lies in memory.
+  [[nodiscard]] std::vector<std::vector<std::byte>> bits() {
+    sync();
+    std::vector<std::vector<std::byte>> all;
+    for_each_array([&](const fsdp::FlatParameter& flat, const std::string&, float* data) {
+      const auto* bytes = reinterpret_cast<const std::byte*>(data);
+      all.emplace_back(bytes, bytes + flat.layout().shard_numel() * 4);
+    });
+    return all;
+  }
+
+  [[nodiscard]] checkpoint::SaveState state(std::int64_t step) {
+    return {.root = &root(),
+            .optimizer = optimizer_.get(),
+            .run_id = fmt::format("r{}", comm_->rank()),
+            .step = step,
+            .tokens = step * 1000,
+            .seed = 18446744073709551615ULL,
+            .omp_threads = 1,
+            .model = {{"type", "weights"}},
+            .config = "[run]\nname=test\n"};
+  }
+  checkpoint::SaveReport save(const std::string& run, std::int64_t step, const checkpoint::SaveOptions& options = {}) {
+    return checkpoint::save(run, state(step), *comm_, options);
+  }
+  checkpoint::LoadReport load(const std::string& path) {
+    return checkpoint::load(path, checkpoint::open_checkpoint(path, *comm_), {&root(), optimizer_.get(), 1}, *comm_);
+  }
+
+ private:
+  void sync() { weights_.device_mesh().compute().synchronize(); }
+  template <class Visit>
+  void for_each_array(Visit visit) {
+    for (const fsdp::Unit* unit : root().units()) {
+      if (unit->flat()) visit(*unit->flat(), "master", unit->flat()->master().template as<float>());
+    }
+    for (const optim::StateShard& shard : optimizer_->state()) visit(*shard.flat, shard.kind, shard.data.as<float>());
+  }
+
+  ShardedWeights weights_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<checkpoint::HostComm> comm_;
+};
+
+/// Runs `body(model)` on one rank.
+template <class Body>
+void with_one_rank(const Units& units, Body body) {
+  run_local_ranks(1, [&](auto world) {
+    SavedModel model(std::move(world), units);
+    body(model);
+  });
+}
+
+}  // namespace mica::test
