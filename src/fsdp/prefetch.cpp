@@ -4,17 +4,18 @@ namespace mica::fsdp {
 
 void ExecutionOrder::begin_forward() { forward_cursor_ = 0; }
 
-void ExecutionOrder::ran_forward(Unit& unit) {
+void ExecutionOrder::entered_forward(Unit& unit) {
   if (!first_is_complete_) first_forward_.push_back(&unit);
-  forwards_.push_back(&unit);
 }
+
+void ExecutionOrder::left_forward(Unit& unit) { left_.push_back(&unit); }
 
 void ExecutionOrder::end_forward(bool is_training) { first_is_complete_ = first_is_complete_ || is_training; }
 
-void ExecutionOrder::begin_backward() { backward_cursor_ = forwards_.size(); }
+void ExecutionOrder::begin_backward() { backward_cursor_ = left_.size(); }
 
 void ExecutionOrder::clear() {
-  forwards_.clear();
+  left_.clear();
   backward_cursor_ = 0;
 }
 
@@ -27,10 +28,10 @@ Unit* ExecutionOrder::next_in_forward(const Unit& unit) {
 
 Unit* ExecutionOrder::next_in_backward(const Unit& unit) {
   std::size_t at = backward_cursor_;
-  while (at > 0 && forwards_[at - 1] != &unit) --at;
+  while (at > 0 && left_[at - 1] != &unit) --at;
   if (at == 0) return nullptr;
   backward_cursor_ = at - 1;
-  return backward_cursor_ > 0 ? forwards_[backward_cursor_ - 1] : nullptr;
+  return backward_cursor_ > 0 ? left_[backward_cursor_ - 1] : nullptr;
 }
 
 }  // namespace mica::fsdp

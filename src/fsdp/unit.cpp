@@ -50,7 +50,7 @@ void Unit::pre_forward(nn::Context& context, nn::Module&, nn::Tensors& xs, nn::R
   root.gather(*this);
   if (options_.forward_prefetch) root.prefetch_forward(*this);
   // No backward, no order: an evaluation must not change what training prefetches.
-  if (record || context.inside_checkpoint) root.order_.ran_forward(*this);
+  if (record || context.inside_checkpoint) root.order_.entered_forward(*this);
 }
 
 void Unit::post_forward(nn::Context& context, nn::Module&, nn::Tensors&, nn::Record* record) {
@@ -58,6 +58,7 @@ void Unit::post_forward(nn::Context& context, nn::Module&, nn::Tensors&, nn::Rec
   Root& root = this->root();
   const bool backward_comes = record || context.inside_checkpoint;
   const bool keeps = backward_comes && (is_root() || !reshards_after_forward(options_.strategy));
+  if (backward_comes) root.order_.left_forward(*this);
   if (flat_ && !keeps) flat_->reshard(root.param_limiter_);
   if (is_root()) root.end_forward(record != nullptr);
 }

@@ -8,11 +8,13 @@ namespace mica::fsdp {
 class Unit;
 
 /// The order in which units ran, and so which one comes next.
-/// Forward order is the first training forward's; backward goes through the latest forwards in reverse.
+/// Forward follows the order in which the first training forward entered units; backward goes in reverse through the
+/// order in which the latest forwards left them, so that a unit comes before those inside it, the root unit first.
 class ExecutionOrder {
  public:
   void begin_forward();
-  void ran_forward(Unit& unit);
+  void entered_forward(Unit& unit);
+  void left_forward(Unit& unit);
   /// @param is_training  the forward left a Record
   void end_forward(bool is_training);
   void begin_backward();
@@ -27,7 +29,7 @@ class ExecutionOrder {
   std::vector<Unit*> first_forward_;
   bool first_is_complete_ = false;
   std::size_t forward_cursor_ = 0;
-  std::vector<Unit*> forwards_;  // since the last backward pass ended
+  std::vector<Unit*> left_;  // since the last backward pass ended
   std::size_t backward_cursor_ = 0;
 };
 

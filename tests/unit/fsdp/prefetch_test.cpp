@@ -1,0 +1,132 @@
+// Which unit is gathered when, seen from outside: the collectives of a group that records them, between the backwards.
+#include "mica/fsdp/prefetch.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "mica/comm/fake_group.hpp"
+#include "mica/fsdp/fully_shard.hpp"
+
+namespace mica::fsdp {
+namespace {
+
+using ::testing::ElementsAre;
+
+/// y = x * 1, with a parameter, writing down when it runs.
+class Layer final : public nn::Module {
+ public:
+  Layer(std::string name, FakeRecorder& log) : Module("layer"), name_(std::move(name)), log_(log) {
+    weight_ = &add_parameter("weight", Shape{4}, nn::Initializer::ones(), true);
+  }
+
+ protected:
+  nn::Tensors do_forward(nn::Context&, nn::Tensors xs, nn::Record*) override {
+    note("forward");
+    xs[0].needs_grad = true;
+    return xs;
+  }
+  nn::Tensors do_backward(nn::Context& context, nn::Record&, nn::Tensors dys) override {
+    note("backward");
+    context.kernels.fill(context.compute, weight_->write_grad().view, 1.0);
+    return dys;
+  }
+
+ private:
+  void note(const char* what) { log_.calls.push_back({Collective::barrier, fmt::format("{} {}", what, name_), 0, ""}); }
+  std::string name_;
+  FakeRecorder& log_;
+  nn::Parameter* weight_;
+};
+
+/// Layers a, b, c one behind the other, and a weight of its own.
+class Model final : public nn::Module {
+ public:
+  explicit Model(FakeRecorder& log) : Module("model") {
+    weight_ = &add_parameter("weight", Shape{4}, nn::Initializer::ones(), true);
+    for (const char* name : {"a", "b", "c"}) layers_.push_back(&add_child<Layer>(name, name, log));
+  }
+  [[nodiscard]] const std::vector<Layer*>& layers() const { return layers_; }
+
+ protected:
+  nn::Tensors do_forward(nn::Context& context, nn::Tensors xs, nn::Record* record) override {
+    for (Layer* layer : layers_) xs = layer->forward(context, xs, nn::child_record(record));
+    return xs;
+  }
+  nn::Tensors do_backward(nn::Context& context, nn::Record& record, nn::Tensors dys) override {
+    context.kernels.fill(context.compute, weight_->write_grad().view, 1.0);
+    for (std::size_t i = layers_.size(); i-- > 0;) {
+      dys = layers_[i]->backward(context, std::move(record.child(i)), dys);
+    }
+    return dys;
+  }
+
+ private:
+  nn::Parameter* weight_;
+  std::vector<Layer*> layers_;
+};
+
+/// What happens in the second of two steps, in host order.
+std::vector<std::string> events(const Options& options) {
+  FakeRecorder log;
+  const std::unique_ptr<Pool> pool = make_cpu_pool();
+  const std::unique_ptr<Kernels> kernels = make_reference_kernels(*pool);
+  Mesh mesh(make_fake_group(0, 2, &log), {.world_size = 2, .shard_size = 2, .replicas = 1});
+  DeviceMesh device_mesh(mesh, *pool, *kernels, Streams::make(StreamMode::inlined));
+  Model model(log);
+  for (Layer* layer : model.layers()) fully_shard(*layer, device_mesh, options);
+  fully_shard(model, device_mesh, options);
+  root_of(model).initialize(1);
+  nn::Context context{.compute = device_mesh.compute(), .pool = *pool, .kernels = *kernels};
+  std::vector<std::string> found;
+  for (int step = 1; step <= 2; ++step) {
+    log.calls.clear();
+    nn::Record record;
+    const Tensor x = context.make({1}, DType::f32);
+    const nn::Tensors ys = model.forward(context, {x}, &record);
+    model.backward(context, std::move(record), ys);
+    root_of(model).zero_grad();
+  }
+  for (const FakeCall& call : log.calls) {
+    if (call.kind == Collective::all_gather) found.push_back("gather " + call.label);
+    if (call.kind == Collective::reduce_scatter) found.push_back("reduce " + call.label);
+    if (call.kind == Collective::barrier) found.push_back(call.label);
+  }
+  return found;
+}
+
+TEST(Prefetch, NoneGathersEachUnitWhenItIsNeeded) {
+  EXPECT_THAT(events({.backward_prefetch = BackwardPrefetch::none}),
+              ElementsAre("gather root", "gather a", "forward a", "gather b", "forward b", "gather c", "forward c",  //
+                          "gather c", "backward c", "reduce c", "gather b", "backward b", "reduce b", "gather a",
+                          "backward a", "reduce a", "reduce root"));
+}
+
+TEST(Prefetch, PreGathersTheNextUnitBeforeTheBackwardOfThisOne) {
+  EXPECT_THAT(events({.backward_prefetch = BackwardPrefetch::pre}),
+              ElementsAre("gather root", "gather a", "forward a", "gather b", "forward b", "gather c", "forward c",  //
+                          "gather c", "gather b", "backward c", "reduce c", "gather a", "backward b", "reduce b",
+                          "backward a", "reduce a", "reduce root"));
+}
+
+TEST(Prefetch, PostGathersTheNextUnitBeforeTheReductionOfThisOne) {
+  EXPECT_THAT(events({.backward_prefetch = BackwardPrefetch::post}),
+              ElementsAre("gather root", "gather a", "forward a", "gather b", "forward b", "gather c", "forward c",  //
+                          "gather c", "backward c", "gather b", "reduce c", "backward b", "gather a", "reduce b",
+                          "backward a", "reduce a", "reduce root"));
+}
+
+TEST(Prefetch, ForwardGathersTheNextUnitOfTheFirstForward) {
+  EXPECT_THAT(events({.backward_prefetch = BackwardPrefetch::none, .forward_prefetch = true}),
+              ElementsAre("gather root", "gather a", "gather b", "forward a", "gather c", "forward b", "forward c",  //
+                          "gather c", "backward c", "reduce c", "gather b", "backward b", "reduce b", "gather a",
+                          "backward a", "reduce a", "reduce root"));
+}
+
+TEST(Prefetch, AKeptUnitIsNotGatheredAgain) {
+  EXPECT_THAT(events({.strategy = Strategy::shard_grad_op, .backward_prefetch = BackwardPrefetch::pre}),
+              ElementsAre("gather root", "gather a", "forward a", "gather b", "forward b", "gather c", "forward c",  //
+                          "backward c", "reduce c", "backward b", "reduce b", "backward a", "reduce a", "reduce root"));
+}
+
+}  // namespace
+}  // namespace mica::fsdp
