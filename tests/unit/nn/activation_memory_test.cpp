@@ -1,0 +1,95 @@
+#include "nn_testing.hpp"
+
+#include "mica/nn/models/gpt2_memory.hpp"
+
+namespace mica::nn {
+namespace {
+using testing::Rig;
+
+struct Measured {
+  std::int64_t saved, forward_peak, backward_peak;
+};
+
+Measured measure(Module& model, DType dtype, std::int64_t batch, std::int64_t seq_len, bool loss_in_backward) {
+  Rig rig;
+  rig.context.loss_in_backward = loss_in_backward;
+  rig.use_batch(batch);
+  const PlainParameters storage(model, rig.context, dtype);
+  const Tensor ids = rig.tokens({batch, seq_len}, 11), targets = rig.tokens({batch, seq_len}, 11, "targets");
+  const Tensor dloss = rig.scalar(1);
+  const std::int64_t before = rig.activation_bytes();
+  const auto peak = [&] { return rig.pool->stats().peak_of(MemoryRole::activation) - before; };
+
+  Measured measured{};
+  Record record;
+  rig.pool->reset_peak();
+  const Tensors ys = model.forward(rig.context, {ids, targets}, &record);
+  measured.saved = rig.activation_bytes() - before;
+  measured.forward_peak = peak();
+  rig.pool->reset_peak();
+  model.backward(rig.context, std::move(record), {dloss});
+  measured.backward_peak = peak();
+  EXPECT_EQ(rig.activation_bytes() - before, 4) << "only the loss is left";
+  return measured;
+}
+
+void set_checkpointed(Module& model, const std::string& type_name) {
+  model.for_each_module([&](const std::string&, Module& module) {
+    if (module.type_name() == type_name) module.set_checkpointed(true);
+  });
+}
+
+void expect_equal(const Measured& measured, const ActivationBytes& formula, const std::string& what) {
+  EXPECT_EQ(measured.saved, formula.saved) << what;
+  EXPECT_EQ(measured.forward_peak, formula.forward_peak) << what;
+  EXPECT_EQ(measured.backward_peak, formula.backward_peak) << what;
+}
+
+TEST(ActivationMemory, Gpt2FollowsTheFormula) {
+  int cases = 0;
+  for (const std::int64_t layers : {0, 1, 3}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const bool checkpointed : {false, true}) {
+        for (const double dropout : {0.0, 0.1}) {
+          const Gpt2Config config{.layers = layers, .heads = 2, .width = 6, .context = 9, .vocab_size = 11, .dropout = dropout};
+          Gpt2 model(config);
+          if (checkpointed) set_checkpointed(model, "gpt2_block");
+          expect_equal(measure(model, dtype, 3, 7, cases % 2 == 0), activation_bytes(config, 3, 7, dtype, checkpointed),
+                       fmt::format("{} layers, {}, checkpointed {}, dropout {}", layers, dtype_name(dtype), checkpointed,
+                                   dropout));
+          ++cases;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(cases, 24);
+}
+
+// Counted by hand: 2 layers, C 4, 2 heads, 3 rows, f32: A = 48, statistics of a norm 24, log-sum-exps 24 bytes.
+TEST(ActivationMemory, Gpt2LiteralBytes) {
+  Gpt2 model({.layers = 2, .heads = 2, .width = 4, .context = 3, .vocab_size = 11});
+  const Measured measured = measure(model, DType::f32, 1, 3, true);
+  EXPECT_EQ(measured.saved, 2 * (480 + 48 + 24) + 96 + 24 + 4);
+  EXPECT_EQ(measured.forward_peak, 2 * 552 + 288);
+  EXPECT_EQ(measured.backward_peak, 2 * 552 + 288 + 4);
+}
+
+TEST(ActivationMemory, MlpFollowsTheFormula) {
+  for (const std::int64_t layers : {0, 1, 3}) {
+    for (const std::int64_t hidden : {1, 5, 40}) {
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        for (const bool checkpointed : {false, true}) {
+          const MlpConfig config{.layers = layers, .width = 6, .hidden = hidden, .vocab_size = 11};
+          Mlp model(config);
+          if (checkpointed) set_checkpointed(model, "mlp_block");
+          expect_equal(measure(model, dtype, 3, 7, layers == 1), activation_bytes(config, 3, 7, dtype, checkpointed),
+                       fmt::format("{} layers, hidden {}, {}, checkpointed {}", layers, hidden, dtype_name(dtype),
+                                   checkpointed));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mica::nn
