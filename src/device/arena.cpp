@@ -89,14 +89,13 @@ std::uintptr_t Arena::choose(std::int64_t bytes, const Stream* home) const {
   return own_is_close ? own.second : std::min(own, other).second;
 }
 
-void Arena::give(std::uintptr_t address, Stream* home, std::vector<Event> pending, std::uint64_t now) {
+void Arena::give(std::uintptr_t address, Stream* home, std::vector<Event> pending) {
   auto it = blocks_.find(address);
   invariant(it != blocks_.end() && !it->second.is_free, "memory given back once, at the address handed out");
   Block& block = it->second;
   in_use_bytes_ -= length(address, block.end);
   block.is_free = true;
   block.home = home;
-  block.freed_at = now;
   LastUse last{block.end, {}};
   for (const Event& event : pending) merge_event(last.pending, event);
   if (!last.pending.empty()) last_uses_.emplace(address, std::move(last));
@@ -104,37 +103,29 @@ void Arena::give(std::uintptr_t address, Stream* home, std::vector<Event> pendin
   if (const auto next = std::next(it); next != blocks_.end() && next->second.is_free) {
     unindex(next);
     block.end = next->second.end;
-    merge_into(block, next->second);
+    if (block.home != next->second.home) block.home = nullptr;
     blocks_.erase(next);
   }
   if (it != blocks_.begin() && std::prev(it)->second.is_free) {
     const auto previous = std::prev(it);
     unindex(previous);
     previous->second.end = block.end;
-    merge_into(previous->second, block);
+    if (previous->second.home != block.home) previous->second.home = nullptr;
     blocks_.erase(it);
     it = previous;
   }
   index(it);
 }
 
-void Arena::merge_into(Block& block, const Block& neighbour) {
-  if (block.home != neighbour.home) block.home = nullptr;
-  block.freed_at = std::max(block.freed_at, neighbour.freed_at);
-}
-
-/// Forgets the uses of [begin, end), which gets a new owner, and returns their events.
+/// Forgets the uses of [begin, end), which gets a new owner, and returns their events. No use begins before `begin` and
+/// reaches into it: blocks are cut from the low end of free ones.
 std::vector<Event> Arena::take_last_uses(std::uintptr_t begin, std::uintptr_t end) {
   std::vector<Event> pending;
-  auto it = last_uses_.upper_bound(begin);
-  if (it != last_uses_.begin() && std::prev(it)->second.end > begin) --it;
+  auto it = last_uses_.lower_bound(begin);
   while (it != last_uses_.end() && it->first < end) {
-    LastUse use = std::move(it->second);
-    const std::uintptr_t use_begin = it->first;
+    for (const Event& event : it->second.pending) merge_event(pending, event);
+    if (end < it->second.end) last_uses_.emplace(end, std::move(it->second));
     it = last_uses_.erase(it);
-    for (const Event& event : use.pending) merge_event(pending, event);
-    if (use_begin < begin) last_uses_.emplace(use_begin, LastUse{begin, use.pending});
-    if (end < use.end) last_uses_.emplace(end, LastUse{use.end, std::move(use.pending)});
   }
   return pending;
 }
@@ -207,26 +198,21 @@ bool Arena::commit(std::uintptr_t address) {
   return true;
 }
 
-std::vector<Arena::FreeBlock> Arena::resident_free_blocks() const {
-  std::vector<FreeBlock> found;
-  for (const FreeOfHome& entry : free_) {
-    for (const auto& [bytes, address] : entry.blocks) {
-      const std::uintptr_t begin = round_up(address, page_);
-      const std::uintptr_t end = round_down(address + static_cast<std::uintptr_t>(bytes), page_);
-      if (begin >= end || absent_bytes(begin, end) == length(begin, end)) continue;
-      found.push_back({blocks_.at(address).freed_at, address});
-    }
+std::int64_t Arena::release(std::int64_t bytes) {
+  std::int64_t released = 0;
+  for (auto it = blocks_.rbegin(); it != blocks_.rend() && released < bytes; ++it) {
+    if (!it->second.is_free) continue;
+    released += release_from(round_up(it->first, page_), round_down(it->second.end, page_), bytes - released);
   }
-  return found;
+  resident_bytes_ -= released;
+  return released;
 }
 
-std::int64_t Arena::release(std::uintptr_t address, std::int64_t bytes) {
-  const Block& block = blocks_.at(address);
-  const std::uintptr_t begin = round_up(address, page_);
-  std::uintptr_t end = round_down(block.end, page_);
+/// The same for one range of whole pages.
+std::int64_t Arena::release_from(std::uintptr_t begin, std::uintptr_t end, std::int64_t bytes) {
   std::int64_t released = 0;
   while (end > begin && released < bytes) {
-    // The highest resident run [from, end) of the block.
+    // The highest resident run [from, end).
     const auto after = absent_.lower_bound(end);
     std::uintptr_t from = begin;
     if (after != absent_.begin()) {
@@ -249,7 +235,6 @@ std::int64_t Arena::release(std::uintptr_t address, std::int64_t bytes) {
     absent_[from] = hole_end;
     end = from;
   }
-  resident_bytes_ -= released;
   return released;
 }
 

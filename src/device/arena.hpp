@@ -38,17 +38,11 @@ class Arena {
   /// Makes a block's pages count as resident. False if the operating system refuses.
   [[nodiscard]] bool commit(std::uintptr_t address);
   [[nodiscard]] std::int64_t not_resident_bytes_of(std::uintptr_t address) const;
-  void give(std::uintptr_t address, Stream* home, std::vector<Event> pending, std::uint64_t now);
+  void give(std::uintptr_t address, Stream* home, std::vector<Event> pending);
 
-  struct FreeBlock {
-    std::uint64_t freed_at;
-    std::uintptr_t address;
-  };
-  /// Free blocks that hold resident pages.
-  [[nodiscard]] std::vector<FreeBlock> resident_free_blocks() const;
-  /// Gives up to `bytes` (rounded up to pages) of a free block back to the system, from its end. Blocks the host until
-  /// that memory's last uses are over. @return bytes given back.
-  std::int64_t release(std::uintptr_t address, std::int64_t bytes);
+  /// Gives up to `bytes` (rounded up to pages) of free memory back to the system, from the highest addresses down: they
+  /// are taken last. Blocks the host until that memory's last uses are over. @return bytes given back.
+  std::int64_t release(std::int64_t bytes);
 
   [[nodiscard]] bool contains(std::uintptr_t address) const { return address >= begin_ && address < end_; }
   [[nodiscard]] std::int64_t resident_bytes() const { return resident_bytes_; }
@@ -60,7 +54,6 @@ class Arena {
     std::uintptr_t end = 0;
     bool is_free = true;
     Stream* home = nullptr;  // of a free block: the only stream that used it, or null
-    std::uint64_t freed_at = 0;
   };
   struct LastUse {
     std::uintptr_t end;
@@ -77,9 +70,9 @@ class Arena {
   BySize& free_of(Stream* home);
   void index(Blocks::const_iterator block);
   void unindex(Blocks::const_iterator block);
-  static void merge_into(Block& block, const Block& neighbour);
   [[nodiscard]] std::vector<Event> take_last_uses(std::uintptr_t begin, std::uintptr_t end);
   void wait_for_last_uses(std::uintptr_t begin, std::uintptr_t end) const;
+  std::int64_t release_from(std::uintptr_t begin, std::uintptr_t end, std::int64_t bytes);
   template <class Visit>
   void for_each_hole(std::uintptr_t begin, std::uintptr_t end, Visit visit) const;
   [[nodiscard]] std::int64_t absent_bytes(std::uintptr_t begin, std::uintptr_t end) const;

@@ -7,26 +7,21 @@
 
 #include <unistd.h>
 
-#include "arena.hpp"
 #include "mica/core/error.hpp"
 #include "mica/device/pool.hpp"
+
+#include "arena.hpp"
 
 namespace mica {
 namespace {
 
 using detail::Arena;
 
-/// Which memory lies beside which: what lives for the whole run, and crumbs, would cut holes into the range where
-/// activations and unsharded parameters come and go.
-enum class Kind : std::uint8_t { passing, lasting, small };
-constexpr std::size_t kNumKinds = 3;
+/// Crumbs would cut holes into the range where large blocks come and go. (Keeping what lives for the whole run apart as
+/// well was tried over 200 patterns of training: it fragments no less, and the memory cannot be shared.)
+enum class Kind : std::uint8_t { large, small };
+constexpr std::size_t kNumKinds = 2;
 constexpr std::int64_t kSmallBytes = 32 << 10;
-
-Kind kind_of(std::int64_t bytes, MemoryRole role) {
-  if (bytes <= kSmallBytes) return Kind::small;
-  const bool lasts = role == MemoryRole::sharded_param || role == MemoryRole::optimizer || role == MemoryRole::snapshot;
-  return lasts ? Kind::lasting : Kind::passing;
-}
 
 /// Address space of one arena: no more than the machine's memory can ever be in use.
 std::int64_t default_reserve_bytes() {
@@ -37,13 +32,13 @@ std::int64_t default_reserve_bytes() {
 
 /// Arenas over lazily touched pages. [Note: resident memory]
 /// Free memory stays resident for the next owner, but the resident whole may not exceed the highest use so far (plus
-/// kSlack): an allocation that needs fresh pages beyond that first gives back free ones, the longest free first. So
-/// the operating system's view follows stats().peak even where fragmentation or a change of phase (the optimizer's
-/// state comes after the first backward) would make it drift, and a pattern that repeats does not pay for it.
+/// kSlack): an allocation that needs fresh pages beyond that first gives back free ones. So the operating system's view
+/// follows stats().peak even where fragmentation would make it drift; what a repeating pattern pays for that is to
+/// touch again, in each step, the pages by which it fragments.
 class CpuPool final : public Pool {
  protected:
-  Taken take(std::int64_t bytes, MemoryRole role, Stream& home) override {
-    const auto kind = static_cast<std::size_t>(kind_of(bytes, role));
+  Taken take(std::int64_t bytes, Stream& home) override {
+    const auto kind = static_cast<std::size_t>(bytes <= kSmallBytes ? Kind::small : Kind::large);
     Arena* arena = nullptr;
     Arena::Taken taken;
     for (const auto& candidate : arenas_[kind]) {
@@ -59,7 +54,7 @@ class CpuPool final : public Pool {
     }
     make_room_for(arena->not_resident_bytes_of(taken.address));
     if (!arena->commit(taken.address)) {
-      arena->give(taken.address, nullptr, std::move(taken.pending), ++now_);
+      arena->give(taken.address, nullptr, std::move(taken.pending));
       return {};
     }
     return {reinterpret_cast<void*>(taken.address), std::move(taken.pending)};  // NOLINT(performance-no-int-to-ptr)
@@ -69,7 +64,7 @@ class CpuPool final : public Pool {
     const auto address = reinterpret_cast<std::uintptr_t>(data);
     for (const auto& arenas : arenas_) {
       for (const auto& arena : arenas) {
-        if (arena->contains(address)) return arena->give(address, home, std::move(pending), ++now_);
+        if (arena->contains(address)) return arena->give(address, home, std::move(pending));
       }
     }
     invariant(false, "memory given back to the pool that it came from");
@@ -92,21 +87,10 @@ class CpuPool final : public Pool {
   }
 
   void release(std::int64_t bytes) {
-    struct Candidate {
-      Arena::FreeBlock block;
-      Arena* arena;
-    };
-    std::vector<Candidate> candidates;
     for (const auto& arenas : arenas_) {
       for (const auto& arena : arenas) {
-        for (const Arena::FreeBlock& block : arena->resident_free_blocks()) candidates.push_back({block, arena.get()});
+        if (bytes > 0) bytes -= arena->release(bytes);
       }
-    }
-    std::sort(candidates.begin(), candidates.end(),
-              [](const Candidate& a, const Candidate& b) { return a.block.freed_at < b.block.freed_at; });
-    for (const Candidate& candidate : candidates) {
-      if (bytes <= 0) return;
-      bytes -= candidate.arena->release(candidate.block.address, bytes);
     }
   }
 
@@ -114,7 +98,7 @@ class CpuPool final : public Pool {
   Arena* add_arena(std::size_t kind, std::int64_t bytes) {
     for (std::int64_t reserve = std::max(default_reserve_bytes(), 2 * bytes);; reserve /= 2) {
       try {
-        arenas_[kind].push_back(std::make_unique<Arena>(reserve, kind != static_cast<std::size_t>(Kind::small)));
+        arenas_[kind].push_back(std::make_unique<Arena>(reserve, kind == static_cast<std::size_t>(Kind::large)));
         return arenas_[kind].back().get();
       } catch (const IoError&) {
         if (reserve / 2 < bytes + kSlackBytes) return nullptr;
@@ -132,7 +116,6 @@ class CpuPool final : public Pool {
 
   std::array<std::vector<std::unique_ptr<Arena>>, kNumKinds> arenas_;
   std::int64_t highest_use_ = 0;
-  std::uint64_t now_ = 0;
 };
 
 }  // namespace

@@ -41,9 +41,7 @@ class InlineStream final : public Stream {
     }
   }
 
-  [[nodiscard]] Event record() override {
-    return failure_ ? Event(std::make_shared<FailedEvent>(failure_)) : Event();
-  }
+  [[nodiscard]] Event record() override { return failure_ ? Event(std::make_shared<FailedEvent>(failure_)) : Event(); }
 
   void wait(const Event& event, std::source_location /*site*/) override {
     if (!event.state()) return;

@@ -43,14 +43,15 @@ Buffer Pool::allocate(std::int64_t bytes, MemoryRole role, Stream& home) {
   Buffer buffer;
   if (bytes > 0) {
     Taken taken;
-    if (bytes <= limit_ - stats_.current) taken = take(bytes, role, home);
+    if (bytes <= limit_ - stats_.current) taken = take(bytes, home);
     stats_.reserved = reserved_bytes();
     if (taken.data == nullptr) {
-      throw IoError(fmt::format(
-          "memory exhausted: {} bytes of {} wanted, but {} bytes are in use ({}){}; use more ranks per model, a smaller "
-          "micro-batch or activation checkpointing",
-          bytes, memory_role_name(role), stats_.current, in_use_by_role(stats_),
-          limit_ == std::numeric_limits<std::int64_t>::max() ? "" : fmt::format(" of at most {}", limit_)));
+      throw IoError(
+          fmt::format("memory exhausted: {} bytes of {} wanted, but {} bytes are in use ({}){}; use more ranks per "
+                      "model, a smaller "
+                      "micro-batch or activation checkpointing",
+                      bytes, memory_role_name(role), stats_.current, in_use_by_role(stats_),
+                      limit_ == std::numeric_limits<std::int64_t>::max() ? "" : fmt::format(" of at most {}", limit_)));
     }
     for (const Event& event : taken.pending) home.wait(event);
     if (poison_) {

@@ -45,7 +45,8 @@ struct Queue {
     if (completed.load(std::memory_order_acquire) >= number) return;
     std::unique_lock lock(mutex);
     for (;;) {
-      // The worker stores completed and then looks at wake_at; here it is the other way round, so one of us sees the other.
+      // The worker stores completed and then looks at wake_at; here it is the other way round, so one of us sees the
+      // other.
       wake_at.store(std::min(wake_at.load(), number));
       if (completed.load() >= number) return;
       done.wait(lock);

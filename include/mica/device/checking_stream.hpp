@@ -10,8 +10,8 @@
 
 namespace mica {
 
-/// One counter per stream, index 0 is the host. What a point in the order knows: everything of stream s up to tick of(s)
-/// happened before it.
+/// One counter per stream, index 0 is the host. What a point in the order knows: everything of stream s up to tick
+/// of(s) happened before it.
 class VectorClock {
  public:
   [[nodiscard]] std::uint64_t of(std::size_t stream) const { return stream < ticks_.size() ? ticks_[stream] : 0; }
@@ -30,7 +30,8 @@ class VectorClock {
 ///   joins it. A task also knows what the host did before it enqueued the task, and the host what it has waited for.
 /// - For each address the checker keeps the last write and the reads since. An access is a race unless the clock of its
 ///   stream knows the conflicting earlier ones.
-/// - A pool hands the same addresses to one owner after another, so reuse without the wait is found like any other race.
+/// - A pool hands the same addresses to one owner after another, so reuse without the wait is found like any other
+/// race.
 ///   Other memory that is freed and reused must be forgotten: forget().
 /// - Only the accesses declared in submit() are seen.
 /// Use: wrap every stream of a rank with wrap(); violations() must be empty afterwards. It outlives the streams. One

@@ -13,8 +13,9 @@
 namespace mica {
 
 /// Leaves out waits, to show that each one is needed: either one single wait() call, counted from 0 over all streams
-/// of a rank in host order, or every call made at one place of the source. A dry run that drops nothing lists the places.
-/// Example: for (const auto& site : dry_run.sites()) { WaitDropper d; d.drop_site(site.place); ... must fail ... }
+/// of a rank in host order, or every call made at one place of the source. A dry run that drops nothing lists the
+/// places. Example: for (const auto& site : dry_run.sites()) { WaitDropper d; d.drop_site(site.place); ... must fail
+/// ... }
 class WaitDropper {
  public:
   struct Site {

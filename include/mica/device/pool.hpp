@@ -63,7 +63,9 @@ struct MemoryStats {
   std::int64_t reserved = 0;
   std::array<std::int64_t, kNumMemoryRoles> current_by_role{};
   std::array<std::int64_t, kNumMemoryRoles> peak_by_role{};
-  [[nodiscard]] std::int64_t current_of(MemoryRole role) const { return current_by_role[static_cast<std::size_t>(role)]; }
+  [[nodiscard]] std::int64_t current_of(MemoryRole role) const {
+    return current_by_role[static_cast<std::size_t>(role)];
+  }
   [[nodiscard]] std::int64_t peak_of(MemoryRole role) const { return peak_by_role[static_cast<std::size_t>(role)]; }
 };
 
@@ -75,8 +77,8 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  /// @param bytes  > 0 or 0 (then data() is null, and nothing is counted).  @param home  see [Note: memory and streams].
-  /// Contents are undefined; with poison(true) every allocation is filled with a NaN pattern (tests).
+  /// @param bytes  > 0 or 0 (then data() is null, and nothing is counted).  @param home  see [Note: memory and
+  /// streams]. Contents are undefined; with poison(true) every allocation is filled with a NaN pattern (tests).
   /// @throws IoError naming role, bytes and what is in use, when memory is exhausted; the pool stays usable.
   [[nodiscard]] Buffer allocate(std::int64_t bytes, MemoryRole role, Stream& home);
 
@@ -96,7 +98,7 @@ class Pool {
     std::vector<Event> pending;  ///< earlier uses of the memory that the new owner's stream must wait for
   };
   Pool() = default;
-  virtual Taken take(std::int64_t bytes, MemoryRole role, Stream& home) = 0;
+  virtual Taken take(std::int64_t bytes, Stream& home) = 0;
   /// Memory of take(). `home`: where it may be used at once, null if other streams used it too.
   virtual void give(void* data, Stream* home, std::vector<Event> pending) = 0;
   virtual void release_free_memory() = 0;

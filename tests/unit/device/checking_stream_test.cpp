@@ -44,11 +44,12 @@ TEST_P(CheckerTest, FindsEveryKindOfConflict) {
   a->submit("fill", {writes(m, 64)}, nothing);
   b->submit("use", {reads(m + 60, 64)}, nothing);
   ASSERT_EQ(num_violations(), 1U);
-  EXPECT_THAT(checker.violations()[0].text, AllOf(HasSubstr("b:use reads ["), HasSubstr(",+64)"),
-                                                  HasSubstr("a:fill may still write it")));
+  EXPECT_THAT(checker.violations()[0].text,
+              AllOf(HasSubstr("b:use reads ["), HasSubstr(",+64)"), HasSubstr("a:fill may still write it")));
   b->submit("overwrite", {writes(m, 8)}, nothing);
   ASSERT_EQ(num_violations(), 2U);
-  EXPECT_THAT(checker.violations()[1].text, AllOf(HasSubstr("b:overwrite writes"), HasSubstr("a:fill may still write")));
+  EXPECT_THAT(checker.violations()[1].text,
+              AllOf(HasSubstr("b:overwrite writes"), HasSubstr("a:fill may still write")));
   a->submit("back", {writes(m + 100, 8)}, nothing);
   ASSERT_EQ(num_violations(), 3U);
   EXPECT_THAT(checker.violations()[2].text, AllOf(HasSubstr("a:back writes"), HasSubstr("b:use may still read it")));
@@ -141,6 +142,33 @@ TEST_P(CheckerTest, PartsOfARangeKeepTheirOwnHistory) {
   EXPECT_EQ(num_violations(), 1U);
 }
 
+TEST_P(CheckerTest, WhatAWriteLeavesOfARangeKeepsItsHistory) {
+  const auto c = make("c");
+  a->submit("w", {writes(m, 90)}, nothing);
+  b->wait(a->record());
+  b->submit("w", {writes(m + 30, 30)}, nothing);
+  c->wait(b->record());
+  c->submit("r", {reads(m, 90)}, nothing);
+  EXPECT_EQ(num_violations(), 0U);
+  const auto d = make("d");
+  d->submit("low", {reads(m, 30)}, nothing);
+  d->submit("middle", {reads(m + 30, 30)}, nothing);
+  d->submit("high", {reads(m + 60, 30)}, nothing);
+  ASSERT_EQ(num_violations(), 3U);
+  EXPECT_THAT(checker.violations()[0].text, HasSubstr("a:w may still write"));
+  EXPECT_THAT(checker.violations()[1].text, HasSubstr("b:w may still write"));
+  EXPECT_THAT(checker.violations()[2].text, HasSubstr("a:w may still write"));
+}
+
+TEST_P(CheckerTest, TheLatestReadCounts) {
+  a->submit("early", {reads(m, 8)}, nothing);
+  b->wait(a->record());
+  a->submit("late", {reads(m, 8)}, nothing);
+  b->submit("w", {writes(m, 8)}, nothing);
+  ASSERT_EQ(num_violations(), 1U);
+  EXPECT_THAT(checker.violations()[0].text, HasSubstr("a:late may still read"));
+}
+
 TEST_P(CheckerTest, TheHostIsAStreamToo) {
   checker.host_access("prepare", writes(m, 64));
   a->submit("r", {reads(m, 64)}, nothing);  // ordered: the host enqueued it after the write
@@ -231,6 +259,25 @@ TEST_P(CheckedPool, ReuseIsOrderedByThePool) {
   EXPECT_EQ(num_violations(), 0U) << checker.violations()[0].text;
 }
 
+TEST_P(CheckedPool, OfSeveralUsesByOneStreamTheLastCounts) {
+  const auto c = make("c");
+  void* data = nullptr;
+  {
+    Buffer buffer = pool->allocate(1 << 20, MemoryRole::activation, *a);
+    data = buffer.data();
+    c->submit("unrelated", {}, nothing);
+    buffer.used_until(c->record());
+    const auto helper = make("helper");
+    helper->submit("use", {writes(data, 64)}, nothing);
+    c->wait(helper->record());  // c itself runs nothing more: its event knows of the helper all the same
+    buffer.used_until(c->record());
+  }
+  const Buffer buffer = pool->allocate(1 << 20, MemoryRole::activation, *b);
+  ASSERT_EQ(buffer.data(), data);
+  b->submit("next", {writes(data, 64)}, nothing);
+  EXPECT_EQ(num_violations(), 0U);
+}
+
 TEST_P(CheckedPool, AForeignUseThatNobodyToldOfIsFound) {
   const auto c = make("c");
   hand_over(*a, *a, *c, false);
@@ -246,7 +293,7 @@ TEST_P(CheckedPool, AReuseWithoutItsWaitIsFound) {
     if (!dry) dropper.drop_site(place);
     const auto first = drop_waits(fresh.wrap(make_cpu_stream("first", GetParam())), dropper);
     const auto second = drop_waits(fresh.wrap(make_cpu_stream("second", GetParam())), dropper);
-      hand_over(*first, *second, *first, true);
+    hand_over(*first, *second, *first, true);
     for (const WaitDropper::Site& site : dropper.sites()) {
       if (site.place.starts_with("pool.cpp:")) place = site.place;
     }

@@ -12,16 +12,16 @@ namespace mica::test {
 /// The allocations of training a GPT-2 with fully sharded units, without the arithmetic: what a pool has to bear.
 struct FsdpPattern {
   int num_blocks = 12;
-  std::int64_t block_numel = 7'087'872;   // GPT-2 124m
-  std::int64_t root_numel = 39'385'344;   // embeddings and final norm
+  std::int64_t block_numel = 7'087'872;  // GPT-2 124m
+  std::int64_t root_numel = 39'385'344;  // embeddings and final norm
   int shard_size = 2;
   std::int64_t tokens = 1024;
   std::int64_t width = 768;
   bool prefetch = true;
-  bool frees_grads = true;          // zero_grad frees
+  bool frees_grads = true;  // zero_grad frees
   bool activation_checkpointing = false;
-  bool low_precision = false;       // bf16 unsharded parameters, cast shards
-  bool touch = false;               // write one byte per page, as the kernels would
+  bool low_precision = false;  // bf16 unsharded parameters, cast shards
+  bool touch = false;          // write one byte per page, as the kernels would
 };
 
 /// Runs steps of the pattern on three streams.
@@ -84,7 +84,8 @@ class FsdpModel {
     for (Unit& unit : units_) {
       if (unit.optimizer.empty()) {
         const auto u = static_cast<std::size_t>(&unit - units_.data());
-        for (int i = 0; i < 2; ++i) unit.optimizer.push_back(take(shard_numel(u) * 4, MemoryRole::optimizer, *compute_));
+        for (int i = 0; i < 2; ++i)
+          unit.optimizer.push_back(take(shard_numel(u) * 4, MemoryRole::optimizer, *compute_));
       }
     }
   }
@@ -100,7 +101,9 @@ class FsdpModel {
     Event ready;
   };
 
-  [[nodiscard]] std::int64_t numel(std::size_t u) const { return u + 1 == units_.size() ? p_.root_numel : p_.block_numel; }
+  [[nodiscard]] std::int64_t numel(std::size_t u) const {
+    return u + 1 == units_.size() ? p_.root_numel : p_.block_numel;
+  }
   [[nodiscard]] std::int64_t shard_numel(std::size_t u) const { return (numel(u) + p_.shard_size - 1) / p_.shard_size; }
   [[nodiscard]] std::int64_t full_numel(std::size_t u) const { return shard_numel(u) * p_.shard_size; }
 
@@ -135,18 +138,18 @@ class FsdpModel {
   /// What a pre-norm block keeps for its backward; some temporaries come and go between.
   std::vector<Buffer> block_forward() {
     std::vector<Buffer> kept;
-    kept.push_back(activation(1));                                                 // norm 1
-    kept.push_back(take(p_.tokens * 8, MemoryRole::activation, *compute_));        // its statistics
-    kept.push_back(activation(3));                                                 // qkv
-    kept.push_back(activation(1));                                                 // attention
-    kept.push_back(take(p_.tokens * 48, MemoryRole::activation, *compute_));       // lse
+    kept.push_back(activation(1));                                            // norm 1
+    kept.push_back(take(p_.tokens * 8, MemoryRole::activation, *compute_));   // its statistics
+    kept.push_back(activation(3));                                            // qkv
+    kept.push_back(activation(1));                                            // attention
+    kept.push_back(take(p_.tokens * 48, MemoryRole::activation, *compute_));  // lse
     Buffer projected = activation(1);
-    kept.push_back(activation(1));                                                 // residual
+    kept.push_back(activation(1));  // residual
     projected.reset();
-    kept.push_back(activation(1));                                                 // norm 2
+    kept.push_back(activation(1));  // norm 2
     kept.push_back(take(p_.tokens * 8, MemoryRole::activation, *compute_));
-    kept.push_back(activation(4));                                                 // fc
-    kept.push_back(activation(4));                                                 // gelu
+    kept.push_back(activation(4));  // fc
+    kept.push_back(activation(4));  // gelu
     Buffer out = activation(1);
     return kept;
   }

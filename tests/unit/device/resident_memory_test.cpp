@@ -1,4 +1,5 @@
 #include <fstream>
+#include <random>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -73,6 +74,40 @@ TEST_P(ResidentMemory, ReservedStaysWithin5PercentOfThePeak) {
       }
     }
   }
+}
+
+TEST(ResidentMemoryOfRandomModels, StaysWithin5PercentToo) {
+  std::mt19937 random(5);
+  const auto draw = [&](std::int64_t from, std::int64_t to) {
+    return from + static_cast<std::int64_t>(random() % static_cast<unsigned>(to - from + 1));
+  };
+  int num_cases = 0;
+  for (int i = 0; i < 60; ++i) {
+    FsdpPattern p;
+    p.width = 64 * draw(1, 32);
+    p.num_blocks = static_cast<int>(draw(1, 24));
+    p.block_numel = 12 * p.width * p.width + 13 * p.width + draw(0, 6);
+    p.root_numel = p.width * draw(256, 50257);
+    p.shard_size = static_cast<int>(draw(1, 16));
+    p.tokens = draw(1, 5000);
+    p.prefetch = draw(0, 1) == 1;
+    p.frees_grads = draw(0, 1) == 1;
+    p.activation_checkpointing = draw(0, 1) == 1;
+    p.low_precision = draw(0, 1) == 1;
+    const auto pool = make_cpu_pool();
+    FsdpModel model(p, *pool, StreamMode::inlined);
+    bool big = true;
+    for (int step = 1; step <= 4; ++step) {
+      model.step();
+      big = big && pool->stats().peak >= 500'000'000;
+      if (big) {
+        EXPECT_LE(static_cast<double>(pool->stats().reserved), 1.05 * static_cast<double>(pool->stats().peak))
+            << "pattern " << i << " step " << step;
+      }
+    }
+    num_cases += big ? 1 : 0;
+  }
+  EXPECT_GE(num_cases, 30);
 }
 
 TEST(ResidentMemoryOfTheProcess, FollowsThePeakAndSettles) {

@@ -119,6 +119,18 @@ TEST_P(StreamTest, WaitingForAFailedStreamFails) {
   EXPECT_FALSE(ran);
 }
 
+TEST_P(StreamTest, AFailureThatComesInByAWaitDoesNotReplaceTheFirst) {
+  a->submit("fails", {}, [] { throw TaskFailed("of a"); });
+  b->submit("fails", {}, [] { throw TaskFailed("of b"); });
+  b->wait(a->record());
+  try {
+    b->synchronize();
+    FAIL() << "no error";
+  } catch (const TaskFailed& error) {
+    EXPECT_STREQ(error.what(), "of b");
+  }
+}
+
 TEST_P(StreamTest, ClearedErrorsAreForgottenByOldEventsToo) {
   a->submit("fails", {}, [] { throw TaskFailed("x"); });
   const Event failed = a->record();
