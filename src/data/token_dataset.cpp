@@ -86,9 +86,11 @@ std::vector<std::string> expand_paths(const std::vector<std::string>& patterns) 
 }
 
 TokenDataset TokenDataset::open(const DatasetOptions& options) {
-  require<ConfigError>(options.seq_len >= 1, "train.seq_len={} was given, expected at least 1", options.seq_len);
-  require<ConfigError>(options.vocab_size >= 1, "model.vocab_size={} was given, expected at least 1",
-                       options.vocab_size);
+  constexpr std::int64_t kMax = std::int64_t{1} << 31;  // token ids and positions are int32 in the model
+  require<ConfigError>(options.seq_len >= 1 && options.seq_len < kMax,
+                       "train.seq_len={} was given, expected 1 to 2^31 - 1", options.seq_len);
+  require<ConfigError>(options.vocab_size >= 1 && options.vocab_size <= kMax,
+                       "model.vocab_size={} was given, expected 1 to 2^31", options.vocab_size);
   TokenDataset dataset;
   dataset.seq_len_ = options.seq_len;
   dataset.vocab_size_ = options.vocab_size;

@@ -175,6 +175,7 @@ TokenFile TokenFile::open(const std::string& path) {
 void TokenFile::read(std::int64_t begin, std::span<std::int32_t> out) const {
   const auto count = static_cast<std::int64_t>(out.size());
   invariant(begin >= 0 && count <= num_tokens() && begin <= num_tokens() - count, "a range of tokens lies in its file");
+  if (out.empty()) return;
   mapping_.check_unchanged();
   const std::byte* p = mapping_.bytes().data() + layout_.offset_bytes + begin * layout_.token_bytes;
   if (layout_.token_bytes == 4) {

@@ -78,6 +78,11 @@ TEST(TokenDataset, TooFewTokensSaysHowManyAreNeeded) {
   EXPECT_THAT(error_of<ConfigError>([&] { (void)TokenDataset::open({paths, 0, 65536}); }), HasSubstr("seq_len=0"));
   EXPECT_THROW((void)TokenDataset::open({paths, -1, 65536}), ConfigError);
   EXPECT_THROW((void)TokenDataset::open({paths, 1, 0}), ConfigError);
+  EXPECT_THROW((void)TokenDataset::open({paths, 1, std::numeric_limits<std::int64_t>::max()}), ConfigError);
+  EXPECT_THAT(error_of<ConfigError>([&] {
+                (void)TokenDataset::open({paths, (std::int64_t{1} << 31) - 1, 65536});
+              }),
+              HasSubstr("needs 2147483648"));
   EXPECT_THROW((void)TokenDataset::open({paths, std::numeric_limits<std::int64_t>::max(), 65536}), ConfigError);
 }
 

@@ -107,13 +107,13 @@ TEST(Tokenize, PrefersTheEndOfAParagraphToThatOfALine) {
 
 TEST(Tokenize, KeepsEveryByteWhateverTheText) {
   const TemporaryFolder folder;
-  std::string one_line(3'000'000, 'x');  // several pieces, no line end
+  std::string one_line(1'200'000, 'x');  // several pieces, no line end
   for (std::size_t i = 0; i < one_line.size(); ++i) one_line[i] = static_cast<char>(i * 2654435761U >> 24);
   std::string accents;
-  while (accents.size() < 2'500'000) accents += "\xC3\xA9\xF0\x9F\x8E\x89z";
+  while (accents.size() < 1'100'000) accents += "\xC3\xA9\xF0\x9F\x8E\x89z";
   for (const std::string& text :
        {std::string("ab"), std::string("\n\n\n\n"), std::string("no line end at all"), one_line, accents}) {
-    for (const double fraction : {0.0, 0.001, 0.1, 0.5, 0.9}) {
+    for (const double fraction : {0.0, 0.001, 0.1, 0.9}) {
       write_text(folder / "t", text);
       const auto total = static_cast<double>(text.size());
       const bool splits = fraction == 0.0 ||
