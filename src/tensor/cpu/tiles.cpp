@@ -25,16 +25,16 @@ constexpr Install kInstalls[] = {v2::install_tiles, v3::install_tiles, v4::insta
 constexpr Install kInstalls[] = {v2::install_tiles};
 #endif
 
-Tiles made_for(Isa isa) {
+}  // namespace
+
+Tiles tiles_of(Isa isa) {
   Tiles made{};
   kInstalls[static_cast<int>(isa)](made);
   return made;
 }
 
-}  // namespace
-
 const Tiles& tiles() {
-  static const Tiles chosen = made_for(loops().isa);
+  static const Tiles chosen = tiles_of(loops().isa);
   return chosen;
 }
 

@@ -4,6 +4,8 @@
 
 namespace mica::cpu {
 
+enum class Isa : std::uint8_t;  // loops.hpp
+
 /// Columns of C and B that tiles work on are padded to a multiple of this many floats.
 inline constexpr std::int64_t kTilePad = 16;
 /// Keys of one panel of attention, and queries of one tile.
@@ -26,5 +28,7 @@ struct Tiles {
 
 /// For the same instruction set as loops().
 [[nodiscard]] const Tiles& tiles();
+/// For a certain one, which this processor must be able to run (tests).
+[[nodiscard]] Tiles tiles_of(Isa isa);
 
 }  // namespace mica::cpu

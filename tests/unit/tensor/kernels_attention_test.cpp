@@ -1,0 +1,82 @@
+#include "kernels_testing.hpp"
+
+namespace mica::testing {
+namespace {
+
+// Sizes around the tile of 64 queries and the step of 16; head dims around a vector.
+constexpr AttentionShape kShapes[] = {{1, 1, 1, 1},   {1, 2, 1, 3},   {2, 3, 2, 7},   {1, 17, 3, 16}, {2, 33, 1, 17},
+                                      {1, 64, 2, 32}, {1, 65, 2, 33}, {2, 129, 2, 8}, {1, 200, 1, 64}, {1, 63, 1, 80}};
+
+std::string name_of(const AttentionShape& s) {
+  return fmt::format("B={} T={} H={} D={}", s.batch, s.seq_len, s.heads, s.head_dim);
+}
+
+class Attention : public KernelsTest {};
+
+/// y is a mean of values in [-1, 1] with weights that err by the scores' error (D products, then exp) and the sum's (T).
+double forward_error(const AttentionShape& s) {
+  return 4 * (sum_error(s.head_dim) + static_cast<double>(s.seq_len + 8) * 0x1p-24);
+}
+
+TEST_P(Attention, IsTheOracles) {
+  for (const AttentionShape& s : kShapes) {
+    const std::int64_t width = s.heads * s.head_dim;
+    HostTensor qkv = random({s.batch, s.seq_len, 3 * width}, 1);
+    Pair y({s.batch, s.seq_len, width}, dtype()), y_alone({s.batch, s.seq_len, width}, dtype());
+    Pair lse({s.batch, s.heads, s.seq_len}, DType::f32);
+    both([&](Kernels& kernels, bool r) {
+      kernels.attention(*stream_, s, qkv, y.of(r), lse.of(r));
+      kernels.attention(*stream_, s, qkv, y_alone.of(r), {});
+    });
+    EXPECT_TRUE(y.near(forward_error(s))) << name_of(s);
+    EXPECT_TRUE(lse.near(forward_error(s))) << name_of(s);
+    EXPECT_TRUE(y_alone.cpu.same_bits(y.cpu)) << name_of(s);
+  }
+}
+
+TEST_P(Attention, BackwardIsTheOracles) {
+  for (const AttentionShape& s : kShapes) {
+    const std::int64_t width = s.heads * s.head_dim;
+    HostTensor qkv = random({s.batch, s.seq_len, 3 * width}, 1), dy = random({s.batch, s.seq_len, width}, 2);
+    HostTensor y = fresh({s.batch, s.seq_len, width}), lse({s.batch, s.heads, s.seq_len}, DType::f32);
+    reference_->attention(*stream_, s, qkv, y, lse);
+    Pair dqkv({s.batch, s.seq_len, 3 * width}, dtype());
+    both([&](Kernels& kernels, bool r) { kernels.attention_backward(*stream_, s, dy, qkv, y, lse, dqkv.of(r)); });
+    // Each of dq, dk, dv sums up to T terms of size D (dp) with P's relative error.
+    const double error = 4 * static_cast<double>(s.head_dim) * forward_error(s) + sum_error(s.seq_len);
+    EXPECT_TRUE(dqkv.near(error)) << name_of(s);
+  }
+}
+
+/// Scores of a thousand: exp() of them as they are would overflow.
+TEST_P(Attention, StaysFiniteForLargeScores) {
+  const AttentionShape s{1, 70, 1, 16};
+  HostTensor qkv = random({1, 70, 48}, 3, -50, 50), dy = random({1, 70, 16}, 4);
+  Pair y({1, 70, 16}, dtype()), lse({1, 1, 70}, DType::f32);
+  both([&](Kernels& kernels, bool r) { kernels.attention(*stream_, s, qkv, y.of(r), lse.of(r)); });
+  // Scores up to 40000 / 4 err by 16 * 2^-24 * 40000 = 0.04, and so do the weights of the values.
+  EXPECT_TRUE(y.near(50 * 0.04));
+  EXPECT_TRUE(lse.near(0.04));
+  HostTensor dqkv = fresh({1, 70, 48});
+  cpu_->attention_backward(*stream_, s, dy, qkv, y.cpu, lse.cpu, dqkv);
+  stream_->synchronize();
+  for (std::int64_t i = 0; i < dqkv.numel(); ++i) ASSERT_TRUE(std::isfinite(dqkv.at(i))) << i;
+}
+
+/// A later token must not reach an earlier one, not even as a NaN.
+TEST_P(Attention, LaterTokensAreHidden) {
+  const AttentionShape s{1, 80, 1, 16};
+  HostTensor qkv = random({1, 80, 48}, 3);
+  HostTensor poisoned = qkv;
+  for (std::int64_t i = 70 * 48; i < 80 * 48; ++i) poisoned.set(i, std::numeric_limits<double>::quiet_NaN());
+  HostTensor y = fresh({1, 80, 16}), y_poisoned = y;
+  cpu_->attention(*stream_, s, qkv, y, {});
+  cpu_->attention(*stream_, s, poisoned, y_poisoned, {});
+  stream_->synchronize();
+  for (std::int64_t i = 0; i < 64 * 16; ++i) ASSERT_EQ(y.at(i), y_poisoned.at(i)) << "token " << i / 16;
+}
+
+INSTANTIATE_TEST_SUITE_P(Lanes, Attention, all_lanes(), lane_name);
+
+}  // namespace
+}  // namespace mica::testing
