@@ -117,6 +117,8 @@ void check_config(const Config& config) {
     require<ConfigError>(config.train.seq_len <= model.context,
                          "train.seq_len = {} is longer than model.context = {}: lower seq_len or raise context",
                          config.train.seq_len, model.context);
+    require<ConfigError>(model.hidden == 0 || model.hidden == 4 * model.width,
+                         "model.hidden = {}, but GPT-2's is 4 * model.width = {}: leave it 0", model.hidden, 4 * model.width);
   }
   require<ConfigError>(!config.data.train.empty(), "data.train is empty: name at least one token file (mica-tokenize makes them)");
   require<ConfigError>(config.optim.min_lr <= config.optim.lr, "optim.min_lr = {} is above optim.lr = {}", config.optim.min_lr,
