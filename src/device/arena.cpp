@@ -13,8 +13,7 @@ namespace mica::detail {
 namespace {
 
 constexpr std::uintptr_t kAlignment = 64;
-constexpr std::uintptr_t kPage = 4096;
-constexpr std::uintptr_t kHugePage = std::uintptr_t{2} << 20;
+constexpr std::uintptr_t kPage = std::uintptr_t{2} << 20;     // a huge page
 constexpr std::uintptr_t kGrowth = std::uintptr_t{64} << 20;  // pages are made writable in steps of this
 
 std::uintptr_t round_down(std::uintptr_t x, std::uintptr_t unit) { return x / unit * unit; }
@@ -36,7 +35,7 @@ void merge_event(std::vector<Event>& pending, const Event& event) {
   pending.push_back(event);
 }
 
-Arena::Arena(std::int64_t reserve_bytes, bool huge_pages) : page_(huge_pages ? kHugePage : kPage) {
+Arena::Arena(std::int64_t reserve_bytes) {
   const std::uintptr_t bytes = round_up(static_cast<std::uintptr_t>(reserve_bytes), kGrowth);
   void* base = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   require<IoError>(base != MAP_FAILED, "cannot reserve {} bytes of address space: {}; raise `ulimit -v`", bytes,
@@ -44,10 +43,10 @@ Arena::Arena(std::int64_t reserve_bytes, bool huge_pages) : page_(huge_pages ? k
   begin_ = reinterpret_cast<std::uintptr_t>(base);
   end_ = begin_ + bytes;
   writable_end_ = begin_;
-  if (huge_pages) madvise(base, bytes, MADV_HUGEPAGE);  // advice only: refused where the kernel has none
-  const std::uintptr_t first = round_up(begin_, page_);
-  blocks_[first].end = round_down(end_, page_);
-  absent_[first] = round_down(end_, page_);
+  madvise(base, bytes, MADV_HUGEPAGE);  // advice only: refused where the kernel has none
+  const std::uintptr_t first = round_up(begin_, kPage);
+  blocks_[first].end = round_down(end_, kPage);
+  absent_[first] = round_down(end_, kPage);
   index(blocks_.begin());
 }
 
@@ -174,12 +173,12 @@ std::int64_t Arena::absent_bytes(std::uintptr_t begin, std::uintptr_t end) const
 }
 
 std::int64_t Arena::not_resident_bytes_of(std::uintptr_t address) const {
-  return absent_bytes(round_down(address, page_), round_up(blocks_.at(address).end, page_));
+  return absent_bytes(round_down(address, kPage), round_up(blocks_.at(address).end, kPage));
 }
 
 bool Arena::commit(std::uintptr_t address) {
-  const std::uintptr_t begin = round_down(address, page_);
-  const std::uintptr_t end = round_up(blocks_.at(address).end, page_);
+  const std::uintptr_t begin = round_down(address, kPage);
+  const std::uintptr_t end = round_up(blocks_.at(address).end, kPage);
   if (end > writable_end_) {
     const std::uintptr_t up_to = std::min(end_, begin_ + round_up(end - begin_, kGrowth));
     if (mprotect(pointer(writable_end_), up_to - writable_end_, PROT_READ | PROT_WRITE) != 0) return false;
@@ -202,7 +201,7 @@ std::int64_t Arena::release(std::int64_t bytes) {
   std::int64_t released = 0;
   for (auto it = blocks_.rbegin(); it != blocks_.rend() && released < bytes; ++it) {
     if (!it->second.is_free) continue;
-    released += release_from(round_up(it->first, page_), round_down(it->second.end, page_), bytes - released);
+    released += release_from(round_up(it->first, kPage), round_down(it->second.end, kPage), bytes - released);
   }
   resident_bytes_ -= released;
   return released;
@@ -223,7 +222,7 @@ std::int64_t Arena::release_from(std::uintptr_t begin, std::uintptr_t end, std::
       }
       from = std::max(from, hole_end);
     }
-    from = std::max(from, end - std::min(end - from, round_up(static_cast<std::uintptr_t>(bytes - released), page_)));
+    from = std::max(from, end - std::min(end - from, round_up(static_cast<std::uintptr_t>(bytes - released), kPage)));
     wait_for_last_uses(from, end);
     if (madvise(pointer(from), end - from, MADV_DONTNEED) != 0) break;  // locked memory: then it stays
     released += length(from, end);

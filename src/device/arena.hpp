@@ -17,14 +17,14 @@ void merge_event(std::vector<Event>& pending, const Event& event);
 /// One range of virtual addresses, cut into blocks: best fit, neighbours that are free always merged. [Note: arena]
 /// The range is reserved once, as large as the machine's memory, so there are no segments whose borders fragment it;
 /// what counts is which pages are resident. Pages become resident when a block over them is handed out, and stay so
-/// until release(): the pool decides when that is worth it.
+/// until release(): the pool decides when that is worth it. Pages are huge ones, because the kernel would fill holes
+/// smaller than these again.
 /// What earlier owners still do is remembered by address, apart from the blocks: merging two free blocks must not make
 /// a stream that gets the one wait for the users of the other.
 /// All choices depend on the order of calls only.
 class Arena {
  public:
-  /// @param huge_pages  ask for huge pages; residency is then counted (and given back) in these.
-  Arena(std::int64_t reserve_bytes, bool huge_pages);
+  explicit Arena(std::int64_t reserve_bytes);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -79,8 +79,7 @@ class Arena {
 
   std::uintptr_t begin_ = 0;
   std::uintptr_t end_ = 0;
-  std::uintptr_t writable_end_ = 0;  // beyond it the range is PROT_NONE and not charged to us
-  std::uintptr_t page_ = 0;
+  std::uintptr_t writable_end_ = 0;                  // beyond it the range is PROT_NONE and not charged to us
   Blocks blocks_;                                    // by address; they tile the range
   std::vector<FreeOfHome> free_;                     // free blocks by home
   std::map<std::uintptr_t, LastUse> last_uses_;      // of free memory, where there is something to wait for; disjoint

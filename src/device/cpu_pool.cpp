@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <limits>
 #include <memory>
@@ -17,12 +16,6 @@ namespace {
 
 using detail::Arena;
 
-/// Crumbs would cut holes into the range where large blocks come and go. (Keeping what lives for the whole run apart as
-/// well was tried over 200 patterns of training: it fragments no less, and the memory cannot be shared.)
-enum class Kind : std::uint8_t { large, small };
-constexpr std::size_t kNumKinds = 2;
-constexpr std::int64_t kSmallBytes = 32 << 10;
-
 /// Address space of one arena: no more than the machine's memory can ever be in use.
 std::int64_t default_reserve_bytes() {
   const auto pages = static_cast<std::uint64_t>(std::max(sysconf(_SC_PHYS_PAGES), 1L));
@@ -30,24 +23,25 @@ std::int64_t default_reserve_bytes() {
   return static_cast<std::int64_t>(std::bit_ceil(std::max<std::uint64_t>(pages * page, std::uint64_t{1} << 30)));
 }
 
-/// Arenas over lazily touched pages. [Note: resident memory]
-/// Free memory stays resident for the next owner, but the resident whole may not exceed the highest use so far (plus
-/// kSlack): an allocation that needs fresh pages beyond that first gives back free ones. So the operating system's view
-/// follows stats().peak even where fragmentation would make it drift; what a repeating pattern pays for that is to
-/// touch again, in each step, the pages by which it fragments.
+/// All memory in one arena over lazily touched pages. [Note: resident memory]
+/// (Ranges apart for small blocks, for what lives for the whole run, for activations or for unsharded storage were
+/// tried over 200 patterns of training: none fragments less, and what one has free another cannot use.) Free memory
+/// stays resident for the next owner, but the resident whole may not exceed the highest use so far (plus kSlack): an
+/// allocation that needs fresh pages beyond that first gives back free ones. So the operating system's view follows
+/// stats().peak even where fragmentation would make it drift; what a repeating pattern pays for that is to touch again,
+/// in each step, the pages by which it fragments.
 class CpuPool final : public Pool {
  protected:
   Taken take(std::int64_t bytes, Stream& home) override {
-    const auto kind = static_cast<std::size_t>(bytes <= kSmallBytes ? Kind::small : Kind::large);
     Arena* arena = nullptr;
     Arena::Taken taken;
-    for (const auto& candidate : arenas_[kind]) {
+    for (const auto& candidate : arenas_) {
       arena = candidate.get();
       taken = arena->take(bytes, home);
       if (taken.address != 0) break;
     }
     if (taken.address == 0) {
-      arena = add_arena(kind, bytes);
+      arena = add_arena(bytes);
       if (arena == nullptr) return {};
       taken = arena->take(bytes, home);
       invariant(taken.address != 0, "a fresh arena that holds the allocation it was made for");
@@ -62,10 +56,8 @@ class CpuPool final : public Pool {
 
   void give(void* data, Stream* home, std::vector<Event> pending) override {
     const auto address = reinterpret_cast<std::uintptr_t>(data);
-    for (const auto& arenas : arenas_) {
-      for (const auto& arena : arenas) {
-        if (arena->contains(address)) return arena->give(address, home, std::move(pending));
-      }
+    for (const auto& arena : arenas_) {
+      if (arena->contains(address)) return arena->give(address, home, std::move(pending));
     }
     invariant(false, "memory given back to the pool that it came from");
   }
@@ -75,7 +67,7 @@ class CpuPool final : public Pool {
   [[nodiscard]] std::int64_t reserved_bytes() const override { return sum(&Arena::resident_bytes); }
 
  private:
-  static constexpr std::int64_t kSlackBytes = 8 << 20;  // pages that blocks share, in all arenas
+  static constexpr std::int64_t kSlackBytes = 8 << 20;  // pages that blocks share
   static constexpr std::int64_t kSlackDivisor = 50;     // and 2 % for what fragmentation costs at a good price
 
   void make_room_for(std::int64_t fresh_bytes) {
@@ -87,19 +79,17 @@ class CpuPool final : public Pool {
   }
 
   void release(std::int64_t bytes) {
-    for (const auto& arenas : arenas_) {
-      for (const auto& arena : arenas) {
-        if (bytes > 0) bytes -= arena->release(bytes);
-      }
+    for (const auto& arena : arenas_) {
+      if (bytes > 0) bytes -= arena->release(bytes);
     }
   }
 
   /// Null when the address space is refused down to what is needed now.
-  Arena* add_arena(std::size_t kind, std::int64_t bytes) {
+  Arena* add_arena(std::int64_t bytes) {
     for (std::int64_t reserve = std::max(default_reserve_bytes(), 2 * bytes);; reserve /= 2) {
       try {
-        arenas_[kind].push_back(std::make_unique<Arena>(reserve, kind == static_cast<std::size_t>(Kind::large)));
-        return arenas_[kind].back().get();
+        arenas_.push_back(std::make_unique<Arena>(reserve));
+        return arenas_.back().get();
       } catch (const IoError&) {
         if (reserve / 2 < bytes + kSlackBytes) return nullptr;
       }
@@ -108,13 +98,11 @@ class CpuPool final : public Pool {
 
   [[nodiscard]] std::int64_t sum(std::int64_t (Arena::*value)() const) const {
     std::int64_t total = 0;
-    for (const auto& arenas : arenas_) {
-      for (const auto& arena : arenas) total += (arena.get()->*value)();
-    }
+    for (const auto& arena : arenas_) total += (arena.get()->*value)();
     return total;
   }
 
-  std::array<std::vector<std::unique_ptr<Arena>>, kNumKinds> arenas_;
+  std::vector<std::unique_ptr<Arena>> arenas_;  // one, unless address space is scarce
   std::int64_t highest_use_ = 0;
 };
 

@@ -261,13 +261,13 @@ TEST_P(CheckedPool, ReuseIsOrderedByThePool) {
 
 TEST_P(CheckedPool, OfSeveralUsesByOneStreamTheLastCounts) {
   const auto c = make("c");
+  const auto helper = make("helper");
   void* data = nullptr;
   {
     Buffer buffer = pool->allocate(1 << 20, MemoryRole::activation, *a);
     data = buffer.data();
     c->submit("unrelated", {}, nothing);
     buffer.used_until(c->record());
-    const auto helper = make("helper");
     helper->submit("use", {writes(data, 64)}, nothing);
     c->wait(helper->record());  // c itself runs nothing more: its event knows of the helper all the same
     buffer.used_until(c->record());

@@ -19,6 +19,7 @@ struct Sums {
   WaitDropper* dropper;
   StreamMode mode = StreamMode::threaded;
   std::array<bool, 2> held{};  // producers that a gate keeps back until the consumer is done, if nothing stops that one
+  std::chrono::milliseconds patience{10'000};
 
   std::vector<int> run(int rounds) {
     test::Gate gate;
@@ -39,7 +40,9 @@ struct Sums {
     }
     if (held[0] || held[1]) {
       streams[2]->submit("open", {}, [&] { gate.open(); });
-      std::this_thread::sleep_for(20ms);
+      const Event opened = streams[2]->record();
+      const auto deadline = std::chrono::steady_clock::now() + patience;
+      while (!opened.is_complete() && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(1ms);
       gate.open();  // where the waits are intact the consumer cannot
     }
     for (const auto& stream : streams) stream->synchronize();
@@ -68,7 +71,7 @@ TEST(WaitDropper, CountsTheSameInBothModes) {
 
 TEST(WaitDropper, WithItsWaitsTheConsumerComesLast) {
   WaitDropper dropper;
-  EXPECT_EQ((Sums{&dropper, StreamMode::threaded, {true, true}}.run(1)), std::vector<int>{2});
+  EXPECT_EQ((Sums{&dropper, StreamMode::threaded, {true, true}, 20ms}.run(1)), std::vector<int>{2});
 }
 
 TEST(WaitDropper, ADroppedCallShowsInAThreadedRun) {
