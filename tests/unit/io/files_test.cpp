@@ -58,6 +58,21 @@ TEST(AtomicFile, PublishesAFolder) {
   EXPECT_EQ(read_file(folder / "step-1/manifest"), "m");
 }
 
+TEST(AtomicFile, ExchangesTwoFolders) {
+  const TemporaryFolder folder;
+  for (const std::string name : {"a", "b"}) {
+    std::filesystem::create_directory(folder / name);
+    write_file_atomically(folder / (name + "/who"), name);
+  }
+  if (!exchange(folder / "a", folder / "b")) {  // a file system without it: nothing may have changed
+    EXPECT_EQ(read_file(folder / "a/who"), "a");
+    return;
+  }
+  EXPECT_EQ(read_file(folder / "a/who"), "b");
+  EXPECT_EQ(read_file(folder / "b/who"), "a");
+  EXPECT_THAT(error_of<IoError>([&] { (void)exchange(folder / "a", folder / "absent"); }), HasSubstr("absent"));
+}
+
 TEST(AtomicFile, ParentDirectory) {
   EXPECT_EQ(parent_directory("a/b/c"), "a/b");
   EXPECT_EQ(parent_directory("a/b/"), "a");
@@ -113,6 +128,21 @@ TEST(RawFile, WritesInPlaceWithoutTouchingTheRest) {
   file.write_at(3000, std::string(10000, 'b').data(), 10000);
   file.close();
   EXPECT_EQ(read_file(folder / "x"), std::string(3000, 'a') + std::string(10000, 'b') + std::string(7000, 'a'));
+}
+
+TEST(RawFile, ReservesSpaceAndKeepsTheContent) {
+  const TemporaryFolder folder;
+  auto file = RawFile::create(folder / "x");
+  file.write_at(0, "abc", 3);
+  file.reserve(1 << 20);
+  file.reserve(0);
+  file.reserve(10);  // never makes a file shorter
+  EXPECT_TRUE(file.file_bytes() == 1 << 20 || file.file_bytes() == 3);
+  char text[4] = {};
+  file.read_at(0, text, 3);
+  EXPECT_STREQ(text, "abc");
+  const std::string full = error_of<IoError>([&] { file.reserve(std::int64_t{1} << 50); });
+  EXPECT_THAT(full, testing::AllOf(HasSubstr("allocation of 1125899906842624 bytes")));
 }
 
 TEST(RawFile, ErrorsSayWhatWhereAndWhy) {
