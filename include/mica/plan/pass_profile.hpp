@@ -1,0 +1,58 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace mica::plan {
+
+/// Bytes that the model's own code holds at one moment.
+struct Moment {
+  std::int64_t activation = 0;
+  std::int64_t workspace = 0;
+  [[nodiscard]] std::int64_t total() const { return activation + workspace; }
+};
+
+/// What the model's code does to memory between two hooks of units. Levels count from the pass's begin.
+struct Stretch {
+  Moment peak;                       ///< the moment of the highest total
+  std::int64_t activation_peak = 0;  ///< of this role alone, perhaps at another moment
+  std::int64_t workspace_peak = 0;
+  Moment end;
+
+  /// When only the highest values are known: they are taken to meet.
+  static Stretch of(std::int64_t activation_peak, std::int64_t activation_end, std::int64_t workspace_peak = 0) {
+    return {{activation_peak, workspace_peak}, activation_peak, workspace_peak, {activation_end, 0}};
+  }
+  /// Nothing happens.
+  static Stretch at(std::int64_t activation) { return of(activation, activation); }
+};
+
+enum class HookKind : std::uint8_t {
+  pre_forward,
+  post_forward,
+  pre_backward,
+  post_backward,
+  recompute,  ///< the forward of a unit that runs again inside a checkpointed region
+};
+
+/// A unit's hook, and what the model did since the hook before.
+struct HookPoint {
+  HookKind kind;
+  std::size_t unit;  ///< index in module order, the root unit is 0
+  Stretch before;
+  bool leaves_record = true;  ///< of the forwards: false inside a checkpointed region, which runs again
+};
+
+/// One micro-batch's forward and backward as the units see it: the order of the hooks, with the model's own memory in
+/// between. It comes from trace_pass() or from closed formulas.
+struct PassProfile {
+  std::vector<HookPoint> points;
+  Stretch after;  ///< behind the last hook
+
+  /// Hook order of a root unit that calls the other units one behind the other, each once, without any activations.
+  static PassProfile chain(std::size_t num_units);
+};
+
+}  // namespace mica::plan

@@ -1,0 +1,114 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <vector>
+
+#include "mica/comm/mesh.hpp"
+#include "mica/device/memory_role.hpp"
+#include "mica/plan/pass_profile.hpp"
+#include "mica/plan/unit_spec.hpp"
+
+namespace mica::plan {
+
+/// How steps are run: what of the root's options, streams and trainer decides on memory and traffic.
+struct StepSpec {
+  MeshGeometry mesh;
+  fsdp::BackwardPrefetch backward_prefetch = fsdp::BackwardPrefetch::pre;
+  bool forward_prefetch = false;
+  StreamMode mode = StreamMode::threaded;
+  int micro_batches = 1;
+  bool no_sync = false;                   ///< gradients are reduced after the last micro-batch only
+  bool clips_grads = true;                ///< the global norm is taken, one all-reduce
+  int num_state_kinds = 2;                ///< optimizer state: AdamW 2, SGD with momentum 1
+  std::int64_t step_workspace_bytes = 0;  ///< most that clipping and the optimizer take
+  /// Staging (role communication) of one collective: numel of the unsharded side, its dtype, ranks. Empty: none.
+  std::function<std::int64_t(Collective, std::int64_t, DType, int)> staging_bytes{};
+};
+/// Mesh, prefetch and stream mode of a root; the rest is the caller's.
+[[nodiscard]] StepSpec step_spec_of(const fsdp::Root& root);
+
+/// Whose ranks a collective joins.
+enum class Axis : std::uint8_t { shard, replicate, world };
+
+struct CollectiveUse {
+  Collective kind;
+  Axis axis;
+  std::size_t unit;        ///< 0 for the norm
+  std::int64_t bytes = 0;  ///< of the unsharded side
+  int num_ranks = 1;
+};
+
+/// Sees what a walk does, in host order.
+class WalkVisitor {
+ public:
+  virtual ~WalkVisitor() = default;
+  virtual void allocate(MemoryRole role, std::int64_t bytes) = 0;
+  virtual void free(MemoryRole role, std::int64_t bytes) = 0;
+  virtual void stretch(const Stretch& stretch) = 0;
+  virtual void collective(const CollectiveUse& use) = 0;
+};
+
+/// Goes through training steps unit by unit and tells a visitor every allocation, free and collective. [Note: step
+/// walk] It states the schedule of DESIGN section 3 a second time, in its own words, without storage or streams: a
+/// change of the runtime that takes more memory or sends more bytes than this says fails the tests that compare the
+/// two.
+class StepWalk {
+ public:
+  /// All outlive the walk.
+  StepWalk(const std::vector<UnitSpec>& units, const StepSpec& spec, const PassProfile& profile, WalkVisitor& visitor);
+
+  /// The masters.
+  void initialize();
+  void micro_batch(bool reduces);
+  /// Clipping and the optimizer.
+  void optimizer_step();
+  void zero_grad();
+
+  /// Called before the first pre_backward of each micro-batch.
+  std::function<void()> on_backward{};
+
+ private:
+  static constexpr std::size_t kNobody = static_cast<std::size_t>(-1);
+  struct UnitState {
+    bool is_unsharded = false;
+    std::int64_t unsharded_bytes = 0;  // what it holds; 0 when it uses the master
+    std::int64_t unsharded_grad_bytes = 0;
+    bool has_sharded_grad = false;
+    bool has_optimizer_state = false;
+    int outstanding = 0;                  // forwards whose backward has not run
+    std::size_t backward_next = kNobody;  // whose backward follows
+  };
+  /// A rate limiter: buffers given up but kept back.
+  using Limiter = std::deque<std::int64_t>;
+
+  void pre_forward(std::size_t unit, bool leaves_record);
+  void post_forward(std::size_t unit);
+  void pre_backward(std::size_t unit);
+  void post_backward(std::size_t unit, bool reduces);
+  void end_backward(bool reduces);
+  void gather(std::size_t unit);
+  void prefetch(std::size_t unit);
+  void reshard(std::size_t unit, bool reduces);
+  void prepare_grads(std::size_t unit);
+  void reduce_grads(std::size_t unit);
+  void collect(Collective kind, Axis axis, std::size_t unit, std::int64_t numel, DType dtype, int num_ranks);
+  void release(Limiter& limiter, MemoryRole role, std::int64_t bytes);
+  void make_room(Limiter& limiter, MemoryRole role, std::size_t num_kept);
+  [[nodiscard]] bool has_parameters(std::size_t unit) const { return units_[unit].shard_numel > 0; }
+
+  const std::vector<UnitSpec>& units_;
+  const StepSpec& spec_;
+  const PassProfile& profile_;
+  WalkVisitor& visitor_;
+  std::size_t num_held_;
+  std::vector<UnitState> states_;
+  Limiter held_params_, held_grads_;
+  std::vector<std::size_t> first_order_;  // units as the first forward entered them
+  std::vector<std::size_t> order_;        // units as this micro-batch's forward left them
+  std::size_t forward_at_ = 0;            // position in first_order_
+  std::size_t backward_at_ = 0;           // position in order_, counted down
+  bool knows_order_ = false;
+};
+
+}  // namespace mica::plan

@@ -1,1 +1,0 @@
-// Placeholder until the module has its first source; deleted then.

@@ -1,0 +1,259 @@
+#include "mica/plan/step_walk.hpp"
+
+#include <algorithm>
+
+#include "mica/core/error.hpp"
+
+namespace mica::plan {
+
+PassProfile PassProfile::chain(std::size_t num_units) {
+  PassProfile profile;
+  const auto add = [&](HookKind kind, std::size_t unit) {
+    profile.points.push_back({.kind = kind, .unit = unit, .before = {}});
+  };
+  add(HookKind::pre_forward, 0);
+  for (std::size_t u = 1; u < num_units; ++u) {
+    add(HookKind::pre_forward, u);
+    add(HookKind::post_forward, u);
+  }
+  add(HookKind::post_forward, 0);
+  add(HookKind::pre_backward, 0);
+  for (std::size_t u = num_units; u-- > 1;) {
+    add(HookKind::pre_backward, u);
+    add(HookKind::post_backward, u);
+  }
+  add(HookKind::post_backward, 0);
+  return profile;
+}
+
+std::vector<UnitSpec> units_of(const fsdp::Root& root) {
+  std::vector<UnitSpec> specs;
+  for (const fsdp::Unit* unit : root.units()) {
+    UnitSpec spec{.name = unit->name(),
+                  .strategy = unit->options().strategy,
+                  .param_dtype = unit->options().param_dtype(),
+                  .reduce_dtype = unit->options().reduce_dtype()};
+    if (const fsdp::FlatParameter* flat = unit->flat()) {
+      spec.shard_numel = flat->layout().shard_numel();
+      spec.shard_size = flat->shard_size();
+      spec.is_trainable = flat->is_trainable();
+    }
+    specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
+StepSpec step_spec_of(const fsdp::Root& root) {
+  return {.mesh = root.device_mesh().geometry(),
+          .backward_prefetch = root.options().backward_prefetch,
+          .forward_prefetch = root.options().forward_prefetch,
+          .mode = root.device_mesh().streams().mode};
+}
+
+StepWalk::StepWalk(const std::vector<UnitSpec>& units, const StepSpec& spec, const PassProfile& profile,
+                   WalkVisitor& visitor)
+    : units_(units),
+      spec_(spec),
+      profile_(profile),
+      visitor_(visitor),
+      num_held_(spec.mode == StreamMode::inlined ? 0 : 1),
+      states_(units.size()) {
+  for (const HookPoint& point : profile.points) {
+    require(point.unit < units.size(), "a pass profile names unit {}, but there are {}", point.unit, units.size());
+  }
+}
+
+void StepWalk::initialize() {
+  for (const UnitSpec& unit : units_)
+    visitor_.allocate(MemoryRole::sharded_param, unit.shard_numel * dtype_bytes(DType::f32));
+}
+
+void StepWalk::micro_batch(bool reduces) {
+  bool in_backward = false;
+  order_.clear();
+  forward_at_ = 0;
+  for (const HookPoint& point : profile_.points) {
+    visitor_.stretch(point.before);
+    switch (point.kind) {
+      case HookKind::pre_forward:
+        pre_forward(point.unit, point.leaves_record);
+        break;
+      case HookKind::post_forward:
+        post_forward(point.unit);
+        break;
+      case HookKind::pre_backward:
+        if (!in_backward) {
+          in_backward = true;
+          backward_at_ = order_.size();
+          if (on_backward) on_backward();
+        }
+        pre_backward(point.unit);
+        break;
+      case HookKind::post_backward:
+        post_backward(point.unit, reduces);
+        break;
+      case HookKind::recompute:
+        if (point.leaves_record) ++states_[point.unit].outstanding;
+        gather(point.unit);
+        break;
+    }
+  }
+  visitor_.stretch(profile_.after);
+}
+
+// --- a unit's hooks ------------------------------------------------------------------------------------------------
+
+void StepWalk::pre_forward(std::size_t unit, bool leaves_record) {
+  gather(unit);
+  if (spec_.forward_prefetch && knows_order_) {
+    while (forward_at_ < first_order_.size() && first_order_[forward_at_] != unit) ++forward_at_;
+    forward_at_ = std::min(forward_at_ + 1, first_order_.size());
+    if (forward_at_ < first_order_.size()) gather(first_order_[forward_at_]);
+  }
+  if (!knows_order_) first_order_.push_back(unit);
+  if (leaves_record) ++states_[unit].outstanding;
+}
+
+void StepWalk::post_forward(std::size_t unit) {
+  const bool is_root = unit == 0;
+  if (!is_root && fsdp::reshards_after_forward(units_[unit].strategy)) reshard(unit, true);
+  order_.push_back(unit);
+  if (is_root) knows_order_ = true;
+}
+
+void StepWalk::pre_backward(std::size_t unit) {
+  gather(unit);
+  std::size_t at = backward_at_;
+  while (at > 0 && order_[at - 1] != unit) --at;
+  if (at > 0) backward_at_ = at - 1;
+  states_[unit].backward_next = at > 1 ? order_[at - 2] : kNobody;
+  if (spec_.backward_prefetch == fsdp::BackwardPrefetch::pre) prefetch(states_[unit].backward_next);
+  prepare_grads(unit);
+}
+
+void StepWalk::post_backward(std::size_t unit, bool reduces) {
+  UnitState& state = states_[unit];
+  if (--state.outstanding == 0) {
+    reshard(unit, reduces);
+    if (has_parameters(unit) && spec_.backward_prefetch == fsdp::BackwardPrefetch::post) prefetch(state.backward_next);
+    if (reduces) reduce_grads(unit);
+  }
+  if (unit == 0) end_backward(reduces);
+}
+
+void StepWalk::end_backward(bool reduces) {
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    reshard(unit, reduces);
+    if (reduces) reduce_grads(unit);
+  }
+  make_room(held_params_, MemoryRole::unsharded_param, 0);
+  make_room(held_grads_, MemoryRole::unsharded_grad, 0);
+}
+
+// --- parameters ----------------------------------------------------------------------------------------------------
+
+void StepWalk::gather(std::size_t unit) {
+  const UnitSpec& spec = units_[unit];
+  UnitState& state = states_[unit];
+  if (state.is_unsharded || !has_parameters(unit)) return;
+  state.is_unsharded = true;
+  if (spec.uses_master()) return;
+  make_room(held_params_, MemoryRole::unsharded_param, num_held_);
+  state.unsharded_bytes = spec.unsharded_numel() * dtype_bytes(spec.param_dtype);
+  visitor_.allocate(MemoryRole::unsharded_param, state.unsharded_bytes);
+  if (spec.shard_size == 1) return;
+  const std::int64_t low_bytes = spec.param_dtype == DType::f32 ? 0 : spec.shard_numel * dtype_bytes(spec.param_dtype);
+  visitor_.allocate(MemoryRole::low_precision_shard, low_bytes);
+  collect(Collective::all_gather, Axis::shard, unit, spec.unsharded_numel(), spec.param_dtype, spec.shard_size);
+  visitor_.free(MemoryRole::low_precision_shard, low_bytes);
+}
+
+void StepWalk::prefetch(std::size_t unit) {
+  if (unit != kNobody && states_[unit].outstanding > 0) gather(unit);
+}
+
+/// @param reduces  false in a no_sync micro-batch, over which some strategies keep their parameters.
+void StepWalk::reshard(std::size_t unit, bool reduces) {
+  UnitState& state = states_[unit];
+  if (!state.is_unsharded || (!reduces && !fsdp::reshards_after_forward(units_[unit].strategy))) return;
+  state.is_unsharded = false;
+  release(held_params_, MemoryRole::unsharded_param, state.unsharded_bytes);
+  state.unsharded_bytes = 0;
+}
+
+// --- gradients -----------------------------------------------------------------------------------------------------
+
+void StepWalk::prepare_grads(std::size_t unit) {
+  const UnitSpec& spec = units_[unit];
+  UnitState& state = states_[unit];
+  if (!spec.is_trainable || !has_parameters(unit) || state.unsharded_grad_bytes > 0) return;
+  make_room(held_grads_, MemoryRole::unsharded_grad, num_held_);
+  state.unsharded_grad_bytes = spec.unsharded_numel() * dtype_bytes(spec.reduce_dtype);
+  visitor_.allocate(MemoryRole::unsharded_grad, state.unsharded_grad_bytes);
+}
+
+void StepWalk::reduce_grads(std::size_t unit) {
+  const UnitSpec& spec = units_[unit];
+  UnitState& state = states_[unit];
+  if (state.unsharded_grad_bytes == 0) return;
+  if (spec.shard_size > 1) {
+    collect(Collective::reduce_scatter, Axis::shard, unit, spec.unsharded_numel(), spec.reduce_dtype, spec.shard_size);
+  }
+  // A unit that is not sharded on a sharded mesh is replicated over every rank.
+  const bool fits_mesh = spec.shard_size == spec_.mesh.shard_size;
+  collect(Collective::all_reduce, fits_mesh ? Axis::replicate : Axis::world, unit, spec.shard_numel, spec.reduce_dtype,
+          fits_mesh ? spec_.mesh.replicas : spec_.mesh.world_size);
+  if (!state.has_sharded_grad) {
+    state.has_sharded_grad = true;
+    visitor_.allocate(MemoryRole::sharded_grad, spec.shard_numel * dtype_bytes(DType::f32));
+  }
+  release(held_grads_, MemoryRole::unsharded_grad, state.unsharded_grad_bytes);
+  state.unsharded_grad_bytes = 0;
+}
+
+// --- behind the passes ---------------------------------------------------------------------------------------------
+
+void StepWalk::optimizer_step() {
+  if (spec_.clips_grads) {
+    collect(Collective::all_reduce, Axis::shard, 0, 1, DType::f32, spec_.mesh.shard_size);
+  }
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    UnitState& state = states_[unit];
+    if (!state.has_sharded_grad || state.has_optimizer_state) continue;
+    state.has_optimizer_state = true;
+    visitor_.allocate(MemoryRole::optimizer,
+                      spec_.num_state_kinds * units_[unit].shard_numel * dtype_bytes(DType::f32));
+  }
+  visitor_.allocate(MemoryRole::workspace, spec_.step_workspace_bytes);
+  visitor_.free(MemoryRole::workspace, spec_.step_workspace_bytes);
+}
+
+void StepWalk::zero_grad() {
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (!states_[unit].has_sharded_grad) continue;
+    states_[unit].has_sharded_grad = false;
+    visitor_.free(MemoryRole::sharded_grad, units_[unit].shard_numel * dtype_bytes(DType::f32));
+  }
+}
+
+// --- what several of them do -----------------------------------------------------------------------------------------
+
+void StepWalk::collect(Collective kind, Axis axis, std::size_t unit, std::int64_t numel, DType dtype, int num_ranks) {
+  if (num_ranks == 1 || numel == 0) return;
+  const std::int64_t staging = spec_.staging_bytes ? spec_.staging_bytes(kind, numel, dtype, num_ranks) : 0;
+  visitor_.allocate(MemoryRole::communication, staging);
+  visitor_.collective({kind, axis, unit, numel * dtype_bytes(dtype), num_ranks});
+  visitor_.free(MemoryRole::communication, staging);
+}
+
+void StepWalk::release(Limiter& limiter, MemoryRole role, std::int64_t bytes) {
+  if (bytes == 0) return;
+  limiter.push_back(bytes);
+  if (num_held_ == 0) make_room(limiter, role, 0);
+}
+
+void StepWalk::make_room(Limiter& limiter, MemoryRole role, std::size_t num_kept) {
+  for (; limiter.size() > num_kept; limiter.pop_front()) visitor_.free(role, limiter.front());
+}
+
+}  // namespace mica::plan

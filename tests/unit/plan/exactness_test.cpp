@@ -1,0 +1,173 @@
+// The plan against the pool's and the process groups' own counts, on a GPT-2 with odd sizes: every strategy, dtype,
+// wrapping, prefetch, stream mode and accumulation on 1 to 4 ranks.
+#include <gtest/gtest.h>
+
+#include "mica/nn/models/gpt2.hpp"
+
+#include "unit/plan/planned_run.hpp"
+
+namespace mica::plan {
+namespace {
+
+using fsdp::BackwardPrefetch;
+using fsdp::Strategy;
+using test::Measured;
+using test::MeasuredStep;
+using test::PlannedRun;
+
+std::unique_ptr<nn::Module> make_gpt2(bool checkpointed) {
+  auto model = std::make_unique<nn::Gpt2>(nn::Gpt2Config{
+      .layers = 3, .heads = 3, .width = 12, .context = 8, .vocab_size = 19, .tie_embeddings = true, .dropout = 0.1});
+  model->for_each_module([&](const std::string&, nn::Module& module) {
+    if (module.type_name() == "gpt2_block") module.set_checkpointed(checkpointed);
+  });
+  return model;
+}
+
+PlannedRun gpt2_run(bool checkpointed = false) {
+  PlannedRun run;
+  run.make_model = [checkpointed] { return make_gpt2(checkpointed); };
+  run.wrap = fsdp::wrap_types({"gpt2_block"});
+  run.inputs = {{Shape{2, 5}, DType::i32}, {Shape{2, 5}, DType::i32}};
+  return run;
+}
+
+void expect_exact_step(const StepMemory& plan, const MeasuredStep& found, const std::string& what) {
+  EXPECT_EQ(plan.start.total(), found.start) << what << ": start";
+  EXPECT_EQ(plan.forward_peak.total(), found.forward_peak) << what << ": forward peak";
+  EXPECT_EQ(plan.backward_peak.total(), found.backward_peak) << what << ": backward peak";
+  EXPECT_EQ(plan.after_backward.total(), found.after_backward) << what << ": after backward";
+  EXPECT_EQ(plan.after_step.total(), found.after_step) << what << ": after step";
+  EXPECT_EQ(plan.after_zero_grad.total(), found.after_zero_grad) << what << ": after zero_grad";
+}
+
+/// The volume's figures of one axis and kind are what a group counted.
+void expect_counted(const Measured& measured, Axis axis, const CollectiveCounts& counts, const std::string& what) {
+  for (const Collective kind : {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce}) {
+    std::int64_t calls = 0, bytes = 0;
+    for (const AxisVolume& volume : measured.volume) {
+      if (volume.axis != axis || volume.kind != kind) continue;
+      calls += volume.calls;
+      bytes += volume.bytes;
+    }
+    EXPECT_EQ(calls, counts.of(kind)) << what << ": " << collective_name(kind) << " calls";
+    EXPECT_EQ(bytes, counts.bytes_of(kind)) << what << ": " << collective_name(kind) << " bytes";
+  }
+}
+
+void expect_exact(int num_ranks, const PlannedRun& run, const std::string& what) {
+  run_local_ranks(num_ranks, [&](auto world) {
+    const Measured measured = run_and_plan(std::move(world), run);
+    const MemoryPlan& plan = measured.memory_plan;
+    expect_exact_step(plan.first_step, measured.steps[0], what + ", step 1");
+    expect_exact_step(plan.later_step, measured.steps[1], what + ", step 2");
+    expect_exact_step(plan.later_step, measured.steps[2], what + ", step 3");
+    EXPECT_EQ(plan.peak, measured.peak) << what;
+    for (std::size_t role = 0; role < kNumMemoryRoles; ++role) {
+      EXPECT_EQ(plan.peak_by_role[role], measured.peak_by_role[role])
+          << what << ": peak of " << memory_role_name(static_cast<MemoryRole>(role));
+    }
+    expect_counted(measured, Axis::shard, measured.last_step_shard, what + ", shard axis");
+    expect_counted(measured, Axis::replicate, measured.last_step_replicate, what + ", replicate axis");
+    expect_counted(measured, Axis::world, measured.last_step_world, what + ", world");
+  });
+}
+
+struct Grid {
+  Strategy strategy;
+  int shard_size;  // 0: the world
+};
+
+std::vector<Grid> grids(int num_ranks) {
+  std::vector<Grid> found{{Strategy::full_shard, 0}, {Strategy::shard_grad_op, 0}, {Strategy::no_shard, 1}};
+  for (const int shard_size : {1, 2}) {
+    if (num_ranks % shard_size != 0) continue;
+    found.push_back({Strategy::hybrid_shard, shard_size});
+    found.push_back({Strategy::hybrid_shard_zero2, shard_size});
+  }
+  if (num_ranks > 1) found.push_back({Strategy::no_shard, 0});  // unsharded units on a sharded mesh
+  return found;
+}
+
+class Exact : public testing::TestWithParam<int> {};
+
+TEST_P(Exact, EveryStrategyDtypeAndWrap) {
+  int num_cases = 0;
+  for (const Grid& grid : grids(GetParam())) {
+    for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
+      for (const auto& [param, reduce] : {std::pair{DType::f32, DType::f32},
+                                          {DType::bf16, DType::f32},
+                                          {DType::bf16, DType::bf16},
+                                          {DType::f32, DType::bf16}}) {
+        for (const char* wrap : {"block", "size", "none"}) {
+          PlannedRun run = gpt2_run();
+          run.options.strategy = grid.strategy;
+          run.options.mixed_precision = {param, reduce};
+          run.shard_size = grid.shard_size;
+          run.mode = mode;
+          if (wrap == std::string("size")) run.wrap = fsdp::wrap_min_numel(500);
+          if (wrap == std::string("none")) run.wrap = fsdp::wrap_nothing();
+          expect_exact(GetParam(), run,
+                       fmt::format("{} shard_size {} {} {}/{} wrap {}", strategy_name(grid.strategy), grid.shard_size,
+                                   mode == StreamMode::inlined ? "inline" : "threaded", dtype_name(param),
+                                   dtype_name(reduce), wrap));
+          ++num_cases;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(num_cases, static_cast<int>(grids(GetParam()).size()) * 2 * 4 * 3);
+}
+
+TEST_P(Exact, EveryPrefetchAccumulationAndCheckpointing) {
+  for (const Strategy strategy : {Strategy::full_shard, Strategy::shard_grad_op}) {
+    for (const BackwardPrefetch prefetch : {BackwardPrefetch::pre, BackwardPrefetch::post, BackwardPrefetch::none}) {
+      for (const bool forward_prefetch : {false, true}) {
+        for (const int micro_batches : {1, 3}) {
+          for (const bool no_sync : {false, true}) {
+            for (const bool checkpointed : {false, true}) {
+              PlannedRun run = gpt2_run(checkpointed);
+              run.options.strategy = strategy;
+              run.options.backward_prefetch = prefetch;
+              run.options.forward_prefetch = forward_prefetch;
+              run.micro_batches = micro_batches;
+              run.no_sync = no_sync;
+              run.mode = StreamMode::threaded;
+              expect_exact(
+                  GetParam(), run,
+                  fmt::format("{} prefetch {}/{} micro_batches {} no_sync {} checkpointed {}", strategy_name(strategy),
+                              static_cast<int>(prefetch), forward_prefetch, micro_batches, no_sync, checkpointed));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Exact, UnitsInsideACheckpointedRegion) {
+  PlannedRun run = gpt2_run();
+  run.make_model = [] {
+    auto model = make_gpt2(false);
+    model->children()[0].module->set_checkpointed(true);  // all of the transformer, its blocks are units
+    return model;
+  };
+  expect_exact(GetParam(), run, "checkpointed outside of the units");
+}
+
+TEST_P(Exact, FrozenUnits) {
+  PlannedRun run = gpt2_run();
+  run.make_model = [] {
+    auto model = make_gpt2(false);
+    model->for_each_parameter([](const std::string& name, nn::Parameter& parameter) {
+      if (name.starts_with("transformer.h.1.") || name.ends_with("wpe.weight")) parameter.requires_grad = false;
+    });
+    return model;
+  };
+  expect_exact(GetParam(), run, "a frozen block and a frozen parameter");
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Exact, testing::Values(1, 2, 3, 4));
+
+}  // namespace
+}  // namespace mica::plan

@@ -1,0 +1,145 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mica/comm/local_group.hpp"
+#include "mica/fsdp/wrap_policy.hpp"
+#include "mica/plan/memory_plan.hpp"
+#include "mica/plan/trace.hpp"
+#include "mica/plan/volume.hpp"
+
+namespace mica::test {
+
+/// What is trained for a few steps, for real and on paper.
+struct PlannedRun {
+  std::function<std::unique_ptr<nn::Module>()> make_model;
+  fsdp::WrapPolicy wrap = fsdp::wrap_nothing();
+  std::vector<plan::InputSpec> inputs;
+  fsdp::Options options;
+  int shard_size = 0;  // 0: the world
+  StreamMode mode = StreamMode::inlined;
+  int micro_batches = 1;
+  bool no_sync = false;
+  int num_state_kinds = 1;
+};
+
+/// What a pool and the groups counted, in the words of the plan.
+struct MeasuredStep {
+  std::int64_t start, forward_peak, backward_peak, after_backward, after_step, after_zero_grad;
+};
+struct Measured {
+  std::vector<MeasuredStep> steps;
+  std::int64_t peak = 0;
+  plan::BytesByRole peak_by_role{};
+  std::int64_t start_masters = 0;
+  CollectiveCounts last_step_shard, last_step_replicate, last_step_world;
+  plan::MemoryPlan memory_plan;
+  std::vector<plan::AxisVolume> volume;
+};
+
+/// Trains `num_steps` steps on this rank, and plans the same run from a second model. @collective
+inline Measured run_and_plan(std::unique_ptr<ProcessGroup> world, const PlannedRun& run, int num_steps = 3) {
+  Measured measured;
+  const std::unique_ptr<Pool> pool = make_cpu_pool();
+  const std::unique_ptr<Kernels> kernels = make_cpu_kernels(*pool);
+  MeshGeometry geometry;
+  geometry.world_size = world->num_ranks();
+  geometry.shard_size = run.shard_size == 0 ? geometry.world_size : run.shard_size;
+  geometry.replicas = geometry.world_size / geometry.shard_size;
+  Mesh mesh(std::move(world), geometry);
+  fsdp::DeviceMesh device_mesh(mesh, *pool, *kernels, fsdp::Streams::make(run.mode));
+  const std::unique_ptr<nn::Module> model = run.make_model();
+  fsdp::Root& root = fsdp::auto_wrap(*model, device_mesh, run.options, run.wrap);
+  nn::Context context{.compute = device_mesh.compute(), .pool = *pool, .kernels = *kernels};
+
+  // The plan knows the units, but no storage.
+  const std::vector<plan::UnitSpec> units = plan::units_of(root);
+  plan::StepSpec spec = plan::step_spec_of(root);
+  spec.micro_batches = run.micro_batches;
+  spec.no_sync = run.no_sync;
+  spec.num_state_kinds = run.num_state_kinds;
+  const plan::PassProfile profile =
+      plan::trace_pass(*run.make_model(), units, run.inputs,
+                       {.param_dtype = run.options.param_dtype(), .reduce_dtype = run.options.reduce_dtype()});
+  measured.memory_plan = plan::make_memory_plan(units, spec, profile);
+  measured.volume = plan::volume_of_step(units, spec, profile);
+
+  const auto note_peak = [&] {
+    const MemoryStats& stats = pool->stats();
+    measured.peak = std::max(measured.peak, stats.peak);
+    for (std::size_t role = 0; role < kNumMemoryRoles; ++role) {
+      measured.peak_by_role[role] = std::max(measured.peak_by_role[role], stats.peak_by_role[role]);
+    }
+    const std::int64_t peak = stats.peak;
+    pool->reset_peak();
+    return peak;
+  };
+  std::vector<std::vector<char>> input_memory;
+  for (const plan::InputSpec& input : run.inputs) {
+    input_memory.emplace_back(static_cast<std::size_t>(input.shape.numel() * dtype_bytes(input.dtype)), '\0');
+  }
+  const bool has_rows = !run.inputs.empty();
+  context.sequences.assign(has_rows ? static_cast<std::size_t>(run.inputs[0].shape[0]) : 0, 0);
+  float dloss = 1;
+  std::vector<Buffer> optimizer_state;
+  float norm = 0;
+  const std::vector<ProcessGroup*> shard_groups{&device_mesh.unshard_group(), &device_mesh.reduce_group(),
+                                                &device_mesh.shard_norm_group()};
+
+  root.initialize(1);
+  measured.start_masters = pool->stats().current;
+  for (int step = 1; step <= num_steps; ++step) {
+    for (ProcessGroup* group : shard_groups) group->reset_counts();
+    device_mesh.replicate_group().reset_counts();
+    device_mesh.all_ranks_group().reset_counts();
+    MeasuredStep& found = measured.steps.emplace_back();
+    found.start = pool->stats().current;
+    note_peak();
+    for (int i = 0; i < run.micro_batches; ++i) {
+      if (run.no_sync) root.set_gradient_sync(i + 1 == run.micro_batches);
+      nn::Tensors xs;
+      for (std::size_t k = 0; k < run.inputs.size(); ++k) {
+        xs.emplace_back(TensorView(input_memory[k].data(), run.inputs[k].shape, run.inputs[k].dtype));
+      }
+      nn::Record record;
+      const nn::Tensors ys = model->forward(context, std::move(xs), &record);
+      found.forward_peak = std::max(found.forward_peak, note_peak());
+      nn::Tensors dys;
+      for (const Tensor& y : ys) dys.emplace_back(TensorView(&dloss, y.shape(), DType::f32));
+      model->backward(context, std::move(record), std::move(dys));
+      found.backward_peak = std::max(found.backward_peak, note_peak());
+    }
+    found.after_backward = pool->stats().current;
+    device_mesh.shard_norm_group().all_reduce(device_mesh.compute(), "norm", TensorView(&norm, Shape{1}, DType::f32),
+                                              ReduceOp::sum);
+    if (step == 1) {  // an optimizer's state, without the optimizer
+      for (const fsdp::Unit* unit : root.units()) {
+        if (!unit->flat() || !unit->flat()->sharded_grad()) continue;
+        for (int kind = 0; kind < run.num_state_kinds; ++kind) {
+          optimizer_state.push_back(
+              pool->allocate(unit->flat()->layout().shard_numel() * 4, MemoryRole::optimizer, device_mesh.compute()));
+        }
+      }
+    }
+    found.after_step = pool->stats().current;
+    root.zero_grad();
+    found.after_zero_grad = pool->stats().current;
+    device_mesh.compute().synchronize();
+  }
+  note_peak();
+  const auto add = [](CollectiveCounts& sum, const CollectiveCounts& counts) {
+    for (std::size_t kind = 0; kind < kNumCollectives; ++kind) {
+      sum.calls[kind] += counts.calls[kind];
+      sum.bytes[kind] += counts.bytes[kind];
+    }
+  };
+  for (ProcessGroup* group : shard_groups) add(measured.last_step_shard, group->counts());
+  add(measured.last_step_replicate, device_mesh.replicate_group().counts());
+  add(measured.last_step_world, device_mesh.all_ranks_group().counts());
+  return measured;
+}
+
+}  // namespace mica::test
