@@ -11,8 +11,10 @@ struct ChainRecord final : RecordExtra {
   bool branch_needs_grad = false;   // residual only
 };
 
-bool drop_input(Module& producer, const void* y, Module& consumer, Record& consumer_record) {
-  if (!producer.can_recompute_output()) return false;
+/// @param y  the elements that went from the producer to the consumer.
+bool drop_input(const Module& producer, const Record& producer_record, const void* y, Module& consumer,
+                Record& consumer_record) {
+  if (!producer.can_recompute_output(producer_record)) return false;
   Tensor* kept = consumer.saved_input(consumer_record);
   if (!kept || !*kept || kept->view().data != y) return false;  // a cast copy, or not needed at all
   *kept = Tensor();
@@ -38,7 +40,7 @@ Tensors chain_forward(Context& context, std::span<Module* const> chain, Tensors 
     Record* child = child_record(record);
     const void* input = xs.empty() ? nullptr : xs[0].view().data;
     xs = chain[i]->forward(context, std::move(xs), child);
-    if (child && i > 0) input_dropped[i] = drop_input(*chain[i - 1], input, *chain[i], *child);
+    if (child && i > 0) input_dropped[i] = drop_input(*chain[i - 1], record->child(i - 1), input, *chain[i], *child);
   }
   if (record) {
     auto extra = std::make_unique<ChainRecord>();

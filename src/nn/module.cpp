@@ -13,6 +13,19 @@ void note_inputs(Record& record, const Tensors& xs) {
   for (const Tensor& x : xs) record.input_needs_grad.push_back(x.needs_grad);
 }
 
+/// Marks a checkpointed region's first forward, until the end of the scope.
+class InsideCheckpoint {
+ public:
+  explicit InsideCheckpoint(Context& context) : context_(context), outer_(std::exchange(context.inside_checkpoint, true)) {}
+  ~InsideCheckpoint() { context_.inside_checkpoint = outer_; }
+  InsideCheckpoint(const InsideCheckpoint&) = delete;
+  InsideCheckpoint& operator=(const InsideCheckpoint&) = delete;
+
+ private:
+  Context& context_;
+  bool outer_;
+};
+
 /// The random numbers of an earlier forward, until the end of the scope.
 class ReplayedForward {
  public:
@@ -47,9 +60,10 @@ Tensors Module::forward(Context& context, Tensors&& xs, Record* record) {
   Tensors ys;
   if (record) note_inputs(*record, inputs);
   if (checkpointed_ && record) {
-    const bool outer = std::exchange(context.inside_checkpoint, true);
-    ys = do_forward(context, inputs, nullptr);
-    context.inside_checkpoint = outer;
+    {
+      const InsideCheckpoint inside(context);
+      ys = do_forward(context, inputs, nullptr);
+    }
     bool trains = std::ranges::any_of(inputs, needs_grad);
     for_each_module([&](const std::string&, Module& module) {
       for (const auto& parameter : module.parameters_) trains = trains || parameter->requires_grad;

@@ -14,7 +14,7 @@ class Gelu final : public Module {
  private:
   Tensors do_forward(Context& context, Tensors xs, Record* record) override;
   Tensors do_backward(Context& context, Record& record, Tensors dys) override;
-  bool recomputes_output() const override { return true; }
+  bool recomputes_output(const Record& record) const override { return !record.saved.empty(); }
   Tensor do_recompute_output(Context& context, Record& record) override;
   Tensor* do_saved_input(Record& record) override;
 };

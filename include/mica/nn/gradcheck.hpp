@@ -7,7 +7,7 @@
 namespace mica::nn {
 
 struct GradcheckOptions {
-  double step = 0.03;               ///< of the differences, in units of the elements
+  double step = 0.01;               ///< of the differences, in units of the elements
   std::int64_t max_elements = 64;   ///< checked per tensor, spread evenly over it
   double parameter_noise = 0.2;     ///< deviation of what is added to the initial values (zeros hide mistakes)
   std::uint64_t seed = 1;

@@ -88,7 +88,9 @@ class Module {
   /// Record holds, so that the layer behind it need not keep that tensor: a chain (chain.hpp) empties the consumer's
   /// saved_input() after forward and fills it again just before the consumer's backward. A layer with hooks of its own
   /// never does: its parameters are not there outside its own forward and backward.
-  [[nodiscard]] bool can_recompute_output() const { return recomputes_output() && !hooks_ && !checkpointed_; }
+  [[nodiscard]] bool can_recompute_output(const Record& record) const {
+    return !hooks_ && !checkpointed_ && recomputes_output(record);
+  }
   [[nodiscard]] Tensor recompute_output(Context& context, Record& record) { return do_recompute_output(context, record); }
   /// Where `record` keeps the module's first input; null when it keeps none that may be dropped and put back.
   [[nodiscard]] Tensor* saved_input(Record& record) {
@@ -107,7 +109,7 @@ class Module {
   /// At least one of dys is there. dys[i] may be overwritten while dys[i].is_unique(); a module that still needs a
   /// tensor after it has handed it to a child holds a handle of its own or passes it as an lvalue.
   virtual Tensors do_backward(Context& context, Record& record, Tensors dys) = 0;
-  virtual bool recomputes_output() const { return false; }
+  virtual bool recomputes_output(const Record&) const { return false; }
   virtual Tensor do_recompute_output(Context&, Record&) { return {}; }
   virtual Tensor* do_saved_input(Record&) { return nullptr; }
 

@@ -39,6 +39,7 @@ struct Rig {
   /// i32 numbers in [0, bound), from a fixed stream.
   [[nodiscard]] Tensor tokens(Shape shape, std::int32_t bound, const std::string& name = "ids") {
     Tensor x = context.make(shape, DType::i32);
+    stream->synchronize();  // the poison, and work of the memory's last owner
     const RandomKey key{.seed = 9, .name_hash = hash_name(name)};
     for (std::int64_t i = 0; i < x.numel(); ++i) {
       x.view().as<std::int32_t>()[i] =
