@@ -110,8 +110,8 @@ ParityRun run_plain(int num_ranks, int accumulation, DType param_dtype) {
   return run;
 }
 
-ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, StepCounts* counts,
-                      const WrapStream& wrap_stream) {
+ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, const RunOptions& run_options) {
+  StepCounts* counts = run_options.counts;
   auto pool = make_cpu_pool();
   pool->poison(true);
   auto kernels = make_cpu_kernels(*pool);
@@ -122,7 +122,7 @@ ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, 
   Mesh mesh(std::move(world), MeshGeometry::make(places, shard_size), places);
   fsdp::DeviceMesh device_mesh(mesh, *pool, *kernels, fsdp::Streams::make(c.mode, [&](std::string name, StreamMode mode) {
                                  auto stream = make_cpu_stream(std::move(name), mode);
-                                 return wrap_stream ? wrap_stream(std::move(stream)) : std::move(stream);
+                                 return run_options.wrap_stream ? run_options.wrap_stream(std::move(stream)) : std::move(stream);
                                }));
   nn::Context context = make_context(device_mesh.compute(), *pool, *kernels);
   auto model = make_parity_model();
@@ -165,7 +165,7 @@ ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, 
   };
 
   ParityRun run;
-  for (int step = 0; step < kParitySteps; ++step) {
+  const auto run_rounds = [&](int step) {
     std::vector<float> losses(static_cast<std::size_t>(num_micro_batches));
     for (int round = 0; round < c.accumulation; ++round) {
       const int micro_batch = round * num_ranks + mesh.rank();
@@ -180,6 +180,22 @@ ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, 
         counts->all_gathers_in_backward = gathers() - after_forward;
       }
     }
+    return losses;
+  };
+  for (int step = 0; step < kParitySteps; ++step) {
+    std::vector<float> losses;
+    if (run_options.failures && step == 1) {
+      run_options.failures->arm();
+      try {
+        losses = run_rounds(step);
+      } catch (const InjectedFailure&) {
+        root.abandon_step();
+        losses = run_rounds(step);
+      }
+      run_options.failures->disarm();
+    } else {
+      losses = run_rounds(step);
+    }
     if (counts && step == 1) {
       counts->num_units = std::ranges::count_if(root.units(), [](const fsdp::Unit* unit) { return unit->flat() != nullptr; });
       counts->reduce_scatters = device_mesh.reduce_group().counts().of(Collective::reduce_scatter) / 2;
@@ -192,9 +208,9 @@ ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, 
     for (const fsdp::ShardedParameter& p : root.parameters()) {
       kernels->sgd(context.compute, {.param = p.master(), .grad = p.grad(), .lr = kParityLr});
     }
-    root.zero_grad();
-    context.compute.synchronize();
+    root.zero_grad();  // no synchronisation: the next step's gathers have to wait for the optimizer by themselves
   }
+  context.compute.synchronize();
   run.parameters = whole(false);
   return run;
 }

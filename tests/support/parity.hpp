@@ -9,6 +9,7 @@
 #include "mica/comm/mesh.hpp"
 #include "mica/fsdp/wrap_policy.hpp"
 #include "mica/nn/models/gpt2.hpp"
+#include "support/failing_group.hpp"
 
 namespace mica::testing {
 
@@ -58,9 +59,16 @@ struct StepCounts {
   std::int64_t num_units = 0;
 };
 
+struct RunOptions {
+  StepCounts* counts = nullptr;
+  WrapStream wrap_stream;
+  /// Collectives of step 2 are made to fail as it says; the step is abandoned and done again.
+  FailurePlan* failures = nullptr;
+};
+
 /// The same under fsdp on this rank of `world`. Every rank returns the same whole result. @collective
 [[nodiscard]] ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& parity_case,
-                                    StepCounts* counts = nullptr, const WrapStream& wrap_stream = {});
+                                    const RunOptions& options = {});
 
 /// Fails the current test where `run` leaves the plain run by more than rounding. [Note: parity tolerance]
 void expect_parity(const ParityRun& plain, const ParityRun& run, const ParityCase& parity_case);

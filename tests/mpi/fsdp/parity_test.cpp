@@ -52,7 +52,8 @@ TEST(Parity, WholeMatrix) {
     const MpiCallCounts before = mpi_calls();
     StepCounts counts;
     const ParityRun run = run_sharded(
-        make_mpi_group(comm.duplicate(), *pool, "world", {.direct_bytes = std::int64_t{1} << 30}), c, &counts);
+        make_mpi_group(comm.duplicate(), *pool, "world", {.direct_bytes = std::int64_t{1} << 30}), c,
+        {.counts = &counts});
     const MpiCallCounts calls = mpi_calls() - before;
     expect_parity(plain->second, run, c);
     expect_counts(counts, c, world_size);

@@ -18,7 +18,7 @@ void run_cases(int world_size, std::size_t stride) {
     std::vector<StepCounts> counts(static_cast<std::size_t>(world_size));
     run_local_ranks(world_size, [&](std::unique_ptr<ProcessGroup> world) {
       const auto rank = static_cast<std::size_t>(world->rank());
-      runs[rank] = run_sharded(std::move(world), c, &counts[rank]);
+      runs[rank] = run_sharded(std::move(world), c, {.counts = &counts[rank]});
     });
     for (const ParityRun& run : runs) expect_parity(plain, run, c);
     for (const StepCounts& count : counts) expect_counts(count, c, world_size);
