@@ -6,6 +6,7 @@
 
 #include "mica/checkpoint/folder.hpp"
 #include "mica/checkpoint/verify.hpp"
+#include "mica/io/hdf5.hpp"
 #include "support/temporary_folder.hpp"
 #include "unit/checkpoint/saved_model.hpp"
 
@@ -75,6 +76,253 @@ INSTANTIATE_TEST_SUITE_P(Meshes, RoundTrip,
                            return fmt::format("ranks{}_shard{}_unsharded{}", info.param.num_ranks, info.param.shard_size,
                                               info.param.unsharded.size());
                          });
+
+
+// Several blocks of 4 MiB on a rank, and a shard that ends in the middle of one.
+TEST(SaveLoad, ShardsOfManyBlocks) {
+  const TemporaryFolder folder;
+  test::with_one_rank({{{"weight", Shape{1500, 1001}, true}}}, [&](SavedModel& model) {
+    model.fill(1);
+    const auto before = model.bits();
+    const SaveReport report = model.save(folder.path(), 1);
+    EXPECT_EQ(read_manifest(report.path).files[0].datasets[0].num_blocks(), 2);
+    EXPECT_EQ(report.bytes, static_cast<std::int64_t>(fs::file_size(report.path + "/shard-r0-00000001-00000.h5")));
+    model.fill(2);
+    const LoadReport loaded = model.load(report.path);
+    EXPECT_EQ(loaded.bytes, 3 * 1500 * 1001 * 4);
+    EXPECT_EQ(model.bits(), before);
+  });
+}
+
+// What other programs see: the whole shard of each unit, and where the elements of each parameter lie.
+TEST(SaveLoad, TheShardFileIsPlainHdf5WithATableOfPieces) {
+  const TemporaryFolder folder;
+  run_local_ranks(2, [&](auto world) {
+    SavedModel model(std::move(world), test::small_units());
+    model.fill(5);
+    model.save(folder.path(), 2);
+  });
+  // Unit u0: weight 35, gap to 64, bias 5, padding to 70: 35 a rank. Unit u1: 3 and padding, 2 a rank.
+  const auto file = io::Hdf5File::open(folder / "checkpoints/step-00000002/shard-r0-00000002-00001.h5");
+  EXPECT_EQ(file.string_attribute("/", "run_id"), "r0");
+  EXPECT_EQ(file.int_attribute("/", "step"), 2);
+  EXPECT_EQ(file.int_attribute("/", "shard_rank"), 1);
+  EXPECT_THAT(file.list("/units/0"), testing::ElementsAre("exp_avg", "exp_avg_sq", "master"));
+  EXPECT_THAT(file.read_strings("/unit_table/name"), testing::ElementsAre("u0", "u1"));
+  EXPECT_EQ(file.open_dataset("/units/0/master").dims(), std::vector<std::int64_t>{35});
+  EXPECT_THAT(file.read_strings("/pieces/parameter"), testing::ElementsAre("u0.bias", "u0.bias", "u0.bias", "u1.last",
+                                                                          "u1.last", "u1.last"));
+  EXPECT_THAT(file.read_strings("/pieces/kind"),
+              testing::ElementsAre("master", "exp_avg", "exp_avg_sq", "master", "exp_avg", "exp_avg_sq"));
+  EXPECT_EQ(file.read_strings("/pieces/dataset")[4], "/units/1/exp_avg");
+  std::vector<std::int64_t> shapes(30), begins(6), offsets(6);
+  file.open_dataset("/pieces/shape").read(shapes.data(), 240);
+  file.open_dataset("/pieces/begin").read(begins.data(), 48);
+  file.open_dataset("/pieces/offset").read(offsets.data(), 48);
+  EXPECT_THAT(std::vector(shapes.begin(), shapes.begin() + 5), testing::ElementsAre(5, 0, 0, 0, 0));
+  EXPECT_THAT(begins, testing::ElementsAre(0, 0, 0, 2, 2, 2));
+  EXPECT_THAT(offsets, testing::ElementsAre(29, 29, 29, 0, 0, 0));
+  std::vector<float> shard(35);
+  file.open_dataset("/units/0/exp_avg").read(shard.data(), 140);
+  EXPECT_EQ(shard[28], 0.0F);
+  EXPECT_EQ(shard[29], test::element_value("u0.bias", "exp_avg", 0, 5));
+  EXPECT_EQ(shard[33], test::element_value("u0.bias", "exp_avg", 4, 5));
+}
+
+TEST(SaveLoad, ParametersAlone) {
+  const TemporaryFolder folder;
+  test::with_one_rank(test::small_units(), [&](SavedModel& model) {
+    model.fill(5);
+    const auto expected = model.bits();
+    SaveState state = model.state(1);
+    state.optimizer = nullptr;
+    const std::string path = save(folder.path(), state, model.comm()).path;
+    EXPECT_EQ(read_manifest(path).optimizer, "");
+    model.fill(6);
+    const Manifest manifest = open_checkpoint(path, model.comm());
+    EXPECT_THAT(load(path, manifest, {&model.root()}, model.comm()).notes, IsEmpty());
+    const auto parameters_only = model.bits();
+    EXPECT_EQ(parameters_only[0], expected[0]);
+    EXPECT_NE(parameters_only[2], expected[2]);  // the optimizer was not touched
+    // With an optimizer, it starts anew and says so.
+    EXPECT_THAT(model.load(path).notes, testing::ElementsAre(HasSubstr("adamw starts anew")));
+    EXPECT_EQ(model.optimizer().num_steps(), 0);
+    EXPECT_EQ(model.bits()[2], std::vector<std::byte>(69 * 4));
+  });
+}
+
+TEST(SaveLoad, StateOfAnotherOptimizerIsNotTakenOver) {
+  const TemporaryFolder folder;
+  std::string path;
+  test::with_one_rank(test::small_units(), [&](SavedModel& model) {
+    model.fill(5);
+    path = model.save(folder.path(), 1).path;
+  });
+  run_local_ranks(1, [&](auto world) {
+    SavedModel model(std::move(world), test::small_units(), {}, /*with_sgd=*/true);
+    model.fill(6);
+    EXPECT_THAT(model.load(path).notes, testing::ElementsAre(AllOf(HasSubstr("adamw"), HasSubstr("sgd starts anew"))));
+    EXPECT_EQ(model.optimizer().num_steps(), 0);
+    EXPECT_EQ(model.bits()[2], std::vector<std::byte>(69 * 4));
+  });
+}
+
+// State is allocated at a unit's first step: a checkpoint from before the first step has none, and loading it gives zeros.
+TEST(SaveLoad, StateThatWasNeverAllocatedIsZero) {
+  const TemporaryFolder folder;
+  test::with_one_rank(test::small_units(), [&](SavedModel& model) {
+    const std::string path = model.save(folder.path(), 0).path;
+    EXPECT_EQ(read_manifest(path).files[0].datasets.size(), 2U);
+    const auto masters = model.bits();
+    model.fill(6);
+    EXPECT_THAT(model.load(path).notes, IsEmpty());
+    EXPECT_EQ(model.bits()[0], masters[0]);
+    EXPECT_EQ(model.bits()[2], std::vector<std::byte>(69 * 4));
+  });
+}
+
+TEST(SaveLoad, AnotherModelMeshOrWrappingIsRefusedByName) {
+  const TemporaryFolder folder;
+  std::string path;
+  run_local_ranks(2, [&](auto world) {
+    SavedModel model(std::move(world), test::small_units());
+    model.fill(1);
+    const std::string saved = model.save(folder.path(), 1).path;
+    if (model.comm().rank() == 0) path = saved;
+  });
+  const auto error = [&](int num_ranks, const test::Units& units, const ShardedOptions& options = {}) {
+    std::string text;
+    run_local_ranks(num_ranks, [&](auto world) {
+      SavedModel model(std::move(world), units, options);
+      const std::string mine = error_of<CheckpointError>([&] { (void)model.load(path); });
+      if (model.comm().rank() == 0) text = mine;
+    });
+    return text;
+  };
+  EXPECT_THAT(error(2, {{{"weight", Shape{7, 5}, true}, {"bias", Shape{5}}}, {{"last", Shape{3}}}}),
+              AllOf(HasSubstr("another model"), HasSubstr("u0.weight"), HasSubstr("[5, 7] there and [7, 5] here")));
+  EXPECT_THAT(error(2, {{{"weight", Shape{5, 7}, true}, {"bias", Shape{5}}}, {{"last", Shape{3}}}, {{"more", Shape{3}}}}),
+              HasSubstr("it has no parameter u2.more (shape [3] here)"));
+  EXPECT_THAT(error(2, {{{"weight", Shape{5, 7}, true}, {"bias", Shape{5}}}}),
+              HasSubstr("this one has no parameter u1.last (shape [3] there)"));
+  EXPECT_THAT(error(1, test::small_units()), AllOf(HasSubstr("was written on 2 ranks (shard_size 2 x 1 replicas)"),
+                                                   HasSubstr("mpirun -np 2")));
+  EXPECT_THAT(error(3, test::small_units()), HasSubstr("this run has 3 ranks"));
+  // The same world, but replicated: other numbers of shards.
+  EXPECT_THAT(error(2, test::small_units(), {.fsdp = {.strategy = fsdp::Strategy::no_shard}, .shard_size = 1}),
+              HasSubstr("this run has 2 ranks (shard_size 1 x 2 replicas)"));
+  // The same parameters in another unit order: weight and bias swapped.
+  EXPECT_THAT(error(2, {{{"bias", Shape{5}}, {"weight", Shape{5, 7}, true}}, {{"last", Shape{3}}}}),
+              AllOf(HasSubstr("other units"), HasSubstr("u0"), HasSubstr("fsdp.wrap")));
+  EXPECT_THAT(error(2, test::small_units(), {.unsharded = {0}}), HasSubstr("shard_size 1"));
+}
+
+TEST(SaveLoad, AStepIsReplacedWhenTheRunWentBack) {
+  const TemporaryFolder folder;
+  test::with_one_rank(test::small_units(), [&](SavedModel& model) {
+    model.fill(1);
+    model.save(folder.path(), 5);
+    model.fill(2);
+    const auto second = model.bits();
+    EXPECT_THAT(model.save(folder.path(), 5).notes, IsEmpty());
+    model.fill(3);
+    (void)model.load(folder / "checkpoints/step-00000005");
+    EXPECT_EQ(model.bits(), second);
+    EXPECT_EQ(std::distance(fs::directory_iterator(folder / "checkpoints"), fs::directory_iterator()), 1);
+  });
+}
+
+TEST(SaveLoad, KeepDeletesOlderOnesOnly) {
+  const TemporaryFolder folder;
+  const auto steps = [&] {
+    std::vector<std::int64_t> found;
+    for (const Found& each : list_checkpoints(folder / "checkpoints")) found.push_back(each.step);
+    return found;
+  };
+  run_local_ranks(2, [&](auto world) {
+    SavedModel model(std::move(world), test::small_units());
+    for (const int step : {10, 20, 30}) model.save(folder.path(), step);
+    model.save(folder.path(), 40, {.keep = 3});
+    (void)model.comm().gather_strings("");
+    EXPECT_THAT(steps(), testing::ElementsAre(20, 30, 40));
+    (void)model.comm().gather_strings("");
+    model.save(folder.path(), 25, {.keep = 1});  // went back: 30 and 40 are not this run's to delete
+    (void)model.comm().gather_strings("");
+    EXPECT_THAT(steps(), testing::ElementsAre(25, 30, 40));
+    (void)model.comm().gather_strings("");
+    model.save(folder.path(), 50, {.keep = 1});
+    (void)model.comm().gather_strings("");
+    EXPECT_THAT(steps(), testing::ElementsAre(50));
+  });
+}
+
+TEST(SaveLoad, WhatIsHalfWrittenIsInvisibleAndIsCleanedUp) {
+  const TemporaryFolder folder;
+  test::with_one_rank(test::small_units(), [&](SavedModel& model) {
+    EXPECT_FALSE(newest_complete(folder.path()).has_value());
+    model.save(folder.path(), 1);
+    const std::string checkpoints = folder / "checkpoints";
+    for (const char* name : {"step-00000002.tmp", "step-00000003.old.tmp", "step-2", "step-00000004x", "other"}) {
+      fs::create_directory(checkpoints + "/" + name);
+    }
+    fs::copy(checkpoints + "/step-00000001", checkpoints + "/step-00000005.tmp");
+    std::ofstream(checkpoints + "/step-00000006") << "a file";
+    EXPECT_EQ(newest_complete(folder.path())->step, 1);
+    model.save(folder.path(), 2);
+    EXPECT_EQ(newest_complete(folder.path())->step, 2);
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(checkpoints)) names.push_back(entry.path().filename());
+    EXPECT_THAT(names, testing::UnorderedElementsAre("step-00000001", "step-00000002", "step-2", "step-00000004x", "other",
+                                                     "step-00000006"));
+  });
+}
+
+// A failure on any one rank is everybody's error, and the earlier checkpoint stays the newest.
+TEST(SaveLoad, AFailureOnOneRankIsThrownOnAllAndLeavesNothing) {
+  const TemporaryFolder folder;
+  for (const std::string_view point : kSavePoints) {
+    if (point == "after rename") continue;  // complete by then
+    for (const int failing : {0, 2}) {
+      if (failing != 0 && point != "metadata written" && point != "shard written") continue;
+      run_local_ranks(3, [&](auto world) {
+        SavedModel model(std::move(world), test::small_units());
+        model.fill(1);
+        model.save(folder.path(), 1);
+        const SaveOptions options{.at_point = [&](std::string_view at) {
+          if (at == point && model.comm().rank() == failing) throw IoError("/x: no space left");
+        }};
+        EXPECT_EQ(error_of<IoError>([&] { model.save(folder.path(), 2, options); }),
+                  fmt::format("rank {}: /x: no space left", failing))
+            << point;
+        (void)model.comm().gather_strings("");
+        EXPECT_EQ(newest_complete(folder.path())->step, 1);
+        EXPECT_FALSE(fs::exists(folder / "checkpoints/step-00000002.tmp"));
+        EXPECT_EQ(model.load(folder / "checkpoints/step-00000001").notes.size(), 0U);
+        (void)model.comm().gather_strings("");
+      });
+    }
+  }
+}
+
+TEST(SaveLoad, RanksThatDisagreeOnTheStepStop) {
+  const TemporaryFolder folder;
+  run_local_ranks(2, [&](auto world) {
+    SavedModel model(std::move(world), test::small_units());
+    EXPECT_THAT(error_of<DesyncError>([&] { model.save(folder.path(), 5 + model.comm().rank()); }),
+                HasSubstr("rank 1 saves step 6, but rank 0 step 5"));
+  });
+  EXPECT_FALSE(fs::exists(folder / "checkpoints"));
+}
+
+TEST(SaveLoad, AFolderThatCannotBeMadeIsTheUsersToChange) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "run") << "a file";
+  run_local_ranks(2, [&](auto world) {
+    SavedModel model(std::move(world), test::small_units());
+    EXPECT_THAT(error_of<ConfigError>([&] { model.save(folder / "run", 1); }),
+                AllOf(HasSubstr("rank 0: "), HasSubstr("run/checkpoints"), HasSubstr("run.dir")));
+  });
+}
 
 }  // namespace
 }  // namespace mica::checkpoint

@@ -12,9 +12,9 @@ namespace mica::test {
 
 using Units = std::vector<std::vector<WeightSpec>>;
 
-/// Odd sizes: a unit of several blocks of 4 MiB on one rank, one with fewer elements than ranks, 1-D to 4-D.
+/// Odd sizes: a unit that is written past the page cache, one with fewer elements than ranks, 1-D to 4-D.
 inline Units odd_units() {
-  return {{{"weight", Shape{1307, 1003}, true}, {"bias", Shape{1307}}},
+  return {{{"weight", Shape{1307, 103}, true}, {"bias", Shape{1307}}},
           {{"tiny", Shape{1}}, {"four", Shape{2, 3, 5, 7}, true}},
           {{"three", Shape{11, 3, 1}, true}}};
 }

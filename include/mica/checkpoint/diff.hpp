@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "mica/checkpoint/manifest.hpp"
+
+namespace mica::checkpoint {
+
+/// One parameter, or one kind of its optimizer state, in two checkpoints.
+struct DiffEntry {
+  enum class Result { equal, different, other_shape, only_in_a, only_in_b };
+  std::string parameter;
+  std::string kind;
+  Shape shape_a{0}, shape_b{0};
+  Result result = Result::equal;
+  std::int64_t num_different = 0;  ///< elements whose bits differ
+  double max_difference = 0;       ///< largest |a - b|; NaN if one side is no number where bits differ
+  std::int64_t max_at = 0;         ///< flat index of it, or of the first such NaN
+};
+
+struct DiffReport {
+  std::vector<DiffEntry> entries;  ///< in A's module order, kinds side by side; then what only B has
+  /// The optimizers' names or step counts differ.
+  std::string optimizer_difference;
+
+  [[nodiscard]] bool is_equal() const;
+  [[nodiscard]] std::int64_t num_equal() const;
+};
+
+/// Compares two checkpoints bit by bit, parameter by parameter, whatever number of ranks wrote each: elements are found
+/// through the tables of pieces and every block is checked before it is compared. Memory: a few blocks.
+/// @param progress  called with elements done and in all; may be empty.
+/// @throws CheckpointError if one of them is damaged, or its tables do not name every element exactly once.
+[[nodiscard]] DiffReport diff(const std::string& folder_a, const std::string& folder_b,
+                              const std::function<void(std::int64_t, std::int64_t)>& progress = {});
+
+}  // namespace mica::checkpoint

@@ -1,0 +1,142 @@
+#include "mica/checkpoint/inspect.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <ostream>
+
+#include "mica/checkpoint/folder.hpp"
+#include "mica/core/version.hpp"
+#include "mica/io/crc32c.hpp"
+#include "mica/io/hdf5.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+constexpr std::string_view kHelp = R"(mica-inspect CHECKPOINT              what is in it: step, config, mesh, units, parameters, bytes
+mica-inspect verify CHECKPOINT       is every byte what was written?
+mica-inspect diff A B                do two checkpoints hold the same values?
+
+CHECKPOINT is a folder such as runs/x/checkpoints/step-00000500; a run's folder (runs/x) means its newest checkpoint.
+
+  verify   Reads every byte at the disk's speed and compares it with the checksums in manifest.json. Names each damaged file,
+           dataset and byte range.
+  diff     Parameter by parameter, and for each kind of optimizer state: equal bits, or how many elements differ and the
+           largest |A-B|. The number of ranks that wrote A and B may differ.
+  --json   One JSON object instead of text.
+  --help, --version
+
+Examples
+  mica-inspect runs/shakespeare
+  mica-inspect verify runs/shakespeare/checkpoints/step-00000500
+  mica-inspect diff runs/two-ranks runs/four-ranks && echo same
+
+The files are ordinary HDF5: h5ls -r shard-*.h5 lists them, /units/N/master is a rank's part of unit N (float32), and the
+table /pieces says which elements of which parameter lie where.
+Exit status: 0 done; 1 damaged (verify) or different (diff); 2 something to change in the command, or a checkpoint that cannot
+be read; 3 a failure at run time.
+)";
+
+struct Command {
+  std::string name = "show";  // or "verify", "diff", "--help", "--version"
+  std::vector<std::string> paths;
+  bool as_json = false;
+};
+
+Command parse(const std::vector<std::string>& arguments) {
+  Command command;
+  for (const std::string& argument : arguments) {
+    if (argument == "--help" || argument == "-h" || argument == "--version") {
+      command.name = argument == "-h" ? "--help" : argument;
+      return command;
+    }
+    if (argument == "--json") {
+      command.as_json = true;
+    } else {
+      require<ConfigError>(!argument.starts_with("-"), "unknown option {}; see mica-inspect --help", argument);
+      command.paths.push_back(argument);
+    }
+  }
+  if (!command.paths.empty() && (command.paths[0] == "verify" || command.paths[0] == "diff")) {
+    command.name = command.paths[0];
+    command.paths.erase(command.paths.begin());
+  }
+  const std::size_t num_expected = command.name == "diff" ? 2 : 1;
+  require<ConfigError>(command.paths.size() == num_expected, "mica-inspect {} takes {}, got {}; see mica-inspect --help",
+                       command.name == "show" ? "CHECKPOINT" : command.name,
+                       num_expected == 1 ? "one checkpoint" : "two checkpoints", command.paths.size());
+  for (std::string& path : command.paths) path = resolve_checkpoint(path);
+  return command;
+}
+
+/// A line that is drawn over itself, at most ten times a second.
+class ProgressLine {
+ public:
+  ProgressLine(std::ostream* out, std::string what) : out_(out), what_(std::move(what)) {}
+  ~ProgressLine() {
+    if (was_drawn_) *out_ << '\r' << std::string(what_.size() + 12, ' ') << '\r' << std::flush;
+  }
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+
+  void draw(std::int64_t done, std::int64_t total) {
+    const auto now = std::chrono::steady_clock::now();
+    if (out_ == nullptr || now - last_ < std::chrono::milliseconds(100)) return;
+    last_ = now;
+    was_drawn_ = true;
+    *out_ << fmt::format("\r{} {:5.1f} %", what_, 100.0 * static_cast<double>(done) / static_cast<double>(std::max<std::int64_t>(total, 1)))
+          << std::flush;
+  }
+
+ private:
+  std::ostream* out_;
+  std::string what_;
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+  bool was_drawn_ = false;
+};
+
+ExitCode show(const Command& command, std::ostream& out) {
+  const std::string& folder = command.paths[0];
+  const Manifest manifest = read_manifest(folder);
+  out << (command.as_json ? summary_json(folder, manifest) : summary_text(folder, manifest));
+  return ExitCode::done;
+}
+
+ExitCode run_verify(const Command& command, std::ostream& out, std::ostream* progress) {
+  const std::string& folder = command.paths[0];
+  VerifyReport report;
+  {
+    ProgressLine line(progress, "verifying");
+    report = verify(folder, [&](std::int64_t done, std::int64_t total) { line.draw(done, total); });
+  }
+  out << (command.as_json ? verify_json(folder, report) : verify_text(folder, report));
+  return report.damage.empty() ? ExitCode::done : ExitCode::differs;
+}
+
+ExitCode run_diff(const Command& command, std::ostream& out, std::ostream* progress) {
+  DiffReport report;
+  {
+    ProgressLine line(progress, "comparing");
+    report = diff(command.paths[0], command.paths[1], [&](std::int64_t done, std::int64_t total) { line.draw(done, total); });
+  }
+  if (!command.as_json) out << fmt::format("A: {}\nB: {}\n", command.paths[0], command.paths[1]);
+  out << (command.as_json ? diff_json(report) : diff_text(report));
+  return report.is_equal() ? ExitCode::done : ExitCode::differs;
+}
+
+}  // namespace
+
+ExitCode run_inspect(const std::vector<std::string>& arguments, std::ostream& out, std::ostream* progress) {
+  const Command command = parse(arguments);
+  if (command.name == "verify") return run_verify(command, out, progress);
+  if (command.name == "diff") return run_diff(command, out, progress);
+  if (command.name == "show") return show(command, out);
+  if (command.name == "--help") {
+    out << kHelp;
+  } else {
+    out << fmt::format("mica-inspect {} (checkpoint format {}, HDF5 {}, CRC-32C by {})\n", kVersion, kFormatVersion,
+                       io::hdf5_version(), io::crc32c_is_hardware() ? "instruction" : "tables");
+  }
+  return ExitCode::done;
+}
+
+}  // namespace mica::checkpoint

@@ -1,0 +1,141 @@
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "mica/checkpoint/inspect.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+/// 1.50 GB; decimal, as disks are sold.
+std::string bytes_text(std::int64_t bytes) {
+  constexpr std::string_view kUnits[] = {"kB", "MB", "GB", "TB", "PB"};
+  if (bytes < 1000) return fmt::format("{} bytes", bytes);
+  double value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  for (value /= 1000; value >= 999.995 && unit + 1 < std::size(kUnits); value /= 1000) ++unit;
+  return fmt::format("{:.2f} {}", value, kUnits[unit]);
+}
+
+/// 124439808 -> "124,439,808"
+std::string grouped(std::int64_t value) {
+  const std::string digits = std::to_string(value);
+  std::string text;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
+}
+
+std::string count_text(std::int64_t count, std::string_view what) {
+  return fmt::format("{} {}{}", grouped(count), what, count == 1 ? "" : "s");
+}
+
+std::string model_text(const Manifest& m) {
+  std::string text;
+  for (const auto& [name, value] : m.model) text += fmt::format("{}{}={}", text.empty() ? "" : " ", name, value);
+  return text.empty() ? "(not described)" : text;
+}
+
+std::string optimizer_text(const Manifest& m) {
+  if (m.optimizer.empty()) return "none: parameters only";
+  return fmt::format("{} after {}{}{}", m.optimizer, count_text(m.optimizer_steps, "step"), m.state_kinds.empty() ? "" : ": ",
+                     fmt::join(m.state_kinds, ", "));
+}
+
+std::string units_text(const Manifest& m) {
+  std::size_t width = 9;
+  for (const UnitEntry& unit : m.units) {
+    for (const auto& p : unit.parameters) width = std::max(width, p.name.size());
+  }
+  std::string text = fmt::format("\n{:<{}}  {:>14}  {}\n", "unit", width + 2, "elements", "a rank holds, or shape");
+  for (const UnitEntry& unit : m.units) {
+    std::int64_t numel = 0;
+    for (const auto& p : unit.parameters) numel += p.shape.numel();
+    text += fmt::format("{:<{}}  {:>14}  {}\n", unit.name, width + 2, grouped(numel),
+                        unit.shard_size == 1 ? "all (not sharded)" : grouped(unit.shard_numel));
+    for (const auto& p : unit.parameters) {
+      text += fmt::format("  {:<{}}  {:>14}  {}\n", p.name, width, grouped(p.shape.numel()), p.shape.to_string());
+    }
+  }
+  return text;
+}
+
+std::string indented(const std::string& text) {
+  std::istringstream lines(text);
+  std::string result;
+  for (std::string line; std::getline(lines, line);) result += "  " + line + "\n";
+  return result;
+}
+
+/// Row-major flat index -> "[3, 5]".
+std::string place_text(std::int64_t flat, const Shape& shape) {
+  std::vector<std::int64_t> place(shape.num_dims());
+  for (std::size_t d = shape.num_dims(); d-- > 0; flat /= shape[d]) place[d] = flat % shape[d];
+  return fmt::format("[{}]", fmt::join(place, ", "));
+}
+
+std::string entry_text(const DiffEntry& e) {
+  switch (e.result) {
+    case DiffEntry::Result::equal: return "equal";
+    case DiffEntry::Result::only_in_a: return "only in A";
+    case DiffEntry::Result::only_in_b: return "only in B";
+    case DiffEntry::Result::other_shape:
+      return fmt::format("shape {} in A, {} in B", e.shape_a.to_string(), e.shape_b.to_string());
+    case DiffEntry::Result::different: break;
+  }
+  return fmt::format("{} of {} elements differ, max |A-B| = {:.3g} at {}", grouped(e.num_different),
+                     grouped(e.shape_a.numel()), e.max_difference, place_text(e.max_at, e.shape_a));
+}
+
+}  // namespace
+
+std::string summary_text(const std::string& folder, const Manifest& m) {
+  std::string text;
+  const auto line = [&](std::string_view name, const std::string& value) { text += fmt::format("{:<12}{}\n", name, value); };
+  line("checkpoint", folder);
+  line("step", fmt::format("{} ({} seen, seed {})", m.step, count_text(m.tokens, "token"), m.seed));
+  line("model", model_text(m));
+  line("parameters", fmt::format("{} in {}", grouped(m.num_parameters()), count_text(std::ssize(m.units), "unit")));
+  line("optimizer", optimizer_text(m));
+  line("mesh", fmt::format("{}, {}: shard_size {} x {}", count_text(m.world_size, "rank"), m.strategy, m.shard_size,
+                           count_text(m.replicas, "replica")));
+  line("written by", fmt::format("mica {}, run {}, on {} with {}", m.mica_version, m.run_id, m.kernels,
+                                 count_text(m.omp_threads, "OpenMP thread")));
+  line("bytes", fmt::format("{} ({} bytes) in {}", bytes_text(m.total_bytes()), grouped(m.total_bytes()),
+                            count_text(std::ssize(m.files), "file")));
+  for (const FileEntry& file : m.files) line("", fmt::format("{}  {}", file.name, bytes_text(file.bytes)));
+  return text + units_text(m) + "\nconfig\n" + indented(m.config);
+}
+
+std::string diff_text(const DiffReport& report) {
+  std::size_t name_width = 0;
+  std::size_t kind_width = 0;
+  for (const DiffEntry& e : report.entries) {
+    name_width = std::max(name_width, e.parameter.size());
+    kind_width = std::max(kind_width, e.kind.size());
+  }
+  std::string text;
+  for (const DiffEntry& e : report.entries) {
+    if (e.result == DiffEntry::Result::equal) continue;
+    text += fmt::format("{:<{}}  {:<{}}  {}\n", e.parameter, name_width, e.kind, kind_width, entry_text(e));
+  }
+  if (!report.optimizer_difference.empty()) text += fmt::format("optimizer: {}\n", report.optimizer_difference);
+  const auto num_entries = static_cast<std::int64_t>(report.entries.size());
+  return text + fmt::format("{} of {} arrays (parameters and optimizer state) are equal in every bit{}\n",
+                            grouped(report.num_equal()), grouped(num_entries), report.is_equal() ? "" : ": DIFFERENT");
+}
+
+std::string verify_text(const std::string& folder, const VerifyReport& report) {
+  std::string text;
+  for (const std::string& each : report.damage) text += each + "\n";
+  const double seconds = report.ms / 1000;
+  return text + fmt::format("{}: {}; {} checked in {:.2f} s ({:.2f} GB/s)\n", folder,
+                            report.damage.empty() ? "every byte is as it was written"
+                                                  : "DAMAGED in " + count_text(std::ssize(report.damage), "place"),
+                            bytes_text(report.bytes), seconds,
+                            seconds > 0 ? static_cast<double>(report.bytes) / seconds / 1e9 : 0.0);
+}
+
+}  // namespace mica::checkpoint

@@ -1,0 +1,168 @@
+#include "mica/checkpoint/inspect.hpp"
+
+#include <cmath>
+#include <limits>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "support/temporary_folder.hpp"
+#include "unit/checkpoint/saved_model.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+using test::error_of;
+using test::SavedModel;
+using test::ShardedOptions;
+using test::TemporaryFolder;
+using testing::AllOf;
+using testing::HasSubstr;
+using Json = nlohmann::json;
+
+/// Saves element_value(salt) of `units` on a mesh; `change` may alter rank-local arrays first.
+void save_on(int num_ranks, const std::string& run, const test::Units& units, const ShardedOptions& options = {},
+             const std::function<void(SavedModel&)>& change = {}) {
+  run_local_ranks(num_ranks, [&](auto world) {
+    SavedModel model(std::move(world), units, options);
+    model.fill(3);
+    if (change) change(model);
+    model.save(run, 1);
+  });
+}
+
+struct Ran {
+  ExitCode code;
+  std::string out;
+};
+Ran inspect(const std::vector<std::string>& arguments) {
+  std::ostringstream out;
+  const ExitCode code = run_inspect(arguments, out, nullptr);
+  return {code, out.str()};
+}
+
+void set_element(SavedModel& model, const std::string& parameter, std::int64_t element, float value) {
+  for (const fsdp::ShardedParameter& p : model.root().parameters()) {
+    if (p.piece.parameter != parameter || element < p.piece.begin || element >= p.piece.end) continue;
+    p.master().as<float>()[element - p.piece.begin] = value;
+  }
+}
+
+TEST(Diff, EqualAcrossRankCountsAndUnshardedUnits) {
+  const TemporaryFolder folder;
+  const test::Units units = test::odd_units();
+  save_on(1, folder / "1", units);
+  save_on(3, folder / "3", units);
+  save_on(4, folder / "4x", units, {.unsharded = {1}});
+  ShardedOptions hybrid{.shard_size = 2};
+  hybrid.fsdp.strategy = fsdp::Strategy::hybrid_shard;
+  save_on(4, folder / "2x2", units, hybrid);
+  for (const char* other : {"1", "3", "4x", "2x2"}) {
+    const Ran ran = inspect({"diff", folder / "1", folder / other});
+    EXPECT_EQ(ran.code, ExitCode::done) << ran.out;
+    EXPECT_THAT(ran.out, HasSubstr("15 of 15 arrays"));
+  }
+}
+
+TEST(Diff, NamesWhatDiffersWhereAndByHowMuch) {
+  const TemporaryFolder folder;
+  save_on(1, folder / "a", test::small_units());
+  save_on(3, folder / "b", test::small_units(), {}, [](SavedModel& model) {
+    const float old = test::element_value("u0.weight", "master", 23, 3);
+    set_element(model, "u0.weight", 23, old + 0.5F);  // row 3, column 2
+    set_element(model, "u0.weight", 30, std::nextafter(test::element_value("u0.weight", "master", 30, 3), 100.0F));
+    set_element(model, "u1.last", 1, std::numeric_limits<float>::quiet_NaN());
+  });
+  const DiffReport report = diff(folder / "a/checkpoints/step-00000001", folder / "b/checkpoints/step-00000001");
+  EXPECT_FALSE(report.is_equal());
+  ASSERT_EQ(report.entries.size(), 9U);
+  EXPECT_EQ(report.num_equal(), 7);
+  EXPECT_EQ(report.entries[0].parameter, "u0.weight");
+  EXPECT_EQ(report.entries[0].num_different, 2);
+  EXPECT_EQ(report.entries[0].max_difference, 0.5);
+  EXPECT_EQ(report.entries[0].max_at, 23);
+  EXPECT_EQ(report.entries[1].kind, "exp_avg");
+  EXPECT_EQ(report.entries[1].result, DiffEntry::Result::equal);
+  EXPECT_TRUE(std::isnan(report.entries[6].max_difference));
+  const Ran text = inspect({"diff", folder / "a", folder / "b"});
+  EXPECT_EQ(text.code, ExitCode::differs);
+  EXPECT_THAT(text.out, AllOf(HasSubstr("u0.weight"), HasSubstr("2 of 35 elements differ, max |A-B| = 0.5 at [3, 2]"),
+                              HasSubstr("max |A-B| = nan at [1]"), HasSubstr("7 of 9 arrays")));
+  const Json json = Json::parse(inspect({"diff", "--json", folder / "a", folder / "b"}).out);
+  EXPECT_EQ(json["equal"], false);
+  EXPECT_EQ(json["arrays"][0]["max_difference"], 0.5);
+  EXPECT_EQ(json["arrays"][6]["max_difference"], "nan");
+}
+
+TEST(Diff, OtherBitsOfTheSameNumberAreADifference) {
+  const TemporaryFolder folder;
+  save_on(1, folder / "a", test::small_units(), {}, [](SavedModel& m) { set_element(m, "u1.last", 2, 0.0F); });
+  save_on(2, folder / "b", test::small_units(), {}, [](SavedModel& m) { set_element(m, "u1.last", 2, -0.0F); });
+  const Ran ran = inspect({"diff", folder / "a", folder / "b"});
+  EXPECT_EQ(ran.code, ExitCode::differs);
+  EXPECT_THAT(ran.out, HasSubstr("1 of 3 elements differ, max |A-B| = 0 at [2]"));
+}
+
+TEST(Diff, ShapesAndWhatOnlyOneSideHas) {
+  const TemporaryFolder folder;
+  save_on(1, folder / "a", {{{"same", Shape{4}}, {"shaped", Shape{2, 3}}, {"gone", Shape{1}}}});
+  run_local_ranks(1, [&](auto world) {
+    SavedModel model(std::move(world), {{{"same", Shape{4}}, {"shaped", Shape{3, 2}}, {"fresh", Shape{1}}}}, {}, true);
+    model.fill(3);
+    model.save(folder / "b", 1);
+  });
+  const Ran ran = inspect({"diff", folder / "a", folder / "b"});
+  EXPECT_EQ(ran.code, ExitCode::differs);
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("shape [2, 3] in A, [3, 2] in B"), HasSubstr("only in A"), HasSubstr("only in B"),
+                             HasSubstr("momentum_buffer"), HasSubstr("adamw after 3 steps in A, sgd after 3 steps in B"),
+                             HasSubstr("1 of 13 arrays")));
+}
+
+TEST(Inspect, ShowsStepMeshUnitsParametersAndBytes) {
+  const TemporaryFolder folder;
+  save_on(2, folder.path(), test::small_units());
+  const Ran ran = inspect({folder.path()});
+  EXPECT_EQ(ran.code, ExitCode::done);
+  for (const char* part : {"step        1 (1,000 tokens seen", "type=weights", "43 in 2 units", "adamw after 3 steps: exp_avg, exp_avg_sq",
+                           "2 ranks, full_shard: shard_size 2 x 1 replica", "run r0", "shard-r0-00000001-00001.h5",
+                           "  u0.weight              35  [5, 7]", "[run]"}) {
+    EXPECT_THAT(ran.out, HasSubstr(part));
+  }
+  const Json json = Json::parse(inspect({folder / "checkpoints", "--json"}).out);
+  EXPECT_EQ(json["step"], 1);
+  EXPECT_EQ(json["mesh"]["shard_size"], 2);
+  EXPECT_EQ(json["units"][0]["parameters"][0]["shape"], Json::array({5, 7}));
+  EXPECT_EQ(json["num_parameters"], 43);
+  EXPECT_EQ(json["files"].size(), 2U);
+}
+
+TEST(Inspect, VerifySaysSoundOrWhere) {
+  const TemporaryFolder folder;
+  save_on(2, folder.path(), test::small_units());
+  EXPECT_EQ(inspect({"verify", folder.path()}).code, ExitCode::done);
+  std::filesystem::remove(folder / "checkpoints/step-00000001/shard-r0-00000001-00001.h5");
+  const Ran ran = inspect({"verify", folder.path()});
+  EXPECT_EQ(ran.code, ExitCode::differs);
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("shard-r0-00000001-00001.h5"), HasSubstr("DAMAGED in 1 place")));
+  const Json json = Json::parse(inspect({"verify", "--json", folder.path()}).out);
+  EXPECT_EQ(json["sound"], false);
+  EXPECT_EQ(json["damage"].size(), 1U);
+  EXPECT_THAT(error_of<CheckpointError>([&] { inspect({"diff", folder.path(), folder.path()}); }), HasSubstr("00001.h5"));
+}
+
+TEST(Inspect, HelpVersionAndMisuse) {
+  EXPECT_THAT(inspect({"--help"}).out, AllOf(HasSubstr("mica-inspect diff A B"), HasSubstr("Exit status")));
+  EXPECT_THAT(inspect({"--version"}).out, AllOf(HasSubstr("0.1.0"), HasSubstr("HDF5 1.")));
+  EXPECT_THAT(error_of<ConfigError>([] { inspect({}); }), HasSubstr("CHECKPOINT takes one checkpoint, got 0"));
+  EXPECT_THAT(error_of<ConfigError>([] { inspect({"diff", "a"}); }), HasSubstr("diff takes two checkpoints, got 1"));
+  EXPECT_THAT(error_of<ConfigError>([] { inspect({"verify"}); }), HasSubstr("got 0"));
+  EXPECT_THAT(error_of<ConfigError>([] { inspect({"--jsno", "x"}); }), HasSubstr("--jsno"));
+  EXPECT_THAT(error_of<ConfigError>([] { inspect({"/nowhere"}); }), HasSubstr("/nowhere"));
+  const TemporaryFolder folder;
+  EXPECT_THAT(error_of<ConfigError>([&] { inspect({folder.path()}); }), HasSubstr("holds no checkpoint"));
+}
+
+}  // namespace
+}  // namespace mica::checkpoint

@@ -1,0 +1,190 @@
+#include "mica/checkpoint/manifest.hpp"
+
+#include <functional>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "mica/io/crc32c.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+using test::error_of;
+using testing::AllOf;
+using testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+
+/// Two shard ranks; unit "a" is sharded and has state, unit "b" is not.
+Manifest example() {
+  Manifest m;
+  m.mica_version = "0.1.0";
+  m.run_id = "1a2b3c4d";
+  m.step = 500;
+  m.tokens = 123456789012;
+  m.seed = 18446744073709551615ULL;
+  m.world_size = 4;
+  m.shard_size = 2;
+  m.replicas = 2;
+  m.strategy = "hybrid_shard";
+  m.kernels = "cpu";
+  m.omp_threads = 3;
+  m.optimizer = "adamw";
+  m.optimizer_steps = 499;
+  m.state_kinds = {"exp_avg", "exp_avg_sq"};
+  m.model = {{"type", "mlp"}, {"width", "7"}};
+  m.config = "[run]\nname = \"q\"\t\xC3\xA9\n";
+  m.units = {{"a", 2, 20, {{"a.weight", Shape{5, 7}}, {"a.bias", Shape{3}}}}, {"b", 1, 1, {{"b.scale", Shape{1}}}}};
+  m.files = {{"shard-0.h5", 0, 1000, 7, {{"/units/0/master", 0, "master", 100, 80, {1}},
+                                         {"/units/0/exp_avg", 0, "exp_avg", 180, 80, {0xffffffff}},
+                                         {"/units/1/master", 1, "master", 300, 4, {2}}}},
+             {"shard-1.h5", 1, 900, 8, {{"/units/0/master", 0, "master", 100, 80, {0}}}}};
+  return m;
+}
+
+/// The text with its checksum made to fit: what an editor with a calculator would write.
+std::string sign(const Json& json) {
+  std::string text = json.dump(1);
+  text.resize(text.size() - 2);
+  return text + fmt::format(",\n \"manifest_crc32c\": \"{:08x}\"\n}}\n",
+                            io::crc32c(text.data(), static_cast<std::int64_t>(text.size())));
+}
+
+Json example_json() {
+  Json json = Json::parse(manifest_text(example()));
+  json.erase("manifest_crc32c");
+  return json;
+}
+
+TEST(Manifest, ComesBackAsItWas) {
+  const Manifest m = example();
+  const std::string text = manifest_text(m);
+  const Manifest back = parse_manifest(text, "m.json");
+  EXPECT_EQ(manifest_text(back), text);
+  EXPECT_EQ(back.seed, m.seed);
+  EXPECT_EQ(back.config, m.config);
+  EXPECT_EQ(back.model, m.model);
+  EXPECT_EQ(back.units[0].parameters[0].shape, (Shape{5, 7}));
+  EXPECT_EQ(back.files[0].datasets[1].block_crcs, (std::vector<std::uint32_t>{0xffffffff}));
+  EXPECT_EQ(back.total_bytes(), 1900);
+  EXPECT_EQ(back.num_parameters(), 39);
+  EXPECT_EQ(parse_manifest(sign(example_json()), "m.json").step, 500);
+}
+
+TEST(Manifest, TextThatIsNoUtf8DoesNotCostACheckpoint) {
+  Manifest m = example();
+  m.config = "name=\xff";
+  EXPECT_EQ(parse_manifest(manifest_text(m), "m.json").step, 500);
+}
+
+TEST(Manifest, EveryFlippedBitAndEveryTruncationIsFound) {
+  const std::string text = manifest_text(example());
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string damaged = text;
+      damaged[i] = static_cast<char>(damaged[i] ^ (1 << bit));
+      ASSERT_THROW((void)parse_manifest(damaged, "m.json"), DamagedCheckpointError) << i << " " << bit;
+    }
+    ASSERT_THROW((void)parse_manifest(text.substr(0, i), "m.json"), DamagedCheckpointError) << i;
+  }
+  EXPECT_THROW((void)parse_manifest(text + "\n", "m.json"), DamagedCheckpointError);
+}
+
+struct BadValue {
+  const char* pointer;  // JSON pointer
+  Json value;           // null: the key is removed
+  const char* expected;
+};
+
+// Valid checksum, nonsense inside: the error names the file and the key.
+TEST(Manifest, TrustsNoValue) {
+  const std::vector<BadValue> cases{
+      {"/step", nullptr, "step is missing"},
+      {"/step", -1, "step is -1"},
+      {"/step", 1.5, "step is no integer"},
+      {"/step", 18446744073709551615ULL, "step is 18446744073709551615"},
+      {"/step", "500", "step is no integer"},
+      {"/seed", -1, "seed"},
+      {"/config", 7, "config is no text"},
+      {"/model", Json::array(), "model is no object"},
+      {"/model/type", 3, "model.type is no text"},
+      {"/mesh", "x", "mesh is no object"},
+      {"/mesh/world_size", 5, "mesh is 2 x 2 for 5 ranks"},
+      {"/mesh/shard_size", 0, "mesh.shard_size is 0"},
+      {"/mesh/replicas", 4294967298LL, "mesh.replicas"},
+      {"/omp_threads", -3, "omp_threads"},
+      {"/block_bytes", 4096, "block_bytes"},
+      {"/optimizer/state_kinds", "exp_avg", "optimizer.state_kinds is no list"},
+      {"/units", nullptr, "units is missing"},
+      {"/units/0/shard_size", 3, "units[0].shard_size"},
+      {"/units/0/shard_numel", 0, "units[0].shard_numel"},
+      {"/units/0/shard_numel", 18, "shard_numel is too small"},
+      {"/units/0/shard_numel", 9223372036854775807LL, "units[0].shard_numel"},
+      {"/units/0/parameters/0/shape", Json::array({0, 7}), "shape[0]"},
+      {"/units/0/parameters/0/shape", Json::array({4294967296LL, 4294967296LL}), "larger than any memory"},
+      {"/units/0/parameters/0/shape", Json::array(), "has 0 dims"},
+      {"/units/0/parameters/0/shape", Json::array({1, 1, 1, 1, 1, 1}), "has 6 dims"},
+      {"/units/0/parameters/1/name", "a.weight", "repeats the parameter a.weight"},
+      {"/files", Json::array(), "files has 0 entries for 2 shard ranks"},
+      {"/files/1/shard_rank", 2, "files[1].shard_rank is out of order"},
+      {"/files/0/name", "../shard-0.h5", "files[0].name"},
+      {"/files/0/name", "..", "files[0].name"},
+      {"/files/0/name", std::string("a\0b", 3), "files[0].name"},
+      {"/files/0/bytes", 200, "files[0].datasets[1].offset"},
+      {"/files/0/rest_crc32c", "0000000G", "8 hexadecimal digits"},
+      {"/files/0/rest_crc32c", "00000001 00000002", "not one checksum"},
+      {"/files/0/datasets/0/unit", 2, "files[0].datasets[0].unit"},
+      {"/files/0/datasets/0/kind", "exp", "files[0].datasets[0].kind"},
+      {"/files/0/datasets/0/bytes", 84, "but a shard of that unit has 80 bytes"},
+      {"/files/0/datasets/0/offset", 921, "files[0].datasets[0].offset is 921"},
+      {"/files/0/datasets/0/offset", 101, "files[0].datasets[1].offset lies inside"},
+      {"/files/0/datasets/1/offset", 179, "lies inside the dataset before it"},
+      {"/files/0/datasets/1/kind", "master", "repeats the unit and kind"},
+      {"/files/0/datasets/0/crc32c_blocks", "00000001 00000002", "has 2 checksums"},
+      {"/files/0/datasets/0/crc32c_blocks", "00000001 ", "8 hexadecimal digits"},
+      {"/files/0/datasets/0/crc32c_blocks", "", "has 0 checksums"},
+      {"/files/1/datasets", Json::array(), "lacks the parameters of unit 0 (a)"},
+      {"/files/1/datasets/0/unit", 1, "files[1].datasets[0]"},
+  };
+  for (const BadValue& bad : cases) {
+    Json json = example_json();
+    const Json::json_pointer pointer(bad.pointer);
+    if (bad.value.is_null()) {
+      json.erase(pointer.back());
+    } else {
+      json[pointer] = bad.value;
+    }
+    const std::string text = error_of<DamagedCheckpointError>([&] { (void)parse_manifest(sign(json), "run/m.json"); });
+    EXPECT_THAT(text, HasSubstr("run/m.json")) << bad.pointer;
+    EXPECT_THAT(text, HasSubstr(bad.expected)) << bad.pointer;
+  }
+}
+
+TEST(Manifest, AnotherFormatIsSaidToBeOne) {
+  Json json = example_json();
+  json["format_version"] = 2;
+  EXPECT_THAT(error_of<CheckpointError>([&] { (void)parse_manifest(sign(json), "m.json"); }),
+              AllOf(HasSubstr("format version 2"), HasSubstr("use a newer Mica")));
+  json["format"] = "other";
+  EXPECT_THAT(error_of<CheckpointError>([&] { (void)parse_manifest(sign(json), "m.json"); }), HasSubstr("not the manifest"));
+  for (const char* text : {"", "{}", "[]", "null", "{\"a\":"}) EXPECT_THROW((void)parse_manifest(text, "m"), CheckpointError);
+}
+
+TEST(Manifest, FileEntriesTravelAsText) {
+  const FileEntry file = example().files[0];
+  const FileEntry back = parse_file_entry(file_entry_text(file));
+  EXPECT_EQ(file_entry_text(back), file_entry_text(file));
+  EXPECT_EQ(back.datasets.size(), 3U);
+  EXPECT_EQ(back.rest_crc, 7U);
+}
+
+TEST(Manifest, AMissingFolderAndAMissingManifestAreDifferentThings) {
+  const test::TemporaryFolder folder;
+  EXPECT_THAT(error_of<CheckpointError>([&] { (void)read_manifest(folder / "absent"); }), HasSubstr("there is no checkpoint here"));
+  EXPECT_THAT(error_of<DamagedCheckpointError>([&] { (void)read_manifest(folder.path()); }), HasSubstr("manifest.json"));
+}
+
+}  // namespace
+}  // namespace mica::checkpoint
