@@ -187,10 +187,9 @@ void Root::prefetch_backward(Unit* next) {
 
 void Root::abandon_step() noexcept {
   const Streams& streams = device_mesh().streams();
-  for (Stream* stream : {streams.pre_unshard.get(), streams.unshard.get(), streams.post_backward.get(),
-                         streams.all_reduce.get(), streams.compute.get()}) {
-    stream->drain_and_clear_error();
-  }
+  Stream* const all[] = {streams.pre_unshard.get(), streams.unshard.get(), streams.post_backward.get(),
+                         streams.all_reduce.get(), streams.compute.get()};
+  drain_and_clear_errors(all);
   param_limiter_.drop();
   grad_limiter_.drop();
   for (Unit* each : units_) {

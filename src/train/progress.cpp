@@ -1,12 +1,13 @@
 #include "mica/train/progress.hpp"
 
-#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 
 #include <unistd.h>
+
+#include "mica/plan/memory_plan.hpp"
 
 namespace mica::train {
 
@@ -27,7 +28,7 @@ void Progress::show(const StepMetrics& m, double comm_share, double seconds_left
   const std::string text =
       fmt::format("step {:>6}/{}  loss {:.4f}  lr {:.2e}  norm {:.3f}  {} tokens/s  {:.1f} ms/step  comm {:.0f} %  peak {}  left {}",
                   m.step, last_step_, m.loss, m.lr, m.grad_norm, format_rate(m.tokens_per_s), m.step_ms, 100 * comm_share,
-                  format_bytes(static_cast<double>(m.peak_bytes)), format_duration(seconds_left));
+                  plan::format_bytes(m.peak_bytes), format_duration(seconds_left));
   clear_line();
   if (on_terminal_ && !keep) {
     std::fprintf(stderr, "%s", text.c_str());
@@ -46,16 +47,6 @@ void Progress::say(const std::string& text) {
 void Progress::clear_line() {
   if (line_is_open_) std::fprintf(stderr, "\r\033[K");
   line_is_open_ = false;
-}
-
-std::string format_bytes(double bytes) {
-  static constexpr std::array<const char*, 5> kUnits{"B", "KiB", "MiB", "GiB", "TiB"};
-  std::size_t unit = 0;
-  while (bytes >= 1024 && unit + 1 < kUnits.size()) {
-    bytes /= 1024;
-    ++unit;
-  }
-  return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.{}f} {}", bytes, bytes < 10 ? 2 : (bytes < 100 ? 1 : 0), kUnits[unit]);
 }
 
 std::string format_duration(double seconds) {

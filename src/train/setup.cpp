@@ -32,8 +32,6 @@ StreamMode stream_mode(const std::string& wanted, int threads) {
   return threads > 1 ? StreamMode::threaded : StreamMode::inlined;
 }
 
-}  // namespace
-
 std::unique_ptr<nn::Module> make_model(const Config::Model& m) {
   if (m.type == "mlp") {
     return std::make_unique<nn::Mlp>(nn::MlpConfig{.layers = m.layers, .width = m.width, .hidden = m.hidden == 0 ? 4 * m.width : m.hidden,
@@ -41,6 +39,18 @@ std::unique_ptr<nn::Module> make_model(const Config::Model& m) {
   }
   return std::make_unique<nn::Gpt2>(nn::Gpt2Config{.layers = m.layers, .heads = m.heads, .width = m.width, .context = m.context,
                                                    .vocab_size = m.vocab_size, .tie_embeddings = m.tie_embeddings, .dropout = m.dropout});
+}
+
+}  // namespace
+
+std::unique_ptr<nn::Module> make_module(const Config& config) {
+  std::unique_ptr<nn::Module> module = make_model(config.model);
+  if (config.fsdp.activation_checkpointing == "block") {
+    module->for_each_module([&](const std::string&, nn::Module& each) {
+      if (each.type_name() == block_type(config.model)) each.set_checkpointed(true);
+    });
+  }
+  return module;
 }
 
 std::string block_type(const Config::Model& model) { return model.type + "_block"; }
@@ -105,12 +115,7 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
 
 ShardedModel ShardedModel::make(const Config& config, const Device& device) {
   fsdp::DeviceMesh& device_mesh = *device.device_mesh;
-  std::unique_ptr<nn::Module> module = make_model(config.model);
-  if (config.fsdp.activation_checkpointing == "block") {
-    module->for_each_module([&](const std::string&, nn::Module& each) {
-      if (each.type_name() == block_type(config.model)) each.set_checkpointed(true);
-    });
-  }
+  std::unique_ptr<nn::Module> module = make_module(config);
   fsdp::Root& root = fsdp::auto_wrap(*module, device_mesh, fsdp_options(config.fsdp), wrap_policy(config));
   nn::Context context{.compute = device_mesh.compute(), .pool = device_mesh.pool(), .kernels = device_mesh.kernels()};
   context.seed = config.run.seed;

@@ -40,6 +40,7 @@ Trainer::Trainer(App& app, const Config& config, Logger logger)
       })),
       model_(made_together(app.world, [&] { return ShardedModel::make(config, device_); })),
       schedule_(made_together(app.world, [&] { return make_schedule(config); })),
+      start_plan_(made_together(app.world, [&] { return make_start_plan(config, device_, model_, plan_); })),
       run_id_(app.world.broadcast_string(checkpoint::make_run_id(), 0)) {}
 
 void Trainer::print_start() const {
@@ -60,6 +61,8 @@ void Trainer::print_start() const {
     logger_.warn("this processor has no bf16 instructions: products are computed in fp32, right but slower than fp32 itself");
   }
   logger_.info("{}", model_.root->describe());
+  logger_.info("memory plan, a rank\n{}", plan::format_memory_plan(start_plan_.memory));
+  if (device_.mesh->world_size() > 1) logger_.info("communication of a step, a rank\n{}", plan::format_volume(start_plan_.volume));
 }
 
 void Trainer::prepare_folder() {
@@ -101,7 +104,7 @@ void Trainer::resume() {
     last_done_ = last_saved_ = manifest.step;
     if (!is_main()) return;
     logger_.info("resume   {}: step {} of {} is done, {} read and checked in {:.0f} ms", folder, manifest.step, config_.train.steps,
-                 format_bytes(static_cast<double>(manifest.total_bytes())), report.ms);
+                 plan::format_bytes(manifest.total_bytes()), report.ms);
     for (const std::string& change : changes) logger_.warn("changed since the checkpoint: {}", change);
     for (const std::string& note : report.notes) logger_.warn("{}", note);
   });
@@ -127,7 +130,7 @@ void Trainer::save(std::int64_t step) {
     const double total_ms = ms_between(begin, Clock::now());
     metrics_->write_checkpoint(step, report.bytes, total_ms, report.write_ms);
     for (const std::string& note : report.notes) progress_->say(note);
-    progress_->say(fmt::format("saved {} ({} in {:.0f} ms)", report.path, format_bytes(static_cast<double>(report.bytes)), total_ms));
+    progress_->say(fmt::format("saved {} ({} in {:.0f} ms)", report.path, plan::format_bytes(report.bytes), total_ms));
   });
   last_saved_ = step;
   interval_start_ = Clock::now();
@@ -183,6 +186,9 @@ ExitCode Trainer::run() {
       return ExitCode::requeue;
     }
   }
+  progress_->say(fmt::format("memory   peak of a rank {} measured, {} planned",
+                             plan::format_bytes(app_.world.all_max(device_.pool->stats().peak)),
+                             plan::format_bytes(start_plan_.memory.peak)));
   return ExitCode::done;
 }
 

@@ -28,8 +28,6 @@ class Progress {
   bool line_is_open_ = false;
 };
 
-/// "1.5 GiB", "312 MiB", "87 B".
-[[nodiscard]] std::string format_bytes(double bytes);
 /// "3 s", "4 min 10 s", "2 h 5 min".
 [[nodiscard]] std::string format_duration(double seconds);
 /// "9.8k", "1.2M": for counts per second.

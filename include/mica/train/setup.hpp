@@ -18,8 +18,8 @@
 
 namespace mica::train {
 
-/// The model that the config names, without storage.
-[[nodiscard]] std::unique_ptr<nn::Module> make_model(const Config::Model& model);
+/// The model that the config names, checkpointed as it says, without storage.
+[[nodiscard]] std::unique_ptr<nn::Module> make_module(const Config& config);
 
 /// Module type that wrap=block and activation_checkpointing=block act on.
 [[nodiscard]] std::string block_type(const Config::Model& model);

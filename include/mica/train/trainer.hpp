@@ -10,6 +10,7 @@
 #include "mica/train/progress.hpp"
 #include "mica/train/run_app.hpp"
 #include "mica/train/setup.hpp"
+#include "mica/train/start_plan.hpp"
 #include "mica/train/step_runner.hpp"
 #include "mica/train/stop_signal.hpp"
 
@@ -53,6 +54,8 @@ class Trainer {
   data::BatchPlan plan_;
   ShardedModel model_;
   optim::LrSchedule schedule_;
+  StartPlan start_plan_;
+  std::string run_id_;
   std::unique_ptr<StepRunner> runner_;
   std::unique_ptr<MetricsFile> metrics_;
   std::unique_ptr<Progress> progress_;
@@ -63,7 +66,6 @@ class Trainer {
   std::vector<Pending> pending_;
   Clock::time_point interval_start_;
   double interval_comm_ms_ = 0;
-  std::string run_id_;
   std::int64_t next_stop_check_ = 1;
   std::int64_t stop_checked_step_ = 0;
   Clock::time_point last_stop_check_ = Clock::now();

@@ -1,0 +1,19 @@
+#pragma once
+
+#include "mica/plan/memory_plan.hpp"
+#include "mica/plan/volume.hpp"
+#include "mica/train/setup.hpp"
+
+namespace mica::train {
+
+/// What a run will need, known before anything is allocated.
+struct StartPlan {
+  plan::MemoryPlan memory;
+  std::vector<plan::AxisVolume> volume;
+};
+
+/// Walks one step of the config's model on this device's mesh, without computing it.
+[[nodiscard]] StartPlan make_start_plan(const Config& config, const Device& device, const ShardedModel& model,
+                                        const data::BatchPlan& batch);
+
+}  // namespace mica::train

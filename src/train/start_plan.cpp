@@ -1,0 +1,28 @@
+#include "mica/train/start_plan.hpp"
+
+#include "mica/comm/mpi_group.hpp"
+#include "mica/plan/trace.hpp"
+
+namespace mica::train {
+
+StartPlan make_start_plan(const Config& config, const Device& device, const ShardedModel& model, const data::BatchPlan& batch) {
+  const fsdp::Options options = fsdp_options(config.fsdp);
+  const std::vector<plan::UnitSpec> units = plan::units_of(*model.root);
+  const Shape tokens{batch.micro_batch, config.train.seq_len};
+  const std::unique_ptr<nn::Module> twin = make_module(config);
+  const plan::PassProfile profile =
+      plan::trace_pass(*twin, units, {{tokens, DType::i32}, {tokens, DType::i32}},
+                       {.param_dtype = options.param_dtype(), .reduce_dtype = options.reduce_dtype(), .loss_in_backward = true});
+  plan::StepSpec spec = plan::step_spec_of(*model.root);
+  spec.micro_batches = static_cast<int>(batch.accumulation);
+  spec.no_sync = config.train.accumulate == "no_sync";
+  spec.num_state_kinds = static_cast<int>(model.optimizer->state_kinds().size());
+  if (device.mesh->world_size() > 1) {
+    spec.staging_bytes = [](Collective kind, std::int64_t numel, DType dtype, int num_ranks) {
+      return mpi_staging_bytes(kind, numel, dtype, num_ranks);
+    };
+  }
+  return {plan::make_memory_plan(units, spec, profile), plan::volume_of_step(units, spec, profile)};
+}
+
+}  // namespace mica::train
