@@ -85,11 +85,16 @@ class DryModel {
               name.empty() ? "root" : name);
       modules[name] = &module;
     });
-    for (std::size_t u = 0; u < units.size(); ++u) {
-      const auto found = modules.find(u == 0 ? "" : units[u].name);
+    std::vector<nn::Module*> unit_modules;
+    for (const UnitSpec& unit : units) {
+      const auto found = modules.find(unit_modules.empty() ? "" : unit.name);
       require(found != modules.end(), "trace_pass(): the model has no module '{}', which is the name of a unit",
-              units[u].name);
-      found->second->set_hooks(std::make_shared<Probe>(u, options.param_dtype, pool, profile));
+              unit.name);
+      unit_modules.push_back(found->second);
+    }
+    // From here on nothing throws that would leave probes behind.
+    for (std::size_t u = 0; u < units.size(); ++u) {
+      unit_modules[u]->set_hooks(std::make_shared<Probe>(u, options.param_dtype, pool, profile));
     }
     model.for_each_parameter([&](const std::string&, nn::Parameter& parameter) {
       const std::int64_t numel = parameter.shape.numel();
