@@ -1,0 +1,11 @@
+#pragma once
+
+#include "mica/train/run_app.hpp"
+
+namespace mica::train {
+
+/// mica-bench: `train|gemm|comm|checkpoint [--flags]`. JSON lines on standard output, a table on standard error, both
+/// from rank 0. @collective
+ExitCode run_bench(App& app);
+
+}  // namespace mica::train

@@ -1,0 +1,182 @@
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <optional>
+#include <span>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "bench_model.hpp"
+#include "benches.hpp"
+#include "command_line.hpp"
+#include "host_buffer.hpp"
+#include "mica/checkpoint/load.hpp"
+#include "mica/checkpoint/save.hpp"
+#include "mica/io/raw_file.hpp"
+#include "mica/train/resume_rules.hpp"
+#include "mica/train/setup.hpp"
+#include "report.hpp"
+#include "timing.hpp"
+
+namespace mica::train::bench {
+namespace {
+
+constexpr const char* kHelp = R"(mica-bench checkpoint --dir FOLDER [--flags]
+
+Saves and loads a checkpoint of a GPT-2 with its AdamW state, sharded over the ranks, in turns with a plain write + fsync
+and a plain read of the same bytes, one file a rank. Reads are cold: cached pages are dropped on both sides first. Median
+of the pairs. FOLDER must exist; everything made there is deleted again.
+
+  OMP_NUM_THREADS=1 mpirun -np 2 mica-bench checkpoint --model gpt2-124m --dir /scratch
+  python3 scripts/peers/torch_dcp.py --ranks 2 --model gpt2-124m --dir /scratch                the same of PyTorch
+)";
+
+constexpr std::int64_t kChunkBytes = 16 << 20;
+
+struct Options {
+  std::string model = "gpt2-124m", dir;
+  std::int64_t repeats = 5;
+};
+
+using Bytes = std::span<std::byte>;
+
+Bytes bytes_of(TensorView view) { return {static_cast<std::byte*>(view.data), static_cast<std::size_t>(view.bytes())}; }
+
+/// What this rank's shard of a checkpoint is made of.
+std::vector<Bytes> parts_of(const ShardedModel& model) {
+  std::vector<Bytes> parts;
+  for (const fsdp::Unit* unit : model.root->units()) {
+    if (unit->flat()) parts.push_back(bytes_of(unit->flat()->master()));
+  }
+  for (const optim::StateShard& state : model.optimizer->state()) parts.push_back(bytes_of(state.data));
+  return parts;
+}
+
+void check_call(bool ok, const char* call, const std::string& path) {
+  require<IoError>(ok, "{} of {} failed: {}", call, path, errno_text(errno));
+}
+
+void write_plainly(const std::string& path, const std::vector<Bytes>& parts) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+  check_call(fd >= 0, "open", path);
+  const io::UniqueFd owner(fd);
+  for (Bytes part : parts) {
+    while (!part.empty()) {
+      const ssize_t done = ::write(fd, part.data(), std::min<std::size_t>(part.size(), kChunkBytes));
+      check_call(done > 0, "write", path);
+      part = part.subspan(static_cast<std::size_t>(done));
+    }
+  }
+  check_call(::fsync(fd) == 0, "fsync", path);
+}
+
+void read_plainly(const std::string& path, const HostBuffer& buffer) {
+  const int fd = ::open(path.c_str(), O_RDONLY);
+  check_call(fd >= 0, "open", path);
+  const io::UniqueFd owner(fd);
+  for (;;) {
+    const ssize_t done = ::read(fd, buffer.data(), static_cast<std::size_t>(buffer.bytes()));
+    check_call(done >= 0, "read", path);
+    if (done == 0) return;
+  }
+}
+
+/// Waits until a file, or all files of a folder, are no longer in the page cache.
+void drop_from_cache(const std::string& path) {
+  if (std::filesystem::is_directory(path)) {
+    for (const auto& entry : std::filesystem::directory_iterator(path)) drop_from_cache(entry.path().string());
+    return;
+  }
+  io::RawFile file = io::RawFile::open_for_reading(path);
+  file.drop_cache();
+}
+
+struct Seconds {
+  std::vector<double> raw_write, save, raw_read, load;
+};
+
+}  // namespace
+
+ExitCode bench_checkpoint(App& app, const Arguments& arguments) {
+  Options options;
+  po::options_description flags("Flags");
+  auto add = flags.add_options();
+  add("model", po::value(&options.model)->default_value(options.model), model_names().c_str());
+  add("dir", po::value(&options.dir), "an existing folder on the disk to measure");
+  add("repeats", po::value(&options.repeats)->default_value(options.repeats), "pairs");
+  if (!parse_flags(app, arguments, kHelp, flags)) return ExitCode::done;
+  Config config;
+  together(app.world, [&] {
+    require<ConfigError>(!options.dir.empty() && std::filesystem::is_directory(options.dir),
+                         "--dir='{}' is no folder: name an existing one on the disk to measure", options.dir);
+    require<ConfigError>(options.repeats >= 1, "--repeats={}, expected at least 1", options.repeats);
+    config = make_config({.model = options.model, .batch = 1, .seq = 1});
+  });
+  const mpi::Communicator& world = app.world;
+  const bool is_main = world.rank() == 0;
+  Device device = Device::make(config, app.session, world, Logger());
+  std::optional<ShardedModel> model;
+  together(world, [&] { model.emplace(ShardedModel::make(config, device)); });
+  model->root->initialize(config.run.seed);
+  model->optimizer->allocate_state();
+  model->optimizer->set_num_steps(1);
+  model->context.compute.synchronize();
+
+  const std::vector<Bytes> parts = parts_of(*model);
+  std::int64_t shard_bytes = 0;
+  for (const Bytes part : parts) shard_bytes += static_cast<std::int64_t>(part.size());
+  const HostBuffer chunk(kChunkBytes);
+  const auto comm = checkpoint::make_mpi_comm(world);
+  const std::string run_id = world.broadcast_string(checkpoint::make_run_id(), 0);
+  const std::string folder = fmt::format("{}/mica-bench-{}", options.dir, run_id);
+  const std::string raw_path = fmt::format("{}/raw-{}", folder, world.rank());
+  together(world, [&] {
+    if (is_main) std::filesystem::create_directory(folder);
+  });
+
+  Seconds seconds;
+  std::int64_t checkpoint_bytes = 0;
+  for (std::int64_t step = 1; step <= options.repeats; ++step) {
+    seconds.raw_write.push_back(timed_together(world, [&] { write_plainly(raw_path, parts); }));
+    checkpoint::SaveReport saved;
+    seconds.save.push_back(timed_together(world, [&] {
+      saved = checkpoint::save(folder,
+                               {.root = model->root, .optimizer = model->optimizer.get(), .run_id = run_id, .step = step,
+                                .seed = config.run.seed, .omp_threads = device.num_threads,
+                                .model = model_description(config), .config = to_ini(config)},
+                               *comm);
+    }));
+    checkpoint_bytes = saved.bytes;
+    drop_from_cache(raw_path);
+    if (is_main) drop_from_cache(saved.path);
+    seconds.raw_read.push_back(timed_together(world, [&] { read_plainly(raw_path, chunk); }));
+    seconds.load.push_back(timed_together(world, [&] {
+      const checkpoint::Manifest manifest = checkpoint::open_checkpoint(saved.path, *comm);
+      static_cast<void>(checkpoint::load(saved.path, manifest,
+                                         {.root = model->root, .optimizer = model->optimizer.get(), .omp_threads = device.num_threads},
+                                         *comm));
+    }));
+    world.barrier();
+    if (is_main) std::filesystem::remove_all(saved.path);
+  }
+  world.barrier();
+  if (is_main) std::filesystem::remove_all(folder);
+
+  const auto ratio = [](const std::vector<double>& raw, const std::vector<double>& ours) {
+    std::vector<double> ratios;
+    for (std::size_t i = 0; i < raw.size(); ++i) ratios.push_back(raw[i] / ours[i]);
+    return rounded(median(ratios));
+  };
+  Report report(is_main);
+  report.add({{"bench", "checkpoint"}, {"model", options.model}, {"ranks", world.num_ranks()}, {"repeats", options.repeats},
+              {"mb", rounded(static_cast<double>(checkpoint_bytes) * 1e-6, 0)},
+              {"raw_mb", rounded(static_cast<double>(world.all_sum(shard_bytes)) * 1e-6, 0)},
+              {"raw_write_s", rounded(median(seconds.raw_write), 3)}, {"save_s", rounded(median(seconds.save), 3)},
+              {"save_vs_raw", ratio(seconds.raw_write, seconds.save)}, {"raw_read_s", rounded(median(seconds.raw_read), 3)},
+              {"load_s", rounded(median(seconds.load), 3)}, {"load_vs_raw", ratio(seconds.raw_read, seconds.load)}});
+  report.print_table();
+  return ExitCode::done;
+}
+
+}  // namespace mica::train::bench

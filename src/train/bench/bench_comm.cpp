@@ -1,0 +1,165 @@
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <thread>
+
+#include <sched.h>
+
+#include "benches.hpp"
+#include "command_line.hpp"
+#include "host_buffer.hpp"
+#include "mica/comm/mpi_group.hpp"
+#include "mica/tensor/openmp.hpp"
+#include "mica/tensor/raw_product.hpp"
+#include "report.hpp"
+#include "timing.hpp"
+
+namespace mica::train::bench {
+namespace {
+
+constexpr const char* kHelp = R"(mica-bench comm [--flags]
+
+Collectives over all ranks on f32, in GB/s of full-buffer bytes (the unsharded side), beside a memcpy of as many bytes that
+all ranks make at once. The slowest rank counts; median of the repeats.
+
+  OMP_NUM_THREADS=1 mpirun -np 2 mica-bench comm --mib 1,16,64
+  OMP_NUM_THREADS=1 mpirun -np 2 mica-bench comm --idle-cost
+  python3 scripts/peers/torch_comm.py --ranks 2 --mib 64           the same of PyTorch's gloo
+
+--idle-cost: rank 0 multiplies matrices on one core while a collective of its own waits, on a stream's thread on the same
+core, for ranks that sleep. A product beside it should keep 97 % of its speed: no waiting collective burns a core.
+)";
+
+struct Options {
+  std::string mib = "1,16,64";
+  std::int64_t repeats = 9;
+  bool idle_cost = false;
+};
+
+double gb_per_s(std::int64_t bytes, double seconds) { return rounded(static_cast<double>(bytes) / seconds * 1e-9, 2); }
+
+void bench_collectives(App& app, const Options& options) {
+  const int ranks = app.world.num_ranks();
+  const auto pool = make_cpu_pool();
+  const auto stream = make_cpu_stream("collectives", StreamMode::inlined);
+  const Mesh mesh = make_mpi_mesh(app.world, {.kind = ShardSize::Kind::world}, *pool);
+  ProcessGroup& group = mesh.world();
+  std::vector<std::int64_t> sizes;
+  together(app.world, [&] { sizes = parse_numbers("mib", options.mib); });
+  Report report(app.world.rank() == 0);
+  for (const std::int64_t mib : sizes) {
+    const std::int64_t shard_numel = mib * (1 << 18) / ranks;
+    const std::int64_t numel = shard_numel * ranks;
+    const HostBuffer full_memory(numel * 4), shard_memory(shard_numel * 4), other(numel * 4);
+    const TensorView full(full_memory.data(), {numel}, DType::f32);
+    const TensorView shard(shard_memory.data(), {shard_numel}, DType::f32);
+    const auto time = [&](auto&& work) {
+      std::vector<double> times;
+      for (std::int64_t i = 0; i < options.repeats + 2; ++i) {
+        const double seconds = timed_together(app.world, work);
+        if (i >= 2) times.push_back(seconds);
+      }
+      return median(times);
+    };
+    const double gather_s = time([&] { group.all_gather(*stream, "bench", shard, full); });
+    const double scatter_s = time([&] { group.reduce_scatter(*stream, "bench", full, shard); });
+    // A maximum, not a sum: the numbers stay ordinary however often it is repeated.
+    const double reduce_s = time([&] { group.all_reduce(*stream, "bench", full, ReduceOp::max); });
+    const double copy_s = time([&] { std::memcpy(other.data(), full.data, static_cast<std::size_t>(full.bytes())); });
+    stream->synchronize();
+    report.add({{"bench", "comm"}, {"ranks", ranks}, {"mib", mib}, {"all_gather_gb_s", gb_per_s(numel * 4, gather_s)},
+                {"reduce_scatter_gb_s", gb_per_s(numel * 4, scatter_s)}, {"all_reduce_gb_s", gb_per_s(numel * 4, reduce_s)},
+                {"memcpy_gb_s", gb_per_s(numel * 4, copy_s)}});
+  }
+  report.print_table();
+}
+
+/// This thread, and threads that it makes from now on, run on one core.
+void pin_to_one_core(int index) {
+  cpu_set_t allowed;
+  require<IoError>(sched_getaffinity(0, sizeof allowed, &allowed) == 0, "sched_getaffinity failed: {}", errno_text(errno));
+  int skip = index % std::max(1, CPU_COUNT(&allowed));
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (!CPU_ISSET(core, &allowed) || skip-- > 0) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    require<IoError>(sched_setaffinity(0, sizeof one, &one) == 0, "cannot pin to core {}: {}", core, errno_text(errno));
+    return;
+  }
+}
+
+void bench_idle_cost(App& app, const Options& options) {
+  constexpr auto kPhase = std::chrono::milliseconds(400);
+  constexpr std::int64_t kSide = 512;
+  together(app.world, [&] {
+    require<ConfigError>(app.world.num_ranks() > 1, "--idle-cost needs 2 ranks or more: mpirun -np 2 mica-bench comm --idle-cost");
+    require<ConfigError>(comm_stream_mode(app.session, StreamMode::threaded) == StreamMode::threaded,
+                         "--idle-cost needs an MPI that grants MPI_THREAD_MULTIPLE: this one does not, and Mica then makes "
+                         "all calls on one thread");
+    pin_to_one_core(app.world.rank());
+  });
+  const bool computes = app.world.rank() == 0;
+  const auto pool = make_cpu_pool();
+  const auto stream = make_cpu_stream("waiting", StreamMode::threaded);
+  const Mesh mesh = make_mpi_mesh(app.world, {.kind = ShardSize::Kind::world}, *pool);
+  const std::int64_t shard_numel = 1 << 18;
+  const HostBuffer shard_memory(shard_numel * 4), full_memory(shard_numel * 4 * app.world.num_ranks());
+  const TensorView shard(shard_memory.data(), {shard_numel}, DType::f32);
+  const TensorView full(full_memory.data(), {shard_numel * app.world.num_ranks()}, DType::f32);
+  const HostBuffer a(kSide * kSide * 4), b(kSide * kSide * 4), c(kSide * kSide * 4);
+  const auto product = make_raw_product({kSide, kSide, kSide, false, false, DType::f32});
+
+  // Products a second during one phase, in which the others sleep and, if `waiting`, rank 0 waits for them too.
+  const auto phase = [&](bool waiting) {
+    app.world.barrier();
+    if (!computes) {
+      std::this_thread::sleep_for(kPhase * 1.25);
+      if (waiting) mesh.world().all_gather(*stream, "waited for", shard, full);
+      stream->synchronize();
+      return 0.0;
+    }
+    if (waiting) mesh.world().all_gather(*stream, "waited for", shard, full);
+    std::this_thread::sleep_for(kPhase * 0.1);  // the collective is waiting by now
+    const double begin = now_s();
+    int count = 0;
+    while (now_s() - begin < std::chrono::duration<double>(kPhase).count()) {
+      product->run(a.data(), b.data(), c.data());
+      ++count;
+    }
+    const double speed = count / (now_s() - begin);
+    stream->synchronize();
+    return speed;
+  };
+  std::vector<double> alone, beside, ratios;
+  phase(false);
+  for (std::int64_t i = 0; i < options.repeats; ++i) {
+    alone.push_back(phase(false));
+    beside.push_back(phase(true));
+    ratios.push_back(computes ? beside.back() / alone.back() : 0);
+  }
+  const auto gf_s = [&](const std::vector<double>& speeds) { return rounded(2.0 * std::pow(kSide, 3) * median(speeds) * 1e-9, 1); };
+  Report report(computes);
+  report.add({{"bench", "comm"}, {"case", "idle-cost"}, {"ranks", app.world.num_ranks()}, {"product_alone_gf_s", gf_s(alone)},
+              {"product_beside_gf_s", gf_s(beside)}, {"speed_kept_percent", rounded(100 * median(ratios), 1)}});
+  report.print_table();
+}
+
+}  // namespace
+
+ExitCode bench_comm(App& app, const Arguments& arguments) {
+  Options options;
+  po::options_description flags("Flags");
+  auto add = flags.add_options();
+  add("mib", po::value(&options.mib)->default_value(options.mib), "sizes of the unsharded side, separated by commas");
+  add("repeats", po::value(&options.repeats)->default_value(options.repeats), "timed calls of each, or pairs of --idle-cost");
+  add("idle-cost", po::bool_switch(&options.idle_cost), "measure what a waiting collective costs a product instead");
+  if (!parse_flags(app, arguments, kHelp, flags)) return ExitCode::done;
+  together(app.world, [&] { require<ConfigError>(options.repeats >= 1, "--repeats={}, expected at least 1", options.repeats); });
+  set_openmp_threads(1);
+  options.idle_cost ? bench_idle_cost(app, options) : bench_collectives(app, options);
+  return ExitCode::done;
+}
+
+}  // namespace mica::train::bench

@@ -1,0 +1,159 @@
+#include <algorithm>
+#include <functional>
+#include <optional>
+
+#include "benches.hpp"
+#include "command_line.hpp"
+#include "host_buffer.hpp"
+#include "mica/tensor/raw_product.hpp"
+#include "mica/train/setup.hpp"
+#include "openblas.hpp"
+#include "product_bound.hpp"
+#include "report.hpp"
+#include "timing.hpp"
+
+namespace mica::train::bench {
+namespace {
+
+constexpr const char* kHelp = R"(mica-bench gemm [--flags]
+
+The products of GPT-2's linear layers, forward, for the input's gradient (dx) and for the weight's (dw): GF/s of Mica's
+kernels (bias and bias gradient included), of plain oneDNN and of OpenBLAS (libopenblas.so.0, if installed; bf16 only if
+it was built with it), in turns in one process. Median of the rounds. Under mpirun all ranks compute at once and the
+slowest one counts.
+
+  OMP_NUM_THREADS=1 mica-bench gemm
+  OMP_NUM_THREADS=1 mpirun -np 2 mica-bench gemm --dtypes bf16
+
+Plain oneDNN is given row-major weights, as a gathered unit has them; packed weights would be faster by the time that
+packing takes. More rounds are steadier.
+)";
+
+struct Options {
+  std::int64_t rows = 1024, width = 768, vocab = 50304, head_rows = 160, rounds = 5;
+  std::string dtypes = "fp32,bf16";
+};
+
+struct Layer {
+  const char* name;
+  std::int64_t m, n, k;  // y[m,n] = x[m,k] w[n,k]^T
+};
+
+/// One product, by everybody.
+struct Contest {
+  std::string name;
+  ProductShape shape;
+  std::function<void()> mica;
+};
+
+/// Seconds of one call: each contender in turn, `rounds` times.
+std::vector<double> race(const mpi::Communicator& world, const std::vector<std::function<void()>>& contenders, std::int64_t rounds) {
+  std::vector<std::vector<double>> times(contenders.size());
+  int calls = 1;
+  for (const auto& run : contenders) run();
+  calls = static_cast<int>(std::clamp(0.02 / timed_together(world, contenders.front()), 1.0, 100.0));
+  for (std::int64_t round = 0; round < rounds; ++round) {
+    for (std::size_t i = 0; i < contenders.size(); ++i) {
+      times[i].push_back(timed_together(world, [&] {
+        for (int call = 0; call < calls; ++call) contenders[i]();
+      }) / calls);
+    }
+  }
+  std::vector<double> medians;
+  for (const auto& list : times) medians.push_back(median(list));
+  return medians;
+}
+
+/// x, w, dy and results of one layer in memory, and Mica's three products on them.
+class LayerProducts {
+ public:
+  LayerProducts(Kernels& kernels, Stream& stream, const Layer& l, DType dtype)
+      : x_(l.m * l.k * dtype_bytes(dtype)),
+        w_(l.n * l.k * dtype_bytes(dtype)),
+        y_(l.m * l.n * dtype_bytes(dtype)),
+        bias_(l.n * dtype_bytes(dtype)),
+        out_(std::max({l.m * l.n, l.m * l.k, l.n * l.k}) * 4) {
+    const TensorView x(x_.data(), {l.m, l.k}, dtype), w(w_.data(), {l.n, l.k}, dtype), y(y_.data(), {l.m, l.n}, dtype);
+    const TensorView bias(bias_.data(), {l.n}, dtype);
+    void* out = out_.data();
+    contests_ = {
+        {"forward", {l.m, l.n, l.k, false, true, dtype},
+         [=, &kernels, &stream] { kernels.linear(stream, x, w, bias, {out, {l.m, l.n}, dtype}); }},
+        {"dx", {l.m, l.k, l.n, false, false, dtype},
+         [=, &kernels, &stream] { kernels.linear_backward_input(stream, y, w, {out, {l.m, l.k}, dtype}, Write::overwrite); }},
+        {"dw", {l.n, l.k, l.m, true, false, dtype},
+         [=, &kernels, &stream] {
+           kernels.linear_backward_params(stream, y, x, {out, {l.n, l.k}, dtype}, bias, Write::overwrite);
+         }},
+    };
+  }
+  [[nodiscard]] const std::vector<Contest>& contests() const { return contests_; }
+  /// A and B of contest i.
+  [[nodiscard]] std::pair<const void*, const void*> operands(std::size_t i) const {
+    if (i == 0) return {x_.data(), w_.data()};
+    if (i == 1) return {y_.data(), w_.data()};
+    return {y_.data(), x_.data()};
+  }
+  [[nodiscard]] void* out() const { return out_.data(); }
+
+ private:
+  HostBuffer x_, w_, y_, bias_, out_;
+  std::vector<Contest> contests_;
+};
+
+}  // namespace
+
+ExitCode bench_gemm(App& app, const Arguments& arguments) {
+  Options options;
+  po::options_description flags("Flags");
+  auto add = flags.add_options();
+  add("rows", po::value(&options.rows)->default_value(options.rows), "batch x seq");
+  add("width", po::value(&options.width)->default_value(options.width), "channels of the model");
+  add("vocab", po::value(&options.vocab)->default_value(options.vocab), "rows of the head's weight");
+  add("head-rows", po::value(&options.head_rows)->default_value(options.head_rows), "rows of logits at a time");
+  add("rounds", po::value(&options.rounds)->default_value(options.rounds), "turns of each contender");
+  add("dtypes", po::value(&options.dtypes)->default_value(options.dtypes), "fp32, bf16 or both");
+  if (!parse_flags(app, arguments, kHelp, flags)) return ExitCode::done;
+  std::vector<DType> dtypes;
+  together(app.world, [&] {
+    for (const std::int64_t n : {options.rows, options.width, options.vocab, options.head_rows, options.rounds}) {
+      require<ConfigError>(n >= 1 && n <= 1 << 24, "mica-bench gemm: {} is out of range, expected 1 to 2^24", n);
+    }
+    for (const std::string name : {"fp32", "bf16"}) {
+      if (options.dtypes.find(name) != std::string::npos) dtypes.push_back(dtype_from_name(name));
+    }
+    require<ConfigError>(!dtypes.empty(), "--dtypes={}, expected fp32, bf16 or fp32,bf16", options.dtypes);
+  });
+  const Config config;
+  Device device = Device::make(config, app.session, app.world, Logger());
+  const std::unique_ptr<Stream> stream = make_cpu_stream("compute", StreamMode::inlined);
+  const std::optional<OpenBlas> blas = OpenBlas::open(device.num_threads);
+  const std::int64_t c = options.width;
+  const std::vector<Layer> layers{{"qkv", options.rows, 3 * c, c}, {"proj", options.rows, c, c}, {"up", options.rows, 4 * c, c},
+                                  {"down", options.rows, c, 4 * c}, {"head", options.head_rows, options.vocab, c}};
+  Report report(app.world.rank() == 0);
+  for (const DType dtype : dtypes) {
+    for (const Layer& layer : layers) {
+      const LayerProducts products(*device.kernels, *stream, layer, dtype);
+      for (std::size_t i = 0; i < products.contests().size(); ++i) {
+        const Contest& contest = products.contests()[i];
+        const auto [a, b] = products.operands(i);
+        const auto raw = make_raw_product(contest.shape);
+        std::vector<std::function<void()>> contenders{contest.mica, [&, a = a, b = b] { raw->run(a, b, products.out()); }};
+        const bool has_blas = blas && blas->supports(dtype);
+        if (has_blas) contenders.emplace_back([&, a = a, b = b] { blas->run(contest.shape, a, b, products.out()); });
+        const std::vector<double> seconds = race(app.world, contenders, options.rounds);
+        const auto speed = [&](double s) { return rounded(flops_of({contest.shape}) / s * 1e-9, 1); };
+        const double best = *std::min_element(seconds.begin() + 1, seconds.end());
+        report.add({{"bench", "gemm"}, {"dtype", std::string(dtype_name(dtype))}, {"layer", layer.name}, {"product", contest.name},
+                    {"m", contest.shape.m}, {"n", contest.shape.n}, {"k", contest.shape.k}, {"ranks", app.world.num_ranks()},
+                    {"threads", device.num_threads}, {"mica_gf_s", speed(seconds[0])}, {"onednn_gf_s", speed(seconds[1])},
+                    {"openblas_gf_s", has_blas ? Row(speed(seconds[2])) : Row()}, {"mica_vs_best", rounded(best / seconds[0])}});
+      }
+    }
+  }
+  report.print_table();
+  return ExitCode::done;
+}
+
+}  // namespace mica::train::bench

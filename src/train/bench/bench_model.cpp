@@ -1,0 +1,90 @@
+#include "bench_model.hpp"
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <string_view>
+
+#include <unistd.h>
+
+#include "mica/core/error.hpp"
+
+namespace mica::train::bench {
+namespace {
+
+/// scripts/peers/torch_fsdp.py measures the same ones.
+struct NamedModel {
+  std::string_view name;
+  std::int64_t layers, heads, width, vocab_size, context;
+};
+constexpr std::array<NamedModel, 4> kModels{{{"gpt2-124m", 12, 12, 768, 50304, 1024},
+                                             {"gpt2-30m", 6, 6, 384, 50304, 1024},
+                                             {"char-10m", 6, 6, 384, 65, 256},
+                                             {"char-tiny", 4, 4, 128, 65, 64}}};
+
+const NamedModel& find_model(const std::string& name) {
+  for (const NamedModel& model : kModels) {
+    if (model.name == name) return model;
+  }
+  throw ConfigError(fmt::format("--model={} is unknown, expected one of {}", name, model_names()));
+}
+
+}  // namespace
+
+std::string model_names() {
+  std::string names;
+  for (const NamedModel& model : kModels) names += (names.empty() ? "" : ", ") + std::string(model.name);
+  return names;
+}
+
+Config make_config(const RunOptions& o) {
+  const NamedModel& m = find_model(o.model);
+  std::vector<std::string> settings{
+      fmt::format("--model.layers={}", m.layers),
+      fmt::format("--model.heads={}", m.heads),
+      fmt::format("--model.width={}", m.width),
+      fmt::format("--model.vocab_size={}", m.vocab_size),
+      fmt::format("--model.context={}", m.context),
+      fmt::format("--train.micro_batch={}", o.batch),
+      fmt::format("--train.seq_len={}", o.seq),
+      fmt::format("--train.steps={}", o.steps),
+      fmt::format("--fsdp.param_dtype={}", o.dtype),
+      "--fsdp.reduce_dtype=fp32",
+      fmt::format("--fsdp.strategy={}", o.strategy),
+      fmt::format("--fsdp.activation_checkpointing={}", o.activation_checkpointing ? "block" : "none"),
+      "--optim.schedule=constant",
+      "--optim.beta2=0.999",
+      "--optim.lr=3e-4",
+      "--optim.weight_decay=0.1",
+      "--optim.grad_clip=1",
+      "--data.train=random tokens",
+      "--run.name=bench",
+  };
+  settings.insert(settings.end(), o.overrides.begin(), o.overrides.end());
+  Config config = parse_config({}, settings);
+  check_config(config);
+  return config;
+}
+
+RandomTokenFile::RandomTokenFile(const Config& config, int num_ranks, int rank)
+    : path_((std::filesystem::temp_directory_path() / fmt::format("mica-bench-{}-{}.bin", ::getpid(), rank)).string()) {
+  // A global batch of two steps, as raw uint16: the file is mapped, its pages are no memory of the run's own.
+  const std::int64_t num_tokens = 2 * config.train.micro_batch * num_ranks * config.train.seq_len + 1;
+  std::mt19937 random(1234);
+  std::vector<std::uint16_t> tokens(static_cast<std::size_t>(num_tokens));
+  for (auto& token : tokens) token = static_cast<std::uint16_t>(random() % static_cast<std::uint32_t>(config.model.vocab_size));
+  std::ofstream file(path_, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(tokens.data()), static_cast<std::streamsize>(tokens.size() * 2));
+  file.close();
+  require<IoError>(static_cast<bool>(file), "cannot write {}: {}; set TMPDIR to a folder that can be written", path_, errno_text(errno));
+}
+
+RandomTokenFile::~RandomTokenFile() {
+  std::error_code ignored;
+  std::filesystem::remove(path_, ignored);
+}
+
+}  // namespace mica::train::bench

@@ -1,0 +1,164 @@
+#include <algorithm>
+#include <optional>
+
+#include "bench_model.hpp"
+#include "benches.hpp"
+#include "command_line.hpp"
+#include "mica/train/step_runner.hpp"
+#include "product_bound.hpp"
+#include "report.hpp"
+#include "timing.hpp"
+
+namespace mica::train::bench {
+namespace {
+
+constexpr const char* kHelp = R"(mica-bench train [--flags] [--section.key=value ...]
+
+Times optimizer steps of a GPT-2 on random tokens, through the same code as mica-train: sharded over all ranks, AdamW,
+clipping at 1. Reports the median step, tokens/s over all ranks, memory a rank, and how much of the step the matrix
+products alone would take (plain oneDNN, all ranks computing at once): 100 % cannot be beaten with these products.
+
+  export OMP_NUM_THREADS=1
+  mpirun -np 2 mica-bench train --model gpt2-124m --batch 4 --seq 256
+  mpirun -np 4 mica-bench train --model gpt2-30m --strategy hybrid_shard --mesh.shard_size=2
+  python3 scripts/peers/node_memory.py mpirun -np 2 mica-bench train --no-bound ...     peak memory of the whole job
+
+Any key of mica-train can be given as well: --fsdp.wrap=none --mesh.streams=threaded
+)";
+
+struct Options {
+  RunOptions run{.model = "char-tiny", .batch = 4, .seq = 64};
+  std::int64_t warmup = 2;
+  bool no_bound = false;
+};
+
+/// What one rank saw.
+struct Measured {
+  std::vector<double> step_s;  // the slowest rank's
+  double comm_share = 0;
+  double first_loss = 0, last_loss = 0;
+  std::int64_t peak_pool_bytes = 0, peak_rss_bytes = 0;
+  std::int64_t num_params = 0;
+  std::vector<ProductShape> products;  // of one step
+  int num_threads = 1;
+  std::string kernels;
+};
+
+bool parse(const App& app, const Arguments& arguments, Options& options) {
+  Arguments own;
+  for (const std::string& argument : arguments) {
+    const bool is_key = argument.starts_with("--") && argument.substr(0, argument.find('=')).find('.') != std::string::npos;
+    (is_key ? options.run.overrides : own).push_back(argument);
+  }
+  options.run.steps = 6;
+  po::options_description flags("Flags");
+  auto add = flags.add_options();
+  add("model", po::value(&options.run.model)->default_value(options.run.model), model_names().c_str());
+  add("batch", po::value(&options.run.batch)->default_value(options.run.batch), "sequences a rank and step");
+  add("seq", po::value(&options.run.seq)->default_value(options.run.seq), "tokens of a sequence");
+  add("dtype", po::value(&options.run.dtype)->default_value(options.run.dtype),
+      "fp32 or bf16: of computing and all-gathers; gradients are reduced in fp32");
+  add("strategy", po::value(&options.run.strategy)->default_value(options.run.strategy), "as fsdp.strategy of mica-train");
+  add("activation-checkpointing", po::bool_switch(&options.run.activation_checkpointing), "run each block again in backward");
+  add("steps", po::value(&options.run.steps)->default_value(options.run.steps), "timed steps");
+  add("warmup", po::value(&options.warmup)->default_value(options.warmup), "steps before them");
+  add("no-bound", po::bool_switch(&options.no_bound), "do not time the products by themselves");
+  if (!parse_flags(app, own, kHelp, flags)) return false;
+  together(app.world, [&] {
+    require<ConfigError>(options.warmup >= 1, "--warmup={}, expected at least 1: the first step allocates", options.warmup);
+    require<ConfigError>(options.run.steps >= 1, "--steps={}, expected at least 1", options.run.steps);
+  });
+  return true;
+}
+
+std::int64_t num_params(const fsdp::Root& root) {
+  std::int64_t numel = 0;
+  for (const fsdp::Unit* unit : root.units()) {
+    for (const fsdp::UnitParameter& p : unit->flat()->parameters()) numel += p.parameter->shape.numel();
+  }
+  return numel;
+}
+
+Measured measure(const App& app, const Options& options, const Config& config) {
+  Device device = Device::make(config, app.session, app.world, Logger());
+  std::optional<Datasets> datasets;
+  together(app.world, [&] {
+    const RandomTokenFile file(config, app.world.num_ranks(), app.world.rank());  // gone once it is mapped
+    Config with_data = config;
+    with_data.data.train = {file.path()};
+    datasets.emplace(Datasets::open(with_data));
+  });
+  const data::BatchPlan plan =
+      data::make_batch_plan(config.train.micro_batch, app.world.num_ranks(), config.train.global_batch);
+  std::optional<ShardedModel> model;
+  together(app.world, [&] { model.emplace(ShardedModel::make(config, device)); });
+  model->root->initialize(config.run.seed);
+  StepRunner runner(config, *model, datasets->train, plan, device.mesh->rank());
+
+  Measured measured{.num_params = num_params(*model->root), .num_threads = device.num_threads,
+                    .kernels = device.kernels->description()};
+  double comm_begin_ms = 0;
+  double begin = 0;
+  std::vector<double> step_s;
+  for (std::int64_t step = 1; step <= options.warmup + options.run.steps; ++step) {
+    if (step == options.warmup) device.kernels->record_products(&measured.products);
+    if (step == options.warmup + 1) {
+      device.kernels->record_products(nullptr);
+      app.world.barrier();
+      comm_begin_ms = device.device_mesh->communication_ms();
+      begin = now_s();
+    }
+    const double step_begin = now_s();
+    const StepFigures figures = runner.run(step, config.optim.lr);
+    model->context.compute.synchronize();
+    if (step > options.warmup) step_s.push_back(now_s() - step_begin);
+    measured.last_loss = *figures.loss.view().as<float>();
+    if (step == 1) measured.first_loss = measured.last_loss;
+  }
+  measured.comm_share = (device.device_mesh->communication_ms() - comm_begin_ms) * 1e-3 / (now_s() - begin);
+  for (const double seconds : step_s) measured.step_s.push_back(slowest(app.world, seconds));
+  measured.peak_pool_bytes = device.pool->stats().peak;
+  measured.peak_rss_bytes = process_bytes("VmHWM");
+  return measured;
+}
+
+std::vector<std::int64_t> in_mib(std::vector<std::int64_t> bytes) {
+  for (std::int64_t& b : bytes) b = (b + (1 << 19)) >> 20;
+  return bytes;
+}
+
+}  // namespace
+
+ExitCode bench_train(App& app, const Arguments& arguments) {
+  Options options;
+  if (!parse(app, arguments, options)) return ExitCode::done;
+  Config config;
+  together(app.world, [&] { config = make_config(options.run); });
+  const Measured m = measure(app, options, config);
+  const double step_s = median(m.step_s);
+  const int ranks = app.world.num_ranks();
+  const auto tokens = static_cast<double>(config.train.micro_batch * config.train.seq_len * ranks);
+
+  Row row{{"bench", "train"}, {"model", options.run.model}, {"params", m.num_params}, {"dtype", options.run.dtype},
+          {"strategy", config.fsdp.strategy}, {"activation_checkpointing", config.fsdp.activation_checkpointing},
+          {"ranks", ranks}, {"threads", m.num_threads}, {"batch", config.train.micro_batch}, {"seq", config.train.seq_len},
+          {"steps", options.run.steps}, {"step_ms", rounded(1e3 * step_s)}, {"tokens_per_s", rounded(tokens / step_s, 1)}};
+  row["comm_share"] = rounded(m.comm_share, 3);
+  if (!options.no_bound) {
+    const double bound_s = product_bound_s(app.world, m.products);
+    row["bound_ms"] = rounded(1e3 * bound_s);
+    row["bound_percent"] = rounded(100 * bound_s / step_s, 1);
+    row["bound_gflop_per_s"] = rounded(flops_of(m.products) / bound_s * 1e-9, 1);
+  }
+  row["peak_pool_bytes"] = gather_numbers(app.world, m.peak_pool_bytes);
+  row["peak_rss_mib"] = in_mib(gather_numbers(app.world, m.peak_rss_bytes));
+  row["first_loss"] = rounded(m.first_loss, 4);
+  row["last_loss"] = rounded(m.last_loss, 4);
+  row["kernels"] = m.kernels;
+  Report report(app.world.rank() == 0);
+  report.add(row);
+  report.print_table();
+  return ExitCode::done;
+}
+
+}  // namespace mica::train::bench

@@ -1,0 +1,19 @@
+#pragma once
+
+// Private to mica-bench: its subcommands. Each takes the arguments after its name. @collective
+
+#include <string>
+#include <vector>
+
+#include "mica/train/run_app.hpp"
+
+namespace mica::train::bench {
+
+using Arguments = std::vector<std::string>;
+
+ExitCode bench_train(App& app, const Arguments& arguments);
+ExitCode bench_gemm(App& app, const Arguments& arguments);
+ExitCode bench_comm(App& app, const Arguments& arguments);
+ExitCode bench_checkpoint(App& app, const Arguments& arguments);
+
+}  // namespace mica::train::bench

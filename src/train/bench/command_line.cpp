@@ -1,0 +1,50 @@
+#include "command_line.hpp"
+
+#include <charconv>
+#include <cstdio>
+#include <sstream>
+
+namespace mica::train::bench {
+
+bool parse_flags(const App& app, const Arguments& arguments, const char* help, po::options_description& flags) {
+  bool wants_help = false;
+  flags.add_options()("help", po::bool_switch(&wants_help), "this text");
+  namespace style = po::command_line_style;
+  together(app.world, [&] {
+    try {
+      po::variables_map values;
+      // No abbreviations: one is a typing mistake. No positional arguments either.
+      po::store(po::command_line_parser(arguments)
+                    .options(flags)
+                    .positional({})
+                    .style(style::unix_style & ~style::allow_guessing)
+                    .run(),
+                values);
+      po::notify(values);
+    } catch (const po::error& error) {
+      throw ConfigError(std::string(error.what()) + "; see mica-bench NAME --help");
+    }
+  });
+  if (wants_help && app.world.rank() == 0) {
+    std::ostringstream text;
+    text << help << '\n' << flags;
+    std::fputs(text.str().c_str(), stdout);
+  }
+  return !wants_help;
+}
+
+std::vector<std::int64_t> parse_numbers(const std::string& flag, const std::string& text) {
+  std::vector<std::int64_t> numbers;
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ',');) {
+    std::int64_t number = 0;
+    const auto [rest, error] = std::from_chars(part.data(), part.data() + part.size(), number);
+    require<ConfigError>(error == std::errc{} && rest == part.data() + part.size() && number >= 1,
+                         "--{}: '{}' is no whole number from 1", flag, part);
+    numbers.push_back(number);
+  }
+  require<ConfigError>(!numbers.empty(), "--{} is empty, expected whole numbers separated by commas", flag);
+  return numbers;
+}
+
+}  // namespace mica::train::bench

@@ -1,0 +1,56 @@
+#include "product_bound.hpp"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "host_buffer.hpp"
+#include "mica/tensor/raw_product.hpp"
+#include "timing.hpp"
+
+namespace mica::train::bench {
+namespace {
+
+constexpr double kSecondsPerShape = 0.1;
+
+auto key_of(const ProductShape& p) { return std::tuple(p.m, p.n, p.k, p.transposed_a, p.transposed_b, p.dtype); }
+
+double time_product(const mpi::Communicator& world, const ProductShape& shape) {
+  const std::int64_t element = dtype_bytes(shape.dtype);
+  const HostBuffer a(shape.m * shape.k * element);
+  const HostBuffer b(shape.k * shape.n * element);
+  const HostBuffer c(shape.m * shape.n * element);
+  const auto product = make_raw_product(shape);
+  const auto run = [&] { product->run(a.data(), b.data(), c.data()); };
+  run();
+  const double once = timed_together(world, run);
+  const int repeats = static_cast<int>(std::clamp(kSecondsPerShape / once, 3.0, 1000.0));
+  std::vector<double> times;
+  world.barrier();
+  for (int i = 0; i < repeats; ++i) {
+    const double begin = now_s();
+    run();
+    times.push_back(now_s() - begin);
+  }
+  return slowest(world, median(times));
+}
+
+}  // namespace
+
+double flops_of(const std::vector<ProductShape>& products) {
+  double flops = 0;
+  for (const ProductShape& p : products) {
+    flops += 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+  }
+  return flops;
+}
+
+double product_bound_s(const mpi::Communicator& world, const std::vector<ProductShape>& products) {
+  std::map<decltype(key_of({})), std::pair<ProductShape, int>> shapes;
+  for (const ProductShape& p : products) ++shapes.try_emplace(key_of(p), p, 0).first->second.second;
+  double seconds = 0;
+  for (const auto& [key, shape] : shapes) seconds += shape.second * time_product(world, shape.first);
+  return seconds;
+}
+
+}  // namespace mica::train::bench

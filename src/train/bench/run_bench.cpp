@@ -1,0 +1,57 @@
+#include "mica/train/bench.hpp"
+
+#include <array>
+#include <cstdio>
+#include <string_view>
+
+#include "benches.hpp"
+
+namespace mica::train {
+namespace {
+
+constexpr const char* kHelp = R"(mica-bench train|gemm|comm|checkpoint [--flags]
+
+How fast Mica is on this machine, beside what the machine can do: every figure has its limit next to it, measured in the
+same run, since machines are shared and differ from day to day.
+
+  train        steps of a sharded GPT-2: tokens/s, % of the time that its matrix products alone need, memory a rank
+  gemm         the matrix products of GPT-2: GF/s beside plain oneDNN and OpenBLAS
+  comm         all-gather, reduce-scatter, all-reduce: GB/s beside memcpy; --idle-cost: what a waiting collective costs
+  checkpoint   save and load beside a plain write and read of the same bytes
+
+  mica-bench train --help        each tells its flags
+
+JSON lines go to standard output, a table to standard error. One core a rank, pinned alike, is the fairest setting:
+  export OMP_NUM_THREADS=1; mpirun -np 2 mica-bench train --model char-tiny --batch 12 --seq 64
+scripts/peers/ holds the same measurements of PyTorch, to run in turns with these.
+)";
+
+struct Command {
+  std::string_view name;
+  ExitCode (*run)(App&, const bench::Arguments&);
+};
+
+constexpr std::array<Command, 4> kCommands{{{"train", bench::bench_train},
+                                            {"gemm", bench::bench_gemm},
+                                            {"comm", bench::bench_comm},
+                                            {"checkpoint", bench::bench_checkpoint}}};
+
+}  // namespace
+
+ExitCode run_bench(App& app) {
+  const std::string name = app.arguments.empty() ? "" : app.arguments.front();
+  if (name == "--help" || name == "-h") {
+    if (app.world.rank() == 0) std::fputs(kHelp, stdout);
+    return ExitCode::done;
+  }
+  for (const Command& command : kCommands) {
+    if (command.name == name) return command.run(app, {app.arguments.begin() + 1, app.arguments.end()});
+  }
+  throw SharedError(name.empty() ? "no benchmark named: mica-bench train|gemm|comm|checkpoint; see mica-bench --help"
+                                 : fmt::format("unknown benchmark '{}', expected train, gemm, comm or checkpoint; see "
+                                               "mica-bench --help",
+                                               name),
+                    ExitCode::user_mistake);
+}
+
+}  // namespace mica::train

@@ -1,0 +1,46 @@
+#include "timing.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+namespace mica::train::bench {
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : 0.5 * (values[half - 1] + values[half]);
+}
+
+double slowest(const mpi::Communicator& world, double seconds) {
+  return static_cast<double>(world.all_max(std::llround(seconds * 1e9))) * 1e-9;
+}
+
+double timed_together(const mpi::Communicator& world, const std::function<void()>& work) {
+  world.barrier();
+  const double begin = now_s();
+  work();
+  return slowest(world, now_s() - begin);
+}
+
+std::int64_t process_bytes(const char* field) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (!line.starts_with(std::string(field) + ":")) continue;
+    std::istringstream words(line.substr(line.find(':') + 1));
+    std::int64_t kib = 0;
+    words >> kib;
+    return kib * 1024;
+  }
+  return 0;
+}
+
+std::vector<std::int64_t> gather_numbers(const mpi::Communicator& world, std::int64_t mine) {
+  std::vector<std::int64_t> numbers;
+  for (const std::string& text : world.gather_strings(std::to_string(mine))) numbers.push_back(std::stoll(text));
+  return numbers;
+}
+
+}  // namespace mica::train::bench

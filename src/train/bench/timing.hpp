@@ -1,0 +1,33 @@
+#pragma once
+
+// Private to mica-bench: clocks and medians, over ranks.
+
+#include <chrono>
+#include <functional>
+#include <vector>
+
+#include "mica/mpi/communicator.hpp"
+
+namespace mica::train::bench {
+
+/// Seconds since some point.
+[[nodiscard]] inline double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Of at least one value.
+[[nodiscard]] double median(std::vector<double> values);
+
+/// The slowest rank's value. @collective
+[[nodiscard]] double slowest(const mpi::Communicator& world, double seconds);
+
+/// Seconds that `work` takes the slowest rank, all starting together. @collective
+[[nodiscard]] double timed_together(const mpi::Communicator& world, const std::function<void()>& work);
+
+/// Bytes of a field of /proc/self/status, e.g. "VmHWM".
+[[nodiscard]] std::int64_t process_bytes(const char* field);
+
+/// Every rank's number, in rank order. @collective
+[[nodiscard]] std::vector<std::int64_t> gather_numbers(const mpi::Communicator& world, std::int64_t mine);
+
+}  // namespace mica::train::bench
