@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "mica/nn/init.hpp"
+#include "mica/tensor/openmp.hpp"
 
 namespace mica::fsdp {
 namespace {
@@ -12,6 +13,11 @@ std::vector<ParameterSpec> specs_of(const std::vector<UnitParameter>& parameters
   std::vector<ParameterSpec> specs;
   for (const UnitParameter& p : parameters) specs.push_back({p.full_name, p.parameter->shape});
   return specs;
+}
+
+/// Beside a compute stream with a thread of its own, the other streams' loops run alone: OpenMP belongs to compute.
+int side_stream_threads(const DeviceMesh& device_mesh) {
+  return device_mesh.streams().mode == StreamMode::threaded ? 1 : openmp_threads();
 }
 
 }  // namespace
@@ -60,6 +66,7 @@ void FlatParameter::unshard(RateLimiter& limiter) {
     return;
   }
   limiter.make_room();
+  const OpenMpThreads threads(side_stream_threads(device_mesh_));
   Stream& unshard_stream = *device_mesh_.streams().unshard;
   Kernels& kernels = device_mesh_.kernels();
   ProcessGroup& group = device_mesh_.unshard_group();
@@ -124,6 +131,7 @@ void FlatParameter::reduce_grads(RateLimiter& limiter) {
   if (!unsharded_grad_buffer_) return;
   zero_unwritten_grads();
   hide_grads();
+  const OpenMpThreads threads(side_stream_threads(device_mesh_));
   Stream& reduce_stream = *device_mesh_.streams().post_backward;
   Kernels& kernels = device_mesh_.kernels();
   reduce_stream.wait(device_mesh_.compute().record());

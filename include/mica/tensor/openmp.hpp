@@ -2,8 +2,20 @@
 
 namespace mica {
 
-/// OpenMP threads that the calling host thread's kernels use from now on.
+/// OpenMP threads that the kernels which this host thread enqueues use from now on.
 void set_openmp_threads(int num_threads);
 [[nodiscard]] int openmp_threads();
+
+/// The same until the end of the scope.
+class OpenMpThreads {
+ public:
+  explicit OpenMpThreads(int num_threads) : outer_(openmp_threads()) { set_openmp_threads(num_threads); }
+  ~OpenMpThreads() { set_openmp_threads(outer_); }
+  OpenMpThreads(const OpenMpThreads&) = delete;
+  OpenMpThreads& operator=(const OpenMpThreads&) = delete;
+
+ private:
+  int outer_;
+};
 
 }  // namespace mica
