@@ -43,7 +43,7 @@ class VolumeMeter final : public WalkVisitor {
     found->bytes += use.bytes;
     found->sent_bytes += sent_by(use);
   }
-  [[nodiscard]] std::vector<AxisVolume> take() { return std::exchange(volumes_, {}); }
+  [[nodiscard]] std::vector<AxisVolume> take() { return std::move(volumes_); }
 
  private:
   std::vector<AxisVolume> volumes_;
@@ -55,12 +55,8 @@ std::vector<AxisVolume> volume_of_step(const std::vector<UnitSpec>& units, const
                                        const PassProfile& profile) {
   VolumeMeter meter;
   StepWalk walk(units, spec, profile, meter);
-  for (int step = 1; step <= 2; ++step) {
-    static_cast<void>(meter.take());
-    for (int i = 0; i < spec.micro_batches; ++i) walk.micro_batch(!spec.no_sync || i + 1 == spec.micro_batches);
-    walk.optimizer_step();
-    walk.zero_grad();
-  }
+  for (int i = 0; i < spec.micro_batches; ++i) walk.micro_batch(!spec.no_sync || i + 1 == spec.micro_batches);
+  walk.optimizer_step();
   return meter.take();
 }
 

@@ -41,7 +41,7 @@ class Layer final : public nn::Module {
 /// Layers a, b, c one behind the other, and a weight of its own.
 class Model final : public nn::Module {
  public:
-  explicit Model(FakeRecorder& log) : Module("model") {
+  explicit Model(FakeRecorder& log) : Module("model"), log_(log) {
     weight_ = &add_parameter("weight", Shape{4}, nn::Initializer::ones(), true);
     for (const char* name : {"a", "b", "c"}) layers_.push_back(&add_child<Layer>(name, name, log));
   }
@@ -53,6 +53,7 @@ class Model final : public nn::Module {
     return xs;
   }
   nn::Tensors do_backward(nn::Context& context, nn::Record& record, nn::Tensors dys) override {
+    log_.calls.push_back({Collective::barrier, "backward root", 0, ""});
     context.kernels.fill(context.compute, weight_->write_grad().view, 1.0);
     for (std::size_t i = layers_.size(); i-- > 0;) {
       dys = layers_[i]->backward(context, std::move(record.child(i)), dys);
@@ -61,6 +62,7 @@ class Model final : public nn::Module {
   }
 
  private:
+  FakeRecorder& log_;
   nn::Parameter* weight_;
   std::vector<Layer*> layers_;
 };
@@ -97,35 +99,36 @@ std::vector<std::string> events(const Options& options) {
 TEST(Prefetch, NoneGathersEachUnitWhenItIsNeeded) {
   EXPECT_THAT(events({.backward_prefetch = BackwardPrefetch::none}),
               ElementsAre("gather root", "gather a", "forward a", "gather b", "forward b", "gather c", "forward c",  //
-                          "gather c", "backward c", "reduce c", "gather b", "backward b", "reduce b", "gather a",
-                          "backward a", "reduce a", "reduce root"));
+                          "backward root", "gather c", "backward c", "reduce c", "gather b", "backward b", "reduce b",
+                          "gather a", "backward a", "reduce a", "reduce root"));
 }
 
 TEST(Prefetch, PreGathersTheNextUnitBeforeTheBackwardOfThisOne) {
   EXPECT_THAT(events({.backward_prefetch = BackwardPrefetch::pre}),
               ElementsAre("gather root", "gather a", "forward a", "gather b", "forward b", "gather c", "forward c",  //
-                          "gather c", "gather b", "backward c", "reduce c", "gather a", "backward b", "reduce b",
-                          "backward a", "reduce a", "reduce root"));
+                          "gather c", "backward root", "gather b", "backward c", "reduce c", "gather a", "backward b",
+                          "reduce b", "backward a", "reduce a", "reduce root"));
 }
 
 TEST(Prefetch, PostGathersTheNextUnitBeforeTheReductionOfThisOne) {
   EXPECT_THAT(events({.backward_prefetch = BackwardPrefetch::post}),
               ElementsAre("gather root", "gather a", "forward a", "gather b", "forward b", "gather c", "forward c",  //
-                          "gather c", "backward c", "gather b", "reduce c", "backward b", "gather a", "reduce b",
-                          "backward a", "reduce a", "reduce root"));
+                          "backward root", "gather c", "backward c", "gather b", "reduce c", "backward b", "gather a",
+                          "reduce b", "backward a", "reduce a", "reduce root"));
 }
 
 TEST(Prefetch, ForwardGathersTheNextUnitOfTheFirstForward) {
   EXPECT_THAT(events({.backward_prefetch = BackwardPrefetch::none, .forward_prefetch = true}),
               ElementsAre("gather root", "gather a", "gather b", "forward a", "gather c", "forward b", "forward c",  //
-                          "gather c", "backward c", "reduce c", "gather b", "backward b", "reduce b", "gather a",
-                          "backward a", "reduce a", "reduce root"));
+                          "backward root", "gather c", "backward c", "reduce c", "gather b", "backward b", "reduce b",
+                          "gather a", "backward a", "reduce a", "reduce root"));
 }
 
 TEST(Prefetch, AKeptUnitIsNotGatheredAgain) {
   EXPECT_THAT(events({.strategy = Strategy::shard_grad_op, .backward_prefetch = BackwardPrefetch::pre}),
               ElementsAre("gather root", "gather a", "forward a", "gather b", "forward b", "gather c", "forward c",  //
-                          "backward c", "reduce c", "backward b", "reduce b", "backward a", "reduce a", "reduce root"));
+                          "backward root", "backward c", "reduce c", "backward b", "reduce b", "backward a", "reduce a",
+                          "reduce root"));
 }
 
 }  // namespace

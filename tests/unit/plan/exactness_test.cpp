@@ -152,7 +152,11 @@ TEST_P(Exact, UnitsInsideACheckpointedRegion) {
     model->children()[0].module->set_checkpointed(true);  // all of the transformer, its blocks are units
     return model;
   };
-  expect_exact(GetParam(), run, "checkpointed outside of the units");
+  for (const bool forward_prefetch : {false, true}) {
+    run.options.forward_prefetch = forward_prefetch;
+    expect_exact(GetParam(), run,
+                 fmt::format("checkpointed outside of the units, forward prefetch {}", forward_prefetch));
+  }
 }
 
 TEST_P(Exact, FrozenUnits) {

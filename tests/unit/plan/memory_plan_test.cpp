@@ -270,6 +270,7 @@ TEST(MemoryPlan, TakesActivationsFromClosedFormulas) {
   profile.points[2].before = Stretch::of(700, 500, 60);  // the block's forward: at most 700, 500 stay, scratch 60
   for (const std::size_t i : {3, 4, 5}) profile.points[i].before = Stretch::at(500);
   profile.points[6].before = Stretch::of(900, 100);
+  profile.points[6].before.workspace_peak = 80;  // at another moment than the 900
   profile.points[7].before = Stretch::at(100);
   const std::vector<UnitSpec> units{{.name = "root", .shard_numel = 2, .shard_size = 2},
                                     {.name = "block", .shard_numel = 3, .shard_size = 2}};
@@ -280,6 +281,7 @@ TEST(MemoryPlan, TakesActivationsFromClosedFormulas) {
   EXPECT_EQ(plan.first_step.forward_peak.of(MemoryRole::workspace), 60);
   EXPECT_EQ(plan.first_step.backward_peak.total(), 20 + 80 + 900);
   EXPECT_EQ(plan.peak_of(MemoryRole::activation), 900);
+  EXPECT_EQ(plan.peak_of(MemoryRole::workspace), 80);
 }
 
 // FEATURES D16, in units of S = model bytes / ranks: SGD with momentum on two ranks, then Adam.
