@@ -18,9 +18,9 @@ namespace mica::testing {
 /// Elements of f32, bf16 or f16.
 class Array {
  public:
-  Array(DType dtype, std::int64_t n) : dtype_(dtype), n_(n), bytes_(static_cast<std::size_t>(n * dtype_bytes(dtype))) {
-    std::memset(bytes_.data(), 0xff, bytes_.size());  // NaN: whatever is not written shows
-  }
+  /// Filled with NaN, so that whatever is not written shows.
+  Array(DType dtype, std::int64_t n)
+      : dtype_(dtype), n_(n), bytes_(static_cast<std::size_t>(n * dtype_bytes(dtype)), 0xff) {}
   Array(DType dtype, const std::vector<double>& values) : Array(dtype, static_cast<std::int64_t>(values.size())) {
     for (std::size_t i = 0; i < values.size(); ++i) set(static_cast<std::int64_t>(i), values[i]);
   }
