@@ -3,7 +3,7 @@
 add_library(mica_options INTERFACE)
 target_compile_options(mica_options INTERFACE -Wall -Wextra -Wconversion -Wno-sign-conversion -Wno-missing-field-initializers $<$<BOOL:${MICA_WERROR}>:-Werror>)
 if(MICA_SANITIZE)
-  target_compile_options(mica_options INTERFACE -fsanitize=${MICA_SANITIZE} -fno-omit-frame-pointer)
+  target_compile_options(mica_options INTERFACE -fsanitize=${MICA_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   target_link_options(mica_options INTERFACE -fsanitize=${MICA_SANITIZE})
 endif()
 

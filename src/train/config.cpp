@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <sstream>
@@ -91,14 +92,39 @@ void apply_flag(Config& config, const std::string& flag) {
   set_key(config, flag.substr(2, equals - 2), flag.substr(equals + 1), "flag " + flag);
 }
 
+/// Sizes past any machine, refused before integers overflow on their way to the memory plan.
+void check_sizes(const Config& config) {
+  const Config::Model& model = config.model;
+  const auto number = [](std::int64_t value) { return static_cast<double>(value); };
+  const double hidden = model.hidden == 0 ? 4 * number(model.width) : number(model.hidden);
+  const double parameters = number(model.layers) * (4 * number(model.width) + 2 * hidden) * number(model.width) +
+                            number(model.vocab_size + model.context) * number(model.width);
+  constexpr double kMostParameters = 1e14;
+  require<ConfigError>(parameters <= kMostParameters,
+                       "model.layers = {}, model.width = {} and model.vocab_size = {} make about {:.1e} parameters, expected "
+                       "at most {:.0e}: choose smaller ones",
+                       model.layers, model.width, model.vocab_size, parameters, kMostParameters);
+  const double activation = number(config.train.micro_batch) * number(config.train.seq_len) * std::max(number(model.width), hidden);
+  constexpr double kLargestActivation = 1e14;
+  require<ConfigError>(activation <= kLargestActivation,
+                       "train.micro_batch = {} sequences of train.seq_len = {} tokens make activations of {:.1e} numbers, more "
+                       "than any memory: choose smaller ones",
+                       config.train.micro_batch, config.train.seq_len, activation);
+}
+
 }  // namespace
 
 ConfigText read_config_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
+  // A folder opens like a file and reads as if it were empty.
+  std::error_code none;
+  errno = std::filesystem::is_directory(path, none) ? EISDIR : 0;
+  std::ifstream file;
+  if (errno == 0) file.open(path, std::ios::binary);
+  const int open_error = errno;
   std::ostringstream text;
-  if (file) text << file.rdbuf();
-  require<ConfigError>(static_cast<bool>(file) && !file.bad(), "cannot read the config file {}: {}; give the path of an .cfg file, see configs/",
-                       path, errno_text(errno != 0 ? errno : EISDIR));
+  if (file.is_open()) text << file.rdbuf();
+  require<ConfigError>(file.is_open() && !file.bad(), "cannot read the config file {}: {}; give the path of a .cfg file, see configs/",
+                       path, errno_text(open_error));
   return {path, text.str()};
 }
 
@@ -127,6 +153,7 @@ void check_config(const Config& config) {
                        config.optim.warmup_steps, config.train.steps);
   require<ConfigError>(!config.optim.nesterov || config.optim.momentum > 0,
                        "optim.nesterov = true needs optim.momentum above 0, which is {}", config.optim.momentum);
+  check_sizes(config);
 }
 
 std::string to_ini(const Config& config, bool explain) {

@@ -181,7 +181,7 @@ std::vector<ConfigKey> make_keys() {
       real("optim.min_lr", MICA_FIELD(optim.min_lr), 0, 1e6, "learning rate at the last step"),
 
       whole("train.steps", MICA_FIELD(train.steps), 1, kHuge, "optimizer steps of the whole run, resumes included"),
-      whole("train.micro_batch", MICA_FIELD(train.micro_batch), 1, 1 << 24, "sequences a rank computes at once"),
+      whole("train.micro_batch", MICA_FIELD(train.micro_batch), 1, 1 << 20, "sequences a rank computes at once"),
       whole("train.seq_len", MICA_FIELD(train.seq_len), 1, 1 << 24, "tokens of a sequence"),
       whole("train.global_batch", MICA_FIELD(train.global_batch), 0, kHuge,
             "sequences of a step over all ranks = micro_batch x accumulation x ranks; 0: no accumulation"),

@@ -25,7 +25,9 @@ std::vector<std::string> lines_to_keep(const std::string& path, std::int64_t las
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
     const auto json = nlohmann::json::parse(line, nullptr, false);
-    if (json.is_object() && json.value("step", std::int64_t{0}) <= last_step) kept.push_back(line);
+    if (!json.is_object()) continue;
+    const auto step = json.find("step");
+    if (step != json.end() && step->is_number_integer() && step->get<std::int64_t>() <= last_step) kept.push_back(line);
   }
   return kept;
 }
@@ -42,7 +44,9 @@ MetricsFile::MetricsFile(const std::string& path, std::int64_t last_step) : path
     out.flush();
     require<ConfigError>(static_cast<bool>(out), "cannot write {}: is the run folder writable?", temporary);
   }
-  std::filesystem::rename(temporary, path);
+  std::error_code error;
+  std::filesystem::rename(temporary, path, error);
+  require<ConfigError>(!error, "cannot replace {}: {}", path, error.message());
   file_.open(path, std::ios::app);
   require<ConfigError>(static_cast<bool>(file_), "cannot write {}: is the run folder writable?", path);
 }

@@ -9,6 +9,7 @@
 #include "mica/nn/models/gpt2.hpp"
 #include "mica/nn/models/mlp.hpp"
 #include "mica/tensor/openmp.hpp"
+#include "mica/train/run_app.hpp"
 
 namespace mica::train {
 namespace {
@@ -98,15 +99,20 @@ optim::LrSchedule make_schedule(const Config& config) {
 
 Device Device::make(const Config& config, const mpi::Session& session, const mpi::Communicator& world,
                     const Logger& logger) {
-  require<ConfigError>(config.mesh.device != "cuda",
-                       "mesh.device = cuda, but this build has no CUDA: use mesh.device=cpu, or build Mica with CUDA");
   Device device;
   const int ranks_on_node = world.split_node().num_ranks();
-  device.num_threads = config.mesh.threads > 0 ? static_cast<int>(config.mesh.threads) : default_threads(ranks_on_node);
-  set_openmp_threads(device.num_threads);
-  device.pool = make_cpu_pool();
-  device.kernels = make_cpu_kernels(*device.pool);
-  device.mesh = std::make_unique<Mesh>(make_mpi_mesh(world, parse_shard_size(config.mesh.shard_size), *device.pool));
+  // What one rank alone may fail at, before the collectives of the mesh.
+  together(world, [&] {
+    require<ConfigError>(config.mesh.device != "cuda",
+                         "mesh.device = cuda, but this build has no CUDA: use mesh.device=cpu, or build Mica with CUDA");
+    device.num_threads = config.mesh.threads > 0 ? static_cast<int>(config.mesh.threads) : default_threads(ranks_on_node);
+    set_openmp_threads(device.num_threads);
+    device.pool = make_cpu_pool();
+    device.kernels = make_cpu_kernels(*device.pool);
+  });
+  together(world, [&] {  // a shard size that does not fit is refused by all ranks alike
+    device.mesh = std::make_unique<Mesh>(make_mpi_mesh(world, parse_shard_size(config.mesh.shard_size), *device.pool));
+  });
   const StreamMode mode = comm_stream_mode(session, stream_mode(config.mesh.streams, device.num_threads));
   device.device_mesh =
       std::make_unique<fsdp::DeviceMesh>(*device.mesh, *device.pool, *device.kernels, fsdp::Streams::make(mode), logger);

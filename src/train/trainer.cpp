@@ -36,7 +36,13 @@ Trainer::Trainer(App& app, const Config& config, Logger logger)
       device_(Device::make(config, app.session, app.world, logger_)),
       datasets_(made_together(app.world, [&] { return Datasets::open(config); })),
       plan_(made_together(app.world, [&] {
-        return data::make_batch_plan(config.train.micro_batch, app.world.num_ranks(), config.train.global_batch);
+        const data::BatchPlan plan = data::make_batch_plan(config.train.micro_batch, app.world.num_ranks(), config.train.global_batch);
+        constexpr std::int64_t kMostRounds = 100'000;
+        require<ConfigError>(plan.accumulation <= kMostRounds,
+                             "train.global_batch = {} is {} micro-batches a step on each rank, expected at most {}: lower it or "
+                             "raise train.micro_batch",
+                             config.train.global_batch, plan.accumulation, kMostRounds);
+        return plan;
       })),
       model_(made_together(app.world, [&] { return ShardedModel::make(config, device_); })),
       schedule_(made_together(app.world, [&] { return make_schedule(config); })),
@@ -65,6 +71,20 @@ void Trainer::print_start() const {
   if (device_.mesh->world_size() > 1) logger_.info("communication of a step, a rank\n{}", plan::format_volume(start_plan_.volume));
 }
 
+void Trainer::check_memory() const {
+  const mpi::Communicator node = app_.world.split_node();
+  const std::int64_t batches = 2 * plan_.accumulation * plan_.micro_batch * config_.train.seq_len * 2 * dtype_bytes(DType::i32);
+  const std::int64_t mine = start_plan_.memory.peak + batches;
+  const std::int64_t needed = node.all_sum(mine);
+  const std::int64_t present = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
+  together(app_.world, [&] {
+    require<ConfigError>(needed <= present,
+                         "this run needs {} of memory a rank, {} on a node with {} of its ranks, but the node has {}: take more "
+                         "nodes, a smaller model, train.micro_batch or train.seq_len, or fsdp.activation_checkpointing=block",
+                         plan::format_bytes(mine), plan::format_bytes(needed), node.num_ranks(), plan::format_bytes(present));
+  });
+}
+
 void Trainer::prepare_folder() {
   together(app_.world, [&] {
     if (!is_main()) return;
@@ -72,9 +92,9 @@ void Trainer::prepare_folder() {
     std::error_code error;
     std::filesystem::create_directories(folder, error);
     require<ConfigError>(!error, "cannot create the run folder {}: {}; choose another one with --run.dir=FOLDER", folder, error.message());
-    require<ConfigError>(access(folder.c_str(), W_OK | X_OK) == 0, "cannot write into the run folder {}: {}; choose another one with --run.dir=FOLDER",
-                         folder, errno_text(errno));
-    io::write_file_atomically(folder + "/config.resolved.cfg", to_ini(config_, true));
+    const int access_error = access(folder.c_str(), W_OK | X_OK) == 0 ? 0 : errno;
+    require<ConfigError>(access_error == 0, "cannot write into the run folder {}: {}; choose another one with --run.dir=FOLDER",
+                         folder, errno_text(access_error));
     logger_ = logger_.with_file(folder + "/log.txt");
   });
 }
@@ -152,9 +172,12 @@ bool Trainer::must_stop() {
 }
 
 ExitCode Trainer::run() {
+  check_memory();
   prepare_folder();
   resume();
   together(app_.world, [&] {
+    // Only now: a config that does not go with the folder's checkpoints must not replace theirs.
+    if (is_main()) io::write_file_atomically(config_.run_folder() + "/config.resolved.cfg", to_ini(config_, true));
     metrics_ = std::make_unique<MetricsFile>(
         is_main() && config_.log.metrics ? config_.run_folder() + "/metrics.jsonl" : "", last_done_);
   });

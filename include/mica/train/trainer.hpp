@@ -37,6 +37,8 @@ class Trainer {
     StepMetrics metrics;
   };
 
+  /// Refuses what the node's memory cannot hold, by the plan, before anything is allocated. @collective
+  void check_memory() const;
   void prepare_folder();
   void resume();
   void read_figures(bool show);
