@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "attention_head.hpp"
-#include "loops.hpp"
 #include "parallel.hpp"
 #include "tiles.hpp"
 
@@ -68,22 +66,18 @@ void forward_head(const AttentionShape& shape, const HeadRows& qkv, std::byte* y
     tile_scores(s, sizes, first, rows);
     for (std::int64_t step = 0; step < rows; step += kStep) {
       const std::int64_t step_rows = std::min(kStep, rows - step);
-      const std::int64_t keys = std::min(shape.seq_len, first + step + kStep);  // of the step's last row
-      float sums[kStep];
-      for (std::int64_t r = 0; r < step_rows; ++r) {
-        float* score = s.scores + (step + r) * s.score_stride;
-        const std::int64_t visible = first + step + r + 1;
-        const float shift = factor * loops().row_max(score, visible);
-        sums[r] = loops().exp_row(score, visible, factor, shift, score, DType::f32);
-        std::fill(score + visible, score + keys, 0.0F);
-        if (lse) lse[first + step + r] = shift + std::log(sums[r]);
+      const std::int64_t keys = first + step + kStep;  // of the step's last row, rounded up
+      float* scores = s.scores + step * s.score_stride;
+      float shifts[kStep], sums[kStep];
+      tiles().softmax_rows(scores, s.score_stride, step_rows, first + step + 1, keys, factor, shifts, sums);
+      if (lse) {
+        for (std::int64_t r = 0; r < step_rows; ++r) lse[first + step + r] = shifts[r] + std::log(sums[r]);
       }
-      tiles().multiply({s.scores + step * s.score_stride, s.score_stride, 1}, s.values, sizes.padded_dim, s.out,
-                       sizes.padded_dim, step_rows, sizes.padded_dim, keys, false);
-      for (std::int64_t r = 0; r < step_rows; ++r) {
-        loops().scale(s.out + r * sizes.padded_dim, DType::f32, 1.0F / sums[r], y + (first + step + r) * y_stride,
-                      qkv.dtype(), Write::overwrite, 0, shape.head_dim);
-      }
+      for (std::int64_t r = 0; r < step_rows; ++r) sums[r] = 1.0F / sums[r];
+      tiles().multiply({scores, s.score_stride, 1}, s.values, sizes.padded_dim, s.out, sizes.padded_dim, step_rows,
+                       sizes.padded_dim, std::min(shape.seq_len, keys), false);
+      tiles().store_rows(s.out, sizes.padded_dim, sums, step_rows, shape.head_dim, y + (first + step) * y_stride,
+                         qkv.dtype(), sizes.width);
     }
   }
 }

@@ -70,7 +70,9 @@ class BackwardTile {
                        kScoreStride, step_rows, cols, sizes_.head_dim, false);
       tiles().multiply({s_.dout + row * dim, dim, 1}, value_panel, kPanel, s_.dscores + row * kScoreStride,
                        kScoreStride, step_rows, cols, sizes_.head_dim, false);
-      softmax_rows(row, step_rows, cols, diagonal);
+      tiles().softmax_backward_rows(s_.scores + row * kScoreStride, s_.dscores + row * kScoreStride, kScoreStride,
+                                    step_rows, diagonal ? row + 1 : cols, diagonal, cols, factor_, lse_ + first_ + row,
+                                    s_.delta + row);
       tiles().multiply({s_.dscores + row * kScoreStride, kScoreStride, 1}, s_.keys + key * dim, dim,
                        s_.dqueries + row * dim, dim, step_rows, dim, cols, true);
     }
@@ -88,32 +90,12 @@ class BackwardTile {
   }
 
  private:
-  /// scores -> P, dscores -> dS, zero where the mask hides a key.
-  void softmax_rows(std::int64_t row, std::int64_t rows, std::int64_t cols, bool diagonal) {
-    for (std::int64_t r = row; r < row + rows; ++r) {
-      float* score = s_.scores + r * kScoreStride;
-      float* dscore = s_.dscores + r * kScoreStride;
-      const std::int64_t visible = diagonal ? r + 1 : cols;
-      loops().softmax_backward_row(score, dscore, visible, factor_, lse_[first_ + r], s_.delta[r], score, dscore,
-                                   DType::f32);
-      std::fill(score + visible, score + cols, 0.0F);
-      std::fill(dscore + visible, dscore + cols, 0.0F);
-    }
-  }
-
   HeadSizes sizes_;
   const BackwardScratch& s_;
   const float* lse_;
   std::int64_t first_, rows_;
   float factor_;
 };
-
-void store_rows(const float* rows, std::int64_t padded_dim, std::int64_t num_rows, std::int64_t dim, DType dtype,
-                std::int64_t stride, std::byte* dst) {
-  for (std::int64_t row = 0; row < num_rows; ++row) {
-    loops().convert(rows + row * padded_dim, DType::f32, dst + row * stride * dtype_bytes(dtype), dtype, 0, dim);
-  }
-}
 
 /// Packs keys and values; the rows past T stay zero so that whole panels can be used.
 void pack(const AttentionShape& shape, const HeadSizes& sizes, const Head& head, const BackwardScratch& s) {
@@ -139,17 +121,20 @@ void backward_head(const AttentionShape& shape, const Head& head, const Backward
   for (std::int64_t first = 0; first < shape.seq_len; first += kPanel) {
     const std::int64_t rows = std::min(kPanel, shape.seq_len - first);
     head.qkv.load(HeadRows::Part::query, first, rows, dim, s.queries);
-    load_rows(head.dy + first * row_bytes, dtype, sizes.width, rows, shape.head_dim, dim, s.dout);
+    tiles().load_rows(head.dy + first * row_bytes, dtype, sizes.width, rows, shape.head_dim, dim, s.dout);
     for (std::int64_t r = 0; r < rows; ++r) {
       s.delta[r] = loops().dot(DType::f32, s.dout + r * dim, dtype, head.y + (first + r) * row_bytes, shape.head_dim);
     }
     std::fill(s.dqueries, s.dqueries + rows * dim, 0.0F);
     BackwardTile tile(shape, s, head.lse, first);
     for (std::int64_t key = 0; key <= first; key += kPanel) tile.panel(key);
-    store_rows(s.dqueries, dim, rows, shape.head_dim, dtype, 3 * sizes.width, head.dqkv + first * 3 * row_bytes);
+    tiles().store_rows(s.dqueries, dim, nullptr, rows, shape.head_dim, head.dqkv + first * 3 * row_bytes, dtype,
+                       3 * sizes.width);
   }
-  store_rows(s.dkeys, dim, shape.seq_len, shape.head_dim, dtype, 3 * sizes.width, head.dqkv + row_bytes);
-  store_rows(s.dvalues, dim, shape.seq_len, shape.head_dim, dtype, 3 * sizes.width, head.dqkv + 2 * row_bytes);
+  tiles().store_rows(s.dkeys, dim, nullptr, shape.seq_len, shape.head_dim, head.dqkv + row_bytes, dtype,
+                     3 * sizes.width);
+  tiles().store_rows(s.dvalues, dim, nullptr, shape.seq_len, shape.head_dim, head.dqkv + 2 * row_bytes, dtype,
+                     3 * sizes.width);
 }
 
 }  // namespace

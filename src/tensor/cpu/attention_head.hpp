@@ -2,9 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
-#include "loops.hpp"
 #include "mica/tensor/kernels.hpp"
 #include "parallel.hpp"
 #include "tiles.hpp"
@@ -37,15 +35,6 @@ class Carver {
   std::int64_t bytes_ = 0;
 };
 
-/// rows of D elements, `stride` elements apart -> dense f32 rows of padded_dim, the padding zero.
-inline void load_rows(const std::byte* x, DType dtype, std::int64_t stride, std::int64_t rows, std::int64_t dim,
-                      std::int64_t padded_dim, float* dst) {
-  for (std::int64_t row = 0; row < rows; ++row, dst += padded_dim) {
-    loops().convert(x + row * stride * dtype_bytes(dtype), dtype, dst, DType::f32, 0, dim);
-    for (std::int64_t i = dim; i < padded_dim; ++i) dst[i] = 0;
-  }
-}
-
 /// One head's q, k and v inside qkv [B,T,3*C].
 class HeadRows {
  public:
@@ -63,7 +52,7 @@ class HeadRows {
   [[nodiscard]] DType dtype() const { return dtype_; }
   void load(Part part, std::int64_t row, std::int64_t rows, std::int64_t padded_dim, float* dst) const {
     const std::int64_t element = row * 3 * width_ + static_cast<std::int64_t>(part) * width_;
-    load_rows(first_ + element * dtype_bytes(dtype_), dtype_, 3 * width_, rows, head_dim_, padded_dim, dst);
+    tiles().load_rows(first_ + element * dtype_bytes(dtype_), dtype_, 3 * width_, rows, head_dim_, padded_dim, dst);
   }
 
  private:

@@ -13,57 +13,80 @@ constexpr int kVectors = 2;
 using Quad = float __attribute__((vector_size(16)));
 using QuadIndex = std::int32_t __attribute__((vector_size(16)));
 
-/// C[R, N vectors] in registers over the whole depth.
-template <int R, int N>
-void multiply_block(Tiles::Left a, const float* b, std::int64_t ldb, float* c, std::int64_t ldc, std::int64_t depth,
-                    bool accumulate) {
+/// One load instruction, where splat() would add: x - 0 is x whatever x is.
+MICA_INLINE F32 broadcast(const float* x) { return *x - F32{}; }
+
+/// C[R, N vectors] in registers over the whole depth. Unrolling is asked for: only then the accumulators leave memory.
+template <int R, int N, bool kAccumulate>
+void multiply_block(Tiles::Left a, const float* b, std::int64_t ldb, float* c, std::int64_t ldc, std::int64_t depth) {
   F32 sum[R][N];
+#pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
-    for (int v = 0; v < N; ++v) sum[r][v] = accumulate ? load(c + r * ldc + v * kLanes) : F32{};
+#pragma GCC unroll 4
+    for (int v = 0; v < N; ++v) {
+      if constexpr (kAccumulate) {
+        sum[r][v] = load(c + r * ldc + v * kLanes);
+      } else {
+        sum[r][v] = F32{};
+      }
+    }
   }
   const float* left = a.data;
+#pragma GCC unroll 1
   for (std::int64_t k = 0; k < depth; ++k, left += a.col_stride, b += ldb) {
     F32 right[N];
+#pragma GCC unroll 4
     for (int v = 0; v < N; ++v) right[v] = load(b + v * kLanes);
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-      const F32 x = splat(left[r * a.row_stride]);
+      const F32 x = broadcast(left + r * a.row_stride);
+#pragma GCC unroll 4
       for (int v = 0; v < N; ++v) sum[r][v] = fma(x, right[v], sum[r][v]);
     }
   }
+#pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
     for (int v = 0; v < N; ++v) store(c + r * ldc + v * kLanes, sum[r][v]);
   }
 }
 
 /// The last rows of a tile, fewer than kRows.
-template <int R, int N>
+template <int R, int N, bool kAccumulate>
 void multiply_rest(Tiles::Left a, const float* b, std::int64_t ldb, float* c, std::int64_t ldc, std::int64_t rows,
-                   std::int64_t depth, bool accumulate) {
+                   std::int64_t depth) {
   if constexpr (R > 0) {
-    if (rows == R) return multiply_block<R, N>(a, b, ldb, c, ldc, depth, accumulate);
-    multiply_rest<R - 1, N>(a, b, ldb, c, ldc, rows, depth, accumulate);
+    if (rows == R) return multiply_block<R, N, kAccumulate>(a, b, ldb, c, ldc, depth);
+    multiply_rest<R - 1, N, kAccumulate>(a, b, ldb, c, ldc, rows, depth);
   }
 }
 
-template <int N>
+template <int N, bool kAccumulate>
 void multiply_columns(Tiles::Left a, const float* b, std::int64_t ldb, float* c, std::int64_t ldc, std::int64_t rows,
-                      std::int64_t depth, bool accumulate) {
-  std::int64_t row = 0;
-  for (; row + kRows <= rows; row += kRows) {
-    multiply_block<kRows, N>({a.data + row * a.row_stride, a.row_stride, a.col_stride}, b, ldb, c + row * ldc, ldc,
-                             depth, accumulate);
+                      std::int64_t depth) {
+  for (; rows >= kRows; rows -= kRows, a.data += kRows * a.row_stride, c += kRows * ldc) {
+    multiply_block<kRows, N, kAccumulate>(a, b, ldb, c, ldc, depth);
   }
-  multiply_rest<kRows - 1, N>({a.data + row * a.row_stride, a.row_stride, a.col_stride}, b, ldb, c + row * ldc, ldc,
-                              rows - row, depth, accumulate);
+  multiply_rest<kRows - 1, N, kAccumulate>(a, b, ldb, c, ldc, rows, depth);
+}
+
+template <bool kAccumulate>
+void multiply_all(Tiles::Left a, const float* b, std::int64_t ldb, float* c, std::int64_t ldc, std::int64_t rows,
+                  std::int64_t cols, std::int64_t depth) {
+  std::int64_t col = 0;
+  for (; col + kVectors * kLanes <= cols; col += kVectors * kLanes) {
+    multiply_columns<kVectors, kAccumulate>(a, b + col, ldb, c + col, ldc, rows, depth);
+  }
+  for (; col < cols; col += kLanes) multiply_columns<1, kAccumulate>(a, b + col, ldb, c + col, ldc, rows, depth);
 }
 
 void multiply(Tiles::Left a, const float* b, std::int64_t ldb, float* c, std::int64_t ldc, std::int64_t rows,
               std::int64_t cols, std::int64_t depth, bool accumulate) {
-  std::int64_t col = 0;
-  for (; col + kVectors * kLanes <= cols; col += kVectors * kLanes) {
-    multiply_columns<kVectors>(a, b + col, ldb, c + col, ldc, rows, depth, accumulate);
+  if (accumulate) {
+    multiply_all<true>(a, b, ldb, c, ldc, rows, cols, depth);
+  } else {
+    multiply_all<false>(a, b, ldb, c, ldc, rows, cols, depth);
   }
-  for (; col < cols; col += kLanes) multiply_columns<1>(a, b + col, ldb, c + col, ldc, rows, depth, accumulate);
 }
 
 MICA_INLINE Quad load_quad(const float* p) {

@@ -1,0 +1,101 @@
+#include "../tiles.hpp"
+
+#include "elements.hpp"
+#include "math.hpp"
+
+// What attention does with the rows of its tiles between the products, see Tiles: many short rows in one call.
+namespace mica::cpu::MICA_ISA {
+namespace {
+
+/// A head's rows lie a whole token apart in memory: the processor does not see the pattern and is told.
+constexpr std::int64_t kRowsAhead = 8;
+constexpr std::int64_t kLineBytes = 64;
+
+template <class T>
+MICA_INLINE void prefetch_row(const T* row, std::int64_t dim) {
+  for (std::int64_t i = 0; i < dim; i += kLineBytes / static_cast<std::int64_t>(sizeof(T))) __builtin_prefetch(row + i);
+}
+
+void load_rows(const void* x, DType dtype, std::int64_t stride, std::int64_t rows, std::int64_t dim,
+               std::int64_t padded_dim, float* dst) {
+  with_type(dtype, [=](auto type) {
+    const auto* from = typed(x, type);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      if (row + kRowsAhead < rows) prefetch_row(from + (row + kRowsAhead) * stride, dim);
+      float* to = dst + row * padded_dim;
+      // The last vector is stored whole: its rest is padding, and zero.
+      for_vectors(0, dim, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
+        store(to + i, load(from + row * stride + i, lanes));
+      });
+      for (std::int64_t i = (dim + kLanes - 1) / kLanes * kLanes; i < padded_dim; i += kLanes) store(to + i, F32{});
+    }
+  });
+}
+
+void store_rows(const float* x, std::int64_t padded_dim, const float* factors, std::int64_t rows, std::int64_t dim,
+                void* dst, DType dtype, std::int64_t stride) {
+  with_type(dtype, [=](auto type) {
+    auto* to = typed(dst, type);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const float factor = factors ? factors[row] : 1.0F;
+      for_vectors(0, dim, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
+        store(to + row * stride + i, load(x + row * padded_dim + i) * factor, lanes);
+      });
+    }
+  });
+}
+
+MICA_INLINE void zero(float* row, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t i = begin; i < end; ++i) row[i] = 0;
+}
+
+void softmax_rows(float* scores, std::int64_t stride, std::int64_t rows, std::int64_t visible, std::int64_t cols,
+                  float factor, float* shifts, float* sums) {
+  const F32 lowest = splat(-__builtin_inff());
+  for (std::int64_t r = 0; r < rows; ++r) {
+    float* row = scores + r * stride;
+    const std::int64_t n = visible + r;
+    F32 max = lowest;
+    for_vectors(0, n, [&](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
+      max = max_or_second(keep(load(row + i), lanes, lowest), max);
+    });
+    const float shift = factor * max_lanes(max);
+    F32 sum{};
+    // Whole vectors throughout: cols is a multiple of kTilePad, and behind n there is nothing but masked scores.
+    for_vectors(0, n, [&](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
+      const F32 e = keep(exp(fma(load(row + i), splat(factor), splat(-shift))), lanes, F32{});
+      store(row + i, e);
+      sum += e;
+    });
+    zero(row, (n + kLanes - 1) / kLanes * kLanes, cols);
+    shifts[r] = shift;
+    sums[r] = sum_lanes(sum);
+  }
+}
+
+void softmax_backward_rows(float* scores, float* dscores, std::int64_t stride, std::int64_t rows, std::int64_t visible,
+                           bool is_diagonal, std::int64_t cols, float factor, const float* lse, const float* delta) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    float *score = scores + r * stride, *dscore = dscores + r * stride;
+    const std::int64_t n = is_diagonal ? visible + r : visible;
+    const F32 row_lse = splat(lse[r]), row_delta = splat(delta[r]);
+    for_vectors(0, n, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
+      const F32 p = keep(exp(fma(load(score + i), splat(factor), -row_lse)), lanes, F32{});
+      store(score + i, p);
+      store(dscore + i, keep((load(dscore + i) - row_delta) * (p * factor), lanes, F32{}));
+    });
+    zero(score, (n + kLanes - 1) / kLanes * kLanes, cols);
+    zero(dscore, (n + kLanes - 1) / kLanes * kLanes, cols);
+  }
+}
+
+}  // namespace
+
+void install_tile_rows(Tiles& tiles) {
+  tiles.load_rows = load_rows;
+  tiles.store_rows = store_rows;
+  tiles.softmax_rows = softmax_rows;
+  tiles.softmax_backward_rows = softmax_backward_rows;
+}
+
+}  // namespace mica::cpu::MICA_ISA
