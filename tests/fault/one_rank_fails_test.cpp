@@ -1,0 +1,153 @@
+// One rank fails, or the job is told to stop: all ranks end, soon, and one message says why.
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "fault/support/training.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace mica::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+std::size_t occurrences(const std::string& text, const std::string& part) {
+  std::size_t count = 0;
+  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++count;
+  return count;
+}
+
+/// A process that ended may stay in the table until somebody asks for its status.
+bool still_runs(pid_t pid) {
+  const std::string stat = read_text("/proc/" + std::to_string(pid) + "/stat");
+  const std::size_t after_name = stat.rfind(") ");
+  return after_name != std::string::npos && stat[after_name + 2] != 'Z' && stat[after_name + 2] != 'X';
+}
+
+class OneRankFails : public ::testing::Test {
+ protected:
+  OneRankFails() {
+    write_tokens(folder_ / "tokens.bin", 20'000);
+    write_text(folder_ / "run.cfg",
+               "[model]\ntype = gpt2\nlayers = 2\nheads = 2\nwidth = 32\nvocab_size = 256\ncontext = 32\n"
+               "[data]\ntrain = " + (folder_ / "tokens.bin") + "\n"
+               "[train]\nsteps = 1000000\nmicro_batch = 2\nseq_len = 32\nlog_interval = 5\n"
+               "[checkpoint]\ninterval = 0\nkeep = 0\n"
+               "[run]\ndir = " + run_folder() + "\n");
+  }
+  [[nodiscard]] std::string run_folder() const { return folder_ / "run"; }
+  [[nodiscard]] std::vector<std::string> command(int num_ranks, const std::vector<std::string>& flags = {}) const {
+    return training(num_ranks, folder_ / "run.cfg", flags);
+  }
+  static void expect_all_gone(const std::vector<pid_t>& ranks) {
+    const auto begin = Clock::now();
+    for (const pid_t rank : ranks) {
+      while (still_runs(rank) && seconds_since(begin) < 2) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      EXPECT_FALSE(still_runs(rank)) << "rank with pid " << rank;
+    }
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(OneRankFails, KilledRankEndsTheJob) {
+  constexpr int kRanks = 4;
+  const int random_rank = static_cast<int>(std::random_device()() % (kRanks - 1)) + 1;
+  for (const int victim : {0, random_rank}) {
+    for (const std::string streams : {"inline", "threaded"}) {
+      SCOPED_TRACE(streams + ", rank " + std::to_string(victim));
+      fs::remove_all(run_folder());
+      Child child(command(kRanks, {"--mesh.streams=" + streams}));
+      const std::vector<pid_t> ranks = child.ranks(kRanks);
+      ASSERT_EQ(ranks.size(), 4u);
+      ASSERT_TRUE(child.wait_for("  loss ")) << child.wait(1).output;
+      const auto begin = Clock::now();
+      ::kill(ranks[static_cast<std::size_t>(victim)], SIGKILL);
+      const Finished seen = child.wait(20);
+      EXPECT_LT(seconds_since(begin), 5) << seen.output;
+      EXPECT_NE(seen.status, 0);
+      // The launcher names a rank lost to a signal; the others have nothing to add.
+      EXPECT_EQ(occurrences(seen.output, "process rank " + std::to_string(victim) + " "), 1u) << seen.output;
+      EXPECT_TRUE(seen.error_lines().empty()) << seen.output;
+      expect_all_gone(ranks);
+    }
+  }
+}
+
+TEST_F(OneRankFails, ErrorOfOneRankInsideAStep) {
+  // More tokens than are checked at the start, mostly a hole in the file; in order, so that rank 1 alone reads the bad
+  // one: sequences 4 s + {2, 3} of step s + 1 are its. Rank 0 is in a collective of that step meanwhile.
+  constexpr std::int64_t kTokens = 33'000'000;
+  const std::string path = folder_ / "large.bin";
+  write_tokens(path, 1000);
+  fs::resize_file(path, 2 * kTokens);
+  constexpr std::int64_t kPosition = (4 * 20 + 2) * 32 + 7;
+  overwrite_token(path, kPosition, 300);
+  for (const std::string streams : {"inline", "threaded"}) {
+    SCOPED_TRACE(streams);
+    fs::remove_all(run_folder());
+    Child child(command(2, {"--data.train=" + path, "--data.order=sequential", "--mesh.streams=" + streams}));
+    const std::vector<pid_t> ranks = child.ranks(2);
+    (void)child.wait_for("mica: error:");
+    const auto begin = Clock::now();
+    const Finished seen = child.wait(20);
+    EXPECT_LT(seconds_since(begin), 5) << seen.output;
+    EXPECT_EQ(seen.status, 2) << seen.output;
+    const std::vector<std::string> lines = seen.error_lines();
+    ASSERT_EQ(lines.size(), 1u) << seen.output;
+    EXPECT_THAT(lines[0], HasSubstr("mica: error: rank 1: " + path));
+    EXPECT_THAT(lines[0], HasSubstr("token " + std::to_string(kPosition) + " has id 300"));
+    EXPECT_GE(step_lines(run_folder()).size(), 15u) << "it came inside a step, after good ones";
+    expect_all_gone(ranks);
+  }
+}
+
+TEST_F(OneRankFails, SignalSavesAndStops) {
+  // As a batch system does it: SIGUSR1 to the launcher, which passes it on; SIGTERM to one rank.
+  for (const bool to_launcher : {true, false}) {
+    fs::remove_all(run_folder());
+    Child child(command(2));
+    const std::vector<pid_t> ranks = child.ranks(2);
+    ASSERT_EQ(ranks.size(), 2u);
+    ASSERT_TRUE(child.wait_for("  loss ")) << child.wait(1).output;
+    ASSERT_EQ(to_launcher ? ::kill(child.pid(), SIGUSR1) : ::kill(ranks[1], SIGTERM), 0);
+    const Finished seen = child.wait(20);
+    EXPECT_EQ(seen.status, 75) << seen.output;
+    EXPECT_TRUE(seen.error_lines().empty()) << seen.output;
+    EXPECT_THAT(seen.output, HasSubstr("start the same command again"));
+    const std::vector<std::string> saved = checkpoints_of(run_folder());
+    ASSERT_EQ(saved.size(), 1u) << seen.output;
+    const std::int64_t step = std::stoll(saved[0].substr(5));
+    ASSERT_FALSE(step_lines(run_folder()).empty());
+    EXPECT_EQ(step_lines(run_folder()).back().step, step);
+    // And it goes on.
+    const Finished resumed = test::run(command(2, {"--train.steps=" + std::to_string(step + 5)}));
+    EXPECT_EQ(resumed.status, 0) << resumed.output;
+    EXPECT_EQ(step_lines(run_folder()).size(), static_cast<std::size_t>(step + 5));
+  }
+}
+
+TEST_F(OneRankFails, TerminatedLauncherSavesFirst) {
+  // mpirun answers SIGTERM itself: it passes it on, grants its ranks a grace time, and ends with a status of its own.
+  Child child(command(2), {{"OMPI_MCA_odls_base_sigkill_timeout", "4"}});
+  ASSERT_TRUE(child.wait_for("  loss ")) << child.wait(1).output;
+  ASSERT_EQ(::kill(child.pid(), SIGTERM), 0);
+  const Finished seen = child.wait(30);
+  EXPECT_FALSE(seen.is_timed_out);
+  EXPECT_NE(seen.status, 0);
+  const std::vector<std::string> saved = checkpoints_of(run_folder());
+  ASSERT_EQ(saved.size(), 1u) << seen.output;
+  EXPECT_EQ(step_lines(run_folder()).back().step, std::stoll(saved[0].substr(5)));
+}
+
+}  // namespace
+}  // namespace mica::test

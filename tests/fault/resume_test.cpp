@@ -1,0 +1,136 @@
+// A run that is killed with SIGKILL and started again gives, bit for bit, what an undisturbed run gives.
+
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "fault/support/training.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace mica::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kRanks = 2;
+constexpr std::int64_t kSteps = 24;
+
+/// Large enough that steps and saves take milliseconds: a killer has to hit them.
+class Resume : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new TemporaryFolder();
+    write_tokens(*folder_ / "tokens.bin", 50'000);
+    write_text(*folder_ / "run.cfg",
+               "[model]\ntype = gpt2\nlayers = 3\nheads = 4\nwidth = 96\nvocab_size = 256\ncontext = 64\ndropout = 0.1\n"
+               "[data]\ntrain = " + (*folder_ / "tokens.bin") + "\n"
+               "[fsdp]\nparam_dtype = fp32\n"
+               "[train]\nsteps = " + std::to_string(kSteps) + "\nmicro_batch = 2\nglobal_batch = 8\nseq_len = 64\nlog_interval = 1\n"
+               "[optim]\nwarmup_steps = 5\n"
+               "[checkpoint]\ninterval = 8\nkeep = 0\n");
+    const Finished run = test::run(command("undisturbed"));
+    ASSERT_EQ(run.status, 0) << run.output;
+    ASSERT_EQ(step_lines(run_folder("undisturbed")).size(), static_cast<std::size_t>(kSteps));
+  }
+  static void TearDownTestSuite() {
+    delete folder_;
+    folder_ = nullptr;
+  }
+
+  static std::string run_folder(const std::string& name) { return *folder_ / name; }
+  static std::string checkpoint(const std::string& name, int step, const std::string& suffix = "") {
+    char text[32];
+    std::snprintf(text, sizeof text, "/checkpoints/step-%08d", step);
+    return run_folder(name) + text + suffix;
+  }
+  static std::vector<std::string> command(const std::string& name) {
+    return training(kRanks, *folder_ / "run.cfg", {"--run.dir=" + run_folder(name)});
+  }
+
+  /// Starts a run, kills all ranks once `is_time()`, and checks that they died of it.
+  template <class Condition>
+  void run_and_kill(const std::string& name, Condition&& is_time) {
+    fs::remove_all(run_folder(name));
+    Child child(command(name));
+    const std::vector<pid_t> ranks = child.ranks(kRanks);
+    ASSERT_EQ(ranks.size(), static_cast<std::size_t>(kRanks));
+    for (int polls = 0; !is_time(); ++polls) {
+      if (polls % 256 == 0) {
+        ASSERT_TRUE(child.is_running()) << child.wait().output;
+      }
+    }
+    for (const pid_t rank : ranks) ::kill(rank, SIGKILL);
+    const Finished killed = child.wait(20);
+    EXPECT_FALSE(killed.is_timed_out);
+    EXPECT_NE(killed.status, 0);
+  }
+
+  /// Starts the same command again: it goes on at `saved` + 1 and ends as the undisturbed run.
+  void resume_and_compare(const std::string& name, std::int64_t saved) {
+    const Finished run = test::run(command(name));
+    ASSERT_EQ(run.status, 0) << run.output;
+    EXPECT_EQ(first_progress_step(run.output), saved + 1) << run.output;
+    EXPECT_EQ(step_lines(run_folder(name)), step_lines(run_folder("undisturbed"))) << "each step once, with the same figures";
+    const Finished diff = test::run(
+        {program("mica-inspect"), "diff", checkpoint("undisturbed", kSteps), checkpoint(name, kSteps)});
+    EXPECT_EQ(diff.status, 0) << diff.output;
+  }
+
+  static TemporaryFolder* folder_;
+};
+
+TemporaryFolder* Resume::folder_ = nullptr;
+
+TEST_F(Resume, TheComparisonCanFail) {
+  const Finished diff =
+      test::run({program("mica-inspect"), "diff", checkpoint("undisturbed", kSteps), checkpoint("undisturbed", 16)});
+  EXPECT_EQ(diff.status, 1) << diff.output;
+}
+
+TEST_F(Resume, KilledBeforeTheFirstSave) {
+  run_and_kill("early", [&] { return step_lines(run_folder("early")).size() >= 3; });
+  ASSERT_TRUE(checkpoints_of(run_folder("early")).empty()) << "killed too late";
+  resume_and_compare("early", 0);
+}
+
+TEST_F(Resume, KilledBetweenSaves) {
+  run_and_kill("between", [&] { return step_lines(run_folder("between")).size() >= 11; });
+  ASSERT_EQ(checkpoints_of(run_folder("between")).back(), "step-00000008") << "killed too late";
+  EXPECT_GE(step_lines(run_folder("between")).size(), 11u);
+  resume_and_compare("between", 8);
+}
+
+TEST_F(Resume, KilledInsideASave) {
+  // The folder of a save that is under way exists for some milliseconds.
+  const std::string half = checkpoint("inside", 16, ".tmp");
+  bool is_hit = false;
+  for (int attempt = 0; attempt < 5 && !is_hit; ++attempt) {
+    run_and_kill("inside", [&] { return ::access(half.c_str(), F_OK) == 0; });
+    is_hit = fs::exists(half) && !fs::exists(checkpoint("inside", 16));
+  }
+  ASSERT_TRUE(is_hit) << "no kill hit a save";
+  resume_and_compare("inside", 8);
+  EXPECT_FALSE(fs::exists(half));
+}
+
+TEST_F(Resume, KilledRightAfterASave) {
+  const std::string whole = checkpoint("after", 16);
+  run_and_kill("after", [&] { return ::access(whole.c_str(), F_OK) == 0; });
+  ASSERT_EQ(checkpoints_of(run_folder("after")).back(), "step-00000016");
+  resume_and_compare("after", 16);
+}
+
+TEST_F(Resume, AFinishedRunDoesNothing) {
+  const auto before = contents_of(run_folder("undisturbed") + "/checkpoints");
+  const Finished run = test::run(command("undisturbed"));
+  EXPECT_EQ(run.status, 0) << run.output;
+  EXPECT_NE(run.output.find("nothing to do"), std::string::npos) << run.output;
+  EXPECT_EQ(contents_of(run_folder("undisturbed") + "/checkpoints"), before);
+  EXPECT_EQ(step_lines(run_folder("undisturbed")).size(), static_cast<std::size_t>(kSteps));
+}
+
+}  // namespace
+}  // namespace mica::test

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace mica::test {
+
+/// How a child ended.
+struct Finished {
+  int status = -1;           ///< exit status, 128 + number for a signal
+  bool is_timed_out = false; ///< it had to be killed
+  std::string output;        ///< standard output and standard error together
+  double seconds = 0;        ///< from start to end
+  /// Lines that begin with "mica: error:".
+  [[nodiscard]] std::vector<std::string> error_lines() const;
+};
+
+/// A program that runs beside the test, with what scripts/environment.sh sets and one OpenMP thread.
+class Child {
+ public:
+  /// @param environment  variables of its own.
+  explicit Child(const std::vector<std::string>& command, const std::map<std::string, std::string>& environment = {});
+  /// Kills what still runs.
+  ~Child();
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  [[nodiscard]] pid_t pid() const { return pid_; }
+  /// Process ids of the ranks that mpirun started, by rank. Waits until there are `num_ranks`, at most 20 s.
+  [[nodiscard]] std::vector<pid_t> ranks(int num_ranks) const;
+  [[nodiscard]] bool is_running();
+  /// True once the output holds `text`; false when the child ended without it or the time is up.
+  [[nodiscard]] bool wait_for(const std::string& text, double limit_s = 60);
+  /// Waits for the end; after the deadline, kills.
+  Finished wait(double limit_s = 60);
+
+ private:
+  [[nodiscard]] bool reap(int options);
+  [[nodiscard]] std::string output_so_far();
+  void kill_all();
+
+  pid_t pid_ = -1;
+  int read_fd_ = -1;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  bool is_reaped_ = false;
+  Finished finished_;
+  std::mutex mutex_;
+  std::string output_;
+  std::thread reader_;
+};
+
+/// mpirun -np RANKS PROGRAM ARGUMENTS...
+[[nodiscard]] std::vector<std::string> under_mpirun(int num_ranks, const std::vector<std::string>& command);
+/// Runs to the end.
+[[nodiscard]] Finished run(const std::vector<std::string>& command, double limit_s = 60);
+
+/// Inside a mount namespace of its own (root or not), runs `script` with "$@" = command: mounts made there vanish with it.
+[[nodiscard]] std::vector<std::string> in_mount_namespace(const std::string& script, const std::vector<std::string>& command);
+
+}  // namespace mica::test
