@@ -1,0 +1,118 @@
+// mica-bench's subcommands: they run, and what they report fits together. No speeds are asserted.
+
+#include <filesystem>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "fault/support/training.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace mica::test {
+namespace {
+
+using Json = nlohmann::json;
+
+Finished run_bench(int num_ranks, std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), program("mica-bench"));
+  return run(under_mpirun(num_ranks, arguments), 120);
+}
+
+std::vector<Json> json_lines(const Finished& finished) {
+  std::vector<Json> rows;
+  std::istringstream lines(finished.output);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("{")) rows.push_back(Json::parse(line));
+  }
+  return rows;
+}
+
+TEST(Bench, TrainReportsSpeedMemoryAndBound) {
+  const Finished finished = run_bench(2, {"train", "--model", "char-tiny", "--batch", "2", "--seq", "16", "--steps", "3"});
+  ASSERT_EQ(finished.status, 0) << finished.output;
+  const std::vector<Json> rows = json_lines(finished);
+  ASSERT_EQ(rows.size(), 1) << finished.output;
+  const Json& row = rows[0];
+  // 65*128 + 64*128 embeddings, 4 blocks of 12*128*128 + 13*128, final norm 2*128.
+  EXPECT_EQ(row["params"], 809856);
+  EXPECT_EQ(row["ranks"], 2);
+  EXPECT_NEAR(row["tokens_per_s"].get<double>() * row["step_ms"].get<double>() / 1e3, 2 * 2 * 16, 0.5);
+  EXPECT_GT(row["bound_ms"], 0.0);
+  EXPECT_NEAR(row["bound_percent"].get<double>(), 100 * row["bound_ms"].get<double>() / row["step_ms"].get<double>(), 0.5);
+  EXPECT_EQ(row["peak_pool_bytes"].size(), 2);
+  // Shards of parameters, gradients and two moments: more than that, and far less than 1 GB.
+  EXPECT_GT(row["peak_pool_bytes"][0], 809856 / 2 * 16);
+  EXPECT_LT(row["peak_pool_bytes"][0], 100'000'000);
+  EXPECT_NEAR(row["first_loss"].get<double>(), 4.17, 0.2);  // ln 65
+}
+
+TEST(Bench, TrainTakesStrategyDtypeAndKeysOfMicaTrain) {
+  const Finished finished = run_bench(2, {"train", "--batch=1", "--seq=8", "--steps=1", "--warmup=1", "--dtype=bf16", "--no-bound",
+                                          "--strategy=shard_grad_op", "--activation-checkpointing", "--fsdp.wrap=none"});
+  ASSERT_EQ(finished.status, 0) << finished.output;
+  const std::vector<Json> rows = json_lines(finished);
+  ASSERT_EQ(rows.size(), 1);
+  EXPECT_EQ(rows[0]["strategy"], "shard_grad_op");
+  EXPECT_EQ(rows[0]["activation_checkpointing"], "block");
+  EXPECT_FALSE(rows[0].contains("bound_ms"));
+}
+
+TEST(Bench, GemmReportsEveryProductOfEveryLayer) {
+  const Finished finished =
+      run_bench(1, {"gemm", "--rows=32", "--width=64", "--vocab=96", "--head-rows=8", "--rounds=1", "--dtypes=fp32"});
+  ASSERT_EQ(finished.status, 0) << finished.output;
+  const std::vector<Json> rows = json_lines(finished);
+  ASSERT_EQ(rows.size(), 15);  // 5 layers x 3 products
+  for (const Json& row : rows) {
+    EXPECT_GT(row["mica_gf_s"], 0.0) << row;
+    EXPECT_GT(row["onednn_gf_s"], 0.0) << row;
+  }
+}
+
+TEST(Bench, CommReportsCollectivesBySize) {
+  const Finished finished = run_bench(3, {"comm", "--mib=1,2", "--repeats=2"});
+  ASSERT_EQ(finished.status, 0) << finished.output;
+  const std::vector<Json> rows = json_lines(finished);
+  ASSERT_EQ(rows.size(), 2);
+  EXPECT_EQ(rows[1]["mib"], 2);
+  for (const char* name : {"all_gather_gb_s", "reduce_scatter_gb_s", "all_reduce_gb_s", "memcpy_gb_s"}) EXPECT_GT(rows[0][name], 0.0);
+}
+
+TEST(Bench, IdleCostIsMeasured) {
+  const Finished finished = run_bench(2, {"comm", "--idle-cost", "--repeats=1"});
+  ASSERT_EQ(finished.status, 0) << finished.output;
+  EXPECT_GT(json_lines(finished).at(0)["speed_kept_percent"], 0.0);
+}
+
+TEST(Bench, CheckpointSavesLoadsAndCleansUp) {
+  const TemporaryFolder folder;
+  const Finished finished = run_bench(2, {"checkpoint", "--model=char-tiny", "--repeats=2", "--dir=" + folder.path()});
+  ASSERT_EQ(finished.status, 0) << finished.output;
+  const std::vector<Json> rows = json_lines(finished);
+  ASSERT_EQ(rows.size(), 1);
+  EXPECT_GE(rows[0]["raw_mb"], 9.0);  // 809,856 x 12 bytes
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(Bench, MistakesAreNamed) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> mistakes{
+      {{"tran"}, "'tran'"},
+      {{}, "no benchmark named"},
+      {{"train", "--modle=char-tiny"}, "modle"},
+      {{"train", "--model=gpt9"}, "gpt2-124m"},
+      {{"train", "--batch=0"}, "train.micro_batch"},
+      {{"train", "--warmup=0"}, "--warmup=0"},
+      {{"comm", "--mib=x"}, "'x'"},
+      {{"checkpoint", "--dir=/nowhere"}, "/nowhere"},
+  };
+  for (const auto& [arguments, text] : mistakes) {
+    const Finished finished = run_bench(2, arguments);
+    EXPECT_EQ(finished.status, 2) << text << "\n" << finished.output;
+    EXPECT_THAT(finished.error_lines(), testing::ElementsAre(testing::HasSubstr(text))) << finished.output;
+  }
+}
+
+}  // namespace
+}  // namespace mica::test
