@@ -1,7 +1,8 @@
 #include "mica/tensor/host_math.hpp"
 
-#include "cpu/loops.hpp"
 #include "mica/core/error.hpp"
+
+#include "cpu/loops.hpp"
 
 namespace mica {
 namespace {

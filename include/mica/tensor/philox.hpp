@@ -10,9 +10,9 @@ namespace mica {
 /// number depends on these values and its index only, never on who computes it or in which order.
 struct RandomKey {
   std::uint64_t seed = 0;
-  std::uint64_t step = 0;        ///< below 2^32; 0 for initialisation
-  std::uint64_t sequence = 0;    ///< global sequence id, below 2^48; 0 for initialisation
-  std::uint64_t name_hash = 0;   ///< hash_name() of the parameter or layer
+  std::uint64_t step = 0;       ///< below 2^32; 0 for initialisation
+  std::uint64_t sequence = 0;   ///< global sequence id, below 2^48; 0 for initialisation
+  std::uint64_t name_hash = 0;  ///< hash_name() of the parameter or layer
 };
 
 /// FNV-1a, 64 bits.

@@ -7,27 +7,27 @@
 #include "mica/core/error.hpp"
 
 // What cpu/isa/install.hpp declares, once for each ISA it is compiled for.
-#define MICA_DECLARE_ISA(name)               \
-  namespace name {                           \
-  void install_activation(Loops& table);     \
-  void install_elementwise(Loops& table);    \
-  void install_layer_norm(Loops& table);     \
-  void install_optimizer(Loops& table);      \
-  void install_random(Loops& table);         \
-  void install_softmax(Loops& table);        \
-  void install_sums(Loops& table);           \
-  inline Loops make_table() {                \
-    Loops table;                             \
-    table.isa = Isa::name;                   \
-    install_activation(table);               \
-    install_elementwise(table);              \
-    install_layer_norm(table);               \
-    install_optimizer(table);                \
-    install_random(table);                   \
-    install_softmax(table);                  \
-    install_sums(table);                     \
-    return table;                            \
-  }                                          \
+#define MICA_DECLARE_ISA(name)            \
+  namespace name {                        \
+  void install_activation(Loops& table);  \
+  void install_elementwise(Loops& table); \
+  void install_layer_norm(Loops& table);  \
+  void install_optimizer(Loops& table);   \
+  void install_random(Loops& table);      \
+  void install_softmax(Loops& table);     \
+  void install_sums(Loops& table);        \
+  inline Loops make_table() {             \
+    Loops table;                          \
+    table.isa = Isa::name;                \
+    install_activation(table);            \
+    install_elementwise(table);           \
+    install_layer_norm(table);            \
+    install_optimizer(table);             \
+    install_random(table);                \
+    install_softmax(table);               \
+    install_sums(table);                  \
+    return table;                         \
+  }                                       \
   }
 
 namespace mica::cpu {
@@ -73,9 +73,12 @@ const Loops& loops() {
 #if defined(__x86_64__)
 const Loops* loops_of(Isa isa) {
   switch (isa) {
-    case Isa::v2: return table<v2::make_table>();
-    case Isa::v3: return __builtin_cpu_supports("x86-64-v3") ? table<v3::make_table>() : nullptr;
-    case Isa::v4: return __builtin_cpu_supports("x86-64-v4") ? table<v4::make_table>() : nullptr;
+    case Isa::v2:
+      return table<v2::make_table>();
+    case Isa::v3:
+      return __builtin_cpu_supports("x86-64-v3") ? table<v3::make_table>() : nullptr;
+    case Isa::v4:
+      return __builtin_cpu_supports("x86-64-v4") ? table<v4::make_table>() : nullptr;
   }
   return nullptr;
 }
@@ -85,9 +88,12 @@ const Loops* loops_of(Isa isa) { return isa == Isa::v2 ? table<v2::make_table>()
 
 std::string_view isa_name(Isa isa) {
   switch (isa) {
-    case Isa::v2: return "v2";
-    case Isa::v3: return "v3";
-    case Isa::v4: return "v4";
+    case Isa::v2:
+      return "v2";
+    case Isa::v3:
+      return "v3";
+    case Isa::v4:
+      return "v4";
   }
   return "?";
 }

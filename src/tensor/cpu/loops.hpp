@@ -20,12 +20,12 @@ struct RowSoftmax {
 
 /// Constants of one AdamW step, made in double on the host by adamw_coefficients().
 struct AdamWCoefficients {
-  float decay = 1;             // 1 - lr * weight_decay
+  float decay = 1;  // 1 - lr * weight_decay
   float one_minus_beta1 = 0;
   float beta2 = 0;
   float one_minus_beta2 = 0;
-  float inv_sqrt_bias2 = 1;    // 1 / sqrt(1 - beta2^step)
-  float step_size = 0;         // lr / (1 - beta1^step)
+  float inv_sqrt_bias2 = 1;  // 1 / sqrt(1 - beta2^step)
+  float step_size = 0;       // lr / (1 - beta1^step)
   float eps = 0;
   float grad_scale = 1;
 };
@@ -33,7 +33,7 @@ struct AdamWCoefficients {
 
 struct SgdCoefficients {
   float lr = 0;
-  float momentum = 0;          // 0: the buffer is not touched and may be null
+  float momentum = 0;  // 0: the buffer is not touched and may be null
   float one_minus_dampening = 1;
   float weight_decay = 0;
   float grad_scale = 1;
@@ -43,12 +43,14 @@ struct SgdCoefficients {
 [[nodiscard]] SgdCoefficients sgd_coefficients(const SgdArgs& args, float grad_scale);
 
 /// One set of single-threaded loops. [Note: loops]
-/// - Plain pointers, no streams, no threads, no allocation, no exceptions. Any alignment. Pointers are those of element 0
+/// - Plain pointers, no streams, no threads, no allocation, no exceptions. Any alignment. Pointers are those of element
+/// 0
 ///   and [begin, end) counts elements (or rows), so that a caller splits a range by calling with other bounds.
 /// - `DType` is f32 or bf16 and holds for every void* of the call, unless the comment says more.
 /// - Elementwise loops give the same bits for every split of a range. Those marked (=) also give the same bits on
 ///   every Isa: they use no fused multiply-add.
-/// - Reductions over a row (layer norm, softmax, dot, sums) depend on the row only, but differ between Isas by rounding.
+/// - Reductions over a row (layer norm, softmax, dot, sums) depend on the row only, but differ between Isas by
+/// rounding.
 struct Loops {
   Isa isa = Isa::v2;
 
@@ -66,7 +68,8 @@ struct Loops {
   void (*convert)(const void* src, DType src_dtype, void* dst, DType dst_dtype, std::int64_t begin, std::int64_t end);
   /// (=) any dtype; integers are truncated from double.
   void (*fill)(void* x, DType, double value, std::int64_t begin, std::int64_t end);
-  /// (=) f32, bf16, f16. dst[i] = sum over sources in order, folded from the left in f32, rounded once. dst may be a source.
+  /// (=) f32, bf16, f16. dst[i] = sum over sources in order, folded from the left in f32, rounded once. dst may be a
+  /// source.
   void (*fold_sum)(DType, const void* const* sources, std::int64_t num_sources, void* dst, std::int64_t begin,
                    std::int64_t end);
   /// (=) f32, bf16, f16. The maximum; NaN in any source gives NaN.

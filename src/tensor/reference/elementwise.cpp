@@ -1,6 +1,7 @@
 #include <cstring>
 
 #include "mica/tensor/random.hpp"
+
 #include "reference_kernels.hpp"
 #include "values.hpp"
 
@@ -12,21 +13,20 @@ void ReferenceKernels::dropout(Stream& s, ConstTensorView x, double p, const Ran
   invariant(static_cast<std::int64_t>(sequences.size()) == rows, "dropout: one sequence id per row");
   expect_numel(y, x.numel(), "dropout: y like x");
   const std::uint32_t threshold = dropout_threshold(p);
-  s.submit("dropout", {reads(x), writes(y)},
-           [=, ids = std::vector<std::int64_t>(sequences.begin(), sequences.end())] {
-             Values v = values(x);
-             const std::int64_t row_numel = rows == 0 ? 0 : x.numel() / rows;
-             for (std::int64_t b = 0; b < rows; ++b) {
-               RandomKey row_key = key;
-               row_key.sequence = static_cast<std::uint64_t>(ids[static_cast<std::size_t>(b)]);
-               for (std::int64_t i = 0; i < row_numel; ++i) {
-                 const bool kept = random_word(row_key, static_cast<std::uint64_t>(i)) >= threshold;
-                 double& e = v[at(b, row_numel, i)];
-                 e = kept ? e / (1 - p) : 0;
-               }
-             }
-             store(y, v);
-           });
+  s.submit("dropout", {reads(x), writes(y)}, [=, ids = std::vector<std::int64_t>(sequences.begin(), sequences.end())] {
+    Values v = values(x);
+    const std::int64_t row_numel = rows == 0 ? 0 : x.numel() / rows;
+    for (std::int64_t b = 0; b < rows; ++b) {
+      RandomKey row_key = key;
+      row_key.sequence = static_cast<std::uint64_t>(ids[static_cast<std::size_t>(b)]);
+      for (std::int64_t i = 0; i < row_numel; ++i) {
+        const bool kept = random_word(row_key, static_cast<std::uint64_t>(i)) >= threshold;
+        double& e = v[at(b, row_numel, i)];
+        e = kept ? e / (1 - p) : 0;
+      }
+    }
+    store(y, v);
+  });
 }
 
 void ReferenceKernels::add(Stream& s, ConstTensorView a, ConstTensorView b, TensorView y) {
@@ -74,11 +74,20 @@ void ReferenceKernels::fill(Stream& s, TensorView x, double value) {
       for (std::int64_t i = 0; i < x.numel(); ++i) p[i] = e;
     };
     switch (x.dtype) {
-      case DType::i64: set(x.as<std::int64_t>(), static_cast<std::int64_t>(value)); break;
-      case DType::i32: set(x.as<std::int32_t>(), static_cast<std::int32_t>(value)); break;
-      case DType::u16: set(x.as<std::uint16_t>(), static_cast<std::uint16_t>(value)); break;
-      case DType::u8: set(x.as<std::uint8_t>(), static_cast<std::uint8_t>(value)); break;
-      default: store(x, Values(static_cast<std::size_t>(x.numel()), value));
+      case DType::i64:
+        set(x.as<std::int64_t>(), static_cast<std::int64_t>(value));
+        break;
+      case DType::i32:
+        set(x.as<std::int32_t>(), static_cast<std::int32_t>(value));
+        break;
+      case DType::u16:
+        set(x.as<std::uint16_t>(), static_cast<std::uint16_t>(value));
+        break;
+      case DType::u8:
+        set(x.as<std::uint8_t>(), static_cast<std::uint8_t>(value));
+        break;
+      default:
+        store(x, Values(static_cast<std::size_t>(x.numel()), value));
     }
   });
 }

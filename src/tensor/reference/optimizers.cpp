@@ -65,25 +65,25 @@ void ReferenceKernels::adamw(Stream& s, const AdamWArgs& args) {
 }
 
 void ReferenceKernels::sgd(Stream& s, const SgdArgs& args) {
-  s.submit("sgd",
-           {reads(args.grad), reads(args.grad_scale), reads(args.skip), writes(args.param),
-            writes(args.momentum_buffer)},
-           [a = args] {
-             if (is_skipped(a.skip)) return;
-             const Values g = scaled_gradient(a.grad, a.grad_scale);
-             Values p = values(a.param), buffer = values(a.momentum_buffer);
-             for (std::size_t i = 0; i < p.size(); ++i) {
-               const double d = g[i] + a.weight_decay * p[i];
-               double update = d;
-               if (a.momentum != 0) {
-                 buffer[i] = a.first_step ? d : a.momentum * buffer[i] + (1 - a.dampening) * d;
-                 update = a.nesterov ? d + a.momentum * buffer[i] : buffer[i];
-               }
-               p[i] -= a.lr * update;
-             }
-             store(a.param, p);
-             if (a.momentum != 0) store(a.momentum_buffer, buffer);
-           });
+  s.submit(
+      "sgd",
+      {reads(args.grad), reads(args.grad_scale), reads(args.skip), writes(args.param), writes(args.momentum_buffer)},
+      [a = args] {
+        if (is_skipped(a.skip)) return;
+        const Values g = scaled_gradient(a.grad, a.grad_scale);
+        Values p = values(a.param), buffer = values(a.momentum_buffer);
+        for (std::size_t i = 0; i < p.size(); ++i) {
+          const double d = g[i] + a.weight_decay * p[i];
+          double update = d;
+          if (a.momentum != 0) {
+            buffer[i] = a.first_step ? d : a.momentum * buffer[i] + (1 - a.dampening) * d;
+            update = a.nesterov ? d + a.momentum * buffer[i] : buffer[i];
+          }
+          p[i] -= a.lr * update;
+        }
+        store(a.param, p);
+        if (a.momentum != 0) store(a.momentum_buffer, buffer);
+      });
 }
 
 }  // namespace mica::reference

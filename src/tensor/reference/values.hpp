@@ -40,11 +40,20 @@ void write(const Values& values, void* data) {
   if (!view) return {};
   Values out(static_cast<std::size_t>(view.numel()));
   switch (view.dtype) {
-    case DType::f32: detail::read<float>(view.data, out); break;
-    case DType::f64: detail::read<double>(view.data, out); break;
-    case DType::bf16: detail::read<bf16>(view.data, out); break;
-    case DType::f16: detail::read<f16>(view.data, out); break;
-    default: invariant(false, "a float tensor");
+    case DType::f32:
+      detail::read<float>(view.data, out);
+      break;
+    case DType::f64:
+      detail::read<double>(view.data, out);
+      break;
+    case DType::bf16:
+      detail::read<bf16>(view.data, out);
+      break;
+    case DType::f16:
+      detail::read<f16>(view.data, out);
+      break;
+    default:
+      invariant(false, "a float tensor");
   }
   return out;
 }
@@ -58,11 +67,20 @@ inline void store(const TensorView& view, Values result, Write mode = Write::ove
     for (std::size_t i = 0; i < result.size(); ++i) result[i] += old[i];
   }
   switch (view.dtype) {
-    case DType::f32: detail::write<float>(result, view.data); break;
-    case DType::f64: detail::write<double>(result, view.data); break;
-    case DType::bf16: detail::write<bf16>(result, view.data); break;
-    case DType::f16: detail::write<f16>(result, view.data); break;
-    default: invariant(false, "a float tensor");
+    case DType::f32:
+      detail::write<float>(result, view.data);
+      break;
+    case DType::f64:
+      detail::write<double>(result, view.data);
+      break;
+    case DType::bf16:
+      detail::write<bf16>(result, view.data);
+      break;
+    case DType::f16:
+      detail::write<f16>(result, view.data);
+      break;
+    default:
+      invariant(false, "a float tensor");
   }
 }
 

@@ -25,7 +25,8 @@ double exact_gelu_derivative(double x) {
 // All exponents, every 997th mantissa: about 4 million numbers, subnormals, infinities and NaN among them.
 TEST(ExpLoop, WithinOneUlpEverywhere) {
   std::vector<float> x;
-  for (std::uint64_t u = 0; u < 0x100000000ULL; u += 997 * 3) x.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(u)));
+  for (std::uint64_t u = 0; u < 0x100000000ULL; u += 997 * 3)
+    x.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(u)));
   for (float v = -104.5F; v < 89.5F; v += 0.0007F) x.push_back(v);
   std::vector<float> y(x.size());
   for (const cpu::Loops* loops : all_loops()) {
@@ -65,7 +66,8 @@ TEST(GeluLoop, MatchesDouble) {
         }
         // Near x = -0.75 the derivative crosses zero, so the error is measured against 1.
         const double slope = std::abs(x[i]) > 20 ? (x[i] > 0 ? 1 : 0) : exact_gelu_derivative(x[i]);
-        const double tolerance = 10 * 0x1p-24 * std::abs(dy[i]) + std::abs(slope * dy[i]) * (dtype == DType::f32 ? 0 : 0x1p-8);
+        const double tolerance =
+            10 * 0x1p-24 * std::abs(dy[i]) + std::abs(slope * dy[i]) * (dtype == DType::f32 ? 0 : 0x1p-8);
         ASSERT_NEAR(dx[i], dy[i] * slope, tolerance) << name_of(*loops) << " gelu'(" << x[i] << ")";
       }
     }
@@ -98,9 +100,8 @@ TEST(ElementwiseLoops, SameBitsForAnySplit) {
       expect_same_bits_for_any_split(old, [&](Array& y, std::int64_t begin, std::int64_t end) {
         loops->fold_max(dtype, sources, 3, y.data(), begin, end);
       });
-      expect_same_bits_for_any_split(old, [&](Array& y, std::int64_t begin, std::int64_t end) {
-        loops->fill(y.data(), dtype, 0.3, begin, end);
-      });
+      expect_same_bits_for_any_split(
+          old, [&](Array& y, std::int64_t begin, std::int64_t end) { loops->fill(y.data(), dtype, 0.3, begin, end); });
       for (const DType other : kFloats) {
         const Array src = normal_array(other, kSplitNumel, 4);
         for (const Write mode : {Write::overwrite, Write::accumulate}) {
@@ -158,9 +159,11 @@ TEST(ElementwiseLoops, ExactlyTheDefinition) {
 
 TEST(ConvertLoop, AllHalvesAndEveryRoundingAsTheScalarTypes) {
   std::vector<float> floats;
-  for (std::uint64_t u = 0; u < 0x100000000ULL; u += 4099) floats.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(u)));
+  for (std::uint64_t u = 0; u < 0x100000000ULL; u += 4099)
+    floats.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(u)));
   for (std::uint32_t h = 0; h < 0x10000; ++h) {  // each half number, the ties around it, and their neighbours
-    for (const std::uint32_t low : {0U, 1U, 0x7fffU, 0x8000U, 0x8001U, 0xffffU}) floats.push_back(std::bit_cast<float>((h << 16) | low));
+    for (const std::uint32_t low : {0U, 1U, 0x7fffU, 0x8000U, 0x8001U, 0xffffU})
+      floats.push_back(std::bit_cast<float>((h << 16) | low));
     f16 half;
     half.bits = static_cast<std::uint16_t>(h);
     const auto u = std::bit_cast<std::uint32_t>(static_cast<float>(half));

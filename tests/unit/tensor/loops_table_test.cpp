@@ -2,8 +2,9 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "loops_testing.hpp"
 #include "mica/core/error.hpp"
+
+#include "loops_testing.hpp"
 
 namespace mica {
 namespace {
@@ -35,7 +36,8 @@ int exit_code_with_isa(const char* isa) {
 TEST(LoopsTableDeathTest, TheVariableDecides) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   for (const cpu::Loops* loops : testing::all_loops()) {
-    EXPECT_EXIT(std::exit(exit_code_with_isa(testing::name_of(*loops))), ::testing::ExitedWithCode(static_cast<int>(loops->isa)), "");
+    EXPECT_EXIT(std::exit(exit_code_with_isa(testing::name_of(*loops))),
+                ::testing::ExitedWithCode(static_cast<int>(loops->isa)), "");
   }
   EXPECT_EXIT(std::exit(exit_code_with_isa("v9")), ::testing::ExitedWithCode(100), "");
 }

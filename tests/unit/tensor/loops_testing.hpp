@@ -1,7 +1,5 @@
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -9,8 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "../../../src/tensor/cpu/loops.hpp"
+#include <gtest/gtest.h>
+
 #include "mica/core/half.hpp"
+
+#include "../../../src/tensor/cpu/loops.hpp"
 
 /// What the tests of the CPU's loops share: typed arrays seen as doubles, splits of a range, units in the last place.
 namespace mica::testing {

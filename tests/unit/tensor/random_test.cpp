@@ -4,8 +4,9 @@
 #include <cmath>
 #include <set>
 
-#include "loops_testing.hpp"
 #include "mica/core/error.hpp"
+
+#include "loops_testing.hpp"
 
 namespace mica {
 namespace {
@@ -28,7 +29,8 @@ TEST(Philox, PublishedKnownAnswers) {
 TEST(RandomStream, MappingIsFixed) {
   const RandomKey key{.seed = 1, .step = 2, .sequence = 3, .name_hash = hash_name("h.0.attn")};
   EXPECT_EQ(random_block(key, 0), (Block{0xacc3b9d1, 0x8ea19b50, 0x24de4e9f, 0xb2e76983}));
-  EXPECT_EQ(random_block({.seed = 42, .name_hash = hash_name("wte.weight")}, std::uint64_t{1} << 33), (Block{0x9c0ab56b, 0x05982c7e, 0xd17b0e1b, 0x3cff0473}));
+  EXPECT_EQ(random_block({.seed = 42, .name_hash = hash_name("wte.weight")}, std::uint64_t{1} << 33),
+            (Block{0x9c0ab56b, 0x05982c7e, 0xd17b0e1b, 0x3cff0473}));
 }
 
 TEST(RandomStream, NoTwoStreamsMeet) {
@@ -151,7 +153,8 @@ TEST(RandomNormal, MomentsAndDistribution) {
   double distance = 0;  // Kolmogorov-Smirnov; 1.95 / sqrt(n) is exceeded once in a thousand
   for (std::size_t i = 0; i < x.size(); ++i) {
     const double cdf = tail(-static_cast<double>(x[i]));
-    distance = std::max({distance, std::abs(cdf - static_cast<double>(i) / n), std::abs(cdf - (static_cast<double>(i) + 1) / n)});
+    distance = std::max(
+        {distance, std::abs(cdf - static_cast<double>(i) / n), std::abs(cdf - (static_cast<double>(i) + 1) / n)});
   }
   EXPECT_LT(distance, 1.95 / root);
   // Expected beyond 5 deviations: n * 5.7e-7 = 2.3; beyond 4: 253 +- 16.

@@ -1,8 +1,8 @@
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <functional>
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "mica/device/pool.hpp"
 #include "mica/tensor/kernels.hpp"
@@ -96,11 +96,14 @@ TEST_F(Reference, Gelu) {
   EXPECT_NEAR(y[2], -0.158808009392, 1e-12);
   F64 x = random({50}), dy = random({50}), dx({50});
   kernels_->gelu_backward(*stream_, x.view(), dy.view(), dx.view());
-  expect_gradient(x, dx, dy, [&] {
-    F64 out({50});
-    kernels_->gelu(*stream_, x.view(), out.view());
-    return out;
-  }, "x");
+  expect_gradient(
+      x, dx, dy,
+      [&] {
+        F64 out({50});
+        kernels_->gelu(*stream_, x.view(), out.view());
+        return out;
+      },
+      "x");
 }
 
 TEST_F(Reference, LayerNorm) {

@@ -7,7 +7,7 @@ namespace {
 
 // gelu(x) = x/2 (1 + tanh(u)) with u = sqrt(2/pi) (x + 0.044715 x^3), and (1 + tanh(u)) / 2 = 1 / (1 + e^(-2u)): one
 // exponential and one division, without the cancellation that 1 + tanh suffers for negative x.
-constexpr float kTwoSlope = 1.5957691216F;                // 2 sqrt(2/pi)
+constexpr float kTwoSlope = 1.5957691216F;  // 2 sqrt(2/pi)
 constexpr float kTwoCubic = 1.5957691216F * 0.044715F;
 
 MICA_INLINE F32 minus_two_u(F32 x) { return -x * fma(x * x, splat(kTwoCubic), splat(kTwoSlope)); }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "mica/core/dtype.hpp"
+
 #include "vec.hpp"
 
 // Elements of memory as vectors of f32: load, store, and the loop over a range with its short last vector.
@@ -127,18 +128,25 @@ MICA_INLINE const T* typed(const void* p, T) {
 template <class F>
 MICA_INLINE auto with_type(DType dtype, F f) {
   switch (dtype) {
-    case DType::f32: return f(float{});
-    case DType::bf16: return f(Bf16{});
-    default: __builtin_trap();
+    case DType::f32:
+      return f(float{});
+    case DType::bf16:
+      return f(Bf16{});
+    default:
+      __builtin_trap();
   }
 }
 template <class F>
 MICA_INLINE auto with_any_type(DType dtype, F f) {
   switch (dtype) {
-    case DType::f32: return f(float{});
-    case DType::bf16: return f(Bf16{});
-    case DType::f16: return f(F16{});
-    default: __builtin_trap();
+    case DType::f32:
+      return f(float{});
+    case DType::bf16:
+      return f(Bf16{});
+    case DType::f16:
+      return f(F16{});
+    default:
+      __builtin_trap();
   }
 }
 

@@ -8,9 +8,8 @@ void add(DType dtype, const void* a, const void* b, void* y, std::int64_t begin,
   with_any_type(dtype, [=](auto type) {
     const auto *pa = typed(a, type), *pb = typed(b, type);
     auto* py = typed(y, type);
-    for_vectors(begin, end, [=](std::int64_t i, auto lanes) {
-      store(py + i, load(pa + i, lanes) + load(pb + i, lanes), lanes);
-    });
+    for_vectors(begin, end,
+                [=](std::int64_t i, auto lanes) { store(py + i, load(pa + i, lanes) + load(pb + i, lanes), lanes); });
   });
 }
 
@@ -21,9 +20,8 @@ void scale(const void* src, DType src_dtype, float factor, void* dst, DType dst_
       const auto* from = typed(src, src_type);
       auto* to = typed(dst, dst_type);
       if (mode == Write::overwrite) {
-        for_vectors(begin, end, [=](std::int64_t i, auto lanes) {
-          store(to + i, factor * load(from + i, lanes), lanes);
-        });
+        for_vectors(begin, end,
+                    [=](std::int64_t i, auto lanes) { store(to + i, factor * load(from + i, lanes), lanes); });
       } else {
         for_vectors(begin, end, [=](std::int64_t i, auto lanes) {
           store(to + i, load(to + i, lanes) + factor * load(from + i, lanes), lanes);
@@ -36,11 +34,15 @@ void scale(const void* src, DType src_dtype, float factor, void* dst, DType dst_
 std::int64_t bytes_of(DType dtype) {
   switch (dtype) {
     case DType::f64:
-    case DType::i64: return 8;
+    case DType::i64:
+      return 8;
     case DType::f32:
-    case DType::i32: return 4;
-    case DType::u8: return 1;
-    default: return 2;
+    case DType::i32:
+      return 4;
+    case DType::u8:
+      return 1;
+    default:
+      return 2;
   }
 }
 
@@ -71,14 +73,22 @@ void fill_with(void* x, T value, std::int64_t begin, std::int64_t end) {
 void fill(void* x, DType dtype, double value, std::int64_t begin, std::int64_t end) {
   const F32 v = splat(static_cast<float>(value));
   switch (dtype) {
-    case DType::f64: return fill_with(x, value, begin, end);
-    case DType::i64: return fill_with(x, static_cast<std::int64_t>(value), begin, end);
-    case DType::f32: return fill_with(x, static_cast<float>(value), begin, end);
-    case DType::i32: return fill_with(x, static_cast<std::int32_t>(value), begin, end);
-    case DType::bf16: return fill_with(x, to_words(v, Bf16{})[0], begin, end);
-    case DType::f16: return fill_with(x, to_words(v, F16{})[0], begin, end);
-    case DType::u16: return fill_with(x, static_cast<std::uint16_t>(value), begin, end);
-    case DType::u8: return fill_with(x, static_cast<std::uint8_t>(value), begin, end);
+    case DType::f64:
+      return fill_with(x, value, begin, end);
+    case DType::i64:
+      return fill_with(x, static_cast<std::int64_t>(value), begin, end);
+    case DType::f32:
+      return fill_with(x, static_cast<float>(value), begin, end);
+    case DType::i32:
+      return fill_with(x, static_cast<std::int32_t>(value), begin, end);
+    case DType::bf16:
+      return fill_with(x, to_words(v, Bf16{})[0], begin, end);
+    case DType::f16:
+      return fill_with(x, to_words(v, F16{})[0], begin, end);
+    case DType::u16:
+      return fill_with(x, static_cast<std::uint16_t>(value), begin, end);
+    case DType::u8:
+      return fill_with(x, static_cast<std::uint8_t>(value), begin, end);
   }
 }
 
@@ -112,9 +122,8 @@ MICA_INLINE void fold(Type type, const void* const* sources, std::int64_t num_so
 
 void fold_sum(DType dtype, const void* const* sources, std::int64_t num_sources, void* dst, std::int64_t begin,
               std::int64_t end) {
-  with_any_type(dtype, [=](auto type) {
-    fold(type, sources, num_sources, dst, begin, end, [](F32 a, F32 b) { return a + b; });
-  });
+  with_any_type(
+      dtype, [=](auto type) { fold(type, sources, num_sources, dst, begin, end, [](F32 a, F32 b) { return a + b; }); });
 }
 
 void fold_max(DType dtype, const void* const* sources, std::int64_t num_sources, void* dst, std::int64_t begin,

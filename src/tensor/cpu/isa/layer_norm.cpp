@@ -8,14 +8,17 @@ template <class Type>
 MICA_INLINE void forward_row(const Type* x, const Type* gamma, const Type* beta, float eps, std::int64_t cols, Type* y,
                              float* mean_out, float* rstd_out) {
   const float n = static_cast<float>(cols);
-  const float mean = row_sum<4>(cols, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA { return load(x + i, lanes); }) / n;
+  const float mean =
+      row_sum<4>(cols, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA { return load(x + i, lanes); }) / n;
   // What is left of the mean corrects its rounding (Chan, Golub and LeVeque's corrected two-pass algorithm).
   F32 rest{};
-  const float squares = row_sum<4>(cols, [&](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
-    const F32 d = keep(load(x + i, lanes) - mean, lanes, F32{});
-    rest += d;
-    return d * d;
-  }) / n;
+  const float squares = row_sum<4>(cols,
+                                   [&](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
+                                     const F32 d = keep(load(x + i, lanes) - mean, lanes, F32{});
+                                     rest += d;
+                                     return d * d;
+                                   }) /
+                        n;
   const float residual = sum_lanes(rest) / n;
   const float variance = squares - residual * residual;
   const float rstd = 1.0F / __builtin_sqrtf((variance > 0 ? variance : (variance != variance ? variance : 0.0F)) + eps);
@@ -138,8 +141,15 @@ void layer_norm_backward(DType dtype, const void* dy, const void* x, const void*
                          std::int64_t begin, std::int64_t end) {
   with_type(dtype, [=](auto type) {
     using Type = decltype(type);
-    BackwardRows<Type> rows{typed(dy, type) + begin * cols, typed(x, type) + begin * cols, typed(gamma, type),
-                            mean + begin, rstd + begin, cols, nullptr, dgamma, dbeta};
+    BackwardRows<Type> rows{typed(dy, type) + begin * cols,
+                            typed(x, type) + begin * cols,
+                            typed(gamma, type),
+                            mean + begin,
+                            rstd + begin,
+                            cols,
+                            nullptr,
+                            dgamma,
+                            dbeta};
     if (dx == nullptr) return backward<InputGradient::none>(rows, end - begin);
     rows.dx = typed(dx, type) + begin * cols;
     if (dx_mode == Write::overwrite) return backward<InputGradient::overwrite>(rows, end - begin);

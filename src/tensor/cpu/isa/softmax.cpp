@@ -21,7 +21,8 @@ float row_max(const float* x, std::int64_t n) {
 
 RowSoftmax row_softmax(const float* x, std::int64_t n) {
   const float max = row_max(x, n);
-  return {max, row_sum<2>(n, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA { return exp(load(x + i, lanes) - max); })};
+  return {max,
+          row_sum<2>(n, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA { return exp(load(x + i, lanes) - max); })};
 }
 
 float exp_row(const float* x, std::int64_t n, float factor, float shift, void* y, DType y_dtype) {
