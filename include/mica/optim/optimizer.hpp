@@ -51,6 +51,8 @@ class Optimizer {
   /// Whatever is allocated, unit by unit in module order.
   [[nodiscard]] std::vector<StateShard> state() const;
   [[nodiscard]] virtual std::string_view name() const = 0;
+  /// Workspace that a step takes while it is enqueued: for the memory plan.
+  [[nodiscard]] std::int64_t workspace_bytes() const { return workspace_numel() * dtype_bytes(DType::f32); }
 
  protected:
   /// @param root          outlives the optimizer.

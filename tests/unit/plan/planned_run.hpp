@@ -24,6 +24,7 @@ struct PlannedRun {
   int micro_batches = 1;
   bool no_sync = false;
   int num_state_kinds = 1;
+  decltype(plan::StepSpec::staging_bytes) staging_bytes{};  // of the groups that the run communicates with
 };
 
 /// What a pool and the groups counted, in the words of the plan.
@@ -40,10 +41,14 @@ struct Measured {
   std::vector<plan::AxisVolume> volume;
 };
 
-/// Trains `num_steps` steps on this rank, and plans the same run from a second model. @collective
-inline Measured run_and_plan(std::unique_ptr<ProcessGroup> world, const PlannedRun& run, int num_steps = 3) {
+using MakeWorld = std::function<std::unique_ptr<ProcessGroup>(Pool&)>;
+
+/// Trains three steps on this rank, and plans the same run from a second model. @collective
+inline Measured run_and_plan(const MakeWorld& make_world, const PlannedRun& run) {
+  constexpr int num_steps = 3;
   Measured measured;
   const std::unique_ptr<Pool> pool = make_cpu_pool();
+  std::unique_ptr<ProcessGroup> world = make_world(*pool);
   const std::unique_ptr<Kernels> kernels = make_cpu_kernels(*pool);
   MeshGeometry geometry;
   geometry.world_size = world->num_ranks();
@@ -61,6 +66,7 @@ inline Measured run_and_plan(std::unique_ptr<ProcessGroup> world, const PlannedR
   spec.micro_batches = run.micro_batches;
   spec.no_sync = run.no_sync;
   spec.num_state_kinds = run.num_state_kinds;
+  spec.staging_bytes = run.staging_bytes;
   const plan::PassProfile profile =
       plan::trace_pass(*run.make_model(), units, run.inputs,
                        {.param_dtype = run.options.param_dtype(), .reduce_dtype = run.options.reduce_dtype()});
@@ -140,6 +146,10 @@ inline Measured run_and_plan(std::unique_ptr<ProcessGroup> world, const PlannedR
   add(measured.last_step_replicate, device_mesh.replicate_group().counts());
   add(measured.last_step_world, device_mesh.all_ranks_group().counts());
   return measured;
+}
+
+inline Measured run_and_plan(std::unique_ptr<ProcessGroup> world, const PlannedRun& run) {
+  return run_and_plan([&](Pool&) { return std::move(world); }, run);
 }
 
 }  // namespace mica::test

@@ -1,0 +1,66 @@
+// The memory plan over real MPI, whose collectives take staging memory.
+#include <gtest/gtest.h>
+
+#include "mica/comm/mpi_group.hpp"
+#include "mica/nn/models/gpt2.hpp"
+
+#include "support/mpi_test.hpp"
+#include "unit/plan/planned_run.hpp"
+
+namespace mica::testing {
+namespace {
+
+using test::Measured;
+using test::MeasuredStep;
+using test::PlannedRun;
+
+void expect_exact(const plan::StepMemory& plan, const MeasuredStep& found) {
+  EXPECT_EQ(plan.start.total(), found.start);
+  EXPECT_EQ(plan.forward_peak.total(), found.forward_peak);
+  EXPECT_EQ(plan.backward_peak.total(), found.backward_peak);
+  EXPECT_EQ(plan.after_backward.total(), found.after_backward);
+  EXPECT_EQ(plan.after_step.total(), found.after_step);
+  EXPECT_EQ(plan.after_zero_grad.total(), found.after_zero_grad);
+}
+
+TEST(MemoryPlan, CountsTheStagingOfMpi) {
+  const mpi::Communicator comm = mpi::Communicator::world();
+  const int world_size = comm.num_ranks();
+  // Slices both below and above what one staging block holds.
+  for (const std::int64_t staging_bytes : {1 << 10, 16 << 20}) {
+    const MpiGroupOptions mpi_options{.staging_bytes = staging_bytes};
+    for (const int shard_size : {1, 2, world_size}) {
+      if (world_size % shard_size != 0) continue;
+      for (const StreamMode mode : {StreamMode::inlined, comm_stream_mode(session(), StreamMode::threaded)}) {
+        for (const DType reduce_dtype : {DType::f32, DType::bf16}) {
+          PlannedRun run;
+          run.make_model = [] {
+            return std::make_unique<nn::Gpt2>(
+                nn::Gpt2Config{.layers = 3, .heads = 2, .width = 22, .context = 8, .vocab_size = 31});
+          };
+          run.wrap = fsdp::wrap_types({"gpt2_block"});
+          run.inputs = {{Shape{1, 3}, DType::i32}, {Shape{1, 3}, DType::i32}};
+          run.options.strategy = fsdp::Strategy::hybrid_shard;
+          run.options.mixed_precision.reduce_dtype = reduce_dtype;
+          run.shard_size = shard_size;
+          run.mode = mode;
+          run.staging_bytes = [&](Collective kind, std::int64_t numel, DType dtype, int num_ranks) {
+            return mpi_staging_bytes(kind, numel, dtype, num_ranks, mpi_options);
+          };
+          const Measured measured = run_and_plan(
+              [&](Pool& pool) { return make_mpi_group(comm.duplicate(), pool, "world", mpi_options); }, run);
+          const plan::MemoryPlan& plan = measured.memory_plan;
+          SCOPED_TRACE(fmt::format("shard_size {}, staging {}", shard_size, staging_bytes));
+          expect_exact(plan.first_step, measured.steps[0]);
+          expect_exact(plan.later_step, measured.steps[1]);
+          expect_exact(plan.later_step, measured.steps[2]);
+          EXPECT_EQ(plan.peak_by_role, measured.peak_by_role);
+          EXPECT_EQ(plan.peak_of(MemoryRole::communication) > 0, world_size > 1);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mica::testing
