@@ -100,6 +100,7 @@ std::string up_to_nul(const char* text, std::size_t capacity) { return {text, st
 }  // namespace
 
 std::string hdf5_version() {
+  const detail::QuietHdf5 quiet;
   unsigned major = 0;
   unsigned minor = 0;
   unsigned release = 0;
