@@ -16,15 +16,15 @@ CausalSelfAttention::CausalSelfAttention(const AttentionOptions& options)
       c_proj_(add_child<Linear>("c_proj", options.width, options.width, LinearOptions{.weight_std = options.proj_std})),
       resid_dropout_(add_child<Dropout>("resid_dropout", options.dropout, options.dropout_name)) {
   require<ConfigError>(heads_ > 0 && width_ % heads_ == 0,
-                       "model.width {} is not divisible by model.heads {}: every head gets width / heads columns", width_,
-                       heads_);
+                       "model.width {} is not divisible by model.heads {}: every head gets width / heads columns",
+                       width_, heads_);
 }
 
 Tensors CausalSelfAttention::do_forward(Context& context, Tensors xs, Record* record) {
   expect_inputs(*this, xs, 1);
   require<Error>(xs[0].shape().num_dims() == 3, "a '{}' takes [batch, seq_len, width], got {}", type_name(),
                  xs[0].shape().to_string());
-  Tensors qkv = c_attn_.forward(context, std::move(xs), child_record(record));
+  const Tensors qkv = c_attn_.forward(context, std::move(xs), child_record(record));
   const AttentionShape shape = shape_of(qkv[0]);
   Tensor y = context.make(with_last_dim(qkv[0].shape(), width_), qkv[0].dtype());
   y.needs_grad = record && qkv[0].needs_grad;
@@ -34,7 +34,6 @@ Tensors CausalSelfAttention::do_forward(Context& context, Tensors xs, Record* re
     record->saved = {qkv[0], y, lse};
   }
   context.kernels.attention(context.compute, shape, qkv[0], y, lse);
-  qkv.clear();
   Tensors out = c_proj_.forward(context, list_of(std::move(y)), child_record(record));
   return resid_dropout_.forward(context, std::move(out), child_record(record));
 }
@@ -49,10 +48,7 @@ Tensors CausalSelfAttention::do_backward(Context& context, Record& record, Tenso
     context.kernels.attention_backward(context.compute, shape_of(qkv), dys[0], qkv, y, lse, dqkv);
     dys = list_of(std::move(dqkv));
   }
-  record.child(kAttnRecord).dx_sum = record.dx_sum;
-  dys = c_attn_.backward(context, std::move(record.child(kAttnRecord)), std::move(dys));
-  record.child(kAttnRecord).dx_sum = nullptr;
-  return dys;
+  return c_attn_.backward(context, std::move(record.child(kAttnRecord)), std::move(dys));
 }
 
 Tensor* CausalSelfAttention::do_saved_input(Record& record) { return c_attn_.saved_input(record.child(kAttnRecord)); }

@@ -8,7 +8,6 @@ namespace {
 struct ChainRecord final : RecordExtra {
   std::vector<bool> input_dropped;  // of each module: made again before its backward
   bool x_needs_grad = false;        // residual only
-  bool branch_needs_grad = false;   // residual only
 };
 
 /// @param y  the elements that went from the producer to the consumer.
@@ -71,23 +70,19 @@ Tensor* chain_saved_input(std::span<Module* const> chain, Record& record) {
 Tensor residual_forward(Context& context, std::span<Module* const> chain, const Tensor& x, Record* record) {
   Tensors branch = chain_forward(context, chain, list_of(x), record);
   require<Error>(branch.size() == 1 && branch[0].shape() == x.shape(),
-                 "a residual branch must return one tensor of its input's shape {}, it returned {}", x.shape().to_string(),
+                 "a residual branch must return one tensor of its input's shape {}, it returned {}",
+                 x.shape().to_string(),
                  branch.size() == 1 ? branch[0].shape().to_string() : std::to_string(branch.size()) + " tensors");
   Tensor y = branch[0].is_unique() ? branch[0] : context.make(x.shape(), x.dtype());
   context.kernels.add(context.compute, x, branch[0], y);
   y.needs_grad = record && (x.needs_grad || branch[0].needs_grad);
-  if (record) {
-    ChainRecord& extra = extra_of(*record);
-    extra.x_needs_grad = x.needs_grad;
-    extra.branch_needs_grad = branch[0].needs_grad;
-  }
+  if (record) extra_of(*record).x_needs_grad = x.needs_grad;
   return y;
 }
 
 Tensor residual_backward(Context& context, std::span<Module* const> chain, Record& record, Tensors dys) {
-  const bool x_needs_grad = extra_of(record).x_needs_grad;
-  if (!extra_of(record).branch_needs_grad) return x_needs_grad ? dys[0] : Tensor();
-  if (!x_needs_grad) {
+  if (!dys[0]) return {};
+  if (!extra_of(record).x_needs_grad) {
     static_cast<void>(chain_backward(context, chain, record, std::move(dys)));
     return {};
   }

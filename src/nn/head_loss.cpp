@@ -5,7 +5,8 @@
 namespace mica::nn {
 
 HeadLoss::HeadLoss(std::int64_t vocab_size, std::int64_t width, double weight_std)
-    : Module("head_loss"), weight_(add_parameter("weight", {vocab_size, width}, Initializer::normal(weight_std), true)) {}
+    : Module("head_loss"),
+      weight_(add_parameter("weight", {vocab_size, width}, Initializer::normal(weight_std), true)) {}
 
 HeadLoss::HeadLoss(Parameter& weight) : Module("head_loss"), weight_(weight) { share_parameter(weight); }
 
@@ -37,7 +38,8 @@ Tensors HeadLoss::do_forward(Context& context, Tensors xs, Record* record) {
 
 Tensors HeadLoss::do_backward(Context& context, Record& record, Tensors dys) {
   require<Error>(record.input_needs_grad.size() == 2,
-                 "logits carry no gradient: a '{}' whose loss is trained gets {{hidden, targets}} as inputs", type_name());
+                 "logits carry no gradient: a '{}' whose loss is trained gets {{hidden, targets}} as inputs",
+                 type_name());
   Tensors dxs(2);
   if (record.saved.empty()) return dxs;
   const Tensor hidden = record.take(kHidden), targets = record.take(kTargets), loss = record.take(kLoss);

@@ -14,10 +14,11 @@ void expect_activation(const Module& module, const Tensor& x, std::int64_t cols,
   require<Error>(x.shape().num_dims() > 0 && x.shape().back() == cols,
                  "the input of a '{}' has shape {}, expected {} as its last dim", module.type_name(),
                  x.shape().to_string(), cols);
-  require<Error>(x.dtype() == dtype,
-                 "the input of a '{}' is {} and its parameters are {}: give all units that exchange activations the same "
-                 "param_dtype, or cast the input",
-                 module.type_name(), dtype_name(x.dtype()), dtype_name(dtype));
+  require<Error>(
+      x.dtype() == dtype,
+      "the input of a '{}' is {} and its parameters are {}: give all units that exchange activations the same "
+      "param_dtype, or cast the input",
+      module.type_name(), dtype_name(x.dtype()), dtype_name(dtype));
 }
 
 void expect_ids(const Module& module, const Tensor& x) {

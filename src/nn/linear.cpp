@@ -55,9 +55,8 @@ void Linear::write_parameter_gradients(Context& context, const Tensor& x, const 
   }
   if (db.view && !together) {
     // A bias that trains alone, or was thawed later than the weight: rare, so no kernel is worth having.
-    const Tensor unused = context.make(weight_.shape, db.view.dtype, MemoryRole::workspace);
-    if (db.mode == Write::accumulate) context.kernels.fill(context.compute, unused, 0.0);
-    context.kernels.linear_backward_params(context.compute, dy, x, unused, db.view, db.mode);
+    const Tensor unread = context.make(weight_.shape, db.view.dtype, MemoryRole::workspace);
+    context.kernels.linear_backward_params(context.compute, dy, x, unread, db.view, db.mode);
   }
 }
 

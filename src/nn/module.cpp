@@ -16,7 +16,8 @@ void note_inputs(Record& record, const Tensors& xs) {
 /// Marks a checkpointed region's first forward, until the end of the scope.
 class InsideCheckpoint {
  public:
-  explicit InsideCheckpoint(Context& context) : context_(context), outer_(std::exchange(context.inside_checkpoint, true)) {}
+  explicit InsideCheckpoint(Context& context)
+      : context_(context), outer_(std::exchange(context.inside_checkpoint, true)) {}
   ~InsideCheckpoint() { context_.inside_checkpoint = outer_; }
   InsideCheckpoint(const InsideCheckpoint&) = delete;
   InsideCheckpoint& operator=(const InsideCheckpoint&) = delete;

@@ -9,9 +9,9 @@ namespace mica::nn {
 
 struct AttentionOptions {
   std::int64_t width = 0;
-  std::int64_t heads = 1;           ///< divides width
-  double proj_std = 0.02;           ///< of c_proj's initial weight
-  double dropout = 0;               ///< on the output of c_proj
+  std::int64_t heads = 1;                           ///< divides width
+  double proj_std = 0.02;                           ///< of c_proj's initial weight
+  double dropout = 0;                               ///< on the output of c_proj
   std::string dropout_name = "attn.resid_dropout";  ///< random stream of the dropout, different for each layer
 };
 

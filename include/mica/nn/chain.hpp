@@ -17,7 +17,8 @@ namespace mica::nn {
 
 /// y = x + chain(x). `record` belongs to this call alone. The gradient that flows past the chain and the one through
 /// it are summed in one buffer, in dy's own where nobody else holds it.
-[[nodiscard]] Tensor residual_forward(Context& context, std::span<Module* const> chain, const Tensor& x, Record* record);
+[[nodiscard]] Tensor residual_forward(Context& context, std::span<Module* const> chain, const Tensor& x,
+                                      Record* record);
 [[nodiscard]] Tensor residual_backward(Context& context, std::span<Module* const> chain, Record& record, Tensors dys);
 
 }  // namespace mica::nn

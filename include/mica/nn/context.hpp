@@ -17,9 +17,9 @@ struct Context {
   Kernels& kernels;
 
   std::uint64_t seed = 0;
-  std::uint64_t step = 0;                 ///< counts from 1
-  std::vector<std::int64_t> sequences;    ///< global sequence id of each row of the batch
-  bool training = true;                   ///< dropout on
+  std::uint64_t step = 0;               ///< counts from 1
+  std::vector<std::int64_t> sequences;  ///< global sequence id of each row of the batch
+  bool training = true;                 ///< dropout on
   /// The caller promises one backward for every forward with a Record: the head then computes the loss together with
   /// its gradient in that backward (one product for the logits instead of two). The loss tensor is filled there.
   bool loss_in_backward = false;

@@ -7,9 +7,9 @@
 namespace mica::nn {
 
 struct GradcheckOptions {
-  double step = 0.01;               ///< of the differences, in units of the elements
-  std::int64_t max_elements = 64;   ///< checked per tensor, spread evenly over it
-  double parameter_noise = 0.2;     ///< deviation of what is added to the initial values (zeros hide mistakes)
+  double step = 0.01;              ///< of the differences, in units of the elements
+  std::int64_t max_elements = 64;  ///< checked per tensor, spread evenly over it
+  double parameter_noise = 0.2;    ///< deviation of what is added to the initial values (zeros hide mistakes)
   std::uint64_t seed = 1;
 };
 
@@ -21,9 +21,9 @@ struct GradcheckReport {
   std::int64_t num_checked = 0;
 };
 
-/// Compares a module's backward with finite differences of its forward: of sum(r * y) over all outputs with fixed random
-/// r, for every trainable parameter and every input with needs_grad. f32; the four-point formula, whose error is of the
-/// order step^4, so that the step can be large against f32's rounding: a right backward stays below about 1e-3.
+/// Compares a module's backward with finite differences of its forward: of sum(r * y) over all outputs with fixed
+/// random r, for every trainable parameter and every input with needs_grad. f32; the four-point formula, whose error is
+/// of the order step^4, so that the step can be large against f32's rounding: a right backward stays below about 1e-3.
 /// @code
 ///   const auto report = nn::gradcheck(my_module, context, {x});
 ///   ASSERT_LT(report.worst_error, 2e-3) << report.worst_element;

@@ -91,13 +91,16 @@ class Module {
   [[nodiscard]] bool can_recompute_output(const Record& record) const {
     return !hooks_ && !checkpointed_ && recomputes_output(record);
   }
-  [[nodiscard]] Tensor recompute_output(Context& context, Record& record) { return do_recompute_output(context, record); }
+  [[nodiscard]] Tensor recompute_output(Context& context, Record& record) {
+    return do_recompute_output(context, record);
+  }
   /// Where `record` keeps the module's first input; null when it keeps none that may be dropped and put back.
   [[nodiscard]] Tensor* saved_input(Record& record) {
     return record.checkpoint_inputs.empty() ? do_saved_input(record) : record.checkpoint_inputs.data();
   }
 
-  /// False for a container whose children are called directly (a list of blocks): a unit around it would never be gathered.
+  /// False for a container whose children are called directly (a list of blocks): a unit around it would never be
+  /// gathered.
   [[nodiscard]] virtual bool has_forward() const { return true; }
 
   /// At most one unit is attached; null detaches.

@@ -32,8 +32,8 @@ struct Parameter {
   bool requires_grad = true;
   bool weight_decay = false;  ///< matrices yes; biases and norms no
 
-  TensorView data;  ///< [shape]; absent while sharded
-  TensorView grad;  ///< [shape], its own dtype; absent while no gradient may be written
+  TensorView data;            ///< [shape]; absent while sharded
+  TensorView grad;            ///< [shape], its own dtype; absent while no gradient may be written
   bool grad_written = false;  ///< since the storage was handed out: the next write adds
 
   /// The target of one backward's write; marks the gradient written. Absent for a frozen parameter.

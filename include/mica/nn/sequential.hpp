@@ -17,7 +17,7 @@ namespace mica::nn {
 ///         block.add<nn::Gelu>("act");
 ///         block.add<nn::Linear>("down", 4 * width, width);
 ///       }
-///       set_head<nn::HeadLoss>("head", vocab, width);
+///       set_head("head", vocab, width);
 ///     }
 ///   };
 /// @endcode

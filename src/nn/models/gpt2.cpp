@@ -9,7 +9,7 @@ namespace mica::nn {
 namespace {
 
 constexpr double kWeightStd = 0.02;
-constexpr std::size_t kAttentionRecord = 0, kMlpRecord = 1;                  // of a block
+constexpr std::size_t kAttentionRecord = 0, kMlpRecord = 1;                      // of a block
 constexpr std::size_t kTokensRecord = 0, kPositionsRecord = 1, kBodyRecord = 2;  // of the transformer
 
 double residual_projection_std(const Gpt2Config& config) {
@@ -44,8 +44,8 @@ void Gpt2Config::validate() const {
   expect_positive("context", context);
   expect_positive("vocab_size", vocab_size);
   require<ConfigError>(width % heads == 0,
-                       "model.width {} is not divisible by model.heads {}: every head gets width / heads columns", width,
-                       heads);
+                       "model.width {} is not divisible by model.heads {}: every head gets width / heads columns",
+                       width, heads);
   require<ConfigError>(dropout >= 0 && dropout < 1, "model.dropout is {}, expected a probability in [0, 1)", dropout);
 }
 
@@ -70,7 +70,6 @@ Tensors Gpt2Block::do_forward(Context& context, Tensors xs, Record* record) {
 
 Tensors Gpt2Block::do_backward(Context& context, Record& record, Tensors dys) {
   dys = list_of(residual_backward(context, mlp_branch_, record.child(kMlpRecord), std::move(dys)));
-  if (!dys[0]) return dys;
   return list_of(residual_backward(context, attention_branch_, record.child(kAttentionRecord), std::move(dys)));
 }
 

@@ -10,7 +10,8 @@
 namespace mica::nn {
 
 Mlp::Mlp(const MlpConfig& config) : LanguageModel("mlp") {
-  for (const auto& [key, value] : {std::pair{"width", config.width}, {"hidden", config.hidden}, {"vocab_size", config.vocab_size}}) {
+  for (const auto& [key, value] :
+       {std::pair{"width", config.width}, {"hidden", config.hidden}, {"vocab_size", config.vocab_size}}) {
     require<ConfigError>(value > 0, "model.{} is {}, expected a positive number", key, value);
   }
   add_body<Embedding>("embed", config.vocab_size, config.width);

@@ -1,6 +1,6 @@
-#include "nn_testing.hpp"
-
 #include "mica/nn/models/gpt2_memory.hpp"
+
+#include "nn_testing.hpp"
 
 namespace mica::nn {
 namespace {
@@ -51,12 +51,13 @@ TEST(ActivationMemory, Gpt2FollowsTheFormula) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       for (const bool checkpointed : {false, true}) {
         for (const double dropout : {0.0, 0.1}) {
-          const Gpt2Config config{.layers = layers, .heads = 2, .width = 6, .context = 9, .vocab_size = 11, .dropout = dropout};
+          const Gpt2Config config{
+              .layers = layers, .heads = 2, .width = 6, .context = 9, .vocab_size = 11, .dropout = dropout};
           Gpt2 model(config);
           if (checkpointed) set_checkpointed(model, "gpt2_block");
           expect_equal(measure(model, dtype, 3, 7, cases % 2 == 0), activation_bytes(config, 3, 7, dtype, checkpointed),
-                       fmt::format("{} layers, {}, checkpointed {}, dropout {}", layers, dtype_name(dtype), checkpointed,
-                                   dropout));
+                       fmt::format("{} layers, {}, checkpointed {}, dropout {}", layers, dtype_name(dtype),
+                                   checkpointed, dropout));
           ++cases;
         }
       }

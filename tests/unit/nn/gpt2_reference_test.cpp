@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "mica/nn/models/gpt2.hpp"
+
 #include "nn_testing.hpp"
 #include "support/reference_file.hpp"
 
@@ -23,8 +24,12 @@ struct ReferenceRun {
 
   static Gpt2Config config_of(const ReferenceFile& file) {
     const auto c = file.metadata("config");
-    return {.layers = c["layers"], .heads = c["heads"], .width = c["width"], .context = c["context"],
-            .vocab_size = c["vocab_size"], .tie_embeddings = c["tied"]};
+    return {.layers = c["layers"],
+            .heads = c["heads"],
+            .width = c["width"],
+            .context = c["context"],
+            .vocab_size = c["vocab_size"],
+            .tie_embeddings = c["tied"]};
   }
 
   /// Batch `step` of a [steps, B, T] tensor.
@@ -142,14 +147,18 @@ TEST(Gpt2ReferenceSteps, SgdWithMomentumGivesPyTorchsLossesAndParameters) {
   ReferenceRun run("gpt2_tied.safetensors", KernelsKind::cpu, DType::f32);
   const auto sgd = run.file.metadata("sgd");
   std::vector<Tensor> momenta;
-  run.model.for_each_parameter([&](const std::string&, Parameter& p) { momenta.push_back(run.rig.context.make(p.shape, DType::f32)); });
+  run.model.for_each_parameter(
+      [&](const std::string&, Parameter& p) { momenta.push_back(run.rig.context.make(p.shape, DType::f32)); });
   for (std::int64_t step = 0; step < 5; ++step) {
     const double expected = sgd["losses"][static_cast<std::size_t>(step)];
     EXPECT_NEAR(run.forward_backward(step), expected, 1e-4 * expected) << "step " << step;
     std::size_t i = 0;
     run.model.for_each_parameter([&](const std::string&, Parameter& p) {
-      run.rig.kernels->sgd(*run.rig.stream, {.param = p.data, .grad = p.grad, .momentum_buffer = momenta[i++],
-                                             .lr = sgd["lr"], .momentum = sgd["momentum"],
+      run.rig.kernels->sgd(*run.rig.stream, {.param = p.data,
+                                             .grad = p.grad,
+                                             .momentum_buffer = momenta[i++],
+                                             .lr = sgd["lr"],
+                                             .momentum = sgd["momentum"],
                                              .weight_decay = p.weight_decay ? sgd["weight_decay"].get<double>() : 0.0,
                                              .first_step = step == 0});
     });
@@ -178,18 +187,24 @@ TEST(Gpt2ReferenceSteps, ClippedAdamWGivesPyTorchsLosses) {
       const double expected = adamw["losses"][static_cast<std::size_t>(step)];
       EXPECT_NEAR(run.forward_backward(step), expected, 1e-4 * expected) << file << " step " << step;
       kernels.fill(stream, sum, 0);
-      run.model.for_each_parameter([&](const std::string&, Parameter& p) {
-        kernels.power_sum(stream, p.grad, 2, sum, Write::accumulate);
-      });
+      run.model.for_each_parameter(
+          [&](const std::string&, Parameter& p) { kernels.power_sum(stream, p.grad, 2, sum, Write::accumulate); });
       kernels.clip_coefficient(stream, sum, 2, adamw["grad_clip"], norm, coefficient);
       const double expected_norm = adamw["grad_norms"][static_cast<std::size_t>(step)];
       EXPECT_NEAR(static_cast<double>(floats(run.rig, norm)[0]), expected_norm, 1e-4 * expected_norm) << file;
       std::size_t i = 0;
       run.model.for_each_parameter([&](const std::string&, Parameter& p) {
-        kernels.adamw(stream, {.param = p.data, .grad = p.grad, .exp_avg = states[2 * i], .exp_avg_sq = states[2 * i + 1],
-                               .lr = adamw["lr"], .beta1 = adamw["beta1"], .beta2 = adamw["beta2"], .eps = adamw["eps"],
+        kernels.adamw(stream, {.param = p.data,
+                               .grad = p.grad,
+                               .exp_avg = states[2 * i],
+                               .exp_avg_sq = states[2 * i + 1],
+                               .lr = adamw["lr"],
+                               .beta1 = adamw["beta1"],
+                               .beta2 = adamw["beta2"],
+                               .eps = adamw["eps"],
                                .weight_decay = p.weight_decay ? adamw["weight_decay"].get<double>() : 0.0,
-                               .step = step + 1, .grad_scale = coefficient});
+                               .step = step + 1,
+                               .grad_scale = coefficient});
         ++i;
       });
       run.storage.zero_grad();

@@ -1,4 +1,5 @@
 // Every layer's backward against finite differences on odd shapes, and what each layer computes or refuses.
+#include <algorithm>
 #include <cmath>
 
 #include "mica/nn/attention.hpp"
@@ -11,6 +12,7 @@
 #include "mica/nn/linear.hpp"
 #include "mica/nn/models/gpt2.hpp"
 #include "mica/nn/models/mlp.hpp"
+
 #include "nn_testing.hpp"
 
 namespace mica::nn {
@@ -118,10 +120,15 @@ TEST_P(Layers, Gpt2) {
   for (const bool tied : {true, false}) {
     for (const double dropout : {0.0, 0.2}) {
       rig.use_batch(2);
-      Gpt2 model({.layers = 2, .heads = 3, .width = 6, .context = 7, .vocab_size = 13, .tie_embeddings = tied,
+      Gpt2 model({.layers = 2,
+                  .heads = 3,
+                  .width = 6,
+                  .context = 7,
+                  .vocab_size = 13,
+                  .tie_embeddings = tied,
                   .dropout = dropout});
-      const GradcheckReport report = gradcheck(model, rig.context, {rig.tokens({2, 5}, 13), rig.tokens({2, 5}, 13, "targets")},
-                                               {.max_elements = 12});
+      const GradcheckReport report = gradcheck(
+          model, rig.context, {rig.tokens({2, 5}, 13), rig.tokens({2, 5}, 13, "targets")}, {.max_elements = 12});
       EXPECT_LT(report.worst_error, kTolerance) << report.worst_element << " tied " << tied << " dropout " << dropout;
       EXPECT_GT(report.num_checked, 200);
     }
@@ -189,6 +196,47 @@ TEST(HeadLossLayer, LogitsOfHiddenAlone) {
   EXPECT_THROW(head.backward(rig.context, std::move(record), {rig.normal({2, 5}, "dlogits")}), Error);
 }
 
+TEST(HeadLossLayer, ATiedWeightAloneIsTrainedThroughACheckpointToo) {
+  for (const bool checkpointed : {false, true}) {
+    Rig rig;
+    Embedding owner(5, 3);
+    HeadLoss head(owner.weight());
+    head.set_checkpointed(checkpointed);
+    const PlainParameters storage(owner, rig.context);
+    Record record;
+    const Tensors loss =
+        head.forward(rig.context, {rig.normal({2, 1, 3}, "hidden", false), rig.tokens({2, 1}, 5, "targets")}, &record);
+    EXPECT_TRUE(loss[0].needs_grad);
+    const Tensors dxs = head.backward(rig.context, std::move(record), {rig.scalar(1)});
+    EXPECT_FALSE(dxs.at(0) || dxs.at(1));
+    EXPECT_TRUE(owner.weight().grad_written);
+  }
+}
+
+TEST(DropoutLayer, AModelsDropoutsDrawDifferentNumbers) {
+  Rig rig;
+  rig.use_batch(2);
+  const auto run = [&](const std::string& name, const std::string& ones) {
+    Gpt2Block block({.heads = 1, .width = 64, .dropout = 0.5}, name);
+    const PlainParameters storage(block, rig.context);
+    block.for_each_parameter([&](const std::string& parameter, Parameter& p) {
+      rig.kernels->fill(*rig.stream, p.data, parameter.ends_with(ones) ? 1 : 0);
+    });
+    const Tensor zeros = rig.context.make({2, 8, 64}, DType::f32);
+    rig.kernels->fill(*rig.stream, zeros, 0);
+    return floats(rig, block.forward(rig.context, {zeros}, nullptr)[0]);
+  };
+  const std::vector<std::vector<float>> masks = {run("a", "attn.c_proj.bias"), run("b", "attn.c_proj.bias"),
+                                                 run("a", "mlp.c_proj.bias"), run("b", "mlp.c_proj.bias")};
+  for (std::size_t i = 0; i < masks.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      std::size_t equal = 0;
+      for (std::size_t k = 0; k < 1024; ++k) equal += masks[i][k] == masks[j][k];
+      EXPECT_NEAR(static_cast<double>(equal), 512, 5 * 16) << i << ", " << j;
+    }
+  }
+}
+
 TEST(DropoutLayer, DependsOnSequenceStepSeedAndNameOnly) {
   Rig rig;
   Dropout dropout(0.5, "a"), other_name(0.5, "b");
@@ -202,12 +250,18 @@ TEST(DropoutLayer, DependsOnSequenceStepSeedAndNameOnly) {
   };
   const auto base = run(dropout, {4, 9}, 1, 5), swapped = run(dropout, {9, 4}, 1, 5);
   EXPECT_EQ(base, run(dropout, {4, 9}, 1, 5));
-  EXPECT_TRUE(std::equal(base.begin(), base.begin() + 50, swapped.begin() + 50)) << "a sequence keeps its mask in any row";
+  EXPECT_TRUE(std::equal(base.begin(), base.begin() + 50, swapped.begin() + 50))
+      << "a sequence keeps its mask in any row";
   EXPECT_NE(base, swapped);
   EXPECT_NE(base, run(dropout, {4, 9}, 2, 5));
   EXPECT_NE(base, run(dropout, {4, 9}, 1, 6));
   EXPECT_NE(base, run(other_name, {4, 9}, 1, 5));
   for (const float y : base) EXPECT_TRUE(y == 0 || y == 2) << y;
+  Record record;
+  Tensor constant = x;
+  const Tensors ys = dropout.forward(rig.context, {constant}, &record);
+  EXPECT_FALSE(ys[0].needs_grad);
+  EXPECT_FALSE(dropout.backward(rig.context, std::move(record), ys).at(0)) << "no dx that nobody needs";
   rig.context.training = false;
   EXPECT_EQ(run(dropout, {}, 1, 5), floats(rig, x)) << "off in evaluation";
 }
@@ -223,13 +277,15 @@ TEST(LayerErrors, SayWhatWasSeenAndExpected) {
     return "no error";
   };
   Linear linear(3, 2);
-  EXPECT_NE(text_of([&] { static_cast<void>(linear.forward(rig.context, {rig.normal({2, 3}, "x")}, nullptr)); })
-                .find("has no storage"),
+  EXPECT_NE(text_of([&] {
+              static_cast<void>(linear.forward(rig.context, {rig.normal({2, 3}, "x")}, nullptr));
+            }).find("has no storage"),
             std::string::npos)
       << "a sharded parameter";
   const PlainParameters storage(linear, rig.context);
-  EXPECT_NE(text_of([&] { static_cast<void>(linear.forward(rig.context, {rig.normal({3, 2}, "x")}, nullptr)); })
-                .find("has shape [3, 2], expected 3"),
+  EXPECT_NE(text_of([&] {
+              static_cast<void>(linear.forward(rig.context, {rig.normal({3, 2}, "x")}, nullptr));
+            }).find("has shape [3, 2], expected 3"),
             std::string::npos);
   Tensor low = rig.context.make({2, 3}, DType::bf16);
   EXPECT_NE(text_of([&] { static_cast<void>(linear.forward(rig.context, {low}, nullptr)); }).find("param_dtype"),
@@ -239,8 +295,9 @@ TEST(LayerErrors, SayWhatWasSeenAndExpected) {
   EXPECT_THROW(Dropout(1.0, "d"), ConfigError);
   Dropout dropout(0.5, "d");
   rig.context.sequences = {1};
-  EXPECT_NE(text_of([&] { static_cast<void>(dropout.forward(rig.context, {rig.normal({2, 3}, "x")}, nullptr)); })
-                .find("global sequence ids"),
+  EXPECT_NE(text_of([&] {
+              static_cast<void>(dropout.forward(rig.context, {rig.normal({2, 3}, "x")}, nullptr));
+            }).find("global sequence ids"),
             std::string::npos);
 }
 

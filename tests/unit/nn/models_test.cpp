@@ -3,9 +3,12 @@
 #include <map>
 #include <set>
 
+#include "mica/nn/gelu.hpp"
+#include "mica/nn/gradcheck.hpp"
 #include "mica/nn/linear.hpp"
 #include "mica/nn/models/gpt2.hpp"
 #include "mica/nn/models/mlp.hpp"
+
 #include "nn_testing.hpp"
 
 namespace mica::nn {
@@ -15,7 +18,8 @@ using testing::Rig;
 
 std::map<std::string, Parameter*> parameters_of(Module& module) {
   std::map<std::string, Parameter*> all;
-  module.for_each_parameter([&](const std::string& name, Parameter& p) { EXPECT_TRUE(all.emplace(name, &p).second) << name; });
+  module.for_each_parameter(
+      [&](const std::string& name, Parameter& p) { EXPECT_TRUE(all.emplace(name, &p).second) << name; });
   return all;
 }
 
@@ -83,7 +87,8 @@ TEST(Gpt2Model, StartsAsGpt2Does) {
     if (p->shape.num_dims() == 2) {
       const double expected = name.ends_with("c_proj.weight") ? 0.02 / 2 : 0.02;  // sqrt(2 * layers) = 2
       // The deviation of n normals is known to 1 / sqrt(2n); 5 times that is chance 1 in a million.
-      EXPECT_NEAR(deviation(values), expected, 5 * expected / std::sqrt(2.0 * static_cast<double>(values.size()))) << name;
+      EXPECT_NEAR(deviation(values), expected, 5 * expected / std::sqrt(2.0 * static_cast<double>(values.size())))
+          << name;
     } else {
       const float expected = name.find(".ln_") != std::string::npos && name.ends_with("weight") ? 1.0F : 0.0F;
       EXPECT_EQ(values, std::vector<float>(values.size(), expected)) << name;
@@ -152,7 +157,8 @@ std::string config_error(const std::function<void()>& call) {
 
 TEST(ModelErrors, NameTheKeyAndTheValue) {
   const auto gpt2 = [](Gpt2Config config) { return config_error([&] { Gpt2 model(config); }); };
-  EXPECT_NE(gpt2({.heads = 5, .width = 12}).find("model.width 12 is not divisible by model.heads 5"), std::string::npos);
+  EXPECT_NE(gpt2({.heads = 5, .width = 12}).find("model.width 12 is not divisible by model.heads 5"),
+            std::string::npos);
   EXPECT_NE(gpt2({.heads = 0}).find("model.heads is 0"), std::string::npos);
   EXPECT_NE(gpt2({.width = -4}).find("model.width is -4"), std::string::npos);
   EXPECT_NE(gpt2({.context = 0}).find("model.context is 0"), std::string::npos);
@@ -167,10 +173,52 @@ TEST(ModelErrors, ASequenceLongerThanTheContextIsRefused) {
   Gpt2 model({.layers = 1, .heads = 1, .width = 4, .context = 5, .vocab_size = 11});
   const PlainParameters storage(model, rig.context);
   const auto forward = [&](std::int64_t seq_len) {
-    return config_error([&] { static_cast<void>(model.forward(rig.context, {rig.tokens({1, seq_len}, 11)}, nullptr)); });
+    return config_error([&] {
+      static_cast<void>(model.forward(rig.context, {rig.tokens({1, seq_len}, 11)}, nullptr));
+    });
   };
   EXPECT_EQ(forward(5), "no ConfigError");
   EXPECT_NE(forward(6).find("a sequence of 6 tokens does not fit the model's context of 5"), std::string::npos);
+}
+
+/// The example of sequential.hpp: a user's own model, no backward written.
+class Classifier final : public LanguageModel {
+ public:
+  explicit Classifier(std::int64_t vocab, std::int64_t width) : LanguageModel("classifier") {
+    add_body<Embedding>("embed", vocab, width);
+    for (int i = 0; i < 4; ++i) {
+      auto& block = add_body<Residual>("blocks." + std::to_string(i), "classifier_block");
+      block.add<LayerNorm>("norm", width);
+      block.add<Linear>("up", width, 4 * width);
+      block.add<Gelu>("act");
+      block.add<Linear>("down", 4 * width, width);
+    }
+    set_head("head", vocab, width);
+  }
+};
+
+TEST(OwnModel, OfBuildingBlocksTrains) {
+  Rig rig;
+  Classifier model(11, 6);
+  EXPECT_TRUE(parameters_of(model).contains("blocks.3.up.weight"));
+  const Tensors batch = {rig.tokens({2, 9}, 11), rig.tokens({2, 9}, 11, "targets")};
+  const GradcheckReport report = gradcheck(model, rig.context, batch, {.max_elements = 8});
+  EXPECT_LT(report.worst_error, 2e-3) << report.worst_element;
+
+  PlainParameters storage(model, rig.context);
+  std::vector<float> losses;
+  for (int step = 0; step < 60; ++step) {
+    Record record;
+    const Tensors loss = model.forward(rig.context, batch, &record);
+    model.backward(rig.context, std::move(record), {rig.scalar(1)});
+    losses.push_back(floats(rig, loss[0])[0]);
+    model.for_each_parameter([&](const std::string&, Parameter& p) {
+      rig.kernels->scale(*rig.stream, p.grad, -1.0, p.data, Write::accumulate);
+    });
+    storage.zero_grad();
+  }
+  EXPECT_NEAR(losses.front(), std::log(11.0F), 0.1F);
+  EXPECT_LT(losses.back(), losses.front() - 0.5F);
 }
 
 TEST(MlpModel, HasItsNamesAndBlocks) {

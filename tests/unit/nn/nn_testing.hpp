@@ -21,7 +21,8 @@ inline std::string to_string(KernelsKind kind) { return kind == KernelsKind::cpu
 /// One rank without units: a pool that hands out NaNs, an inline stream, kernels, a context.
 struct Rig {
   explicit Rig(KernelsKind kind = KernelsKind::cpu, StreamMode mode = StreamMode::inlined)
-      : pool(make_cpu_pool()), stream(make_cpu_stream("compute", mode)),
+      : pool(make_cpu_pool()),
+        stream(make_cpu_stream("compute", mode)),
         kernels(kind == KernelsKind::cpu ? make_cpu_kernels(*pool) : make_reference_kernels(*pool)),
         context{.compute = *stream, .pool = *pool, .kernels = *kernels} {
     pool->poison(true);
@@ -42,8 +43,8 @@ struct Rig {
     stream->synchronize();  // the poison, and work of the memory's last owner
     const RandomKey key{.seed = 9, .name_hash = hash_name(name)};
     for (std::int64_t i = 0; i < x.numel(); ++i) {
-      x.view().as<std::int32_t>()[i] =
-          static_cast<std::int32_t>(random_word(key, static_cast<std::uint64_t>(i)) % static_cast<std::uint32_t>(bound));
+      x.view().as<std::int32_t>()[i] = static_cast<std::int32_t>(random_word(key, static_cast<std::uint64_t>(i)) %
+                                                                 static_cast<std::uint32_t>(bound));
     }
     return x;
   }

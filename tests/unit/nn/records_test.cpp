@@ -1,13 +1,14 @@
 // What a Record is: [Note: records]. Everything here holds for whole models, so that each layer takes part.
+#include <algorithm>
+#include <cmath>
+
 #include "mica/nn/gelu.hpp"
 #include "mica/nn/layer_norm.hpp"
 #include "mica/nn/linear.hpp"
 #include "mica/nn/models/gpt2.hpp"
 #include "mica/nn/sequential.hpp"
-#include "nn_testing.hpp"
 
-#include <algorithm>
-#include <cmath>
+#include "nn_testing.hpp"
 
 namespace mica::nn {
 namespace {
@@ -30,7 +31,8 @@ struct ModelRun {
     rig.context.step = static_cast<std::uint64_t>(batch) + 1;
   }
   Tensors inputs(int batch) {
-    return {rig.tokens({2, 7}, 13, "ids" + std::to_string(batch)), rig.tokens({2, 7}, 13, "targets" + std::to_string(batch))};
+    return {rig.tokens({2, 7}, 13, "ids" + std::to_string(batch)),
+            rig.tokens({2, 7}, 13, "targets" + std::to_string(batch))};
   }
   Tensors forward(int batch, Record* record) {
     at(batch);
@@ -112,6 +114,8 @@ TEST(Records, SeveralForwardsBeforeTheirBackwards) {
     run.backward(first);
     run.backward(second);
     EXPECT_EQ(gradients(run.rig, run.model), one_by_one) << "checkpointed " << checkpointed;
+    EXPECT_EQ(run.rig.context.step, 8U) << "the context is as it was";
+    EXPECT_EQ(run.rig.context.sequences, (std::vector<std::int64_t>{70, 71}));
   }
 }
 
@@ -136,7 +140,8 @@ TEST(Records, KeptOnesServeSeveralBackwards) {
           for (std::size_t p = 0; p < sums.size(); ++p) {
             for (std::size_t i = 0; i < sums[p].values.size(); ++i) {
               const float expected = static_cast<float>(time) * once.gradients[p].values[i];
-              ASSERT_NEAR(sums[p].values[i], expected, 1e-5F + 1e-5F * std::abs(expected)) << sums[p].name << " " << checkpointed;
+              ASSERT_NEAR(sums[p].values[i], expected, 1e-5F + 1e-5F * std::abs(expected))
+                  << sums[p].name << " " << checkpointed;
             }
           }
           EXPECT_EQ(floats(run.rig, ys[0]), once.loss);
@@ -154,8 +159,9 @@ TEST(Records, KeptOnesServeSeveralBackwards) {
 TEST(Records, CheckpointingAnythingGivesTheSameBits) {
   ModelRun plain(0.2);
   const Result expected = run_one(plain);
-  for (const std::string what : {"gpt2", "gpt2_transformer", "gpt2_block", "causal_self_attention", "gpt2_mlp", "linear",
-                                 "layer_norm", "gelu", "dropout", "embedding", "position_embedding", "head_loss"}) {
+  for (const std::string what :
+       {"gpt2", "gpt2_transformer", "gpt2_block", "causal_self_attention", "gpt2_mlp", "linear", "layer_norm", "gelu",
+        "dropout", "embedding", "position_embedding", "head_loss"}) {
     for (const bool loss_in_backward : {false, true}) {
       ModelRun run(0.2);
       run.rig.context.loss_in_backward = loss_in_backward;
@@ -190,7 +196,8 @@ struct NoHooks final : ModuleHooks {
 TEST(Records, NormsThatAreUnitsKeepTheirOutputsAndGiveTheSameBits) {
   ModelRun plain, wrapped;
   const Result expected = run_one(plain);
-  wrapped.model.for_each_module([](const std::string&, Module& module) { module.set_hooks(std::make_shared<NoHooks>()); });
+  wrapped.model.for_each_module(
+      [](const std::string&, Module& module) { module.set_hooks(std::make_shared<NoHooks>()); });
   EXPECT_EQ(run_one(wrapped), expected);
   const auto saved = [](ModelRun& run) {
     Record record;
@@ -224,6 +231,72 @@ TEST(Gradients, AnLvalueListOfGradientsIsLeftAsItIs) {
   EXPECT_EQ(floats(rig, in_place[0]), floats(rig, dxs[0]));
 }
 
+TEST(Gradients, AGeluOverwritesOnlyWhatIsHandedOver) {
+  Rig rig;
+  Gelu gelu;
+  const Tensor x = rig.normal({3, 5}, "x");
+  Tensors dys = {rig.normal({3, 5}, "dy")};
+  const auto before = floats(rig, dys[0]);
+  Record first, second;
+  static_cast<void>(gelu.forward(rig.context, {x}, &first));
+  static_cast<void>(gelu.forward(rig.context, {x}, &second));
+  const auto expected = floats(rig, gelu.backward(rig.context, std::move(first), dys)[0]);
+  EXPECT_EQ(floats(rig, dys[0]), before);
+  EXPECT_EQ(floats(rig, gelu.backward(rig.context, std::move(second), std::move(dys))[0]), expected);
+}
+
+TEST(Gradients, AResidualsFirstLayerAddsToTheSumWithoutATensorOfItsOwn) {
+  for (const int layers : {1, 2}) {
+    Rig rig;
+    Residual residual("r");
+    for (int i = 0; i < layers; ++i) residual.add<Linear>("linear" + std::to_string(i), 5, 5);
+    const PlainParameters storage(residual, rig.context);
+    residual.for_each_parameter([](const std::string&, Parameter& p) { p.requires_grad = false; });  // nothing is saved
+    const Tensor x = rig.normal({3, 5}, "x");
+    Record record;
+    static_cast<void>(residual.forward(rig.context, {x}, &record));
+    Tensors dys = {rig.normal({3, 5}, "dy")};
+    rig.pool->reset_peak();
+    const std::int64_t before = rig.activation_bytes();
+    static_cast<void>(residual.backward(rig.context, std::move(record), std::move(dys)));
+    // Of two layers the second one makes a dx, to which the first's is not added: that goes into dy. One layer alone
+    // reads dy itself, so its dx cannot be added there at once.
+    EXPECT_EQ(rig.pool->stats().peak_of(MemoryRole::activation) - before, 3 * 5 * 4) << layers;
+  }
+}
+
+/// Doubles the inputs, as a unit that casts them makes other tensors of them.
+struct DoublingHooks final : ModuleHooks {
+  void pre_forward(Context& context, Module&, Tensors& xs, Record*) override {
+    Tensor y = context.make(xs[0].shape(), xs[0].dtype());
+    context.kernels.scale(context.compute, xs[0], 2, y, Write::overwrite);
+    y.needs_grad = xs[0].needs_grad;
+    xs[0] = y;
+  }
+  void post_forward(Context&, Module&, Tensors&, Record*) override {}
+  void pre_backward(Context&, Module&, Record&) override {}
+  void post_backward(Context&, Module&, Record&) override {}
+};
+
+TEST(Records, AnInputThatAUnitReplacedIsNotMadeAgainFromTheLayerBefore) {
+  Rig rig;
+  Sequential chain;
+  chain.add<LayerNorm>("norm", 5);
+  Linear& linear = chain.add<Linear>("linear", 5, 2);
+  const PlainParameters storage(chain, rig.context);
+  const auto weight_gradient = [&] {
+    Record record;
+    static_cast<void>(chain.forward(rig.context, {rig.normal({3, 5}, "x")}, &record));
+    chain.backward(rig.context, std::move(record), {rig.normal({3, 2}, "dy")});
+    linear.own_parameters()[0]->grad_written = linear.own_parameters()[1]->grad_written = false;
+    return floats(rig, linear.own_parameters()[0]->grad);
+  };
+  const auto plain = weight_gradient();
+  linear.set_hooks(std::make_shared<DoublingHooks>());
+  const auto doubled = weight_gradient();
+  for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_FLOAT_EQ(doubled[i], 2 * plain[i]);
+}
+
 TEST(Gradients, InputsThatNeedNoneGetNone) {
   Rig rig;
   for (const bool needs_grad : {false, true}) {
@@ -252,9 +325,7 @@ TEST(Gradients, AbsentOnesRunNothingAndFreeTheRecord) {
   ModelRun run;
   const std::int64_t before = run.rig.activation_bytes();
   Record record;
-  {
-    const Tensors ys = run.forward(0, &record);
-  }
+  { const Tensors ys = run.forward(0, &record); }
   const Tensors dxs = run.model.backward(run.rig.context, std::move(record), {Tensor()});
   EXPECT_EQ(dxs.size(), 2U);
   EXPECT_FALSE(dxs[0] || dxs[1]);
@@ -300,7 +371,8 @@ TEST(Frozen, EachParameterAloneTrainsAsWithTheOthers) {
   const Result expected = run_one(plain);
   for (const NamedGradient& gradient : expected.gradients) {
     ModelRun run;
-    run.model.for_each_parameter([&](const std::string& name, Parameter& p) { p.requires_grad = name == gradient.name; });
+    run.model.for_each_parameter(
+        [&](const std::string& name, Parameter& p) { p.requires_grad = name == gradient.name; });
     const Result result = run_one(run);
     ASSERT_EQ(result.gradients.size(), 1U) << gradient.name;
     if (gradient.name == "transformer.wte.weight") continue;
@@ -313,6 +385,11 @@ TEST(Frozen, EverythingFrozenStillGivesTheLoss) {
     ModelRun plain, run;
     run.rig.context.loss_in_backward = loss_in_backward;
     run.model.for_each_parameter([](const std::string&, Parameter& p) { p.requires_grad = false; });
+    for (const auto* checkpointed : {"", "gpt2_block", "gpt2"}) {
+      run.set_checkpointed(checkpointed);
+      Record record;
+      EXPECT_FALSE(run.forward(0, &record)[0].needs_grad) << checkpointed;
+    }
     const Result result = run_one(run);
     EXPECT_EQ(result.loss, run_one(plain).loss);
     EXPECT_TRUE(result.gradients.empty());
@@ -338,9 +415,23 @@ TEST(Frozen, GradientsOfAParameterThawedBetweenTwoBackwardsStartAnew) {
     step();
     bias.requires_grad = true;
     step();
-    const auto weight_twice = floats(rig, weight.grad);
-    for (std::size_t i = 0; i < weight_once.size(); ++i) EXPECT_FLOAT_EQ(weight_twice[i], 2 * weight_once[i]);
-    EXPECT_EQ(floats(rig, bias.grad), bias_once) << module->type_name() << ": overwritten, not added to poison";
+    const auto expect_times = [&](Parameter& parameter, const std::vector<float>& once, float times) {
+      const auto sum = floats(rig, parameter.grad);
+      for (std::size_t i = 0; i < once.size(); ++i) {
+        EXPECT_NEAR(sum[i], times * once[i], 1e-5F) << module->type_name() << "." << parameter.name;
+      }
+    };
+    expect_times(weight, weight_once, 2);
+    expect_times(bias, bias_once, 1);
+    step();
+    weight.grad_written = false;
+    step();
+    expect_times(weight, weight_once, 1);
+    expect_times(bias, bias_once, 3);
+    weight.requires_grad = false;
+    step();
+    expect_times(weight, weight_once, 1);
+    expect_times(bias, bias_once, 4);
   }
 }
 

@@ -10,11 +10,11 @@ namespace mica::nn {
 struct Gpt2Config {
   std::int64_t layers = 12;
   std::int64_t heads = 12;
-  std::int64_t width = 768;       ///< divisible by heads
-  std::int64_t context = 1024;    ///< longest sequence
+  std::int64_t width = 768;         ///< divisible by heads
+  std::int64_t context = 1024;      ///< longest sequence
   std::int64_t vocab_size = 50257;  ///< exact
-  bool tie_embeddings = true;     ///< the head uses transformer.wte.weight
-  double dropout = 0;             ///< behind the embedding, the attention and the MLP, in training only
+  bool tie_embeddings = true;       ///< the head uses transformer.wte.weight
+  double dropout = 0;               ///< behind the embedding, the attention and the MLP, in training only
 
   /// @throws ConfigError naming the key, its value and what is expected.
   void validate() const;
@@ -51,10 +51,10 @@ class Gpt2Transformer final : public Module {
   std::vector<Module*> body_;  // drop, h.0, h.1, ..., ln_f
 };
 
-/// GPT-2 with the names of Hugging Face's GPT2LMHeadModel ("transformer.h.0.attn.c_attn.weight"), every weight [out, in]
-/// (Hugging Face stores the products of its blocks transposed). Inputs and outputs: LanguageModel.
-/// Initial values as GPT-2's: normal 0.02; c_proj of attention and MLP 0.02 / sqrt(2 * layers); biases 0, norms 1.
-/// GPT-2 also drops attention probabilities; Mica does not (they never exist together).
+/// GPT-2 with the names of Hugging Face's GPT2LMHeadModel ("transformer.h.0.attn.c_attn.weight"), every weight [out,
+/// in] (Hugging Face stores the products of its blocks transposed). Inputs and outputs: LanguageModel. Initial values
+/// as GPT-2's: normal 0.02; c_proj of attention and MLP 0.02 / sqrt(2 * layers); biases 0, norms 1. GPT-2 also drops
+/// attention probabilities; Mica does not (they never exist together).
 class Gpt2 final : public LanguageModel {
  public:
   /// @throws ConfigError

@@ -12,7 +12,8 @@ struct MlpConfig {
 };
 
 /// The smallest language model: predicts the next token from the current one alone. Embedding, `layers` blocks
-/// x + down(gelu(up(norm(x)))) of type "mlp_block", norm, head. Names: "embed.weight", "blocks.0.up.weight", "head.weight".
+/// x + down(gelu(up(norm(x)))) of type "mlp_block", norm, head. Names: "embed.weight", "blocks.0.up.weight",
+/// "head.weight".
 class Mlp final : public LanguageModel {
  public:
   /// @throws ConfigError
