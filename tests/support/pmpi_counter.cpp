@@ -1,6 +1,8 @@
 #include "support/pmpi_counter.hpp"
 
+#include <algorithm>
 #include <atomic>
+#include <numeric>
 
 #include <mpi.h>
 
@@ -12,8 +14,26 @@ using mica::testing::MpiCall;
 std::array<std::atomic<std::int64_t>, kNumMpiCalls> g_calls{};
 std::atomic<int> g_fail_next{-1};
 
+std::atomic<std::int64_t> g_largest{0};
+
+std::int64_t bytes_of(std::int64_t elements, MPI_Datatype type) {
+  int bytes = 0;  // without gaps
+  PMPI_Type_size(type, &bytes);
+  return elements * bytes;
+}
+
+int ranks_of(MPI_Comm comm) {
+  int ranks = 0;
+  PMPI_Comm_size(comm, &ranks);
+  return ranks;
+}
+
+std::int64_t sum_of(const int* counts, MPI_Comm comm) { return std::accumulate(counts, counts + ranks_of(comm), std::int64_t{0}); }
+
 /// Counts; true if this call shall fail.
-bool count(MpiCall call) {
+bool count(MpiCall call, std::int64_t bytes = 0) {
+  for (std::int64_t largest = g_largest; bytes > largest && !g_largest.compare_exchange_weak(largest, bytes);) {
+  }
   const int index = static_cast<int>(call);
   ++g_calls[static_cast<std::size_t>(index)];
   int expected = index;
@@ -30,6 +50,8 @@ MpiCallCounts mpi_calls() {
   return counts;
 }
 
+std::int64_t take_largest_mpi_call() { return g_largest.exchange(0); }
+
 void fail_next(MpiCall call) { g_fail_next = static_cast<int>(call); }
 
 }  // namespace mica::testing
@@ -38,30 +60,30 @@ extern "C" {
 
 int MPI_Allgather(const void* send, int send_count, MPI_Datatype send_type, void* receive, int receive_count,
                   MPI_Datatype receive_type, MPI_Comm comm) {
-  if (count(MpiCall::allgather)) return MPI_ERR_OTHER;
+  if (count(MpiCall::allgather, ranks_of(comm) * bytes_of(receive_count, receive_type))) return MPI_ERR_OTHER;
   return PMPI_Allgather(send, send_count, send_type, receive, receive_count, receive_type, comm);
 }
 
 int MPI_Allgatherv(const void* send, int send_count, MPI_Datatype send_type, void* receive, const int* counts,
                    const int* offsets, MPI_Datatype receive_type, MPI_Comm comm) {
-  if (count(MpiCall::allgatherv)) return MPI_ERR_OTHER;
+  if (count(MpiCall::allgatherv, bytes_of(sum_of(counts, comm), receive_type))) return MPI_ERR_OTHER;
   return PMPI_Allgatherv(send, send_count, send_type, receive, counts, offsets, receive_type, comm);
 }
 
 int MPI_Alltoall(const void* send, int send_count, MPI_Datatype send_type, void* receive, int receive_count,
                  MPI_Datatype receive_type, MPI_Comm comm) {
-  if (count(MpiCall::alltoall)) return MPI_ERR_OTHER;
+  if (count(MpiCall::alltoall, ranks_of(comm) * bytes_of(receive_count, receive_type))) return MPI_ERR_OTHER;
   return PMPI_Alltoall(send, send_count, send_type, receive, receive_count, receive_type, comm);
 }
 
 int MPI_Alltoallv(const void* send, const int* send_counts, const int* send_offsets, MPI_Datatype send_type, void* receive,
                   const int* counts, const int* offsets, MPI_Datatype receive_type, MPI_Comm comm) {
-  if (count(MpiCall::alltoallv)) return MPI_ERR_OTHER;
+  if (count(MpiCall::alltoallv, bytes_of(std::max(sum_of(send_counts, comm), sum_of(counts, comm)), receive_type))) return MPI_ERR_OTHER;
   return PMPI_Alltoallv(send, send_counts, send_offsets, send_type, receive, counts, offsets, receive_type, comm);
 }
 
 int MPI_Bcast(void* data, int data_count, MPI_Datatype type, int root, MPI_Comm comm) {
-  if (count(MpiCall::bcast)) return MPI_ERR_OTHER;
+  if (count(MpiCall::bcast, bytes_of(data_count, type))) return MPI_ERR_OTHER;
   return PMPI_Bcast(data, data_count, type, root, comm);
 }
 
@@ -71,12 +93,12 @@ int MPI_Barrier(MPI_Comm comm) {
 }
 
 int MPI_Isend(const void* data, int data_count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request) {
-  if (count(MpiCall::isend)) return MPI_ERR_OTHER;
+  if (count(MpiCall::isend, bytes_of(data_count, type))) return MPI_ERR_OTHER;
   return PMPI_Isend(data, data_count, type, to, tag, comm, request);
 }
 
 int MPI_Irecv(void* data, int data_count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request* request) {
-  if (count(MpiCall::irecv)) return MPI_ERR_OTHER;
+  if (count(MpiCall::irecv, bytes_of(data_count, type))) return MPI_ERR_OTHER;
   return PMPI_Irecv(data, data_count, type, from, tag, comm, request);
 }
 
@@ -86,7 +108,7 @@ int MPI_Waitall(int request_count, MPI_Request* requests, MPI_Status* statuses) 
 }
 
 int MPI_Allreduce(const void* send, void* receive, int data_count, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
-  if (count(MpiCall::allreduce)) return MPI_ERR_OTHER;
+  if (count(MpiCall::allreduce, bytes_of(data_count, type))) return MPI_ERR_OTHER;
   return PMPI_Allreduce(send, receive, data_count, type, op, comm);
 }
 

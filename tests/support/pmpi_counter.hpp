@@ -27,6 +27,9 @@ struct MpiCallCounts {
 /// Link the test with the CMake target mpi_test_counter. For what a collective becomes see [Note: MPI calls of collectives].
 [[nodiscard]] MpiCallCounts mpi_calls();
 
+/// The most bytes that one call moved on this rank (in one direction, over all ranks) since the last question.
+[[nodiscard]] std::int64_t take_largest_mpi_call();
+
 /// The next call of this kind on this rank moves nothing and returns MPI_ERR_OTHER.
 void fail_next(MpiCall call);
 

@@ -46,7 +46,9 @@ TEST_P(MpiGroup, MovesAndFoldsTheRightBits) {
   const auto group = make(GetParam().options);
   pool->poison(true);
   const auto stream = make_cpu_stream("comm", GetParam().mode);
+  (void)testing::take_largest_mpi_call();
   testing::check_collectives(*group, *stream, kNumels);
+  EXPECT_LE(testing::take_largest_mpi_call(), GetParam().options.max_call_bytes);
   EXPECT_EQ(pool->stats().current, 0) << "all staging was given back";
   EXPECT_LE(pool->stats().peak_of(MemoryRole::communication), GetParam().options.staging_bytes);
   EXPECT_EQ(pool->stats().peak, pool->stats().peak_of(MemoryRole::communication));
