@@ -93,6 +93,7 @@ void FlatParameter::unshard(RateLimiter& limiter) {
 void FlatParameter::expose() {
   invariant(is_unsharded_, "only an unsharded unit is exposed to its module");
   device_mesh_.compute().wait(unsharded_ready_);
+  is_exposed_ = true;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     nn::Parameter& parameter = *parameters_[i].parameter;
     parameter.data = unsharded_.slice(layout_.begin_of(i), parameter.shape.numel()).reshaped(parameter.shape);
@@ -101,7 +102,9 @@ void FlatParameter::expose() {
 
 void FlatParameter::reshard(RateLimiter& limiter) {
   if (!is_unsharded_) return;
-  is_unsharded_ = false;
+  // Prefetched and never used: the gather still reads the master, which compute may be about to write.
+  if (!is_exposed_) device_mesh_.compute().wait(unsharded_ready_);
+  is_unsharded_ = is_exposed_ = false;
   unsharded_ready_ = {};
   unsharded_ = {};
   for (const UnitParameter& p : parameters_) p.parameter->data = {};
@@ -180,7 +183,7 @@ void FlatParameter::zero_grad() {
 }
 
 void FlatParameter::drop_step() {
-  is_unsharded_ = false;
+  is_unsharded_ = is_exposed_ = false;
   unsharded_ready_ = {};
   unsharded_ = unsharded_grad_ = sharded_grad_ = {};
   for (const UnitParameter& p : parameters_) p.parameter->data = {};

@@ -111,6 +111,14 @@ void Root::zero_grad() {
   }
 }
 
+void Root::reshard() {
+  require(state_ == TrainingState::idle, "reshard is called while the root is {}", training_state_name(state_));
+  for (Unit* each : units_) {
+    if (each->flat_) each->flat_->reshard(param_limiter_);
+  }
+  param_limiter_.flush();
+}
+
 void Root::set_gradient_sync(bool on) {
   require(state_ == TrainingState::idle, "gradient synchronisation is switched while the root is {}: do it between passes",
           training_state_name(state_));

@@ -32,6 +32,7 @@ void Optimizer::step(const StepArgs& args) {
   const std::int64_t numel = workspace_numel();
   const Buffer workspace =
       device_mesh().pool().allocate(numel * dtype_bytes(DType::f32), MemoryRole::workspace, device_mesh().compute());
+  root_.reshard();
   ++num_steps_;
   for (UnitState& unit : units_) {
     if (unit.flat->sharded_grad()) step_unit(unit, args, {workspace.data(), Shape{numel}, DType::f32});

@@ -81,6 +81,7 @@ class FlatParameter {
   TensorView master_, unsharded_, unsharded_grad_, sharded_grad_;
   Event unsharded_ready_;
   bool is_unsharded_ = false;
+  bool is_exposed_ = false;  // compute has waited for the parameters
 };
 
 }  // namespace mica::fsdp

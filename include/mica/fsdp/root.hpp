@@ -46,6 +46,9 @@ class Root {
   [[nodiscard]] std::vector<ShardedParameter> parameters() const;
   /// Frees the sharded gradients.
   void zero_grad();
+  /// Reshards what is unsharded still: after a forward without a backward, or a prefetch that nobody used. To be called
+  /// before masters are written (optimizers do), or the next forward would run on the old parameters.
+  void reshard();
 
   /// Off: backward leaves unsharded gradients where they are, to accumulate until a synchronising backward (no_sync).
   void set_gradient_sync(bool on);

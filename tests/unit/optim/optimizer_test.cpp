@@ -262,6 +262,26 @@ TEST(Optimizer, AParameterWithoutBackwardInAUnitWithGradientsHasZeroGradients) {
   });
 }
 
+// A forward without a backward leaves parameters unsharded, which the step makes old.
+TEST(Optimizer, TheNextForwardSeesWhatTheStepWrote) {
+  run_local_ranks(2, [](auto world) {
+    ShardedOptions options;
+    options.fsdp.strategy = fsdp::Strategy::shard_grad_op;
+    ShardedWeights model(std::move(world), odd_units(), options);
+    const auto optimizer = make_sgd(model.root(), {});
+    set_grads(model, 1);
+    model.pass();
+    {
+      nn::Record record;
+      static_cast<void>(model.model().forward(model.context(), nn::Tensors(), &record));
+    }
+    optimizer->step({.lr = 0.1});
+    for (const fsdp::Unit* unit : model.root().units()) {
+      EXPECT_FALSE(unit->flat() && unit->flat()->is_unsharded()) << unit->name();
+    }
+  });
+}
+
 TEST(Optimizer, OutOfMemoryComesBeforeAnyChange) {
   run_local_ranks(1, [](auto world) {
     ShardedWeights model(std::move(world), odd_units());
