@@ -62,8 +62,7 @@ void Session::close() {
 }
 
 void Session::abort(int exit_code) {
-  std::cout.flush();
-  std::cerr.flush();
+  std::cout.flush();  // its own buffer, if somebody switched sync_with_stdio off
   std::fflush(nullptr);
   int initialized = 0;
   int finalized = 0;
