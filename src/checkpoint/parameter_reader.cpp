@@ -48,7 +48,8 @@ void ParameterReader::read(const std::string& parameter, const std::string& kind
   for (std::int64_t at = begin; at < begin + numel; ++extent) {
     invariant(extent != extents.end(), "a range inside the parameter is read");
     const std::int64_t count = std::min(extent->end, begin + numel) - at;
-    if (!reader_ || &reader_->file() != extent->file) reader_.emplace(folder_, *extent->file, io::Caching::direct);
+    // One thread that reads forward: the system's read-ahead works while it computes.
+    if (!reader_ || &reader_->file() != extent->file) reader_.emplace(folder_, *extent->file, io::Caching::page_cache);
     reader_->read(*extent->dataset, (extent->offset + at - extent->begin) * 4, count * 4, data + (at - begin));
     at += count;
   }

@@ -1,9 +1,7 @@
 #include "shard_file.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
-#include <filesystem>
 
 #include "block_reader.hpp"
 #include "block_workers.hpp"
@@ -154,10 +152,7 @@ FileEntry write_shard_file(const std::string& folder, const ShardContents& conte
   try {
     entry = create_file(path, contents);
   } catch (const Hdf5Error& e) {
-    // HDF5 says little of a full disk; the free space tells.
-    std::error_code ignored;
-    const auto space = std::filesystem::space(folder, ignored);
-    throw IoError(fmt::format("{} ({} bytes free in {})", e.what(), ignored ? 0 : space.available, folder));
+    throw IoError(e.what());  // one kind of error for a full disk, whoever meets it
   }
   if (at_point) at_point("metadata written");
   io::RawFile file = io::RawFile::open_for_writing(path);

@@ -83,6 +83,7 @@ void expect_newest(const std::string& run, std::int64_t step, int salt) {
 struct KillCase {
   std::string_view point;
   bool step_exists;  // an earlier checkpoint of the same step is there
+  friend void PrintTo(const KillCase& k, std::ostream* out) { *out << k.point << (k.step_exists ? ", step exists" : ""); }
 };
 
 class KillDeathTest : public FaultDeathTest, public testing::WithParamInterface<KillCase> {};

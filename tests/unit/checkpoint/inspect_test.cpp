@@ -96,6 +96,28 @@ TEST(Diff, NamesWhatDiffersWhereAndByHowMuch) {
   EXPECT_EQ(json["arrays"][6]["max_difference"], "nan");
 }
 
+// More elements than are compared at once, in pieces that end elsewhere.
+TEST(Diff, LargeParametersInSeveralPieces) {
+  const TemporaryFolder folder;
+  const test::Units units{{{"weight", Shape{1009, 1153}, true}}};  // 1.16 M elements; 4 MiB are 1.05 M
+  const auto parameters_only = [&](int num_ranks, const std::string& run, float last) {
+    run_local_ranks(num_ranks, [&](auto world) {
+      SavedModel model(std::move(world), units);
+      model.fill(3);
+      set_element(model, "u0.weight", 1163376, last);
+      SaveState state = model.state(1);
+      state.optimizer = nullptr;
+      save(run, state, model.comm());
+    });
+  };
+  parameters_only(1, folder / "1", 2.0F);
+  parameters_only(3, folder / "3", 2.0F);
+  parameters_only(3, folder / "other", 5.0F);
+  EXPECT_EQ(inspect({"diff", folder / "1", folder / "3"}).code, ExitCode::done);
+  EXPECT_THAT(inspect({"diff", folder / "1", folder / "other"}).out,
+              HasSubstr("1 of 1,163,377 elements differ, max |A-B| = 3 at [1008, 1152]"));
+}
+
 TEST(Diff, OtherBitsOfTheSameNumberAreADifference) {
   const TemporaryFolder folder;
   save_on(1, folder / "a", test::small_units(), {}, [](SavedModel& m) { set_element(m, "u1.last", 2, 0.0F); });

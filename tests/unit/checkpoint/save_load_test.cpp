@@ -1,5 +1,6 @@
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -127,6 +128,24 @@ TEST(SaveLoad, TheShardFileIsPlainHdf5WithATableOfPieces) {
   EXPECT_EQ(shard[28], 0.0F);
   EXPECT_EQ(shard[29], test::element_value("u0.bias", "exp_avg", 0, 5));
   EXPECT_EQ(shard[33], test::element_value("u0.bias", "exp_avg", 4, 5));
+}
+
+// The optimizer's last writes may still be on their way when save() is called.
+TEST(SaveLoad, WaitsForTheComputeStream) {
+  const TemporaryFolder folder;
+  run_local_ranks(1, [&](auto world) {
+    SavedModel model(std::move(world), test::small_units(), {.mode = StreamMode::threaded});
+    model.fill(5);
+    const TensorView master = model.root().parameters().front().master();
+    model.weights().device_mesh().compute().submit("late", {writes(master)}, [&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      *master.as<float>() = -1.0F;
+    });
+    const std::string path = model.save(folder.path(), 1).path;
+    model.fill(6);
+    (void)model.load(path);
+    EXPECT_EQ(*master.as<float>(), -1.0F);
+  });
 }
 
 TEST(SaveLoad, ParametersAlone) {
