@@ -137,8 +137,9 @@ TEST_F(OneRankFails, SignalSavesAndStops) {
 }
 
 TEST_F(OneRankFails, TerminatedLauncherSavesFirst) {
-  // mpirun answers SIGTERM itself: it passes it on, grants its ranks a grace time, and ends with a status of its own.
-  Child child(command(2), {{"OMPI_MCA_odls_base_sigkill_timeout", "4"}});
+  // mpirun answers SIGTERM itself: it passes it on after a second, grants its ranks a grace time, and ends with a
+  // status of its own. In all that time it reads none of their output: a pipe full of progress lines would block rank 0.
+  Child child(command(2, {"--train.log_interval=200"}), {{"OMPI_MCA_odls_base_sigkill_timeout", "4"}});
   ASSERT_TRUE(child.wait_for("  loss ")) << child.wait(1).output;
   ASSERT_EQ(::kill(child.pid(), SIGTERM), 0);
   const Finished seen = child.wait(30);
