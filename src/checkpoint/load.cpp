@@ -98,7 +98,7 @@ const DatasetEntry* find_dataset(const FileEntry& file, std::int64_t unit, std::
 class Loader {
  public:
   Loader(const std::string& folder, const Manifest& manifest, const LoadTarget& target)
-      : folder_(folder), manifest_(manifest), target_(target), flats_(flat_parameters(*target.root)) {}
+      : folder_(folder), manifest_(manifest), target_(target), storages_(unit_storages(*target.root)) {}
 
   /// Without communication. @throws what load() says.
   LoadReport run() {
@@ -121,10 +121,10 @@ class Loader {
     require(target_.root->device_mesh().compute().device() == DeviceKind::cpu,
             "a checkpoint is loaded into a device whose memory the host cannot write");
     const std::vector<UnitEntry> units = unit_entries(*target_.root);
-    for (std::size_t u = 0; u < flats_.size(); ++u) {
-      require(flats_[u]->is_initialized() && !flats_[u]->is_unsharded(),
+    for (std::size_t u = 0; u < storages_.size(); ++u) {
+      require(storages_[u]->is_initialized() && !storages_[u]->is_unsharded(),
               "unit {} is {}: load into an initialised, sharded model", units[u].name,
-              flats_[u]->is_initialized() ? "unsharded" : "without storage");
+              storages_[u]->is_initialized() ? "unsharded" : "without storage");
     }
     check_parameters(manifest_.units, units, folder_);
     check_mesh(manifest_, mesh(), folder_);
@@ -148,9 +148,9 @@ class Loader {
   }
 
   void add_masters() {
-    for (std::size_t u = 0; u < flats_.size(); ++u) {
+    for (std::size_t u = 0; u < storages_.size(); ++u) {
       const FileEntry& file = file_of(u);
-      targets_.push_back({&file, find_dataset(file, static_cast<std::int64_t>(u), kMasterKind), flats_[u]->master().data});
+      targets_.push_back({&file, find_dataset(file, static_cast<std::int64_t>(u), kMasterKind), storages_[u]->master().data});
     }
   }
 
@@ -164,7 +164,7 @@ class Loader {
                                           manifest_.optimizer.empty() ? "none" : manifest_.optimizer, optimizer.name()));
     }
     for (const optim::StateShard& shard : optimizer.state()) {
-      const auto unit = static_cast<std::size_t>(std::ranges::find(flats_, shard.flat) - flats_.begin());
+      const auto unit = static_cast<std::size_t>(std::ranges::find(storages_, shard.storage) - storages_.begin());
       const FileEntry& file = file_of(unit);
       const DatasetEntry* dataset = is_same_kind ? find_dataset(file, static_cast<std::int64_t>(unit), shard.kind) : nullptr;
       if (dataset != nullptr) {
@@ -205,7 +205,7 @@ class Loader {
   const std::string& folder_;
   const Manifest& manifest_;
   const LoadTarget& target_;
-  std::vector<const fsdp::FlatParameter*> flats_;
+  std::vector<const fsdp::UnitStorage*> storages_;
   std::vector<Target> targets_;
   LoadReport report_;
 };

@@ -105,19 +105,19 @@ std::string ShardContents::file_name() const {
   return fmt::format("shard-{}-{:08}-{:05}.h5", run_id, step, shard_rank);
 }
 
-std::vector<const fsdp::FlatParameter*> flat_parameters(const fsdp::Root& root) {
-  std::vector<const fsdp::FlatParameter*> flats;
+std::vector<const fsdp::UnitStorage*> unit_storages(const fsdp::Root& root) {
+  std::vector<const fsdp::UnitStorage*> storages;
   for (const fsdp::Unit* unit : root.units()) {
-    if (unit->flat() != nullptr) flats.push_back(unit->flat());
+    if (unit->storage() != nullptr) storages.push_back(unit->storage());
   }
-  return flats;
+  return storages;
 }
 
 std::vector<UnitEntry> unit_entries(const fsdp::Root& root) {
   std::vector<UnitEntry> entries;
   for (const fsdp::Unit* unit : root.units()) {
-    if (unit->flat() == nullptr) continue;
-    const fsdp::FlatLayout& layout = unit->flat()->layout();
+    if (unit->storage() == nullptr) continue;
+    const fsdp::FlatLayout& layout = unit->storage()->layout();
     entries.push_back({unit->name(), layout.shard_size(), layout.shard_numel(), layout.parameters()});
   }
   return entries;
@@ -126,20 +126,20 @@ std::vector<UnitEntry> unit_entries(const fsdp::Root& root) {
 ShardContents shard_contents(const SaveState& state) {
   const fsdp::Root& root = *state.root;
   const Mesh& mesh = root.device_mesh().mesh();
-  const std::vector<const fsdp::FlatParameter*> flats = flat_parameters(root);
+  const std::vector<const fsdp::UnitStorage*> storages = unit_storages(root);
   ShardContents contents{state.run_id, state.step, mesh.shard_rank(), unit_entries(root), {}, {}};
   const std::vector<optim::StateShard> states =
       state.optimizer != nullptr ? state.optimizer->state() : std::vector<optim::StateShard>{};
-  for (std::size_t u = 0; u < flats.size(); ++u) {
-    const fsdp::FlatParameter& flat = *flats[u];
-    require(flat.is_initialized(), "unit {} is saved before its parameters have values", contents.units[u].name);
-    contents.pieces.push_back(flat.layout().pieces(flat.shard_rank()));
+  for (std::size_t u = 0; u < storages.size(); ++u) {
+    const fsdp::UnitStorage& storage = *storages[u];
+    require(storage.is_initialized(), "unit {} is saved before its parameters have values", contents.units[u].name);
+    contents.pieces.push_back(storage.layout().pieces(storage.shard_rank()));
     // What is not sharded is equal on all ranks: shard_rank 0 writes it.
-    if (flat.shard_size() == 1 && mesh.shard_rank() != 0) continue;
+    if (storage.shard_size() == 1 && mesh.shard_rank() != 0) continue;
     const auto unit = static_cast<std::int64_t>(u);
-    contents.sources.push_back({unit, std::string(kMasterKind), flat.master()});
+    contents.sources.push_back({unit, std::string(kMasterKind), storage.master()});
     for (const optim::StateShard& shard : states) {
-      if (shard.flat == &flat) contents.sources.push_back({unit, shard.kind, shard.data});
+      if (shard.storage == &storage) contents.sources.push_back({unit, shard.kind, shard.data});
     }
   }
   return contents;

@@ -32,7 +32,7 @@ struct ShardContents {
 
 /// The units of a root that have parameters, as the manifest lists them.
 [[nodiscard]] std::vector<UnitEntry> unit_entries(const fsdp::Root& root);
-[[nodiscard]] std::vector<const fsdp::FlatParameter*> flat_parameters(const fsdp::Root& root);
+[[nodiscard]] std::vector<const fsdp::UnitStorage*> unit_storages(const fsdp::Root& root);
 
 [[nodiscard]] ShardContents shard_contents(const SaveState& state);
 

@@ -82,23 +82,23 @@ void Root::assign_parameters(const std::function<const std::vector<Unit*>&(const
   for (Unit* each : units_) {
     const auto mine = parameters.find(each);
     if (mine == parameters.end()) continue;
-    each->flat_ = std::make_unique<FlatParameter>(each->name_, std::move(mine->second), each->device_mesh_, each->options_);
+    each->storage_ = std::make_unique<UnitStorage>(each->name_, std::move(mine->second), each->device_mesh_, each->options_);
   }
 }
 
 void Root::initialize(std::uint64_t seed) {
   for (Unit* each : units_) {
-    if (each->flat_) each->flat_->initialize(seed);
+    if (each->storage_) each->storage_->initialize(seed);
   }
 }
 
 std::vector<ShardedParameter> Root::parameters() const {
   std::vector<ShardedParameter> found;
   for (const Unit* each : units_) {
-    if (!each->flat_) continue;
-    for (Piece& piece : each->flat_->layout().pieces(each->flat_->shard_rank())) {
-      const auto owner = std::ranges::find(each->flat_->parameters(), piece.parameter, &UnitParameter::full_name);
-      found.push_back({each->flat_.get(), owner->parameter, std::move(piece)});
+    if (!each->storage_) continue;
+    for (Piece& piece : each->storage_->layout().pieces(each->storage_->shard_rank())) {
+      const auto owner = std::ranges::find(each->storage_->parameters(), piece.parameter, &UnitParameter::full_name);
+      found.push_back({each->storage_.get(), owner->parameter, std::move(piece)});
     }
   }
   return found;
@@ -107,14 +107,14 @@ std::vector<ShardedParameter> Root::parameters() const {
 void Root::zero_grad() {
   require(state_ == TrainingState::idle, "zero_grad is called while the root is {}", training_state_name(state_));
   for (Unit* each : units_) {
-    if (each->flat_) each->flat_->zero_grad();
+    if (each->storage_) each->storage_->zero_grad();
   }
 }
 
 void Root::reshard() {
   require(state_ == TrainingState::idle, "reshard is called while the root is {}", training_state_name(state_));
   for (Unit* each : units_) {
-    if (each->flat_) each->flat_->reshard(param_limiter_);
+    if (each->storage_) each->storage_->reshard(param_limiter_);
   }
   param_limiter_.flush();
 }
@@ -152,9 +152,9 @@ void Root::begin_backward() {
 
 void Root::end_backward() {
   for (Unit* each : units_) {
-    if (!each->flat_) continue;
-    if (reshards_after_backward(*each)) each->flat_->reshard(param_limiter_);
-    if (gradient_sync_) each->flat_->reduce_grads(grad_limiter_);
+    if (!each->storage_) continue;
+    if (reshards_after_backward(*each)) each->storage_->reshard(param_limiter_);
+    if (gradient_sync_) each->storage_->reduce_grads(grad_limiter_);
   }
   const Streams& streams = device_mesh().streams();
   streams.compute->wait(streams.post_backward->record());
@@ -166,10 +166,10 @@ void Root::end_backward() {
 }
 
 void Root::finish_unit(Unit& unit) {
-  if (!unit.flat_) return;
-  if (reshards_after_backward(unit)) unit.flat_->reshard(param_limiter_);
+  if (!unit.storage_) return;
+  if (reshards_after_backward(unit)) unit.storage_->reshard(param_limiter_);
   if (options().backward_prefetch == BackwardPrefetch::post) prefetch_backward(unit.backward_next_);
-  if (gradient_sync_) unit.flat_->reduce_grads(grad_limiter_);
+  if (gradient_sync_) unit.storage_->reduce_grads(grad_limiter_);
 }
 
 bool Root::reshards_after_backward(const Unit& unit) const {
@@ -179,18 +179,18 @@ bool Root::reshards_after_backward(const Unit& unit) const {
 }
 
 void Root::gather(Unit& unit) {
-  if (!unit.flat_) return;
-  unit.flat_->unshard(param_limiter_);
-  unit.flat_->expose();
+  if (!unit.storage_) return;
+  unit.storage_->unshard(param_limiter_);
+  unit.storage_->expose();
 }
 
 void Root::prefetch_forward(Unit& unit) {
   Unit* next = order_.next_in_forward(unit);
-  if (next && next->flat_) next->flat_->unshard(param_limiter_);
+  if (next && next->storage_) next->storage_->unshard(param_limiter_);
 }
 
 void Root::prefetch_backward(Unit* next) {
-  if (next && next->flat_ && *next->outstanding_ > 0) next->flat_->unshard(param_limiter_);
+  if (next && next->storage_ && *next->outstanding_ > 0) next->storage_->unshard(param_limiter_);
 }
 
 void Root::abandon_step() noexcept {
@@ -201,7 +201,7 @@ void Root::abandon_step() noexcept {
   param_limiter_.drop();
   grad_limiter_.drop();
   for (Unit* each : units_) {
-    if (each->flat_) each->flat_->drop_step();
+    if (each->storage_) each->storage_->drop_step();
     // Tickets that are still held count down the abandoned step's counter, not the next one's.
     each->outstanding_ = std::make_shared<int>(0);
   }
@@ -214,12 +214,12 @@ std::string Root::describe() const {
   std::string text = fmt::format("{:<28} {:>14} {:>14} {:>8}  {:<18} {:<6} {}\n", "unit", "parameters", "per rank", "padding",
                                  "strategy", "param", "reduce");
   for (const Unit* each : units_) {
-    const FlatParameter* flat = each->flat_.get();
-    if (!flat) {
+    const UnitStorage* storage = each->storage_.get();
+    if (!storage) {
       text += fmt::format("{:<28} {:>14}\n", each->name_, "none");
       continue;
     }
-    const FlatLayout& layout = flat->layout();
+    const FlatLayout& layout = storage->layout();
     text += fmt::format("{:<28} {:>14} {:>14} {:>8}  {:<18} {:<6} {}\n", each->name_, layout.param_numel(),
                         layout.shard_numel(), layout.unsharded_numel() - layout.param_numel(),
                         strategy_name(each->options_.strategy), dtype_name(each->options_.param_dtype()),

@@ -59,7 +59,7 @@ void Unit::post_forward(nn::Context& context, nn::Module&, nn::Tensors&, nn::Rec
   const bool backward_comes = record || context.inside_checkpoint;
   const bool keeps = backward_comes && (is_root() || !reshards_after_forward(options_.strategy));
   if (backward_comes) root.order_.left_forward(*this);
-  if (flat_ && !keeps) flat_->reshard(root.param_limiter_);
+  if (storage_ && !keeps) storage_->reshard(root.param_limiter_);
   if (is_root()) root.end_forward(record != nullptr);
 }
 
@@ -73,7 +73,7 @@ void Unit::pre_backward(nn::Context&, nn::Module&, nn::Record&) {
   Unit* next = root.order_.next_in_backward(*this);
   if (root.options().backward_prefetch == BackwardPrefetch::pre) root.prefetch_backward(next);
   backward_next_ = next;
-  if (flat_) flat_->prepare_grads(root.grad_limiter_);
+  if (storage_) storage_->prepare_grads(root.grad_limiter_);
 }
 
 void Unit::post_backward(nn::Context&, nn::Module&, nn::Record& record) {

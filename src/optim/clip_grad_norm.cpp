@@ -19,18 +19,18 @@ void require_idle(const fsdp::Root& root, std::string_view what) {
 }
 
 /// Every stretch of gradient without padding in it, unit by unit in module order.
-void for_each_grad(const fsdp::Root& root, const std::function<void(const fsdp::FlatParameter&, TensorView)>& visit) {
+void for_each_grad(const fsdp::Root& root, const std::function<void(const fsdp::UnitStorage&, TensorView)>& visit) {
   const std::vector<fsdp::ShardedParameter> parameters = root.parameters();
   for (std::size_t begin = 0, end = 0; begin < parameters.size(); begin = end) {
     const fsdp::ShardedParameter& first = parameters[begin];
     std::int64_t numel = first.piece.numel();
     for (end = begin + 1; end < parameters.size(); ++end) {
       const fsdp::ShardedParameter& next = parameters[end];
-      if (next.flat != first.flat || next.piece.offset != first.piece.offset + numel) break;
+      if (next.storage != first.storage || next.piece.offset != first.piece.offset + numel) break;
       numel += next.piece.numel();
     }
-    const TensorView grad = first.flat->sharded_grad();
-    if (grad) visit(*first.flat, grad.slice(first.piece.offset, numel));
+    const TensorView grad = first.storage->sharded_grad();
+    if (grad) visit(*first.storage, grad.slice(first.piece.offset, numel));
   }
 }
 
@@ -50,8 +50,8 @@ ClipResult clip_grad_norm(fsdp::Root& root, double max_norm, double p) {
 
   kernels.fill(compute, sum, 0.0);
   const auto add_units = [&](bool sharded) {
-    for_each_grad(root, [&](const fsdp::FlatParameter& flat, TensorView grad) {
-      if ((flat.shard_size() == shard_size) == sharded) kernels.power_sum(compute, grad, power, sum, Write::accumulate);
+    for_each_grad(root, [&](const fsdp::UnitStorage& storage, TensorView grad) {
+      if ((storage.shard_size() == shard_size) == sharded) kernels.power_sum(compute, grad, power, sum, Write::accumulate);
     });
   };
   add_units(true);
@@ -65,7 +65,7 @@ ClipResult clip_grad_norm(fsdp::Root& root, double max_norm, double p) {
 void apply_clip(fsdp::Root& root, const ClipResult& clip) {
   require_idle(root, "apply_clip");
   const fsdp::DeviceMesh& device_mesh = root.device_mesh();
-  for_each_grad(root, [&](const fsdp::FlatParameter&, TensorView grad) {
+  for_each_grad(root, [&](const fsdp::UnitStorage&, TensorView grad) {
     device_mesh.kernels().scale_by(device_mesh.compute(), grad, clip.coefficient);
   });
 }

@@ -8,12 +8,12 @@ namespace mica::optim {
 
 Optimizer::Optimizer(fsdp::Root& root, double weight_decay) : root_(root), weight_decay_(weight_decay) {
   for (const fsdp::Unit* unit : root.units()) {
-    if (unit->flat()) units_.push_back({.flat = unit->flat(), .pieces = {}, .buffers = {}});
+    if (unit->storage()) units_.push_back({.storage = unit->storage(), .pieces = {}, .buffers = {}});
   }
   // Pieces come unit by unit, in the order of units(); a unit may have none on this rank.
   auto unit = units_.begin();
   for (const fsdp::ShardedParameter& each : root.parameters()) {
-    while (unit->flat != each.flat) ++unit;
+    while (unit->storage != each.storage) ++unit;
     unit->pieces.push_back({each.parameter, each.piece.offset, each.piece.numel()});
   }
 }
@@ -27,7 +27,7 @@ void Optimizer::step(const StepArgs& args) {
   check(args);
   // Whatever can fail comes before the first change.
   for (UnitState& unit : units_) {
-    if (unit.flat->sharded_grad()) allocate(unit);
+    if (unit.storage->sharded_grad()) allocate(unit);
   }
   const std::int64_t numel = workspace_numel();
   const Buffer workspace =
@@ -35,7 +35,7 @@ void Optimizer::step(const StepArgs& args) {
   root_.reshard();
   ++num_steps_;
   for (UnitState& unit : units_) {
-    if (unit.flat->sharded_grad()) step_unit(unit, args, {workspace.data(), Shape{numel}, DType::f32});
+    if (unit.storage->sharded_grad()) step_unit(unit, args, {workspace.data(), Shape{numel}, DType::f32});
   }
 }
 
@@ -55,8 +55,8 @@ void Optimizer::step_unit(UnitState& unit, const StepArgs& args, TensorView work
       numel += next.numel;
     }
     if (!first.parameter->requires_grad) continue;
-    Run run{.param = unit.flat->master().slice(first.offset, numel),
-            .grad = unit.flat->sharded_grad().slice(first.offset, numel),
+    Run run{.param = unit.storage->master().slice(first.offset, numel),
+            .grad = unit.storage->sharded_grad().slice(first.offset, numel),
             .state = {},
             .workspace = workspace,
             .weight_decay = decay_of(first),
@@ -70,7 +70,7 @@ void Optimizer::step_unit(UnitState& unit, const StepArgs& args, TensorView work
 
 void Optimizer::allocate_state() {
   for (UnitState& unit : units_) {
-    if (!unit.flat->is_trainable() || unit.is_allocated) continue;
+    if (!unit.storage->is_trainable() || unit.is_allocated) continue;
     allocate(unit);
     unit.was_allocated_ahead = true;
   }
@@ -81,7 +81,7 @@ void Optimizer::allocate(UnitState& unit) {
   Stream& compute = device_mesh().compute();
   std::vector<Buffer> buffers;
   for (std::size_t kind = 0; kind < state_kinds().size(); ++kind) {
-    const std::int64_t bytes = unit.flat->layout().shard_numel() * dtype_bytes(DType::f32);
+    const std::int64_t bytes = unit.storage->layout().shard_numel() * dtype_bytes(DType::f32);
     buffers.push_back(device_mesh().pool().allocate(bytes, MemoryRole::optimizer, compute));
   }
   unit.buffers = std::move(buffers);
@@ -96,14 +96,14 @@ std::vector<StateShard> Optimizer::state() const {
   std::vector<StateShard> found;
   for (const UnitState& unit : units_) {
     for (std::size_t kind = 0; kind < unit.buffers.size(); ++kind) {
-      found.push_back({kinds[kind], unit.flat, view_of(unit, kind)});
+      found.push_back({kinds[kind], unit.storage, view_of(unit, kind)});
     }
   }
   return found;
 }
 
 TensorView Optimizer::view_of(const UnitState& unit, std::size_t kind) {
-  return {unit.buffers[kind].data(), Shape{unit.flat->layout().shard_numel()}, DType::f32};
+  return {unit.buffers[kind].data(), Shape{unit.storage->layout().shard_numel()}, DType::f32};
 }
 
 }  // namespace mica::optim

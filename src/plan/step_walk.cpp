@@ -33,10 +33,10 @@ std::vector<UnitSpec> units_of(const fsdp::Root& root) {
                   .strategy = unit->options().strategy,
                   .param_dtype = unit->options().param_dtype(),
                   .reduce_dtype = unit->options().reduce_dtype()};
-    if (const fsdp::FlatParameter* flat = unit->flat()) {
-      spec.shard_numel = flat->layout().shard_numel();
-      spec.shard_size = flat->shard_size();
-      spec.is_trainable = flat->is_trainable();
+    if (const fsdp::UnitStorage* storage = unit->storage()) {
+      spec.shard_numel = storage->layout().shard_numel();
+      spec.shard_size = storage->shard_size();
+      spec.is_trainable = storage->is_trainable();
     }
     specs.push_back(std::move(spec));
   }

@@ -154,7 +154,7 @@ ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, 
       names.push_back(name);
     });
     for (const fsdp::ShardedParameter& p : root.parameters()) {
-      const bool mine = mesh.replica_rank() == 0 && (p.flat->shard_size() > 1 || mesh.rank() == 0);
+      const bool mine = mesh.replica_rank() == 0 && (p.storage->shard_size() > 1 || mesh.rank() == 0);
       if (!mine) continue;
       const std::size_t at = static_cast<std::size_t>(std::find(names.begin(), names.end(), p.piece.parameter) - names.begin());
       const float* values = (gradients ? p.grad() : p.master()).as<float>();
@@ -197,7 +197,7 @@ ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, 
       losses = run_rounds(step);
     }
     if (counts && step == 1) {
-      counts->num_units = std::ranges::count_if(root.units(), [](const fsdp::Unit* unit) { return unit->flat() != nullptr; });
+      counts->num_units = std::ranges::count_if(root.units(), [](const fsdp::Unit* unit) { return unit->storage() != nullptr; });
       counts->reduce_scatters = device_mesh.reduce_group().counts().of(Collective::reduce_scatter) / 2;
       counts->all_reduces = (device_mesh.replicate_group().counts().of(Collective::all_reduce) +
                              device_mesh.all_ranks_group().counts().of(Collective::all_reduce)) / 2;

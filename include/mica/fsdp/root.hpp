@@ -17,14 +17,14 @@ enum class TrainingState : std::uint8_t { idle, forward, backward };
 
 /// This rank's part of one parameter, as optimizers and checkpoints see it.
 struct ShardedParameter {
-  const FlatParameter* flat;
+  const UnitStorage* storage;
   const nn::Parameter* parameter;
   Piece piece;
 
-  [[nodiscard]] TensorView master() const { return flat->master().slice(piece.offset, piece.numel()); }
+  [[nodiscard]] TensorView master() const { return storage->master().slice(piece.offset, piece.numel()); }
   /// Absent when there is no gradient.
   [[nodiscard]] TensorView grad() const {
-    return flat->sharded_grad() ? flat->sharded_grad().slice(piece.offset, piece.numel()) : TensorView{};
+    return storage->sharded_grad() ? storage->sharded_grad().slice(piece.offset, piece.numel()) : TensorView{};
   }
 };
 

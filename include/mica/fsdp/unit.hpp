@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "mica/fsdp/flat_parameter.hpp"
+#include "mica/fsdp/unit_storage.hpp"
 #include "mica/fsdp/options.hpp"
 #include "mica/nn/module.hpp"
 
@@ -25,7 +25,7 @@ class Unit final : public nn::ModuleHooks {
   [[nodiscard]] const Options& options() const { return options_; }
   [[nodiscard]] DeviceMesh& device_mesh() const { return device_mesh_; }
   /// Null before the root exists and for a unit without parameters.
-  [[nodiscard]] FlatParameter* flat() const { return flat_.get(); }
+  [[nodiscard]] UnitStorage* storage() const { return storage_.get(); }
   /// The root this unit belongs to, found at first use; makes this unit the root if nobody above claimed it.
   [[nodiscard]] Root& root();
 
@@ -42,7 +42,7 @@ class Unit final : public nn::ModuleHooks {
   DeviceMesh& device_mesh_;
   Options options_;
   std::string name_;
-  std::unique_ptr<FlatParameter> flat_;
+  std::unique_ptr<UnitStorage> storage_;
   Root* root_ = nullptr;
   std::unique_ptr<Root> owned_root_;
   /// Records of this unit whose backward has not run. Shared with their tickets, which may outlive the unit or the step.

@@ -13,8 +13,8 @@ namespace mica::optim {
 /// One kind of optimizer state of one unit: as long as the unit's shard, element i belonging to master element i.
 struct StateShard {
   std::string kind;  ///< "exp_avg", "exp_avg_sq", "momentum_buffer": as PyTorch names them
-  const fsdp::FlatParameter* flat;
-  TensorView data;  // [flat->layout().shard_numel()] f32
+  const fsdp::UnitStorage* storage;
+  TensorView data;  // [storage->layout().shard_numel()] f32
 };
 
 struct StepArgs {
@@ -83,7 +83,7 @@ class Optimizer {
     std::int64_t offset, numel;  // in the unit's shard
   };
   struct UnitState {
-    const fsdp::FlatParameter* flat;
+    const fsdp::UnitStorage* storage;
     std::vector<OwnPiece> pieces;
     std::vector<Buffer> buffers;  // one a kind, once allocated
     bool is_allocated = false;

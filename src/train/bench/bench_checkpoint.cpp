@@ -47,7 +47,7 @@ Bytes bytes_of(TensorView view) { return {static_cast<std::byte*>(view.data), st
 std::vector<Bytes> parts_of(const ShardedModel& model) {
   std::vector<Bytes> parts;
   for (const fsdp::Unit* unit : model.root->units()) {
-    if (unit->flat()) parts.push_back(bytes_of(unit->flat()->master()));
+    if (unit->storage()) parts.push_back(bytes_of(unit->storage()->master()));
   }
   for (const optim::StateShard& state : model.optimizer->state()) parts.push_back(bytes_of(state.data));
   return parts;

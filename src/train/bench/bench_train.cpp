@@ -74,7 +74,7 @@ bool parse(const App& app, const Arguments& arguments, Options& options) {
 std::int64_t num_params(const fsdp::Root& root) {
   std::int64_t numel = 0;
   for (const fsdp::Unit* unit : root.units()) {
-    for (const fsdp::UnitParameter& p : unit->flat()->parameters()) numel += p.parameter->shape.numel();
+    for (const fsdp::UnitParameter& p : unit->storage()->parameters()) numel += p.parameter->shape.numel();
   }
   return numel;
 }

@@ -47,8 +47,8 @@ class SavedModel {
   void fill(int salt) {
     optimizer_->allocate_state();
     sync();
-    for_each_array([&](const fsdp::FlatParameter& flat, const std::string& kind, float* data) {
-      for (const fsdp::Piece& piece : flat.layout().pieces(flat.shard_rank())) {
+    for_each_array([&](const fsdp::UnitStorage& storage, const std::string& kind, float* data) {
+      for (const fsdp::Piece& piece : storage.layout().pieces(storage.shard_rank())) {
         for (std::int64_t i = 0; i < piece.numel(); ++i) {
           data[piece.offset + i] = element_value(piece.parameter, kind, piece.begin + i, salt);
         }
@@ -60,9 +60,9 @@ class SavedModel {
   [[nodiscard]] std::vector<std::vector<std::byte>> bits() {
     sync();
     std::vector<std::vector<std::byte>> all;
-    for_each_array([&](const fsdp::FlatParameter& flat, const std::string&, float* data) {
+    for_each_array([&](const fsdp::UnitStorage& storage, const std::string&, float* data) {
       const auto* bytes = reinterpret_cast<const std::byte*>(data);
-      all.emplace_back(bytes, bytes + flat.layout().shard_numel() * 4);
+      all.emplace_back(bytes, bytes + storage.layout().shard_numel() * 4);
     });
     return all;
   }
@@ -90,9 +90,9 @@ class SavedModel {
   template <class Visit>
   void for_each_array(Visit visit) {
     for (const fsdp::Unit* unit : root().units()) {
-      if (unit->flat()) visit(*unit->flat(), "master", unit->flat()->master().template as<float>());
+      if (unit->storage()) visit(*unit->storage(), "master", unit->storage()->master().template as<float>());
     }
-    for (const optim::StateShard& shard : optimizer_->state()) visit(*shard.flat, shard.kind, shard.data.as<float>());
+    for (const optim::StateShard& shard : optimizer_->state()) visit(*shard.storage, shard.kind, shard.data.as<float>());
   }
 
   ShardedWeights weights_;

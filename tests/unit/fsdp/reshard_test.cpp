@@ -94,7 +94,7 @@ class Rank {
   }
   /// As an optimizer does, on compute.
   void write_masters(double value) {
-    for (const Unit* unit : root().units()) kernels_->fill(device_mesh_.compute(), unit->flat()->master(), value);
+    for (const Unit* unit : root().units()) kernels_->fill(device_mesh_.compute(), unit->storage()->master(), value);
   }
   float first_of(const Tensor& y) {
     device_mesh_.compute().synchronize();

@@ -147,8 +147,8 @@ TEST(ClipGradNorm, PaddingDoesNotCount) {
     model.device_mesh().compute().synchronize();
     // Between "a" (2 elements) and "b" (at 64) lies a gap; the shard of rank 0 ends in it.
     for (const fsdp::Unit* unit : model.root().units()) {
-      if (unit->flat() && unit->name() == "u0" && unit->flat()->shard_rank() == 0) {
-        unit->flat()->sharded_grad().as<float>()[10] = 1000;
+      if (unit->storage() && unit->name() == "u0" && unit->storage()->shard_rank() == 0) {
+        unit->storage()->sharded_grad().as<float>()[10] = 1000;
       }
     }
     EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 1).norm), 24, 24e-6);

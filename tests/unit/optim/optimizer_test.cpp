@@ -46,7 +46,7 @@ std::vector<Values> snapshot(ShardedWeights& model, const Optimizer& optimizer) 
   std::vector<Values> found;
   const auto add = [&](TensorView view) { found.emplace_back(view.as<float>(), view.as<float>() + view.numel()); };
   for (const fsdp::Unit* unit : model.root().units()) {
-    if (unit->flat()) add(unit->flat()->master());
+    if (unit->storage()) add(unit->storage()->master());
   }
   for (const StateShard& shard : optimizer.state()) add(shard.data);
   return found;
@@ -129,9 +129,9 @@ TEST_P(OptimizerOnRanks, PaddingStaysZero) {
       const auto optimizer = make(model.root());
       for (int t = 1; t <= 3; ++t) train_step(model, *optimizer, t);
       model.device_mesh().compute().synchronize();
-      const auto expect_zero_outside = [&, &name = name](const fsdp::FlatParameter& flat, TensorView data) {
+      const auto expect_zero_outside = [&, &name = name](const fsdp::UnitStorage& storage, TensorView data) {
         std::vector<bool> is_padding(static_cast<std::size_t>(data.numel()), true);
-        for (const fsdp::Piece& piece : flat.layout().pieces(flat.shard_rank())) {
+        for (const fsdp::Piece& piece : storage.layout().pieces(storage.shard_rank())) {
           std::fill_n(is_padding.begin() + piece.offset, piece.numel(), false);
         }
         for (std::size_t i = 0; i < is_padding.size(); ++i) {
@@ -140,9 +140,9 @@ TEST_P(OptimizerOnRanks, PaddingStaysZero) {
         }
       };
       for (const fsdp::Unit* unit : model.root().units()) {
-        if (unit->flat()) expect_zero_outside(*unit->flat(), unit->flat()->master());
+        if (unit->storage()) expect_zero_outside(*unit->storage(), unit->storage()->master());
       }
-      for (const StateShard& shard : optimizer->state()) expect_zero_outside(*shard.flat, shard.data);
+      for (const StateShard& shard : optimizer->state()) expect_zero_outside(*shard.storage, shard.data);
     });
   }
 }
@@ -277,7 +277,7 @@ TEST(Optimizer, TheNextForwardSeesWhatTheStepWrote) {
     }
     optimizer->step({.lr = 0.1});
     for (const fsdp::Unit* unit : model.root().units()) {
-      EXPECT_FALSE(unit->flat() && unit->flat()->is_unsharded()) << unit->name();
+      EXPECT_FALSE(unit->storage() && unit->storage()->is_unsharded()) << unit->name();
     }
   });
 }
@@ -351,7 +351,7 @@ TEST(Optimizer, GoesOnWhereItsStateWasSaved) {
         ++next;
       };
       for (const fsdp::Unit* unit : resumed.root().units()) {
-        if (unit->flat()) load(unit->flat()->master());
+        if (unit->storage()) load(unit->storage()->master());
       }
       for (const StateShard& shard : loaded->state()) load(shard.data);
       EXPECT_EQ(next, saved.size());

@@ -170,11 +170,11 @@ class ShardedWeights {
     Values whole;
     bool is_replicated = false;
     for (const fsdp::Unit* unit : root().units()) {
-      if (!unit->flat()) continue;
-      for (const fsdp::UnitParameter& p : unit->flat()->parameters()) {
+      if (!unit->storage()) continue;
+      for (const fsdp::UnitParameter& p : unit->storage()->parameters()) {
         if (p.full_name != parameter) continue;
         whole.resize(static_cast<std::size_t>(p.parameter->shape.numel()));
-        is_replicated = unit->flat()->shard_size() == 1;
+        is_replicated = unit->storage()->shard_size() == 1;
       }
     }
     device_mesh_.compute().synchronize();

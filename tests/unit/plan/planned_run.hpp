@@ -123,10 +123,10 @@ inline Measured run_and_plan(const MakeWorld& make_world, const PlannedRun& run)
                                               ReduceOp::sum);
     if (step == 1) {  // an optimizer's state, without the optimizer
       for (const fsdp::Unit* unit : root.units()) {
-        if (!unit->flat() || !unit->flat()->sharded_grad()) continue;
+        if (!unit->storage() || !unit->storage()->sharded_grad()) continue;
         for (int kind = 0; kind < run.num_state_kinds; ++kind) {
           optimizer_state.push_back(
-              pool->allocate(unit->flat()->layout().shard_numel() * 4, MemoryRole::optimizer, device_mesh.compute()));
+              pool->allocate(unit->storage()->layout().shard_numel() * 4, MemoryRole::optimizer, device_mesh.compute()));
         }
       }
     }

@@ -17,7 +17,7 @@ struct UnitParameter {
   nn::Parameter* parameter;
 };
 
-/// The storage of one unit and what moves it. [Note: flat parameter]
+/// The storage of one unit and what moves it. [Note: unit storage]
 /// S = shard size, P = layout().shard_numel().
 ///   master          [P]   f32         sharded_param        always there once allocated
 ///   low precision   [P]   param_dtype low_precision_shard  from the cast until its all-gather
@@ -25,11 +25,11 @@ struct UnitParameter {
 ///   unsharded grad  [S*P] reduce_dtype unsharded_grad      between prepare_grads() and reduce_grads()
 ///   sharded grad    [P]   f32         sharded_grad         from the first reduce_grads() until zero_grad()
 /// Everything enqueues; the host waits only in the rate limiters.
-class FlatParameter {
+class UnitStorage {
  public:
   /// @param name  the unit's, for labels and errors; e.g. "transformer.h.0".
-  FlatParameter(std::string name, std::vector<UnitParameter> parameters, DeviceMesh& device_mesh, const Options& options);
-  ~FlatParameter();
+  UnitStorage(std::string name, std::vector<UnitParameter> parameters, DeviceMesh& device_mesh, const Options& options);
+  ~UnitStorage();
 
   [[nodiscard]] const FlatLayout& layout() const { return layout_; }
   [[nodiscard]] const std::vector<UnitParameter>& parameters() const { return parameters_; }

@@ -1,4 +1,4 @@
-#include "mica/fsdp/flat_parameter.hpp"
+#include "mica/fsdp/unit_storage.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -22,7 +22,7 @@ int side_stream_threads(const DeviceMesh& device_mesh) {
 
 }  // namespace
 
-FlatParameter::FlatParameter(std::string name, std::vector<UnitParameter> parameters, DeviceMesh& device_mesh,
+UnitStorage::UnitStorage(std::string name, std::vector<UnitParameter> parameters, DeviceMesh& device_mesh,
                              const Options& options)
     : name_(std::move(name)),
       parameters_(std::move(parameters)),
@@ -37,13 +37,13 @@ FlatParameter::FlatParameter(std::string name, std::vector<UnitParameter> parame
                                                                                   : &device_mesh.all_ranks_group()),
       division_(division_factors(device_mesh.geometry().world_size)) {}
 
-FlatParameter::~FlatParameter() { drop_step(); }
+UnitStorage::~UnitStorage() { drop_step(); }
 
-bool FlatParameter::is_trainable() const {
+bool UnitStorage::is_trainable() const {
   return std::ranges::any_of(parameters_, [](const UnitParameter& p) { return p.parameter->requires_grad; });
 }
 
-void FlatParameter::initialize(std::uint64_t seed) {
+void UnitStorage::initialize(std::uint64_t seed) {
   Stream& compute = device_mesh_.compute();
   const std::int64_t bytes = layout_.shard_numel() * dtype_bytes(DType::f32);
   master_buffer_ = device_mesh_.mesh().shard().allocate(device_mesh_.pool(), bytes, MemoryRole::sharded_param, compute);
@@ -56,7 +56,7 @@ void FlatParameter::initialize(std::uint64_t seed) {
   }
 }
 
-void FlatParameter::unshard(RateLimiter& limiter) {
+void UnitStorage::unshard(RateLimiter& limiter) {
   if (is_unsharded_) return;
   require(is_initialized(), "unit {} is used before its parameters have values: call initialize() or load a checkpoint",
           name_);
@@ -90,7 +90,7 @@ void FlatParameter::unshard(RateLimiter& limiter) {
   unsharded_ready_ = unshard_stream.record();
 }
 
-void FlatParameter::expose() {
+void UnitStorage::expose() {
   invariant(is_unsharded_, "only an unsharded unit is exposed to its module");
   device_mesh_.compute().wait(unsharded_ready_);
   is_exposed_ = true;
@@ -100,7 +100,7 @@ void FlatParameter::expose() {
   }
 }
 
-void FlatParameter::reshard(RateLimiter& limiter) {
+void UnitStorage::reshard(RateLimiter& limiter) {
   if (!is_unsharded_) return;
   // Prefetched and never used: the gather still reads the master, which compute may be about to write.
   if (!is_exposed_) device_mesh_.compute().wait(unsharded_ready_);
@@ -111,7 +111,7 @@ void FlatParameter::reshard(RateLimiter& limiter) {
   if (unsharded_buffer_) limiter.release(std::move(unsharded_buffer_), device_mesh_.compute().record());
 }
 
-void FlatParameter::prepare_grads(RateLimiter& limiter) {
+void UnitStorage::prepare_grads(RateLimiter& limiter) {
   if (!is_trainable()) return;
   Stream& compute = device_mesh_.compute();
   if (!unsharded_grad_buffer_) {
@@ -130,7 +130,7 @@ void FlatParameter::prepare_grads(RateLimiter& limiter) {
   }
 }
 
-void FlatParameter::reduce_grads(RateLimiter& limiter) {
+void UnitStorage::reduce_grads(RateLimiter& limiter) {
   if (!unsharded_grad_buffer_) return;
   zero_unwritten_grads();
   hide_grads();
@@ -162,27 +162,27 @@ void FlatParameter::reduce_grads(RateLimiter& limiter) {
   limiter.release(std::move(unsharded_grad_buffer_), last_stream->record());
 }
 
-void FlatParameter::zero_unwritten_grads() {
+void UnitStorage::zero_unwritten_grads() {
   for (const UnitParameter& p : parameters_) {
     if (!p.parameter->grad_written) device_mesh_.kernels().fill(device_mesh_.compute(), p.parameter->grad, 0.0);
   }
 }
 
-void FlatParameter::hide_grads() {
+void UnitStorage::hide_grads() {
   for (const UnitParameter& p : parameters_) {
     p.parameter->grad = {};
     p.parameter->grad_written = false;
   }
 }
 
-void FlatParameter::zero_grad() {
+void UnitStorage::zero_grad() {
   if (!sharded_grad_buffer_) return;
   sharded_grad_buffer_.used_until(device_mesh_.compute().record());
   sharded_grad_buffer_.reset();
   sharded_grad_ = {};
 }
 
-void FlatParameter::drop_step() {
+void UnitStorage::drop_step() {
   is_unsharded_ = is_exposed_ = false;
   unsharded_ready_ = {};
   unsharded_ = unsharded_grad_ = sharded_grad_ = {};
