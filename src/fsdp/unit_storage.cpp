@@ -35,7 +35,8 @@ UnitStorage::UnitStorage(std::string name, std::vector<UnitParameter> parameters
       // A no_shard unit on a sharded mesh is replicated over every rank.
       all_reduce_group_(layout_.shard_size() == device_mesh.geometry().shard_size ? &device_mesh.replicate_group()
                                                                                   : &device_mesh.all_ranks_group()),
-      division_(division_factors(device_mesh.geometry().world_size)) {}
+      division_(division_factors(device_mesh.geometry().world_size)),
+      reduction_(options.reduction ? *options.reduction : default_reduction()) {}
 
 UnitStorage::~UnitStorage() { drop_step(); }
 
@@ -136,30 +137,29 @@ void UnitStorage::reduce_grads(RateLimiter& limiter) {
   hide_grads();
   const OpenMpThreads threads(side_stream_threads(device_mesh_));
   Stream& reduce_stream = *device_mesh_.streams().post_backward;
-  Kernels& kernels = device_mesh_.kernels();
   reduce_stream.wait(device_mesh_.compute().record());
-  if (division_.pre != 1) {
-    kernels.scale(reduce_stream, unsharded_grad_, 1 / division_.pre, unsharded_grad_, Write::overwrite);
-  }
-  const TensorView slice = unsharded_grad_.slice(shard_rank_ * layout_.shard_numel(), layout_.shard_numel());
-  if (layout_.shard_size() > 1) {
-    device_mesh_.reduce_group().reduce_scatter(reduce_stream, name_.c_str(), unsharded_grad_, slice);
-  }
-  Stream* last_stream = &reduce_stream;
-  if (all_reduce_group_->num_ranks() > 1) {
-    last_stream = device_mesh_.streams().all_reduce.get();
-    last_stream->wait(reduce_stream.record());
-    all_reduce_group_->all_reduce(*last_stream, name_.c_str(), slice, ReduceOp::sum);
-  }
+  const bool has_replicas = all_reduce_group_->num_ranks() > 1;
+  Stream& result_stream = has_replicas ? *device_mesh_.streams().all_reduce : reduce_stream;
   const Write mode = sharded_grad_buffer_ ? Write::accumulate : Write::overwrite;
   if (!sharded_grad_buffer_) {
     sharded_grad_buffer_ = device_mesh_.pool().allocate(layout_.shard_numel() * dtype_bytes(DType::f32),
-                                                        MemoryRole::sharded_grad, *last_stream);
+                                                        MemoryRole::sharded_grad, result_stream);
     sharded_grad_ = {sharded_grad_buffer_.data(), Shape{layout_.shard_numel()}, DType::f32};
   }
-  kernels.scale(*last_stream, slice, 1 / division_.post, sharded_grad_, mode);
+  reduction_.reduce({.unit_name = name_.c_str(),
+                     .device_mesh = device_mesh_,
+                     .unsharded_grad = unsharded_grad_,
+                     .sharded_grad = sharded_grad_,
+                     .mode = mode,
+                     .shard_rank = shard_rank_,
+                     .shard_size = layout_.shard_size(),
+                     .shard_group = device_mesh_.reduce_group(),
+                     .all_reduce_group = *all_reduce_group_,
+                     .division = division_,
+                     .post_backward = reduce_stream,
+                     .result_stream = result_stream});
   unsharded_grad_ = {};
-  limiter.release(std::move(unsharded_grad_buffer_), last_stream->record());
+  limiter.release(std::move(unsharded_grad_buffer_), result_stream.record());
 }
 
 void UnitStorage::zero_unwritten_grads() {

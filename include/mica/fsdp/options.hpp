@@ -7,6 +7,8 @@
 
 namespace mica::fsdp {
 
+class GradientReduction;
+
 /// What is sharded, and when parameters are given back (FEATURES A1).
 enum class Strategy : std::uint8_t {
   full_shard,          ///< parameters, gradients, optimizer; resharded after forward
@@ -46,6 +48,8 @@ struct Options {
   bool forward_prefetch = false;
   bool limit_all_gathers = true;
   MixedPrecision mixed_precision;
+  /// How gradients are reduced (communication hooks, FEATURES D12); null: default_reduction(). Outlives the units.
+  GradientReduction* reduction = nullptr;
   /// Set by auto_wrap(): parameters shared with other modules may move to an outer unit.
   bool wrapped_by_policy = false;
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "mica/fsdp/device_mesh.hpp"
+#include "mica/fsdp/gradient_reduction.hpp"
 #include "mica/fsdp/options.hpp"
 #include "mica/fsdp/rate_limiter.hpp"
 #include "mica/fsdp/shard_layout.hpp"
@@ -76,6 +77,7 @@ class UnitStorage {
   int shard_rank_;
   ProcessGroup* all_reduce_group_;  // over which shards are replicated; one rank: no all-reduce
   DivisionFactors division_;
+  GradientReduction& reduction_;
 
   Buffer master_buffer_, unsharded_buffer_, unsharded_grad_buffer_, sharded_grad_buffer_;
   TensorView master_, unsharded_, unsharded_grad_, sharded_grad_;

@@ -1,0 +1,44 @@
+#pragma once
+
+#include "mica/fsdp/device_mesh.hpp"
+#include "mica/fsdp/options.hpp"
+
+namespace mica::fsdp {
+
+/// One unit's gradient on its way from the ranks that computed it to the shard of the mean. S = shard_size,
+/// P = elements of a shard.
+struct ReductionJob {
+  const char* unit_name;
+  DeviceMesh& device_mesh;
+  TensorView unsharded_grad;  ///< [S*P] reduce_dtype; rank r's shard at r*P, padding zero; may be overwritten
+  TensorView sharded_grad;    ///< [P] f32, the result
+  Write mode;                 ///< accumulate: the result is added to what is there
+  int shard_rank;
+  int shard_size;
+  ProcessGroup& shard_group;       ///< of S ranks (of one for a no_shard unit); used on post_backward
+  ProcessGroup& all_reduce_group;  ///< over which shards are replicated; used on result_stream
+  DivisionFactors division;        ///< of the mean over the world
+  Stream& post_backward;           ///< has waited for the unsharded gradient
+  Stream& result_stream;           ///< all_reduce when there are replicas, else post_backward itself
+
+  /// This rank's slice of the unsharded gradient.
+  [[nodiscard]] TensorView own_slice() const {
+    const std::int64_t numel = sharded_grad.numel();
+    return unsharded_grad.slice(shard_rank * numel, numel);
+  }
+};
+
+/// How gradients are reduced: the seam for communication hooks (FEATURES D12) and the deterministic mode. One object
+/// may serve many units.
+class GradientReduction {
+ public:
+  virtual ~GradientReduction() = default;
+  /// Enqueues the reduction, both divisions and any casts; the last write of sharded_grad is on result_stream.
+  virtual void reduce(const ReductionJob& job) = 0;
+};
+
+/// reduce-scatter over the shard axis, all-reduce over the replicate axis, both in reduce_dtype, the division by the
+/// world split before and after.
+[[nodiscard]] GradientReduction& default_reduction();
+
+}  // namespace mica::fsdp
