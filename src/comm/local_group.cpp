@@ -111,6 +111,18 @@ class LocalGroup final : public ProcessGroup {
     });
   }
 
+  void enqueue_all_to_all(Stream& s, ConstTensorView sent, TensorView received) override {
+    submit(s, {reads(sent), writes(received)}, [=, this](const Call& call) {
+      const std::int64_t numel = sent.numel() / num_ranks();
+      meet(call, {.dtype = sent.dtype, .numel = sent.numel(), .source = sent.data, .target = received.data}, [&] {
+        for (int r = 0; r < num_ranks(); ++r) {
+          copy_unless_same(at(peer(r).source, rank() * numel, sent.dtype), at(received.data, r * numel, sent.dtype),
+                           numel * dtype_bytes(sent.dtype));
+        }
+      });
+    });
+  }
+
   void enqueue_broadcast(Stream& s, TensorView data, int root) override {
     submit(s, {root == rank() ? reads(data) : writes(data)}, [=, this](const Call& call) {
       meet(call, {.dtype = data.dtype, .root = root, .numel = data.numel(), .source = data.data, .target = data.data},

@@ -112,6 +112,17 @@ class MpiGroup final : public ProcessGroup {
     });
   }
 
+  void enqueue_all_to_all(Stream& s, ConstTensorView sent, TensorView received) override {
+    communicate(s, {reads(sent), writes(received)}, [=, this] {
+      const std::int64_t slice_bytes = sent.bytes() / num_ranks();
+      const std::int64_t step = call_slice_numel(sent.dtype, num_ranks(), options_) * dtype_bytes(sent.dtype);
+      for (std::int64_t begin = 0; begin < slice_bytes; begin += step) {
+        swap_slices(peers(), sent.data, received.data,
+                    Slices::regular(num_ranks(), begin, slice_bytes, std::min(step, slice_bytes - begin)));
+      }
+    });
+  }
+
   void enqueue_broadcast(Stream& s, TensorView data, int root) override {
     communicate(s, {root == rank() ? reads(data) : writes(data)}, [=, this] {
       for (std::int64_t begin = 0; begin < data.bytes(); begin += options_.max_call_bytes) {

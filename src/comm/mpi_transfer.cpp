@@ -1,6 +1,8 @@
 #include "mpi_transfer.hpp"
 
 #include <algorithm>
+#include <cstring>
+#include <limits>
 
 #include "mica/core/error.hpp"
 #include "mica/mpi/communicator.hpp"
@@ -155,6 +157,25 @@ std::vector<const void*> exchange_slices(const Peers& peers, const void* buffer,
   const Datatype block = strided_block(own_bytes, stride);
   mpi::check(MPI_Alltoall(base, 1, block.get(), staging, count(own_bytes), MPI_BYTE, peers.comm), "MPI_Alltoall");
   return sources;
+}
+
+void swap_slices(const Peers& peers, const void* sent, void* received, const Slices& slices) {
+  const auto place = [&](int r) { return slices.offset[static_cast<std::size_t>(r)]; };
+  // MPI_Alltoallw takes displacements in bytes, as ints.
+  const bool reaches = slices.offset.back() - slices.offset.front() <= std::numeric_limits<int>::max();
+  if (slices.longest() > peers.direct_bytes || !reaches) {
+    std::memcpy(at(received, place(peers.rank)), at(sent, place(peers.rank)),
+                static_cast<std::size_t>(slices.bytes[static_cast<std::size_t>(peers.rank)]));
+    direct(
+        peers, slices, /*own_slice_is_sent=*/false, [&](int r) { return at(received, place(r)); },
+        [&](int r) { return at(sent, place(r)); });
+    return;
+  }
+  const IntSlices ints(slices);
+  const std::vector<MPI_Datatype> bytes(slices.bytes.size(), MPI_BYTE);
+  mpi::check(MPI_Alltoallw(at(sent, slices.offset.front()), ints.counts.data(), ints.offsets.data(), bytes.data(),
+                           at(received, slices.offset.front()), ints.counts.data(), ints.offsets.data(), bytes.data(), peers.comm),
+             "MPI_Alltoallw");
 }
 
 void gather_small(const Peers& peers, const void* mine, std::int64_t bytes, void* all) {

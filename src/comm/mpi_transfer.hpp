@@ -37,6 +37,9 @@ void gather_slices(const Peers& peers, void* buffer, const Slices& slices);
 /// slice of every rank's buffer: in `staging` (num_ranks x its bytes), the own one possibly in `buffer`. @collective
 [[nodiscard]] std::vector<const void*> exchange_slices(const Peers& peers, const void* buffer, const Slices& slices, void* staging);
 
+/// Rank r sends slice k of `sent` to rank k, which finds it in slice r of its `received`. @collective
+void swap_slices(const Peers& peers, const void* sent, void* received, const Slices& slices);
+
 /// All ranks' `bytes` bytes at `mine` in rank order in `all`, by MPI_Allgatherv. @collective
 void gather_small(const Peers& peers, const void* mine, std::int64_t bytes, void* all);
 

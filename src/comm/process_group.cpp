@@ -98,6 +98,25 @@ void ProcessGroup::all_reduce(Stream& s, const char* label, TensorView data, Red
   enqueue_all_reduce(s, data, op);
 }
 
+void ProcessGroup::all_to_all(Stream& s, const char* label, ConstTensorView sent, TensorView received) {
+  constexpr Collective kKind = Collective::all_to_all;
+  check_data(kKind, label, sent);
+  check_data(kKind, label, received);
+  require<ConfigError>(sent.dtype == received.dtype && sent.numel() == received.numel(),
+                       "{} '{}' in group '{}': {} elements of {} are sent, {} of {} received; expected equals", collective_name(kKind),
+                       text_of(label), name_, sent.numel(), dtype_name(sent.dtype), received.numel(), dtype_name(received.dtype));
+  require<ConfigError>(sent.numel() % num_ranks_ == 0,
+                       "{} '{}' in group '{}': {} elements do not divide into {} equal slices; pad them to a multiple of the ranks",
+                       collective_name(kKind), text_of(label), name_, sent.numel(), num_ranks_);
+  require<ConfigError>(!overlaps(sent.data, sent.bytes(), received.data, received.bytes()),
+                       "{} '{}' in group '{}': what is received overlaps what is sent; expected memory of its own", collective_name(kKind),
+                       text_of(label), name_);
+  if (num_ranks_ == 1) return copy_single(s, kKind, sent, received);
+  if (sent.numel() == 0) return;
+  begin(kKind, label, sent.bytes());
+  enqueue_all_to_all(s, sent, received);
+}
+
 void ProcessGroup::broadcast(Stream& s, const char* label, TensorView data, int root) {
   check_data(Collective::broadcast, label, data);
   require<ConfigError>(root >= 0 && root < num_ranks_, "broadcast '{}' in group '{}' from rank {}; expected 0 to {}",

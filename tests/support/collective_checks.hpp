@@ -124,6 +124,23 @@ inline void check_all_reduce(ProcessGroup& group, Stream& s, std::int64_t numel,
   EXPECT_TRUE(data.guards_are_whole());
 }
 
+inline void check_all_to_all(ProcessGroup& group, Stream& s, std::int64_t slice_numel, DType dtype) {
+  SCOPED_TRACE(::testing::Message() << "all_to_all P=" << slice_numel << " " << dtype_name(dtype));
+  const std::int64_t total = slice_numel * group.num_ranks();
+  Data sent(total, dtype), unchanged(total, dtype), received(total, dtype), expected(total, dtype);
+  sent.fill_as(group.rank());
+  unchanged.fill_as(group.rank());
+  for (std::int64_t i = 0; i < total; ++i) {
+    const auto from = static_cast<int>(i / slice_numel);
+    expected.set(i, value_of(from, group.rank() * slice_numel + i % slice_numel));
+  }
+  group.all_to_all(s, "swap", sent.view(), received.view());
+  s.synchronize();
+  EXPECT_EQ(received.first_difference(expected), -1);
+  EXPECT_EQ(sent.first_difference(unchanged), -1);
+  EXPECT_TRUE(sent.guards_are_whole() && received.guards_are_whole());
+}
+
 inline void check_broadcast(ProcessGroup& group, Stream& s, std::int64_t numel, DType dtype, int root) {
   SCOPED_TRACE(::testing::Message() << "broadcast n=" << numel << " " << dtype_name(dtype) << " root=" << root);
   Data data(numel, dtype), expected(numel, dtype);
@@ -152,6 +169,8 @@ inline void check_collectives(ProcessGroup& group, Stream& s, std::span<const st
         expect(Collective::all_gather, n * group.num_ranks(), dtype);
         expect(Collective::reduce_scatter, n * group.num_ranks(), dtype);
       }
+      check_all_to_all(group, s, n, dtype);
+      expect(Collective::all_to_all, n * group.num_ranks(), dtype);
       for (const ReduceOp op : {ReduceOp::sum, ReduceOp::max}) {
         check_all_reduce(group, s, n, dtype, op);
         expect(Collective::all_reduce, n, dtype);

@@ -54,6 +54,9 @@ class FailingGroup final : public ProcessGroup {
   void enqueue_all_reduce(Stream& s, TensorView data, ReduceOp op) override {
     if (!fail(s)) inner_->all_reduce(s, call().label.c_str(), data, op);
   }
+  void enqueue_all_to_all(Stream& s, ConstTensorView sent, TensorView received) override {
+    if (!fail(s)) inner_->all_to_all(s, call().label.c_str(), sent, received);
+  }
   void enqueue_broadcast(Stream& s, TensorView data, int root) override {
     if (!fail(s)) inner_->broadcast(s, call().label.c_str(), data, root);
   }

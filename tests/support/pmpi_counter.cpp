@@ -82,6 +82,12 @@ int MPI_Alltoallv(const void* send, const int* send_counts, const int* send_offs
   return PMPI_Alltoallv(send, send_counts, send_offsets, send_type, receive, counts, offsets, receive_type, comm);
 }
 
+int MPI_Alltoallw(const void* send, const int* send_counts, const int* send_offsets, const MPI_Datatype* send_types, void* receive,
+                  const int* counts, const int* offsets, const MPI_Datatype* receive_types, MPI_Comm comm) {
+  if (count(MpiCall::alltoallw, bytes_of(std::max(sum_of(send_counts, comm), sum_of(counts, comm)), receive_types[0]))) return MPI_ERR_OTHER;
+  return PMPI_Alltoallw(send, send_counts, send_offsets, send_types, receive, counts, offsets, receive_types, comm);
+}
+
 int MPI_Bcast(void* data, int data_count, MPI_Datatype type, int root, MPI_Comm comm) {
   if (count(MpiCall::bcast, bytes_of(data_count, type))) return MPI_ERR_OTHER;
   return PMPI_Bcast(data, data_count, type, root, comm);

@@ -6,8 +6,8 @@
 namespace mica::testing {
 
 /// The MPI calls that are counted, through MPI's profiling interface: from outside of Mica.
-enum class MpiCall { allgather, allgatherv, alltoall, alltoallv, bcast, barrier, isend, irecv, waitall, allreduce };
-inline constexpr std::size_t kNumMpiCalls = 10;
+enum class MpiCall { allgather, allgatherv, alltoall, alltoallv, alltoallw, bcast, barrier, isend, irecv, waitall, allreduce };
+inline constexpr std::size_t kNumMpiCalls = 11;
 
 struct MpiCallCounts {
   std::array<std::int64_t, kNumMpiCalls> calls{};

@@ -9,11 +9,12 @@ namespace mica {
 
 enum class ReduceOp : std::uint8_t { sum, max };
 
-enum class Collective : std::uint8_t { all_gather, reduce_scatter, all_reduce, broadcast, barrier };
-inline constexpr std::size_t kNumCollectives = 5;
+enum class Collective : std::uint8_t { all_gather, reduce_scatter, all_reduce, all_to_all, broadcast, barrier };
+inline constexpr std::size_t kNumCollectives = 6;
 /// "all_gather" ...: a literal.
 [[nodiscard]] constexpr const char* collective_name(Collective kind) {
-  constexpr std::array<const char*, kNumCollectives> names{"all_gather", "reduce_scatter", "all_reduce", "broadcast", "barrier"};
+  constexpr std::array<const char*, kNumCollectives> names{"all_gather", "reduce_scatter", "all_reduce",
+                                                              "all_to_all", "broadcast",      "barrier"};
   return names[static_cast<std::size_t>(kind)];
 }
 

@@ -9,7 +9,7 @@
 namespace mica {
 
 /// Moves nothing and records every call: for the planner, overhead measurements and schedule tests.
-/// all_gather leaves the unsharded buffer as it is apart from this rank's own slice; reduce_scatter copies the slice;
+/// all_gather leaves the unsharded buffer as it is apart from this rank's own slice, all_to_all likewise; reduce_scatter copies the slice;
 /// all_reduce and broadcast leave the data. Like every group it does nothing, and records nothing, with one rank.
 struct FakeCall {
   Collective kind;

@@ -44,6 +44,9 @@ class ProcessGroup {
   void reduce_scatter(Stream& s, const char* label, ConstTensorView full, TensorView shard);
   /// In place. fp32, bf16 or fp16.
   void all_reduce(Stream& s, const char* label, TensorView data, ReduceOp op);
+  /// received [S*P] = concatenation over ranks of the slice of their `sent` [S*P] that has this rank's number. Any dtype;
+  /// the two do not overlap. What a reduce_scatter would add up arrives as it is.
+  void all_to_all(Stream& s, const char* label, ConstTensorView sent, TensorView received);
   /// In place, from `root`.
   void broadcast(Stream& s, const char* label, TensorView data, int root);
   void barrier(Stream& s, const char* label);
@@ -85,6 +88,7 @@ class ProcessGroup {
   virtual void enqueue_all_gather(Stream& s, ConstTensorView shard, TensorView full) = 0;
   virtual void enqueue_reduce_scatter(Stream& s, ConstTensorView full, TensorView shard) = 0;
   virtual void enqueue_all_reduce(Stream& s, TensorView data, ReduceOp op) = 0;
+  virtual void enqueue_all_to_all(Stream& s, ConstTensorView sent, TensorView received) = 0;
   virtual void enqueue_broadcast(Stream& s, TensorView data, int root) = 0;
   virtual void enqueue_barrier(Stream& s) = 0;
   virtual std::unique_ptr<ProcessGroup> make_subgroup(int index, std::span<const int> members, std::string name);

@@ -64,12 +64,15 @@ void bench_collectives(App& app, const Options& options) {
     };
     const double gather_s = time([&] { group.all_gather(*stream, "bench", shard, full); });
     const double scatter_s = time([&] { group.reduce_scatter(*stream, "bench", full, shard); });
+    const TensorView received(other.data(), {numel}, DType::f32);
+    const double swap_s = time([&] { group.all_to_all(*stream, "bench", full, received); });
     // A maximum, not a sum: the numbers stay ordinary however often it is repeated.
     const double reduce_s = time([&] { group.all_reduce(*stream, "bench", full, ReduceOp::max); });
     const double copy_s = time([&] { std::memcpy(other.data(), full.data, static_cast<std::size_t>(full.bytes())); });
     stream->synchronize();
     report.add({{"bench", "comm"}, {"ranks", ranks}, {"mib", mib}, {"all_gather_gb_s", gb_per_s(numel * 4, gather_s)},
                 {"reduce_scatter_gb_s", gb_per_s(numel * 4, scatter_s)}, {"all_reduce_gb_s", gb_per_s(numel * 4, reduce_s)},
+                {"all_to_all_gb_s", gb_per_s(numel * 4, swap_s)},
                 {"memcpy_gb_s", gb_per_s(numel * 4, copy_s)}});
   }
   report.print_table();

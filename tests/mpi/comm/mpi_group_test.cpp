@@ -72,6 +72,7 @@ TEST_F(MpiGroup, ManyBlocksOfTheDefaultSize) {
   testing::check_all_gather(*group, *stream, 300'001, DType::f32, true);
   testing::check_reduce_scatter(*group, *stream, 300'001, DType::f32, false);
   testing::check_reduce_scatter(*group, *stream, 300'001, DType::bf16, true);
+  testing::check_all_to_all(*group, *stream, 300'001, DType::bf16);
   testing::check_all_reduce(*group, *stream, 700'001, DType::f32, ReduceOp::sum);
   testing::check_all_reduce(*group, *stream, 700'001, DType::f16, ReduceOp::max);
   EXPECT_EQ(pool->stats().peak, group->num_ranks() == 1 ? 0 : (1 << 20) / group->num_ranks() / 4 * 4 * group->num_ranks());
@@ -83,7 +84,7 @@ TEST_F(MpiGroup, OneCollectiveIsOneMpiCallOfItsKind) {
   if (group->num_ranks() == 1) GTEST_SKIP() << "a group of one rank makes no MPI calls: checked below";
   const auto stream = make_cpu_stream("comm", StreamMode::threaded);
   const std::int64_t P = 1000;
-  Data full(P * group->num_ranks(), DType::f32), shard(P, DType::f32);
+  Data full(P * group->num_ranks(), DType::f32), other(P * group->num_ranks(), DType::f32), shard(P, DType::f32);
   const auto calls_of = [&](const std::function<void()>& collective) {
     const MpiCallCounts before = mpi_calls();
     collective();
@@ -98,6 +99,7 @@ TEST_F(MpiGroup, OneCollectiveIsOneMpiCallOfItsKind) {
   EXPECT_EQ(calls_of([&] { group->all_gather(*stream, "g", shard.view(), full.view()); }).calls, only(MpiCall::allgather));
   EXPECT_EQ(calls_of([&] { group->reduce_scatter(*stream, "r", full.view(), shard.view()); }).calls, only(MpiCall::alltoall));
   EXPECT_EQ(calls_of([&] { group->all_reduce(*stream, "a", shard.view(), ReduceOp::sum); }).calls, only(MpiCall::allgatherv));
+  EXPECT_EQ(calls_of([&] { group->all_to_all(*stream, "t", full.view(), other.view()); }).calls, only(MpiCall::alltoallw));
   const MpiCallCounts large = calls_of([&] { group->all_reduce(*stream, "a", full.view(), ReduceOp::sum); });
   EXPECT_EQ(large.of(MpiCall::alltoallv), 1);
   EXPECT_EQ(large.of(MpiCall::allgatherv), 1);
@@ -111,6 +113,7 @@ TEST_F(MpiGroup, OneCollectiveIsOneMpiCallOfItsKind) {
   const std::int64_t num_calls = (P + slice - 1) / slice;
   EXPECT_EQ(calls_of([&] { split->all_gather(*stream, "g", shard.view(), full.view()); }).calls, only(MpiCall::allgather, num_calls));
   EXPECT_EQ(calls_of([&] { split->reduce_scatter(*stream, "r", full.view(), shard.view()); }).calls, only(MpiCall::alltoall, num_calls));
+  EXPECT_EQ(calls_of([&] { split->all_to_all(*stream, "t", full.view(), other.view()); }).calls, only(MpiCall::alltoallw, num_calls));
   EXPECT_EQ(calls_of([&] { split->broadcast(*stream, "b", full.view(), 0); }).calls,
             only(MpiCall::bcast, (full.view().bytes() + 1023) / 1024));
 

@@ -230,7 +230,7 @@ TEST(LocalRanks, CollectivesDeclareTheirMemory) {
       HappensBeforeChecker checker;
       const auto comm = checker.wrap(make_cpu_stream("comm", StreamMode::inlined));
       const auto compute = checker.wrap(make_cpu_stream("compute", StreamMode::inlined));
-      Data full(4, DType::f32), shard(2, DType::f32);
+      Data full(4, DType::f32), other(4, DType::f32), shard(2, DType::f32);
       const auto races_with = [&](TensorView touched, Access::Mode mode, const std::function<void()>& collective) {
         const std::size_t before = checker.violations().size();
         collective();
@@ -242,6 +242,7 @@ TEST(LocalRanks, CollectivesDeclareTheirMemory) {
       };
       const auto gather = [&] { world->all_gather(*comm, "g", shard.view(), full.view()); };
       const auto reduce = [&] { world->reduce_scatter(*comm, "r", full.view(), shard.view()); };
+      const auto swap = [&] { world->all_to_all(*comm, "t", full.view(), other.view()); };
       const auto all = [&] { world->all_reduce(*comm, "a", full.view(), ReduceOp::sum); };
       const auto cast = [&] { world->broadcast(*comm, "b", full.view(), 0); };
       const bool expected = !ordered;
@@ -249,6 +250,8 @@ TEST(LocalRanks, CollectivesDeclareTheirMemory) {
       EXPECT_EQ(races_with(shard.view(), Access::Mode::write, gather), expected);
       EXPECT_EQ(races_with(full.view(), Access::Mode::write, reduce), expected);
       EXPECT_EQ(races_with(shard.view(), Access::Mode::read, reduce), expected);
+      EXPECT_EQ(races_with(full.view(), Access::Mode::write, swap), expected);
+      EXPECT_EQ(races_with(other.view(), Access::Mode::read, swap), expected);
       EXPECT_EQ(races_with(full.view(), Access::Mode::read, all), expected);
       EXPECT_EQ(races_with(full.view(), Access::Mode::write, cast), expected);
     });

@@ -43,6 +43,11 @@ TEST_F(FakeGroupTest, WrongArgumentsAreRefusedBeforeAnythingIsCounted) {
   EXPECT_THAT(refusal_of([&] { group->all_gather(*stream, "x", full.view().slice(0, 2), full.view()); }),
               AllOf(HasSubstr("overlaps"), HasSubstr("element 2")));
   EXPECT_THAT(refusal_of([&] { group->reduce_scatter(*stream, "x", full.view(), full.view().slice(3, 2)); }), HasSubstr("overlaps"));
+  EXPECT_THAT(refusal_of([&] { group->all_to_all(*stream, "h.3", full.view(), three.view()); }),
+              AllOf(HasSubstr("all_to_all 'h.3'"), HasSubstr("6 elements of fp32 are sent, 3 of fp32 received")));
+  EXPECT_THAT(refusal_of([&] { group->all_to_all(*stream, "x", shard.view(), half.view()); }), HasSubstr("2 of bf16 received"));
+  EXPECT_THAT(refusal_of([&] { group->all_to_all(*stream, "x", full.view().slice(0, 2), shard.view()); }), HasSubstr("3 equal slices"));
+  EXPECT_THAT(refusal_of([&] { group->all_to_all(*stream, "x", full.view(), full.view()); }), HasSubstr("overlaps"));
   EXPECT_THAT(refusal_of([&] { group->all_reduce(*stream, "x", absent, ReduceOp::sum); }), HasSubstr("has no memory"));
   EXPECT_THAT(refusal_of([&] { group->all_reduce(*stream, "x", ids.view(), ReduceOp::sum); }), HasSubstr("only fp32, bf16 and fp16"));
   EXPECT_THAT(refusal_of([&] { group->broadcast(*stream, "x", full.view(), 3); }), AllOf(HasSubstr("from rank 3"), HasSubstr("0 to 2")));
@@ -52,7 +57,7 @@ TEST_F(FakeGroupTest, WrongArgumentsAreRefusedBeforeAnythingIsCounted) {
 }
 
 TEST_F(FakeGroupTest, RecordsCallsOfAllItsGroups) {
-  Data full(6, DType::f32), shard(2, DType::f32);
+  Data full(6, DType::f32), swapped(6, DType::f32), shard(2, DType::f32);
   full.fill_as(0);
   shard.fill_as(1);
   group->all_gather(*stream, "g", shard.view(), full.view());
@@ -62,6 +67,7 @@ TEST_F(FakeGroupTest, RecordsCallsOfAllItsGroups) {
   EXPECT_EQ(pair->num_ranks(), 2);
   pair->all_reduce(*stream, "a", full.view(), ReduceOp::sum);
   group->duplicate("copy")->reduce_scatter(*stream, "r", full.view(), shard.view());
+  group->all_to_all(*stream, "t", full.view(), swapped.view());
   group->broadcast(*stream, "b", shard.view(), 0);
   group->barrier(*stream, "m");
   const std::vector<int> alone{1};
@@ -70,7 +76,7 @@ TEST_F(FakeGroupTest, RecordsCallsOfAllItsGroups) {
   std::vector<std::string> seen;
   for (const FakeCall& c : recorder.calls) seen.push_back(fmt::format("{} {} {} {}", c.group, collective_name(c.kind), c.label, c.bytes));
   EXPECT_THAT(seen, ::testing::ElementsAre("fake all_gather g 24", "pair all_reduce a 24", "copy reduce_scatter r 24",
-                                           "fake broadcast b 8", "fake barrier m 0"));
+                                           "fake all_to_all t 24", "fake broadcast b 8", "fake barrier m 0"));
   // The own slice went in and came out; the rest is as it was.
   Data expected(6, DType::f32);
   expected.fill_as(0);
