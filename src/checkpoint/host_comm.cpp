@@ -1,10 +1,9 @@
 #include "mica/checkpoint/host_comm.hpp"
 
-#include <algorithm>
-#include <cstring>
 #include <exception>
 
 #include "mica/checkpoint/manifest.hpp"
+#include "mica/comm/agree.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -64,19 +63,7 @@ class GroupComm final : public HostComm {
   [[nodiscard]] int num_ranks() const override { return group_.num_ranks(); }
 
   [[nodiscard]] std::vector<std::string> gather_strings(const std::string& mine) const override {
-    const auto n = static_cast<std::size_t>(num_ranks());
-    std::int64_t my_bytes = static_cast<std::int64_t>(mine.size());
-    std::vector<std::int64_t> bytes(n);
-    gather(&my_bytes, bytes.data(), 1, DType::i64);
-    // All ranks send as much as the longest.
-    const std::int64_t longest = *std::ranges::max_element(bytes);
-    std::string padded = mine;
-    padded.resize(static_cast<std::size_t>(longest));
-    std::string joined(n * padded.size(), '\0');
-    if (longest > 0) gather(padded.data(), joined.data(), longest, DType::u8);
-    std::vector<std::string> all(n);
-    for (std::size_t r = 0; r < n; ++r) all[r] = joined.substr(r * padded.size(), static_cast<std::size_t>(bytes[r]));
-    return all;
+    return mica::gather_strings(group_, stream_, "checkpoint", mine);
   }
 
   [[nodiscard]] std::string broadcast_string(const std::string& mine, int root) const override {
@@ -91,11 +78,6 @@ class GroupComm final : public HostComm {
   }
 
  private:
-  void gather(const void* mine, void* all, std::int64_t numel, DType dtype) const {
-    group_.all_gather(stream_, "checkpoint", {mine, Shape{numel}, dtype}, {all, Shape{numel * num_ranks()}, dtype});
-    stream_.synchronize();
-  }
-
   ProcessGroup& group_;
   Stream& stream_;
 };

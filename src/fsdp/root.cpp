@@ -11,6 +11,7 @@ std::string_view training_state_name(TrainingState state) {
     case TrainingState::idle: return "idle";
     case TrainingState::forward: return "in forward";
     case TrainingState::backward: return "in backward";
+    case TrainingState::summon: return "summoning full parameters";
   }
   return "?";
 }

@@ -12,7 +12,7 @@
 namespace mica::fsdp {
 
 /// Where a root is in its step (FEATURES D15).
-enum class TrainingState : std::uint8_t { idle, forward, backward };
+enum class TrainingState : std::uint8_t { idle, forward, backward, summon };
 [[nodiscard]] std::string_view training_state_name(TrainingState state);
 
 /// This rank's part of one parameter, as optimizers and checkpoints see it.
@@ -63,6 +63,7 @@ class Root {
  private:
   friend class Unit;
   friend class BackwardPass;
+  friend class SummonFullParams;
 
   void assign_parameters(const std::function<const std::vector<Unit*>&(const nn::Module&)>& units_around);
   void begin_forward();

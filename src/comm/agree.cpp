@@ -1,0 +1,53 @@
+#include "mica/comm/agree.hpp"
+
+#include <algorithm>
+
+namespace mica {
+namespace {
+
+constexpr char kConfigError = 'C', kOtherError = 'E';
+
+void gather_bytes(ProcessGroup& group, Stream& stream, const char* label, const void* mine, void* all,
+                  std::int64_t bytes) {
+  group.all_gather(stream, label, {mine, Shape{bytes}, DType::u8}, {all, Shape{bytes * group.num_ranks()}, DType::u8});
+  stream.synchronize();
+}
+
+}  // namespace
+
+std::vector<std::string> gather_strings(ProcessGroup& group, Stream& stream, const char* label,
+                                        const std::string& mine) {
+  const auto n = static_cast<std::size_t>(group.num_ranks());
+  const auto my_bytes = static_cast<std::int64_t>(mine.size());
+  std::vector<std::int64_t> bytes(n);
+  gather_bytes(group, stream, label, &my_bytes, bytes.data(), sizeof(my_bytes));
+  // All ranks send as much as the longest.
+  const std::int64_t longest = *std::ranges::max_element(bytes);
+  std::string padded = mine;
+  padded.resize(static_cast<std::size_t>(longest));
+  std::string joined(n * padded.size(), '\0');
+  if (longest > 0) gather_bytes(group, stream, label, padded.data(), joined.data(), longest);
+  std::vector<std::string> all(n);
+  for (std::size_t r = 0; r < n; ++r) all[r] = joined.substr(r * padded.size(), static_cast<std::size_t>(bytes[r]));
+  return all;
+}
+
+void agree(ProcessGroup& group, Stream& stream, const char* label, const std::function<void()>& action) {
+  std::string error;
+  try {
+    action();
+  } catch (const ConfigError& e) {
+    error = kConfigError + std::string(e.what());
+  } catch (const std::exception& e) {
+    error = kOtherError + std::string(e.what());
+  }
+  const std::vector<std::string> errors = gather_strings(group, stream, label, error);
+  for (std::size_t r = 0; r < errors.size(); ++r) {
+    if (errors[r].empty()) continue;
+    const std::string text = (errors.size() > 1 ? fmt::format("rank {}: ", r) : "") + errors[r].substr(1);
+    if (errors[r][0] == kConfigError) throw ConfigError(text);
+    throw Error(text);
+  }
+}
+
+}  // namespace mica

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "mica/fsdp/unit.hpp"
+
+namespace mica::fsdp {
+
+/// Where elements of a parameter lie in a rank's shard: [begin, end) of the flattened parameter at `offset`.
+struct Run {
+  std::int64_t begin;
+  std::int64_t end;
+  std::int64_t offset;
+};
+
+/// What `shard_rank` holds of each of the unit's parameters, by parameter index; ascending.
+[[nodiscard]] std::vector<std::vector<Run>> runs_of_rank(const UnitStorage& storage, int shard_rank);
+
+/// Every rank's shards of one unit, to read whole parameters from: summon and state dicts. Runs on the compute stream,
+/// after whatever wrote the shards there, and never touches the unit's own unsharded storage.
+class GatheredUnit {
+ public:
+  /// @param shard  this rank's, [P]: the master or the sharded gradient.  @collective over the shard axis
+  GatheredUnit(const Unit& unit, TensorView shard);
+
+  /// dst [end - begin], any floating dtype = elements [begin, end) of the unit's i-th parameter.
+  void copy_range(std::size_t i, std::int64_t begin, std::int64_t end, TensorView dst) const;
+  void copy_parameter(std::size_t i, TensorView dst) const { copy_range(i, 0, dst.numel(), dst); }
+
+ private:
+  DeviceMesh& device_mesh_;
+  Buffer buffer_;
+  ConstTensorView all_;                  // [S*P]
+  std::vector<std::vector<Run>> runs_;   // of all ranks by parameter; offsets into all_
+};
+
+/// Copies this rank's part of a whole parameter, elements [begin, begin + src.numel()) of which are in src, into `shard`.
+void scatter_range(const Unit& unit, std::size_t i, std::int64_t begin, ConstTensorView src, TensorView shard);
+
+/// Units of the subtree in module order, outer ones first; their root exists afterwards (found at first use).
+/// @param recurse  false: only the module's own.
+[[nodiscard]] std::vector<Unit*> units_below(nn::Module& module, bool recurse = true);
+/// The roots of these units, each once, in order.
+[[nodiscard]] std::vector<Root*> roots_of(const std::vector<Unit*>& units);
+
+}  // namespace mica::fsdp
