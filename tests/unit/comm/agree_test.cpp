@@ -1,0 +1,42 @@
+#include "mica/comm/agree.hpp"
+
+#include <gtest/gtest.h>
+
+#include "mica/comm/local_group.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace mica {
+namespace {
+
+TEST(Agree, GathersTextsOfDifferentLengths) {
+  for (const int ranks : {1, 2, 5}) {
+    run_local_ranks(ranks, [&](auto world) {
+      const auto stream = make_cpu_stream("compute", StreamMode::threaded);
+      const auto text = [](int rank) { return std::string(static_cast<std::size_t>(rank * 3), static_cast<char>(rank)); };
+      const std::vector<std::string> all = gather_strings(*world, *stream, "test", text(world->rank()));
+      ASSERT_EQ(all.size(), static_cast<std::size_t>(ranks));
+      for (int rank = 0; rank < ranks; ++rank) EXPECT_EQ(all[static_cast<std::size_t>(rank)], text(rank));
+      for (const std::string& each : gather_strings(*world, *stream, "test", "")) EXPECT_EQ(each, "");
+    });
+  }
+}
+
+TEST(Agree, EveryRankThrowsTheLowestFailingRanksError) {
+  run_local_ranks(4, [](auto world) {
+    const auto stream = make_cpu_stream("compute", StreamMode::inlined);
+    agree(*world, *stream, "test", [] {});
+    EXPECT_EQ(test::error_of<ConfigError>([&] {
+                agree(*world, *stream, "test", [&] {
+                  require<ConfigError>(world->rank() != 2, "two is wrong");
+                  require(world->rank() != 3, "three is wrong");
+                });
+              }),
+              "rank 2: two is wrong");
+    const auto other = [&] { agree(*world, *stream, "test", [&] { require(world->rank() != 0, "zero is wrong"); }); };
+    EXPECT_THROW(other(), Error);
+    EXPECT_EQ(test::error_of<Error>(other), "rank 0: zero is wrong");
+  });
+}
+
+}  // namespace
+}  // namespace mica
