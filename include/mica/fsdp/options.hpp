@@ -2,8 +2,14 @@
 
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "mica/core/dtype.hpp"
+
+namespace mica::nn {
+class Module;
+struct Parameter;
+}  // namespace mica::nn
 
 namespace mica::fsdp {
 
@@ -52,6 +58,15 @@ struct Options {
   GradientReduction* reduction = nullptr;
   /// Set by auto_wrap(): parameters shared with other modules may move to an outer unit.
   bool wrapped_by_policy = false;
+  /// Original-parameter mode (FEATURES C3): the C++ API shows every parameter under its name instead of one flat
+  /// parameter a unit, and a unit may mix frozen and trainable parameters. One value under a root.
+  bool use_orig_params = false;
+  /// initialize() ends with a broadcast of rank 0's parameters and buffers (FEATURES C6).
+  bool sync_module_states = false;
+  /// Left whole and alone: whoever uses them holds their storage (FEATURES B3, [Note: ignored parameters]). Give modules
+  /// (their subtrees, except units inside) or parameters, not both.
+  std::vector<nn::Module*> ignored_modules;
+  std::vector<nn::Parameter*> ignored_parameters;
 
   [[nodiscard]] DType param_dtype() const { return mixed_precision.param_dtype.value_or(DType::f32); }
   [[nodiscard]] DType reduce_dtype() const { return mixed_precision.reduce_dtype.value_or(param_dtype()); }
