@@ -27,6 +27,7 @@ struct AdamWArgs {
   std::int64_t step = 1;     ///< counts from 1: bias correction
   ConstTensorView grad_scale;///< [1] f32 multiplied into the gradient (clip coefficient), or absent
   ConstTensorView skip;      ///< [1] f32: not 0 leaves everything as it was, or absent
+  ConstTensorView skipped_steps{};  ///< [1] f32 taken off `step`, or absent
 };
 
 struct SgdArgs {
@@ -38,6 +39,16 @@ struct SgdArgs {
   bool first_step = false;   ///< the momentum buffer is set to the gradient
   ConstTensorView grad_scale;
   ConstTensorView skip;
+};
+
+/// The state of a loss scale and what happened in a step. All [1] f32.
+struct ScaleUpdateArgs {
+  TensorView scale;
+  TensorView growth_tracker;  ///< steps without an overflow since the scale last changed
+  TensorView skipped_steps;   ///< one more after an overflow
+  ConstTensorView found_inf;  ///< not 0: an overflow
+  double growth_factor = 2, backoff_factor = 0.5;
+  std::int64_t growth_interval = 2000;
 };
 
 struct AttentionShape {
@@ -56,8 +67,8 @@ struct ProductShape {
 
 /// The math of the layers on one device. [Note: kernels]
 /// Every call enqueues on the stream and returns; views must stay valid until the stream has run it. Matrices are
-/// row-major; weights are [out, in]. Activations and parameters are f32 or bf16 (equal within a call unless noted),
-/// accumulation is f32 or better; gradients of parameters may be f32 or bf16 whatever the parameters are.
+/// row-major; weights are [out, in]. Activations and parameters are f32, bf16 or f16 (equal within a call unless noted),
+/// accumulation is f32 or better; gradients of parameters may be any of the three whatever the parameters are.
 /// Elementwise kernels give the same bits for any split of their range. Scratch memory comes from the pool
 /// (role workspace). Outputs may hold anything before an overwriting call. An absent view (null data) of an optional
 /// argument means "not wanted". M = rows, the product of all dims but the last.
@@ -68,11 +79,13 @@ class Kernels {
   [[nodiscard]] virtual std::string description() const = 0;
   /// False: bf16 products go by way of f32, right but slower than f32 itself. The trainer warns.
   [[nodiscard]] virtual bool bf16_is_native() const { return true; }
+  /// The same of f16.
+  [[nodiscard]] virtual bool f16_is_native() const { return true; }
   /// From now on every product is also appended to `list` when it is enqueued; null ends it. `list` outlives that.
   virtual void record_products(std::vector<ProductShape>* list) { static_cast<void>(list); }
 
   // --- products -------------------------------------------------------------------------------------------------
-  /// y[M,N] = x[M,K] w[N,K]^T + bias[N]; bias optional; y may be f32 for bf16 inputs.
+  /// y[M,N] = x[M,K] w[N,K]^T + bias[N]; bias optional; y may be f32 for bf16 and f16 inputs.
   virtual void linear(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView y) = 0;
   /// dx[M,K] (+)= dy[M,N] w[N,K]
   virtual void linear_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, TensorView dx, Write mode) = 0;
@@ -140,6 +153,12 @@ class Kernels {
   /// norm[1] = sum[1]^(1/p); coefficient[1] = min(1, max_norm / (norm + 1e-6)) (1 when max_norm is infinite).
   virtual void clip_coefficient(Stream& s, ConstTensorView sum, double p, double max_norm, TensorView norm,
                                 TensorView coefficient) = 0;
+  /// x /= scale[0] (x times the f32 inverse); found_inf[0] becomes 1 if an element of x was infinite or NaN, else it
+  /// stays. scale and found_inf: [1] f32.
+  virtual void unscale(Stream& s, TensorView x, ConstTensorView scale, TensorView found_inf) = 0;
+  /// After an overflow scale *= backoff_factor; after growth_interval steps without one scale *= growth_factor, unless
+  /// that is infinite.
+  virtual void update_scale(Stream& s, const ScaleUpdateArgs& args) = 0;
   virtual void adamw(Stream& s, const AdamWArgs& args) = 0;
   virtual void sgd(Stream& s, const SgdArgs& args) = 0;
 };

@@ -11,6 +11,9 @@ namespace mica::cpu {
 /// @throws Error "linear: weight has shape [3, 4] bf16, expected [., 8] ..."
 [[noreturn]] void refuse(std::string_view kernel, std::string_view argument, ConstTensorView got, std::string_view expected);
 
+/// What activations, parameters and their gradients may be.
+inline constexpr std::initializer_list<DType> kFloats{DType::f32, DType::bf16, DType::f16};
+
 inline void expect_dtype(std::string_view kernel, std::string_view argument, ConstTensorView view,
                          std::initializer_list<DType> allowed) {
   for (const DType dtype : allowed) {

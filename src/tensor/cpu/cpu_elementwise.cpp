@@ -6,7 +6,7 @@ namespace mica::cpu {
 
 void CpuKernels::add(Stream& s, ConstTensorView a, ConstTensorView b, TensorView y) {
   const std::int64_t n = y.numel();
-  expect("add", "y", y, n, {DType::f32, DType::bf16, DType::f16});
+  expect("add", "y", y, n, kFloats);
   expect("add", "a", a, n, {y.dtype});
   expect("add", "b", b, n, {y.dtype});
   enqueue(s, "add", {reads(a), reads(b), mica::writes(y)}, [a, b, y, n] {
@@ -18,8 +18,8 @@ void CpuKernels::add(Stream& s, ConstTensorView a, ConstTensorView b, TensorView
 
 void CpuKernels::scale(Stream& s, ConstTensorView src, double factor, TensorView dst, Write mode) {
   const std::int64_t n = dst.numel();
-  expect("scale", "dst", dst, n, {DType::f32, DType::bf16, DType::f16});
-  expect("scale", "src", src, n, {DType::f32, DType::bf16, DType::f16});
+  expect("scale", "dst", dst, n, kFloats);
+  expect("scale", "src", src, n, kFloats);
   enqueue(s, "scale", {reads(src), mica::writes(dst)}, [src, factor = static_cast<float>(factor), dst, mode, n] {
     parallel_ranges(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
       loops().scale(src.data, src.dtype, factor, dst.data, dst.dtype, mode, begin, end);
@@ -29,7 +29,7 @@ void CpuKernels::scale(Stream& s, ConstTensorView src, double factor, TensorView
 
 void CpuKernels::scale_by(Stream& s, TensorView x, ConstTensorView factor) {
   const std::int64_t n = x.numel();
-  expect("scale_by", "x", x, n, {DType::f32, DType::bf16, DType::f16});
+  expect("scale_by", "x", x, n, kFloats);
   expect("scale_by", "factor", factor, 1, {DType::f32});
   enqueue(s, "scale_by", {reads(factor), mica::writes(x)}, [x, factor, n] {
     const float f = *factor.as<float>();
@@ -46,8 +46,8 @@ void CpuKernels::copy(Stream& s, ConstTensorView src, TensorView dst) {
   if (src.dtype == dst.dtype) {
     expect("copy", "src", src, n, {dst.dtype});
   } else {
-    expect("copy", "src", src, n, {DType::f32, DType::bf16, DType::f16});
-    expect_dtype("copy", "dst", dst, {DType::f32, DType::bf16, DType::f16});
+    expect("copy", "src", src, n, kFloats);
+    expect_dtype("copy", "dst", dst, kFloats);
   }
   enqueue(s, "copy", {reads(src), mica::writes(dst)}, [src, dst, n] {
     parallel_ranges(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
@@ -68,7 +68,7 @@ void CpuKernels::fill(Stream& s, TensorView x, double value) {
 
 void CpuKernels::fill_normal(Stream& s, TensorView x, const RandomKey& key, std::int64_t begin, double std) {
   const std::int64_t n = x.numel();
-  expect("fill_normal", "x", x, n, {DType::f32, DType::bf16, DType::f16});
+  expect("fill_normal", "x", x, n, kFloats);
   require(begin >= 0, "fill_normal: begin is {}, expected 0 or more", begin);
   enqueue(s, "fill_normal", {mica::writes(x)}, [x, key, begin, std = static_cast<float>(std), n] {
     parallel_ranges(n, kElementGrain, [&](std::int64_t first, std::int64_t last) {

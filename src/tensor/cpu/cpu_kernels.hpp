@@ -18,6 +18,7 @@ class CpuKernels final : public Kernels {
 
   [[nodiscard]] std::string description() const override;
   [[nodiscard]] bool bf16_is_native() const override { return products_.native_bf16(); }
+  [[nodiscard]] bool f16_is_native() const override { return false; }
   void record_products(std::vector<ProductShape>* list) override { record_ = list; }
 
   void linear(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView y) override;
@@ -57,6 +58,8 @@ class CpuKernels final : public Kernels {
   void power_sum(Stream& s, ConstTensorView x, double p, TensorView out, Write mode) override;
   void clip_coefficient(Stream& s, ConstTensorView sum, double p, double max_norm, TensorView norm,
                         TensorView coefficient) override;
+  void unscale(Stream& s, TensorView x, ConstTensorView scale, TensorView found_inf) override;
+  void update_scale(Stream& s, const ScaleUpdateArgs& args) override;
   void adamw(Stream& s, const AdamWArgs& args) override;
   void sgd(Stream& s, const SgdArgs& args) override;
 

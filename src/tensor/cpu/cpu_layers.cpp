@@ -21,7 +21,7 @@ int threads_for_rows(std::int64_t rows, std::int64_t grain) {
 
 void CpuKernels::gelu(Stream& s, ConstTensorView x, TensorView y) {
   const std::int64_t n = x.numel();
-  expect("gelu", "x", x, n, {DType::f32, DType::bf16});
+  expect("gelu", "x", x, n, kFloats);
   expect("gelu", "y", y, n, {x.dtype});
   enqueue(s, "gelu", {reads(x), mica::writes(y)}, [x, y, n] {
     parallel_ranges(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
@@ -32,7 +32,7 @@ void CpuKernels::gelu(Stream& s, ConstTensorView x, TensorView y) {
 
 void CpuKernels::gelu_backward(Stream& s, ConstTensorView x, ConstTensorView dy, TensorView dx) {
   const std::int64_t n = x.numel();
-  expect("gelu_backward", "x", x, n, {DType::f32, DType::bf16});
+  expect("gelu_backward", "x", x, n, kFloats);
   expect("gelu_backward", "dy", dy, n, {x.dtype});
   expect("gelu_backward", "dx", dx, n, {x.dtype});
   enqueue(s, "gelu_backward", {reads(x), reads(dy), mica::writes(dx)}, [x, dy, dx, n] {
@@ -46,7 +46,7 @@ void CpuKernels::layer_norm(Stream& s, ConstTensorView x, ConstTensorView gamma,
                             TensorView y, TensorView mean, TensorView rstd) {
   const std::int64_t cols = x.shape.back();
   const std::int64_t rows = x.shape.rows();
-  expect("layer_norm", "x", x, rows * cols, {DType::f32, DType::bf16});
+  expect("layer_norm", "x", x, rows * cols, kFloats);
   expect("layer_norm", "gamma", gamma, cols, {x.dtype});
   expect("layer_norm", "beta", beta, cols, {x.dtype});
   expect("layer_norm", "y", y, rows * cols, {x.dtype});
@@ -68,14 +68,14 @@ void CpuKernels::layer_norm_backward(Stream& s, ConstTensorView dy, ConstTensorV
                                      TensorView dgamma, TensorView dbeta, Write param_mode) {
   const std::int64_t cols = x.shape.back();
   const std::int64_t rows = x.shape.rows();
-  expect("layer_norm_backward", "x", x, rows * cols, {DType::f32, DType::bf16});
+  expect("layer_norm_backward", "x", x, rows * cols, kFloats);
   expect("layer_norm_backward", "dy", dy, rows * cols, {x.dtype});
   expect("layer_norm_backward", "gamma", gamma, cols, {x.dtype});
   expect("layer_norm_backward", "mean", mean, rows, {DType::f32});
   expect("layer_norm_backward", "rstd", rstd, rows, {DType::f32});
   expect_optional("layer_norm_backward", "dx", dx, rows * cols, {x.dtype});
-  expect_optional("layer_norm_backward", "dgamma", dgamma, cols, {DType::f32, DType::bf16});
-  expect_optional("layer_norm_backward", "dbeta", dbeta, cols, {DType::f32, DType::bf16});
+  expect_optional("layer_norm_backward", "dgamma", dgamma, cols, kFloats);
+  expect_optional("layer_norm_backward", "dbeta", dbeta, cols, kFloats);
   // Each thread sums its rows' share of dgamma and dbeta; the shares are then added in the threads' order.
   const bool has_params = dgamma || dbeta;
   const std::int64_t grain = row_grain(cols);
@@ -104,7 +104,7 @@ void CpuKernels::embedding(Stream& s, ConstTensorView ids, ConstTensorView token
                            TensorView y) {
   const std::int64_t width = tokens.shape.back();
   expect("embedding", "ids", ids, ids.numel(), {DType::i32});
-  expect("embedding", "tokens", tokens, tokens.shape[0] * width, {DType::f32, DType::bf16});
+  expect("embedding", "tokens", tokens, tokens.shape[0] * width, kFloats);
   expect_cols("embedding", "y", y, width, {tokens.dtype});
   expect("embedding", "y", y, ids.numel() * width, {tokens.dtype});
   if (positions) {
@@ -122,10 +122,10 @@ void CpuKernels::embedding_backward(Stream& s, ConstTensorView dy, ConstTensorVi
   const std::int64_t width = dy.shape.back();
   const std::int64_t seq_len = ids.shape.back();
   expect("embedding_backward", "ids", ids, ids.numel(), {DType::i32});
-  expect("embedding_backward", "dy", dy, ids.numel() * width, {DType::f32, DType::bf16});
-  if (dtokens) expect_cols("embedding_backward", "dtokens", dtokens, width, {DType::f32, DType::bf16});
+  expect("embedding_backward", "dy", dy, ids.numel() * width, kFloats);
+  if (dtokens) expect_cols("embedding_backward", "dtokens", dtokens, width, kFloats);
   if (dpositions) {
-    expect_cols("embedding_backward", "dpositions", dpositions, width, {DType::f32, DType::bf16});
+    expect_cols("embedding_backward", "dpositions", dpositions, width, kFloats);
     if (dpositions.shape[0] < seq_len) {
       refuse("embedding_backward", "dpositions", dpositions, fmt::format("at least {} rows", seq_len));
     }
@@ -145,7 +145,7 @@ void expect_attention(std::string_view kernel, const AttentionShape& shape, Cons
   require(shape.head_dim > 0 && shape.heads > 0 && shape.batch >= 0 && shape.seq_len >= 0,
           "{}: shape batch {}, seq_len {}, heads {}, head_dim {} is not one of attention", kernel, shape.batch,
           shape.seq_len, shape.heads, shape.head_dim);
-  expect(kernel, "qkv", qkv, shape.batch * shape.seq_len * 3 * shape.heads * shape.head_dim, {DType::f32, DType::bf16});
+  expect(kernel, "qkv", qkv, shape.batch * shape.seq_len * 3 * shape.heads * shape.head_dim, kFloats);
 }
 
 }  // namespace
@@ -180,7 +180,7 @@ void CpuKernels::dropout(Stream& s, ConstTensorView x, double p, const RandomKey
                          std::span<const std::int64_t> sequences, TensorView y) {
   const auto batch = static_cast<std::int64_t>(sequences.size());
   require(p >= 0 && p < 1, "dropout: probability {} is not in [0, 1)", p);
-  expect("dropout", "x", x, x.numel(), {DType::f32, DType::bf16});
+  expect("dropout", "x", x, x.numel(), kFloats);
   expect("dropout", "y", y, x.numel(), {x.dtype});
   if (x.shape.num_dims() == 0 || x.shape[0] != batch) {
     refuse("dropout", "x", x, fmt::format("{} rows, one for each sequence", batch));

@@ -22,7 +22,7 @@ double max_or_nan(double a, double b) { return std::isnan(a) || a > b ? a : b; }
 
 void CpuKernels::power_sum(Stream& s, ConstTensorView x, double p, TensorView out, Write mode) {
   const std::int64_t n = x.numel();
-  expect("power_sum", "x", x, n, {DType::f32, DType::bf16, DType::f16});
+  expect("power_sum", "x", x, n, kFloats);
   expect("power_sum", "out", out, 1, {DType::f32});
   require(p > 0, "power_sum: p is {}, expected more than 0", p);
   const std::int64_t blocks = divide_up(n, kSumBlock);
@@ -63,6 +63,54 @@ void CpuKernels::clip_coefficient(Stream& s, ConstTensorView sum, double p, doub
           });
 }
 
+void CpuKernels::unscale(Stream& s, TensorView x, ConstTensorView scale, TensorView found_inf) {
+  const std::int64_t n = x.numel();
+  expect("unscale", "x", x, n, kFloats);
+  expect("unscale", "scale", scale, 1, {DType::f32});
+  expect("unscale", "found_inf", found_inf, 1, {DType::f32});
+  const std::int64_t blocks = divide_up(n, kSumBlock);
+  const Buffer space = scratch(s, blocks * static_cast<std::int64_t>(sizeof(float)));
+  enqueue(s, "unscale", {mica::writes(x), reads(scale), mica::writes(found_inf), writes(space)},
+          [x, scale, found_inf, n, blocks, largest = static_cast<float*>(space.data())] {
+            const auto inverse = static_cast<float>(1.0 / static_cast<double>(*scale.as<float>()));
+            parallel_ranges(blocks, 1, [&](std::int64_t first, std::int64_t last) {
+              for (std::int64_t block = first; block < last; ++block) {  // read while it is in the cache
+                const std::int64_t begin = block * kSumBlock;
+                const std::int64_t end = std::min(n, begin + kSumBlock);
+                largest[block] = loops().abs_max(x.dtype, x.data, begin, end);
+                loops().scale(x.data, x.dtype, inverse, x.data, x.dtype, Write::overwrite, begin, end);
+              }
+            });
+            const auto is_overflow = [](float value) { return !std::isfinite(value); };
+            if (std::any_of(largest, largest + blocks, is_overflow)) *found_inf.as<float>() = 1.0F;
+          });
+}
+
+void CpuKernels::update_scale(Stream& s, const ScaleUpdateArgs& args) {
+  expect("update_scale", "scale", args.scale, 1, {DType::f32});
+  expect("update_scale", "growth_tracker", args.growth_tracker, 1, {DType::f32});
+  expect("update_scale", "skipped_steps", args.skipped_steps, 1, {DType::f32});
+  expect("update_scale", "found_inf", args.found_inf, 1, {DType::f32});
+  enqueue(s, "update_scale",
+          {mica::writes(args.scale), mica::writes(args.growth_tracker), mica::writes(args.skipped_steps),
+           reads(args.found_inf)},
+          [args] {
+            float& scale = *args.scale.as<float>();
+            float& tracker = *args.growth_tracker.as<float>();
+            if (*args.found_inf.as<float>() != 0.0F) {
+              scale *= static_cast<float>(args.backoff_factor);
+              tracker = 0;
+              *args.skipped_steps.as<float>() += 1;
+              return;
+            }
+            tracker += 1;
+            if (tracker < static_cast<float>(args.growth_interval)) return;
+            tracker = 0;
+            const float grown = scale * static_cast<float>(args.growth_factor);
+            if (std::isfinite(grown)) scale = grown;
+          });
+}
+
 void CpuKernels::adamw(Stream& s, const AdamWArgs& args) {
   const std::int64_t n = args.param.numel();
   expect("adamw", "param", args.param, n, {DType::f32});
@@ -71,14 +119,17 @@ void CpuKernels::adamw(Stream& s, const AdamWArgs& args) {
   expect("adamw", "exp_avg_sq", args.exp_avg_sq, n, {DType::f32});
   expect_optional("adamw", "grad_scale", args.grad_scale, 1, {DType::f32});
   expect_optional("adamw", "skip", args.skip, 1, {DType::f32});
+  expect_optional("adamw", "skipped_steps", args.skipped_steps, 1, {DType::f32});
   require(args.step >= 1, "adamw: step is {}, steps count from 1", args.step);
   if (n == 0) return;
   enqueue(s, "adamw",
           {mica::writes(args.param), reads(args.grad), mica::writes(args.exp_avg), mica::writes(args.exp_avg_sq),
-           reads(args.grad_scale), reads(args.skip)},
+           reads(args.grad_scale), reads(args.skip), reads(args.skipped_steps)},
           [args, n] {
             if (is_skipped(args.skip)) return;
-            const AdamWCoefficients coefficients = adamw_coefficients(args, gradient_scale(args.grad_scale));
+            AdamWArgs taken = args;
+            if (args.skipped_steps) taken.step -= static_cast<std::int64_t>(*args.skipped_steps.as<float>());
+            const AdamWCoefficients coefficients = adamw_coefficients(taken, gradient_scale(args.grad_scale));
             parallel_ranges(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
               loops().adamw(coefficients, args.param.as<float>(), args.grad.as<float>(), args.exp_avg.as<float>(),
                             args.exp_avg_sq.as<float>(), begin, end);

@@ -16,10 +16,10 @@ void CpuKernels::linear(Stream& s, ConstTensorView x, ConstTensorView w, ConstTe
   const std::int64_t n = w.shape[0];
   const std::int64_t k = w.shape.back();
   const std::int64_t m = x.shape.rows();
-  expect("linear", "w", w, n * k, {DType::f32, DType::bf16});
-  expect_cols("linear", "x", x, k, {DType::f32, DType::bf16});
-  expect_optional("linear", "bias", bias, n, {DType::f32, DType::bf16});
-  expect("linear", "y", y, m * n, {DType::f32, DType::bf16});
+  expect("linear", "w", w, n * k, kFloats);
+  expect_cols("linear", "x", x, k, kFloats);
+  expect_optional("linear", "bias", bias, n, kFloats);
+  expect("linear", "y", y, m * n, kFloats);
   if (m == 0 || n == 0) return;
   ProductSpec spec{.m = m, .n = n, .k = k, .lda = k, .ldb = k, .ldc = n, .transposed_b = true,
                    .a = x.dtype, .b = w.dtype, .c = y.dtype};
@@ -37,9 +37,9 @@ void CpuKernels::linear_backward_input(Stream& s, ConstTensorView dy, ConstTenso
   const std::int64_t n = w.shape[0];
   const std::int64_t k = w.shape.back();
   const std::int64_t m = dy.shape.rows();
-  expect("linear_backward_input", "w", w, n * k, {DType::f32, DType::bf16});
-  expect_cols("linear_backward_input", "dy", dy, n, {DType::f32, DType::bf16});
-  expect("linear_backward_input", "dx", dx, m * k, {DType::f32, DType::bf16});
+  expect("linear_backward_input", "w", w, n * k, kFloats);
+  expect_cols("linear_backward_input", "dy", dy, n, kFloats);
+  expect("linear_backward_input", "dx", dx, m * k, kFloats);
   if (m == 0 || k == 0) return;
   const ProductSpec spec{.m = m, .n = k, .k = n, .lda = n, .ldb = k, .ldc = k, .a = dy.dtype, .b = w.dtype,
                          .c = dx.dtype, .accumulate = mode == Write::accumulate};
@@ -55,11 +55,11 @@ void CpuKernels::linear_backward_params(Stream& s, ConstTensorView dy, ConstTens
   const std::int64_t n = dw.shape[0];
   const std::int64_t k = dw.shape.back();
   const std::int64_t m = x.shape.rows();
-  expect("linear_backward_params", "dw", dw, n * k, {DType::f32, DType::bf16});
-  expect_cols("linear_backward_params", "x", x, k, {DType::f32, DType::bf16});
-  expect_cols("linear_backward_params", "dy", dy, n, {DType::f32, DType::bf16});
-  expect("linear_backward_params", "dy", dy, m * n, {DType::f32, DType::bf16});
-  expect_optional("linear_backward_params", "dbias", dbias, n, {DType::f32, DType::bf16});
+  expect("linear_backward_params", "dw", dw, n * k, kFloats);
+  expect_cols("linear_backward_params", "x", x, k, kFloats);
+  expect_cols("linear_backward_params", "dy", dy, n, kFloats);
+  expect("linear_backward_params", "dy", dy, m * n, kFloats);
+  expect_optional("linear_backward_params", "dbias", dbias, n, kFloats);
   if (m == 0) {  // sums of nothing
     if (mode == Write::overwrite) {
       fill(s, dw, 0.0);
@@ -94,12 +94,12 @@ void CpuKernels::enqueue_head(Stream& s, const char* what, ConstTensorView hidde
   const std::int64_t m = hidden.shape.rows();
   const std::int64_t vocab = w.shape[0];
   const std::int64_t width = w.shape.back();
-  expect(what, "w", w, vocab * width, {DType::f32, DType::bf16});
+  expect(what, "w", w, vocab * width, kFloats);
   expect_cols(what, "hidden", hidden, width, {w.dtype});
   expect(what, "targets", targets, m, {DType::i32});
   expect_optional(what, "loss", loss, 1, {DType::f32});
-  expect_optional(what, "dhidden", dhidden, m * width, {DType::f32, DType::bf16});
-  expect_optional(what, "dw", dw, vocab * width, {DType::f32, DType::bf16});
+  expect_optional(what, "dhidden", dhidden, m * width, kFloats);
+  expect_optional(what, "dw", dw, vocab * width, kFloats);
   if (m == 0) {
     if (loss) fill(s, loss, 0.0);
     if (dw && dw_mode == Write::overwrite) fill(s, dw, 0.0);

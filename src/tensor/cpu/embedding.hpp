@@ -11,7 +11,7 @@ void embedding_forward(ConstTensorView ids, ConstTensorView tokens, ConstTensorV
 [[nodiscard]] std::int64_t embedding_backward_scratch_bytes(std::int64_t num_ids, std::int64_t width, int threads);
 
 /// Sums the rows of one id in f32, in the order of the tokens, and writes each row of dtokens once: the same bits on
-/// any number of threads, and no rounding in between when dtokens is bf16.
+/// any number of threads, and no rounding in between when dtokens is bf16 or f16.
 void embedding_backward_tokens(ConstTensorView dy, ConstTensorView ids, TensorView dtokens, Write mode, void* scratch);
 
 /// dpositions[t,:] (+)= sum over the batch of dy[b,t,:]. scratch as above.

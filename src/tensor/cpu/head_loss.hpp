@@ -11,7 +11,7 @@ namespace mica::cpu {
 /// The classifier head and its cross-entropy as one operation. [Note: head loss]
 /// The rows are cut into chunks whose logits are at most `logits_bytes`; a small vocabulary needs one chunk.
 /// A chunk: logits = hidden w^T (f32) -> each row's loss and, in place, dlogits -> dhidden and dw by products.
-/// bf16: dlogits are bf16 in the first half of each f32 row, so the rows keep their distance. dw is rounded to its
+/// bf16 and f16: dlogits are of that dtype in the first half of each f32 row, so the rows keep their distance. dw is rounded to its
 /// dtype once a chunk; all else is f32.
 class HeadLoss {
  public:

@@ -46,7 +46,7 @@ struct SgdCoefficients {
 /// - Plain pointers, no streams, no threads, no allocation, no exceptions. Any alignment. Pointers are those of element
 /// 0
 ///   and [begin, end) counts elements (or rows), so that a caller splits a range by calling with other bounds.
-/// - `DType` is f32 or bf16 and holds for every void* of the call, unless the comment says more.
+/// - `DType` is f32, bf16 or f16 and holds for every void* of the call, unless the comment says more.
 /// - Elementwise loops give the same bits for every split of a range. Those marked (=) also give the same bits on
 ///   every Isa: they use no fused multiply-add.
 /// - Reductions over a row (layer norm, softmax, dot, sums) depend on the row only, but differ between Isas by
@@ -58,24 +58,24 @@ struct Loops {
   void (*gelu)(DType, const void* x, void* y, std::int64_t begin, std::int64_t end);
   /// dx may be dy or x.
   void (*gelu_backward)(DType, const void* x, const void* dy, void* dx, std::int64_t begin, std::int64_t end);
-  /// (=) f32, bf16, f16. y may be a or b.
+  /// (=) y may be a or b.
   void (*add)(DType, const void* a, const void* b, void* y, std::int64_t begin, std::int64_t end);
-  /// (=) f32, bf16, f16 in any combination, computed in f32: dst = factor * src or dst = dst + factor * src.
+  /// (=) Dtypes in any combination, computed in f32: dst = factor * src or dst = dst + factor * src.
   /// src may be dst when the dtypes are equal.
   void (*scale)(const void* src, DType src_dtype, float factor, void* dst, DType dst_dtype, Write mode,
                 std::int64_t begin, std::int64_t end);
-  /// (=) f32, bf16, f16 in any combination, round to nearest even, NaN stays NaN; equal dtypes copy bytes.
+  /// (=) Dtypes in any combination, round to nearest even, NaN stays NaN; equal dtypes copy bytes.
   void (*convert)(const void* src, DType src_dtype, void* dst, DType dst_dtype, std::int64_t begin, std::int64_t end);
   /// (=) any dtype; integers are truncated from double.
   void (*fill)(void* x, DType, double value, std::int64_t begin, std::int64_t end);
-  /// (=) f32, bf16, f16. dst[i] = sum over sources in order, folded from the left in f32, rounded once. dst may be a
+  /// (=) dst[i] = sum over sources in order, folded from the left in f32, rounded once. dst may be a
   /// source.
   void (*fold_sum)(DType, const void* const* sources, std::int64_t num_sources, void* dst, std::int64_t begin,
                    std::int64_t end);
-  /// (=) f32, bf16, f16. The maximum; NaN in any source gives NaN.
+  /// (=) The maximum; NaN in any source gives NaN.
   void (*fold_max)(DType, const void* const* sources, std::int64_t num_sources, void* dst, std::int64_t begin,
                    std::int64_t end);
-  /// (=) f32, bf16, f16. x[i - begin] = std * normal number i of the stream.  A RandomKey converts.
+  /// (=) x[i - begin] = std * normal number i of the stream.  A RandomKey converts.
   void (*normal)(DType, void* x, const PhiloxStream& stream, float std, std::int64_t begin, std::int64_t end);
   /// (=) One row: y[i] = keep(i) ? factor * x[i] : 0 with keep(i) = word i of the stream >= threshold.
   void (*dropout)(DType, const void* x, void* y, const PhiloxStream& stream, std::uint32_t threshold, float factor,
@@ -100,9 +100,9 @@ struct Loops {
   /// depend on the split of the columns.
   void (*column_sums)(DType, const void* x, std::int64_t cols, std::int64_t row_begin, std::int64_t row_end,
                       std::int64_t col_begin, std::int64_t col_end, float* sums);
-  /// f32, bf16, f16: sum of |x|^p in double; p = 1 and 2 are fast.
+  /// Sum of |x|^p in double; p = 1 and 2 are fast.
   double (*power_sum)(DType, const void* x, double p, std::int64_t begin, std::int64_t end);
-  /// f32, bf16, f16: max of |x|, 0 for an empty range, NaN if any is.
+  /// Max of |x|, 0 for an empty range, NaN if any is.
   float (*abs_max)(DType, const void* x, std::int64_t begin, std::int64_t end);
   /// Sum of x[i] * y[i], i < n, in f32; the dtypes may differ.
   float (*dot)(DType x_dtype, const void* x, DType y_dtype, const void* y, std::int64_t n);
@@ -112,16 +112,16 @@ struct Loops {
   float (*row_max)(const float* x, std::int64_t n);
   /// max and sum of exp(x - max).
   RowSoftmax (*row_softmax)(const float* x, std::int64_t n);
-  /// y[i] = exp(factor * x[i] - shift), y f32 or bf16 (y may be x, also as bf16 over f32). Returns the f32 sum of the
+  /// y[i] = exp(factor * x[i] - shift), (y may be x, also as a 2-byte dtype over f32). Returns the f32 sum of the
   /// unrounded exponentials. shift is in units of factor * x: for a running max m of x it is factor * m.
   float (*exp_row)(const float* x, std::int64_t n, float factor, float shift, void* y, DType y_dtype);
   /// Attention backward: p[i] = exp(factor * s[i] - lse); ds[i] = factor * p[i] * (dp[i] - delta).
-  /// p and ds of out_dtype (f32 or bf16); p may be s and ds may be dp.
+  /// p and ds of out_dtype; p may be s and ds may be dp.
   void (*softmax_backward_row)(const float* s, const float* dp, std::int64_t n, float factor, float lse, float delta,
                                void* p, void* ds, DType out_dtype);
   /// Cross-entropy of one row, n classes: returns log(sum) + max - logits[target].
   float (*cross_entropy_row)(const float* logits, std::int64_t n, std::int64_t target, RowSoftmax* softmax);
-  /// dlogits[i] = factor * (p[i] - (i == target)), f32 or bf16, may be logits (also as bf16 over f32).
+  /// dlogits[i] = factor * (p[i] - (i == target)), may be logits (also as a 2-byte dtype over f32).
   void (*cross_entropy_backward_row)(const float* logits, std::int64_t n, std::int64_t target,
                                      const RowSoftmax& softmax, float factor, void* dlogits, DType dtype);
 

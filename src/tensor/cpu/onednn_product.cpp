@@ -44,6 +44,8 @@ dnnl::matmul::primitive_desc describe(const dnnl::engine& engine, const ProductS
 bool onednn_supports(const ProductSpec& spec, bool native_bf16) {
   if (spec.a != spec.b) return false;
   if (spec.a == DType::f32) return spec.c == DType::f32 && spec.bias.value_or(DType::f32) == DType::f32;
+  const auto is_half = [](DType dtype) { return dtype == DType::f16; };  // this oneDNN multiplies none on a CPU
+  if (is_half(spec.a) || is_half(spec.c) || is_half(spec.bias.value_or(DType::f32))) return false;
   return native_bf16;  // c and bias may be f32 or bf16
 }
 

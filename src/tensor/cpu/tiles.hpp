@@ -27,7 +27,7 @@ struct Tiles {
   /// panel[cols][kPanel] = transpose of x[rows, cols] (stride ld), rows <= kPanel; the columns past `rows` become zero.
   void (*transpose_to_panel)(const float* x, std::int64_t ld, std::int64_t rows, std::int64_t cols, float* panel);
 
-  /// rows of `dim` elements (f32 or bf16), `stride` elements apart -> dense f32 rows of padded_dim, the padding zero.
+  /// rows of `dim` elements (f32, bf16 or f16), `stride` elements apart -> dense f32 rows of padded_dim, the padding zero.
   void (*load_rows)(const void* x, DType dtype, std::int64_t stride, std::int64_t rows, std::int64_t dim,
                     std::int64_t padded_dim, float* dst);
   /// The way back; row r is multiplied with factors[r] (null: with nothing).

@@ -42,16 +42,43 @@ void ReferenceKernels::clip_coefficient(Stream& s, ConstTensorView sum, double p
   });
 }
 
+void ReferenceKernels::unscale(Stream& s, TensorView x, ConstTensorView scale, TensorView found_inf) {
+  s.submit("unscale", {writes(x), reads(scale), writes(found_inf)}, [=] {
+    Values v = values(x);
+    const auto inverse = static_cast<double>(static_cast<float>(1 / scalar(scale)));
+    for (double& e : v) {
+      if (!std::isfinite(e)) store(found_inf, {1});
+      e *= inverse;
+    }
+    store(x, v);
+  });
+}
+
+void ReferenceKernels::update_scale(Stream& s, const ScaleUpdateArgs& args) {
+  s.submit("update_scale",
+           {writes(args.scale), writes(args.growth_tracker), writes(args.skipped_steps), reads(args.found_inf)},
+           [a = args] {
+             const bool overflow = scalar(a.found_inf) != 0;
+             const double steps = overflow ? 0 : scalar(a.growth_tracker) + 1;
+             const bool grows = steps == static_cast<double>(a.growth_interval);
+             const double next = scalar(a.scale) * (overflow ? a.backoff_factor : grows ? a.growth_factor : 1);
+             store(a.growth_tracker, {grows ? 0 : steps});
+             if (std::isfinite(static_cast<float>(next))) store(a.scale, {next});
+             if (overflow) store(a.skipped_steps, {scalar(a.skipped_steps) + 1});
+           });
+}
+
 void ReferenceKernels::adamw(Stream& s, const AdamWArgs& args) {
   s.submit("adamw",
-           {reads(args.grad), reads(args.grad_scale), reads(args.skip), writes(args.param), writes(args.exp_avg),
-            writes(args.exp_avg_sq)},
+           {reads(args.grad), reads(args.grad_scale), reads(args.skip), reads(args.skipped_steps), writes(args.param),
+            writes(args.exp_avg), writes(args.exp_avg_sq)},
            [a = args] {
              if (is_skipped(a.skip)) return;
              const Values g = scaled_gradient(a.grad, a.grad_scale);
              Values p = values(a.param), m = values(a.exp_avg), v = values(a.exp_avg_sq);
-             const double bias1 = 1 - std::pow(a.beta1, static_cast<double>(a.step));
-             const double bias2 = 1 - std::pow(a.beta2, static_cast<double>(a.step));
+             const double step = static_cast<double>(a.step) - (a.skipped_steps ? scalar(a.skipped_steps) : 0);
+             const double bias1 = 1 - std::pow(a.beta1, step);
+             const double bias2 = 1 - std::pow(a.beta2, step);
              for (std::size_t i = 0; i < p.size(); ++i) {
                m[i] = a.beta1 * m[i] + (1 - a.beta1) * g[i];
                v[i] = a.beta2 * v[i] + (1 - a.beta2) * g[i] * g[i];

@@ -47,6 +47,8 @@ class ReferenceKernels final : public Kernels {
   void power_sum(Stream& s, ConstTensorView x, double p, TensorView out, Write mode) override;
   void clip_coefficient(Stream& s, ConstTensorView sum, double p, double max_norm, TensorView norm,
                         TensorView coefficient) override;
+  void unscale(Stream& s, TensorView x, ConstTensorView scale, TensorView found_inf) override;
+  void update_scale(Stream& s, const ScaleUpdateArgs& args) override;
   void adamw(Stream& s, const AdamWArgs& args) override;
   void sgd(Stream& s, const SgdArgs& args) override;
 };

@@ -19,6 +19,8 @@ class HeadLoss : public KernelsTest {
     for (std::int64_t i = 2; i < rows; i += 5) t.set(i, -1);
     return t;
   }
+  /// Rounding of a number up to 1 into a dtype; f32's is in the other terms.
+  static double half_ulp(DType dtype) { return dtype == DType::f32 ? 0 : rounding(dtype) / 2; }
   /// A logit errs by a sum of `width` products; log-sum-exp and p - 1 by as much, and by the sum over the vocabulary.
   static double row_error(const Dims& d) {
     return 4 * (sum_error(d.width) + static_cast<double>(d.vocab + 16) * 0x1p-24);
@@ -37,7 +39,7 @@ TEST_P(HeadLoss, IsTheOracles) {
 
 TEST_P(HeadLoss, BackwardIsTheOracles) {
   for (const Dims& d : kDims) {
-    for (const DType gradient : {DType::f32, DType::bf16}) {
+    for (const DType gradient : {DType::f32, DType::bf16, DType::f16}) {
       HostTensor hidden = random({d.rows, d.width}, 1), w = random({d.vocab, d.width}, 2), ids = targets(d.rows, d.vocab);
       HostTensor dloss = HostTensor::of(DType::f32, {0.75});
       Pair loss({1}, DType::f32), dhidden({d.rows, d.width}, dtype()), dw({d.vocab, d.width}, gradient);
@@ -48,11 +50,11 @@ TEST_P(HeadLoss, BackwardIsTheOracles) {
         kernels.head_loss_backward(*stream_, hidden, w, ids, 1.5, dloss, {}, {}, dw_added.of(r), Write::accumulate);
         kernels.head_loss_backward(*stream_, hidden, w, ids, 1.5, dloss, {}, dhidden_alone.of(r), {}, Write::overwrite);
       });
-      // A dlogit (at most 1.125) errs by row_error and, as bf16, by its rounding; dhidden sums the vocabulary's: those
+      // A dlogit (at most 1.125) errs by row_error and, unless f32, by its rounding; dhidden sums the vocabulary's: those
       // of one row add up to 2 * 1.125 at most. dw sums rows, and is itself rounded once a chunk.
-      const double dlogit = 1.125 * (row_error(d) + (dtype() == DType::bf16 ? 0x1p-8 : 0.0));
+      const double dlogit = 1.125 * (row_error(d) + half_ulp(dtype()));
       const double chunks = std::ceil(static_cast<double>(d.rows * (d.vocab + 15)) * 4 / 4096) + 1;
-      const double dw_roundings = gradient == DType::bf16 ? chunks * 0x1p-8 * (1 + 1.125 * static_cast<double>(d.rows)) : 0;
+      const double dw_roundings = chunks * half_ulp(gradient) * (1 + 1.125 * static_cast<double>(d.rows));
       const double dw_error = static_cast<double>(d.rows) * dlogit + sum_error(d.rows + 1) + dw_roundings;
       const std::string what = fmt::format("{} rows, vocab {}, dw {}", d.rows, d.vocab, dtype_name(gradient));
       EXPECT_TRUE(loss.near(1.5 * static_cast<double>(d.rows) * row_error(d))) << what;

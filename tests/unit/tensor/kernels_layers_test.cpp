@@ -51,7 +51,7 @@ TEST_P(Layers, LayerNormBackwardIsTheOracles) {
     HostTensor x = random({rows, cols}, 1, -2, 3), gamma = random({cols}, 2), dy = random({rows, cols}, 4);
     HostTensor beta = random({cols}, 3), y = fresh({rows, cols}), mean({rows}, DType::f32), rstd({rows}, DType::f32);
     reference_->layer_norm(*stream_, x, gamma, beta, 1e-5, y, mean, rstd);
-    for (const DType gradient : {DType::f32, DType::bf16}) {
+    for (const DType gradient : {DType::f32, DType::bf16, DType::f16}) {
       Pair dx({rows, cols}, dtype()), added(random({rows, cols}, 5)), in_place(dy);
       Pair dgamma({cols}, gradient), dbeta({cols}, gradient), dgamma_added(HostTensor::random({cols}, gradient, 6));
       both([&](Kernels& kernels, bool r) {
@@ -95,7 +95,7 @@ TEST_P(Layers, EmbeddingIsTheOracles) {
 
 TEST_P(Layers, EmbeddingBackwardIsTheOracles) {
   for (const TokenDims& d : kTokenDims) {
-    for (const DType gradient : {DType::f32, DType::bf16}) {
+    for (const DType gradient : {DType::f32, DType::bf16, DType::f16}) {
       HostTensor ids = HostTensor::random_ids({d.batch, d.seq_len}, d.vocab, 1);
       HostTensor dy = random({d.batch, d.seq_len, d.width}, 2);
       Pair tokens({d.vocab, d.width}, gradient), positions({d.context, d.width}, gradient);

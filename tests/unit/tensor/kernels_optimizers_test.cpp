@@ -126,6 +126,65 @@ TEST_P(Optimizers, ASkippedStepChangesNothing) {
   EXPECT_TRUE(v.same_bits(v_before));
 }
 
+TEST_P(Optimizers, StepsThatWereSkippedDoNotCountInBiasCorrection) {
+  HostTensor grad = f32(17, 2), skipped = HostTensor::of(DType::f32, {3});
+  Pair param(f32(17, 1)), m(f32(17, 3)), v(f32(17, 4, 0)), counted(f32(17, 1)), m2(f32(17, 3)), v2(f32(17, 4, 0));
+  both([&](Kernels& kernels, bool r) {
+    kernels.adamw(*stream_, {.param = param.of(r), .grad = grad, .exp_avg = m.of(r), .exp_avg_sq = v.of(r), .lr = 0.01,
+                             .step = 5, .grad_scale = {}, .skip = {}, .skipped_steps = skipped});
+    kernels.adamw(*stream_, {.param = counted.of(r), .grad = grad, .exp_avg = m2.of(r), .exp_avg_sq = v2.of(r),
+                             .lr = 0.01, .step = 2, .grad_scale = {}, .skip = {}});
+  });
+  EXPECT_TRUE(param.cpu.same_bits(counted.cpu));
+  EXPECT_TRUE(param.reference.same_bits(counted.reference));
+}
+
+// D7. 200000 elements are several blocks.
+TEST_P(Optimizers, UnscaleDividesAndFindsWhatIsNotFinite) {
+  const double inf = std::numeric_limits<double>::infinity();
+  for (const std::int64_t n : {0, 1, 7, 200000}) {
+    for (const double bad : {0.0, inf, -inf, std::numeric_limits<double>::quiet_NaN()}) {
+      for (const std::int64_t where : {std::int64_t{0}, n / 2, n - 1}) {
+        if (where < 0 || where >= n) continue;
+        HostTensor start = random({n}, 1), scale = HostTensor::of(DType::f32, {1024});
+        if (bad != 0) start.set(where, bad);
+        Pair x(start), found(HostTensor::of(DType::f32, {0}));
+        both([&](Kernels& kernels, bool r) { kernels.unscale(*stream_, x.of(r), scale, found.of(r)); });
+        ASSERT_EQ(found.cpu.at(0), bad == 0 ? 0 : 1) << n << " " << bad << " at " << where;
+        ASSERT_EQ(found.reference.at(0), bad == 0 ? 0 : 1);
+        if (bad == 0) ASSERT_TRUE(x.cpu.same_bits(x.reference));
+      }
+    }
+  }
+  HostTensor x = random({7}, 1), scale = HostTensor::of(DType::f32, {2}), found = HostTensor::of(DType::f32, {1});
+  cpu_->unscale(*stream_, x, scale, found);
+  stream_->synchronize();
+  EXPECT_EQ(found.at(0), 1) << "an earlier tensor's overflow was forgotten";
+}
+
+// D7: known answers. Growth after two steps without an overflow; never to infinity.
+TEST_P(Optimizers, UpdateScaleBacksOffAndGrows) {
+  struct Step {
+    double found, scale, tracker, skipped;  // found before, the rest after
+  };
+  constexpr double kLargest = 0x1p127;
+  for (const auto& [first, steps] : std::vector<std::pair<double, std::vector<Step>>>{
+           {8, {{0, 8, 1, 0}, {0, 16, 0, 0}, {0, 16, 1, 0}, {1, 8, 0, 1}, {1, 4, 0, 2}, {0, 4, 1, 2}, {0, 8, 0, 2}}},
+           {kLargest, {{0, kLargest, 1, 0}, {0, kLargest, 0, 0}, {1, kLargest / 2, 0, 1}}}}) {
+    Pair scale(HostTensor::of(DType::f32, {first})), tracker(HostTensor::of(DType::f32, {0})), skipped = tracker;
+    for (const Step& step : steps) {
+      HostTensor found = HostTensor::of(DType::f32, {step.found});
+      both([&](Kernels& kernels, bool r) {
+        kernels.update_scale(*stream_, {.scale = scale.of(r), .growth_tracker = tracker.of(r),
+                                        .skipped_steps = skipped.of(r), .found_inf = found, .growth_interval = 2});
+      });
+      for (const auto& each : {&scale.cpu, &scale.reference}) EXPECT_EQ(each->at(0), step.scale);
+      for (const auto& each : {&tracker.cpu, &tracker.reference}) EXPECT_EQ(each->at(0), step.tracker);
+      for (const auto& each : {&skipped.cpu, &skipped.reference}) EXPECT_EQ(each->at(0), step.skipped);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Lanes, Optimizers, all_lanes(), lane_name);
 
 }  // namespace

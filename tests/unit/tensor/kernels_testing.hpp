@@ -189,7 +189,8 @@ inline constexpr int kManyThreads = 3;
 inline auto all_lanes() {
   return ::testing::Values(Lane{StreamMode::inlined, 1, DType::f32}, Lane{StreamMode::threaded, 1, DType::bf16},
                            Lane{StreamMode::threaded, kManyThreads, DType::f32},
-                           Lane{StreamMode::inlined, kManyThreads, DType::bf16});
+                           Lane{StreamMode::inlined, kManyThreads, DType::bf16},
+                           Lane{StreamMode::inlined, 1, DType::f16}, Lane{StreamMode::threaded, kManyThreads, DType::f16});
 }
 
 }  // namespace mica::testing

@@ -36,7 +36,7 @@ Array offset_rows(DType dtype, std::int64_t n, double offset) {
 TEST(LayerNormLoop, MatchesDouble) {
   constexpr std::int64_t rows = 5;
   for (const cpu::Loops* loops : all_loops()) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       for (const std::int64_t cols : kLengths) {
         for (const double offset : {0.0, 1000.0}) {
           SCOPED_TRACE(std::string(name_of(*loops)) + " cols " + std::to_string(cols) + " offset " +
@@ -90,7 +90,7 @@ TEST(LayerNormLoop, ConstantAndNaNRows) {
 TEST(LayerNormBackwardLoop, MatchesDouble) {
   constexpr std::int64_t rows = 7;
   for (const cpu::Loops* loops : all_loops()) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       for (const std::int64_t cols : kLengths) {
         for (const Write mode : {Write::overwrite, Write::accumulate}) {
           SCOPED_TRACE(std::string(name_of(*loops)) + " cols " + std::to_string(cols));
@@ -188,7 +188,7 @@ TEST(SumLoops, ColumnsDoNotDependOnTheirSplit) {
   constexpr std::int64_t rows = 21, cols = 40;
   for (const cpu::Loops* loops : all_loops()) {
     SCOPED_TRACE(name_of(*loops));
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       const Array x = normal_array(dtype, rows * cols, 1), old = normal_array(DType::f32, cols, 2);
       const auto run = [&](Array& sums, std::int64_t begin, std::int64_t end) {
         loops->column_sums(dtype, x.data(), cols, 1, rows, begin, end, sums.floats());

@@ -44,7 +44,7 @@ TEST(SoftmaxLoops, RowMaxAndSum) {
 
 TEST(SoftmaxLoops, ExpRow) {
   for (const cpu::Loops* loops : all_loops()) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       for (const std::int64_t n : kLengths) {
         SCOPED_TRACE(std::string(name_of(*loops)) + " n " + std::to_string(n));
         const Array x = normal_array(DType::f32, n, 1, 5);
@@ -73,7 +73,7 @@ TEST(SoftmaxLoops, ExpRow) {
 
 TEST(SoftmaxLoops, BackwardRow) {
   for (const cpu::Loops* loops : all_loops()) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       for (const std::int64_t n : kLengths) {
         SCOPED_TRACE(std::string(name_of(*loops)) + " n " + std::to_string(n));
         const Array s = normal_array(DType::f32, n, 1, 5), dp = normal_array(DType::f32, n, 2);
@@ -85,8 +85,9 @@ TEST(SoftmaxLoops, BackwardRow) {
         for (std::int64_t i = 0; i < n; ++i) {
           const double exact = std::exp(factor * s[i] - lse);
           const double eps = dtype == DType::f32 ? 30 * 0x1p-24 : 1.02 * 0x1p-8;
-          ASSERT_NEAR(p[i], exact, eps * exact);
-          ASSERT_NEAR(ds[i], factor * exact * (dp[i] - delta), eps * exact * (std::abs(dp[i]) + 0.3));
+          const double least = testing::subnormal_rounding(dtype);
+          ASSERT_NEAR(p[i], exact, eps * exact + least);
+          ASSERT_NEAR(ds[i], factor * exact * (dp[i] - delta), eps * exact * (std::abs(dp[i]) + 0.3) + least);
         }
         Array p_place = s, ds_place = dp;
         loops->softmax_backward_row(p_place.floats(), ds_place.floats(), n, 0.5F, static_cast<float>(lse), 0.3F,
@@ -100,7 +101,7 @@ TEST(SoftmaxLoops, BackwardRow) {
 
 TEST(CrossEntropyLoop, LossAndGradient) {
   for (const cpu::Loops* loops : all_loops()) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       for (const std::int64_t n : kLengths) {
         for (const std::int64_t target : {std::int64_t{0}, n / 2, n - 1}) {
           SCOPED_TRACE(std::string(name_of(*loops)) + " n " + std::to_string(n) + " target " + std::to_string(target));
@@ -119,7 +120,8 @@ TEST(CrossEntropyLoop, LossAndGradient) {
             // x - max is rounded before the exponential.
             const double eps = (10 + std::abs(x[i] - exact.max)) * 0x1p-24 + (dtype == DType::f32 ? 0 : 0x1p-8);
             const double expected = factor * (p - (i == target ? 1 : 0));
-            ASSERT_NEAR(d[i], expected, std::abs(eps * expected) + (i == target ? 4 * 0x1p-24 * std::abs(factor) : 0))
+            ASSERT_NEAR(d[i], expected, std::abs(eps * expected) + testing::subnormal_rounding(dtype) +
+                                            (i == target ? 4 * 0x1p-24 * std::abs(factor) : 0))
                 << i;
           }
           EXPECT_TRUE(std::isnan(d[n])) << "wrote behind the row";

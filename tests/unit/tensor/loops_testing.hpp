@@ -109,6 +109,9 @@ inline void expect_same_bits_for_any_split(const Array& start,
   }
 }
 
+/// Rounding of a result that is too small for a dtype's full precision.
+inline double subnormal_rounding(DType dtype) { return dtype == DType::f16 ? 0x1p-25 : 0; }
+
 /// |seen - exact| in units of the last place of a dtype (24, 8 or 11 significant bits) at `exact`.
 inline double ulps(double seen, double exact, DType dtype = DType::f32) {
   if (std::isnan(exact) || std::isnan(seen)) return std::isnan(exact) == std::isnan(seen) ? 0 : INFINITY;

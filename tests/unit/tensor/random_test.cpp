@@ -169,7 +169,7 @@ TEST(Dropout, KeepsByTheWordOfTheElement) {
   const std::uint32_t threshold = dropout_threshold(0.3);
   for (const cpu::Loops* loops : all_loops()) {
     SCOPED_TRACE(name_of(*loops));
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       const Array x = testing::normal_array(dtype, 150, 1);
       const auto run = [&](Array& y, std::int64_t b, std::int64_t e) {
         loops->dropout(dtype, x.data(), y.data(), key, threshold, 2.0F, b, e);

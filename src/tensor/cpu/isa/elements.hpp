@@ -124,20 +124,9 @@ MICA_INLINE const T* typed(const void* p, T) {
   return static_cast<const T*>(p);
 }
 
-/// f(T{}) with the element type of a dtype: float, Bf16 and, for f_with_half, F16. Callers have checked the dtype.
+/// f(T{}) with the element type of a dtype: float, Bf16 or F16. Callers have checked the dtype.
 template <class F>
 MICA_INLINE auto with_type(DType dtype, F f) {
-  switch (dtype) {
-    case DType::f32:
-      return f(float{});
-    case DType::bf16:
-      return f(Bf16{});
-    default:
-      __builtin_trap();
-  }
-}
-template <class F>
-MICA_INLINE auto with_any_type(DType dtype, F f) {
   switch (dtype) {
     case DType::f32:
       return f(float{});

@@ -5,7 +5,7 @@ namespace mica::cpu::MICA_ISA {
 namespace {
 
 void add(DType dtype, const void* a, const void* b, void* y, std::int64_t begin, std::int64_t end) {
-  with_any_type(dtype, [=](auto type) {
+  with_type(dtype, [=](auto type) {
     const auto *pa = typed(a, type), *pb = typed(b, type);
     auto* py = typed(y, type);
     for_vectors(begin, end,
@@ -15,8 +15,8 @@ void add(DType dtype, const void* a, const void* b, void* y, std::int64_t begin,
 
 void scale(const void* src, DType src_dtype, float factor, void* dst, DType dst_dtype, Write mode, std::int64_t begin,
            std::int64_t end) {
-  with_any_type(src_dtype, [=](auto src_type) {
-    with_any_type(dst_dtype, [=](auto dst_type) {
+  with_type(src_dtype, [=](auto src_type) {
+    with_type(dst_dtype, [=](auto dst_type) {
       const auto* from = typed(src, src_type);
       auto* to = typed(dst, dst_type);
       if (mode == Write::overwrite) {
@@ -55,8 +55,8 @@ void convert(const void* src, DType src_dtype, void* dst, DType dst_dtype, std::
     }
     return;
   }
-  with_any_type(src_dtype, [=](auto src_type) {
-    with_any_type(dst_dtype, [=](auto dst_type) {
+  with_type(src_dtype, [=](auto src_type) {
+    with_type(dst_dtype, [=](auto dst_type) {
       const auto* from = typed(src, src_type);
       auto* to = typed(dst, dst_type);
       for_vectors(begin, end, [=](std::int64_t i, auto lanes) { store(to + i, load(from + i, lanes), lanes); });
@@ -122,13 +122,13 @@ MICA_INLINE void fold(Type type, const void* const* sources, std::int64_t num_so
 
 void fold_sum(DType dtype, const void* const* sources, std::int64_t num_sources, void* dst, std::int64_t begin,
               std::int64_t end) {
-  with_any_type(
+  with_type(
       dtype, [=](auto type) { fold(type, sources, num_sources, dst, begin, end, [](F32 a, F32 b) { return a + b; }); });
 }
 
 void fold_max(DType dtype, const void* const* sources, std::int64_t num_sources, void* dst, std::int64_t begin,
               std::int64_t end) {
-  with_any_type(dtype, [=](auto type) {
+  with_type(dtype, [=](auto type) {
     fold(type, sources, num_sources, dst, begin, end, [](F32 a, F32 b) { return max_or_nan(a, b); });
   });
 }

@@ -80,7 +80,7 @@ MICA_INLINE void for_random_words(const PhiloxStream& s, std::int64_t begin, std
 }
 
 void normal(DType dtype, void* x, const PhiloxStream& stream, float std, std::int64_t begin, std::int64_t end) {
-  with_any_type(dtype, [=, &stream](auto type) {
+  with_type(dtype, [=, &stream](auto type) {
     auto* to = typed(x, type);
     for_random_words(stream, begin, end, [=](std::int64_t i, U32 word, auto lanes) MICA_INLINE_LAMBDA {
       store(to + (i - begin), normal_from_word<VectorMath>(word) * std, lanes);

@@ -40,7 +40,7 @@ MICA_INLINE double sum_of_doubles(const Type* p, std::int64_t begin, std::int64_
 }
 
 double power_sum(DType dtype, const void* x, double p, std::int64_t begin, std::int64_t end) {
-  return with_any_type(dtype, [=](auto type) {
+  return with_type(dtype, [=](auto type) {
     const auto* px = typed(x, type);
     if (p == 2) return sum_of_doubles(px, begin, end, [](F64 e, F64 sum) { return fma(e, e, sum); });
     if (p == 1) return sum_of_doubles(px, begin, end, [](F64 e, F64 sum) { return sum + (e < 0 ? -e : e); });
@@ -55,7 +55,7 @@ double power_sum(DType dtype, const void* x, double p, std::int64_t begin, std::
 }
 
 float abs_max(DType dtype, const void* x, std::int64_t begin, std::int64_t end) {
-  return with_any_type(dtype, [=](auto type) {
+  return with_type(dtype, [=](auto type) {
     const auto* px = typed(x, type);
     F32 acc{};
     for_vectors(begin, end, [&](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
