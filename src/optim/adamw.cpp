@@ -38,7 +38,8 @@ class AdamW final : public Optimizer {
                      .weight_decay = run.weight_decay,
                      .step = num_steps(),
                      .grad_scale = args.grad_scale,
-                     .skip = args.skip};
+                     .skip = args.skip,
+                     .skipped_steps = args.skipped_steps};
     if (options_.decoupled || run.weight_decay == 0) {
       device_mesh().kernels().adamw(device_mesh().compute(), kernel);
     } else {

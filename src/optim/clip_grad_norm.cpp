@@ -1,41 +1,13 @@
 #include "mica/optim/clip_grad_norm.hpp"
 
+#include <algorithm>
 #include <cmath>
-#include <functional>
 
+#include "gradients.hpp"
 #include "mica/core/error.hpp"
+#include "mica/fsdp/fully_shard.hpp"
 
 namespace mica::optim {
-namespace {
-
-Tensor make_scalar(const fsdp::DeviceMesh& device_mesh) {
-  return {device_mesh.pool().allocate(dtype_bytes(DType::f32), MemoryRole::workspace, device_mesh.compute()), Shape{1},
-          DType::f32};
-}
-
-void require_idle(const fsdp::Root& root, std::string_view what) {
-  require(root.state() == fsdp::TrainingState::idle, "{} is called while the root is {}: call it between passes", what,
-          fsdp::training_state_name(root.state()));
-}
-
-/// Every stretch of gradient without padding in it, unit by unit in module order.
-void for_each_grad(const fsdp::Root& root, const std::function<void(const fsdp::UnitStorage&, TensorView)>& visit) {
-  const std::vector<fsdp::ShardedParameter> parameters = root.parameters();
-  for (std::size_t begin = 0, end = 0; begin < parameters.size(); begin = end) {
-    const fsdp::ShardedParameter& first = parameters[begin];
-    std::int64_t numel = first.piece.numel();
-    for (end = begin + 1; end < parameters.size(); ++end) {
-      const fsdp::ShardedParameter& next = parameters[end];
-      if (next.storage != first.storage || next.piece.offset != first.piece.offset + numel) break;
-      numel += next.piece.numel();
-    }
-    const TensorView grad = first.storage->sharded_grad();
-    if (grad) visit(*first.storage, grad.slice(first.piece.offset, numel));
-  }
-}
-
-}  // namespace
-
 ClipResult clip_grad_norm(fsdp::Root& root, double max_norm, double p) {
   require_idle(root, "clip_grad_norm");
   require<ConfigError>(max_norm > 0, "optim.grad_clip is {}, expected more than 0", max_norm);
@@ -60,6 +32,16 @@ ClipResult clip_grad_norm(fsdp::Root& root, double max_norm, double p) {
   add_units(false);
   kernels.clip_coefficient(compute, sum, power, max_norm, clip.norm, clip.coefficient);
   return clip;
+}
+
+ClipResult clip_grad_norm(nn::Module& module, double max_norm, double p) {
+  fsdp::Root& root = fsdp::root_of(module);
+  const auto unit = std::ranges::find(root.units(), &module, [](const fsdp::Unit* each) { return &each->module(); });
+  require(unit == root.units().begin(),
+          "clip_grad_norm is called on unit {}, which is inside the root {}: the norm is the whole model's, call it on the "
+          "root module",
+          (*unit)->name(), root.units().front()->module().type_name());
+  return clip_grad_norm(root, max_norm, p);
 }
 
 void apply_clip(fsdp::Root& root, const ClipResult& clip) {

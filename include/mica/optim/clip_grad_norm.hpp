@@ -22,6 +22,8 @@ struct ClipResult {
 /// @collective over the shard axis.   @stream  enqueued on compute; the host does not block.
 /// @throws Error naming the state when the root is in a pass; ConfigError for max_norm or p.
 [[nodiscard]] ClipResult clip_grad_norm(fsdp::Root& root, double max_norm, double p = 2);
+/// By the root module. @throws Error naming a unit that is not the root: its gradient alone is not the model's.
+[[nodiscard]] ClipResult clip_grad_norm(nn::Module& module, double max_norm, double p = 2);
 
 /// Multiplies the sharded gradients by the coefficient, in place, if it is not 1: for who wants to look at clipped
 /// gradients, or steps without StepArgs::grad_scale.

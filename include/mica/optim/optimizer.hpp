@@ -21,6 +21,7 @@ struct StepArgs {
   double lr = 0;
   ConstTensorView grad_scale{};  ///< [1] f32 multiplied into every gradient (clip coefficient), or absent
   ConstTensorView skip{};        ///< [1] f32, not 0: the step changes nothing, or absent
+  ConstTensorView skipped_steps{};  ///< [1] f32, steps of num_steps() that changed nothing, or absent
 };
 
 /// Steps the masters of a root's units on the compute stream. [Note: optimizer]
@@ -29,8 +30,8 @@ struct StepArgs {
 ///   backward did not run has zero gradients: it decays and its momentum goes on. Frozen parameters are never touched.
 /// - State is allocated per unit at its first step, or by allocate_state() before a checkpoint is read into it. Only
 ///   trainable units have state.
-/// - Bias correction counts the optimizer's steps, for units that joined later too. The host does not read `skip`, so a
-///   skipped step counts unless the caller takes it back with set_num_steps().
+/// - Bias correction counts the optimizer's steps, for units that joined later too. The host does not read `skip`, so
+///   num_steps() counts skipped steps; kernels take StepArgs::skipped_steps off it.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;

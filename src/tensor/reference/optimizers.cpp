@@ -60,7 +60,7 @@ void ReferenceKernels::update_scale(Stream& s, const ScaleUpdateArgs& args) {
            [a = args] {
              const bool overflow = scalar(a.found_inf) != 0;
              const double steps = overflow ? 0 : scalar(a.growth_tracker) + 1;
-             const bool grows = steps == static_cast<double>(a.growth_interval);
+             const bool grows = steps >= static_cast<double>(a.growth_interval);
              const double next = scalar(a.scale) * (overflow ? a.backoff_factor : grows ? a.growth_factor : 1);
              store(a.growth_tracker, {grows ? 0 : steps});
              if (std::isfinite(static_cast<float>(next))) store(a.scale, {next});

@@ -42,7 +42,7 @@ struct Mesh2D {
 
 class Norms : public testing::TestWithParam<Mesh2D> {};
 
-// The same numbers whatever is sharded, replicated or neither: every element counts once.
+// D8. The same numbers whatever is sharded, replicated or neither: every element counts once.
 TEST_P(Norms, CountEveryElementOnce) {
   const Mesh2D& mesh = GetParam();
   for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
@@ -68,6 +68,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, Norms,
                                          Mesh2D{2, 1, {}}, Mesh2D{4, 2, {}}, Mesh2D{2, 2, {2}}, Mesh2D{4, 4, {0, 2}},
                                          Mesh2D{4, 2, {1}}, Mesh2D{4, 2, {0, 1, 2}}));
 
+// D8
 TEST(ClipGradNorm, IsOneAllReduceOfFourBytesOverTheShardAxis) {
   run_local_ranks(4, [](auto world) {
     ShardedOptions options{.shard_size = 2};
@@ -89,6 +90,7 @@ TEST(ClipGradNorm, IsOneAllReduceOfFourBytesOverTheShardAxis) {
   });
 }
 
+// D8
 TEST(ClipGradNorm, WithoutGradientsItIsZeroAndTheRanksStillMeet) {
   run_local_ranks(3, [](auto world) {
     ShardedWeights model(std::move(world), units());
@@ -103,6 +105,7 @@ TEST(ClipGradNorm, WithoutGradientsItIsZeroAndTheRanksStillMeet) {
   });
 }
 
+// D8
 TEST(ClipGradNorm, LeavesTheGradientsAndApplyMultipliesThem) {
   run_local_ranks(2, [](auto world) {
     ShardedWeights model(std::move(world), units());
@@ -153,6 +156,56 @@ TEST(ClipGradNorm, PaddingDoesNotCount) {
     }
     EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 1).norm), 24, 24e-6);
   });
+}
+
+// D8: root only.
+TEST(ClipGradNorm, IsOfTheRootModule) {
+  run_local_ranks(2, [](auto world) {
+    ShardedWeights model(std::move(world), units());
+    set_grads(model);
+    model.pass();
+    EXPECT_NEAR(value(model, clip_grad_norm(model.model(), kInf, 1).norm), 24, 24e-6);
+    try {
+      static_cast<void>(clip_grad_norm(*model.model().parts()[1], 1));
+      ADD_FAILURE() << "the norm of a part was taken for the model's";
+    } catch (const Error& e) {
+      EXPECT_THAT(e.what(), testing::StartsWith("clip_grad_norm is called on unit u1, which is inside the root chain"));
+    }
+  });
+}
+
+// D8: between passes only.
+TEST(ClipGradNorm, IsRefusedInsideAPass) {
+  run_local_ranks(1, [](auto world) {
+    ShardedWeights model(std::move(world), units());
+    set_grads(model);
+    fsdp::BackwardPass pass(model.root());
+    try {
+      static_cast<void>(clip_grad_norm(model.root(), 1));
+      ADD_FAILURE() << "half a gradient was clipped";
+    } catch (const Error& e) {
+      EXPECT_THAT(e.what(), testing::HasSubstr("clip_grad_norm is called while the root is in backward"));
+    }
+    pass.finish();
+  });
+}
+
+// D8: 300 gradients of 1 reduced in bf16, whose own sum would stop at 256; then ones whose squares fp16 cannot hold.
+TEST(ClipGradNorm, SumsInF32WhateverTheGradientsAreReducedIn) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    run_local_ranks(2, [&](auto world) {
+      ShardedOptions options;
+      options.fsdp.mixed_precision = {.param_dtype = {}, .reduce_dtype = dtype};
+      ShardedWeights model(std::move(world), {{{"a", Shape{300}}}}, options);
+      model.weight(0, 0).grad.assign(300, 1);
+      model.pass();
+      EXPECT_EQ(value(model, clip_grad_norm(model.root(), kInf, 1).norm), 300);
+      model.root().zero_grad();
+      model.weight(0, 0).grad.assign(300, 0x1p-14F);
+      model.pass();
+      EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 2).norm), 0x1p-14 * std::sqrt(300.0), 1e-9);
+    });
+  }
 }
 
 TEST(ClipGradNorm, RefusesWhatIsNoNorm) {

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+
+#include "mica/fsdp/root.hpp"
+#include "mica/optim/optimizer.hpp"
+#include "mica/tensor/tensor.hpp"
+
+namespace mica::optim {
+
+/// As PyTorch's (Sharded)GradScaler, with its defaults.
+struct GradScalerOptions {
+  double init_scale = 65536;
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  std::int64_t growth_interval = 2000;  ///< steps without an overflow after which the scale grows
+};
+
+/// Keeps fp16 gradients in range: the loss's gradient is multiplied with a scale, and a step whose gradients overflow
+/// on any rank is left out on all of them (FEATURES D7). [Note: loss scaling]
+/// One step:
+///   const Tensor dloss = scaler.scaled(1.0 / num_micro_batches);       every backward of the step begins with it
+///   ... forwards and backwards ...
+///   scaler.unscale();                                                  gradients are themselves again
+///   const ClipResult clip = clip_grad_norm(root, max_norm);
+///   optimizer.step({.lr = lr, .grad_scale = clip.coefficient.view(),
+///                   .skip = scaler.found_inf(), .skipped_steps = scaler.skipped_steps()});
+///   scaler.update();
+/// The host reads nothing in a step: scale, overflow flag and the count of skipped steps are one-element device tensors,
+/// and the kernels decide. A skipped step does not count in the optimizer's bias correction.
+/// Example: init_scale 8, growth_interval 2; overflows in steps 3 and 4: the scale of steps 1.. is 8 8 16 8 4.
+class GradScaler {
+ public:
+  /// What the host may want to know between steps.
+  struct State {
+    double scale = 0;
+    std::int64_t growth_tracker = 0;  ///< steps without an overflow since the scale last changed
+    friend bool operator==(const State&, const State&) = default;
+  };
+
+  /// @param root  outlives it.  @throws ConfigError naming the option.
+  explicit GradScaler(fsdp::Root& root, const GradScalerOptions& options = {});
+
+  /// [1] f32, the scale of the step that comes or is on.
+  [[nodiscard]] ConstTensorView scale() const { return scale_.view(); }
+  /// [1] f32: dloss * scale.
+  [[nodiscard]] Tensor scaled(double dloss) const;
+
+  /// Divides the sharded gradients by the scale and finds out, over all ranks, whether one is infinite or NaN. Once a
+  /// step, before clipping.
+  /// @collective over the world: one all-reduce of 4 bytes, also from ranks without gradients.
+  /// @throws Error when called twice in a step, or inside a pass.
+  void unscale();
+  /// [1] f32, not 0 when this step's gradients overflowed: StepArgs::skip.
+  [[nodiscard]] ConstTensorView found_inf() const { return found_inf_.view(); }
+  /// [1] f32, steps skipped since the last take_skipped_steps_off(): StepArgs::skipped_steps.
+  [[nodiscard]] ConstTensorView skipped_steps() const { return skipped_steps_.view(); }
+  /// The next step's scale. After the optimizer's step. @throws Error without an unscale().
+  void update();
+
+  /// Waits for the compute stream.
+  [[nodiscard]] State state() const;
+  /// Goes on from a saved state (a checkpoint's). Waits for the compute stream.
+  /// @throws CheckpointError for what is no state of a scaler.
+  void set_state(const State& state);
+  /// From here on optimizer.num_steps() says how many steps changed anything; before a checkpoint. Waits for the compute
+  /// stream; changes no result.
+  void take_skipped_steps_off(Optimizer& optimizer);
+
+ private:
+  fsdp::Root& root_;
+  GradScalerOptions options_;
+  Tensor scale_, growth_tracker_, skipped_steps_, found_inf_;  // each [1] f32
+  bool is_unscaled_ = false;  // between unscale() and update()
+};
+
+}  // namespace mica::optim
