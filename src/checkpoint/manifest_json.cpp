@@ -77,6 +77,7 @@ class Reader {
     if (found == json_.end()) throw DamagedCheckpointError(fmt::format("{}: the key {} is missing", path_, key));
     return {*found, path_, key};
   }
+  [[nodiscard]] bool has(const char* name) const { return json_.is_object() && json_.contains(name); }
   template <class Visit>
   void for_each(Visit visit) const {
     if (!json_.is_array()) fail("is no list");
@@ -106,6 +107,15 @@ class Reader {
     if (!json_.is_object()) fail("is no object");
     std::map<std::string, std::string> map;
     for (const auto& [name, value] : json_.items()) map[name] = Reader(value, path_, key_ + "." + name).text();
+    return map;
+  }
+  [[nodiscard]] std::map<std::string, double> number_map() const {
+    if (!json_.is_object()) fail("is no object");
+    std::map<std::string, double> map;
+    for (const auto& [name, value] : json_.items()) {
+      if (!value.is_number()) Reader(value, path_, key_ + "." + name).fail("is no number");
+      map[name] = value.get<double>();
+    }
     return map;
   }
   [[nodiscard]] std::vector<std::uint32_t> crcs() const {
@@ -278,6 +288,7 @@ std::string manifest_text(const Manifest& m) {
       {"kernels", m.kernels},
       {"omp_threads", m.omp_threads},
       {"optimizer", {{"name", m.optimizer}, {"num_steps", m.optimizer_steps}, {"state_kinds", m.state_kinds}}},
+      {"scalars", m.scalars},
       {"model", m.model},
       {"config", m.config},
       {"block_bytes", kBlockBytes},
@@ -312,6 +323,7 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
   m.optimizer = root["optimizer"]["name"].text();
   m.optimizer_steps = root["optimizer"]["num_steps"].integer(0);
   root["optimizer"]["state_kinds"].for_each([&](const Reader& each) { m.state_kinds.push_back(each.text()); });
+  if (root.has("scalars")) m.scalars = root["scalars"].number_map();  // older checkpoints have none
   m.model = root["model"].text_map();
   m.config = root["config"].text();
   parse_contents(root, m);

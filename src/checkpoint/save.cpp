@@ -139,6 +139,7 @@ class Saver {
       m.optimizer_steps = state_.optimizer->num_steps();
       m.state_kinds = state_.optimizer->state_kinds();
     }
+    m.scalars = state_.scalars;
     m.model = state_.model;
     m.config = state_.config;
     m.units = unit_entries(root);

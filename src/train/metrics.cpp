@@ -59,7 +59,7 @@ void MetricsFile::write_line(const std::string& json) {
 }
 
 void MetricsFile::write(const StepMetrics& m) {
-  const nlohmann::ordered_json json{{"event", "step"},
+  nlohmann::ordered_json json{{"event", "step"},
                                     {"step", m.step},
                                     {"loss", number(m.loss)},
                                     {"lr", m.lr},
@@ -69,6 +69,10 @@ void MetricsFile::write(const StepMetrics& m) {
                                     {"step_ms", rounded(m.step_ms, 0.001)},
                                     {"comm_wait_ms", rounded(m.comm_wait_ms, 0.001)},
                                     {"peak_bytes", m.peak_bytes}};
+  if (m.loss_scale != 0) {
+    json["loss_scale"] = m.loss_scale;
+    json["skipped"] = m.is_skipped;
+  }
   write_line(json.dump());
 }
 

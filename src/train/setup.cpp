@@ -91,6 +91,13 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const Config::Optim& o, fsdp::R
                                   .decoupled = o.type == "adamw"});
 }
 
+std::unique_ptr<optim::GradScaler> make_scaler(const Config& config, fsdp::Root& root) {
+  const fsdp::Options options = fsdp_options(config.fsdp);
+  if (options.param_dtype() != DType::f16 && options.reduce_dtype() != DType::f16) return nullptr;
+  return std::make_unique<optim::GradScaler>(
+      root, optim::GradScalerOptions{.init_scale = config.optim.loss_scale, .growth_interval = config.optim.loss_scale_interval});
+}
+
 optim::LrSchedule make_schedule(const Config& config) {
   return optim::LrSchedule({.shape = optim::lr_shape_from_name(config.optim.schedule), .lr = config.optim.lr,
                             .min_lr = config.optim.min_lr, .warmup_steps = config.optim.warmup_steps,
@@ -126,7 +133,8 @@ ShardedModel ShardedModel::make(const Config& config, const Device& device) {
   nn::Context context{.compute = device_mesh.compute(), .pool = device_mesh.pool(), .kernels = device_mesh.kernels()};
   context.seed = config.run.seed;
   context.loss_in_backward = true;
-  return {std::move(module), &root, std::move(context), make_optimizer(config.optim, root)};
+  return {std::move(module), &root, std::move(context), make_optimizer(config.optim, root),
+          make_scaler(config, root)};
 }
 
 Datasets Datasets::open(const Config& config) {

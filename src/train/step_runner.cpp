@@ -38,25 +38,51 @@ StepFigures StepRunner::run(std::int64_t step, double lr) {
   StepFigures figures;
   figures.loss = context.make({1}, DType::f32, MemoryRole::workspace);
   context.kernels.fill(context.compute, figures.loss, 0.0);
+  const Tensor dloss = model_.scaler ? model_.scaler->scaled(1.0 / static_cast<double>(plan_.accumulation)) : dloss_;
   for (std::int64_t round = 0; round < plan_.accumulation; ++round) {
     if (no_sync_) model_.root->set_gradient_sync(round + 1 == plan_.accumulation);
-    run_round(step, round, slot.rounds[static_cast<std::size_t>(round)], figures.loss);
+    run_round(step, round, slot.rounds[static_cast<std::size_t>(round)], dloss, figures.loss);
   }
-  const optim::ClipResult clip = optim::clip_grad_norm(*model_.root, grad_clip_);
-  model_.optimizer->step({.lr = lr, .grad_scale = clip.coefficient.view()});
+  if (model_.scaler) {
+    update_scaled(lr, figures);
+  } else {
+    update(lr, figures);
+  }
   model_.root->zero_grad();
-  figures.grad_norm = clip.norm;
   slot.done = context.compute.record();
   return figures;
 }
 
-void StepRunner::run_round(std::int64_t step, std::int64_t round, data::Batch& batch, const Tensor& loss_sum) {
+void StepRunner::update(double lr, StepFigures& figures) {
+  const optim::ClipResult clip = optim::clip_grad_norm(*model_.root, grad_clip_);
+  model_.optimizer->step({.lr = lr, .grad_scale = clip.coefficient.view()});
+  figures.grad_norm = clip.norm;
+}
+
+void StepRunner::update_scaled(double lr, StepFigures& figures) {
+  optim::GradScaler& scaler = *model_.scaler;
+  const nn::Context& context = model_.context;
+  for (Tensor* each : {&figures.loss_scale, &figures.skipped}) *each = context.make({1}, DType::f32, MemoryRole::workspace);
+  context.kernels.copy(context.compute, scaler.scale(), figures.loss_scale);
+  scaler.unscale();
+  context.kernels.copy(context.compute, scaler.found_inf(), figures.skipped);
+  const optim::ClipResult clip = optim::clip_grad_norm(*model_.root, grad_clip_);
+  model_.optimizer->step({.lr = lr,
+                          .grad_scale = clip.coefficient.view(),
+                          .skip = scaler.found_inf(),
+                          .skipped_steps = scaler.skipped_steps()});
+  scaler.update();
+  figures.grad_norm = clip.norm;
+}
+
+void StepRunner::run_round(std::int64_t step, std::int64_t round, data::Batch& batch, const Tensor& dloss,
+                           const Tensor& loss_sum) {
   nn::Context& context = model_.context;
   data::read_batch(dataset_, sampler_.micro_batch(plan_, step, data_rank_, round), batch);
   context.sequences = batch.global_ids;
   nn::Record record;
   const nn::Tensors ys = model_.module->forward(context, batch_tensors(batch), &record);
-  model_.module->backward(context, std::move(record), {dloss_});
+  model_.module->backward(context, std::move(record), {dloss});
   context.kernels.scale(context.compute, ys[0], 1.0 / static_cast<double>(plan_.accumulation), loss_sum, Write::accumulate);
 }
 

@@ -63,8 +63,10 @@ void Trainer::print_start() const {
   logger_.info("{}", device_.mesh->describe());
   logger_.info("kernels  {}, {} OpenMP thread{} a rank; {}", device_.kernels->description(), device_.num_threads,
                device_.num_threads == 1 ? "" : "s", mpi::Session::library_version());
-  if (config_.fsdp.param_dtype == "bf16" && !device_.kernels->bf16_is_native()) {
-    logger_.warn("this processor has no bf16 instructions: products are computed in fp32, right but slower than fp32 itself");
+  const DType param_dtype = fsdp_options(config_.fsdp).param_dtype();
+  if ((param_dtype == DType::bf16 && !device_.kernels->bf16_is_native()) ||
+      (param_dtype == DType::f16 && !device_.kernels->f16_is_native())) {
+    logger_.warn("{} products go by way of fp32 here: right but slower than fsdp.param_dtype=fp32", dtype_name(param_dtype));
   }
   logger_.info("{}", model_.root->describe());
   logger_.info("memory plan, a rank\n{}", plan::format_memory_plan(start_plan_.memory));
@@ -121,6 +123,10 @@ void Trainer::resume() {
     const checkpoint::LoadReport report = checkpoint::load(
         folder, manifest,
         {.root = model_.root, .optimizer = model_.optimizer.get(), .omp_threads = device_.num_threads}, *comm);
+    if (model_.scaler && manifest.scalars.contains("loss_scale")) {
+      model_.scaler->set_state({manifest.scalars.at("loss_scale"),
+                                static_cast<std::int64_t>(manifest.scalars.at("loss_scale_growth_tracker"))});
+    }
     last_done_ = last_saved_ = manifest.step;
     if (!is_main()) return;
     logger_.info("resume   {}: step {} of {} is done, {} read and checked in {:.0f} ms", folder, manifest.step, config_.train.steps,
@@ -134,6 +140,12 @@ void Trainer::save(std::int64_t step) {
   if (step == last_saved_) return;
   const Clock::time_point begin = Clock::now();
   const auto comm = checkpoint::make_mpi_comm(app_.world);
+  std::map<std::string, double> scalars;
+  if (model_.scaler) {
+    model_.scaler->take_skipped_steps_off(*model_.optimizer);
+    const optim::GradScaler::State state = model_.scaler->state();
+    scalars = {{"loss_scale", state.scale}, {"loss_scale_growth_tracker", static_cast<double>(state.growth_tracker)}};
+  }
   together(app_.world, [&] {
     const checkpoint::SaveReport report = checkpoint::save(
         config_.run_folder(),
@@ -144,6 +156,7 @@ void Trainer::save(std::int64_t step) {
          .tokens = step * plan_.global_batch() * config_.train.seq_len,
          .seed = config_.run.seed,
          .omp_threads = device_.num_threads,
+         .scalars = scalars,
          .model = model_description(config_),
          .config = to_ini(config_)},
         *comm, {.keep = static_cast<int>(config_.checkpoint.keep)});
@@ -237,6 +250,10 @@ void Trainer::read_figures(bool show) {
     StepMetrics& m = pending_[i].metrics;
     m.loss = losses.view().as<float>()[i];
     m.grad_norm = *pending_[i].figures.grad_norm.view().as<float>();
+    if (pending_[i].figures.loss_scale) {
+      m.loss_scale = *pending_[i].figures.loss_scale.view().as<float>();
+      m.is_skipped = *pending_[i].figures.skipped.view().as<float>() != 0;
+    }
     m.tokens = tokens;
     m.step_ms = interval_ms / num_steps;
     m.tokens_per_s = static_cast<double>(tokens) / (m.step_ms / 1e3);

@@ -123,6 +123,24 @@ TEST_F(Resume, KilledRightAfterASave) {
   resume_and_compare("after", 16);
 }
 
+// D7: the loss scale of fp16 training is part of what goes on: 2^40 overflows at once, and every third good step doubles it.
+TEST_F(Resume, Fp16GoesOnWithItsLossScale) {
+  const std::vector<std::string> flags{"--fsdp.param_dtype=fp16", "--optim.loss_scale=1099511627776", "--checkpoint.interval=12",
+                                       "--optim.loss_scale_interval=3", "--run.dir=" + run_folder("fp16")};
+  const auto train = [&] { return test::run(training(kRanks, *folder_ / "run.cfg", flags)); };
+  const Finished whole = train();
+  ASSERT_EQ(whole.status, 0) << whole.output;
+  EXPECT_NE(whole.output.find("(overflow: skipped)"), std::string::npos) << whole.output;
+  EXPECT_NE(whole.output.find("fp16 products go by way of fp32"), std::string::npos) << whole.output;
+  fs::rename(checkpoint("fp16", kSteps), run_folder("fp16.end"));
+  const Finished resumed = train();
+  ASSERT_EQ(resumed.status, 0) << resumed.output;
+  EXPECT_EQ(first_progress_step(resumed.output), 13);
+  const Finished diff =
+      test::run({program("mica-inspect"), "diff", run_folder("fp16.end"), checkpoint("fp16", kSteps)});
+  EXPECT_EQ(diff.status, 0) << diff.output;
+}
+
 TEST_F(Resume, AFinishedRunDoesNothing) {
   const auto before = contents_of(run_folder("undisturbed") + "/checkpoints");
   const Finished run = test::run(command("undisturbed"));

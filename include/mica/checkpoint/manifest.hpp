@@ -76,6 +76,8 @@ struct Manifest {
   std::int64_t optimizer_steps = 0;
   std::vector<std::string> state_kinds;
 
+  std::map<std::string, double> scalars;  ///< further state of the run, by name: "loss_scale"
+
   std::map<std::string, std::string> model;  ///< what the model is, as the config says
   std::string config;                        ///< the resolved config file
 

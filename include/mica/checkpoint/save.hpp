@@ -22,6 +22,7 @@ struct SaveState {
   std::int64_t tokens = 0;  ///< seen so far
   std::uint64_t seed = 0;
   int omp_threads = 1;
+  std::map<std::string, double> scalars;     ///< further state of the run, by name: "loss_scale"
   std::map<std::string, std::string> model;  ///< "type" -> "gpt2", "layers" -> "12", ...
   std::string config;                        ///< the resolved config file
 };

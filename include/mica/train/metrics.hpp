@@ -17,6 +17,8 @@ struct StepMetrics {
   double step_ms = 0;
   double comm_wait_ms = 0;       ///< rank 0's time inside collectives
   std::int64_t peak_bytes = 0;  ///< the largest rank's
+  double loss_scale = 0;        ///< of fp16 training; 0: there is none
+  bool is_skipped = false;      ///< the gradients overflowed: the step changed nothing but the loss scale
 };
 
 /// metrics.jsonl of a run: one JSON object a line, each step once also after a resume. Rank 0 only.

@@ -12,6 +12,7 @@
 #include "mica/mpi/communicator.hpp"
 #include "mica/mpi/session.hpp"
 #include "mica/nn/module.hpp"
+#include "mica/optim/grad_scaler.hpp"
 #include "mica/optim/lr_schedule.hpp"
 #include "mica/optim/optimizer.hpp"
 #include "mica/train/config.hpp"
@@ -30,6 +31,8 @@ namespace mica::train {
 [[nodiscard]] fsdp::Options fsdp_options(const Config::Fsdp& fsdp);
 [[nodiscard]] fsdp::WrapPolicy wrap_policy(const Config& config);
 [[nodiscard]] std::unique_ptr<optim::Optimizer> make_optimizer(const Config::Optim& optim, fsdp::Root& root);
+/// Null unless parameters or reductions are fp16.
+[[nodiscard]] std::unique_ptr<optim::GradScaler> make_scaler(const Config& config, fsdp::Root& root);
 [[nodiscard]] optim::LrSchedule make_schedule(const Config& config);
 
 /// What one rank computes on: everything from the memory pool up to the mesh. Members end in reverse order.
@@ -51,6 +54,7 @@ struct ShardedModel {
   fsdp::Root* root = nullptr;
   nn::Context context;
   std::unique_ptr<optim::Optimizer> optimizer;
+  std::unique_ptr<optim::GradScaler> scaler;  ///< null unless something is fp16
 
   /// @param device  outlives it.
   static ShardedModel make(const Config& config, const Device& device);

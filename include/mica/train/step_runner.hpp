@@ -13,6 +13,8 @@ namespace mica::train {
 struct StepFigures {
   Tensor loss;       // [1] f32, mean over this rank's micro-batches
   Tensor grad_norm;  // [1] f32, of the whole model before clipping; NaN-free or not, as it came
+  Tensor loss_scale;  // [1] f32, absent without a gradient scaler
+  Tensor skipped;     // [1] f32, not 0: gradients overflowed and the step changed nothing; absent likewise
 };
 
 /// Runs optimizer steps: micro-batches, reduction, clipping, update. Enqueues only; the host stays at most one step
@@ -32,7 +34,10 @@ class StepRunner {
     std::vector<data::Batch> rounds;
     Event done;
   };
-  void run_round(std::int64_t step, std::int64_t round, data::Batch& batch, const Tensor& loss_sum);
+  /// @param dloss  [1] f32, what the backward begins with.
+  void run_round(std::int64_t step, std::int64_t round, data::Batch& batch, const Tensor& dloss, const Tensor& loss_sum);
+  void update(double lr, StepFigures& figures);
+  void update_scaled(double lr, StepFigures& figures);
 
   ShardedModel& model_;
   const data::TokenDataset& dataset_;
@@ -41,7 +46,7 @@ class StepRunner {
   data::Sampler sampler_;
   bool no_sync_;
   double grad_clip_;
-  Tensor dloss_;  // [1] f32: 1 / accumulation
+  Tensor dloss_;  // [1] f32: 1 / accumulation, without a gradient scaler
   std::array<Slot, 2> slots_;
 };
 
