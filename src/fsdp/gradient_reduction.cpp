@@ -1,5 +1,7 @@
 #include "mica/fsdp/gradient_reduction.hpp"
 
+#include "mica/core/error.hpp"
+
 namespace mica::fsdp {
 namespace {
 
@@ -22,11 +24,42 @@ class DefaultReduction final : public GradientReduction {
   }
 };
 
+class CompressingReduction final : public GradientReduction {
+ public:
+  explicit CompressingReduction(DType dtype) : dtype_(dtype) {}
+
+  void reduce(const ReductionJob& job) override {
+    Kernels& kernels = job.device_mesh.kernels();
+    const std::int64_t numel = job.unsharded_grad.numel();
+    Buffer low = job.device_mesh.pool().allocate(numel * dtype_bytes(dtype_), MemoryRole::communication, job.post_backward);
+    const TensorView sent{low.data(), Shape{numel}, dtype_};
+    const TensorView slice = sent.slice(job.shard_rank * job.sharded_grad.numel(), job.sharded_grad.numel());
+    kernels.scale(job.post_backward, job.unsharded_grad, 1 / job.division.pre, sent, Write::overwrite);
+    if (job.shard_size > 1) job.shard_group.reduce_scatter(job.post_backward, job.unit_name, sent, slice);
+    if (job.all_reduce_group.num_ranks() > 1) {
+      job.result_stream.wait(job.post_backward.record());
+      job.all_reduce_group.all_reduce(job.result_stream, job.unit_name, slice, ReduceOp::sum);
+    }
+    kernels.scale(job.result_stream, slice, 1 / job.division.post, job.sharded_grad, job.mode);
+    low.used_until(job.result_stream.record());
+  }
+
+ private:
+  DType dtype_;
+};
+
 }  // namespace
 
 GradientReduction& default_reduction() {
   static DefaultReduction reduction;
   return reduction;
+}
+
+GradientReduction& compressing_reduction(DType dtype) {
+  static CompressingReduction to_f16(DType::f16), to_bf16(DType::bf16);
+  require<ConfigError>(dtype == DType::f16 || dtype == DType::bf16,
+                       "gradients can be compressed to fp16 or bf16, not to {}", dtype_name(dtype));
+  return dtype == DType::f16 ? to_f16 : to_bf16;
 }
 
 }  // namespace mica::fsdp

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "mica/fsdp/gradient_reduction.hpp"
+
 namespace mica::fsdp {
 
 std::string_view training_state_name(TrainingState state) {
@@ -52,6 +54,9 @@ void Root::reshard() {
 void Root::set_gradient_sync(bool on) {
   require(state_ == TrainingState::idle, "gradient synchronisation is switched while the root is {}: do it between passes",
           training_state_name(state_));
+  require(on || !options().reduction || !options().reduction->is_deterministic(),
+          "no_sync does not go with the deterministic reduction: unsharded gradients would add up several micro-batches "
+          "before they are exchanged, in an order that depends on the number of ranks; let every micro-batch reduce");
   gradient_sync_ = on;
 }
 

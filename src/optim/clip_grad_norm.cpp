@@ -6,8 +6,32 @@
 #include "gradients.hpp"
 #include "mica/core/error.hpp"
 #include "mica/fsdp/fully_shard.hpp"
+#include "mica/fsdp/gradient_reduction.hpp"
+#include "mica/tensor/exact_sum.hpp"
 
 namespace mica::optim {
+namespace {
+
+/// sum = of |g|^power over all ranks, by [Note: exact sums]. What no rank shares is added on the first one alone.
+void exact_sum(const fsdp::Root& root, double power, TensorView sum) {
+  const fsdp::DeviceMesh& device_mesh = root.device_mesh();
+  Kernels& kernels = device_mesh.kernels();
+  Stream& compute = device_mesh.compute();
+  const ProcessGroup& group = device_mesh.shard_norm_group();
+  const Shape shape{group.num_ranks(), ExactSum::kLimbs};
+  const Tensor limbs{device_mesh.pool().allocate(shape.numel() * dtype_bytes(DType::i64), MemoryRole::workspace, compute), shape, DType::i64};
+  const TensorView mine = limbs.view().slice(group.rank() * ExactSum::kLimbs, ExactSum::kLimbs);
+  kernels.fill(compute, mine, 0);
+  for_each_grad(root, [&](const fsdp::UnitStorage& storage, TensorView grad) {
+    if (storage.shard_size() == 1 && group.rank() != 0) return;
+    kernels.exact_power_sum(compute, grad, power, mine, Write::accumulate);
+  });
+  device_mesh.shard_norm_group().all_gather(compute, "grad_norm", mine, limbs);
+  kernels.exact_sum_value(compute, limbs, sum);
+}
+
+}  // namespace
+
 ClipResult clip_grad_norm(fsdp::Root& root, double max_norm, double p) {
   require_idle(root, "clip_grad_norm");
   require<ConfigError>(max_norm > 0, "optim.grad_clip is {}, expected more than 0", max_norm);
@@ -20,6 +44,12 @@ ClipResult clip_grad_norm(fsdp::Root& root, double max_norm, double p) {
   ClipResult clip{make_scalar(device_mesh), make_scalar(device_mesh)};
   const Tensor sum = make_scalar(device_mesh);
 
+  const fsdp::GradientReduction* reduction = root.options().reduction;
+  if (reduction && reduction->is_deterministic() && power != kInfNorm) {  // a maximum does not depend on the order
+    exact_sum(root, power, sum);
+    kernels.clip_coefficient(compute, sum, power, max_norm, clip.norm, clip.coefficient);
+    return clip;
+  }
   kernels.fill(compute, sum, 0.0);
   const auto add_units = [&](bool sharded) {
     for_each_grad(root, [&](const fsdp::UnitStorage& storage, TensorView grad) {

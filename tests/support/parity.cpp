@@ -131,6 +131,7 @@ ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, 
   fsdp::Options options{.strategy = c.strategy, .backward_prefetch = c.backward_prefetch,
                         .forward_prefetch = c.forward_prefetch, .limit_all_gathers = c.limit_all_gathers};
   options.mixed_precision = {c.param_dtype, c.reduce_dtype};
+  options.reduction = c.reduction;
   const fsdp::WrapPolicy policy = c.wrap == ParityCase::Wrap::block  ? fsdp::wrap_types({"gpt2_block"})
                                   : c.wrap == ParityCase::Wrap::size ? fsdp::wrap_min_numel(300)
                                                                      : fsdp::wrap_nothing();

@@ -27,6 +27,7 @@ struct ParityCase {
   int accumulation = 1;
   bool no_sync = false;
   StreamMode mode = StreamMode::inlined;
+  fsdp::GradientReduction* reduction = nullptr;  ///< null: the default one
 
   [[nodiscard]] std::string describe() const;
 };

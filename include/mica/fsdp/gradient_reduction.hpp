@@ -29,16 +29,26 @@ struct ReductionJob {
 };
 
 /// How gradients are reduced: the seam for communication hooks (FEATURES D12) and the deterministic mode. One object
-/// may serve many units.
+/// may serve many units. [Note: communication hooks]
+/// A hook of one's own derives from this and is named in Options::reduction. It replaces reduction and both divisions.
+/// A sharded unit hands over the zero-padded unsharded gradient and the output shard; a no_shard unit is a shard axis of
+/// one: the whole gradient, and an output as large. On a mesh with replicas all_reduce_group has more than one rank: what
+/// a hook leaves out there nobody does for it.
 class GradientReduction {
  public:
   virtual ~GradientReduction() = default;
   /// Enqueues the reduction, both divisions and any casts; the last write of sharded_grad is on result_stream.
   virtual void reduce(const ReductionJob& job) = 0;
+  /// Of deterministic_reduction(): norms are taken exactly, and unsharded gradients must not accumulate (no_sync).
+  [[nodiscard]] virtual bool is_deterministic() const { return false; }
 };
 
 /// reduce-scatter over the shard axis, all-reduce over the replicate axis, both in reduce_dtype, the division by the
 /// world split before and after.
 [[nodiscard]] GradientReduction& default_reduction();
+
+/// The default one with gradients cast to `dtype` (fp16 or bf16) before both collectives and back after them.
+/// @throws ConfigError for another dtype.
+[[nodiscard]] GradientReduction& compressing_reduction(DType dtype);
 
 }  // namespace mica::fsdp

@@ -150,6 +150,14 @@ class Kernels {
   // --- norms and optimizers ---------------------------------------------------------------------------------------
   /// out[1] f32 (+)= sum of |x|^p, accumulated in double within the call; for kInfNorm the maximum.
   virtual void power_sum(Stream& s, ConstTensorView x, double p, TensorView out, Write mode) = 0;
+  /// limbs [ExactSum::kLimbs] i64 (+)= sum of |x|^p as [Note: exact sums] has it: the same bits for any order and any
+  /// split of the elements over calls, threads and ranks. p finite. x f32, bf16 or f16.
+  virtual void exact_power_sum(Stream& s, ConstTensorView x, double p, TensorView limbs, Write mode) = 0;
+  /// out[1] f32 = the sum of all rows of limbs [n, ExactSum::kLimbs] i64.
+  virtual void exact_sum_value(Stream& s, ConstTensorView limbs, TensorView out) = 0;
+  /// out[1] i64 = a hash of the bits of x (f32) and their places: sum over i of mix64(i << 32 | bits of x[i]). One
+  /// element that differs always shows, several do with probability 1 - 2^-64.
+  virtual void fingerprint(Stream& s, ConstTensorView x, TensorView out) = 0;
   /// norm[1] = sum[1]^(1/p); coefficient[1] = min(1, max_norm / (norm + 1e-6)) (1 when max_norm is infinite).
   virtual void clip_coefficient(Stream& s, ConstTensorView sum, double p, double max_norm, TensorView norm,
                                 TensorView coefficient) = 0;

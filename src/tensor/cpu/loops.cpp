@@ -11,6 +11,7 @@
   namespace name {                        \
   void install_activation(Loops& table);  \
   void install_elementwise(Loops& table); \
+  void install_exact_sum(Loops& table);   \
   void install_layer_norm(Loops& table);  \
   void install_optimizer(Loops& table);   \
   void install_random(Loops& table);      \
@@ -21,6 +22,7 @@
     table.isa = Isa::name;                \
     install_activation(table);            \
     install_elementwise(table);           \
+    install_exact_sum(table);             \
     install_layer_norm(table);            \
     install_optimizer(table);             \
     install_random(table);                \

@@ -102,6 +102,8 @@ struct Loops {
                       std::int64_t col_begin, std::int64_t col_end, float* sums);
   /// Sum of |x|^p in double; p = 1 and 2 are fast.
   double (*power_sum)(DType, const void* x, double p, std::int64_t begin, std::int64_t end);
+  /// (=) Adds |x|^p, p finite, to limbs [ExactSum::kLimbs]; at most 2^20 elements between two carries.
+  void (*exact_power_sum)(DType, const void* x, double p, std::int64_t begin, std::int64_t end, std::int64_t* limbs);
   /// Max of |x|, 0 for an empty range, NaN if any is.
   float (*abs_max)(DType, const void* x, std::int64_t begin, std::int64_t end);
   /// Sum of x[i] * y[i], i < n, in f32; the dtypes may differ.

@@ -45,6 +45,9 @@ class ReferenceKernels final : public Kernels {
   void fill_normal(Stream& s, TensorView x, const RandomKey& key, std::int64_t begin, double std) override;
 
   void power_sum(Stream& s, ConstTensorView x, double p, TensorView out, Write mode) override;
+  void exact_power_sum(Stream& s, ConstTensorView x, double p, TensorView limbs, Write mode) override;
+  void exact_sum_value(Stream& s, ConstTensorView limbs, TensorView out) override;
+  void fingerprint(Stream& s, ConstTensorView x, TensorView out) override;
   void clip_coefficient(Stream& s, ConstTensorView sum, double p, double max_norm, TensorView norm,
                         TensorView coefficient) override;
   void unscale(Stream& s, TensorView x, ConstTensorView scale, TensorView found_inf) override;

@@ -8,6 +8,7 @@
 #include "mica/comm/local_group.hpp"
 #include "mica/device/checking_stream.hpp"
 #include "mica/device/disturbed_stream.hpp"
+#include "mica/fsdp/deterministic.hpp"
 #include "support/parity.hpp"
 
 namespace mica::testing {
@@ -25,6 +26,8 @@ std::vector<ParityCase> configurations() {
       {.strategy = Strategy::full_shard, .backward_prefetch = BackwardPrefetch::post, .forward_prefetch = true, .checkpointed = true},
       {.strategy = Strategy::shard_grad_op, .param_dtype = DType::bf16, .accumulation = 2, .no_sync = true},
       {.strategy = Strategy::hybrid_shard, .shard_size = 2, .param_dtype = DType::bf16, .limit_all_gathers = false, .accumulation = 2},
+      {.strategy = Strategy::hybrid_shard, .shard_size = 2, .accumulation = 2, .reduction = &fsdp::deterministic_reduction()},
+      {.strategy = Strategy::hybrid_shard, .shard_size = 2, .reduction = &fsdp::compressing_reduction(DType::bf16)},
       {.strategy = Strategy::no_shard, .shard_size = 1, .param_dtype = DType::bf16, .limit_all_gathers = false},
   };
 }
@@ -80,9 +83,10 @@ TEST(Waits, EveryOneIsNeeded) {
     }
     EXPECT_TRUE(seen) << "no configuration needs the wait at " << place << ": delete it, or add the configuration that does";
   }
-  // expose, unshard (cast -> gather), reduce (compute -> reduce, reduce -> all-reduce); root: two at the beginning of a
+  // expose, unshard (cast -> gather), reduce (compute -> reduce, reduce -> all-reduce, and that of the two other
+  // reductions); root: two at the beginning of a
   // forward, two at the end of a backward.
-  EXPECT_EQ(of_schedule, 8U) << ::testing::PrintToString(places);
+  EXPECT_EQ(of_schedule, 10U) << ::testing::PrintToString(places);
 }
 
 TEST(Waits, TimingChangesNoBits) {

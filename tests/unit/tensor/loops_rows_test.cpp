@@ -1,5 +1,7 @@
 #include <array>
 
+#include "mica/tensor/exact_sum.hpp"
+
 #include "loops_testing.hpp"
 
 namespace mica {
@@ -167,6 +169,12 @@ TEST(SumLoops, MatchDouble) {
           ASSERT_NEAR(loops->power_sum(dtype, x.data(), p, 1, n + 1) / exact, 1, 1e-13) << "p = " << p;
         }
         ASSERT_EQ(static_cast<double>(loops->abs_max(dtype, x.data(), 1, n + 1)), max);
+        std::array<std::int64_t, ExactSum::kLimbs> limbs{}, of_v2{};
+        loops->exact_power_sum(dtype, x.data(), 2, 1, n + 1, limbs.data());
+        cpu::loops_of(cpu::Isa::v2)->exact_power_sum(dtype, x.data(), 2, 1, n + 1, of_v2.data());
+        carry(limbs);
+        carry(of_v2);
+        ASSERT_EQ(limbs, of_v2);
         ASSERT_EQ(loops->power_sum(dtype, x.data(), 2, 1, 1), 0);
         ASSERT_EQ(loops->abs_max(dtype, x.data(), 1, 1), 0);
         Array nan = x;

@@ -7,6 +7,7 @@ namespace mica::cpu::MICA_ISA {
 
 void install_activation(Loops& table);
 void install_elementwise(Loops& table);
+void install_exact_sum(Loops& table);
 void install_layer_norm(Loops& table);
 void install_optimizer(Loops& table);
 void install_random(Loops& table);

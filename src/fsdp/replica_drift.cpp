@@ -1,0 +1,75 @@
+#include "mica/fsdp/replica_drift.hpp"
+
+#include <map>
+
+#include <fmt/format.h>
+
+#include "mica/core/error.hpp"
+#include "mica/tensor/tensor.hpp"
+
+namespace mica::fsdp {
+namespace {
+
+/// "rank 1", "ranks 0, 2"
+std::string ranks_text(const std::vector<int>& ranks) {
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+}
+
+int world_rank_of(const Mesh& mesh, int mesh_rank) {
+  return mesh.places().empty() ? mesh_rank : mesh.places()[static_cast<std::size_t>(mesh_rank)].world_rank;
+}
+
+/// The ranks that hold one shard of one unit, by hash. @param hash_of(mesh rank)
+template <class HashOf>
+void compare(const Mesh& mesh, const std::string& unit, int shard_rank, int shard_size, const HashOf& hash_of) {
+  std::map<std::uint64_t, std::vector<int>> holders;
+  for (int rank = shard_rank; rank < mesh.world_size(); rank += shard_size) holders[hash_of(rank)].push_back(world_rank_of(mesh, rank));
+  if (holders.size() == 1) return;
+  std::string seen;
+  for (const auto& [hash, ranks] : holders) {
+    seen += fmt::format("{}{:016x} on {}", seen.empty() ? "" : "; ", hash, ranks_text(ranks));
+  }
+  throw DesyncError(fmt::format(
+      "replicas of unit {}, shard {} of {}, have drifted apart; hashes of their parameters: {}. One of these ranks computed "
+      "or stored something wrong (memory, processor, another build): go on from a checkpoint without its node",
+      unit, shard_rank, shard_size, seen));
+}
+
+}  // namespace
+
+void check_replicas(Root& root) {
+  require(root.state() == TrainingState::idle, "check_replicas is called while the root is {}: call it between passes",
+          training_state_name(root.state()));
+  const DeviceMesh& device_mesh = root.device_mesh();
+  const Mesh& mesh = device_mesh.mesh();
+  std::vector<const Unit*> units;
+  bool has_replicas = false;
+  for (const Unit* unit : root.units()) {
+    if (!unit->storage()) continue;
+    units.push_back(unit);
+    has_replicas = has_replicas || unit->storage()->shard_size() < mesh.world_size();
+  }
+  if (!has_replicas) return;
+
+  const auto num_units = static_cast<std::int64_t>(units.size());
+  Stream& compute = device_mesh.compute();
+  const Tensor hashes{device_mesh.pool().allocate(mesh.world_size() * num_units * dtype_bytes(DType::i64), MemoryRole::workspace, compute),
+                      Shape{mesh.world_size(), num_units}, DType::i64};
+  const TensorView mine = hashes.view().slice(mesh.rank() * num_units, num_units);
+  for (std::int64_t i = 0; i < num_units; ++i) {
+    device_mesh.kernels().fingerprint(compute, units[static_cast<std::size_t>(i)]->storage()->master(), mine.slice(i, 1));
+  }
+  device_mesh.metrics_group().all_gather(compute, "replica hashes", mine, hashes);
+  compute.synchronize();
+
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    const int shard_size = units[i]->storage()->shard_size();
+    for (int shard_rank = 0; shard_rank < shard_size; ++shard_rank) {
+      compare(mesh, units[i]->name(), shard_rank, shard_size, [&](int rank) {
+        return static_cast<std::uint64_t>(hashes.view().as<std::int64_t>()[static_cast<std::size_t>(rank) * units.size() + i]);
+      });
+    }
+  }
+}
+
+}  // namespace mica::fsdp
