@@ -174,6 +174,7 @@ class Loader {
       }
     }
     optimizer.set_num_steps(is_same_kind ? manifest_.optimizer_steps : 0);
+    if (is_same_kind) optimizer.set_parameter_steps(manifest_.parameter_steps);
   }
 
   void read_all() {

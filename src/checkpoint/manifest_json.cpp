@@ -118,6 +118,12 @@ class Reader {
     }
     return map;
   }
+  [[nodiscard]] std::map<std::string, std::int64_t> integer_map() const {
+    if (!json_.is_object()) fail("is no object");
+    std::map<std::string, std::int64_t> map;
+    for (const auto& [name, value] : json_.items()) map[name] = Reader(value, path_, key_ + "." + name).integer(0);
+    return map;
+  }
   [[nodiscard]] std::vector<std::uint32_t> crcs() const {
     const std::string all = text();
     std::vector<std::uint32_t> crcs;
@@ -287,7 +293,8 @@ std::string manifest_text(const Manifest& m) {
       {"strategy", m.strategy},
       {"kernels", m.kernels},
       {"omp_threads", m.omp_threads},
-      {"optimizer", {{"name", m.optimizer}, {"num_steps", m.optimizer_steps}, {"state_kinds", m.state_kinds}}},
+      {"optimizer", {{"name", m.optimizer}, {"num_steps", m.optimizer_steps}, {"state_kinds", m.state_kinds},
+                     {"parameter_steps", m.parameter_steps}}},
       {"scalars", m.scalars},
       {"model", m.model},
       {"config", m.config},
@@ -323,6 +330,7 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
   m.optimizer = root["optimizer"]["name"].text();
   m.optimizer_steps = root["optimizer"]["num_steps"].integer(0);
   root["optimizer"]["state_kinds"].for_each([&](const Reader& each) { m.state_kinds.push_back(each.text()); });
+  if (root["optimizer"].has("parameter_steps")) m.parameter_steps = root["optimizer"]["parameter_steps"].integer_map();
   if (root.has("scalars")) m.scalars = root["scalars"].number_map();  // older checkpoints have none
   m.model = root["model"].text_map();
   m.config = root["config"].text();

@@ -138,6 +138,7 @@ class Saver {
       m.optimizer = state_.optimizer->name();
       m.optimizer_steps = state_.optimizer->num_steps();
       m.state_kinds = state_.optimizer->state_kinds();
+      m.parameter_steps = state_.optimizer->parameter_steps();
     }
     m.scalars = state_.scalars;
     m.model = state_.model;

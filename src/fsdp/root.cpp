@@ -30,7 +30,8 @@ std::vector<ShardedParameter> Root::parameters() const {
     if (!each->storage_) continue;
     for (Piece& piece : each->storage_->layout().pieces(each->storage_->shard_rank())) {
       const auto owner = std::ranges::find(each->storage_->parameters(), piece.parameter, &UnitParameter::full_name);
-      found.push_back({each->storage_.get(), owner->parameter, std::move(piece)});
+      const auto index = static_cast<std::size_t>(owner - each->storage_->parameters().begin());
+      found.push_back({each->storage_.get(), owner->parameter, std::move(piece), index});
     }
   }
   return found;

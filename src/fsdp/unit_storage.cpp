@@ -29,6 +29,8 @@ UnitStorage::UnitStorage(std::string name, std::vector<UnitParameter> parameters
       device_mesh_(device_mesh),
       param_dtype_(options.param_dtype()),
       reduce_dtype_(options.reduce_dtype()),
+      use_orig_params_(options.use_orig_params),
+      has_grads_(parameters_.size(), false),
       layout_(specs_of(parameters_),
               options.strategy == Strategy::no_shard ? 1 : device_mesh.geometry().shard_size, kUnitAlignmentNumel),
       shard_rank_(layout_.shard_size() == 1 ? 0 : device_mesh.mesh().shard_rank()),
@@ -133,6 +135,7 @@ void UnitStorage::prepare_grads(RateLimiter& limiter) {
 
 void UnitStorage::reduce_grads(RateLimiter& limiter) {
   if (!unsharded_grad_buffer_) return;
+  note_written_grads();
   zero_unwritten_grads();
   hide_grads();
   const OpenMpThreads threads(side_stream_threads(device_mesh_));
@@ -162,6 +165,12 @@ void UnitStorage::reduce_grads(RateLimiter& limiter) {
   limiter.release(std::move(unsharded_grad_buffer_), result_stream.record());
 }
 
+void UnitStorage::note_written_grads() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!use_orig_params_ || parameters_[i].parameter->grad_written) has_grads_[i] = true;
+  }
+}
+
 void UnitStorage::zero_unwritten_grads() {
   for (const UnitParameter& p : parameters_) {
     if (!p.parameter->grad_written) device_mesh_.kernels().fill(device_mesh_.compute(), p.parameter->grad, 0.0);
@@ -180,12 +189,14 @@ void UnitStorage::zero_grad() {
   sharded_grad_buffer_.used_until(device_mesh_.compute().record());
   sharded_grad_buffer_.reset();
   sharded_grad_ = {};
+  has_grads_.assign(has_grads_.size(), false);
 }
 
 void UnitStorage::drop_step() {
   is_unsharded_ = is_exposed_ = false;
   unsharded_ready_ = {};
   unsharded_ = unsharded_grad_ = sharded_grad_ = {};
+  has_grads_.assign(has_grads_.size(), false);
   for (const UnitParameter& p : parameters_) p.parameter->data = {};
   hide_grads();
   unsharded_buffer_.reset();

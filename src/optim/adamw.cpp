@@ -20,9 +20,23 @@ void check_options(const AdamWOptions& options) {
 /// AdamW, and Adam where the decay is part of the gradient. State: exp_avg, exp_avg_sq.
 class AdamW final : public Optimizer {
  public:
-  AdamW(fsdp::Root& root, const AdamWOptions& options) : Optimizer(root, options.weight_decay), options_(options) {}
+  AdamW(fsdp::Root& root, const AdamWOptions& options, std::vector<ParamGroup> groups)
+      : Optimizer(root, options.weight_decay, std::move(groups)), options_(options) {
+    for (const ParamGroup& group : this->groups()) {
+      needs_workspace_ = needs_workspace_ || group.weight_decay.value_or(options.weight_decay) != 0;
+    }
+    needs_workspace_ = needs_workspace_ && !options.decoupled;
+  }
 
   [[nodiscard]] std::vector<std::string> state_kinds() const override { return {"exp_avg", "exp_avg_sq"}; }
+  [[nodiscard]] bool counts_steps() const override { return true; }
+  [[nodiscard]] std::map<std::string, double> group_options(const ParamGroup& group) const override {
+    return {{"lr_factor", group.lr_factor},
+            {"weight_decay", group.weight_decay.value_or(options_.weight_decay)},
+            {"beta1", group.beta1.value_or(options_.beta1)},
+            {"beta2", group.beta2.value_or(options_.beta2)},
+            {"eps", options_.eps}};
+  }
   [[nodiscard]] std::string_view name() const override { return options_.decoupled ? "adamw" : "adam"; }
 
  protected:
@@ -31,31 +45,30 @@ class AdamW final : public Optimizer {
                      .grad = run.grad,
                      .exp_avg = run.state[0],
                      .exp_avg_sq = run.state[1],
-                     .lr = args.lr,
-                     .beta1 = options_.beta1,
-                     .beta2 = options_.beta2,
+                     .lr = run.lr,
+                     .beta1 = run.group->beta1.value_or(options_.beta1),
+                     .beta2 = run.group->beta2.value_or(options_.beta2),
                      .eps = options_.eps,
                      .weight_decay = run.weight_decay,
-                     .step = num_steps(),
+                     .step = run.step,
                      .grad_scale = args.grad_scale,
                      .skip = args.skip,
                      .skipped_steps = args.skipped_steps};
     if (options_.decoupled || run.weight_decay == 0) {
-      device_mesh().kernels().adamw(device_mesh().compute(), kernel);
+      device_mesh().kernels().adamw(*run.stream, kernel);
     } else {
-      step_with_l2(kernel, run.workspace);
+      step_with_l2(kernel, run.workspace, *run.stream);
     }
   }
 
   [[nodiscard]] std::int64_t workspace_numel() const override {
-    return options_.decoupled || options_.weight_decay == 0 ? 0 : kChunkNumel;
+    return needs_workspace_ ? kChunkNumel : 0;
   }
 
  private:
   /// The kernel knows decoupled decay only, so the decayed gradient is made in workspace, a chunk at a time.
-  void step_with_l2(const AdamWArgs& whole, TensorView workspace) {
+  void step_with_l2(const AdamWArgs& whole, TensorView workspace, Stream& stream) {
     Kernels& kernels = device_mesh().kernels();
-    Stream& compute = device_mesh().compute();
     for (std::int64_t begin = 0; begin < whole.param.numel(); begin += kChunkNumel) {
       const std::int64_t numel = std::min(kChunkNumel, whole.param.numel() - begin);
       const TensorView decayed = workspace.slice(0, numel);
@@ -66,22 +79,23 @@ class AdamW final : public Optimizer {
       part.grad = decayed;
       part.grad_scale = {};
       part.weight_decay = 0;
-      kernels.copy(compute, whole.grad.slice(begin, numel), decayed);
-      if (whole.grad_scale) kernels.scale_by(compute, decayed, whole.grad_scale);
-      kernels.scale(compute, part.param, whole.weight_decay, decayed, Write::accumulate);
-      kernels.adamw(compute, part);
+      kernels.copy(stream, whole.grad.slice(begin, numel), decayed);
+      if (whole.grad_scale) kernels.scale_by(stream, decayed, whole.grad_scale);
+      kernels.scale(stream, part.param, whole.weight_decay, decayed, Write::accumulate);
+      kernels.adamw(stream, part);
     }
   }
 
   static constexpr std::int64_t kChunkNumel = 1 << 16;
   AdamWOptions options_;
+  bool needs_workspace_ = false;
 };
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_adamw(fsdp::Root& root, const AdamWOptions& options) {
+std::unique_ptr<Optimizer> make_adamw(fsdp::Root& root, const AdamWOptions& options, std::vector<ParamGroup> groups) {
   check_options(options);
-  return std::make_unique<AdamW>(root, options);
+  return std::make_unique<AdamW>(root, options, std::move(groups));
 }
 
 }  // namespace mica::optim

@@ -82,15 +82,12 @@ void GradScaler::set_state(const State& state) {
   const fsdp::DeviceMesh& device_mesh = root_.device_mesh();
   device_mesh.kernels().fill(device_mesh.compute(), scale_, state.scale);
   device_mesh.kernels().fill(device_mesh.compute(), growth_tracker_, static_cast<double>(state.growth_tracker));
-  device_mesh.kernels().fill(device_mesh.compute(), skipped_steps_, 0.0);
   device_mesh.compute().synchronize();
 }
 
 void GradScaler::take_skipped_steps_off(Optimizer& optimizer) {
-  const fsdp::DeviceMesh& device_mesh = root_.device_mesh();
-  device_mesh.compute().synchronize();
-  optimizer.set_num_steps(optimizer.num_steps() - static_cast<std::int64_t>(*skipped_steps_.view().as<float>()));
-  device_mesh.kernels().fill(device_mesh.compute(), skipped_steps_, 0.0);
+  root_.device_mesh().compute().synchronize();
+  optimizer.take_off_skipped_steps(static_cast<std::int64_t>(*skipped_steps_.view().as<float>()));
 }
 
 }  // namespace mica::optim

@@ -1,66 +1,139 @@
 #include "mica/optim/optimizer.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <unordered_map>
 
 #include "mica/core/error.hpp"
 
 namespace mica::optim {
 
-Optimizer::Optimizer(fsdp::Root& root, double weight_decay) : root_(root), weight_decay_(weight_decay) {
-  for (const fsdp::Unit* unit : root.units()) {
-    if (unit->storage()) units_.push_back({.storage = unit->storage(), .pieces = {}, .buffers = {}});
+Optimizer::Optimizer(fsdp::Root& root, double weight_decay, std::vector<ParamGroup> groups)
+    : root_(root), weight_decay_(weight_decay), groups_(std::move(groups)) {
+  add_units();
+  assign_groups();
+}
+
+void Optimizer::add_units() {
+  for (const fsdp::Unit* unit : root_.units()) {
+    if (!unit->storage()) continue;
+    UnitState& state = units_.emplace_back(UnitState{.storage = unit->storage(), .members = {}, .pieces = {}, .buffers = {}});
+    for (const fsdp::UnitParameter& p : unit->storage()->parameters()) {
+      state.members.push_back({.parameter = p.parameter, .name = p.full_name});
+    }
   }
   // Pieces come unit by unit, in the order of units(); a unit may have none on this rank.
   auto unit = units_.begin();
-  for (const fsdp::ShardedParameter& each : root.parameters()) {
+  for (const fsdp::ShardedParameter& each : root_.parameters()) {
     while (unit->storage != each.storage) ++unit;
-    unit->pieces.push_back({each.parameter, each.piece.offset, each.piece.numel()});
+    unit->pieces.push_back({each.index, each.piece.offset, each.piece.numel()});
   }
 }
+
+void Optimizer::assign_groups() {
+  const bool takes_all = groups_.empty();
+  if (takes_all) groups_.emplace_back();
+  std::unordered_map<std::string_view, Member*> members;
+  for (UnitState& unit : units_) {
+    for (Member& member : unit.members) {
+      members[member.name] = &member;
+      if (takes_all) groups_[0].parameters.push_back(member.name);
+    }
+  }
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const ParamGroup& group = groups_[g];
+    const auto is_beta = [](std::optional<double> beta) { return !beta || (*beta >= 0 && *beta < 1); };
+    require<ConfigError>(std::isfinite(group.lr_factor) && group.lr_factor >= 0,
+                         "parameter group {}: lr_factor is {}, expected a number >= 0", g, group.lr_factor);
+    require<ConfigError>(group.weight_decay.value_or(0) >= 0 && group.weight_decay.value_or(0) < 1e6,
+                         "parameter group {}: weight_decay is {}, expected a number >= 0", g, group.weight_decay.value_or(0));
+    require<ConfigError>(is_beta(group.beta1) && is_beta(group.beta2),
+                         "parameter group {}: beta1 is {} and beta2 {}, expected 0 <= beta < 1", g, group.beta1.value_or(0),
+                         group.beta2.value_or(0));
+    for (const std::string& name : group.parameters) {
+      const auto found = members.find(name);
+      require<ConfigError>(found != members.end(), "parameter group {} names {}, which is no parameter of a unit", g, name);
+      require<ConfigError>(found->second->group < 0, "parameter {} is in the groups {} and {}: name it once", name,
+                           found->second->group, g);
+      found->second->group = static_cast<int>(g);
+    }
+  }
+}
+
+// --- the step ------------------------------------------------------------------------------------------------------
 
 void Optimizer::step(const StepArgs& args) {
   require(root_.state() == fsdp::TrainingState::idle,
           "the optimizer is stepped while the root is {}: step it between passes",
           fsdp::training_state_name(root_.state()));
-  require<ConfigError>(std::isfinite(args.lr) && args.lr >= 0, "the learning rate is {}, expected a number >= 0",
-                       args.lr);
-  check(args);
+  check_args(args);
   // Whatever can fail comes before the first change.
   for (UnitState& unit : units_) {
     if (unit.storage->sharded_grad()) allocate(unit);
   }
-  const std::int64_t numel = workspace_numel();
-  const Buffer workspace =
-      device_mesh().pool().allocate(numel * dtype_bytes(DType::f32), MemoryRole::workspace, device_mesh().compute());
+  Stream& compute = device_mesh().compute();
+  const Buffer workspace = allocate_workspace(compute);
+  if (args.skipped_steps && num_steps_ > 0 && are_others_than_in_last_step()) {
+    compute.synchronize();
+    take_off_skipped_steps(static_cast<std::int64_t>(*args.skipped_steps.as<float>()));
+  }
   root_.reshard();
   ++num_steps_;
   for (UnitState& unit : units_) {
-    if (unit.storage->sharded_grad()) step_unit(unit, args, {workspace.data(), Shape{numel}, DType::f32});
+    step_unit(unit, args, {workspace.data(), Shape{workspace_numel()}, DType::f32}, compute);
   }
 }
 
-void Optimizer::step_unit(UnitState& unit, const StepArgs& args, TensorView workspace) {
-  // State that a checkpoint filled (num_steps_ came with it) is in use already.
-  const bool is_first = !unit.has_stepped && (!unit.was_allocated_ahead || num_steps_ == 1);
-  unit.has_stepped = true;
+void Optimizer::check_args(const StepArgs& args) const {
+  require<ConfigError>(std::isfinite(args.lr) && args.lr >= 0, "the learning rate is {}, expected a number >= 0",
+                       args.lr);
+  check(args);
+}
+
+bool Optimizer::takes_part(const UnitState& unit, std::size_t member) {
+  const Member& m = unit.members[member];
+  return m.group >= 0 && m.parameter->requires_grad && unit.storage->has_grad(member);
+}
+
+bool Optimizer::are_others_than_in_last_step() const {
+  for (const UnitState& unit : units_) {
+    for (std::size_t i = 0; i < unit.members.size(); ++i) {
+      if (unit.members[i].took_part != takes_part(unit, i)) return true;
+    }
+  }
+  return false;
+}
+
+Buffer Optimizer::allocate_workspace(Stream& stream) const {
+  return device_mesh().pool().allocate(workspace_bytes(), MemoryRole::workspace, stream);
+}
+
+void Optimizer::step_unit(UnitState& unit, const StepArgs& args, TensorView workspace, Stream& stream) {
+  for (std::size_t i = 0; i < unit.members.size(); ++i) {
+    unit.members[i].took_part = takes_part(unit, i);
+    unit.members[i].steps += unit.members[i].took_part ? 1 : 0;
+  }
   for (std::size_t begin = 0, end = 0; begin < unit.pieces.size(); begin = end) {
     const OwnPiece& first = unit.pieces[begin];
     std::int64_t numel = first.numel;
     for (end = begin + 1; end < unit.pieces.size(); ++end) {
       const OwnPiece& next = unit.pieces[end];
-      if (next.offset != first.offset + numel || next.parameter->requires_grad != first.parameter->requires_grad ||
-          decay_of(next) != decay_of(first)) {
-        break;
-      }
+      if (next.offset != first.offset + numel || !are_stepped_alike(unit, first, next)) break;
       numel += next.numel;
     }
-    if (!first.parameter->requires_grad) continue;
+    const Member& member = unit.members[first.member];
+    if (!member.took_part) continue;
+    const ParamGroup& group = groups_[static_cast<std::size_t>(member.group)];
     Run run{.param = unit.storage->master().slice(first.offset, numel),
             .grad = unit.storage->sharded_grad().slice(first.offset, numel),
             .state = {},
             .workspace = workspace,
-            .weight_decay = decay_of(first),
-            .is_first = is_first};
+            .group = &group,
+            .lr = args.lr * group.lr_factor,
+            .weight_decay = decay_of(member),
+            .step = member.steps + skipped_taken_off_,
+            .is_first = member.steps == 1,
+            .stream = &stream};
     for (std::size_t kind = 0; kind < unit.buffers.size(); ++kind) {
       run.state.push_back(view_of(unit, kind).slice(first.offset, numel));
     }
@@ -68,11 +141,74 @@ void Optimizer::step_unit(UnitState& unit, const StepArgs& args, TensorView work
   }
 }
 
+bool Optimizer::are_stepped_alike(const UnitState& unit, const OwnPiece& a, const OwnPiece& b) const {
+  const Member &x = unit.members[a.member], &y = unit.members[b.member];
+  return x.took_part == y.took_part && x.group == y.group && x.steps == y.steps && decay_of(x) == decay_of(y);
+}
+
+double Optimizer::decay_of(const Member& member) const {
+  if (member.group < 0) return 0;
+  const double usual = member.parameter->weight_decay ? weight_decay_ : 0;
+  return groups_[static_cast<std::size_t>(member.group)].weight_decay.value_or(usual);
+}
+
+// --- counts of steps -----------------------------------------------------------------------------------------------
+
+void Optimizer::set_num_steps(std::int64_t steps) {
+  num_steps_ = steps;
+  for (UnitState& unit : units_) {
+    for (Member& member : unit.members) member.steps = steps;
+  }
+}
+
+std::map<std::string, std::int64_t> Optimizer::parameter_steps() const {
+  std::map<std::string, std::int64_t> found;
+  for (const UnitState& unit : units_) {
+    for (const Member& member : unit.members) {
+      if (member.steps != num_steps_) found[member.name] = member.steps;
+    }
+  }
+  return found;
+}
+
+void Optimizer::set_parameter_steps(const std::map<std::string, std::int64_t>& steps) {
+  std::size_t num_found = 0;
+  for (UnitState& unit : units_) {
+    for (Member& member : unit.members) {
+      const auto found = steps.find(member.name);
+      if (found == steps.end()) continue;
+      member.steps = found->second;
+      ++num_found;
+    }
+  }
+  for (auto each = steps.begin(); num_found < steps.size() && each != steps.end(); ++each) {
+    static_cast<void>(steps_of(each->first));
+  }
+}
+
+std::int64_t Optimizer::steps_of(std::string_view parameter) const {
+  for (const UnitState& unit : units_) {
+    for (const Member& member : unit.members) {
+      if (member.name == parameter) return member.steps;
+    }
+  }
+  throw CheckpointError(fmt::format("{} is no parameter of the optimizer", parameter));
+}
+
+void Optimizer::take_off_skipped_steps(std::int64_t skipped_so_far) {
+  const std::int64_t newly = skipped_so_far - skipped_taken_off_;
+  skipped_taken_off_ = skipped_so_far;
+  num_steps_ -= newly;
+  for (UnitState& unit : units_) {
+    for (Member& member : unit.members) member.steps -= member.took_part ? newly : 0;
+  }
+}
+
+// --- state ---------------------------------------------------------------------------------------------------------
+
 void Optimizer::allocate_state() {
   for (UnitState& unit : units_) {
-    if (!unit.storage->is_trainable() || unit.is_allocated) continue;
-    allocate(unit);
-    unit.was_allocated_ahead = true;
+    if (unit.storage->is_trainable()) allocate(unit);
   }
 }
 

@@ -19,10 +19,23 @@ void check_options(const SgdOptions& options) {
 /// SGD; state momentum_buffer if there is momentum.
 class Sgd final : public Optimizer {
  public:
-  Sgd(fsdp::Root& root, const SgdOptions& options) : Optimizer(root, options.weight_decay), options_(options) {}
+  Sgd(fsdp::Root& root, const SgdOptions& options, std::vector<ParamGroup> groups)
+      : Optimizer(root, options.weight_decay, std::move(groups)), options_(options) {
+    for (const ParamGroup& group : this->groups()) {
+      require<ConfigError>(!group.beta1 && !group.beta2, "a parameter group of sgd has betas, which only adamw and adam know");
+    }
+  }
 
   [[nodiscard]] std::vector<std::string> state_kinds() const override {
     return options_.momentum == 0 ? std::vector<std::string>{} : std::vector<std::string>{"momentum_buffer"};
+  }
+  [[nodiscard]] bool counts_steps() const override { return false; }
+  [[nodiscard]] std::map<std::string, double> group_options(const ParamGroup& group) const override {
+    return {{"lr_factor", group.lr_factor},
+            {"weight_decay", group.weight_decay.value_or(options_.weight_decay)},
+            {"momentum", options_.momentum},
+            {"dampening", options_.dampening},
+            {"nesterov", options_.nesterov ? 1.0 : 0.0}};
   }
   [[nodiscard]] std::string_view name() const override { return "sgd"; }
 
@@ -31,7 +44,7 @@ class Sgd final : public Optimizer {
     const SgdArgs kernel{.param = run.param,
                          .grad = run.grad,
                          .momentum_buffer = run.state.empty() ? TensorView{} : run.state[0],
-                         .lr = args.lr,
+                         .lr = run.lr,
                          .momentum = options_.momentum,
                          .dampening = options_.dampening,
                          .weight_decay = run.weight_decay,
@@ -39,7 +52,7 @@ class Sgd final : public Optimizer {
                          .first_step = run.is_first,
                          .grad_scale = args.grad_scale,
                          .skip = args.skip};
-    device_mesh().kernels().sgd(device_mesh().compute(), kernel);
+    device_mesh().kernels().sgd(*run.stream, kernel);
   }
 
   /// Without dampening the first step needs no special case (the buffer starts at zero); with it, the host would have
@@ -56,9 +69,9 @@ class Sgd final : public Optimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_sgd(fsdp::Root& root, const SgdOptions& options) {
+std::unique_ptr<Optimizer> make_sgd(fsdp::Root& root, const SgdOptions& options, std::vector<ParamGroup> groups) {
   check_options(options);
-  return std::make_unique<Sgd>(root, options);
+  return std::make_unique<Sgd>(root, options, std::move(groups));
 }
 
 }  // namespace mica::optim

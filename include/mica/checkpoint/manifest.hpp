@@ -75,6 +75,7 @@ struct Manifest {
   std::string optimizer;  ///< "adamw"; empty: none was saved
   std::int64_t optimizer_steps = 0;
   std::vector<std::string> state_kinds;
+  std::map<std::string, std::int64_t> parameter_steps;  ///< of parameters with others than optimizer_steps
 
   std::map<std::string, double> scalars;  ///< further state of the run, by name: "loss_scale"
 

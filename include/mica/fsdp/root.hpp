@@ -20,11 +20,12 @@ struct ShardedParameter {
   const UnitStorage* storage;
   const nn::Parameter* parameter;
   Piece piece;
+  std::size_t index;  ///< of the parameter in storage->parameters()
 
   [[nodiscard]] TensorView master() const { return storage->master().slice(piece.offset, piece.numel()); }
-  /// Absent when there is no gradient.
+  /// Absent when there is no gradient (FEATURES C3).
   [[nodiscard]] TensorView grad() const {
-    return storage->sharded_grad() ? storage->sharded_grad().slice(piece.offset, piece.numel()) : TensorView{};
+    return storage->has_grad(index) ? storage->sharded_grad().slice(piece.offset, piece.numel()) : TensorView{};
   }
 };
 

@@ -58,6 +58,9 @@ class UnitStorage {
   void reduce_grads(RateLimiter& limiter);
   /// [P] f32, absent before the first reduction. Valid on the compute stream after the backward pass has ended.
   [[nodiscard]] TensorView sharded_grad() const { return sharded_grad_; }
+  /// Whether the i-th parameter has a sharded gradient. In original-parameter mode one whose backward has not run since
+  /// zero_grad() has none (which must be so on all ranks alike); otherwise its part of the gradient is zero.
+  [[nodiscard]] bool has_grad(std::size_t i) const { return has_grads_[i]; }
   /// Frees the sharded gradient; the compute stream's work so far was its last reader.
   void zero_grad();
   /// Drops unsharded parameters and all gradients without any communication (abandon_step).
@@ -66,6 +69,7 @@ class UnitStorage {
  private:
   [[nodiscard]] bool aliases_master() const { return layout_.shard_size() == 1 && param_dtype_ == DType::f32; }
   void hide_grads();
+  void note_written_grads();
   void zero_unwritten_grads();
 
   std::string name_;
@@ -73,6 +77,8 @@ class UnitStorage {
   DeviceMesh& device_mesh_;
   DType param_dtype_;
   DType reduce_dtype_;
+  bool use_orig_params_;
+  std::vector<bool> has_grads_;  // by parameter
   FlatLayout layout_;
   int shard_rank_;
   ProcessGroup* all_reduce_group_;  // over which shards are replicated; one rank: no all-reduce

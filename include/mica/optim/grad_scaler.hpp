@@ -53,7 +53,7 @@ class GradScaler {
   void unscale();
   /// [1] f32, not 0 when this step's gradients overflowed: StepArgs::skip.
   [[nodiscard]] ConstTensorView found_inf() const { return found_inf_.view(); }
-  /// [1] f32, steps skipped since the last take_skipped_steps_off(): StepArgs::skipped_steps.
+  /// [1] f32, steps skipped so far: StepArgs::skipped_steps.
   [[nodiscard]] ConstTensorView skipped_steps() const { return skipped_steps_.view(); }
   /// The next step's scale. After the optimizer's step. @throws Error without an unscale().
   void update();

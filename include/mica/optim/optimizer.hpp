@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,14 +26,24 @@ struct StepArgs {
   ConstTensorView skipped_steps{};  ///< [1] f32, steps of num_steps() that changed nothing, or absent
 };
 
+/// Parameters by full name that are stepped alike, and in what they differ from the optimizer's own options.
+struct ParamGroup {
+  std::vector<std::string> parameters;
+  double lr_factor = 1;                ///< times StepArgs::lr
+  std::optional<double> weight_decay;  ///< of all of them; unset: the optimizer's, of those with Parameter::weight_decay
+  std::optional<double> beta1, beta2;  ///< of AdamW and Adam
+};
+
 /// Steps the masters of a root's units on the compute stream. [Note: optimizer]
-/// - It walks pieces, never padding; pieces that lie side by side and decay alike go into one kernel call.
+/// - It walks pieces, never padding; pieces that lie side by side and are stepped alike go into one kernel call.
 /// - A unit without gradients in a step is left alone, its state too. A parameter of a unit with gradients whose own
-///   backward did not run has zero gradients: it decays and its momentum goes on. Frozen parameters are never touched.
+///   backward did not run: in original-parameter mode it has no gradient and is left alone as well; otherwise it has zero
+///   gradients: it decays and its momentum goes on. Frozen parameters are never touched.
 /// - State is allocated per unit at its first step, or by allocate_state() before a checkpoint is read into it. Only
 ///   trainable units have state.
-/// - Bias correction counts the optimizer's steps, for units that joined later too. The host does not read `skip`, so
-///   num_steps() counts skipped steps; kernels take StepArgs::skipped_steps off it.
+/// - Bias correction counts each parameter's own steps. The host does not read `skip`, so counts include skipped steps;
+///   kernels take StepArgs::skipped_steps off them. (Only when other parameters than in the last step have gradients does
+///   the host wait for the skipped steps so far, since those count for some parameters and not for others.)
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -41,24 +53,43 @@ class Optimizer {
   /// One step over every parameter that has a gradient. Call between passes. When it throws, nothing was changed.
   /// @throws Error naming the state when the root is in a pass; ConfigError for a learning rate that is no number >= 0.
   void step(const StepArgs& args);
-  /// Steps so far (1 after the first): bias correction.
+  /// Steps so far (1 after the first).
   [[nodiscard]] std::int64_t num_steps() const { return num_steps_; }
-  void set_num_steps(std::int64_t steps) { num_steps_ = steps; }
+  /// Of the optimizer and of all its parameters, before state is read in.
+  void set_num_steps(std::int64_t steps);
+  /// Steps of each parameter that has others than num_steps(): left out at times, or frozen. Every rank knows all.
+  [[nodiscard]] std::map<std::string, std::int64_t> parameter_steps() const;
+  /// @throws CheckpointError naming a parameter that is not the optimizer's.
+  void set_parameter_steps(const std::map<std::string, std::int64_t>& steps);
+  /// Takes steps off num_steps() and the parameters' counts: StepArgs::skipped_steps has come to `skipped_so_far`.
+  void take_off_skipped_steps(std::int64_t skipped_so_far);
+
+  /// Every parameter that it steps is in one of these. Without groups of the user's: one, in module order.
+  [[nodiscard]] const std::vector<ParamGroup>& groups() const { return groups_; }
+  /// By name, of a group with what its unset options come to: "lr_factor", "weight_decay", ...
+  [[nodiscard]] virtual std::map<std::string, double> group_options(const ParamGroup& group) const = 0;
 
   /// Kinds of state, in the order they are stored: {} for plain SGD.
   [[nodiscard]] virtual std::vector<std::string> state_kinds() const = 0;
+  /// Whether a parameter's count of steps is part of its state.
+  [[nodiscard]] virtual bool counts_steps() const = 0;
   /// Allocates and zeroes what is not there yet.
   void allocate_state();
   /// Whatever is allocated, unit by unit in module order.
   [[nodiscard]] std::vector<StateShard> state() const;
+  /// Steps of one parameter; it has state from its first one on. @throws Error for a name that is not its parameter's.
+  [[nodiscard]] std::int64_t steps_of(std::string_view parameter) const;
   [[nodiscard]] virtual std::string_view name() const = 0;
+  [[nodiscard]] fsdp::Root& root() const { return root_; }
   /// Workspace that a step takes while it is enqueued: for the memory plan.
   [[nodiscard]] std::int64_t workspace_bytes() const { return workspace_numel() * dtype_bytes(DType::f32); }
 
  protected:
   /// @param root          outlives the optimizer.
   /// @param weight_decay  of the parameters that decay (nn::Parameter::weight_decay).
-  Optimizer(fsdp::Root& root, double weight_decay);
+  /// @param groups        the parameters to step; empty: all.
+  /// @throws ConfigError naming a parameter that is not in the model, is in two groups, or an option out of range.
+  Optimizer(fsdp::Root& root, double weight_decay, std::vector<ParamGroup> groups);
 
   /// Elements that lie side by side in one unit's shard and are stepped alike. n = param.numel().
   struct Run {
@@ -66,10 +97,14 @@ class Optimizer {
     ConstTensorView grad;           // [n] f32
     std::vector<TensorView> state;  // one a kind, each [n] f32
     TensorView workspace;           // [workspace_numel()] f32, anything in it
+    const ParamGroup* group = nullptr;
+    double lr = 0;
     double weight_decay = 0;
+    std::int64_t step = 0;  ///< 1 in their first; StepArgs::skipped_steps is to be taken off
     bool is_first = false;  ///< no step has used this state yet
+    Stream* stream = nullptr;
   };
-  /// Enqueues on the compute stream.
+  /// Enqueues on the run's stream.
   virtual void step_run(const Run& run, const StepArgs& args) = 0;
   /// Throws when these arguments cannot be served.
   virtual void check(const StepArgs&) const {}
@@ -79,29 +114,44 @@ class Optimizer {
   [[nodiscard]] fsdp::DeviceMesh& device_mesh() const { return root_.device_mesh(); }
 
  private:
-  struct OwnPiece {
+  friend class OptimizerInBackward;
+
+  struct Member {  // a parameter of a unit
     const nn::Parameter* parameter;
+    std::string name;
+    int group = -1;  // -1: it is in none and not stepped
+    std::int64_t steps = 0;
+    bool took_part = false;  // in the latest step
+  };
+  struct OwnPiece {
+    std::size_t member;
     std::int64_t offset, numel;  // in the unit's shard
   };
   struct UnitState {
     const fsdp::UnitStorage* storage;
+    std::vector<Member> members;  // in the order of storage->parameters()
     std::vector<OwnPiece> pieces;
     std::vector<Buffer> buffers;  // one a kind, once allocated
     bool is_allocated = false;
-    bool was_allocated_ahead = false;  // by allocate_state()
-    bool has_stepped = false;
   };
+  void add_units();
+  void assign_groups();
+  void check_args(const StepArgs& args) const;
+  [[nodiscard]] static bool takes_part(const UnitState& unit, std::size_t member);
+  [[nodiscard]] bool are_others_than_in_last_step() const;
   void allocate(UnitState& unit);
-  void step_unit(UnitState& unit, const StepArgs& args, TensorView workspace);
-  [[nodiscard]] double decay_of(const OwnPiece& piece) const {
-    return piece.parameter->weight_decay ? weight_decay_ : 0;
-  }
+  [[nodiscard]] Buffer allocate_workspace(Stream& stream) const;
+  void step_unit(UnitState& unit, const StepArgs& args, TensorView workspace, Stream& stream);
+  [[nodiscard]] bool are_stepped_alike(const UnitState& unit, const OwnPiece& a, const OwnPiece& b) const;
+  [[nodiscard]] double decay_of(const Member& member) const;
   [[nodiscard]] static TensorView view_of(const UnitState& unit, std::size_t kind);
 
   fsdp::Root& root_;
   double weight_decay_;
+  std::vector<ParamGroup> groups_;
   std::vector<UnitState> units_;
   std::int64_t num_steps_ = 0;
+  std::int64_t skipped_taken_off_ = 0;  // of StepArgs::skipped_steps
 };
 
 /// Which parameters decay: by default Parameter::weight_decay (matrices yes; biases and norms no).
@@ -111,15 +161,17 @@ struct AdamWOptions {
 };
 /// Loshchilov and Hutter, "Decoupled Weight Decay Regularization"; with decoupled=false Kingma and Ba's Adam with L2.
 /// @throws ConfigError naming the option.
-[[nodiscard]] std::unique_ptr<Optimizer> make_adamw(fsdp::Root& root, const AdamWOptions& options);
+[[nodiscard]] std::unique_ptr<Optimizer> make_adamw(fsdp::Root& root, const AdamWOptions& options,
+                                                    std::vector<ParamGroup> groups = {});
 
 struct SgdOptions {
   double momentum = 0, dampening = 0, weight_decay = 0;
   bool nesterov = false;
 };
-/// d = g + weight_decay*p; buffer = momentum*buffer + (1-dampening)*d, d in a unit's first step;
+/// d = g + weight_decay*p; buffer = momentum*buffer + (1-dampening)*d, d in a parameter's first step;
 /// p -= lr * (nesterov ? d + momentum*buffer : buffer); without momentum p -= lr*d.
 /// @throws ConfigError naming the option.
-[[nodiscard]] std::unique_ptr<Optimizer> make_sgd(fsdp::Root& root, const SgdOptions& options);
+[[nodiscard]] std::unique_ptr<Optimizer> make_sgd(fsdp::Root& root, const SgdOptions& options,
+                                                  std::vector<ParamGroup> groups = {});
 
 }  // namespace mica::optim

@@ -34,6 +34,7 @@ Manifest example() {
   m.optimizer = "adamw";
   m.optimizer_steps = 499;
   m.state_kinds = {"exp_avg", "exp_avg_sq"};
+  m.parameter_steps = {{"a.bias", 17}};
   m.scalars = {{"loss_scale", 16777216.5}};
   m.model = {{"type", "mlp"}, {"width", "7"}};
   m.config = "[run]\nname = \"q\"\t\xC3\xA9\n";
@@ -67,6 +68,7 @@ TEST(Manifest, ComesBackAsItWas) {
   EXPECT_EQ(back.seed, m.seed);
   EXPECT_EQ(back.config, m.config);
   EXPECT_EQ(back.model, m.model);
+  EXPECT_EQ(back.parameter_steps, m.parameter_steps);
   EXPECT_EQ(back.scalars, m.scalars);
   EXPECT_EQ(back.units[0].parameters[0].shape, (Shape{5, 7}));
   EXPECT_EQ(back.files[0].datasets[1].block_crcs, (std::vector<std::uint32_t>{0xffffffff}));

@@ -114,7 +114,6 @@ TEST_P(ScalerOnRanks, TakenStepsAreThoseOfARunWithoutScaling) {
     EXPECT_EQ(optimizer->num_steps(), 6);
     scaler.take_skipped_steps_off(*optimizer);
     EXPECT_EQ(optimizer->num_steps(), 5) << "the skipped step does not count in the bias correction";
-    EXPECT_EQ(value(model, scaler.skipped_steps()), 0);
   });
 }
 
