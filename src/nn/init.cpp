@@ -2,9 +2,9 @@
 
 namespace mica::nn {
 
-void fill_initial(Kernels& kernels, Stream& stream, const Parameter& parameter, std::string_view full_name,
+void fill_initial(Kernels& kernels, Stream& stream, const Initializer& init, std::string_view full_name,
                   std::uint64_t seed, std::int64_t begin, TensorView out) {
-  switch (parameter.init.kind) {
+  switch (init.kind) {
     case Initializer::Kind::zeros:
       kernels.fill(stream, out, 0.0);
       break;
@@ -13,27 +13,32 @@ void fill_initial(Kernels& kernels, Stream& stream, const Parameter& parameter, 
       break;
     case Initializer::Kind::normal: {
       const RandomKey key{.seed = seed, .step = 0, .sequence = 0, .name_hash = hash_name(full_name)};
-      kernels.fill_normal(stream, out, key, begin, parameter.init.std);
+      kernels.fill_normal(stream, out, key, begin, init.std);
       break;
     }
   }
 }
 
 PlainParameters::PlainParameters(Module& module, Context& context, DType dtype, DType grad_dtype) : module_(module) {
+  const auto allocate = [&](const Shape& shape, DType type, MemoryRole role) {
+    storage_.push_back(context.pool.allocate(shape.numel() * dtype_bytes(type), role, context.compute));
+    return TensorView(storage_.back().data(), shape, type);
+  };
   module.for_each_parameter([&](const std::string& full_name, Parameter& parameter) {
-    const std::int64_t numel = parameter.shape.numel();
-    buffers_.push_back(context.pool.allocate(numel * dtype_bytes(dtype), MemoryRole::unsharded_param, context.compute));
-    parameter.data = {buffers_.back().data(), parameter.shape, dtype};
-    buffers_.push_back(
-        context.pool.allocate(numel * dtype_bytes(grad_dtype), MemoryRole::unsharded_grad, context.compute));
-    parameter.grad = {buffers_.back().data(), parameter.shape, grad_dtype};
+    parameter.data = allocate(parameter.shape, dtype, MemoryRole::unsharded_param);
+    parameter.grad = allocate(parameter.shape, grad_dtype, MemoryRole::unsharded_grad);
     fill_initial(context.kernels, context.compute, parameter, full_name, context.seed, 0, parameter.data);
+  });
+  module.for_each_buffer([&](const std::string& full_name, ModuleBuffer& buffer) {
+    buffer.data = allocate(buffer.shape, buffer.dtype, MemoryRole::module_buffer);
+    fill_initial(context.kernels, context.compute, buffer.init, full_name, context.seed, 0, buffer.data);
   });
   zero_grad();
 }
 
 PlainParameters::~PlainParameters() {
   module_.for_each_parameter([](const std::string&, Parameter& parameter) { parameter.data = parameter.grad = {}; });
+  module_.for_each_buffer([](const std::string&, ModuleBuffer& buffer) { buffer.data = {}; });
 }
 
 void PlainParameters::zero_grad() {

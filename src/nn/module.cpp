@@ -111,6 +111,14 @@ ConstTensorView Module::data_of(const Parameter& parameter) const {
   return parameter.data;
 }
 
+TensorView Module::data_of(const ModuleBuffer& buffer) const {
+  require<Error>(buffer.data || buffer.shape.numel() == 0,
+                 "the buffer '{}' {} of a '{}' has no storage: initialize() the sharded model, or give it PlainParameters, "
+                 "first",
+                 buffer.name, buffer.shape.to_string(), type_name_);
+  return buffer.data;
+}
+
 void Module::for_each_module(const std::function<void(const std::string&, Module&)>& visit, const std::string& prefix) {
   visit(prefix, *this);
   for (const Child& child : children_) {
@@ -129,6 +137,15 @@ void Module::for_each_parameter(const std::function<void(const std::string&, Par
       prefix);
 }
 
+void Module::for_each_buffer(const std::function<void(const std::string&, ModuleBuffer&)>& visit,
+                             const std::string& prefix) {
+  for_each_module(
+      [&](const std::string& name, Module& module) {
+        for (const auto& buffer : module.buffers_) visit(name.empty() ? buffer->name : name + "." + buffer->name, *buffer);
+      },
+      prefix);
+}
+
 std::int64_t Module::num_parameters() {
   std::int64_t numel = 0;
   for_each_parameter([&](const std::string&, Parameter& parameter) { numel += parameter.shape.numel(); });
@@ -143,6 +160,16 @@ Parameter& Module::add_parameter(std::string name, Shape shape, Initializer init
   parameter.init = init;
   parameter.weight_decay = weight_decay;
   return parameter;
+}
+
+ModuleBuffer& Module::add_buffer(std::string name, Shape shape, DType dtype, Initializer init) {
+  buffers_.push_back(std::make_unique<ModuleBuffer>());
+  ModuleBuffer& buffer = *buffers_.back();
+  buffer.name = std::move(name);
+  buffer.shape = shape;
+  buffer.dtype = dtype;
+  buffer.init = init;
+  return buffer;
 }
 
 Module& Module::adopt_child(std::string name, std::unique_ptr<Module> child) {

@@ -12,6 +12,7 @@ enum class MemoryRole : std::uint8_t {
   sharded_param,
   low_precision_shard,
   unsharded_param,
+  module_buffer,
   unsharded_grad,
   sharded_grad,
   optimizer,
@@ -20,12 +21,12 @@ enum class MemoryRole : std::uint8_t {
   snapshot,
   workspace,
 };
-inline constexpr std::size_t kNumMemoryRoles = 10;
+inline constexpr std::size_t kNumMemoryRoles = 11;
 
 [[nodiscard]] constexpr std::string_view memory_role_name(MemoryRole role) {
   constexpr std::array<std::string_view, kNumMemoryRoles> names{
-      "sharded_param", "low_precision_shard", "unsharded_param", "unsharded_grad", "sharded_grad",
-      "optimizer",     "activation",          "communication",   "snapshot",       "workspace"};
+      "sharded_param", "low_precision_shard", "unsharded_param", "module_buffer", "unsharded_grad", "sharded_grad",
+      "optimizer",     "activation",          "communication",   "snapshot",      "workspace"};
   return names[static_cast<std::size_t>(role)];
 }
 

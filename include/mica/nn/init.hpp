@@ -6,11 +6,16 @@
 
 namespace mica::nn {
 
-/// Writes elements [begin, begin + out.numel()) of the parameter's initial value: the same whatever the pieces.
-void fill_initial(Kernels& kernels, Stream& stream, const Parameter& parameter, std::string_view full_name,
+/// Writes elements [begin, begin + out.numel()) of an initial value: the same whatever the pieces.
+void fill_initial(Kernels& kernels, Stream& stream, const Initializer& init, std::string_view full_name,
                   std::uint64_t seed, std::int64_t begin, TensorView out);
+/// The same for a parameter.
+inline void fill_initial(Kernels& kernels, Stream& stream, const Parameter& parameter, std::string_view full_name,
+                         std::uint64_t seed, std::int64_t begin, TensorView out) {
+  fill_initial(kernels, stream, parameter.init, full_name, seed, begin, out);
+}
 
-/// Storage of a whole, unsharded module on one rank: data and gradients, initialised. For tests, gradcheck and as the
+/// Storage of a whole, unsharded module on one rank: data, gradients and buffers, initialised. For tests, gradcheck and as the
 /// plain single-rank run that every sharded run is compared with.
 class PlainParameters {
  public:
@@ -24,7 +29,7 @@ class PlainParameters {
 
  private:
   Module& module_;
-  std::vector<Buffer> buffers_;
+  std::vector<Buffer> storage_;
 };
 
 }  // namespace mica::nn

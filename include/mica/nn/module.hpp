@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "mica/nn/context.hpp"
+#include "mica/nn/module_buffer.hpp"
 #include "mica/nn/parameter.hpp"
 #include "mica/nn/record.hpp"
 
@@ -35,7 +36,7 @@ class ModuleHooks {
   virtual void post_backward(Context& context, Module& module, Record& record) = 0;
 };
 
-/// A layer or a model: parameters, children, and an explicit forward and backward (DESIGN section 4).
+/// A layer or a model: parameters, buffers, children, and an explicit forward and backward (DESIGN section 4).
 /// Not copyable or movable: parents, units and optimizers hold addresses.
 class Module {
  public:
@@ -71,10 +72,15 @@ class Module {
   [[nodiscard]] const std::vector<std::unique_ptr<Parameter>>& own_parameters() const { return parameters_; }
   /// Parameters that this module uses but another one owns (a tied head).
   [[nodiscard]] const std::vector<Parameter*>& shared_parameters() const { return shared_; }
+  /// Own buffers, in order; not those of children.
+  [[nodiscard]] const std::vector<std::unique_ptr<ModuleBuffer>>& own_buffers() const { return buffers_; }
 
   /// Every parameter of the subtree once, in module order, under its first full name ("transformer.h.0.ln_1.weight").
   void for_each_parameter(const std::function<void(const std::string& full_name, Parameter&)>& visit,
                           const std::string& prefix = "");
+  /// Every buffer of the subtree, in module order, under its full name.
+  void for_each_buffer(const std::function<void(const std::string& full_name, ModuleBuffer&)>& visit,
+                       const std::string& prefix = "");
   /// Every module of the subtree, parents first; the root's name is the prefix.
   void for_each_module(const std::function<void(const std::string& full_name, Module&)>& visit,
                        const std::string& prefix = "");
@@ -119,7 +125,11 @@ class Module {
   /// The parameter's elements. @throws Error when it has no storage now (it is sharded, or never got any).
   [[nodiscard]] ConstTensorView data_of(const Parameter& parameter) const;
 
+  /// The buffer's elements, in the dtype that they have now. @throws Error when it never got storage.
+  [[nodiscard]] TensorView data_of(const ModuleBuffer& buffer) const;
+
   Parameter& add_parameter(std::string name, Shape shape, Initializer init, bool weight_decay);
+  ModuleBuffer& add_buffer(std::string name, Shape shape, DType dtype, Initializer init);
   /// Uses a parameter that another module owns (the first name in module order stays its key).
   void share_parameter(Parameter& parameter) { shared_.push_back(&parameter); }
   template <class M, class... Args>
@@ -136,6 +146,7 @@ class Module {
 
   std::string type_name_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
+  std::vector<std::unique_ptr<ModuleBuffer>> buffers_;
   std::vector<Parameter*> shared_;
   std::vector<std::unique_ptr<Module>> owned_children_;
   std::vector<Child> children_;

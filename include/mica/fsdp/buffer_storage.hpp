@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mica/fsdp/device_mesh.hpp"
+#include "mica/nn/module.hpp"
+
+namespace mica::fsdp {
+
+/// The storage of a root's module buffers (FEATURES D6). Never sharded: whole on every rank, in the buffer's own dtype
+/// until the first forward, then in buffer_dtype, where they stay. Integer buffers keep their dtype.
+class BufferStorage {
+ public:
+  struct Entry {
+    std::string full_name;
+    nn::ModuleBuffer* buffer;
+    DType compute_dtype;  ///< what a forward sees: the innermost owning unit's buffer_dtype, or the buffer's own
+    Buffer storage;
+  };
+
+  explicit BufferStorage(DeviceMesh& device_mesh) : device_mesh_(device_mesh) {}
+  ~BufferStorage();
+  BufferStorage(const BufferStorage&) = delete;
+  BufferStorage& operator=(const BufferStorage&) = delete;
+
+  /// @param buffer_dtype  of the innermost unit around the buffer's module.
+  /// @throws ConfigError when a floating-point buffer cannot be cast to it.
+  void add(std::string full_name, nn::ModuleBuffer& buffer, std::optional<DType> buffer_dtype);
+  [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }
+
+  /// Gives every buffer storage of its own and its initial value, or the value that somebody has given it already.
+  void initialize(std::uint64_t seed);
+  /// Before a forward, on the compute stream: casts what has another dtype than that forward sees.
+  void cast_for_forward(bool full_precision);
+
+ private:
+  void move_to(Entry& entry, DType dtype);
+
+  DeviceMesh& device_mesh_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace mica::fsdp
