@@ -18,12 +18,6 @@ std::string_view training_state_name(TrainingState state) {
   return "?";
 }
 
-void Root::initialize(std::uint64_t seed) {
-  for (Unit* each : units_) {
-    if (each->storage_) each->storage_->initialize(seed);
-  }
-}
-
 std::vector<ShardedParameter> Root::parameters() const {
   std::vector<ShardedParameter> found;
   for (const Unit* each : units_) {

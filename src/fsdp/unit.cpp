@@ -36,6 +36,7 @@ void Unit::pre_forward(nn::Context& context, nn::Module&, nn::Tensors& xs, nn::R
   }
   if (is_root()) {
     root.begin_forward();
+    root.buffers_.cast_for_forward(false);
     for (Tensor& x : xs) {
       if (!x || !is_floating(x.dtype()) || x.dtype() == options_.param_dtype()) continue;
       Tensor cast = context.make(x.shape(), options_.param_dtype());

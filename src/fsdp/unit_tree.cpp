@@ -28,6 +28,7 @@ std::size_t num_held(const DeviceMesh& device_mesh) { return device_mesh.streams
 
 Root::Root(Unit& unit)
     : unit_(unit),
+      buffers_(unit.device_mesh()),
       param_limiter_(num_held(unit.device_mesh()), unit.options().limit_all_gathers),
       grad_limiter_(num_held(unit.device_mesh()), unit.options().limit_all_gathers) {
   std::unordered_map<const nn::Module*, UnitChain> chains;
@@ -43,13 +44,15 @@ Root::Root(Unit& unit)
     units_.push_back(nested);
     module.for_each_module([&](const std::string&, nn::Module& inside) { chains[&inside].push_back(nested); });
   });
-  assign_parameters([&](const nn::Module& module) -> const UnitChain& { return chains.at(&module); });
+  const auto units_around = [&](const nn::Module& module) -> const UnitChain& { return chains.at(&module); };
+  assign_parameters(units_around);
+  assign_buffers(units_around);
 }
 
 // [Note: shared parameters]
 // A parameter that several modules use (a tied head) must be gathered whenever one of them runs, so it belongs to the
 // innermost unit around all of them. Policies may wrap its owner alone; by hand that would be a surprise and is refused.
-void Root::assign_parameters(const std::function<const std::vector<Unit*>&(const nn::Module&)>& units_around) {
+void Root::assign_parameters(const UnitsAround& units_around) {
   std::unordered_map<const nn::Parameter*, std::vector<std::pair<std::string, const UnitChain*>>> users;
   unit_.module().for_each_module([&](const std::string& name, nn::Module& module) {
     for (const auto& p : module.own_parameters()) users[p.get()].emplace_back(name, &units_around(module));
@@ -76,6 +79,15 @@ void Root::assign_parameters(const std::function<const std::vector<Unit*>&(const
     if (mine == parameters.end()) continue;
     each->storage_ = std::make_unique<UnitStorage>(each->name_, std::move(mine->second), each->device_mesh_, each->options_);
   }
+}
+
+void Root::assign_buffers(const UnitsAround& units_around) {
+  unit_.module().for_each_module([&](const std::string& name, nn::Module& module) {
+    for (const auto& buffer : module.own_buffers()) {
+      buffers_.add(name.empty() ? buffer->name : name + "." + buffer->name, *buffer,
+                   units_around(module).back()->options().mixed_precision.buffer_dtype);
+    }
+  });
 }
 
 std::string Root::describe() const {

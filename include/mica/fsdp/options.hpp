@@ -45,6 +45,7 @@ enum class BackwardPrefetch : std::uint8_t {
 struct MixedPrecision {
   std::optional<DType> param_dtype;
   std::optional<DType> reduce_dtype;
+  std::optional<DType> buffer_dtype;  ///< of floating-point module buffers, from the first forward on
 };
 
 /// Options of one unit. Prefetch, rate limiter and gradient path of a root's units are the root's.

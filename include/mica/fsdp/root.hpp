@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "mica/fsdp/buffer_storage.hpp"
+#include "mica/fsdp/initialize.hpp"
 #include "mica/fsdp/prefetch.hpp"
 #include "mica/fsdp/rate_limiter.hpp"
 #include "mica/fsdp/unit.hpp"
@@ -41,8 +43,15 @@ class Root {
   [[nodiscard]] const Options& options() const { return unit_.options(); }
   [[nodiscard]] TrainingState state() const { return state_; }
 
-  /// Gives every unit its storage and initial values, unit by unit: no rank ever holds the whole model.
-  void initialize(std::uint64_t seed);
+  /// Buffers of the modules, in module order.
+  [[nodiscard]] const BufferStorage& buffers() const { return buffers_; }
+
+  /// Gives every unit and buffer its storage and values: [Note: initialisation].
+  /// @collective over the world if there is a function or a unit has sync_module_states.
+  /// @throws ConfigError naming a parameter that the function left without data; Error naming the type of the module at
+  ///         which a function failed. With a function all ranks throw the same.
+  void initialize(const InitializeOptions& options);
+  void initialize(std::uint64_t seed) { initialize(InitializeOptions{.seed = seed}); }
   /// This rank's non-empty pieces, in module order.
   [[nodiscard]] std::vector<ShardedParameter> parameters() const;
   /// Frees the sharded gradients.
@@ -66,7 +75,9 @@ class Root {
   friend class BackwardPass;
   friend class SummonFullParams;
 
-  void assign_parameters(const std::function<const std::vector<Unit*>&(const nn::Module&)>& units_around);
+  using UnitsAround = std::function<const std::vector<Unit*>&(const nn::Module&)>;  // outermost first
+  void assign_parameters(const UnitsAround& units_around);
+  void assign_buffers(const UnitsAround& units_around);
   void begin_forward();
   void end_forward(bool is_training);
   void begin_backward();
@@ -79,6 +90,7 @@ class Root {
 
   Unit& unit_;
   std::vector<Unit*> units_;
+  BufferStorage buffers_;
   TrainingState state_ = TrainingState::idle;
   ExecutionOrder order_;
   RateLimiter param_limiter_;
