@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "mica/fsdp/piece.hpp"
+#include "mica/tensor/kernels.hpp"
 
 namespace mica::fsdp {
 
@@ -14,8 +15,11 @@ struct ParameterSpec {
   Shape shape;
 };
 
-/// How a unit's parameters are cut over S shard ranks: pure math, no storage.
-/// Every rank holds shard_numel() elements; what no parameter covers is padding and stays zero.
+/// How a unit's parameters are cut over S shard ranks: pure math, no storage. Three arrays: [Note: layouts]
+///   shard      [P]    what one rank holds; P = shard_numel(), equal on all ranks
+///   gathered   [S*P]  the shards of all ranks one behind the other: what an all-gather writes and a reduce-scatter reads
+///   unsharded  [U]    where each parameter lies whole, as the module sees it; U = unsharded_numel()
+/// What no parameter covers is padding and stays zero. Where rearrangement() is empty, unsharded IS gathered.
 class ShardLayout {
  public:
   virtual ~ShardLayout() = default;
@@ -24,15 +28,30 @@ class ShardLayout {
   [[nodiscard]] int shard_size() const { return shard_size_; }
   /// Elements each rank holds, padding included.
   [[nodiscard]] virtual std::int64_t shard_numel() const = 0;
-  /// shard_size * shard_numel(): elements of the gathered buffer.
-  [[nodiscard]] std::int64_t unsharded_numel() const { return shard_numel() * shard_size_; }
+  [[nodiscard]] std::int64_t gathered_numel() const { return shard_numel() * shard_size_; }
+  [[nodiscard]] virtual std::int64_t unsharded_numel() const { return gathered_numel(); }
   /// Elements of parameters alone.
   [[nodiscard]] std::int64_t param_numel() const;
   /// One for each parameter that this rank holds a non-empty part of, in parameter order.
   [[nodiscard]] virtual std::vector<Piece> pieces(int shard_rank) const = 0;
 
+  /// Where parameter i begins in the unsharded array.
+  [[nodiscard]] std::int64_t begin_of(std::size_t i) const { return begins_[i]; }
+  /// Half-open ranges of the unsharded array that no parameter covers: alignment gaps and padding.
+  struct Gap {
+    std::int64_t begin;
+    std::int64_t end;
+  };
+  [[nodiscard]] const std::vector<Gap>& gaps() const { return gaps_; }
+  /// What has to be copied from the gathered array (src) to the unsharded one (dst); it covers all of gathered.
+  [[nodiscard]] const std::vector<BlockCopy>& rearrangement() const { return rearrangement_; }
+
  protected:
   ShardLayout(std::vector<ParameterSpec> parameters, int shard_size);
+
+  std::vector<std::int64_t> begins_;
+  std::vector<Gap> gaps_;
+  std::vector<BlockCopy> rearrangement_;
 
  private:
   std::vector<ParameterSpec> parameters_;
@@ -50,21 +69,10 @@ class FlatLayout final : public ShardLayout {
   [[nodiscard]] std::int64_t shard_numel() const override { return shard_numel_; }
   [[nodiscard]] std::vector<Piece> pieces(int shard_rank) const override;
 
-  /// Where parameter i begins in the unsharded flat parameter.
-  [[nodiscard]] std::int64_t begin_of(std::size_t i) const { return begins_[i]; }
   /// The pieces inside elements [begin, end) of the flat parameter, offsets relative to `begin`; the range may reach past the end.
   [[nodiscard]] std::vector<Piece> pieces_in(std::int64_t begin, std::int64_t end) const;
 
-  /// Half-open ranges of the flat parameter that no parameter covers: alignment gaps and padding.
-  struct Gap {
-    std::int64_t begin;
-    std::int64_t end;
-  };
-  [[nodiscard]] const std::vector<Gap>& gaps() const { return gaps_; }
-
  private:
-  std::vector<std::int64_t> begins_;
-  std::vector<Gap> gaps_;
   std::int64_t shard_numel_ = 0;
 };
 

@@ -58,6 +58,17 @@ struct AttentionShape {
   std::int64_t head_dim = 0;  // D; width C = H*D
 };
 
+/// `count` blocks of `numel` elements each, from one array into another; all figures in elements.
+struct BlockCopy {
+  std::int64_t src = 0, dst = 0;  ///< where the first block begins
+  std::int64_t numel = 0;
+  std::int64_t count = 1;
+  std::int64_t src_stride = 0, dst_stride = 0;  ///< from a block's begin to the next one's
+
+  /// The way back.
+  [[nodiscard]] BlockCopy reversed() const { return {dst, src, numel, count, dst_stride, src_stride}; }
+};
+
 /// One product C[m,n] = A[m,k] B[k,n] that a step made: for the product bound of mica-bench. dtype: A's and B's.
 struct ProductShape {
   std::int64_t m = 0, n = 0, k = 0;
@@ -143,6 +154,8 @@ class Kernels {
   virtual void scale_by(Stream& s, TensorView x, ConstTensorView factor) = 0;
   /// Bytes as they are (any dtype), or a conversion between f32, bf16 and f16 rounding to nearest even. Not overlapping.
   virtual void copy(Stream& s, ConstTensorView src, TensorView dst) = 0;
+  /// Blocks of elements as they are, in one task; src and dst of equal dtype, not overlapping. `blocks` is copied.
+  virtual void copy_blocks(Stream& s, ConstTensorView src, TensorView dst, std::span<const BlockCopy> blocks) = 0;
   virtual void fill(Stream& s, TensorView x, double value) = 0;
   /// Elements [begin, begin + x.numel()) of the named stream of normals (float, mean 0, deviation std).
   virtual void fill_normal(Stream& s, TensorView x, const RandomKey& key, std::int64_t begin, double std) = 0;

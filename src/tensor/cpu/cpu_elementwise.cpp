@@ -1,5 +1,7 @@
 #include "arguments.hpp"
 #include "cpu_kernels.hpp"
+
+#include <cstring>
 #include "loops.hpp"
 
 namespace mica::cpu {
@@ -54,6 +56,39 @@ void CpuKernels::copy(Stream& s, ConstTensorView src, TensorView dst) {
       loops().convert(src.data, src.dtype, dst.data, dst.dtype, begin, end);
     });
   });
+}
+
+void CpuKernels::copy_blocks(Stream& s, ConstTensorView src, TensorView dst, std::span<const BlockCopy> blocks) {
+  expect("copy_blocks", "src", src, src.numel(), {dst.dtype});
+  expect("copy_blocks", "dst", dst, dst.numel(), {dst.dtype});
+  for (const BlockCopy& b : blocks) {
+    const auto fits = [&](std::int64_t first, std::int64_t stride, std::int64_t numel) {
+      return first >= 0 && stride >= 0 && first + (b.count - 1) * stride + b.numel <= numel;
+    };
+    require(b.count == 0 || (fits(b.src, b.src_stride, src.numel()) && fits(b.dst, b.dst_stride, dst.numel())),
+            "copy_blocks: {} blocks of {} elements from {} to {} leave arrays of {} and {} elements", b.count, b.numel, b.src,
+            b.dst, src.numel(), dst.numel());
+  }
+  const std::int64_t bytes = dtype_bytes(src.dtype);
+  enqueue(s, "copy_blocks", {reads(src), mica::writes(dst)},
+          [src, dst, bytes, list = std::vector<BlockCopy>(blocks.begin(), blocks.end())] {
+            const auto* from = static_cast<const std::byte*>(src.data);
+            auto* to = static_cast<std::byte*>(dst.data);
+            for (const BlockCopy& b : list) {
+              const auto copy = [&](std::int64_t block, std::int64_t begin, std::int64_t end) {
+                std::memcpy(to + (b.dst + block * b.dst_stride + begin) * bytes, from + (b.src + block * b.src_stride + begin) * bytes,
+                            static_cast<std::size_t>((end - begin) * bytes));
+              };
+              if (b.numel == 0) continue;
+              if (b.count == 1) {
+                parallel_ranges(b.numel, kElementGrain, [&](std::int64_t begin, std::int64_t end) { copy(0, begin, end); });
+              } else {
+                parallel_ranges(b.count, row_grain(b.numel), [&](std::int64_t begin, std::int64_t end) {
+                  for (std::int64_t block = begin; block < end; ++block) copy(block, 0, b.numel);
+                });
+              }
+            }
+          });
 }
 
 void CpuKernels::fill(Stream& s, TensorView x, double value) {

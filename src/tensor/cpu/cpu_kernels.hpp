@@ -52,6 +52,7 @@ class CpuKernels final : public Kernels {
   void scale(Stream& s, ConstTensorView src, double factor, TensorView dst, Write mode) override;
   void scale_by(Stream& s, TensorView x, ConstTensorView factor) override;
   void copy(Stream& s, ConstTensorView src, TensorView dst) override;
+  void copy_blocks(Stream& s, ConstTensorView src, TensorView dst, std::span<const BlockCopy> blocks) override;
   void fill(Stream& s, TensorView x, double value) override;
   void fill_normal(Stream& s, TensorView x, const RandomKey& key, std::int64_t begin, double std) override;
 

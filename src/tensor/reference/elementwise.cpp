@@ -68,6 +68,21 @@ void ReferenceKernels::copy(Stream& s, ConstTensorView src, TensorView dst) {
   });
 }
 
+void ReferenceKernels::copy_blocks(Stream& s, ConstTensorView src, TensorView dst, std::span<const BlockCopy> blocks) {
+  require(src.dtype == dst.dtype, "copy_blocks: equal dtypes, got {} and {}", dtype_name(src.dtype), dtype_name(dst.dtype));
+  const std::int64_t bytes = dtype_bytes(src.dtype);
+  s.submit("copy_blocks", {reads(src), writes(dst)}, [=, list = std::vector<BlockCopy>(blocks.begin(), blocks.end())] {
+    for (const BlockCopy& b : list) {
+      for (std::int64_t block = 0; block < b.count; ++block) {
+        for (std::int64_t i = 0; i < b.numel * bytes; ++i) {
+          static_cast<std::byte*>(dst.data)[(b.dst + block * b.dst_stride) * bytes + i] =
+              static_cast<const std::byte*>(src.data)[(b.src + block * b.src_stride) * bytes + i];
+        }
+      }
+    }
+  });
+}
+
 void ReferenceKernels::fill(Stream& s, TensorView x, double value) {
   s.submit("fill", {writes(x)}, [=] {
     const auto set = [&](auto* p, auto e) {
