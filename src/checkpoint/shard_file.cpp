@@ -117,7 +117,7 @@ std::vector<UnitEntry> unit_entries(const fsdp::Root& root) {
   std::vector<UnitEntry> entries;
   for (const fsdp::Unit* unit : root.units()) {
     if (unit->storage() == nullptr) continue;
-    const fsdp::FlatLayout& layout = unit->storage()->layout();
+    const fsdp::ShardLayout& layout = unit->storage()->layout();
     entries.push_back({unit->name(), layout.shard_size(), layout.shard_numel(), layout.parameters()});
   }
   return entries;

@@ -1,5 +1,7 @@
 #include "mica/fsdp/device_mesh.hpp"
 
+#include <fmt/format.h>
+
 namespace mica::fsdp {
 
 Streams Streams::make(StreamMode mode, const Make& make_stream) {
@@ -13,13 +15,30 @@ DeviceMesh::DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, Streams streams
       kernels_(kernels),
       streams_(std::move(streams)),
       logger_(std::move(logger)),
+      offload_pool_(make_cpu_pool()),
       unshard_group_(mesh.shard().duplicate("shard/unshard")),
       reduce_group_(mesh.shard().duplicate("shard/reduce")),
       replicate_group_(mesh.replicate().duplicate("replicate/all_reduce")),
-      all_ranks_group_(mesh.world().duplicate("world/all_reduce")) {}
+      all_ranks_group_(mesh.world().duplicate("world/all_reduce")),
+      agreement_group_(mesh.shard().duplicate("shard/agreement")) {}
+
+ProcessGroup& DeviceMesh::neighbour_group(int num_ranks) {
+  auto& group = neighbour_groups_[num_ranks];
+  if (group) return *group;
+  const int shard_size = geometry().shard_size;
+  require<ConfigError>(num_ranks >= 1 && shard_size % num_ranks == 0,
+                       "fsdp.reshard_after_forward is {} ranks, which does not divide the shard axis of {} ranks", num_ranks,
+                       shard_size);
+  std::vector<int> members;
+  for (int i = 0; i < num_ranks; ++i) members.push_back(mesh_.shard_rank() / num_ranks * num_ranks + i);
+  group = mesh_.shard().subgroup(members, fmt::format("shard/neighbours{}", num_ranks));
+  return *group;
+}
 
 double DeviceMesh::communication_ms() const {
-  return unshard_group_->busy_ms() + reduce_group_->busy_ms() + replicate_group_->busy_ms() +
+  double ms = 0;
+  for (const auto& [num_ranks, group] : neighbour_groups_) ms += group->busy_ms();
+  return ms + unshard_group_->busy_ms() + reduce_group_->busy_ms() + replicate_group_->busy_ms() +
          all_ranks_group_->busy_ms() + mesh_.shard().busy_ms() + mesh_.world().busy_ms();
 }
 

@@ -5,7 +5,7 @@
 namespace mica::fsdp {
 
 void check_strategy(Strategy strategy, const MeshGeometry& geometry) {
-  if (strategy == Strategy::full_shard || strategy == Strategy::shard_grad_op) {
+  if (strategy == Strategy::full_shard || strategy == Strategy::shard_grad_op || strategy == Strategy::shard_optim) {
     require<ConfigError>(geometry.shard_size == geometry.world_size,
                          "strategy {} shards over the whole world of {} ranks, but mesh.shard_size is {}: use "
                          "fsdp.strategy={} to shard over {} and replicate {} times, or mesh.shard_size=world",

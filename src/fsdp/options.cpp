@@ -7,12 +7,13 @@
 
 namespace mica::fsdp {
 namespace {
-constexpr std::array<std::pair<Strategy, std::string_view>, 5> kStrategies{
+constexpr std::array<std::pair<Strategy, std::string_view>, 6> kStrategies{
     {{Strategy::full_shard, "full_shard"},
      {Strategy::shard_grad_op, "shard_grad_op"},
      {Strategy::no_shard, "no_shard"},
      {Strategy::hybrid_shard, "hybrid_shard"},
-     {Strategy::hybrid_shard_zero2, "hybrid_shard_zero2"}}};
+     {Strategy::hybrid_shard_zero2, "hybrid_shard_zero2"},
+     {Strategy::shard_optim, "shard_optim"}}};
 }
 
 std::string_view strategy_name(Strategy strategy) {
@@ -27,7 +28,7 @@ Strategy strategy_from_name(std::string_view name) {
     if (known == name) return value;
   }
   throw ConfigError(fmt::format(
-      "fsdp.strategy is '{}', expected full_shard, shard_grad_op, no_shard, hybrid_shard or hybrid_shard_zero2", name));
+      "fsdp.strategy is '{}', expected full_shard, shard_grad_op, no_shard, hybrid_shard, hybrid_shard_zero2 or shard_optim", name));
 }
 
 DivisionFactors division_factors(int world_size) {

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "hooked_all_gather.hpp"
+#include "mica/fsdp/per_parameter_layout.hpp"
 #include "mica/nn/init.hpp"
-#include "mica/tensor/openmp.hpp"
+#include "side_stream_threads.hpp"
 
 namespace mica::fsdp {
 namespace {
@@ -15,15 +17,37 @@ std::vector<ParameterSpec> specs_of(const std::vector<UnitParameter>& parameters
   return specs;
 }
 
-/// Beside a compute stream with a thread of its own, the other streams' loops run alone: OpenMP belongs to compute.
-int side_stream_threads(const DeviceMesh& device_mesh) {
-  return device_mesh.streams().mode == StreamMode::threaded ? 1 : openmp_threads();
+std::unique_ptr<ShardLayout> make_layout(const std::vector<UnitParameter>& parameters, int shard_size, const Options& options) {
+  std::vector<ParameterSpec> specs = specs_of(parameters);
+  if (options.sharding == Sharding::flat || shard_size == 1) {  // over one rank nothing is cut
+    return std::make_unique<FlatLayout>(std::move(specs), shard_size, kUnitAlignmentNumel);
+  }
+  std::vector<int> dims;
+  for (const ParameterSpec& p : specs) dims.push_back(options.shard_dim ? options.shard_dim(p.name, p.shape) : 0);
+  return std::make_unique<PerParameterLayout>(std::move(specs), dims, shard_size, kUnitAlignmentNumel);
+}
+
+bool cuts_rows_only(const ShardLayout& layout) {
+  const auto* per_parameter = dynamic_cast<const PerParameterLayout*>(&layout);
+  if (!per_parameter) return true;
+  for (std::size_t i = 0; i < layout.parameters().size(); ++i) {
+    if (per_parameter->cut(i).dim != 0) return false;
+  }
+  return true;
 }
 
 }  // namespace
 
-UnitStorage::UnitStorage(std::string name, std::vector<UnitParameter> parameters, DeviceMesh& device_mesh,
-                             const Options& options)
+std::string_view shard_state_name(ShardState state) {
+  switch (state) {
+    case ShardState::sharded: return "sharded";
+    case ShardState::sharded_post_forward: return "sharded among neighbours after forward";
+    case ShardState::unsharded: return "unsharded";
+  }
+  return "?";
+}
+
+UnitStorage::UnitStorage(std::string name, std::vector<UnitParameter> parameters, DeviceMesh& device_mesh, const Options& options)
     : name_(std::move(name)),
       parameters_(std::move(parameters)),
       device_mesh_(device_mesh),
@@ -31,14 +55,23 @@ UnitStorage::UnitStorage(std::string name, std::vector<UnitParameter> parameters
       reduce_dtype_(options.reduce_dtype()),
       use_orig_params_(options.use_orig_params),
       has_grads_(parameters_.size(), false),
-      layout_(specs_of(parameters_),
-              options.strategy == Strategy::no_shard ? 1 : device_mesh.geometry().shard_size, kUnitAlignmentNumel),
-      shard_rank_(layout_.shard_size() == 1 ? 0 : device_mesh.mesh().shard_rank()),
+      offload_(options.cpu_offload),
+      layout_(make_layout(parameters_, options.strategy == Strategy::no_shard ? 1 : device_mesh.geometry().shard_size, options)),
+      shard_rank_(layout_->shard_size() == 1 ? 0 : device_mesh.mesh().shard_rank()),
       // A no_shard unit on a sharded mesh is replicated over every rank.
-      all_reduce_group_(layout_.shard_size() == device_mesh.geometry().shard_size ? &device_mesh.replicate_group()
-                                                                                  : &device_mesh.all_ranks_group()),
+      all_reduce_group_(layout_->shard_size() == device_mesh.geometry().shard_size ? &device_mesh.replicate_group()
+                                                                                   : &device_mesh.all_ranks_group()),
       division_(division_factors(device_mesh.geometry().world_size)),
-      reduction_(options.reduction ? *options.reduction : default_reduction()) {}
+      reduction_(options.reduction ? *options.reduction : default_reduction()) {
+  const int num_neighbours = options.reshard_after_forward_ranks;
+  if (num_neighbours == 0 || layout_->shard_size() == 1) return;
+  require<ConfigError>(cuts_rows_only(*layout_),
+                       "unit {}: resharding over {} ranks after forward needs every parameter sharded on dim 0", name_, num_neighbours);
+  require<ConfigError>(layout_->unsharded_numel() % num_neighbours == 0,
+                       "unit {}: its {} gathered elements do not divide over the {} ranks of fsdp.reshard_after_forward", name_,
+                       layout_->unsharded_numel(), num_neighbours);
+  neighbour_group_ = &device_mesh.neighbour_group(num_neighbours);
+}
 
 UnitStorage::~UnitStorage() { drop_step(); }
 
@@ -48,158 +81,156 @@ bool UnitStorage::is_trainable() const {
 
 void UnitStorage::initialize(std::uint64_t seed) {
   Stream& compute = device_mesh_.compute();
-  const std::int64_t bytes = layout_.shard_numel() * dtype_bytes(DType::f32);
-  master_buffer_ = device_mesh_.mesh().shard().allocate(device_mesh_.pool(), bytes, MemoryRole::sharded_param, compute);
-  master_ = {master_buffer_.data(), Shape{layout_.shard_numel()}, DType::f32};
+  const std::int64_t bytes = layout_->shard_numel() * dtype_bytes(DType::f32);
+  master_buffer_ = device_mesh_.mesh().shard().allocate(master_pool(), bytes, MemoryRole::sharded_param, compute);
+  master_ = {master_buffer_.data(), Shape{layout_->shard_numel()}, DType::f32};
   device_mesh_.kernels().fill(compute, master_, 0.0);
-  for (const Piece& piece : layout_.pieces(shard_rank_)) {
+  for (const Piece& piece : layout_->pieces(shard_rank_)) {
     const auto parameter = std::ranges::find(parameters_, piece.parameter, &UnitParameter::full_name);
-    nn::fill_initial(device_mesh_.kernels(), compute, *parameter->parameter, piece.parameter, seed, piece.begin,
-                     master_.slice(piece.offset, piece.numel()));
+    for (std::int64_t i = 0; i < piece.num_runs(); ++i) {
+      const Piece::Run run = piece.run(i);
+      nn::fill_initial(device_mesh_.kernels(), compute, *parameter->parameter, piece.parameter, seed, run.begin,
+                       master_.slice(run.offset, run.numel()));
+    }
   }
 }
 
-void UnitStorage::unshard(RateLimiter& limiter) {
-  if (is_unsharded_) return;
-  require(is_initialized(), "unit {} is used before its parameters have values: call initialize() or load a checkpoint",
-          name_);
-  is_unsharded_ = true;
-  if (aliases_master()) {
+void UnitStorage::set_all_gather_hooks(const nn::Parameter& parameter, AllGatherHooks hooks) {
+  const auto found = std::ranges::find(parameters_, &parameter, &UnitParameter::parameter);
+  require(found != parameters_.end(), "unit {} has no parameter '{}' {}", name_, parameter.name, parameter.shape.to_string());
+  const std::string& full_name = found->full_name;
+  require<ConfigError>(hooks.pre && hooks.post, "parameter {} has a {} all-gather hook alone: hooks come as a pair", full_name,
+                       hooks.pre ? "pre" : "post");
+  require<ConfigError>(!neighbour_group_, "parameter {} has all-gather hooks, but its unit {} reshards among neighbours after forward: "
+                       "choose one of them", full_name, name_);
+  if (layout_->shard_size() == 1) return;  // nothing is gathered
+  const auto* per_parameter = dynamic_cast<const PerParameterLayout*>(layout_.get());
+  require<ConfigError>(per_parameter != nullptr, "parameter {} has all-gather hooks: they need fsdp.sharding=per_parameter", full_name);
+  const auto index = static_cast<std::size_t>(found - parameters_.begin());
+  require<ConfigError>(per_parameter->cut(index).dim == 0, "parameter {} has all-gather hooks, but is sharded on dim {}: expected 0",
+                       full_name, per_parameter->cut(index).dim);
+  if (!hooked_) hooked_ = std::make_unique<HookedAllGather>(name_, *per_parameter, device_mesh_);
+  hooked_->set(index, std::move(hooks));
+}
+
+// --- parameters ----------------------------------------------------------------------------------------------------
+
+void UnitStorage::unshard(RateLimiter& limiter, bool full_precision) {
+  const DType dtype = full_precision ? DType::f32 : param_dtype_;
+  if (is_unsharded()) {
+    if (unsharded_.dtype == dtype) return;
+    reshard(limiter);  // kept from a pass in the other precision
+  }
+  require(is_initialized(), "unit {} is used before its parameters have values: call initialize() or load a checkpoint", name_);
+  if (aliases_master(dtype)) {
     unsharded_ = master_;
+    state_ = ShardState::unsharded;
     return;
   }
   limiter.make_room();
   const OpenMpThreads threads(side_stream_threads(device_mesh_));
   Stream& unshard_stream = *device_mesh_.streams().unshard;
+  const std::int64_t bytes = layout_->unsharded_numel() * dtype_bytes(dtype);
+  unsharded_buffer_ = device_mesh_.unshard_group().allocate(device_mesh_.pool(), bytes, MemoryRole::unsharded_param, unshard_stream);
+  unsharded_ = {unsharded_buffer_.data(), Shape{layout_->unsharded_numel()}, dtype};
+  if (state_ == ShardState::sharded_post_forward && post_forward_.dtype == dtype) {
+    gather_from_neighbours();
+  } else if (hooked_) {
+    hooked_->gather(master_, shard_rank_, unsharded_);
+  } else {
+    gather_shards(dtype);
+  }
+  post_forward_buffer_.reset();
+  unsharded_ready_ = unshard_stream.record();
+  state_ = ShardState::unsharded;
+}
+
+void UnitStorage::gather_shards(DType dtype) {
+  Stream& unshard_stream = *device_mesh_.streams().unshard;
   Kernels& kernels = device_mesh_.kernels();
   ProcessGroup& group = device_mesh_.unshard_group();
-  const std::int64_t bytes = layout_.unsharded_numel() * dtype_bytes(param_dtype_);
-  unsharded_buffer_ = group.allocate(device_mesh_.pool(), bytes, MemoryRole::unsharded_param, unshard_stream);
-  unsharded_ = {unsharded_buffer_.data(), Shape{layout_.unsharded_numel()}, param_dtype_};
-  if (layout_.shard_size() == 1) {
+  if (layout_->shard_size() == 1) {
     kernels.copy(unshard_stream, master_, unsharded_);
-  } else if (param_dtype_ == DType::f32) {
-    group.all_gather(unshard_stream, name_.c_str(), master_, unsharded_);
-  } else {
-    Stream& cast_stream = *device_mesh_.streams().pre_unshard;
-    Buffer low = group.allocate(device_mesh_.pool(), layout_.shard_numel() * dtype_bytes(param_dtype_),
-                                MemoryRole::low_precision_shard, cast_stream);
-    const TensorView low_shard{low.data(), Shape{layout_.shard_numel()}, param_dtype_};
-    kernels.copy(cast_stream, master_, low_shard);
-    unshard_stream.wait(cast_stream.record());
-    group.all_gather(unshard_stream, name_.c_str(), low_shard, unsharded_);
-    low.used_until(unshard_stream.record());
+    return;
   }
-  unsharded_ready_ = unshard_stream.record();
+  TensorView shard = master_;
+  Buffer low;
+  if (dtype != DType::f32 || offload_ == CpuOffload::parameters) {
+    Stream& cast_stream = *device_mesh_.streams().pre_unshard;
+    low = group.allocate(device_mesh_.pool(), layout_->shard_numel() * dtype_bytes(dtype), MemoryRole::low_precision_shard, cast_stream);
+    shard = {low.data(), Shape{layout_->shard_numel()}, dtype};
+    kernels.copy(cast_stream, master_, shard);
+    unshard_stream.wait(cast_stream.record());
+  }
+  if (layout_->rearrangement().empty()) {
+    group.all_gather(unshard_stream, name_.c_str(), shard, unsharded_);
+  } else {
+    const std::int64_t numel = layout_->gathered_numel();
+    const Buffer buffer = device_mesh_.pool().allocate(numel * dtype_bytes(dtype), MemoryRole::communication, unshard_stream);
+    const TensorView gathered{buffer.data(), Shape{numel}, dtype};
+    group.all_gather(unshard_stream, name_.c_str(), shard, gathered);
+    kernels.copy_blocks(unshard_stream, gathered, unsharded_, layout_->rearrangement());
+  }
+  if (low) low.used_until(unshard_stream.record());
+}
+
+void UnitStorage::gather_from_neighbours() {
+  Stream& unshard_stream = *device_mesh_.streams().unshard;
+  unshard_stream.wait(post_forward_ready_);
+  neighbour_group_->all_gather(unshard_stream, name_.c_str(), post_forward_, unsharded_);
+  post_forward_buffer_.used_until(unshard_stream.record());
 }
 
 void UnitStorage::expose() {
-  invariant(is_unsharded_, "only an unsharded unit is exposed to its module");
+  invariant(is_unsharded(), "only an unsharded unit is exposed to its module");
   device_mesh_.compute().wait(unsharded_ready_);
   is_exposed_ = true;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     nn::Parameter& parameter = *parameters_[i].parameter;
-    parameter.data = unsharded_.slice(layout_.begin_of(i), parameter.shape.numel()).reshaped(parameter.shape);
+    parameter.data = unsharded_.slice(layout_->begin_of(i), parameter.shape.numel()).reshaped(parameter.shape);
   }
 }
 
 void UnitStorage::reshard(RateLimiter& limiter) {
-  if (!is_unsharded_) return;
-  // Prefetched and never used: the gather still reads the master, which compute may be about to write.
-  if (!is_exposed_) device_mesh_.compute().wait(unsharded_ready_);
-  is_unsharded_ = is_exposed_ = false;
-  unsharded_ready_ = {};
-  unsharded_ = {};
-  for (const UnitParameter& p : parameters_) p.parameter->data = {};
-  if (unsharded_buffer_) limiter.release(std::move(unsharded_buffer_), device_mesh_.compute().record());
+  post_forward_buffer_.reset();
+  if (is_unsharded()) {
+    // Prefetched and never used: the gather still reads the master, which compute may be about to write.
+    if (!is_exposed_) device_mesh_.compute().wait(unsharded_ready_);
+    is_exposed_ = false;
+    unsharded_ready_ = {};
+    unsharded_ = {};
+    for (const UnitParameter& p : parameters_) p.parameter->data = {};
+    if (unsharded_buffer_) limiter.release(std::move(unsharded_buffer_), device_mesh_.compute().record());
+  }
+  state_ = ShardState::sharded;
 }
 
-void UnitStorage::prepare_grads(RateLimiter& limiter) {
-  if (!is_trainable()) return;
+void UnitStorage::reshard_among_neighbours(RateLimiter& limiter) {
+  if (!neighbour_group_ || !is_unsharded()) {
+    reshard(limiter);
+    return;
+  }
   Stream& compute = device_mesh_.compute();
-  if (!unsharded_grad_buffer_) {
-    limiter.make_room();
-    unsharded_grad_buffer_ = device_mesh_.reduce_group().allocate(
-        device_mesh_.pool(), layout_.unsharded_numel() * dtype_bytes(reduce_dtype_), MemoryRole::unsharded_grad, compute);
-    unsharded_grad_ = {unsharded_grad_buffer_.data(), Shape{layout_.unsharded_numel()}, reduce_dtype_};
-    for (const FlatLayout::Gap& gap : layout_.gaps()) {
-      device_mesh_.kernels().fill(compute, unsharded_grad_.slice(gap.begin, gap.end - gap.begin), 0.0);
-    }
-    for (const UnitParameter& p : parameters_) p.parameter->grad_written = false;
-  }
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    nn::Parameter& parameter = *parameters_[i].parameter;
-    parameter.grad = unsharded_grad_.slice(layout_.begin_of(i), parameter.shape.numel()).reshaped(parameter.shape);
-  }
-}
-
-void UnitStorage::reduce_grads(RateLimiter& limiter) {
-  if (!unsharded_grad_buffer_) return;
-  note_written_grads();
-  zero_unwritten_grads();
-  hide_grads();
-  const OpenMpThreads threads(side_stream_threads(device_mesh_));
-  Stream& reduce_stream = *device_mesh_.streams().post_backward;
-  reduce_stream.wait(device_mesh_.compute().record());
-  const bool has_replicas = all_reduce_group_->num_ranks() > 1;
-  Stream& result_stream = has_replicas ? *device_mesh_.streams().all_reduce : reduce_stream;
-  const Write mode = sharded_grad_buffer_ ? Write::accumulate : Write::overwrite;
-  if (!sharded_grad_buffer_) {
-    sharded_grad_buffer_ = device_mesh_.pool().allocate(layout_.shard_numel() * dtype_bytes(DType::f32),
-                                                        MemoryRole::sharded_grad, result_stream);
-    sharded_grad_ = {sharded_grad_buffer_.data(), Shape{layout_.shard_numel()}, DType::f32};
-  }
-  reduction_.reduce({.unit_name = name_.c_str(),
-                     .device_mesh = device_mesh_,
-                     .unsharded_grad = unsharded_grad_,
-                     .sharded_grad = sharded_grad_,
-                     .mode = mode,
-                     .shard_rank = shard_rank_,
-                     .shard_size = layout_.shard_size(),
-                     .shard_group = device_mesh_.reduce_group(),
-                     .all_reduce_group = *all_reduce_group_,
-                     .division = division_,
-                     .post_backward = reduce_stream,
-                     .result_stream = result_stream});
-  unsharded_grad_ = {};
-  limiter.release(std::move(unsharded_grad_buffer_), result_stream.record());
-}
-
-void UnitStorage::note_written_grads() {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!use_orig_params_ || parameters_[i].parameter->grad_written) has_grads_[i] = true;
-  }
-}
-
-void UnitStorage::zero_unwritten_grads() {
-  for (const UnitParameter& p : parameters_) {
-    if (!p.parameter->grad_written) device_mesh_.kernels().fill(device_mesh_.compute(), p.parameter->grad, 0.0);
-  }
-}
-
-void UnitStorage::hide_grads() {
-  for (const UnitParameter& p : parameters_) {
-    p.parameter->grad = {};
-    p.parameter->grad_written = false;
-  }
-}
-
-void UnitStorage::zero_grad() {
-  if (!sharded_grad_buffer_) return;
-  sharded_grad_buffer_.used_until(device_mesh_.compute().record());
-  sharded_grad_buffer_.reset();
-  sharded_grad_ = {};
-  has_grads_.assign(has_grads_.size(), false);
+  const std::int64_t numel = layout_->unsharded_numel() / neighbour_group_->num_ranks();
+  Buffer part = device_mesh_.pool().allocate(numel * dtype_bytes(unsharded_.dtype), MemoryRole::sharded_param, compute);
+  post_forward_ = {part.data(), Shape{numel}, unsharded_.dtype};
+  device_mesh_.kernels().copy(compute, unsharded_.slice(neighbour_group_->rank() * numel, numel), post_forward_);
+  post_forward_ready_ = compute.record();
+  reshard(limiter);
+  post_forward_buffer_ = std::move(part);
+  state_ = ShardState::sharded_post_forward;
 }
 
 void UnitStorage::drop_step() {
-  is_unsharded_ = is_exposed_ = false;
-  unsharded_ready_ = {};
+  state_ = ShardState::sharded;
+  is_exposed_ = false;
+  unsharded_ready_ = post_forward_ready_ = {};
   unsharded_ = unsharded_grad_ = sharded_grad_ = {};
   has_grads_.assign(has_grads_.size(), false);
   for (const UnitParameter& p : parameters_) p.parameter->data = {};
   hide_grads();
   unsharded_buffer_.reset();
+  post_forward_buffer_.reset();
   unsharded_grad_buffer_.reset();
   sharded_grad_buffer_.reset();
 }

@@ -99,9 +99,9 @@ std::string Root::describe() const {
       text += fmt::format("{:<28} {:>14}\n", each->name_, "none");
       continue;
     }
-    const FlatLayout& layout = storage->layout();
+    const ShardLayout& layout = storage->layout();
     text += fmt::format("{:<28} {:>14} {:>14} {:>8}  {:<18} {:<6} {}\n", each->name_, layout.param_numel(),
-                        layout.shard_numel(), layout.unsharded_numel() - layout.param_numel(),
+                        layout.shard_numel(), layout.gathered_numel() - layout.param_numel(),
                         strategy_name(each->options_.strategy), dtype_name(each->options_.param_dtype()),
                         dtype_name(each->options_.reduce_dtype()));
   }

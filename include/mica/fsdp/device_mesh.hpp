@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -35,6 +36,8 @@ class DeviceMesh {
   [[nodiscard]] const MeshGeometry& geometry() const { return mesh_.geometry(); }
   [[nodiscard]] Mesh& mesh() const { return mesh_; }
   [[nodiscard]] Pool& pool() const { return pool_; }
+  /// Where offloaded shards live (FEATURES D9): counted apart from pool().
+  [[nodiscard]] Pool& offload_pool() const { return *offload_pool_; }
   [[nodiscard]] Kernels& kernels() const { return kernels_; }
   [[nodiscard]] const Streams& streams() const { return streams_; }
   [[nodiscard]] Stream& compute() const { return *streams_.compute; }
@@ -47,6 +50,11 @@ class DeviceMesh {
   /// Used on the all_reduce stream: the replicate axis, and the whole world for a no_shard unit on a sharded mesh.
   [[nodiscard]] ProcessGroup& replicate_group() const { return *replicate_group_; }
   [[nodiscard]] ProcessGroup& all_ranks_group() const { return *all_ranks_group_; }
+  /// Used on the unshard stream: the runs of `num_ranks` neighbours that the shard axis is cut into. Made at the first
+  /// call, which all ranks make together. @throws ConfigError unless num_ranks divides the shard axis.
+  [[nodiscard]] ProcessGroup& neighbour_group(int num_ranks);
+  /// Used on the compute stream with the host waiting: what ranks must agree on in a first step.
+  [[nodiscard]] ProcessGroup& agreement_group() const { return *agreement_group_; }
   /// Used on the compute stream: norms and metrics.
   [[nodiscard]] ProcessGroup& shard_norm_group() const { return mesh_.shard(); }
   [[nodiscard]] ProcessGroup& metrics_group() const { return mesh_.world(); }
@@ -60,7 +68,9 @@ class DeviceMesh {
   Kernels& kernels_;
   Streams streams_;
   Logger logger_;
-  std::unique_ptr<ProcessGroup> unshard_group_, reduce_group_, replicate_group_, all_ranks_group_;
+  std::unique_ptr<Pool> offload_pool_;
+  std::unique_ptr<ProcessGroup> unshard_group_, reduce_group_, replicate_group_, all_ranks_group_, agreement_group_;
+  std::map<int, std::unique_ptr<ProcessGroup>> neighbour_groups_;  // by number of ranks
 };
 
 }  // namespace mica::fsdp

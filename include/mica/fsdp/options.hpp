@@ -1,10 +1,14 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "mica/core/dtype.hpp"
+#include "mica/tensor/shape.hpp"
 
 namespace mica::nn {
 class Module;
@@ -22,6 +26,7 @@ enum class Strategy : std::uint8_t {
   no_shard,            ///< replicated; gradients all-reduced
   hybrid_shard,        ///< full_shard on the shard axis, all-reduce on the replicate axis
   hybrid_shard_zero2,  ///< shard_grad_op likewise
+  shard_optim,         ///< the optimizer alone (ZeRO-1): parameters stay unsharded until the optimizer writes masters
 };
 [[nodiscard]] std::string_view strategy_name(Strategy strategy);
 /// @throws ConfigError listing the names.
@@ -33,6 +38,22 @@ enum class Strategy : std::uint8_t {
 [[nodiscard]] constexpr bool reshards_after_forward(Strategy s) {
   return s == Strategy::full_shard || s == Strategy::hybrid_shard;
 }
+
+/// Whether parameters that a strategy keeps after forward also stay after a synchronising backward.
+[[nodiscard]] constexpr bool reshards_after_backward(Strategy s) { return s != Strategy::shard_optim; }
+
+/// How a unit's parameters are cut (FEATURES C1, C4).
+enum class Sharding : std::uint8_t {
+  flat,           ///< concatenated, then cut into equal ranges
+  per_parameter,  ///< each along a dim of its own, as PyTorch's FSDP2 does
+};
+
+/// Which arrays live in the offload tier (host memory beside an accelerator; a pool of its own on CPU builds), FEATURES D9.
+enum class CpuOffload : std::uint8_t {
+  none,
+  gradients,   ///< sharded gradients
+  parameters,  ///< masters, sharded gradients and optimizer state
+};
 
 /// When the next unit of a backward is gathered (FEATURES D2).
 enum class BackwardPrefetch : std::uint8_t {
@@ -55,6 +76,15 @@ struct Options {
   bool forward_prefetch = false;
   bool limit_all_gathers = true;
   MixedPrecision mixed_precision;
+  /// Evaluation (Context::training off) gathers and computes in fp32 whatever param_dtype is (FEATURES D6).
+  bool full_precision_in_eval = false;
+  Sharding sharding = Sharding::flat;
+  /// per_parameter: the dim along which a parameter is cut, negative from the end; null: 0 for all.
+  std::function<int(const std::string& full_name, const Shape& shape)> shard_dim;
+  /// Above 0: after forward, parameters are resharded over groups of so many neighbouring shard ranks only, so that the
+  /// all-gather of backward stays among them (FEATURES A6). For full_shard and hybrid_shard.
+  int reshard_after_forward_ranks = 0;
+  CpuOffload cpu_offload = CpuOffload::none;
   /// How gradients are reduced (communication hooks, FEATURES D12); null: default_reduction(). Outlives the units.
   GradientReduction* reduction = nullptr;
   /// Set by auto_wrap(): parameters shared with other modules may move to an outer unit.

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "mica/fsdp/all_gather_hooks.hpp"
 #include "mica/fsdp/device_mesh.hpp"
 #include "mica/fsdp/gradient_reduction.hpp"
 #include "mica/fsdp/options.hpp"
@@ -18,38 +21,69 @@ struct UnitParameter {
   nn::Parameter* parameter;
 };
 
+/// Where a unit's parameters are (FEATURES C4, A6).
+enum class ShardState : std::uint8_t {
+  sharded,               ///< the master alone
+  sharded_post_forward,  ///< and a larger part among neighbours, for the backward that comes
+  unsharded,             ///< whole, in param_dtype
+};
+[[nodiscard]] std::string_view shard_state_name(ShardState state);
+
+class HookedAllGather;
+
 /// The storage of one unit and what moves it. [Note: unit storage]
-/// S = shard size, P = layout().shard_numel().
+/// S = shard size, P, U = numels of the layout's shard and unsharded arrays, n = ranks of a neighbour group.
 ///   master          [P]   f32         sharded_param        always there once allocated
-///   low precision   [P]   param_dtype low_precision_shard  from the cast until its all-gather
-///   unsharded       [S*P] param_dtype unsharded_param      between unshard() and reshard(); with S = 1 and fp32 it IS the master
-///   unsharded grad  [S*P] reduce_dtype unsharded_grad      between prepare_grads() and reduce_grads()
+///   low precision   [P]   param_dtype low_precision_shard  from the cast (or copy from the offload tier) until its all-gather
+///   gathered        [S*P] param_dtype communication        per-parameter layouts: until it is rearranged
+///   unsharded       [U]   param_dtype unsharded_param      between unshard() and reshard(); with S = 1 and fp32 it IS the master
+///   post forward    [U/n] param_dtype sharded_param        between reshard_among_neighbours() and the next unshard()
+///   unsharded grad  [U]   reduce_dtype unsharded_grad      between prepare_grads() and reduce_grads()
+///   gathered grad   [S*P] reduce_dtype communication       per-parameter layouts: while it is reduced
 ///   sharded grad    [P]   f32         sharded_grad         from the first reduce_grads() until zero_grad()
+/// Offloaded masters and sharded gradients are in DeviceMesh::offload_pool(); what is reduced then stays on the device
+/// only until it has been copied there.
 /// Everything enqueues; the host waits only in the rate limiters.
 class UnitStorage {
  public:
   /// @param name  the unit's, for labels and errors; e.g. "transformer.h.0".
+  /// @throws ConfigError for options that do not fit these parameters or the mesh.
   UnitStorage(std::string name, std::vector<UnitParameter> parameters, DeviceMesh& device_mesh, const Options& options);
   ~UnitStorage();
+  UnitStorage(const UnitStorage&) = delete;
+  UnitStorage& operator=(const UnitStorage&) = delete;
 
-  [[nodiscard]] const FlatLayout& layout() const { return layout_; }
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] const ShardLayout& layout() const { return *layout_; }
   [[nodiscard]] const std::vector<UnitParameter>& parameters() const { return parameters_; }
   [[nodiscard]] int shard_rank() const { return shard_rank_; }
-  [[nodiscard]] int shard_size() const { return layout_.shard_size(); }
+  [[nodiscard]] int shard_size() const { return layout_->shard_size(); }
   [[nodiscard]] bool is_trainable() const;
+  /// Where the master, sharded gradient and optimizer state belong.
+  [[nodiscard]] Pool& master_pool() const { return pool_of(offload_ == CpuOffload::parameters); }
+  [[nodiscard]] Pool& grad_pool() const { return pool_of(offload_ != CpuOffload::none); }
 
   /// Allocates the master and fills this rank's pieces with their initial values.
   void initialize(std::uint64_t seed);
   [[nodiscard]] bool is_initialized() const { return static_cast<bool>(master_buffer_); }
   [[nodiscard]] TensorView master() const { return master_; }  // [P] f32
 
-  /// Enqueues the cast and the all-gather; nothing if already unsharded.
-  void unshard(RateLimiter& limiter);
-  [[nodiscard]] bool is_unsharded() const { return is_unsharded_; }
+  /// Sends this parameter in a way of its own. Before the first unshard, on all ranks alike.
+  /// @throws ConfigError when a hook of the pair is missing, the layout is not per-parameter on dim 0, or the unit reshards
+  ///         among neighbours.
+  void set_all_gather_hooks(const nn::Parameter& parameter, AllGatherHooks hooks);
+
+  /// Enqueues the cast and the all-gather; nothing if already unsharded in that precision.
+  /// @param full_precision  fp32 instead of param_dtype.
+  void unshard(RateLimiter& limiter, bool full_precision = false);
+  [[nodiscard]] ShardState state() const { return state_; }
+  [[nodiscard]] bool is_unsharded() const { return state_ == ShardState::unsharded; }
   /// The compute stream waits for the parameters, and the module sees them.
   void expose();
   /// Gives the unsharded storage back. The compute stream's work so far was its last reader.
   void reshard(RateLimiter& limiter);
+  /// The same after a forward whose backward comes, but keeps this rank's part among its neighbours (FEATURES A6).
+  void reshard_among_neighbours(RateLimiter& limiter);
 
   /// Makes sure that the module can write gradients. Written ones stay (no_sync accumulates in them).
   void prepare_grads(RateLimiter& limiter);
@@ -67,7 +101,13 @@ class UnitStorage {
   void drop_step();
 
  private:
-  [[nodiscard]] bool aliases_master() const { return layout_.shard_size() == 1 && param_dtype_ == DType::f32; }
+  [[nodiscard]] Pool& pool_of(bool offloaded) const { return offloaded ? device_mesh_.offload_pool() : device_mesh_.pool(); }
+  [[nodiscard]] bool aliases_master(DType dtype) const {
+    return layout_->shard_size() == 1 && dtype == DType::f32 && offload_ != CpuOffload::parameters;
+  }
+  void gather_shards(DType dtype);
+  void gather_from_neighbours();
+  void allocate_sharded_grad(Stream& home);
   void hide_grads();
   void note_written_grads();
   void zero_unwritten_grads();
@@ -79,16 +119,20 @@ class UnitStorage {
   DType reduce_dtype_;
   bool use_orig_params_;
   std::vector<bool> has_grads_;  // by parameter
-  FlatLayout layout_;
+  CpuOffload offload_;
+  std::unique_ptr<ShardLayout> layout_;
   int shard_rank_;
-  ProcessGroup* all_reduce_group_;  // over which shards are replicated; one rank: no all-reduce
+  ProcessGroup* all_reduce_group_;            // over which shards are replicated; one rank: no all-reduce
+  ProcessGroup* neighbour_group_ = nullptr;   // of reshard_after_forward_ranks
   DivisionFactors division_;
   GradientReduction& reduction_;
+  std::unique_ptr<HookedAllGather> hooked_;
 
-  Buffer master_buffer_, unsharded_buffer_, unsharded_grad_buffer_, sharded_grad_buffer_;
-  TensorView master_, unsharded_, unsharded_grad_, sharded_grad_;
+  Buffer master_buffer_, unsharded_buffer_, post_forward_buffer_, unsharded_grad_buffer_, sharded_grad_buffer_;
+  TensorView master_, unsharded_, post_forward_, unsharded_grad_, sharded_grad_;
   Event unsharded_ready_;
-  bool is_unsharded_ = false;
+  Event post_forward_ready_;
+  ShardState state_ = ShardState::sharded;
   bool is_exposed_ = false;  // compute has waited for the parameters
 };
 

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "mica/tensor/kernels.hpp"
+#include "mica/tensor/tensor.hpp"
+
+namespace mica::fsdp {
+
+/// Replaces what a parameter sends in its unit's all-gather and how the whole parameter is made from what arrives
+/// (FEATURES C4; per-parameter sharding on dim 0). Both run on the host and enqueue on the given stream.
+/// Example: int8_all_gather() sends 8-bit numbers and one scale a rank.
+struct AllGatherHooks {
+  struct PreArgs {
+    Stream& stream;  ///< pre_unshard
+    Pool& pool;
+    Kernels& kernels;
+    ConstTensorView shard;   ///< [c, ...] f32 master, rows that this rank does not have are zero
+    std::int64_t num_rows;   ///< of them that it has
+    DType target;            ///< dtype in which the module wants the parameter
+  };
+  struct Inputs {
+    /// Any dtypes and shapes, the same on every rank (a rank with fewer rows pads), made on PreArgs::stream.
+    std::vector<Tensor> tensors;
+    std::shared_ptr<const void> metadata;  ///< handed to post as it is
+  };
+  struct PostArgs {
+    Stream& stream;  ///< unshard
+    Pool& pool;
+    Kernels& kernels;
+    std::vector<ConstTensorView> gathered;  ///< for each input its [S * numel], rank by rank
+    std::shared_ptr<const void> metadata;
+    int shard_size;
+    TensorView parameter;  ///< [S * c, ...] target dtype, to be written; rows past the parameter's own are padding
+  };
+  std::function<Inputs(const PreArgs&)> pre;
+  std::function<void(const PostArgs&)> post;
+};
+
+/// Weights travel as 8-bit integers with one f32 scale a shard (the largest magnitude / 127): a quarter of the bytes of
+/// fp32, off by at most half a scale an element. CPU tensors only.
+[[nodiscard]] AllGatherHooks int8_all_gather();
+
+}  // namespace mica::fsdp

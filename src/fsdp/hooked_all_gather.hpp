@@ -1,0 +1,47 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "mica/fsdp/all_gather_hooks.hpp"
+#include "mica/fsdp/device_mesh.hpp"
+#include "mica/fsdp/per_parameter_layout.hpp"
+
+namespace mica::fsdp {
+
+/// The all-gather of a unit some of whose parameters have hooks: still one collective, of bytes. Each rank sends, for
+/// each parameter in order, the inputs of its hook or else its part in param_dtype, every array at a multiple of 64 bytes.
+class HookedAllGather {
+ public:
+  /// `layout` outlives it.
+  HookedAllGather(std::string unit_name, const PerParameterLayout& layout, DeviceMesh& device_mesh)
+      : unit_name_(std::move(unit_name)), layout_(layout), device_mesh_(device_mesh) {}
+
+  void set(std::size_t parameter, AllGatherHooks hooks) { hooks_[parameter] = std::move(hooks); }
+
+  /// @param master [P] f32.  @param unsharded [U], written on the unshard stream.
+  /// @throws Error on all ranks, in the first call, when the ranks' inputs are not of the same sizes.
+  void gather(ConstTensorView master, int shard_rank, TensorView unsharded);
+
+ private:
+  struct Part {  // one array of this rank
+    std::size_t parameter = 0;
+    Tensor tensor;
+    std::int64_t offset = 0;  // bytes into what the rank sends
+  };
+  [[nodiscard]] std::vector<Part> make_parts(ConstTensorView master, int shard_rank, DType dtype);
+  void check_agreement(const std::vector<Part>& parts);
+  void write_plain(const Part& part, ConstTensorView gathered, std::int64_t bytes_per_rank, TensorView unsharded);
+  void write_hooked(std::size_t parameter, const std::vector<Part>& parts, ConstTensorView gathered, std::int64_t bytes_per_rank,
+                    TensorView unsharded);
+
+  std::string unit_name_;
+  const PerParameterLayout& layout_;
+  DeviceMesh& device_mesh_;
+  std::map<std::size_t, AllGatherHooks> hooks_;  // by parameter
+  std::map<std::size_t, std::shared_ptr<const void>> metadata_;
+  bool is_agreed_ = false;
+};
+
+}  // namespace mica::fsdp

@@ -1,0 +1,110 @@
+// The gradients of a unit: see [Note: unit storage].
+#include <utility>
+
+#include "mica/fsdp/unit_storage.hpp"
+#include "side_stream_threads.hpp"
+
+namespace mica::fsdp {
+
+void UnitStorage::prepare_grads(RateLimiter& limiter) {
+  if (!is_trainable()) return;
+  Stream& compute = device_mesh_.compute();
+  if (!unsharded_grad_buffer_) {
+    limiter.make_room();
+    unsharded_grad_buffer_ = device_mesh_.reduce_group().allocate(
+        device_mesh_.pool(), layout_->unsharded_numel() * dtype_bytes(reduce_dtype_), MemoryRole::unsharded_grad, compute);
+    unsharded_grad_ = {unsharded_grad_buffer_.data(), Shape{layout_->unsharded_numel()}, reduce_dtype_};
+    for (const ShardLayout::Gap& gap : layout_->gaps()) {
+      device_mesh_.kernels().fill(compute, unsharded_grad_.slice(gap.begin, gap.end - gap.begin), 0.0);
+    }
+    for (const UnitParameter& p : parameters_) p.parameter->grad_written = false;
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    nn::Parameter& parameter = *parameters_[i].parameter;
+    parameter.grad = unsharded_grad_.slice(layout_->begin_of(i), parameter.shape.numel()).reshaped(parameter.shape);
+  }
+}
+
+void UnitStorage::allocate_sharded_grad(Stream& home) {
+  const std::int64_t bytes = layout_->shard_numel() * dtype_bytes(DType::f32);
+  sharded_grad_buffer_ = grad_pool().allocate(bytes, MemoryRole::sharded_grad, home);
+  sharded_grad_ = {sharded_grad_buffer_.data(), Shape{layout_->shard_numel()}, DType::f32};
+}
+
+void UnitStorage::reduce_grads(RateLimiter& limiter) {
+  if (!unsharded_grad_buffer_) return;
+  note_written_grads();
+  zero_unwritten_grads();
+  hide_grads();
+  const OpenMpThreads threads(side_stream_threads(device_mesh_));
+  Kernels& kernels = device_mesh_.kernels();
+  Stream& reduce_stream = *device_mesh_.streams().post_backward;
+  Stream& result_stream = all_reduce_group_->num_ranks() > 1 ? *device_mesh_.streams().all_reduce : reduce_stream;
+  reduce_stream.wait(device_mesh_.compute().record());
+
+  TensorView gathered = unsharded_grad_;
+  Buffer rearranged;
+  if (!layout_->rearrangement().empty()) {
+    const std::int64_t numel = layout_->gathered_numel();
+    rearranged = device_mesh_.pool().allocate(numel * dtype_bytes(reduce_dtype_), MemoryRole::communication, reduce_stream);
+    gathered = {rearranged.data(), Shape{numel}, reduce_dtype_};
+    std::vector<BlockCopy> blocks;
+    for (const BlockCopy& b : layout_->rearrangement()) blocks.push_back(b.reversed());
+    kernels.copy_blocks(reduce_stream, unsharded_grad_, gathered, blocks);
+  }
+
+  const Write mode = sharded_grad_buffer_ ? Write::accumulate : Write::overwrite;
+  if (!sharded_grad_buffer_) allocate_sharded_grad(result_stream);
+  TensorView result = sharded_grad_;
+  Buffer on_device;  // what is offloaded is reduced here first
+  if (offload_ != CpuOffload::none) {
+    on_device = device_mesh_.pool().allocate(sharded_grad_.bytes(), MemoryRole::sharded_grad, result_stream);
+    result = {on_device.data(), sharded_grad_.shape, DType::f32};
+  }
+  reduction_.reduce({.unit_name = name_.c_str(),
+                     .device_mesh = device_mesh_,
+                     .unsharded_grad = gathered,
+                     .sharded_grad = result,
+                     .mode = on_device ? Write::overwrite : mode,
+                     .shard_rank = shard_rank_,
+                     .shard_size = layout_->shard_size(),
+                     .shard_group = device_mesh_.reduce_group(),
+                     .all_reduce_group = *all_reduce_group_,
+                     .division = division_,
+                     .post_backward = reduce_stream,
+                     .result_stream = result_stream});
+  if (on_device) kernels.scale(result_stream, result, 1.0, sharded_grad_, mode);
+  unsharded_grad_ = {};
+  const Event reduced = result_stream.record();
+  if (rearranged) rearranged.used_until(reduced);
+  limiter.release(std::move(unsharded_grad_buffer_), reduced);
+}
+
+void UnitStorage::note_written_grads() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!use_orig_params_ || parameters_[i].parameter->grad_written) has_grads_[i] = true;
+  }
+}
+
+void UnitStorage::zero_unwritten_grads() {
+  for (const UnitParameter& p : parameters_) {
+    if (!p.parameter->grad_written) device_mesh_.kernels().fill(device_mesh_.compute(), p.parameter->grad, 0.0);
+  }
+}
+
+void UnitStorage::hide_grads() {
+  for (const UnitParameter& p : parameters_) {
+    p.parameter->grad = {};
+    p.parameter->grad_written = false;
+  }
+}
+
+void UnitStorage::zero_grad() {
+  if (!sharded_grad_buffer_) return;
+  sharded_grad_buffer_.used_until(device_mesh_.compute().record());
+  sharded_grad_buffer_.reset();
+  sharded_grad_ = {};
+  has_grads_.assign(has_grads_.size(), false);
+}
+
+}  // namespace mica::fsdp
