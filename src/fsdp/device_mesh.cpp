@@ -20,7 +20,7 @@ DeviceMesh::DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, Streams streams
       reduce_group_(mesh.shard().duplicate("shard/reduce")),
       replicate_group_(mesh.replicate().duplicate("replicate/all_reduce")),
       all_ranks_group_(mesh.world().duplicate("world/all_reduce")),
-      agreement_group_(mesh.shard().duplicate("shard/agreement")) {}
+      agreement_group_(mesh.world().duplicate("world/agreement")) {}
 
 ProcessGroup& DeviceMesh::neighbour_group(int num_ranks) {
   auto& group = neighbour_groups_[num_ranks];

@@ -67,7 +67,7 @@ void HookedAllGather::check_agreement(const std::vector<Part>& parts) {
       equal = equal && of_rank[i] == of_ranks[0][i];
     }
     require(equal,
-            "unit {}: the all-gather hook of parameter {} {} gives {} bytes on shard ranks 0 to {}, expected the same on all: "
+            "unit {}: the all-gather hook of parameter {} {} gives {} bytes on ranks 0 to {}, expected the same on all: "
             "ranks with fewer rows pad to {} rows",
             unit_name_, layout_.parameters()[i].name, layout_.parameters()[i].shape.to_string(), fmt::join(seen, ", "),
             seen.size() - 1, layout_.cut(i).chunk);

@@ -7,7 +7,8 @@ std::vector<std::vector<std::int64_t>> numbers_of_all_ranks(DeviceMesh& device_m
   Stream& compute = device_mesh.compute();
   const auto n = static_cast<std::int64_t>(mine.size());
   std::vector<std::int64_t> sent = mine;
-  std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(group.num_ranks()));
+  std::vector<std::int64_t> all;  // a group that moves nothing leaves everybody agreeing
+  for (int r = 0; r < group.num_ranks(); ++r) all.insert(all.end(), mine.begin(), mine.end());
   group.all_gather(compute, "agreement", TensorView{sent.data(), Shape{n}, DType::i64},
                    TensorView{all.data(), Shape{n * group.num_ranks()}, DType::i64});
   compute.synchronize();

@@ -57,11 +57,16 @@ void Root::set_gradient_sync(bool on) {
 
 // --- the pass ------------------------------------------------------------------------------------------------------
 
-void Root::begin_forward() {
+void Root::begin_forward(bool is_training) {
   require(state_ == TrainingState::idle, "forward of the root is called while it is {}", training_state_name(state_));
   state_ = TrainingState::forward;
+  full_precision_ = options().full_precision_in_eval && !is_training;
   order_.begin_forward();
-  // The optimizer writes masters on the compute stream: no cast and no gather may read them before it is done.
+  order_check_.begin_forward();
+  wait_for_masters();
+}
+
+void Root::wait_for_masters() {
   const Streams& streams = device_mesh().streams();
   const Event optimizer_done = streams.compute->record();
   streams.pre_unshard->wait(optimizer_done);
@@ -84,43 +89,83 @@ void Root::end_backward() {
   for (Unit* each : units_) {
     if (!each->storage_) continue;
     if (reshards_after_backward(*each)) each->storage_->reshard(param_limiter_);
-    if (gradient_sync_) each->storage_->reduce_grads(grad_limiter_);
+    if (gradient_sync_) reduce(*each);
   }
+  order_check_.end_backward();
   const Streams& streams = device_mesh().streams();
   streams.compute->wait(streams.post_backward->record());
   streams.compute->wait(streams.all_reduce->record());
+  const bool offloads = std::ranges::any_of(units_, [](const Unit* u) { return u->options_.cpu_offload != CpuOffload::none; });
+  if (offloads && gradient_sync_) {  // the optimizer's host reads what was copied to the offload tier
+    streams.post_backward->record().wait_on_host();
+    streams.all_reduce->record().wait_on_host();
+  }
   param_limiter_.flush();
   grad_limiter_.flush();
   order_.clear();
   state_ = TrainingState::idle;
 }
 
+void Root::reduce(Unit& unit) {
+  if (!unit.storage_->has_unsharded_grad()) return;
+  order_check_.reduction(unit);
+  unit.storage_->reduce_grads(grad_limiter_);
+}
+
 void Root::finish_unit(Unit& unit) {
   if (!unit.storage_) return;
   if (reshards_after_backward(unit)) unit.storage_->reshard(param_limiter_);
-  if (options().backward_prefetch == BackwardPrefetch::post) prefetch_backward(unit.backward_next_);
-  if (gradient_sync_) unit.storage_->reduce_grads(grad_limiter_);
+  if (options().backward_prefetch == BackwardPrefetch::post) prefetch_backward(unit);
+  if (gradient_sync_) reduce(unit);
 }
 
 bool Root::reshards_after_backward(const Unit& unit) const {
   // What keeps parameters between forward and backward also keeps them between the micro-batches of a no_sync step:
   // they do not change.
+  if (!fsdp::reshards_after_backward(unit.options_.strategy) || !unit.reshards_after_backward_) return false;
   return gradient_sync_ || reshards_after_forward(unit.options_.strategy);
 }
 
+void Root::unshard(Unit& unit) {
+  if (unit.storage_) unit.storage_->unshard(param_limiter_, full_precision_);
+}
+
 void Root::gather(Unit& unit) {
-  if (!unit.storage_) return;
-  unit.storage_->unshard(param_limiter_);
-  unit.storage_->expose();
+  unshard(unit);
+  if (unit.storage_) unit.storage_->expose();
+}
+
+void Root::unshard_ahead(Unit& unit) {
+  require(state_ == TrainingState::idle, "unit {} is unsharded by hand while its root is {}: do it between passes", unit.name_,
+          training_state_name(state_));
+  wait_for_masters();
+  full_precision_ = false;
+  unshard(unit);
+}
+
+void Root::reshard_unit(Unit& unit) {
+  require(state_ == TrainingState::idle, "unit {} is resharded by hand while its root is {}: do it between passes", unit.name_,
+          training_state_name(state_));
+  if (unit.storage_) unit.storage_->reshard(param_limiter_);
 }
 
 void Root::prefetch_forward(Unit& unit) {
-  Unit* next = order_.next_in_forward(unit);
-  if (next && next->storage_) next->storage_->unshard(param_limiter_);
+  if (!unit.forward_prefetch_.empty()) {
+    for (Unit* target : unit.forward_prefetch_) unshard(*target);
+  } else if (unit.options_.forward_prefetch) {
+    if (Unit* next = order_.next_in_forward(unit)) unshard(*next);
+  }
 }
 
-void Root::prefetch_backward(Unit* next) {
-  if (next && next->storage_ && *next->outstanding_ > 0) next->storage_->unshard(param_limiter_);
+void Root::prefetch_backward(Unit& unit) {
+  const auto is_needed = [](const Unit& target) { return *target.outstanding_ > 0; };
+  if (!unit.backward_prefetch_.empty()) {
+    for (Unit* target : unit.backward_prefetch_) {
+      if (is_needed(*target)) unshard(*target);
+    }
+  } else if (unit.backward_next_ && is_needed(*unit.backward_next_)) {
+    unshard(*unit.backward_next_);
+  }
 }
 
 void Root::abandon_step() noexcept {
@@ -136,6 +181,7 @@ void Root::abandon_step() noexcept {
     each->outstanding_ = std::make_shared<int>(0);
   }
   order_.clear();
+  order_check_.abandon();
   explicit_pass_ = false;
   state_ = TrainingState::idle;
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <fnmatch.h>
+
 #include "hooked_all_gather.hpp"
 #include "mica/fsdp/per_parameter_layout.hpp"
 #include "mica/nn/init.hpp"
@@ -23,7 +25,11 @@ std::unique_ptr<ShardLayout> make_layout(const std::vector<UnitParameter>& param
     return std::make_unique<FlatLayout>(std::move(specs), shard_size, kUnitAlignmentNumel);
   }
   std::vector<int> dims;
-  for (const ParameterSpec& p : specs) dims.push_back(options.shard_dim ? options.shard_dim(p.name, p.shape) : 0);
+  for (const ParameterSpec& p : specs) {
+    const auto rule = std::ranges::find_if(options.shard_dims,
+                                           [&](const ShardDim& r) { return fnmatch(r.pattern.c_str(), p.name.c_str(), 0) == 0; });
+    dims.push_back(rule == options.shard_dims.end() ? 0 : rule->dim);
+  }
   return std::make_unique<PerParameterLayout>(std::move(specs), dims, shard_size, kUnitAlignmentNumel);
 }
 

@@ -30,7 +30,8 @@ Root::Root(Unit& unit)
     : unit_(unit),
       buffers_(unit.device_mesh()),
       param_limiter_(num_held(unit.device_mesh()), unit.options().limit_all_gathers),
-      grad_limiter_(num_held(unit.device_mesh()), unit.options().limit_all_gathers) {
+      grad_limiter_(num_held(unit.device_mesh()), unit.options().limit_all_gathers),
+      order_check_(unit.device_mesh(), units_, unit.device_mesh().geometry().world_size > 1) {
   std::unordered_map<const nn::Module*, UnitChain> chains;
   unit.module().for_each_module([&](const std::string& name, nn::Module& module) {
     auto* nested = dynamic_cast<Unit*>(module.hooks());

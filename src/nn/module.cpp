@@ -83,10 +83,10 @@ Tensors Module::forward(Context& context, Tensors&& xs, Record* record) {
 Tensors Module::backward(Context& context, Record&& record, Tensors&& dys) {
   Tensors dxs(record.input_needs_grad.size());
   if (std::ranges::any_of(dys, [](const Tensor& dy) { return static_cast<bool>(dy); })) {
-    if (hooks_) hooks_->pre_backward(context, *this, record);
+    if (hooks_) hooks_->pre_backward(context, *this, record, dys);
     dxs = record.checkpoint_inputs.empty() ? do_backward(context, record, std::move(dys))
                                            : recompute_and_backward(context, record, std::move(dys));
-    if (hooks_) hooks_->post_backward(context, *this, record);
+    if (hooks_) hooks_->post_backward(context, *this, record, dxs);
   }
   if (!record.is_kept()) record.clear();
   return dxs;

@@ -51,8 +51,8 @@ class Probe final : public nn::ModuleHooks {
   void post_forward(nn::Context& context, nn::Module&, nn::Tensors&, nn::Record*) override {
     if (!context.recomputing) note(HookKind::post_forward);
   }
-  void pre_backward(nn::Context&, nn::Module&, nn::Record&) override { note(HookKind::pre_backward); }
-  void post_backward(nn::Context&, nn::Module&, nn::Record&) override { note(HookKind::post_backward); }
+  void pre_backward(nn::Context&, nn::Module&, nn::Record&, nn::Tensors&) override { note(HookKind::pre_backward); }
+  void post_backward(nn::Context&, nn::Module&, nn::Record&, nn::Tensors&) override { note(HookKind::post_backward); }
 
  private:
   void note(HookKind kind, bool leaves_record = true) {

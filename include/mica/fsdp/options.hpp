@@ -1,14 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "mica/core/dtype.hpp"
-#include "mica/tensor/shape.hpp"
 
 namespace mica::nn {
 class Module;
@@ -67,6 +65,17 @@ struct MixedPrecision {
   std::optional<DType> param_dtype;
   std::optional<DType> reduce_dtype;
   std::optional<DType> buffer_dtype;  ///< of floating-point module buffers, from the first forward on
+  /// Floating-point outputs of the unit are cast to it, and their gradients back.
+  std::optional<DType> output_dtype{};
+  /// Floating-point inputs are cast to param_dtype, and their gradients back. Not for units without parameters.
+  bool cast_forward_inputs = true;
+};
+
+/// Parameters whose full name fits the pattern (as file names do: "*.mlp.*.weight") are cut along `dim`, which counts
+/// from the end when negative and must divide evenly unless it is 0.
+struct ShardDim {
+  std::string pattern;
+  int dim = 0;
 };
 
 /// Options of one unit. Prefetch, rate limiter and gradient path of a root's units are the root's.
@@ -79,8 +88,8 @@ struct Options {
   /// Evaluation (Context::training off) gathers and computes in fp32 whatever param_dtype is (FEATURES D6).
   bool full_precision_in_eval = false;
   Sharding sharding = Sharding::flat;
-  /// per_parameter: the dim along which a parameter is cut, negative from the end; null: 0 for all.
-  std::function<int(const std::string& full_name, const Shape& shape)> shard_dim;
+  /// per_parameter: dims along which parameters are cut; the first rule whose pattern fits decides, without one 0.
+  std::vector<ShardDim> shard_dims;
   /// Above 0: after forward, parameters are resharded over groups of so many neighbouring shard ranks only, so that the
   /// all-gather of backward stays among them (FEATURES A6). For full_shard and hybrid_shard.
   int reshard_after_forward_ranks = 0;

@@ -7,6 +7,7 @@
 
 #include "mica/fsdp/buffer_storage.hpp"
 #include "mica/fsdp/initialize.hpp"
+#include "mica/fsdp/order_check.hpp"
 #include "mica/fsdp/prefetch.hpp"
 #include "mica/fsdp/rate_limiter.hpp"
 #include "mica/fsdp/unit.hpp"
@@ -62,6 +63,7 @@ class Root {
 
   /// Off: backward leaves unsharded gradients where they are, to accumulate until a synchronising backward (no_sync).
   void set_gradient_sync(bool on);
+  [[nodiscard]] bool gradient_sync() const { return gradient_sync_; }
 
   /// Gives up the step: drains the streams, clears their errors, drops gradients and outstanding Records. Masters and
   /// optimizer state are as before the step. To be called on all ranks at the same collective (DESIGN section 3).
@@ -78,15 +80,21 @@ class Root {
   using UnitsAround = std::function<const std::vector<Unit*>&(const nn::Module&)>;  // outermost first
   void assign_parameters(const UnitsAround& units_around);
   void assign_buffers(const UnitsAround& units_around);
-  void begin_forward();
+  void begin_forward(bool is_training);
   void end_forward(bool is_training);
   void begin_backward();
   void end_backward();
   void finish_unit(Unit& unit);
   [[nodiscard]] bool reshards_after_backward(const Unit& unit) const;
+  /// No cast and no gather reads masters that the compute stream may still write.
+  void wait_for_masters();
+  void reduce(Unit& unit);
+  void unshard(Unit& unit);
   void gather(Unit& unit);
+  void unshard_ahead(Unit& unit);
+  void reshard_unit(Unit& unit);
   void prefetch_forward(Unit& unit);
-  void prefetch_backward(Unit* next);
+  void prefetch_backward(Unit& unit);
 
   Unit& unit_;
   std::vector<Unit*> units_;
@@ -95,8 +103,10 @@ class Root {
   ExecutionOrder order_;
   RateLimiter param_limiter_;
   RateLimiter grad_limiter_;
+  OrderCheck order_check_;
   bool gradient_sync_ = true;
   bool explicit_pass_ = false;
+  bool full_precision_ = false;  // of the latest forward and its backward
 };
 
 /// Several backwards that end together: units reduce when their outstanding Records reach zero, or at finish().
@@ -115,16 +125,17 @@ class BackwardPass {
   bool open_ = true;
 };
 
-/// Turns gradient reduction off for a scope (FEATURES D17).
+/// Turns gradient reduction off for a scope, for all units of the root; scopes nest (FEATURES D17).
 class NoSync {
  public:
-  explicit NoSync(Root& root) : root_(root) { root_.set_gradient_sync(false); }
+  explicit NoSync(Root& root) : root_(root), before_(root.gradient_sync()) { root_.set_gradient_sync(false); }
   NoSync(const NoSync&) = delete;
   NoSync& operator=(const NoSync&) = delete;
-  ~NoSync() { root_.set_gradient_sync(true); }
+  ~NoSync() { root_.set_gradient_sync(before_); }
 
  private:
   Root& root_;
+  bool before_;
 };
 
 }  // namespace mica::fsdp

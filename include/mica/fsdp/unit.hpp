@@ -1,17 +1,30 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "mica/fsdp/unit_storage.hpp"
 #include "mica/fsdp/options.hpp"
+#include "mica/fsdp/unit_storage.hpp"
 #include "mica/nn/module.hpp"
 
 namespace mica::fsdp {
 
 class Root;
+class Unit;
+
+/// An all-gather on its way (FEATURES D19).
+class UnshardHandle {
+ public:
+  explicit UnshardHandle(Unit& unit) : unit_(unit) {}
+  /// The compute stream waits for the parameters, and the module sees them.
+  void wait();
+
+ private:
+  Unit& unit_;
+};
 
 /// A module subtree whose parameters move together: the hooks around its forward and backward (DESIGN section 3).
 /// Owned by the module. A unit without parameters of its own does nothing but take part in the root's bookkeeping.
@@ -29,14 +42,33 @@ class Unit final : public nn::ModuleHooks {
   /// The root this unit belongs to, found at first use; makes this unit the root if nobody above claimed it.
   [[nodiscard]] Root& root();
 
+  /// Gathers the parameters ahead of their use; returns at once. The next forward waits for just this. Between passes.
+  UnshardHandle unshard();
+  /// Gives unsharded parameters back. Between passes.
+  void reshard();
+
+  /// Runs `fn` over this unit's whole parameters, which it may change: each rank keeps what it owns. Between passes.
+  void apply(const std::function<void(const std::string& full_name, nn::Parameter& parameter)>& fn);
+
+  /// These units are gathered before this one's forward, whatever forward_prefetch says; empty: as the option says.
+  void set_forward_prefetch(std::vector<Unit*> units) { forward_prefetch_ = std::move(units); }
+  /// These units are gathered at this one's backward instead of the one that the forward's order suggests.
+  void set_backward_prefetch(std::vector<Unit*> units) { backward_prefetch_ = std::move(units); }
+  /// Off: parameters stay unsharded after backward until the optimizer writes masters or reshard() is called.
+  void set_reshard_after_backward(bool on) { reshards_after_backward_ = on; }
+
   void pre_forward(nn::Context& context, nn::Module& module, nn::Tensors& xs, nn::Record* record) override;
   void post_forward(nn::Context& context, nn::Module& module, nn::Tensors& ys, nn::Record* record) override;
-  void pre_backward(nn::Context& context, nn::Module& module, nn::Record& record) override;
-  void post_backward(nn::Context& context, nn::Module& module, nn::Record& record) override;
+  void pre_backward(nn::Context& context, nn::Module& module, nn::Record& record, nn::Tensors& dys) override;
+  void post_backward(nn::Context& context, nn::Module& module, nn::Record& record, nn::Tensors& dxs) override;
 
  private:
   friend class Root;
+  friend class UnshardHandle;
   [[nodiscard]] bool is_root() const { return owned_root_ != nullptr; }
+  [[nodiscard]] DType compute_dtype() const;
+  [[nodiscard]] bool casts_inputs() const;
+  [[nodiscard]] bool trains() const;
 
   nn::Module& module_;
   DeviceMesh& device_mesh_;
@@ -48,6 +80,8 @@ class Unit final : public nn::ModuleHooks {
   /// Records of this unit whose backward has not run. Shared with their tickets, which may outlive the unit or the step.
   std::shared_ptr<int> outstanding_ = std::make_shared<int>(0);
   Unit* backward_next_ = nullptr;  // whose backward follows the current one
+  std::vector<Unit*> forward_prefetch_, backward_prefetch_;
+  bool reshards_after_backward_ = true;
 };
 
 }  // namespace mica::fsdp

@@ -32,8 +32,10 @@ class ModuleHooks {
   /// May replace the inputs (casts).
   virtual void pre_forward(Context& context, Module& module, Tensors& xs, Record* record) = 0;
   virtual void post_forward(Context& context, Module& module, Tensors& ys, Record* record) = 0;
-  virtual void pre_backward(Context& context, Module& module, Record& record) = 0;
-  virtual void post_backward(Context& context, Module& module, Record& record) = 0;
+  /// May replace the gradients of the outputs (casts).
+  virtual void pre_backward(Context& context, Module& module, Record& record, Tensors& dys) = 0;
+  /// May replace the gradients of the inputs (casts).
+  virtual void post_backward(Context& context, Module& module, Record& record, Tensors& dxs) = 0;
 };
 
 /// A layer or a model: parameters, buffers, children, and an explicit forward and backward (DESIGN section 4).

@@ -189,8 +189,8 @@ TEST(Records, ThreadedStreamsGiveTheSameBits) {
 struct NoHooks final : ModuleHooks {
   void pre_forward(Context&, Module&, Tensors&, Record*) override {}
   void post_forward(Context&, Module&, Tensors&, Record*) override {}
-  void pre_backward(Context&, Module&, Record&) override {}
-  void post_backward(Context&, Module&, Record&) override {}
+  void pre_backward(Context&, Module&, Record&, Tensors&) override {}
+  void post_backward(Context&, Module&, Record&, Tensors&) override {}
 };
 
 TEST(Records, NormsThatAreUnitsKeepTheirOutputsAndGiveTheSameBits) {
@@ -274,8 +274,8 @@ struct DoublingHooks final : ModuleHooks {
     xs[0] = y;
   }
   void post_forward(Context&, Module&, Tensors&, Record*) override {}
-  void pre_backward(Context&, Module&, Record&) override {}
-  void post_backward(Context&, Module&, Record&) override {}
+  void pre_backward(Context&, Module&, Record&, Tensors&) override {}
+  void post_backward(Context&, Module&, Record&, Tensors&) override {}
 };
 
 TEST(Records, AnInputThatAUnitReplacedIsNotMadeAgainFromTheLayerBefore) {
@@ -338,8 +338,8 @@ struct CountingHooks final : ModuleHooks {
   int backwards = 0;
   void pre_forward(Context&, Module&, Tensors&, Record*) override {}
   void post_forward(Context&, Module&, Tensors&, Record*) override {}
-  void pre_backward(Context&, Module&, Record&) override { ++backwards; }
-  void post_backward(Context&, Module&, Record&) override {}
+  void pre_backward(Context&, Module&, Record&, Tensors&) override { ++backwards; }
+  void post_backward(Context&, Module&, Record&, Tensors&) override {}
 };
 
 TEST(Frozen, ParametersGetNoGradientAndAFrozenPrefixNoBackward) {

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace mica::fsdp {
+
+class Unit;
+class DeviceMesh;
+
+/// Ranks whose units run in another order would wait for each other's collectives for ever. [Note: order check]
+/// In the first training step every rank says, before each unit's forward and each reduction, which unit it is about to
+/// use, in one small all-gather for which the host waits; a difference is an error on all ranks (FEATURES D4, D13).
+/// Later steps are compared with the first without communication: the first one that deviates warns, once a deviation.
+class OrderCheck {
+ public:
+  /// @param is_needed  false where no rank waits for another.
+  OrderCheck(DeviceMesh& device_mesh, const std::vector<Unit*>& units, bool is_needed)
+      : device_mesh_(device_mesh), units_(units), is_needed_(is_needed) {}
+
+  void begin_forward();
+  /// A unit's training forward. @throws Error naming two ranks and their units' parameters.
+  void forward(const Unit& unit);
+  /// A unit is about to be reduced. @throws as forward()
+  void reduction(const Unit& unit);
+  /// The pass ends on this rank. @throws Error when another rank still has a unit to reduce.
+  void end_backward();
+  /// The step is to be done again.
+  void abandon();
+
+ private:
+  enum class Point : std::int64_t { forward, reduction, end_of_backward };
+  void compare(Point point, const Unit* unit);
+  void warn_of_deviation(const Unit& unit);
+  [[nodiscard]] std::size_t index_of(const Unit& unit) const;
+
+  DeviceMesh& device_mesh_;
+  const std::vector<Unit*>& units_;
+  bool is_needed_;
+  bool is_first_step_ = true;
+  std::vector<std::size_t> first_order_;  // forwards of step one
+  std::vector<std::size_t> order_;        // forwards of this pass so far
+  std::vector<std::int64_t> first_num_parameters_;
+  enum class Deviation : std::uint8_t { none_yet, in_this_step, over } deviation_ = Deviation::none_yet;
+};
+
+}  // namespace mica::fsdp

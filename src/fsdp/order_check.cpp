@@ -1,0 +1,103 @@
+#include "mica/fsdp/order_check.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "mica/fsdp/unit.hpp"
+#include "rank_agreement.hpp"
+
+namespace mica::fsdp {
+namespace {
+
+std::string parameters_of(const Unit& unit) {
+  std::vector<std::string> names;
+  if (unit.storage()) {
+    for (const UnitParameter& p : unit.storage()->parameters()) names.push_back(p.full_name);
+  }
+  return fmt::format("unit {} (parameters {})", unit.name(), fmt::join(names, ", "));
+}
+
+}  // namespace
+
+std::size_t OrderCheck::index_of(const Unit& unit) const {
+  return static_cast<std::size_t>(std::ranges::find(units_, &unit) - units_.begin());
+}
+
+void OrderCheck::begin_forward() {
+  // A step may have several forwards; only after its backward does the next one begin.
+  if (is_first_step_ && first_num_parameters_.empty()) {
+    for (const Unit* unit : units_) {
+      first_num_parameters_.push_back(unit->storage() ? static_cast<std::int64_t>(unit->storage()->parameters().size()) : 0);
+    }
+  }
+}
+
+void OrderCheck::forward(const Unit& unit) {
+  if (!is_needed_ || !unit.storage()) return;
+  if (is_first_step_) {
+    compare(Point::forward, &unit);
+    first_order_.push_back(index_of(unit));
+    return;
+  }
+  if (deviation_ != Deviation::over) warn_of_deviation(unit);
+  order_.push_back(index_of(unit));
+}
+
+void OrderCheck::reduction(const Unit& unit) {
+  if (is_needed_ && is_first_step_) compare(Point::reduction, &unit);
+}
+
+void OrderCheck::end_backward() {
+  if (is_needed_ && is_first_step_) compare(Point::end_of_backward, nullptr);
+  is_first_step_ = false;
+  order_.clear();
+  if (deviation_ == Deviation::in_this_step) deviation_ = Deviation::over;
+}
+
+void OrderCheck::abandon() {
+  order_.clear();
+  if (is_first_step_) first_order_.clear();
+}
+
+void OrderCheck::compare(Point point, const Unit* unit) {
+  const std::int64_t index = unit ? static_cast<std::int64_t>(index_of(*unit)) : -1;
+  const std::vector<std::vector<std::int64_t>> of_ranks =
+      numbers_of_all_ranks(device_mesh_, {static_cast<std::int64_t>(point), index});
+  const auto other = std::ranges::find_if(of_ranks, [&](const auto& numbers) { return numbers != of_ranks[0]; });
+  if (other == of_ranks.end()) return;
+  const auto describe = [&](const std::vector<std::int64_t>& numbers) -> std::string {
+    const auto what = static_cast<Point>(numbers[0]);
+    if (what == Point::end_of_backward) return "has ended its backward";
+    return fmt::format("is about to {} {}", what == Point::forward ? "run the forward of" : "reduce the gradients of",
+                       parameters_of(*units_.at(static_cast<std::size_t>(numbers[1]))));
+  };
+  throw Error(fmt::format("ranks use their units in different orders, so their collectives would never meet: rank 0 {}, rank {} {}. "
+                          "Every rank must run the same units in the same order in the first step, and give each a gradient",
+                          describe(of_ranks[0]), other - of_ranks.begin(), describe(*other)));
+}
+
+void OrderCheck::warn_of_deviation(const Unit& unit) {
+  const std::size_t at = order_.size();
+  std::string what;
+  if (at >= first_order_.size()) {
+    what = fmt::format("unit {} comes after the end of step one's order", unit.name());
+  } else if (first_order_[at] != index_of(unit)) {
+    what = fmt::format("unit {} runs where step one ran unit {}", unit.name(), units_[first_order_[at]]->name());
+  } else if (static_cast<std::int64_t>(unit.storage()->parameters().size()) != first_num_parameters_[index_of(unit)]) {
+    what = fmt::format("unit {} has {} parameters, in step one it had {}", unit.name(), unit.storage()->parameters().size(),
+                       first_num_parameters_[index_of(unit)]);
+  }
+  if (what.empty()) return;
+  deviation_ = Deviation::in_this_step;
+  const auto names = [&](const std::vector<std::size_t>& order) {
+    std::vector<std::string> found;
+    for (const std::size_t i : order) found.push_back(units_[i]->name());
+    return fmt::format("{}", fmt::join(found, " "));
+  };
+  device_mesh_.logger().warn("rank {}: {}; prefetch follows step one's order: {}; so far this step: {}", device_mesh_.mesh().rank(),
+                             what, names(first_order_), names(order_));
+}
+
+}  // namespace mica::fsdp
