@@ -77,7 +77,7 @@ void Unit::apply(const std::function<void(const std::string&, nn::Parameter&)>& 
 
 DType Unit::compute_dtype() const { return root_->full_precision_ ? DType::f32 : options_.param_dtype(); }
 
-bool Unit::casts_inputs() const { return options_.mixed_precision.cast_forward_inputs && (is_root() || storage_); }
+bool Unit::casts_inputs() const { return is_root() || (options_.mixed_precision.cast_forward_inputs && storage_); }
 
 bool Unit::trains() const {
   bool trains = false;

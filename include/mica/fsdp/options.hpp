@@ -67,8 +67,9 @@ struct MixedPrecision {
   std::optional<DType> buffer_dtype;  ///< of floating-point module buffers, from the first forward on
   /// Floating-point outputs of the unit are cast to it, and their gradients back.
   std::optional<DType> output_dtype{};
-  /// Floating-point inputs are cast to param_dtype, and their gradients back. Not for units without parameters.
-  bool cast_forward_inputs = true;
+  /// Floating-point inputs of inner units with parameters are cast to param_dtype too (those of the root always are),
+  /// and their gradients back: for units whose dtypes differ from their neighbours'.
+  bool cast_forward_inputs = false;
 };
 
 /// Parameters whose full name fits the pattern (as file names do: "*.mlp.*.weight") are cut along `dim`, which counts
