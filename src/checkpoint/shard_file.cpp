@@ -20,7 +20,17 @@ std::vector<PieceRow> piece_rows(const ShardContents& contents) {
   std::vector<PieceRow> rows;
   for (const ShardSource& source : contents.sources) {
     for (const fsdp::Piece& piece : contents.pieces[static_cast<std::size_t>(source.unit)]) {
-      rows.push_back({piece, source.kind, dataset_path(source)});
+      for (std::int64_t i = 0; i < piece.num_runs(); ++i) {  // the table holds flat ranges
+        const fsdp::Piece::Run run = piece.run(i);
+        PieceRow& row = rows.emplace_back();
+        row.piece = piece;
+        row.piece.dim = fsdp::Piece::kFlat;
+        row.piece.begin = run.begin;
+        row.piece.end = run.end;
+        row.piece.offset = run.offset;
+        row.kind = source.kind;
+        row.dataset = dataset_path(source);
+      }
     }
   }
   return rows;

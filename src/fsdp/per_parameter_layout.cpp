@@ -50,6 +50,10 @@ PerParameterLayout::PerParameterLayout(std::vector<ParameterSpec> parameters, co
     const std::int64_t end = begin + p.shape.numel();
     if (unsharded_numel_ > end) gaps_.push_back({end, unsharded_numel_});
   }
+  // So that it can be divided among some of the ranks (resharding after forward).
+  const std::int64_t padded = divide_up(unsharded_numel_, shard_size) * shard_size;
+  if (padded > unsharded_numel_) gaps_.push_back({unsharded_numel_, padded});
+  unsharded_numel_ = padded;
   if (dims.size() == 1 && cuts_[0].dim == 0) return;  // one parameter cut on dim 0 lies in the gathered array as it is
   for (int r = 0; r < shard_size; ++r) {
     for (std::size_t i = 0; i < cuts_.size(); ++i) {

@@ -130,7 +130,11 @@ ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, 
 
   fsdp::Options options{.strategy = c.strategy, .backward_prefetch = c.backward_prefetch,
                         .forward_prefetch = c.forward_prefetch, .limit_all_gathers = c.limit_all_gathers};
-  options.mixed_precision = {c.param_dtype, c.reduce_dtype};
+  options.mixed_precision.param_dtype = c.param_dtype;
+  options.mixed_precision.reduce_dtype = c.reduce_dtype;
+  options.sharding = c.sharding;
+  options.cpu_offload = c.cpu_offload;
+  options.reshard_after_forward_ranks = c.reshard_ranks;
   options.reduction = c.reduction;
   const fsdp::WrapPolicy policy = c.wrap == ParityCase::Wrap::block  ? fsdp::wrap_types({"gpt2_block"})
                                   : c.wrap == ParityCase::Wrap::size ? fsdp::wrap_min_numel(300)
@@ -158,8 +162,11 @@ ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, 
       const bool mine = mesh.replica_rank() == 0 && (p.storage->shard_size() > 1 || mesh.rank() == 0);
       if (!mine) continue;
       const std::size_t at = static_cast<std::size_t>(std::find(names.begin(), names.end(), p.piece.parameter) - names.begin());
-      const float* values = (gradients ? p.grad() : p.master()).as<float>();
-      std::copy_n(values, p.piece.numel(), tensors[at].begin() + p.piece.begin);
+      const TensorView array = gradients ? p.storage->sharded_grad() : p.storage->master();
+      for (std::int64_t i = 0; i < p.piece.num_runs(); ++i) {
+        const fsdp::Piece::Run run = p.piece.run(i);
+        std::copy_n(array.as<float>() + run.offset, run.numel(), tensors[at].begin() + run.begin);
+      }
     }
     for (auto& tensor : tensors) gather_world(tensor);
     return tensors;
@@ -206,6 +213,7 @@ ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, 
     gather_world(losses);
     run.losses.push_back(losses);
     if (step == 0) run.first_gradients = whole(true);
+    root.reshard();  // what stays unsharded would go stale
     for (const fsdp::ShardedParameter& p : root.parameters()) {
       kernels->sgd(context.compute, {.param = p.master(), .grad = p.grad(), .lr = kParityLr});
     }
@@ -255,12 +263,14 @@ void expect_counts(const StepCounts& counts, const ParityCase& c, int world_size
   const int shard_size = c.strategy == fsdp::Strategy::no_shard ? 1 : (c.shard_size == 0 ? world_size : c.shard_size);
   const bool sharded = shard_size > 1;
   const bool keeps = !fsdp::reshards_after_forward(c.strategy);
+  // The counts are of a step's last micro-batch.
+  const bool kept_from_before = keeps && (c.no_sync || (c.strategy == fsdp::Strategy::shard_optim && c.accumulation > 1));
   const std::int64_t reductions = c.no_sync ? 1 : c.accumulation;
   EXPECT_EQ(counts.num_units, n) << what;
   // In the last micro-batch of a step; strategies that keep parameters keep them through a no_sync step.
-  EXPECT_EQ(counts.all_gathers_in_forward, sharded && !(keeps && c.no_sync) ? n : 0) << what;
-  // The root unit keeps its parameters for the backward that follows.
-  EXPECT_EQ(counts.all_gathers_in_backward, sharded && !keeps ? n - 1 : 0) << what;
+  EXPECT_EQ(counts.all_gathers_in_forward, sharded && !kept_from_before ? n : 0) << what;
+  // The root unit keeps its parameters for the backward that follows; neighbours gather in a group of their own.
+  EXPECT_EQ(counts.all_gathers_in_backward, sharded && !keeps && c.reshard_ranks == 0 ? n - 1 : 0) << what;
   EXPECT_EQ(counts.reduce_scatters, sharded ? n * reductions : 0) << what;
   EXPECT_EQ(counts.all_reduces, world_size > shard_size ? n * reductions : 0) << what;
 }
@@ -272,7 +282,7 @@ std::vector<ParityCase> parity_matrix(int world_size) {
     Strategy strategy;
     int shard_size;
   };
-  std::vector<Grid> grids{{Strategy::full_shard, 0}, {Strategy::shard_grad_op, 0}, {Strategy::no_shard, 1}};
+  std::vector<Grid> grids{{Strategy::full_shard, 0}, {Strategy::shard_grad_op, 0}, {Strategy::no_shard, 1}, {Strategy::shard_optim, 0}};
   for (int shard_size = 1; shard_size <= world_size; ++shard_size) {
     if (world_size % shard_size != 0) continue;
     grids.push_back({Strategy::hybrid_shard, shard_size});
@@ -303,6 +313,13 @@ std::vector<ParityCase> parity_matrix(int world_size) {
                 c.checkpointed = checkpointed;
                 c.accumulation = accumulation.rounds;
                 c.no_sync = accumulation.no_sync;
+                c.sharding = cases.size() % 7 < 3 ? fsdp::Sharding::per_parameter : fsdp::Sharding::flat;
+                c.cpu_offload = cases.size() % 11 == 0   ? fsdp::CpuOffload::parameters
+                                : cases.size() % 11 == 5 ? fsdp::CpuOffload::gradients
+                                                         : fsdp::CpuOffload::none;
+                const int shard_size = grid.shard_size == 0 ? world_size : grid.shard_size;
+                const bool reshards = fsdp::reshards_after_forward(grid.strategy);
+                if (reshards && shard_size > 1 && cases.size() % 13 < 3) c.reshard_ranks = shard_size % 2 == 0 ? 2 : shard_size;
                 c.mode = mode;
                 cases.push_back(c);
               }
@@ -318,10 +335,15 @@ std::vector<ParityCase> parity_matrix(int world_size) {
 std::string ParityCase::describe() const {
   static constexpr const char* kWraps[] = {"block", "size", "none"};
   static constexpr const char* kPrefetches[] = {"pre", "post", "none"};
-  return fmt::format("{} shard_size={} {}/{} wrap={} prefetch={} forward_prefetch={} limit={} checkpointing={} accumulation={}{} {}",
+  return fmt::format("{} shard_size={} {}/{} wrap={} prefetch={} forward_prefetch={} limit={} checkpointing={} accumulation={}{} {} {} reshard_ranks={} {}",
                      fsdp::strategy_name(strategy), shard_size, dtype_name(param_dtype), dtype_name(reduce_dtype),
                      kWraps[static_cast<int>(wrap)], kPrefetches[static_cast<int>(backward_prefetch)], forward_prefetch,
                      limit_all_gathers, checkpointed, accumulation, no_sync ? " no_sync" : "",
+                     sharding == fsdp::Sharding::flat ? "flat" : "per_parameter",
+                     cpu_offload == fsdp::CpuOffload::none        ? "on_device"
+                     : cpu_offload == fsdp::CpuOffload::gradients ? "offload=gradients"
+                                                                  : "offload=parameters",
+                     reshard_ranks,
                      mode == StreamMode::threaded ? "threaded" : "inline");
 }
 

@@ -26,6 +26,9 @@ struct ParityCase {
   bool checkpointed = false;
   int accumulation = 1;
   bool no_sync = false;
+  fsdp::Sharding sharding = fsdp::Sharding::flat;
+  fsdp::CpuOffload cpu_offload = fsdp::CpuOffload::none;
+  int reshard_ranks = 0;  ///< reshard_after_forward_ranks
   StreamMode mode = StreamMode::inlined;
   fsdp::GradientReduction* reduction = nullptr;  ///< null: the default one
 
