@@ -42,6 +42,7 @@ std::string summary_json(const std::string& folder, const Manifest& m) {
     units.push_back({{"name", unit.name},
                      {"shard_size", unit.shard_size},
                      {"shard_numel", unit.shard_numel},
+                     {"layout", unit.layout},
                      {"parameters", std::move(parameters)}});
   }
   Json files = Json::array();

@@ -61,12 +61,12 @@ void check_parameters(const std::vector<UnitEntry>& saved_units, const std::vect
 }
 
 std::string describe(const UnitEntry& unit) {
-  return fmt::format("{} ({} parameters from {} on, shard_size {}, {} elements a rank)", unit.name, unit.parameters.size(),
-                     unit.parameters.empty() ? "none" : unit.parameters.front().name, unit.shard_size, unit.shard_numel);
+  return fmt::format("{} ({} parameters from {} on, shard_size {}, {} elements a rank, {})", unit.name, unit.parameters.size(),
+                     unit.parameters.empty() ? "none" : unit.parameters.front().name, unit.shard_size, unit.shard_numel, unit.layout);
 }
 
 bool is_same_unit(const UnitEntry& a, const UnitEntry& b) {
-  return a.shard_size == b.shard_size && a.shard_numel == b.shard_numel &&
+  return a.shard_size == b.shard_size && a.shard_numel == b.shard_numel && a.layout == b.layout &&
          std::ranges::equal(a.parameters, b.parameters, {}, &fsdp::ParameterSpec::name, &fsdp::ParameterSpec::name);
 }
 
@@ -75,7 +75,7 @@ void check_units(const std::vector<UnitEntry>& saved, const std::vector<UnitEntr
   if (there == saved.end() && here == model.end()) return;
   throw CheckpointError(
       fmt::format("{}: its parameters are grouped into other units: it has {} units, unit {} is {}; this run has {} units, unit {} "
-                  "is {}; resuming with another fsdp.wrap is not supported yet: use the one it was written with ({})",
+                  "is {}; resuming with another fsdp.wrap or fsdp.sharding is not supported yet: use the one it was written with ({})",
                   folder, saved.size(), there - saved.begin(), there == saved.end() ? "none" : describe(*there), model.size(),
                   here - model.begin(), here == model.end() ? "none" : describe(*here), "mica-inspect shows its config"));
 }

@@ -44,6 +44,7 @@ Json to_json(const UnitEntry& unit) {
   return {{"name", unit.name},
           {"shard_size", unit.shard_size},
           {"shard_numel", unit.shard_numel},
+          {"layout", unit.layout},
           {"parameters", std::move(parameters)}};
 }
 
@@ -169,6 +170,7 @@ UnitEntry parse_unit(const Reader& reader, int mesh_shard_size) {
   unit.shard_numel = reader["shard_numel"].integer(1, kMax / 8 / unit.shard_size);
   reader["parameters"].for_each(
       [&](const Reader& each) { unit.parameters.push_back({each["name"].text(), parse_shape(each["shape"])}); });
+  unit.layout = reader["layout"].text();
   std::int64_t numel = 0;
   for (const fsdp::ParameterSpec& p : unit.parameters) {
     numel += p.shape.numel();

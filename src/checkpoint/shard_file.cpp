@@ -128,7 +128,7 @@ std::vector<UnitEntry> unit_entries(const fsdp::Root& root) {
   for (const fsdp::Unit* unit : root.units()) {
     if (unit->storage() == nullptr) continue;
     const fsdp::ShardLayout& layout = unit->storage()->layout();
-    entries.push_back({unit->name(), layout.shard_size(), layout.shard_numel(), layout.parameters()});
+    entries.push_back({unit->name(), layout.shard_size(), layout.shard_numel(), layout.parameters(), layout.name()});
   }
   return entries;
 }

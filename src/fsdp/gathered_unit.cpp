@@ -25,7 +25,7 @@ std::vector<std::vector<Run>> runs_of_rank(const UnitStorage& storage, int shard
   for (std::size_t i = 0; i < storage.parameters().size(); ++i) index.emplace(storage.parameters()[i].full_name, i);
   std::vector<std::vector<Run>> runs(storage.parameters().size());
   for (const Piece& piece : storage.layout().pieces(shard_rank)) {
-    runs[index.at(piece.parameter)].push_back({piece.begin, piece.end, piece.offset});
+    for (std::int64_t i = 0; i < piece.num_runs(); ++i) runs[index.at(piece.parameter)].push_back(piece.run(i));
   }
   return runs;
 }

@@ -7,12 +7,7 @@
 
 namespace mica::fsdp {
 
-/// Where elements of a parameter lie in a rank's shard: [begin, end) of the flattened parameter at `offset`.
-struct Run {
-  std::int64_t begin;
-  std::int64_t end;
-  std::int64_t offset;
-};
+using Run = Piece::Run;
 
 /// What `shard_rank` holds of each of the unit's parameters, by parameter index; ascending.
 [[nodiscard]] std::vector<std::vector<Run>> runs_of_rank(const UnitStorage& storage, int shard_rank);

@@ -71,6 +71,16 @@ PerParameterLayout::PerParameterLayout(std::vector<ParameterSpec> parameters, co
   }
 }
 
+std::string PerParameterLayout::name() const {
+  std::string text = "per_parameter";
+  char separator = ' ';
+  for (const Cut& c : cuts_) {
+    text += separator + std::to_string(c.dim);
+    separator = ',';
+  }
+  return text;
+}
+
 std::int64_t PerParameterLayout::num_indices(std::size_t i, int shard_rank) const {
   const Cut& c = cuts_[i];
   return std::clamp<std::int64_t>(parameters()[i].shape[c.dim] - shard_rank * c.chunk, 0, c.chunk);

@@ -218,7 +218,7 @@ void Optimizer::allocate(UnitState& unit) {
   std::vector<Buffer> buffers;
   for (std::size_t kind = 0; kind < state_kinds().size(); ++kind) {
     const std::int64_t bytes = unit.storage->layout().shard_numel() * dtype_bytes(DType::f32);
-    buffers.push_back(device_mesh().pool().allocate(bytes, MemoryRole::optimizer, compute));
+    buffers.push_back(unit.storage->master_pool().allocate(bytes, MemoryRole::optimizer, compute));
   }
   unit.buffers = std::move(buffers);
   unit.is_allocated = true;

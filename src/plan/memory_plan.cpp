@@ -92,6 +92,11 @@ MemoryPlan make_memory_plan(const std::vector<UnitSpec>& units, const StepSpec& 
   plan.later_step = measure_step(walk, meter, spec);
   plan.peak = meter.highest_total();
   plan.peak_by_role = meter.peak_by_role();
+  for (const UnitSpec& unit : units) {
+    const std::int64_t shard_bytes = unit.shard_numel * dtype_bytes(DType::f32);
+    if (unit.offloads_masters()) plan.offloaded += (1 + (unit.is_trainable ? spec.num_state_kinds : 0)) * shard_bytes;
+    if (unit.offloads_grads() && unit.is_trainable) plan.offloaded += shard_bytes;
+  }
   return plan;
 }
 
@@ -137,6 +142,7 @@ std::string format_memory_plan(const MemoryPlan& plan) {
                                  : last == step.forward_peak.total() ? "forward"
                                                                      : "the optimizer's step";
   text += fmt::format("peak {} ({} bytes), in {}\n", format_bytes(plan.peak), plan.peak, where);
+  if (plan.offloaded > 0) text += fmt::format("in the offload tier {} more\n", format_bytes(plan.offloaded));
   return text;
 }
 

@@ -1,6 +1,7 @@
 #include "mica/plan/step_walk.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "mica/core/error.hpp"
 
@@ -37,6 +38,9 @@ std::vector<UnitSpec> units_of(const fsdp::Root& root) {
       spec.shard_numel = storage->layout().shard_numel();
       spec.shard_size = storage->shard_size();
       spec.is_trainable = storage->is_trainable();
+      if (!storage->layout().rearrangement().empty()) spec.rearranged_numel = storage->layout().unsharded_numel();
+      spec.cpu_offload = unit->options().cpu_offload;
+      if (spec.shard_size > 1) spec.num_neighbours = unit->options().reshard_after_forward_ranks;
     }
     specs.push_back(std::move(spec));
   }
@@ -64,8 +68,9 @@ StepWalk::StepWalk(const std::vector<UnitSpec>& units, const StepSpec& spec, con
 }
 
 void StepWalk::initialize() {
-  for (const UnitSpec& unit : units_)
-    visitor_.allocate(MemoryRole::sharded_param, unit.shard_numel * dtype_bytes(DType::f32));
+  for (const UnitSpec& unit : units_) {
+    if (!unit.offloads_masters()) visitor_.allocate(MemoryRole::sharded_param, unit.shard_numel * dtype_bytes(DType::f32));
+  }
 }
 
 void StepWalk::micro_batch(bool reduces) {
@@ -79,7 +84,7 @@ void StepWalk::micro_batch(bool reduces) {
         pre_forward(point.unit, point.leaves_record);
         break;
       case HookKind::post_forward:
-        post_forward(point.unit);
+        post_forward(point);
         break;
       case HookKind::pre_backward:
         if (!in_backward) {
@@ -114,9 +119,22 @@ void StepWalk::pre_forward(std::size_t unit, bool leaves_record) {
   if (leaves_record) ++states_[unit].outstanding;
 }
 
-void StepWalk::post_forward(std::size_t unit) {
+void StepWalk::post_forward(const HookPoint& point) {
+  const std::size_t unit = point.unit;
+  const UnitSpec& spec = units_[unit];
   const bool is_root = unit == 0;
-  if (!is_root && fsdp::reshards_after_forward(units_[unit].strategy)) reshard(unit, true);
+  if (!point.backward_comes) {
+    --states_[unit].outstanding;
+    reshard(unit, true);
+    return;
+  }
+  if (!is_root && fsdp::reshards_after_forward(spec.strategy)) {
+    if (spec.num_neighbours > 0 && states_[unit].is_unsharded) {
+      states_[unit].post_forward_bytes = spec.unsharded_numel() / spec.num_neighbours * dtype_bytes(spec.param_dtype);
+      visitor_.allocate(MemoryRole::sharded_param, states_[unit].post_forward_bytes);
+    }
+    give_back(unit);
+  }
   order_.push_back(unit);
   if (is_root) knows_order_ = true;
 }
@@ -162,9 +180,18 @@ void StepWalk::gather(std::size_t unit) {
   state.unsharded_bytes = spec.unsharded_numel() * dtype_bytes(spec.param_dtype);
   visitor_.allocate(MemoryRole::unsharded_param, state.unsharded_bytes);
   if (spec.shard_size == 1) return;
-  const std::int64_t low_bytes = spec.param_dtype == DType::f32 ? 0 : spec.shard_numel * dtype_bytes(spec.param_dtype);
+  if (state.post_forward_bytes > 0) {
+    collect(Collective::all_gather, Axis::neighbours, unit, spec.unsharded_numel(), spec.param_dtype, spec.num_neighbours);
+    visitor_.free(MemoryRole::sharded_param, std::exchange(state.post_forward_bytes, 0));
+    return;
+  }
+  const bool is_copied = spec.param_dtype != DType::f32 || spec.offloads_masters();
+  const std::int64_t low_bytes = is_copied ? spec.shard_numel * dtype_bytes(spec.param_dtype) : 0;
+  const std::int64_t gathered_bytes = spec.rearranged_numel > 0 ? spec.gathered_numel() * dtype_bytes(spec.param_dtype) : 0;
   visitor_.allocate(MemoryRole::low_precision_shard, low_bytes);
-  collect(Collective::all_gather, Axis::shard, unit, spec.unsharded_numel(), spec.param_dtype, spec.shard_size);
+  visitor_.allocate(MemoryRole::communication, gathered_bytes);
+  collect(Collective::all_gather, Axis::shard, unit, spec.gathered_numel(), spec.param_dtype, spec.shard_size);
+  visitor_.free(MemoryRole::communication, gathered_bytes);
   visitor_.free(MemoryRole::low_precision_shard, low_bytes);
 }
 
@@ -174,8 +201,15 @@ void StepWalk::prefetch(std::size_t unit) {
 
 /// @param reduces  false in a no_sync micro-batch, over which some strategies keep their parameters.
 void StepWalk::reshard(std::size_t unit, bool reduces) {
+  const fsdp::Strategy strategy = units_[unit].strategy;
+  if (!fsdp::reshards_after_backward(strategy) || (!reduces && !fsdp::reshards_after_forward(strategy))) return;
+  visitor_.free(MemoryRole::sharded_param, std::exchange(states_[unit].post_forward_bytes, 0));
+  give_back(unit);
+}
+
+void StepWalk::give_back(std::size_t unit) {
   UnitState& state = states_[unit];
-  if (!state.is_unsharded || (!reduces && !fsdp::reshards_after_forward(units_[unit].strategy))) return;
+  if (!state.is_unsharded) return;
   state.is_unsharded = false;
   release(held_params_, MemoryRole::unsharded_param, state.unsharded_bytes);
   state.unsharded_bytes = 0;
@@ -196,17 +230,21 @@ void StepWalk::reduce_grads(std::size_t unit) {
   const UnitSpec& spec = units_[unit];
   UnitState& state = states_[unit];
   if (state.unsharded_grad_bytes == 0) return;
+  const std::int64_t shard_bytes = spec.shard_numel * dtype_bytes(DType::f32);
+  const std::int64_t gathered_bytes = spec.rearranged_numel > 0 ? spec.gathered_numel() * dtype_bytes(spec.reduce_dtype) : 0;
+  visitor_.allocate(MemoryRole::communication, gathered_bytes);
+  // What is offloaded is reduced on the device first.
+  if (spec.offloads_grads() || !state.has_sharded_grad) visitor_.allocate(MemoryRole::sharded_grad, shard_bytes);
+  state.has_sharded_grad = true;
   if (spec.shard_size > 1) {
-    collect(Collective::reduce_scatter, Axis::shard, unit, spec.unsharded_numel(), spec.reduce_dtype, spec.shard_size);
+    collect(Collective::reduce_scatter, Axis::shard, unit, spec.gathered_numel(), spec.reduce_dtype, spec.shard_size);
   }
   // A unit that is not sharded on a sharded mesh is replicated over every rank.
   const bool fits_mesh = spec.shard_size == spec_.mesh.shard_size;
   collect(Collective::all_reduce, fits_mesh ? Axis::replicate : Axis::world, unit, spec.shard_numel, spec.reduce_dtype,
           fits_mesh ? spec_.mesh.replicas : spec_.mesh.world_size);
-  if (!state.has_sharded_grad) {
-    state.has_sharded_grad = true;
-    visitor_.allocate(MemoryRole::sharded_grad, spec.shard_numel * dtype_bytes(DType::f32));
-  }
+  if (spec.offloads_grads()) visitor_.free(MemoryRole::sharded_grad, shard_bytes);
+  visitor_.free(MemoryRole::communication, gathered_bytes);
   release(held_grads_, MemoryRole::unsharded_grad, state.unsharded_grad_bytes);
   state.unsharded_grad_bytes = 0;
 }
@@ -221,10 +259,14 @@ void StepWalk::optimizer_step() {
     UnitState& state = states_[unit];
     if (!state.has_sharded_grad || state.has_optimizer_state) continue;
     state.has_optimizer_state = true;
+    if (units_[unit].offloads_masters()) continue;
     visitor_.allocate(MemoryRole::optimizer,
                       spec_.num_state_kinds * units_[unit].shard_numel * dtype_bytes(DType::f32));
   }
   visitor_.allocate(MemoryRole::workspace, spec_.step_workspace_bytes);
+  // What is unsharded still would go stale.
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) give_back(unit);
+  make_room(held_params_, MemoryRole::unsharded_param, 0);
   visitor_.free(MemoryRole::workspace, spec_.step_workspace_bytes);
 }
 
@@ -232,6 +274,7 @@ void StepWalk::zero_grad() {
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (!states_[unit].has_sharded_grad) continue;
     states_[unit].has_sharded_grad = false;
+    if (units_[unit].offloads_grads()) continue;
     visitor_.free(MemoryRole::sharded_grad, units_[unit].shard_numel * dtype_bytes(DType::f32));
   }
 }

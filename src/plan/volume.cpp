@@ -15,6 +15,8 @@ std::string_view axis_name(Axis axis) {
   switch (axis) {
     case Axis::shard:
       return "shard";
+    case Axis::neighbours:
+      return "neighbours";
     case Axis::replicate:
       return "replicate";
     case Axis::world:

@@ -117,6 +117,21 @@ ConfigKey shard_size_key() {
   return key;
 }
 
+ConfigKey reshard_after_forward_key() {
+  ConfigKey key = text("fsdp.reshard_after_forward", [](Config& c) -> auto& { return c.fsdp.reshard_after_forward; },
+                       "auto, true, false or a whole number from 1",
+                       "auto: as the strategy says; a number: after forward parameters stay sharded over groups of so many "
+                       "neighbouring ranks, so that backward gathers among these only");
+  key.set = [](Config& c, const std::string& value) {
+    std::int64_t number = 0;
+    const bool is_word = value == "auto" || value == "true" || value == "false";
+    if (!is_word && (!parse_number(value, number) || number < 1 || number > 1'000'000)) return false;
+    c.fsdp.reshard_after_forward = value;
+    return true;
+  };
+  return key;
+}
+
 // field(run.name) is the accessor every key is built from.
 #define MICA_FIELD(member) [](Config& c) -> auto& { return c.member; }
 
@@ -151,9 +166,15 @@ std::vector<ConfigKey> make_keys() {
              "order of sequences: a seeded permutation of each epoch, or as in the file"),
 
       choice("fsdp.strategy", MICA_FIELD(fsdp.strategy),
-             {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"},
+             {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "shard_optim"},
              "what is sharded: everything; all but parameters between forward and backward; nothing; hybrid: on the shard "
-             "axis only"),
+             "axis only; shard_optim: the optimizer alone (ZeRO-1)"),
+      choice("fsdp.sharding", MICA_FIELD(fsdp.sharding), {"flat", "per_parameter"},
+             "how a unit's parameters are cut: concatenated, or each along its first dim (PyTorch's FSDP2)"),
+      reshard_after_forward_key(),
+      choice("fsdp.cpu_offload", MICA_FIELD(fsdp.cpu_offload), {"none", "gradients", "parameters"},
+             "what lives in host memory: sharded gradients; or masters, gradients and optimizer state"),
+      flag("fsdp.full_precision_in_eval", MICA_FIELD(fsdp.full_precision_in_eval), "evaluate in fp32 whatever param_dtype is"),
       choice("fsdp.wrap", MICA_FIELD(fsdp.wrap), {"block", "size", "none"},
              "units: one a block, one per min_numel elements, or the whole model"),
       whole("fsdp.min_numel", MICA_FIELD(fsdp.min_numel), 1, kHuge, "elements from which a module becomes a unit (wrap=size)"),

@@ -66,9 +66,31 @@ ShardSize parse_shard_size(const std::string& text) {
   return {.kind = ShardSize::Kind::number, .number = number};
 }
 
+namespace {
+
+/// What the strategy implies may be said again, but not contradicted (DESIGN section 5).
+void apply_reshard_after_forward(const std::string& value, fsdp::Options& options) {
+  if (value == "auto") return;
+  const bool reshards = fsdp::reshards_after_forward(options.strategy);
+  require<ConfigError>((value == "false") != reshards,
+                       "fsdp.reshard_after_forward = {} contradicts fsdp.strategy = {}, which {} parameters between forward and "
+                       "backward: use {}, or leave reshard_after_forward out",
+                       value, fsdp::strategy_name(options.strategy), reshards ? "gives back" : "keeps",
+                       reshards ? "shard_grad_op or hybrid_shard_zero2" : "full_shard or hybrid_shard");
+  if (value != "true" && value != "false") options.reshard_after_forward_ranks = std::stoi(value);
+}
+
+}  // namespace
+
 fsdp::Options fsdp_options(const Config::Fsdp& f) {
   fsdp::Options options;
   options.strategy = fsdp::strategy_from_name(f.strategy);
+  options.sharding = f.sharding == "flat" ? fsdp::Sharding::flat : fsdp::Sharding::per_parameter;
+  options.cpu_offload = f.cpu_offload == "parameters"  ? fsdp::CpuOffload::parameters
+                        : f.cpu_offload == "gradients" ? fsdp::CpuOffload::gradients
+                                                       : fsdp::CpuOffload::none;
+  options.full_precision_in_eval = f.full_precision_in_eval;
+  apply_reshard_after_forward(f.reshard_after_forward, options);
   options.backward_prefetch = f.backward_prefetch == "pre"    ? fsdp::BackwardPrefetch::pre
                               : f.backward_prefetch == "post" ? fsdp::BackwardPrefetch::post
                                                               : fsdp::BackwardPrefetch::none;

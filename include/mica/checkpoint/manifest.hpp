@@ -53,6 +53,7 @@ struct UnitEntry {
   int shard_size = 1;            ///< 1: not sharded, only in shard_rank 0's file
   std::int64_t shard_numel = 0;  ///< P
   std::vector<fsdp::ParameterSpec> parameters;
+  std::string layout = "flat";  ///< ShardLayout::name(): how the parameters are cut
 };
 
 /// Everything that is known of a checkpoint without opening its data. [Note: checkpoint on disk]

@@ -19,6 +19,7 @@ class PerParameterLayout final : public ShardLayout {
   PerParameterLayout(std::vector<ParameterSpec> parameters, const std::vector<int>& dims, int shard_size,
                      std::int64_t alignment_numel);
 
+  [[nodiscard]] std::string name() const override;
   [[nodiscard]] std::int64_t shard_numel() const override { return shard_numel_; }
   [[nodiscard]] std::int64_t unsharded_numel() const override { return unsharded_numel_; }
   [[nodiscard]] std::vector<Piece> pieces(int shard_rank) const override;

@@ -24,6 +24,8 @@ class ShardLayout {
  public:
   virtual ~ShardLayout() = default;
 
+  /// "flat", "per_parameter 0,0,1": layouts of equal name, parameters and ranks are equal.
+  [[nodiscard]] virtual std::string name() const = 0;
   [[nodiscard]] const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   [[nodiscard]] int shard_size() const { return shard_size_; }
   /// Elements each rank holds, padding included.
@@ -66,6 +68,7 @@ class FlatLayout final : public ShardLayout {
   /// @throws Error when the list is empty, a parameter is a scalar or has no elements, or shard_size < 1.
   FlatLayout(std::vector<ParameterSpec> parameters, int shard_size, std::int64_t alignment_numel);
 
+  [[nodiscard]] std::string name() const override { return "flat"; }
   [[nodiscard]] std::int64_t shard_numel() const override { return shard_numel_; }
   [[nodiscard]] std::vector<Piece> pieces(int shard_rank) const override;
 

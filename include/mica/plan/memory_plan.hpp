@@ -36,6 +36,7 @@ struct MemoryPlan {
   StepMemory later_step;  ///< every other
   std::int64_t peak = 0;  ///< highest total of the run
   BytesByRole peak_by_role{};
+  std::int64_t offloaded = 0;  ///< beside all that, in the offload tier: masters, gradients, optimizer state
 
   [[nodiscard]] std::int64_t peak_of(MemoryRole role) const { return peak_by_role[static_cast<std::size_t>(role)]; }
 };

@@ -43,6 +43,7 @@ struct HookPoint {
   std::size_t unit;  ///< index in module order, the root unit is 0
   Stretch before;
   bool leaves_record = true;  ///< of the forwards: false inside a checkpointed region, which runs again
+  bool backward_comes = true;  ///< of post_forward: false for a unit that no gradient passes through (a frozen prefix)
 };
 
 /// One micro-batch's forward and backward as the units see it: the order of the hooks, with the model's own memory in

@@ -29,7 +29,7 @@ struct StepSpec {
 [[nodiscard]] StepSpec step_spec_of(const fsdp::Root& root);
 
 /// Whose ranks a collective joins.
-enum class Axis : std::uint8_t { shard, replicate, world };
+enum class Axis : std::uint8_t { shard, neighbours, replicate, world };
 
 struct CollectiveUse {
   Collective kind;
@@ -73,6 +73,7 @@ class StepWalk {
   struct UnitState {
     bool is_unsharded = false;
     std::int64_t unsharded_bytes = 0;  // what it holds; 0 when it uses the master
+    std::int64_t post_forward_bytes = 0;  // its part among neighbours
     std::int64_t unsharded_grad_bytes = 0;
     bool has_sharded_grad = false;
     bool has_optimizer_state = false;
@@ -83,13 +84,14 @@ class StepWalk {
   using Limiter = std::deque<std::int64_t>;
 
   void pre_forward(std::size_t unit, bool leaves_record);
-  void post_forward(std::size_t unit);
+  void post_forward(const HookPoint& point);
   void pre_backward(std::size_t unit);
   void post_backward(std::size_t unit, bool reduces);
   void end_backward(bool reduces);
   void gather(std::size_t unit);
   void prefetch(std::size_t unit);
   void reshard(std::size_t unit, bool reduces);
+  void give_back(std::size_t unit);
   void prepare_grads(std::size_t unit);
   void reduce_grads(std::size_t unit);
   void collect(Collective kind, Axis axis, std::size_t unit, std::int64_t numel, DType dtype, int num_ranks);

@@ -17,10 +17,17 @@ struct UnitSpec {
   fsdp::Strategy strategy = fsdp::Strategy::full_shard;
   DType param_dtype = DType::f32;
   DType reduce_dtype = DType::f32;
+  /// Per-parameter layouts: elements of the unsharded array, which is not the gathered one; 0: it is.
+  std::int64_t rearranged_numel = 0;
+  fsdp::CpuOffload cpu_offload = fsdp::CpuOffload::none;
+  int num_neighbours = 0;  ///< resharded among so many ranks after forward; 0: not
 
-  [[nodiscard]] std::int64_t unsharded_numel() const { return shard_numel * shard_size; }
+  [[nodiscard]] std::int64_t gathered_numel() const { return shard_numel * shard_size; }
+  [[nodiscard]] std::int64_t unsharded_numel() const { return rearranged_numel > 0 ? rearranged_numel : gathered_numel(); }
   /// The unsharded parameters are the master itself: no storage, no traffic.
-  [[nodiscard]] bool uses_master() const { return shard_size == 1 && param_dtype == DType::f32; }
+  [[nodiscard]] bool uses_master() const { return shard_size == 1 && param_dtype == DType::f32 && !offloads_masters(); }
+  [[nodiscard]] bool offloads_masters() const { return cpu_offload == fsdp::CpuOffload::parameters; }
+  [[nodiscard]] bool offloads_grads() const { return cpu_offload != fsdp::CpuOffload::none; }
 };
 
 /// The units of a root, in module order, the root unit first. They need no storage.

@@ -35,6 +35,10 @@ struct Config {
   } data;
   struct Fsdp {
     std::string strategy = "full_shard";
+    std::string sharding = "flat";
+    std::string reshard_after_forward = "auto";
+    std::string cpu_offload = "none";
+    bool full_precision_in_eval = false;
     std::string wrap = "block";
     std::int64_t min_numel = 100'000'000;
     std::string backward_prefetch = "pre";

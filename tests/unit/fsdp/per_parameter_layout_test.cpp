@@ -21,6 +21,7 @@ std::string error_of(const ParameterSpec& spec, int dim, int shard_size) {
 TEST(PerParameterLayout, C4_UnevenRowsOverTwoRanks) {
   const PerParameterLayout layout({{"w", {5, 3}}, {"b", {3}}}, {0, 0}, 2, 4);
   EXPECT_EQ(layout.shard_numel(), 9 + 2);  // 3 rows of 3, and ceil(3/2)
+  EXPECT_EQ(layout.name(), "per_parameter 0,0");
   EXPECT_EQ(layout.gathered_numel(), 22);
   EXPECT_EQ(layout.begin_of(0), 0);
   EXPECT_EQ(layout.begin_of(1), 20);  // 2 * 9 rounded up to 4

@@ -145,6 +145,50 @@ TEST_P(Exact, EveryPrefetchAccumulationAndCheckpointing) {
   }
 }
 
+TEST_P(Exact, EveryShardingOffloadAndResharding) {
+  for (const Strategy strategy : {Strategy::full_shard, Strategy::shard_grad_op, Strategy::shard_optim}) {
+    for (const auto sharding : {fsdp::Sharding::flat, fsdp::Sharding::per_parameter}) {
+      for (const auto offload : {fsdp::CpuOffload::none, fsdp::CpuOffload::gradients, fsdp::CpuOffload::parameters}) {
+        for (const int neighbours : {0, 2}) {
+          if (neighbours > 0 && (GetParam() % 2 != 0 || strategy != Strategy::full_shard)) continue;
+          for (const DType dtype : {DType::f32, DType::bf16}) {
+            for (const int micro_batches : {1, 2}) {
+              PlannedRun run = gpt2_run();
+              run.options.strategy = strategy;
+              run.options.sharding = sharding;
+              run.options.cpu_offload = offload;
+              run.options.reshard_after_forward_ranks = neighbours;
+              run.options.mixed_precision.param_dtype = dtype;
+              run.micro_batches = micro_batches;
+              run.mode = StreamMode::threaded;
+              expect_exact(GetParam(), run,
+                           fmt::format("{} sharding {} offload {} neighbours {} {} micro_batches {}", strategy_name(strategy),
+                                       static_cast<int>(sharding), static_cast<int>(offload), neighbours, dtype_name(dtype),
+                                       micro_batches));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Exact, AFrozenPrefix) {
+  PlannedRun run = gpt2_run();
+  run.make_model = [] {
+    auto model = std::make_unique<nn::Gpt2>(
+        nn::Gpt2Config{.layers = 3, .heads = 3, .width = 12, .context = 8, .vocab_size = 19, .tie_embeddings = false});
+    model->for_each_parameter([](const std::string& name, nn::Parameter& parameter) {
+      if (!name.starts_with("transformer.h.2.") && !name.starts_with("lm_head")) parameter.requires_grad = false;
+    });
+    return model;
+  };
+  for (const Strategy strategy : {Strategy::full_shard, Strategy::shard_grad_op}) {
+    run.options.strategy = strategy;
+    expect_exact(GetParam(), run, fmt::format("{}, blocks that no gradient passes through", strategy_name(strategy)));
+  }
+}
+
 TEST_P(Exact, UnitsInsideACheckpointedRegion) {
   PlannedRun run = gpt2_run();
   run.make_model = [] {

@@ -240,10 +240,10 @@ TEST(MemoryPlan, CountsStagingWhileACollectiveIsEnqueued) {
     return kind == Collective::reduce_scatter ? 1000 : 10;
   };
   const MemoryPlan plan = make_memory_plan(one_unit(2), spec, PassProfile::chain(1));
-  // Masters 24; forward: gathered +48, staging +10. Backward: gradients +48; resharded -48; staging of reduce-scatter
-  // +1000.
+  // Masters 24; forward: gathered +48, staging +10. Backward: gradients +48; resharded -48; sharded gradient +24, staging
+  // of reduce-scatter +1000.
   EXPECT_EQ(plan.first_step.forward_peak.total(), 24 + 48 + 10);
-  EXPECT_EQ(plan.first_step.backward_peak.total(), 24 + 48 + 1000);
+  EXPECT_EQ(plan.first_step.backward_peak.total(), 24 + 48 + 24 + 1000);
   EXPECT_EQ(plan.first_step.after_backward.total(), 24 + 24);
   EXPECT_EQ(plan.first_step.optimizer_peak.total(), 24 + 24 + 10);
   EXPECT_EQ(plan.peak_of(MemoryRole::communication), 1000);

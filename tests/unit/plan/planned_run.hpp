@@ -121,9 +121,11 @@ inline Measured run_and_plan(const MakeWorld& make_world, const PlannedRun& run)
     found.after_backward = pool->stats().current;
     device_mesh.shard_norm_group().all_reduce(device_mesh.compute(), "norm", TensorView(&norm, Shape{1}, DType::f32),
                                               ReduceOp::sum);
+    root.reshard();  // as an optimizer does
     if (step == 1) {  // an optimizer's state, without the optimizer
       for (const fsdp::Unit* unit : root.units()) {
         if (!unit->storage() || !unit->storage()->sharded_grad()) continue;
+        if (run.options.cpu_offload == fsdp::CpuOffload::parameters) continue;
         for (int kind = 0; kind < run.num_state_kinds; ++kind) {
           optimizer_state.push_back(
               pool->allocate(unit->storage()->layout().shard_numel() * 4, MemoryRole::optimizer, device_mesh.compute()));
