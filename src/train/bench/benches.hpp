@@ -15,5 +15,6 @@ ExitCode bench_train(App& app, const Arguments& arguments);
 ExitCode bench_gemm(App& app, const Arguments& arguments);
 ExitCode bench_comm(App& app, const Arguments& arguments);
 ExitCode bench_checkpoint(App& app, const Arguments& arguments);
+ExitCode bench_overhead(App& app, const Arguments& arguments);
 
 }  // namespace mica::train::bench

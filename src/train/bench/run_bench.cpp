@@ -9,7 +9,7 @@
 namespace mica::train {
 namespace {
 
-constexpr const char* kHelp = R"(mica-bench train|gemm|comm|checkpoint [--flags]
+constexpr const char* kHelp = R"(mica-bench train|gemm|comm|checkpoint|overhead [--flags]
 
 How fast Mica is on this machine, beside what the machine can do: every figure has its limit next to it, measured in the
 same run, since machines are shared and differ from day to day.
@@ -18,6 +18,7 @@ same run, since machines are shared and differ from day to day.
   gemm         the matrix products of GPT-2: GF/s beside plain oneDNN and OpenBLAS
   comm         all-gather, reduce-scatter, all-reduce: GB/s beside memcpy; --idle-cost: what a waiting collective costs
   checkpoint   save and load beside a plain write and read of the same bytes
+  overhead     sharded beside plain computation; and the runtime's own time per unit
 
   mica-bench train --help        each tells its flags
 
@@ -31,10 +32,11 @@ struct Command {
   ExitCode (*run)(App&, const bench::Arguments&);
 };
 
-constexpr std::array<Command, 4> kCommands{{{"train", bench::bench_train},
+constexpr std::array<Command, 5> kCommands{{{"train", bench::bench_train},
                                             {"gemm", bench::bench_gemm},
                                             {"comm", bench::bench_comm},
-                                            {"checkpoint", bench::bench_checkpoint}}};
+                                            {"checkpoint", bench::bench_checkpoint},
+                                            {"overhead", bench::bench_overhead}}};
 
 }  // namespace
 
@@ -47,8 +49,8 @@ ExitCode run_bench(App& app) {
   for (const Command& command : kCommands) {
     if (command.name == name) return command.run(app, {app.arguments.begin() + 1, app.arguments.end()});
   }
-  throw SharedError(name.empty() ? "no benchmark named: mica-bench train|gemm|comm|checkpoint; see mica-bench --help"
-                                 : fmt::format("unknown benchmark '{}', expected train, gemm, comm or checkpoint; see "
+  throw SharedError(name.empty() ? "no benchmark named: mica-bench train|gemm|comm|checkpoint|overhead; see mica-bench --help"
+                                 : fmt::format("unknown benchmark '{}', expected train, gemm, comm, checkpoint or overhead; see "
                                                "mica-bench --help",
                                                name),
                     ExitCode::user_mistake);

@@ -1,0 +1,207 @@
+#include <algorithm>
+#include <memory>
+#include <random>
+
+#include "bench_model.hpp"
+#include "benches.hpp"
+#include "command_line.hpp"
+#include "mica/comm/fake_group.hpp"
+#include "mica/nn/init.hpp"
+#include "mica/train/setup.hpp"
+#include "report.hpp"
+#include "timing.hpp"
+
+namespace mica::train::bench {
+namespace {
+
+constexpr const char* kHelp = R"(mica-bench overhead [--flags]
+
+What sharding costs: forward and backward of a GPT-2, sharded over all ranks, against every rank computing a plain model of
+its own at the same time (no optimizer on either side). 100 % would be free. Ways of sharding take turns with the plain
+model, so that a busy machine slows all alike.
+
+  export OMP_NUM_THREADS=1
+  mpirun -np 2 mica-bench overhead --model gpt2-124m --batch 4 --seq 256
+  mica-bench overhead --units 200 --numel 10000      the runtime's own host time per unit and step: communication that moves
+                                                     nothing, streams inline, layers that compute next to nothing
+)";
+
+struct Options {
+  RunOptions run{.model = "char-tiny", .batch = 4, .seq = 64};
+  std::int64_t rounds = 5;
+  std::int64_t units = 0;
+  std::int64_t numel = 10'000;
+};
+
+/// One way of running forward and backward, with what it needs to live.
+struct Variant {
+  std::string name;
+  std::function<void()> step;
+  std::vector<double> seconds{};
+};
+
+/// Turns of all variants, each timed over all ranks together.
+void take_turns(const App& app, std::vector<Variant>& variants, std::int64_t rounds) {
+  for (std::int64_t round = -1; round < rounds; ++round) {  // the first allocates
+    for (Variant& variant : variants) {
+      const double seconds = timed_together(app.world, variant.step);
+      if (round >= 0) variant.seconds.push_back(seconds);
+    }
+  }
+}
+
+void bench_model_overhead(App& app, const Options& options) {
+  Config config;
+  together(app.world, [&] { config = make_config(options.run); });
+  Device device = Device::make(config, app.session, app.world, Logger());
+  const Shape shape{config.train.micro_batch, config.train.seq_len};
+  std::mt19937 random(static_cast<unsigned>(1 + app.world.rank()));
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(shape.numel()));
+  for (auto& token : tokens) token = static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(config.model.vocab_size));
+  const auto pass = [&](nn::Module& module, nn::Context& context) {
+    context.sequences.assign(static_cast<std::size_t>(shape[0]), 0);
+    nn::Record record;
+    const nn::Tensors ys = module.forward(
+        context, {Tensor(TensorView{tokens.data(), shape, DType::i32}), Tensor(TensorView{tokens.data(), shape, DType::i32})}, &record);
+    const Tensor dloss = context.make({1}, DType::f32, MemoryRole::workspace);
+    context.kernels.fill(context.compute, dloss, 1.0);
+    module.backward(context, std::move(record), {dloss});
+  };
+
+  nn::Context plain_context{.compute = device.device_mesh->compute(), .pool = *device.pool, .kernels = *device.kernels};
+  plain_context.loss_in_backward = true;
+  const std::unique_ptr<nn::Module> plain = make_module(config);
+  nn::PlainParameters storage(*plain, plain_context, dtype_from_name(config.fsdp.param_dtype), DType::f32);
+  std::vector<Variant> variants;
+  variants.push_back({"plain", [&] {
+                        storage.zero_grad();
+                        pass(*plain, plain_context);
+                        plain_context.compute.synchronize();
+                      }});
+  std::vector<std::unique_ptr<ShardedModel>> models;
+  for (const std::string sharding : {"flat", "per_parameter"}) {
+    together(app.world, [&] {
+      RunOptions run = options.run;
+      run.overrides.push_back("--fsdp.sharding=" + sharding);
+      models.push_back(std::make_unique<ShardedModel>(ShardedModel::make(make_config(run), device)));
+    });
+    ShardedModel& model = *models.back();
+    model.root->initialize(1);
+    variants.push_back({sharding, [&] {
+                          pass(*model.module, model.context);
+                          model.root->zero_grad();
+                          model.context.compute.synchronize();
+                        }});
+  }
+  take_turns(app, variants, options.rounds);
+  Report report(app.world.rank() == 0);
+  const double plain_s = median(variants[0].seconds);
+  for (const Variant& variant : variants) {
+    std::vector<double> shares;  // round by round
+    for (std::size_t i = 0; i < variant.seconds.size(); ++i) shares.push_back(100 * variants[0].seconds[i] / variant.seconds[i]);
+    report.add({{"bench", "overhead"}, {"model", options.run.model}, {"dtype", options.run.dtype}, {"strategy", config.fsdp.strategy},
+                {"ranks", app.world.num_ranks()}, {"threads", device.num_threads}, {"variant", variant.name},
+                {"step_ms", rounded(1e3 * median(variant.seconds))}, {"plain_ms", rounded(1e3 * plain_s)},
+                {"percent_of_plain", rounded(median(shares), 1)}});
+  }
+  report.print_table();
+}
+
+/// y = x with a weight of its own, whose gradient is written: next to no computation.
+class Feather final : public nn::Module {
+ public:
+  explicit Feather(std::int64_t numel)
+      : Module("feather"), weight_(add_parameter("weight", Shape{numel}, nn::Initializer::zeros(), false)) {}
+
+ protected:
+  nn::Tensors do_forward(nn::Context&, nn::Tensors xs, nn::Record*) override {
+    xs[0].needs_grad = true;
+    return xs;
+  }
+  nn::Tensors do_backward(nn::Context&, nn::Record&, nn::Tensors dys) override {
+    static_cast<void>(weight_.write_grad());
+    return dys;
+  }
+
+ private:
+  nn::Parameter& weight_;
+};
+
+class Feathers final : public nn::Module {
+ public:
+  Feathers(std::int64_t units, std::int64_t numel) : Module("feathers") {
+    for (std::int64_t i = 0; i < units; ++i) layers_.push_back(&add_child<Feather>(std::to_string(i), numel));
+  }
+
+ protected:
+  nn::Tensors do_forward(nn::Context& context, nn::Tensors xs, nn::Record* record) override {
+    for (Feather* layer : layers_) xs = layer->forward(context, std::move(xs), nn::child_record(record));
+    return xs;
+  }
+  nn::Tensors do_backward(nn::Context& context, nn::Record& record, nn::Tensors dys) override {
+    for (std::size_t i = layers_.size(); i-- > 0;) dys = layers_[i]->backward(context, std::move(record.child(i)), std::move(dys));
+    return dys;
+  }
+
+ private:
+  std::vector<Feather*> layers_;
+};
+
+void bench_runtime(App& app, const Options& options) {
+  const auto pool = make_cpu_pool();
+  const auto kernels = make_cpu_kernels(*pool);
+  Mesh mesh(make_fake_group(0, 2, nullptr), {.world_size = 2, .shard_size = 2, .replicas = 1});
+  fsdp::DeviceMesh device_mesh(mesh, *pool, *kernels, fsdp::Streams::make(StreamMode::inlined));
+  nn::Context context{.compute = device_mesh.compute(), .pool = *pool, .kernels = *kernels};
+  Feathers plain(options.units, options.numel), sharded(options.units, options.numel);
+  nn::PlainParameters storage(plain, context);
+  fsdp::Root& root = fsdp::auto_wrap(sharded, device_mesh, {}, fsdp::wrap_types({"feather"}));
+  root.initialize(1);
+  const auto pass = [&](nn::Module& module) {
+    nn::Record record;
+    const nn::Tensors ys = module.forward(context, {context.make({1}, DType::f32)}, &record);
+    module.backward(context, std::move(record), ys);
+  };
+  std::vector<Variant> variants;
+  variants.push_back({"plain", [&] { pass(plain); }});
+  variants.push_back({"sharded", [&] {
+                        pass(sharded);
+                        root.zero_grad();
+                      }});
+  take_turns(app, variants, 20 * options.rounds);
+  const double plain_s = median(variants[0].seconds), sharded_s = median(variants[1].seconds);
+  Report report(app.world.rank() == 0);
+  report.add({{"bench", "overhead"}, {"units", options.units}, {"numel", options.numel}, {"sharded_us", rounded(1e6 * sharded_s, 1)},
+              {"plain_us", rounded(1e6 * plain_s, 1)},
+              {"us_per_unit_and_step", rounded(1e6 * (sharded_s - plain_s) / static_cast<double>(options.units), 2)}});
+  report.print_table();
+}
+
+}  // namespace
+
+ExitCode bench_overhead(App& app, const Arguments& arguments) {
+  Options options;
+  po::options_description flags("Flags");
+  auto add = flags.add_options();
+  add("model", po::value(&options.run.model)->default_value(options.run.model), model_names().c_str());
+  add("batch", po::value(&options.run.batch)->default_value(options.run.batch), "sequences a rank and step");
+  add("seq", po::value(&options.run.seq)->default_value(options.run.seq), "tokens of a sequence");
+  add("dtype", po::value(&options.run.dtype)->default_value(options.run.dtype), "fp32 or bf16: of computing and all-gathers");
+  add("strategy", po::value(&options.run.strategy)->default_value(options.run.strategy), "as fsdp.strategy of mica-train");
+  add("rounds", po::value(&options.rounds)->default_value(options.rounds), "turns of every variant");
+  add("units", po::value(&options.units)->default_value(options.units), "measure the runtime alone, with so many units");
+  add("numel", po::value(&options.numel)->default_value(options.numel), "elements of each of them");
+  if (!parse_flags(app, arguments, kHelp, flags)) return ExitCode::done;
+  together(app.world, [&] {
+    require<ConfigError>(options.rounds >= 1 && options.units >= 0 && options.numel >= 1,
+                         "--rounds={} --units={} --numel={}, expected at least 1, 0 and 1", options.rounds, options.units, options.numel);
+  });
+  if (options.units > 0) {
+    bench_runtime(app, options);
+  } else {
+    bench_model_overhead(app, options);
+  }
+  return ExitCode::done;
+}
+
+}  // namespace mica::train::bench
