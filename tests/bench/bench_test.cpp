@@ -96,6 +96,19 @@ TEST(Bench, CheckpointSavesLoadsAndCleansUp) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
+TEST(Bench, OverheadComparesWithPlainComputation) {
+  const Finished models = run_bench(2, {"overhead", "--rounds=1", "--batch=1", "--seq=16"});
+  ASSERT_EQ(models.status, 0) << models.output;
+  const std::vector<Json> rows = json_lines(models);
+  ASSERT_EQ(rows.size(), 3);
+  EXPECT_EQ(rows[1]["variant"], "flat");
+  EXPECT_EQ(rows[2]["variant"], "per_parameter");
+  EXPECT_GT(rows[2]["percent_of_plain"], 0.0);
+  const Finished runtime = run_bench(1, {"overhead", "--units=10", "--numel=100", "--rounds=1"});
+  ASSERT_EQ(runtime.status, 0) << runtime.output;
+  EXPECT_EQ(json_lines(runtime).at(0)["units"], 10);
+}
+
 TEST(Bench, MistakesAreNamed) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> mistakes{
       {{"tran"}, "'tran'"},
@@ -105,6 +118,7 @@ TEST(Bench, MistakesAreNamed) {
       {{"train", "--batch=0"}, "train.micro_batch"},
       {{"train", "--warmup=0"}, "--warmup=0"},
       {{"comm", "--mib=x"}, "'x'"},
+      {{"overhead", "--rounds=0"}, "--rounds=0"},
       {{"checkpoint", "--dir=/nowhere"}, "/nowhere"},
   };
   for (const auto& [arguments, text] : mistakes) {
