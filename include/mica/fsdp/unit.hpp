@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mica/fsdp/options.hpp"
+#include "mica/fsdp/state_dict_settings.hpp"
 #include "mica/fsdp/unit_storage.hpp"
 #include "mica/nn/module.hpp"
 
@@ -41,6 +42,9 @@ class Unit final : public nn::ModuleHooks {
   [[nodiscard]] UnitStorage* storage() const { return storage_.get(); }
   /// The root this unit belongs to, found at first use; makes this unit the root if nobody above claimed it.
   [[nodiscard]] Root& root();
+  [[nodiscard]] const StateDictSettings& state_dict_settings() const { return state_dict_settings_; }
+  /// For set_state_dict_settings(), which keeps the units of a root alike.
+  void set_state_dict_settings(const StateDictSettings& settings) { state_dict_settings_ = settings; }
 
   /// Gathers the parameters ahead of their use; returns at once. The next forward waits for just this. Between passes.
   UnshardHandle unshard();
@@ -74,6 +78,7 @@ class Unit final : public nn::ModuleHooks {
   DeviceMesh& device_mesh_;
   Options options_;
   std::string name_;
+  StateDictSettings state_dict_settings_;
   std::unique_ptr<UnitStorage> storage_;
   Root* root_ = nullptr;
   std::unique_ptr<Root> owned_root_;

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "mica/fsdp/state_dict_settings.hpp"
+#include "mica/fsdp/state_tensor.hpp"
+
+namespace mica::fsdp {
+
+// A model's parameters and buffers by name, in memory (FEATURES E2, E4). Of a root, an inner unit or a plain module that
+// holds several roots; names are relative to it. Kind and config are those of its units (state_dict_settings.hpp).
+// Parameters are in the master's dtype; buffers, whole in every kind, in their original dtype; ignored parameters whole
+// as they are. A parameter shared by several modules appears once, under its first name.
+// All: @collective over the world. Roots must be idle and initialised. The compute stream is synchronised.
+
+/// full: copies. sharded: copies of this rank's rows, StateTensor::row_begin says which. local: "<unit>.flat_param", the
+/// shard itself without the padding at its end, not a copy (unless it is offloaded): it changes as the master does.
+/// @throws Error inside a pass, and for local with a unit that is not sharded; ConfigError when settings differ.
+[[nodiscard]] StateDict state_dict(nn::Module& module);
+
+struct LoadStateDictOptions {
+  bool strict = true;  ///< a missing or unexpected key is an error; otherwise it is reported
+  /// full: rank 0's dict is broadcast, unit by unit; the other ranks' are not looked at.
+  bool from_rank0 = false;
+};
+/// Keys in the order of names.
+struct LoadStateDictReport {
+  std::vector<std::string> missing;     ///< the model has them, no rank's dict does
+  std::vector<std::string> unexpected;  ///< the other way round (this rank's)
+};
+/// Takes the values over. full: every rank gives the whole dict and takes its part without traffic. sharded: each rank
+/// gives its rows. local: each rank gives its shards, of equal wrapping and world.
+/// @throws ConfigError, the same on all ranks, naming missing and unexpected keys, or a key whose shape, numel, padding
+///         or dtype is another one; Error inside a pass, and for sharded with a unit that is not sharded.
+LoadStateDictReport load_state_dict(nn::Module& module, const StateDict& dict, const LoadStateDictOptions& options = {});
+
+/// The same from any pieces that the ranks together hold: full and sharded dicts of another world, some on each rank.
+/// What several ranks have is taken from the lowest; what is missing is an error that names parameter and rows.
+LoadStateDictReport load_state_dict_pieces(nn::Module& module, std::span<const StateDict> pieces, bool strict = true);
+
+}  // namespace mica::fsdp

@@ -1,0 +1,107 @@
+#include "state_dict_items.hpp"
+
+#include <algorithm>
+#include <array>
+#include <unordered_map>
+
+namespace mica::fsdp {
+
+std::int64_t rows_of(const Shape& shape) { return shape.num_dims() == 0 ? 1 : shape[0]; }
+
+std::int64_t row_numel_of(const Shape& shape) {
+  std::int64_t numel = 1;
+  for (std::size_t d = 1; d < shape.num_dims(); ++d) numel *= shape[d];
+  return numel;
+}
+
+Shape with_rows(const Shape& shape, std::int64_t rows) {
+  if (shape.num_dims() == 0) return shape;
+  std::array<std::int64_t, Shape::kMaxDims> dims{};
+  std::ranges::copy(shape.dims(), dims.begin());
+  dims[0] = rows;
+  return Shape(std::span<const std::int64_t>(dims.data(), shape.num_dims()));
+}
+
+std::vector<const StateItem*> StateItems::of_unit(const Unit* unit) const {
+  std::vector<const StateItem*> found;
+  for (const StateItem& item : items) {
+    if (item.unit == unit) found.push_back(&item);
+  }
+  return found;
+}
+
+std::vector<std::string> StateItems::keys() const {
+  std::vector<std::string> all;
+  for (const StateItem& item : items) all.push_back(item.key);
+  return all;
+}
+
+StateItems state_items(nn::Module& module, std::string_view action) {
+  StateItems found;
+  const std::vector<Unit*> units = units_below(module);
+  require<ConfigError>(!units.empty(), "module of type {} has no unit: shard it before its state dict is {}",
+                       module.type_name(), action);
+  found.roots = roots_of(units);
+  for (const Root* root : found.roots) {
+    require(root->state() == TrainingState::idle, "a state dict is {} while the root is {}: do it between passes", action,
+            training_state_name(root->state()));
+  }
+  struct Place {
+    Unit* unit;
+    std::size_t index;
+  };
+  std::unordered_map<const nn::Parameter*, Place> places;
+  for (Unit* unit : units) {
+    if (!unit->storage()) continue;
+    require(unit->storage()->is_initialized(), "the state dict of unit {} is {} before it has values: call initialize() first",
+            unit->name(), action);
+    found.units.push_back(unit);
+    for (std::size_t i = 0; i < unit->storage()->parameters().size(); ++i) {
+      places[unit->storage()->parameters()[i].parameter] = {unit, i};
+    }
+  }
+  module.for_each_parameter([&](const std::string& key, nn::Parameter& parameter) {
+    const auto place = places.find(&parameter);
+    if (place != places.end()) {
+      Unit* unit = place->second.unit;
+      found.items.push_back({key, parameter.shape, unit->storage()->master().dtype, unit, place->second.index, {}});
+      return;
+    }
+    require<ConfigError>(parameter.data || parameter.shape.numel() == 0,
+                         "parameter {} {} has no unit below this module, and no data of its own: a state dict begins at a "
+                         "module that holds the whole unit, and ignored parameters keep their data",
+                         key, parameter.shape.to_string());
+    found.items.push_back({key, parameter.shape, parameter.data.dtype, nullptr, 0, parameter.data});
+  });
+  module.for_each_buffer([&](const std::string& key, nn::ModuleBuffer& buffer) {
+    require<ConfigError>(buffer.data || buffer.shape.numel() == 0, "buffer {} {} has no data", key, buffer.shape.to_string());
+    found.items.push_back({key, buffer.shape, buffer.dtype, nullptr, 0, buffer.data});
+  });
+  return found;
+}
+
+std::string local_key(nn::Module& module, const Unit& unit) {
+  std::string prefix;
+  module.for_each_module([&](const std::string& name, nn::Module& each) {
+    if (&each == &unit.module()) prefix = name;
+  });
+  return prefix.empty() ? "flat_param" : prefix + ".flat_param";
+}
+
+std::int64_t unpadded_numel(const UnitStorage& storage, int shard_rank) {
+  std::int64_t end = 0;
+  for (const auto& runs : runs_of_rank(storage, shard_rank)) {
+    for (const Run& run : runs) end = std::max(end, run.offset + run.end - run.begin);
+  }
+  return end;
+}
+
+void require_sharded(const std::vector<Unit*>& units, std::string_view what) {
+  for (const Unit* unit : units) {
+    require(unit->storage()->shard_size() > 1,
+            "{} needs sharded units, and unit {} is not sharded: use the full kind, or load_state_dict_pieces()", what,
+            unit->name());
+  }
+}
+
+}  // namespace mica::fsdp
