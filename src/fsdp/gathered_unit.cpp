@@ -10,8 +10,8 @@ namespace {
 
 /// Calls copy(first, last, offset) for the elements that [begin, end) and the run have in common.
 template <class Copy>
-void for_each_common(const std::vector<Run>& runs, std::int64_t begin, std::int64_t end, Copy&& copy) {
-  for (const Run& run : runs) {
+void for_each_common(const std::vector<Piece::Run>& runs, std::int64_t begin, std::int64_t end, Copy&& copy) {
+  for (const Piece::Run& run : runs) {
     const std::int64_t first = std::max(begin, run.begin);
     const std::int64_t last = std::min(end, run.end);
     if (first < last) copy(first, last, run.offset + first - run.begin);
@@ -20,12 +20,13 @@ void for_each_common(const std::vector<Run>& runs, std::int64_t begin, std::int6
 
 }  // namespace
 
-std::vector<std::vector<Run>> runs_of_rank(const UnitStorage& storage, int shard_rank) {
+std::vector<std::vector<Piece::Run>> runs_of_rank(const UnitStorage& storage, int shard_rank) {
   std::unordered_map<std::string_view, std::size_t> index;
   for (std::size_t i = 0; i < storage.parameters().size(); ++i) index.emplace(storage.parameters()[i].full_name, i);
-  std::vector<std::vector<Run>> runs(storage.parameters().size());
+  std::vector<std::vector<Piece::Run>> runs(storage.parameters().size());
   for (const Piece& piece : storage.layout().pieces(shard_rank)) {
-    for (std::int64_t i = 0; i < piece.num_runs(); ++i) runs[index.at(piece.parameter)].push_back(piece.run(i));
+    std::vector<Piece::Run>& of_parameter = runs[index.at(piece.parameter)];
+    for (std::int64_t i = 0; i < piece.num_runs(); ++i) of_parameter.push_back(piece.run(i));
   }
   return runs;
 }
@@ -43,9 +44,9 @@ GatheredUnit::GatheredUnit(const Unit& unit, TensorView shard) : device_mesh_(un
   }
   runs_.resize(storage.parameters().size());
   for (int rank = 0; rank < shard_size; ++rank) {
-    const std::vector<std::vector<Run>> of_rank = runs_of_rank(storage, rank);
+    const std::vector<std::vector<Piece::Run>> of_rank = runs_of_rank(storage, rank);
     for (std::size_t i = 0; i < of_rank.size(); ++i) {
-      for (const Run& run : of_rank[i]) runs_[i].push_back({run.begin, run.end, rank * shard.numel() + run.offset});
+      for (const Piece::Run& run : of_rank[i]) runs_[i].push_back({run.begin, run.end, rank * shard.numel() + run.offset});
     }
   }
 }
@@ -60,7 +61,7 @@ void GatheredUnit::copy_range(std::size_t i, std::int64_t begin, std::int64_t en
 void scatter_range(const Unit& unit, std::size_t i, std::int64_t begin, ConstTensorView src, TensorView shard) {
   const UnitStorage& storage = *unit.storage();
   DeviceMesh& device_mesh = unit.device_mesh();
-  const std::vector<Run> mine = runs_of_rank(storage, storage.shard_rank())[i];
+  const std::vector<Piece::Run> mine = runs_of_rank(storage, storage.shard_rank())[i];
   for_each_common(mine, begin, begin + src.numel(), [&](std::int64_t first, std::int64_t last, std::int64_t offset) {
     device_mesh.kernels().copy(device_mesh.compute(), src.slice(first - begin, last - first),
                                shard.slice(offset, last - first));

@@ -7,10 +7,8 @@
 
 namespace mica::fsdp {
 
-using Run = Piece::Run;
-
 /// What `shard_rank` holds of each of the unit's parameters, by parameter index; ascending.
-[[nodiscard]] std::vector<std::vector<Run>> runs_of_rank(const UnitStorage& storage, int shard_rank);
+[[nodiscard]] std::vector<std::vector<Piece::Run>> runs_of_rank(const UnitStorage& storage, int shard_rank);
 
 /// Every rank's shards of one unit, to read whole parameters from: summon and state dicts. Runs on the compute stream,
 /// after whatever wrote the shards there, and never touches the unit's own unsharded storage.
@@ -27,7 +25,7 @@ class GatheredUnit {
   DeviceMesh& device_mesh_;
   Buffer buffer_;
   ConstTensorView all_;                  // [S*P]
-  std::vector<std::vector<Run>> runs_;   // of all ranks by parameter; offsets into all_
+  std::vector<std::vector<Piece::Run>> runs_;   // of all ranks by parameter; offsets into all_
 };
 
 /// Copies this rank's part of a whole parameter, elements [begin, begin + src.numel()) of which are in src, into `shard`.

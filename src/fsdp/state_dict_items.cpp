@@ -91,7 +91,7 @@ std::string local_key(nn::Module& module, const Unit& unit) {
 std::int64_t unpadded_numel(const UnitStorage& storage, int shard_rank) {
   std::int64_t end = 0;
   for (const auto& runs : runs_of_rank(storage, shard_rank)) {
-    for (const Run& run : runs) end = std::max(end, run.offset + run.end - run.begin);
+    for (const Piece::Run& run : runs) end = std::max(end, run.offset + run.numel());
   }
   return end;
 }

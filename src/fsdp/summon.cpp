@@ -31,6 +31,9 @@ SummonFullParams::SummonFullParams(nn::Module& module, SummonOptions options)
     const UnitStorage* storage = unit->storage();
     require(!storage || storage->is_initialized(),
             "full parameters of unit {} are summoned before they have values: call initialize() first", unit->name());
+    require<ConfigError>(!options_.with_grads || unit->options().use_orig_params,
+                         "gradients of unit {} are summoned, which needs original-parameter mode: fsdp.use_orig_params=true",
+                         unit->name());
     require(!options_.with_grads || !storage || !storage->has_unsharded_grad(),
             "gradients of unit {} are summoned while they wait, unreduced, for a synchronising backward (no_sync): finish the "
             "accumulation first",
@@ -62,13 +65,14 @@ bool SummonFullParams::exposes() const {
 
 void SummonFullParams::gather(Unit& unit) {
   const UnitStorage& storage = *unit.storage();
-  const auto gather_kind = [&](TensorView shard, TensorView nn::Parameter::*target) {
+  const auto gather_kind = [&](TensorView shard, TensorView nn::Parameter::*target, auto&& is_there) {
     if (!shard) return;
     const bool is_sharded = storage.shard_size() > 1;
     const GatheredUnit gathered(unit, shard);
     if (!exposes()) return;
-    const std::vector<std::vector<Run>> own = runs_of_rank(storage, storage.shard_rank());
+    const std::vector<std::vector<Piece::Run>> own = runs_of_rank(storage, storage.shard_rank());
     for (std::size_t i = 0; i < storage.parameters().size(); ++i) {
+      if (!is_there(i)) continue;
       nn::Parameter& parameter = *storage.parameters()[i].parameter;
       const Shape& shape = parameter.shape;
       if (!is_sharded && !own[i].empty()) {
@@ -79,8 +83,10 @@ void SummonFullParams::gather(Unit& unit) {
       gathered.copy_parameter(i, parameter.*target);
     }
   };
-  gather_kind(storage.master(), &nn::Parameter::data);
-  if (options_.with_grads) gather_kind(storage.sharded_grad(), &nn::Parameter::grad);
+  gather_kind(storage.master(), &nn::Parameter::data, [](std::size_t) { return true; });
+  if (options_.with_grads) {
+    gather_kind(storage.sharded_grad(), &nn::Parameter::grad, [&](std::size_t i) { return storage.has_grad(i); });
+  }
 }
 
 TensorView SummonFullParams::keep(Full full, DType dtype) {

@@ -15,7 +15,8 @@ struct SummonOptions {
   bool rank0_only = false;
   /// Full parameters in host memory. Without rank0_only every rank of a node holds a copy: warned.
   bool offload_to_cpu = false;
-  bool with_grads = false;  ///< averaged gradients too, absent where there are none; not with offload_to_cpu
+  /// Averaged gradients too, absent where there are none: in original-parameter mode, not with offload_to_cpu.
+  bool with_grads = false;
 };
 
 /// While it lives, the module's parameters hold all their elements in the master's dtype (fp32 under mixed precision, in

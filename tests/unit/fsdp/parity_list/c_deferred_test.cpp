@@ -190,6 +190,22 @@ TEST(C5Deferred, PeakIsShardsAndOneUnit) {
   });
 }
 
+// C5, C4: per-parameter mode shards parameters that have no data yet, and allocates only the shards: 7 rows of 143 over
+// 4 ranks, 2 each.
+TEST(C5Deferred, PerParameterModeAllocatesOnlyTheShard) {
+  run_local_ranks(4, [](auto world) {
+    RankRig rig(std::move(world));
+    auto model = make_chain({143, 7});
+    fully_shard(*model, rig.device_mesh(), {.sharding = Sharding::per_parameter});
+    rig.pool().reset_peak();
+    const std::int64_t before = rig.pool().stats().current;
+    root_of(*model).initialize(1);
+    EXPECT_EQ(rig.pool().stats().peak - before, (2 * 143 + 2) * 4);
+    root_of(*model).initialize({.function = count_up});
+    EXPECT_EQ(whole_values(rig, *model).at("0.bias"), (std::vector<float>{100, 101, 102, 103, 104, 105, 106}));
+  });
+}
+
 // C5, B5: a tied embedding belongs to the root unit while its owner is a module of an inner unit.
 TEST(C5Deferred, ATiedEmbedding) {
   run_local_ranks(2, [](auto world) {

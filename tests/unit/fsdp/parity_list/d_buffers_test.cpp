@@ -89,6 +89,24 @@ TEST(D6Buffers, TheInnermostOwnersDtypeWins) {
   });
 }
 
+// D6: full precision in eval restores them; the next training forward casts back. Off by default.
+TEST(D6Buffers, FullPrecisionInEvalRestoresThem) {
+  for (const bool on : {false, true}) {
+    run_local_ranks(2, [&](auto world) {
+      RankRig rig(std::move(world));
+      Options options = with_dtypes(DType::bf16, DType::bf16);
+      if (on) options.full_precision_in_eval = true;
+      Norms norms(rig, options, options, options);
+      norms.forward(rig);
+      EXPECT_EQ(norms.b->mean_seen, DType::bf16);
+      norms.forward(rig, false);
+      EXPECT_EQ(norms.b->mean_seen, on ? DType::f32 : DType::bf16);
+      norms.forward(rig);
+      EXPECT_EQ(norms.b->mean_seen, DType::bf16);
+    });
+  }
+}
+
 // B7: a batch-norm-like module is excluded from mixed precision by a unit of its own.
 TEST(B7BatchNormLike, IsExcludedFromMixedPrecisionByItsOwnUnit) {
   run_local_ranks(2, [](auto world) {

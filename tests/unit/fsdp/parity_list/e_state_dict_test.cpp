@@ -189,13 +189,13 @@ TEST(E2StateDict, LocalHasOneKeyAUnit) {
 }
 
 // E2: load, every kind; LOCAL pads on load. Offloaded and not.
-TEST(E2StateDict, RoundTrips) {
+void expect_round_trips(const Options& options) {
   for (const int ranks : {1, 2, 3, 4}) {
     for (const StateDictKind kind : {StateDictKind::full, StateDictKind::sharded, StateDictKind::local}) {
       if (ranks == 1 && kind != StateDictKind::full) continue;
       run_local_ranks(ranks, [&](auto world) {
         RankRig rig(std::move(world));
-        Toy toy(rig);
+        Toy toy(rig, options);
         StateDictSettings settings = StateDictSettings::of(kind);
         std::visit([](auto& config) { config.offload_to_cpu = true; }, settings.model);
         toy.set(settings);
@@ -218,6 +218,12 @@ TEST(E2StateDict, RoundTrips) {
       });
     }
   }
+}
+
+TEST(E2StateDict, RoundTrips) {
+  expect_round_trips({});
+  expect_round_trips({.sharding = Sharding::per_parameter});
+  expect_round_trips({.cpu_offload = CpuOffload::parameters});
 }
 
 // E2: buffers in their original dtype in all kinds, although forwards have cast them.

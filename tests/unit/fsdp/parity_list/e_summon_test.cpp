@@ -58,6 +58,27 @@ TEST(E1Summon, GivesWholeParameters) {
   }
 }
 
+// E1, C4: the same where every parameter is cut by itself, along dim 1 of the first weight too.
+TEST(E1Summon, OfParametersThatAreCutOneByOne) {
+  for (const int ranks : {1, 2, 3, 4}) {
+    run_local_ranks(ranks, [&](auto world) {
+      RankRig rig(std::move(world));
+      Options options{.sharding = Sharding::per_parameter};
+      if (ranks == 3) options.shard_dims = {{"0.weight", 1}};
+      TwoUnits two(rig, options);
+      expect_numbered(rig, two);
+      {
+        SummonFullParams full(*two.model);
+        two.parameter(0).data.as<float>()[14] = -3;
+      }
+      SummonFullParams full(*two.model, {.write_back = false});
+      std::vector<float> expected = numbered(0, 15);
+      expected[14] = -3;
+      EXPECT_EQ(rig.values(two.parameter(0).data), expected);
+    });
+  }
+}
+
 // E1: each rank persists the slice that it owns, and padding stays zero. 15 elements in 3 pieces: rank 1 writes 100s,
 // the others 0s and 200s, so the result shows whose slice persisted.
 TEST(E1Summon, WritesBackTheSliceThatEachRankOwns) {
@@ -203,7 +224,7 @@ TEST(E1Summon, OffloadedToTheHost) {
 TEST(E1Summon, WithGradients) {
   run_local_ranks(3, [](auto world) {
     RankRig rig(std::move(world));
-    TwoUnits two(rig);
+    TwoUnits two(rig, {.use_orig_params = true});
     {
       SummonFullParams full(*two.model, {.with_grads = true});
       EXPECT_FALSE(two.parameter(3).grad);
@@ -224,6 +245,10 @@ TEST(E1Summon, WithGradients) {
     EXPECT_EQ(rig.values(two.parameter(3).grad), (std::vector<float>{2, 8}));
     full.close();
     EXPECT_THROW(SummonFullParams(*two.model, {.offload_to_cpu = true, .with_grads = true}), ConfigError);
+    TwoUnits flat(rig);
+    EXPECT_NE(error_of<ConfigError>([&] { SummonFullParams refused(*flat.model, {.with_grads = true}); })
+                  .find("use_orig_params=true"),
+              std::string::npos);
   });
 }
 

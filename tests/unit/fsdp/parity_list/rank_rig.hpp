@@ -56,8 +56,10 @@ class RankRig {
     for (const ShardedParameter& p : root_of(module).parameters()) {
       const auto n = std::ranges::find(order, p.parameter) - order.begin();
       float* master = p.master().as<float>();
-      for (std::int64_t i = 0; i < p.piece.numel(); ++i) {
-        master[i] = static_cast<float>(n * 1000 + p.piece.begin + i);
+      for (std::int64_t r = 0; r < p.piece.num_runs(); ++r) {
+        for (std::int64_t i = p.piece.run(r).begin; i < p.piece.run(r).end; ++i) {
+          *master++ = static_cast<float>(n * 1000 + i);
+        }
       }
     }
   }
