@@ -1,4 +1,4 @@
-#include "gathered_unit.hpp"
+#include "mica/fsdp/gathered_unit.hpp"
 
 #include <algorithm>
 #include <unordered_map>

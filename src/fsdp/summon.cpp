@@ -4,7 +4,7 @@
 #include <exception>
 #include <utility>
 
-#include "gathered_unit.hpp"
+#include "mica/fsdp/gathered_unit.hpp"
 
 namespace mica::fsdp {
 namespace {

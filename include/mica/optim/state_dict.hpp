@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "mica/fsdp/state_tensor.hpp"
+#include "mica/optim/optimizer.hpp"
+
+namespace mica::optim {
+
+/// A parameter in an optimizer's state: its id, counted through the optimizer's groups, or its full name.
+using ParameterKey = std::variant<std::int64_t, std::string>;
+
+/// The state of one parameter.
+struct ParameterState {
+  fsdp::StateDict tensors;                ///< by kind: "exp_avg"
+  std::map<std::string, double> scalars;  ///< "step"
+};
+
+/// An optimizer's state as tensors by parameter (FEATURES E3). [Note: optimizer state dicts]
+/// Full: whole parameters in their shapes, whatever the units, ranks and layouts were, in host memory. Local: this rank's
+/// pieces, one dimension each. Parameters without state (no step yet, frozen, plain SGD) have no entry.
+/// Before one is taken of a run with a GradScaler: scaler.take_skipped_steps_off(optimizer).
+struct OptimStateDict {
+  struct Group {
+    std::vector<ParameterKey> parameters;
+    std::map<std::string, double> options;  ///< for the reader: loading keeps the optimizer's own
+  };
+  std::map<ParameterKey, ParameterState> state;
+  std::vector<Group> groups;
+
+  [[nodiscard]] bool empty() const { return state.empty() && groups.empty(); }
+};
+
+/// The whole state. Gathered unit by unit, so that no device ever holds more than one unit's.
+/// @param rank0_only  only world rank 0 gets it, the others an empty one.
+/// @collective over the shard axis. Between passes; the host waits.
+[[nodiscard]] OptimStateDict full_optim_state_dict(const Optimizer& optimizer, bool rank0_only = true);
+
+/// This rank's part of a full state that every rank has, for load_optim_state_dict(). No communication.
+/// @throws CheckpointError for a tensor that has not its parameter's shape, naming both.
+[[nodiscard]] OptimStateDict shard_full_optim_state_dict(const OptimStateDict& full, const Optimizer& optimizer);
+/// The same where only world rank 0 has the full state: whole tensors are broadcast one at a time.
+/// @param full  null on the other ranks (and not looked at there).
+/// @collective over the world. @throws Error on all ranks when rank 0 has none.
+[[nodiscard]] OptimStateDict scatter_full_optim_state_dict(const OptimStateDict* full, const Optimizer& optimizer);
+
+/// Takes over a local state (a full one does as well), keyed by name or id, into this optimizer's wrapping and mesh.
+/// Parameters that the dict lacks start anew.
+/// @throws CheckpointError naming a parameter that is not the optimizer's, a kind that it does not have or that is
+///         missing, or a wrong size; nothing is changed then. Between passes; the host waits.
+void load_optim_state_dict(Optimizer& optimizer, const OptimStateDict& dict);
+
+enum class KeyKind : std::uint8_t { id, name };
+/// The same dict with keys of that kind; unchanged if they are so already. Parameters that are not the optimizer's are
+/// dropped, and the keys of a group are sorted.
+/// @throws ConfigError for a dict that mixes both kinds.
+[[nodiscard]] OptimStateDict rekey_optim_state_dict(const OptimStateDict& dict, KeyKind kind, const Optimizer& optimizer);
+
+}  // namespace mica::optim

@@ -1,0 +1,292 @@
+#include "mica/optim/state_dict.hpp"
+
+#include <algorithm>
+
+#include "gradients.hpp"
+#include "mica/comm/agree.hpp"
+#include "mica/fsdp/gathered_unit.hpp"
+#include "state_dict_text.hpp"
+
+namespace mica::optim {
+namespace {
+
+using fsdp::StateTensor;
+
+constexpr const char* kStep = "step";
+
+/// Full name -> parameter of a unit.
+std::map<std::string_view, const nn::Parameter*> parameters_of(const Optimizer& optimizer) {
+  std::map<std::string_view, const nn::Parameter*> found;
+  for (const fsdp::Unit* unit : optimizer.root().units()) {
+    if (!unit->storage()) continue;
+    for (const fsdp::UnitParameter& p : unit->storage()->parameters()) found[p.full_name] = p.parameter;
+  }
+  return found;
+}
+
+std::vector<OptimStateDict::Group> groups_of(const Optimizer& optimizer) {
+  std::vector<OptimStateDict::Group> groups;
+  for (const ParamGroup& group : optimizer.groups()) {
+    groups.push_back({{group.parameters.begin(), group.parameters.end()}, optimizer.group_options(group)});
+  }
+  return groups;
+}
+
+bool has_state(const Optimizer& optimizer, std::string_view parameter) {
+  return !optimizer.state_kinds().empty() && optimizer.steps_of(parameter) > 0;
+}
+
+/// The state shards of one unit, by kind. Empty while it has none.
+std::map<std::string, TensorView> shards_of(const Optimizer& optimizer, const fsdp::UnitStorage* storage) {
+  std::map<std::string, TensorView> found;
+  for (const StateShard& shard : optimizer.state()) {
+    if (shard.storage == storage) found[shard.kind] = shard.data;
+  }
+  return found;
+}
+
+/// Names instead of ids; of a full or local dict.
+OptimStateDict by_name(const OptimStateDict& dict, const Optimizer& optimizer) {
+  return rekey_optim_state_dict(dict, KeyKind::name, optimizer);
+}
+
+const std::string& name_of(const ParameterKey& key) { return std::get<std::string>(key); }
+
+/// @throws CheckpointError for a parameter that is not the optimizer's, or a tensor that has not its shape.
+void check_whole(const OptimStateDict& dict, const std::map<std::string_view, const nn::Parameter*>& parameters) {
+  for (const auto& [key, state] : dict.state) {
+    const auto parameter = parameters.find(name_of(key));
+    require<CheckpointError>(parameter != parameters.end(),
+                             "the state dict has state of {}, which is no parameter of the optimizer", name_of(key));
+    const Shape& shape = parameter->second->shape;
+    for (const auto& [kind, tensor] : state.tensors) {
+      require<CheckpointError>(tensor.shape() == shape && tensor.dtype() == DType::f32,
+                               "{} of parameter {} is {} {} in the state dict, expected fp32 {}", kind, name_of(key),
+                               dtype_name(tensor.dtype()), tensor.shape().to_string(), shape.to_string());
+    }
+  }
+}
+
+/// The elements of a whole tensor that a piece holds, in the piece's order.
+StateTensor part_of(const StateTensor& whole, const fsdp::ShardedParameter& p, const fsdp::DeviceMesh& device_mesh) {
+  StateTensor part = StateTensor::on_host(Shape{p.piece.numel()}, DType::f32);
+  const auto runs = fsdp::runs_of_rank(*p.storage, p.storage->shard_rank());
+  for (const fsdp::Run& run : runs[p.index]) {
+    device_mesh.kernels().copy(device_mesh.compute(), whole.view().slice(run.begin, run.end - run.begin),
+                               part.view().slice(run.offset - p.piece.offset, run.end - run.begin));
+  }
+  return part;
+}
+
+}  // namespace
+
+OptimStateDict full_optim_state_dict(const Optimizer& optimizer, bool rank0_only) {
+  const fsdp::Root& root = optimizer.root();
+  require_idle(root, "full_optim_state_dict");
+  const fsdp::DeviceMesh& device_mesh = root.device_mesh();
+  const bool keeps = !rank0_only || device_mesh.mesh().rank() == 0;
+  OptimStateDict dict;
+  for (const fsdp::Unit* unit : root.units()) {
+    const fsdp::UnitStorage* storage = unit->storage();
+    if (!storage) continue;
+    for (const auto& [kind, shard] : shards_of(optimizer, storage)) {
+      const fsdp::GatheredUnit gathered(*unit, shard);
+      for (std::size_t i = 0; keeps && i < storage->parameters().size(); ++i) {
+        const auto& [name, parameter] = storage->parameters()[i];
+        if (!has_state(optimizer, name)) continue;
+        StateTensor whole = StateTensor::on_host(parameter->shape, DType::f32);
+        gathered.copy_parameter(i, whole.view().reshaped(Shape{whole.numel()}));
+        ParameterState& state = dict.state[name];
+        state.tensors[kind] = std::move(whole);
+        if (optimizer.counts_steps()) state.scalars[kStep] = static_cast<double>(optimizer.steps_of(name));
+      }
+    }
+  }
+  if (keeps) dict.groups = groups_of(optimizer);
+  device_mesh.compute().synchronize();
+  return dict;
+}
+
+OptimStateDict shard_full_optim_state_dict(const OptimStateDict& full, const Optimizer& optimizer) {
+  const fsdp::DeviceMesh& device_mesh = optimizer.root().device_mesh();
+  const OptimStateDict named = by_name(full, optimizer);
+  check_whole(named, parameters_of(optimizer));
+  OptimStateDict local{.state = {}, .groups = named.groups};
+  for (const auto& [key, state] : named.state) local.state[key].scalars = state.scalars;
+  for (const fsdp::ShardedParameter& p : optimizer.root().parameters()) {
+    const auto found = named.state.find(p.piece.parameter);
+    if (found == named.state.end()) continue;
+    for (const auto& [kind, tensor] : found->second.tensors) {
+      local.state[p.piece.parameter].tensors[kind] = part_of(tensor, p, device_mesh);
+    }
+  }
+  device_mesh.compute().synchronize();
+  return local;
+}
+
+OptimStateDict scatter_full_optim_state_dict(const OptimStateDict* full, const Optimizer& optimizer) {
+  const fsdp::DeviceMesh& device_mesh = optimizer.root().device_mesh();
+  ProcessGroup& world = device_mesh.metrics_group();
+  Stream& compute = device_mesh.compute();
+  const bool is_source = world.rank() == 0;
+  const auto parameters = parameters_of(optimizer);
+  OptimStateDict dict;
+  agree(world, compute, "scatter_full_optim_state_dict", [&] {
+    if (!is_source) return;
+    require(full != nullptr, "scatter_full_optim_state_dict has no full state here: only rank 0's is used, give it there");
+    dict = by_name(*full, optimizer);
+    check_whole(dict, parameters);
+  });
+  const std::string text = gather_strings(world, compute, "optimizer state", is_source ? text_of(dict) : "").front();
+  OptimStateDict local = dict_without_tensors(text);
+  for (auto& [key, state] : local.state) {
+    const std::string& name = name_of(key);
+    const Shape& shape = parameters.at(name)->shape;
+    const std::int64_t bytes = shape.numel() * dtype_bytes(DType::f32);
+    for (auto& [kind, tensor] : state.tensors) {
+      const Tensor whole{device_mesh.pool().allocate(bytes, MemoryRole::communication, compute), shape, DType::f32};
+      if (is_source) device_mesh.kernels().copy(compute, dict.state.at(key).tensors.at(kind).view(), whole);
+      world.broadcast(compute, name.c_str(), whole, 0);
+      tensor = StateTensor(whole);
+    }
+    // One parameter's tensors at a time: the pieces are copies.
+    OptimStateDict one{.state = {{key, std::move(state)}}, .groups = {}};
+    state = shard_full_optim_state_dict(one, optimizer).state.at(key);
+  }
+  return local;
+}
+
+// --- loading ---------------------------------------------------------------------------------------------------------
+
+namespace {
+
+/// What is written where, once everything has been checked.
+struct Transfer {
+  StateTensor from;
+  TensorView to;
+};
+
+void check_state(const OptimStateDict& dict, const Optimizer& optimizer) {
+  const std::vector<std::string> kinds = optimizer.state_kinds();
+  const auto parameters = parameters_of(optimizer);
+  for (const auto& [key, state] : dict.state) {
+    const std::string& name = name_of(key);
+    require<CheckpointError>(parameters.contains(name), "the state dict has state of {}, which is no parameter of the optimizer",
+                             name);
+    for (const auto& [kind, tensor] : state.tensors) {
+      require<CheckpointError>(std::ranges::find(kinds, kind) != kinds.end(),
+                               "the state dict has {} of parameter {}, but {} keeps no such state: it is of another optimizer",
+                               kind, name, optimizer.name());
+    }
+    for (const std::string& kind : kinds) {  // a local dict has none of a parameter without a piece here
+      require<CheckpointError>(state.tensors.empty() || state.tensors.contains(kind), "the state dict has no {} of parameter {}",
+                               kind, name);
+    }
+    require<CheckpointError>(!optimizer.counts_steps() || state.scalars.contains(kStep),
+                             "the state dict has no step of parameter {}, which {} needs", name, optimizer.name());
+    const double steps = optimizer.counts_steps() ? state.scalars.at(kStep) : 1;
+    require<CheckpointError>(steps >= 1 && steps == static_cast<double>(static_cast<std::int64_t>(steps)),
+                             "the state dict has step {} of parameter {}, expected a whole number from 1", steps, name);
+  }
+}
+
+/// @throws CheckpointError where a kind is missing or has neither the piece's size nor the parameter's.
+std::vector<Transfer> transfers_into(const Optimizer& optimizer, const OptimStateDict& dict) {
+  const fsdp::DeviceMesh& device_mesh = optimizer.root().device_mesh();
+  std::vector<Transfer> transfers;
+  for (const fsdp::ShardedParameter& p : optimizer.root().parameters()) {
+    const auto found = dict.state.find(p.piece.parameter);
+    if (found == dict.state.end()) continue;
+    for (const auto& [kind, shard] : shards_of(optimizer, p.storage)) {
+      const auto tensor = found->second.tensors.find(kind);
+      require<CheckpointError>(tensor != found->second.tensors.end(), "the state dict has no {} of parameter {} on this rank",
+                               kind, p.piece.parameter);
+      const bool is_whole = tensor->second.shape() == p.piece.shape;
+      require<CheckpointError>(is_whole || tensor->second.shape() == Shape{p.piece.numel()},
+                               "{} of parameter {} has shape {} in the state dict, expected this rank's {} elements or {}", kind,
+                               p.piece.parameter, tensor->second.shape().to_string(), p.piece.numel(),
+                               p.piece.shape.to_string());
+      transfers.push_back({is_whole ? part_of(tensor->second, p, device_mesh) : tensor->second,
+                           shard.slice(p.piece.offset, p.piece.numel())});
+    }
+  }
+  return transfers;
+}
+
+}  // namespace
+
+void load_optim_state_dict(Optimizer& optimizer, const OptimStateDict& dict) {
+  require_idle(optimizer.root(), "load_optim_state_dict");
+  const fsdp::DeviceMesh& device_mesh = optimizer.root().device_mesh();
+  const OptimStateDict named = by_name(dict, optimizer);
+  check_state(named, optimizer);
+  optimizer.allocate_state();
+  const std::vector<Transfer> transfers = transfers_into(optimizer, named);
+  for (const StateShard& shard : optimizer.state()) device_mesh.kernels().fill(device_mesh.compute(), shard.data, 0.0);
+  for (const Transfer& t : transfers) device_mesh.kernels().copy(device_mesh.compute(), t.from.view(), t.to);
+  std::int64_t most = 0;
+  std::map<std::string, std::int64_t> steps;
+  for (const auto& [name, parameter] : parameters_of(optimizer)) {
+    const auto found = named.state.find(std::string(name));
+    const double count = found == named.state.end() ? 0 : optimizer.counts_steps() ? found->second.scalars.at(kStep) : 1;
+    steps[std::string(name)] = static_cast<std::int64_t>(count);
+    most = std::max(most, static_cast<std::int64_t>(count));
+  }
+  optimizer.set_num_steps(most);
+  optimizer.set_parameter_steps(steps);
+  device_mesh.compute().synchronize();
+}
+
+// --- keys ------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+bool is_name(const ParameterKey& key) { return std::holds_alternative<std::string>(key); }
+
+std::vector<const ParameterKey*> all_keys(const OptimStateDict& dict) {
+  std::vector<const ParameterKey*> keys;
+  for (const auto& [key, state] : dict.state) keys.push_back(&key);
+  for (const OptimStateDict::Group& group : dict.groups) {
+    for (const ParameterKey& key : group.parameters) keys.push_back(&key);
+  }
+  return keys;
+}
+
+/// What a key is called in the other kind. Ids count through the groups.
+std::map<ParameterKey, ParameterKey> other_names(const Optimizer& optimizer, KeyKind wanted) {
+  std::map<ParameterKey, ParameterKey> names;
+  std::int64_t id = 0;
+  for (const ParamGroup& group : optimizer.groups()) {
+    for (const std::string& name : group.parameters) {
+      names.emplace(wanted == KeyKind::id ? ParameterKey(name) : ParameterKey(id), wanted == KeyKind::id ? ParameterKey(id) : ParameterKey(name));
+      ++id;
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+OptimStateDict rekey_optim_state_dict(const OptimStateDict& dict, KeyKind kind, const Optimizer& optimizer) {
+  const std::vector<const ParameterKey*> keys = all_keys(dict);
+  const auto num_names = std::ranges::count_if(keys, [](const ParameterKey* key) { return is_name(*key); });
+  require<ConfigError>(num_names == 0 || num_names == static_cast<std::ptrdiff_t>(keys.size()),
+                       "the optimizer state dict has {} keys that are names and {} that are ids: expected one kind", num_names,
+                       static_cast<std::ptrdiff_t>(keys.size()) - num_names);
+  if (keys.empty() || (num_names > 0) == (kind == KeyKind::name)) return dict;
+  const std::map<ParameterKey, ParameterKey> names = other_names(optimizer, kind);
+  OptimStateDict result;
+  for (const auto& [key, state] : dict.state) {
+    if (const auto found = names.find(key); found != names.end()) result.state[found->second] = state;
+  }
+  for (const OptimStateDict::Group& group : dict.groups) {
+    OptimStateDict::Group& renamed = result.groups.emplace_back(OptimStateDict::Group{{}, group.options});
+    for (const ParameterKey& key : group.parameters) {
+      if (const auto found = names.find(key); found != names.end()) renamed.parameters.push_back(found->second);
+    }
+    std::ranges::sort(renamed.parameters);
+  }
+  return result;
+}
+
+}  // namespace mica::optim
