@@ -52,18 +52,34 @@ OptimStateDict by_name(const OptimStateDict& dict, const Optimizer& optimizer) {
 
 const std::string& name_of(const ParameterKey& key) { return std::get<std::string>(key); }
 
-/// @throws CheckpointError for a parameter that is not the optimizer's, or a tensor that has not its shape.
-void check_whole(const OptimStateDict& dict, const std::map<std::string_view, const nn::Parameter*>& parameters) {
+/// @param is_full  every tensor is whole; of a local dict a parameter without a piece here has none.
+/// @throws CheckpointError naming what is not the optimizer's, missing, or of another shape.
+void check_state(const OptimStateDict& dict, const Optimizer& optimizer, bool is_full) {
+  const std::vector<std::string> kinds = optimizer.state_kinds();
+  const auto parameters = parameters_of(optimizer);
   for (const auto& [key, state] : dict.state) {
-    const auto parameter = parameters.find(name_of(key));
+    const std::string& name = name_of(key);
+    const auto parameter = parameters.find(name);
     require<CheckpointError>(parameter != parameters.end(),
-                             "the state dict has state of {}, which is no parameter of the optimizer", name_of(key));
-    const Shape& shape = parameter->second->shape;
+                             "the state dict has state of {}, which is no parameter of the optimizer", name);
     for (const auto& [kind, tensor] : state.tensors) {
-      require<CheckpointError>(tensor.shape() == shape && tensor.dtype() == DType::f32,
-                               "{} of parameter {} is {} {} in the state dict, expected fp32 {}", kind, name_of(key),
+      require<CheckpointError>(std::ranges::find(kinds, kind) != kinds.end(),
+                               "the state dict has {} of parameter {}, but {} keeps no such state: it is of another optimizer",
+                               kind, name, optimizer.name());
+      const Shape& shape = parameter->second->shape;
+      require<CheckpointError>(!is_full || (tensor.shape() == shape && tensor.dtype() == DType::f32),
+                               "{} of parameter {} is {} {} in the state dict, expected fp32 {}", kind, name,
                                dtype_name(tensor.dtype()), tensor.shape().to_string(), shape.to_string());
     }
+    for (const std::string& kind : kinds) {
+      require<CheckpointError>((!is_full && state.tensors.empty()) || state.tensors.contains(kind),
+                               "the state dict has no {} of parameter {}", kind, name);
+    }
+    require<CheckpointError>(!optimizer.counts_steps() || state.scalars.contains(kStep),
+                             "the state dict has no step of parameter {}, which {} needs", name, optimizer.name());
+    const double steps = optimizer.counts_steps() ? state.scalars.at(kStep) : 1;
+    require<CheckpointError>(steps >= 1 && steps == static_cast<double>(static_cast<std::int64_t>(steps)),
+                             "the state dict has step {} of parameter {}, expected a whole number from 1", steps, name);
   }
 }
 
@@ -76,6 +92,17 @@ StateTensor part_of(const StateTensor& whole, const fsdp::ShardedParameter& p, c
                                part.view().slice(run.offset - p.piece.offset, run.end - run.begin));
   }
   return part;
+}
+
+/// This rank's pieces of whole tensors of one parameter; none if it has no piece.
+fsdp::StateDict pieces_of(const fsdp::StateDict& whole, std::string_view name, const Optimizer& optimizer) {
+  fsdp::StateDict pieces;
+  for (const fsdp::ShardedParameter& p : optimizer.root().parameters()) {
+    if (p.piece.parameter != name) continue;
+    for (const auto& [kind, tensor] : whole) pieces[kind] = part_of(tensor, p, optimizer.root().device_mesh());
+  }
+  optimizer.root().device_mesh().compute().synchronize();
+  return pieces;
 }
 
 }  // namespace
@@ -108,19 +135,12 @@ OptimStateDict full_optim_state_dict(const Optimizer& optimizer, bool rank0_only
 }
 
 OptimStateDict shard_full_optim_state_dict(const OptimStateDict& full, const Optimizer& optimizer) {
-  const fsdp::DeviceMesh& device_mesh = optimizer.root().device_mesh();
   const OptimStateDict named = by_name(full, optimizer);
-  check_whole(named, parameters_of(optimizer));
+  check_state(named, optimizer, true);
   OptimStateDict local{.state = {}, .groups = named.groups};
-  for (const auto& [key, state] : named.state) local.state[key].scalars = state.scalars;
-  for (const fsdp::ShardedParameter& p : optimizer.root().parameters()) {
-    const auto found = named.state.find(p.piece.parameter);
-    if (found == named.state.end()) continue;
-    for (const auto& [kind, tensor] : found->second.tensors) {
-      local.state[p.piece.parameter].tensors[kind] = part_of(tensor, p, device_mesh);
-    }
+  for (const auto& [key, state] : named.state) {
+    local.state[key] = {pieces_of(state.tensors, name_of(key), optimizer), state.scalars};
   }
-  device_mesh.compute().synchronize();
   return local;
 }
 
@@ -135,7 +155,7 @@ OptimStateDict scatter_full_optim_state_dict(const OptimStateDict* full, const O
     if (!is_source) return;
     require(full != nullptr, "scatter_full_optim_state_dict has no full state here: only rank 0's is used, give it there");
     dict = by_name(*full, optimizer);
-    check_whole(dict, parameters);
+    check_state(dict, optimizer, true);
   });
   const std::string text = gather_strings(world, compute, "optimizer state", is_source ? text_of(dict) : "").front();
   OptimStateDict local = dict_without_tensors(text);
@@ -149,9 +169,7 @@ OptimStateDict scatter_full_optim_state_dict(const OptimStateDict* full, const O
       world.broadcast(compute, name.c_str(), whole, 0);
       tensor = StateTensor(whole);
     }
-    // One parameter's tensors at a time: the pieces are copies.
-    OptimStateDict one{.state = {{key, std::move(state)}}, .groups = {}};
-    state = shard_full_optim_state_dict(one, optimizer).state.at(key);
+    state.tensors = pieces_of(state.tensors, name, optimizer);
   }
   return local;
 }
@@ -165,30 +183,6 @@ struct Transfer {
   StateTensor from;
   TensorView to;
 };
-
-void check_state(const OptimStateDict& dict, const Optimizer& optimizer) {
-  const std::vector<std::string> kinds = optimizer.state_kinds();
-  const auto parameters = parameters_of(optimizer);
-  for (const auto& [key, state] : dict.state) {
-    const std::string& name = name_of(key);
-    require<CheckpointError>(parameters.contains(name), "the state dict has state of {}, which is no parameter of the optimizer",
-                             name);
-    for (const auto& [kind, tensor] : state.tensors) {
-      require<CheckpointError>(std::ranges::find(kinds, kind) != kinds.end(),
-                               "the state dict has {} of parameter {}, but {} keeps no such state: it is of another optimizer",
-                               kind, name, optimizer.name());
-    }
-    for (const std::string& kind : kinds) {  // a local dict has none of a parameter without a piece here
-      require<CheckpointError>(state.tensors.empty() || state.tensors.contains(kind), "the state dict has no {} of parameter {}",
-                               kind, name);
-    }
-    require<CheckpointError>(!optimizer.counts_steps() || state.scalars.contains(kStep),
-                             "the state dict has no step of parameter {}, which {} needs", name, optimizer.name());
-    const double steps = optimizer.counts_steps() ? state.scalars.at(kStep) : 1;
-    require<CheckpointError>(steps >= 1 && steps == static_cast<double>(static_cast<std::int64_t>(steps)),
-                             "the state dict has step {} of parameter {}, expected a whole number from 1", steps, name);
-  }
-}
 
 /// @throws CheckpointError where a kind is missing or has neither the piece's size nor the parameter's.
 std::vector<Transfer> transfers_into(const Optimizer& optimizer, const OptimStateDict& dict) {
@@ -219,7 +213,7 @@ void load_optim_state_dict(Optimizer& optimizer, const OptimStateDict& dict) {
   require_idle(optimizer.root(), "load_optim_state_dict");
   const fsdp::DeviceMesh& device_mesh = optimizer.root().device_mesh();
   const OptimStateDict named = by_name(dict, optimizer);
-  check_state(named, optimizer);
+  check_state(named, optimizer, false);
   optimizer.allocate_state();
   const std::vector<Transfer> transfers = transfers_into(optimizer, named);
   for (const StateShard& shard : optimizer.state()) device_mesh.kernels().fill(device_mesh.compute(), shard.data, 0.0);

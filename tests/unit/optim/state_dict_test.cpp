@@ -301,7 +301,7 @@ TEST(OptimStateDict, WhatDoesNotFitIsNamedAndNothingChanges) {
     EXPECT_THAT(refused([](auto& d) { d.state.at("u0.a").tensors["exp_avg"] = fsdp::StateTensor::on_host({4}, DType::f32); }, true),
                 HasSubstr(has_a ? "has shape [4] in the state dict" : ""));
     EXPECT_THAT(error_of([&] { load_optim_state_dict(*optimizer, shard_full_optim_state_dict(sgd, *optimizer)); }),
-                HasSubstr(has_a ? "momentum_buffer of parameter" : "no step of parameter"));
+                HasSubstr("momentum_buffer of parameter"));
     EXPECT_EQ(values_of(full_optim_state_dict(*optimizer, false).state.at("u0.a").tensors.at("exp_avg")), before);
     fsdp::BackwardPass pass(model.root());
     EXPECT_THAT(error_of([&] { static_cast<void>(full_optim_state_dict(*optimizer)); }), HasSubstr("while the root is in backward"));
