@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "gathered_unit.hpp"
+#include "mica/fsdp/gathered_unit.hpp"
 #include "mica/comm/agree.hpp"
 #include "mica/fsdp/root.hpp"
 #include "mica/nn/init.hpp"

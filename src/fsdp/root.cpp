@@ -110,6 +110,7 @@ void Root::reduce(Unit& unit) {
   if (!unit.storage_->has_unsharded_grad()) return;
   order_check_.reduction(unit);
   unit.storage_->reduce_grads(grad_limiter_);
+  if (after_reduction_) after_reduction_(*unit.storage_);
 }
 
 void Root::finish_unit(Unit& unit) {

@@ -65,6 +65,12 @@ class Root {
   void set_gradient_sync(bool on);
   [[nodiscard]] bool gradient_sync() const { return gradient_sync_; }
 
+  /// Called in each synchronising backward for every unit whose gradient has just been reduced, in that order: an
+  /// optimizer in backward. Work on the gradient belongs on storage.gradient_stream(), which the end of backward waits
+  /// for. Null: nobody.
+  void set_after_reduction(std::function<void(UnitStorage& storage)> callback) { after_reduction_ = std::move(callback); }
+  [[nodiscard]] bool has_after_reduction() const { return static_cast<bool>(after_reduction_); }
+
   /// Gives up the step: drains the streams, clears their errors, drops gradients and outstanding Records. Masters and
   /// optimizer state are as before the step. To be called on all ranks at the same collective (DESIGN section 3).
   void abandon_step() noexcept;
@@ -104,6 +110,7 @@ class Root {
   RateLimiter param_limiter_;
   RateLimiter grad_limiter_;
   OrderCheck order_check_;
+  std::function<void(UnitStorage&)> after_reduction_;
   bool gradient_sync_ = true;
   bool explicit_pass_ = false;
   bool full_precision_ = false;  // of the latest forward and its backward

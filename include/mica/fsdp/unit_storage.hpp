@@ -92,6 +92,11 @@ class UnitStorage {
   void reduce_grads(RateLimiter& limiter);
   /// [P] f32, absent before the first reduction. Valid on the compute stream after the backward pass has ended.
   [[nodiscard]] TensorView sharded_grad() const { return sharded_grad_; }
+  /// Where sharded_grad() is written.
+  [[nodiscard]] Stream& gradient_stream() const {
+    const Streams& streams = device_mesh_.streams();
+    return all_reduce_group_->num_ranks() > 1 ? *streams.all_reduce : *streams.post_backward;
+  }
   /// Whether the i-th parameter has a sharded gradient. In original-parameter mode one whose backward has not run since
   /// zero_grad() has none (which must be so on all ranks alike); otherwise its part of the gradient is zero.
   [[nodiscard]] bool has_grad(std::size_t i) const { return has_grads_[i]; }

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <vector>
+
+#include "mica/optim/optimizer.hpp"
+
+namespace mica::optim {
+
+/// Steps each unit as soon as its gradient is reduced, inside backward, and frees the gradient: never more than a few
+/// units' sharded gradients exist (FEATURES D10). [Note: optimizer in backward]
+/// The step runs on the stream of the reduction; the end of backward waits for it. Only what this rank has a piece of is
+/// stepped. What needs all gradients at once is given up: clipping, loss scaling, and the step as a transaction (DESIGN
+/// section 3): after abandon_step() some units have been stepped and others not, so the run must go back to a checkpoint.
+/// Accumulation works under no_sync only, where a unit is reduced once a step.
+///   OptimizerInBackward in_backward(*optimizer);
+///   each step: in_backward.begin_step(lr); forward; backward.     No optimizer.step(), no zero_grad().
+class OptimizerInBackward {
+ public:
+  /// @param optimizer  outlives this.
+  /// @throws ConfigError when its root is not in original-parameter mode; Error when the root steps in backward already.
+  explicit OptimizerInBackward(Optimizer& optimizer);
+  OptimizerInBackward(const OptimizerInBackward&) = delete;
+  OptimizerInBackward& operator=(const OptimizerInBackward&) = delete;
+  /// The optimizer is stepped by hand again.
+  ~OptimizerInBackward();
+
+  /// Before the backward of each step.
+  /// @throws Error inside a pass; ConfigError for a learning rate that is no number >= 0.
+  void begin_step(double lr);
+
+ private:
+  /// @throws Error when the unit was stepped in this step already.
+  void step_unit(fsdp::UnitStorage& storage);
+
+  Optimizer& optimizer_;
+  StepArgs args_;
+  std::vector<bool> is_stepped_;  // by unit of the optimizer
+};
+
+}  // namespace mica::optim

@@ -1,0 +1,53 @@
+#include "mica/optim/optimizer_in_backward.hpp"
+
+#include <algorithm>
+
+#include "gradients.hpp"
+#include "mica/core/error.hpp"
+#include "mica/tensor/openmp.hpp"
+
+namespace mica::optim {
+
+OptimizerInBackward::OptimizerInBackward(Optimizer& optimizer)
+    : optimizer_(optimizer), is_stepped_(optimizer.units_.size(), true) {
+  fsdp::Root& root = optimizer.root();
+  require<ConfigError>(root.options().use_orig_params,
+                       "an optimizer in backward needs original-parameter mode: set fsdp.use_orig_params = true "
+                       "(Options::use_orig_params)");
+  require(!root.has_after_reduction(), "the root of {} has an optimizer in backward already",
+          root.units().front()->module().type_name());
+  root.set_after_reduction([this](fsdp::UnitStorage& storage) { step_unit(storage); });
+}
+
+OptimizerInBackward::~OptimizerInBackward() { optimizer_.root().set_after_reduction(nullptr); }
+
+void OptimizerInBackward::begin_step(double lr) {
+  require_idle(optimizer_.root(), "OptimizerInBackward::begin_step");
+  args_ = {.lr = lr};
+  optimizer_.check_args(args_);
+  ++optimizer_.num_steps_;
+  is_stepped_.assign(is_stepped_.size(), false);
+}
+
+void OptimizerInBackward::step_unit(fsdp::UnitStorage& storage) {
+  const auto unit = std::ranges::find(optimizer_.units_, &storage, &Optimizer::UnitState::storage);
+  const auto index = static_cast<std::size_t>(unit - optimizer_.units_.begin());
+  require(!is_stepped_[index],
+          "unit {} is reduced, but it was stepped in this step already: call begin_step() before each step, and accumulate "
+          "micro-batches under no_sync (train.accumulate=no_sync)",
+          storage.name());
+  is_stepped_[index] = true;
+  Stream& stream = storage.gradient_stream();
+  if (!unit->is_allocated) {
+    optimizer_.allocate(*unit);
+    stream.wait(optimizer_.device_mesh().compute().record());  // which zeroes the state
+  }
+  // Beside a compute stream with a thread of its own this one's loops run alone: OpenMP belongs to compute.
+  const bool is_threaded = optimizer_.device_mesh().streams().mode == StreamMode::threaded;
+  const OpenMpThreads threads(is_threaded ? 1 : openmp_threads());
+  const Buffer workspace = optimizer_.allocate_workspace(stream);
+  optimizer_.step_unit(*unit, args_, {workspace.data(), Shape{optimizer_.workspace_numel()}, DType::f32}, stream);
+  storage.zero_grad();
+}
+
+}  // namespace mica::optim
