@@ -1,6 +1,7 @@
 #include "mica/optim/state_dict.hpp"
 
 #include <algorithm>
+#include <functional>
 
 #include "gradients.hpp"
 #include "mica/comm/agree.hpp"
@@ -107,11 +108,34 @@ fsdp::StateDict pieces_of(const fsdp::StateDict& whole, std::string_view name, c
 
 }  // namespace
 
-OptimStateDict full_optim_state_dict(const Optimizer& optimizer, bool rank0_only) {
+namespace {
+
+/// Rows [begin, end) along dim 0.
+struct Rows {
+  std::int64_t begin = 0, end = 0;
+};
+
+/// How many rows a shard rank has, before the parameter ends.
+std::int64_t chunk_rows(const Shape& shape, const Mesh& mesh) { return (shape[0] + mesh.shard_size() - 1) / mesh.shard_size(); }
+
+Rows rows_of_rank(const Shape& shape, const Mesh& mesh) {
+  const std::int64_t chunk = chunk_rows(shape, mesh);
+  const std::int64_t begin = std::min(shape[0], chunk * mesh.shard_rank());
+  return {begin, std::min(shape[0], begin + chunk)};
+}
+
+Shape with_rows(Shape shape, std::int64_t rows) {
+  std::vector<std::int64_t> dims(shape.dims().begin(), shape.dims().end());
+  dims[0] = rows;
+  return Shape(dims);
+}
+
+std::int64_t row_numel(const Shape& shape) { return shape[0] == 0 ? 0 : shape.numel() / shape[0]; }
+
+/// Gathers the state unit by unit and keeps the rows that `rows_of` wants of each parameter.
+OptimStateDict gathered_state(const Optimizer& optimizer, bool keeps, const std::function<Rows(const Shape&)>& rows_of) {
   const fsdp::Root& root = optimizer.root();
-  require_idle(root, "full_optim_state_dict");
   const fsdp::DeviceMesh& device_mesh = root.device_mesh();
-  const bool keeps = !rank0_only || device_mesh.mesh().rank() == 0;
   OptimStateDict dict;
   for (const fsdp::Unit* unit : root.units()) {
     const fsdp::UnitStorage* storage = unit->storage();
@@ -121,10 +145,14 @@ OptimStateDict full_optim_state_dict(const Optimizer& optimizer, bool rank0_only
       for (std::size_t i = 0; keeps && i < storage->parameters().size(); ++i) {
         const auto& [name, parameter] = storage->parameters()[i];
         if (!has_state(optimizer, name)) continue;
-        StateTensor whole = StateTensor::on_host(parameter->shape, DType::f32);
-        gathered.copy_parameter(i, whole.view().reshaped(Shape{whole.numel()}));
+        const Shape& shape = parameter->shape;
+        const Rows rows = rows_of(shape);
+        StateTensor tensor = StateTensor::on_host(with_rows(shape, rows.end - rows.begin), DType::f32);
+        gathered.copy_range(i, rows.begin * row_numel(shape), rows.end * row_numel(shape),
+                            tensor.view().reshaped(Shape{tensor.numel()}));
+        tensor.set_part_of(shape, rows.begin);
         ParameterState& state = dict.state[name];
-        state.tensors[kind] = std::move(whole);
+        state.tensors[kind] = std::move(tensor);
         if (optimizer.counts_steps()) state.scalars[kStep] = static_cast<double>(optimizer.steps_of(name));
       }
     }
@@ -132,6 +160,61 @@ OptimStateDict full_optim_state_dict(const Optimizer& optimizer, bool rank0_only
   if (keeps) dict.groups = groups_of(optimizer);
   device_mesh.compute().synchronize();
   return dict;
+}
+
+}  // namespace
+
+OptimStateDict full_optim_state_dict(const Optimizer& optimizer, bool rank0_only) {
+  require_idle(optimizer.root(), "full_optim_state_dict");
+  const bool keeps = !rank0_only || optimizer.root().device_mesh().mesh().rank() == 0;
+  return gathered_state(optimizer, keeps, [](const Shape& shape) { return Rows{0, shape[0]}; });
+}
+
+OptimStateDict sharded_optim_state_dict(const Optimizer& optimizer) {
+  require_idle(optimizer.root(), "sharded_optim_state_dict");
+  const Mesh& mesh = optimizer.root().device_mesh().mesh();
+  return gathered_state(optimizer, true, [&](const Shape& shape) { return rows_of_rank(shape, mesh); });
+}
+
+OptimStateDict local_from_sharded_optim_state_dict(const OptimStateDict& sharded, const Optimizer& optimizer) {
+  const fsdp::DeviceMesh& device_mesh = optimizer.root().device_mesh();
+  const Mesh& mesh = device_mesh.mesh();
+  Stream& compute = device_mesh.compute();
+  const auto parameters = parameters_of(optimizer);
+  OptimStateDict local;
+  agree(mesh.shard(), compute, "local_from_sharded_optim_state_dict", [&] {
+    local = by_name(sharded, optimizer);
+    check_state(local, optimizer, false);
+    for (const auto& [key, state] : local.state) {
+      const Shape& shape = parameters.at(name_of(key))->shape;
+      const Rows rows = rows_of_rank(shape, mesh);
+      for (const auto& [kind, tensor] : state.tensors) {
+        require<CheckpointError>(tensor.global_shape() == shape && tensor.row_begin() == rows.begin &&
+                                     tensor.shape() == with_rows(shape, rows.end - rows.begin),
+                                 "{} of parameter {} has rows {} in the state dict, from row {} of {}, expected rows [{}, {}) of {}",
+                                 kind, name_of(key), tensor.shape().to_string(), tensor.row_begin(),
+                                 tensor.global_shape().to_string(), rows.begin, rows.end, shape.to_string());
+      }
+    }
+  });
+  for (auto& [key, state] : local.state) {
+    const Shape& shape = parameters.at(name_of(key))->shape;
+    // Every rank sends as many rows, so that they lie side by side behind each other; what follows the last is dropped.
+    const std::int64_t numel = chunk_rows(shape, mesh) * row_numel(shape);
+    fsdp::StateDict whole;
+    for (const auto& [kind, tensor] : state.tensors) {
+      const Shape padded{numel * mesh.shard_size()};
+      const Tensor all{device_mesh.pool().allocate(padded.numel() * dtype_bytes(DType::f32), MemoryRole::communication, compute),
+                       padded, DType::f32};
+      const TensorView mine = all.view().slice(numel * mesh.shard_rank(), numel);
+      device_mesh.kernels().fill(compute, mine, 0.0);
+      if (tensor.numel() > 0) device_mesh.kernels().copy(compute, tensor.view(), mine.slice(0, tensor.numel()));
+      mesh.shard().all_gather(compute, name_of(key).c_str(), mine, all);
+      whole[kind] = StateTensor(all);
+    }
+    state.tensors = pieces_of(whole, name_of(key), optimizer);
+  }
+  return local;
 }
 
 OptimStateDict shard_full_optim_state_dict(const OptimStateDict& full, const Optimizer& optimizer) {

@@ -92,6 +92,18 @@ void apply_flag(Config& config, const std::string& flag) {
   set_key(config, flag.substr(2, equals - 2), flag.substr(equals + 1), "flag " + flag);
 }
 
+/// What an optimizer in backward cannot do, since it never sees all gradients at once.
+void check_in_backward(const Config& config) {
+  if (!config.optim.in_backward) return;
+  require<ConfigError>(config.fsdp.use_orig_params, "optim.in_backward = true needs fsdp.use_orig_params = true");
+  require<ConfigError>(config.optim.grad_clip == 0,
+                       "optim.in_backward = true steps before the whole gradient's norm is known, and optim.grad_clip is {}: set it "
+                       "to 0 (no clipping)",
+                       config.optim.grad_clip);
+  require<ConfigError>(config.fsdp.param_dtype != "fp16" && config.fsdp.reduce_dtype != "fp16",
+                       "optim.in_backward = true cannot skip a step that overflows, as fp16 needs: use bf16 or fp32");
+}
+
 /// Sizes past any machine, refused before integers overflow on their way to the memory plan.
 void check_sizes(const Config& config) {
   const Config::Model& model = config.model;
@@ -153,6 +165,7 @@ void check_config(const Config& config) {
                        config.optim.warmup_steps, config.train.steps);
   require<ConfigError>(!config.optim.nesterov || config.optim.momentum > 0,
                        "optim.nesterov = true needs optim.momentum above 0, which is {}", config.optim.momentum);
+  check_in_backward(config);
   check_sizes(config);
 }
 

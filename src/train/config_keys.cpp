@@ -186,6 +186,8 @@ std::vector<ConfigKey> make_keys() {
              "dtype of computing and of all-gathers; fp16 scales the loss"),
       choice("fsdp.reduce_dtype", MICA_FIELD(fsdp.reduce_dtype), {"auto", "fp32", "bf16", "fp16"},
              "dtype of gradient reduction; auto: param_dtype"),
+      flag("fsdp.use_orig_params", MICA_FIELD(fsdp.use_orig_params),
+           "original-parameter mode: a parameter whose backward did not run has no gradient instead of a zero one"),
       choice("fsdp.activation_checkpointing", MICA_FIELD(fsdp.activation_checkpointing), {"none", "block"},
              "keep only each block's input and run it again in backward: less memory, a third more time"),
 
@@ -198,6 +200,8 @@ std::vector<ConfigKey> make_keys() {
       flag("optim.nesterov", MICA_FIELD(optim.nesterov), "of sgd with momentum"),
       real("optim.weight_decay", MICA_FIELD(optim.weight_decay), 0, 1e6, "of matrices; biases and norms never decay"),
       real("optim.grad_clip", MICA_FIELD(optim.grad_clip), 0, kInf, "largest global gradient norm; 0: no clipping"),
+      flag("optim.in_backward", MICA_FIELD(optim.in_backward),
+           "step each unit as soon as its gradient is reduced and free the gradient; without clipping and loss scaling"),
       real("optim.loss_scale", MICA_FIELD(optim.loss_scale), 1e-30, 1e30,
            "fp16: what the loss is multiplied with at first, to keep gradients in range; halved when a step overflows"),
       whole("optim.loss_scale_interval", MICA_FIELD(optim.loss_scale_interval), 1, 1 << 23,

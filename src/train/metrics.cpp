@@ -63,7 +63,7 @@ void MetricsFile::write(const StepMetrics& m) {
                                     {"step", m.step},
                                     {"loss", number(m.loss)},
                                     {"lr", m.lr},
-                                    {"grad_norm", number(m.grad_norm)},
+                                    {"grad_norm", m.grad_norm ? number(*m.grad_norm) : nlohmann::ordered_json(nullptr)},
                                     {"tokens", m.tokens},
                                     {"tokens_per_s", rounded(m.tokens_per_s, 0.1)},
                                     {"step_ms", rounded(m.step_ms, 0.001)},

@@ -96,6 +96,7 @@ fsdp::Options fsdp_options(const Config::Fsdp& f) {
                                                               : fsdp::BackwardPrefetch::none;
   options.forward_prefetch = f.forward_prefetch;
   options.limit_all_gathers = f.limit_all_gathers;
+  options.use_orig_params = f.use_orig_params;
   options.mixed_precision.param_dtype = dtype_from_name(f.param_dtype);
   if (f.reduce_dtype != "auto") options.mixed_precision.reduce_dtype = dtype_from_name(f.reduce_dtype);
   return options;
@@ -155,8 +156,10 @@ ShardedModel ShardedModel::make(const Config& config, const Device& device) {
   nn::Context context{.compute = device_mesh.compute(), .pool = device_mesh.pool(), .kernels = device_mesh.kernels()};
   context.seed = config.run.seed;
   context.loss_in_backward = true;
-  return {std::move(module), &root, std::move(context), make_optimizer(config.optim, root),
-          make_scaler(config, root)};
+  std::unique_ptr<optim::Optimizer> optimizer = make_optimizer(config.optim, root);
+  auto in_backward = config.optim.in_backward ? std::make_unique<optim::OptimizerInBackward>(*optimizer) : nullptr;
+  return {std::move(module),    &root, std::move(context), std::move(optimizer), make_scaler(config, root),
+          std::move(in_backward)};
 }
 
 Datasets Datasets::open(const Config& config) {

@@ -39,11 +39,14 @@ StepFigures StepRunner::run(std::int64_t step, double lr) {
   figures.loss = context.make({1}, DType::f32, MemoryRole::workspace);
   context.kernels.fill(context.compute, figures.loss, 0.0);
   const Tensor dloss = model_.scaler ? model_.scaler->scaled(1.0 / static_cast<double>(plan_.accumulation)) : dloss_;
+  if (model_.in_backward) model_.in_backward->begin_step(lr);
   for (std::int64_t round = 0; round < plan_.accumulation; ++round) {
     if (no_sync_) model_.root->set_gradient_sync(round + 1 == plan_.accumulation);
     run_round(step, round, slot.rounds[static_cast<std::size_t>(round)], dloss, figures.loss);
   }
-  if (model_.scaler) {
+  if (model_.in_backward) {
+    // Every unit has been stepped, and its gradient is gone.
+  } else if (model_.scaler) {
     update_scaled(lr, figures);
   } else {
     update(lr, figures);

@@ -42,6 +42,10 @@ Trainer::Trainer(App& app, const Config& config, Logger logger)
                              "train.global_batch = {} is {} micro-batches a step on each rank, expected at most {}: lower it or "
                              "raise train.micro_batch",
                              config.train.global_batch, plan.accumulation, kMostRounds);
+        require<ConfigError>(!config.optim.in_backward || plan.accumulation == 1 || config.train.accumulate == "no_sync",
+                             "optim.in_backward = true steps whenever a gradient is reduced, and {} micro-batches of each rank would "
+                             "be reduced one by one in a step: set train.accumulate = no_sync",
+                             plan.accumulation);
         return plan;
       })),
       model_(made_together(app.world, [&] { return ShardedModel::make(config, device_); })),
@@ -249,7 +253,7 @@ void Trainer::read_figures(bool show) {
   for (std::size_t i = 0; i < pending_.size(); ++i) {
     StepMetrics& m = pending_[i].metrics;
     m.loss = losses.view().as<float>()[i];
-    m.grad_norm = *pending_[i].figures.grad_norm.view().as<float>();
+    if (pending_[i].figures.grad_norm) m.grad_norm = *pending_[i].figures.grad_norm.view().as<float>();
     if (pending_[i].figures.loss_scale) {
       m.loss_scale = *pending_[i].figures.loss_scale.view().as<float>();
       m.is_skipped = *pending_[i].figures.skipped.view().as<float>() != 0;

@@ -141,6 +141,33 @@ TEST_F(Resume, Fp16GoesOnWithItsLossScale) {
   EXPECT_EQ(diff.status, 0) << diff.output;
 }
 
+// D10: from the config, the same bits as stepping after backward; it refuses what it cannot do.
+TEST_F(Resume, AnOptimizerInBackwardGivesTheSameRun) {
+  const auto train = [&](const std::string& name, std::vector<std::string> flags) {
+    for (const char* flag : {"--fsdp.use_orig_params=true", "--optim.grad_clip=0", "--train.accumulate=no_sync"}) flags.emplace_back(flag);
+    flags.push_back("--run.dir=" + run_folder(name));
+    return test::run(training(kRanks, *folder_ / "run.cfg", flags));
+  };
+  ASSERT_EQ(train("by_hand", {}).status, 0);
+  const Finished in_backward = train("in_backward", {"--optim.in_backward=true"});
+  ASSERT_EQ(in_backward.status, 0) << in_backward.output;
+  EXPECT_NE(in_backward.output.find("norm unknown"), std::string::npos) << in_backward.output;
+  const Finished diff =
+      test::run({program("mica-inspect"), "diff", checkpoint("by_hand", kSteps), checkpoint("in_backward", kSteps)});
+  EXPECT_EQ(diff.status, 0) << diff.output;
+  for (const auto& [flag, error] : std::vector<std::pair<std::string, std::string>>{
+           {"--fsdp.use_orig_params=false", "needs fsdp.use_orig_params = true"},
+           {"--optim.grad_clip=1", "and optim.grad_clip is 1"},
+           {"--fsdp.param_dtype=fp16", "cannot skip a step that overflows"},
+           {"--train.accumulate=reduce_each", "set train.accumulate = no_sync"}}) {
+    const Finished refused = test::run(training(kRanks, *folder_ / "run.cfg",
+                                                {"--optim.in_backward=true", "--fsdp.use_orig_params=true", "--optim.grad_clip=0",
+                                                 "--train.accumulate=no_sync", flag, "--run.dir=" + run_folder("refused")}));
+    EXPECT_EQ(refused.status, 2) << refused.output;
+    EXPECT_NE(refused.output.find(error), std::string::npos) << refused.output;
+  }
+}
+
 TEST_F(Resume, AFinishedRunDoesNothing) {
   const auto before = contents_of(run_folder("undisturbed") + "/checkpoints");
   const Finished run = test::run(command("undisturbed"));

@@ -48,6 +48,15 @@ struct OptimStateDict {
 /// @collective over the world. @throws Error on all ranks when rank 0 has none.
 [[nodiscard]] OptimStateDict scatter_full_optim_state_dict(const OptimStateDict* full, const Optimizer& optimizer);
 
+/// Every parameter's state cut along dim 0 like a sharded model state dict: shard rank r of S has rows [r*c, (r+1)*c) of
+/// d0, c = ceil(d0 / S), none past the end. On the host.
+/// @collective over the shard axis. Between passes; the host waits.
+[[nodiscard]] OptimStateDict sharded_optim_state_dict(const Optimizer& optimizer);
+/// This rank's pieces from every rank's rows, for load_optim_state_dict(): another wrapping, but as many shard ranks.
+/// One tensor is gathered at a time.
+/// @collective over the shard axis. @throws Error (on all ranks) for rows that are not a rank's.
+[[nodiscard]] OptimStateDict local_from_sharded_optim_state_dict(const OptimStateDict& sharded, const Optimizer& optimizer);
+
 /// Takes over a local state (a full one does as well), keyed by name or id, into this optimizer's wrapping and mesh.
 /// Parameters that the dict lacks start anew.
 /// @throws CheckpointError naming a parameter that is not the optimizer's, a kind that it does not have or that is

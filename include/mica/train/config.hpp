@@ -46,12 +46,14 @@ struct Config {
     bool limit_all_gathers = true;
     std::string param_dtype = "fp32";
     std::string reduce_dtype = "auto";
+    bool use_orig_params = false;
     std::string activation_checkpointing = "none";
   } fsdp;
   struct Optim {
     std::string type = "adamw";
     double lr = 3e-4, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, momentum = 0, weight_decay = 0.1, grad_clip = 1.0;
     bool nesterov = false;
+    bool in_backward = false;
     double loss_scale = 65536;
     std::int64_t loss_scale_interval = 2000;
     std::string schedule = "cosine";

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <fstream>
+#include <optional>
 #include <string>
 
 namespace mica::train {
@@ -11,7 +12,7 @@ struct StepMetrics {
   std::int64_t step = 0;  ///< counts from 1
   double loss = 0;        ///< mean over the global batch
   double lr = 0;
-  double grad_norm = 0;  ///< before clipping
+  std::optional<double> grad_norm;  ///< before clipping; unknown to an optimizer in backward
   std::int64_t tokens = 0;
   double tokens_per_s = 0;
   double step_ms = 0;

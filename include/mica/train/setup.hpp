@@ -15,6 +15,7 @@
 #include "mica/optim/grad_scaler.hpp"
 #include "mica/optim/lr_schedule.hpp"
 #include "mica/optim/optimizer.hpp"
+#include "mica/optim/optimizer_in_backward.hpp"
 #include "mica/train/config.hpp"
 
 namespace mica::train {
@@ -55,6 +56,7 @@ struct ShardedModel {
   nn::Context context;
   std::unique_ptr<optim::Optimizer> optimizer;
   std::unique_ptr<optim::GradScaler> scaler;  ///< null unless something is fp16
+  std::unique_ptr<optim::OptimizerInBackward> in_backward;  ///< null unless optim.in_backward
 
   /// @param device  outlives it.
   static ShardedModel make(const Config& config, const Device& device);

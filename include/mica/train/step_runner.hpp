@@ -12,7 +12,7 @@ namespace mica::train {
 /// What a step leaves on the device: read by the host at log_interval only.
 struct StepFigures {
   Tensor loss;       // [1] f32, mean over this rank's micro-batches
-  Tensor grad_norm;  // [1] f32, of the whole model before clipping; NaN-free or not, as it came
+  Tensor grad_norm;  // [1] f32, of the whole model before clipping; NaN-free or not, as it came; absent with optim.in_backward
   Tensor loss_scale;  // [1] f32, absent without a gradient scaler
   Tensor skipped;     // [1] f32, not 0: gradients overflowed and the step changed nothing; absent likewise
 };

@@ -180,6 +180,40 @@ TEST_P(OnMeshes, ScatteredFromRankZero) {
   });
 }
 
+// E3, E2: rows rank * ceil(d0 / S) on, none past the end; back into pieces of another wrapping.
+TEST_P(OnMeshes, ShardedByRowsAndBack) {
+  const OptimStateDict full = trained(GetParam(), adamw);
+  run_local_ranks(GetParam().num_ranks, [&](auto world) {
+    ShardedWeights model(std::move(world), units(), options_of(GetParam()));
+    freeze_d(model);
+    const auto optimizer = make_adamw(model.root(), {});
+    for (int t = 1; t <= 2; ++t) train_step(model, *optimizer, t);
+    const OptimStateDict sharded = sharded_optim_state_dict(*optimizer);
+    ASSERT_THAT(sharded.state, SizeIs(3));
+    const int shard_size = GetParam().shard_size, shard_rank = model.device_mesh().mesh().shard_rank();
+    const std::int64_t rows = (5 + shard_size - 1) / shard_size, begin = std::min<std::int64_t>(5, rows * shard_rank);
+    const fsdp::StateTensor& mine = sharded.state.at("u0.a").tensors.at("exp_avg");
+    EXPECT_EQ(mine.shape(), (Shape{std::min<std::int64_t>(5, begin + rows) - begin, 3}));
+    EXPECT_EQ(mine.row_begin(), begin);
+    EXPECT_EQ(mine.global_shape(), (Shape{5, 3}));
+    const Values whole = values_of(full.state.at("u0.a").tensors.at("exp_avg")), part = values_of(mine);
+    for (std::size_t i = 0; i < part.size(); ++i) EXPECT_EQ(part[i], whole[static_cast<std::size_t>(begin) * 3 + i]);
+    EXPECT_EQ(sharded.state.at("u0.b").tensors.at("exp_avg").shape()[0], shard_rank == 0 ? 1 : 0);
+
+    const OptimStateDict local = local_from_sharded_optim_state_dict(sharded, *optimizer);
+    const OptimStateDict expected = shard_full_optim_state_dict(full, *optimizer);
+    for (const auto& [key, state] : expected.state) {
+      EXPECT_EQ(local.state.at(key).scalars, state.scalars);
+      ASSERT_EQ(local.state.at(key).tensors.size(), state.tensors.size());
+      for (const auto& [kind, tensor] : state.tensors) EXPECT_EQ(values_of(local.state.at(key).tensors.at(kind)), values_of(tensor));
+    }
+    OptimStateDict wrong = sharded;
+    if (shard_rank == 0) wrong.state.at("u0.a").tensors["exp_avg"] = fsdp::StateTensor::on_host({1, 3}, DType::f32);
+    EXPECT_THAT(error_of([&] { static_cast<void>(local_from_sharded_optim_state_dict(wrong, *optimizer)); }),
+                HasSubstr("exp_avg of parameter u0.a has rows [1, 3]")) << "on every rank";
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Meshes, OnMeshes,
                          testing::Values(Mesh2D{1, 1}, Mesh2D{2, 2}, Mesh2D{3, 3}, Mesh2D{4, 2}, Mesh2D{2, 2, {1}}));
 
