@@ -14,6 +14,12 @@ OptimizerInBackward::OptimizerInBackward(Optimizer& optimizer)
   require<ConfigError>(root.options().use_orig_params,
                        "an optimizer in backward needs original-parameter mode: set fsdp.use_orig_params = true "
                        "(Options::use_orig_params)");
+  for (const fsdp::Unit* unit : root.units()) {
+    require<ConfigError>(fsdp::reshards_after_backward(unit->options().strategy),
+                         "unit {} keeps its parameters unsharded after backward (fsdp.strategy = {}), so an optimizer in backward "
+                         "would leave it with old ones: use full_shard or shard_grad_op, or step after backward",
+                         unit->name(), fsdp::strategy_name(unit->options().strategy));
+  }
   require(!root.has_after_reduction(), "the root of {} has an optimizer in backward already",
           root.units().front()->module().type_name());
   root.set_after_reduction([this](fsdp::UnitStorage& storage) { step_unit(storage); });

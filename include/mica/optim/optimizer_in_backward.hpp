@@ -17,7 +17,7 @@ namespace mica::optim {
 class OptimizerInBackward {
  public:
   /// @param optimizer  outlives this.
-  /// @throws ConfigError when its root is not in original-parameter mode; Error when the root steps in backward already.
+  /// @throws ConfigError when its root is not in original-parameter mode or a unit's strategy is shard_optim; Error when the root steps in backward already.
   explicit OptimizerInBackward(Optimizer& optimizer);
   OptimizerInBackward(const OptimizerInBackward&) = delete;
   OptimizerInBackward& operator=(const OptimizerInBackward&) = delete;

@@ -68,6 +68,29 @@ INSTANTIATE_TEST_SUITE_P(Meshes, Norms,
                                          Mesh2D{2, 1, {}}, Mesh2D{4, 2, {}}, Mesh2D{2, 2, {2}}, Mesh2D{4, 4, {0, 2}},
                                          Mesh2D{4, 2, {1}}, Mesh2D{4, 2, {0, 1, 2}}));
 
+// D8: however the gradients are cut and wherever they lie.
+TEST(ClipGradNorm, DoesNotDependOnTheSharding) {
+  std::vector<fsdp::Options> all(4);
+  all[0].sharding = fsdp::Sharding::per_parameter;
+  all[1].strategy = fsdp::Strategy::shard_optim;
+  all[2].cpu_offload = fsdp::CpuOffload::gradients;
+  all[3].cpu_offload = fsdp::CpuOffload::parameters;
+  for (const fsdp::Options& each : all) {
+    for (const int num_ranks : {1, 2, 3}) {
+      run_local_ranks(num_ranks, [&](auto world) {
+        ShardedOptions options;
+        options.fsdp = each;
+        ShardedWeights model(std::move(world), units(), options);
+        set_grads(model);
+        model.pass();
+        EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 1).norm), 24, 24e-6);
+        EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 2).norm), std::sqrt(114.0), 11e-6);
+        EXPECT_EQ(value(model, clip_grad_norm(model.root(), kInf, kInf).norm), 8);
+      });
+    }
+  }
+}
+
 // D8
 TEST(ClipGradNorm, IsOneAllReduceOfFourBytesOverTheShardAxis) {
   run_local_ranks(4, [](auto world) {

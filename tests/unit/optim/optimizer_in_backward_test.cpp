@@ -179,6 +179,10 @@ TEST(OptimizerInBackward, MistakesAreNamed) {
     ShardedWeights model(std::move(world), units(), options);
     const auto flat_optimizer = make_sgd(flat.root(), {}), optimizer = make_sgd(model.root(), {});
     EXPECT_THAT(error_of([&] { OptimizerInBackward one(*flat_optimizer); }), HasSubstr("set fsdp.use_orig_params = true"));
+    options.fsdp.strategy = fsdp::Strategy::shard_optim;
+    ShardedWeights zero1(model.device_mesh().mesh().world().duplicate("zero1"), units(), options);
+    const auto zero1_optimizer = make_sgd(zero1.root(), {});
+    EXPECT_THAT(error_of([&] { OptimizerInBackward one(*zero1_optimizer); }), HasSubstr("fsdp.strategy = shard_optim"));
     {
       OptimizerInBackward in_backward(*optimizer);
       EXPECT_THAT(error_of([&] { OptimizerInBackward second(*optimizer); }), HasSubstr("has an optimizer in backward already"));

@@ -217,6 +217,39 @@ TEST_P(OnMeshes, ShardedByRowsAndBack) {
 INSTANTIATE_TEST_SUITE_P(Meshes, OnMeshes,
                          testing::Values(Mesh2D{1, 1}, Mesh2D{2, 2}, Mesh2D{3, 3}, Mesh2D{4, 2}, Mesh2D{2, 2, {1}}));
 
+// E3: the same whole tensors however parameters are cut (C4), and back into pieces of that kind.
+TEST(OptimStateDict, DoesNotDependOnTheSharding) {
+  const OptimStateDict full = trained({1, 1}, adamw);
+  std::vector<fsdp::Options> all(3);
+  all[0].sharding = fsdp::Sharding::per_parameter;
+  all[1].sharding = fsdp::Sharding::per_parameter;
+  all[1].shard_dims = {{"u0.a", 1}};  // [5, 3]: a column each
+  all[2].cpu_offload = fsdp::CpuOffload::parameters;
+  for (const fsdp::Options& each : all) {
+    run_local_ranks(3, [&](auto world) {
+      ShardedOptions options;
+      options.fsdp = each;
+      ShardedWeights model(world->duplicate("a"), units(), options), resumed(std::move(world), units(), options);
+      freeze_d(model);
+      freeze_d(resumed);
+      const auto optimizer = make_adamw(model.root(), {}), loaded = make_adamw(resumed.root(), {});
+      for (int t = 1; t <= 2; ++t) train_step(model, *optimizer, t);
+      load_optim_state_dict(*loaded, shard_full_optim_state_dict(full, *loaded));
+      for (const Optimizer* one : {optimizer.get(), loaded.get()}) {
+        const OptimStateDict found = full_optim_state_dict(*one, false);
+        ASSERT_EQ(found.state.size(), full.state.size());
+        for (const auto& [key, state] : full.state) {
+          for (const auto& [kind, tensor] : state.tensors) {
+            const Values expected = values_of(tensor), values = values_of(found.state.at(key).tensors.at(kind));
+            ASSERT_EQ(values.size(), expected.size());
+            for (std::size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(values[i], expected[i], 1e-5 * std::abs(expected[i])) << i;
+          }
+        }
+      }
+    });
+  }
+}
+
 /// u0.a of two units is u0.a of one; u1.c is u0.c there.
 OptimStateDict renamed_for_one_unit(const OptimStateDict& full) {
   OptimStateDict dict = full;
