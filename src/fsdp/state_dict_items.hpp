@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "gathered_unit.hpp"
+#include "mica/fsdp/gathered_unit.hpp"
 #include "mica/fsdp/root.hpp"
 #include "mica/fsdp/state_tensor.hpp"
 

@@ -1,6 +1,6 @@
 #include "mica/fsdp/state_dict_settings.hpp"
 
-#include "gathered_unit.hpp"
+#include "mica/fsdp/gathered_unit.hpp"
 
 namespace mica::fsdp {
 namespace {
