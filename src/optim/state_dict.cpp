@@ -88,7 +88,7 @@ void check_state(const OptimStateDict& dict, const Optimizer& optimizer, bool is
 StateTensor part_of(const StateTensor& whole, const fsdp::ShardedParameter& p, const fsdp::DeviceMesh& device_mesh) {
   StateTensor part = StateTensor::on_host(Shape{p.piece.numel()}, DType::f32);
   const auto runs = fsdp::runs_of_rank(*p.storage, p.storage->shard_rank());
-  for (const fsdp::Run& run : runs[p.index]) {
+  for (const fsdp::Piece::Run& run : runs[p.index]) {
     device_mesh.kernels().copy(device_mesh.compute(), whole.view().slice(run.begin, run.end - run.begin),
                                part.view().slice(run.offset - p.piece.offset, run.end - run.begin));
   }
