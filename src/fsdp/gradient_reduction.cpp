@@ -43,6 +43,7 @@ class CompressingReduction final : public GradientReduction {
     kernels.scale(job.result_stream, slice, 1 / job.division.post, job.sharded_grad, job.mode);
     low.used_until(job.result_stream.record());
   }
+  [[nodiscard]] std::optional<DType> wire_dtype() const override { return dtype_; }
 
  private:
   DType dtype_;

@@ -4,6 +4,7 @@
 
 #include "gradients.hpp"
 #include "mica/core/error.hpp"
+#include "mica/fsdp/gradient_reduction.hpp"
 #include "mica/tensor/openmp.hpp"
 
 namespace mica::optim {
@@ -20,6 +21,9 @@ OptimizerInBackward::OptimizerInBackward(Optimizer& optimizer)
                          "would leave it with old ones: use full_shard or shard_grad_op, or step after backward",
                          unit->name(), fsdp::strategy_name(unit->options().strategy));
   }
+  require<ConfigError>(!root.options().reduction || !root.options().reduction->is_deterministic(),
+                       "the deterministic reduction leaves sums over micro-batches, divided behind the last backward by "
+                       "average_grads(): an optimizer in backward would step with them; choose one");
   require(!root.has_after_reduction(), "the root of {} has an optimizer in backward already",
           root.units().front()->module().type_name());
   root.set_after_reduction([this](fsdp::UnitStorage& storage) { step_unit(storage); });

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "mica/core/error.hpp"
+#include "mica/fsdp/gradient_reduction.hpp"
+#include "mica/tensor/exact_sum.hpp"
 
 namespace mica::plan {
 
@@ -34,6 +36,10 @@ std::vector<UnitSpec> units_of(const fsdp::Root& root) {
                   .strategy = unit->options().strategy,
                   .param_dtype = unit->options().param_dtype(),
                   .reduce_dtype = unit->options().reduce_dtype()};
+    if (const fsdp::GradientReduction* reduction = unit->options().reduction) {
+      spec.is_deterministic = reduction->is_deterministic();
+      spec.wire_dtype = reduction->wire_dtype();
+    }
     if (const fsdp::UnitStorage* storage = unit->storage()) {
       spec.shard_numel = storage->layout().shard_numel();
       spec.shard_size = storage->shard_size();
@@ -236,24 +242,53 @@ void StepWalk::reduce_grads(std::size_t unit) {
   // What is offloaded is reduced on the device first.
   if (spec.offloads_grads() || !state.has_sharded_grad) visitor_.allocate(MemoryRole::sharded_grad, shard_bytes);
   state.has_sharded_grad = true;
-  if (spec.shard_size > 1) {
-    collect(Collective::reduce_scatter, Axis::shard, unit, spec.gathered_numel(), spec.reduce_dtype, spec.shard_size);
-  }
   // A unit that is not sharded on a sharded mesh is replicated over every rank.
   const bool fits_mesh = spec.shard_size == spec_.mesh.shard_size;
-  collect(Collective::all_reduce, fits_mesh ? Axis::replicate : Axis::world, unit, spec.shard_numel, spec.reduce_dtype,
-          fits_mesh ? spec_.mesh.replicas : spec_.mesh.world_size);
+  const Axis axis = fits_mesh ? Axis::replicate : Axis::world;
+  const int replicas = fits_mesh ? spec_.mesh.replicas : spec_.mesh.world_size;
+  if (spec.is_deterministic) {
+    exchange_grads(unit, axis, replicas);
+  } else {
+    const DType dtype = spec.wire_dtype.value_or(spec.reduce_dtype);
+    const std::int64_t low_bytes = spec.wire_dtype ? spec.gathered_numel() * dtype_bytes(dtype) : 0;
+    visitor_.allocate(MemoryRole::communication, low_bytes);
+    if (spec.shard_size > 1) {
+      collect(Collective::reduce_scatter, Axis::shard, unit, spec.gathered_numel(), dtype, spec.shard_size);
+    }
+    collect(Collective::all_reduce, axis, unit, spec.shard_numel, dtype, replicas);
+    visitor_.free(MemoryRole::communication, low_bytes);
+  }
   if (spec.offloads_grads()) visitor_.free(MemoryRole::sharded_grad, shard_bytes);
   visitor_.free(MemoryRole::communication, gathered_bytes);
   release(held_grads_, MemoryRole::unsharded_grad, state.unsharded_grad_bytes);
   state.unsharded_grad_bytes = 0;
 }
 
+/// Every micro-batch's part of this rank's shard is here at once.
+void StepWalk::exchange_grads(std::size_t unit, Axis axis, int replicas) {
+  const UnitSpec& spec = units_[unit];
+  const std::int64_t bytes = spec.gathered_numel() * dtype_bytes(spec.reduce_dtype);
+  const std::int64_t swapped = spec.shard_size > 1 ? bytes : 0;
+  const std::int64_t gathered = replicas > 1 ? replicas * bytes : 0;
+  visitor_.allocate(MemoryRole::communication, swapped);
+  if (swapped > 0) {
+    collect(Collective::all_to_all, Axis::shard, unit, spec.gathered_numel(), spec.reduce_dtype, spec.shard_size);
+  }
+  visitor_.allocate(MemoryRole::communication, gathered);
+  collect(Collective::all_gather, axis, unit, replicas * spec.gathered_numel(), spec.reduce_dtype, replicas);
+  visitor_.free(MemoryRole::communication, swapped + gathered);
+}
+
 // --- behind the passes ---------------------------------------------------------------------------------------------
 
 void StepWalk::optimizer_step() {
   if (spec_.clips_grads) {
-    collect(Collective::all_reduce, Axis::shard, 0, 1, DType::f32, spec_.mesh.shard_size);
+    if (units_.front().is_deterministic) {
+      const std::int64_t numel = spec_.mesh.shard_size * ExactSum::kLimbs;
+      collect(Collective::all_gather, Axis::shard, 0, numel, DType::i64, spec_.mesh.shard_size);
+    } else {
+      collect(Collective::all_reduce, Axis::shard, 0, 1, DType::f32, spec_.mesh.shard_size);
+    }
   }
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     UnitState& state = states_[unit];

@@ -166,6 +166,16 @@ void check_config(const Config& config) {
   require<ConfigError>(!config.optim.nesterov || config.optim.momentum > 0,
                        "optim.nesterov = true needs optim.momentum above 0, which is {}", config.optim.momentum);
   check_in_backward(config);
+  require<ConfigError>(!config.train.deterministic || config.train.accumulate == "reduce_each",
+                       "train.deterministic = true needs train.accumulate = reduce_each, which is {}: what adds up before it is "
+                       "exchanged depends on the number of ranks",
+                       config.train.accumulate);
+  require<ConfigError>(!config.train.deterministic || !config.optim.in_backward,
+                       "train.deterministic = true divides the sum of all gradients behind the last backward, and "
+                       "optim.in_backward = true steps before that: choose one");
+  require<ConfigError>(!config.train.deterministic || config.fsdp.gradient_compression == "none",
+                       "train.deterministic = true and fsdp.gradient_compression = {} are two ways to reduce gradients: choose one",
+                       config.fsdp.gradient_compression);
   check_sizes(config);
 }
 

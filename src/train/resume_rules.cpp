@@ -18,7 +18,8 @@ bool is_free(std::string_view key) {
     if (key.starts_with(prefix)) return true;
   }
   return key == "run.dir" || key.starts_with("checkpoint.") || key == "train.log_interval" || key == "train.eval_interval" ||
-         key == "train.eval_batches" || key == "train.max_hours";
+         key == "train.eval_batches" || key == "train.drift_interval" ||
+         key == "train.max_hours";
 }
 
 /// Dropout is of training, not of the model's shape.

@@ -6,6 +6,7 @@
 #include <sched.h>
 
 #include "mica/comm/mpi_group.hpp"
+#include "mica/fsdp/deterministic.hpp"
 #include "mica/nn/models/gpt2.hpp"
 #include "mica/nn/models/mlp.hpp"
 #include "mica/tensor/openmp.hpp"
@@ -82,7 +83,8 @@ void apply_reshard_after_forward(const std::string& value, fsdp::Options& option
 
 }  // namespace
 
-fsdp::Options fsdp_options(const Config::Fsdp& f) {
+fsdp::Options fsdp_options(const Config& config) {
+  const Config::Fsdp& f = config.fsdp;
   fsdp::Options options;
   options.strategy = fsdp::strategy_from_name(f.strategy);
   options.sharding = f.sharding == "flat" ? fsdp::Sharding::flat : fsdp::Sharding::per_parameter;
@@ -99,6 +101,8 @@ fsdp::Options fsdp_options(const Config::Fsdp& f) {
   options.use_orig_params = f.use_orig_params;
   options.mixed_precision.param_dtype = dtype_from_name(f.param_dtype);
   if (f.reduce_dtype != "auto") options.mixed_precision.reduce_dtype = dtype_from_name(f.reduce_dtype);
+  if (config.train.deterministic) options.reduction = &fsdp::deterministic_reduction();
+  if (f.gradient_compression != "none") options.reduction = &fsdp::compressing_reduction(dtype_from_name(f.gradient_compression));
   return options;
 }
 
@@ -115,7 +119,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const Config::Optim& o, fsdp::R
 }
 
 std::unique_ptr<optim::GradScaler> make_scaler(const Config& config, fsdp::Root& root) {
-  const fsdp::Options options = fsdp_options(config.fsdp);
+  const fsdp::Options options = fsdp_options(config);
   if (options.param_dtype() != DType::f16 && options.reduce_dtype() != DType::f16) return nullptr;
   return std::make_unique<optim::GradScaler>(
       root, optim::GradScalerOptions{.init_scale = config.optim.loss_scale, .growth_interval = config.optim.loss_scale_interval});
@@ -152,7 +156,7 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
 ShardedModel ShardedModel::make(const Config& config, const Device& device) {
   fsdp::DeviceMesh& device_mesh = *device.device_mesh;
   std::unique_ptr<nn::Module> module = make_module(config);
-  fsdp::Root& root = fsdp::auto_wrap(*module, device_mesh, fsdp_options(config.fsdp), wrap_policy(config));
+  fsdp::Root& root = fsdp::auto_wrap(*module, device_mesh, fsdp_options(config), wrap_policy(config));
   nn::Context context{.compute = device_mesh.compute(), .pool = device_mesh.pool(), .kernels = device_mesh.kernels()};
   context.seed = config.run.seed;
   context.loss_in_backward = true;

@@ -6,7 +6,7 @@
 namespace mica::train {
 
 StartPlan make_start_plan(const Config& config, const Device& device, const ShardedModel& model, const data::BatchPlan& batch) {
-  const fsdp::Options options = fsdp_options(config.fsdp);
+  const fsdp::Options options = fsdp_options(config);
   const std::vector<plan::UnitSpec> units = plan::units_of(*model.root);
   const Shape tokens{batch.micro_batch, config.train.seq_len};
   const std::unique_ptr<nn::Module> twin = make_module(config);

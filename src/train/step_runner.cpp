@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "mica/fsdp/deterministic.hpp"
 #include "mica/optim/clip_grad_norm.hpp"
 
 namespace mica::train {
@@ -22,9 +23,11 @@ StepRunner::StepRunner(const Config& config, ShardedModel& model, const data::To
       data_rank_(data_rank),
       sampler_(dataset.num_sequences(), data::data_order_from_name(config.data.order), config.run.seed),
       no_sync_(config.train.accumulate == "no_sync"),
+      deterministic_(config.train.deterministic),
       grad_clip_(config.optim.grad_clip > 0 ? config.optim.grad_clip : std::numeric_limits<double>::infinity()),
+      grad_weight_(config.train.deterministic ? 1.0 : 1.0 / static_cast<double>(plan.accumulation)),
       dloss_(model.context.make({1}, DType::f32, MemoryRole::workspace)) {
-  model.context.kernels.fill(model.context.compute, dloss_, 1.0 / static_cast<double>(plan.accumulation));
+  model.context.kernels.fill(model.context.compute, dloss_, grad_weight_);
   for (Slot& slot : slots_) slot.rounds.resize(static_cast<std::size_t>(plan.accumulation));
 }
 
@@ -36,14 +39,14 @@ StepFigures StepRunner::run(std::int64_t step, double lr) {
   context.step = static_cast<std::uint64_t>(step);
 
   StepFigures figures;
-  figures.loss = context.make({1}, DType::f32, MemoryRole::workspace);
-  context.kernels.fill(context.compute, figures.loss, 0.0);
-  const Tensor dloss = model_.scaler ? model_.scaler->scaled(1.0 / static_cast<double>(plan_.accumulation)) : dloss_;
+  figures.losses = context.make({plan_.accumulation}, DType::f32, MemoryRole::workspace);
+  const Tensor dloss = model_.scaler ? model_.scaler->scaled(grad_weight_) : dloss_;
   if (model_.in_backward) model_.in_backward->begin_step(lr);
   for (std::int64_t round = 0; round < plan_.accumulation; ++round) {
     if (no_sync_) model_.root->set_gradient_sync(round + 1 == plan_.accumulation);
-    run_round(step, round, slot.rounds[static_cast<std::size_t>(round)], dloss, figures.loss);
+    run_round(step, round, slot.rounds[static_cast<std::size_t>(round)], dloss, figures.losses.view().slice(round, 1));
   }
+  if (deterministic_) fsdp::average_grads(*model_.root, plan_.accumulation * plan_.num_ranks);
   if (model_.in_backward) {
     // Every unit has been stepped, and its gradient is gone.
   } else if (model_.scaler) {
@@ -79,14 +82,40 @@ void StepRunner::update_scaled(double lr, StepFigures& figures) {
 }
 
 void StepRunner::run_round(std::int64_t step, std::int64_t round, data::Batch& batch, const Tensor& dloss,
-                           const Tensor& loss_sum) {
+                           TensorView loss) {
   nn::Context& context = model_.context;
   data::read_batch(dataset_, sampler_.micro_batch(plan_, step, data_rank_, round), batch);
   context.sequences = batch.global_ids;
   nn::Record record;
   const nn::Tensors ys = model_.module->forward(context, batch_tensors(batch), &record);
   model_.module->backward(context, std::move(record), {dloss});
-  context.kernels.scale(context.compute, ys[0], 1.0 / static_cast<double>(plan_.accumulation), loss_sum, Write::accumulate);
+  context.kernels.copy(context.compute, ys[0], loss);
+}
+
+std::vector<double> mean_losses(ShardedModel& model, const std::vector<const StepFigures*>& steps) {
+  if (steps.empty()) return {};
+  const nn::Context& context = model.context;
+  ProcessGroup& world = model.root->device_mesh().metrics_group();
+  const std::int64_t rounds = steps.front()->losses.numel();
+  const std::int64_t numel = static_cast<std::int64_t>(steps.size()) * rounds;
+  const Tensor losses = context.make({world.num_ranks(), numel}, DType::f32, MemoryRole::workspace);
+  const TensorView mine = losses.view().slice(world.rank() * numel, numel);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    context.kernels.copy(context.compute, steps[i]->losses, mine.slice(static_cast<std::int64_t>(i) * rounds, rounds));
+  }
+  world.all_gather(context.compute, "losses", mine, losses);
+  context.compute.synchronize();
+  std::vector<double> means;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    double sum = 0;
+    for (std::int64_t round = 0; round < rounds; ++round) {
+      for (int rank = 0; rank < world.num_ranks(); ++rank) {
+        sum += static_cast<double>(losses.view().as<float>()[rank * numel + static_cast<std::int64_t>(i) * rounds + round]);
+      }
+    }
+    means.push_back(sum / static_cast<double>(rounds * world.num_ranks()));
+  }
+  return means;
 }
 
 double evaluate(ShardedModel& model, const data::TokenDataset& dataset, const data::BatchPlan& plan,

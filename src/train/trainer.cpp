@@ -9,6 +9,7 @@
 #include "mica/checkpoint/folder.hpp"
 #include "mica/checkpoint/load.hpp"
 #include "mica/checkpoint/save.hpp"
+#include "mica/fsdp/replica_drift.hpp"
 #include "mica/io/atomic_file.hpp"
 #include "mica/train/resume_rules.hpp"
 
@@ -67,7 +68,7 @@ void Trainer::print_start() const {
   logger_.info("{}", device_.mesh->describe());
   logger_.info("kernels  {}, {} OpenMP thread{} a rank; {}", device_.kernels->description(), device_.num_threads,
                device_.num_threads == 1 ? "" : "s", mpi::Session::library_version());
-  const DType param_dtype = fsdp_options(config_.fsdp).param_dtype();
+  const DType param_dtype = fsdp_options(config_).param_dtype();
   if ((param_dtype == DType::bf16 && !device_.kernels->bf16_is_native()) ||
       (param_dtype == DType::f16 && !device_.kernels->f16_is_native())) {
     logger_.warn("{} products go by way of fp32 here: right but slower than fsdp.param_dtype=fp32", dtype_name(param_dtype));
@@ -173,6 +174,14 @@ void Trainer::save(std::int64_t step) {
   interval_start_ = Clock::now();
 }
 
+void Trainer::check_drift() const {
+  try {
+    fsdp::check_replicas(*model_.root);
+  } catch (const DesyncError& error) {  // every rank's
+    throw SharedError(fmt::format("after step {}: {}", last_done_, error.what()), error.exit_code());
+  }
+}
+
 bool Trainer::must_stop() {
   // A flag of another rank is asked for about ten times a second, at steps that all ranks agree on.
   if (last_done_ < next_stop_check_ && last_done_ != config_.train.steps) return false;
@@ -212,6 +221,7 @@ ExitCode Trainer::run() {
     const double lr = schedule_.at(step);
     pending_.push_back({runner_->run(step, lr), {.step = step, .lr = lr}});
     last_done_ = step;
+    if (config_.train.drift_interval > 0 && step % config_.train.drift_interval == 0) check_drift();
 
     const bool is_last = step == config_.train.steps;
     const bool logs = is_last || step % config_.train.log_interval == 0;
@@ -234,15 +244,9 @@ ExitCode Trainer::run() {
 
 void Trainer::read_figures(bool show) {
   if (pending_.empty()) return;
-  // One all-reduce for the losses of all steps since the last look.
-  nn::Context& context = model_.context;
-  const Tensor losses = context.make({static_cast<std::int64_t>(pending_.size())}, DType::f32, MemoryRole::workspace);
-  for (std::size_t i = 0; i < pending_.size(); ++i) {
-    context.kernels.scale(context.compute, pending_[i].figures.loss, 1.0 / app_.world.num_ranks(),
-                          losses.view().slice(static_cast<std::int64_t>(i), 1), Write::overwrite);
-  }
-  device_.device_mesh->metrics_group().all_reduce(context.compute, "losses", losses, ReduceOp::sum);
-  context.compute.synchronize();
+  std::vector<const StepFigures*> steps;
+  for (const Pending& each : pending_) steps.push_back(&each.figures);
+  const std::vector<double> losses = mean_losses(model_, steps);  // one collective for all steps since the last look
 
   const auto now = Clock::now();
   const double interval_ms = ms_between(interval_start_, now);
@@ -252,7 +256,7 @@ void Trainer::read_figures(bool show) {
   const std::int64_t tokens = plan_.global_batch() * config_.train.seq_len;
   for (std::size_t i = 0; i < pending_.size(); ++i) {
     StepMetrics& m = pending_[i].metrics;
-    m.loss = losses.view().as<float>()[i];
+    m.loss = losses[i];
     if (pending_[i].figures.grad_norm) m.grad_norm = *pending_[i].figures.grad_norm.view().as<float>();
     if (pending_[i].figures.loss_scale) {
       m.loss_scale = *pending_[i].figures.loss_scale.view().as<float>();

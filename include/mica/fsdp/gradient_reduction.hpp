@@ -41,6 +41,8 @@ class GradientReduction {
   virtual void reduce(const ReductionJob& job) = 0;
   /// Of deterministic_reduction(): norms are taken exactly, and unsharded gradients must not accumulate (no_sync).
   [[nodiscard]] virtual bool is_deterministic() const { return false; }
+  /// Of compressing_reduction(): the dtype in which gradients travel. Unset: reduce_dtype.
+  [[nodiscard]] virtual std::optional<DType> wire_dtype() const { return std::nullopt; }
 };
 
 /// reduce-scatter over the shard axis, all-reduce over the replicate axis, both in reduce_dtype, the division by the

@@ -94,6 +94,7 @@ class StepWalk {
   void give_back(std::size_t unit);
   void prepare_grads(std::size_t unit);
   void reduce_grads(std::size_t unit);
+  void exchange_grads(std::size_t unit, Axis axis, int replicas);
   void collect(Collective kind, Axis axis, std::size_t unit, std::int64_t numel, DType dtype, int num_ranks);
   void release(Limiter& limiter, MemoryRole role, std::int64_t bytes);
   void make_room(Limiter& limiter, MemoryRole role, std::size_t num_kept);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,8 @@ struct UnitSpec {
   std::int64_t rearranged_numel = 0;
   fsdp::CpuOffload cpu_offload = fsdp::CpuOffload::none;
   int num_neighbours = 0;  ///< resharded among so many ranks after forward; 0: not
+  bool is_deterministic = false;         ///< fsdp::deterministic_reduction()
+  std::optional<DType> wire_dtype = {};  ///< of compressed gradients
 
   [[nodiscard]] std::int64_t gathered_numel() const { return shard_numel * shard_size; }
   [[nodiscard]] std::int64_t unsharded_numel() const { return rearranged_numel > 0 ? rearranged_numel : gathered_numel(); }

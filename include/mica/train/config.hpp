@@ -47,6 +47,7 @@ struct Config {
     std::string param_dtype = "fp32";
     std::string reduce_dtype = "auto";
     bool use_orig_params = false;
+    std::string gradient_compression = "none";
     std::string activation_checkpointing = "none";
   } fsdp;
   struct Optim {
@@ -63,6 +64,8 @@ struct Config {
   struct Train {
     std::int64_t steps = 100, micro_batch = 4, seq_len = 128, global_batch = 0;
     std::string accumulate = "reduce_each";
+    bool deterministic = false;
+    std::int64_t drift_interval = 0;
     std::int64_t eval_interval = 0, eval_batches = 8, log_interval = 10;
     double max_hours = 0;
   } train;

@@ -29,7 +29,7 @@ namespace mica::train {
 /// "world", "node" or a number. @throws ConfigError
 [[nodiscard]] ShardSize parse_shard_size(const std::string& text);
 
-[[nodiscard]] fsdp::Options fsdp_options(const Config::Fsdp& fsdp);
+[[nodiscard]] fsdp::Options fsdp_options(const Config& config);
 [[nodiscard]] fsdp::WrapPolicy wrap_policy(const Config& config);
 [[nodiscard]] std::unique_ptr<optim::Optimizer> make_optimizer(const Config::Optim& optim, fsdp::Root& root);
 /// Null unless parameters or reductions are fp16.

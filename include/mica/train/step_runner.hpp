@@ -11,11 +11,15 @@ namespace mica::train {
 
 /// What a step leaves on the device: read by the host at log_interval only.
 struct StepFigures {
-  Tensor loss;       // [1] f32, mean over this rank's micro-batches
+  Tensor losses;     // [accumulation] f32, of this rank's micro-batches
   Tensor grad_norm;  // [1] f32, of the whole model before clipping; NaN-free or not, as it came; absent with optim.in_backward
   Tensor loss_scale;  // [1] f32, absent without a gradient scaler
   Tensor skipped;     // [1] f32, not 0: gradients overflowed and the step changed nothing; absent likewise
 };
+
+/// The mean loss of each step over all ranks' micro-batches, added up in their order, so that its bits do not depend on
+/// the ranks. @collective over the mesh. The host waits.
+[[nodiscard]] std::vector<double> mean_losses(ShardedModel& model, const std::vector<const StepFigures*>& steps);
 
 /// Runs optimizer steps: micro-batches, reduction, clipping, update. Enqueues only; the host stays at most one step
 /// behind the device.
@@ -34,8 +38,8 @@ class StepRunner {
     std::vector<data::Batch> rounds;
     Event done;
   };
-  /// @param dloss  [1] f32, what the backward begins with.
-  void run_round(std::int64_t step, std::int64_t round, data::Batch& batch, const Tensor& dloss, const Tensor& loss_sum);
+  /// @param dloss  [1] f32, what the backward begins with.   @param loss  [1] f32, filled.
+  void run_round(std::int64_t step, std::int64_t round, data::Batch& batch, const Tensor& dloss, TensorView loss);
   void update(double lr, StepFigures& figures);
   void update_scaled(double lr, StepFigures& figures);
 
@@ -45,8 +49,10 @@ class StepRunner {
   int data_rank_;
   data::Sampler sampler_;
   bool no_sync_;
+  bool deterministic_;
   double grad_clip_;
-  Tensor dloss_;  // [1] f32: 1 / accumulation, without a gradient scaler
+  double grad_weight_;  // of one micro-batch when its backward begins
+  Tensor dloss_;  // [1] f32: grad_weight_, without a gradient scaler
   std::array<Slot, 2> slots_;
 };
 

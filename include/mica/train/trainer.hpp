@@ -44,6 +44,8 @@ class Trainer {
   void read_figures(bool show);
   void evaluate_now(std::int64_t step);
   void save(std::int64_t step);
+  /// Refuses to go on when replicas differ. @collective
+  void check_drift() const;
   /// Whether any rank got a signal, or time is up. @collective
   [[nodiscard]] bool must_stop();
   [[nodiscard]] bool is_main() const { return app_.world.rank() == 0; }

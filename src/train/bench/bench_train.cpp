@@ -23,7 +23,7 @@ products alone would take (plain oneDNN, all ranks computing at once): 100 % can
   mpirun -np 4 mica-bench train --model gpt2-30m --strategy hybrid_shard --mesh.shard_size=2
   python3 scripts/peers/node_memory.py mpirun -np 2 mica-bench train --no-bound ...     peak memory of the whole job
 
-Any key of mica-train can be given as well: --fsdp.wrap=none --mesh.streams=threaded
+Any key of mica-train can be given as well: --fsdp.wrap=none --mesh.streams=threaded --train.deterministic=true
 )";
 
 struct Options {
@@ -100,6 +100,7 @@ Measured measure(const App& app, const Options& options, const Config& config) {
   double comm_begin_ms = 0;
   double begin = 0;
   std::vector<double> step_s;
+  StepFigures first, last;
   for (std::int64_t step = 1; step <= options.warmup + options.run.steps; ++step) {
     if (step == options.warmup) device.kernels->record_products(&measured.products);
     if (step == options.warmup + 1) {
@@ -109,13 +110,16 @@ Measured measure(const App& app, const Options& options, const Config& config) {
       begin = now_s();
     }
     const double step_begin = now_s();
-    const StepFigures figures = runner.run(step, config.optim.lr);
+    StepFigures figures = runner.run(step, config.optim.lr);
     model->context.compute.synchronize();
     if (step > options.warmup) step_s.push_back(now_s() - step_begin);
-    measured.last_loss = *figures.loss.view().as<float>();
-    if (step == 1) measured.first_loss = measured.last_loss;
+    if (step == 1) first = figures;
+    last = std::move(figures);
   }
   measured.comm_share = (device.device_mesh->communication_ms() - comm_begin_ms) * 1e-3 / (now_s() - begin);
+  const std::vector<double> losses = mean_losses(*model, {&first, &last});
+  measured.first_loss = losses[0];
+  measured.last_loss = losses[1];
   for (const double seconds : step_s) measured.step_s.push_back(slowest(app.world, seconds));
   measured.peak_pool_bytes = device.pool->stats().peak;
   measured.peak_rss_bytes = process_bytes("VmHWM");
@@ -141,6 +145,7 @@ ExitCode bench_train(App& app, const Arguments& arguments) {
 
   Row row{{"bench", "train"}, {"model", options.run.model}, {"params", m.num_params}, {"dtype", options.run.dtype},
           {"strategy", config.fsdp.strategy}, {"activation_checkpointing", config.fsdp.activation_checkpointing},
+          {"deterministic", config.train.deterministic},
           {"ranks", ranks}, {"threads", m.num_threads}, {"batch", config.train.micro_batch}, {"seq", config.train.seq_len},
           {"steps", options.run.steps}, {"step_ms", rounded(1e3 * step_s)}, {"tokens_per_s", rounded(tokens / step_s, 1)}};
   row["comm_share"] = rounded(m.comm_share, 3);

@@ -28,10 +28,13 @@ struct Layout {
   DType param_dtype = DType::f32;
   StreamMode mode = StreamMode::inlined;
   bool deterministic = true;
+  fsdp::Sharding sharding = fsdp::Sharding::flat;
+  fsdp::CpuOffload offload = fsdp::CpuOffload::none;
 
   [[nodiscard]] std::string describe() const {
-    return fmt::format("{} ranks, shard_size {}, {}, {}, {}", ranks, shard_size, strategy_name(strategy), dtype_name(param_dtype),
-                       mode == StreamMode::inlined ? "inline" : "threaded");
+    return fmt::format("{} ranks, shard_size {}, {}, {}, {}, {}, offload {}", ranks, shard_size, strategy_name(strategy),
+                       dtype_name(param_dtype), mode == StreamMode::inlined ? "inline" : "threaded",
+                       sharding == fsdp::Sharding::flat ? "flat" : "per parameter", static_cast<int>(offload));
   }
 };
 
@@ -65,6 +68,8 @@ class Training {
     context_.loss_in_backward = true;
     fsdp::Options options{.strategy = layout.strategy};
     options.mixed_precision.param_dtype = layout.param_dtype;
+    options.sharding = layout.sharding;
+    options.cpu_offload = layout.offload;
     if (layout.deterministic) options.reduction = &fsdp::deterministic_reduction();
     root_ = &fsdp::auto_wrap(model_, device_mesh_, options, fsdp::wrap_types({"gpt2_block"}));
     root_->initialize(7);
@@ -102,7 +107,10 @@ class Training {
     for (const fsdp::ShardedParameter& p : root_->parameters()) {
       if (mesh_.replica_rank() != 0 || (p.storage->shard_size() == 1 && mesh_.rank() != 0)) continue;
       const auto found = std::ranges::find(begins, p.piece.parameter, &std::pair<std::string, std::int64_t>::first);
-      std::copy_n(p.master().as<float>(), p.piece.numel(), out.parameters.begin() + found->second + p.piece.begin);
+      for (std::int64_t i = 0; i < p.piece.num_runs(); ++i) {
+        const fsdp::Piece::Run run = p.piece.run(i);
+        std::copy_n(p.storage->master().as<float>() + run.offset, run.numel(), out.parameters.begin() + found->second + run.begin);
+      }
     }
   }
 
@@ -163,7 +171,13 @@ TEST_P(Deterministic, F3FiftyStepsHaveTheSameBitsOnAnyNumberOfRanks) {
   const Outcome alone = train({.ranks = 1, .param_dtype = dtype}, kSteps);
   EXPECT_LT(alone.losses.back(), 0.9F * alone.losses.front()) << "it learns";
   for (const int ranks : {2, 3, 4, 6}) expect_same_bits(alone, {.ranks = ranks, .param_dtype = dtype}, kSteps);
-  expect_same_bits(alone, {.ranks = 4, .shard_size = 2, .strategy = Strategy::hybrid_shard, .param_dtype = dtype}, kSteps);
+  Layout grid{.ranks = 4, .shard_size = 2, .strategy = Strategy::hybrid_shard, .param_dtype = dtype};
+  expect_same_bits(alone, grid, kSteps);
+  for (const int ranks : {2, 3, 6}) {
+    expect_same_bits(alone, {.ranks = ranks, .param_dtype = dtype, .sharding = fsdp::Sharding::per_parameter}, kSteps);
+  }
+  grid.sharding = fsdp::Sharding::per_parameter;
+  expect_same_bits(alone, grid, kSteps);
 }
 
 TEST_P(Deterministic, F3StrategyAndStreamsDoNotShow) {
@@ -175,6 +189,8 @@ TEST_P(Deterministic, F3StrategyAndStreamsDoNotShow) {
                           Layout{.ranks = 3, .shard_size = 1, .strategy = Strategy::no_shard},
                           Layout{.ranks = 4, .strategy = Strategy::no_shard},  // whole units on a sharded mesh
                           Layout{.ranks = 6, .shard_size = 2, .strategy = Strategy::hybrid_shard_zero2},
+                          Layout{.ranks = 2, .offload = fsdp::CpuOffload::parameters},
+                          Layout{.ranks = 3, .strategy = Strategy::shard_optim, .offload = fsdp::CpuOffload::gradients},
                           Layout{.ranks = 6, .shard_size = 3, .strategy = Strategy::hybrid_shard}}) {
       layout.param_dtype = dtype;
       layout.mode = mode;

@@ -2,6 +2,7 @@
 // wrapping, prefetch, stream mode and accumulation on 1 to 4 ranks.
 #include <gtest/gtest.h>
 
+#include "mica/fsdp/deterministic.hpp"
 #include "mica/nn/models/gpt2.hpp"
 
 #include "unit/plan/planned_run.hpp"
@@ -43,7 +44,7 @@ void expect_exact_step(const StepMemory& plan, const MeasuredStep& found, const 
 
 /// The volume's figures of one axis and kind are what a group counted.
 void expect_counted(const Measured& measured, Axis axis, const CollectiveCounts& counts, const std::string& what) {
-  for (const Collective kind : {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce}) {
+  for (const Collective kind : {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce, Collective::all_to_all}) {
     std::int64_t calls = 0, bytes = 0;
     for (const AxisVolume& volume : measured.volume) {
       if (volume.axis != axis || volume.kind != kind) continue;
@@ -186,6 +187,30 @@ TEST_P(Exact, AFrozenPrefix) {
   for (const Strategy strategy : {Strategy::full_shard, Strategy::shard_grad_op}) {
     run.options.strategy = strategy;
     expect_exact(GetParam(), run, fmt::format("{}, blocks that no gradient passes through", strategy_name(strategy)));
+  }
+}
+
+TEST_P(Exact, EveryReduction) {
+  for (const Grid& grid : grids(GetParam())) {
+    for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
+      for (const auto& [reduce, sharding] : {std::pair{DType::f32, fsdp::Sharding::flat}, {DType::bf16, fsdp::Sharding::per_parameter}}) {
+        for (fsdp::GradientReduction* reduction :
+             {&fsdp::deterministic_reduction(), &fsdp::compressing_reduction(DType::f16)}) {
+          PlannedRun run = gpt2_run();
+          run.options.strategy = grid.strategy;
+          run.options.sharding = sharding;
+          run.options.mixed_precision.reduce_dtype = reduce;
+          run.options.reduction = reduction;
+          run.shard_size = grid.shard_size;
+          run.mode = mode;
+          run.micro_batches = 2;
+          expect_exact(GetParam(), run,
+                       fmt::format("{} shard_size {} {} {} {}", strategy_name(grid.strategy), grid.shard_size,
+                                   mode == StreamMode::inlined ? "inline" : "threaded", dtype_name(reduce),
+                                   reduction->is_deterministic() ? "deterministic" : "compressed"));
+        }
+      }
+    }
   }
 }
 

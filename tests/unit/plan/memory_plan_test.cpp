@@ -231,6 +231,23 @@ std::vector<UnitSpec> one_unit(int shard_size) {
   return {{.name = "root", .shard_numel = 12 / shard_size, .shard_size = shard_size}};
 }
 
+TEST(MemoryPlan, OtherReductionsHoldGradientsOnTheirWay) {
+  const StepSpec spec{
+      .mesh = {.world_size = 4, .shard_size = 2, .replicas = 2}, .mode = StreamMode::inlined, .num_state_kinds = 0};
+  std::vector<UnitSpec> units = one_unit(2);
+  // Masters 24, gradients 48, their shard 24; exchanged over the shard axis +48, gathered from both replicas +96.
+  units[0].is_deterministic = true;
+  const MemoryPlan deterministic = make_memory_plan(units, spec, PassProfile::chain(1));
+  EXPECT_EQ(deterministic.first_step.backward_peak.total(), 24 + 48 + 24 + 48 + 96);
+  EXPECT_EQ(deterministic.peak_of(MemoryRole::communication), 48 + 96);
+  // A copy of the gradients in half the bytes.
+  units[0].is_deterministic = false;
+  units[0].wire_dtype = DType::f16;
+  const MemoryPlan compressed = make_memory_plan(units, spec, PassProfile::chain(1));
+  EXPECT_EQ(compressed.first_step.backward_peak.total(), 24 + 48 + 24 + 24);
+  EXPECT_EQ(compressed.peak_of(MemoryRole::communication), 24);
+}
+
 TEST(MemoryPlan, CountsStagingWhileACollectiveIsEnqueued) {
   StepSpec spec{
       .mesh = {.world_size = 4, .shard_size = 2, .replicas = 2}, .mode = StreamMode::inlined, .num_state_kinds = 0};

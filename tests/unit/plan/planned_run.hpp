@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "mica/comm/local_group.hpp"
+#include "mica/fsdp/gradient_reduction.hpp"
 #include "mica/fsdp/wrap_policy.hpp"
 #include "mica/plan/memory_plan.hpp"
 #include "mica/plan/trace.hpp"
@@ -119,8 +120,16 @@ inline Measured run_and_plan(const MakeWorld& make_world, const PlannedRun& run)
       found.backward_peak = std::max(found.backward_peak, note_peak());
     }
     found.after_backward = pool->stats().current;
-    device_mesh.shard_norm_group().all_reduce(device_mesh.compute(), "norm", TensorView(&norm, Shape{1}, DType::f32),
-                                              ReduceOp::sum);
+    if (run.options.reduction && run.options.reduction->is_deterministic()) {  // clip_grad_norm's exact sum
+      ProcessGroup& group = device_mesh.shard_norm_group();
+      std::vector<std::int64_t> limbs(static_cast<std::size_t>(20 * group.num_ranks()), 0);
+      const TensorView all(limbs.data(), Shape{20 * group.num_ranks()}, DType::i64);
+      group.all_gather(device_mesh.compute(), "norm", all.slice(20 * group.rank(), 20), all);
+      device_mesh.compute().synchronize();
+    } else {
+      device_mesh.shard_norm_group().all_reduce(device_mesh.compute(), "norm", TensorView(&norm, Shape{1}, DType::f32),
+                                                ReduceOp::sum);
+    }
     root.reshard();  // as an optimizer does
     if (step == 1) {  // an optimizer's state, without the optimizer
       for (const fsdp::Unit* unit : root.units()) {

@@ -1,0 +1,70 @@
+// F3: bitwise the same run on any number of ranks, as users run it: figures, parameters and optimizer state.
+#include <gtest/gtest.h>
+
+#include "fault/support/training.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace mica::test {
+namespace {
+
+constexpr int kSteps = 6;
+
+class DeterministicRun : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    write_tokens(folder_ / "tokens.bin", 20'000);
+    write_text(folder_ / "run.cfg",
+               "[model]\ntype = gpt2\nlayers = 2\nheads = 2\nwidth = 32\nvocab_size = 256\ncontext = 32\ndropout = 0.1\n"
+               "[data]\ntrain = " + (folder_ / "tokens.bin") + "\n"
+               "[train]\nsteps = " + std::to_string(kSteps) + "\nmicro_batch = 1\nglobal_batch = 12\nseq_len = 32\nlog_interval = 2\n"
+               "drift_interval = 2\n[optim]\nlr = 0.01\ngrad_clip = 0.5\n[checkpoint]\ninterval = 6\n");
+  }
+  std::string run_folder(const std::string& name) { return folder_ / name; }
+  std::string last_checkpoint(const std::string& name) { return run_folder(name) + "/checkpoints/step-00000006"; }
+
+  void train(const std::string& name, int num_ranks, std::vector<std::string> flags, bool deterministic = true) {
+    flags.push_back("--run.dir=" + run_folder(name));
+    if (deterministic) flags.push_back("--train.deterministic=true");
+    const Finished run = test::run(training(num_ranks, folder_ / "run.cfg", flags));
+    ASSERT_EQ(run.status, 0) << run.output;
+    ASSERT_EQ(step_lines(run_folder(name)).size(), static_cast<std::size_t>(kSteps));
+  }
+  Finished diff(const std::string& a, const std::string& b) {
+    return test::run({program("mica-inspect"), "diff", last_checkpoint(a), last_checkpoint(b)});
+  }
+  void expect_same(const std::string& name) {
+    EXPECT_EQ(step_lines(run_folder(name)), step_lines(run_folder("one"))) << name;
+    const Finished found = diff("one", name);
+    EXPECT_EQ(found.status, 0) << name << ": " << found.output;
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(DeterministicRun, F3OneTwoThreeAndTwoByTwoRanks) {
+  train("one", 1, {});
+  train("two", 2, {});
+  expect_same("two");
+  train("grid", 4, {"--fsdp.strategy=hybrid_shard", "--mesh.shard_size=2", "--mesh.streams=threaded"});
+  expect_same("grid");
+  train("three", 3, {"--fsdp.strategy=no_shard"});
+  expect_same("three");
+}
+
+TEST_F(DeterministicRun, F3OrdinaryRunsDiffer) {
+  train("one", 1, {}, false);
+  train("three", 3, {}, false);
+  EXPECT_EQ(diff("one", "three").status, 1);
+}
+
+TEST_F(DeterministicRun, ContradictionsAreRefused) {
+  for (const auto& [flag, word] : {std::pair<std::string, std::string>{"--train.accumulate=no_sync", "train.accumulate = reduce_each"},
+                                   {"--fsdp.gradient_compression=bf16", "fsdp.gradient_compression = bf16"}}) {
+    const Finished run = test::run(training(1, folder_ / "run.cfg", {"--train.deterministic=true", flag, "--check"}));
+    EXPECT_EQ(run.status, 2);
+    EXPECT_NE(run.output.find(word), std::string::npos) << run.output;
+  }
+}
+
+}  // namespace
+}  // namespace mica::test
