@@ -262,6 +262,15 @@ void StepWalk::reduce_grads(std::size_t unit) {
   visitor_.free(MemoryRole::communication, gathered_bytes);
   release(held_grads_, MemoryRole::unsharded_grad, state.unsharded_grad_bytes);
   state.unsharded_grad_bytes = 0;
+  if (spec_.steps_in_backward) step_unit_in_backward(unit);
+}
+
+void StepWalk::step_unit_in_backward(std::size_t unit) {
+  allocate_optimizer_state(unit);
+  visitor_.allocate(MemoryRole::workspace, spec_.step_workspace_bytes);
+  visitor_.free(MemoryRole::workspace, spec_.step_workspace_bytes);
+  states_[unit].has_sharded_grad = false;
+  if (!units_[unit].offloads_grads()) visitor_.free(MemoryRole::sharded_grad, units_[unit].shard_numel * dtype_bytes(DType::f32));
 }
 
 /// Every micro-batch's part of this rank's shard is here at once.
@@ -281,7 +290,14 @@ void StepWalk::exchange_grads(std::size_t unit, Axis axis, int replicas) {
 
 // --- behind the passes ---------------------------------------------------------------------------------------------
 
+void StepWalk::allocate_optimizer_state(std::size_t unit) {
+  if (std::exchange(states_[unit].has_optimizer_state, true) || units_[unit].offloads_masters()) return;
+  visitor_.allocate(MemoryRole::optimizer, spec_.num_state_kinds * units_[unit].shard_numel * dtype_bytes(DType::f32));
+}
+
 void StepWalk::optimizer_step() {
+  if (spec_.steps_in_backward) return;
+  if (spec_.scales_loss) collect(Collective::all_reduce, Axis::world, 0, 1, DType::f32, spec_.mesh.world_size);
   if (spec_.clips_grads) {
     if (units_.front().is_deterministic) {
       const std::int64_t numel = spec_.mesh.shard_size * ExactSum::kLimbs;
@@ -291,12 +307,7 @@ void StepWalk::optimizer_step() {
     }
   }
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    UnitState& state = states_[unit];
-    if (!state.has_sharded_grad || state.has_optimizer_state) continue;
-    state.has_optimizer_state = true;
-    if (units_[unit].offloads_masters()) continue;
-    visitor_.allocate(MemoryRole::optimizer,
-                      spec_.num_state_kinds * units_[unit].shard_numel * dtype_bytes(DType::f32));
+    if (states_[unit].has_sharded_grad) allocate_optimizer_state(unit);
   }
   visitor_.allocate(MemoryRole::workspace, spec_.step_workspace_bytes);
   // What is unsharded still would go stale.

@@ -16,6 +16,8 @@ StartPlan make_start_plan(const Config& config, const Device& device, const Shar
   plan::StepSpec spec = plan::step_spec_of(*model.root);
   spec.micro_batches = static_cast<int>(batch.accumulation);
   spec.no_sync = config.train.accumulate == "no_sync";
+  spec.scales_loss = model.scaler != nullptr;
+  spec.steps_in_backward = model.in_backward != nullptr;
   spec.num_state_kinds = static_cast<int>(model.optimizer->state_kinds().size());
   if (device.mesh->world_size() > 1) {
     spec.staging_bytes = [](Collective kind, std::int64_t numel, DType dtype, int num_ranks) {

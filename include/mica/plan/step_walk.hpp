@@ -20,6 +20,8 @@ struct StepSpec {
   int micro_batches = 1;
   bool no_sync = false;                   ///< gradients are reduced after the last micro-batch only
   bool clips_grads = true;                ///< the global norm is taken, one all-reduce
+  bool scales_loss = false;               ///< one all-reduce of the overflow flag over the world
+  bool steps_in_backward = false;         ///< each unit is stepped when it is reduced, and its gradient freed; no norm
   int num_state_kinds = 2;                ///< optimizer state: AdamW 2, SGD with momentum 1
   std::int64_t step_workspace_bytes = 0;  ///< most that clipping and the optimizer take
   /// Staging (role communication) of one collective: numel of the unsharded side, its dtype, ranks. Empty: none.
@@ -95,6 +97,8 @@ class StepWalk {
   void prepare_grads(std::size_t unit);
   void reduce_grads(std::size_t unit);
   void exchange_grads(std::size_t unit, Axis axis, int replicas);
+  void step_unit_in_backward(std::size_t unit);
+  void allocate_optimizer_state(std::size_t unit);
   void collect(Collective kind, Axis axis, std::size_t unit, std::int64_t numel, DType dtype, int num_ranks);
   void release(Limiter& limiter, MemoryRole role, std::int64_t bytes);
   void make_room(Limiter& limiter, MemoryRole role, std::size_t num_kept);

@@ -174,6 +174,25 @@ TEST_P(Exact, EveryShardingOffloadAndResharding) {
   }
 }
 
+// D10: sharded gradients live from a unit's reduction to its step.
+TEST_P(Exact, AnOptimizerInBackward) {
+  for (const Strategy strategy : {Strategy::full_shard, Strategy::shard_grad_op, Strategy::hybrid_shard}) {
+    for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
+      for (const int micro_batches : {1, 3}) {
+        PlannedRun run = gpt2_run();
+        run.options.strategy = strategy;
+        run.shard_size = strategy == Strategy::hybrid_shard ? 1 : 0;
+        run.mode = mode;
+        run.micro_batches = micro_batches;
+        run.no_sync = micro_batches > 1;
+        run.steps_in_backward = true;
+        run.num_state_kinds = 2;
+        expect_exact(GetParam(), run, fmt::format("in backward, {} x{}", strategy_name(strategy), micro_batches));
+      }
+    }
+  }
+}
+
 TEST_P(Exact, AFrozenPrefix) {
   PlannedRun run = gpt2_run();
   run.make_model = [] {

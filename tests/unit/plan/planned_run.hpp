@@ -24,6 +24,7 @@ struct PlannedRun {
   StreamMode mode = StreamMode::inlined;
   int micro_batches = 1;
   bool no_sync = false;
+  bool steps_in_backward = false;
   int num_state_kinds = 1;
   decltype(plan::StepSpec::staging_bytes) staging_bytes{};  // of the groups that the run communicates with
 };
@@ -66,6 +67,7 @@ inline Measured run_and_plan(const MakeWorld& make_world, const PlannedRun& run)
   plan::StepSpec spec = plan::step_spec_of(root);
   spec.micro_batches = run.micro_batches;
   spec.no_sync = run.no_sync;
+  spec.steps_in_backward = run.steps_in_backward;
   spec.num_state_kinds = run.num_state_kinds;
   spec.staging_bytes = run.staging_bytes;
   const plan::PassProfile profile =
@@ -96,9 +98,22 @@ inline Measured run_and_plan(const MakeWorld& make_world, const PlannedRun& run)
   const std::vector<ProcessGroup*> shard_groups{&device_mesh.unshard_group(), &device_mesh.reduce_group(),
                                                 &device_mesh.shard_norm_group()};
 
+  const auto allocate_state = [&](const fsdp::UnitStorage& storage) {  // an optimizer's, without the optimizer
+    if (run.options.cpu_offload == fsdp::CpuOffload::parameters) return;
+    for (int kind = 0; kind < run.num_state_kinds; ++kind) {
+      optimizer_state.push_back(pool->allocate(storage.layout().shard_numel() * 4, MemoryRole::optimizer, device_mesh.compute()));
+    }
+  };
+  int step = 1;
+  if (run.steps_in_backward) {
+    root.set_after_reduction([&](fsdp::UnitStorage& storage) {
+      if (step == 1) allocate_state(storage);
+      storage.zero_grad();
+    });
+  }
   root.initialize(1);
   measured.start_masters = pool->stats().current;
-  for (int step = 1; step <= num_steps; ++step) {
+  for (; step <= num_steps; ++step) {
     for (ProcessGroup* group : shard_groups) group->reset_counts();
     device_mesh.replicate_group().reset_counts();
     device_mesh.all_ranks_group().reset_counts();
@@ -120,7 +135,9 @@ inline Measured run_and_plan(const MakeWorld& make_world, const PlannedRun& run)
       found.backward_peak = std::max(found.backward_peak, note_peak());
     }
     found.after_backward = pool->stats().current;
-    if (run.options.reduction && run.options.reduction->is_deterministic()) {  // clip_grad_norm's exact sum
+    if (run.steps_in_backward) {
+      // Every unit has been stepped.
+    } else if (run.options.reduction && run.options.reduction->is_deterministic()) {  // clip_grad_norm's exact sum
       ProcessGroup& group = device_mesh.shard_norm_group();
       std::vector<std::int64_t> limbs(static_cast<std::size_t>(20 * group.num_ranks()), 0);
       const TensorView all(limbs.data(), Shape{20 * group.num_ranks()}, DType::i64);
@@ -130,15 +147,10 @@ inline Measured run_and_plan(const MakeWorld& make_world, const PlannedRun& run)
       device_mesh.shard_norm_group().all_reduce(device_mesh.compute(), "norm", TensorView(&norm, Shape{1}, DType::f32),
                                                 ReduceOp::sum);
     }
-    root.reshard();  // as an optimizer does
-    if (step == 1) {  // an optimizer's state, without the optimizer
+    if (!run.steps_in_backward) {
+      root.reshard();  // as an optimizer does
       for (const fsdp::Unit* unit : root.units()) {
-        if (!unit->storage() || !unit->storage()->sharded_grad()) continue;
-        if (run.options.cpu_offload == fsdp::CpuOffload::parameters) continue;
-        for (int kind = 0; kind < run.num_state_kinds; ++kind) {
-          optimizer_state.push_back(
-              pool->allocate(unit->storage()->layout().shard_numel() * 4, MemoryRole::optimizer, device_mesh.compute()));
-        }
+        if (step == 1 && unit->storage() && unit->storage()->sharded_grad()) allocate_state(*unit->storage());
       }
     }
     found.after_step = pool->stats().current;
