@@ -4,7 +4,6 @@
 
 #include "gradients.hpp"
 #include "mica/core/error.hpp"
-#include "mica/fsdp/gradient_reduction.hpp"
 #include "mica/tensor/openmp.hpp"
 
 namespace mica::optim {

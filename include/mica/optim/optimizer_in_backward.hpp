@@ -17,7 +17,8 @@ namespace mica::optim {
 class OptimizerInBackward {
  public:
   /// @param optimizer  outlives this.
-  /// @throws ConfigError when its root is not in original-parameter mode or a unit's strategy is shard_optim; Error when the root steps in backward already.
+  /// @throws ConfigError when its root is not in original-parameter mode, a unit's strategy is shard_optim, or the
+  ///         reduction is the deterministic one; Error when the root steps in backward already.
   explicit OptimizerInBackward(Optimizer& optimizer);
   OptimizerInBackward(const OptimizerInBackward&) = delete;
   OptimizerInBackward& operator=(const OptimizerInBackward&) = delete;

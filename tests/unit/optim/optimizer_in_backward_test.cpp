@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "mica/device/checking_stream.hpp"
+#include "mica/fsdp/deterministic.hpp"
 #include "unit/optim/sharded_weights.hpp"
 
 namespace mica::optim {
@@ -179,6 +180,11 @@ TEST(OptimizerInBackward, MistakesAreNamed) {
     ShardedWeights model(std::move(world), units(), options);
     const auto flat_optimizer = make_sgd(flat.root(), {}), optimizer = make_sgd(model.root(), {});
     EXPECT_THAT(error_of([&] { OptimizerInBackward one(*flat_optimizer); }), HasSubstr("set fsdp.use_orig_params = true"));
+    options.fsdp.reduction = &fsdp::deterministic_reduction();
+    ShardedWeights deterministic(model.device_mesh().mesh().world().duplicate("deterministic"), units(), options);
+    const auto deterministic_optimizer = make_sgd(deterministic.root(), {});
+    EXPECT_THAT(error_of([&] { OptimizerInBackward one(*deterministic_optimizer); }), HasSubstr("the deterministic reduction leaves sums over micro-batches"));
+    options.fsdp.reduction = nullptr;
     options.fsdp.strategy = fsdp::Strategy::shard_optim;
     ShardedWeights zero1(model.device_mesh().mesh().world().duplicate("zero1"), units(), options);
     const auto zero1_optimizer = make_sgd(zero1.root(), {});
