@@ -81,14 +81,16 @@ void bench_collectives(App& app, const Options& options) {
 /// This thread, and threads that it makes from now on, run on one core.
 void pin_to_one_core(int index) {
   cpu_set_t allowed;
-  require<IoError>(sched_getaffinity(0, sizeof allowed, &allowed) == 0, "sched_getaffinity failed: {}", errno_text(errno));
+  const bool is_known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;  // before errno is looked at
+  require<IoError>(is_known, "sched_getaffinity failed: {}", errno_text(errno));
   int skip = index % std::max(1, CPU_COUNT(&allowed));
   for (int core = 0; core < CPU_SETSIZE; ++core) {
     if (!CPU_ISSET(core, &allowed) || skip-- > 0) continue;
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET(core, &one);
-    require<IoError>(sched_setaffinity(0, sizeof one, &one) == 0, "cannot pin to core {}: {}", core, errno_text(errno));
+    const bool is_pinned = sched_setaffinity(0, sizeof one, &one) == 0;
+    require<IoError>(is_pinned, "cannot pin to core {}: {}", core, errno_text(errno));
     return;
   }
 }
