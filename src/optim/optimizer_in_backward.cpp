@@ -4,6 +4,7 @@
 
 #include "gradients.hpp"
 #include "mica/core/error.hpp"
+#include "mica/fsdp/gradient_reduction.hpp"
 #include "mica/tensor/openmp.hpp"
 
 namespace mica::optim {

@@ -129,6 +129,34 @@ TEST_P(MemoryTable, NoSync) {
   });
 }
 
+// D16: with offload the shards are elsewhere, but the unsharded gradient of no_sync is on the device.
+TEST_P(MemoryTable, NoSyncWithOffload) {
+  run_local_ranks(2, [](auto world) {
+    ShardedOptions options{.mode = GetParam()};
+    options.fsdp.cpu_offload = fsdp::CpuOffload::parameters;
+    ShardedWeights model(std::move(world), units(), options);
+    const auto offloaded = [&] { return model.device_mesh().offload_pool().stats().current; };
+    set_grads(model);
+    EXPECT_EQ(bytes(model), 0);
+    EXPECT_EQ(offloaded(), kS);
+    model.pass();
+    EXPECT_EQ(bytes(model), 0);
+    EXPECT_EQ(offloaded(), 2 * kS);
+    {
+      const fsdp::NoSync no_sync(model.root());
+      model.pass();
+      EXPECT_EQ(bytes(model), 2 * kS);
+      EXPECT_EQ(offloaded(), 2 * kS);
+    }
+    model.pass();
+    EXPECT_EQ(bytes(model), 0);
+    const auto optimizer = make_sgd(model.root(), {.momentum = 0.9});
+    optimizer->step({.lr = 0.1});
+    EXPECT_EQ(bytes(model), 0) << "momentum is offloaded as well";
+    EXPECT_EQ(offloaded(), 3 * kS);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Modes, MemoryTable, testing::Values(StreamMode::inlined, StreamMode::threaded));
 
 }  // namespace
