@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mica/fsdp/fully_shard.hpp"
+#include "mica/fsdp/options.hpp"
+#include "mica/nn/module.hpp"
+
+namespace mica::testing {
+
+/// Blocks one behind the other, some of which a step may leave out.
+class RandomModel final : public nn::Module {
+ public:
+  RandomModel() : Module("model") {}
+
+  template <class M, class... Args>
+  M& add(std::string name, Args&&... args) {
+    M& module = add_child<M>(std::move(name), std::forward<Args>(args)...);
+    chain_.push_back(&module);
+    return module;
+  }
+  /// From the next forward on; by block.
+  void leave_out(const std::vector<bool>& left_out);
+
+ private:
+  nn::Tensors do_forward(nn::Context& context, nn::Tensors xs, nn::Record* record) override;
+  nn::Tensors do_backward(nn::Context& context, nn::Record& record, nn::Tensors dys) override;
+  std::vector<nn::Module*> chain_;
+};
+
+/// One point of the option space (FEATURES F8), made from a seed alone. [Note: random cases]
+/// The model is a chain of blocks with odd widths. Each block is a linear layer, two with a GELU between them, a
+/// normalised residual branch, or a layer that uses the square weight of an earlier block (a shared parameter).
+struct RandomCase {
+  explicit RandomCase(std::uint64_t case_seed);
+
+  enum class Kind : std::uint8_t { linear, two_layers, residual, tied };
+  struct Block {
+    Kind kind;
+    std::int64_t in, out, hidden;
+    bool has_bias;
+    int tied_to = -1;            ///< of Kind::tied: the block whose weight it uses
+    bool is_unit;                ///< the block is a unit
+    bool has_inner_unit;         ///< so is its first layer
+    bool is_checkpointed;
+    bool has_inner_checkpoint;   ///< its last layer is
+    bool is_no_shard;            ///< its unit is replicated whatever the others are
+    std::vector<bool> left_out;  ///< by step
+  };
+  /// A micro-batch round. Rounds joined to the next one run their forwards before the first backward of the group.
+  struct Round {
+    bool reduces;
+    bool joins_next;
+  };
+
+  std::uint64_t seed;
+  int world_size, shard_size;
+  std::vector<Block> blocks;
+  std::vector<bool> frozen;  ///< by parameter, in module order (past the end: trainable)
+  std::int64_t rows;         ///< of a micro-batch
+  fsdp::Options options;     ///< of every unit
+  std::vector<Round> rounds; ///< of every step; the last one reduces
+  bool evaluates;            ///< a forward without gradient before each step
+  bool threaded;
+  int num_steps;
+
+  [[nodiscard]] std::unique_ptr<RandomModel> make_model() const;
+  [[nodiscard]] std::vector<bool> left_out_in(int step) const;
+  /// Makes the blocks, some of their layers and the model itself units.
+  void shard(RandomModel& model, fsdp::DeviceMesh& device_mesh) const;
+  [[nodiscard]] std::string describe() const;
+};
+
+}  // namespace mica::testing
