@@ -1,0 +1,262 @@
+// FEATURES D1 (a unit called several times), D2, D4 and D13: what is gathered and reduced when, and ranks that disagree.
+#include <fstream>
+#include <mutex>
+#include <sstream>
+
+#include <gmock/gmock.h>
+
+#include "mica/comm/fake_group.hpp"
+#include "probe_model.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace mica::fsdp::testing {
+namespace {
+
+using mica::test::TemporaryFolder;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+using Prepare = std::function<void(ProbeModel&)>;
+
+/// What happens in the given step on rank 0 of 2, in host order: gathers, reductions and the modules' own notes.
+std::vector<std::string> events(int num_layers, const Options& options, const Prepare& prepare = {}, int num_steps = 2) {
+  FakeRecorder log;
+  RankRig rig(make_fake_group(0, 2, &log));
+  ProbeModel model(num_layers, [&](const std::string& what) { log.calls.push_back({Collective::barrier, what, 0, ""}); });
+  shard_layers(model, rig.device_mesh(), options);
+  if (prepare) prepare(model);
+  for (int step = 1; step <= num_steps; ++step) {
+    log.calls.clear();
+    train_pass(model, rig.context());
+    root_of(model).zero_grad();
+  }
+  std::vector<std::string> found;
+  for (const FakeCall& call : log.calls) {
+    if (call.kind == Collective::all_gather && call.label != "agreement") found.push_back("gather " + call.label);
+    if (call.kind == Collective::reduce_scatter) found.push_back("reduce " + call.label);
+    if (call.kind == Collective::barrier) found.push_back(call.label);
+  }
+  return found;
+}
+
+std::ptrdiff_t position(const std::vector<std::string>& list, const std::string& what) {
+  return std::find(list.begin(), list.end(), what) - list.begin();
+}
+
+std::vector<std::string> in_backward(const std::vector<std::string>& all) {
+  // PRE gathers for the root's backward before the root notes it: everything after the last forward.
+  auto last = all.end();
+  while (last != all.begin() && !(last - 1)->starts_with("forward")) --last;
+  return {last, all.end()};
+}
+
+std::string layer(int i) { return {static_cast<char>('a' + i)}; }
+
+// D1: a unit called k = 3 times before one backward: 3 forward all-gathers, 1 in backward, 1 reduce-scatter after its
+// last gradient.
+TEST(D1Counts, AUnitCalledSeveralTimesIsGatheredOnceInBackward) {
+  const auto all = events(3, {.backward_prefetch = BackwardPrefetch::none}, [](ProbeModel& m) { m.order = {0, 1, 0, 2, 0}; });
+  EXPECT_THAT(all, ElementsAre("gather root", "gather a", "forward a", "gather b", "forward b", "gather a", "forward a", "gather c",
+                               "forward c", "gather a", "forward a",                                  //
+                               "backward root", "gather a", "backward a", "gather c", "backward c", "reduce c", "backward a",
+                               "gather b", "backward b", "reduce b", "backward a", "reduce a", "reduce root"));
+}
+
+// D2: 12 units: PRE makes 12 attempts, each a gather before the backward of the unit that comes before it.
+TEST(D2Prefetch, PreMakesTwelveAttemptsForTwelveUnits) {
+  const auto all = in_backward(events(12, {.backward_prefetch = BackwardPrefetch::pre}));
+  std::vector<std::string> expected{"gather l", "backward root"};
+  for (int i = 11; i >= 0; --i) {
+    if (i > 0) expected.push_back("gather " + layer(i - 1));
+    expected.push_back("backward " + layer(i));
+    expected.push_back("reduce " + layer(i));
+  }
+  expected.emplace_back("reduce root");
+  EXPECT_EQ(all, expected);
+  int attempts = position(all, "gather l") < position(all, "backward root") ? 1 : 0;
+  for (int i = 11; i > 0; --i) attempts += position(all, "gather " + layer(i - 1)) < position(all, "backward " + layer(i)) ? 1 : 0;
+  EXPECT_EQ(attempts, 12);
+}
+
+// D2: 12 units: POST makes 11, each between a unit's backward and its reduction; the first unit has none before it.
+TEST(D2Prefetch, PostMakesElevenAttemptsForTwelveUnits) {
+  const auto all = in_backward(events(12, {.backward_prefetch = BackwardPrefetch::post}));
+  std::vector<std::string> expected{"backward root", "gather l"};
+  int attempts = 0;
+  for (int i = 11; i >= 0; --i) {
+    expected.push_back("backward " + layer(i));
+    if (i > 0) {
+      expected.push_back("gather " + layer(i - 1));
+      ++attempts;
+    }
+    expected.push_back("reduce " + layer(i));
+  }
+  expected.emplace_back("reduce root");
+  EXPECT_EQ(all, expected);
+  EXPECT_EQ(attempts, 11);
+}
+
+// D2: none = no explicit one.
+TEST(D2Prefetch, NoneMakesNoAttempt) {
+  const auto all = in_backward(events(12, {.backward_prefetch = BackwardPrefetch::none}));
+  for (int i = 11; i > 0; --i) EXPECT_GT(position(all, "gather " + layer(i - 1)), position(all, "reduce " + layer(i)));
+}
+
+// D2: explicit lists replace what the order suggests, in both directions.
+TEST(D2Prefetch, ExplicitListsAreFollowed) {
+  const auto all = events(4, {.backward_prefetch = BackwardPrefetch::pre}, [](ProbeModel& m) {
+    unit_of(*m.layers[0]).set_forward_prefetch({&unit_of(*m.layers[1]), &unit_of(*m.layers[2])});
+    unit_of(*m.layers[3]).set_backward_prefetch({&unit_of(*m.layers[2]), &unit_of(*m.layers[1])});
+  });
+  EXPECT_THAT(all, ElementsAre("gather root", "gather a", "gather b", "gather c", "forward a", "forward b", "forward c", "gather d",
+                               "forward d",  //
+                               "gather d", "backward root", "gather c", "gather b", "backward d", "reduce d", "backward c", "reduce c",
+                               "gather a", "backward b", "reduce b", "backward a", "reduce a", "reduce root"));
+}
+
+// D2: a mistargeted unit is never gathered twice: what was prefetched too early is used when its turn comes; one that
+// this pass does not need is not gathered at all.
+TEST(D2Prefetch, AMistargetedUnitIsGatheredOnce) {
+  for (const BackwardPrefetch when : {BackwardPrefetch::pre, BackwardPrefetch::post}) {
+    const auto all = events(4, {.backward_prefetch = when}, [](ProbeModel& m) {
+      m.order = {0, 1, 3};  // c is not run
+      unit_of(*m.layers[3]).set_backward_prefetch({&unit_of(*m.layers[0]), &unit_of(*m.layers[2])});
+    });
+    const auto backward = in_backward(all);
+    for (const char* name : {"gather a", "gather b", "gather d"}) EXPECT_EQ(std::count(backward.begin(), backward.end(), name), 1) << name;
+    EXPECT_EQ(std::count(backward.begin(), backward.end(), "gather c"), 0);
+    EXPECT_LT(position(backward, "gather a"), position(backward, "backward b"));
+  }
+}
+
+// --- ranks that disagree --------------------------------------------------------------------------------------------
+
+/// The error that each rank of `num_ranks` meets.
+std::vector<std::string> errors_of_ranks(int num_ranks, const std::function<void(RankRig&)>& body) {
+  std::vector<std::string> texts(static_cast<std::size_t>(num_ranks));
+  run_local_ranks(num_ranks, [&](auto world) {
+    RankRig rig(std::move(world));
+    const auto rank = static_cast<std::size_t>(rig.rank());
+    try {
+      body(rig);
+    } catch (const Error& error) {
+      texts[rank] = error.what();
+    }
+  });
+  return texts;
+}
+
+// D4: a mismatch in the first training step is an error on all ranks naming both ranks and both units' parameters.
+TEST(D4Order, AMismatchInTheFirstStepIsAnErrorOnAllRanks) {
+  for (const int num_ranks : {2, 3, 4}) {
+    const auto texts = errors_of_ranks(num_ranks, [](RankRig& rig) {
+      ProbeModel model(3);
+      shard_layers(model, rig.device_mesh(), {});
+      if (rig.rank() == 1) model.order = {0, 2, 1};
+      train_pass(model, rig.context());
+    });
+    for (const std::string& text : texts) {
+      EXPECT_THAT(text, HasSubstr("rank 0 is about to run the forward of unit b (parameters b.weight)"));
+      EXPECT_THAT(text, HasSubstr("rank 1 is about to run the forward of unit c (parameters c.weight)"));
+    }
+  }
+}
+
+/// What the rank logs in steps of given orders.
+std::string warnings_of(const std::vector<std::vector<int>>& orders, const std::function<void(ProbeModel&, RankRig&)>& between = {}) {
+  const TemporaryFolder folder;
+  std::string text;
+  run_local_ranks(2, [&](auto world) {
+    const std::string path = folder / fmt::format("log-{}", world->rank());
+    RankRig rig(std::move(world), 0, Logger::to_stderr(LogLevel::warn, "").with_file(path));
+    ProbeModel model(3);
+    shard_layers(model, rig.device_mesh(), {});
+    for (const auto& order : orders) {
+      model.order = order;
+      train_pass(model, rig.context());
+      root_of(model).zero_grad();
+      if (between) between(model, rig);
+    }
+    rig.compute().synchronize();
+    if (rig.rank() != 1) return;
+    std::stringstream all;
+    all << std::ifstream(path).rdbuf();
+    text = all.str();
+  });
+  return text;
+}
+
+std::ptrdiff_t num_lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+
+// D4: later, every deviation in the first deviating step warns, with rank, step one's order and the order so far; after
+// that silent.
+TEST(D4Order, TheFirstDeviatingStepWarns) {
+  const std::string text = warnings_of({{0, 1, 2}, {0, 1, 2}, {0, 2, 1, 0}, {2, 1, 0}, {1, 0, 2}});
+  EXPECT_EQ(num_lines(text), 3) << text;
+  EXPECT_THAT(text, HasSubstr("rank 1: unit c runs where step one ran unit b; prefetch follows step one's order: root a b c; so far this step: root a"));
+  EXPECT_THAT(text, HasSubstr("unit b runs where step one ran unit c"));
+  EXPECT_THAT(text, HasSubstr("unit a comes after the end of step one's order"));
+  EXPECT_EQ(warnings_of({{0, 1, 2}, {0, 1, 2}}), "");
+}
+
+// D4: no warning across train and eval, nor for an evaluation before the first training step's backward.
+TEST(D4Order, EvaluationsDoNotCount) {
+  const auto evaluate = [](ProbeModel& model, RankRig& rig) {
+    model.order = {2, 0};
+    rig.context().training = false;
+    static_cast<void>(model.forward(rig.context(), {input_of(rig.context())}, nullptr));
+    rig.context().training = true;
+  };
+  EXPECT_EQ(warnings_of({{0, 1, 2}, {0, 1, 2}, {0, 1, 2}}, evaluate), "");
+}
+
+// D4, D1: the check costs one small all-gather per first-step unshard, and nothing later.
+TEST(D4Order, TheCheckCommunicatesInTheFirstStepOnly) {
+  run_local_ranks(2, [](auto world) {
+    RankRig rig(std::move(world));
+    ProbeModel model(3);
+    shard_layers(model, rig.device_mesh(), {});
+    const auto agreements = [&] { return rig.device_mesh().agreement_group().counts().of(Collective::all_gather); };
+    train_pass(model, rig.context());
+    EXPECT_EQ(agreements(), 4 + 4 + 1);  // forwards, reductions, the end
+    train_pass(model, rig.context());
+    EXPECT_EQ(agreements(), 9);
+  });
+}
+
+// D13: a unit that has no gradient on one rank: the missing reduction is an error on all ranks, not a hang.
+TEST(D13Reduction, AMissingOneIsAnErrorOnAllRanks) {
+  for (const int num_ranks : {2, 3}) {
+    for (const std::size_t missing : {0, 2}) {
+      const auto texts = errors_of_ranks(num_ranks, [&](RankRig& rig) {
+        ProbeModel model(3);
+        shard_layers(model, rig.device_mesh(), {});
+        if (rig.rank() == 1) model.passes_gradient[missing] = false;
+        train_pass(model, rig.context());
+      });
+      for (const std::string& text : texts) {
+        EXPECT_THAT(text, HasSubstr(fmt::format("rank 0 is about to reduce the gradients of unit {} (parameters {}.weight)", layer(static_cast<int>(missing)),
+                                                layer(static_cast<int>(missing)))));
+        EXPECT_THAT(text, HasSubstr("rank 1 is about to reduce the gradients of unit "));
+      }
+    }
+  }
+}
+
+// D13: at the end of backward everything is resharded, also units that had no gradient.
+TEST(D13Reshard, UnitsWithoutGradientAreResharded) {
+  run_local_ranks(2, [](auto world) {
+    RankRig rig(std::move(world));
+    ProbeModel model(3);
+    shard_layers(model, rig.device_mesh(), {.strategy = Strategy::shard_grad_op});
+    model.passes_gradient[1] = false;
+    train_pass(model, rig.context());
+    for (const Unit* unit : root_of(model).units()) EXPECT_EQ(unit->storage()->state(), ShardState::sharded) << unit->name();
+    EXPECT_FALSE(unit_of(*model.layers[1]).storage()->sharded_grad());
+    EXPECT_TRUE(unit_of(*model.layers[0]).storage()->sharded_grad());
+    EXPECT_EQ(rig.pool().stats().current_of(MemoryRole::unsharded_param), 0);
+  });
+}
+
+}  // namespace
+}  // namespace mica::fsdp::testing
