@@ -25,6 +25,22 @@ Unit& fully_shard(nn::Module& module, DeviceMesh& device_mesh, const Options& op
   return reference;
 }
 
+namespace {
+
+Root& root_for_no_sync(nn::Module& module) {
+  Root& root = root_of(module);
+  const Unit* first = root.units().front();
+  require(&first->module() == &module,
+          "no_sync is asked of a unit of type {}, which is inside the root {}: gradients are reduced by the whole model's "
+          "backward, ask the root module",
+          module.type_name(), first->module().type_name());
+  return root;
+}
+
+}  // namespace
+
+NoSync::NoSync(nn::Module& root_module) : NoSync(root_for_no_sync(root_module)) {}
+
 Root& root_of(nn::Module& module) {
   auto* unit = dynamic_cast<Unit*>(module.hooks());
   require(unit != nullptr, "module of type {} is not sharded: call fully_shard() on it first", module.type_name());

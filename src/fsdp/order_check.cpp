@@ -45,6 +45,11 @@ void OrderCheck::forward(const Unit& unit) {
   order_.push_back(index_of(unit));
 }
 
+// Before the unit is gathered: a rank that left out another unit's backward would wait in that all-gather.
+void OrderCheck::backward(const Unit& unit) {
+  if (is_needed_ && is_first_step_ && unit.storage()) compare(Point::backward, &unit);
+}
+
 void OrderCheck::reduction(const Unit& unit) {
   if (is_needed_ && is_first_step_) compare(Point::reduction, &unit);
 }
@@ -70,7 +75,10 @@ void OrderCheck::compare(Point point, const Unit* unit) {
   const auto describe = [&](const std::vector<std::int64_t>& numbers) -> std::string {
     const auto what = static_cast<Point>(numbers[0]);
     if (what == Point::end_of_backward) return "has ended its backward";
-    return fmt::format("is about to {} {}", what == Point::forward ? "run the forward of" : "reduce the gradients of",
+    return fmt::format("is about to {} {}",
+                       what == Point::forward    ? "run the forward of"
+                       : what == Point::backward ? "run the backward of"
+                                                 : "reduce the gradients of",
                        parameters_of(*units_.at(static_cast<std::size_t>(numbers[1]))));
   };
   throw Error(fmt::format("ranks use their units in different orders, so their collectives would never meet: rank 0 {}, rank {} {}. "

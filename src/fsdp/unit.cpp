@@ -112,6 +112,7 @@ void Unit::pre_forward(nn::Context& context, nn::Module&, nn::Tensors& xs, nn::R
     for (Tensor& x : xs) cast(context, x, compute_dtype());
   }
   if (context.recomputing) {
+    root.order_check_.backward(*this);
     root.gather(*this);
     return;
   }
@@ -154,6 +155,9 @@ void Unit::post_forward(nn::Context& context, nn::Module&, nn::Tensors& ys, nn::
 
 void Unit::pre_backward(nn::Context& context, nn::Module&, nn::Record& record, nn::Tensors& dys) {
   Root& root = this->root();
+  require(record.unit_ticket || !trains(),
+          "backward of unit {} is called with a Record that no forward of it has filled: run its forward with this Record first",
+          name_);
   if (is_root()) root.begin_backward();
   require(root.state_ == TrainingState::backward,
           "backward of unit {} is called while its root is {}: call the backward of the root module, or open a BackwardPass",
@@ -162,6 +166,7 @@ void Unit::pre_backward(nn::Context& context, nn::Module&, nn::Record& record, n
     const std::vector<DType>& dtypes = ticket_of(record)->output_dtypes;
     for (std::size_t i = 0; i < dys.size() && i < dtypes.size(); ++i) cast(context, dys[i], dtypes[i]);
   }
+  root.order_check_.backward(*this);
   root.gather(*this);
   backward_next_ = root.order_.next_in_backward(*this);
   if (root.options().backward_prefetch == BackwardPrefetch::pre) root.prefetch_backward(*this);

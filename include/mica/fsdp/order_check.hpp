@@ -10,8 +10,8 @@ class Unit;
 class DeviceMesh;
 
 /// Ranks whose units run in another order would wait for each other's collectives for ever. [Note: order check]
-/// In the first training step every rank says, before each unit's forward and each reduction, which unit it is about to
-/// use, in one small all-gather for which the host waits; a difference is an error on all ranks (FEATURES D4, D13).
+/// In the first training step every rank says, before each unit's forward, backward and reduction, which unit it is about
+/// to use, in one small all-gather for which the host waits; a difference is an error on all ranks (FEATURES D4, D13).
 /// Later steps are compared with the first without communication: the first one that deviates warns, once a deviation.
 class OrderCheck {
  public:
@@ -22,6 +22,8 @@ class OrderCheck {
   void begin_forward();
   /// A unit's training forward. @throws Error naming two ranks and their units' parameters.
   void forward(const Unit& unit);
+  /// A unit's backward, or its forward again inside a checkpointed backward. @throws as forward()
+  void backward(const Unit& unit);
   /// A unit is about to be reduced. @throws as forward()
   void reduction(const Unit& unit);
   /// The pass ends on this rank. @throws Error when another rank still has a unit to reduce.
@@ -30,7 +32,7 @@ class OrderCheck {
   void abandon();
 
  private:
-  enum class Point : std::int64_t { forward, reduction, end_of_backward };
+  enum class Point : std::int64_t { forward, backward, reduction, end_of_backward };
   void compare(Point point, const Unit* unit);
   void warn_of_deviation(const Unit& unit);
   [[nodiscard]] std::size_t index_of(const Unit& unit) const;

@@ -81,6 +81,7 @@ class Root {
  private:
   friend class Unit;
   friend class BackwardPass;
+  friend class NoSync;
   friend class SummonFullParams;
 
   using UnitsAround = std::function<const std::vector<Unit*>&(const nn::Module&)>;  // outermost first
@@ -132,13 +133,16 @@ class BackwardPass {
   bool open_ = true;
 };
 
-/// Turns gradient reduction off for a scope, for all units of the root; scopes nest (FEATURES D17).
+/// Turns gradient reduction off for a scope, for all units of the root; scopes nest, and each restores what was before
+/// it (FEATURES D17). Begins between passes.
 class NoSync {
  public:
   explicit NoSync(Root& root) : root_(root), before_(root.gradient_sync()) { root_.set_gradient_sync(false); }
+  /// @throws Error when the module is a unit inside a root.
+  explicit NoSync(nn::Module& root_module);
   NoSync(const NoSync&) = delete;
   NoSync& operator=(const NoSync&) = delete;
-  ~NoSync() { root_.set_gradient_sync(before_); }
+  ~NoSync() { root_.gradient_sync_ = before_; }  // also while an exception leaves a pass
 
  private:
   Root& root_;
