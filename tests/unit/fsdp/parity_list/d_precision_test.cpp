@@ -1,0 +1,181 @@
+// FEATURES D6 (casts of inputs, units of several dtypes, full precision in evaluation) and D9 (the offload tier).
+#include <gmock/gmock.h>
+
+#include "probe_model.hpp"
+
+namespace mica::fsdp::testing {
+namespace {
+
+Options with_dtype(std::optional<DType> param_dtype, bool cast_forward_inputs = false) {
+  Options options;
+  options.mixed_precision.param_dtype = param_dtype;
+  options.mixed_precision.cast_forward_inputs = cast_forward_inputs;
+  return options;
+}
+
+/// Passes its inputs on, keeping what it saw of them.
+class Seen final : public nn::Module {
+ public:
+  Seen() : Module("seen") { add_parameter("weight", {2}, nn::Initializer::ones(), true); }
+  std::vector<DType> dtypes;
+  std::vector<bool> needs_grad;
+
+ protected:
+  nn::Tensors do_forward(nn::Context&, nn::Tensors xs, nn::Record*) override {
+    for (const Tensor& x : xs) {
+      dtypes.push_back(x.dtype());
+      needs_grad.push_back(x.needs_grad);
+    }
+    return xs;
+  }
+  nn::Tensors do_backward(nn::Context&, nn::Record&, nn::Tensors dys) override { return dys; }
+};
+
+// D6: the root casts floating-point inputs only, never integers, and keeps their needs-gradient flag; unset: no cast.
+TEST(D6Inputs, TheRootCastsFloatingPointInputs) {
+  run_local_ranks(2, [](auto world) {
+    RankRig rig(std::move(world));
+    for (const auto& [param_dtype, expected] : {std::pair{std::optional(DType::bf16), DType::bf16}, std::pair{std::optional<DType>(), DType::f32}}) {
+      Seen model;
+      fully_shard(model, rig.device_mesh(), with_dtype(param_dtype));
+      root_of(model).initialize(1);
+      Tensor wide = rig.context().make({3}, DType::f32);
+      rig.kernels().fill(rig.compute(), wide, 0.5);
+      Tensor wanted = wide;
+      wanted.needs_grad = true;
+      const Tensor ids = rig.context().make({3}, DType::i32);
+      const nn::Tensors ys = model.forward(rig.context(), {wide, wanted, ids}, nullptr);
+      EXPECT_THAT(model.dtypes, ::testing::ElementsAre(expected, expected, DType::i32));
+      EXPECT_THAT(model.needs_grad, ::testing::ElementsAre(false, true, false));
+      EXPECT_EQ(ys[2].view().data, ids.view().data);
+      EXPECT_EQ(rig.values(ys[0]), std::vector<float>(3, 0.5F));
+    }
+  });
+}
+
+// D6: units of different dtypes in one model: with cast_forward_inputs each gets its own dtype, and gradients come back
+// in the neighbour's; output_dtype casts what leaves.
+TEST(D6Inputs, UnitsOfDifferentDtypes) {
+  for (const int num_ranks : {1, 2}) {
+    run_local_ranks(num_ranks, [](auto world) {
+      RankRig rig(std::move(world));
+      ProbeModel model(3);
+      fully_shard(*model.layers[0], rig.device_mesh(), with_dtype(DType::bf16, true));
+      fully_shard(*model.layers[1], rig.device_mesh(), with_dtype(std::nullopt, true));
+      fully_shard(*model.layers[2], rig.device_mesh(), with_dtype(DType::f16, true));
+      Options root = with_dtype(DType::bf16);
+      root.mixed_precision.output_dtype = DType::f32;
+      fully_shard(model, rig.device_mesh(), root);
+      root_of(model).initialize(1);
+      nn::Record record;
+      Tensor x = input_of(rig.context());
+      x.needs_grad = true;
+      nn::Tensors ys = model.forward(rig.context(), {x}, &record);
+      EXPECT_EQ(ys[0].dtype(), DType::f32);
+      const nn::Tensors dxs = model.backward(rig.context(), std::move(record), std::move(ys));
+      const std::vector<DType> expected{DType::bf16, DType::f32, DType::f16};
+      for (std::size_t i = 0; i < 3; ++i) {
+        EXPECT_EQ(model.layers[i]->weight_seen, expected[i]) << i;
+        EXPECT_EQ(model.layers[i]->x_seen, expected[i]) << i;
+        EXPECT_EQ(model.layers[i]->dy_seen, expected[i]) << i;
+      }
+      ASSERT_TRUE(dxs[0]);
+      EXPECT_EQ(dxs[0].dtype(), DType::f32);  // as the input came
+      rig.compute().synchronize();
+      for (const ShardedParameter& p : root_of(model).parameters()) {
+        EXPECT_EQ(p.master().dtype, DType::f32);  // whatever param_dtype is
+        for (std::int64_t i = 0; i < p.piece.numel(); ++i) EXPECT_EQ(p.grad().as<float>()[i], 1.0F);
+      }
+    });
+  }
+}
+
+// D6: full precision in evaluation: off by default; on, parameters and inputs are fp32 there, and the next training
+// forward casts back.
+TEST(D6Eval, FullPrecisionWhenAskedFor) {
+  for (const bool asked : {false, true}) {
+    for (const Strategy strategy : {Strategy::full_shard, Strategy::shard_optim}) {
+      run_local_ranks(2, [&](auto world) {
+        RankRig rig(std::move(world));
+        ProbeModel model(2);
+        Options options = with_dtype(DType::bf16);
+        options.strategy = strategy;
+        options.full_precision_in_eval = asked;
+        shard_layers(model, rig.device_mesh(), options);
+        for (int i = 0; i < 2; ++i) {
+          rig.context().training = false;
+          static_cast<void>(model.forward(rig.context(), {input_of(rig.context())}, nullptr));
+          EXPECT_EQ(model.layers[0]->weight_seen, asked ? DType::f32 : DType::bf16);
+          EXPECT_EQ(model.layers[1]->x_seen, asked ? DType::f32 : DType::bf16);
+          rig.context().training = true;
+          train_pass(model, rig.context());
+          EXPECT_EQ(model.layers[0]->weight_seen, DType::bf16);
+          EXPECT_EQ(model.layers[1]->x_seen, DType::bf16);
+        }
+      });
+    }
+  }
+}
+
+// D6: reduce_dtype unset: gradients are reduced in param_dtype if that is set, else in fp32. Bytes of the traffic.
+TEST(D6Reduce, DtypeOfTheReduction) {
+  const auto bytes = [](std::optional<DType> param_dtype, std::optional<DType> reduce_dtype) {
+    std::int64_t found = 0;
+    run_local_ranks(2, [&](auto world) {
+      RankRig rig(std::move(world));
+      ProbeModel model(1, [](const std::string&) {}, 128);
+      Options options = with_dtype(param_dtype);
+      options.mixed_precision.reduce_dtype = reduce_dtype;
+      shard_layers(model, rig.device_mesh(), options);
+      train_pass(model, rig.context());
+      if (rig.rank() == 0) found = rig.device_mesh().reduce_group().counts().bytes_of(Collective::reduce_scatter);
+    });
+    return found;
+  };
+  const std::int64_t elements = 128 + 4;  // the root's 3, padded
+  EXPECT_EQ(bytes(std::nullopt, std::nullopt), 4 * elements);
+  EXPECT_EQ(bytes(DType::bf16, std::nullopt), 2 * elements);
+  EXPECT_EQ(bytes(DType::bf16, DType::f32), 4 * elements);
+  EXPECT_EQ(bytes(std::nullopt, DType::bf16), 2 * elements);
+}
+
+// D9: offloaded masters and gradients are in the offload tier, to the byte, and nothing of them on the device after a
+// synchronising backward; gradients alone likewise. What is unsharded stays on the device.
+TEST(D9Offload, MastersAndGradientsLiveInTheOffloadTier) {
+  for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
+    for (const CpuOffload offload : {CpuOffload::none, CpuOffload::gradients, CpuOffload::parameters}) {
+      for (const int num_ranks : {1, 2, 3}) {
+        run_local_ranks(num_ranks, [&](auto world) {
+          RankRig rig(std::move(world), 0, {}, mode);
+          ProbeModel model(2, [](const std::string&) {}, 7);
+          shard_layers(model, rig.device_mesh(), {.cpu_offload = offload});
+          const auto shard = [&](std::int64_t numel) { return (numel + num_ranks - 1) / num_ranks; };
+          const std::int64_t bytes = 4 * (2 * shard(7) + shard(3));
+          const auto on_device = [&](MemoryRole role) { return rig.pool().stats().current_of(role); };
+          const auto offloaded = [&](MemoryRole role) { return rig.device_mesh().offload_pool().stats().current_of(role); };
+          const bool of_parameters = offload == CpuOffload::parameters, of_gradients = offload != CpuOffload::none;
+          for (int step = 0; step < 2; ++step) {
+            EXPECT_EQ(offloaded(MemoryRole::sharded_param), of_parameters ? bytes : 0);
+            EXPECT_EQ(on_device(MemoryRole::sharded_param), of_parameters ? 0 : bytes);
+            EXPECT_EQ(offloaded(MemoryRole::sharded_grad), 0);
+            train_pass(model, rig.context());
+            EXPECT_EQ(offloaded(MemoryRole::sharded_grad), of_gradients ? bytes : 0);
+            EXPECT_EQ(on_device(MemoryRole::sharded_grad), of_gradients ? 0 : bytes);
+            // The host has waited: an optimizer there may read at once.
+            if (of_gradients) {
+              for (const ShardedParameter& p : root_of(model).parameters()) {
+                for (std::int64_t i = 0; i < p.piece.numel(); ++i) EXPECT_EQ(p.grad().as<float>()[i], 1.0F);
+              }
+            }
+            root_of(model).zero_grad();
+          }
+          EXPECT_EQ(rig.device_mesh().offload_pool().stats().current, of_parameters ? bytes : 0);
+          EXPECT_EQ(rig.device_mesh().offload_pool().stats().peak, (of_parameters ? bytes : 0) + (of_gradients ? bytes : 0));
+        });
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mica::fsdp::testing
