@@ -26,12 +26,12 @@ class DroppingStream final : public ForwardingStream {
 
 class DelayingStream final : public ForwardingStream {
  public:
-  DelayingStream(std::unique_ptr<Stream> inner, std::uint64_t seed, std::chrono::microseconds longest)
-      : ForwardingStream(std::move(inner)), random_(seed), longest_(longest) {}
+  DelayingStream(std::unique_ptr<Stream> inner, std::uint64_t seed, std::chrono::microseconds longest, std::uint64_t one_in)
+      : ForwardingStream(std::move(inner)), random_(seed), longest_(longest), one_in_(one_in) {}
   void submit(const char* what, std::span<const Access> accesses, Task task) override {
     const std::uint64_t draw = random_();
-    if (draw % 2 == 0) return inner_->submit(what, accesses, std::move(task));
-    const std::chrono::microseconds delay(static_cast<std::int64_t>((draw >> 1) % (longest_.count() + 1)));
+    if (draw % one_in_ != 0) return inner_->submit(what, accesses, std::move(task));
+    const std::chrono::microseconds delay(static_cast<std::int64_t>((draw / one_in_) % (longest_.count() + 1)));
     inner_->submit(what, accesses, [delay, task = std::move(task)] {
       std::this_thread::sleep_for(delay);
       task();
@@ -41,6 +41,7 @@ class DelayingStream final : public ForwardingStream {
  private:
   std::mt19937_64 random_;
   std::chrono::microseconds longest_;
+  std::uint64_t one_in_;
 };
 
 }  // namespace
@@ -62,8 +63,8 @@ std::unique_ptr<Stream> drop_waits(std::unique_ptr<Stream> inner, WaitDropper& d
 }
 
 std::unique_ptr<Stream> delay_tasks(std::unique_ptr<Stream> inner, std::uint64_t seed,
-                                    std::chrono::microseconds longest) {
-  return std::make_unique<DelayingStream>(std::move(inner), seed, longest);
+                                    std::chrono::microseconds longest, std::uint64_t one_in) {
+  return std::make_unique<DelayingStream>(std::move(inner), seed, longest, one_in);
 }
 
 }  // namespace mica

@@ -10,10 +10,13 @@ void UnitStorage::prepare_grads(RateLimiter& limiter) {
   if (!is_trainable()) return;
   Stream& compute = device_mesh_.compute();
   if (!unsharded_grad_buffer_) {
+    // A backward in full precision (evaluation) does not round its gradients either.
+    const bool full_precision = unsharded_.dtype == DType::f32 && param_dtype_ != DType::f32;
+    const DType dtype = full_precision ? DType::f32 : reduce_dtype_;
     limiter.make_room();
     unsharded_grad_buffer_ = device_mesh_.reduce_group().allocate(
-        device_mesh_.pool(), layout_->unsharded_numel() * dtype_bytes(reduce_dtype_), MemoryRole::unsharded_grad, compute);
-    unsharded_grad_ = {unsharded_grad_buffer_.data(), Shape{layout_->unsharded_numel()}, reduce_dtype_};
+        device_mesh_.pool(), layout_->unsharded_numel() * dtype_bytes(dtype), MemoryRole::unsharded_grad, compute);
+    unsharded_grad_ = {unsharded_grad_buffer_.data(), Shape{layout_->unsharded_numel()}, dtype};
     for (const ShardLayout::Gap& gap : layout_->gaps()) {
       device_mesh_.kernels().fill(compute, unsharded_grad_.slice(gap.begin, gap.end - gap.begin), 0.0);
     }
@@ -46,8 +49,8 @@ void UnitStorage::reduce_grads(RateLimiter& limiter) {
   Buffer rearranged;
   if (!layout_->rearrangement().empty()) {
     const std::int64_t numel = layout_->gathered_numel();
-    rearranged = device_mesh_.pool().allocate(numel * dtype_bytes(reduce_dtype_), MemoryRole::communication, reduce_stream);
-    gathered = {rearranged.data(), Shape{numel}, reduce_dtype_};
+    rearranged = device_mesh_.pool().allocate(numel * dtype_bytes(unsharded_grad_.dtype), MemoryRole::communication, reduce_stream);
+    gathered = {rearranged.data(), Shape{numel}, unsharded_grad_.dtype};
     std::vector<BlockCopy> blocks;
     for (const BlockCopy& b : layout_->rearrangement()) blocks.push_back(b.reversed());
     kernels.copy_blocks(reduce_stream, unsharded_grad_, gathered, blocks);

@@ -46,9 +46,9 @@ class WaitDropper {
 /// drop_waits(checker.wrap(make_cpu_stream(...)), dropper).
 [[nodiscard]] std::unique_ptr<Stream> drop_waits(std::unique_ptr<Stream> inner, WaitDropper& dropper);
 
-/// Sleeps before about half of the tasks, for up to `longest`; which and how long follows from `seed`. Results that
+/// Sleeps before about one in `one_in` tasks, for up to `longest`; which and how long follows from `seed`. Results that
 /// change under it depend on timing.
 [[nodiscard]] std::unique_ptr<Stream> delay_tasks(std::unique_ptr<Stream> inner, std::uint64_t seed,
-                                                  std::chrono::microseconds longest);
+                                                  std::chrono::microseconds longest, std::uint64_t one_in = 2);
 
 }  // namespace mica

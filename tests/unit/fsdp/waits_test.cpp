@@ -1,4 +1,5 @@
-// The schedule's waits (DESIGN section 3): none is missing, and none is superfluous.
+// The schedule's waits (DESIGN section 3): none is missing, and none is superfluous. FEATURES D18: the waits of the unshard and
+// pre-unshard streams for the compute stream before a step's first unshard are among them.
 #include <map>
 #include <mutex>
 #include <set>
@@ -28,6 +29,8 @@ std::vector<ParityCase> configurations() {
       {.strategy = Strategy::hybrid_shard, .shard_size = 2, .param_dtype = DType::bf16, .limit_all_gathers = false, .accumulation = 2},
       {.strategy = Strategy::hybrid_shard, .shard_size = 2, .accumulation = 2, .reduction = &fsdp::deterministic_reduction()},
       {.strategy = Strategy::hybrid_shard, .shard_size = 2, .reduction = &fsdp::compressing_reduction(DType::bf16)},
+      {.strategy = Strategy::full_shard, .limit_all_gathers = false, .sharding = fsdp::Sharding::per_parameter, .reshard_ranks = 2},
+      {.strategy = Strategy::full_shard, .param_dtype = DType::bf16, .accumulation = 2, .cpu_offload = fsdp::CpuOffload::parameters},
       {.strategy = Strategy::no_shard, .shard_size = 1, .param_dtype = DType::bf16, .limit_all_gathers = false},
   };
 }
@@ -83,10 +86,10 @@ TEST(Waits, EveryOneIsNeeded) {
     }
     EXPECT_TRUE(seen) << "no configuration needs the wait at " << place << ": delete it, or add the configuration that does";
   }
-  // expose, unshard (cast -> gather), reduce (compute -> reduce, reduce -> all-reduce, and that of the two other
+  // expose, unshard (cast -> gather, part kept after forward -> gather among neighbours), reduce (compute -> reduce, reduce -> all-reduce, and that of the two other
   // reductions); root: two at the beginning of a
   // forward, two at the end of a backward.
-  EXPECT_EQ(of_schedule, 10U) << ::testing::PrintToString(places);
+  EXPECT_EQ(of_schedule, 11U) << ::testing::PrintToString(places);
 }
 
 TEST(Waits, TimingChangesNoBits) {

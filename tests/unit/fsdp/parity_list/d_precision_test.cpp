@@ -117,6 +117,33 @@ TEST(D6Eval, FullPrecisionWhenAskedFor) {
   }
 }
 
+// D6: gradients of a backward in full precision are not downcast.
+TEST(D6Eval, GradientsInFullPrecisionAreNotRounded) {
+  for (const Sharding sharding : {Sharding::flat, Sharding::per_parameter}) {
+    run_local_ranks(2, [&](auto world) {
+      RankRig rig(std::move(world));
+      ProbeModel model(2);
+      Options options = with_dtype(DType::bf16);
+      options.full_precision_in_eval = true;
+      options.sharding = sharding;
+      shard_layers(model, rig.device_mesh(), options);
+      constexpr float kExact = 1.0F + 0x1p-12F;  // bf16 has 8 bits
+      for (ProbeLayer* layer : model.layers) layer->gradient = kExact;
+      for (const bool training : {false, true}) {
+        rig.context().training = training;
+        train_pass(model, rig.context());
+        rig.compute().synchronize();
+        for (const ShardedParameter& p : root_of(model).parameters()) {
+          if (p.parameter->name == "weight" && p.parameter->shape.numel() == 5) {  // a layer's
+            EXPECT_EQ(p.grad().as<float>()[0], training ? 1.0F : kExact);
+          }
+        }
+        root_of(model).zero_grad();
+      }
+    });
+  }
+}
+
 // D6: reduce_dtype unset: gradients are reduced in param_dtype if that is set, else in fp32. Bytes of the traffic.
 TEST(D6Reduce, DtypeOfTheReduction) {
   const auto bytes = [](std::optional<DType> param_dtype, std::optional<DType> reduce_dtype) {
