@@ -41,6 +41,7 @@ class DeterministicRun : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
+/// F3
 TEST_F(DeterministicRun, F3OneTwoThreeAndTwoByTwoRanks) {
   train("one", 1, {});
   train("two", 2, {});
@@ -51,6 +52,7 @@ TEST_F(DeterministicRun, F3OneTwoThreeAndTwoByTwoRanks) {
   expect_same("three");
 }
 
+/// F3
 TEST_F(DeterministicRun, F3OrdinaryRunsDiffer) {
   train("one", 1, {}, false);
   train("three", 3, {}, false);

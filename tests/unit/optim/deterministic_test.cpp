@@ -165,6 +165,7 @@ void expect_same_bits(const Outcome& expected, const Layout& layout, int num_ste
 
 class Deterministic : public ::testing::TestWithParam<DType> {};
 
+/// F3
 TEST_P(Deterministic, F3FiftyStepsHaveTheSameBitsOnAnyNumberOfRanks) {
   constexpr int kSteps = 50;
   const DType dtype = GetParam();
@@ -180,6 +181,7 @@ TEST_P(Deterministic, F3FiftyStepsHaveTheSameBitsOnAnyNumberOfRanks) {
   expect_same_bits(alone, grid, kSteps);
 }
 
+/// F3
 TEST_P(Deterministic, F3StrategyAndStreamsDoNotShow) {
   constexpr int kSteps = 5;
   const DType dtype = GetParam();
@@ -202,7 +204,7 @@ TEST_P(Deterministic, F3StrategyAndStreamsDoNotShow) {
 INSTANTIATE_TEST_SUITE_P(Dtypes, Deterministic, ::testing::Values(DType::f32, DType::bf16),
                          [](const auto& p) { return std::string(dtype_name(p.param)); });
 
-/// So the tests above can fail.
+/// So the tests above can fail (F3).
 TEST(Deterministic, F3OrdinaryReductionDoesDepend) {
   const Outcome alone = train({.ranks = 1, .deterministic = false}, 3);
   const Outcome three = train({.ranks = 3, .deterministic = false}, 3);
@@ -210,7 +212,7 @@ TEST(Deterministic, F3OrdinaryReductionDoesDepend) {
   EXPECT_FALSE(same_bits(alone.norms, three.norms));
 }
 
-/// It is the mean that an ordinary run takes.
+/// It is the mean that an ordinary run takes (F3).
 TEST(Deterministic, F3FollowsTheOrdinaryRun) {
   const Outcome ordinary = train({.ranks = 1, .deterministic = false}, 1);
   const Outcome found = train({.ranks = 1}, 1);
@@ -218,6 +220,7 @@ TEST(Deterministic, F3FollowsTheOrdinaryRun) {
   EXPECT_NEAR(found.norms[0] / ordinary.norms[0], 1, 1e-6);
 }
 
+/// F3
 TEST(Deterministic, F3CollectivesOfAStep) {
   run_local_ranks(4, [](std::unique_ptr<ProcessGroup> world) {
     Training training(std::move(world), {.ranks = 4, .shard_size = 2, .strategy = Strategy::hybrid_shard});
@@ -241,6 +244,7 @@ TEST(Deterministic, F3CollectivesOfAStep) {
   });
 }
 
+/// F3
 TEST(Deterministic, F3NoSyncIsRefused) {
   run_local_ranks(1, [](std::unique_ptr<ProcessGroup> world) {
     Training training(std::move(world), {});

@@ -113,7 +113,7 @@ TEST(CommunicationHooks, D12DefaultIsTheMeanInReduceDtype) {
 }
 
 /// D12: both casts and both divisions are the hook's: cast / predivide, one rounding a rank and one for each sum in the low
-/// dtype, then postdivide in f32.
+/// dtype, then postdivide in f32 (D12).
 TEST(CommunicationHooks, D12CompressionCastsBeforeAndAfter) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     on_every_layout(&compressing_reduction(dtype), [&](Trained& trained, const Layout& layout) {
@@ -146,6 +146,7 @@ TEST(CommunicationHooks, D12CompressionCastsBeforeAndAfter) {
   }
 }
 
+/// D12
 TEST(CommunicationHooks, D12CompressionHalvesTheBytes) {
   for (GradientReduction* reduction : {&default_reduction(), &compressing_reduction(DType::f16)}) {
     const std::int64_t element = reduction == &default_reduction() ? 4 : 2;
@@ -158,6 +159,7 @@ TEST(CommunicationHooks, D12CompressionHalvesTheBytes) {
   }
 }
 
+/// D12
 TEST(CommunicationHooks, D12OtherDtypesAreRefused) {
   try {
     (void)compressing_reduction(DType::f32);
