@@ -168,6 +168,18 @@ TEST(E2StateDict, ShardedCutsDim0) {
   }
 }
 
+// The same where the rows divide evenly: 2 rows over 2 ranks, one each.
+TEST(E2StateDict, ShardedCutsDim0Evenly) {
+  run_local_ranks(2, [](auto world) {
+    RankRig rig(std::move(world));
+    Toy toy(rig);
+    toy.set(StateDictKind::sharded);
+    const StateDict dict = state_dict(toy.model);
+    EXPECT_EQ(dict.at("1.out.weight").shape(), (Shape{1, 5}));
+    EXPECT_EQ(dict.at("1.out.weight").row_begin(), rig.rank());
+  });
+}
+
 // E2: LOCAL: one key a unit, without copy and without padding.
 TEST(E2StateDict, LocalHasOneKeyAUnit) {
   run_local_ranks(3, [](auto world) {
@@ -487,6 +499,20 @@ TEST(E4Load, IntoAnotherMesh) {
       });
     }
   }
+}
+
+// E4: pieces may overlap: rows [0, 2) and [2, 4) of a world of three, [3, 5) of a world of two.
+TEST(E4Load, PiecesMayOverlap) {
+  const std::vector<StateDict> of_three = sharded_dicts(3, 3), of_two = sharded_dicts(2, 2);
+  run_local_ranks(2, [&](auto world) {
+    RankRig rig(std::move(world));
+    Toy toy(rig);
+    toy.clear();
+    std::vector<StateDict> mine{rig.rank() == 0 ? of_three[1] : of_three[0]};
+    if (rig.rank() == 0) mine.push_back(of_two[1]);
+    load_state_dict_pieces(toy.model, mine);
+    expect_numbered(rig, toy);
+  });
 }
 
 // E4: rows that nobody has are named, on all ranks.
