@@ -20,25 +20,27 @@ void fill_initial(Kernels& kernels, Stream& stream, const Initializer& init, std
 }
 
 PlainParameters::PlainParameters(Module& module, Context& context, DType dtype, DType grad_dtype) : module_(module) {
-  const auto allocate = [&](const Shape& shape, DType type, MemoryRole role) {
-    storage_.push_back(context.pool.allocate(shape.numel() * dtype_bytes(type), role, context.compute));
-    return TensorView(storage_.back().data(), shape, type);
+  const auto give = [&](TensorView& tensor, const Shape& shape, DType type, MemoryRole role) {
+    Buffer storage = context.pool.allocate(shape.numel() * dtype_bytes(type), role, context.compute);
+    tensor = {storage.data(), shape, type};
+    held_.push_back({&tensor, std::move(storage)});
   };
   module.for_each_parameter([&](const std::string& full_name, Parameter& parameter) {
-    parameter.data = allocate(parameter.shape, dtype, MemoryRole::unsharded_param);
-    parameter.grad = allocate(parameter.shape, grad_dtype, MemoryRole::unsharded_grad);
+    give(parameter.data, parameter.shape, dtype, MemoryRole::unsharded_param);
+    give(parameter.grad, parameter.shape, grad_dtype, MemoryRole::unsharded_grad);
     fill_initial(context.kernels, context.compute, parameter, full_name, context.seed, 0, parameter.data);
   });
   module.for_each_buffer([&](const std::string& full_name, ModuleBuffer& buffer) {
-    buffer.data = allocate(buffer.shape, buffer.dtype, MemoryRole::module_buffer);
+    give(buffer.data, buffer.shape, buffer.dtype, MemoryRole::module_buffer);
     fill_initial(context.kernels, context.compute, buffer.init, full_name, context.seed, 0, buffer.data);
   });
   zero_grad();
 }
 
 PlainParameters::~PlainParameters() {
-  module_.for_each_parameter([](const std::string&, Parameter& parameter) { parameter.data = parameter.grad = {}; });
-  module_.for_each_buffer([](const std::string&, ModuleBuffer& buffer) { buffer.data = {}; });
+  for (const Held& held : held_) {
+    if (held.tensor->data == held.storage.data()) *held.tensor = {};
+  }
 }
 
 void PlainParameters::zero_grad() {

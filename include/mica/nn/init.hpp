@@ -28,8 +28,12 @@ class PlainParameters {
   void zero_grad();
 
  private:
+  struct Held {
+    TensorView* tensor;  // of the module, which shows the storage until somebody replaces it (a sharded model takes it over)
+    Buffer storage;
+  };
   Module& module_;
-  std::vector<Buffer> storage_;
+  std::vector<Held> held_;
 };
 
 }  // namespace mica::nn

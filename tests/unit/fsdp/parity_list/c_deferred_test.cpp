@@ -233,12 +233,16 @@ TEST(C5Deferred, GivenDataIsTakenOver) {
       RankRig rig(std::move(world));
       auto model = make_nested(rig);
       std::map<std::string, std::vector<float>> given;
+      auto& norm = dynamic_cast<NormLike&>(*model->children()[1].module->children()[0].module);
+      std::vector<float> mean;
       {
         rig.context().seed = 3;
         const nn::PlainParameters storage(*model, rig.context(), dtype);
         model->for_each_parameter([&](const std::string& name, nn::Parameter& p) { given[name] = rig.values(p.data); });
+        mean = rig.values(norm.mean().data);
         root_of(*model).initialize({.seed = 4, .function = [](ModuleInit&) { ADD_FAILURE() << "nothing lacks data"; }});
-      }
+      }  // the model has storage of its own now
+      EXPECT_EQ(rig.values(norm.mean().data), mean);
       EXPECT_EQ(whole_values(rig, *model), given);
       for (const Unit* unit : root_of(*model).units()) EXPECT_EQ(unit->storage()->master().dtype, DType::f32);
     });
