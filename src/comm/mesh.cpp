@@ -96,6 +96,16 @@ Mesh::Mesh(std::unique_ptr<ProcessGroup> world, MeshGeometry geometry, std::vect
   replicate_ = world_->subgroup(replicate_members(geometry_, shard_rank()), "replicate");
 }
 
+Mesh::Mesh(std::unique_ptr<ProcessGroup> world, std::unique_ptr<ProcessGroup> shard, std::unique_ptr<ProcessGroup> replicate)
+    : geometry_{world->num_ranks(), shard->num_ranks(), replicate->num_ranks()},
+      world_(std::move(world)),
+      shard_(std::move(shard)),
+      replicate_(std::move(replicate)) {
+  require(shard_->rank() == shard_rank() && replicate_->rank() == replica_rank(),
+          "rank {} of a mesh has rank {} in its shard group and {} in its replicate group, expected {} and {}", rank(),
+          shard_->rank(), replicate_->rank(), shard_rank(), replica_rank());
+}
+
 std::string Mesh::describe() const {
   constexpr int kMostGroups = 8;
   std::string groups;

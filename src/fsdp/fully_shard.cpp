@@ -1,5 +1,7 @@
 #include "mica/fsdp/fully_shard.hpp"
 
+#include <algorithm>
+
 #include "mica/core/error.hpp"
 
 namespace mica::fsdp {
@@ -15,10 +17,35 @@ void check_strategy(Strategy strategy, const MeshGeometry& geometry) {
   }
 }
 
-Unit& fully_shard(nn::Module& module, DeviceMesh& device_mesh, const Options& options) {
-  require<ConfigError>(module.hooks() == nullptr, "module of type {} is a unit already and cannot be wrapped again",
-                       module.type_name());
+void check_wrappable(const nn::Module& module, const DeviceMesh& device_mesh, const Options& options) {
+  if (module.hooks()) {
+    const auto* unit = dynamic_cast<const Unit*>(module.hooks());
+    throw ConfigError(fmt::format("module {} of type {} is a unit already and cannot be wrapped again",
+                                  unit ? unit->name() : "", module.type_name()));
+  }
   check_strategy(options.strategy, device_mesh.geometry());
+  require<ConfigError>(options.ignored_modules.empty() || options.ignored_parameters.empty(),
+                       "a module of type {} is sharded with {} ignored modules and {} ignored parameters: give one of the two",
+                       module.type_name(), options.ignored_modules.size(), options.ignored_parameters.size());
+  for (const nn::Module* ignored : options.ignored_modules) {
+    require<ConfigError>(!ignored->hooks(),
+                         "a module of type {} that is a unit already is to be ignored by a unit of type {}: ignore the modules "
+                         "in it, or do not shard it",
+                         ignored->type_name(), module.type_name());
+  }
+}
+
+Unit& fully_shard(nn::Module& module, DeviceMesh& device_mesh, const Options& options) {
+  check_wrappable(module, device_mesh, options);
+  if (!module.has_forward()) {
+    device_mesh.logger().warn("a module of type {} becomes a unit, but has no forward of its own: nothing will gather the "
+                              "parameters of what is in it; shard the modules in it instead",
+                              module.type_name());
+  }
+  if (std::ranges::find(options.ignored_modules, &module) != options.ignored_modules.end()) {
+    device_mesh.logger().warn("a module of type {} is sharded and ignores itself: its unit holds no parameters",
+                              module.type_name());
+  }
   auto unit = std::make_shared<Unit>(module, device_mesh, options);
   Unit& reference = *unit;
   module.set_hooks(std::move(unit));

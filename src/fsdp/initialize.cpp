@@ -8,11 +8,15 @@
 #include "mica/fsdp/gathered_unit.hpp"
 #include "mica/comm/agree.hpp"
 #include "mica/fsdp/root.hpp"
+#include "mica/fsdp/unit_tree.hpp"
 #include "mica/nn/init.hpp"
 #include "sync_states.hpp"
 
 namespace mica::fsdp {
 namespace {
+
+/// Whoever ignores a parameter gives it its values. (After a root has claimed its units, what no unit holds is ignored.)
+bool is_ignored(const nn::Parameter& parameter) { return parameter.holder == nullptr; }
 
 struct NamedModule {
   std::string name;
@@ -71,6 +75,7 @@ class OneModule final : public ModuleInit {
 
   [[nodiscard]] TensorView data(nn::Parameter& parameter) override {
     check_own(module().own_parameters(), parameter);
+    require(!is_ignored(parameter), "'{}' is an ignored parameter: whoever ignores it holds its storage", parameter.name);
     return whole_.own(parameter);
   }
   [[nodiscard]] TensorView data(nn::ModuleBuffer& buffer) override {
@@ -81,7 +86,9 @@ class OneModule final : public ModuleInit {
     const auto fill = [&](const auto& tensor, TensorView out) {
       nn::fill_initial(kernels(), stream(), tensor.init, full_name_in(full_name(), tensor.name), seed_, 0, out);
     };
-    for (const auto& parameter : module().own_parameters()) fill(*parameter, whole_.own(*parameter));
+    for (const auto& parameter : module().own_parameters()) {
+      if (!is_ignored(*parameter)) fill(*parameter, whole_.own(*parameter));
+    }
     for (const auto& buffer : module().own_buffers()) fill(*buffer, buffer->data);
   }
 
@@ -151,7 +158,7 @@ class Initialization {
       OneModule one(each, device_mesh, options_.seed, whole_);
       run_function(options_.function, one);
       for (const auto& parameter : each.module->own_parameters()) {
-        require<ConfigError>(WholeParameters::has_data(*parameter),
+        require<ConfigError>(is_ignored(*parameter) || WholeParameters::has_data(*parameter),
                              "parameter {} {} of a '{}' was left without data by the initialisation function: call data() or "
                              "fill_default() for it",
                              full_name_in(each.name, parameter->name), parameter->shape.to_string(), each.module->type_name());
@@ -194,17 +201,21 @@ class Initialization {
 }  // namespace
 
 void Root::initialize(const InitializeOptions& options) {
+  check_all_assigned(unit_.module());
   reshard();  // of an earlier initialisation: what modules still see is not given data
   std::unordered_map<const Unit*, Region> regions;
   const std::function<void(const std::string&, nn::Module&, Unit*)> visit = [&](const std::string& name, nn::Module& module,
                                                                                 Unit* outer) {
     auto* own = dynamic_cast<Unit*>(module.hooks());
     Unit* unit = own ? own : outer;
-    Region& region = regions[unit];
-    region.modules.push_back({name, &module});
-    const auto is_absent = [](const auto& tensor) { return !tensor->data; };
-    region.lacks_data = region.lacks_data || std::ranges::any_of(module.own_parameters(), is_absent) ||
-                        std::ranges::any_of(module.own_buffers(), is_absent);
+    if (!ignores(module)) {
+      Region& region = regions[unit];
+      region.modules.push_back({name, &module});
+      const auto is_absent = [](const auto& tensor) { return !tensor->data; };
+      region.lacks_data =
+          region.lacks_data || std::ranges::any_of(module.own_buffers(), is_absent) ||
+          std::ranges::any_of(module.own_parameters(), [&](const auto& p) { return !is_ignored(*p) && is_absent(p); });
+    }
     for (const nn::Module::Child& child : module.children()) visit(full_name_in(name, child.name), *child.module, unit);
   };
   visit("", unit_.module(), &unit_);

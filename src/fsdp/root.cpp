@@ -59,6 +59,7 @@ void Root::set_gradient_sync(bool on) {
 
 void Root::begin_forward(bool is_training) {
   require(state_ == TrainingState::idle, "forward of the root is called while it is {}", training_state_name(state_));
+  check_ignored_have_data();
   state_ = TrainingState::forward;
   full_precision_ = options().full_precision_in_eval && !is_training;
   order_.begin_forward();

@@ -50,9 +50,18 @@ void UnshardHandle::wait() {
 }
 
 Unit::Unit(nn::Module& module, DeviceMesh& device_mesh, Options options)
-    : module_(module), device_mesh_(device_mesh), options_(std::move(options)), name_(module.type_name()) {}
+    : module_(module),
+      device_mesh_(device_mesh),
+      options_(std::move(options)),
+      asked_strategy_(options_.strategy),
+      name_(module.type_name()) {
+  if (device_mesh.geometry().shard_size == 1) options_.strategy = Strategy::no_shard;
+}
 
-Unit::~Unit() = default;
+Unit::~Unit() {
+  if (!storage_) return;
+  for (const UnitParameter& p : storage_->parameters()) p.parameter->holder = nullptr;
+}
 
 Root& Unit::root() {
   if (!root_) owned_root_ = std::make_unique<Root>(*this);

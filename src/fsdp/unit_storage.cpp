@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include <fnmatch.h>
-
 #include "hooked_all_gather.hpp"
+#include "mica/fsdp/name_patterns.hpp"
 #include "mica/fsdp/per_parameter_layout.hpp"
 #include "mica/nn/init.hpp"
 #include "side_stream_threads.hpp"
@@ -27,7 +26,7 @@ std::unique_ptr<ShardLayout> make_layout(const std::vector<UnitParameter>& param
   std::vector<int> dims;
   for (const ParameterSpec& p : specs) {
     const auto rule = std::ranges::find_if(options.shard_dims,
-                                           [&](const ShardDim& r) { return fnmatch(r.pattern.c_str(), p.name.c_str(), 0) == 0; });
+                                           [&](const ShardDim& r) { return matches_pattern(p.name, r.pattern); });
     dims.push_back(rule == options.shard_dims.end() ? 0 : rule->dim);
   }
   return std::make_unique<PerParameterLayout>(std::move(specs), dims, shard_size, kUnitAlignmentNumel);

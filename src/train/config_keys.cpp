@@ -85,8 +85,8 @@ ConfigKey text(std::string name, Get field, std::string expected, std::string he
 }
 
 template <class Get>
-ConfigKey list(std::string name, Get field, std::string help) {
-  return {std::move(name), std::move(help), "file names or globs, separated by commas",
+ConfigKey list(std::string name, Get field, std::string help, std::string expected = "file names or globs, separated by commas") {
+  return {std::move(name), std::move(help), std::move(expected),
           [=](Config& c, const std::string& value) {
             auto& items = field(c);
             items.clear();
@@ -187,11 +187,18 @@ std::vector<ConfigKey> make_keys() {
       choice("fsdp.reduce_dtype", MICA_FIELD(fsdp.reduce_dtype), {"auto", "fp32", "bf16", "fp16"},
              "dtype of gradient reduction; auto: param_dtype"),
       flag("fsdp.use_orig_params", MICA_FIELD(fsdp.use_orig_params),
-           "original-parameter mode: a parameter whose backward did not run has no gradient instead of a zero one"),
+           "original-parameter mode: a unit may mix frozen and trainable parameters, and a parameter whose backward did not "
+           "run has no gradient instead of a zero one"),
       choice("fsdp.gradient_compression", MICA_FIELD(fsdp.gradient_compression), {"none", "fp16", "bf16"},
              "cast gradients for their way between ranks, whatever fsdp.reduce_dtype is"),
       choice("fsdp.activation_checkpointing", MICA_FIELD(fsdp.activation_checkpointing), {"none", "block"},
              "keep only each block's input and run it again in backward: less memory, a third more time"),
+      flag("fsdp.sync_module_states", MICA_FIELD(fsdp.sync_module_states),
+           "broadcast rank 0's initial parameters and buffers (they are equal already unless a program sets its own)"),
+      list("fsdp.freeze", MICA_FIELD(fsdp.freeze), "parameters that are not trained", "globs over full parameter names, separated by commas"),
+      list("fsdp.ignore", MICA_FIELD(fsdp.ignore),
+           "parameters that no unit holds: whole on every rank, at their initial values, not trained and not in checkpoints",
+           "globs over full parameter names, separated by commas"),
 
       choice("optim.type", MICA_FIELD(optim.type), {"adamw", "adam", "sgd"}, "optimizer"),
       real("optim.lr", MICA_FIELD(optim.lr), 0, 1e6, "peak learning rate"),

@@ -7,6 +7,8 @@
 
 #include "mica/comm/mpi_group.hpp"
 #include "mica/fsdp/deterministic.hpp"
+#include "mica/fsdp/name_patterns.hpp"
+#include "mica/nn/init.hpp"
 #include "mica/nn/models/gpt2.hpp"
 #include "mica/nn/models/mlp.hpp"
 #include "mica/tensor/openmp.hpp"
@@ -52,6 +54,9 @@ std::unique_ptr<nn::Module> make_module(const Config& config) {
       if (each.type_name() == block_type(config.model)) each.set_checkpointed(true);
     });
   }
+  for (nn::Parameter* frozen : fsdp::parameters_matching(*module, config.fsdp.freeze, "fsdp.freeze")) frozen->requires_grad = false;
+  // Nothing reduces the gradients of what is ignored.
+  for (nn::Parameter* ignored : fsdp::parameters_matching(*module, config.fsdp.ignore, "fsdp.ignore")) ignored->requires_grad = false;
   return module;
 }
 
@@ -97,6 +102,7 @@ fsdp::Options fsdp_options(const Config& config) {
                               : f.backward_prefetch == "post" ? fsdp::BackwardPrefetch::post
                                                               : fsdp::BackwardPrefetch::none;
   options.forward_prefetch = f.forward_prefetch;
+  options.sync_module_states = f.sync_module_states;
   options.limit_all_gathers = f.limit_all_gathers;
   options.use_orig_params = f.use_orig_params;
   options.mixed_precision.param_dtype = dtype_from_name(f.param_dtype);
@@ -131,6 +137,18 @@ optim::LrSchedule make_schedule(const Config& config) {
                             .total_steps = config.train.steps});
 }
 
+/// Storage and initial values of the parameters that no unit holds.
+std::vector<Buffer> make_ignored(const fsdp::Root& root, DType dtype, const nn::Context& context) {
+  std::vector<Buffer> buffers;
+  for (const fsdp::UnitParameter& p : root.ignored_parameters()) {
+    const Shape& shape = p.parameter->shape;
+    buffers.push_back(context.pool.allocate(shape.numel() * dtype_bytes(dtype), MemoryRole::unsharded_param, context.compute));
+    p.parameter->data = {buffers.back().data(), shape, dtype};
+    nn::fill_initial(context.kernels, context.compute, *p.parameter, p.full_name, context.seed, 0, p.parameter->data);
+  }
+  return buffers;
+}
+
 Device Device::make(const Config& config, const mpi::Session& session, const mpi::Communicator& world,
                     const Logger& logger) {
   Device device;
@@ -156,14 +174,17 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
 ShardedModel ShardedModel::make(const Config& config, const Device& device) {
   fsdp::DeviceMesh& device_mesh = *device.device_mesh;
   std::unique_ptr<nn::Module> module = make_module(config);
-  fsdp::Root& root = fsdp::auto_wrap(*module, device_mesh, fsdp_options(config), wrap_policy(config));
+  fsdp::Options options = fsdp_options(config);
+  options.ignored_parameters = fsdp::parameters_matching(*module, config.fsdp.ignore, "fsdp.ignore");
+  fsdp::Root& root = fsdp::auto_wrap(*module, device_mesh, options, wrap_policy(config));
   nn::Context context{.compute = device_mesh.compute(), .pool = device_mesh.pool(), .kernels = device_mesh.kernels()};
   context.seed = config.run.seed;
   context.loss_in_backward = true;
+  std::vector<Buffer> ignored = make_ignored(root, options.param_dtype(), context);
   std::unique_ptr<optim::Optimizer> optimizer = make_optimizer(config.optim, root);
   auto in_backward = config.optim.in_backward ? std::make_unique<optim::OptimizerInBackward>(*optimizer) : nullptr;
-  return {std::move(module),    &root, std::move(context), std::move(optimizer), make_scaler(config, root),
-          std::move(in_backward)};
+  return {std::move(module),      &root, std::move(context), std::move(optimizer), make_scaler(config, root),
+          std::move(in_backward), std::move(ignored)};
 }
 
 Datasets Datasets::open(const Config& config) {

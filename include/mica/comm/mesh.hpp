@@ -43,6 +43,9 @@ class Mesh {
   /// @param world  in mesh order, taken over. @collective over it.
   Mesh(std::unique_ptr<ProcessGroup> world, MeshGeometry geometry, std::vector<RankPlace> places = {});
 
+  /// Of groups that exist already.
+  Mesh(std::unique_ptr<ProcessGroup> world, std::unique_ptr<ProcessGroup> shard, std::unique_ptr<ProcessGroup> replicate);
+
   [[nodiscard]] const MeshGeometry& geometry() const { return geometry_; }
   [[nodiscard]] int rank() const { return world_->rank(); }
   [[nodiscard]] int shard_rank() const { return geometry_.shard_rank(rank()); }

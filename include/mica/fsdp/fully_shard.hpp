@@ -11,7 +11,9 @@ namespace mica::fsdp {
 /// Makes `module` a unit: its parameters that no unit below it holds move together. Call it bottom-up; the outermost
 /// call makes the root unit, found at first use. Storage comes with root_of(module).initialize().
 /// @param device_mesh  outlives the module.
-/// @throws ConfigError  for a module that is a unit already, or a strategy that does not fit the mesh.
+/// @throws ConfigError  for a module that is a unit already, a strategy that does not fit the mesh, both ignored modules and
+///                      ignored parameters, or an ignored module that is a unit. What concerns several units is refused by
+///                      the root, at first use.
 /// Example: for (nn::Module* block : blocks) fully_shard(*block, device_mesh, options);
 ///          fully_shard(model, device_mesh, options);
 Unit& fully_shard(nn::Module& module, DeviceMesh& device_mesh, const Options& options);
@@ -19,6 +21,9 @@ Unit& fully_shard(nn::Module& module, DeviceMesh& device_mesh, const Options& op
 /// The runtime of the tree of units whose root unit is attached to `module`.
 /// @throws Error when the module is no unit.
 [[nodiscard]] Root& root_of(nn::Module& module);
+
+/// Everything that fully_shard() refuses at once. @throws ConfigError naming the module's type.
+void check_wrappable(const nn::Module& module, const DeviceMesh& device_mesh, const Options& options);
 
 /// Checks strategy against mesh shape (DESIGN section 5). @throws ConfigError naming what to use instead.
 void check_strategy(Strategy strategy, const MeshGeometry& geometry);

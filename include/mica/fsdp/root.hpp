@@ -1,8 +1,8 @@
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "mica/fsdp/buffer_storage.hpp"
@@ -35,7 +35,10 @@ struct ShardedParameter {
 /// The runtime of one tree of units: order, prefetch, rate limits, passes. Owned by the root unit.
 class Root {
  public:
-  /// Claims every unit below `unit`. @throws ConfigError when a unit cannot be nested or a shared parameter is split.
+  /// Claims every unit below `unit`. @throws ConfigError, and claims nothing, when a unit has been a root already, a shared
+  /// parameter would be split, a parameter is a scalar, units disagree on use_orig_params, limit_all_gathers or
+  /// full_precision_in_eval or are on several meshes, what is ignored is a unit or belongs to another one, or frozen and trainable parameters share a unit
+  /// without original-parameter mode.
   explicit Root(Unit& unit);
 
   /// Units in module order, the root unit first.
@@ -43,6 +46,10 @@ class Root {
   [[nodiscard]] DeviceMesh& device_mesh() const { return unit_.device_mesh(); }
   [[nodiscard]] const Options& options() const { return unit_.options(); }
   [[nodiscard]] TrainingState state() const { return state_; }
+  /// Parameters that units leave alone, in module order ([Note: ignored parameters]).
+  [[nodiscard]] const std::vector<UnitParameter>& ignored_parameters() const { return ignored_parameters_; }
+  /// Whether the module belongs to what is ignored: its buffers are then left alone, too.
+  [[nodiscard]] bool ignores(const nn::Module& module) const { return ignored_modules_.contains(&module); }
 
   /// Buffers of the modules, in module order.
   [[nodiscard]] const BufferStorage& buffers() const { return buffers_; }
@@ -84,9 +91,8 @@ class Root {
   friend class NoSync;
   friend class SummonFullParams;
 
-  using UnitsAround = std::function<const std::vector<Unit*>&(const nn::Module&)>;  // outermost first
-  void assign_parameters(const UnitsAround& units_around);
-  void assign_buffers(const UnitsAround& units_around);
+  void warn_about_strategy() const;
+  void check_ignored_have_data() const;
   void begin_forward(bool is_training);
   void end_forward(bool is_training);
   void begin_backward();
@@ -106,6 +112,8 @@ class Root {
   Unit& unit_;
   std::vector<Unit*> units_;
   BufferStorage buffers_;
+  std::vector<UnitParameter> ignored_parameters_;
+  std::unordered_set<const nn::Module*> ignored_modules_;
   TrainingState state_ = TrainingState::idle;
   ExecutionOrder order_;
   RateLimiter param_limiter_;

@@ -36,7 +36,9 @@ class Unit final : public nn::ModuleHooks {
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] nn::Module& module() const { return module_; }
+  /// As asked for, but on a shard axis of one rank the strategy is no_shard (FEATURES A4).
   [[nodiscard]] const Options& options() const { return options_; }
+  [[nodiscard]] Strategy asked_strategy() const { return asked_strategy_; }
   [[nodiscard]] DeviceMesh& device_mesh() const { return device_mesh_; }
   /// Null before the root exists and for a unit without parameters.
   [[nodiscard]] UnitStorage* storage() const { return storage_.get(); }
@@ -45,6 +47,8 @@ class Unit final : public nn::ModuleHooks {
   [[nodiscard]] const StateDictSettings& state_dict_settings() const { return state_dict_settings_; }
   /// For set_state_dict_settings(), which keeps the units of a root alike.
   void set_state_dict_settings(const StateDictSettings& settings) { state_dict_settings_ = settings; }
+  /// Whether a root has been found.
+  [[nodiscard]] bool is_claimed() const { return root_ != nullptr; }
 
   /// Gathers the parameters ahead of their use; returns at once. The next forward waits for just this. Between passes.
   UnshardHandle unshard();
@@ -77,6 +81,7 @@ class Unit final : public nn::ModuleHooks {
   nn::Module& module_;
   DeviceMesh& device_mesh_;
   Options options_;
+  Strategy asked_strategy_;
   std::string name_;
   StateDictSettings state_dict_settings_;
   std::unique_ptr<UnitStorage> storage_;

@@ -23,6 +23,8 @@ struct GradTarget {
   Write mode = Write::overwrite;
 };
 
+class ModuleHooks;
+
 /// A learnable tensor of a module. It has no storage of its own: whoever holds the storage (an fsdp unit,
 /// PlainParameters) sets `data` while the parameter is unsharded and `grad` while a gradient may be written.
 struct Parameter {
@@ -31,6 +33,8 @@ struct Parameter {
   Initializer init;
   bool requires_grad = true;
   bool weight_decay = false;  ///< matrices yes; biases and norms no
+  /// The unit that holds the storage; null when no unit does.
+  const ModuleHooks* holder = nullptr;
 
   TensorView data;            ///< [shape]; absent while sharded
   TensorView grad;            ///< [shape], its own dtype; absent while no gradient may be written

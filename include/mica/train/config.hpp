@@ -49,6 +49,9 @@ struct Config {
     bool use_orig_params = false;
     std::string gradient_compression = "none";
     std::string activation_checkpointing = "none";
+    bool sync_module_states = false;
+    std::vector<std::string> freeze;
+    std::vector<std::string> ignore;
   } fsdp;
   struct Optim {
     std::string type = "adamw";

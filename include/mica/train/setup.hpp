@@ -57,6 +57,7 @@ struct ShardedModel {
   std::unique_ptr<optim::Optimizer> optimizer;
   std::unique_ptr<optim::GradScaler> scaler;  ///< null unless something is fp16
   std::unique_ptr<optim::OptimizerInBackward> in_backward;  ///< null unless optim.in_backward
+  std::vector<Buffer> ignored;                ///< parameters that fsdp.ignore keeps out of units
 
   /// @param device  outlives it.
   static ShardedModel make(const Config& config, const Device& device);

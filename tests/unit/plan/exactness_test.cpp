@@ -249,6 +249,7 @@ TEST_P(Exact, UnitsInsideACheckpointedRegion) {
 
 TEST_P(Exact, FrozenUnits) {
   PlannedRun run = gpt2_run();
+  run.options.use_orig_params = true;
   run.make_model = [] {
     auto model = make_gpt2(false);
     model->for_each_parameter([](const std::string& name, nn::Parameter& parameter) {

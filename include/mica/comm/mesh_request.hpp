@@ -1,0 +1,24 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "mica/comm/mesh.hpp"
+
+namespace mica {
+
+/// A hybrid mesh as its user wants it (FEATURES A2): by groups that exist already, or by a grid; not both.
+struct MeshRequest {
+  std::unique_ptr<ProcessGroup> shard;      ///< with `replicate`
+  std::unique_ptr<ProcessGroup> replicate;  ///< the ranks of equal shard rank
+  std::vector<int> grid;                    ///< {replicate, shard}; neighbours in the world share a shard group
+};
+
+/// Mesh order follows the groups: replicate rank, then shard rank, whatever the order of `world`.
+/// Example: world 4, grid {2, 2} -> shard groups {0,1},{2,3}; replicate groups {0,2},{1,3}.
+/// @collective over `world`, which is taken over.
+/// @throws ConfigError on all ranks: groups and a grid, neither, one group alone, a grid of another dimension, sizes that
+///         do not make the world, or groups that do not cross.
+[[nodiscard]] Mesh make_mesh(std::unique_ptr<ProcessGroup> world, MeshRequest request);
+
+}  // namespace mica

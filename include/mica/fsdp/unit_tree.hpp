@@ -1,0 +1,24 @@
+#pragma once
+
+#include <vector>
+
+#include "mica/fsdp/root.hpp"
+
+namespace mica::fsdp {
+
+// A module tree seen as units (FEATURES B9). Roots are found at first use: of nested units the outermost that somebody
+// uses (forward, state dict, initialize) becomes the root of those inside it.
+
+/// Units of the subtree in module order. Makes no root.
+[[nodiscard]] std::vector<Unit*> units_of(nn::Module& module);
+
+/// The roots of the units in the subtree: one of `module` (or of what is around it), or several independent ones inside
+/// a plain module. Counts as a use.
+[[nodiscard]] std::vector<Root*> roots_of(nn::Module& module);
+
+/// After sharding: every parameter of the subtree is in a unit or ignored. A root's own check is initialize(); this one
+/// also serves plain modules that hold several roots.
+/// @throws ConfigError with name and shape of the first that is not.
+void check_all_assigned(nn::Module& module);
+
+}  // namespace mica::fsdp

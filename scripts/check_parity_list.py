@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""Lists the numbers of the parity list (tests/parity_list.txt) with the test files that cite them, and fails when a number
+that is declared covered has lost its last test.
+
+    scripts/check_parity_list.py            prints the numbers without a test
+    scripts/check_parity_list.py --all      prints every number with its files
+"""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LIST = ROOT / "tests" / "parity_list.txt"
+SOURCES = {".cpp", ".hpp", ".py", ".sh", ".cmake"}
+
+
+def declared():
+    """number -> whether a test is declared to cite it."""
+    numbers = {}
+    for line in LIST.read_text().splitlines():
+        for word in line.split("#")[0].split():
+            match = re.fullmatch(r"(\[)?([A-F]\d+)(\])?", word)
+            if not match or bool(match.group(1)) != bool(match.group(3)):
+                sys.exit(f"parity list: {LIST.relative_to(ROOT)} has '{word}', expected a number like D8 or [D8]")
+            numbers[match.group(2)] = match.group(1) is None
+    return numbers
+
+
+def citations():
+    """number -> test files, by `D8` standing alone or at the start of a test's name (D8_Norms)."""
+    found = {}
+    for path in sorted((ROOT / "tests").rglob("*")):
+        if path.suffix not in SOURCES or not path.is_file():
+            continue
+        for number in set(re.findall(r"(?<![A-Za-z0-9])([A-F]\d+)(?![A-Za-z0-9])", path.read_text(errors="replace"))):
+            found.setdefault(number, []).append(str(path.relative_to(ROOT)))
+    return found
+
+
+def main():
+    numbers, found = declared(), citations()
+    lost = [n for n, is_covered in numbers.items() if is_covered and n not in found]
+    gained = [n for n, is_covered in numbers.items() if not is_covered and n in found]
+    if "--all" in sys.argv[1:]:
+        for number in numbers:
+            print(f"{number:4} {', '.join(found.get(number, ['no test']))}")
+    for number in lost:
+        print(f"parity list: no test cites {number} any more: restore it, or put {number} in brackets in {LIST.relative_to(ROOT)}")
+    for number in gained:
+        print(f"parity list: {number} is in brackets but cited by {found[number][0]}: take the brackets away")
+    without = [n for n in numbers if n not in found]
+    print(f"parity list: {len(numbers) - len(without)} of {len(numbers)} numbers have a test; without: {' '.join(without) or 'none'}")
+    return 1 if lost or not numbers else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

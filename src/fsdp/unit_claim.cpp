@@ -1,0 +1,180 @@
+#include "unit_claim.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace mica::fsdp {
+UnitClaim::UnitClaim(Unit& root) : root_(root) {
+  find_units();
+  find_users();
+  find_ignored();
+  assign_parameters();
+  find_buffers();
+  check_frozen();
+  check_settings();
+}
+
+void UnitClaim::find_units() {
+  root_.module().for_each_module([&](const std::string& name, nn::Module& module) {
+    auto* unit = dynamic_cast<Unit*>(module.hooks());
+    if (!unit) return;
+    const std::size_t index = members.size();
+    require<ConfigError>(!unit->is_claimed(),
+                         "unit {} has been used as a root of its own and cannot be nested in {} any more: shard the "
+                         "outer module before the first forward, state dict or initialize()",
+                         name, root_.module().type_name());
+    members.push_back({unit, name.empty() ? "root" : name, {}});
+    module.for_each_module([&](const std::string&, nn::Module& inside) { chains_[&inside].push_back(index); });
+  });
+}
+
+void UnitClaim::find_users() {
+  root_.module().for_each_module([&](const std::string& name, nn::Module& module) {
+    for (const auto& parameter : module.own_parameters()) users_[parameter.get()].push_back({name, &module});
+    for (const nn::Parameter* parameter : module.shared_parameters()) users_[parameter].push_back({name, &module});
+  });
+}
+
+// A module belongs to the innermost unit around it, and that unit's options say whether it is ignored; of a shared
+// parameter any user may.
+void UnitClaim::find_ignored() {
+  for (const Member& member : members) ignored_of_.emplace_back(member.unit->options());
+  for (const auto& [module, chain] : chains_) {
+    if (ignored_of_[chain.back()].modules.contains(module)) ignored_modules.insert(module);
+  }
+  for (const auto& [parameter, users] : users_) {
+    const bool is_ignored = std::ranges::any_of(users, [&, p = parameter](const User& user) {
+      return ignored_of_[chain_of(user).back()].parameters.contains(p);
+    });
+    if (is_ignored) ignored_.insert(parameter);
+  }
+  check_ignored();
+}
+
+void UnitClaim::check_ignored() const {
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    const Member& member = members[i];
+    for (const nn::Module* module : member.unit->options().ignored_modules) {
+      require<ConfigError>(!module->hooks() || module == &member.unit->module(),
+                           "unit {} ignores a module of type {} that is a unit itself: ignore the modules in it, or do not "
+                           "shard it",
+                           member.name, module->type_name());
+      require<ConfigError>(i != 0 || chains_.contains(module),
+                           "the root unit ignores a module of type {} that is not inside the root module", module->type_name());
+    }
+    for (const nn::Parameter* parameter : ignored_of_[i].parameters) {
+      const auto users = users_.find(parameter);
+      require<ConfigError>(i != 0 || users != users_.end(),
+                           "the root unit ignores the parameter '{}' {}, which no module inside the root module uses",
+                           parameter->name, parameter->shape.to_string());
+      if (users == users_.end() || ignored_.contains(parameter)) continue;
+      for (const User& user : users->second) {
+        const Chain& chain = chain_of(user);
+        require<ConfigError>(std::ranges::find(chain, i) == chain.end(),
+                             "unit {} ignores the parameter '{}' of {}, which belongs to unit {} inside it: give that unit "
+                             "the same ignored modules or parameters",
+                             member.name, parameter->name, user.module_name, members[chain.back()].name);
+      }
+    }
+  }
+}
+
+void UnitClaim::assign_parameters() {
+  std::unordered_set<const nn::Parameter*> owned;
+  root_.module().for_each_parameter([&](const std::string& full_name, nn::Parameter& parameter) {
+    owned.insert(&parameter);
+    if (ignored_.contains(&parameter)) {
+      ignored_parameters.push_back({full_name, &parameter});
+      return;
+    }
+    const auto* holder = static_cast<const Unit*>(parameter.holder);
+    require<ConfigError>(!holder,
+                         "parameter {} {} belongs to unit {} already, which is in use: shard inner modules before the "
+                         "outer one's first forward, state dict or initialize()",
+                         full_name, parameter.shape.to_string(), holder ? holder->name() : "");
+    members[owner_of(full_name, users_.at(&parameter))].parameters.push_back({full_name, &parameter});
+  });
+  for (const auto& [parameter, users] : users_) {
+    require<ConfigError>(owned.contains(parameter) || ignored_.contains(parameter),
+                         "{} uses the parameter '{}' {} of a module outside {}: shard a module that holds all of its users",
+                         users.front().module_name, parameter->name, parameter->shape.to_string(),
+                         root_.module().type_name());
+  }
+}
+
+void UnitClaim::find_buffers() {
+  root_.module().for_each_module([&](const std::string& name, nn::Module& module) {
+    if (ignored_modules.contains(&module)) return;
+    for (const auto& buffer : module.own_buffers()) {
+      buffers.push_back({name.empty() ? buffer->name : name + "." + buffer->name, buffer.get(),
+                         members[chains_.at(&module).back()].unit->options().mixed_precision.buffer_dtype});
+    }
+  });
+}
+
+// [Note: shared parameters]
+// A parameter that several modules use (a tied head) must be gathered whenever one of them runs, so it belongs to the
+// innermost unit around all of them. Policies may wrap its owner alone; by hand that would be a surprise and is refused.
+std::size_t UnitClaim::owner_of(const std::string& full_name, const std::vector<User>& users) const {
+  const Chain& first = chain_of(users.front());
+  std::size_t depth = first.size();
+  for (const User& user : users) {
+    const Chain& chain = chain_of(user);
+    depth = std::min(depth, static_cast<std::size_t>(std::ranges::mismatch(chain, first).in1 - chain.begin()));
+  }
+  for (const User& user : users) {
+    const Chain& chain = chain_of(user);
+    const auto split = std::find_if(chain.begin() + static_cast<std::ptrdiff_t>(depth), chain.end(), [&](std::size_t i) {
+      return !members[i].unit->options().wrapped_by_policy;
+    });
+    require<ConfigError>(split == chain.end(),
+                         "parameter {} is shared by {} and {}; wrapping {} by hand would split it: wrap a module that "
+                         "holds all of its users, or neither",
+                         full_name, users.front().module_name, users.back().module_name,
+                         split == chain.end() ? "" : members[*split].name);
+  }
+  return first[depth - 1];
+}
+
+void UnitClaim::check_frozen() const {
+  for (const Member& member : members) {
+    if (member.unit->options().use_orig_params || member.parameters.empty()) continue;
+    const UnitParameter& first = member.parameters.front();
+    const auto other = std::ranges::find_if(member.parameters, [&](const UnitParameter& p) {
+      return p.parameter->requires_grad != first.parameter->requires_grad;
+    });
+    if (other == member.parameters.end()) continue;
+    const bool first_frozen = !first.parameter->requires_grad;
+    throw ConfigError(fmt::format(
+        "unit {} mixes frozen parameters ({}) and trainable ones ({}), which original-parameter mode alone allows: set "
+        "fsdp.use_orig_params=true, or wrap them as units of their own",
+        member.name, first_frozen ? first.full_name : other->full_name, first_frozen ? other->full_name : first.full_name));
+  }
+}
+
+void UnitClaim::check_settings() const {
+  struct Setting {
+    const char* name;
+    bool (*of)(const Options&);
+  };
+  static constexpr Setting kSettings[] = {
+      {"use_orig_params", [](const Options& o) { return o.use_orig_params; }},
+      {"full_precision_in_eval", [](const Options& o) { return o.full_precision_in_eval; }},
+      {"limit_all_gathers", [](const Options& o) { return o.limit_all_gathers; }},
+  };
+  for (const Setting& setting : kSettings) {
+    std::vector<std::string> on, off;
+    for (const Member& member : members) (setting.of(member.unit->options()) ? on : off).push_back(member.name);
+    require<ConfigError>(on.empty() || off.empty(),
+                         "{} must be the same for all units of a root, but is true for {} and false for {}", setting.name,
+                         fmt::join(on, ", "), fmt::join(off, ", "));
+  }
+  for (const Member& member : members) {
+    require<ConfigError>(&member.unit->device_mesh() == &root_.device_mesh(),
+                         "unit {} was sharded on another DeviceMesh than its root: all units of a root share one", member.name);
+  }
+}
+
+}  // namespace mica::fsdp
