@@ -37,6 +37,7 @@ sanitizers() {
 scripts/install-packages.sh --tests
 scripts/check_includes.py
 scripts/check_parity_list.py
+scripts/check_docs.py
 case "${1:-}" in
   --sanitizers) sanitizers; exit ;;
   --soak) shift; labels=(-L soak) ;;

@@ -1,4 +1,5 @@
 // FEATURES B4, B8, B9: frozen parameters, the printed tree, roots.
+#include "mica/fsdp/name_patterns.hpp"
 #include "mica/fsdp/unit_tree.hpp"
 #include "mica/fsdp/wrap_policy.hpp"
 #include "rank_rig.hpp"
@@ -44,6 +45,21 @@ TEST(Units, B4_AUnitIsAllFrozenOrMixedInOriginalParameterModeOnly) {
     EXPECT_EQ(rig.device_mesh().reduce_group().counts().of(Collective::reduce_scatter), 2);
     EXPECT_FALSE(root.units()[1]->storage()->sharded_grad());
   });
+}
+
+// What fsdp.freeze (B4) and fsdp.ignore (B3) give.
+TEST(Units, B4_PatternsNameParametersToFreezeOrIgnore) {
+  TreeModule model("root", 1);
+  model.child("h", "node", 2).child("attn", "node", 3);
+  const auto names = [&](const std::vector<std::string>& patterns) {
+    std::vector<std::int64_t> numels;
+    for (const nn::Parameter* p : parameters_matching(model, patterns, "fsdp.freeze")) numels.push_back(p->shape.numel());
+    return numels;
+  };
+  EXPECT_EQ(names({"h.*"}), (std::vector<std::int64_t>{2, 3}));
+  EXPECT_EQ(names({"*.attn.*", "weight"}), (std::vector<std::int64_t>{1, 3}));
+  EXPECT_EQ(names({}), (std::vector<std::int64_t>{}));
+  expect_refusal<ConfigError>([&] { (void)names({"h.*", "*.bias"}); }, {"fsdp.freeze", "'*.bias'", "names are like weight"});
 }
 
 TEST(Units, B8_ThePrintedTree) {
