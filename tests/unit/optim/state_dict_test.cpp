@@ -382,6 +382,7 @@ TEST(FsdpReference, OptimizerStateDictKeys) {
   for (const nlohmann::json& reference : fsdp_reference()["optim"]) {
     for (const bool original : {false, true}) {
       const auto frozen = reference["frozen"].get<std::vector<std::string>>();
+      if (!original && !frozen.empty()) continue;  // one unit with frozen and trainable parameters: refused (B4)
       run_local_ranks(2, [&](auto world) {
         ReferenceRank rank(std::move(world), {.options = {.use_orig_params = original}, .frozen = frozen});
         std::vector<ParamGroup> groups;

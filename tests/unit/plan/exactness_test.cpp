@@ -195,6 +195,7 @@ TEST_P(Exact, AnOptimizerInBackward) {
 
 TEST_P(Exact, AFrozenPrefix) {
   PlannedRun run = gpt2_run();
+  run.options.use_orig_params = true;
   run.make_model = [] {
     auto model = std::make_unique<nn::Gpt2>(
         nn::Gpt2Config{.layers = 3, .heads = 3, .width = 12, .context = 8, .vocab_size = 19, .tie_embeddings = false});
