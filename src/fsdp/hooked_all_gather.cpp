@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "extent.hpp"
 #include "rank_agreement.hpp"
 
 namespace mica::fsdp {
@@ -105,18 +106,14 @@ void HookedAllGather::gather(ConstTensorView master, int shard_rank, TensorView 
 void HookedAllGather::write_plain(const Part& part, ConstTensorView gathered, std::int64_t bytes_per_rank, TensorView unsharded) {
   const PerParameterLayout::Cut& cut = layout_.cut(part.parameter);
   const std::int64_t element = dtype_bytes(unsharded.dtype);
-  const std::int64_t shape_outer = [&] {
-    std::int64_t outer = 1;
-    for (std::size_t d = 0; d < cut.dim; ++d) outer *= layout_.parameters()[part.parameter].shape[d];
-    return outer;
-  }();
-  const std::int64_t block = cut.numel / shape_outer * element;
+  const std::int64_t outer = extent(layout_.parameters()[part.parameter].shape, 0, cut.dim);
+  const std::int64_t block = cut.numel / outer * element;
   std::vector<BlockCopy> blocks;
   for (int r = 0; r < layout_.shard_size(); ++r) {
     blocks.push_back({.src = r * bytes_per_rank + part.offset,
                       .dst = layout_.begin_of(part.parameter) * element + r * block,
                       .numel = block,
-                      .count = shape_outer,
+                      .count = outer,
                       .src_stride = block,
                       .dst_stride = block * layout_.shard_size()});
   }

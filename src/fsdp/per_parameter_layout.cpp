@@ -3,18 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "extent.hpp"
 #include "mica/core/error.hpp"
 
 namespace mica::fsdp {
 namespace {
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-std::int64_t extent(const Shape& shape, std::size_t first, std::size_t last) {
-  std::int64_t numel = 1;
-  for (std::size_t d = first; d < last; ++d) numel *= shape[d];
-  return numel;
-}
 
 std::size_t checked_dim(const ParameterSpec& p, int dim, int shard_size) {
   const auto num_dims = static_cast<int>(p.shape.num_dims());

@@ -1,17 +1,8 @@
 #include "mica/fsdp/piece.hpp"
 
+#include "extent.hpp"
+
 namespace mica::fsdp {
-namespace {
-
-/// The product of the extents of dims [first, last).
-std::int64_t extent(const Shape& shape, std::size_t first, std::size_t last) {
-  std::int64_t numel = 1;
-  for (std::size_t d = first; d < last; ++d) numel *= shape[d];
-  return numel;
-}
-
-}  // namespace
-
 std::int64_t Piece::num_runs() const { return dim == kFlat ? 1 : extent(shape, 0, static_cast<std::size_t>(dim)); }
 
 std::int64_t Piece::run_numel() const {

@@ -8,20 +8,9 @@
 namespace mica::fsdp {
 namespace {
 
-TEST(DivisionFactors, A5_KnownAnswers) {
-  struct Row {
-    int world;
-    double pre, post;
-  };
-  for (const Row& row : {Row{1, 1, 1}, {2, 2, 1}, {3, 2, 1.5}, {4, 2, 2}, {6, 4, 1.5}, {8, 4, 2}, {128, 16, 8}}) {
-    EXPECT_EQ(division_factors(row.world).pre, row.pre) << row.world;
-    EXPECT_EQ(division_factors(row.world).post, row.post) << row.world;
-  }
-}
-
 TEST(Strategy, NamesRoundTripAndUnknownOnesListTheChoices) {
   for (const Strategy s : {Strategy::full_shard, Strategy::shard_grad_op, Strategy::no_shard, Strategy::hybrid_shard,
-                           Strategy::hybrid_shard_zero2}) {
+                           Strategy::hybrid_shard_zero2, Strategy::shard_optim}) {
     EXPECT_EQ(strategy_from_name(strategy_name(s)), s);
   }
   EXPECT_THROW((void)strategy_from_name("zero3"), ConfigError);
