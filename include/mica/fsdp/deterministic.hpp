@@ -20,7 +20,8 @@ namespace mica::fsdp {
 [[nodiscard]] GradientReduction& deterministic_reduction();
 
 /// Divides the sharded gradients by the micro-batches of the step over all ranks: once, after the last backward.
-/// @stream  enqueued on compute.   @throws Error naming the state when the root is in a pass.
+/// @stream  enqueued on compute.   @throws Error naming the state when the root is in a pass; ConfigError
+///         naming a unit whose reduction is another one.
 void average_grads(Root& root, std::int64_t num_micro_batches);
 
 }  // namespace mica::fsdp

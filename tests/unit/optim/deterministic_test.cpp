@@ -259,5 +259,18 @@ TEST(Deterministic, F3NoSyncIsRefused) {
   });
 }
 
+/// F3: what was divided on the way is not divided again.
+TEST(Deterministic, F3MeansAreNotAveragedAgain) {
+  run_local_ranks(1, [](std::unique_ptr<ProcessGroup> world) {
+    Training training(std::move(world), {.deterministic = false});
+    try {
+      average_grads(training.root(), 2);
+      ADD_FAILURE() << "expected a ConfigError";
+    } catch (const ConfigError& e) {
+      EXPECT_THAT(e.what(), ::testing::HasSubstr("the gradients of unit root are means already"));
+    }
+  });
+}
+
 }  // namespace
 }  // namespace mica::optim
