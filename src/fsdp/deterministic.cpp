@@ -50,10 +50,11 @@ void average_grads(Root& root, std::int64_t num_micro_batches) {
           training_state_name(root.state()));
   require(num_micro_batches >= 1, "average_grads over {} micro-batches, expected at least 1", num_micro_batches);
   for (const Unit* unit : root.units()) {
-    require<ConfigError>(!unit->storage() || (unit->options().reduction && unit->options().reduction->is_deterministic()),
-                         "average_grads: the gradients of unit {} are means already: give every unit Options::reduction = "
-                         "&deterministic_reduction(), or none",
-                         unit->name());
+    require<ConfigError>(
+        !unit->storage() || (unit->options().reduction && unit->options().reduction->is_deterministic()),
+        "average_grads: the gradients of unit {} are means already: give every unit Options::reduction = "
+        "&deterministic_reduction(), or none",
+        unit->name());
   }
   const DeviceMesh& device_mesh = root.device_mesh();
   for (const Unit* unit : root.units()) {

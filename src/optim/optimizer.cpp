@@ -28,6 +28,12 @@ void Optimizer::add_units() {
     while (unit->storage != each.storage) ++unit;
     unit->pieces.push_back({each.index, each.piece.offset, each.piece.numel()});
   }
+  for (const fsdp::UnitParameter& p : root_.ignored_parameters()) {
+    units_.push_back({.storage = nullptr,
+                      .members = {{.parameter = p.parameter, .name = p.full_name}},
+                      .pieces = {{0, 0, p.parameter->shape.numel()}},
+                      .buffers = {}});
+  }
 }
 
 void Optimizer::assign_groups() {
@@ -52,7 +58,8 @@ void Optimizer::assign_groups() {
                          group.beta2.value_or(0));
     for (const std::string& name : group.parameters) {
       const auto found = members.find(name);
-      require<ConfigError>(found != members.end(), "parameter group {} names {}, which is no parameter of a unit", g, name);
+      require<ConfigError>(found != members.end(), "parameter group {} names {}, which is no parameter of the model", g,
+                           name);
       require<ConfigError>(found->second->group < 0, "parameter {} is in the groups {} and {}: name it once", name,
                            found->second->group, g);
       found->second->group = static_cast<int>(g);
@@ -69,7 +76,8 @@ void Optimizer::step(const StepArgs& args) {
   check_args(args);
   // Whatever can fail comes before the first change.
   for (UnitState& unit : units_) {
-    if (unit.storage->sharded_grad()) allocate(unit);
+    if (!unit.storage) check_ignored(unit);
+    if (has_any_grad(unit)) allocate(unit);
   }
   Stream& compute = device_mesh().compute();
   const Buffer workspace = allocate_workspace(compute);
@@ -92,7 +100,38 @@ void Optimizer::check_args(const StepArgs& args) const {
 
 bool Optimizer::takes_part(const UnitState& unit, std::size_t member) {
   const Member& m = unit.members[member];
-  return m.group >= 0 && m.parameter->requires_grad && unit.storage->has_grad(member);
+  return m.group >= 0 && m.parameter->requires_grad && has_grad(unit, member);
+}
+
+bool Optimizer::has_grad(const UnitState& unit, std::size_t member) {
+  if (unit.storage) return unit.storage->has_grad(member);
+  const nn::Parameter& parameter = *unit.members[member].parameter;
+  return parameter.grad && parameter.grad_written;
+}
+
+bool Optimizer::has_any_grad(const UnitState& unit) {
+  return unit.storage ? static_cast<bool>(unit.storage->sharded_grad()) : takes_part(unit, 0);
+}
+
+TensorView Optimizer::master_of(const UnitState& unit) {
+  return unit.storage ? unit.storage->master() : unit.members[0].parameter->data.reshaped(Shape{numel_of(unit)});
+}
+
+ConstTensorView Optimizer::grad_of(const UnitState& unit) {
+  return unit.storage ? unit.storage->sharded_grad() : unit.members[0].parameter->grad.reshaped(Shape{numel_of(unit)});
+}
+
+std::int64_t Optimizer::numel_of(const UnitState& unit) {
+  return unit.storage ? unit.storage->layout().shard_numel() : unit.members[0].parameter->shape.numel();
+}
+
+void Optimizer::check_ignored(const UnitState& unit) {
+  const nn::Parameter& p = *unit.members[0].parameter;
+  require<ConfigError>(
+      !takes_part(unit, 0) || (p.data && p.data.dtype == DType::f32 && p.grad.dtype == DType::f32),
+      "the ignored parameter {} has {} data and a {} gradient, expected fp32 for the optimizer: keep a fp32 "
+      "copy, or leave it out of the parameter groups",
+      unit.members[0].name, dtype_name(p.data.dtype), dtype_name(p.grad.dtype));
 }
 
 bool Optimizer::are_others_than_in_last_step() const {
@@ -124,8 +163,8 @@ void Optimizer::step_unit(UnitState& unit, const StepArgs& args, TensorView work
     const Member& member = unit.members[first.member];
     if (!member.took_part) continue;
     const ParamGroup& group = groups_[static_cast<std::size_t>(member.group)];
-    Run run{.param = unit.storage->master().slice(first.offset, numel),
-            .grad = unit.storage->sharded_grad().slice(first.offset, numel),
+    Run run{.param = master_of(unit).slice(first.offset, numel),
+            .grad = grad_of(unit).slice(first.offset, numel),
             .state = {},
             .workspace = workspace,
             .group = &group,
@@ -208,7 +247,7 @@ void Optimizer::take_off_skipped_steps(std::int64_t skipped_so_far) {
 
 void Optimizer::allocate_state() {
   for (UnitState& unit : units_) {
-    if (unit.storage->is_trainable()) allocate(unit);
+    if (unit.storage ? unit.storage->is_trainable() : unit.members[0].parameter->requires_grad) allocate(unit);
   }
 }
 
@@ -217,8 +256,8 @@ void Optimizer::allocate(UnitState& unit) {
   Stream& compute = device_mesh().compute();
   std::vector<Buffer> buffers;
   for (std::size_t kind = 0; kind < state_kinds().size(); ++kind) {
-    const std::int64_t bytes = unit.storage->layout().shard_numel() * dtype_bytes(DType::f32);
-    buffers.push_back(unit.storage->master_pool().allocate(bytes, MemoryRole::optimizer, compute));
+    Pool& pool = unit.storage ? unit.storage->master_pool() : device_mesh().pool();
+    buffers.push_back(pool.allocate(numel_of(unit) * dtype_bytes(DType::f32), MemoryRole::optimizer, compute));
   }
   unit.buffers = std::move(buffers);
   unit.is_allocated = true;
@@ -231,15 +270,26 @@ std::vector<StateShard> Optimizer::state() const {
   const std::vector<std::string> kinds = state_kinds();
   std::vector<StateShard> found;
   for (const UnitState& unit : units_) {
-    for (std::size_t kind = 0; kind < unit.buffers.size(); ++kind) {
+    for (std::size_t kind = 0; unit.storage && kind < unit.buffers.size(); ++kind) {
       found.push_back({kinds[kind], unit.storage, view_of(unit, kind)});
     }
   }
   return found;
 }
 
+std::vector<IgnoredState> Optimizer::ignored_state() const {
+  const std::vector<std::string> kinds = state_kinds();
+  std::vector<IgnoredState> found;
+  for (const UnitState& unit : units_) {
+    for (std::size_t kind = 0; !unit.storage && kind < unit.buffers.size(); ++kind) {
+      found.push_back({kinds[kind], unit.members[0].name, view_of(unit, kind)});
+    }
+  }
+  return found;
+}
+
 TensorView Optimizer::view_of(const UnitState& unit, std::size_t kind) {
-  return {unit.buffers[kind].data(), Shape{unit.storage->layout().shard_numel()}, DType::f32};
+  return {unit.buffers[kind].data(), Shape{numel_of(unit)}, DType::f32};
 }
 
 }  // namespace mica::optim

@@ -15,13 +15,14 @@ using fsdp::StateTensor;
 
 constexpr const char* kStep = "step";
 
-/// Full name -> parameter of a unit.
+/// Full name -> parameter, also of those outside units.
 std::map<std::string_view, const nn::Parameter*> parameters_of(const Optimizer& optimizer) {
   std::map<std::string_view, const nn::Parameter*> found;
   for (const fsdp::Unit* unit : optimizer.root().units()) {
     if (!unit->storage()) continue;
     for (const fsdp::UnitParameter& p : unit->storage()->parameters()) found[p.full_name] = p.parameter;
   }
+  for (const fsdp::UnitParameter& p : optimizer.root().ignored_parameters()) found[p.full_name] = p.parameter;
   return found;
 }
 
@@ -44,6 +45,37 @@ std::map<std::string, TensorView> shards_of(const Optimizer& optimizer, const fs
     if (shard.storage == storage) found[shard.kind] = shard.data;
   }
   return found;
+}
+
+/// What this rank has of one parameter, and its state by kind. Ignored parameters are whole everywhere.
+struct Holding {
+  std::string name;
+  Shape shape;                         // of the whole parameter
+  std::vector<fsdp::Piece::Run> runs;  // offsets into the state below
+  std::int64_t numel = 0;
+  std::map<std::string, TensorView> state;  // each [numel]
+};
+
+std::vector<Holding> holdings_of(const Optimizer& optimizer) {
+  std::vector<Holding> holdings;
+  for (const fsdp::ShardedParameter& p : optimizer.root().parameters()) {
+    Holding& holding =
+        holdings.emplace_back(Holding{.name = p.piece.parameter, .shape = p.piece.shape, .numel = p.piece.numel()});
+    holding.runs = fsdp::runs_of_rank(*p.storage, p.storage->shard_rank()).at(p.index);
+    for (fsdp::Piece::Run& run : holding.runs) run.offset -= p.piece.offset;
+    for (const auto& [kind, shard] : shards_of(optimizer, p.storage)) {
+      holding.state[kind] = shard.slice(p.piece.offset, p.piece.numel());
+    }
+  }
+  for (const fsdp::UnitParameter& p : optimizer.root().ignored_parameters()) {
+    const std::int64_t numel = p.parameter->shape.numel();
+    Holding& holding = holdings.emplace_back(
+        Holding{.name = p.full_name, .shape = p.parameter->shape, .runs = {{0, numel, 0}}, .numel = numel});
+    for (const IgnoredState& each : optimizer.ignored_state()) {
+      if (each.parameter == p.full_name) holding.state[each.kind] = each.data;
+    }
+  }
+  return holdings;
 }
 
 /// Names instead of ids; of a full or local dict.
@@ -84,31 +116,27 @@ void check_state(const OptimStateDict& dict, const Optimizer& optimizer, bool is
   }
 }
 
-/// The elements of a whole tensor that a piece holds, in the piece's order.
-StateTensor part_of(const StateTensor& whole, const fsdp::ShardedParameter& p, const fsdp::DeviceMesh& device_mesh) {
-  StateTensor part = StateTensor::on_host(Shape{p.piece.numel()}, DType::f32);
-  const auto runs = fsdp::runs_of_rank(*p.storage, p.storage->shard_rank());
-  for (const fsdp::Piece::Run& run : runs[p.index]) {
-    device_mesh.kernels().copy(device_mesh.compute(), whole.view().slice(run.begin, run.end - run.begin),
-                               part.view().slice(run.offset - p.piece.offset, run.end - run.begin));
+/// The elements of a whole tensor that this rank holds, in the order of its state.
+StateTensor part_of(const StateTensor& whole, const Holding& holding, const fsdp::DeviceMesh& device_mesh) {
+  StateTensor part = StateTensor::on_host(Shape{holding.numel}, DType::f32);
+  for (const fsdp::Piece::Run& run : holding.runs) {
+    device_mesh.kernels().copy(device_mesh.compute(), whole.view().slice(run.begin, run.numel()),
+                               part.view().slice(run.offset, run.numel()));
   }
   return part;
 }
 
 /// This rank's pieces of whole tensors of one parameter; none if it has no piece.
-fsdp::StateDict pieces_of(const fsdp::StateDict& whole, std::string_view name, const Optimizer& optimizer) {
+fsdp::StateDict pieces_of(const fsdp::StateDict& whole, std::string_view name, const std::vector<Holding>& holdings,
+                          const fsdp::DeviceMesh& device_mesh) {
   fsdp::StateDict pieces;
-  for (const fsdp::ShardedParameter& p : optimizer.root().parameters()) {
-    if (p.piece.parameter != name) continue;
-    for (const auto& [kind, tensor] : whole) pieces[kind] = part_of(tensor, p, optimizer.root().device_mesh());
+  for (const Holding& holding : holdings) {
+    if (holding.name != name) continue;
+    for (const auto& [kind, tensor] : whole) pieces[kind] = part_of(tensor, holding, device_mesh);
   }
-  optimizer.root().device_mesh().compute().synchronize();
+  device_mesh.compute().synchronize();
   return pieces;
 }
-
-}  // namespace
-
-namespace {
 
 /// Rows [begin, end) along dim 0.
 struct Rows {
@@ -137,6 +165,17 @@ OptimStateDict gathered_state(const Optimizer& optimizer, bool keeps, const std:
   const fsdp::Root& root = optimizer.root();
   const fsdp::DeviceMesh& device_mesh = root.device_mesh();
   OptimStateDict dict;
+  const auto add_rows = [&](const std::string& name, const std::string& kind, const nn::Parameter& parameter,
+                            auto&& copy) {
+    const Shape& shape = parameter.shape;
+    const Rows rows = rows_of(shape);
+    StateTensor tensor = StateTensor::on_host(with_rows(shape, rows.end - rows.begin), DType::f32);
+    if (tensor.numel() > 0) copy(rows, row_numel(shape), tensor.view().reshaped(Shape{tensor.numel()}));
+    tensor.set_part_of(shape, rows.begin);
+    ParameterState& state = dict.state[name];
+    state.tensors[kind] = std::move(tensor);
+    if (optimizer.counts_steps()) state.scalars[kStep] = static_cast<double>(optimizer.steps_of(name));
+  };
   for (const fsdp::Unit* unit : root.units()) {
     const fsdp::UnitStorage* storage = unit->storage();
     if (!storage) continue;
@@ -145,17 +184,19 @@ OptimStateDict gathered_state(const Optimizer& optimizer, bool keeps, const std:
       for (std::size_t i = 0; keeps && i < storage->parameters().size(); ++i) {
         const auto& [name, parameter] = storage->parameters()[i];
         if (!has_state(optimizer, name)) continue;
-        const Shape& shape = parameter->shape;
-        const Rows rows = rows_of(shape);
-        StateTensor tensor = StateTensor::on_host(with_rows(shape, rows.end - rows.begin), DType::f32);
-        gathered.copy_range(i, rows.begin * row_numel(shape), rows.end * row_numel(shape),
-                            tensor.view().reshaped(Shape{tensor.numel()}));
-        tensor.set_part_of(shape, rows.begin);
-        ParameterState& state = dict.state[name];
-        state.tensors[kind] = std::move(tensor);
-        if (optimizer.counts_steps()) state.scalars[kStep] = static_cast<double>(optimizer.steps_of(name));
+        add_rows(name, kind, *parameter, [&](Rows rows, std::int64_t row, TensorView dst) {
+          gathered.copy_range(i, rows.begin * row, rows.end * row, dst);
+        });
       }
     }
+  }
+  for (const IgnoredState& each : optimizer.ignored_state()) {
+    if (!keeps || !has_state(optimizer, each.parameter)) continue;
+    add_rows(each.parameter, each.kind, *parameters_of(optimizer).at(each.parameter),
+             [&](Rows rows, std::int64_t row, TensorView dst) {
+               device_mesh.kernels().copy(device_mesh.compute(),
+                                          each.data.slice(rows.begin * row, (rows.end - rows.begin) * row), dst);
+             });
   }
   if (keeps) dict.groups = groups_of(optimizer);
   device_mesh.compute().synchronize();
@@ -197,6 +238,7 @@ OptimStateDict local_from_sharded_optim_state_dict(const OptimStateDict& sharded
       }
     }
   });
+  const std::vector<Holding> holdings = holdings_of(optimizer);
   for (auto& [key, state] : local.state) {
     const Shape& shape = parameters.at(name_of(key))->shape;
     // Every rank sends as many rows, so that they lie side by side behind each other; what follows the last is dropped.
@@ -212,7 +254,7 @@ OptimStateDict local_from_sharded_optim_state_dict(const OptimStateDict& sharded
       mesh.shard().all_gather(compute, name_of(key).c_str(), mine, all);
       whole[kind] = StateTensor(all);
     }
-    state.tensors = pieces_of(whole, name_of(key), optimizer);
+    state.tensors = pieces_of(whole, name_of(key), holdings, device_mesh);
   }
   return local;
 }
@@ -221,8 +263,10 @@ OptimStateDict shard_full_optim_state_dict(const OptimStateDict& full, const Opt
   const OptimStateDict named = by_name(full, optimizer);
   check_state(named, optimizer, true);
   OptimStateDict local{.state = {}, .groups = named.groups};
+  const std::vector<Holding> holdings = holdings_of(optimizer);
   for (const auto& [key, state] : named.state) {
-    local.state[key] = {pieces_of(state.tensors, name_of(key), optimizer), state.scalars};
+    local.state[key] = {pieces_of(state.tensors, name_of(key), holdings, optimizer.root().device_mesh()),
+                        state.scalars};
   }
   return local;
 }
@@ -242,6 +286,7 @@ OptimStateDict scatter_full_optim_state_dict(const OptimStateDict* full, const O
   });
   const std::string text = gather_strings(world, compute, "optimizer state", is_source ? text_of(dict) : "").front();
   OptimStateDict local = dict_without_tensors(text);
+  const std::vector<Holding> holdings = holdings_of(optimizer);
   for (auto& [key, state] : local.state) {
     const std::string& name = name_of(key);
     const Shape& shape = parameters.at(name)->shape;
@@ -252,7 +297,7 @@ OptimStateDict scatter_full_optim_state_dict(const OptimStateDict* full, const O
       world.broadcast(compute, name.c_str(), whole, 0);
       tensor = StateTensor(whole);
     }
-    state.tensors = pieces_of(state.tensors, name, optimizer);
+    state.tensors = pieces_of(state.tensors, name, holdings, device_mesh);
   }
   return local;
 }
@@ -271,20 +316,19 @@ struct Transfer {
 std::vector<Transfer> transfers_into(const Optimizer& optimizer, const OptimStateDict& dict) {
   const fsdp::DeviceMesh& device_mesh = optimizer.root().device_mesh();
   std::vector<Transfer> transfers;
-  for (const fsdp::ShardedParameter& p : optimizer.root().parameters()) {
-    const auto found = dict.state.find(p.piece.parameter);
+  for (const Holding& holding : holdings_of(optimizer)) {
+    const auto found = dict.state.find(holding.name);
     if (found == dict.state.end()) continue;
-    for (const auto& [kind, shard] : shards_of(optimizer, p.storage)) {
+    for (const auto& [kind, state] : holding.state) {
       const auto tensor = found->second.tensors.find(kind);
-      require<CheckpointError>(tensor != found->second.tensors.end(), "the state dict has no {} of parameter {} on this rank",
-                               kind, p.piece.parameter);
-      const bool is_whole = tensor->second.shape() == p.piece.shape;
-      require<CheckpointError>(is_whole || tensor->second.shape() == Shape{p.piece.numel()},
-                               "{} of parameter {} has shape {} in the state dict, expected this rank's {} elements or {}", kind,
-                               p.piece.parameter, tensor->second.shape().to_string(), p.piece.numel(),
-                               p.piece.shape.to_string());
-      transfers.push_back({is_whole ? part_of(tensor->second, p, device_mesh) : tensor->second,
-                           shard.slice(p.piece.offset, p.piece.numel())});
+      require<CheckpointError>(tensor != found->second.tensors.end(),
+                               "the state dict has no {} of parameter {} on this rank", kind, holding.name);
+      const bool is_whole = tensor->second.shape() == holding.shape;
+      require<CheckpointError>(
+          is_whole || tensor->second.shape() == Shape{holding.numel},
+          "{} of parameter {} has shape {} in the state dict, expected this rank's {} elements or {}", kind,
+          holding.name, tensor->second.shape().to_string(), holding.numel, holding.shape.to_string());
+      transfers.push_back({is_whole ? part_of(tensor->second, holding, device_mesh) : tensor->second, state});
     }
   }
   return transfers;
@@ -300,6 +344,8 @@ void load_optim_state_dict(Optimizer& optimizer, const OptimStateDict& dict) {
   optimizer.allocate_state();
   const std::vector<Transfer> transfers = transfers_into(optimizer, named);
   for (const StateShard& shard : optimizer.state()) device_mesh.kernels().fill(device_mesh.compute(), shard.data, 0.0);
+  for (const IgnoredState& each : optimizer.ignored_state())
+    device_mesh.kernels().fill(device_mesh.compute(), each.data, 0.0);
   for (const Transfer& t : transfers) device_mesh.kernels().copy(device_mesh.compute(), t.from.view(), t.to);
   std::int64_t most = 0;
   std::map<std::string, std::int64_t> steps;

@@ -19,6 +19,13 @@ struct StateShard {
   TensorView data;  // [storage->layout().shard_numel()] f32
 };
 
+/// One kind of state of an ignored parameter, whole on every rank.
+struct IgnoredState {
+  std::string kind;
+  std::string parameter;  ///< full name
+  TensorView data;        // [numel] f32
+};
+
 struct StepArgs {
   double lr = 0;
   ConstTensorView grad_scale{};  ///< [1] f32 multiplied into every gradient (clip coefficient), or absent
@@ -37,13 +44,15 @@ struct ParamGroup {
 /// Steps the masters of a root's units on the compute stream. [Note: optimizer]
 /// - It walks pieces, never padding; pieces that lie side by side and are stepped alike go into one kernel call.
 /// - A unit without gradients in a step is left alone, its state too. A parameter of a unit with gradients whose own
-///   backward did not run: in original-parameter mode it has no gradient and is left alone as well; otherwise it has zero
-///   gradients: it decays and its momentum goes on. Frozen parameters are never touched.
+///   backward did not run: in original-parameter mode it has no gradient and is left alone as well; otherwise it has
+///   zero gradients: it decays and its momentum goes on. Frozen parameters are never touched.
+/// - Ignored parameters (fsdp::Options::ignored_parameters) are stepped whole on every rank while their holder has set
+///   Parameter::grad and a backward has written it; data and gradient are fp32. Who clears grad_written is the holder.
 /// - State is allocated per unit at its first step, or by allocate_state() before a checkpoint is read into it. Only
 ///   trainable units have state.
 /// - Bias correction counts each parameter's own steps. The host does not read `skip`, so counts include skipped steps;
-///   kernels take StepArgs::skipped_steps off them. (Only when other parameters than in the last step have gradients does
-///   the host wait for the skipped steps so far, since those count for some parameters and not for others.)
+///   kernels take StepArgs::skipped_steps off them. (Only when other parameters than in the last step have gradients
+///   does the host wait for the skipped steps so far, since those count for some parameters and not for others.)
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -77,6 +86,8 @@ class Optimizer {
   void allocate_state();
   /// Whatever is allocated, unit by unit in module order.
   [[nodiscard]] std::vector<StateShard> state() const;
+  /// The same of ignored parameters.
+  [[nodiscard]] std::vector<IgnoredState> ignored_state() const;
   /// Steps of one parameter; it has state from its first one on. @throws Error for a name that is not its parameter's.
   [[nodiscard]] std::int64_t steps_of(std::string_view parameter) const;
   [[nodiscard]] virtual std::string_view name() const = 0;
@@ -127,6 +138,7 @@ class Optimizer {
     std::size_t member;
     std::int64_t offset, numel;  // in the unit's shard
   };
+  /// A unit, or one ignored parameter: then there is no storage and one member.
   struct UnitState {
     const fsdp::UnitStorage* storage;
     std::vector<Member> members;  // in the order of storage->parameters()
@@ -144,6 +156,12 @@ class Optimizer {
   void step_unit(UnitState& unit, const StepArgs& args, TensorView workspace, Stream& stream);
   [[nodiscard]] bool are_stepped_alike(const UnitState& unit, const OwnPiece& a, const OwnPiece& b) const;
   [[nodiscard]] double decay_of(const Member& member) const;
+  [[nodiscard]] static bool has_grad(const UnitState& unit, std::size_t member);
+  [[nodiscard]] static bool has_any_grad(const UnitState& unit);
+  [[nodiscard]] static TensorView master_of(const UnitState& unit);
+  [[nodiscard]] static ConstTensorView grad_of(const UnitState& unit);
+  [[nodiscard]] static std::int64_t numel_of(const UnitState& unit);  // on this rank
+  static void check_ignored(const UnitState& unit);
   [[nodiscard]] static TensorView view_of(const UnitState& unit, std::size_t kind);
 
   fsdp::Root& root_;

@@ -171,7 +171,8 @@ TEST(ParamGroups, MistakesAreNamed) {
       return error_of([&] { static_cast<void>(make_adamw(model.root(), {}, std::move(groups))); });
     };
     EXPECT_EQ(adamw({{.parameters = {"u0.a"}}}), "");
-    EXPECT_THAT(adamw({{}, {.parameters = {"u0.x"}}}), HasSubstr("parameter group 1 names u0.x, which is no parameter of a unit"));
+    EXPECT_THAT(adamw({{}, {.parameters = {"u0.x"}}}),
+                HasSubstr("parameter group 1 names u0.x, which is no parameter of the model"));
     EXPECT_THAT(adamw({{.parameters = {"u0.a"}}, {.parameters = {"u0.b", "u0.a"}}}),
                 HasSubstr("parameter u0.a is in the groups 0 and 1"));
     EXPECT_THAT(adamw({{.lr_factor = -1}}), HasSubstr("lr_factor is -1"));

@@ -89,6 +89,7 @@ struct ShardedOptions {
   fsdp::Streams::Make make_stream = make_cpu_stream;
   int shard_size = 0;            // 0: the world
   std::vector<int> unsharded{};  // units with strategy no_shard
+  bool ignores_first = false;    // the first parameter of the first unit is ignored, its storage the test's
 };
 
 /// One rank of a mesh with a Chain sharded on it.
@@ -108,6 +109,7 @@ class ShardedWeights {
       for (const int u : options.unsharded) {
         if (static_cast<std::size_t>(u) == i) unit_options.strategy = fsdp::Strategy::no_shard;
       }
+      if (options.ignores_first && i == 0) unit_options.ignored_parameters = {hold_first(units[0][0])};
       fsdp::fully_shard(*model_->parts()[i], device_mesh_, unit_options);
     }
     fsdp::fully_shard(*model_, device_mesh_, options.fsdp);
@@ -157,6 +159,14 @@ class ShardedWeights {
   }
 
  private:
+  nn::Parameter* hold_first(const WeightSpec& spec) {
+    nn::Parameter* parameter = weight(0, 0).parameter;
+    first_data_ = spec.init;
+    first_grad_.resize(first_data_.size());
+    parameter->data = {first_data_.data(), spec.shape, DType::f32};
+    parameter->grad = {first_grad_.data(), spec.shape, DType::f32};
+    return parameter;
+  }
   static Mesh make_mesh(std::unique_ptr<ProcessGroup> world, int shard_size) {
     MeshGeometry geometry;
     geometry.world_size = world->num_ranks();
@@ -195,6 +205,7 @@ class ShardedWeights {
   fsdp::DeviceMesh device_mesh_;
   nn::Context context_;
   std::unique_ptr<Chain> model_;
+  Values first_data_, first_grad_;  // of an ignored parameter
 };
 
 }  // namespace mica::test

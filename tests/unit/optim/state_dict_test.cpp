@@ -250,6 +250,56 @@ TEST(OptimStateDict, DoesNotDependOnTheSharding) {
   }
 }
 
+// E3: a parameter outside units is stepped whole on every rank, and its state included, on the host.
+TEST(OptimStateDict, IncludesParametersOutsideUnits) {
+  const OptimStateDict inside = trained({1, 1}, adamw);
+  run_local_ranks(2, [&](auto world) {
+    const int rank = world->rank();
+    const ShardedOptions options{.ignores_first = true};
+    ShardedWeights model(world->duplicate("a"), units(), options), resumed(std::move(world), units(), options);
+    const auto first = [](ShardedWeights& m) {
+      const nn::Parameter& p = *m.weight(0, 0).parameter;
+      return Values(p.data.as<float>(), p.data.as<float>() + p.shape.numel());
+    };
+    freeze_d(model);
+    freeze_d(resumed);
+    ASSERT_EQ(model.root().ignored_parameters().size(), 1U);
+    const auto optimizer = make_adamw(model.root(), {}), loaded = make_adamw(resumed.root(), {});
+    const auto step = [](ShardedWeights& m, Optimizer& o, int t) {
+      m.weight(0, 0).parameter->grad_written = false;
+      train_step(m, o, t);
+    };
+    for (int t = 1; t <= 2; ++t) step(model, *optimizer, t);
+    EXPECT_NE(first(model), Values(15, 1));
+    EXPECT_EQ(optimizer->ignored_state().size(), 2U);
+    const OptimStateDict full = full_optim_state_dict(*optimizer);
+    EXPECT_EQ(full.empty(), rank != 0);
+    if (rank == 0) {
+      ASSERT_THAT(full.state, SizeIs(3));
+      const fsdp::StateTensor& exp_avg = full.state.at("u0.a").tensors.at("exp_avg");
+      EXPECT_TRUE(exp_avg.is_on_host());
+      EXPECT_EQ(exp_avg.shape(), (Shape{5, 3}));
+      EXPECT_EQ(values_of(exp_avg), values_of(inside.state.at("u0.a").tensors.at("exp_avg")));
+      EXPECT_THAT(full.groups[0].parameters, testing::Contains(ParameterKey("u0.a")));
+    }
+    load_optim_state_dict(*loaded, scatter_full_optim_state_dict(rank == 0 ? &full : nullptr, *loaded));
+    for (const char* name : {"u0.b", "u1.c"}) resumed.write_master(name, model.gather(name));
+    std::ranges::copy(first(model), resumed.weight(0, 0).parameter->data.as<float>());
+    step(model, *optimizer, 3);
+    step(resumed, *loaded, 3);
+    EXPECT_EQ(first(resumed), first(model));
+    EXPECT_EQ(loaded->steps_of("u0.a"), 3);
+    EXPECT_EQ(resumed.gather("u1.c"), model.gather("u1.c"));
+    // Rows and back.
+    const OptimStateDict local = local_from_sharded_optim_state_dict(sharded_optim_state_dict(*optimizer), *optimizer);
+    EXPECT_EQ(local.state.at("u0.a").tensors.at("exp_avg").numel(), 15);
+    load_optim_state_dict(*loaded, local);
+    step(model, *optimizer, 4);
+    step(resumed, *loaded, 4);
+    EXPECT_EQ(first(resumed), first(model));
+  });
+}
+
 /// u0.a of two units is u0.a of one; u1.c is u0.c there.
 OptimStateDict renamed_for_one_unit(const OptimStateDict& full) {
   OptimStateDict dict = full;
