@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,13 +19,18 @@ namespace {
 
 namespace options = boost::program_options;
 
-constexpr const char* kHelp = R"(mica-tokenize [--vocab=bytes] --out=corpus.h5 [--val-fraction=0.1] FILE...
+constexpr const char* kHelp =
+    R"(mica-tokenize [--vocab=bytes|tokenizer.json|X.model] --out=corpus.h5 [--val-fraction=0.1] FILE...
 
 Turns text files into token files for mica-train: corpus.train.h5 to learn from, and corpus.val.h5 to measure on text that
 the model never saw.
 
-  --vocab=bytes         How text becomes numbers. bytes: every byte is one token, 256 ids, any text in any encoding;
-                        set model.vocab_size=256 in the config.
+  --vocab=...           How text becomes numbers; set model.vocab_size in the config to what the program prints.
+       bytes            every byte is one token, 256 ids, any text in any encoding (the default)
+       X/tokenizer.json Hugging Face's byte-level BPE, as GPT-2 and Llama 3 have it; the ids that the tokenizers package
+                        gives. Each file begins and ends with the special tokens that its post_processor names; if none
+                        ends it, with <|endoftext|>, <|end_of_text|> or </s> where the vocabulary has it.
+       X.model          SentencePiece; the whole file is one sentence and ends with the model's </s>, if it has one
   --out=corpus.h5       Where to write: .train.h5 and .val.h5 replace the ending .h5. The folder must exist.
   --val-fraction=0.1    The share of each file, taken from its end, that is held out for validation, cut at the end of a
                         paragraph or line; 0 writes no validation file.
@@ -34,6 +40,8 @@ the model never saw.
 Example: one book, then 200 steps on 4 ranks
   mica-tokenize --out=book.h5 book.txt
   mpirun -np 4 mica-train configs/gpt2-tiny-text.cfg --data.train=book.train.h5 --data.val=book.val.h5 --train.steps=200
+Example: with the vocabulary of a model that was saved for Hugging Face's transformers
+  mica-tokenize --vocab=gpt2/tokenizer.json --out=corpus.h5 *.txt
 
 The output is HDF5: a dataset /tokens (uint16 up to 65536 ids, else uint32) with the attributes vocab_size, tokenizer and
 tokenizer_hash. To look inside: h5dump -A book.train.h5. The same input always gives the same bytes.
@@ -89,6 +97,13 @@ void print_result(const mica::data::TokenizeResult& result, const mica::data::To
   std::cout << fmt::format("{}: {} tokens\n", result.train_path, result.train_tokens);
   if (!result.val_path.empty()) std::cout << fmt::format("{}: {} tokens\n", result.val_path, result.val_tokens);
   if (result.num_empty_files > 0) std::cout << fmt::format("{} empty files were skipped\n", result.num_empty_files);
+  const auto print_mark = [&](const char* does, std::optional<std::int32_t> id) {
+    if (!id) return;
+    const std::string text = tokenizer.decode({&*id, 1});  // "" for a control token of SentencePiece
+    std::cout << fmt::format("each document {} with token {}{}{}\n", does, *id, text.empty() ? "" : " ", text);
+  };
+  print_mark("begins", tokenizer.start_of_document());
+  print_mark("ends", tokenizer.end_of_document());
   std::cout << fmt::format("vocabulary '{}': model.vocab_size={}\n", tokenizer.name(), tokenizer.vocab_size())
             << std::flush;
 }
@@ -98,8 +113,8 @@ mica::ExitCode run(int argc, char** argv) {
   if (command.wants_help) {
     std::cout << kHelp;
   } else if (command.wants_version) {
-    std::cout << fmt::format("mica-tokenize {} (HDF5 {}; vocabularies: bytes)\n", mica::kVersion,
-                             mica::io::hdf5_version());
+    std::cout << fmt::format("mica-tokenize {} (HDF5 {}; vocabularies: {})\n", mica::kVersion, mica::io::hdf5_version(),
+                             mica::data::supported_vocabularies());
   } else {
     const auto tokenizer = mica::data::make_tokenizer(command.vocab);
     if (!command.is_quiet && ::isatty(STDERR_FILENO) != 0) command.tokenize.progress = show_progress;

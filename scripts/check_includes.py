@@ -37,6 +37,7 @@ FOREIGN = {
     r"boost/program_options": ["train", "apps"],
     r"(dnnl|oneapi/).*": ["tensor"],
     r"omp\.h$": ["tensor"],
+    r"sentencepiece": ["data"],
 }
 
 

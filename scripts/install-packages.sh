@@ -5,7 +5,7 @@
 set -euo pipefail
 
 packages=(build-essential cmake ninja-build openmpi-bin libopenmpi-dev libhdf5-dev libboost-program-options-dev
-          libdnnl-dev libopenblas-dev libspdlog-dev libfmt-dev nlohmann-json3-dev)
+          libdnnl-dev libopenblas-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libsentencepiece-dev pkg-config)
 if [[ "${1:-}" == "--tests" ]]; then
   packages+=(libgtest-dev libgmock-dev python3 python3-h5py hdf5-tools e2fsprogs)
 fi

@@ -7,6 +7,7 @@ find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(Boost 1.74 REQUIRED COMPONENTS program_options)
 find_package(DNNL REQUIRED)
+find_package(SentencePiece)  # optional: mica-tokenize says what is missing without it
 
 # The serial flavour of HDF5 is the thread-safe one on Debian; the openmpi flavour is not.
 set(HDF5_PREFER_PARALLEL OFF)

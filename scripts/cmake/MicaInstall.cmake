@@ -12,5 +12,6 @@ configure_package_config_file(scripts/cmake/micaConfig.cmake.in ${PROJECT_BINARY
                               INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/mica)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/micaConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/micaConfig.cmake ${PROJECT_BINARY_DIR}/micaConfigVersion.cmake
-              scripts/cmake/FindDNNL.cmake scripts/cmake/MicaDependencies.cmake
+              scripts/cmake/FindDNNL.cmake scripts/cmake/FindSentencePiece.cmake
+              scripts/cmake/MicaDependencies.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/mica)

@@ -49,16 +49,4 @@ std::int64_t find_split(io::RawFile& file, std::int64_t file_bytes, double val_f
   return begin + static_cast<std::int64_t>(at);
 }
 
-std::size_t encodable_prefix(std::string_view text) {
-  const std::size_t line_end = text.rfind('\n');
-  if (line_end != std::string_view::npos) return line_end + 1;
-  // One long line. A character has at most 4 bytes: step back to the start of the last one, which may be cut.
-  std::size_t at = text.size();
-  for (int back = 0; back < 4 && at > 1; ++back) {
-    --at;
-    if (!continues_a_character(text[at])) return at;
-  }
-  return text.size();
-}
-
 }  // namespace mica::data

@@ -13,8 +13,4 @@ namespace mica::data {
 /// else back to the start of a UTF-8 character. @returns file_bytes for fraction 0.
 [[nodiscard]] std::int64_t find_split(io::RawFile& file, std::int64_t file_bytes, double val_fraction);
 
-/// How much of `text` can be encoded on its own when more text follows: up to the last line end, else the last whole
-/// UTF-8 character. At least 1 for a text that is not empty.
-[[nodiscard]] std::size_t encodable_prefix(std::string_view text);
-
 }  // namespace mica::data

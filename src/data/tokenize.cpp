@@ -68,23 +68,27 @@ void check_output_folder(const std::string& out) {
                        folder, out);
 }
 
-/// Encodes bytes [begin, end) of one file. `report` gets the number of bytes done.
+/// Encodes bytes [begin, end) of one file as a document. `report` gets the number of bytes read.
 template <class Report>
 void encode_range(const Tokenizer& tokenizer, io::RawFile& file, std::int64_t begin, std::int64_t end, TokenWriter& out,
                   const Report& report) {
-  std::string text;
+  if (const auto first = tokenizer.start_of_document()) out.append({&*first, 1});
+  std::string text;  // read and not yet encoded
   std::vector<std::int32_t> ids;
+  DocumentPart part;
   while (begin < end || !text.empty()) {
-    const std::int64_t count = std::min(kPieceBytes, end - begin);
+    // Where a long text has no sure end of ids, reading twice as much each time keeps the work linear.
+    const std::int64_t count = std::min(std::max(kPieceBytes, static_cast<std::int64_t>(text.size())), end - begin);
     const std::size_t carried = text.size();
     text.resize(carried + static_cast<std::size_t>(count));
     file.read_at(begin, text.data() + carried, count);
     begin += count;
-    const std::size_t ready = begin == end ? text.size() : encodable_prefix(text);
+    part.is_last = begin == end;
     ids.clear();
-    tokenizer.encode(std::string_view(text).substr(0, ready), ids);
+    const std::size_t encoded = tokenizer.encode_part(text, part, ids);
     out.append(ids);
-    text.erase(0, ready);
+    text.erase(0, encoded);
+    part.is_first = part.is_first && encoded == 0;
     report(count);
   }
   if (const auto last = tokenizer.end_of_document()) out.append({&*last, 1});

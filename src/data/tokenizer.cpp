@@ -1,12 +1,19 @@
 #include "mica/data/tokenizer.hpp"
 
+#include <filesystem>
+
 #include "mica/core/error.hpp"
+#include "mica/data/tokenizer_json.hpp"
+#include "mica/io/atomic_file.hpp"
 #include "mica/tensor/philox.hpp"
+
+#include "sentencepiece.hpp"
 
 namespace mica::data {
 namespace {
 
 constexpr std::int64_t kNumBytes = 256;
+constexpr std::uintmax_t kMaxVocabularyBytes = 256U << 20;
 
 /// The identity: nothing is unknown, nothing is lost, nothing has to be trained.
 class ByteTokenizer final : public Tokenizer {
@@ -15,10 +22,12 @@ class ByteTokenizer final : public Tokenizer {
   [[nodiscard]] std::int64_t vocab_size() const override { return kNumBytes; }
   [[nodiscard]] std::string hash() const override { return fmt::format("{:016x}", hash_name("bytes 256")); }
 
-  void encode(std::string_view text, std::vector<std::int32_t>& ids) const override {
+  [[nodiscard]] std::size_t encode_part(std::string_view text, DocumentPart,
+                                        std::vector<std::int32_t>& ids) const override {
     const std::size_t before = ids.size();
     ids.resize(before + text.size());
     for (std::size_t i = 0; i < text.size(); ++i) ids[before + i] = static_cast<unsigned char>(text[i]);
+    return text.size();
   }
 
   [[nodiscard]] std::string decode(std::span<const std::int32_t> ids) const override {
@@ -32,12 +41,36 @@ class ByteTokenizer final : public Tokenizer {
   }
 };
 
+/// Reads a vocabulary whole. What is wrong with it is the user's mistake.
+std::string read_vocabulary(const std::string& path) {
+  std::error_code error;
+  require<ConfigError>(std::filesystem::exists(path, error), "--vocab={}: no such file", path);
+  require<ConfigError>(std::filesystem::is_regular_file(path, error), "--vocab={}: is no file", path);
+  const auto bytes = std::filesystem::file_size(path, error);
+  require<ConfigError>(!error && bytes <= kMaxVocabularyBytes,
+                       "--vocab={}: has {} bytes, more than any vocabulary ({})", path, bytes, kMaxVocabularyBytes);
+  try {
+    return io::read_file(path);
+  } catch (const IoError& io_error) {
+    throw ConfigError(fmt::format("--vocab={}: {}", path, io_error.what()));
+  }
+}
+
 }  // namespace
 
-std::unique_ptr<Tokenizer> make_tokenizer(std::string_view vocab) {
+std::unique_ptr<Tokenizer> make_tokenizer(const std::string& vocab) {
   if (vocab == "bytes") return std::make_unique<ByteTokenizer>();
-  throw ConfigError(fmt::format(
-      "--vocab={} was given, but this version of Mica knows one vocabulary: bytes (256 ids, any text)", vocab));
+  if (vocab.ends_with(".json")) return parse_tokenizer_json(read_vocabulary(vocab), vocab);
+  if (vocab.ends_with(".model")) return make_sentencepiece_tokenizer(read_vocabulary(vocab), vocab);
+  std::error_code error;
+  require<ConfigError>(!std::filesystem::exists(vocab + "/tokenizer.json", error),
+                       "--vocab={} is a folder; name the file in it: --vocab={}/tokenizer.json", vocab, vocab);
+  throw ConfigError(
+      fmt::format("--vocab={} was given, expected bytes (256 ids, any text), a Hugging Face tokenizer.json, or a "
+                  "SentencePiece model whose name ends in .model",
+                  vocab));
 }
+
+std::string supported_vocabularies() { return "bytes, tokenizer.json, " + sentencepiece_support(); }
 
 }  // namespace mica::data

@@ -10,7 +10,13 @@
 
 namespace mica::data {
 
-/// Text to token ids and back.
+/// Which part of its document a text is. A whole document is both.
+struct DocumentPart {
+  bool is_first = true;
+  bool is_last = true;
+};
+
+/// Text to token ids and back. One thread at a time: a tokenizer may remember words that it has encoded.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -21,17 +27,27 @@ class Tokenizer {
   [[nodiscard]] virtual std::int64_t vocab_size() const = 0;
   /// Differs between vocabularies that give different ids; hexadecimal.
   [[nodiscard]] virtual std::string hash() const = 0;
-  /// The id put after each document; none if the vocabulary has no such id.
+  /// The ids put before and after each document, beside those of its text; none if the vocabulary has no such id.
+  [[nodiscard]] virtual std::optional<std::int32_t> start_of_document() const { return std::nullopt; }
   [[nodiscard]] virtual std::optional<std::int32_t> end_of_document() const { return std::nullopt; }
 
-  /// Appends the ids of `text`. Long texts come in pieces cut after line ends.
-  virtual void encode(std::string_view text, std::vector<std::int32_t>& ids) const = 0;
+  /// Appends the ids of the beginning of `text` that are sure whatever follows in the document, and returns its length
+  /// in bytes: the rest is to be given again with more text behind it. The ids of all parts together are those of the
+  /// whole document. 0 means that more text is needed. The last part is encoded to its end.
+  [[nodiscard]] virtual std::size_t encode_part(std::string_view text, DocumentPart part,
+                                                std::vector<std::int32_t>& ids) const = 0;
+  /// Appends the ids of a whole document, without start_of_document() and end_of_document().
+  void encode(std::string_view text, std::vector<std::int32_t>& ids) const { (void)encode_part(text, {}, ids); }
   /// @throws ConfigError for an id outside the vocabulary.
   [[nodiscard]] virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
 };
 
-/// @param vocab  "bytes": 256 ids, one a byte, any text in any encoding.
-/// @throws ConfigError for anything else; lists what there is.
-[[nodiscard]] std::unique_ptr<Tokenizer> make_tokenizer(std::string_view vocab);
+/// @param vocab  "bytes": 256 ids, one a byte, any text in any encoding;
+///               a path that ends in .json: see parse_tokenizer_json(); one that ends in .model: SentencePiece.
+/// @throws ConfigError for anything else, and for a file that cannot be read or used.
+[[nodiscard]] std::unique_ptr<Tokenizer> make_tokenizer(const std::string& vocab);
+
+/// What make_tokenizer() knows in this build, for people: "bytes, tokenizer.json, SentencePiece 0.1.97".
+[[nodiscard]] std::string supported_vocabularies();
 
 }  // namespace mica::data

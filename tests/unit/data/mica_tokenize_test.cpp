@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 
 #include "mica/data/token_file.hpp"
+#include "mica/data/tokenizer.hpp"
 
 #include "data_files.hpp"
 #include "support/temporary_folder.hpp"
@@ -58,13 +59,37 @@ TEST(MicaTokenize, MakesATrainingAndAValidationFile) {
   EXPECT_EQ(TokenFile::open(folder / "corpus.val.h5").num_tokens(), 98);
 }
 
+TEST(MicaTokenize, TokenFilesSayWhichTokenizerMadeThem) {
+  const TemporaryFolder folder;
+  write_text(folder / "a.txt", "To be, or not to be: that is the question.\n");
+  write_text(folder / "b.txt", "Whether 'tis nobler");
+  const std::string vocab = std::string(MICA_SOURCE_DIR) + "/tests/reference/tokenizers/llama3.tokenizer.json";
+  const Outcome outcome =
+      run(fmt::format("--vocab={1} --val-fraction=0 --out={0}/c.h5 {0}/a.txt {0}/b.txt", folder.path(), vocab));
+  EXPECT_EQ(outcome.status, 0) << outcome.text;
+  EXPECT_THAT(outcome.text, AllOf(HasSubstr("each document begins with token 3000 <|begin_of_text|>"),
+                                  HasSubstr("ends with token 3001 <|endoftext|>"), HasSubstr("model.vocab_size=3003")));
+  const auto file = TokenFile::open(folder / "c.train.h5");
+  const auto tokenizer = make_tokenizer(vocab);
+  EXPECT_EQ(file.vocab_size(), 3003);
+  EXPECT_EQ(file.tokenizer(), "llama3.tokenizer.json");
+  EXPECT_EQ(file.tokenizer_hash(), tokenizer->hash());
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(file.num_tokens()));
+  file.read(0, ids);
+  EXPECT_EQ(tokenizer->decode(ids),
+            "<|begin_of_text|>To be, or not to be: that is the question.\n<|endoftext|>"
+            "<|begin_of_text|>Whether 'tis nobler<|endoftext|>");
+  EXPECT_LT(ids.size(), 40U);
+}
+
 TEST(MicaTokenize, HelpTeachesAndVersionSaysWhatIsIn) {
   const Outcome help = run("--help");
   EXPECT_EQ(help.status, 0);
   EXPECT_THAT(help.text, AllOf(HasSubstr("--val-fraction"), HasSubstr("Example"), HasSubstr("mica-train")));
   const Outcome version = run("--version");
   EXPECT_EQ(version.status, 0);
-  EXPECT_THAT(version.text, AllOf(StartsWith("mica-tokenize 0."), HasSubstr("HDF5 1.")));
+  EXPECT_THAT(version.text, AllOf(StartsWith("mica-tokenize 0."), HasSubstr("HDF5 1."),
+                                  HasSubstr("bytes, tokenizer.json, "), HasSubstr("SentencePiece")));
 }
 
 TEST(MicaTokenize, MistakesEndWithStatus2AndOneLine) {
@@ -79,7 +104,12 @@ TEST(MicaTokenize, MistakesEndWithStatus2AndOneLine) {
   expect_mistake(out + "--val-fraction=1 " + (folder / "t"), "--val-fraction=1");
   expect_mistake(out + "--val-fraction=nan " + (folder / "t"), "--val-fraction=");
   expect_mistake(out + "--val-fraction=x " + (folder / "t"), "'--val-fraction'");
-  expect_mistake(out + "--vocab=other.model " + (folder / "t"), "--vocab=other.model");
+  for (const char* vocab : {"other.model", "other.json", "other"}) {
+    expect_mistake(out + "--vocab=" + vocab + " " + (folder / "t"), std::string("--vocab=") + vocab);
+  }
+  write_text(folder / "tokenizer.json", "{}");
+  expect_mistake(out + "--vocab=" + folder.path() + " " + (folder / "t"), "/tokenizer.json");
+  expect_mistake(out + "--vocab=" + (folder / "tokenizer.json") + " " + (folder / "t"), "has no key model");
   expect_mistake(out + "--val=0.1 " + (folder / "t"), "--val");  // no abbreviations
   expect_mistake("--out=/no/such/x.h5 " + (folder / "t"), "/no/such");
 }

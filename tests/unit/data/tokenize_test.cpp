@@ -34,19 +34,24 @@ std::vector<std::string> names_in(const TemporaryFolder& folder) {
   return names;
 }
 
-/// Words as ids past 65,536, with a mark after each document; remembers how the text was cut.
+/// Bytes as ids past 65,536, line by line, with a mark after each document; remembers how the text was cut.
 class WordTokenizer final : public Tokenizer {
  public:
   [[nodiscard]] std::string name() const override { return "words"; }
   [[nodiscard]] std::int64_t vocab_size() const override { return 100000; }
   [[nodiscard]] std::string hash() const override { return "ab"; }
   [[nodiscard]] std::optional<std::int32_t> end_of_document() const override { return 99999; }
-  void encode(std::string_view text, std::vector<std::int32_t>& ids) const override {
+  [[nodiscard]] std::size_t encode_part(std::string_view text, DocumentPart part,
+                                        std::vector<std::int32_t>& ids) const override {
+    if (!part.is_last) text = text.substr(0, text.rfind('\n') + 1);
     pieces.emplace_back(text);
+    parts.push_back(part);
     for (const char c : text) ids.push_back(70000 + static_cast<unsigned char>(c));
+    return text.size();
   }
   [[nodiscard]] std::string decode(std::span<const std::int32_t>) const override { return ""; }
   mutable std::vector<std::string> pieces;
+  mutable std::vector<DocumentPart> parts;
 };
 
 TEST(ByteTokenizer, IsTheIdentity) {
@@ -63,8 +68,8 @@ TEST(ByteTokenizer, IsTheIdentity) {
   EXPECT_EQ(tokenizer->hash(), "a349ca45eabd9591");  // stored in files: must not change
   EXPECT_THROW((void)tokenizer->decode(std::vector<std::int32_t>{256}), ConfigError);
   EXPECT_THROW((void)tokenizer->decode(std::vector<std::int32_t>{-1}), ConfigError);
-  EXPECT_THAT(error_of<ConfigError>([] { (void)make_tokenizer("gpt2.model"); }),
-              AllOf(HasSubstr("gpt2.model"), HasSubstr("bytes")));
+  EXPECT_THAT(error_of<ConfigError>([] { (void)make_tokenizer("gpt2"); }),
+              AllOf(HasSubstr("--vocab=gpt2"), HasSubstr("bytes"), HasSubstr("tokenizer.json"), HasSubstr(".model")));
 }
 
 TEST(Tokenize, HoldsOutTheEndOfEachFileAtAParagraph) {
@@ -225,7 +230,11 @@ TEST(Tokenize, AFailureLeavesTheOldOutputAlone) {
     [[nodiscard]] std::string name() const override { return "failing"; }
     [[nodiscard]] std::int64_t vocab_size() const override { return 10; }
     [[nodiscard]] std::string hash() const override { return "f"; }
-    void encode(std::string_view, std::vector<std::int32_t>& ids) const override { ids.push_back(10); }
+    [[nodiscard]] std::size_t encode_part(std::string_view text, DocumentPart,
+                                          std::vector<std::int32_t>& ids) const override {
+      ids.push_back(10);
+      return text.size();
+    }
     [[nodiscard]] std::string decode(std::span<const std::int32_t>) const override { return ""; }
   };
   EXPECT_THAT(error_of<Error>([&] {

@@ -1,0 +1,347 @@
+// What is read of a tokenizer.json, and what is refused; ids that are known without any other program.
+
+#include "mica/data/tokenizer_json.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "mica/core/error.hpp"
+
+#include "data_files.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace mica::data {
+namespace {
+
+using namespace mica::test;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+using Json = nlohmann::json;
+using Ids = std::vector<std::int32_t>;
+
+constexpr const char* kLlama3 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+std::string utf8(std::uint32_t code) {
+  if (code < 0x80) return {static_cast<char>(code)};
+  return {static_cast<char>(0xc0U | code >> 6), static_cast<char>(0x80U | (code & 0x3fU))};
+}
+
+/// Every byte is its own id (0 to 255); then "ab" 256, "abc" 257, " a" 258, with the merges that make them.
+Json small_tokenizer() {
+  Json vocab = Json::object();
+  std::uint32_t next = 0x100;
+  for (std::uint32_t byte = 0; byte < 256; ++byte) {
+    const bool is_printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+    vocab[utf8(is_printable ? byte : next++)] = byte;
+  }
+  vocab["ab"] = 256;
+  vocab["abc"] = 257;
+  vocab
+      ["\xc4\xa0"
+       "a"] = 258;  // U+0120 is the space
+  return {{"added_tokens", Json::array()},
+          {"normalizer", nullptr},
+          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+          {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", {"a b", "ab c", "\xc4\xa0 a"}}}}};
+}
+
+std::unique_ptr<Tokenizer> parse(const Json& json) { return parse_tokenizer_json(json.dump(), "some/tokenizer.json"); }
+
+Ids encode(const Tokenizer& tokenizer, std::string_view text) {
+  Ids ids;
+  tokenizer.encode(text, ids);
+  return ids;
+}
+
+Json added(int id, const std::string& content) {
+  return {{"id", id},        {"content", content}, {"single_word", false},
+          {"lstrip", false}, {"rstrip", false},    {"special", true}};
+}
+
+TEST(TokenizerJson, MergesByRank) {
+  const auto tokenizer = parse(small_tokenizer());
+  EXPECT_EQ(tokenizer->name(), "tokenizer.json");
+  EXPECT_EQ(tokenizer->vocab_size(), 259);
+  EXPECT_EQ(tokenizer->start_of_document(), std::nullopt);
+  EXPECT_EQ(tokenizer->end_of_document(), std::nullopt);
+  EXPECT_EQ(encode(*tokenizer, "abcab"), (Ids{257, 256}));
+  EXPECT_EQ(encode(*tokenizer, "bc abc a"), (Ids{'b', 'c', ' ', 257, 258}));  // "a b" comes before "_ a"
+  EXPECT_EQ(encode(*tokenizer, "x\n"), (Ids{'x', '\n'}));
+  EXPECT_EQ(encode(*tokenizer, ""), Ids{});
+  EXPECT_EQ(tokenizer->decode(Ids{257, 258, 0, 255}), std::string("abc a\0\xff", 7));
+  for (const std::int32_t id : {-1, 259}) EXPECT_THROW((void)tokenizer->decode(Ids{id}), ConfigError);
+}
+
+TEST(TokenizerJson, LongWordsMergeLikeShortOnes) {
+  const auto tokenizer = parse(small_tokenizer());
+  for (const std::size_t n : {10U, 16U, 17U, 100U, 5000U}) {  // 3 bytes each: by array, by queue, past the cache
+    std::string text;
+    for (std::size_t i = 0; i < n; ++i) text += "abc";
+    EXPECT_EQ(encode(*tokenizer, text), Ids(n, 257)) << n;
+    EXPECT_EQ(encode(*tokenizer, text + "ab"), [&] {
+      Ids ids(n, 257);
+      ids.push_back(256);
+      return ids;
+    }()) << n;
+  }
+}
+
+TEST(TokenizerJson, OfEqualMergesTheLastHoldsAndAnOverlapGoesLeft) {
+  Json json = small_tokenizer();
+  json["model"]["vocab"]["bc"] = 259;
+  json["model"]["vocab"]["aa"] = 260;
+  json["model"]["merges"] = {"a b", "b c", "a b", "a a"};
+  EXPECT_EQ(encode(*parse(json), "abc"), (Ids{'a', 259}));
+  EXPECT_EQ(encode(*parse(json), "aaa"), (Ids{260, 'a'}));
+}
+
+TEST(TokenizerJson, BothSpellingsOfMergesAndOldFilesAreRead) {
+  Json json = small_tokenizer();
+  const std::string hash = parse(json)->hash();
+  EXPECT_EQ(hash.size(), 16U);
+  const auto pair = [](const char* left, const char* right) { return Json::array({left, right}); };
+  json["model"]["merges"] = Json::array({pair("a", "b"), pair("ab", "c"), pair("\xc4\xa0", "a")});
+  json["model"].erase("type");
+  json.erase("normalizer");
+  EXPECT_EQ(encode(*parse(json), "abc a"), (Ids{257, 258}));
+  EXPECT_EQ(parse(json)->hash(), hash);  // another spelling of the same
+  json["model"]["merges"] = {"#version: 0.2", "a b"};
+  EXPECT_EQ(encode(*parse(json), "abc"), (Ids{256, 'c'}));
+  EXPECT_NE(parse(json)->hash(), hash);
+}
+
+TEST(TokenizerJson, IgnoreMergesTakesWholeWordsFromTheVocabulary) {
+  Json json = small_tokenizer();
+  json["model"]["vocab"]["xyz"] = 259;
+  json["model"]["vocab"][std::string(60, 'z')] = 260;
+  EXPECT_EQ(encode(*parse(json), "xyz"), (Ids{'x', 'y', 'z'}));
+  json["model"]["ignore_merges"] = true;
+  EXPECT_EQ(encode(*parse(json), "xyz"), Ids{259});
+  EXPECT_EQ(encode(*parse(json), "xyzz"), (Ids{'x', 'y', 'z', 'z'}));
+  EXPECT_EQ(encode(*parse(json), std::string(60, 'z')), Ids{260});
+}
+
+TEST(TokenizerJson, BytesThatAreNoUtf8AreKeptAndCutWords) {
+  const auto tokenizer = parse(small_tokenizer());
+  // A lone continuation byte, a cut sequence, an overlong one, a surrogate, past the last code point, bytes that no
+  // text has.
+  for (const std::string bad : {"\x80", "\xe4\xb8", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xff\xfe"}) {
+    const std::string text = "ab" + bad + "abc" + bad;
+    Ids expected{256};
+    for (const char c : bad) expected.push_back(static_cast<unsigned char>(c));
+    const Ids tail(expected.begin() + 1, expected.end());
+    expected.push_back(257);
+    expected.insert(expected.end(), tail.begin(), tail.end());
+    EXPECT_EQ(encode(*tokenizer, text), expected);
+    EXPECT_EQ(tokenizer->decode(expected), text);
+  }
+}
+
+TEST(TokenizerJson, AddedTokensAreFoundInTheText) {
+  Json json = small_tokenizer();
+  json["added_tokens"] = {added(259, "<x>"), added(260, "<x>y"), added(261, "<m>"), added(262, "bc")};
+  json["added_tokens"][2]["lstrip"] = true;
+  json["added_tokens"][2]["rstrip"] = true;
+  json["added_tokens"][3]["normalized"] = true;
+  const auto tokenizer = parse(json);
+  EXPECT_EQ(tokenizer->vocab_size(), 263);
+  EXPECT_EQ(encode(*tokenizer, "ab<x>ab"), (Ids{256, 259, 256}));
+  EXPECT_EQ(encode(*tokenizer, "<x>y<x<x>"), (Ids{260, '<', 'x', 259}));  // the longest
+  EXPECT_EQ(encode(*tokenizer, "x \t<m>\n ab<m>"), (Ids{'x', 261, 256, 261}));
+  EXPECT_EQ(encode(*tokenizer, "abc"), (Ids{'a', 262}));
+  EXPECT_EQ(tokenizer->decode(Ids{260, 262}), "<x>ybc");
+}
+
+TEST(TokenizerJson, TheEndOfADocumentIsFoundByNameWhereTheTemplateHasNone) {
+  Json json = small_tokenizer();
+  json["added_tokens"] = {added(259, "</s>"), added(260, "<|endoftext|>"), added(261, "[CLS]")};
+  EXPECT_EQ(parse(json)->end_of_document(), 260);
+  json["added_tokens"][1]["special"] = false;
+  EXPECT_EQ(parse(json)->end_of_document(), 259);
+  json["post_processor"] = {{"type", "BertProcessing"}, {"sep", {"</s>", 259}}, {"cls", {"[CLS]", 261}}};
+  EXPECT_EQ(parse(json)->start_of_document(), 261);
+  json["post_processor"] = {{"type", "TemplateProcessing"},
+                            {"single", {{{"Sequence", {{"id", "A"}}}}, {{"SpecialToken", {{"id", "[CLS]"}}}}}},
+                            {"special_tokens", {{"[CLS]", {{"ids", {261}}}}}}};
+  EXPECT_EQ(parse(json)->start_of_document(), std::nullopt);
+  EXPECT_EQ(parse(json)->end_of_document(), 261);
+}
+
+TEST(TokenizerJson, WithoutAPatternTheTextIsOneWord) {
+  Json json = small_tokenizer();
+  json["model"]["vocab"]["c\xc4\xa0"] = 259;
+  json["model"]["merges"].push_back("c \xc4\xa0");
+  EXPECT_EQ(encode(*parse(json), "c d"), (Ids{'c', ' ', 'd'}));
+  json["pre_tokenizer"]["use_regex"] = false;
+  const auto tokenizer = parse(json);
+  EXPECT_EQ(encode(*tokenizer, "c d"), (Ids{259, 'd'}));
+  Ids ids;
+  EXPECT_EQ(tokenizer->encode_part("some words that", {true, false}, ids), 0U);  // nothing is sure
+}
+
+/// The error for a tokenizer.json that `change` made from a good one.
+template <class Change>
+std::string refusal(const Change& change) {
+  Json json = small_tokenizer();
+  change(json);
+  const std::string text = error_of<ConfigError>([&] { (void)parse(json); });
+  EXPECT_THAT(text, StartsWith("some/tokenizer.json: "));
+  EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+  return text;
+}
+
+TEST(TokenizerJson, RefusesWhatItCannotDoByName) {
+  const auto pattern = [](const char* regex) {
+    return [regex](Json& j) {
+      j["pre_tokenizer"] = {
+          {"type", "Sequence"},
+          {"pretokenizers",
+           {{{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}, {"invert", false}},
+            {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+    };
+  };
+  EXPECT_THAT(refusal(pattern(R"(\p{L}+|\d)")),
+              AllOf(HasSubstr(R"("\\p{L}+|\\d")"), HasSubstr("Llama 3"), HasSubstr("Regex")));
+  Json good = small_tokenizer();
+  pattern(kLlama3)(good);
+  EXPECT_EQ(encode(*parse(good), "abc"), Ids{257});
+  const auto with_pattern = [&](const char* step, const char* key, const Json& value) {
+    return refusal([&](Json& j) {
+      pattern(kLlama3)(j);
+      j["pre_tokenizer"]["pretokenizers"][step == std::string("Split") ? 0 : 1][key] = value;
+    });
+  };
+  EXPECT_THAT(with_pattern("Split", "behavior", "Removed"), HasSubstr("Removed"));
+  EXPECT_THAT(with_pattern("Split", "invert", true), HasSubstr("invert is true"));
+  EXPECT_THAT(with_pattern("Split", "pattern", {{"String", " "}}), HasSubstr("regular expressions"));
+  EXPECT_THAT(with_pattern("ByteLevel", "use_regex", true), HasSubstr("split twice"));
+  EXPECT_THAT(with_pattern("ByteLevel", "add_prefix_space", true), HasSubstr("add_prefix_space"));
+  EXPECT_THAT(with_pattern("ByteLevel", "type", "Digits"), HasSubstr("only sequence"));
+
+  EXPECT_THAT(refusal([](Json& j) {
+                j["normalizer"] = {{"type", "NFC"}};
+              }),
+              AllOf(HasSubstr("normalizer"), HasSubstr("NFC")));
+  EXPECT_THAT(refusal([](Json& j) { j["truncation"] = {{"max_length", 5}}; }), HasSubstr("truncation"));
+  EXPECT_THAT(refusal([](Json& j) { j["padding"] = {{"strategy", "x"}}; }), HasSubstr("padding"));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["type"] = "WordPiece"; }), HasSubstr("WordPiece"));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["type"] = "Unigram"; }), HasSubstr("Unigram"));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["dropout"] = 0.1; }), HasSubstr("dropout"));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["continuing_subword_prefix"] = "##"; }), HasSubstr("##"));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }), HasSubstr("</w>"));
+  EXPECT_THAT(refusal([](Json& j) { j["pre_tokenizer"] = nullptr; }), HasSubstr("pre_tokenizer"));
+  EXPECT_THAT(refusal([](Json& j) { j["pre_tokenizer"]["type"] = "Metaspace"; }), HasSubstr("Metaspace"));
+  EXPECT_THAT(refusal([](Json& j) { j["decoder"] = {{"type", "WordPiece"}}; }), HasSubstr("decoder"));
+  EXPECT_THAT(refusal([](Json& j) { j["post_processor"] = {{"type", "Strange"}}; }), HasSubstr("Strange"));
+  EXPECT_THAT(refusal([](Json& j) {
+                j["added_tokens"] = {added(259, "word")};
+                j["added_tokens"][0]["single_word"] = true;
+              }),
+              HasSubstr("single_word"));
+}
+
+TEST(TokenizerJson, RefusesBadIdsAndTokens) {
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = 'a'; }),
+              AllOf(HasSubstr("97"), HasSubstr("another token")));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = -1; }),
+              AllOf(HasSubstr(R"(vocab["b"])"), HasSubstr("-1")));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = 1e9; }), HasSubstr("no integer"));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = 1 << 24; }), HasSubstr("16777216"));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = 18446744073709551615U; }),
+              HasSubstr("18446744073709551615"));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = "98"; }), HasSubstr("no integer"));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"].erase("b"); }),
+              AllOf(HasSubstr("0x62"), HasSubstr("initial_alphabet")));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["merges"].push_back("a q"); }),
+              AllOf(HasSubstr("merges[3]"), HasSubstr(R"("aq")"), HasSubstr("not in model.vocab")));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["merges"].push_back("a\xc3\xbf q"); }), HasSubstr("not in model.vocab"));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["merges"][1] = "abc"; }),
+              AllOf(HasSubstr("merges[1]"), HasSubstr("one space")));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["merges"][1] = "a b c"; }), HasSubstr("one space"));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["merges"][1] = {"a", "b", "c"}; }), HasSubstr("3 entries"));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["merges"][1] = 5; }), HasSubstr("no text"));
+  EXPECT_THAT(refusal([](Json& j) { j["added_tokens"] = {added(300, "<x>")}; }),
+              AllOf(HasSubstr("300"), HasSubstr("259")));
+  EXPECT_THAT(refusal([](Json& j) { j["added_tokens"] = {added(5, "ab")}; }),
+              AllOf(HasSubstr("is 5"), HasSubstr("256")));
+  EXPECT_THAT(refusal([](Json& j) { j["added_tokens"] = {added(259, "")}; }), HasSubstr("empty"));
+  EXPECT_THAT(refusal([](Json& j) {
+                j["model"]["vocab"]["b c"] = 260;  // a gap at 259, and its id behind the count of tokens
+                j["added_tokens"] = {added(260, "<x>")};
+              }),
+              HasSubstr("the id of a token in model.vocab"));
+  EXPECT_THAT(refusal([](Json& j) {
+                j["post_processor"] = {{"type", "BertProcessing"}, {"sep", {"x", 999}}, {"cls", {"y", 1}}};
+              }),
+              AllOf(HasSubstr("999"), HasSubstr("no token")));
+  EXPECT_THAT(refusal([](Json& j) {
+                j["post_processor"] = {{"type", "BertProcessing"}, {"sep", {"x", 1}}, {"cls", {"y"}}};
+              }),
+              HasSubstr("1 entries"));
+}
+
+TEST(TokenizerJson, RefusesTheSameTokenTwice) {
+  std::string text = small_tokenizer().dump();
+  const std::string once = R"("abc":257)";
+  text.replace(text.find(once), once.size(), once + "," + once);
+  EXPECT_THAT(error_of<ConfigError>([&] { (void)parse_tokenizer_json(text, "p"); }),
+              AllOf(HasSubstr("260 keys"), HasSubstr("259")));
+}
+
+TEST(TokenizerJson, EveryMissingKeyIsNamed) {
+  EXPECT_THAT(refusal([](Json& j) { j.erase("model"); }),
+              AllOf(HasSubstr("model"), HasSubstr("tokenizer_config.json")));
+  EXPECT_THAT(refusal([](Json& j) { j["model"].erase("vocab"); }), HasSubstr("model.vocab is missing"));
+  EXPECT_THAT(refusal([](Json& j) { j["model"].erase("merges"); }), HasSubstr("model.merges is missing"));
+  EXPECT_THAT(refusal([](Json& j) { j["pre_tokenizer"].erase("type"); }), HasSubstr("pre_tokenizer.type is missing"));
+  EXPECT_THAT(refusal([](Json& j) {
+                j["added_tokens"] = {{{"id", 3}}};
+              }),
+              HasSubstr("added_tokens[0].content is missing"));
+  for (const char* key : {"model", "added_tokens", "pre_tokenizer", "post_processor", "decoder"}) {
+    for (const Json& value : {Json(5), Json("text"), Json(true)}) {
+      EXPECT_THAT(refusal([&](Json& j) { j[key] = value; }), HasSubstr(key));
+    }
+  }
+}
+
+TEST(TokenizerJson, BrokenJsonIsAnErrorAtEveryPlace) {
+  const std::string good = small_tokenizer().dump();
+  const auto error = [](const std::string& text) {
+    return error_of<ConfigError>([&] { (void)parse_tokenizer_json(text, "p"); });
+  };
+  for (std::size_t n = 0; n < good.size(); n += 13)
+    EXPECT_THAT(error(good.substr(0, n)), StartsWith("p: is no JSON")) << n;
+  EXPECT_THAT(error("[1, 2]"), HasSubstr("model"));
+  EXPECT_THAT(error(std::string(1'000'000, '[')), HasSubstr("nested"));
+  std::string objects;
+  for (int i = 0; i < 100'000; ++i) objects += R"({"a":)";
+  EXPECT_THAT(error(objects), HasSubstr("nested"));
+  EXPECT_THAT(error(R"({"model": 1e999})"), HasSubstr("no JSON"));
+  EXPECT_THAT(error("{\"a\xff\": 1}"), HasSubstr("no JSON"));
+  // Any byte changed: read all the same, or refused; never anything else.
+  std::string changed = good;
+  for (std::size_t i = 0; i < good.size(); i += 3) {
+    changed[i] = static_cast<char>(changed[i] ^ (1 << (i % 8)));
+    try {
+      (void)encode(*parse_tokenizer_json(changed, "p"), "abc ab\n");
+    } catch (const ConfigError&) {
+    }
+    changed[i] = good[i];
+  }
+}
+
+TEST(SentencePieceModel, ADamagedFileIsRefused) {
+  const TemporaryFolder folder;
+  write_text(folder / "x.model", "no model at all");
+  EXPECT_THAT(error_of<ConfigError>([&] { (void)make_tokenizer(folder / "x.model"); }), HasSubstr("x.model"));
+  write_text(folder / "empty.model", "");
+  EXPECT_THAT(error_of<ConfigError>([&] { (void)make_tokenizer(folder / "empty.model"); }), HasSubstr("empty.model"));
+}
+
+}  // namespace
+}  // namespace mica::data
