@@ -1,13 +1,12 @@
 #include "mica/checkpoint/inspect.hpp"
 
-#include <algorithm>
-#include <chrono>
 #include <ostream>
 
 #include "mica/checkpoint/folder.hpp"
 #include "mica/core/version.hpp"
 #include "mica/io/crc32c.hpp"
 #include "mica/io/hdf5.hpp"
+#include "progress_line.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -67,32 +66,6 @@ Command parse(const std::vector<std::string>& arguments) {
   for (std::string& path : command.paths) path = resolve_checkpoint(path);
   return command;
 }
-
-/// A line that is drawn over itself, at most ten times a second.
-class ProgressLine {
- public:
-  ProgressLine(std::ostream* out, std::string what) : out_(out), what_(std::move(what)) {}
-  ~ProgressLine() {
-    if (was_drawn_) *out_ << '\r' << std::string(what_.size() + 12, ' ') << '\r' << std::flush;
-  }
-  ProgressLine(const ProgressLine&) = delete;
-  ProgressLine& operator=(const ProgressLine&) = delete;
-
-  void draw(std::int64_t done, std::int64_t total) {
-    const auto now = std::chrono::steady_clock::now();
-    if (out_ == nullptr || now - last_ < std::chrono::milliseconds(100)) return;
-    last_ = now;
-    was_drawn_ = true;
-    *out_ << fmt::format("\r{} {:5.1f} %", what_, 100.0 * static_cast<double>(done) / static_cast<double>(std::max<std::int64_t>(total, 1)))
-          << std::flush;
-  }
-
- private:
-  std::ostream* out_;
-  std::string what_;
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-  bool was_drawn_ = false;
-};
 
 ExitCode show(const Command& command, std::ostream& out) {
   const std::string& folder = command.paths[0];

@@ -2,35 +2,11 @@
 #include <cmath>
 #include <sstream>
 
+#include "figures.hpp"
 #include "mica/checkpoint/inspect.hpp"
 
 namespace mica::checkpoint {
 namespace {
-
-/// 1.50 GB; decimal, as disks are sold.
-std::string bytes_text(std::int64_t bytes) {
-  constexpr std::string_view kUnits[] = {"kB", "MB", "GB", "TB", "PB"};
-  if (bytes < 1000) return fmt::format("{} bytes", bytes);
-  double value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  for (value /= 1000; value >= 999.995 && unit + 1 < std::size(kUnits); value /= 1000) ++unit;
-  return fmt::format("{:.2f} {}", value, kUnits[unit]);
-}
-
-/// 124439808 -> "124,439,808"
-std::string grouped(std::int64_t value) {
-  const std::string digits = std::to_string(value);
-  std::string text;
-  for (std::size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
-    text += digits[i];
-  }
-  return text;
-}
-
-std::string count_text(std::int64_t count, std::string_view what) {
-  return fmt::format("{} {}{}", grouped(count), what, count == 1 ? "" : "s");
-}
 
 std::string model_text(const Manifest& m) {
   std::string text;

@@ -55,7 +55,7 @@ void SafetensorsFile::read(const SafetensorsEntry& tensor, std::int64_t begin, s
   const std::optional<DType> dtype = tensor.mica_dtype();
   require<CheckpointError>(dtype.has_value(),
                            "{}: tensor {} has the dtype {}; Mica reads F32, BF16 and F16: convert it first", path(),
-                           detail::quoted_name(tensor.name), tensor.dtype);
+                           quoted_name(tensor.name), tensor.dtype);
   invariant(begin >= 0 && numel >= 0 && begin <= tensor.numel - numel, "a range inside the tensor is read");
   const std::int64_t element_bytes = dtype_bytes(*dtype);
   if (*dtype == DType::f32) {

@@ -14,7 +14,6 @@
 namespace mica::io {
 namespace {
 
-using detail::quoted_name;
 constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
 constexpr std::size_t kMostDims = 32;
 constexpr std::string_view kMetadataKey = "__metadata__";
@@ -234,6 +233,8 @@ std::string_view safetensors_dtype_name(DType dtype) {
       fmt::format("a safetensors file of {} elements was asked for, expected fp32, bf16 or fp16", dtype_name(dtype)));
 }
 
+}  // namespace detail
+
 std::string quoted_name(std::string_view name) {
   constexpr std::size_t kMostChars = 200;
   std::string text = "'";
@@ -246,8 +247,6 @@ std::string quoted_name(std::string_view name) {
   }
   return text + (name.size() > kMostChars ? fmt::format("...' ({} bytes)", name.size()) : "'");
 }
-
-}  // namespace detail
 
 std::optional<DType> SafetensorsEntry::mica_dtype() const {
   for (const DType known : {DType::f32, DType::bf16, DType::f16}) {

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "mica/core/dtype.hpp"
+#include "mica/core/error.hpp"
+
+namespace mica::checkpoint {
+
+/// The program mica-convert, without its process. @param arguments  of the command line, the program's name left out.
+/// @param out  what was done.  @param progress  where a progress bar may be drawn; null: nowhere.
+/// @throws ConfigError for misuse and for what cannot be converted, CheckpointError for input that is damaged or does
+/// not fit together, IoError (a full disk). No output is left behind then.
+ExitCode run_convert(const std::vector<std::string>& arguments, std::ostream& out, std::ostream* progress);
+
+/// Elements that are held, twice, of a matrix that is transposed: 2 x 32 MiB.
+inline constexpr std::int64_t kPanelNumel = std::int64_t{8} << 20;
+
+struct ConvertOptions {
+  bool is_dry_run = false;                                   ///< check everything, write nothing
+  std::function<void(std::int64_t, std::int64_t)> progress;  ///< elements done and in all; may be empty
+  std::int64_t panel_numel = kPanelNumel;                     ///< tests take less
+};
+
+struct HfExportOptions {
+  DType dtype = DType::f32;                      ///< of the files: f32, bf16 or f16
+  std::int64_t max_shard_bytes = 5'000'000'000;  ///< of the tensors of one file; a larger tensor has its own
+};
+
+/// What was written, or would be.
+struct ConvertReport {
+  std::string model_type;  ///< "gpt2"
+  std::int64_t num_tensors = 0, numel = 0, bytes = 0, num_files = 0;
+  std::vector<std::string> notes;
+};
+
+/// Writes a checkpoint's parameters as a Hugging Face folder: config.json and model.safetensors, or several files and
+/// model.safetensors.index.json. Memory: less than 100 MiB, whatever the model. The folder appears complete or not at
+/// all.
+/// @param checkpoint  resolved (folder.hpp).  @param hf_folder  must not exist.
+/// @throws ConfigError: a model without a counterpart, a value past fp16's range; CheckpointError; IoError.
+ConvertReport hf_export(const std::string& checkpoint, const std::string& hf_folder, const HfExportOptions& hf,
+                        const ConvertOptions& options);
+
+}  // namespace mica::checkpoint

@@ -1,0 +1,65 @@
+#include <ostream>
+
+#include "mica/checkpoint/convert.hpp"
+#include "mica/checkpoint/folder.hpp"
+
+#include "../figures.hpp"
+#include "../progress_line.hpp"
+#include "subcommand.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+constexpr std::string_view kExportHelp =
+    R"(Writes a checkpoint's parameters as a folder that Hugging Face's transformers loads:
+
+  from transformers import AutoModelForCausalLM
+  model = AutoModelForCausalLM.from_pretrained("HF_FOLDER")
+
+The folder gets config.json and model.safetensors, or model-00001-of-00002.safetensors ... and model.safetensors.index.json.
+The optimizer's state stays behind: a run goes on from Mica's own checkpoint. A tokenizer is not part of a checkpoint: copy
+tokenizer.json of the vocabulary that the model was trained with beside config.json.
+
+  --dtype=fp32         fp32 keeps every bit; bf16 and fp16 are half as large and round to nearest. A number past fp16's range is
+                       an error, not infinity.
+  --max-shard=5GB      Largest size of one file (5GB, 200MB, 1GiB ...); a larger tensor gets a file of its own.
+)";
+
+void print_report(const ConvertCall& call, const ConvertReport& report, const std::string& dtype) {
+  call.out << fmt::format("{} {} with {} as {}: {}, {} in {}: {}\n", call.is_dry_run ? "would write" : "wrote",
+                          report.model_type, count_text(report.numel, "parameter"), dtype,
+                          count_text(report.num_tensors, "tensor"), bytes_text(report.bytes),
+                          count_text(report.num_files, "file"), call.paths[1]);
+  for (const std::string& note : report.notes) call.out << "note: " << note << '\n';
+}
+
+ExitCode run_export(const ConvertCall& call) {
+  const std::string dtype = call.option("dtype", "fp32");
+  require<ConfigError>(dtype == "fp32" || dtype == "bf16" || dtype == "fp16",
+                       "--dtype is '{}', expected fp32, bf16 or fp16", dtype);
+  const HfExportOptions hf{.dtype = dtype_from_name(dtype),
+                           .max_shard_bytes = parse_bytes("max-shard", call.option("max-shard", "5GB"))};
+  ConvertOptions options;
+  options.is_dry_run = call.is_dry_run;
+  ConvertReport report;
+  {
+    ProgressLine line(call.progress, "exporting");
+    options.progress = [&](std::int64_t done, std::int64_t total) { line.draw(done, total); };
+    report = hf_export(resolve_checkpoint(call.paths[0]), call.paths[1], hf, options);
+  }
+  print_report(call, report, dtype);
+  return ExitCode::done;
+}
+
+}  // namespace
+
+const Subcommand kHfExportCommand{
+    .name = "hf-export",
+    .synopsis = "CHECKPOINT HF_FOLDER [--dtype=fp32|bf16|fp16] [--max-shard=SIZE]",
+    .summary = "a checkpoint's parameters as a Hugging Face folder (config.json and safetensors)",
+    .help = kExportHelp,
+    .num_paths = 2,
+    .options = {"dtype", "max-shard"},
+    .run = run_export};
+
+}  // namespace mica::checkpoint

@@ -1,0 +1,131 @@
+#include "hf_config.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "mica/core/error.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+constexpr std::array kArchitectures = {&kHfGpt2};
+constexpr std::int64_t kMaxConfigBytes = 1 << 20;
+
+std::string known_types(std::string_view HfArchitecture::*name) {
+  std::string text;
+  for (const HfArchitecture* each : kArchitectures) text += fmt::format("{}{}", text.empty() ? "" : ", ", each->*name);
+  return text;
+}
+
+}  // namespace
+
+const Json* HfConfig::find(const char* key) const {
+  const auto found = json_.find(key);
+  return found == json_.end() || found->is_null() ? nullptr : &*found;
+}
+
+void HfConfig::fail(const char* key, const Json& seen, std::string_view expected) const {
+  throw ConfigError(fmt::format("{}: {} is {}, expected {}", path_, key, seen.dump(), expected));
+}
+
+bool HfConfig::has(const char* key) const { return find(key) != nullptr; }
+
+std::int64_t HfConfig::integer(const char* key, std::int64_t otherwise) const {
+  const Json* value = find(key);
+  if (value == nullptr) return otherwise;
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 31;
+  const bool is_good =
+      value->is_number_unsigned() && value->get<std::uint64_t>() >= 1 && value->get<std::uint64_t>() <= kMost;
+  if (!is_good) fail(key, *value, "a whole number from 1");
+  return value->get<std::int64_t>();
+}
+
+double HfConfig::real(const char* key, double otherwise) const {
+  const Json* value = find(key);
+  if (value == nullptr) return otherwise;
+  if (!value->is_number() || !std::isfinite(value->get<double>())) fail(key, *value, "a number");
+  return value->get<double>();
+}
+
+bool HfConfig::flag(const char* key, bool otherwise) const {
+  const Json* value = find(key);
+  if (value == nullptr) return otherwise;
+  if (!value->is_boolean()) fail(key, *value, "true or false");
+  return value->get<bool>();
+}
+
+std::string HfConfig::text(const char* key, const std::string& otherwise) const {
+  const Json* value = find(key);
+  if (value == nullptr) return otherwise;
+  if (!value->is_string()) fail(key, *value, "a text");
+  return value->get<std::string>();
+}
+
+HfConfig HfConfig::object(const char* key) const {
+  const Json* value = find(key);
+  if (value == nullptr) return {Json::object(), path_ + ": " + key};
+  if (!value->is_object()) fail(key, *value, "an object");
+  return {*value, path_ + ": " + key};
+}
+
+void HfConfig::expect(const char* key, const Json& supported, std::string_view why) const {
+  const Json* value = find(key);
+  if (value != nullptr && *value != supported) fail(key, *value, fmt::format("{}: {}", supported.dump(), why));
+}
+
+std::vector<std::int64_t> HfTensor::hf_dims() const {
+  std::vector<std::int64_t> dims(shape.dims().begin(), shape.dims().end());
+  if (is_transposed) std::ranges::reverse(dims);
+  return dims;
+}
+
+std::vector<HfTensor> model_tensors(const HfArchitecture& architecture, const ModelKeys& keys) {
+  constexpr std::int64_t kMostLayers = 10'000;
+  constexpr std::int64_t kMostWidth = std::int64_t{1} << 22;
+  for (const auto& [key, most] :
+       {std::pair("layers", kMostLayers), std::pair("width", kMostWidth), std::pair("hidden", kMostWidth)}) {
+    require<CheckpointError>(keys.integer(key) <= most, "{}: model.{} is {}, expected at most {}", keys.place(), key,
+                             keys.integer(key), most);
+  }
+  return architecture.tensors(keys);
+}
+
+const HfArchitecture& architecture_of_type(const ModelKeys& keys) {
+  for (const HfArchitecture* each : kArchitectures) {
+    if (each->type == keys.text("type")) return *each;
+  }
+  throw ConfigError(
+      fmt::format("{}: a model of type '{}' has no counterpart in Hugging Face's transformers; those with one: {}",
+                  keys.place(), keys.text("type"), known_types(&HfArchitecture::type)));
+}
+
+const HfArchitecture& architecture_of_config(const HfConfig& config) {
+  const std::string model_type = config.text("model_type", "");
+  for (const HfArchitecture* each : kArchitectures) {
+    if (each->model_type == model_type) return *each;
+  }
+  throw ConfigError(fmt::format("{}: model_type is '{}'; Mica knows {}", config.path(), model_type,
+                                known_types(&HfArchitecture::model_type)));
+}
+
+HfModel read_hf_model(const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  const HfConfig config(read_json_object(path, kMaxConfigBytes), path);
+  HfModel model;
+  model.architecture = &architecture_of_config(config);
+  require<ConfigError>(!config.has("quantization_config"),
+                       "{}: the model is quantized (quantization_config), which Mica does not read", path);
+  model.keys = ModelKeys(model.architecture->read_config(config), path);
+  model.tensors = model_tensors(*model.architecture, model.keys);
+  return model;
+}
+
+std::string hf_config_text(const HfArchitecture& architecture, const ModelKeys& keys, DType dtype) {
+  Json json = {{"architectures", {architecture.class_name}}, {"model_type", architecture.model_type}};
+  json.update(architecture.write_config(keys));
+  json["torch_dtype"] = dtype == DType::f32 ? "float32" : dtype == DType::bf16 ? "bfloat16" : "float16";
+  return json.dump(2) + "\n";
+}
+
+}  // namespace mica::checkpoint

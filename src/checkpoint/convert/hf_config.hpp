@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mica/core/dtype.hpp"
+#include "mica/tensor/shape.hpp"
+
+#include "json_text.hpp"
+#include "model_keys.hpp"
+
+namespace mica::checkpoint {
+
+/// A config.json, key by key. A key that is null counts as absent. All: @throws ConfigError naming file, key and value.
+class HfConfig {
+ public:
+  HfConfig(Json json, std::string path) : json_(std::move(json)), path_(std::move(path)) {}
+
+  [[nodiscard]] bool has(const char* key) const;
+  /// A positive whole number. @param otherwise  the value when the key is absent, which is the library's own default.
+  [[nodiscard]] std::int64_t integer(const char* key, std::int64_t otherwise) const;
+  [[nodiscard]] double real(const char* key, double otherwise) const;
+  [[nodiscard]] bool flag(const char* key, bool otherwise) const;
+  [[nodiscard]] std::string text(const char* key, const std::string& otherwise) const;
+  /// An object inside; empty when the key is absent.
+  [[nodiscard]] HfConfig object(const char* key) const;
+
+  /// Refuses what Mica's model cannot do: the key must be absent or `supported`.
+  void expect(const char* key, const Json& supported, std::string_view why) const;
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  [[nodiscard]] const Json* find(const char* key) const;
+  [[noreturn]] void fail(const char* key, const Json& seen, std::string_view expected) const;
+
+  Json json_;
+  std::string path_;
+};
+
+/// A parameter of Mica and the tensor that it is in a Hugging Face folder.
+struct HfTensor {
+  std::string parameter;
+  Shape shape{0};  ///< Mica's
+  std::string hf_name;
+  bool is_transposed = false;  ///< stored [in, out] there
+
+  [[nodiscard]] std::vector<std::int64_t> hf_dims() const;
+};
+
+/// What Mica and Hugging Face's transformers call the same model, and how each writes it down.
+struct HfArchitecture {
+  std::string_view type;        ///< model.type
+  std::string_view model_type;  ///< config.json's
+  std::string_view class_name;  ///< config.json's "architectures"
+  /// The keys of [model]. @throws ConfigError for what Mica's model cannot do.
+  std::map<std::string, std::string> (*read_config)(const HfConfig& config);
+  /// The parts of config.json that describe the model. @throws ConfigError for what transformers cannot do.
+  Json (*write_config)(const ModelKeys& keys);
+  /// Every parameter, in module order. A tied head is none.
+  std::vector<HfTensor> (*tensors)(const ModelKeys& keys);
+  /// Some files leave this out in front of names; "" where all have the same names.
+  std::string_view optional_prefix;
+  /// Is this tensor of a file a constant that old versions saved, and not a parameter? The name without the prefix.
+  bool (*is_buffer)(std::string_view name);
+};
+
+extern const HfArchitecture kHfGpt2;
+
+/// architecture.tensors(keys) for sizes within any reason. @throws CheckpointError.
+[[nodiscard]] std::vector<HfTensor> model_tensors(const HfArchitecture& architecture, const ModelKeys& keys);
+
+/// @throws ConfigError listing the known ones.
+[[nodiscard]] const HfArchitecture& architecture_of_type(const ModelKeys& keys);
+[[nodiscard]] const HfArchitecture& architecture_of_config(const HfConfig& config);
+
+/// Reads and checks FOLDER/config.json.
+struct HfModel {
+  const HfArchitecture* architecture = nullptr;
+  ModelKeys keys{{}, ""};
+  std::vector<HfTensor> tensors;
+};
+[[nodiscard]] HfModel read_hf_model(const std::string& folder);
+
+/// The text of a config.json.
+[[nodiscard]] std::string hf_config_text(const HfArchitecture& architecture, const ModelKeys& keys, DType dtype);
+
+}  // namespace mica::checkpoint

@@ -1,0 +1,180 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include "mica/checkpoint/convert.hpp"
+#include "mica/io/atomic_file.hpp"
+#include "mica/io/safetensors.hpp"
+
+#include "../parameter_reader.hpp"
+#include "hf_config.hpp"
+#include "hf_tensors.hpp"
+#include "new_folder.hpp"
+#include "transpose.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+constexpr std::int64_t kChunkNumel = std::int64_t{4} << 20;  // 16 MiB
+constexpr float kHalfOverflow = 65520;                       // rounds to infinity in fp16
+
+/// Tensors [begin, end) of the model make up one file.
+struct Shard {
+  std::string name;
+  std::size_t begin, end;
+};
+
+std::vector<Shard> plan_shards(const std::vector<HfTensor>& tensors, const HfExportOptions& hf) {
+  std::vector<Shard> shards;
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::int64_t mine = tensors[i].shape.numel() * dtype_bytes(hf.dtype);
+    if (shards.empty() || bytes + mine > hf.max_shard_bytes) {
+      shards.push_back({"", i, i});
+      bytes = 0;
+    }
+    shards.back().end = i + 1;
+    bytes += mine;
+  }
+  for (std::size_t s = 0; s < shards.size(); ++s) {
+    shards[s].name =
+        shards.size() == 1 ? kHfSingleFile : fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, shards.size());
+  }
+  return shards;
+}
+
+/// The parameters that the model has by its config are those that the checkpoint holds.
+void check_parameters(const std::vector<HfTensor>& tensors, const Manifest& manifest, const std::string& checkpoint) {
+  std::map<std::string, Shape> held;
+  for (const UnitEntry& unit : manifest.units) {
+    for (const fsdp::ParameterSpec& p : unit.parameters) held.emplace(p.name, p.shape);
+  }
+  for (const HfTensor& tensor : tensors) {
+    const auto found = held.find(tensor.parameter);
+    require<ConfigError>(
+        found != held.end(),
+        "{}: has no parameter {}, which its model has: parameters that fsdp.ignore kept out of units are not in "
+        "checkpoints",
+        checkpoint, tensor.parameter);
+    require<CheckpointError>(found->second == tensor.shape,
+                             "{}: parameter {} has the shape {}, but the model's keys imply {}", checkpoint,
+                             tensor.parameter, found->second.to_string(), tensor.shape.to_string());
+    held.erase(found);
+  }
+  require<ConfigError>(held.empty(), "{}: parameter {} has no counterpart in Hugging Face's model", checkpoint,
+                       held.empty() ? "" : held.begin()->first);
+}
+
+std::string index_text(const std::vector<HfTensor>& tensors, const std::vector<Shard>& shards, std::int64_t bytes) {
+  std::map<std::string, std::string> weight_map;
+  for (const Shard& shard : shards) {
+    for (std::size_t i = shard.begin; i < shard.end; ++i) weight_map[tensors[i].hf_name] = shard.name;
+  }
+  const Json json = {{"metadata", {{"total_size", bytes}}}, {"weight_map", weight_map}};
+  return json.dump(2) + "\n";
+}
+
+/// Copies parameters into files, in the order of the checkpoint.
+class Exporter {
+ public:
+  Exporter(ParameterReader& reader, const HfExportOptions& hf, std::int64_t total, const ConvertOptions& options)
+      : reader_(reader), hf_(hf), total_(total), options_(options) {}
+
+  void copy(const HfTensor& tensor, io::SafetensorsWriter& writer) {
+    if (tensor.is_transposed)
+      copy_transposed(tensor, writer);
+    else
+      copy_straight(tensor, writer);
+  }
+
+ private:
+  void read(const HfTensor& tensor, std::int64_t begin, std::int64_t numel) {
+    from_.resize(static_cast<std::size_t>(std::max<std::int64_t>(numel, std::ssize(from_))));
+    reader_.read(tensor.parameter, std::string(kMasterKind), begin, numel, from_.data());
+    if (hf_.dtype == DType::f16) check_range(tensor, begin, numel);
+    done_ += numel;
+    if (options_.progress) options_.progress(done_, total_);
+  }
+  void check_range(const HfTensor& tensor, std::int64_t begin, std::int64_t numel) const {
+    for (std::int64_t i = 0; i < numel; ++i) {
+      const float value = from_[static_cast<std::size_t>(i)];
+      require<ConfigError>(std::abs(value) < kHalfOverflow || !std::isfinite(value),
+                           "element {} of {} is {}, past fp16's range: use --dtype=bf16 or fp32", begin + i,
+                           tensor.parameter, value);
+    }
+  }
+  void copy_straight(const HfTensor& tensor, io::SafetensorsWriter& writer) {
+    const std::int64_t numel = tensor.shape.numel();
+    for (std::int64_t at = 0; at < numel; at += kChunkNumel) {
+      const std::int64_t count = std::min(kChunkNumel, numel - at);
+      read(tensor, at, count);
+      writer.write(tensor.hf_name, at, count, from_.data());
+    }
+  }
+  /// Some rows of Mica's matrix are a strip of columns of the file's: a run of `count` elements in each of its rows.
+  void copy_transposed(const HfTensor& tensor, io::SafetensorsWriter& writer) {
+    const std::int64_t rows = tensor.shape[0];
+    const std::int64_t cols = tensor.shape[1];
+    for (std::int64_t row = 0; row < rows;) {
+      const std::int64_t count = std::min(panel_rows(rows, cols, options_.panel_numel), rows - row);
+      read(tensor, row * cols, count * cols);
+      to_.resize(static_cast<std::size_t>(std::max(count * cols, std::ssize(to_))));
+      transpose(from_.data(), count, cols, to_.data());
+      if (count == rows) {
+        writer.write(tensor.hf_name, 0, rows * cols, to_.data());
+      } else {
+        for (std::int64_t c = 0; c < cols; ++c)
+          writer.write(tensor.hf_name, c * rows + row, count, to_.data() + c * count);
+      }
+      row += count;
+    }
+  }
+
+  ParameterReader& reader_;
+  const HfExportOptions& hf_;
+  std::int64_t total_, done_ = 0;
+  const ConvertOptions& options_;
+  std::vector<float> from_, to_;
+};
+
+}  // namespace
+
+ConvertReport hf_export(const std::string& checkpoint, const std::string& hf_folder, const HfExportOptions& hf,
+                        const ConvertOptions& options) {
+  require<ConfigError>(hf.max_shard_bytes > 0, "the largest size of a file is {} bytes, expected more than 0",
+                       hf.max_shard_bytes);
+  ParameterReader reader(checkpoint);
+  const ModelKeys keys(reader.manifest().model, checkpoint);
+  const HfArchitecture& architecture = architecture_of_type(keys);
+  const std::vector<HfTensor> tensors = model_tensors(architecture, keys);
+  check_parameters(tensors, reader.manifest(), checkpoint);
+  const std::string config = hf_config_text(architecture, keys, hf.dtype);
+  const std::vector<Shard> shards = plan_shards(tensors, hf);
+  ConvertReport report{.model_type = std::string(architecture.type)};
+  report.num_tensors = std::ssize(tensors);
+  report.num_files = std::ssize(shards);
+  for (const HfTensor& tensor : tensors) report.numel += tensor.shape.numel();
+  report.bytes = report.numel * dtype_bytes(hf.dtype);
+  NewFolder::check(hf_folder);
+  if (options.is_dry_run) return report;
+
+  NewFolder folder(hf_folder);
+  Exporter exporter(reader, hf, report.numel, options);
+  for (const Shard& shard : shards) {
+    std::vector<io::SafetensorsSpec> specs;
+    for (std::size_t i = shard.begin; i < shard.end; ++i)
+      specs.push_back({tensors[i].hf_name, hf.dtype, tensors[i].hf_dims()});
+    io::SafetensorsWriter writer(folder.temporary() + "/" + shard.name, std::move(specs), {{"format", "pt"}});
+    for (std::size_t i = shard.begin; i < shard.end; ++i) exporter.copy(tensors[i], writer);
+    writer.finish();
+  }
+  if (shards.size() > 1) {
+    io::write_file_atomically(folder.temporary() + "/" + kHfIndexFile, index_text(tensors, shards, report.bytes));
+  }
+  io::write_file_atomically(folder.temporary() + "/config.json", config);
+  folder.publish();
+  return report;
+}
+
+}  // namespace mica::checkpoint

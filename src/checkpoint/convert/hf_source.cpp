@@ -1,0 +1,81 @@
+#include "hf_source.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "mica/core/error.hpp"
+
+#include "transpose.hpp"
+
+namespace mica::checkpoint {
+
+HfSource::HfSource(const std::string& folder, std::int64_t panel_numel)
+    : panel_numel_(panel_numel),
+      model_(read_hf_model(folder)),
+      tensors_(folder),
+      match_(match_tensors(model_, tensors_)) {
+  for (std::size_t i = 0; i < model_.tensors.size(); ++i) index_[model_.tensors[i].parameter] = i;
+}
+
+void HfSource::read(const std::string& parameter, std::int64_t begin, std::int64_t numel, float* data) {
+  const std::size_t index = index_.at(parameter);
+  const HfTensors::Found& found = match_.tensors[index];
+  if (model_.tensors[index].is_transposed) {
+    read_transposed(index, begin, numel, data);
+  } else {
+    found.file->read(*found.entry, begin, numel, data);
+  }
+}
+
+void HfSource::read_transposed(std::size_t index, std::int64_t begin, std::int64_t numel, float* data) {
+  const std::int64_t cols = model_.tensors[index].shape[1];
+  for (std::int64_t at = begin; at < begin + numel;) {
+    const std::int64_t row = at / cols;
+    if (panel_index_ != index || row < panel_begin_ || row >= panel_end_) load_panel(index, row);
+    const std::int64_t end = std::min(begin + numel, panel_end_ * cols);
+    std::memcpy(data + (at - begin), panel_.data() + (at - panel_begin_ * cols),
+                static_cast<std::size_t>(end - at) * sizeof(float));
+    at = end;
+  }
+}
+
+void HfSource::load_panel(std::size_t index, std::int64_t row) {
+  const HfTensors::Found& found = match_.tensors[index];
+  const std::int64_t rows = model_.tensors[index].shape[0];  // the file's columns
+  const std::int64_t cols = model_.tensors[index].shape[1];  // the file's rows
+  const std::int64_t count = std::min(panel_rows(rows, cols, panel_numel_), rows - row);
+  std::vector<float> columns(static_cast<std::size_t>(count * cols));
+  panel_.resize(columns.size());
+  panel_end_ = 0;  // holds nothing until it is read
+  if (count == rows) {
+    found.file->read(*found.entry, 0, rows * cols, columns.data());
+  } else {
+    for (std::int64_t c = 0; c < cols; ++c)
+      found.file->read(*found.entry, c * rows + row, count, columns.data() + c * count);
+  }
+  transpose(columns.data(), cols, count, panel_.data());
+  panel_index_ = index;
+  panel_begin_ = row;
+  panel_end_ = row + count;
+}
+
+void HfSource::check_tied_head() {
+  const HfTensors::Found& head = match_.tied_head;
+  if (head.file == nullptr) return;
+  const HfTensors::Found& embedding = match_.tensors.front();  // of both architectures
+  const std::string what = fmt::format("{}: tensor {} differs from {}", head.file->path(),
+                                       io::quoted_name(head.entry->name), io::quoted_name(embedding.entry->name));
+  constexpr const char* kBut = "but config.json says that they are tied (tie_word_embeddings)";
+  require<CheckpointError>(head.entry->dims == embedding.entry->dims, "{} in its shape, {}", what, kBut);
+  constexpr std::int64_t kChunk = 1 << 20;
+  std::vector<float> a(kChunk), b(kChunk);
+  for (std::int64_t at = 0; at < head.entry->numel; at += kChunk) {
+    const std::int64_t count = std::min(kChunk, head.entry->numel - at);
+    head.file->read(*head.entry, at, count, a.data());
+    embedding.file->read(*embedding.entry, at, count, b.data());
+    require<CheckpointError>(std::memcmp(a.data(), b.data(), static_cast<std::size_t>(count) * sizeof(float)) == 0,
+                             "{} among the elements {} to {}, {}", what, at, at + count - 1, kBut);
+  }
+}
+
+}  // namespace mica::checkpoint

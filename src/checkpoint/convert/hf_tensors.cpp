@@ -1,0 +1,120 @@
+#include "hf_tensors.hpp"
+
+#include <filesystem>
+#include <set>
+
+#include <fmt/ranges.h>
+
+#include "mica/core/error.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::int64_t kMaxIndexBytes = 16 << 20;  // some 100,000 tensors
+constexpr std::string_view kHead = "lm_head.weight";
+
+bool is_bare_name(const std::string& name) {
+  return !name.empty() && name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos && name != "." &&
+         name != "..";
+}
+
+}  // namespace
+
+HfTensors::HfTensors(const std::string& folder) : folder_(folder) {
+  std::error_code error;
+  const std::string single = folder + "/" + kHfSingleFile;
+  const std::string index = folder + "/" + kHfIndexFile;
+  if (fs::exists(single, error)) {
+    add_file(kHfSingleFile, nullptr);
+  } else if (fs::exists(index, error)) {
+    read_index(index);
+  } else {
+    throw ConfigError(
+        fmt::format("{}: holds neither {} nor {}; weights in other formats are to be saved as safetensors first",
+                    folder, kHfSingleFile, kHfIndexFile));
+  }
+}
+
+void HfTensors::add_file(const std::string& name, const std::map<std::string, std::string>* weight_map) {
+  files_.push_back(std::make_unique<io::SafetensorsFile>(folder_ + "/" + name));
+  io::SafetensorsFile& file = *files_.back();
+  for (const io::SafetensorsEntry& entry : file.tensors()) {
+    const auto [place, is_new] = tensors_.emplace(entry.name, Found{&file, &entry});
+    require<CheckpointError>(is_new, "{}: holds tensor {}, which {} holds as well", file.path(),
+                             io::quoted_name(entry.name), place->second.file->path());
+    if (weight_map == nullptr) continue;
+    const auto wanted = weight_map->find(entry.name);
+    require<CheckpointError>(wanted != weight_map->end() && wanted->second == name, "{}: holds tensor {}, which {} {}",
+                             file.path(), io::quoted_name(entry.name), kHfIndexFile,
+                             wanted == weight_map->end() ? "does not name" : "says is in " + wanted->second);
+  }
+}
+
+void HfTensors::read_index(const std::string& path) {
+  const Json json = read_json_object(path, kMaxIndexBytes);
+  const auto found = json.find("weight_map");  // metadata.total_size says nothing more, and is wrong in some folders
+  require<CheckpointError>(found != json.end() && found->is_object(), "{}: has no object \"weight_map\"", path);
+  std::map<std::string, std::string> weight_map;
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : found->items()) {
+    require<CheckpointError>(file.is_string() && is_bare_name(file.get<std::string>()),
+                             "{}: tensor {} is in {}, expected the name of a file in the same folder", path,
+                             io::quoted_name(tensor), file.dump());
+    weight_map[tensor] = file.get<std::string>();
+    names.insert(weight_map[tensor]);
+  }
+  for (const std::string& name : names) {
+    std::error_code error;
+    require<CheckpointError>(fs::is_regular_file(folder_ + "/" + name, error),
+                             "{}: names the file {}, which is missing", path, io::quoted_name(name));
+    add_file(name, &weight_map);
+  }
+  for (const auto& [tensor, file] : weight_map) {
+    require<CheckpointError>(tensors_.contains(tensor), "{}: says that tensor {} is in {}, which has none of that name",
+                             path, io::quoted_name(tensor), io::quoted_name(file));
+  }
+}
+
+const HfTensors::Found* HfTensors::find(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : &found->second;
+}
+
+HfMatch match_tensors(const HfModel& model, const HfTensors& tensors) {
+  const HfArchitecture& architecture = *model.architecture;
+  const std::string prefix(architecture.optional_prefix);
+  const auto without_prefix = [&](const std::string& name) {
+    return !prefix.empty() && name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+  };
+  HfMatch match;
+  std::set<std::string> used;
+  for (const HfTensor& wanted : model.tensors) {
+    const HfTensors::Found* found = tensors.find(wanted.hf_name);
+    if (found == nullptr) found = tensors.find(without_prefix(wanted.hf_name));
+    require<CheckpointError>(found != nullptr, "{}: has no tensor {}, which its config.json implies", tensors.folder(),
+                             io::quoted_name(wanted.hf_name));
+    const io::SafetensorsEntry& entry = *found->entry;
+    require<CheckpointError>(entry.dims == wanted.hf_dims(),
+                             "{}: tensor {} has the shape [{}], but config.json implies [{}]", found->file->path(),
+                             io::quoted_name(entry.name), fmt::join(entry.dims, ", "),
+                             fmt::join(wanted.hf_dims(), ", "));
+    require<CheckpointError>(entry.mica_dtype().has_value(),
+                             "{}: tensor {} has the dtype {}; Mica reads F32, BF16 and F16", found->file->path(),
+                             io::quoted_name(entry.name), entry.dtype);
+    used.insert(entry.name);
+    match.tensors.push_back(*found);
+  }
+  for (const auto& [name, found] : tensors.all()) {
+    if (used.contains(name) || architecture.is_buffer(without_prefix(name))) continue;
+    if (name == kHead) {  // not wanted: the model is tied
+      match.tied_head = found;
+      continue;
+    }
+    throw CheckpointError(fmt::format("{}: tensor {} is no part of the model that config.json describes",
+                                      found.file->path(), io::quoted_name(name)));
+  }
+  return match;
+}
+
+}  // namespace mica::checkpoint

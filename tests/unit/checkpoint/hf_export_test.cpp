@@ -1,0 +1,207 @@
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "mica/checkpoint/convert.hpp"
+#include "mica/core/half.hpp"
+
+#include "support/temporary_folder.hpp"
+#include "unit/checkpoint/hf_testing.hpp"
+#include "unit/checkpoint/saved_model.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+using test::error_of;
+using test::HfFolder;
+using test::TemporaryFolder;
+using test::tensors_of_folder;
+using testing::AllOf;
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+std::string convert(const std::vector<std::string>& arguments) {
+  std::ostringstream out;
+  EXPECT_EQ(run_convert(arguments, out, nullptr), ExitCode::done);
+  return out.str();
+}
+std::string convert_error(const std::vector<std::string>& arguments) {
+  std::ostringstream out;
+  return error_of<Error>([&] { (void)run_convert(arguments, out, nullptr); });
+}
+
+TEST(HfExport, GivesBackEveryBitOnWhateverRanksTheCheckpointWasSaved) {
+  const TemporaryFolder folder;
+  for (const char* name : {"gpt2", "gpt2_untied"}) {
+    for (const int ranks : {1, 3}) {
+      const std::string run = folder / fmt::format("{}-{}", name, ranks);
+      test::save_hf_model(test::hf_reference(name), ranks, run);
+      const std::string out = convert({"hf-export", run, run + "-hf/"});
+      EXPECT_THAT(out, AllOf(HasSubstr("wrote gpt2 with"), HasSubstr("in 1 file")));
+      EXPECT_EQ(tensors_of_folder(run + "-hf"), tensors_of_folder(test::hf_reference(name)));
+      EXPECT_EQ(read_hf_model(run + "-hf").keys.all(), read_hf_model(test::hf_reference(name)).keys.all());
+      EXPECT_FALSE(fs::exists(run + "-hf.tmp"));
+    }
+  }
+  // One file is, byte by byte, what transformers wrote.
+  EXPECT_EQ(io::read_file(folder / "gpt2-1-hf/model.safetensors"),
+            io::read_file(test::hf_reference("gpt2") + "/model.safetensors"));
+}
+
+TEST(HfExport, SplitsIntoFilesOfAGivenSize) {
+  const TemporaryFolder folder;
+  const std::string checkpoint = test::save_hf_model(test::hf_reference("gpt2_untied"), 1, folder / "run");
+  EXPECT_THAT(convert({"hf-export", checkpoint, folder / "out", "--max-shard=9KB"}), HasSubstr("27.36 kB in 4 files"));
+  EXPECT_EQ(tensors_of_folder(folder / "out"), tensors_of_folder(test::hf_reference("gpt2_untied")));
+  const auto index = nlohmann::json::parse(io::read_file(folder / "out/model.safetensors.index.json"));
+  EXPECT_EQ(index["metadata"]["total_size"], 27360);  // 6840 parameters
+  std::map<std::string, std::int64_t> bytes;
+  for (const auto& [name, file] : index["weight_map"].items()) {
+    const io::SafetensorsFile opened(folder / "out/" + file.get<std::string>());
+    ASSERT_NE(opened.find(name), nullptr) << name;
+    bytes[file] += opened.find(name)->bytes;
+  }
+  ASSERT_EQ(bytes.size(), 4U);
+  for (const auto& [file, size] : bytes) EXPECT_LE(size, 9000) << file;
+  EXPECT_TRUE(bytes.contains("model-00004-of-00004.safetensors"));
+  // The folder reads back as a whole; a tensor larger than the limit has a file of its own.
+  EXPECT_NO_THROW(HfSource(folder / "out"));
+  EXPECT_THAT(convert({"hf-export", checkpoint, folder / "tiny", "--max-shard=1"}),
+              HasSubstr("17 tensors, 27.36 kB in 17 files"));
+  EXPECT_NO_THROW(HfSource(folder / "tiny"));
+}
+
+TEST(HfExport, SmallPanelsGiveTheSameFile) {
+  const TemporaryFolder folder;
+  const std::string checkpoint = test::save_hf_model(test::hf_reference("gpt2"), 2, folder / "run");
+  for (const std::int64_t panel : {1, 100, 24 * 95}) {
+    ConvertOptions options;
+    options.panel_numel = panel;
+    std::int64_t last = 0;
+    options.progress = [&](std::int64_t done, std::int64_t total) {
+      EXPECT_GT(done, last);
+      EXPECT_EQ(total, 16368);
+      last = done;
+    };
+    const std::string out = folder / fmt::format("panel-{}", panel);
+    const ConvertReport report = hf_export(checkpoint, out, {}, options);
+    EXPECT_EQ(report.numel, 16368);
+    EXPECT_EQ(last, report.numel);
+    EXPECT_EQ(io::read_file(out + "/model.safetensors"),
+              io::read_file(test::hf_reference("gpt2") + "/model.safetensors"));
+  }
+}
+
+TEST(HfExport, RoundsToTheChosenDtype) {
+  const TemporaryFolder folder;
+  const std::string checkpoint = test::save_hf_model(test::hf_reference("gpt2"), 2, folder / "run");
+  const test::TensorValues original = tensors_of_folder(test::hf_reference("gpt2"));
+  for (const std::string dtype : {"bf16", "fp16"}) {
+    EXPECT_THAT(convert({"hf-export", checkpoint, folder / dtype, "--dtype=" + dtype}),
+                HasSubstr("32.74 kB in 1 file"));
+    const test::TensorValues rounded = tensors_of_folder(folder / dtype);
+    ASSERT_EQ(rounded.size(), original.size());
+    for (const auto& [name, values] : original) {
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const float expected =
+            dtype == "bf16" ? static_cast<float>(bf16(values[i])) : static_cast<float>(f16(values[i]));
+        ASSERT_EQ(rounded.at(name)[i], expected) << name << " " << i;
+      }
+    }
+    EXPECT_EQ(nlohmann::json::parse(io::read_file(folder / dtype + "/config.json"))["torch_dtype"],
+              dtype == "bf16" ? "bfloat16" : "float16");
+  }
+}
+
+TEST(HfExport, ANumberPastFp16IsAnErrorAndNothingIsLeft) {
+  const TemporaryFolder folder;
+  HfFolder hf = HfFolder::reference("gpt2");
+  hf.tensors["transformer.h.1.ln_1.bias"].values[5] = -65520;
+  hf.write(folder / "hf");
+  const std::string checkpoint = test::save_hf_model(folder / "hf", 1, folder / "run");
+  EXPECT_THAT(
+      convert_error({"hf-export", checkpoint, folder / "out", "--dtype=fp16"}),
+      HasSubstr("element 5 of transformer.h.1.ln_1.bias is -65520, past fp16's range: use --dtype=bf16 or fp32"));
+  EXPECT_FALSE(fs::exists(folder / "out"));
+  EXPECT_FALSE(fs::exists(folder / "out.tmp"));
+  convert({"hf-export", checkpoint, folder / "out", "--dtype=bf16"});
+}
+
+TEST(HfExport, ADryRunChecksAndWritesNothing) {
+  const TemporaryFolder folder;
+  const std::string checkpoint = test::save_hf_model(test::hf_reference("gpt2"), 1, folder / "run");
+  EXPECT_THAT(convert({"hf-export", checkpoint, folder / "out", "--dry-run", "--max-shard=40KB"}),
+              HasSubstr("would write gpt2 with 16,368 parameters as fp32: 28 tensors, 65.47 kB in 2 files"));
+  EXPECT_FALSE(fs::exists(folder / "out"));
+  EXPECT_FALSE(fs::exists(folder / "out.tmp"));
+}
+
+TEST(HfExport, NothingIsOverwritten) {
+  const TemporaryFolder folder;
+  const std::string checkpoint = test::save_hf_model(test::hf_reference("gpt2"), 1, folder / "run");
+  fs::create_directory(folder / "there");
+  fs::create_directory(folder / "killed.tmp");
+  for (const bool dry : {false, true}) {
+    const auto error_for = [&](const std::string& out) {
+      std::vector<std::string> arguments = {"hf-export", checkpoint, folder / out};
+      if (dry) arguments.emplace_back("--dry-run");
+      return convert_error(arguments);
+    };
+    EXPECT_THAT(error_for("there"), HasSubstr("exists already; nothing is overwritten"));
+    EXPECT_THAT(error_for("killed"), HasSubstr("killed.tmp: exists already"));
+    EXPECT_THAT(error_for("no/out"), HasSubstr("there is no folder"));
+  }
+  EXPECT_TRUE(fs::is_empty(folder / "there"));
+}
+
+TEST(HfExport, CheckpointsWithoutACounterpartAreRefused) {
+  const TemporaryFolder folder;
+  test::with_one_rank(test::small_units(), [&](test::SavedModel& model) { model.save(folder / "run", 1); });
+  EXPECT_THAT(
+      convert_error({"hf-export", folder / "run", folder / "out"}),
+      HasSubstr("a model of type 'weights' has no counterpart in Hugging Face's transformers; those with one: gpt2"));
+  EXPECT_THAT(convert_error({"hf-export", folder / "missing", folder / "out"}), HasSubstr("no such folder"));
+}
+
+// A flipped byte never becomes a weight.
+TEST(HfExport, ADamagedCheckpointIsRefused) {
+  const TemporaryFolder folder;
+  const std::string checkpoint = test::save_hf_model(test::hf_reference("gpt2"), 1, folder / "run");
+  const Manifest manifest = read_manifest(checkpoint);
+  const DatasetEntry& dataset = manifest.files[0].datasets[1];
+  io::RawFile raw = io::RawFile::open_for_writing(checkpoint + "/" + manifest.files[0].name);
+  std::uint8_t byte = 0;
+  raw.read_at(dataset.offset + 100, &byte, 1);
+  byte ^= 1;
+  raw.write_at(dataset.offset + 100, &byte, 1);
+  raw.close();
+  EXPECT_THAT(convert_error({"hf-export", checkpoint, folder / "out"}),
+              AllOf(HasSubstr(manifest.files[0].name), HasSubstr(dataset.path)));
+  EXPECT_FALSE(fs::exists(folder / "out"));
+}
+
+TEST(MicaConvert, HelpTeachesAndMistakesAreNamed) {
+  const std::string help = convert({"--help"});
+  EXPECT_THAT(help, AllOf(HasSubstr("hf-export CHECKPOINT HF_FOLDER [--dtype="), HasSubstr("--dry-run"),
+                          HasSubstr("Exit status")));
+  EXPECT_THAT(convert({"hf-export", "--help"}), AllOf(HasSubstr("from_pretrained"), HasSubstr("--max-shard")));
+  EXPECT_THAT(convert({"--version"}), HasSubstr("mica-convert "));
+  EXPECT_THAT(convert_error({}), HasSubstr("wants a command"));
+  EXPECT_THAT(convert_error({"export"}), HasSubstr("no command 'export'; its commands: hf-export"));
+  EXPECT_THAT(convert_error({"hf-export", "a"}), HasSubstr("hf-export wants CHECKPOINT HF_FOLDER"));
+  EXPECT_THAT(convert_error({"hf-export", "a", "b", "--ranks=2"}), HasSubstr("hf-export has no option --ranks=2"));
+  EXPECT_THAT(convert_error({"hf-export", "a", "b", "-"}), HasSubstr("has no option -"));
+  EXPECT_THAT(convert_error({"hf-export", "a", "b", "--dtype"}), HasSubstr("--dtype wants a value"));
+  EXPECT_THAT(convert_error({"hf-export", "a", "b", "--dtype=fp32", "--dtype=fp32"}),
+              HasSubstr("--dtype is given twice"));
+  EXPECT_THAT(convert_error({"hf-export", "a", "b", "--dtype=int8"}),
+              HasSubstr("--dtype is 'int8', expected fp32, bf16 or fp16"));
+  for (const char* size : {"0", "-1", "5TB", "GB", "99999999999GB", "5 GB"}) {
+    EXPECT_THAT(convert_error({"hf-export", "a", "b", fmt::format("--max-shard={}", size)}),
+                HasSubstr(fmt::format("--max-shard is '{}'", size)));
+  }
+}
+
+}  // namespace
+}  // namespace mica::checkpoint

@@ -1,0 +1,126 @@
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "mica/checkpoint/save.hpp"
+#include "mica/comm/local_group.hpp"
+#include "mica/fsdp/fully_shard.hpp"
+#include "mica/io/atomic_file.hpp"
+#include "mica/io/safetensors.hpp"
+#include "mica/nn/models/gpt2.hpp"
+
+#include "../../../src/checkpoint/convert/hf_source.hpp"
+
+namespace mica::test {
+
+/// A folder that transformers wrote (tests/reference/make_hf_reference.py).
+inline std::string hf_reference(const std::string& name) {
+  return std::string(MICA_SOURCE_DIR) + "/tests/reference/hf_" + name;
+}
+
+/// All tensors of a folder or file, as f32.
+using TensorValues = std::map<std::string, std::vector<float>>;
+inline TensorValues tensors_of_file(const std::string& path) {
+  TensorValues all;
+  io::SafetensorsFile file(path);
+  for (const io::SafetensorsEntry& entry : file.tensors()) {
+    all[entry.name].resize(static_cast<std::size_t>(entry.numel));
+    file.read(entry, 0, entry.numel, all[entry.name].data());
+  }
+  return all;
+}
+inline TensorValues tensors_of_folder(const std::string& folder) {
+  TensorValues all;
+  for (const auto& each : std::filesystem::directory_iterator(folder)) {
+    if (each.path().extension() == ".safetensors") all.merge(tensors_of_file(each.path()));
+  }
+  return all;
+}
+
+/// A Hugging Face folder that the test changes before it is written.
+struct HfFolder {
+  nlohmann::ordered_json config;
+  struct Tensor {
+    std::vector<std::int64_t> dims;
+    std::vector<float> values;
+    DType dtype = DType::f32;
+  };
+  std::map<std::string, Tensor> tensors;
+
+  /// What transformers wrote.
+  static HfFolder reference(const std::string& name) {
+    HfFolder folder;
+    folder.config = nlohmann::ordered_json::parse(io::read_file(hf_reference(name) + "/config.json"));
+    for (const auto& each : std::filesystem::directory_iterator(hf_reference(name))) {
+      if (each.path().extension() != ".safetensors") continue;
+      io::SafetensorsFile file(each.path());
+      for (const io::SafetensorsEntry& entry : file.tensors()) {
+        Tensor& tensor = folder.tensors[entry.name];
+        tensor.dims = entry.dims;
+        tensor.values.resize(static_cast<std::size_t>(entry.numel));
+        file.read(entry, 0, entry.numel, tensor.values.data());
+      }
+    }
+    return folder;
+  }
+  void write_file(const std::string& path) const {
+    std::vector<io::SafetensorsSpec> specs;
+    for (const auto& [name, tensor] : tensors) specs.push_back({name, tensor.dtype, tensor.dims});
+    io::SafetensorsWriter writer(path, specs, {});
+    for (const auto& [name, tensor] : tensors) writer.write(name, 0, std::ssize(tensor.values), tensor.values.data());
+    writer.finish();
+  }
+  void write(const std::string& folder) const {
+    std::filesystem::create_directory(folder);
+    std::ofstream(folder + "/config.json") << config.dump(1);
+    write_file(folder + "/model.safetensors");
+  }
+};
+
+/// The model of a Hugging Face folder, without storage.
+inline std::unique_ptr<nn::Module> make_model(const checkpoint::HfModel& model) {
+  const checkpoint::ModelKeys& keys = model.keys;
+  return std::make_unique<nn::Gpt2>(nn::Gpt2Config{.layers = keys.integer("layers"),
+                                                   .heads = keys.integer("heads"),
+                                                   .width = keys.integer("width"),
+                                                   .context = keys.integer("context"),
+                                                   .vocab_size = keys.integer("vocab_size"),
+                                                   .tie_embeddings = keys.flag("tie_embeddings")});
+}
+
+/// Saves a model with the folder's values on `num_ranks` ranks, a unit for each block, as a run's first step.
+/// @returns the checkpoint's folder.
+inline std::string save_hf_model(const std::string& hf_folder, int num_ranks, const std::string& run) {
+  run_local_ranks(num_ranks, [&](std::unique_ptr<ProcessGroup> world) {
+    const auto pool = make_cpu_pool();
+    const auto kernels = make_cpu_kernels(*pool);
+    const MeshGeometry geometry{.world_size = num_ranks, .shard_size = num_ranks, .replicas = 1};
+    Mesh mesh(std::move(world), geometry);
+    fsdp::DeviceMesh device_mesh(mesh, *pool, *kernels, fsdp::Streams::make(StreamMode::inlined, make_cpu_stream));
+    checkpoint::HfSource source(hf_folder);
+    const std::unique_ptr<nn::Module> module = make_model(source.model());
+    module->for_each_module([&](const std::string&, nn::Module& each) {
+      if (each.type_name().ends_with("_block")) fsdp::fully_shard(each, device_mesh, {});
+    });
+    fsdp::fully_shard(*module, device_mesh, {});
+    fsdp::Root& root = fsdp::root_of(*module);
+    root.initialize(1);
+    device_mesh.compute().synchronize();
+    for (const fsdp::ShardedParameter& p : root.parameters()) {
+      source.read(p.piece.parameter, p.piece.begin, p.piece.numel(), p.master().as<float>());
+    }
+    const auto comm = checkpoint::make_group_comm(device_mesh.metrics_group(), device_mesh.compute());
+    checkpoint::save(run, {.root = &root, .run_id = "r0", .step = 1, .model = source.model().keys.all(), .config = ""},
+                     *comm);
+  });
+  return run + "/checkpoints/step-00000001";
+}
+
+}  // namespace mica::test
