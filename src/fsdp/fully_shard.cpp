@@ -24,6 +24,10 @@ void check_wrappable(const nn::Module& module, const DeviceMesh& device_mesh, co
                                   unit ? unit->name() : "", module.type_name()));
   }
   check_strategy(options.strategy, device_mesh.geometry());
+  require<ConfigError>(options.shard_dims.empty() || options.sharding == Sharding::per_parameter,
+                       "a module of type {} is sharded flat with a dim for parameters like '{}': dims are chosen with "
+                       "fsdp.sharding=per_parameter",
+                       module.type_name(), options.shard_dims.empty() ? "" : options.shard_dims.front().pattern);
   require<ConfigError>(options.ignored_modules.empty() || options.ignored_parameters.empty(),
                        "a module of type {} is sharded with {} ignored modules and {} ignored parameters: give one of the two",
                        module.type_name(), options.ignored_modules.size(), options.ignored_parameters.size());

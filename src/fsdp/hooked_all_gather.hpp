@@ -20,6 +20,9 @@ class HookedAllGather {
 
   void set(std::size_t parameter, AllGatherHooks hooks) { hooks_[parameter] = std::move(hooks); }
 
+  /// @throws ConfigError: see UnitStorage::hooked_gather_sizes().
+  [[nodiscard]] HookedGatherSizes sizes(DType dtype) const;
+
   /// @param master [P] f32.  @param unsharded [U], written on the unshard stream.
   /// @throws Error on all ranks, in the first call, when the ranks' inputs are not of the same sizes.
   void gather(ConstTensorView master, int shard_rank, TensorView unsharded);

@@ -51,12 +51,15 @@ void OrderCheck::backward(const Unit& unit) {
 }
 
 void OrderCheck::reduction(const Unit& unit) {
-  if (is_needed_ && is_first_step_) compare(Point::reduction, &unit);
+  if (!is_needed_ || !is_first_reduction_) return;
+  compare(Point::reduction, &unit);
+  if (unit.options().use_orig_params) compare_gradients(unit);
 }
 
-void OrderCheck::end_backward() {
-  if (is_needed_ && is_first_step_) compare(Point::end_of_backward, nullptr);
+void OrderCheck::end_backward(bool reduces) {
+  if (is_needed_ && (is_first_step_ || (is_first_reduction_ && reduces))) compare(Point::end_of_backward, nullptr);
   is_first_step_ = false;
+  if (reduces) is_first_reduction_ = false;
   order_.clear();
   if (deviation_ == Deviation::in_this_step) deviation_ = Deviation::over;
 }
@@ -84,6 +87,25 @@ void OrderCheck::compare(Point point, const Unit* unit) {
   throw Error(fmt::format("ranks use their units in different orders, so their collectives would never meet: rank 0 {}, rank {} {}. "
                           "Every rank must run the same units in the same order in the first step, and give each a gradient",
                           describe(of_ranks[0]), other - of_ranks.begin(), describe(*other)));
+}
+
+void OrderCheck::compare_gradients(const Unit& unit) {
+  const std::vector<UnitParameter>& parameters = unit.storage()->parameters();
+  std::vector<std::int64_t> written;
+  for (const UnitParameter& p : parameters) written.push_back(p.parameter->grad_written ? 1 : 0);
+  const std::vector<std::vector<std::int64_t>> of_ranks = numbers_of_all_ranks(device_mesh_, written);
+  for (std::size_t r = 1; r < of_ranks.size(); ++r) {
+    const auto [first, other] = std::ranges::mismatch(of_ranks[0], of_ranks[r]);
+    if (first == of_ranks[0].end()) continue;
+    throw Error(
+        fmt::format("parameter {} of unit {} has {} gradient on rank 0 and {} on rank {}, and in original-parameter "
+                    "mode ranks must agree: an "
+                    "absent gradient leaves a rank's piece as it is while the other ranks step theirs. Use the "
+                    "parameter on every rank, or on "
+                    "none, or set fsdp.use_orig_params=false, which takes zero for an absent gradient",
+                    parameters[static_cast<std::size_t>(first - of_ranks[0].begin())].full_name, unit.name(),
+                    *first != 0 ? "a" : "no", *other != 0 ? "one" : "none", r));
+  }
 }
 
 void OrderCheck::warn_of_deviation(const Unit& unit) {

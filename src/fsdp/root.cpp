@@ -92,7 +92,7 @@ void Root::end_backward() {
     if (reshards_after_backward(*each)) each->storage_->reshard(param_limiter_);
     if (gradient_sync_) reduce(*each);
   }
-  order_check_.end_backward();
+  order_check_.end_backward(gradient_sync_);
   const Streams& streams = device_mesh().streams();
   streams.compute->wait(streams.post_backward->record());
   streams.compute->wait(streams.all_reduce->record());

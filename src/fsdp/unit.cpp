@@ -179,7 +179,7 @@ void Unit::pre_backward(nn::Context& context, nn::Module&, nn::Record& record, n
   root.gather(*this);
   backward_next_ = root.order_.next_in_backward(*this);
   if (root.options().backward_prefetch == BackwardPrefetch::pre) root.prefetch_backward(*this);
-  if (storage_) storage_->prepare_grads(root.grad_limiter_);
+  if (storage_) storage_->prepare_grads(root.grad_limiter_, root.full_precision_);
 }
 
 void Unit::post_backward(nn::Context& context, nn::Module&, nn::Record& record, nn::Tensors& dxs) {

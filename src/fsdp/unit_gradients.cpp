@@ -6,12 +6,10 @@
 
 namespace mica::fsdp {
 
-void UnitStorage::prepare_grads(RateLimiter& limiter) {
+void UnitStorage::prepare_grads(RateLimiter& limiter, bool full_precision) {
   if (!is_trainable()) return;
   Stream& compute = device_mesh_.compute();
   if (!unsharded_grad_buffer_) {
-    // A backward in full precision (evaluation) does not round its gradients either.
-    const bool full_precision = unsharded_.dtype == DType::f32 && param_dtype_ != DType::f32;
     const DType dtype = full_precision ? DType::f32 : reduce_dtype_;
     limiter.make_room();
     unsharded_grad_buffer_ = device_mesh_.reduce_group().allocate(
@@ -29,9 +27,10 @@ void UnitStorage::prepare_grads(RateLimiter& limiter) {
 }
 
 void UnitStorage::allocate_sharded_grad(Stream& home) {
-  const std::int64_t bytes = layout_->shard_numel() * dtype_bytes(DType::f32);
+  const DType dtype = keeps_low_precision_grads_ ? unsharded_grad_.dtype : DType::f32;
+  const std::int64_t bytes = layout_->shard_numel() * dtype_bytes(dtype);
   sharded_grad_buffer_ = grad_pool().allocate(bytes, MemoryRole::sharded_grad, home);
-  sharded_grad_ = {sharded_grad_buffer_.data(), Shape{layout_->shard_numel()}, DType::f32};
+  sharded_grad_ = {sharded_grad_buffer_.data(), Shape{layout_->shard_numel()}, dtype};
 }
 
 void UnitStorage::reduce_grads(RateLimiter& limiter) {
@@ -62,7 +61,7 @@ void UnitStorage::reduce_grads(RateLimiter& limiter) {
   Buffer on_device;  // what is offloaded is reduced here first
   if (offload_ != CpuOffload::none) {
     on_device = device_mesh_.pool().allocate(sharded_grad_.bytes(), MemoryRole::sharded_grad, result_stream);
-    result = {on_device.data(), sharded_grad_.shape, DType::f32};
+    result = {on_device.data(), sharded_grad_.shape, sharded_grad_.dtype};
   }
   // The deterministic reduction adds one micro-batch after the other to what is there, so that has to be here too.
   const bool goes_on = on_device && mode == Write::accumulate && reduction_.is_deterministic();

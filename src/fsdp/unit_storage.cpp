@@ -52,16 +52,19 @@ std::string_view shard_state_name(ShardState state) {
   return "?";
 }
 
-UnitStorage::UnitStorage(std::string name, std::vector<UnitParameter> parameters, DeviceMesh& device_mesh, const Options& options)
+UnitStorage::UnitStorage(std::string name, std::vector<UnitParameter> parameters, DeviceMesh& device_mesh,
+                         const Options& options)
     : name_(std::move(name)),
       parameters_(std::move(parameters)),
       device_mesh_(device_mesh),
       param_dtype_(options.param_dtype()),
       reduce_dtype_(options.reduce_dtype()),
+      keeps_low_precision_grads_(options.mixed_precision.keep_low_precision_grads),
       use_orig_params_(options.use_orig_params),
       has_grads_(parameters_.size(), false),
       offload_(options.cpu_offload),
-      layout_(make_layout(parameters_, options.strategy == Strategy::no_shard ? 1 : device_mesh.geometry().shard_size, options)),
+      layout_(make_layout(parameters_, options.strategy == Strategy::no_shard ? 1 : device_mesh.geometry().shard_size,
+                          options)),
       shard_rank_(layout_->shard_size() == 1 ? 0 : device_mesh.mesh().shard_rank()),
       // A no_shard unit on a sharded mesh is replicated over every rank.
       all_reduce_group_(layout_->shard_size() == device_mesh.geometry().shard_size ? &device_mesh.replicate_group()
@@ -116,6 +119,11 @@ void UnitStorage::set_all_gather_hooks(const nn::Parameter& parameter, AllGather
                        full_name, per_parameter->cut(index).dim);
   if (!hooked_) hooked_ = std::make_unique<HookedAllGather>(name_, *per_parameter, device_mesh_);
   hooked_->set(index, std::move(hooks));
+}
+
+std::optional<HookedGatherSizes> UnitStorage::hooked_gather_sizes() const {
+  if (!hooked_) return std::nullopt;
+  return hooked_->sizes(param_dtype_);
 }
 
 // --- parameters ----------------------------------------------------------------------------------------------------

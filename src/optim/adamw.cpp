@@ -61,9 +61,7 @@ class AdamW final : public Optimizer {
     }
   }
 
-  [[nodiscard]] std::int64_t workspace_numel() const override {
-    return needs_workspace_ ? kChunkNumel : 0;
-  }
+  [[nodiscard]] std::int64_t run_workspace_numel() const override { return needs_workspace_ ? kChunkNumel : 0; }
 
  private:
   /// The kernel knows decoupled decay only, so the decayed gradient is made in workspace, a chunk at a time.

@@ -7,6 +7,12 @@
 #include "mica/core/error.hpp"
 
 namespace mica::optim {
+namespace {
+
+/// Elements of a low-precision gradient that are widened at a time.
+constexpr std::int64_t kWidenedNumel = 1 << 16;
+
+}  // namespace
 
 Optimizer::Optimizer(fsdp::Root& root, double weight_decay, std::vector<ParamGroup> groups)
     : root_(root), weight_decay_(weight_decay), groups_(std::move(groups)) {
@@ -143,6 +149,12 @@ bool Optimizer::are_others_than_in_last_step() const {
   return false;
 }
 
+std::int64_t Optimizer::workspace_numel() const {
+  const bool widens =
+      std::ranges::any_of(root_.units(), [](const fsdp::Unit* u) { return u->options().grad_dtype() != DType::f32; });
+  return run_workspace_numel() + (widens ? kWidenedNumel : 0);
+}
+
 Buffer Optimizer::allocate_workspace(Stream& stream) const {
   return device_mesh().pool().allocate(workspace_bytes(), MemoryRole::workspace, stream);
 }
@@ -166,7 +178,7 @@ void Optimizer::step_unit(UnitState& unit, const StepArgs& args, TensorView work
     Run run{.param = master_of(unit).slice(first.offset, numel),
             .grad = grad_of(unit).slice(first.offset, numel),
             .state = {},
-            .workspace = workspace,
+            .workspace = workspace.slice(0, run_workspace_numel()),
             .group = &group,
             .lr = args.lr * group.lr_factor,
             .weight_decay = decay_of(member),
@@ -176,7 +188,11 @@ void Optimizer::step_unit(UnitState& unit, const StepArgs& args, TensorView work
     for (std::size_t kind = 0; kind < unit.buffers.size(); ++kind) {
       run.state.push_back(view_of(unit, kind).slice(first.offset, numel));
     }
-    step_run(run, args);
+    if (run.grad.dtype == DType::f32) {
+      step_run(run, args);
+    } else {
+      step_low_precision_run(run, args, workspace.slice(run_workspace_numel(), kWidenedNumel));
+    }
   }
 }
 
@@ -189,6 +205,18 @@ double Optimizer::decay_of(const Member& member) const {
   if (member.group < 0) return 0;
   const double usual = member.parameter->weight_decay ? weight_decay_ : 0;
   return groups_[static_cast<std::size_t>(member.group)].weight_decay.value_or(usual);
+}
+
+void Optimizer::step_low_precision_run(const Run& run, const StepArgs& args, TensorView wide) {
+  for (std::int64_t begin = 0; begin < run.param.numel(); begin += kWidenedNumel) {
+    const std::int64_t numel = std::min(kWidenedNumel, run.param.numel() - begin);
+    Run part = run;
+    part.param = run.param.slice(begin, numel);
+    part.grad = wide.slice(0, numel);
+    for (TensorView& state : part.state) state = state.slice(begin, numel);
+    device_mesh().kernels().copy(*run.stream, run.grad.slice(begin, numel), wide.slice(0, numel));
+    step_run(part, args);
+  }
 }
 
 // --- counts of steps -----------------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ MemoryPlan make_memory_plan(const std::vector<UnitSpec>& units, const StepSpec& 
   for (const UnitSpec& unit : units) {
     const std::int64_t shard_bytes = unit.shard_numel * dtype_bytes(DType::f32);
     if (unit.offloads_masters()) plan.offloaded += (1 + (unit.is_trainable ? spec.num_state_kinds : 0)) * shard_bytes;
-    if (unit.offloads_grads() && unit.is_trainable) plan.offloaded += shard_bytes;
+    if (unit.offloads_grads() && unit.is_trainable) plan.offloaded += unit.sharded_grad_bytes();
   }
   return plan;
 }

@@ -35,7 +35,8 @@ std::vector<UnitSpec> units_of(const fsdp::Root& root) {
     UnitSpec spec{.name = unit->name(),
                   .strategy = unit->options().strategy,
                   .param_dtype = unit->options().param_dtype(),
-                  .reduce_dtype = unit->options().reduce_dtype()};
+                  .reduce_dtype = unit->options().reduce_dtype(),
+                  .grad_dtype = unit->options().grad_dtype()};
     if (const fsdp::GradientReduction* reduction = unit->options().reduction) {
       spec.is_deterministic = reduction->is_deterministic();
       spec.wire_dtype = reduction->wire_dtype();
@@ -46,6 +47,7 @@ std::vector<UnitSpec> units_of(const fsdp::Root& root) {
       spec.is_trainable = storage->is_trainable();
       if (!storage->layout().rearrangement().empty()) spec.rearranged_numel = storage->layout().unsharded_numel();
       spec.cpu_offload = unit->options().cpu_offload;
+      spec.hooked_gather = storage->hooked_gather_sizes();
       if (spec.shard_size > 1) spec.num_neighbours = unit->options().reshard_after_forward_ranks;
     }
     specs.push_back(std::move(spec));
@@ -191,6 +193,7 @@ void StepWalk::gather(std::size_t unit) {
     visitor_.free(MemoryRole::sharded_param, std::exchange(state.post_forward_bytes, 0));
     return;
   }
+  if (spec.hooked_gather) return gather_hooked(unit);
   const bool is_copied = spec.param_dtype != DType::f32 || spec.offloads_masters();
   const std::int64_t low_bytes = is_copied ? spec.shard_numel * dtype_bytes(spec.param_dtype) : 0;
   const std::int64_t gathered_bytes = spec.rearranged_numel > 0 ? spec.gathered_numel() * dtype_bytes(spec.param_dtype) : 0;
@@ -199,6 +202,19 @@ void StepWalk::gather(std::size_t unit) {
   collect(Collective::all_gather, Axis::shard, unit, spec.gathered_numel(), spec.param_dtype, spec.shard_size);
   visitor_.free(MemoryRole::communication, gathered_bytes);
   visitor_.free(MemoryRole::low_precision_shard, low_bytes);
+}
+
+/// All parts of a rank are one array of bytes; what arrives is unpacked parameter by parameter.
+void StepWalk::gather_hooked(std::size_t unit) {
+  const UnitSpec& spec = units_[unit];
+  const fsdp::HookedGatherSizes& sizes = *spec.hooked_gather;
+  const std::int64_t received = sizes.sent * spec.shard_size;
+  visitor_.allocate(MemoryRole::low_precision_shard, sizes.plain + sizes.sent);
+  visitor_.allocate(MemoryRole::communication, sizes.inputs + received);
+  collect(Collective::all_gather, Axis::shard, unit, received, DType::u8, spec.shard_size);
+  visitor_.allocate(MemoryRole::communication, sizes.unpack);
+  visitor_.free(MemoryRole::communication, sizes.unpack + received + sizes.inputs);
+  visitor_.free(MemoryRole::low_precision_shard, sizes.plain + sizes.sent);
 }
 
 void StepWalk::prefetch(std::size_t unit) {
@@ -236,7 +252,7 @@ void StepWalk::reduce_grads(std::size_t unit) {
   const UnitSpec& spec = units_[unit];
   UnitState& state = states_[unit];
   if (state.unsharded_grad_bytes == 0) return;
-  const std::int64_t shard_bytes = spec.shard_numel * dtype_bytes(DType::f32);
+  const std::int64_t shard_bytes = spec.sharded_grad_bytes();
   const std::int64_t gathered_bytes = spec.rearranged_numel > 0 ? spec.gathered_numel() * dtype_bytes(spec.reduce_dtype) : 0;
   visitor_.allocate(MemoryRole::communication, gathered_bytes);
   // What is offloaded is reduced on the device first.
@@ -270,7 +286,7 @@ void StepWalk::step_unit_in_backward(std::size_t unit) {
   visitor_.allocate(MemoryRole::workspace, spec_.step_workspace_bytes);
   visitor_.free(MemoryRole::workspace, spec_.step_workspace_bytes);
   states_[unit].has_sharded_grad = false;
-  if (!units_[unit].offloads_grads()) visitor_.free(MemoryRole::sharded_grad, units_[unit].shard_numel * dtype_bytes(DType::f32));
+  if (!units_[unit].offloads_grads()) visitor_.free(MemoryRole::sharded_grad, units_[unit].sharded_grad_bytes());
 }
 
 /// Every micro-batch's part of this rank's shard is here at once.
@@ -321,7 +337,7 @@ void StepWalk::zero_grad() {
     if (!states_[unit].has_sharded_grad) continue;
     states_[unit].has_sharded_grad = false;
     if (units_[unit].offloads_grads()) continue;
-    visitor_.free(MemoryRole::sharded_grad, units_[unit].shard_numel * dtype_bytes(DType::f32));
+    visitor_.free(MemoryRole::sharded_grad, units_[unit].sharded_grad_bytes());
   }
 }
 

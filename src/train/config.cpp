@@ -8,9 +8,11 @@
 #include <sstream>
 
 #include <boost/program_options.hpp>
+#include <fmt/ranges.h>
+
+#include "mica/core/error.hpp"
 
 #include "config_keys.hpp"
-#include "mica/core/error.hpp"
 
 namespace mica::train {
 namespace {
@@ -165,6 +167,11 @@ void check_config(const Config& config) {
                        config.optim.warmup_steps, config.train.steps);
   require<ConfigError>(!config.optim.nesterov || config.optim.momentum > 0,
                        "optim.nesterov = true needs optim.momentum above 0, which is {}", config.optim.momentum);
+  require<ConfigError>(
+      config.fsdp.shard_dims.empty() || config.fsdp.sharding == "per_parameter",
+      "fsdp.shard_dims = {} chooses dims of parameters, which fsdp.sharding = {} does not cut one by one: use "
+      "fsdp.sharding=per_parameter, or leave shard_dims out",
+      fmt::join(config.fsdp.shard_dims, ","), config.fsdp.sharding);
   check_in_backward(config);
   require<ConfigError>(!config.train.deterministic || config.train.accumulate == "reduce_each",
                        "train.deterministic = true needs train.accumulate = reduce_each, which is {}: what adds up before it is "

@@ -1,5 +1,6 @@
 #include "config_keys.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -132,6 +133,23 @@ ConfigKey reshard_after_forward_key() {
   return key;
 }
 
+ConfigKey shard_dims_key() {
+  ConfigKey key = list(
+      "fsdp.shard_dims", [](Config & c) -> auto& { return c.fsdp.shard_dims; },
+      "per_parameter: dims to cut along, for parameters whose full name fits a glob (the first that fits "
+      "decides, without one dim 0); negative dims count from the end, and all but 0 must divide evenly",
+      "glob:dim, separated by commas");
+  key.set = [set = key.set](Config& c, const std::string& value) {
+    set(c, value);
+    return std::ranges::all_of(c.fsdp.shard_dims, [](const std::string& item) {
+      const std::size_t colon = item.rfind(':');
+      int dim = 0;
+      return colon != std::string::npos && colon > 0 && parse_number(item.substr(colon + 1), dim);
+    });
+  };
+  return key;
+}
+
 // field(run.name) is the accessor every key is built from.
 #define MICA_FIELD(member) [](Config& c) -> auto& { return c.member; }
 
@@ -145,17 +163,20 @@ std::vector<ConfigKey> make_keys() {
       choice("mesh.device", MICA_FIELD(mesh.device), {"auto", "cpu", "cuda"}, "where tensors live"),
       choice("mesh.backend", MICA_FIELD(mesh.backend), {"auto", "mpi"}, "how ranks exchange tensors"),
       shard_size_key(),
-      choice("mesh.streams", MICA_FIELD(mesh.streams), {"auto", "threaded", "inline"},
-             "CPU streams: threaded overlaps communication on cores of its own, inline runs it in place; auto: threaded "
-             "if a rank has more than one core"),
-      whole("mesh.threads", MICA_FIELD(mesh.threads), 0, 4096, "OpenMP threads a rank; 0: its cores, or OMP_NUM_THREADS"),
+      choice(
+          "mesh.streams", MICA_FIELD(mesh.streams), {"auto", "threaded", "inline"},
+          "CPU streams: threaded overlaps communication on cores of its own, inline runs it in place; auto: threaded "
+          "if a rank has more than one core"),
+      whole("mesh.threads", MICA_FIELD(mesh.threads), 0, 4096,
+            "OpenMP threads a rank; 0: its cores, or OMP_NUM_THREADS"),
 
       choice("model.type", MICA_FIELD(model.type), {"gpt2", "mlp"}, "architecture"),
       whole("model.layers", MICA_FIELD(model.layers), 1, 10'000, "blocks"),
       whole("model.heads", MICA_FIELD(model.heads), 1, 10'000, "attention heads; divides width"),
       whole("model.width", MICA_FIELD(model.width), 1, 1 << 20, "channels"),
       whole("model.hidden", MICA_FIELD(model.hidden), 0, 1 << 22, "channels inside a feed-forward layer; 0: 4 * width"),
-      whole("model.vocab_size", MICA_FIELD(model.vocab_size), 1, std::int64_t{1} << 31, "token ids; exact, never padded"),
+      whole("model.vocab_size", MICA_FIELD(model.vocab_size), 1, std::int64_t{1} << 31,
+            "token ids; exact, never padded"),
       whole("model.context", MICA_FIELD(model.context), 1, 1 << 24, "longest sequence"),
       flag("model.tie_embeddings", MICA_FIELD(model.tie_embeddings), "the head uses the token embedding"),
       real("model.dropout", MICA_FIELD(model.dropout), 0, 0.999, "probability of dropping an activation in training"),
@@ -165,19 +186,23 @@ std::vector<ConfigKey> make_keys() {
       choice("data.order", MICA_FIELD(data.order), {"shuffled", "sequential"},
              "order of sequences: a seeded permutation of each epoch, or as in the file"),
 
-      choice("fsdp.strategy", MICA_FIELD(fsdp.strategy),
-             {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "shard_optim"},
-             "what is sharded: everything; all but parameters between forward and backward; nothing; hybrid: on the shard "
-             "axis only; shard_optim: the optimizer alone (ZeRO-1)"),
+      choice(
+          "fsdp.strategy", MICA_FIELD(fsdp.strategy),
+          {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "shard_optim"},
+          "what is sharded: everything; all but parameters between forward and backward; nothing; hybrid: on the shard "
+          "axis only; shard_optim: the optimizer alone (ZeRO-1)"),
       choice("fsdp.sharding", MICA_FIELD(fsdp.sharding), {"flat", "per_parameter"},
              "how a unit's parameters are cut: concatenated, or each along its first dim (PyTorch's FSDP2)"),
+      shard_dims_key(),
       reshard_after_forward_key(),
       choice("fsdp.cpu_offload", MICA_FIELD(fsdp.cpu_offload), {"none", "gradients", "parameters"},
              "what lives in host memory: sharded gradients; or masters, gradients and optimizer state"),
-      flag("fsdp.full_precision_in_eval", MICA_FIELD(fsdp.full_precision_in_eval), "evaluate in fp32 whatever param_dtype is"),
+      flag("fsdp.full_precision_in_eval", MICA_FIELD(fsdp.full_precision_in_eval),
+           "evaluate in fp32 whatever param_dtype is"),
       choice("fsdp.wrap", MICA_FIELD(fsdp.wrap), {"block", "size", "none"},
              "units: one a block, one per min_numel elements, or the whole model"),
-      whole("fsdp.min_numel", MICA_FIELD(fsdp.min_numel), 1, kHuge, "elements from which a module becomes a unit (wrap=size)"),
+      whole("fsdp.min_numel", MICA_FIELD(fsdp.min_numel), 1, kHuge,
+            "elements from which a module becomes a unit (wrap=size)"),
       choice("fsdp.backward_prefetch", MICA_FIELD(fsdp.backward_prefetch), {"pre", "post", "none"},
              "gather the next unit of backward before or after the current one's computation"),
       flag("fsdp.forward_prefetch", MICA_FIELD(fsdp.forward_prefetch), "gather the next unit of forward early"),
@@ -186,8 +211,13 @@ std::vector<ConfigKey> make_keys() {
              "dtype of computing and of all-gathers; fp16 scales the loss"),
       choice("fsdp.reduce_dtype", MICA_FIELD(fsdp.reduce_dtype), {"auto", "fp32", "bf16", "fp16"},
              "dtype of gradient reduction; auto: param_dtype"),
+      choice("fsdp.buffer_dtype", MICA_FIELD(fsdp.buffer_dtype), {"auto", "fp32", "bf16", "fp16"},
+             "dtype of floating-point module buffers; auto: their own"),
+      flag("fsdp.keep_low_precision_grads", MICA_FIELD(fsdp.keep_low_precision_grads),
+           "keep sharded gradients in reduce_dtype: less memory; accumulation and clipping round to it"),
       flag("fsdp.use_orig_params", MICA_FIELD(fsdp.use_orig_params),
-           "original-parameter mode: a unit may mix frozen and trainable parameters, and a parameter whose backward did not "
+           "original-parameter mode: a unit may mix frozen and trainable parameters, and a parameter whose backward "
+           "did not "
            "run has no gradient instead of a zero one"),
       choice("fsdp.gradient_compression", MICA_FIELD(fsdp.gradient_compression), {"none", "fp16", "bf16"},
              "cast gradients for their way between ranks, whatever fsdp.reduce_dtype is"),
@@ -195,9 +225,11 @@ std::vector<ConfigKey> make_keys() {
              "keep only each block's input and run it again in backward: less memory, a third more time"),
       flag("fsdp.sync_module_states", MICA_FIELD(fsdp.sync_module_states),
            "broadcast rank 0's initial parameters and buffers (they are equal already unless a program sets its own)"),
-      list("fsdp.freeze", MICA_FIELD(fsdp.freeze), "parameters that are not trained", "globs over full parameter names, separated by commas"),
+      list("fsdp.freeze", MICA_FIELD(fsdp.freeze), "parameters that are not trained",
+           "globs over full parameter names, separated by commas"),
       list("fsdp.ignore", MICA_FIELD(fsdp.ignore),
-           "parameters that no unit holds: whole on every rank, at their initial values, not trained and not in checkpoints",
+           "parameters that no unit holds: whole on every rank, at their initial values, not trained and not in "
+           "checkpoints",
            "globs over full parameter names, separated by commas"),
 
       choice("optim.type", MICA_FIELD(optim.type), {"adamw", "adam", "sgd"}, "optimizer"),
@@ -209,13 +241,15 @@ std::vector<ConfigKey> make_keys() {
       flag("optim.nesterov", MICA_FIELD(optim.nesterov), "of sgd with momentum"),
       real("optim.weight_decay", MICA_FIELD(optim.weight_decay), 0, 1e6, "of matrices; biases and norms never decay"),
       real("optim.grad_clip", MICA_FIELD(optim.grad_clip), 0, kInf, "largest global gradient norm; 0: no clipping"),
-      flag("optim.in_backward", MICA_FIELD(optim.in_backward),
-           "step each unit as soon as its gradient is reduced and free the gradient; without clipping and loss scaling"),
+      flag(
+          "optim.in_backward", MICA_FIELD(optim.in_backward),
+          "step each unit as soon as its gradient is reduced and free the gradient; without clipping and loss scaling"),
       real("optim.loss_scale", MICA_FIELD(optim.loss_scale), 1e-30, 1e30,
            "fp16: what the loss is multiplied with at first, to keep gradients in range; halved when a step overflows"),
       whole("optim.loss_scale_interval", MICA_FIELD(optim.loss_scale_interval), 1, 1 << 23,
             "fp16: steps without an overflow after which the loss scale doubles"),
-      choice("optim.schedule", MICA_FIELD(optim.schedule), {"cosine", "linear", "constant"}, "of the learning rate after warm-up"),
+      choice("optim.schedule", MICA_FIELD(optim.schedule), {"cosine", "linear", "constant"},
+             "of the learning rate after warm-up"),
       whole("optim.warmup_steps", MICA_FIELD(optim.warmup_steps), 0, kHuge, "steps of linear rise from 0"),
       real("optim.min_lr", MICA_FIELD(optim.min_lr), 0, 1e6, "learning rate at the last step"),
 
@@ -225,22 +259,27 @@ std::vector<ConfigKey> make_keys() {
       whole("train.global_batch", MICA_FIELD(train.global_batch), 0, kHuge,
             "sequences of a step over all ranks = micro_batch x accumulation x ranks; 0: no accumulation"),
       choice("train.accumulate", MICA_FIELD(train.accumulate), {"reduce_each", "no_sync"},
-             "reduce gradients after each micro-batch, or keep them unsharded until the last: fewer messages, more memory"),
+             "reduce gradients after each micro-batch, or keep them unsharded until the last: fewer messages, more "
+             "memory"),
       flag("train.deterministic", MICA_FIELD(train.deterministic),
-           "the same bits on any number of ranks (with one train.micro_batch and train.global_batch): costs memory and messages"),
+           "the same bits on any number of ranks (with one train.micro_batch and train.global_batch): costs memory and "
+           "messages"),
       whole("train.drift_interval", MICA_FIELD(train.drift_interval), 0, kHuge,
             "steps between checks that replicas hold the same bits (hybrid and no_shard strategies); 0: never"),
-      whole("train.eval_interval", MICA_FIELD(train.eval_interval), 0, kHuge, "steps between evaluations; 0: only at the end"),
+      whole("train.eval_interval", MICA_FIELD(train.eval_interval), 0, kHuge,
+            "steps between evaluations; 0: only at the end"),
       whole("train.eval_batches", MICA_FIELD(train.eval_batches), 1, kHuge, "micro-batches a rank evaluates"),
       whole("train.log_interval", MICA_FIELD(train.log_interval), 1, kHuge, "steps between progress lines"),
       real("train.max_hours", MICA_FIELD(train.max_hours), 0, 1e6, "save and stop after this long; 0: no limit"),
 
-      whole("checkpoint.interval", MICA_FIELD(checkpoint.interval), 0, kHuge, "steps between checkpoints; 0: only at the end"),
+      whole("checkpoint.interval", MICA_FIELD(checkpoint.interval), 0, kHuge,
+            "steps between checkpoints; 0: only at the end"),
       whole("checkpoint.keep", MICA_FIELD(checkpoint.keep), 0, 1'000'000, "newest checkpoints to keep; 0: all"),
       text("checkpoint.resume", MICA_FIELD(checkpoint.resume), "auto, none or a checkpoint's folder",
            "auto: go on from the newest complete checkpoint of the run, if any"),
       flag("checkpoint.allow_data_change", MICA_FIELD(checkpoint.allow_data_change),
-           "go on although train.seq_len, train.global_batch or data.order changed: the data of later steps will differ"),
+           "go on although train.seq_len, train.global_batch or data.order changed: the data of later steps will "
+           "differ"),
 
       choice("log.level", MICA_FIELD(log.level), {"debug", "info", "warn", "error"}, "least important message printed"),
       flag("log.metrics", MICA_FIELD(log.metrics), "write metrics.jsonl"),

@@ -36,6 +36,15 @@ StreamMode stream_mode(const std::string& wanted, int threads) {
   return threads > 1 ? StreamMode::threaded : StreamMode::inlined;
 }
 
+std::vector<fsdp::ShardDim> shard_dims(const Config& config) {
+  std::vector<fsdp::ShardDim> rules;
+  for (const std::string& item : config.fsdp.shard_dims) {  // "glob:dim", as its key has checked
+    const std::size_t colon = item.rfind(':');
+    rules.push_back({item.substr(0, colon), std::stoi(item.substr(colon + 1))});
+  }
+  return rules;
+}
+
 std::unique_ptr<nn::Module> make_model(const Config::Model& m) {
   if (m.type == "mlp") {
     return std::make_unique<nn::Mlp>(nn::MlpConfig{.layers = m.layers, .width = m.width, .hidden = m.hidden == 0 ? 4 * m.width : m.hidden,
@@ -54,6 +63,9 @@ std::unique_ptr<nn::Module> make_module(const Config& config) {
       if (each.type_name() == block_type(config.model)) each.set_checkpointed(true);
     });
   }
+  std::vector<std::string> cut;
+  for (const fsdp::ShardDim& rule : shard_dims(config)) cut.push_back(rule.pattern);
+  static_cast<void>(fsdp::parameters_matching(*module, cut, "fsdp.shard_dims"));
   for (nn::Parameter* frozen : fsdp::parameters_matching(*module, config.fsdp.freeze, "fsdp.freeze")) frozen->requires_grad = false;
   // Nothing reduces the gradients of what is ignored.
   for (nn::Parameter* ignored : fsdp::parameters_matching(*module, config.fsdp.ignore, "fsdp.ignore")) ignored->requires_grad = false;
@@ -93,6 +105,7 @@ fsdp::Options fsdp_options(const Config& config) {
   fsdp::Options options;
   options.strategy = fsdp::strategy_from_name(f.strategy);
   options.sharding = f.sharding == "flat" ? fsdp::Sharding::flat : fsdp::Sharding::per_parameter;
+  options.shard_dims = shard_dims(config);
   options.cpu_offload = f.cpu_offload == "parameters"  ? fsdp::CpuOffload::parameters
                         : f.cpu_offload == "gradients" ? fsdp::CpuOffload::gradients
                                                        : fsdp::CpuOffload::none;
@@ -107,6 +120,8 @@ fsdp::Options fsdp_options(const Config& config) {
   options.use_orig_params = f.use_orig_params;
   options.mixed_precision.param_dtype = dtype_from_name(f.param_dtype);
   if (f.reduce_dtype != "auto") options.mixed_precision.reduce_dtype = dtype_from_name(f.reduce_dtype);
+  if (f.buffer_dtype != "auto") options.mixed_precision.buffer_dtype = dtype_from_name(f.buffer_dtype);
+  options.mixed_precision.keep_low_precision_grads = f.keep_low_precision_grads;
   if (config.train.deterministic) options.reduction = &fsdp::deterministic_reduction();
   if (f.gradient_compression != "none") options.reduction = &fsdp::compressing_reduction(dtype_from_name(f.gradient_compression));
   return options;

@@ -18,6 +18,7 @@ StartPlan make_start_plan(const Config& config, const Device& device, const Shar
   spec.no_sync = config.train.accumulate == "no_sync";
   spec.scales_loss = model.scaler != nullptr;
   spec.steps_in_backward = model.in_backward != nullptr;
+  spec.step_workspace_bytes = model.optimizer->workspace_bytes();
   spec.num_state_kinds = static_cast<int>(model.optimizer->state_kinds().size());
   if (device.mesh->world_size() > 1) {
     spec.staging_bytes = [](Collective kind, std::int64_t numel, DType dtype, int num_ranks) {

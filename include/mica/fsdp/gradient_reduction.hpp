@@ -11,7 +11,7 @@ struct ReductionJob {
   const char* unit_name;
   DeviceMesh& device_mesh;
   TensorView unsharded_grad;  ///< [S*P] reduce_dtype; rank r's shard at r*P, padding zero; may be overwritten
-  TensorView sharded_grad;    ///< [P] f32, the result
+  TensorView sharded_grad;    ///< [P] f32 (reduce_dtype with keep_low_precision_grads), the result
   Write mode;                 ///< accumulate: the result is added to what is there
   int shard_rank;
   int shard_size;

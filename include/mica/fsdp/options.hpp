@@ -70,6 +70,9 @@ struct MixedPrecision {
   /// Floating-point inputs of inner units with parameters are cast to param_dtype too (those of the root always are),
   /// and their gradients back: for units whose dtypes differ from their neighbours'.
   bool cast_forward_inputs = false;
+  /// The sharded gradient keeps reduce_dtype instead of being widened to fp32: less memory from backward to
+  /// zero_grad(), and micro-batches add up in that dtype. Optimizers widen it piece by piece as they step.
+  bool keep_low_precision_grads = false;
 };
 
 /// Parameters whose full name fits the pattern (as file names do: "*.mlp.*.weight") are cut along `dim`, which counts
@@ -86,7 +89,8 @@ struct Options {
   bool forward_prefetch = false;
   bool limit_all_gathers = true;
   MixedPrecision mixed_precision;
-  /// Evaluation (Context::training off) gathers and computes in fp32 whatever param_dtype is (FEATURES D6).
+  /// Evaluation (Context::training off) gathers, computes and reduces in fp32 whatever param_dtype and reduce_dtype are
+  /// (FEATURES D6).
   bool full_precision_in_eval = false;
   Sharding sharding = Sharding::flat;
   /// per_parameter: dims along which parameters are cut; the first rule whose pattern fits decides, without one 0.
@@ -111,6 +115,10 @@ struct Options {
 
   [[nodiscard]] DType param_dtype() const { return mixed_precision.param_dtype.value_or(DType::f32); }
   [[nodiscard]] DType reduce_dtype() const { return mixed_precision.reduce_dtype.value_or(param_dtype()); }
+  /// Of the sharded gradient.
+  [[nodiscard]] DType grad_dtype() const {
+    return mixed_precision.keep_low_precision_grads ? reduce_dtype() : DType::f32;
+  }
 };
 
 /// How the division by the world size is split around the reduction, to keep fp16 in range (FEATURES A5).

@@ -10,9 +10,11 @@ class Unit;
 class DeviceMesh;
 
 /// Ranks whose units run in another order would wait for each other's collectives for ever. [Note: order check]
-/// In the first training step every rank says, before each unit's forward, backward and reduction, which unit it is about
-/// to use, in one small all-gather for which the host waits; a difference is an error on all ranks (FEATURES D4, D13).
-/// Later steps are compared with the first without communication: the first one that deviates warns, once a deviation.
+/// In the first training step every rank says, before each unit's forward, backward and reduction, which unit it is
+/// about to use, in one small all-gather for which the host waits; a difference is an error on all ranks (FEATURES D4,
+/// D13). Reductions are compared in the first backward that reduces, and in original-parameter mode with them which
+/// parameters have a gradient: one that is absent on some ranks only would be stepped in parts (FEATURES C3). Later
+/// steps are compared with the first without communication: the first one that deviates warns, once a deviation.
 class OrderCheck {
  public:
   /// @param is_needed  false where no rank waits for another.
@@ -24,16 +26,19 @@ class OrderCheck {
   void forward(const Unit& unit);
   /// A unit's backward, or its forward again inside a checkpointed backward. @throws as forward()
   void backward(const Unit& unit);
-  /// A unit is about to be reduced. @throws as forward()
+  /// A unit is about to be reduced. @throws as forward(), or Error naming a parameter and two ranks of which one has no
+  /// gradient for it.
   void reduction(const Unit& unit);
-  /// The pass ends on this rank. @throws Error when another rank still has a unit to reduce.
-  void end_backward();
+  /// The pass ends on this rank. @param reduces  false under no_sync.
+  /// @throws Error when another rank still has a unit to reduce.
+  void end_backward(bool reduces);
   /// The step is to be done again.
   void abandon();
 
  private:
   enum class Point : std::int64_t { forward, backward, reduction, end_of_backward };
   void compare(Point point, const Unit* unit);
+  void compare_gradients(const Unit& unit);
   void warn_of_deviation(const Unit& unit);
   [[nodiscard]] std::size_t index_of(const Unit& unit) const;
 
@@ -41,6 +46,7 @@ class OrderCheck {
   const std::vector<Unit*>& units_;
   bool is_needed_;
   bool is_first_step_ = true;
+  bool is_first_reduction_ = true;        // no backward has reduced
   std::vector<std::size_t> first_order_;  // forwards of step one
   std::vector<std::size_t> order_;        // forwards of this pass so far
   std::vector<std::int64_t> first_num_parameters_;

@@ -72,6 +72,8 @@ class UnitStorage {
   /// @throws ConfigError when a hook of the pair is missing, the layout is not per-parameter on dim 0, or the unit reshards
   ///         among neighbours.
   void set_all_gather_hooks(const nn::Parameter& parameter, AllGatherHooks hooks);
+  /// Unset when no parameter has hooks. @throws ConfigError naming a parameter whose hooks do not tell their sizes.
+  [[nodiscard]] std::optional<HookedGatherSizes> hooked_gather_sizes() const;
 
   /// Enqueues the cast and the all-gather; nothing if already unsharded in that precision.
   /// @param full_precision  fp32 instead of param_dtype.
@@ -86,11 +88,13 @@ class UnitStorage {
   void reshard_among_neighbours(RateLimiter& limiter);
 
   /// Makes sure that the module can write gradients. Written ones stay (no_sync accumulates in them).
-  void prepare_grads(RateLimiter& limiter);
+  /// @param full_precision  fp32 instead of reduce_dtype, unless written ones are there.
+  void prepare_grads(RateLimiter& limiter, bool full_precision = false);
   [[nodiscard]] bool has_unsharded_grad() const { return static_cast<bool>(unsharded_grad_buffer_); }
   /// Averages the unsharded gradient over the world into the sharded gradient, adding to what is there.
   void reduce_grads(RateLimiter& limiter);
-  /// [P] f32, absent before the first reduction. Valid on the compute stream after the backward pass has ended.
+  /// [P] f32 (reduce_dtype with keep_low_precision_grads), absent before the first reduction. Valid on the compute
+  /// stream after the backward pass has ended.
   [[nodiscard]] TensorView sharded_grad() const { return sharded_grad_; }
   /// Where sharded_grad() is written.
   [[nodiscard]] Stream& gradient_stream() const {
@@ -98,7 +102,8 @@ class UnitStorage {
     return all_reduce_group_->num_ranks() > 1 ? *streams.all_reduce : *streams.post_backward;
   }
   /// Whether the i-th parameter has a sharded gradient. In original-parameter mode one whose backward has not run since
-  /// zero_grad() has none (which must be so on all ranks alike); otherwise its part of the gradient is zero.
+  /// zero_grad() has none (on all ranks alike: the first step's order check compares); otherwise its part of the
+  /// gradient is zero.
   [[nodiscard]] bool has_grad(std::size_t i) const { return has_grads_[i]; }
   /// Frees the sharded gradient; the compute stream's work so far was its last reader.
   void zero_grad();
@@ -122,6 +127,7 @@ class UnitStorage {
   DeviceMesh& device_mesh_;
   DType param_dtype_;
   DType reduce_dtype_;
+  bool keeps_low_precision_grads_;
   bool use_orig_params_;
   std::vector<bool> has_grads_;  // by parameter
   CpuOffload offload_;

@@ -48,6 +48,8 @@ struct ParamGroup {
 ///   zero gradients: it decays and its momentum goes on. Frozen parameters are never touched.
 /// - Ignored parameters (fsdp::Options::ignored_parameters) are stepped whole on every rank while their holder has set
 ///   Parameter::grad and a backward has written it; data and gradient are fp32. Who clears grad_written is the holder.
+/// - Gradients kept in low precision are widened to fp32 in workspace, a chunk at a time: the bits are those of
+///   gradients that were widened before.
 /// - State is allocated per unit at its first step, or by allocate_state() before a checkpoint is read into it. Only
 ///   trainable units have state.
 /// - Bias correction counts each parameter's own steps. The host does not read `skip`, so counts include skipped steps;
@@ -107,7 +109,7 @@ class Optimizer {
     TensorView param;               // [n] f32 master
     ConstTensorView grad;           // [n] f32
     std::vector<TensorView> state;  // one a kind, each [n] f32
-    TensorView workspace;           // [workspace_numel()] f32, anything in it
+    TensorView workspace;           // [run_workspace_numel()] f32, anything in it
     const ParamGroup* group = nullptr;
     double lr = 0;
     double weight_decay = 0;
@@ -115,12 +117,14 @@ class Optimizer {
     bool is_first = false;  ///< no step has used this state yet
     Stream* stream = nullptr;
   };
-  /// Enqueues on the run's stream.
+  /// Enqueues on the run's stream. A run may come in several parts.
   virtual void step_run(const Run& run, const StepArgs& args) = 0;
   /// Throws when these arguments cannot be served.
   virtual void check(const StepArgs&) const {}
   /// Elements of Run::workspace.
-  [[nodiscard]] virtual std::int64_t workspace_numel() const { return 0; }
+  [[nodiscard]] virtual std::int64_t run_workspace_numel() const { return 0; }
+  /// What a step takes: a run's workspace, and where gradients kept in low precision are widened.
+  [[nodiscard]] std::int64_t workspace_numel() const;
 
   [[nodiscard]] fsdp::DeviceMesh& device_mesh() const { return root_.device_mesh(); }
 
@@ -154,6 +158,7 @@ class Optimizer {
   void allocate(UnitState& unit);
   [[nodiscard]] Buffer allocate_workspace(Stream& stream) const;
   void step_unit(UnitState& unit, const StepArgs& args, TensorView workspace, Stream& stream);
+  void step_low_precision_run(const Run& run, const StepArgs& args, TensorView wide);
   [[nodiscard]] bool are_stepped_alike(const UnitState& unit, const OwnPiece& a, const OwnPiece& b) const;
   [[nodiscard]] double decay_of(const Member& member) const;
   [[nodiscard]] static bool has_grad(const UnitState& unit, std::size_t member);

@@ -43,12 +43,13 @@ struct MemoryPlan {
 
 /// The memory formula (DESIGN invariant 2), computed by walking the schedule: [Note: memory formula]
 /// With P_u = shard elements of unit u, S = shard ranks, m and r the bytes of param and reduce dtype, K kinds of state:
-///   masters 4*sum(P_u); gradients 4*sum(P_u) from backward to zero_grad; state 4*K*sum(P_u) from the first step on;
-///   unsharded parameters m*S*P_u of the root unit and of the largest sum of up to 3 neighbouring units: the one that
-///   computes, the one being gathered (prefetch), and, with threaded streams, the one whose storage is kept back so
-///   that the gather need not wait for it. Strategies that keep parameters hold all units' instead; unsharded gradients
-///   r*S*P_u of the root unit, of the one that computes and, threaded, of the one being reduced; one shard in
-///   param_dtype while it is cast; and the model's activations, workspace and staging on top.
+///   masters 4*sum(P_u); gradients 4*sum(P_u) (r*sum(P_u) when kept in low precision) from backward to zero_grad; state
+///   4*K*sum(P_u) from the first step on; unsharded parameters m*S*P_u of the root unit and of the largest sum of up to
+///   3 neighbouring units: the one that computes, the one being gathered (prefetch), and, with threaded streams, the
+///   one whose storage is kept back so that the gather need not wait for it. Strategies that keep parameters hold all
+///   units' instead; unsharded gradients r*S*P_u of the root unit, of the one that computes and, threaded, of the one
+///   being reduced; one shard in param_dtype while it is cast; and the model's activations, workspace and staging on
+///   top.
 /// @param profile  one micro-batch's.
 [[nodiscard]] MemoryPlan make_memory_plan(const std::vector<UnitSpec>& units, const StepSpec& spec,
                                           const PassProfile& profile);

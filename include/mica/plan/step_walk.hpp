@@ -91,6 +91,7 @@ class StepWalk {
   void post_backward(std::size_t unit, bool reduces);
   void end_backward(bool reduces);
   void gather(std::size_t unit);
+  void gather_hooked(std::size_t unit);
   void prefetch(std::size_t unit);
   void reshard(std::size_t unit, bool reduces);
   void give_back(std::size_t unit);

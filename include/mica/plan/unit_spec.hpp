@@ -18,22 +18,26 @@ struct UnitSpec {
   fsdp::Strategy strategy = fsdp::Strategy::full_shard;
   DType param_dtype = DType::f32;
   DType reduce_dtype = DType::f32;
+  DType grad_dtype = DType::f32;  ///< of the sharded gradient
   /// Per-parameter layouts: elements of the unsharded array, which is not the gathered one; 0: it is.
   std::int64_t rearranged_numel = 0;
   fsdp::CpuOffload cpu_offload = fsdp::CpuOffload::none;
   int num_neighbours = 0;  ///< resharded among so many ranks after forward; 0: not
   bool is_deterministic = false;         ///< fsdp::deterministic_reduction()
   std::optional<DType> wire_dtype = {};  ///< of compressed gradients
+  std::optional<fsdp::HookedGatherSizes> hooked_gather = {};  ///< when parameters have all-gather hooks
 
   [[nodiscard]] std::int64_t gathered_numel() const { return shard_numel * shard_size; }
   [[nodiscard]] std::int64_t unsharded_numel() const { return rearranged_numel > 0 ? rearranged_numel : gathered_numel(); }
   /// The unsharded parameters are the master itself: no storage, no traffic.
   [[nodiscard]] bool uses_master() const { return shard_size == 1 && param_dtype == DType::f32 && !offloads_masters(); }
   [[nodiscard]] bool offloads_masters() const { return cpu_offload == fsdp::CpuOffload::parameters; }
+  [[nodiscard]] std::int64_t sharded_grad_bytes() const { return shard_numel * dtype_bytes(grad_dtype); }
   [[nodiscard]] bool offloads_grads() const { return cpu_offload != fsdp::CpuOffload::none; }
 };
 
 /// The units of a root, in module order, the root unit first. They need no storage.
+/// @throws ConfigError naming a parameter whose all-gather hooks do not tell their sizes.
 [[nodiscard]] std::vector<UnitSpec> units_of(const fsdp::Root& root);
 
 }  // namespace mica::plan

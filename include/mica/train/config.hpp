@@ -36,6 +36,7 @@ struct Config {
   struct Fsdp {
     std::string strategy = "full_shard";
     std::string sharding = "flat";
+    std::vector<std::string> shard_dims;
     std::string reshard_after_forward = "auto";
     std::string cpu_offload = "none";
     bool full_precision_in_eval = false;
@@ -46,6 +47,8 @@ struct Config {
     bool limit_all_gathers = true;
     std::string param_dtype = "fp32";
     std::string reduce_dtype = "auto";
+    std::string buffer_dtype = "auto";
+    bool keep_low_precision_grads = false;
     bool use_orig_params = false;
     std::string gradient_compression = "none";
     std::string activation_checkpointing = "none";

@@ -1,5 +1,6 @@
 // The plan against the pool's and the process groups' own counts, on a GPT-2 with odd sizes: every strategy, dtype,
 // wrapping, prefetch, stream mode and accumulation on 1 to 4 ranks.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "mica/fsdp/deterministic.hpp"
@@ -172,6 +173,80 @@ TEST_P(Exact, EveryShardingOffloadAndResharding) {
       }
     }
   }
+}
+
+// D6: gradients kept in reduce_dtype.
+TEST_P(Exact, LowPrecisionGradients) {
+  for (const Grid& grid : grids(GetParam())) {
+    for (const auto offload : {fsdp::CpuOffload::none, fsdp::CpuOffload::gradients}) {
+      for (const auto& [param, reduce] :
+           {std::pair{DType::bf16, DType::bf16}, {DType::f32, DType::f16}, {DType::bf16, DType::f32}}) {
+        for (const bool in_backward : {false, true}) {
+          PlannedRun run = gpt2_run();
+          run.options.strategy = grid.strategy;
+          run.shard_size = grid.shard_size;
+          run.options.cpu_offload = offload;
+          run.options.mixed_precision = {
+              .param_dtype = param, .reduce_dtype = reduce, .keep_low_precision_grads = true};
+          run.micro_batches = in_backward ? 1 : 2;
+          run.steps_in_backward = in_backward;
+          expect_exact(GetParam(), run,
+                       fmt::format("low gradients {} shard_size {} offload {} {}/{} in backward {}",
+                                   strategy_name(grid.strategy), grid.shard_size, static_cast<int>(offload),
+                                   dtype_name(param), dtype_name(reduce), in_backward));
+        }
+      }
+    }
+  }
+}
+
+// C4: what hooks send and unpack.
+TEST_P(Exact, AllGatherHooks) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
+      for (const auto offload : {fsdp::CpuOffload::none, fsdp::CpuOffload::parameters}) {
+        PlannedRun run = gpt2_run();
+        run.options.sharding = fsdp::Sharding::per_parameter;
+        run.options.mixed_precision.param_dtype = dtype;
+        run.options.cpu_offload = offload;
+        run.mode = mode;
+        run.prepare = [](fsdp::Root& root) {
+          for (const fsdp::Unit* unit : root.units()) {
+            for (const fsdp::UnitParameter& p : unit->storage()->parameters()) {
+              if (p.full_name.ends_with("weight") && p.parameter->shape.num_dims() == 2) {
+                unit->storage()->set_all_gather_hooks(*p.parameter, fsdp::int8_all_gather());
+              }
+            }
+          }
+        };
+        expect_exact(GetParam(), run,
+                     fmt::format("int8 all-gather, {} {} offload {}", dtype_name(dtype),
+                                 mode == StreamMode::inlined ? "inline" : "threaded", static_cast<int>(offload)));
+      }
+    }
+  }
+}
+
+// C4: hooks that do not tell what they send are refused before the first step, by name.
+TEST(Plan, RefusesHooksOfUnknownSizes) {
+  run_local_ranks(2, [](auto world) {
+    PlannedRun run = gpt2_run();
+    run.options.sharding = fsdp::Sharding::per_parameter;
+    run.prepare = [](fsdp::Root& root) {
+      fsdp::AllGatherHooks hooks = fsdp::int8_all_gather();
+      hooks.sizes = nullptr;
+      const fsdp::UnitStorage& storage = *root.units()[1]->storage();
+      root.units()[1]->storage()->set_all_gather_hooks(*storage.parameters()[0].parameter, hooks);
+    };
+    try {
+      static_cast<void>(test::run_and_plan(std::move(world), run));
+      ADD_FAILURE() << "not refused";
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(),
+                  testing::HasSubstr("unit transformer.h.0 cannot be planned: the all-gather hooks of parameter "
+                                     "transformer.h.0.ln_1.weight do not tell"));
+    }
+  });
 }
 
 // D10: sharded gradients live from a unit's reduction to its step.

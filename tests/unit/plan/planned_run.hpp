@@ -18,6 +18,7 @@ namespace mica::test {
 struct PlannedRun {
   std::function<std::unique_ptr<nn::Module>()> make_model;
   fsdp::WrapPolicy wrap = fsdp::wrap_nothing();
+  std::function<void(fsdp::Root&)> prepare{};  // after wrapping: all-gather hooks
   std::vector<plan::InputSpec> inputs;
   fsdp::Options options;
   int shard_size = 0;  // 0: the world
@@ -61,6 +62,7 @@ inline Measured run_and_plan(const MakeWorld& make_world, const PlannedRun& run)
   const std::unique_ptr<nn::Module> model = run.make_model();
   fsdp::Root& root = fsdp::auto_wrap(*model, device_mesh, run.options, run.wrap);
   nn::Context context{.compute = device_mesh.compute(), .pool = *pool, .kernels = *kernels};
+  if (run.prepare) run.prepare(root);
 
   // The plan knows the units, but no storage.
   const std::vector<plan::UnitSpec> units = plan::units_of(root);

@@ -210,6 +210,52 @@ TEST(D4Order, EvaluationsDoNotCount) {
   EXPECT_EQ(warnings_of({{0, 1, 2}, {0, 1, 2}, {0, 1, 2}}, evaluate), "");
 }
 
+// C3, D4: in original-parameter mode an absent gradient leaves its parameter alone, so ranks that disagree on which are
+// absent stop in the first backward that reduces; otherwise an absent one is zero, and nothing has to agree.
+TEST(C3Gradients, RanksMustAgreeOnWhichParametersHaveOne) {
+  for (const bool no_sync_first : {false, true}) {
+    const auto step = [&](RankRig& rig, bool use_orig_params) {
+      ProbeModel model(3);
+      fully_shard(model, rig.device_mesh(), {.use_orig_params = use_orig_params});  // all of it one unit
+      Root& root = root_of(model);
+      root.initialize(1);
+      if (rig.rank() == 2) model.passes_gradient[1] = false;
+      if (no_sync_first) {
+        const NoSync no_sync(root);
+        train_pass(model, rig.context());
+      }
+      train_pass(model, rig.context());
+    };
+    for (const std::string& text : errors_of_ranks(3, [&](RankRig& rig) { step(rig, true); })) {
+      EXPECT_THAT(text, HasSubstr("parameter b.weight of unit root has a gradient on rank 0 and none on rank 2"));
+      EXPECT_THAT(text, HasSubstr("fsdp.use_orig_params=false"));
+    }
+    for (const std::string& text : errors_of_ranks(3, [&](RankRig& rig) { step(rig, false); })) EXPECT_EQ(text, "");
+  }
+}
+
+// D13: a reduction that is missing is found also when the first backward was under no_sync.
+TEST(D13Reduction, AMissingOneAfterNoSyncIsAnErrorOnAllRanks) {
+  const auto texts = errors_of_ranks(2, [](RankRig& rig) {
+    ProbeModel model(2);
+    shard_layers(model, rig.device_mesh(), {.strategy = Strategy::no_shard});
+    model.order = {0};
+    {
+      const NoSync no_sync(model);
+      train_pass(model, rig.context());
+    }
+    if (rig.rank() == 0) model.order = {0, 1};
+    train_pass(model, rig.context());
+  });
+  for (const std::string& text : texts) {
+    EXPECT_THAT(
+        text,
+        HasSubstr(
+            "rank 0 is about to reduce the gradients of unit b (parameters b.weight), rank 1 is about to reduce the "
+            "gradients of unit a (parameters a.weight)"));
+  }
+}
+
 // D4, D1: the check costs one small all-gather per first-step unshard, and nothing later.
 TEST(D4Order, TheCheckCommunicatesInTheFirstStepOnly) {
   run_local_ranks(2, [](auto world) {

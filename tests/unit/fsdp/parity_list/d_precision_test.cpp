@@ -117,13 +117,15 @@ TEST(D6Eval, FullPrecisionWhenAskedFor) {
   }
 }
 
-// D6: gradients of a backward in full precision are not downcast.
+// D6: gradients of a backward in full precision are not downcast, whichever of param_dtype and reduce_dtype is low.
 TEST(D6Eval, GradientsInFullPrecisionAreNotRounded) {
-  for (const Sharding sharding : {Sharding::flat, Sharding::per_parameter}) {
-    run_local_ranks(2, [&](auto world) {
+  for (const auto& [sharding, low_reduce_only] :
+       {std::pair{Sharding::flat, false}, {Sharding::per_parameter, false}, {Sharding::flat, true}}) {
+    run_local_ranks(2, [&, sharding = sharding, low_reduce_only = low_reduce_only](auto world) {
       RankRig rig(std::move(world));
       ProbeModel model(2);
-      Options options = with_dtype(DType::bf16);
+      Options options = with_dtype(low_reduce_only ? std::nullopt : std::optional(DType::bf16));
+      if (low_reduce_only) options.mixed_precision.reduce_dtype = DType::bf16;
       options.full_precision_in_eval = true;
       options.sharding = sharding;
       shard_layers(model, rig.device_mesh(), options);
@@ -164,6 +166,58 @@ TEST(D6Reduce, DtypeOfTheReduction) {
   EXPECT_EQ(bytes(DType::bf16, std::nullopt), 2 * elements);
   EXPECT_EQ(bytes(DType::bf16, DType::f32), 4 * elements);
   EXPECT_EQ(bytes(std::nullopt, DType::bf16), 2 * elements);
+}
+
+// D6: keep-low-precision gradients: the sharded gradient stays in reduce_dtype, in half the bytes, and micro-batches
+// add up in it; off (the default) it is widened first. An evaluation in full precision keeps fp32 either way.
+TEST(D6LowPrecisionGradients, StayInReduceDtypeWhenAskedFor) {
+  EXPECT_FALSE(Options{}.mixed_precision.keep_low_precision_grads);
+  constexpr float kSmall = 0x1p-9F;  // lost beside 1 in bf16
+  for (const bool keeps : {false, true}) {
+    for (const CpuOffload offload : {CpuOffload::none, CpuOffload::gradients}) {
+      for (const auto& [param, reduce] : {std::pair{std::optional(DType::bf16), std::optional<DType>()},
+                                          {std::optional<DType>(), std::optional(DType::bf16)},
+                                          {std::optional(DType::bf16), std::optional(DType::f32)}}) {
+        for (const int num_ranks : {1, 2, 3}) {
+          run_local_ranks(num_ranks, [&, param = param, reduce = reduce](auto world) {
+            RankRig rig(std::move(world));
+            ProbeModel model(
+                1, [](const std::string&) {}, 7);
+            Options options{.cpu_offload = offload};
+            options.mixed_precision = {.param_dtype = param, .reduce_dtype = reduce, .keep_low_precision_grads = keeps};
+            shard_layers(model, rig.device_mesh(), options);
+            train_pass(model, rig.context());
+            model.layers[0]->gradient = kSmall;
+            train_pass(model, rig.context());
+            rig.compute().synchronize();
+            const UnitStorage& storage = *unit_of(*model.layers[0]).storage();
+            const bool is_low = keeps && options.reduce_dtype() == DType::bf16;
+            EXPECT_EQ(storage.sharded_grad().dtype, is_low ? DType::bf16 : DType::f32);
+            const std::int64_t elements = (7 + num_ranks - 1) / num_ranks + (3 + num_ranks - 1) / num_ranks;
+            EXPECT_EQ(storage.grad_pool().stats().current_of(MemoryRole::sharded_grad), (is_low ? 2 : 4) * elements);
+            for (const ShardedParameter& p : root_of(model).parameters()) {
+              if (p.parameter != &model.layers[0]->weight()) continue;
+              EXPECT_EQ(rig.values(p.grad())[0], is_low ? 1.0F : 1.0F + kSmall);
+            }
+          });
+        }
+      }
+    }
+  }
+}
+
+TEST(D6LowPrecisionGradients, FullPrecisionInEvalComesFirst) {
+  run_local_ranks(2, [](auto world) {
+    RankRig rig(std::move(world));
+    ProbeModel model(1);
+    Options options = with_dtype(DType::bf16);
+    options.mixed_precision.keep_low_precision_grads = true;
+    options.full_precision_in_eval = true;
+    shard_layers(model, rig.device_mesh(), options);
+    rig.context().training = false;
+    train_pass(model, rig.context());
+    EXPECT_EQ(unit_of(*model.layers[0]).storage()->sharded_grad().dtype, DType::f32);
+  });
 }
 
 // D9: offloaded masters and gradients are in the offload tier, to the byte, and nothing of them on the device after a

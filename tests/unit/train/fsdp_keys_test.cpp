@@ -1,0 +1,72 @@
+// The fsdp keys of a config and the options that they become.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "mica/core/error.hpp"
+#include "mica/train/config.hpp"
+#include "mica/train/setup.hpp"
+
+namespace mica::train {
+namespace {
+
+using testing::HasSubstr;
+
+Config config_of(const std::string& fsdp_section) {
+  return parse_config({"x.cfg", "[data]\ntrain = a.h5\n[model]\ntype = mlp\n[fsdp]\n" + fsdp_section}, {});
+}
+fsdp::Options options_of(const std::string& fsdp_section) {
+  const Config config = config_of(fsdp_section);
+  check_config(config);
+  return fsdp_options(config);
+}
+
+template <class Action>
+std::string refusal_of(Action&& action) {
+  try {
+    action();
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "not refused";
+}
+
+// D6: buffer_dtype and keep_low_precision_grads are unset by default.
+TEST(FsdpKeys, MixedPrecision) {
+  EXPECT_FALSE(options_of("").mixed_precision.buffer_dtype);
+  EXPECT_FALSE(options_of("").mixed_precision.keep_low_precision_grads);
+  const fsdp::Options options =
+      options_of("buffer_dtype = bf16\nkeep_low_precision_grads = true\nreduce_dtype = fp16\n");
+  EXPECT_EQ(options.mixed_precision.buffer_dtype, DType::bf16);
+  EXPECT_TRUE(options.mixed_precision.keep_low_precision_grads);
+  EXPECT_EQ(options.grad_dtype(), DType::f16);
+  EXPECT_EQ(options_of("reduce_dtype = fp16\n").grad_dtype(), DType::f32);
+  EXPECT_THAT(refusal_of([] { options_of("buffer_dtype = int8\n"); }),
+              HasSubstr("x.cfg:6: fsdp.buffer_dtype is 'int8', expected one of auto, fp32, bf16, fp16"));
+}
+
+// C4: a chosen dim for parameters by their names; the first pattern that fits decides.
+TEST(FsdpKeys, ShardDims) {
+  EXPECT_TRUE(options_of("").shard_dims.empty());
+  const fsdp::Options options = options_of("sharding = per_parameter\nshard_dims = *.fc_in.weight:1, *.weight:-1\n");
+  ASSERT_EQ(options.shard_dims.size(), 2U);
+  EXPECT_EQ(options.shard_dims[0].pattern, "*.fc_in.weight");
+  EXPECT_EQ(options.shard_dims[0].dim, 1);
+  EXPECT_EQ(options.shard_dims[1].pattern, "*.weight");
+  EXPECT_EQ(options.shard_dims[1].dim, -1);
+}
+
+TEST(FsdpKeys, ShardDimsThatCannotBe) {
+  EXPECT_THAT(refusal_of([] { options_of("shard_dims = *.weight:1\n"); }),
+              HasSubstr("fsdp.shard_dims = *.weight:1 chooses dims of parameters, which fsdp.sharding = flat does not "
+                        "cut one by one"));
+  for (const char* wrong : {"*.weight", "*.weight:", "*.weight:one", ":1", "a:1,b"}) {
+    EXPECT_THAT(refusal_of([&] { config_of(fmt::format("shard_dims = {}\n", wrong)); }),
+                HasSubstr(fmt::format("fsdp.shard_dims is '{}', expected glob:dim, separated by commas", wrong)));
+  }
+  const Config config = config_of("sharding = per_parameter\nshard_dims = *.weigth:1\n");
+  EXPECT_THAT(refusal_of([&] { static_cast<void>(make_module(config)); }),
+              HasSubstr("fsdp.shard_dims: the pattern '*.weigth' fits no parameter of the model"));
+}
+
+}  // namespace
+}  // namespace mica::train
