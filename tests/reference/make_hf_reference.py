@@ -13,7 +13,7 @@ import json, pathlib, shutil
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -22,6 +22,17 @@ MODELS = {
                                          bos_token_id=None, eos_token_id=None), None),
     "gpt2_untied": (GPT2LMHeadModel, GPT2Config(vocab_size=37, n_positions=13, n_embd=20, n_layer=1, n_head=2,
                                                 tie_word_embeddings=False, bos_token_id=None, eos_token_id=None), "9KB"),
+    # Of the three frequencies of a head the first is kept, the second interpolated, the last divided by the factor.
+    "llama": (LlamaForCausalLM, LlamaConfig(vocab_size=41, hidden_size=24, intermediate_size=40, num_hidden_layers=2,
+                                            num_attention_heads=4, num_key_value_heads=2, head_dim=6, max_position_embeddings=128,
+                                            rms_norm_eps=1e-5, tie_word_embeddings=True, bos_token_id=None, eos_token_id=None,
+                                            rope_parameters=dict(rope_type="llama3", rope_theta=100.0, factor=8.0, low_freq_factor=1.0,
+                                                                 high_freq_factor=4.0, original_max_position_embeddings=64)), None),
+    # A head size of its own, and queries wider than the model.
+    "llama_untied": (LlamaForCausalLM, LlamaConfig(vocab_size=29, hidden_size=24, intermediate_size=28, num_hidden_layers=1,
+                                                   num_attention_heads=6, num_key_value_heads=3, head_dim=8,
+                                                   max_position_embeddings=16, rms_norm_eps=1e-6, tie_word_embeddings=False,
+                                                   bos_token_id=None, eos_token_id=None), "9KB"),
 }
 
 
@@ -41,7 +52,7 @@ def main():
         shutil.rmtree(folder, ignore_errors=True)
         model.save_pretrained(folder, **({"max_shard_size": max_shard_size} if max_shard_size else {}))
         (folder / "generation_config.json").unlink(missing_ok=True)
-        seq_len = config.max_position_embeddings - 1
+        seq_len = min(40, config.max_position_embeddings - 1)
         text = torch.randint(config.vocab_size, (2, seq_len + 1), generator=generator)
         ids, targets = text[:, :-1], text[:, 1:]
         with torch.no_grad():

@@ -9,7 +9,7 @@
 namespace mica::checkpoint {
 namespace {
 
-constexpr std::array kArchitectures = {&kHfGpt2};
+constexpr std::array kArchitectures = {&kHfGpt2, &kHfLlama};
 constexpr std::int64_t kMaxConfigBytes = 1 << 20;
 
 std::string known_types(std::string_view HfArchitecture::*name) {
@@ -80,13 +80,28 @@ std::vector<std::int64_t> HfTensor::hf_dims() const {
   return dims;
 }
 
+ModelKeys normalized(const ModelKeys& keys) {
+  std::map<std::string, std::string> all = keys.all();
+  const auto fill = [&](const char* key, const auto& value) {
+    if (keys.has(key) && keys.integer(key) == 0) all[key] = std::to_string(value());
+  };
+  fill("hidden", [&] { return 4 * keys.integer("width"); });
+  fill("kv_heads", [&] { return keys.integer("heads"); });
+  fill("head_dim", [&] { return keys.integer("width") / std::max<std::int64_t>(1, keys.integer("heads")); });
+  return {all, keys.place()};
+}
+
 std::vector<HfTensor> model_tensors(const HfArchitecture& architecture, const ModelKeys& keys) {
-  constexpr std::int64_t kMostLayers = 10'000;
-  constexpr std::int64_t kMostWidth = std::int64_t{1} << 22;
-  for (const auto& [key, most] :
-       {std::pair("layers", kMostLayers), std::pair("width", kMostWidth), std::pair("hidden", kMostWidth)}) {
-    require<CheckpointError>(keys.integer(key) <= most, "{}: model.{} is {}, expected at most {}", keys.place(), key,
-                             keys.integer(key), most);
+  struct Limit {
+    const char* key;
+    std::int64_t most;
+  };
+  constexpr Limit kLimits[] = {{"layers", 10'000},   {"heads", 10'000},  {"kv_heads", 10'000},
+                               {"head_dim", 65'536}, {"width", 1 << 22}, {"hidden", 1 << 24}};
+  for (const Limit& limit : kLimits) {
+    if (!keys.has(limit.key)) continue;
+    require<CheckpointError>(keys.integer(limit.key) <= limit.most, "{}: model.{} is {}, expected at most {}",
+                             keys.place(), limit.key, keys.integer(limit.key), limit.most);
   }
   return architecture.tensors(keys);
 }
@@ -117,7 +132,7 @@ HfModel read_hf_model(const std::string& folder) {
   require<ConfigError>(!config.has("quantization_config"),
                        "{}: the model is quantized (quantization_config), which Mica does not read", path);
   model.keys = ModelKeys(model.architecture->read_config(config), path);
-  model.tensors = model_tensors(*model.architecture, model.keys);
+  model.tensors = model_tensors(*model.architecture, normalized(model.keys));
   return model;
 }
 

@@ -62,6 +62,8 @@ struct HfArchitecture {
   Json (*write_config)(const ModelKeys& keys);
   /// Every parameter, in module order. A tied head is none.
   std::vector<HfTensor> (*tensors)(const ModelKeys& keys);
+  /// What a block's parameters begin with, up to its number: "model.layers."; blocks are units of imported checkpoints.
+  std::string_view block_prefix;
   /// Some files leave this out in front of names; "" where all have the same names.
   std::string_view optional_prefix;
   /// Is this tensor of a file a constant that old versions saved, and not a parameter? The name without the prefix.
@@ -69,8 +71,12 @@ struct HfArchitecture {
 };
 
 extern const HfArchitecture kHfGpt2;
+extern const HfArchitecture kHfLlama;
 
-/// architecture.tensors(keys) for sizes within any reason. @throws CheckpointError.
+/// The same keys with the numbers that a 0 stands for: hidden, kv_heads and head_dim follow from others then.
+[[nodiscard]] ModelKeys normalized(const ModelKeys& keys);
+
+/// architecture.tensors(keys) for sizes within any reason. @param keys  normalized. @throws CheckpointError.
 [[nodiscard]] std::vector<HfTensor> model_tensors(const HfArchitecture& architecture, const ModelKeys& keys);
 
 /// @throws ConfigError listing the known ones.
@@ -80,7 +86,7 @@ extern const HfArchitecture kHfGpt2;
 /// Reads and checks FOLDER/config.json.
 struct HfModel {
   const HfArchitecture* architecture = nullptr;
-  ModelKeys keys{{}, ""};
+  ModelKeys keys{{}, ""};  ///< as config.json says; not normalized
   std::vector<HfTensor> tensors;
 };
 [[nodiscard]] HfModel read_hf_model(const std::string& folder);

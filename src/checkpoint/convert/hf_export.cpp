@@ -145,7 +145,7 @@ ConvertReport hf_export(const std::string& checkpoint, const std::string& hf_fol
   require<ConfigError>(hf.max_shard_bytes > 0, "the largest size of a file is {} bytes, expected more than 0",
                        hf.max_shard_bytes);
   ParameterReader reader(checkpoint);
-  const ModelKeys keys(reader.manifest().model, checkpoint);
+  const ModelKeys keys = normalized({reader.manifest().model, checkpoint});
   const HfArchitecture& architecture = architecture_of_type(keys);
   const std::vector<HfTensor> tensors = model_tensors(architecture, keys);
   check_parameters(tensors, reader.manifest(), checkpoint);

@@ -100,6 +100,7 @@ const HfArchitecture kHfGpt2{.type = "gpt2",
                              .read_config = read_config,
                              .write_config = write_config,
                              .tensors = tensors,
+                             .block_prefix = "transformer.h.",
                              .optional_prefix = "transformer.",
                              .is_buffer = is_buffer};
 

@@ -14,6 +14,7 @@ class ModelKeys {
   ModelKeys(std::map<std::string, std::string> keys, std::string place)
       : keys_(std::move(keys)), place_(std::move(place)) {}
 
+  [[nodiscard]] bool has(const std::string& key) const { return keys_.contains(key); }
   /// All: @throws CheckpointError if the key is missing or no such value.
   [[nodiscard]] const std::string& text(const std::string& key) const;
   [[nodiscard]] std::int64_t integer(const std::string& key) const;

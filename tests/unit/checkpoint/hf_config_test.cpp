@@ -55,18 +55,159 @@ TEST(HfConfig, AnOldConfigHasGpt2sOwnDefaults) {
 }
 
 TEST(HfConfig, WhatIsWrittenReadsBackAsTheSameKeys) {
-  for (const char* name : {"gpt2", "gpt2_untied"}) {
+  for (const char* name : {"gpt2", "gpt2_untied", "llama", "llama_untied"}) {
     const HfModel model = read_hf_model(test::hf_reference(name));
     const Json written = Json::parse(hf_config_text(*model.architecture, model.keys, DType::bf16));
     EXPECT_EQ(written["torch_dtype"], "bfloat16");
     EXPECT_EQ(model_of(written).keys.all(), model.keys.all());
     // And it says no less than transformers' own file about what Mica knows.
     const Json original = HfFolder::reference(name).config;
-    for (const char* key :
-         {"architectures", "model_type", "vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner",
-          "activation_function", "layer_norm_epsilon", "scale_attn_weights", "tie_word_embeddings"}) {
+    for (const char* key : {"architectures",
+                            "model_type",
+                            "vocab_size",
+                            "tie_word_embeddings",
+                            "n_positions",
+                            "n_embd",
+                            "n_layer",
+                            "n_head",
+                            "n_inner",
+                            "activation_function",
+                            "layer_norm_epsilon",
+                            "scale_attn_weights",
+                            "hidden_size",
+                            "intermediate_size",
+                            "num_hidden_layers",
+                            "num_attention_heads",
+                            "num_key_value_heads",
+                            "head_dim",
+                            "hidden_act",
+                            "rms_norm_eps",
+                            "max_position_embeddings",
+                            "attention_bias",
+                            "mlp_bias"}) {
+      if (!original.contains(key)) continue;
       EXPECT_EQ(written[key], original[key]) << key;
     }
+  }
+}
+
+TEST(HfConfig, LlamasKeysAndTensors) {
+  const HfModel model = read_hf_model(test::hf_reference("llama"));
+  const std::map<std::string, std::string> expected = {{"type", "llama"},
+                                                       {"layers", "2"},
+                                                       {"heads", "4"},
+                                                       {"kv_heads", "2"},
+                                                       {"head_dim", "6"},
+                                                       {"width", "24"},
+                                                       {"hidden", "40"},
+                                                       {"vocab_size", "41"},
+                                                       {"context", "128"},
+                                                       {"tie_embeddings", "true"},
+                                                       {"rms_eps", "1e-05"},
+                                                       {"rope_theta", "100"},
+                                                       {"rope_scaling", "llama3"},
+                                                       {"rope_factor", "8"},
+                                                       {"rope_low_freq_factor", "1"},
+                                                       {"rope_high_freq_factor", "4"},
+                                                       {"rope_original_context", "64"}};
+  EXPECT_EQ(model.keys.all(), expected);
+  ASSERT_EQ(model.tensors.size(), 20U);  // 2 x 9 in blocks, embedding, norm
+  EXPECT_EQ(model.tensors[2].parameter, "model.layers.0.self_attn.q_proj.weight");
+  EXPECT_EQ(model.tensors[2].shape, (Shape{24, 24}));
+  EXPECT_EQ(model.tensors[3].parameter, "model.layers.0.self_attn.k_proj.weight");
+  EXPECT_EQ(model.tensors[3].shape, (Shape{12, 24}));
+  EXPECT_EQ(model.tensors[9].shape, (Shape{24, 40}));  // down_proj
+  for (const HfTensor& tensor : model.tensors) {
+    EXPECT_EQ(tensor.hf_name, tensor.parameter);
+    EXPECT_FALSE(tensor.is_transposed);
+  }
+  const HfModel untied = read_hf_model(test::hf_reference("llama_untied"));
+  EXPECT_EQ(untied.tensors.back().parameter, "lm_head.weight");
+  EXPECT_EQ(untied.tensors[2].shape, (Shape{48, 24}));  // 6 heads of 8
+  EXPECT_EQ(untied.keys.text("rope_scaling"), "none");
+  EXPECT_EQ(untied.keys.text("rms_eps"), "1e-06");
+}
+
+/// A config as versions before rope_parameters wrote it.
+Json older_llama() {
+  Json config = HfFolder::reference("llama").config;
+  config.erase("rope_parameters");
+  config["rope_theta"] = 100.0;
+  config["rope_scaling"] = {{"rope_type", "llama3"},
+                            {"factor", 8.0},
+                            {"low_freq_factor", 1.0},
+                            {"high_freq_factor", 4.0},
+                            {"original_max_position_embeddings", 64}};
+  return config;
+}
+
+TEST(HfConfig, RotarySettingsAreReadInAllSpellings) {
+  const auto newer = read_hf_model(test::hf_reference("llama")).keys.all();
+  Json config = older_llama();
+  EXPECT_EQ(model_of(config).keys.all(), newer);
+  config["rope_scaling"]["type"] = "llama3";  // both
+  EXPECT_EQ(model_of(config).keys.all(), newer);
+  config["rope_scaling"].erase("rope_type");
+  EXPECT_EQ(model_of(config).keys.all(), newer);
+  config["rope_parameters"] = HfFolder::reference("llama").config["rope_parameters"];  // of both ages
+  EXPECT_EQ(model_of(config).keys.all(), newer);
+  config.erase("rope_parameters");
+  config["rope_scaling"] = nullptr;
+  EXPECT_EQ(model_of(config).keys.text("rope_scaling"), "none");
+  EXPECT_EQ(model_of(config).keys.real("rope_theta"), 100);
+  config["rope_scaling"] = {{"type", "default"}};
+  EXPECT_EQ(model_of(config).keys.text("rope_scaling"), "none");
+  config.erase("rope_theta");
+  EXPECT_EQ(model_of(config).keys.real("rope_theta"), 10000);
+}
+
+TEST(HfConfig, AnOldLlamaHasAsManyKeyHeadsAsHeads) {
+  const HfModel model =
+      model_of({{"model_type", "llama"}, {"hidden_size", 64}, {"num_attention_heads", 4}, {"rms_norm_eps", 1e-6}});
+  EXPECT_EQ(model.keys.integer("kv_heads"), 4);
+  EXPECT_EQ(model.keys.integer("head_dim"), 16);
+  EXPECT_EQ(model.keys.integer("hidden"), 11008);
+  EXPECT_FALSE(model.keys.flag("tie_embeddings"));
+}
+
+TEST(HfConfig, ZeroStandsForWhatFollowsFromOtherKeys) {
+  const ModelKeys keys({{"hidden", "0"}, {"kv_heads", "0"}, {"head_dim", "0"}, {"width", "24"}, {"heads", "4"}},
+                       "here");
+  EXPECT_EQ(normalized(keys).integer("hidden"), 96);
+  EXPECT_EQ(normalized(keys).integer("kv_heads"), 4);
+  EXPECT_EQ(normalized(keys).integer("head_dim"), 6);
+}
+
+TEST(HfConfig, WhatMicasLlamaCannotDoIsRefusedByName) {
+  struct Refused {
+    const char* key;
+    Json value;
+    const char* expected;
+  };
+  const Refused all[] = {
+      {"hidden_act", "gelu", "hidden_act is \"gelu\", expected \"silu\""},
+      {"attention_bias", true, "attention_bias is true"},
+      {"mlp_bias", true, "mlp_bias is true"},
+      {"num_key_value_heads", 3, "num_attention_heads 4 is not divisible by num_key_value_heads 3"},
+      {"partial_rotary_factor", 0.5, "partial_rotary_factor is 0.5"},
+      {"rope_theta", 500.0, "rope_theta is 500, but 100 inside rope_parameters"},
+      {"rope_scaling", Json{{"type", "linear"}}, "rope_scaling is of type 'linear', but rope_parameters of 'llama3'"},
+      {"rope_parameters", Json{{"rope_type", "yarn"}, {"factor", 2.0}},
+       "scaled by 'yarn'; Mica knows default and llama3"},
+      {"rope_parameters", Json{{"rope_type", "llama3"}, {"type", "linear"}},
+       "rope_type is 'llama3', but type is 'linear'"},
+      {"rope_parameters", Json{{"rope_type", "llama3"}, {"factor", 2.0}}, "low_freq_factor is missing"},
+      {"rope_parameters", Json{{"rope_type", "default"}, {"partial_rotary_factor", 0.5}},
+       "partial_rotary_factor is 0.5"},
+      {"rope_parameters", 3, "rope_parameters is 3, expected an object"},
+      {"num_attention_heads", 20000, "model.heads is 20000"},
+  };
+  for (const Refused& refused : all) {
+    Json config = HfFolder::reference("llama").config;
+    config[refused.key] = refused.value;
+    EXPECT_THAT(error_of<Error>([&] { (void)model_of(config); }),
+                AllOf(HasSubstr("/config.json"), HasSubstr(refused.expected)))
+        << refused.key;
   }
 }
 
@@ -91,7 +232,7 @@ TEST(HfConfig, WhatMicasModelCannotDoIsRefusedByName) {
       {"n_layer", 2.5, "n_layer is 2.5, expected a whole number"},
       {"n_embd", 9007199254740993, "n_embd is 9007199254740993"},
       {"tie_word_embeddings", "yes", "tie_word_embeddings is \"yes\", expected true or false"},
-      {"model_type", "bert", "model_type is 'bert'; Mica knows gpt2"},
+      {"model_type", "bert", "model_type is 'bert'; Mica knows gpt2, llama"},
       {"model_type", nullptr, "model_type is ''"},
   };
   for (const Refused& refused : all) {

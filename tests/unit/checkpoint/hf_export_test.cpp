@@ -160,7 +160,8 @@ TEST(HfExport, CheckpointsWithoutACounterpartAreRefused) {
   test::with_one_rank(test::small_units(), [&](test::SavedModel& model) { model.save(folder / "run", 1); });
   EXPECT_THAT(
       convert_error({"hf-export", folder / "run", folder / "out"}),
-      HasSubstr("a model of type 'weights' has no counterpart in Hugging Face's transformers; those with one: gpt2"));
+      HasSubstr(
+          "a model of type 'weights' has no counterpart in Hugging Face's transformers; those with one: gpt2, llama"));
   EXPECT_THAT(convert_error({"hf-export", folder / "missing", folder / "out"}), HasSubstr("no such folder"));
 }
 
