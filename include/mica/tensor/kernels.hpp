@@ -56,7 +56,29 @@ struct AttentionShape {
   std::int64_t seq_len = 0;   // T
   std::int64_t heads = 0;     // H
   std::int64_t head_dim = 0;  // D; width C = H*D
+  std::int64_t kv_heads = 0;  // K, divides H: heads [i*H/K, (i+1)*H/K) share k and v i; 0: each head has its own
+
+  [[nodiscard]] std::int64_t num_kv_heads() const { return kv_heads == 0 ? heads : kv_heads; }
+  /// Heads that share one k and v.
+  [[nodiscard]] std::int64_t group() const { return heads / num_kv_heads(); }
+  [[nodiscard]] std::int64_t q_width() const { return heads * head_dim; }
+  [[nodiscard]] std::int64_t kv_width() const { return num_kv_heads() * head_dim; }
+  /// Columns of q, k and v side by side; 3*C where each head has its own.
+  [[nodiscard]] std::int64_t qkv_width() const { return q_width() + 2 * kv_width(); }
 };
+
+/// q [B,T,H*D], k and v [B,T,K*D] of attention (or their gradients). k and v absent: all three side by side in q,
+/// [B,T,(H+2*K)*D].
+template <bool kConst>
+struct BasicQkv {
+  BasicTensorView<kConst> q, k{}, v{};
+  [[nodiscard]] bool is_packed() const { return !k && !v; }
+};
+using Qkv = BasicQkv<false>;
+using ConstQkv = BasicQkv<true>;
+
+/// Which way rotary() turns: forward, or back by the same angles (its backward).
+enum class Turn : std::uint8_t { forward, back };
 
 /// `count` blocks of `numel` elements each, from one array into another; all figures in elements.
 struct BlockCopy {
@@ -117,17 +139,42 @@ class Kernels {
   virtual void layer_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma,
                                    ConstTensorView mean, ConstTensorView rstd, TensorView dx, Write dx_mode,
                                    TensorView dgamma, TensorView dbeta, Write param_mode) = 0;
+  /// y = x / sqrt(mean(x^2) + eps) * gamma over the last dim. rstd: [M] f32, optional.
+  virtual void rms_norm(Stream& s, ConstTensorView x, ConstTensorView gamma, double eps, TensorView y,
+                        TensorView rstd) = 0;
+  /// dx (optional, may be dy) is written by `dx_mode`, dgamma [C] (optional) by `param_mode`.
+  virtual void rms_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma,
+                                 ConstTensorView rstd, TensorView dx, Write dx_mode, TensorView dgamma,
+                                 Write param_mode) = 0;
+  /// y = silu(gate) * up, silu(x) = x / (1 + e^-x).
+  virtual void swiglu(Stream& s, ConstTensorView gate, ConstTensorView up, TensorView y) = 0;
+  /// dgate = dy * up * silu'(gate), dup = dy * silu(gate), each optional; each may be gate, up or dy (but not both the
+  /// same one).
+  virtual void swiglu_backward(Stream& s, ConstTensorView gate, ConstTensorView up, ConstTensorView dy,
+                               TensorView dgate, TensorView dup) = 0;
+  /// Rotary position embedding: in x [B,T,H*D], D = 2 * inv_freq.size(), the pair (x[i], x[i + D/2]) of every head of
+  /// token t is turned by the angle t * inv_freq[i]. Angles are made in double. y may be x; inv_freq is copied at the
+  /// call. Turn::back is the backward (x = dy) and the inverse.
+  virtual void rotary(Stream& s, ConstTensorView x, std::span<const double> inv_freq, Turn turn, TensorView y) = 0;
   /// y[b,t,:] = tokens[ids[b,t],:] + positions[t,:]; ids [B,T] i32 in range; positions [>=T, C] optional.
   virtual void embedding(Stream& s, ConstTensorView ids, ConstTensorView tokens, ConstTensorView positions, TensorView y) = 0;
   /// Deterministic. dtokens [V,C], dpositions [>=T,C], each optional; overwrite also zeroes the rows that no id names.
   virtual void embedding_backward(Stream& s, ConstTensorView dy, ConstTensorView ids, TensorView dtokens,
                                   Write tokens_mode, TensorView dpositions, Write positions_mode) = 0;
-  /// Causal self-attention, scale 1/sqrt(D). qkv [B,T,3*C] holds q, k, v side by side, each [H,D];
-  /// y [B,T,C]; lse [B,H,T] f32 (log-sum-exp of each row, for backward), optional. At most one head's scores exist at a time per thread.
-  virtual void attention(Stream& s, const AttentionShape& shape, ConstTensorView qkv, TensorView y, TensorView lse) = 0;
-  /// dqkv [B,T,3*C] overwritten.
-  virtual void attention_backward(Stream& s, const AttentionShape& shape, ConstTensorView dy, ConstTensorView qkv,
-                                  ConstTensorView y, ConstTensorView lse, TensorView dqkv) = 0;
+  /// Causal self-attention, scale 1/sqrt(D); y [B,T,C]; lse [B,H,T] f32 (log-sum-exp of each row, for backward),
+  /// optional. At most one head's scores exist at a time per thread.
+  virtual void attention(Stream& s, const AttentionShape& shape, const ConstQkv& in, TensorView y, TensorView lse) = 0;
+  /// d_in overwritten, laid out like `in`. The heads of a group add up their gradients of k and v in f32.
+  virtual void attention_backward(Stream& s, const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in,
+                                  ConstTensorView y, ConstTensorView lse, const Qkv& d_in) = 0;
+  /// The same with q, k and v packed in one tensor.
+  void attention(Stream& s, const AttentionShape& shape, ConstTensorView qkv, TensorView y, TensorView lse) {
+    attention(s, shape, ConstQkv{.q = qkv}, y, lse);
+  }
+  void attention_backward(Stream& s, const AttentionShape& shape, ConstTensorView dy, ConstTensorView qkv,
+                          ConstTensorView y, ConstTensorView lse, TensorView dqkv) {
+    attention_backward(s, shape, dy, ConstQkv{.q = qkv}, y, lse, Qkv{.q = dqkv});
+  }
   /// loss[1] f32 = scale * sum over rows of -log softmax(hidden w^T)[target]; hidden [M,C], w [V,C],
   /// targets [M] i32, -1 = row ignored. The logits exist only a few rows at a time.
   virtual void head_loss(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale,

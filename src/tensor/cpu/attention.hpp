@@ -11,11 +11,13 @@ namespace mica::cpu {
 /// [D][kPanel], so that scores are products of rows with a panel that stays in the first-level cache; the panels
 /// above the diagonal are skipped and the diagonal one is cut in steps of 16 rows. Forward holds the scores of one
 /// tile of queries, [kPanel, T]; backward computes P again from lse, panel by panel, [kPanel, kPanel].
+/// Heads that share a key and value head (a group) follow one another: what was packed for the first serves all, and
+/// backward, where a group belongs to one thread, sums their dK and dV before it stores them.
 [[nodiscard]] std::int64_t attention_scratch_bytes(const AttentionShape& shape, int threads);
-void attention_forward(const AttentionShape& shape, ConstTensorView qkv, TensorView y, TensorView lse, void* scratch);
+void attention_forward(const AttentionShape& shape, const ConstQkv& in, TensorView y, TensorView lse, void* scratch);
 
 [[nodiscard]] std::int64_t attention_backward_scratch_bytes(const AttentionShape& shape, int threads);
-void attention_backward(const AttentionShape& shape, ConstTensorView dy, ConstTensorView qkv, ConstTensorView y,
-                        ConstTensorView lse, TensorView dqkv, void* scratch);
+void attention_backward(const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in, ConstTensorView y,
+                        ConstTensorView lse, const Qkv& d_in, void* scratch);
 
 }  // namespace mica::cpu

@@ -43,17 +43,20 @@ struct BackwardScratch {
 
 /// One head's slices of the tensors.
 struct Head {
-  HeadRows qkv;
-  const std::byte* dy;  // rows C elements apart
-  const std::byte* y;
-  const float* lse;     // [T]
-  std::byte* dqkv;      // rows 3*C elements apart
+  HeadRows<const std::byte> in;
+  Rows<const std::byte> dy, y;
+  const float* lse;  // [T]
+  HeadRows<std::byte> d_in;
 };
 
 class BackwardTile {
  public:
   BackwardTile(const AttentionShape& shape, const BackwardScratch& scratch, const float* lse, std::int64_t first)
-      : sizes_(shape), s_(scratch), lse_(lse), first_(first), rows_(std::min(kPanel, shape.seq_len - first)),
+      : sizes_(shape),
+        s_(scratch),
+        lse_(lse),
+        first_(first),
+        rows_(std::min(kPanel, shape.seq_len - first)),
         factor_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)))) {}
 
   /// Adds what queries [first, first + rows) and the keys of one panel give each other.
@@ -84,8 +87,8 @@ class BackwardTile {
       const std::int64_t corner = query * kScoreStride + k;
       tiles().multiply({s_.scores + corner, 1, kScoreStride}, s_.dout + query * dim, dim, s_.dvalues + (key + k) * dim,
                        dim, step_keys, dim, rows_ - query, true);
-      tiles().multiply({s_.dscores + corner, 1, kScoreStride}, s_.queries + query * dim, dim, s_.dkeys + (key + k) * dim,
-                       dim, step_keys, dim, rows_ - query, true);
+      tiles().multiply({s_.dscores + corner, 1, kScoreStride}, s_.queries + query * dim, dim,
+                       s_.dkeys + (key + k) * dim, dim, step_keys, dim, rows_ - query, true);
     }
   }
 
@@ -97,14 +100,16 @@ class BackwardTile {
   float factor_;
 };
 
-/// Packs keys and values; the rows past T stay zero so that whole panels can be used.
-void pack(const AttentionShape& shape, const HeadSizes& sizes, const Head& head, const BackwardScratch& s) {
+/// Packs the keys and values that the heads of one group share; the rows past T stay zero so that whole panels can be
+/// used. Their gradients start at zero.
+void pack(const AttentionShape& shape, const HeadRows<const std::byte>& in, const BackwardScratch& s) {
+  const HeadSizes sizes(shape);
   const std::int64_t dim = sizes.padded_dim;
   for (std::int64_t key = 0; key < shape.seq_len; key += kPanel) {
     const std::int64_t keys = std::min(kPanel, shape.seq_len - key);
-    head.qkv.load(HeadRows::Part::key, key, keys, dim, s.keys + key * dim);
+    load(in.k, key, keys, sizes, s.keys + key * dim);
     tiles().transpose_to_panel(s.keys + key * dim, dim, keys, shape.head_dim, s.key_panels + key * shape.head_dim);
-    head.qkv.load(HeadRows::Part::value, key, keys, dim, s.queries);
+    load(in.v, key, keys, sizes, s.queries);
     tiles().transpose_to_panel(s.queries, dim, keys, shape.head_dim, s.value_panels + key * shape.head_dim);
   }
   std::fill(s.keys + shape.seq_len * dim, s.keys + sizes.padded_keys * dim, 0.0F);
@@ -112,29 +117,22 @@ void pack(const AttentionShape& shape, const HeadSizes& sizes, const Head& head,
   std::fill(s.dvalues, s.dvalues + sizes.padded_keys * dim, 0.0F);
 }
 
+/// Writes the head's dQ and adds its dK and dV to those of its group.
 void backward_head(const AttentionShape& shape, const Head& head, const BackwardScratch& s) {
   const HeadSizes sizes(shape);
-  const DType dtype = head.qkv.dtype();
   const std::int64_t dim = sizes.padded_dim;
-  const std::int64_t row_bytes = sizes.width * dtype_bytes(dtype);
-  pack(shape, sizes, head, s);
   for (std::int64_t first = 0; first < shape.seq_len; first += kPanel) {
     const std::int64_t rows = std::min(kPanel, shape.seq_len - first);
-    head.qkv.load(HeadRows::Part::query, first, rows, dim, s.queries);
-    tiles().load_rows(head.dy + first * row_bytes, dtype, sizes.width, rows, shape.head_dim, dim, s.dout);
+    load(head.in.q, first, rows, sizes, s.queries);
+    load(head.dy, first, rows, sizes, s.dout);
     for (std::int64_t r = 0; r < rows; ++r) {
-      s.delta[r] = loops().dot(DType::f32, s.dout + r * dim, dtype, head.y + (first + r) * row_bytes, shape.head_dim);
+      s.delta[r] = loops().dot(DType::f32, s.dout + r * dim, head.y.dtype, head.y.at(first + r), shape.head_dim);
     }
     std::fill(s.dqueries, s.dqueries + rows * dim, 0.0F);
     BackwardTile tile(shape, s, head.lse, first);
     for (std::int64_t key = 0; key <= first; key += kPanel) tile.panel(key);
-    tiles().store_rows(s.dqueries, dim, nullptr, rows, shape.head_dim, head.dqkv + first * 3 * row_bytes, dtype,
-                       3 * sizes.width);
+    store(s.dqueries, nullptr, first, rows, sizes, head.d_in.q);
   }
-  tiles().store_rows(s.dkeys, dim, nullptr, shape.seq_len, shape.head_dim, head.dqkv + row_bytes, dtype,
-                     3 * sizes.width);
-  tiles().store_rows(s.dvalues, dim, nullptr, shape.seq_len, shape.head_dim, head.dqkv + 2 * row_bytes, dtype,
-                     3 * sizes.width);
 }
 
 }  // namespace
@@ -145,24 +143,27 @@ std::int64_t attention_backward_scratch_bytes(const AttentionShape& shape, int t
   return carver.bytes();
 }
 
-void attention_backward(const AttentionShape& shape, ConstTensorView dy, ConstTensorView qkv, ConstTensorView y,
-                        ConstTensorView lse, TensorView dqkv, void* scratch) {
+void attention_backward(const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in, ConstTensorView y,
+                        ConstTensorView lse, const Qkv& d_in, void* scratch) {
   const HeadSizes sizes(shape);
-  const std::int64_t element = dtype_bytes(qkv.dtype);
+  const std::int64_t width = shape.q_width(), group = shape.group();
   const std::int64_t bytes_per_thread = attention_backward_scratch_bytes(shape, 1);
-  parallel_ranges_by_thread(shape.batch * shape.heads, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
+  parallel_ranges_by_thread(shape.batch * shape.heads, group, [&](std::int64_t begin, std::int64_t end, int thread) {
     Carver carver(static_cast<std::byte*>(scratch) + thread * bytes_per_thread);
     const BackwardScratch mine(shape, carver);
     for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t batch = i / shape.heads;
-      const std::int64_t index = i % shape.heads;
-      const std::int64_t offset = (batch * shape.seq_len * sizes.width + index * shape.head_dim) * element;
-      const Head head{.qkv = HeadRows(shape, qkv.data, qkv.dtype, batch, index),
-                      .dy = static_cast<const std::byte*>(dy.data) + offset,
-                      .y = static_cast<const std::byte*>(y.data) + offset,
+      const std::int64_t batch = i / shape.heads, index = i % shape.heads, column = index * shape.head_dim;
+      const Head head{.in = head_rows(shape, in, batch, index),
+                      .dy = rows_of(dy, shape, batch, column, width),
+                      .y = rows_of(y, shape, batch, column, width),
                       .lse = static_cast<const float*>(lse.data) + i * shape.seq_len,
-                      .dqkv = static_cast<std::byte*>(dqkv.data) + HeadRows::offset(shape, batch, index) * element};
+                      .d_in = head_rows(shape, d_in, batch, index)};
+      if (index % group == 0) pack(shape, head.in, mine);
       backward_head(shape, head, mine);
+      if ((index + 1) % group == 0) {
+        store(mine.dkeys, nullptr, 0, shape.seq_len, sizes, head.d_in.k);
+        store(mine.dvalues, nullptr, 0, shape.seq_len, sizes, head.d_in.v);
+      }
     }
   });
 }

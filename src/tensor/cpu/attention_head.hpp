@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "mica/tensor/kernels.hpp"
+
 #include "parallel.hpp"
 #include "tiles.hpp"
 
@@ -12,11 +13,11 @@ namespace mica::cpu {
 struct HeadSizes {
   std::int64_t head_dim, padded_dim;  // D; D rounded up to kTilePad
   std::int64_t padded_keys;           // T rounded up to kPanel
-  std::int64_t width;                 // C = H*D
 
   explicit HeadSizes(const AttentionShape& shape)
-      : head_dim(shape.head_dim), padded_dim(round_up(shape.head_dim, kTilePad)),
-        padded_keys(round_up(shape.seq_len, kPanel)), width(shape.heads * shape.head_dim) {}
+      : head_dim(shape.head_dim),
+        padded_dim(round_up(shape.head_dim, kTilePad)),
+        padded_keys(round_up(shape.seq_len, kPanel)) {}
 };
 
 /// Hands out parts of a block of memory, 64-byte aligned; with a null base it only counts.
@@ -35,30 +36,54 @@ class Carver {
   std::int64_t bytes_ = 0;
 };
 
-/// One head's q, k and v inside qkv [B,T,3*C].
-class HeadRows {
- public:
-  enum class Part : std::int64_t { query = 0, key = 1, value = 2 };
+/// One head's rows in a tensor: token t begins t * stride elements behind `first`.
+template <class Byte>
+struct Rows {
+  Byte* first;
+  std::int64_t stride;
+  DType dtype;
 
-  HeadRows(const AttentionShape& shape, const void* qkv, DType dtype, std::int64_t batch, std::int64_t head)
-      : dtype_(dtype), head_dim_(shape.head_dim), width_(shape.heads * shape.head_dim) {
-    first_ = static_cast<const std::byte*>(qkv) + offset(shape, batch, head) * dtype_bytes(dtype);
-  }
-  /// Elements before row 0 of the head's queries.
-  [[nodiscard]] static std::int64_t offset(const AttentionShape& shape, std::int64_t batch, std::int64_t head) {
-    return batch * shape.seq_len * 3 * shape.heads * shape.head_dim + head * shape.head_dim;
-  }
-
-  [[nodiscard]] DType dtype() const { return dtype_; }
-  void load(Part part, std::int64_t row, std::int64_t rows, std::int64_t padded_dim, float* dst) const {
-    const std::int64_t element = row * 3 * width_ + static_cast<std::int64_t>(part) * width_;
-    tiles().load_rows(first_ + element * dtype_bytes(dtype_), dtype_, 3 * width_, rows, head_dim_, padded_dim, dst);
-  }
-
- private:
-  DType dtype_;
-  std::int64_t head_dim_, width_;
-  const std::byte* first_;
+  [[nodiscard]] Byte* at(std::int64_t row) const { return first + row * stride * dtype_bytes(dtype); }
 };
+
+/// Rows [row, row + count) as dense f32 rows of sizes.padded_dim.
+inline void load(const Rows<const std::byte>& rows, std::int64_t row, std::int64_t count, const HeadSizes& sizes,
+                 float* dst) {
+  tiles().load_rows(rows.at(row), rows.dtype, rows.stride, count, sizes.head_dim, sizes.padded_dim, dst);
+}
+/// The way back, row r multiplied with factors[r] (null: with nothing).
+inline void store(const float* src, const float* factors, std::int64_t row, std::int64_t count, const HeadSizes& sizes,
+                  const Rows<std::byte>& rows) {
+  tiles().store_rows(src, sizes.padded_dim, factors, count, sizes.head_dim, rows.at(row), rows.dtype, rows.stride);
+}
+
+/// Columns [column, column + D) of sequence `batch` in a tensor whose tokens are `stride` elements apart.
+template <bool kConst>
+auto rows_of(const BasicTensorView<kConst>& view, const AttentionShape& shape, std::int64_t batch, std::int64_t column,
+             std::int64_t stride) {
+  using Byte = typename BasicTensorView<kConst>::Byte;
+  const std::int64_t element = batch * shape.seq_len * stride + column;
+  return Rows<Byte>{static_cast<Byte*>(view.data) + element * dtype_bytes(view.dtype), stride, view.dtype};
+}
+
+/// One head's q, k and v (or their gradients), packed or apart.
+template <class Byte>
+struct HeadRows {
+  Rows<Byte> q, k, v;
+};
+template <bool kConst>
+auto head_rows(const AttentionShape& shape, const BasicQkv<kConst>& in, std::int64_t batch, std::int64_t head) {
+  const std::int64_t q_column = head * shape.head_dim, kv_column = head / shape.group() * shape.head_dim;
+  const std::int64_t q_width = shape.q_width(), kv_width = shape.kv_width(), all = shape.qkv_width();
+  using Byte = typename BasicTensorView<kConst>::Byte;
+  if (in.is_packed()) {
+    return HeadRows<Byte>{rows_of(in.q, shape, batch, q_column, all),
+                          rows_of(in.q, shape, batch, q_width + kv_column, all),
+                          rows_of(in.q, shape, batch, q_width + kv_width + kv_column, all)};
+  }
+  return HeadRows<Byte>{rows_of(in.q, shape, batch, q_column, q_width),
+                        rows_of(in.k, shape, batch, kv_column, kv_width),
+                        rows_of(in.v, shape, batch, kv_column, kv_width)};
+}
 
 }  // namespace mica::cpu

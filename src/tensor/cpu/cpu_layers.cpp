@@ -1,23 +1,14 @@
 #include <algorithm>
 #include <vector>
 
+#include "mica/tensor/random.hpp"
+
 #include "arguments.hpp"
-#include "attention.hpp"
 #include "cpu_kernels.hpp"
 #include "embedding.hpp"
 #include "loops.hpp"
-#include "mica/tensor/random.hpp"
 
 namespace mica::cpu {
-
-namespace {
-
-/// Threads that parallel_ranges would use for rows of `cols`: only so many need scratch of their own.
-int threads_for_rows(std::int64_t rows, std::int64_t grain) {
-  return static_cast<int>(std::clamp<std::int64_t>(divide_up(rows, grain), 1, omp_get_max_threads()));
-}
-
-}  // namespace
 
 void CpuKernels::gelu(Stream& s, ConstTensorView x, TensorView y) {
   const std::int64_t n = x.numel();
@@ -38,6 +29,34 @@ void CpuKernels::gelu_backward(Stream& s, ConstTensorView x, ConstTensorView dy,
   enqueue(s, "gelu_backward", {reads(x), reads(dy), mica::writes(dx)}, [x, dy, dx, n] {
     parallel_ranges(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
       loops().gelu_backward(x.dtype, x.data, dy.data, dx.data, begin, end);
+    });
+  });
+}
+
+void CpuKernels::swiglu(Stream& s, ConstTensorView gate, ConstTensorView up, TensorView y) {
+  const std::int64_t n = gate.numel();
+  expect("swiglu", "gate", gate, n, kFloats);
+  expect("swiglu", "up", up, n, {gate.dtype});
+  expect("swiglu", "y", y, n, {gate.dtype});
+  enqueue(s, "swiglu", {reads(gate), reads(up), mica::writes(y)}, [=] {
+    parallel_ranges(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+      loops().swiglu(gate.dtype, gate.data, up.data, y.data, begin, end);
+    });
+  });
+}
+
+void CpuKernels::swiglu_backward(Stream& s, ConstTensorView gate, ConstTensorView up, ConstTensorView dy,
+                                 TensorView dgate, TensorView dup) {
+  const std::int64_t n = gate.numel();
+  expect("swiglu_backward", "gate", gate, n, kFloats);
+  expect("swiglu_backward", "up", up, n, {gate.dtype});
+  expect("swiglu_backward", "dy", dy, n, {gate.dtype});
+  expect_optional("swiglu_backward", "dgate", dgate, n, {gate.dtype});
+  expect_optional("swiglu_backward", "dup", dup, n, {gate.dtype});
+  require(!dgate || dgate.data != dup.data, "swiglu_backward: dgate and dup are one tensor, expected two");
+  enqueue(s, "swiglu_backward", {reads(gate), reads(up), reads(dy), mica::writes(dgate), mica::writes(dup)}, [=] {
+    parallel_ranges(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+      loops().swiglu_backward(gate.dtype, gate.data, up.data, dy.data, dgate.data, dup.data, begin, end);
     });
   });
 }
@@ -79,7 +98,7 @@ void CpuKernels::layer_norm_backward(Stream& s, ConstTensorView dy, ConstTensorV
   // Each thread sums its rows' share of dgamma and dbeta; the shares are then added in the threads' order.
   const bool has_params = dgamma || dbeta;
   const std::int64_t grain = row_grain(cols);
-  const std::int64_t shares = has_params ? threads_for_rows(rows, grain) : 0;
+  const std::int64_t shares = has_params ? threads_for(rows, grain) : 0;
   const Buffer space = scratch(s, shares * 2 * cols * 4);
   enqueue(s, "layer_norm_backward",
           {reads(dy), reads(x), reads(gamma), reads(mean), reads(rstd), mica::writes(dx), mica::writes(dgamma),
@@ -97,6 +116,49 @@ void CpuKernels::layer_norm_backward(Stream& s, ConstTensorView dy, ConstTensorV
             }
             if (dgamma) loops().scale(sums, DType::f32, 1.0F, dgamma.data, dgamma.dtype, param_mode, 0, cols);
             if (dbeta) loops().scale(sums + cols, DType::f32, 1.0F, dbeta.data, dbeta.dtype, param_mode, 0, cols);
+          });
+}
+
+void CpuKernels::rms_norm(Stream& s, ConstTensorView x, ConstTensorView gamma, double eps, TensorView y,
+                          TensorView rstd) {
+  const std::int64_t cols = x.shape.back();
+  const std::int64_t rows = x.shape.rows();
+  expect("rms_norm", "x", x, rows * cols, kFloats);
+  expect("rms_norm", "gamma", gamma, cols, {x.dtype});
+  expect("rms_norm", "y", y, rows * cols, {x.dtype});
+  expect_optional("rms_norm", "rstd", rstd, rows, {DType::f32});
+  enqueue(s, "rms_norm", {reads(x), reads(gamma), mica::writes(y), mica::writes(rstd)}, [=] {
+    parallel_ranges(rows, row_grain(cols), [&](std::int64_t begin, std::int64_t end) {
+      loops().rms_norm(x.dtype, x.data, gamma.data, eps, cols, y.data, static_cast<float*>(rstd.data), begin, end);
+    });
+  });
+}
+
+void CpuKernels::rms_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma,
+                                   ConstTensorView rstd, TensorView dx, Write dx_mode, TensorView dgamma,
+                                   Write param_mode) {
+  const std::int64_t cols = x.shape.back();
+  const std::int64_t rows = x.shape.rows();
+  expect("rms_norm_backward", "x", x, rows * cols, kFloats);
+  expect("rms_norm_backward", "dy", dy, rows * cols, {x.dtype});
+  expect("rms_norm_backward", "gamma", gamma, cols, {x.dtype});
+  expect("rms_norm_backward", "rstd", rstd, rows, {DType::f32});
+  expect_optional("rms_norm_backward", "dx", dx, rows * cols, {x.dtype});
+  expect_optional("rms_norm_backward", "dgamma", dgamma, cols, kFloats);
+  // As in layer_norm_backward: a share of dgamma for each thread, added in the threads' order.
+  const std::int64_t grain = row_grain(cols);
+  const std::int64_t shares = dgamma ? threads_for(rows, grain) : 0;
+  const Buffer space = scratch(s, shares * cols * 4);
+  enqueue(s, "rms_norm_backward",
+          {reads(dy), reads(x), reads(gamma), reads(rstd), mica::writes(dx), mica::writes(dgamma), writes(space)},
+          [=, sums = static_cast<float*>(space.data())] {
+            std::fill(sums, sums + shares * cols, 0.0F);
+            parallel_ranges_by_thread(rows, grain, [&](std::int64_t begin, std::int64_t end, int thread) {
+              loops().rms_norm_backward(x.dtype, dy.data, x.data, gamma.data, static_cast<const float*>(rstd.data),
+                                        cols, dx.data, dx_mode, dgamma ? sums + thread * cols : nullptr, begin, end);
+            });
+            for (std::int64_t i = 1; i < shares; ++i) loops().add(DType::f32, sums, sums + i * cols, sums, 0, cols);
+            if (dgamma) loops().scale(sums, DType::f32, 1.0F, dgamma.data, dgamma.dtype, param_mode, 0, cols);
           });
 }
 
@@ -136,43 +198,6 @@ void CpuKernels::embedding_backward(Stream& s, ConstTensorView dy, ConstTensorVi
           [=, memory = space.data()] {
             if (dtokens) embedding_backward_tokens(dy, ids, dtokens, tokens_mode, memory);
             if (dpositions) embedding_backward_positions(dy, seq_len, dpositions, positions_mode, memory);
-          });
-}
-
-namespace {
-
-void expect_attention(std::string_view kernel, const AttentionShape& shape, ConstTensorView qkv) {
-  require(shape.head_dim > 0 && shape.heads > 0 && shape.batch >= 0 && shape.seq_len >= 0,
-          "{}: shape batch {}, seq_len {}, heads {}, head_dim {} is not one of attention", kernel, shape.batch,
-          shape.seq_len, shape.heads, shape.head_dim);
-  expect(kernel, "qkv", qkv, shape.batch * shape.seq_len * 3 * shape.heads * shape.head_dim, kFloats);
-}
-
-}  // namespace
-
-void CpuKernels::attention(Stream& s, const AttentionShape& shape, ConstTensorView qkv, TensorView y, TensorView lse) {
-  expect_attention("attention", shape, qkv);
-  expect("attention", "y", y, qkv.numel() / 3, {qkv.dtype});
-  expect_optional("attention", "lse", lse, shape.batch * shape.heads * shape.seq_len, {DType::f32});
-  if (y.numel() == 0) return;
-  const Buffer space = scratch(s, attention_scratch_bytes(shape, threads_for_rows(shape.batch * shape.heads, 1)));
-  enqueue(s, "attention", {reads(qkv), mica::writes(y), mica::writes(lse), writes(space)},
-          [=, memory = space.data()] { attention_forward(shape, qkv, y, lse, memory); });
-}
-
-void CpuKernels::attention_backward(Stream& s, const AttentionShape& shape, ConstTensorView dy, ConstTensorView qkv,
-                                    ConstTensorView y, ConstTensorView lse, TensorView dqkv) {
-  expect_attention("attention_backward", shape, qkv);
-  expect("attention_backward", "dy", dy, qkv.numel() / 3, {qkv.dtype});
-  expect("attention_backward", "y", y, qkv.numel() / 3, {qkv.dtype});
-  expect("attention_backward", "lse", lse, shape.batch * shape.heads * shape.seq_len, {DType::f32});
-  expect("attention_backward", "dqkv", dqkv, qkv.numel(), {qkv.dtype});
-  if (y.numel() == 0) return;
-  const int threads = threads_for_rows(shape.batch * shape.heads, 1);
-  const Buffer space = scratch(s, attention_backward_scratch_bytes(shape, threads));
-  enqueue(s, "attention_backward", {reads(dy), reads(qkv), reads(y), reads(lse), mica::writes(dqkv), writes(space)},
-          [=, memory = space.data()] {
-            cpu::attention_backward(shape, dy, qkv, y, lse, dqkv, memory);
           });
 }
 

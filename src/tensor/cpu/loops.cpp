@@ -15,6 +15,8 @@
   void install_layer_norm(Loops& table);  \
   void install_optimizer(Loops& table);   \
   void install_random(Loops& table);      \
+  void install_rms_norm(Loops& table);    \
+  void install_rotary(Loops& table);      \
   void install_softmax(Loops& table);     \
   void install_sums(Loops& table);        \
   inline Loops make_table() {             \
@@ -26,6 +28,8 @@
     install_layer_norm(table);            \
     install_optimizer(table);             \
     install_random(table);                \
+    install_rms_norm(table);              \
+    install_rotary(table);                \
     install_softmax(table);               \
     install_sums(table);                  \
     return table;                         \

@@ -58,6 +58,15 @@ struct Loops {
   void (*gelu)(DType, const void* x, void* y, std::int64_t begin, std::int64_t end);
   /// dx may be dy or x.
   void (*gelu_backward)(DType, const void* x, const void* dy, void* dx, std::int64_t begin, std::int64_t end);
+  /// y = silu(gate) * up.
+  void (*swiglu)(DType, const void* gate, const void* up, void* y, std::int64_t begin, std::int64_t end);
+  /// dgate and dup nullable; each may be gate, up or dy.
+  void (*swiglu_backward)(DType, const void* gate, const void* up, const void* dy, void* dgate, void* dup,
+                          std::int64_t begin, std::int64_t end);
+  /// (=) One token's heads, x [heads, 2*half]: the pair (x[i], x[i + half]) of each becomes (x[i] cos[i] - x[i + half]
+  /// sin[i], x[i + half] cos[i] + x[i] sin[i]). y may be x.
+  void (*rotate_heads)(DType, const void* x, const float* cos, const float* sin, std::int64_t heads, std::int64_t half,
+                       void* y);
   /// (=) y may be a or b.
   void (*add)(DType, const void* a, const void* b, void* y, std::int64_t begin, std::int64_t end);
   /// (=) Dtypes in any combination, computed in f32: dst = factor * src or dst = dst + factor * src.
@@ -94,6 +103,15 @@ struct Loops {
   void (*layer_norm_backward)(DType, const void* dy, const void* x, const void* gamma, const float* mean,
                               const float* rstd, std::int64_t cols, void* dx, Write dx_mode, float* dgamma,
                               float* dbeta, std::int64_t begin, std::int64_t end);
+
+  // --- root mean square norm, rows [begin, end) of [., cols] --------------------------------------------------------
+  /// rstd [rows] nullable.
+  void (*rms_norm)(DType, const void* x, const void* gamma, double eps, std::int64_t cols, void* y, float* rstd,
+                   std::int64_t begin, std::int64_t end);
+  /// dx nullable, may be dy; dgamma [cols] f32 is added to (null: not wanted).
+  void (*rms_norm_backward)(DType, const void* dy, const void* x, const void* gamma, const float* rstd,
+                            std::int64_t cols, void* dx, Write dx_mode, float* dgamma, std::int64_t begin,
+                            std::int64_t end);
 
   // --- sums -------------------------------------------------------------------------------------------------------
   /// sums[j] += sum over rows [row_begin, row_end) of x[row, j], j in [col_begin, col_end). A column's bits do not

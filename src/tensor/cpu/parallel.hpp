@@ -31,6 +31,11 @@ class OmpThreads {
   return divide_up(a, multiple) * multiple;
 }
 
+/// Threads that parallel_ranges uses for n: only so many need scratch of their own.
+[[nodiscard]] inline int threads_for(std::int64_t n, std::int64_t grain) {
+  return static_cast<int>(std::clamp<std::int64_t>(divide_up(n, grain), 1, omp_get_max_threads()));
+}
+
 /// body(begin, end, thread) on disjoint ranges that cover [0, n): one range per thread, borders at multiples of `grain`.
 /// With one thread, or at most one grain of work, the body is called directly. It must not throw.
 /// The split depends on n, grain and the thread count only.

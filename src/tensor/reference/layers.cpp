@@ -16,6 +16,8 @@ double gelu_derivative_at(double x) {
   const double inner = kGeluSlope * (1 + 3 * kGeluCubic * x * x);
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * inner;
 }
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 }  // namespace
 
 void ReferenceKernels::gelu(Stream& s, ConstTensorView x, TensorView y) {
@@ -33,6 +35,33 @@ void ReferenceKernels::gelu_backward(Stream& s, ConstTensorView x, ConstTensorVi
     Values g = values(dy);
     for (std::size_t i = 0; i < g.size(); ++i) g[i] *= gelu_derivative_at(xs[i]);
     store(dx, g);
+  });
+}
+
+void ReferenceKernels::swiglu(Stream& s, ConstTensorView gate, ConstTensorView up, TensorView y) {
+  expect_numel(up, gate.numel(), "swiglu: up like gate");
+  s.submit("swiglu", {reads(gate), reads(up), writes(y)}, [=] {
+    Values v = values(up);
+    const Values gs = values(gate);
+    for (std::size_t i = 0; i < v.size(); ++i) v[i] *= gs[i] * sigmoid(gs[i]);
+    store(y, v);
+  });
+}
+
+void ReferenceKernels::swiglu_backward(Stream& s, ConstTensorView gate, ConstTensorView up, ConstTensorView dy,
+                                       TensorView dgate, TensorView dup) {
+  expect_numel(up, gate.numel(), "swiglu_backward: up like gate");
+  expect_numel(dy, gate.numel(), "swiglu_backward: dy like gate");
+  s.submit("swiglu_backward", {reads(gate), reads(up), reads(dy), writes(dgate), writes(dup)}, [=] {
+    const Values gs = values(gate), us = values(up), dys = values(dy);
+    Values dgs(gs.size()), dus(gs.size());
+    for (std::size_t i = 0; i < gs.size(); ++i) {
+      const double sigma = sigmoid(gs[i]);
+      dgs[i] = dys[i] * us[i] * sigma * (1 + gs[i] * (1 - sigma));
+      dus[i] = dys[i] * gs[i] * sigma;
+    }
+    store(dgate, dgs);
+    store(dup, dus);
   });
 }
 
@@ -101,6 +130,59 @@ void ReferenceKernels::layer_norm_backward(Stream& s, ConstTensorView dy, ConstT
              store(dgamma, dgs, param_mode);
              store(dbeta, dbs, param_mode);
            });
+}
+
+void ReferenceKernels::rms_norm(Stream& s, ConstTensorView x, ConstTensorView gamma, double eps, TensorView y,
+                                TensorView rstd) {
+  const std::int64_t cols = x.shape.back();
+  const std::int64_t rows = x.shape.rows();
+  expect_numel(gamma, cols, "rms_norm: gamma [C]");
+  expect_numel(y, rows * cols, "rms_norm: y like x");
+  expect_numel(rstd, rows, "rms_norm: rstd [M]");
+  s.submit("rms_norm", {reads(x), reads(gamma), writes(y), writes(rstd)}, [=] {
+    const Values xs = values(x), gs = values(gamma);
+    Values ys(xs.size()), rstds(static_cast<std::size_t>(rows));
+    for (std::int64_t i = 0; i < rows; ++i) {
+      double square = 0;
+      for (std::int64_t j = 0; j < cols; ++j) square += std::pow(xs[at(i, cols, j)], 2) / static_cast<double>(cols);
+      const double r = 1 / std::sqrt(square + eps);
+      for (std::int64_t j = 0; j < cols; ++j) {
+        ys[at(i, cols, j)] = xs[at(i, cols, j)] * r * gs[static_cast<std::size_t>(j)];
+      }
+      rstds[static_cast<std::size_t>(i)] = r;
+    }
+    store(y, ys);
+    store(rstd, rstds);
+  });
+}
+
+void ReferenceKernels::rms_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma,
+                                         ConstTensorView rstd, TensorView dx, Write dx_mode, TensorView dgamma,
+                                         Write param_mode) {
+  const std::int64_t cols = x.shape.back();
+  const std::int64_t rows = x.shape.rows();
+  expect_numel(dy, rows * cols, "rms_norm_backward: dy like x");
+  expect_numel(rstd, rows, "rms_norm_backward: rstd [M]");
+  s.submit("rms_norm_backward", {reads(dy), reads(x), reads(gamma), reads(rstd), writes(dx), writes(dgamma)}, [=] {
+    const Values dys = values(dy), xs = values(x), gs = values(gamma), rs = values(rstd);
+    Values dxs(xs.size()), dgs(static_cast<std::size_t>(cols));
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const double r = rs[static_cast<std::size_t>(i)];
+      double mean = 0;  // of gamma * dy * normalised x
+      for (std::int64_t j = 0; j < cols; ++j) {
+        const auto c = static_cast<std::size_t>(j);
+        const double normalised = xs[at(i, cols, j)] * r;
+        mean += gs[c] * dys[at(i, cols, j)] * normalised / static_cast<double>(cols);
+        dgs[c] += dys[at(i, cols, j)] * normalised;
+      }
+      for (std::int64_t j = 0; j < cols; ++j) {
+        const double g = gs[static_cast<std::size_t>(j)] * dys[at(i, cols, j)];
+        dxs[at(i, cols, j)] = r * (g - xs[at(i, cols, j)] * r * mean);
+      }
+    }
+    store(dx, dxs, dx_mode);
+    store(dgamma, dgs, param_mode);
+  });
 }
 
 }  // namespace mica::reference

@@ -22,13 +22,21 @@ class ReferenceKernels final : public Kernels {
   void layer_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma,
                            ConstTensorView mean, ConstTensorView rstd, TensorView dx, Write dx_mode, TensorView dgamma,
                            TensorView dbeta, Write param_mode) override;
+  void rms_norm(Stream& s, ConstTensorView x, ConstTensorView gamma, double eps, TensorView y,
+                TensorView rstd) override;
+  void rms_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma, ConstTensorView rstd,
+                         TensorView dx, Write dx_mode, TensorView dgamma, Write param_mode) override;
+  void swiglu(Stream& s, ConstTensorView gate, ConstTensorView up, TensorView y) override;
+  void swiglu_backward(Stream& s, ConstTensorView gate, ConstTensorView up, ConstTensorView dy, TensorView dgate,
+                       TensorView dup) override;
+  void rotary(Stream& s, ConstTensorView x, std::span<const double> inv_freq, Turn turn, TensorView y) override;
   void embedding(Stream& s, ConstTensorView ids, ConstTensorView tokens, ConstTensorView positions,
                  TensorView y) override;
   void embedding_backward(Stream& s, ConstTensorView dy, ConstTensorView ids, TensorView dtokens, Write tokens_mode,
                           TensorView dpositions, Write positions_mode) override;
-  void attention(Stream& s, const AttentionShape& shape, ConstTensorView qkv, TensorView y, TensorView lse) override;
-  void attention_backward(Stream& s, const AttentionShape& shape, ConstTensorView dy, ConstTensorView qkv,
-                          ConstTensorView y, ConstTensorView lse, TensorView dqkv) override;
+  void attention(Stream& s, const AttentionShape& shape, const ConstQkv& in, TensorView y, TensorView lse) override;
+  void attention_backward(Stream& s, const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in,
+                          ConstTensorView y, ConstTensorView lse, const Qkv& d_in) override;
   void head_loss(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale,
                  TensorView loss) override;
   void head_loss_backward(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale,

@@ -7,11 +7,28 @@ namespace {
 constexpr AttentionShape kShapes[] = {{1, 1, 1, 1},   {1, 2, 1, 3},   {2, 3, 2, 7},   {1, 17, 3, 16}, {2, 33, 1, 17},
                                       {1, 64, 2, 32}, {1, 65, 2, 33}, {2, 129, 2, 8}, {1, 200, 1, 64}, {1, 63, 1, 80}};
 
+// Heads that share keys and values: in groups of 1, 2, 3 and all together.
+constexpr AttentionShape kGroupedShapes[] = {{1, 1, 2, 1, 1},   {2, 3, 4, 7, 2},   {1, 33, 3, 16, 3}, {2, 65, 6, 10, 2},
+                                             {1, 129, 4, 8, 1}, {3, 64, 9, 33, 3}, {1, 100, 8, 64, 2}};
+
 std::string name_of(const AttentionShape& s) {
-  return fmt::format("B={} T={} H={} D={}", s.batch, s.seq_len, s.heads, s.head_dim);
+  return fmt::format("B={} T={} H={} D={} K={}", s.batch, s.seq_len, s.heads, s.head_dim, s.kv_heads);
 }
 
-class Attention : public KernelsTest {};
+class Attention : public KernelsTest {
+ protected:
+  /// q, k and v side by side.
+  HostTensor packed(const AttentionShape& s, const HostTensor& q, const HostTensor& k, const HostTensor& v) {
+    HostTensor all = fresh({s.batch, s.seq_len, s.qkv_width()});
+    std::int64_t at = 0;
+    for (std::int64_t row = 0; row < s.batch * s.seq_len; ++row) {
+      for (std::int64_t i = 0; i < s.q_width(); ++i) all.set(at++, q.at(row * s.q_width() + i));
+      for (std::int64_t i = 0; i < s.kv_width(); ++i) all.set(at++, k.at(row * s.kv_width() + i));
+      for (std::int64_t i = 0; i < s.kv_width(); ++i) all.set(at++, v.at(row * s.kv_width() + i));
+    }
+    return all;
+  }
+};
 
 /// y is a mean of values in [-1, 1] with weights that err by the scores' error (D products, then exp) and the sum's (T).
 double forward_error(const AttentionShape& s) {
@@ -46,6 +63,63 @@ TEST_P(Attention, BackwardIsTheOracles) {
     const double error = 4 * static_cast<double>(s.head_dim) * forward_error(s) + sum_error(s.seq_len);
     EXPECT_TRUE(dqkv.near(error)) << name_of(s);
   }
+}
+
+/// Queries, keys and values apart, or packed: the same bits.
+TEST_P(Attention, GroupedHeadsAreTheOracles) {
+  for (const AttentionShape& s : kGroupedShapes) {
+    const Shape q_shape{s.batch, s.seq_len, s.q_width()}, kv_shape{s.batch, s.seq_len, s.kv_width()};
+    HostTensor q = random(q_shape, 1), k = random(kv_shape, 2), v = random(kv_shape, 3);
+    Pair y(q_shape, dtype()), lse({s.batch, s.heads, s.seq_len}, DType::f32);
+    both([&](Kernels& kernels, bool r) {
+      kernels.attention(*stream_, s, ConstQkv{q.view(), k.view(), v.view()}, y.of(r), lse.of(r));
+    });
+    EXPECT_TRUE(y.near(forward_error(s))) << name_of(s);
+    EXPECT_TRUE(lse.near(forward_error(s))) << name_of(s);
+
+    HostTensor qkv = packed(s, q, k, v), y_packed = fresh(q_shape);
+    cpu_->attention(*stream_, s, qkv, y_packed, {});
+    stream_->synchronize();
+    EXPECT_TRUE(y_packed.same_bits(y.cpu)) << name_of(s);
+  }
+}
+
+TEST_P(Attention, BackwardOfGroupedHeadsIsTheOracles) {
+  for (const AttentionShape& s : kGroupedShapes) {
+    const Shape q_shape{s.batch, s.seq_len, s.q_width()}, kv_shape{s.batch, s.seq_len, s.kv_width()};
+    HostTensor q = random(q_shape, 1), k = random(kv_shape, 2), v = random(kv_shape, 3), dy = random(q_shape, 4);
+    HostTensor y = fresh(q_shape), lse({s.batch, s.heads, s.seq_len}, DType::f32);
+    const ConstQkv in{q.view(), k.view(), v.view()};
+    reference_->attention(*stream_, s, in, y, lse);
+    Pair dq(q_shape, dtype()), dk(kv_shape, dtype()), dv(kv_shape, dtype());
+    both([&](Kernels& kernels, bool r) {
+      kernels.attention_backward(*stream_, s, dy, in, y, lse, Qkv{dq.of(r), dk.of(r), dv.of(r)});
+    });
+    // As without groups, summed over the heads of one.
+    const double error = static_cast<double>(s.group()) *
+                         (4 * static_cast<double>(s.head_dim) * forward_error(s) + sum_error(s.seq_len));
+    EXPECT_TRUE(dq.near(error)) << name_of(s);
+    EXPECT_TRUE(dk.near(error)) << name_of(s);
+    EXPECT_TRUE(dv.near(error)) << name_of(s);
+
+    HostTensor qkv = packed(s, q, k, v), dqkv = fresh({s.batch, s.seq_len, s.qkv_width()});
+    cpu_->attention_backward(*stream_, s, dy, qkv, y, lse, dqkv);
+    stream_->synchronize();
+    EXPECT_TRUE(dqkv.same_bits(packed(s, dq.cpu, dk.cpu, dv.cpu))) << name_of(s);
+  }
+}
+
+TEST_P(Attention, RefusesGroupsThatDoNotDivide) {
+  const AttentionShape s{1, 2, 4, 2, 3};
+  HostTensor q = random({1, 2, 8}, 1), k = random({1, 2, 6}, 2), y = fresh({1, 2, 8}), lse({1, 4, 2}, DType::f32);
+  EXPECT_THROW(cpu_->attention(*stream_, s, ConstQkv{q.view(), k.view(), k.view()}, y, {}), Error);
+  const AttentionShape fits{1, 2, 4, 2, 2};
+  HostTensor wrong = random({1, 2, 6}, 2), fitting = random({1, 2, 4}, 2);
+  EXPECT_THROW(cpu_->attention(*stream_, fits, ConstQkv{q.view(), fitting.view(), wrong.view()}, y, {}), Error);
+  EXPECT_THROW(cpu_->attention_backward(*stream_, fits, q, ConstQkv{q.view(), fitting.view(), fitting.view()}, y, lse,
+                                        Qkv{y.view()}),
+               Error)
+      << "packed gradients of inputs that are apart";
 }
 
 /// Scores of a thousand: exp() of them as they are would overflow.

@@ -84,6 +84,76 @@ TEST(GeluLoop, KeepsNaN) {
   }
 }
 
+TEST(SwigluLoop, MatchesDouble) {
+  for (const cpu::Loops* loops : all_loops()) {
+    for (const DType dtype : kFloats) {
+      std::vector<double> values = testing::normals(20000, 1, 4);
+      for (const double special : {0.0, -0.0, 1e-30, -1e-30, 20.0, -20.0, 79.0, 81.0, -79.0, -81.0, -3e38, 1e4}) {
+        values.push_back(special);
+      }
+      const Array gate(dtype, values);
+      const std::int64_t n = gate.numel();
+      const Array up = normal_array(dtype, n, 2), dy = normal_array(dtype, n, 3);
+      Array y(dtype, n), dgate(dtype, n), dup(dtype, n);
+      loops->swiglu(dtype, gate.data(), up.data(), y.data(), 0, n);
+      loops->swiglu_backward(dtype, gate.data(), up.data(), dy.data(), dgate.data(), dup.data(), 0, n);
+      for (std::int64_t i = 0; i < n; ++i) {
+        if (std::isinf(gate[i])) continue;  // -3e38 as f16
+        const double sigma = 1 / (1 + std::exp(-gate[i]));
+        const double silu = gate[i] == 0 || sigma == 0 ? 0 : gate[i] * sigma;
+        const double slope = sigma + silu * (1 - sigma);
+        const double rounding = (dtype == DType::f32 ? 0 : dtype == DType::bf16 ? 0x1p-8 : 0x1p-11);
+        // exp(-x) keeps its relative error, so silu does. The slope crosses zero near -1.28: measured against 1.
+        const double silu_error = 4 * 0x1p-24 * std::abs(silu) + 1e-31, slope_error = 12 * 0x1p-24;
+        const auto expect = [&](double seen, double factor, double exact, double error, const char* what) {
+          const double tolerance = std::abs(factor) * error + (rounding + 0x1p-24) * std::abs(factor * exact) +
+                                   testing::subnormal_rounding(dtype);
+          ASSERT_NEAR(seen, factor * exact, tolerance) << name_of(*loops) << " " << what << " of " << gate[i];
+        };
+        expect(y[i], up[i], silu, silu_error, "silu");
+        expect(dup[i], dy[i], silu, silu_error, "dup");
+        expect(dgate[i], dy[i] * up[i], slope, slope_error, "dgate");
+      }
+      Array gate_alone(dtype, n), up_alone(dtype, n);
+      loops->swiglu_backward(dtype, gate.data(), up.data(), dy.data(), gate_alone.data(), nullptr, 0, n);
+      loops->swiglu_backward(dtype, gate.data(), up.data(), dy.data(), nullptr, up_alone.data(), 0, n);
+      ASSERT_TRUE(gate_alone == dgate && up_alone == dup);
+      Array nan(DType::f32, {std::nan(""), 1.0}), ones(DType::f32, {1.0, 1.0}), out(DType::f32, 2),
+          other(DType::f32, 2);
+      loops->swiglu_backward(DType::f32, nan.data(), ones.data(), ones.data(), out.data(), other.data(), 0, 1);
+      ASSERT_TRUE(std::isnan(out[0]) && std::isnan(other[0]));
+    }
+  }
+}
+
+TEST(RotateHeadsLoop, ExactlyTheDefinitionOnEveryIsa) {
+  for (const cpu::Loops* loops : all_loops()) {
+    for (const DType dtype : kFloats) {
+      for (const std::int64_t half : {1, 3, 4, 15, 16, 17, 40}) {
+        constexpr std::int64_t heads = 3;
+        const std::int64_t n = heads * 2 * half;
+        const Array x = normal_array(dtype, n, 1), cos = normal_array(DType::f32, half, 2),
+                    sin = normal_array(DType::f32, half, 3);
+        Array y(dtype, n), expected(dtype, n), in_place = x;
+        loops->rotate_heads(dtype, x.data(), cos.floats(), sin.floats(), heads, half, y.data());
+        loops->rotate_heads(dtype, in_place.data(), cos.floats(), sin.floats(), heads, half, in_place.data());
+        for (std::int64_t head = 0; head < heads; ++head) {
+          for (std::int64_t i = 0; i < half; ++i) {
+            const std::int64_t first = head * 2 * half + i, second = first + half;
+            const auto a = static_cast<float>(x[first]), b = static_cast<float>(x[second]);
+            const float ac = a * cos.floats()[i], bs = b * sin.floats()[i], bc = b * cos.floats()[i],
+                        as = a * sin.floats()[i];
+            expected.set(first, static_cast<double>(ac - bs));
+            expected.set(second, static_cast<double>(bc + as));
+          }
+        }
+        ASSERT_EQ(y, expected) << name_of(*loops) << " half " << half;
+        ASSERT_EQ(in_place, expected) << name_of(*loops) << " half " << half;
+      }
+    }
+  }
+}
+
 TEST(ElementwiseLoops, SameBitsForAnySplit) {
   for (const cpu::Loops* loops : all_loops()) {
     SCOPED_TRACE(name_of(*loops));
@@ -102,6 +172,17 @@ TEST(ElementwiseLoops, SameBitsForAnySplit) {
       });
       expect_same_bits_for_any_split(
           old, [&](Array& y, std::int64_t begin, std::int64_t end) { loops->fill(y.data(), dtype, 0.3, begin, end); });
+      expect_same_bits_for_any_split(old, [&](Array& y, std::int64_t begin, std::int64_t end) {
+        loops->swiglu(dtype, a.data(), b.data(), y.data(), begin, end);
+      });
+      expect_same_bits_for_any_split(b, [&](Array& dup, std::int64_t begin, std::int64_t end) {
+        Array dgate(dtype, kSplitNumel);
+        loops->swiglu_backward(dtype, a.data(), old.data(), dup.data(), dgate.data(), dup.data(), begin, end);
+      });
+      expect_same_bits_for_any_split(a, [&](Array& dgate, std::int64_t begin, std::int64_t end) {
+        Array dup(dtype, kSplitNumel);
+        loops->swiglu_backward(dtype, dgate.data(), old.data(), b.data(), dgate.data(), dup.data(), begin, end);
+      });
       for (const DType other : kFloats) {
         const Array src = normal_array(other, kSplitNumel, 4);
         for (const Write mode : {Write::overwrite, Write::accumulate}) {

@@ -155,6 +155,71 @@ TEST(LayerNormBackwardLoop, MatchesDouble) {
   }
 }
 
+TEST(RmsNormLoop, MatchesDouble) {
+  constexpr std::int64_t rows = 7;
+  for (const cpu::Loops* loops : all_loops()) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+      for (const std::int64_t cols : kLengths) {
+        SCOPED_TRACE(std::string(name_of(*loops)) + " cols " + std::to_string(cols));
+        const Array x = normal_array(dtype, rows * cols, 1, 3), gamma = normal_array(dtype, cols, 2);
+        const Array dy = normal_array(dtype, rows * cols, 3), old = normal_array(dtype, rows * cols, 4);
+        const Array old_param = normal_array(DType::f32, cols, 5);
+        Array y(dtype, rows * cols), alone(dtype, rows * cols), rstd(DType::f32, rows);
+        loops->rms_norm(dtype, x.data(), gamma.data(), 1e-5, cols, y.data(), rstd.floats(), 0, rows);
+        for (std::int64_t i = 0; i < rows; ++i) {  // a row alone, without its statistic: the same bits
+          loops->rms_norm(dtype, x.data(), gamma.data(), 1e-5, cols, alone.data(), nullptr, i, i + 1);
+        }
+        ASSERT_EQ(alone, y);
+        Array dx(dtype, rows * cols), added = old, in_place = dy, dgamma = old_param, dgamma_alone = old_param;
+        loops->rms_norm_backward(dtype, dy.data(), x.data(), gamma.data(), rstd.floats(), cols, dx.data(),
+                                 Write::overwrite, dgamma.floats(), 0, rows);
+        loops->rms_norm_backward(dtype, dy.data(), x.data(), gamma.data(), rstd.floats(), cols, added.data(),
+                                 Write::accumulate, nullptr, 0, rows);
+        for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>{0, 3}, {3, rows}}) {
+          loops->rms_norm_backward(dtype, in_place.data(), x.data(), gamma.data(), rstd.floats(), cols, in_place.data(),
+                                   Write::overwrite, nullptr, begin, end);
+        }
+        loops->rms_norm_backward(dtype, dy.data(), x.data(), gamma.data(), rstd.floats(), cols, nullptr,
+                                 Write::overwrite, dgamma_alone.floats(), 0, rows);
+        ASSERT_EQ(in_place, dx);
+        ASSERT_EQ(dgamma_alone, dgamma);
+
+        std::vector<double> dg(static_cast<std::size_t>(cols));
+        for (std::int64_t i = 0; i < rows; ++i) {
+          double square = 0, mean = 0, size = 0;
+          for (std::int64_t j = 0; j < cols; ++j) square += std::pow(x[i * cols + j], 2) / static_cast<double>(cols);
+          const double r = 1 / std::sqrt(square + 1e-5);
+          ASSERT_NEAR(rstd[i] / r, 1, 8 * kEps);
+          for (std::int64_t j = 0; j < cols; ++j) {
+            const std::int64_t at = i * cols + j;
+            const double n = x[at] * r;
+            ASSERT_NEAR(y[at], n * gamma[j], (12 * kEps + eps_of(dtype)) * std::abs(n * gamma[j]) + 1e-7);
+            mean += dy[at] * gamma[j] * n / static_cast<double>(cols);
+            size = std::max(size, std::abs(dy[at] * gamma[j]) * (1 + n * n));
+            dg[static_cast<std::size_t>(j)] += dy[at] * n;
+          }
+          for (std::int64_t j = 0; j < cols; ++j) {
+            const std::int64_t at = i * cols + j;
+            const double expected = r * (dy[at] * gamma[j] - x[at] * r * mean);
+            const double error = 30 * kEps * r * (size + 1) + testing::subnormal_rounding(dtype);
+            ASSERT_NEAR(dx[at], expected, error + 2 * eps_of(dtype) * std::abs(expected));
+            ASSERT_NEAR(added[at], expected + old[at], error + 2 * eps_of(dtype) * std::abs(expected + old[at]));
+          }
+        }
+        for (std::int64_t j = 0; j < cols; ++j) {
+          ASSERT_NEAR(dgamma[j], old_param[j] + dg[static_cast<std::size_t>(j)], 100 * kEps);
+        }
+      }
+    }
+    const Array x(DType::f32, {0.0, 0.0, 0.0, std::nan(""), 1, 2}), gamma(DType::f32, {1, 1, 1});
+    Array y(DType::f32, 6), rstd(DType::f32, 2);
+    loops->rms_norm(DType::f32, x.data(), gamma.data(), 1e-6, 3, y.data(), rstd.floats(), 0, 2);
+    for (std::int64_t i = 0; i < 3; ++i) EXPECT_EQ(y[i], 0);
+    EXPECT_NEAR(rstd[0], 1000, 0.01);
+    for (std::int64_t i = 3; i < 6; ++i) EXPECT_TRUE(std::isnan(y[i]));
+  }
+}
+
 TEST(SumLoops, MatchDouble) {
   for (const cpu::Loops* loops : all_loops()) {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {

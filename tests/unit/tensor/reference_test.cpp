@@ -106,6 +106,66 @@ TEST_F(Reference, Gelu) {
       "x");
 }
 
+TEST_F(Reference, Swiglu) {
+  F64 one({3}, {0, 1, -2}), two({3}, {5, 2, 1}), out({3});
+  kernels_->swiglu(*stream_, one.view(), two.view(), out.view());
+  EXPECT_EQ(out[0], 0);
+  EXPECT_NEAR(out[1], 2 * 0.731058578630, 1e-12);
+  EXPECT_NEAR(out[2], -2 * 0.119202922022, 1e-12);
+  F64 gate = random({50}), up = random({50}), dy = random({50}), dgate({50}), dup({50});
+  kernels_->swiglu_backward(*stream_, gate.view(), up.view(), dy.view(), dgate.view(), dup.view());
+  const auto forward = [&] {
+    F64 y({50});
+    kernels_->swiglu(*stream_, gate.view(), up.view(), y.view());
+    return y;
+  };
+  expect_gradient(gate, dgate, dy, forward, "gate");
+  expect_gradient(up, dup, dy, forward, "up");
+}
+
+TEST_F(Reference, RmsNorm) {
+  F64 x({1, 4}, {1, 1, 1, 3}), gamma({4}, {1, 1, -1, 2}), y({1, 4}), rstd({1});
+  kernels_->rms_norm(*stream_, x.view(), gamma.view(), 1, y.view(), rstd.view());
+  EXPECT_DOUBLE_EQ(rstd[0], 0.5);  // mean square 12/4 = 3, + 1
+  EXPECT_EQ(y.values, (std::vector<double>{0.5, 0.5, -0.5, 3}));
+
+  F64 rows = random({3, 7}), g = random({7}), dy = random({3, 7}), r({3});
+  const auto forward = [&] {
+    F64 out({3, 7});
+    kernels_->rms_norm(*stream_, rows.view(), g.view(), 1e-3, out.view(), r.view());
+    return out;
+  };
+  static_cast<void>(forward());
+  F64 dx({3, 7}), dgamma({7});
+  kernels_->rms_norm_backward(*stream_, dy.view(), rows.view(), g.view(), r.view(), dx.view(), Write::overwrite,
+                              dgamma.view(), Write::overwrite);
+  expect_gradient(rows, dx, dy, forward, "x");
+  expect_gradient(g, dgamma, dy, forward, "gamma");
+}
+
+TEST_F(Reference, RotaryTurnsThePairsOfEachHead) {
+  // One frequency of pi/2 a position, heads of 4: the pairs are (0, 2) and (1, 3).
+  const std::vector<double> quarter{M_PI / 2, M_PI};
+  F64 x({1, 3, 4}, {1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4}), y({1, 3, 4});
+  kernels_->rotary(*stream_, x.view(), quarter, Turn::forward, y.view());
+  const std::vector<double> expected{1, 2, 3, 4, -3, -2, 1, -4, -1, 2, -3, 4};
+  for (std::size_t i = 0; i < 12; ++i) EXPECT_NEAR(y[i], expected[i], 1e-12) << i;
+  kernels_->rotary(*stream_, y.view(), quarter, Turn::back, y.view());
+  for (std::size_t i = 0; i < 12; ++i) EXPECT_NEAR(y[i], x[i], 1e-12) << i;
+
+  const std::vector<double> inv_freq{1, 0.3, 0.01};
+  F64 in = random({2, 4, 12}), dy = random({2, 4, 12}), dx({2, 4, 12});
+  kernels_->rotary(*stream_, dy.view(), inv_freq, Turn::back, dx.view());
+  expect_gradient(
+      in, dx, dy,
+      [&] {
+        F64 out({2, 4, 12});
+        kernels_->rotary(*stream_, in.view(), inv_freq, Turn::forward, out.view());
+        return out;
+      },
+      "x");
+}
+
 TEST_F(Reference, LayerNorm) {
   F64 x({1, 4}, {1, 2, 3, 6}), gamma({4}, {1, 1, 1, 2}), beta({4}, {0, 0, 0, 1}), y({1, 4}), mean({1}), rstd({1});
   kernels_->layer_norm(*stream_, x.view(), gamma.view(), beta.view(), 0.5, y.view(), mean.view(), rstd.view());
@@ -168,6 +228,35 @@ TEST_F(Reference, AttentionIsCausalAndItsGradientRight) {
   F64 dqkv({2, 4, 18}, 9.0);
   kernels_->attention_backward(*stream_, shape, dy.view(), qkv.view(), y.view(), lse.view(), dqkv.view());
   expect_gradient(qkv, dqkv, dy, forward, "qkv");
+}
+
+TEST_F(Reference, AttentionOfGroupedHeads) {
+  const AttentionShape grouped{.batch = 2, .seq_len = 4, .heads = 4, .head_dim = 3, .kv_heads = 2};
+  const AttentionShape plain{.batch = 2, .seq_len = 4, .heads = 4, .head_dim = 3};
+  F64 q = random({2, 4, 12}), k = random({2, 4, 6}), v = random({2, 4, 6}), dy = random({2, 4, 12});
+  const auto repeated = [](const F64& x) {  // heads 0 and 1 see the first, heads 2 and 3 the second
+    F64 out({2, 4, 12});
+    for (std::size_t row = 0; row < 8; ++row) {
+      for (std::size_t c = 0; c < 12; ++c) out[row * 12 + c] = x.values[row * 6 + c / 6 * 3 + c % 3];
+    }
+    return out;
+  };
+  const auto forward = [&] {
+    F64 out({2, 4, 12});
+    kernels_->attention(*stream_, grouped, ConstQkv{q.view(), k.view(), v.view()}, out.view(), {});
+    return out;
+  };
+  F64 y({2, 4, 12}), lse({2, 4, 4}), k_repeated = repeated(k), v_repeated = repeated(v), expected({2, 4, 12});
+  kernels_->attention(*stream_, grouped, ConstQkv{q.view(), k.view(), v.view()}, y.view(), lse.view());
+  kernels_->attention(*stream_, plain, ConstQkv{q.view(), k_repeated.view(), v_repeated.view()}, expected.view(), {});
+  EXPECT_EQ(y.values, expected.values);
+
+  F64 dq({2, 4, 12}, 9.0), dk({2, 4, 6}, 9.0), dv({2, 4, 6}, 9.0);
+  kernels_->attention_backward(*stream_, grouped, dy.view(), ConstQkv{q.view(), k.view(), v.view()}, y.view(),
+                               lse.view(), Qkv{dq.view(), dk.view(), dv.view()});
+  expect_gradient(q, dq, dy, forward, "q");
+  expect_gradient(k, dk, dy, forward, "k");
+  expect_gradient(v, dv, dy, forward, "v");
 }
 
 TEST_F(Reference, HeadLoss) {

@@ -42,11 +42,45 @@ void gelu_backward(DType dtype, const void* x, const void* dy, void* dx, std::in
   });
 }
 
+// silu(x) = x s with s = 1 / (1 + e^-x).
+MICA_INLINE F32 silu_at(F32 x) { return x / (exp(-x) + 1.0F); }
+
+void swiglu(DType dtype, const void* gate, const void* up, void* y, std::int64_t begin, std::int64_t end) {
+  with_type(dtype, [=](auto type) {
+    const auto *pg = typed(gate, type), *pu = typed(up, type);
+    auto* to = typed(y, type);
+    for_vectors(begin, end, [=](std::int64_t i, auto lanes) {
+      store(to + i, silu_at(load(pg + i, lanes)) * load(pu + i, lanes), lanes);
+    });
+  });
+}
+
+void swiglu_backward(DType dtype, const void* gate, const void* up, const void* dy, void* dgate, void* dup,
+                     std::int64_t begin, std::int64_t end) {
+  with_type(dtype, [=](auto type) {
+    const auto *pg = typed(gate, type), *pu = typed(up, type), *pdy = typed(dy, type);
+    auto *to_gate = typed(dgate, type), *to_up = typed(dup, type);
+    for_vectors(begin, end, [=](std::int64_t i, auto lanes) {
+      // Beyond -80 both are within 1e-33 of 0, beyond 80 of x and 1; the bounds keep e and x e finite.
+      const F32 x = max_or_second(splat(-80.0F), load(pg + i, lanes));
+      const F32 e = exp(-min_or_second(splat(80.0F), x));
+      const F32 s = 1.0F / (e + 1.0F);
+      const F32 silu = x * s;
+      const F32 slope = fma(silu, e * s, s);  // s + x s (1 - s), and 1 - s = e s without cancellation
+      const F32 u = load(pu + i, lanes), d = load(pdy + i, lanes);
+      if (to_gate) store(to_gate + i, d * u * slope, lanes);
+      if (to_up) store(to_up + i, d * silu, lanes);
+    });
+  });
+}
+
 }  // namespace
 
 void install_activation(Loops& table) {
   table.gelu = gelu;
   table.gelu_backward = gelu_backward;
+  table.swiglu = swiglu;
+  table.swiglu_backward = swiglu_backward;
 }
 
 }  // namespace mica::cpu::MICA_ISA

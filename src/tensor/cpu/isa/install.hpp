@@ -11,6 +11,8 @@ void install_exact_sum(Loops& table);
 void install_layer_norm(Loops& table);
 void install_optimizer(Loops& table);
 void install_random(Loops& table);
+void install_rms_norm(Loops& table);
+void install_rotary(Loops& table);
 void install_softmax(Loops& table);
 void install_sums(Loops& table);
 

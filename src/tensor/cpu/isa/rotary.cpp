@@ -1,0 +1,27 @@
+#include "elements.hpp"
+#include "install.hpp"
+
+namespace mica::cpu::MICA_ISA {
+namespace {
+
+void rotate_heads(DType dtype, const void* x, const float* cos, const float* sin, std::int64_t heads, std::int64_t half,
+                  void* y) {
+  with_type(dtype, [=](auto type) {
+    for (std::int64_t head = 0; head < heads; ++head) {
+      const auto* from = typed(x, type) + head * 2 * half;
+      auto* to = typed(y, type) + head * 2 * half;
+      for_vectors(0, half, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
+        const F32 a = load(from + i, lanes), b = load(from + half + i, lanes);
+        const F32 c = load(cos + i, lanes), s = load(sin + i, lanes);
+        store(to + i, a * c - b * s, lanes);
+        store(to + half + i, b * c + a * s, lanes);
+      });
+    }
+  });
+}
+
+}  // namespace
+
+void install_rotary(Loops& table) { table.rotate_heads = rotate_heads; }
+
+}  // namespace mica::cpu::MICA_ISA
