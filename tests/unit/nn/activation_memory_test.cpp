@@ -1,4 +1,4 @@
-#include "mica/nn/models/gpt2_memory.hpp"
+#include "mica/nn/models/llama_memory.hpp"
 
 #include "nn_testing.hpp"
 
@@ -73,6 +73,46 @@ TEST(ActivationMemory, Gpt2LiteralBytes) {
   EXPECT_EQ(measured.saved, 2 * (480 + 48 + 24) + 96 + 24 + 4);
   EXPECT_EQ(measured.forward_peak, 2 * 552 + 288);
   EXPECT_EQ(measured.backward_peak, 2 * 552 + 288 + 4);
+}
+
+TEST(ActivationMemory, LlamaFollowsTheFormula) {
+  struct Sizes {
+    std::int64_t heads, kv_heads, head_dim, hidden;
+  };
+  // Wide and narrow MLPs, queries wider than the model.
+  for (const auto& [heads, kv_heads, head_dim, hidden] :
+       {Sizes{2, 1, 0, 9}, Sizes{6, 2, 4, 1}, Sizes{1, 1, 2, 5}, Sizes{4, 4, 6, 40}}) {
+    for (const std::int64_t layers : {0, 1, 3}) {
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        for (const bool checkpointed : {false, true}) {
+          const LlamaConfig config{.layers = layers,
+                                   .heads = heads,
+                                   .kv_heads = kv_heads,
+                                   .head_dim = head_dim,
+                                   .width = 8,
+                                   .hidden = hidden,
+                                   .context = 9,
+                                   .vocab_size = 11};
+          Llama model(config);
+          if (checkpointed) set_checkpointed(model, "llama_block");
+          expect_equal(measure(model, dtype, 3, 7, layers == 1), activation_bytes(config, 3, 7, dtype, checkpointed),
+                       fmt::format("{} layers, {} heads, hidden {}, {}, checkpointed {}", layers, heads, hidden,
+                                   dtype_name(dtype), checkpointed));
+        }
+      }
+    }
+  }
+}
+
+// Counted by hand: 2 layers, 3 rows, C 4, 2 heads of 2, 1 key and value head, hidden 5, f32: A = Q = 48, K = 24, F =
+// 60, the statistic of a norm 12, log-sum-exps 24 bytes.
+TEST(ActivationMemory, LlamaLiteralBytes) {
+  Llama model({.layers = 2, .heads = 2, .kv_heads = 1, .width = 4, .hidden = 5, .context = 3, .vocab_size = 11});
+  const Measured measured = measure(model, DType::f32, 1, 3, true);
+  constexpr std::int64_t block = 96 + 96 + 48 + 120 + 24 + 24;
+  EXPECT_EQ(measured.saved, 2 * block + 96 + 12 + 4);
+  EXPECT_EQ(measured.forward_peak, 2 * block + 96 + 60);
+  EXPECT_EQ(measured.backward_peak, 2 * block + 96 + 60 + 4);
 }
 
 TEST(ActivationMemory, MlpFollowsTheFormula) {

@@ -11,6 +11,8 @@ namespace {
 using mica::testing::ReferenceFile;
 using testing::floats;
 using testing::KernelsKind;
+using testing::relative_max_error;
+using testing::relative_norm_error;
 using testing::Rig;
 
 /// A GPT-2 with the reference's weights.
@@ -52,29 +54,6 @@ struct ReferenceRun {
   Gpt2 model;
   PlainParameters storage;
 };
-
-/// Largest |a - b| over the largest |b|; a tensor of the tests' models has no gradient that is zero as a whole.
-double relative_max_error(const std::vector<float>& a, const ConstTensorView& reference) {
-  const auto* b = reference.as<float>();
-  double error = 0, largest = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    error = std::max(error, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
-    largest = std::max(largest, std::abs(static_cast<double>(b[i])));
-  }
-  return error / largest;
-}
-
-/// ||a - b|| / ||b||
-double relative_norm_error(const std::vector<float>& a, const ConstTensorView& reference) {
-  const auto* b = reference.as<float>();
-  double error = 0, norm = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const auto x = static_cast<double>(a[i]), y = static_cast<double>(b[i]);
-    error += (x - y) * (x - y);
-    norm += y * y;
-  }
-  return std::sqrt(error / norm);
-}
 
 struct Case {
   std::string file;

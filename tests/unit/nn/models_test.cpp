@@ -1,4 +1,5 @@
 // Names, shapes, initial values and refusals of the models.
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
@@ -7,6 +8,7 @@
 #include "mica/nn/gradcheck.hpp"
 #include "mica/nn/linear.hpp"
 #include "mica/nn/models/gpt2.hpp"
+#include "mica/nn/models/llama.hpp"
 #include "mica/nn/models/mlp.hpp"
 
 #include "nn_testing.hpp"
@@ -179,6 +181,120 @@ TEST(ModelErrors, ASequenceLongerThanTheContextIsRefused) {
   };
   EXPECT_EQ(forward(5), "no ConfigError");
   EXPECT_NE(forward(6).find("a sequence of 6 tokens does not fit the model's context of 5"), std::string::npos);
+}
+
+TEST(LlamaModels, HaveHuggingFacesNamesShapesAndCount) {
+  // Llama 3.2 1B: 1,235,814,400 parameters.
+  Llama model({.layers = 16,
+               .heads = 32,
+               .kv_heads = 8,
+               .width = 2048,
+               .hidden = 8192,
+               .vocab_size = 128256,
+               .tie_embeddings = true});
+  EXPECT_EQ(model.num_parameters(), 1235814400);
+  const auto all = parameters_of(model);
+  EXPECT_EQ(all.size(), 1 + 16 * 9 + 1U);
+  EXPECT_EQ(all.at("model.embed_tokens.weight")->shape, (Shape{128256, 2048}));
+  for (const auto* block : {"model.layers.0.", "model.layers.15."}) {
+    const auto shape = [&](const char* name) { return all.at(std::string(block) + name)->shape; };
+    EXPECT_EQ(shape("input_layernorm.weight"), (Shape{2048}));
+    EXPECT_EQ(shape("self_attn.q_proj.weight"), (Shape{2048, 2048}));
+    EXPECT_EQ(shape("self_attn.k_proj.weight"), (Shape{512, 2048}));
+    EXPECT_EQ(shape("self_attn.v_proj.weight"), (Shape{512, 2048}));
+    EXPECT_EQ(shape("self_attn.o_proj.weight"), (Shape{2048, 2048}));
+    EXPECT_EQ(shape("post_attention_layernorm.weight"), (Shape{2048}));
+    EXPECT_EQ(shape("mlp.gate_proj.weight"), (Shape{8192, 2048}));
+    EXPECT_EQ(shape("mlp.up_proj.weight"), (Shape{8192, 2048}));
+    EXPECT_EQ(shape("mlp.down_proj.weight"), (Shape{2048, 8192}));
+  }
+  EXPECT_EQ(all.at("model.norm.weight")->shape, (Shape{2048}));
+  for (const auto& [name, p] : all) EXPECT_EQ(p->weight_decay, p->shape.num_dims() == 2) << name;
+
+  Llama untied({.layers = 1, .heads = 3, .kv_heads = 1, .head_dim = 4, .width = 5, .hidden = 6, .vocab_size = 7});
+  EXPECT_EQ(parameters_of(untied).at("lm_head.weight")->shape, (Shape{7, 5}));
+  EXPECT_EQ(parameters_of(untied).at("model.layers.0.self_attn.o_proj.weight")->shape, (Shape{5, 12}));
+  std::set<std::string> blocks;
+  model.for_each_module([&](const std::string& name, Module& m) {
+    if (m.type_name() == "llama_block") blocks.insert(name);
+    EXPECT_TRUE(m.has_forward()) << name;
+  });
+  EXPECT_EQ(blocks.size(), 16U);
+  EXPECT_TRUE(blocks.contains("model.layers.15"));
+}
+
+TEST(LlamaModels, StartAsHuggingFacesDo) {
+  Rig rig;
+  Llama model({.layers = 2, .heads = 4, .kv_heads = 2, .width = 64, .hidden = 96, .vocab_size = 101});
+  const PlainParameters storage(model, rig.context);
+  for (const auto& [name, p] : parameters_of(model)) {
+    const auto values = floats(rig, p->data);
+    if (p->shape.num_dims() == 2) {
+      EXPECT_NEAR(deviation(values), 0.02, 5 * 0.02 / std::sqrt(2.0 * static_cast<double>(values.size()))) << name;
+    } else {
+      EXPECT_EQ(values, std::vector<float>(values.size(), 1.0F)) << name;
+    }
+  }
+}
+
+TEST(LlamaModels, AreCausalAndSeeDistancesOnly) {
+  Rig rig;
+  Llama model({.layers = 1, .heads = 2, .kv_heads = 1, .width = 8, .hidden = 6, .context = 9, .vocab_size = 11});
+  const PlainParameters storage(model, rig.context);
+  model.for_each_parameter([&](const std::string&, Parameter& p) {  // large enough to tell positions apart
+    if (p.shape.num_dims() == 2) rig.kernels->scale(*rig.stream, p.data, 30, p.data, Write::overwrite);
+  });
+  const auto logits_of = [&](const std::vector<std::int32_t>& tokens) {
+    const Tensor ids = rig.tokens({1, static_cast<std::int64_t>(tokens.size())}, 11);
+    std::ranges::copy(tokens, ids.view().as<std::int32_t>());
+    return floats(rig, model.forward(rig.context, {ids}, nullptr)[0]);
+  };
+  const auto base = logits_of({3, 1, 4, 1, 5}), changed = logits_of({3, 1, 4, 1, 6}),
+             swapped = logits_of({1, 3, 4, 1, 5});
+  EXPECT_TRUE(std::equal(base.begin(), base.begin() + 44, changed.begin()));
+  EXPECT_FALSE(std::equal(base.begin() + 44, base.end(), changed.begin() + 44));
+  float difference = 0;
+  for (std::size_t i = 44; i < 55; ++i) difference = std::max(difference, std::abs(base[i] - swapped[i]));
+  EXPECT_GT(difference, 1e-3F) << "the order of earlier tokens counts";
+  // One token over and over: wherever it stands, what it sees is the same.
+  const auto constant = logits_of({7, 7, 7, 7});
+  for (std::size_t i = 11; i < constant.size(); ++i) EXPECT_NEAR(constant[i], constant[i % 11], 1e-3F);
+}
+
+TEST(ModelErrors, OfALlamaNameTheKeyAndTheValue) {
+  const auto llama = [](LlamaConfig config) { return config_error([&] { Llama model(config); }); };
+  EXPECT_NE(llama({.heads = 5, .width = 12}).find("model.width 12 is not divisible by model.heads 5"),
+            std::string::npos);
+  EXPECT_NE(llama({.heads = 4, .kv_heads = 3, .width = 8}).find("model.heads 4 is not divisible by model.kv_heads 3"),
+            std::string::npos);
+  EXPECT_NE(llama({.heads = 4, .kv_heads = -1, .width = 8}).find("model.kv_heads -1"), std::string::npos);
+  EXPECT_NE(llama({.heads = 4, .width = 12}).find("a head has 3 columns, expected an even number"), std::string::npos);
+  EXPECT_NE(llama({.heads = 4, .head_dim = 5, .width = 8}).find("a head has 5 columns"), std::string::npos);
+  EXPECT_NE(llama({.heads = 4, .head_dim = -2, .width = 8}).find("model.head_dim, which is -2"), std::string::npos);
+  EXPECT_NE(llama({.heads = 0}).find("model.heads is 0"), std::string::npos);
+  EXPECT_NE(llama({.width = 0}).find("model.width is 0"), std::string::npos);
+  EXPECT_NE(llama({.hidden = 0}).find("model.hidden is 0"), std::string::npos);
+  EXPECT_NE(llama({.context = 0}).find("model.context is 0"), std::string::npos);
+  EXPECT_NE(llama({.vocab_size = 0}).find("model.vocab_size is 0"), std::string::npos);
+  EXPECT_NE(llama({.layers = -1}).find("model.layers is -1"), std::string::npos);
+  EXPECT_NE(llama({.rms_eps = -1}).find("model.rms_eps is -1"), std::string::npos);
+  EXPECT_NE(llama({.rotary = {.theta = 0}}).find("model.rope_theta is 0"), std::string::npos);
+  const auto scaled = [&](RotaryOptions rotary) {
+    rotary.scaling = RotaryOptions::Scaling::llama3;
+    return llama({.rotary = rotary});
+  };
+  EXPECT_NE(scaled({.factor = 0.5}).find("model.rope_factor is 0.5"), std::string::npos);
+  EXPECT_NE(scaled({.low_freq_factor = 0}).find("model.rope_low_freq_factor is 0"), std::string::npos);
+  EXPECT_NE(scaled({.low_freq_factor = 4}).find("model.rope_high_freq_factor is 4, expected more than"),
+            std::string::npos);
+  EXPECT_NE(scaled({.original_context = 0}).find("model.rope_original_context is 0"), std::string::npos);
+  Rig rig;
+  Llama model({.layers = 1, .heads = 1, .width = 4, .hidden = 3, .context = 5, .vocab_size = 11});
+  const PlainParameters storage(model, rig.context);
+  EXPECT_NE(config_error([&] {
+              static_cast<void>(model.forward(rig.context, {rig.tokens({1, 6}, 11)}, nullptr));
+            }).find("a sequence of 6 tokens does not fit the model's context of 5"),
+            std::string::npos);
 }
 
 /// The example of sequential.hpp: a user's own model, no backward written.

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <numeric>
@@ -71,6 +73,29 @@ struct Rig {
   rig.stream->synchronize();
   const auto* p = copy.view().as<float>();
   return {p, p + view.numel()};
+}
+
+/// Largest |a - b| over the largest |b|; a tensor of the tests' models has no gradient that is zero as a whole.
+[[nodiscard]] inline double relative_max_error(const std::vector<float>& a, const ConstTensorView& reference) {
+  const auto* b = reference.as<float>();
+  double error = 0, largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    error = std::max(error, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+    largest = std::max(largest, std::abs(static_cast<double>(b[i])));
+  }
+  return error / largest;
+}
+
+/// ||a - b|| / ||b||
+[[nodiscard]] inline double relative_norm_error(const std::vector<float>& a, const ConstTensorView& reference) {
+  const auto* b = reference.as<float>();
+  double error = 0, norm = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const auto x = static_cast<double>(a[i]), y = static_cast<double>(b[i]);
+    error += (x - y) * (x - y);
+    norm += y * y;
+  }
+  return std::sqrt(error / norm);
 }
 
 struct NamedGradient {
