@@ -29,7 +29,8 @@ Examples
   mica-inspect verify runs/shakespeare/checkpoints/step-00000500
   mica-inspect diff runs/two-ranks runs/four-ranks && echo same
 
-The files are ordinary HDF5: h5ls -r shard-*.h5 lists them, /units/N/master is a rank's part of unit N (float32), and the
+The files are ordinary HDF5. model.h5 is the whole model for h5py, h5dump, MATLAB: every parameter under its name, optimizer
+state under /optim, whatever the number of ranks. In shard-*.h5 /units/N/master is a rank's part of unit N (float32), and the
 table /pieces says which elements of which parameter lie where.
 Exit status: 0 done; 1 damaged (verify) or different (diff); 2 something to change in the command, or a checkpoint that cannot
 be read; 3 a failure at run time.

@@ -64,6 +64,7 @@ std::string summary_json(const std::string& folder, const Manifest& m) {
                {"omp_threads", m.omp_threads},
                {"bytes", m.total_bytes()},
                {"files", std::move(files)},
+               {"index", {{"name", m.index.name}, {"bytes", m.index.bytes}}},
                {"units", std::move(units)},
                {"config", m.config}});
 }

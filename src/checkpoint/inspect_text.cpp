@@ -80,8 +80,8 @@ std::string summary_text(const std::string& folder, const Manifest& m) {
   line("written by", fmt::format("mica {}, run {}, on {} with {}", m.mica_version, m.run_id, m.kernels,
                                  count_text(m.omp_threads, "OpenMP thread")));
   line("bytes", fmt::format("{} ({} bytes) in {}", bytes_text(m.total_bytes()), grouped(m.total_bytes()),
-                            count_text(std::ssize(m.files), "file")));
-  for (const FileEntry& file : m.files) line("", fmt::format("{}  {}", file.name, bytes_text(file.bytes)));
+                            count_text(std::ssize(m.all_files()), "file")));
+  for (const FileEntry* file : m.all_files()) line("", fmt::format("{}  {}", file->name, bytes_text(file->bytes)));
   return text + units_text(m) + "\nconfig\n" + indented(m.config);
 }
 

@@ -8,8 +8,15 @@ namespace mica::checkpoint {
 
 std::int64_t Manifest::total_bytes() const {
   std::int64_t bytes = 0;
-  for (const FileEntry& file : files) bytes += file.bytes;
+  for (const FileEntry* file : all_files()) bytes += file->bytes;
   return bytes;
+}
+
+std::vector<const FileEntry*> Manifest::all_files() const {
+  std::vector<const FileEntry*> all;
+  for (const FileEntry& file : files) all.push_back(&file);
+  all.push_back(&index);
+  return all;
 }
 
 std::int64_t Manifest::num_parameters() const {
@@ -21,6 +28,13 @@ std::int64_t Manifest::num_parameters() const {
 }
 
 std::string Manifest::folder_name() const { return fmt::format("step-{:08}", step); }
+
+void write_manifest(const std::string& checkpoint_folder, const Manifest& manifest) {
+  const std::string path = checkpoint_folder + "/" + std::string(kManifestName);
+  const std::string text = manifest_text(manifest);
+  (void)parse_manifest(text, path);  // what cannot be read must not be published
+  io::write_file_atomically(path, text);
+}
 
 Manifest read_manifest(const std::string& checkpoint_folder) {
   namespace fs = std::filesystem;

@@ -78,7 +78,6 @@ class Reader {
     if (found == json_.end()) throw DamagedCheckpointError(fmt::format("{}: the key {} is missing", path_, key));
     return {*found, path_, key};
   }
-  [[nodiscard]] bool has(const char* name) const { return json_.is_object() && json_.contains(name); }
   template <class Visit>
   void for_each(Visit visit) const {
     if (!json_.is_array()) fail("is no list");
@@ -137,6 +136,11 @@ class Reader {
       crcs.push_back(static_cast<std::uint32_t>(std::stoul(one, nullptr, 16)));
     }
     return crcs;
+  }
+  [[nodiscard]] std::uint32_t crc() const {
+    const std::vector<std::uint32_t> one = crcs();
+    if (one.size() != 1) fail("is not one checksum");
+    return one[0];
   }
   [[noreturn]] void fail(const std::string& what) const {
     throw DamagedCheckpointError(fmt::format("{}: {} {}", path_, key_.empty() ? "the manifest" : key_, what));
@@ -212,9 +216,7 @@ FileEntry parse_file(const Reader& reader, const Manifest& manifest) {
   if (!is_bare_name(file.name)) reader["name"].fail("is no name of a file in the checkpoint's own folder");
   file.shard_rank = reader["shard_rank"].small_integer(0);
   file.bytes = reader["bytes"].integer(0);
-  const std::vector<std::uint32_t> rest = reader["rest_crc32c"].crcs();
-  if (rest.size() != 1) reader["rest_crc32c"].fail("is not one checksum");
-  file.rest_crc = rest[0];
+  file.rest_crc = reader["rest_crc32c"].crc();
   std::set<std::pair<std::int64_t, std::string>> seen;
   reader["datasets"].for_each([&](const Reader& each) {
     DatasetEntry dataset = parse_dataset(each, manifest, file.bytes);
@@ -233,6 +235,15 @@ FileEntry parse_file(const Reader& reader, const Manifest& manifest) {
     }
   }
   return file;
+}
+
+FileEntry parse_index(const Reader& reader) {
+  FileEntry index;
+  index.name = reader["name"].text();
+  if (index.name != kModelIndexName) reader["name"].fail(fmt::format("is not {}", kModelIndexName));
+  index.bytes = reader["bytes"].integer(0);
+  index.rest_crc = reader["rest_crc32c"].crc();
+  return index;
 }
 
 void parse_mesh(const Reader& reader, Manifest& manifest) {
@@ -261,6 +272,7 @@ void parse_contents(const Reader& root, Manifest& manifest) {
   if (static_cast<int>(manifest.files.size()) != manifest.shard_size) {
     root["files"].fail(fmt::format("has {} entries for {} shard ranks", manifest.files.size(), manifest.shard_size));
   }
+  manifest.index = parse_index(root["index"]);
 }
 
 Json parse_json(std::string_view text, const std::string& path) {
@@ -303,6 +315,7 @@ std::string manifest_text(const Manifest& m) {
       {"block_bytes", kBlockBytes},
       {"units", list_to_json(m.units)},
       {"files", list_to_json(m.files)},
+      {"index", {{"name", m.index.name}, {"bytes", m.index.bytes}, {"rest_crc32c", fmt::format("{:08x}", m.index.rest_crc)}}},
   };
   std::string text = dump(json, 1);
   text.resize(text.size() - 2);  // the closing "\n}" comes after the checksum
@@ -315,8 +328,8 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
   const Reader root(json, path, "");
   require<CheckpointError>(root["format"].text() == "mica checkpoint", "{}: not the manifest of a Mica checkpoint", path);
   const std::int64_t version = root["format_version"].integer(1);
-  require<CheckpointError>(version == kFormatVersion, "{}: format version {}, but this Mica reads version {}; use a newer Mica",
-                           path, version, kFormatVersion);
+  require<CheckpointError>(version == kFormatVersion, "{}: format version {}, but this Mica reads version {}; use {} Mica", path,
+                           version, kFormatVersion, version > kFormatVersion ? "a newer" : "the older");
   const std::int64_t block_bytes = root["block_bytes"].integer(1);
   if (block_bytes != kBlockBytes) root["block_bytes"].fail(fmt::format("is {}, expected {}", block_bytes, kBlockBytes));
   Manifest m;
@@ -332,8 +345,8 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
   m.optimizer = root["optimizer"]["name"].text();
   m.optimizer_steps = root["optimizer"]["num_steps"].integer(0);
   root["optimizer"]["state_kinds"].for_each([&](const Reader& each) { m.state_kinds.push_back(each.text()); });
-  if (root["optimizer"].has("parameter_steps")) m.parameter_steps = root["optimizer"]["parameter_steps"].integer_map();
-  if (root.has("scalars")) m.scalars = root["scalars"].number_map();  // older checkpoints have none
+  m.parameter_steps = root["optimizer"]["parameter_steps"].integer_map();
+  m.scalars = root["scalars"].number_map();
   m.model = root["model"].text_map();
   m.config = root["config"].text();
   parse_contents(root, m);
@@ -350,7 +363,7 @@ FileEntry parse_file_entry(std::string_view text) {
   file.name = reader["name"].text();
   file.shard_rank = reader["shard_rank"].small_integer(0);
   file.bytes = reader["bytes"].integer(0);
-  file.rest_crc = reader["rest_crc32c"].crcs().at(0);
+  file.rest_crc = reader["rest_crc32c"].crc();
   reader["datasets"].for_each([&](const Reader& each) {
     file.datasets.push_back({each["path"].text(), each["unit"].integer(0), each["kind"].text(), each["offset"].integer(0),
                              each["bytes"].integer(0), each["crc32c_blocks"].crcs()});

@@ -6,10 +6,10 @@
 
 #include "mica/checkpoint/folder.hpp"
 #include "mica/checkpoint/manifest.hpp"
-#include "mica/core/version.hpp"
 #include "mica/io/atomic_file.hpp"
 #include "mica/io/raw_file.hpp"
-#include "shard_file.hpp"
+#include "model_index.hpp"
+#include "save_job.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -29,20 +29,19 @@ void make_folder(const std::string& path) {
   throw ConfigError(text + "; choose a run.dir that can be written");
 }
 
-/// One save on one rank.
+/// Once everything to be saved is known.
 class Saver {
  public:
-  Saver(const std::string& run_folder, const SaveState& state, const HostComm& comm, const SaveOptions& options)
+  Saver(const SaveJob& job, const HostComm& comm, const SaveOptions& options)
       : comm_(comm),
         options_(options),
-        state_(state),
-        folder_(checkpoints_folder(run_folder)),
-        final_(folder_ + "/" + step_folder_name(state.step)),
+        job_(job),
+        folder_(checkpoints_folder(job.run_folder)),
+        final_(folder_ + "/" + step_folder_name(job.header.step)),
         temporary_(final_ + ".tmp") {}
 
   SaveReport run() {
     const auto start = Clock::now();
-    agree_on_identity();
     try {
       prepare();
       const std::vector<FileEntry> files = write_shards();
@@ -63,31 +62,8 @@ class Saver {
   }
 
  private:
-  [[nodiscard]] const Mesh& mesh() const { return state_.root->device_mesh().mesh(); }
-  [[nodiscard]] bool is_writer() const { return mesh().replica_rank() == 0; }
   void at(std::string_view point) const {
     if (options_.at_point) options_.at_point(point);
-  }
-
-  /// Ranks that disagree on the step would write into different folders.
-  void agree_on_identity() {
-    const std::vector<std::string> all = comm_.all_or_throw([&] {
-      require(state_.root->state() == fsdp::TrainingState::idle, "a checkpoint is saved while the root is {}: save between passes",
-              fsdp::training_state_name(state_.root->state()));
-      require(state_.root->device_mesh().compute().device() == DeviceKind::cpu,
-              "a checkpoint is saved from a device whose memory the host cannot read");
-      state_.root->device_mesh().compute().synchronize();  // the optimizer's last writes
-      return fmt::format("{} {}", state_.step, state_.run_id);
-    });
-    const std::string& first = all.front();
-    const auto step_text = [](const std::string& identity) { return identity.substr(0, identity.find(' ')); };
-    for (std::size_t r = 0; r < all.size(); ++r) {
-      require<DesyncError>(step_text(all[r]) == step_text(first), "rank {} saves step {}, but rank 0 step {}", r,
-                           step_text(all[r]), step_text(first));
-    }
-    state_.run_id = first.substr(first.find(' ') + 1);
-    require(!state_.run_id.empty() && state_.run_id.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyz") == std::string::npos,
-            "run_id is '{}', expected lower-case letters and digits", state_.run_id);
   }
 
   void prepare() {
@@ -103,14 +79,14 @@ class Saver {
 
   std::vector<FileEntry> write_shards() {
     const std::vector<std::string> entries = comm_.all_or_throw([&] {
-      if (!is_writer()) return std::string();
+      if (!job_.writes_shard) return std::string();
       const auto start = Clock::now();
-      const FileEntry entry = write_shard_file(temporary_, shard_contents(state_), options_.at_point);
+      const FileEntry entry = write_shard_file(temporary_, job_.contents, options_.at_point);
       report_.write_ms = ms_since(start);
       report_.shard_bytes = entry.bytes;
       return file_entry_text(entry);
     });
-    std::vector<FileEntry> files(static_cast<std::size_t>(mesh().shard_size()));
+    std::vector<FileEntry> files(static_cast<std::size_t>(job_.header.shard_size));
     for (const std::string& text : entries) {
       if (text.empty()) continue;
       FileEntry entry = parse_file_entry(text);
@@ -120,41 +96,14 @@ class Saver {
     return files;
   }
 
-  [[nodiscard]] Manifest manifest(const std::vector<FileEntry>& files) const {
-    const fsdp::Root& root = *state_.root;
-    Manifest m;
-    m.mica_version = kVersion;
-    m.run_id = state_.run_id;
-    m.step = state_.step;
-    m.tokens = state_.tokens;
-    m.seed = state_.seed;
-    m.world_size = mesh().world_size();
-    m.shard_size = mesh().shard_size();
-    m.replicas = mesh().replicas();
-    m.strategy = fsdp::strategy_name(root.options().strategy);
-    m.kernels = root.device_mesh().kernels().description();
-    m.omp_threads = state_.omp_threads;
-    if (state_.optimizer != nullptr) {
-      m.optimizer = state_.optimizer->name();
-      m.optimizer_steps = state_.optimizer->num_steps();
-      m.state_kinds = state_.optimizer->state_kinds();
-      m.parameter_steps = state_.optimizer->parameter_steps();
-    }
-    m.scalars = state_.scalars;
-    m.model = state_.model;
-    m.config = state_.config;
-    m.units = unit_entries(root);
-    m.files = files;
-    return m;
-  }
-
   /// Rank 0: from here on the shards are on the disk.
   void complete(const std::vector<FileEntry>& files) {
+    Manifest manifest = job_.header;
+    manifest.files = files;
+    manifest.index = write_model_index(temporary_, manifest.run_id, manifest.step, job_.contents.units, files);
+    report_.bytes += manifest.index.bytes;
     at("before manifest");
-    const std::string path = temporary_ + "/" + std::string(kManifestName);
-    const std::string text = manifest_text(manifest(files));
-    (void)parse_manifest(text, path);  // what cannot be read must not be published
-    io::write_file_atomically(path, text);
+    write_manifest(temporary_, manifest);
     at("before rename");
     publish();
     at("after rename");
@@ -190,7 +139,7 @@ class Saver {
     if (options_.keep <= 0) return;
     try {
       std::vector<Found> earlier = list_checkpoints(folder_);
-      std::erase_if(earlier, [&](const Found& found) { return found.step >= state_.step; });
+      std::erase_if(earlier, [&](const Found& found) { return found.step >= job_.header.step; });
       const auto kept = static_cast<std::size_t>(options_.keep) - 1;
       for (std::size_t i = 0; i + kept < earlier.size(); ++i) remove_checkpoint(earlier[i].path);
     } catch (const Error& e) {
@@ -200,15 +149,19 @@ class Saver {
 
   const HostComm& comm_;
   const SaveOptions& options_;
-  SaveState state_;
+  const SaveJob& job_;
   std::string folder_, final_, temporary_;
   SaveReport report_;
 };
 
 }  // namespace
 
+SaveReport run_save_job(const SaveJob& job, const HostComm& comm, const SaveOptions& options) {
+  return Saver(job, comm, options).run();
+}
+
 SaveReport save(const std::string& run_folder, const SaveState& state, const HostComm& comm, const SaveOptions& options) {
-  return Saver(run_folder, state, comm, options).run();
+  return run_save_job(make_save_job(run_folder, state, comm), comm, options);
 }
 
 std::string make_run_id() { return fmt::format("{:08x}", std::random_device()()); }

@@ -1,7 +1,6 @@
 #include "shard_file.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include "block_reader.hpp"
 #include "block_workers.hpp"
@@ -19,7 +18,8 @@ std::string dataset_path(const ShardSource& source) { return fmt::format("/units
 std::vector<PieceRow> piece_rows(const ShardContents& contents) {
   std::vector<PieceRow> rows;
   for (const ShardSource& source : contents.sources) {
-    for (const fsdp::Piece& piece : contents.pieces[static_cast<std::size_t>(source.unit)]) {
+    const fsdp::ShardLayout& layout = *contents.units[static_cast<std::size_t>(source.unit)].layout;
+    for (const fsdp::Piece& piece : layout.pieces(layout.shard_size() == 1 ? 0 : contents.shard_rank)) {
       for (std::int64_t i = 0; i < piece.num_runs(); ++i) {  // the table holds flat ranges
         const fsdp::Piece::Run run = piece.run(i);
         PieceRow& row = rows.emplace_back();
@@ -37,13 +37,13 @@ std::vector<PieceRow> piece_rows(const ShardContents& contents) {
 }
 
 /// For people and other programs: what /units/<i> are. Mica reads the same from the manifest.
-void write_unit_table(io::Hdf5File& file, const std::vector<UnitEntry>& units) {
+void write_unit_table(io::Hdf5File& file, const std::vector<SavedUnit>& units) {
   std::vector<std::string> names;
   std::vector<std::int64_t> shard_numels, shard_sizes;
-  for (const UnitEntry& unit : units) {
+  for (const SavedUnit& unit : units) {
     names.push_back(unit.name);
-    shard_numels.push_back(unit.shard_numel);
-    shard_sizes.push_back(unit.shard_size);
+    shard_numels.push_back(unit.layout->shard_numel());
+    shard_sizes.push_back(unit.layout->shard_size());
   }
   const auto n = static_cast<std::int64_t>(units.size());
   file.write_strings("/unit_table/name", names);
@@ -54,7 +54,7 @@ void write_unit_table(io::Hdf5File& file, const std::vector<UnitEntry>& units) {
 /// Creates the file with its tables and with all datasets allocated but not written. @returns where they lie.
 FileEntry create_file(const std::string& path, const ShardContents& contents) {
   FileEntry entry;
-  entry.name = contents.file_name();
+  entry.name = shard_file_name(contents.run_id, contents.step, contents.shard_rank);
   entry.shard_rank = contents.shard_rank;
   io::Hdf5File file = io::Hdf5File::create(path);
   file.set_attribute("/", "format", "mica checkpoint shard");
@@ -66,7 +66,7 @@ FileEntry create_file(const std::string& path, const ShardContents& contents) {
   write_unit_table(file, contents.units);
   write_piece_table(file, piece_rows(contents));
   for (const ShardSource& source : contents.sources) {
-    const io::Hdf5Dataset dataset = file.create_dataset(dataset_path(source), DType::f32, {source.data.numel()});
+    const io::Hdf5Dataset dataset = file.create_dataset(dataset_path(source), DType::f32, {source.numel});
     const std::int64_t num_blocks = (dataset.bytes() + kBlockBytes - 1) / kBlockBytes;
     entry.datasets.push_back({dataset.name(), source.unit, source.kind, dataset.file_offset(), dataset.bytes(),
                               std::vector<std::uint32_t>(static_cast<std::size_t>(num_blocks))});
@@ -80,8 +80,8 @@ struct BlockJob {
   std::int64_t block;
 };
 
-/// Data goes straight to its place in the file, past HDF5 and the page cache. Each block is copied to aligned memory
-/// first, and the checksum is of the copy: what is on the disk is what was checked.
+/// Data goes straight to its place in the file, past HDF5 and the page cache. Each block is read to aligned memory
+/// first, and the checksum is of that: what is on the disk is what was checked.
 void write_data(const std::string& path, const ShardContents& contents, FileEntry& entry) {
   std::vector<BlockJob> jobs;
   for (std::size_t s = 0; s < entry.datasets.size(); ++s) {
@@ -101,8 +101,7 @@ void write_data(const std::string& path, const ShardContents& contents, FileEntr
     Worker& worker = workers[static_cast<std::size_t>(w)];
     const std::int64_t begin = job.block * kBlockBytes;
     const std::int64_t bytes = dataset.block_bytes(job.block);
-    std::memcpy(worker.buffer.data(), static_cast<const std::byte*>(contents.sources[job.source].data.data) + begin,
-                static_cast<std::size_t>(bytes));
+    contents.sources[job.source].read(begin / 4, bytes / 4, reinterpret_cast<float*>(worker.buffer.data()));
     dataset.block_crcs[static_cast<std::size_t>(job.block)] = io::crc32c(worker.buffer.data(), bytes);
     worker.file.write_at(dataset.offset + begin, worker.buffer.data(), bytes);
   });
@@ -111,53 +110,18 @@ void write_data(const std::string& path, const ShardContents& contents, FileEntr
 
 }  // namespace
 
-std::string ShardContents::file_name() const {
+std::string shard_file_name(const std::string& run_id, std::int64_t step, int shard_rank) {
   return fmt::format("shard-{}-{:08}-{:05}.h5", run_id, step, shard_rank);
 }
 
-std::vector<const fsdp::UnitStorage*> unit_storages(const fsdp::Root& root) {
-  std::vector<const fsdp::UnitStorage*> storages;
-  for (const fsdp::Unit* unit : root.units()) {
-    if (unit->storage() != nullptr) storages.push_back(unit->storage());
-  }
-  return storages;
-}
-
-std::vector<UnitEntry> unit_entries(const fsdp::Root& root) {
-  std::vector<UnitEntry> entries;
-  for (const fsdp::Unit* unit : root.units()) {
-    if (unit->storage() == nullptr) continue;
-    const fsdp::ShardLayout& layout = unit->storage()->layout();
-    entries.push_back({unit->name(), layout.shard_size(), layout.shard_numel(), layout.parameters(), layout.name()});
-  }
-  return entries;
-}
-
-ShardContents shard_contents(const SaveState& state) {
-  const fsdp::Root& root = *state.root;
-  const Mesh& mesh = root.device_mesh().mesh();
-  const std::vector<const fsdp::UnitStorage*> storages = unit_storages(root);
-  ShardContents contents{state.run_id, state.step, mesh.shard_rank(), unit_entries(root), {}, {}};
-  const std::vector<optim::StateShard> states =
-      state.optimizer != nullptr ? state.optimizer->state() : std::vector<optim::StateShard>{};
-  for (std::size_t u = 0; u < storages.size(); ++u) {
-    const fsdp::UnitStorage& storage = *storages[u];
-    require(storage.is_initialized(), "unit {} is saved before its parameters have values", contents.units[u].name);
-    contents.pieces.push_back(storage.layout().pieces(storage.shard_rank()));
-    // What is not sharded is equal on all ranks: shard_rank 0 writes it.
-    if (storage.shard_size() == 1 && mesh.shard_rank() != 0) continue;
-    const auto unit = static_cast<std::int64_t>(u);
-    contents.sources.push_back({unit, std::string(kMasterKind), storage.master()});
-    for (const optim::StateShard& shard : states) {
-      if (shard.storage == &storage) contents.sources.push_back({unit, shard.kind, shard.data});
-    }
-  }
-  return contents;
+UnitEntry entry_of(const SavedUnit& unit) {
+  const fsdp::ShardLayout& layout = *unit.layout;
+  return {unit.name, layout.shard_size(), layout.shard_numel(), layout.parameters(), layout.name()};
 }
 
 FileEntry write_shard_file(const std::string& folder, const ShardContents& contents,
                            const std::function<void(std::string_view)>& at_point) {
-  const std::string path = folder + "/" + contents.file_name();
+  const std::string path = folder + "/" + shard_file_name(contents.run_id, contents.step, contents.shard_rank);
   FileEntry entry;
   try {
     entry = create_file(path, contents);

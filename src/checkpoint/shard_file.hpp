@@ -5,36 +5,38 @@
 #include <vector>
 
 #include "mica/checkpoint/manifest.hpp"
-#include "mica/checkpoint/save.hpp"
-#include "mica/fsdp/piece.hpp"
+#include "mica/fsdp/shard_layout.hpp"
 
 namespace mica::checkpoint {
 
-/// One dataset to be written: a rank's whole shard of one unit and kind.
+/// A unit as it is written: its parameters and how they are cut.
+struct SavedUnit {
+  std::string name;
+  const fsdp::ShardLayout* layout;
+};
+[[nodiscard]] UnitEntry entry_of(const SavedUnit& unit);
+
+/// One dataset to be written: a rank's whole shard of one unit and kind, padding included.
 struct ShardSource {
   std::int64_t unit = 0;
   std::string kind;
-  ConstTensorView data;  // [P] f32 in host memory
+  std::int64_t numel = 0;
+  /// Writes elements [begin, begin + numel) of the shard to `to`. Several threads call it at once.
+  std::function<void(std::int64_t begin, std::int64_t numel, float* to)> read;
 };
 
-/// All that one shard file is made of. It names memory and does not own it: write_shard_file() communicates with nobody
-/// and touches no model, so it can run on another thread from a copy of the data.
+/// All that one shard file is made of. It owns nothing: write_shard_file() communicates with nobody and touches no model,
+/// so it can run on another thread from a copy of the data, or from a file.
 struct ShardContents {
   std::string run_id;
   std::int64_t step = 0;
   int shard_rank = 0;
-  std::vector<UnitEntry> units;                   ///< of the whole model
-  std::vector<std::vector<fsdp::Piece>> pieces;   ///< of this rank, by unit
+  std::vector<SavedUnit> units;  ///< of the whole model
   std::vector<ShardSource> sources;
-
-  [[nodiscard]] std::string file_name() const;
 };
 
-/// The units of a root that have parameters, as the manifest lists them.
-[[nodiscard]] std::vector<UnitEntry> unit_entries(const fsdp::Root& root);
-[[nodiscard]] std::vector<const fsdp::UnitStorage*> unit_storages(const fsdp::Root& root);
-
-[[nodiscard]] ShardContents shard_contents(const SaveState& state);
+/// "shard-<run_id>-00000500-00002.h5"
+[[nodiscard]] std::string shard_file_name(const std::string& run_id, std::int64_t step, int shard_rank);
 
 /// Writes and fsyncs the file. @param at_point  see SaveOptions, may be empty.
 /// @throws IoError with path, bytes and free space.

@@ -24,11 +24,11 @@ struct Job {
   std::int64_t block;
 };
 
-std::vector<Job> jobs_of(const Manifest& manifest) {
+std::vector<Job> jobs_of(const std::vector<const FileEntry*>& files) {
   std::vector<Job> jobs;
-  for (std::size_t f = 0; f < manifest.files.size(); ++f) {
+  for (std::size_t f = 0; f < files.size(); ++f) {
     jobs.push_back({f, -1, 0});
-    const auto& datasets = manifest.files[f].datasets;
+    const auto& datasets = files[f]->datasets;
     for (std::size_t d = 0; d < datasets.size(); ++d) {
       for (std::int64_t b = 0; b < datasets[d].num_blocks(); ++b) jobs.push_back({f, static_cast<std::int64_t>(d), b});
     }
@@ -41,10 +41,15 @@ class Verifier {
  public:
   Verifier(const std::string& folder, const Manifest& manifest, VerifyReport& report,
            const std::function<void(std::int64_t, std::int64_t)>& progress)
-      : folder_(folder), manifest_(manifest), report_(report), progress_(progress), is_unreadable_(manifest.files.size()) {}
+      : folder_(folder),
+        files_(manifest.all_files()),
+        total_bytes_(manifest.total_bytes()),
+        report_(report),
+        progress_(progress),
+        is_unreadable_(files_.size()) {}
 
   void run() {
-    const std::vector<Job> jobs = jobs_of(manifest_);
+    const std::vector<Job> jobs = jobs_of(files_);
     run_block_workers(static_cast<std::int64_t>(jobs.size()), [&](int worker, std::int64_t j) {
       const Job& job = jobs[static_cast<std::size_t>(j)];
       std::string damage;
@@ -62,7 +67,7 @@ class Verifier {
 
  private:
   void check(int worker, const Job& job) {
-    const FileEntry& file = manifest_.files[job.file];
+    const FileEntry& file = *files_[job.file];
     std::optional<BlockReader>& reader = readers_[static_cast<std::size_t>(worker)];
     {
       const std::lock_guard lock(mutex_);
@@ -86,7 +91,7 @@ class Verifier {
   }
 
   void finish(const Job& job, const std::string& damage) {
-    const FileEntry& file = manifest_.files[job.file];
+    const FileEntry& file = *files_[job.file];
     std::int64_t bytes = 0;
     if (job.dataset >= 0) {
       bytes = file.datasets[static_cast<std::size_t>(job.dataset)].block_bytes(job.block);
@@ -96,11 +101,12 @@ class Verifier {
     const std::lock_guard lock(mutex_);
     report_.bytes += bytes;
     if (!damage.empty()) report_.damage.push_back(damage);
-    if (progress_) progress_(report_.bytes, manifest_.total_bytes());
+    if (progress_) progress_(report_.bytes, total_bytes_);
   }
 
   const std::string& folder_;
-  const Manifest& manifest_;
+  std::vector<const FileEntry*> files_;
+  std::int64_t total_bytes_;
   VerifyReport& report_;
   const std::function<void(std::int64_t, std::int64_t)>& progress_;
   std::array<std::optional<BlockReader>, kNumBlockWorkers> readers_;

@@ -2,13 +2,21 @@
 #include <cstring>
 
 #include "hdf5_call.hpp"
+#include "hdf5_create.hpp"
 
 namespace mica::io {
 namespace {
 
 using detail::check;
+using detail::create_parents;
+using detail::creation_list;
 using detail::Hdf5Where;
+using detail::make_space;
 using detail::own;
+
+bool link_exists(hid_t file, const std::string& path, const std::string& name) {
+  return check(H5Lexists(file, name.c_str(), H5P_DEFAULT), "H5Lexists", {path, name}) > 0;
+}
 
 /// Datasets from this size on start at a page border, so that they can be written past the page cache.
 constexpr hsize_t kAlignFromBytes = 65536;
@@ -35,43 +43,12 @@ Hdf5Id file_access_list(const std::string& path) {
   return fapl;
 }
 
-/// Creation times off: the same content gives the same bytes.
-Hdf5Id creation_list(hid_t list_class, const Hdf5Where& where) {
-  Hdf5Id plist = own(H5Pcreate(list_class), "H5Pcreate", where);
-  check(H5Pset_obj_track_times(plist.get(), 0), "H5Pset_obj_track_times", where);
-  return plist;
-}
-
 Hdf5Id dataset_creation_list(const Hdf5Where& where) {
   Hdf5Id dcpl = creation_list(H5P_DATASET_CREATE, where);
   check(H5Pset_layout(dcpl.get(), H5D_CONTIGUOUS), "H5Pset_layout", where);
   check(H5Pset_alloc_time(dcpl.get(), H5D_ALLOC_TIME_EARLY), "H5Pset_alloc_time", where);
   check(H5Pset_fill_time(dcpl.get(), H5D_FILL_TIME_NEVER), "H5Pset_fill_time", where);
   return dcpl;
-}
-
-bool link_exists(hid_t file, const std::string& path, const std::string& name) {
-  return check(H5Lexists(file, name.c_str(), H5P_DEFAULT), "H5Lexists", {path, name}) > 0;
-}
-
-/// Creates the groups that `name` lies in. (HDF5 could do it in passing, but stores creation times then.)
-void create_parents(hid_t file, const std::string& path, const std::string& name) {
-  for (std::size_t end = name.find('/', 1); end != std::string::npos; end = name.find('/', end + 1)) {
-    const std::string group = name.substr(0, end);
-    if (link_exists(file, path, group)) continue;
-    const Hdf5Where where{path, group};
-    const Hdf5Id gcpl = creation_list(H5P_GROUP_CREATE, where);
-    (void)own(H5Gcreate2(file, group.c_str(), H5P_DEFAULT, gcpl.get(), H5P_DEFAULT), "H5Gcreate2", where);
-  }
-}
-
-Hdf5Id make_space(const std::vector<std::int64_t>& dims, const Hdf5Where& where) {
-  for (const std::int64_t d : dims) {
-    require<Hdf5Error>(d >= 0, "{}: '{}' would have a negative extent {}", where.path, where.object, d);
-  }
-  if (dims.empty()) return own(H5Screate(H5S_SCALAR), "H5Screate", where);
-  const std::vector<hsize_t> extents(dims.begin(), dims.end());
-  return own(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), "H5Screate_simple", where);
 }
 
 /// UTF-8 text: `length` bytes padded with NUL, or H5T_VARIABLE.
@@ -98,6 +75,36 @@ StringLayout string_layout(hid_t type, const Hdf5Where& where) {
 std::string up_to_nul(const char* text, std::size_t capacity) { return {text, strnlen(text, capacity)}; }
 
 }  // namespace
+
+namespace detail {
+
+Hdf5Id creation_list(hid_t list_class, const Hdf5Where& where) {
+  Hdf5Id plist = own(H5Pcreate(list_class), "H5Pcreate", where);
+  check(H5Pset_obj_track_times(plist.get(), 0), "H5Pset_obj_track_times", where);
+  return plist;
+}
+
+// HDF5 could do it in passing, but stores creation times then.
+void create_parents(hid_t file, const std::string& path, const std::string& name) {
+  for (std::size_t end = name.find('/', 1); end != std::string::npos; end = name.find('/', end + 1)) {
+    const std::string group = name.substr(0, end);
+    if (link_exists(file, path, group)) continue;
+    const Hdf5Where where{path, group};
+    const Hdf5Id gcpl = creation_list(H5P_GROUP_CREATE, where);
+    (void)own(H5Gcreate2(file, group.c_str(), H5P_DEFAULT, gcpl.get(), H5P_DEFAULT), "H5Gcreate2", where);
+  }
+}
+
+Hdf5Id make_space(const std::vector<std::int64_t>& dims, const Hdf5Where& where) {
+  for (const std::int64_t d : dims) {
+    require<Hdf5Error>(d >= 0, "{}: '{}' would have a negative extent {}", where.path, where.object, d);
+  }
+  if (dims.empty()) return own(H5Screate(H5S_SCALAR), "H5Screate", where);
+  const std::vector<hsize_t> extents(dims.begin(), dims.end());
+  return own(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), "H5Screate_simple", where);
+}
+
+}  // namespace detail
 
 std::string hdf5_version() {
   const detail::QuietHdf5 quiet;

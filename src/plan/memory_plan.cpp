@@ -86,6 +86,7 @@ std::int64_t MemoryPoint::total() const { return std::accumulate(by_role.begin()
 MemoryPlan make_memory_plan(const std::vector<UnitSpec>& units, const StepSpec& spec, const PassProfile& profile) {
   MemoryMeter meter;
   StepWalk walk(units, spec, profile, meter);
+  meter.allocate(MemoryRole::snapshot, spec.snapshot_bytes);
   walk.initialize();
   MemoryPlan plan;
   plan.first_step = measure_step(walk, meter, spec);

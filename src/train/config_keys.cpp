@@ -274,6 +274,11 @@ std::vector<ConfigKey> make_keys() {
 
       whole("checkpoint.interval", MICA_FIELD(checkpoint.interval), 0, kHuge,
             "steps between checkpoints; 0: only at the end"),
+      real("checkpoint.interval_minutes", MICA_FIELD(checkpoint.interval_minutes), 0, 1e6,
+           "minutes between checkpoints, beside checkpoint.interval, by rank 0's clock; 0: only by steps"),
+      flag("checkpoint.async", MICA_FIELD(checkpoint.async),
+           "copy the shards and write them in the background while training goes on; takes as much memory as masters and "
+           "optimizer state"),
       whole("checkpoint.keep", MICA_FIELD(checkpoint.keep), 0, 1'000'000, "newest checkpoints to keep; 0: all"),
       text("checkpoint.resume", MICA_FIELD(checkpoint.resume), "auto, none or a checkpoint's folder",
            "auto: go on from the newest complete checkpoint of the run, if any"),

@@ -43,6 +43,13 @@ void together(const mpi::Communicator& world, const std::function<void()>& work)
   throw SharedError(all_alike ? text : fmt::format("rank {}: {}", first - errors.begin(), text), code);
 }
 
+void abort_job(const std::exception& error, int rank, int num_ranks) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(std::min(rank * 20, 1000)));
+  print_error(num_ranks > 1 ? fmt::format("rank {}: {}", rank, error.what()) : error.what());
+  const auto* ours = dynamic_cast<const Error*>(&error);
+  mpi::Session::abort(static_cast<int>(ours ? ours->exit_code() : ExitCode::runtime_failure));
+}
+
 int run_app(int argc, char** argv, const std::function<ExitCode(App&)>& body) {
   mpi::Session session(&argc, &argv);
   int rank = 0;
@@ -64,11 +71,7 @@ int run_app(int argc, char** argv, const std::function<ExitCode(App&)>& body) {
     session.close();
     return static_cast<int>(code);
   } catch (const std::exception& error) {
-    // The others cannot be asked. Where several ranks fail at once, the lowest one speaks and ends the rest.
-    std::this_thread::sleep_for(std::chrono::milliseconds(std::min(rank * 20, 1000)));
-    print_error(num_ranks > 1 ? fmt::format("rank {}: {}", rank, error.what()) : error.what());
-    const auto* ours = dynamic_cast<const Error*>(&error);
-    mpi::Session::abort(static_cast<int>(ours ? ours->exit_code() : ExitCode::runtime_failure));
+    abort_job(error, rank, num_ranks);
   }
 }
 

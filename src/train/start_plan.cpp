@@ -1,5 +1,6 @@
 #include "mica/train/start_plan.hpp"
 
+#include "mica/checkpoint/async_saver.hpp"
 #include "mica/comm/mpi_group.hpp"
 #include "mica/plan/trace.hpp"
 
@@ -20,6 +21,7 @@ StartPlan make_start_plan(const Config& config, const Device& device, const Shar
   spec.steps_in_backward = model.in_backward != nullptr;
   spec.step_workspace_bytes = model.optimizer->workspace_bytes();
   spec.num_state_kinds = static_cast<int>(model.optimizer->state_kinds().size());
+  if (config.checkpoint.async) spec.snapshot_bytes = checkpoint::snapshot_bytes(*model.root, model.optimizer.get());
   if (device.mesh->world_size() > 1) {
     spec.staging_bytes = [](Collective kind, std::int64_t numel, DType dtype, int num_ranks) {
       return mpi_staging_bytes(kind, numel, dtype, num_ranks);

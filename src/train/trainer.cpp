@@ -36,19 +36,25 @@ Trainer::Trainer(App& app, const Config& config, Logger logger)
       logger_(std::move(logger)),
       device_(Device::make(config, app.session, app.world, logger_)),
       datasets_(made_together(app.world, [&] { return Datasets::open(config); })),
-      plan_(made_together(app.world, [&] {
-        const data::BatchPlan plan = data::make_batch_plan(config.train.micro_batch, app.world.num_ranks(), config.train.global_batch);
-        constexpr std::int64_t kMostRounds = 100'000;
-        require<ConfigError>(plan.accumulation <= kMostRounds,
-                             "train.global_batch = {} is {} micro-batches a step on each rank, expected at most {}: lower it or "
-                             "raise train.micro_batch",
-                             config.train.global_batch, plan.accumulation, kMostRounds);
-        require<ConfigError>(!config.optim.in_backward || plan.accumulation == 1 || config.train.accumulate == "no_sync",
-                             "optim.in_backward = true steps whenever a gradient is reduced, and {} micro-batches of each rank would "
-                             "be reduced one by one in a step: set train.accumulate = no_sync",
-                             plan.accumulation);
-        return plan;
-      })),
+      plan_(made_together(
+          app.world,
+          [&] {
+            const data::BatchPlan plan =
+                data::make_batch_plan(config.train.micro_batch, app.world.num_ranks(), config.train.global_batch);
+            constexpr std::int64_t kMostRounds = 100'000;
+            require<ConfigError>(
+                plan.accumulation <= kMostRounds,
+                "train.global_batch = {} is {} micro-batches a step on each rank, expected at most {}: lower it or "
+                "raise train.micro_batch",
+                config.train.global_batch, plan.accumulation, kMostRounds);
+            require<ConfigError>(
+                !config.optim.in_backward || plan.accumulation == 1 || config.train.accumulate == "no_sync",
+                "optim.in_backward = true steps whenever a gradient is reduced, and {} micro-batches of each rank "
+                "would "
+                "be reduced one by one in a step: set train.accumulate = no_sync",
+                plan.accumulation);
+            return plan;
+          })),
       model_(made_together(app.world, [&] { return ShardedModel::make(config, device_); })),
       schedule_(made_together(app.world, [&] { return make_schedule(config); })),
       start_plan_(made_together(app.world, [&] { return make_start_plan(config, device_, model_, plan_); })),
@@ -57,38 +63,45 @@ Trainer::Trainer(App& app, const Config& config, Logger logger)
 void Trainer::print_start() const {
   if (!is_main()) return;
   logger_.info("{}", to_ini(config_));
-  logger_.info("data     {} tokens, {} sequences of {} tokens{}", datasets_.train.num_tokens(), datasets_.train.num_sequences(),
-               config_.train.seq_len,
+  logger_.info("data     {} tokens, {} sequences of {} tokens{}", datasets_.train.num_tokens(),
+               datasets_.train.num_sequences(), config_.train.seq_len,
                datasets_.val ? fmt::format("; validation {} tokens", datasets_.val->num_tokens()) : "; no validation");
-  logger_.info("batch    {} sequences a step = micro_batch {} x accumulation {} x {} ranks; {} tokens a step, {:.2f} epochs in {} steps",
-               plan_.global_batch(), plan_.micro_batch, plan_.accumulation, plan_.num_ranks,
-               plan_.global_batch() * config_.train.seq_len,
-               static_cast<double>(plan_.global_batch() * config_.train.steps) / static_cast<double>(datasets_.train.num_sequences()),
-               config_.train.steps);
+  logger_.info(
+      "batch    {} sequences a step = micro_batch {} x accumulation {} x {} ranks; {} tokens a step, {:.2f} epochs in "
+      "{} steps",
+      plan_.global_batch(), plan_.micro_batch, plan_.accumulation, plan_.num_ranks,
+      plan_.global_batch() * config_.train.seq_len,
+      static_cast<double>(plan_.global_batch() * config_.train.steps) /
+          static_cast<double>(datasets_.train.num_sequences()),
+      config_.train.steps);
   logger_.info("{}", device_.mesh->describe());
   logger_.info("kernels  {}, {} OpenMP thread{} a rank; {}", device_.kernels->description(), device_.num_threads,
                device_.num_threads == 1 ? "" : "s", mpi::Session::library_version());
   const DType param_dtype = fsdp_options(config_).param_dtype();
   if ((param_dtype == DType::bf16 && !device_.kernels->bf16_is_native()) ||
       (param_dtype == DType::f16 && !device_.kernels->f16_is_native())) {
-    logger_.warn("{} products go by way of fp32 here: right but slower than fsdp.param_dtype=fp32", dtype_name(param_dtype));
+    logger_.warn("{} products go by way of fp32 here: right but slower than fsdp.param_dtype=fp32",
+                 dtype_name(param_dtype));
   }
   logger_.info("{}", model_.root->describe());
   logger_.info("memory plan, a rank\n{}", plan::format_memory_plan(start_plan_.memory));
-  if (device_.mesh->world_size() > 1) logger_.info("communication of a step, a rank\n{}", plan::format_volume(start_plan_.volume));
+  if (device_.mesh->world_size() > 1)
+    logger_.info("communication of a step, a rank\n{}", plan::format_volume(start_plan_.volume));
 }
 
 void Trainer::check_memory() const {
   const mpi::Communicator node = app_.world.split_node();
-  const std::int64_t batches = 2 * plan_.accumulation * plan_.micro_batch * config_.train.seq_len * 2 * dtype_bytes(DType::i32);
+  const std::int64_t batches =
+      2 * plan_.accumulation * plan_.micro_batch * config_.train.seq_len * 2 * dtype_bytes(DType::i32);
   const std::int64_t mine = start_plan_.memory.peak + batches;
   const std::int64_t needed = node.all_sum(mine);
   const std::int64_t present = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
   together(app_.world, [&] {
-    require<ConfigError>(needed <= present,
-                         "this run needs {} of memory a rank, {} on a node with {} of its ranks, but the node has {}: take more "
-                         "nodes, a smaller model, train.micro_batch or train.seq_len, or fsdp.activation_checkpointing=block",
-                         plan::format_bytes(mine), plan::format_bytes(needed), node.num_ranks(), plan::format_bytes(present));
+    require<ConfigError>(
+        needed <= present,
+        "this run needs {} of memory a rank, {} on a node with {} of its ranks, but the node has {}: take more "
+        "nodes, a smaller model, train.micro_batch or train.seq_len, or fsdp.activation_checkpointing=block",
+        plan::format_bytes(mine), plan::format_bytes(needed), node.num_ranks(), plan::format_bytes(present));
   });
 }
 
@@ -98,10 +111,12 @@ void Trainer::prepare_folder() {
     const std::string folder = config_.run_folder();
     std::error_code error;
     std::filesystem::create_directories(folder, error);
-    require<ConfigError>(!error, "cannot create the run folder {}: {}; choose another one with --run.dir=FOLDER", folder, error.message());
+    require<ConfigError>(!error, "cannot create the run folder {}: {}; choose another one with --run.dir=FOLDER",
+                         folder, error.message());
     const int access_error = access(folder.c_str(), W_OK | X_OK) == 0 ? 0 : errno;
-    require<ConfigError>(access_error == 0, "cannot write into the run folder {}: {}; choose another one with --run.dir=FOLDER",
-                         folder, errno_text(access_error));
+    require<ConfigError>(access_error == 0,
+                         "cannot write into the run folder {}: {}; choose another one with --run.dir=FOLDER", folder,
+                         errno_text(access_error));
     logger_ = logger_.with_file(folder + "/log.txt");
   });
 }
@@ -112,10 +127,11 @@ void Trainer::resume() {
   std::string folder;
   together(app_.world, [&] {
     const auto newest = checkpoint::newest_complete(config_.run_folder());
-    require<ConfigError>(wanted != "none" || !newest,
-                         "run folder {} holds {} already and checkpoint.resume = none: choose another run.dir, delete it, "
-                         "or go on with --checkpoint.resume=auto",
-                         config_.run_folder(), newest ? newest->path : "");
+    require<ConfigError>(
+        wanted != "none" || !newest,
+        "run folder {} holds {} already and checkpoint.resume = none: choose another run.dir, delete it, "
+        "or go on with --checkpoint.resume=auto",
+        config_.run_folder(), newest ? newest->path : "");
     if (wanted == "auto") folder = newest ? newest->path : "";
     if (wanted != "auto" && wanted != "none") folder = checkpoint::resolve_checkpoint(wanted);
   });
@@ -134,16 +150,18 @@ void Trainer::resume() {
     }
     last_done_ = last_saved_ = manifest.step;
     if (!is_main()) return;
-    logger_.info("resume   {}: step {} of {} is done, {} read and checked in {:.0f} ms", folder, manifest.step, config_.train.steps,
+    logger_.info("resume   {}: step {} of {} is done, written by {} ranks ({} x {}), {} read and checked in {:.0f} ms", folder,
+                 manifest.step, config_.train.steps, manifest.world_size, manifest.shard_size, manifest.replicas,
                  plan::format_bytes(manifest.total_bytes()), report.ms);
     for (const std::string& change : changes) logger_.warn("changed since the checkpoint: {}", change);
     for (const std::string& note : report.notes) logger_.warn("{}", note);
   });
 }
 
-void Trainer::save(std::int64_t step) {
+void Trainer::save(std::int64_t step, bool in_background) {
   if (step == last_saved_) return;
-  const Clock::time_point begin = Clock::now();
+  const Clock::time_point begin = last_save_begin_ = Clock::now();
+  if (!in_background) finish_background_save();
   const auto comm = checkpoint::make_mpi_comm(app_.world);
   std::map<std::string, double> scalars;
   if (model_.scaler) {
@@ -152,26 +170,52 @@ void Trainer::save(std::int64_t step) {
     scalars = {{"loss_scale", state.scale}, {"loss_scale_growth_tracker", static_cast<double>(state.growth_tracker)}};
   }
   together(app_.world, [&] {
-    const checkpoint::SaveReport report = checkpoint::save(
-        config_.run_folder(),
-        {.root = model_.root,
-         .optimizer = model_.optimizer.get(),
-         .run_id = run_id_,
-         .step = step,
-         .tokens = step * plan_.global_batch() * config_.train.seq_len,
-         .seed = config_.run.seed,
-         .omp_threads = device_.num_threads,
-         .scalars = scalars,
-         .model = model_description(config_),
-         .config = to_ini(config_)},
-        *comm, {.keep = static_cast<int>(config_.checkpoint.keep)});
-    const double total_ms = ms_between(begin, Clock::now());
-    metrics_->write_checkpoint(step, report.bytes, total_ms, report.write_ms);
-    for (const std::string& note : report.notes) progress_->say(note);
-    progress_->say(fmt::format("saved {} ({} in {:.0f} ms)", report.path, plan::format_bytes(report.bytes), total_ms));
+    const checkpoint::SaveState state{.root = model_.root,
+                                      .optimizer = model_.optimizer.get(),
+                                      .run_id = run_id_,
+                                      .step = step,
+                                      .tokens = step * plan_.global_batch() * config_.train.seq_len,
+                                      .seed = config_.run.seed,
+                                      .omp_threads = device_.num_threads,
+                                      .scalars = scalars,
+                                      .model = model_description(config_),
+                                      .config = to_ini(config_)};
+    const checkpoint::SaveOptions options{.keep = static_cast<int>(config_.checkpoint.keep)};
+    if (in_background) {
+      saver_->wait();
+      look_at_background_save();
+      saver_->start(config_.run_folder(), state, *comm, options);
+      background_stall_ms_ = ms_between(begin, Clock::now());
+    } else {
+      const checkpoint::SaveReport report = checkpoint::save(config_.run_folder(), state, *comm, options);
+      tell_saved(report, step, ms_between(begin, Clock::now()));
+    }
   });
   last_saved_ = step;
   interval_start_ = Clock::now();
+}
+
+void Trainer::tell_saved(const checkpoint::SaveReport& report, std::int64_t step, double stall_ms) {
+  metrics_->write_checkpoint(step, report.bytes, stall_ms, report.write_ms);
+  for (const std::string& note : report.notes) progress_->say(note);
+  progress_->say(
+      fmt::format("saved {} ({} in {:.0f} ms{})", report.path, plan::format_bytes(report.bytes), report.total_ms,
+                  config_.checkpoint.async ? fmt::format(", training stood still for {:.0f} ms", stall_ms) : ""));
+}
+
+void Trainer::look_at_background_save() {
+  if (!saver_) return;
+  if (const std::optional<checkpoint::SaveReport> report = saver_->take_finished()) {
+    tell_saved(*report, last_saved_, background_stall_ms_);
+  }
+}
+
+void Trainer::finish_background_save() {
+  if (!saver_) return;
+  together(app_.world, [&] {
+    saver_->wait();
+    look_at_background_save();
+  });
 }
 
 void Trainer::check_drift() const {
@@ -182,19 +226,29 @@ void Trainer::check_drift() const {
   }
 }
 
-bool Trainer::must_stop() {
-  // A flag of another rank is asked for about ten times a second, at steps that all ranks agree on.
-  if (last_done_ < next_stop_check_ && last_done_ != config_.train.steps) return false;
-  const double hours = ms_between(start_, Clock::now()) / 3.6e6;
-  const bool mine = StopSignal::received() != 0 || (config_.train.max_hours > 0 && hours >= config_.train.max_hours);
-  const double step_ms = ms_between(last_stop_check_, Clock::now()) / static_cast<double>(std::max<std::int64_t>(1, last_done_ - stop_checked_step_));
-  // One number carries both: whether anybody stops, else the slowest rank's step time in microseconds.
-  constexpr std::int64_t kStop = std::int64_t{1} << 60;
-  const std::int64_t agreed = app_.world.all_max(mine ? kStop : std::llround(step_ms * 1e3));
-  last_stop_check_ = Clock::now();
-  stop_checked_step_ = last_done_;
-  next_stop_check_ = last_done_ + std::clamp<std::int64_t>(100'000 / std::max<std::int64_t>(1, agreed), 1, 1000);
-  return agreed == kStop;
+Trainer::Request Trainer::agree_on_request() {
+  // Other ranks' wishes are asked for about ten times a second, at steps that all ranks agree on.
+  if (last_done_ < next_request_step_ && last_done_ != config_.train.steps) return Request::none;
+  const Clock::time_point now = Clock::now();
+  Request mine = Request::none;
+  const double minutes = config_.checkpoint.interval_minutes;
+  if (is_main() && minutes > 0 && ms_between(last_save_begin_, now) >= minutes * 6e4) mine = Request::save;
+  if (saver_ && saver_->is_failed()) mine = Request::look;
+  const double hours = ms_between(start_, now) / 3.6e6;
+  if (StopSignal::received() != 0 || (config_.train.max_hours > 0 && hours >= config_.train.max_hours))
+    mine = Request::stop;
+  const double step_ms =
+      ms_between(last_request_, now) / static_cast<double>(std::max<std::int64_t>(1, last_done_ - requested_step_));
+  // One number carries both: the most urgent request, and the step time in microseconds of the slowest rank that makes
+  // it.
+  constexpr std::int64_t kRequest = std::int64_t{1} << 56;
+  const std::int64_t agreed = app_.world.all_max(static_cast<std::int64_t>(mine) * kRequest +
+                                                 std::min<std::int64_t>(std::llround(step_ms * 1e3), kRequest - 1));
+  last_request_ = Clock::now();
+  requested_step_ = last_done_;
+  next_request_step_ =
+      last_done_ + std::clamp<std::int64_t>(100'000 / std::max<std::int64_t>(1, agreed % kRequest), 1, 1000);
+  return static_cast<Request>(agreed / kRequest);
 }
 
 ExitCode Trainer::run() {
@@ -206,15 +260,38 @@ ExitCode Trainer::run() {
     if (is_main()) io::write_file_atomically(config_.run_folder() + "/config.resolved.cfg", to_ini(config_, true));
     metrics_ = std::make_unique<MetricsFile>(
         is_main() && config_.log.metrics ? config_.run_folder() + "/metrics.jsonl" : "", last_done_);
+    if (!config_.checkpoint.async) return;
+    require<ConfigError>(
+        app_.session.has_thread_multiple(),
+        "checkpoint.async = true communicates from a thread of its own, and this MPI ({}) does not grant "
+        "MPI_THREAD_MULTIPLE: set checkpoint.async = false, or use an MPI that does",
+        mpi::Session::library_version());
+    background_world_ = std::make_unique<mpi::Communicator>(app_.world.duplicate());
+    saver_ = std::make_unique<checkpoint::AsyncSaver>(checkpoint::make_mpi_comm(*background_world_), *device_.pool);
+    saver_->reserve(*model_.root, model_.optimizer.get());
   });
-  progress_ = std::make_unique<Progress>(is_main() ? logger_ : Logger(), config_.train.steps, is_main() && Progress::is_on_terminal());
+  progress_ = std::make_unique<Progress>(is_main() ? logger_ : Logger(), config_.train.steps,
+                                         is_main() && Progress::is_on_terminal());
   runner_ = std::make_unique<StepRunner>(config_, model_, datasets_.train, plan_, device_.mesh->rank());
   if (last_done_ >= config_.train.steps) {
-    progress_->say(fmt::format("nothing to do: step {} of {} is done; raise train.steps to go on", last_done_, config_.train.steps));
+    progress_->say(fmt::format("nothing to do: step {} of {} is done; raise train.steps to go on", last_done_,
+                               config_.train.steps));
     return ExitCode::done;
   }
+  try {
+    return train();
+  } catch (const SharedError&) {
+    throw;
+  } catch (const std::exception& error) {
+    // The end of saver_ would wait for ranks that may be lost.
+    if (!saver_) throw;
+    abort_job(error, app_.world.rank(), app_.world.num_ranks());
+  }
+}
+
+ExitCode Trainer::train() {
   const StopSignal stop_signal;
-  interval_start_ = Clock::now();
+  interval_start_ = last_save_begin_ = Clock::now();
   interval_comm_ms_ = device_.device_mesh->communication_ms();
   while (last_done_ < config_.train.steps) {
     const std::int64_t step = last_done_ + 1;
@@ -223,16 +300,21 @@ ExitCode Trainer::run() {
     last_done_ = step;
     if (config_.train.drift_interval > 0 && step % config_.train.drift_interval == 0) check_drift();
 
+    const Request request = agree_on_request();
+    const bool stops = request == Request::stop;
     const bool is_last = step == config_.train.steps;
     const bool logs = is_last || step % config_.train.log_interval == 0;
     const bool evaluates = is_last || (config_.train.eval_interval > 0 && step % config_.train.eval_interval == 0);
-    const bool saves = is_last || (config_.checkpoint.interval > 0 && step % config_.checkpoint.interval == 0);
-    const bool stops = must_stop();
-    if (logs || evaluates || saves || stops) read_figures(logs || stops);
+    const bool saves = is_last || stops || request == Request::save ||
+                       (config_.checkpoint.interval > 0 && step % config_.checkpoint.interval == 0);
+    look_at_background_save();
+    if (request == Request::look) finish_background_save();  // throws
+    if (logs || evaluates || saves) read_figures(logs || stops);
     if (evaluates) evaluate_now(step);
-    if (saves || stops) save(step);
+    if (saves) save(step, saver_ != nullptr && !is_last && !stops);
     if (stops && !is_last) {
-      progress_->say(fmt::format("stopped after step {} of {}; start the same command again to go on", step, config_.train.steps));
+      progress_->say(
+          fmt::format("stopped after step {} of {}; start the same command again to go on", step, config_.train.steps));
       return ExitCode::requeue;
     }
   }
@@ -270,7 +352,8 @@ void Trainer::read_figures(bool show) {
     metrics_->write(m);
   }
   const StepMetrics& last = pending_.back().metrics;
-  progress_->show(last, comm_ms / interval_ms, static_cast<double>(config_.train.steps - last.step) * last.step_ms / 1e3, show);
+  progress_->show(last, comm_ms / interval_ms,
+                  static_cast<double>(config_.train.steps - last.step) * last.step_ms / 1e3, show);
   pending_.clear();
   interval_start_ = Clock::now();
   interval_comm_ms_ = device_.device_mesh->communication_ms();

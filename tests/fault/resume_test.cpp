@@ -166,6 +166,60 @@ TEST_F(Resume, AnOptimizerInBackwardGivesTheSameRun) {
   }
 }
 
+// Another number of ranks, sharding, strategy or wrapping: the same global batches go on, to the rounding of other orders of
+// reduction.
+TEST_F(Resume, GoesOnOnAnyMesh) {
+  const auto copy_until = [&](const std::string& name, int step) {
+    fs::create_directories(run_folder(name) + "/checkpoints");
+    fs::copy(checkpoint("undisturbed", step), checkpoint(name, step), fs::copy_options::recursive);
+  };
+  const std::vector<StepLine> expected = step_lines(run_folder("undisturbed"));
+  struct Mesh {
+    std::string name;
+    int num_ranks;
+    std::vector<std::string> flags;
+  };
+  for (const Mesh& mesh : std::vector<Mesh>{
+           {"one", 1, {"--fsdp.wrap=none"}},
+           {"four", 4, {"--fsdp.sharding=per_parameter"}},
+           {"hybrid", 4, {"--fsdp.strategy=hybrid_shard", "--mesh.shard_size=2"}},
+           {"replicated", 2, {"--fsdp.strategy=no_shard"}}}) {
+    copy_until(mesh.name, 16);
+    std::vector<std::string> flags = mesh.flags;
+    flags.push_back("--run.dir=" + run_folder(mesh.name));
+    const Finished run = test::run(training(mesh.num_ranks, *folder_ / "run.cfg", flags));
+    ASSERT_EQ(run.status, 0) << run.output;
+    EXPECT_NE(run.output.find("written by 2 ranks (2 x 1)"), std::string::npos) << run.output;
+    EXPECT_EQ(first_progress_step(run.output), 17) << run.output;
+    const std::vector<StepLine> lines = step_lines(run_folder(mesh.name));
+    ASSERT_EQ(lines.size(), 8u);
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      EXPECT_EQ(lines[i].step, expected[16 + i].step);
+      EXPECT_NEAR(lines[i].loss, expected[16 + i].loss, 1e-4) << mesh.name << " step " << lines[i].step;
+    }
+  }
+}
+
+// Written in the background, checkpoints hold the same bits, and a kill while one is written costs no older one.
+TEST_F(Resume, InTheBackground) {
+  const auto flags = [&](const std::string& name) {
+    return training(kRanks, *folder_ / "run.cfg", {"--checkpoint.async=true", "--run.dir=" + run_folder(name)});
+  };
+  const Finished run = test::run(flags("async"));
+  ASSERT_EQ(run.status, 0) << run.output;
+  EXPECT_NE(run.output.find("training stood still"), std::string::npos) << run.output;
+  EXPECT_EQ(checkpoints_of(run_folder("async")), checkpoints_of(run_folder("undisturbed")));
+  for (const int step : {8, 16, 24}) {
+    const Finished diff = test::run({program("mica-inspect"), "diff", checkpoint("undisturbed", step), checkpoint("async", step)});
+    EXPECT_EQ(diff.status, 0) << diff.output;
+  }
+  EXPECT_EQ(step_lines(run_folder("async")), step_lines(run_folder("undisturbed")));
+  fs::remove_all(checkpoint("async", 24));
+  const Finished resumed = test::run(flags("async"));
+  ASSERT_EQ(resumed.status, 0) << resumed.output;
+  EXPECT_EQ(first_progress_step(resumed.output), 17) << resumed.output;
+}
+
 TEST_F(Resume, AFinishedRunDoesNothing) {
   const auto before = contents_of(run_folder("undisturbed") + "/checkpoints");
   const Finished run = test::run(command("undisturbed"));

@@ -28,10 +28,10 @@ struct LoadReport {
 /// @throws DamagedCheckpointError (with the next good checkpoint's name), CheckpointError. @collective
 [[nodiscard]] Manifest open_checkpoint(const std::string& checkpoint_folder, const HostComm& comm);
 
-/// Reads every rank's shards of parameters and optimizer state in place, bit for bit, from the files of replica 0, and
-/// sets the optimizer's step count. Every block is checked. The optimizer's state is taken over if it is of the same
-/// kinds; otherwise it starts at zero, at step 0, and a note says so.
-/// @throws CheckpointError  for another mesh, wrapping or model, naming the first parameter that differs and both shapes;
+/// Reads every rank's shards of parameters and optimizer state in place, bit for bit, and sets the optimizer's step count.
+/// Whatever mesh, sharding and wrapping wrote them: a rank reads the blocks that hold its own pieces and checks each. The
+/// optimizer's state is taken over if it is of the same kinds; otherwise it starts at zero, at step 0, and a note says so.
+/// @throws CheckpointError  for another model, naming the first parameter that differs and both shapes;
 ///         DamagedCheckpointError naming file, dataset and byte range, and the next good checkpoint. The same on all
 ///         ranks. The target's values are undefined then.
 /// @collective over `comm`: all ranks of the mesh. Between passes; waits for the compute stream.

@@ -18,10 +18,12 @@ class DamagedCheckpointError : public CheckpointError {
   using CheckpointError::CheckpointError;
 };
 
-inline constexpr std::int64_t kFormatVersion = 1;
+inline constexpr std::int64_t kFormatVersion = 2;
 /// Data is checked in blocks of this many bytes, counted from the start of each dataset.
 inline constexpr std::int64_t kBlockBytes = std::int64_t{4} << 20;
 inline constexpr std::string_view kManifestName = "manifest.json";
+/// The whole model for other programs: virtual datasets over the shard files.
+inline constexpr std::string_view kModelIndexName = "model.h5";
 /// The kind of the parameters themselves; the other kinds are the optimizer's ("exp_avg").
 inline constexpr std::string_view kMasterKind = "master";
 
@@ -57,7 +59,7 @@ struct UnitEntry {
 };
 
 /// Everything that is known of a checkpoint without opening its data. [Note: checkpoint on disk]
-/// A checkpoint is the folder RUN/checkpoints/step-00000500 with one HDF5 file per shard rank and this manifest. The
+/// A checkpoint is the folder RUN/checkpoints/step-00000500 with one HDF5 file per shard rank, model.h5 and this manifest. The
 /// manifest covers every byte of the folder: each file is cut into its datasets, with a CRC-32C per 4 MiB block, and
 /// the rest of the file (HDF5's own metadata and the tables), with one; the manifest ends with a CRC of its own text.
 /// The folder is written under another name (.tmp), synced, and renamed last: it is complete or invisible.
@@ -84,8 +86,11 @@ struct Manifest {
   std::string config;                        ///< the resolved config file
 
   std::vector<UnitEntry> units;
-  std::vector<FileEntry> files;  ///< in shard_rank order
+  std::vector<FileEntry> files;  ///< of shards, in shard_rank order
+  FileEntry index;               ///< model.h5: no datasets of its own
 
+  /// Shards and index.
+  [[nodiscard]] std::vector<const FileEntry*> all_files() const;
   [[nodiscard]] std::int64_t total_bytes() const;
   [[nodiscard]] std::int64_t num_parameters() const;
   /// "step-00000500"
@@ -99,6 +104,10 @@ struct Manifest {
 [[nodiscard]] Manifest parse_manifest(std::string_view text, const std::string& path);
 /// The manifest of a checkpoint's folder. @throws CheckpointError (missing, unreadable, damaged).
 [[nodiscard]] Manifest read_manifest(const std::string& checkpoint_folder);
+
+/// Into the folder of a checkpoint that is otherwise complete; synced. @throws IoError, CheckpointError (a manifest that
+/// could not be read again).
+void write_manifest(const std::string& checkpoint_folder, const Manifest& manifest);
 
 /// One file's part of the manifest, as ranks send it to rank 0.
 [[nodiscard]] std::string file_entry_text(const FileEntry& file);

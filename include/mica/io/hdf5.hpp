@@ -76,6 +76,21 @@ class Hdf5Dataset {
   FileType type_ = FileType::other;
 };
 
+/// A box of an N-D dataset: corner and extents, one of each per dimension.
+struct Hdf5Box {
+  std::vector<std::int64_t> start, count;
+};
+
+/// Where some elements of a virtual dataset come from: elements [begin, begin + n) of a 1-D dataset of another file fill
+/// the n elements of the boxes, which do not overlap, in row-major order of the virtual dataset.
+struct Hdf5VirtualSource {
+  std::string file;     ///< a bare name: beside the file that holds the virtual dataset, wherever that is moved
+  std::string dataset;  ///< "/units/3/master"
+  std::int64_t dataset_numel = 0;
+  std::int64_t begin = 0;
+  std::vector<Hdf5Box> boxes;
+};
+
 /// An open HDF5 file. Object names are absolute ("/tokens"); missing groups on the way are created.
 /// Example:
 ///   auto file = Hdf5File::create("x.h5.tmp");
@@ -95,6 +110,10 @@ class Hdf5File {
   Hdf5Dataset create_dataset(const std::string& name, FileType type, const std::vector<std::int64_t>& dims);
   Hdf5Dataset create_dataset(const std::string& name, DType dtype, const std::vector<std::int64_t>& dims);
   [[nodiscard]] Hdf5Dataset open_dataset(const std::string& name) const;
+  /// A dataset of f32 whose elements lie in other files. An element that no source gives, or whose file is missing, reads
+  /// as NaN. The sources' files need not exist yet. @throws Hdf5Error.
+  void create_virtual_dataset(const std::string& name, const std::vector<std::int64_t>& dims,
+                              const std::vector<Hdf5VirtualSource>& sources);
 
   void create_group(const std::string& name);
   [[nodiscard]] bool exists(const std::string& name) const;

@@ -24,6 +24,7 @@ struct StepSpec {
   bool steps_in_backward = false;         ///< each unit is stepped when it is reduced, and its gradient freed; no norm
   int num_state_kinds = 2;                ///< optimizer state: AdamW 2, SGD with momentum 1
   std::int64_t step_workspace_bytes = 0;  ///< most that clipping and the optimizer take
+  std::int64_t snapshot_bytes = 0;        ///< held all the time for checkpoints that are written in the background
   /// Staging (role communication) of one collective: numel of the unsharded side, its dtype, ranks. Empty: none.
   std::function<std::int64_t(Collective, std::int64_t, DType, int)> staging_bytes{};
 };

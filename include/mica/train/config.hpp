@@ -77,6 +77,8 @@ struct Config {
   } train;
   struct Checkpoint {
     std::int64_t interval = 0;
+    double interval_minutes = 0;
+    bool async = false;
     std::int64_t keep = 2;
     std::string resume = "auto";
     bool allow_data_change = false;

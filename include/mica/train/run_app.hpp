@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <optional>
 #include <string>
@@ -25,6 +26,10 @@ class SharedError : public Error {
 /// Runs rank-local work of set-up, saving or loading; if it throws on any rank, every rank throws a SharedError with the
 /// lowest failing rank's text (and its rank, unless all failed alike). @collective
 void together(const mpi::Communicator& world, const std::function<void()>& work);
+
+/// Ends the whole job at once (MPI_Abort) with the error's line and status: the other ranks wait for this one and cannot be
+/// asked. Where several ranks fail at once, the lowest one speaks.
+[[noreturn]] void abort_job(const std::exception& error, int rank, int num_ranks);
 
 /// What a program on many ranks runs in.
 struct App {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "mica/checkpoint/async_saver.hpp"
 #include "mica/train/metrics.hpp"
 #include "mica/train/progress.hpp"
 #include "mica/train/run_app.hpp"
@@ -43,11 +44,20 @@ class Trainer {
   void resume();
   void read_figures(bool show);
   void evaluate_now(std::int64_t step);
-  void save(std::int64_t step);
+  /// @param in_background  only begins it, and says later that it is done.
+  void save(std::int64_t step, bool in_background);
+  void tell_saved(const checkpoint::SaveReport& report, std::int64_t step, double stall_ms);
+  /// Tells of a save that has ended in the background.
+  void look_at_background_save();
+  /// Until nothing is written in the background. @collective
+  void finish_background_save();
+  ExitCode train();
   /// Refuses to go on when replicas differ. @collective
   void check_drift() const;
-  /// Whether any rank got a signal, or time is up. @collective
-  [[nodiscard]] bool must_stop();
+  enum class Request : std::uint8_t { none, save, look, stop };
+  /// What all ranks do next: stop when any of them got a signal or time is up, look at a background save that failed, save
+  /// because checkpoint.interval_minutes are over. @collective
+  [[nodiscard]] Request agree_on_request();
   [[nodiscard]] bool is_main() const { return app_.world.rank() == 0; }
 
   App& app_;
@@ -66,13 +76,17 @@ class Trainer {
 
   std::int64_t last_done_ = 0;   ///< steps that this run has behind it
   std::int64_t last_saved_ = -1;
+  Clock::time_point last_save_begin_ = Clock::now();
+  std::unique_ptr<mpi::Communicator> background_world_;  ///< of checkpoint.async
+  std::unique_ptr<checkpoint::AsyncSaver> saver_;
+  double background_stall_ms_ = 0;
   Clock::time_point start_ = Clock::now();
   std::vector<Pending> pending_;
   Clock::time_point interval_start_;
   double interval_comm_ms_ = 0;
-  std::int64_t next_stop_check_ = 1;
-  std::int64_t stop_checked_step_ = 0;
-  Clock::time_point last_stop_check_ = Clock::now();
+  std::int64_t next_request_step_ = 1;
+  std::int64_t requested_step_ = 0;
+  Clock::time_point last_request_ = Clock::now();
 };
 
 }  // namespace mica::train

@@ -43,6 +43,7 @@ Manifest example() {
                                          {"/units/0/exp_avg", 0, "exp_avg", 180, 80, {0xffffffff}},
                                          {"/units/1/master", 1, "master", 300, 4, {2}}}},
              {"shard-1.h5", 1, 900, 8, {{"/units/0/master", 0, "master", 100, 80, {0}}}}};
+  m.index = {"model.h5", 0, 77, 9, {}};
   return m;
 }
 
@@ -72,7 +73,8 @@ TEST(Manifest, ComesBackAsItWas) {
   EXPECT_EQ(back.scalars, m.scalars);
   EXPECT_EQ(back.units[0].parameters[0].shape, (Shape{5, 7}));
   EXPECT_EQ(back.files[0].datasets[1].block_crcs, (std::vector<std::uint32_t>{0xffffffff}));
-  EXPECT_EQ(back.total_bytes(), 1900);
+  EXPECT_EQ(back.total_bytes(), 1977);
+  EXPECT_EQ(back.index.rest_crc, 9U);
   EXPECT_EQ(back.num_parameters(), 39);
   EXPECT_EQ(parse_manifest(sign(example_json()), "m.json").step, 500);
 }
@@ -151,6 +153,10 @@ TEST(Manifest, TrustsNoValue) {
       {"/files/0/datasets/0/crc32c_blocks", "", "has 0 checksums"},
       {"/files/1/datasets", Json::array(), "lacks the parameters of unit 0 (a)"},
       {"/files/1/datasets/0/unit", 1, "files[1].datasets[0]"},
+      {"/index", nullptr, "index is missing"},
+      {"/index/name", "other.h5", "index.name is not model.h5"},
+      {"/index/bytes", -1, "index.bytes is -1"},
+      {"/index/rest_crc32c", "", "not one checksum"},
   };
   for (const BadValue& bad : cases) {
     Json json = example_json();
@@ -168,9 +174,11 @@ TEST(Manifest, TrustsNoValue) {
 
 TEST(Manifest, AnotherFormatIsSaidToBeOne) {
   Json json = example_json();
-  json["format_version"] = 2;
+  json["format_version"] = 3;
   EXPECT_THAT(error_of<CheckpointError>([&] { (void)parse_manifest(sign(json), "m.json"); }),
-              AllOf(HasSubstr("format version 2"), HasSubstr("use a newer Mica")));
+              AllOf(HasSubstr("format version 3"), HasSubstr("use a newer Mica")));
+  json["format_version"] = 1;
+  EXPECT_THAT(error_of<CheckpointError>([&] { (void)parse_manifest(sign(json), "m.json"); }), HasSubstr("use the older Mica"));
   json["format"] = "other";
   EXPECT_THAT(error_of<CheckpointError>([&] { (void)parse_manifest(sign(json), "m.json"); }), HasSubstr("not the manifest"));
   for (const char* text : {"", "{}", "[]", "null", "{\"a\":"}) EXPECT_THROW((void)parse_manifest(text, "m"), CheckpointError);

@@ -90,6 +90,7 @@ struct ShardedOptions {
   int shard_size = 0;            // 0: the world
   std::vector<int> unsharded{};  // units with strategy no_shard
   bool ignores_first = false;    // the first parameter of the first unit is ignored, its storage the test's
+  bool one_unit = false;         // the root holds all parameters
 };
 
 /// One rank of a mesh with a Chain sharded on it.
@@ -104,7 +105,7 @@ class ShardedWeights {
         context_{.compute = device_mesh_.compute(), .pool = *pool_, .kernels = *kernels_, .sequences = {}},
         model_(std::make_unique<Chain>(units)) {
     pool_->poison(true);
-    for (std::size_t i = 0; i < units.size(); ++i) {
+    for (std::size_t i = 0; i < units.size() && !options.one_unit; ++i) {
       fsdp::Options unit_options = options.fsdp;
       for (const int u : options.unsharded) {
         if (static_cast<std::size_t>(u) == i) unit_options.strategy = fsdp::Strategy::no_shard;

@@ -1,0 +1,96 @@
+#include "mica/checkpoint/async_saver.hpp"
+
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "save_job.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Copies begin at a page, so that they can be written from where they are.
+constexpr std::int64_t kPageNumel = 4096 / 4;
+
+std::int64_t padded(std::int64_t numel) { return (numel + kPageNumel - 1) / kPageNumel * kPageNumel; }
+
+}  // namespace
+
+std::int64_t snapshot_bytes(const fsdp::Root& root, const optim::Optimizer* optimizer) {
+  const Mesh& mesh = root.device_mesh().mesh();
+  if (mesh.replica_rank() != 0) return 0;
+  const auto num_kinds = static_cast<std::int64_t>(optimizer != nullptr ? optimizer->state_kinds().size() : 0);
+  std::int64_t numel = 0;
+  for (const fsdp::UnitStorage* storage : unit_storages(root)) {
+    if (storage->shard_size() == 1 && mesh.shard_rank() != 0) continue;
+    numel += padded(storage->layout().shard_numel()) * (1 + (storage->is_trainable() ? num_kinds : 0));
+  }
+  return numel * 4;
+}
+
+AsyncSaver::AsyncSaver(std::unique_ptr<HostComm> background, Pool& pool)
+    : background_(std::move(background)), pool_(pool) {}
+
+AsyncSaver::~AsyncSaver() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void AsyncSaver::reserve(const fsdp::Root& root, const optim::Optimizer* optimizer) {
+  const std::int64_t bytes = snapshot_bytes(root, optimizer);
+  if (snapshot_.bytes() >= bytes) return;
+  snapshot_.reset();
+  snapshot_ = pool_.allocate(bytes, MemoryRole::snapshot, root.device_mesh().compute());
+  root.device_mesh().compute().synchronize();
+  std::memset(snapshot_.data(), 0, static_cast<std::size_t>(bytes));
+}
+
+double AsyncSaver::start(const std::string& run_folder, const SaveState& state, const HostComm& comm,
+                         const SaveOptions& options) {
+  const auto begin = Clock::now();
+  wait();
+  reserve(*state.root, state.optimizer);
+  job_ = std::make_unique<SaveJob>(make_save_job(run_folder, state, comm));
+  copy(*job_, state.root->device_mesh());
+  options_ = options;
+  report_.reset();
+  thread_ = std::jthread([this] {
+    try {
+      report_ = run_save_job(*job_, *background_, options_);
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+    is_done_ = true;
+  });
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+void AsyncSaver::copy(SaveJob& job, fsdp::DeviceMesh& device_mesh) {
+  if (!job.writes_shard) return;
+  auto* to = static_cast<float*>(snapshot_.data());
+  for (std::size_t i = 0; i < job.memory.size(); ++i) {
+    const std::int64_t numel = job.memory[i].numel();
+    invariant((to + numel - static_cast<float*>(snapshot_.data())) * 4 <= snapshot_.bytes(),
+              "reserve() counts what is saved");
+    const TensorView copy{to, Shape{numel}, DType::f32};
+    device_mesh.kernels().copy(device_mesh.compute(), job.memory[i], copy);
+    job.contents.sources[i].read = reader_of(copy);
+    to += padded(numel);
+  }
+  device_mesh.compute().synchronize();
+}
+
+void AsyncSaver::wait() {
+  if (thread_.joinable()) thread_.join();
+  is_done_ = report_.has_value();
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+std::optional<SaveReport> AsyncSaver::take_finished() {
+  if (!is_done_ || failure_) return std::nullopt;
+  is_done_ = false;
+  return std::exchange(report_, std::nullopt);
+}
+
+}  // namespace mica::checkpoint

@@ -1,0 +1,140 @@
+#include "checkpoint_writer.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "mica/fsdp/layout_by_name.hpp"
+#include "mica/io/atomic_file.hpp"
+
+#include "model_index.hpp"
+#include "shard_file.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A parameter's elements [begin, end) lie at `offset` of a shard.
+struct PlacedRun {
+  const std::string* parameter;
+  fsdp::Piece::Run run;
+};
+
+std::vector<PlacedRun> runs_of(const fsdp::ShardLayout& layout, int shard_rank) {
+  std::vector<PlacedRun> runs;
+  for (const fsdp::Piece& piece : layout.pieces(shard_rank)) {
+    const auto spec = std::ranges::find(layout.parameters(), piece.parameter, &fsdp::ParameterSpec::name);
+    for (std::int64_t i = 0; i < piece.num_runs(); ++i) runs.push_back({&spec->name, piece.run(i)});
+  }
+  std::ranges::sort(runs, {}, [](const PlacedRun& r) { return r.run.offset; });
+  return runs;
+}
+
+class Writer {
+ public:
+  Writer(const std::string& folder, Manifest& header, ParameterSource& source,
+         const std::function<void(std::int64_t, std::int64_t)>& progress)
+      : folder_(folder), header_(header), source_(source), progress_(progress) {
+    for (UnitEntry& unit : header_.units) {
+      layouts_.push_back(fsdp::make_layout(unit.layout, unit.parameters, unit.shard_size));
+      units_.push_back({unit.name, layouts_.back().get()});
+      unit = entry_of(units_.back());
+    }
+    for (int r = 0; r < header_.shard_size; ++r) {
+      for (std::size_t u = 0; u < units_.size(); ++u) {
+        if (is_in_file(u, r)) total_bytes_ += layouts_[u]->shard_numel() * 4 * std::ssize(kinds_of(u));
+      }
+    }
+  }
+
+  void run() {
+    for (int r = 0; r < header_.shard_size; ++r) header_.files.push_back(write_shard(r));
+    header_.index = write_model_index(folder_, header_.run_id, header_.step, units_, header_.files);
+    write_manifest(folder_, header_);
+  }
+
+ private:
+  /// What is not sharded is in the first file alone.
+  [[nodiscard]] bool is_in_file(std::size_t unit, int shard_rank) const {
+    return shard_rank == 0 || layouts_[unit]->shard_size() > 1;
+  }
+
+  [[nodiscard]] std::vector<std::string> kinds_of(std::size_t unit) const {
+    std::vector<std::string> kinds{std::string(kMasterKind)};
+    for (const std::string& kind : header_.state_kinds) {
+      const auto& parameters = layouts_[unit]->parameters();
+      if (std::ranges::any_of(parameters, [&](const fsdp::ParameterSpec& p) { return source_.has(p.name, kind); })) {
+        kinds.push_back(kind);
+      }
+    }
+    return kinds;
+  }
+
+  FileEntry write_shard(int shard_rank) {
+    ShardContents contents{header_.run_id, header_.step, shard_rank, units_, {}};
+    for (std::size_t u = 0; u < units_.size(); ++u) {
+      if (!is_in_file(u, shard_rank)) continue;
+      const auto runs = std::make_shared<const std::vector<PlacedRun>>(runs_of(*layouts_[u], shard_rank));
+      for (const std::string& kind : kinds_of(u)) {
+        contents.sources.push_back({static_cast<std::int64_t>(u), kind, layouts_[u]->shard_numel(),
+                                    [this, runs, kind](std::int64_t begin, std::int64_t numel, float* to) {
+                                      fill(*runs, kind, begin, numel, to);
+                                    }});
+      }
+    }
+    return write_shard_file(folder_, contents, {});
+  }
+
+  /// Elements [begin, begin + numel) of a shard; what no run covers is padding.
+  void fill(const std::vector<PlacedRun>& runs, const std::string& kind, std::int64_t begin, std::int64_t numel,
+            float* to) {
+    std::memset(to, 0, static_cast<std::size_t>(numel) * sizeof(float));
+    const std::int64_t end = begin + numel;
+    auto it =
+        std::ranges::partition_point(runs, [&](const PlacedRun& r) { return r.run.offset + r.run.numel() <= begin; });
+    const std::lock_guard lock(mutex_);  // one reads while the other computes a checksum and writes
+    for (; it != runs.end() && it->run.offset < end; ++it) {
+      if (!source_.has(*it->parameter, kind)) continue;
+      const std::int64_t from = std::max(begin, it->run.offset);
+      const std::int64_t until = std::min(end, it->run.offset + it->run.numel());
+      source_.read(*it->parameter, kind, it->run.begin + (from - it->run.offset), until - from, to + (from - begin));
+    }
+    done_bytes_ += numel * 4;
+    if (progress_) progress_(done_bytes_, total_bytes_);
+  }
+
+  const std::string& folder_;
+  Manifest& header_;
+  ParameterSource& source_;
+  const std::function<void(std::int64_t, std::int64_t)>& progress_;
+  std::vector<std::unique_ptr<fsdp::ShardLayout>> layouts_;
+  std::vector<SavedUnit> units_;
+  std::int64_t total_bytes_ = 0;
+  std::mutex mutex_;  // source_, done_bytes_
+  std::int64_t done_bytes_ = 0;
+};
+
+}  // namespace
+
+void write_checkpoint(const std::string& folder, Manifest header, ParameterSource& source,
+                      const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  std::error_code error;
+  require<ConfigError>(!fs::exists(folder, error), "{}: is there already: choose another name, or delete it", folder);
+  const std::string temporary = folder + ".tmp";
+  fs::remove_all(temporary, error);
+  fs::create_directories(temporary, error);
+  require<ConfigError>(!error, "{}: cannot be made: {}", temporary, error.message());
+  try {
+    Writer(temporary, header, source, progress).run();
+    io::publish(temporary, folder);
+  } catch (...) {
+    fs::remove_all(temporary, error);
+    throw;
+  }
+}
+
+}  // namespace mica::checkpoint

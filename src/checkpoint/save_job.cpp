@@ -1,0 +1,126 @@
+#include "save_job.hpp"
+
+#include <cstring>
+
+#include "mica/core/version.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+/// Ranks that disagree on the step would write into different folders. @returns rank 0's run id.
+std::string agree_on_identity(const SaveState& state, const HostComm& comm) {
+  const std::vector<std::string> all = comm.all_or_throw([&] {
+    require(state.root->state() == fsdp::TrainingState::idle,
+            "a checkpoint is saved while the root is {}: save between passes",
+            fsdp::training_state_name(state.root->state()));
+    require(state.root->device_mesh().compute().device() == DeviceKind::cpu,
+            "a checkpoint is saved from a device whose memory the host cannot read");
+    state.root->device_mesh().compute().synchronize();  // the optimizer's last writes
+    return fmt::format("{} {}", state.step, state.run_id);
+  });
+  const std::string& first = all.front();
+  const auto step_text = [](const std::string& identity) { return identity.substr(0, identity.find(' ')); };
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    require<DesyncError>(step_text(all[r]) == step_text(first), "rank {} saves step {}, but rank 0 step {}", r,
+                         step_text(all[r]), step_text(first));
+  }
+  const std::string run_id = first.substr(first.find(' ') + 1);
+  require(!run_id.empty() && run_id.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyz") == std::string::npos,
+          "run_id is '{}', expected lower-case letters and digits", run_id);
+  return run_id;
+}
+
+Manifest header_of(const SaveState& state) {
+  const fsdp::Root& root = *state.root;
+  const Mesh& mesh = root.device_mesh().mesh();
+  Manifest m;
+  m.mica_version = kVersion;
+  m.step = state.step;
+  m.tokens = state.tokens;
+  m.seed = state.seed;
+  m.world_size = mesh.world_size();
+  m.shard_size = mesh.shard_size();
+  m.replicas = mesh.replicas();
+  m.strategy = fsdp::strategy_name(root.options().strategy);
+  m.kernels = root.device_mesh().kernels().description();
+  m.omp_threads = state.omp_threads;
+  if (state.optimizer != nullptr) {
+    m.optimizer = state.optimizer->name();
+    m.optimizer_steps = state.optimizer->num_steps();
+    m.state_kinds = state.optimizer->state_kinds();
+    m.parameter_steps = state.optimizer->parameter_steps();
+  }
+  m.scalars = state.scalars;
+  m.model = state.model;
+  m.config = state.config;
+  return m;
+}
+
+/// What this rank writes, if it is of replica 0.
+void add_sources(const SaveState& state, SaveJob& job) {
+  const std::vector<const fsdp::UnitStorage*> storages = unit_storages(*state.root);
+  const std::vector<optim::StateShard> states =
+      state.optimizer != nullptr ? state.optimizer->state() : std::vector<optim::StateShard>{};
+  const auto add = [&](std::size_t unit, std::string kind, ConstTensorView data) {
+    job.contents.sources.push_back({static_cast<std::int64_t>(unit), std::move(kind), data.numel(), reader_of(data)});
+    job.memory.push_back(data);
+  };
+  for (std::size_t u = 0; u < storages.size(); ++u) {
+    const fsdp::UnitStorage& storage = *storages[u];
+    require(storage.is_initialized(), "unit {} is saved before its parameters have values", storage.name());
+    // What is not sharded is equal on all ranks: shard_rank 0 writes it.
+    if (storage.shard_size() == 1 && job.contents.shard_rank != 0) continue;
+    add(u, std::string(kMasterKind), storage.master());
+    for (const optim::StateShard& shard : states) {
+      if (shard.storage == &storage) add(u, shard.kind, shard.data);
+    }
+  }
+}
+
+}  // namespace
+
+std::function<void(std::int64_t, std::int64_t, float*)> reader_of(ConstTensorView data) {
+  return [from = data.as<float>()](std::int64_t begin, std::int64_t numel, float* to) {
+    std::memcpy(to, from + begin, static_cast<std::size_t>(numel) * sizeof(float));
+  };
+}
+
+std::vector<const fsdp::UnitStorage*> unit_storages(const fsdp::Root& root) {
+  std::vector<const fsdp::UnitStorage*> storages;
+  for (const fsdp::Unit* unit : root.units()) {
+    if (unit->storage() != nullptr) storages.push_back(unit->storage());
+  }
+  return storages;
+}
+
+std::vector<SavedUnit> saved_units(const fsdp::Root& root) {
+  std::vector<SavedUnit> units;
+  for (const fsdp::Unit* unit : root.units()) {
+    if (unit->storage() != nullptr) units.push_back({unit->name(), &unit->storage()->layout()});
+  }
+  return units;
+}
+
+std::vector<UnitEntry> unit_entries(const std::vector<SavedUnit>& units) {
+  std::vector<UnitEntry> entries;
+  for (const SavedUnit& unit : units) entries.push_back(entry_of(unit));
+  return entries;
+}
+
+SaveJob make_save_job(const std::string& run_folder, const SaveState& state, const HostComm& comm) {
+  const Mesh& mesh = state.root->device_mesh().mesh();
+  const std::string run_id = agree_on_identity(state, comm);
+  SaveJob job{.run_folder = run_folder};
+  (void)comm.all_or_throw([&] {
+    job.header = header_of(state);
+    job.contents = {run_id, state.step, mesh.shard_rank(), saved_units(*state.root), {}};
+    job.writes_shard = mesh.replica_rank() == 0;
+    add_sources(state, job);
+    return std::string();
+  });
+  job.header.run_id = run_id;
+  job.header.units = unit_entries(job.contents.units);
+  return job;
+}
+
+}  // namespace mica::checkpoint

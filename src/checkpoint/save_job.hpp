@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "mica/checkpoint/save.hpp"
+#include "shard_file.hpp"
+
+namespace mica::checkpoint {
+
+/// All that a save needs to know, taken from the model between two steps.
+struct SaveJob {
+  std::string run_folder;
+  Manifest header;         ///< without files and index
+  ShardContents contents;  ///< reads `memory`, unless it was given a copy
+  std::vector<ConstTensorView> memory;  ///< the model's own, one for each of contents.sources: [P] f32
+  bool writes_shard = false;  ///< this rank writes a file: it is of replica 0
+};
+
+/// Waits for the compute stream; ranks agree on step and run id. @collective
+[[nodiscard]] SaveJob make_save_job(const std::string& run_folder, const SaveState& state, const HostComm& comm);
+/// Communicates over `comm` alone and reads the model only through the contents. @collective. What save() says.
+SaveReport run_save_job(const SaveJob& job, const HostComm& comm, const SaveOptions& options);
+
+/// Reads an array in host memory. @param data  outlives it; [P] f32.
+[[nodiscard]] std::function<void(std::int64_t, std::int64_t, float*)> reader_of(ConstTensorView data);
+
+/// The units of a root that have parameters.
+[[nodiscard]] std::vector<const fsdp::UnitStorage*> unit_storages(const fsdp::Root& root);
+[[nodiscard]] std::vector<SavedUnit> saved_units(const fsdp::Root& root);
+/// As the manifest lists them.
+[[nodiscard]] std::vector<UnitEntry> unit_entries(const std::vector<SavedUnit>& units);
+
+}  // namespace mica::checkpoint

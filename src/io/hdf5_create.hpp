@@ -1,0 +1,20 @@
+#pragma once
+
+// Private to io: what objects of a file are created with.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hdf5_call.hpp"
+
+namespace mica::io::detail {
+
+/// A property list without creation times: the same content gives the same bytes.
+[[nodiscard]] Hdf5Id creation_list(hid_t list_class, const Hdf5Where& where);
+/// Creates the groups that `name` lies in.
+void create_parents(hid_t file, const std::string& path, const std::string& name);
+/// @param dims  empty: a scalar.
+[[nodiscard]] Hdf5Id make_space(const std::vector<std::int64_t>& dims, const Hdf5Where& where);
+
+}  // namespace mica::io::detail

@@ -1,0 +1,56 @@
+#include <limits>
+
+#include "hdf5_call.hpp"
+#include "hdf5_create.hpp"
+
+namespace mica::io {
+namespace {
+
+using detail::check;
+using detail::Hdf5Where;
+using detail::own;
+
+std::vector<hsize_t> to_hsize(const std::vector<std::int64_t>& values) { return {values.begin(), values.end()}; }
+
+/// The source's elements selected in a space of the virtual dataset's extents.
+Hdf5Id select_boxes(const std::vector<std::int64_t>& dims, const Hdf5VirtualSource& source, const Hdf5Where& where) {
+  Hdf5Id space = detail::make_space(dims, where);
+  H5S_seloper_t how = H5S_SELECT_SET;
+  for (const Hdf5Box& box : source.boxes) {
+    const std::vector<hsize_t> start = to_hsize(box.start);
+    const std::vector<hsize_t> count = to_hsize(box.count);
+    check(H5Sselect_hyperslab(space.get(), how, start.data(), nullptr, count.data(), nullptr), "H5Sselect_hyperslab",
+          where);
+    how = H5S_SELECT_OR;
+  }
+  return space;
+}
+
+}  // namespace
+
+void Hdf5File::create_virtual_dataset(const std::string& name, const std::vector<std::int64_t>& dims,
+                                      const std::vector<Hdf5VirtualSource>& sources) {
+  const detail::QuietHdf5 quiet;
+  const Hdf5Where where{path_, name};
+  const Hdf5Id space = detail::make_space(dims, where);
+  const Hdf5Id dcpl = detail::creation_list(H5P_DATASET_CREATE, where);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  check(H5Pset_fill_value(dcpl.get(), H5T_NATIVE_FLOAT, &nan), "H5Pset_fill_value", where);
+  for (const Hdf5VirtualSource& source : sources) {
+    const Hdf5Id virtual_space = select_boxes(dims, source, where);
+    const hssize_t numel = check(H5Sget_select_npoints(virtual_space.get()), "H5Sget_select_npoints", where);
+    const Hdf5Id source_space = detail::make_space({source.dataset_numel}, where);
+    const auto begin = static_cast<hsize_t>(source.begin);
+    const auto count = static_cast<hsize_t>(numel);
+    check(H5Sselect_hyperslab(source_space.get(), H5S_SELECT_SET, &begin, nullptr, &count, nullptr),
+          "H5Sselect_hyperslab", where);
+    check(H5Pset_virtual(dcpl.get(), virtual_space.get(), source.file.c_str(), source.dataset.c_str(),
+                         source_space.get()),
+          "H5Pset_virtual", where);
+  }
+  detail::create_parents(id_.get(), path_, name);
+  (void)own(H5Dcreate2(id_.get(), name.c_str(), H5T_IEEE_F32LE, space.get(), H5P_DEFAULT, dcpl.get(), H5P_DEFAULT),
+            "H5Dcreate2", where);
+}
+
+}  // namespace mica::io

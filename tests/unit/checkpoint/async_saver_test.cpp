@@ -1,0 +1,153 @@
+// Saving in the background: what is written is what the model held at start(), whatever happens to it afterwards.
+
+#include "mica/checkpoint/async_saver.hpp"
+
+#include <filesystem>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "mica/checkpoint/folder.hpp"
+#include "mica/checkpoint/verify.hpp"
+#include "support/temporary_folder.hpp"
+#include "unit/checkpoint/saved_model.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+using test::error_of;
+using test::SavedModel;
+using test::ShardedOptions;
+using test::TemporaryFolder;
+using testing::HasSubstr;
+using testing::IsEmpty;
+namespace fs = std::filesystem;
+
+/// A model and a saver whose thread talks over a group of its own.
+struct Trained {
+  Trained(std::unique_ptr<ProcessGroup> world, const test::Units& units, const ShardedOptions& options = {})
+      : background_group(world->duplicate("background")),
+        stream(make_cpu_stream("background", StreamMode::inlined)),
+        model(std::move(world), units, options),
+        saver(make_group_comm(*background_group, *stream), model.weights().pool()) {}
+
+  double start(const std::string& run, std::int64_t step, const SaveOptions& options = {}) {
+    return saver.start(run, model.state(step), model.comm(), options);
+  }
+
+  std::unique_ptr<ProcessGroup> background_group;
+  std::unique_ptr<Stream> stream;
+  SavedModel model;
+  AsyncSaver saver;
+};
+
+/// Holds the background thread of every rank at a point until it is let go.
+class Gate {
+ public:
+  explicit Gate(std::string point) : point_(std::move(point)) {}
+  [[nodiscard]] SaveOptions options() {
+    SaveOptions options;
+    options.at_point = [this](std::string_view point) {
+      if (point == point_) is_open_.wait(false);
+    };
+    return options;
+  }
+  void open() {
+    is_open_ = true;
+    is_open_.notify_all();
+  }
+
+ private:
+  std::string point_;
+  std::atomic<bool> is_open_{false};
+};
+
+struct MeshCase {
+  int num_ranks;
+  int shard_size;
+  std::vector<int> unsharded;
+};
+
+class AsyncRoundTrip : public testing::TestWithParam<MeshCase> {};
+
+TEST_P(AsyncRoundTrip, WritesWhatWasThereAtTheStart) {
+  const MeshCase& mesh = GetParam();
+  const TemporaryFolder folder;
+  run_local_ranks(mesh.num_ranks, [&](auto world) {
+    ShardedOptions options{.shard_size = mesh.shard_size, .unsharded = mesh.unsharded};
+    if (mesh.shard_size != mesh.num_ranks) options.fsdp.strategy = fsdp::Strategy::hybrid_shard;
+    Trained trained(std::move(world), test::odd_units(), options);
+    trained.model.fill(7);
+    const auto expected = trained.model.bits();
+    Gate gate("metadata written");
+    (void)trained.start(folder.path(), 500, gate.options());
+    trained.model.fill(8);  // training goes on
+    EXPECT_FALSE(trained.saver.take_finished().has_value());
+    gate.open();
+    trained.saver.wait();
+    const std::optional<SaveReport> report = trained.saver.take_finished();
+    ASSERT_TRUE(report.has_value());
+    EXPECT_FALSE(trained.saver.take_finished().has_value());
+    EXPECT_EQ(report->path, folder / "checkpoints/step-00000500");
+    (void)trained.model.load(report->path);
+    EXPECT_EQ(trained.model.bits(), expected);
+  });
+  EXPECT_THAT(verify(folder / "checkpoints/step-00000500").damage, IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, AsyncRoundTrip,
+                         testing::Values(MeshCase{1, 1, {}}, MeshCase{2, 2, {}}, MeshCase{3, 3, {}}, MeshCase{4, 2, {0}}),
+                         [](const auto& info) { return fmt::format("ranks{}_shard{}", info.param.num_ranks, info.param.shard_size); });
+
+// Twice the same memory, as many bytes as were announced; a second save waits for the first.
+TEST(AsyncSaver, UsesItsMemoryAgainAndSavesOneAfterTheOther) {
+  const TemporaryFolder folder;
+  run_local_ranks(2, [&](auto world) {
+    Trained trained(std::move(world), test::odd_units());
+    trained.model.fill(1);
+    trained.saver.reserve(trained.model.root(), &trained.model.optimizer());
+    const std::int64_t bytes = snapshot_bytes(trained.model.root(), &trained.model.optimizer());
+    // 3 kinds of the units' shards, each rounded up to pages: 1307*103 and 1307 after a gap, 211 after a gap, 33, halved.
+    std::int64_t expected = 0;
+    for (const std::int64_t shard : {std::int64_t{(134656 + 1307 + 1) / 2}, std::int64_t{(64 + 210) / 2}, std::int64_t{17}}) {
+      expected += 3 * ((shard * 4 + 4095) / 4096 * 4096);
+    }
+    EXPECT_EQ(bytes, expected);
+    EXPECT_EQ(trained.model.weights().pool().stats().current_of(MemoryRole::snapshot), bytes);
+    (void)trained.start(folder.path(), 1);
+    (void)trained.start(folder.path(), 2);
+    EXPECT_TRUE(fs::exists(folder / "checkpoints/step-00000001"));
+    trained.saver.wait();
+    EXPECT_TRUE(fs::exists(folder / "checkpoints/step-00000002"));
+    EXPECT_EQ(trained.model.weights().pool().stats().peak_of(MemoryRole::snapshot), bytes);
+  });
+}
+
+TEST(AsyncSaver, AFailureInTheBackgroundIsThrownOnEveryRankAndLeavesNothing) {
+  const TemporaryFolder folder;
+  run_local_ranks(3, [&](auto world) {
+    Trained trained(std::move(world), test::small_units());
+    trained.model.fill(1);
+    SaveOptions options;
+    if (trained.model.comm().rank() == 1) {
+      options.at_point = [](std::string_view point) {
+        if (point == "metadata written") throw IoError("the disk is gone");
+      };
+    }
+    (void)trained.start(folder.path(), 1, options);
+    while (!trained.saver.is_failed()) std::this_thread::yield();
+    EXPECT_FALSE(trained.saver.take_finished().has_value());
+    EXPECT_THAT(error_of<IoError>([&] { trained.saver.wait(); }), HasSubstr("rank 1: the disk is gone"));
+    EXPECT_THAT(list_checkpoints(folder / "checkpoints"), IsEmpty());
+    // The next one is none the worse for it.
+    (void)trained.start(folder.path(), 2);
+    trained.saver.wait();
+    EXPECT_TRUE(trained.saver.take_finished().has_value());
+  });
+  EXPECT_THAT(verify(folder / "checkpoints/step-00000002").damage, IsEmpty());
+  EXPECT_FALSE(fs::exists(folder / "checkpoints/step-00000001.tmp"));
+}
+
+}  // namespace
+}  // namespace mica::checkpoint

@@ -1,0 +1,133 @@
+// model.h5: the whole model as other programs see it.
+
+#include "../../../src/checkpoint/model_index.hpp"
+
+#include <cmath>
+#include <filesystem>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "mica/io/hdf5.hpp"
+
+#include "support/temporary_folder.hpp"
+#include "unit/checkpoint/saved_model.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+using test::SavedModel;
+using test::ShardedOptions;
+using test::TemporaryFolder;
+namespace fs = std::filesystem;
+
+TEST(ModelIndex, BoxesCoverARangeOnceInOrder) {
+  for (const Shape& shape : {Shape{17}, Shape{5, 7}, Shape{3, 4, 5}, Shape{2, 3, 1, 4}, Shape{2, 1, 3, 2, 2}}) {
+    for (std::int64_t begin = 0; begin < shape.numel(); ++begin) {
+      for (std::int64_t end = begin; end <= shape.numel(); ++end) {
+        const std::vector<io::Hdf5Box> boxes = boxes_of_range(shape, begin, end);
+        ASSERT_LE(boxes.size(), 2 * shape.num_dims() - 1);
+        std::int64_t at = begin;  // the flat index of the next element, box after box
+        for (const io::Hdf5Box& box : boxes) {
+          std::vector<std::int64_t> index = box.start;
+          for (std::int64_t numel = 1, i = 0;; ++i) {
+            if (i == 0) {
+              for (const std::int64_t n : box.count) numel *= n;
+            }
+            if (i == numel) break;
+            std::int64_t flat = 0;
+            for (std::size_t d = 0; d < shape.num_dims(); ++d) flat = flat * shape[d] + index[d];
+            ASSERT_EQ(flat, at++) << shape.to_string() << " [" << begin << ", " << end << ")";
+            for (std::size_t d = shape.num_dims(); d-- > 0;) {
+              if (++index[d] < box.start[d] + box.count[d]) break;
+              index[d] = box.start[d];
+            }
+          }
+        }
+        ASSERT_EQ(at, end);
+      }
+    }
+  }
+}
+
+struct Case {
+  int num_ranks;
+  ShardedOptions options;
+};
+
+/// Expects what SavedModel::fill(salt) wrote, with NaN where `missing` says that an element's file is not there.
+void expect_values(const io::Hdf5File& file, const test::Units& units, int salt) {
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    for (const test::WeightSpec& spec : units[u]) {
+      const std::string name = fmt::format("u{}.{}", u, spec.name);
+      for (const std::string kind : {"master", "exp_avg", "exp_avg_sq"}) {
+        const io::Hdf5Dataset dataset = file.open_dataset((kind == "master" ? "/" : "/optim/" + kind + "/") + name);
+        ASSERT_EQ(dataset.dims(), std::vector<std::int64_t>(spec.shape.dims().begin(), spec.shape.dims().end()));
+        ASSERT_EQ(dataset.type(), io::FileType::f32);
+        std::vector<float> values(static_cast<std::size_t>(dataset.numel()));
+        dataset.read(values.data(), dataset.bytes());
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          ASSERT_EQ(values[i], test::element_value(name, kind, static_cast<std::int64_t>(i), salt))
+              << name << " " << kind << " " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(ModelIndex, ShowsEveryParameterWholeWhateverTheRanks) {
+  const test::Units units{{{"weight", Shape{13, 12}, true}, {"bias", Shape{13}}},
+                          {{"tiny", Shape{1}}, {"four", Shape{2, 3, 12, 7}, true}},
+                          {{"three", Shape{12, 3, 12}, true}}};
+  ShardedOptions per_parameter;
+  per_parameter.fsdp.sharding = fsdp::Sharding::per_parameter;
+  ShardedOptions inner = per_parameter;
+  inner.fsdp.shard_dims = {{.pattern = "*.weight", .dim = 1}, {.pattern = "*.four", .dim = 2}};
+  ShardedOptions hybrid{.shard_size = 2};
+  hybrid.fsdp.strategy = fsdp::Strategy::hybrid_shard;
+  const std::vector<Case> cases{{1, {}},
+                                {2, {}},
+                                {3, {}},
+                                {8, {}},
+                                {3, per_parameter},
+                                {8, per_parameter},
+                                {4, inner},
+                                {4, hybrid},
+                                {4, {.unsharded = {1}}}};
+  for (const Case& c : cases) {
+    const TemporaryFolder folder;
+    run_local_ranks(c.num_ranks, [&](auto world) {
+      SavedModel model(std::move(world), units, c.options);
+      model.fill(3);
+      model.save(folder.path(), 1);
+    });
+    // It may be moved.
+    fs::rename(folder / "checkpoints/step-00000001", folder / "elsewhere");
+    const auto file = io::Hdf5File::open(folder / "elsewhere/model.h5");
+    expect_values(file, units, 3);
+    EXPECT_EQ(file.string_attribute("/", "format"), "mica checkpoint");
+    EXPECT_EQ(file.int_attribute("/", "step"), 1);
+  }
+}
+
+TEST(ModelIndex, AMissingShardReadsAsNaN) {
+  const TemporaryFolder folder;
+  run_local_ranks(2, [&](auto world) {
+    SavedModel model(std::move(world), test::small_units());
+    model.fill(3);
+    model.save(folder.path(), 1);
+  });
+  const std::string path = folder / "checkpoints/step-00000001";
+  fs::remove(path + "/shard-r0-00000001-00001.h5");
+  // Unit u0: weight 35, gap to 64, bias 5: the weight is rank 0's, the bias rank 1's. u1: 2 of 3 elements are rank 0's.
+  const auto file = io::Hdf5File::open(path + "/model.h5");
+  std::vector<float> bias(5), last(3);
+  file.open_dataset("/u0.bias").read(bias.data(), 20);
+  file.open_dataset("/u1.last").read(last.data(), 12);
+  for (const float value : bias) EXPECT_TRUE(std::isnan(value));
+  EXPECT_EQ(last[1], test::element_value("u1.last", "master", 1, 3));
+  EXPECT_TRUE(std::isnan(last[2]));
+}
+
+}  // namespace
+}  // namespace mica::checkpoint
