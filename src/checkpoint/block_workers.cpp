@@ -16,7 +16,8 @@ BlockBuffer::BlockBuffer() : memory_(static_cast<std::byte*>(std::aligned_alloc(
   if (!memory_) throw std::bad_alloc();
 }
 
-void run_block_workers(std::int64_t num_jobs, const std::function<void(int worker, std::int64_t job)>& work) {
+void run_block_workers(std::int64_t num_jobs, std::int64_t bytes,
+                       const std::function<void(int worker, std::int64_t job)>& work) {
   std::atomic<std::int64_t> next{0};
   std::mutex mutex;
   std::exception_ptr failure;
@@ -37,7 +38,8 @@ void run_block_workers(std::int64_t num_jobs, const std::function<void(int worke
   };
   {
     std::vector<std::jthread> others;
-    const int num_workers = static_cast<int>(std::min<std::int64_t>(kNumBlockWorkers, num_jobs));
+    const int num_workers =
+        bytes <= kBlockBytes ? 1 : static_cast<int>(std::min<std::int64_t>(kNumBlockWorkers, num_jobs));
     for (int worker = 1; worker < num_workers; ++worker) others.emplace_back(run, worker);
     run(0);
   }

@@ -52,7 +52,7 @@ std::int64_t read_ranges(const std::string& checkpoint_folder, std::vector<Datas
   std::int64_t bytes = 0;
   for (const Job& job : jobs) bytes += ranges[job.first].dataset->block_bytes(job.block);
   std::array<std::optional<BlockReader>, kNumBlockWorkers> readers;  // of the file that the worker is at
-  run_block_workers(static_cast<std::int64_t>(jobs.size()), [&](int worker, std::int64_t j) {
+  run_block_workers(static_cast<std::int64_t>(jobs.size()), bytes, [&](int worker, std::int64_t j) {
     const Job& job = jobs[static_cast<std::size_t>(j)];
     const DatasetRange& first = ranges[job.first];
     std::optional<BlockReader>& reader = readers[static_cast<std::size_t>(worker)];

@@ -19,8 +19,8 @@ struct DatasetRange {
   std::byte* data;
 };
 
-/// Reads them all: every block that one of them touches is read once and checked. The memory of different ranges does not
-/// overlap. @returns bytes read. @throws DamagedCheckpointError.
+/// Reads them all: every block that one of them touches is read once and checked. The memory of different ranges does
+/// not overlap. @returns bytes read. @throws DamagedCheckpointError.
 std::int64_t read_ranges(const std::string& checkpoint_folder, std::vector<DatasetRange> ranges, io::Caching caching);
 
 }  // namespace mica::checkpoint

@@ -3,8 +3,9 @@
 #include <optional>
 #include <string>
 
-#include "block_reader.hpp"
 #include "mica/checkpoint/manifest.hpp"
+
+#include "block_reader.hpp"
 #include "parameter_source.hpp"
 #include "piece_index.hpp"
 

@@ -11,8 +11,8 @@
 
 namespace mica::checkpoint {
 
-/// Where every element of every parameter, and of its optimizer state, lies in a checkpoint, whatever number of ranks and
-/// whatever layout wrote it: the tables of pieces of all shard files, checked to name each element exactly once.
+/// Where every element of every parameter, and of its optimizer state, lies in a checkpoint, whatever number of ranks
+/// and whatever layout wrote it: the tables of pieces of all shard files, checked to name each element exactly once.
 class PieceIndex {
  public:
   /// Elements [begin, end) of a flattened parameter lie in a dataset from `offset` (elements) on.
@@ -33,7 +33,8 @@ class PieceIndex {
   }
   /// Calls visit(part) for the parts of elements [begin, end), in order: extents cut to the range.
   template <class Visit>
-  void for_each(const std::string& parameter, const std::string& kind, std::int64_t begin, std::int64_t end, Visit visit) const {
+  void for_each(const std::string& parameter, const std::string& kind, std::int64_t begin, std::int64_t end,
+                Visit visit) const {
     const std::vector<Extent>& all = extents_.at({parameter, kind});
     for (auto it = first_after(all, begin); begin < end; ++it) {
       const Extent part{begin, it->end < end ? it->end : end, it->file, it->dataset, it->offset + begin - it->begin};

@@ -8,6 +8,7 @@
 #include "mica/checkpoint/manifest.hpp"
 #include "mica/io/atomic_file.hpp"
 #include "mica/io/raw_file.hpp"
+
 #include "model_index.hpp"
 #include "save_job.hpp"
 
@@ -17,7 +18,9 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+double ms_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
 
 /// A folder that cannot be made is the user's to change, unless the disk is full.
 void make_folder(const std::string& path) {
@@ -45,10 +48,7 @@ class Saver {
     try {
       prepare();
       const std::vector<FileEntry> files = write_shards();
-      comm_.from_root(0, [&] {
-        complete(files);
-        return std::string();
-      });
+      report_.bytes += std::stoll(comm_.from_root(0, [&] { return std::to_string(complete(files)); }));
     } catch (...) {
       // Whoever failed, all ranks have left the folder: the error came through a collective.
       std::error_code ignored;
@@ -97,16 +97,17 @@ class Saver {
   }
 
   /// Rank 0: from here on the shards are on the disk.
-  void complete(const std::vector<FileEntry>& files) {
+  /// @returns the bytes of model.h5.
+  std::int64_t complete(const std::vector<FileEntry>& files) {
     Manifest manifest = job_.header;
     manifest.files = files;
     manifest.index = write_model_index(temporary_, manifest.run_id, manifest.step, job_.contents.units, files);
-    report_.bytes += manifest.index.bytes;
     at("before manifest");
     write_manifest(temporary_, manifest);
     at("before rename");
     publish();
     at("after rename");
+    return manifest.index.bytes;
   }
 
   /// Renames the folder to its name. A checkpoint of the same step (the run went back to an older one) makes way: both
@@ -123,7 +124,8 @@ class Saver {
       fs::rename(temporary_, old, error);
     } else {
       fs::rename(final_, old, error);
-      require<IoError>(!error, "{}: the earlier checkpoint of this step cannot be moved away: {}", final_, error.message());
+      require<IoError>(!error, "{}: the earlier checkpoint of this step cannot be moved away: {}", final_,
+                       error.message());
       try {
         io::publish(temporary_, final_);
       } catch (...) {
@@ -160,7 +162,8 @@ SaveReport run_save_job(const SaveJob& job, const HostComm& comm, const SaveOpti
   return Saver(job, comm, options).run();
 }
 
-SaveReport save(const std::string& run_folder, const SaveState& state, const HostComm& comm, const SaveOptions& options) {
+SaveReport save(const std::string& run_folder, const SaveState& state, const HostComm& comm,
+                const SaveOptions& options) {
   return run_save_job(make_save_job(run_folder, state, comm), comm, options);
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "mica/checkpoint/save.hpp"
+
 #include "shard_file.hpp"
 
 namespace mica::checkpoint {
@@ -11,10 +12,10 @@ namespace mica::checkpoint {
 /// All that a save needs to know, taken from the model between two steps.
 struct SaveJob {
   std::string run_folder;
-  Manifest header;         ///< without files and index
-  ShardContents contents;  ///< reads `memory`, unless it was given a copy
+  Manifest header;                      ///< without files and index
+  ShardContents contents;               ///< reads `memory`, unless it was given a copy
   std::vector<ConstTensorView> memory;  ///< the model's own, one for each of contents.sources: [P] f32
-  bool writes_shard = false;  ///< this rank writes a file: it is of replica 0
+  bool writes_shard = false;            ///< this rank writes a file: it is of replica 0
 };
 
 /// Waits for the compute stream; ranks agree on step and run id. @collective

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 
-#include "block_reader.hpp"
-#include "block_workers.hpp"
 #include "mica/core/version.hpp"
 #include "mica/io/crc32c.hpp"
 #include "mica/io/hdf5.hpp"
 #include "mica/io/raw_file.hpp"
+
+#include "block_reader.hpp"
+#include "block_workers.hpp"
 #include "piece_table.hpp"
 
 namespace mica::checkpoint {
@@ -95,7 +96,7 @@ void write_data(const std::string& path, const ShardContents& contents, FileEntr
   for (int w = 0; w < kNumBlockWorkers; ++w) {
     workers.push_back({io::RawFile::open_for_writing(path, io::Caching::direct), BlockBuffer()});
   }
-  run_block_workers(static_cast<std::int64_t>(jobs.size()), [&](int w, std::int64_t j) {
+  run_block_workers(static_cast<std::int64_t>(jobs.size()), entry.bytes, [&](int w, std::int64_t j) {
     const BlockJob job = jobs[static_cast<std::size_t>(j)];
     DatasetEntry& dataset = entry.datasets[job.source];
     Worker& worker = workers[static_cast<std::size_t>(w)];

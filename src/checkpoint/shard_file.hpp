@@ -25,8 +25,8 @@ struct ShardSource {
   std::function<void(std::int64_t begin, std::int64_t numel, float* to)> read;
 };
 
-/// All that one shard file is made of. It owns nothing: write_shard_file() communicates with nobody and touches no model,
-/// so it can run on another thread from a copy of the data, or from a file.
+/// All that one shard file is made of. It owns nothing: write_shard_file() communicates with nobody and touches no
+/// model, so it can run on another thread from a copy of the data, or from a file.
 struct ShardContents {
   std::string run_id;
   std::int64_t step = 0;

@@ -7,10 +7,11 @@
 #include <mutex>
 #include <optional>
 
-#include "block_reader.hpp"
-#include "block_workers.hpp"
 #include "mica/checkpoint/folder.hpp"
 #include "mica/io/atomic_file.hpp"
+
+#include "block_reader.hpp"
+#include "block_workers.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -50,7 +51,7 @@ class Verifier {
 
   void run() {
     const std::vector<Job> jobs = jobs_of(files_);
-    run_block_workers(static_cast<std::int64_t>(jobs.size()), [&](int worker, std::int64_t j) {
+    run_block_workers(static_cast<std::int64_t>(jobs.size()), total_bytes_, [&](int worker, std::int64_t j) {
       const Job& job = jobs[static_cast<std::size_t>(j)];
       std::string damage;
       try {
@@ -116,7 +117,8 @@ class Verifier {
 
 }  // namespace
 
-VerifyReport verify(const std::string& checkpoint_folder, const std::function<void(std::int64_t, std::int64_t)>& progress) {
+VerifyReport verify(const std::string& checkpoint_folder,
+                    const std::function<void(std::int64_t, std::int64_t)>& progress) {
   const auto start = Clock::now();
   VerifyReport report;
   try {

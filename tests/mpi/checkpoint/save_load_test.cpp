@@ -44,7 +44,7 @@ class MpiCheckpoint : public testing::Test {
     EXPECT_EQ(loaded.bits(), saved.bits());
     EXPECT_EQ(loaded.optimizer().num_steps(), 7);
     EXPECT_THAT(verify(report.path).damage, IsEmpty());
-    EXPECT_EQ(report.bytes, world_.all_sum(report.shard_bytes));
+    EXPECT_EQ(report.bytes, world_.all_sum(report.shard_bytes) + manifest.index.bytes);
   }
 
   mpi::Communicator world_ = mpi::Communicator::world();
