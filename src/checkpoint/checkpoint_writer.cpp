@@ -2,21 +2,18 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include "mica/fsdp/layout_by_name.hpp"
-#include "mica/io/atomic_file.hpp"
 
+#include "convert/new_folder.hpp"
 #include "model_index.hpp"
 #include "shard_file.hpp"
 
 namespace mica::checkpoint {
 namespace {
-
-namespace fs = std::filesystem;
 
 /// A parameter's elements [begin, end) lie at `offset` of a shard.
 struct PlacedRun {
@@ -122,19 +119,9 @@ class Writer {
 
 void write_checkpoint(const std::string& folder, Manifest header, ParameterSource& source,
                       const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  std::error_code error;
-  require<ConfigError>(!fs::exists(folder, error), "{}: is there already: choose another name, or delete it", folder);
-  const std::string temporary = folder + ".tmp";
-  fs::remove_all(temporary, error);
-  fs::create_directories(temporary, error);
-  require<ConfigError>(!error, "{}: cannot be made: {}", temporary, error.message());
-  try {
-    Writer(temporary, header, source, progress).run();
-    io::publish(temporary, folder);
-  } catch (...) {
-    fs::remove_all(temporary, error);
-    throw;
-  }
+  NewFolder output(folder);
+  Writer(output.temporary(), header, source, progress).run();
+  output.publish();
 }
 
 }  // namespace mica::checkpoint

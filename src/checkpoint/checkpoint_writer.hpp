@@ -12,7 +12,7 @@ namespace mica::checkpoint {
 
 /// Writes a checkpoint from one process, shard by shard: complete under its name, or not at all. Memory: a few blocks
 /// beside what the source needs.
-/// @param folder  must not exist; `folder`.tmp is used (and emptied first).
+/// @param folder  must not exist, nor `folder`.tmp, which is written.
 /// @param header  all but shard_numel of units, files and index. Each unit's layout and shard_size say how it is cut; a
 /// kind
 ///                of header.state_kinds is written for the units in which the source has it for some parameter, the

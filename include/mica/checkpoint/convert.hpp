@@ -46,4 +46,16 @@ struct ConvertReport {
 ConvertReport hf_export(const std::string& checkpoint, const std::string& hf_folder, const HfExportOptions& hf,
                         const ConvertOptions& options);
 
+/// Writes the same checkpoint as `num_ranks` ranks would have: parameters and optimizer state bit for bit. Memory: a few
+/// blocks.
+/// @param out  must not exist.  @param sharding  "flat", "per_parameter" (by rows), or "" to leave it as it is.
+/// @throws ConfigError: a dim that does not divide over so many ranks; DamagedCheckpointError; IoError.
+ConvertReport reshard(const std::string& checkpoint, const std::string& out, int num_ranks, const std::string& sharding,
+                      const ConvertOptions& options);
+
+/// Writes one HDF5 file with every parameter whole, /<full name>, and its optimizer state, /optim/<kind>/<full name>, without
+/// virtual datasets. Memory: a few blocks. @param out  must not exist. @throws ConfigError, DamagedCheckpointError, IoError.
+ConvertReport consolidate(const std::string& checkpoint, const std::string& out, bool with_optimizer,
+                          const ConvertOptions& options);
+
 }  // namespace mica::checkpoint

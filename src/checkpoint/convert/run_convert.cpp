@@ -14,7 +14,7 @@ namespace mica::checkpoint {
 namespace {
 
 /// Every command of the program, in the order of its help.
-const std::array kSubcommands = {&kHfExportCommand};
+const std::array kSubcommands = {&kHfExportCommand, &kReshardCommand, &kConsolidateCommand};
 
 constexpr std::string_view kIntroduction =
     R"(mica-convert COMMAND ... turns checkpoints into other things and back, piece by piece: memory stays small whatever the model.
@@ -31,6 +31,8 @@ Outputs appear complete or not at all, and nothing that exists is overwritten. E
 Examples
   mica-convert hf-export runs/shakespeare shakespeare-hf --dtype=bf16
   mica-convert hf-export runs/shakespeare shakespeare-hf --dry-run
+  mica-convert reshard runs/shakespeare eight-files --ranks=8
+  mica-convert consolidate runs/shakespeare shakespeare.h5 --optimizer=false
 
 Exit status: 0 done; 2 something to change in the command, or input that cannot be read or converted; 3 a failure while writing,
 e.g. a full disk.

@@ -36,6 +36,8 @@ struct Subcommand {
 };
 
 extern const Subcommand kHfExportCommand;
+extern const Subcommand kReshardCommand;
+extern const Subcommand kConsolidateCommand;
 
 /// "200MB", "5GB", "1GiB", "4096": bytes. @throws ConfigError naming the option.
 [[nodiscard]] std::int64_t parse_bytes(std::string_view option, const std::string& text);

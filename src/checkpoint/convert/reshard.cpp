@@ -1,0 +1,55 @@
+#include "mica/checkpoint/convert.hpp"
+#include "mica/checkpoint/save.hpp"
+#include "mica/fsdp/layout_by_name.hpp"
+
+#include "../checkpoint_writer.hpp"
+#include "../parameter_reader.hpp"
+#include "new_folder.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+/// A layout's name for this many parameters: as it was, or every parameter by its rows, or flat.
+std::string layout_name(const UnitEntry& unit, const std::string& sharding) {
+  if (sharding == "flat") return "flat";
+  if (sharding.empty()) return unit.layout;
+  std::string name = "per_parameter ";
+  for (std::size_t i = 0; i < unit.parameters.size(); ++i) name += i == 0 ? "0" : ",0";
+  return name;
+}
+
+}  // namespace
+
+ConvertReport reshard(const std::string& checkpoint, const std::string& out, int num_ranks, const std::string& sharding,
+                      const ConvertOptions& options) {
+  require<ConfigError>(num_ranks >= 1, "--ranks is {}, expected at least 1", num_ranks);
+  ParameterReader reader(checkpoint);
+  Manifest header = reader.manifest();
+  header.run_id = make_run_id();  // its files must not be taken for the first's
+  header.world_size = header.shard_size = num_ranks;
+  header.replicas = 1;
+  header.strategy = "full_shard";
+  header.files.clear();
+  header.index = {};
+  ConvertReport report;
+  for (UnitEntry& unit : header.units) {
+    unit.shard_size = num_ranks;
+    unit.layout = layout_name(unit, sharding);
+    (void)fsdp::make_layout(unit.layout, unit.parameters, num_ranks);  // refuses what cannot be cut so
+    for (const fsdp::ParameterSpec& p : unit.parameters) {
+      ++report.num_tensors;
+      report.numel += p.shape.numel();
+    }
+  }
+  report.num_files = num_ranks;
+  report.bytes = report.numel * 4 * (1 + std::ssize(header.state_kinds));
+  if (const auto type = header.model.find("type"); type != header.model.end()) report.model_type = type->second;
+  if (options.is_dry_run) {
+    NewFolder::check(out);
+    return report;
+  }
+  write_checkpoint(out, std::move(header), reader, options.progress);
+  return report;
+}
+
+}  // namespace mica::checkpoint
