@@ -4,10 +4,14 @@
 #include <bit>
 #include <queue>
 
+#include "mica/core/error.hpp"
+
 namespace mica::data {
 namespace {
 
 constexpr std::size_t kShortBytes = 48;  ///< up to here looking at all pairs for every merge beats a queue
+
+constexpr std::size_t kMaxBytes = 1 << 30;  ///< of a word; merging takes some 50 bytes of memory for each
 
 /// One symbol of a long word; symbols form a list, since merging takes one out of the middle.
 struct Symbol {
@@ -95,6 +99,9 @@ void BytePairs::merge_long(std::string_view word, std::vector<std::int32_t>& ids
       return;
     }
   }
+  require<ConfigError>(word.size() <= kMaxBytes,
+                       "{} bytes without a place between two words: is this text? Such a word may have up to {} bytes",
+                       word.size(), kMaxBytes);
   const auto n = static_cast<std::int32_t>(word.size());
   std::vector<Symbol> symbols(word.size());
   for (std::int32_t i = 0; i < n; ++i) {

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::string_view kSpaceMark = "\xe2\x96\x81";  ///< how pieces write a space
 constexpr std::size_t kSentenceBytes = 1 << 10;
+constexpr std::size_t kMaxSentenceBytes = 1 << 30;
 constexpr std::size_t kContextBytes = 64;
 
 /// A document is one sentence to the library. Long ones cost memory, and a unigram model adds up scores of single
@@ -71,6 +72,10 @@ class SentencePieceTokenizer final : public Tokenizer {
 
  private:
   [[nodiscard]] std::vector<int> ids_of(std::string_view sentence) const {
+    require<ConfigError>(
+        sentence.size() <= kMaxSentenceBytes,
+        "{}: {} bytes without a place where a sentence can end: is this text? Up to {} bytes may be one", name_,
+        sentence.size(), kMaxSentenceBytes);
     std::vector<int> ids;
     const auto status = processor_.Encode({sentence.data(), sentence.size()}, &ids);
     require(status.ok(), "{}: cannot encode a sentence of {} bytes: {}", name_, sentence.size(),

@@ -5,7 +5,9 @@ ids that these packages give to texts that are easy to get wrong.
     python tests/reference/make_tokenizer_reference.py TEXT...
 
 TEXT: files to learn the vocabularies from (any English text of a megabyte or so). In ids.json each text stands in hex,
-since some are no valid UTF-8; "bytes" beside "ids" is what the tokenizer itself decodes them to, where that differs.
+for its odd characters; "bytes" beside "ids" is what the tokenizer itself decodes them to, where that differs. words.json
+holds how long (in bytes) the words are into which the two patterns cut texts, and a checksum of what the patterns take for
+letters, numbers and spaces among all code points below 0x40000.
 
     python tests/reference/make_tokenizer_reference.py --compare tokenizer.json|X.model TOKENS.train.h5 TEXT
 
@@ -23,6 +25,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 OUT = pathlib.Path(__file__).resolve().parent / "tokenizers"
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
           r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 
@@ -127,8 +130,35 @@ def main(files):
         processor = make_sentencepiece(files, name, **options)
         cases = [{"text": t.encode().hex(), "ids": " ".join(map(str, processor.encode(t))), "bytes": processor.decode(processor.encode(t)).encode().hex()} for t in texts]
         reference[name + ".model"] = {"vocab_size": processor.get_piece_size(), "cases": cases}
+    make_words()
     made_with = f"tokenizers {tokenizers.__version__}, sentencepiece {sentencepiece.__version__}"
     (OUT / "ids.json").write_text(json.dumps({"made_with": made_with, "files": reference}, indent=0) + "\n")
+
+
+def word_lengths(pattern, text):
+    return [len(word.encode()) for word, _ in pre_tokenizers.Split(Regex(pattern), "isolated").pre_tokenize_str(text)]
+
+
+def classes_checksum():
+    """FNV-1a, 64 bits, over one letter a code point: L, N, S (space) or O (other)."""
+    splits = {kind: pre_tokenizers.Split(Regex(regex), "isolated") for kind, regex in (("L", r"\p{L}"), ("N", r"\p{N}"), ("S", r"\s"))}
+    checksum = 0xCBF29CE484222325
+    for code in range(0x40000):
+        if 0xD800 <= code < 0xE000:
+            continue
+        kind = "O"
+        for name, split in splits.items():
+            if len(split.pre_tokenize_str("\x01" + chr(code) + "\x01")) == 3:
+                kind = name
+        checksum = (checksum ^ ord(kind)) * 0x100000001B3 % 2**64
+    return checksum
+
+
+def make_words():
+    texts = sorted({t for t in TEXTS + random_texts(250) if 0 < len(t.encode()) <= 60 and "<|" not in t})
+    cases = {name: [[t.encode().hex()] + word_lengths(regex, t) for t in texts] for name, regex in (("gpt2", GPT2), ("llama3", LLAMA3))}
+    lines = [f'"{name}": [\n' + ",\n".join(json.dumps(case, separators=(",", ":")) for case in each) + "\n]" for name, each in cases.items()]
+    (OUT / "words.json").write_text("{\n" + f'"classes": "{classes_checksum():016x}",\n' + ",\n".join(lines) + "\n}\n")
 
 
 def compare(vocabulary, tokens, text):

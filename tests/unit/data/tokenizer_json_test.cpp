@@ -9,6 +9,7 @@
 
 #include "mica/core/error.hpp"
 
+#include "byte_level_json.hpp"
 #include "data_files.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -22,31 +23,14 @@ using testing::StartsWith;
 using Json = nlohmann::json;
 using Ids = std::vector<std::int32_t>;
 
-constexpr const char* kLlama3 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-
-std::string utf8(std::uint32_t code) {
-  if (code < 0x80) return {static_cast<char>(code)};
-  return {static_cast<char>(0xc0U | code >> 6), static_cast<char>(0x80U | (code & 0x3fU))};
-}
-
 /// Every byte is its own id (0 to 255); then "ab" 256, "abc" 257, " a" 258, with the merges that make them.
 Json small_tokenizer() {
-  Json vocab = Json::object();
-  std::uint32_t next = 0x100;
-  for (std::uint32_t byte = 0; byte < 256; ++byte) {
-    const bool is_printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
-    vocab[utf8(is_printable ? byte : next++)] = byte;
-  }
-  vocab["ab"] = 256;
-  vocab["abc"] = 257;
-  vocab
-      ["\xc4\xa0"
-       "a"] = 258;  // U+0120 is the space
-  return {{"added_tokens", Json::array()},
-          {"normalizer", nullptr},
-          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
-          {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", {"a b", "ab c", "\xc4\xa0 a"}}}}};
+  Json json = byte_level_json();
+  json["model"]["vocab"]["ab"] = 256;
+  json["model"]["vocab"]["abc"] = 257;
+  json["model"]["vocab"][in_byte_alphabet(" a")] = 258;
+  json["model"]["merges"] = {"a b", "ab c", in_byte_alphabet(" ") + " a"};
+  return json;
 }
 
 std::unique_ptr<Tokenizer> parse(const Json& json) { return parse_tokenizer_json(json.dump(), "some/tokenizer.json"); }
@@ -87,6 +71,35 @@ TEST(TokenizerJson, LongWordsMergeLikeShortOnes) {
       ids.push_back(256);
       return ids;
     }()) << n;
+  }
+}
+
+TEST(TokenizerJson, ALaterMergeDoesNotTakeWhatAnEarlierOneTook) {
+  struct Case {
+    Json vocab;
+    Json merges;
+    std::string text;
+    Ids ids;
+  };
+  // In the second case "a" has grown when its merge with the next "b" comes up, and a "b" stands behind it again.
+  const std::vector<Case> cases = {
+      {{{"bc", 259}}, {"b c", "a b"}, "abcab", {'a', 259, 256}},
+      {{{"bb", 259}, {"abb", 260}}, {"b b", "a bb", "a b"}, "abbb", {260, 'b'}},
+  };
+  for (const Case& each : cases) {
+    Json json = small_tokenizer();
+    json["model"]["vocab"].update(each.vocab);
+    json["model"]["merges"] = each.merges;
+    const auto tokenizer = parse(json);
+    for (const std::size_t n : {1U, 10U, 100U}) {
+      std::string text;
+      Ids expected;
+      for (std::size_t i = 0; i < n; ++i) {
+        text += each.text;
+        expected.insert(expected.end(), each.ids.begin(), each.ids.end());
+      }
+      EXPECT_EQ(encode(*tokenizer, text), expected) << text;
+    }
   }
 }
 
@@ -156,6 +169,24 @@ TEST(TokenizerJson, AddedTokensAreFoundInTheText) {
   EXPECT_EQ(tokenizer->decode(Ids{260, 262}), "<x>ybc");
 }
 
+TEST(TokenizerJson, PartsDoNotCutWhatBelongsToAnAddedToken) {
+  Json json = small_tokenizer();
+  json["added_tokens"] = {added(259, "MASK"), added(260, "ab-ab-ab")};
+  json["added_tokens"][0]["rstrip"] = true;
+  const auto tokenizer = parse(json);
+  const std::string text = "x MASK \t yy ab-ab-ab ab-ab-a MASK z end of it";
+  const Ids whole = encode(*tokenizer, text);
+  EXPECT_EQ(std::count(whole.begin(), whole.end(), 259), 2);
+  EXPECT_EQ(std::count(whole.begin(), whole.end(), 260), 1);
+  for (std::size_t n = 1; n < text.size(); ++n) {  // the first n bytes, then all that they left
+    Ids ids;
+    const std::size_t encoded = tokenizer->encode_part(text.substr(0, n), {true, false}, ids);
+    EXPECT_LE(encoded, n);
+    (void)tokenizer->encode_part(text.substr(encoded), {false, true}, ids);
+    EXPECT_EQ(ids, whole) << n;
+  }
+}
+
 TEST(TokenizerJson, TheEndOfADocumentIsFoundByNameWhereTheTemplateHasNone) {
   Json json = small_tokenizer();
   json["added_tokens"] = {added(259, "</s>"), added(260, "<|endoftext|>"), added(261, "[CLS]")};
@@ -195,23 +226,14 @@ std::string refusal(const Change& change) {
 }
 
 TEST(TokenizerJson, RefusesWhatItCannotDoByName) {
-  const auto pattern = [](const char* regex) {
-    return [regex](Json& j) {
-      j["pre_tokenizer"] = {
-          {"type", "Sequence"},
-          {"pretokenizers",
-           {{{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}, {"invert", false}},
-            {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
-    };
-  };
-  EXPECT_THAT(refusal(pattern(R"(\p{L}+|\d)")),
+  EXPECT_THAT(refusal([](Json& j) { j["pre_tokenizer"] = llama3_pre_tokenizer(R"(\p{L}+|\d)"); }),
               AllOf(HasSubstr(R"("\\p{L}+|\\d")"), HasSubstr("Llama 3"), HasSubstr("Regex")));
   Json good = small_tokenizer();
-  pattern(kLlama3)(good);
+  good["pre_tokenizer"] = llama3_pre_tokenizer();
   EXPECT_EQ(encode(*parse(good), "abc"), Ids{257});
   const auto with_pattern = [&](const char* step, const char* key, const Json& value) {
     return refusal([&](Json& j) {
-      pattern(kLlama3)(j);
+      j["pre_tokenizer"] = llama3_pre_tokenizer();
       j["pre_tokenizer"]["pretokenizers"][step == std::string("Split") ? 0 : 1][key] = value;
     });
   };

@@ -10,19 +10,16 @@
 #include "mica/data/tokenizer.hpp"
 #include "mica/io/atomic_file.hpp"
 
+#include "byte_level_json.hpp"
+
 namespace mica::data {
 namespace {
+
+using mica::test::from_hex;
 
 const std::string kFolder = std::string(MICA_SOURCE_DIR) + "/tests/reference/tokenizers/";
 
 using Ids = std::vector<std::int32_t>;
-
-std::string from_hex(const std::string& hex) {
-  std::string bytes;
-  for (std::size_t i = 0; i + 1 < hex.size(); i += 2)
-    bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
-  return bytes;
-}
 
 Ids ids_in(const std::string& text) {
   std::istringstream stream(text);
