@@ -8,9 +8,12 @@
 namespace mica::checkpoint {
 namespace {
 
-io::RawFile open_file(const std::string& checkpoint_folder, const FileEntry& file, io::Caching caching) {
+/// Of one call: the checksum is computed while they are in the processor's cache.
+constexpr std::int64_t kReadBytes = std::int64_t{256} << 10;
+
+io::RawFile open_file(const std::string& checkpoint_folder, const FileEntry& file) {
   try {
-    io::RawFile raw = io::RawFile::open_for_reading(checkpoint_folder + "/" + file.name, caching);
+    io::RawFile raw = io::RawFile::open_for_reading(checkpoint_folder + "/" + file.name);
     require<DamagedCheckpointError>(raw.file_bytes() == file.bytes,
                                     "{}: the file has {} bytes, expected {}: it is truncated or was replaced", raw.path(),
                                     raw.file_bytes(), file.bytes);
@@ -33,8 +36,8 @@ std::vector<FileRange> rest_of(const FileEntry& file) {
   return ranges;
 }
 
-BlockReader::BlockReader(const std::string& checkpoint_folder, const FileEntry& file, io::Caching caching)
-    : file_(file), raw_(open_file(checkpoint_folder, file, caching)) {}
+BlockReader::BlockReader(const std::string& checkpoint_folder, const FileEntry& file)
+    : file_(file), raw_(open_file(checkpoint_folder, file)) {}
 
 void BlockReader::read_raw(std::int64_t offset, std::int64_t bytes, void* data) {
   try {
@@ -47,17 +50,25 @@ void BlockReader::read_raw(std::int64_t offset, std::int64_t bytes, void* data) 
 const std::byte* BlockReader::block(const DatasetEntry& dataset, std::int64_t block) {
   if (held_dataset_ == &dataset && held_block_ == block) return buffer_.data();
   held_dataset_ = nullptr;
+  read_block(dataset, block, buffer_.data());
+  held_dataset_ = &dataset;
+  held_block_ = block;
+  return buffer_.data();
+}
+
+void BlockReader::read_block(const DatasetEntry& dataset, std::int64_t block, std::byte* data) {
   const std::int64_t begin = block * kBlockBytes;
   const std::int64_t bytes = dataset.block_bytes(block);
-  read_raw(dataset.offset + begin, bytes, buffer_.data());
-  const std::uint32_t found = io::crc32c(buffer_.data(), bytes);
+  std::uint32_t found = 0;
+  for (std::int64_t done = 0; done < bytes; done += kReadBytes) {
+    const std::int64_t count = std::min(kReadBytes, bytes - done);
+    read_raw(dataset.offset + begin + done, count, data + done);
+    found = io::crc32c(data + done, count, found);
+  }
   const std::uint32_t expected = dataset.block_crcs[static_cast<std::size_t>(block)];
   require<DamagedCheckpointError>(
       found == expected, "{}: {} is damaged: bytes {} to {} of the dataset (file offset {}) have checksum {:08x}, expected {:08x}",
       raw_.path(), dataset.path, begin, begin + bytes - 1, dataset.offset + begin, found, expected);
-  held_dataset_ = &dataset;
-  held_block_ = block;
-  return buffer_.data();
 }
 
 void BlockReader::read(const DatasetEntry& dataset, std::int64_t begin, std::int64_t bytes, void* data) {

@@ -11,15 +11,17 @@
 namespace mica::checkpoint {
 
 /// Reads a shard file by the offsets of the manifest, without HDF5, and gives out only bytes whose block matched its
-/// checksum. All: @throws DamagedCheckpointError naming file, dataset and byte range. One thread.
+/// checksum. Through the page cache, whose read-ahead keeps a disk busy (measured: twice as fast as direct reads). All: @throws DamagedCheckpointError naming file, dataset and byte range. One thread.
 class BlockReader {
  public:
   /// @param file  outlives it.
-  BlockReader(const std::string& checkpoint_folder, const FileEntry& file, io::Caching caching);
+  BlockReader(const std::string& checkpoint_folder, const FileEntry& file);
 
   [[nodiscard]] const FileEntry& file() const { return file_; }
   /// The block's bytes, valid until the next call. @param dataset  of this file.
   [[nodiscard]] const std::byte* block(const DatasetEntry& dataset, std::int64_t block);
+  /// The same into memory of the caller's, whose content is undefined when it throws.
+  void read_block(const DatasetEntry& dataset, std::int64_t block, std::byte* data);
   /// Any range of a dataset; whole blocks are read and checked around it.
   void read(const DatasetEntry& dataset, std::int64_t begin, std::int64_t bytes, void* data);
   /// Everything outside the datasets against its checksum.

@@ -18,29 +18,29 @@ BlockBuffer::BlockBuffer() : memory_(static_cast<std::byte*>(std::aligned_alloc(
 
 void run_block_workers(std::int64_t num_jobs, std::int64_t bytes,
                        const std::function<void(int worker, std::int64_t job)>& work) {
-  std::atomic<std::int64_t> next{0};
+  const std::int64_t num_workers = bytes <= kBlockBytes ? 1 : std::min<std::int64_t>(kNumBlockWorkers, num_jobs);
+  std::atomic<bool> is_failed{false};
   std::mutex mutex;
   std::exception_ptr failure;
   std::int64_t failed_job = std::numeric_limits<std::int64_t>::max();
-  const auto run = [&](int worker) {
-    for (std::int64_t job = next++; job < num_jobs; job = next++) {
+  const auto run = [&](std::int64_t worker) {
+    const std::int64_t end = num_jobs * (worker + 1) / num_workers;
+    for (std::int64_t job = num_jobs * worker / num_workers; job < end && !is_failed; ++job) {
       try {
-        work(worker, job);
+        work(static_cast<int>(worker), job);
       } catch (...) {
         const std::lock_guard lock(mutex);
         if (job < failed_job) {
           failed_job = job;
           failure = std::current_exception();
         }
-        next = num_jobs;
+        is_failed = true;
       }
     }
   };
   {
     std::vector<std::jthread> others;
-    const int num_workers =
-        bytes <= kBlockBytes ? 1 : static_cast<int>(std::min<std::int64_t>(kNumBlockWorkers, num_jobs));
-    for (int worker = 1; worker < num_workers; ++worker) others.emplace_back(run, worker);
+    for (std::int64_t worker = 1; worker < num_workers; ++worker) others.emplace_back(run, worker);
     run(0);
   }
   if (failure) std::rethrow_exception(failure);

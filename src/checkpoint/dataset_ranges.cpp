@@ -44,7 +44,7 @@ void copy_part(const DatasetRange& range, std::int64_t block, std::int64_t block
 
 }  // namespace
 
-std::int64_t read_ranges(const std::string& checkpoint_folder, std::vector<DatasetRange> ranges, io::Caching caching) {
+std::int64_t read_ranges(const std::string& checkpoint_folder, std::vector<DatasetRange> ranges) {
   std::erase_if(ranges, [](const DatasetRange& range) { return range.bytes == 0; });
   std::ranges::sort(ranges, {},
                     [](const DatasetRange& r) { return std::tuple(r.file->shard_rank, r.dataset->offset, r.begin); });
@@ -56,7 +56,12 @@ std::int64_t read_ranges(const std::string& checkpoint_folder, std::vector<Datas
     const Job& job = jobs[static_cast<std::size_t>(j)];
     const DatasetRange& first = ranges[job.first];
     std::optional<BlockReader>& reader = readers[static_cast<std::size_t>(worker)];
-    if (!reader || &reader->file() != first.file) reader.emplace(checkpoint_folder, *first.file, caching);
+    if (!reader || &reader->file() != first.file) reader.emplace(checkpoint_folder, *first.file);
+    const std::int64_t begin = job.block * kBlockBytes;
+    if (first.begin <= begin && begin + first.dataset->block_bytes(job.block) <= first.begin + first.bytes) {
+      reader->read_block(*first.dataset, job.block, first.data + (begin - first.begin));
+      return;
+    }
     const std::byte* block = reader->block(*first.dataset, job.block);
     for (std::size_t i = job.first; i < job.last; ++i) {
       copy_part(ranges[i], job.block, first.dataset->block_bytes(job.block), block);

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "mica/checkpoint/manifest.hpp"
-#include "mica/io/raw_file.hpp"
 
 namespace mica::checkpoint {
 
@@ -21,6 +20,6 @@ struct DatasetRange {
 
 /// Reads them all: every block that one of them touches is read once and checked. The memory of different ranges does
 /// not overlap. @returns bytes read. @throws DamagedCheckpointError.
-std::int64_t read_ranges(const std::string& checkpoint_folder, std::vector<DatasetRange> ranges, io::Caching caching);
+std::int64_t read_ranges(const std::string& checkpoint_folder, std::vector<DatasetRange> ranges);
 
 }  // namespace mica::checkpoint

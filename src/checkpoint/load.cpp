@@ -88,15 +88,15 @@ class Loader {
   void read(const PieceIndex* index) {
     const auto start = Clock::now();
     for (std::size_t u = 0; u < storages_.size(); ++u) add(index, u, std::string(kMasterKind), storages_[u]->master());
-    if (takes_optimizer_) {
+    if (target_.optimizer != nullptr) {
       for (const optim::StateShard& shard : target_.optimizer->state()) {
+        if (!takes_optimizer_) clear(shard.data);
+        if (!takes_optimizer_) continue;
         const auto unit = static_cast<std::size_t>(std::ranges::find(storages_, shard.storage) - storages_.begin());
         add(index, unit, shard.kind, shard.data);
       }
     }
-    // Ranks that read the same blocks share what the first of them brought into the page cache.
-    const bool is_shared = index != nullptr || mesh().replicas() > 1;
-    report_.bytes = read_ranges(folder_, std::move(ranges_), is_shared ? io::Caching::page_cache : io::Caching::direct);
+    report_.bytes = read_ranges(folder_, std::move(ranges_));
     report_.ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
   }
   [[nodiscard]] const LoadReport& report() const { return report_; }
@@ -138,26 +138,28 @@ class Loader {
                                           manifest_.optimizer.empty() ? "none" : manifest_.optimizer,
                                           optimizer.name()));
     }
-    // What the checkpoint has not (a unit that had not been stepped yet) is zero.
-    for (const optim::StateShard& shard : optimizer.state()) clear(shard.data);
     optimizer.set_num_steps(takes_optimizer_ ? manifest_.optimizer_steps : 0);
     if (takes_optimizer_) optimizer.set_parameter_steps(manifest_.parameter_steps);
   }
 
   static void clear(TensorView data) { std::memset(data.data, 0, static_cast<std::size_t>(data.bytes())); }
 
-  /// One kind of one unit's shard is to be read into `to`.
+  /// One kind of one unit's shard is to be read into `to`. What the checkpoint has not (state of a unit that had not been
+  /// stepped yet) is zero.
   void add(const PieceIndex* index, std::size_t unit, const std::string& kind, TensorView to) {
     if (index == nullptr) {
       const UnitEntry& saved = manifest_.units[unit];
       const FileEntry& file =
           manifest_.files[static_cast<std::size_t>(saved.shard_size == 1 ? 0 : mesh().shard_rank())];
       const DatasetEntry* dataset = find_dataset(file, static_cast<std::int64_t>(unit), kind);
-      if (dataset != nullptr) ranges_.push_back({&file, dataset, 0, dataset->bytes, static_cast<std::byte*>(to.data)});
+      if (dataset == nullptr) return clear(to);
+      ranges_.push_back({&file, dataset, 0, dataset->bytes, static_cast<std::byte*>(to.data)});
       return;
     }
     const fsdp::UnitStorage& storage = *storages_[unit];
-    for (const fsdp::Piece& piece : storage.layout().pieces(storage.shard_rank())) {
+    const std::vector<fsdp::Piece> pieces = storage.layout().pieces(storage.shard_rank());
+    if (!std::ranges::all_of(pieces, [&](const fsdp::Piece& p) { return index->has(p.parameter, kind); })) clear(to);
+    for (const fsdp::Piece& piece : pieces) {
       if (!index->has(piece.parameter, kind)) continue;
       for (std::int64_t i = 0; i < piece.num_runs(); ++i) {
         const fsdp::Piece::Run run = piece.run(i);

@@ -11,7 +11,7 @@ void ParameterReader::read(const std::string& parameter, const std::string& kind
                            std::int64_t numel, float* data) {
   index_.for_each(parameter, kind, begin, begin + numel, [&](const PieceIndex::Extent& part) {
     // One thread that reads forward: the system's read-ahead works while it computes.
-    if (!reader_ || &reader_->file() != part.file) reader_.emplace(folder_, *part.file, io::Caching::page_cache);
+    if (!reader_ || &reader_->file() != part.file) reader_.emplace(folder_, *part.file);
     reader_->read(*part.dataset, part.offset * 4, (part.end - part.begin) * 4, data + (part.begin - begin));
   });
 }

@@ -74,7 +74,7 @@ void write_piece_table(io::Hdf5File& file, const std::vector<PieceRow>& rows) {
 }
 
 std::vector<PieceRow> read_piece_table(const std::string& checkpoint_folder, const Manifest& manifest, const FileEntry& file) {
-  BlockReader(checkpoint_folder, file, io::Caching::page_cache).check_rest();
+  BlockReader(checkpoint_folder, file).check_rest();
   const io::Hdf5File h5 = io::Hdf5File::open(checkpoint_folder + "/" + file.name);
   const std::vector<std::string> parameters = h5.read_strings("/pieces/parameter");
   const std::vector<std::string> kinds = h5.read_strings("/pieces/kind");

@@ -28,11 +28,11 @@ struct Job {
 std::vector<Job> jobs_of(const std::vector<const FileEntry*>& files) {
   std::vector<Job> jobs;
   for (std::size_t f = 0; f < files.size(); ++f) {
-    jobs.push_back({f, -1, 0});
     const auto& datasets = files[f]->datasets;
     for (std::size_t d = 0; d < datasets.size(); ++d) {
       for (std::int64_t b = 0; b < datasets[d].num_blocks(); ++b) jobs.push_back({f, static_cast<std::int64_t>(d), b});
     }
+    jobs.push_back({f, -1, 0});  // last: its parts lie scattered, and are in the page cache by then
   }
   return jobs;
 }
@@ -50,6 +50,7 @@ class Verifier {
         is_unreadable_(files_.size()) {}
 
   void run() {
+    for (const FileEntry* file : files_) forget_cached(*file);
     const std::vector<Job> jobs = jobs_of(files_);
     run_block_workers(static_cast<std::int64_t>(jobs.size()), total_bytes_, [&](int worker, std::int64_t j) {
       const Job& job = jobs[static_cast<std::size_t>(j)];
@@ -67,6 +68,14 @@ class Verifier {
   }
 
  private:
+  /// What is on the disk is checked, not what the system remembers of it.
+  void forget_cached(const FileEntry& file) const {
+    try {
+      io::RawFile::open_for_reading(folder_ + "/" + file.name).drop_cache();
+    } catch (const IoError&) {  // check() tells
+    }
+  }
+
   void check(int worker, const Job& job) {
     const FileEntry& file = *files_[job.file];
     std::optional<BlockReader>& reader = readers_[static_cast<std::size_t>(worker)];
@@ -76,7 +85,7 @@ class Verifier {
     }
     if (!reader || &reader->file() != &file) {
       try {
-        reader.emplace(folder_, file, io::Caching::direct);
+        reader.emplace(folder_, file);
       } catch (...) {
         reader.reset();
         const std::lock_guard lock(mutex_);

@@ -43,6 +43,7 @@ class AsyncSaver {
   void wait();
   /// The last save, if it is complete; once.
   [[nodiscard]] std::optional<SaveReport> take_finished();
+  [[nodiscard]] bool is_under_way() const { return thread_.joinable() && !is_done_; }
   [[nodiscard]] bool is_failed() const { return is_done_ && failure_; }
 
  private:

@@ -1,6 +1,9 @@
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <filesystem>
+#include <functional>
+#include <numeric>
 #include <optional>
 #include <span>
 
@@ -8,11 +11,13 @@
 #include <unistd.h>
 
 #include "bench_model.hpp"
+#include "async_checkpoint.hpp"
 #include "benches.hpp"
 #include "command_line.hpp"
 #include "host_buffer.hpp"
 #include "mica/checkpoint/load.hpp"
 #include "mica/checkpoint/save.hpp"
+#include "mica/checkpoint/verify.hpp"
 #include "mica/io/raw_file.hpp"
 #include "mica/train/resume_rules.hpp"
 #include "mica/train/setup.hpp"
@@ -24,11 +29,12 @@ namespace {
 
 constexpr const char* kHelp = R"(mica-bench checkpoint --dir FOLDER [--flags]
 
-Saves and loads a checkpoint of a GPT-2 with its AdamW state, sharded over the ranks, in turns with a plain write + fsync
-and a plain read of the same bytes, one file a rank. Reads are cold: cached pages are dropped on both sides first. Median
-of the pairs. FOLDER must exist; everything made there is deleted again.
+Saves, loads and verifies a checkpoint of a GPT-2 with its AdamW state, sharded over the ranks, in turns with a plain write +
+fsync and a plain read of the same bytes, one file a rank. Cold: cached pages are dropped first; hot: read once more. With --steps also saves in the background: how long training stands still, beside one copy of the bytes in memory,
+and how much slower the steps are that go on meanwhile. Medians. FOLDER must exist; everything made there is deleted again.
 
   OMP_NUM_THREADS=1 mpirun -np 2 mica-bench checkpoint --model gpt2-124m --dir /scratch
+  OMP_NUM_THREADS=1 mpirun -np 2 mica-bench checkpoint --model gpt2-124m --dir /scratch --steps 4 --batch 2 --seq 256
   python3 scripts/peers/torch_dcp.py --ranks 2 --model gpt2-124m --dir /scratch                the same of PyTorch
 )";
 
@@ -36,7 +42,7 @@ constexpr std::int64_t kChunkBytes = 16 << 20;
 
 struct Options {
   std::string model = "gpt2-124m", dir;
-  std::int64_t repeats = 5;
+  std::int64_t repeats = 6, steps = 0, batch = 1, seq = 64;
 };
 
 using Bytes = std::span<std::byte>;
@@ -93,7 +99,7 @@ void drop_from_cache(const std::string& path) {
 }
 
 struct Seconds {
-  std::vector<double> raw_write, save, raw_read, load;
+  std::vector<double> raw_write, save, raw_read, load, raw_read_hot, load_hot, verify;
 };
 
 }  // namespace
@@ -104,14 +110,18 @@ ExitCode bench_checkpoint(App& app, const Arguments& arguments) {
   auto add = flags.add_options();
   add("model", po::value(&options.model)->default_value(options.model), model_names().c_str());
   add("dir", po::value(&options.dir), "an existing folder on the disk to measure");
-  add("repeats", po::value(&options.repeats)->default_value(options.repeats), "pairs");
+  add("repeats", po::value(&options.repeats)->default_value(options.repeats), "turns; a multiple of 3 is fair to all");
+  add("steps", po::value(&options.steps)->default_value(options.steps), "training steps before each save in the background; 0: no such saves");
+  add("batch", po::value(&options.batch)->default_value(options.batch), "sequences a rank and step");
+  add("seq", po::value(&options.seq)->default_value(options.seq), "tokens of a sequence");
   if (!parse_flags(app, arguments, kHelp, flags)) return ExitCode::done;
   Config config;
   together(app.world, [&] {
     require<ConfigError>(!options.dir.empty() && std::filesystem::is_directory(options.dir),
                          "--dir='{}' is no folder: name an existing one on the disk to measure", options.dir);
     require<ConfigError>(options.repeats >= 1, "--repeats={}, expected at least 1", options.repeats);
-    config = make_config({.model = options.model, .batch = 1, .seq = 1});
+    require<ConfigError>(options.steps >= 0, "--steps={}, expected 0 or more", options.steps);
+    config = make_config({.model = options.model, .batch = options.batch, .seq = options.seq});
   });
   const mpi::Communicator& world = app.world;
   const bool is_main = world.rank() == 0;
@@ -148,33 +158,63 @@ ExitCode bench_checkpoint(App& app, const Arguments& arguments) {
                                *comm);
     }));
     checkpoint_bytes = saved.bytes;
-    drop_from_cache(raw_path);
-    if (is_main) drop_from_cache(saved.path);
-    seconds.raw_read.push_back(timed_together(world, [&] { read_plainly(raw_path, chunk); }));
-    seconds.load.push_back(timed_together(world, [&] {
+    const auto load = [&] {
       const checkpoint::Manifest manifest = checkpoint::open_checkpoint(saved.path, *comm);
       static_cast<void>(checkpoint::load(saved.path, manifest,
                                          {.root = model->root, .optimizer = model->optimizer.get(), .omp_threads = device.num_threads},
                                          *comm));
-    }));
+    };
+    // In turns: a disk may be faster for a while after a rest.
+    const std::array<std::function<void()>, 3> cold{
+        [&] { seconds.raw_read.push_back(timed_together(world, [&] { read_plainly(raw_path, chunk); })); },
+        [&] { seconds.load.push_back(timed_together(world, load)); },
+        [&] {  // one process checks all files
+          seconds.verify.push_back(timed_together(world, [&] {
+            if (is_main) require(checkpoint::verify(saved.path).damage.empty(), "the checkpoint is damaged");
+          }));
+        }};
+    for (std::int64_t i = 0; i < 3; ++i) {
+      drop_from_cache(raw_path);
+      if (is_main) drop_from_cache(saved.path);
+      world.barrier();
+      cold[static_cast<std::size_t>((step + i) % 3)]();
+    }
+    read_plainly(raw_path, chunk);
+    load();
+    seconds.raw_read_hot.push_back(timed_together(world, [&] { read_plainly(raw_path, chunk); }));
+    seconds.load_hot.push_back(timed_together(world, load));
     world.barrier();
     if (is_main) std::filesystem::remove_all(saved.path);
   }
   world.barrier();
+  std::optional<AsyncFigures> background;
+  if (options.steps > 0) {
+    background = measure_async(app, config, device, *model, folder, {.steps = options.steps, .repeats = options.repeats});
+  }
   if (is_main) std::filesystem::remove_all(folder);
 
+  // Of all turns together, since turns differ by what came before.
   const auto ratio = [](const std::vector<double>& raw, const std::vector<double>& ours) {
-    std::vector<double> ratios;
-    for (std::size_t i = 0; i < raw.size(); ++i) ratios.push_back(raw[i] / ours[i]);
-    return rounded(median(ratios));
+    return rounded(std::accumulate(raw.begin(), raw.end(), 0.0) / std::accumulate(ours.begin(), ours.end(), 0.0));
   };
   Report report(is_main);
-  report.add({{"bench", "checkpoint"}, {"model", options.model}, {"ranks", world.num_ranks()}, {"repeats", options.repeats},
+  nlohmann::ordered_json row{{"bench", "checkpoint"}, {"model", options.model}, {"ranks", world.num_ranks()}, {"repeats", options.repeats},
               {"mb", rounded(static_cast<double>(checkpoint_bytes) * 1e-6, 0)},
               {"raw_mb", rounded(static_cast<double>(world.all_sum(shard_bytes)) * 1e-6, 0)},
               {"raw_write_s", rounded(median(seconds.raw_write), 3)}, {"save_s", rounded(median(seconds.save), 3)},
               {"save_vs_raw", ratio(seconds.raw_write, seconds.save)}, {"raw_read_s", rounded(median(seconds.raw_read), 3)},
-              {"load_s", rounded(median(seconds.load), 3)}, {"load_vs_raw", ratio(seconds.raw_read, seconds.load)}});
+              {"load_s", rounded(median(seconds.load), 3)}, {"load_vs_raw", ratio(seconds.raw_read, seconds.load)},
+              {"raw_read_hot_s", rounded(median(seconds.raw_read_hot), 3)}, {"load_hot_s", rounded(median(seconds.load_hot), 3)},
+              {"load_hot_vs_raw", ratio(seconds.raw_read_hot, seconds.load_hot)},
+              {"verify_s", rounded(median(seconds.verify), 3)}, {"verify_vs_raw", ratio(seconds.raw_read, seconds.verify)}};
+  if (background) {
+    row.update({{"copy_s", rounded(background->copy_s, 3)}, {"stall_s", rounded(background->stall_s, 3)},
+                {"stall_vs_copy", rounded(background->stall_s / background->copy_s)},
+                {"write_s", rounded(background->write_s, 3)}, {"step_s", rounded(background->step_s, 3)},
+                {"step_overlapped_s", rounded(background->overlapped_step_s, 3)},
+                {"step_slower", rounded(background->overlapped_step_s / background->step_s)}});
+  }
+  report.add(row);
   report.print_table();
   return ExitCode::done;
 }
