@@ -3,11 +3,14 @@
 #include "../../../src/checkpoint/model_index.hpp"
 
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "mica/io/atomic_file.hpp"
 #include "mica/io/hdf5.hpp"
 
 #include "support/temporary_folder.hpp"
@@ -108,6 +111,46 @@ TEST(ModelIndex, ShowsEveryParameterWholeWhateverTheRanks) {
     EXPECT_EQ(file.string_attribute("/", "format"), "mica checkpoint");
     EXPECT_EQ(file.int_attribute("/", "step"), 1);
   }
+}
+
+// Software that is not ours: Debian's python3-h5py.
+TEST(ModelIndex, H5pyReadsWhatMicaHolds) {
+  const test::Units units{{{"one", Shape{101}}, {"two", Shape{13, 12}, true}},
+                          {{"three", Shape{11, 3, 7}, true}, {"four", Shape{2, 3, 5, 7}, true}}};
+  const TemporaryFolder folder;
+  fs::create_directory(folder / "expected");
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    for (const test::WeightSpec& spec : units[u]) {
+      const std::string name = fmt::format("u{}.{}", u, spec.name);
+      for (const std::string kind : {"master", "exp_avg", "exp_avg_sq"}) {
+        std::ofstream out(folder / ("expected/" + (kind == "master" ? "@" : "@optim@" + kind + "@") + name), std::ios::binary);
+        for (const std::int64_t dim : spec.shape.dims()) out << dim << ' ';
+        out << '\n';
+        for (std::int64_t i = 0; i < spec.shape.numel(); ++i) {
+          const float value = test::element_value(name, kind, i, 3);
+          out.write(reinterpret_cast<const char*>(&value), 4);
+        }
+      }
+    }
+  }
+  std::string command =
+      fmt::format("/usr/bin/python3 '{}/tests/unit/checkpoint/read_model_h5.py' '{}'", MICA_SOURCE_DIR, folder / "expected");
+  ShardedOptions per_parameter;
+  per_parameter.fsdp.sharding = fsdp::Sharding::per_parameter;
+  for (int num_ranks = 1; num_ranks <= 8; ++num_ranks) {
+    for (const ShardedOptions& options : {ShardedOptions{}, per_parameter}) {
+      const std::string run = folder / fmt::format("{}{}", num_ranks, options.fsdp.sharding == fsdp::Sharding::flat ? "f" : "p");
+      run_local_ranks(num_ranks, [&](auto world) {
+        SavedModel model(std::move(world), units, options);
+        model.fill(3);
+        model.save(run, 1);
+      });
+      command += fmt::format(" '{}/checkpoints/step-00000001/model.h5'", run);
+    }
+  }
+  const std::string log = folder / "log";
+  ASSERT_EQ(std::system((command + " > '" + log + "' 2>&1").c_str()), 0) << io::read_file(log);
+  EXPECT_EQ(io::read_file(log), "equal: 12 datasets in 16 files\n");
 }
 
 TEST(ModelIndex, AMissingShardReadsAsNaN) {
