@@ -1,0 +1,92 @@
+// kill -9 at random moments while checkpoints are written, again and again: the newest complete checkpoint always verifies
+// and is gone on from, and in the end the run holds the bits of one that was never disturbed.
+//   MICA_KILLS=<n>  kills (40); MICA_KILLS_SEED=<n>  of the moments and victims
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "fault/support/training.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace mica::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kRanks = 2;
+
+std::int64_t number_from(const char* variable, std::int64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text != nullptr ? std::atoll(text) : otherwise;
+}
+
+/// The step in the newest complete checkpoint's name; 0 for none.
+std::int64_t newest_step(const std::string& run) {
+  const std::vector<std::string> all = checkpoints_of(run);
+  return all.empty() ? 0 : std::atoll(all.back().substr(5).c_str());
+}
+
+class Kills : public ::testing::TestWithParam<bool> {};
+
+TEST_P(Kills, NoCompleteCheckpointIsEverWrong) {
+  const bool in_background = GetParam();
+  const std::int64_t num_kills = number_from("MICA_KILLS", 40) / 2;  // half of them each way
+  std::mt19937 random(static_cast<std::uint32_t>(number_from("MICA_KILLS_SEED", 1)));
+  const TemporaryFolder folder;
+  write_tokens(folder / "tokens.bin", 20'000);
+  write_text(folder / "run.cfg",
+             "[model]\ntype = gpt2\nlayers = 2\nheads = 2\nwidth = 64\nvocab_size = 256\ncontext = 16\n"
+             "[data]\ntrain = " + (folder / "tokens.bin") + "\n"
+             "[train]\nmicro_batch = 1\nglobal_batch = 2\nseq_len = 16\nlog_interval = 50\n"
+             "[optim]\nschedule = constant\nwarmup_steps = 0\n");
+  const std::string run = folder / "run";
+  const auto command = [&](const std::string& where, std::int64_t steps, const std::string& interval) {
+    return training(kRanks, folder / "run.cfg",
+                    {"--run.dir=" + where, "--train.steps=" + std::to_string(steps), "--checkpoint.interval=" + interval,
+                     std::string("--checkpoint.async=") + (in_background ? "true" : "false")});
+  };
+  std::int64_t num_in_a_save = 0;
+  for (std::int64_t kill = 0; kill < num_kills; ++kill) {
+    const std::int64_t before = newest_step(run);
+    Child child(command(run, 1'000'000, "1"));
+    const std::vector<pid_t> ranks = child.ranks(kRanks);
+    ASSERT_EQ(ranks.size(), static_cast<std::size_t>(kRanks));
+    while (newest_step(run) <= before) ASSERT_TRUE(child.is_running()) << child.wait().output;
+    std::this_thread::sleep_for(std::chrono::microseconds(std::uniform_int_distribution<int>(0, 40'000)(random)));
+    const int victim = std::uniform_int_distribution<int>(-1, kRanks - 1)(random);  // -1: all at once
+    for (int r = 0; r < kRanks; ++r) {
+      if (victim < 0 || victim == r) ::kill(ranks[static_cast<std::size_t>(r)], SIGKILL);
+    }
+    const Finished killed = child.wait(20);
+    EXPECT_FALSE(killed.is_timed_out) << "kill " << kill;
+    EXPECT_NE(killed.status, 0) << "kill " << kill;
+    for (const auto& entry : fs::directory_iterator(run + "/checkpoints")) {
+      num_in_a_save += entry.path().extension() == ".tmp" ? 1 : 0;
+    }
+    ASSERT_GT(newest_step(run), before) << "kill " << kill;
+    const Finished verified = test::run({program("mica-inspect"), "verify", run});
+    ASSERT_EQ(verified.status, 0) << "kill " << kill << "\n" << verified.output;
+  }
+  EXPECT_GT(num_in_a_save, 0) << "no kill hit a save";
+  // What went through all these kills, and what went through none.
+  const std::int64_t steps = newest_step(run) + 1;
+  const Finished last = test::run(command(run, steps, "1"));
+  ASSERT_EQ(last.status, 0) << last.output;
+  const Finished undisturbed = test::run(command(folder / "undisturbed", steps, "0"), 300);
+  ASSERT_EQ(undisturbed.status, 0) << undisturbed.output;
+  const Finished diff = test::run({program("mica-inspect"), "diff", run, folder / "undisturbed"});
+  EXPECT_EQ(diff.status, 0) << diff.output;
+  std::printf("%lld kills, %lld left a save half done; %lld steps, equal bits\n", static_cast<long long>(num_kills),
+              static_cast<long long>(num_in_a_save), static_cast<long long>(steps));
+}
+
+INSTANTIATE_TEST_SUITE_P(Saving, Kills, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "InTheBackground" : "InTheForeground"; });
+
+}  // namespace
+}  // namespace mica::test
