@@ -43,6 +43,7 @@ case "${1:-}" in
   --soak) shift; labels=(-L soak) ;;
   *) labels=(-LE 'soak|gpu') ;;
 esac
+scripts/reference-venv.sh
 cmake --preset release --log-level=WARNING "${flags[@]}"
 cmake --build --preset release --parallel "$jobs"
 cd build/release

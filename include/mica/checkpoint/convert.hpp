@@ -23,7 +23,7 @@ inline constexpr std::int64_t kPanelNumel = std::int64_t{8} << 20;
 struct ConvertOptions {
   bool is_dry_run = false;                                   ///< check everything, write nothing
   std::function<void(std::int64_t, std::int64_t)> progress;  ///< elements done and in all; may be empty
-  std::int64_t panel_numel = kPanelNumel;                     ///< tests take less
+  std::int64_t panel_numel = kPanelNumel;                    ///< tests take less
 };
 
 struct HfExportOptions {
@@ -35,7 +35,7 @@ struct HfExportOptions {
 struct ConvertReport {
   std::string model_type;  ///< "gpt2"
   std::int64_t num_tensors = 0, numel = 0, bytes = 0, num_files = 0;
-  std::vector<std::string> notes;
+  std::string config;  ///< of an import: the section [model] of a config for it
 };
 
 /// Writes a checkpoint's parameters as a Hugging Face folder: config.json and model.safetensors, or several files and
@@ -45,6 +45,12 @@ struct ConvertReport {
 /// @throws ConfigError: a model without a counterpart, a value past fp16's range; CheckpointError; IoError.
 ConvertReport hf_export(const std::string& checkpoint, const std::string& hf_folder, const HfExportOptions& hf,
                         const ConvertOptions& options);
+
+/// Writes a Hugging Face folder's parameters as a checkpoint of one rank at step 0, without optimizer state, for
+/// model.init_from, hf_export and whatever reads checkpoints. Memory: less than 150 MiB, whatever the model.
+/// @param checkpoint  must not exist; appears complete or not at all.
+/// @throws ConfigError: what Mica's model cannot do; CheckpointError: files that are damaged or do not fit config.json.
+ConvertReport hf_import(const std::string& hf_folder, const std::string& checkpoint, const ConvertOptions& options);
 
 /// Writes the same checkpoint as `num_ranks` ranks would have: parameters and optimizer state bit for bit. Memory: a few
 /// blocks.

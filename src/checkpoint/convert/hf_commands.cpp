@@ -25,12 +25,22 @@ tokenizer.json of the vocabulary that the model was trained with beside config.j
   --max-shard=5GB      Largest size of one file (5GB, 200MB, 1GiB ...); a larger tensor gets a file of its own.
 )";
 
+constexpr std::string_view kImportHelp =
+    R"(Writes the parameters of a Hugging Face folder as a checkpoint of Mica's (fp32, step 0, no optimizer state), to start training
+from it with --model.init_from=CHECKPOINT. (init_from takes the folder itself, too.)
+
+The folder holds config.json and model.safetensors, or several files with model.safetensors.index.json; weights in fp32, bf16 or
+fp16. Models: gpt2 (GPT2LMHeadModel) and llama (LlamaForCausalLM, Llama 2 and 3). A setting that Mica's model does not have, a
+tensor that is missing, of another shape or no part of the model is an error that names it; nothing is skipped silently.
+What is printed in the end are the keys of [model] that a config for this model needs.
+)";
+
 void print_report(const ConvertCall& call, const ConvertReport& report, const std::string& dtype) {
   call.out << fmt::format("{} {} with {} as {}: {}, {} in {}: {}\n", call.is_dry_run ? "would write" : "wrote",
                           report.model_type, count_text(report.numel, "parameter"), dtype,
                           count_text(report.num_tensors, "tensor"), bytes_text(report.bytes),
                           count_text(report.num_files, "file"), call.paths[1]);
-  for (const std::string& note : report.notes) call.out << "note: " << note << '\n';
+  if (!report.config.empty()) call.out << report.config;
 }
 
 ExitCode run_export(const ConvertCall& call) {
@@ -51,7 +61,29 @@ ExitCode run_export(const ConvertCall& call) {
   return ExitCode::done;
 }
 
+ExitCode run_import(const ConvertCall& call) {
+  ConvertOptions options;
+  options.is_dry_run = call.is_dry_run;
+  ConvertReport report;
+  {
+    ProgressLine line(call.progress, "importing");
+    options.progress = [&](std::int64_t done, std::int64_t total) { line.draw(done, total); };
+    report = hf_import(call.paths[0], call.paths[1], options);
+  }
+  print_report(call, report, "fp32");
+  return ExitCode::done;
+}
+
 }  // namespace
+
+const Subcommand kHfImportCommand{
+    .name = "hf-import",
+    .synopsis = "HF_FOLDER CHECKPOINT",
+    .summary = "a Hugging Face folder (config.json and safetensors) as a checkpoint, to train from",
+    .help = kImportHelp,
+    .num_paths = 2,
+    .options = {},
+    .run = run_import};
 
 const Subcommand kHfExportCommand{
     .name = "hf-export",

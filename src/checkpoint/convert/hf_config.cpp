@@ -85,7 +85,7 @@ ModelKeys normalized(const ModelKeys& keys) {
   const auto fill = [&](const char* key, const auto& value) {
     if (keys.has(key) && keys.integer(key) == 0) all[key] = std::to_string(value());
   };
-  fill("hidden", [&] { return 4 * keys.integer("width"); });
+  if (!keys.has("type") || keys.text("type") != "llama") fill("hidden", [&] { return 4 * keys.integer("width"); });
   fill("kv_heads", [&] { return keys.integer("heads"); });
   fill("head_dim", [&] { return keys.integer("width") / std::max<std::int64_t>(1, keys.integer("heads")); });
   return {all, keys.place()};

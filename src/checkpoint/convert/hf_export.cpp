@@ -44,6 +44,19 @@ std::vector<Shard> plan_shards(const std::vector<HfTensor>& tensors, const HfExp
   return shards;
 }
 
+/// The model's keys, without zeros that stand for other numbers.
+ModelKeys keys_of(const Manifest& manifest, const std::string& checkpoint) {
+  const ModelKeys keys = normalized({manifest.model, checkpoint});
+  if (!keys.has("hidden") || keys.integer("hidden") != 0) return keys;
+  std::map<std::string, std::string> all = keys.all();
+  for (const UnitEntry& unit : manifest.units) {
+    for (const fsdp::ParameterSpec& p : unit.parameters) {
+      if (p.name == "model.layers.0.mlp.up_proj.weight") all["hidden"] = std::to_string(p.shape[0]);
+    }
+  }
+  return {all, checkpoint};
+}
+
 /// The parameters that the model has by its config are those that the checkpoint holds.
 void check_parameters(const std::vector<HfTensor>& tensors, const Manifest& manifest, const std::string& checkpoint) {
   std::map<std::string, Shape> held;
@@ -145,7 +158,7 @@ ConvertReport hf_export(const std::string& checkpoint, const std::string& hf_fol
   require<ConfigError>(hf.max_shard_bytes > 0, "the largest size of a file is {} bytes, expected more than 0",
                        hf.max_shard_bytes);
   ParameterReader reader(checkpoint);
-  const ModelKeys keys = normalized({reader.manifest().model, checkpoint});
+  const ModelKeys keys = keys_of(reader.manifest(), checkpoint);
   const HfArchitecture& architecture = architecture_of_type(keys);
   const std::vector<HfTensor> tensors = model_tensors(architecture, keys);
   check_parameters(tensors, reader.manifest(), checkpoint);

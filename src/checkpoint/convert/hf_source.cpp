@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "mica/checkpoint/manifest.hpp"
 #include "mica/core/error.hpp"
 
 #include "transpose.hpp"
@@ -17,7 +18,12 @@ HfSource::HfSource(const std::string& folder, std::int64_t panel_numel)
   for (std::size_t i = 0; i < model_.tensors.size(); ++i) index_[model_.tensors[i].parameter] = i;
 }
 
-void HfSource::read(const std::string& parameter, std::int64_t begin, std::int64_t numel, float* data) {
+bool HfSource::has(const std::string& parameter, const std::string& kind) const {
+  return kind == kMasterKind && index_.contains(parameter);
+}
+
+void HfSource::read(const std::string& parameter, const std::string&, std::int64_t begin, std::int64_t numel,
+                    float* data) {
   const std::size_t index = index_.at(parameter);
   const HfTensors::Found& found = match_.tensors[index];
   if (model_.tensors[index].is_transposed) {
@@ -30,33 +36,43 @@ void HfSource::read(const std::string& parameter, std::int64_t begin, std::int64
 void HfSource::read_transposed(std::size_t index, std::int64_t begin, std::int64_t numel, float* data) {
   const std::int64_t cols = model_.tensors[index].shape[1];
   for (std::int64_t at = begin; at < begin + numel;) {
-    const std::int64_t row = at / cols;
-    if (panel_index_ != index || row < panel_begin_ || row >= panel_end_) load_panel(index, row);
-    const std::int64_t end = std::min(begin + numel, panel_end_ * cols);
-    std::memcpy(data + (at - begin), panel_.data() + (at - panel_begin_ * cols),
+    const Panel& panel = panel_with(index, at / cols);
+    const std::int64_t end = std::min(begin + numel, panel.end * cols);
+    std::memcpy(data + (at - begin), panel.rows.data() + (at - panel.begin * cols),
                 static_cast<std::size_t>(end - at) * sizeof(float));
     at = end;
   }
 }
 
-void HfSource::load_panel(std::size_t index, std::int64_t row) {
+const HfSource::Panel& HfSource::panel_with(std::size_t index, std::int64_t row) {
+  for (const Panel& panel : panels_) {
+    if (panel.index == index && row >= panel.begin && row < panel.end) return panel;
+  }
+  newest_ = 1 - newest_;
+  load(panels_[newest_], index, row);
+  return panels_[newest_];
+}
+
+void HfSource::load(Panel& panel, std::size_t index, std::int64_t row) {
   const HfTensors::Found& found = match_.tensors[index];
   const std::int64_t rows = model_.tensors[index].shape[0];  // the file's columns
   const std::int64_t cols = model_.tensors[index].shape[1];  // the file's rows
-  const std::int64_t count = std::min(panel_rows(rows, cols, panel_numel_), rows - row);
-  std::vector<float> columns(static_cast<std::size_t>(count * cols));
-  panel_.resize(columns.size());
-  panel_end_ = 0;  // holds nothing until it is read
+  const std::int64_t most = panel_rows(rows, cols, panel_numel_);
+  const std::int64_t begin = row / most * most;
+  const std::int64_t count = std::min(most, rows - begin);
+  panel.end = 0;  // holds nothing until it is read
+  panel.rows.resize(static_cast<std::size_t>(count * cols));
+  std::vector<float> columns(panel.rows.size());
   if (count == rows) {
     found.file->read(*found.entry, 0, rows * cols, columns.data());
   } else {
     for (std::int64_t c = 0; c < cols; ++c)
-      found.file->read(*found.entry, c * rows + row, count, columns.data() + c * count);
+      found.file->read(*found.entry, c * rows + begin, count, columns.data() + c * count);
   }
-  transpose(columns.data(), cols, count, panel_.data());
-  panel_index_ = index;
-  panel_begin_ = row;
-  panel_end_ = row + count;
+  transpose(columns.data(), cols, count, panel.rows.data());
+  panel.index = index;
+  panel.begin = begin;
+  panel.end = begin + count;
 }
 
 void HfSource::check_tied_head() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -7,38 +8,47 @@
 
 #include "mica/checkpoint/convert.hpp"
 
+#include "../parameter_source.hpp"
 #include "hf_config.hpp"
 #include "hf_tensors.hpp"
 
 namespace mica::checkpoint {
 
 /// Reads any range of any parameter out of a Hugging Face folder, under Mica's names and in Mica's orientation. One
-/// thread; holds at most two panels of a matrix (transpose.hpp), whatever its size.
-class HfSource {
+/// thread; holds at most three panels of matrices (transpose.hpp), whatever their size.
+class HfSource final : public ParameterSource {
  public:
   /// Checks config.json, every header and every tensor's name, shape and dtype. @throws ConfigError, CheckpointError.
   explicit HfSource(const std::string& folder, std::int64_t panel_numel = kPanelNumel);
 
   [[nodiscard]] const HfModel& model() const { return model_; }
   [[nodiscard]] const HfTensors& tensors() const { return tensors_; }
-  /// Elements [begin, begin + numel) of the row-major flattened parameter. Forward reading is fastest.
-  void read(const std::string& parameter, std::int64_t begin, std::int64_t numel, float* data);
+  /// Parameters only.
+  [[nodiscard]] bool has(const std::string& parameter, const std::string& kind) const override;
+  void read(const std::string& parameter, const std::string& kind, std::int64_t begin, std::int64_t numel,
+            float* data) override;
   /// A tied model's file may hold its head once more. @throws CheckpointError unless it equals the embedding bit by
   /// bit.
   void check_tied_head();
 
  private:
   void read_transposed(std::size_t index, std::int64_t begin, std::int64_t numel, float* data);
-  void load_panel(std::size_t index, std::int64_t row);
+  /// Rows [begin, end) of parameter `index`, as Mica has them.
+  struct Panel {
+    std::size_t index = 0;
+    std::int64_t begin = 0, end = 0;
+    std::vector<float> rows;
+  };
+  const Panel& panel_with(std::size_t index, std::int64_t row);
+  void load(Panel& panel, std::size_t index, std::int64_t row);
 
   std::int64_t panel_numel_;
   HfModel model_;
   HfTensors tensors_;
   HfMatch match_;
   std::map<std::string, std::size_t> index_;  // of parameters in model_.tensors
-  std::vector<float> panel_;  // rows [panel_begin_, panel_end_) of parameter panel_index_, as Mica has them
-  std::size_t panel_index_ = 0;
-  std::int64_t panel_begin_ = 0, panel_end_ = 0;
+  std::array<Panel, 2> panels_;  // the last two: who reads with two threads gets ahead of itself by a little
+  std::size_t newest_ = 0;
 };
 
 }  // namespace mica::checkpoint

@@ -14,7 +14,7 @@ namespace mica::checkpoint {
 namespace {
 
 /// Every command of the program, in the order of its help.
-const std::array kSubcommands = {&kHfExportCommand, &kReshardCommand, &kConsolidateCommand};
+const std::array kSubcommands = {&kHfImportCommand, &kHfExportCommand, &kReshardCommand, &kConsolidateCommand};
 
 constexpr std::string_view kIntroduction =
     R"(mica-convert COMMAND ... turns checkpoints into other things and back, piece by piece: memory stays small whatever the model.
@@ -29,6 +29,7 @@ Outputs appear complete or not at all, and nothing that exists is overwritten. E
   COMMAND --help, --help, --version
 
 Examples
+  mica-convert hf-import gpt2 gpt2-124m-start        then: mica-train ... --model.init_from=gpt2-124m-start
   mica-convert hf-export runs/shakespeare shakespeare-hf --dtype=bf16
   mica-convert hf-export runs/shakespeare shakespeare-hf --dry-run
   mica-convert reshard runs/shakespeare eight-files --ranks=8

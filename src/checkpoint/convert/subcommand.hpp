@@ -36,6 +36,7 @@ struct Subcommand {
 };
 
 extern const Subcommand kHfExportCommand;
+extern const Subcommand kHfImportCommand;
 extern const Subcommand kReshardCommand;
 extern const Subcommand kConsolidateCommand;
 

@@ -189,7 +189,7 @@ TEST(MicaConvert, HelpTeachesAndMistakesAreNamed) {
   EXPECT_THAT(convert({"hf-export", "--help"}), AllOf(HasSubstr("from_pretrained"), HasSubstr("--max-shard")));
   EXPECT_THAT(convert({"--version"}), HasSubstr("mica-convert "));
   EXPECT_THAT(convert_error({}), HasSubstr("wants a command"));
-  EXPECT_THAT(convert_error({"export"}), HasSubstr("no command 'export'; its commands: hf-export"));
+  EXPECT_THAT(convert_error({"export"}), HasSubstr("no command 'export'; its commands: hf-import, hf-export"));
   EXPECT_THAT(convert_error({"hf-export", "a"}), HasSubstr("hf-export wants CHECKPOINT HF_FOLDER"));
   EXPECT_THAT(convert_error({"hf-export", "a", "b", "--ranks=2"}), HasSubstr("hf-export has no option --ranks=2"));
   EXPECT_THAT(convert_error({"hf-export", "a", "b", "-"}), HasSubstr("has no option -"));

@@ -31,7 +31,7 @@ test::TensorValues parameters_of(HfSource& source, std::int64_t step = 1 << 20) 
     auto& values = all[tensor.parameter];
     values.resize(static_cast<std::size_t>(tensor.shape.numel()));
     for (std::int64_t at = 0; at < tensor.shape.numel(); at += step) {
-      source.read(tensor.parameter, at, std::min(step, tensor.shape.numel() - at), values.data() + at);
+      source.read(tensor.parameter, "master", at, std::min(step, tensor.shape.numel() - at), values.data() + at);
     }
   }
   return all;
@@ -45,8 +45,9 @@ void expect_reference_numbers(const std::string& folder, const std::string& refe
   const auto model = test::make_model(source.model());
   const nn::PlainParameters storage(*model, rig.context);
   rig.stream->synchronize();
-  model->for_each_parameter(
-      [&](const std::string& name, nn::Parameter& p) { source.read(name, 0, p.shape.numel(), p.data.as<float>()); });
+  model->for_each_parameter([&](const std::string& name, nn::Parameter& p) {
+    source.read(name, "master", 0, p.shape.numel(), p.data.as<float>());
+  });
   const auto tokens = [&](const std::string& name) {
     const ConstTensorView view = expected.tensor(name);
     Tensor tensor = rig.context.make(view.shape, DType::i32);
@@ -64,6 +65,8 @@ void expect_reference_numbers(const std::string& folder, const std::string& refe
 TEST(HfSource, MicaComputesTransformersLogitsAndLoss) {
   expect_reference_numbers(test::hf_reference("gpt2"), "gpt2", 1e-4);
   expect_reference_numbers(test::hf_reference("gpt2_untied"), "gpt2_untied", 1e-4);  // four files
+  expect_reference_numbers(test::hf_reference("llama"), "llama", 1e-4);
+  expect_reference_numbers(test::hf_reference("llama_untied"), "llama_untied", 1e-4);
 }
 
 TEST(HfSource, MatricesOfConv1dAreTransposedWhateverThePanelsAndRanges) {

@@ -15,6 +15,7 @@
 #include "mica/io/atomic_file.hpp"
 #include "mica/io/safetensors.hpp"
 #include "mica/nn/models/gpt2.hpp"
+#include "mica/nn/models/llama.hpp"
 
 #include "../../../src/checkpoint/convert/hf_source.hpp"
 
@@ -87,6 +88,25 @@ struct HfFolder {
 /// The model of a Hugging Face folder, without storage.
 inline std::unique_ptr<nn::Module> make_model(const checkpoint::HfModel& model) {
   const checkpoint::ModelKeys& keys = model.keys;
+  if (keys.text("type") == "llama") {
+    nn::LlamaConfig config{.layers = keys.integer("layers"),
+                           .heads = keys.integer("heads"),
+                           .kv_heads = keys.integer("kv_heads"),
+                           .head_dim = keys.integer("head_dim"),
+                           .width = keys.integer("width"),
+                           .hidden = keys.integer("hidden"),
+                           .context = keys.integer("context"),
+                           .vocab_size = keys.integer("vocab_size"),
+                           .tie_embeddings = keys.flag("tie_embeddings"),
+                           .rms_eps = keys.real("rms_eps")};
+    config.rotary.theta = keys.real("rope_theta");
+    if (keys.text("rope_scaling") == "llama3") config.rotary.scaling = nn::RotaryOptions::Scaling::llama3;
+    config.rotary.factor = keys.real("rope_factor");
+    config.rotary.low_freq_factor = keys.real("rope_low_freq_factor");
+    config.rotary.high_freq_factor = keys.real("rope_high_freq_factor");
+    config.rotary.original_context = keys.integer("rope_original_context");
+    return std::make_unique<nn::Llama>(config);
+  }
   return std::make_unique<nn::Gpt2>(nn::Gpt2Config{.layers = keys.integer("layers"),
                                                    .heads = keys.integer("heads"),
                                                    .width = keys.integer("width"),
@@ -95,30 +115,48 @@ inline std::unique_ptr<nn::Module> make_model(const checkpoint::HfModel& model) 
                                                    .tie_embeddings = keys.flag("tie_embeddings")});
 }
 
-/// Saves a model with the folder's values on `num_ranks` ranks, a unit for each block, as a run's first step.
+/// One rank's part of a model that is fully sharded, a unit for each block, with storage.
+struct ShardedHfModel {
+  ShardedHfModel(std::unique_ptr<ProcessGroup> world, const checkpoint::HfModel& model,
+                 const fsdp::Options& options = {})
+      : pool(make_cpu_pool()),
+        kernels(make_cpu_kernels(*pool)),
+        mesh(make_mesh(std::move(world))),
+        device_mesh(mesh, *pool, *kernels, fsdp::Streams::make(StreamMode::inlined, make_cpu_stream)),
+        module(make_model(model)) {
+    module->for_each_module([&](const std::string&, nn::Module& each) {
+      if (each.type_name().ends_with("_block")) fsdp::fully_shard(each, device_mesh, options);
+    });
+    fsdp::fully_shard(*module, device_mesh, options);
+    root().initialize(1);
+    device_mesh.compute().synchronize();
+  }
+  static Mesh make_mesh(std::unique_ptr<ProcessGroup> world) {
+    const int num_ranks = world->num_ranks();
+    return {std::move(world), MeshGeometry{.world_size = num_ranks, .shard_size = num_ranks, .replicas = 1}};
+  }
+  [[nodiscard]] fsdp::Root& root() { return fsdp::root_of(*module); }
+
+  std::unique_ptr<Pool> pool;
+  std::unique_ptr<Kernels> kernels;
+  Mesh mesh;
+  fsdp::DeviceMesh device_mesh;
+  std::unique_ptr<nn::Module> module;
+};
+
+/// Saves a model with the folder's values on `num_ranks` ranks, as a run's first step.
 /// @returns the checkpoint's folder.
 inline std::string save_hf_model(const std::string& hf_folder, int num_ranks, const std::string& run) {
   run_local_ranks(num_ranks, [&](std::unique_ptr<ProcessGroup> world) {
-    const auto pool = make_cpu_pool();
-    const auto kernels = make_cpu_kernels(*pool);
-    const MeshGeometry geometry{.world_size = num_ranks, .shard_size = num_ranks, .replicas = 1};
-    Mesh mesh(std::move(world), geometry);
-    fsdp::DeviceMesh device_mesh(mesh, *pool, *kernels, fsdp::Streams::make(StreamMode::inlined, make_cpu_stream));
     checkpoint::HfSource source(hf_folder);
-    const std::unique_ptr<nn::Module> module = make_model(source.model());
-    module->for_each_module([&](const std::string&, nn::Module& each) {
-      if (each.type_name().ends_with("_block")) fsdp::fully_shard(each, device_mesh, {});
-    });
-    fsdp::fully_shard(*module, device_mesh, {});
-    fsdp::Root& root = fsdp::root_of(*module);
-    root.initialize(1);
-    device_mesh.compute().synchronize();
-    for (const fsdp::ShardedParameter& p : root.parameters()) {
-      source.read(p.piece.parameter, p.piece.begin, p.piece.numel(), p.master().as<float>());
+    ShardedHfModel model(std::move(world), source.model());
+    for (const fsdp::ShardedParameter& p : model.root().parameters()) {
+      source.read(p.piece.parameter, "master", p.piece.begin, p.piece.numel(), p.master().as<float>());
     }
-    const auto comm = checkpoint::make_group_comm(device_mesh.metrics_group(), device_mesh.compute());
-    checkpoint::save(run, {.root = &root, .run_id = "r0", .step = 1, .model = source.model().keys.all(), .config = ""},
-                     *comm);
+    const auto comm = checkpoint::make_group_comm(model.device_mesh.metrics_group(), model.device_mesh.compute());
+    checkpoint::SaveState state{.root = &model.root(), .run_id = "r0", .step = 1};
+    state.model = source.model().keys.all();
+    checkpoint::save(run, state, *comm);
   });
   return run + "/checkpoints/step-00000001";
 }

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "mica/checkpoint/host_comm.hpp"
+#include "mica/fsdp/root.hpp"
+
+namespace mica::checkpoint {
+
+struct InitReport {
+  std::string source;      ///< "Hugging Face folder gpt2", "checkpoint runs/x/checkpoints/step-00000500"
+  std::int64_t numel = 0;  ///< of the whole model
+  double ms = 0;
+};
+
+/// Gives every parameter of the model its value from a Hugging Face folder (one with config.json) or from a checkpoint
+/// (or a run's folder: its newest), by name and nothing else: no optimizer state, no step. Each rank reads its own pieces;
+/// a checkpoint's blocks are verified. Memory: less than 150 MiB a rank beside the model.
+/// @param model  the run's keys of [model], "layers" -> "12"; those that the source knows must agree, but for dropout.
+/// @param root  initialised, between passes; without ignored parameters.
+/// @throws ConfigError naming the key and both values, or the parameter; CheckpointError: a damaged or unfit source. The
+///         same on all ranks. The model's values are undefined then. @collective over `comm`: all ranks of the mesh.
+InitReport init_from(const std::string& path, const std::map<std::string, std::string>& model, fsdp::Root& root,
+                     const HostComm& comm);
+
+}  // namespace mica::checkpoint
