@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "mica/core/error.hpp"
+#include "mica/train/model_config.hpp"
 
 #include "config_keys.hpp"
 
@@ -106,26 +107,6 @@ void check_in_backward(const Config& config) {
                        "optim.in_backward = true cannot skip a step that overflows, as fp16 needs: use bf16 or fp32");
 }
 
-/// Sizes past any machine, refused before integers overflow on their way to the memory plan.
-void check_sizes(const Config& config) {
-  const Config::Model& model = config.model;
-  const auto number = [](std::int64_t value) { return static_cast<double>(value); };
-  const double hidden = model.hidden == 0 ? 4 * number(model.width) : number(model.hidden);
-  const double parameters = number(model.layers) * (4 * number(model.width) + 2 * hidden) * number(model.width) +
-                            number(model.vocab_size + model.context) * number(model.width);
-  constexpr double kMostParameters = 1e14;
-  require<ConfigError>(parameters <= kMostParameters,
-                       "model.layers = {}, model.width = {} and model.vocab_size = {} make about {:.1e} parameters, expected "
-                       "at most {:.0e}: choose smaller ones",
-                       model.layers, model.width, model.vocab_size, parameters, kMostParameters);
-  const double activation = number(config.train.micro_batch) * number(config.train.seq_len) * std::max(number(model.width), hidden);
-  constexpr double kLargestActivation = 1e14;
-  require<ConfigError>(activation <= kLargestActivation,
-                       "train.micro_batch = {} sequences of train.seq_len = {} tokens make activations of {:.1e} numbers, more "
-                       "than any memory: choose smaller ones",
-                       config.train.micro_batch, config.train.seq_len, activation);
-}
-
 }  // namespace
 
 ConfigText read_config_text(const std::string& path) {
@@ -150,16 +131,7 @@ Config parse_config(const ConfigText& text, const std::vector<std::string>& over
 }
 
 void check_config(const Config& config) {
-  const Config::Model& model = config.model;
-  if (model.type == "gpt2") {
-    require<ConfigError>(model.width % model.heads == 0, "model.width = {} does not divide by model.heads = {}: choose a multiple of {}",
-                         model.width, model.heads, model.heads);
-    require<ConfigError>(config.train.seq_len <= model.context,
-                         "train.seq_len = {} is longer than model.context = {}: lower seq_len or raise context",
-                         config.train.seq_len, model.context);
-    require<ConfigError>(model.hidden == 0 || model.hidden == 4 * model.width,
-                         "model.hidden = {}, but GPT-2's is 4 * model.width = {}: leave it 0", model.hidden, 4 * model.width);
-  }
+  check_model(config);
   require<ConfigError>(!config.data.train.empty(), "data.train is empty: name at least one token file (mica-tokenize makes them)");
   require<ConfigError>(config.optim.min_lr <= config.optim.lr, "optim.min_lr = {} is above optim.lr = {}", config.optim.min_lr,
                        config.optim.lr);
@@ -180,10 +152,10 @@ void check_config(const Config& config) {
   require<ConfigError>(!config.train.deterministic || !config.optim.in_backward,
                        "train.deterministic = true divides the sum of all gradients behind the last backward, and "
                        "optim.in_backward = true steps before that: choose one");
-  require<ConfigError>(!config.train.deterministic || config.fsdp.gradient_compression == "none",
-                       "train.deterministic = true and fsdp.gradient_compression = {} are two ways to reduce gradients: choose one",
-                       config.fsdp.gradient_compression);
-  check_sizes(config);
+  require<ConfigError>(
+      !config.train.deterministic || config.fsdp.gradient_compression == "none",
+      "train.deterministic = true and fsdp.gradient_compression = {} are two ways to reduce gradients: choose one",
+      config.fsdp.gradient_compression);
 }
 
 std::string to_ini(const Config& config, bool explain) {

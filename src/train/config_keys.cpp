@@ -170,9 +170,13 @@ std::vector<ConfigKey> make_keys() {
       whole("mesh.threads", MICA_FIELD(mesh.threads), 0, 4096,
             "OpenMP threads a rank; 0: its cores, or OMP_NUM_THREADS"),
 
-      choice("model.type", MICA_FIELD(model.type), {"gpt2", "mlp"}, "architecture"),
+      choice("model.type", MICA_FIELD(model.type), {"gpt2", "llama", "mlp"}, "architecture"),
       whole("model.layers", MICA_FIELD(model.layers), 1, 10'000, "blocks"),
       whole("model.heads", MICA_FIELD(model.heads), 1, 10'000, "attention heads; divides width"),
+      whole("model.kv_heads", MICA_FIELD(model.kv_heads), 0, 10'000,
+            "llama: key and value heads, each shared by heads / kv_heads of them; 0: as many as heads"),
+      whole("model.head_dim", MICA_FIELD(model.head_dim), 0, 1 << 16,
+            "llama: channels of a head, even; 0: width / heads"),
       whole("model.width", MICA_FIELD(model.width), 1, 1 << 20, "channels"),
       whole("model.hidden", MICA_FIELD(model.hidden), 0, 1 << 22, "channels inside a feed-forward layer; 0: 4 * width"),
       whole("model.vocab_size", MICA_FIELD(model.vocab_size), 1, std::int64_t{1} << 31,
@@ -180,6 +184,18 @@ std::vector<ConfigKey> make_keys() {
       whole("model.context", MICA_FIELD(model.context), 1, 1 << 24, "longest sequence"),
       flag("model.tie_embeddings", MICA_FIELD(model.tie_embeddings), "the head uses the token embedding"),
       real("model.dropout", MICA_FIELD(model.dropout), 0, 0.999, "probability of dropping an activation in training"),
+      real("model.rms_eps", MICA_FIELD(model.rms_eps), 0, 1, "llama: added to the mean square in norms"),
+      real("model.rope_theta", MICA_FIELD(model.rope_theta), 1e-3, 1e30, "llama: base of the rotary frequencies"),
+      choice("model.rope_scaling", MICA_FIELD(model.rope_scaling), {"none", "llama3"},
+             "llama: how rotary frequencies are changed for contexts longer than those of the first training"),
+      real("model.rope_factor", MICA_FIELD(model.rope_factor), 1, 1e6,
+           "rope_scaling=llama3: low frequencies are divided by it"),
+      real("model.rope_low_freq_factor", MICA_FIELD(model.rope_low_freq_factor), 1e-3, 1e6,
+           "rope_scaling=llama3: frequencies are low that turn fewer times within rope_original_context"),
+      real("model.rope_high_freq_factor", MICA_FIELD(model.rope_high_freq_factor), 1e-3, 1e6,
+           "rope_scaling=llama3: frequencies that turn more often stay as they are"),
+      whole("model.rope_original_context", MICA_FIELD(model.rope_original_context), 1, 1 << 24,
+            "rope_scaling=llama3: the context of the first training"),
 
       list("data.train", MICA_FIELD(data.train), "token files to train on (mica-tokenize makes them)"),
       list("data.val", MICA_FIELD(data.val), "token files to evaluate on; empty: no evaluation"),
@@ -277,7 +293,8 @@ std::vector<ConfigKey> make_keys() {
       real("checkpoint.interval_minutes", MICA_FIELD(checkpoint.interval_minutes), 0, 1e6,
            "minutes between checkpoints, beside checkpoint.interval, by rank 0's clock; 0: only by steps"),
       flag("checkpoint.async", MICA_FIELD(checkpoint.async),
-           "copy the shards and write them in the background while training goes on; takes as much memory as masters and "
+           "copy the shards and write them in the background while training goes on; takes as much memory as masters "
+           "and "
            "optimizer state"),
       whole("checkpoint.keep", MICA_FIELD(checkpoint.keep), 0, 1'000'000, "newest checkpoints to keep; 0: all"),
       text("checkpoint.resume", MICA_FIELD(checkpoint.resume), "auto, none or a checkpoint's folder",

@@ -9,9 +9,8 @@
 #include "mica/fsdp/deterministic.hpp"
 #include "mica/fsdp/name_patterns.hpp"
 #include "mica/nn/init.hpp"
-#include "mica/nn/models/gpt2.hpp"
-#include "mica/nn/models/mlp.hpp"
 #include "mica/tensor/openmp.hpp"
+#include "mica/train/model_config.hpp"
 #include "mica/train/run_app.hpp"
 
 namespace mica::train {
@@ -43,15 +42,6 @@ std::vector<fsdp::ShardDim> shard_dims(const Config& config) {
     rules.push_back({item.substr(0, colon), std::stoi(item.substr(colon + 1))});
   }
   return rules;
-}
-
-std::unique_ptr<nn::Module> make_model(const Config::Model& m) {
-  if (m.type == "mlp") {
-    return std::make_unique<nn::Mlp>(nn::MlpConfig{.layers = m.layers, .width = m.width, .hidden = m.hidden == 0 ? 4 * m.width : m.hidden,
-                                                   .vocab_size = m.vocab_size});
-  }
-  return std::make_unique<nn::Gpt2>(nn::Gpt2Config{.layers = m.layers, .heads = m.heads, .width = m.width, .context = m.context,
-                                                   .vocab_size = m.vocab_size, .tie_embeddings = m.tie_embeddings, .dropout = m.dropout});
 }
 
 }  // namespace

@@ -101,6 +101,7 @@ TEST_F(BadInput, InTheConfig) {
       flag("past the limit", "--model.width=99999999", {"model.width", "to 1048576"}),
       flag("unknown choice", "--fsdp.strategy=full", {"fsdp.strategy", "'full'", "full_shard", "hybrid_shard"}),
       flag("width and heads", "--model.heads=3", {"model.width = 16", "model.heads = 3"}),
+      flag("key of a Llama", "--model.kv_heads=1", {"model.kv_heads = 1", "model.type = gpt2"}),
       flag("too long a sequence", "--train.seq_len=33", {"train.seq_len = 33", "model.context = 32"}),
       {"no config", under_mpirun(2, {program("mica-train")}), 2, {"no config file", "--help"}},
       {"missing config", training(2, folder_ / "none.cfg", {}), 2, {folder_ / "none.cfg", "No such file"}},

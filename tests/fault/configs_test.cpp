@@ -23,8 +23,12 @@ const std::map<std::string, Sample>& samples() {
   static const std::map<std::string, Sample> all{
       {"gpt2-tiny-text", {2, {"--train.micro_batch=1"}}},
       {"hybrid-2x2", {4, {"--train.micro_batch=1", "--train.global_batch=8"}}},
+      {"llama-tiny-text", {2, {"--train.micro_batch=1"}}},
       {"mlp", {2, {}}},
-      {"gpt2-124m", {2, {"--model.layers=1", "--model.width=32", "--model.heads=2", "--model.context=64", "--train.seq_len=64", "--train.micro_batch=1"}}},
+      {"gpt2-124m",
+       {2,
+        {"--model.layers=1", "--model.width=32", "--model.heads=2", "--model.context=64", "--train.seq_len=64",
+         "--train.micro_batch=1"}}},
   };
   return all;
 }

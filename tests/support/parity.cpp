@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "mica/nn/init.hpp"
+#include "mica/nn/models/llama.hpp"
 
 namespace mica::testing {
 namespace {
@@ -60,24 +61,34 @@ float run_micro_batch(nn::Module& model, nn::Context& context, int step, int mic
 
 void set_checkpointed(nn::Module& model) {
   model.for_each_module([](const std::string&, nn::Module& module) {
-    if (module.type_name() == "gpt2_block") module.set_checkpointed(true);
+    if (module.type_name() == "gpt2_block" || module.type_name() == "llama_block") module.set_checkpointed(true);
   });
 }
 
 }  // namespace
 
-std::unique_ptr<nn::Module> make_parity_model() {
+std::unique_ptr<nn::Module> make_parity_model(ParityCase::Model model) {
+  if (model == ParityCase::Model::llama) {
+    return std::make_unique<nn::Llama>(nn::LlamaConfig{.layers = 2,
+                                                       .heads = 4,
+                                                       .kv_heads = 2,
+                                                       .head_dim = 6,
+                                                       .width = 10,
+                                                       .hidden = 13,
+                                                       .context = 8,
+                                                       .vocab_size = kVocab});
+  }
   return std::make_unique<nn::Gpt2>(nn::Gpt2Config{.layers = 2, .heads = 3, .width = 12, .context = 8, .vocab_size = kVocab,
                                                    .tie_embeddings = true, .dropout = 0.1});
 }
 
-ParityRun run_plain(int num_ranks, int accumulation, DType param_dtype) {
+ParityRun run_plain(int num_ranks, int accumulation, DType param_dtype, ParityCase::Model kind) {
   const int num_micro_batches = num_ranks * accumulation;
   auto pool = make_cpu_pool();
   auto kernels = make_cpu_kernels(*pool);
   auto compute = make_cpu_stream("compute", StreamMode::inlined);
   nn::Context context = make_context(*compute, *pool, *kernels);
-  auto model = make_parity_model();
+  auto model = make_parity_model(kind);
   nn::PlainParameters storage(*model, context, param_dtype, DType::f32);
 
   ParityRun run;
@@ -125,7 +136,7 @@ ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, 
                                  return run_options.wrap_stream ? run_options.wrap_stream(std::move(stream)) : std::move(stream);
                                }));
   nn::Context context = make_context(device_mesh.compute(), *pool, *kernels);
-  auto model = make_parity_model();
+  auto model = make_parity_model(c.model);
   if (c.checkpointed) set_checkpointed(*model);
 
   fsdp::Options options{.strategy = c.strategy, .backward_prefetch = c.backward_prefetch,
@@ -136,7 +147,7 @@ ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, 
   options.cpu_offload = c.cpu_offload;
   options.reshard_after_forward_ranks = c.reshard_ranks;
   options.reduction = c.reduction;
-  const fsdp::WrapPolicy policy = c.wrap == ParityCase::Wrap::block  ? fsdp::wrap_types({"gpt2_block"})
+  const fsdp::WrapPolicy policy = c.wrap == ParityCase::Wrap::block  ? fsdp::wrap_types({"gpt2_block", "llama_block"})
                                   : c.wrap == ParityCase::Wrap::size ? fsdp::wrap_min_numel(300)
                                                                      : fsdp::wrap_nothing();
   fsdp::Root& root = fsdp::auto_wrap(*model, device_mesh, options, policy);
@@ -335,16 +346,17 @@ std::vector<ParityCase> parity_matrix(int world_size) {
 std::string ParityCase::describe() const {
   static constexpr const char* kWraps[] = {"block", "size", "none"};
   static constexpr const char* kPrefetches[] = {"pre", "post", "none"};
-  return fmt::format("{} shard_size={} {}/{} wrap={} prefetch={} forward_prefetch={} limit={} checkpointing={} accumulation={}{} {} {} reshard_ranks={} {}",
-                     fsdp::strategy_name(strategy), shard_size, dtype_name(param_dtype), dtype_name(reduce_dtype),
-                     kWraps[static_cast<int>(wrap)], kPrefetches[static_cast<int>(backward_prefetch)], forward_prefetch,
-                     limit_all_gathers, checkpointed, accumulation, no_sync ? " no_sync" : "",
-                     sharding == fsdp::Sharding::flat ? "flat" : "per_parameter",
-                     cpu_offload == fsdp::CpuOffload::none        ? "on_device"
-                     : cpu_offload == fsdp::CpuOffload::gradients ? "offload=gradients"
-                                                                  : "offload=parameters",
-                     reshard_ranks,
-                     mode == StreamMode::threaded ? "threaded" : "inline");
+  return fmt::format(
+      "{}{} shard_size={} {}/{} wrap={} prefetch={} forward_prefetch={} limit={} checkpointing={} accumulation={}{} {} "
+      "{} reshard_ranks={} {}",
+      model == Model::llama ? "llama " : "", fsdp::strategy_name(strategy), shard_size, dtype_name(param_dtype),
+      dtype_name(reduce_dtype), kWraps[static_cast<int>(wrap)], kPrefetches[static_cast<int>(backward_prefetch)],
+      forward_prefetch, limit_all_gathers, checkpointed, accumulation, no_sync ? " no_sync" : "",
+      sharding == fsdp::Sharding::flat ? "flat" : "per_parameter",
+      cpu_offload == fsdp::CpuOffload::none        ? "on_device"
+      : cpu_offload == fsdp::CpuOffload::gradients ? "offload=gradients"
+                                                   : "offload=parameters",
+      reshard_ranks, mode == StreamMode::threaded ? "threaded" : "inline");
 }
 
 }  // namespace mica::testing

@@ -15,6 +15,7 @@ namespace mica::testing {
 
 /// One point of the parity matrix (DESIGN invariant 3).
 struct ParityCase {
+  enum class Model : std::uint8_t { gpt2, llama } model = Model::gpt2;
   fsdp::Strategy strategy = fsdp::Strategy::full_shard;
   int shard_size = 0;  ///< 0: the world
   DType param_dtype = DType::f32;
@@ -45,11 +46,13 @@ struct ParityRun {
 inline constexpr int kParitySteps = 3;
 inline constexpr double kParityLr = 0.5;
 
-/// A GPT-2 with odd sizes, tied embeddings and dropout: 2 blocks, width 12, vocabulary 19, 5 tokens.
-[[nodiscard]] std::unique_ptr<nn::Module> make_parity_model();
+/// A GPT-2 with odd sizes, tied embeddings and dropout: 2 blocks, width 12, vocabulary 19, 5 tokens. Or a Llama of as
+/// many blocks, width 10, 4 heads of 6 in 2 groups, with a head of its own.
+[[nodiscard]] std::unique_ptr<nn::Module> make_parity_model(ParityCase::Model model = ParityCase::Model::gpt2);
 
 /// The plain single-rank run: no sharding code at all; num_ranks * accumulation micro-batches a step, in global order.
-[[nodiscard]] ParityRun run_plain(int num_ranks, int accumulation, DType param_dtype);
+[[nodiscard]] ParityRun run_plain(int num_ranks, int accumulation, DType param_dtype,
+                                  ParityCase::Model model = ParityCase::Model::gpt2);
 
 /// What wraps each of a rank's streams (checking, delays); identity by default.
 using WrapStream = std::function<std::unique_ptr<Stream>(std::unique_ptr<Stream>)>;

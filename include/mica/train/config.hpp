@@ -27,6 +27,12 @@ struct Config {
     std::int64_t layers = 4, heads = 4, width = 128, hidden = 0, vocab_size = 256, context = 128;
     bool tie_embeddings = true;
     double dropout = 0;
+    std::int64_t kv_heads = 0, head_dim = 0;
+    double rms_eps = 1e-5;
+    double rope_theta = 10000;
+    std::string rope_scaling = "none";
+    double rope_factor = 8, rope_low_freq_factor = 1, rope_high_freq_factor = 4;
+    std::int64_t rope_original_context = 8192;
   } model;
   struct Data {
     std::vector<std::string> train;

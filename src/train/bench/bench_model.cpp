@@ -15,15 +15,18 @@
 namespace mica::train::bench {
 namespace {
 
-/// scripts/peers/torch_fsdp.py measures the same ones.
+/// scripts/peers/torch_fsdp.py measures the same GPT-2s.
 struct NamedModel {
   std::string_view name;
   std::int64_t layers, heads, width, vocab_size, context;
+  std::int64_t kv_heads = 0, hidden = 0;  // not 0: a Llama
 };
-constexpr std::array<NamedModel, 4> kModels{{{"gpt2-124m", 12, 12, 768, 50304, 1024},
+constexpr std::array<NamedModel, 6> kModels{{{"gpt2-124m", 12, 12, 768, 50304, 1024},
                                              {"gpt2-30m", 6, 6, 384, 50304, 1024},
                                              {"char-10m", 6, 6, 384, 65, 256},
-                                             {"char-tiny", 4, 4, 128, 65, 64}}};
+                                             {"char-tiny", 4, 4, 128, 65, 64},
+                                             {"llama-100m", 12, 12, 768, 32000, 1024, 4, 2048},
+                                             {"llama-tiny", 4, 4, 128, 256, 128, 2, 352}}};
 
 const NamedModel& find_model(const std::string& name) {
   for (const NamedModel& model : kModels) {
@@ -63,6 +66,10 @@ Config make_config(const RunOptions& o) {
       "--data.train=random tokens",
       "--run.name=bench",
   };
+  if (m.kv_heads > 0) {
+    settings.insert(settings.end(), {"--model.type=llama", fmt::format("--model.kv_heads={}", m.kv_heads),
+                                     fmt::format("--model.hidden={}", m.hidden)});
+  }
   settings.insert(settings.end(), o.overrides.begin(), o.overrides.end());
   Config config = parse_config({}, settings);
   check_config(config);

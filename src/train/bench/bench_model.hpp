@@ -12,7 +12,7 @@ namespace mica::train::bench {
 /// "char-tiny, char-10m, ...".
 [[nodiscard]] std::string model_names();
 
-/// An AdamW run (lr 3e-4, weight decay 0.1, clipping at 1) of a named GPT-2, checked. @throws ConfigError
+/// An AdamW run (lr 3e-4, weight decay 0.1, clipping at 1) of a named GPT-2 or Llama, checked. @throws ConfigError
 struct RunOptions {
   std::string model;
   std::int64_t batch = 0, seq = 0, steps = 1;

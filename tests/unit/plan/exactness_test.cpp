@@ -5,6 +5,7 @@
 
 #include "mica/fsdp/deterministic.hpp"
 #include "mica/nn/models/gpt2.hpp"
+#include "mica/nn/models/llama.hpp"
 
 #include "unit/plan/planned_run.hpp"
 
@@ -334,6 +335,43 @@ TEST_P(Exact, FrozenUnits) {
     return model;
   };
   expect_exact(GetParam(), run, "a frozen block and a frozen parameter");
+}
+
+TEST_P(Exact, ALlama) {
+  for (const Strategy strategy : {Strategy::full_shard, Strategy::shard_grad_op}) {
+    for (const bool checkpointed : {false, true}) {
+      for (const bool tied : {false, true}) {
+        for (const auto sharding : {fsdp::Sharding::flat, fsdp::Sharding::per_parameter}) {
+          for (const DType dtype : {DType::f32, DType::bf16}) {
+            PlannedRun run = gpt2_run();
+            run.wrap = fsdp::wrap_types({"llama_block"});
+            run.make_model = [=] {
+              auto model = std::make_unique<nn::Llama>(nn::LlamaConfig{.layers = 3,
+                                                                       .heads = 4,
+                                                                       .kv_heads = 2,
+                                                                       .head_dim = 6,
+                                                                       .width = 12,
+                                                                       .hidden = 17,
+                                                                       .context = 8,
+                                                                       .vocab_size = 19,
+                                                                       .tie_embeddings = tied});
+              model->for_each_module([&](const std::string&, nn::Module& module) {
+                if (module.type_name() == "llama_block") module.set_checkpointed(checkpointed);
+              });
+              return model;
+            };
+            run.options.strategy = strategy;
+            run.options.sharding = sharding;
+            run.options.mixed_precision.param_dtype = dtype;
+            run.mode = tied ? StreamMode::threaded : StreamMode::inlined;
+            expect_exact(GetParam(), run,
+                         fmt::format("llama {} sharding {} {} checkpointed {} tied {}", strategy_name(strategy),
+                                     static_cast<int>(sharding), dtype_name(dtype), checkpointed, tied));
+          }
+        }
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Exact, testing::Values(1, 2, 3, 4));

@@ -1,0 +1,119 @@
+#include "mica/train/model_config.hpp"
+
+#include <algorithm>
+
+#include "mica/core/error.hpp"
+#include "mica/nn/models/gpt2.hpp"
+#include "mica/nn/models/mlp.hpp"
+
+#include "config_keys.hpp"
+
+namespace mica::train {
+namespace {
+
+/// A key of one architecture that is set for another would do nothing.
+void refuse_keys_of_llama(const Config& config) {
+  static const Config defaults;
+  for (const char* name : {"model.kv_heads", "model.head_dim", "model.rms_eps", "model.rope_theta",
+                           "model.rope_scaling", "model.rope_factor", "model.rope_low_freq_factor",
+                           "model.rope_high_freq_factor", "model.rope_original_context"}) {
+    const auto key = std::ranges::find(config_keys(), name, &ConfigKey::name);
+    require<ConfigError>(key->get(config) == key->get(defaults),
+                         "{} = {} is of model.type = llama and would do nothing in model.type = {}: leave it {}", name,
+                         key->get(config), config.model.type, key->get(defaults));
+  }
+}
+
+void check_seq_len(const Config& config) {
+  require<ConfigError>(config.train.seq_len <= config.model.context,
+                       "train.seq_len = {} is longer than model.context = {}: lower seq_len or raise context",
+                       config.train.seq_len, config.model.context);
+}
+
+/// Sizes past any machine, refused before integers overflow on their way to the memory plan.
+void check_sizes(const Config& config) {
+  const Config::Model& model = config.model;
+  const auto number = [](std::int64_t value) { return static_cast<double>(value); };
+  const bool is_llama = model.type == "llama";
+  const double width = number(model.width);
+  const double hidden = model.hidden == 0 ? 4 * width : number(model.hidden);
+  const double q = is_llama ? number(model.heads) * number(llama_config(model).head_size()) : width;
+  const double parameters = number(model.layers) * (4 * q + (is_llama ? 3 : 2) * hidden) * width +
+                            number(model.vocab_size + model.context) * width;
+  constexpr double kMostParameters = 1e14;
+  require<ConfigError>(
+      parameters <= kMostParameters,
+      "model.layers = {}, model.width = {} and model.vocab_size = {} make about {:.1e} parameters, expected "
+      "at most {:.0e}: choose smaller ones",
+      model.layers, model.width, model.vocab_size, parameters, kMostParameters);
+  const double activation =
+      number(config.train.micro_batch) * number(config.train.seq_len) * std::max({width, hidden, q});
+  constexpr double kLargestActivation = 1e14;
+  require<ConfigError>(
+      activation <= kLargestActivation,
+      "train.micro_batch = {} sequences of train.seq_len = {} tokens make activations of {:.1e} numbers, more "
+      "than any memory: choose smaller ones",
+      config.train.micro_batch, config.train.seq_len, activation);
+}
+
+}  // namespace
+
+nn::LlamaConfig llama_config(const Config::Model& m) {
+  nn::LlamaConfig llama;
+  llama.layers = m.layers;
+  llama.heads = m.heads;
+  llama.kv_heads = m.kv_heads;
+  llama.head_dim = m.head_dim;
+  llama.width = m.width;
+  llama.hidden = m.hidden == 0 ? 4 * m.width : m.hidden;
+  llama.context = m.context;
+  llama.vocab_size = m.vocab_size;
+  llama.tie_embeddings = m.tie_embeddings;
+  llama.rms_eps = m.rms_eps;
+  llama.rotary.theta = m.rope_theta;
+  if (m.rope_scaling == "llama3") llama.rotary.scaling = nn::RotaryOptions::Scaling::llama3;
+  llama.rotary.factor = m.rope_factor;
+  llama.rotary.low_freq_factor = m.rope_low_freq_factor;
+  llama.rotary.high_freq_factor = m.rope_high_freq_factor;
+  llama.rotary.original_context = m.rope_original_context;
+  return llama;
+}
+
+std::unique_ptr<nn::Module> make_model(const Config::Model& m) {
+  if (m.type == "mlp") {
+    return std::make_unique<nn::Mlp>(nn::MlpConfig{.layers = m.layers,
+                                                   .width = m.width,
+                                                   .hidden = m.hidden == 0 ? 4 * m.width : m.hidden,
+                                                   .vocab_size = m.vocab_size});
+  }
+  if (m.type == "llama") return std::make_unique<nn::Llama>(llama_config(m));
+  return std::make_unique<nn::Gpt2>(nn::Gpt2Config{.layers = m.layers,
+                                                   .heads = m.heads,
+                                                   .width = m.width,
+                                                   .context = m.context,
+                                                   .vocab_size = m.vocab_size,
+                                                   .tie_embeddings = m.tie_embeddings,
+                                                   .dropout = m.dropout});
+}
+
+void check_model(const Config& config) {
+  const Config::Model& model = config.model;
+  if (model.type != "llama") refuse_keys_of_llama(config);
+  if (model.type == "gpt2") {
+    require<ConfigError>(model.width % model.heads == 0,
+                         "model.width = {} does not divide by model.heads = {}: choose a multiple of {}", model.width,
+                         model.heads, model.heads);
+    require<ConfigError>(model.hidden == 0 || model.hidden == 4 * model.width,
+                         "model.hidden = {}, but GPT-2's is 4 * model.width = {}: leave it 0", model.hidden,
+                         4 * model.width);
+    check_seq_len(config);
+  }
+  if (model.type == "llama") {
+    llama_config(model).validate();
+    require<ConfigError>(model.dropout == 0, "model.dropout = {}, but a Llama has none: leave it 0", model.dropout);
+    check_seq_len(config);
+  }
+  check_sizes(config);
+}
+
+}  // namespace mica::train
