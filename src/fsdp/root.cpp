@@ -101,6 +101,7 @@ void Root::end_backward() {
     streams.post_backward->record().wait_on_host();
     streams.all_reduce->record().wait_on_host();
   }
+  if (gradient_sync_ && after_backward_) after_backward_();
   param_limiter_.flush();
   grad_limiter_.flush();
   order_.clear();

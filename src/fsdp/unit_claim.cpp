@@ -106,10 +106,14 @@ void UnitClaim::assign_parameters() {
 
 void UnitClaim::find_buffers() {
   root_.module().for_each_module([&](const std::string& name, nn::Module& module) {
-    if (ignored_modules.contains(&module)) return;
     for (const auto& buffer : module.own_buffers()) {
-      buffers.push_back({name.empty() ? buffer->name : name + "." + buffer->name, buffer.get(),
-                         members[chains_.at(&module).back()].unit->options().mixed_precision.buffer_dtype});
+      std::string full_name = name.empty() ? buffer->name : name + "." + buffer->name;
+      if (ignored_modules.contains(&module)) {
+        ignored_buffers.push_back({std::move(full_name), buffer.get()});
+      } else {
+        buffers.push_back({std::move(full_name), buffer.get(),
+                           members[chains_.at(&module).back()].unit->options().mixed_precision.buffer_dtype});
+      }
     }
   });
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "mica/fsdp/ignored.hpp"
+#include "mica/fsdp/root.hpp"
 #include "mica/fsdp/unit.hpp"
 
 namespace mica::fsdp {
@@ -33,6 +34,7 @@ class UnitClaim {
   };
   std::vector<Buffer> buffers;  ///< of modules that are not ignored
   std::vector<UnitParameter> ignored_parameters;
+  std::vector<ModuleBufferName> ignored_buffers;
   std::unordered_set<const nn::Module*> ignored_modules;
 
  private:

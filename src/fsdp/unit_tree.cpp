@@ -42,6 +42,7 @@ Root::Root(Unit& unit)
     units_.push_back(&each);
   }
   ignored_parameters_ = std::move(claim.ignored_parameters);
+  ignored_buffers_ = std::move(claim.ignored_buffers);
   ignored_modules_ = std::move(claim.ignored_modules);
   warn_about_strategy();
 }
@@ -71,6 +72,13 @@ void Root::check_ignored_have_data() const {
             "the ignored parameter {} {} has no data: whoever ignores a parameter holds its storage and sets "
             "Parameter::data before the first forward",
             p.full_name, p.parameter->shape.to_string());
+  }
+  for (const ModuleBufferName& b : ignored_buffers_) {
+    require(b.buffer->data || b.buffer->shape.numel() == 0,
+            "the buffer {} {} of an ignored module has no data: whoever ignores a module holds its buffers' storage "
+            "and sets "
+            "ModuleBuffer::data before the first forward",
+            b.full_name, b.buffer->shape.to_string());
   }
 }
 

@@ -22,9 +22,9 @@ void exact_sum(const fsdp::Root& root, double power, TensorView sum) {
   const Tensor limbs{device_mesh.pool().allocate(shape.numel() * dtype_bytes(DType::i64), MemoryRole::workspace, compute), shape, DType::i64};
   const TensorView mine = limbs.view().slice(group.rank() * ExactSum::kLimbs, ExactSum::kLimbs);
   kernels.fill(compute, mine, 0);
-  for_each_grad(root, [&](const fsdp::UnitStorage& storage, TensorView grad) {
-    if (storage.shard_size() == 1 && group.rank() != 0) return;
-    kernels.exact_power_sum(compute, grad, power, mine, Write::accumulate);
+  for_each_grad(root, [&](const GradStretch& stretch) {
+    if (stretch.shard_size == 1 && group.rank() != 0) return;
+    kernels.exact_power_sum(compute, stretch.grad, power, mine, Write::accumulate);
   });
   device_mesh.shard_norm_group().all_gather(compute, "grad_norm", mine, limbs);
   kernels.exact_sum_value(compute, limbs, sum);
@@ -51,15 +51,16 @@ ClipResult clip_grad_norm(fsdp::Root& root, double max_norm, double p) {
     return clip;
   }
   kernels.fill(compute, sum, 0.0);
-  const auto add_units = [&](bool sharded) {
-    for_each_grad(root, [&](const fsdp::UnitStorage& storage, TensorView grad) {
-      if ((storage.shard_size() == shard_size) == sharded) kernels.power_sum(compute, grad, power, sum, Write::accumulate);
+  const auto add_grads = [&](bool sharded) {
+    for_each_grad(root, [&](const GradStretch& stretch) {
+      if ((stretch.shard_size == shard_size) == sharded)
+        kernels.power_sum(compute, stretch.grad, power, sum, Write::accumulate);
     });
   };
-  add_units(true);
+  add_grads(true);
   device_mesh.shard_norm_group().all_reduce(compute, "grad_norm", sum,
                                             power == kInfNorm ? ReduceOp::max : ReduceOp::sum);
-  add_units(false);
+  add_grads(false);
   kernels.clip_coefficient(compute, sum, power, max_norm, clip.norm, clip.coefficient);
   return clip;
 }
@@ -77,8 +78,8 @@ ClipResult clip_grad_norm(nn::Module& module, double max_norm, double p) {
 void apply_clip(fsdp::Root& root, const ClipResult& clip) {
   require_idle(root, "apply_clip");
   const fsdp::DeviceMesh& device_mesh = root.device_mesh();
-  for_each_grad(root, [&](const fsdp::UnitStorage&, TensorView grad) {
-    device_mesh.kernels().scale_by(device_mesh.compute(), grad, clip.coefficient);
+  for_each_grad(root, [&](const GradStretch& stretch) {
+    device_mesh.kernels().scale_by(device_mesh.compute(), stretch.grad, clip.coefficient);
   });
 }
 

@@ -9,7 +9,7 @@ void require_idle(const fsdp::Root& root, std::string_view what) {
           fsdp::training_state_name(root.state()));
 }
 
-void for_each_grad(const fsdp::Root& root, const std::function<void(const fsdp::UnitStorage&, TensorView)>& visit) {
+void for_each_grad(const fsdp::Root& root, const std::function<void(const GradStretch&)>& visit) {
   const std::vector<fsdp::ShardedParameter> parameters = root.parameters();
   for (std::size_t begin = 0, end = 0; begin < parameters.size(); begin = end) {
     const fsdp::ShardedParameter& first = parameters[begin];
@@ -20,7 +20,10 @@ void for_each_grad(const fsdp::Root& root, const std::function<void(const fsdp::
       numel += next.piece.numel();
     }
     const TensorView grad = first.storage->sharded_grad();
-    if (grad) visit(*first.storage, grad.slice(first.piece.offset, numel));
+    if (grad) visit({grad.slice(first.piece.offset, numel), first.storage->shard_size()});
+  }
+  for (const fsdp::UnitParameter& p : root.ignored_parameters()) {
+    if (p.parameter->requires_grad && p.parameter->grad_written) visit({p.parameter->grad, 1});
   }
 }
 

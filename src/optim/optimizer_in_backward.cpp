@@ -27,9 +27,13 @@ OptimizerInBackward::OptimizerInBackward(Optimizer& optimizer)
   require(!root.has_after_reduction(), "the root of {} has an optimizer in backward already",
           root.units().front()->module().type_name());
   root.set_after_reduction([this](fsdp::UnitStorage& storage) { step_unit(storage); });
+  if (!root.ignored_parameters().empty()) root.set_after_backward([this] { step_ignored(); });
 }
 
-OptimizerInBackward::~OptimizerInBackward() { optimizer_.root().set_after_reduction(nullptr); }
+OptimizerInBackward::~OptimizerInBackward() {
+  optimizer_.root().set_after_reduction(nullptr);
+  optimizer_.root().set_after_backward(nullptr);
+}
 
 void OptimizerInBackward::begin_step(double lr) {
   require_idle(optimizer_.root(), "OptimizerInBackward::begin_step");
@@ -41,12 +45,7 @@ void OptimizerInBackward::begin_step(double lr) {
 
 void OptimizerInBackward::step_unit(fsdp::UnitStorage& storage) {
   const auto unit = std::ranges::find(optimizer_.units_, &storage, &Optimizer::UnitState::storage);
-  const auto index = static_cast<std::size_t>(unit - optimizer_.units_.begin());
-  require(!is_stepped_[index],
-          "unit {} is reduced, but it was stepped in this step already: call begin_step() before each step, and accumulate "
-          "micro-batches under no_sync (train.accumulate=no_sync)",
-          storage.name());
-  is_stepped_[index] = true;
+  mark_stepped(static_cast<std::size_t>(unit - optimizer_.units_.begin()), "unit " + storage.name());
   Stream& stream = storage.gradient_stream();
   if (!unit->is_allocated) {
     optimizer_.allocate(*unit);
@@ -58,6 +57,28 @@ void OptimizerInBackward::step_unit(fsdp::UnitStorage& storage) {
   const Buffer workspace = optimizer_.allocate_workspace(stream);
   optimizer_.step_unit(*unit, args_, {workspace.data(), Shape{optimizer_.workspace_numel()}, DType::f32}, stream);
   storage.zero_grad();
+}
+
+void OptimizerInBackward::step_ignored() {
+  Stream& stream = optimizer_.device_mesh().compute();
+  for (std::size_t i = 0; i < optimizer_.units_.size(); ++i) {
+    Optimizer::UnitState& unit = optimizer_.units_[i];
+    if (unit.storage || !Optimizer::takes_part(unit, 0)) continue;
+    mark_stepped(i, "the ignored parameter " + unit.members[0].name);
+    Optimizer::check_ignored(unit);
+    optimizer_.allocate(unit);
+    const Buffer workspace = optimizer_.allocate_workspace(stream);
+    optimizer_.step_unit(unit, args_, {workspace.data(), Shape{optimizer_.workspace_numel()}, DType::f32}, stream);
+    unit.members[0].parameter->grad_written = false;
+  }
+}
+
+void OptimizerInBackward::mark_stepped(std::size_t unit, const std::string& name) {
+  require(!is_stepped_[unit],
+          "{} is reduced, but it was stepped in this step already: call begin_step() before each step, and accumulate "
+          "micro-batches under no_sync (train.accumulate=no_sync)",
+          name);
+  is_stepped_[unit] = true;
 }
 
 }  // namespace mica::optim

@@ -56,10 +56,15 @@ std::vector<UnitSpec> units_of(const fsdp::Root& root) {
 }
 
 StepSpec step_spec_of(const fsdp::Root& root) {
-  return {.mesh = root.device_mesh().geometry(),
-          .backward_prefetch = root.options().backward_prefetch,
-          .forward_prefetch = root.options().forward_prefetch,
-          .mode = root.device_mesh().streams().mode};
+  StepSpec spec;
+  spec.mesh = root.device_mesh().geometry();
+  spec.backward_prefetch = root.options().backward_prefetch;
+  spec.forward_prefetch = root.options().forward_prefetch;
+  spec.mode = root.device_mesh().streams().mode;
+  for (const fsdp::UnitParameter& p : root.ignored_parameters()) {
+    if (p.parameter->requires_grad) spec.ignored_trainable_numel += p.parameter->shape.numel();
+  }
+  return spec;
 }
 
 StepWalk::StepWalk(const std::vector<UnitSpec>& units, const StepSpec& spec, const PassProfile& profile,
@@ -79,6 +84,7 @@ void StepWalk::initialize() {
   for (const UnitSpec& unit : units_) {
     if (!unit.offloads_masters()) visitor_.allocate(MemoryRole::sharded_param, unit.shard_numel * dtype_bytes(DType::f32));
   }
+  visitor_.allocate(MemoryRole::unsharded_param, spec_.ignored_bytes);
 }
 
 void StepWalk::micro_batch(bool reduces) {
@@ -172,6 +178,7 @@ void StepWalk::end_backward(bool reduces) {
     reshard(unit, reduces);
     if (reduces) reduce_grads(unit);
   }
+  if (reduces && spec_.steps_in_backward) allocate_ignored_state();
   make_room(held_params_, MemoryRole::unsharded_param, 0);
   make_room(held_grads_, MemoryRole::unsharded_grad, 0);
 }
@@ -311,6 +318,12 @@ void StepWalk::allocate_optimizer_state(std::size_t unit) {
   visitor_.allocate(MemoryRole::optimizer, spec_.num_state_kinds * units_[unit].shard_numel * dtype_bytes(DType::f32));
 }
 
+void StepWalk::allocate_ignored_state() {
+  if (std::exchange(has_ignored_state_, true)) return;
+  visitor_.allocate(MemoryRole::optimizer,
+                    spec_.num_state_kinds * spec_.ignored_trainable_numel * dtype_bytes(DType::f32));
+}
+
 void StepWalk::optimizer_step() {
   if (spec_.steps_in_backward) return;
   if (spec_.scales_loss) collect(Collective::all_reduce, Axis::world, 0, 1, DType::f32, spec_.mesh.world_size);
@@ -325,6 +338,7 @@ void StepWalk::optimizer_step() {
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (states_[unit].has_sharded_grad) allocate_optimizer_state(unit);
   }
+  allocate_ignored_state();
   visitor_.allocate(MemoryRole::workspace, spec_.step_workspace_bytes);
   // What is unsharded still would go stale.
   for (std::size_t unit = 0; unit < units_.size(); ++unit) give_back(unit);

@@ -20,6 +20,9 @@ StartPlan make_start_plan(const Config& config, const Device& device, const Shar
   spec.scales_loss = model.scaler != nullptr;
   spec.steps_in_backward = model.in_backward != nullptr;
   spec.step_workspace_bytes = model.optimizer->workspace_bytes();
+  for (const fsdp::UnitParameter& p : model.root->ignored_parameters()) {
+    spec.ignored_bytes += p.parameter->shape.numel() * dtype_bytes(options.param_dtype());
+  }
   spec.num_state_kinds = static_cast<int>(model.optimizer->state_kinds().size());
   if (config.checkpoint.async) spec.snapshot_bytes = checkpoint::snapshot_bytes(*model.root, model.optimizer.get());
   if (device.mesh->world_size() > 1) {

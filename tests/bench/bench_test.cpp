@@ -100,10 +100,13 @@ TEST(Bench, OverheadComparesWithPlainComputation) {
   const Finished models = run_bench(2, {"overhead", "--rounds=1", "--batch=1", "--seq=16"});
   ASSERT_EQ(models.status, 0) << models.output;
   const std::vector<Json> rows = json_lines(models);
-  ASSERT_EQ(rows.size(), 3);
-  EXPECT_EQ(rows[1]["variant"], "flat");
-  EXPECT_EQ(rows[2]["variant"], "per_parameter");
-  EXPECT_GT(rows[2]["percent_of_plain"], 0.0);
+  const std::vector<std::string> variants{"plain", "flat", "per_parameter", "use_orig_params", "deterministic"};
+  ASSERT_EQ(rows.size(), variants.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(rows[i]["variant"], variants[i]);
+    EXPECT_GT(rows[i]["percent_of_plain"], 0.0);
+  }
+  EXPECT_EQ(rows[1]["percent_of_flat"], 100.0);
   const Finished runtime = run_bench(1, {"overhead", "--units=10", "--numel=100", "--rounds=1"});
   ASSERT_EQ(runtime.status, 0) << runtime.output;
   EXPECT_EQ(json_lines(runtime).at(0)["units"], 10);
@@ -119,6 +122,7 @@ TEST(Bench, MistakesAreNamed) {
       {{"train", "--warmup=0"}, "--warmup=0"},
       {{"comm", "--mib=x"}, "'x'"},
       {{"overhead", "--rounds=0"}, "--rounds=0"},
+      {{"overhead", "--variants=flat,round"}, "'round'"},
       {{"checkpoint", "--dir=/nowhere"}, "/nowhere"},
   };
   for (const auto& [arguments, text] : mistakes) {

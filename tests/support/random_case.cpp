@@ -1,6 +1,7 @@
 #include "support/random_case.hpp"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "mica/fsdp/deterministic.hpp"
 #include "mica/nn/chain.hpp"
@@ -178,6 +179,12 @@ RandomCase::RandomCase(std::uint64_t case_seed) : seed(case_seed) {
       if (p.shape.num_dims() == 2 && p.shape[1] % shard_size == 0) options.shard_dims.push_back({name, dice.one_in(2) ? 1 : -1});
     });
   }
+  ignoring = dice.of({Ignoring::nothing, Ignoring::nothing, Ignoring::parameters, Ignoring::blocks});
+  const std::int64_t ignored_one_in = dice.of<std::int64_t>({1, 2, 3, 6});
+  for (int i = 0; i < 24; ++i) ignored.push_back(ignoring != Ignoring::nothing && dice.one_in(ignored_one_in));
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (ignoring == Ignoring::blocks && ignored[i]) blocks[i].is_unit = false;
+  }
 }
 
 std::unique_ptr<RandomModel> RandomCase::make_model() const {
@@ -223,19 +230,57 @@ std::unique_ptr<RandomModel> RandomCase::make_model() const {
   return model;
 }
 
+std::vector<std::string> RandomCase::ignored_names() const {
+  const auto model = make_model();
+  std::unordered_set<const nn::Parameter*> found;
+  std::size_t n = 0;
+  model->for_each_parameter([&](const std::string&, nn::Parameter& p) {
+    if (ignoring == Ignoring::parameters && n < ignored.size() && ignored[n]) found.insert(&p);
+    ++n;
+  });
+  for (std::size_t i = 0; ignoring == Ignoring::blocks && i < blocks.size(); ++i) {
+    if (!ignored[i]) continue;
+    bool is_first = true;
+    model->children()[i].module->for_each_module([&](const std::string& name, nn::Module& module) {
+      const bool is_inner_unit = blocks[i].has_inner_unit && is_first && !name.empty();
+      if (!name.empty()) is_first = false;
+      if (is_inner_unit) return;
+      for (const auto& p : module.own_parameters()) found.insert(p.get());
+      for (const nn::Parameter* p : module.shared_parameters()) found.insert(p);
+    });
+  }
+  std::vector<std::string> names;
+  model->for_each_parameter([&](const std::string& name, nn::Parameter& p) {
+    if (found.contains(&p)) names.push_back(name);
+  });
+  return names;
+}
+
 void RandomCase::shard(RandomModel& model, fsdp::DeviceMesh& device_mesh) const {
+  fsdp::Options with_ignored = options, of_root = options;
+  if (ignoring == Ignoring::parameters) {
+    const std::vector<std::string> names = ignored_names();
+    model.for_each_parameter([&](const std::string& name, nn::Parameter& p) {
+      if (std::ranges::find(names, name) != names.end()) with_ignored.ignored_parameters.push_back(&p);
+    });
+    of_root = with_ignored;
+  }
+  for (std::size_t i = 0; ignoring == Ignoring::blocks && i < blocks.size(); ++i) {
+    if (ignored[i]) of_root.ignored_modules.push_back(model.children()[i].module);
+  }
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     nn::Module& block = *model.children()[i].module;
-    if (blocks[i].has_inner_unit && !block.children().empty()) fully_shard(*block.children().front().module, device_mesh, options);
+    if (blocks[i].has_inner_unit && !block.children().empty())
+      fully_shard(*block.children().front().module, device_mesh, with_ignored);
     if (!blocks[i].is_unit) continue;
-    fsdp::Options own = options;
+    fsdp::Options own = with_ignored;
     if (blocks[i].is_no_shard) {
       own.strategy = Strategy::no_shard;
       own.reshard_after_forward_ranks = 0;
     }
     fully_shard(block, device_mesh, own);
   }
-  fully_shard(model, device_mesh, options);
+  fully_shard(model, device_mesh, of_root);
 }
 
 std::vector<bool> RandomCase::left_out_in(int step) const {
@@ -277,6 +322,8 @@ std::string RandomCase::describe() const {
   model->for_each_parameter([&](const std::string& name, nn::Parameter& p) {
     if (!p.requires_grad) text += fmt::format(" {}", name);
   });
+  text += ignoring == Ignoring::blocks ? "\n  ignored blocks:" : "\n  ignored parameters:";
+  for (const std::string& name : ignored_names()) text += " " + name;
   return text;
 }
 

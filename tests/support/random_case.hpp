@@ -60,6 +60,9 @@ struct RandomCase {
   int world_size, shard_size;
   std::vector<Block> blocks;
   std::vector<bool> frozen;  ///< by parameter, in module order (past the end: trainable)
+  enum class Ignoring : std::uint8_t { nothing, parameters, blocks };
+  Ignoring ignoring;  ///< what of `ignored` counts: by parameter as above, or by block, which is then no unit
+  std::vector<bool> ignored;
   std::int64_t rows;         ///< of a micro-batch
   fsdp::Options options;     ///< of every unit
   std::vector<Round> rounds; ///< of every step; the last one reduces
@@ -68,6 +71,8 @@ struct RandomCase {
   int num_steps;
 
   [[nodiscard]] std::unique_ptr<RandomModel> make_model() const;
+  /// In module order. Of an ignored block all that it uses, but what a unit in it holds.
+  [[nodiscard]] std::vector<std::string> ignored_names() const;
   [[nodiscard]] std::vector<bool> left_out_in(int step) const;
   /// Makes the blocks, some of their layers and the model itself units.
   void shard(RandomModel& model, fsdp::DeviceMesh& device_mesh) const;

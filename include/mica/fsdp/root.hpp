@@ -32,6 +32,12 @@ struct ShardedParameter {
   }
 };
 
+/// A module buffer under its full name.
+struct ModuleBufferName {
+  std::string full_name;
+  nn::ModuleBuffer* buffer;
+};
+
 /// The runtime of one tree of units: order, prefetch, rate limits, passes. Owned by the root unit.
 class Root {
  public:
@@ -77,6 +83,8 @@ class Root {
   /// for. Null: nobody.
   void set_after_reduction(std::function<void(UnitStorage& storage)> callback) { after_reduction_ = std::move(callback); }
   [[nodiscard]] bool has_after_reduction() const { return static_cast<bool>(after_reduction_); }
+  /// Called at the end of each synchronising backward, once the compute stream waits for all reductions. Null: nobody.
+  void set_after_backward(std::function<void()> callback) { after_backward_ = std::move(callback); }
 
   /// Gives up the step: drains the streams, clears their errors, drops gradients and outstanding Records. Masters and
   /// optimizer state are as before the step. To be called on all ranks at the same collective (DESIGN section 3).
@@ -113,6 +121,7 @@ class Root {
   std::vector<Unit*> units_;
   BufferStorage buffers_;
   std::vector<UnitParameter> ignored_parameters_;
+  std::vector<ModuleBufferName> ignored_buffers_;
   std::unordered_set<const nn::Module*> ignored_modules_;
   TrainingState state_ = TrainingState::idle;
   ExecutionOrder order_;
@@ -120,6 +129,7 @@ class Root {
   RateLimiter grad_limiter_;
   OrderCheck order_check_;
   std::function<void(UnitStorage&)> after_reduction_;
+  std::function<void()> after_backward_;
   bool gradient_sync_ = true;
   bool explicit_pass_ = false;
   bool full_precision_ = false;  // of the latest forward and its backward

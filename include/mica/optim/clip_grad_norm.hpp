@@ -15,7 +15,9 @@ struct ClipResult {
 /// [Note: clipping] The gradients stay as they are: the optimizer multiplies while it reads them, which saves a pass
 /// over them. Sums of p-th powers (the maximum for p = inf) go unit by unit in module order, over pieces only, and are
 /// all-reduced over the shard axis: replicas hold the same gradient. Units that are not sharded on a sharded mesh have
-/// the same gradient on every rank and are added after the all-reduce, once. A rank without gradients joins with 0.
+/// the same gradient on every rank and are added after the all-reduce, once. So are trainable ignored parameters with a
+/// gradient, which whoever holds them has reduced before, or the ranks would clip differently. A rank without gradients
+/// joins with 0.
 /// Example: full_shard on 2 ranks, |g|^2 summing to 9 on rank 0 and 16 on rank 1, max_norm 1 -> norm 5, coefficient
 /// 0.2.
 /// @param max_norm  > 0; infinity measures only (coefficient 1).   @param p  > 0, or infinity.
@@ -25,8 +27,8 @@ struct ClipResult {
 /// By the root module. @throws Error naming a unit that is not the root: its gradient alone is not the model's.
 [[nodiscard]] ClipResult clip_grad_norm(nn::Module& module, double max_norm, double p = 2);
 
-/// Multiplies the sharded gradients by the coefficient, in place, if it is not 1: for who wants to look at clipped
-/// gradients, or steps without StepArgs::grad_scale.
+/// Multiplies all gradients that are in the norm by the coefficient, in place, if it is not 1: for who wants to look at
+/// clipped gradients, or steps without StepArgs::grad_scale.
 void apply_clip(fsdp::Root& root, const ClipResult& clip);
 
 }  // namespace mica::optim

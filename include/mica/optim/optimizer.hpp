@@ -132,7 +132,7 @@ class Optimizer {
   friend class OptimizerInBackward;
 
   struct Member {  // a parameter of a unit
-    const nn::Parameter* parameter;
+    nn::Parameter* parameter;
     std::string name;
     int group = -1;  // -1: it is in none and not stepped
     std::int64_t steps = 0;

@@ -8,10 +8,11 @@ namespace mica::optim {
 
 /// Steps each unit as soon as its gradient is reduced, inside backward, and frees the gradient: never more than a few
 /// units' sharded gradients exist (FEATURES D10). [Note: optimizer in backward]
-/// The step runs on the stream of the reduction; the end of backward waits for it. Only what this rank has a piece of is
-/// stepped. What needs all gradients at once is given up: clipping, loss scaling, and the step as a transaction (DESIGN
-/// section 3): after abandon_step() some units have been stepped and others not, so the run must go back to a checkpoint.
-/// Accumulation works under no_sync only, where a unit is reduced once a step.
+/// The step runs on the stream of the reduction; the end of backward waits for it. Only what this rank has a piece of
+/// is stepped. Ignored parameters are stepped when backward ends, with this rank's own gradient, which then counts as
+/// not written. What needs all gradients at once is given up: clipping, loss scaling, and the step as a transaction
+/// (DESIGN section 3): after abandon_step() some units have been stepped and others not, so the run must go back to a
+/// checkpoint. Accumulation works under no_sync only, where a unit is reduced once a step.
 ///   OptimizerInBackward in_backward(*optimizer);
 ///   each step: in_backward.begin_step(lr); forward; backward.     No optimizer.step(), no zero_grad().
 class OptimizerInBackward {
@@ -32,6 +33,9 @@ class OptimizerInBackward {
  private:
   /// @throws Error when the unit was stepped in this step already.
   void step_unit(fsdp::UnitStorage& storage);
+  void step_ignored();
+  /// @throws Error when the unit was stepped in this step already.
+  void mark_stepped(std::size_t unit, const std::string& name);
 
   Optimizer& optimizer_;
   StepArgs args_;

@@ -25,10 +25,12 @@ struct StepSpec {
   int num_state_kinds = 2;                ///< optimizer state: AdamW 2, SGD with momentum 1
   std::int64_t step_workspace_bytes = 0;  ///< most that clipping and the optimizer take
   std::int64_t snapshot_bytes = 0;        ///< held all the time for checkpoints that are written in the background
+  std::int64_t ignored_bytes = 0;  ///< data of ignored parameters in the pool, all the time (role unsharded_param)
+  std::int64_t ignored_trainable_numel = 0;  ///< of ignored parameters that the optimizer keeps state of
   /// Staging (role communication) of one collective: numel of the unsharded side, its dtype, ranks. Empty: none.
   std::function<std::int64_t(Collective, std::int64_t, DType, int)> staging_bytes{};
 };
-/// Mesh, prefetch and stream mode of a root; the rest is the caller's.
+/// Mesh, prefetch, stream mode and trainable ignored parameters of a root; the rest is the caller's.
 [[nodiscard]] StepSpec step_spec_of(const fsdp::Root& root);
 
 /// Whose ranks a collective joins.
@@ -61,7 +63,7 @@ class StepWalk {
   /// All outlive the walk.
   StepWalk(const std::vector<UnitSpec>& units, const StepSpec& spec, const PassProfile& profile, WalkVisitor& visitor);
 
-  /// The masters.
+  /// The masters, and what is ignored.
   void initialize();
   void micro_batch(bool reduces);
   /// Clipping and the optimizer.
@@ -101,6 +103,7 @@ class StepWalk {
   void exchange_grads(std::size_t unit, Axis axis, int replicas);
   void step_unit_in_backward(std::size_t unit);
   void allocate_optimizer_state(std::size_t unit);
+  void allocate_ignored_state();
   void collect(Collective kind, Axis axis, std::size_t unit, std::int64_t numel, DType dtype, int num_ranks);
   void release(Limiter& limiter, MemoryRole role, std::int64_t bytes);
   void make_room(Limiter& limiter, MemoryRole role, std::size_t num_kept);
@@ -118,6 +121,7 @@ class StepWalk {
   std::size_t forward_at_ = 0;            // position in first_order_
   std::size_t backward_at_ = 0;           // position in order_, counted down
   bool knows_order_ = false;
+  bool has_ignored_state_ = false;
 };
 
 }  // namespace mica::plan

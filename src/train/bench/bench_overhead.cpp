@@ -1,13 +1,16 @@
 #include <algorithm>
 #include <memory>
 #include <random>
+#include <sstream>
+
+#include "mica/comm/fake_group.hpp"
+#include "mica/fsdp/deterministic.hpp"
+#include "mica/nn/init.hpp"
+#include "mica/train/setup.hpp"
 
 #include "bench_model.hpp"
 #include "benches.hpp"
 #include "command_line.hpp"
-#include "mica/comm/fake_group.hpp"
-#include "mica/nn/init.hpp"
-#include "mica/train/setup.hpp"
 #include "report.hpp"
 #include "timing.hpp"
 
@@ -18,16 +21,19 @@ constexpr const char* kHelp = R"(mica-bench overhead [--flags]
 
 What sharding costs: forward and backward of a GPT-2, sharded over all ranks, against every rank computing a plain model of
 its own at the same time (no optimizer on either side). 100 % would be free. Ways of sharding take turns with the plain
-model, so that a busy machine slows all alike.
+model, so that a busy machine slows all alike:
+  flat, per_parameter   fsdp.sharding        use_orig_params, deterministic   fsdp.use_orig_params, train.deterministic, both flat
+The last column compares with flat, round by round.
 
   export OMP_NUM_THREADS=1
-  mpirun -np 2 mica-bench overhead --model gpt2-124m --batch 4 --seq 256
+  mpirun -np 2 mica-bench overhead --model gpt2-124m --batch 4 --seq 256 --variants flat,per_parameter
   mica-bench overhead --units 200 --numel 10000      the runtime's own host time per unit and step: communication that moves
                                                      nothing, streams inline, layers that compute next to nothing
 )";
 
 struct Options {
   RunOptions run{.model = "char-tiny", .batch = 4, .seq = 64};
+  std::string variants = "flat,per_parameter,use_orig_params,deterministic";
   std::int64_t rounds = 5;
   std::int64_t units = 0;
   std::int64_t numel = 10'000;
@@ -50,9 +56,37 @@ void take_turns(const App& app, std::vector<Variant>& variants, std::int64_t rou
   }
 }
 
+/// What makes a run the variant. @throws ConfigError listing the names.
+std::string override_of(const std::string& variant) {
+  if (variant == "flat" || variant == "per_parameter") return "--fsdp.sharding=" + variant;
+  if (variant == "use_orig_params") return "--fsdp.use_orig_params=true";
+  require<ConfigError>(variant == "deterministic",
+                       "--variants names '{}', expected some of flat, per_parameter, use_orig_params, deterministic",
+                       variant);
+  return "--train.deterministic=true";
+}
+
+std::vector<std::string> names_in(const std::string& list) {
+  std::vector<std::string> names;
+  std::istringstream text(list);
+  for (std::string name; std::getline(text, name, ',');) names.push_back(name);
+  return names;
+}
+
+/// What part of the first's time the second takes, in percent: the median over rounds.
+double percent(const Variant& first, const Variant& second) {
+  std::vector<double> shares;
+  for (std::size_t i = 0; i < second.seconds.size(); ++i) shares.push_back(100 * first.seconds[i] / second.seconds[i]);
+  return rounded(median(shares), 1);
+}
+
 void bench_model_overhead(App& app, const Options& options) {
+  const std::vector<std::string> names = names_in(options.variants);
   Config config;
-  together(app.world, [&] { config = make_config(options.run); });
+  together(app.world, [&] {
+    config = make_config(options.run);
+    for (const std::string& name : names) static_cast<void>(override_of(name));
+  });
   Device device = Device::make(config, app.session, app.world, Logger());
   const Shape shape{config.train.micro_batch, config.train.seq_len};
   std::mt19937 random(static_cast<unsigned>(1 + app.world.rank()));
@@ -79,30 +113,37 @@ void bench_model_overhead(App& app, const Options& options) {
                         plain_context.compute.synchronize();
                       }});
   std::vector<std::unique_ptr<ShardedModel>> models;
-  for (const std::string sharding : {"flat", "per_parameter"}) {
+  for (const std::string& name : names) {
     together(app.world, [&] {
       RunOptions run = options.run;
-      run.overrides.push_back("--fsdp.sharding=" + sharding);
+      run.overrides.push_back(override_of(name));
       models.push_back(std::make_unique<ShardedModel>(ShardedModel::make(make_config(run), device)));
     });
     ShardedModel& model = *models.back();
     model.root->initialize(1);
-    variants.push_back({sharding, [&] {
+    variants.push_back({name, [&] {
                           pass(*model.module, model.context);
+                          const fsdp::GradientReduction* reduction = model.root->options().reduction;
+                          if (reduction && reduction->is_deterministic())
+                            fsdp::average_grads(*model.root, app.world.num_ranks());
                           model.root->zero_grad();
                           model.context.compute.synchronize();
                         }});
   }
   take_turns(app, variants, options.rounds);
   Report report(app.world.rank() == 0);
-  const double plain_s = median(variants[0].seconds);
+  const auto flat = std::ranges::find(variants, "flat", &Variant::name);
   for (const Variant& variant : variants) {
-    std::vector<double> shares;  // round by round
-    for (std::size_t i = 0; i < variant.seconds.size(); ++i) shares.push_back(100 * variants[0].seconds[i] / variant.seconds[i]);
-    report.add({{"bench", "overhead"}, {"model", options.run.model}, {"dtype", options.run.dtype}, {"strategy", config.fsdp.strategy},
-                {"ranks", app.world.num_ranks()}, {"threads", device.num_threads}, {"variant", variant.name},
-                {"step_ms", rounded(1e3 * median(variant.seconds))}, {"plain_ms", rounded(1e3 * plain_s)},
-                {"percent_of_plain", rounded(median(shares), 1)}});
+    report.add({{"bench", "overhead"},
+                {"model", options.run.model},
+                {"dtype", options.run.dtype},
+                {"strategy", config.fsdp.strategy},
+                {"ranks", app.world.num_ranks()},
+                {"threads", device.num_threads},
+                {"variant", variant.name},
+                {"step_ms", rounded(1e3 * median(variant.seconds))},
+                {"percent_of_plain", percent(variants[0], variant)},
+                {"percent_of_flat", flat == variants.end() ? Row() : Row(percent(*flat, variant))}});
   }
   report.print_table();
 }
@@ -188,6 +229,7 @@ ExitCode bench_overhead(App& app, const Arguments& arguments) {
   add("seq", po::value(&options.run.seq)->default_value(options.run.seq), "tokens of a sequence");
   add("dtype", po::value(&options.run.dtype)->default_value(options.run.dtype), "fp32 or bf16: of computing and all-gathers");
   add("strategy", po::value(&options.run.strategy)->default_value(options.run.strategy), "as fsdp.strategy of mica-train");
+  add("variants", po::value(&options.variants)->default_value(options.variants), "which ways of sharding");
   add("rounds", po::value(&options.rounds)->default_value(options.rounds), "turns of every variant");
   add("units", po::value(&options.units)->default_value(options.units), "measure the runtime alone, with so many units");
   add("numel", po::value(&options.numel)->default_value(options.numel), "elements of each of them");

@@ -22,23 +22,34 @@ std::int64_t status_bytes(const std::string& field) {
   return -1;
 }
 
-TEST(Memory, OperatingSystemAgreesWithPlanAndPool) {
-  const mpi::Communicator world = mpi::Communicator::world();
-  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "mica-os-memory";
-  const std::string tokens = (folder / ("tokens" + std::to_string(world.rank()) + ".bin")).string();
-  std::filesystem::create_directories(folder);
-  {
+/// 4000 tokens below 251, this rank's own file while it lives.
+class Tokens {
+ public:
+  explicit Tokens(int rank) {
+    const std::filesystem::path folder = std::filesystem::temp_directory_path() / "mica-os-memory";
+    path = (folder / ("tokens" + std::to_string(rank) + ".bin")).string();
+    std::filesystem::create_directories(folder);
     std::vector<std::uint16_t> ids(4000);
     for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::uint16_t>(i * 7 % 251);
-    std::ofstream(tokens, std::ios::binary).write(reinterpret_cast<const char*>(ids.data()), static_cast<std::streamsize>(ids.size() * 2));
+    std::ofstream(path, std::ios::binary)
+        .write(reinterpret_cast<const char*>(ids.data()), static_cast<std::streamsize>(ids.size() * 2));
   }
+  ~Tokens() { std::filesystem::remove(path); }
+  Tokens(const Tokens&) = delete;
+  Tokens& operator=(const Tokens&) = delete;
+  std::string path;
+};
+
+TEST(Memory, OperatingSystemAgreesWithPlanAndPool) {
+  const mpi::Communicator world = mpi::Communicator::world();
+  const Tokens tokens(world.rank());
   Config config;
   // 8 blocks of 8.4 M parameters: 67 M, with gradient and two moments 1.07 GB over the ranks.
   config.model.type = "mlp";
   config.model.layers = 8;
   config.model.width = 1024;
   config.model.vocab_size = 256;
-  config.data.train = {tokens};
+  config.data.train = {tokens.path};
   config.train.micro_batch = 2;
   config.train.seq_len = 32;
 
@@ -59,7 +70,43 @@ TEST(Memory, OperatingSystemAgreesWithPlanAndPool) {
   EXPECT_NEAR(static_cast<double>(taken), static_cast<double>(plan.memory.peak), 0.05 * static_cast<double>(plan.memory.peak))
       << "the pool reserved " << device.pool->stats().reserved << " bytes";
   world.barrier();
-  std::filesystem::remove(tokens);
+}
+
+// What fsdp.ignore (FEATURES B3) keeps whole on every rank is in the plan: 256 x 16 parameters here, in param_dtype.
+TEST(Memory, PlanCountsIgnoredParameters) {
+  const mpi::Communicator world = mpi::Communicator::world();
+  const Tokens tokens(world.rank());
+  for (const std::string dtype : {"fp32", "bf16"}) {
+    Config config;
+    config.model.type = "mlp";
+    config.model.layers = 2;
+    config.model.width = 16;
+    config.model.vocab_size = 256;
+    config.fsdp.ignore = {"embed.weight"};
+    config.fsdp.param_dtype = dtype;
+    config.data.train = {tokens.path};
+    config.train.micro_batch = 2;
+    config.train.seq_len = 32;
+    Device device = Device::make(config, testing::session(), world, Logger());
+    const Datasets datasets = Datasets::open(config);
+    const data::BatchPlan batch = data::make_batch_plan(2, world.num_ranks(), 0);
+    ShardedModel model = ShardedModel::make(config, device);
+    const StartPlan plan = make_start_plan(config, device, model, batch);
+    model.root->initialize(1);
+    const std::int64_t bytes = 256 * 16 * (dtype == "fp32" ? 4 : 2);
+    const MemoryStats& stats = device.pool->stats();
+    EXPECT_EQ(stats.current_of(MemoryRole::unsharded_param), bytes);
+    EXPECT_EQ(plan.memory.first_step.start.by_role[static_cast<std::size_t>(MemoryRole::unsharded_param)], bytes);
+    EXPECT_EQ(stats.current, plan.memory.first_step.start.total());
+    StepRunner runner(config, model, datasets.train, batch, world.rank());
+    for (std::int64_t step = 1; step <= 2; ++step) (void)runner.run(step, 1e-3);
+    model.context.compute.synchronize();
+    for (const MemoryRole role : {MemoryRole::unsharded_param, MemoryRole::optimizer, MemoryRole::sharded_grad}) {
+      EXPECT_EQ(stats.peak_by_role[static_cast<std::size_t>(role)], plan.memory.peak_of(role))
+          << memory_role_name(role);
+    }
+    world.barrier();
+  }
 }
 
 }  // namespace

@@ -4,12 +4,14 @@
 #include <cstdlib>
 #include <exception>
 #include <optional>
+#include <utility>
 
 #include <gtest/gtest.h>
 
 #include "mica/comm/local_group.hpp"
 #include "mica/fsdp/deterministic.hpp"
 #include "mica/nn/init.hpp"
+
 #include "support/random_case.hpp"
 
 namespace mica::testing {
@@ -27,6 +29,7 @@ struct Part {
   std::int64_t begin;
   Values master, gradient;
   bool has_gradient = false;
+  Values own_gradient{};  // of an ignored parameter: before the test reduced it
 };
 
 /// What one rank saw in one step.
@@ -103,6 +106,80 @@ std::vector<Part> parts_of(fsdp::Root& root, nn::Module& model, bool gradients) 
   return parts;
 }
 
+/// Who ignores parameters holds them: fp32 masters, what modules see of them, and gradients, which nobody else reduces.
+class IgnoredParameters {
+ public:
+  IgnoredParameters(const RandomCase& c, fsdp::Root& root, nn::Module& model, nn::Context& context)
+      : dtype_(c.options.param_dtype()), full_precision_in_eval_(c.options.full_precision_in_eval), context_(context) {
+    std::vector<std::string> names;
+    for (const fsdp::UnitParameter& p : root.ignored_parameters()) {
+      names.push_back(p.full_name);
+      const Shape& shape = p.parameter->shape;
+      held_.push_back({p.parameter, 0, context.make(shape, DType::f32), context.make(shape, dtype_),
+                       context.make(shape, DType::f32)});
+      nn::fill_initial(context.kernels, context.compute, *p.parameter, p.full_name, kSeed, 0, held_.back().master);
+      if (p.parameter->requires_grad) p.parameter->grad = held_.back().grad;
+    }
+    EXPECT_EQ(names, c.ignored_names());
+    std::size_t n = 0;
+    model.for_each_parameter([&](const std::string&, nn::Parameter& p) {
+      for (Held& each : held_) {
+        if (each.parameter == &p) each.index = n;
+      }
+      ++n;
+    });
+    show(true);
+  }
+  ~IgnoredParameters() {
+    for (const Held& each : held_) each.parameter->data = each.parameter->grad = {};
+  }
+  IgnoredParameters(const IgnoredParameters&) = delete;
+  IgnoredParameters& operator=(const IgnoredParameters&) = delete;
+
+  /// To the forwards that come.
+  void show(bool training) {
+    for (const Held& each : held_) {
+      const bool is_low = training || !full_precision_in_eval_;
+      if (is_low) context_.kernels.copy(context_.compute, each.master, each.low);
+      each.parameter->data = is_low ? each.low.view() : each.master.view();
+    }
+  }
+  /// Means over the ranks. @collective
+  void reduce(ProcessGroup& world, std::vector<Part>& parts) {
+    for (const Held& each : held_) {
+      Part part{each.index, 0, values_of(context_, each.master), {}, each.parameter->grad_written, {}};
+      if (part.has_gradient) {
+        part.own_gradient = values_of(context_, each.grad);
+        world.all_reduce(context_.compute, "ignored", each.grad, ReduceOp::sum);
+        context_.kernels.scale(context_.compute, each.grad, 1.0 / world.num_ranks(), each.grad, Write::overwrite);
+        part.gradient = values_of(context_, each.grad);
+      }
+      parts.push_back(std::move(part));
+    }
+  }
+  void step() {
+    for (const Held& each : held_) {
+      if (!std::exchange(each.parameter->grad_written, false)) continue;
+      context_.kernels.sgd(context_.compute, {.param = each.master, .grad = each.grad, .lr = kLr});
+    }
+    show(true);
+  }
+  void add_masters(std::vector<Part>& parts) {
+    for (const Held& each : held_) parts.push_back({each.index, 0, values_of(context_, each.master), {}, false, {}});
+  }
+
+ private:
+  struct Held {
+    nn::Parameter* parameter;
+    std::size_t index;  // in module order
+    Tensor master, low, grad;
+  };
+  DType dtype_;
+  bool full_precision_in_eval_;
+  nn::Context& context_;
+  std::vector<Held> held_;
+};
+
 /// The rounds of one step. @returns their outputs.
 std::vector<Values> run_rounds(const RandomCase& c, nn::Module& model, nn::Context& context, int step, int rank) {
   fsdp::Root& root = fsdp::root_of(model);
@@ -145,13 +222,16 @@ std::vector<RankStep> run_sharded_rank(const RandomCase& c, std::unique_ptr<Proc
   c.shard(*model, device_mesh);
   fsdp::Root& root = fsdp::root_of(*model);
   root.initialize(kSeed);
+  IgnoredParameters ignored(c, root, *model, context);
   std::vector<RankStep> steps;
   for (int step = 0; step < c.num_steps; ++step) {
     model->leave_out(c.left_out_in(step));
     if (c.evaluates) {
       context.training = false;
+      ignored.show(false);
       static_cast<void>(run_forward(c, *model, context, step, rank, DType::f32, nullptr));
       context.training = true;
+      ignored.show(true);
     }
     RankStep& now = steps.emplace_back();
     now.outputs = run_rounds(c, *model, context, step, rank);
@@ -161,14 +241,17 @@ std::vector<RankStep> run_sharded_rank(const RandomCase& c, std::unique_ptr<Proc
     }
     context.compute.synchronize();
     now.parts = parts_of(root, *model, true);
+    ignored.reduce(device_mesh.metrics_group(), now.parts);
     root.reshard();
     for (const fsdp::ShardedParameter& p : root.parameters()) {
       if (p.grad()) device.kernels->sgd(context.compute, {.param = p.master(), .grad = p.grad(), .lr = kLr});
     }
     root.zero_grad();
+    ignored.step();
   }
   context.compute.synchronize();
   steps.push_back({parts_of(root, *model, false), {}});
+  ignored.add_masters(steps.back().parts);
   return steps;
 }
 
@@ -178,6 +261,7 @@ std::vector<RankStep> run_sharded_rank(const RandomCase& c, std::unique_ptr<Proc
 struct PlainStep {
   std::vector<std::vector<double>> gradients;  // by parameter: the mean over ranks, empty when frozen
   std::vector<double> largest;                 // by parameter: of any micro-batch's gradient
+  std::vector<std::vector<std::vector<double>>> of_rank;  // by rank and parameter: the sum over rounds
   std::vector<Values> outputs;                 // by micro-batch
 };
 
@@ -198,6 +282,7 @@ PlainStep run_plain_step(const RandomCase& c, const std::vector<Values>& masters
     result.largest.push_back(0);
     device.kernels->copy(*compute, ConstTensorView(masters[i].data(), parameters[i]->shape, DType::f32), parameters[i]->data);
   }
+  result.of_rank.assign(static_cast<std::size_t>(c.world_size), result.gradients);
   const int num_micro_batches = c.world_size * static_cast<int>(c.rounds.size());
   for (int m = 0; m < num_micro_batches; ++m) {
     storage.zero_grad();
@@ -209,6 +294,7 @@ PlainStep run_plain_step(const RandomCase& c, const std::vector<Values>& masters
       for (std::size_t j = 0; j < result.gradients[i].size(); ++j) {
         const double g = parameters[i]->grad_written ? static_cast<double>(parameters[i]->grad.as<float>()[j]) : 0;
         result.gradients[i][j] += g / c.world_size;
+        result.of_rank[static_cast<std::size_t>(m % c.world_size)][i][j] += g;
         result.largest[i] = std::max(result.largest[i], std::abs(g));
       }
     }
@@ -272,6 +358,11 @@ void compare(const RandomCase& c, const std::vector<std::vector<RankStep>>& rank
           const std::size_t at = static_cast<std::size_t>(part.begin) + j;
           const float gradient = part.has_gradient ? part.gradient[j] : 0.0F;
           ASSERT_NEAR(gradient, expected[at], tolerance) << "step " << step + 1 << " rank " << rank << " parameter " << part.parameter << " element " << at;
+          if (!part.own_gradient.empty()) {
+            ASSERT_NEAR(part.own_gradient[j], plain.of_rank[rank][part.parameter][at], tolerance)
+                << "reduced although it is ignored: step " << step + 1 << " rank " << rank << " parameter "
+                << part.parameter << " element " << at;
+          }
           const float updated = part.master[j] - static_cast<float>(kLr) * gradient;
           ASSERT_NEAR(next[part.parameter][at], updated, 0x1p-22 * (std::abs(updated) + std::abs(gradient)));
         }

@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "mica/fsdp/deterministic.hpp"
+
 #include "unit/optim/sharded_weights.hpp"
 
 namespace mica::optim {
@@ -42,14 +44,19 @@ struct Mesh2D {
 
 class Norms : public testing::TestWithParam<Mesh2D> {};
 
-// D8. The same numbers whatever is sharded, replicated or neither: every element counts once.
+// D8. The same numbers whatever is sharded, replicated, ignored (B3) or neither: every element counts once.
 TEST_P(Norms, CountEveryElementOnce) {
   const Mesh2D& mesh = GetParam();
-  for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
-    run_local_ranks(mesh.num_ranks, [&](auto world) {
+  for (const auto& [mode, ignores_first] : {std::pair{StreamMode::inlined, false},
+                                            {StreamMode::threaded, false},
+                                            {StreamMode::inlined, true},
+                                            {StreamMode::threaded, true}}) {
+    run_local_ranks(mesh.num_ranks, [&, mode = mode, ignores_first = ignores_first](auto world) {
       ShardedOptions options{.mode = mode, .shard_size = mesh.shard_size, .unsharded = mesh.unsharded};
       options.fsdp.strategy = fsdp::Strategy::hybrid_shard;
+      options.ignores_first = ignores_first;
       ShardedWeights model(std::move(world), units(), options);
+      ASSERT_EQ(model.root().ignored_parameters().size(), ignores_first ? 1U : 0U);
       set_grads(model);
       model.pass();
       const auto norm = [&](double p) { return value(model, clip_grad_norm(model.root(), kInf, p).norm); };
@@ -125,6 +132,42 @@ TEST(ClipGradNorm, WithoutGradientsItIsZeroAndTheRanksStillMeet) {
     set_grads(model);
     model.pass({true, false, false});
     EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 1).norm), 9, 9e-6);
+  });
+}
+
+// D8, F3: and by the exact sum of a deterministic run.
+TEST_P(Norms, CountIgnoredParametersOnceInTheExactSum) {
+  const Mesh2D& mesh = GetParam();
+  run_local_ranks(mesh.num_ranks, [&](auto world) {
+    ShardedOptions options{.shard_size = mesh.shard_size, .unsharded = mesh.unsharded, .ignores_first = true};
+    options.fsdp.strategy = fsdp::Strategy::hybrid_shard;
+    options.fsdp.reduction = &fsdp::deterministic_reduction();
+    ShardedWeights model(std::move(world), units(), options);
+    set_grads(model);
+    model.pass();
+    fsdp::average_grads(model.root(), mesh.num_ranks);
+    EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 1).norm), 24, 24e-6);
+  });
+}
+
+// D8: an ignored parameter counts while it has a gradient, and apply_clip() multiplies that.
+TEST(ClipGradNorm, TakesIgnoredParametersThatHaveAGradient) {
+  run_local_ranks(2, [](auto world) {
+    ShardedOptions options{.ignores_first = true};
+    ShardedWeights model(std::move(world), units(), options);
+    nn::Parameter& ignored = *model.weight(0, 0).parameter;
+    set_grads(model);
+    model.pass({false, true, true});  // 1+2+4 + 8
+    EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 1).norm), 15, 15e-6);
+    model.root().zero_grad();
+    model.pass();
+    apply_clip(model.root(), clip_grad_norm(model.root(), 3, 1));  // 3 / 24
+    model.device_mesh().compute().synchronize();
+    EXPECT_NEAR(ignored.grad.as<float>()[0], 0.375, 1e-6);
+    EXPECT_NEAR(ignored.grad.as<float>()[1], -0.5, 1e-6);
+    EXPECT_NEAR(value(model, clip_grad_norm(model.root(), 3, 1).norm), 3, 1e-5);
+    ignored.requires_grad = false;
+    EXPECT_NEAR(value(model, clip_grad_norm(model.root(), 3, 1).norm), 3 - 0.875, 1e-5);
   });
 }
 

@@ -214,5 +214,29 @@ TEST(GradScaler, RefusesCallsOutOfOrder) {
   });
 }
 
+// D7: gradients of ignored parameters (B3) are unscaled too, and an overflow in one of them on one rank skips the step
+// on all.
+TEST(GradScaler, SeesIgnoredParameters) {
+  run_local_ranks(3, [](auto world) {
+    const int rank = world->rank();
+    ShardedWeights model(std::move(world), units(), {.ignores_first = true});
+    nn::Parameter& ignored = *model.weight(0, 0).parameter;
+    GradScaler scaler(model.root(), {.init_scale = 4});
+    const auto optimizer = make_sgd(model.root(), {});
+    set_grads(model, 4);  // unscaled: 0.75, 1, ...
+    scaled_step(model, scaler, *optimizer);
+    model.device_mesh().compute().synchronize();
+    EXPECT_EQ(ignored.data.as<float>()[0], 1 - 0.5F * 0.75F);
+    EXPECT_EQ(ignored.data.as<float>()[4], 5 - 0.5F * 1.75F);
+    ignored.grad_written = false;  // its holder's affair
+    const Values b = model.gather("u1.b");
+    if (rank == 1) model.weight(0, 0).grad[2] = kInf;
+    scaled_step(model, scaler, *optimizer);
+    EXPECT_EQ(scaler.state().scale, 2);
+    EXPECT_EQ(ignored.data.as<float>()[0], 1 - 0.5F * 0.75F);
+    EXPECT_EQ(model.gather("u1.b"), b);
+  });
+}
+
 }  // namespace
 }  // namespace mica::optim

@@ -206,5 +206,47 @@ TEST(OptimizerInBackward, MistakesAreNamed) {
   });
 }
 
+// D10: an ignored parameter (B3) is stepped when the synchronising backward ends, and its gradient is then no longer
+// there.
+TEST_P(InBackward, StepsIgnoredParameters) {
+  for (const Make& make : all_optimizers()) {
+    run_local_ranks(GetParam().num_ranks, [&](auto world) {
+      ShardedOptions ignoring = options();
+      ignoring.ignores_first = true;
+      ShardedWeights model(world->duplicate("a"), units(), ignoring);
+      ShardedWeights plain(std::move(world), units(), ignoring);
+      const auto data_of = [](ShardedWeights& each) {
+        each.device_mesh().compute().synchronize();
+        const TensorView data = each.weight(0, 0).parameter->data;
+        return Values(data.as<float>(), data.as<float>() + data.numel());
+      };
+      const auto optimizer = make(model.root()), plain_optimizer = make(plain.root());
+      OptimizerInBackward in_backward(*optimizer);
+      for (int step = 1; step <= 3; ++step) {
+        in_backward.begin_step(0.1);
+        plain.weight(0, 0).parameter->grad_written = false;
+        const Values before = data_of(model);
+        for (const bool syncs : {false, true}) {
+          for (ShardedWeights* each : {&model, &plain}) {
+            set_grads(*each, 2 * step + (syncs ? 1 : 0));
+            each->root().set_gradient_sync(syncs);
+            each->pass({true, step != 2, true, true});
+          }
+          EXPECT_EQ(model.weight(0, 0).parameter->grad_written, !syncs);
+          if (!syncs) {
+            EXPECT_EQ(data_of(model), before);
+          }
+        }
+        plain_optimizer->step({.lr = 0.1});
+        plain.root().zero_grad();
+        EXPECT_NE(data_of(model), before);
+        EXPECT_EQ(data_of(model), data_of(plain));
+      }
+      for (const char* name : {"u0.b", "u1.c", "u2.e"}) EXPECT_EQ(model.gather(name), plain.gather(name)) << name;
+      EXPECT_EQ(optimizer->steps_of("u0.a"), 3);
+    });
+  }
+}
+
 }  // namespace
 }  // namespace mica::optim

@@ -163,6 +163,7 @@ class ShardedWeights {
   nn::Parameter* hold_first(const WeightSpec& spec) {
     nn::Parameter* parameter = weight(0, 0).parameter;
     first_data_ = spec.init;
+    first_data_.resize(static_cast<std::size_t>(spec.shape.numel()));
     first_grad_.resize(first_data_.size());
     parameter->data = {first_data_.data(), spec.shape, DType::f32};
     parameter->grad = {first_grad_.data(), spec.shape, DType::f32};

@@ -348,5 +348,29 @@ TEST(MemoryPlan, PrintsATableOfWhatIsUsed) {
   EXPECT_THAT(table, HasSubstr("peak 32.0 MiB (33554432 bytes), in backward"));
 }
 
+// --- ignored parameters (FEATURES B3): 100 bytes that their holder took from the pool; 7 elements that the optimizer
+// steps
+//
+// One unit of 6 elements on 2 ranks: a master of 12 bytes, two moments of 12. Of the ignored ones: two moments of 28.
+TEST(LiteralMemory, IgnoredParameters) {
+  const std::vector<UnitSpec> units{{.name = "root", .shard_numel = 3, .shard_size = 2}};
+  for (const bool in_backward : {false, true}) {
+    StepSpec spec;
+    spec.mesh = {.world_size = 2, .shard_size = 2, .replicas = 1};
+    spec.mode = StreamMode::inlined;
+    spec.steps_in_backward = in_backward;
+    spec.ignored_bytes = 100;
+    spec.ignored_trainable_numel = 7;
+    const PassProfile profile = PassProfile::chain(1);
+    const MemoryPlan plan = make_memory_plan(units, spec, profile);
+    EXPECT_EQ(plan.first_step.start.total(), 12 + 100);
+    EXPECT_EQ(plan.first_step.after_backward.total(), in_backward ? 12 + 100 + 24 + 56 : 12 + 100 + 12);
+    EXPECT_EQ(plan.first_step.after_step.total(), in_backward ? 12 + 100 + 24 + 56 : 12 + 100 + 12 + 24 + 56);
+    EXPECT_EQ(plan.later_step.start.total(), 12 + 100 + 24 + 56);
+    EXPECT_EQ(plan.peak_of(MemoryRole::optimizer), 24 + 56);
+    EXPECT_EQ(plan.peak_of(MemoryRole::unsharded_param), 100 + 24);
+  }
+}
+
 }  // namespace
 }  // namespace mica::plan
