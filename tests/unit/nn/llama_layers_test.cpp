@@ -1,6 +1,7 @@
 // Llama's layers: every backward against finite differences on odd shapes, what they compute, what they keep.
 #include <cmath>
 
+#include "mica/nn/dropout.hpp"
 #include "mica/nn/fan_out.hpp"
 #include "mica/nn/gelu.hpp"
 #include "mica/nn/gradcheck.hpp"
@@ -143,6 +144,16 @@ TEST_P(LlamaLayers, ModulesOnOneInputSumTheirGradients) {
   inner.add<SwiGluMlp>("b", 4, 3);
   inner.add<Residual>("c", "r");  // 2 x: its dx is dy's memory or its sum, not the sum of the others
   check(behind_a_norm, {rig.normal({3, 4}, "x")}, 16 + 3 * 12 + 12);
+}
+
+/// The first gradient is the caller's own tensor, the third is added in place, the last is not.
+TEST_P(LlamaLayers, ModulesOnOneInputThatSumTheirGradientsInDifferentWays) {
+  Fan fan;
+  fan.add<Dropout>("identity", 0.0, "identity");
+  fan.add<Linear>("a", 4, 4);
+  fan.add<Linear>("b", 4, 4);
+  fan.add<SwiGluMlp>("c", 4, 3);
+  check(fan, {rig.normal({3, 4}, "x")}, 2 * 20 + 3 * 12 + 12);
 }
 
 TEST_P(LlamaLayers, ModulesOnOneInputOfWhichSomeAreFrozen) {
