@@ -196,6 +196,8 @@ std::vector<ConfigKey> make_keys() {
            "rope_scaling=llama3: frequencies that turn more often stay as they are"),
       whole("model.rope_original_context", MICA_FIELD(model.rope_original_context), 1, 1 << 24,
             "rope_scaling=llama3: the context of the first training"),
+      text("model.init_from", MICA_FIELD(model.init_from), "a folder",
+           "a Hugging Face folder, a checkpoint or a run's folder, whose parameters the run starts with; empty: random ones"),
 
       list("data.train", MICA_FIELD(data.train), "token files to train on (mica-tokenize makes them)"),
       list("data.val", MICA_FIELD(data.val), "token files to evaluate on; empty: no evaluation"),

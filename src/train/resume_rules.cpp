@@ -17,13 +17,15 @@ bool is_free(std::string_view key) {
   for (const std::string_view prefix : kFree) {
     if (key.starts_with(prefix)) return true;
   }
-  return key == "run.dir" || key.starts_with("checkpoint.") || key == "train.log_interval" || key == "train.eval_interval" ||
+  return key == "run.dir" || key == "model.init_from" || key.starts_with("checkpoint.") || key == "train.log_interval" || key == "train.eval_interval" ||
          key == "train.eval_batches" || key == "train.drift_interval" ||
          key == "train.max_hours";
 }
 
-/// Dropout is of training, not of the model's shape.
-bool is_of_model(std::string_view key) { return key.starts_with("model.") && key != "model.dropout"; }
+/// Dropout is of training, not of the model's shape; init_from is over when the first step begins.
+bool is_of_model(std::string_view key) {
+  return key.starts_with("model.") && key != "model.dropout" && key != "model.init_from";
+}
 
 }  // namespace
 
@@ -49,7 +51,7 @@ std::vector<std::string> check_resume(const Config& config, const std::string& s
 std::map<std::string, std::string> model_description(const Config& config) {
   std::map<std::string, std::string> description;
   for (const ConfigKey& key : config_keys()) {
-    if (key.name.starts_with("model.")) description[key.name.substr(6)] = key.get(config);
+    if (is_of_model(key.name) || key.name == "model.dropout") description[key.name.substr(6)] = key.get(config);
   }
   return description;
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "mica/checkpoint/folder.hpp"
+#include "mica/checkpoint/init_from.hpp"
 #include "mica/checkpoint/load.hpp"
 #include "mica/checkpoint/save.hpp"
 #include "mica/fsdp/replica_drift.hpp"
@@ -135,7 +136,10 @@ void Trainer::resume() {
     if (wanted == "auto") folder = newest ? newest->path : "";
     if (wanted != "auto" && wanted != "none") folder = checkpoint::resolve_checkpoint(wanted);
   });
-  if (folder.empty()) return;
+  if (folder.empty()) {
+    init_parameters();
+    return;
+  }
   const auto comm = checkpoint::make_mpi_comm(app_.world);
   together(app_.world, [&] {
     const checkpoint::Manifest manifest = checkpoint::open_checkpoint(folder, *comm);
@@ -155,6 +159,17 @@ void Trainer::resume() {
                  plan::format_bytes(manifest.total_bytes()), report.ms);
     for (const std::string& change : changes) logger_.warn("changed since the checkpoint: {}", change);
     for (const std::string& note : report.notes) logger_.warn("{}", note);
+  });
+}
+
+void Trainer::init_parameters() {
+  if (config_.model.init_from.empty()) return;
+  const auto comm = checkpoint::make_mpi_comm(app_.world);
+  together(app_.world, [&] {
+    const checkpoint::InitReport report =
+        checkpoint::init_from(config_.model.init_from, model_description(config_), *model_.root, *comm);
+    if (!is_main()) return;
+    logger_.info("start    with the {} parameters of {}, read in {:.0f} ms", report.numel, report.source, report.ms);
   });
 }
 

@@ -33,6 +33,7 @@ struct Config {
     std::string rope_scaling = "none";
     double rope_factor = 8, rope_low_freq_factor = 1, rope_high_freq_factor = 4;
     std::int64_t rope_original_context = 8192;
+    std::string init_from;
   } model;
   struct Data {
     std::vector<std::string> train;

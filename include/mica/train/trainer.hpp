@@ -42,6 +42,8 @@ class Trainer {
   void check_memory() const;
   void prepare_folder();
   void resume();
+  /// Takes over the parameters of model.init_from, if there is one. @collective
+  void init_parameters();
   void read_figures(bool show);
   void evaluate_now(std::int64_t step);
   /// @param in_background  only begins it, and says later that it is done.

@@ -1,0 +1,87 @@
+// A run that starts from a Hugging Face folder or from a checkpoint, by the programs as users run them.
+
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "fault/support/training.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace mica::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::string kReference = std::string(MICA_SOURCE_DIR) + "/tests/reference/";
+
+class InitFrom : public ::testing::Test {
+ protected:
+  InitFrom() {
+    std::ofstream tokens(folder_ / "tokens.bin", std::ios::binary);
+    for (int i = 0; i < 2000; ++i) tokens.put(static_cast<char>(i * 7 % 37)).put(0);  // uint16, fewer ids than any vocabulary here
+    tokens.close();
+    write("gpt2", "type = gpt2\nlayers = 2\nheads = 3\nwidth = 24\nvocab_size = 61\ncontext = 17\ntie_embeddings = true\n");
+    write("llama",
+          "type = llama\nlayers = 2\nheads = 4\nkv_heads = 2\nhead_dim = 6\nwidth = 24\nhidden = 40\nvocab_size = 41\ncontext = 128\n"
+          "tie_embeddings = true\nrms_eps = 1e-5\nrope_theta = 100\nrope_scaling = llama3\nrope_factor = 8\n"
+          "rope_low_freq_factor = 1\nrope_high_freq_factor = 4\nrope_original_context = 64\n");
+  }
+  /// A step with a learning rate of 0 changes nothing.
+  void write(const std::string& name, const std::string& model) {
+    write_text(folder_ / (name + ".cfg"), "[model]\n" + model + "[data]\ntrain = " + (folder_ / "tokens.bin") +
+                                              "\n[optim]\nlr = 0\n[train]\nsteps = 1\nmicro_batch = 2\nseq_len = 16\n");
+  }
+  [[nodiscard]] Finished train(const std::string& config, const std::string& run, const std::vector<std::string>& flags) const {
+    std::vector<std::string> all = {"--run.dir=" + (folder_ / run)};
+    all.insert(all.end(), flags.begin(), flags.end());
+    return test::run(training(2, folder_ / (config + ".cfg"), all));
+  }
+  [[nodiscard]] Finished convert(const std::vector<std::string>& arguments) const {
+    std::vector<std::string> command = {program("mica-convert")};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    return test::run(command);
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(InitFrom, AHuggingFaceFolderGoesThroughARunWithEveryBit) {
+  for (const std::string name : {"gpt2", "llama"}) {
+    const std::string hf = kReference + "hf_" + name;
+    const Finished first = train(name, name, {"--model.init_from=" + hf});
+    ASSERT_EQ(first.status, 0) << first.output;
+    EXPECT_THAT(first.output, HasSubstr("parameters of Hugging Face folder " + hf));
+    const Finished exported = convert({"hf-export", folder_ / name, folder_ / (name + "-hf")});
+    ASSERT_EQ(exported.status, 0) << exported.output;
+    EXPECT_EQ(read_text(folder_ / (name + "-hf/model.safetensors")), read_text(hf + "/model.safetensors"));
+    // From that run's checkpoint, into another run.
+    const Finished second = train(name, name + "-2", {"--model.init_from=" + (folder_ / name)});
+    ASSERT_EQ(second.status, 0) << second.output;
+    EXPECT_THAT(second.output, HasSubstr("step-00000001"));
+    EXPECT_EQ(step_lines(folder_ / name), step_lines(folder_ / (name + "-2")));
+    // A run that goes on has its own parameters.
+    const Finished resumed = train(name, name, {"--model.init_from=/nowhere", "--train.steps=2"});
+    ASSERT_EQ(resumed.status, 0) << resumed.output;
+    EXPECT_EQ(step_lines(folder_ / name).size(), 2u);
+  }
+}
+
+TEST_F(InitFrom, MistakesEndWithOneLineAndStatusTwo) {
+  const auto expect = [](const Finished& seen, const std::string& says) {
+    EXPECT_EQ(seen.status, 2) << seen.output;
+    const std::vector<std::string> lines = seen.error_lines();
+    ASSERT_EQ(lines.size(), 1u) << seen.output;
+    EXPECT_THAT(lines[0], HasSubstr(says));
+  };
+  const std::string hf = "--model.init_from=" + kReference + "hf_gpt2";
+  expect(train("gpt2", "a", {hf, "--model.layers=3"}), "model.layers = 3, but");
+  expect(train("gpt2", "b", {hf, "--fsdp.ignore=*wpe*"}), "use fsdp.freeze");
+  expect(train("gpt2", "c", {"--model.init_from=/nowhere"}), "/nowhere: no such folder");
+  expect(convert({"hf-import", kReference + "hf_gpt2"}), "hf-import wants HF_FOLDER CHECKPOINT");
+  expect(convert({"hf-import", "/nowhere", folder_ / "x"}), "/nowhere/config.json: no such file");
+  expect(convert({"hf-export", folder_ / "none", folder_ / "x"}), "no such folder");
+}
+
+}  // namespace
+}  // namespace mica::test
