@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "mica/core/version.hpp"
+#include "mica/fsdp/unit_tree.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -94,6 +95,7 @@ std::vector<const fsdp::UnitStorage*> unit_storages(const fsdp::Root& root) {
 }
 
 std::vector<SavedUnit> saved_units(const fsdp::Root& root) {
+  fsdp::require_one_mesh(root, "a checkpoint");
   std::vector<SavedUnit> units;
   for (const fsdp::Unit* unit : root.units()) {
     if (unit->storage() != nullptr) units.push_back({unit->name(), &unit->storage()->layout()});

@@ -9,18 +9,34 @@ Streams Streams::make(StreamMode mode, const Make& make_stream) {
           make_stream("post_backward", mode), make_stream("all_reduce", mode),  mode};
 }
 
-DeviceMesh::DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, Streams streams, Logger logger)
+DeviceMesh::DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, std::shared_ptr<Streams> streams, Logger logger,
+                       std::shared_ptr<Pool> offload_pool)
     : mesh_(mesh),
       pool_(pool),
       kernels_(kernels),
       streams_(std::move(streams)),
       logger_(std::move(logger)),
-      offload_pool_(make_cpu_pool()),
+      offload_pool_(std::move(offload_pool)),
       unshard_group_(mesh.shard().duplicate("shard/unshard")),
       reduce_group_(mesh.shard().duplicate("shard/reduce")),
       replicate_group_(mesh.replicate().duplicate("replicate/all_reduce")),
       all_ranks_group_(mesh.world().duplicate("world/all_reduce")),
       agreement_group_(mesh.world().duplicate("world/agreement")) {}
+
+DeviceMesh::DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, Streams streams, Logger logger)
+    : DeviceMesh(mesh, pool, kernels, std::make_shared<Streams>(std::move(streams)), std::move(logger),
+                 make_cpu_pool()) {
+  if (device() == DeviceKind::cpu) return;
+  offload_stream_ = make_cpu_stream("offload", StreamMode::inlined);
+  offload_kernels_ = make_cpu_kernels(*offload_pool_);
+}
+
+DeviceMesh::DeviceMesh(Mesh& mesh, const DeviceMesh& same_device)
+    : DeviceMesh(mesh, same_device.pool_, same_device.kernels_, same_device.streams_, same_device.logger_,
+                 same_device.offload_pool_) {
+  offload_stream_ = same_device.offload_stream_;
+  offload_kernels_ = same_device.offload_kernels_;
+}
 
 ProcessGroup& DeviceMesh::neighbour_group(int num_ranks) {
   auto& group = neighbour_groups_[num_ranks];

@@ -5,11 +5,13 @@
 #include <unordered_map>
 #include <utility>
 
-#include "mica/fsdp/gathered_unit.hpp"
 #include "mica/comm/agree.hpp"
+#include "mica/fsdp/gathered_unit.hpp"
 #include "mica/fsdp/root.hpp"
 #include "mica/fsdp/unit_tree.hpp"
 #include "mica/nn/init.hpp"
+
+#include "given_states.hpp"
 #include "sync_states.hpp"
 
 namespace mica::fsdp {
@@ -129,7 +131,10 @@ class Initialization {
     const bool syncs = unit.options().sync_module_states;
     const auto prepare = [&] {
       check_given(unit);
-      if (options_.function && region.lacks_data) call_function(unit.device_mesh(), region);
+      if (options_.function && region.lacks_data) {
+        call_function(unit.device_mesh(), region);
+        check_devices(unit, options_.move_to_device);
+      }
     };
     if (options_.function || syncs) {
       agree(unit.device_mesh().mesh().world(), unit.device_mesh().compute(), "initialize", prepare);
@@ -219,6 +224,15 @@ void Root::initialize(const InitializeOptions& options) {
     for (const nn::Module::Child& child : module.children()) visit(full_name_in(name, child.name), *child.module, unit);
   };
   visit("", unit_.module(), &unit_);
+  const auto check_given_devices = [&] {
+    for (const Unit* unit : units_) check_devices(*unit, options.move_to_device);
+    check_devices(buffers_, options.move_to_device);
+  };
+  if (options.function || std::ranges::any_of(units_, [](const Unit* u) { return u->options().sync_module_states; })) {
+    agree(device_mesh().mesh().world(), device_mesh().compute(), "initialize", check_given_devices);
+  } else {
+    check_given_devices();
+  }
   buffers_.initialize(options.seed);
   Initialization initialization(options, device_mesh());
   for (Unit* unit : units_ | std::views::reverse) initialization.run(*unit, regions[unit]);

@@ -99,10 +99,8 @@ void OrderCheck::compare_gradients(const Unit& unit) {
     if (first == of_ranks[0].end()) continue;
     throw Error(
         fmt::format("parameter {} of unit {} has {} gradient on rank 0 and {} on rank {}, and in original-parameter "
-                    "mode ranks must agree: an "
-                    "absent gradient leaves a rank's piece as it is while the other ranks step theirs. Use the "
-                    "parameter on every rank, or on "
-                    "none, or set fsdp.use_orig_params=false, which takes zero for an absent gradient",
+                    "mode ranks must agree: an absent gradient leaves a rank's piece as it is while the others step theirs. "
+                    "Use the parameter on every rank, or on none, or set fsdp.use_orig_params=false, which takes zero for an absent gradient",
                     parameters[static_cast<std::size_t>(first - of_ranks[0].begin())].full_name, unit.name(),
                     *first != 0 ? "a" : "no", *other != 0 ? "one" : "none", r));
   }

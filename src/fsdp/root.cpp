@@ -82,6 +82,7 @@ void Root::end_forward(bool is_training) {
 void Root::begin_backward() {
   if (state_ == TrainingState::backward) return;
   require(state_ == TrainingState::idle, "backward of the root is called while it is {}", training_state_name(state_));
+  check_ignored_grads();
   state_ = TrainingState::backward;
   order_.begin_backward();
 }

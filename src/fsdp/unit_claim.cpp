@@ -175,9 +175,20 @@ void UnitClaim::check_settings() const {
                          "{} must be the same for all units of a root, but is true for {} and false for {}", setting.name,
                          fmt::join(on, ", "), fmt::join(off, ", "));
   }
+  const DeviceMesh& of_root = root_.device_mesh();
   for (const Member& member : members) {
-    require<ConfigError>(&member.unit->device_mesh() == &root_.device_mesh(),
-                         "unit {} was sharded on another DeviceMesh than its root: all units of a root share one", member.name);
+    const DeviceMesh& own = member.unit->device_mesh();
+    require<ConfigError>(
+        own.shares_device_with(of_root),
+        "unit {} was sharded on a DeviceMesh with streams and memory other than its root's: units of one root may "
+        "be on different grids of ranks, but on one device; make the second mesh with DeviceMesh(mesh, first)",
+        member.name);
+    require<ConfigError>(
+        own.geometry().world_size == of_root.geometry().world_size && own.mesh().rank() == of_root.mesh().rank(),
+        "unit {} is on a mesh of {} ranks, where this is rank {}, and its root on one of {}, where it is rank {}: "
+        "the grids of one root are of the same ranks in the same order",
+        member.name, own.geometry().world_size, own.mesh().rank(), of_root.geometry().world_size,
+        of_root.mesh().rank());
   }
 }
 

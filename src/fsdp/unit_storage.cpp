@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "hooked_all_gather.hpp"
+#include "mica/device/device_memory.hpp"
 #include "mica/fsdp/name_patterns.hpp"
 #include "mica/fsdp/per_parameter_layout.hpp"
 #include "mica/nn/init.hpp"
@@ -135,6 +136,7 @@ void UnitStorage::unshard(RateLimiter& limiter, bool full_precision) {
     reshard(limiter);  // kept from a pass in the other precision
   }
   require(is_initialized(), "unit {} is used before its parameters have values: call initialize() or load a checkpoint", name_);
+  check_placement();
   if (aliases_master(dtype)) {
     unsharded_ = master_;
     state_ = ShardState::unsharded;
@@ -156,6 +158,21 @@ void UnitStorage::unshard(RateLimiter& limiter, bool full_precision) {
   post_forward_buffer_.reset();
   unsharded_ready_ = unshard_stream.record();
   state_ = ShardState::unsharded;
+}
+
+// Storage comes from the process group, which may have memory of its own (a window shared by a node's ranks).
+void UnitStorage::check_placement() const {
+  const DeviceKind found = device_of(device_mesh_.pool(), master_.data), expected = device_of(master_pool());
+  if (found == expected || !master_) return;
+  const bool offloads = offload_ == CpuOffload::parameters;
+  throw ConfigError(fmt::format(
+      "the sharded parameters of unit {} are on {}, but fsdp.cpu_offload={} keeps them on {}: {}, or let the process "
+      "group's allocate() use the pool that it is given",
+      name_, device_kind_name(found),
+      offloads                            ? "parameters"
+      : offload_ == CpuOffload::gradients ? "gradients"
+                                          : "none",
+      device_kind_name(expected), offloads ? "set fsdp.cpu_offload=none" : "set fsdp.cpu_offload=parameters"));
 }
 
 void UnitStorage::gather_shards(DType dtype) {

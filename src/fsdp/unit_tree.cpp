@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "mica/device/device_memory.hpp"
+
 #include "unit_claim.hpp"
 
 namespace mica::fsdp {
@@ -48,7 +50,6 @@ Root::Root(Unit& unit)
 }
 
 void Root::warn_about_strategy() const {
-  const MeshGeometry& geometry = device_mesh().geometry();
   const Logger& logger = device_mesh().logger();
   for (const Unit* each : units_) {
     if (each->asked_strategy() != each->options().strategy) {
@@ -58,7 +59,7 @@ void Root::warn_about_strategy() const {
     }
   }
   for (const Unit* each : units_) {
-    if (is_hybrid(each->options().strategy) && geometry.replicas == 1) {
+    if (is_hybrid(each->options().strategy) && each->device_mesh().geometry().replicas == 1) {
       logger.warn("strategy {} of unit {} has no replicas: the replicate axis of the mesh has one rank",
                   strategy_name(each->options().strategy), each->name());
       return;
@@ -82,6 +83,24 @@ void Root::check_ignored_have_data() const {
   }
 }
 
+// Gradients of units are storage of their own; whoever ignores a parameter brings its gradient.
+void Root::check_ignored_grads() const {
+  const Pool& pool = device_mesh().pool();
+  for (const UnitParameter& p : ignored_parameters_) {
+    const TensorView& grad = p.parameter->grad;
+    if (!grad) continue;
+    require(grad.shape == p.parameter->shape,
+            "gradients of the ignored parameter {} {} would accumulate into one of shape {}: set Parameter::grad to an "
+            "array of the parameter's shape",
+            p.full_name, p.parameter->shape.to_string(), grad.shape.to_string());
+    const DeviceKind of_grad = device_of(pool, grad.data), of_data = device_of(pool, p.parameter->data.data);
+    require(of_grad == of_data,
+            "gradients of the ignored parameter {}, which is on {}, would accumulate into one on {}: set Parameter::grad "
+            "to an array on the parameter's device",
+            p.full_name, device_kind_name(of_data), device_kind_name(of_grad));
+  }
+}
+
 std::vector<Unit*> units_of(nn::Module& module) {
   std::vector<Unit*> units;
   module.for_each_module([&](const std::string&, nn::Module& each) {
@@ -98,6 +117,17 @@ std::vector<Root*> roots_of(nn::Module& module) {
     if (seen.insert(&root).second) roots.push_back(&root);
   }
   return roots;
+}
+
+void require_one_mesh(const Root& root, std::string_view what) {
+  for (const Unit* unit : root.units()) {
+    require<ConfigError>(
+        &unit->device_mesh() == &root.device_mesh(),
+        "{} knows one grid of ranks, but unit {} is on a grid of {} x {} (replicas x shards) and the root on "
+        "another, of {} x {}: shard all units on one DeviceMesh",
+        what, unit->name(), unit->device_mesh().geometry().replicas, unit->device_mesh().geometry().shard_size,
+        root.device_mesh().geometry().replicas, root.device_mesh().geometry().shard_size);
+  }
 }
 
 void check_all_assigned(nn::Module& module) {

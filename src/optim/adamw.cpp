@@ -55,9 +55,9 @@ class AdamW final : public Optimizer {
                      .skip = args.skip,
                      .skipped_steps = args.skipped_steps};
     if (options_.decoupled || run.weight_decay == 0) {
-      device_mesh().kernels().adamw(*run.stream, kernel);
+      run.kernels->adamw(*run.stream, kernel);
     } else {
-      step_with_l2(kernel, run.workspace, *run.stream);
+      step_with_l2(kernel, run);
     }
   }
 
@@ -65,11 +65,12 @@ class AdamW final : public Optimizer {
 
  private:
   /// The kernel knows decoupled decay only, so the decayed gradient is made in workspace, a chunk at a time.
-  void step_with_l2(const AdamWArgs& whole, TensorView workspace, Stream& stream) {
-    Kernels& kernels = device_mesh().kernels();
+  static void step_with_l2(const AdamWArgs& whole, const Run& run) {
+    Kernels& kernels = *run.kernels;
+    Stream& stream = *run.stream;
     for (std::int64_t begin = 0; begin < whole.param.numel(); begin += kChunkNumel) {
       const std::int64_t numel = std::min(kChunkNumel, whole.param.numel() - begin);
-      const TensorView decayed = workspace.slice(0, numel);
+      const TensorView decayed = run.workspace.slice(0, numel);
       AdamWArgs part = whole;
       part.param = whole.param.slice(begin, numel);
       part.exp_avg = whole.exp_avg.slice(begin, numel);

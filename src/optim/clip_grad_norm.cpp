@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
-#include "gradients.hpp"
 #include "mica/core/error.hpp"
 #include "mica/fsdp/fully_shard.hpp"
 #include "mica/fsdp/gradient_reduction.hpp"
+#include "mica/fsdp/unit_tree.hpp"
 #include "mica/tensor/exact_sum.hpp"
+
+#include "gradients.hpp"
 
 namespace mica::optim {
 namespace {
@@ -30,6 +32,15 @@ void exact_sum(const fsdp::Root& root, double power, TensorView sum) {
   kernels.exact_sum_value(compute, limbs, sum);
 }
 
+/// The grids of ranks that units are on, the root's first.
+std::vector<const fsdp::DeviceMesh*> grids_of(const fsdp::Root& root) {
+  std::vector<const fsdp::DeviceMesh*> grids;
+  for (const fsdp::Unit* unit : root.units()) {
+    if (std::ranges::find(grids, &unit->device_mesh()) == grids.end()) grids.push_back(&unit->device_mesh());
+  }
+  return grids;
+}
+
 }  // namespace
 
 ClipResult clip_grad_norm(fsdp::Root& root, double max_norm, double p) {
@@ -40,27 +51,32 @@ ClipResult clip_grad_norm(fsdp::Root& root, double max_norm, double p) {
   const fsdp::DeviceMesh& device_mesh = root.device_mesh();
   Kernels& kernels = device_mesh.kernels();
   Stream& compute = device_mesh.compute();
-  const int shard_size = device_mesh.geometry().shard_size;
   ClipResult clip{make_scalar(device_mesh), make_scalar(device_mesh)};
   const Tensor sum = make_scalar(device_mesh);
 
   const fsdp::GradientReduction* reduction = root.options().reduction;
   if (reduction && reduction->is_deterministic() && power != kInfNorm) {  // a maximum does not depend on the order
+    fsdp::require_one_mesh(root, "the norm of a deterministic run");
     exact_sum(root, power, sum);
     kernels.clip_coefficient(compute, sum, power, max_norm, clip.norm, clip.coefficient);
     return clip;
   }
+  const auto is_whole = [](const GradStretch& s) { return s.shard_size != s.grid->geometry().shard_size; };
   kernels.fill(compute, sum, 0.0);
-  const auto add_grads = [&](bool sharded) {
+  for (const fsdp::DeviceMesh* grid : grids_of(root)) {
+    const bool is_first = grid == &device_mesh;
+    const Tensor part = is_first ? sum : make_scalar(device_mesh);
+    if (!is_first) kernels.fill(compute, part, 0.0);
     for_each_grad(root, [&](const GradStretch& stretch) {
-      if ((stretch.shard_size == shard_size) == sharded)
-        kernels.power_sum(compute, stretch.grad, power, sum, Write::accumulate);
+      if (stretch.grid != grid || is_whole(stretch)) return;
+      kernels.power_sum(compute, stretch.grad, power, part, Write::accumulate);
     });
-  };
-  add_grads(true);
-  device_mesh.shard_norm_group().all_reduce(compute, "grad_norm", sum,
-                                            power == kInfNorm ? ReduceOp::max : ReduceOp::sum);
-  add_grads(false);
+    grid->shard_norm_group().all_reduce(compute, "grad_norm", part, power == kInfNorm ? ReduceOp::max : ReduceOp::sum);
+    if (!is_first) kernels.power_sum(compute, part, power == kInfNorm ? kInfNorm : 1, sum, Write::accumulate);
+  }
+  for_each_grad(root, [&](const GradStretch& stretch) {
+    if (is_whole(stretch)) kernels.power_sum(compute, stretch.grad, power, sum, Write::accumulate);
+  });
   kernels.clip_coefficient(compute, sum, power, max_norm, clip.norm, clip.coefficient);
   return clip;
 }

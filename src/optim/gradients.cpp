@@ -20,10 +20,10 @@ void for_each_grad(const fsdp::Root& root, const std::function<void(const GradSt
       numel += next.piece.numel();
     }
     const TensorView grad = first.storage->sharded_grad();
-    if (grad) visit({grad.slice(first.piece.offset, numel), first.storage->shard_size()});
+    if (grad) visit({grad.slice(first.piece.offset, numel), first.storage->shard_size(), &first.storage->device_mesh()});
   }
   for (const fsdp::UnitParameter& p : root.ignored_parameters()) {
-    if (p.parameter->requires_grad && p.parameter->grad_written) visit({p.parameter->grad, 1});
+    if (p.parameter->requires_grad && p.parameter->grad_written) visit({p.parameter->grad, 1, &root.device_mesh()});
   }
 }
 

@@ -16,6 +16,7 @@ void require_idle(const fsdp::Root& root, std::string_view what);
 struct GradStretch {
   TensorView grad;
   int shard_size;  // ranks that the parameter is cut over; 1: each rank has the whole gradient
+  const fsdp::DeviceMesh* grid;  // its unit's; the root's for ignored parameters
 };
 /// All of them, unit by unit in module order, then those of ignored parameters that have one ([Note: ignored
 /// parameters]).

@@ -87,15 +87,45 @@ void Optimizer::step(const StepArgs& args) {
   }
   Stream& compute = device_mesh().compute();
   const Buffer workspace = allocate_workspace(compute);
+  const OffloadedArgs offloaded = offloaded_args(args);
   if (args.skipped_steps && num_steps_ > 0 && are_others_than_in_last_step()) {
     compute.synchronize();
     take_off_skipped_steps(static_cast<std::int64_t>(*args.skipped_steps.as<float>()));
   }
   root_.reshard();
+  if (offloaded.is_needed) compute.synchronize();  // the host reads scalars, and writes masters that casts have read
   ++num_steps_;
   for (UnitState& unit : units_) {
-    step_unit(unit, args, {workspace.data(), Shape{workspace_numel()}, DType::f32}, compute);
+    Stream& stream = stream_of(unit);
+    const bool is_offloaded = &stream != &compute;
+    const Buffer& space = is_offloaded ? offloaded.workspace : workspace;
+    step_unit(unit, is_offloaded ? offloaded.args : args, {space.data(), Shape{workspace_numel()}, DType::f32}, stream);
   }
+}
+
+Stream& Optimizer::stream_of(const UnitState& unit) const {
+  const fsdp::DeviceMesh& device_mesh = this->device_mesh();
+  const bool is_offloaded = unit.storage && &unit.storage->master_pool() == &device_mesh.offload_pool();
+  return is_offloaded ? device_mesh.offload_stream() : device_mesh.compute();
+}
+
+Optimizer::OffloadedArgs Optimizer::offloaded_args(const StepArgs& args) const {
+  const fsdp::DeviceMesh& device_mesh = this->device_mesh();
+  OffloadedArgs offloaded{.args = args, .scalars = {}, .workspace = {}};
+  offloaded.is_needed =
+      std::ranges::any_of(units_, [&](const UnitState& u) { return &stream_of(u) != &device_mesh.compute(); });
+  if (!offloaded.is_needed) return offloaded;
+  Pool& pool = device_mesh.offload_pool();
+  Stream& stream = device_mesh.offload_stream();
+  for (ConstTensorView* scalar : {&offloaded.args.grad_scale, &offloaded.args.skip, &offloaded.args.skipped_steps}) {
+    if (!*scalar) continue;
+    offloaded.scalars.emplace_back(pool.allocate(dtype_bytes(DType::f32), MemoryRole::workspace, stream), Shape{1},
+                                   DType::f32);
+    device_mesh.kernels().copy(device_mesh.compute(), *scalar, offloaded.scalars.back());
+    *scalar = offloaded.scalars.back();
+  }
+  offloaded.workspace = pool.allocate(workspace_bytes(), MemoryRole::workspace, stream);
+  return offloaded;
 }
 
 void Optimizer::check_args(const StepArgs& args) const {
@@ -184,7 +214,8 @@ void Optimizer::step_unit(UnitState& unit, const StepArgs& args, TensorView work
             .weight_decay = decay_of(member),
             .step = member.steps + skipped_taken_off_,
             .is_first = member.steps == 1,
-            .stream = &stream};
+            .stream = &stream,
+            .kernels = &device_mesh().kernels_on(stream)};
     for (std::size_t kind = 0; kind < unit.buffers.size(); ++kind) {
       run.state.push_back(view_of(unit, kind).slice(first.offset, numel));
     }
@@ -214,7 +245,7 @@ void Optimizer::step_low_precision_run(const Run& run, const StepArgs& args, Ten
     part.param = run.param.slice(begin, numel);
     part.grad = wide.slice(0, numel);
     for (TensorView& state : part.state) state = state.slice(begin, numel);
-    device_mesh().kernels().copy(*run.stream, run.grad.slice(begin, numel), wide.slice(0, numel));
+    run.kernels->copy(*run.stream, run.grad.slice(begin, numel), wide.slice(0, numel));
     step_run(part, args);
   }
 }
@@ -281,16 +312,16 @@ void Optimizer::allocate_state() {
 
 void Optimizer::allocate(UnitState& unit) {
   if (unit.is_allocated) return;
-  Stream& compute = device_mesh().compute();
+  Stream& stream = stream_of(unit);
   std::vector<Buffer> buffers;
   for (std::size_t kind = 0; kind < state_kinds().size(); ++kind) {
     Pool& pool = unit.storage ? unit.storage->master_pool() : device_mesh().pool();
-    buffers.push_back(pool.allocate(numel_of(unit) * dtype_bytes(DType::f32), MemoryRole::optimizer, compute));
+    buffers.push_back(pool.allocate(numel_of(unit) * dtype_bytes(DType::f32), MemoryRole::optimizer, stream));
   }
   unit.buffers = std::move(buffers);
   unit.is_allocated = true;
   for (std::size_t kind = 0; kind < unit.buffers.size(); ++kind) {
-    device_mesh().kernels().fill(compute, view_of(unit, kind), 0.0);
+    device_mesh().kernels_on(stream).fill(stream, view_of(unit, kind), 0.0);
   }
 }
 

@@ -52,7 +52,7 @@ class Sgd final : public Optimizer {
                          .first_step = run.is_first,
                          .grad_scale = args.grad_scale,
                          .skip = args.skip};
-    device_mesh().kernels().sgd(*run.stream, kernel);
+    run.kernels->sgd(*run.stream, kernel);
   }
 
   /// Without dampening the first step needs no special case (the buffer starts at zero); with it, the host would have

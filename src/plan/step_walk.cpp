@@ -5,6 +5,7 @@
 
 #include "mica/core/error.hpp"
 #include "mica/fsdp/gradient_reduction.hpp"
+#include "mica/fsdp/unit_tree.hpp"
 #include "mica/tensor/exact_sum.hpp"
 
 namespace mica::plan {
@@ -30,6 +31,7 @@ PassProfile PassProfile::chain(std::size_t num_units) {
 }
 
 std::vector<UnitSpec> units_of(const fsdp::Root& root) {
+  fsdp::require_one_mesh(root, "a memory plan");
   std::vector<UnitSpec> specs;
   for (const fsdp::Unit* unit : root.units()) {
     UnitSpec spec{.name = unit->name(),

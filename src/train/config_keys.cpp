@@ -235,8 +235,7 @@ std::vector<ConfigKey> make_keys() {
            "keep sharded gradients in reduce_dtype: less memory; accumulation and clipping round to it"),
       flag("fsdp.use_orig_params", MICA_FIELD(fsdp.use_orig_params),
            "original-parameter mode: a unit may mix frozen and trainable parameters, and a parameter whose backward "
-           "did not "
-           "run has no gradient instead of a zero one"),
+           "did not run has no gradient instead of a zero one"),
       choice("fsdp.gradient_compression", MICA_FIELD(fsdp.gradient_compression), {"none", "fp16", "bf16"},
              "cast gradients for their way between ranks, whatever fsdp.reduce_dtype is"),
       choice("fsdp.activation_checkpointing", MICA_FIELD(fsdp.activation_checkpointing), {"none", "block"},

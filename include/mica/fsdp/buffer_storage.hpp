@@ -30,6 +30,7 @@ class BufferStorage {
   /// @throws ConfigError when a floating-point buffer cannot be cast to it.
   void add(std::string full_name, nn::ModuleBuffer& buffer, std::optional<DType> buffer_dtype);
   [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }
+  [[nodiscard]] DeviceMesh& device_mesh() const { return device_mesh_; }
 
   /// Gives every buffer storage of its own and its initial value, or the value that somebody has given it already.
   void initialize(std::uint64_t seed);

@@ -32,6 +32,8 @@ class DeviceMesh {
   /// Makes a communicator for each stream that communicates. @collective over the mesh
   /// @param mesh, pool, kernels  outlive it.
   DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, Streams streams, Logger logger = {});
+  /// Another grid of the same ranks on the same device: units of one root may be on either (FEATURES A3). @collective
+  DeviceMesh(Mesh& mesh, const DeviceMesh& same_device);
 
   [[nodiscard]] const MeshGeometry& geometry() const { return mesh_.geometry(); }
   [[nodiscard]] Mesh& mesh() const { return mesh_; }
@@ -39,8 +41,18 @@ class DeviceMesh {
   /// Where offloaded shards live (FEATURES D9): counted apart from pool().
   [[nodiscard]] Pool& offload_pool() const { return *offload_pool_; }
   [[nodiscard]] Kernels& kernels() const { return kernels_; }
-  [[nodiscard]] const Streams& streams() const { return streams_; }
-  [[nodiscard]] Stream& compute() const { return *streams_.compute; }
+  [[nodiscard]] const Streams& streams() const { return *streams_; }
+  [[nodiscard]] Stream& compute() const { return *streams_->compute; }
+  /// Where units compute.
+  [[nodiscard]] DeviceKind device() const { return compute().device(); }
+  /// Whether units on either may belong to one root.
+  [[nodiscard]] bool shares_device_with(const DeviceMesh& other) const { return streams_ == other.streams_; }
+  /// What steps offloaded masters (FEATURES D9): a stream of the CPU, compute() itself where that is one.
+  [[nodiscard]] Stream& offload_stream() const { return offload_stream_ ? *offload_stream_ : compute(); }
+  /// The kernels for the stream's device: kernels(), or the CPU's for offload_stream().
+  [[nodiscard]] Kernels& kernels_on(const Stream& stream) const {
+    return &stream == offload_stream_.get() ? *offload_kernels_ : kernels_;
+  }
   [[nodiscard]] const Logger& logger() const { return logger_; }
 
   /// Used on the unshard stream.
@@ -63,12 +75,17 @@ class DeviceMesh {
   [[nodiscard]] double communication_ms() const;
 
  private:
+  DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, std::shared_ptr<Streams> streams, Logger logger,
+             std::shared_ptr<Pool> offload_pool);
+
   Mesh& mesh_;
   Pool& pool_;
   Kernels& kernels_;
-  Streams streams_;
+  std::shared_ptr<Streams> streams_;
   Logger logger_;
-  std::unique_ptr<Pool> offload_pool_;
+  std::shared_ptr<Stream> offload_stream_;  // null where compute is the CPU's
+  std::shared_ptr<Pool> offload_pool_;
+  std::shared_ptr<Kernels> offload_kernels_;
   std::unique_ptr<ProcessGroup> unshard_group_, reduce_group_, replicate_group_, all_ranks_group_, agreement_group_;
   std::map<int, std::unique_ptr<ProcessGroup>> neighbour_groups_;  // by number of ranks
 };

@@ -41,10 +41,10 @@ struct ModuleBufferName {
 /// The runtime of one tree of units: order, prefetch, rate limits, passes. Owned by the root unit.
 class Root {
  public:
-  /// Claims every unit below `unit`. @throws ConfigError, and claims nothing, when a unit has been a root already, a shared
-  /// parameter would be split, a parameter is a scalar, units disagree on use_orig_params, limit_all_gathers or
-  /// full_precision_in_eval or are on several meshes, what is ignored is a unit or belongs to another one, or frozen and trainable parameters share a unit
-  /// without original-parameter mode.
+  /// Claims every unit below `unit`. @throws ConfigError, and claims nothing, when a unit has been a root already, a
+  /// shared parameter would be split, a parameter is a scalar, units disagree on use_orig_params, limit_all_gathers or
+  /// full_precision_in_eval or are on several devices or other ranks, what is ignored is a unit or belongs to another
+  /// one, or frozen and trainable parameters share a unit without original-parameter mode.
   explicit Root(Unit& unit);
 
   /// Units in module order, the root unit first.
@@ -101,6 +101,7 @@ class Root {
 
   void warn_about_strategy() const;
   void check_ignored_have_data() const;
+  void check_ignored_grads() const;
   void begin_forward(bool is_training);
   void end_forward(bool is_training);
   void begin_backward();

@@ -42,7 +42,7 @@ class HookedAllGather;
 ///   gathered grad   [S*P] reduce_dtype communication       per-parameter layouts: while it is reduced
 ///   sharded grad    [P]   f32         sharded_grad         from the first reduce_grads() until zero_grad()
 /// Offloaded masters and sharded gradients are in DeviceMesh::offload_pool(); what is reduced then stays on the device
-/// only until it has been copied there.
+/// only until it has been copied there. With keep_low_precision_grads the sharded gradient is in reduce_dtype.
 /// Everything enqueues; the host waits only in the rate limiters.
 class UnitStorage {
  public:
@@ -54,6 +54,7 @@ class UnitStorage {
   UnitStorage& operator=(const UnitStorage&) = delete;
 
   [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] DeviceMesh& device_mesh() const { return device_mesh_; }
   [[nodiscard]] const ShardLayout& layout() const { return *layout_; }
   [[nodiscard]] const std::vector<UnitParameter>& parameters() const { return parameters_; }
   [[nodiscard]] int shard_rank() const { return shard_rank_; }
@@ -77,6 +78,7 @@ class UnitStorage {
 
   /// Enqueues the cast and the all-gather; nothing if already unsharded in that precision.
   /// @param full_precision  fp32 instead of param_dtype.
+  /// @throws ConfigError when the master is not where cpu_offload says (FEATURES D9), naming both devices.
   void unshard(RateLimiter& limiter, bool full_precision = false);
   [[nodiscard]] ShardState state() const { return state_; }
   [[nodiscard]] bool is_unsharded() const { return state_ == ShardState::unsharded; }
@@ -115,6 +117,7 @@ class UnitStorage {
   [[nodiscard]] bool aliases_master(DType dtype) const {
     return layout_->shard_size() == 1 && dtype == DType::f32 && offload_ != CpuOffload::parameters;
   }
+  void check_placement() const;
   void gather_shards(DType dtype);
   void gather_from_neighbours();
   void allocate_sharded_grad(Stream& home);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "mica/fsdp/root.hpp"
@@ -20,5 +21,9 @@ namespace mica::fsdp {
 /// also serves plain modules that hold several roots.
 /// @throws ConfigError with name and shape of the first that is not.
 void check_all_assigned(nn::Module& module);
+
+/// For what describes a root by one grid of ranks. @param what  "a checkpoint"
+/// @throws ConfigError naming a unit on another grid than the root.
+void require_one_mesh(const Root& root, std::string_view what);
 
 }  // namespace mica::fsdp

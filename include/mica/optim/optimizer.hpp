@@ -50,6 +50,9 @@ struct ParamGroup {
 ///   Parameter::grad and a backward has written it; data and gradient are fp32. Who clears grad_written is the holder.
 /// - Gradients kept in low precision are widened to fp32 in workspace, a chunk at a time: the bits are those of
 ///   gradients that were widened before.
+/// - Offloaded masters are stepped by the CPU, with their state beside them (FEATURES D9); where that is not the
+/// device, the
+///   host waits for the compute stream first.
 /// - State is allocated per unit at its first step, or by allocate_state() before a checkpoint is read into it. Only
 ///   trainable units have state.
 /// - Bias correction counts each parameter's own steps. The host does not read `skip`, so counts include skipped steps;
@@ -116,6 +119,7 @@ class Optimizer {
     std::int64_t step = 0;  ///< 1 in their first; StepArgs::skipped_steps is to be taken off
     bool is_first = false;  ///< no step has used this state yet
     Stream* stream = nullptr;
+    Kernels* kernels = nullptr;  ///< of the stream's device
   };
   /// Enqueues on the run's stream. A run may come in several parts.
   virtual void step_run(const Run& run, const StepArgs& args) = 0;
@@ -158,6 +162,16 @@ class Optimizer {
   void allocate(UnitState& unit);
   [[nodiscard]] Buffer allocate_workspace(Stream& stream) const;
   void step_unit(UnitState& unit, const StepArgs& args, TensorView workspace, Stream& stream);
+  /// Where the unit is stepped: the compute stream, or the CPU's when its master is offloaded from another device.
+  [[nodiscard]] Stream& stream_of(const UnitState& unit) const;
+  /// What a step of offloaded units takes, scalars in host memory; nothing where the device is the CPU itself.
+  struct OffloadedArgs {
+    StepArgs args;
+    std::vector<Tensor> scalars;
+    Buffer workspace;
+    bool is_needed = false;
+  };
+  [[nodiscard]] OffloadedArgs offloaded_args(const StepArgs& args) const;
   void step_low_precision_run(const Run& run, const StepArgs& args, TensorView wide);
   [[nodiscard]] bool are_stepped_alike(const UnitState& unit, const OwnPiece& a, const OwnPiece& b) const;
   [[nodiscard]] double decay_of(const Member& member) const;

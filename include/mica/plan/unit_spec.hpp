@@ -37,7 +37,8 @@ struct UnitSpec {
 };
 
 /// The units of a root, in module order, the root unit first. They need no storage.
-/// @throws ConfigError naming a parameter whose all-gather hooks do not tell their sizes.
+/// @throws ConfigError naming a parameter whose all-gather hooks do not tell their sizes, or a unit on another grid of
+///         ranks than the root's.
 [[nodiscard]] std::vector<UnitSpec> units_of(const fsdp::Root& root);
 
 }  // namespace mica::plan

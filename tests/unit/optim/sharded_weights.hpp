@@ -87,6 +87,7 @@ struct ShardedOptions {
   fsdp::Options fsdp{};
   StreamMode mode = StreamMode::inlined;
   fsdp::Streams::Make make_stream = make_cpu_stream;
+  std::function<std::unique_ptr<Pool>()> make_pool = make_cpu_pool;
   int shard_size = 0;            // 0: the world
   std::vector<int> unsharded{};  // units with strategy no_shard
   bool ignores_first = false;    // the first parameter of the first unit is ignored, its storage the test's
@@ -98,7 +99,7 @@ class ShardedWeights {
  public:
   ShardedWeights(std::unique_ptr<ProcessGroup> world, const std::vector<std::vector<WeightSpec>>& units,
                  const ShardedOptions& options = {})
-      : pool_(make_cpu_pool()),
+      : pool_(options.make_pool()),
         mesh_(make_mesh(std::move(world), options.shard_size)),
         kernels_(make_cpu_kernels(*pool_)),
         device_mesh_(mesh_, *pool_, *kernels_, fsdp::Streams::make(options.mode, options.make_stream)),

@@ -2,8 +2,12 @@
 #include <numeric>
 
 #include "mica/comm/mesh_request.hpp"
+#include "mica/fsdp/state_dict.hpp"
+#include "mica/fsdp/summon.hpp"
 #include "mica/fsdp/unit_tree.hpp"
 #include "mica/fsdp/wrap_policy.hpp"
+
+#include "probe_model.hpp"
 #include "rank_rig.hpp"
 #include "refusal.hpp"
 #include "tree_module.hpp"
@@ -138,14 +142,67 @@ TEST(Groups, A3_ThreeSettingsAreOneValueUnderARoot) {
   }
 }
 
-TEST(Groups, A3_UnitsOfOneRootShareADeviceMesh) {
-  run_local_ranks(1, [](auto world) {
+// Process groups are exempt from being alike: a unit on a grid of 2 x 2 under a root on 1 x 4.
+TEST(Groups, A3_UnitsOfOneRootMayBeOnDifferentGroups) {
+  run_local_ranks(4, [](auto world) {
+    Mesh grid(world->duplicate("grid"), MeshGeometry{4, 2, 2});
+    RankRig rig(std::move(world));
+    DeviceMesh second(grid, rig.device_mesh());
+    testing::ProbeModel model(2);
+    fully_shard(*model.layers[0], second, {.strategy = Strategy::hybrid_shard});
+    fully_shard(*model.layers[1], rig.device_mesh(), {});
+    fully_shard(model, rig.device_mesh(), {});
+    Root& root = root_of(model);
+    root.initialize(1);
+    EXPECT_EQ(root.units()[1]->storage()->shard_size(), 2);
+    EXPECT_EQ(root.units()[2]->storage()->shard_size(), 4);
+    for (testing::ProbeLayer* layer : model.layers) layer->gradient = rig.rank() + 1;  // the mean is 2.5
+    for (int step = 1; step <= 2; ++step) {
+      for (ProcessGroup* group : {&second.unshard_group(), &second.reduce_group(), &second.replicate_group(),
+                                  &rig.device_mesh().unshard_group(), &rig.device_mesh().reduce_group()}) {
+        group->reset_counts();
+      }
+      testing::train_pass(model, rig.context());
+      EXPECT_EQ(second.unshard_group().counts().of(Collective::all_gather), 2);
+      EXPECT_EQ(second.reduce_group().counts().of(Collective::reduce_scatter), 1);
+      EXPECT_EQ(second.replicate_group().counts().of(Collective::all_reduce), 1);
+      EXPECT_EQ(rig.device_mesh().unshard_group().counts().of(Collective::all_gather), 3);  // the root's once
+      EXPECT_EQ(rig.device_mesh().reduce_group().counts().of(Collective::reduce_scatter), 2);
+      for (const ShardedParameter& p : root.parameters()) {
+        const bool is_layer = p.parameter->shape.numel() == 5;
+        for (const float g : rig.values(p.grad())) EXPECT_EQ(g, is_layer ? 2.5F : 1.0F) << p.piece.parameter;
+      }
+      root.zero_grad();
+    }
+    rig.number_masters(model);
+    const StateDict dict = state_dict(model);
+    EXPECT_EQ(rig.values(dict.at("a.weight").view()), testing::numbered(1, 5));
+    EXPECT_EQ(rig.values(dict.at("b.weight").view()), testing::numbered(2, 5));
+    {
+      SummonFullParams full(model);
+      rig.kernels().fill(rig.compute(), model.layers[0]->weight().data, 7);
+    }
+    EXPECT_EQ(rig.values(state_dict(model).at("a.weight").view()), std::vector<float>(5, 7.0F));
+    expect_refusal<ConfigError>([&] { require_one_mesh(root, "a checkpoint"); },
+                                {"a checkpoint knows one grid", "unit a", "2 x 2", "1 x 4"});
+  });
+}
+
+TEST(Groups, A3_GridsOfOneRootAreOfTheSameDeviceAndRanks) {
+  run_local_ranks(2, [](auto world) {
+    Mesh alone(world->split(world->rank(), 0, "alone"), MeshGeometry{1, 1, 1});
     RankRig rig(std::move(world));
     DeviceMesh other(rig.mesh(), rig.pool(), rig.kernels(), Streams::make(StreamMode::inlined));
     TreeModule model("root", 3);
     fully_shard(model.child("inner", "node", 5), other, {});
     fully_shard(model, rig.device_mesh(), {});
-    expect_refusal<ConfigError>([&] { (void)root_of(model); }, {"inner", "another DeviceMesh"});
+    expect_refusal<ConfigError>([&] { (void)root_of(model); }, {"inner", "streams and memory other than its root's"});
+
+    DeviceMesh fewer(alone, rig.device_mesh());
+    TreeModule second("root", 3);
+    fully_shard(second.child("inner", "node", 5), fewer, {});
+    fully_shard(second, rig.device_mesh(), {});
+    expect_refusal<ConfigError>([&] { (void)root_of(second); }, {"inner", "a mesh of 1 ranks", "one of 2"});
   });
 }
 
