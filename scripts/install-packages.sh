@@ -2,12 +2,17 @@
 # Installs the Debian packages that Mica builds with; only what is missing, as root or through sudo.
 #   scripts/install-packages.sh          to build the programs
 #   scripts/install-packages.sh --tests  and the tests
+#   scripts/install-packages.sh --fuzz   and the fuzzers
 set -euo pipefail
 
 packages=(build-essential cmake ninja-build openmpi-bin libopenmpi-dev libhdf5-dev libboost-program-options-dev
           libdnnl-dev libopenblas-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libsentencepiece-dev pkg-config)
 if [[ "${1:-}" == "--tests" ]]; then
   packages+=(libgtest-dev libgmock-dev python3 python3-h5py hdf5-tools e2fsprogs)
+fi
+
+if [[ "${1:-}" == "--fuzz" ]]; then
+  packages+=(clang-16 libclang-rt-16-dev)
 fi
 
 missing=()

@@ -2,6 +2,7 @@
 # Builds and runs Mica's tests.
 #   scripts/test.sh                the default suite: what CI runs
 #   scripts/test.sh --sanitizers   unit tests and a training on 2 ranks under address+undefined and thread sanitizers
+#   scripts/test.sh --fuzz [SEC]   what Mica parses, fed with broken input for SEC seconds each (default 60); CI: 10
 #   scripts/test.sh --soak         full counts of the randomised tests (hours)
 #   scripts/test.sh -R NAME ...    further arguments go to ctest
 set -euo pipefail
@@ -34,17 +35,36 @@ sanitizers() {
   done
 }
 
+# Every fuzzer for so many seconds, from the corpus in the tree; what it found before lies in build/fuzz/corpus.
+fuzz() {
+  local seconds=$1 fuzzer name
+  if ! scripts/install-packages.sh --fuzz; then
+    echo "== fuzzing: SKIPPED, since clang-16 cannot be installed here" >&2
+    return
+  fi
+  cmake --preset fuzz --log-level=WARNING
+  cmake --build --preset fuzz --parallel "$jobs"
+  for fuzzer in build/fuzz/bin/fuzz_*; do
+    name=${fuzzer##*/fuzz_}
+    mkdir -p "build/fuzz/corpus/$name"
+    echo "== fuzzing $name for $seconds s"
+    "$fuzzer" "-max_total_time=$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=20000 -verbosity=0 -print_final_stats=1 \
+      "-artifact_prefix=build/fuzz/$name-" "build/fuzz/corpus/$name" "tests/fuzz/corpus/$name"
+  done
+}
+
 scripts/install-packages.sh --tests
 scripts/check_includes.py
 scripts/check_parity_list.py
 scripts/check_docs.py
 case "${1:-}" in
   --sanitizers) sanitizers; exit ;;
+  --fuzz) fuzz "${2:-60}"; exit ;;
   --soak) shift; labels=(-L soak) ;;
   *) labels=(-LE 'soak|gpu') ;;
 esac
 scripts/reference-venv.sh
 cmake --preset release --log-level=WARNING "${flags[@]}"
 cmake --build --preset release --parallel "$jobs"
-cd build/release
-ctest --output-on-failure --timeout 300 "${labels[@]}" "$@"
+(cd build/release && ctest --output-on-failure --timeout 300 "${labels[@]}" "$@")
+if [[ "${CI:-}" == "true" && $# -eq 0 ]]; then fuzz 10; fi
