@@ -1,6 +1,5 @@
 #include "mica/checkpoint/async_saver.hpp"
 
-#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -9,12 +8,10 @@
 namespace mica::checkpoint {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+/// Copies begin at a cache line.
+constexpr std::int64_t kLineNumel = 64 / 4;
 
-/// Copies begin at a page, so that they can be written from where they are.
-constexpr std::int64_t kPageNumel = 4096 / 4;
-
-std::int64_t padded(std::int64_t numel) { return (numel + kPageNumel - 1) / kPageNumel * kPageNumel; }
+std::int64_t padded(std::int64_t numel) { return (numel + kLineNumel - 1) / kLineNumel * kLineNumel; }
 
 }  // namespace
 
@@ -46,24 +43,47 @@ void AsyncSaver::reserve(const fsdp::Root& root, const optim::Optimizer* optimiz
   std::memset(snapshot_.data(), 0, static_cast<std::size_t>(bytes));
 }
 
-double AsyncSaver::start(const std::string& run_folder, const SaveState& state, const HostComm& comm,
-                         const SaveOptions& options) {
-  const auto begin = Clock::now();
+void AsyncSaver::start(const std::string& run_folder, const SaveState& state, const HostComm& comm,
+                       const SaveOptions& options) {
   wait();
-  reserve(*state.root, state.optimizer);
+  // Whatever can fail on one rank alone is agreed on before the next rank-to-rank call: a thread that waits in the
+  // background for a rank that never comes could not be ended.
+  (void)comm.all_or_throw([&] {
+    reserve(*state.root, state.optimizer);
+    return std::string();
+  });
   job_ = std::make_unique<SaveJob>(make_save_job(run_folder, state, comm));
-  copy(*job_, state.root->device_mesh());
   options_ = options;
   report_.reset();
-  thread_ = std::jthread([this] {
-    try {
-      report_ = run_save_job(*job_, *background_, options_);
-    } catch (...) {
-      failure_ = std::current_exception();
-    }
-    is_done_ = true;
-  });
-  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+  enum : int { undecided, go, drop };
+  const auto decision = std::make_shared<std::atomic<int>>(undecided);
+  try {
+    (void)comm.all_or_throw([&] {
+      copy(*job_, state.root->device_mesh());
+      thread_ = std::jthread([this, decision] {
+        decision->wait(undecided);
+        if (*decision == go) write();
+      });
+      return std::string();
+    });
+  } catch (...) {
+    *decision = drop;
+    decision->notify_all();
+    if (thread_.joinable()) thread_.join();
+    throw;
+  }
+  is_done_ = false;
+  *decision = go;
+  decision->notify_all();
+}
+
+void AsyncSaver::write() {
+  try {
+    report_ = run_save_job(*job_, *background_, options_);
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
+  is_done_ = true;
 }
 
 void AsyncSaver::copy(SaveJob& job, fsdp::DeviceMesh& device_mesh) {
@@ -83,13 +103,11 @@ void AsyncSaver::copy(SaveJob& job, fsdp::DeviceMesh& device_mesh) {
 
 void AsyncSaver::wait() {
   if (thread_.joinable()) thread_.join();
-  is_done_ = report_.has_value();
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 std::optional<SaveReport> AsyncSaver::take_finished() {
   if (!is_done_ || failure_) return std::nullopt;
-  is_done_ = false;
   return std::exchange(report_, std::nullopt);
 }
 

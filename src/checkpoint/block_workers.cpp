@@ -18,7 +18,7 @@ BlockBuffer::BlockBuffer() : memory_(static_cast<std::byte*>(std::aligned_alloc(
 
 void run_block_workers(std::int64_t num_jobs, std::int64_t bytes,
                        const std::function<void(int worker, std::int64_t job)>& work) {
-  const std::int64_t num_workers = bytes <= kBlockBytes ? 1 : std::min<std::int64_t>(kNumBlockWorkers, num_jobs);
+  const std::int64_t num_workers = bytes <= kBlockBytes || num_jobs == 0 ? 1 : std::min<std::int64_t>(kNumBlockWorkers, num_jobs);
   std::atomic<bool> is_failed{false};
   std::mutex mutex;
   std::exception_ptr failure;

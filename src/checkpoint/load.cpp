@@ -77,8 +77,8 @@ class Loader {
   /// @throws what load() says. Reads nothing yet. Without communication.
   void prepare() {
     check_fit();
-    target_.root->device_mesh().compute().synchronize();
     if (target_.optimizer != nullptr) prepare_optimizer();
+    target_.root->device_mesh().compute().synchronize();  // fresh state is zeroed there
   }
   /// Written by other ranks or units than these: the tables of pieces are needed.
   [[nodiscard]] bool needs_index() const {
@@ -86,7 +86,6 @@ class Loader {
   }
   /// @param index  null: each dataset of this rank's file is a whole shard of a unit here.
   void read(const PieceIndex* index) {
-    const auto start = Clock::now();
     for (std::size_t u = 0; u < storages_.size(); ++u) add(index, u, std::string(kMasterKind), storages_[u]->master());
     if (target_.optimizer != nullptr) {
       for (const optim::StateShard& shard : target_.optimizer->state()) {
@@ -97,9 +96,8 @@ class Loader {
       }
     }
     report_.bytes = read_ranges(folder_, std::move(ranges_));
-    report_.ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
   }
-  [[nodiscard]] const LoadReport& report() const { return report_; }
+  [[nodiscard]] LoadReport& report() { return report_; }
 
  private:
   [[nodiscard]] const Mesh& mesh() const { return target_.root->device_mesh().mesh(); }
@@ -207,6 +205,7 @@ Manifest open_checkpoint(const std::string& checkpoint_folder, const HostComm& c
 LoadReport load(const std::string& checkpoint_folder, const Manifest& manifest, const LoadTarget& target,
                 const HostComm& comm) {
   return with_way_out(checkpoint_folder, comm, [&] {
+    const auto start = Clock::now();
     Loader loader(checkpoint_folder, manifest, target);
     const std::vector<std::string> needs = comm.all_or_throw([&] {
       loader.prepare();
@@ -218,6 +217,7 @@ LoadReport load(const std::string& checkpoint_folder, const Manifest& manifest, 
       loader.read(index ? &*index : nullptr);
       return std::string();
     });
+    loader.report().ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
     return loader.report();
   });
 }

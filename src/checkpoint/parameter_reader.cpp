@@ -1,5 +1,6 @@
 #include "parameter_reader.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace mica::checkpoint {
@@ -7,13 +8,22 @@ namespace mica::checkpoint {
 ParameterReader::ParameterReader(std::string checkpoint_folder)
     : folder_(std::move(checkpoint_folder)), manifest_(read_manifest(folder_)), index_(folder_, manifest_) {}
 
-void ParameterReader::read(const std::string& parameter, const std::string& kind, std::int64_t begin,
-                           std::int64_t numel, float* data) {
+void ParameterReader::read(const std::string& parameter, const std::string& kind, std::int64_t begin, std::int64_t numel,
+                           float* data) {
   index_.for_each(parameter, kind, begin, begin + numel, [&](const PieceIndex::Extent& part) {
-    // One thread that reads forward: the system's read-ahead works while it computes.
-    if (!reader_ || &reader_->file() != part.file) reader_.emplace(folder_, *part.file);
-    reader_->read(*part.dataset, part.offset * 4, (part.end - part.begin) * 4, data + (part.begin - begin));
+    reader_of(part).read(*part.dataset, part.offset * 4, (part.end - part.begin) * 4, data + (part.begin - begin));
   });
+}
+
+BlockReader& ParameterReader::reader_of(const PieceIndex::Extent& part) {
+  auto found = std::ranges::find(places_, part.dataset, &Place::dataset);
+  if (found == places_.end()) {
+    if (places_.size() == kMaxPlaces) places_.pop_back();
+    places_.insert(places_.begin(), {part.dataset, std::make_unique<BlockReader>(folder_, *part.file)});
+    found = places_.begin();
+  }
+  std::rotate(places_.begin(), found, found + 1);  // latest first
+  return *places_.front().reader;
 }
 
 }  // namespace mica::checkpoint

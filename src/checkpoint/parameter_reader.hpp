@@ -1,7 +1,8 @@
 #pragma once
 
-#include <optional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "mica/checkpoint/manifest.hpp"
 
@@ -12,7 +13,8 @@
 namespace mica::checkpoint {
 
 /// Reads any range of any parameter, or of its optimizer state, out of a checkpoint, through the tables of pieces: on
-/// whatever number of ranks it was written. One thread; holds one block and one open file at a time.
+/// whatever number of ranks it was written. One thread. It keeps the blocks that it read last of up to kMaxPlaces datasets (64
+/// MiB): the runs of a parameter that is cut along an inner dim alternate between files.
 class ParameterReader final : public ParameterSource {
  public:
   /// @throws DamagedCheckpointError; also if the tables do not name every element of every parameter exactly once.
@@ -28,10 +30,17 @@ class ParameterReader final : public ParameterSource {
             float* data) override;
 
  private:
+  static constexpr std::size_t kMaxPlaces = 16;
+  [[nodiscard]] BlockReader& reader_of(const PieceIndex::Extent& part);
+
   std::string folder_;
   Manifest manifest_;
   PieceIndex index_;
-  std::optional<BlockReader> reader_;
+  struct Place {
+    const DatasetEntry* dataset;
+    std::unique_ptr<BlockReader> reader;
+  };
+  std::vector<Place> places_;  // latest first
 };
 
 }  // namespace mica::checkpoint

@@ -70,6 +70,15 @@ void PieceIndex::add_packed(const Manifest& manifest, std::size_t file_index, st
 }
 
 void PieceIndex::finish(const std::string& checkpoint_folder, const Manifest& manifest) {
+  for (const FileEntry& file : manifest.files) {
+    for (const DatasetEntry& dataset : file.datasets) {
+      for (const fsdp::ParameterSpec& p : manifest.units[static_cast<std::size_t>(dataset.unit)].parameters) {
+        require<DamagedCheckpointError>(has(p.name, dataset.kind),
+                                        "{}/{}: {} is there, but no shard file's table of pieces names {} of {}", checkpoint_folder,
+                                        file.name, dataset.path, dataset.kind, p.name);
+      }
+    }
+  }
   for (auto& [key, extents] : extents_) std::ranges::sort(extents, {}, &Extent::begin);
   for (const UnitEntry& unit : manifest.units) {
     for (const fsdp::ParameterSpec& p : unit.parameters) {

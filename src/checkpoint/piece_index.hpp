@@ -37,6 +37,7 @@ class PieceIndex {
                 Visit visit) const {
     const std::vector<Extent>& all = extents_.at({parameter, kind});
     for (auto it = first_after(all, begin); begin < end; ++it) {
+      invariant(it != all.end(), "a range inside the parameter is read");
       const Extent part{begin, it->end < end ? it->end : end, it->file, it->dataset, it->offset + begin - it->begin};
       visit(part);
       begin = part.end;

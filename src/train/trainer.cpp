@@ -176,7 +176,7 @@ void Trainer::init_parameters() {
 void Trainer::save(std::int64_t step, bool in_background) {
   if (step == last_saved_) return;
   const Clock::time_point begin = last_save_begin_ = Clock::now();
-  if (!in_background) finish_background_save();
+  finish_background_save();
   const auto comm = checkpoint::make_mpi_comm(app_.world);
   std::map<std::string, double> scalars;
   if (model_.scaler) {
@@ -197,8 +197,6 @@ void Trainer::save(std::int64_t step, bool in_background) {
                                       .config = to_ini(config_)};
     const checkpoint::SaveOptions options{.keep = static_cast<int>(config_.checkpoint.keep)};
     if (in_background) {
-      saver_->wait();
-      look_at_background_save();
       saver_->start(config_.run_folder(), state, *comm, options);
       background_stall_ms_ = ms_between(begin, Clock::now());
     } else {
@@ -266,6 +264,19 @@ Trainer::Request Trainer::agree_on_request() {
   return static_cast<Request>(agreed / kRequest);
 }
 
+void Trainer::prepare_background_saves() {
+  if (!config_.checkpoint.async) return;
+  together(app_.world, [&] {
+    require<ConfigError>(app_.session.has_thread_multiple(),
+                         "checkpoint.async = true communicates from a thread of its own, and this MPI ({}) does not grant "
+                         "MPI_THREAD_MULTIPLE: set checkpoint.async = false, or use an MPI that does",
+                         mpi::Session::library_version());
+  });
+  background_world_ = std::make_unique<mpi::Communicator>(app_.world.duplicate());
+  saver_ = std::make_unique<checkpoint::AsyncSaver>(checkpoint::make_mpi_comm(*background_world_), *device_.pool);
+  together(app_.world, [&] { saver_->reserve(*model_.root, model_.optimizer.get()); });
+}
+
 ExitCode Trainer::run() {
   check_memory();
   prepare_folder();
@@ -275,16 +286,8 @@ ExitCode Trainer::run() {
     if (is_main()) io::write_file_atomically(config_.run_folder() + "/config.resolved.cfg", to_ini(config_, true));
     metrics_ = std::make_unique<MetricsFile>(
         is_main() && config_.log.metrics ? config_.run_folder() + "/metrics.jsonl" : "", last_done_);
-    if (!config_.checkpoint.async) return;
-    require<ConfigError>(
-        app_.session.has_thread_multiple(),
-        "checkpoint.async = true communicates from a thread of its own, and this MPI ({}) does not grant "
-        "MPI_THREAD_MULTIPLE: set checkpoint.async = false, or use an MPI that does",
-        mpi::Session::library_version());
-    background_world_ = std::make_unique<mpi::Communicator>(app_.world.duplicate());
-    saver_ = std::make_unique<checkpoint::AsyncSaver>(checkpoint::make_mpi_comm(*background_world_), *device_.pool);
-    saver_->reserve(*model_.root, model_.optimizer.get());
   });
+  prepare_background_saves();
   progress_ = std::make_unique<Progress>(is_main() ? logger_ : Logger(), config_.train.steps,
                                          is_main() && Progress::is_on_terminal());
   runner_ = std::make_unique<StepRunner>(config_, model_, datasets_.train, plan_, device_.mesh->rank());

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <thread>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -218,6 +219,40 @@ TEST_F(Resume, InTheBackground) {
   const Finished resumed = test::run(flags("async"));
   ASSERT_EQ(resumed.status, 0) << resumed.output;
   EXPECT_EQ(first_progress_step(resumed.output), 17) << resumed.output;
+}
+
+TEST_F(Resume, MinutesDecideToo) {
+  const Finished run = test::run(training(kRanks, *folder_ / "run.cfg",
+                                          {"--checkpoint.interval=0", "--checkpoint.interval_minutes=0.0002", "--train.steps=200",
+                                           "--checkpoint.async=true", "--run.dir=" + run_folder("minutes")}));
+  ASSERT_EQ(run.status, 0) << run.output;
+  EXPECT_GT(checkpoints_of(run_folder("minutes")).size(), 1u) << run.output;
+}
+
+// A failure in the background, and one of rank 0 alone at the start, end the run on every rank with one message.
+TEST_F(Resume, FailuresBesideTheBackground) {
+  const auto flags = [&](const std::string& name) {
+    return training(kRanks, *folder_ / "run.cfg",
+                    {"--checkpoint.async=true", "--checkpoint.interval=1", "--train.steps=1000000", "--run.dir=" + run_folder(name)});
+  };
+  Child child(flags("lost"));
+  for (int polls = 0; checkpoints_of(run_folder("lost")).empty(); ++polls) {
+    ASSERT_TRUE(child.is_running() && polls < 60'000) << child.wait(0).output;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  // The folder is gone, and nothing can be made in its place.
+  fs::rename(run_folder("lost") + "/checkpoints", run_folder("lost") + "/moved");
+  write_text(run_folder("lost") + "/checkpoints", "");
+  const Finished lost = child.wait(30);
+  EXPECT_FALSE(lost.is_timed_out) << lost.output;
+  EXPECT_NE(lost.status, 0);
+  EXPECT_EQ(lost.error_lines().size(), 1u) << lost.output;
+  EXPECT_NE(lost.output.find(run_folder("lost") + "/checkpoints"), std::string::npos) << lost.output;
+
+  fs::create_directories(run_folder("unwritable") + "/metrics.jsonl");
+  const Finished unwritable = test::run(flags("unwritable"), 30);
+  EXPECT_EQ(unwritable.status, 2) << unwritable.output;
+  EXPECT_EQ(unwritable.error_lines().size(), 1u) << unwritable.output;
 }
 
 TEST_F(Resume, AFinishedRunDoesNothing) {

@@ -35,18 +35,19 @@ class AsyncSaver {
   /// Takes the memory and touches it, so that the first save stalls no longer than the others.
   void reserve(const fsdp::Root& root, const optim::Optimizer* optimizer);
 
-  /// Between passes. `state.root` is free when it returns; its layouts outlive the save.
-  /// @returns ms for which training stood still: the wait for the last save, for the compute stream, and the copy.
+  /// Between passes. Training stands still for the wait for the last save, for the compute stream, and the copy.
+  /// `state.root` is free when it returns; its layouts outlive the save.
   /// @throws what save() throws, of the last save too. @collective over `comm`
-  double start(const std::string& run_folder, const SaveState& state, const HostComm& comm, const SaveOptions& options = {});
+  void start(const std::string& run_folder, const SaveState& state, const HostComm& comm, const SaveOptions& options = {});
   /// Until nothing is being written. @throws what the last save threw, once.
   void wait();
   /// The last save, if it is complete; once.
   [[nodiscard]] std::optional<SaveReport> take_finished();
-  [[nodiscard]] bool is_under_way() const { return thread_.joinable() && !is_done_; }
+  [[nodiscard]] bool is_under_way() const { return !is_done_; }
   [[nodiscard]] bool is_failed() const { return is_done_ && failure_; }
 
  private:
+  void write();
   void copy(SaveJob& job, fsdp::DeviceMesh& device_mesh);
 
   std::unique_ptr<HostComm> background_;
@@ -55,7 +56,7 @@ class AsyncSaver {
   SaveOptions options_;
   std::unique_ptr<SaveJob> job_;
   std::jthread thread_;
-  std::atomic<bool> is_done_{false};  // the thread's results may be read
+  std::atomic<bool> is_done_{true};  // nothing is being written: report_ and failure_ are the host's
   std::exception_ptr failure_;
   std::optional<SaveReport> report_;
 };

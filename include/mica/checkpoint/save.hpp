@@ -40,7 +40,7 @@ inline constexpr std::string_view kSavePoints[] = {"folder made",    "metadata w
 
 struct SaveReport {
   std::string path;                 ///< RUN/checkpoints/step-00000500
-  std::int64_t bytes = 0;           ///< of all files
+  std::int64_t bytes = 0;           ///< of all files but the manifest
   std::int64_t shard_bytes = 0;     ///< of this rank's file, 0 if it writes none
   double write_ms = 0;              ///< this rank's file: create, write, fsync
   double total_ms = 0;              ///< the whole save

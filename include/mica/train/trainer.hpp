@@ -53,6 +53,8 @@ class Trainer {
   void look_at_background_save();
   /// Until nothing is written in the background. @collective
   void finish_background_save();
+  /// Refuses what checkpoint.async needs and cannot have; takes its memory. @collective
+  void prepare_background_saves();
   ExitCode train();
   /// Refuses to go on when replicas differ. @collective
   void check_drift() const;

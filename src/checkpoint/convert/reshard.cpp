@@ -37,12 +37,17 @@ ConvertReport reshard(const std::string& checkpoint, const std::string& out, int
     unit.layout = layout_name(unit, sharding);
     (void)fsdp::make_layout(unit.layout, unit.parameters, num_ranks);  // refuses what cannot be cut so
     for (const fsdp::ParameterSpec& p : unit.parameters) {
-      ++report.num_tensors;
-      report.numel += p.shape.numel();
+      std::vector<std::string> kinds = header.state_kinds;
+      kinds.emplace_back(kMasterKind);
+      for (const std::string& kind : kinds) {
+        if (!reader.has(p.name, kind)) continue;
+        ++report.num_tensors;
+        report.numel += p.shape.numel();
+      }
     }
   }
   report.num_files = num_ranks;
-  report.bytes = report.numel * 4 * (1 + std::ssize(header.state_kinds));
+  report.bytes = report.numel * 4;
   if (const auto type = header.model.find("type"); type != header.model.end()) report.model_type = type->second;
   if (options.is_dry_run) {
     NewFolder::check(out);

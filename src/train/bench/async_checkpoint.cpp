@@ -69,7 +69,7 @@ AsyncFigures measure_async(const App& app, const Config& config, Device& device,
     const checkpoint::SaveState state{.root = model.root, .optimizer = model.optimizer.get(), .run_id = run_id, .step = step,
                                       .seed = config.run.seed, .omp_threads = device.num_threads,
                                       .model = model_description(config), .config = to_ini(config)};
-    stall_s.push_back(timed_together(world, [&] { (void)saver.start(run_folder, state, *comm); }));
+    stall_s.push_back(timed_together(world, [&] { saver.start(run_folder, state, *comm); }));
     std::optional<checkpoint::SaveReport> report;
     while (!report) {
       const double seconds = time_step();

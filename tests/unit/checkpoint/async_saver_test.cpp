@@ -3,6 +3,7 @@
 #include "mica/checkpoint/async_saver.hpp"
 
 #include <filesystem>
+#include <limits>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -32,8 +33,8 @@ struct Trained {
         model(std::move(world), units, options),
         saver(make_group_comm(*background_group, *stream), model.weights().pool()) {}
 
-  double start(const std::string& run, std::int64_t step, const SaveOptions& options = {}) {
-    return saver.start(run, model.state(step), model.comm(), options);
+  void start(const std::string& run, std::int64_t step, const SaveOptions& options = {}) {
+    saver.start(run, model.state(step), model.comm(), options);
   }
 
   std::unique_ptr<ProcessGroup> background_group;
@@ -81,7 +82,7 @@ TEST_P(AsyncRoundTrip, WritesWhatWasThereAtTheStart) {
     trained.model.fill(7);
     const auto expected = trained.model.bits();
     Gate gate("metadata written");
-    (void)trained.start(folder.path(), 500, gate.options());
+    trained.start(folder.path(), 500, gate.options());
     trained.model.fill(8);  // training goes on
     EXPECT_FALSE(trained.saver.take_finished().has_value());
     gate.open();
@@ -108,17 +109,22 @@ TEST(AsyncSaver, UsesItsMemoryAgainAndSavesOneAfterTheOther) {
     trained.model.fill(1);
     trained.saver.reserve(trained.model.root(), &trained.model.optimizer());
     const std::int64_t bytes = snapshot_bytes(trained.model.root(), &trained.model.optimizer());
-    // 3 kinds of the units' shards, each rounded up to pages: 1307*103 and 1307 after a gap, 211 after a gap, 33, halved.
+    // 3 kinds of the units' shards, each rounded up to 16: 1307*103 and 1307 after a gap, 211 after a gap, 33, halved.
     std::int64_t expected = 0;
     for (const std::int64_t shard : {std::int64_t{(134656 + 1307 + 1) / 2}, std::int64_t{(64 + 210) / 2}, std::int64_t{17}}) {
-      expected += 3 * ((shard * 4 + 4095) / 4096 * 4096);
+      expected += 3 * ((shard + 15) / 16 * 16) * 4;
     }
     EXPECT_EQ(bytes, expected);
     EXPECT_EQ(trained.model.weights().pool().stats().current_of(MemoryRole::snapshot), bytes);
-    (void)trained.start(folder.path(), 1);
-    (void)trained.start(folder.path(), 2);
+    trained.start(folder.path(), 1);
+    Gate gate("metadata written");
+    trained.start(folder.path(), 2, gate.options());
     EXPECT_TRUE(fs::exists(folder / "checkpoints/step-00000001"));
+    EXPECT_TRUE(trained.saver.is_under_way());
+    EXPECT_FALSE(trained.saver.take_finished().has_value()) << "the first one's report is gone with the second's start";
+    gate.open();
     trained.saver.wait();
+    EXPECT_FALSE(trained.saver.is_under_way());
     EXPECT_TRUE(fs::exists(folder / "checkpoints/step-00000002"));
     EXPECT_EQ(trained.model.weights().pool().stats().peak_of(MemoryRole::snapshot), bytes);
   });
@@ -135,18 +141,35 @@ TEST(AsyncSaver, AFailureInTheBackgroundIsThrownOnEveryRankAndLeavesNothing) {
         if (point == "metadata written") throw IoError("the disk is gone");
       };
     }
-    (void)trained.start(folder.path(), 1, options);
+    trained.start(folder.path(), 1, options);
     while (!trained.saver.is_failed()) std::this_thread::yield();
     EXPECT_FALSE(trained.saver.take_finished().has_value());
     EXPECT_THAT(error_of<IoError>([&] { trained.saver.wait(); }), HasSubstr("rank 1: the disk is gone"));
     EXPECT_THAT(list_checkpoints(folder / "checkpoints"), IsEmpty());
     // The next one is none the worse for it.
-    (void)trained.start(folder.path(), 2);
+    trained.start(folder.path(), 2);
     trained.saver.wait();
     EXPECT_TRUE(trained.saver.take_finished().has_value());
   });
   EXPECT_THAT(verify(folder / "checkpoints/step-00000002").damage, IsEmpty());
   EXPECT_FALSE(fs::exists(folder / "checkpoints/step-00000001.tmp"));
+}
+
+// A rank that cannot even copy: nobody is left waiting for it.
+TEST(AsyncSaver, ARankWithoutMemoryStopsAllBeforeAnythingIsWritten) {
+  const TemporaryFolder folder;
+  run_local_ranks(2, [&](auto world) {
+    Trained trained(std::move(world), test::odd_units());
+    trained.model.fill(1);
+    Pool& pool = trained.model.weights().pool();
+    if (trained.model.comm().rank() == 1) pool.set_limit(pool.stats().current + 1000);
+    EXPECT_THAT(error_of<IoError>([&] { trained.start(folder.path(), 1); }), HasSubstr("rank 1: "));
+    EXPECT_FALSE(fs::exists(folder / "checkpoints"));
+    pool.set_limit(std::numeric_limits<std::int64_t>::max());
+    trained.start(folder.path(), 2);
+    trained.saver.wait();
+    EXPECT_TRUE(trained.saver.take_finished().has_value());
+  });
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ TEST(Reshard, WritesWhatSoManyRanksWouldHaveWritten) {
       for (const char* sharding : {"flat", "per_parameter"}) {
         const std::string out = folder / fmt::format("out{}", n++);
         EXPECT_THAT(convert({"reshard", source, out, fmt::format("--ranks={}", num_ranks), fmt::format("--sharding={}", sharding)}),
-                    HasSubstr("wrote 5 arrays"));
+                    HasSubstr("wrote 15 arrays"));
         EXPECT_THAT(verify(out).damage, IsEmpty());
         EXPECT_TRUE(diff(source, out).is_equal());
         // The very files, but for the run's id: resuming takes the short way.
@@ -84,7 +84,7 @@ TEST(Reshard, WritesWhatSoManyRanksWouldHaveWritten) {
 TEST(Reshard, ADryRunAndARefusalWriteNothing) {
   const TemporaryFolder folder;
   const std::string source = save_on(2, folder / "run", test::small_units());
-  EXPECT_THAT(convert({"reshard", source, folder / "out", "--ranks=3", "--dry-run"}), HasSubstr("would write 3 arrays"));
+  EXPECT_THAT(convert({"reshard", source, folder / "out", "--ranks=3", "--dry-run"}), HasSubstr("would write 9 arrays"));
   EXPECT_FALSE(fs::exists(folder / "out"));
   std::ostringstream out;
   const auto refusal = [&](const std::vector<std::string>& arguments) {

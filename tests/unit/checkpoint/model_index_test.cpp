@@ -58,7 +58,7 @@ struct Case {
   ShardedOptions options;
 };
 
-/// Expects what SavedModel::fill(salt) wrote, with NaN where `missing` says that an element's file is not there.
+/// Expects what SavedModel::fill(salt) wrote.
 void expect_values(const io::Hdf5File& file, const test::Units& units, int salt) {
   for (std::size_t u = 0; u < units.size(); ++u) {
     for (const test::WeightSpec& spec : units[u]) {
