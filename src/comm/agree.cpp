@@ -15,20 +15,32 @@ void gather_bytes(ProcessGroup& group, Stream& stream, const char* label, const 
 
 }  // namespace
 
+std::vector<std::vector<std::int64_t>> gather_numbers(ProcessGroup& group, Stream& stream, const char* label,
+                                                      const std::vector<std::int64_t>& mine) {
+  const std::size_t n = mine.size();
+  std::vector<std::int64_t> all;
+  for (int r = 0; r < group.num_ranks(); ++r) all.insert(all.end(), mine.begin(), mine.end());
+  gather_bytes(group, stream, label, mine.data(), all.data(), static_cast<std::int64_t>(n * sizeof(std::int64_t)));
+  std::vector<std::vector<std::int64_t>> by_rank;
+  for (auto at = all.begin(); by_rank.size() < static_cast<std::size_t>(group.num_ranks()); at += static_cast<std::ptrdiff_t>(n)) {
+    by_rank.emplace_back(at, at + static_cast<std::ptrdiff_t>(n));
+  }
+  return by_rank;
+}
+
 std::vector<std::string> gather_strings(ProcessGroup& group, Stream& stream, const char* label,
                                         const std::string& mine) {
   const auto n = static_cast<std::size_t>(group.num_ranks());
-  const auto my_bytes = static_cast<std::int64_t>(mine.size());
-  std::vector<std::int64_t> bytes(n);
-  gather_bytes(group, stream, label, &my_bytes, bytes.data(), sizeof(my_bytes));
+  const std::vector<std::vector<std::int64_t>> bytes =
+      gather_numbers(group, stream, label, {static_cast<std::int64_t>(mine.size())});
   // All ranks send as much as the longest.
-  const std::int64_t longest = *std::ranges::max_element(bytes);
+  const std::int64_t longest = std::ranges::max(bytes)[0];
   std::string padded = mine;
   padded.resize(static_cast<std::size_t>(longest));
   std::string joined(n * padded.size(), '\0');
   if (longest > 0) gather_bytes(group, stream, label, padded.data(), joined.data(), longest);
   std::vector<std::string> all(n);
-  for (std::size_t r = 0; r < n; ++r) all[r] = joined.substr(r * padded.size(), static_cast<std::size_t>(bytes[r]));
+  for (std::size_t r = 0; r < n; ++r) all[r] = joined.substr(r * padded.size(), static_cast<std::size_t>(bytes[r][0]));
   return all;
 }
 

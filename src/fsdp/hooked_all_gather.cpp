@@ -6,14 +6,15 @@
 #include <fmt/ranges.h>
 
 #include "extent.hpp"
-#include "rank_agreement.hpp"
+#include "mica/comm/agree.hpp"
+#include "rounding.hpp"
 
 namespace mica::fsdp {
 namespace {
 
 constexpr std::int64_t kPartAlignment = 64;
 
-std::int64_t aligned(std::int64_t bytes) { return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment; }
+std::int64_t aligned(std::int64_t bytes) { return round_up(bytes, kPartAlignment); }
 
 TensorView as_bytes(const TensorView& view) { return {view.data, Shape{view.bytes()}, DType::u8}; }
 
@@ -88,7 +89,7 @@ void HookedAllGather::check_agreement(const std::vector<Part>& parts) {
   // Ranks with other sizes would wait in the collective for bytes that never come.
   std::vector<std::int64_t> bytes(layout_.parameters().size(), 0);
   for (const Part& part : parts) bytes[part.parameter] += part.tensor.view().bytes();
-  const std::vector<std::vector<std::int64_t>> of_ranks = numbers_of_all_ranks(device_mesh_, bytes);
+  const std::vector<std::vector<std::int64_t>> of_ranks = gather_numbers(device_mesh_.agreement_group(), device_mesh_.compute(), "agreement", bytes);
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     std::vector<std::int64_t> seen;
     bool equal = true;

@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "mica/comm/agree.hpp"
 #include "mica/fsdp/unit.hpp"
-#include "rank_agreement.hpp"
 
 namespace mica::fsdp {
 namespace {
@@ -72,7 +72,7 @@ void OrderCheck::abandon() {
 void OrderCheck::compare(Point point, const Unit* unit) {
   const std::int64_t index = unit ? static_cast<std::int64_t>(index_of(*unit)) : -1;
   const std::vector<std::vector<std::int64_t>> of_ranks =
-      numbers_of_all_ranks(device_mesh_, {static_cast<std::int64_t>(point), index});
+      gather_numbers(device_mesh_.agreement_group(), device_mesh_.compute(), "agreement", {static_cast<std::int64_t>(point), index});
   const auto other = std::ranges::find_if(of_ranks, [&](const auto& numbers) { return numbers != of_ranks[0]; });
   if (other == of_ranks.end()) return;
   const auto describe = [&](const std::vector<std::int64_t>& numbers) -> std::string {
@@ -93,7 +93,7 @@ void OrderCheck::compare_gradients(const Unit& unit) {
   const std::vector<UnitParameter>& parameters = unit.storage()->parameters();
   std::vector<std::int64_t> written;
   for (const UnitParameter& p : parameters) written.push_back(p.parameter->grad_written ? 1 : 0);
-  const std::vector<std::vector<std::int64_t>> of_ranks = numbers_of_all_ranks(device_mesh_, written);
+  const std::vector<std::vector<std::int64_t>> of_ranks = gather_numbers(device_mesh_.agreement_group(), device_mesh_.compute(), "agreement", written);
   for (std::size_t r = 1; r < of_ranks.size(); ++r) {
     const auto [first, other] = std::ranges::mismatch(of_ranks[0], of_ranks[r]);
     if (first == of_ranks[0].end()) continue;

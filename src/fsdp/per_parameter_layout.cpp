@@ -5,11 +5,10 @@
 
 #include "extent.hpp"
 #include "mica/core/error.hpp"
+#include "rounding.hpp"
 
 namespace mica::fsdp {
 namespace {
-
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 std::size_t checked_dim(const ParameterSpec& p, int dim, int shard_size) {
   const auto num_dims = static_cast<int>(p.shape.num_dims());
@@ -38,7 +37,7 @@ PerParameterLayout::PerParameterLayout(std::vector<ParameterSpec> parameters, co
     const std::int64_t inner = extent(p.shape, dim + 1, p.shape.num_dims());
     cuts_.push_back({.dim = dim, .chunk = chunk, .offset = shard_numel_, .numel = outer * chunk * inner});
     shard_numel_ += cuts_.back().numel;
-    const std::int64_t begin = divide_up(unsharded_numel_, alignment_numel) * alignment_numel;
+    const std::int64_t begin = round_up(unsharded_numel_, alignment_numel);
     if (begin > unsharded_numel_) gaps_.push_back({unsharded_numel_, begin});
     begins_.push_back(begin);
     unsharded_numel_ = begin + shard_size * cuts_.back().numel;
@@ -46,7 +45,7 @@ PerParameterLayout::PerParameterLayout(std::vector<ParameterSpec> parameters, co
     if (unsharded_numel_ > end) gaps_.push_back({end, unsharded_numel_});
   }
   // So that it can be divided among some of the ranks (resharding after forward).
-  const std::int64_t padded = divide_up(unsharded_numel_, shard_size) * shard_size;
+  const std::int64_t padded = round_up(unsharded_numel_, shard_size);
   if (padded > unsharded_numel_) gaps_.push_back({unsharded_numel_, padded});
   unsharded_numel_ = padded;
   if (dims.size() == 1 && cuts_[0].dim == 0) return;  // one parameter cut on dim 0 lies in the gathered array as it is

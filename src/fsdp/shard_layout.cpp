@@ -4,11 +4,9 @@
 #include <utility>
 
 #include "mica/core/error.hpp"
+#include "rounding.hpp"
 
 namespace mica::fsdp {
-namespace {
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
-}  // namespace
 
 ShardLayout::ShardLayout(std::vector<ParameterSpec> parameters, int shard_size)
     : parameters_(std::move(parameters)), shard_size_(shard_size) {

@@ -96,6 +96,20 @@ std::int64_t unpadded_numel(const UnitStorage& storage, int shard_rank) {
   return end;
 }
 
+std::vector<std::pair<std::int64_t, std::int64_t>> padding_of(const UnitStorage& storage) {
+  std::vector<Piece::Run> data;
+  for (const auto& runs : runs_of_rank(storage, storage.shard_rank())) data.insert(data.end(), runs.begin(), runs.end());
+  std::ranges::sort(data, {}, &Piece::Run::offset);
+  std::vector<std::pair<std::int64_t, std::int64_t>> padding;
+  std::int64_t at = 0;
+  for (const Piece::Run& run : data) {
+    if (run.offset > at) padding.emplace_back(at, run.offset);
+    at = run.offset + run.numel();
+  }
+  if (at < storage.master().numel()) padding.emplace_back(at, storage.master().numel());
+  return padding;
+}
+
 void require_sharded(const std::vector<Unit*>& units, std::string_view what) {
   for (const Unit* unit : units) {
     require(unit->storage()->shard_size() > 1,

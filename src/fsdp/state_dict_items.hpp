@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mica/fsdp/gathered_unit.hpp"
@@ -41,6 +42,8 @@ struct StateItems {
 [[nodiscard]] std::string local_key(nn::Module& module, const Unit& unit);
 /// What of a shard is in a local state dict: up to the last parameter's end.
 [[nodiscard]] std::int64_t unpadded_numel(const UnitStorage& storage, int shard_rank);
+/// What of this rank's shard is no parameter's: ranges [begin, end), in order.
+[[nodiscard]] std::vector<std::pair<std::int64_t, std::int64_t>> padding_of(const UnitStorage& storage);
 /// Refuses what is not sharded.
 void require_sharded(const std::vector<Unit*>& units, std::string_view what);
 

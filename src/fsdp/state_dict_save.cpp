@@ -1,4 +1,5 @@
 #include "mica/fsdp/state_dict.hpp"
+#include "rounding.hpp"
 #include "state_dict_items.hpp"
 
 namespace mica::fsdp {
@@ -40,7 +41,7 @@ class Saver {
     for (const StateItem* item : items_.of_unit(&unit)) {
       std::int64_t first = 0, last = rows_of(item->shape);
       if (settings_.kind == StateDictKind::sharded) {
-        const std::int64_t chunk = (last + storage.shard_size() - 1) / storage.shard_size();
+        const std::int64_t chunk = divide_up(last, storage.shard_size());
         first = std::min(last, storage.shard_rank() * chunk);
         last = std::min(last, first + chunk);
       }
