@@ -22,7 +22,8 @@ std::vector<std::vector<std::int64_t>> gather_numbers(ProcessGroup& group, Strea
   for (int r = 0; r < group.num_ranks(); ++r) all.insert(all.end(), mine.begin(), mine.end());
   gather_bytes(group, stream, label, mine.data(), all.data(), static_cast<std::int64_t>(n * sizeof(std::int64_t)));
   std::vector<std::vector<std::int64_t>> by_rank;
-  for (auto at = all.begin(); by_rank.size() < static_cast<std::size_t>(group.num_ranks()); at += static_cast<std::ptrdiff_t>(n)) {
+  for (auto at = all.begin(); by_rank.size() < static_cast<std::size_t>(group.num_ranks());
+       at += static_cast<std::ptrdiff_t>(n)) {
     by_rank.emplace_back(at, at + static_cast<std::ptrdiff_t>(n));
   }
   return by_rank;

@@ -5,8 +5,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "extent.hpp"
 #include "mica/comm/agree.hpp"
+
+#include "extent.hpp"
 #include "rounding.hpp"
 
 namespace mica::fsdp {
@@ -89,7 +90,8 @@ void HookedAllGather::check_agreement(const std::vector<Part>& parts) {
   // Ranks with other sizes would wait in the collective for bytes that never come.
   std::vector<std::int64_t> bytes(layout_.parameters().size(), 0);
   for (const Part& part : parts) bytes[part.parameter] += part.tensor.view().bytes();
-  const std::vector<std::vector<std::int64_t>> of_ranks = gather_numbers(device_mesh_.agreement_group(), device_mesh_.compute(), "agreement", bytes);
+  const std::vector<std::vector<std::int64_t>> of_ranks =
+      gather_numbers(device_mesh_.agreement_group(), device_mesh_.compute(), "agreement", bytes);
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     std::vector<std::int64_t> seen;
     bool equal = true;

@@ -71,8 +71,8 @@ void OrderCheck::abandon() {
 
 void OrderCheck::compare(Point point, const Unit* unit) {
   const std::int64_t index = unit ? static_cast<std::int64_t>(index_of(*unit)) : -1;
-  const std::vector<std::vector<std::int64_t>> of_ranks =
-      gather_numbers(device_mesh_.agreement_group(), device_mesh_.compute(), "agreement", {static_cast<std::int64_t>(point), index});
+  const std::vector<std::vector<std::int64_t>> of_ranks = gather_numbers(
+      device_mesh_.agreement_group(), device_mesh_.compute(), "agreement", {static_cast<std::int64_t>(point), index});
   const auto other = std::ranges::find_if(of_ranks, [&](const auto& numbers) { return numbers != of_ranks[0]; });
   if (other == of_ranks.end()) return;
   const auto describe = [&](const std::vector<std::int64_t>& numbers) -> std::string {
@@ -93,7 +93,8 @@ void OrderCheck::compare_gradients(const Unit& unit) {
   const std::vector<UnitParameter>& parameters = unit.storage()->parameters();
   std::vector<std::int64_t> written;
   for (const UnitParameter& p : parameters) written.push_back(p.parameter->grad_written ? 1 : 0);
-  const std::vector<std::vector<std::int64_t>> of_ranks = gather_numbers(device_mesh_.agreement_group(), device_mesh_.compute(), "agreement", written);
+  const std::vector<std::vector<std::int64_t>> of_ranks =
+      gather_numbers(device_mesh_.agreement_group(), device_mesh_.compute(), "agreement", written);
   for (std::size_t r = 1; r < of_ranks.size(); ++r) {
     const auto [first, other] = std::ranges::mismatch(of_ranks[0], of_ranks[r]);
     if (first == of_ranks[0].end()) continue;

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "extent.hpp"
 #include "mica/core/error.hpp"
+
+#include "extent.hpp"
 #include "rounding.hpp"
 
 namespace mica::fsdp {

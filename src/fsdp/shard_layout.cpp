@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "mica/core/error.hpp"
+
 #include "rounding.hpp"
 
 namespace mica::fsdp {

@@ -98,7 +98,8 @@ std::int64_t unpadded_numel(const UnitStorage& storage, int shard_rank) {
 
 std::vector<std::pair<std::int64_t, std::int64_t>> padding_of(const UnitStorage& storage) {
   std::vector<Piece::Run> data;
-  for (const auto& runs : runs_of_rank(storage, storage.shard_rank())) data.insert(data.end(), runs.begin(), runs.end());
+  for (const auto& runs : runs_of_rank(storage, storage.shard_rank()))
+    data.insert(data.end(), runs.begin(), runs.end());
   std::ranges::sort(data, {}, &Piece::Run::offset);
   std::vector<std::pair<std::int64_t, std::int64_t>> padding;
   std::int64_t at = 0;

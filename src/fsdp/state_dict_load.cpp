@@ -76,7 +76,8 @@ class Loader {
       Kernels& kernels = unit->device_mesh().kernels();
       Stream& compute = unit->device_mesh().compute();
       if (numel > 0 && entry->second.view().data != master.data) kernels.copy(compute, entry->second.view(), master.slice(0, numel));
-      for (const auto& [begin, end] : padding_of(*unit->storage())) kernels.fill(compute, master.slice(begin, end - begin), 0);
+      for (const auto& [begin, end] : padding_of(*unit->storage()))
+        kernels.fill(compute, master.slice(begin, end - begin), 0);
     }
     for (const StateItem* item : items_.of_unit(nullptr)) {
       const auto entry = dict.find(item->key);

@@ -1,4 +1,5 @@
 #include "mica/fsdp/state_dict.hpp"
+
 #include "rounding.hpp"
 #include "state_dict_items.hpp"
 

@@ -9,11 +9,13 @@
 
 namespace mica {
 
-// Host-side agreement for set-up, state dicts and loading, never inside a step but for checks of the first (DESIGN section 5).
-// All: @collective over the group, in the same order on all ranks; the stream is synchronised.
+// Host-side agreement for set-up, state dicts and loading, never inside a step but for checks of the first (DESIGN
+// section 5). All: @collective over the group, in the same order on all ranks; the stream is synchronised.
 
-/// What every rank has to say, by rank: equal counts of numbers. One all-gather. (In a group that moves nothing all agree.)
-[[nodiscard]] std::vector<std::vector<std::int64_t>> gather_numbers(ProcessGroup& group, Stream& stream, const char* label,
+/// What every rank has to say, by rank: equal counts of numbers. One all-gather. (In a group that moves nothing all
+/// agree.)
+[[nodiscard]] std::vector<std::vector<std::int64_t>> gather_numbers(ProcessGroup& group, Stream& stream,
+                                                                    const char* label,
                                                                     const std::vector<std::int64_t>& mine);
 
 /// Every rank's text (any bytes), in rank order, on every rank.

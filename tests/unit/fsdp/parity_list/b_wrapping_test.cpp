@@ -114,7 +114,7 @@ TEST(Wrapping, B2_AWrappedModuleIsSkippedByAPolicyAndRefusedByHand) {
     model.child("other", "node", 10);
     fully_shard(mine, rig.device_mesh(), {.strategy = Strategy::no_shard});
     expect_refusal<ConfigError>([&] { fully_shard(mine, rig.device_mesh(), {}); }, {"special", "unit already"});
-    Root& root = auto_wrap(model, rig.device_mesh(), {}, wrap_min_numel(1));
+    Root& root = auto_wrap(model, rig.device_mesh(), {}, wrap_always());
     EXPECT_EQ(names_of(root), (Names{"root", "mine", "other"}));
     EXPECT_EQ(root.units()[1]->options().strategy, Strategy::no_shard);
     // Nothing is flattened twice.
@@ -190,6 +190,12 @@ TEST(Wrapping, B3_WhatCannotBeIgnoredIsRefused) {
     fully_shard(a, rig.device_mesh(), {});
     expect_refusal<ConfigError>([&] { fully_shard(model, rig.device_mesh(), {.ignored_modules = {&a}}); },
                                 {"layer", "unit already"});
+    // What has become a unit since.
+    fully_shard(model, rig.device_mesh(), {.ignored_modules = {&b}});
+    fully_shard(b, rig.device_mesh(), {});
+    expect_refusal<ConfigError>([&] { (void)root_of(model); }, {"unit root ignores", "layer", "a unit itself"});
+    model.set_hooks(nullptr);
+    b.set_hooks(nullptr);
     // What an inner unit holds.
     fully_shard(b, rig.device_mesh(), {});
     fully_shard(model, rig.device_mesh(), {.ignored_modules = {&inside}});

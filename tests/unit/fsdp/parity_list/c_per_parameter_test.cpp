@@ -242,9 +242,12 @@ TEST(A6Neighbours, Refusals) {
     RankRig rig(std::move(world));
     for (const int bad : {3, 8}) {
       EXPECT_THAT(error_of<ConfigError>([&] { OneLinear refused(rig, among(bad, Sharding::flat)); }),
-                  ::testing::AnyOf(HasSubstr(fmt::format("fsdp.reshard_after_forward is {} ranks, which does not divide the shard axis of 4 ranks", bad)),
-                                   HasSubstr(fmt::format("gathered elements do not divide over the {} ranks", bad))));
+                  HasSubstr(fmt::format(
+                      "fsdp.reshard_after_forward is {} ranks, which does not divide the shard axis of 4 ranks", bad)));
     }
+    // Weight 50, a gap to 64, bias 10, padded for 4 ranks.
+    EXPECT_THAT(error_of<ConfigError>([&] { OneLinear refused(rig, among(3, Sharding::flat), 5, 10); }),
+                HasSubstr("its 76 gathered elements do not divide over the 3 ranks"));
     OneLinear linear(rig, among(2, Sharding::per_parameter));
     EXPECT_THAT(error_of<ConfigError>([&] { linear.storage().set_all_gather_hooks(linear.weight(), int8_all_gather()); }),
                 HasSubstr("parameter weight has all-gather hooks, but its unit root reshards among neighbours"));

@@ -236,7 +236,8 @@ void expect_round_trips(const Options& options) {
         if (kind != StateDictKind::local) return;
         for (const Unit* unit : toy.root().units()) {  // padding, which clear() had overwritten, is zero again
           const UnitStorage& storage = *unit->storage();
-          std::vector<float> rest(storage.master().as<float>(), storage.master().as<float>() + storage.master().numel());
+          std::vector<float> rest(storage.master().as<float>(),
+                                  storage.master().as<float>() + storage.master().numel());
           for (const Piece& piece : storage.layout().pieces(storage.shard_rank())) {
             std::fill_n(rest.begin() + piece.offset, piece.numel(), 0.0F);
           }
