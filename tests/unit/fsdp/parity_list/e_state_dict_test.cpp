@@ -221,7 +221,7 @@ void expect_round_trips(const Options& options) {
               if ((p.storage == toy.root().units()[0]->storage()) != is_root) continue;
               const std::int64_t behind = p.piece.offset + p.piece.numel();
               if (p.piece.parameter == "0.weight" && behind < tensor.numel() && options.sharding == Sharding::flat) {
-                tensor.view().as<float>()[behind] = 7;
+                tensor.view().template as<float>()[behind] = 7;
               }
             }
           }
