@@ -26,10 +26,10 @@ ExpectedCalls expected_calls(const ParityCase& c, const StepCounts& counts, int 
   const bool keeps_over_rounds = keeps && (c.no_sync || c.strategy == fsdp::Strategy::shard_optim);
   const std::int64_t gathering_rounds = keeps_over_rounds ? 1 : c.accumulation;
   const bool reduces_first = !c.no_sync || c.accumulation == 1;
-  // The first micro-batch of the run: each unit's forward and backward, its reduction if there is one, the end; three units
-  // of each of the two checkpointed blocks also run their forward again in backward.
+  // The first micro-batch of the run: each unit's forward and backward, and its end. The first backward that reduces: each
+  // unit's reduction, and its end. Three units of each of the two checkpointed blocks also run their forward again in backward.
   const std::int64_t recomputed = c.checkpointed && c.wrap == ParityCase::Wrap::size ? 6 : 0;
-  const std::int64_t agreements = world_size == 1 ? 0 : 2 * n + recomputed + (reduces_first ? n : 0) + 1;
+  const std::int64_t agreements = world_size == 1 ? 0 : 3 * n + recomputed + (reduces_first ? 1 : 2);
   const std::int64_t gathers = shard_size == 1 ? 0 : gathering_rounds * (n + (keeps ? 0 : n - 1));
   // The harness itself all-reduces the losses of each step, 28 gradients and 28 parameters.
   const std::int64_t of_harness = world_size == 1 ? 0 : kParitySteps + 2 * 28;
