@@ -17,7 +17,8 @@ flags=(-DMICA_BUILD_TESTS=ON)
 sanitizers() {
   local text=/usr/share/common-licenses/GPL-3 out
   out=$(mktemp -d)
-  trap 'rm -rf "$out"' EXIT
+  # shellcheck disable=SC2064  # now: the trap outlives the local variable
+  trap "rm -rf '$out'" EXIT
   export OMP_NUM_THREADS=1   # gcc's OpenMP runtime makes false reports otherwise
   # Open MPI's own libraries are not instrumented, and keep memory until the process ends.
   export ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS="ignore_noninstrumented_modules=1 halt_on_error=1"
