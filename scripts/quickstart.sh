@@ -17,7 +17,7 @@ scripts/install-packages.sh
 step "2/4  Configure and build the programs (build/release)"
 flags=(-DMICA_BUILD_TESTS=OFF)
 [[ "${CI:-}" == "true" ]] && flags+=(-DMICA_WERROR=ON)
-cmake --preset release --log-level=WARNING "${flags[@]}"
+cmake --preset release --log-level=WARNING "$mica_gpu_flag" "${flags[@]}"
 cmake --build --preset release --parallel "$jobs" --target programs
 bin=build/release/bin
 

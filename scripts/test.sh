@@ -65,7 +65,7 @@ case "${1:-}" in
   *) labels=(-LE 'soak|gpu') ;;
 esac
 scripts/reference-venv.sh
-cmake --preset release --log-level=WARNING "${flags[@]}"
+cmake --preset release --log-level=WARNING "$mica_gpu_flag" "${flags[@]}"
 cmake --build --preset release --parallel "$jobs"
 (cd build/release && ctest --output-on-failure --timeout 300 "${labels[@]}" "$@")
 if [[ "${CI:-}" == "true" && $# -eq 0 ]]; then fuzz 10; fi

@@ -1,7 +1,9 @@
 # mica_add_module(NAME [DEPENDS mica modules...] [PUBLIC libs...] [PRIVATE libs...] [SOURCES extra...])
 # One static library per module, target mica_NAME, alias mica::NAME, from src/NAME/**.cpp.
 add_library(mica_options INTERFACE)
-target_compile_options(mica_options INTERFACE -Wall -Wextra -Wconversion -Wno-sign-conversion -Wno-missing-field-initializers $<$<BOOL:${MICA_WERROR}>:-Werror>)
+target_compile_options(mica_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wno-sign-conversion -Wno-missing-field-initializers $<$<BOOL:${MICA_WERROR}>:-Werror>>
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra $<$<BOOL:${MICA_WERROR}>:-Werror=all-warnings -Xcompiler=-Werror>>)
 if(MICA_SANITIZE)
   target_compile_options(mica_options INTERFACE -fsanitize=${MICA_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   target_link_options(mica_options INTERFACE -fsanitize=${MICA_SANITIZE})
@@ -9,7 +11,14 @@ endif()
 
 function(mica_add_module name)
   cmake_parse_arguments(arg "" "" "DEPENDS;PUBLIC;PRIVATE;EXCLUDE" ${ARGN})
-  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp" "${CMAKE_CURRENT_SOURCE_DIR}/*.cu")
+  # A folder cuda/ is built where CUDA is, a folder no_cuda/ where it is not.
+  if(MICA_CUDA)
+    file(GLOB_RECURSE unbuilt "${CMAKE_CURRENT_SOURCE_DIR}/no_cuda/*")
+  else()
+    file(GLOB_RECURSE unbuilt "${CMAKE_CURRENT_SOURCE_DIR}/cuda/*")
+  endif()
+  list(REMOVE_ITEM sources ${unbuilt} "")
   foreach(pattern IN LISTS arg_EXCLUDE)
     list(FILTER sources EXCLUDE REGEX "${pattern}")
   endforeach()

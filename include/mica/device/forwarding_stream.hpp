@@ -14,6 +14,7 @@ class ForwardingStream : public Stream {
 
   [[nodiscard]] DeviceKind device() const override { return inner_->device(); }
   [[nodiscard]] const std::string& name() const override { return inner_->name(); }
+  [[nodiscard]] void* native() const override { return inner_->native(); }
   using Stream::submit;
   void submit(const char* what, std::span<const Access> accesses, Task task) override {
     inner_->submit(what, accesses, std::move(task));

@@ -1,9 +1,11 @@
-#include "arguments.hpp"
+#include "../arguments.hpp"
 #include "attention.hpp"
 #include "cpu_kernels.hpp"
 #include "rotary.hpp"
 
 namespace mica::cpu {
+
+using namespace arguments;  // NOLINT(google-build-using-namespace)
 
 namespace {
 

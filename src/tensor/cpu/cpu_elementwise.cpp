@@ -1,10 +1,12 @@
-#include "arguments.hpp"
+#include "../arguments.hpp"
 #include "cpu_kernels.hpp"
 
 #include <cstring>
 #include "loops.hpp"
 
 namespace mica::cpu {
+
+using namespace arguments;  // NOLINT(google-build-using-namespace)
 
 void CpuKernels::add(Stream& s, ConstTensorView a, ConstTensorView b, TensorView y) {
   const std::int64_t n = y.numel();

@@ -1,12 +1,14 @@
 #include <vector>
 
-#include "arguments.hpp"
+#include "../arguments.hpp"
 #include "cpu_kernels.hpp"
 #include "loops.hpp"
 #include "mica/tensor/exact_sum.hpp"
 #include "mica/tensor/philox.hpp"
 
 namespace mica::cpu {
+
+using namespace arguments;  // NOLINT(google-build-using-namespace)
 namespace {
 
 constexpr std::int64_t kBlock = 65536;  // between two carries: limbs are far from full

@@ -3,12 +3,14 @@
 
 #include "mica/tensor/random.hpp"
 
-#include "arguments.hpp"
+#include "../arguments.hpp"
 #include "cpu_kernels.hpp"
 #include "embedding.hpp"
 #include "loops.hpp"
 
 namespace mica::cpu {
+
+using namespace arguments;  // NOLINT(google-build-using-namespace)
 
 void CpuKernels::gelu(Stream& s, ConstTensorView x, TensorView y) {
   const std::int64_t n = x.numel();

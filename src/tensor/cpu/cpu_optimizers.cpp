@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <cmath>
 
-#include "arguments.hpp"
+#include "../arguments.hpp"
 #include "cpu_kernels.hpp"
 #include "loops.hpp"
 
 namespace mica::cpu {
+
+using namespace arguments;  // NOLINT(google-build-using-namespace)
 
 namespace {
 

@@ -1,11 +1,13 @@
 #include <algorithm>
 
-#include "arguments.hpp"
+#include "../arguments.hpp"
 #include "cpu_kernels.hpp"
 #include "head_loss.hpp"
 #include "loops.hpp"
 
 namespace mica::cpu {
+
+using namespace arguments;  // NOLINT(google-build-using-namespace)
 
 void CpuKernels::record(const ProductSpec& spec) {
   if (!record_) return;

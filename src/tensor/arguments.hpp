@@ -6,7 +6,7 @@
 #include "mica/tensor/kernels.hpp"
 
 // What a kernel demands of its arguments. Text is made only when a demand fails: these run at every call.
-namespace mica::cpu {
+namespace mica::arguments {
 
 /// @throws Error "linear: weight has shape [3, 4] bf16, expected [., 8] ..."
 [[noreturn]] void refuse(std::string_view kernel, std::string_view argument, ConstTensorView got, std::string_view expected);
@@ -46,4 +46,4 @@ inline void expect_cols(std::string_view kernel, std::string_view argument, Cons
   expect_present(kernel, argument, view);
 }
 
-}  // namespace mica::cpu
+}  // namespace mica::arguments

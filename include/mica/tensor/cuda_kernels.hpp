@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "mica/tensor/kernels.hpp"
+
+namespace mica {
+
+struct CudaKernelsOptions {
+  /// f32 products on tensor cores with 10 bits of mantissa (TF32).
+  bool allow_tf32 = false;
+  /// False: Mica's own attention even where cuDNN has one (tests).
+  bool use_cudnn = true;
+  /// The most bytes of logits that head_loss holds at a time (a row's at least).
+  std::int64_t logits_bytes = std::int64_t{256} << 20;
+};
+
+/// cuBLASLt for products, cuDNN for attention where it can, own kernels for the rest, on the calling thread's GPU.
+/// `pool`: of the same GPU; outlives it. One host thread.  @throws ConfigError: this build has no CUDA; no GPU
+[[nodiscard]] std::unique_ptr<Kernels> make_cuda_kernels(Pool& pool, const CudaKernelsOptions& options = {});
+
+}  // namespace mica

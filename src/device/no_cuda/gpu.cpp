@@ -1,0 +1,22 @@
+// What gpu.hpp is in a build without CUDA.
+#include "mica/device/gpu.hpp"
+
+#include "mica/core/error.hpp"
+
+namespace mica {
+namespace {
+[[noreturn]] void refuse() {
+  throw ConfigError("a GPU is asked for, but this build has no CUDA: build Mica where nvcc is (preset cuda), or use mesh.device=cpu");
+}
+}  // namespace
+
+bool has_cuda() { return false; }
+std::string cuda_version_text() { return "not built in"; }
+std::vector<GpuInfo> list_gpus() { return {}; }
+std::string why_no_gpu() { return "this build has no CUDA"; }
+void use_gpu(int) { refuse(); }
+std::unique_ptr<Stream> make_cuda_stream(std::string) { refuse(); }
+std::unique_ptr<Pool> make_cuda_pool() { refuse(); }
+std::unique_ptr<Pool> make_pinned_pool() { refuse(); }
+
+}  // namespace mica

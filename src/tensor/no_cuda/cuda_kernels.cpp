@@ -1,0 +1,12 @@
+// What cuda_kernels.hpp is in a build without CUDA.
+#include "mica/tensor/cuda_kernels.hpp"
+
+#include "mica/core/error.hpp"
+
+namespace mica {
+
+std::unique_ptr<Kernels> make_cuda_kernels(Pool&, const CudaKernelsOptions&) {
+  throw ConfigError("a GPU's kernels are asked for, but this build has no CUDA: build Mica where nvcc is (preset cuda)");
+}
+
+}  // namespace mica
