@@ -1,25 +1,17 @@
 #include "arena.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <iterator>
 #include <limits>
-
-#include <sys/mman.h>
 
 #include "mica/core/error.hpp"
 
 namespace mica::detail {
 namespace {
 
-constexpr std::uintptr_t kAlignment = 64;
-constexpr std::uintptr_t kPage = std::uintptr_t{2} << 20;     // a huge page
-constexpr std::uintptr_t kGrowth = std::uintptr_t{64} << 20;  // pages are made writable in steps of this
-
 std::uintptr_t round_down(std::uintptr_t x, std::uintptr_t unit) { return x / unit * unit; }
 std::uintptr_t round_up(std::uintptr_t x, std::uintptr_t unit) { return (x + unit - 1) / unit * unit; }
 std::int64_t length(std::uintptr_t begin, std::uintptr_t end) { return static_cast<std::int64_t>(end - begin); }
-void* pointer(std::uintptr_t address) { return reinterpret_cast<void*>(address); }  // NOLINT(performance-no-int-to-ptr)
 
 }  // namespace
 
@@ -35,28 +27,16 @@ void merge_event(std::vector<Event>& pending, const Event& event) {
   pending.push_back(event);
 }
 
-Arena::Arena(std::int64_t reserve_bytes) {
-  const std::uintptr_t bytes = round_up(static_cast<std::uintptr_t>(reserve_bytes), kGrowth);
-  void* base = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  require<IoError>(base != MAP_FAILED, "cannot reserve {} bytes of address space: {}; raise `ulimit -v`", bytes,
-                   errno_text(errno));
-  begin_ = reinterpret_cast<std::uintptr_t>(base);
-  end_ = begin_ + bytes;
-  writable_end_ = begin_;
-  madvise(base, bytes, MADV_HUGEPAGE);  // advice only: refused where the kernel has none
-  const std::uintptr_t first = round_up(begin_, kPage);
-  blocks_[first].end = round_down(end_, kPage);
-  absent_[first] = round_down(end_, kPage);
+Arena::Arena(std::unique_ptr<Pages> pages) : pages_(std::move(pages)) {
+  blocks_[pages_->begin()].end = pages_->end();
+  absent_[pages_->begin()] = pages_->end();
   index(blocks_.begin());
 }
 
-Arena::~Arena() {
-  wait_for_last_uses(begin_, end_);
-  munmap(pointer(begin_), end_ - begin_);
-}
+Arena::~Arena() { wait_for_last_uses(pages_->begin(), pages_->end()); }
 
 Arena::Taken Arena::take(std::int64_t bytes, Stream& home) {
-  const auto rounded = static_cast<std::int64_t>(round_up(static_cast<std::uintptr_t>(bytes), kAlignment));
+  const auto rounded = static_cast<std::int64_t>(round_up(static_cast<std::uintptr_t>(bytes), pages_->alignment()));
   const std::uintptr_t address = choose(rounded, &home);
   if (address == 0) return {};
   const auto it = blocks_.find(address);
@@ -173,20 +153,17 @@ std::int64_t Arena::absent_bytes(std::uintptr_t begin, std::uintptr_t end) const
 }
 
 std::int64_t Arena::not_resident_bytes_of(std::uintptr_t address) const {
-  return absent_bytes(round_down(address, kPage), round_up(blocks_.at(address).end, kPage));
+  const std::uintptr_t page = pages_->page_bytes();
+  return absent_bytes(round_down(address, page), round_up(blocks_.at(address).end, page));
 }
 
 bool Arena::commit(std::uintptr_t address) {
-  const std::uintptr_t begin = round_down(address, kPage);
-  const std::uintptr_t end = round_up(blocks_.at(address).end, kPage);
-  if (end > writable_end_) {
-    const std::uintptr_t up_to = std::min(end_, begin_ + round_up(end - begin_, kGrowth));
-    if (mprotect(pointer(writable_end_), up_to - writable_end_, PROT_READ | PROT_WRITE) != 0) return false;
-    writable_end_ = up_to;
-  }
+  const std::uintptr_t begin = round_down(address, pages_->page_bytes());
+  const std::uintptr_t end = round_up(blocks_.at(address).end, pages_->page_bytes());
   std::vector<std::pair<std::uintptr_t, std::uintptr_t>> holes;
   for_each_hole(begin, end, [&](std::uintptr_t from, std::uintptr_t to) { holes.emplace_back(from, to); });
   for (const auto& [from, to] : holes) {
+    if (!pages_->commit(from, to)) return false;
     const auto it = std::prev(absent_.upper_bound(from));
     const auto [hole_begin, hole_end] = *it;
     absent_.erase(it);
@@ -201,7 +178,8 @@ std::int64_t Arena::release(std::int64_t bytes) {
   std::int64_t released = 0;
   for (auto it = blocks_.rbegin(); it != blocks_.rend() && released < bytes; ++it) {
     if (!it->second.is_free) continue;
-    released += release_from(round_up(it->first, kPage), round_down(it->second.end, kPage), bytes - released);
+    const std::uintptr_t page = pages_->page_bytes();
+    released += release_from(round_up(it->first, page), round_down(it->second.end, page), bytes - released);
   }
   resident_bytes_ -= released;
   return released;
@@ -222,9 +200,10 @@ std::int64_t Arena::release_from(std::uintptr_t begin, std::uintptr_t end, std::
       }
       from = std::max(from, hole_end);
     }
-    from = std::max(from, end - std::min(end - from, round_up(static_cast<std::uintptr_t>(bytes - released), kPage)));
+    const std::uintptr_t most = round_up(static_cast<std::uintptr_t>(bytes - released), pages_->page_bytes());
+    from = std::max(from, end - std::min(end - from, most));
     wait_for_last_uses(from, end);
-    if (madvise(pointer(from), end - from, MADV_DONTNEED) != 0) break;  // locked memory: then it stays
+    if (!pages_->release(from, end)) break;
     released += length(from, end);
     std::uintptr_t hole_end = end;
     if (const auto next = absent_.find(end); next != absent_.end()) {

@@ -2,12 +2,15 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "mica/device/event.hpp"
 #include "mica/device/stream.hpp"
+
+#include "pages.hpp"
 
 namespace mica::detail {
 
@@ -17,14 +20,13 @@ void merge_event(std::vector<Event>& pending, const Event& event);
 /// One range of virtual addresses, cut into blocks: best fit, neighbours that are free always merged. [Note: arena]
 /// The range is reserved once, as large as the machine's memory, so there are no segments whose borders fragment it;
 /// what counts is which pages are resident. Pages become resident when a block over them is handed out, and stay so
-/// until release(): the pool decides when that is worth it. Pages are huge ones, because the kernel would fill holes
-/// smaller than these again.
+/// until release(): the pool decides when that is worth it. Where pages come from is Pages' business.
 /// What earlier owners still do is remembered by address, apart from the blocks: merging two free blocks must not make
 /// a stream that gets the one wait for the users of the other.
 /// All choices depend on the order of calls only.
 class Arena {
  public:
-  explicit Arena(std::int64_t reserve_bytes);
+  explicit Arena(std::unique_ptr<Pages> pages);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -35,7 +37,7 @@ class Arena {
   };
   /// Cuts a block out of a free one; commit() must follow before it is touched.
   [[nodiscard]] Taken take(std::int64_t bytes, Stream& home);
-  /// Makes a block's pages count as resident. False if the operating system refuses.
+  /// Makes a block's pages resident. False if there are no more.
   [[nodiscard]] bool commit(std::uintptr_t address);
   [[nodiscard]] std::int64_t not_resident_bytes_of(std::uintptr_t address) const;
   void give(std::uintptr_t address, Stream* home, std::vector<Event> pending);
@@ -44,7 +46,7 @@ class Arena {
   /// are taken last. Blocks the host until that memory's last uses are over. @return bytes given back.
   std::int64_t release(std::int64_t bytes);
 
-  [[nodiscard]] bool contains(std::uintptr_t address) const { return address >= begin_ && address < end_; }
+  [[nodiscard]] bool contains(std::uintptr_t address) const { return address >= pages_->begin() && address < pages_->end(); }
   [[nodiscard]] std::int64_t resident_bytes() const { return resident_bytes_; }
   /// In whole blocks, alignment included.
   [[nodiscard]] std::int64_t in_use_bytes() const { return in_use_bytes_; }
@@ -77,9 +79,7 @@ class Arena {
   void for_each_hole(std::uintptr_t begin, std::uintptr_t end, Visit visit) const;
   [[nodiscard]] std::int64_t absent_bytes(std::uintptr_t begin, std::uintptr_t end) const;
 
-  std::uintptr_t begin_ = 0;
-  std::uintptr_t end_ = 0;
-  std::uintptr_t writable_end_ = 0;                  // beyond it the range is PROT_NONE and not charged to us
+  std::unique_ptr<Pages> pages_;
   Blocks blocks_;                                    // by address; they tile the range
   std::vector<FreeOfHome> free_;                     // free blocks by home
   std::map<std::uintptr_t, LastUse> last_uses_;      // of free memory, where there is something to wait for; disjoint

@@ -10,6 +10,7 @@
 #include "mica/device/pool.hpp"
 
 #include "arena.hpp"
+#include "cpu_pages.hpp"
 
 namespace mica {
 namespace {
@@ -88,7 +89,7 @@ class CpuPool final : public Pool {
   Arena* add_arena(std::int64_t bytes) {
     for (std::int64_t reserve = std::max(default_reserve_bytes(), 2 * bytes);; reserve /= 2) {
       try {
-        arenas_.push_back(std::make_unique<Arena>(reserve));
+        arenas_.push_back(std::make_unique<Arena>(detail::make_cpu_pages(reserve)));
         return arenas_.back().get();
       } catch (const IoError&) {
         if (reserve / 2 < bytes + kSlackBytes) return nullptr;

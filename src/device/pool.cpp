@@ -9,7 +9,7 @@
 namespace mica {
 namespace {
 
-constexpr int kPoisonByte = 0xff;  // a quiet NaN in every floating dtype
+constexpr unsigned char kPoisonByte = 0xff;  // a quiet NaN in every floating dtype
 
 std::string in_use_by_role(const MemoryStats& stats) {
   std::string text;
@@ -54,10 +54,7 @@ Buffer Pool::allocate(std::int64_t bytes, MemoryRole role, Stream& home) {
                       limit_ == std::numeric_limits<std::int64_t>::max() ? "" : fmt::format(" of at most {}", limit_)));
     }
     for (const Event& event : taken.pending) home.wait(event);
-    if (poison_) {
-      home.submit("poison", {writes(taken.data, bytes)},
-                  [data = taken.data, bytes] { std::memset(data, kPoisonByte, static_cast<std::size_t>(bytes)); });
-    }
+    if (poison_) fill_bytes(home, taken.data, bytes, kPoisonByte);
     const auto r = static_cast<std::size_t>(role);
     stats_.current += bytes;
     stats_.current_by_role[r] += bytes;
@@ -70,6 +67,10 @@ Buffer Pool::allocate(std::int64_t bytes, MemoryRole role, Stream& home) {
   buffer.role_ = role;
   buffer.home_ = &home;
   return buffer;
+}
+
+void Pool::fill_bytes(Stream& home, void* data, std::int64_t bytes, unsigned char byte) {
+  home.submit("poison", {writes(data, bytes)}, [=] { std::memset(data, byte, static_cast<std::size_t>(bytes)); });
 }
 
 void Pool::free(Buffer& buffer) noexcept {

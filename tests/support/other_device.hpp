@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -28,6 +29,9 @@ class OtherPool final : public Pool, public DeviceMemory {
     if (range == all().ranges.begin()) return DeviceKind::cpu;
     --range;
     return address < range->first + range->second ? kOtherDevice : DeviceKind::cpu;
+  }
+  void copy(void* to, const void* from, std::int64_t bytes) const override {
+    std::memcpy(to, from, static_cast<std::size_t>(bytes));
   }
 
  protected:

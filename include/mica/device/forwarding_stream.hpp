@@ -19,6 +19,7 @@ class ForwardingStream : public Stream {
   void submit(const char* what, std::span<const Access> accesses, Task task) override {
     inner_->submit(what, accesses, std::move(task));
   }
+  void fail(std::exception_ptr error) override { inner_->fail(std::move(error)); }
   [[nodiscard]] Event record() override { return inner_->record(); }
   void wait(const Event& event, std::source_location site) override { inner_->wait(event, site); }
   void synchronize() override { inner_->synchronize(); }

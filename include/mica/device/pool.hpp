@@ -69,7 +69,7 @@ struct MemoryStats {
   [[nodiscard]] std::int64_t peak_of(MemoryRole role) const { return peak_by_role[static_cast<std::size_t>(role)]; }
 };
 
-/// A caching allocator with exact accounting. One host thread per pool. Blocks are 64-byte aligned.
+/// A caching allocator with exact accounting. One host thread per pool. Blocks are aligned to 64 bytes (256 on a GPU).
 /// Lives longer than its buffers; its end waits for what streams still do with freed memory.
 class Pool {
  public:
@@ -102,6 +102,8 @@ class Pool {
   /// Memory of take(). `home`: where it may be used at once, null if other streams used it too.
   virtual void give(void* data, Stream* home, std::vector<Event> pending) = 0;
   virtual void release_free_memory() = 0;
+  /// Enqueues on `home`: every byte of fresh memory becomes `byte`.
+  virtual void fill_bytes(Stream& home, void* data, std::int64_t bytes, unsigned char byte);
   [[nodiscard]] virtual std::int64_t reserved_bytes() const = 0;
 
  private:

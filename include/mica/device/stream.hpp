@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <initializer_list>
 #include <memory>
@@ -51,6 +52,12 @@ class Stream {
   virtual void submit(const char* what, std::span<const Access> accesses, Task task) = 0;
   void submit(const char* what, std::initializer_list<Access> accesses, Task task) {
     submit(what, std::span<const Access>(accesses.begin(), accesses.size()), std::move(task));
+  }
+
+  /// Makes `error` the stream's sticky error, as if a task had thrown it: for work that goes on elsewhere. Any thread
+  /// where the stream is a GPU's, else the host's.
+  virtual void fail(std::exception_ptr error) {
+    submit("failed elsewhere", {}, [error = std::move(error)] { std::rethrow_exception(error); });
   }
 
   /// The point after everything enqueued so far.

@@ -12,7 +12,22 @@ namespace mica::cuda {
 /// @throws CudaError "cudaMalloc: out of memory (cudaErrorMemoryAllocation) at cuda_pool.cpp:12, GPU 0"
 void check(cudaError_t error, const char* what, std::source_location where = std::source_location::current());
 
-/// The stream's handle. @throws Error for a stream of the CPU
-[[nodiscard]] cudaStream_t native(const Stream& stream);
+/// The stream's handle; null for a stream that has none.
+[[nodiscard]] inline cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
+
+/// The calling thread works on GPU `index` while this lives.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int index);
+  ~DeviceGuard();
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int index_, before_ = 0;
+};
+
+/// The calling thread's GPU.
+[[nodiscard]] int current_gpu();
 
 }  // namespace mica::cuda

@@ -1,0 +1,32 @@
+#include "mica/device/cuda/check.hpp"
+
+#include <string_view>
+
+#include "mica/core/error.hpp"
+
+namespace mica::cuda {
+
+void check(cudaError_t error, const char* what, std::source_location where) {
+  if (error == cudaSuccess) return;
+  const std::string_view path = where.file_name();
+  int gpu = -1;
+  if (cudaGetDevice(&gpu) != cudaSuccess) gpu = -1;
+  throw CudaError(fmt::format("{}: {} ({}) at {}:{}{}", what, cudaGetErrorString(error), cudaGetErrorName(error),
+                              path.substr(path.rfind('/') + 1), where.line(), gpu < 0 ? "" : fmt::format(", GPU {}", gpu)));
+}
+
+int current_gpu() {
+  int index = 0;
+  check(cudaGetDevice(&index), "cudaGetDevice");
+  return index;
+}
+
+DeviceGuard::DeviceGuard(int index) : index_(index), before_(current_gpu()) {
+  if (before_ != index_) check(cudaSetDevice(index_), "cudaSetDevice");
+}
+
+DeviceGuard::~DeviceGuard() {
+  if (before_ != index_) static_cast<void>(cudaSetDevice(before_));
+}
+
+}  // namespace mica::cuda
