@@ -4,6 +4,8 @@ add_library(mica_options INTERFACE)
 target_compile_options(mica_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wno-sign-conversion -Wno-missing-field-initializers $<$<BOOL:${MICA_WERROR}>:-Werror>>
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra $<$<BOOL:${MICA_WERROR}>:-Werror=all-warnings -Xcompiler=-Werror>>)
+# fmt leaves constexpr out for nvcc, but not everywhere, which nvcc then refuses in C++20: it can do it.
+target_compile_definitions(mica_options INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
 if(MICA_SANITIZE)
   target_compile_options(mica_options INTERFACE -fsanitize=${MICA_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   target_link_options(mica_options INTERFACE -fsanitize=${MICA_SANITIZE})

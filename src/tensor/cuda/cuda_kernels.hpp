@@ -9,7 +9,9 @@
 
 namespace mica::cuda {
 
+class Product;
 class Products;
+struct ProductSpec;
 
 /// Kernels on streams of one GPU. Each method checks its arguments, takes its scratch from the pool and enqueues; scratch
 /// is given back at once in host order, which its home stream makes safe. No method waits for the device.
@@ -81,6 +83,15 @@ class CudaKernels final : public Kernels {
   [[nodiscard]] Buffer scratch(Stream& s, std::int64_t bytes) {
     return pool_.allocate(bytes, MemoryRole::workspace, s);
   }
+  /// x, or x converted in `space`; an absent x stays absent.
+  [[nodiscard]] ConstTensorView as_dtype(Stream& s, ConstTensorView x, DType dtype, Buffer& space);
+  /// C (+)= A B (+ bias) of any floating-point dtypes, recorded. `spec` has the shape, the transposes and the leading
+  /// dims, the views say the rest. bias: [n], only when overwriting, or absent. C is dense unless it is f32.
+  void multiply(Stream& s, const char* what, ProductSpec spec, ConstTensorView a, ConstTensorView b, ConstTensorView bias,
+                TensorView c, Write mode);
+  /// Enqueues a product as it is. `vector`: its epilogue's.
+  void run(Stream& s, const char* what, const Product& product, ConstTensorView a, ConstTensorView b, TensorView c,
+           const Access& vector);
 
   Pool& pool_;
   CudaKernelsOptions options_;

@@ -1,0 +1,105 @@
+#include <algorithm>
+
+#include "bias.hpp"
+#include "elements.hpp"
+
+namespace mica::cuda {
+
+namespace {
+
+constexpr int kWarp = 32;
+constexpr int kWarps = kBlockThreads / kWarp;
+
+/// Sums of rows [y * chunk, (y + 1) * chunk) into partial[y]; a block has kWarp * kPerThread columns, each of its warps
+/// every eighth row.
+template <class T, int kPerThread>
+__global__ void partial_column_sums(const T* dy, std::int64_t rows, std::int64_t n, std::int64_t chunk,
+                                    float* partial) {
+  __shared__ float sums[kWarps][kWarp * kPerThread];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const std::int64_t column = (static_cast<std::int64_t>(blockIdx.x) * kWarp + lane) * kPerThread;
+  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.y) * chunk;
+  const std::int64_t end = begin + chunk < rows ? begin + chunk : rows;
+
+  float sum[kPerThread] = {};
+  if (column < n) {
+    for (std::int64_t row = begin + warp; row < end; row += kWarps) {
+      const T* from = dy + row * n + column;
+      if constexpr (kPerThread == 1) {
+        sum[0] += to_float(*from);
+      } else {
+        const Pack<T> pack = *reinterpret_cast<const Pack<T>*>(from);
+#pragma unroll
+        for (int i = 0; i < kPerThread; ++i) sum[i] += to_float(pack.element[i]);
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) sums[warp][i * kWarp + lane] = sum[i];
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < kWarp * kPerThread; i += kBlockThreads) {
+    const std::int64_t to = (static_cast<std::int64_t>(blockIdx.x) * kWarp + i % kWarp) * kPerThread + i / kWarp;
+    float total = 0;
+    for (int w = 0; w < kWarps; ++w) total += sums[w][i];
+    if (to < n) partial[static_cast<std::int64_t>(blockIdx.y) * n + to] = total;
+  }
+}
+
+template <class T>
+__global__ void sum_partials(const float* partial, std::int64_t chunks, std::int64_t n, T* dbias, bool accumulate) {
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (column >= n) return;
+  float sum = 0;
+  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) sum += partial[chunk * n + column];
+  dbias[column] = from_float<T>(accumulate ? to_float(dbias[column]) + sum : sum);
+}
+
+template <class T>
+__global__ void add_bias_rows(const float* x, const float* bias, std::int64_t numel, std::int64_t n, T* y) {
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < numel; i += stride) {
+    y[i] = from_float<T>(x[i] + bias[i % n]);
+  }
+}
+
+}  // namespace
+
+void bias_gradient(Stream& s, Pool& pool, ConstTensorView dy, std::int64_t rows, TensorView dbias, Write mode) {
+  const std::int64_t n = dbias.numel();
+  const std::int64_t pack = 16 / dtype_bytes(dy.dtype);
+  const bool in_packs = is_aligned(dy.data, 16) && n % pack == 0;
+  const std::int64_t columns = kWarp * (in_packs ? pack : 1);
+  const std::int64_t column_blocks = (n + columns - 1) / columns;
+  // About a thousand blocks, of 64 rows at least. Fixed numbers: the order of a sum does not depend on the GPU.
+  const std::int64_t wanted = std::clamp((1024 + column_blocks - 1) / column_blocks, std::int64_t{1}, (rows + 63) / 64);
+  const std::int64_t chunk = (rows + wanted - 1) / wanted;
+  const std::int64_t chunks = (rows + chunk - 1) / chunk;
+
+  const Buffer partial = pool.allocate(chunks * n * 4, MemoryRole::workspace, s);
+  const Access partial_access = writes(partial.data(), partial.bytes());
+  auto* sums = static_cast<float*>(partial.data());
+  with_element(dy.dtype, [&](auto element) {
+    using T = decltype(element);
+    launch(s, "bias_gradient", {reads(dy), partial_access}, Grid{column_blocks, chunks},
+           in_packs ? partial_column_sums<T, Pack<T>::kNumel> : partial_column_sums<T, 1>,
+           static_cast<const T*>(dy.data), rows, n, chunk, sums);
+  });
+  with_element(dbias.dtype, [&](auto element) {
+    using T = decltype(element);
+    launch(s, "bias_gradient", {reads(partial.data(), partial.bytes()), writes(dbias)},
+           Grid{(n + kBlockThreads - 1) / kBlockThreads}, sum_partials<T>, sums, chunks, n, static_cast<T*>(dbias.data),
+           mode == Write::accumulate);
+  });
+}
+
+void add_bias(Stream& s, ConstTensorView x, ConstTensorView bias, TensorView y) {
+  with_element(y.dtype, [&](auto element) {
+    using T = decltype(element);
+    launch(s, "add_bias", {reads(x), reads(bias), writes(y)}, Grid::over(y.numel()), add_bias_rows<T>,
+           static_cast<const float*>(x.data), static_cast<const float*>(bias.data), y.numel(), bias.numel(),
+           static_cast<T*>(y.data));
+  });
+}
+
+}  // namespace mica::cuda

@@ -1,0 +1,208 @@
+#include "products.hpp"
+
+#include <array>
+#include <string_view>
+
+#include "mica/core/error.hpp"
+#include "mica/device/cuda/check.hpp"
+#include "mica/tensor/philox.hpp"
+
+namespace mica::cuda {
+
+namespace {
+
+cudaDataType_t library_type(DType dtype) {
+  switch (dtype) {
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::f16:
+      return CUDA_R_16F;
+    default:
+      return CUDA_R_32F;
+  }
+}
+
+/// What NVIDIA advises for each generation.
+std::int64_t advised_workspace_bytes() {
+  int device = 0, major = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+  return std::int64_t{major >= 9 ? 32 : 4} << 20;
+}
+
+template <class T>
+void set(cublasLtMatmulDesc_t descriptor, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  check(cublasLtMatmulDescSetAttribute(descriptor, attribute, &value, sizeof(value)), "cublasLtMatmulDescSetAttribute");
+}
+
+/// The wishes that the heuristic is given.
+class Preference {
+ public:
+  Preference() { check(cublasLtMatmulPreferenceCreate(&handle_), "cublasLtMatmulPreferenceCreate"); }
+  ~Preference() { static_cast<void>(cublasLtMatmulPreferenceDestroy(handle_)); }
+  Preference(const Preference&) = delete;
+  Preference& operator=(const Preference&) = delete;
+
+  template <class T>
+  void set(cublasLtMatmulPreferenceAttributes_t attribute, T value) {
+    check(cublasLtMatmulPreferenceSetAttribute(handle_, attribute, &value, sizeof(value)),
+          "cublasLtMatmulPreferenceSetAttribute");
+  }
+  [[nodiscard]] cublasLtMatmulPreference_t get() const { return handle_; }
+
+ private:
+  cublasLtMatmulPreference_t handle_ = nullptr;
+};
+
+}  // namespace
+
+void check(cublasStatus_t status, const char* what, std::source_location where) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  const std::string_view path = where.file_name();
+  throw CudaError(fmt::format("{}: {} ({}) at {}:{}", what, cublasLtGetStatusString(status),
+                              cublasLtGetStatusName(status), path.substr(path.rfind('/') + 1), where.line()));
+}
+
+int common_alignment(std::initializer_list<const void*> addresses) {
+  std::uintptr_t bits = 16;
+  for (const void* address : addresses) bits |= reinterpret_cast<std::uintptr_t>(address);
+  return static_cast<int>(bits & (~bits + 1));
+}
+
+std::string ProductSpec::to_string() const {
+  const auto matrix = [](std::int64_t rows, std::int64_t cols, bool transposed) {
+    return transposed ? fmt::format("[{},{}]^T", cols, rows) : fmt::format("[{},{}]", rows, cols);
+  };
+  return fmt::format("{} x {} {} -> {}{}{}, leading dims {}, {} and {}, addresses divide by {}",
+                     matrix(m, k, transposed_a), matrix(k, n, transposed_b), dtype_name(ab), accumulate ? "+= " : "",
+                     dtype_name(c),
+                     epilogue == Epilogue::none   ? ""
+                     : epilogue == Epilogue::bias ? " with a bias"
+                                                  : " with a bias's gradient",
+                     lda, ldb, ldc, alignment);
+}
+
+void Product::run(const void* a, const void* b, void* c, const void* vector, void* workspace,
+                  cudaStream_t stream) const {
+  if (has_vector_) set(descriptor_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
+  const float alpha = 1;
+  const float beta = accumulate_ ? 1 : 0;
+  // cuBLASLt is column-major: it sees every matrix transposed, and C^T = B^T A^T.
+  check(cublasLtMatmul(library_, descriptor_.get(), &alpha, b, b_.get(), a, a_.get(), &beta, c, c_.get(), c, c_.get(),
+                       &algorithm_, workspace, static_cast<std::size_t>(workspace_bytes_), stream),
+        "cublasLtMatmul");
+}
+
+Products::Products(bool allow_tf32) : allow_tf32_(allow_tf32), most_workspace_bytes_(advised_workspace_bytes()) {
+  check(cublasLtCreate(library_.put()), "cublasLtCreate");
+}
+
+Products::~Products() = default;
+
+std::string Products::library_description() {
+  const std::size_t version = cublasLtGetVersion();
+  return fmt::format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+const Product* Products::find(const ProductSpec& spec) {
+  const auto found = cache_.find(spec);
+  if (found != cache_.end()) return found->second.get();
+  return cache_.emplace(spec, make(spec)).first->second.get();
+}
+
+std::unique_ptr<Product> Products::make(const ProductSpec& spec) {
+  std::unique_ptr<Product> product = describe(spec);
+  if (spec.epilogue != Epilogue::bias_gradient) return choose_algorithm(spec, *product) ? std::move(product) : nullptr;
+  // The same algorithm as without: C's bits must not depend on whether the sums are wanted.
+  ProductSpec plain_spec = spec;
+  plain_spec.epilogue = Epilogue::none;
+  const Product* plain = find(plain_spec);
+  return plain && take_algorithm_of(*plain, *product) ? std::move(product) : nullptr;
+}
+
+std::unique_ptr<Product> Products::describe(const ProductSpec& spec) const {
+  auto product = std::make_unique<Product>();
+  product->library_ = library_.get();
+  product->accumulate_ = spec.accumulate;
+  product->has_vector_ = spec.epilogue != Epilogue::none;
+
+  const cublasComputeType_t compute =
+      spec.ab == DType::f32 && allow_tf32_ ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  check(cublasLtMatmulDescCreate(product->descriptor_.put(), compute, CUDA_R_32F), "cublasLtMatmulDescCreate");
+  cublasLtMatmulDesc_t descriptor = product->descriptor_.get();
+  set(descriptor, CUBLASLT_MATMUL_DESC_TRANSA, spec.transposed_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(descriptor, CUBLASLT_MATMUL_DESC_TRANSB, spec.transposed_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (product->has_vector_) {
+    // A is the second operand of cuBLASLt, and C's columns are the rows of what it calls D.
+    set(descriptor, CUBLASLT_MATMUL_DESC_EPILOGUE,
+        spec.epilogue == Epilogue::bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_BGRADB);
+    // An address of the same alignment stands for the vector until run() has it.
+    set(descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<void*>(std::intptr_t{spec.alignment}));
+    set(descriptor, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(library_type(spec.c)));
+  }
+
+  const auto layout = [](cublasLtMatrixLayout_t* out, DType dtype, std::int64_t cols, std::int64_t rows,
+                         std::int64_t ld) {
+    check(cublasLtMatrixLayoutCreate(out, library_type(dtype), static_cast<std::uint64_t>(cols),
+                                     static_cast<std::uint64_t>(rows), ld),
+          "cublasLtMatrixLayoutCreate");
+  };
+  layout(product->a_.put(), spec.ab, spec.transposed_a ? spec.m : spec.k, spec.transposed_a ? spec.k : spec.m,
+         spec.lda);
+  layout(product->b_.put(), spec.ab, spec.transposed_b ? spec.k : spec.n, spec.transposed_b ? spec.n : spec.k,
+         spec.ldb);
+  layout(product->c_.put(), spec.c, spec.n, spec.m, spec.ldc);
+  return product;
+}
+
+bool Products::choose_algorithm(const ProductSpec& spec, Product& product) const {
+  Preference preference;
+  preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(most_workspace_bytes_));
+  // Partial sums in C's dtype would not be f32 or better.
+  preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                 static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  for (const auto attribute :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    preference.set(attribute, static_cast<std::uint32_t>(spec.alignment));
+  }
+  std::array<cublasLtMatmulHeuristicResult_t, 8> results{};
+  int num_results = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      library_.get(), product.descriptor_.get(), product.b_.get(), product.a_.get(), product.c_.get(), product.c_.get(),
+      preference.get(), static_cast<int>(results.size()), results.data(), &num_results);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
+  check(status, "cublasLtMatmulAlgoGetHeuristic");
+  for (int i = 0; i < num_results; ++i) {
+    const cublasLtMatmulHeuristicResult_t& result = results[static_cast<std::size_t>(i)];
+    if (result.state != CUBLAS_STATUS_SUCCESS) continue;
+    product.algorithm_ = result.algo;
+    product.workspace_bytes_ = static_cast<std::int64_t>(result.workspaceSize);
+    return true;
+  }
+  return false;
+}
+
+bool Products::take_algorithm_of(const Product& plain, Product& product) const {
+  cublasLtMatmulHeuristicResult_t result{};
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoCheck(library_.get(), product.descriptor_.get(), product.b_.get(), product.a_.get(),
+                              product.c_.get(), product.c_.get(), &plain.algorithm_, &result);
+  if (status != CUBLAS_STATUS_SUCCESS || static_cast<std::int64_t>(result.workspaceSize) > most_workspace_bytes_)
+    return false;
+  product.algorithm_ = plain.algorithm_;
+  product.workspace_bytes_ = static_cast<std::int64_t>(result.workspaceSize);
+  return true;
+}
+
+std::size_t Products::Hash::operator()(const ProductSpec& spec) const noexcept {
+  std::uint64_t hash = 0;
+  const auto mix = [&hash](std::int64_t value) { hash = mix64(hash ^ static_cast<std::uint64_t>(value)); };
+  for (const std::int64_t value : {spec.m, spec.n, spec.k, spec.lda, spec.ldb, spec.ldc}) mix(value);
+  mix(spec.transposed_a * 2 + spec.transposed_b);
+  mix(static_cast<std::int64_t>(spec.ab) * 256 + static_cast<std::int64_t>(spec.c));
+  mix(static_cast<std::int64_t>(spec.epilogue) * 1024 + spec.alignment * 2 + spec.accumulate);
+  return static_cast<std::size_t>(hash);
+}
+
+}  // namespace mica::cuda

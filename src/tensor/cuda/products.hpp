@@ -1,0 +1,110 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <source_location>
+#include <string>
+#include <unordered_map>
+
+#include <cublasLt.h>
+
+#include "mica/core/dtype.hpp"
+#include "mica/core/unique_handle.hpp"
+
+namespace mica::cuda {
+
+/// @throws CudaError "cublasLtMatmul: an unsupported value (CUBLAS_STATUS_INVALID_VALUE) at products.cpp:12"
+void check(cublasStatus_t status, const char* what, std::source_location where = std::source_location::current());
+
+/// What happens beside the product itself.
+enum class Epilogue : std::uint8_t {
+  none,
+  bias,           ///< a vector [n] of C's dtype is added to every row of C
+  bias_gradient,  ///< the sums of op(A)'s rows over k are written to a vector [m] of C's dtype
+};
+
+/// C[m,n] (+)= A[m,k] B[k,n], all row-major. A transposed operand is stored as [k,m] (A) or [n,k] (B).
+struct ProductSpec {
+  std::int64_t m = 0, n = 0, k = 0;
+  std::int64_t lda = 0, ldb = 0, ldc = 0;  // elements between two stored rows
+  bool transposed_a = false, transposed_b = false;
+  DType ab = DType::f32, c = DType::f32;  // c: f32 or A's and B's
+  Epilogue epilogue = Epilogue::none;
+  bool accumulate = false;
+  int alignment = 16;  // bytes that divide all addresses, at most 16
+
+  friend bool operator==(const ProductSpec&, const ProductSpec&) = default;
+  /// "[1024,768] x [768,2304]^T bf16 -> += f32, with a bias"
+  [[nodiscard]] std::string to_string() const;
+};
+
+/// Bytes, at most 16, that divide all addresses. [Note: alignment of products] Not more than 16, although cuBLASLt
+/// could be told: which algorithm it chooses, and with it the result's bits, may depend on the shape of a model but not
+/// on where the pool put a buffer.
+[[nodiscard]] int common_alignment(std::initializer_list<const void*> addresses);
+
+/// A product ready to run.
+class Product {
+ public:
+  /// Scratch that run() needs, at an address that 256 divides.
+  [[nodiscard]] std::int64_t workspace_bytes() const { return workspace_bytes_; }
+  /// Enqueues. `vector`: the epilogue's.
+  void run(const void* a, const void* b, void* c, const void* vector, void* workspace, cudaStream_t stream) const;
+
+ private:
+  friend class Products;
+  struct DescriptorTraits {
+    using type = cublasLtMatmulDesc_t;
+    static type null() { return nullptr; }
+    static void close(type handle) noexcept { static_cast<void>(cublasLtMatmulDescDestroy(handle)); }
+  };
+  struct LayoutTraits {
+    using type = cublasLtMatrixLayout_t;
+    static type null() { return nullptr; }
+    static void close(type handle) noexcept { static_cast<void>(cublasLtMatrixLayoutDestroy(handle)); }
+  };
+
+  cublasLtHandle_t library_ = nullptr;
+  UniqueHandle<DescriptorTraits> descriptor_;
+  UniqueHandle<LayoutTraits> a_, b_, c_;
+  cublasLtMatmulAlgo_t algorithm_{};
+  std::int64_t workspace_bytes_ = 0;
+  bool accumulate_ = false;
+  bool has_vector_ = false;
+};
+
+/// Finds cuBLASLt's algorithms for products and keeps them: its heuristic takes longer than a small product runs. Keyed
+/// by the whole spec; never emptied, since a run has a few dozen shapes. Belongs to the host thread.
+class Products {
+ public:
+  /// On the calling thread's GPU.
+  explicit Products(bool allow_tf32);
+  ~Products();
+  /// Null: cuBLASLt has nothing for this dtype, alignment or epilogue.
+  [[nodiscard]] const Product* find(const ProductSpec& spec);
+  /// "cuBLASLt 13.1.0"
+  [[nodiscard]] static std::string library_description();
+
+ private:
+  struct Hash {
+    std::size_t operator()(const ProductSpec& spec) const noexcept;
+  };
+  struct LibraryTraits {
+    using type = cublasLtHandle_t;
+    static type null() { return nullptr; }
+    static void close(type handle) noexcept { static_cast<void>(cublasLtDestroy(handle)); }
+  };
+
+  std::unique_ptr<Product> make(const ProductSpec& spec);
+  std::unique_ptr<Product> describe(const ProductSpec& spec) const;
+  bool choose_algorithm(const ProductSpec& spec, Product& product) const;
+  bool take_algorithm_of(const Product& plain, Product& product) const;
+
+  bool allow_tf32_;
+  std::int64_t most_workspace_bytes_ = 0;
+  UniqueHandle<LibraryTraits> library_;
+  std::unordered_map<ProductSpec, std::unique_ptr<Product>, Hash> cache_;
+};
+
+}  // namespace mica::cuda
