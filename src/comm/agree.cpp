@@ -9,7 +9,15 @@ constexpr char kConfigError = 'C', kOtherError = 'E';
 
 void gather_bytes(ProcessGroup& group, Stream& stream, const char* label, const void* mine, void* all,
                   std::int64_t bytes) {
-  group.all_gather(stream, label, {mine, Shape{bytes}, DType::u8}, {all, Shape{bytes * group.num_ranks()}, DType::u8});
+  const ConstTensorView sent{mine, Shape{bytes}, DType::u8};
+  const TensorView received{all, Shape{bytes * group.num_ranks()}, DType::u8};
+  if (stream.device() == DeviceKind::cpu) {
+    group.all_gather(stream, label, sent, received);
+  } else {  // these bytes are the host's
+    const std::unique_ptr<Stream> host = make_cpu_stream("agree", StreamMode::inlined);
+    group.on_host().all_gather(*host, label, sent, received);
+    host->synchronize();
+  }
   stream.synchronize();
 }
 

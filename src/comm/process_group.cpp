@@ -68,14 +68,17 @@ void ProcessGroup::begin(Collective kind, const char* label, std::int64_t bytes)
 // --- collectives ---------------------------------------------------------------------------------------------------
 
 void ProcessGroup::copy_single(Stream& s, Collective kind, ConstTensorView src, TensorView dst) const {
-  if (src.data == dst.data || src.numel() == 0) return;
-  s.submit(collective_name(kind), {reads(src), writes(dst)},
+  if (src.data != dst.data && src.numel() != 0) enqueue_copy(s, collective_name(kind), src, dst);
+}
+
+void ProcessGroup::enqueue_copy(Stream& s, const char* what, ConstTensorView src, TensorView dst) const {
+  s.submit(what, {reads(src), writes(dst)},
            [src, dst] { std::memcpy(dst.data, src.data, static_cast<std::size_t>(src.bytes())); });
 }
 
 void ProcessGroup::all_gather(Stream& s, const char* label, ConstTensorView shard, TensorView full) {
   check_shards(Collective::all_gather, label, shard, full);
-  if (num_ranks_ == 1) return copy_single(s, Collective::all_gather, shard, full);
+  if (is_alone()) return copy_single(s, Collective::all_gather, shard, full);
   if (full.numel() == 0) return;
   begin(Collective::all_gather, label, full.bytes());
   enqueue_all_gather(s, shard, full);
@@ -84,7 +87,7 @@ void ProcessGroup::all_gather(Stream& s, const char* label, ConstTensorView shar
 void ProcessGroup::reduce_scatter(Stream& s, const char* label, ConstTensorView full, TensorView shard) {
   check_shards(Collective::reduce_scatter, label, shard, full);
   check_summable(Collective::reduce_scatter, label, full.dtype);
-  if (num_ranks_ == 1) return copy_single(s, Collective::reduce_scatter, full, shard);
+  if (is_alone()) return copy_single(s, Collective::reduce_scatter, full, shard);
   if (full.numel() == 0) return;
   begin(Collective::reduce_scatter, label, full.bytes());
   enqueue_reduce_scatter(s, full, shard);
@@ -93,7 +96,7 @@ void ProcessGroup::reduce_scatter(Stream& s, const char* label, ConstTensorView 
 void ProcessGroup::all_reduce(Stream& s, const char* label, TensorView data, ReduceOp op) {
   check_data(Collective::all_reduce, label, data);
   check_summable(Collective::all_reduce, label, data.dtype);
-  if (num_ranks_ == 1 || data.numel() == 0) return;
+  if (is_alone() || data.numel() == 0) return;
   begin(Collective::all_reduce, label, data.bytes());
   enqueue_all_reduce(s, data, op);
 }
@@ -111,7 +114,7 @@ void ProcessGroup::all_to_all(Stream& s, const char* label, ConstTensorView sent
   require<ConfigError>(!overlaps(sent.data, sent.bytes(), received.data, received.bytes()),
                        "{} '{}' in group '{}': what is received overlaps what is sent; expected memory of its own", collective_name(kKind),
                        text_of(label), name_);
-  if (num_ranks_ == 1) return copy_single(s, kKind, sent, received);
+  if (is_alone()) return copy_single(s, kKind, sent, received);
   if (sent.numel() == 0) return;
   begin(kKind, label, sent.bytes());
   enqueue_all_to_all(s, sent, received);
@@ -121,13 +124,13 @@ void ProcessGroup::broadcast(Stream& s, const char* label, TensorView data, int 
   check_data(Collective::broadcast, label, data);
   require<ConfigError>(root >= 0 && root < num_ranks_, "broadcast '{}' in group '{}' from rank {}; expected 0 to {}",
                        text_of(label), name_, root, num_ranks_ - 1);
-  if (num_ranks_ == 1 || data.numel() == 0) return;
+  if (is_alone() || data.numel() == 0) return;
   begin(Collective::broadcast, label, data.bytes());
   enqueue_broadcast(s, data, root);
 }
 
 void ProcessGroup::barrier(Stream& s, const char* label) {
-  if (num_ranks_ == 1) return;
+  if (is_alone()) return;
   begin(Collective::barrier, label, 0);
   enqueue_barrier(s);
 }
@@ -142,8 +145,8 @@ void ProcessGroup::run(const Call& call, const std::function<void(const Call&)>&
   const auto begin = std::chrono::steady_clock::now();
   bool succeeded = false;
   const auto account = [&] {
-    recorder_.end(call.sequence, succeeded);
-    busy_ns_ += std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count();
+    note_end(call, succeeded,
+             std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count());
   };
   recorder_.start(call.sequence);
   try {
@@ -157,6 +160,11 @@ void ProcessGroup::run(const Call& call, const std::function<void(const Call&)>&
     throw;
   }
   account();
+}
+
+void ProcessGroup::note_end(const Call& call, bool succeeded, std::int64_t busy_ns) {
+  recorder_.end(call.sequence, succeeded);
+  busy_ns_ += busy_ns;
 }
 
 std::string ProcessGroup::describe(const Call& call) const {

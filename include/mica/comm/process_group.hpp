@@ -59,6 +59,10 @@ class ProcessGroup {
   /// split(), also possible in a fake group, whose other ranks do not exist. Otherwise as duplicate(). @collective
   [[nodiscard]] std::unique_ptr<ProcessGroup> subgroup(std::span<const int> members, std::string name);
 
+  /// The same ranks for memory of the host on streams of the CPU: what ranks have to tell each other beside tensors.
+  /// This group itself unless its tensors are a GPU's.
+  [[nodiscard]] virtual ProcessGroup& on_host() { return *this; }
+
   /// Storage for a unit (DESIGN section 3, Storage). Default: the pool.
   [[nodiscard]] virtual Buffer allocate(Pool& pool, std::int64_t bytes, MemoryRole role, Stream& home) {
     return pool.allocate(bytes, role, home);
@@ -69,7 +73,7 @@ class ProcessGroup {
   /// Host time that streams spent inside collectives so far, in ms (0 for fake). Any thread.
   [[nodiscard]] virtual double busy_ms() const { return static_cast<double>(busy_ns_.load()) * 1e-6; }
   /// What this group is waiting for: "group 'shard' (rank 1 of 4): #12 all_gather 'h.3' ... running for 5.2 s". Any thread.
-  [[nodiscard]] std::string describe_pending() const;
+  [[nodiscard]] virtual std::string describe_pending() const;
   [[nodiscard]] const FlightRecorder& recorder() const { return recorder_; }
 
  protected:
@@ -93,7 +97,15 @@ class ProcessGroup {
   virtual void enqueue_barrier(Stream& s) = 0;
   virtual std::unique_ptr<ProcessGroup> make_subgroup(int index, std::span<const int> members, std::string name);
 
+  /// Bytes from one place to another of the device's memory.
+  virtual void enqueue_copy(Stream& s, const char* what, ConstTensorView src, TensorView dst) const;
+
+  /// From now on a group of one rank goes by its backend like any other: for tests of a backend on one device.
+  void communicate_alone() { communicates_alone_ = true; }
+
   [[nodiscard]] const Call& call() const { return call_; }
+  /// A collective that ended in another way than by submit().
+  void note_end(const Call& call, bool succeeded, std::int64_t busy_ns);
   /// Submits the work of the collective that is being enqueued: recorded, timed, and with an MpiError completed by
   /// describe(call). `work` gets the call.
   void submit(Stream& s, std::initializer_list<Access> accesses, std::function<void(const Call&)> work);
@@ -104,6 +116,7 @@ class ProcessGroup {
   void begin(Collective kind, const char* label, std::int64_t bytes);
   void run(const Call& call, const std::function<void(const Call&)>& work);
   void check_shards(Collective kind, const char* label, ConstTensorView shard, ConstTensorView full) const;
+  [[nodiscard]] bool is_alone() const { return num_ranks_ == 1 && !communicates_alone_; }
   void copy_single(Stream& s, Collective kind, ConstTensorView src, TensorView dst) const;
   void check_data(Collective kind, const char* label, ConstTensorView data) const;
   void check_summable(Collective kind, const char* label, DType dtype) const;
@@ -111,6 +124,7 @@ class ProcessGroup {
   int rank_;
   int num_ranks_;
   std::string name_;
+  bool communicates_alone_ = false;
   CollectiveCounts counts_;
   Call call_;
   FlightRecorder recorder_;

@@ -1,0 +1,86 @@
+#include "nccl_comm.hpp"
+
+#include <cstdlib>
+#include <string_view>
+#include <thread>
+
+#include "mica/core/error.hpp"
+
+namespace mica::nccl {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+ncclUniqueId agree_on_id(ProcessGroup& host) {
+  ncclUniqueId id{};
+  const auto stream = make_cpu_stream("nccl id", StreamMode::inlined);
+  if (host.rank() == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  host.broadcast(*stream, "nccl unique id", {id.internal, Shape{static_cast<std::int64_t>(sizeof id.internal)}, DType::u8}, 0);
+  stream->synchronize();
+  return id;
+}
+
+}  // namespace
+
+void check(ncclResult_t result, const char* what, std::source_location where) {
+  if (result == ncclSuccess || result == ncclInProgress) return;
+  const std::string_view path = where.file_name();
+  const char* last = ncclGetLastError(nullptr);
+  throw NcclError(fmt::format("{}: {}{}{} at {}:{}", what, ncclGetErrorString(result), last && *last ? ": " : "", last ? last : "",
+                              path.substr(path.rfind('/') + 1), where.line()));
+}
+
+Communicator::Communicator(ProcessGroup& host, std::chrono::milliseconds timeout) : timeout_(timeout) {
+  // Several communicators share a GPU: NCCL keeps the order in which the host launched, which is the same on all ranks.
+  static_cast<void>(setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0));
+  const ncclUniqueId id = agree_on_id(host);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  try {
+    wait(ncclCommInitRankConfig(&comm_, host.num_ranks(), id, host.rank(), &config), "ncclCommInitRankConfig");
+  } catch (const NcclError& e) {
+    abort();
+    throw NcclError(fmt::format("group '{}' (rank {} of {}): no NCCL communicator: {}", host.name(), host.rank(), host.num_ranks(), e.what()));
+  }
+}
+
+Communicator::~Communicator() {
+  if (is_aborted_ || comm_ == nullptr) return;
+  try {
+    wait(ncclCommFinalize(comm_), "ncclCommFinalize");
+    static_cast<void>(ncclCommDestroy(comm_));
+  } catch (const NcclError&) {  // the others are gone
+    abort();
+  }
+}
+
+void Communicator::wait(ncclResult_t result, const char* what, std::source_location where) {
+  check(result, what, where);
+  const auto deadline = Clock::now() + timeout_;
+  while (result == ncclInProgress) {
+    require<NcclError>(!is_aborted_, "{}: the communicator was aborted", what);
+    require<NcclError>(Clock::now() < deadline, "{}: not done within {} s (mesh.timeout); is a rank missing, or the network closed?", what,
+                       std::chrono::duration_cast<std::chrono::seconds>(timeout_).count());
+    ncclResult_t state = ncclSuccess;
+    check(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError", where);
+    check(state, what, where);
+    result = state;
+    if (result == ncclInProgress) std::this_thread::yield();
+  }
+}
+
+std::string Communicator::asynchronous_error() const {
+  if (is_aborted_) return {};
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
+  if (asked != ncclSuccess) state = asked;
+  if (state == ncclSuccess || state == ncclInProgress) return {};
+  const char* last = ncclGetLastError(comm_);
+  return fmt::format("{}{}{}", ncclGetErrorString(state), last && *last ? ": " : "", last ? last : "");
+}
+
+void Communicator::abort() noexcept {
+  if (!is_aborted_.exchange(true) && comm_ != nullptr) static_cast<void>(ncclCommAbort(comm_));
+}
+
+}  // namespace mica::nccl

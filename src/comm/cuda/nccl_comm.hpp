@@ -1,0 +1,43 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <source_location>
+#include <string>
+
+#include <nccl.h>
+
+#include "mica/comm/process_group.hpp"
+
+namespace mica::nccl {
+
+/// @throws NcclError "ncclAllGather: unhandled cuda error (ncclUnhandledCudaError): <what NCCL says last> at nccl_group.cpp:12"
+void check(ncclResult_t result, const char* what, std::source_location where = std::source_location::current());
+
+/// A communicator, made and used without blocking: every call comes back at once, and wait() polls until it is done or
+/// has taken too long. Used by the host's thread; abort() may come from any.
+class Communicator {
+ public:
+  /// @param host  the same ranks on the host: carries the unique id from its rank 0.
+  /// @collective over them  @throws NcclError naming the group, when it is not there within `timeout`
+  Communicator(ProcessGroup& host, std::chrono::milliseconds timeout);
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  [[nodiscard]] ncclComm_t get() const { return comm_; }
+  /// `result` of the last call: waits until NCCL has enqueued what it was asked for.
+  void wait(ncclResult_t result, const char* what, std::source_location where = std::source_location::current());
+  /// Empty while all is well.
+  [[nodiscard]] std::string asynchronous_error() const;
+  /// Ends what is under way on the device; nothing can be enqueued any more.
+  void abort() noexcept;
+
+ private:
+  ncclComm_t comm_ = nullptr;
+  std::chrono::milliseconds timeout_;
+  std::atomic<bool> is_aborted_{false};
+};
+
+}  // namespace mica::nccl

@@ -1,0 +1,179 @@
+#include <atomic>
+#include <exception>
+
+#include "mica/core/error.hpp"
+#include "mica/comm/gpu_groups.hpp"
+#include "mica/device/cuda/check.hpp"
+#include "mica/device/cuda/driver.hpp"
+
+#include "device_copy.hpp"
+
+namespace mica {
+namespace {
+
+using cuda::enqueue_memcpy;
+
+/// A number in page-locked memory that the host raises and a GPU's stream waits for.
+class Flag {
+ public:
+  Flag() : driver_(cuda::Driver::load()) {
+    cuda::check(cudaHostAlloc(&memory_, sizeof(std::uint32_t), cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc");
+    *value() = 0;
+  }
+  ~Flag() { static_cast<void>(cudaFreeHost(memory_)); }
+  Flag(const Flag&) = delete;
+  Flag& operator=(const Flag&) = delete;
+
+  /// Any thread; numbers come in their order.
+  void raise(std::uint32_t number) { std::atomic_ref(*value()).store(number, std::memory_order_release); }
+
+  void enqueue_wait(cudaStream_t stream, std::uint32_t number) const {
+    driver_.check(driver_.stream_wait_value32(stream, reinterpret_cast<CUdeviceptr>(memory_), number, CU_STREAM_WAIT_VALUE_GEQ),
+                  "cuStreamWaitValue32");
+  }
+
+ private:
+  [[nodiscard]] std::uint32_t* value() const { return static_cast<std::uint32_t*>(memory_); }
+
+  cuda::Driver driver_;
+  void* memory_ = nullptr;
+};
+
+/// What the worker does last in a collective, whatever became of it: a stream that has failed still waits for events, so
+/// it stands in the worker's order as an event. Tells the GPU's stream what went wrong, then lets it go on.
+class Arrival final : public EventState {
+ public:
+  Arrival(Event so_far, Stream& stream, std::shared_ptr<Flag> flag, std::uint32_t number, std::atomic<bool>& worker_failed)
+      : so_far_(std::move(so_far)), stream_(stream), flag_(std::move(flag)), number_(number), worker_failed_(worker_failed) {}
+  [[nodiscard]] bool is_complete() const override { return so_far_.is_complete(); }
+  void wait_on_host() override {
+    try {
+      so_far_.wait_on_host();
+    } catch (...) {
+      worker_failed_ = true;
+      stream_.fail(std::current_exception());
+    }
+    flag_->raise(number_);
+  }
+
+ private:
+  Event so_far_;
+  Stream& stream_;
+  std::shared_ptr<Flag> flag_;
+  std::uint32_t number_;
+  std::atomic<bool>& worker_failed_;
+};
+
+class StagedGroup final : public ProcessGroup {
+ public:
+  StagedGroup(std::unique_ptr<ProcessGroup> wire, std::unique_ptr<ProcessGroup> control, Pool& pinned)
+      : ProcessGroup(wire->rank(), wire->num_ranks(), wire->name()),
+        wire_(std::move(wire)),
+        control_(std::move(control)),
+        pinned_(pinned),
+        flag_(std::make_shared<Flag>()),
+        worker_(make_cpu_stream("staged", StreamMode::threaded)) {}
+
+  [[nodiscard]] std::unique_ptr<ProcessGroup> duplicate(std::string name) override {
+    auto wire = wire_->duplicate(name);
+    auto control = control_->duplicate(name + "/host");
+    return std::make_unique<StagedGroup>(std::move(wire), std::move(control), pinned_);
+  }
+  [[nodiscard]] std::unique_ptr<ProcessGroup> split(int color, int key, std::string name) override {
+    auto wire = wire_->split(color, key, name);
+    auto control = control_->split(color, key, name + "/host");
+    return std::make_unique<StagedGroup>(std::move(wire), std::move(control), pinned_);
+  }
+  [[nodiscard]] ProcessGroup& on_host() override { return *control_; }
+  [[nodiscard]] double busy_ms() const override { return wire_->busy_ms(); }
+  [[nodiscard]] std::string describe_pending() const override { return wire_->describe_pending(); }
+
+ protected:
+  void enqueue_copy(Stream& s, const char* what, ConstTensorView src, TensorView dst) const override {
+    enqueue_memcpy(s, what, src, dst);
+  }
+
+  void enqueue_all_gather(Stream& s, ConstTensorView shard, TensorView full) override {
+    const Staging host(pinned_, s, full);
+    const TensorView own = host.view.slice(rank() * shard.numel(), shard.numel());
+    out(s, shard, own);
+    wire_->all_gather(*worker_, call().label.c_str(), own, host.view);
+    in(s, host.view, full);
+  }
+  void enqueue_reduce_scatter(Stream& s, ConstTensorView full, TensorView shard) override {
+    const Staging host(pinned_, s, full);
+    const TensorView own = host.view.slice(rank() * shard.numel(), shard.numel());
+    out(s, full, host.view);
+    wire_->reduce_scatter(*worker_, call().label.c_str(), host.view, own);
+    in(s, own, shard);
+  }
+  void enqueue_all_reduce(Stream& s, TensorView data, ReduceOp op) override {
+    const Staging host(pinned_, s, data);
+    out(s, data, host.view);
+    wire_->all_reduce(*worker_, call().label.c_str(), host.view, op);
+    in(s, host.view, data);
+  }
+  void enqueue_all_to_all(Stream& s, ConstTensorView sent, TensorView received) override {
+    const Staging mine(pinned_, s, sent), theirs(pinned_, s, received);
+    out(s, sent, mine.view);
+    wire_->all_to_all(*worker_, call().label.c_str(), mine.view, theirs.view);
+    in(s, theirs.view, received);
+  }
+  void enqueue_broadcast(Stream& s, TensorView data, int root) override {
+    const Staging host(pinned_, s, data);
+    out(s, data, host.view);
+    wire_->broadcast(*worker_, call().label.c_str(), host.view, root);
+    in(s, host.view, data);
+  }
+  void enqueue_barrier(Stream& s) override {
+    follow(s);
+    wire_->barrier(*worker_, call().label.c_str());
+    arrive(s);
+  }
+
+ private:
+  /// Page-locked memory of a tensor's size. Given back in host order: the stream's last copy is what the next owner waits for.
+  struct Staging {
+    Staging(Pool& pinned, Stream& s, ConstTensorView like)
+        : buffer(pinned.allocate(like.bytes(), MemoryRole::communication, s)), view{buffer.data(), like.shape, like.dtype} {}
+    Buffer buffer;
+    TensorView view;
+  };
+
+  void out(Stream& s, ConstTensorView device, TensorView host) {
+    enqueue_memcpy(s, "stage out", device, host);
+    follow(s);
+  }
+  /// The worker goes on when the GPU's stream has come here. What the worker failed with before is the stream's error by
+  /// now: if the stream's owner has cleared it (abandon_step), the worker may work again; if not, it fails anew here.
+  void follow(Stream& s) {
+    if (worker_failed_.exchange(false)) worker_->drain_and_clear_error();
+    worker_->wait(s.record());
+  }
+  void in(Stream& s, ConstTensorView host, TensorView device) {
+    arrive(s);
+    enqueue_memcpy(s, "stage in", host, device);
+  }
+  /// The GPU's stream goes on when the worker has come here.
+  void arrive(Stream& s) {
+    const std::uint32_t number = ++num_arrivals_;
+    worker_->wait(Event(std::make_shared<Arrival>(worker_->record(), s, flag_, number, worker_failed_)));
+    s.submit("staged collective", {}, [this, number, stream = cuda::native(s)] { flag_->enqueue_wait(stream, number); });
+  }
+
+  std::unique_ptr<ProcessGroup> wire_, control_;  // the worker's, and the host's
+  Pool& pinned_;
+  std::shared_ptr<Flag> flag_;
+  std::uint32_t num_arrivals_ = 0;
+  std::atomic<bool> worker_failed_{false};
+  std::unique_ptr<Stream> worker_;  // ends first: it finishes what it has
+};
+
+}  // namespace
+
+std::unique_ptr<ProcessGroup> make_staged_group(std::unique_ptr<ProcessGroup> host, Pool& pinned) {
+  auto control = host->duplicate(host->name() + "/host");
+  return std::make_unique<StagedGroup>(std::move(host), std::move(control), pinned);
+}
+
+}  // namespace mica

@@ -1,0 +1,18 @@
+// What gpu_groups.hpp is in a build without CUDA.
+#include "mica/comm/gpu_groups.hpp"
+
+#include "mica/core/error.hpp"
+
+namespace mica {
+namespace {
+[[noreturn]] void refuse(const char* backend) {
+  throw ConfigError(fmt::format("mesh.backend={} is asked for, but this build has no CUDA: build Mica where nvcc is (preset cuda), or use mesh.backend=mpi",
+                                backend));
+}
+}  // namespace
+
+std::unique_ptr<ProcessGroup> make_nccl_group(std::unique_ptr<ProcessGroup>, const NcclOptions&) { refuse("nccl"); }
+std::unique_ptr<ProcessGroup> make_staged_group(std::unique_ptr<ProcessGroup>, Pool&) { refuse("staged"); }
+std::string nccl_version_text() { return "not built in"; }
+
+}  // namespace mica
