@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+// CUDA on the CPU, for tests. [Note: CUDA emulation]
+// The sources of src/*/cuda are compiled by the C++ compiler against tests/cuda_emulation/include and linked with this
+// library (target mica_cuda_emulated) before Mica's own libraries. Everything that CUDA would do later happens inside
+// the call that asks for it: a kernel runs block by block, a block's threads as fibers that change places only where
+// they meet (barriers, shuffles). What is checked that a GPU would not tell: threads that part ways before a barrier
+// or a shuffle end the process with their places; device memory is unreadable for the host (a SIGSEGV) but while a
+// kernel, a copy or a library call runs (MICA_CUDA_EMULATION_PROTECT=0 turns it off), and new device memory is NaN.
+// What is not: missing order between streams, for there is only one thing at a time in a thread.
+namespace mica::cuda_emulation {
+
+/// GPUs of the process; at first MICA_CUDA_EMULATION_DEVICES (1). With 0, cudaGetDeviceCount is cudaErrorNoDevice.
+void set_device_count(int count);
+/// Bytes that each GPU has; at first MICA_CUDA_EMULATION_MEMORY (4 GiB). What is allocated stays.
+void set_memory_bytes(std::int64_t bytes);
+/// Bytes of device memory that are allocated now (2 MiB pages of cuMemCreate, or cudaMalloc), on that GPU.
+[[nodiscard]] std::int64_t memory_in_use(int device = 0);
+/// Bytes of page-locked host memory that cudaHostAlloc handed out and were not freed.
+[[nodiscard]] std::int64_t pinned_in_use();
+
+/// How often the process called that function since the start or reset_calls(). Copies between device and pageable host
+/// memory, for which the host waits, also count as "pageable copy".
+[[nodiscard]] std::int64_t calls(std::string_view name);
+/// Calls that make the host wait for the device: stream, event and device synchronisation, plain cudaMemcpy and
+/// cudaMemset, pageable copies, cudaFree, cudaFreeHost.
+[[nodiscard]] std::int64_t host_waits();
+void reset_calls();
+
+/// The call number `after` from now (0: the next one) of that function, by any thread, does nothing but return `error`,
+/// a cudaError_t, CUresult, cublasStatus_t or ncclResult_t, whichever the function returns.
+void fail_next(std::string_view name, int error, int after = 0);
+
+}  // namespace mica::cuda_emulation
