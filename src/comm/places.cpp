@@ -44,13 +44,15 @@ std::vector<RankPlace> mesh_order(std::vector<RankPlace> by_world_rank) {
 }
 
 Mesh make_mpi_mesh(const mpi::Communicator& world, ShardSize shard_size, Pool& pool, MpiGroupOptions options,
-                   std::vector<RankPlace> by_world_rank) {
+                   std::vector<RankPlace> by_world_rank, const GroupBackend& backend) {
   if (by_world_rank.empty()) by_world_rank = find_places(world);
   std::vector<RankPlace> places = mesh_order(std::move(by_world_rank));
   const MeshGeometry geometry = MeshGeometry::make(places, shard_size);
   const auto me = std::find_if(places.begin(), places.end(), [&](const RankPlace& p) { return p.world_rank == world.rank(); });
   const int mesh_rank = static_cast<int>(me - places.begin());
-  return Mesh(make_mpi_group(world.split(0, mesh_rank), pool, "world", options), geometry, std::move(places));
+  std::unique_ptr<ProcessGroup> group = make_mpi_group(world.split(0, mesh_rank), pool, "world", options);
+  if (backend) group = backend(std::move(group));
+  return Mesh(std::move(group), geometry, std::move(places));
 }
 
 }  // namespace mica

@@ -2,7 +2,15 @@
 
 #include <fmt/format.h>
 
+#include "mica/device/gpu.hpp"
+
 namespace mica::fsdp {
+namespace {
+
+/// Beside a GPU, memory that it copies to and from while the host goes on.
+std::unique_ptr<Pool> make_offload_pool(DeviceKind device) { return device == DeviceKind::cuda ? make_pinned_pool() : make_cpu_pool(); }
+
+}  // namespace
 
 Streams Streams::make(StreamMode mode, const Make& make_stream) {
   return {make_stream("compute", mode),       make_stream("pre_unshard", mode), make_stream("unshard", mode),
@@ -24,8 +32,8 @@ DeviceMesh::DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, std::shared_ptr
       agreement_group_(mesh.world().duplicate("world/agreement")) {}
 
 DeviceMesh::DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, Streams streams, Logger logger)
-    : DeviceMesh(mesh, pool, kernels, std::make_shared<Streams>(std::move(streams)), std::move(logger),
-                 make_cpu_pool()) {
+    : DeviceMesh(mesh, pool, kernels, std::make_shared<Streams>(std::move(streams)), std::move(logger), nullptr) {
+  offload_pool_ = make_offload_pool(device());
   if (device() == DeviceKind::cpu) return;
   offload_stream_ = make_cpu_stream("offload", StreamMode::inlined);
   offload_kernels_ = make_cpu_kernels(*offload_pool_);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "mica/core/error.hpp"
+#include "mica/tensor/fetch.hpp"
 #include "mica/tensor/tensor.hpp"
 
 namespace mica::fsdp {
@@ -60,13 +61,13 @@ void check_replicas(Root& root) {
     device_mesh.kernels().fingerprint(compute, units[static_cast<std::size_t>(i)]->storage()->master(), mine.slice(i, 1));
   }
   device_mesh.metrics_group().all_gather(compute, "replica hashes", mine, hashes);
-  compute.synchronize();
+  const std::vector<std::int64_t> all = fetch<std::int64_t>(device_mesh.kernels(), compute, hashes);
 
   for (std::size_t i = 0; i < units.size(); ++i) {
     const int shard_size = units[i]->storage()->shard_size();
     for (int shard_rank = 0; shard_rank < shard_size; ++shard_rank) {
       compare(mesh, units[i]->name(), shard_rank, shard_size, [&](int rank) {
-        return static_cast<std::uint64_t>(hashes.view().as<std::int64_t>()[static_cast<std::size_t>(rank) * units.size() + i]);
+        return static_cast<std::uint64_t>(all[static_cast<std::size_t>(rank) * units.size() + i]);
       });
     }
   }

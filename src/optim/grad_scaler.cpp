@@ -4,6 +4,7 @@
 
 #include "gradients.hpp"
 #include "mica/core/error.hpp"
+#include "mica/tensor/fetch.hpp"
 
 namespace mica::optim {
 namespace {
@@ -68,9 +69,7 @@ void GradScaler::update() {
 }
 
 GradScaler::State GradScaler::state() const {
-  root_.device_mesh().compute().synchronize();
-  return {static_cast<double>(*scale_.view().as<float>()),
-          static_cast<std::int64_t>(*growth_tracker_.view().as<float>())};
+  return {static_cast<double>(value_of(scale_)), static_cast<std::int64_t>(value_of(growth_tracker_))};
 }
 
 void GradScaler::set_state(const State& state) {
@@ -84,8 +83,12 @@ void GradScaler::set_state(const State& state) {
 }
 
 void GradScaler::take_skipped_steps_off(Optimizer& optimizer) {
-  root_.device_mesh().compute().synchronize();
-  optimizer.take_off_skipped_steps(static_cast<std::int64_t>(*skipped_steps_.view().as<float>()));
+  optimizer.take_off_skipped_steps(static_cast<std::int64_t>(value_of(skipped_steps_)));
+}
+
+float GradScaler::value_of(const Tensor& scalar) const {
+  const fsdp::DeviceMesh& device_mesh = root_.device_mesh();
+  return fetch_scalar(device_mesh.kernels(), device_mesh.compute(), scalar);
 }
 
 }  // namespace mica::optim

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "mica/core/error.hpp"
+#include "mica/tensor/fetch.hpp"
 
 namespace mica::optim {
 namespace {
@@ -89,8 +90,7 @@ void Optimizer::step(const StepArgs& args) {
   const Buffer workspace = allocate_workspace(compute);
   const OffloadedArgs offloaded = offloaded_args(args);
   if (args.skipped_steps && num_steps_ > 0 && are_others_than_in_last_step()) {
-    compute.synchronize();
-    take_off_skipped_steps(static_cast<std::int64_t>(*args.skipped_steps.as<float>()));
+    take_off_skipped_steps(static_cast<std::int64_t>(fetch_scalar(device_mesh().kernels(), compute, args.skipped_steps)));
   }
   root_.reshard();
   if (offloaded.is_needed) compute.synchronize();  // the host reads scalars, and writes masters that casts have read

@@ -160,8 +160,12 @@ std::vector<ConfigKey> make_keys() {
       text("run.dir", MICA_FIELD(run.dir), "a folder", "where metrics, logs and checkpoints go; empty: runs/<name>"),
       whole("run.seed", MICA_FIELD(run.seed), 0, kHuge, "seeds initialisation, dropout and data order"),
 
-      choice("mesh.device", MICA_FIELD(mesh.device), {"auto", "cpu", "cuda"}, "where tensors live"),
-      choice("mesh.backend", MICA_FIELD(mesh.backend), {"auto", "mpi"}, "how ranks exchange tensors"),
+      choice("mesh.device", MICA_FIELD(mesh.device), {"auto", "cpu", "cuda"},
+             "where tensors live; auto: a GPU where every rank has one"),
+      choice("mesh.backend", MICA_FIELD(mesh.backend), {"auto", "mpi", "nccl", "staged"},
+             "how ranks exchange tensors: mpi on the CPU; nccl between GPUs, one a rank; staged: GPU memory by way of the "
+             "host over MPI, for ranks that share a GPU; auto: mpi or nccl"),
+      real("mesh.timeout", MICA_FIELD(mesh.timeout), 1, 1e6, "nccl: seconds after which a collective has failed"),
       shard_size_key(),
       choice(
           "mesh.streams", MICA_FIELD(mesh.streams), {"auto", "threaded", "inline"},
@@ -278,6 +282,7 @@ std::vector<ConfigKey> make_keys() {
       choice("train.accumulate", MICA_FIELD(train.accumulate), {"reduce_each", "no_sync"},
              "reduce gradients after each micro-batch, or keep them unsharded until the last: fewer messages, more "
              "memory"),
+      flag("train.tf32", MICA_FIELD(train.tf32), "GPUs: fp32 products on tensor cores, with 10 bits of mantissa"),
       flag("train.deterministic", MICA_FIELD(train.deterministic),
            "the same bits on any number of ranks (with one train.micro_batch and train.global_batch): costs memory and "
            "messages"),

@@ -3,7 +3,11 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "mica/comm/gpu_groups.hpp"
 #include "mica/core/version.hpp"
+#include "mica/device/gpu.hpp"
+#include "mica/plan/memory_plan.hpp"
+#include "mica/tensor/cuda_kernels.hpp"
 #include "mica/train/config.hpp"
 #include "mica/train/trainer.hpp"
 
@@ -75,7 +79,13 @@ LogLevel log_level(const std::string& name) {
 }  // namespace
 
 std::string version_text() {
-  return fmt::format("mica {}\n  {}\n  compiler  {}\n  CUDA      not built in\n", kVersion, mpi::Session::library_version(), __VERSION__);
+  std::string text = fmt::format("mica {}\n  {}\n  compiler  {}\n  CUDA      {}\n  NCCL      {}\n  cuDNN     {}\n", kVersion,
+                                 mpi::Session::library_version(), __VERSION__, cuda_version_text(), nccl_version_text(), cudnn_version_text());
+  for (const GpuInfo& gpu : list_gpus()) {
+    text += fmt::format("  GPU {}     {} ({}), compute capability {}.{}, {}\n", gpu.index, gpu.name, gpu.pci_bus_id, gpu.compute_major,
+                        gpu.compute_minor, plan::format_bytes(gpu.memory_bytes));
+  }
+  return text;
 }
 
 ExitCode run_training(App& app) {

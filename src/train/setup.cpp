@@ -5,13 +5,18 @@
 
 #include <sched.h>
 
+#include "mica/comm/gpu_groups.hpp"
 #include "mica/comm/mpi_group.hpp"
 #include "mica/fsdp/deterministic.hpp"
 #include "mica/fsdp/name_patterns.hpp"
 #include "mica/nn/init.hpp"
+#include "mica/plan/memory_plan.hpp"
+#include "mica/tensor/cuda_kernels.hpp"
 #include "mica/tensor/openmp.hpp"
 #include "mica/train/model_config.hpp"
 #include "mica/train/run_app.hpp"
+
+#include "device_choice.hpp"
 
 namespace mica::train {
 namespace {
@@ -154,26 +159,67 @@ std::vector<Buffer> make_ignored(const fsdp::Root& root, DType dtype, const nn::
   return buffers;
 }
 
+namespace {
+
+std::string backend_name(DeviceChoice::Backend backend) {
+  switch (backend) {
+    case DeviceChoice::Backend::mpi: return "mpi";
+    case DeviceChoice::Backend::nccl: return "nccl";
+    case DeviceChoice::Backend::staged: return "staged";
+  }
+  return {};
+}
+
+GroupBackend group_backend(DeviceChoice::Backend backend, double timeout_s, const Device& device) {
+  if (backend == DeviceChoice::Backend::mpi) return {};
+  if (backend == DeviceChoice::Backend::staged) {
+    return [&pinned = *device.pinned_pool](std::unique_ptr<ProcessGroup> host) { return make_staged_group(std::move(host), pinned); };
+  }
+  const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1e3));
+  return [timeout](std::unique_ptr<ProcessGroup> host) { return make_nccl_group(std::move(host), {.timeout = timeout}); };
+}
+
+}  // namespace
+
 Device Device::make(const Config& config, const mpi::Session& session, const mpi::Communicator& world,
                     const Logger& logger) {
   Device device;
   const int ranks_on_node = world.split_node().num_ranks();
   // What one rank alone may fail at, before the collectives of the mesh.
+  const DeviceChoice choice = choose_device(config.mesh, session, world);
+  const bool on_gpu = choice.gpu.has_value();
+  device.gpu = choice.gpu;
+  device.ranks_on_gpu = choice.ranks_on_gpu;
+  device.backend = backend_name(choice.backend);
   together(world, [&] {
-    require<ConfigError>(config.mesh.device != "cuda",
-                         "mesh.device = cuda, but this build has no CUDA: use mesh.device=cpu, or build Mica with CUDA");
     device.num_threads = config.mesh.threads > 0 ? static_cast<int>(config.mesh.threads) : default_threads(ranks_on_node);
     set_openmp_threads(device.num_threads);
-    device.pool = make_cpu_pool();
-    device.kernels = make_cpu_kernels(*device.pool);
+    device.pool = on_gpu ? make_cuda_pool() : make_cpu_pool();
+    if (on_gpu) device.host_pool = make_cpu_pool();
+    if (on_gpu) device.pinned_pool = make_pinned_pool();
+    device.make_kernels = [on_gpu, tf32 = config.train.tf32](Pool& pool) {
+      return on_gpu ? make_cuda_kernels(pool, {.allow_tf32 = tf32}) : make_cpu_kernels(pool);
+    };
+    device.kernels = device.make_kernels(*device.pool);
   });
   together(world, [&] {  // a shard size that does not fit is refused by all ranks alike
-    device.mesh = std::make_unique<Mesh>(make_mpi_mesh(world, parse_shard_size(config.mesh.shard_size), *device.pool));
+    device.mesh = std::make_unique<Mesh>(make_mpi_mesh(world, parse_shard_size(config.mesh.shard_size),
+                                                       on_gpu ? *device.host_pool : *device.pool, {}, {},
+                                                       group_backend(choice.backend, config.mesh.timeout, device)));
   });
   const StreamMode mode = comm_stream_mode(session, stream_mode(config.mesh.streams, device.num_threads));
-  device.device_mesh =
-      std::make_unique<fsdp::DeviceMesh>(*device.mesh, *device.pool, *device.kernels, fsdp::Streams::make(mode), logger);
+  fsdp::Streams streams =
+      on_gpu ? fsdp::Streams::make(StreamMode::threaded, [](std::string name, StreamMode) { return make_cuda_stream(std::move(name)); })
+             : fsdp::Streams::make(mode);
+  device.device_mesh = std::make_unique<fsdp::DeviceMesh>(*device.mesh, *device.pool, *device.kernels, std::move(streams), logger);
   return device;
+}
+
+std::string Device::describe() const {
+  if (!gpu) return fmt::format("CPU, {} OpenMP thread{} a rank", num_threads, num_threads == 1 ? "" : "s");
+  return fmt::format("{} ({}, compute capability {}.{}, {}{}), CUDA {}, {}", gpu->name, gpu->pci_bus_id, gpu->compute_major, gpu->compute_minor,
+                     plan::format_bytes(gpu->memory_bytes), ranks_on_gpu > 1 ? fmt::format(", shared by {} ranks", ranks_on_gpu) : "",
+                     cuda_version_text(), backend == "nccl" ? "NCCL " + nccl_version_text() : "staged over MPI");
 }
 
 ShardedModel ShardedModel::make(const Config& config, const Device& device) {

@@ -4,17 +4,9 @@
 
 #include "mica/fsdp/deterministic.hpp"
 #include "mica/optim/clip_grad_norm.hpp"
+#include "mica/tensor/fetch.hpp"
 
 namespace mica::train {
-namespace {
-
-nn::Tensors batch_tensors(data::Batch& batch) {
-  const Shape shape{batch.num_sequences, batch.seq_len};
-  return {Tensor(TensorView{batch.inputs.data(), shape, DType::i32}), Tensor(TensorView{batch.targets.data(), shape, DType::i32})};
-}
-
-}  // namespace
-
 StepRunner::StepRunner(const Config& config, ShardedModel& model, const data::TokenDataset& dataset, data::BatchPlan plan,
                        int data_rank)
     : model_(model),
@@ -81,13 +73,13 @@ void StepRunner::update_scaled(double lr, StepFigures& figures) {
   figures.grad_norm = clip.norm;
 }
 
-void StepRunner::run_round(std::int64_t step, std::int64_t round, data::Batch& batch, const Tensor& dloss,
-                           TensorView loss) {
+void StepRunner::run_round(std::int64_t step, std::int64_t number, Round& round, const Tensor& dloss, TensorView loss) {
   nn::Context& context = model_.context;
-  data::read_batch(dataset_, sampler_.micro_batch(plan_, step, data_rank_, round), batch);
-  context.sequences = batch.global_ids;
+  data::read_batch(dataset_, sampler_.micro_batch(plan_, step, data_rank_, number), round.batch);
+  context.sequences = round.batch.global_ids;
   nn::Record record;
-  const nn::Tensors ys = model_.module->forward(context, batch_tensors(batch), &record);
+  const nn::Tensors ys =
+      model_.module->forward(context, round.upload(context, model_.root->device_mesh(), round.batch), &record);
   model_.module->backward(context, std::move(record), {dloss});
   context.kernels.copy(context.compute, ys[0], loss);
 }
@@ -104,13 +96,13 @@ std::vector<double> mean_losses(ShardedModel& model, const std::vector<const Ste
     context.kernels.copy(context.compute, steps[i]->losses, mine.slice(static_cast<std::int64_t>(i) * rounds, rounds));
   }
   world.all_gather(context.compute, "losses", mine, losses);
-  context.compute.synchronize();
+  const std::vector<float> values = fetch<float>(context.kernels, context.compute, losses);
   std::vector<double> means;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     double sum = 0;
     for (std::int64_t round = 0; round < rounds; ++round) {
       for (int rank = 0; rank < world.num_ranks(); ++rank) {
-        sum += static_cast<double>(losses.view().as<float>()[rank * numel + static_cast<std::int64_t>(i) * rounds + round]);
+        sum += static_cast<double>(values[static_cast<std::size_t>(rank * numel + static_cast<std::int64_t>(i) * rounds + round)]);
       }
     }
     means.push_back(sum / static_cast<double>(rounds * world.num_ranks()));
@@ -128,17 +120,17 @@ double evaluate(ShardedModel& model, const data::TokenDataset& dataset, const da
   context.kernels.fill(context.compute, sum, 0.0);
   context.training = false;
   data::Batch batch;
+  BatchUpload upload;
   for (std::int64_t i = 0; i < num_batches; ++i) {
     data::read_batch(dataset, sampler.micro_batch(one_round, i + 1, device_mesh.mesh().rank(), 0), batch);
     context.sequences = batch.global_ids;
-    const nn::Tensors ys = model.module->forward(context, batch_tensors(batch), nullptr);
+    const nn::Tensors ys = model.module->forward(context, upload(context, device_mesh, batch), nullptr);
     const double weight = 1.0 / static_cast<double>(num_batches * plan.num_ranks);
     context.kernels.scale(context.compute, ys[0], weight, sum, Write::accumulate);
     context.compute.synchronize();  // `batch` is used again
   }
   device_mesh.metrics_group().all_reduce(context.compute, "evaluation loss", sum, ReduceOp::sum);
-  context.compute.synchronize();
-  return *sum.view().as<float>();
+  return static_cast<double>(fetch_scalar(context.kernels, context.compute, sum));
 }
 
 }  // namespace mica::train

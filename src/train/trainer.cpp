@@ -12,6 +12,7 @@
 #include "mica/checkpoint/save.hpp"
 #include "mica/fsdp/replica_drift.hpp"
 #include "mica/io/atomic_file.hpp"
+#include "mica/tensor/fetch.hpp"
 #include "mica/train/resume_rules.hpp"
 
 namespace mica::train {
@@ -76,8 +77,8 @@ void Trainer::print_start() const {
           static_cast<double>(datasets_.train.num_sequences()),
       config_.train.steps);
   logger_.info("{}", device_.mesh->describe());
-  logger_.info("kernels  {}, {} OpenMP thread{} a rank; {}", device_.kernels->description(), device_.num_threads,
-               device_.num_threads == 1 ? "" : "s", mpi::Session::library_version());
+  logger_.info("device   {}", device_.describe());
+  logger_.info("kernels  {}; {}", device_.kernels->description(), mpi::Session::library_version());
   const DType param_dtype = fsdp_options(config_).param_dtype();
   if ((param_dtype == DType::bf16 && !device_.kernels->bf16_is_native()) ||
       (param_dtype == DType::f16 && !device_.kernels->f16_is_native())) {
@@ -91,6 +92,7 @@ void Trainer::print_start() const {
 }
 
 void Trainer::check_memory() const {
+  if (device_.gpu) return check_gpu_memory();
   const mpi::Communicator node = app_.world.split_node();
   const std::int64_t batches =
       2 * plan_.accumulation * plan_.micro_batch * config_.train.seq_len * 2 * dtype_bytes(DType::i32);
@@ -103,6 +105,18 @@ void Trainer::check_memory() const {
         "this run needs {} of memory a rank, {} on a node with {} of its ranks, but the node has {}: take more "
         "nodes, a smaller model, train.micro_batch or train.seq_len, or fsdp.activation_checkpointing=block",
         plan::format_bytes(mine), plan::format_bytes(needed), node.num_ranks(), plan::format_bytes(present));
+  });
+}
+
+void Trainer::check_gpu_memory() const {
+  const std::int64_t needed = start_plan_.memory.peak * device_.ranks_on_gpu;
+  together(app_.world, [&] {
+    require<ConfigError>(needed <= device_.gpu->memory_bytes,
+                         "this run needs {} of a GPU's memory a rank{}, but {} has {}: take more GPUs, a smaller model, "
+                         "train.micro_batch or train.seq_len, or fsdp.activation_checkpointing=block",
+                         plan::format_bytes(start_plan_.memory.peak),
+                         device_.ranks_on_gpu > 1 ? fmt::format(", {} with {} ranks on one", plan::format_bytes(needed), device_.ranks_on_gpu) : "",
+                         device_.gpu->name, plan::format_bytes(device_.gpu->memory_bytes));
   });
 }
 
@@ -354,13 +368,16 @@ void Trainer::read_figures(bool show) {
   const auto num_steps = static_cast<double>(pending_.size());
   const std::int64_t peak_bytes = app_.world.all_max(device_.pool->stats().peak);
   const std::int64_t tokens = plan_.global_batch() * config_.train.seq_len;
+  const auto value_of = [&](const Tensor& scalar) {
+    return static_cast<double>(fetch_scalar(model_.context.kernels, model_.context.compute, scalar));
+  };
   for (std::size_t i = 0; i < pending_.size(); ++i) {
     StepMetrics& m = pending_[i].metrics;
     m.loss = losses[i];
-    if (pending_[i].figures.grad_norm) m.grad_norm = *pending_[i].figures.grad_norm.view().as<float>();
+    if (pending_[i].figures.grad_norm) m.grad_norm = value_of(pending_[i].figures.grad_norm);
     if (pending_[i].figures.loss_scale) {
-      m.loss_scale = *pending_[i].figures.loss_scale.view().as<float>();
-      m.is_skipped = *pending_[i].figures.skipped.view().as<float>() != 0;
+      m.loss_scale = value_of(pending_[i].figures.loss_scale);
+      m.is_skipped = value_of(pending_[i].figures.skipped) != 0;
     }
     m.tokens = tokens;
     m.step_ms = interval_ms / num_steps;

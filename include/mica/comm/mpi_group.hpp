@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -50,9 +51,14 @@ inline constexpr std::int64_t kSmallAllReduceBytes = 4096;
 /// The places in mesh order: by (node's lowest world rank, local rank).
 [[nodiscard]] std::vector<RankPlace> mesh_order(std::vector<RankPlace> by_world_rank);
 
+/// What the mesh's groups are made of beside the one over MPI: takes it over, gives the one to use (gpu_groups.hpp).
+using GroupBackend = std::function<std::unique_ptr<ProcessGroup>(std::unique_ptr<ProcessGroup>)>;
+
 /// The mesh over all ranks of `world`, in mesh order, with groups over MPI. @collective
 /// @param by_world_rank  places that somebody knows already; found here if empty.
+/// @param backend        what the groups are made into; none: they stay as they are.
 [[nodiscard]] Mesh make_mpi_mesh(const mpi::Communicator& world, ShardSize shard_size, Pool& pool,
-                                 MpiGroupOptions options = {}, std::vector<RankPlace> by_world_rank = {});
+                                 MpiGroupOptions options = {}, std::vector<RankPlace> by_world_rank = {},
+                                 const GroupBackend& backend = {});
 
 }  // namespace mica

@@ -68,6 +68,8 @@ class GradScaler {
   void take_skipped_steps_off(Optimizer& optimizer);
 
  private:
+  [[nodiscard]] float value_of(const Tensor& scalar) const;
+
   fsdp::Root& root_;
   GradScalerOptions options_;
   Tensor scale_, growth_tracker_, skipped_steps_, found_inf_;  // each [1] f32

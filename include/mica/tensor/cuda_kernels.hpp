@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "mica/tensor/kernels.hpp"
 
@@ -19,5 +20,8 @@ struct CudaKernelsOptions {
 /// cuBLASLt for products, cuDNN for attention where it can, own kernels for the rest, on the calling thread's GPU.
 /// `pool`: of the same GPU; outlives it. One host thread.  @throws ConfigError: this build has no CUDA; no GPU
 [[nodiscard]] std::unique_ptr<Kernels> make_cuda_kernels(Pool& pool, const CudaKernelsOptions& options = {});
+
+/// "9.13.0", or "not built in".
+[[nodiscard]] std::string cudnn_version_text();
 
 }  // namespace mica

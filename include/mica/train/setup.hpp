@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,6 +9,7 @@
 #include "mica/data/batch_plan.hpp"
 #include "mica/data/sampler.hpp"
 #include "mica/data/token_dataset.hpp"
+#include "mica/device/gpu.hpp"
 #include "mica/fsdp/wrap_policy.hpp"
 #include "mica/mpi/communicator.hpp"
 #include "mica/mpi/session.hpp"
@@ -38,13 +40,22 @@ namespace mica::train {
 
 /// What one rank computes on: everything from the memory pool up to the mesh. Members end in reverse order.
 struct Device {
+  std::optional<GpuInfo> gpu;         ///< none: the CPU
+  int ranks_on_gpu = 1;
+  std::string backend;                ///< of the mesh: "mpi", "nccl" or "staged"
   std::unique_ptr<Pool> pool;
+  std::unique_ptr<Pool> host_pool;    ///< beside a GPU: what MPI's groups stage in
+  std::unique_ptr<Pool> pinned_pool;  ///< beside a GPU: what `staged` copies by way of
+  /// Kernels like `kernels`, for the plan.
+  std::function<std::unique_ptr<Kernels>(Pool&)> make_kernels;
   std::unique_ptr<Kernels> kernels;
   std::unique_ptr<Mesh> mesh;
   std::unique_ptr<fsdp::DeviceMesh> device_mesh;
   int num_threads = 1;
 
   /// @throws ConfigError: no such device, a shard size that does not fit.  @collective
+  [[nodiscard]] std::string describe() const;
+
   static Device make(const Config& config, const mpi::Session& session, const mpi::Communicator& world,
                      const Logger& logger);
 };

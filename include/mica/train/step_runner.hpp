@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "mica/data/batch.hpp"
+#include "mica/train/batch_upload.hpp"
 #include "mica/train/setup.hpp"
 
 namespace mica::train {
@@ -33,13 +34,18 @@ class StepRunner {
   [[nodiscard]] StepFigures run(std::int64_t step, double lr);
 
  private:
-  /// Host memory of one step's micro-batches, in use until the device has passed `done`.
+  /// A micro-batch in the host's memory.
+  struct Round {
+    data::Batch batch;
+    BatchUpload upload;
+  };
+  /// Those of one step, in use until the device has passed `done`.
   struct Slot {
-    std::vector<data::Batch> rounds;
+    std::vector<Round> rounds;
     Event done;
   };
   /// @param dloss  [1] f32, what the backward begins with.   @param loss  [1] f32, filled.
-  void run_round(std::int64_t step, std::int64_t round, data::Batch& batch, const Tensor& dloss, TensorView loss);
+  void run_round(std::int64_t step, std::int64_t number, Round& round, const Tensor& dloss, TensorView loss);
   void update(double lr, StepFigures& figures);
   void update_scaled(double lr, StepFigures& figures);
 

@@ -1,0 +1,66 @@
+#include "device_choice.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "mica/core/error.hpp"
+#include "mica/train/run_app.hpp"
+
+namespace mica::train {
+namespace {
+
+using Backend = DeviceChoice::Backend;
+
+/// Whether to use GPUs. All ranks or none.
+bool wants_gpu(const std::string& device, const std::vector<GpuInfo>& gpus, const mpi::Communicator& world) {
+  if (device == "cpu") return false;
+  const std::int64_t with_gpu = world.all_sum(gpus.empty() ? 0 : 1);
+  together(world, [&] {
+    require<ConfigError>(device != "cuda" || !gpus.empty(),
+                         "mesh.device = cuda, but no GPU can be used: {}; use mesh.device=cpu, or a build and a machine with one",
+                         why_no_gpu());
+    require<ConfigError>(with_gpu == 0 || with_gpu == world.num_ranks(),
+                         "mesh.device = auto, and {} of {} ranks see a GPU: give every rank one, or set mesh.device=cpu", with_gpu,
+                         world.num_ranks());
+  });
+  return with_gpu > 0;
+}
+
+Backend backend_from_name(const std::string& name, bool on_gpu) {
+  if (name == "auto") return on_gpu ? Backend::nccl : Backend::mpi;
+  require<ConfigError>(on_gpu == (name != "mpi"), "mesh.backend = {} moves memory of {}, but tensors are on {}: use {}, or another mesh.device",
+                       name, on_gpu ? "the CPU" : "GPUs", on_gpu ? "GPUs" : "the CPU", on_gpu ? "nccl or staged" : "mpi");
+  return name == "mpi" ? Backend::mpi : name == "nccl" ? Backend::nccl : Backend::staged;
+}
+
+}  // namespace
+
+DeviceChoice choose_device(const Config::Mesh& wanted, const mpi::Session& session, const mpi::Communicator& world) {
+  const mpi::Communicator node = world.split_node();
+  DeviceChoice choice;
+  std::vector<GpuInfo> gpus;
+  together(world, [&] {
+    if (wanted.device != "cpu") gpus = list_gpus();
+  });
+  const bool on_gpu = wants_gpu(wanted.device, gpus, world);
+  if (on_gpu) {
+    choice.gpu = gpus[static_cast<std::size_t>(node.rank()) % gpus.size()];
+    const std::vector<std::string> cards = node.gather_strings(choice.gpu->pci_bus_id);
+    choice.ranks_on_gpu = static_cast<int>(std::ranges::count(cards, choice.gpu->pci_bus_id));
+  }
+  together(world, [&] {
+    choice.backend = backend_from_name(wanted.backend, on_gpu);
+    require<ConfigError>(choice.backend != Backend::nccl || choice.ranks_on_gpu == 1,
+                         "mesh.backend = nccl takes one GPU a rank, but {} ranks of a node share {} ({}): start fewer ranks a node, or "
+                         "set mesh.backend=staged, which is slow",
+                         choice.ranks_on_gpu, choice.gpu ? choice.gpu->name : "", choice.gpu ? choice.gpu->pci_bus_id : "");
+    require<ConfigError>(choice.backend != Backend::staged || session.has_thread_multiple(),
+                         "mesh.backend = staged communicates from threads of its own, and this MPI ({}) does not grant MPI_THREAD_MULTIPLE: "
+                         "use an MPI that does, or mesh.backend=nccl",
+                         mpi::Session::library_version());
+    if (choice.gpu) use_gpu(choice.gpu->index);
+  });
+  return choice;
+}
+
+}  // namespace mica::train

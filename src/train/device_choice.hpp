@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "mica/device/gpu.hpp"
+#include "mica/mpi/communicator.hpp"
+#include "mica/mpi/session.hpp"
+#include "mica/train/config.hpp"
+
+namespace mica::train {
+
+/// What a rank computes on and how it reaches the others.
+struct DeviceChoice {
+  enum class Backend : std::uint8_t { mpi, nccl, staged };
+
+  std::optional<GpuInfo> gpu;  ///< none: the CPU
+  int ranks_on_gpu = 1;        ///< of this node that share it
+  Backend backend = Backend::mpi;
+};
+
+/// By mesh.device and mesh.backend: GPUs are dealt out by local rank among those that a process sees, so a launcher that
+/// shows each rank its own is followed too.
+/// @collective @throws SharedError (a ConfigError's text): no GPU, some ranks without one, NCCL with a GPU shared
+[[nodiscard]] DeviceChoice choose_device(const Config::Mesh& wanted, const mpi::Session& session, const mpi::Communicator& world);
+
+}  // namespace mica::train
