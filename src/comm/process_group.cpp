@@ -138,6 +138,7 @@ void ProcessGroup::barrier(Stream& s, const char* label) {
 // --- running -------------------------------------------------------------------------------------------------------
 
 void ProcessGroup::submit(Stream& s, std::initializer_list<Access> accesses, std::function<void(const Call&)> work) {
+  s.annotate(call_.label, call_.bytes);
   s.submit(collective_name(call_.kind), accesses, [this, call = call_, work = std::move(work)] { run(call, work); });
 }
 

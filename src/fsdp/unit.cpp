@@ -128,6 +128,7 @@ void Unit::pre_forward(nn::Context& context, nn::Module&, nn::Tensors& xs, nn::R
   require(root.state_ == TrainingState::forward,
           "forward of unit {} is called while its root is {}: call the forward of the root module", name_,
           training_state_name(root.state_));
+  device_mesh_.compute().begin_range(name_, "forward");
   // No backward, no order: an evaluation must not change what training prefetches.
   const bool is_training = record || context.inside_checkpoint;
   if (is_training) root.order_check_.forward(*this);
@@ -142,6 +143,7 @@ void Unit::post_forward(nn::Context& context, nn::Module&, nn::Tensors& ys, nn::
     for (Tensor& y : ys) cast(context, y, *dtype);
   }
   if (context.recomputing) return;
+  device_mesh_.compute().end_range();
   Root& root = this->root();
   bool backward_comes = record || context.inside_checkpoint;
   const bool is_passed = context.inside_checkpoint || std::ranges::any_of(ys, [](const Tensor& y) { return y.needs_grad; });
@@ -180,10 +182,12 @@ void Unit::pre_backward(nn::Context& context, nn::Module&, nn::Record& record, n
   backward_next_ = root.order_.next_in_backward(*this);
   if (root.options().backward_prefetch == BackwardPrefetch::pre) root.prefetch_backward(*this);
   if (storage_) storage_->prepare_grads(root.grad_limiter_, root.full_precision_);
+  device_mesh_.compute().begin_range(name_, "backward");
 }
 
 void Unit::post_backward(nn::Context& context, nn::Module&, nn::Record& record, nn::Tensors& dxs) {
   Root& root = this->root();
+  device_mesh_.compute().end_range();
   if (record.unit_ticket && casts_inputs()) {
     const std::vector<DType>& dtypes = ticket_of(record)->input_dtypes;
     for (std::size_t i = 0; i < dxs.size() && i < dtypes.size(); ++i) cast(context, dxs[i], dtypes[i]);

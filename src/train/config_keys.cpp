@@ -8,6 +8,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "mica/train/step_trace.hpp"
+
 namespace mica::train {
 namespace {
 
@@ -146,6 +148,18 @@ ConfigKey shard_dims_key() {
       int dim = 0;
       return colon != std::string::npos && colon > 0 && parse_number(item.substr(colon + 1), dim);
     });
+  };
+  return key;
+}
+
+ConfigKey trace_key() {
+  ConfigKey key = text(
+      "log.trace", [](Config & c) -> auto& { return c.log.trace; }, "a step, or two with a dash: 10-12",
+      "steps whose streams are written to trace-rank<N>.json in the run's folder, for Perfetto (ui.perfetto.dev)");
+  key.set = [](Config& c, const std::string& value) {
+    if (!value.empty() && !parse_steps(value)) return false;
+    c.log.trace = value;
+    return true;
   };
   return key;
 }
@@ -310,6 +324,7 @@ std::vector<ConfigKey> make_keys() {
            "differ"),
 
       choice("log.level", MICA_FIELD(log.level), {"debug", "info", "warn", "error"}, "least important message printed"),
+      trace_key(),
       flag("log.metrics", MICA_FIELD(log.metrics), "write metrics.jsonl"),
   };
 }

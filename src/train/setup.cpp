@@ -207,10 +207,13 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
                                                        on_gpu ? *device.host_pool : *device.pool, {}, {},
                                                        group_backend(choice.backend, config.mesh.timeout, device)));
   });
-  const StreamMode mode = comm_stream_mode(session, stream_mode(config.mesh.streams, device.num_threads));
-  fsdp::Streams streams =
-      on_gpu ? fsdp::Streams::make(StreamMode::threaded, [](std::string name, StreamMode) { return make_cuda_stream(std::move(name)); })
-             : fsdp::Streams::make(mode);
+  if (!config.log.trace.empty()) device.tracer = std::make_unique<Tracer>(device.mesh->rank());
+  const StreamMode mode =
+      on_gpu ? StreamMode::threaded : comm_stream_mode(session, stream_mode(config.mesh.streams, device.num_threads));
+  fsdp::Streams streams = fsdp::Streams::make(mode, [on_gpu, &device](std::string name, StreamMode stream_mode) {
+    auto stream = on_gpu ? make_cuda_stream(std::move(name)) : make_cpu_stream(std::move(name), stream_mode);
+    return device.tracer ? device.tracer->wrap(std::move(stream)) : std::move(stream);
+  });
   device.device_mesh = std::make_unique<fsdp::DeviceMesh>(*device.mesh, *device.pool, *device.kernels, std::move(streams), logger);
   return device;
 }

@@ -325,11 +325,15 @@ ExitCode Trainer::train() {
   const StopSignal stop_signal;
   interval_start_ = last_save_begin_ = Clock::now();
   interval_comm_ms_ = device_.device_mesh->communication_ms();
+  StepTrace trace(device_.tracer.get(), config_.log.trace,
+                  fmt::format("{}/trace-rank{}.json", config_.run_folder(), device_.mesh->rank()));
   while (last_done_ < config_.train.steps) {
     const std::int64_t step = last_done_ + 1;
     const double lr = schedule_.at(step);
+    trace.begin_step(step);
     pending_.push_back({runner_->run(step, lr), {.step = step, .lr = lr}});
     last_done_ = step;
+    if (const auto written = trace.end_step(step)) progress_->say(fmt::format("traced {}", *written));
     if (config_.train.drift_interval > 0 && step % config_.train.drift_interval == 0) check_drift();
 
     const Request request = agree_on_request();

@@ -19,6 +19,9 @@ class ForwardingStream : public Stream {
   void submit(const char* what, std::span<const Access> accesses, Task task) override {
     inner_->submit(what, accesses, std::move(task));
   }
+  void annotate(std::string_view label, std::int64_t bytes) override { inner_->annotate(label, bytes); }
+  void begin_range(std::string_view owner, const char* phase) override { inner_->begin_range(owner, phase); }
+  void end_range() override { inner_->end_range(); }
   void fail(std::exception_ptr error) override { inner_->fail(std::move(error)); }
   [[nodiscard]] Event record() override { return inner_->record(); }
   void wait(const Event& event, std::source_location site) override { inner_->wait(event, site); }

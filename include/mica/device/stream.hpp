@@ -8,6 +8,7 @@
 #include <source_location>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "mica/device/event.hpp"
 
@@ -59,6 +60,13 @@ class Stream {
   virtual void fail(std::exception_ptr error) {
     submit("failed elsewhere", {}, [error = std::move(error)] { std::rethrow_exception(error); });
   }
+
+  // For traces and profilers; nothing else depends on them (tracer.hpp).
+  /// What the next task is about: "h.3", 4096.
+  virtual void annotate(std::string_view /*label*/, std::int64_t /*bytes*/) {}
+  /// Tasks until end_range() are what `owner` does in `phase` (a literal): "h.3", "forward". Ranges nest.
+  virtual void begin_range(std::string_view /*owner*/, const char* /*phase*/) {}
+  virtual void end_range() {}
 
   /// The point after everything enqueued so far.
   [[nodiscard]] virtual Event record() = 0;

@@ -95,6 +95,7 @@ struct Config {
   struct Log {
     std::string level = "info";
     bool metrics = true;
+    std::string trace;  ///< "10-12": steps, or empty
   } log;
 
   [[nodiscard]] std::string run_folder() const { return run.dir.empty() ? "runs/" + run.name : run.dir; }

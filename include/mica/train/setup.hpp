@@ -10,6 +10,7 @@
 #include "mica/data/sampler.hpp"
 #include "mica/data/token_dataset.hpp"
 #include "mica/device/gpu.hpp"
+#include "mica/device/tracer.hpp"
 #include "mica/fsdp/wrap_policy.hpp"
 #include "mica/mpi/communicator.hpp"
 #include "mica/mpi/session.hpp"
@@ -50,6 +51,7 @@ struct Device {
   std::function<std::unique_ptr<Kernels>(Pool&)> make_kernels;
   std::unique_ptr<Kernels> kernels;
   std::unique_ptr<Mesh> mesh;
+  std::unique_ptr<Tracer> tracer;     ///< of the mesh's streams; null without log.trace
   std::unique_ptr<fsdp::DeviceMesh> device_mesh;
   int num_threads = 1;
 

@@ -13,6 +13,7 @@
 #include "mica/train/setup.hpp"
 #include "mica/train/start_plan.hpp"
 #include "mica/train/step_runner.hpp"
+#include "mica/train/step_trace.hpp"
 #include "mica/train/stop_signal.hpp"
 
 namespace mica::train {

@@ -110,6 +110,7 @@ class NcclGroup final : public ProcessGroup {
 
   template <class Launch>
   void communicate(Stream& s, std::initializer_list<Access> accesses, const char* what, Launch launch) {
+    s.annotate(call().label, call().bytes);
     s.submit(collective_name(call().kind), accesses, [this, &s, what, launch, call = call(), stream = cuda::native(s)] {
       try {
         nccl::Communicator& communicator = connect();

@@ -158,7 +158,8 @@ class StagedGroup final : public ProcessGroup {
   void arrive(Stream& s) {
     const std::uint32_t number = ++num_arrivals_;
     worker_->wait(Event(std::make_shared<Arrival>(worker_->record(), s, flag_, number, worker_failed_)));
-    s.submit("staged collective", {}, [this, number, stream = cuda::native(s)] { flag_->enqueue_wait(stream, number); });
+    s.annotate(call().label, call().bytes);
+    s.submit(collective_name(call().kind), {}, [this, number, stream = cuda::native(s)] { flag_->enqueue_wait(stream, number); });
   }
 
   std::unique_ptr<ProcessGroup> wire_, control_;  // the worker's, and the host's

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "mica/device/stream.hpp"
+
+namespace mica {
+
+/// A point in a stream's order whose time is known once the stream has passed it.
+class TimeMark {
+ public:
+  virtual ~TimeMark() = default;
+  TimeMark(const TimeMark&) = delete;
+  TimeMark& operator=(const TimeMark&) = delete;
+  /// ns of the steady clock. The stream has passed it.
+  [[nodiscard]] virtual std::int64_t ns() const = 0;
+
+ protected:
+  TimeMark() = default;
+};
+
+/// Marks points of one stream.
+class StreamClock {
+ public:
+  virtual ~StreamClock() = default;
+  StreamClock(const StreamClock&) = delete;
+  StreamClock& operator=(const StreamClock&) = delete;
+  [[nodiscard]] virtual std::shared_ptr<const TimeMark> mark(Stream& stream) = 0;
+
+ protected:
+  StreamClock() = default;
+};
+
+/// For streams of either device. A GPU's is set by the host's clock here, which waits for the stream once.
+[[nodiscard]] std::unique_ptr<StreamClock> make_clock(Stream& stream);
+
+/// Writes down when the tasks of a rank's streams ran, for Perfetto and chrome://tracing. [Note: traces]
+/// Each stream is a row: tasks by their names (collectives with unit and bytes), waits for other streams, and above them
+/// the units' forward and backward. While it does not record it costs one test a task; while it does, tasks are
+/// surrounded by marks, which costs microseconds each but orders nothing anew.
+/// One host thread.
+class Tracer {
+ public:
+  /// @param rank  the process number in the trace.
+  explicit Tracer(int rank) : rank_(rank) {}
+
+  /// A stream that is written down while recording. The tracer outlives it.
+  [[nodiscard]] std::unique_ptr<Stream> wrap(std::unique_ptr<Stream> inner);
+
+  void start();
+  /// Waits for all streams. Their errors are left to who waits for them next.
+  void stop();
+  [[nodiscard]] bool is_recording() const { return recording_; }
+  /// What was recorded, as Chrome's trace event format (JSON).
+  [[nodiscard]] std::string to_json() const;
+
+ private:
+  friend class TracedStream;
+  struct Slice {
+    std::size_t row = 0;
+    std::string name;
+    const char* kind = "";      ///< "task", "wait", "range"
+    std::int64_t bytes = 0;     ///< 0: not told
+    std::shared_ptr<const TimeMark> begin, end;
+  };
+
+  int rank_;
+  bool recording_ = false;
+  std::vector<class TracedStream*> streams_;  // null: gone
+  std::vector<std::string> rows_;
+  std::vector<Slice> slices_;
+};
+
+}  // namespace mica
