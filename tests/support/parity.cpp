@@ -7,6 +7,7 @@
 
 #include "mica/nn/init.hpp"
 #include "mica/nn/models/llama.hpp"
+#include "mica/tensor/fetch.hpp"
 
 namespace mica::testing {
 namespace {
@@ -30,9 +31,14 @@ struct Tokens {
       targets[i] = token(i + 1);
     }
   }
-  nn::Tensors tensors() {
-    return {Tensor(TensorView{ids.data(), {kBatch, kSeqLen}, DType::i32}),
-            Tensor(TensorView{targets.data(), {kBatch, kSeqLen}, DType::i32})};
+  /// In the device's memory; these are read until the stream has passed.
+  nn::Tensors tensors(const nn::Context& context) {
+    nn::Tensors copies;
+    for (std::vector<std::int32_t>* host : {&ids, &targets}) {
+      copies.push_back(context.make({kBatch, kSeqLen}, DType::i32));
+      context.kernels.copy(context.compute, ConstTensorView{host->data(), {kBatch, kSeqLen}, DType::i32}, copies.back());
+    }
+    return copies;
   }
 };
 
@@ -50,13 +56,12 @@ float run_micro_batch(nn::Module& model, nn::Context& context, int step, int mic
   context.sequences = {micro_batch};
   Tokens tokens(step, micro_batch);
   nn::Record record;
-  const nn::Tensors ys = model.forward(context, tokens.tensors(), &record);
+  const nn::Tensors ys = model.forward(context, tokens.tensors(context), &record);
   if (between) between();
   const Tensor dloss = context.make({1}, DType::f32);
   context.kernels.fill(context.compute, dloss, grad_factor);
   model.backward(context, std::move(record), {dloss});
-  context.compute.synchronize();
-  return *ys[0].view().as<float>();
+  return fetch_scalar(context.kernels, context.compute, ys[0]);
 }
 
 void set_checkpointed(nn::Module& model) {
@@ -82,11 +87,11 @@ std::unique_ptr<nn::Module> make_parity_model(ParityCase::Model model) {
                                                    .tie_embeddings = true, .dropout = 0.1});
 }
 
-ParityRun run_plain(int num_ranks, int accumulation, DType param_dtype, ParityCase::Model kind) {
+ParityRun run_plain(int num_ranks, int accumulation, DType param_dtype, ParityCase::Model kind, const TestedDevice& device) {
   const int num_micro_batches = num_ranks * accumulation;
-  auto pool = make_cpu_pool();
-  auto kernels = make_cpu_kernels(*pool);
-  auto compute = make_cpu_stream("compute", StreamMode::inlined);
+  auto pool = device.make_pool();
+  auto kernels = device.make_kernels(*pool);
+  auto compute = device.make_stream("compute", StreamMode::inlined);
   nn::Context context = make_context(*compute, *pool, *kernels);
   auto model = make_parity_model(kind);
   nn::PlainParameters storage(*model, context, param_dtype, DType::f32);
@@ -96,17 +101,16 @@ ParityRun run_plain(int num_ranks, int accumulation, DType param_dtype, ParityCa
   model->for_each_parameter([&](const std::string& name, nn::Parameter& p) {
     parameters.push_back(&p);
     // The fp32 master: what a bf16 copy was rounded from.
-    std::vector<float> master(static_cast<std::size_t>(p.shape.numel()));
-    nn::fill_initial(*kernels, *compute, p, name, kSeed, 0, {master.data(), p.shape, DType::f32});
-    run.parameters.push_back(std::move(master));
+    const Tensor master = context.make(p.shape, DType::f32);
+    nn::fill_initial(*kernels, *compute, p, name, kSeed, 0, master);
+    run.parameters.push_back(fetch<float>(*kernels, *compute, master));
   });
-  compute->synchronize();
   for (int step = 0; step < kParitySteps; ++step) {
     storage.zero_grad();
     run.losses.emplace_back();
     for (int m = 0; m < num_micro_batches; ++m) run.losses.back().push_back(run_micro_batch(*model, context, step, m, 1.0F / static_cast<float>(accumulation)));
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const float* grad = parameters[i]->grad.as<float>();
+      const std::vector<float> grad = fetch<float>(*kernels, *compute, parameters[i]->grad);
       std::vector<float>& master = run.parameters[i];
       if (step == 0) run.first_gradients.emplace_back();
       for (std::size_t j = 0; j < master.size(); ++j) {
@@ -114,7 +118,9 @@ ParityRun run_plain(int num_ranks, int accumulation, DType param_dtype, ParityCa
         if (step == 0) run.first_gradients.back().push_back(mean);
         master[j] -= static_cast<float>(kParityLr) * mean;
       }
-      kernels->copy(*compute, ConstTensorView(master.data(), parameters[i]->shape, DType::f32), parameters[i]->data);
+      const Tensor moved = context.make(parameters[i]->shape, DType::f32);
+      kernels->copy(*compute, ConstTensorView(master.data(), parameters[i]->shape, DType::f32), moved);
+      kernels->copy(*compute, moved, parameters[i]->data);
       compute->synchronize();
     }
   }
@@ -123,16 +129,16 @@ ParityRun run_plain(int num_ranks, int accumulation, DType param_dtype, ParityCa
 
 ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, const RunOptions& run_options) {
   StepCounts* counts = run_options.counts;
-  auto pool = make_cpu_pool();
+  auto pool = run_options.device.make_pool();
   pool->poison(true);
-  auto kernels = make_cpu_kernels(*pool);
+  auto kernels = run_options.device.make_kernels(*pool);
   std::vector<RankPlace> places(static_cast<std::size_t>(world->num_ranks()));
   for (std::size_t i = 0; i < places.size(); ++i) places[i] = {static_cast<int>(i), "host", 0, static_cast<int>(i)};
   const ShardSize shard_size =
       c.shard_size == 0 ? ShardSize{} : ShardSize{.kind = ShardSize::Kind::number, .number = c.shard_size};
-  Mesh mesh(std::move(world), MeshGeometry::make(places, shard_size), places);
+  Mesh mesh(run_options.device.make_group(std::move(world)), MeshGeometry::make(places, shard_size), places);
   fsdp::DeviceMesh device_mesh(mesh, *pool, *kernels, fsdp::Streams::make(c.mode, [&](std::string name, StreamMode mode) {
-                                 auto stream = make_cpu_stream(std::move(name), mode);
+                                 auto stream = run_options.device.make_stream(std::move(name), mode);
                                  return run_options.wrap_stream ? run_options.wrap_stream(std::move(stream)) : std::move(stream);
                                }));
   nn::Context context = make_context(device_mesh.compute(), *pool, *kernels);
@@ -157,9 +163,10 @@ ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, 
   const int num_micro_batches = num_ranks * c.accumulation;
   const auto gathers = [&] { return device_mesh.unshard_group().counts().of(Collective::all_gather); };
   const auto gather_world = [&](std::vector<float>& values) {
-    mesh.world().all_reduce(context.compute, "test", {values.data(), Shape{static_cast<std::int64_t>(values.size())}, DType::f32},
-                            ReduceOp::sum);
-    context.compute.synchronize();
+    const auto host = make_cpu_stream("test", StreamMode::inlined);
+    mesh.world().on_host().all_reduce(*host, "test", {values.data(), Shape{static_cast<std::int64_t>(values.size())}, DType::f32},
+                                      ReduceOp::sum);
+    host->synchronize();
   };
   /// Whole tensors from the shards of replica 0 (or of every rank, for units that are not sharded).
   const auto whole = [&](bool gradients) {
@@ -173,10 +180,11 @@ ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, 
       const bool mine = mesh.replica_rank() == 0 && (p.storage->shard_size() > 1 || mesh.rank() == 0);
       if (!mine) continue;
       const std::size_t at = static_cast<std::size_t>(std::find(names.begin(), names.end(), p.piece.parameter) - names.begin());
-      const TensorView array = gradients ? p.storage->sharded_grad() : p.storage->master();
+      const std::vector<float> array =
+          fetch<float>(*kernels, context.compute, gradients ? p.storage->sharded_grad() : p.storage->master());
       for (std::int64_t i = 0; i < p.piece.num_runs(); ++i) {
         const fsdp::Piece::Run run = p.piece.run(i);
-        std::copy_n(array.as<float>() + run.offset, run.numel(), tensors[at].begin() + run.begin);
+        std::copy_n(array.begin() + run.offset, run.numel(), tensors[at].begin() + run.begin);
       }
     }
     for (auto& tensor : tensors) gather_world(tensor);

@@ -10,6 +10,7 @@
 #include "mica/fsdp/wrap_policy.hpp"
 #include "mica/nn/models/gpt2.hpp"
 #include "support/failing_group.hpp"
+#include "support/tested_device.hpp"
 
 namespace mica::testing {
 
@@ -52,7 +53,7 @@ inline constexpr double kParityLr = 0.5;
 
 /// The plain single-rank run: no sharding code at all; num_ranks * accumulation micro-batches a step, in global order.
 [[nodiscard]] ParityRun run_plain(int num_ranks, int accumulation, DType param_dtype,
-                                  ParityCase::Model model = ParityCase::Model::gpt2);
+                                  ParityCase::Model model = ParityCase::Model::gpt2, const TestedDevice& device = {});
 
 /// What wraps each of a rank's streams (checking, delays); identity by default.
 using WrapStream = std::function<std::unique_ptr<Stream>(std::unique_ptr<Stream>)>;
@@ -69,6 +70,7 @@ struct StepCounts {
 struct RunOptions {
   StepCounts* counts = nullptr;
   WrapStream wrap_stream;
+  TestedDevice device;
   /// Collectives of step 2 are made to fail as it says; the step is abandoned and done again.
   FailurePlan* failures = nullptr;
 };

@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# Runs what needs a GPU, also on a machine that has CUDA and nothing else of what Mica needs (no MPI, HDF5, network).
+#   scripts/gpu-check.sh pack              here: builds for the GPU and puts programs and libraries into build/gpu-check
+#   build/gpu-check/run                    there: lists the stages
+#   build/gpu-check/run kernels parity     there: runs these, each in under 9 minutes; `all` runs every one
+# Stages: kernels device comm parity train memcheck racecheck synccheck bench
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=scripts/environment.sh
+source scripts/environment.sh
+
+out=build/gpu-check
+programs=(bin/mica-train bin/mica-tokenize bin/mica-bench bin/mica-inspect tests/gpu_tensor tests/gpu_device tests/gpu_comm tests/gpu_parity)
+
+# What the machine there has itself: the C library, and all that comes with CUDA and its driver.
+is_theirs() {
+  case "$1" in
+    libc.so* | libm.so* | ld-linux* | libpthread* | libdl.so* | librt.so*) return 0 ;;
+    libcuda* | libcudart* | libcublas* | libcudnn* | libnccl* | libnv* | libnvrtc*) return 0 ;;
+  esac
+  return 1
+}
+
+pack() {
+  cmake --preset cuda -DCMAKE_CUDA_ARCHITECTURES="${MICA_GPU_ARCH:-90}" -DMICA_BUILD_TESTS=ON
+  cmake --build --preset cuda --parallel "$(nproc)"
+  rm -rf "$out"
+  mkdir -p "$out/lib" "$out/bin" "$out/share"
+  local program library path
+  for program in "${programs[@]}"; do
+    strip -o "$out/bin/${program##*/}" "build/cuda/$program"
+    ldd "build/cuda/$program" | while read -r library _ path _; do
+      [[ -f "$path" ]] || continue
+      is_theirs "$library" || cp -nL "$path" "$out/lib/"
+    done
+  done
+  # Open MPI looks for its parts and help texts at run time; one rank alone needs no launcher.
+  local mpi
+  mpi=$(dirname "$(realpath "$(ldd build/cuda/bin/mica-train | awk '/libmpi\.so/ {print $3}')")")
+  cp -rL "$mpi/openmpi" "$out/lib/" 2>/dev/null || cp -rL /usr/lib/x86_64-linux-gnu/openmpi/lib/openmpi "$out/lib/"
+  cp -rL /usr/share/openmpi "$out/share/" 2>/dev/null || true
+  cp configs/*.cfg "$out/share/"
+  "$out/bin/mica-tokenize" --quiet --vocab=bytes --out="$out/share/text.h5" /usr/share/common-licenses/GPL-3
+  sed -n '/^### stages/,$p' "$0" > "$out/stages"
+  cat > "$out/run" <<'RUN'
+#!/usr/bin/env bash
+# Made by scripts/gpu-check.sh: runs stages of checks on this machine's GPU.
+set -euo pipefail
+cd "$(dirname "$0")"
+source ./stages
+RUN
+  chmod +x "$out/run"
+  du -sh "$out"
+}
+
+case "${1:-}" in
+  pack) pack ;;
+  *) sed -n '2,7p' "$0"; exit 2 ;;
+esac
+exit 0
+### stages: what `run` does on the machine with the GPU
+export LD_LIBRARY_PATH="$PWD/lib:${LD_LIBRARY_PATH:-}" OPAL_PREFIX="$PWD" OMPI_MCA_btl=self OMPI_MCA_mca_base_component_path="$PWD/lib/openmpi"
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-4}
+out=${OUT:-$PWD/results}
+mkdir -p "$out"
+
+train() { # NAME FLAGS...: a short run, its metrics into results
+  rm -rf "$out/$1"
+  bin/mica-train share/gpt2-tiny-text.cfg --data.train=share/text.train.h5 --data.val=share/text.val.h5 --run.dir="$out/$1" \
+    --train.steps=20 --optim.warmup_steps=2 --train.log_interval=1 "${@:2}"
+}
+sanitize() { # TOOL: small cases of the kernels, the groups and a sharded training
+  compute-sanitizer --tool "$1" --error-exitcode 9 bin/gpu_tensor --gtest_filter='-*Large*'
+  compute-sanitizer --tool "$1" --error-exitcode 9 bin/gpu_comm
+}
+stage_kernels() { bin/gpu_tensor --gtest_brief=1; }
+stage_device() { bin/gpu_device --gtest_brief=1; }
+stage_comm() { bin/gpu_comm --gtest_brief=1; }
+stage_parity() { bin/gpu_parity --gtest_brief=1; }
+stage_train() {
+  train cpu --mesh.device=cpu
+  train gpu --mesh.device=cuda
+  train gpu-bf16 --mesh.device=cuda --fsdp.param_dtype=bf16
+  python3 - "$out" <<'PY'
+import json, sys
+losses = lambda run: [json.loads(l)["loss"] for l in open(f"{sys.argv[1]}/{run}/metrics.jsonl") if '"step"' in l and '"loss"' in l]
+cpu, failed = losses("cpu"), False
+for run, bound in (("gpu", 1e-5), ("gpu-bf16", 1e-3)):
+    worst = max(abs(a - b) / a for a, b in zip(cpu, losses(run)))
+    failed |= not worst <= bound
+    print(f"{run}: losses of {len(cpu)} steps within {worst:.2e} of the CPU's, allowed {bound}")
+sys.exit(failed)
+PY
+}
+stage_memcheck() { sanitize memcheck; }
+stage_racecheck() { sanitize racecheck; }
+stage_synccheck() { sanitize synccheck; }
+stage_bench() {
+  for model in gpt2-124m llama-100m; do
+    bin/mica-bench train --model "$model" --dtype bf16 --batch 16 --seq 1024 --device cuda | tee -a "$out/bench.jsonl"
+  done
+}
+
+stages=(kernels device comm parity train memcheck racecheck synccheck bench)
+if [[ $# -eq 0 ]]; then
+  echo "stages: ${stages[*]}, or all"
+  exit 2
+fi
+[[ "$1" == all ]] && set -- "${stages[@]}"
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+bin/mica-train --version
+failed=()
+for stage in "$@"; do
+  echo "== $stage"
+  begin=$SECONDS
+  if ! "stage_$stage" > "$out/$stage.log" 2>&1; then failed+=("$stage"); fi
+  tail -n 5 "$out/$stage.log"
+  echo "== $stage: $((SECONDS - begin)) s"
+done
+if [[ ${#failed[@]} -gt 0 ]]; then
+  echo "FAILED: ${failed[*]} (logs in $out)"
+  exit 1
+fi

@@ -1,0 +1,241 @@
+// Streams, events and memory of a GPU. The same sources run on a GPU (label gpu) and on the emulation of one.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+
+#include "mica/core/error.hpp"
+#include "mica/device/checking_stream.hpp"
+#include "mica/device/cuda/check.hpp"
+#include "mica/device/device_memory.hpp"
+#include "mica/device/gpu.hpp"
+#include "mica/device/tracer.hpp"
+
+namespace mica::testing {
+namespace {
+
+constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+
+class GpuDevice : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_FALSE(list_gpus().empty()) << why_no_gpu();
+    use_gpu(0);
+    pool_ = make_cuda_pool();
+    pinned_ = make_pinned_pool();
+    a_ = make_cuda_stream("a");
+    b_ = make_cuda_stream("b");
+  }
+
+  static void enqueue_copy(Stream& s, void* to, const void* from, std::int64_t bytes) {
+    s.submit("copy", {reads(from, bytes), writes(to, bytes)}, [=, stream = cuda::native(s)] {
+      cuda::check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, stream), "cudaMemcpyAsync");
+    });
+  }
+
+  std::unique_ptr<Pool> pool_, pinned_;
+  std::unique_ptr<Stream> a_, b_;
+};
+
+TEST_F(GpuDevice, TellsItsGpus) {
+  const std::vector<GpuInfo> gpus = list_gpus();
+  EXPECT_TRUE(has_cuda());
+  EXPECT_EQ(why_no_gpu(), "");
+  for (const GpuInfo& gpu : gpus) {
+    EXPECT_FALSE(gpu.name.empty());
+    EXPECT_FALSE(gpu.pci_bus_id.empty());
+    EXPECT_GE(gpu.compute_major, 7);
+    EXPECT_GT(gpu.memory_bytes, 100 * kMiB);
+  }
+  EXPECT_THROW(use_gpu(static_cast<int>(gpus.size())), ConfigError);
+  EXPECT_THROW(use_gpu(-1), ConfigError);
+}
+
+TEST_F(GpuDevice, MemoryGoesThereAndBack) {
+  constexpr std::int64_t kNumel = 100'003;
+  std::vector<float> values(kNumel), back(kNumel, -1);
+  std::iota(values.begin(), values.end(), 1.0F);
+  const std::int64_t bytes = kNumel * 4;
+  const Buffer device = pool_->allocate(bytes, MemoryRole::activation, *a_);
+  const Buffer host = pinned_->allocate(bytes, MemoryRole::workspace, *a_);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(device.data()) % 256, 0U);
+  std::memcpy(host.data(), values.data(), static_cast<std::size_t>(bytes));
+  enqueue_copy(*a_, device.data(), host.data(), bytes);
+  a_->synchronize();
+  copy_now(*pool_, back.data(), device.data(), bytes);
+  EXPECT_EQ(back, values);
+  EXPECT_EQ(device_of(*pool_), DeviceKind::cuda);
+  EXPECT_EQ(device_of(*pool_, device.data()), DeviceKind::cuda);
+  EXPECT_EQ(device_of(*pool_, host.data()), DeviceKind::cpu);
+  EXPECT_EQ(device_of(*pool_, values.data()), DeviceKind::cpu);
+}
+
+TEST_F(GpuDevice, PoolCountsExactlyAndUsesMemoryAgain) {
+  Buffer first = pool_->allocate(3 * kMiB + 1, MemoryRole::activation, *a_);
+  const Buffer second = pool_->allocate(1000, MemoryRole::sharded_param, *a_);
+  EXPECT_EQ(pool_->stats().current, 3 * kMiB + 1001);
+  EXPECT_EQ(pool_->stats().current_of(MemoryRole::sharded_param), 1000);
+  const void* address = first.data();
+  first.reset();
+  EXPECT_EQ(pool_->stats().current, 1000);
+  EXPECT_EQ(pool_->stats().peak, 3 * kMiB + 1001);
+  const std::int64_t reserved = pool_->stats().reserved;
+  const Buffer again = pool_->allocate(3 * kMiB, MemoryRole::activation, *a_);
+  EXPECT_EQ(again.data(), address);
+  EXPECT_EQ(pool_->stats().reserved, reserved);
+}
+
+TEST_F(GpuDevice, FreeMemoryGoesBackToTheDriver) {
+  { const Buffer large = pool_->allocate(64 * kMiB, MemoryRole::activation, *a_); }
+  EXPECT_GE(pool_->stats().reserved, 64 * kMiB);
+  pool_->trim();
+  EXPECT_EQ(pool_->stats().reserved, 0);
+  const Buffer again = pool_->allocate(64 * kMiB, MemoryRole::activation, *a_);
+  std::vector<char> byte(1, 'x');
+  copy_now(*pool_, static_cast<std::byte*>(again.data()) + 64 * kMiB - 1, byte.data(), 1);
+}
+
+TEST_F(GpuDevice, ExhaustedMemoryIsAnErrorAndThePoolStaysUsable) {
+  const std::int64_t too_much = list_gpus()[0].memory_bytes + kMiB;
+  try {
+    const Buffer buffer = pool_->allocate(too_much, MemoryRole::activation, *a_);
+    FAIL() << "more memory than the GPU has";
+  } catch (const IoError& e) {
+    EXPECT_NE(std::string(e.what()).find("memory exhausted"), std::string::npos) << e.what();
+  }
+  const Buffer buffer = pool_->allocate(kMiB, MemoryRole::activation, *a_);
+  EXPECT_NE(buffer.data(), nullptr);
+}
+
+TEST_F(GpuDevice, FragmentsServeALargerBlock) {
+  // Half of the memory in two holes that are no neighbours: one range of addresses, whatever pages are behind it.
+  const std::int64_t quarter = list_gpus()[0].memory_bytes / 4 / kMiB * kMiB;
+  Buffer first = pool_->allocate(quarter, MemoryRole::activation, *a_);
+  const Buffer between = pool_->allocate(kMiB, MemoryRole::activation, *a_);
+  Buffer second = pool_->allocate(quarter, MemoryRole::activation, *a_);
+  const Buffer behind = pool_->allocate(kMiB, MemoryRole::activation, *a_);
+  first.reset();
+  second.reset();
+  const Buffer whole = pool_->allocate(3 * quarter, MemoryRole::activation, *a_);
+  EXPECT_NE(whole.data(), nullptr);
+}
+
+TEST_F(GpuDevice, FreshMemoryIsPoisoned) {
+  pool_->poison(true);
+  const Buffer buffer = pool_->allocate(400, MemoryRole::activation, *a_);
+  a_->synchronize();
+  std::vector<float> values(100, 0.0F);
+  copy_now(*pool_, values.data(), buffer.data(), 400);
+  for (const float value : values) EXPECT_TRUE(std::isnan(value));
+}
+
+TEST_F(GpuDevice, PinnedMemoryIsKeptForReuse) {
+  Buffer first = pinned_->allocate(10'000, MemoryRole::communication, *a_);
+  const void* address = first.data();
+  first.reset();
+  const Buffer second = pinned_->allocate(9'000, MemoryRole::communication, *b_);
+  EXPECT_EQ(second.data(), address);
+  EXPECT_EQ(pinned_->stats().reserved, 10'000);
+  EXPECT_EQ(pinned_->stats().current, 9'000);
+}
+
+struct TaskFailed : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+TEST_F(GpuDevice, AnErrorIsStickyAndPassesToStreamsThatWait) {
+  const Event before = a_->record();
+  a_->submit("bad", {}, [] { throw TaskFailed("task 1"); });
+  bool ran = false;
+  a_->submit("later", {}, [&] { ran = true; });
+  b_->wait(a_->record());
+  EXPECT_THROW(a_->synchronize(), TaskFailed);
+  EXPECT_THROW(b_->synchronize(), TaskFailed);
+  EXPECT_THROW(a_->record().wait_on_host(), TaskFailed);
+  EXPECT_NO_THROW(before.wait_on_host());
+  EXPECT_FALSE(ran);
+  Stream* const streams[] = {a_.get(), b_.get()};
+  drain_and_clear_errors(streams);
+  a_->submit("again", {}, [&] { ran = true; });
+  a_->synchronize();
+  EXPECT_TRUE(ran);
+}
+
+TEST_F(GpuDevice, WhatFailsElsewhereIsTheStreamsError) {
+  a_->fail(std::make_exception_ptr(TaskFailed("elsewhere")));
+  EXPECT_THROW(a_->synchronize(), TaskFailed);
+  a_->drain_and_clear_error();
+  EXPECT_NO_THROW(a_->synchronize());
+}
+
+TEST_F(GpuDevice, ADriversErrorNamesCallPlaceAndGpu) {
+  a_->submit("bad copy", {}, [stream = cuda::native(*a_)] {
+    cuda::check(cudaMemsetAsync(nullptr, 0, 4, stream), "cudaMemsetAsync");
+  });
+  try {
+    a_->synchronize();
+    FAIL() << "memory at address 0";
+  } catch (const CudaError& e) {
+    const std::string text = e.what();
+    for (const char* part : {"cudaMemsetAsync: ", "(cudaErrorInvalidValue)", "device_test.cpp:", "GPU 0"}) {
+      EXPECT_NE(text.find(part), std::string::npos) << text;
+    }
+  }
+  static_cast<void>(cudaGetLastError());
+}
+
+TEST_F(GpuDevice, StreamsOfBothDevicesWaitForEachOther) {
+  const auto cpu = make_cpu_stream("cpu", StreamMode::threaded);
+  const Buffer device = pool_->allocate(4, MemoryRole::activation, *a_);
+  const Buffer host = pinned_->allocate(8, MemoryRole::workspace, *a_);
+  auto* numbers = static_cast<std::int32_t*>(host.data());
+  numbers[0] = 41;
+  numbers[1] = 0;
+  enqueue_copy(*a_, device.data(), &numbers[0], 4);
+  cpu->wait(a_->record());
+  cpu->submit("add", {}, [numbers] { ++numbers[0]; });
+  a_->wait(cpu->record());
+  enqueue_copy(*a_, device.data(), &numbers[0], 4);
+  enqueue_copy(*a_, &numbers[1], device.data(), 4);
+  a_->synchronize();
+  EXPECT_EQ(numbers[1], 42);
+}
+
+TEST_F(GpuDevice, AMissingWaitIsFound) {
+  for (const bool waits : {true, false}) {
+    HappensBeforeChecker checker;
+    const auto a = checker.wrap(make_cuda_stream("a")), b = checker.wrap(make_cuda_stream("b"));
+    Buffer device = pool_->allocate(64, MemoryRole::activation, *a);
+    const Buffer host = pinned_->allocate(64, MemoryRole::workspace, *a);
+    enqueue_copy(*a, device.data(), host.data(), 64);
+    if (waits) b->wait(a->record());
+    enqueue_copy(*b, host.data(), device.data(), 64);
+    device.used_until(b->record());
+    b->synchronize();
+    EXPECT_EQ(checker.violations().empty(), waits);
+  }
+}
+
+TEST_F(GpuDevice, TracesHaveTheStreamsTimes) {
+  Tracer tracer(3);
+  const auto traced = tracer.wrap(make_cuda_stream("copies"));
+  const Buffer device = pool_->allocate(kMiB, MemoryRole::activation, *traced);
+  const Buffer host = pinned_->allocate(kMiB, MemoryRole::workspace, *traced);
+  tracer.start();
+  traced->begin_range("h.3", "forward");
+  traced->annotate("h.3", kMiB);
+  enqueue_copy(*traced, device.data(), host.data(), kMiB);
+  traced->end_range();
+  tracer.stop();
+  const std::string json = tracer.to_json();
+  for (const char* part : {"\"copies\"", "\"copy h.3\"", "\"h.3 forward\"", "\"bytes\":1048576", "\"pid\":3"}) {
+    EXPECT_NE(json.find(part), std::string::npos) << part << " in " << json;
+  }
+}
+
+}  // namespace
+}  // namespace mica::testing

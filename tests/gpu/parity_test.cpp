@@ -1,0 +1,87 @@
+// Training on a GPU: against the CPU, and sharded over ranks that share the GPU against one rank. The same sources run on
+// a GPU (label gpu) and on the emulation of one (tests/cuda_emulation).
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "mica/comm/gpu_groups.hpp"
+#include "mica/comm/local_group.hpp"
+#include "mica/device/gpu.hpp"
+#include "mica/tensor/cuda_kernels.hpp"
+#include "support/parity.hpp"
+
+namespace mica::testing {
+namespace {
+
+/// A GPU that all ranks share: collectives go by way of the host.
+TestedDevice staged_gpu() {
+  TestedDevice device;
+  device.make_pool = make_cuda_pool;
+  device.make_kernels = [](Pool& pool) { return make_cuda_kernels(pool); };
+  device.make_stream = [](std::string name, StreamMode) { return make_cuda_stream(std::move(name)); };
+  const std::shared_ptr<Pool> pinned = make_pinned_pool();
+  device.make_group = [pinned](std::unique_ptr<ProcessGroup> host) { return make_staged_group(std::move(host), *pinned); };
+  return device;
+}
+
+struct Precision {
+  DType param_dtype;
+  double tolerance;  // of losses
+};
+
+class GpuParity : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_FALSE(list_gpus().empty()) << why_no_gpu();
+    use_gpu(0);
+  }
+};
+
+TEST_F(GpuParity, OneGpuTrainsAsTheCpuDoes) {
+  for (const auto model : {ParityCase::Model::gpt2, ParityCase::Model::llama}) {
+    for (const Precision precision : {Precision{DType::f32, 1e-5}, Precision{DType::bf16, 1e-2}}) {
+      const ParityRun cpu = run_plain(1, 3, precision.param_dtype, model);
+      const ParityRun gpu = run_plain(1, 3, precision.param_dtype, model, staged_gpu());
+      ASSERT_EQ(cpu.losses.size(), gpu.losses.size());
+      for (std::size_t step = 0; step < cpu.losses.size(); ++step) {
+        for (std::size_t m = 0; m < cpu.losses[step].size(); ++m) {
+          EXPECT_NEAR(gpu.losses[step][m], cpu.losses[step][m], precision.tolerance * std::abs(cpu.losses[step][m]))
+              << dtype_name(precision.param_dtype) << " step " << step + 1 << " micro-batch " << m;
+        }
+      }
+    }
+  }
+}
+
+class StagedRanks : public GpuParity, public ::testing::WithParamInterface<int> {};
+
+TEST_P(StagedRanks, EveryStrategyIsTheOneRankRun) {
+  const int num_ranks = GetParam();
+  const std::vector<ParityCase> matrix = parity_matrix(num_ranks);
+  // Every strategy and grid with every third or so of its settings: neighbours in the matrix differ in one of them.
+  std::map<std::pair<int, DType>, ParityRun> plain;
+  for (std::size_t i = 0; i < matrix.size(); i += 37) {
+    const ParityCase& c = matrix[i];
+    const auto key = std::pair(c.accumulation, c.param_dtype);
+    if (!plain.contains(key)) plain[key] = run_plain(num_ranks, c.accumulation, c.param_dtype, c.model, staged_gpu());
+    run_local_ranks(num_ranks, [&](std::unique_ptr<ProcessGroup> world) {
+      use_gpu(0);
+      const int rank = world->rank();
+      RunOptions options;
+      options.device = staged_gpu();
+      StepCounts counts;
+      options.counts = &counts;
+      const ParityRun run = run_sharded(std::move(world), c, options);
+      if (rank != 0) return;
+      expect_parity(plain[key], run, c);
+      expect_counts(counts, c, num_ranks);
+    });
+    if (HasFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpu, StagedRanks, ::testing::Values(2, 3, 4));
+
+}  // namespace
+}  // namespace mica::testing
