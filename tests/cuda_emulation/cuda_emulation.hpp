@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string_view>
 
@@ -33,5 +34,19 @@ void reset_calls();
 /// The call number `after` from now (0: the next one) of that function, by any thread, does nothing but return `error`,
 /// a cudaError_t, CUresult, cublasStatus_t or ncclResult_t, whichever the function returns.
 void fail_next(std::string_view name, int error, int after = 0);
+
+// NCCL: ranks are threads of this process, and a collective happens inside the call of the rank that comes last; the
+// others wait in theirs, at most 60 s, then the process ends with a text.
+
+/// Whether ranks may name the same GPU, which NCCL refuses (ncclInvalidUsage).
+void share_devices_between_nccl_ranks(bool allowed);
+/// The next operation of that rank, in whichever communicator, is taken and never happens. The calls of all its ranks
+/// come back at once; their streams, and events recorded there, stay busy until ncclCommAbort. Work that is enqueued
+/// behind it happens nevertheless.
+void hang_next_nccl_operation(int rank);
+/// The same, and ncclCommGetAsyncError of that rank's communicator says `error`, an ncclResult_t.
+void fail_next_nccl_operation(int rank, int error);
+/// A rank waits that long in a call for the others, then the operation never happens, as above. 0: the 60 s.
+void set_nccl_patience(std::chrono::milliseconds patience);
 
 }  // namespace mica::cuda_emulation

@@ -1,7 +1,10 @@
 #include "streams.hpp"
 
+#include <cstdio>
+#include <cstdlib>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include "api.hpp"
 
@@ -31,6 +34,31 @@ class Living {
   std::set<Handle> handles_;
 };
 
+constexpr auto kDeadline = std::chrono::seconds(60);
+
+std::mutex& busy_mutex() {
+  static auto& mutex = *new std::mutex;
+  return mutex;
+}
+
+/// What keeps a stream or an event busy now.
+template <class Handle>
+Released busy(Handle handle) {
+  const std::lock_guard lock(busy_mutex());
+  return handle->released != nullptr && !*handle->released ? handle->released : nullptr;
+}
+
+void wait_until(const Released& released, const char* what) {
+  const auto begin = std::chrono::steady_clock::now();
+  while (released != nullptr && !*released) {
+    if (std::chrono::steady_clock::now() - begin > kDeadline) {
+      std::fprintf(stderr, "CUDA emulation: %s waited 60 s for a collective that never ends\n", what);
+      std::abort();
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 Living<cudaStream_t>& streams() {
   static auto& all = *new Living<cudaStream_t>;
   return all;
@@ -51,7 +79,7 @@ cudaError_t check_stream(cudaStream_t stream) {
 cudaError_t create(cudaStream_t* stream, unsigned int flags, int priority) {
   if (device_count() == 0) return failed(cudaErrorNoDevice);
   if (stream == nullptr || (flags & ~1U) != 0) return failed(cudaErrorInvalidValue);
-  *stream = new CUstream_st{current_device(), priority};
+  *stream = new CUstream_st{current_device(), priority, nullptr};
   streams().add(*stream);
   return cudaSuccess;
 }
@@ -59,7 +87,7 @@ cudaError_t create(cudaStream_t* stream, unsigned int flags, int priority) {
 cudaError_t create(cudaEvent_t* event, unsigned int flags) {
   if (device_count() == 0) return failed(cudaErrorNoDevice);
   if (event == nullptr) return failed(cudaErrorInvalidValue);
-  *event = new CUevent_st{current_device(), (flags & cudaEventDisableTiming) == 0, false, {}};
+  *event = new CUevent_st{current_device(), (flags & cudaEventDisableTiming) == 0, false, {}, nullptr};
   events().add(*event);
   return cudaSuccess;
 }
@@ -68,6 +96,12 @@ cudaError_t create(cudaEvent_t* event, unsigned int flags) {
 
 bool is_stream(cudaStream_t stream) { return is_null(stream) || streams().has(stream); }
 int device_of(cudaStream_t stream) { return is_null(stream) ? current_device() : stream->device; }
+
+void keep_busy(cudaStream_t stream, const Released& released) {
+  if (is_null(stream)) return;
+  const std::lock_guard lock(busy_mutex());
+  stream->released = released;
+}
 
 }  // namespace mica::cuda_emulation
 
@@ -93,11 +127,14 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   MICA_EMULATED_ENTER(cudaStreamSynchronize, .waits());
-  return check_stream(stream);
+  if (const auto error = check_stream(stream); error != cudaSuccess) return error;
+  if (!is_null(stream)) wait_until(busy(stream), "cudaStreamSynchronize");
+  return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   MICA_EMULATED_ENTER(cudaStreamQuery);
-  return check_stream(stream);
+  if (const auto error = check_stream(stream); error != cudaSuccess) return error;
+  return !is_null(stream) && busy(stream) != nullptr ? cudaErrorNotReady : cudaSuccess;
 }
 cudaError_t cudaStreamGetPriority(cudaStream_t hStream, int* priority) {
   MICA_EMULATED_ENTER(cudaStreamGetPriority);
@@ -114,7 +151,9 @@ cudaError_t cudaStreamGetDevice(cudaStream_t hStream, int* device) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int) {
   MICA_EMULATED_ENTER(cudaStreamWaitEvent);
   if (!events().has(event)) return failed(cudaErrorInvalidResourceHandle);
-  return check_stream(stream);
+  if (const auto error = check_stream(stream); error != cudaSuccess) return error;
+  if (const auto released = busy(event)) keep_busy(stream, released);
+  return cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void* userData) {
   MICA_EMULATED_ENTER(cudaLaunchHostFunc);
@@ -140,20 +179,27 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (!events().has(event) || event->device != device_of(stream)) return failed(cudaErrorInvalidResourceHandle);
   event->recorded = true;
   event->at = std::chrono::steady_clock::now();
+  const auto released = is_null(stream) ? nullptr : busy(stream);
+  const std::lock_guard lock(busy_mutex());
+  event->released = released;
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   MICA_EMULATED_ENTER(cudaEventQuery);
-  return events().has(event) ? cudaSuccess : failed(cudaErrorInvalidResourceHandle);
+  if (!events().has(event)) return failed(cudaErrorInvalidResourceHandle);
+  return busy(event) != nullptr ? cudaErrorNotReady : cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   MICA_EMULATED_ENTER(cudaEventSynchronize, .waits());
-  return events().has(event) ? cudaSuccess : failed(cudaErrorInvalidResourceHandle);
+  if (!events().has(event)) return failed(cudaErrorInvalidResourceHandle);
+  wait_until(busy(event), "cudaEventSynchronize");
+  return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
   MICA_EMULATED_ENTER(cudaEventElapsedTime);
   for (const auto event : {start, end}) {
     if (!events().has(event) || !event->recorded || !event->timed) return failed(cudaErrorInvalidResourceHandle);
+    if (busy(event) != nullptr) return failed(cudaErrorNotReady);
   }
   *ms = std::chrono::duration<float, std::milli>(end->at - start->at).count();
   return cudaSuccess;

@@ -1,0 +1,22 @@
+#pragma once
+
+#include "cublas_descriptors.hpp"
+
+namespace mica::cuda_emulation {
+
+struct Epilogue {
+  bool bias = false, gelu = false, aux_out = false, gelu_gradient = false, bias_gradient = false;
+  bool sums_a = false, sums_b = false;
+  [[nodiscard]] bool has_vector() const { return bias || bias_gradient || sums_a || sums_b; }
+  [[nodiscard]] bool has_aux() const { return aux_out || gelu_gradient; }
+};
+
+[[nodiscard]] std::uint64_t element_bytes(std::uint32_t type);
+
+/// Whether cuBLASLt's documentation promises this product: what it does not promise is refused, and what contradicts
+/// itself is an invalid value.
+cublasStatus_t check_product(const cublasLtMatmulDescOpaque_t* op, const cublasLtMatrixLayoutOpaque_t* a,
+                             const cublasLtMatrixLayoutOpaque_t* b, const cublasLtMatrixLayoutOpaque_t* c,
+                             const cublasLtMatrixLayoutOpaque_t* d, Epilogue& epilogue);
+
+}  // namespace mica::cuda_emulation

@@ -1,0 +1,202 @@
+#include "nccl_comm.hpp"
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+
+#include "cuda_emulation.hpp"
+#include "streams.hpp"
+
+namespace mica::cuda_emulation {
+
+namespace {
+
+constexpr auto kDeadline = std::chrono::seconds(60);
+
+/// What tests ordered.
+struct Orders {
+  std::mutex mutex;
+  std::map<int, ncclResult_t> broken;  ///< rank -> ncclSuccess: its next operation hangs; or the error it fails with
+  std::optional<std::chrono::milliseconds> patience;
+  bool shares_devices = false;
+};
+
+Orders& orders() {
+  static Orders all;
+  return all;
+}
+
+std::optional<ncclResult_t> take_order(int rank) {
+  const std::lock_guard lock(orders().mutex);
+  const auto it = orders().broken.find(rank);
+  if (it == orders().broken.end()) return {};
+  const auto order = it->second;
+  orders().broken.erase(it);
+  return order;
+}
+
+bool is_point_to_point(const Operation& it) {
+  return it.kind == OperationKind::send || it.kind == OperationKind::receive;
+}
+
+[[noreturn]] void refuse(const Operation& a, const Operation& b) {
+  const auto print = [](const Operation& it) {
+    std::fprintf(stderr, "  rank %d of %d: %s of %zu elements of type %d, operation %d, root or peer %d\n",
+                 it.comm->rank, it.comm->num_ranks, name(it.kind), it.count, it.type, it.reduction, it.root);
+  };
+  std::fprintf(stderr, "CUDA emulation: ranks of one NCCL communicator ask for different things\n");
+  print(a);
+  print(b);
+  std::abort();
+}
+
+}  // namespace
+
+void share_devices_between_nccl_ranks(bool allowed) {
+  const std::lock_guard lock(orders().mutex);
+  orders().shares_devices = allowed;
+}
+void hang_next_nccl_operation(int rank) {
+  const std::lock_guard lock(orders().mutex);
+  orders().broken[rank] = ncclSuccess;
+}
+void fail_next_nccl_operation(int rank, int error) {
+  const std::lock_guard lock(orders().mutex);
+  orders().broken[rank] = static_cast<ncclResult_t>(error);
+}
+void set_nccl_patience(std::chrono::milliseconds patience) {
+  const std::lock_guard lock(orders().mutex);
+  if (patience.count() > 0) {
+    orders().patience = patience;
+  } else {
+    orders().patience.reset();
+  }
+}
+
+ncclResult_t Clique::join(const std::shared_ptr<ncclComm>& comm) {
+  const std::lock_guard lock(mutex_);
+  if (comm->num_ranks != static_cast<int>(members_.size())) {
+    return nccl_failed(ncclInvalidArgument, "ranks of one unique id name different numbers of ranks");
+  }
+  auto& place = members_[static_cast<std::size_t>(comm->rank)];
+  if (place != nullptr) return nccl_failed(ncclInvalidUsage, "two ranks of one unique id have the same number");
+  place = comm;
+  if (++joined_ == comm->num_ranks) {
+    state_ = ncclSuccess;
+    const std::lock_guard orders_lock(orders().mutex);
+    std::map<int, int> rank_of_device;
+    for (const auto& member : members_) {
+      const auto [it, is_new] = rank_of_device.try_emplace(member->device, member->rank);
+      if (is_new || orders().shares_devices) continue;
+      state_ = nccl_failed(ncclInvalidUsage, "Duplicate GPU detected : rank " + std::to_string(it->second) +
+                                                 " and rank " + std::to_string(member->rank) + " both on CUDA device " +
+                                                 std::to_string(member->device));
+    }
+  }
+  changed_.notify_all();
+  return ncclSuccess;
+}
+
+ncclResult_t Clique::state() {
+  const std::lock_guard lock(mutex_);
+  return state_;
+}
+
+void Clique::wait_for_all() {
+  std::unique_lock lock(mutex_);
+  if (changed_.wait_for(lock, kDeadline, [&] { return state_ != ncclInProgress; })) return;
+  std::fprintf(stderr, "CUDA emulation: only %d of %zu ranks came to ncclCommInitRank within 60 s\n", joined_,
+               members_.size());
+  std::abort();
+}
+
+std::shared_ptr<Meeting> Clique::post(const Operation& operation) {
+  const std::lock_guard lock(mutex_);
+  const auto meeting = meeting_of(operation);
+  if (const auto order = take_order(operation.comm->rank)) {
+    meeting->never = true;
+    if (*order != ncclSuccess) operation.comm->error = *order;
+  }
+  arrive(operation, *meeting);
+  changed_.notify_all();
+  return meeting;
+}
+
+std::shared_ptr<Meeting> Clique::meeting_of(const Operation& operation) {
+  if (is_point_to_point(operation)) {
+    const bool is_send = operation.kind == OperationKind::send;
+    const int rank = operation.comm->rank;
+    const auto way = is_send ? std::pair(rank, operation.root) : std::pair(operation.root, rank);
+    auto& others = (is_send ? receives_ : sends_)[way];
+    if (!others.empty()) {
+      auto meeting = others.front();
+      others.pop_front();
+      return meeting;
+    }
+    auto meeting = std::make_shared<Meeting>();
+    meeting->operations.resize(2);
+    (is_send ? sends_ : receives_)[way].push_back(meeting);
+    return meeting;
+  }
+  const std::uint64_t at = operation.comm->num_collectives++ - first_collective_;
+  if (at == collectives_.size()) {
+    collectives_.push_back(std::make_shared<Meeting>());
+    collectives_.back()->operations.resize(members_.size());
+  }
+  return collectives_[at];
+}
+
+void Clique::arrive(const Operation& operation, Meeting& meeting) {
+  for (const auto& other : meeting.operations) {
+    if (other.comm == nullptr) continue;
+    const bool fits = is_point_to_point(operation)
+                          ? other.bytes() == operation.bytes()
+                          : other.kind == operation.kind && other.count == operation.count &&
+                                other.type == operation.type && other.reduction == operation.reduction &&
+                                other.root == operation.root;
+    if (!fits) refuse(other, operation);
+  }
+  const std::size_t place = is_point_to_point(operation) ? (operation.kind == OperationKind::receive ? 1 : 0)
+                                                         : static_cast<std::size_t>(operation.comm->rank);
+  meeting.operations[place] = operation;
+  if (++meeting.arrived < meeting.operations.size()) return;
+  if (!meeting.never) {
+    execute(meeting.operations);
+    meeting.done = true;
+  }
+  while (!collectives_.empty() && collectives_.front()->arrived == members_.size()) {
+    collectives_.pop_front();
+    ++first_collective_;
+  }
+}
+
+void Clique::wait(const Operation& operation, Meeting& meeting) {
+  std::unique_lock lock(mutex_);
+  std::optional<std::chrono::milliseconds> patience;
+  {
+    const std::lock_guard orders_lock(orders().mutex);
+    patience = orders().patience;
+  }
+  ncclComm& comm = *operation.comm;
+  const auto is_over = [&] { return meeting.done || meeting.never || comm.is_aborted; };
+  if (!changed_.wait_for(lock, patience.value_or(kDeadline), is_over)) {
+    if (!patience) {
+      std::fprintf(stderr, "CUDA emulation: rank %d of %d waited 60 s in %s; %zu of %zu ranks have come\n", comm.rank,
+                   comm.num_ranks, name(operation.kind), meeting.arrived, meeting.operations.size());
+      std::abort();
+    }
+    meeting.never = true;
+    changed_.notify_all();
+  }
+  if (meeting.never && !comm.is_aborted) keep_busy(operation.stream, comm.released);
+}
+
+void Clique::abort(ncclComm& comm) {
+  const std::lock_guard lock(mutex_);
+  comm.is_aborted = true;
+  *comm.released = true;
+  changed_.notify_all();
+}
+
+}  // namespace mica::cuda_emulation
