@@ -15,8 +15,8 @@ struct ProductSpec;
 
 /// Kernels on streams of one GPU. Each method checks its arguments, takes its scratch from the pool and enqueues; scratch
 /// is given back at once in host order, which its home stream makes safe. No method waits for the device.
-/// The methods stand in cuda_products.cpp, elementwise.cu, norms.cu, activations.cu, rotary.cu, embedding.cu,
-/// attention.cu, head_loss.cu, reductions.cu, exact.cu, random.cu and optimizers.cu.
+/// The methods stand in cuda_products.cpp, cuda_attention.cpp, elementwise.cu, norms.cu, activations.cu, rotary.cu,
+/// embedding.cu, head_loss.cu, reductions.cu, exact.cu, random.cu and optimizers.cu.
 class CudaKernels final : public Kernels {
  public:
   CudaKernels(Pool& pool, const CudaKernelsOptions& options);
@@ -92,6 +92,13 @@ class CudaKernels final : public Kernels {
   /// Enqueues a product as it is. `vector`: its epilogue's.
   void run(Stream& s, const char* what, const Product& product, ConstTensorView a, ConstTensorView b, TensorView c,
            const Access& vector);
+
+  /// As the arguments of head_loss and head_loss_backward; dloss, loss, dhidden and dw may be absent.
+  struct HeadTensors {
+    ConstTensorView hidden, w, targets, dloss;
+    TensorView loss, dhidden, dw;
+  };
+  void head(Stream& s, const char* what, const HeadTensors& tensors, double scale, Write dw_mode);
 
   Pool& pool_;
   CudaKernelsOptions options_;

@@ -1,0 +1,13 @@
+#pragma once
+
+#include "mica/tensor/kernels.hpp"
+
+// What Kernels::attention demands of its arguments on every device.
+namespace mica::arguments {
+
+/// @throws Error for a shape that is none, groups that do not divide, views of another size or dtype
+void expect_attention(const AttentionShape& shape, const ConstQkv& in, ConstTensorView y, ConstTensorView lse);
+void expect_attention_backward(const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in, ConstTensorView y,
+                               ConstTensorView lse, const Qkv& d_in);
+
+}  // namespace mica::arguments

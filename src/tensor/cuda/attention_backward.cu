@@ -1,0 +1,190 @@
+#include "attention.hpp"
+#include "attention_tiles.hpp"
+
+namespace mica::cuda {
+
+namespace attention {
+namespace {
+
+constexpr int kWarp = 32;
+constexpr int kQueryChunks = 4;  // a block of dq writes 128 columns
+constexpr int kKeyChunks = 2;    // one of dk and dv 64 of each: the registers hold no more
+
+template <class T>
+struct Backward {
+  Heads<const T> q, k, v, y, dy;
+  Heads<T> dq, dk, dv;
+  const float* lse;
+  float* delta;  // [B, H, T] sum of dy * y
+};
+
+/// delta, one row of one head a warp.
+template <class T>
+__global__ void row_products(Sizes sizes, std::int64_t rows, Backward<T> t) {
+  const std::int64_t row = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;  // [B, T, H]
+  float sum = 0;
+  if (row < rows) {
+    for (int i = static_cast<int>(threadIdx.x) % kWarp; i < sizes.head_dim; i += kWarp) {
+      sum += to_float(t.y.data[row * sizes.head_dim + i]) * to_float(t.dy.data[row * sizes.head_dim + i]);
+    }
+  }
+#pragma unroll
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffffU, sum, distance);
+  if (row >= rows || threadIdx.x % kWarp != 0) return;
+  const std::int64_t token = row / sizes.heads;
+  const std::int64_t head = token / sizes.seq_len * sizes.heads + row % sizes.heads;  // [B, H]
+  t.delta[head * sizes.seq_len + token % sizes.seq_len] = sum;
+}
+
+/// A weight again from its score, and the gradient of that score from the weight's.
+struct Weight {
+  float value, score_gradient;
+};
+__device__ inline Weight weight_again(bool is_hidden, float score, float gradient, const Sizes& sizes, float lse,
+                                      float delta) {
+  if (is_hidden) return {0, 0};
+  const float value = exp2f((score * sizes.factor - lse) * kLog2E);
+  return {value, value * (gradient - delta)};
+}
+
+/// dq of one tile of queries of one head a block, the longest rows first.
+template <class T>
+__global__ void __launch_bounds__(kThreads, 3) backward_queries(Sizes sizes, int batches, int tiles, Backward<T> t) {
+  __shared__ Columns own_columns;
+  __shared__ Factor factor;
+  __shared__ Weights weights;
+  const auto block = static_cast<int>(blockIdx.x);
+  const int heads = batches * sizes.heads;
+  const int batch = block % heads / sizes.heads;
+  const int head = block % sizes.heads;
+  const int tile = tiles - 1 - block / heads % tiles;
+  const int first_column = block / heads / tiles * kQueryChunks * kDepth;
+  const int first = tile * kTile;
+  const Place place;
+  const Head<const T> q = head_of(t.q, sizes, batch, head), dy = head_of(t.dy, sizes, batch, head);
+  const Head<const T> k = head_of(t.k, sizes, batch, head / sizes.group),
+                      v = head_of(t.v, sizes, batch, head / sizes.group);
+
+  float lse[kOwn] = {}, delta[kOwn] = {}, scale[kOwn];
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    scale[i] = sizes.factor;
+    const int token = first + place.own(i);
+    if (token >= sizes.seq_len) continue;
+    lse[i] = t.lse[static_cast<std::int64_t>(block % heads) * sizes.seq_len + token];
+    delta[i] = t.delta[static_cast<std::int64_t>(block % heads) * sizes.seq_len + token];
+  }
+  Sums<kQueryChunks> sums = {};
+  for (int key_tile = 0; key_tile <= tile; ++key_tile) {
+    float scores[kOwn][kOther], gradients[kOwn][kOther];
+    multiply_tokens(q, first, k, key_tile * kTile, sizes, place, own_columns, factor.columns, scores);
+    multiply_tokens(dy, first, v, key_tile * kTile, sizes, place, own_columns, factor.columns, gradients);
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+      for (int j = 0; j < kOther; ++j) {
+        const bool is_hidden = key_tile == tile && place.other(j) > place.own(i);
+        scores[i][j] = weight_again(is_hidden, scores[i][j], gradients[i][j], sizes, lse[i], delta[i]).score_gradient;
+      }
+    }
+    store_weights(weights, place, scores);
+    add_weighted_rows(weights, k, key_tile * kTile, sizes, place, first_column, factor.rows, sums);
+  }
+  store_sums(head_of(t.dq, sizes, batch, head), sizes, place, first, first_column, scale, sums);
+}
+
+/// dk and dv of one tile of keys a block, summed over the heads that share them; the tiles that most queries see first.
+template <class T>
+__global__ void __launch_bounds__(kThreads, 3) backward_keys(Sizes sizes, int batches, int tiles, Backward<T> t) {
+  __shared__ Columns own_columns;
+  __shared__ Factor factor;
+  __shared__ Weights weights;
+  __shared__ float lse[kTile], delta[kTile];
+  const auto block = static_cast<int>(blockIdx.x);
+  const int kv_heads = sizes.heads / sizes.group;
+  const int batch = block / kv_heads % batches;
+  const int kv_head = block % kv_heads;
+  const int tile = block / kv_heads / batches % tiles;
+  const int first_column = block / kv_heads / batches / tiles * kKeyChunks * kDepth;
+  const int first = tile * kTile;
+  const Place place;
+  const Head<const T> k = head_of(t.k, sizes, batch, kv_head), v = head_of(t.v, sizes, batch, kv_head);
+
+  Sums<kKeyChunks> dk = {}, dv = {};
+  for (int head = kv_head * sizes.group; head < (kv_head + 1) * sizes.group; ++head) {
+    const Head<const T> q = head_of(t.q, sizes, batch, head), dy = head_of(t.dy, sizes, batch, head);
+    const std::int64_t rows = (static_cast<std::int64_t>(batch) * sizes.heads + head) * sizes.seq_len;
+    for (int query_tile = tile; query_tile < tiles; ++query_tile) {
+      const int query = query_tile * kTile;
+      const int mine = static_cast<int>(threadIdx.x) % kTile;
+      __syncthreads();  // all threads are done with the last tile's
+      (threadIdx.x < kTile ? lse : delta)[mine] =
+          query + mine < sizes.seq_len ? (threadIdx.x < kTile ? t.lse : t.delta)[rows + query + mine] : 0.0F;
+
+      float scores[kOwn][kOther], gradients[kOwn][kOther];
+      multiply_tokens(k, first, q, query, sizes, place, own_columns, factor.columns, scores);
+      multiply_tokens(v, first, dy, query, sizes, place, own_columns, factor.columns, gradients);
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+        for (int j = 0; j < kOther; ++j) {
+          const int other = place.other(j);
+          const bool is_hidden = (query_tile == tile && place.own(i) > other) || query + other >= sizes.seq_len;
+          const Weight weight = weight_again(is_hidden, scores[i][j], gradients[i][j], sizes, lse[other], delta[other]);
+          scores[i][j] = weight.value;
+          gradients[i][j] = weight.score_gradient;
+        }
+      }
+      store_weights(weights, place, scores);
+      add_weighted_rows(weights, dy, query, sizes, place, first_column, factor.rows, dv);
+      __syncthreads();
+      store_weights(weights, place, gradients);
+      add_weighted_rows(weights, q, query, sizes, place, first_column, factor.rows, dk);
+    }
+  }
+  float one[kOwn], scale[kOwn];
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) one[i] = 1, scale[i] = sizes.factor;
+  store_sums(head_of(t.dv, sizes, batch, kv_head), sizes, place, first, first_column, one, dv);
+  store_sums(head_of(t.dk, sizes, batch, kv_head), sizes, place, first, first_column, scale, dk);
+}
+
+}  // namespace
+}  // namespace attention
+
+void own_attention_backward(Stream& s, Pool& pool, const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in,
+                            ConstTensorView y, ConstTensorView lse, const Qkv& d_in) {
+  using namespace attention;  // NOLINT(google-build-using-namespace)
+  const Buffer delta = pool.allocate(shape.batch * shape.heads * shape.seq_len * 4, MemoryRole::workspace, s);
+  const auto blocks = [&](std::int64_t heads, std::int64_t chunks) {
+    const std::int64_t width = chunks * kDepth;
+    return Grid{.x = shape.batch * heads * num_tiles(shape) * ((shape.head_dim + width - 1) / width),
+                .threads = kThreads};
+  };
+  with_element(in.q.dtype, [&](auto element) {
+    using T = decltype(element);
+    const QkvHeads<T, true> heads(shape, in);
+    const QkvHeads<T, false> gradients(shape, d_in);
+    const auto row = [&](ConstTensorView view) {
+      return Heads<const T>{static_cast<const T*>(view.data), shape.q_width()};
+    };
+    const Backward<T> t{heads.q,     heads.k,     heads.v,     row(y),          row(dy),
+                        gradients.q, gradients.k, gradients.v, lse.as<float>(), static_cast<float*>(delta.data())};
+    const Sizes sizes = sizes_of<T>(shape, heads.in_packs() && gradients.in_packs() && is_aligned(dy.data, 16));
+    const auto batches = static_cast<int>(shape.batch);
+    const auto tiles = static_cast<int>(num_tiles(shape));
+    const std::int64_t rows = shape.batch * shape.seq_len * shape.heads;
+    const Access deltas = reads(delta.data(), delta.bytes());
+    launch(s, "attention_backward", {reads(y), reads(dy), writes(delta.data(), delta.bytes())},
+           Grid{(rows * kWarp + kBlockThreads - 1) / kBlockThreads}, row_products<T>, sizes, rows, t);
+    launch(s, "attention_backward",
+           {reads(in.q), reads(in.k), reads(in.v), reads(dy), reads(lse), deltas, writes(d_in.q)},
+           blocks(shape.heads, kQueryChunks), backward_queries<T>, sizes, batches, tiles, t);
+    launch(s, "attention_backward",
+           {reads(in.q), reads(in.k), reads(in.v), reads(dy), reads(lse), deltas, writes(d_in.q), writes(d_in.k),
+            writes(d_in.v)},
+           blocks(shape.num_kv_heads(), kKeyChunks), backward_keys<T>, sizes, batches, tiles, t);
+  });
+}
+
+}  // namespace mica::cuda
