@@ -1,0 +1,129 @@
+// Process groups for memory of GPUs. The same sources run on a GPU (label gpu), where NCCL has one rank, and on the
+// emulation of some, where it has several.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "mica/comm/gpu_groups.hpp"
+#include "mica/comm/local_group.hpp"
+#include "mica/core/error.hpp"
+#include "mica/device/gpu.hpp"
+#include "support/collective_checks.hpp"
+#include "support/device_data_group.hpp"
+#include "support/failing_group.hpp"
+
+#if MICA_GPU_IS_EMULATED
+#include "cuda_emulation/cuda_emulation.hpp"
+#endif
+
+namespace mica::testing {
+namespace {
+
+constexpr std::int64_t kNumels[] = {0, 1, 3, 257, 5000};
+
+class GpuGroups : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    ASSERT_FALSE(list_gpus().empty()) << why_no_gpu();
+    use_gpu(0);
+  }
+};
+
+using StagedGroups = GpuGroups;
+
+TEST_P(StagedGroups, EveryCollectiveIsTheFoldInRankOrder) {
+  run_local_ranks(GetParam(), [](std::unique_ptr<ProcessGroup> host) {
+    use_gpu(0);
+    const auto pool = make_cuda_pool(), pinned = make_pinned_pool();
+    const auto stream = make_cuda_stream("test");
+    const auto group = make_staged_group(std::move(host), *pinned);
+    DeviceDataGroup on_device(*group, *pool);
+    check_collectives(on_device, *stream, kNumels, true);
+    EXPECT_EQ(pool->stats().current, 0);
+    EXPECT_EQ(pinned->stats().current, 0) << "page-locked memory was not given back";
+  });
+}
+
+TEST_P(StagedGroups, GroupsOfGroupsAndOfTheHost) {
+  run_local_ranks(GetParam(), [](std::unique_ptr<ProcessGroup> host) {
+    use_gpu(0);
+    const auto pool = make_cuda_pool(), pinned = make_pinned_pool();
+    const auto stream = make_cuda_stream("test"), other = make_cuda_stream("other");
+    const auto cpu = make_cpu_stream("cpu", StreamMode::inlined);
+    const auto group = make_staged_group(std::move(host), *pinned);
+    const auto twin = group->duplicate("twin");
+    const auto half = group->split(group->rank() % 2, group->rank(), "half");
+    EXPECT_EQ(twin->num_ranks(), group->num_ranks());
+    EXPECT_EQ(half->num_ranks(), (group->num_ranks() + (group->rank() % 2 == 0 ? 1 : 0)) / 2);
+    DeviceDataGroup a(*twin, *pool), b(*half, *pool);
+    check_all_reduce(a, *stream, 100, DType::f32, ReduceOp::sum);
+    b.barrier(*other, "meet");
+    other->synchronize();
+    // Memory of the host goes by the host's group.
+    check_all_gather(group->on_host(), *cpu, 7, DType::f32, false);
+  });
+}
+
+TEST_F(GpuGroups, AFailureOfTheWireIsTheStreamsAndNothingHangs) {
+  run_local_ranks(2, [](std::unique_ptr<ProcessGroup> host) {
+    use_gpu(0);
+    const auto pool = make_cuda_pool(), pinned = make_pinned_pool();
+    const auto stream = make_cuda_stream("test");
+    FailurePlan plan(0);
+    const auto group = make_staged_group(std::make_unique<FailingGroup>(std::move(host), plan), *pinned);
+    DeviceDataGroup on_device(*group, *pool);
+    check_all_reduce(on_device, *stream, 100, DType::f32, ReduceOp::sum);
+    plan.arm();
+    Data data(100, DType::f32);
+    data.fill_as(group->rank());
+    on_device.all_reduce(*stream, "lost", data.view(), ReduceOp::sum);
+    EXPECT_THROW(stream->synchronize(), InjectedFailure);
+    plan.disarm();
+    stream->drain_and_clear_error();
+    check_all_reduce(on_device, *stream, 100, DType::f32, ReduceOp::sum);
+  });
+}
+
+#if MICA_GPU_IS_EMULATED
+constexpr bool kCanHaveSeveralGpus = true;
+void set_gpus(int count) { cuda_emulation::set_device_count(count); }
+#else
+constexpr bool kCanHaveSeveralGpus = false;
+void set_gpus(int) {}
+#endif
+
+using NcclGroups = GpuGroups;
+
+TEST_P(NcclGroups, EveryCollective) {
+  const int num_ranks = GetParam();
+  if (num_ranks > static_cast<int>(list_gpus().size()) && !kCanHaveSeveralGpus) {
+    GTEST_SKIP() << "NCCL takes one GPU a rank; " << num_ranks << " ranks are tested with emulated GPUs";
+  }
+  set_gpus(num_ranks);
+  run_local_ranks(num_ranks, [](std::unique_ptr<ProcessGroup> host) {
+    use_gpu(host->rank());
+    const auto pool = make_cuda_pool();
+    const auto stream = make_cuda_stream("test");
+    const auto group = make_nccl_group(std::move(host), {.communicate_alone = true});
+    {
+      DeviceDataGroup on_device(*group, *pool);
+      check_collectives(on_device, *stream, kNumels, true);
+      const auto twin = group->duplicate("twin");
+      const auto half = group->split(group->rank() % 2, group->rank(), "half");
+      DeviceDataGroup a(*twin, *pool), b(*half, *pool);
+      check_all_reduce(a, *stream, 100, DType::bf16, ReduceOp::max);
+      check_all_gather(b, *stream, 33, DType::f32, true);
+    }
+    EXPECT_EQ(pool->stats().current, 0);
+    EXPECT_GE(group->busy_ms(), 0);
+  });
+  set_gpus(1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, StagedGroups, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Ranks, NcclGroups, ::testing::Values(1, 2, 3, 4));
+
+}  // namespace
+}  // namespace mica::testing

@@ -1,0 +1,105 @@
+// What a training step asks of the driver: the host enqueues and does not wait (DESIGN section 3).
+#include <gtest/gtest.h>
+
+#include "cuda_emulation/cuda_emulation.hpp"
+#include "mica/comm/gpu_groups.hpp"
+#include "mica/comm/local_group.hpp"
+#include "mica/device/gpu.hpp"
+#include "mica/optim/clip_grad_norm.hpp"
+#include "mica/optim/optimizer.hpp"
+#include "mica/tensor/cuda_kernels.hpp"
+#include "support/parity.hpp"
+
+namespace mica::testing {
+namespace {
+
+constexpr std::int64_t kSteps = 5;
+
+struct StepCase {
+  const char* name;
+  fsdp::Strategy strategy;
+  DType param_dtype;
+  bool limit_all_gathers;
+};
+
+class GpuStep : public ::testing::TestWithParam<StepCase> {};
+
+/// Of rank 0: how often the host waited in each step.
+std::vector<std::int64_t> waits_of_steps(const StepCase& c, std::unique_ptr<ProcessGroup> host) {
+  use_gpu(host->rank());
+  const auto pool = make_cuda_pool(), pinned = make_pinned_pool();
+  const auto kernels = make_cuda_kernels(*pool);
+  const int num_ranks = host->num_ranks();
+  std::vector<RankPlace> places;
+  for (int r = 0; r < num_ranks; ++r) places.push_back({r, "host", 0, r});
+  ProcessGroup& barrier = *host;
+  Mesh mesh(make_nccl_group(host->duplicate("gpus"), {}), MeshGeometry::make(places, {}), places);
+  fsdp::DeviceMesh device_mesh(mesh, *pool, *kernels,
+                               fsdp::Streams::make(StreamMode::threaded, [](std::string name, StreamMode) { return make_cuda_stream(std::move(name)); }));
+  auto model = make_parity_model();
+  fsdp::Options options{.strategy = c.strategy, .limit_all_gathers = c.limit_all_gathers};
+  options.mixed_precision.param_dtype = c.param_dtype;
+  fsdp::Root& root = fsdp::auto_wrap(*model, device_mesh, options, fsdp::wrap_types({"gpt2_block"}));
+  root.initialize(1);
+  const auto optimizer = optim::make_adamw(root, {});
+  nn::Context context{.compute = device_mesh.compute(), .pool = *pool, .kernels = *kernels};
+  context.loss_in_backward = true;
+
+  const Buffer ids = pinned->allocate(2 * 5 * 4, MemoryRole::workspace, context.compute);
+  std::fill_n(static_cast<std::int32_t*>(ids.data()), 10, 3);
+  const auto cpu = make_cpu_stream("barrier", StreamMode::inlined);
+  std::vector<std::int64_t> waits;
+  for (std::int64_t step = 1; step <= kSteps; ++step) {
+    barrier.barrier(*cpu, "step");  // the count is of the whole process
+    const std::int64_t before = cuda_emulation::host_waits();
+    context.step = static_cast<std::uint64_t>(step);
+    context.sequences = {0};
+    nn::Tensors xs;
+    for (int i = 0; i < 2; ++i) {
+      xs.push_back(context.make({1, 5}, DType::i32));
+      kernels->copy(context.compute, ConstTensorView{static_cast<std::byte*>(ids.data()) + i * 20, {1, 5}, DType::i32}, xs.back());
+    }
+    nn::Record record;
+    const nn::Tensors ys = model->forward(context, std::move(xs), &record);
+    const Tensor dloss = context.make({1}, DType::f32);
+    kernels->fill(context.compute, dloss, 1.0);
+    model->backward(context, std::move(record), {dloss});
+    const optim::ClipResult clip = optim::clip_grad_norm(root, 1.0);
+    optimizer->step({.lr = 1e-3, .grad_scale = clip.coefficient.view()});
+    root.zero_grad();
+    barrier.barrier(*cpu, "step");
+    waits.push_back(cuda_emulation::host_waits() - before);
+  }
+  context.compute.synchronize();
+  return waits;
+}
+
+TEST_P(GpuStep, TheHostWaitsInTheRateLimiterOnly) {
+  const StepCase& c = GetParam();
+  cuda_emulation::set_device_count(2);
+  run_local_ranks(2, [&](std::unique_ptr<ProcessGroup> host) {
+    const int rank = host->rank();
+    const std::vector<std::int64_t> waits = waits_of_steps(c, std::move(host));
+    if (rank != 0) return;
+    // The first step agrees on the order of execution. Later ones gather 3 units in forward and 2 in backward and reduce 3:
+    // each of the two ranks may wait for memory before each.
+    for (std::size_t step = 1; step < waits.size(); ++step) {
+      if (c.limit_all_gathers) {
+        EXPECT_LE(waits[step], 2 * (3 + 2 + 3)) << "step " << step + 1;
+      } else {
+        EXPECT_EQ(waits[step], 0) << "step " << step + 1;
+      }
+    }
+  });
+  cuda_emulation::set_device_count(1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, GpuStep,
+                         ::testing::Values(StepCase{"full_shard", fsdp::Strategy::full_shard, DType::f32, false},
+                                           StepCase{"full_shard_bf16", fsdp::Strategy::full_shard, DType::bf16, false},
+                                           StepCase{"limited", fsdp::Strategy::full_shard, DType::f32, true},
+                                           StepCase{"no_shard", fsdp::Strategy::no_shard, DType::f32, false}),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace mica::testing
