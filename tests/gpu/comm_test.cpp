@@ -109,7 +109,7 @@ TEST_P(NcclGroups, EveryCollective) {
     const auto group = make_nccl_group(std::move(host), {.communicate_alone = true});
     {
       DeviceDataGroup on_device(*group, *pool);
-      check_collectives(on_device, *stream, kNumels, true);
+      check_collectives(on_device, *stream, kNumels, true, SumOrder::any);
       const auto twin = group->duplicate("twin");
       const auto half = group->split(group->rank() % 2, group->rank(), "half");
       DeviceDataGroup a(*twin, *pool), b(*half, *pool);
@@ -121,6 +121,74 @@ TEST_P(NcclGroups, EveryCollective) {
   });
   set_gpus(1);
 }
+
+#if MICA_GPU_IS_EMULATED
+/// What two ranks' collectives after `spoil` end with, on each rank.
+std::vector<std::string> errors_of(const std::function<void(int rank)>& spoil, std::chrono::milliseconds timeout) {
+  set_gpus(2);
+  std::vector<std::string> errors(2);
+  run_local_ranks(2, [&](std::unique_ptr<ProcessGroup> host) {
+    const int rank = host->rank();
+    use_gpu(rank);
+    const auto pool = make_cuda_pool();
+    const auto stream = make_cuda_stream("test");
+    const auto group = make_nccl_group(std::move(host), {.timeout = timeout});
+    const Buffer data = pool->allocate(400, MemoryRole::communication, *stream);
+    const TensorView view{data.data(), Shape{100}, DType::f32};
+    group->all_reduce(*stream, "good", view, ReduceOp::sum);
+    stream->synchronize();
+    spoil(rank);
+    const auto begin = std::chrono::steady_clock::now();
+    group->all_reduce(*stream, "h.3", view, ReduceOp::sum);
+    while (errors[static_cast<std::size_t>(rank)].empty() && std::chrono::steady_clock::now() - begin < std::chrono::seconds(20)) {
+      try {
+        stream->synchronize();
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      } catch (const NcclError& e) {
+        errors[static_cast<std::size_t>(rank)] = e.what();
+      }
+    }
+  });
+  set_gpus(1);
+  return errors;
+}
+
+TEST_F(GpuGroups, ACollectiveThatHangsEndsInOneMessage) {
+  const auto errors = errors_of(
+      [](int rank) {
+        if (rank == 1) cuda_emulation::hang_next_nccl_operation(1);
+      },
+      std::chrono::milliseconds(300));
+  for (const char* part : {"(rank 1 of 2)", "all_reduce 'h.3' of 400 bytes", "not done within", "mesh.timeout"}) {
+    EXPECT_NE(errors[1].find(part), std::string::npos) << errors[1];
+  }
+  EXPECT_FALSE(errors[0].empty());
+}
+
+TEST_F(GpuGroups, AnAsynchronousErrorEndsInOneMessage) {
+  const auto errors = errors_of([](int rank) { cuda_emulation::fail_next_nccl_operation(rank, 6); }, std::chrono::seconds(20));
+  for (int rank = 0; rank < 2; ++rank) {
+    const std::string& text = errors[static_cast<std::size_t>(rank)];
+    for (const std::string& part : {fmt::format("(rank {} of 2)", rank), std::string("all_reduce 'h.3'")}) {
+      EXPECT_NE(text.find(part), std::string::npos) << text;
+    }
+  }
+}
+
+TEST_F(GpuGroups, TwoRanksOnOneGpuAreRefusedByNccl) {
+  EXPECT_THROW(run_local_ranks(2,
+                               [](std::unique_ptr<ProcessGroup> host) {
+                                 use_gpu(0);
+                                 const auto pool = make_cuda_pool();
+                                 const auto stream = make_cuda_stream("test");
+                                 const auto group = make_nccl_group(std::move(host), {.timeout = std::chrono::seconds(5)});
+                                 const Buffer data = pool->allocate(400, MemoryRole::communication, *stream);
+                                 group->all_reduce(*stream, "h.3", {data.data(), Shape{100}, DType::f32}, ReduceOp::sum);
+                                 stream->synchronize();
+                               }),
+               NcclError);
+}
+#endif
 
 INSTANTIATE_TEST_SUITE_P(Ranks, StagedGroups, ::testing::Values(1, 2, 3, 4));
 INSTANTIATE_TEST_SUITE_P(Ranks, NcclGroups, ::testing::Values(1, 2, 3, 4));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstring>
 #include <span>
 #include <string>
@@ -52,6 +53,23 @@ class Data {
     }
     return true;
   }
+  [[nodiscard]] float at(std::int64_t i) const {
+    const unsigned char* p = bytes_.data() + kGuard + i * dtype_bytes(dtype_);
+    if (dtype_ == DType::bf16) return static_cast<float>(*reinterpret_cast<const bf16*>(p));
+    if (dtype_ == DType::f16) return static_cast<float>(*reinterpret_cast<const f16*>(p));
+    float value = 0;
+    std::memcpy(&value, p, sizeof value);
+    return value;
+  }
+  /// The first element of a sum over `num_ranks` that is further off than any order of adding in this dtype explains, or -1.
+  [[nodiscard]] std::int64_t first_wrong_sum(const Data& expected, int num_ranks) const {
+    const double eps = dtype_ == DType::f32 ? 0x1p-23 : dtype_ == DType::f16 ? 0x1p-10 : 0x1p-7;
+    const double allowed = num_ranks * num_ranks * 256 * eps;  // partial sums are below num_ranks * 256
+    for (std::int64_t i = 0; i < numel_; ++i) {
+      if (!(std::abs(static_cast<double>(at(i)) - static_cast<double>(expected.at(i))) <= allowed)) return i;
+    }
+    return -1;
+  }
   /// The first element whose bits differ, or -1.
   [[nodiscard]] std::int64_t first_difference(const Data& other) const {
     const auto size = static_cast<std::size_t>(dtype_bytes(dtype_));
@@ -94,7 +112,11 @@ inline void check_all_gather(ProcessGroup& group, Stream& s, std::int64_t shard_
   EXPECT_TRUE(full.guards_are_whole());
 }
 
-inline void check_reduce_scatter(ProcessGroup& group, Stream& s, std::int64_t shard_numel, DType dtype, bool in_place) {
+/// Whose sums a backend promises: folded in rank order, bit by bit, or in an order of its own.
+enum class SumOrder : std::uint8_t { ranks, any };
+
+inline void check_reduce_scatter(ProcessGroup& group, Stream& s, std::int64_t shard_numel, DType dtype, bool in_place,
+                                 SumOrder order = SumOrder::ranks) {
   SCOPED_TRACE(::testing::Message() << "reduce_scatter P=" << shard_numel << " " << dtype_name(dtype) << " in_place=" << in_place);
   const std::int64_t total = shard_numel * group.num_ranks();
   const std::int64_t begin = group.rank() * shard_numel;
@@ -108,19 +130,27 @@ inline void check_reduce_scatter(ProcessGroup& group, Stream& s, std::int64_t sh
   }
   group.reduce_scatter(s, "reduce", full.view(), in_place ? full.view().slice(begin, shard_numel) : shard.view());
   s.synchronize();
-  EXPECT_TRUE(in_place || shard.first_difference(expected) == -1);
-  EXPECT_EQ(full.first_difference(unchanged), -1) << "outside the own slice the input is unchanged";
+  if (order == SumOrder::ranks) {
+    EXPECT_TRUE(in_place || shard.first_difference(expected) == -1);
+    EXPECT_EQ(full.first_difference(unchanged), -1) << "outside the own slice the input is unchanged";
+  } else {
+    EXPECT_TRUE(in_place || shard.first_wrong_sum(expected, group.num_ranks()) == -1);
+    EXPECT_EQ(full.first_wrong_sum(unchanged, group.num_ranks()), -1);
+  }
   EXPECT_TRUE(full.guards_are_whole() && shard.guards_are_whole());
 }
 
-inline void check_all_reduce(ProcessGroup& group, Stream& s, std::int64_t numel, DType dtype, ReduceOp op) {
+inline void check_all_reduce(ProcessGroup& group, Stream& s, std::int64_t numel, DType dtype, ReduceOp op,
+                             SumOrder order = SumOrder::ranks) {
   SCOPED_TRACE(::testing::Message() << "all_reduce n=" << numel << " " << dtype_name(dtype) << (op == ReduceOp::sum ? " sum" : " max"));
   Data data(numel, dtype), expected(numel, dtype);
   data.fill_as(group.rank());
   for (std::int64_t i = 0; i < numel; ++i) expected.set(i, folded(group.num_ranks(), i, dtype, op));
   group.all_reduce(s, "all", data.view(), op);
   s.synchronize();
-  EXPECT_EQ(data.first_difference(expected), -1);
+  EXPECT_EQ(order == SumOrder::ranks || op == ReduceOp::max ? data.first_difference(expected)
+                                                           : data.first_wrong_sum(expected, group.num_ranks()),
+            -1);
   EXPECT_TRUE(data.guards_are_whole());
 }
 
@@ -154,7 +184,8 @@ inline void check_broadcast(ProcessGroup& group, Stream& s, std::int64_t numel, 
 
 /// Every collective, dtype and size; asserts how many calls were counted. A group of one rank counts none, unless it goes
 /// by its backend all the same.
-inline void check_collectives(ProcessGroup& group, Stream& s, std::span<const std::int64_t> numels, bool counts_alone = false) {
+inline void check_collectives(ProcessGroup& group, Stream& s, std::span<const std::int64_t> numels, bool counts_alone = false,
+                              SumOrder order = SumOrder::ranks) {
   const bool counts = group.num_ranks() > 1 || counts_alone;
   group.reset_counts();
   CollectiveCounts expected;
@@ -167,14 +198,14 @@ inline void check_collectives(ProcessGroup& group, Stream& s, std::span<const st
     for (const std::int64_t n : numels) {
       for (const bool in_place : {false, true}) {
         check_all_gather(group, s, n, dtype, in_place);
-        check_reduce_scatter(group, s, n, dtype, in_place);
+        check_reduce_scatter(group, s, n, dtype, in_place, order);
         expect(Collective::all_gather, n * group.num_ranks(), dtype);
         expect(Collective::reduce_scatter, n * group.num_ranks(), dtype);
       }
       check_all_to_all(group, s, n, dtype);
       expect(Collective::all_to_all, n * group.num_ranks(), dtype);
       for (const ReduceOp op : {ReduceOp::sum, ReduceOp::max}) {
-        check_all_reduce(group, s, n, dtype, op);
+        check_all_reduce(group, s, n, dtype, op, order);
         expect(Collective::all_reduce, n, dtype);
       }
       for (const int root : {0, group.num_ranks() - 1}) {

@@ -126,8 +126,10 @@ class NcclGroup final : public ProcessGroup {
         cuda::check(cudaEventRecord(entry.end, stream), "cudaEventRecord");
         watch_->add(std::move(entry));
       } catch (const NcclError& e) {
+        const std::string why = fmt::format("{}: {}", describe(call), e.what());
+        watch_->end(why);  // what was launched before it failed would never end
         note_end(call, false, 0);
-        throw NcclError(fmt::format("{}: {}", describe(call), e.what()));
+        throw NcclError(why);
       }
     });
   }

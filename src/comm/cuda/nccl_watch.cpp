@@ -53,6 +53,14 @@ void Watch::forget(const void* group) {
   ended_.wait(lock, [&] { return std::ranges::none_of(under_way_, [&](const Entry& e) { return e.group == group; }); });
 }
 
+void Watch::end(const std::string& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    give_up(why);
+  }
+  ended_.notify_all();
+}
+
 void Watch::add_communicator(Communicator& communicator) {
   const std::lock_guard lock(mutex_);
   communicators_.push_back(&communicator);
@@ -107,7 +115,7 @@ void Watch::give_up(const std::string& why) {
   const auto error = std::make_exception_ptr(NcclError(why));
   for (Entry& entry : under_way_) {
     entry.stream->fail(error);
-    entry.on_end(false, 0);
+    finish(entry, false);
   }
   for (Communicator* communicator : communicators_) communicator->abort();
   under_way_.clear();

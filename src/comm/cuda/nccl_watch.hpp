@@ -46,6 +46,9 @@ class Watch {
   /// Comes back when nothing of this group is under way any more.
   void forget(const void* group);
 
+  /// Ends the rank's communication, as for a collective that failed.
+  void end(const std::string& why);
+
   void add_communicator(Communicator& communicator);
   void remove_communicator(Communicator& communicator);
 
@@ -54,7 +57,7 @@ class Watch {
   /// Takes what has ended off the list. @return what went wrong, empty if nothing
   std::string poll();
   void finish(Entry& entry, bool succeeded);
-  void give_up(const std::string& why);
+  void give_up(const std::string& why);  // under mutex_
 
   int gpu_;
   std::chrono::milliseconds timeout_;
