@@ -15,6 +15,7 @@ namespace mica::cuda_emulation {
 namespace {
 
 bool is_same(const std::source_location& a, const std::source_location& b) {
+  if (std::memcmp(&a, &b, sizeof(a)) == 0) return true;
   return a.line() == b.line() && a.column() == b.column() &&
          (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
 }

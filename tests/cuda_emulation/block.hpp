@@ -24,6 +24,8 @@ class Block {
   /// Runs one block to its end. Sets threadIdx; blockIdx, blockDim and gridDim are the caller's.
   void run(const Launch& launch);
 
+  void check_stacks() const { fibers_.check_stacks(); }
+
   int barrier(int value, const std::source_location& where);
   std::uint64_t shuffle(unsigned mask, std::uint64_t bits, Shuffle kind, int argument, int width,
                         const std::source_location& where);

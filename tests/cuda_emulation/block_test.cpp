@@ -135,17 +135,23 @@ TEST(BlockDeathTest, ThreadsThatDoNotMeetEndTheProcess) {
   EXPECT_DEATH((void)launch(1, 32, a_lane_stays_away, out.data()), "warp 0: lanes 0xffffff7f of 0xffffffff");
 }
 
+template <int kBytes>
 __global__ void deep(int* out, int depth) {
-  volatile char frame[4096];
-  for (char& it : const_cast<char(&)[4096]>(frame)) it = static_cast<char>(depth);
+  volatile char frame[kBytes];
+  for (int i = 0; i < kBytes; ++i) frame[i] = static_cast<char>(depth);
   __syncthreads();
   out[threadIdx.x] = frame[threadIdx.x];
 }
 
 TEST(Block, FramesOfThreadsStayApart) {
   DeviceArray<int> out(std::vector<int>(1024));
-  ASSERT_EQ(launch(3, 1024, deep, out.data(), 5), cudaSuccess);
+  ASSERT_EQ(launch(3, 1024, deep<32 << 10>, out.data(), 5), cudaSuccess);
   EXPECT_EQ(out.host(), std::vector<int>(1024, 5));
+}
+
+TEST(BlockDeathTest, AFrameThatIsTooLargeEndsTheProcess) {
+  DeviceArray<int> out(std::vector<int>(32));
+  EXPECT_DEATH((void)launch(1, 32, deep<63 << 10>, out.data(), 5), "needs more than .* bytes of stack");
 }
 
 __global__ void nothing() {}

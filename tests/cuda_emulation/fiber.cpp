@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include <sys/mman.h>
 
@@ -39,9 +40,28 @@ namespace mica::cuda_emulation {
 
 namespace {
 
-constexpr std::size_t kGuardBytes = 4096;
-constexpr std::size_t kStackBytes = 128 << 10;
+constexpr std::size_t kStackBytes = 64 << 10;
 constexpr std::size_t kFibersPerSlab = 32;
+constexpr std::size_t kSlabBytes = kStackBytes * kFibersPerSlab;  // a huge page: switching would miss the TLB otherwise
+constexpr std::uint64_t kCanary = 0x5afe57ac5afe57ac;
+
+/// Stacks begin at different offsets, since tops a power of two apart would share a few lines of the cache.
+std::size_t skipped_bytes(std::size_t fiber) { return fiber % kFibersPerSlab * 320; }
+
+std::byte* new_slab() {
+  void* mapped =
+      mmap(nullptr, 2 * kSlabBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) {
+    std::perror("CUDA emulation: stacks");
+    std::abort();
+  }
+  auto* begin = static_cast<std::byte*>(mapped);
+  const std::size_t before = kSlabBytes - reinterpret_cast<std::uintptr_t>(begin) % kSlabBytes;
+  munmap(begin, before);
+  munmap(begin + before + kSlabBytes, kSlabBytes - before);
+  madvise(begin + before, kSlabBytes, MADV_HUGEPAGE);
+  return begin + before;
+}
 
 }  // namespace
 
@@ -73,29 +93,33 @@ void Fiber::switch_from(Fiber& from) { swapcontext(&from.context_, &context_); }
 #endif
 
 FiberPool::~FiberPool() {
-  for (auto* slab : slabs_) munmap(slab, kFibersPerSlab * (kGuardBytes + kStackBytes));
+  for (auto* slab : slabs_) munmap(slab, kSlabBytes);
 }
 
 Fiber& FiberPool::take() {
   if (spare_.empty()) {
-    constexpr std::size_t kEach = kGuardBytes + kStackBytes;
-    void* slab = mmap(nullptr, kFibersPerSlab * kEach, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (slab == MAP_FAILED) {
-      std::perror("CUDA emulation: stacks");
-      std::abort();
-    }
-    slabs_.push_back(static_cast<std::byte*>(slab));
+    std::byte* slab = slabs_.emplace_back(new_slab());
     for (std::size_t i = 0; i < kFibersPerSlab; ++i) {
-      std::byte* guard = slabs_.back() + i * kEach;
-      mprotect(guard, kGuardBytes, PROT_NONE);
-      fibers_.push_back(std::make_unique<Fiber>(guard + kGuardBytes, kStackBytes, entry_));
+      std::byte* stack = slab + i * kStackBytes;
+      std::memcpy(stack, &kCanary, sizeof(kCanary));
+      fibers_.push_back(std::make_unique<Fiber>(stack, kStackBytes - skipped_bytes(i), entry_));
       spare_.push_back(fibers_.back().get());
     }
   }
   Fiber& fiber = *spare_.back();
   spare_.pop_back();
   return fiber;
+}
+
+void FiberPool::check_stacks() const {
+  for (const auto* slab : slabs_) {
+    for (std::size_t i = 0; i < kFibersPerSlab; ++i) {
+      if (std::memcmp(slab + i * kStackBytes, &kCanary, sizeof(kCanary)) == 0) continue;
+      std::fprintf(stderr, "CUDA emulation: a thread of a kernel needs more than %zu bytes of stack\n",
+                   kStackBytes - skipped_bytes(kFibersPerSlab - 1));
+      std::abort();
+    }
+  }
 }
 
 }  // namespace mica::cuda_emulation

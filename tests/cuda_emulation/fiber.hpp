@@ -31,7 +31,7 @@ class Fiber {
 #endif
 };
 
-/// Fibers of one thread of the host with their stacks, which end in pages that fault.
+/// Fibers of one thread of the host with their stacks.
 class FiberPool {
  public:
   explicit FiberPool(void (*entry)()) : entry_(entry) {}
@@ -41,6 +41,8 @@ class FiberPool {
 
   Fiber& take();
   void give_back(Fiber& fiber) { spare_.push_back(&fiber); }
+  /// Ends the process if a stack was too small. Stacks have no guard pages, which would take their huge pages apart.
+  void check_stacks() const;
 
  private:
   void (*entry_)();

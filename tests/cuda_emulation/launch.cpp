@@ -39,6 +39,7 @@ cudaError_t run_kernel(const cudaLaunchConfig_t& config, const Launch& launch) {
       for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) block.run(launch);
     }
   }
+  block.check_stacks();
   return cudaSuccess;
 }
 

@@ -5,9 +5,7 @@
 #include <cstring>
 #include <iterator>
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "api.hpp"
 #include "cuda_emulation.hpp"
@@ -30,10 +28,20 @@ void demand(bool ok, const char* what) {
   std::abort();
 }
 
-std::uintptr_t reserve_pages(std::size_t bytes) {
-  void* address = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  demand(address != MAP_FAILED, "CUDA emulation: mmap");
-  return number(address);
+std::uintptr_t reserve_pages(std::size_t bytes, std::size_t alignment) {
+  void* mapped = mmap(nullptr, bytes + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  demand(mapped != MAP_FAILED, "CUDA emulation: mmap");
+  const std::uintptr_t start = number(mapped);
+  const std::uintptr_t address = round_up(start, alignment);
+  if (address > start) munmap(pointer(start), address - start);
+  munmap(pointer(address + bytes), start + alignment - address);
+  return address;
+}
+
+void move_pages(std::uintptr_t from, std::uintptr_t to, std::size_t bytes) {
+  // What is left behind stays reserved.
+  void* moved = mremap(pointer(from), bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, pointer(to));
+  demand(moved != MAP_FAILED, "CUDA emulation: mremap");
 }
 
 }  // namespace
@@ -46,8 +54,7 @@ Memory& Memory::instance() {
   return memory;
 }
 
-Memory::Memory() : file_(memfd_create("mica-cuda-emulation", MFD_CLOEXEC)) {
-  demand(file_ >= 0, "CUDA emulation: memfd_create");
+Memory::Memory() {
   const char* protect = std::getenv("MICA_CUDA_EMULATION_PROTECT");
   protects_ = protect == nullptr || std::strcmp(protect, "0") != 0;
 }
@@ -55,14 +62,14 @@ Memory::Memory() : file_(memfd_create("mica-cuda-emulation", MFD_CLOEXEC)) {
 void* Memory::allocate(std::size_t bytes, int device) {
   const std::lock_guard lock(mutex_);
   const std::size_t given = round_up(bytes, kAlignment);
-  const std::size_t pages = round_up(given, kPage);
-  const std::uint64_t physical = create_locked(pages, device);
+  const std::size_t region_bytes = round_up(given, kGranularity);
+  const std::uint64_t physical = create_locked(region_bytes, round_up(given, kPage), device);
   if (physical == 0) return nullptr;
-  const std::uintptr_t base = reserve_pages(pages + 2 * kPage) + kPage;
-  map_locked(base, physical, true);
+  const std::uintptr_t region = reserve_pages(region_bytes + kGranularity, kGranularity);  // the last is the guard
+  map_locked(region, physical, true);
   drop(physical);  // only the mapping holds it
-  const std::uintptr_t address = base + pages - given;
-  allocations_[address] = pages;
+  const std::uintptr_t address = region + region_bytes - given;
+  allocations_[address] = region;
   return pointer(address);
 }
 
@@ -70,10 +77,10 @@ bool Memory::free(void* address) {
   const std::lock_guard lock(mutex_);
   const auto it = allocations_.find(number(address));
   if (it == allocations_.end()) return false;
-  const std::uintptr_t base = it->first / kPage * kPage;
-  drop(regions_.at(base).physical);
-  regions_.erase(base);
-  munmap(pointer(base - kPage), it->second + 2 * kPage);
+  const std::uintptr_t region = it->second;
+  const std::size_t region_bytes = regions_.at(region).bytes;
+  unmap_locked(region);
+  munmap(pointer(region), region_bytes + kGranularity);
   allocations_.erase(it);
   return true;
 }
@@ -81,11 +88,7 @@ bool Memory::free(void* address) {
 std::uintptr_t Memory::reserve(std::size_t bytes, std::size_t alignment) {
   const std::lock_guard lock(mutex_);
   if (bytes == 0 || bytes % kGranularity != 0) return 0;
-  alignment = std::max(alignment, kGranularity);
-  const std::uintptr_t start = reserve_pages(bytes + alignment);
-  const std::uintptr_t address = round_up(start, alignment);
-  if (address > start) munmap(pointer(start), address - start);
-  munmap(pointer(address + bytes), start + alignment - address);
+  const std::uintptr_t address = reserve_pages(bytes, std::max(alignment, kGranularity));
   reservations_[address] = bytes;
   return address;
 }
@@ -103,23 +106,21 @@ bool Memory::unreserve(std::uintptr_t address, std::size_t bytes) {
 
 std::uint64_t Memory::create(std::size_t bytes, int device) {
   const std::lock_guard lock(mutex_);
-  const std::uint64_t handle = create_locked(bytes, device);
+  const std::uint64_t handle = create_locked(bytes, bytes, device);
   if (handle != 0) physical_.at(handle).has_handle = true;
   return handle;
 }
 
-std::uint64_t Memory::create_locked(std::size_t bytes, int device) {
-  if (in_use_[device] + static_cast<std::int64_t>(bytes) > memory_bytes()) return 0;
-  // Offsets are never used again: released pages become holes of the file.
-  const std::int64_t offset = file_end_;
-  file_end_ += static_cast<std::int64_t>(bytes);
-  demand(ftruncate(file_, file_end_) == 0, "CUDA emulation: ftruncate");
-  void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, offset);
-  demand(pages != MAP_FAILED, "CUDA emulation: mmap");
-  std::memset(pages, kPoison, bytes);
-  munmap(pages, bytes);
-  in_use_[device] += static_cast<std::int64_t>(bytes);
-  physical_[next_handle_] = {offset, bytes, device, 1, false};
+std::uint64_t Memory::create_locked(std::size_t bytes, std::size_t counted_bytes, int device) {
+  const auto counted = static_cast<std::int64_t>(counted_bytes);
+  if (in_use_[device] + counted > memory_bytes()) return 0;
+  const std::uintptr_t parked = reserve_pages(bytes, kGranularity);
+  madvise(pointer(parked), bytes, MADV_HUGEPAGE);
+  demand(mprotect(pointer(parked), bytes, PROT_READ | PROT_WRITE) == 0, "CUDA emulation: mprotect");
+  std::memset(pointer(parked), kPoison, bytes);
+  demand(mprotect(pointer(parked), bytes, PROT_NONE) == 0, "CUDA emulation: mprotect");
+  in_use_[device] += counted;
+  physical_[next_handle_] = {parked, bytes, counted, device, 1, false};
   return next_handle_++;
 }
 
@@ -135,16 +136,18 @@ bool Memory::release(std::uint64_t handle) {
 void Memory::drop(std::uint64_t physical) {
   const auto it = physical_.find(physical);
   if (--it->second.references > 0) return;
-  const auto bytes = static_cast<std::int64_t>(it->second.bytes);
-  fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, it->second.offset, bytes);
-  in_use_[it->second.device] -= bytes;
+  munmap(pointer(it->second.parked), it->second.bytes);
+  in_use_[it->second.device] -= it->second.counted_bytes;
   physical_.erase(it);
 }
 
 bool Memory::map(std::uintptr_t address, std::size_t bytes, std::uint64_t handle) {
   const std::lock_guard lock(mutex_);
   const auto physical = physical_.find(handle);
-  if (physical == physical_.end() || physical->second.bytes != bytes || address % kGranularity != 0) return false;
+  if (physical == physical_.end() || physical->second.bytes != bytes || physical->second.parked == 0 ||
+      address % kGranularity != 0) {
+    return false;  // a handle that is mapped twice has no emulation
+  }
   auto reserved = reservations_.upper_bound(address);
   if (reserved == reservations_.begin()) return false;
   --reserved;
@@ -159,10 +162,21 @@ bool Memory::map(std::uintptr_t address, std::size_t bytes, std::uint64_t handle
 void Memory::map_locked(std::uintptr_t address, std::uint64_t handle, bool accessible) {
   auto& physical = physical_.at(handle);
   ++physical.references;
-  void* mapped = mmap(pointer(address), physical.bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, file_, physical.offset);
-  demand(mapped != MAP_FAILED, "CUDA emulation: mmap");
+  move_pages(physical.parked, address, physical.bytes);
+  munmap(pointer(physical.parked), physical.bytes);
+  physical.parked = 0;
   const auto& region = regions_[address] = {physical.bytes, physical.device, accessible, handle};
   protect_region(address, region);
+}
+
+void Memory::unmap_locked(std::uintptr_t address) {
+  const auto it = regions_.find(address);
+  auto& physical = physical_.at(it->second.physical);
+  demand(mprotect(pointer(address), physical.bytes, PROT_NONE) == 0, "CUDA emulation: mprotect");
+  physical.parked = reserve_pages(physical.bytes, kGranularity);
+  move_pages(address, physical.parked, physical.bytes);
+  drop(it->second.physical);
+  regions_.erase(it);
 }
 
 template <class Visit>
@@ -179,14 +193,7 @@ bool Memory::cover(std::uintptr_t address, std::size_t bytes, const Visit& visit
 
 bool Memory::unmap(std::uintptr_t address, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  return cover(address, bytes, [&](const auto& entry) {
-    const auto [at, region] = entry;
-    void* reserved =
-        mmap(pointer(at), region.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-    demand(reserved != MAP_FAILED, "CUDA emulation: mmap");
-    regions_.erase(at);
-    drop(region.physical);
-  });
+  return cover(address, bytes, [&](const auto& entry) { unmap_locked(entry.first); });
 }
 
 bool Memory::set_access(std::uintptr_t address, std::size_t bytes, int device, bool accessible) {

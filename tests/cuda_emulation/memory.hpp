@@ -21,7 +21,8 @@ class DeviceWork {
 enum class Place { pageable, pinned, device };
 
 /// All memory that CUDA knows of in this process: where it is, whose it is, and whether it can be touched.
-/// Device memory is pages of one unnamed file, mapped at the addresses that the program sees. Safe for threads.
+/// Safe for threads. Device memory is in huge pages where the system has them: opening and closing it for every kernel
+/// then costs a few microseconds and not milliseconds.
 class Memory {
  public:
   static Memory& instance();
@@ -64,8 +65,9 @@ class Memory {
     std::uint64_t physical = 0;
   };
   struct Physical {
-    std::int64_t offset = 0;  ///< in the file
+    std::uintptr_t parked = 0;  ///< where its pages wait while they are not mapped
     std::size_t bytes = 0;
+    std::int64_t counted_bytes = 0;  ///< in in_use_
     int device = 0;
     int references = 0;
     bool has_handle = false;
@@ -76,9 +78,10 @@ class Memory {
   };
 
   Memory();
-  std::uint64_t create_locked(std::size_t bytes, int device);
+  std::uint64_t create_locked(std::size_t bytes, std::size_t counted_bytes, int device);
   void drop(std::uint64_t physical);
   void map_locked(std::uintptr_t address, std::uint64_t physical, bool accessible);
+  void unmap_locked(std::uintptr_t address);
   void protect(bool open);
   void protect_region(std::uintptr_t address, const Region& region);
   /// Calls visit(address, region) for the regions that make up exactly [address, address + bytes); false where they
@@ -87,14 +90,12 @@ class Memory {
   bool cover(std::uintptr_t address, std::size_t bytes, const Visit& visit);
 
   std::mutex mutex_;
-  int file_ = -1;
   bool protects_ = true;
   int working_ = 0;
-  std::int64_t file_end_ = 0;
   std::uint64_t next_handle_ = 1;
   std::map<std::uintptr_t, Region> regions_;  ///< mapped device memory
   std::map<std::uintptr_t, std::size_t> reservations_;
-  std::map<std::uintptr_t, std::size_t> allocations_;  ///< of allocate(): the address given out, bytes of pages
+  std::map<std::uintptr_t, std::uintptr_t> allocations_;  ///< of allocate(): the address given out -> its region
   std::map<std::uint64_t, Physical> physical_;
   std::map<std::uintptr_t, Pinned> pinned_;
   std::map<int, std::int64_t> in_use_;
