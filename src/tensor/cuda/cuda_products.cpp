@@ -44,7 +44,7 @@ void CudaKernels::multiply(Stream& s, const char* what, ProductSpec spec, ConstT
     spec.c = out.dtype;
     spec.epilogue = epilogue;
     spec.accumulate = direct && mode == Write::accumulate;
-    spec.alignment = common_alignment({a.data, b.data, out.data, epilogue == Epilogue::none ? nullptr : bias.data});
+    spec.alignment = Alignments::of(a.data, b.data, out.data, epilogue == Epilogue::none ? nullptr : bias.data);
     return products_->find(spec);
   };
   if (is_direct(spec.ab, c.dtype)) {
@@ -116,7 +116,7 @@ void CudaKernels::linear_backward_params(Stream& s, ConstTensorView dy, ConstTen
     with_sums.ab = x.dtype;
     with_sums.c = dw.dtype;
     with_sums.epilogue = Epilogue::bias_gradient;
-    with_sums.alignment = common_alignment({dy.data, x.data, dw.data, dbias.data});
+    with_sums.alignment = Alignments::of(dy.data, x.data, dw.data, dbias.data);
     if (const Product* product = products_->find(with_sums)) {
       if (record_) record_->push_back({n, k, m, true, false, dy.dtype});
       return run(s, what, *product, dy, x, dw, mica::writes(dbias));

@@ -63,23 +63,17 @@ void check(cublasStatus_t status, const char* what, std::source_location where) 
                               cublasLtGetStatusName(status), path.substr(path.rfind('/') + 1), where.line()));
 }
 
-int common_alignment(std::initializer_list<const void*> addresses) {
-  std::uintptr_t bits = 16;
-  for (const void* address : addresses) bits |= reinterpret_cast<std::uintptr_t>(address);
-  return static_cast<int>(bits & (~bits + 1));
-}
-
 std::string ProductSpec::to_string() const {
   const auto matrix = [](std::int64_t rows, std::int64_t cols, bool transposed) {
     return transposed ? fmt::format("[{},{}]^T", cols, rows) : fmt::format("[{},{}]", rows, cols);
   };
-  return fmt::format("{} x {} {} -> {}{}{}, leading dims {}, {} and {}, addresses divide by {}",
+  return fmt::format("{} x {} {} -> {}{}{}, leading dims {}, {} and {}, addresses that {}, {} and {} divide",
                      matrix(m, k, transposed_a), matrix(k, n, transposed_b), dtype_name(ab), accumulate ? "+= " : "",
                      dtype_name(c),
                      epilogue == Epilogue::none   ? ""
                      : epilogue == Epilogue::bias ? " with a bias"
                                                   : " with a bias's gradient",
-                     lda, ldb, ldc, alignment);
+                     lda, ldb, ldc, alignment.a, alignment.b, alignment.c);
 }
 
 void Product::run(const void* a, const void* b, void* c, const void* vector, void* workspace,
@@ -116,6 +110,7 @@ std::unique_ptr<Product> Products::make(const ProductSpec& spec) {
   // The same algorithm as without: C's bits must not depend on whether the sums are wanted.
   ProductSpec plain_spec = spec;
   plain_spec.epilogue = Epilogue::none;
+  plain_spec.alignment.vector = Alignments{}.vector;
   const Product* plain = find(plain_spec);
   return plain && take_algorithm_of(*plain, *product) ? std::move(product) : nullptr;
 }
@@ -137,7 +132,7 @@ std::unique_ptr<Product> Products::describe(const ProductSpec& spec) const {
     set(descriptor, CUBLASLT_MATMUL_DESC_EPILOGUE,
         spec.epilogue == Epilogue::bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_BGRADB);
     // An address of the same alignment stands for the vector until run() has it.
-    set(descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<void*>(std::intptr_t{spec.alignment}));
+    set(descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<void*>(std::intptr_t{spec.alignment.vector}));
     set(descriptor, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(library_type(spec.c)));
   }
 
@@ -161,11 +156,11 @@ bool Products::choose_algorithm(const ProductSpec& spec, Product& product) const
   // Partial sums in C's dtype would not be f32 or better.
   preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                  static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
-  for (const auto attribute :
-       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
-    preference.set(attribute, static_cast<std::uint32_t>(spec.alignment));
-  }
+  // cuBLASLt's A is B here.
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<std::uint32_t>(spec.alignment.b));
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<std::uint32_t>(spec.alignment.a));
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<std::uint32_t>(spec.alignment.c));
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<std::uint32_t>(spec.alignment.c));
   std::array<cublasLtMatmulHeuristicResult_t, 8> results{};
   int num_results = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
@@ -201,7 +196,8 @@ std::size_t Products::Hash::operator()(const ProductSpec& spec) const noexcept {
   for (const std::int64_t value : {spec.m, spec.n, spec.k, spec.lda, spec.ldb, spec.ldc}) mix(value);
   mix(spec.transposed_a * 2 + spec.transposed_b);
   mix(static_cast<std::int64_t>(spec.ab) * 256 + static_cast<std::int64_t>(spec.c));
-  mix(static_cast<std::int64_t>(spec.epilogue) * 1024 + spec.alignment * 2 + spec.accumulate);
+  mix(static_cast<std::int64_t>(spec.epilogue) * 2 + spec.accumulate);
+  mix(((spec.alignment.a * 32 + spec.alignment.b) * 32 + spec.alignment.c) * 32 + spec.alignment.vector);
   return static_cast<std::size_t>(hash);
 }
 

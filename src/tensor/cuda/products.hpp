@@ -10,6 +10,7 @@
 #include <cublasLt.h>
 
 #include "mica/core/unique_handle.hpp"
+
 #include "product_spec.hpp"
 
 namespace mica::cuda {
