@@ -1,9 +1,12 @@
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <span>
+
+#include "mica/core/host_device.hpp"
 
 namespace mica {
 
@@ -21,8 +24,35 @@ struct ExactSum {
   static constexpr std::int64_t kLimbs = kValueLimbs + 2;
 };
 
+/// Calls add(k, units) for every limb that one number >= 0 (or NaN) adds to, units < 2^33.
+template <class Add>
+MICA_HOST_DEVICE inline void for_each_limb(double x, Add add) {
+  if (x != x) return add(ExactSum::kNans, std::int64_t{1});
+  const auto bits = std::bit_cast<std::uint64_t>(x);
+  const int exponent = static_cast<int>(bits >> 52);
+  // x = mantissa * 2^(low - 320)
+  std::uint64_t mantissa = bits & ((std::uint64_t{1} << 52) - 1);
+  if (exponent > 0) mantissa |= std::uint64_t{1} << 52;
+  int low = (exponent > 0 ? exponent : 1) - 1075 - ExactSum::kLowestExponent;
+  if (low + 52 >= static_cast<int>(ExactSum::kValueLimbs) * ExactSum::kLimbBits) return add(ExactSum::kInfinities, std::int64_t{1});
+  if (low < 0) {
+    mantissa = low > -53 ? mantissa >> -low : 0;
+    low = 0;
+  }
+  constexpr std::uint64_t kLimbMask = (std::uint64_t{1} << ExactSum::kLimbBits) - 1;
+  const int shift = low % ExactSum::kLimbBits;
+  const std::uint64_t lower = (mantissa & kLimbMask) << shift;   // of limbs k and k + 1
+  const std::uint64_t upper = (mantissa >> ExactSum::kLimbBits) << shift;  // of limbs k + 1 and k + 2
+  const std::int64_t k = low / ExactSum::kLimbBits;
+  const std::uint64_t units[3] = {lower & kLimbMask, (lower >> ExactSum::kLimbBits) + (upper & kLimbMask),
+                                  upper >> ExactSum::kLimbBits};
+  for (int i = 0; i < 3; ++i) {
+    if (units[i] != 0) add(k + i, static_cast<std::int64_t>(units[i]));
+  }
+}
+
 /// Carries what exceeds 32 bits upwards: then equal sums are equal limb by limb, and 2^31 of them can be added.
-inline void carry(std::span<std::int64_t, ExactSum::kLimbs> limbs) {
+MICA_HOST_DEVICE inline void carry(std::span<std::int64_t, ExactSum::kLimbs> limbs) {
   for (std::size_t k = 0; k + 1 < ExactSum::kValueLimbs; ++k) {
     limbs[k + 1] += limbs[k] >> ExactSum::kLimbBits;
     limbs[k] &= (std::int64_t{1} << ExactSum::kLimbBits) - 1;
@@ -30,7 +60,7 @@ inline void carry(std::span<std::int64_t, ExactSum::kLimbs> limbs) {
 }
 
 /// The sum as a number, off by 2^-52 of it at most. @param limbs  after carry().
-[[nodiscard]] inline double exact_sum_value(std::span<const std::int64_t, ExactSum::kLimbs> limbs) {
+[[nodiscard]] MICA_HOST_DEVICE inline double exact_sum_value(std::span<const std::int64_t, ExactSum::kLimbs> limbs) {
   if (limbs[ExactSum::kNans] != 0) return std::numeric_limits<double>::quiet_NaN();
   if (limbs[ExactSum::kInfinities] != 0) return std::numeric_limits<double>::infinity();
   double value = 0;

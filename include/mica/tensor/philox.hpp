@@ -67,9 +67,8 @@ struct PhiloxStream {
         counter3(static_cast<std::uint32_t>(key.step)) {}
 };
 
-/// Elements [4*block, 4*block + 4) of the key's stream of 32-bit words.
-[[nodiscard]] constexpr std::array<std::uint32_t, 4> random_block(const RandomKey& key, std::uint64_t block) {
-  const PhiloxStream s = key;
+/// Elements [4*block, 4*block + 4) of the stream of 32-bit words; a RandomKey converts.
+[[nodiscard]] constexpr std::array<std::uint32_t, 4> random_block(const PhiloxStream& s, std::uint64_t block) {
   return philox4x32_10({static_cast<std::uint32_t>(block), s.counter1 ^ (static_cast<std::uint32_t>(block >> 32) << 16),
                         s.counter2, s.counter3},
                        {s.key0, s.key1});

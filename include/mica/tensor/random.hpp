@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "mica/core/host_device.hpp"
 #include "mica/tensor/philox.hpp"
 
 namespace mica {
@@ -26,7 +27,7 @@ namespace mica {
 /// `Math` gives Float and Word (scalars or vectors of equally many lanes), to_float (of a non-negative int), bits,
 /// from_bits and sqrt. The including file must be compiled without contraction to fused multiply-adds.
 template <class Math>
-[[gnu::always_inline]] inline typename Math::Float normal_from_word(typename Math::Word word) {
+[[gnu::always_inline]] MICA_HOST_DEVICE inline typename Math::Float normal_from_word(typename Math::Word word) {
   using Float = typename Math::Float;
   using Word = typename Math::Word;
   const Word k = word & 0x7fffffffU;

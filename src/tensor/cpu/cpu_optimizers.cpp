@@ -129,9 +129,9 @@ void CpuKernels::adamw(Stream& s, const AdamWArgs& args) {
            reads(args.grad_scale), reads(args.skip), reads(args.skipped_steps)},
           [args, n] {
             if (is_skipped(args.skip)) return;
-            AdamWArgs taken = args;
-            if (args.skipped_steps) taken.step -= static_cast<std::int64_t>(*args.skipped_steps.as<float>());
-            const AdamWCoefficients coefficients = adamw_coefficients(taken, gradient_scale(args.grad_scale));
+            const float skipped_steps = args.skipped_steps ? *args.skipped_steps.as<float>() : 0.0F;
+            const AdamWCoefficients coefficients =
+                adamw_coefficients(args, gradient_scale(args.grad_scale), skipped_steps);
             parallel_ranges(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
               loops().adamw(coefficients, args.param.as<float>(), args.grad.as<float>(), args.exp_avg.as<float>(),
                             args.exp_avg_sq.as<float>(), begin, end);

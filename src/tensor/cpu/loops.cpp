@@ -104,28 +104,4 @@ std::string_view isa_name(Isa isa) {
   return "?";
 }
 
-AdamWCoefficients adamw_coefficients(const AdamWArgs& args, float grad_scale) {
-  const auto step = static_cast<double>(args.step);
-  const double bias1 = 1 - std::pow(args.beta1, step);
-  const double bias2 = 1 - std::pow(args.beta2, step);
-  return {.decay = static_cast<float>(1 - args.lr * args.weight_decay),
-          .one_minus_beta1 = static_cast<float>(1 - args.beta1),
-          .beta2 = static_cast<float>(args.beta2),
-          .one_minus_beta2 = static_cast<float>(1 - args.beta2),
-          .inv_sqrt_bias2 = static_cast<float>(1 / std::sqrt(bias2)),
-          .step_size = static_cast<float>(args.lr / bias1),
-          .eps = static_cast<float>(args.eps),
-          .grad_scale = grad_scale};
-}
-
-SgdCoefficients sgd_coefficients(const SgdArgs& args, float grad_scale) {
-  return {.lr = static_cast<float>(args.lr),
-          .momentum = static_cast<float>(args.momentum),
-          .one_minus_dampening = static_cast<float>(1 - args.dampening),
-          .weight_decay = static_cast<float>(args.weight_decay),
-          .grad_scale = grad_scale,
-          .nesterov = args.nesterov,
-          .first_step = args.first_step};
-}
-
 }  // namespace mica::cpu

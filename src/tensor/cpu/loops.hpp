@@ -6,6 +6,8 @@
 #include "mica/tensor/kernels.hpp"
 #include "mica/tensor/philox.hpp"
 
+#include "../optimizer_math.hpp"
+
 namespace mica::cpu {
 
 /// Instruction sets the loops are compiled for: x86-64-v2 (SSE4.2), v3 (AVX2, FMA), v4 (AVX-512). Elsewhere than on
@@ -17,30 +19,6 @@ struct RowSoftmax {
   float max = 0;
   float sum = 0;
 };
-
-/// Constants of one AdamW step, made in double on the host by adamw_coefficients().
-struct AdamWCoefficients {
-  float decay = 1;  // 1 - lr * weight_decay
-  float one_minus_beta1 = 0;
-  float beta2 = 0;
-  float one_minus_beta2 = 0;
-  float inv_sqrt_bias2 = 1;  // 1 / sqrt(1 - beta2^step)
-  float step_size = 0;       // lr / (1 - beta1^step)
-  float eps = 0;
-  float grad_scale = 1;
-};
-[[nodiscard]] AdamWCoefficients adamw_coefficients(const AdamWArgs& args, float grad_scale);
-
-struct SgdCoefficients {
-  float lr = 0;
-  float momentum = 0;  // 0: the buffer is not touched and may be null
-  float one_minus_dampening = 1;
-  float weight_decay = 0;
-  float grad_scale = 1;
-  bool nesterov = false;
-  bool first_step = false;
-};
-[[nodiscard]] SgdCoefficients sgd_coefficients(const SgdArgs& args, float grad_scale);
 
 /// One set of single-threaded loops. [Note: loops]
 /// - Plain pointers, no streams, no threads, no allocation, no exceptions. Any alignment. Pointers are those of element

@@ -26,7 +26,7 @@ TEST(AdamWLoop, MatchesDouble) {
       Array v0 = normal_array(DType::f32, n, 4);
       for (std::int64_t i = 0; i < n; ++i) v0.set(i, v0[i] * v0[i]);
       Array p = p0, m = m0, v = v0;
-      loops->adamw(cpu::adamw_coefficients(args, 0.5F), p.floats(), g.floats(), m.floats(), v.floats(), 0, n);
+      loops->adamw(adamw_coefficients(args, 0.5F), p.floats(), g.floats(), m.floats(), v.floats(), 0, n);
       for (std::int64_t i = 0; i < n; ++i) {
         const double gi = 0.5 * g[i];
         const double em = 0.9 * m0[i] + 0.1 * gi, ev = 0.95 * v0[i] + 0.05 * gi * gi;
@@ -54,7 +54,7 @@ TEST(SgdLoop, MatchesDouble) {
       const Array p0 = normal_array(DType::f32, n, 1), g = normal_array(DType::f32, n, 2),
                   b0 = normal_array(DType::f32, n, 3);
       Array p = p0, b = b0;
-      loops->sgd(cpu::sgd_coefficients(args, 2.0F), p.floats(), g.floats(), args.momentum == 0 ? nullptr : b.floats(),
+      loops->sgd(sgd_coefficients(args, 2.0F), p.floats(), g.floats(), args.momentum == 0 ? nullptr : b.floats(),
                  0, n);
       for (std::int64_t i = 0; i < n; ++i) {
         const double d = 2 * g[i] + 0.01 * p0[i];
@@ -74,8 +74,8 @@ TEST(OptimizerLoops, SameBitsForAnySplitAndOnEveryIsa) {
               m = normal_array(DType::f32, n, 3);
   Array v(DType::f32, n);
   for (std::int64_t i = 0; i < n; ++i) v.set(i, m[i] * m[i]);
-  const cpu::AdamWCoefficients adamw = cpu::adamw_coefficients(adamw_args(3), 0.7F);
-  cpu::SgdCoefficients sgd;
+  const AdamWCoefficients adamw = adamw_coefficients(adamw_args(3), 0.7F);
+  SgdCoefficients sgd;
   sgd.lr = 0.1F, sgd.momentum = 0.9F, sgd.nesterov = true, sgd.weight_decay = 0.01F;
   std::vector<Array> adamw_results, sgd_results;
   for (const cpu::Loops* loops : all_loops()) {

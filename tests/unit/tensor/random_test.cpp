@@ -29,7 +29,7 @@ TEST(Philox, PublishedKnownAnswers) {
 TEST(RandomStream, MappingIsFixed) {
   const RandomKey key{.seed = 1, .step = 2, .sequence = 3, .name_hash = hash_name("h.0.attn")};
   EXPECT_EQ(random_block(key, 0), (Block{0xacc3b9d1, 0x8ea19b50, 0x24de4e9f, 0xb2e76983}));
-  EXPECT_EQ(random_block({.seed = 42, .name_hash = hash_name("wte.weight")}, std::uint64_t{1} << 33),
+  EXPECT_EQ(random_block(RandomKey{.seed = 42, .name_hash = hash_name("wte.weight")}, std::uint64_t{1} << 33),
             (Block{0x9c0ab56b, 0x05982c7e, 0xd17b0e1b, 0x3cff0473}));
 }
 

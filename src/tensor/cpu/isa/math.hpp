@@ -1,5 +1,6 @@
 #pragma once
 
+#include "../../element_math.hpp"
 #include "vec.hpp"
 
 namespace mica::cpu::MICA_ISA {
@@ -19,6 +20,20 @@ MICA_INLINE F32 exp(F32 x) {
   q = fma(q, r, splat(4.9999993e-1F));
   return scale_by_power(fma(q, r * r, r) + 1.0F, n);
 }
+
+/// A vector at a time: see scalar_math.hpp.
+struct VectorMath {
+  using Float = F32;
+  using Word = U32;
+  MICA_INLINE static Float exp(Float x) { return MICA_ISA::exp(x); }
+  MICA_INLINE static Float sqrt(Float x) { return MICA_ISA::sqrt(x); }
+  MICA_INLINE static Float fma(Float a, Float b, Float c) { return MICA_ISA::fma(a, b, c); }
+  MICA_INLINE static Float at_least(float low, Float x) { return max_or_second(splat(low), x); }
+  MICA_INLINE static Float at_most(float high, Float x) { return min_or_second(splat(high), x); }
+  MICA_INLINE static Float to_float(Word w) { return from_int(reinterpret_cast<I32>(w)); }
+  MICA_INLINE static Word bits(Float x) { return MICA_ISA::bits(x); }
+  MICA_INLINE static Float from_bits(Word w) { return MICA_ISA::from_bits(w); }
+};
 
 }  // namespace
 }  // namespace mica::cpu::MICA_ISA

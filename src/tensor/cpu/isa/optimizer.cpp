@@ -1,21 +1,16 @@
 #include "elements.hpp"
 #include "install.hpp"
+#include "math.hpp"
 
-// Memory-bound: written without fused multiply-adds, so that every ISA gives the same parameters.
 namespace mica::cpu::MICA_ISA {
 namespace {
 
 void adamw(const AdamWCoefficients& c, float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
            std::int64_t begin, std::int64_t end) {
   for_vectors(begin, end, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
-    const F32 g = load(grad + i, lanes) * c.grad_scale;
-    F32 m = load(exp_avg + i, lanes);
-    F32 v = load(exp_avg_sq + i, lanes);
-    m = m + (g - m) * c.one_minus_beta1;
-    v = v * c.beta2 + (g * g) * c.one_minus_beta2;
-    const F32 denominator = sqrt(v) * c.inv_sqrt_bias2 + c.eps;
-    const F32 p = load(param + i, lanes) * c.decay;
-    store(param + i, p - (m / denominator) * c.step_size, lanes);
+    F32 p = load(param + i, lanes), m = load(exp_avg + i, lanes), v = load(exp_avg_sq + i, lanes);
+    adamw_update<VectorMath>(c, load(grad + i, lanes), p, m, v);
+    store(param + i, p, lanes);
     store(exp_avg + i, m, lanes);
     store(exp_avg_sq + i, v, lanes);
   });
@@ -25,16 +20,15 @@ template <bool kMomentum>
 MICA_INLINE void sgd_loop(const SgdCoefficients& c, float* param, const float* grad, float* momentum,
                           std::int64_t begin, std::int64_t end) {
   for_vectors(begin, end, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
-    const F32 p = load(param + i, lanes);
-    const F32 d = load(grad + i, lanes) * c.grad_scale + p * c.weight_decay;
-    F32 update = d;
+    F32 p = load(param + i, lanes);
     if constexpr (kMomentum) {
-      F32 buffer = d;
-      if (!c.first_step) buffer = load(momentum + i, lanes) * c.momentum + d * c.one_minus_dampening;
+      F32 buffer = load(momentum + i, lanes);
+      sgd_update(c, load(grad + i, lanes), p, buffer);
       store(momentum + i, buffer, lanes);
-      update = c.nesterov ? d + buffer * c.momentum : buffer;
+    } else {
+      sgd_update(c, load(grad + i, lanes), p);
     }
-    store(param + i, p - update * c.lr, lanes);
+    store(param + i, p, lanes);
   });
 }
 

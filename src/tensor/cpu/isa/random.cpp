@@ -2,18 +2,10 @@
 
 #include "elements.hpp"
 #include "install.hpp"
+#include "math.hpp"
 
 namespace mica::cpu::MICA_ISA {
 namespace {
-
-struct VectorMath {
-  using Float = F32;
-  using Word = U32;
-  MICA_INLINE static Float to_float(Word w) { return from_int(reinterpret_cast<I32>(w)); }
-  MICA_INLINE static Word bits(Float x) { return MICA_ISA::bits(x); }
-  MICA_INLINE static Float from_bits(Word w) { return MICA_ISA::from_bits(w); }
-  MICA_INLINE static Float sqrt(Float x) { return MICA_ISA::sqrt(x); }
-};
 
 /// Low and high words of the products of all lanes.
 struct WideProduct {

@@ -1,5 +1,6 @@
 #include "elements.hpp"
 #include "install.hpp"
+#include "math.hpp"
 
 namespace mica::cpu::MICA_ISA {
 namespace {
@@ -13,8 +14,9 @@ void rotate_heads(DType dtype, const void* x, const float* cos, const float* sin
       for_vectors(0, half, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
         const F32 a = load(from + i, lanes), b = load(from + half + i, lanes);
         const F32 c = load(cos + i, lanes), s = load(sin + i, lanes);
-        store(to + i, a * c - b * s, lanes);
-        store(to + half + i, b * c + a * s, lanes);
+        const auto turned = element::turn(a, b, c, s);
+        store(to + i, turned.a, lanes);
+        store(to + half + i, turned.b, lanes);
       });
     }
   });
