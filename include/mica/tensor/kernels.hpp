@@ -156,7 +156,8 @@ class Kernels {
   /// token t is turned by the angle t * inv_freq[i]. Angles are made in double. y may be x; inv_freq is copied at the
   /// call. Turn::back is the backward (x = dy) and the inverse.
   virtual void rotary(Stream& s, ConstTensorView x, std::span<const double> inv_freq, Turn turn, TensorView y) = 0;
-  /// y[b,t,:] = tokens[ids[b,t],:] + positions[t,:]; ids [B,T] i32 in range; positions [>=T, C] optional.
+  /// y[b,t,:] = tokens[ids[b,t],:] + positions[t,:]; ids [B,T] i32 in range; positions [>=T, C] optional. An id out of
+  /// range: the CPU's stream fails and names it, on a GPU the row becomes NaN and gets no gradient.
   virtual void embedding(Stream& s, ConstTensorView ids, ConstTensorView tokens, ConstTensorView positions, TensorView y) = 0;
   /// Deterministic. dtokens [V,C], dpositions [>=T,C], each optional; overwrite also zeroes the rows that no id names.
   virtual void embedding_backward(Stream& s, ConstTensorView dy, ConstTensorView ids, TensorView dtokens,
@@ -211,7 +212,8 @@ class Kernels {
   /// out[1] f32 (+)= sum of |x|^p, accumulated in double within the call; for kInfNorm the maximum.
   virtual void power_sum(Stream& s, ConstTensorView x, double p, TensorView out, Write mode) = 0;
   /// limbs [ExactSum::kLimbs] i64 (+)= sum of |x|^p as [Note: exact sums] has it: the same bits for any order and any
-  /// split of the elements over calls, threads and ranks. p finite. x f32, bf16 or f16.
+  /// split of the elements over calls, threads and ranks; for p 1 and 2 (others need a device's pow) also on any device.
+  /// p finite. x f32, bf16 or f16.
   virtual void exact_power_sum(Stream& s, ConstTensorView x, double p, TensorView limbs, Write mode) = 0;
   /// out[1] f32 = the sum of all rows of limbs [n, ExactSum::kLimbs] i64.
   virtual void exact_sum_value(Stream& s, ConstTensorView limbs, TensorView out) = 0;
