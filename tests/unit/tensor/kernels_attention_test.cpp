@@ -47,7 +47,7 @@ TEST_P(Attention, IsTheOracles) {
     });
     EXPECT_TRUE(y.near(forward_error(s))) << name_of(s);
     EXPECT_TRUE(lse.near(forward_error(s))) << name_of(s);
-    EXPECT_TRUE(y_alone.cpu.same_bits(y.cpu)) << name_of(s);
+    EXPECT_TRUE(y_alone.tested.same_bits(y.tested)) << name_of(s);
   }
 }
 
@@ -56,7 +56,7 @@ TEST_P(Attention, BackwardIsTheOracles) {
     const std::int64_t width = s.heads * s.head_dim;
     HostTensor qkv = random({s.batch, s.seq_len, 3 * width}, 1), dy = random({s.batch, s.seq_len, width}, 2);
     HostTensor y = fresh({s.batch, s.seq_len, width}), lse({s.batch, s.heads, s.seq_len}, DType::f32);
-    reference_->attention(*stream_, s, qkv, y, lse);
+    oracle([&](Kernels& kernels) { kernels.attention(*stream_, s, qkv, y, lse); });
     Pair dqkv({s.batch, s.seq_len, 3 * width}, dtype());
     both([&](Kernels& kernels, bool r) { kernels.attention_backward(*stream_, s, dy, qkv, y, lse, dqkv.of(r)); });
     // Each of dq, dk, dv sums up to T terms of size D (dp) with P's relative error.
@@ -78,9 +78,9 @@ TEST_P(Attention, GroupedHeadsAreTheOracles) {
     EXPECT_TRUE(lse.near(forward_error(s))) << name_of(s);
 
     HostTensor qkv = packed(s, q, k, v), y_packed = fresh(q_shape);
-    cpu_->attention(*stream_, s, qkv, y_packed, {});
+    tested_->attention(*stream_, s, qkv, y_packed, {});
     stream_->synchronize();
-    EXPECT_TRUE(y_packed.same_bits(y.cpu)) << name_of(s);
+    EXPECT_TRUE(y_packed.same_bits(y.tested)) << name_of(s);
   }
 }
 
@@ -90,7 +90,7 @@ TEST_P(Attention, BackwardOfGroupedHeadsIsTheOracles) {
     HostTensor q = random(q_shape, 1), k = random(kv_shape, 2), v = random(kv_shape, 3), dy = random(q_shape, 4);
     HostTensor y = fresh(q_shape), lse({s.batch, s.heads, s.seq_len}, DType::f32);
     const ConstQkv in{q.view(), k.view(), v.view()};
-    reference_->attention(*stream_, s, in, y, lse);
+    oracle([&](Kernels& kernels) { kernels.attention(*stream_, s, in, y, lse); });
     Pair dq(q_shape, dtype()), dk(kv_shape, dtype()), dv(kv_shape, dtype());
     both([&](Kernels& kernels, bool r) {
       kernels.attention_backward(*stream_, s, dy, in, y, lse, Qkv{dq.of(r), dk.of(r), dv.of(r)});
@@ -103,20 +103,20 @@ TEST_P(Attention, BackwardOfGroupedHeadsIsTheOracles) {
     EXPECT_TRUE(dv.near(error)) << name_of(s);
 
     HostTensor qkv = packed(s, q, k, v), dqkv = fresh({s.batch, s.seq_len, s.qkv_width()});
-    cpu_->attention_backward(*stream_, s, dy, qkv, y, lse, dqkv);
+    tested_->attention_backward(*stream_, s, dy, qkv, y, lse, dqkv);
     stream_->synchronize();
-    EXPECT_TRUE(dqkv.same_bits(packed(s, dq.cpu, dk.cpu, dv.cpu))) << name_of(s);
+    EXPECT_TRUE(dqkv.same_bits(packed(s, dq.tested, dk.tested, dv.tested))) << name_of(s);
   }
 }
 
 TEST_P(Attention, RefusesGroupsThatDoNotDivide) {
   const AttentionShape s{1, 2, 4, 2, 3};
   HostTensor q = random({1, 2, 8}, 1), k = random({1, 2, 6}, 2), y = fresh({1, 2, 8}), lse({1, 4, 2}, DType::f32);
-  EXPECT_THROW(cpu_->attention(*stream_, s, ConstQkv{q.view(), k.view(), k.view()}, y, {}), Error);
+  EXPECT_THROW(tested_->attention(*stream_, s, ConstQkv{q.view(), k.view(), k.view()}, y, {}), Error);
   const AttentionShape fits{1, 2, 4, 2, 2};
   HostTensor wrong = random({1, 2, 6}, 2), fitting = random({1, 2, 4}, 2);
-  EXPECT_THROW(cpu_->attention(*stream_, fits, ConstQkv{q.view(), fitting.view(), wrong.view()}, y, {}), Error);
-  EXPECT_THROW(cpu_->attention_backward(*stream_, fits, q, ConstQkv{q.view(), fitting.view(), fitting.view()}, y, lse,
+  EXPECT_THROW(tested_->attention(*stream_, fits, ConstQkv{q.view(), fitting.view(), wrong.view()}, y, {}), Error);
+  EXPECT_THROW(tested_->attention_backward(*stream_, fits, q, ConstQkv{q.view(), fitting.view(), fitting.view()}, y, lse,
                                         Qkv{y.view()}),
                Error)
       << "packed gradients of inputs that are apart";
@@ -132,7 +132,7 @@ TEST_P(Attention, StaysFiniteForLargeScores) {
   EXPECT_TRUE(y.near(50 * 0.04));
   EXPECT_TRUE(lse.near(0.04));
   HostTensor dqkv = fresh({1, 70, 48});
-  cpu_->attention_backward(*stream_, s, dy, qkv, y.cpu, lse.cpu, dqkv);
+  tested_->attention_backward(*stream_, s, dy, qkv, y.tested, lse.tested, dqkv);
   stream_->synchronize();
   for (std::int64_t i = 0; i < dqkv.numel(); ++i) ASSERT_TRUE(std::isfinite(dqkv.at(i))) << i;
 }
@@ -144,8 +144,8 @@ TEST_P(Attention, LaterTokensAreHidden) {
   HostTensor poisoned = qkv;
   for (std::int64_t i = 70 * 48; i < 80 * 48; ++i) poisoned.set(i, std::numeric_limits<double>::quiet_NaN());
   HostTensor y = fresh({1, 80, 16}), y_poisoned = y;
-  cpu_->attention(*stream_, s, qkv, y, {});
-  cpu_->attention(*stream_, s, poisoned, y_poisoned, {});
+  tested_->attention(*stream_, s, qkv, y, {});
+  tested_->attention(*stream_, s, poisoned, y_poisoned, {});
   stream_->synchronize();
   for (std::int64_t i = 0; i < 64 * 16; ++i) ASSERT_EQ(y.at(i), y_poisoned.at(i)) << "token " << i / 16;
 }

@@ -44,7 +44,7 @@ TEST_P(Elementwise, AddIsTheOracles) {
         kernels.add(*stream_, in_place.of(r), b, in_place.of(r));
       });
       EXPECT_TRUE(y.near(0)) << n << " " << dtype_name(type);
-      EXPECT_TRUE(in_place.cpu.same_bits(y.cpu));
+      EXPECT_TRUE(in_place.tested.same_bits(y.tested));
     }
   }
 }
@@ -63,7 +63,7 @@ TEST_P(Elementwise, ScaleAndCopyAreTheOraclesInAnyPairOfDtypes) {
         // 0.3 is itself rounded to f32.
         EXPECT_TRUE(scaled.near(0x1p-24)) << n << " " << dtype_name(from) << " to " << dtype_name(to);
         EXPECT_TRUE(added.near(0x1p-22)) << n << " " << dtype_name(from) << " to " << dtype_name(to);
-        EXPECT_TRUE(copied.cpu.same_bits(copied.reference)) << n << " " << dtype_name(from) << " to " << dtype_name(to);
+        EXPECT_TRUE(copied.tested.same_bits(copied.reference)) << n << " " << dtype_name(from) << " to " << dtype_name(to);
       }
     }
   }
@@ -73,13 +73,13 @@ TEST_P(Elementwise, CopyMovesAnyBytesAndRefusesOtherConversions) {
   for (const DType type : {DType::f64, DType::i64, DType::i32, DType::u16, DType::u8}) {
     HostTensor x = HostTensor::random({33}, type, 1, 0, 200);
     HostTensor y({33}, type);
-    cpu_->copy(*stream_, x, y);
+    tested_->copy(*stream_, x, y);
     stream_->synchronize();
     EXPECT_TRUE(y.same_bits(x)) << dtype_name(type);
   }
   HostTensor x({4}, DType::i32), y({4}, DType::f32), shorter({3}, DType::i32);
-  EXPECT_THROW(cpu_->copy(*stream_, x, y), Error);
-  EXPECT_THROW(cpu_->copy(*stream_, x, shorter), Error);
+  EXPECT_THROW(tested_->copy(*stream_, x, y), Error);
+  EXPECT_THROW(tested_->copy(*stream_, x, shorter), Error);
 }
 
 TEST_P(Elementwise, ScaleByReadsItsFactorOnTheStream) {
@@ -93,7 +93,7 @@ TEST_P(Elementwise, ScaleByReadsItsFactorOnTheStream) {
     EXPECT_TRUE(x.near(0)) << factor;
   }
   HostTensor nan = HostTensor::of(DType::f32, {std::numeric_limits<double>::quiet_NaN()}), one = HostTensor::of(DType::f32, {1});
-  cpu_->scale_by(*stream_, nan, one);
+  tested_->scale_by(*stream_, nan, one);
   stream_->synchronize();
   EXPECT_TRUE(std::isnan(nan.at(0))) << "a factor of 1 touches nothing";
 }
@@ -101,7 +101,7 @@ TEST_P(Elementwise, ScaleByReadsItsFactorOnTheStream) {
 TEST_P(Elementwise, FillsAnyDtype) {
   for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i64, DType::i32, DType::u16, DType::u8}) {
     HostTensor x({50001}, type);
-    cpu_->fill(*stream_, x, 3);
+    tested_->fill(*stream_, x, 3);
     stream_->synchronize();
     for (std::int64_t i = 0; i < x.numel(); ++i) ASSERT_EQ(x.at(i), 3) << dtype_name(type) << " " << i;
   }
@@ -112,32 +112,32 @@ TEST_P(Elementwise, NormalsAreTheOraclesBits) {
   for (const std::int64_t begin : {0, 1, 5, 1000003}) {
     Pair x({20001}, dtype());
     both([&](Kernels& kernels, bool r) { kernels.fill_normal(*stream_, x.of(r), key, begin, 0.02); });
-    EXPECT_TRUE(x.cpu.same_bits(x.reference)) << begin;
+    EXPECT_TRUE(x.tested.same_bits(x.reference)) << begin;
   }
 }
 
 TEST_P(Elementwise, BitsAreTheSameForEverySplitOfTheRange) {
   const std::int64_t n = 67;
   const HostTensor a = random({n}, 1, -4, 4), b = random({n}, 2), out = fresh({n}), start = random({n}, 3);
-  expect_same_bits_for_every_split("gelu", {a, out}, [&](auto& p, std::int64_t) { cpu_->gelu(*stream_, p[0], p[1]); });
+  expect_same_bits_for_every_split("gelu", {a, out}, [&](auto& p, std::int64_t) { tested_->gelu(*stream_, p[0], p[1]); });
   expect_same_bits_for_every_split("gelu_backward", {a, b, out}, [&](auto& p, std::int64_t) {
-    cpu_->gelu_backward(*stream_, p[0], p[1], p[2]);
+    tested_->gelu_backward(*stream_, p[0], p[1], p[2]);
   });
   expect_same_bits_for_every_split("add", {a, b, out},
-                                   [&](auto& p, std::int64_t) { cpu_->add(*stream_, p[0], p[1], p[2]); });
+                                   [&](auto& p, std::int64_t) { tested_->add(*stream_, p[0], p[1], p[2]); });
   expect_same_bits_for_every_split("scale", {a, start}, [&](auto& p, std::int64_t) {
-    cpu_->scale(*stream_, p[0], 0.3, p[1], Write::accumulate);
+    tested_->scale(*stream_, p[0], 0.3, p[1], Write::accumulate);
   });
   for (const DType to : kFloats) {
     expect_same_bits_for_every_split("copy", {a, HostTensor({n}, to)},
-                                     [&](auto& p, std::int64_t) { cpu_->copy(*stream_, p[0], p[1]); });
+                                     [&](auto& p, std::int64_t) { tested_->copy(*stream_, p[0], p[1]); });
   }
   HostTensor factor = HostTensor::of(DType::f32, {0.37});
-  expect_same_bits_for_every_split("scale_by", {a}, [&](auto& p, std::int64_t) { cpu_->scale_by(*stream_, p[0], factor); });
-  expect_same_bits_for_every_split("fill", {out}, [&](auto& p, std::int64_t) { cpu_->fill(*stream_, p[0], 0.1); });
+  expect_same_bits_for_every_split("scale_by", {a}, [&](auto& p, std::int64_t) { tested_->scale_by(*stream_, p[0], factor); });
+  expect_same_bits_for_every_split("fill", {out}, [&](auto& p, std::int64_t) { tested_->fill(*stream_, p[0], 0.1); });
   const RandomKey key{.seed = 42, .name_hash = hash_name("w")};
   expect_same_bits_for_every_split("fill_normal", {out}, [&](auto& p, std::int64_t begin) {
-    cpu_->fill_normal(*stream_, p[0], key, begin, 0.02);
+    tested_->fill_normal(*stream_, p[0], key, begin, 0.02);
   });
 }
 
@@ -145,11 +145,11 @@ TEST_P(Elementwise, OptimizerBitsAreTheSameForEverySplitOfTheRange) {
   const std::int64_t n = 67;
   const auto f32 = [&](unsigned seed, double low = -1) { return HostTensor::random({n}, DType::f32, seed, low, 1); };
   expect_same_bits_for_every_split("adamw", {f32(1), f32(2), f32(3), f32(4, 0)}, [&](auto& p, std::int64_t) {
-    cpu_->adamw(*stream_, {.param = p[0], .grad = p[1], .exp_avg = p[2], .exp_avg_sq = p[3], .lr = 0.01,
+    tested_->adamw(*stream_, {.param = p[0], .grad = p[1], .exp_avg = p[2], .exp_avg_sq = p[3], .lr = 0.01,
                            .weight_decay = 0.1, .step = 3, .grad_scale = {}, .skip = {}});
   });
   expect_same_bits_for_every_split("sgd", {f32(1), f32(2), f32(3)}, [&](auto& p, std::int64_t) {
-    cpu_->sgd(*stream_, {.param = p[0], .grad = p[1], .momentum_buffer = p[2], .lr = 0.1, .momentum = 0.9,
+    tested_->sgd(*stream_, {.param = p[0], .grad = p[1], .momentum_buffer = p[2], .lr = 0.1, .momentum = 0.9,
                          .weight_decay = 0.01, .nesterov = true, .grad_scale = {}, .skip = {}});
   });
 }

@@ -25,11 +25,11 @@ TEST_P(LlamaLayers, SwigluIsTheOracles) {
     EXPECT_TRUE(y.near(6 * 8 * 0x1p-24)) << n;
     EXPECT_TRUE(dgate.near(6 * 8 * 0x1p-24)) << n;
     EXPECT_TRUE(dup.near(6 * 8 * 0x1p-24)) << n;
-    EXPECT_TRUE(over_gate.cpu.same_bits(dgate.cpu)) << n;
-    EXPECT_TRUE(over_dy.cpu.same_bits(dup.cpu)) << n;
+    EXPECT_TRUE(over_gate.tested.same_bits(dgate.tested)) << n;
+    EXPECT_TRUE(over_dy.tested.same_bits(dup.tested)) << n;
   }
   HostTensor x = random({3}, 1), same = fresh({3});
-  EXPECT_THROW(cpu_->swiglu_backward(*stream_, x, x, x, same, same), Error);
+  EXPECT_THROW(tested_->swiglu_backward(*stream_, x, x, x, same, same), Error);
 }
 
 TEST_P(LlamaLayers, RmsNormIsTheOracles) {
@@ -43,10 +43,10 @@ TEST_P(LlamaLayers, RmsNormIsTheOracles) {
     // All terms of the sum are positive: a relative error of (cols + a few) / 2 roundings, of results up to 3.
     const double relative = static_cast<double>(cols + 8) * 0x1p-24;
     for (std::int64_t i = 0; i < rows; ++i) {
-      EXPECT_NEAR(rstd.cpu.at(i), rstd.reference.at(i), relative * rstd.reference.at(i)) << rows << "x" << cols;
+      EXPECT_NEAR(rstd.tested.at(i), rstd.reference.at(i), relative * rstd.reference.at(i)) << rows << "x" << cols;
     }
     EXPECT_TRUE(y.near(std::sqrt(static_cast<double>(cols)) * relative)) << rows << "x" << cols;
-    EXPECT_TRUE(y_alone.cpu.same_bits(y.cpu)) << rows << "x" << cols;
+    EXPECT_TRUE(y_alone.tested.same_bits(y.tested)) << rows << "x" << cols;
   }
 }
 
@@ -55,7 +55,7 @@ TEST_P(LlamaLayers, RmsNormBackwardIsTheOracles) {
     if (cols < 3) continue;  // one column: the gradient is noise of size eps times rstd
     HostTensor x = random({rows, cols}, 1, -2, 3), gamma = random({cols}, 2), dy = random({rows, cols}, 4);
     HostTensor y = fresh({rows, cols}), rstd({rows}, DType::f32);
-    reference_->rms_norm(*stream_, x, gamma, 1e-5, y, rstd);
+    oracle([&](Kernels& kernels) { kernels.rms_norm(*stream_, x, gamma, 1e-5, y, rstd); });
     for (const DType gradient : {DType::f32, DType::bf16, DType::f16}) {
       Pair dx({rows, cols}, dtype()), added(random({rows, cols}, 5)), in_place(dy);
       Pair dgamma({cols}, gradient), dgamma_added(HostTensor::random({cols}, gradient, 6));
@@ -74,10 +74,10 @@ TEST_P(LlamaLayers, RmsNormBackwardIsTheOracles) {
       const double error = 4 * sum_error(cols + 4, 4.0 / static_cast<double>(cols)) + 64 * 0x1p-24;
       EXPECT_TRUE(dx.near(error)) << rows << "x" << cols;
       EXPECT_TRUE(added.near(error)) << rows << "x" << cols;
-      EXPECT_TRUE(in_place.cpu.same_bits(dx.cpu)) << rows << "x" << cols;
+      EXPECT_TRUE(in_place.tested.same_bits(dx.tested)) << rows << "x" << cols;
       EXPECT_TRUE(dgamma.near(sum_error(rows + 4, 4))) << rows << "x" << cols;
       EXPECT_TRUE(dgamma_added.near(sum_error(rows + 4, 4))) << rows << "x" << cols;
-      EXPECT_TRUE(dgamma_alone.cpu.same_bits(dgamma.cpu)) << rows << "x" << cols;
+      EXPECT_TRUE(dgamma_alone.tested.same_bits(dgamma.tested)) << rows << "x" << cols;
     }
   }
 }
@@ -112,7 +112,7 @@ TEST_P(LlamaLayers, RotaryIsTheOracles) {
     // Cosine, sine, two products and a sum, each rounded, of values up to 1.
     EXPECT_TRUE(y.near(6 * 0x1p-24)) << shape.to_string();
     EXPECT_TRUE(back.near(6 * 0x1p-24)) << shape.to_string();
-    EXPECT_TRUE(in_place.cpu.same_bits(y.cpu)) << shape.to_string();
+    EXPECT_TRUE(in_place.tested.same_bits(y.tested)) << shape.to_string();
   }
 }
 
@@ -128,9 +128,9 @@ TEST_P(LlamaLayers, RotaryIsRightAtLongLengths) {
 
 TEST_P(LlamaLayers, RotaryRefusesHeadsThatDoNotFit) {
   HostTensor x = random({1, 3, 6}, 1), flat = random({18}, 1), y = fresh({1, 3, 6});
-  EXPECT_THROW(cpu_->rotary(*stream_, x, frequencies(2), Turn::forward, y), Error);
-  EXPECT_THROW(cpu_->rotary(*stream_, flat, frequencies(3), Turn::forward, y), Error);
-  EXPECT_THROW(cpu_->rotary(*stream_, x, {}, Turn::forward, y), Error);
+  EXPECT_THROW(tested_->rotary(*stream_, x, frequencies(2), Turn::forward, y), Error);
+  EXPECT_THROW(tested_->rotary(*stream_, flat, frequencies(3), Turn::forward, y), Error);
+  EXPECT_THROW(tested_->rotary(*stream_, x, {}, Turn::forward, y), Error);
 }
 
 INSTANTIATE_TEST_SUITE_P(Lanes, LlamaLayers, all_lanes(), lane_name);

@@ -30,9 +30,9 @@ TEST_P(Optimizers, PowerSumIsTheOracles) {
 TEST_P(Optimizers, PowerSumHasTheSameBitsOnAnyNumberOfThreads) {
   HostTensor x = random({300001}, 1), one({1}, DType::f32), many = one;
   omp_set_num_threads(1);
-  cpu_->power_sum(*stream_, x, 2, one, Write::overwrite);
+  tested_->power_sum(*stream_, x, 2, one, Write::overwrite);
   omp_set_num_threads(kManyThreads);
-  cpu_->power_sum(*stream_, x, 2, many, Write::overwrite);
+  tested_->power_sum(*stream_, x, 2, many, Write::overwrite);
   stream_->synchronize();
   EXPECT_TRUE(one.same_bits(many));
 }
@@ -43,8 +43,8 @@ TEST_P(Optimizers, NansReachTheNormAndTheCoefficient) {
     for (const std::int64_t where : {0, 5, 199999}) {
       HostTensor x = random({200000}, 1), sum({1}, DType::f32), norm = sum, coefficient = sum;
       x.set(where, nan);
-      cpu_->power_sum(*stream_, x, p, sum, Write::overwrite);
-      cpu_->clip_coefficient(*stream_, sum, p, 1.0, norm, coefficient);
+      tested_->power_sum(*stream_, x, p, sum, Write::overwrite);
+      tested_->clip_coefficient(*stream_, sum, p, 1.0, norm, coefficient);
       stream_->synchronize();
       EXPECT_TRUE(std::isnan(norm.at(0))) << p << " " << where;
       EXPECT_TRUE(std::isnan(coefficient.at(0))) << p << " " << where;
@@ -116,9 +116,9 @@ TEST_P(Optimizers, ASkippedStepChangesNothing) {
   HostTensor skip = HostTensor::of(DType::f32, {1}), grad = f32(17, 2);
   HostTensor param = f32(17, 1), m = f32(17, 3), v = f32(17, 4, 0);
   const HostTensor before = param, m_before = m, v_before = v;
-  cpu_->adamw(*stream_, {.param = param, .grad = grad, .exp_avg = m, .exp_avg_sq = v, .lr = 1, .step = 1,
+  tested_->adamw(*stream_, {.param = param, .grad = grad, .exp_avg = m, .exp_avg_sq = v, .lr = 1, .step = 1,
                          .grad_scale = {}, .skip = skip});
-  cpu_->sgd(*stream_, {.param = param, .grad = grad, .momentum_buffer = m, .lr = 1, .momentum = 0.9, .grad_scale = {},
+  tested_->sgd(*stream_, {.param = param, .grad = grad, .momentum_buffer = m, .lr = 1, .momentum = 0.9, .grad_scale = {},
                        .skip = skip});
   stream_->synchronize();
   EXPECT_TRUE(param.same_bits(before));
@@ -135,7 +135,7 @@ TEST_P(Optimizers, StepsThatWereSkippedDoNotCountInBiasCorrection) {
     kernels.adamw(*stream_, {.param = counted.of(r), .grad = grad, .exp_avg = m2.of(r), .exp_avg_sq = v2.of(r),
                              .lr = 0.01, .step = 2, .grad_scale = {}, .skip = {}});
   });
-  EXPECT_TRUE(param.cpu.same_bits(counted.cpu));
+  EXPECT_TRUE(param.tested.same_bits(counted.tested));
   EXPECT_TRUE(param.reference.same_bits(counted.reference));
 }
 
@@ -150,14 +150,14 @@ TEST_P(Optimizers, UnscaleDividesAndFindsWhatIsNotFinite) {
         if (bad != 0) start.set(where, bad);
         Pair x(start), found(HostTensor::of(DType::f32, {0}));
         both([&](Kernels& kernels, bool r) { kernels.unscale(*stream_, x.of(r), scale, found.of(r)); });
-        ASSERT_EQ(found.cpu.at(0), bad == 0 ? 0 : 1) << n << " " << bad << " at " << where;
+        ASSERT_EQ(found.tested.at(0), bad == 0 ? 0 : 1) << n << " " << bad << " at " << where;
         ASSERT_EQ(found.reference.at(0), bad == 0 ? 0 : 1);
-        ASSERT_TRUE(bad != 0 || x.cpu.same_bits(x.reference));
+        ASSERT_TRUE(bad != 0 || x.tested.same_bits(x.reference));
       }
     }
   }
   HostTensor x = random({7}, 1), scale = HostTensor::of(DType::f32, {2}), found = HostTensor::of(DType::f32, {1});
-  cpu_->unscale(*stream_, x, scale, found);
+  tested_->unscale(*stream_, x, scale, found);
   stream_->synchronize();
   EXPECT_EQ(found.at(0), 1) << "an earlier tensor's overflow was forgotten";
 }
@@ -178,9 +178,9 @@ TEST_P(Optimizers, UpdateScaleBacksOffAndGrows) {
         kernels.update_scale(*stream_, {.scale = scale.of(r), .growth_tracker = tracker.of(r),
                                         .skipped_steps = skipped.of(r), .found_inf = found, .growth_interval = 2});
       });
-      for (const auto& each : {&scale.cpu, &scale.reference}) EXPECT_EQ(each->at(0), step.scale);
-      for (const auto& each : {&tracker.cpu, &tracker.reference}) EXPECT_EQ(each->at(0), step.tracker);
-      for (const auto& each : {&skipped.cpu, &skipped.reference}) EXPECT_EQ(each->at(0), step.skipped);
+      for (const auto& each : {&scale.tested, &scale.reference}) EXPECT_EQ(each->at(0), step.scale);
+      for (const auto& each : {&tracker.tested, &tracker.reference}) EXPECT_EQ(each->at(0), step.tracker);
+      for (const auto& each : {&skipped.tested, &skipped.reference}) EXPECT_EQ(each->at(0), step.skipped);
     }
   }
 }

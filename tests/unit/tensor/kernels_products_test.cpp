@@ -62,7 +62,7 @@ TEST_P(Products, BackwardParamsOfAnyDtypeOverwritesOrAccumulates) {
       EXPECT_TRUE(dbias.near(sum_error(m))) << m << "x" << n;
       EXPECT_TRUE(dw_added.near(sum_error(m + 1))) << m << "x" << n << "x" << k;
       EXPECT_TRUE(dbias_added.near(sum_error(m + 1))) << m << "x" << n;
-      EXPECT_TRUE(dw_alone.cpu.same_bits(dw.cpu)) << "dw does not depend on whether dbias is wanted";
+      EXPECT_TRUE(dw_alone.tested.same_bits(dw.tested)) << "dw does not depend on whether dbias is wanted";
     }
   }
 }
@@ -90,16 +90,16 @@ TEST_P(Products, NoRowsWriteNothingButZeroGradients) {
   });
   EXPECT_TRUE(dw.near(0));
   EXPECT_TRUE(dbias.near(0));
-  EXPECT_TRUE(kept.cpu.same_bits(kept.reference));
+  EXPECT_TRUE(kept.tested.same_bits(kept.reference));
 }
 
 TEST_P(Products, TheSameCallGivesTheSameBits) {
   HostTensor x = random({129, 65}, 1), w = random({33, 65}, 2), dy = random({129, 33}, 3);
   HostTensor y = fresh({129, 33}), y2 = y, dw = fresh({33, 65}), dw2 = dw;
-  cpu_->linear(*stream_, x, w, {}, y);
-  cpu_->linear(*stream_, x, w, {}, y2);
-  cpu_->linear_backward_params(*stream_, dy, x, dw, {}, Write::overwrite);
-  cpu_->linear_backward_params(*stream_, dy, x, dw2, {}, Write::overwrite);
+  tested_->linear(*stream_, x, w, {}, y);
+  tested_->linear(*stream_, x, w, {}, y2);
+  tested_->linear_backward_params(*stream_, dy, x, dw, {}, Write::overwrite);
+  tested_->linear_backward_params(*stream_, dy, x, dw2, {}, Write::overwrite);
   stream_->synchronize();
   EXPECT_TRUE(y.same_bits(y2));
   EXPECT_TRUE(dw.same_bits(dw2));
@@ -108,12 +108,12 @@ TEST_P(Products, TheSameCallGivesTheSameBits) {
 TEST_P(Products, RecordsWhatItMultiplies) {
   HostTensor x = random({4, 6}, 1), w = random({5, 6}, 2), y = fresh({4, 5}), dx = fresh({4, 6}), dw = fresh({5, 6});
   std::vector<ProductShape> list;
-  cpu_->record_products(&list);
-  cpu_->linear(*stream_, x, w, {}, y);
-  cpu_->linear_backward_input(*stream_, y, w, dx, Write::overwrite);
-  cpu_->linear_backward_params(*stream_, y, x, dw, {}, Write::overwrite);
-  cpu_->record_products(nullptr);
-  cpu_->linear(*stream_, x, w, {}, y);
+  tested_->record_products(&list);
+  tested_->linear(*stream_, x, w, {}, y);
+  tested_->linear_backward_input(*stream_, y, w, dx, Write::overwrite);
+  tested_->linear_backward_params(*stream_, y, x, dw, {}, Write::overwrite);
+  tested_->record_products(nullptr);
+  tested_->linear(*stream_, x, w, {}, y);
   stream_->synchronize();
   ASSERT_EQ(list.size(), 3U);
   const auto is = [&](std::size_t i, std::int64_t m, std::int64_t n, std::int64_t k, bool ta, bool tb) {
@@ -128,44 +128,16 @@ TEST_P(Products, RecordsWhatItMultiplies) {
 TEST_P(Products, RefusesWhatDoesNotFit) {
   HostTensor x = random({4, 6}, 1), w = random({5, 7}, 2), y = fresh({4, 5});
   try {
-    cpu_->linear(*stream_, x, w, {}, y);
+    tested_->linear(*stream_, x, w, {}, y);
     FAIL() << "6 columns were multiplied with 7";
   } catch (const Error& e) {
     EXPECT_STREQ(e.what(), (std::string("linear: x is ") + std::string(dtype_name(dtype())) + " [4, 6], expected 7 columns").c_str());
   }
-  EXPECT_THROW(cpu_->linear(*stream_, w, w, {}, y), Error) << "y has too few elements";
-  EXPECT_THROW(cpu_->linear(*stream_, TensorView(nullptr, Shape{4, 7}, dtype()), w, {}, y), Error) << "x is absent";
+  EXPECT_THROW(tested_->linear(*stream_, w, w, {}, y), Error) << "y has too few elements";
+  EXPECT_THROW(tested_->linear(*stream_, TensorView(nullptr, Shape{4, 7}, dtype()), w, {}, y), Error) << "x is absent";
 }
 
 INSTANTIATE_TEST_SUITE_P(Lanes, Products, all_lanes(), lane_name);
-
-/// bf16 on a processor that cannot multiply it: the same results by way of f32.
-class ProductsWithoutBf16 : public KernelsTest {
- protected:
-  ProductsWithoutBf16() : KernelsTest({.use_native_bf16 = false}) {}
-};
-
-TEST_P(ProductsWithoutBf16, AreTheOracles) {
-  EXPECT_FALSE(cpu_->bf16_is_native());
-  EXPECT_NE(cpu_->description().find("by way of"), std::string::npos) << cpu_->description();
-  for (const auto [m, n, k] : kDims) {
-    HostTensor x = random({m, k}, 1), w = random({n, k}, 2), bias = random({n}, 3), dy = random({m, n}, 4);
-    Pair y({m, n}, dtype()), dx(random({m, k}, 5)), dw(HostTensor::random({n, k}, DType::f32, 6)), dbias({n}, DType::f32);
-    both([&](Kernels& kernels, bool r) {
-      kernels.linear(*stream_, x, w, bias, y.of(r));
-      kernels.linear_backward_input(*stream_, dy, w, dx.of(r), Write::accumulate);
-      kernels.linear_backward_params(*stream_, dy, x, dw.of(r), {}, Write::accumulate);
-    });
-    EXPECT_TRUE(y.near(sum_error(k + 1))) << m << "x" << n << "x" << k;
-    EXPECT_TRUE(dx.near(sum_error(n + 1))) << m << "x" << n << "x" << k;
-    EXPECT_TRUE(dw.near(sum_error(m + 1))) << m << "x" << n << "x" << k;
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Lanes, ProductsWithoutBf16,
-                         ::testing::Values(Lane{StreamMode::inlined, 1, DType::bf16},
-                                           Lane{StreamMode::threaded, kManyThreads, DType::bf16}),
-                         lane_name);
 
 }  // namespace
 }  // namespace mica::testing

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -14,17 +15,48 @@
 #include <vector>
 
 #include "mica/tensor/kernels.hpp"
+#include "support/tested_kernels.hpp"
 
-// What the tests of the CPU kernels against the oracle share.
+// What the tests of a device's kernels against the oracle share.
 namespace mica::testing {
 
-/// Host memory of one tensor. Fresh ones hold NaN (integers: garbage), so that an element that a kernel forgets to
+using device::kManyThreads;
+using device::Lane;
+
+/// Bytes that the host and the tested kernels share.
+class SharedBytes {
+ public:
+  SharedBytes(std::size_t size, std::byte value) : size_(size), data_(device::allocate_shared(size)) {
+    std::fill_n(data_, size, value);
+  }
+  SharedBytes(const SharedBytes& other) : size_(other.size_), data_(device::allocate_shared(other.size_)) {
+    std::copy_n(other.data_, size_, data_);
+  }
+  SharedBytes& operator=(SharedBytes other) noexcept {
+    std::swap(size_, other.size_);
+    std::swap(data_, other.data_);
+    return *this;
+  }
+  ~SharedBytes() { device::free_shared(data_, size_); }
+  [[nodiscard]] std::byte* data() { return data_; }
+  [[nodiscard]] const std::byte* data() const { return data_; }
+  friend bool operator==(const SharedBytes& a, const SharedBytes& b) {
+    return a.size_ == b.size_ && std::memcmp(a.data_, b.data_, a.size_) == 0;
+  }
+
+ private:
+  std::size_t size_;
+  std::byte* data_;
+};
+
+/// Memory of one tensor. Fresh ones hold NaN (integers: garbage), so that an element that a kernel forgets to
 /// write is seen.
 class HostTensor {
  public:
-  HostTensor(Shape shape, DType dtype) : shape_(shape), dtype_(dtype) {
-    bytes_.assign(static_cast<std::size_t>(shape.numel() * dtype_bytes(dtype)) + 1, std::byte{0xff});
-  }
+  HostTensor(Shape shape, DType dtype)
+      : shape_(shape),
+        dtype_(dtype),
+        bytes_(static_cast<std::size_t>(shape.numel() * dtype_bytes(dtype)) + 1, std::byte{0xff}) {}
   /// Uniform in [low, high), rounded to the dtype.
   static HostTensor random(Shape shape, DType dtype, unsigned seed, double low = -1, double high = 1) {
     HostTensor t(shape, dtype);
@@ -94,7 +126,7 @@ class HostTensor {
 
   Shape shape_;
   DType dtype_;
-  std::vector<std::byte> bytes_;  // one more than needed: never empty, and the last must stay 0xff
+  SharedBytes bytes_;  // one more than needed: never empty, and the last must stay 0xff
 };
 
 /// Rounding of one result into a dtype, relative: one unit, since exact results close to a tie round to either side.
@@ -121,28 +153,23 @@ inline ::testing::AssertionResult near(const HostTensor& got, const HostTensor& 
   return ::testing::AssertionSuccess();
 }
 
-/// How a test's stream runs and on how many OpenMP threads.
-struct Lane {
-  StreamMode mode;
-  int threads;
-  DType dtype;
-};
-inline void PrintTo(const Lane& lane, std::ostream* out) {
-  *out << (lane.mode == StreamMode::inlined ? "inline " : "threaded ") << lane.threads << " " << dtype_name(lane.dtype);
+inline std::string lane_text(const Lane& lane) {
+  const std::string dtype(dtype_name(lane.dtype));
+  if (device::is_gpu()) return "gpu_" + dtype;
+  return (lane.mode == StreamMode::inlined ? "inline" : "threaded") + std::to_string(lane.threads) + "_" + dtype;
 }
-inline std::string lane_name(const ::testing::TestParamInfo<Lane>& info) {
-  return std::string(info.param.mode == StreamMode::inlined ? "inline" : "threaded") +
-         std::to_string(info.param.threads) + "_" + std::string(dtype_name(info.param.dtype));
-}
+inline std::string lane_name(const ::testing::TestParamInfo<Lane>& info) { return lane_text(info.param); }
 
-/// The kernels under test and the oracle, on one stream. The pool's memory comes poisoned.
+/// The kernels under test and the oracle, each on a stream. The pool's memory comes poisoned.
 class KernelsTest : public ::testing::TestWithParam<Lane> {
  protected:
-  explicit KernelsTest(const CpuKernelsOptions& options = {})
+  explicit KernelsTest(const device::Options& options = {})
       : threads_before_(omp_get_max_threads()),
-        pool_(make_cpu_pool()),
-        stream_(make_cpu_stream("test", GetParam().mode)),
-        cpu_(make_cpu_kernels(*pool_, options)),
+        pool_(device::make_pool()),
+        tested_stream_(device::make_stream(GetParam().mode)),
+        reference_stream_(make_cpu_stream("oracle", StreamMode::inlined)),
+        stream_(tested_stream_.get()),
+        tested_(device::make_kernels(*pool_, options)),
         reference_(make_reference_kernels(*pool_)) {
     pool_->poison(true);
     omp_set_num_threads(GetParam().threads);
@@ -157,40 +184,39 @@ class KernelsTest : public ::testing::TestWithParam<Lane> {
     return HostTensor::random(shape, dtype(), seed, low, high);
   }
   [[nodiscard]] HostTensor fresh(Shape shape) const { return {shape, dtype()}; }
-  /// Runs the same calls with both and waits.
+  /// Runs calls on *stream_ with the oracle, when the tested kernels have done what they were asked for.
+  void oracle(const std::function<void(Kernels&)>& calls) {
+    tested_stream_->synchronize();
+    stream_ = reference_stream_.get();
+    calls(*reference_);
+    stream_ = tested_stream_.get();
+  }
+  /// Runs the same calls on *stream_ with both and waits.
   void both(const std::function<void(Kernels&, bool is_reference)>& calls) {
-    calls(*cpu_, false);
-    stream_->synchronize();
-    calls(*reference_, true);
-    stream_->synchronize();
+    calls(*tested_, false);
+    oracle([&](Kernels& kernels) { calls(kernels, true); });
   }
 
   int threads_before_;
   std::unique_ptr<Pool> pool_;
-  std::unique_ptr<Stream> stream_;
-  std::unique_ptr<Kernels> cpu_, reference_;
+  std::unique_ptr<Stream> tested_stream_, reference_stream_;
+  Stream* stream_;  // of the kernels that are called now
+  std::unique_ptr<Kernels> tested_, reference_;
 };
 
 /// A result of the kernels under test and the oracle's, both starting from the same contents.
 struct Pair {
-  HostTensor cpu, reference;
-  explicit Pair(const HostTensor& start) : cpu(start), reference(start) {}
-  Pair(Shape shape, DType dtype) : cpu(shape, dtype), reference(shape, dtype) {}
-  [[nodiscard]] TensorView of(bool is_reference) { return is_reference ? reference.view() : cpu.view(); }
-  [[nodiscard]] ::testing::AssertionResult near(double absolute) const { return testing::near(cpu, reference, absolute); }
+  HostTensor tested, reference;
+  explicit Pair(const HostTensor& start) : tested(start), reference(start) {}
+  Pair(Shape shape, DType dtype) : tested(shape, dtype), reference(shape, dtype) {}
+  [[nodiscard]] TensorView of(bool is_reference) { return is_reference ? reference.view() : tested.view(); }
+  [[nodiscard]] ::testing::AssertionResult near(double absolute) const { return testing::near(tested, reference, absolute); }
 };
 
-#if defined(__SANITIZE_THREAD__)
-inline constexpr int kManyThreads = 1;  // gcc's OpenMP runtime gives false reports
-#else
-inline constexpr int kManyThreads = 3;
-#endif
-
-inline auto all_lanes() {
-  return ::testing::Values(Lane{StreamMode::inlined, 1, DType::f32}, Lane{StreamMode::threaded, 1, DType::bf16},
-                           Lane{StreamMode::threaded, kManyThreads, DType::f32},
-                           Lane{StreamMode::inlined, kManyThreads, DType::bf16},
-                           Lane{StreamMode::inlined, 1, DType::f16}, Lane{StreamMode::threaded, kManyThreads, DType::f16});
-}
+inline auto all_lanes() { return ::testing::ValuesIn(device::lanes()); }
 
 }  // namespace mica::testing
+
+namespace mica::testing::device {
+inline void PrintTo(const Lane& lane, std::ostream* out) { *out << lane_text(lane); }
+}  // namespace mica::testing::device

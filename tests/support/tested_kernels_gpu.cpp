@@ -1,0 +1,52 @@
+#include <bit>
+#include <map>
+
+#include <cuda_runtime.h>
+
+#include "mica/device/cuda/check.hpp"
+#include "mica/device/gpu.hpp"
+#include "mica/tensor/cuda_kernels.hpp"
+
+#include "tested_kernels.hpp"
+
+namespace mica::testing::device {
+
+namespace {
+
+/// Page-locked blocks that were given back, by size: locking takes longer than most tests. Kept until the process ends.
+std::multimap<std::size_t, std::byte*>& free_blocks() {
+  static std::multimap<std::size_t, std::byte*> blocks;
+  return blocks;
+}
+
+}  // namespace
+
+bool is_gpu() { return true; }
+
+std::unique_ptr<Pool> make_pool() { return make_cuda_pool(); }
+std::unique_ptr<Stream> make_stream(StreamMode) { return make_cuda_stream("test"); }
+std::unique_ptr<Kernels> make_kernels(Pool& pool, const Options& options) {
+  return make_cuda_kernels(pool, {.logits_bytes = options.logits_bytes});
+}
+
+std::byte* allocate_shared(std::size_t size) {
+  size = std::bit_ceil(size);
+  auto& blocks = free_blocks();
+  if (const auto found = blocks.find(size); found != blocks.end()) {
+    std::byte* block = found->second;
+    blocks.erase(found);
+    return block;
+  }
+  void* block = nullptr;
+  cuda::check(cudaHostAlloc(&block, size, cudaHostAllocDefault), "cudaHostAlloc");
+  return static_cast<std::byte*>(block);
+}
+void free_shared(std::byte* memory, std::size_t size) noexcept { free_blocks().emplace(std::bit_ceil(size), memory); }
+
+std::vector<Lane> lanes() {
+  return {{StreamMode::inlined, 1, DType::f32},
+          {StreamMode::inlined, 1, DType::bf16},
+          {StreamMode::inlined, 1, DType::f16}};
+}
+
+}  // namespace mica::testing::device
