@@ -82,6 +82,36 @@ TEST_P(Elementwise, CopyMovesAnyBytesAndRefusesOtherConversions) {
   EXPECT_THROW(tested_->copy(*stream_, x, shorter), Error);
 }
 
+/// Blocks of every length and place, one after the other and with gaps, more of them than a launch takes.
+TEST_P(Elementwise, CopyBlocksIsTheOracles) {
+  for (const DType type : {DType::f32, DType::bf16, DType::f64, DType::u8}) {
+    constexpr std::int64_t kNumel = 30000;
+    HostTensor src = HostTensor::random({kNumel}, type, 1, 0, 200);
+    const HostTensor before = HostTensor::random({kNumel}, type, 2, 0, 200);
+    std::vector<BlockCopy> blocks{{.src = 1, .dst = 8000, .numel = 9001},  // longer than a chunk, at an odd place
+                                  {.src = 16, .dst = 0, .numel = 64, .count = 40, .src_stride = 128, .dst_stride = 64},
+                                  {.src = 3, .dst = 2600, .numel = 5, .count = 300, .src_stride = 11, .dst_stride = 7},
+                                  {.src = 0, .dst = 17100, .numel = 2500, .count = 3, .src_stride = 2501, .dst_stride = 2504},
+                                  {.src = 5, .dst = 5, .numel = 0, .count = 4},
+                                  {.src = 5, .dst = 5, .numel = 4, .count = 0}};
+    for (std::int64_t i = 0; i < 100; ++i) blocks.push_back({.src = 29000 - i, .dst = 25000 + 40 * i, .numel = i % 38});
+    Pair dst(before), back(before);
+    both([&](Kernels& kernels, bool r) {
+      std::vector<BlockCopy> list = blocks;
+      kernels.copy_blocks(*stream_, src, dst.of(r), list);
+      for (BlockCopy& block : list) block = block.reversed();
+      kernels.copy_blocks(*stream_, dst.of(r), back.of(r), list);
+      list.assign(list.size(), BlockCopy{});  // they were taken at the call
+    });
+    EXPECT_TRUE(dst.tested.same_bits(dst.reference)) << dtype_name(type);
+    EXPECT_TRUE(back.tested.same_bits(back.reference)) << dtype_name(type);
+    EXPECT_FALSE(dst.tested.same_bits(before));
+  }
+  HostTensor x = random({10}, 1), y = random({10}, 2);
+  const BlockCopy too_far{.src = 0, .dst = 1, .numel = 5, .count = 2, .src_stride = 5, .dst_stride = 5};
+  EXPECT_THROW(tested_->copy_blocks(*stream_, x, y, std::span(&too_far, 1)), Error);
+}
+
 TEST_P(Elementwise, ScaleByReadsItsFactorOnTheStream) {
   for (const double factor : {1.0, 0.5, 0.0}) {
     HostTensor f({1}, DType::f32);

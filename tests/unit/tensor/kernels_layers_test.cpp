@@ -10,7 +10,7 @@ constexpr std::int64_t kNumels[] = {0, 1, 3, 7, 17, 33, 65, 129, 50000};
 struct Dims {
   std::int64_t rows, cols;
 };
-constexpr Dims kDims[] = {{0, 5}, {1, 1}, {3, 7}, {17, 33}, {65, 129}, {2, 1000}, {700, 65}};
+constexpr Dims kDims[] = {{0, 5}, {1, 1}, {3, 7}, {17, 33}, {65, 129}, {2, 1000}, {700, 65}, {9, 2056}, {3, 2051}};
 
 TEST_P(Layers, GeluIsTheOracles) {
   for (const std::int64_t n : kNumels) {
@@ -144,6 +144,14 @@ TEST_P(Layers, DropoutIsTheOraclesAndItsOwnBackward) {
       EXPECT_TRUE(in_place.tested.same_bits(y.tested));
       for (std::int64_t i = 0; i < 3 * n; ++i) ASSERT_EQ(y.tested.at(i) == 0, y.reference.at(i) == 0) << i;
     }
+  }
+  std::vector<std::int64_t> many;
+  for (std::int64_t i = 0; i < 131; ++i) many.push_back(i * 7);
+  for (const std::int64_t n : {5, 24}) {
+    HostTensor rows = random({131, n}, 2);
+    Pair out({131, n}, dtype());
+    both([&](Kernels& kernels, bool r) { kernels.dropout(*stream_, rows, 0.5, key, many, out.of(r)); });
+    EXPECT_TRUE(out.near(0x1p-20)) << n << " elements in each of 131 rows";
   }
   HostTensor x = random({3, 5}, 1), y = fresh({3, 5});
   EXPECT_THROW(tested_->dropout(*stream_, x, 1.0, key, sequences, y), Error);

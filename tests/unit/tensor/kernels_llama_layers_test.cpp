@@ -10,7 +10,7 @@ constexpr std::int64_t kNumels[] = {0, 1, 3, 7, 17, 33, 65, 129, 50000};
 struct Dims {
   std::int64_t rows, cols;
 };
-constexpr Dims kDims[] = {{0, 5}, {1, 1}, {3, 7}, {17, 33}, {65, 129}, {2, 1000}, {700, 65}};
+constexpr Dims kDims[] = {{0, 5}, {1, 1}, {3, 7}, {17, 33}, {65, 129}, {2, 1000}, {700, 65}, {9, 2056}, {3, 2051}};
 
 TEST_P(LlamaLayers, SwigluIsTheOracles) {
   for (const std::int64_t n : kNumels) {
@@ -87,7 +87,7 @@ struct RotaryDims {
 };
 // Lengths around a block of 64 positions.
 constexpr RotaryDims kRotaryDims[] = {{1, 1, 1, 1},   {2, 3, 1, 3},    {3, 63, 2, 5}, {1, 64, 3, 8},
-                                      {2, 65, 2, 16}, {1, 200, 4, 17}, {0, 7, 2, 4},  {4, 130, 9, 32}};
+                                      {2, 65, 2, 16}, {1, 200, 4, 17}, {0, 7, 2, 4},  {4, 130, 9, 32}, {1, 3, 2, 136}};
 
 std::vector<double> frequencies(std::int64_t half) {
   std::vector<double> inv_freq;

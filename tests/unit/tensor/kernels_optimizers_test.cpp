@@ -27,6 +27,20 @@ TEST_P(Optimizers, PowerSumIsTheOracles) {
   }
 }
 
+/// Pieces of flat parameters begin anywhere.
+TEST_P(Optimizers, PowerSumsBitsDoNotDependOnWhereTheArrayBegins) {
+  constexpr std::int64_t kNumel = 40009;
+  HostTensor x = random({kNumel}, 1, -2, 2), shifted = fresh({kNumel + 16});
+  for (std::int64_t shift = 0; shift < 9; ++shift) {
+    for (std::int64_t i = 0; i < kNumel; ++i) shifted.set(i + shift, x.at(i));
+    HostTensor sum({1}, DType::f32), sum_shifted = sum;
+    tested_->power_sum(*stream_, x, 2, sum, Write::overwrite);
+    tested_->power_sum(*stream_, shifted.view().slice(shift, kNumel), 2, sum_shifted, Write::overwrite);
+    stream_->synchronize();
+    EXPECT_TRUE(sum.same_bits(sum_shifted)) << shift;
+  }
+}
+
 TEST_P(Optimizers, PowerSumHasTheSameBitsOnAnyNumberOfThreads) {
   HostTensor x = random({300001}, 1), one({1}, DType::f32), many = one;
   omp_set_num_threads(1);
