@@ -36,8 +36,8 @@ __device__ double reduce_block(Power power, double value) {
 }
 
 /// partial[b] = the sum over elements [b * kSumBlock, (b + 1) * kSumBlock).
-template <class T>
-__global__ void power_sum_kernel(const T* x, std::int64_t n, Power power, double p, bool is_aligned, double* partial) {
+template <class T, Power kPower>
+__global__ void power_sum_kernel(const T* x, std::int64_t n, double p, bool is_aligned, double* partial) {
   constexpr int kCount = kLanes<T>;
   const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kSumBlock;
   const std::int64_t end = begin + kSumBlock < n ? begin + kSumBlock : n;
@@ -46,15 +46,15 @@ __global__ void power_sum_kernel(const T* x, std::int64_t n, Power power, double
     if (is_aligned && i + kCount <= end) {
       const auto values = load(x + i, Lanes<kCount>{});
 #pragma unroll
-      for (int l = 0; l < kCount; ++l) sum = combine(power, sum, term(power, p, static_cast<double>(values.v[l])));
+      for (int l = 0; l < kCount; ++l) sum = combine(kPower, sum, term(kPower, p, static_cast<double>(values.v[l])));
     } else {
       const std::int64_t last = i + kCount < end ? i + kCount : end;
       for (std::int64_t j = i; j < last; ++j) {
-        sum = combine(power, sum, term(power, p, static_cast<double>(to_float(x[j]))));
+        sum = combine(kPower, sum, term(kPower, p, static_cast<double>(to_float(x[j]))));
       }
     }
   }
-  sum = reduce_block(power, sum);
+  sum = reduce_block(kPower, sum);
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
@@ -133,8 +133,20 @@ void CudaKernels::power_sum(Stream& s, ConstTensorView x, double p, TensorView o
   if (blocks > 0) {
     with_element(x.dtype, [&](auto element) {
       using T = decltype(element);
-      launch(s, "power_sum", {reads(x), writes(space)}, Grid{blocks}, power_sum_kernel<T>,
-             static_cast<const T*>(x.data), n, power_of(p), p, is_aligned(x.data, 16), partial);
+      const auto enqueue = [&](auto kernel) {
+        launch(s, "power_sum", {reads(x), writes(space)}, Grid{blocks}, kernel, static_cast<const T*>(x.data), n, p,
+               is_aligned(x.data, 16), partial);
+      };
+      switch (power_of(p)) {
+        case Power::one:
+          return enqueue(power_sum_kernel<T, Power::one>);
+        case Power::two:
+          return enqueue(power_sum_kernel<T, Power::two>);
+        case Power::any:
+          return enqueue(power_sum_kernel<T, Power::any>);
+        case Power::maximum:
+          return enqueue(power_sum_kernel<T, Power::maximum>);
+      }
     });
   }
   launch(s, "power_sum", {writes(space), mica::writes(out)}, Grid{}, fold_partials_kernel, partial, blocks, power_of(p),
