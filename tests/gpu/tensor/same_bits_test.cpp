@@ -1,6 +1,7 @@
 #include "unit/tensor/kernels_testing.hpp"
 
-// Where no exponential, sine or sum of floats is in the way, a GPU gives the CPU's bits: what runs on the one goes on on the other.
+// Where no exponential, sine or sum of floats is in the way, a GPU gives the CPU's bits: what runs on the one goes on
+// on the other.
 namespace mica::testing {
 namespace {
 
@@ -54,15 +55,34 @@ TEST_P(SameBits, OfRandomNumbers) {
 }
 
 TEST_P(SameBits, OfOptimizers) {
-  const auto f32 = [](unsigned seed, double low = -1) { return HostTensor::random({kNumel}, DType::f32, seed, low, 1); };
+  const auto f32 = [](unsigned seed, double low = -1) {
+    return HostTensor::random({kNumel}, DType::f32, seed, low, 1);
+  };
   HostTensor grad = f32(1), scale = HostTensor::of(DType::f32, {0.37}), skipped = HostTensor::of(DType::f32, {2});
   on_both(
       [&](Kernels& kernels, Stream& s, std::vector<HostTensor>& r) {
         for (const std::int64_t step : {5, 6}) {
-          kernels.adamw(s, {.param = r[0], .grad = grad, .exp_avg = r[1], .exp_avg_sq = r[2], .lr = 3e-4, .beta2 = 0.95,
-                            .weight_decay = 0.1, .step = step, .grad_scale = scale, .skip = {}, .skipped_steps = skipped});
-          kernels.sgd(s, {.param = r[3], .grad = grad, .momentum_buffer = r[4], .lr = 0.1, .momentum = 0.9,
-                          .weight_decay = 0.01, .nesterov = true, .first_step = step == 5, .grad_scale = scale, .skip = {}});
+          kernels.adamw(s, {.param = r[0],
+                            .grad = grad,
+                            .exp_avg = r[1],
+                            .exp_avg_sq = r[2],
+                            .lr = 3e-4,
+                            .beta2 = 0.95,
+                            .weight_decay = 0.1,
+                            .step = step,
+                            .grad_scale = scale,
+                            .skip = {},
+                            .skipped_steps = skipped});
+          kernels.sgd(s, {.param = r[3],
+                          .grad = grad,
+                          .momentum_buffer = r[4],
+                          .lr = 0.1,
+                          .momentum = 0.9,
+                          .weight_decay = 0.01,
+                          .nesterov = true,
+                          .first_step = step == 5,
+                          .grad_scale = scale,
+                          .skip = {}});
         }
         kernels.unscale(s, r[5], scale, r[6]);
       },
