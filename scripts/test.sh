@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds and runs Mica's tests.
-#   scripts/test.sh                the default suite: what CI runs
+#   scripts/test.sh                the default suite: what CI runs, there followed by short fuzzing and the build for GPUs
 #   scripts/test.sh --sanitizers   unit tests and a training on 2 ranks under address+undefined and thread sanitizers
 #   scripts/test.sh --fuzz [SEC]   what Mica parses, fed with broken input for SEC seconds each (default 60); CI: 10
 #   scripts/test.sh --soak         full counts of the randomised tests (hours)
@@ -54,6 +54,18 @@ fuzz() {
   done
 }
 
+# The programs and the tests for GPUs, where nvcc is: compiled and linked, since no GPU is here to run them.
+cuda() {
+  if ! command -v nvcc >/dev/null && [[ ! -x /usr/local/cuda/bin/nvcc ]]; then
+    echo "== the build for GPUs: left out, nvcc is not here"
+    return
+  fi
+  echo "== the build for GPUs"
+  scripts/cudnn-frontend.sh
+  cmake --preset cuda --log-level=WARNING "${flags[@]}"
+  cmake --build --preset cuda --parallel "$jobs" --target apps/all gpu_tests
+}
+
 scripts/install-packages.sh --tests
 scripts/check_includes.py
 scripts/check_parity_list.py
@@ -68,4 +80,7 @@ scripts/reference-venv.sh
 cmake --preset release --log-level=WARNING "$mica_gpu_flag" "${flags[@]}"
 cmake --build --preset release --parallel "$jobs"
 (cd build/release && ctest --output-on-failure --timeout 300 "${labels[@]}" "$@")
-if [[ "${CI:-}" == "true" && $# -eq 0 ]]; then fuzz 10; fi
+if [[ "${CI:-}" == "true" && $# -eq 0 ]]; then
+  cuda
+  fuzz 10
+fi

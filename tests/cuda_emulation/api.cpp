@@ -53,12 +53,13 @@ int Api::enter() {
   int left = failing_in_;
   while (left > 0 && !failing_in_.compare_exchange_weak(left, left - 1)) {
   }
-  return left == 1 ? error_ : 0;
+  return left > 0 && left <= times_ ? error_ : 0;
 }
 
-void Api::fail(int error, int after) {
+void Api::fail(int error, int after, int times) {
   error_ = error;
-  failing_in_ = after + 1;
+  times_ = times;
+  failing_in_ = after + times;
 }
 
 cudaError_t failed(cudaError_t error) { return last = error; }
@@ -96,6 +97,8 @@ void reset_calls() {
   for (auto& [name, api] : all.by_name) api.reset();
 }
 
-void fail_next(std::string_view name, int error, int after) { Api::named(name).fail(error, after); }
+void fail_next(std::string_view name, int error, int after, int times) {
+  Api::named(name).fail(error, after, times);
+}
 
 }  // namespace mica::cuda_emulation

@@ -22,7 +22,7 @@ class Api {
 
   /// Counts a call. @return the error that a test ordered, 0 otherwise
   int enter();
-  void fail(int error, int after);
+  void fail(int error, int after, int times);
 
   [[nodiscard]] std::int64_t calls() const { return calls_; }
   [[nodiscard]] bool is_wait() const { return waits_; }
@@ -30,8 +30,8 @@ class Api {
 
  private:
   std::atomic<std::int64_t> calls_ = 0;
-  std::atomic<int> failing_in_ = 0;  ///< calls until the one that fails, 0: none
-  int error_ = 0;
+  std::atomic<int> failing_in_ = 0;  ///< calls until the last one that fails, 0: none
+  int error_ = 0, times_ = 1;
   std::atomic<bool> waits_ = false;
 };
 

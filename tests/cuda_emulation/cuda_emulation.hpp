@@ -31,9 +31,9 @@ void set_memory_bytes(std::int64_t bytes);
 [[nodiscard]] std::int64_t host_waits();
 void reset_calls();
 
-/// The call number `after` from now (0: the next one) of that function, by any thread, does nothing but return `error`,
-/// a cudaError_t, CUresult, cublasStatus_t or ncclResult_t, whichever the function returns.
-void fail_next(std::string_view name, int error, int after = 0);
+/// The call number `after` from now (0: the next one) of that function, by any thread, and the `times` - 1 after it do
+/// nothing but return `error`, a cudaError_t, CUresult, cublasStatus_t or ncclResult_t, whichever the function returns.
+void fail_next(std::string_view name, int error, int after = 0, int times = 1);
 
 // NCCL: ranks are threads of this process, and a collective happens inside the call of the rank that comes last; the
 // others wait in theirs, at most 60 s, then the process ends with a text.

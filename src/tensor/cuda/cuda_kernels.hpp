@@ -9,6 +9,7 @@
 
 namespace mica::cuda {
 
+class FusedAttention;
 class Product;
 class Products;
 struct ProductSpec;
@@ -103,6 +104,7 @@ class CudaKernels final : public Kernels {
   Pool& pool_;
   CudaKernelsOptions options_;
   std::unique_ptr<Products> products_;
+  std::unique_ptr<FusedAttention> fused_attention_;  // null: own kernels only
   std::vector<ProductShape>* record_ = nullptr;
 };
 

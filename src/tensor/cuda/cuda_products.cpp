@@ -34,35 +34,37 @@ void CudaKernels::run(Stream& s, const char* what, const Product& product, Const
 void CudaKernels::multiply(Stream& s, const char* what, ProductSpec spec, ConstTensorView a, ConstTensorView b,
                            ConstTensorView bias, TensorView c, Write mode) {
   if (record_) record_->push_back({spec.m, spec.n, spec.k, spec.transposed_a, spec.transposed_b, a.dtype});
-  // Operands of unequal dtypes go by way of f32, a result that cuBLASLt does not write likewise.
-  Buffer a_space, b_space, bias_space, c_space;
-  spec.ab = a.dtype == b.dtype ? a.dtype : DType::f32;
-  a = as_dtype(s, a, spec.ab, a_space);
-  b = as_dtype(s, b, spec.ab, b_space);
-
-  const auto find = [&](bool direct, Epilogue epilogue, TensorView out) {
-    spec.c = out.dtype;
-    spec.epilogue = epilogue;
-    spec.accumulate = direct && mode == Write::accumulate;
-    spec.alignment = Alignments::of(a.data, b.data, out.data, epilogue == Epilogue::none ? nullptr : bias.data);
-    return products_->find(spec);
-  };
-  if (is_direct(spec.ab, c.dtype)) {
-    bias = as_dtype(s, bias, c.dtype, bias_space);
-    const Product* product = find(true, bias ? Epilogue::bias : Epilogue::none, c);
-    if (product) return run(s, what, *product, a, b, c, mica::reads(bias));
+  // Operands of unequal dtypes go by way of f32, and whatever cuBLASLt has nothing for (an odd address, a dtype of C or
+  // a bias that it does not write itself) too: first C, then A and B.
+  for (const DType ab : {a.dtype == b.dtype ? a.dtype : DType::f32, DType::f32}) {
+    Buffer a_space, b_space, bias_space, bias32_space;
+    const ConstTensorView a_in = as_dtype(s, a, ab, a_space);
+    const ConstTensorView b_in = as_dtype(s, b, ab, b_space);
+    spec.ab = ab;
+    const auto find = [&](TensorView out, ConstTensorView vector) {
+      spec.c = out.dtype;
+      spec.epilogue = vector ? Epilogue::bias : Epilogue::none;
+      spec.alignment = Alignments::of(a_in.data, b_in.data, out.data, vector.data);
+      return products_->find(spec);
+    };
+    if (is_direct(ab, c.dtype)) {
+      const ConstTensorView vector = as_dtype(s, bias, c.dtype, bias_space);
+      spec.accumulate = mode == Write::accumulate;
+      const Product* product = find(c, vector);
+      if (product) return run(s, what, *product, a_in, b_in, c, mica::reads(vector));
+    }
+    if (c.dtype == DType::f32 && !bias) continue;
+    const Buffer c_space = scratch(s, spec.m * spec.n * 4);
+    const TensorView c32(c_space.data(), c.shape, DType::f32);
+    spec.accumulate = false;
+    const Product* product = find(c32, {});
+    if (!product) continue;
+    run(s, what, *product, a_in, b_in, c32, {});
+    if (bias) return add_bias(s, c32, as_dtype(s, bias, DType::f32, bias32_space), c);
+    return scale(s, c32, 1.0, c, mode);
   }
-  Buffer bias32_space;
-  bias = as_dtype(s, bias, DType::f32, bias32_space);
-  c_space = scratch(s, spec.m * spec.n * 4);
-  const TensorView c32(c_space.data(), Shape{spec.m, spec.n}, DType::f32);
-  spec.ldc = spec.n;
-  const Product* product = find(false, Epilogue::none, c32);
-  require<CudaError>(product != nullptr, "{}: {} has no algorithm for {}", what, Products::library_description(),
-                     spec.to_string());
-  run(s, what, *product, a, b, c32, {});
-  if (bias) return add_bias(s, c32, bias, c);
-  this->scale(s, c32.reshaped(c.shape), 1.0, c, mode);
+  throw CudaError(
+      fmt::format("{}: {} has no algorithm for {}", what, Products::library_description(), spec.to_string()));
 }
 
 void CudaKernels::linear(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView y) {
