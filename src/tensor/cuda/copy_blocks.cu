@@ -43,8 +43,9 @@ __device__ void copy_chunks(const Run& run) {
     const std::int64_t row = run.chunks == 1 ? chunk : chunk / run.chunks;
     const std::int64_t begin = (chunk - row * run.chunks) * kChunk;
     const std::int64_t end = begin + kChunk < run.units ? begin + kChunk : run.units;
-    const auto* from = reinterpret_cast<const Unit*>(run.src + row * run.src_stride);
-    auto* to = reinterpret_cast<Unit*>(run.dst + row * run.dst_stride);
+    const auto* __restrict__ from = reinterpret_cast<const Unit*>(run.src + row * run.src_stride);
+    auto* __restrict__ to = reinterpret_cast<Unit*>(run.dst + row * run.dst_stride);
+#pragma unroll 4
     for (std::int64_t i = begin + lane; i < end; i += group) to[i] = from[i];
   }
 }
@@ -92,8 +93,10 @@ void CudaKernels::copy_blocks(Stream& s, ConstTensorView src, TensorView dst, st
   int num_runs = 0;
   std::int64_t most_chunks = 0;
   const auto enqueue = [&] {
+    // Enough for one long run, not as many for each of 48 short ones.
+    const std::int64_t most_blocks = std::max<std::int64_t>(8192 / num_runs, 256);
     launch(s, "copy_blocks", {reads(src), mica::writes(dst)},
-           Grid{std::clamp<std::int64_t>(most_chunks, 1, 2048), num_runs}, copy_blocks_kernel, runs);
+           Grid{std::clamp<std::int64_t>(most_chunks, 1, most_blocks), num_runs}, copy_blocks_kernel, runs);
     num_runs = 0;
     most_chunks = 0;
   };
