@@ -69,6 +69,7 @@ std::vector<std::int64_t> waits_of_steps(const StepCase& c, std::unique_ptr<Proc
     root.zero_grad();
     barrier.barrier(*cpu, "step");
     waits.push_back(cuda_emulation::host_waits() - before);
+    barrier.barrier(*cpu, "counted");
   }
   context.compute.synchronize();
   return waits;
