@@ -28,7 +28,7 @@ std::uint64_t Permutation::once(std::uint64_t value) const {
   std::uint64_t high = value >> low_bits_;
   for (std::uint64_t round = 0; round < kRounds; ++round) {
     const bool changes_low = round % 2 == 0;
-    const auto random = random_block({seed_, epoch_, round, kStreamName}, changes_low ? high : low);
+    const auto random = random_block(RandomKey{seed_, epoch_, round, kStreamName}, changes_low ? high : low);
     if (changes_low) {
       low ^= random[0] & low_mask(low_bits_);
     } else {
