@@ -167,7 +167,7 @@ cudaError_t cudaMemcpy2DAsync(void* dst, std::size_t dpitch, const void* src, st
   return cudaSuccess;
 }
 cudaError_t cudaMemset(void* devPtr, int value, std::size_t count) {
-  MICA_EMULATED_ENTER(cudaMemset, .waits());
+  MICA_EMULATED_ENTER(cudaMemset);
   return set(devPtr, value, count, nullptr);
 }
 cudaError_t cudaMemsetAsync(void* devPtr, int value, std::size_t count, cudaStream_t stream) {

@@ -26,8 +26,8 @@ void set_memory_bytes(std::int64_t bytes);
 /// How often the process called that function since the start or reset_calls(). Copies between device and pageable host
 /// memory, for which the host waits, also count as "pageable copy".
 [[nodiscard]] std::int64_t calls(std::string_view name);
-/// Calls that make the host wait for the device: stream, event and device synchronisation, plain cudaMemcpy and
-/// cudaMemset, pageable copies, cudaFree, cudaFreeHost.
+/// Calls that make the host wait for the device: stream, event and device synchronisation, plain cudaMemcpy, pageable
+/// copies, cudaFree, cudaFreeHost.
 [[nodiscard]] std::int64_t host_waits();
 void reset_calls();
 

@@ -31,6 +31,13 @@ TEST(RuntimeDeathTest, TheHostCannotTouchDeviceMemory) {
   EXPECT_EQ(array.host(), (std::vector<int>{1, 2, 3}));
 }
 
+TEST(RuntimeDeathTest, TheHostCannotTouchNewDeviceMemory) {
+  int* device = nullptr;
+  ASSERT_EQ(cudaMalloc(&device, 4), cudaSuccess);
+  EXPECT_EXIT(*const_cast<volatile int*>(device) = 4, testing::KilledBySignal(SIGSEGV), "");
+  ASSERT_EQ(cudaFree(device), cudaSuccess);
+}
+
 __global__ void write_at(int* out, std::int64_t at) { out[at] = 1; }
 
 TEST(RuntimeDeathTest, AKernelCannotTouchWhatIsNotAllocated) {
