@@ -16,6 +16,7 @@ if(NOT MICA_ENABLE_CUDA STREQUAL "OFF")
     set(CMAKE_CUDA_STANDARD 20)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     set(CMAKE_CUDA_EXTENSIONS OFF)
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # the one that CUDA::cudart is: not two of them in one program
     find_package(CUDAToolkit)
     find_package(NCCL)
     find_package(CUDNN)
