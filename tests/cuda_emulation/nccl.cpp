@@ -1,4 +1,4 @@
-// NCCL's functions: arguments are checked here, ranks meet in Clique.
+// NCCL itself and its communicators.
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -10,7 +10,6 @@
 #include "api.hpp"
 #include "memory.hpp"
 #include "nccl_comm.hpp"
-#include "streams.hpp"
 
 using namespace mica::cuda_emulation;
 
@@ -31,12 +30,6 @@ Communicators& communicators() {
   return all;
 }
 
-std::shared_ptr<ncclComm> find(ncclComm_t comm) {
-  const std::lock_guard lock(communicators().mutex);
-  const auto it = communicators().living.find(comm);
-  return it == communicators().living.end() ? nullptr : it->second;
-}
-
 /// Forgets the handle. @return what it was, null if nothing
 std::shared_ptr<ncclComm> take(ncclComm_t comm) {
   const std::lock_guard lock(communicators().mutex);
@@ -49,9 +42,16 @@ std::shared_ptr<ncclComm> take(ncclComm_t comm) {
 
 std::string own_prefix() { return "mica-emulated-" + std::to_string(getpid()) + "-"; }
 
+}  // namespace
+
+std::shared_ptr<ncclComm> find_communicator(ncclComm_t comm) {
+  const std::lock_guard lock(communicators().mutex);
+  const auto it = communicators().living.find(comm);
+  return it == communicators().living.end() ? nullptr : it->second;
+}
+
 ncclResult_t no_communicator() { return nccl_failed(ncclInvalidArgument, "no such communicator"); }
 
-/// A communicator whose last call has come to its end without an error.
 ncclResult_t check_ready(const std::shared_ptr<ncclComm>& comm) {
   if (comm == nullptr) return no_communicator();
   if (comm->polls > 0 || comm->clique->state() == ncclInProgress) {
@@ -63,79 +63,11 @@ ncclResult_t check_ready(const std::shared_ptr<ncclComm>& comm) {
   return comm->is_finalized ? nccl_failed(ncclInvalidUsage, "the communicator is finalized") : ncclSuccess;
 }
 
-/// The answer of a call that is under way: a communicator that does not block wants to be asked.
 ncclResult_t under_way(ncclComm& comm) {
   if (comm.is_blocking) return ncclSuccess;
   comm.polls = 1;
   return ncclInProgress;
 }
-
-bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) {
-  const auto *first = static_cast<const char*>(a), *second = static_cast<const char*>(b);
-  return first < second + b_bytes && second < first + a_bytes;
-}
-
-ncclResult_t check_memory(const Operation& it) {
-  for (const auto& [data, bytes] :
-       {std::pair<const void*, std::size_t>(it.send, it.send_bytes()), {it.receive, it.receive_bytes()}}) {
-    const auto found = Memory::instance().find(data, bytes);
-    if (bytes > 0 && (found.place == Place::pageable || !found.whole)) {
-      return nccl_failed(ncclInvalidArgument, std::string(name(it.kind)) + ": memory that the GPU cannot reach");
-    }
-  }
-  // In place is where NCCL says; anything else that overlaps is undefined there and refused here.
-  const auto rank_bytes = it.bytes() * static_cast<std::size_t>(it.comm->rank);
-  const auto* send = static_cast<const char*>(it.send);
-  const auto* receive = static_cast<const char*>(it.receive);
-  const bool in_place = it.kind == OperationKind::all_gather       ? send == receive + rank_bytes
-                        : it.kind == OperationKind::reduce_scatter ? receive == send + rank_bytes
-                                                                   : send == receive;
-  if (in_place || !overlap(send, it.send_bytes(), receive, it.receive_bytes())) return ncclSuccess;
-  return nccl_failed(ncclInvalidArgument, std::string(name(it.kind)) + ": buffers overlap, but not in place");
-}
-
-/// Operations between ncclGroupStart and ncclGroupEnd.
-struct Group {
-  int depth = 0;
-  std::vector<Operation> operations;
-};
-Group& group() {
-  thread_local Group it;
-  return it;
-}
-
-/// All are brought before one is waited for.
-ncclResult_t run(std::vector<Operation> operations) {
-  std::vector<std::shared_ptr<Meeting>> meetings;
-  for (const auto& it : operations) meetings.push_back(it.comm->clique->post(it));
-  ncclResult_t result = ncclSuccess;
-  for (std::size_t i = 0; i < operations.size(); ++i) {
-    operations[i].comm->clique->wait(operations[i], *meetings[i]);
-    result = std::max(result, under_way(*operations[i].comm));
-  }
-  return result;
-}
-
-ncclResult_t enqueue(Api& api, Operation operation, ncclComm_t handle) {
-  if (const int ordered = api.enter(); ordered != 0) return static_cast<ncclResult_t>(ordered);
-  if (in_host_function()) return nccl_failed(ncclUnhandledCudaError, "called from a host function of a stream");
-  operation.comm = find(handle);
-  if (const auto result = check_ready(operation.comm); result != ncclSuccess) return result;
-  if (operation.root < 0 || operation.root >= operation.comm->num_ranks || operation.reduction >= ncclNumOps) {
-    return nccl_failed(ncclInvalidArgument, std::string(name(operation.kind)) + ": no such rank or operation");
-  }
-  if (!is_stream(operation.stream) || device_of(operation.stream) != operation.comm->device) {
-    return nccl_failed(ncclUnhandledCudaError, "the stream is not of the communicator's GPU");
-  }
-  if (const auto result = check_memory(operation); result != ncclSuccess) return result;
-  if (group().depth > 0) {
-    group().operations.push_back(std::move(operation));
-    return ncclSuccess;
-  }
-  return run({std::move(operation)});
-}
-
-}  // namespace
 
 ncclResult_t nccl_failed(ncclResult_t result, std::string text) {
   last_text = std::move(text);
@@ -239,7 +171,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId c
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError) {
   static auto& api = Api::named("ncclCommGetAsyncError");
   if (const int ordered = api.enter(); ordered != 0) return static_cast<ncclResult_t>(ordered);
-  const auto it = find(comm);
+  const auto it = find_communicator(comm);
   if (it == nullptr) return no_communicator();
   *asyncError = it->error;
   if (*asyncError != ncclSuccess) return ncclSuccess;
@@ -252,7 +184,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError) {
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
-  const auto it = find(comm);
+  const auto it = find_communicator(comm);
   if (const auto result = check_ready(it); result != ncclSuccess) return result;
   it->is_finalized = true;
   return under_way(*it);
@@ -275,19 +207,19 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 }
 
 ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
-  const auto it = find(comm);
+  const auto it = find_communicator(comm);
   if (it == nullptr) return no_communicator();
   *count = it->num_ranks;
   return ncclSuccess;
 }
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
-  const auto it = find(comm);
+  const auto it = find_communicator(comm);
   if (it == nullptr) return no_communicator();
   *device = it->device;
   return ncclSuccess;
 }
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
-  const auto it = find(comm);
+  const auto it = find_communicator(comm);
   if (it == nullptr) return no_communicator();
   *rank = it->rank;
   return ncclSuccess;
@@ -295,7 +227,7 @@ ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buff, std::size_t size, void** handle) {
   static auto& api = Api::named("ncclCommRegister");
   if (const int ordered = api.enter(); ordered != 0) return static_cast<ncclResult_t>(ordered);
-  if (const auto result = check_ready(find(comm)); result != ncclSuccess) return result;
+  if (const auto result = check_ready(find_communicator(comm)); result != ncclSuccess) return result;
   const auto found = Memory::instance().find(buff, size);
   if (found.place != Place::device || !found.whole) return nccl_failed(ncclInvalidArgument, "not memory of a GPU");
   *handle = buff;
@@ -304,48 +236,5 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buff, std::size_t siz
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
   static auto& api = Api::named("ncclCommDeregister");
   if (const int ordered = api.enter(); ordered != 0) return static_cast<ncclResult_t>(ordered);
-  return find(comm) == nullptr || handle == nullptr ? no_communicator() : ncclSuccess;
-}
-
-ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, std::size_t sendcount, ncclDataType_t datatype,
-                           ncclComm_t comm, cudaStream_t stream) {
-  static auto& api = Api::named("ncclAllGather");
-  return enqueue(api, {OperationKind::all_gather, sendbuff, recvbuff, sendcount, datatype, ncclSum, 0, {}, stream},
-                 comm);
-}
-ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, std::size_t recvcount, ncclDataType_t datatype,
-                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  static auto& api = Api::named("ncclReduceScatter");
-  return enqueue(api, {OperationKind::reduce_scatter, sendbuff, recvbuff, recvcount, datatype, op, 0, {}, stream},
-                 comm);
-}
-ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, std::size_t count, ncclDataType_t datatype,
-                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  static auto& api = Api::named("ncclAllReduce");
-  return enqueue(api, {OperationKind::all_reduce, sendbuff, recvbuff, count, datatype, op, 0, {}, stream}, comm);
-}
-ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, std::size_t count, ncclDataType_t datatype, int root,
-                           ncclComm_t comm, cudaStream_t stream) {
-  static auto& api = Api::named("ncclBroadcast");
-  return enqueue(api, {OperationKind::broadcast, sendbuff, recvbuff, count, datatype, ncclSum, root, {}, stream}, comm);
-}
-ncclResult_t ncclSend(const void* sendbuff, std::size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
-                      cudaStream_t stream) {
-  static auto& api = Api::named("ncclSend");
-  return enqueue(api, {OperationKind::send, sendbuff, nullptr, count, datatype, ncclSum, peer, {}, stream}, comm);
-}
-ncclResult_t ncclRecv(void* recvbuff, std::size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
-                      cudaStream_t stream) {
-  static auto& api = Api::named("ncclRecv");
-  return enqueue(api, {OperationKind::receive, nullptr, recvbuff, count, datatype, ncclSum, peer, {}, stream}, comm);
-}
-
-ncclResult_t ncclGroupStart() {
-  ++group().depth;
-  return ncclSuccess;
-}
-ncclResult_t ncclGroupEnd() {
-  if (group().depth == 0) return nccl_failed(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
-  if (--group().depth > 0) return ncclSuccess;
-  return run(std::exchange(group().operations, {}));
+  return find_communicator(comm) == nullptr || handle == nullptr ? no_communicator() : ncclSuccess;
 }

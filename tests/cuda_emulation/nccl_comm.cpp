@@ -1,5 +1,6 @@
 #include "nccl_comm.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -196,6 +197,21 @@ void Clique::abort(ncclComm& comm) {
   const std::lock_guard lock(mutex_);
   comm.is_aborted = true;
   *comm.released = true;
+  const auto give_up = [&](const std::shared_ptr<Meeting>& meeting) {
+    for (const auto& it : meeting->operations) {
+      if (it.comm.get() == &comm && !meeting->done) meeting->never = true;
+    }
+  };
+  std::ranges::for_each(collectives_, give_up);
+  for (auto* waiting : {&sends_, &receives_}) {
+    for (auto& [way, meetings] : *waiting) std::ranges::for_each(meetings, give_up);
+  }
+  members_[static_cast<std::size_t>(comm.rank)].reset();
+  if (std::ranges::all_of(members_, [](const auto& it) { return it == nullptr; })) {  // they hold each other
+    collectives_.clear();
+    sends_.clear();
+    receives_.clear();
+  }
   changed_.notify_all();
 }
 

@@ -39,6 +39,7 @@ class Clique {
   std::shared_ptr<Meeting> post(const Operation& operation);
   /// Until it is done, never will be, or the rank's communicator is aborted.
   void wait(const Operation& operation, Meeting& meeting);
+  /// What the rank has brought and has not happened never will: its memory may go.
   void abort(ncclComm& comm);
 
  private:
@@ -57,6 +58,14 @@ class Clique {
 
 /// Remembers the text for ncclGetLastError. @return result
 ncclResult_t nccl_failed(ncclResult_t result, std::string text);
+
+/// Null: there is none, or no longer.
+std::shared_ptr<ncclComm> find_communicator(ncclComm_t comm);
+ncclResult_t no_communicator();
+/// ncclSuccess for a communicator whose last call has come to its end without an error.
+ncclResult_t check_ready(const std::shared_ptr<ncclComm>& comm);
+/// The answer of a call that is under way: a communicator that does not block wants to be asked.
+ncclResult_t under_way(ncclComm& comm);
 
 }  // namespace mica::cuda_emulation
 

@@ -1,3 +1,4 @@
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <thread>
@@ -206,6 +207,29 @@ TEST_F(Nccl, WhatNeverHappensKeepsStreamsBusyUntilTheAbort) {
       rank.comm = nullptr;
     });
   }
+}
+
+TEST_F(Nccl, ARankThatGaveUpIsNotWaitedForWithItsMemory) {
+  std::atomic<bool> gave_up = false;
+  on_ranks(2, true, [&](Rank& rank) {
+    if (rank.number == 0) {
+      const DeviceArray<float> x({1});
+      std::thread watch([&] {
+        std::this_thread::sleep_for(20ms);
+        EXPECT_EQ(ncclCommAbort(rank.comm), ncclSuccess);
+      });
+      (void)ncclAllReduce(x.data(), x.data(), 1, ncclFloat32, ncclSum, rank.comm, rank.stream);
+      watch.join();
+    } else {
+      while (!gave_up) std::this_thread::yield();
+      const DeviceArray<float> x({1});
+      EXPECT_EQ(ncclAllReduce(x.data(), x.data(), 1, ncclFloat32, ncclSum, rank.comm, rank.stream), ncclSuccess);
+      EXPECT_EQ(cudaStreamQuery(rank.stream), cudaErrorNotReady);
+      EXPECT_EQ(ncclCommAbort(rank.comm), ncclSuccess);
+    }
+    rank.comm = nullptr;
+    gave_up = true;
+  });
 }
 
 using NcclDeathTest = Nccl;
