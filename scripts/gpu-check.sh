@@ -10,7 +10,8 @@ cd "$(dirname "$0")/.."
 source scripts/environment.sh
 
 out=build/gpu-check
-programs=(bin/mica-train bin/mica-tokenize bin/mica-bench bin/mica-inspect tests/gpu_tensor tests/gpu_device tests/gpu_comm tests/gpu_parity)
+programs=(bin/mica-train bin/mica-tokenize bin/mica-bench bin/mica-inspect tests/gpu_tensor tests/gpu_fused_attention tests/gpu_device
+          tests/gpu_comm tests/gpu_parity)
 
 # What the machine there has itself: the C library, and all that comes with CUDA and its driver.
 is_theirs() {
@@ -22,6 +23,7 @@ is_theirs() {
 }
 
 pack() {
+  scripts/cudnn-frontend.sh
   cmake --preset cuda -DCMAKE_CUDA_ARCHITECTURES="${MICA_GPU_ARCH:-90}" -DMICA_BUILD_TESTS=ON
   cmake --build --preset cuda --parallel "$(nproc)"
   rm -rf "$out"
@@ -73,7 +75,7 @@ sanitize() { # TOOL: small cases of the kernels, the groups and a sharded traini
   compute-sanitizer --tool "$1" --error-exitcode 9 bin/gpu_tensor --gtest_filter='-*Large*'
   compute-sanitizer --tool "$1" --error-exitcode 9 bin/gpu_comm
 }
-stage_kernels() { bin/gpu_tensor --gtest_brief=1; }
+stage_kernels() { bin/gpu_tensor --gtest_brief=1 && bin/gpu_fused_attention --gtest_brief=1; }
 stage_device() { bin/gpu_device --gtest_brief=1; }
 stage_comm() { bin/gpu_comm --gtest_brief=1; }
 stage_parity() { bin/gpu_parity --gtest_brief=1; }

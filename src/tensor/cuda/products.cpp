@@ -166,7 +166,8 @@ bool Products::choose_algorithm(const ProductSpec& spec, Product& product) const
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       library_.get(), product.descriptor_.get(), product.b_.get(), product.a_.get(), product.c_.get(), product.c_.get(),
       preference.get(), static_cast<int>(results.size()), results.data(), &num_results);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
+  // Which of the two stands for "not with these dtypes and this epilogue" is not said.
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return false;
   check(status, "cublasLtMatmulAlgoGetHeuristic");
   for (int i = 0; i < num_results; ++i) {
     const cublasLtMatmulHeuristicResult_t& result = results[static_cast<std::size_t>(i)];
