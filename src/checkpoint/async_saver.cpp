@@ -4,14 +4,15 @@
 #include <utility>
 
 #include "save_job.hpp"
+#include "whole_tensors.hpp"
 
 namespace mica::checkpoint {
 namespace {
 
 /// Copies begin at a cache line.
-constexpr std::int64_t kLineNumel = 64 / 4;
+constexpr std::int64_t kLineBytes = 64;
 
-std::int64_t padded(std::int64_t numel) { return (numel + kLineNumel - 1) / kLineNumel * kLineNumel; }
+std::int64_t padded(std::int64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
 
 }  // namespace
 
@@ -19,12 +20,17 @@ std::int64_t snapshot_bytes(const fsdp::Root& root, const optim::Optimizer* opti
   const Mesh& mesh = root.device_mesh().mesh();
   if (mesh.replica_rank() != 0) return 0;
   const auto num_kinds = static_cast<std::int64_t>(optimizer != nullptr ? optimizer->state_kinds().size() : 0);
-  std::int64_t numel = 0;
+  std::int64_t bytes = 0;
   for (const fsdp::UnitStorage* storage : unit_storages(root)) {
     if (storage->shard_size() == 1 && mesh.shard_rank() != 0) continue;
-    numel += padded(storage->layout().shard_numel()) * (1 + (storage->is_trainable() ? num_kinds : 0));
+    bytes += padded(storage->layout().shard_numel() * 4) * (1 + (storage->is_trainable() ? num_kinds : 0));
   }
-  return numel * 4;
+  if (mesh.shard_rank() != 0) return bytes;
+  for (const WholeTensor& tensor : whole_tensors(root)) bytes += padded(tensor.shape.numel() * dtype_bytes(tensor.dtype));
+  for (const fsdp::UnitParameter& p : root.ignored_parameters()) {
+    if (p.parameter->requires_grad) bytes += num_kinds * padded(p.parameter->shape.numel() * 4);
+  }
+  return bytes;
 }
 
 AsyncSaver::AsyncSaver(std::unique_ptr<HostComm> background, Pool& pool)
@@ -88,15 +94,15 @@ void AsyncSaver::write() {
 
 void AsyncSaver::copy(SaveJob& job, fsdp::DeviceMesh& device_mesh) {
   if (!job.writes_shard) return;
-  auto* to = static_cast<float*>(snapshot_.data());
+  auto* to = static_cast<std::byte*>(snapshot_.data());
   for (std::size_t i = 0; i < job.memory.size(); ++i) {
-    const std::int64_t numel = job.memory[i].numel();
-    invariant((to + numel - static_cast<float*>(snapshot_.data())) * 4 <= snapshot_.bytes(),
+    const ConstTensorView& from = job.memory[i];
+    invariant(to + from.bytes() - static_cast<std::byte*>(snapshot_.data()) <= snapshot_.bytes(),
               "reserve() counts what is saved");
-    const TensorView copy{to, Shape{numel}, DType::f32};
-    device_mesh.kernels().copy(device_mesh.compute(), job.memory[i], copy);
+    const TensorView copy{to, Shape{from.numel()}, from.dtype};
+    device_mesh.kernels().copy(device_mesh.compute(), from, copy);
     job.contents.sources[i].read = reader_of(copy);
-    to += padded(numel);
+    to += padded(from.bytes());
   }
   device_mesh.compute().synchronize();
 }

@@ -38,12 +38,15 @@ class Writer {
       : folder_(folder), header_(header), source_(source), progress_(progress) {
     for (UnitEntry& unit : header_.units) {
       layouts_.push_back(fsdp::make_layout(unit.layout, unit.parameters, unit.shard_size));
-      units_.push_back({unit.name, layouts_.back().get()});
+      units_.push_back({unit.name, layouts_.back(), unit.role, unit.dtype});
       unit = entry_of(units_.back());
     }
     for (int r = 0; r < header_.shard_size; ++r) {
       for (std::size_t u = 0; u < units_.size(); ++u) {
-        if (is_in_file(u, r)) total_bytes_ += layouts_[u]->shard_numel() * 4 * std::ssize(kinds_of(u));
+        if (!is_in_file(u, r)) continue;
+        for (const std::string& kind : kinds_of(u)) {
+          total_bytes_ += layouts_[u]->shard_numel() * dtype_bytes(header_.units[u].dtype_of(kind));
+        }
       }
     }
   }
@@ -77,9 +80,10 @@ class Writer {
       if (!is_in_file(u, shard_rank)) continue;
       const auto runs = std::make_shared<const std::vector<PlacedRun>>(runs_of(*layouts_[u], shard_rank));
       for (const std::string& kind : kinds_of(u)) {
-        contents.sources.push_back({static_cast<std::int64_t>(u), kind, layouts_[u]->shard_numel(),
-                                    [this, runs, kind](std::int64_t begin, std::int64_t numel, float* to) {
-                                      fill(*runs, kind, begin, numel, to);
+        const DType dtype = header_.units[u].dtype_of(kind);
+        contents.sources.push_back({static_cast<std::int64_t>(u), kind, layouts_[u]->shard_numel(), dtype,
+                                    [this, runs, kind, dtype](std::int64_t begin, std::int64_t numel, std::byte* to) {
+                                      fill(*runs, kind, dtype, begin, numel, to);
                                     }});
       }
     }
@@ -87,9 +91,10 @@ class Writer {
   }
 
   /// Elements [begin, begin + numel) of a shard; what no run covers is padding.
-  void fill(const std::vector<PlacedRun>& runs, const std::string& kind, std::int64_t begin, std::int64_t numel,
-            float* to) {
-    std::memset(to, 0, static_cast<std::size_t>(numel) * sizeof(float));
+  void fill(const std::vector<PlacedRun>& runs, const std::string& kind, DType dtype, std::int64_t begin,
+            std::int64_t numel, std::byte* to) {
+    const std::int64_t element = dtype_bytes(dtype);
+    std::memset(to, 0, static_cast<std::size_t>(numel * element));
     const std::int64_t end = begin + numel;
     auto it =
         std::ranges::partition_point(runs, [&](const PlacedRun& r) { return r.run.offset + r.run.numel() <= begin; });
@@ -98,9 +103,10 @@ class Writer {
       if (!source_.has(*it->parameter, kind)) continue;
       const std::int64_t from = std::max(begin, it->run.offset);
       const std::int64_t until = std::min(end, it->run.offset + it->run.numel());
-      source_.read(*it->parameter, kind, it->run.begin + (from - it->run.offset), until - from, to + (from - begin));
+      source_.read(*it->parameter, kind, it->run.begin + (from - it->run.offset), until - from,
+                   to + (from - begin) * element);
     }
-    done_bytes_ += numel * 4;
+    done_bytes_ += numel * element;
     if (progress_) progress_(done_bytes_, total_bytes_);
   }
 
@@ -108,7 +114,7 @@ class Writer {
   Manifest& header_;
   ParameterSource& source_;
   const std::function<void(std::int64_t, std::int64_t)>& progress_;
-  std::vector<std::unique_ptr<fsdp::ShardLayout>> layouts_;
+  std::vector<std::shared_ptr<const fsdp::ShardLayout>> layouts_;
   std::vector<SavedUnit> units_;
   std::int64_t total_bytes_ = 0;
   std::mutex mutex_;  // source_, done_bytes_

@@ -4,26 +4,19 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <map>
 
-#include "parameter_reader.hpp"
+#include "convert/opened_model.hpp"
 
 namespace mica::checkpoint {
 namespace {
 
 constexpr std::int64_t kChunkNumel = kBlockBytes / 4;
 
-/// Names and shapes in module order.
-std::vector<fsdp::ParameterSpec> parameters_of(const Manifest& manifest) {
-  std::vector<fsdp::ParameterSpec> all;
-  for (const UnitEntry& unit : manifest.units) all.insert(all.end(), unit.parameters.begin(), unit.parameters.end());
-  return all;
-}
-
-/// master, then the optimizer's kinds of both sides.
-std::vector<std::string> kinds_of(const Manifest& a, const Manifest& b) {
+/// master, then the optimizer's kinds of both sides; those only if both are checkpoints.
+std::vector<std::string> kinds_of(const OpenedModel& a, const OpenedModel& b) {
   std::vector<std::string> kinds{std::string(kMasterKind)};
-  for (const auto* list : {&a.state_kinds, &b.state_kinds}) {
+  if (a.manifest == nullptr || b.manifest == nullptr) return kinds;
+  for (const auto* list : {&a.manifest->state_kinds, &b.manifest->state_kinds}) {
     for (const std::string& kind : *list) {
       if (std::ranges::find(kinds, kind) == kinds.end()) kinds.push_back(kind);
     }
@@ -32,24 +25,24 @@ std::vector<std::string> kinds_of(const Manifest& a, const Manifest& b) {
 }
 
 /// The entries to fill in: which parameter and kind is on which side.
-std::vector<DiffEntry> list_entries(const ParameterReader& a, const ParameterReader& b) {
-  const std::vector<fsdp::ParameterSpec> of_a = parameters_of(a.manifest());
-  const std::vector<fsdp::ParameterSpec> of_b = parameters_of(b.manifest());
-  std::map<std::string, Shape> shapes_of_b;
-  for (const fsdp::ParameterSpec& p : of_b) shapes_of_b[p.name] = p.shape;
-  std::vector<fsdp::ParameterSpec> all = of_a;
-  for (const fsdp::ParameterSpec& p : of_b) {
-    if (std::ranges::find(of_a, p.name, &fsdp::ParameterSpec::name) == of_a.end()) all.push_back(p);
+std::vector<DiffEntry> list_entries(const OpenedModel& a, const OpenedModel& b) {
+  std::vector<OpenedModel::Tensor> all = a.tensors;
+  for (const OpenedModel::Tensor& tensor : b.tensors) {
+    if (a.find(tensor.name) == nullptr) all.push_back(tensor);
   }
+  const bool has_buffers = a.manifest != nullptr && b.manifest != nullptr;
+  if (!has_buffers) std::erase_if(all, [](const OpenedModel::Tensor& t) { return t.role == UnitRole::buffer; });
   std::vector<DiffEntry> entries;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    for (const std::string& kind : kinds_of(a.manifest(), b.manifest())) {
-      const bool in_a = i < of_a.size() && a.has(all[i].name, kind);
-      const bool in_b = b.has(all[i].name, kind);
+  for (const OpenedModel::Tensor& tensor : all) {
+    const OpenedModel::Tensor* of_a = a.find(tensor.name);
+    const OpenedModel::Tensor* of_b = b.find(tensor.name);
+    for (const std::string& kind : kinds_of(a, b)) {
+      const bool in_a = of_a != nullptr && a.source->has(tensor.name, kind);
+      const bool in_b = of_b != nullptr && b.source->has(tensor.name, kind);
       if (!in_a && !in_b) continue;
-      DiffEntry entry{.parameter = all[i].name, .kind = kind};
-      if (in_a) entry.shape_a = all[i].shape;
-      if (in_b) entry.shape_b = shapes_of_b.at(all[i].name);
+      DiffEntry entry{.parameter = tensor.name, .kind = kind};
+      if (in_a) entry.shape_a = of_a->shape;
+      if (in_b) entry.shape_b = of_b->shape;
       if (!in_b) entry.result = DiffEntry::Result::only_in_a;
       if (!in_a) entry.result = DiffEntry::Result::only_in_b;
       if (in_a && in_b && entry.shape_a != entry.shape_b) entry.result = DiffEntry::Result::other_shape;
@@ -59,12 +52,37 @@ std::vector<DiffEntry> list_entries(const ParameterReader& a, const ParameterRea
   return entries;
 }
 
-void compare_chunk(const float* a, const float* b, std::int64_t begin, std::int64_t numel, DiffEntry& entry) {
-  if (std::memcmp(a, b, static_cast<std::size_t>(numel) * 4) == 0) return;
-  entry.result = DiffEntry::Result::different;
+/// One side of a comparison, a chunk at a time.
+class Side {
+ public:
+  explicit Side(ParameterSource& source) : source_(source), chunk_(static_cast<std::size_t>(kChunkNumel * 8)) {}
+
+  void read(const DiffEntry& entry, std::int64_t begin, std::int64_t numel) {
+    dtype_ = source_.dtype(entry.parameter, entry.kind);
+    source_.read(entry.parameter, entry.kind, begin, numel, chunk_.data());
+  }
+  [[nodiscard]] DType dtype() const { return dtype_; }
+  [[nodiscard]] const std::byte* data() const { return chunk_.data(); }
+  [[nodiscard]] double value(std::int64_t i) const { return element_value(dtype_, chunk_.data(), i); }
+
+ private:
+  ParameterSource& source_;
+  std::vector<std::byte> chunk_;
+  DType dtype_ = DType::f32;
+};
+
+void compare_chunk(const Side& a, const Side& b, std::int64_t begin, std::int64_t numel, DiffEntry& entry) {
+  const auto element = static_cast<std::size_t>(dtype_bytes(a.dtype()));
+  const bool is_same_type = a.dtype() == b.dtype();
+  if (is_same_type && std::memcmp(a.data(), b.data(), static_cast<std::size_t>(numel) * element) == 0) return;
   for (std::int64_t i = 0; i < numel; ++i) {
-    if (std::bit_cast<std::uint32_t>(a[i]) == std::bit_cast<std::uint32_t>(b[i])) continue;
-    const double difference = std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
+    const auto at = static_cast<std::size_t>(i) * element;
+    const bool is_equal = is_same_type
+                              ? std::memcmp(a.data() + at, b.data() + at, element) == 0
+                              : std::bit_cast<std::uint64_t>(a.value(i)) == std::bit_cast<std::uint64_t>(b.value(i));
+    if (is_equal) continue;
+    entry.result = DiffEntry::Result::different;
+    const double difference = std::abs(a.value(i) - b.value(i));
     // The first difference is at least a place; a NaN, once seen, stays.
     const bool is_larger = entry.num_different == 0 || difference > entry.max_difference || std::isnan(difference);
     if (is_larger && !std::isnan(entry.max_difference)) {
@@ -93,11 +111,14 @@ std::int64_t DiffReport::num_equal() const {
   return std::ranges::count(entries, DiffEntry::Result::equal, &DiffEntry::result);
 }
 
-DiffReport diff(const std::string& folder_a, const std::string& folder_b,
+DiffReport diff(const std::string& path_a, const std::string& path_b,
                 const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  ParameterReader a(folder_a);
-  ParameterReader b(folder_b);
-  DiffReport report{list_entries(a, b), optimizer_difference(a.manifest(), b.manifest())};
+  const OpenedModel a = open_model(path_a);
+  const OpenedModel b = open_model(path_b);
+  DiffReport report{list_entries(a, b), ""};
+  if (a.manifest != nullptr && b.manifest != nullptr) {
+    report.optimizer_difference = optimizer_difference(*a.manifest, *b.manifest);
+  }
   std::vector<DiffEntry*> shared;
   std::int64_t total = 0;
   for (DiffEntry& entry : report.entries) {
@@ -106,18 +127,18 @@ DiffReport diff(const std::string& folder_a, const std::string& folder_b,
     total += entry.shape_a.numel();
   }
   // Kind by kind, so that each dataset is read from its begin to its end.
-  const std::vector<std::string> kinds = kinds_of(a.manifest(), b.manifest());
+  const std::vector<std::string> kinds = kinds_of(a, b);
   std::ranges::stable_sort(shared, {}, [&](const DiffEntry* e) { return std::ranges::find(kinds, e->kind); });
-  std::vector<float> chunk_a(static_cast<std::size_t>(kChunkNumel));
-  std::vector<float> chunk_b(static_cast<std::size_t>(kChunkNumel));
+  Side side_a(*a.source);
+  Side side_b(*b.source);
   std::int64_t done = 0;
   for (DiffEntry* entry : shared) {
     const std::int64_t numel = entry->shape_a.numel();
     for (std::int64_t begin = 0; begin < numel; begin += kChunkNumel) {
       const std::int64_t count = std::min(kChunkNumel, numel - begin);
-      a.read(entry->parameter, entry->kind, begin, count, chunk_a.data());
-      b.read(entry->parameter, entry->kind, begin, count, chunk_b.data());
-      compare_chunk(chunk_a.data(), chunk_b.data(), begin, count, *entry);
+      side_a.read(*entry, begin, count);
+      side_b.read(*entry, begin, count);
+      compare_chunk(side_a, side_b, begin, count, *entry);
       done += count;
       if (progress) progress(done, total);
     }

@@ -13,14 +13,15 @@ namespace {
 
 constexpr std::string_view kHelp = R"(mica-inspect CHECKPOINT              what is in it: step, config, mesh, units, parameters, bytes
 mica-inspect verify CHECKPOINT       is every byte what was written?
-mica-inspect diff A B                do two checkpoints hold the same values?
+mica-inspect diff A B                do two checkpoints, or a checkpoint and a Hugging Face folder, hold the same values?
 
 CHECKPOINT is a folder such as runs/x/checkpoints/step-00000500; a run's folder (runs/x) means its newest checkpoint.
 
   verify   Reads every byte at the disk's speed and compares it with the checksums in manifest.json. Names each damaged file,
            dataset and byte range.
   diff     Parameter by parameter, and for each kind of optimizer state: equal bits, or how many elements differ and the
-           largest |A-B|. The number of ranks that wrote A and B may differ.
+           largest |A-B|. The number of ranks that wrote A and B may differ. A or B may be a Hugging Face folder (with
+           config.json): parameters are compared then, under Mica's names, and no optimizer state.
   --json   One JSON object instead of text.
   --help, --version
 
@@ -28,6 +29,7 @@ Examples
   mica-inspect runs/shakespeare
   mica-inspect verify runs/shakespeare/checkpoints/step-00000500
   mica-inspect diff runs/two-ranks runs/four-ranks && echo same
+  mica-inspect diff runs/shakespeare exported/
 
 The files are ordinary HDF5. model.h5 is the whole model for h5py, h5dump, MATLAB: every parameter under its name, optimizer
 state under /optim, whatever the number of ranks. In shard-*.h5 /units/N/master is a rank's part of unit N (float32), and the
@@ -64,6 +66,7 @@ Command parse(const std::vector<std::string>& arguments) {
   require<ConfigError>(command.paths.size() == num_expected, "mica-inspect {} takes {}, got {}; see mica-inspect --help",
                        command.name == "show" ? "CHECKPOINT" : command.name,
                        num_expected == 1 ? "one checkpoint" : "two checkpoints", command.paths.size());
+  if (command.name == "diff") return command;  // may be folders of another kind
   for (std::string& path : command.paths) path = resolve_checkpoint(path);
   return command;
 }

@@ -43,6 +43,8 @@ std::string summary_json(const std::string& folder, const Manifest& m) {
                      {"shard_size", unit.shard_size},
                      {"shard_numel", unit.shard_numel},
                      {"layout", unit.layout},
+                     {"role", unit_role_name(unit.role)},
+                     {"dtype", dtype_name(unit.dtype)},
                      {"parameters", std::move(parameters)}});
   }
   Json files = Json::array();

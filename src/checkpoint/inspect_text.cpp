@@ -20,6 +20,14 @@ std::string optimizer_text(const Manifest& m) {
                      fmt::join(m.state_kinds, ", "));
 }
 
+std::string parameters_text(const Manifest& m) {
+  const auto count = [&](UnitRole role) { return std::ranges::count(m.units, role, &UnitEntry::role); };
+  std::string text = fmt::format("{} in {}", grouped(m.num_parameters()), count_text(count(UnitRole::unit), "unit"));
+  if (const auto n = count(UnitRole::ignored); n > 0) text += " and " + count_text(n, "ignored parameter");
+  if (const auto n = count(UnitRole::buffer); n > 0) text += "; " + count_text(n, "buffer");
+  return text;
+}
+
 std::string units_text(const Manifest& m) {
   std::size_t width = 9;
   for (const UnitEntry& unit : m.units) {
@@ -29,6 +37,11 @@ std::string units_text(const Manifest& m) {
   for (const UnitEntry& unit : m.units) {
     std::int64_t numel = 0;
     for (const auto& p : unit.parameters) numel += p.shape.numel();
+    if (unit.is_whole()) {
+      text += fmt::format("{:<{}}  {:>14}  {} {}, whole ({})\n", unit.name, width + 2, grouped(numel), dtype_name(unit.dtype),
+                          unit.parameters[0].shape.to_string(), unit_role_name(unit.role));
+      continue;
+    }
     text += fmt::format("{:<{}}  {:>14}  {}\n", unit.name, width + 2, grouped(numel),
                         unit.shard_size == 1 ? "all (not sharded)" : grouped(unit.shard_numel));
     for (const auto& p : unit.parameters) {
@@ -73,7 +86,7 @@ std::string summary_text(const std::string& folder, const Manifest& m) {
   line("checkpoint", folder);
   line("step", fmt::format("{} ({} seen, seed {})", m.step, count_text(m.tokens, "token"), m.seed));
   line("model", model_text(m));
-  line("parameters", fmt::format("{} in {}", grouped(m.num_parameters()), count_text(std::ssize(m.units), "unit")));
+  line("parameters", parameters_text(m));
   line("optimizer", optimizer_text(m));
   line("mesh", fmt::format("{}, {}: shard_size {} x {}", count_text(m.world_size, "rank"), m.strategy, m.shard_size,
                            count_text(m.replicas, "replica")));

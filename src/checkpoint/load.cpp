@@ -13,6 +13,7 @@
 #include "dataset_ranges.hpp"
 #include "piece_index.hpp"
 #include "save_job.hpp"
+#include "whole_tensors.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -21,43 +22,65 @@ using Clock = std::chrono::steady_clock;
 
 // --- does the checkpoint fit? ----------------------------------------------------------------------------------------
 
-std::vector<fsdp::ParameterSpec> all_parameters(const std::vector<UnitEntry>& units) {
-  std::vector<fsdp::ParameterSpec> all;
-  for (const UnitEntry& unit : units) all.insert(all.end(), unit.parameters.begin(), unit.parameters.end());
+/// A parameter or buffer, wherever it is.
+struct NamedTensor {
+  const fsdp::ParameterSpec* spec;
+  const UnitEntry* unit;
+
+  [[nodiscard]] std::string_view noun() const { return unit->role == UnitRole::buffer ? "buffer" : "parameter"; }
+};
+
+std::vector<NamedTensor> all_tensors(const std::vector<UnitEntry>& units) {
+  std::vector<NamedTensor> all;
+  for (const UnitEntry& unit : units) {
+    for (const fsdp::ParameterSpec& p : unit.parameters) all.push_back({&p, &unit});
+  }
   return all;
 }
 
-/// The same parameters, whatever the units.
-void check_parameters(const std::vector<UnitEntry>& saved_units, const std::vector<UnitEntry>& model_units,
-                      const std::string& folder) {
-  const std::vector<fsdp::ParameterSpec> saved = all_parameters(saved_units);
-  std::map<std::string, const Shape*> unclaimed;
-  for (const fsdp::ParameterSpec& p : saved) unclaimed[p.name] = &p.shape;
-  for (const fsdp::ParameterSpec& p : all_parameters(model_units)) {
-    const auto found = unclaimed.find(p.name);
-    require<CheckpointError>(
-        found != unclaimed.end(),
-        "{}: is of another model: it has no parameter {} (shape {} here); compare model.* with the "
-        "checkpoint's (mica-inspect)",
-        folder, p.name, p.shape.to_string());
-    require<CheckpointError>(
-        *found->second == p.shape,
-        "{}: is of another model: parameter {} has shape {} there and {} here; compare model.* with the "
-        "checkpoint's (mica-inspect)",
-        folder, p.name, found->second->to_string(), p.shape.to_string());
+bool can_convert(DType from, DType to) {
+  const auto is_cast = [](DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; };
+  return from == to || (is_cast(from) && is_cast(to));
+}
+
+/// The same parameters and buffers, whatever the units. @returns those that are rounded to a narrower type.
+std::vector<std::string> check_tensors(const std::vector<UnitEntry>& saved_units,
+                                       const std::vector<UnitEntry>& model_units, const std::string& folder) {
+  std::map<std::string, NamedTensor> unclaimed;
+  for (const NamedTensor& t : all_tensors(saved_units)) unclaimed.emplace(t.spec->name, t);
+  std::vector<std::string> rounded;
+  for (const NamedTensor& t : all_tensors(model_units)) {
+    const auto found = unclaimed.find(t.spec->name);
+    require<CheckpointError>(found != unclaimed.end() && found->second.noun() == t.noun(),
+                             "{}: is of another model: it has no {} {} (shape {} here); compare model.* with the "
+                             "checkpoint's (mica-inspect)",
+                             folder, t.noun(), t.spec->name, t.spec->shape.to_string());
+    const NamedTensor& saved = found->second;
+    require<CheckpointError>(saved.spec->shape == t.spec->shape,
+                             "{}: is of another model: {} {} has shape {} there and {} here; compare model.* with the "
+                             "checkpoint's (mica-inspect)",
+                             folder, t.noun(), t.spec->name, saved.spec->shape.to_string(), t.spec->shape.to_string());
+    const DType from = saved.unit->dtype;
+    const DType to = t.unit->dtype;
+    require<CheckpointError>(can_convert(from, to), "{}: {} {} is {} there and {} here", folder, t.noun(), t.spec->name,
+                             dtype_name(from), dtype_name(to));
+    if (from != to && to != DType::f32) {
+      rounded.push_back(fmt::format("{} {} was {} and is {} here: its values are rounded", t.noun(), t.spec->name,
+                                    dtype_name(from), dtype_name(to)));
+    }
     unclaimed.erase(found);
   }
-  for (const fsdp::ParameterSpec& p : saved) {
-    require<CheckpointError>(
-        !unclaimed.contains(p.name),
-        "{}: is of another model: this one has no parameter {} (shape {} there); compare model.* with "
-        "the checkpoint's (mica-inspect)",
-        folder, p.name, p.shape.to_string());
+  for (const NamedTensor& t : all_tensors(saved_units)) {
+    require<CheckpointError>(!unclaimed.contains(t.spec->name),
+                             "{}: is of another model: this one has no {} {} (shape {} there); compare model.* with "
+                             "the checkpoint's (mica-inspect)",
+                             folder, t.noun(), t.spec->name, t.spec->shape.to_string());
   }
+  return rounded;
 }
 
 bool is_same_unit(const UnitEntry& a, const UnitEntry& b) {
-  return a.shard_size == b.shard_size && a.shard_numel == b.shard_numel && a.layout == b.layout &&
+  return a.shard_size == b.shard_size && a.shard_numel == b.shard_numel && a.layout == b.layout && a.role == b.role &&
          std::ranges::equal(a.parameters, b.parameters, {}, &fsdp::ParameterSpec::name, &fsdp::ParameterSpec::name);
 }
 
@@ -82,20 +105,21 @@ class Loader {
   }
   /// Written by other ranks or units than these: the tables of pieces are needed.
   [[nodiscard]] bool needs_index() const {
-    return !std::ranges::equal(manifest_.units, unit_entries(saved_units(*target_.root)), is_same_unit);
+    return !std::ranges::equal(manifest_.units, unit_entries(units_), is_same_unit);
   }
   /// @param index  null: each dataset of this rank's file is a whole shard of a unit here.
   void read(const PieceIndex* index) {
     for (std::size_t u = 0; u < storages_.size(); ++u) add(index, u, std::string(kMasterKind), storages_[u]->master());
-    if (target_.optimizer != nullptr) {
-      for (const optim::StateShard& shard : target_.optimizer->state()) {
-        if (!takes_optimizer_) clear(shard.data);
-        if (!takes_optimizer_) continue;
-        const auto unit = static_cast<std::size_t>(std::ranges::find(storages_, shard.storage) - storages_.begin());
-        add(index, unit, shard.kind, shard.data);
-      }
+    for (std::size_t w = 0; w < whole_.size(); ++w) {
+      add(index, storages_.size() + w, std::string(kMasterKind), whole_[w].data);
     }
+    if (target_.optimizer != nullptr) read_optimizer(index);
     report_.bytes = read_ranges(folder_, std::move(ranges_));
+    Stream& compute = target_.root->device_mesh().compute();
+    for (const Conversion& each : conversions_) {
+      target_.root->device_mesh().kernels().copy(compute, each.from.view(), each.to);
+    }
+    compute.synchronize();
   }
   [[nodiscard]] LoadReport& report() { return report_; }
 
@@ -113,7 +137,9 @@ class Loader {
               "unit {} is {}: load into an initialised, sharded model", storage->name(),
               storage->is_initialized() ? "unsharded" : "without storage");
     }
-    check_parameters(manifest_.units, unit_entries(saved_units(*target_.root)), folder_);
+    whole_ = whole_tensors(*target_.root);
+    units_ = saved_units(*target_.root);
+    report_.notes = check_tensors(manifest_.units, unit_entries(units_), folder_);
     const std::string here = target_.root->device_mesh().kernels().description();
     if (here != manifest_.kernels) {
       report_.notes.push_back(fmt::format("it was computed by {}, this run by {}: results may differ in the last bits",
@@ -142,6 +168,32 @@ class Loader {
 
   static void clear(TensorView data) { std::memset(data.data, 0, static_cast<std::size_t>(data.bytes())); }
 
+  void read_optimizer(const PieceIndex* index) {
+    const auto read_one = [&](std::size_t unit, const std::string& kind, TensorView data) {
+      if (takes_optimizer_) {
+        add(index, unit, kind, data);
+      } else {
+        clear(data);
+      }
+    };
+    for (const optim::StateShard& shard : target_.optimizer->state()) {
+      read_one(static_cast<std::size_t>(std::ranges::find(storages_, shard.storage) - storages_.begin()), shard.kind,
+               shard.data);
+    }
+    for (const optim::IgnoredState& state : target_.optimizer->ignored_state()) {
+      const auto of = std::ranges::find(whole_, state.parameter, &WholeTensor::name);
+      if (of == whole_.end()) continue;  // of no elements
+      read_one(storages_.size() + static_cast<std::size_t>(of - whole_.begin()), state.kind, state.data);
+    }
+  }
+
+  /// Where elements of type `from` are read to that belong into `to`.
+  std::byte* memory_for(DType from, TensorView to) {
+    if (from == to.dtype) return static_cast<std::byte*>(to.data);
+    conversions_.push_back({fsdp::StateTensor::on_host(to.shape, from), to});
+    return static_cast<std::byte*>(conversions_.back().from.view().data);
+  }
+
   /// One kind of one unit's shard is to be read into `to`. What the checkpoint has not (state of a unit that had not been
   /// stepped yet) is zero.
   void add(const PieceIndex* index, std::size_t unit, const std::string& kind, TensorView to) {
@@ -151,19 +203,21 @@ class Loader {
           manifest_.files[static_cast<std::size_t>(saved.shard_size == 1 ? 0 : mesh().shard_rank())];
       const DatasetEntry* dataset = find_dataset(file, static_cast<std::int64_t>(unit), kind);
       if (dataset == nullptr) return clear(to);
-      ranges_.push_back({&file, dataset, 0, dataset->bytes, static_cast<std::byte*>(to.data)});
+      ranges_.push_back({&file, dataset, 0, dataset->bytes, memory_for(dataset->dtype, to)});
       return;
     }
-    const fsdp::UnitStorage& storage = *storages_[unit];
-    const std::vector<fsdp::Piece> pieces = storage.layout().pieces(storage.shard_rank());
+    const int shard_rank = unit < storages_.size() ? storages_[unit]->shard_rank() : 0;
+    const std::vector<fsdp::Piece> pieces = units_[unit].layout->pieces(shard_rank);
     if (!std::ranges::all_of(pieces, [&](const fsdp::Piece& p) { return index->has(p.parameter, kind); })) clear(to);
     for (const fsdp::Piece& piece : pieces) {
       if (!index->has(piece.parameter, kind)) continue;
       for (std::int64_t i = 0; i < piece.num_runs(); ++i) {
         const fsdp::Piece::Run run = piece.run(i);
         index->for_each(piece.parameter, kind, run.begin, run.end, [&](const PieceIndex::Extent& part) {
-          std::byte* data = static_cast<std::byte*>(to.data) + (run.offset + part.begin - run.begin) * 4;
-          ranges_.push_back({part.file, part.dataset, part.offset * 4, (part.end - part.begin) * 4, data});
+          const DType from = part.dataset->dtype;
+          const TensorView here = to.slice(run.offset + part.begin - run.begin, part.end - part.begin);
+          ranges_.push_back({part.file, part.dataset, part.offset * dtype_bytes(from), here.numel() * dtype_bytes(from),
+                             memory_for(from, here)});
         });
       }
     }
@@ -174,6 +228,13 @@ class Loader {
   const LoadTarget& target_;
   std::vector<const fsdp::UnitStorage*> storages_;
   bool takes_optimizer_ = false;
+  std::vector<SavedUnit> units_;     // of this model: of storages_, then of whole_
+  std::vector<WholeTensor> whole_;
+  struct Conversion {
+    fsdp::StateTensor from;
+    TensorView to;
+  };
+  std::vector<Conversion> conversions_;
   std::vector<DatasetRange> ranges_;
   LoadReport report_;
 };

@@ -6,6 +6,11 @@
 
 namespace mica::checkpoint {
 
+std::string_view unit_role_name(UnitRole role) {
+  constexpr std::string_view kNames[] = {"unit", "ignored", "buffer"};
+  return kNames[static_cast<std::size_t>(role)];
+}
+
 std::int64_t Manifest::total_bytes() const {
   std::int64_t bytes = 0;
   for (const FileEntry* file : all_files()) bytes += file->bytes;
@@ -22,6 +27,7 @@ std::vector<const FileEntry*> Manifest::all_files() const {
 std::int64_t Manifest::num_parameters() const {
   std::int64_t numel = 0;
   for (const UnitEntry& unit : units) {
+    if (unit.role == UnitRole::buffer) continue;
     for (const fsdp::ParameterSpec& parameter : unit.parameters) numel += parameter.shape.numel();
   }
   return numel;

@@ -23,7 +23,7 @@ std::string crc_list(const std::vector<std::uint32_t>& crcs) {
 
 Json to_json(const DatasetEntry& dataset) {
   return {{"path", dataset.path},     {"unit", dataset.unit},   {"kind", dataset.kind},
-          {"offset", dataset.offset}, {"bytes", dataset.bytes}, {"crc32c_blocks", crc_list(dataset.block_crcs)}};
+          {"offset", dataset.offset}, {"bytes", dataset.bytes}, {"dtype", dtype_name(dataset.dtype)}, {"crc32c_blocks", crc_list(dataset.block_crcs)}};
 }
 
 Json to_json(const FileEntry& file) {
@@ -45,6 +45,8 @@ Json to_json(const UnitEntry& unit) {
           {"shard_size", unit.shard_size},
           {"shard_numel", unit.shard_numel},
           {"layout", unit.layout},
+          {"role", unit_role_name(unit.role)},
+          {"dtype", dtype_name(unit.dtype)},
           {"parameters", std::move(parameters)}};
 }
 
@@ -164,6 +166,22 @@ Shape parse_shape(const Reader& reader) {
   return Shape(dims);
 }
 
+UnitRole parse_role(const Reader& reader) {
+  const std::string name = reader.text();
+  for (const UnitRole role : {UnitRole::unit, UnitRole::ignored, UnitRole::buffer}) {
+    if (name == unit_role_name(role)) return role;
+  }
+  reader.fail(fmt::format("is '{}', expected unit, ignored or buffer", name));
+}
+
+DType parse_dtype(const Reader& reader) {
+  try {
+    return dtype_from_name(reader.text());
+  } catch (const ConfigError& e) {
+    reader.fail(fmt::format("is no element type: {}", e.what()));
+  }
+}
+
 UnitEntry parse_unit(const Reader& reader, int mesh_shard_size) {
   UnitEntry unit;
   unit.name = reader["name"].text();
@@ -175,6 +193,17 @@ UnitEntry parse_unit(const Reader& reader, int mesh_shard_size) {
   reader["parameters"].for_each(
       [&](const Reader& each) { unit.parameters.push_back({each["name"].text(), parse_shape(each["shape"])}); });
   unit.layout = reader["layout"].text();
+  unit.role = parse_role(reader["role"]);
+  unit.dtype = parse_dtype(reader["dtype"]);
+  if (unit.is_whole() && (unit.shard_size != 1 || unit.parameters.size() != 1)) {
+    reader["role"].fail(fmt::format("is {}, with {} tensors on {} ranks: expected one tensor, whole in one file",
+                                    unit_role_name(unit.role), unit.parameters.size(), unit.shard_size));
+  }
+  if (unit.is_whole() && unit.shard_numel != unit.parameters[0].shape.numel()) {
+    reader["shard_numel"].fail(fmt::format("is {} for a tensor of {} elements", unit.shard_numel,
+                                           unit.parameters[0].shape.numel()));
+  }
+  if (!unit.is_whole() && unit.dtype != DType::f32) reader["dtype"].fail("is not fp32, which units are kept in");
   std::int64_t numel = 0;
   for (const fsdp::ParameterSpec& p : unit.parameters) {
     numel += p.shape.numel();
@@ -193,7 +222,12 @@ DatasetEntry parse_dataset(const Reader& reader, const Manifest& manifest, std::
   dataset.bytes = reader["bytes"].integer(0, file_bytes);
   dataset.offset = reader["offset"].integer(0, file_bytes - dataset.bytes);
   dataset.block_crcs = reader["crc32c_blocks"].crcs();
-  const std::int64_t expected_bytes = manifest.units[static_cast<std::size_t>(dataset.unit)].shard_numel * 4;
+  const UnitEntry& unit = manifest.units[static_cast<std::size_t>(dataset.unit)];
+  dataset.dtype = parse_dtype(reader["dtype"]);
+  if (dataset.dtype != unit.dtype_of(dataset.kind)) {
+    reader["dtype"].fail(fmt::format("is {}, expected {}", dtype_name(dataset.dtype), dtype_name(unit.dtype_of(dataset.kind))));
+  }
+  const std::int64_t expected_bytes = unit.shard_numel * dtype_bytes(dataset.dtype);
   if (dataset.bytes != expected_bytes) {
     reader["bytes"].fail(fmt::format("is {}, but a shard of that unit has {} bytes", dataset.bytes, expected_bytes));
   }
@@ -366,7 +400,7 @@ FileEntry parse_file_entry(std::string_view text) {
   file.rest_crc = reader["rest_crc32c"].crc();
   reader["datasets"].for_each([&](const Reader& each) {
     file.datasets.push_back({each["path"].text(), each["unit"].integer(0), each["kind"].text(), each["offset"].integer(0),
-                             each["bytes"].integer(0), each["crc32c_blocks"].crcs()});
+                             each["bytes"].integer(0), each["crc32c_blocks"].crcs(), parse_dtype(each["dtype"])});
   });
   return file;
 }

@@ -62,8 +62,8 @@ std::vector<std::string> kinds_of(const FileEntry& file, std::size_t unit) {
   return kinds;
 }
 
-void write_unit(io::Hdf5File& index, std::size_t unit, const fsdp::ShardLayout& layout,
-                const std::vector<FileEntry>& files) {
+void write_unit(io::Hdf5File& index, std::size_t unit, const SavedUnit& saved, const std::vector<FileEntry>& files) {
+  const fsdp::ShardLayout& layout = *saved.layout;
   std::vector<std::vector<fsdp::Piece>> pieces;  // by shard rank
   for (int r = 0; r < layout.shard_size(); ++r) pieces.push_back(layout.pieces(r));
   for (const std::string& kind : kinds_of(files[0], unit)) {
@@ -74,9 +74,10 @@ void write_unit(io::Hdf5File& index, std::size_t unit, const fsdp::ShardLayout& 
         if (piece == pieces[r].end()) continue;
         const DatasetEntry* dataset = find_dataset(files[r], unit, kind);
         invariant(dataset != nullptr, "all shard files have the same datasets of a unit");
-        sources.push_back({files[r].name, dataset->path, dataset->bytes / 4, piece->offset, boxes_of(*piece)});
+        sources.push_back({files[r].name, dataset->path, dataset->numel(), piece->offset, boxes_of(*piece)});
       }
       index.create_virtual_dataset((kind == kMasterKind ? "/" : "/optim/" + kind + "/") + parameter.name,
+                                   io::file_type(kind == kMasterKind ? saved.dtype : DType::f32),
                                    {parameter.shape.dims().begin(), parameter.shape.dims().end()}, sources);
     }
   }
@@ -96,18 +97,16 @@ FileEntry write_model_index(const std::string& folder, const std::string& run_id
   FileEntry entry;
   entry.name = kModelIndexName;
   const std::string path = folder + "/" + entry.name;
-  try {
+  io::writing_hdf5([&] {
     io::Hdf5File index = io::Hdf5File::create(path);
     index.set_attribute("/", "format", "mica checkpoint");
     index.set_attribute("/", "format_version", kFormatVersion);
     index.set_attribute("/", "mica_version", kVersion);
     index.set_attribute("/", "run_id", run_id);
     index.set_attribute("/", "step", step);
-    for (std::size_t u = 0; u < units.size(); ++u) write_unit(index, u, *units[u].layout, files);
+    for (std::size_t u = 0; u < units.size(); ++u) write_unit(index, u, units[u], files);
     index.close();
-  } catch (const Hdf5Error& e) {
-    throw IoError(e.what());  // a full disk
-  }
+  });
   io::RawFile file = io::RawFile::open_for_writing(path);
   entry.bytes = file.file_bytes();
   entry.rest_crc = rest_crc(file, entry);

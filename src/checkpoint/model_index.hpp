@@ -15,7 +15,8 @@ namespace mica::checkpoint {
 [[nodiscard]] std::vector<io::Hdf5Box> boxes_of_range(const Shape& shape, std::int64_t begin, std::int64_t end);
 
 /// Writes and fsyncs model.h5, the whole model for any program that reads HDF5: [Note: model.h5]
-///   /<full name>               every parameter, N-D, f32: "/transformer.h.0.attn.c_attn.weight"
+///   /<full name>               every parameter, N-D, f32: "/transformer.h.0.attn.c_attn.weight"; ignored
+///                              parameters and module buffers in their own dtype
 ///   /optim/<kind>/<full name>  its optimizer state, where there is some: "/optim/exp_avg/..."
 /// They are virtual datasets over the shard files beside it: nothing is stored twice, and the folder may be moved. What
 /// a missing shard file held reads as NaN. Mica itself does not read it.

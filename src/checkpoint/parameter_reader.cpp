@@ -9,9 +9,11 @@ ParameterReader::ParameterReader(std::string checkpoint_folder)
     : folder_(std::move(checkpoint_folder)), manifest_(read_manifest(folder_)), index_(folder_, manifest_) {}
 
 void ParameterReader::read(const std::string& parameter, const std::string& kind, std::int64_t begin, std::int64_t numel,
-                           float* data) {
+                           void* data) {
+  const std::int64_t element = dtype_bytes(dtype(parameter, kind));
   index_.for_each(parameter, kind, begin, begin + numel, [&](const PieceIndex::Extent& part) {
-    reader_of(part).read(*part.dataset, part.offset * 4, (part.end - part.begin) * 4, data + (part.begin - begin));
+    reader_of(part).read(*part.dataset, part.offset * element, (part.end - part.begin) * element,
+                         static_cast<std::byte*>(data) + (part.begin - begin) * element);
   });
 }
 

@@ -26,8 +26,11 @@ class ParameterReader final : public ParameterSource {
   [[nodiscard]] bool has(const std::string& parameter, const std::string& kind) const override {
     return index_.has(parameter, kind);
   }
+  [[nodiscard]] DType dtype(const std::string& parameter, const std::string& kind) const override {
+    return index_.dtype(parameter, kind);
+  }
   void read(const std::string& parameter, const std::string& kind, std::int64_t begin, std::int64_t numel,
-            float* data) override;
+            void* data) override;
 
  private:
   static constexpr std::size_t kMaxPlaces = 16;

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+
+#include "mica/core/dtype.hpp"
 
 namespace mica::checkpoint {
 
@@ -12,10 +15,18 @@ class ParameterSource {
 
   /// @param kind  "master" (the parameter itself), "exp_avg", ... False for state that is not there.
   [[nodiscard]] virtual bool has(const std::string& parameter, const std::string& kind) const = 0;
-  /// Elements [begin, begin + numel) of the row-major flattened parameter, as f32. Forward reading is fastest.
-  /// One thread at a time. @throws CheckpointError.
+  /// Of the elements that read() gives: f32, but for what is whole in a checkpoint (ignored parameters, buffers).
+  [[nodiscard]] virtual DType dtype(const std::string& parameter, const std::string& kind) const = 0;
+  /// Elements [begin, begin + numel) of the row-major flattened parameter. Forward reading is fastest.
+  /// @param data  [numel] elements of dtype(). One thread at a time. @throws CheckpointError.
   virtual void read(const std::string& parameter, const std::string& kind, std::int64_t begin, std::int64_t numel,
-                    float* data) = 0;
+                    void* data) = 0;
+  /// The same as f32, rounded where they are not floats of 32 bits or less.
+  void read_f32(const std::string& parameter, const std::string& kind, std::int64_t begin, std::int64_t numel,
+                float* data);
 };
+
+/// Element i of an array as a number; integers past 2^53 are rounded.
+[[nodiscard]] double element_value(DType dtype, const std::byte* data, std::int64_t i);
 
 }  // namespace mica::checkpoint

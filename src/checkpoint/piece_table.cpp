@@ -38,20 +38,25 @@ void check_row(const Manifest& manifest, const FileEntry& file, const PieceRow& 
   if (is_sound) {
     const auto& parameters = manifest.units[static_cast<std::size_t>(dataset->unit)].parameters;
     const auto parameter = std::ranges::find(parameters, row.piece.parameter, &fsdp::ParameterSpec::name);
-    const std::int64_t dataset_numel = dataset->bytes / 4;
-    is_sound = parameter != parameters.end() && parameter->shape == row.piece.shape && row.piece.begin >= 0 &&
-               row.piece.end > row.piece.begin && row.piece.end <= parameter->shape.numel() && row.piece.offset >= 0 &&
-               row.piece.offset <= dataset_numel && row.piece.numel() <= dataset_numel - row.piece.offset;
+    const fsdp::Piece& piece = row.piece;
+    is_sound = parameter != parameters.end() && parameter->shape == piece.shape && piece.dim >= fsdp::Piece::kFlat &&
+               piece.dim < static_cast<int>(piece.shape.num_dims());
+    if (is_sound) {
+      const bool is_flat = piece.dim == fsdp::Piece::kFlat;
+      const std::int64_t extent = is_flat ? piece.shape.numel() : piece.shape[static_cast<std::size_t>(piece.dim)];
+      is_sound = piece.begin >= 0 && piece.end > piece.begin && piece.end <= extent && piece.offset >= 0 &&
+                 piece.offset <= dataset->numel() && piece.numel() <= dataset->numel() - piece.offset;
+    }
   }
-  require<DamagedCheckpointError>(is_sound, "{}: the table of pieces does not fit the manifest at {} {} [{}, {}) in {}", path,
-                                  row.piece.parameter, row.kind, row.piece.begin, row.piece.end, row.dataset);
+  require<DamagedCheckpointError>(is_sound, "{}: the table of pieces does not fit the manifest at {} {} [{}, {}) of dim {} in {}", path,
+                                  row.piece.parameter, row.kind, row.piece.begin, row.piece.end, row.piece.dim, row.dataset);
 }
 
 }  // namespace
 
 void write_piece_table(io::Hdf5File& file, const std::vector<PieceRow>& rows) {
   std::vector<std::string> parameters, kinds, datasets;
-  std::vector<std::int64_t> shapes, begins, ends, offsets;
+  std::vector<std::int64_t> shapes, cut_dims, begins, ends, offsets;
   for (const PieceRow& row : rows) {
     parameters.push_back(row.piece.parameter);
     kinds.push_back(row.kind);
@@ -59,6 +64,7 @@ void write_piece_table(io::Hdf5File& file, const std::vector<PieceRow>& rows) {
     for (std::size_t d = 0; d < Shape::kMaxDims; ++d) {
       shapes.push_back(d < row.piece.shape.num_dims() ? row.piece.shape[d] : 0);
     }
+    cut_dims.push_back(row.piece.dim);
     begins.push_back(row.piece.begin);
     ends.push_back(row.piece.end);
     offsets.push_back(row.piece.offset);
@@ -67,31 +73,46 @@ void write_piece_table(io::Hdf5File& file, const std::vector<PieceRow>& rows) {
   file.write_strings("/pieces/parameter", parameters);
   file.write_strings("/pieces/kind", kinds);
   write_column(file, "/pieces/shape", shapes, {n, kShapeColumns});
+  write_column(file, "/pieces/dim", cut_dims, {n});
   write_column(file, "/pieces/begin", begins, {n});
   write_column(file, "/pieces/end", ends, {n});
   file.write_strings("/pieces/dataset", datasets);
   write_column(file, "/pieces/offset", offsets, {n});
 }
 
+std::vector<PieceRow> rows_of(const PieceColumns& columns, const Manifest& manifest, const FileEntry& file,
+                              const std::string& path) {
+  const std::size_t n = columns.parameters.size();
+  require<DamagedCheckpointError>(columns.kinds.size() == n && columns.datasets.size() == n &&
+                                      columns.shapes.size() == n * Shape::kMaxDims && columns.dims.size() == n &&
+                                      columns.begins.size() == n && columns.ends.size() == n && columns.offsets.size() == n,
+                                  "{}: the columns of the table of pieces have different lengths", path);
+  std::vector<PieceRow> rows;
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::int64_t dim = columns.dims[i];
+    const bool is_dim = dim >= fsdp::Piece::kFlat && dim < kShapeColumns;
+    rows.push_back({{columns.parameters[i], shape_of(&columns.shapes[i * Shape::kMaxDims]), columns.begins[i],
+                     columns.ends[i], columns.offsets[i], is_dim ? static_cast<int>(dim) : static_cast<int>(kShapeColumns)},
+                    columns.kinds[i], columns.datasets[i]});
+    check_row(manifest, file, rows.back(), path);
+  }
+  return rows;
+}
+
 std::vector<PieceRow> read_piece_table(const std::string& checkpoint_folder, const Manifest& manifest, const FileEntry& file) {
   BlockReader(checkpoint_folder, file).check_rest();
   const io::Hdf5File h5 = io::Hdf5File::open(checkpoint_folder + "/" + file.name);
-  const std::vector<std::string> parameters = h5.read_strings("/pieces/parameter");
-  const std::vector<std::string> kinds = h5.read_strings("/pieces/kind");
-  const std::vector<std::string> datasets = h5.read_strings("/pieces/dataset");
-  const auto n = static_cast<std::int64_t>(parameters.size());
-  require<DamagedCheckpointError>(kinds.size() == parameters.size() && datasets.size() == parameters.size(),
-                                  "{}: the columns of the table of pieces have different lengths", h5.path());
-  const std::vector<std::int64_t> shapes = read_column(h5, "/pieces/shape", n * kShapeColumns);
-  const std::vector<std::int64_t> begins = read_column(h5, "/pieces/begin", n);
-  const std::vector<std::int64_t> ends = read_column(h5, "/pieces/end", n);
-  const std::vector<std::int64_t> offsets = read_column(h5, "/pieces/offset", n);
-  std::vector<PieceRow> rows;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    rows.push_back({{parameters[i], shape_of(&shapes[i * Shape::kMaxDims]), begins[i], ends[i], offsets[i]}, kinds[i], datasets[i]});
-    check_row(manifest, file, rows.back(), h5.path());
-  }
-  return rows;
+  PieceColumns columns;
+  columns.parameters = h5.read_strings("/pieces/parameter");
+  columns.kinds = h5.read_strings("/pieces/kind");
+  columns.datasets = h5.read_strings("/pieces/dataset");
+  const auto n = static_cast<std::int64_t>(columns.parameters.size());
+  columns.shapes = read_column(h5, "/pieces/shape", n * kShapeColumns);
+  columns.dims = read_column(h5, "/pieces/dim", n);
+  columns.begins = read_column(h5, "/pieces/begin", n);
+  columns.ends = read_column(h5, "/pieces/end", n);
+  columns.offsets = read_column(h5, "/pieces/offset", n);
+  return rows_of(columns, manifest, file, h5.path());
 }
 
 }  // namespace mica::checkpoint

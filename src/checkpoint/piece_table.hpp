@@ -14,7 +14,9 @@ namespace mica::checkpoint {
 ///   parameter  text       full name, "transformer.h.0.mlp.c_fc.weight"
 ///   kind       text       "master" (the parameter itself), "exp_avg", ...
 ///   shape      int64 [n,5]  of the whole parameter, filled up with zeros
-///   begin, end int64      which elements of the row-major flattened parameter these are
+///   dim        int64      -1: elements [begin, end) of the row-major flattened parameter; otherwise every element whose
+///                         index along dim is in [begin, end), in row-major order (fsdp::Piece)
+///   begin, end int64
 ///   dataset    text       "/units/3/master"
 ///   offset     int64      of the first of them in that dataset, in elements
 /// Elements of a dataset that no row names are padding. The rows of all shard files together name every element of
@@ -24,6 +26,15 @@ struct PieceRow {
   std::string kind;
   std::string dataset;
 };
+
+/// The table as its columns lie in the file: of any content.
+struct PieceColumns {
+  std::vector<std::string> parameters, kinds, datasets;
+  std::vector<std::int64_t> shapes, dims, begins, ends, offsets;
+};
+/// Every row checked against the manifest. @param path  for error texts. @throws DamagedCheckpointError.
+[[nodiscard]] std::vector<PieceRow> rows_of(const PieceColumns& columns, const Manifest& manifest, const FileEntry& file,
+                                            const std::string& path);
 
 void write_piece_table(io::Hdf5File& file, const std::vector<PieceRow>& rows);
 

@@ -3,7 +3,10 @@
 #include <cstring>
 
 #include "mica/core/version.hpp"
+#include "mica/fsdp/layout_by_name.hpp"
 #include "mica/fsdp/unit_tree.hpp"
+
+#include "whole_tensors.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -63,7 +66,8 @@ void add_sources(const SaveState& state, SaveJob& job) {
   const std::vector<optim::StateShard> states =
       state.optimizer != nullptr ? state.optimizer->state() : std::vector<optim::StateShard>{};
   const auto add = [&](std::size_t unit, std::string kind, ConstTensorView data) {
-    job.contents.sources.push_back({static_cast<std::int64_t>(unit), std::move(kind), data.numel(), reader_of(data)});
+    job.contents.sources.push_back(
+        {static_cast<std::int64_t>(unit), std::move(kind), data.numel(), data.dtype, reader_of(data)});
     job.memory.push_back(data);
   };
   for (std::size_t u = 0; u < storages.size(); ++u) {
@@ -76,13 +80,35 @@ void add_sources(const SaveState& state, SaveJob& job) {
       if (shard.storage == &storage) add(u, shard.kind, shard.data);
     }
   }
+  if (job.contents.shard_rank != 0) return;
+  const std::vector<optim::IgnoredState> ignored_states =
+      state.optimizer != nullptr ? state.optimizer->ignored_state() : std::vector<optim::IgnoredState>{};
+  std::size_t unit = storages.size();
+  for (const WholeTensor& tensor : whole_tensors(*state.root)) {
+    ConstTensorView data = tensor.data;
+    if (data.dtype != tensor.dtype) {
+      fsdp::DeviceMesh& device_mesh = state.root->device_mesh();
+      const fsdp::StateTensor& copy =
+          job.converted.emplace_back(fsdp::StateTensor::on_host(tensor.shape, tensor.dtype));
+      device_mesh.kernels().copy(device_mesh.compute(), data, copy.view());
+      device_mesh.compute().synchronize();
+      data = copy.view();
+    }
+    add(unit, std::string(kMasterKind), data);
+    for (const optim::IgnoredState& each : ignored_states) {
+      if (each.parameter == tensor.name) add(unit, each.kind, each.data);
+    }
+    ++unit;
+  }
 }
 
 }  // namespace
 
-std::function<void(std::int64_t, std::int64_t, float*)> reader_of(ConstTensorView data) {
-  return [from = data.as<float>()](std::int64_t begin, std::int64_t numel, float* to) {
-    std::memcpy(to, from + begin, static_cast<std::size_t>(numel) * sizeof(float));
+std::function<void(std::int64_t, std::int64_t, std::byte*)> reader_of(ConstTensorView data) {
+  const std::int64_t element = dtype_bytes(data.dtype);
+  return [from = static_cast<const std::byte*>(data.data), element](std::int64_t begin, std::int64_t numel,
+                                                                    std::byte* to) {
+    std::memcpy(to, from + begin * element, static_cast<std::size_t>(numel * element));
   };
 }
 
@@ -98,7 +124,13 @@ std::vector<SavedUnit> saved_units(const fsdp::Root& root) {
   fsdp::require_one_mesh(root, "a checkpoint");
   std::vector<SavedUnit> units;
   for (const fsdp::Unit* unit : root.units()) {
-    if (unit->storage() != nullptr) units.push_back({unit->name(), &unit->storage()->layout()});
+    if (unit->storage() == nullptr) continue;
+    const std::shared_ptr<const fsdp::ShardLayout> borrowed(std::shared_ptr<void>(), &unit->storage()->layout());
+    units.push_back({unit->name(), borrowed});
+  }
+  for (const WholeTensor& tensor : whole_tensors(root)) {
+    const std::vector<fsdp::ParameterSpec> only{{tensor.name, tensor.shape}};
+    units.push_back({tensor.name, fsdp::make_layout("flat", only, 1), tensor.role, tensor.dtype});
   }
   return units;
 }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "mica/checkpoint/save.hpp"
+#include "mica/fsdp/state_tensor.hpp"
 
 #include "shard_file.hpp"
 
@@ -14,7 +15,8 @@ struct SaveJob {
   std::string run_folder;
   Manifest header;                      ///< without files and index
   ShardContents contents;               ///< reads `memory`, unless it was given a copy
-  std::vector<ConstTensorView> memory;  ///< the model's own, one for each of contents.sources: [P] f32
+  std::vector<ConstTensorView> memory;  ///< the model's own, one for each of contents.sources, of its dtype
+  std::vector<fsdp::StateTensor> converted;  ///< buffers that a forward sees in another dtype: `memory` of theirs
   bool writes_shard = false;            ///< this rank writes a file: it is of replica 0
 };
 
@@ -23,11 +25,12 @@ struct SaveJob {
 /// Communicates over `comm` alone and reads the model only through the contents. @collective. What save() says.
 SaveReport run_save_job(const SaveJob& job, const HostComm& comm, const SaveOptions& options);
 
-/// Reads an array in host memory. @param data  outlives it; [P] f32.
-[[nodiscard]] std::function<void(std::int64_t, std::int64_t, float*)> reader_of(ConstTensorView data);
+/// Reads an array in host memory. @param data  outlives it.
+[[nodiscard]] std::function<void(std::int64_t, std::int64_t, std::byte*)> reader_of(ConstTensorView data);
 
 /// The units of a root that have parameters.
 [[nodiscard]] std::vector<const fsdp::UnitStorage*> unit_storages(const fsdp::Root& root);
+/// They, and behind them whole_tensors().
 [[nodiscard]] std::vector<SavedUnit> saved_units(const fsdp::Root& root);
 /// As the manifest lists them.
 [[nodiscard]] std::vector<UnitEntry> unit_entries(const std::vector<SavedUnit>& units);

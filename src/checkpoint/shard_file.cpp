@@ -21,17 +21,7 @@ std::vector<PieceRow> piece_rows(const ShardContents& contents) {
   for (const ShardSource& source : contents.sources) {
     const fsdp::ShardLayout& layout = *contents.units[static_cast<std::size_t>(source.unit)].layout;
     for (const fsdp::Piece& piece : layout.pieces(layout.shard_size() == 1 ? 0 : contents.shard_rank)) {
-      for (std::int64_t i = 0; i < piece.num_runs(); ++i) {  // the table holds flat ranges
-        const fsdp::Piece::Run run = piece.run(i);
-        PieceRow& row = rows.emplace_back();
-        row.piece = piece;
-        row.piece.dim = fsdp::Piece::kFlat;
-        row.piece.begin = run.begin;
-        row.piece.end = run.end;
-        row.piece.offset = run.offset;
-        row.kind = source.kind;
-        row.dataset = dataset_path(source);
-      }
+      rows.push_back({piece, source.kind, dataset_path(source)});
     }
   }
   return rows;
@@ -39,15 +29,17 @@ std::vector<PieceRow> piece_rows(const ShardContents& contents) {
 
 /// For people and other programs: what /units/<i> are. Mica reads the same from the manifest.
 void write_unit_table(io::Hdf5File& file, const std::vector<SavedUnit>& units) {
-  std::vector<std::string> names;
+  std::vector<std::string> names, roles;
   std::vector<std::int64_t> shard_numels, shard_sizes;
   for (const SavedUnit& unit : units) {
     names.push_back(unit.name);
+    roles.emplace_back(unit_role_name(unit.role));
     shard_numels.push_back(unit.layout->shard_numel());
     shard_sizes.push_back(unit.layout->shard_size());
   }
   const auto n = static_cast<std::int64_t>(units.size());
   file.write_strings("/unit_table/name", names);
+  file.write_strings("/unit_table/role", roles);
   file.create_dataset("/unit_table/shard_numel", DType::i64, {n}).write(shard_numels.data(), n * 8);
   file.create_dataset("/unit_table/shard_size", DType::i64, {n}).write(shard_sizes.data(), n * 8);
 }
@@ -67,10 +59,10 @@ FileEntry create_file(const std::string& path, const ShardContents& contents) {
   write_unit_table(file, contents.units);
   write_piece_table(file, piece_rows(contents));
   for (const ShardSource& source : contents.sources) {
-    const io::Hdf5Dataset dataset = file.create_dataset(dataset_path(source), DType::f32, {source.numel});
+    const io::Hdf5Dataset dataset = file.create_dataset(dataset_path(source), source.dtype, {source.numel});
     const std::int64_t num_blocks = (dataset.bytes() + kBlockBytes - 1) / kBlockBytes;
     entry.datasets.push_back({dataset.name(), source.unit, source.kind, dataset.file_offset(), dataset.bytes(),
-                              std::vector<std::uint32_t>(static_cast<std::size_t>(num_blocks))});
+                              std::vector<std::uint32_t>(static_cast<std::size_t>(num_blocks)), source.dtype});
   }
   file.close();
   return entry;
@@ -102,7 +94,8 @@ void write_data(const std::string& path, const ShardContents& contents, FileEntr
     Worker& worker = workers[static_cast<std::size_t>(w)];
     const std::int64_t begin = job.block * kBlockBytes;
     const std::int64_t bytes = dataset.block_bytes(job.block);
-    contents.sources[job.source].read(begin / 4, bytes / 4, reinterpret_cast<float*>(worker.buffer.data()));
+    const std::int64_t element = dtype_bytes(dataset.dtype);
+    contents.sources[job.source].read(begin / element, bytes / element, worker.buffer.data());
     dataset.block_crcs[static_cast<std::size_t>(job.block)] = io::crc32c(worker.buffer.data(), bytes);
     worker.file.write_at(dataset.offset + begin, worker.buffer.data(), bytes);
   });
@@ -117,18 +110,14 @@ std::string shard_file_name(const std::string& run_id, std::int64_t step, int sh
 
 UnitEntry entry_of(const SavedUnit& unit) {
   const fsdp::ShardLayout& layout = *unit.layout;
-  return {unit.name, layout.shard_size(), layout.shard_numel(), layout.parameters(), layout.name()};
+  return {unit.name, layout.shard_size(), layout.shard_numel(), layout.parameters(),
+          layout.name(), unit.role, unit.dtype};
 }
 
 FileEntry write_shard_file(const std::string& folder, const ShardContents& contents,
                            const std::function<void(std::string_view)>& at_point) {
   const std::string path = folder + "/" + shard_file_name(contents.run_id, contents.step, contents.shard_rank);
-  FileEntry entry;
-  try {
-    entry = create_file(path, contents);
-  } catch (const Hdf5Error& e) {
-    throw IoError(e.what());  // one kind of error for a full disk, whoever meets it
-  }
+  FileEntry entry = io::writing_hdf5([&] { return create_file(path, contents); });
   if (at_point) at_point("metadata written");
   io::RawFile file = io::RawFile::open_for_writing(path);
   entry.bytes = file.file_bytes();

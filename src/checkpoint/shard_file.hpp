@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,10 +11,12 @@
 
 namespace mica::checkpoint {
 
-/// A unit as it is written: its parameters and how they are cut.
+/// A unit as it is written: its parameters and how they are cut; or a tensor that is whole on every rank.
 struct SavedUnit {
   std::string name;
-  const fsdp::ShardLayout* layout;
+  std::shared_ptr<const fsdp::ShardLayout> layout;
+  UnitRole role = UnitRole::unit;
+  DType dtype = DType::f32;  ///< of the parameters themselves
 };
 [[nodiscard]] UnitEntry entry_of(const SavedUnit& unit);
 
@@ -21,8 +25,9 @@ struct ShardSource {
   std::int64_t unit = 0;
   std::string kind;
   std::int64_t numel = 0;
+  DType dtype = DType::f32;
   /// Writes elements [begin, begin + numel) of the shard to `to`. Several threads call it at once.
-  std::function<void(std::int64_t begin, std::int64_t numel, float* to)> read;
+  std::function<void(std::int64_t begin, std::int64_t numel, std::byte* to)> read;
 };
 
 /// All that one shard file is made of. It owns nothing: write_shard_file() communicates with nobody and touches no

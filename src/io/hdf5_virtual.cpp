@@ -26,16 +26,32 @@ Hdf5Id select_boxes(const std::vector<std::int64_t>& dims, const Hdf5VirtualSour
   return space;
 }
 
+/// What an element that is missing reads as: nothing that training produces.
+void set_missing_value(hid_t dcpl, FileType type, const Hdf5Where& where) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::int64_t furthest = std::numeric_limits<std::int64_t>::min();
+  if (type == FileType::i32) furthest = std::numeric_limits<std::int32_t>::min();
+  if (type == FileType::u32) furthest = std::numeric_limits<std::uint32_t>::max();
+  if (type == FileType::u16) furthest = std::numeric_limits<std::uint16_t>::max();
+  if (type == FileType::u8) furthest = std::numeric_limits<std::uint8_t>::max();
+  const bool is_float =
+      type == FileType::f32 || type == FileType::bf16 || type == FileType::f16 || type == FileType::f64;
+  if (is_float) {
+    check(H5Pset_fill_value(dcpl, H5T_NATIVE_FLOAT, &nan), "H5Pset_fill_value", where);
+  } else {
+    check(H5Pset_fill_value(dcpl, H5T_NATIVE_INT64, &furthest), "H5Pset_fill_value", where);
+  }
+}
+
 }  // namespace
 
-void Hdf5File::create_virtual_dataset(const std::string& name, const std::vector<std::int64_t>& dims,
+void Hdf5File::create_virtual_dataset(const std::string& name, FileType type, const std::vector<std::int64_t>& dims,
                                       const std::vector<Hdf5VirtualSource>& sources) {
   const detail::QuietHdf5 quiet;
   const Hdf5Where where{path_, name};
   const Hdf5Id space = detail::make_space(dims, where);
   const Hdf5Id dcpl = detail::creation_list(H5P_DATASET_CREATE, where);
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  check(H5Pset_fill_value(dcpl.get(), H5T_NATIVE_FLOAT, &nan), "H5Pset_fill_value", where);
+  set_missing_value(dcpl.get(), type, where);
   for (const Hdf5VirtualSource& source : sources) {
     const Hdf5Id virtual_space = select_boxes(dims, source, where);
     const hssize_t numel = check(H5Sget_select_npoints(virtual_space.get()), "H5Sget_select_npoints", where);
@@ -49,7 +65,8 @@ void Hdf5File::create_virtual_dataset(const std::string& name, const std::vector
           "H5Pset_virtual", where);
   }
   detail::create_parents(id_.get(), path_, name);
-  (void)own(H5Dcreate2(id_.get(), name.c_str(), H5T_IEEE_F32LE, space.get(), H5P_DEFAULT, dcpl.get(), H5P_DEFAULT),
+  const Hdf5Id element = detail::make_type(type, where);
+  (void)own(H5Dcreate2(id_.get(), name.c_str(), element.get(), space.get(), H5P_DEFAULT, dcpl.get(), H5P_DEFAULT),
             "H5Dcreate2", where);
 }
 

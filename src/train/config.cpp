@@ -145,10 +145,6 @@ void check_config(const Config& config) {
       "fsdp.sharding=per_parameter, or leave shard_dims out",
       fmt::join(config.fsdp.shard_dims, ","), config.fsdp.sharding);
   check_in_backward(config);
-  require<ConfigError>(config.model.init_from.empty() || config.fsdp.ignore.empty(),
-                       "model.init_from = {} gives values to the parameters of units, and fsdp.ignore = {} keeps some out of them: use "
-                       "fsdp.freeze for parameters that stay as they are",
-                       config.model.init_from, fmt::join(config.fsdp.ignore, ","));
   require<ConfigError>(!config.train.deterministic || config.train.accumulate == "reduce_each",
                        "train.deterministic = true needs train.accumulate = reduce_each, which is {}: what adds up before it is "
                        "exchanged depends on the number of ranks",

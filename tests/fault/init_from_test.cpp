@@ -67,6 +67,34 @@ TEST_F(InitFrom, AHuggingFaceFolderGoesThroughARunWithEveryBit) {
   }
 }
 
+// Ignored parameters are not the seed's: a checkpoint holds them, in their own type, and a run that ignores others goes on.
+TEST_F(InitFrom, IgnoredParametersAreInitialisedSavedAndResumed) {
+  const std::string hf = kReference + "hf_gpt2";
+  const std::vector<std::string> ignore{"--model.init_from=" + hf, "--fsdp.ignore=*wpe*,*ln_f*", "--fsdp.param_dtype=bf16"};
+  ASSERT_EQ(train("gpt2", "whole", ignore).status, 0);
+  const auto diff = [&](const std::string& a, const std::string& b) {
+    return test::run({program("mica-inspect"), "diff", a, b});
+  };
+  // The ignored ones are kept in bf16; the reference's are not numbers of bf16.
+  const Finished rounded = diff(folder_ / "whole", hf);
+  EXPECT_EQ(rounded.status, 1) << rounded.output;
+  EXPECT_THAT(rounded.output, HasSubstr("transformer.wpe.weight"));
+  EXPECT_THAT(rounded.output, ::testing::Not(HasSubstr("wte")));
+  std::vector<std::string> more = ignore;
+  more.insert(more.end(), {"--train.steps=2"});
+  const Finished resumed = train("gpt2", "whole", more);
+  ASSERT_EQ(resumed.status, 0) << resumed.output;
+  EXPECT_EQ(step_lines(folder_ / "whole").size(), 2u);
+  const Finished kept = diff(folder_ / "whole/checkpoints/step-00000001", folder_ / "whole/checkpoints/step-00000002");
+  EXPECT_THAT(kept.output, ::testing::Not(HasSubstr("wpe"))) << "a learning rate of 0, and no other values than the saved";
+  const Finished other = train("gpt2", "whole", {"--train.steps=3", "--fsdp.ignore=*wte*", "--fsdp.param_dtype=bf16"});
+  ASSERT_EQ(other.status, 0) << other.output;
+  EXPECT_THAT(other.output, HasSubstr("parameter transformer.wte.weight was fp32 and is bf16 here: its values are rounded"));
+  const Finished exported = convert({"hf-export", folder_ / "whole", folder_ / "whole-hf"});
+  ASSERT_EQ(exported.status, 0) << exported.output;
+  EXPECT_EQ(diff(folder_ / "whole", folder_ / "whole-hf").status, 0);
+}
+
 TEST_F(InitFrom, MistakesEndWithOneLineAndStatusTwo) {
   const auto expect = [](const Finished& seen, const std::string& says) {
     EXPECT_EQ(seen.status, 2) << seen.output;
@@ -76,7 +104,6 @@ TEST_F(InitFrom, MistakesEndWithOneLineAndStatusTwo) {
   };
   const std::string hf = "--model.init_from=" + kReference + "hf_gpt2";
   expect(train("gpt2", "a", {hf, "--model.layers=3"}), "model.layers = 3, but");
-  expect(train("gpt2", "b", {hf, "--fsdp.ignore=*wpe*"}), "use fsdp.freeze");
   expect(train("gpt2", "c", {"--model.init_from=/nowhere"}), "/nowhere: no such folder");
   expect(convert({"hf-import", kReference + "hf_gpt2"}), "hf-import wants HF_FOLDER CHECKPOINT");
   expect(convert({"hf-import", "/nowhere", folder_ / "x"}), "/nowhere/config.json: no such file");

@@ -31,10 +31,13 @@ struct DiffReport {
 };
 
 /// Compares two checkpoints bit by bit, parameter by parameter, whatever number of ranks wrote each: elements are found
-/// through the tables of pieces and every block is checked before it is compared. Memory: a few blocks.
+/// through the tables of pieces and every block is checked before it is compared. Memory: a few blocks. What is kept in
+/// different types (an ignored parameter in bf16) is compared by value.
+/// One or both may be Hugging Face folders, whose values are widened to f32 first: parameters alone are compared then.
+/// @param path_a, path_b  as open_model() (model.init_from) takes them.
 /// @param progress  called with elements done and in all; may be empty.
-/// @throws CheckpointError if one of them is damaged, or its tables do not name every element exactly once.
-[[nodiscard]] DiffReport diff(const std::string& folder_a, const std::string& folder_b,
+/// @throws ConfigError if there is none; CheckpointError if one of them is damaged, or its tables do not name every element exactly once.
+[[nodiscard]] DiffReport diff(const std::string& path_a, const std::string& path_b,
                               const std::function<void(std::int64_t, std::int64_t)>& progress = {});
 
 }  // namespace mica::checkpoint

@@ -28,7 +28,9 @@ struct LoadReport {
 /// @throws DamagedCheckpointError (with the next good checkpoint's name), CheckpointError. @collective
 [[nodiscard]] Manifest open_checkpoint(const std::string& checkpoint_folder, const HostComm& comm);
 
-/// Reads every rank's shards of parameters and optimizer state in place, bit for bit, and sets the optimizer's step count.
+/// Reads every rank's shards of parameters and optimizer state in place, bit for bit, and sets the optimizer's step count;
+/// ignored parameters (which need not have been ignored when they were saved) and module buffers whole, on every rank,
+/// rounded where they are kept in fewer bits than they were saved with: a note says so.
 /// Whatever mesh, sharding and wrapping wrote them: a rank reads the blocks that hold its own pieces and checks each. The
 /// optimizer's state is taken over if it is of the same kinds; otherwise it starts at zero, at step 0, and a note says so.
 /// @throws CheckpointError  for another model, naming the first parameter that differs and both shapes;

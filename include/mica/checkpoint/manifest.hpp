@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "mica/core/dtype.hpp"
 #include "mica/core/error.hpp"
 #include "mica/fsdp/shard_layout.hpp"
 
@@ -18,7 +19,7 @@ class DamagedCheckpointError : public CheckpointError {
   using CheckpointError::CheckpointError;
 };
 
-inline constexpr std::int64_t kFormatVersion = 2;
+inline constexpr std::int64_t kFormatVersion = 3;
 /// Data is checked in blocks of this many bytes, counted from the start of each dataset.
 inline constexpr std::int64_t kBlockBytes = std::int64_t{4} << 20;
 inline constexpr std::string_view kManifestName = "manifest.json";
@@ -27,7 +28,7 @@ inline constexpr std::string_view kModelIndexName = "model.h5";
 /// The kind of the parameters themselves; the other kinds are the optimizer's ("exp_avg").
 inline constexpr std::string_view kMasterKind = "master";
 
-/// One dataset of a shard file: a rank's whole shard of one unit and kind, f32, contiguous in the file.
+/// One dataset of a shard file: a rank's whole shard of one unit and kind, contiguous in the file.
 struct DatasetEntry {
   std::string path;         ///< "/units/3/exp_avg"
   std::int64_t unit = 0;    ///< index into Manifest::units
@@ -35,7 +36,9 @@ struct DatasetEntry {
   std::int64_t offset = 0;  ///< of the first byte in the file
   std::int64_t bytes = 0;
   std::vector<std::uint32_t> block_crcs;  ///< CRC-32C of each block; the last block may be shorter
+  DType dtype = DType::f32;               ///< of its elements: the unit's, or f32 for the optimizer's kinds
 
+  [[nodiscard]] std::int64_t numel() const { return bytes / dtype_bytes(dtype); }
   [[nodiscard]] std::int64_t num_blocks() const { return static_cast<std::int64_t>(block_crcs.size()); }
   [[nodiscard]] std::int64_t block_bytes(std::int64_t block) const {
     return bytes - block * kBlockBytes < kBlockBytes ? bytes - block * kBlockBytes : kBlockBytes;
@@ -50,12 +53,27 @@ struct FileEntry {
   std::vector<DatasetEntry> datasets;
 };
 
+/// Units are cut over the ranks as one. What is whole on every rank is an entry of its own with one tensor.
+enum class UnitRole : std::uint8_t {
+  unit,     ///< of an fsdp root
+  ignored,  ///< a parameter that no unit takes ([Note: ignored parameters], fsdp/ignored.hpp)
+  buffer,   ///< a module buffer: no parameter, and without optimizer state
+};
+/// "unit", "ignored", "buffer"
+[[nodiscard]] std::string_view unit_role_name(UnitRole role);
+
 struct UnitEntry {
   std::string name;
   int shard_size = 1;            ///< 1: not sharded, only in shard_rank 0's file
   std::int64_t shard_numel = 0;  ///< P
   std::vector<fsdp::ParameterSpec> parameters;
   std::string layout = "flat";  ///< ShardLayout::name(): how the parameters are cut
+  UnitRole role = UnitRole::unit;
+  DType dtype = DType::f32;  ///< of the parameters themselves; other than f32 only for what is whole
+
+  [[nodiscard]] bool is_whole() const { return role != UnitRole::unit; }
+  /// Of the dataset of a kind.
+  [[nodiscard]] DType dtype_of(std::string_view kind) const { return kind == kMasterKind ? dtype : DType::f32; }
 };
 
 /// Everything that is known of a checkpoint without opening its data. [Note: checkpoint on disk]
@@ -92,6 +110,7 @@ struct Manifest {
   /// Shards and index.
   [[nodiscard]] std::vector<const FileEntry*> all_files() const;
   [[nodiscard]] std::int64_t total_bytes() const;
+  /// Elements of parameters, without buffers.
   [[nodiscard]] std::int64_t num_parameters() const;
   /// "step-00000500"
   [[nodiscard]] std::string folder_name() const;

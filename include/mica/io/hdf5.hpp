@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mica/core/dtype.hpp"
+#include "mica/core/error.hpp"
 #include "mica/core/unique_handle.hpp"
 
 // [Note: HDF5 in Mica]
@@ -110,9 +111,10 @@ class Hdf5File {
   Hdf5Dataset create_dataset(const std::string& name, FileType type, const std::vector<std::int64_t>& dims);
   Hdf5Dataset create_dataset(const std::string& name, DType dtype, const std::vector<std::int64_t>& dims);
   [[nodiscard]] Hdf5Dataset open_dataset(const std::string& name) const;
-  /// A dataset of f32 whose elements lie in other files. An element that no source gives, or whose file is missing, reads
-  /// as NaN. The sources' files need not exist yet. @throws Hdf5Error.
-  void create_virtual_dataset(const std::string& name, const std::vector<std::int64_t>& dims,
+  /// A dataset whose elements lie in other files, in the same type. An element that no source gives, or whose file is
+  /// missing, reads as NaN, or as the integer furthest from zero. The sources' files need not exist yet.
+  /// @throws Hdf5Error.
+  void create_virtual_dataset(const std::string& name, FileType type, const std::vector<std::int64_t>& dims,
                               const std::vector<Hdf5VirtualSource>& sources);
 
   void create_group(const std::string& name);
@@ -144,6 +146,17 @@ class Hdf5File {
   Hdf5Id id_;
   std::string path_;
 };
+
+/// Runs an action that writes a file: one kind of error for a full disk, whoever meets it.
+/// @throws IoError in place of Hdf5Error, with its text.
+template <class Action>
+auto writing_hdf5(Action&& action) {
+  try {
+    return action();
+  } catch (const Hdf5Error& e) {
+    throw IoError(e.what());
+  }
+}
 
 /// Version of the library in use, e.g. "1.10.8".
 [[nodiscard]] std::string hdf5_version();

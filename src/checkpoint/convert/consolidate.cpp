@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 struct Array {
   std::string parameter, kind;
   Shape shape;
+  DType dtype;
   std::int64_t offset = 0;  ///< in the new file
 };
 
@@ -28,7 +29,7 @@ std::vector<Array> arrays_of(const ParameterReader& reader, bool with_optimizer)
   for (const std::string& kind : kinds) {
     for (const UnitEntry& unit : reader.manifest().units) {
       for (const fsdp::ParameterSpec& p : unit.parameters) {
-        if (reader.has(p.name, kind)) arrays.push_back({p.name, kind, p.shape});
+        if (reader.has(p.name, kind)) arrays.push_back({p.name, kind, p.shape, unit.dtype_of(kind)});
       }
     }
   }
@@ -45,7 +46,7 @@ void create_file(const std::string& path, const Manifest& manifest, std::vector<
   file.set_attribute("/", "config", manifest.config);
   for (Array& array : arrays) {
     const std::string name = (array.kind == kMasterKind ? "/" : "/optim/" + array.kind + "/") + array.parameter;
-    array.offset = file.create_dataset(name, DType::f32, {array.shape.dims().begin(), array.shape.dims().end()}).file_offset();
+    array.offset = file.create_dataset(name, array.dtype, {array.shape.dims().begin(), array.shape.dims().end()}).file_offset();
   }
   file.close();
 }
@@ -53,14 +54,15 @@ void create_file(const std::string& path, const Manifest& manifest, std::vector<
 void write_arrays(const std::string& path, const std::vector<Array>& arrays, std::int64_t total, ParameterReader& reader,
                   const std::function<void(std::int64_t, std::int64_t)>& progress) {
   io::RawFile file = io::RawFile::open_for_writing(path);
-  std::vector<float> chunk(static_cast<std::size_t>(kBlockBytes / 4));
+  std::vector<std::byte> chunk(static_cast<std::size_t>(kBlockBytes));
   std::int64_t done = 0;
   for (const Array& array : arrays) {
     const std::int64_t numel = array.shape.numel();
+    const std::int64_t element = dtype_bytes(array.dtype);
     for (std::int64_t begin = 0; begin < numel;) {
-      const std::int64_t count = std::min<std::int64_t>(std::ssize(chunk), numel - begin);
+      const std::int64_t count = std::min(kBlockBytes / element, numel - begin);
       reader.read(array.parameter, array.kind, begin, count, chunk.data());
-      file.write_at(array.offset + begin * 4, chunk.data(), count * 4);
+      file.write_at(array.offset + begin * element, chunk.data(), count * element);
       begin += count;
       done += count;
       if (progress) progress(done, total);
@@ -79,8 +81,10 @@ ConvertReport consolidate(const std::string& checkpoint, const std::string& out,
   ConvertReport report;
   report.num_files = 1;
   report.num_tensors = std::ssize(arrays);
-  for (const Array& array : arrays) report.numel += array.shape.numel();
-  report.bytes = report.numel * 4;
+  for (const Array& array : arrays) {
+    report.numel += array.shape.numel();
+    report.bytes += array.shape.numel() * dtype_bytes(array.dtype);
+  }
   const std::string temporary = out + ".tmp";
   std::error_code error;
   for (const std::string& path : {out, temporary}) {
@@ -91,11 +95,7 @@ ConvertReport consolidate(const std::string& checkpoint, const std::string& out,
                        io::parent_directory(out));
   if (options.is_dry_run) return report;
   try {
-    try {
-      create_file(temporary, reader.manifest(), arrays);
-    } catch (const Hdf5Error& e) {
-      throw IoError(e.what());  // a full disk
-    }
+    io::writing_hdf5([&] { create_file(temporary, reader.manifest(), arrays); });
     write_arrays(temporary, arrays, report.numel, reader, options.progress);
     io::publish(temporary, out);
   } catch (...) {

@@ -61,15 +61,12 @@ ModelKeys keys_of(const Manifest& manifest, const std::string& checkpoint) {
 void check_parameters(const std::vector<HfTensor>& tensors, const Manifest& manifest, const std::string& checkpoint) {
   std::map<std::string, Shape> held;
   for (const UnitEntry& unit : manifest.units) {
+    if (unit.role == UnitRole::buffer) continue;
     for (const fsdp::ParameterSpec& p : unit.parameters) held.emplace(p.name, p.shape);
   }
   for (const HfTensor& tensor : tensors) {
     const auto found = held.find(tensor.parameter);
-    require<ConfigError>(
-        found != held.end(),
-        "{}: has no parameter {}, which its model has: parameters that fsdp.ignore kept out of units are not in "
-        "checkpoints",
-        checkpoint, tensor.parameter);
+    require<ConfigError>(found != held.end(), "{}: has no parameter {}, which its model has", checkpoint, tensor.parameter);
     require<CheckpointError>(found->second == tensor.shape,
                              "{}: parameter {} has the shape {}, but the model's keys imply {}", checkpoint,
                              tensor.parameter, found->second.to_string(), tensor.shape.to_string());
@@ -104,7 +101,7 @@ class Exporter {
  private:
   void read(const HfTensor& tensor, std::int64_t begin, std::int64_t numel) {
     from_.resize(static_cast<std::size_t>(std::max<std::int64_t>(numel, std::ssize(from_))));
-    reader_.read(tensor.parameter, std::string(kMasterKind), begin, numel, from_.data());
+    reader_.read_f32(tensor.parameter, std::string(kMasterKind), begin, numel, from_.data());
     if (hf_.dtype == DType::f16) check_range(tensor, begin, numel);
     done_ += numel;
     if (options_.progress) options_.progress(done_, total_);

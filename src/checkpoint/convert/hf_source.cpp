@@ -23,7 +23,8 @@ bool HfSource::has(const std::string& parameter, const std::string& kind) const 
 }
 
 void HfSource::read(const std::string& parameter, const std::string&, std::int64_t begin, std::int64_t numel,
-                    float* data) {
+                    void* elements) {
+  auto* data = static_cast<float*>(elements);
   const std::size_t index = index_.at(parameter);
   const HfTensors::Found& found = match_.tensors[index];
   if (model_.tensors[index].is_transposed) {

@@ -25,8 +25,11 @@ class HfSource final : public ParameterSource {
   [[nodiscard]] const HfTensors& tensors() const { return tensors_; }
   /// Parameters only.
   [[nodiscard]] bool has(const std::string& parameter, const std::string& kind) const override;
+  [[nodiscard]] DType dtype(const std::string& /*parameter*/, const std::string& /*kind*/) const override {
+    return DType::f32;
+  }
   void read(const std::string& parameter, const std::string& kind, std::int64_t begin, std::int64_t numel,
-            float* data) override;
+            void* data) override;
   /// A tied model's file may hold its head once more. @throws CheckpointError unless it equals the embedding bit by
   /// bit.
   void check_tied_head();

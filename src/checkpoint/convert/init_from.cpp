@@ -1,55 +1,15 @@
 #include "mica/checkpoint/init_from.hpp"
 
 #include <chrono>
-#include <filesystem>
-#include <memory>
+#include <map>
 
-#include "mica/checkpoint/folder.hpp"
-
-#include "../parameter_reader.hpp"
 #include "../save_job.hpp"
-#include "hf_source.hpp"
+#include "../whole_tensors.hpp"
+#include "hf_config.hpp"
+#include "opened_model.hpp"
 
 namespace mica::checkpoint {
 namespace {
-
-/// Where values come from, and what is known of the model there.
-struct Opened {
-  std::string name;
-  std::unique_ptr<ParameterSource> source;
-  ModelKeys keys{{}, ""};
-  std::map<std::string, Shape> parameters;
-};
-
-Opened open_hf(const std::string& folder) {
-  Opened opened;
-  opened.name = "Hugging Face folder " + folder;
-  auto source = std::make_unique<HfSource>(folder);
-  source->check_tied_head();
-  opened.keys = source->model().keys;
-  for (const HfTensor& tensor : source->model().tensors) opened.parameters.emplace(tensor.parameter, tensor.shape);
-  opened.source = std::move(source);
-  return opened;
-}
-
-Opened open_checkpoint_source(const std::string& path) {
-  Opened opened;
-  const std::string folder = resolve_checkpoint(path);
-  opened.name = "checkpoint " + folder;
-  auto source = std::make_unique<ParameterReader>(folder);
-  opened.keys = ModelKeys(source->manifest().model, folder);
-  for (const UnitEntry& unit : source->manifest().units) {
-    for (const fsdp::ParameterSpec& p : unit.parameters) opened.parameters.emplace(p.name, p.shape);
-  }
-  opened.source = std::move(source);
-  return opened;
-}
-
-Opened open(const std::string& path) {
-  std::error_code error;
-  const bool is_hf = std::filesystem::exists(path + "/config.json", error);
-  return is_hf ? open_hf(path) : open_checkpoint_source(path);
-}
 
 /// Dropout is of training, not of the model.
 void check_keys(const ModelKeys& source, const ModelKeys& run) {
@@ -65,12 +25,14 @@ void check_keys(const ModelKeys& source, const ModelKeys& run) {
   }
 }
 
-void check_parameters(const Opened& opened, const fsdp::Root& root) {
-  require<ConfigError>(root.ignored_parameters().empty(),
-                       "{} cannot give values to parameters that are ignored, such as {}", opened.name,
-                       root.ignored_parameters().empty() ? "" : root.ignored_parameters().front().full_name);
-  std::map<std::string, Shape> left = opened.parameters;
+/// The same parameters on both sides. Buffers are taken over where the source has them.
+void check_parameters(const OpenedModel& opened, const fsdp::Root& root) {
+  std::map<std::string, Shape> left;
+  for (const OpenedModel::Tensor& tensor : opened.tensors) {
+    if (tensor.role != UnitRole::buffer) left.emplace(tensor.name, tensor.shape);
+  }
   for (const UnitEntry& unit : unit_entries(saved_units(root))) {
+    if (unit.role == UnitRole::buffer) continue;
     for (const fsdp::ParameterSpec& p : unit.parameters) {
       const auto found = left.find(p.name);
       require<ConfigError>(found != left.end(), "{}: has no parameter {}, which this run's model has", opened.name,
@@ -91,9 +53,23 @@ void read_pieces(ParameterSource& source, const fsdp::Root& root) {
     for (const fsdp::Piece& piece : storage->layout().pieces(storage->shard_rank())) {
       for (std::int64_t i = 0; i < piece.num_runs(); ++i) {
         const fsdp::Piece::Run run = piece.run(i);
-        source.read(piece.parameter, std::string(kMasterKind), run.begin, run.numel(), shard + run.offset);
+        source.read_f32(piece.parameter, std::string(kMasterKind), run.begin, run.numel(), shard + run.offset);
       }
     }
+  }
+}
+
+/// Ignored parameters and buffers, in the type that they have here.
+void read_whole(const OpenedModel& opened, const fsdp::Root& root) {
+  fsdp::DeviceMesh& device_mesh = root.device_mesh();
+  for (const WholeTensor& tensor : whole_tensors(root)) {
+    const OpenedModel::Tensor* there = opened.find(tensor.name);
+    if (there == nullptr || there->shape != tensor.shape) continue;  // a buffer: this model's own value stays
+    const DType from = opened.source->dtype(tensor.name, std::string(kMasterKind));
+    const fsdp::StateTensor read = fsdp::StateTensor::on_host(tensor.shape, from);
+    opened.source->read(tensor.name, std::string(kMasterKind), 0, read.numel(), read.view().data);
+    device_mesh.kernels().copy(device_mesh.compute(), read.view(), tensor.data);
+    device_mesh.compute().synchronize();
   }
 }
 
@@ -107,13 +83,16 @@ InitReport init_from(const std::string& path, const std::map<std::string, std::s
     require(root.state() == fsdp::TrainingState::idle,
             "parameters are given values while the root is {}: do it between passes",
             fsdp::training_state_name(root.state()));
-    const Opened opened = open(path);
+    const OpenedModel opened = open_model(path);
     check_keys(opened.keys, ModelKeys(model, "the config"));
     check_parameters(opened, root);
     root.device_mesh().compute().synchronize();  // the initial values
     read_pieces(*opened.source, root);
+    read_whole(opened, root);
     report.source = opened.name;
-    for (const auto& [name, shape] : opened.parameters) report.numel += shape.numel();
+    for (const OpenedModel::Tensor& tensor : opened.tensors) {
+      if (tensor.role != UnitRole::buffer) report.numel += tensor.shape.numel();
+    }
     return std::string();
   });
   report.ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();

@@ -33,9 +33,11 @@ ConvertReport reshard(const std::string& checkpoint, const std::string& out, int
   header.index = {};
   ConvertReport report;
   for (UnitEntry& unit : header.units) {
-    unit.shard_size = num_ranks;
-    unit.layout = layout_name(unit, sharding);
-    (void)fsdp::make_layout(unit.layout, unit.parameters, num_ranks);  // refuses what cannot be cut so
+    if (!unit.is_whole()) {
+      unit.shard_size = num_ranks;
+      unit.layout = layout_name(unit, sharding);
+    }
+    (void)fsdp::make_layout(unit.layout, unit.parameters, unit.shard_size);  // refuses what cannot be cut so
     for (const fsdp::ParameterSpec& p : unit.parameters) {
       std::vector<std::string> kinds = header.state_kinds;
       kinds.emplace_back(kMasterKind);
@@ -43,11 +45,11 @@ ConvertReport reshard(const std::string& checkpoint, const std::string& out, int
         if (!reader.has(p.name, kind)) continue;
         ++report.num_tensors;
         report.numel += p.shape.numel();
+        report.bytes += p.shape.numel() * dtype_bytes(unit.dtype_of(kind));
       }
     }
   }
   report.num_files = num_ranks;
-  report.bytes = report.numel * 4;
   if (const auto type = header.model.find("type"); type != header.model.end()) report.model_type = type->second;
   if (options.is_dry_run) {
     NewFolder::check(out);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "mica/checkpoint/convert.hpp"
+#include "mica/checkpoint/diff.hpp"
 #include "mica/core/half.hpp"
 
 #include "support/temporary_folder.hpp"
@@ -47,6 +48,24 @@ TEST(HfExport, GivesBackEveryBitOnWhateverRanksTheCheckpointWasSaved) {
   // One file is, byte by byte, what transformers wrote.
   EXPECT_EQ(io::read_file(folder / "gpt2-1-hf/model.safetensors"),
             io::read_file(test::hf_reference("gpt2") + "/model.safetensors"));
+}
+
+// mica-inspect diff: parameters under Mica's names, whatever the orientation and the side.
+TEST(HfExport, ADiffTellsWhetherTheFolderHoldsTheCheckpoint) {
+  const TemporaryFolder folder;
+  const std::string run = folder / "run";
+  test::save_hf_model(test::hf_reference("gpt2"), 3, run);
+  EXPECT_TRUE(diff(run, test::hf_reference("gpt2")).is_equal());
+  EXPECT_TRUE(diff(test::hf_reference("gpt2"), run).is_equal());
+  (void)convert({"hf-export", run, folder / "bf16", "--dtype=bf16"});
+  const DiffReport report = diff(run, folder / "bf16");
+  EXPECT_FALSE(report.is_equal());
+  const auto weight = std::ranges::find(report.entries, "transformer.h.1.mlp.c_fc.weight", &DiffEntry::parameter);
+  ASSERT_NE(weight, report.entries.end());
+  EXPECT_EQ(weight->kind, kMasterKind);
+  EXPECT_GT(weight->num_different, weight->shape_a.numel() / 2);
+  EXPECT_LT(weight->max_difference, 0.01);
+  EXPECT_EQ(diff(run, test::hf_reference("gpt2_untied")).entries.back().result, DiffEntry::Result::only_in_b);
 }
 
 TEST(HfExport, SplitsIntoFilesOfAGivenSize) {

@@ -38,10 +38,12 @@ Manifest example() {
   m.scalars = {{"loss_scale", 16777216.5}};
   m.model = {{"type", "mlp"}, {"width", "7"}};
   m.config = "[run]\nname = \"q\"\t\xC3\xA9\n";
-  m.units = {{"a", 2, 20, {{"a.weight", Shape{5, 7}}, {"a.bias", Shape{3}}}}, {"b", 1, 1, {{"b.scale", Shape{1}}}}};
+  m.units = {{"a", 2, 20, {{"a.weight", Shape{5, 7}}, {"a.bias", Shape{3}}}}, {"b", 1, 1, {{"b.scale", Shape{1}}}},
+             {"c.count", 1, 3, {{"c.count", Shape{3}}}, "flat", UnitRole::buffer, DType::i64}};
   m.files = {{"shard-0.h5", 0, 1000, 7, {{"/units/0/master", 0, "master", 100, 80, {1}},
                                          {"/units/0/exp_avg", 0, "exp_avg", 180, 80, {0xffffffff}},
-                                         {"/units/1/master", 1, "master", 300, 4, {2}}}},
+                                         {"/units/1/master", 1, "master", 300, 4, {2}},
+                                         {"/units/2/master", 2, "master", 304, 24, {3}, DType::i64}}},
              {"shard-1.h5", 1, 900, 8, {{"/units/0/master", 0, "master", 100, 80, {0}}}}};
   m.index = {"model.h5", 0, 77, 9, {}};
   return m;
@@ -125,6 +127,13 @@ TEST(Manifest, TrustsNoValue) {
       {"/optimizer/state_kinds", "exp_avg", "optimizer.state_kinds is no list"},
       {"/units", nullptr, "units is missing"},
       {"/units/0/shard_size", 3, "units[0].shard_size"},
+      {"/units/2/role", "gift", "units[2].role is 'gift'"},
+      {"/units/0/role", "ignored", "units[0].role is ignored, with 2 tensors on 2 ranks"},
+      {"/units/2/dtype", "int65", "units[2].dtype is no element type"},
+      {"/units/2/dtype", "int32", "files[0].datasets[3].dtype is int64, expected int32"},
+      {"/units/0/dtype", "bf16", "units[0].dtype is not fp32"},
+      {"/units/2/shard_numel", 4, "units[2].shard_numel is 4 for a tensor of 3 elements"},
+      {"/files/0/datasets/1/dtype", "bf16", "files[0].datasets[1].dtype is bf16, expected fp32"},
       {"/units/0/shard_numel", 0, "units[0].shard_numel"},
       {"/units/0/shard_numel", 18, "shard_numel is too small"},
       {"/units/0/shard_numel", 9223372036854775807LL, "units[0].shard_numel"},
@@ -141,7 +150,7 @@ TEST(Manifest, TrustsNoValue) {
       {"/files/0/bytes", 200, "files[0].datasets[1].offset"},
       {"/files/0/rest_crc32c", "0000000G", "8 hexadecimal digits"},
       {"/files/0/rest_crc32c", "00000001 00000002", "not one checksum"},
-      {"/files/0/datasets/0/unit", 2, "files[0].datasets[0].unit"},
+      {"/files/0/datasets/0/unit", 3, "files[0].datasets[0].unit"},
       {"/files/0/datasets/0/kind", "exp", "files[0].datasets[0].kind"},
       {"/files/0/datasets/0/bytes", 84, "but a shard of that unit has 80 bytes"},
       {"/files/0/datasets/0/offset", 921, "files[0].datasets[0].offset is 921"},
@@ -174,10 +183,10 @@ TEST(Manifest, TrustsNoValue) {
 
 TEST(Manifest, AnotherFormatIsSaidToBeOne) {
   Json json = example_json();
-  json["format_version"] = 3;
+  json["format_version"] = 4;
   EXPECT_THAT(error_of<CheckpointError>([&] { (void)parse_manifest(sign(json), "m.json"); }),
-              AllOf(HasSubstr("format version 3"), HasSubstr("use a newer Mica")));
-  json["format_version"] = 1;
+              AllOf(HasSubstr("format version 4"), HasSubstr("use a newer Mica")));
+  json["format_version"] = 2;
   EXPECT_THAT(error_of<CheckpointError>([&] { (void)parse_manifest(sign(json), "m.json"); }), HasSubstr("use the older Mica"));
   json["format"] = "other";
   EXPECT_THAT(error_of<CheckpointError>([&] { (void)parse_manifest(sign(json), "m.json"); }), HasSubstr("not the manifest"));
@@ -188,7 +197,7 @@ TEST(Manifest, FileEntriesTravelAsText) {
   const FileEntry file = example().files[0];
   const FileEntry back = parse_file_entry(file_entry_text(file));
   EXPECT_EQ(file_entry_text(back), file_entry_text(file));
-  EXPECT_EQ(back.datasets.size(), 3U);
+  EXPECT_EQ(back.datasets.size(), 4U);
   EXPECT_EQ(back.rest_crc, 7U);
 }
 

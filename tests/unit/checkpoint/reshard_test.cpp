@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "mica/checkpoint/verify.hpp"
+#include "mica/io/hdf5.hpp"
 
 #include "support/temporary_folder.hpp"
 #include "unit/checkpoint/saved_model.hpp"
@@ -128,6 +129,58 @@ TEST(Resharding, ReadsOnlyTheBlocksItNeeds) {
     // Three kinds, each a third of a dataset, and at most two blocks more for its ends.
     EXPECT_LE(report.bytes, 3 * (shard_bytes / 3 + 2 * kBlockBytes));
     EXPECT_GE(report.bytes, shard_bytes);
+  });
+}
+
+/// Counts what this rank hears from the others.
+class CountingComm final : public HostComm {
+ public:
+  explicit CountingComm(const HostComm& comm) : comm_(comm) {}
+  [[nodiscard]] int rank() const override { return comm_.rank(); }
+  [[nodiscard]] int num_ranks() const override { return comm_.num_ranks(); }
+  [[nodiscard]] std::vector<std::string> gather_strings(const std::string& mine) const override {
+    std::vector<std::string> all = comm_.gather_strings(mine);
+    for (const std::string& one : all) bytes_ += std::ssize(one);
+    return all;
+  }
+  [[nodiscard]] std::string broadcast_string(const std::string& mine, int root) const override {
+    std::string text = comm_.broadcast_string(mine, root);
+    bytes_ += std::ssize(text);
+    return text;
+  }
+  [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+
+ private:
+  const HostComm& comm_;
+  mutable std::int64_t bytes_ = 0;
+};
+
+// A parameter cut along its last dim is as many runs as it has rows; the tables hold one row a piece, and so does what
+// ranks send each other.
+TEST(Resharding, TablesAndTrafficDoNotGrowWithTheRunsOfABox) {
+  const test::Units units{{{"weight", Shape{20'000, 8}, true}, {"bias", Shape{8}}}};
+  const How writer{.num_ranks = 4, .per_parameter = true, .shard_dims = {{.pattern = "*.weight", .dim = 1}}};
+  const TemporaryFolder folder;
+  run_local_ranks(writer.num_ranks, [&](auto world) {
+    SavedModel saved(std::move(world), units, writer.options());
+    saved.fill(7);
+    saved.save(folder.path(), 1);
+  });
+  const std::string path = folder / "checkpoints/step-00000001";
+  // 80,000 runs of 2 elements a kind; a row of 48 bytes for each of 4 pieces of the weight and 4 of the bias.
+  for (const FileEntry& file : read_manifest(path).files) {
+    EXPECT_EQ(io::Hdf5File::open(path + "/" + file.name).open_dataset("/pieces/begin").numel(), 3 * 2);
+  }
+  run_local_ranks(3, [&](auto world) {
+    auto world2 = world->duplicate("expected");
+    SavedModel loaded(std::move(world), units);
+    SavedModel expected(std::move(world2), units);
+    expected.fill(7);
+    const Manifest manifest = open_checkpoint(path, loaded.comm());
+    const CountingComm counting(loaded.comm());
+    (void)load(path, manifest, {&loaded.root(), &loaded.optimizer(), 1}, counting);
+    EXPECT_EQ(loaded.bits(), expected.bits());
+    EXPECT_LT(counting.bytes(), 3 * 8 * 48 + 1000);
   });
 }
 

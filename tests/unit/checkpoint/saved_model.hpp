@@ -4,8 +4,11 @@
 #include <string>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "mica/checkpoint/load.hpp"
 #include "mica/checkpoint/save.hpp"
+#include "mica/core/half.hpp"
 #include "unit/optim/sharded_weights.hpp"
 
 namespace mica::test {
@@ -57,6 +60,9 @@ class SavedModel {
         }
       }
     });
+    for_each_whole([&](const std::string& name, const std::string& kind, TensorView data) {
+      for (std::int64_t i = 0; i < data.numel(); ++i) store(data, i, element_value(name, kind, i, salt));
+    });
     optimizer_->set_num_steps(salt);
   }
   /// Everything this rank holds, padding included, as it lies in memory.
@@ -66,6 +72,10 @@ class SavedModel {
     for_each_array([&](const fsdp::UnitStorage& storage, const std::string&, float* data) {
       const auto* bytes = reinterpret_cast<const std::byte*>(data);
       all.emplace_back(bytes, bytes + storage.layout().shard_numel() * 4);
+    });
+    for_each_whole([&](const std::string&, const std::string&, TensorView data) {
+      const auto* bytes = static_cast<const std::byte*>(data.data);
+      all.emplace_back(bytes, bytes + data.bytes());
     });
     return all;
   }
@@ -96,6 +106,26 @@ class SavedModel {
       if (unit->storage()) visit(*unit->storage(), "master", unit->storage()->master().template as<float>());
     }
     for (const optim::StateShard& shard : optimizer_->state()) visit(*shard.storage, shard.kind, shard.data.as<float>());
+  }
+
+  /// Ignored parameters with their state, and buffers.
+  template <class Visit>
+  void for_each_whole(Visit visit) {
+    for (const fsdp::UnitParameter& p : root().ignored_parameters()) visit(p.full_name, "master", p.parameter->data);
+    for (const optim::IgnoredState& each : optimizer_->ignored_state()) visit(each.parameter, each.kind, each.data);
+    for (const auto& entry : root().buffers().entries()) visit(entry.full_name, "master", entry.buffer->data);
+  }
+  /// A float that bf16 holds as well, or an integer.
+  static void store(TensorView to, std::int64_t i, float value) {
+    const bf16 rounded(value);
+    switch (to.dtype) {
+      case DType::f32: to.as<float>()[i] = value; break;
+      case DType::bf16: to.as<bf16>()[i] = rounded; break;
+      case DType::i64: to.as<std::int64_t>()[i] = static_cast<std::int64_t>(value * 1e12F); break;
+      case DType::i32: to.as<std::int32_t>()[i] = static_cast<std::int32_t>(value); break;
+      case DType::u8: to.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(value); break;
+      default: FAIL() << "no values of " << dtype_name(to.dtype);
+    }
   }
 
   ShardedWeights weights_;

@@ -19,6 +19,12 @@ struct WeightSpec {
   Values init{};  // zeros if empty
 };
 
+struct BufferSpec {
+  std::string name;
+  Shape shape;
+  DType dtype = DType::f32;
+};
+
 /// A module whose gradients the test chooses: backward writes them as they are.
 class Weights final : public nn::Module {
  public:
@@ -34,6 +40,7 @@ class Weights final : public nn::Module {
     bool has_grad;  // false: backward does not write it
   };
   [[nodiscard]] std::vector<Weight>& weights() { return weights_; }
+  using Module::add_buffer;
 
  protected:
   nn::Tensors do_forward(nn::Context& context, nn::Tensors, nn::Record*) override {
@@ -92,6 +99,7 @@ struct ShardedOptions {
   std::vector<int> unsharded{};  // units with strategy no_shard
   bool ignores_first = false;    // the first parameter of the first unit is ignored, its storage the test's
   bool one_unit = false;         // the root holds all parameters
+  std::vector<BufferSpec> buffers{};  // of the first unit
 };
 
 /// One rank of a mesh with a Chain sharded on it.
@@ -106,6 +114,9 @@ class ShardedWeights {
         context_{.compute = device_mesh_.compute(), .pool = *pool_, .kernels = *kernels_, .sequences = {}},
         model_(std::make_unique<Chain>(units)) {
     pool_->poison(true);
+    for (const BufferSpec& buffer : options.buffers) {
+      model_->parts()[0]->add_buffer(buffer.name, buffer.shape, buffer.dtype, nn::Initializer::zeros());
+    }
     for (std::size_t i = 0; i < units.size() && !options.one_unit; ++i) {
       fsdp::Options unit_options = options.fsdp;
       for (const int u : options.unsharded) {
@@ -114,7 +125,9 @@ class ShardedWeights {
       if (options.ignores_first && i == 0) unit_options.ignored_parameters = {hold_first(units[0][0])};
       fsdp::fully_shard(*model_->parts()[i], device_mesh_, unit_options);
     }
-    fsdp::fully_shard(*model_, device_mesh_, options.fsdp);
+    fsdp::Options root_options = options.fsdp;
+    if (options.ignores_first && options.one_unit) root_options.ignored_parameters = {hold_first(units[0][0])};
+    fsdp::fully_shard(*model_, device_mesh_, root_options);
     root().initialize(1);
     for (std::size_t i = 0; i < units.size(); ++i) {
       for (const WeightSpec& spec : units[i]) {
