@@ -1,5 +1,6 @@
 #include "mica/checkpoint/async_saver.hpp"
 
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -9,10 +10,16 @@
 namespace mica::checkpoint {
 namespace {
 
-/// Copies begin at a cache line.
-constexpr std::int64_t kLineBytes = 64;
+/// Copies begin where a direct write may, so that they are written as they lie.
+constexpr std::int64_t kSectorBytes = 512;
 
-std::int64_t padded(std::int64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
+std::int64_t padded(std::int64_t bytes) { return (bytes + kSectorBytes - 1) / kSectorBytes * kSectorBytes; }
+
+/// The first place in the buffer for a copy.
+std::byte* first_sector(const Buffer& buffer) {
+  const auto address = reinterpret_cast<std::uintptr_t>(buffer.data());
+  return static_cast<std::byte*>(buffer.data()) + (padded(static_cast<std::int64_t>(address)) - static_cast<std::int64_t>(address));
+}
 
 }  // namespace
 
@@ -20,7 +27,7 @@ std::int64_t snapshot_bytes(const fsdp::Root& root, const optim::Optimizer* opti
   const Mesh& mesh = root.device_mesh().mesh();
   if (mesh.replica_rank() != 0) return 0;
   const auto num_kinds = static_cast<std::int64_t>(optimizer != nullptr ? optimizer->state_kinds().size() : 0);
-  std::int64_t bytes = 0;
+  std::int64_t bytes = kSectorBytes;  // the buffer may begin inside a sector
   for (const fsdp::UnitStorage* storage : unit_storages(root)) {
     if (storage->shard_size() == 1 && mesh.shard_rank() != 0) continue;
     bytes += padded(storage->layout().shard_numel() * 4) * (1 + (storage->is_trainable() ? num_kinds : 0));
@@ -93,15 +100,16 @@ void AsyncSaver::write() {
 }
 
 void AsyncSaver::copy(SaveJob& job, fsdp::DeviceMesh& device_mesh) {
+  job.contents.priority = WorkerPriority::background;
   if (!job.writes_shard) return;
-  auto* to = static_cast<std::byte*>(snapshot_.data());
-  for (std::size_t i = 0; i < job.memory.size(); ++i) {
-    const ConstTensorView& from = job.memory[i];
+  std::byte* to = first_sector(snapshot_);
+  for (ShardSource& source : job.contents.sources) {
+    const ConstTensorView from{source.memory, Shape{source.numel}, source.dtype};
     invariant(to + from.bytes() - static_cast<std::byte*>(snapshot_.data()) <= snapshot_.bytes(),
               "reserve() counts what is saved");
     const TensorView copy{to, Shape{from.numel()}, from.dtype};
     device_mesh.kernels().copy(device_mesh.compute(), from, copy);
-    job.contents.sources[i].read = reader_of(copy);
+    source.memory = to;
     to += padded(from.bytes());
   }
   device_mesh.compute().synchronize();

@@ -8,22 +8,36 @@
 #include <thread>
 #include <vector>
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include "mica/checkpoint/manifest.hpp"
 
 namespace mica::checkpoint {
+
+namespace {
+
+/// Beside a thread that computes, a thread of this niceness gets 3 % of the core.
+constexpr int kBackgroundNiceness = 15;
+
+/// Lowers this thread's priority, for good. What cannot be lowered stays as it is.
+void give_way() { (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kBackgroundNiceness); }
+
+}  // namespace
 
 BlockBuffer::BlockBuffer() : memory_(static_cast<std::byte*>(std::aligned_alloc(4096, kBlockBytes))) {
   if (!memory_) throw std::bad_alloc();
 }
 
 void run_block_workers(std::int64_t num_jobs, std::int64_t bytes,
-                       const std::function<void(int worker, std::int64_t job)>& work) {
+                       const std::function<void(int worker, std::int64_t job)>& work, WorkerPriority priority) {
   const std::int64_t num_workers = bytes <= kBlockBytes || num_jobs == 0 ? 1 : std::min<std::int64_t>(kNumBlockWorkers, num_jobs);
   std::atomic<bool> is_failed{false};
   std::mutex mutex;
   std::exception_ptr failure;
   std::int64_t failed_job = std::numeric_limits<std::int64_t>::max();
   const auto run = [&](std::int64_t worker) {
+    if (priority == WorkerPriority::background) give_way();
     const std::int64_t end = num_jobs * (worker + 1) / num_workers;
     for (std::int64_t job = num_jobs * worker / num_workers; job < end && !is_failed; ++job) {
       try {
@@ -40,8 +54,9 @@ void run_block_workers(std::int64_t num_jobs, std::int64_t bytes,
   };
   {
     std::vector<std::jthread> others;
-    for (std::int64_t worker = 1; worker < num_workers; ++worker) others.emplace_back(run, worker);
-    run(0);
+    const std::int64_t first_other = priority == WorkerPriority::background ? 0 : 1;
+    for (std::int64_t worker = first_other; worker < num_workers; ++worker) others.emplace_back(run, worker);
+    if (first_other == 1) run(0);
   }
   if (failure) std::rethrow_exception(failure);
 }

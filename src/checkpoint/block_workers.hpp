@@ -24,11 +24,19 @@ class BlockBuffer {
 /// Two: one waits for the disk while the other computes checksums.
 inline constexpr int kNumBlockWorkers = 2;
 
+enum class WorkerPriority : std::uint8_t {
+  normal,
+  /// Threads of their own that give way to whatever else wants their core: what a training step leaves idle, and a few
+  /// per cent of what it does not.
+  background,
+};
+
 /// Runs work(worker, job) for every job in [0, num_jobs), on kNumBlockWorkers threads, each of which has a run of
 /// neighbouring jobs in order, so that it reads or writes forward; on this thread alone where all jobs together move no
-/// more than a block (`bytes`). After an exception no more jobs are started, and the one of the lowest failed job is
+/// more than a block (`bytes`), unless in the background. After an exception no more jobs are started, and the one of the lowest failed job is
 /// rethrown.
 void run_block_workers(std::int64_t num_jobs, std::int64_t bytes,
-                       const std::function<void(int worker, std::int64_t job)>& work);
+                       const std::function<void(int worker, std::int64_t job)>& work,
+                       WorkerPriority priority = WorkerPriority::normal);
 
 }  // namespace mica::checkpoint

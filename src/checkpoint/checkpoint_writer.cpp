@@ -75,13 +75,13 @@ class Writer {
   }
 
   FileEntry write_shard(int shard_rank) {
-    ShardContents contents{header_.run_id, header_.step, shard_rank, units_, {}};
+    ShardContents contents{header_.run_id, header_.step, shard_rank, units_, {}, WorkerPriority::normal};
     for (std::size_t u = 0; u < units_.size(); ++u) {
       if (!is_in_file(u, shard_rank)) continue;
       const auto runs = std::make_shared<const std::vector<PlacedRun>>(runs_of(*layouts_[u], shard_rank));
       for (const std::string& kind : kinds_of(u)) {
         const DType dtype = header_.units[u].dtype_of(kind);
-        contents.sources.push_back({static_cast<std::int64_t>(u), kind, layouts_[u]->shard_numel(), dtype,
+        contents.sources.push_back({static_cast<std::int64_t>(u), kind, layouts_[u]->shard_numel(), dtype, nullptr,
                                     [this, runs, kind, dtype](std::int64_t begin, std::int64_t numel, std::byte* to) {
                                       fill(*runs, kind, dtype, begin, numel, to);
                                     }});

@@ -6,11 +6,6 @@
 
 namespace mica::checkpoint {
 
-std::string_view unit_role_name(UnitRole role) {
-  constexpr std::string_view kNames[] = {"unit", "ignored", "buffer"};
-  return kNames[static_cast<std::size_t>(role)];
-}
-
 std::int64_t Manifest::total_bytes() const {
   std::int64_t bytes = 0;
   for (const FileEntry* file : all_files()) bytes += file->bytes;

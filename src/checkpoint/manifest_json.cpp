@@ -328,6 +328,11 @@ void check_trailer(std::string_view text, const std::string& path) {
 
 }  // namespace
 
+std::string_view unit_role_name(UnitRole role) {
+  constexpr std::string_view kNames[] = {"unit", "ignored", "buffer"};
+  return kNames[static_cast<std::size_t>(role)];
+}
+
 std::string manifest_text(const Manifest& m) {
   const Json json = {
       {"format", "mica checkpoint"},

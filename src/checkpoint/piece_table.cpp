@@ -1,7 +1,5 @@
 #include "piece_table.hpp"
 
-#include <algorithm>
-
 #include "block_reader.hpp"
 
 namespace mica::checkpoint {
@@ -23,33 +21,6 @@ std::vector<std::int64_t> read_column(const io::Hdf5File& file, const std::strin
   std::vector<std::int64_t> values(static_cast<std::size_t>(numel));
   dataset.read(values.data(), dataset.bytes());
   return values;
-}
-
-Shape shape_of(const std::int64_t* columns) {
-  std::size_t num_dims = 0;
-  while (num_dims < Shape::kMaxDims && columns[num_dims] != 0) ++num_dims;
-  return Shape(std::span(columns, num_dims));
-}
-
-/// What the manifest says of the row's parameter and dataset must allow the row.
-void check_row(const Manifest& manifest, const FileEntry& file, const PieceRow& row, const std::string& path) {
-  const auto dataset = std::ranges::find(file.datasets, row.dataset, &DatasetEntry::path);
-  bool is_sound = dataset != file.datasets.end() && dataset->kind == row.kind;
-  if (is_sound) {
-    const auto& parameters = manifest.units[static_cast<std::size_t>(dataset->unit)].parameters;
-    const auto parameter = std::ranges::find(parameters, row.piece.parameter, &fsdp::ParameterSpec::name);
-    const fsdp::Piece& piece = row.piece;
-    is_sound = parameter != parameters.end() && parameter->shape == piece.shape && piece.dim >= fsdp::Piece::kFlat &&
-               piece.dim < static_cast<int>(piece.shape.num_dims());
-    if (is_sound) {
-      const bool is_flat = piece.dim == fsdp::Piece::kFlat;
-      const std::int64_t extent = is_flat ? piece.shape.numel() : piece.shape[static_cast<std::size_t>(piece.dim)];
-      is_sound = piece.begin >= 0 && piece.end > piece.begin && piece.end <= extent && piece.offset >= 0 &&
-                 piece.offset <= dataset->numel() && piece.numel() <= dataset->numel() - piece.offset;
-    }
-  }
-  require<DamagedCheckpointError>(is_sound, "{}: the table of pieces does not fit the manifest at {} {} [{}, {}) of dim {} in {}", path,
-                                  row.piece.parameter, row.kind, row.piece.begin, row.piece.end, row.piece.dim, row.dataset);
 }
 
 }  // namespace
@@ -78,25 +49,6 @@ void write_piece_table(io::Hdf5File& file, const std::vector<PieceRow>& rows) {
   write_column(file, "/pieces/end", ends, {n});
   file.write_strings("/pieces/dataset", datasets);
   write_column(file, "/pieces/offset", offsets, {n});
-}
-
-std::vector<PieceRow> rows_of(const PieceColumns& columns, const Manifest& manifest, const FileEntry& file,
-                              const std::string& path) {
-  const std::size_t n = columns.parameters.size();
-  require<DamagedCheckpointError>(columns.kinds.size() == n && columns.datasets.size() == n &&
-                                      columns.shapes.size() == n * Shape::kMaxDims && columns.dims.size() == n &&
-                                      columns.begins.size() == n && columns.ends.size() == n && columns.offsets.size() == n,
-                                  "{}: the columns of the table of pieces have different lengths", path);
-  std::vector<PieceRow> rows;
-  for (std::size_t i = 0; i < n; ++i) {
-    const std::int64_t dim = columns.dims[i];
-    const bool is_dim = dim >= fsdp::Piece::kFlat && dim < kShapeColumns;
-    rows.push_back({{columns.parameters[i], shape_of(&columns.shapes[i * Shape::kMaxDims]), columns.begins[i],
-                     columns.ends[i], columns.offsets[i], is_dim ? static_cast<int>(dim) : static_cast<int>(kShapeColumns)},
-                    columns.kinds[i], columns.datasets[i]});
-    check_row(manifest, file, rows.back(), path);
-  }
-  return rows;
 }
 
 std::vector<PieceRow> read_piece_table(const std::string& checkpoint_folder, const Manifest& manifest, const FileEntry& file) {

@@ -9,6 +9,7 @@
 #include "mica/io/atomic_file.hpp"
 #include "mica/io/raw_file.hpp"
 
+#include "convert/new_folder.hpp"
 #include "model_index.hpp"
 #include "save_job.hpp"
 
@@ -39,8 +40,8 @@ class Saver {
       : comm_(comm),
         options_(options),
         job_(job),
-        folder_(checkpoints_folder(job.run_folder)),
-        final_(folder_ + "/" + step_folder_name(job.header.step)),
+        folder_(io::parent_directory(job.folder)),
+        final_(job.folder),
         temporary_(final_ + ".tmp") {}
 
   SaveReport run() {
@@ -52,7 +53,7 @@ class Saver {
     } catch (...) {
       // Whoever failed, all ranks have left the folder: the error came through a collective.
       std::error_code ignored;
-      if (comm_.rank() == 0) fs::remove_all(temporary_, ignored);
+      if (comm_.rank() == 0 && is_begun_) fs::remove_all(temporary_, ignored);
       throw;
     }
     report_.path = final_;
@@ -68,10 +69,15 @@ class Saver {
 
   void prepare() {
     comm_.from_root(0, [&] {
-      make_folder(folder_);
-      io::fsync_directory(io::parent_directory(folder_));  // it may be new
-      remove_leftovers(folder_);
+      if (job_.is_in_run) {
+        make_folder(folder_);
+        io::fsync_directory(io::parent_directory(folder_));  // it may be new
+        remove_leftovers(folder_);
+      } else {
+        NewFolder::check(final_);
+      }
       make_folder(temporary_);
+      is_begun_ = true;
       at("folder made");
       return std::string();
     });
@@ -153,6 +159,7 @@ class Saver {
   const SaveOptions& options_;
   const SaveJob& job_;
   std::string folder_, final_, temporary_;
+  bool is_begun_ = false;  // rank 0: temporary_ is ours
   SaveReport report_;
 };
 

@@ -1,7 +1,6 @@
 #include "save_job.hpp"
 
-#include <cstring>
-
+#include "mica/checkpoint/folder.hpp"
 #include "mica/core/version.hpp"
 #include "mica/fsdp/layout_by_name.hpp"
 #include "mica/fsdp/unit_tree.hpp"
@@ -67,8 +66,7 @@ void add_sources(const SaveState& state, SaveJob& job) {
       state.optimizer != nullptr ? state.optimizer->state() : std::vector<optim::StateShard>{};
   const auto add = [&](std::size_t unit, std::string kind, ConstTensorView data) {
     job.contents.sources.push_back(
-        {static_cast<std::int64_t>(unit), std::move(kind), data.numel(), data.dtype, reader_of(data)});
-    job.memory.push_back(data);
+        {static_cast<std::int64_t>(unit), std::move(kind), data.numel(), data.dtype, static_cast<const std::byte*>(data.data)});
   };
   for (std::size_t u = 0; u < storages.size(); ++u) {
     const fsdp::UnitStorage& storage = *storages[u];
@@ -104,14 +102,6 @@ void add_sources(const SaveState& state, SaveJob& job) {
 
 }  // namespace
 
-std::function<void(std::int64_t, std::int64_t, std::byte*)> reader_of(ConstTensorView data) {
-  const std::int64_t element = dtype_bytes(data.dtype);
-  return [from = static_cast<const std::byte*>(data.data), element](std::int64_t begin, std::int64_t numel,
-                                                                    std::byte* to) {
-    std::memcpy(to, from + begin * element, static_cast<std::size_t>(numel * element));
-  };
-}
-
 std::vector<const fsdp::UnitStorage*> unit_storages(const fsdp::Root& root) {
   std::vector<const fsdp::UnitStorage*> storages;
   for (const fsdp::Unit* unit : root.units()) {
@@ -144,10 +134,11 @@ std::vector<UnitEntry> unit_entries(const std::vector<SavedUnit>& units) {
 SaveJob make_save_job(const std::string& run_folder, const SaveState& state, const HostComm& comm) {
   const Mesh& mesh = state.root->device_mesh().mesh();
   const std::string run_id = agree_on_identity(state, comm);
-  SaveJob job{.run_folder = run_folder};
+  SaveJob job;
+  job.folder = checkpoints_folder(run_folder) + "/" + step_folder_name(state.step);
   (void)comm.all_or_throw([&] {
     job.header = header_of(state);
-    job.contents = {run_id, state.step, mesh.shard_rank(), saved_units(*state.root), {}};
+    job.contents = {run_id, state.step, mesh.shard_rank(), saved_units(*state.root), {}, WorkerPriority::normal};
     job.writes_shard = mesh.replica_rank() == 0;
     add_sources(state, job);
     return std::string();

@@ -12,11 +12,11 @@ namespace mica::checkpoint {
 
 /// All that a save needs to know, taken from the model between two steps.
 struct SaveJob {
-  std::string run_folder;
+  std::string folder;     ///< the checkpoint's, once it is complete
+  bool is_in_run = true;  ///< it is RUN/checkpoints/step-N: what an earlier job left half done there goes first
   Manifest header;                      ///< without files and index
-  ShardContents contents;               ///< reads `memory`, unless it was given a copy
-  std::vector<ConstTensorView> memory;  ///< the model's own, one for each of contents.sources, of its dtype
-  std::vector<fsdp::StateTensor> converted;  ///< buffers that a forward sees in another dtype: `memory` of theirs
+  ShardContents contents;               ///< of the model's own memory, unless it was given a copy
+  std::vector<fsdp::StateTensor> converted;  ///< of buffers that a forward sees in another dtype
   bool writes_shard = false;            ///< this rank writes a file: it is of replica 0
 };
 
@@ -24,9 +24,6 @@ struct SaveJob {
 [[nodiscard]] SaveJob make_save_job(const std::string& run_folder, const SaveState& state, const HostComm& comm);
 /// Communicates over `comm` alone and reads the model only through the contents. @collective. What save() says.
 SaveReport run_save_job(const SaveJob& job, const HostComm& comm, const SaveOptions& options);
-
-/// Reads an array in host memory. @param data  outlives it.
-[[nodiscard]] std::function<void(std::int64_t, std::int64_t, std::byte*)> reader_of(ConstTensorView data);
 
 /// The units of a root that have parameters.
 [[nodiscard]] std::vector<const fsdp::UnitStorage*> unit_storages(const fsdp::Root& root);

@@ -73,8 +73,7 @@ struct BlockJob {
   std::int64_t block;
 };
 
-/// Data goes straight to its place in the file, past HDF5 and the page cache. Each block is read to aligned memory
-/// first, and the checksum is of that: what is on the disk is what was checked.
+/// Data goes straight to its place in the file, past HDF5 and the page cache; the checksum is of the memory that is written.
 void write_data(const std::string& path, const ShardContents& contents, FileEntry& entry) {
   std::vector<BlockJob> jobs;
   for (std::size_t s = 0; s < entry.datasets.size(); ++s) {
@@ -95,10 +94,15 @@ void write_data(const std::string& path, const ShardContents& contents, FileEntr
     const std::int64_t begin = job.block * kBlockBytes;
     const std::int64_t bytes = dataset.block_bytes(job.block);
     const std::int64_t element = dtype_bytes(dataset.dtype);
-    contents.sources[job.source].read(begin / element, bytes / element, worker.buffer.data());
-    dataset.block_crcs[static_cast<std::size_t>(job.block)] = io::crc32c(worker.buffer.data(), bytes);
-    worker.file.write_at(dataset.offset + begin, worker.buffer.data(), bytes);
-  });
+    const ShardSource& source = contents.sources[job.source];
+    const std::byte* data = source.memory + begin;
+    if (source.memory == nullptr) {
+      source.read(begin / element, bytes / element, worker.buffer.data());
+      data = worker.buffer.data();
+    }
+    dataset.block_crcs[static_cast<std::size_t>(job.block)] = io::crc32c(data, bytes);
+    worker.file.write_at(dataset.offset + begin, data, bytes);
+  }, contents.priority);
   for (Worker& worker : workers) worker.file.close();
 }
 

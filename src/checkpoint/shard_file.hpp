@@ -9,6 +9,8 @@
 #include "mica/checkpoint/manifest.hpp"
 #include "mica/fsdp/shard_layout.hpp"
 
+#include "block_workers.hpp"
+
 namespace mica::checkpoint {
 
 /// A unit as it is written: its parameters and how they are cut; or a tensor that is whole on every rank.
@@ -26,8 +28,10 @@ struct ShardSource {
   std::string kind;
   std::int64_t numel = 0;
   DType dtype = DType::f32;
-  /// Writes elements [begin, begin + numel) of the shard to `to`. Several threads call it at once.
-  std::function<void(std::int64_t begin, std::int64_t numel, std::byte* to)> read;
+  /// The shard itself, which nobody changes until the file is written: no copy is made of it. Or null:
+  const std::byte* memory = nullptr;
+  /// writes elements [begin, begin + numel) of the shard to `to`. Several threads call it at once.
+  std::function<void(std::int64_t begin, std::int64_t numel, std::byte* to)> read{};
 };
 
 /// All that one shard file is made of. It owns nothing: write_shard_file() communicates with nobody and touches no
@@ -38,6 +42,8 @@ struct ShardContents {
   int shard_rank = 0;
   std::vector<SavedUnit> units;  ///< of the whole model
   std::vector<ShardSource> sources;
+  /// Of the threads that compute checksums and write data. They do not communicate.
+  WorkerPriority priority = WorkerPriority::normal;
 };
 
 /// "shard-<run_id>-00000500-00002.h5"

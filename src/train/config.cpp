@@ -66,11 +66,17 @@ std::size_t line_of(const std::string& ini, std::string_view name) {
   return 0;
 }
 
-void set_key(Config& config, const std::string& name, const std::string& value, const std::string& place) {
+/// @param place  makes the text that says where the key stands.
+template <class Place>
+void set_key(Config& config, const std::string& name, const std::string& value, Place&& place) {
   const ConfigKey* key = find_key(name);
-  require<ConfigError>(key != nullptr, "{}: unknown key {}; did you mean {}? (mica-train --help lists all keys)", place, name,
-                       nearest_key(name));
-  require<ConfigError>(key->set(config, value), "{}: {} is '{}', expected {}", place, name, value, key->expected);
+  if (key == nullptr) {
+    throw ConfigError(fmt::format("{}: unknown key {}; did you mean {}? (mica-train --help lists all keys)", place(), name,
+                                  nearest_key(name)));
+  }
+  if (!key->set(config, value)) {
+    throw ConfigError(fmt::format("{}: {} is '{}', expected {}", place(), name, value, key->expected));
+  }
 }
 
 void apply_file(Config& config, const ConfigText& text) {
@@ -84,7 +90,7 @@ void apply_file(Config& config, const ConfigText& text) {
   }
   for (const po::option& option : options) {
     set_key(config, option.string_key, option.value.empty() ? "" : option.value.back(),
-            fmt::format("{}:{}", text.file_name, line_of(text.text, option.string_key)));
+            [&] { return fmt::format("{}:{}", text.file_name, line_of(text.text, option.string_key)); });
   }
 }
 
@@ -92,7 +98,7 @@ void apply_flag(Config& config, const std::string& flag) {
   const std::size_t equals = flag.find('=');
   require<ConfigError>(flag.starts_with("--") && equals != std::string::npos,
                        "argument '{}' is not understood, expected --section.key=value (mica-train --help lists all keys)", flag);
-  set_key(config, flag.substr(2, equals - 2), flag.substr(equals + 1), "flag " + flag);
+  set_key(config, flag.substr(2, equals - 2), flag.substr(equals + 1), [&] { return "flag " + flag; });
 }
 
 /// What an optimizer in backward cannot do, since it never sees all gradients at once.

@@ -316,6 +316,8 @@ std::vector<ConfigKey> make_keys() {
            "copy the shards and write them in the background while training goes on; takes as much memory as masters "
            "and "
            "optimizer state"),
+      flag("checkpoint.optimizer", MICA_FIELD(checkpoint.optimizer),
+           "save the optimizer's state; false: the model alone, for model.init_from and mica-convert: such a run is not resumed"),
       whole("checkpoint.keep", MICA_FIELD(checkpoint.keep), 0, 1'000'000, "newest checkpoints to keep; 0: all"),
       text("checkpoint.resume", MICA_FIELD(checkpoint.resume), "auto, none or a checkpoint's folder",
            "auto: go on from the newest complete checkpoint of the run, if any"),

@@ -157,6 +157,10 @@ void Trainer::resume() {
   const auto comm = checkpoint::make_mpi_comm(app_.world);
   together(app_.world, [&] {
     const checkpoint::Manifest manifest = checkpoint::open_checkpoint(folder, *comm);
+    require<ConfigError>(!manifest.optimizer.empty(),
+                         "{} holds the model alone, without the optimizer's state (checkpoint.optimizer = false, or it was "
+                         "imported): a run cannot go on from it; start one in another run.dir with --model.init_from={}",
+                         folder, folder);
     const std::vector<std::string> changes = check_resume(config_, manifest.config, folder);
     model_.optimizer->allocate_state();
     const checkpoint::LoadReport report = checkpoint::load(
@@ -200,7 +204,7 @@ void Trainer::save(std::int64_t step, bool in_background) {
   }
   together(app_.world, [&] {
     const checkpoint::SaveState state{.root = model_.root,
-                                      .optimizer = model_.optimizer.get(),
+                                      .optimizer = saved_optimizer(),
                                       .run_id = run_id_,
                                       .step = step,
                                       .tokens = step * plan_.global_batch() * config_.train.seq_len,
@@ -288,7 +292,7 @@ void Trainer::prepare_background_saves() {
   });
   background_world_ = std::make_unique<mpi::Communicator>(app_.world.duplicate());
   saver_ = std::make_unique<checkpoint::AsyncSaver>(checkpoint::make_mpi_comm(*background_world_), *device_.pool);
-  together(app_.world, [&] { saver_->reserve(*model_.root, model_.optimizer.get()); });
+  together(app_.world, [&] { saver_->reserve(*model_.root, saved_optimizer()); });
 }
 
 ExitCode Trainer::run() {

@@ -195,37 +195,44 @@ TEST_F(BadInput, DamagedAndHalfCheckpoints) {
 }
 
 TEST_F(BadInput, FullDisk) {
-  const std::string disk = folder_ / "disk";
-  const std::string kept = folder_ / "kept";
-  fs::create_directories(disk);
-  // A small file system of its own: ext4 in a file if that can be mounted, else in memory.
-  const std::string script =
-      "cd '" + folder_.path() + "'; "
-      "{ dd if=/dev/zero of=image bs=1k count=1500 && /sbin/mkfs.ext4 -q -F -O ^has_journal image && mount -o loop image disk; } >/dev/null 2>&1 "
-      "|| mount -t tmpfs -o size=1500k tmpfs disk || exit 99; "
-      "\"$@\"; status=$?; cp -r disk/run kept; exit $status";
-  const Finished full =
-      test::run(in_mount_namespace(script, train({"--run.dir=" + disk + "/run", "--train.steps=1000", "--log.metrics=false"})));
-  ASSERT_NE(full.status, 99) << "neither a loop mount nor a tmpfs in a user namespace is possible\n" << full.output;
-  expect_refused({"full disk", {}, 3, {"No space left on device", disk, "free"}}, full);
-  // What was saved before is whole: the run goes on elsewhere.
-  const std::vector<std::string> saved = checkpoints_of(kept);
-  ASSERT_GE(saved.size(), 1u);
-  for (const std::string& name : saved) {
-    EXPECT_EQ(test::run({program("mica-inspect"), "verify", kept + "/checkpoints/" + name}).status, 0) << name;
+  for (const char* async : {"false", "true"}) {
+    SCOPED_TRACE(std::string("checkpoint.async=") + async);
+    const TemporaryFolder own;
+    const std::string disk = own / "disk";
+    const std::string kept = own / "kept";
+    fs::create_directories(disk);
+    // A small file system of its own: ext4 in a file if that can be mounted, else in memory.
+    const std::string script = "cd '" + own.path() +
+                               "'; "
+                               "{ dd if=/dev/zero of=image bs=1k count=1500 && /sbin/mkfs.ext4 -q -F -O ^has_journal "
+                               "image && mount -o loop image disk; } >/dev/null 2>&1 "
+                               "|| mount -t tmpfs -o size=1500k tmpfs disk || exit 99; "
+                               "\"$@\"; status=$?; cp -r disk/run kept; exit $status";
+    const Finished full = test::run(
+        in_mount_namespace(script, train({"--run.dir=" + disk + "/run", "--train.steps=1000", "--log.metrics=false",
+                                          std::string("--checkpoint.async=") + async})));
+    ASSERT_NE(full.status, 99) << "neither a loop mount nor a tmpfs in a user namespace is possible\n" << full.output;
+    expect_refused({"full disk", {}, 3, {"No space left on device", disk, "free"}}, full);
+    // What was saved before is whole: the run goes on elsewhere.
+    const std::vector<std::string> saved = checkpoints_of(kept);
+    ASSERT_GE(saved.size(), 1u);
+    for (const std::string& name : saved) {
+      EXPECT_EQ(test::run({program("mica-inspect"), "verify", kept + "/checkpoints/" + name}).status, 0) << name;
+    }
+    const auto steps = std::stoll(saved.back().substr(5));
+    const Finished resumed = test::run(train({"--run.dir=" + kept, "--train.steps=" + std::to_string(steps + 2)}));
+    EXPECT_EQ(resumed.status, 0) << resumed.output;
   }
-  const auto steps = std::stoll(saved.back().substr(5));
-  const Finished resumed = test::run(train({"--run.dir=" + kept, "--train.steps=" + std::to_string(steps + 2)}));
-  EXPECT_EQ(resumed.status, 0) << resumed.output;
 }
 
 TEST_F(BadInput, UnwritableRunFolder) {
   train_well();
   const auto before = contents_of(run_folder());
   // The superuser ignores modes, but not a read-only mount.
-  const Finished seen = test::run(in_mount_namespace(
-      "mount --bind '" + run_folder() + "' '" + run_folder() + "' && mount -o remount,bind,ro '" + run_folder() + "' || exit 99; \"$@\"",
-      train({"--train.steps=6"})));
+  const Finished seen =
+      test::run(in_mount_namespace("mount --bind '" + run_folder() + "' '" + run_folder() +
+                                       "' && mount -o remount,bind,ro '" + run_folder() + "' || exit 99; \"$@\"",
+                                   train({"--train.steps=6"})));
   ASSERT_NE(seen.status, 99) << "no mount namespace is possible\n" << seen.output;
   expect_refused({"read-only", {}, 2, {run_folder(), "Read-only file system", "--run.dir"}}, seen);
   EXPECT_EQ(contents_of(run_folder()), before);

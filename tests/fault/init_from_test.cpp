@@ -95,6 +95,23 @@ TEST_F(InitFrom, IgnoredParametersAreInitialisedSavedAndResumed) {
   EXPECT_EQ(diff(folder_ / "whole", folder_ / "whole-hf").status, 0);
 }
 
+// A checkpoint of the model alone starts other runs, and is not gone on from.
+TEST_F(InitFrom, AModelOnlyCheckpointIsForOtherRuns) {
+  for (const std::string async : {"false", "true"}) {
+    const std::string run = "alone-" + async;
+    const std::vector<std::string> alone{"--checkpoint.optimizer=false", "--checkpoint.async=" + async, "--checkpoint.interval=1"};
+    ASSERT_EQ(train("gpt2", run, alone).status, 0);
+    const Finished shown = test::run({program("mica-inspect"), folder_ / run});
+    EXPECT_THAT(shown.output, HasSubstr("none: parameters only"));
+    const Finished again = train("gpt2", run, {"--train.steps=2"});
+    EXPECT_EQ(again.status, 2) << again.output;
+    EXPECT_THAT(again.output, HasSubstr("holds the model alone"));
+    EXPECT_THAT(again.output, HasSubstr("--model.init_from="));
+    EXPECT_EQ(train("gpt2", run + "-2", {"--model.init_from=" + (folder_ / run)}).status, 0);
+    EXPECT_EQ(step_lines(folder_ / (run + "-2")).front().loss, step_lines(folder_ / run).front().loss) << "a learning rate of 0";
+  }
+}
+
 TEST_F(InitFrom, MistakesEndWithOneLineAndStatusTwo) {
   const auto expect = [](const Finished& seen, const std::string& says) {
     EXPECT_EQ(seen.status, 2) << seen.output;

@@ -88,6 +88,7 @@ struct Config {
     std::int64_t interval = 0;
     double interval_minutes = 0;
     bool async = false;
+    bool optimizer = true;
     std::int64_t keep = 2;
     std::string resume = "auto";
     bool allow_data_change = false;

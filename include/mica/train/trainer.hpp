@@ -46,6 +46,10 @@ class Trainer {
   void resume();
   /// Takes over the parameters of model.init_from, if there is one. @collective
   void init_parameters();
+  /// What checkpoints hold of it: null for the model alone.
+  [[nodiscard]] const optim::Optimizer* saved_optimizer() const {
+    return config_.checkpoint.optimizer ? model_.optimizer.get() : nullptr;
+  }
   void read_figures(bool show);
   void evaluate_now(std::int64_t step);
   /// @param in_background  only begins it, and says later that it is done.

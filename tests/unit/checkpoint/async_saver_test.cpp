@@ -109,10 +109,10 @@ TEST(AsyncSaver, UsesItsMemoryAgainAndSavesOneAfterTheOther) {
     trained.model.fill(1);
     trained.saver.reserve(trained.model.root(), &trained.model.optimizer());
     const std::int64_t bytes = snapshot_bytes(trained.model.root(), &trained.model.optimizer());
-    // 3 kinds of the units' shards, each rounded up to 16: 1307*103 and 1307 after a gap, 211 after a gap, 33, halved.
-    std::int64_t expected = 0;
+    // Room to begin at a sector; 3 kinds of the units' shards, each rounded up to sectors of 512 bytes: 1307*103 and 1307 after a gap, 211 after a gap, 33, halved.
+    std::int64_t expected = 512;
     for (const std::int64_t shard : {std::int64_t{(134656 + 1307 + 1) / 2}, std::int64_t{(64 + 210) / 2}, std::int64_t{17}}) {
-      expected += 3 * ((shard + 15) / 16 * 16) * 4;
+      expected += 3 * ((shard * 4 + 511) / 512 * 512);
     }
     EXPECT_EQ(bytes, expected);
     EXPECT_EQ(trained.model.weights().pool().stats().current_of(MemoryRole::snapshot), bytes);

@@ -13,6 +13,7 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
+#include "mica/checkpoint/async_saver.hpp"
 #include "mica/checkpoint/folder.hpp"
 #include "mica/checkpoint/verify.hpp"
 #include "support/temporary_folder.hpp"
@@ -218,6 +219,64 @@ TEST_F(FaultDeathTest, AFullDiskLosesNothing) {
   for (const std::uintmax_t left : {0, 8192, 40000, 700000}) {
     EXPECT_EXIT(on_small_disk(folder.path(), "4m", [&] { return full_disk(folder.path(), left); }), testing::ExitedWithCode(0), "")
         << left;
+  }
+}
+
+/// A save in the background meets a disk that somebody fills up when it has come to `point`. Both ranks must throw the
+/// same IoError, when they ask; training has gone on; step 1 must stay, and with room again the next save is made.
+std::string full_disk_in_the_background(const std::string& run, std::string_view point) {
+  const test::Units units{{{"weight", Shape{100, 1000}, true}}};
+  std::vector<std::string> texts(2);
+  std::string problem;
+  run_local_ranks(2, [&](std::unique_ptr<ProcessGroup> world) {
+    const auto background = world->duplicate("background");
+    const auto stream = make_cpu_stream("background", StreamMode::inlined);
+    SavedModel model(std::move(world), units);
+    AsyncSaver saver(make_group_comm(*background, *stream), model.weights().pool());
+    const int rank = model.comm().rank();
+    model.fill(1);
+    saver.start(run, model.state(1), model.comm());
+    saver.wait();
+    model.fill(2);
+    SaveOptions options;
+    options.at_point = [&](std::string_view at) {
+      if (at == point && rank == 0) leave_free(run, 0);
+    };
+    saver.start(run, model.state(2), model.comm(), options);
+    model.fill(3);
+    try {
+      saver.wait();
+    } catch (const IoError& e) {
+      texts[static_cast<std::size_t>(rank)] = e.what();
+    }
+    (void)model.comm().gather_strings("");
+    if (rank == 0) {
+      if (fs::exists(run + "/checkpoints/step-00000002.tmp")) problem = "the .tmp is still there";
+      if (newest_complete(run)->step != 1) problem = "step 1 is not the newest any more";
+      if (!verify(run + "/checkpoints/step-00000001").damage.empty()) problem = "step 1 is damaged";
+      fs::remove(run + "/ballast");
+    }
+    (void)model.comm().gather_strings("");
+    saver.start(run, model.state(3), model.comm());
+    saver.wait();
+    const auto saved = model.bits();
+    (void)model.load(run + "/checkpoints/step-00000003");
+    if (model.bits() != saved) problem = "step 3 does not hold what was saved with room again";
+  });
+  if (texts[0] != texts[1] || texts[0].empty()) return fmt::format("rank 0 said '{}', rank 1 '{}'", texts[0], texts[1]);
+  for (const char* part : {run.c_str(), "bytes free", "step-00000002.tmp"}) {
+    if (texts[0].find(part) == std::string::npos) return fmt::format("'{}' is not in: {}", part, texts[0]);
+  }
+  return problem;
+}
+
+// Before the data, and between the shards and what is written after them.
+TEST_F(FaultDeathTest, ADiskThatFillsUpUnderABackgroundSaveLosesNothing) {
+  const SharedFolder folder;
+  for (const char* point : {"folder made", "metadata written", "shard written", "before manifest"}) {
+    EXPECT_EXIT(on_small_disk(folder.path(), "5m", [&] { return full_disk_in_the_background(folder.path(), point); }),
+                testing::ExitedWithCode(0), "")
+        << point;
   }
 }
 

@@ -178,8 +178,8 @@ TEST(WholeTensors, AreInTheSnapshotOfABackgroundSave) {
     EXPECT_EQ(model.bits(), expected);
     // Its bytes are counted: each rank's shards, and on shard rank 0 what is whole.
     const bool is_first = model.weights().device_mesh().mesh().shard_rank() == 0;
-    const std::int64_t shards = 3 * (64 + 128);   // of 7 and 33 elements: 4 and 17 a rank, in lines of 64 bytes
-    const std::int64_t whole = 3 * 192 + 4 * 64;  // 35 elements of three kinds; four buffers
+    const std::int64_t shards = 512 + 3 * 2 * 512;  // room to begin at a sector; of both units three kinds of up to 128
+    const std::int64_t whole = 3 * 512 + 4 * 512;   // three kinds of 140 bytes; four buffers
     EXPECT_EQ(snapshot_bytes(model.root(), &model.optimizer()), shards + (is_first ? whole : 0));
   });
 }

@@ -1,0 +1,184 @@
+#include "mica/checkpoint/state_dict_files.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "mica/checkpoint/folder.hpp"
+#include "mica/fsdp/layout_by_name.hpp"
+
+#include "parameter_reader.hpp"
+#include "save_job.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+// --- saving
+// ------------------------------------------------------------------------------------------------------------
+
+/// A rank's tensors by kind and parameter, all of one element type.
+using Tensors = std::map<std::string, fsdp::StateDict>;
+
+/// Elements [offset, offset + numel) of a shard lie at `data`.
+struct Placed {
+  std::int64_t offset, numel;
+  const float* data;
+};
+
+/// The pieces of a rank's shard in its tensors; a parameter without state has none.
+std::vector<Placed> placed_in(const fsdp::ShardLayout& layout, int shard_rank, const fsdp::StateDict& tensors) {
+  std::vector<Placed> placed;
+  for (const fsdp::Piece& piece : layout.pieces(shard_rank)) {
+    const auto found = tensors.find(piece.parameter);
+    if (found == tensors.end()) continue;
+    invariant(piece.num_runs() == 1, "tensors are cut along dim 0");
+    const fsdp::StateTensor& tensor = found->second;
+    const std::int64_t row_numel = tensor.global_shape().numel() / tensor.global_shape()[0];
+    const std::int64_t skipped = piece.run(0).begin - tensor.row_begin() * row_numel;
+    invariant(skipped >= 0 && skipped + piece.numel() <= tensor.numel(), "a state dict holds the rows of its rank");
+    placed.push_back({piece.offset, piece.numel(), tensor.view().as<float>() + skipped});
+  }
+  std::ranges::sort(placed, {}, &Placed::offset);
+  return placed;
+}
+
+/// Padding is zero.
+void fill(const std::vector<Placed>& placed, std::int64_t begin, std::int64_t numel, std::byte* to) {
+  std::memset(to, 0, static_cast<std::size_t>(numel) * sizeof(float));
+  for (const Placed& each : placed) {
+    const std::int64_t from = std::max(begin, each.offset);
+    const std::int64_t until = std::min(begin + numel, each.offset + each.numel);
+    if (from >= until) continue;
+    std::memcpy(to + (from - begin) * 4, each.data + (from - each.offset), static_cast<std::size_t>(until - from) * 4);
+  }
+}
+
+/// The unit as rows of all its parameters.
+SavedUnit cut_along_rows(const SavedUnit& unit, bool is_full) {
+  const int shard_size = is_full ? 1 : unit.layout->shard_size();
+  std::string name = "flat";
+  for (std::size_t i = 0; shard_size > 1 && i < unit.layout->parameters().size(); ++i) {
+    name = i == 0 ? "per_parameter 0" : name + ",0";
+  }
+  return {unit.name, fsdp::make_layout(name, unit.layout->parameters(), shard_size)};
+}
+
+Tensors gather(const SaveState& state, fsdp::StateDictKind kind) {
+  const bool is_full = kind == fsdp::StateDictKind::full;
+  fsdp::StateDictSettings settings = fsdp::StateDictSettings::of(kind);
+  if (is_full) settings.model = fsdp::FullStateDictConfig{.offload_to_cpu = true, .rank0_only = true};
+  if (!is_full) settings.model = fsdp::ShardedStateDictConfig{.offload_to_cpu = true};
+  nn::Module& module = state.root->units().front()->module();
+  Tensors tensors;
+  {
+    const fsdp::StateDictSettingsScope scope(module, settings);
+    tensors[std::string(kMasterKind)] = fsdp::state_dict(module);
+  }
+  if (state.optimizer == nullptr) return tensors;
+  const optim::OptimStateDict optimizer =
+      is_full ? optim::full_optim_state_dict(*state.optimizer) : optim::sharded_optim_state_dict(*state.optimizer);
+  for (const auto& [key, parameter] : optimizer.state) {
+    for (const auto& [name, tensor] : parameter.tensors) tensors[name].emplace(std::get<std::string>(key), tensor);
+  }
+  return tensors;
+}
+
+/// In place of a job's units and what it reads of the model: tensors cut along rows. What is whole stays.
+void replace_units(SaveJob& job, const SaveState& state, fsdp::StateDictKind kind) {
+  const bool is_full = kind == fsdp::StateDictKind::full;
+  const auto tensors = std::make_shared<const Tensors>(gather(state, kind));
+  const Mesh& mesh = state.root->device_mesh().mesh();
+  if (is_full) {
+    job.header.world_size = job.header.shard_size = job.header.replicas = 1;
+    job.writes_shard = mesh.rank() == 0;
+  }
+  for (SavedUnit& unit : job.contents.units) {
+    if (unit.role == UnitRole::unit) unit = cut_along_rows(unit, is_full);
+  }
+  job.header.units = unit_entries(job.contents.units);
+  std::vector<ShardSource> sources;
+  const int shard_rank = job.contents.shard_rank;
+  for (const ShardSource& source : job.contents.sources) {
+    const SavedUnit& unit = job.contents.units[static_cast<std::size_t>(source.unit)];
+    if (unit.role != UnitRole::unit) {
+      sources.push_back(source);
+      continue;
+    }
+    if (!job.writes_shard) continue;
+    const auto of_kind = tensors->find(source.kind);
+    const fsdp::StateDict none;
+    auto placed = placed_in(*unit.layout, unit.layout->shard_size() == 1 ? 0 : shard_rank,
+                            of_kind == tensors->end() ? none : of_kind->second);
+    sources.push_back({source.unit, source.kind, unit.layout->shard_numel(), DType::f32, nullptr,
+                       [tensors, placed = std::move(placed)](std::int64_t begin, std::int64_t numel, std::byte* to) {
+                         fill(placed, begin, numel, to);
+                       }});
+  }
+  job.contents.sources = std::move(sources);
+}
+
+// --- reading
+// -----------------------------------------------------------------------------------------------------------
+
+fsdp::StateTensor read_rows(ParameterReader& reader, const fsdp::ParameterSpec& p, const std::string& kind,
+                            const ReadPart& part) {
+  require(part.num_ranks >= 1 && part.rank >= 0 && part.rank < part.num_ranks, "rank {} of {} reads a state dict",
+          part.rank, part.num_ranks);
+  const std::int64_t chunk = (p.shape[0] + part.num_ranks - 1) / part.num_ranks;
+  const std::int64_t first = std::min(p.shape[0], part.rank * chunk);
+  std::vector<std::int64_t> dims(p.shape.dims().begin(), p.shape.dims().end());
+  dims[0] = std::min(p.shape[0], first + chunk) - first;
+  fsdp::StateTensor tensor = fsdp::StateTensor::on_host(Shape(dims), reader.dtype(p.name, kind));
+  if (tensor.numel() > 0) {
+    reader.read(p.name, kind, first * (p.shape.numel() / p.shape[0]), tensor.numel(), tensor.view().data);
+  }
+  tensor.set_part_of(p.shape, first);
+  return tensor;
+}
+
+}  // namespace
+
+SaveReport save_state_dict(const std::string& folder, fsdp::StateDictKind kind, const SaveState& state,
+                           const HostComm& comm) {
+  SaveJob job = make_save_job("", state, comm);
+  job.folder = folder;
+  job.is_in_run = false;
+  if (kind != fsdp::StateDictKind::local) replace_units(job, state, kind);
+  return run_save_job(job, comm, {});
+}
+
+fsdp::StateDict read_state_dict(const std::string& folder, const ReadPart& part) {
+  ParameterReader reader(resolve_checkpoint(folder));
+  fsdp::StateDict dict;
+  for (const UnitEntry& unit : reader.manifest().units) {
+    for (const fsdp::ParameterSpec& p : unit.parameters) {
+      dict.emplace(p.name, read_rows(reader, p, std::string(kMasterKind), unit.is_whole() ? ReadPart{} : part));
+    }
+  }
+  return dict;
+}
+
+optim::OptimStateDict read_optim_state_dict(const std::string& folder, const ReadPart& part) {
+  ParameterReader reader(resolve_checkpoint(folder));
+  const Manifest& manifest = reader.manifest();
+  optim::OptimStateDict dict;
+  if (manifest.optimizer.empty()) return dict;
+  dict.groups.emplace_back();
+  for (const UnitEntry& unit : manifest.units) {
+    for (const fsdp::ParameterSpec& p : unit.parameters) {
+      if (unit.role == UnitRole::buffer) continue;
+      dict.groups.back().parameters.emplace_back(p.name);
+      const auto own = manifest.parameter_steps.find(p.name);
+      const std::int64_t steps = own != manifest.parameter_steps.end() ? own->second : manifest.optimizer_steps;
+      for (const std::string& kind : manifest.state_kinds) {
+        if (steps == 0 || !reader.has(p.name, kind)) continue;
+        optim::ParameterState& state = dict.state[p.name];
+        state.tensors.emplace(kind, read_rows(reader, p, kind, part));
+        state.scalars["step"] = static_cast<double>(steps);
+      }
+    }
+  }
+  return dict;
+}
+
+}  // namespace mica::checkpoint
