@@ -7,12 +7,13 @@
 #include <utility>
 #include <vector>
 
-#include "mica/checkpoint/host_comm.hpp"
 #include "mica/checkpoint/manifest.hpp"
 
 #include "piece_table.hpp"
 
 namespace mica::checkpoint {
+
+class HostComm;
 
 /// Where every element of every parameter, and of its optimizer state, lies in a checkpoint, whatever number of ranks
 /// and whatever layout wrote it: the tables of pieces of all shard files, checked to name each element exactly once.

@@ -1,3 +1,5 @@
+#include "mica/checkpoint/host_comm.hpp"
+
 #include "piece_index.hpp"
 
 namespace mica::checkpoint {
