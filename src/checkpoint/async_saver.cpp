@@ -110,6 +110,7 @@ void AsyncSaver::copy(SaveJob& job, fsdp::DeviceMesh& device_mesh) {
     const TensorView copy{to, Shape{from.numel()}, from.dtype};
     device_mesh.kernels().copy(device_mesh.compute(), from, copy);
     source.memory = to;
+    source.device = nullptr;
     to += padded(from.bytes());
   }
   device_mesh.compute().synchronize();

@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "mica/checkpoint/verify.hpp"
+#include "mica/device/device_memory.hpp"
 #include "mica/io/atomic_file.hpp"
+#include "mica/tensor/host_math.hpp"
 
 #include "dataset_ranges.hpp"
 #include "piece_index.hpp"
@@ -115,11 +117,11 @@ class Loader {
     }
     if (target_.optimizer != nullptr) read_optimizer(index);
     report_.bytes = read_ranges(folder_, std::move(ranges_));
-    Stream& compute = target_.root->device_mesh().compute();
     for (const Conversion& each : conversions_) {
-      target_.root->device_mesh().kernels().copy(compute, each.from.view(), each.to);
+      const ConstTensorView from = each.from.view();
+      convert(from.data, from.dtype, each.to.data, each.to.dtype, each.to.numel());
     }
-    compute.synchronize();
+    for (const Mirror& each : mirrors_) copy_now(pool(), each.device.data, each.host.view().data, each.device.bytes());
   }
   [[nodiscard]] LoadReport& report() { return report_; }
 
@@ -130,8 +132,6 @@ class Loader {
     require(target_.root->state() == fsdp::TrainingState::idle,
             "a checkpoint is loaded while the root is {}: load between passes",
             fsdp::training_state_name(target_.root->state()));
-    require(target_.root->device_mesh().compute().device() == DeviceKind::cpu,
-            "a checkpoint is loaded into a device whose memory the host cannot write");
     for (const fsdp::UnitStorage* storage : storages_) {
       require(storage->is_initialized() && !storage->is_unsharded(),
               "unit {} is {}: load into an initialised, sharded model", storage->name(),
@@ -166,6 +166,17 @@ class Loader {
     if (takes_optimizer_) optimizer.set_parameter_steps(manifest_.parameter_steps);
   }
 
+  [[nodiscard]] const Pool& pool() const { return target_.root->device_mesh().pool(); }
+
+  /// What is read for a device's memory waits in the host's until all is there.
+  TensorView host_side(TensorView to) {
+    if (device_of(pool(), to.data) == DeviceKind::cpu) return to;
+    mirrors_.push_back({fsdp::StateTensor::on_host(to.shape, to.dtype), to});
+    const TensorView host = mirrors_.back().host.view();
+    clear(host);
+    return host;
+  }
+
   static void clear(TensorView data) { std::memset(data.data, 0, static_cast<std::size_t>(data.bytes())); }
 
   void read_optimizer(const PieceIndex* index) {
@@ -173,7 +184,7 @@ class Loader {
       if (takes_optimizer_) {
         add(index, unit, kind, data);
       } else {
-        clear(data);
+        clear(host_side(data));
       }
     };
     for (const optim::StateShard& shard : target_.optimizer->state()) {
@@ -194,9 +205,10 @@ class Loader {
     return static_cast<std::byte*>(conversions_.back().from.view().data);
   }
 
-  /// One kind of one unit's shard is to be read into `to`. What the checkpoint has not (state of a unit that had not been
+  /// One kind of one unit's shard is to be read into `wanted`. What the checkpoint has not (state of a unit that had not been
   /// stepped yet) is zero.
-  void add(const PieceIndex* index, std::size_t unit, const std::string& kind, TensorView to) {
+  void add(const PieceIndex* index, std::size_t unit, const std::string& kind, TensorView wanted) {
+    const TensorView to = host_side(wanted);
     if (index == nullptr) {
       const UnitEntry& saved = manifest_.units[unit];
       const FileEntry& file =
@@ -235,6 +247,11 @@ class Loader {
     TensorView to;
   };
   std::vector<Conversion> conversions_;
+  struct Mirror {
+    fsdp::StateTensor host;
+    TensorView device;
+  };
+  std::vector<Mirror> mirrors_;
   std::vector<DatasetRange> ranges_;
   LoadReport report_;
 };

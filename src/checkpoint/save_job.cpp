@@ -2,8 +2,10 @@
 
 #include "mica/checkpoint/folder.hpp"
 #include "mica/core/version.hpp"
+#include "mica/device/device_memory.hpp"
 #include "mica/fsdp/layout_by_name.hpp"
 #include "mica/fsdp/unit_tree.hpp"
+#include "mica/tensor/host_math.hpp"
 
 #include "whole_tensors.hpp"
 
@@ -16,8 +18,6 @@ std::string agree_on_identity(const SaveState& state, const HostComm& comm) {
     require(state.root->state() == fsdp::TrainingState::idle,
             "a checkpoint is saved while the root is {}: save between passes",
             fsdp::training_state_name(state.root->state()));
-    require(state.root->device_mesh().compute().device() == DeviceKind::cpu,
-            "a checkpoint is saved from a device whose memory the host cannot read");
     state.root->device_mesh().compute().synchronize();  // the optimizer's last writes
     return fmt::format("{} {}", state.step, state.run_id);
   });
@@ -64,9 +64,12 @@ void add_sources(const SaveState& state, SaveJob& job) {
   const std::vector<const fsdp::UnitStorage*> storages = unit_storages(*state.root);
   const std::vector<optim::StateShard> states =
       state.optimizer != nullptr ? state.optimizer->state() : std::vector<optim::StateShard>{};
+  const Pool& pool = state.root->device_mesh().pool();
   const auto add = [&](std::size_t unit, std::string kind, ConstTensorView data) {
-    job.contents.sources.push_back(
-        {static_cast<std::int64_t>(unit), std::move(kind), data.numel(), data.dtype, static_cast<const std::byte*>(data.data)});
+    ShardSource source{static_cast<std::int64_t>(unit), std::move(kind), data.numel(), data.dtype,
+                       static_cast<const std::byte*>(data.data)};
+    if (device_of(pool, data.data) != DeviceKind::cpu) source.device = &pool;
+    job.contents.sources.push_back(std::move(source));
   };
   for (std::size_t u = 0; u < storages.size(); ++u) {
     const fsdp::UnitStorage& storage = *storages[u];
@@ -85,11 +88,11 @@ void add_sources(const SaveState& state, SaveJob& job) {
   for (const WholeTensor& tensor : whole_tensors(*state.root)) {
     ConstTensorView data = tensor.data;
     if (data.dtype != tensor.dtype) {
-      fsdp::DeviceMesh& device_mesh = state.root->device_mesh();
+      const fsdp::StateTensor as_is = fsdp::StateTensor::on_host(tensor.shape, data.dtype);
+      copy_now(pool, as_is.view().data, data.data, data.bytes());
       const fsdp::StateTensor& copy =
           job.converted.emplace_back(fsdp::StateTensor::on_host(tensor.shape, tensor.dtype));
-      device_mesh.kernels().copy(device_mesh.compute(), data, copy.view());
-      device_mesh.compute().synchronize();
+      convert(as_is.view().data, data.dtype, copy.view().data, tensor.dtype, data.numel());
       data = copy.view();
     }
     add(unit, std::string(kMasterKind), data);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mica/checkpoint/manifest.hpp"
+#include "mica/device/pool.hpp"
 #include "mica/fsdp/shard_layout.hpp"
 
 #include "block_workers.hpp"
@@ -32,6 +33,8 @@ struct ShardSource {
   const std::byte* memory = nullptr;
   /// writes elements [begin, begin + numel) of the shard to `to`. Several threads call it at once.
   std::function<void(std::int64_t begin, std::int64_t numel, std::byte* to)> read{};
+  /// Of `memory` that the host cannot read: whose it is. Blocks of it are copied before they are written.
+  const Pool* device = nullptr;
 };
 
 /// All that one shard file is made of. It owns nothing: write_shard_file() communicates with nobody and touches no

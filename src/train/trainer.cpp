@@ -291,7 +291,8 @@ void Trainer::prepare_background_saves() {
                          mpi::Session::library_version());
   });
   background_world_ = std::make_unique<mpi::Communicator>(app_.world.duplicate());
-  saver_ = std::make_unique<checkpoint::AsyncSaver>(checkpoint::make_mpi_comm(*background_world_), *device_.pool);
+  saver_ = std::make_unique<checkpoint::AsyncSaver>(checkpoint::make_mpi_comm(*background_world_),
+                                                     device_.pinned_pool ? *device_.pinned_pool : *device_.pool);
   together(app_.world, [&] { saver_->reserve(*model_.root, saved_optimizer()); });
 }
 

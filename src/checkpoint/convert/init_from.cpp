@@ -2,6 +2,10 @@
 
 #include <chrono>
 #include <map>
+#include <vector>
+
+#include "mica/device/device_memory.hpp"
+#include "mica/tensor/host_math.hpp"
 
 #include "../save_job.hpp"
 #include "../whole_tensors.hpp"
@@ -48,14 +52,19 @@ void check_parameters(const OpenedModel& opened, const fsdp::Root& root) {
 }
 
 void read_pieces(ParameterSource& source, const fsdp::Root& root) {
+  const Pool& pool = root.device_mesh().pool();
   for (const fsdp::UnitStorage* storage : unit_storages(root)) {
-    auto* shard = storage->master().as<float>();
+    const TensorView master = storage->master();
+    // What a device holds is made in the host's memory first, unit by unit; padding stays zero.
+    std::vector<float> host(device_of(pool, master.data) == DeviceKind::cpu ? 0 : static_cast<std::size_t>(master.numel()));
+    float* shard = host.empty() ? master.as<float>() : host.data();
     for (const fsdp::Piece& piece : storage->layout().pieces(storage->shard_rank())) {
       for (std::int64_t i = 0; i < piece.num_runs(); ++i) {
         const fsdp::Piece::Run run = piece.run(i);
         source.read_f32(piece.parameter, std::string(kMasterKind), run.begin, run.numel(), shard + run.offset);
       }
     }
+    if (!host.empty()) copy_now(pool, master.data, host.data(), master.bytes());
   }
 }
 
@@ -68,8 +77,9 @@ void read_whole(const OpenedModel& opened, const fsdp::Root& root) {
     const DType from = opened.source->dtype(tensor.name, std::string(kMasterKind));
     const fsdp::StateTensor read = fsdp::StateTensor::on_host(tensor.shape, from);
     opened.source->read(tensor.name, std::string(kMasterKind), 0, read.numel(), read.view().data);
-    device_mesh.kernels().copy(device_mesh.compute(), read.view(), tensor.data);
-    device_mesh.compute().synchronize();
+    const fsdp::StateTensor here = fsdp::StateTensor::on_host(tensor.shape, tensor.data.dtype);
+    convert(read.view().data, from, here.view().data, tensor.data.dtype, read.numel());
+    copy_now(device_mesh.pool(), tensor.data.data, here.view().data, tensor.data.bytes());
   }
 }
 
