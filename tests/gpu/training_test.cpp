@@ -1,0 +1,100 @@
+// mica-train with a GPU, as users start it, beside the same run on the CPU; on emulated GPUs.
+#include <cmath>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "fault/support/training.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace mica::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kSteps = 6;
+
+class GpuTraining : public ::testing::Test {
+ protected:
+  GpuTraining() {
+    write_tokens(folder_ / "tokens.bin", 4000);
+    write_text(config_, "[model]\ntype = gpt2\nlayers = 2\nheads = 3\nwidth = 24\nvocab_size = 256\ncontext = 32\n"
+                        "[data]\ntrain = " + (folder_ / "tokens.bin") + "\n"
+                        "[train]\nsteps = " + std::to_string(kSteps) + "\nmicro_batch = 2\nseq_len = 16\nlog_interval = 1\n"
+                        "[optim]\nwarmup_steps = 1\nlr = 1e-3\n[checkpoint]\ninterval = 3\nkeep = 0\n");
+  }
+  /// The program that sees emulated GPUs in place of mica-train; everything else as users start it.
+  Finished train(int num_ranks, const std::string& run, std::vector<std::string> flags) {
+    flags.push_back("--run.dir=" + (folder_ / run));
+    std::vector<std::string> command = training(num_ranks, config_, flags);
+    for (std::string& part : command) {
+      if (part == program("mica-train")) part = MICA_EMULATED_TRAIN;
+    }
+    return test::run(command, 60);
+  }
+  void expect_same_losses(const std::string& run, const std::string& expected, double tolerance) const {
+    const std::vector<StepLine> here = step_lines(folder_ / run), there = step_lines(folder_ / expected);
+    ASSERT_EQ(here.size(), static_cast<std::size_t>(kSteps)) << run;
+    ASSERT_EQ(there.size(), here.size());
+    for (std::size_t i = 0; i < here.size(); ++i) {
+      EXPECT_NEAR(here[i].loss, there[i].loss, tolerance * there[i].loss) << run << " step " << i + 1;
+      EXPECT_NEAR(here[i].grad_norm, there[i].grad_norm, 30 * tolerance * there[i].grad_norm) << run << " step " << i + 1;
+    }
+  }
+
+  TemporaryFolder folder_;
+  std::string config_ = folder_ / "run.cfg";
+};
+
+TEST_F(GpuTraining, LossesAreTheCpus) {
+  struct Case {
+    std::string dtype;
+    double tolerance;
+  };
+  for (const Case& c : {Case{"fp32", 1e-5}, Case{"bf16", 1e-3}}) {
+    const std::string dtype = "--fsdp.param_dtype=" + c.dtype;
+    for (const std::string device : {"cpu", "cuda"}) {
+      const Finished run = train(1, device + c.dtype, {dtype, "--mesh.device=" + device});
+      ASSERT_EQ(run.status, 0) << run.output;
+    }
+    expect_same_losses("cuda" + c.dtype, "cpu" + c.dtype, c.tolerance);
+  }
+}
+
+TEST_F(GpuTraining, RanksThatShareAGpuTrainAsOnesOfTheCpuAndGoOnThere) {
+  for (const int ranks : {2, 4}) {
+    const std::string n = std::to_string(ranks);
+    const Finished cpu = train(ranks, "cpu" + n, {"--mesh.device=cpu"});
+    ASSERT_EQ(cpu.status, 0) << cpu.output;
+    const Finished gpu = train(ranks, "gpu" + n, {"--mesh.device=cuda", "--mesh.backend=staged", "--train.steps=3", "--optim.schedule=constant"});
+    ASSERT_EQ(gpu.status, 0) << gpu.output;
+    EXPECT_THAT(gpu.output, HasSubstr("staged over MPI"));
+    const Finished constant = train(ranks, "constant" + n, {"--mesh.device=cpu", "--optim.schedule=constant"});
+    ASSERT_EQ(constant.status, 0) << constant.output;
+    // Begun on the GPU, ended on the CPU.
+    const Finished on_cpu = train(ranks, "gpu" + n, {"--mesh.device=cpu", "--optim.schedule=constant"});
+    ASSERT_EQ(on_cpu.status, 0) << on_cpu.output;
+    expect_same_losses("gpu" + n, "constant" + n, 1e-5);
+  }
+}
+
+TEST_F(GpuTraining, WhatCannotBeIsRefusedOnce) {
+  struct Case {
+    std::vector<std::string> flags;
+    int ranks;
+    std::vector<std::string> says;
+  };
+  const std::vector<Case> cases{
+      {{"--mesh.device=cuda", "--mesh.backend=nccl"}, 2, {"mesh.backend = nccl", "one GPU a rank", "2 ranks", "staged"}},
+      {{"--mesh.device=cuda", "--mesh.backend=mpi"}, 1, {"mesh.backend = mpi", "memory of the CPU", "GPUs"}},
+      {{"--mesh.device=cuda", "--model.width=3072", "--model.layers=8"}, 1, {"a GPU's memory", "Emulated GPU", "256.0 MiB"}}};
+  for (const Case& c : cases) {
+    const Finished run = train(c.ranks, "refused", c.flags);
+    EXPECT_EQ(run.status, 2) << run.output;
+    ASSERT_EQ(run.error_lines().size(), 1u) << run.output;
+    for (const std::string& part : c.says) EXPECT_THAT(run.error_lines()[0], HasSubstr(part));
+  }
+}
+
+}  // namespace
+}  // namespace mica::test
