@@ -6,4 +6,4 @@ export OMPI_MCA_mpi_yield_when_idle=1             # a waiting rank leaves its co
 
 # What the build is to know of GPUs: Mica is built for the CPU only where no GPU is.
 mica_gpu_flag=-DMICA_ENABLE_CUDA=OFF
-[[ -e /dev/nvidia0 ]] && mica_gpu_flag=-DMICA_ENABLE_CUDA=AUTO
+if [[ -e /dev/nvidia0 ]]; then mica_gpu_flag=-DMICA_ENABLE_CUDA=AUTO; fi
