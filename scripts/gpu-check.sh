@@ -3,7 +3,7 @@
 #   scripts/gpu-check.sh pack              here: builds for the GPU and puts programs and libraries into build/gpu-check
 #   build/gpu-check/run                    there: lists the stages
 #   build/gpu-check/run kernels parity     there: runs these, each in under 9 minutes; `all` runs every one
-# Stages: kernels device comm parity train memcheck racecheck synccheck bench
+# Stages: kernels device comm parity train memcheck racecheck synccheck. Speed: scripts/gpu-bench.sh, packed along.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/environment.sh
@@ -42,6 +42,7 @@ pack() {
   cp -rL "$mpi/openmpi" "$out/lib/" 2>/dev/null || cp -rL /usr/lib/x86_64-linux-gnu/openmpi/lib/openmpi "$out/lib/"
   cp -rL /usr/share/openmpi "$out/share/" 2>/dev/null || true
   cp configs/*.cfg "$out/share/"
+  cp scripts/gpu-bench.sh scripts/peers/torch_fsdp.py "$out/"
   "$out/bin/mica-tokenize" --quiet --vocab=bytes --out="$out/share/text.h5" /usr/share/common-licenses/GPL-3
   sed -n '/^### stages/,$p' "$0" > "$out/stages"
   cat > "$out/run" <<'RUN'
@@ -97,13 +98,8 @@ PY
 stage_memcheck() { sanitize memcheck; }
 stage_racecheck() { sanitize racecheck; }
 stage_synccheck() { sanitize synccheck; }
-stage_bench() {
-  for model in gpt2-124m llama-100m; do
-    bin/mica-bench train --model "$model" --dtype bf16 --batch 16 --seq 1024 --device cuda | tee -a "$out/bench.jsonl"
-  done
-}
 
-stages=(kernels device comm parity train memcheck racecheck synccheck bench)
+stages=(kernels device comm parity train memcheck racecheck synccheck)
 if [[ $# -eq 0 ]]; then
   echo "stages: ${stages[*]}, or all"
   exit 2

@@ -64,6 +64,11 @@ cuda() {
   scripts/cudnn-frontend.sh
   cmake --preset cuda --log-level=WARNING "${flags[@]}"
   cmake --build --preset cuda --parallel "$jobs" --target apps/all gpu_tests
+  if [[ ! -e /dev/nvidia0 ]]; then   # the same program without a GPU: one clear message
+    local said status=0
+    said=$(build/cuda/bin/mica-train configs/gpt2-tiny-text.cfg --mesh.device=cuda 2>&1) || status=$?
+    [[ $status -eq 2 && "$said" == *"no GPU can be used"*"cudaError"* ]] || { echo "without a GPU: status $status, $said" >&2; return 1; }
+  fi
 }
 
 scripts/install-packages.sh --tests

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "mica/core/error.hpp"
 
@@ -37,7 +38,7 @@ Communicator::Communicator(ProcessGroup& host, std::chrono::milliseconds timeout
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   try {
-    wait(ncclCommInitRankConfig(&comm_, host.num_ranks(), id, host.rank(), &config), "ncclCommInitRankConfig");
+    run([&](ncclComm_t) { return ncclCommInitRankConfig(&comm_, host.num_ranks(), id, host.rank(), &config); }, "ncclCommInitRankConfig");
   } catch (const NcclError& e) {
     abort();
     throw NcclError(fmt::format("group '{}' (rank {} of {}): no NCCL communicator: {}", host.name(), host.rank(), host.num_ranks(), e.what()));
@@ -45,31 +46,37 @@ Communicator::Communicator(ProcessGroup& host, std::chrono::milliseconds timeout
 }
 
 Communicator::~Communicator() {
-  if (is_aborted_ || comm_ == nullptr) return;
   try {
-    wait(ncclCommFinalize(comm_), "ncclCommFinalize");
+    run(ncclCommFinalize, "ncclCommFinalize");
     static_cast<void>(ncclCommDestroy(comm_));
-  } catch (const NcclError&) {  // the others are gone
+  } catch (const NcclError&) {  // aborted, or the others are gone
     abort();
   }
 }
 
-void Communicator::wait(ncclResult_t result, const char* what, std::source_location where) {
-  check(result, what, where);
+void Communicator::run(const Call& call, const char* what, std::source_location where) {
   const auto deadline = Clock::now() + timeout_;
-  while (result == ncclInProgress) {
-    require<NcclError>(!is_aborted_, "{}: the communicator was aborted", what);
+  ncclResult_t state = ncclInProgress;
+  for (bool is_called = false; state == ncclInProgress; is_called = true) {
+    {
+      const std::lock_guard lock(mutex_);
+      require<NcclError>(!is_aborted_, "{}: the communicator was aborted", what);
+      if (is_called) {
+        check(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError", where);
+      } else {
+        state = call(comm_);
+      }
+      check(state, what, where);
+    }
+    if (state != ncclInProgress) return;
     require<NcclError>(Clock::now() < deadline, "{}: not done within {} s (mesh.timeout); is a rank missing, or the network closed?", what,
                        std::chrono::duration_cast<std::chrono::seconds>(timeout_).count());
-    ncclResult_t state = ncclSuccess;
-    check(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError", where);
-    check(state, what, where);
-    result = state;
-    if (result == ncclInProgress) std::this_thread::yield();
+    std::this_thread::yield();
   }
 }
 
-std::string Communicator::asynchronous_error() const {
+std::string Communicator::asynchronous_error() {
+  const std::lock_guard lock(mutex_);
   if (is_aborted_) return {};
   ncclResult_t state = ncclSuccess;
   const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
@@ -80,7 +87,8 @@ std::string Communicator::asynchronous_error() const {
 }
 
 void Communicator::abort() noexcept {
-  if (!is_aborted_.exchange(true) && comm_ != nullptr) static_cast<void>(ncclCommAbort(comm_));
+  const std::lock_guard lock(mutex_);
+  if (!std::exchange(is_aborted_, true) && comm_ != nullptr) static_cast<void>(ncclCommAbort(comm_));
 }
 
 }  // namespace mica::nccl

@@ -1,8 +1,9 @@
 #pragma once
 
-#include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <source_location>
 #include <string>
 
@@ -15,8 +16,9 @@ namespace mica::nccl {
 /// @throws NcclError "ncclAllGather: unhandled cuda error (ncclUnhandledCudaError): <what NCCL says last> at nccl_group.cpp:12"
 void check(ncclResult_t result, const char* what, std::source_location where = std::source_location::current());
 
-/// A communicator, made and used without blocking: every call comes back at once, and wait() polls until it is done or
-/// has taken too long. Used by the host's thread; abort() may come from any.
+/// A communicator, made and used without blocking: every call comes back at once and is polled until it is done or has
+/// taken too long. Used by the host's thread; abort() and asynchronous_error() may come from any, and NCCL's handle, which
+/// an abort frees, is touched by one thread at a time.
 class Communicator {
  public:
   /// @param host  the same ranks on the host: carries the unique id from its rank 0.
@@ -26,18 +28,19 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  [[nodiscard]] ncclComm_t get() const { return comm_; }
-  /// `result` of the last call: waits until NCCL has enqueued what it was asked for.
-  void wait(ncclResult_t result, const char* what, std::source_location where = std::source_location::current());
+  using Call = std::function<ncclResult_t(ncclComm_t)>;
+  /// Makes a call and waits until NCCL has enqueued what it was asked for.
+  void run(const Call& call, const char* what, std::source_location where = std::source_location::current());
   /// Empty while all is well.
-  [[nodiscard]] std::string asynchronous_error() const;
+  [[nodiscard]] std::string asynchronous_error();
   /// Ends what is under way on the device; nothing can be enqueued any more.
   void abort() noexcept;
 
  private:
-  ncclComm_t comm_ = nullptr;
   std::chrono::milliseconds timeout_;
-  std::atomic<bool> is_aborted_{false};
+  std::mutex mutex_;
+  ncclComm_t comm_ = nullptr;  // under mutex_
+  bool is_aborted_ = false;    // under mutex_
 };
 
 }  // namespace mica::nccl

@@ -110,10 +110,11 @@ class NcclGroup final : public ProcessGroup {
 
   template <class Launch>
   void communicate(Stream& s, std::initializer_list<Access> accesses, const char* what, Launch launch) {
+    // Where a communicator cannot be made the job ends at once: no stream's error, which the host would find later.
+    nccl::Communicator& communicator = connect();
     s.annotate(call().label, call().bytes);
-    s.submit(collective_name(call().kind), accesses, [this, &s, what, launch, call = call(), stream = cuda::native(s)] {
+    s.submit(collective_name(call().kind), accesses, [this, &s, &communicator, what, launch, call = call(), stream = cuda::native(s)] {
       try {
-        nccl::Communicator& communicator = connect();
         nccl::Watch::Entry entry;
         entry.what = describe(call);
         entry.stream = &s;
@@ -122,7 +123,7 @@ class NcclGroup final : public ProcessGroup {
         entry.on_end = [this, call](bool succeeded, std::int64_t busy_ns) { note_end(call, succeeded, busy_ns); };
         watch_->take_events(entry.begin, entry.end);
         cuda::check(cudaEventRecord(entry.begin, stream), "cudaEventRecord");
-        communicator.wait(launch(communicator.get(), stream), what);
+        communicator.run([&](ncclComm_t comm) { return launch(comm, stream); }, what);
         cuda::check(cudaEventRecord(entry.end, stream), "cudaEventRecord");
         watch_->add(std::move(entry));
       } catch (const NcclError& e) {

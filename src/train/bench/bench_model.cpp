@@ -21,7 +21,8 @@ struct NamedModel {
   std::int64_t layers, heads, width, vocab_size, context;
   std::int64_t kv_heads = 0, hidden = 0;  // not 0: a Llama
 };
-constexpr std::array<NamedModel, 6> kModels{{{"gpt2-124m", 12, 12, 768, 50304, 1024},
+constexpr std::array<NamedModel, 7> kModels{{{"gpt2-124m", 12, 12, 768, 50304, 1024},
+                                             {"gpt2-1.5b", 48, 25, 1600, 50304, 1024},
                                              {"gpt2-30m", 6, 6, 384, 50304, 1024},
                                              {"char-10m", 6, 6, 384, 65, 256},
                                              {"char-tiny", 4, 4, 128, 65, 64},

@@ -4,6 +4,7 @@
 #include "bench_model.hpp"
 #include "benches.hpp"
 #include "command_line.hpp"
+#include "mica/train/start_plan.hpp"
 #include "mica/train/step_runner.hpp"
 #include "product_bound.hpp"
 #include "report.hpp"
@@ -16,10 +17,12 @@ constexpr const char* kHelp = R"(mica-bench train [--flags] [--section.key=value
 
 Times optimizer steps of a GPT-2 on random tokens, through the same code as mica-train: sharded over all ranks, AdamW,
 clipping at 1. Reports the median step, tokens/s over all ranks, memory a rank, and how much of the step the matrix
-products alone would take (plain oneDNN, all ranks computing at once): 100 % cannot be beaten with these products.
+products alone would take (plain oneDNN, all ranks computing at once): 100 % cannot be beaten with these products. On a GPU
+it reports the model's TFLOP/s instead: 6 times the parameters and 6 layers * width * seq of attention a token.
 
   export OMP_NUM_THREADS=1
   mpirun -np 2 mica-bench train --model gpt2-124m --batch 4 --seq 256
+  mica-bench train --model gpt2-124m --batch 16 --seq 1024 --dtype bf16 --mesh.device=cuda
   mpirun -np 4 mica-bench train --model gpt2-30m --strategy hybrid_shard --mesh.shard_size=2
   python3 scripts/peers/node_memory.py mpirun -np 2 mica-bench train --no-bound ...     peak memory of the whole job
 
@@ -42,6 +45,8 @@ struct Measured {
   std::vector<ProductShape> products;  // of one step
   int num_threads = 1;
   std::string kernels;
+  bool on_gpu = false;
+  std::int64_t planned_bytes = 0;
 };
 
 bool parse(const App& app, const Arguments& arguments, Options& options) {
@@ -96,7 +101,8 @@ Measured measure(const App& app, const Options& options, const Config& config) {
   StepRunner runner(config, *model, datasets->train, plan, device.mesh->rank());
 
   Measured measured{.num_params = num_params(*model->root), .num_threads = device.num_threads,
-                    .kernels = device.kernels->description()};
+                    .kernels = device.kernels->description(), .on_gpu = device.gpu.has_value(),
+                    .planned_bytes = make_start_plan(config, device, *model, plan).memory.peak};
   double comm_begin_ms = 0;
   double begin = 0;
   std::vector<double> step_s;
@@ -149,7 +155,12 @@ ExitCode bench_train(App& app, const Arguments& arguments) {
           {"ranks", ranks}, {"threads", m.num_threads}, {"batch", config.train.micro_batch}, {"seq", config.train.seq_len},
           {"steps", options.run.steps}, {"step_ms", rounded(1e3 * step_s)}, {"tokens_per_s", rounded(tokens / step_s, 1)}};
   row["comm_share"] = rounded(m.comm_share, 3);
-  if (!options.no_bound) {
+  if (m.on_gpu) {
+    const auto attention = static_cast<double>(6 * config.model.layers * config.model.width * config.train.seq_len);
+    const double flops = tokens * (6.0 * static_cast<double>(m.num_params) + attention);
+    row["model_tflop_per_s"] = rounded(flops / step_s * 1e-12, 2);
+    row["planned_bytes"] = gather_numbers(app.world, m.planned_bytes);
+  } else if (!options.no_bound) {
     const double bound_s = product_bound_s(app.world, m.products);
     row["bound_ms"] = rounded(1e3 * bound_s);
     row["bound_percent"] = rounded(100 * bound_s / step_s, 1);
