@@ -33,6 +33,9 @@ bool still_runs(pid_t pid) {
   return after_name != std::string::npos && stat[after_name + 2] != 'Z' && stat[after_name + 2] != 'X';
 }
 
+/// Within seconds, also where others use the machine: what would hang takes minutes.
+constexpr double kSeconds = 15;
+
 class OneRankFails : public ::testing::Test {
  protected:
   OneRankFails() {
@@ -73,7 +76,7 @@ TEST_F(OneRankFails, KilledRankEndsTheJob) {
       const auto begin = Clock::now();
       ::kill(ranks[static_cast<std::size_t>(victim)], SIGKILL);
       const Finished seen = child.wait(20);
-      EXPECT_LT(seconds_since(begin), 5) << seen.output;
+      EXPECT_LT(seconds_since(begin), kSeconds) << seen.output;
       EXPECT_NE(seen.status, 0);
       // The launcher names a rank lost to a signal; the others have nothing to add.
       EXPECT_EQ(occurrences(seen.output, "process rank " + std::to_string(victim) + " "), 1u) << seen.output;
@@ -100,7 +103,7 @@ TEST_F(OneRankFails, ErrorOfOneRankInsideAStep) {
     (void)child.wait_for("mica: error:");
     const auto begin = Clock::now();
     const Finished seen = child.wait(20);
-    EXPECT_LT(seconds_since(begin), 5) << seen.output;
+    EXPECT_LT(seconds_since(begin), kSeconds) << seen.output;
     EXPECT_EQ(seen.status, 2) << seen.output;
     const std::vector<std::string> lines = seen.error_lines();
     ASSERT_EQ(lines.size(), 1u) << seen.output;

@@ -26,7 +26,7 @@ bool is_gpu() { return true; }
 std::unique_ptr<Pool> make_pool() { return make_cuda_pool(); }
 std::unique_ptr<Stream> make_stream(StreamMode) { return make_cuda_stream("test"); }
 std::unique_ptr<Kernels> make_kernels(Pool& pool, const Options& options) {
-  return make_cuda_kernels(pool, {.logits_bytes = options.logits_bytes});
+  return make_cuda_kernels(pool, {.use_cudnn = false, .logits_bytes = options.logits_bytes});
 }
 
 std::byte* allocate_shared(std::size_t size) {

@@ -32,6 +32,8 @@ class CudaPool final : public Pool, public DeviceMemory {
   void copy(void* to, const void* from, std::int64_t bytes) const override {
     const cuda::DeviceGuard guard(gpu_);
     cuda::check(cudaMemcpy(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault), "cudaMemcpy");
+    // From pageable memory it may come back before the bytes are there, and Mica's streams do not wait for this one.
+    cuda::check(cudaStreamSynchronize(cudaStreamLegacy), "cudaStreamSynchronize");
   }
 
  protected:

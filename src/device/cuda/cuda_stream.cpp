@@ -88,13 +88,17 @@ class CudaEvent final : public EventState {
   CudaEvent& operator=(const CudaEvent&) = delete;
 
   [[nodiscard]] bool is_complete() const override {
+    const cuda::DeviceGuard guard(stream_->gpu());
     const cudaError_t state = cudaEventQuery(event_);
     if (state == cudaErrorNotReady) return false;
     check(state, "cudaEventQuery");
     return true;
   }
   void wait_on_host() override {
-    check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+    {
+      const cuda::DeviceGuard guard(stream_->gpu());
+      check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+    }
     stream_->rethrow_error_up_to(number_);
   }
   [[nodiscard]] const void* origin() const override { return stream_.get(); }
