@@ -1,6 +1,7 @@
 #include "device_choice.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <vector>
 
 #include "mica/core/error.hpp"
@@ -39,6 +40,9 @@ DeviceChoice choose_device(const Config::Mesh& wanted, const mpi::Session& sessi
   const mpi::Communicator node = world.split_node();
   DeviceChoice choice;
   std::vector<GpuInfo> gpus;
+  // A kernel's first launch may load its module, for which the driver lets the GPU finish, while a staged stream waits for
+  // the host: then both would wait for ever. So all is loaded when CUDA starts, which is below.
+  if (wanted.backend == "staged") static_cast<void>(setenv("CUDA_MODULE_LOADING", "EAGER", 0));
   together(world, [&] {
     if (wanted.device != "cpu") gpus = list_gpus();
   });

@@ -74,12 +74,17 @@ class NcclGroup final : public ProcessGroup {
     communicate(s, {reads(sent), writes(received)}, "ncclSend and ncclRecv", [=](ncclComm_t comm, cudaStream_t stream) {
       const std::size_t slice = bytes(sent) / static_cast<std::size_t>(ranks);
       nccl::check(ncclGroupStart(), "ncclGroupStart");
+      ncclResult_t first_error = ncclSuccess;  // the group is ended whatever happens in it
+      const auto note = [&](ncclResult_t result) {
+        if (first_error == ncclSuccess && result != ncclInProgress) first_error = result;
+      };
       for (int r = 0; r < ranks; ++r) {
         const std::size_t at = static_cast<std::size_t>(r) * slice;
-        nccl::check(ncclSend(static_cast<const char*>(sent.data) + at, slice, ncclInt8, r, comm, stream), "ncclSend");
-        nccl::check(ncclRecv(static_cast<char*>(received.data) + at, slice, ncclInt8, r, comm, stream), "ncclRecv");
+        note(ncclSend(static_cast<const char*>(sent.data) + at, slice, ncclInt8, r, comm, stream));
+        note(ncclRecv(static_cast<char*>(received.data) + at, slice, ncclInt8, r, comm, stream));
       }
-      return ncclGroupEnd();
+      const ncclResult_t ended = ncclGroupEnd();
+      return first_error == ncclSuccess ? ended : first_error;
     });
   }
   void enqueue_broadcast(Stream& s, TensorView data, int root) override {
@@ -90,7 +95,7 @@ class NcclGroup final : public ProcessGroup {
   /// NCCL has none: an all-reduce of one number.
   void enqueue_barrier(Stream& s) override {
     if (barrier_number_ == nullptr) {
-      const cuda::DeviceGuard guard(gpu_);
+      cuda::stay_on(gpu_);
       void* memory = nullptr;
       cuda::check(cudaMalloc(&memory, sizeof(float)), "cudaMalloc");
       barrier_number_.reset(static_cast<float*>(memory));

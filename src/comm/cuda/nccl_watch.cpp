@@ -42,7 +42,6 @@ void Watch::take_events(cudaEvent_t& begin, cudaEvent_t& end) {
 void Watch::add(Entry entry) {
   {
     const std::lock_guard lock(mutex_);
-    entry.enqueued_at = Clock::now();
     under_way_.push_back(std::move(entry));
   }
   work_.notify_one();
@@ -94,7 +93,9 @@ std::string Watch::poll() {
     }
     if (state != cudaErrorNotReady) return fmt::format("{}: {} ({})", it->what, cudaGetErrorString(state), cudaGetErrorName(state));
     if (const std::string error = it->communicator->asynchronous_error(); !error.empty()) return fmt::format("{}: {}", it->what, error);
-    if (Clock::now() - it->enqueued_at > timeout_) {
+    // The host may be steps ahead: time counts from when the stream has come here.
+    if (it->begun_at == Clock::time_point{} && cudaEventQuery(it->begin) == cudaSuccess) it->begun_at = Clock::now();
+    if (it->begun_at != Clock::time_point{} && Clock::now() - it->begun_at > timeout_) {
       return fmt::format("{}: not done within {} s (mesh.timeout); a rank is missing or slower than that", it->what,
                          std::chrono::duration_cast<std::chrono::seconds>(timeout_).count());
     }
@@ -117,7 +118,10 @@ void Watch::give_up(const std::string& why) {
     entry.stream->fail(error);
     finish(entry, false);
   }
+  // In one group: an abort waits for the stream, which may wait for what another communicator has not been told to end.
+  static_cast<void>(ncclGroupStart());
   for (Communicator* communicator : communicators_) communicator->abort();
+  static_cast<void>(ncclGroupEnd());
   under_way_.clear();
 }
 

@@ -31,7 +31,7 @@ class Watch {
     const void* group = nullptr;
     cudaEvent_t begin = nullptr, end = nullptr;  ///< with times; given back by the watch
     std::function<void(bool succeeded, std::int64_t busy_ns)> on_end;
-    std::chrono::steady_clock::time_point enqueued_at{};
+    std::chrono::steady_clock::time_point begun_at{};  ///< when the watch saw its stream get there; set by the watch
   };
 
   Watch(int gpu, std::chrono::milliseconds timeout);

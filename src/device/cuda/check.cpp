@@ -21,12 +21,8 @@ int current_gpu() {
   return index;
 }
 
-DeviceGuard::DeviceGuard(int index) : index_(index), before_(current_gpu()) {
-  if (before_ != index_) check(cudaSetDevice(index_), "cudaSetDevice");
-}
-
-DeviceGuard::~DeviceGuard() {
-  if (before_ != index_) static_cast<void>(cudaSetDevice(before_));
+void stay_on(int index) {
+  if (current_gpu() != index) check(cudaSetDevice(index), "cudaSetDevice");
 }
 
 }  // namespace mica::cuda

@@ -42,8 +42,11 @@ class CudaPages final : public Pages {
     CUmemAccessDesc access{};
     access.location = location();
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    driver_.check(driver_.mem_set_access(begin, end - begin, &access, 1), "cuMemSetAccess");
-    return true;
+    const CUresult allowed = driver_.mem_set_access(begin, end - begin, &access, 1);
+    if (allowed == CUDA_SUCCESS) return true;
+    release(begin, end);
+    if (allowed != CUDA_ERROR_OUT_OF_MEMORY) driver_.check(allowed, "cuMemSetAccess");
+    return false;
   }
 
   bool release(std::uintptr_t begin, std::uintptr_t end) override {
@@ -69,7 +72,12 @@ class CudaPages final : public Pages {
     const CUresult made = driver_.mem_create(&handle, kPage, &properties, 0);
     if (made == CUDA_ERROR_OUT_OF_MEMORY) return false;
     driver_.check(made, "cuMemCreate");
-    driver_.check(driver_.mem_map(page, kPage, 0, handle, 0), "cuMemMap");
+    const CUresult mapped = driver_.mem_map(page, kPage, 0, handle, 0);
+    if (mapped != CUDA_SUCCESS) {
+      static_cast<void>(driver_.mem_release(handle));
+      if (mapped != CUDA_ERROR_OUT_OF_MEMORY) driver_.check(mapped, "cuMemMap");
+      return false;
+    }
     handles_[page] = handle;
     return true;
   }

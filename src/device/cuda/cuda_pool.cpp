@@ -30,7 +30,7 @@ class CudaPool final : public Pool, public DeviceMemory {
     return attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged ? DeviceKind::cuda : DeviceKind::cpu;
   }
   void copy(void* to, const void* from, std::int64_t bytes) const override {
-    const cuda::DeviceGuard guard(gpu_);
+    cuda::stay_on(gpu_);
     cuda::check(cudaMemcpy(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault), "cudaMemcpy");
     // From pageable memory it may come back before the bytes are there, and Mica's streams do not wait for this one.
     cuda::check(cudaStreamSynchronize(cudaStreamLegacy), "cudaStreamSynchronize");
@@ -38,7 +38,7 @@ class CudaPool final : public Pool, public DeviceMemory {
 
  protected:
   Taken take(std::int64_t bytes, Stream& home) override {
-    const cuda::DeviceGuard guard(gpu_);
+    cuda::stay_on(gpu_);
     detail::Arena::Taken taken = arena_.take(bytes, home);
     if (taken.address == 0) return {};
     if (arena_.commit(taken.address) || (arena_.release(arena_.not_resident_bytes_of(taken.address)) > 0 && arena_.commit(taken.address))) {
@@ -51,7 +51,7 @@ class CudaPool final : public Pool, public DeviceMemory {
     arena_.give(reinterpret_cast<std::uintptr_t>(data), home, std::move(pending));
   }
   void release_free_memory() override {
-    const cuda::DeviceGuard guard(gpu_);
+    cuda::stay_on(gpu_);
     arena_.release(std::numeric_limits<std::int64_t>::max());
   }
   [[nodiscard]] std::int64_t reserved_bytes() const override { return arena_.resident_bytes(); }

@@ -88,17 +88,15 @@ class CudaEvent final : public EventState {
   CudaEvent& operator=(const CudaEvent&) = delete;
 
   [[nodiscard]] bool is_complete() const override {
-    const cuda::DeviceGuard guard(stream_->gpu());
+    cuda::stay_on(stream_->gpu());
     const cudaError_t state = cudaEventQuery(event_);
     if (state == cudaErrorNotReady) return false;
     check(state, "cudaEventQuery");
     return true;
   }
   void wait_on_host() override {
-    {
-      const cuda::DeviceGuard guard(stream_->gpu());
-      check(cudaEventSynchronize(event_), "cudaEventSynchronize");
-    }
+    cuda::stay_on(stream_->gpu());
+    check(cudaEventSynchronize(event_), "cudaEventSynchronize");
     stream_->rethrow_error_up_to(number_);
   }
   [[nodiscard]] const void* origin() const override { return stream_.get(); }
@@ -146,10 +144,12 @@ class CudaStream final : public Stream {
   [[nodiscard]] Event record() override {
     if (num_enqueued_ == 0) return {};
     if (!last_recorded_.state() || last_recorded_.state()->sequence() != num_enqueued_) {
-      const cuda::DeviceGuard guard(state_->gpu());
-      cudaEvent_t event = state_->take_event();
-      check(cudaEventRecord(event, stream_), "cudaEventRecord");
-      last_recorded_ = Event(std::make_shared<CudaEvent>(state_, event, num_enqueued_));
+      // Memory is given back in destructors, which record: what the driver says then is the stream's error too.
+      attempt([&] {
+        cudaEvent_t event = state_->take_event();
+        last_recorded_ = Event(std::make_shared<CudaEvent>(state_, event, num_enqueued_));
+        check(cudaEventRecord(event, stream_), "cudaEventRecord");
+      });
     }
     return last_recorded_;
   }
@@ -182,7 +182,7 @@ class CudaStream final : public Stream {
   template <class Action>
   void attempt(const Action& action) {
     try {
-      const cuda::DeviceGuard guard(state_->gpu());
+      cuda::stay_on(state_->gpu());
       action();
     } catch (...) {
       state_->fail(std::current_exception(), num_enqueued_);

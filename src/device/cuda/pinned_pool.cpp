@@ -56,7 +56,7 @@ class PinnedPool final : public Pool {
   };
 
   [[nodiscard]] void* lock(std::int64_t bytes) const {
-    const cuda::DeviceGuard guard(gpu_);
+    cuda::stay_on(gpu_);
     void* data = nullptr;
     const cudaError_t error = cudaHostAlloc(&data, static_cast<std::size_t>(bytes), cudaHostAllocPortable);
     if (error == cudaErrorMemoryAllocation) {

@@ -81,6 +81,7 @@ class CudaKernels final : public Kernels {
   void sgd(Stream& s, const SgdArgs& args) override;
 
  private:
+  void copy_converting(Stream& s, ConstTensorView src, TensorView dst);
   [[nodiscard]] Buffer scratch(Stream& s, std::int64_t bytes) {
     return pool_.allocate(bytes, MemoryRole::workspace, s);
   }

@@ -115,13 +115,35 @@ void CudaKernels::scale_by(Stream& s, TensorView x, ConstTensorView factor) {
   });
 }
 
+/// A product with 1 is exact. A kernel cannot read or write pageable memory of the host: that goes by way of the device.
+void CudaKernels::copy_converting(Stream& s, ConstTensorView src, TensorView dst) {
+  const auto is_pageable = [](const void* data) {
+    cudaPointerAttributes attributes{};
+    check(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
+    return attributes.type == cudaMemoryTypeUnregistered;
+  };
+  if (is_pageable(src.data)) {
+    const Buffer moved = scratch(s, src.bytes());
+    const TensorView on_device{moved.data(), src.shape, src.dtype};
+    copy(s, src, on_device);
+    return copy_converting(s, on_device, dst);
+  }
+  if (is_pageable(dst.data)) {
+    const Buffer converted = scratch(s, dst.bytes());
+    const TensorView on_device{converted.data(), dst.shape, dst.dtype};
+    enqueue_scale(s, "copy", src, 1.0F, on_device, Write::overwrite);
+    return copy(s, on_device, dst);
+  }
+  enqueue_scale(s, "copy", src, 1.0F, dst, Write::overwrite);
+}
+
 void CudaKernels::copy(Stream& s, ConstTensorView src, TensorView dst) {
   const std::int64_t n = dst.numel();
   expect("copy", "dst", dst, n, {dst.dtype});
   if (src.dtype != dst.dtype) {
     expect("copy", "src", src, n, kFloats);
     expect_dtype("copy", "dst", dst, kFloats);
-    if (n > 0) enqueue_scale(s, "copy", src, 1.0F, dst, Write::overwrite);  // a product with 1 is exact
+    if (n > 0) copy_converting(s, src, dst);
     return;
   }
   expect("copy", "src", src, n, {dst.dtype});

@@ -15,17 +15,9 @@ void check(cudaError_t error, const char* what, std::source_location where = std
 /// The stream's handle; null for a stream that has none.
 [[nodiscard]] inline cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
 
-/// The calling thread works on GPU `index` while this lives.
-class DeviceGuard {
- public:
-  explicit DeviceGuard(int index);
-  ~DeviceGuard();
-  DeviceGuard(const DeviceGuard&) = delete;
-  DeviceGuard& operator=(const DeviceGuard&) = delete;
-
- private:
-  int index_, before_ = 0;
-};
+/// The calling thread works on GPU `index` from now on. It is not put back where it was: a fresh thread is on GPU 0 by name
+/// only, and going back there would make a context, some 0.5 GB, on a GPU that is another rank's.
+void stay_on(int index);
 
 /// The calling thread's GPU.
 [[nodiscard]] int current_gpu();
