@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs what needs a GPU, also on a machine that has CUDA and nothing else of what Mica needs (no MPI, HDF5, network).
 #   scripts/gpu-check.sh pack              here: builds for the GPU and puts programs and libraries into build/gpu-check
+#                                          (and build/gpu-check.tar.xz, some 40 MB for one architecture)
 #   build/gpu-check/run                    there: lists the stages
 #   build/gpu-check/run kernels parity     there: runs these, each in under 9 minutes; `all` runs every one
 # Stages: kernels device comm parity checkpoint train memcheck racecheck synccheck. Speed: scripts/gpu-bench.sh, packed along.
@@ -25,7 +26,7 @@ is_theirs() {
 pack() {
   scripts/cudnn-frontend.sh
   cmake --preset cuda -DCMAKE_CUDA_ARCHITECTURES="${MICA_GPU_ARCH:-90}" -DMICA_BUILD_TESTS=ON
-  cmake --build --preset cuda --parallel "$(nproc)"
+  cmake --build --preset cuda --parallel "$(nproc)" --target apps/all gpu_tests
   rm -rf "$out"
   mkdir -p "$out/lib" "$out/bin" "$out/share"
   local program library path
@@ -53,12 +54,13 @@ cd "$(dirname "$0")"
 source ./stages
 RUN
   chmod +x "$out/run"
-  du -sh "$out"
+  tar -C build -I 'xz -T0 -2' -cf "$out.tar.xz" gpu-check
+  du -sh "$out" "$out.tar.xz"
 }
 
 case "${1:-}" in
   pack) pack ;;
-  *) sed -n '2,7p' "$0"; exit 2 ;;
+  *) sed -n '2,8p' "$0"; exit 2 ;;
 esac
 exit 0
 ### stages: what `run` does on the machine with the GPU
