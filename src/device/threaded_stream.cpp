@@ -11,6 +11,7 @@
 #include <pthread.h>
 
 #include "cpu_streams.hpp"
+#include "waited_events.hpp"
 
 namespace mica::detail {
 namespace {
@@ -184,7 +185,7 @@ class ThreadedStream final : public Stream {
   }
 
   void wait(const Event& event, std::source_location /*site*/) override {
-    if (event.state() && !already_waited(event)) enqueue({{}, event.state()});
+    if (event.state() && !waited_.is_known(event, queue_.get())) enqueue({{}, event.state()});
   }
 
   void synchronize() override {
@@ -211,26 +212,11 @@ class ThreadedStream final : public Stream {
     if (wake) queue_->work.notify_one();
   }
 
-  /// Whether this stream is already ordered after the event, because it waited for this or a later one of that stream.
-  bool already_waited(const Event& event) {
-    const void* origin = event.state()->origin();
-    if (origin == nullptr) return false;
-    if (origin == queue_.get()) return true;
-    for (Event& known : waited_) {
-      if (known.state()->origin() != origin) continue;
-      if (known.state()->sequence() >= event.state()->sequence()) return true;
-      known = event;
-      return false;
-    }
-    waited_.push_back(event);
-    return false;
-  }
-
   std::string name_;
   std::shared_ptr<Queue> queue_;
   std::uint64_t num_enqueued_ = 0;
   Event last_recorded_;
-  std::vector<Event> waited_;  // the latest of each stream; an event keeps its origin's address from being used again
+  WaitedEvents waited_;
   std::thread worker_;
 };
 

@@ -11,6 +11,8 @@
 #include "mica/device/cuda/check.hpp"
 #include "mica/device/gpu.hpp"
 
+#include "../waited_events.hpp"
+
 namespace mica {
 namespace {
 
@@ -155,7 +157,7 @@ class CudaStream final : public Stream {
   }
 
   void wait(const Event& event, std::source_location /*site*/) override {
-    if (!event.state() || already_waited(event)) return;
+    if (!event.state() || waited_.is_known(event, state_.get())) return;
     ++num_enqueued_;
     attempt([&] {
       if (const auto* recorded = dynamic_cast<const CudaEvent*>(event.state().get())) {
@@ -189,28 +191,13 @@ class CudaStream final : public Stream {
     }
   }
 
-  /// Whether this stream is already ordered after the event, because it waited for this or a later one of that stream.
-  bool already_waited(const Event& event) {
-    const void* origin = event.state()->origin();
-    if (origin == nullptr) return false;
-    if (origin == state_.get()) return true;
-    for (Event& known : waited_) {
-      if (known.state()->origin() != origin) continue;
-      if (known.state()->sequence() >= event.state()->sequence()) return true;
-      known = event;
-      return false;
-    }
-    waited_.push_back(event);
-    return false;
-  }
-
   std::string name_;
   std::shared_ptr<StreamState> state_;
   cudaStream_t stream_ = nullptr;
   std::uint64_t num_enqueued_ = 0;
   std::string range_;
   Event last_recorded_;
-  std::vector<Event> waited_;  // the latest of each stream; an event keeps its origin's address from being used again
+  detail::WaitedEvents waited_;
 };
 
 }  // namespace
