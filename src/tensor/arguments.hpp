@@ -46,4 +46,8 @@ inline void expect_cols(std::string_view kernel, std::string_view argument, Cons
   expect_present(kernel, argument, view);
 }
 
+/// What every device demands of an optimizer's arguments. @throws Error
+void check_adamw(const AdamWArgs& args);
+void check_sgd(const SgdArgs& args);
+
 }  // namespace mica::arguments

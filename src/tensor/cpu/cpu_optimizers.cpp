@@ -115,14 +115,7 @@ void CpuKernels::update_scale(Stream& s, const ScaleUpdateArgs& args) {
 
 void CpuKernels::adamw(Stream& s, const AdamWArgs& args) {
   const std::int64_t n = args.param.numel();
-  expect("adamw", "param", args.param, n, {DType::f32});
-  expect("adamw", "grad", args.grad, n, {DType::f32});
-  expect("adamw", "exp_avg", args.exp_avg, n, {DType::f32});
-  expect("adamw", "exp_avg_sq", args.exp_avg_sq, n, {DType::f32});
-  expect_optional("adamw", "grad_scale", args.grad_scale, 1, {DType::f32});
-  expect_optional("adamw", "skip", args.skip, 1, {DType::f32});
-  expect_optional("adamw", "skipped_steps", args.skipped_steps, 1, {DType::f32});
-  require(args.step >= 1, "adamw: step is {}, steps count from 1", args.step);
+  check_adamw(args);
   if (n == 0) return;
   enqueue(s, "adamw",
           {mica::writes(args.param), reads(args.grad), mica::writes(args.exp_avg), mica::writes(args.exp_avg_sq),
@@ -141,13 +134,7 @@ void CpuKernels::adamw(Stream& s, const AdamWArgs& args) {
 
 void CpuKernels::sgd(Stream& s, const SgdArgs& args) {
   const std::int64_t n = args.param.numel();
-  expect("sgd", "param", args.param, n, {DType::f32});
-  expect("sgd", "grad", args.grad, n, {DType::f32});
-  expect_optional("sgd", "momentum_buffer", args.momentum_buffer, n, {DType::f32});
-  expect_optional("sgd", "grad_scale", args.grad_scale, 1, {DType::f32});
-  expect_optional("sgd", "skip", args.skip, 1, {DType::f32});
-  require(args.momentum == 0 || args.momentum_buffer || n == 0, "sgd: momentum {} needs a momentum buffer",
-          args.momentum);
+  check_sgd(args);
   if (n == 0) return;
   enqueue(s, "sgd",
           {mica::writes(args.param), reads(args.grad), mica::writes(args.momentum_buffer), reads(args.grad_scale),
