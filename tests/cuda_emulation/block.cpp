@@ -53,7 +53,7 @@ void Block::start_threads() {
     thread.index = {id % blockDim.x, id / blockDim.x % blockDim.y, id / (blockDim.x * blockDim.y)};
     thread.state = State::running;
     threadIdx = thread.index;
-    launch_->call(launch_->arguments);
+    launch_->call(launch_->arguments.get());
     thread.state = State::ended;
     ++ended_;
   }

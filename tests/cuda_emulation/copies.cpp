@@ -1,5 +1,6 @@
 // Memory and copies of the runtime API.
 #include <cstring>
+#include <vector>
 
 #include <cuda_runtime_api.h>
 
@@ -28,12 +29,30 @@ cudaError_t allocate_pinned(void** address, std::size_t bytes) {
   return cudaSuccess;
 }
 
-/// Whether source and target are what `kind` says, all of them; counts the copies that a host waits for.
-cudaError_t check_copy(void* dst, std::size_t dst_bytes, const void* src, std::size_t src_bytes, cudaMemcpyKind kind,
-                       cudaStream_t stream) {
+/// A copy of lines of memory.
+struct Copy {
+  void* dst = nullptr;
+  std::size_t dst_pitch = 0;
+  const void* src = nullptr;
+  std::size_t src_pitch = 0, width = 0, height = 1;
+
+  [[nodiscard]] std::size_t dst_bytes() const { return dst_pitch * (height - 1) + width; }
+  [[nodiscard]] std::size_t src_bytes() const { return src_pitch * (height - 1) + width; }
+  void run() const {
+    const DeviceWork work;
+    for (std::size_t row = 0; row < height; ++row) {
+      std::memmove(static_cast<char*>(dst) + row * dst_pitch, static_cast<const char*>(src) + row * src_pitch, width);
+    }
+  }
+};
+
+/// Whether source and target are what `kind` says, all of them, and then copies in the stream's order. What comes from
+/// pageable memory is read at once, and for what goes there the host waits; both are counted.
+cudaError_t enqueue_copy(Copy copy, cudaMemcpyKind kind, cudaStream_t stream) {
   if (!is_stream(stream)) return failed(cudaErrorInvalidResourceHandle);
-  const auto to = memory().find(dst, dst_bytes);
-  const auto from = memory().find(src, src_bytes);
+  if (copy.width == 0 || copy.height == 0) return cudaSuccess;
+  const auto to = memory().find(copy.dst, copy.dst_bytes());
+  const auto from = memory().find(copy.src, copy.src_bytes());
   const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
   const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
   if (kind != cudaMemcpyDefault) {
@@ -49,15 +68,25 @@ cudaError_t check_copy(void* dst, std::size_t dst_bytes, const void* src, std::s
     static auto& api = Api::named("pageable copy").waits();
     api.enter();
   }
+  if (to.place == Place::pageable) {
+    finish(queue_of(stream), "a copy to pageable memory");
+    copy.run();
+    return cudaSuccess;
+  }
+  if (from.place != Place::pageable) {
+    enqueue_action(stream, [copy] { copy.run(); });
+    return cudaSuccess;
+  }
+  const auto* bytes = static_cast<const char*>(copy.src);
+  enqueue_action(stream, [copy, staged = std::vector<char>(bytes, bytes + copy.src_bytes())]() mutable {
+    copy.src = staged.data();
+    copy.run();
+  });
   return cudaSuccess;
 }
 
 cudaError_t copy(void* dst, const void* src, std::size_t count, cudaMemcpyKind kind, cudaStream_t stream) {
-  if (count == 0) return is_stream(stream) ? cudaSuccess : failed(cudaErrorInvalidResourceHandle);
-  if (const auto error = check_copy(dst, count, src, count, kind, stream); error != cudaSuccess) return error;
-  const DeviceWork work;
-  std::memmove(dst, src, count);
-  return cudaSuccess;
+  return enqueue_copy({dst, count, src, count, count}, kind, stream);
 }
 
 cudaError_t set(void* devPtr, int value, std::size_t count, cudaStream_t stream) {
@@ -65,8 +94,10 @@ cudaError_t set(void* devPtr, int value, std::size_t count, cudaStream_t stream)
   if (count == 0) return cudaSuccess;
   const auto found = memory().find(devPtr, count);
   if (found.place == Place::pageable || !found.whole) return failed(cudaErrorInvalidValue);
-  const DeviceWork work;
-  std::memset(devPtr, value, count);
+  enqueue_action(stream, [=] {
+    const DeviceWork work;
+    std::memset(devPtr, value, count);
+  });
   return cudaSuccess;
 }
 
@@ -78,6 +109,7 @@ cudaError_t cudaMalloc(void** devPtr, std::size_t size) {
 }
 cudaError_t cudaFree(void* devPtr) {
   MICA_EMULATED_ENTER(cudaFree, .waits());
+  if (devPtr != nullptr) finish_device(current_device(), "cudaFree");
   return devPtr == nullptr || memory().free(devPtr) ? cudaSuccess : failed(cudaErrorInvalidValue);
 }
 cudaError_t cudaMallocAsync(void** devPtr, std::size_t size, cudaStream_t hStream) {
@@ -87,7 +119,10 @@ cudaError_t cudaMallocAsync(void** devPtr, std::size_t size, cudaStream_t hStrea
 cudaError_t cudaFreeAsync(void* devPtr, cudaStream_t hStream) {
   MICA_EMULATED_ENTER(cudaFreeAsync);
   if (!is_stream(hStream)) return failed(cudaErrorInvalidResourceHandle);
-  return devPtr == nullptr || memory().free(devPtr) ? cudaSuccess : failed(cudaErrorInvalidValue);
+  if (devPtr == nullptr) return cudaSuccess;
+  if (memory().find(devPtr).place != Place::device) return failed(cudaErrorInvalidValue);
+  enqueue_action(hStream, [devPtr] { (void)memory().free(devPtr); });
+  return cudaSuccess;
 }
 
 cudaError_t cudaHostAlloc(void** pHost, std::size_t size, unsigned int) {
@@ -146,7 +181,9 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes* attributes, c
 
 cudaError_t cudaMemcpy(void* dst, const void* src, std::size_t count, enum cudaMemcpyKind kind) {
   MICA_EMULATED_ENTER(cudaMemcpy, .waits());
-  return copy(dst, src, count, kind, nullptr);
+  const auto error = copy(dst, src, count, kind, nullptr);
+  if (error == cudaSuccess && kind != cudaMemcpyDeviceToDevice) finish(queue_of(nullptr), "cudaMemcpy");
+  return error;
 }
 cudaError_t cudaMemcpyAsync(void* dst, const void* src, std::size_t count, enum cudaMemcpyKind kind,
                             cudaStream_t stream) {
@@ -157,14 +194,7 @@ cudaError_t cudaMemcpy2DAsync(void* dst, std::size_t dpitch, const void* src, st
                               std::size_t height, enum cudaMemcpyKind kind, cudaStream_t stream) {
   MICA_EMULATED_ENTER(cudaMemcpy2DAsync);
   if (width > dpitch || width > spitch) return failed(cudaErrorInvalidPitchValue);
-  if (width == 0 || height == 0) return cudaSuccess;
-  const auto error = check_copy(dst, dpitch * (height - 1) + width, src, spitch * (height - 1) + width, kind, stream);
-  if (error != cudaSuccess) return error;
-  const DeviceWork work;
-  for (std::size_t row = 0; row < height; ++row) {
-    std::memmove(static_cast<char*>(dst) + row * dpitch, static_cast<const char*>(src) + row * spitch, width);
-  }
-  return cudaSuccess;
+  return enqueue_copy({dst, dpitch, src, spitch, width, height}, kind, stream);
 }
 cudaError_t cudaMemset(void* devPtr, int value, std::size_t count) {
   MICA_EMULATED_ENTER(cudaMemset);

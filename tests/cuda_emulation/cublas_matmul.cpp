@@ -216,14 +216,18 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t
 
   const Operands operands{A, B, C, D, workspace, *Adesc, *Bdesc, *Cdesc, *Ddesc, kept != 0};
   if (const auto status = check_operands(op, epilogue, algo, operands); status != CUBLAS_STATUS_SUCCESS) return status;
-  const DeviceWork work;
-  if (algo != nullptr) std::memset(workspace, 0xff, algo->data[kWorkspaceBytes]);
-  for (std::int64_t batch = 0; batch < Ddesc->batch_count; ++batch) {
-    const Matrix a(A, *Adesc, op.transa, batch), b(B, *Bdesc, op.transb, batch), c(C, *Cdesc, CUBLAS_OP_N, batch);
-    Matrix d(D, *Ddesc, CUBLAS_OP_N, batch);
-    const auto product = multiply(a, b, op.compute_type == CUBLAS_COMPUTE_32F_FAST_TF32);
-    if (epilogue.sums_a || epilogue.sums_b) store_sums(op, epilogue, a, b, Ddesc->type);
-    finish(op, epilogue, scale, kept, product, c, d, Ddesc->type, batch);
-  }
+  // All by value: descriptions, factors and the algorithm are the host's, and may be gone when the product is made.
+  enqueue_action(stream, [=, op = op, a_layout = *Adesc, b_layout = *Bdesc, c_layout = *Cdesc, d_layout = *Ddesc,
+                          workspace_bytes = algo != nullptr ? algo->data[kWorkspaceBytes] : 0] {
+    const DeviceWork work;
+    if (workspace_bytes > 0) std::memset(workspace, 0xff, workspace_bytes);
+    for (std::int64_t batch = 0; batch < d_layout.batch_count; ++batch) {
+      const Matrix a(A, a_layout, op.transa, batch), b(B, b_layout, op.transb, batch), c(C, c_layout, CUBLAS_OP_N, batch);
+      Matrix d(D, d_layout, CUBLAS_OP_N, batch);
+      const auto product = multiply(a, b, op.compute_type == CUBLAS_COMPUTE_32F_FAST_TF32);
+      if (epilogue.sums_a || epilogue.sums_b) store_sums(op, epilogue, a, b, d_layout.type);
+      finish(op, epilogue, scale, kept, product, c, d, d_layout.type, batch);
+    }
+  });
   return CUBLAS_STATUS_SUCCESS;
 }

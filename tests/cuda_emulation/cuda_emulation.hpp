@@ -6,12 +6,12 @@
 
 // CUDA on the CPU, for tests. [Note: CUDA emulation]
 // The sources of src/*/cuda are compiled by the C++ compiler against tests/cuda_emulation/include and linked with this
-// library (target mica_cuda_emulated) before Mica's own libraries. Everything that CUDA would do later happens inside
-// the call that asks for it: a kernel runs block by block, a block's threads as fibers that change places only where
-// they meet (barriers, shuffles). What is checked that a GPU would not tell: threads that part ways before a barrier
+// library (target mica_cuda_emulated) before Mica's own libraries. What CUDA does later happens inside the call that asks
+// for it, or, with work_late(), as late as can be and in an order as strange as can be [Note: queues of streams]. A kernel
+// runs block by block, a block's threads as fibers that change places only where they meet (barriers, shuffles). What is checked that a GPU would not tell: threads that part ways before a barrier
 // or a shuffle end the process with their places; device memory is unreadable for the host (a SIGSEGV) but while a
 // kernel, a copy or a library call runs (MICA_CUDA_EMULATION_PROTECT=0 turns it off), and new device memory is NaN.
-// What is not: missing order between streams, for there is only one thing at a time in a thread.
+// What lacks an order between streams, or with the host, gives wrong values with work_late().
 namespace mica::cuda_emulation {
 
 /// GPUs of the process; at first MICA_CUDA_EMULATION_DEVICES (1). With 0, cudaGetDeviceCount is cudaErrorNoDevice.
@@ -35,18 +35,21 @@ void reset_calls();
 /// nothing but return `error`, a cudaError_t, CUresult, cublasStatus_t or ncclResult_t, whichever the function returns.
 void fail_next(std::string_view name, int error, int after = 0, int times = 1);
 
-// NCCL: ranks are threads of this process, and a collective happens inside the call of the rank that comes last; the
-// others wait in theirs, at most 60 s, then the process ends with a text.
+/// From now on work is done as late as can be; `seed` chooses the order, 0: everything at once. At first
+/// MICA_CUDA_EMULATION_LATE (0). Streams must be idle.
+void work_late(std::uint64_t seed);
+
+// NCCL: ranks are threads of this process, and a collective happens when the last of them comes to it; the streams of the
+// others wait (where they work at once, so do the calls), at most 60 s, then the process ends with a text.
 
 /// Whether ranks may name the same GPU, which NCCL refuses (ncclInvalidUsage).
 void share_devices_between_nccl_ranks(bool allowed);
 /// The next operation of that rank, in whichever communicator, is taken and never happens. The calls of all its ranks
-/// come back at once; their streams, and events recorded there, stay busy until ncclCommAbort. Work that is enqueued
-/// behind it happens nevertheless.
+/// come back; their streams stay busy until ncclCommAbort.
 void hang_next_nccl_operation(int rank);
 /// The same, and ncclCommGetAsyncError of that rank's communicator says `error`, an ncclResult_t.
 void fail_next_nccl_operation(int rank, int error);
-/// A rank waits that long in a call for the others, then the operation never happens, as above. 0: the 60 s.
+/// A rank waits that long for the others, then the operation never happens, as above. 0: the 60 s.
 void set_nccl_patience(std::chrono::milliseconds patience);
 
 }  // namespace mica::cuda_emulation

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include "api.hpp"
+#include "queues.hpp"
 
 using namespace mica::cuda_emulation;
 
@@ -189,7 +190,9 @@ cudaError_t cudaDeviceCanAccessPeer(int* canAccessPeer, int device, int peerDevi
 }
 cudaError_t cudaDeviceSynchronize(void) {
   MICA_EMULATED_ENTER(cudaDeviceSynchronize, .waits());
-  return device_count() == 0 ? failed(cudaErrorNoDevice) : cudaSuccess;
+  if (device_count() == 0) return failed(cudaErrorNoDevice);
+  finish_device(current_device(), "cudaDeviceSynchronize");
+  return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* driverVersion) {
   MICA_EMULATED_ENTER(cudaDriverGetVersion);

@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <thread>
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -54,11 +53,6 @@ std::uint32_t* word(CUdeviceptr address) {
   auto* pointer = reinterpret_cast<std::uint32_t*>(address);
   const auto found = memory().find(pointer, sizeof(std::uint32_t));
   return address % sizeof(std::uint32_t) == 0 && found.place != Place::pageable && found.whole ? pointer : nullptr;
-}
-
-std::uint32_t load(std::uint32_t* at) {
-  const DeviceWork work;
-  return std::atomic_ref<std::uint32_t>(*at).load(std::memory_order_acquire);
 }
 
 cudaError_t find_entry(const char* symbol, void** function, enum cudaDriverEntryPointQueryResult* status) {
@@ -173,25 +167,29 @@ CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value
   if (!is_stream(stream)) return CUDA_ERROR_INVALID_HANDLE;
   std::uint32_t* at = word(addr);
   if (at == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const auto begin = std::chrono::steady_clock::now();
-  for (;;) {
-    const std::uint32_t seen = load(at);
-    if (is_reached(seen, value, flags)) return CUDA_SUCCESS;
-    if (std::chrono::steady_clock::now() - begin > kDeadline) {
+  const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+  enqueue(queue_of(stream), [=] {
+    const DeviceWork work;
+    const std::uint32_t seen = std::atomic_ref<std::uint32_t>(*at).load(std::memory_order_acquire);
+    if (is_reached(seen, value, flags)) return Progress::done;
+    if (std::chrono::steady_clock::now() > deadline) {
       std::fprintf(stderr, "CUDA emulation: cuStreamWaitValue32 waited 60 s for %u (flags %u) at %#llx, which is %u\n",
                    value, flags, addr, seen);
       std::abort();
     }
-    std::this_thread::yield();
-  }
+    return Progress::waits;
+  });
+  return CUDA_SUCCESS;
 }
 CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int) {
   MICA_EMULATED_ENTER_DRIVER(cuStreamWriteValue32);
   if (!is_stream(stream)) return CUDA_ERROR_INVALID_HANDLE;
   std::uint32_t* at = word(addr);
   if (at == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const DeviceWork work;
-  std::atomic_ref<std::uint32_t>(*at).store(value, std::memory_order_release);
+  enqueue_action(stream, [at, value] {
+    const DeviceWork work;
+    std::atomic_ref<std::uint32_t>(*at).store(value, std::memory_order_release);
+  });
   return CUDA_SUCCESS;
 }
 

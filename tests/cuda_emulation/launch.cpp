@@ -30,16 +30,18 @@ cudaError_t run_kernel(const cudaLaunchConfig_t& config, const Launch& launch) {
   if (!is_stream(config.stream) || device_of(config.stream) != current_device()) {
     return failed(cudaErrorInvalidResourceHandle);
   }
-  const DeviceWork work;
-  gridDim = config.gridDim;
-  blockDim = config.blockDim;
-  Block& block = Block::current();
-  for (blockIdx.z = 0; blockIdx.z < gridDim.z; ++blockIdx.z) {
-    for (blockIdx.y = 0; blockIdx.y < gridDim.y; ++blockIdx.y) {
-      for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) block.run(launch);
+  enqueue_action(config.stream, [grid = config.gridDim, block_dim = config.blockDim, launch] {
+    const DeviceWork work;
+    gridDim = grid;
+    blockDim = block_dim;
+    Block& block = Block::current();
+    for (blockIdx.z = 0; blockIdx.z < gridDim.z; ++blockIdx.z) {
+      for (blockIdx.y = 0; blockIdx.y < gridDim.y; ++blockIdx.y) {
+        for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) block.run(launch);
+      }
     }
-  }
-  block.check_stacks();
+    block.check_stacks();
+  });
   return cudaSuccess;
 }
 

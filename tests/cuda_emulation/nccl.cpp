@@ -194,6 +194,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   if (const int ordered = api.enter(); ordered != 0) return static_cast<ncclResult_t>(ordered);
   const auto it = take(comm);
   if (it == nullptr) return no_communicator();
+  work_until([&] { return it->num_enqueued == 0; }, "ncclCommDestroy");
   it->clique->abort(*it);
   return ncclSuccess;
 }

@@ -1,7 +1,11 @@
 // NCCL's collectives, sends and receives: arguments are checked here, ranks meet in Clique.
 #include <algorithm>
+#include <chrono>
+#include <map>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <nccl.h>
 
@@ -48,15 +52,44 @@ Group& group() {
   return it;
 }
 
-/// All are brought before one is waited for.
-ncclResult_t run(std::vector<Operation> operations) {
-  std::vector<std::shared_ptr<Meeting>> meetings;
-  for (const auto& it : operations) meetings.push_back(it.comm->clique->post(it));
-  ncclResult_t result = ncclSuccess;
-  for (std::size_t i = 0; i < operations.size(); ++i) {
-    operations[i].comm->clique->wait(operations[i], *meetings[i]);
-    result = std::max(result, under_way(*operations[i].comm));
+/// Operations that a stream brings at once, when its turn has come.
+class Brought {
+ public:
+  explicit Brought(std::vector<Operation> operations) : operations_(std::move(operations)) {}
+
+  Progress proceed() {
+    if (meetings_.empty()) {
+      for (const auto& it : operations_) meetings_.push_back(it.comm->clique->post(it));
+      begin_ = std::chrono::steady_clock::now();
+    }
+    auto slowest = Progress::done;
+    for (std::size_t i = 0; i < operations_.size(); ++i) {
+      slowest = std::max(slowest, operations_[i].comm->clique->progress_of(operations_[i], *meetings_[i], begin_));
+    }
+    if (slowest == Progress::done) {
+      for (const auto& it : operations_) --it.comm->num_enqueued;
+    }
+    return slowest;
   }
+
+ private:
+  std::vector<Operation> operations_;
+  std::vector<std::shared_ptr<Meeting>> meetings_;
+  std::chrono::steady_clock::time_point begin_;
+};
+
+/// Stream by stream.
+ncclResult_t run(const std::vector<Operation>& operations) {
+  std::map<cudaStream_t, std::vector<Operation>> by_stream;
+  ncclResult_t result = ncclSuccess;
+  for (const auto& it : operations) {
+    ++it.comm->num_enqueued;
+    by_stream[it.stream].push_back(it);
+  }
+  for (auto& [stream, brought] : by_stream) {
+    enqueue(queue_of(stream), [together = std::make_shared<Brought>(std::move(brought))] { return together->proceed(); });
+  }
+  for (const auto& it : operations) result = std::max(result, under_way(*it.comm));
   return result;
 }
 

@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "cuda_emulation.hpp"
-#include "streams.hpp"
 
 namespace mica::cuda_emulation {
 
@@ -120,7 +119,6 @@ std::shared_ptr<Meeting> Clique::post(const Operation& operation) {
     if (*order != ncclSuccess) operation.comm->error = *order;
   }
   arrive(operation, *meeting);
-  changed_.notify_all();
   return meeting;
 }
 
@@ -172,31 +170,29 @@ void Clique::arrive(const Operation& operation, Meeting& meeting) {
   }
 }
 
-void Clique::wait(const Operation& operation, Meeting& meeting) {
-  std::unique_lock lock(mutex_);
+Progress Clique::progress_of(const Operation& operation, Meeting& meeting, std::chrono::steady_clock::time_point begin) {
+  const std::lock_guard lock(mutex_);
+  const ncclComm& comm = *operation.comm;
+  if (meeting.done || comm.is_aborted) return Progress::done;
   std::optional<std::chrono::milliseconds> patience;
   {
     const std::lock_guard orders_lock(orders().mutex);
     patience = orders().patience;
   }
-  ncclComm& comm = *operation.comm;
-  const auto is_over = [&] { return meeting.done || meeting.never || comm.is_aborted; };
-  if (!changed_.wait_for(lock, patience.value_or(kDeadline), is_over)) {
+  if (!meeting.never && std::chrono::steady_clock::now() - begin > patience.value_or(kDeadline)) {
     if (!patience) {
       std::fprintf(stderr, "CUDA emulation: rank %d of %d waited 60 s in %s; %zu of %zu ranks have come\n", comm.rank,
                    comm.num_ranks, name(operation.kind), meeting.arrived, meeting.operations.size());
       std::abort();
     }
     meeting.never = true;
-    changed_.notify_all();
   }
-  if (meeting.never && !comm.is_aborted) keep_busy(operation.stream, comm.released);
+  return meeting.never ? Progress::hangs : Progress::waits;
 }
 
 void Clique::abort(ncclComm& comm) {
   const std::lock_guard lock(mutex_);
   comm.is_aborted = true;
-  *comm.released = true;
   const auto give_up = [&](const std::shared_ptr<Meeting>& meeting) {
     for (const auto& it : meeting->operations) {
       if (it.comm.get() == &comm && !meeting->done) meeting->never = true;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -12,11 +13,12 @@
 #include <vector>
 
 #include "nccl_operation.hpp"
+#include "queues.hpp"
 
 namespace mica::cuda_emulation {
 
 /// A collective, or a send and its receive, on its way: done when all have come. One that never happens (a rank hangs,
-/// has failed, or is too late) leaves the streams of its ranks busy until their communicators are aborted.
+/// has failed, or is too late) hangs in the streams of its ranks until their communicators are aborted.
 struct Meeting {
   std::vector<Operation> operations;  ///< by rank; {send, receive}
   std::size_t arrived = 0;
@@ -37,8 +39,8 @@ class Clique {
 
   /// Brings an operation; the last to come executes. One that does not fit what the others ask for ends the process.
   std::shared_ptr<Meeting> post(const Operation& operation);
-  /// Until it is done, never will be, or the rank's communicator is aborted.
-  void wait(const Operation& operation, Meeting& meeting);
+  /// How far it is for a rank that came at `begin`: done also when the rank's communicator is aborted.
+  Progress progress_of(const Operation& operation, Meeting& meeting, std::chrono::steady_clock::time_point begin);
   /// What the rank has brought and has not happened never will: its memory may go.
   void abort(ncclComm& comm);
 
@@ -78,6 +80,5 @@ struct ncclComm {
   std::atomic<bool> is_aborted = false;
   std::atomic<int> polls = 0;  ///< how often ncclCommGetAsyncError still says ncclInProgress
   std::atomic<ncclResult_t> error = ncclSuccess;
-  std::shared_ptr<std::atomic<bool>> released =
-      std::make_shared<std::atomic<bool>>(false);  ///< lets busy streams go on
+  std::atomic<int> num_enqueued = 0;   ///< operations in streams that are not over
 };

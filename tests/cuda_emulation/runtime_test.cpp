@@ -219,7 +219,10 @@ TEST(StreamWaits, UntilAnotherThreadWritesTheValue) {
   *word = 0;
   std::thread writer([word] {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    EXPECT_EQ(cuStreamWriteValue32(nullptr, reinterpret_cast<CUdeviceptr>(word), 3, 0), CUDA_SUCCESS);
+    cudaStream_t other = nullptr;
+    EXPECT_EQ(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
+    EXPECT_EQ(cuStreamWriteValue32(other, reinterpret_cast<CUdeviceptr>(word), 3, 0), CUDA_SUCCESS);
+    EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
   });
   EXPECT_EQ(cuStreamWaitValue32(nullptr, reinterpret_cast<CUdeviceptr>(word), 2, CU_STREAM_WAIT_VALUE_GEQ),
             CUDA_SUCCESS);

@@ -1,10 +1,8 @@
 #include "streams.hpp"
 
-#include <cstdio>
-#include <cstdlib>
 #include <mutex>
 #include <set>
-#include <thread>
+#include <utility>
 
 #include "api.hpp"
 
@@ -34,31 +32,6 @@ class Living {
   std::set<Handle> handles_;
 };
 
-constexpr auto kDeadline = std::chrono::seconds(60);
-
-std::mutex& busy_mutex() {
-  static auto& mutex = *new std::mutex;
-  return mutex;
-}
-
-/// What keeps a stream or an event busy now.
-template <class Handle>
-Released busy(Handle handle) {
-  const std::lock_guard lock(busy_mutex());
-  return handle->released != nullptr && !*handle->released ? handle->released : nullptr;
-}
-
-void wait_until(const Released& released, const char* what) {
-  const auto begin = std::chrono::steady_clock::now();
-  while (released != nullptr && !*released) {
-    if (std::chrono::steady_clock::now() - begin > kDeadline) {
-      std::fprintf(stderr, "CUDA emulation: %s waited 60 s for a collective that never ends\n", what);
-      std::abort();
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-}
-
 Living<cudaStream_t>& streams() {
   static auto& all = *new Living<cudaStream_t>;
   return all;
@@ -79,7 +52,7 @@ cudaError_t check_stream(cudaStream_t stream) {
 cudaError_t create(cudaStream_t* stream, unsigned int flags, int priority) {
   if (device_count() == 0) return failed(cudaErrorNoDevice);
   if (stream == nullptr || (flags & ~1U) != 0) return failed(cudaErrorInvalidValue);
-  *stream = new CUstream_st{current_device(), priority, nullptr};
+  *stream = new CUstream_st{current_device(), priority, make_queue(current_device())};
   streams().add(*stream);
   return cudaSuccess;
 }
@@ -87,7 +60,7 @@ cudaError_t create(cudaStream_t* stream, unsigned int flags, int priority) {
 cudaError_t create(cudaEvent_t* event, unsigned int flags) {
   if (device_count() == 0) return failed(cudaErrorNoDevice);
   if (event == nullptr) return failed(cudaErrorInvalidValue);
-  *event = new CUevent_st{current_device(), (flags & cudaEventDisableTiming) == 0, false, {}, nullptr};
+  *event = new CUevent_st{current_device(), (flags & cudaEventDisableTiming) == 0, nullptr};
   events().add(*event);
   return cudaSuccess;
 }
@@ -97,11 +70,7 @@ cudaError_t create(cudaEvent_t* event, unsigned int flags) {
 bool is_stream(cudaStream_t stream) { return is_null(stream) || streams().has(stream); }
 int device_of(cudaStream_t stream) { return is_null(stream) ? current_device() : stream->device; }
 
-void keep_busy(cudaStream_t stream, const Released& released) {
-  if (is_null(stream)) return;
-  const std::lock_guard lock(busy_mutex());
-  stream->released = released;
-}
+Queue& queue_of(cudaStream_t stream) { return is_null(stream) ? null_queue(current_device()) : *stream->queue; }
 
 }  // namespace mica::cuda_emulation
 
@@ -122,19 +91,21 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* pStream, unsigned int fla
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   MICA_EMULATED_ENTER(cudaStreamDestroy);
   if (!streams().remove(stream)) return failed(cudaErrorInvalidResourceHandle);
+  close(*stream->queue);
   delete stream;
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   MICA_EMULATED_ENTER(cudaStreamSynchronize, .waits());
   if (const auto error = check_stream(stream); error != cudaSuccess) return error;
-  if (!is_null(stream)) wait_until(busy(stream), "cudaStreamSynchronize");
+  finish(queue_of(stream), "cudaStreamSynchronize");
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   MICA_EMULATED_ENTER(cudaStreamQuery);
   if (const auto error = check_stream(stream); error != cudaSuccess) return error;
-  return !is_null(stream) && busy(stream) != nullptr ? cudaErrorNotReady : cudaSuccess;
+  go_on();
+  return is_empty(queue_of(stream)) ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaStreamGetPriority(cudaStream_t hStream, int* priority) {
   MICA_EMULATED_ENTER(cudaStreamGetPriority);
@@ -152,16 +123,20 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   MICA_EMULATED_ENTER(cudaStreamWaitEvent);
   if (!events().has(event)) return failed(cudaErrorInvalidResourceHandle);
   if (const auto error = check_stream(stream); error != cudaSuccess) return error;
-  if (const auto released = busy(event)) keep_busy(stream, released);
+  if (const auto last = event->last; last != nullptr && !last->is_over) {
+    enqueue(queue_of(stream), [last] { return last->is_over ? Progress::done : Progress::hangs; });
+  }
   return cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void* userData) {
   MICA_EMULATED_ENTER(cudaLaunchHostFunc);
   if (const auto error = check_stream(stream); error != cudaSuccess) return error;
   if (fn == nullptr) return failed(cudaErrorInvalidValue);
-  in_host_function() = true;
-  fn(userData);
-  in_host_function() = false;
+  enqueue_action(stream, [fn, userData] {
+    in_host_function() = true;
+    fn(userData);
+    in_host_function() = false;
+  });
   return cudaSuccess;
 }
 
@@ -177,31 +152,33 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   MICA_EMULATED_ENTER(cudaEventRecord);
   if (const auto error = check_stream(stream); error != cudaSuccess) return error;
   if (!events().has(event) || event->device != device_of(stream)) return failed(cudaErrorInvalidResourceHandle);
-  event->recorded = true;
-  event->at = std::chrono::steady_clock::now();
-  const auto released = is_null(stream) ? nullptr : busy(stream);
-  const std::lock_guard lock(busy_mutex());
-  event->released = released;
+  event->last = std::make_shared<Recorded>();
+  enqueue_action(stream, [recorded = event->last] {
+    recorded->at = std::chrono::steady_clock::now();
+    recorded->is_over = true;
+  });
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   MICA_EMULATED_ENTER(cudaEventQuery);
   if (!events().has(event)) return failed(cudaErrorInvalidResourceHandle);
-  return busy(event) != nullptr ? cudaErrorNotReady : cudaSuccess;
+  if (event->last == nullptr || event->last->is_over) return cudaSuccess;
+  go_on();
+  return event->last->is_over ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   MICA_EMULATED_ENTER(cudaEventSynchronize, .waits());
   if (!events().has(event)) return failed(cudaErrorInvalidResourceHandle);
-  wait_until(busy(event), "cudaEventSynchronize");
+  if (const auto last = event->last) work_until([&] { return last->is_over.load(); }, "cudaEventSynchronize");
   return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
   MICA_EMULATED_ENTER(cudaEventElapsedTime);
   for (const auto event : {start, end}) {
-    if (!events().has(event) || !event->recorded || !event->timed) return failed(cudaErrorInvalidResourceHandle);
-    if (busy(event) != nullptr) return failed(cudaErrorNotReady);
+    if (!events().has(event) || event->last == nullptr || !event->timed) return failed(cudaErrorInvalidResourceHandle);
+    if (!event->last->is_over) return failed(cudaErrorNotReady);
   }
-  *ms = std::chrono::duration<float, std::milli>(end->at - start->at).count();
+  *ms = std::chrono::duration<float, std::milli>(end->last->at - start->last->at).count();
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {

@@ -6,21 +6,24 @@
 
 #include <cuda_runtime_api.h>
 
-/// Becomes true when what keeps a stream or event busy has ended; null: nothing does.
-using Released = std::shared_ptr<std::atomic<bool>>;
+#include "queues.hpp"
 
 struct CUstream_st {
   int device = 0;
   int priority = 0;
-  Released released;
+  std::shared_ptr<mica::cuda_emulation::Queue> queue;
+};
+
+/// One recording of an event.
+struct Recorded {
+  std::atomic<bool> is_over = false;
+  std::chrono::steady_clock::time_point at;
 };
 
 struct CUevent_st {
   int device = 0;
   bool timed = true;
-  bool recorded = false;
-  std::chrono::steady_clock::time_point at;
-  Released released;
+  std::shared_ptr<Recorded> last;  ///< null: never recorded
 };
 
 namespace mica::cuda_emulation {
@@ -29,9 +32,15 @@ namespace mica::cuda_emulation {
 [[nodiscard]] bool is_stream(cudaStream_t stream);
 /// The stream's GPU; the calling thread's for the null stream.
 [[nodiscard]] int device_of(cudaStream_t stream);
+[[nodiscard]] Queue& queue_of(cudaStream_t stream);
 
-/// The stream and the events recorded on it from now on are not ready until then. The one exception from doing
-/// everything at once: for collectives that never end.
-void keep_busy(cudaStream_t stream, const Released& released);
+/// Enqueues what never waits.
+template <class Action>
+void enqueue_action(cudaStream_t stream, Action action) {
+  enqueue(queue_of(stream), [action = std::move(action)]() mutable {
+    action();
+    return Progress::done;
+  });
+}
 
 }  // namespace mica::cuda_emulation

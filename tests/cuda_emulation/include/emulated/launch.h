@@ -1,6 +1,7 @@
 #pragma once
 
 // How a kernel gets from cudaLaunchKernelEx to the scheduler of blocks.
+#include <memory>
 #include <tuple>
 
 #include "../cuda_runtime_api.h"
@@ -10,10 +11,10 @@ namespace mica::cuda_emulation {
 /// One launch: call(arguments) runs the kernel as the thread that threadIdx and blockIdx name.
 struct Launch {
   void (*call)(void* arguments) noexcept;
-  void* arguments;
+  std::shared_ptr<void> arguments;
 };
 
-/// Checks the configuration and runs all blocks, one after the other.
+/// Checks the configuration and enqueues the launch: all blocks, one after the other.
 cudaError_t run_kernel(const cudaLaunchConfig_t& config, const Launch& launch);
 
 }  // namespace mica::cuda_emulation
@@ -24,11 +25,12 @@ inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*k
   struct Call {
     void (*kernel)(ExpTypes...);
     std::tuple<ExpTypes...> arguments;
-  } call{kernel, std::tuple<ExpTypes...>(static_cast<ExpTypes>(args)...)};
-  static_assert(sizeof(call.arguments) <= 32764, "a kernel's parameters take at most 32764 bytes");
-  return mica::cuda_emulation::run_kernel(*config, {[](void* data) noexcept {
-                                                      auto& it = *static_cast<Call*>(data);
-                                                      std::apply(it.kernel, it.arguments);
-                                                    },
-                                                    &call});
+  };
+  static_assert(sizeof(Call::arguments) <= 32764, "a kernel's parameters take at most 32764 bytes");
+  return mica::cuda_emulation::run_kernel(
+      *config, {[](void* data) noexcept {
+                  auto& it = *static_cast<Call*>(data);
+                  std::apply(it.kernel, it.arguments);
+                },
+                std::make_shared<Call>(kernel, std::tuple<ExpTypes...>(static_cast<ExpTypes>(args)...))});
 }
