@@ -54,7 +54,8 @@ fuzz() {
   done
 }
 
-# The programs and the tests for GPUs, where nvcc is: compiled and linked, since no GPU is here to run them.
+# The programs and the tests for GPUs, where nvcc is: compiled and linked, since no GPU is here to run them, but for what
+# asks CUDA's libraries without one (label cuda).
 cuda() {
   if ! command -v nvcc >/dev/null && [[ ! -x /usr/local/cuda/bin/nvcc ]]; then
     echo "== the build for GPUs: left out, nvcc is not here"
@@ -64,6 +65,7 @@ cuda() {
   scripts/cudnn-frontend.sh
   cmake --preset cuda --log-level=WARNING "${flags[@]}"
   cmake --build --preset cuda --parallel "$jobs" --target apps/all gpu_tests
+  (cd build/cuda && ctest --output-on-failure -L cuda)
   if [[ ! -e /dev/nvidia0 ]]; then   # the same program without a GPU: one clear message
     local said status=0
     said=$(build/cuda/bin/mica-train configs/gpt2-tiny-text.cfg --mesh.device=cuda 2>&1) || status=$?

@@ -116,6 +116,26 @@ void describe_backward(fe::graph::Graph& graph, const Call& call, bool determini
   describe_heads(dv, kDv, call, call.kv_heads, call.kv_stride);
 }
 
+/// @param handle  null: for the GPU that the graph was told of
+fe::error_t build(Plan& plan, const Call& call, bool deterministic, cudnnHandle_t handle) {
+  fe::graph::Graph& graph = plan.graph;
+  graph.set_io_data_type(call.dtype == DType::bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
+      .set_intermediate_data_type(fe::DataType_t::FLOAT)
+      .set_compute_data_type(fe::DataType_t::FLOAT);
+  if (call.is_backward) {
+    describe_backward(graph, call, deterministic);
+  } else {
+    describe_forward(graph, call);
+  }
+  fe::error_t error = graph.validate();
+  if (error.is_good()) error = handle != nullptr ? graph.build_operation_graph(handle) : graph.build_operation_graph();
+  if (error.is_good()) error = graph.create_execution_plans({fe::HeurMode_t::A});
+  if (error.is_good()) error = graph.check_support();
+  if (error.is_good()) error = graph.build_plans();
+  if (error.is_good()) error = graph.get_workspace_size(plan.workspace_bytes);
+  return error;
+}
+
 template <bool kConst>
 struct QkvAddresses {
   void *q, *k, *v;
@@ -161,8 +181,7 @@ bool may_fit(const AttentionShape& shape, DType dtype) {
          shape.seq_len >= kFewestTokens;
 }
 
-Call call_of(const AttentionShape& shape, const ConstQkv& in, bool is_backward) {
-  const bool packed = in.is_packed();
+Call call_of(const AttentionShape& shape, DType dtype, bool packed, bool is_backward) {
   return {.batch = shape.batch,
           .seq_len = shape.seq_len,
           .heads = shape.heads,
@@ -171,7 +190,7 @@ Call call_of(const AttentionShape& shape, const ConstQkv& in, bool is_backward) 
           .q_stride = packed ? shape.qkv_width() : shape.q_width(),
           .kv_stride = packed ? shape.qkv_width() : shape.kv_width(),
           .y_stride = shape.q_width(),
-          .dtype = in.q.dtype,
+          .dtype = dtype,
           .is_backward = is_backward};
 }
 
@@ -180,16 +199,7 @@ Plan* CudnnAttention::find(const Call& call) {
   if (found != plans_.end()) return found->second.get();
   if (!handle_) check(cudnnCreate(handle_.put()), "cudnnCreate");
   auto plan = std::make_unique<Plan>();
-  plan->graph.set_io_data_type(call.dtype == DType::bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
-      .set_intermediate_data_type(fe::DataType_t::FLOAT)
-      .set_compute_data_type(fe::DataType_t::FLOAT);
-  if (call.is_backward) {
-    describe_backward(plan->graph, call, deterministic_);
-  } else {
-    describe_forward(plan->graph, call);
-  }
-  const bool is_built = plan->graph.build(handle_.get(), {fe::HeurMode_t::A}).is_good() &&
-                        plan->graph.get_workspace_size(plan->workspace_bytes).is_good();
+  const bool is_built = build(*plan, call, deterministic_, handle_.get()).is_good();
   return plans_.emplace(call, is_built ? std::move(plan) : nullptr).first->second.get();
 }
 
@@ -208,7 +218,7 @@ void CudnnAttention::run(Stream& s, const char* what, std::initializer_list<Acce
 bool CudnnAttention::forward(Stream& s, const AttentionShape& shape, const ConstQkv& in, TensorView y, TensorView lse) {
   const QkvAddresses from(shape, in);
   if (!may_fit(shape, in.q.dtype) || !from.are_aligned() || !is_aligned(y.data, 16)) return false;
-  const Call call = call_of(shape, in, false);
+  const Call call = call_of(shape, in.q.dtype, in.is_packed(), false);
   Plan* plan = find(call);
   if (!plan) return false;
   Buffer unwanted;  // always made, so that y's bits do not depend on whether it is wanted
@@ -230,7 +240,7 @@ bool CudnnAttention::backward(Stream& s, const AttentionShape& shape, ConstTenso
   if (!may_fit(shape, in.q.dtype) || !from.are_aligned() || !to.are_aligned()) return false;
   if (!is_aligned(y.data, 16) || !is_aligned(dy.data, 16)) return false;
 
-  const Call whole = call_of(shape, in, true);
+  const Call whole = call_of(shape, in.q.dtype, in.is_packed(), true);
   std::vector<AttentionPart> parts{{0, shape.batch, 0, whole.kv_heads}};
   if (deterministic_) {
     const std::int64_t padded = (shape.seq_len + 127) / 128 * 128;
@@ -271,6 +281,22 @@ bool CudnnAttention::backward(Stream& s, const AttentionShape& shape, ConstTenso
 }
 
 }  // namespace
+
+std::optional<std::int64_t> plan_cudnn_attention(const std::string& device, const CudnnPlanRequest& request,
+                                                 std::string& why_not) {
+  const auto properties = std::make_shared<fe::DeviceProperties>();
+  fe::error_t error = properties->deserialize({device.begin(), device.end()});
+  Plan plan;
+  if (error.is_good()) {
+    plan.graph.set_device_properties(properties);
+    plan.graph.set_sm_version(nlohmann::json::parse(device).at("deviceVer").get<int>() / 10);
+    const Call call = call_of(request.shape, request.dtype, request.is_packed, request.is_backward);
+    error = build(plan, call, request.deterministic, nullptr);
+  }
+  if (error.is_good()) return plan.workspace_bytes;
+  why_not = error.err_msg;
+  return std::nullopt;
+}
 
 std::unique_ptr<FusedAttention> make_cudnn_attention(Pool& pool, bool deterministic) {
   return std::make_unique<CudnnAttention>(pool, deterministic);

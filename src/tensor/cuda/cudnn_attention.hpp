@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "mica/device/pool.hpp"
@@ -24,5 +26,19 @@ class FusedAttention {
 /// cuDNN's, on the calling thread's GPU; null where this build has no cudnn-frontend. `pool` outlives it.
 /// @param deterministic  the same bits at any time, for which the backward takes more memory
 [[nodiscard]] std::unique_ptr<FusedAttention> make_cudnn_attention(Pool& pool, bool deterministic);
+
+/// One call of cuDNN.
+struct CudnnPlanRequest {
+  AttentionShape shape;
+  DType dtype = DType::bf16;
+  bool is_packed = true;
+  bool is_backward = false;
+  bool deterministic = false;
+};
+/// What cuDNN plans for a call on a GPU that is not here: a test of what it takes, without one.
+/// @param device  the GPU's properties, as cuDNN's CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION tells them
+/// @return bytes of workspace; nothing: it has no plan, and why not is in `why_not`
+[[nodiscard]] std::optional<std::int64_t> plan_cudnn_attention(const std::string& device, const CudnnPlanRequest& request,
+                                                               std::string& why_not);
 
 }  // namespace mica::cuda
