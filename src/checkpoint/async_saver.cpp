@@ -44,6 +44,7 @@ AsyncSaver::AsyncSaver(std::unique_ptr<HostComm> background, Pool& pool)
     : background_(std::move(background)), pool_(pool) {}
 
 AsyncSaver::~AsyncSaver() {
+  is_awaited_ = true;
   if (thread_.joinable()) thread_.join();
 }
 
@@ -85,7 +86,7 @@ void AsyncSaver::start(const std::string& run_folder, const SaveState& state, co
     if (thread_.joinable()) thread_.join();
     throw;
   }
-  is_done_ = false;
+  is_done_ = is_awaited_ = false;
   *decision = go;
   decision->notify_all();
 }
@@ -100,7 +101,7 @@ void AsyncSaver::write() {
 }
 
 void AsyncSaver::copy(SaveJob& job, fsdp::DeviceMesh& device_mesh) {
-  job.contents.priority = WorkerPriority::background;
+  job.contents.pace = {WorkerPriority::background, &is_awaited_};
   if (!job.writes_shard) return;
   std::byte* to = first_sector(snapshot_);
   for (ShardSource& source : job.contents.sources) {
@@ -117,6 +118,7 @@ void AsyncSaver::copy(SaveJob& job, fsdp::DeviceMesh& device_mesh) {
 }
 
 void AsyncSaver::wait() {
+  is_awaited_ = true;
   if (thread_.joinable()) thread_.join();
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <limits>
 #include <mutex>
 #include <new>
@@ -20,6 +21,9 @@ namespace {
 /// Beside a thread that computes, a thread of this niceness gets 3 % of the core.
 constexpr int kBackgroundNiceness = 15;
 
+/// Longer than a block takes on any disk that is fast enough to disturb a step, and little where a disk is slow.
+constexpr auto kLongestRest = std::chrono::milliseconds(20);
+
 /// Lowers this thread's priority, for good. What cannot be lowered stays as it is.
 void give_way() { (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kBackgroundNiceness); }
 
@@ -30,16 +34,18 @@ BlockBuffer::BlockBuffer() : memory_(static_cast<std::byte*>(std::aligned_alloc(
 }
 
 void run_block_workers(std::int64_t num_jobs, std::int64_t bytes,
-                       const std::function<void(int worker, std::int64_t job)>& work, WorkerPriority priority) {
+                       const std::function<void(int worker, std::int64_t job)>& work, const WorkerPace& pace) {
+  const bool in_background = pace.priority == WorkerPriority::background;
   const std::int64_t num_workers = bytes <= kBlockBytes || num_jobs == 0 ? 1 : std::min<std::int64_t>(kNumBlockWorkers, num_jobs);
   std::atomic<bool> is_failed{false};
   std::mutex mutex;
   std::exception_ptr failure;
   std::int64_t failed_job = std::numeric_limits<std::int64_t>::max();
   const auto run = [&](std::int64_t worker) {
-    if (priority == WorkerPriority::background) give_way();
+    if (in_background) give_way();
     const std::int64_t end = num_jobs * (worker + 1) / num_workers;
     for (std::int64_t job = num_jobs * worker / num_workers; job < end && !is_failed; ++job) {
+      const auto begin = std::chrono::steady_clock::now();
       try {
         work(static_cast<int>(worker), job);
       } catch (...) {
@@ -50,11 +56,14 @@ void run_block_workers(std::int64_t num_jobs, std::int64_t bytes,
         }
         is_failed = true;
       }
+      if (in_background && !(pace.is_awaited && *pace.is_awaited)) {
+        std::this_thread::sleep_for(std::min<std::chrono::steady_clock::duration>(std::chrono::steady_clock::now() - begin, kLongestRest));
+      }
     }
   };
   {
     std::vector<std::jthread> others;
-    const std::int64_t first_other = priority == WorkerPriority::background ? 0 : 1;
+    const std::int64_t first_other = in_background ? 0 : 1;
     for (std::int64_t worker = first_other; worker < num_workers; ++worker) others.emplace_back(run, worker);
     if (first_other == 1) run(0);
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -27,8 +28,14 @@ inline constexpr int kNumBlockWorkers = 2;
 enum class WorkerPriority : std::uint8_t {
   normal,
   /// Threads of their own that give way to whatever else wants their core: what a training step leaves idle, and a few
-  /// per cent of what it does not.
+  /// per cent of what it does not. After a job they rest as long as it took, kLongestRest at most.
   background,
+};
+
+struct WorkerPace {
+  WorkerPriority priority = WorkerPriority::normal;
+  /// In the background: once it is true somebody waits, and they rest no more. Null: never.
+  const std::atomic<bool>* is_awaited = nullptr;
 };
 
 /// Runs work(worker, job) for every job in [0, num_jobs), on kNumBlockWorkers threads, each of which has a run of
@@ -37,6 +44,6 @@ enum class WorkerPriority : std::uint8_t {
 /// rethrown.
 void run_block_workers(std::int64_t num_jobs, std::int64_t bytes,
                        const std::function<void(int worker, std::int64_t job)>& work,
-                       WorkerPriority priority = WorkerPriority::normal);
+                       const WorkerPace& pace = {});
 
 }  // namespace mica::checkpoint

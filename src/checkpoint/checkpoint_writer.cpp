@@ -75,7 +75,7 @@ class Writer {
   }
 
   FileEntry write_shard(int shard_rank) {
-    ShardContents contents{header_.run_id, header_.step, shard_rank, units_, {}, WorkerPriority::normal};
+    ShardContents contents{header_.run_id, header_.step, shard_rank, units_, {}, {}};
     for (std::size_t u = 0; u < units_.size(); ++u) {
       if (!is_in_file(u, shard_rank)) continue;
       const auto runs = std::make_shared<const std::vector<PlacedRun>>(runs_of(*layouts_[u], shard_rank));

@@ -141,7 +141,7 @@ SaveJob make_save_job(const std::string& run_folder, const SaveState& state, con
   job.folder = checkpoints_folder(run_folder) + "/" + step_folder_name(state.step);
   (void)comm.all_or_throw([&] {
     job.header = header_of(state);
-    job.contents = {run_id, state.step, mesh.shard_rank(), saved_units(*state.root), {}, WorkerPriority::normal};
+    job.contents = {run_id, state.step, mesh.shard_rank(), saved_units(*state.root), {}, {}};
     job.writes_shard = mesh.replica_rank() == 0;
     add_sources(state, job);
     return std::string();

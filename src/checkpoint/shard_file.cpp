@@ -106,7 +106,7 @@ void write_data(const std::string& path, const ShardContents& contents, FileEntr
     }
     dataset.block_crcs[static_cast<std::size_t>(job.block)] = io::crc32c(data, bytes);
     worker.file.write_at(dataset.offset + begin, data, bytes);
-  }, contents.priority);
+  }, contents.pace);
   for (Worker& worker : workers) worker.file.close();
 }
 

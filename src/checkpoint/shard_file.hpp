@@ -46,7 +46,7 @@ struct ShardContents {
   std::vector<SavedUnit> units;  ///< of the whole model
   std::vector<ShardSource> sources;
   /// Of the threads that compute checksums and write data. They do not communicate.
-  WorkerPriority priority = WorkerPriority::normal;
+  WorkerPace pace{};
 };
 
 /// "shard-<run_id>-00000500-00002.h5"

@@ -56,6 +56,7 @@ class AsyncSaver {
   SaveOptions options_;
   std::unique_ptr<SaveJob> job_;
   std::jthread thread_;
+  std::atomic<bool> is_awaited_{false};  // somebody waits for the thread: it need not spare the training
   std::atomic<bool> is_done_{true};  // nothing is being written: report_ and failure_ are the host's
   std::exception_ptr failure_;
   std::optional<SaveReport> report_;
