@@ -6,6 +6,8 @@
 
 #include "mica/core/error.hpp"
 
+#include "last_uses.hpp"
+
 namespace mica::detail {
 namespace {
 
@@ -14,18 +16,6 @@ std::uintptr_t round_up(std::uintptr_t x, std::uintptr_t unit) { return (x + uni
 std::int64_t length(std::uintptr_t begin, std::uintptr_t end) { return static_cast<std::int64_t>(end - begin); }
 
 }  // namespace
-
-void merge_event(std::vector<Event>& pending, const Event& event) {
-  if (!event.state()) return;
-  const void* origin = event.state()->origin();
-  for (Event& known : pending) {
-    if (known.state() == event.state()) return;
-    if (origin == nullptr || known.state()->origin() != origin) continue;
-    if (known.state()->sequence() < event.state()->sequence()) known = event;
-    return;
-  }
-  pending.push_back(event);
-}
 
 Arena::Arena(std::unique_ptr<Pages> pages) : pages_(std::move(pages)) {
   blocks_[pages_->begin()].end = pages_->end();
@@ -112,14 +102,7 @@ std::vector<Event> Arena::take_last_uses(std::uintptr_t begin, std::uintptr_t en
 void Arena::wait_for_last_uses(std::uintptr_t begin, std::uintptr_t end) const {
   auto it = last_uses_.upper_bound(begin);
   if (it != last_uses_.begin() && std::prev(it)->second.end > begin) --it;
-  for (; it != last_uses_.end() && it->first < end; ++it) {
-    for (const Event& event : it->second.pending) {
-      try {
-        event.wait_on_host();
-      } catch (...) {  // complete is all that matters here; the stream's owner will hear of the error
-      }
-    }
-  }
+  for (; it != last_uses_.end() && it->first < end; ++it) wait_until_over(it->second.pending);
 }
 
 Arena::BySize& Arena::free_of(Stream* home) {

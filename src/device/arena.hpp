@@ -14,9 +14,6 @@
 
 namespace mica::detail {
 
-/// Adds an event to what a block waits for; of two events of one stream only the later one matters.
-void merge_event(std::vector<Event>& pending, const Event& event);
-
 /// One range of virtual addresses, cut into blocks: best fit, neighbours that are free always merged. [Note: arena]
 /// The range is reserved once, as large as the machine's memory, so there are no segments whose borders fragment it;
 /// what counts is which pages are resident. Pages become resident when a block over them is handed out, and stay so

@@ -220,9 +220,10 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
 
 std::string Device::describe() const {
   if (!gpu) return fmt::format("CPU, {} OpenMP thread{} a rank", num_threads, num_threads == 1 ? "" : "s");
-  return fmt::format("{} ({}, compute capability {}.{}, {}{}), CUDA {}, {}", gpu->name, gpu->pci_bus_id, gpu->compute_major, gpu->compute_minor,
+  return fmt::format("{} ({}, compute capability {}.{}, {}{}), CUDA {}, {}{}", gpu->name, gpu->pci_bus_id, gpu->compute_major, gpu->compute_minor,
                      plan::format_bytes(gpu->memory_bytes), ranks_on_gpu > 1 ? fmt::format(", shared by {} ranks", ranks_on_gpu) : "",
-                     cuda_version_text(), backend == "nccl" ? "NCCL " + nccl_version_text() : "staged over MPI");
+                     cuda_version_text(), backend == "nccl" ? "NCCL " + nccl_version_text() : "staged over MPI",
+                     gpu_pool_kind() == GpuPoolKind::plain ? ", a cudaMalloc for every buffer (MICA_GPU_POOL=plain, slow)" : "");
 }
 
 ShardedModel ShardedModel::make(const Config& config, const Device& device) {

@@ -1,5 +1,6 @@
 #include "memory.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -16,6 +17,7 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kAlignment = 256;  // of cudaMalloc
+constexpr std::size_t kWatched = 256;    // bytes before a block that must stay as they were
 constexpr int kPoison = 0xff;            // a NaN in every floating type
 
 std::size_t round_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
@@ -38,6 +40,18 @@ std::uintptr_t reserve_pages(std::size_t bytes, std::size_t alignment) {
   return address;
 }
 
+/// Ends the process if what lies next to a block, from `pages` to the guard at `end`, was written.
+void check_surroundings(std::uintptr_t pages, std::uintptr_t block, std::size_t bytes, std::uintptr_t end) {
+  const auto is_written = [](std::uintptr_t begin, std::uintptr_t to) {
+    const auto* at = static_cast<const unsigned char*>(pointer(begin));
+    return !std::all_of(at, at + (to - begin), [](unsigned char byte) { return byte == kPoison; });
+  };
+  const bool before = is_written(std::max(pages, block - std::min(block, std::uintptr_t{kWatched})), block);
+  if (!before && !is_written(block + bytes, end)) return;
+  std::fprintf(stderr, "CUDA emulation: something wrote %s a block of %zu bytes\n", before ? "before" : "behind", bytes);
+  std::abort();
+}
+
 void move_pages(std::uintptr_t from, std::uintptr_t to, std::size_t bytes) {
   // What is left behind stays reserved.
   void* moved = mremap(pointer(from), bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, pointer(to));
@@ -57,11 +71,13 @@ Memory& Memory::instance() {
 Memory::Memory() {
   const char* protect = std::getenv("MICA_CUDA_EMULATION_PROTECT");
   protects_ = protect == nullptr || std::strcmp(protect, "0") != 0;
+  const char* alignment = std::getenv("MICA_CUDA_EMULATION_ALIGNMENT");
+  alignment_ = alignment == nullptr ? kAlignment : static_cast<std::size_t>(std::atoll(alignment));
 }
 
 void* Memory::allocate(std::size_t bytes, int device) {
   const std::lock_guard lock(mutex_);
-  const std::size_t given = round_up(bytes, kAlignment);
+  const std::size_t given = round_up(bytes, alignment_);
   const std::size_t region_bytes = round_up(given, kGranularity);
   const std::uint64_t physical = create_locked(region_bytes, round_up(given, kPage), device);
   if (physical == 0) return nullptr;
@@ -69,7 +85,7 @@ void* Memory::allocate(std::size_t bytes, int device) {
   map_locked(region, physical, true);
   drop(physical);  // only the mapping holds it
   const std::uintptr_t address = region + region_bytes - given;
-  allocations_[address] = region;
+  allocations_[address] = {region, bytes};
   return pointer(address);
 }
 
@@ -77,8 +93,10 @@ bool Memory::free(void* address) {
   const std::lock_guard lock(mutex_);
   const auto it = allocations_.find(number(address));
   if (it == allocations_.end()) return false;
-  const std::uintptr_t region = it->second;
+  const auto [region, bytes] = it->second;
   const std::size_t region_bytes = regions_.at(region).bytes;
+  demand(mprotect(pointer(region), region_bytes, PROT_READ) == 0, "CUDA emulation: mprotect");
+  check_surroundings(region, it->first, bytes, region + region_bytes);
   unmap_locked(region);
   munmap(pointer(region), region_bytes + kGranularity);
   allocations_.erase(it);
@@ -207,18 +225,25 @@ bool Memory::set_access(std::uintptr_t address, std::size_t bytes, int device, b
 
 void* Memory::allocate_pinned(std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  const std::size_t given = round_up(std::max<std::size_t>(bytes, 1), kPage);
-  void* address = mmap(nullptr, given, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  demand(address != MAP_FAILED, "CUDA emulation: mmap");
-  pinned_[number(address)] = {given, false};
-  return address;
+  const std::size_t given = round_up(std::max<std::size_t>(bytes, 1), alignment_);
+  const std::size_t pages = round_up(given, kPage);
+  const std::uintptr_t mapped = reserve_pages(pages + kPage, kPage);  // the last is the guard
+  demand(mprotect(pointer(mapped), pages, PROT_READ | PROT_WRITE) == 0, "CUDA emulation: mprotect");
+  const std::uintptr_t address = mapped + pages - given;
+  const std::size_t before = std::min<std::size_t>(address - mapped, kWatched);
+  std::memset(pointer(address - before), kPoison, before);
+  std::memset(pointer(address + bytes), kPoison, given - bytes);
+  pinned_[address] = {bytes, mapped, pages + kPage};
+  return pointer(address);
 }
 
 bool Memory::free_pinned(void* address) {
   const std::lock_guard lock(mutex_);
   const auto it = pinned_.find(number(address));
-  if (it == pinned_.end() || it->second.registered) return false;
-  munmap(address, it->second.bytes);
+  if (it == pinned_.end() || it->second.mapped == 0) return false;
+  const Pinned& block = it->second;
+  check_surroundings(block.mapped, it->first, block.bytes, block.mapped + block.mapped_bytes - kPage);
+  munmap(pointer(block.mapped), block.mapped_bytes);
   pinned_.erase(it);
   return true;
 }
@@ -229,14 +254,14 @@ bool Memory::add_pinned(void* address, std::size_t bytes) {
   const auto next = pinned_.lower_bound(at);
   if (next != pinned_.end() && next->first < at + bytes) return false;
   if (next != pinned_.begin() && std::prev(next)->first + std::prev(next)->second.bytes > at) return false;
-  pinned_[at] = {bytes, true};
+  pinned_[at] = {bytes, 0, 0};
   return true;
 }
 
 bool Memory::remove_pinned(void* address) {
   const std::lock_guard lock(mutex_);
   const auto it = pinned_.find(number(address));
-  if (it == pinned_.end() || !it->second.registered) return false;
+  if (it == pinned_.end() || it->second.mapped != 0) return false;
   pinned_.erase(it);
   return true;
 }
@@ -245,6 +270,12 @@ Memory::Found Memory::find(const void* address, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   const std::uintptr_t begin = number(address);
   const std::uintptr_t end = begin + bytes;
+  if (auto it = allocations_.upper_bound(begin); it != allocations_.begin()) {
+    --it;
+    if (begin < it->first + it->second.bytes) {
+      return {Place::device, regions_.at(it->second.region).device, end <= it->first + it->second.bytes};
+    }
+  }
   if (auto it = regions_.upper_bound(begin); it != regions_.begin()) {
     --it;
     if (begin < it->first + it->second.bytes) {
@@ -274,7 +305,7 @@ std::int64_t Memory::in_use(int device) {
 std::int64_t Memory::pinned_in_use() {
   const std::lock_guard lock(mutex_);
   std::int64_t sum = 0;
-  for (const auto& [address, pinned] : pinned_) sum += pinned.registered ? 0 : static_cast<std::int64_t>(pinned.bytes);
+  for (const auto& [address, pinned] : pinned_) sum += pinned.mapped == 0 ? 0 : static_cast<std::int64_t>(pinned.bytes);
   return sum;
 }
 

@@ -27,7 +27,8 @@ class Memory {
  public:
   static Memory& instance();
 
-  /// cudaMalloc: pages of its own; the byte behind it (rounded up to 256) faults. @return nullptr: no memory left
+  /// cudaMalloc: pages of its own; the byte behind it (rounded up to the alignment) faults, and writing next to it ends
+  /// the process when it is freed. @return nullptr: no memory left
   void* allocate(std::size_t bytes, int device);
   bool free(void* address);  ///< false: not from allocate()
 
@@ -40,7 +41,7 @@ class Memory {
   bool unmap(std::uintptr_t address, std::size_t bytes);
   bool set_access(std::uintptr_t address, std::size_t bytes, int device, bool accessible);
 
-  void* allocate_pinned(std::size_t bytes);
+  void* allocate_pinned(std::size_t bytes);  ///< likewise
   bool free_pinned(void* address);
   bool add_pinned(void* address, std::size_t bytes);  ///< cudaHostRegister; false: overlaps what is pinned
   bool remove_pinned(void* address);
@@ -72,9 +73,15 @@ class Memory {
     int references = 0;
     bool has_handle = false;
   };
+  /// What allocate() gave out.
+  struct Allocation {
+    std::uintptr_t region = 0;
+    std::size_t bytes = 0;
+  };
   struct Pinned {
     std::size_t bytes = 0;
-    bool registered = false;
+    std::uintptr_t mapped = 0;  ///< where its pages begin; 0: registered
+    std::size_t mapped_bytes = 0;
   };
 
   Memory();
@@ -91,11 +98,12 @@ class Memory {
 
   std::mutex mutex_;
   bool protects_ = true;
+  std::size_t alignment_;  ///< of what allocate() and allocate_pinned() give
   int working_ = 0;
   std::uint64_t next_handle_ = 1;
   std::map<std::uintptr_t, Region> regions_;  ///< mapped device memory
   std::map<std::uintptr_t, std::size_t> reservations_;
-  std::map<std::uintptr_t, std::uintptr_t> allocations_;  ///< of allocate(): the address given out -> its region
+  std::map<std::uintptr_t, Allocation> allocations_;  ///< by the address given out
   std::map<std::uint64_t, Physical> physical_;
   std::map<std::uintptr_t, Pinned> pinned_;
   std::map<int, std::int64_t> in_use_;

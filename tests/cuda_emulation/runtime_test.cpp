@@ -1,5 +1,7 @@
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -45,6 +47,45 @@ TEST(RuntimeDeathTest, AKernelCannotTouchWhatIsNotAllocated) {
   cudaLaunchConfig_t config{};
   EXPECT_EXIT((void)cudaLaunchKernelEx(&config, write_at, array.data(), std::int64_t{64}),
               testing::KilledBySignal(SIGSEGV), "");
+}
+
+template <class Free>
+void write_next_to(std::byte* block, std::int64_t at, const Free& free) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = config.blockDim = {1, 1, 1};
+  (void)cudaLaunchKernelEx(&config, write_at, reinterpret_cast<int*>(block), at);
+  (void)free(block);
+}
+
+TEST(RuntimeDeathTest, WhatIsWrittenNextToABlockIsFoundWhenItIsFreed) {
+  const auto device = [](std::int64_t at) {
+    std::byte* block = nullptr;
+    (void)cudaMalloc(&block, 8);
+    write_next_to(block, at, cudaFree);
+    std::exit(0);
+  };
+  const auto pinned = [](std::int64_t at) {
+    std::byte* block = nullptr;
+    (void)cudaHostAlloc(&block, 8, cudaHostAllocDefault);
+    write_next_to(block, at, cudaFreeHost);
+    std::exit(0);
+  };
+  for (const auto& try_at : {std::function<void(std::int64_t)>(device), std::function<void(std::int64_t)>(pinned)}) {
+    EXPECT_EXIT(try_at(1), testing::ExitedWithCode(0), "");
+    EXPECT_EXIT(try_at(2), testing::KilledBySignal(SIGABRT), "wrote behind a block of 8 bytes");
+    EXPECT_EXIT(try_at(-1), testing::KilledBySignal(SIGABRT), "wrote before a block of 8 bytes");
+    EXPECT_EXIT(try_at(64), testing::KilledBySignal(SIGSEGV), "");  // 256 bytes on
+  }
+}
+
+TEST(Runtime, CopiesMayNotPassTheEndOfABlock) {
+  std::byte* device = nullptr;
+  ASSERT_EQ(cudaMalloc(&device, 10), cudaSuccess);
+  std::byte host[11] = {};
+  EXPECT_EQ(cudaMemcpy(device, host, 11, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaMemcpy(device + 1, host, 9, cudaMemcpyHostToDevice), cudaSuccess);
+  EXPECT_EQ(cudaMemset(device + 1, 0, 10), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaFree(device), cudaSuccess);
 }
 
 TEST(Runtime, NewDeviceMemoryIsNotANumber) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -141,6 +142,39 @@ TEST_F(GpuDevice, PinnedMemoryIsKeptForReuse) {
   EXPECT_EQ(second.data(), address);
   EXPECT_EQ(pinned_->stats().reserved, 10'000);
   EXPECT_EQ(pinned_->stats().current, 9'000);
+}
+
+TEST_F(GpuDevice, APlainPoolAsksTheDriverForEveryBuffer) {
+  ::setenv("MICA_GPU_POOL", "plain", 1);
+  const auto plain = make_cuda_pool();
+  ::setenv("MICA_GPU_POOL", "plian", 1);
+  EXPECT_THROW((void)make_cuda_pool(), ConfigError);
+  ::unsetenv("MICA_GPU_POOL");
+  EXPECT_EQ(gpu_pool_kind(), GpuPoolKind::arena);
+
+  Buffer first = plain->allocate(1001, MemoryRole::activation, *a_);
+  const Buffer second = plain->allocate(3 * kMiB, MemoryRole::sharded_param, *a_);
+  EXPECT_EQ(plain->stats().current, 3 * kMiB + 1001);
+  EXPECT_EQ(plain->stats().reserved, 3 * kMiB + 1001);
+  EXPECT_EQ(device_of(*plain), DeviceKind::cuda);
+  EXPECT_EQ(device_of(*plain, first.data()), DeviceKind::cuda);
+  void* const data = first.data();
+  b_->submit("set", {writes(data, 1001)}, [data, stream = cuda::native(*b_)] {
+    cuda::check(cudaMemsetAsync(data, 1, 1001, stream), "cudaMemsetAsync");
+  });
+  first.used_until(b_->record());
+  first.reset();  // which waits for that
+  EXPECT_TRUE(b_->record().is_complete());
+  EXPECT_EQ(plain->stats().current, 3 * kMiB);
+  EXPECT_EQ(plain->stats().peak, 3 * kMiB + 1001);
+  EXPECT_THROW((void)plain->allocate(list_gpus()[0].memory_bytes, MemoryRole::activation, *a_), IoError);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  plain->poison(true);
+  const Buffer poisoned = plain->allocate(4, MemoryRole::activation, *a_);
+  a_->synchronize();
+  float value = 0;
+  copy_now(*plain, &value, poisoned.data(), 4);
+  EXPECT_TRUE(std::isnan(value));
 }
 
 struct TaskFailed : std::runtime_error {

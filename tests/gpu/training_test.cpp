@@ -1,5 +1,6 @@
 // mica-train with a GPU, as users start it, beside the same run on the CPU; on emulated GPUs.
 #include <cmath>
+#include <cstdlib>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -76,6 +77,21 @@ TEST_F(GpuTraining, RanksThatShareAGpuTrainAsOnesOfTheCpuAndGoOnThere) {
     ASSERT_EQ(on_cpu.status, 0) << on_cpu.output;
     expect_same_losses("gpu" + n, "constant" + n, 1e-5);
   }
+}
+
+TEST_F(GpuTraining, APlainPoolChangesNothingAndIsNamedAtTheStart) {
+  ASSERT_EQ(train(1, "arena", {"--mesh.device=cuda"}).status, 0);
+  ::setenv("MICA_GPU_POOL", "plain", 1);
+  const Finished plain = train(1, "plain", {"--mesh.device=cuda"});
+  ::setenv("MICA_GPU_POOL", "pages", 1);
+  const Finished unknown = train(1, "unknown", {"--mesh.device=cuda"});
+  ::unsetenv("MICA_GPU_POOL");
+  ASSERT_EQ(plain.status, 0) << plain.output;
+  EXPECT_THAT(plain.output, HasSubstr("a cudaMalloc for every buffer (MICA_GPU_POOL=plain, slow)"));
+  expect_same_losses("plain", "arena", 0);
+  EXPECT_EQ(unknown.status, 2) << unknown.output;
+  ASSERT_EQ(unknown.error_lines().size(), 1u) << unknown.output;
+  EXPECT_THAT(unknown.error_lines()[0], HasSubstr("MICA_GPU_POOL=pages"));
 }
 
 TEST_F(GpuTraining, WhatCannotBeIsRefusedOnce) {

@@ -23,6 +23,9 @@ struct Options {
 };
 [[nodiscard]] std::unique_ptr<Kernels> make_kernels(Pool& pool, const Options& options);
 
+/// How many bytes behind a tensor a test has to look after itself. None where the machine does: a GPU's memory is plain
+/// (GpuPoolKind) for that, under compute-sanitizer or on the emulation, and what this gives ends where the tensor does.
+[[nodiscard]] std::size_t num_guard_bytes();
 /// Memory that the host and the device's kernels both read and write: on a GPU page-locked. size > 0.
 [[nodiscard]] std::byte* allocate_shared(std::size_t size);
 void free_shared(std::byte* memory, std::size_t size) noexcept;

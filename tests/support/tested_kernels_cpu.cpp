@@ -10,6 +10,7 @@ std::unique_ptr<Kernels> make_kernels(Pool& pool, const Options& options) {
   return make_cpu_kernels(pool, {.use_native_bf16 = options.use_native_bf16, .logits_bytes = options.logits_bytes});
 }
 
+std::size_t num_guard_bytes() { return 1; }
 std::byte* allocate_shared(std::size_t size) { return new std::byte[size]; }
 void free_shared(std::byte* memory, std::size_t) noexcept { delete[] memory; }
 

@@ -19,6 +19,12 @@ std::multimap<std::size_t, std::byte*>& free_blocks() {
   return blocks;
 }
 
+std::byte* lock(std::size_t size) {
+  void* block = nullptr;
+  cuda::check(cudaHostAlloc(&block, size, cudaHostAllocDefault), "cudaHostAlloc");
+  return static_cast<std::byte*>(block);
+}
+
 }  // namespace
 
 bool is_gpu() { return true; }
@@ -29,7 +35,10 @@ std::unique_ptr<Kernels> make_kernels(Pool& pool, const Options& options) {
   return make_cuda_kernels(pool, {.use_cudnn = false, .logits_bytes = options.logits_bytes});
 }
 
+std::size_t num_guard_bytes() { return gpu_pool_kind() == GpuPoolKind::plain ? 0 : 1; }
+
 std::byte* allocate_shared(std::size_t size) {
+  if (gpu_pool_kind() == GpuPoolKind::plain) return lock(size);
   size = std::bit_ceil(size);
   auto& blocks = free_blocks();
   if (const auto found = blocks.find(size); found != blocks.end()) {
@@ -37,11 +46,15 @@ std::byte* allocate_shared(std::size_t size) {
     blocks.erase(found);
     return block;
   }
-  void* block = nullptr;
-  cuda::check(cudaHostAlloc(&block, size, cudaHostAllocDefault), "cudaHostAlloc");
-  return static_cast<std::byte*>(block);
+  return lock(size);
 }
-void free_shared(std::byte* memory, std::size_t size) noexcept { free_blocks().emplace(std::bit_ceil(size), memory); }
+void free_shared(std::byte* memory, std::size_t size) noexcept {
+  if (gpu_pool_kind() == GpuPoolKind::plain) {
+    static_cast<void>(cudaFreeHost(memory));
+  } else {
+    free_blocks().emplace(std::bit_ceil(size), memory);
+  }
+}
 
 std::vector<Lane> lanes() {
   return {{StreamMode::inlined, 1, DType::f32},

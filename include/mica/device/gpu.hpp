@@ -39,8 +39,16 @@ void use_gpu(int index);
 /// here. What such a task throws is the stream's sticky error, as is a launch that the driver refuses.
 [[nodiscard]] std::unique_ptr<Stream> make_cuda_stream(std::string name);
 
-/// Memory of the calling thread's GPU: also a DeviceMemory. Stream-ordered as every pool, placed by one range of
-/// addresses that grows by 2 MiB pages.  @throws ConfigError without a GPU
+/// Where a GPU's pool has its memory from.
+enum class GpuPoolKind : std::uint8_t {
+  arena,  ///< one range of addresses that grows by whole pages, cut into blocks
+  plain,  ///< a cudaMalloc for every buffer, so that compute-sanitizer knows where each tensor ends; the host waits at each free
+};
+/// As the environment's MICA_GPU_POOL says: "plain", or "arena", also where it is unset.  @throws ConfigError: something else
+[[nodiscard]] GpuPoolKind gpu_pool_kind();
+
+/// Memory of the calling thread's GPU, of gpu_pool_kind(): also a DeviceMemory. Stream-ordered and counted exactly as every
+/// pool.  @throws ConfigError without a GPU
 [[nodiscard]] std::unique_ptr<Pool> make_cuda_pool();
 
 /// Host memory that the GPU copies to and from at full speed, without the host waiting (page-locked).

@@ -4,7 +4,7 @@
 #include "mica/device/cuda/check.hpp"
 #include "mica/device/gpu.hpp"
 
-#include "../arena.hpp"
+#include "../last_uses.hpp"
 
 namespace mica {
 namespace {
@@ -69,12 +69,7 @@ class PinnedPool final : public Pool {
 
   void drop_free() {
     for (auto& [bytes, segment] : free_) {
-      for (const Event& event : segment.pending) {
-        try {
-          event.wait_on_host();
-        } catch (...) {  // complete is all that matters here; the stream's owner will hear of the error
-        }
-      }
+      detail::wait_until_over(segment.pending);
       static_cast<void>(cudaFreeHost(segment.data));
       reserved_ -= bytes;
     }

@@ -26,10 +26,10 @@ using device::Lane;
 /// Bytes that the host and the tested kernels share.
 class SharedBytes {
  public:
-  SharedBytes(std::size_t size, std::byte value) : size_(size), data_(device::allocate_shared(size)) {
+  SharedBytes(std::size_t size, std::byte value) : size_(size), data_(device::allocate_shared(std::max<std::size_t>(size, 1))) {
     std::fill_n(data_, size, value);
   }
-  SharedBytes(const SharedBytes& other) : size_(other.size_), data_(device::allocate_shared(other.size_)) {
+  SharedBytes(const SharedBytes& other) : size_(other.size_), data_(device::allocate_shared(std::max<std::size_t>(other.size_, 1))) {
     std::copy_n(other.data_, size_, data_);
   }
   SharedBytes& operator=(SharedBytes other) noexcept {
@@ -37,7 +37,7 @@ class SharedBytes {
     std::swap(data_, other.data_);
     return *this;
   }
-  ~SharedBytes() { device::free_shared(data_, size_); }
+  ~SharedBytes() { device::free_shared(data_, std::max<std::size_t>(size_, 1)); }
   [[nodiscard]] std::byte* data() { return data_; }
   [[nodiscard]] const std::byte* data() const { return data_; }
   friend bool operator==(const SharedBytes& a, const SharedBytes& b) {
@@ -56,7 +56,7 @@ class HostTensor {
   HostTensor(Shape shape, DType dtype)
       : shape_(shape),
         dtype_(dtype),
-        bytes_(static_cast<std::size_t>(shape.numel() * dtype_bytes(dtype)) + 1, std::byte{0xff}) {}
+        bytes_(static_cast<std::size_t>(shape.numel() * dtype_bytes(dtype)) + device::num_guard_bytes(), std::byte{0xff}) {}
   /// Uniform in [low, high), rounded to the dtype.
   static HostTensor random(Shape shape, DType dtype, unsigned seed, double low = -1, double high = 1) {
     HostTensor t(shape, dtype);
@@ -126,7 +126,7 @@ class HostTensor {
 
   Shape shape_;
   DType dtype_;
-  SharedBytes bytes_;  // one more than needed: never empty, and the last must stay 0xff
+  SharedBytes bytes_;  // with those behind it that must stay 0xff
 };
 
 /// Rounding of one result into a dtype, relative: one unit, since exact results close to a tie round to either side.

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <memory>
+
+#include "mica/device/device_memory.hpp"
+
+namespace mica::detail {
+
+/// What the pools of a GPU's memory have in common: which GPU, and how the host gets at its memory.
+class CudaPool : public Pool, public DeviceMemory {
+ public:
+  [[nodiscard]] DeviceKind device() const override { return DeviceKind::cuda; }
+  [[nodiscard]] DeviceKind device_of(const void* data) const override;
+  void copy(void* to, const void* from, std::int64_t bytes) const override;
+
+ protected:
+  CudaPool();  ///< of the calling thread's GPU
+  void fill_bytes(Stream& home, void* data, std::int64_t bytes, unsigned char byte) override;
+  /// The calling thread works on the pool's GPU from now on.
+  void stay_on_gpu() const;
+
+ private:
+  int gpu_;
+};
+
+// One for each GpuPoolKind.
+[[nodiscard]] std::unique_ptr<Pool> make_arena_cuda_pool();
+[[nodiscard]] std::unique_ptr<Pool> make_plain_cuda_pool();
+
+}  // namespace mica::detail

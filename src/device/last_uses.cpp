@@ -1,0 +1,33 @@
+#include "last_uses.hpp"
+
+namespace mica::detail {
+
+void merge_event(std::vector<Event>& pending, const Event& event) {
+  if (!event.state()) return;
+  const void* origin = event.state()->origin();
+  for (Event& known : pending) {
+    if (known.state() == event.state()) return;
+    if (origin == nullptr || known.state()->origin() != origin) continue;
+    if (known.state()->sequence() < event.state()->sequence()) known = event;
+    return;
+  }
+  pending.push_back(event);
+}
+
+void wait_until_over(const std::vector<Event>& pending) {
+  for (const Event& event : pending) {
+    try {
+      event.wait_on_host();
+    } catch (...) {  // complete is all that matters here; the stream's owner will hear of the error
+    }
+  }
+}
+
+Event record_last_use(Stream& stream) {
+  if (stream.device() == DeviceKind::cuda) {
+    if (auto* recorder = dynamic_cast<RecordsLastUses*>(&stream)) return recorder->record_last_use();
+  }
+  return stream.record();
+}
+
+}  // namespace mica::detail
