@@ -24,8 +24,15 @@ struct StepCase {
 
 class GpuStep : public ::testing::TestWithParam<StepCase> {};
 
-/// Of rank 0: how often the host waited in each step.
-std::vector<std::int64_t> waits_of_steps(const StepCase& c, std::unique_ptr<ProcessGroup> host) {
+/// What the process asked of the driver.
+struct StepCalls {
+  std::int64_t host_waits = cuda_emulation::host_waits();
+  std::int64_t event_records = cuda_emulation::calls("cudaEventRecord");
+  std::int64_t launches = cuda_emulation::calls("cudaLaunchKernelEx");
+};
+
+/// Of each step, all ranks together.
+std::vector<StepCalls> calls_of_steps(const StepCase& c, std::unique_ptr<ProcessGroup> host) {
   use_gpu(host->rank());
   const auto pool = make_cuda_pool(), pinned = make_pinned_pool();
   const auto kernels = make_cuda_kernels(*pool);
@@ -48,10 +55,10 @@ std::vector<std::int64_t> waits_of_steps(const StepCase& c, std::unique_ptr<Proc
   const Buffer ids = pinned->allocate(2 * 5 * 4, MemoryRole::workspace, context.compute);
   std::fill_n(static_cast<std::int32_t*>(ids.data()), 10, 3);
   const auto cpu = make_cpu_stream("barrier", StreamMode::inlined);
-  std::vector<std::int64_t> waits;
+  std::vector<StepCalls> calls;
   for (std::int64_t step = 1; step <= kSteps; ++step) {
     barrier.barrier(*cpu, "step");  // the count is of the whole process
-    const std::int64_t before = cuda_emulation::host_waits();
+    const StepCalls before;
     context.step = static_cast<std::uint64_t>(step);
     context.sequences = {0};
     nn::Tensors xs;
@@ -68,28 +75,31 @@ std::vector<std::int64_t> waits_of_steps(const StepCase& c, std::unique_ptr<Proc
     optimizer->step({.lr = 1e-3, .grad_scale = clip.coefficient.view()});
     root.zero_grad();
     barrier.barrier(*cpu, "step");
-    waits.push_back(cuda_emulation::host_waits() - before);
+    const StepCalls after;
+    calls.push_back({after.host_waits - before.host_waits, after.event_records - before.event_records, after.launches - before.launches});
     barrier.barrier(*cpu, "counted");
   }
   context.compute.synchronize();
-  return waits;
+  return calls;
 }
 
-TEST_P(GpuStep, TheHostWaitsInTheRateLimiterOnly) {
+TEST_P(GpuStep, TheHostWaitsInTheRateLimiterOnlyAndEventsAreFew) {
   const StepCase& c = GetParam();
   cuda_emulation::set_device_count(2);
   run_local_ranks(2, [&](std::unique_ptr<ProcessGroup> host) {
     const int rank = host->rank();
-    const std::vector<std::int64_t> waits = waits_of_steps(c, std::move(host));
+    const std::vector<StepCalls> calls = calls_of_steps(c, std::move(host));
     if (rank != 0) return;
     // The first step agrees on the order of execution. Later ones gather 3 units in forward and 2 in backward and reduce 3:
     // each of the two ranks may wait for memory before each.
-    for (std::size_t step = 1; step < waits.size(); ++step) {
+    for (std::size_t step = 1; step < calls.size(); ++step) {
       if (c.limit_all_gathers) {
-        EXPECT_LE(waits[step], 2 * (3 + 2 + 3)) << "step " << step + 1;
+        EXPECT_LE(calls[step].host_waits, 2 * (3 + 2 + 3)) << "step " << step + 1;
       } else {
-        EXPECT_EQ(waits[step], 0) << "step " << step + 1;
+        EXPECT_EQ(calls[step].host_waits, 0) << "step " << step + 1;
       }
+      // What the schedule needs: memory that is freed costs events only where another stream gets it.
+      EXPECT_LE(3 * calls[step].event_records, calls[step].launches) << "step " << step + 1;
     }
   });
   cuda_emulation::set_device_count(1);

@@ -11,6 +11,7 @@
 #include "mica/device/cuda/check.hpp"
 #include "mica/device/gpu.hpp"
 
+#include "../last_uses.hpp"
 #include "../waited_events.hpp"
 
 namespace mica {
@@ -18,10 +19,13 @@ namespace {
 
 using cuda::check;
 
+/// So many tasks after memory was freed, its last use is recorded if somebody may still ask for it.
+constexpr std::uint64_t kLatestRecord = 16;
+
 /// What a stream and its events share; it outlives the stream as long as there are events.
 class StreamState {
  public:
-  explicit StreamState(int gpu) : gpu_(gpu) {}
+  StreamState(int gpu, cudaStream_t native) : gpu_(gpu), native_(native) {}
   ~StreamState() {
     for (cudaEvent_t event : spare_) static_cast<void>(cudaEventDestroy(event));
   }
@@ -29,6 +33,24 @@ class StreamState {
   StreamState& operator=(const StreamState&) = delete;
 
   [[nodiscard]] int gpu() const { return gpu_; }
+  /// Null once the stream is gone, and with it all that it had to do.
+  [[nodiscard]] cudaStream_t native() const { return native_; }
+  void close() { native_ = nullptr; }
+
+  /// The host's counter of what it enqueued.
+  [[nodiscard]] std::uint64_t num_enqueued() const { return num_enqueued_; }
+  void count_enqueued() { ++num_enqueued_; }
+
+  /// What goes wrong becomes the sticky error.
+  template <class Action>
+  void attempt(const Action& action) {
+    try {
+      cuda::stay_on(gpu_);
+      action();
+    } catch (...) {
+      fail(std::current_exception(), num_enqueued_);
+    }
+  }
 
   /// Events are made once and used again: a training step records hundreds.
   cudaEvent_t take_event() {
@@ -74,6 +96,8 @@ class StreamState {
 
  private:
   int gpu_;
+  cudaStream_t native_;
+  std::uint64_t num_enqueued_ = 0;
   std::mutex mutex_;
   std::vector<cudaEvent_t> spare_;
   std::exception_ptr error_;
@@ -81,15 +105,34 @@ class StreamState {
   std::atomic<bool> failed_{false};
 };
 
+/// A point of a stream, recorded when it is first needed: by the stream's host thread, before others get to see it.
 class CudaEvent final : public EventState {
  public:
-  CudaEvent(std::shared_ptr<StreamState> stream, cudaEvent_t event, std::uint64_t number)
-      : stream_(std::move(stream)), event_(event), number_(number) {}
-  ~CudaEvent() override { stream_->give_event(event_); }
+  explicit CudaEvent(std::shared_ptr<StreamState> stream) : stream_(std::move(stream)), first_number_(stream_->num_enqueued()) {}
+  ~CudaEvent() override {
+    if (event_ != nullptr) stream_->give_event(event_);
+  }
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
 
+  [[nodiscard]] bool is_recorded() const { return is_recorded_; }
+  /// What was enqueued when it was made; it comes no earlier.
+  [[nodiscard]] std::uint64_t first_number() const { return first_number_; }
+  void record() const {
+    if (is_recorded_) return;
+    is_recorded_ = true;
+    number_ = stream_->num_enqueued();
+    if (stream_->native() == nullptr) return;
+    // Memory is given back in destructors, which record: what the driver says then is the stream's error too.
+    stream_->attempt([this] {
+      event_ = stream_->take_event();
+      check(cudaEventRecord(event_, stream_->native()), "cudaEventRecord");
+    });
+  }
+
   [[nodiscard]] bool is_complete() const override {
+    record();
+    if (event_ == nullptr) return true;
     cuda::stay_on(stream_->gpu());
     const cudaError_t state = cudaEventQuery(event_);
     if (state == cudaErrorNotReady) return false;
@@ -97,30 +140,41 @@ class CudaEvent final : public EventState {
     return true;
   }
   void wait_on_host() override {
-    cuda::stay_on(stream_->gpu());
-    check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+    record();
+    if (event_ != nullptr) {
+      cuda::stay_on(stream_->gpu());
+      check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+    }
     stream_->rethrow_error_up_to(number_);
   }
   [[nodiscard]] const void* origin() const override { return stream_.get(); }
-  [[nodiscard]] std::uint64_t sequence() const override { return number_; }
+  [[nodiscard]] std::uint64_t sequence() const override { return is_recorded_ ? number_ : stream_->num_enqueued(); }
 
-  [[nodiscard]] cudaEvent_t native() const { return event_; }
-  void rethrow_error() const { stream_->rethrow_error_up_to(number_); }
+  /// What the stream with this handle does from now on comes after it.
+  void enqueue_wait(cudaStream_t stream) const {
+    record();
+    if (event_ != nullptr) check(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent");
+    stream_->rethrow_error_up_to(number_);
+  }
 
  private:
   std::shared_ptr<StreamState> stream_;
-  cudaEvent_t event_;
-  std::uint64_t number_;
+  std::uint64_t first_number_;
+  mutable bool is_recorded_ = false;
+  mutable std::uint64_t number_ = 0;     // of what was enqueued before it
+  mutable cudaEvent_t event_ = nullptr;  // null until recorded, and where the stream was gone by then
 };
 
-class CudaStream final : public Stream {
+class CudaStream final : public Stream, public detail::RecordsLastUses {
  public:
-  explicit CudaStream(std::string name) : name_(std::move(name)), state_(std::make_shared<StreamState>(cuda::current_gpu())) {
+  explicit CudaStream(std::string name) : name_(std::move(name)) {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    state_ = std::make_shared<StreamState>(cuda::current_gpu(), stream_);
   }
   ~CudaStream() override {
     static_cast<void>(cudaStreamSynchronize(stream_));
     static_cast<void>(cudaStreamDestroy(stream_));
+    state_->close();
   }
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
@@ -130,8 +184,9 @@ class CudaStream final : public Stream {
   [[nodiscard]] void* native() const override { return stream_; }
 
   void submit(const char* /*what*/, std::span<const Access> /*accesses*/, Task task) override {
-    ++num_enqueued_;
-    if (!state_->failed()) attempt([&] { task(); });
+    if (is_unrecorded() && state_->num_enqueued() - latest_->first_number() >= kLatestRecord) settle();
+    state_->count_enqueued();
+    if (!state_->failed()) state_->attempt([&] { task(); });
   }
 
   void fail(std::exception_ptr error) override { state_->fail(std::move(error), 0); }
@@ -144,25 +199,24 @@ class CudaStream final : public Stream {
   void end_range() override { nvtxRangePop(); }
 
   [[nodiscard]] Event record() override {
-    if (num_enqueued_ == 0) return {};
-    if (!last_recorded_.state() || last_recorded_.state()->sequence() != num_enqueued_) {
-      // Memory is given back in destructors, which record: what the driver says then is the stream's error too.
-      attempt([&] {
-        cudaEvent_t event = state_->take_event();
-        last_recorded_ = Event(std::make_shared<CudaEvent>(state_, event, num_enqueued_));
-        check(cudaEventRecord(event, stream_), "cudaEventRecord");
-      });
-    }
-    return last_recorded_;
+    if (state_->num_enqueued() == 0) return {};
+    make_latest();
+    latest_->record();
+    return Event(latest_);
+  }
+  [[nodiscard]] Event record_last_use() override {
+    if (state_->num_enqueued() == 0) return {};
+    make_latest();
+    return Event(latest_);
   }
 
   void wait(const Event& event, std::source_location /*site*/) override {
     if (!event.state() || waited_.is_known(event, state_.get())) return;
-    ++num_enqueued_;
-    attempt([&] {
+    if (is_unrecorded()) settle();  // what it stands for does not wait for this
+    state_->count_enqueued();
+    state_->attempt([&] {
       if (const auto* recorded = dynamic_cast<const CudaEvent*>(event.state().get())) {
-        check(cudaStreamWaitEvent(stream_, recorded->native(), 0), "cudaStreamWaitEvent");
-        recorded->rethrow_error();
+        recorded->enqueue_wait(stream_);
       } else {
         event.wait_on_host();  // of a stream of the CPU
       }
@@ -170,7 +224,7 @@ class CudaStream final : public Stream {
   }
 
   void synchronize() override {
-    attempt([&] { check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); });
+    state_->attempt([&] { check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); });
     state_->rethrow_error_up_to(std::numeric_limits<std::uint64_t>::max());
   }
 
@@ -180,23 +234,26 @@ class CudaStream final : public Stream {
   }
 
  private:
-  /// What goes wrong becomes the sticky error.
-  template <class Action>
-  void attempt(const Action& action) {
-    try {
-      cuda::stay_on(state_->gpu());
-      action();
-    } catch (...) {
-      state_->fail(std::current_exception(), num_enqueued_);
+  /// One event serves all who ask between two tasks, and all last uses until it is recorded.
+  void make_latest() {
+    const bool is_of_now = latest_ && latest_->sequence() == state_->num_enqueued();  // one that is not recorded always is
+    if (!is_of_now) latest_ = std::make_shared<CudaEvent>(state_);
+  }
+  [[nodiscard]] bool is_unrecorded() const { return latest_ && !latest_->is_recorded(); }
+  /// The last uses that the latest event stands for get no later.
+  void settle() {
+    if (latest_.use_count() == 1) {
+      latest_.reset();  // the memory was used again on this stream
+    } else {
+      latest_->record();
     }
   }
 
   std::string name_;
-  std::shared_ptr<StreamState> state_;
   cudaStream_t stream_ = nullptr;
-  std::uint64_t num_enqueued_ = 0;
+  std::shared_ptr<StreamState> state_;
   std::string range_;
-  Event last_recorded_;
+  std::shared_ptr<CudaEvent> latest_;
   detail::WaitedEvents waited_;
 };
 
