@@ -63,14 +63,13 @@ void UnitStorage::reduce_grads(RateLimiter& limiter) {
     on_device = device_mesh_.pool().allocate(sharded_grad_.bytes(), MemoryRole::sharded_grad, result_stream);
     result = {on_device.data(), sharded_grad_.shape, sharded_grad_.dtype};
   }
-  // The deterministic reduction adds one micro-batch after the other to what is there, so that has to be here too.
-  const bool goes_on = on_device && mode == Write::accumulate && reduction_.is_deterministic();
-  if (goes_on) kernels.copy(result_stream, sharded_grad_, result);
+  // Both ways by copy engines, which leave the device's kernels alone: what is there already is added to here.
+  if (on_device && mode == Write::accumulate) kernels.copy(result_stream, sharded_grad_, result);
   reduction_.reduce({.unit_name = name_.c_str(),
                      .device_mesh = device_mesh_,
                      .unsharded_grad = gathered,
                      .sharded_grad = result,
-                     .mode = on_device && !goes_on ? Write::overwrite : mode,
+                     .mode = mode,
                      .shard_rank = shard_rank_,
                      .shard_size = layout_->shard_size(),
                      .shard_group = device_mesh_.reduce_group(),
@@ -78,7 +77,7 @@ void UnitStorage::reduce_grads(RateLimiter& limiter) {
                      .division = division_,
                      .post_backward = reduce_stream,
                      .result_stream = result_stream});
-  if (on_device) kernels.scale(result_stream, result, 1.0, sharded_grad_, goes_on ? Write::overwrite : mode);
+  if (on_device) kernels.copy(result_stream, result, sharded_grad_);
   unsharded_grad_ = {};
   const Event reduced = result_stream.record();
   if (rearranged) rearranged.used_until(reduced);

@@ -4,14 +4,13 @@
 #include "mica/checkpoint/async_saver.hpp"
 #include "mica/checkpoint/load.hpp"
 #include "mica/checkpoint/save.hpp"
-#include "mica/comm/gpu_groups.hpp"
 #include "mica/comm/local_group.hpp"
-#include "mica/device/gpu.hpp"
+#include "mica/device/device_memory.hpp"
 #include "mica/optim/optimizer.hpp"
-#include "mica/tensor/cuda_kernels.hpp"
 #include "mica/tensor/fetch.hpp"
 #include "support/parity.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/tested_gpu.hpp"
 
 namespace mica::testing {
 namespace {
@@ -21,20 +20,19 @@ using Bits = std::vector<std::vector<float>>;
 /// One rank's sharded model and optimizer on a device.
 class Trained {
  public:
-  Trained(std::unique_ptr<ProcessGroup> host, bool on_gpu, fsdp::CpuOffload offload = fsdp::CpuOffload::none)
-      : stream_(make_cpu_stream("host", StreamMode::inlined)),
+  Trained(std::unique_ptr<ProcessGroup> host, TestedDevice device, fsdp::CpuOffload offload = fsdp::CpuOffload::none)
+      : device_(std::move(device)),
+        stream_(make_cpu_stream("host", StreamMode::inlined)),
         comm_group_(host->duplicate("checkpoint")),
         comm_(checkpoint::make_group_comm(*comm_group_, *stream_)),
-        pool_(on_gpu ? make_cuda_pool() : make_cpu_pool()),
-        pinned_(on_gpu ? make_pinned_pool() : nullptr),
-        kernels_(on_gpu ? make_cuda_kernels(*pool_) : make_cpu_kernels(*pool_)) {
+        pool_(device_.make_pool()),
+        pinned_(device_of(*pool_) == DeviceKind::cuda ? make_pinned_pool() : nullptr),
+        kernels_(device_.make_kernels(*pool_)) {
     const std::vector<RankPlace> places = places_of(host->num_ranks());
     const MeshGeometry geometry = MeshGeometry::make(places, {});
-    mesh_ = std::make_unique<Mesh>(on_gpu ? make_staged_group(std::move(host), *pinned_) : std::move(host), geometry, places);
+    mesh_ = std::make_unique<Mesh>(device_.make_group(std::move(host)), geometry, places);
     device_mesh_ = std::make_unique<fsdp::DeviceMesh>(
-        *mesh_, *pool_, *kernels_, fsdp::Streams::make(StreamMode::inlined, [on_gpu](std::string name, StreamMode mode) {
-          return on_gpu ? make_cuda_stream(std::move(name)) : make_cpu_stream(std::move(name), mode);
-        }));
+        *mesh_, *pool_, *kernels_, fsdp::Streams::make(StreamMode::inlined, device_.make_stream));
     model_ = make_parity_model();
     fsdp::Options options;
     options.cpu_offload = offload;
@@ -91,6 +89,7 @@ class Trained {
     return places;
   }
 
+  TestedDevice device_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<ProcessGroup> comm_group_;
   std::unique_ptr<checkpoint::HostComm> comm_;
@@ -113,7 +112,7 @@ TEST_P(GpuCheckpoint, MovesBetweenCpuAndGpuBitForBit) {
   run_local_ranks(GetParam(), [&](std::unique_ptr<ProcessGroup> host) {
     use_gpu(0);
     auto other = host->duplicate("other");
-    Trained cpu(std::move(host), false), gpu(std::move(other), true);
+    Trained cpu(std::move(host), {}), gpu(std::move(other), staged_gpu());
     cpu.fill(3);
     const Bits third = cpu.bits();
     gpu.load(cpu.save(folder.path(), 3));
@@ -137,7 +136,7 @@ TEST_P(GpuCheckpoint, OtherRanksAndOffloadedMasters) {
   run_local_ranks(num_ranks, [&](std::unique_ptr<ProcessGroup> host) {
     use_gpu(0);
     const bool is_first = host->rank() == 0;
-    Trained gpu(std::move(host), true, fsdp::CpuOffload::parameters);
+    Trained gpu(std::move(host), staged_gpu(), fsdp::CpuOffload::parameters);
     gpu.fill(3);
     const std::string saved = gpu.save(folder.path(), 3);
     if (is_first) path = saved;
@@ -145,7 +144,7 @@ TEST_P(GpuCheckpoint, OtherRanksAndOffloadedMasters) {
   run_local_ranks(num_ranks + 1, [&](std::unique_ptr<ProcessGroup> host) {
     use_gpu(0);
     auto other = host->duplicate("other");
-    Trained cpu(std::move(host), false), gpu(std::move(other), true);
+    Trained cpu(std::move(host), {}), gpu(std::move(other), staged_gpu());
     cpu.fill(3);
     gpu.load(path);
     EXPECT_EQ(gpu.bits(), cpu.bits());

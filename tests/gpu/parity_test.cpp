@@ -5,25 +5,12 @@
 #include <cmath>
 #include <map>
 
-#include "mica/comm/gpu_groups.hpp"
 #include "mica/comm/local_group.hpp"
-#include "mica/device/gpu.hpp"
-#include "mica/tensor/cuda_kernels.hpp"
 #include "support/parity.hpp"
+#include "support/tested_gpu.hpp"
 
 namespace mica::testing {
 namespace {
-
-/// A GPU that all ranks share: collectives go by way of the host.
-TestedDevice staged_gpu() {
-  TestedDevice device;
-  device.make_pool = make_cuda_pool;
-  device.make_kernels = [](Pool& pool) { return make_cuda_kernels(pool); };
-  device.make_stream = [](std::string name, StreamMode) { return make_cuda_stream(std::move(name)); };
-  const std::shared_ptr<Pool> pinned = make_pinned_pool();
-  device.make_group = [pinned](std::unique_ptr<ProcessGroup> host) { return make_staged_group(std::move(host), *pinned); };
-  return device;
-}
 
 struct Precision {
   DType param_dtype;
