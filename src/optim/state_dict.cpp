@@ -3,28 +3,19 @@
 #include <algorithm>
 #include <functional>
 
-#include "gradients.hpp"
 #include "mica/comm/agree.hpp"
 #include "mica/fsdp/gathered_unit.hpp"
+
+#include "gradients.hpp"
+#include "optim_holdings.hpp"
+#include "state_dict_check.hpp"
 #include "state_dict_text.hpp"
 
 namespace mica::optim {
+
 namespace {
 
 using fsdp::StateTensor;
-
-constexpr const char* kStep = "step";
-
-/// Full name -> parameter, also of those outside units.
-std::map<std::string_view, const nn::Parameter*> parameters_of(const Optimizer& optimizer) {
-  std::map<std::string_view, const nn::Parameter*> found;
-  for (const fsdp::Unit* unit : optimizer.root().units()) {
-    if (!unit->storage()) continue;
-    for (const fsdp::UnitParameter& p : unit->storage()->parameters()) found[p.full_name] = p.parameter;
-  }
-  for (const fsdp::UnitParameter& p : optimizer.root().ignored_parameters()) found[p.full_name] = p.parameter;
-  return found;
-}
 
 std::vector<OptimStateDict::Group> groups_of(const Optimizer& optimizer) {
   std::vector<OptimStateDict::Group> groups;
@@ -36,106 +27,6 @@ std::vector<OptimStateDict::Group> groups_of(const Optimizer& optimizer) {
 
 bool has_state(const Optimizer& optimizer, std::string_view parameter) {
   return !optimizer.state_kinds().empty() && optimizer.steps_of(parameter) > 0;
-}
-
-/// The state shards of one unit, by kind. Empty while it has none.
-std::map<std::string, TensorView> shards_of(const Optimizer& optimizer, const fsdp::UnitStorage* storage) {
-  std::map<std::string, TensorView> found;
-  for (const StateShard& shard : optimizer.state()) {
-    if (shard.storage == storage) found[shard.kind] = shard.data;
-  }
-  return found;
-}
-
-/// What this rank has of one parameter, and its state by kind. Ignored parameters are whole everywhere.
-struct Holding {
-  std::string name;
-  Shape shape;                         // of the whole parameter
-  std::vector<fsdp::Piece::Run> runs;  // offsets into the state below
-  std::int64_t numel = 0;
-  std::map<std::string, TensorView> state;  // each [numel]
-};
-
-std::vector<Holding> holdings_of(const Optimizer& optimizer) {
-  std::vector<Holding> holdings;
-  for (const fsdp::ShardedParameter& p : optimizer.root().parameters()) {
-    Holding& holding =
-        holdings.emplace_back(Holding{.name = p.piece.parameter, .shape = p.piece.shape, .numel = p.piece.numel()});
-    holding.runs = fsdp::runs_of_rank(*p.storage, p.storage->shard_rank()).at(p.index);
-    for (fsdp::Piece::Run& run : holding.runs) run.offset -= p.piece.offset;
-    for (const auto& [kind, shard] : shards_of(optimizer, p.storage)) {
-      holding.state[kind] = shard.slice(p.piece.offset, p.piece.numel());
-    }
-  }
-  for (const fsdp::UnitParameter& p : optimizer.root().ignored_parameters()) {
-    const std::int64_t numel = p.parameter->shape.numel();
-    Holding& holding = holdings.emplace_back(
-        Holding{.name = p.full_name, .shape = p.parameter->shape, .runs = {{0, numel, 0}}, .numel = numel});
-    for (const IgnoredState& each : optimizer.ignored_state()) {
-      if (each.parameter == p.full_name) holding.state[each.kind] = each.data;
-    }
-  }
-  return holdings;
-}
-
-/// Names instead of ids; of a full or local dict.
-OptimStateDict by_name(const OptimStateDict& dict, const Optimizer& optimizer) {
-  return rekey_optim_state_dict(dict, KeyKind::name, optimizer);
-}
-
-const std::string& name_of(const ParameterKey& key) { return std::get<std::string>(key); }
-
-/// @param is_full  every tensor is whole; of a local dict a parameter without a piece here has none.
-/// @throws CheckpointError naming what is not the optimizer's, missing, or of another shape.
-void check_state(const OptimStateDict& dict, const Optimizer& optimizer, bool is_full) {
-  const std::vector<std::string> kinds = optimizer.state_kinds();
-  const auto parameters = parameters_of(optimizer);
-  for (const auto& [key, state] : dict.state) {
-    const std::string& name = name_of(key);
-    const auto parameter = parameters.find(name);
-    require<CheckpointError>(parameter != parameters.end(),
-                             "the state dict has state of {}, which is no parameter of the optimizer", name);
-    for (const auto& [kind, tensor] : state.tensors) {
-      require<CheckpointError>(std::ranges::find(kinds, kind) != kinds.end(),
-                               "the state dict has {} of parameter {}, but {} keeps no such state: it is of another optimizer",
-                               kind, name, optimizer.name());
-      const Shape& shape = parameter->second->shape;
-      require<CheckpointError>(!is_full || (tensor.shape() == shape && tensor.dtype() == DType::f32),
-                               "{} of parameter {} is {} {} in the state dict, expected fp32 {}", kind, name,
-                               dtype_name(tensor.dtype()), tensor.shape().to_string(), shape.to_string());
-    }
-    for (const std::string& kind : kinds) {
-      require<CheckpointError>((!is_full && state.tensors.empty()) || state.tensors.contains(kind),
-                               "the state dict has no {} of parameter {}", kind, name);
-    }
-    require<CheckpointError>(!optimizer.counts_steps() || state.scalars.contains(kStep),
-                             "the state dict has no step of parameter {}, which {} needs", name, optimizer.name());
-    const double steps = optimizer.counts_steps() ? state.scalars.at(kStep) : 1;
-    require<CheckpointError>(steps >= 1 && steps == static_cast<double>(static_cast<std::int64_t>(steps)),
-                             "the state dict has step {} of parameter {}, expected a whole number from 1", steps, name);
-  }
-}
-
-/// The elements of a whole tensor that this rank holds, in the order of its state.
-StateTensor part_of(const StateTensor& whole, const Holding& holding, const fsdp::DeviceMesh& device_mesh) {
-  StateTensor part = StateTensor::on_host(Shape{holding.numel}, DType::f32);
-  for (const fsdp::Piece::Run& run : holding.runs) {
-    device_mesh.kernels().copy(device_mesh.compute(), whole.view().slice(run.begin, run.numel()),
-                               part.view().slice(run.offset, run.numel()));
-  }
-  return part;
-}
-
-/// This rank's pieces of whole tensors of one parameter; none if it has no piece.
-fsdp::StateDict pieces_of(const fsdp::StateDict& whole, std::string_view name, const std::vector<Holding>& holdings,
-                          const fsdp::DeviceMesh& device_mesh) {
-  fsdp::StateDict pieces;
-  for (const Holding& holding : holdings) {
-    if (holding.name != name) continue;
-    for (const auto& [kind, tensor] : whole) pieces[kind] = part_of(tensor, holding, device_mesh);
-  }
-  device_mesh.compute().synchronize();
-  return pieces;
 }
 
 /// Rows [begin, end) along dim 0.
@@ -300,116 +191,6 @@ OptimStateDict scatter_full_optim_state_dict(const OptimStateDict* full, const O
     state.tensors = pieces_of(state.tensors, name, holdings, device_mesh);
   }
   return local;
-}
-
-// --- loading ---------------------------------------------------------------------------------------------------------
-
-namespace {
-
-/// What is written where, once everything has been checked.
-struct Transfer {
-  StateTensor from;
-  TensorView to;
-};
-
-/// @throws CheckpointError where a kind is missing or has neither the piece's size nor the parameter's.
-std::vector<Transfer> transfers_into(const Optimizer& optimizer, const OptimStateDict& dict) {
-  const fsdp::DeviceMesh& device_mesh = optimizer.root().device_mesh();
-  std::vector<Transfer> transfers;
-  for (const Holding& holding : holdings_of(optimizer)) {
-    const auto found = dict.state.find(holding.name);
-    if (found == dict.state.end()) continue;
-    for (const auto& [kind, state] : holding.state) {
-      const auto tensor = found->second.tensors.find(kind);
-      require<CheckpointError>(tensor != found->second.tensors.end(),
-                               "the state dict has no {} of parameter {} on this rank", kind, holding.name);
-      const bool is_whole = tensor->second.shape() == holding.shape;
-      require<CheckpointError>(
-          is_whole || tensor->second.shape() == Shape{holding.numel},
-          "{} of parameter {} has shape {} in the state dict, expected this rank's {} elements or {}", kind,
-          holding.name, tensor->second.shape().to_string(), holding.numel, holding.shape.to_string());
-      transfers.push_back({is_whole ? part_of(tensor->second, holding, device_mesh) : tensor->second, state});
-    }
-  }
-  return transfers;
-}
-
-}  // namespace
-
-void load_optim_state_dict(Optimizer& optimizer, const OptimStateDict& dict) {
-  require_idle(optimizer.root(), "load_optim_state_dict");
-  const fsdp::DeviceMesh& device_mesh = optimizer.root().device_mesh();
-  const OptimStateDict named = by_name(dict, optimizer);
-  check_state(named, optimizer, false);
-  optimizer.allocate_state();
-  const std::vector<Transfer> transfers = transfers_into(optimizer, named);
-  for (const StateShard& shard : optimizer.state()) device_mesh.kernels().fill(device_mesh.compute(), shard.data, 0.0);
-  for (const IgnoredState& each : optimizer.ignored_state())
-    device_mesh.kernels().fill(device_mesh.compute(), each.data, 0.0);
-  for (const Transfer& t : transfers) device_mesh.kernels().copy(device_mesh.compute(), t.from.view(), t.to);
-  std::int64_t most = 0;
-  std::map<std::string, std::int64_t> steps;
-  for (const auto& [name, parameter] : parameters_of(optimizer)) {
-    const auto found = named.state.find(std::string(name));
-    const double count = found == named.state.end() ? 0 : optimizer.counts_steps() ? found->second.scalars.at(kStep) : 1;
-    steps[std::string(name)] = static_cast<std::int64_t>(count);
-    most = std::max(most, static_cast<std::int64_t>(count));
-  }
-  optimizer.set_num_steps(most);
-  optimizer.set_parameter_steps(steps);
-  device_mesh.compute().synchronize();
-}
-
-// --- keys ------------------------------------------------------------------------------------------------------------
-
-namespace {
-
-bool is_name(const ParameterKey& key) { return std::holds_alternative<std::string>(key); }
-
-std::vector<const ParameterKey*> all_keys(const OptimStateDict& dict) {
-  std::vector<const ParameterKey*> keys;
-  for (const auto& [key, state] : dict.state) keys.push_back(&key);
-  for (const OptimStateDict::Group& group : dict.groups) {
-    for (const ParameterKey& key : group.parameters) keys.push_back(&key);
-  }
-  return keys;
-}
-
-/// What a key is called in the other kind. Ids count through the groups.
-std::map<ParameterKey, ParameterKey> other_names(const Optimizer& optimizer, KeyKind wanted) {
-  std::map<ParameterKey, ParameterKey> names;
-  std::int64_t id = 0;
-  for (const ParamGroup& group : optimizer.groups()) {
-    for (const std::string& name : group.parameters) {
-      names.emplace(wanted == KeyKind::id ? ParameterKey(name) : ParameterKey(id), wanted == KeyKind::id ? ParameterKey(id) : ParameterKey(name));
-      ++id;
-    }
-  }
-  return names;
-}
-
-}  // namespace
-
-OptimStateDict rekey_optim_state_dict(const OptimStateDict& dict, KeyKind kind, const Optimizer& optimizer) {
-  const std::vector<const ParameterKey*> keys = all_keys(dict);
-  const auto num_names = std::ranges::count_if(keys, [](const ParameterKey* key) { return is_name(*key); });
-  require<ConfigError>(num_names == 0 || num_names == static_cast<std::ptrdiff_t>(keys.size()),
-                       "the optimizer state dict has {} keys that are names and {} that are ids: expected one kind", num_names,
-                       static_cast<std::ptrdiff_t>(keys.size()) - num_names);
-  if (keys.empty() || (num_names > 0) == (kind == KeyKind::name)) return dict;
-  const std::map<ParameterKey, ParameterKey> names = other_names(optimizer, kind);
-  OptimStateDict result;
-  for (const auto& [key, state] : dict.state) {
-    if (const auto found = names.find(key); found != names.end()) result.state[found->second] = state;
-  }
-  for (const OptimStateDict::Group& group : dict.groups) {
-    OptimStateDict::Group& renamed = result.groups.emplace_back(OptimStateDict::Group{{}, group.options});
-    for (const ParameterKey& key : group.parameters) {
-      if (const auto found = names.find(key); found != names.end()) renamed.parameters.push_back(found->second);
-    }
-    std::ranges::sort(renamed.parameters);
-  }
-  return result;
 }
 
 }  // namespace mica::optim

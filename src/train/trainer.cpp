@@ -15,6 +15,8 @@
 #include "mica/tensor/fetch.hpp"
 #include "mica/train/resume_rules.hpp"
 
+#include "memory_check.hpp"
+
 namespace mica::train {
 namespace {
 
@@ -89,35 +91,6 @@ void Trainer::print_start() const {
   logger_.info("memory plan, a rank\n{}", plan::format_memory_plan(start_plan_.memory));
   if (device_.mesh->world_size() > 1)
     logger_.info("communication of a step, a rank\n{}", plan::format_volume(start_plan_.volume));
-}
-
-void Trainer::check_memory() const {
-  if (device_.gpu) return check_gpu_memory();
-  const mpi::Communicator node = app_.world.split_node();
-  const std::int64_t batches =
-      2 * plan_.accumulation * plan_.micro_batch * config_.train.seq_len * 2 * dtype_bytes(DType::i32);
-  const std::int64_t mine = start_plan_.memory.peak + batches;
-  const std::int64_t needed = node.all_sum(mine);
-  const std::int64_t present = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
-  together(app_.world, [&] {
-    require<ConfigError>(
-        needed <= present,
-        "this run needs {} of memory a rank, {} on a node with {} of its ranks, but the node has {}: take more "
-        "nodes, a smaller model, train.micro_batch or train.seq_len, or fsdp.activation_checkpointing=block",
-        plan::format_bytes(mine), plan::format_bytes(needed), node.num_ranks(), plan::format_bytes(present));
-  });
-}
-
-void Trainer::check_gpu_memory() const {
-  const std::int64_t needed = start_plan_.memory.peak * device_.ranks_on_gpu;
-  together(app_.world, [&] {
-    require<ConfigError>(needed <= device_.gpu->memory_bytes,
-                         "this run needs {} of a GPU's memory a rank{}, but {} has {}: take more GPUs, a smaller model, "
-                         "train.micro_batch or train.seq_len, or fsdp.activation_checkpointing=block",
-                         plan::format_bytes(start_plan_.memory.peak),
-                         device_.ranks_on_gpu > 1 ? fmt::format(", {} with {} ranks on one", plan::format_bytes(needed), device_.ranks_on_gpu) : "",
-                         device_.gpu->name, plan::format_bytes(device_.gpu->memory_bytes));
-  });
 }
 
 void Trainer::prepare_folder() {
@@ -297,7 +270,7 @@ void Trainer::prepare_background_saves() {
 }
 
 ExitCode Trainer::run() {
-  check_memory();
+  check_memory(app_.world, config_, device_, plan_, start_plan_);
   prepare_folder();
   resume();
   together(app_.world, [&] {

@@ -39,9 +39,6 @@ class Trainer {
     StepMetrics metrics;
   };
 
-  /// Refuses what the node's memory cannot hold, by the plan, before anything is allocated. @collective
-  void check_memory() const;
-  void check_gpu_memory() const;
   void prepare_folder();
   void resume();
   /// Takes over the parameters of model.init_from, if there is one. @collective

@@ -1,93 +1,19 @@
 #include "mica/optim/optimizer.hpp"
 
-#include <cmath>
-#include <cstring>
-#include <map>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "mica/device/checking_stream.hpp"
-#include "mica/device/forwarding_stream.hpp"
 #include "mica/optim/clip_grad_norm.hpp"
-
-#include "unit/optim/sharded_weights.hpp"
+#include "unit/optim/stepped_weights.hpp"
 
 namespace mica::optim {
 namespace {
 
-using test::ShardedOptions;
-using test::ShardedWeights;
-using test::Values;
-using test::WeightSpec;
+using namespace steps;  // NOLINT(google-build-using-namespace)
 using testing::ElementsAre;
-using testing::HasSubstr;
-
-/// Any numbers, different for each salt.
-Values numbers(std::int64_t numel, int salt) {
-  Values values;
-  for (std::int64_t i = 0; i < numel; ++i) values.push_back(std::sin(static_cast<float>(i * 7 + salt * 13 + 1)));
-  return values;
-}
-
-WeightSpec weight(const std::string& name, std::int64_t numel, bool decays, int salt = 0) {
-  return {name, Shape{numel}, decays, numbers(numel, salt)};
-}
-
-void set_grads(ShardedWeights& model, int salt) {
-  for (test::Weights* part : model.model().parts()) {
-    for (test::Weights::Weight& w : part->weights()) w.grad = numbers(w.parameter->shape.numel(), ++salt);
-  }
-}
-
-/// Everything the rank holds: masters with their padding, then optimizer state.
-std::vector<Values> snapshot(ShardedWeights& model, const Optimizer& optimizer) {
-  model.device_mesh().compute().synchronize();
-  std::vector<Values> found;
-  const auto add = [&](TensorView view) { found.emplace_back(view.as<float>(), view.as<float>() + view.numel()); };
-  for (const fsdp::Unit* unit : model.root().units()) {
-    if (unit->storage()) add(unit->storage()->master());
-  }
-  for (const StateShard& shard : optimizer.state()) add(shard.data);
-  return found;
-}
-
-bool same_bits(const Values& a, const Values& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-bool same_bits(const std::vector<Values>& a, const std::vector<Values>& b) {
-  bool same = a.size() == b.size();
-  for (std::size_t i = 0; same && i < a.size(); ++i) same = same_bits(a[i], b[i]);
-  return same;
-}
-
-void train_step(ShardedWeights& model, Optimizer& optimizer, int salt, const StepArgs& args = {.lr = 0.1}) {
-  set_grads(model, salt);
-  model.pass();
-  optimizer.step(args);
-  model.root().zero_grad();
-}
-
-using Make = std::function<std::unique_ptr<Optimizer>(fsdp::Root&)>;
-
-const std::map<std::string, Make>& all_optimizers() {
-  static const std::map<std::string, Make> kAll{
-      {"adamw", [](fsdp::Root& root) { return make_adamw(root, {}); }},
-      {"adam with L2", [](fsdp::Root& root) { return make_adamw(root, {.decoupled = false}); }},
-      {"sgd", [](fsdp::Root& root) { return make_sgd(root, {.weight_decay = 0.1}); }},
-      {"nesterov", [](fsdp::Root& root) { return make_sgd(root, {.momentum = 0.9, .nesterov = true}); }}};
-  return kAll;
-}
 
 // --- sharding ------------------------------------------------------------------------------------------------------
-
-/// Odd sizes, gaps, a run over several parameters, a unit with fewer elements than ranks.
-std::vector<std::vector<WeightSpec>> odd_units() {
-  return {{weight("a", 64, false, 1), weight("b", 128, false, 2), weight("c", 67, true, 3)},
-          {weight("d", 1, true, 4)},
-          {weight("e", 5, true, 5), weight("f", 131, false, 6)}};
-}
-const std::vector<std::string> kOddNames{"u0.a", "u0.b", "u0.c", "u1.d", "u2.e", "u2.f"};
 
 std::vector<Values> trained(std::unique_ptr<ProcessGroup> world, const Make& make, const ShardedOptions& options) {
   ShardedWeights model(std::move(world), odd_units(), options);
@@ -402,128 +328,6 @@ TEST(Optimizer, StateAllocatedAheadOfTheFirstStepChangesNothing) {
     return found;
   };
   EXPECT_TRUE(same_bits(run(true), run(false)));
-}
-
-// --- kernel calls --------------------------------------------------------------------------------------------------
-
-class CountingStream final : public ForwardingStream {
- public:
-  CountingStream(std::unique_ptr<Stream> inner, std::map<std::string, int>& counts)
-      : ForwardingStream(std::move(inner)), counts_(counts) {}
-  void submit(const char* what, std::span<const Access> accesses, Task task) override {
-    ++counts_[what];
-    ForwardingStream::submit(what, accesses, std::move(task));
-  }
-
- private:
-  std::map<std::string, int>& counts_;
-};
-
-TEST(Optimizer, NeighboursThatDecayAlikeAreOneKernelCall) {
-  run_local_ranks(1, [](auto world) {
-    std::map<std::string, int> counts;
-    const auto make_stream = [&](std::string name, StreamMode mode) -> std::unique_ptr<Stream> {
-      return std::make_unique<CountingStream>(make_cpu_stream(std::move(name), mode), counts);
-    };
-    // Without gaps: decay no, no, yes, yes, no. With a gap behind "f" (5 elements).
-    ShardedWeights model(std::move(world),
-                         {{weight("a", 64, false), weight("b", 128, false), weight("c", 64, true),
-                           weight("d", 64, true), weight("e", 3, false)},
-                          {weight("f", 5, false), weight("g", 7, false)}},
-                         {.make_stream = make_stream});
-    const auto adamw = make_adamw(model.root(), {});
-    train_step(model, *adamw, 1);
-    EXPECT_EQ(counts["adamw"], 3 + 2);
-    const auto no_decay = make_adamw(model.root(), {.weight_decay = 0});
-    counts.clear();
-    train_step(model, *no_decay, 1);
-    EXPECT_EQ(counts["adamw"], 1 + 2);
-    set_grads(model, 1);
-    model.pass();
-    counts.clear();
-    static_cast<void>(clip_grad_norm(model.root(), 1));
-    EXPECT_EQ(counts["power_sum"], 1 + 2);
-  });
-}
-
-TEST(Optimizer, ScalesGradientsByADeviceValue) {
-  for (const auto& [name, make] : all_optimizers()) {
-    run_local_ranks(1, [&, &name = name, &make = make](auto world) {
-      const auto own_world = world->duplicate("own");
-      ShardedWeights scaled(own_world->duplicate("a"), odd_units()), plain(own_world->duplicate("b"), odd_units());
-      const auto scaled_optimizer = make(scaled.root()), plain_optimizer = make(plain.root());
-      const float quarter = 0.25F;
-      for (int t = 1; t <= 2; ++t) {
-        train_step(scaled, *scaled_optimizer, t,
-                   {.lr = 0.1, .grad_scale = ConstTensorView(&quarter, Shape{1}, DType::f32)});
-        set_grads(plain, t);
-        for (test::Weights* part : plain.model().parts()) {
-          for (auto& w : part->weights()) {
-            for (float& g : w.grad) g *= 0.25F;
-          }
-        }
-        plain.pass();
-        plain_optimizer->step({.lr = 0.1});
-        plain.root().zero_grad();
-      }
-      EXPECT_TRUE(same_bits(snapshot(scaled, *scaled_optimizer), snapshot(plain, *plain_optimizer))) << name;
-    });
-  }
-}
-
-// --- mistakes ------------------------------------------------------------------------------------------------------
-
-template <class F>
-std::string error_of(const F& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
-
-TEST(Optimizer, RefusesToStepInsideAPass) {
-  run_local_ranks(1, [](auto world) {
-    ShardedWeights model(std::move(world), odd_units());
-    const auto optimizer = make_sgd(model.root(), {});
-    set_grads(model, 1);
-    {
-      fsdp::BackwardPass pass(model.root());
-      EXPECT_THAT(error_of([&] { optimizer->step({.lr = 1}); }), HasSubstr("in backward"));
-      EXPECT_THAT(error_of([&] { static_cast<void>(clip_grad_norm(model.root(), 1)); }), HasSubstr("in backward"));
-      pass.finish();
-    }
-    EXPECT_EQ(error_of([&] { optimizer->step({.lr = 1}); }), "");
-  });
-}
-
-TEST(Optimizer, RefusesOptionsThatMakeNoSense) {
-  run_local_ranks(1, [](auto world) {
-    ShardedWeights model(std::move(world), odd_units());
-    fsdp::Root& root = model.root();
-    const auto adamw = [&](AdamWOptions options) {
-      return error_of([&] { static_cast<void>(make_adamw(root, options)); });
-    };
-    const auto sgd = [&](SgdOptions options) { return error_of([&] { static_cast<void>(make_sgd(root, options)); }); };
-    EXPECT_EQ(adamw({}), "");
-    EXPECT_THAT(adamw({.beta1 = 1}), HasSubstr("optim.beta1 is 1"));
-    EXPECT_THAT(adamw({.beta2 = -0.1}), HasSubstr("optim.beta2 is -0.1"));
-    EXPECT_THAT(adamw({.beta2 = NAN}), HasSubstr("optim.beta2 is nan"));
-    EXPECT_THAT(adamw({.eps = 0}), HasSubstr("optim.eps is 0"));
-    EXPECT_THAT(adamw({.eps = 1e-60}), HasSubstr("optim.eps is 1e-60"));
-    EXPECT_THAT(adamw({.weight_decay = -1}), HasSubstr("optim.weight_decay is -1"));
-    EXPECT_THAT(sgd({.momentum = 1.5}), HasSubstr("optim.momentum is 1.5"));
-    EXPECT_THAT(sgd({.dampening = -1}), HasSubstr("optim.dampening is -1"));
-    EXPECT_THAT(sgd({.weight_decay = NAN}), HasSubstr("optim.weight_decay is nan"));
-    EXPECT_THAT(sgd({.nesterov = true}), HasSubstr("optim.nesterov needs momentum > 0"));
-    const auto optimizer = make_sgd(root, {.momentum = 0.9, .dampening = 0.1});
-    EXPECT_THAT(error_of([&] { optimizer->step({.lr = NAN}); }), HasSubstr("the learning rate is nan"));
-    EXPECT_THAT(error_of([&] { optimizer->step({.lr = -1}); }), HasSubstr("the learning rate is -1"));
-    const float skip = 0;
-    EXPECT_THAT(error_of([&] { optimizer->step({.lr = 1, .skip = ConstTensorView(&skip, Shape{1}, DType::f32)}); }),
-                HasSubstr("optim.dampening 0.1"));
-  });
 }
 
 }  // namespace

@@ -1,163 +1,21 @@
 #include <algorithm>
-#include <limits>
 #include <set>
 
-#include <nlohmann/json.hpp>
-
 #include "mica/checkpoint/manifest.hpp"
-#include "mica/io/crc32c.hpp"
+
+#include "manifest_trailer.hpp"
+#include "manifest_value.hpp"
 
 namespace mica::checkpoint {
 namespace {
 
-using Json = nlohmann::ordered_json;
-constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+using Json = ManifestValue::Json;
+constexpr std::int64_t kMax = ManifestValue::kMax;
 
-// --- writing ---------------------------------------------------------------------------------------------------------
-
-std::string crc_list(const std::vector<std::uint32_t>& crcs) {
-  std::string text;
-  for (const std::uint32_t crc : crcs) text += fmt::format("{}{:08x}", text.empty() ? "" : " ", crc);
-  return text;
-}
-
-Json to_json(const DatasetEntry& dataset) {
-  return {{"path", dataset.path},     {"unit", dataset.unit},   {"kind", dataset.kind},
-          {"offset", dataset.offset}, {"bytes", dataset.bytes}, {"dtype", dtype_name(dataset.dtype)}, {"crc32c_blocks", crc_list(dataset.block_crcs)}};
-}
-
-Json to_json(const FileEntry& file) {
-  Json datasets = Json::array();
-  for (const DatasetEntry& dataset : file.datasets) datasets.push_back(to_json(dataset));
-  return {{"name", file.name},
-          {"shard_rank", file.shard_rank},
-          {"bytes", file.bytes},
-          {"rest_crc32c", fmt::format("{:08x}", file.rest_crc)},
-          {"datasets", std::move(datasets)}};
-}
-
-Json to_json(const UnitEntry& unit) {
-  Json parameters = Json::array();
-  for (const fsdp::ParameterSpec& p : unit.parameters) {
-    parameters.push_back({{"name", p.name}, {"shape", std::vector<std::int64_t>(p.shape.dims().begin(), p.shape.dims().end())}});
-  }
-  return {{"name", unit.name},
-          {"shard_size", unit.shard_size},
-          {"shard_numel", unit.shard_numel},
-          {"layout", unit.layout},
-          {"role", unit_role_name(unit.role)},
-          {"dtype", dtype_name(unit.dtype)},
-          {"parameters", std::move(parameters)}};
-}
-
-template <class List>
-Json list_to_json(const List& list) {
-  Json json = Json::array();
-  for (const auto& each : list) json.push_back(to_json(each));
-  return json;
-}
-
-/// Names and texts that are no UTF-8 must not cost a checkpoint.
-std::string dump(const Json& json, int indent) { return json.dump(indent, ' ', false, Json::error_handler_t::replace); }
-
-/// The last lines of a manifest. The checksum covers all text before them.
-std::string trailer(std::string_view covered) {
-  return fmt::format(",\n \"manifest_crc32c\": \"{:08x}\"\n}}\n",
-                     io::crc32c(covered.data(), static_cast<std::int64_t>(covered.size())));
-}
-
-// --- reading ---------------------------------------------------------------------------------------------------------
-
-/// A value of the manifest and where it stands, for error texts: "files[2].datasets[0].bytes".
-class Reader {
- public:
-  Reader(const Json& json, const std::string& path, std::string key) : json_(json), path_(path), key_(std::move(key)) {}
-
-  [[nodiscard]] Reader operator[](const char* name) const {
-    const std::string key = key_.empty() ? name : key_ + "." + name;
-    if (!json_.is_object()) fail("is no object");
-    const auto found = json_.find(name);
-    if (found == json_.end()) throw DamagedCheckpointError(fmt::format("{}: the key {} is missing", path_, key));
-    return {*found, path_, key};
-  }
-  template <class Visit>
-  void for_each(Visit visit) const {
-    if (!json_.is_array()) fail("is no list");
-    for (std::size_t i = 0; i < json_.size(); ++i) visit(Reader(json_[i], path_, fmt::format("{}[{}]", key_, i)));
-  }
-  [[nodiscard]] std::int64_t integer(std::int64_t lowest, std::int64_t highest = kMax) const {
-    if (!json_.is_number_integer()) fail("is no integer");
-    const bool too_large = json_.is_number_unsigned() && json_.get<std::uint64_t>() > static_cast<std::uint64_t>(kMax);
-    const std::int64_t value = too_large ? kMax : json_.get<std::int64_t>();
-    if (too_large || value < lowest || value > highest) {
-      fail(fmt::format("is {}, expected an integer from {} to {}", json_.dump(), lowest, highest));
-    }
-    return value;
-  }
-  [[nodiscard]] int small_integer(int lowest) const {
-    return static_cast<int>(integer(lowest, std::numeric_limits<int>::max()));
-  }
-  [[nodiscard]] std::uint64_t unsigned_integer() const {
-    if (!json_.is_number_unsigned()) fail("is no integer of 0 or more");
-    return json_.get<std::uint64_t>();
-  }
-  [[nodiscard]] std::string text() const {
-    if (!json_.is_string()) fail("is no text");
-    return json_.get<std::string>();
-  }
-  [[nodiscard]] std::map<std::string, std::string> text_map() const {
-    if (!json_.is_object()) fail("is no object");
-    std::map<std::string, std::string> map;
-    for (const auto& [name, value] : json_.items()) map[name] = Reader(value, path_, key_ + "." + name).text();
-    return map;
-  }
-  [[nodiscard]] std::map<std::string, double> number_map() const {
-    if (!json_.is_object()) fail("is no object");
-    std::map<std::string, double> map;
-    for (const auto& [name, value] : json_.items()) {
-      if (!value.is_number()) Reader(value, path_, key_ + "." + name).fail("is no number");
-      map[name] = value.get<double>();
-    }
-    return map;
-  }
-  [[nodiscard]] std::map<std::string, std::int64_t> integer_map() const {
-    if (!json_.is_object()) fail("is no object");
-    std::map<std::string, std::int64_t> map;
-    for (const auto& [name, value] : json_.items()) map[name] = Reader(value, path_, key_ + "." + name).integer(0);
-    return map;
-  }
-  [[nodiscard]] std::vector<std::uint32_t> crcs() const {
-    const std::string all = text();
-    std::vector<std::uint32_t> crcs;
-    for (std::size_t at = 0; at < all.size(); at += 9) {
-      const std::string one = all.substr(at, 8);
-      const bool ends_well = at + 8 == all.size() || (at + 9 < all.size() && all[at + 8] == ' ');
-      if (one.size() != 8 || one.find_first_not_of("0123456789abcdef") != std::string::npos || !ends_well) {
-        fail(fmt::format("has no checksum of 8 hexadecimal digits at character {}", at));
-      }
-      crcs.push_back(static_cast<std::uint32_t>(std::stoul(one, nullptr, 16)));
-    }
-    return crcs;
-  }
-  [[nodiscard]] std::uint32_t crc() const {
-    const std::vector<std::uint32_t> one = crcs();
-    if (one.size() != 1) fail("is not one checksum");
-    return one[0];
-  }
-  [[noreturn]] void fail(const std::string& what) const {
-    throw DamagedCheckpointError(fmt::format("{}: {} {}", path_, key_.empty() ? "the manifest" : key_, what));
-  }
-
- private:
-  const Json& json_;
-  const std::string& path_;
-  std::string key_;
-};
-
-Shape parse_shape(const Reader& reader) {
+Shape parse_shape(const ManifestValue& reader) {
   std::vector<std::int64_t> dims;
   std::int64_t numel = 1;
-  reader.for_each([&](const Reader& each) {
+  reader.for_each([&](const ManifestValue& each) {
     dims.push_back(each.integer(1));
     if (dims.back() > kMax / 8 / numel) each.fail("makes the parameter larger than any memory");
     numel *= dims.back();
@@ -166,7 +24,7 @@ Shape parse_shape(const Reader& reader) {
   return Shape(dims);
 }
 
-UnitRole parse_role(const Reader& reader) {
+UnitRole parse_role(const ManifestValue& reader) {
   const std::string name = reader.text();
   for (const UnitRole role : {UnitRole::unit, UnitRole::ignored, UnitRole::buffer}) {
     if (name == unit_role_name(role)) return role;
@@ -174,7 +32,7 @@ UnitRole parse_role(const Reader& reader) {
   reader.fail(fmt::format("is '{}', expected unit, ignored or buffer", name));
 }
 
-DType parse_dtype(const Reader& reader) {
+DType parse_dtype(const ManifestValue& reader) {
   try {
     return dtype_from_name(reader.text());
   } catch (const ConfigError& e) {
@@ -182,7 +40,7 @@ DType parse_dtype(const Reader& reader) {
   }
 }
 
-UnitEntry parse_unit(const Reader& reader, int mesh_shard_size) {
+UnitEntry parse_unit(const ManifestValue& reader, int mesh_shard_size) {
   UnitEntry unit;
   unit.name = reader["name"].text();
   unit.shard_size = reader["shard_size"].small_integer(1);
@@ -191,7 +49,7 @@ UnitEntry parse_unit(const Reader& reader, int mesh_shard_size) {
   }
   unit.shard_numel = reader["shard_numel"].integer(1, kMax / 8 / unit.shard_size);
   reader["parameters"].for_each(
-      [&](const Reader& each) { unit.parameters.push_back({each["name"].text(), parse_shape(each["shape"])}); });
+      [&](const ManifestValue& each) { unit.parameters.push_back({each["name"].text(), parse_shape(each["shape"])}); });
   unit.layout = reader["layout"].text();
   unit.role = parse_role(reader["role"]);
   unit.dtype = parse_dtype(reader["dtype"]);
@@ -214,7 +72,7 @@ UnitEntry parse_unit(const Reader& reader, int mesh_shard_size) {
   return unit;
 }
 
-DatasetEntry parse_dataset(const Reader& reader, const Manifest& manifest, std::int64_t file_bytes) {
+DatasetEntry parse_dataset(const ManifestValue& reader, const Manifest& manifest, std::int64_t file_bytes) {
   DatasetEntry dataset;
   dataset.path = reader["path"].text();
   dataset.unit = reader["unit"].integer(0, static_cast<std::int64_t>(manifest.units.size()) - 1);
@@ -244,7 +102,7 @@ bool is_bare_name(const std::string& name) {
   return !name.empty() && name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos && name != "." && name != "..";
 }
 
-FileEntry parse_file(const Reader& reader, const Manifest& manifest) {
+FileEntry parse_file(const ManifestValue& reader, const Manifest& manifest) {
   FileEntry file;
   file.name = reader["name"].text();
   if (!is_bare_name(file.name)) reader["name"].fail("is no name of a file in the checkpoint's own folder");
@@ -252,7 +110,7 @@ FileEntry parse_file(const Reader& reader, const Manifest& manifest) {
   file.bytes = reader["bytes"].integer(0);
   file.rest_crc = reader["rest_crc32c"].crc();
   std::set<std::pair<std::int64_t, std::string>> seen;
-  reader["datasets"].for_each([&](const Reader& each) {
+  reader["datasets"].for_each([&](const ManifestValue& each) {
     DatasetEntry dataset = parse_dataset(each, manifest, file.bytes);
     const UnitEntry& unit = manifest.units[static_cast<std::size_t>(dataset.unit)];
     if (unit.shard_size == 1 && file.shard_rank != 0) each["unit"].fail("is not sharded: only shard_rank 0 holds it");
@@ -271,7 +129,7 @@ FileEntry parse_file(const Reader& reader, const Manifest& manifest) {
   return file;
 }
 
-FileEntry parse_index(const Reader& reader) {
+FileEntry parse_index(const ManifestValue& reader) {
   FileEntry index;
   index.name = reader["name"].text();
   if (index.name != kModelIndexName) reader["name"].fail(fmt::format("is not {}", kModelIndexName));
@@ -280,7 +138,7 @@ FileEntry parse_index(const Reader& reader) {
   return index;
 }
 
-void parse_mesh(const Reader& reader, Manifest& manifest) {
+void parse_mesh(const ManifestValue& reader, Manifest& manifest) {
   manifest.world_size = reader["world_size"].small_integer(1);
   manifest.shard_size = reader["shard_size"].small_integer(1);
   manifest.replicas = reader["replicas"].small_integer(1);
@@ -289,15 +147,15 @@ void parse_mesh(const Reader& reader, Manifest& manifest) {
   }
 }
 
-void parse_contents(const Reader& root, Manifest& manifest) {
+void parse_contents(const ManifestValue& root, Manifest& manifest) {
   std::set<std::string> names;
-  root["units"].for_each([&](const Reader& each) {
+  root["units"].for_each([&](const ManifestValue& each) {
     manifest.units.push_back(parse_unit(each, manifest.shard_size));
     for (const fsdp::ParameterSpec& p : manifest.units.back().parameters) {
       if (!names.insert(p.name).second) each.fail(fmt::format("repeats the parameter {}", p.name));
     }
   });
-  root["files"].for_each([&](const Reader& each) {
+  root["files"].for_each([&](const ManifestValue& each) {
     manifest.files.push_back(parse_file(each, manifest));
     if (manifest.files.back().shard_rank + 1 != static_cast<int>(manifest.files.size())) {
       each["shard_rank"].fail("is out of order");
@@ -318,9 +176,9 @@ Json parse_json(std::string_view text, const std::string& path) {
 }
 
 void check_trailer(std::string_view text, const std::string& path) {
-  const std::size_t trailer_bytes = trailer("").size();
+  const std::size_t trailer_bytes = manifest_trailer("").size();
   const std::size_t covered = text.size() < trailer_bytes ? 0 : text.size() - trailer_bytes;
-  require<DamagedCheckpointError>(text.size() >= trailer_bytes && text.substr(covered) == trailer(text.substr(0, covered)),
+  require<DamagedCheckpointError>(text.size() >= trailer_bytes && text.substr(covered) == manifest_trailer(text.substr(0, covered)),
                                   "{}: the text does not match the checksum in its last line: the manifest is damaged, "
                                   "truncated or edited",
                                   path);
@@ -328,43 +186,10 @@ void check_trailer(std::string_view text, const std::string& path) {
 
 }  // namespace
 
-std::string_view unit_role_name(UnitRole role) {
-  constexpr std::string_view kNames[] = {"unit", "ignored", "buffer"};
-  return kNames[static_cast<std::size_t>(role)];
-}
-
-std::string manifest_text(const Manifest& m) {
-  const Json json = {
-      {"format", "mica checkpoint"},
-      {"format_version", kFormatVersion},
-      {"mica_version", m.mica_version},
-      {"run_id", m.run_id},
-      {"step", m.step},
-      {"tokens", m.tokens},
-      {"seed", m.seed},
-      {"mesh", {{"world_size", m.world_size}, {"shard_size", m.shard_size}, {"replicas", m.replicas}}},
-      {"strategy", m.strategy},
-      {"kernels", m.kernels},
-      {"omp_threads", m.omp_threads},
-      {"optimizer", {{"name", m.optimizer}, {"num_steps", m.optimizer_steps}, {"state_kinds", m.state_kinds},
-                     {"parameter_steps", m.parameter_steps}}},
-      {"scalars", m.scalars},
-      {"model", m.model},
-      {"config", m.config},
-      {"block_bytes", kBlockBytes},
-      {"units", list_to_json(m.units)},
-      {"files", list_to_json(m.files)},
-      {"index", {{"name", m.index.name}, {"bytes", m.index.bytes}, {"rest_crc32c", fmt::format("{:08x}", m.index.rest_crc)}}},
-  };
-  std::string text = dump(json, 1);
-  text.resize(text.size() - 2);  // the closing "\n}" comes after the checksum
-  return text + trailer(text);
-}
-
 Manifest parse_manifest(std::string_view text, const std::string& path) {
   check_trailer(text, path);
   const Json json = parse_json(text, path);
-  const Reader root(json, path, "");
+  const ManifestValue root(json, path, "");
   require<CheckpointError>(root["format"].text() == "mica checkpoint", "{}: not the manifest of a Mica checkpoint", path);
   const std::int64_t version = root["format_version"].integer(1);
   require<CheckpointError>(version == kFormatVersion, "{}: format version {}, but this Mica reads version {}; use {} Mica", path,
@@ -383,7 +208,7 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
   m.omp_threads = root["omp_threads"].small_integer(0);
   m.optimizer = root["optimizer"]["name"].text();
   m.optimizer_steps = root["optimizer"]["num_steps"].integer(0);
-  root["optimizer"]["state_kinds"].for_each([&](const Reader& each) { m.state_kinds.push_back(each.text()); });
+  root["optimizer"]["state_kinds"].for_each([&](const ManifestValue& each) { m.state_kinds.push_back(each.text()); });
   m.parameter_steps = root["optimizer"]["parameter_steps"].integer_map();
   m.scalars = root["scalars"].number_map();
   m.model = root["model"].text_map();
@@ -392,18 +217,16 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
   return m;
 }
 
-std::string file_entry_text(const FileEntry& file) { return dump(to_json(file), -1); }
-
 FileEntry parse_file_entry(std::string_view text) {
   const std::string path = "a rank's message";
   const Json json = parse_json(text, path);
-  const Reader reader(json, path, "");
+  const ManifestValue reader(json, path, "");
   FileEntry file;
   file.name = reader["name"].text();
   file.shard_rank = reader["shard_rank"].small_integer(0);
   file.bytes = reader["bytes"].integer(0);
   file.rest_crc = reader["rest_crc32c"].crc();
-  reader["datasets"].for_each([&](const Reader& each) {
+  reader["datasets"].for_each([&](const ManifestValue& each) {
     file.datasets.push_back({each["path"].text(), each["unit"].integer(0), each["kind"].text(), each["offset"].integer(0),
                              each["bytes"].integer(0), each["crc32c_blocks"].crcs(), parse_dtype(each["dtype"])});
   });

@@ -1,0 +1,11 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace mica::checkpoint {
+
+/// The last lines of a manifest. The checksum covers all text before them.
+[[nodiscard]] std::string manifest_trailer(std::string_view covered);
+
+}  // namespace mica::checkpoint

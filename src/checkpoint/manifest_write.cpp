@@ -1,0 +1,100 @@
+#include <nlohmann/json.hpp>
+
+#include "mica/checkpoint/manifest.hpp"
+#include "mica/io/crc32c.hpp"
+
+#include "manifest_trailer.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string crc_list(const std::vector<std::uint32_t>& crcs) {
+  std::string text;
+  for (const std::uint32_t crc : crcs) text += fmt::format("{}{:08x}", text.empty() ? "" : " ", crc);
+  return text;
+}
+
+Json to_json(const DatasetEntry& dataset) {
+  return {{"path", dataset.path},     {"unit", dataset.unit},   {"kind", dataset.kind},
+          {"offset", dataset.offset}, {"bytes", dataset.bytes}, {"dtype", dtype_name(dataset.dtype)}, {"crc32c_blocks", crc_list(dataset.block_crcs)}};
+}
+
+Json to_json(const FileEntry& file) {
+  Json datasets = Json::array();
+  for (const DatasetEntry& dataset : file.datasets) datasets.push_back(to_json(dataset));
+  return {{"name", file.name},
+          {"shard_rank", file.shard_rank},
+          {"bytes", file.bytes},
+          {"rest_crc32c", fmt::format("{:08x}", file.rest_crc)},
+          {"datasets", std::move(datasets)}};
+}
+
+Json to_json(const UnitEntry& unit) {
+  Json parameters = Json::array();
+  for (const fsdp::ParameterSpec& p : unit.parameters) {
+    parameters.push_back({{"name", p.name}, {"shape", std::vector<std::int64_t>(p.shape.dims().begin(), p.shape.dims().end())}});
+  }
+  return {{"name", unit.name},
+          {"shard_size", unit.shard_size},
+          {"shard_numel", unit.shard_numel},
+          {"layout", unit.layout},
+          {"role", unit_role_name(unit.role)},
+          {"dtype", dtype_name(unit.dtype)},
+          {"parameters", std::move(parameters)}};
+}
+
+template <class List>
+Json list_to_json(const List& list) {
+  Json json = Json::array();
+  for (const auto& each : list) json.push_back(to_json(each));
+  return json;
+}
+
+/// Names and texts that are no UTF-8 must not cost a checkpoint.
+std::string dump(const Json& json, int indent) { return json.dump(indent, ' ', false, Json::error_handler_t::replace); }
+
+}  // namespace
+
+std::string manifest_trailer(std::string_view covered) {
+  return fmt::format(",\n \"manifest_crc32c\": \"{:08x}\"\n}}\n",
+                     io::crc32c(covered.data(), static_cast<std::int64_t>(covered.size())));
+}
+
+std::string_view unit_role_name(UnitRole role) {
+  constexpr std::string_view kNames[] = {"unit", "ignored", "buffer"};
+  return kNames[static_cast<std::size_t>(role)];
+}
+
+std::string manifest_text(const Manifest& m) {
+  const Json json = {
+      {"format", "mica checkpoint"},
+      {"format_version", kFormatVersion},
+      {"mica_version", m.mica_version},
+      {"run_id", m.run_id},
+      {"step", m.step},
+      {"tokens", m.tokens},
+      {"seed", m.seed},
+      {"mesh", {{"world_size", m.world_size}, {"shard_size", m.shard_size}, {"replicas", m.replicas}}},
+      {"strategy", m.strategy},
+      {"kernels", m.kernels},
+      {"omp_threads", m.omp_threads},
+      {"optimizer", {{"name", m.optimizer}, {"num_steps", m.optimizer_steps}, {"state_kinds", m.state_kinds},
+                     {"parameter_steps", m.parameter_steps}}},
+      {"scalars", m.scalars},
+      {"model", m.model},
+      {"config", m.config},
+      {"block_bytes", kBlockBytes},
+      {"units", list_to_json(m.units)},
+      {"files", list_to_json(m.files)},
+      {"index", {{"name", m.index.name}, {"bytes", m.index.bytes}, {"rest_crc32c", fmt::format("{:08x}", m.index.rest_crc)}}},
+  };
+  std::string text = dump(json, 1);
+  text.resize(text.size() - 2);  // the closing "\n}" comes after the checksum
+  return text + manifest_trailer(text);
+}
+
+std::string file_entry_text(const FileEntry& file) { return dump(to_json(file), -1); }
+
+}  // namespace mica::checkpoint

@@ -1,0 +1,42 @@
+#include "memory_check.hpp"
+
+#include <unistd.h>
+
+#include "mica/train/run_app.hpp"
+
+namespace mica::train {
+namespace {
+
+void check_gpu_memory(const mpi::Communicator& world, const Device& device, const StartPlan& start) {
+  const std::int64_t needed = start.memory.peak * device.ranks_on_gpu;
+  together(world, [&] {
+    require<ConfigError>(needed <= device.gpu->memory_bytes,
+                         "this run needs {} of a GPU's memory a rank{}, but {} has {}: take more GPUs, a smaller model, "
+                         "train.micro_batch or train.seq_len, or fsdp.activation_checkpointing=block",
+                         plan::format_bytes(start.memory.peak),
+                         device.ranks_on_gpu > 1 ? fmt::format(", {} with {} ranks on one", plan::format_bytes(needed), device.ranks_on_gpu) : "",
+                         device.gpu->name, plan::format_bytes(device.gpu->memory_bytes));
+  });
+}
+
+}  // namespace
+
+void check_memory(const mpi::Communicator& world, const Config& config, const Device& device, const data::BatchPlan& batch,
+                  const StartPlan& start) {
+  if (device.gpu) return check_gpu_memory(world, device, start);
+  const mpi::Communicator node = world.split_node();
+  const std::int64_t batches =
+      2 * batch.accumulation * batch.micro_batch * config.train.seq_len * 2 * dtype_bytes(DType::i32);
+  const std::int64_t mine = start.memory.peak + batches;
+  const std::int64_t needed = node.all_sum(mine);
+  const std::int64_t present = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
+  together(world, [&] {
+    require<ConfigError>(
+        needed <= present,
+        "this run needs {} of memory a rank, {} on a node with {} of its ranks, but the node has {}: take more "
+        "nodes, a smaller model, train.micro_batch or train.seq_len, or fsdp.activation_checkpointing=block",
+        plan::format_bytes(mine), plan::format_bytes(needed), node.num_ranks(), plan::format_bytes(present));
+  });
+}
+
+}  // namespace mica::train
