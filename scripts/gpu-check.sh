@@ -4,6 +4,7 @@
 #                                          (and build/gpu-check.tar.xz, some 40 MB for one architecture)
 #   build/gpu-check/run                    there: lists the stages
 #   build/gpu-check/run kernels parity     there: runs these, each in under 9 minutes; `all` runs every one
+#   scripts/gpu-check.sh emulate BUILD     here: packs a build's programs for emulated GPUs and runs two stages, a test of this script
 # Stages: kernels device comm parity checkpoint train memcheck racecheck synccheck. Speed: scripts/gpu-bench.sh, packed along.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,8 +12,10 @@ cd "$(dirname "$0")/.."
 source scripts/environment.sh
 
 out=build/gpu-check
-programs=(bin/mica-train bin/mica-tokenize bin/mica-bench bin/mica-inspect tests/gpu_tensor tests/gpu_fused_attention tests/gpu_device
-          tests/gpu_comm tests/gpu_parity tests/gpu_checkpoint)
+programs=()
+for name in bin/mica-{train,tokenize,bench,inspect} tests/gpu_{tensor,fused_attention,device,comm,parity,checkpoint}; do
+  programs+=("build/cuda/$name=${name#*/}")
+done
 
 # What the machine there has itself: the C library, and all that comes with CUDA and its driver.
 is_theirs() {
@@ -23,61 +26,105 @@ is_theirs() {
   return 1
 }
 
-pack() {
-  scripts/cudnn-frontend.sh
-  cmake --preset cuda -DCMAKE_CUDA_ARCHITECTURES="${MICA_GPU_ARCH:-90}" -DMICA_BUILD_TESTS=ON
-  cmake --build --preset cuda --parallel "$(nproc)" --target apps/all gpu_tests
+# The libraries that a program or library needs, into the folder.
+take_libraries() {
+  local library path
+  ldd "$1" | while read -r library _ path _; do
+    [[ -f "$path" ]] || continue
+    is_theirs "$library" || cp -nL "$path" "$out/lib/"
+  done
+}
+
+# Open MPI finds its parts, its launcher's and its help texts at run time: those that need one machine and no more.
+pack_mpi() {
+  local parts part
+  parts=$(ompi_info --path pkglibdir | awk '{print $2}')
+  mkdir -p "$out/lib/openmpi" "$out/lib/pmix"
+  for part in "$parts"/mca_*.so "$(dirname "$(realpath "$(ldd "$parts"/mca_pmix_ext3x.so | awk '/libpmix/ {print $3}')")")"/pmix/*.so; do
+    ldd "$part" | grep -qE 'libuc[pstm]|liboshmem|libfabric|libpsm|libibverbs|librdmacm|libportals|libcuda|not found' && continue
+    case "$part" in */pmix/*) cp -L "$part" "$out/lib/pmix/" ;; *) cp -L "$part" "$out/lib/openmpi/" ;; esac
+    take_libraries "$part"
+  done
+  local program
+  for program in mpirun orted; do
+    cp -L "$(command -v "$program")" "$out/bin/"
+    take_libraries "$out/bin/$program"
+  done
+  mkdir -p "$out/share/openmpi"
+  cp -L "$(ompi_info --path pkgdatadir | awk '{print $2}')"/*.txt "$out/share/openmpi/"
+}
+
+# Fills the folder: fill PROGRAM=NAME...
+fill() {
   rm -rf "$out"
   mkdir -p "$out/lib" "$out/bin" "$out/share"
-  local program library path
-  for program in "${programs[@]}"; do
-    strip -o "$out/bin/${program##*/}" "build/cuda/$program"
-    ldd "build/cuda/$program" | while read -r library _ path _; do
-      [[ -f "$path" ]] || continue
-      is_theirs "$library" || cp -nL "$path" "$out/lib/"
-    done
+  local program
+  for program in "$@"; do
+    strip -o "$out/bin/${program#*=}" "${program%=*}"
+    take_libraries "${program%=*}"
   done
-  # Open MPI looks for its parts and help texts at run time; one rank alone needs no launcher.
-  local mpi
-  mpi=$(dirname "$(realpath "$(ldd build/cuda/bin/mica-train | awk '/libmpi\.so/ {print $3}')")")
-  cp -rL "$mpi/openmpi" "$out/lib/" 2>/dev/null || cp -rL /usr/lib/x86_64-linux-gnu/openmpi/lib/openmpi "$out/lib/"
-  cp -rL /usr/share/openmpi "$out/share/" 2>/dev/null || true
+  pack_mpi
   cp configs/*.cfg "$out/share/"
-  cp scripts/gpu-bench.sh scripts/peers/torch_fsdp.py "$out/"
-  "$out/bin/mica-tokenize" --quiet --vocab=bytes --out="$out/share/text.h5" /usr/share/common-licenses/GPL-3
+  cp scripts/gpu-bench.sh scripts/trace_report.py scripts/peers/torch_fsdp.py "$out/"
+  sed -n '/^### environment/,/^### end of environment/p' "$0" > "$out/environment"
   sed -n '/^### stages/,$p' "$0" > "$out/stages"
   cat > "$out/run" <<'RUN'
 #!/usr/bin/env bash
 # Made by scripts/gpu-check.sh: runs stages of checks on this machine's GPU.
 set -euo pipefail
 cd "$(dirname "$0")"
+source ./environment
 source ./stages
 RUN
   chmod +x "$out/run"
+}
+
+pack() {
+  scripts/cudnn-frontend.sh
+  cmake --preset cuda -DCMAKE_CUDA_ARCHITECTURES="${MICA_GPU_ARCH:-90}" -DMICA_BUILD_TESTS=ON
+  cmake --build --preset cuda --parallel "$(nproc)" --target apps/all gpu_tests
+  fill "${programs[@]}"
+  build/cuda/bin/mica-tokenize --quiet --vocab=bytes --out="$out/share/text.h5" /usr/share/common-licenses/GPL-3
   tar -C build -I 'xz -T0 -2' -cf "$out.tar.xz" gpu-check
   du -sh "$out" "$out.tar.xz"
 }
 
+# The same folder for emulated GPUs, and two of its stages in an environment that knows nothing of this machine's Open MPI.
+emulate() {
+  out=$1/gpu-check
+  fill "$1/tests/mica-train-emulated=mica-train" "$1/tests/unit_gpu_device=gpu_device"
+  "$1/bin/mica-tokenize" --quiet --vocab=bytes --out="$out/share/text.h5" /usr/share/common-licenses/GPL-3
+  printf '#!/bin/sh\necho an emulated GPU\n' > "$out/bin/nvidia-smi"
+  chmod +x "$out/bin/nvidia-smi"
+  env -i HOME="$HOME" PATH=/usr/bin:/bin MICA_CUDA_EMULATION_MEMORY=268435456 OMP_NUM_THREADS=1 STEPS=3 "$out/run" device train
+}
+
 case "${1:-}" in
   pack) pack ;;
-  *) sed -n '2,8p' "$0"; exit 2 ;;
+  emulate) emulate "$(realpath "$2")" ;;
+  *) sed -n '2,9p' "$0"; exit 2 ;;
 esac
 exit 0
-### stages: what `run` does on the machine with the GPU
+### environment: where the programs find their libraries there, in this folder; gpu-bench.sh reads it too
 # CUDA's libraries lie beside the toolkit, or in the Python packages that PyTorch brings.
 theirs=$(printf '%s:' /usr/local/cuda*/lib64 /usr/local/cuda*/lib)
 theirs+=$(python3 -c 'import glob, nvidia; print(":".join(d for p in nvidia.__path__ for d in glob.glob(p + "/*/lib")))' 2>/dev/null || true)
 # Streams wait for the host in `staged`: kernels are loaded before, not at their first launch.
 export CUDA_MODULE_LOADING=EAGER
-export LD_LIBRARY_PATH="$PWD/lib:$theirs:${LD_LIBRARY_PATH:-}" OPAL_PREFIX="$PWD" OMPI_MCA_btl=self OMPI_MCA_mca_base_component_path="$PWD/lib/openmpi"
+export PATH="$PWD/bin:$PATH" LD_LIBRARY_PATH="$PWD/lib:$theirs:${LD_LIBRARY_PATH:-}" OPAL_PREFIX="$PWD"
+export OMPI_MCA_mca_base_component_path="$PWD/lib/openmpi" PMIX_MCA_mca_base_component_path="$PWD/lib/pmix"
+export OMPI_MCA_ess_singleton_isolated=1 OMPI_MCA_plm=isolated OMPI_MCA_btl=self,vader OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1 PMIX_MCA_gds=hash PMIX_MCA_psec=native
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-4}
+### end of environment
+### stages: what `run` does on the machine with the GPU
 out=${OUT:-$PWD/results}
 mkdir -p "$out"
 
 train() { # NAME FLAGS...: a short run, its metrics into results
   rm -rf "$out/$1"
   bin/mica-train share/gpt2-tiny-text.cfg --data.train=share/text.train.h5 --data.val=share/text.val.h5 --run.dir="$out/$1" \
-    --train.steps=8 --optim.warmup_steps=2 --train.log_interval=1 "${@:2}"
+    --train.steps="${STEPS:-8}" --optim.warmup_steps=2 --train.log_interval=1 "${@:2}"
 }
 sanitize() { # TOOL: the kernels and the groups
   compute-sanitizer --tool "$1" --error-exitcode 9 bin/gpu_tensor --gtest_filter='-*Large*' &&
@@ -116,7 +163,7 @@ if [[ $# -eq 0 ]]; then
 fi
 [[ "$1" == all ]] && set -- "${stages[@]}"
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
-if ldd bin/* | grep 'not found'; then
+if ldd bin/* 2> /dev/null | grep 'not found'; then
   echo "libraries are missing: add their folders to LD_LIBRARY_PATH" >&2
   exit 1
 fi
