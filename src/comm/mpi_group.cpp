@@ -6,6 +6,7 @@
 
 #include "mica/core/error.hpp"
 #include "mica/tensor/host_math.hpp"
+#include "mpi_hand_out.hpp"
 #include "mpi_transfer.hpp"
 
 namespace mica {
@@ -57,6 +58,9 @@ class MpiGroup final : public ProcessGroup {
   }
   std::unique_ptr<ProcessGroup> split(int color, int key, std::string name) override {
     return std::make_unique<MpiGroup>(comm_.split(color, key), pool_, std::move(name), options_);
+  }
+  void hand_out(std::span<std::byte> data, int root, std::chrono::milliseconds timeout) override {
+    detail::hand_out(comm_, data, root, timeout);
   }
 
  protected:

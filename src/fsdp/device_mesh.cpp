@@ -29,7 +29,13 @@ DeviceMesh::DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, std::shared_ptr
       reduce_group_(mesh.shard().duplicate("shard/reduce")),
       replicate_group_(mesh.replicate().duplicate("replicate/all_reduce")),
       all_ranks_group_(mesh.world().duplicate("world/all_reduce")),
-      agreement_group_(mesh.world().duplicate("world/agreement")) {}
+      agreement_group_(mesh.world().duplicate("world/agreement")) {
+  // Now, before the model takes its memory. all_ranks_group() is for few: their units connect it.
+  for (ProcessGroup* used : {unshard_group_.get(), reduce_group_.get(), replicate_group_.get(), agreement_group_.get(), &shard_norm_group(),
+                             &metrics_group()}) {
+    used->connect();
+  }
+}
 
 DeviceMesh::DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, Streams streams, Logger logger)
     : DeviceMesh(mesh, pool, kernels, std::make_shared<Streams>(std::move(streams)), std::move(logger), nullptr) {
@@ -56,6 +62,7 @@ ProcessGroup& DeviceMesh::neighbour_group(int num_ranks) {
   std::vector<int> members;
   for (int i = 0; i < num_ranks; ++i) members.push_back(mesh_.shard_rank() / num_ranks * num_ranks + i);
   group = mesh_.shard().subgroup(members, fmt::format("shard/neighbours{}", num_ranks));
+  group->connect();
   return *group;
 }
 

@@ -72,6 +72,7 @@ UnitStorage::UnitStorage(std::string name, std::vector<UnitParameter> parameters
                                                                                    : &device_mesh.all_ranks_group()),
       division_(division_factors(device_mesh.geometry().world_size)),
       reduction_(options.reduction ? *options.reduction : default_reduction()) {
+  all_reduce_group_->connect();
   const int num_neighbours = options.reshard_after_forward_ranks;
   if (num_neighbours == 0 || layout_->shard_size() == 1) return;
   require<ConfigError>(cuts_rows_only(*layout_),

@@ -179,7 +179,7 @@ std::vector<ConfigKey> make_keys() {
       choice("mesh.backend", MICA_FIELD(mesh.backend), {"auto", "mpi", "nccl", "staged"},
              "how ranks exchange tensors: mpi on the CPU; nccl between GPUs, one a rank; staged: GPU memory by way of the "
              "host over MPI, for ranks that share a GPU; auto: mpi or nccl"),
-      real("mesh.timeout", MICA_FIELD(mesh.timeout), 1, 1e6, "nccl: seconds after which a collective has failed"),
+      real("mesh.timeout", MICA_FIELD(mesh.timeout), 1, 1e6, "nccl: seconds after which a collective, or a rank that has not come to connect, has failed"),
       shard_size_key(),
       choice(
           "mesh.streams", MICA_FIELD(mesh.streams), {"auto", "threaded", "inline"},

@@ -175,16 +175,58 @@ TEST_F(GpuGroups, AnAsynchronousErrorEndsInOneMessage) {
   }
 }
 
+TEST_F(GpuGroups, AfterAnAbortEverythingFailsAtOnceWithTheFirstError) {
+  set_gpus(2);
+  cuda_emulation::reset_calls();
+  run_local_ranks(2, [](std::unique_ptr<ProcessGroup> host) {
+    const int rank = host->rank();
+    use_gpu(rank);
+    const auto pool = make_cuda_pool();
+    const auto stream = make_cuda_stream("test");
+    const auto group = make_nccl_group(std::move(host), {.timeout = std::chrono::seconds(20)});
+    const auto twin = group->duplicate("twin"), late = group->duplicate("late");
+    group->connect();
+    twin->connect();
+    const Buffer data = pool->allocate(400, MemoryRole::communication, *stream);
+    const TensorView view{data.data(), Shape{100}, DType::f32};
+    const auto error_of = [&](auto&& action) {
+      try {
+        action();
+      } catch (const NcclError& e) {
+        return std::string(e.what());
+      }
+      return std::string();
+    };
+    cuda_emulation::fail_next_nccl_operation(rank, 6);
+    group->all_reduce(*stream, "h.3", view, ReduceOp::sum);
+    std::string first;
+    for (int i = 0; i < 4000 && first.empty(); ++i) {
+      first = error_of([&] { stream->synchronize(); });
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ASSERT_NE(first.find("all_reduce 'h.3'"), std::string::npos) << first;
+    // A caller that goes on all the same: with this group, another one, and one that is not connected yet.
+    for (ProcessGroup* each : {group.get(), twin.get()}) {
+      stream->drain_and_clear_error();
+      each->all_reduce(*stream, "h.4", view, ReduceOp::sum);
+      const std::string later = error_of([&] { stream->synchronize(); });
+      EXPECT_NE(later.find("all_reduce 'h.4'"), std::string::npos) << later;
+      EXPECT_NE(later.find(first), std::string::npos) << later;
+    }
+    EXPECT_NE(error_of([&] { late->connect(); }).find(first), std::string::npos);
+  });
+  EXPECT_EQ(cuda_emulation::calls("ncclAllReduce"), 2);
+  EXPECT_EQ(cuda_emulation::calls("ncclCommInitRankConfig"), 4);
+  EXPECT_EQ(cuda_emulation::calls("ncclCommAbort"), 4);
+  EXPECT_EQ(cuda_emulation::calls("ncclCommFinalize"), 0);
+  set_gpus(1);
+}
+
 TEST_F(GpuGroups, TwoRanksOnOneGpuAreRefusedByNccl) {
   EXPECT_THROW(run_local_ranks(2,
                                [](std::unique_ptr<ProcessGroup> host) {
                                  use_gpu(0);
-                                 const auto pool = make_cuda_pool();
-                                 const auto stream = make_cuda_stream("test");
-                                 const auto group = make_nccl_group(std::move(host), {.timeout = std::chrono::seconds(5)});
-                                 const Buffer data = pool->allocate(400, MemoryRole::communication, *stream);
-                                 group->all_reduce(*stream, "h.3", {data.data(), Shape{100}, DType::f32}, ReduceOp::sum);
-                                 stream->synchronize();
+                                 make_nccl_group(std::move(host), {.timeout = std::chrono::seconds(5)})->connect();
                                }),
                NcclError);
 }

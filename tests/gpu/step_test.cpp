@@ -20,6 +20,7 @@ struct StepCase {
   fsdp::Strategy strategy;
   DType param_dtype;
   bool limit_all_gathers;
+  std::int64_t num_communicators;  ///< a rank
 };
 
 class GpuStep : public ::testing::TestWithParam<StepCase> {};
@@ -51,10 +52,14 @@ std::vector<StepCalls> calls_of_steps(const StepCase& c, std::unique_ptr<Process
   const auto optimizer = optim::make_adamw(root, {});
   nn::Context context{.compute = device_mesh.compute(), .pool = *pool, .kernels = *kernels};
   context.loss_in_backward = true;
+  // Nobody makes a communicator once the model has begun to take memory.
+  const auto cpu = make_cpu_stream("barrier", StreamMode::inlined);
+  barrier.barrier(*cpu, "connected");
+  const std::int64_t communicators = cuda_emulation::calls("ncclCommInitRankConfig");
+  EXPECT_EQ(communicators, c.num_communicators * num_ranks);
 
   const Buffer ids = pinned->allocate(2 * 5 * 4, MemoryRole::workspace, context.compute);
   std::fill_n(static_cast<std::int32_t*>(ids.data()), 10, 3);
-  const auto cpu = make_cpu_stream("barrier", StreamMode::inlined);
   std::vector<StepCalls> calls;
   for (std::int64_t step = 1; step <= kSteps; ++step) {
     barrier.barrier(*cpu, "step");  // the count is of the whole process
@@ -80,12 +85,14 @@ std::vector<StepCalls> calls_of_steps(const StepCase& c, std::unique_ptr<Process
     barrier.barrier(*cpu, "counted");
   }
   context.compute.synchronize();
+  EXPECT_EQ(cuda_emulation::calls("ncclCommInitRankConfig"), communicators);
   return calls;
 }
 
 TEST_P(GpuStep, TheHostWaitsInTheRateLimiterOnlyAndEventsAreFew) {
   const StepCase& c = GetParam();
   cuda_emulation::set_device_count(2);
+  cuda_emulation::reset_calls();
   run_local_ranks(2, [&](std::unique_ptr<ProcessGroup> host) {
     const int rank = host->rank();
     const std::vector<StepCalls> calls = calls_of_steps(c, std::move(host));
@@ -106,10 +113,10 @@ TEST_P(GpuStep, TheHostWaitsInTheRateLimiterOnlyAndEventsAreFew) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, GpuStep,
-                         ::testing::Values(StepCase{"full_shard", fsdp::Strategy::full_shard, DType::f32, false},
-                                           StepCase{"full_shard_bf16", fsdp::Strategy::full_shard, DType::bf16, false},
-                                           StepCase{"limited", fsdp::Strategy::full_shard, DType::f32, true},
-                                           StepCase{"no_shard", fsdp::Strategy::no_shard, DType::f32, false}),
+                         ::testing::Values(StepCase{"full_shard", fsdp::Strategy::full_shard, DType::f32, false, 5},
+                                           StepCase{"full_shard_bf16", fsdp::Strategy::full_shard, DType::bf16, false, 5},
+                                           StepCase{"limited", fsdp::Strategy::full_shard, DType::f32, true, 5},
+                                           StepCase{"no_shard", fsdp::Strategy::no_shard, DType::f32, false, 6}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

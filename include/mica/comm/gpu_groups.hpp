@@ -19,11 +19,19 @@ struct NcclOptions {
 };
 
 /// NCCL, one GPU a rank. [Note: NCCL groups]
-/// - A communicator is made at a group's first collective, which all ranks enqueue at the same place of their order: groups
-///   that a run never uses cost nothing.
+/// - A communicator is made by connect(), which a run calls early for the groups that it uses, while the GPU has memory to
+///   spare and a missing rank or a closed network can be told at once; at the latest by a group's first collective. All
+///   ranks do so in the same order. Groups that a run never uses cost nothing.
 /// - A thread watches what is under way: an asynchronous error, or a collective that outlasts the timeout, becomes one
 ///   NcclError that names rank, group, collective and unit; all communicators are aborted, so that no stream hangs, and the
-///   stream that waits fails with it.
+///   stream that waits fails with it. That is the end of the rank's communication: what is asked for later fails at once
+///   with that first error.
+/// - Communicators do not block (config.blocking = 0), for life: NCCL fixes that when it makes one. It costs the host a
+///   thread inside NCCL for each call (ncclGroupEnd starts one and leaves the launch to it; some 20 us), where a blocking
+///   communicator launches in the caller's thread. But a blocking call has no end that anybody else can bring about: making
+///   a communicator waits for the last rank for good, as does the first collective of a kind, which connects the GPUs, and
+///   aborting a communicator frees what a call in another thread still stands in. The host is ahead of the GPU by more than
+///   those 20 us wherever a collective is worth its name; the way to fewer of them is fewer, larger units.
 /// - Sums are NCCL's own: equal on all ranks, but not the bits of other backends.
 /// @throws ConfigError: this build has no CUDA
 [[nodiscard]] std::unique_ptr<ProcessGroup> make_nccl_group(std::unique_ptr<ProcessGroup> host, const NcclOptions& options);

@@ -29,7 +29,7 @@ struct Streams {
 /// A mesh together with one rank's device: what fully_shard() works on. Outlives every module sharded on it.
 class DeviceMesh {
  public:
-  /// Makes a communicator for each stream that communicates. @collective over the mesh
+  /// Makes a communicator for each stream that communicates, and connects it. @collective over the mesh
   /// @param mesh, pool, kernels  outlive it.
   DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, Streams streams, Logger logger = {});
   /// Another grid of the same ranks on the same device: units of one root may be on either (FEATURES A3). @collective

@@ -1,6 +1,7 @@
 #include "nccl_comm.hpp"
 
 #include <cstdlib>
+#include <span>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -12,12 +13,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-ncclUniqueId agree_on_id(ProcessGroup& host) {
+ncclUniqueId agree_on_id(ProcessGroup& host, std::chrono::milliseconds timeout) {
   ncclUniqueId id{};
-  const auto stream = make_cpu_stream("nccl id", StreamMode::inlined);
   if (host.rank() == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-  host.broadcast(*stream, "nccl unique id", {id.internal, Shape{static_cast<std::int64_t>(sizeof id.internal)}, DType::u8}, 0);
-  stream->synchronize();
+  host.hand_out(std::as_writable_bytes(std::span(id.internal)), 0, timeout);
   return id;
 }
 
@@ -34,12 +33,15 @@ void check(ncclResult_t result, const char* what, std::source_location where) {
 Communicator::Communicator(ProcessGroup& host, std::chrono::milliseconds timeout) : timeout_(timeout) {
   // Several communicators share a GPU: NCCL keeps the order in which the host launched, which is the same on all ranks.
   static_cast<void>(setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0));
-  const ncclUniqueId id = agree_on_id(host);
+  const auto deadline = Clock::now() + timeout;
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   try {
-    run([&](ncclComm_t) { return ncclCommInitRankConfig(&comm_, host.num_ranks(), id, host.rank(), &config); }, "ncclCommInitRankConfig");
-  } catch (const NcclError& e) {
+    const ncclUniqueId id = agree_on_id(host, timeout);
+    run_until(
+        deadline, [&](ncclComm_t) { return ncclCommInitRankConfig(&comm_, host.num_ranks(), id, host.rank(), &config); },
+        "ncclCommInitRankConfig", std::source_location::current());
+  } catch (const Error& e) {
     abort();
     throw NcclError(fmt::format("group '{}' (rank {} of {}): no NCCL communicator: {}", host.name(), host.rank(), host.num_ranks(), e.what()));
   }
@@ -54,8 +56,7 @@ Communicator::~Communicator() {
   }
 }
 
-void Communicator::run(const Call& call, const char* what, std::source_location where) {
-  const auto deadline = Clock::now() + timeout_;
+void Communicator::run_until(Clock::time_point deadline, const Call& call, const char* what, std::source_location where) {
   ncclResult_t state = ncclInProgress;
   for (bool is_called = false; state == ncclInProgress; is_called = true) {
     {

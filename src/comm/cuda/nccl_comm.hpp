@@ -22,7 +22,7 @@ void check(ncclResult_t result, const char* what, std::source_location where = s
 class Communicator {
  public:
   /// @param host  the same ranks on the host: carries the unique id from its rank 0.
-  /// @collective over them  @throws NcclError naming the group, when it is not there within `timeout`
+  /// @collective over them  @throws NcclError naming group, ranks and cause, when it is not there within `timeout`
   Communicator(ProcessGroup& host, std::chrono::milliseconds timeout);
   ~Communicator();
   Communicator(const Communicator&) = delete;
@@ -30,13 +30,17 @@ class Communicator {
 
   using Call = std::function<ncclResult_t(ncclComm_t)>;
   /// Makes a call and waits until NCCL has enqueued what it was asked for.
-  void run(const Call& call, const char* what, std::source_location where = std::source_location::current());
+  void run(const Call& call, const char* what, std::source_location where = std::source_location::current()) {
+    run_until(std::chrono::steady_clock::now() + timeout_, call, what, where);
+  }
   /// Empty while all is well.
   [[nodiscard]] std::string asynchronous_error();
   /// Ends what is under way on the device; nothing can be enqueued any more.
   void abort() noexcept;
 
  private:
+  void run_until(std::chrono::steady_clock::time_point deadline, const Call& call, const char* what, std::source_location where);
+
   std::chrono::milliseconds timeout_;
   std::mutex mutex_;
   ncclComm_t comm_ = nullptr;  // under mutex_

@@ -46,6 +46,9 @@ class NcclGroup final : public ProcessGroup {
     return std::make_unique<NcclGroup>(host_->split(color, key, std::move(name)), options_, watch_);
   }
   [[nodiscard]] ProcessGroup& on_host() override { return *host_; }
+  void connect() override {
+    if (num_ranks() > 1 || options_.communicate_alone) static_cast<void>(connected());
+  }
 
  protected:
   void enqueue_copy(Stream& s, const char* what, ConstTensorView src, TensorView dst) const override {
@@ -116,9 +119,16 @@ class NcclGroup final : public ProcessGroup {
   template <class Launch>
   void communicate(Stream& s, std::initializer_list<Access> accesses, const char* what, Launch launch) {
     // Where a communicator cannot be made the job ends at once: no stream's error, which the host would find later.
-    nccl::Communicator& communicator = connect();
+    nccl::Communicator& communicator = connected();
     s.annotate(call().label, call().bytes);
     s.submit(collective_name(call().kind), accesses, [this, &s, &communicator, what, launch, call = call(), stream = cuda::native(s)] {
+      const auto refuse_if_ended = [&] {
+        if (const std::string first = watch_->ended_by(); !first.empty()) {
+          note_end(call, false, 0);
+          throw NcclError(fmt::format("{} was not begun, since NCCL's communication had ended: {}", describe(call), first));
+        }
+      };
+      refuse_if_ended();
       try {
         nccl::Watch::Entry entry;
         entry.what = describe(call);
@@ -132,6 +142,7 @@ class NcclGroup final : public ProcessGroup {
         cuda::check(cudaEventRecord(entry.end, stream), "cudaEventRecord");
         watch_->add(std::move(entry));
       } catch (const NcclError& e) {
+        refuse_if_ended();  // in between: the watch has aborted the communicator
         const std::string why = fmt::format("{}: {}", describe(call), e.what());
         watch_->end(why);  // what was launched before it failed would never end
         note_end(call, false, 0);
@@ -140,8 +151,11 @@ class NcclGroup final : public ProcessGroup {
     });
   }
 
-  nccl::Communicator& connect() {
+  nccl::Communicator& connected() {
     if (!communicator_) {
+      const std::string ended_by = watch_->ended_by();
+      require<NcclError>(ended_by.empty(), "group '{}' (rank {} of {}): no NCCL communicator, since NCCL's communication had ended: {}", name(),
+                         rank(), num_ranks(), ended_by);
       communicator_ = std::make_unique<nccl::Communicator>(*host_, options_.timeout);
       watch_->add_communicator(*communicator_);
     }

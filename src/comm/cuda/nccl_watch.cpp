@@ -42,6 +42,10 @@ void Watch::take_events(cudaEvent_t& begin, cudaEvent_t& end) {
 void Watch::add(Entry entry) {
   {
     const std::lock_guard lock(mutex_);
+    if (!ended_by_.empty()) {
+      entry.stream->fail(std::make_exception_ptr(NcclError(ended_by_)));
+      return finish(entry, false);
+    }
     under_way_.push_back(std::move(entry));
   }
   work_.notify_one();
@@ -60,9 +64,15 @@ void Watch::end(const std::string& why) {
   ended_.notify_all();
 }
 
+std::string Watch::ended_by() {
+  const std::lock_guard lock(mutex_);
+  return ended_by_;
+}
+
 void Watch::add_communicator(Communicator& communicator) {
   const std::lock_guard lock(mutex_);
   communicators_.push_back(&communicator);
+  if (!ended_by_.empty()) communicator.abort();
 }
 
 void Watch::remove_communicator(Communicator& communicator) {
@@ -113,7 +123,8 @@ void Watch::finish(Entry& entry, bool succeeded) {
 }
 
 void Watch::give_up(const std::string& why) {
-  const auto error = std::make_exception_ptr(NcclError(why));
+  if (ended_by_.empty()) ended_by_ = why;
+  const auto error = std::make_exception_ptr(NcclError(ended_by_));
   for (Entry& entry : under_way_) {
     entry.stream->fail(error);
     finish(entry, false);

@@ -20,7 +20,8 @@ namespace mica::nccl {
 
 /// Looks after the collectives of all groups of a rank. [Note: NCCL groups]
 /// A thread polls what is under way. A collective that fails or lasts too long ends the communication of the whole rank:
-/// every communicator is aborted, since the others would wait for ranks that have stopped.
+/// every communicator is aborted, since the others would wait for ranks that have stopped. That is for good: whatever is
+/// asked for afterwards is told why, and goes nowhere near a communicator that is no more.
 class Watch {
  public:
   /// One collective under way. The callbacks come on the watch's thread.
@@ -42,13 +43,17 @@ class Watch {
   [[nodiscard]] std::chrono::milliseconds timeout() const { return timeout_; }
   /// Two events with times.
   void take_events(cudaEvent_t& begin, cudaEvent_t& end);
+  /// A collective that was enqueued; if the communication has ended meanwhile, it has failed.
   void add(Entry entry);
   /// Comes back when nothing of this group is under way any more.
   void forget(const void* group);
 
   /// Ends the rank's communication, as for a collective that failed.
   void end(const std::string& why);
+  /// What went wrong first; empty while the communication goes on.
+  [[nodiscard]] std::string ended_by();
 
+  /// Aborted at once if the communication has ended.
   void add_communicator(Communicator& communicator);
   void remove_communicator(Communicator& communicator);
 
@@ -64,6 +69,7 @@ class Watch {
   std::mutex mutex_;
   std::condition_variable work_, ended_;
   bool stop_ = false;
+  std::string ended_by_;
   std::list<Entry> under_way_;
   std::vector<cudaEvent_t> spare_;
   std::vector<Communicator*> communicators_;
