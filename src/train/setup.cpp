@@ -173,7 +173,9 @@ std::string backend_name(DeviceChoice::Backend backend) {
 GroupBackend group_backend(DeviceChoice::Backend backend, double timeout_s, const Device& device) {
   if (backend == DeviceChoice::Backend::mpi) return {};
   if (backend == DeviceChoice::Backend::staged) {
-    return [&pinned = *device.pinned_pool](std::unique_ptr<ProcessGroup> host) { return make_staged_group(std::move(host), pinned); };
+    return [&pinned = *device.pinned_pool](std::unique_ptr<ProcessGroup> host) {
+      return make_staged_group(std::move(host), pinned, {.host_takes_gpu_memory = mpi::Session::is_cuda_aware()});
+    };
   }
   const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1e3));
   return [timeout](std::unique_ptr<ProcessGroup> host) { return make_nccl_group(std::move(host), {.timeout = timeout}); };
@@ -218,11 +220,21 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
   return device;
 }
 
+namespace {
+
+std::string backend_text(const std::string& backend) {
+  if (backend == "nccl") return "NCCL " + nccl_version_text();
+  return mpi::Session::is_cuda_aware() ? "staged over MPI, gathers straight from GPU memory (this MPI is CUDA-aware)"
+                                       : "staged over MPI by way of page-locked memory (this MPI is not CUDA-aware)";
+}
+
+}  // namespace
+
 std::string Device::describe() const {
   if (!gpu) return fmt::format("CPU, {} OpenMP thread{} a rank", num_threads, num_threads == 1 ? "" : "s");
   return fmt::format("{} ({}, compute capability {}.{}, {}{}), CUDA {}, {}{}", gpu->name, gpu->pci_bus_id, gpu->compute_major, gpu->compute_minor,
                      plan::format_bytes(gpu->memory_bytes), ranks_on_gpu > 1 ? fmt::format(", shared by {} ranks", ranks_on_gpu) : "",
-                     cuda_version_text(), backend == "nccl" ? "NCCL " + nccl_version_text() : "staged over MPI",
+                     cuda_version_text(), backend_text(backend),
                      gpu_pool_kind() == GpuPoolKind::plain ? ", a cudaMalloc for every buffer (MICA_GPU_POOL=plain, slow)" : "");
 }
 

@@ -16,6 +16,7 @@
 
 #if MICA_GPU_IS_EMULATED
 #include "cuda_emulation/cuda_emulation.hpp"
+#include "support/reaching_group.hpp"
 #endif
 
 namespace mica::testing {
@@ -92,6 +93,33 @@ void set_gpus(int count) { cuda_emulation::set_device_count(count); }
 #else
 constexpr bool kCanHaveSeveralGpus = false;
 void set_gpus(int) {}
+#endif
+
+#if MICA_GPU_IS_EMULATED
+TEST_P(StagedGroups, AHostThatTakesGpuMemoryGetsItForWhatOnlyMoves) {
+  run_local_ranks(GetParam(), [](std::unique_ptr<ProcessGroup> host) {
+    use_gpu(0);
+    const auto pool = make_cuda_pool(), pinned = make_pinned_pool();
+    const auto stream = make_cuda_stream("test");
+    Reached reached;
+    const auto group = make_staged_group(std::make_unique<ReachingGroup>(std::move(host), reached), *pinned, {.host_takes_gpu_memory = true});
+    DeviceDataGroup on_device(*group, *pool);
+    check_collectives(on_device, *stream, kNumels, true);  // the same bits as by way of the host
+    if (group->num_ranks() == 1) return;
+    const auto calls_of = [&](Collective kind) { return group->counts().calls[static_cast<std::size_t>(kind)]; };
+    EXPECT_EQ(reached.moves_of_gpu_memory, calls_of(Collective::all_gather) + calls_of(Collective::broadcast));
+    EXPECT_EQ(reached.others_of_gpu_memory, 0) << "sums are folded on the host";
+    EXPECT_EQ(reached.of_host_memory,
+              calls_of(Collective::reduce_scatter) + calls_of(Collective::all_reduce) + calls_of(Collective::all_to_all));
+    // Nothing is staged for what only moves, in a group of the group either.
+    pinned->reset_peak();
+    const auto twin = group->duplicate("twin");
+    DeviceDataGroup twin_on_device(*twin, *pool);
+    check_all_gather(twin_on_device, *stream, 257, DType::f32, false);
+    check_broadcast(twin_on_device, *stream, 257, DType::f32, 1);
+    EXPECT_EQ(pinned->stats().peak, 0);
+  });
+}
 #endif
 
 using NcclGroups = GpuGroups;

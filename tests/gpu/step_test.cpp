@@ -1,4 +1,5 @@
 // What a training step asks of the driver: the host enqueues and does not wait (DESIGN section 3).
+#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include "cuda_emulation/cuda_emulation.hpp"
@@ -8,6 +9,7 @@
 #include "mica/optim/clip_grad_norm.hpp"
 #include "mica/optim/optimizer.hpp"
 #include "mica/tensor/cuda_kernels.hpp"
+#include "mica/tensor/fetch.hpp"
 #include "support/parity.hpp"
 
 namespace mica::testing {
@@ -110,6 +112,22 @@ TEST_P(GpuStep, TheHostWaitsInTheRateLimiterOnlyAndEventsAreFew) {
     }
   });
   cuda_emulation::set_device_count(1);
+}
+
+/// A copy into memory that is not page-locked keeps the host inside the driver: never while the stream still works.
+TEST(GpuFetch, WaitsForTheStreamBeforeItCopies) {
+  use_gpu(0);
+  const auto pool = make_cuda_pool();
+  const auto kernels = make_cuda_kernels(*pool);
+  const auto stream = make_cuda_stream("test");
+  const Buffer buffer = pool->allocate(12, MemoryRole::workspace, *stream);
+  const TensorView x{buffer.data(), Shape{3}, DType::f32};
+  kernels->fill(*stream, x, 1.5);
+  EXPECT_EQ(fetch<float>(*kernels, *stream, x), std::vector<float>(3, 1.5F));
+  cuda_emulation::reset_calls();
+  cuda_emulation::fail_next("cudaStreamSynchronize", cudaErrorIllegalAddress);
+  EXPECT_THROW(static_cast<void>(fetch<float>(*kernels, *stream, x)), CudaError);
+  EXPECT_EQ(cuda_emulation::calls("pageable copy"), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, GpuStep,

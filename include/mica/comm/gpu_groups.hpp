@@ -36,11 +36,19 @@ struct NcclOptions {
 /// @throws ConfigError: this build has no CUDA
 [[nodiscard]] std::unique_ptr<ProcessGroup> make_nccl_group(std::unique_ptr<ProcessGroup> host, const NcclOptions& options);
 
+struct StagedOptions {
+  /// `host` moves bytes of a GPU's memory too: mpi::Session::is_cuda_aware().
+  bool host_takes_gpu_memory = false;
+};
+
 /// Memory of a GPU by way of page-locked memory over `host`: slow, and right anywhere, also where ranks share a GPU. The
-/// host does not wait: a worker thread does, and the GPU's stream waits for it.
+/// host does not wait: a worker thread does, and the GPU's stream waits for it. A `host` that takes a GPU's memory gets it
+/// for all_gather and broadcast, which only move; sums are folded on the host whatever it takes, so that the bits are the
+/// same, and an all_to_all feeds such sums.
 /// @param pinned  of make_pinned_pool(); outlives the group
 /// @throws ConfigError: this build has no CUDA
-[[nodiscard]] std::unique_ptr<ProcessGroup> make_staged_group(std::unique_ptr<ProcessGroup> host, Pool& pinned);
+[[nodiscard]] std::unique_ptr<ProcessGroup> make_staged_group(std::unique_ptr<ProcessGroup> host, Pool& pinned,
+                                                              const StagedOptions& options = {});
 
 /// "2.28.9", or "not built in".
 [[nodiscard]] std::string nccl_version_text();

@@ -24,6 +24,9 @@ class Session {
   [[nodiscard]] bool has_thread_multiple() const { return thread_multiple_; }
   /// "Open MPI v4.1.4"
   [[nodiscard]] static std::string library_version();
+  /// Whether this MPI takes pointers to a GPU's memory ("CUDA-aware"), as far as it tells: Open MPI and MPICH have ways to
+  /// ask. Any time after the session began.
+  [[nodiscard]] static bool is_cuda_aware();
   /// A last barrier, then MPI_Finalize. Every Communicator is gone by then. @collective
   void close();
   /// Ends the job on all ranks with this status.

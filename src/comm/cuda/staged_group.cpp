@@ -66,23 +66,27 @@ class Arrival final : public EventState {
 
 class StagedGroup final : public ProcessGroup {
  public:
-  StagedGroup(std::unique_ptr<ProcessGroup> wire, std::unique_ptr<ProcessGroup> control, Pool& pinned)
+  StagedGroup(std::unique_ptr<ProcessGroup> wire, std::unique_ptr<ProcessGroup> control, Pool& pinned, const StagedOptions& options)
       : ProcessGroup(wire->rank(), wire->num_ranks(), wire->name()),
         wire_(std::move(wire)),
         control_(std::move(control)),
         pinned_(pinned),
+        options_(options),
         flag_(std::make_shared<Flag>()),
-        worker_(make_cpu_stream("staged", StreamMode::threaded)) {}
+        worker_(make_cpu_stream("staged", StreamMode::threaded)) {
+    // An MPI that takes a GPU's memory works with the GPU of the thread that calls it.
+    worker_->submit("use gpu", {}, [gpu = cuda::current_gpu()] { cuda::stay_on(gpu); });
+  }
 
   [[nodiscard]] std::unique_ptr<ProcessGroup> duplicate(std::string name) override {
     auto wire = wire_->duplicate(name);
     auto control = control_->duplicate(name + "/host");
-    return std::make_unique<StagedGroup>(std::move(wire), std::move(control), pinned_);
+    return std::make_unique<StagedGroup>(std::move(wire), std::move(control), pinned_, options_);
   }
   [[nodiscard]] std::unique_ptr<ProcessGroup> split(int color, int key, std::string name) override {
     auto wire = wire_->split(color, key, name);
     auto control = control_->split(color, key, name + "/host");
-    return std::make_unique<StagedGroup>(std::move(wire), std::move(control), pinned_);
+    return std::make_unique<StagedGroup>(std::move(wire), std::move(control), pinned_, options_);
   }
   [[nodiscard]] ProcessGroup& on_host() override { return *control_; }
   [[nodiscard]] double busy_ms() const override { return wire_->busy_ms(); }
@@ -94,6 +98,13 @@ class StagedGroup final : public ProcessGroup {
   }
 
   void enqueue_all_gather(Stream& s, ConstTensorView shard, TensorView full) override {
+    if (options_.host_takes_gpu_memory) {  // in place, which the host's group leaves to the wire alone
+      const TensorView mine = full.slice(rank() * shard.numel(), shard.numel());
+      if (shard.data != mine.data) enqueue_memcpy(s, "own slice", shard, mine);
+      follow(s);
+      wire_->all_gather(*worker_, call().label.c_str(), mine, full);
+      return arrive(s, {writes(full)});
+    }
     const Staging host(pinned_, s, full);
     const TensorView own = host.view.slice(rank() * shard.numel(), shard.numel());
     out(s, shard, own);
@@ -120,6 +131,11 @@ class StagedGroup final : public ProcessGroup {
     in(s, theirs.view, received);
   }
   void enqueue_broadcast(Stream& s, TensorView data, int root) override {
+    if (options_.host_takes_gpu_memory) {
+      follow(s);
+      wire_->broadcast(*worker_, call().label.c_str(), data, root);
+      return arrive(s, {root == rank() ? reads(data) : writes(data)});
+    }
     const Staging host(pinned_, s, data);
     out(s, data, host.view);
     wire_->broadcast(*worker_, call().label.c_str(), host.view, root);
@@ -128,7 +144,7 @@ class StagedGroup final : public ProcessGroup {
   void enqueue_barrier(Stream& s) override {
     follow(s);
     wire_->barrier(*worker_, call().label.c_str());
-    arrive(s);
+    arrive(s, {});
   }
 
  private:
@@ -151,19 +167,20 @@ class StagedGroup final : public ProcessGroup {
     worker_->wait(s.record());
   }
   void in(Stream& s, ConstTensorView host, TensorView device) {
-    arrive(s);
+    arrive(s, {});
     enqueue_memcpy(s, "stage in", host, device);
   }
-  /// The GPU's stream goes on when the worker has come here.
-  void arrive(Stream& s) {
+  /// The GPU's stream goes on when the worker has come here, which has touched the GPU's memory itself as `accesses` say.
+  void arrive(Stream& s, std::initializer_list<Access> accesses) {
     const std::uint32_t number = ++num_arrivals_;
     worker_->wait(Event(std::make_shared<Arrival>(worker_->record(), s, flag_, number, worker_failed_)));
     s.annotate(call().label, call().bytes);
-    s.submit(collective_name(call().kind), {}, [this, number, stream = cuda::native(s)] { flag_->enqueue_wait(stream, number); });
+    s.submit(collective_name(call().kind), accesses, [this, number, stream = cuda::native(s)] { flag_->enqueue_wait(stream, number); });
   }
 
   std::unique_ptr<ProcessGroup> wire_, control_;  // the worker's, and the host's
   Pool& pinned_;
+  StagedOptions options_;
   std::shared_ptr<Flag> flag_;
   std::uint32_t num_arrivals_ = 0;
   std::atomic<bool> worker_failed_{false};
@@ -172,9 +189,9 @@ class StagedGroup final : public ProcessGroup {
 
 }  // namespace
 
-std::unique_ptr<ProcessGroup> make_staged_group(std::unique_ptr<ProcessGroup> host, Pool& pinned) {
+std::unique_ptr<ProcessGroup> make_staged_group(std::unique_ptr<ProcessGroup> host, Pool& pinned, const StagedOptions& options) {
   auto control = host->duplicate(host->name() + "/host");
-  return std::make_unique<StagedGroup>(std::move(host), std::move(control), pinned);
+  return std::make_unique<StagedGroup>(std::move(host), std::move(control), pinned, options);
 }
 
 }  // namespace mica

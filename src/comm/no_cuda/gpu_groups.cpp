@@ -12,7 +12,7 @@ namespace {
 }  // namespace
 
 std::unique_ptr<ProcessGroup> make_nccl_group(std::unique_ptr<ProcessGroup>, const NcclOptions&) { refuse("nccl"); }
-std::unique_ptr<ProcessGroup> make_staged_group(std::unique_ptr<ProcessGroup>, Pool&) { refuse("staged"); }
+std::unique_ptr<ProcessGroup> make_staged_group(std::unique_ptr<ProcessGroup>, Pool&, const StagedOptions&) { refuse("staged"); }
 std::string nccl_version_text() { return "not built in"; }
 
 }  // namespace mica
