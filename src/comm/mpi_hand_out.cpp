@@ -22,7 +22,9 @@ constexpr int kArrivalTag = 2, kAnswerTag = 3;
 constexpr std::size_t kTextBytes = 512;
 constexpr auto kPollEvery = std::chrono::microseconds(200);
 
-std::string seconds(milliseconds timeout) { return fmt::format("{:g} s", std::chrono::duration<double>(timeout).count()); }
+std::string seconds(milliseconds timeout) {
+  return fmt::format("{:g} s", std::chrono::duration<double>(timeout).count());
+}
 
 /// As the whole job numbers it, which is what launchers and logs show.
 int job_rank(const mpi::Communicator& comm, int rank) {
@@ -54,10 +56,14 @@ class Requests {
   Requests& operator=(const Requests&) = delete;
 
   void send(const mpi::Communicator& comm, std::span<const std::byte> data, int to, int tag) {
-    mpi::check(MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE, to, tag, comm.get(), &sends_.emplace_back()), "MPI_Isend");
+    mpi::check(
+        MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE, to, tag, comm.get(), &sends_.emplace_back()),
+        "MPI_Isend");
   }
   void receive(const mpi::Communicator& comm, std::span<std::byte> data, int from, int tag) {
-    mpi::check(MPI_Irecv(data.data(), static_cast<int>(data.size()), MPI_BYTE, from, tag, comm.get(), &receives_.emplace_back()), "MPI_Irecv");
+    mpi::check(MPI_Irecv(data.data(), static_cast<int>(data.size()), MPI_BYTE, from, tag, comm.get(),
+                         &receives_.emplace_back()),
+               "MPI_Irecv");
   }
   /// Until all are done, or the deadline. @return numbers of the receives that are not, in the order of asking
   [[nodiscard]] std::vector<std::size_t> wait_until(Clock::time_point deadline) {
@@ -91,7 +97,8 @@ void give(const mpi::Communicator& comm, std::span<std::byte> data, milliseconds
   std::vector<int> missing;
   {
     Requests requests;
-    for (std::size_t i = 0; i < others.size(); ++i) requests.receive(comm, std::span(arrivals).subspan(i, 1), others[i], kArrivalTag);
+    for (std::size_t i = 0; i < others.size(); ++i)
+      requests.receive(comm, std::span(arrivals).subspan(i, 1), others[i], kArrivalTag);
     for (const std::size_t i : requests.wait_until(deadline)) missing.push_back(others[i]);
   }
   std::string text;
@@ -99,7 +106,8 @@ void give(const mpi::Communicator& comm, std::span<std::byte> data, milliseconds
     std::vector<int> named;
     for (const int r : missing) named.push_back(job_rank(comm, r));
     std::ranges::sort(named);
-    text = fmt::format("rank{} {} of the job did not come within {}", named.size() == 1 ? "" : "s", fmt::join(named, ", "), seconds(timeout));
+    text = fmt::format("rank{} {} of the job did not come within {}", named.size() == 1 ? "" : "s",
+                       fmt::join(named, ", "), seconds(timeout));
     text.resize(std::min(text.size(), kTextBytes - 1));
   }
   std::vector<std::byte> answer(kTextBytes + data.size());
@@ -121,8 +129,8 @@ void take(const mpi::Communicator& comm, std::span<std::byte> data, int root, mi
   requests.receive(comm, answer, root, kAnswerTag);
   // Longer than the root waits for the others: it says who is missing.
   const auto patience = timeout + std::min<milliseconds>(timeout / 4, std::chrono::seconds(2));
-  require<MpiError>(requests.wait_until(Clock::now() + patience).empty(), "rank {} of the job did not come within {}", job_rank(comm, root),
-                    seconds(timeout));
+  require<MpiError>(requests.wait_until(Clock::now() + patience).empty(), "rank {} of the job did not come within {}",
+                    job_rank(comm, root), seconds(timeout));
   const std::string text(reinterpret_cast<const char*>(answer.data()));
   if (!text.empty()) throw MpiError(text);
   std::memcpy(data.data(), answer.data() + kTextBytes, data.size());

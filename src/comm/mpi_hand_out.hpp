@@ -8,9 +8,9 @@
 
 namespace mica::detail {
 
-/// The root's bytes reach every rank, or nobody waits longer than `timeout` and a little: the root hears from every rank
-/// first, and tells those who came either the bytes or who is missing, so that all of them say the same.
-/// After a failure the communicator is of no use: messages of ranks that gave up may still come.
+/// The root's bytes reach every rank, or nobody waits longer than `timeout` and a little: the root hears from every
+/// rank first, and tells those who came either the bytes or who is missing, so that all of them say the same. After a
+/// failure the communicator is of no use: messages of ranks that gave up may still come.
 /// @collective  @throws MpiError: "rank 5 of the job did not come within 600 s"
 void hand_out(const mpi::Communicator& comm, std::span<std::byte> data, int root, std::chrono::milliseconds timeout);
 

@@ -197,7 +197,7 @@ void UnitStorage::gather_shards(DType dtype) {
     group.all_gather(unshard_stream, name_.c_str(), shard, unsharded_);
   } else {
     const std::int64_t numel = layout_->gathered_numel();
-    const Buffer buffer = device_mesh_.pool().allocate(numel * dtype_bytes(dtype), MemoryRole::communication, unshard_stream);
+    const Buffer buffer = group.allocate(device_mesh_.pool(), numel * dtype_bytes(dtype), MemoryRole::communication, unshard_stream);
     const TensorView gathered{buffer.data(), Shape{numel}, dtype};
     group.all_gather(unshard_stream, name_.c_str(), shard, gathered);
     kernels.copy_blocks(unshard_stream, gathered, unsharded_, layout_->rearrangement());

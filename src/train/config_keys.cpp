@@ -180,6 +180,9 @@ std::vector<ConfigKey> make_keys() {
              "how ranks exchange tensors: mpi on the CPU; nccl between GPUs, one a rank; staged: GPU memory by way of the "
              "host over MPI, for ranks that share a GPU; auto: mpi or nccl"),
       real("mesh.timeout", MICA_FIELD(mesh.timeout), 1, 1e6, "nccl: seconds after which a collective, or a rank that has not come to connect, has failed"),
+      flag("mesh.register_buffers", MICA_FIELD(mesh.register_buffers),
+           "nccl: units' buffers of 4 MiB and more stand in blocks of their own that other GPUs and network cards read and "
+           "write directly; false: they share the pool's memory, a little less in all"),
       shard_size_key(),
       choice(
           "mesh.streams", MICA_FIELD(mesh.streams), {"auto", "threaded", "inline"},

@@ -170,15 +170,17 @@ std::string backend_name(DeviceChoice::Backend backend) {
   return {};
 }
 
-GroupBackend group_backend(DeviceChoice::Backend backend, double timeout_s, const Device& device) {
+GroupBackend group_backend(DeviceChoice::Backend backend, const Config::Mesh& mesh, const Device& device) {
   if (backend == DeviceChoice::Backend::mpi) return {};
   if (backend == DeviceChoice::Backend::staged) {
     return [&pinned = *device.pinned_pool](std::unique_ptr<ProcessGroup> host) {
       return make_staged_group(std::move(host), pinned, {.host_takes_gpu_memory = mpi::Session::is_cuda_aware()});
     };
   }
-  const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1e3));
-  return [timeout](std::unique_ptr<ProcessGroup> host) { return make_nccl_group(std::move(host), {.timeout = timeout}); };
+  NcclOptions options;
+  options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(mesh.timeout * 1e3));
+  if (!mesh.register_buffers) options.register_from_bytes = kRegisterNothing;
+  return [options](std::unique_ptr<ProcessGroup> host) { return make_nccl_group(std::move(host), options); };
 }
 
 }  // namespace
@@ -193,6 +195,7 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
   device.gpu = choice.gpu;
   device.ranks_on_gpu = choice.ranks_on_gpu;
   device.backend = backend_name(choice.backend);
+  device.registers_buffers = config.mesh.register_buffers;
   together(world, [&] {
     device.num_threads = config.mesh.threads > 0 ? static_cast<int>(config.mesh.threads) : default_threads(ranks_on_node);
     set_openmp_threads(device.num_threads);
@@ -207,7 +210,7 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
   together(world, [&] {  // a shard size that does not fit is refused by all ranks alike
     device.mesh = std::make_unique<Mesh>(make_mpi_mesh(world, parse_shard_size(config.mesh.shard_size),
                                                        on_gpu ? *device.host_pool : *device.pool, {}, {},
-                                                       group_backend(choice.backend, config.mesh.timeout, device)));
+                                                       group_backend(choice.backend, config.mesh, device)));
   });
   if (!config.log.trace.empty()) device.tracer = std::make_unique<Tracer>(device.mesh->rank());
   const StreamMode mode =
@@ -222,8 +225,13 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
 
 namespace {
 
-std::string backend_text(const std::string& backend) {
-  if (backend == "nccl") return "NCCL " + nccl_version_text();
+std::string backend_text(const std::string& backend, bool registers) {
+  if (backend == "nccl") {
+    return fmt::format("NCCL {}, large buffers {}", nccl_version_text(),
+                       !registers            ? "not registered (mesh.register_buffers=false)"
+                       : nccl_can_register() ? "registered"
+                                             : "not registered (NCCL knows that from 2.19 on)");
+  }
   return mpi::Session::is_cuda_aware() ? "staged over MPI, gathers straight from GPU memory (this MPI is CUDA-aware)"
                                        : "staged over MPI by way of page-locked memory (this MPI is not CUDA-aware)";
 }
@@ -234,7 +242,7 @@ std::string Device::describe() const {
   if (!gpu) return fmt::format("CPU, {} OpenMP thread{} a rank", num_threads, num_threads == 1 ? "" : "s");
   return fmt::format("{} ({}, compute capability {}.{}, {}{}), CUDA {}, {}{}", gpu->name, gpu->pci_bus_id, gpu->compute_major, gpu->compute_minor,
                      plan::format_bytes(gpu->memory_bytes), ranks_on_gpu > 1 ? fmt::format(", shared by {} ranks", ranks_on_gpu) : "",
-                     cuda_version_text(), backend_text(backend),
+                     cuda_version_text(), backend_text(backend, registers_buffers),
                      gpu_pool_kind() == GpuPoolKind::plain ? ", a cudaMalloc for every buffer (MICA_GPU_POOL=plain, slow)" : "");
 }
 

@@ -44,6 +44,12 @@ void work_late(std::uint64_t seed);
 // NCCL: ranks are threads of this process, and a collective happens when the last of them comes to it; the streams of the
 // others wait (where they work at once, so do the calls), at most 60 s, then the process ends with a text.
 
+/// Buffers that are registered with a communicator now.
+[[nodiscard]] std::int64_t registered_now();
+/// How many collectives of a rank had what is gathered, or what is added up, in a registered buffer, since the start.
+/// Ranks that are not alike in that end the process.
+[[nodiscard]] std::int64_t registered_operations();
+
 /// Whether ranks may name the same GPU, which NCCL refuses (ncclInvalidUsage).
 void share_devices_between_nccl_ranks(bool allowed);
 /// The next operation of that rank, in whichever communicator, is taken and never happens. The calls of all its ranks

@@ -66,6 +66,7 @@ cudaError_t find_entry(const char* symbol, void** function, enum cudaDriverEntry
       MICA_EMULATED_ENTRY(cuGetErrorString),
       MICA_EMULATED_ENTRY(cuInit),
       MICA_EMULATED_ENTRY(cuDeviceGet),
+      MICA_EMULATED_ENTRY(cuDeviceGetAttribute),
       MICA_EMULATED_ENTRY(cuMemGetAllocationGranularity),
       MICA_EMULATED_ENTRY(cuMemAddressReserve),
       MICA_EMULATED_ENTRY(cuMemAddressFree),
@@ -114,6 +115,18 @@ CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   *device = ordinal;
   return CUDA_SUCCESS;
 }
+/// A GPU that can share its memory in every way, in a machine without the service that fabric handles need.
+CUresult cuDeviceGetAttribute(int* pi, CUdevice_attribute attrib, CUdevice dev) {
+  if (dev < 0 || dev >= device_count()) return CUDA_ERROR_INVALID_DEVICE;
+  switch (attrib) {
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
+      *pi = 1;
+      return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_INVALID_VALUE;
+}
 
 CUresult cuMemGetAllocationGranularity(std::size_t* granularity, const CUmemAllocationProp* prop,
                                        CUmemAllocationGranularity_flags) {
@@ -136,7 +149,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t size, con
                      unsigned long long flags) {
   MICA_EMULATED_ENTER_DRIVER(cuMemCreate);
   if (flags != 0 || !is_device_place(prop) || size == 0 || size % kGranularity != 0) return CUDA_ERROR_INVALID_VALUE;
-  *handle = memory().create(size, prop->location.id);
+  const int types = prop->requestedHandleTypes;
+  if ((types & ~(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC)) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if ((types & CU_MEM_HANDLE_TYPE_FABRIC) != 0) return CUDA_ERROR_NOT_PERMITTED;
+  *handle = memory().create(size, prop->location.id, types != 0 && prop->allocFlags.gpuDirectRDMACapable != 0);
   return *handle == 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {

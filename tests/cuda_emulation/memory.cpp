@@ -10,6 +10,7 @@
 
 #include "api.hpp"
 #include "cuda_emulation.hpp"
+#include "nccl_registrations.hpp"
 
 namespace mica::cuda_emulation {
 
@@ -97,6 +98,7 @@ bool Memory::free(void* address) {
   const std::size_t region_bytes = regions_.at(region).bytes;
   demand(mprotect(pointer(region), region_bytes, PROT_READ) == 0, "CUDA emulation: mprotect");
   check_surroundings(region, it->first, bytes, region + region_bytes);
+  check_not_registered(region, region_bytes);
   unmap_locked(region);
   munmap(pointer(region), region_bytes + kGranularity);
   allocations_.erase(it);
@@ -122,10 +124,12 @@ bool Memory::unreserve(std::uintptr_t address, std::size_t bytes) {
   return true;
 }
 
-std::uint64_t Memory::create(std::size_t bytes, int device) {
+std::uint64_t Memory::create(std::size_t bytes, int device, bool shareable) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t handle = create_locked(bytes, bytes, device);
-  if (handle != 0) physical_.at(handle).has_handle = true;
+  if (handle == 0) return 0;
+  physical_.at(handle).has_handle = true;
+  physical_.at(handle).shareable = shareable;
   return handle;
 }
 
@@ -138,7 +142,7 @@ std::uint64_t Memory::create_locked(std::size_t bytes, std::size_t counted_bytes
   std::memset(pointer(parked), kPoison, bytes);
   demand(mprotect(pointer(parked), bytes, PROT_NONE) == 0, "CUDA emulation: mprotect");
   in_use_[device] += counted;
-  physical_[next_handle_] = {parked, bytes, counted, device, 1, false};
+  physical_[next_handle_] = {parked, bytes, counted, device, 1, false, true};
   return next_handle_++;
 }
 
@@ -210,6 +214,7 @@ bool Memory::cover(std::uintptr_t address, std::size_t bytes, const Visit& visit
 }
 
 bool Memory::unmap(std::uintptr_t address, std::size_t bytes) {
+  check_not_registered(address, bytes);
   const std::lock_guard lock(mutex_);
   return cover(address, bytes, [&](const auto& entry) { unmap_locked(entry.first); });
 }
@@ -295,6 +300,15 @@ Memory::Found Memory::find(const void* address, std::size_t bytes) {
     if (begin < it->first + it->second.bytes) return {Place::pinned, -1, end <= it->first + it->second.bytes};
   }
   return {};
+}
+
+Memory::Piece Memory::piece_of(const void* address) {
+  const std::lock_guard lock(mutex_);
+  auto it = regions_.upper_bound(number(address));
+  if (it == regions_.begin()) return {};
+  --it;
+  if (number(address) >= it->first + it->second.bytes) return {};
+  return {it->first, it->first + it->second.bytes, physical_.at(it->second.physical).shareable};
 }
 
 std::int64_t Memory::in_use(int device) {

@@ -35,7 +35,8 @@ class Memory {
   /// cuMemAddressReserve ... cuMemSetAccess. Sizes and addresses are multiples of kGranularity; false: misuse.
   std::uintptr_t reserve(std::size_t bytes, std::size_t alignment);
   bool unreserve(std::uintptr_t address, std::size_t bytes);
-  std::uint64_t create(std::size_t bytes, int device);  ///< 0: no memory left
+  /// @param shareable  other processes and network cards may be let in  @return 0: no memory left
+  std::uint64_t create(std::size_t bytes, int device, bool shareable = false);
   bool release(std::uint64_t handle);
   bool map(std::uintptr_t address, std::size_t bytes, std::uint64_t handle);
   bool unmap(std::uintptr_t address, std::size_t bytes);
@@ -52,6 +53,12 @@ class Memory {
     bool whole = true;  ///< all bytes are of that place (and, on a device, accessible)
   };
   [[nodiscard]] Found find(const void* address, std::size_t bytes = 1);
+  /// What one cuMemCreate or cudaMalloc made.
+  struct Piece {
+    std::uintptr_t begin = 0, end = 0;  ///< where it is mapped; equal: there is none
+    bool shareable = false;
+  };
+  [[nodiscard]] Piece piece_of(const void* address);
   [[nodiscard]] std::int64_t in_use(int device);
   [[nodiscard]] std::int64_t pinned_in_use();
 
@@ -72,6 +79,7 @@ class Memory {
     int device = 0;
     int references = 0;
     bool has_handle = false;
+    bool shareable = true;
   };
   /// What allocate() gave out.
   struct Allocation {

@@ -10,6 +10,7 @@
 #include "api.hpp"
 #include "memory.hpp"
 #include "nccl_comm.hpp"
+#include "nccl_registrations.hpp"
 
 using namespace mica::cuda_emulation;
 
@@ -196,6 +197,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   if (it == nullptr) return no_communicator();
   work_until([&] { return it->num_enqueued == 0; }, "ncclCommDestroy");
   it->clique->abort(*it);
+  forget_registrations(it.get());
   return ncclSuccess;
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
@@ -204,6 +206,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   const auto it = take(comm);
   if (it == nullptr) return no_communicator();
   it->clique->abort(*it);
+  forget_registrations(it.get());
   return ncclSuccess;
 }
 
@@ -224,18 +227,4 @@ ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
   if (it == nullptr) return no_communicator();
   *rank = it->rank;
   return ncclSuccess;
-}
-ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buff, std::size_t size, void** handle) {
-  static auto& api = Api::named("ncclCommRegister");
-  if (const int ordered = api.enter(); ordered != 0) return static_cast<ncclResult_t>(ordered);
-  if (const auto result = check_ready(find_communicator(comm)); result != ncclSuccess) return result;
-  const auto found = Memory::instance().find(buff, size);
-  if (found.place != Place::device || !found.whole) return nccl_failed(ncclInvalidArgument, "not memory of a GPU");
-  *handle = buff;
-  return ncclSuccess;
-}
-ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
-  static auto& api = Api::named("ncclCommDeregister");
-  if (const int ordered = api.enter(); ordered != 0) return static_cast<ncclResult_t>(ordered);
-  return find_communicator(comm) == nullptr || handle == nullptr ? no_communicator() : ncclSuccess;
 }

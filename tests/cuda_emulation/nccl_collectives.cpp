@@ -12,6 +12,7 @@
 #include "api.hpp"
 #include "memory.hpp"
 #include "nccl_comm.hpp"
+#include "nccl_registrations.hpp"
 #include "streams.hpp"
 
 using namespace mica::cuda_emulation;
@@ -40,6 +41,15 @@ ncclResult_t check_memory(const Operation& it) {
                                                                    : send == receive;
   if (in_place || !overlap(send, it.send_bytes(), receive, it.receive_bytes())) return ncclSuccess;
   return nccl_failed(ncclInvalidArgument, std::string(name(it.kind)) + ": buffers overlap, but not in place");
+}
+
+void find_registrations(Operation& it) {
+  const auto send = registered_offset(it.comm.get(), it.send, it.send_bytes());
+  const auto receive = registered_offset(it.comm.get(), it.receive, it.receive_bytes());
+  it.send_registered = send >= 0;
+  it.receive_registered = receive >= 0;
+  it.registered_at = it.kind == OperationKind::all_gather ? receive : send;
+  if (it.registered_at >= 0) count_registered_operation();
 }
 
 /// Operations between ncclGroupStart and ncclGroupEnd.
@@ -105,6 +115,7 @@ ncclResult_t enqueue(Api& api, Operation operation, ncclComm_t handle) {
     return nccl_failed(ncclUnhandledCudaError, "the stream is not of the communicator's GPU");
   }
   if (const auto result = check_memory(operation); result != ncclSuccess) return result;
+  find_registrations(operation);
   if (group().depth > 0) {
     group().operations.push_back(std::move(operation));
     return ncclSuccess;

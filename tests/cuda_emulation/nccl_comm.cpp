@@ -36,8 +36,15 @@ std::optional<ncclResult_t> take_order(int rank) {
   return order;
 }
 
+std::atomic<std::int64_t> num_registered_operations = 0;
+
 bool is_point_to_point(const Operation& it) {
   return it.kind == OperationKind::send || it.kind == OperationKind::receive;
+}
+
+/// NCCL leaves it undefined what becomes of ranks that differ in this.
+bool registered_alike(const Operation& a, const Operation& b) {
+  return a.send_registered == b.send_registered && a.receive_registered == b.receive_registered && a.registered_at == b.registered_at;
 }
 
 [[noreturn]] void refuse(const Operation& a, const Operation& b) {
@@ -52,6 +59,9 @@ bool is_point_to_point(const Operation& it) {
 }
 
 }  // namespace
+
+void count_registered_operation() { ++num_registered_operations; }
+std::int64_t registered_operations() { return num_registered_operations; }
 
 void share_devices_between_nccl_ranks(bool allowed) {
   const std::lock_guard lock(orders().mutex);
@@ -155,6 +165,11 @@ void Clique::arrive(const Operation& operation, Meeting& meeting) {
                                 other.type == operation.type && other.reduction == operation.reduction &&
                                 other.root == operation.root;
     if (!fits) refuse(other, operation);
+    if (!is_point_to_point(operation) && !registered_alike(other, operation)) {
+      std::fprintf(stderr, "CUDA emulation: buffers of ranks are registered unlike: %s at %td of rank %d, at %td of rank %d\n",
+                   name(operation.kind), other.registered_at, other.comm->rank, operation.registered_at, operation.comm->rank);
+      std::abort();
+    }
   }
   const std::size_t place = is_point_to_point(operation) ? (operation.kind == OperationKind::receive ? 1 : 0)
                                                          : static_cast<std::size_t>(operation.comm->rank);

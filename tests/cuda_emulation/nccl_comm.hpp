@@ -58,6 +58,9 @@ class Clique {
   std::map<std::pair<int, int>, std::deque<std::shared_ptr<Meeting>>> sends_, receives_;  ///< unmatched, by (from, to)
 };
 
+/// For registered_operations().
+void count_registered_operation();
+
 /// Remembers the text for ncclGetLastError. @return result
 ncclResult_t nccl_failed(ncclResult_t result, std::string text);
 

@@ -21,6 +21,10 @@ struct Operation {
   int root = 0;  ///< of a broadcast; the other rank of a send or receive
   std::shared_ptr<ncclComm> comm;
   cudaStream_t stream = nullptr;
+  /// Whether the two are in registered buffers, and how far behind its beginning the one is that all ranks have alike: what
+  /// is gathered, what is added up. -1: not in one.
+  bool send_registered = false, receive_registered = false;
+  std::ptrdiff_t registered_at = -1;
 
   [[nodiscard]] std::size_t bytes() const;          ///< of `count` elements
   [[nodiscard]] std::size_t send_bytes() const;     ///< that this rank's `send` has

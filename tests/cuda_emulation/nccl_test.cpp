@@ -4,6 +4,7 @@
 #include <thread>
 #include <vector>
 
+#include <cuda.h>
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 #include <nccl.h>
@@ -232,7 +233,97 @@ TEST_F(Nccl, ARankThatGaveUpIsNotWaitedForWithItsMemory) {
   });
 }
 
+/// Device memory by the driver's calls: pieces of 2 MiB, one behind the other.
+class Pieces {
+ public:
+  Pieces(int count, bool shareable) : count_(count) {
+    EXPECT_EQ(cuMemAddressReserve(&address_, bytes(), kPiece, 0, 0), CUDA_SUCCESS);
+    CUmemAllocationProp prop{};
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    EXPECT_EQ(cudaGetDevice(&prop.location.id), cudaSuccess);
+    if (shareable) {
+      prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+      prop.allocFlags.gpuDirectRDMACapable = 1;
+    }
+    for (int i = 0; i < count; ++i) {
+      CUmemGenericAllocationHandle handle = 0;
+      EXPECT_EQ(cuMemCreate(&handle, kPiece, &prop, 0), CUDA_SUCCESS);
+      EXPECT_EQ(cuMemMap(address_ + static_cast<CUdeviceptr>(i) * kPiece, kPiece, 0, handle, 0), CUDA_SUCCESS);
+      EXPECT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
+    }
+    CUmemAccessDesc access{};
+    access.location = prop.location;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    EXPECT_EQ(cuMemSetAccess(address_, bytes(), &access, 1), CUDA_SUCCESS);
+  }
+  ~Pieces() {
+    EXPECT_EQ(cuMemUnmap(address_, bytes()), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemAddressFree(address_, bytes()), CUDA_SUCCESS);
+  }
+  Pieces(const Pieces&) = delete;
+  Pieces& operator=(const Pieces&) = delete;
+
+  static constexpr std::size_t kPiece = std::size_t{2} << 20;
+  [[nodiscard]] std::size_t bytes() const { return static_cast<std::size_t>(count_) * kPiece; }
+  [[nodiscard]] float* at(std::size_t offset) const { return reinterpret_cast<float*>(address_ + offset); }
+
+ private:
+  int count_;
+  CUdeviceptr address_ = 0;
+};
+
+TEST_F(Nccl, RegistersWhatWouldBeOfUseOnceAndTakesItBackOnce) {
+  on_ranks(1, true, [](Rank& rank) {
+    const Pieces good(2, true), own(1, false);
+    void *first = nullptr, *other = nullptr;
+    float host = 0;
+    EXPECT_EQ(ncclCommRegister(rank.comm, &host, 4, &other), ncclInvalidArgument);
+    EXPECT_EQ(ncclCommRegister(rank.comm, own.at(0), Pieces::kPiece, &other), ncclInvalidArgument);
+    EXPECT_EQ(ncclCommRegister(rank.comm, good.at(0), good.bytes(), &other), ncclInvalidArgument) << "two pieces";
+    ASSERT_EQ(ncclCommRegister(rank.comm, good.at(0), Pieces::kPiece, &first), ncclSuccess);
+    EXPECT_EQ(ncclCommRegister(rank.comm, good.at(4096), 4096, &other), ncclInvalidUsage) << "twice";
+    EXPECT_EQ(registered_now(), 1);
+    const std::int64_t before = registered_operations();
+    ASSERT_EQ(ncclAllReduce(good.at(256), good.at(256), 4, ncclFloat32, ncclSum, rank.comm, rank.stream), ncclSuccess);
+    ASSERT_EQ(ncclAllReduce(good.at(Pieces::kPiece), good.at(Pieces::kPiece), 4, ncclFloat32, ncclSum, rank.comm, rank.stream), ncclSuccess);
+    EXPECT_EQ(registered_operations(), before + 1);
+    EXPECT_EQ(ncclCommDeregister(rank.comm, first), ncclSuccess);
+    EXPECT_EQ(ncclCommDeregister(rank.comm, first), ncclInvalidUsage) << "twice";
+    ASSERT_EQ(ncclCommRegister(rank.comm, good.at(0), 4096, &first), ncclSuccess);
+    EXPECT_EQ(ncclCommAbort(rank.comm), ncclSuccess);
+    rank.comm = nullptr;
+    EXPECT_EQ(registered_now(), 0) << "they end with their communicator";
+  });
+}
+
 using NcclDeathTest = Nccl;
+
+TEST_F(NcclDeathTest, MemoryThatGoesWhileItIsRegisteredEndsTheProcess) {
+  const auto run = [] {
+    on_ranks(1, true, [](Rank& rank) {
+      const Pieces pieces(1, true);
+      void* handle = nullptr;
+      (void)ncclCommRegister(rank.comm, pieces.at(0), 4096, &handle);
+    });
+  };
+  EXPECT_DEATH(run(), "memory goes that is registered with NCCL");
+}
+
+TEST_F(NcclDeathTest, RanksWhoseBuffersAreRegisteredUnlikeEndTheProcess) {
+  for (const bool both : {false, true}) {  // one rank only; both, at other distances from the beginning
+    const auto run = [both] {
+      on_ranks(2, true, [both](Rank& rank) {
+        const Pieces pieces(1, true);
+        void* handle = nullptr;
+        if (both || rank.number == 0) (void)ncclCommRegister(rank.comm, pieces.at(0), Pieces::kPiece, &handle);
+        float* data = pieces.at(both && rank.number == 0 ? 512 : 0);
+        (void)ncclAllReduce(data, data, 4, ncclFloat32, ncclSum, rank.comm, rank.stream);
+      });
+    };
+    EXPECT_DEATH(run(), "registered unlike: ncclAllReduce");
+  }
+}
 
 TEST_F(NcclDeathTest, RanksThatAskForDifferentThingsEndTheProcess) {
   const auto run = [] {

@@ -250,6 +250,73 @@ TEST_F(GpuGroups, AfterAnAbortEverythingFailsAtOnceWithTheFirstError) {
   set_gpus(1);
 }
 
+TEST_F(GpuGroups, LargeBuffersAreRegisteredOnceForAsLongAsTheirBlocksLast) {
+  constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+  cuda_emulation::reset_calls();
+  run_local_ranks(1, [](std::unique_ptr<ProcessGroup> host) {
+    use_gpu(0);
+    auto pool = make_cuda_pool();
+    const auto stream = make_cuda_stream("test");
+    const auto control = host->duplicate("control");
+    auto group = make_nccl_group(std::move(host), {.register_from_bytes = kMiB, .communicate_alone = true});
+    const auto allocate = [&](ProcessGroup& from, std::int64_t bytes) { return from.allocate(*pool, bytes, MemoryRole::unsharded_param, *stream); };
+    {
+      const Buffer early = allocate(*group, 3 * kMiB);
+      EXPECT_EQ(cuda_emulation::registered_now(), 0) << "not connected";
+    }
+    group->connect();
+    auto other = group->duplicate("other");
+    other->connect();
+
+    Buffer buffer = allocate(*group, 3 * kMiB), small = allocate(*group, kMiB - 1), empty = allocate(*group, 0);
+    EXPECT_EQ(pool->stats().current, 4 * kMiB - 1);
+    EXPECT_EQ(cuda_emulation::registered_now(), 1);
+    const std::int64_t before = cuda_emulation::registered_operations();
+    group->all_reduce(*stream, "registered", {buffer.data(), Shape{100}, DType::f32}, ReduceOp::sum);
+    group->all_reduce(*stream, "not", {small.data(), Shape{100}, DType::f32}, ReduceOp::sum);
+    EXPECT_EQ(cuda_emulation::registered_operations(), before + 1);
+    buffer.reset();
+    buffer = allocate(*group, 3 * kMiB - 5);  // the same block
+    EXPECT_EQ(cuda_emulation::calls("ncclCommRegister"), 1);
+    buffer.reset();
+    buffer = allocate(*other, 3 * kMiB);
+    EXPECT_EQ(cuda_emulation::registered_now(), 2) << "with both groups";
+    buffer.reset();
+    small.reset();
+    pool->trim();  // the emulation ends the process if the memory goes first
+    EXPECT_EQ(cuda_emulation::registered_now(), 0);
+    EXPECT_EQ(cuda_emulation::calls("ncclCommDeregister"), 2);
+
+    // Whatever ends first: the group, the communication, or the pool.
+    buffer = allocate(*group, 3 * kMiB);
+    stream->synchronize();
+    group.reset();
+    EXPECT_EQ(cuda_emulation::registered_now(), 0);
+    buffer = allocate(*other, 5 * kMiB);
+    cuda_emulation::fail_next_nccl_operation(0, 6);
+    other->all_reduce(*stream, "lost", {buffer.data(), Shape{100}, DType::f32}, ReduceOp::sum);
+    for (int i = 0; i < 4000 && cuda_emulation::registered_now() > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(cuda_emulation::registered_now(), 0);
+    stream->drain_and_clear_error();
+    buffer.reset();
+    pool->trim();
+    group = make_nccl_group(control->duplicate("third"), {.register_from_bytes = 0, .communicate_alone = true});
+    group->connect();
+    buffer = allocate(*group, 1);
+    EXPECT_EQ(cuda_emulation::registered_now(), 1);
+    buffer.reset();
+    pool.reset();
+    EXPECT_EQ(cuda_emulation::registered_now(), 0);
+
+    pool = make_cuda_pool();
+    group = make_nccl_group(control->duplicate("fourth"), {.register_from_bytes = kRegisterNothing, .communicate_alone = true});
+    group->connect();
+    buffer = allocate(*group, 3 * kMiB);
+    EXPECT_EQ(cuda_emulation::registered_now(), 0);
+    buffer.reset();
+  });
+}
+
 TEST_F(GpuGroups, TwoRanksOnOneGpuAreRefusedByNccl) {
   EXPECT_THROW(run_local_ranks(2,
                                [](std::unique_ptr<ProcessGroup> host) {

@@ -23,6 +23,8 @@ struct StepCase {
   DType param_dtype;
   bool limit_all_gathers;
   std::int64_t num_communicators;  ///< a rank
+  std::int64_t register_from_bytes = kRegisterNothing;
+  std::int64_t num_registered = 0;  ///< collectives of a rank and step with registered buffers
 };
 
 class GpuStep : public ::testing::TestWithParam<StepCase> {};
@@ -43,7 +45,7 @@ std::vector<StepCalls> calls_of_steps(const StepCase& c, std::unique_ptr<Process
   std::vector<RankPlace> places;
   for (int r = 0; r < num_ranks; ++r) places.push_back({r, "host", 0, r});
   ProcessGroup& barrier = *host;
-  Mesh mesh(make_nccl_group(host->duplicate("gpus"), {}), MeshGeometry::make(places, {}), places);
+  Mesh mesh(make_nccl_group(host->duplicate("gpus"), {.register_from_bytes = c.register_from_bytes}), MeshGeometry::make(places, {}), places);
   fsdp::DeviceMesh device_mesh(mesh, *pool, *kernels,
                                fsdp::Streams::make(StreamMode::threaded, [](std::string name, StreamMode) { return make_cuda_stream(std::move(name)); }));
   auto model = make_parity_model();
@@ -63,6 +65,7 @@ std::vector<StepCalls> calls_of_steps(const StepCase& c, std::unique_ptr<Process
   const Buffer ids = pinned->allocate(2 * 5 * 4, MemoryRole::workspace, context.compute);
   std::fill_n(static_cast<std::int32_t*>(ids.data()), 10, 3);
   std::vector<StepCalls> calls;
+  const std::int64_t registered = cuda_emulation::registered_operations();
   for (std::int64_t step = 1; step <= kSteps; ++step) {
     barrier.barrier(*cpu, "step");  // the count is of the whole process
     const StepCalls before;
@@ -88,6 +91,7 @@ std::vector<StepCalls> calls_of_steps(const StepCase& c, std::unique_ptr<Process
   }
   context.compute.synchronize();
   EXPECT_EQ(cuda_emulation::calls("ncclCommInitRankConfig"), communicators);
+  EXPECT_EQ(cuda_emulation::registered_operations() - registered, kSteps * num_ranks * c.num_registered);
   return calls;
 }
 
@@ -133,6 +137,9 @@ TEST(GpuFetch, WaitsForTheStreamBeforeItCopies) {
 INSTANTIATE_TEST_SUITE_P(Cases, GpuStep,
                          ::testing::Values(StepCase{"full_shard", fsdp::Strategy::full_shard, DType::f32, false, 5},
                                            StepCase{"full_shard_bf16", fsdp::Strategy::full_shard, DType::bf16, false, 5},
+                                           // 3 units gathered in forward, 2 in backward, 3 reduced.
+                                           StepCase{"registered", fsdp::Strategy::full_shard, DType::f32, false, 5, 0, 8},
+                                           StepCase{"registered_bf16", fsdp::Strategy::full_shard, DType::bf16, false, 5, 0, 8},
                                            StepCase{"limited", fsdp::Strategy::full_shard, DType::f32, true, 5},
                                            StepCase{"no_shard", fsdp::Strategy::no_shard, DType::f32, false, 6}),
                          [](const auto& info) { return info.param.name; });

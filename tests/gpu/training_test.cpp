@@ -57,6 +57,7 @@ TEST_F(GpuTraining, LossesAreTheCpus) {
     for (const std::string device : {"cpu", "cuda"}) {
       const Finished run = train(1, device + c.dtype, {dtype, "--mesh.device=" + device});
       ASSERT_EQ(run.status, 0) << run.output;
+      EXPECT_EQ(run.output.find("NCCL 2.28.9, large buffers registered") != std::string::npos, device == "cuda") << run.output;
     }
     expect_same_losses("cuda" + c.dtype, "cpu" + c.dtype, c.tolerance);
   }

@@ -5,8 +5,9 @@
 #include <optional>
 #include <string>
 
-#include "cuda_emulation/memory.hpp"
 #include "mica/comm/process_group.hpp"
+
+#include "cuda_emulation/memory.hpp"
 
 namespace mica::testing {
 

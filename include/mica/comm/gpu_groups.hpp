@@ -1,6 +1,8 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -14,6 +16,8 @@ namespace mica {
 struct NcclOptions {
   /// A collective, or the making of a communicator, that takes longer has failed. @param timeout  mesh.timeout
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  /// allocate() gives buffers of this size and more blocks of their own and registers them. 0: every buffer.
+  std::int64_t register_from_bytes = std::int64_t{4} << 20;
   /// One rank alone goes through NCCL too (tests on a machine of one GPU).
   bool communicate_alone = false;
 };
@@ -33,6 +37,17 @@ struct NcclOptions {
 ///   aborting a communicator frees what a call in another thread still stands in. The host is ahead of the GPU by more than
 ///   those 20 us wherever a collective is worth its name; the way to fewer of them is fewer, larger units.
 /// - Sums are NCCL's own: equal on all ranks, but not the bits of other backends.
+/// Buffers: [Note: NCCL buffers]
+/// NCCL copies what it is given through memory of its own, unless a buffer is registered with the communicator: then other
+/// GPUs and network cards read and write it directly, with fewer of the GPU's cores (NVLink SHARP within a node; rings; one
+/// GPU a node over InfiniBand). Two rules of NCCL's shape how Mica does that:
+/// - All ranks or none: for one collective every rank's buffer is registered, at the same distance from where its
+///   registration begins. Ranks that differ are undefined behaviour, and some hang.
+/// - A buffer that spans several pieces of physical memory is treated as not registered, by each rank for itself.
+/// So neither the pool's pages (16 MiB pieces) nor its addresses (a rank's own) will do: allocate() gives large buffers of
+/// units blocks of their own ([Note: blocks of their own]), registered from their beginning, once and with the group that
+/// asked, at a place of the schedule that all ranks share. Registering is local and cheap: NCCL lets others in at the first
+/// collective that uses a buffer. What is small gains nothing, and what other collectives use is registered nowhere.
 /// @throws ConfigError: this build has no CUDA
 [[nodiscard]] std::unique_ptr<ProcessGroup> make_nccl_group(std::unique_ptr<ProcessGroup> host, const NcclOptions& options);
 
@@ -52,5 +67,10 @@ struct StagedOptions {
 
 /// "2.28.9", or "not built in".
 [[nodiscard]] std::string nccl_version_text();
+/// Whether buffers can be registered: from NCCL 2.19 on.
+[[nodiscard]] bool nccl_can_register();
+
+/// For NcclOptions::register_from_bytes: no buffer.
+inline constexpr std::int64_t kRegisterNothing = std::numeric_limits<std::int64_t>::max();
 
 }  // namespace mica

@@ -74,7 +74,8 @@ class ProcessGroup {
   /// This group itself unless its tensors are a GPU's.
   [[nodiscard]] virtual ProcessGroup& on_host() { return *this; }
 
-  /// Storage for a unit (DESIGN section 3, Storage). Default: the pool.
+  /// Storage for a unit (DESIGN section 3, Storage). Default: the pool. A backend may register what it gives, which all
+  /// ranks must have alike: they ask for the same bytes in the same order.
   [[nodiscard]] virtual Buffer allocate(Pool& pool, std::int64_t bytes, MemoryRole role, Stream& home) {
     return pool.allocate(bytes, role, home);
   }

@@ -19,6 +19,7 @@ struct Config {
     std::string device = "auto";
     std::string backend = "auto";
     double timeout = 600;
+    bool register_buffers = true;
     std::string shard_size = "world";
     std::string streams = "auto";
     std::int64_t threads = 0;

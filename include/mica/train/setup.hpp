@@ -44,6 +44,7 @@ struct Device {
   std::optional<GpuInfo> gpu;         ///< none: the CPU
   int ranks_on_gpu = 1;
   std::string backend;                ///< of the mesh: "mpi", "nccl" or "staged"
+  bool registers_buffers = true;      ///< mesh.register_buffers
   std::unique_ptr<Pool> pool;
   std::unique_ptr<Pool> host_pool;    ///< beside a GPU: what MPI's groups stage in
   std::unique_ptr<Pool> pinned_pool;  ///< beside a GPU: what `staged` copies by way of

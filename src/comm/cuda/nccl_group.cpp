@@ -4,6 +4,7 @@
 
 #include "device_copy.hpp"
 #include "nccl_comm.hpp"
+#include "nccl_registrations.hpp"
 #include "nccl_watch.hpp"
 
 namespace mica {
@@ -48,6 +49,18 @@ class NcclGroup final : public ProcessGroup {
   [[nodiscard]] ProcessGroup& on_host() override { return *host_; }
   void connect() override {
     if (num_ranks() > 1 || options_.communicate_alone) static_cast<void>(connected());
+  }
+  [[nodiscard]] Buffer allocate(Pool& pool, std::int64_t bytes, MemoryRole role, Stream& home) override {
+    auto* blocks = dynamic_cast<BlockMemory*>(&pool);
+    if (blocks == nullptr || !registrations_ || bytes == 0 || bytes < options_.register_from_bytes) return pool.allocate(bytes, role, home);
+    Buffer buffer = blocks->allocate_block(bytes, role, home);
+    if (registered_pool_ != &pool) {
+      require(registered_pool_ == nullptr, "group '{}' was given memory of two pools", name());
+      registered_pool_ = &pool;
+      blocks->add_block_user(registrations_);
+    }
+    registrations_->add(buffer.data(), blocks->block_bytes(buffer.data()));
+    return buffer;
   }
 
  protected:
@@ -158,6 +171,9 @@ class NcclGroup final : public ProcessGroup {
                          rank(), num_ranks(), ended_by);
       communicator_ = std::make_unique<nccl::Communicator>(*host_, options_.timeout);
       watch_->add_communicator(*communicator_);
+      if (options_.register_from_bytes != kRegisterNothing && nccl::can_register()) {
+        registrations_ = std::make_shared<nccl::Registrations>(*communicator_);
+      }
     }
     return *communicator_;
   }
@@ -167,6 +183,8 @@ class NcclGroup final : public ProcessGroup {
   std::unique_ptr<ProcessGroup> host_;
   std::shared_ptr<nccl::Watch> watch_;
   std::unique_ptr<nccl::Communicator> communicator_;
+  std::shared_ptr<nccl::Registrations> registrations_;  // ends before the communicator; the pool tells it of blocks that go
+  const Pool* registered_pool_ = nullptr;
   std::unique_ptr<float, FreeDeviceMemory> barrier_number_;
 };
 
@@ -176,6 +194,8 @@ std::unique_ptr<ProcessGroup> make_nccl_group(std::unique_ptr<ProcessGroup> host
   auto watch = std::make_shared<nccl::Watch>(cuda::current_gpu(), options.timeout);
   return std::make_unique<NcclGroup>(std::move(host), options, std::move(watch));
 }
+
+bool nccl_can_register() { return nccl::can_register(); }
 
 std::string nccl_version_text() {
   int version = 0;

@@ -14,5 +14,6 @@ namespace {
 std::unique_ptr<ProcessGroup> make_nccl_group(std::unique_ptr<ProcessGroup>, const NcclOptions&) { refuse("nccl"); }
 std::unique_ptr<ProcessGroup> make_staged_group(std::unique_ptr<ProcessGroup>, Pool&, const StagedOptions&) { refuse("staged"); }
 std::string nccl_version_text() { return "not built in"; }
+bool nccl_can_register() { return false; }
 
 }  // namespace mica

@@ -26,6 +26,9 @@ void find(const char* symbol, Function& function) {
 Driver Driver::load() {
   Driver driver;
   find("cuGetErrorName", driver.get_error_name);
+  find("cuDeviceGet", driver.device_get);
+  find("cuDeviceGetAttribute", driver.device_get_attribute);
+  find("cuMemGetAllocationGranularity", driver.mem_get_allocation_granularity);
   find("cuMemAddressReserve", driver.mem_address_reserve);
   find("cuMemAddressFree", driver.mem_address_free);
   find("cuMemCreate", driver.mem_create);

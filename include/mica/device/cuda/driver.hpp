@@ -11,6 +11,9 @@ namespace mica::cuda {
 /// and one binary serves both.
 struct Driver {
   decltype(&cuGetErrorName) get_error_name = nullptr;
+  decltype(&cuDeviceGet) device_get = nullptr;
+  decltype(&cuDeviceGetAttribute) device_get_attribute = nullptr;
+  decltype(&cuMemGetAllocationGranularity) mem_get_allocation_granularity = nullptr;
   decltype(&cuMemAddressReserve) mem_address_reserve = nullptr;
   decltype(&cuMemAddressFree) mem_address_free = nullptr;
   decltype(&cuMemCreate) mem_create = nullptr;
