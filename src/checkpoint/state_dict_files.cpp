@@ -34,11 +34,10 @@ std::vector<Placed> placed_in(const fsdp::ShardLayout& layout, int shard_rank, c
     invariant(piece.num_runs() == 1, "tensors are cut along dim 0");
     const fsdp::StateTensor& tensor = found->second;
     const std::int64_t row_numel = tensor.global_shape().numel() / tensor.global_shape()[0];
-    const std::int64_t skipped = piece.run(0).begin - tensor.row_begin() * row_numel;
-    invariant(skipped >= 0 && skipped + piece.numel() <= tensor.numel(), "a state dict holds the rows of its rank");
-    placed.push_back({piece.offset, piece.numel(), tensor.view().as<float>() + skipped});
+    invariant(piece.run(0).begin == tensor.row_begin() * row_numel && piece.numel() == tensor.numel(),
+              "a state dict holds the rows of its rank");
+    placed.push_back({piece.offset, piece.numel(), tensor.view().as<float>()});
   }
-  std::ranges::sort(placed, {}, &Placed::offset);
   return placed;
 }
 
@@ -104,7 +103,6 @@ void replace_units(SaveJob& job, const SaveState& state, fsdp::StateDictKind kin
       sources.push_back(source);
       continue;
     }
-    if (!job.writes_shard) continue;
     const auto of_kind = tensors->find(source.kind);
     const fsdp::StateDict none;
     auto placed = placed_in(*unit.layout, unit.layout->shard_size() == 1 ? 0 : shard_rank,

@@ -1,6 +1,8 @@
 // Checkpoints move between the CPU and a GPU bit for bit. The same sources run on a GPU (label gpu) and on an emulated one.
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "mica/checkpoint/async_saver.hpp"
 #include "mica/checkpoint/load.hpp"
 #include "mica/checkpoint/save.hpp"
@@ -12,8 +14,19 @@
 #include "support/temporary_folder.hpp"
 #include "support/tested_gpu.hpp"
 
+#if MICA_GPU_IS_EMULATED
+#include "cuda_emulation/cuda_emulation.hpp"
+#endif
+
 namespace mica::testing {
 namespace {
+
+#if MICA_GPU_IS_EMULATED
+/// DeviceMemory::copy()s of the process.
+std::int64_t num_copies_now() { return cuda_emulation::calls("cudaMemcpy"); }
+#else
+std::int64_t num_copies_now() { return 0; }  // nobody counts
+#endif
 
 using Bits = std::vector<std::vector<float>>;
 
@@ -72,10 +85,22 @@ class Trained {
             .model = {{"type", "parity"}}, .config = "[run]\nname=test\n"};
   }
   std::string save(const std::string& folder, std::int64_t step) { return checkpoint::save(folder, state(step), *comm_, {}).path; }
-  std::string save_in_background(const std::string& folder, std::int64_t step) {
+  /// Random numbers of `next` are there when the save goes on in the background.
+  std::string save_in_background(const std::string& folder, std::int64_t step, std::uint64_t next) {
     checkpoint::AsyncSaver saver(checkpoint::make_group_comm(*comm_group_, *stream_), pinned_ ? *pinned_ : *pool_);
-    saver.start(folder, state(step), *comm_, {});
+    std::atomic<bool> is_filled{false};
+    checkpoint::SaveOptions options;
+    options.at_point = [&](std::string_view point) {
+      if (point == "metadata written") is_filled.wait(false);
+    };
+    const std::int64_t copies_before = num_copies_now();
+    saver.start(folder, state(step), *comm_, options);
+    fill(next);
+    device_mesh_->compute().synchronize();
+    is_filled = true;
+    is_filled.notify_all();
     saver.wait();
+    EXPECT_EQ(num_copies_now(), copies_before) << "what is written in the background is the host's";
     return saver.take_finished()->path;
   }
   void load(const std::string& path) {
@@ -124,7 +149,7 @@ TEST_P(GpuCheckpoint, MovesBetweenCpuAndGpuBitForBit) {
     EXPECT_EQ(cpu.bits(), fourth);
     gpu.fill(5);
     const Bits fifth = gpu.bits();
-    cpu.load(gpu.save_in_background(folder.path(), 5));
+    cpu.load(gpu.save_in_background(folder.path(), 5, 6));
     EXPECT_EQ(cpu.bits(), fifth);
   });
 }

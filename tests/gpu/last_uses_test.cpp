@@ -101,6 +101,15 @@ TEST_F(LastUses, TheEventIsNoLaterThanSomeTasks) {
   expect_calls(1, 0);
 }
 
+TEST_F(LastUses, PageLockedMemoryIsTheSame) {
+  const auto pinned = make_pinned_pool();
+  const auto use_and_free_pinned = [&](Stream& home) { use(home, pinned->allocate(kBytes, MemoryRole::activation, home)); };
+  for (int i = 0; i < 10; ++i) use_and_free_pinned(*a_);
+  expect_calls(0, 0);
+  use_and_free_pinned(*b_);
+  expect_calls(1, 1);
+}
+
 TEST_F(LastUses, AStreamThatIsGoneIsDoneWithItsMemory) {
   void* const freed = use_and_free(*a_);
   a_.reset();

@@ -1,10 +1,13 @@
 #include "mica/checkpoint/state_dict_files.hpp"
 
+#include <algorithm>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "mica/checkpoint/verify.hpp"
 #include "mica/io/atomic_file.hpp"
+#include "mica/io/hdf5.hpp"
 
 #include "support/temporary_folder.hpp"
 #include "unit/checkpoint/saved_model.hpp"
@@ -40,6 +43,20 @@ struct Case {
 
 class StateDictFiles : public testing::TestWithParam<Case> {};
 
+/// What a checkpoint's files hold of the units' parameters that is not zero: padding is.
+std::int64_t num_non_zeros(const std::string& path, const Manifest& manifest) {
+  std::int64_t found = 0;
+  for (const FileEntry& file : manifest.files) {
+    for (const DatasetEntry& dataset : file.datasets) {
+      if (dataset.kind != kMasterKind || manifest.units[static_cast<std::size_t>(dataset.unit)].is_whole()) continue;
+      std::vector<float> values(static_cast<std::size_t>(dataset.bytes / 4));
+      io::Hdf5File::open(path + "/" + file.name).open_dataset(dataset.path).read(values.data(), dataset.bytes);
+      found += std::ranges::count_if(values, [](float value) { return value != 0; });
+    }
+  }
+  return found;
+}
+
 /// A tensor of a state dict against what fill(7) gave it.
 void expect_values(const std::string& name, const std::string& kind, const fsdp::StateTensor& tensor) {
   const Shape& whole = tensor.global_shape();
@@ -73,6 +90,7 @@ TEST_P(StateDictFiles, AreWholeVerifiedAndLoadAnywhere) {
   EXPECT_EQ(manifest.units[0].layout,
             what.kind == StateDictKind::sharded && what.num_ranks > 1 ? "per_parameter 0,0" : "flat");
   EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
+  EXPECT_EQ(num_non_zeros(path, manifest), 7 + 1 + 60);
 
   // Into another mesh and wrapping, where the first parameter is not ignored.
   ShardedOptions other = options_of(false);
@@ -117,6 +135,11 @@ TEST_P(StateDictFiles, AreWholeVerifiedAndLoadAnywhere) {
     for (const auto& [kind, tensor] : state.tensors) expect_values(std::get<std::string>(key), kind, tensor);
   }
   EXPECT_EQ(optimizer.state.size(), what.with_optimizer ? 4U : 0U);
+  if (what.with_optimizer) {
+    EXPECT_THAT(optimizer.groups.at(0).parameters,
+                testing::UnorderedElementsAre(optim::ParameterKey("u0.weight"), optim::ParameterKey("u0.bias"),
+                                              optim::ParameterKey("u0.tiny"), optim::ParameterKey("u1.four")));
+  }
 }
 
 std::vector<Case> all_cases() {
@@ -160,6 +183,21 @@ TEST(StateDictFilesInMemory, LoadIntoAModel) {
                                                           read_optim_state_dict(path, part), sharded.optimizer()));
     EXPECT_EQ(sharded.bits(), expected.bits());
   });
+}
+
+TEST(StateDictFilesInMemory, EachParameterHasItsOwnSteps) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "dict";
+  run_local_ranks(2, [&](std::unique_ptr<ProcessGroup> world) {
+    SavedModel model(std::move(world), units(), options_of(false));
+    model.fill(7);
+    model.optimizer().set_parameter_steps({{"u0.weight", 7}, {"u0.bias", 3}, {"u0.tiny", 0}, {"u1.four", 7}});
+    (void)save_state_dict(path, StateDictKind::full, model.state(3), model.comm());
+  });
+  const optim::OptimStateDict optimizer = read_optim_state_dict(path);
+  EXPECT_EQ(optimizer.state.at("u0.weight").scalars.at("step"), 7);
+  EXPECT_EQ(optimizer.state.at("u0.bias").scalars.at("step"), 3);
+  EXPECT_FALSE(optimizer.state.contains("u0.tiny")) << "it was never stepped";
 }
 
 TEST(StateDictFilesInMemory, NothingIsOverwrittenAndEveryRankIsTold) {
