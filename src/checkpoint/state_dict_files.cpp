@@ -82,7 +82,7 @@ Tensors gather(const SaveState& state, fsdp::StateDictKind kind) {
   return tensors;
 }
 
-/// In place of a job's units and what it reads of the model: tensors cut along rows. What is whole stays.
+/// In place of a job's units and what it reads of the model: tensors cut along rows. What shard rank 0 has whole stays.
 void replace_units(SaveJob& job, const SaveState& state, fsdp::StateDictKind kind) {
   const bool is_full = kind == fsdp::StateDictKind::full;
   const auto tensors = std::make_shared<const Tensors>(gather(state, kind));
@@ -91,15 +91,18 @@ void replace_units(SaveJob& job, const SaveState& state, fsdp::StateDictKind kin
     job.header.world_size = job.header.shard_size = job.header.replicas = 1;
     job.writes_shard = mesh.rank() == 0;
   }
+  const auto stays = [is_full](const SavedUnit& unit) {
+    return unit.role != UnitRole::unit || (!is_full && unit.layout->shard_size() == 1);
+  };
   for (SavedUnit& unit : job.contents.units) {
-    if (unit.role == UnitRole::unit) unit = cut_along_rows(unit, is_full);
+    if (!stays(unit)) unit = cut_along_rows(unit, is_full);
   }
   job.header.units = unit_entries(job.contents.units);
   std::vector<ShardSource> sources;
   const int shard_rank = job.contents.shard_rank;
   for (const ShardSource& source : job.contents.sources) {
     const SavedUnit& unit = job.contents.units[static_cast<std::size_t>(source.unit)];
-    if (unit.role != UnitRole::unit) {
+    if (stays(unit)) {
       sources.push_back(source);
       continue;
     }

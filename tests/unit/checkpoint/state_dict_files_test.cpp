@@ -185,6 +185,29 @@ TEST(StateDictFilesInMemory, LoadIntoAModel) {
   });
 }
 
+TEST(StateDictFilesInMemory, AUnitThatIsNotShardedIsWholeInTheFirstFile) {
+  const TemporaryFolder folder;
+  for (const StateDictKind kind : {StateDictKind::full, StateDictKind::sharded, StateDictKind::local}) {
+    const std::string path = folder / std::string(fsdp::state_dict_kind_name(kind));
+    ShardedOptions options = options_of(false);
+    options.unsharded = {1};
+    run_local_ranks(2, [&](std::unique_ptr<ProcessGroup> world) {
+      SavedModel model(std::move(world), units(), options);
+      model.fill(7);
+      (void)save_state_dict(path, kind, model.state(3), model.comm());
+    });
+    EXPECT_THAT(verify(path).damage, IsEmpty());
+    for (const auto& [name, tensor] : read_state_dict(path)) expect_values(name, "master", tensor);
+    run_local_ranks(3, [&](std::unique_ptr<ProcessGroup> world) {
+      auto world2 = world->duplicate("expected");
+      SavedModel loaded(std::move(world), units(), options_of(false)), expected(std::move(world2), units(), options_of(false));
+      expected.fill(7);
+      (void)loaded.load(path);
+      EXPECT_EQ(loaded.bits(), expected.bits()) << fsdp::state_dict_kind_name(kind);
+    });
+  }
+}
+
 TEST(StateDictFilesInMemory, EachParameterHasItsOwnSteps) {
   const TemporaryFolder folder;
   const std::string path = folder / "dict";
