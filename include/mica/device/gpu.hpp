@@ -42,7 +42,7 @@ void use_gpu(int index);
 /// Where a GPU's pool has its memory from.
 enum class GpuPoolKind : std::uint8_t {
   arena,  ///< one range of addresses that grows by whole pages, cut into blocks
-  plain,  ///< a cudaMalloc for every buffer, so that compute-sanitizer knows where each tensor ends; the host waits at each free
+  plain,  ///< a cudaMalloc for every buffer, none used twice, so that compute-sanitizer knows where each tensor ends
 };
 /// As the environment's MICA_GPU_POOL says: "plain", or "arena", also where it is unset.  @throws ConfigError: something else
 [[nodiscard]] GpuPoolKind gpu_pool_kind();

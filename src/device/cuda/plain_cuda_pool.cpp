@@ -1,4 +1,5 @@
 #include <map>
+#include <vector>
 
 #include "mica/core/error.hpp"
 #include "mica/device/cuda/check.hpp"
@@ -9,42 +10,70 @@
 namespace mica::detail {
 namespace {
 
-/// The driver's blocks as they are: no byte of another buffer lies near one's end, and none is used again under the same
-/// address without the driver's knowledge, which is what a checker of accesses goes by.
+/// The driver's blocks as they are, none used twice: no byte of another buffer lies near one's end, which is what a checker
+/// of accesses goes by. Freed ones go back when the driver has no more, in trim() and at the end: cudaFree waits for all
+/// that this process does on the GPU, and ranks that are its threads may wait for each other there.
 class PlainCudaPool final : public CudaPool {
  public:
   PlainCudaPool() = default;
-  ~PlainCudaPool() override = default;
+  ~PlainCudaPool() override { drop_freed(); }
   PlainCudaPool(const PlainCudaPool&) = delete;
   PlainCudaPool& operator=(const PlainCudaPool&) = delete;
 
  protected:
   Taken take(std::int64_t bytes, Stream& /*home*/) override {
     stay_on_gpu();
-    void* data = nullptr;
-    const cudaError_t error = cudaMalloc(&data, static_cast<std::size_t>(bytes));
-    if (error == cudaErrorMemoryAllocation) {
-      static_cast<void>(cudaGetLastError());
-      return {};
+    void* data = ask(bytes);
+    if (data == nullptr && !freed_.empty()) {
+      drop_freed();
+      data = ask(bytes);
     }
-    cuda::check(error, "cudaMalloc");
+    if (data == nullptr) return {};
     bytes_[data] = bytes;
     reserved_ += bytes;
     return {data, {}};
   }
   void give(void* data, Stream* /*home*/, std::vector<Event> pending) override {
-    const auto block = bytes_.find(data);
-    invariant(block != bytes_.end(), "memory given back to the pool that it came from");
-    wait_until_over(pending);
-    static_cast<void>(cudaFree(data));  // an error here is one of the work before, of which the streams tell
-    reserved_ -= block->second;
-    bytes_.erase(block);
+    invariant(bytes_.contains(data), "memory given back to the pool that it came from");
+    freed_.push_back({data, std::move(pending)});
   }
-  void release_free_memory() override {}
+  void release_free_memory() override {
+    stay_on_gpu();
+    drop_freed();
+  }
   [[nodiscard]] std::int64_t reserved_bytes() const override { return reserved_; }
 
  private:
+  struct Freed {
+    void* data = nullptr;
+    std::vector<Event> pending;
+  };
+
+  /// Null: there is no more.
+  static void* ask(std::int64_t bytes) {
+    void* data = nullptr;
+    const cudaError_t error = cudaMalloc(&data, static_cast<std::size_t>(bytes));
+    if (error == cudaErrorMemoryAllocation) {
+      static_cast<void>(cudaGetLastError());
+      return nullptr;
+    }
+    cuda::check(error, "cudaMalloc");
+    return data;
+  }
+
+  void drop_freed() {
+    for (const Freed& block : freed_) {
+      wait_until_over(block.pending);
+      static_cast<void>(cudaFree(block.data));  // an error here is one of the work before, of which the streams tell
+      const auto known = bytes_.find(block.data);
+      reserved_ -= known->second;
+      bytes_.erase(known);
+    }
+    freed_.clear();
+  }
+
   std::map<void*, std::int64_t> bytes_;  // of each block
+  std::vector<Freed> freed_;
   std::int64_t reserved_ = 0;
 };
 
