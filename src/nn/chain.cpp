@@ -1,6 +1,7 @@
 #include "mica/nn/chain.hpp"
 
 #include <algorithm>
+#include <optional>
 
 namespace mica::nn {
 namespace {
@@ -29,24 +30,81 @@ void restore_input(Context& context, std::span<Module* const> chain, Record& rec
   *kept = chain[i - 1]->recompute_output(context, record.child(i - 1));
 }
 
+/// What was put back for a backward that may come again.
+void drop_again(std::span<Module* const> chain, Record& record, const ChainRecord& extra, std::size_t i) {
+  if (record.is_kept() && extra.input_dropped[i]) *chain[i]->saved_input(record.child(i)) = Tensor();
+}
+
 ChainRecord& extra_of(Record& record) { return static_cast<ChainRecord&>(*record.extra); }
+
+Record* child_of(Record* record, std::size_t i) { return record ? &record->child(i) : nullptr; }
+
+/// Makes the Records of the modules.
+void begin_chain(std::span<Module* const> chain, Record* record) {
+  if (!record) return;
+  for (std::size_t i = 0; i < chain.size(); ++i) static_cast<void>(record->add_child());
+  auto extra = std::make_unique<ChainRecord>();
+  extra->input_dropped.resize(chain.size());
+  record->extra = std::move(extra);
+}
+
+/// The forward of a chain that has begun, from module `first` on; xs are that one's inputs.
+Tensors run_chain(Context& context, std::span<Module* const> chain, std::size_t first, Tensors xs, Record* record) {
+  for (std::size_t i = first; i < chain.size(); ++i) {
+    Record* child = child_of(record, i);
+    const void* input = xs.empty() ? nullptr : xs[0].view().data;
+    std::optional<Tensors> of_both;
+    if (i + 1 < chain.size()) {
+      of_both = chain[i]->forward_with(context, *chain[i + 1], xs, child, child_of(record, i + 1));
+    }
+    xs = of_both ? *std::move(of_both) : chain[i]->forward(context, std::move(xs), child);
+    if (child && i > 0) {
+      extra_of(*record).input_dropped[i] = drop_input(*chain[i - 1], record->child(i - 1), input, *chain[i], *child);
+    }
+    if (of_both) ++i;
+  }
+  return xs;
+}
+
+/// x = x + chain(x) for each. @param next_record  makes the Record of the next chain, or returns null
+template <class NextRecord>
+Tensor add_chains(Context& context, std::span<const std::span<Module* const>> chains, Tensor x,
+                  const NextRecord& next_record) {
+  const auto begin = [&](std::span<Module* const> chain) {
+    Record* record = next_record();
+    begin_chain(chain, record);
+    return record;
+  };
+  Record* record = begin(chains[0]);
+  std::optional<Tensors> begun;  // outputs of the chain's first module, where the sum before it made them
+  for (std::size_t c = 0; c < chains.size(); ++c) {
+    const std::size_t first = begun ? 1 : 0;
+    Tensors branch = run_chain(context, chains[c], first, begun ? *std::move(begun) : list_of(x), record);
+    require<Error>(branch.size() == 1 && branch[0].shape() == x.shape(),
+                   "a residual branch must return one tensor of its input's shape {}, it returned {}",
+                   x.shape().to_string(),
+                   branch.size() == 1 ? branch[0].shape().to_string() : std::to_string(branch.size()) + " tensors");
+    if (record) extra_of(*record).x_needs_grad = x.needs_grad;
+    Tensor sum = branch[0].is_unique() ? branch[0] : context.make(x.shape(), x.dtype());
+    sum.needs_grad = record && (x.needs_grad || branch[0].needs_grad);
+    begun.reset();
+    if (c + 1 < chains.size()) {
+      record = begin(chains[c + 1]);
+      if (!chains[c + 1].empty()) {
+        begun = chains[c + 1][0]->forward_of_sum(context, x, branch[0], sum, child_of(record, 0));
+      }
+    }
+    if (!begun) context.kernels.add(context.compute, x, branch[0], sum);
+    x = std::move(sum);
+  }
+  return x;
+}
 
 }  // namespace
 
 Tensors chain_forward(Context& context, std::span<Module* const> chain, Tensors xs, Record* record) {
-  std::vector<bool> input_dropped(chain.size(), false);
-  for (std::size_t i = 0; i < chain.size(); ++i) {
-    Record* child = child_record(record);
-    const void* input = xs.empty() ? nullptr : xs[0].view().data;
-    xs = chain[i]->forward(context, std::move(xs), child);
-    if (child && i > 0) input_dropped[i] = drop_input(*chain[i - 1], record->child(i - 1), input, *chain[i], *child);
-  }
-  if (record) {
-    auto extra = std::make_unique<ChainRecord>();
-    extra->input_dropped = std::move(input_dropped);
-    record->extra = std::move(extra);
-  }
-  return xs;
+  begin_chain(chain, record);
+  return run_chain(context, chain, 0, std::move(xs), record);
 }
 
 Tensors chain_backward(Context& context, std::span<Module* const> chain, Record& record, Tensors dys) {
@@ -56,8 +114,13 @@ Tensors chain_backward(Context& context, std::span<Module* const> chain, Record&
     // The handle of a tensor that is put back here must be the Record's alone, so that the layer can free it.
     const bool any = std::ranges::any_of(dys, [](const Tensor& dy) { return static_cast<bool>(dy); });
     if (any) restore_input(context, chain, record, extra, i);
-    dys = chain[i]->backward(context, std::move(record.child(i)), std::move(dys));
-    if (record.is_kept() && extra.input_dropped[i]) *chain[i]->saved_input(record.child(i)) = Tensor();
+    std::optional<Tensors> of_both;
+    if (any && i > 0) {
+      of_both = chain[i]->backward_with(context, *chain[i - 1], record.child(i), record.child(i - 1), dys);
+    }
+    dys = of_both ? *std::move(of_both) : chain[i]->backward(context, std::move(record.child(i)), std::move(dys));
+    drop_again(chain, record, extra, i);
+    if (of_both) drop_again(chain, record, extra, --i);
   }
   if (!chain.empty()) record.child(0).dx_sum = nullptr;
   return dys;
@@ -68,16 +131,12 @@ Tensor* chain_saved_input(std::span<Module* const> chain, Record& record) {
 }
 
 Tensor residual_forward(Context& context, std::span<Module* const> chain, const Tensor& x, Record* record) {
-  Tensors branch = chain_forward(context, chain, list_of(x), record);
-  require<Error>(branch.size() == 1 && branch[0].shape() == x.shape(),
-                 "a residual branch must return one tensor of its input's shape {}, it returned {}",
-                 x.shape().to_string(),
-                 branch.size() == 1 ? branch[0].shape().to_string() : std::to_string(branch.size()) + " tensors");
-  Tensor y = branch[0].is_unique() ? branch[0] : context.make(x.shape(), x.dtype());
-  context.kernels.add(context.compute, x, branch[0], y);
-  y.needs_grad = record && (x.needs_grad || branch[0].needs_grad);
-  if (record) extra_of(*record).x_needs_grad = x.needs_grad;
-  return y;
+  return add_chains(context, {&chain, 1}, x, [record] { return record; });
+}
+
+Tensor residuals_forward(Context& context, std::initializer_list<std::span<Module* const>> chains, Tensor x,
+                         Record* record) {
+  return add_chains(context, {chains.begin(), chains.size()}, std::move(x), [record] { return child_record(record); });
 }
 
 Tensor residual_backward(Context& context, std::span<Module* const> chain, Record& record, Tensors dys) {

@@ -9,9 +9,13 @@ Tensors Gelu::do_forward(Context& context, Tensors xs, Record* record) {
   const Tensor& x = xs[0];
   Tensor y = context.make(x.shape(), x.dtype());
   context.kernels.gelu(context.compute, x, y);
+  keep_input(record, x, y);
+  return list_of(std::move(y));
+}
+
+void Gelu::keep_input(Record* record, const Tensor& x, Tensor& y) {
   y.needs_grad = record && x.needs_grad;
   if (y.needs_grad) record->saved = {x};
-  return list_of(std::move(y));
 }
 
 Tensors Gelu::do_backward(Context& context, Record& record, Tensors dys) {

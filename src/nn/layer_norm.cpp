@@ -13,7 +13,15 @@ LayerNorm::LayerNorm(std::int64_t width, double eps)
 
 Tensors LayerNorm::do_forward(Context& context, Tensors xs, Record* record) {
   expect_inputs(*this, xs, 1);
-  const Tensor& x = xs[0];
+  return normalise(context, xs[0], record);
+}
+
+std::optional<Tensors> LayerNorm::do_forward_of_sum(Context& context, const Tensor& a, const Tensor& b,
+                                                    const Tensor& sum, Record* record) {
+  return normalise(context, sum, record, &a, &b);
+}
+
+Tensors LayerNorm::normalise(Context& context, const Tensor& x, Record* record, const Tensor* a, const Tensor* b) {
   const ConstTensorView weight = data_of(weight_);
   expect_activation(*this, x, width_, weight.dtype);
   Tensor y = context.make(x.shape(), x.dtype());
@@ -24,7 +32,11 @@ Tensors LayerNorm::do_forward(Context& context, Tensors xs, Record* record) {
     rstd = context.make({x.shape().rows()}, DType::f32);
     record->saved = {x, mean, rstd};
   }
-  context.kernels.layer_norm(context.compute, x, weight, data_of(bias_), eps_, y, mean, rstd);
+  if (a) {
+    context.kernels.add_layer_norm(context.compute, *a, *b, x, weight, data_of(bias_), eps_, y, mean, rstd);
+  } else {
+    context.kernels.layer_norm(context.compute, x, weight, data_of(bias_), eps_, y, mean, rstd);
+  }
   return list_of(std::move(y));
 }
 

@@ -1,5 +1,6 @@
 #include "mica/nn/linear.hpp"
 
+#include "mica/nn/gelu.hpp"
 #include "mica/nn/input_check.hpp"
 
 namespace mica::nn {
@@ -20,9 +21,31 @@ Tensors Linear::do_forward(Context& context, Tensors xs, Record* record) {
   Tensor y = context.make(with_last_dim(x.shape(), out_), weight.dtype);
   context.kernels.linear(context.compute, x, weight, bias_ ? data_of(*bias_) : ConstTensorView(), y);
   if (record) {
-    const bool trains = weight_.requires_grad || (bias_ && bias_->requires_grad);
-    y.needs_grad = x.needs_grad || trains;
-    record->saved = {trains ? x : Tensor()};
+    y.needs_grad = x.needs_grad || trains();
+    record->saved = {trains() ? x : Tensor()};
+  }
+  return list_of(std::move(y));
+}
+
+std::optional<Tensors> Linear::do_forward_with(Context& context, Module& next, Tensors& xs, Record* record,
+                                               Record* next_record) {
+  if (!dynamic_cast<Gelu*>(&next)) return {};
+  expect_inputs(*this, xs, 1);
+  const Tensor& x = xs[0];
+  const ConstTensorView weight = data_of(weight_);
+  expect_activation(*this, x, in_, weight.dtype);
+  const Shape shape = with_last_dim(x.shape(), out_);
+  Tensor pre;  // what the GELU is taken of
+  if (record && (x.needs_grad || trains())) {
+    pre = context.make(shape, weight.dtype);
+    pre.needs_grad = true;
+  }
+  Tensor y = context.make(shape, weight.dtype);
+  context.kernels.linear_gelu(context.compute, x, weight, bias_ ? data_of(*bias_) : ConstTensorView(), pre, y);
+  if (record) {
+    record->saved = {trains() ? x : Tensor()};
+    next_record->input_needs_grad = {pre.needs_grad};
+    Gelu::keep_input(next_record, pre, y);
   }
   return list_of(std::move(y));
 }
@@ -44,6 +67,21 @@ Tensors Linear::do_backward(Context& context, Record& record, Tensors dys) {
   context.kernels.linear_backward_input(context.compute, dy, weight, dx, Write::overwrite);
   return list_of(std::move(dx));
 }
+
+std::optional<Tensors> Linear::do_backward_with(Context& context, Module& previous, Record& record,
+                                                Record& previous_record, Tensors& dys) {
+  if (!dynamic_cast<Gelu*>(&previous) || !record.needs_dx(0)) return {};
+  Tensor* kept = previous.saved_input(previous_record);
+  if (!kept || !*kept) return {};
+  const Tensor& dy = dys[0];
+  write_parameter_gradients(context, record.take(kInput), dy);
+  const Tensor pre = previous_record.take(Gelu::kInput);
+  Tensor dpre = context.make(pre.shape(), pre.dtype());
+  context.kernels.linear_gelu_backward_input(context.compute, dy, data_of(weight_), pre, dpre);
+  return list_of(std::move(dpre));
+}
+
+bool Linear::trains() const { return weight_.requires_grad || (bias_ && bias_->requires_grad); }
 
 void Linear::write_parameter_gradients(Context& context, const Tensor& x, const Tensor& dy) {
   if (!x) return;  // all frozen at the forward

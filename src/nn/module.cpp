@@ -92,6 +92,34 @@ Tensors Module::backward(Context& context, Record&& record, Tensors&& dys) {
   return dxs;
 }
 
+std::optional<Tensors> Module::forward_with(Context& context, Module& next, Tensors& xs, Record* record,
+                                            Record* next_record) {
+  if (!may_be_fused() || !next.may_be_fused()) return {};
+  if (record) note_inputs(*record, xs);
+  std::optional<Tensors> ys = do_forward_with(context, next, xs, record, next_record);
+  if (record && !ys) record->input_needs_grad.clear();
+  return ys;
+}
+
+std::optional<Tensors> Module::backward_with(Context& context, Module& previous, Record& record,
+                                             Record& previous_record, Tensors& dys) {
+  if (!may_be_fused() || !previous.may_be_fused()) return {};
+  std::optional<Tensors> dxs = do_backward_with(context, previous, record, previous_record, dys);
+  if (dxs && !record.is_kept()) {
+    record.clear();
+    previous_record.clear();
+  }
+  return dxs;
+}
+
+std::optional<Tensors> Module::forward_of_sum(Context& context, const Tensor& a, const Tensor& b, const Tensor& sum,
+                                              Record* record) {
+  if (!may_be_fused()) return {};
+  std::optional<Tensors> ys = do_forward_of_sum(context, a, b, sum, record);
+  if (record && ys) record->input_needs_grad.push_back(sum.needs_grad);
+  return ys;
+}
+
 Tensors Module::recompute_and_backward(Context& context, Record& record, Tensors dys) {
   Record fresh;
   note_inputs(fresh, record.checkpoint_inputs);

@@ -12,7 +12,15 @@ RmsNorm::RmsNorm(std::int64_t width, double eps)
 
 Tensors RmsNorm::do_forward(Context& context, Tensors xs, Record* record) {
   expect_inputs(*this, xs, 1);
-  const Tensor& x = xs[0];
+  return normalise(context, xs[0], record);
+}
+
+std::optional<Tensors> RmsNorm::do_forward_of_sum(Context& context, const Tensor& a, const Tensor& b,
+                                                  const Tensor& sum, Record* record) {
+  return normalise(context, sum, record, &a, &b);
+}
+
+Tensors RmsNorm::normalise(Context& context, const Tensor& x, Record* record, const Tensor* a, const Tensor* b) {
   const ConstTensorView weight = data_of(weight_);
   expect_activation(*this, x, width_, weight.dtype);
   Tensor y = context.make(x.shape(), x.dtype());
@@ -22,7 +30,11 @@ Tensors RmsNorm::do_forward(Context& context, Tensors xs, Record* record) {
     rstd = context.make({x.shape().rows()}, DType::f32);
     record->saved = {x, rstd};
   }
-  context.kernels.rms_norm(context.compute, x, weight, eps_, y, rstd);
+  if (a) {
+    context.kernels.add_rms_norm(context.compute, *a, *b, x, weight, eps_, y, rstd);
+  } else {
+    context.kernels.rms_norm(context.compute, x, weight, eps_, y, rstd);
+  }
   return list_of(std::move(y));
 }
 

@@ -40,25 +40,29 @@ class AdamW final : public Optimizer {
   [[nodiscard]] std::string_view name() const override { return options_.decoupled ? "adamw" : "adam"; }
 
  protected:
-  void step_run(const Run& run, const StepArgs& args) override {
-    AdamWArgs kernel{.param = run.param,
-                     .grad = run.grad,
-                     .exp_avg = run.state[0],
-                     .exp_avg_sq = run.state[1],
-                     .lr = run.lr,
-                     .beta1 = run.group->beta1.value_or(options_.beta1),
-                     .beta2 = run.group->beta2.value_or(options_.beta2),
-                     .eps = options_.eps,
-                     .weight_decay = run.weight_decay,
-                     .step = run.step,
-                     .grad_scale = args.grad_scale,
-                     .skip = args.skip,
-                     .skipped_steps = args.skipped_steps};
-    if (options_.decoupled || run.weight_decay == 0) {
-      run.kernels->adamw(*run.stream, kernel);
-    } else {
-      step_with_l2(kernel, run);
+  void step_runs(std::span<const Run> runs, const StepArgs& args) override {
+    std::vector<AdamWArgs> together;
+    for (const Run& run : runs) {
+      const AdamWArgs kernel{.param = run.param,
+                             .grad = run.grad,
+                             .exp_avg = run.state[0],
+                             .exp_avg_sq = run.state[1],
+                             .lr = run.lr,
+                             .beta1 = run.group->beta1.value_or(options_.beta1),
+                             .beta2 = run.group->beta2.value_or(options_.beta2),
+                             .eps = options_.eps,
+                             .weight_decay = run.weight_decay,
+                             .step = run.step,
+                             .grad_scale = args.grad_scale,
+                             .skip = args.skip,
+                             .skipped_steps = args.skipped_steps};
+      if (options_.decoupled || run.weight_decay == 0) {
+        together.push_back(kernel);
+      } else {
+        step_with_l2(kernel, run);
+      }
     }
+    if (!together.empty()) runs[0].kernels->adamw(*runs[0].stream, together);
   }
 
   [[nodiscard]] std::int64_t run_workspace_numel() const override { return needs_workspace_ ? kChunkNumel : 0; }

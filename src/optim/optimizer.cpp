@@ -95,12 +95,19 @@ void Optimizer::step(const StepArgs& args) {
   root_.reshard();
   if (offloaded.is_needed) compute.synchronize();  // the host reads scalars, and writes masters that casts have read
   ++num_steps_;
+  const auto view = [this](const Buffer& space) {
+    return TensorView(space.data(), Shape{workspace_numel()}, DType::f32);
+  };
+  std::vector<Run> runs;
   for (UnitState& unit : units_) {
     Stream& stream = stream_of(unit);
-    const bool is_offloaded = &stream != &compute;
-    const Buffer& space = is_offloaded ? offloaded.workspace : workspace;
-    step_unit(unit, is_offloaded ? offloaded.args : args, {space.data(), Shape{workspace_numel()}, DType::f32}, stream);
+    if (&stream == &compute) {
+      add_runs(unit, args, view(workspace), compute, runs);
+    } else {
+      step_unit(unit, offloaded.args, view(offloaded.workspace), stream);
+    }
   }
+  if (!runs.empty()) step_runs(runs, args);
 }
 
 Stream& Optimizer::stream_of(const UnitState& unit) const {
@@ -190,6 +197,13 @@ Buffer Optimizer::allocate_workspace(Stream& stream) const {
 }
 
 void Optimizer::step_unit(UnitState& unit, const StepArgs& args, TensorView workspace, Stream& stream) {
+  std::vector<Run> runs;
+  add_runs(unit, args, workspace, stream, runs);
+  if (!runs.empty()) step_runs(runs, args);
+}
+
+void Optimizer::add_runs(UnitState& unit, const StepArgs& args, TensorView workspace, Stream& stream,
+                         std::vector<Run>& runs) {
   for (std::size_t i = 0; i < unit.members.size(); ++i) {
     unit.members[i].took_part = takes_part(unit, i);
     unit.members[i].steps += unit.members[i].took_part ? 1 : 0;
@@ -220,7 +234,7 @@ void Optimizer::step_unit(UnitState& unit, const StepArgs& args, TensorView work
       run.state.push_back(view_of(unit, kind).slice(first.offset, numel));
     }
     if (run.grad.dtype == DType::f32) {
-      step_run(run, args);
+      runs.push_back(std::move(run));
     } else {
       step_low_precision_run(run, args, workspace.slice(run_workspace_numel(), kWidenedNumel));
     }
@@ -246,7 +260,7 @@ void Optimizer::step_low_precision_run(const Run& run, const StepArgs& args, Ten
     part.grad = wide.slice(0, numel);
     for (TensorView& state : part.state) state = state.slice(begin, numel);
     run.kernels->copy(*run.stream, run.grad.slice(begin, numel), wide.slice(0, numel));
-    step_run(part, args);
+    step_runs({&part, 1}, args);
   }
 }
 

@@ -40,19 +40,22 @@ class Sgd final : public Optimizer {
   [[nodiscard]] std::string_view name() const override { return "sgd"; }
 
  protected:
-  void step_run(const Run& run, const StepArgs& args) override {
-    const SgdArgs kernel{.param = run.param,
-                         .grad = run.grad,
-                         .momentum_buffer = run.state.empty() ? TensorView{} : run.state[0],
-                         .lr = run.lr,
-                         .momentum = options_.momentum,
-                         .dampening = options_.dampening,
-                         .weight_decay = run.weight_decay,
-                         .nesterov = options_.nesterov,
-                         .first_step = run.is_first,
-                         .grad_scale = args.grad_scale,
-                         .skip = args.skip};
-    run.kernels->sgd(*run.stream, kernel);
+  void step_runs(std::span<const Run> runs, const StepArgs& args) override {
+    std::vector<SgdArgs> together;
+    for (const Run& run : runs) {
+      together.push_back({.param = run.param,
+                          .grad = run.grad,
+                          .momentum_buffer = run.state.empty() ? TensorView{} : run.state[0],
+                          .lr = run.lr,
+                          .momentum = options_.momentum,
+                          .dampening = options_.dampening,
+                          .weight_decay = run.weight_decay,
+                          .nesterov = options_.nesterov,
+                          .first_step = run.is_first,
+                          .grad_scale = args.grad_scale,
+                          .skip = args.skip});
+    }
+    runs[0].kernels->sgd(*runs[0].stream, together);
   }
 
   /// Without dampening the first step needs no special case (the buffer starts at zero); with it, the host would have

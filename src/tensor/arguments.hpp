@@ -1,7 +1,9 @@
 #pragma once
 
 #include <initializer_list>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "mica/tensor/kernels.hpp"
 
@@ -46,8 +48,12 @@ inline void expect_cols(std::string_view kernel, std::string_view argument, Cons
   expect_present(kernel, argument, view);
 }
 
-/// What every device demands of an optimizer's arguments. @throws Error
-void check_adamw(const AdamWArgs& args);
-void check_sgd(const SgdArgs& args);
+/// What every device demands of the arguments of optimizers. @throws Error
+void check_adamw(std::span<const AdamWArgs> list);
+void check_sgd(std::span<const SgdArgs> list);
+
+/// All memory that a step touches: what they share comes once.
+[[nodiscard]] std::vector<Access> accesses_of(std::span<const AdamWArgs> list);
+[[nodiscard]] std::vector<Access> accesses_of(std::span<const SgdArgs> list);
 
 }  // namespace mica::arguments

@@ -21,19 +21,21 @@ struct AdamWCoefficients {
   float grad_scale = 1;
 };
 
-/// @param skipped_steps  taken off args.step
-[[nodiscard]] MICA_HOST_DEVICE inline AdamWCoefficients adamw_coefficients(const AdamWArgs& args, float grad_scale,
+/// @param options        AdamWArgs, or what else has its numbers
+/// @param skipped_steps  taken off options.step
+template <class Options>
+[[nodiscard]] MICA_HOST_DEVICE inline AdamWCoefficients adamw_coefficients(const Options& options, float grad_scale,
                                                                            float skipped_steps = 0) {
-  const double step = static_cast<double>(args.step) - static_cast<double>(skipped_steps);
-  const double bias1 = 1 - std::pow(args.beta1, step);
-  const double bias2 = 1 - std::pow(args.beta2, step);
-  return {.decay = static_cast<float>(1 - args.lr * args.weight_decay),
-          .one_minus_beta1 = static_cast<float>(1 - args.beta1),
-          .beta2 = static_cast<float>(args.beta2),
-          .one_minus_beta2 = static_cast<float>(1 - args.beta2),
+  const double step = static_cast<double>(options.step) - static_cast<double>(skipped_steps);
+  const double bias1 = 1 - std::pow(options.beta1, step);
+  const double bias2 = 1 - std::pow(options.beta2, step);
+  return {.decay = static_cast<float>(1 - options.lr * options.weight_decay),
+          .one_minus_beta1 = static_cast<float>(1 - options.beta1),
+          .beta2 = static_cast<float>(options.beta2),
+          .one_minus_beta2 = static_cast<float>(1 - options.beta2),
           .inv_sqrt_bias2 = static_cast<float>(1 / std::sqrt(bias2)),
-          .step_size = static_cast<float>(args.lr / bias1),
-          .eps = static_cast<float>(args.eps),
+          .step_size = static_cast<float>(options.lr / bias1),
+          .eps = static_cast<float>(options.eps),
           .grad_scale = grad_scale};
 }
 

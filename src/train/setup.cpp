@@ -202,8 +202,9 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
     device.pool = on_gpu ? make_cuda_pool() : make_cpu_pool();
     if (on_gpu) device.host_pool = make_cpu_pool();
     if (on_gpu) device.pinned_pool = make_pinned_pool();
-    device.make_kernels = [on_gpu, tf32 = config.train.tf32](Pool& pool) {
-      return on_gpu ? make_cuda_kernels(pool, {.allow_tf32 = tf32}) : make_cpu_kernels(pool);
+    const CudaKernelsOptions options{.allow_tf32 = config.train.tf32, .deterministic = config.train.deterministic};
+    device.make_kernels = [on_gpu, options](Pool& pool) {
+      return on_gpu ? make_cuda_kernels(pool, options) : make_cpu_kernels(pool);
     };
     device.kernels = device.make_kernels(*device.pool);
   });

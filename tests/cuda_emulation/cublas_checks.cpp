@@ -10,6 +10,7 @@ using Layout = cublasLtMatrixLayoutOpaque_t;
 using Operation = cublasLtMatmulDescOpaque_t;
 
 constexpr std::int64_t kAuxLdMultiple = 8;
+constexpr std::uintptr_t kAuxAlignment = 16;
 
 bool find_epilogue(std::uint32_t which, Epilogue& out) {
   switch (which) {
@@ -73,7 +74,8 @@ cublasStatus_t check_epilogue(const Operation& op, const Layout& d, Epilogue& ep
     if ((epilogue.sums_a || epilogue.sums_b) && d.batch_count > 1) return CUBLAS_STATUS_NOT_SUPPORTED;
   }
   if (epilogue.has_aux()) {
-    if (op.aux == nullptr || op.aux_ld % kAuxLdMultiple != 0 || op.aux_ld < static_cast<std::int64_t>(d.rows) ||
+    const bool is_aligned = reinterpret_cast<std::uintptr_t>(op.aux) % kAuxAlignment == 0;
+    if (op.aux == nullptr || !is_aligned || op.aux_ld % kAuxLdMultiple != 0 || op.aux_ld < static_cast<std::int64_t>(d.rows) ||
         op.aux_batch_stride % kAuxLdMultiple != 0) {
       return CUBLAS_STATUS_INVALID_VALUE;
     }

@@ -26,9 +26,11 @@ class FusedAttention : public ::testing::TestWithParam<DType> {
   std::unique_ptr<Kernels> fused_, any_order_, own_;
 };
 
-// Heads of their own and shared, whole tiles and not, packed; the last takes several parts in the backward.
+// Heads of their own and shared, whole tiles and not, packed; the last two take several parts in the backward, of the
+// very last all but the first part's lse begins at an odd place.
 constexpr AttentionShape kShapes[] = {{2, 64, 3, 64},      {1, 129, 2, 8},  {3, 200, 4, 40, 2},  {1, 1024, 12, 64},
-                                      {2, 300, 8, 128, 2}, {2, 64, 2, 256}, {1, 4096, 12, 64, 4}};
+                                      {2, 300, 8, 128, 2}, {2, 64, 2, 256}, {1, 4096, 12, 64, 4},
+                                      {2, 4097, 9, 64}};
 
 /// cuDNN rounds weights and their gradients to the dtype before it multiplies with them: half a unit of 1 each.
 double weight_error(DType dtype) { return rounding(dtype) / 4; }

@@ -11,6 +11,9 @@ class Gelu final : public Module {
 
   static constexpr std::size_t kInput = 0;  ///< record.saved
 
+  /// What its forward from x to y leaves for backward. `record` may be null, and x absent where it needs no gradient.
+  static void keep_input(Record* record, const Tensor& x, Tensor& y);
+
  private:
   Tensors do_forward(Context& context, Tensors xs, Record* record) override;
   Tensors do_backward(Context& context, Record& record, Tensors dys) override;

@@ -21,6 +21,11 @@ class LayerNorm final : public Module {
   bool recomputes_output(const Record& record) const override { return !record.saved.empty(); }
   Tensor do_recompute_output(Context& context, Record& record) override;
   Tensor* do_saved_input(Record& record) override;
+  std::optional<Tensors> do_forward_of_sum(Context& context, const Tensor& a, const Tensor& b, const Tensor& sum,
+                                           Record* record) override;
+  /// @param a, b  x is to be made of them; null: it is there
+  Tensors normalise(Context& context, const Tensor& x, Record* record, const Tensor* a = nullptr,
+                    const Tensor* b = nullptr);
 
   std::int64_t width_;
   double eps_;

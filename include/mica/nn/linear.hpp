@@ -9,7 +9,8 @@ struct LinearOptions {
   double weight_std = 0.02;  ///< of the normal initial weight; the bias starts at zero
 };
 
-/// y = x weight^T + bias. x [..., in] -> y [..., out]; "weight" [out, in], "bias" [out].
+/// y = x weight^T + bias. x [..., in] -> y [..., out]; "weight" [out, in], "bias" [out]. Applies a Gelu behind it, and
+/// the gradient of one before it ([Note: fused neighbours]).
 class Linear final : public Module {
  public:
   Linear(std::int64_t in, std::int64_t out, LinearOptions options = {});
@@ -21,6 +22,12 @@ class Linear final : public Module {
   Tensors do_forward(Context& context, Tensors xs, Record* record) override;
   Tensors do_backward(Context& context, Record& record, Tensors dys) override;
   Tensor* do_saved_input(Record& record) override;
+  /// With a Gelu.
+  std::optional<Tensors> do_forward_with(Context& context, Module& next, Tensors& xs, Record* record,
+                                         Record* next_record) override;
+  std::optional<Tensors> do_backward_with(Context& context, Module& previous, Record& record, Record& previous_record,
+                                          Tensors& dys) override;
+  [[nodiscard]] bool trains() const;
   void write_parameter_gradients(Context& context, const Tensor& x, const Tensor& dy);
 
   std::int64_t in_, out_;

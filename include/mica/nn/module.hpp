@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -97,7 +98,7 @@ class Module {
   /// saved_input() after forward and fills it again just before the consumer's backward. A layer with hooks of its own
   /// never does: its parameters are not there outside its own forward and backward.
   [[nodiscard]] bool can_recompute_output(const Record& record) const {
-    return !hooks_ && !checkpointed_ && recomputes_output(record);
+    return may_be_fused() && recomputes_output(record);
   }
   [[nodiscard]] Tensor recompute_output(Context& context, Record& record) {
     return do_recompute_output(context, record);
@@ -106,6 +107,21 @@ class Module {
   [[nodiscard]] Tensor* saved_input(Record& record) {
     return record.checkpoint_inputs.empty() ? do_saved_input(record) : record.checkpoint_inputs.data();
   }
+
+  /// [Note: fused neighbours] Some layers do a neighbour's work in a kernel of their own: a product applies the GELU
+  /// behind it, and in backward the derivative of the one before it; a norm makes the sum that is its input. Whoever runs
+  /// modules (chain.hpp) offers them the neighbour; without a value nothing was done, and each is to run by itself.
+  /// Records are filled and used up as if each had, so a forward and its backward need not fuse the same ones. A layer
+  /// with hooks or a checkpoint of its own is left alone: it is somewhere else outside its own forward and backward.
+  /// This module's forward and then next's.
+  [[nodiscard]] std::optional<Tensors> forward_with(Context& context, Module& next, Tensors& xs, Record* record,
+                                                    Record* next_record);
+  /// This module's backward and then previous's: the gradients of previous's inputs.
+  [[nodiscard]] std::optional<Tensors> backward_with(Context& context, Module& previous, Record& record,
+                                                     Record& previous_record, Tensors& dys);
+  /// The forward on `sum`, which is made of a + b and may be either.
+  [[nodiscard]] std::optional<Tensors> forward_of_sum(Context& context, const Tensor& a, const Tensor& b,
+                                                      const Tensor& sum, Record* record);
 
   /// False for a container whose children are called directly (a list of blocks): a unit around it would never be
   /// gathered.
@@ -123,6 +139,13 @@ class Module {
   virtual bool recomputes_output(const Record&) const { return false; }
   virtual Tensor do_recompute_output(Context&, Record&) { return {}; }
   virtual Tensor* do_saved_input(Record&) { return nullptr; }
+  /// Leaves everything as it is where it returns no value. input_needs_grad of `record` is set, that of the neighbour's
+  /// is not.
+  virtual std::optional<Tensors> do_forward_with(Context&, Module&, Tensors&, Record*, Record*) { return {}; }
+  virtual std::optional<Tensors> do_backward_with(Context&, Module&, Record&, Record&, Tensors&) { return {}; }
+  virtual std::optional<Tensors> do_forward_of_sum(Context&, const Tensor&, const Tensor&, const Tensor&, Record*) {
+    return {};
+  }
 
   /// The parameter's elements. @throws Error when it has no storage now (it is sharded, or never got any).
   [[nodiscard]] ConstTensorView data_of(const Parameter& parameter) const;
@@ -145,6 +168,7 @@ class Module {
 
  private:
   Tensors recompute_and_backward(Context& context, Record& record, Tensors dys);
+  [[nodiscard]] bool may_be_fused() const { return !hooks_ && !checkpointed_; }
 
   std::string type_name_;
   std::vector<std::unique_ptr<Parameter>> parameters_;

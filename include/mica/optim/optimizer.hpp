@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,7 +43,9 @@ struct ParamGroup {
 };
 
 /// Steps the masters of a root's units on the compute stream. [Note: optimizer]
-/// - It walks pieces, never padding; pieces that lie side by side and are stepped alike go into one kernel call.
+/// - It walks pieces, never padding; pieces that lie side by side and are stepped alike become one run, and all runs of a
+///   step go into one kernel call (those of an offloaded unit into one of their own, so that its next all-gather need
+///   not wait for the others).
 /// - A unit without gradients in a step is left alone, its state too. A parameter of a unit with gradients whose own
 ///   backward did not run: in original-parameter mode it has no gradient and is left alone as well; otherwise it has
 ///   zero gradients: it decays and its momentum goes on. Frozen parameters are never touched.
@@ -121,8 +124,8 @@ class Optimizer {
     Stream* stream = nullptr;
     Kernels* kernels = nullptr;  ///< of the stream's device
   };
-  /// Enqueues on the run's stream. A run may come in several parts.
-  virtual void step_run(const Run& run, const StepArgs& args) = 0;
+  /// Enqueues on the runs' stream, which they share. A run may come in several parts, in calls one after the other.
+  virtual void step_runs(std::span<const Run> runs, const StepArgs& args) = 0;
   /// Throws when these arguments cannot be served.
   virtual void check(const StepArgs&) const {}
   /// Elements of Run::workspace.
@@ -162,6 +165,8 @@ class Optimizer {
   void allocate(UnitState& unit);
   [[nodiscard]] Buffer allocate_workspace(Stream& stream) const;
   void step_unit(UnitState& unit, const StepArgs& args, TensorView workspace, Stream& stream);
+  /// Counts the unit's step and appends its runs; those with a gradient in low precision are stepped at once.
+  void add_runs(UnitState& unit, const StepArgs& args, TensorView workspace, Stream& stream, std::vector<Run>& runs);
   /// Where the unit is stepped: the compute stream, or the CPU's when its master is offloaded from another device.
   [[nodiscard]] Stream& stream_of(const UnitState& unit) const;
   /// What a step of offloaded units takes, scalars in host memory; nothing where the device is the CPU itself.

@@ -13,7 +13,8 @@ struct CudaKernelsOptions {
   bool allow_tf32 = false;
   /// False: Mica's own attention even where cuDNN has one (tests).
   bool use_cudnn = true;
-  /// False: cuDNN may add up attention's gradients in any order, which takes less memory and may be faster.
+  /// False: cuDNN may add up attention's gradients in any order, which takes less memory and may be faster; runs then
+  /// differ by rounding. All else gives the same bits from run to run anyway.
   bool deterministic = true;
   /// The most bytes of logits that head_loss holds at a time (a row's at least).
   std::int64_t logits_bytes = std::int64_t{256} << 20;

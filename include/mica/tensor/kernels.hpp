@@ -125,6 +125,13 @@ class Kernels {
   /// dw[N,K] (+)= dy[M,N]^T x[M,K]; dbias[N] (+)= column sums of dy, optional.
   virtual void linear_backward_params(Stream& s, ConstTensorView dy, ConstTensorView x, TensorView dw, TensorView dbias,
                                       Write mode) = 0;
+  /// pre = x w^T + bias as linear() has it, y = gelu(pre) as gelu() has it; all of one dtype but the bias. pre optional:
+  /// y's bits do not depend on whether it is wanted. On a GPU y is made of pre before pre is rounded.
+  virtual void linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView pre,
+                           TensorView y) = 0;
+  /// dpre[M,K] = (dy[M,N] w[N,K]) * gelu'(pre), the gradient of the input of a GELU that stands before a linear layer.
+  virtual void linear_gelu_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, ConstTensorView pre,
+                                          TensorView dpre) = 0;
 
   // --- layers ---------------------------------------------------------------------------------------------------
   /// tanh approximation, as GPT-2's "gelu_new".
@@ -146,6 +153,12 @@ class Kernels {
   virtual void rms_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma,
                                  ConstTensorView rstd, TensorView dx, Write dx_mode, TensorView dgamma,
                                  Write param_mode) = 0;
+  /// sum = a + b and the norm of it, in one pass over memory: the bits are those of add() and then layer_norm() or
+  /// rms_norm(). sum may be a or b.
+  virtual void add_layer_norm(Stream& s, ConstTensorView a, ConstTensorView b, TensorView sum, ConstTensorView gamma,
+                              ConstTensorView beta, double eps, TensorView y, TensorView mean, TensorView rstd) = 0;
+  virtual void add_rms_norm(Stream& s, ConstTensorView a, ConstTensorView b, TensorView sum, ConstTensorView gamma,
+                            double eps, TensorView y, TensorView rstd) = 0;
   /// y = silu(gate) * up, silu(x) = x / (1 + e^-x).
   virtual void swiglu(Stream& s, ConstTensorView gate, ConstTensorView up, TensorView y) = 0;
   /// dgate = dy * up * silu'(gate), dup = dy * silu(gate), each optional; each may be gate, up or dy (but not both the
@@ -229,8 +242,12 @@ class Kernels {
   /// After an overflow scale *= backoff_factor; after growth_interval steps without one scale *= growth_factor, unless
   /// that is infinite.
   virtual void update_scale(Stream& s, const ScaleUpdateArgs& args) = 0;
-  virtual void adamw(Stream& s, const AdamWArgs& args) = 0;
-  virtual void sgd(Stream& s, const SgdArgs& args) = 0;
+  /// Steps all of them, which share grad_scale, skip and skipped_steps but no other memory: one task, and on a GPU one
+  /// launch for a few dozen. The bits are those of single calls.
+  virtual void adamw(Stream& s, std::span<const AdamWArgs> list) = 0;
+  virtual void sgd(Stream& s, std::span<const SgdArgs> list) = 0;
+  void adamw(Stream& s, const AdamWArgs& args) { adamw(s, std::span(&args, 1)); }
+  void sgd(Stream& s, const SgdArgs& args) { sgd(s, std::span(&args, 1)); }
 };
 
 struct CpuKernelsOptions {

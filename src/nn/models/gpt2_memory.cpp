@@ -22,8 +22,9 @@ ActivationBytes activation_bytes(const Gpt2Config& config, std::int64_t batch, s
   bytes.forward_peak = std::max(bytes.saved, 2 * a);        // wte's and wpe's outputs
   bytes.backward_peak = kept + a + s + 2 * a + kLossBytes;  // the hidden states and their gradient
   if (config.layers == 0) return bytes;
-  // A forward without a Record holds x + attention and the GELU's input and output beside the block's input.
-  bytes.forward_peak = std::max(bytes.forward_peak, kept + (checkpointed ? 9 * a : 6 * a));
+  // A forward without a Record holds x + attention, ln_2's output or c_proj's, and the GELU's output beside the block's
+  // input.
+  bytes.forward_peak = std::max(bytes.forward_peak, kept + 6 * a);
   // Checkpointed, the forward that runs again (as forward, beside the gradient of the block's output) is the peak.
   const std::int64_t in_block = checkpointed ? block - a + 7 * a : (config.dropout > 0 ? 7 * a : 6 * a);
   bytes.backward_peak = std::max(bytes.backward_peak, kept + in_block + kLossBytes);
@@ -43,8 +44,8 @@ ActivationBytes activation_bytes(const MlpConfig& config, std::int64_t batch, st
   bytes.forward_peak = bytes.saved;
   bytes.backward_peak = kept + a + s + 2 * a + kLossBytes;
   if (config.layers == 0) return bytes;
-  // The GELU's output beside the block's, without a Record also its input beside the norm's output or its own.
-  bytes.forward_peak = std::max(bytes.forward_peak, kept + h + (checkpointed ? std::max(a, h) : a));
+  // The GELU's output beside the norm's output or the block's.
+  bytes.forward_peak = std::max(bytes.forward_peak, kept + h + a);
   // dy, then the GELU's output or gradient, or the norm's output or gradient in place of the GELU's input. The forward
   // that runs again holds more than the backward behind it.
   const std::int64_t in_block = checkpointed ? a + (s + h) + h + a : a + std::max(a, h);

@@ -60,9 +60,7 @@ LlamaBlock::LlamaBlock(const LlamaConfig& config) : Module("llama_block") {
 
 Tensors LlamaBlock::do_forward(Context& context, Tensors xs, Record* record) {
   expect_inputs(*this, xs, 1);
-  xs[0] = residual_forward(context, attention_branch_, xs[0], child_record(record));
-  xs[0] = residual_forward(context, mlp_branch_, xs[0], child_record(record));
-  return xs;
+  return list_of(residuals_forward(context, {attention_branch_, mlp_branch_}, std::move(xs[0]), record));
 }
 
 Tensors LlamaBlock::do_backward(Context& context, Record& record, Tensors dys) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "mica/tensor/kernels.hpp"
+#include "../product_arguments.hpp"
 #include "parallel.hpp"
 #include "products.hpp"
 
@@ -22,64 +23,16 @@ class CpuKernels final : public Kernels {
   [[nodiscard]] bool f16_is_native() const override { return false; }
   void record_products(std::vector<ProductShape>* list) override { record_ = list; }
 
-  void linear(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView y) override;
-  void linear_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, TensorView dx, Write mode) override;
-  void linear_backward_params(Stream& s, ConstTensorView dy, ConstTensorView x, TensorView dw, TensorView dbias,
-                              Write mode) override;
-  void head_loss(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale,
-                 TensorView loss) override;
-  void head_loss_backward(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale,
-                          ConstTensorView dloss, TensorView loss, TensorView dhidden, TensorView dw,
-                          Write dw_mode) override;
-
-  void gelu(Stream& s, ConstTensorView x, TensorView y) override;
-  void gelu_backward(Stream& s, ConstTensorView x, ConstTensorView dy, TensorView dx) override;
-  void layer_norm(Stream& s, ConstTensorView x, ConstTensorView gamma, ConstTensorView beta, double eps, TensorView y,
-                  TensorView mean, TensorView rstd) override;
-  void layer_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma,
-                           ConstTensorView mean, ConstTensorView rstd, TensorView dx, Write dx_mode,
-                           TensorView dgamma, TensorView dbeta, Write param_mode) override;
-  void rms_norm(Stream& s, ConstTensorView x, ConstTensorView gamma, double eps, TensorView y,
-                TensorView rstd) override;
-  void rms_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma, ConstTensorView rstd,
-                         TensorView dx, Write dx_mode, TensorView dgamma, Write param_mode) override;
-  void swiglu(Stream& s, ConstTensorView gate, ConstTensorView up, TensorView y) override;
-  void swiglu_backward(Stream& s, ConstTensorView gate, ConstTensorView up, ConstTensorView dy, TensorView dgate,
-                       TensorView dup) override;
-  void rotary(Stream& s, ConstTensorView x, std::span<const double> inv_freq, Turn turn, TensorView y) override;
-  void embedding(Stream& s, ConstTensorView ids, ConstTensorView tokens, ConstTensorView positions,
-                 TensorView y) override;
-  void embedding_backward(Stream& s, ConstTensorView dy, ConstTensorView ids, TensorView dtokens, Write tokens_mode,
-                          TensorView dpositions, Write positions_mode) override;
-  void attention(Stream& s, const AttentionShape& shape, const ConstQkv& in, TensorView y, TensorView lse) override;
-  void attention_backward(Stream& s, const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in,
-                          ConstTensorView y, ConstTensorView lse, const Qkv& d_in) override;
-  void dropout(Stream& s, ConstTensorView x, double p, const RandomKey& key, std::span<const std::int64_t> sequences,
-               TensorView y) override;
-
-  void add(Stream& s, ConstTensorView a, ConstTensorView b, TensorView y) override;
-  void scale(Stream& s, ConstTensorView src, double factor, TensorView dst, Write mode) override;
-  void scale_by(Stream& s, TensorView x, ConstTensorView factor) override;
-  void copy(Stream& s, ConstTensorView src, TensorView dst) override;
-  void copy_blocks(Stream& s, ConstTensorView src, TensorView dst, std::span<const BlockCopy> blocks) override;
-  void fill(Stream& s, TensorView x, double value) override;
-  void fill_normal(Stream& s, TensorView x, const RandomKey& key, std::int64_t begin, double std) override;
-
-  void power_sum(Stream& s, ConstTensorView x, double p, TensorView out, Write mode) override;
-  void exact_power_sum(Stream& s, ConstTensorView x, double p, TensorView limbs, Write mode) override;
-  void exact_sum_value(Stream& s, ConstTensorView limbs, TensorView out) override;
-  void fingerprint(Stream& s, ConstTensorView x, TensorView out) override;
-  void clip_coefficient(Stream& s, ConstTensorView sum, double p, double max_norm, TensorView norm,
-                        TensorView coefficient) override;
-  void unscale(Stream& s, TensorView x, ConstTensorView scale, TensorView found_inf) override;
-  void update_scale(Stream& s, const ScaleUpdateArgs& args) override;
-  void adamw(Stream& s, const AdamWArgs& args) override;
-  void sgd(Stream& s, const SgdArgs& args) override;
+#include "../kernel_overrides.inc"
 
  private:
   /// A task that runs with the host's OpenMP thread count.
   template <class Task>
   void enqueue(Stream& s, const char* what, std::initializer_list<Access> accesses, Task task) {
+    enqueue(s, what, std::span<const Access>(accesses.begin(), accesses.size()), std::move(task));
+  }
+  template <class Task>
+  void enqueue(Stream& s, const char* what, std::span<const Access> accesses, Task task) {
     s.submit(what, accesses, [threads = omp_get_max_threads(), task = std::move(task)] {
       const OmpThreads scope(threads);
       task();
@@ -89,9 +42,7 @@ class CpuKernels final : public Kernels {
     return pool_.allocate(bytes, MemoryRole::workspace, s);
   }
   void record(const ProductSpec& spec);
-  void enqueue_head(Stream& s, const char* what, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets,
-                    double scale, ConstTensorView dloss, TensorView loss, TensorView dhidden, TensorView dw,
-                    Write dw_mode);
+  void enqueue_head(Stream& s, const char* what, const arguments::HeadTensors& tensors, double scale, Write dw_mode);
 
   Pool& pool_;
   std::int64_t logits_bytes_;

@@ -113,40 +113,36 @@ void CpuKernels::update_scale(Stream& s, const ScaleUpdateArgs& args) {
           });
 }
 
-void CpuKernels::adamw(Stream& s, const AdamWArgs& args) {
-  const std::int64_t n = args.param.numel();
-  check_adamw(args);
-  if (n == 0) return;
-  enqueue(s, "adamw",
-          {mica::writes(args.param), reads(args.grad), mica::writes(args.exp_avg), mica::writes(args.exp_avg_sq),
-           reads(args.grad_scale), reads(args.skip), reads(args.skipped_steps)},
-          [args, n] {
-            if (is_skipped(args.skip)) return;
-            const float skipped_steps = args.skipped_steps ? *args.skipped_steps.as<float>() : 0.0F;
-            const AdamWCoefficients coefficients =
-                adamw_coefficients(args, gradient_scale(args.grad_scale), skipped_steps);
-            parallel_ranges(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
-              loops().adamw(coefficients, args.param.as<float>(), args.grad.as<float>(), args.exp_avg.as<float>(),
-                            args.exp_avg_sq.as<float>(), begin, end);
-            });
-          });
+void CpuKernels::adamw(Stream& s, std::span<const AdamWArgs> list) {
+  check_adamw(list);
+  if (list.empty()) return;
+  enqueue(s, "adamw", accesses_of(list), [all = std::vector<AdamWArgs>(list.begin(), list.end())] {
+    if (is_skipped(all.front().skip)) return;
+    const ConstTensorView skipped = all.front().skipped_steps;
+    const float skipped_steps = skipped ? *skipped.as<float>() : 0.0F;
+    for (const AdamWArgs& args : all) {
+      const AdamWCoefficients coefficients = adamw_coefficients(args, gradient_scale(args.grad_scale), skipped_steps);
+      parallel_ranges(args.param.numel(), kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+        loops().adamw(coefficients, args.param.as<float>(), args.grad.as<float>(), args.exp_avg.as<float>(),
+                      args.exp_avg_sq.as<float>(), begin, end);
+      });
+    }
+  });
 }
 
-void CpuKernels::sgd(Stream& s, const SgdArgs& args) {
-  const std::int64_t n = args.param.numel();
-  check_sgd(args);
-  if (n == 0) return;
-  enqueue(s, "sgd",
-          {mica::writes(args.param), reads(args.grad), mica::writes(args.momentum_buffer), reads(args.grad_scale),
-           reads(args.skip)},
-          [args, n] {
-            if (is_skipped(args.skip)) return;
-            const SgdCoefficients coefficients = sgd_coefficients(args, gradient_scale(args.grad_scale));
-            parallel_ranges(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
-              loops().sgd(coefficients, args.param.as<float>(), args.grad.as<float>(),
-                          static_cast<float*>(args.momentum_buffer.data), begin, end);
-            });
-          });
+void CpuKernels::sgd(Stream& s, std::span<const SgdArgs> list) {
+  check_sgd(list);
+  if (list.empty()) return;
+  enqueue(s, "sgd", accesses_of(list), [all = std::vector<SgdArgs>(list.begin(), list.end())] {
+    if (is_skipped(all.front().skip)) return;
+    for (const SgdArgs& args : all) {
+      const SgdCoefficients coefficients = sgd_coefficients(args, gradient_scale(args.grad_scale));
+      parallel_ranges(args.param.numel(), kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+        loops().sgd(coefficients, args.param.as<float>(), args.grad.as<float>(),
+                    static_cast<float*>(args.momentum_buffer.data), begin, end);
+      });
+    }
+  });
 }
 
 }  // namespace mica::cpu

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "../arguments.hpp"
+#include "../product_arguments.hpp"
 #include "cpu_kernels.hpp"
 #include "head_loss.hpp"
 #include "loops.hpp"
@@ -14,18 +14,26 @@ void CpuKernels::record(const ProductSpec& spec) {
   record_->push_back({spec.m, spec.n, spec.k, spec.transposed_a, spec.transposed_b, spec.a});
 }
 
-void CpuKernels::linear(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView y) {
-  const std::int64_t n = w.shape[0];
-  const std::int64_t k = w.shape.back();
-  const std::int64_t m = x.shape.rows();
-  expect("linear", "w", w, n * k, kFloats);
-  expect_cols("linear", "x", x, k, kFloats);
-  expect_optional("linear", "bias", bias, n, kFloats);
-  expect("linear", "y", y, m * n, kFloats);
-  if (m == 0 || n == 0) return;
-  ProductSpec spec{.m = m, .n = n, .k = k, .lda = k, .ldb = k, .ldc = n, .transposed_b = true,
-                   .a = x.dtype, .b = w.dtype, .c = y.dtype};
+namespace {
+
+ProductSpec linear_spec(const LinearDims& d, ConstTensorView x, ConstTensorView w, ConstTensorView bias, DType y) {
+  ProductSpec spec{.m = d.m, .n = d.n, .k = d.k, .lda = d.k, .ldb = d.k, .ldc = d.n, .transposed_b = true,
+                   .a = x.dtype, .b = w.dtype, .c = y};
   if (bias) spec.bias = bias.dtype;
+  return spec;
+}
+
+ProductSpec backward_input_spec(const LinearDims& d, ConstTensorView dy, ConstTensorView w, DType dx, Write mode) {
+  return {.m = d.m, .n = d.k, .k = d.n, .lda = d.n, .ldb = d.k, .ldc = d.k, .a = dy.dtype, .b = w.dtype, .c = dx,
+          .accumulate = mode == Write::accumulate};
+}
+
+}  // namespace
+
+void CpuKernels::linear(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView y) {
+  const LinearDims d = check_linear(x, w, bias, y);
+  if (d.m == 0 || d.n == 0) return;
+  const ProductSpec spec = linear_spec(d, x, w, bias, y.dtype);
   const Product& product = products_.find(spec);
   record(spec);
   const Buffer space = scratch(s, product.scratch_bytes());
@@ -36,15 +44,9 @@ void CpuKernels::linear(Stream& s, ConstTensorView x, ConstTensorView w, ConstTe
 }
 
 void CpuKernels::linear_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, TensorView dx, Write mode) {
-  const std::int64_t n = w.shape[0];
-  const std::int64_t k = w.shape.back();
-  const std::int64_t m = dy.shape.rows();
-  expect("linear_backward_input", "w", w, n * k, kFloats);
-  expect_cols("linear_backward_input", "dy", dy, n, kFloats);
-  expect("linear_backward_input", "dx", dx, m * k, kFloats);
-  if (m == 0 || k == 0) return;
-  const ProductSpec spec{.m = m, .n = k, .k = n, .lda = n, .ldb = k, .ldc = k, .a = dy.dtype, .b = w.dtype,
-                         .c = dx.dtype, .accumulate = mode == Write::accumulate};
+  const LinearDims d = check_linear_backward_input(dy, w, dx);
+  if (d.m == 0 || d.k == 0) return;
+  const ProductSpec spec = backward_input_spec(d, dy, w, dx.dtype, mode);
   const Product& product = products_.find(spec);
   record(spec);
   const Buffer space = scratch(s, product.scratch_bytes());
@@ -52,16 +54,45 @@ void CpuKernels::linear_backward_input(Stream& s, ConstTensorView dy, ConstTenso
           [&product, dy, w, dx, inner = space.data()] { product.run(dy.data, w.data, nullptr, dx.data, inner); });
 }
 
+// Beside a product a GELU is cheap and the product's library has the same bits wherever it is applied, so nothing is
+// gained by an epilogue: the GELU's loop runs behind the product, in the same task.
+void CpuKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView pre,
+                             TensorView y) {
+  const LinearDims d = check_linear_gelu(x, w, bias, pre, y);
+  if (d.m == 0 || d.n == 0) return;
+  const ProductSpec spec = linear_spec(d, x, w, bias, y.dtype);
+  const Product& product = products_.find(spec);
+  record(spec);
+  const Buffer space = scratch(s, product.scratch_bytes());
+  enqueue(s, "linear_gelu", {reads(x), reads(w), reads(bias), mica::writes(pre), mica::writes(y), writes(space)},
+          [&product, x, w, bias, to = pre ? pre : y, y, inner = space.data()] {
+            product.run(x.data, w.data, bias.data, to.data, inner);
+            parallel_ranges(y.numel(), kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+              loops().gelu(y.dtype, to.data, y.data, begin, end);
+            });
+          });
+}
+
+void CpuKernels::linear_gelu_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, ConstTensorView pre,
+                                            TensorView dpre) {
+  const LinearDims d = check_linear_gelu_backward_input(dy, w, pre, dpre);
+  if (d.m == 0 || d.k == 0) return;
+  const ProductSpec spec = backward_input_spec(d, dy, w, dpre.dtype, Write::overwrite);
+  const Product& product = products_.find(spec);
+  record(spec);
+  const Buffer space = scratch(s, product.scratch_bytes());
+  enqueue(s, "linear_gelu_backward_input", {reads(dy), reads(w), reads(pre), mica::writes(dpre), writes(space)},
+          [&product, dy, w, pre, dpre, inner = space.data()] {
+            product.run(dy.data, w.data, nullptr, dpre.data, inner);
+            parallel_ranges(dpre.numel(), kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+              loops().gelu_backward(dpre.dtype, pre.data, dpre.data, dpre.data, begin, end);
+            });
+          });
+}
+
 void CpuKernels::linear_backward_params(Stream& s, ConstTensorView dy, ConstTensorView x, TensorView dw,
                                         TensorView dbias, Write mode) {
-  const std::int64_t n = dw.shape[0];
-  const std::int64_t k = dw.shape.back();
-  const std::int64_t m = x.shape.rows();
-  expect("linear_backward_params", "dw", dw, n * k, kFloats);
-  expect_cols("linear_backward_params", "x", x, k, kFloats);
-  expect_cols("linear_backward_params", "dy", dy, n, kFloats);
-  expect("linear_backward_params", "dy", dy, m * n, kFloats);
-  expect_optional("linear_backward_params", "dbias", dbias, n, kFloats);
+  const auto [m, n, k] = check_linear_backward_params(dy, x, dw, dbias);
   if (m == 0) {  // sums of nothing
     if (mode == Write::overwrite) {
       fill(s, dw, 0.0);
@@ -77,7 +108,7 @@ void CpuKernels::linear_backward_params(Stream& s, ConstTensorView dy, ConstTens
   const std::int64_t sums_bytes = dbias ? round_up(n * 4, 64) : 0;
   const Buffer space = scratch(s, product.scratch_bytes() + sums_bytes);
   enqueue(s, "linear_backward_params", {reads(dy), reads(x), mica::writes(dw), mica::writes(dbias), writes(space)},
-          [&product, dy, x, dw, dbias, mode, m, n, sums_bytes, memory = static_cast<std::byte*>(space.data())] {
+          [&product, dy, x, dw, dbias, mode, m = m, n = n, sums_bytes, memory = static_cast<std::byte*>(space.data())] {
             if (dbias) {
               auto* sums = reinterpret_cast<float*>(memory);
               parallel_ranges(n, 64, [&](std::int64_t begin, std::int64_t end) {
@@ -90,45 +121,34 @@ void CpuKernels::linear_backward_params(Stream& s, ConstTensorView dy, ConstTens
           });
 }
 
-void CpuKernels::enqueue_head(Stream& s, const char* what, ConstTensorView hidden, ConstTensorView w,
-                              ConstTensorView targets, double scale, ConstTensorView dloss, TensorView loss,
-                              TensorView dhidden, TensorView dw, Write dw_mode) {
-  const std::int64_t m = hidden.shape.rows();
-  const std::int64_t vocab = w.shape[0];
-  const std::int64_t width = w.shape.back();
-  expect(what, "w", w, vocab * width, kFloats);
-  expect_cols(what, "hidden", hidden, width, {w.dtype});
-  expect(what, "targets", targets, m, {DType::i32});
-  expect_optional(what, "loss", loss, 1, {DType::f32});
-  expect_optional(what, "dhidden", dhidden, m * width, kFloats);
-  expect_optional(what, "dw", dw, vocab * width, kFloats);
-  if (m == 0) {
-    if (loss) fill(s, loss, 0.0);
-    if (dw && dw_mode == Write::overwrite) fill(s, dw, 0.0);
+void CpuKernels::enqueue_head(Stream& s, const char* what, const HeadTensors& t, double scale, Write dw_mode) {
+  if (check_head(what, t).rows == 0) {
+    if (t.loss) fill(s, t.loss, 0.0);
+    if (t.dw && dw_mode == Write::overwrite) fill(s, t.dw, 0.0);
     return;
   }
-  const HeadLoss head(products_, {hidden, w, targets, scale, dloss, loss, dhidden, dw}, dw_mode, logits_bytes_);
+  const HeadLoss head(products_, t, scale, dw_mode, logits_bytes_);
   if (record_) {
     for (const ProductSpec& spec : head.product_specs()) record(spec);
   }
   const Buffer space = scratch(s, head.scratch_bytes());
   enqueue(s, what,
-          {reads(hidden), reads(w), reads(targets), reads(dloss), mica::writes(loss), mica::writes(dhidden),
-           mica::writes(dw), writes(space)},
+          {reads(t.hidden), reads(t.w), reads(t.targets), reads(t.dloss), mica::writes(t.loss),
+           mica::writes(t.dhidden), mica::writes(t.dw), writes(space)},
           [head, memory = space.data()] { head.run(memory); });
 }
 
 void CpuKernels::head_loss(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale,
                            TensorView loss) {
-  expect("head_loss", "loss", loss, 1, {DType::f32});
-  enqueue_head(s, "head_loss", hidden, w, targets, scale, {}, loss, {}, {}, Write::overwrite);
+  enqueue_head(s, "head_loss", {.hidden = hidden, .w = w, .targets = targets, .loss = loss}, scale, Write::overwrite);
 }
 
 void CpuKernels::head_loss_backward(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets,
                                     double scale, ConstTensorView dloss, TensorView loss, TensorView dhidden,
                                     TensorView dw, Write dw_mode) {
-  expect("head_loss_backward", "dloss", dloss, 1, {DType::f32});
-  enqueue_head(s, "head_loss_backward", hidden, w, targets, scale, dloss, loss, dhidden, dw, dw_mode);
+  enqueue_head(s, "head_loss_backward",
+               {.hidden = hidden, .w = w, .targets = targets, .dloss = dloss, .loss = loss, .dhidden = dhidden, .dw = dw},
+               scale, dw_mode);
 }
 
 }  // namespace mica::cpu

@@ -25,8 +25,9 @@ void check_targets(const std::int32_t* targets, std::int64_t rows, std::int64_t 
 
 }  // namespace
 
-HeadLoss::HeadLoss(Products& products, const Tensors& tensors, Write dw_mode, std::int64_t logits_bytes)
-    : t_(tensors), accumulate_dw_(dw_mode == Write::accumulate), rows_(t_.hidden.shape.rows()),
+HeadLoss::HeadLoss(Products& products, const arguments::HeadTensors& tensors, double scale, Write dw_mode,
+                   std::int64_t logits_bytes)
+    : t_(tensors), scale_(scale), accumulate_dw_(dw_mode == Write::accumulate), rows_(t_.hidden.shape.rows()),
       width_(t_.w.shape.back()), vocab_(t_.w.shape[0]), stride_(round_up(vocab_, 16)) {
   chunk_ = std::min(rows_, std::max<std::int64_t>(1, logits_bytes / (4 * stride_)));
   if (chunk_ < rows_ && chunk_ > 32) chunk_ = chunk_ / 32 * 32;
@@ -68,7 +69,7 @@ void HeadLoss::run(void* scratch) const {
   const auto* losses = reinterpret_cast<const float*>(memory + losses_offset_);
   double sum = 0;  // in the rows' order: the same bits on any number of threads
   for (std::int64_t row = 0; row < rows_; ++row) sum += losses[row];
-  *t_.loss.as<float>() = static_cast<float>(t_.scale * sum);
+  *t_.loss.as<float>() = static_cast<float>(scale_ * sum);
 }
 
 void HeadLoss::run_chunk(std::int64_t first_row, std::int64_t rows, const ChunkProducts& products,
@@ -80,7 +81,7 @@ void HeadLoss::run_chunk(std::int64_t first_row, std::int64_t rows, const ChunkP
   const std::int32_t* targets = t_.targets.as<std::int32_t>() + first_row;
   const void* hidden = t_.hidden.slice(first_row * width_, rows * width_).data;
   const bool has_gradients = products.dhidden || products.dw;
-  const auto factor = has_gradients ? static_cast<float>(t_.scale * static_cast<double>(*t_.dloss.as<float>())) : 0.0F;
+  const auto factor = has_gradients ? static_cast<float>(scale_ * static_cast<double>(*t_.dloss.as<float>())) : 0.0F;
 
   products.logits->run(hidden, t_.w.data, nullptr, logits, inner);
   parallel_ranges(rows, row_grain(vocab_), [&](std::int64_t begin, std::int64_t end) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "mica/tensor/kernels.hpp"
+#include "../product_arguments.hpp"
 #include "products.hpp"
 
 namespace mica::cpu {
@@ -15,18 +16,9 @@ namespace mica::cpu {
 /// dtype once a chunk; all else is f32.
 class HeadLoss {
  public:
-  struct Tensors {
-    ConstTensorView hidden;   // [M, C], M > 0
-    ConstTensorView w;        // [V, C]
-    ConstTensorView targets;  // [M] i32, -1: ignored
-    double scale = 1;
-    ConstTensorView dloss;    // [1] f32; absent without gradients
-    TensorView loss;          // [1] f32, optional
-    TensorView dhidden;       // [M, C], optional
-    TensorView dw;            // [V, C], optional
-  };
-
-  HeadLoss(Products& products, const Tensors& tensors, Write dw_mode, std::int64_t logits_bytes);
+  /// @param tensors  checked, with at least one row
+  HeadLoss(Products& products, const arguments::HeadTensors& tensors, double scale, Write dw_mode,
+           std::int64_t logits_bytes);
 
   [[nodiscard]] std::int64_t scratch_bytes() const { return scratch_bytes_; }
   /// What run() will multiply.
@@ -49,7 +41,8 @@ class HeadLoss {
   [[nodiscard]] ChunkProducts find(Products& products, std::int64_t chunk) const;
   void run_chunk(std::int64_t first_row, std::int64_t rows, const ChunkProducts& products, std::byte* scratch) const;
 
-  Tensors t_;
+  arguments::HeadTensors t_;
+  double scale_;
   bool accumulate_dw_;
   std::int64_t rows_, width_, vocab_;    // M, C, V
   std::int64_t chunk_ = 0, stride_ = 0;  // rows of a chunk; f32 elements between rows of logits

@@ -1,5 +1,5 @@
-#include "../arguments.hpp"
 #include "../element_math.hpp"
+#include "../layer_arguments.hpp"
 #include "../scalar_math.hpp"
 #include "cuda_kernels.hpp"
 #include "vectors.hpp"
@@ -54,9 +54,7 @@ __global__ void swiglu_backward_kernel(Cut cut, const T* gate, const T* up, cons
 }  // namespace
 
 void CudaKernels::gelu(Stream& s, ConstTensorView x, TensorView y) {
-  const std::int64_t n = x.numel();
-  expect("gelu", "x", x, n, kFloats);
-  expect("gelu", "y", y, n, {x.dtype});
+  const std::int64_t n = check_gelu(x, y);
   if (n == 0) return;
   with_element(x.dtype, [&](auto element) {
     using T = decltype(element);
@@ -68,10 +66,7 @@ void CudaKernels::gelu(Stream& s, ConstTensorView x, TensorView y) {
 }
 
 void CudaKernels::gelu_backward(Stream& s, ConstTensorView x, ConstTensorView dy, TensorView dx) {
-  const std::int64_t n = x.numel();
-  expect("gelu_backward", "x", x, n, kFloats);
-  expect("gelu_backward", "dy", dy, n, {x.dtype});
-  expect("gelu_backward", "dx", dx, n, {x.dtype});
+  const std::int64_t n = check_gelu_backward(x, dy, dx);
   if (n == 0) return;
   with_element(x.dtype, [&](auto element) {
     using T = decltype(element);
@@ -84,10 +79,7 @@ void CudaKernels::gelu_backward(Stream& s, ConstTensorView x, ConstTensorView dy
 }
 
 void CudaKernels::swiglu(Stream& s, ConstTensorView gate, ConstTensorView up, TensorView y) {
-  const std::int64_t n = gate.numel();
-  expect("swiglu", "gate", gate, n, kFloats);
-  expect("swiglu", "up", up, n, {gate.dtype});
-  expect("swiglu", "y", y, n, {gate.dtype});
+  const std::int64_t n = check_swiglu(gate, up, y);
   if (n == 0) return;
   with_element(gate.dtype, [&](auto element) {
     using T = decltype(element);
@@ -101,13 +93,7 @@ void CudaKernels::swiglu(Stream& s, ConstTensorView gate, ConstTensorView up, Te
 
 void CudaKernels::swiglu_backward(Stream& s, ConstTensorView gate, ConstTensorView up, ConstTensorView dy,
                                   TensorView dgate, TensorView dup) {
-  const std::int64_t n = gate.numel();
-  expect("swiglu_backward", "gate", gate, n, kFloats);
-  expect("swiglu_backward", "up", up, n, {gate.dtype});
-  expect("swiglu_backward", "dy", dy, n, {gate.dtype});
-  expect_optional("swiglu_backward", "dgate", dgate, n, {gate.dtype});
-  expect_optional("swiglu_backward", "dup", dup, n, {gate.dtype});
-  require(!dgate || dgate.data != dup.data, "swiglu_backward: dgate and dup are one tensor, expected two");
+  const std::int64_t n = check_swiglu_backward(gate, up, dy, dgate, dup);
   if (n == 0) return;
   with_element(gate.dtype, [&](auto element) {
     using T = decltype(element);

@@ -53,12 +53,9 @@ __global__ void __launch_bounds__(kThreads, 3) backward_queries(Sizes sizes, int
   __shared__ Columns own_columns;
   __shared__ Factor factor;
   __shared__ Weights weights;
-  const auto block = static_cast<int>(blockIdx.x);
-  const int heads = batches * sizes.heads;
-  const int batch = block % heads / sizes.heads;
-  const int head = block % sizes.heads;
-  const int tile = tiles - 1 - block / heads % tiles;
-  const int first_column = block / heads / tiles * kQueryChunks * kDepth;
+  const BlockPart part = part_of_block(batches, sizes.heads, tiles, kQueryChunks);
+  const int batch = part.batch, head = part.head, first_column = part.first_column;
+  const int tile = tiles - 1 - part.tile;
   const int first = tile * kTile;
   const Place place;
   const Head<const T> q = head_of(t.q, sizes, batch, head), dy = head_of(t.dy, sizes, batch, head);
@@ -71,8 +68,9 @@ __global__ void __launch_bounds__(kThreads, 3) backward_queries(Sizes sizes, int
     scale[i] = sizes.factor;
     const int token = first + place.own(i);
     if (token >= sizes.seq_len) continue;
-    lse[i] = t.lse[static_cast<std::int64_t>(block % heads) * sizes.seq_len + token];
-    delta[i] = t.delta[static_cast<std::int64_t>(block % heads) * sizes.seq_len + token];
+    const std::int64_t row = (static_cast<std::int64_t>(batch) * sizes.heads + head) * sizes.seq_len + token;
+    lse[i] = t.lse[row];
+    delta[i] = t.delta[row];
   }
   Sums<kQueryChunks> sums = {};
   for (int key_tile = 0; key_tile <= tile; ++key_tile) {
@@ -100,12 +98,8 @@ __global__ void __launch_bounds__(kThreads, 3) backward_keys(Sizes sizes, int ba
   __shared__ Factor factor;
   __shared__ Weights weights;
   __shared__ float lse[kTile], delta[kTile];
-  const auto block = static_cast<int>(blockIdx.x);
-  const int kv_heads = sizes.heads / sizes.group;
-  const int batch = block / kv_heads % batches;
-  const int kv_head = block % kv_heads;
-  const int tile = block / kv_heads / batches % tiles;
-  const int first_column = block / kv_heads / batches / tiles * kKeyChunks * kDepth;
+  const BlockPart part = part_of_block(batches, sizes.heads / sizes.group, tiles, kKeyChunks);
+  const int batch = part.batch, kv_head = part.head, tile = part.tile, first_column = part.first_column;
   const int first = tile * kTile;
   const Place place;
   const Head<const T> k = head_of(t.k, sizes, batch, kv_head), v = head_of(t.v, sizes, batch, kv_head);
@@ -156,11 +150,6 @@ void own_attention_backward(Stream& s, Pool& pool, const AttentionShape& shape, 
                             ConstTensorView y, ConstTensorView lse, const Qkv& d_in) {
   using namespace attention;  // NOLINT(google-build-using-namespace)
   const Buffer delta = pool.allocate(shape.batch * shape.heads * shape.seq_len * 4, MemoryRole::workspace, s);
-  const auto blocks = [&](std::int64_t heads, std::int64_t chunks) {
-    const std::int64_t width = chunks * kDepth;
-    return Grid{.x = shape.batch * heads * num_tiles(shape) * ((shape.head_dim + width - 1) / width),
-                .threads = kThreads};
-  };
   with_element(in.q.dtype, [&](auto element) {
     using T = decltype(element);
     const QkvHeads<T, true> heads(shape, in);
@@ -179,11 +168,11 @@ void own_attention_backward(Stream& s, Pool& pool, const AttentionShape& shape, 
            Grid{(rows * kWarp + kBlockThreads - 1) / kBlockThreads}, row_products<T>, sizes, rows, t);
     launch(s, "attention_backward",
            {reads(in.q), reads(in.k), reads(in.v), reads(dy), reads(lse), deltas, writes(d_in.q)},
-           blocks(shape.heads, kQueryChunks), backward_queries<T>, sizes, batches, tiles, t);
+           grid_of_parts(shape, shape.heads, kQueryChunks), backward_queries<T>, sizes, batches, tiles, t);
     launch(s, "attention_backward",
            {reads(in.q), reads(in.k), reads(in.v), reads(dy), reads(lse), deltas, writes(d_in.q), writes(d_in.k),
             writes(d_in.v)},
-           blocks(shape.num_kv_heads(), kKeyChunks), backward_keys<T>, sizes, batches, tiles, t);
+           grid_of_parts(shape, shape.num_kv_heads(), kKeyChunks), backward_keys<T>, sizes, batches, tiles, t);
   });
 }
 

@@ -18,12 +18,9 @@ __global__ void __launch_bounds__(kThreads, 3)
   __shared__ Columns q_columns;
   __shared__ Factor factor;
   __shared__ Weights weights;
-  const auto block = static_cast<int>(blockIdx.x);
-  const int heads = batches * sizes.heads;
-  const int batch = block % heads / sizes.heads;
-  const int head = block % sizes.heads;
-  const int tile = tiles - 1 - block / heads % tiles;
-  const int first_column = block / heads / tiles * kChunks * kDepth;
+  const BlockPart part = part_of_block(batches, sizes.heads, tiles, kChunks);
+  const int batch = part.batch, head = part.head, first_column = part.first_column;
+  const int tile = tiles - 1 - part.tile;
   const int first = tile * kTile;
   const Place place;
   const Head<const T> q = head_of(all_q, sizes, batch, head);
@@ -75,7 +72,7 @@ __global__ void __launch_bounds__(kThreads, 3)
       weight[i] += __shfl_xor_sync(0xffffffffU, weight[i], distance);
     const int token = first + place.own(i);
     if (lse != nullptr && first_column == 0 && place.lane == 0 && token < sizes.seq_len) {
-      lse[static_cast<std::int64_t>(block % heads) * sizes.seq_len + token] = largest[i] / kLog2E + logf(weight[i]);
+      lse[(static_cast<std::int64_t>(batch) * sizes.heads + head) * sizes.seq_len + token] = largest[i] / kLog2E + logf(weight[i]);
     }
     weight[i] = 1.0F / weight[i];
   }
@@ -90,12 +87,9 @@ void own_attention(Stream& s, const AttentionShape& shape, const ConstQkv& in, T
     using T = decltype(element);
     const attention::QkvHeads<T, true> heads(shape, in);
     const auto sizes = attention::sizes_of<T>(shape, heads.in_packs() && is_aligned(y.data, 16));
-    const std::int64_t width = attention::kChunks * attention::kDepth;
-    const std::int64_t tiles = attention::num_tiles(shape);
-    const std::int64_t blocks = shape.batch * shape.heads * tiles * ((shape.head_dim + width - 1) / width);
     launch(s, "attention", {reads(in.q), reads(in.k), reads(in.v), writes(y), writes(lse)},
-           Grid{.x = blocks, .threads = attention::kThreads}, attention::forward<T>, sizes,
-           static_cast<int>(shape.batch), static_cast<int>(tiles), heads.q, heads.k, heads.v,
+           attention::grid_of_parts(shape, shape.heads, attention::kChunks), attention::forward<T>, sizes,
+           static_cast<int>(shape.batch), static_cast<int>(attention::num_tiles(shape)), heads.q, heads.k, heads.v,
            attention::Heads<T>{static_cast<T*>(y.data), shape.q_width()}, static_cast<float*>(lse.data));
   });
 }

@@ -6,6 +6,7 @@
 #include "mica/tensor/kernels.hpp"
 
 #include "elements.hpp"
+#include "launch.hpp"
 
 // What the attention kernels are made of. [Note: attention tiles]
 // A block of 128 threads works on one tile of 64 tokens (queries, or keys for their gradients) and walks over the tiles
@@ -67,6 +68,17 @@ struct Sizes {
 template <class T>
 __device__ inline Head<T> head_of(const Heads<T>& all, const Sizes& sizes, int batch, int head) {
   return {all.data + batch * sizes.seq_len * all.stride + static_cast<std::int64_t>(head) * sizes.head_dim, all.stride};
+}
+
+/// What a block makes: columns from first_column on of one tile of one head. Blocks of all heads of a tile lie side by
+/// side, those for further columns of wide heads behind all tiles.
+struct BlockPart {
+  int batch, head, tile, first_column;
+};
+__device__ inline BlockPart part_of_block(int batches, int heads, int tiles, int chunks) {
+  const auto block = static_cast<int>(blockIdx.x);
+  return {block / heads % batches, block % heads, block / heads / batches % tiles,
+          block / heads / batches / tiles * chunks * kDepth};
 }
 
 struct Place {
@@ -270,5 +282,10 @@ template <class T>
 }
 
 [[nodiscard]] inline std::int64_t num_tiles(const AttentionShape& shape) { return (shape.seq_len + kTile - 1) / kTile; }
+/// Blocks that part_of_block() numbers, each with so many chunks of columns.
+[[nodiscard]] inline Grid grid_of_parts(const AttentionShape& shape, std::int64_t heads, std::int64_t chunks) {
+  const std::int64_t width = chunks * kDepth;
+  return {.x = shape.batch * heads * num_tiles(shape) * ((shape.head_dim + width - 1) / width), .threads = kThreads};
+}
 
 }  // namespace mica::cuda::attention

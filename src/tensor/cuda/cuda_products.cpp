@@ -1,4 +1,3 @@
-#include "../arguments.hpp"
 #include "bias.hpp"
 #include "cuda_kernels.hpp"
 #include "products.hpp"
@@ -23,11 +22,11 @@ ConstTensorView CudaKernels::as_dtype(Stream& s, ConstTensorView x, DType dtype,
 }
 
 void CudaKernels::run(Stream& s, const char* what, const Product& product, ConstTensorView a, ConstTensorView b,
-                      TensorView c, const Access& vector) {
+                      TensorView c, const Access& vector, const Access& aux) {
   const Buffer space = scratch(s, product.workspace_bytes());
-  s.submit(what, {mica::reads(a), mica::reads(b), vector, mica::writes(c), writes(space)},
-           [&product, a, b, c, vector, workspace = space.data(), stream = native(s)] {
-             product.run(a.data, b.data, c.data, vector.data, workspace, stream);
+  s.submit(what, {mica::reads(a), mica::reads(b), vector, aux, mica::writes(c), writes(space)},
+           [&product, a, b, c, vector, aux, workspace = space.data(), stream = native(s)] {
+             product.run(a.data, b.data, c.data, vector.data, aux.data, workspace, stream);
            });
 }
 
@@ -68,41 +67,73 @@ void CudaKernels::multiply(Stream& s, const char* what, ProductSpec spec, ConstT
 }
 
 void CudaKernels::linear(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView y) {
-  const std::int64_t n = w.shape[0];
-  const std::int64_t k = w.shape.back();
-  const std::int64_t m = x.shape.rows();
-  expect("linear", "w", w, n * k, kFloats);
-  expect_cols("linear", "x", x, k, kFloats);
-  expect_optional("linear", "bias", bias, n, kFloats);
-  expect("linear", "y", y, m * n, kFloats);
+  const auto [m, n, k] = check_linear(x, w, bias, y);
   if (m == 0 || n == 0) return;
   const ProductSpec spec{.m = m, .n = n, .k = k, .lda = k, .ldb = k, .ldc = n, .transposed_b = true};
   multiply(s, "linear", spec, x, w, bias, y, Write::overwrite);
 }
 
 void CudaKernels::linear_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, TensorView dx, Write mode) {
-  const std::int64_t n = w.shape[0];
-  const std::int64_t k = w.shape.back();
-  const std::int64_t m = dy.shape.rows();
-  expect("linear_backward_input", "w", w, n * k, kFloats);
-  expect_cols("linear_backward_input", "dy", dy, n, kFloats);
-  expect("linear_backward_input", "dx", dx, m * k, kFloats);
+  const auto [m, n, k] = check_linear_backward_input(dy, w, dx);
   if (m == 0 || k == 0) return;
   const ProductSpec spec{.m = m, .n = k, .k = n, .lda = n, .ldb = k, .ldc = k};
   multiply(s, "linear_backward_input", spec, dy, w, {}, dx, mode);
 }
 
+// [Note: GELU in products] cuBLASLt's GELU is the tanh approximation, as Mica's. Where it has no such product (a width
+// that 8 does not divide, a dtype, an address), the product and the GELU run one after the other. The gradient of the
+// first layer's bias comes with the product of its weight's gradient (Epilogue::bias_gradient), for which the GELU's
+// epilogue could make it as well.
+void CudaKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView pre,
+                              TensorView y) {
+  const char* what = "linear_gelu";
+  const auto [m, n, k] = check_linear_gelu(x, w, bias, pre, y);
+  if (m == 0 || n == 0) return;
+  ProductSpec spec{.m = m, .n = n, .k = k, .lda = k, .ldb = k, .ldc = n, .transposed_b = true, .ab = x.dtype,
+                   .c = y.dtype};
+  const auto find = [&](ConstTensorView aux) {
+    spec.alignment = Alignments::of(x.data, w.data, y.data, bias.data, aux.data);
+    spec.epilogue = aux ? (bias ? Epilogue::gelu_aux_bias : Epilogue::gelu_aux)
+                        : (bias ? Epilogue::gelu_bias : Epilogue::gelu);
+    return products_->find(spec);
+  };
+  if (!bias || bias.dtype == y.dtype) {
+    TensorView aux = pre;
+    Buffer unwanted;
+    const Product* product = find(aux);
+    if (!product && !pre) {  // the algorithm that writes pre may be unable to go without it
+      unwanted = scratch(s, y.bytes());
+      aux = TensorView(unwanted.data(), y.shape, y.dtype);
+      product = find(aux);
+    }
+    if (product) {
+      if (record_) record_->push_back({m, n, k, false, true, x.dtype});
+      return run(s, what, *product, x, w, y, mica::reads(bias), mica::writes(aux));
+    }
+  }
+  linear(s, x, w, bias, pre ? pre : y);
+  gelu(s, pre ? pre : y, y);
+}
+
+void CudaKernels::linear_gelu_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, ConstTensorView pre,
+                                             TensorView dpre) {
+  const auto [m, n, k] = check_linear_gelu_backward_input(dy, w, pre, dpre);
+  if (m == 0 || k == 0) return;
+  const ProductSpec spec{.m = m, .n = k, .k = n, .lda = n, .ldb = k, .ldc = k, .ab = dy.dtype, .c = dpre.dtype,
+                         .epilogue = Epilogue::gelu_gradient,
+                         .alignment = Alignments::of(dy.data, w.data, dpre.data, nullptr, pre.data)};
+  if (const Product* product = products_->find(spec)) {
+    if (record_) record_->push_back({m, k, n, false, false, dy.dtype});
+    return run(s, "linear_gelu_backward_input", *product, dy, w, dpre, {}, mica::reads(pre));
+  }
+  linear_backward_input(s, dy, w, dpre, Write::overwrite);
+  gelu_backward(s, pre, dpre, dpre);
+}
+
 void CudaKernels::linear_backward_params(Stream& s, ConstTensorView dy, ConstTensorView x, TensorView dw,
                                          TensorView dbias, Write mode) {
   const char* what = "linear_backward_params";
-  const std::int64_t n = dw.shape[0];
-  const std::int64_t k = dw.shape.back();
-  const std::int64_t m = x.shape.rows();
-  expect(what, "dw", dw, n * k, kFloats);
-  expect_cols(what, "x", x, k, kFloats);
-  expect_cols(what, "dy", dy, n, kFloats);
-  expect(what, "dy", dy, m * n, kFloats);
-  expect_optional(what, "dbias", dbias, n, kFloats);
+  const auto [m, n, k] = check_linear_backward_params(dy, x, dw, dbias);
   if (m == 0) {  // sums of nothing
     if (mode == Write::overwrite) {
       fill(s, dw, 0.0);

@@ -169,6 +169,8 @@ class CudnnAttention final : public FusedAttention {
 
   Plan* find(const Call& call);
   void run(Stream& s, const char* what, std::initializer_list<Access> accesses, Plan& plan, Pointers pointers);
+  /// lse at a multiple of 16 bytes, as cuDNN expects all it is given: itself, or its copy in `space`.
+  const float* aligned_lse(Stream& s, ConstTensorView lse, Buffer& space);
 
   Pool& pool_;
   bool deterministic_;
@@ -215,9 +217,22 @@ void CudnnAttention::run(Stream& s, const char* what, std::initializer_list<Acce
   });
 }
 
+const float* CudnnAttention::aligned_lse(Stream& s, ConstTensorView lse, Buffer& space) {
+  if (is_aligned(lse.data, 16)) return lse.as<float>();
+  space = pool_.allocate(lse.bytes(), MemoryRole::workspace, s);
+  s.submit("attention_backward", {reads(lse), writes(space.data(), space.bytes())},
+           [lse, to = space.data(), stream = native(s)] {
+             cuda::check(cudaMemcpyAsync(to, lse.data, static_cast<std::size_t>(lse.bytes()), cudaMemcpyDeviceToDevice,
+                                         stream),
+                         "cudaMemcpyAsync");
+           });
+  return static_cast<const float*>(space.data());
+}
+
 bool CudnnAttention::forward(Stream& s, const AttentionShape& shape, const ConstQkv& in, TensorView y, TensorView lse) {
   const QkvAddresses from(shape, in);
   if (!may_fit(shape, in.q.dtype) || !from.are_aligned() || !is_aligned(y.data, 16)) return false;
+  if (!is_aligned(lse.data, 16)) return false;
   const Call call = call_of(shape, in.q.dtype, in.is_packed(), false);
   Plan* plan = find(call);
   if (!plan) return false;
@@ -262,10 +277,14 @@ bool CudnnAttention::backward(Stream& s, const AttentionShape& shape, ConstTenso
       const std::int64_t offset = part.first_sequence * shape.seq_len * stride + first_head * shape.head_dim;
       return const_cast<std::byte*>(static_cast<const std::byte*>(data)) + offset * dtype_bytes(whole.dtype);
     };
-    const float* stats = lse.as<float>() + (part.first_sequence * shape.heads + head) * shape.seq_len;
+    const std::int64_t rows = part.sequences * part.kv_heads * shape.group() * shape.seq_len;
+    const ConstTensorView part_lse =
+        lse.slice((part.first_sequence * shape.heads + head) * shape.seq_len, rows);
+    Buffer copy;  // of a part that an odd number of rows precedes
+    const float* stats = aligned_lse(s, part_lse, copy);
     run(s, "attention_backward",
-        {reads(in.q), reads(in.k), reads(in.v), reads(y), reads(dy), reads(lse), writes(d_in.q), writes(d_in.k),
-         writes(d_in.v)},
+        {reads(in.q), reads(in.k), reads(in.v), reads(y), reads(dy), reads(lse), reads(copy.data(), copy.bytes()),
+         writes(d_in.q), writes(d_in.k), writes(d_in.v)},
         *plans[i],
         {{kQ, at(from.q, whole.q_stride, head)},
          {kK, at(from.k, whole.kv_stride, part.first_kv_head)},

@@ -1,6 +1,6 @@
 #include <limits>
 
-#include "../arguments.hpp"
+#include "../layer_arguments.hpp"
 #include "cuda_kernels.hpp"
 #include "reduce.hpp"
 #include "sort_ids.hpp"
@@ -145,16 +145,7 @@ void zero(Stream& s, TensorView view) {
 void CudaKernels::embedding(Stream& s, ConstTensorView ids, ConstTensorView tokens, ConstTensorView positions,
                             TensorView y) {
   const std::int64_t width = tokens.shape.back();
-  expect("embedding", "ids", ids, ids.numel(), {DType::i32});
-  expect("embedding", "tokens", tokens, tokens.shape[0] * width, kFloats);
-  expect_cols("embedding", "y", y, width, {tokens.dtype});
-  expect("embedding", "y", y, ids.numel() * width, {tokens.dtype});
-  if (positions) {
-    expect_cols("embedding", "positions", positions, width, {tokens.dtype});
-    if (positions.shape[0] < ids.shape.back()) {
-      refuse("embedding", "positions", positions, fmt::format("at least {} rows", ids.shape.back()));
-    }
-  }
+  check_embedding(ids, tokens, positions, y);
   if (y.numel() == 0) return;
   with_element(y.dtype, [&](auto element) {
     using T = decltype(element);
@@ -173,15 +164,7 @@ void CudaKernels::embedding_backward(Stream& s, ConstTensorView dy, ConstTensorV
                                      Write tokens_mode, TensorView dpositions, Write positions_mode) {
   const std::int64_t width = dy.shape.back();
   const std::int64_t count = ids.numel(), seq_len = ids.shape.back();
-  expect("embedding_backward", "ids", ids, count, {DType::i32});
-  expect("embedding_backward", "dy", dy, count * width, kFloats);
-  if (dtokens) expect_cols("embedding_backward", "dtokens", dtokens, width, kFloats);
-  if (dpositions) {
-    expect_cols("embedding_backward", "dpositions", dpositions, width, kFloats);
-    if (dpositions.shape[0] < seq_len) {
-      refuse("embedding_backward", "dpositions", dpositions, fmt::format("at least {} rows", seq_len));
-    }
-  }
+  check_embedding_backward(dy, ids, dtokens, dpositions);
   require(count < std::numeric_limits<std::int32_t>::max(), "embedding_backward: {} tokens, expected less than 2^31",
           count);
 

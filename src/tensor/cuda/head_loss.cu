@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cfloat>
 
-#include "../arguments.hpp"
 #include "cuda_kernels.hpp"
 #include "elements.hpp"
 #include "product_spec.hpp"
@@ -138,15 +137,8 @@ std::int64_t round_up(std::int64_t x, std::int64_t multiple) { return (x + multi
 }  // namespace
 
 void CudaKernels::head(Stream& s, const char* what, const HeadTensors& t, double scale, Write dw_mode) {
-  const std::int64_t m = t.hidden.shape.rows();
-  const std::int64_t vocab = t.w.shape[0];
-  const std::int64_t width = t.w.shape.back();
-  expect(what, "w", t.w, vocab * width, kFloats);
-  expect_cols(what, "hidden", t.hidden, width, {t.w.dtype});
-  expect(what, "targets", t.targets, m, {DType::i32});
-  expect_optional(what, "loss", t.loss, 1, {DType::f32});
-  expect_optional(what, "dhidden", t.dhidden, m * width, kFloats);
-  expect_optional(what, "dw", t.dw, vocab * width, kFloats);
+  const HeadDims dims = check_head(what, t);
+  const std::int64_t m = dims.rows, vocab = dims.vocab, width = dims.width;
   if (m == 0) {
     if (t.loss) fill(s, t.loss, 0.0);
     if (t.dw && dw_mode == Write::overwrite) fill(s, t.dw, 0.0);
@@ -196,14 +188,12 @@ void CudaKernels::head(Stream& s, const char* what, const HeadTensors& t, double
 
 void CudaKernels::head_loss(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale,
                             TensorView loss) {
-  expect("head_loss", "loss", loss, 1, {DType::f32});
-  head(s, "head_loss", {hidden, w, targets, {}, loss, {}, {}}, scale, Write::overwrite);
+  head(s, "head_loss", {.hidden = hidden, .w = w, .targets = targets, .loss = loss}, scale, Write::overwrite);
 }
 
 void CudaKernels::head_loss_backward(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets,
                                      double scale, ConstTensorView dloss, TensorView loss, TensorView dhidden,
                                      TensorView dw, Write dw_mode) {
-  expect("head_loss_backward", "dloss", dloss, 1, {DType::f32});
   head(s, "head_loss_backward", {hidden, w, targets, dloss, loss, dhidden, dw}, scale, dw_mode);
 }
 

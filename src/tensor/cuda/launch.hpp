@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 
 #include <cuda_runtime.h>
 
@@ -29,7 +30,7 @@ struct Grid {
 /// Enqueues one kernel as one task of the stream. Kernels use static shared memory only.
 /// @param what  a literal naming the task, for traces and errors.
 template <class... Params, class... Args>
-void launch(Stream& s, const char* what, std::initializer_list<Access> accesses, Grid grid, void (*kernel)(Params...),
+void launch(Stream& s, const char* what, std::span<const Access> accesses, Grid grid, void (*kernel)(Params...),
             Args... args) {
   s.submit(what, accesses, [=, stream = native(s)] {
     cudaLaunchConfig_t config{};
@@ -38,6 +39,11 @@ void launch(Stream& s, const char* what, std::initializer_list<Access> accesses,
     config.stream = stream;
     check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), what);
   });
+}
+template <class... Params, class... Args>
+void launch(Stream& s, const char* what, std::initializer_list<Access> accesses, Grid grid, void (*kernel)(Params...),
+            Args... args) {
+  launch(s, what, std::span<const Access>(accesses.begin(), accesses.size()), grid, kernel, args...);
 }
 
 }  // namespace mica::cuda

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "../arguments.hpp"
+#include "../layer_arguments.hpp"
 #include "cuda_kernels.hpp"
 #include "reduce.hpp"
 #include "vectors.hpp"
@@ -45,17 +45,36 @@ __device__ void for_rows(std::int64_t rows, Body body) {
   }
 }
 
-template <class T, int kCount, int kGroup, bool kCentred>
-__global__ void norm_kernel(const T* x, const T* gamma, const T* beta, float eps, std::int64_t rows, std::int64_t cols,
-                            T* y, float* mean, float* rstd) {
+/// x as it lies there, or made as a + b when its elements are read first (kSum). x may then be a or b.
+template <class T>
+struct NormInput {
+  const T *a, *b;  // kSum only
+  T* x;
+};
+
+/// Elements x[i...] at their first reading. Each is read again by the thread that read it here.
+template <bool kSum, class T, int kCount>
+__device__ Values<kCount> first_read(const NormInput<T>& in, std::int64_t i, bool is_there, Lanes<kCount> lanes) {
+  if constexpr (!kSum) return load(in.x + i, lanes);
+  Values<kCount> sum = load(in.a + i, lanes);
+  const auto bs = load(in.b + i, lanes);
+#pragma unroll
+  for (int l = 0; l < kCount; ++l) sum.v[l] = to_float(from_float<T>(sum.v[l] + bs.v[l]));
+  if (is_there) store(in.x + i, sum, lanes);
+  return sum;
+}
+
+template <class T, int kCount, int kGroup, bool kCentred, bool kSum>
+__global__ void norm_kernel(NormInput<T> in, const T* gamma, const T* beta, float eps, std::int64_t rows,
+                            std::int64_t cols, T* y, float* mean, float* rstd) {
   constexpr Lanes<kCount> lanes;
   const float inv_cols = 1.0F / static_cast<float>(cols);
   for_rows<kGroup>(rows, [&](std::int64_t row, int thread, bool is_there) {
-    const T* from = x + row * cols;
+    const T* from = in.x + row * cols;
     float m = 0;
     if constexpr (kCentred) {
       for (std::int64_t j = thread * kCount; j < cols; j += kGroup * kCount) {
-        const auto xs = load(from + j, lanes);
+        const auto xs = first_read<kSum>(in, row * cols + j, is_there, lanes);
 #pragma unroll
         for (int l = 0; l < kCount; ++l) m += xs.v[l];
       }
@@ -63,7 +82,7 @@ __global__ void norm_kernel(const T* x, const T* gamma, const T* beta, float eps
     }
     float square = 0;
     for (std::int64_t j = thread * kCount; j < cols; j += kGroup * kCount) {
-      const auto xs = load(from + j, lanes);
+      const auto xs = first_read<kSum && !kCentred>(in, row * cols + j, is_there, lanes);
 #pragma unroll
       for (int l = 0; l < kCount; ++l) square = std::fma(xs.v[l] - m, xs.v[l] - m, square);
     }
@@ -186,10 +205,11 @@ __global__ void fold_params_kernel(const float* sums, int num_sums, std::int64_t
   dparam[j] = from_float<T>(accumulate ? to_float(dparam[j]) + sum : sum);
 }
 
-/// A norm's operands, and its results where they are wanted.
+/// A norm's operands.
 struct Norm {
   ConstTensorView x, gamma, beta{};
   std::int64_t rows, cols;
+  ConstTensorView a{}, b{};  // x is to be made as their sum; absent: it is there
   Norm(ConstTensorView x_, ConstTensorView gamma_) : x(x_), gamma(gamma_), rows(x.shape.rows()), cols(x.shape.back()) {}
 
   [[nodiscard]] Grid grid() const {
@@ -202,25 +222,29 @@ struct Norm {
   }
 };
 
-template <bool kCentred>
+template <bool kCentred, bool kSum = false>
 void enqueue_norm(Stream& s, const char* what, const Norm& norm, double eps, TensorView y, TensorView mean,
                   TensorView rstd) {
   if (norm.rows == 0 || norm.cols == 0) return;
   with_element(norm.x.dtype, [&](auto element) {
     using T = decltype(element);
     constexpr int kCount = kLanes<T>;
-    const bool in_vectors = norm.in_vectors(kCount, {norm.x.data, norm.gamma.data, norm.beta.data, y.data});
+    const bool in_vectors = norm.in_vectors(
+        kCount, {norm.a.data, norm.b.data, norm.x.data, norm.gamma.data, norm.beta.data, y.data});
     const bool is_long = norm.cols >= kLongRow;
-    const auto kernel =
-        in_vectors ? is_long ? norm_kernel<T, kCount, kBlockThreads, kCentred> : norm_kernel<T, kCount, kWarp, kCentred>
-        : is_long ? norm_kernel<T, 1, kBlockThreads, kCentred>
-                   : norm_kernel<T, 1, kWarp, kCentred>;
-    launch(
-        s, what,
-        {reads(norm.x), reads(norm.gamma), reads(norm.beta), mica::writes(y), mica::writes(mean), mica::writes(rstd)},
-        norm.grid(), kernel, static_cast<const T*>(norm.x.data), static_cast<const T*>(norm.gamma.data),
-        static_cast<const T*>(norm.beta.data), static_cast<float>(eps), norm.rows, norm.cols, static_cast<T*>(y.data),
-        static_cast<float*>(mean.data), static_cast<float*>(rstd.data));
+    const auto kernel = in_vectors ? is_long ? norm_kernel<T, kCount, kBlockThreads, kCentred, kSum>
+                                             : norm_kernel<T, kCount, kWarp, kCentred, kSum>
+                        : is_long ? norm_kernel<T, 1, kBlockThreads, kCentred, kSum>
+                                   : norm_kernel<T, 1, kWarp, kCentred, kSum>;
+    const NormInput<T> in{static_cast<const T*>(norm.a.data), static_cast<const T*>(norm.b.data),
+                          static_cast<T*>(const_cast<void*>(norm.x.data))};
+    const Access x = kSum ? mica::writes(norm.x.data, norm.x.bytes()) : reads(norm.x);
+    launch(s, what,
+           {reads(norm.a), reads(norm.b), x, reads(norm.gamma), reads(norm.beta), mica::writes(y), mica::writes(mean),
+            mica::writes(rstd)},
+           norm.grid(), kernel, in, static_cast<const T*>(norm.gamma.data), static_cast<const T*>(norm.beta.data),
+           static_cast<float>(eps), norm.rows, norm.cols, static_cast<T*>(y.data), static_cast<float*>(mean.data),
+           static_cast<float*>(rstd.data));
   });
 }
 
@@ -293,28 +317,25 @@ void CudaKernels::layer_norm(Stream& s, ConstTensorView x, ConstTensorView gamma
                              TensorView y, TensorView mean, TensorView rstd) {
   Norm norm(x, gamma);
   norm.beta = beta;
-  expect("layer_norm", "x", x, norm.rows * norm.cols, kFloats);
-  expect("layer_norm", "gamma", gamma, norm.cols, {x.dtype});
-  expect("layer_norm", "beta", beta, norm.cols, {x.dtype});
-  expect("layer_norm", "y", y, norm.rows * norm.cols, {x.dtype});
-  expect_optional("layer_norm", "mean", mean, norm.rows, {DType::f32});
-  expect_optional("layer_norm", "rstd", rstd, norm.rows, {DType::f32});
-  require(static_cast<bool>(mean) == static_cast<bool>(rstd), "layer_norm: mean and rstd are wanted both or neither");
+  check_layer_norm("layer_norm", {.x = x, .gamma = gamma, .beta = beta, .y = y, .mean = mean, .rstd = rstd});
   enqueue_norm<true>(s, "layer_norm", norm, eps, y, mean, rstd);
+}
+
+void CudaKernels::add_layer_norm(Stream& s, ConstTensorView a, ConstTensorView b, TensorView sum, ConstTensorView gamma,
+                                 ConstTensorView beta, double eps, TensorView y, TensorView mean, TensorView rstd) {
+  Norm norm(sum, gamma);
+  norm.beta = beta, norm.a = a, norm.b = b;
+  check_norm_sum("add_layer_norm", a, b, sum);
+  check_layer_norm("add_layer_norm", {.x = sum, .gamma = gamma, .beta = beta, .y = y, .mean = mean, .rstd = rstd});
+  enqueue_norm<true, true>(s, "add_layer_norm", norm, eps, y, mean, rstd);
 }
 
 void CudaKernels::layer_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma,
                                       ConstTensorView mean, ConstTensorView rstd, TensorView dx, Write dx_mode,
                                       TensorView dgamma, TensorView dbeta, Write param_mode) {
   const Norm norm(x, gamma);
-  expect("layer_norm_backward", "x", x, norm.rows * norm.cols, kFloats);
-  expect("layer_norm_backward", "dy", dy, norm.rows * norm.cols, {x.dtype});
-  expect("layer_norm_backward", "gamma", gamma, norm.cols, {x.dtype});
-  expect("layer_norm_backward", "mean", mean, norm.rows, {DType::f32});
-  expect("layer_norm_backward", "rstd", rstd, norm.rows, {DType::f32});
-  expect_optional("layer_norm_backward", "dx", dx, norm.rows * norm.cols, {x.dtype});
-  expect_optional("layer_norm_backward", "dgamma", dgamma, norm.cols, kFloats);
-  expect_optional("layer_norm_backward", "dbeta", dbeta, norm.cols, kFloats);
+  check_layer_norm_backward(
+      {.dy = dy, .x = x, .gamma = gamma, .mean = mean, .rstd = rstd, .dx = dx, .dgamma = dgamma, .dbeta = dbeta});
   if (dgamma || dbeta) {  // first: dx may be dy
     const ParamSums cut(norm.rows);
     const Buffer space = scratch(s, cut.count * 2 * norm.cols * 4);
@@ -326,23 +347,24 @@ void CudaKernels::layer_norm_backward(Stream& s, ConstTensorView dy, ConstTensor
 void CudaKernels::rms_norm(Stream& s, ConstTensorView x, ConstTensorView gamma, double eps, TensorView y,
                            TensorView rstd) {
   const Norm norm(x, gamma);
-  expect("rms_norm", "x", x, norm.rows * norm.cols, kFloats);
-  expect("rms_norm", "gamma", gamma, norm.cols, {x.dtype});
-  expect("rms_norm", "y", y, norm.rows * norm.cols, {x.dtype});
-  expect_optional("rms_norm", "rstd", rstd, norm.rows, {DType::f32});
+  check_rms_norm("rms_norm", {.x = x, .gamma = gamma, .y = y, .rstd = rstd});
   enqueue_norm<false>(s, "rms_norm", norm, eps, y, {}, rstd);
+}
+
+void CudaKernels::add_rms_norm(Stream& s, ConstTensorView a, ConstTensorView b, TensorView sum, ConstTensorView gamma,
+                               double eps, TensorView y, TensorView rstd) {
+  Norm norm(sum, gamma);
+  norm.a = a, norm.b = b;
+  check_norm_sum("add_rms_norm", a, b, sum);
+  check_rms_norm("add_rms_norm", {.x = sum, .gamma = gamma, .y = y, .rstd = rstd});
+  enqueue_norm<false, true>(s, "add_rms_norm", norm, eps, y, {}, rstd);
 }
 
 void CudaKernels::rms_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma,
                                     ConstTensorView rstd, TensorView dx, Write dx_mode, TensorView dgamma,
                                     Write param_mode) {
   const Norm norm(x, gamma);
-  expect("rms_norm_backward", "x", x, norm.rows * norm.cols, kFloats);
-  expect("rms_norm_backward", "dy", dy, norm.rows * norm.cols, {x.dtype});
-  expect("rms_norm_backward", "gamma", gamma, norm.cols, {x.dtype});
-  expect("rms_norm_backward", "rstd", rstd, norm.rows, {DType::f32});
-  expect_optional("rms_norm_backward", "dx", dx, norm.rows * norm.cols, {x.dtype});
-  expect_optional("rms_norm_backward", "dgamma", dgamma, norm.cols, kFloats);
+  check_rms_norm_backward({.dy = dy, .x = x, .gamma = gamma, .rstd = rstd, .dx = dx, .dgamma = dgamma});
   if (dgamma) {  // first: dx may be dy
     const ParamSums cut(norm.rows);
     const Buffer space = scratch(s, cut.count * norm.cols * 4);

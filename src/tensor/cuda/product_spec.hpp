@@ -12,15 +12,48 @@ enum class Epilogue : std::uint8_t {
   none,
   bias,           ///< a vector [n] of C's dtype is added to every row of C
   bias_gradient,  ///< the sums of op(A)'s rows over k are written to a vector [m] of C's dtype
+  gelu,           ///< C = gelu(A B)
+  gelu_bias,      ///< C = gelu(A B + bias)
+  gelu_aux,       ///< the same two, and what the GELU is taken of goes to a second matrix, rounded to C's dtype
+  gelu_aux_bias,
+  gelu_gradient,  ///< C = (A B) * gelu'(second matrix)
 };
 
-/// Bytes, at most 16, that divide the address of each operand and of the epilogue's vector. [Note: alignment of
+[[nodiscard]] constexpr bool has_vector(Epilogue epilogue) {
+  return epilogue == Epilogue::bias || epilogue == Epilogue::bias_gradient || epilogue == Epilogue::gelu_bias ||
+         epilogue == Epilogue::gelu_aux_bias;
+}
+/// A second matrix of C's shape, leading dim and dtype: cuBLASLt's "epilogue auxiliary buffer".
+[[nodiscard]] constexpr bool has_aux(Epilogue epilogue) {
+  return epilogue == Epilogue::gelu_aux || epilogue == Epilogue::gelu_aux_bias || epilogue == Epilogue::gelu_gradient;
+}
+[[nodiscard]] constexpr const char* epilogue_text(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::none:
+      return "";
+    case Epilogue::bias:
+      return " with a bias";
+    case Epilogue::bias_gradient:
+      return " with a bias's gradient";
+    case Epilogue::gelu:
+    case Epilogue::gelu_aux:
+      return " with a GELU";
+    case Epilogue::gelu_bias:
+    case Epilogue::gelu_aux_bias:
+      return " with a bias and a GELU";
+    case Epilogue::gelu_gradient:
+      return " with a GELU's gradient";
+  }
+  return "";
+}
+
+/// Bytes, at most 16, that divide the address of each operand and of the epilogue's vector and second matrix. [Note: alignment of
 /// products] Not more than 16, although cuBLASLt could be told: which algorithm it chooses, and with it the result's
 /// bits, may depend on the shape of a model but not on where the pool put a buffer.
 struct Alignments {
-  int a = 16, b = 16, c = 16, vector = 16;
-  static Alignments of(const void* a, const void* b, const void* c, const void* vector) {
-    return {bytes_dividing(a), bytes_dividing(b), bytes_dividing(c), bytes_dividing(vector)};
+  int a = 16, b = 16, c = 16, vector = 16, aux = 16;
+  static Alignments of(const void* a, const void* b, const void* c, const void* vector, const void* aux = nullptr) {
+    return {bytes_dividing(a), bytes_dividing(b), bytes_dividing(c), bytes_dividing(vector), bytes_dividing(aux)};
   }
   friend bool operator==(const Alignments&, const Alignments&) = default;
 

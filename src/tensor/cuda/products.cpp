@@ -1,6 +1,7 @@
 #include "products.hpp"
 
 #include <array>
+#include <optional>
 #include <string_view>
 
 #include "mica/core/error.hpp"
@@ -33,6 +34,53 @@ std::int64_t advised_workspace_bytes() {
 template <class T>
 void set(cublasLtMatmulDesc_t descriptor, cublasLtMatmulDescAttributes_t attribute, const T& value) {
   check(cublasLtMatmulDescSetAttribute(descriptor, attribute, &value, sizeof(value)), "cublasLtMatmulDescSetAttribute");
+}
+
+cublasLtEpilogue_t library_epilogue(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::none:
+      return CUBLASLT_EPILOGUE_DEFAULT;
+    case Epilogue::bias:
+      return CUBLASLT_EPILOGUE_BIAS;
+    case Epilogue::bias_gradient:
+      return CUBLASLT_EPILOGUE_BGRADB;  // A is the second operand of cuBLASLt, and C's columns are the rows of its D
+    case Epilogue::gelu:
+      return CUBLASLT_EPILOGUE_GELU;
+    case Epilogue::gelu_bias:
+      return CUBLASLT_EPILOGUE_GELU_BIAS;
+    case Epilogue::gelu_aux:
+      return CUBLASLT_EPILOGUE_GELU_AUX;
+    case Epilogue::gelu_aux_bias:
+      return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case Epilogue::gelu_gradient:
+      return CUBLASLT_EPILOGUE_DGELU;
+  }
+  return CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+/// What cuBLASLt demands of an epilogue's second matrix.
+constexpr std::int64_t kAuxLdMultiple = 8;
+constexpr int kAuxAlignment = 16;
+bool takes_aux(const ProductSpec& spec) {
+  return spec.ldc % kAuxLdMultiple == 0 && spec.alignment.aux >= kAuxAlignment;
+}
+
+/// The product whose algorithm this one takes, so that C's bits do not depend on what else is wanted.
+std::optional<ProductSpec> bits_as(ProductSpec spec) {
+  switch (spec.epilogue) {
+    case Epilogue::bias_gradient:
+      spec.epilogue = Epilogue::none;
+      spec.alignment.vector = Alignments{}.vector;
+      return spec;
+    case Epilogue::gelu:
+      spec.epilogue = Epilogue::gelu_aux;
+      return spec;
+    case Epilogue::gelu_bias:
+      spec.epilogue = Epilogue::gelu_aux_bias;
+      return spec;
+    default:
+      return std::nullopt;
+  }
 }
 
 /// The wishes that the heuristic is given.
@@ -70,15 +118,13 @@ std::string ProductSpec::to_string() const {
   return fmt::format("{} x {} {} -> {}{}{}, leading dims {}, {} and {}, addresses that {}, {} and {} divide",
                      matrix(m, k, transposed_a), matrix(k, n, transposed_b), dtype_name(ab), accumulate ? "+= " : "",
                      dtype_name(c),
-                     epilogue == Epilogue::none   ? ""
-                     : epilogue == Epilogue::bias ? " with a bias"
-                                                  : " with a bias's gradient",
-                     lda, ldb, ldc, alignment.a, alignment.b, alignment.c);
+                     epilogue_text(epilogue), lda, ldb, ldc, alignment.a, alignment.b, alignment.c);
 }
 
-void Product::run(const void* a, const void* b, void* c, const void* vector, void* workspace,
+void Product::run(const void* a, const void* b, void* c, const void* vector, const void* aux, void* workspace,
                   cudaStream_t stream) const {
-  if (has_vector_) set(descriptor_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
+  if (has_vector(epilogue_)) set(descriptor_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
+  if (has_aux(epilogue_)) set(descriptor_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
   const float alpha = 1;
   const float beta = accumulate_ ? 1 : 0;
   // cuBLASLt is column-major: it sees every matrix transposed, and C^T = B^T A^T.
@@ -105,21 +151,19 @@ const Product* Products::find(const ProductSpec& spec) {
 }
 
 std::unique_ptr<Product> Products::make(const ProductSpec& spec) {
+  if (has_aux(spec.epilogue) && !takes_aux(spec)) return nullptr;
   std::unique_ptr<Product> product = describe(spec);
-  if (spec.epilogue != Epilogue::bias_gradient) return choose_algorithm(spec, *product) ? std::move(product) : nullptr;
-  // The same algorithm as without: C's bits must not depend on whether the sums are wanted.
-  ProductSpec plain_spec = spec;
-  plain_spec.epilogue = Epilogue::none;
-  plain_spec.alignment.vector = Alignments{}.vector;
-  const Product* plain = find(plain_spec);
-  return plain && take_algorithm_of(*plain, *product) ? std::move(product) : nullptr;
+  const std::optional<ProductSpec> other = bits_as(spec);
+  if (!other) return choose_algorithm(spec, *product) ? std::move(product) : nullptr;
+  const Product* same_bits = find(*other);
+  return same_bits && take_algorithm_of(*same_bits, *product) ? std::move(product) : nullptr;
 }
 
 std::unique_ptr<Product> Products::describe(const ProductSpec& spec) const {
   auto product = std::make_unique<Product>();
   product->library_ = library_.get();
   product->accumulate_ = spec.accumulate;
-  product->has_vector_ = spec.epilogue != Epilogue::none;
+  product->epilogue_ = spec.epilogue;
 
   const cublasComputeType_t compute =
       spec.ab == DType::f32 && allow_tf32_ ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
@@ -127,13 +171,17 @@ std::unique_ptr<Product> Products::describe(const ProductSpec& spec) const {
   cublasLtMatmulDesc_t descriptor = product->descriptor_.get();
   set(descriptor, CUBLASLT_MATMUL_DESC_TRANSA, spec.transposed_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(descriptor, CUBLASLT_MATMUL_DESC_TRANSB, spec.transposed_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-  if (product->has_vector_) {
-    // A is the second operand of cuBLASLt, and C's columns are the rows of what it calls D.
-    set(descriptor, CUBLASLT_MATMUL_DESC_EPILOGUE,
-        spec.epilogue == Epilogue::bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_BGRADB);
-    // An address of the same alignment stands for the vector until run() has it.
+  if (spec.epilogue != Epilogue::none) {
+    set(descriptor, CUBLASLT_MATMUL_DESC_EPILOGUE, library_epilogue(spec.epilogue));
+  }
+  // Addresses of the same alignment stand for the vector and the second matrix until run() has them.
+  if (has_vector(spec.epilogue)) {
     set(descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<void*>(std::intptr_t{spec.alignment.vector}));
     set(descriptor, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(library_type(spec.c)));
+  }
+  if (has_aux(spec.epilogue)) {
+    set(descriptor, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, reinterpret_cast<void*>(std::intptr_t{kAuxAlignment}));
+    set(descriptor, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, spec.ldc);
   }
 
   const auto layout = [](cublasLtMatrixLayout_t* out, DType dtype, std::int64_t cols, std::int64_t rows,
@@ -179,14 +227,14 @@ bool Products::choose_algorithm(const ProductSpec& spec, Product& product) const
   return false;
 }
 
-bool Products::take_algorithm_of(const Product& plain, Product& product) const {
+bool Products::take_algorithm_of(const Product& other, Product& product) const {
   cublasLtMatmulHeuristicResult_t result{};
   const cublasStatus_t status =
       cublasLtMatmulAlgoCheck(library_.get(), product.descriptor_.get(), product.b_.get(), product.a_.get(),
-                              product.c_.get(), product.c_.get(), &plain.algorithm_, &result);
+                              product.c_.get(), product.c_.get(), &other.algorithm_, &result);
   if (status != CUBLAS_STATUS_SUCCESS || static_cast<std::int64_t>(result.workspaceSize) > most_workspace_bytes_)
     return false;
-  product.algorithm_ = plain.algorithm_;
+  product.algorithm_ = other.algorithm_;
   product.workspace_bytes_ = static_cast<std::int64_t>(result.workspaceSize);
   return true;
 }
@@ -198,7 +246,8 @@ std::size_t Products::Hash::operator()(const ProductSpec& spec) const noexcept {
   mix(spec.transposed_a * 2 + spec.transposed_b);
   mix(static_cast<std::int64_t>(spec.ab) * 256 + static_cast<std::int64_t>(spec.c));
   mix(static_cast<std::int64_t>(spec.epilogue) * 2 + spec.accumulate);
-  mix(((spec.alignment.a * 32 + spec.alignment.b) * 32 + spec.alignment.c) * 32 + spec.alignment.vector);
+  const Alignments& at = spec.alignment;
+  mix((((at.a * 32 + at.b) * 32 + at.c) * 32 + at.vector) * 32 + at.aux);
   return static_cast<std::size_t>(hash);
 }
 

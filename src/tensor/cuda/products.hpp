@@ -23,8 +23,9 @@ class Product {
  public:
   /// Scratch that run() needs, at an address that 256 divides.
   [[nodiscard]] std::int64_t workspace_bytes() const { return workspace_bytes_; }
-  /// Enqueues. `vector`: the epilogue's.
-  void run(const void* a, const void* b, void* c, const void* vector, void* workspace, cudaStream_t stream) const;
+  /// Enqueues. `vector` and `aux`: the epilogue's.
+  void run(const void* a, const void* b, void* c, const void* vector, const void* aux, void* workspace,
+           cudaStream_t stream) const;
 
  private:
   friend class Products;
@@ -45,7 +46,7 @@ class Product {
   cublasLtMatmulAlgo_t algorithm_{};
   std::int64_t workspace_bytes_ = 0;
   bool accumulate_ = false;
-  bool has_vector_ = false;
+  Epilogue epilogue_ = Epilogue::none;
 };
 
 /// Finds cuBLASLt's algorithms for products and keeps them: its heuristic takes longer than a small product runs. Keyed
@@ -73,7 +74,7 @@ class Products {
   std::unique_ptr<Product> make(const ProductSpec& spec);
   std::unique_ptr<Product> describe(const ProductSpec& spec) const;
   bool choose_algorithm(const ProductSpec& spec, Product& product) const;
-  bool take_algorithm_of(const Product& plain, Product& product) const;
+  bool take_algorithm_of(const Product& other, Product& product) const;
 
   bool allow_tf32_;
   std::int64_t most_workspace_bytes_ = 0;

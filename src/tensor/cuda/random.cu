@@ -1,6 +1,6 @@
 #include "mica/tensor/random.hpp"
 
-#include "../arguments.hpp"
+#include "../layer_arguments.hpp"
 #include "../scalar_math.hpp"
 #include "cuda_kernels.hpp"
 #include "vectors.hpp"
@@ -67,12 +67,7 @@ __global__ void normal_kernel(RandomKey key, std::int64_t begin, std::int64_t n,
 void CudaKernels::dropout(Stream& s, ConstTensorView x, double p, const RandomKey& key,
                           std::span<const std::int64_t> sequences, TensorView y) {
   const auto batch = static_cast<std::int64_t>(sequences.size());
-  require(p >= 0 && p < 1, "dropout: probability {} is not in [0, 1)", p);
-  expect("dropout", "x", x, x.numel(), kFloats);
-  expect("dropout", "y", y, x.numel(), {x.dtype});
-  if (x.shape.num_dims() == 0 || x.shape[0] != batch) {
-    refuse("dropout", "x", x, fmt::format("{} rows, one for each sequence", batch));
-  }
+  check_dropout(x, p, batch, y);
   if (x.numel() == 0) return;
   const std::int64_t row_numel = x.numel() / batch;
   const std::uint32_t threshold = dropout_threshold(p);

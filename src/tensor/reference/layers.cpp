@@ -20,6 +20,31 @@ double gelu_derivative_at(double x) {
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 }  // namespace
 
+void ReferenceKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias,
+                                   TensorView pre, TensorView y) {
+  linear(s, x, w, bias, pre ? pre : y);
+  gelu(s, pre ? pre : y, y);
+}
+
+void ReferenceKernels::linear_gelu_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w,
+                                                  ConstTensorView pre, TensorView dpre) {
+  linear_backward_input(s, dy, w, dpre, Write::overwrite);
+  gelu_backward(s, pre, dpre, dpre);
+}
+
+void ReferenceKernels::add_layer_norm(Stream& s, ConstTensorView a, ConstTensorView b, TensorView sum,
+                                      ConstTensorView gamma, ConstTensorView beta, double eps, TensorView y,
+                                      TensorView mean, TensorView rstd) {
+  add(s, a, b, sum);
+  layer_norm(s, sum, gamma, beta, eps, y, mean, rstd);
+}
+
+void ReferenceKernels::add_rms_norm(Stream& s, ConstTensorView a, ConstTensorView b, TensorView sum,
+                                    ConstTensorView gamma, double eps, TensorView y, TensorView rstd) {
+  add(s, a, b, sum);
+  rms_norm(s, sum, gamma, eps, y, rstd);
+}
+
 void ReferenceKernels::gelu(Stream& s, ConstTensorView x, TensorView y) {
   s.submit("gelu", {reads(x), writes(y)}, [=] {
     Values v = values(x);

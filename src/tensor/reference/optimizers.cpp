@@ -68,49 +68,53 @@ void ReferenceKernels::update_scale(Stream& s, const ScaleUpdateArgs& args) {
            });
 }
 
-void ReferenceKernels::adamw(Stream& s, const AdamWArgs& args) {
-  s.submit("adamw",
-           {reads(args.grad), reads(args.grad_scale), reads(args.skip), reads(args.skipped_steps), writes(args.param),
-            writes(args.exp_avg), writes(args.exp_avg_sq)},
-           [a = args] {
-             if (is_skipped(a.skip)) return;
-             const Values g = scaled_gradient(a.grad, a.grad_scale);
-             Values p = values(a.param), m = values(a.exp_avg), v = values(a.exp_avg_sq);
-             const double step = static_cast<double>(a.step) - (a.skipped_steps ? scalar(a.skipped_steps) : 0);
-             const double bias1 = 1 - std::pow(a.beta1, step);
-             const double bias2 = 1 - std::pow(a.beta2, step);
-             for (std::size_t i = 0; i < p.size(); ++i) {
-               m[i] = a.beta1 * m[i] + (1 - a.beta1) * g[i];
-               v[i] = a.beta2 * v[i] + (1 - a.beta2) * g[i] * g[i];
-               p[i] -= a.lr * a.weight_decay * p[i];
-               p[i] -= a.lr * (m[i] / bias1) / (std::sqrt(v[i] / bias2) + a.eps);
-             }
-             store(a.param, p);
-             store(a.exp_avg, m);
-             store(a.exp_avg_sq, v);
-           });
+void ReferenceKernels::adamw(Stream& s, std::span<const AdamWArgs> list) {
+  for (const AdamWArgs& args : list) {
+    s.submit("adamw",
+             {reads(args.grad), reads(args.grad_scale), reads(args.skip), reads(args.skipped_steps),
+              writes(args.param), writes(args.exp_avg), writes(args.exp_avg_sq)},
+             [a = args] {
+               if (is_skipped(a.skip)) return;
+               const Values g = scaled_gradient(a.grad, a.grad_scale);
+               Values p = values(a.param), m = values(a.exp_avg), v = values(a.exp_avg_sq);
+               const double step = static_cast<double>(a.step) - (a.skipped_steps ? scalar(a.skipped_steps) : 0);
+               const double bias1 = 1 - std::pow(a.beta1, step);
+               const double bias2 = 1 - std::pow(a.beta2, step);
+               for (std::size_t i = 0; i < p.size(); ++i) {
+                 m[i] = a.beta1 * m[i] + (1 - a.beta1) * g[i];
+                 v[i] = a.beta2 * v[i] + (1 - a.beta2) * g[i] * g[i];
+                 p[i] -= a.lr * a.weight_decay * p[i];
+                 p[i] -= a.lr * (m[i] / bias1) / (std::sqrt(v[i] / bias2) + a.eps);
+               }
+               store(a.param, p);
+               store(a.exp_avg, m);
+               store(a.exp_avg_sq, v);
+             });
+  }
 }
 
-void ReferenceKernels::sgd(Stream& s, const SgdArgs& args) {
-  s.submit(
-      "sgd",
-      {reads(args.grad), reads(args.grad_scale), reads(args.skip), writes(args.param), writes(args.momentum_buffer)},
-      [a = args] {
-        if (is_skipped(a.skip)) return;
-        const Values g = scaled_gradient(a.grad, a.grad_scale);
-        Values p = values(a.param), buffer = values(a.momentum_buffer);
-        for (std::size_t i = 0; i < p.size(); ++i) {
-          const double d = g[i] + a.weight_decay * p[i];
-          double update = d;
-          if (a.momentum != 0) {
-            buffer[i] = a.first_step ? d : a.momentum * buffer[i] + (1 - a.dampening) * d;
-            update = a.nesterov ? d + a.momentum * buffer[i] : buffer[i];
+void ReferenceKernels::sgd(Stream& s, std::span<const SgdArgs> list) {
+  for (const SgdArgs& args : list) {
+    s.submit(
+        "sgd",
+        {reads(args.grad), reads(args.grad_scale), reads(args.skip), writes(args.param), writes(args.momentum_buffer)},
+        [a = args] {
+          if (is_skipped(a.skip)) return;
+          const Values g = scaled_gradient(a.grad, a.grad_scale);
+          Values p = values(a.param), buffer = values(a.momentum_buffer);
+          for (std::size_t i = 0; i < p.size(); ++i) {
+            const double d = g[i] + a.weight_decay * p[i];
+            double update = d;
+            if (a.momentum != 0) {
+              buffer[i] = a.first_step ? d : a.momentum * buffer[i] + (1 - a.dampening) * d;
+              update = a.nesterov ? d + a.momentum * buffer[i] : buffer[i];
+            }
+            p[i] -= a.lr * update;
           }
-          p[i] -= a.lr * update;
-        }
-        store(a.param, p);
-        if (a.momentum != 0) store(a.momentum_buffer, buffer);
-      });
+          store(a.param, p);
+          if (a.momentum != 0) store(a.momentum_buffer, buffer);
+        });
+  }
 }
 
 }  // namespace mica::reference

@@ -1,0 +1,38 @@
+#pragma once
+
+#include "arguments.hpp"
+
+// What every device demands of the arguments of activations, norms, embeddings and dropout. @throws Error naming the
+// argument
+namespace mica::arguments {
+
+/// The returned numbers are elements of x or gate.
+std::int64_t check_gelu(ConstTensorView x, ConstTensorView y);
+std::int64_t check_gelu_backward(ConstTensorView x, ConstTensorView dy, ConstTensorView dx);
+std::int64_t check_swiglu(ConstTensorView gate, ConstTensorView up, ConstTensorView y);
+std::int64_t check_swiglu_backward(ConstTensorView gate, ConstTensorView up, ConstTensorView dy, ConstTensorView dgate,
+                                   ConstTensorView dup);
+
+/// x and what makes it another tensor of its shape.
+struct NormTensors {
+  ConstTensorView x, gamma, beta{}, y, mean{}, rstd;
+};
+struct NormGradients {
+  ConstTensorView dy, x, gamma, mean{}, rstd, dx, dgamma, dbeta{};
+};
+struct NormDims {
+  std::int64_t rows, cols;
+};
+NormDims check_layer_norm(std::string_view what, const NormTensors& t);
+NormDims check_layer_norm_backward(const NormGradients& t);
+NormDims check_rms_norm(std::string_view what, const NormTensors& t);
+NormDims check_rms_norm_backward(const NormGradients& t);
+/// sum = a + b before a norm of it.
+void check_norm_sum(std::string_view what, ConstTensorView a, ConstTensorView b, ConstTensorView sum);
+
+void check_embedding(ConstTensorView ids, ConstTensorView tokens, ConstTensorView positions, ConstTensorView y);
+void check_embedding_backward(ConstTensorView dy, ConstTensorView ids, ConstTensorView dtokens,
+                              ConstTensorView dpositions);
+void check_dropout(ConstTensorView x, double p, std::int64_t num_sequences, ConstTensorView y);
+
+}  // namespace mica::arguments
