@@ -1,3 +1,4 @@
+#include <cublasLt.h>
 #include <gtest/gtest.h>
 
 #include "mica/device/gpu.hpp"
@@ -27,7 +28,7 @@ class FusedCalls : public ::testing::Test {
 
   std::unique_ptr<Pool> pool_ = make_cuda_pool();
   std::unique_ptr<Stream> stream_ = make_cuda_stream("test");
-  std::unique_ptr<Kernels> kernels_ = make_cuda_kernels(*pool_);
+  std::unique_ptr<Kernels> kernels_ = make_cuda_kernels(*pool_, {.deterministic = false});
   std::vector<Buffer> buffers_;
 };
 
@@ -70,6 +71,18 @@ TEST_F(FusedCalls, WithoutSuchAnAlgorithmProductAndGeluAreApart) {
   EXPECT_EQ(calls("cublasLtMatmulAlgoGetHeuristic"), 0);
   fail_next("cublasLtMatmulAlgoGetHeuristic", CUBLAS_STATUS_NOT_SUPPORTED);
   const TensorView dy = zeros({3, 8}, DType::bf16), down = zeros({8, 16}, DType::bf16);
+  EXPECT_EQ(count([&] { kernels_->linear_gelu_backward_input(*stream_, dy, down, pre, y); }),
+            (std::pair<int, int>{1, 1}));
+}
+
+/// Which layers run together depends on what is a unit of its own: bits may not.
+TEST_F(FusedCalls, DeterministicKernelsKeepProductsAndGelusApart) {
+  kernels_ = make_cuda_kernels(*pool_);
+  const TensorView x = zeros({3, 8}, DType::bf16), w = zeros({16, 8}, DType::bf16), y = zeros({3, 16}, DType::bf16),
+                   pre = zeros({3, 16}, DType::bf16), dy = zeros({3, 8}, DType::bf16),
+                   down = zeros({8, 16}, DType::bf16);
+  EXPECT_EQ(count([&] { kernels_->linear_gelu(*stream_, x, w, {}, pre, y); }), (std::pair<int, int>{1, 1}));
+  EXPECT_EQ(count([&] { kernels_->linear_gelu(*stream_, x, w, {}, {}, y); }), (std::pair<int, int>{1, 1}));
   EXPECT_EQ(count([&] { kernels_->linear_gelu_backward_input(*stream_, dy, down, pre, y); }),
             (std::pair<int, int>{1, 1}));
 }

@@ -13,8 +13,9 @@ struct CudaKernelsOptions {
   bool allow_tf32 = false;
   /// False: Mica's own attention even where cuDNN has one (tests).
   bool use_cudnn = true;
-  /// False: cuDNN may add up attention's gradients in any order, which takes less memory and may be faster; runs then
-  /// differ by rounding. All else gives the same bits from run to run anyway.
+  /// True: the same bits from run to run, and however a model is cut into units. False: cuDNN may add up attention's
+  /// gradients in any order, and a GELU may be cuBLASLt's, in the epilogue of the product beside it, where it sees numbers
+  /// before they are rounded (a layer that is a unit of its own runs apart from its GELU).
   bool deterministic = true;
   /// The most bytes of logits that head_loss holds at a time (a row's at least).
   std::int64_t logits_bytes = std::int64_t{256} << 20;

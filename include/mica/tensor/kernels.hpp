@@ -126,7 +126,7 @@ class Kernels {
   virtual void linear_backward_params(Stream& s, ConstTensorView dy, ConstTensorView x, TensorView dw, TensorView dbias,
                                       Write mode) = 0;
   /// pre = x w^T + bias as linear() has it, y = gelu(pre) as gelu() has it; all of one dtype but the bias. pre optional:
-  /// y's bits do not depend on whether it is wanted. On a GPU y is made of pre before pre is rounded.
+  /// y's bits do not depend on whether it is wanted. On a GPU y may be made of pre before pre is rounded.
   virtual void linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView pre,
                            TensorView y) = 0;
   /// dpre[M,K] = (dy[M,N] w[N,K]) * gelu'(pre), the gradient of the input of a GELU that stands before a linear layer.
