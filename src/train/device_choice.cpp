@@ -41,8 +41,12 @@ DeviceChoice choose_device(const Config::Mesh& wanted, const mpi::Session& sessi
   DeviceChoice choice;
   std::vector<GpuInfo> gpus;
   // A kernel's first launch may load its module, for which the driver lets the GPU finish, while a staged stream waits for
-  // the host: then both would wait for ever. So all is loaded when CUDA starts, which is below.
-  if (wanted.backend == "staged") static_cast<void>(setenv("CUDA_MODULE_LOADING", "EAGER", 0));
+  // the host: then both would wait for ever. So all is loaded when CUDA starts, which is below. And each stream has a
+  // queue of its own in the GPU, so that nothing stands behind a stream that waits.
+  if (wanted.backend == "staged") {
+    static_cast<void>(setenv("CUDA_MODULE_LOADING", "EAGER", 0));
+    static_cast<void>(setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0));
+  }
   together(world, [&] {
     if (wanted.device != "cpu") gpus = list_gpus();
   });

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include "mica/device/gpu.hpp"
 #include "mica/train/run_app.hpp"
 
 namespace mica::train {
@@ -9,13 +10,14 @@ namespace {
 
 void check_gpu_memory(const mpi::Communicator& world, const Device& device, const StartPlan& start) {
   const std::int64_t needed = start.memory.peak * device.ranks_on_gpu;
-  together(world, [&] {
-    require<ConfigError>(needed <= device.gpu->memory_bytes,
-                         "this run needs {} of a GPU's memory a rank{}, but {} has {}: take more GPUs, a smaller model, "
+  together(world, [&] {  // CUDA, its libraries and NCCL have theirs by now
+    const std::int64_t left = free_gpu_memory() + device.pool->stats().reserved;
+    require<ConfigError>(needed <= left,
+                         "this run needs {} of a GPU's memory a rank{}, but {} has {} left of {}: take more GPUs, a smaller model, "
                          "train.micro_batch or train.seq_len, or fsdp.activation_checkpointing=block",
                          plan::format_bytes(start.memory.peak),
                          device.ranks_on_gpu > 1 ? fmt::format(", {} with {} ranks on one", plan::format_bytes(needed), device.ranks_on_gpu) : "",
-                         device.gpu->name, plan::format_bytes(device.gpu->memory_bytes));
+                         device.gpu->name, plan::format_bytes(left), plan::format_bytes(device.gpu->memory_bytes));
   });
 }
 

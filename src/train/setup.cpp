@@ -216,8 +216,15 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
   if (!config.log.trace.empty()) device.tracer = std::make_unique<Tracer>(device.mesh->rank());
   const StreamMode mode =
       on_gpu ? StreamMode::threaded : comm_stream_mode(session, stream_mode(config.mesh.streams, device.num_threads));
-  fsdp::Streams streams = fsdp::Streams::make(mode, [on_gpu, &device](std::string name, StreamMode stream_mode) {
-    auto stream = on_gpu ? make_cuda_stream(std::move(name)) : make_cpu_stream(std::move(name), stream_mode);
+  fsdp::Streams streams = fsdp::Streams::make(mode, [on_gpu, &device](const std::string& name, StreamMode stream_mode) {
+    // What communicates, and what packs for it, is short, and others wait for it: it goes before products that are queued.
+    const GpuPriority priority = name == "compute" ? GpuPriority::normal : GpuPriority::high;
+    std::unique_ptr<Stream> stream;
+    if (on_gpu) {
+      stream = make_cuda_stream(name, priority);
+    } else {
+      stream = make_cpu_stream(name, stream_mode);
+    }
     return device.tracer ? device.tracer->wrap(std::move(stream)) : std::move(stream);
   });
   device.device_mesh = std::make_unique<fsdp::DeviceMesh>(*device.mesh, *device.pool, *device.kernels, std::move(streams), logger);

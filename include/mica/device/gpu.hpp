@@ -32,12 +32,18 @@ struct GpuInfo {
 /// Makes this GPU the calling thread's. Every thread that makes or uses what is below calls it first (streams and pools
 /// remember their GPU and see to it themselves).  @throws ConfigError: no such GPU
 void use_gpu(int index);
+/// Bytes of the calling thread's GPU that nobody has taken, neither this process nor another.
+[[nodiscard]] std::int64_t free_gpu_memory();
 
+enum class GpuPriority : std::uint8_t {
+  normal,
+  high,  ///< its kernels start before those of others that are queued already
+};
 /// A stream of the calling thread's GPU. [Note: GPU streams]
 /// It keeps Stream's contract with one difference: submit() runs its task on the host at once, and the task enqueues
 /// device work on native() (kernels, copies, library calls). Tasks that are work themselves (an MPI call) have no place
 /// here. What such a task throws is the stream's sticky error, as is a launch that the driver refuses.
-[[nodiscard]] std::unique_ptr<Stream> make_cuda_stream(std::string name);
+[[nodiscard]] std::unique_ptr<Stream> make_cuda_stream(std::string name, GpuPriority priority = GpuPriority::normal);
 
 /// Where a GPU's pool has its memory from.
 enum class GpuPoolKind : std::uint8_t {

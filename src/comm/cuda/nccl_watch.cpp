@@ -1,6 +1,7 @@
 #include "nccl_watch.hpp"
 
 #include <algorithm>
+#include <vector>
 
 #include "mica/core/error.hpp"
 #include "mica/device/cuda/check.hpp"
@@ -94,7 +95,12 @@ void Watch::work() {
 }
 
 std::string Watch::poll() {
+  std::vector<const Stream*> busy;  // behind a collective that is not done nothing else of its stream is
   for (auto it = under_way_.begin(); it != under_way_.end();) {
+    if (std::ranges::find(busy, it->stream) != busy.end()) {
+      ++it;
+      continue;
+    }
     const cudaError_t state = cudaEventQuery(it->end);
     if (state == cudaSuccess) {
       finish(*it, true);
@@ -109,6 +115,7 @@ std::string Watch::poll() {
       return fmt::format("{}: not done within {} s (mesh.timeout); a rank is missing or slower than that", it->what,
                          std::chrono::duration_cast<std::chrono::seconds>(timeout_).count());
     }
+    busy.push_back(it->stream);
     ++it;
   }
   return {};

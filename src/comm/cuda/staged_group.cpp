@@ -1,5 +1,7 @@
 #include <atomic>
+#include <chrono>
 #include <exception>
+#include <thread>
 
 #include "mica/core/error.hpp"
 #include "mica/comm/gpu_groups.hpp"
@@ -13,38 +15,77 @@ namespace {
 
 using cuda::enqueue_memcpy;
 
-/// A number in page-locked memory that the host raises and a GPU's stream waits for.
-class Flag {
+// [Note: staged waits] The GPU's stream and the worker wait for each other by numbers in page-locked memory. The worker
+// makes no call of CUDA while it waits: behind a stream that waits for it, the host's launches may fill the GPU's queue, and
+// then stand in a call whose locks another thread's call would wait for.
+
+/// A number in page-locked memory that one side raises and the other waits for.
+class Word {
  public:
-  Flag() : driver_(cuda::Driver::load()) {
+  Word() : driver_(cuda::Driver::load()) {
     cuda::check(cudaHostAlloc(&memory_, sizeof(std::uint32_t), cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc");
     *value() = 0;
   }
-  ~Flag() { static_cast<void>(cudaFreeHost(memory_)); }
-  Flag(const Flag&) = delete;
-  Flag& operator=(const Flag&) = delete;
+  ~Word() { static_cast<void>(cudaFreeHost(memory_)); }
+  Word(const Word&) = delete;
+  Word& operator=(const Word&) = delete;
 
   /// Any thread; numbers come in their order.
   void raise(std::uint32_t number) { std::atomic_ref(*value()).store(number, std::memory_order_release); }
+  [[nodiscard]] bool has_reached(std::uint32_t number) const {
+    return static_cast<std::int32_t>(std::atomic_ref(*value()).load(std::memory_order_acquire) - number) >= 0;
+  }
 
   void enqueue_wait(cudaStream_t stream, std::uint32_t number) const {
-    driver_.check(driver_.stream_wait_value32(stream, reinterpret_cast<CUdeviceptr>(memory_), number, CU_STREAM_WAIT_VALUE_GEQ),
-                  "cuStreamWaitValue32");
+    driver_.check(driver_.stream_wait_value32(stream, address(), number, CU_STREAM_WAIT_VALUE_GEQ), "cuStreamWaitValue32");
+  }
+  /// After all that the stream has by now, and visible to the host after it.
+  void enqueue_raise(cudaStream_t stream, std::uint32_t number) const {
+    driver_.check(driver_.stream_write_value32(stream, address(), number, CU_STREAM_WRITE_VALUE_DEFAULT), "cuStreamWriteValue32");
   }
 
  private:
   [[nodiscard]] std::uint32_t* value() const { return static_cast<std::uint32_t*>(memory_); }
+  [[nodiscard]] CUdeviceptr address() const { return reinterpret_cast<CUdeviceptr>(memory_); }
 
   cuda::Driver driver_;
   void* memory_ = nullptr;
+};
+
+/// Where the GPU's stream has got to, for the worker.
+class Departure final : public EventState {
+ public:
+  Departure(Event recorded, std::shared_ptr<const Word> word, std::uint32_t number)
+      : recorded_(std::move(recorded)), word_(std::move(word)), number_(number) {}
+  [[nodiscard]] bool is_complete() const override { return word_->has_reached(number_); }
+  void wait_on_host() override {
+    auto ask_at = Clock::now() + kAskEvery;
+    while (!word_->has_reached(number_)) {
+      std::this_thread::sleep_for(kPause);
+      if (Clock::now() < ask_at) continue;
+      if (recorded_.is_complete()) break;  // or the GPU has failed, which is thrown
+      ask_at = Clock::now() + kAskEvery;
+    }
+    cuda::rethrow_error(recorded_);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr auto kPause = std::chrono::microseconds(20);
+  /// A GPU that has failed raises no number.
+  static constexpr auto kAskEvery = std::chrono::seconds(2);
+
+  Event recorded_;
+  std::shared_ptr<const Word> word_;
+  std::uint32_t number_;
 };
 
 /// What the worker does last in a collective, whatever became of it: a stream that has failed still waits for events, so
 /// it stands in the worker's order as an event. Tells the GPU's stream what went wrong, then lets it go on.
 class Arrival final : public EventState {
  public:
-  Arrival(Event so_far, Stream& stream, std::shared_ptr<Flag> flag, std::uint32_t number, std::atomic<bool>& worker_failed)
-      : so_far_(std::move(so_far)), stream_(stream), flag_(std::move(flag)), number_(number), worker_failed_(worker_failed) {}
+  Arrival(Event so_far, Stream& stream, std::shared_ptr<Word> word, std::uint32_t number, std::atomic<bool>& worker_failed)
+      : so_far_(std::move(so_far)), stream_(stream), word_(std::move(word)), number_(number), worker_failed_(worker_failed) {}
   [[nodiscard]] bool is_complete() const override { return so_far_.is_complete(); }
   void wait_on_host() override {
     try {
@@ -53,13 +94,13 @@ class Arrival final : public EventState {
       worker_failed_ = true;
       stream_.fail(std::current_exception());
     }
-    flag_->raise(number_);
+    word_->raise(number_);
   }
 
  private:
   Event so_far_;
   Stream& stream_;
-  std::shared_ptr<Flag> flag_;
+  std::shared_ptr<Word> word_;
   std::uint32_t number_;
   std::atomic<bool>& worker_failed_;
 };
@@ -72,7 +113,8 @@ class StagedGroup final : public ProcessGroup {
         control_(std::move(control)),
         pinned_(pinned),
         options_(options),
-        flag_(std::make_shared<Flag>()),
+        departures_(std::make_shared<Word>()),
+        arrivals_(std::make_shared<Word>()),
         worker_(make_cpu_stream("staged", StreamMode::threaded)) {
     // An MPI that takes a GPU's memory works with the GPU of the thread that calls it.
     worker_->submit("use gpu", {}, [gpu = cuda::current_gpu()] { cuda::stay_on(gpu); });
@@ -164,7 +206,13 @@ class StagedGroup final : public ProcessGroup {
   /// now: if the stream's owner has cleared it (abandon_step), the worker may work again; if not, it fails anew here.
   void follow(Stream& s) {
     if (worker_failed_.exchange(false)) worker_->drain_and_clear_error();
-    worker_->wait(s.record());
+    const std::uint32_t number = ++num_departures_;
+    try {  // not a task: those of a stream that has failed do not run, and the worker would wait
+      departures_->enqueue_raise(cuda::native(s), number);
+    } catch (...) {
+      s.fail(std::current_exception());
+    }
+    worker_->wait(Event(std::make_shared<Departure>(s.record(), departures_, number)));
   }
   void in(Stream& s, ConstTensorView host, TensorView device) {
     arrive(s, {});
@@ -173,16 +221,16 @@ class StagedGroup final : public ProcessGroup {
   /// The GPU's stream goes on when the worker has come here, which has touched the GPU's memory itself as `accesses` say.
   void arrive(Stream& s, std::initializer_list<Access> accesses) {
     const std::uint32_t number = ++num_arrivals_;
-    worker_->wait(Event(std::make_shared<Arrival>(worker_->record(), s, flag_, number, worker_failed_)));
+    worker_->wait(Event(std::make_shared<Arrival>(worker_->record(), s, arrivals_, number, worker_failed_)));
     s.annotate(call().label, call().bytes);
-    s.submit(collective_name(call().kind), accesses, [this, number, stream = cuda::native(s)] { flag_->enqueue_wait(stream, number); });
+    s.submit(collective_name(call().kind), accesses, [this, number, stream = cuda::native(s)] { arrivals_->enqueue_wait(stream, number); });
   }
 
   std::unique_ptr<ProcessGroup> wire_, control_;  // the worker's, and the host's
   Pool& pinned_;
   StagedOptions options_;
-  std::shared_ptr<Flag> flag_;
-  std::uint32_t num_arrivals_ = 0;
+  std::shared_ptr<Word> departures_, arrivals_;
+  std::uint32_t num_departures_ = 0, num_arrivals_ = 0;
   std::atomic<bool> worker_failed_{false};
   std::unique_ptr<Stream> worker_;  // ends first: it finishes what it has
 };

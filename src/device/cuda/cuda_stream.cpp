@@ -63,7 +63,8 @@ class StreamState {
       }
     }
     cudaEvent_t event = nullptr;
-    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    // A host that waits sleeps.
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync), "cudaEventCreateWithFlags");
     return event;
   }
   void give_event(cudaEvent_t event) {
@@ -147,6 +148,9 @@ class CudaEvent final : public EventState {
     }
     stream_->rethrow_error_up_to(number_);
   }
+  void rethrow_error() const {
+    if (is_recorded_) stream_->rethrow_error_up_to(number_);
+  }
   [[nodiscard]] const void* origin() const override { return stream_.get(); }
   [[nodiscard]] std::uint64_t sequence() const override { return is_recorded_ ? number_ : stream_->num_enqueued(); }
 
@@ -167,8 +171,11 @@ class CudaEvent final : public EventState {
 
 class CudaStream final : public Stream, public detail::RecordsLastUses {
  public:
-  explicit CudaStream(std::string name) : name_(std::move(name)) {
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  CudaStream(std::string name, GpuPriority priority) : name_(std::move(name)) {
+    int lowest = 0, highest = 0;
+    check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
+    check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority == GpuPriority::high ? highest : lowest),
+          "cudaStreamCreateWithPriority");
     state_ = std::make_shared<StreamState>(cuda::current_gpu(), stream_);
   }
   ~CudaStream() override {
@@ -259,6 +266,12 @@ class CudaStream final : public Stream, public detail::RecordsLastUses {
 
 }  // namespace
 
-std::unique_ptr<Stream> make_cuda_stream(std::string name) { return std::make_unique<CudaStream>(std::move(name)); }
+void cuda::rethrow_error(const Event& event) {
+  if (const auto* recorded = dynamic_cast<const CudaEvent*>(event.state().get())) recorded->rethrow_error();
+}
+
+std::unique_ptr<Stream> make_cuda_stream(std::string name, GpuPriority priority) {
+  return std::make_unique<CudaStream>(std::move(name), priority);
+}
 
 }  // namespace mica

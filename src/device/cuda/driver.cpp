@@ -37,6 +37,7 @@ Driver Driver::load() {
   find("cuMemUnmap", driver.mem_unmap);
   find("cuMemSetAccess", driver.mem_set_access);
   find("cuStreamWaitValue32", driver.stream_wait_value32);
+  find("cuStreamWriteValue32", driver.stream_write_value32);
   return driver;
 }
 

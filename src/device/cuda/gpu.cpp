@@ -69,4 +69,10 @@ void use_gpu(int index) {
   cuda::check(cudaSetDevice(index), "cudaSetDevice");
 }
 
+std::int64_t free_gpu_memory() {
+  std::size_t free = 0, total = 0;
+  cuda::check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return static_cast<std::int64_t>(free);
+}
+
 }  // namespace mica

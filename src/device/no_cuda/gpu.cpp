@@ -15,7 +15,8 @@ std::string cuda_version_text() { return "not built in"; }
 std::vector<GpuInfo> list_gpus() { return {}; }
 std::string why_no_gpu() { return "this build has no CUDA"; }
 void use_gpu(int) { refuse(); }
-std::unique_ptr<Stream> make_cuda_stream(std::string) { refuse(); }
+std::int64_t free_gpu_memory() { refuse(); }
+std::unique_ptr<Stream> make_cuda_stream(std::string, GpuPriority) { refuse(); }
 std::unique_ptr<Pool> make_cuda_pool() { refuse(); }
 std::unique_ptr<Pool> make_pinned_pool() { refuse(); }
 

@@ -15,6 +15,9 @@ void check(cudaError_t error, const char* what, std::source_location where = std
 /// The stream's handle; null for a stream that has none.
 [[nodiscard]] inline cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
 
+/// Rethrows the error that event.wait_on_host() would, if it is there by now: no wait, and no call of CUDA.
+void rethrow_error(const Event& event);
+
 /// The calling thread works on GPU `index` from now on. It is not put back where it was: a fresh thread is on GPU 0 by name
 /// only, and going back there would make a context, some 0.5 GB, on a GPU that is another rank's.
 void stay_on(int index);

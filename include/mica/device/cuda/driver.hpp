@@ -22,6 +22,7 @@ struct Driver {
   decltype(&cuMemUnmap) mem_unmap = nullptr;
   decltype(&cuMemSetAccess) mem_set_access = nullptr;
   decltype(&cuStreamWaitValue32) stream_wait_value32 = nullptr;
+  decltype(&cuStreamWriteValue32) stream_write_value32 = nullptr;
 
   /// @throws CudaError: a driver that lacks one of them
   static Driver load();
