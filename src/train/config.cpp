@@ -155,6 +155,8 @@ void check_config(const Config& config) {
                        "train.deterministic = true needs train.accumulate = reduce_each, which is {}: what adds up before it is "
                        "exchanged depends on the number of ranks",
                        config.train.accumulate);
+  require<ConfigError>(!config.train.deterministic || config.train.reproducible,
+                       "train.deterministic = true, the same bits on any number of ranks, cannot do without train.reproducible = true");
   require<ConfigError>(!config.train.deterministic || !config.optim.in_backward,
                        "train.deterministic = true divides the sum of all gradients behind the last backward, and "
                        "optim.in_backward = true steps before that: choose one");

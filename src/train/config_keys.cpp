@@ -302,8 +302,10 @@ std::vector<ConfigKey> make_keys() {
       flag("train.tf32", MICA_FIELD(train.tf32), "GPUs: fp32 products on tensor cores, with 10 bits of mantissa"),
       flag("train.deterministic", MICA_FIELD(train.deterministic),
            "the same bits on any number of ranks (with one train.micro_batch and train.global_batch): costs memory and "
-           "messages. On GPUs also the same bits from run to run and however the model is wrapped: otherwise cuDNN adds up "
-           "attention's gradients in any order, and products apply the GELUs beside them"),
+           "messages"),
+      flag("train.reproducible", MICA_FIELD(train.reproducible),
+           "the same bits whenever a run is run or resumed on one mesh. GPUs: false lets cuDNN add up attention's gradients in any "
+           "order, which is faster and takes less memory"),
       whole("train.drift_interval", MICA_FIELD(train.drift_interval), 0, kHuge,
             "steps between checks that replicas hold the same bits (hybrid and no_shard strategies); 0: never"),
       whole("train.eval_interval", MICA_FIELD(train.eval_interval), 0, kHuge,

@@ -202,7 +202,8 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
     device.pool = on_gpu ? make_cuda_pool() : make_cpu_pool();
     if (on_gpu) device.host_pool = make_cpu_pool();
     if (on_gpu) device.pinned_pool = make_pinned_pool();
-    const CudaKernelsOptions options{.allow_tf32 = config.train.tf32, .deterministic = config.train.deterministic};
+    const CudaKernelsOptions options{.allow_tf32 = config.train.tf32, .reproducible = config.train.reproducible,
+                                     .fuse_gelu = !config.train.deterministic};
     device.make_kernels = [on_gpu, options](Pool& pool) {
       return on_gpu ? make_cuda_kernels(pool, options) : make_cpu_kernels(pool);
     };

@@ -28,7 +28,7 @@ class FusedCalls : public ::testing::Test {
 
   std::unique_ptr<Pool> pool_ = make_cuda_pool();
   std::unique_ptr<Stream> stream_ = make_cuda_stream("test");
-  std::unique_ptr<Kernels> kernels_ = make_cuda_kernels(*pool_, {.deterministic = false});
+  std::unique_ptr<Kernels> kernels_ = make_cuda_kernels(*pool_, {.fuse_gelu = true});
   std::vector<Buffer> buffers_;
 };
 

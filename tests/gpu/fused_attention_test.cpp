@@ -14,7 +14,7 @@ class FusedAttention : public ::testing::TestWithParam<DType> {
       : pool_(device::make_pool()),
         stream_(device::make_stream(StreamMode::inlined)),
         fused_(make_cuda_kernels(*pool_)),
-        any_order_(make_cuda_kernels(*pool_, {.deterministic = false})),
+        any_order_(make_cuda_kernels(*pool_, {.reproducible = false})),
         own_(make_cuda_kernels(*pool_, {.use_cudnn = false})) {}
 
   [[nodiscard]] HostTensor random(Shape shape, unsigned seed) const {

@@ -13,10 +13,12 @@ struct CudaKernelsOptions {
   bool allow_tf32 = false;
   /// False: Mica's own attention even where cuDNN has one (tests).
   bool use_cudnn = true;
-  /// True: the same bits from run to run, and however a model is cut into units. False: cuDNN may add up attention's
-  /// gradients in any order, and a GELU may be cuBLASLt's, in the epilogue of the product beside it, where it sees numbers
-  /// before they are rounded (a layer that is a unit of its own runs apart from its GELU).
-  bool deterministic = true;
+  /// True: the same bits from run to run. False: cuDNN may add up attention's gradients in any order, which is faster and
+  /// takes less memory.
+  bool reproducible = true;
+  /// A GELU may be cuBLASLt's, in the epilogue of the product beside it, where it sees numbers before they are rounded: bits
+  /// then depend on how a model is cut into units, since a layer that is one of its own runs apart from its GELU.
+  bool fuse_gelu = false;
   /// The most bytes of logits that head_loss holds at a time (a row's at least).
   std::int64_t logits_bytes = std::int64_t{256} << 20;
 };

@@ -80,6 +80,7 @@ struct Config {
     std::int64_t steps = 100, micro_batch = 4, seq_len = 128, global_batch = 0;
     std::string accumulate = "reduce_each";
     bool deterministic = false;
+    bool reproducible = true;
     bool tf32 = false;
     std::int64_t drift_interval = 0;
     std::int64_t eval_interval = 0, eval_batches = 8, log_interval = 10;

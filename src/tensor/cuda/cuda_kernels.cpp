@@ -13,7 +13,7 @@ CudaKernels::CudaKernels(Pool& pool, const CudaKernelsOptions& options)
     : pool_(pool),
       options_(options),
       products_(std::make_unique<Products>(options.allow_tf32)),
-      fused_attention_(options.use_cudnn ? make_cudnn_attention(pool, options.deterministic) : nullptr) {}
+      fused_attention_(options.use_cudnn ? make_cudnn_attention(pool, options.reproducible) : nullptr) {}
 
 CudaKernels::~CudaKernels() = default;
 

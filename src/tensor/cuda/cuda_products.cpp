@@ -82,9 +82,8 @@ void CudaKernels::linear_backward_input(Stream& s, ConstTensorView dy, ConstTens
 
 // [Note: GELU in products] cuBLASLt's GELU is the tanh approximation, as Mica's. Where it has no such product (a width
 // that 8 does not divide, a dtype, an address), the product and the GELU run one after the other; so too where bits must
-// not depend on which layers run together (CudaKernelsOptions::deterministic). The gradient of the
-// first layer's bias comes with the product of its weight's gradient (Epilogue::bias_gradient), for which the GELU's
-// epilogue could make it as well.
+// not depend on which layers run together (no CudaKernelsOptions::fuse_gelu). The gradient of the first layer's bias comes
+// with the product of its weight's gradient (Epilogue::bias_gradient), though the GELU's epilogue could make it as well.
 void CudaKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView pre,
                               TensorView y) {
   const char* what = "linear_gelu";
@@ -98,7 +97,7 @@ void CudaKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, C
                         : (bias ? Epilogue::gelu_bias : Epilogue::gelu);
     return products_->find(spec);
   };
-  if (!options_.deterministic && (!bias || bias.dtype == y.dtype)) {
+  if (options_.fuse_gelu && (!bias || bias.dtype == y.dtype)) {
     TensorView aux = pre;
     Buffer unwanted;
     const Product* product = find(aux);
@@ -123,7 +122,7 @@ void CudaKernels::linear_gelu_backward_input(Stream& s, ConstTensorView dy, Cons
   const ProductSpec spec{.m = m, .n = k, .k = n, .lda = n, .ldb = k, .ldc = k, .ab = dy.dtype, .c = dpre.dtype,
                          .epilogue = Epilogue::gelu_gradient,
                          .alignment = Alignments::of(dy.data, w.data, dpre.data, nullptr, pre.data)};
-  if (const Product* product = options_.deterministic ? nullptr : products_->find(spec)) {
+  if (const Product* product = options_.fuse_gelu ? products_->find(spec) : nullptr) {
     if (record_) record_->push_back({m, k, n, false, false, dy.dtype});
     return run(s, "linear_gelu_backward_input", *product, dy, w, dpre, {}, mica::reads(pre));
   }

@@ -6,7 +6,7 @@ namespace {
 
 class Fused : public KernelsTest {
  protected:
-  Fused() : KernelsTest({.deterministic = false}) {}
+  Fused() : KernelsTest({.fuse_gelu = true}) {}
   /// What a rounding of numbers as large as these may move what is made of them by a GELU or its gradient.
   [[nodiscard]] double rounding_of(const HostTensor& numbers) const {
     double largest = 0;
