@@ -110,7 +110,7 @@ exit 0
 theirs=$(printf '%s:' /usr/local/cuda*/lib64 /usr/local/cuda*/lib)
 theirs+=$(python3 -c 'import glob, nvidia; print(":".join(d for p in nvidia.__path__ for d in glob.glob(p + "/*/lib")))' 2>/dev/null || true)
 # CUDA 13 needs a driver of version 580, or its own compatibility library before the older driver's.
-driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1 | cut -d. -f1)
+driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1 | cut -d. -f1 || true)
 if [[ "$driver" =~ ^[0-9]+$ && "$driver" -lt 580 ]]; then theirs="$(printf '%s:' /usr/local/cuda*/compat)$theirs"; fi
 # A queue of the GPU for each stream: ranks as threads, in tests of `staged`, have many, which wait for each other.
 export CUDA_DEVICE_MAX_CONNECTIONS=32

@@ -70,7 +70,8 @@ TEST_P(Kills, NoCompleteCheckpointIsEverWrong) {
       if (victim < 0 || victim == r) ::kill(ranks[static_cast<std::size_t>(r)], SIGKILL);
     }
     const Finished killed = child.wait(20);
-    EXPECT_FALSE(killed.is_timed_out) << "kill " << kill;
+    EXPECT_FALSE(killed.is_timed_out) << "kill " << kill << (is_early ? ", early" : "") << ", of rank " << victim << " (-1: all)\n"
+                                      << killed.output;
     EXPECT_NE(killed.status, 0) << "kill " << kill;
     if (!fs::exists(run + "/checkpoints")) continue;
     for (const auto& entry : fs::directory_iterator(run + "/checkpoints")) {  // not an old one that is being deleted

@@ -53,6 +53,23 @@ std::vector<pid_t> descendants(pid_t ancestor) {
   return found;
 }
 
+/// What stands in the way of an end, for texts: each process's threads, in which state, and in which call of the kernel.
+std::string what_runs(pid_t ancestor) {
+  std::vector<pid_t> pids = descendants(ancestor);
+  pids.push_back(ancestor);
+  std::string text;
+  for (const pid_t pid : pids) {
+    std::error_code ignored;
+    for (const fs::directory_entry& thread : fs::directory_iterator("/proc/" + std::to_string(pid) + "/task", ignored)) {
+      std::string status, call;
+      std::getline(std::ifstream(thread.path() / "stat"), status);
+      std::getline(std::ifstream(thread.path() / "syscall"), call);
+      text += "still there: " + status.substr(0, status.rfind(')') + 3) + "; system call " + call.substr(0, call.find(' ')) + "\n";
+    }
+  }
+  return text;
+}
+
 /// The rank that a launcher gave a process; -1 for none.
 int rank_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
@@ -148,8 +165,11 @@ Finished Child::wait(double limit_s) {
   while (!reap(WNOHANG)) {
     if (seconds_since(begin) > limit_s) {
       finished_.is_timed_out = true;
+      const std::string running = what_runs(pid_);
       kill_all();
       (void)reap(0);
+      if (reader_.joinable()) reader_.join();
+      output_ += running;
       break;
     }
     pause_a_little();
