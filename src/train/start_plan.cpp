@@ -25,7 +25,8 @@ StartPlan make_start_plan(const Config& config, const Device& device, const Shar
     spec.ignored_bytes += p.parameter->shape.numel() * dtype_bytes(options.param_dtype());
   }
   spec.num_state_kinds = static_cast<int>(model.optimizer->state_kinds().size());
-  if (config.checkpoint.async) spec.snapshot_bytes = checkpoint::snapshot_bytes(
+  // On a GPU snapshots are in the host's memory.
+  if (config.checkpoint.async && !device.pinned_pool) spec.snapshot_bytes = checkpoint::snapshot_bytes(
       *model.root, config.checkpoint.optimizer ? model.optimizer.get() : nullptr);
   if (device.mesh->world_size() > 1 && device.backend == "mpi") {  // others do not stage in the pool
     spec.staging_bytes = [](Collective kind, std::int64_t numel, DType dtype, int num_ranks) {

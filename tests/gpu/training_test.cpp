@@ -1,6 +1,7 @@
 // mica-train with a GPU, as users start it, beside the same run on the CPU; on emulated GPUs.
 #include <cmath>
 #include <cstdlib>
+#include <regex>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -78,6 +79,20 @@ TEST_F(GpuTraining, RanksThatShareAGpuTrainAsOnesOfTheCpuAndGoOnThere) {
     ASSERT_EQ(on_cpu.status, 0) << on_cpu.output;
     expect_same_losses("gpu" + n, "constant" + n, 1e-5);
   }
+}
+
+// The copies that are written in the background are no memory of the GPU.
+TEST_F(GpuTraining, SavesInTheBackgroundTakeNoMemoryOfTheGpu) {
+  const auto planned = [&](const std::string& async) {
+    const Finished run = train(1, "async-" + async, {"--mesh.device=cuda", "--checkpoint.interval=2", "--checkpoint.async=" + async});
+    EXPECT_EQ(run.status, 0) << run.output;
+    std::smatch peak;
+    const std::regex line("peak of a rank (.*) measured, (.*) planned");
+    EXPECT_TRUE(std::regex_search(run.output, peak, line)) << run.output;
+    EXPECT_EQ(peak[1], peak[2]) << async;
+    return peak[2].str();
+  };
+  EXPECT_EQ(planned("true"), planned("false"));
 }
 
 TEST_F(GpuTraining, APlainPoolChangesNothingAndIsNamedAtTheStart) {
