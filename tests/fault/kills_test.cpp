@@ -69,9 +69,12 @@ TEST_P(Kills, NoCompleteCheckpointIsEverWrong) {
     for (int r = 0; r < kRanks; ++r) {
       if (victim < 0 || victim == r) ::kill(ranks[static_cast<std::size_t>(r)], SIGKILL);
     }
-    const Finished killed = child.wait(60);  // on a machine that is busy with other things
-    EXPECT_FALSE(killed.is_timed_out) << "kill " << kill << (is_early ? ", early" : "") << ", of rank " << victim << " (-1: all)\n"
-                                      << killed.output;
+    EXPECT_TRUE(have_ended(ranks, 20)) << "kill " << kill << (is_early ? ", early" : "") << ", of rank " << victim
+                                       << " (-1: all)\n" << child.wait(0).output;
+    // Open MPI 4.1's mpirun itself may wait for ever when a rank died while it was connecting to it, and says so.
+    const Finished killed = child.wait(20);
+    EXPECT_TRUE(!killed.is_timed_out || (is_early && killed.output.find("PMIX ERROR: UNREACHABLE") != std::string::npos))
+        << "kill " << kill << "\n" << killed.output;
     EXPECT_NE(killed.status, 0) << "kill " << kill;
     if (!fs::exists(run + "/checkpoints")) continue;
     for (const auto& entry : fs::directory_iterator(run + "/checkpoints")) {  // not an old one that is being deleted

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -197,6 +198,21 @@ std::string Child::output_so_far() {
 void Child::kill_all() {
   for (const pid_t pid : descendants(pid_)) ::kill(pid, SIGKILL);
   ::kill(pid_, SIGKILL);
+}
+
+bool have_ended(const std::vector<pid_t>& pids, double limit_s) {
+  const auto runs = [](pid_t pid) {
+    std::string text;
+    std::getline(std::ifstream("/proc/" + std::to_string(pid) + "/stat"), text);
+    const std::size_t after_name = text.rfind(')');
+    return after_name != std::string::npos && text[after_name + 2] != 'Z';
+  };
+  const auto begin = Clock::now();
+  while (std::ranges::any_of(pids, runs)) {
+    if (seconds_since(begin) > limit_s) return false;
+    pause_a_little();
+  }
+  return true;
 }
 
 std::vector<std::string> under_mpirun(int num_ranks, const std::vector<std::string>& command) {

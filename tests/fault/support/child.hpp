@@ -55,6 +55,9 @@ class Child {
   std::thread reader_;
 };
 
+/// Whether these processes are gone, or nobody has asked for their status yet, within the limit.
+[[nodiscard]] bool have_ended(const std::vector<pid_t>& pids, double limit_s);
+
 /// mpirun -np RANKS PROGRAM ARGUMENTS...
 [[nodiscard]] std::vector<std::string> under_mpirun(int num_ranks, const std::vector<std::string>& command);
 /// Runs to the end.
