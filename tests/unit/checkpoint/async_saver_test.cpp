@@ -2,6 +2,7 @@
 
 #include "mica/checkpoint/async_saver.hpp"
 
+#include <barrier>
 #include <filesystem>
 #include <limits>
 #include <thread>
@@ -75,6 +76,7 @@ class AsyncRoundTrip : public testing::TestWithParam<MeshCase> {};
 TEST_P(AsyncRoundTrip, WritesWhatWasThereAtTheStart) {
   const MeshCase& mesh = GetParam();
   const TemporaryFolder folder;
+  std::barrier have_looked(mesh.num_ranks);  // a rank that writes nothing has no gate of its own
   run_local_ranks(mesh.num_ranks, [&](auto world) {
     ShardedOptions options{.shard_size = mesh.shard_size, .unsharded = mesh.unsharded};
     if (mesh.shard_size != mesh.num_ranks) options.fsdp.strategy = fsdp::Strategy::hybrid_shard;
@@ -85,6 +87,7 @@ TEST_P(AsyncRoundTrip, WritesWhatWasThereAtTheStart) {
     trained.start(folder.path(), 500, gate.options());
     trained.model.fill(8);  // training goes on
     EXPECT_FALSE(trained.saver.take_finished().has_value());
+    have_looked.arrive_and_wait();
     gate.open();
     trained.saver.wait();
     const std::optional<SaveReport> report = trained.saver.take_finished();
