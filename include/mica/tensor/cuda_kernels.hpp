@@ -19,8 +19,8 @@ struct CudaKernelsOptions {
   /// A GELU may be cuBLASLt's, in the epilogue of the product beside it, where it sees numbers before they are rounded: bits
   /// then depend on how a model is cut into units, since a layer that is one of its own runs apart from its GELU.
   bool fuse_gelu = false;
-  /// The most bytes of logits that head_loss holds at a time (a row's at least).
-  std::int64_t logits_bytes = std::int64_t{256} << 20;
+  /// The most bytes of logits that head_loss holds at a time (a row's at least). [Note: head and loss on a GPU]
+  std::int64_t logits_bytes = std::int64_t{1} << 30;
 };
 
 /// cuBLASLt for products, cuDNN for attention where it can, own kernels for the rest, on the calling thread's GPU.

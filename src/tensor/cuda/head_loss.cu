@@ -13,13 +13,16 @@ using namespace arguments;  // NOLINT(google-build-using-namespace)
 // makes of each row its loss and the gradient, which takes the logits' place in the dtype of `hidden`, and the products
 // for dhidden and dw read that with the stride of the f32 rows. The logits are f32 whatever the dtype: rounded to bf16
 // a logit of 10 would err by 0.03, and so would the loss; a gradient is at most 1 and loses no more by its rounding
-// than any other activation's.
+// than any other activation's. A chunk has some thousand rows, so that dhidden has a tile for each multiprocessor, and
+// dw is not read, rounded and written again more often than it must be.
 
 namespace {
 
 constexpr int kWarp = 32;
 constexpr int kMostThreads = 1024;
-constexpr int kPerThread = 4;
+/// What a thread reads of a row before it waits for any of it: packs of 16 bytes, each next to its neighbours'.
+constexpr int kPacks = 4;
+constexpr int kPerPack = Pack<float>::kNumel;
 
 /// The largest of some numbers, and the sum of exp(x - largest).
 struct Softmax {
@@ -50,11 +53,61 @@ __device__ inline Softmax merged_over_block(Softmax mine) {
 }
 
 struct Rows {
-  float* logits;               // [rows, stride] f32; their gradient as T in the first half where T has 2 bytes
+  float* logits;               // [rows, stride] f32; then their gradient as T, which ends where the row ends
   std::int64_t stride, vocab;  // stride: a multiple of 16, at least vocab
   const std::int32_t* targets;
   float* losses;
 };
+
+/// Elements from a row's beginning to its gradient's, whose elements have so many bytes.
+__host__ __device__ constexpr std::int64_t gradient_offset(std::int64_t stride, std::int64_t element_bytes) {
+  return stride * 4 / element_bytes - stride;
+}
+
+/// A round of the block over a row: kPacks packs a thread. What lies behind the vocabulary becomes -FLT_MAX.
+struct Round {
+  float x[kPacks][kPerPack];
+
+  __device__ static std::int64_t numel() { return static_cast<std::int64_t>(blockDim.x) * kPacks * kPerPack; }
+  __device__ static std::int64_t place(std::int64_t begin, int pack) {
+    return begin + (static_cast<std::int64_t>(pack) * blockDim.x + threadIdx.x) * kPerPack;
+  }
+  __device__ Round(const float* logits, std::int64_t begin, std::int64_t vocab) {
+    Pack<float> packs[kPacks];
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      if (place(begin, p) < vocab) packs[p] = *reinterpret_cast<const Pack<float>*>(logits + place(begin, p));
+    }
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+#pragma unroll
+      for (int k = 0; k < kPerPack; ++k) x[p][k] = place(begin, p) + k < vocab ? packs[p].element[k] : -FLT_MAX;
+    }
+  }
+};
+
+__device__ inline Softmax softmax_of_row(const float* logits, std::int64_t vocab) {
+  Softmax softmax;
+  for (std::int64_t begin = 0; begin < vocab; begin += Round::numel()) {
+    const Round round(logits, begin, vocab);
+    float largest = softmax.largest;
+#pragma unroll
+    for (const auto& pack : round.x) {
+#pragma unroll
+      for (const float x : pack) largest = fmaxf(largest, x);
+    }
+    softmax.sum *= expf(softmax.largest - largest);
+    softmax.largest = largest;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+#pragma unroll
+      for (int k = 0; k < kPerPack; ++k) {
+        if (Round::place(begin, p) + k < vocab) softmax.sum += expf(round.x[p][k] - largest);
+      }
+    }
+  }
+  return merged_over_block(softmax);
+}
 
 /// One row a block. dloss null: no gradient. A target that is no token makes the row's loss and gradient NaN: the host
 /// does not wait to name it.
@@ -65,28 +118,10 @@ __global__ void __launch_bounds__(kMostThreads) cross_entropy(Rows rows, double 
   const std::int64_t target = rows.targets[row];
   const bool is_ignored = target == -1;
   const bool is_token = target >= 0 && target < rows.vocab;
-  const std::int64_t step = static_cast<std::int64_t>(blockDim.x) * kPerThread;
-  const std::int64_t mine = static_cast<std::int64_t>(threadIdx.x) * kPerThread;
   const float target_logit = is_token ? logits[target] : 0;
 
   Softmax softmax;
-  if (!is_ignored) {
-    for (std::int64_t i = mine; i < rows.vocab; i += step) {
-      const Pack<float> x = *reinterpret_cast<const Pack<float>*>(logits + i);
-      float largest = softmax.largest;
-#pragma unroll
-      for (int k = 0; k < kPerThread; ++k) {
-        if (i + k < rows.vocab) largest = fmaxf(largest, x.element[k]);
-      }
-      softmax.sum *= expf(softmax.largest - largest);
-      softmax.largest = largest;
-#pragma unroll
-      for (int k = 0; k < kPerThread; ++k) {
-        if (i + k < rows.vocab) softmax.sum += expf(x.element[k] - largest);
-      }
-    }
-    softmax = merged_over_block(softmax);
-  }
+  if (!is_ignored) softmax = softmax_of_row(logits, rows.vocab);
   if (threadIdx.x == 0) {
     const float loss = logf(softmax.sum) + softmax.largest - target_logit;
     rows.losses[row] = is_ignored ? 0.0F : is_token ? loss : nanf("");
@@ -95,27 +130,26 @@ __global__ void __launch_bounds__(kMostThreads) cross_entropy(Rows rows, double 
 
   const float factor = is_token ? static_cast<float>(scale * static_cast<double>(*dloss)) : nanf("");
   const float inverse = 1.0F / softmax.sum;
-  T* gradients = reinterpret_cast<T*>(logits);
-  // What a round writes lies where this round or an earlier one has read, since no gradient is larger than a logit.
-  for (std::int64_t begin = 0; begin < rows.vocab; begin += step) {
-    const std::int64_t i = begin + mine;
-    struct alignas(kPerThread * sizeof(T)) {
-      T element[kPerThread];
-    } gradient;
-    if (i < rows.vocab) {
-      const Pack<float> x = *reinterpret_cast<const Pack<float>*>(logits + i);
-#pragma unroll
-      for (int k = 0; k < kPerThread; ++k) {
-        float g = 0;
-        if (!is_ignored && i + k < rows.vocab) {
-          const float p = expf(x.element[k] - softmax.largest) * inverse;
-          g = (i + k == target ? p - 1.0F : p) * factor;
-        }
-        gradient.element[k] = from_float<T>(g);
-      }
-    }
+  T* gradients = reinterpret_cast<T*>(logits) + gradient_offset(rows.stride, sizeof(T));
+  // From the end of the row, which is what the cache still has. What a round writes lies where this round or one before
+  // it has read, since the gradient ends where the logits end and no element of it is larger than theirs.
+  for (std::int64_t begin = (rows.vocab - 1) / Round::numel() * Round::numel(); begin >= 0; begin -= Round::numel()) {
+    const Round round(logits, begin, rows.vocab);
     if constexpr (sizeof(T) < sizeof(float)) __syncthreads();
-    if (i < rows.vocab) *reinterpret_cast<decltype(gradient)*>(gradients + i) = gradient;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const std::int64_t i = Round::place(begin, p);
+      struct alignas(kPerPack * sizeof(T)) {
+        T element[kPerPack];
+      } gradient;
+#pragma unroll
+      for (int k = 0; k < kPerPack; ++k) {
+        const float probability = expf(round.x[p][k] - softmax.largest) * inverse;
+        const float g = (i + k == target ? probability - 1.0F : probability) * factor;
+        gradient.element[k] = from_float<T>(is_ignored || i + k >= rows.vocab ? 0.0F : g);
+      }
+      if (i < rows.vocab) *reinterpret_cast<decltype(gradient)*>(gradients + i) = gradient;
+    }
   }
 }
 
@@ -149,6 +183,7 @@ void CudaKernels::head(Stream& s, const char* what, const HeadTensors& t, double
   std::int64_t chunk = std::min(m, std::max<std::int64_t>(1, options_.logits_bytes / (4 * stride)));
   if (chunk < m && chunk > 128) chunk = chunk / 128 * 128;
   const std::int64_t gradient_stride = stride * 4 / dtype_bytes(dtype);
+  const std::int64_t offset = gradient_offset(stride, dtype_bytes(dtype));
   const bool has_gradients = t.dhidden || t.dw;
   const Buffer logits_space = scratch(s, chunk * stride * 4);
   const Buffer losses = scratch(s, m * 4);
@@ -169,7 +204,8 @@ void CudaKernels::head(Stream& s, const char* what, const HeadTensors& t, double
              Grid{.x = rows, .threads = vocab < 8192 ? kBlockThreads : kMostThreads}, cross_entropy<decltype(element)>,
              kernel_rows, scale, dloss);
     });
-    const ConstTensorView gradient(logits.data, Shape{rows, gradient_stride}, dtype);
+    const ConstTensorView gradient =
+        ConstTensorView(logits.data, Shape{rows * gradient_stride}, dtype).slice(offset, rows * gradient_stride - offset);
     if (t.dhidden) {
       multiply(s, what, {.m = rows, .n = width, .k = vocab, .lda = gradient_stride, .ldb = width, .ldc = width},
                gradient, t.w, {}, t.dhidden.slice(begin * width, rows * width), Write::overwrite);

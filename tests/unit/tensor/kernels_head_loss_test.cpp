@@ -6,7 +6,8 @@ namespace {
 struct Dims {
   std::int64_t rows, vocab, width;
 };
-constexpr Dims kDims[] = {{1, 1, 1}, {3, 7, 5}, {17, 33, 3}, {65, 129, 33}, {7, 1000, 17}};
+constexpr Dims kDims[] = {{1, 1, 1},     {3, 7, 5},    {17, 33, 3},  {65, 129, 33},
+                          {7, 1000, 17}, {3, 4101, 3}, {2, 33001, 2}};
 
 /// 4 KiB of logits: the larger cases take several chunks, the last one short, and a vocabulary of 1000 leaves 1 row.
 class HeadLoss : public KernelsTest {

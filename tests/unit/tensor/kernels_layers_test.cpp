@@ -10,7 +10,8 @@ constexpr std::int64_t kNumels[] = {0, 1, 3, 7, 17, 33, 65, 129, 50000};
 struct Dims {
   std::int64_t rows, cols;
 };
-constexpr Dims kDims[] = {{0, 5}, {1, 1}, {3, 7}, {17, 33}, {65, 129}, {2, 1000}, {700, 65}, {9, 2056}, {3, 2051}};
+constexpr Dims kDims[] = {{0, 5},    {1, 1},    {3, 7},    {17, 33},  {65, 129}, {2, 1000}, {700, 65}, {9001, 3},
+                          {9, 2056}, {3, 2051}, {5, 4104}, {2, 4099}, {3, 8200}, {2, 8193}};
 
 TEST_P(Layers, GeluIsTheOracles) {
   for (const std::int64_t n : kNumels) {
