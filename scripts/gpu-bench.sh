@@ -30,6 +30,7 @@ torch() { "$python" "$peer" --device cuda --ranks 1 --mode fsdp2 --compile --dty
 stage_tokens() {
   for batch in 8 16 32 64 128; do mica --model gpt2-124m --batch "$batch" || break; done
   mica --model gpt2-124m --batch 32 --train.reproducible=false   # as the peer, which promises no order either
+  mica --model gpt2-124m --batch 32 --train.f32_logits=false     # as the peer, whose logits are bf16
 }
 stage_peer() {
   for batch in 8 16 32 64; do torch --model gpt2-124m --batch "$batch" || break; done

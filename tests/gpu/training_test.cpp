@@ -64,6 +64,16 @@ TEST_F(GpuTraining, LossesAreTheCpus) {
   }
 }
 
+/// 256 logits in bf16: a loss errs by a fraction of their rounding.
+TEST_F(GpuTraining, LogitsMayBeNarrow) {
+  for (const std::string f32 : {"true", "false"}) {
+    const Finished run = train(1, "f32_" + f32, {"--fsdp.param_dtype=bf16", "--mesh.device=cuda", "--train.f32_logits=" + f32});
+    ASSERT_EQ(run.status, 0) << run.output;
+  }
+  expect_same_losses("f32_false", "f32_true", 2e-3);
+  EXPECT_NE(step_lines(folder_ / "f32_false").back().loss, step_lines(folder_ / "f32_true").back().loss);
+}
+
 TEST_F(GpuTraining, RanksThatShareAGpuTrainAsOnesOfTheCpuAndGoOnThere) {
   for (const int ranks : {2, 4}) {
     const std::string n = std::to_string(ranks);

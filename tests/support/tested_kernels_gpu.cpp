@@ -32,7 +32,8 @@ bool is_gpu() { return true; }
 std::unique_ptr<Pool> make_pool() { return make_cuda_pool(); }
 std::unique_ptr<Stream> make_stream(StreamMode) { return make_cuda_stream("test"); }
 std::unique_ptr<Kernels> make_kernels(Pool& pool, const Options& options) {
-  return make_cuda_kernels(pool, {.use_cudnn = false, .fuse_gelu = options.fuse_gelu, .logits_bytes = options.logits_bytes});
+  return make_cuda_kernels(pool, {.use_cudnn = false, .fuse_gelu = options.fuse_gelu,
+                                  .f32_logits = options.f32_logits, .logits_bytes = options.logits_bytes});
 }
 
 std::size_t num_guard_bytes() { return gpu_pool_kind() == GpuPoolKind::plain ? 0 : 1; }

@@ -19,6 +19,9 @@ struct CudaKernelsOptions {
   /// A GELU may be cuBLASLt's, in the epilogue of the product beside it, where it sees numbers before they are rounded: bits
   /// then depend on how a model is cut into units, since a layer that is one of its own runs apart from its GELU.
   bool fuse_gelu = false;
+  /// head_loss makes f32 logits of bf16 and f16 operands too. False: logits of their dtype, which is half the memory traffic
+  /// of a training step's largest matrix; a logit of 10 then errs by 0.03 in bf16, and so does a row's loss.
+  bool f32_logits = true;
   /// The most bytes of logits that head_loss holds at a time (a row's at least). [Note: head and loss on a GPU]
   std::int64_t logits_bytes = std::int64_t{1} << 30;
 };

@@ -82,6 +82,7 @@ struct Config {
     bool deterministic = false;
     bool reproducible = true;
     bool tf32 = false;
+    bool f32_logits = true;
     std::int64_t drift_interval = 0;
     std::int64_t eval_interval = 0, eval_batches = 8, log_interval = 10;
     double max_hours = 0;

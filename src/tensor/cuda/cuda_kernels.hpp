@@ -37,7 +37,8 @@ class CudaKernels final : public Kernels {
   /// x, or x converted in `space`; an absent x stays absent.
   [[nodiscard]] ConstTensorView as_dtype(Stream& s, ConstTensorView x, DType dtype, Buffer& space);
   /// C (+)= A B (+ bias) of any floating-point dtypes, recorded. `spec` has the shape, the transposes and the leading
-  /// dims, the views say the rest. bias: [n], only when overwriting, or absent. C is dense unless it is f32.
+  /// dims, the views say the rest. bias: [n], only when overwriting and where C is dense, or absent. C's view has the
+  /// elements between its rows too.
   void multiply(Stream& s, const char* what, ProductSpec spec, ConstTensorView a, ConstTensorView b, ConstTensorView bias,
                 TensorView c, Write mode);
   /// Enqueues a product as it is. `vector` and `aux`: its epilogue's.

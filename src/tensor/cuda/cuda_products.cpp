@@ -53,7 +53,7 @@ void CudaKernels::multiply(Stream& s, const char* what, ProductSpec spec, ConstT
       if (product) return run(s, what, *product, a_in, b_in, c, mica::reads(vector));
     }
     if (c.dtype == DType::f32 && !bias) continue;
-    const Buffer c_space = scratch(s, spec.m * spec.n * 4);
+    const Buffer c_space = scratch(s, c.numel() * 4);
     const TensorView c32(c_space.data(), c.shape, DType::f32);
     spec.accumulate = false;
     const Product* product = find(c32, {});

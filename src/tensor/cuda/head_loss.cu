@@ -9,20 +9,20 @@ namespace mica::cuda {
 
 using namespace arguments;  // NOLINT(google-build-using-namespace)
 
-// [Note: head and loss on a GPU] A chunk of rows goes through one buffer: cuBLASLt writes the logits as f32, one kernel
-// makes of each row its loss and the gradient, which takes the logits' place in the dtype of `hidden`, and the products
-// for dhidden and dw read that with the stride of the f32 rows. The logits are f32 whatever the dtype: rounded to bf16
-// a logit of 10 would err by 0.03, and so would the loss; a gradient is at most 1 and loses no more by its rounding
-// than any other activation's. A chunk has some thousand rows, so that dhidden has a tile for each multiprocessor, and
-// dw is not read, rounded and written again more often than it must be.
+// [Note: head and loss on a GPU] A chunk of rows goes through one buffer: cuBLASLt writes the logits, one kernel makes of
+// each row its loss and the gradient, which takes the logits' place in the dtype of `hidden`, and the products for dhidden
+// and dw read that with the stride of the logits' rows. The logits are f32 whatever the dtype unless the user does without
+// (CudaKernelsOptions::f32_logits): rounded to bf16 a logit of 10 would err by 0.03, and so would the row's loss; a
+// gradient is at most 1 and loses no more by its rounding than any other activation's. A chunk has some thousand rows, so
+// that dhidden has a tile for each multiprocessor, and dw is not read, rounded and written again more often than it must be.
 
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kMostThreads = 1024;
-/// What a thread reads of a row before it waits for any of it: packs of 16 bytes, each next to its neighbours'.
-constexpr int kPacks = 4;
-constexpr int kPerPack = Pack<float>::kNumel;
+/// Two blocks of so many threads on a multiprocessor: while one waits for its warps, the other reads.
+constexpr int kMostThreads = 512;
+/// What a thread reads of a row before it waits for any of it, in packs of 16 bytes, each next to its neighbours'.
+constexpr int kPerThread = 16;
 
 /// The largest of some numbers, and the sum of exp(x - largest).
 struct Softmax {
@@ -52,44 +52,51 @@ __device__ inline Softmax merged_over_block(Softmax mine) {
   return all;
 }
 
+template <class L>
 struct Rows {
-  float* logits;               // [rows, stride] f32; then their gradient as T, which ends where the row ends
+  L* logits;                   // [rows, stride]; then their gradient as T, which ends where the row ends
   std::int64_t stride, vocab;  // stride: a multiple of 16, at least vocab
   const std::int32_t* targets;
   float* losses;
 };
 
-/// Elements from a row's beginning to its gradient's, whose elements have so many bytes.
-__host__ __device__ constexpr std::int64_t gradient_offset(std::int64_t stride, std::int64_t element_bytes) {
-  return stride * 4 / element_bytes - stride;
+/// Elements from a row's beginning to its gradient's.
+__host__ __device__ constexpr std::int64_t gradient_offset(std::int64_t stride, std::int64_t logit_bytes,
+                                                           std::int64_t gradient_bytes) {
+  return stride * logit_bytes / gradient_bytes - stride;
 }
 
-/// A round of the block over a row: kPacks packs a thread. What lies behind the vocabulary becomes -FLT_MAX.
+/// A round of the block over a row: kPerThread logits a thread. What lies behind the vocabulary becomes -FLT_MAX.
+template <class L>
 struct Round {
+  static constexpr int kPerPack = Pack<L>::kNumel;
+  static constexpr int kPacks = kPerThread / kPerPack;
   float x[kPacks][kPerPack];
 
-  __device__ static std::int64_t numel() { return static_cast<std::int64_t>(blockDim.x) * kPacks * kPerPack; }
+  __device__ static std::int64_t numel() { return static_cast<std::int64_t>(blockDim.x) * kPerThread; }
   __device__ static std::int64_t place(std::int64_t begin, int pack) {
     return begin + (static_cast<std::int64_t>(pack) * blockDim.x + threadIdx.x) * kPerPack;
   }
-  __device__ Round(const float* logits, std::int64_t begin, std::int64_t vocab) {
-    Pack<float> packs[kPacks];
+  __device__ Round(const L* logits, std::int64_t begin, std::int64_t vocab) {
+    Pack<L> packs[kPacks];
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      if (place(begin, p) < vocab) packs[p] = *reinterpret_cast<const Pack<float>*>(logits + place(begin, p));
+      if (place(begin, p) < vocab) packs[p] = *reinterpret_cast<const Pack<L>*>(logits + place(begin, p));
     }
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
 #pragma unroll
-      for (int k = 0; k < kPerPack; ++k) x[p][k] = place(begin, p) + k < vocab ? packs[p].element[k] : -FLT_MAX;
+      for (int k = 0; k < kPerPack; ++k) x[p][k] = place(begin, p) + k < vocab ? to_float(packs[p].element[k]) : -FLT_MAX;
     }
   }
 };
 
-__device__ inline Softmax softmax_of_row(const float* logits, std::int64_t vocab) {
+template <class L>
+__device__ Softmax softmax_of_row(const L* logits, std::int64_t vocab) {
+  using Logits = Round<L>;
   Softmax softmax;
-  for (std::int64_t begin = 0; begin < vocab; begin += Round::numel()) {
-    const Round round(logits, begin, vocab);
+  for (std::int64_t begin = 0; begin < vocab; begin += Logits::numel()) {
+    const Logits round(logits, begin, vocab);
     float largest = softmax.largest;
 #pragma unroll
     for (const auto& pack : round.x) {
@@ -99,51 +106,52 @@ __device__ inline Softmax softmax_of_row(const float* logits, std::int64_t vocab
     softmax.sum *= expf(softmax.largest - largest);
     softmax.largest = largest;
 #pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
+    for (int p = 0; p < Logits::kPacks; ++p) {
 #pragma unroll
-      for (int k = 0; k < kPerPack; ++k) {
-        if (Round::place(begin, p) + k < vocab) softmax.sum += expf(round.x[p][k] - largest);
+      for (int k = 0; k < Logits::kPerPack; ++k) {
+        if (Logits::place(begin, p) + k < vocab) softmax.sum += expf(round.x[p][k] - largest);
       }
     }
   }
   return merged_over_block(softmax);
 }
 
-/// One row a block. dloss null: no gradient. A target that is no token makes the row's loss and gradient NaN: the host
+/// One row a block, the last row first: the product that made them has left the end in the cache. dloss null: no gradient. A target that is no token makes the row's loss and gradient NaN: the host
 /// does not wait to name it.
-template <class T>
-__global__ void __launch_bounds__(kMostThreads) cross_entropy(Rows rows, double scale, const float* dloss) {
-  const auto row = static_cast<std::int64_t>(blockIdx.x);
-  float* logits = rows.logits + row * rows.stride;
+template <class L, class T>
+__global__ void __launch_bounds__(kMostThreads, 2) cross_entropy(Rows<L> rows, double scale, const float* dloss) {
+  using Logits = Round<L>;
+  const std::int64_t row = static_cast<std::int64_t>(gridDim.x) - 1 - blockIdx.x;
+  L* logits = rows.logits + row * rows.stride;
   const std::int64_t target = rows.targets[row];
   const bool is_ignored = target == -1;
   const bool is_token = target >= 0 && target < rows.vocab;
-  const float target_logit = is_token ? logits[target] : 0;
+  const float target_logit = is_token ? to_float(logits[target]) : 0;
 
   Softmax softmax;
   if (!is_ignored) softmax = softmax_of_row(logits, rows.vocab);
   if (threadIdx.x == 0) {
-    const float loss = logf(softmax.sum) + softmax.largest - target_logit;
+    const float loss = logf(softmax.sum) + (softmax.largest - target_logit);
     rows.losses[row] = is_ignored ? 0.0F : is_token ? loss : nanf("");
   }
   if (dloss == nullptr) return;
 
   const float factor = is_token ? static_cast<float>(scale * static_cast<double>(*dloss)) : nanf("");
   const float inverse = 1.0F / softmax.sum;
-  T* gradients = reinterpret_cast<T*>(logits) + gradient_offset(rows.stride, sizeof(T));
+  T* gradients = reinterpret_cast<T*>(logits) + gradient_offset(rows.stride, sizeof(L), sizeof(T));
   // From the end of the row, which is what the cache still has. What a round writes lies where this round or one before
   // it has read, since the gradient ends where the logits end and no element of it is larger than theirs.
-  for (std::int64_t begin = (rows.vocab - 1) / Round::numel() * Round::numel(); begin >= 0; begin -= Round::numel()) {
-    const Round round(logits, begin, rows.vocab);
-    if constexpr (sizeof(T) < sizeof(float)) __syncthreads();
+  for (std::int64_t begin = (rows.vocab - 1) / Logits::numel() * Logits::numel(); begin >= 0; begin -= Logits::numel()) {
+    const Logits round(logits, begin, rows.vocab);
+    if constexpr (sizeof(T) < sizeof(L)) __syncthreads();
 #pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
-      const std::int64_t i = Round::place(begin, p);
-      struct alignas(kPerPack * sizeof(T)) {
-        T element[kPerPack];
+    for (int p = 0; p < Logits::kPacks; ++p) {
+      const std::int64_t i = Logits::place(begin, p);
+      struct alignas(Logits::kPerPack * sizeof(T)) {
+        T element[Logits::kPerPack];
       } gradient;
 #pragma unroll
-      for (int k = 0; k < kPerPack; ++k) {
+      for (int k = 0; k < Logits::kPerPack; ++k) {
         const float probability = expf(round.x[p][k] - softmax.largest) * inverse;
         const float g = (i + k == target ? probability - 1.0F : probability) * factor;
         gradient.element[k] = from_float<T>(is_ignored || i + k >= rows.vocab ? 0.0F : g);
@@ -179,30 +187,38 @@ void CudaKernels::head(Stream& s, const char* what, const HeadTensors& t, double
     return;
   }
   const DType dtype = t.hidden.dtype;
+  const DType logits_dtype = options_.f32_logits ? DType::f32 : dtype;
+  const std::int64_t logit_bytes = dtype_bytes(logits_dtype), gradient_bytes = dtype_bytes(dtype);
   const std::int64_t stride = round_up(vocab, 16);
-  std::int64_t chunk = std::min(m, std::max<std::int64_t>(1, options_.logits_bytes / (4 * stride)));
+  std::int64_t chunk = std::min(m, std::max<std::int64_t>(1, options_.logits_bytes / (logit_bytes * stride)));
   if (chunk < m && chunk > 128) chunk = chunk / 128 * 128;
-  const std::int64_t gradient_stride = stride * 4 / dtype_bytes(dtype);
-  const std::int64_t offset = gradient_offset(stride, dtype_bytes(dtype));
+  const std::int64_t gradient_stride = stride * logit_bytes / gradient_bytes;
+  const std::int64_t offset = gradient_offset(stride, logit_bytes, gradient_bytes);
   const bool has_gradients = t.dhidden || t.dw;
-  const Buffer logits_space = scratch(s, chunk * stride * 4);
+  const Buffer logits_space = scratch(s, chunk * stride * logit_bytes);
   const Buffer losses = scratch(s, m * 4);
 
   for (std::int64_t begin = 0; begin < m; begin += chunk) {
     const std::int64_t rows = std::min(chunk, m - begin);
     const ConstTensorView hidden = t.hidden.slice(begin * width, rows * width);
-    const TensorView logits(logits_space.data(), Shape{rows, stride}, DType::f32);
+    const TensorView logits(logits_space.data(), Shape{rows, stride}, logits_dtype);
     multiply(s, what,
              {.m = rows, .n = vocab, .k = width, .lda = width, .ldb = width, .ldc = stride, .transposed_b = true},
              hidden, t.w, {}, logits, Write::overwrite);
 
-    const Rows kernel_rows{static_cast<float*>(logits.data), stride, vocab, t.targets.as<std::int32_t>() + begin,
-                           static_cast<float*>(losses.data()) + begin};
     const auto* dloss = has_gradients ? t.dloss.as<float>() : nullptr;
-    with_element(dtype, [&](auto element) {
+    const auto launch_rows = [&](auto logit, auto element) {
+      using L = decltype(logit);
+      using T = decltype(element);
+      const Rows<L> of{static_cast<L*>(logits.data), stride, vocab, t.targets.as<std::int32_t>() + begin,
+                       static_cast<float*>(losses.data()) + begin};
       launch(s, what, {reads(t.targets), reads(t.dloss), mica::writes(logits), writes(losses)},
-             Grid{.x = rows, .threads = vocab < 8192 ? kBlockThreads : kMostThreads}, cross_entropy<decltype(element)>,
-             kernel_rows, scale, dloss);
+             Grid{.x = rows, .threads = vocab < 8192 ? kBlockThreads : kMostThreads}, cross_entropy<L, T>, of, scale,
+             dloss);
+    };
+    with_element(dtype, [&](auto element) {
+      if (logits_dtype == dtype) return launch_rows(element, element);
+      launch_rows(float{}, element);
     });
     const ConstTensorView gradient =
         ConstTensorView(logits.data, Shape{rows * gradient_stride}, dtype).slice(offset, rows * gradient_stride - offset);
