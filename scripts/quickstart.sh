@@ -41,17 +41,23 @@ train=(mpirun -np 4 "$bin/mica-train" configs/gpt2-tiny-text.cfg "--run.dir=$run
        "--data.val=$run/corpus.val.h5")
 "${train[@]}"
 
-first=$(grep -m1 '"event":"step"' "$run/metrics.jsonl" | sed 's/.*"loss":\([^,]*\).*/\1/')
-last=$(grep '"event":"step"' "$run/metrics.jsonl" | tail -n 1 | sed 's/.*"loss":\([^,]*\).*/\1/')
+losses() { grep '"event":"step"' "$run/metrics.jsonl" | sed 's/.*"loss":\([^,]*\).*/\1/'; }
+LC_ALL=C printf '\n== Done: training loss %.2f at the first step, %.2f at the last (in nats a byte; 5.55 is guessing).\n' \
+  "$(losses | head -n 1)" "$(losses | tail -n 1)"
 cat <<EOF
 
-== Done: training loss $first at the first step, $last at the last (loss is in nats a byte; 5.55 is guessing).
+What to try next, in this folder:
 
-What to try next:
-  source scripts/environment.sh                                      # what mpirun needs on one machine
-  $bin/mica-inspect $run                                             # what is in the newest checkpoint
-  ${train[*]} --train.steps=400                                      # goes on from that checkpoint
-  mpirun -np 4 $bin/mica-train configs/hybrid-2x2.cfg --data.train=$run/corpus.train.h5 --data.val=$run/corpus.val.h5
-  $bin/mica-train --help                                             # every key of a config
-  scripts/test.sh                                                    # the tests
+# what mpirun needs on one machine, once per shell
+source scripts/environment.sh
+# what is in the newest checkpoint
+$bin/mica-inspect $run
+# twice as many steps: goes on from that checkpoint
+${train[*]} --train.steps=400
+# shards in pairs, replicas across them
+mpirun -np 4 $bin/mica-train configs/hybrid-2x2.cfg --data.train=$run/corpus.train.h5 --data.val=$run/corpus.val.h5
+# every key of a config
+$bin/mica-train --help
+# the tests
+scripts/test.sh
 EOF
