@@ -1,9 +1,6 @@
 // mica-convert reshard and consolidate: every bit stays, on any number of ranks.
 
-#include "mica/checkpoint/convert.hpp"
-
 #include <filesystem>
-#include <sstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,12 +9,14 @@
 #include "mica/checkpoint/verify.hpp"
 #include "mica/io/hdf5.hpp"
 #include "support/temporary_folder.hpp"
+#include "unit/checkpoint/convert_testing.hpp"
 #include "unit/checkpoint/saved_model.hpp"
 
 namespace mica::checkpoint {
 namespace {
 
-using test::error_of;
+using test::convert;
+using test::convert_error;
 using test::SavedModel;
 using test::ShardedOptions;
 using test::TemporaryFolder;
@@ -25,12 +24,6 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
 namespace fs = std::filesystem;
-
-std::string convert(const std::vector<std::string>& arguments) {
-  std::ostringstream out;
-  EXPECT_EQ(run_convert(arguments, out, nullptr), ExitCode::done);
-  return out.str();
-}
 
 std::string save_on(int num_ranks, const std::string& run, const test::Units& units, const ShardedOptions& options = {}) {
   std::string path;
@@ -86,14 +79,10 @@ TEST(Reshard, ADryRunAndARefusalWriteNothing) {
   const std::string source = save_on(2, folder / "run", test::small_units());
   EXPECT_THAT(convert({"reshard", source, folder / "out", "--ranks=3", "--dry-run"}), HasSubstr("would write 9 arrays"));
   EXPECT_FALSE(fs::exists(folder / "out"));
-  std::ostringstream out;
-  const auto refusal = [&](const std::vector<std::string>& arguments) {
-    return error_of<ConfigError>([&] { (void)run_convert(arguments, out, nullptr); });
-  };
-  EXPECT_THAT(refusal({"reshard", source, folder / "out"}), HasSubstr("--ranks is ''"));
-  EXPECT_THAT(refusal({"reshard", source, folder / "out", "--ranks=0"}), HasSubstr("--ranks is '0'"));
-  EXPECT_THAT(refusal({"reshard", source, folder / "out", "--ranks=2", "--sharding=rows"}), HasSubstr("expected flat or per_parameter"));
-  EXPECT_THAT(refusal({"reshard", source, source, "--ranks=2"}), HasSubstr("exists already"));
+  EXPECT_THAT(convert_error<ConfigError>({"reshard", source, folder / "out"}), HasSubstr("--ranks is ''"));
+  EXPECT_THAT(convert_error<ConfigError>({"reshard", source, folder / "out", "--ranks=0"}), HasSubstr("--ranks is '0'"));
+  EXPECT_THAT(convert_error<ConfigError>({"reshard", source, folder / "out", "--ranks=2", "--sharding=rows"}), HasSubstr("expected flat or per_parameter"));
+  EXPECT_THAT(convert_error<ConfigError>({"reshard", source, source, "--ranks=2"}), HasSubstr("exists already"));
   EXPECT_FALSE(fs::exists(folder / "out.tmp"));
 }
 
@@ -101,8 +90,7 @@ TEST(Reshard, DamageStopsItAndLeavesNothing) {
   const TemporaryFolder folder;
   const std::string source = save_on(2, folder / "run", test::small_units());
   fs::resize_file(source + "/" + read_manifest(source).files[1].name, 100);
-  std::ostringstream out;
-  EXPECT_THAT(error_of<DamagedCheckpointError>([&] { (void)run_convert({"reshard", source, folder / "out", "--ranks=3"}, out, nullptr); }),
+  EXPECT_THAT(convert_error<DamagedCheckpointError>({"reshard", source, folder / "out", "--ranks=3"}),
               HasSubstr("the file has 100 bytes"));
   EXPECT_FALSE(fs::exists(folder / "out"));
   EXPECT_FALSE(fs::exists(folder / "out.tmp"));
@@ -132,10 +120,9 @@ TEST(Consolidate, EveryArrayIsWholeAndPlain) {
   }
   EXPECT_THAT(convert({"consolidate", folder / "run", folder / "model.h5", "--optimizer=false"}), HasSubstr("wrote 5 arrays"));
   EXPECT_FALSE(io::Hdf5File::open(folder / "model.h5").exists("/optim"));
-  std::ostringstream out;
-  EXPECT_THAT(error_of<ConfigError>([&] { (void)run_convert({"consolidate", source, folder / "all.h5"}, out, nullptr); }),
+  EXPECT_THAT(convert_error<ConfigError>({"consolidate", source, folder / "all.h5"}),
               HasSubstr("exists already"));
-  EXPECT_THAT(error_of<ConfigError>([&] { (void)run_convert({"consolidate", source, folder / "x.h5", "--optimizer=no"}, out, nullptr); }),
+  EXPECT_THAT(convert_error<ConfigError>({"consolidate", source, folder / "x.h5", "--optimizer=no"}),
               HasSubstr("expected true or false"));
 }
 

@@ -1,35 +1,24 @@
-#include <sstream>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "mica/checkpoint/convert.hpp"
 #include "mica/checkpoint/load.hpp"
 #include "mica/checkpoint/verify.hpp"
 #include "mica/core/half.hpp"
 
 #include "support/temporary_folder.hpp"
+#include "unit/checkpoint/convert_testing.hpp"
 #include "unit/checkpoint/hf_testing.hpp"
 
 namespace mica::checkpoint {
 namespace {
 
-using test::error_of;
+using test::convert;
+using test::convert_error;
 using test::HfFolder;
 using test::TemporaryFolder;
 using testing::AllOf;
 using testing::HasSubstr;
 namespace fs = std::filesystem;
-
-std::string convert(const std::vector<std::string>& arguments) {
-  std::ostringstream out;
-  EXPECT_EQ(run_convert(arguments, out, nullptr), ExitCode::done);
-  return out.str();
-}
-std::string convert_error(const std::vector<std::string>& arguments) {
-  std::ostringstream out;
-  return error_of<Error>([&] { (void)run_convert(arguments, out, nullptr); });
-}
 
 TEST(HfImport, WhatIsExportedAgainHasTheSameBits) {
   const TemporaryFolder folder;
