@@ -46,6 +46,11 @@ void Progress::say(const std::string& text) {
   logger_.info("{}", text);
 }
 
+void Progress::warn(const std::string& text) {
+  clear_line();
+  logger_.warn("{}", text);
+}
+
 void Progress::clear_line() {
   if (line_is_open_) std::fprintf(stderr, "\r\033[K");
   line_is_open_ = false;

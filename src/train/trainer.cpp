@@ -311,6 +311,7 @@ ExitCode Trainer::train() {
     trace.begin_step(step);
     pending_.push_back({runner_->run(step, lr), {.step = step, .lr = lr}});
     last_done_ = step;
+    tell_slow_paths();
     if (const auto written = trace.end_step(step)) progress_->say(fmt::format("traced {}", *written));
     if (config_.train.drift_interval > 0 && step % config_.train.drift_interval == 0) check_drift();
 
@@ -336,6 +337,11 @@ ExitCode Trainer::train() {
                              plan::format_bytes(app_.world.all_max(device_.pool->stats().peak)),
                              plan::format_bytes(start_plan_.memory.peak)));
   return ExitCode::done;
+}
+
+void Trainer::tell_slow_paths() {
+  if (!is_main()) return;
+  for (const std::string& text : slow_paths_.news(device_.kernels->slow_paths())) progress_->warn(text);
 }
 
 void Trainer::read_figures(bool show) {
@@ -380,6 +386,7 @@ void Trainer::evaluate_now(std::int64_t step) {
   if (!datasets_.val) return;
   const double loss = evaluate(model_, *datasets_.val, plan_, config_.train.eval_batches);
   metrics_->write_eval(step, loss);
+  tell_slow_paths();
   progress_->say(fmt::format("eval after step {}: validation loss {:.4f}", step, loss));
   interval_start_ = Clock::now();
 }

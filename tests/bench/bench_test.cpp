@@ -46,6 +46,7 @@ TEST(Bench, TrainReportsSpeedMemoryAndBound) {
   EXPECT_GT(row["peak_pool_bytes"][0], 809856 / 2 * 16);
   EXPECT_LT(row["peak_pool_bytes"][0], 100'000'000);
   EXPECT_NEAR(row["first_loss"].get<double>(), 4.17, 0.2);  // ln 65
+  EXPECT_EQ(row["slow_paths"], Json::array());
 }
 
 TEST(Bench, TrainTakesStrategyDtypeAndKeysOfMicaTrain) {

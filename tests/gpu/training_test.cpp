@@ -120,6 +120,23 @@ TEST_F(GpuTraining, APlainPoolChangesNothingAndIsNamedAtTheStart) {
   EXPECT_THAT(unknown.error_lines()[0], HasSubstr("MICA_GPU_POOL=pages"));
 }
 
+// A width that 8 does not divide, in products that are large enough to be worth a word.
+TEST_F(GpuTraining, SlowPathsAreToldOnceAndNotWhereTheyWereAskedFor) {
+  const std::vector<std::string> flags{"--mesh.device=cuda", "--train.steps=2", "--model.layers=1", "--model.heads=5",
+                                       "--model.width=35", "--train.micro_batch=108", "--train.seq_len=32"};
+  const Finished told = train(1, "slow", flags);
+  ASSERT_EQ(told.status, 0) << told.output;
+  const std::string line = "slow path: a GELU apart from its product (linear_gelu, [3456,35] x [140,35]^T fp32): cuBLASLt";
+  ASSERT_THAT(told.output, HasSubstr(line));
+  EXPECT_THAT(told.output, HasSubstr("where 8 divides the width, which is 140"));
+  EXPECT_EQ(told.output.find(line, told.output.find(line) + 1), std::string::npos) << told.output;
+  std::vector<std::string> asked_for = flags;
+  asked_for.push_back("--train.deterministic=true");
+  const Finished silent = train(1, "deterministic", asked_for);
+  ASSERT_EQ(silent.status, 0) << silent.output;
+  EXPECT_EQ(silent.output.find("slow path"), std::string::npos) << silent.output;
+}
+
 TEST_F(GpuTraining, WhatCannotBeIsRefusedOnce) {
   struct Case {
     std::vector<std::string> flags;

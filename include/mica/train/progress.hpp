@@ -18,6 +18,7 @@ class Progress {
   void show(const StepMetrics& metrics, double comm_share, double seconds_left, bool keep);
   /// A message between progress lines.
   void say(const std::string& text);
+  void warn(const std::string& text);
 
  private:
   void clear_line();

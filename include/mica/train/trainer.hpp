@@ -11,6 +11,7 @@
 #include "mica/train/progress.hpp"
 #include "mica/train/run_app.hpp"
 #include "mica/train/setup.hpp"
+#include "mica/train/slow_path_notices.hpp"
 #include "mica/train/start_plan.hpp"
 #include "mica/train/step_runner.hpp"
 #include "mica/train/step_trace.hpp"
@@ -47,6 +48,8 @@ class Trainer {
   [[nodiscard]] const optim::Optimizer* saved_optimizer() const {
     return config_.checkpoint.optimizer ? model_.optimizer.get() : nullptr;
   }
+  /// Warns of what the kernels did slowly since the last call.
+  void tell_slow_paths();
   void read_figures(bool show);
   void evaluate_now(std::int64_t step);
   /// @param in_background  only begins it, and says later that it is done.
@@ -80,6 +83,7 @@ class Trainer {
   std::unique_ptr<StepRunner> runner_;
   std::unique_ptr<MetricsFile> metrics_;
   std::unique_ptr<Progress> progress_;
+  SlowPathNotices slow_paths_;  ///< rank 0's
 
   std::int64_t last_done_ = 0;   ///< steps that this run has behind it
   std::int64_t last_saved_ = -1;

@@ -61,6 +61,7 @@ void CudaKernels::gelu(Stream& s, ConstTensorView x, TensorView y) {
     const auto* from = static_cast<const T*>(x.data);
     auto* to = static_cast<T*>(y.data);
     const Cut range = cut<kLanes<T>>(n, from, to);
+    if (range.vectors == 0) slow_paths_.note_one_by_one("gelu", y.shape, y.dtype);
     launch(s, "gelu", {reads(x), mica::writes(y)}, range.grid(kLanes<T>), gelu_kernel<T>, range, from, to);
   });
 }
@@ -73,6 +74,7 @@ void CudaKernels::gelu_backward(Stream& s, ConstTensorView x, ConstTensorView dy
     const auto *xs = static_cast<const T*>(x.data), *dys = static_cast<const T*>(dy.data);
     auto* to = static_cast<T*>(dx.data);
     const Cut range = cut<kLanes<T>>(n, xs, dys, to);
+    if (range.vectors == 0) slow_paths_.note_one_by_one("gelu_backward", dx.shape, dx.dtype);
     launch(s, "gelu_backward", {reads(x), reads(dy), mica::writes(dx)}, range.grid(kLanes<T>), gelu_backward_kernel<T>,
            range, xs, dys, to);
   });
@@ -86,6 +88,7 @@ void CudaKernels::swiglu(Stream& s, ConstTensorView gate, ConstTensorView up, Te
     const auto *gates = static_cast<const T*>(gate.data), *ups = static_cast<const T*>(up.data);
     auto* to = static_cast<T*>(y.data);
     const Cut range = cut<kLanes<T>>(n, gates, ups, to);
+    if (range.vectors == 0) slow_paths_.note_one_by_one("swiglu", y.shape, y.dtype);
     launch(s, "swiglu", {reads(gate), reads(up), mica::writes(y)}, range.grid(kLanes<T>), swiglu_kernel<T>, range,
            gates, ups, to);
   });
@@ -101,6 +104,7 @@ void CudaKernels::swiglu_backward(Stream& s, ConstTensorView gate, ConstTensorVi
                *dys = static_cast<const T*>(dy.data);
     auto *to_gate = static_cast<T*>(dgate.data), *to_up = static_cast<T*>(dup.data);
     const Cut range = cut<kLanes<T>>(n, gates, ups, dys, to_gate, to_up);
+    if (range.vectors == 0) slow_paths_.note_one_by_one("swiglu_backward", dy.shape, dy.dtype);
     launch(s, "swiglu_backward", {reads(gate), reads(up), reads(dy), mica::writes(dgate), mica::writes(dup)},
            range.grid(kLanes<T>), swiglu_backward_kernel<T>, range, gates, ups, dys, to_gate, to_up);
   });

@@ -7,6 +7,7 @@
 
 #include "../product_arguments.hpp"
 #include "launch.hpp"
+#include "slow_paths.hpp"
 
 namespace mica::cuda {
 
@@ -26,6 +27,7 @@ class CudaKernels final : public Kernels {
 
   [[nodiscard]] std::string description() const override;
   void record_products(std::vector<ProductShape>* list) override { record_ = list; }
+  [[nodiscard]] std::span<const SlowPath> slow_paths() const override { return slow_paths_.list(); }
 
 #include "../kernel_overrides.inc"
 
@@ -44,6 +46,10 @@ class CudaKernels final : public Kernels {
   /// Enqueues a product as it is. `vector` and `aux`: its epilogue's.
   void run(Stream& s, const char* what, const Product& product, ConstTensorView a, ConstTensorView b, TensorView c,
            const Access& vector, const Access& aux = {});
+  /// Notes a product that cuBLASLt does not do as asked for. `why` makes the reason.
+  template <class Why>
+  void note_slow_product(std::string_view kind, const char* what, const ProductSpec& spec, const Why& why);
+  void note_own_attention(const AttentionShape& shape, DType dtype, bool is_backward, const std::string& why);
   void head(Stream& s, const char* what, const arguments::HeadTensors& tensors, double scale, Write dw_mode);
 
   Pool& pool_;
@@ -51,6 +57,7 @@ class CudaKernels final : public Kernels {
   std::unique_ptr<Products> products_;
   std::unique_ptr<FusedAttention> fused_attention_;  // null: own kernels only
   std::vector<ProductShape>* record_ = nullptr;
+  SlowPaths slow_paths_;
 };
 
 [[nodiscard]] inline Access writes(const Buffer& buffer) { return mica::writes(buffer.data(), buffer.bytes()); }

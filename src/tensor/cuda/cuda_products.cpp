@@ -1,3 +1,5 @@
+#include <optional>
+
 #include "bias.hpp"
 #include "cuda_kernels.hpp"
 #include "products.hpp"
@@ -30,11 +32,31 @@ void CudaKernels::run(Stream& s, const char* what, const Product& product, Const
            });
 }
 
+template <class Why>
+void CudaKernels::note_slow_product(std::string_view kind, const char* what, const ProductSpec& spec, const Why& why) {
+  if (spec.m * spec.n * spec.k < kFewestMultiplyAdds) return;
+  const auto dtypes = static_cast<std::int64_t>(spec.ab) * 256 + static_cast<std::int64_t>(spec.c);
+  slow_paths_.note(kind, {spec.m, spec.n, spec.k, spec.transposed_a, spec.transposed_b, dtypes},
+                   [&] { return std::pair(fmt::format("{}, {}", what, spec.operands_text()), why()); });
+}
+
 void CudaKernels::multiply(Stream& s, const char* what, ProductSpec spec, ConstTensorView a, ConstTensorView b,
                            ConstTensorView bias, TensorView c, Write mode) {
   if (record_) record_->push_back({spec.m, spec.n, spec.k, spec.transposed_a, spec.transposed_b, a.dtype});
   // Operands of unequal dtypes go by way of f32, and whatever cuBLASLt has nothing for (an odd address, a dtype of C or
   // a bias that it does not write itself) too: first C, then A and B.
+  std::optional<ProductSpec> refused;  // the first
+  const auto note = [&] {
+    const bool is_in_f32 = spec.ab != a.dtype || spec.ab != b.dtype;
+    ProductSpec asked = spec;
+    asked.ab = a.dtype;
+    note_slow_product(is_in_f32 ? "operands converted to fp32" : "a result by way of fp32", what, asked, [&] {
+      if (a.dtype != b.dtype) return fmt::format("operands of {} and {}", dtype_name(a.dtype), dtype_name(b.dtype));
+      if (refused) return Products::why_not(*refused);
+      return fmt::format("{} does not write {} when it multiplies {}", Products::library_description(),
+                         dtype_name(c.dtype), dtype_name(a.dtype));
+    });
+  };
   for (const DType ab : {a.dtype == b.dtype ? a.dtype : DType::f32, DType::f32}) {
     Buffer a_space, b_space, bias_space, bias32_space;
     const ConstTensorView a_in = as_dtype(s, a, ab, a_space);
@@ -44,13 +66,18 @@ void CudaKernels::multiply(Stream& s, const char* what, ProductSpec spec, ConstT
       spec.c = out.dtype;
       spec.epilogue = vector ? Epilogue::bias : Epilogue::none;
       spec.alignment = Alignments::of(a_in.data, b_in.data, out.data, vector.data);
-      return products_->find(spec);
+      const Product* product = products_->find(spec);
+      if (!product && !refused) refused = spec;
+      return product;
     };
     if (is_direct(ab, c.dtype)) {
       const ConstTensorView vector = as_dtype(s, bias, c.dtype, bias_space);
       spec.accumulate = mode == Write::accumulate;
       const Product* product = find(c, vector);
-      if (product) return run(s, what, *product, a_in, b_in, c, mica::reads(vector));
+      if (product) {
+        if (ab != a.dtype || ab != b.dtype) note();
+        return run(s, what, *product, a_in, b_in, c, mica::reads(vector));
+      }
     }
     if (c.dtype == DType::f32 && !bias) continue;
     const Buffer c_space = scratch(s, c.numel() * 4);
@@ -58,6 +85,7 @@ void CudaKernels::multiply(Stream& s, const char* what, ProductSpec spec, ConstT
     spec.accumulate = false;
     const Product* product = find(c32, {});
     if (!product) continue;
+    note();
     run(s, what, *product, a_in, b_in, c32, {});
     if (bias) return add_bias(s, c32, as_dtype(s, bias, DType::f32, bias32_space), c);
     return scale(s, c32, 1.0, c, mode);
@@ -97,11 +125,12 @@ void CudaKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, C
                         : (bias ? Epilogue::gelu_bias : Epilogue::gelu);
     return products_->find(spec);
   };
-  if (options_.fuse_gelu && (!bias || bias.dtype == y.dtype)) {
+  if (options_.fuse_gelu) {
+    const bool takes_bias = !bias || bias.dtype == y.dtype;
     TensorView aux = pre;
     Buffer unwanted;
-    const Product* product = find(aux);
-    if (!product && !pre) {  // the algorithm that writes pre may be unable to go without it
+    const Product* product = takes_bias ? find(aux) : nullptr;
+    if (!product && !pre && takes_bias) {  // the algorithm that writes pre may be unable to go without it
       unwanted = scratch(s, y.bytes());
       aux = TensorView(unwanted.data(), y.shape, y.dtype);
       product = find(aux);
@@ -110,6 +139,10 @@ void CudaKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, C
       if (record_) record_->push_back({m, n, k, false, true, x.dtype});
       return run(s, what, *product, x, w, y, mica::reads(bias), mica::writes(aux));
     }
+    note_slow_product("a GELU apart from its product", what, spec, [&] {
+      return takes_bias ? Products::why_not(spec)
+                        : fmt::format("a bias of {} for a result of {}", dtype_name(bias.dtype), dtype_name(y.dtype));
+    });
   }
   linear(s, x, w, bias, pre ? pre : y);
   gelu(s, pre ? pre : y, y);
@@ -122,9 +155,13 @@ void CudaKernels::linear_gelu_backward_input(Stream& s, ConstTensorView dy, Cons
   const ProductSpec spec{.m = m, .n = k, .k = n, .lda = n, .ldb = k, .ldc = k, .ab = dy.dtype, .c = dpre.dtype,
                          .epilogue = Epilogue::gelu_gradient,
                          .alignment = Alignments::of(dy.data, w.data, dpre.data, nullptr, pre.data)};
-  if (const Product* product = options_.fuse_gelu ? products_->find(spec) : nullptr) {
-    if (record_) record_->push_back({m, k, n, false, false, dy.dtype});
-    return run(s, "linear_gelu_backward_input", *product, dy, w, dpre, {}, mica::reads(pre));
+  if (options_.fuse_gelu) {
+    const char* what = "linear_gelu_backward_input";
+    if (const Product* product = products_->find(spec)) {
+      if (record_) record_->push_back({m, k, n, false, false, dy.dtype});
+      return run(s, what, *product, dy, w, dpre, {}, mica::reads(pre));
+    }
+    note_slow_product("a GELU's gradient apart from its product", what, spec, [&] { return Products::why_not(spec); });
   }
   linear_backward_input(s, dy, w, dpre, Write::overwrite);
   gelu_backward(s, pre, dpre, dpre);
@@ -154,6 +191,8 @@ void CudaKernels::linear_backward_params(Stream& s, ConstTensorView dy, ConstTen
       if (record_) record_->push_back({n, k, m, true, false, dy.dtype});
       return run(s, what, *product, dy, x, dw, mica::writes(dbias));
     }
+    note_slow_product("a bias's gradient apart from its product", what, with_sums,
+                      [&] { return Products::why_not(with_sums); });
   }
   if (dbias) bias_gradient(s, pool_, dy, m, dbias, mode);
   multiply(s, what, spec, dy, x, {}, dw, mode);

@@ -26,8 +26,6 @@ namespace {
 namespace fe = cudnn_frontend;
 
 constexpr std::int64_t kMostScoreBytes = std::int64_t{256} << 20;
-/// Shorter sequences gain nothing from it.
-constexpr std::int64_t kFewestTokens = 64;
 constexpr std::int64_t kMostColumns = 256;
 
 void check(cudnnStatus_t status, const char* what) {
@@ -49,6 +47,7 @@ struct Call {
 struct Plan {
   fe::graph::Graph graph;
   std::int64_t workspace_bytes = 0;
+  std::optional<std::string> why_not;  // cuDNN has none
 };
 
 using Pointers = std::unordered_map<std::int64_t, void*>;
@@ -155,10 +154,11 @@ class CudnnAttention final : public FusedAttention {
   CudnnAttention(Pool& pool, bool deterministic) : pool_(pool), deterministic_(deterministic) {}
 
   [[nodiscard]] std::string description() const override { return fmt::format("cuDNN {}", cudnn_version_text()); }
-  [[nodiscard]] bool forward(Stream& s, const AttentionShape& shape, const ConstQkv& in, TensorView y,
-                             TensorView lse) override;
-  [[nodiscard]] bool backward(Stream& s, const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in,
-                              ConstTensorView y, ConstTensorView lse, const Qkv& d_in) override;
+  [[nodiscard]] std::optional<std::string> forward(Stream& s, const AttentionShape& shape, const ConstQkv& in,
+                                                   TensorView y, TensorView lse) override;
+  [[nodiscard]] std::optional<std::string> backward(Stream& s, const AttentionShape& shape, ConstTensorView dy,
+                                                    const ConstQkv& in, ConstTensorView y, ConstTensorView lse,
+                                                    const Qkv& d_in) override;
 
  private:
   struct HandleTraits {
@@ -167,21 +167,30 @@ class CudnnAttention final : public FusedAttention {
     static void close(type handle) noexcept { static_cast<void>(cudnnDestroy(handle)); }
   };
 
-  Plan* find(const Call& call);
+  Plan& find(const Call& call);
   void run(Stream& s, const char* what, std::initializer_list<Access> accesses, Plan& plan, Pointers pointers);
   /// lse at a multiple of 16 bytes, as cuDNN expects all it is given: itself, or its copy in `space`.
   const float* aligned_lse(Stream& s, ConstTensorView lse, Buffer& space);
 
   Pool& pool_;
   bool deterministic_;
-  UniqueHandle<HandleTraits> handle_;            // made when first needed: it takes its time and memory
-  std::map<Call, std::unique_ptr<Plan>> plans_;  // null: cuDNN has nothing
+  UniqueHandle<HandleTraits> handle_;  // made when first needed: it takes its time and memory
+  std::map<Call, Plan> plans_;
 };
 
-bool may_fit(const AttentionShape& shape, DType dtype) {
-  return (dtype == DType::bf16 || dtype == DType::f16) && shape.head_dim % 8 == 0 && shape.head_dim <= kMostColumns &&
-         shape.seq_len >= kFewestTokens;
+/// Why cuDNN need not be asked.
+std::optional<std::string> why_unfit(const AttentionShape& shape, DType dtype) {
+  if (dtype != DType::bf16 && dtype != DType::f16) {
+    return fmt::format("cuDNN's is for bf16 and fp16, not for {}", dtype_name(dtype));
+  }
+  if (shape.head_dim % 8 != 0 || shape.head_dim > kMostColumns) {
+    return fmt::format("cuDNN's is for heads of a multiple of 8 columns, at most {}; these have {}", kMostColumns,
+                       shape.head_dim);
+  }
+  return std::nullopt;
 }
+
+constexpr const char* kUnaligned = "cuDNN takes tensors at addresses that 16 divides; not all of these are";
 
 Call call_of(const AttentionShape& shape, DType dtype, bool packed, bool is_backward) {
   return {.batch = shape.batch,
@@ -196,13 +205,14 @@ Call call_of(const AttentionShape& shape, DType dtype, bool packed, bool is_back
           .is_backward = is_backward};
 }
 
-Plan* CudnnAttention::find(const Call& call) {
-  const auto found = plans_.find(call);
-  if (found != plans_.end()) return found->second.get();
+Plan& CudnnAttention::find(const Call& call) {
   if (!handle_) check(cudnnCreate(handle_.put()), "cudnnCreate");
-  auto plan = std::make_unique<Plan>();
-  const bool is_built = build(*plan, call, deterministic_, handle_.get()).is_good();
-  return plans_.emplace(call, is_built ? std::move(plan) : nullptr).first->second.get();
+  const auto [place, is_new] = plans_.try_emplace(call);
+  Plan& plan = place->second;
+  if (!is_new) return plan;
+  const fe::error_t error = build(plan, call, deterministic_, handle_.get());
+  if (error.is_bad()) plan.why_not = fmt::format("{} has no plan: {}", description(), error.err_msg);
+  return plan;
 }
 
 void CudnnAttention::run(Stream& s, const char* what, std::initializer_list<Access> accesses, Plan& plan,
@@ -229,13 +239,13 @@ const float* CudnnAttention::aligned_lse(Stream& s, ConstTensorView lse, Buffer&
   return static_cast<const float*>(space.data());
 }
 
-bool CudnnAttention::forward(Stream& s, const AttentionShape& shape, const ConstQkv& in, TensorView y, TensorView lse) {
+std::optional<std::string> CudnnAttention::forward(Stream& s, const AttentionShape& shape, const ConstQkv& in,
+                                                   TensorView y, TensorView lse) {
   const QkvAddresses from(shape, in);
-  if (!may_fit(shape, in.q.dtype) || !from.are_aligned() || !is_aligned(y.data, 16)) return false;
-  if (!is_aligned(lse.data, 16)) return false;
-  const Call call = call_of(shape, in.q.dtype, in.is_packed(), false);
-  Plan* plan = find(call);
-  if (!plan) return false;
+  if (auto why_not = why_unfit(shape, in.q.dtype)) return why_not;
+  if (!from.are_aligned() || !is_aligned(y.data, 16) || !is_aligned(lse.data, 16)) return kUnaligned;
+  Plan& plan = find(call_of(shape, in.q.dtype, in.is_packed(), false));
+  if (plan.why_not) return plan.why_not;
   Buffer unwanted;  // always made, so that y's bits do not depend on whether it is wanted
   void* stats = lse.data;
   if (!lse) {
@@ -243,17 +253,18 @@ bool CudnnAttention::forward(Stream& s, const AttentionShape& shape, const Const
     stats = unwanted.data();
   }
   run(s, "attention",
-      {reads(in.q), reads(in.k), reads(in.v), writes(y), writes(lse), writes(unwanted.data(), unwanted.bytes())}, *plan,
+      {reads(in.q), reads(in.k), reads(in.v), writes(y), writes(lse), writes(unwanted.data(), unwanted.bytes())}, plan,
       {{kQ, from.q}, {kK, from.k}, {kV, from.v}, {kY, y.data}, {kLse, stats}});
-  return true;
+  return std::nullopt;
 }
 
-bool CudnnAttention::backward(Stream& s, const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in,
-                              ConstTensorView y, ConstTensorView lse, const Qkv& d_in) {
+std::optional<std::string> CudnnAttention::backward(Stream& s, const AttentionShape& shape, ConstTensorView dy,
+                                                    const ConstQkv& in, ConstTensorView y, ConstTensorView lse,
+                                                    const Qkv& d_in) {
   const QkvAddresses from(shape, in);
   const QkvAddresses to(shape, d_in);
-  if (!may_fit(shape, in.q.dtype) || !from.are_aligned() || !to.are_aligned()) return false;
-  if (!is_aligned(y.data, 16) || !is_aligned(dy.data, 16)) return false;
+  if (auto why_not = why_unfit(shape, in.q.dtype)) return why_not;
+  if (!from.are_aligned() || !to.are_aligned() || !is_aligned(y.data, 16) || !is_aligned(dy.data, 16)) return kUnaligned;
 
   const Call whole = call_of(shape, in.q.dtype, in.is_packed(), true);
   std::vector<AttentionPart> parts{{0, shape.batch, 0, whole.kv_heads}};
@@ -267,8 +278,8 @@ bool CudnnAttention::backward(Stream& s, const AttentionShape& shape, ConstTenso
     call.batch = part.sequences;
     call.kv_heads = part.kv_heads;
     call.heads = part.kv_heads * shape.group();
-    plans.push_back(find(call));
-    if (!plans.back()) return false;
+    plans.push_back(&find(call));
+    if (plans.back()->why_not) return plans.back()->why_not;
   }
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const AttentionPart& part = parts[i];
@@ -296,7 +307,7 @@ bool CudnnAttention::backward(Stream& s, const AttentionShape& shape, ConstTenso
          {kDk, at(to.k, whole.kv_stride, part.first_kv_head)},
          {kDv, at(to.v, whole.kv_stride, part.first_kv_head)}});
   }
-  return true;
+  return std::nullopt;
 }
 
 }  // namespace

@@ -52,7 +52,8 @@ __global__ void fill_kernel(Cut cut, Word* x, Word value) {
   });
 }
 
-void enqueue_scale(Stream& s, const char* what, ConstTensorView src, float factor, TensorView dst, Write mode) {
+void enqueue_scale(Stream& s, SlowPaths& slow_paths, const char* what, ConstTensorView src, float factor, TensorView dst,
+                   Write mode) {
   with_element(src.dtype, [&](auto from_element) {
     with_element(dst.dtype, [&](auto to_element) {
       using From = decltype(from_element);
@@ -61,6 +62,7 @@ void enqueue_scale(Stream& s, const char* what, ConstTensorView src, float facto
       const auto* from = static_cast<const From*>(src.data);
       auto* to = static_cast<To*>(dst.data);
       const Cut range = cut<kCount>(dst.numel(), from, to);
+      if (range.vectors == 0) slow_paths.note_one_by_one(what, dst.shape, dst.dtype);
       launch(s, what, {reads(src), mica::writes(dst)}, range.grid(kCount), scale_kernel<From, To>, range, from, factor,
              to, mode == Write::accumulate);
     });
@@ -90,6 +92,7 @@ void CudaKernels::add(Stream& s, ConstTensorView a, ConstTensorView b, TensorVie
     const auto *as = static_cast<const T*>(a.data), *bs = static_cast<const T*>(b.data);
     auto* to = static_cast<T*>(y.data);
     const Cut range = cut<kLanes<T>>(n, as, bs, to);
+    if (range.vectors == 0) slow_paths_.note_one_by_one("add", y.shape, y.dtype);
     launch(s, "add", {reads(a), reads(b), mica::writes(y)}, range.grid(kLanes<T>), add_kernel<T>, range, as, bs, to);
   });
 }
@@ -98,7 +101,7 @@ void CudaKernels::scale(Stream& s, ConstTensorView src, double factor, TensorVie
   const std::int64_t n = dst.numel();
   expect("scale", "dst", dst, n, kFloats);
   expect("scale", "src", src, n, kFloats);
-  if (n > 0) enqueue_scale(s, "scale", src, static_cast<float>(factor), dst, mode);
+  if (n > 0) enqueue_scale(s, slow_paths_, "scale", src, static_cast<float>(factor), dst, mode);
 }
 
 void CudaKernels::scale_by(Stream& s, TensorView x, ConstTensorView factor) {
@@ -131,10 +134,10 @@ void CudaKernels::copy_converting(Stream& s, ConstTensorView src, TensorView dst
   if (is_pageable(dst.data)) {
     const Buffer converted = scratch(s, dst.bytes());
     const TensorView on_device{converted.data(), dst.shape, dst.dtype};
-    enqueue_scale(s, "copy", src, 1.0F, on_device, Write::overwrite);
+    enqueue_scale(s, slow_paths_, "copy", src, 1.0F, on_device, Write::overwrite);
     return copy(s, on_device, dst);
   }
-  enqueue_scale(s, "copy", src, 1.0F, dst, Write::overwrite);
+  enqueue_scale(s, slow_paths_, "copy", src, 1.0F, dst, Write::overwrite);
 }
 
 void CudaKernels::copy(Stream& s, ConstTensorView src, TensorView dst) {

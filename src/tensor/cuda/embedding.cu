@@ -152,6 +152,7 @@ void CudaKernels::embedding(Stream& s, ConstTensorView ids, ConstTensorView toke
     constexpr int kCount = kLanes<T>;
     const bool in_vectors =
         width % kCount == 0 && is_aligned(tokens.data, 16) && is_aligned(positions.data, 16) && is_aligned(y.data, 16);
+    if (!in_vectors) slow_paths_.note_one_by_one("embedding", y.shape, y.dtype);
     launch(s, "embedding", {reads(ids), reads(tokens), reads(positions), mica::writes(y)},
            Grid{std::clamp<std::int64_t>((ids.numel() + kWarps - 1) / kWarps, 1, 8192)},
            in_vectors ? embedding_kernel<T, kCount> : embedding_kernel<T, 1>,
@@ -185,6 +186,7 @@ void CudaKernels::embedding_backward(Stream& s, ConstTensorView dy, ConstTensorV
         using Gradient = decltype(gradient);
         constexpr int kCount = 4;
         const bool in_vectors = width % kCount == 0 && is_aligned(dy.data, 16) && is_aligned(dtokens.data, 16);
+        if (!in_vectors) slow_paths_.note_one_by_one("embedding_backward", dy.shape, dy.dtype);
         const std::int64_t columns = kWarp * (in_vectors ? kCount : 1);
         const Grid grid{(chunks + kWarps - 1) / kWarps, (width + columns - 1) / columns};
         auto* to = static_cast<Gradient*>(dtokens.data);

@@ -117,14 +117,15 @@ struct Norm {
 };
 
 template <bool kCentred, bool kSum = false>
-void enqueue_norm(Stream& s, const char* what, const Norm& norm, double eps, TensorView y, TensorView mean,
-                  TensorView rstd) {
+void enqueue_norm(Stream& s, SlowPaths& slow_paths, const char* what, const Norm& norm, double eps, TensorView y,
+                  TensorView mean, TensorView rstd) {
   if (norm.rows == 0 || norm.cols == 0) return;
   with_element(norm.x.dtype, [&](auto element) {
     using T = decltype(element);
     constexpr int kCount = kLanes<T>;
     const bool in_vectors = norm.in_vectors(
         kCount, {norm.a.data, norm.b.data, norm.x.data, norm.gamma.data, norm.beta.data, y.data});
+    if (!in_vectors) slow_paths.note_one_by_one(what, y.shape, y.dtype);
     const bool is_long = norm.cols >= kLongRow;
     const auto kernel = in_vectors ? is_long ? norm_kernel<T, kCount, kBlockThreads, kCentred, kSum>
                                              : norm_kernel<T, kCount, kWarp, kCentred, kSum>
@@ -149,7 +150,7 @@ void CudaKernels::layer_norm(Stream& s, ConstTensorView x, ConstTensorView gamma
   Norm norm(x, gamma);
   norm.beta = beta;
   check_layer_norm("layer_norm", {.x = x, .gamma = gamma, .beta = beta, .y = y, .mean = mean, .rstd = rstd});
-  enqueue_norm<true>(s, "layer_norm", norm, eps, y, mean, rstd);
+  enqueue_norm<true>(s, slow_paths_, "layer_norm", norm, eps, y, mean, rstd);
 }
 
 void CudaKernels::add_layer_norm(Stream& s, ConstTensorView a, ConstTensorView b, TensorView sum, ConstTensorView gamma,
@@ -158,14 +159,14 @@ void CudaKernels::add_layer_norm(Stream& s, ConstTensorView a, ConstTensorView b
   norm.beta = beta, norm.a = a, norm.b = b;
   check_norm_sum("add_layer_norm", a, b, sum);
   check_layer_norm("add_layer_norm", {.x = sum, .gamma = gamma, .beta = beta, .y = y, .mean = mean, .rstd = rstd});
-  enqueue_norm<true, true>(s, "add_layer_norm", norm, eps, y, mean, rstd);
+  enqueue_norm<true, true>(s, slow_paths_, "add_layer_norm", norm, eps, y, mean, rstd);
 }
 
 void CudaKernels::rms_norm(Stream& s, ConstTensorView x, ConstTensorView gamma, double eps, TensorView y,
                            TensorView rstd) {
   const Norm norm(x, gamma);
   check_rms_norm("rms_norm", {.x = x, .gamma = gamma, .y = y, .rstd = rstd});
-  enqueue_norm<false>(s, "rms_norm", norm, eps, y, {}, rstd);
+  enqueue_norm<false>(s, slow_paths_, "rms_norm", norm, eps, y, {}, rstd);
 }
 
 void CudaKernels::add_rms_norm(Stream& s, ConstTensorView a, ConstTensorView b, TensorView sum, ConstTensorView gamma,
@@ -174,7 +175,7 @@ void CudaKernels::add_rms_norm(Stream& s, ConstTensorView a, ConstTensorView b, 
   norm.a = a, norm.b = b;
   check_norm_sum("add_rms_norm", a, b, sum);
   check_rms_norm("add_rms_norm", {.x = sum, .gamma = gamma, .y = y, .rstd = rstd});
-  enqueue_norm<false, true>(s, "add_rms_norm", norm, eps, y, {}, rstd);
+  enqueue_norm<false, true>(s, slow_paths_, "add_rms_norm", norm, eps, y, {}, rstd);
 }
 
 }  // namespace mica::cuda

@@ -290,7 +290,7 @@ auto kernel_for(std::int64_t threads, bool is_together) {
 
 /// @param space  of sums_bytes()
 template <bool kCentred>
-void enqueue(Stream& s, const Operands& of, const Buffer& space) {
+void enqueue(Stream& s, SlowPaths& slow_paths, const Operands& of, const Buffer& space) {
   const std::int64_t cols = of.cols();
   auto* sums = of.wants_params() ? static_cast<float*>(space.data()) : nullptr;
   if (cols == 0) return;
@@ -310,6 +310,7 @@ void enqueue(Stream& s, const Operands& of, const Buffer& space) {
                                   .sums = sums};
       const bool is_together = cols % kColumns == 0 && is_aligned(norm.dy, 16) && is_aligned(norm.x, 16) &&
                                is_aligned(norm.gamma, 16) && is_aligned(norm.dx, 16);
+      if (!is_together) slow_paths.note_one_by_one(of.what, of.x.shape, of.x.dtype);
       const std::int64_t columns_per_warp = kWarp * kColumns;
       const std::int64_t threads = (cols + columns_per_warp - 1) / columns_per_warp * kWarp;
       const Grid grid{.x = of.blocks(), .threads = static_cast<int>(std::min<std::int64_t>(threads, kMostThreads))};
@@ -347,7 +348,7 @@ void CudaKernels::layer_norm_backward(Stream& s, ConstTensorView dy, ConstTensor
   check_layer_norm_backward(
       {.dy = dy, .x = x, .gamma = gamma, .mean = mean, .rstd = rstd, .dx = dx, .dgamma = dgamma, .dbeta = dbeta});
   const Operands of{"layer_norm_backward", dy, x, gamma, mean, rstd, dx, dx_mode, dgamma, dbeta, param_mode};
-  enqueue<true>(s, of, scratch(s, of.sums_bytes(2)));
+  enqueue<true>(s, slow_paths_, of, scratch(s, of.sums_bytes(2)));
 }
 
 void CudaKernels::rms_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma,
@@ -355,7 +356,7 @@ void CudaKernels::rms_norm_backward(Stream& s, ConstTensorView dy, ConstTensorVi
                                     Write param_mode) {
   check_rms_norm_backward({.dy = dy, .x = x, .gamma = gamma, .rstd = rstd, .dx = dx, .dgamma = dgamma});
   const Operands of{"rms_norm_backward", dy, x, gamma, {}, rstd, dx, dx_mode, dgamma, {}, param_mode};
-  enqueue<false>(s, of, scratch(s, of.sums_bytes(1)));
+  enqueue<false>(s, slow_paths_, of, scratch(s, of.sums_bytes(1)));
 }
 
 }  // namespace mica::cuda

@@ -75,7 +75,9 @@ struct ProductSpec {
   Alignments alignment{};
 
   friend bool operator==(const ProductSpec&, const ProductSpec&) = default;
-  /// "[1024,768] x [768,2304]^T bf16 -> += f32, with a bias"
+  /// "[1024,768] x [2304,768]^T bf16"
+  [[nodiscard]] std::string operands_text() const;
+  /// "[1024,768] x [2304,768]^T bf16 -> += fp32 with a bias, leading dims 768, ..."
   [[nodiscard]] std::string to_string() const;
 };
 

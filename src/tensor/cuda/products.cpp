@@ -111,14 +111,17 @@ void check(cublasStatus_t status, const char* what, std::source_location where) 
                               cublasLtGetStatusName(status), path.substr(path.rfind('/') + 1), where.line()));
 }
 
-std::string ProductSpec::to_string() const {
+std::string ProductSpec::operands_text() const {
   const auto matrix = [](std::int64_t rows, std::int64_t cols, bool transposed) {
     return transposed ? fmt::format("[{},{}]^T", cols, rows) : fmt::format("[{},{}]", rows, cols);
   };
-  return fmt::format("{} x {} {} -> {}{}{}, leading dims {}, {} and {}, addresses that {}, {} and {} divide",
-                     matrix(m, k, transposed_a), matrix(k, n, transposed_b), dtype_name(ab), accumulate ? "+= " : "",
-                     dtype_name(c),
-                     epilogue_text(epilogue), lda, ldb, ldc, alignment.a, alignment.b, alignment.c);
+  return fmt::format("{} x {} {}", matrix(m, k, transposed_a), matrix(k, n, transposed_b), dtype_name(ab));
+}
+
+std::string ProductSpec::to_string() const {
+  return fmt::format("{} -> {}{}{}, leading dims {}, {} and {}, addresses that {}, {} and {} divide", operands_text(),
+                     accumulate ? "+= " : "", dtype_name(c), epilogue_text(epilogue), lda, ldb, ldc, alignment.a,
+                     alignment.b, alignment.c);
 }
 
 void Product::run(const void* a, const void* b, void* c, const void* vector, const void* aux, void* workspace,
@@ -142,6 +145,14 @@ Products::~Products() = default;
 std::string Products::library_description() {
   const std::size_t version = cublasLtGetVersion();
   return fmt::format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+std::string Products::why_not(const ProductSpec& spec) {
+  if (has_aux(spec.epilogue) && spec.ldc % kAuxLdMultiple != 0) {
+    return fmt::format("{} takes a GELU with its product where {} divides the width, which is {}", library_description(),
+                       kAuxLdMultiple, spec.ldc);
+  }
+  return fmt::format("{} has no algorithm for {}", library_description(), spec.to_string());
 }
 
 const Product* Products::find(const ProductSpec& spec) {

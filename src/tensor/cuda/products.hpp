@@ -58,6 +58,8 @@ class Products {
   ~Products();
   /// Null: cuBLASLt has nothing for this dtype, alignment or epilogue.
   [[nodiscard]] const Product* find(const ProductSpec& spec);
+  /// Why find(spec) is null.
+  [[nodiscard]] static std::string why_not(const ProductSpec& spec);
   /// "cuBLASLt 13.1.0"
   [[nodiscard]] static std::string library_description();
 

@@ -80,6 +80,7 @@ void CudaKernels::rotary(Stream& s, ConstTensorView x, std::span<const double> i
     using T = decltype(element);
     constexpr int kCount = kLanes<T>;
     const bool in_vectors = half % kCount == 0 && is_aligned(x.data, 16) && is_aligned(y.data, 16);
+    if (!in_vectors) slow_paths_.note_one_by_one("rotary", y.shape, y.dtype);
     const std::int64_t work = heads * half / (in_vectors ? kCount : 1);
     const Grid grid{std::min<std::int64_t>(tokens, 8192), 1, work > 128 ? kBlockThreads : work > 32 ? 128 : 32};
     launch(s, "rotary", {reads(x), writes(space), mica::writes(y)}, grid,

@@ -4,6 +4,7 @@
 #include "bench_model.hpp"
 #include "benches.hpp"
 #include "command_line.hpp"
+#include "mica/train/slow_path_notices.hpp"
 #include "mica/train/start_plan.hpp"
 #include "mica/train/step_runner.hpp"
 #include "product_bound.hpp"
@@ -18,7 +19,8 @@ constexpr const char* kHelp = R"(mica-bench train [--flags] [--section.key=value
 Times optimizer steps of a GPT-2 on random tokens, through the same code as mica-train: sharded over all ranks, AdamW,
 clipping at 1. Reports the median step, tokens/s over all ranks, memory a rank, and how much of the step the matrix
 products alone would take (plain oneDNN, all ranks computing at once): 100 % cannot be beaten with these products. On a GPU
-it reports the model's TFLOP/s instead: 6 times the parameters and 6 layers * width * seq of attention a token.
+it reports the model's TFLOP/s instead: 6 times the parameters and 6 layers * width * seq of attention a token; slow_paths
+lists what rank 0's libraries did not take as it was, with the reason.
 
   export OMP_NUM_THREADS=1
   mpirun -np 2 mica-bench train --model gpt2-124m --batch 4 --seq 256
@@ -45,6 +47,7 @@ struct Measured {
   std::vector<ProductShape> products;  // of one step
   int num_threads = 1;
   std::string kernels;
+  std::vector<std::string> slow_paths;
   bool on_gpu = false;
   std::int64_t planned_bytes = 0;
 };
@@ -129,6 +132,7 @@ Measured measure(const App& app, const Options& options, const Config& config) {
   for (const double seconds : step_s) measured.step_s.push_back(slowest(app.world, seconds));
   measured.peak_pool_bytes = device.pool->stats().peak;
   measured.peak_rss_bytes = process_bytes("VmHWM");
+  for (const SlowPath& path : device.kernels->slow_paths()) measured.slow_paths.push_back(slow_path_text(path));
   return measured;
 }
 
@@ -171,6 +175,7 @@ ExitCode bench_train(App& app, const Arguments& arguments) {
   row["first_loss"] = rounded(m.first_loss, 4);
   row["last_loss"] = rounded(m.last_loss, 4);
   row["kernels"] = m.kernels;
+  row["slow_paths"] = m.slow_paths;
   Report report(app.world.rank() == 0);
   report.add(row);
   report.print_table();

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstddef>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "mica/tensor/kernels.hpp"
+
+namespace mica::train {
+
+/// "attention by own kernels (forward, B=8 T=1024 H=12 D=64 fp32): cuDNN's is for bf16 and fp16, not for fp32"
+[[nodiscard]] std::string slow_path_text(const SlowPath& path);
+
+/// Tells of each kind of slow path once, when it first comes up.
+class SlowPathNotices {
+ public:
+  /// What there is to tell since the last call: a line for each new kind, with its first shape and how many more.
+  /// @param paths  Kernels::slow_paths(), which only grows
+  [[nodiscard]] std::vector<std::string> news(std::span<const SlowPath> paths);
+
+ private:
+  std::size_t num_seen_ = 0;
+  std::set<std::string> told_;
+};
+
+}  // namespace mica::train
