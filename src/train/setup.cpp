@@ -203,7 +203,7 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
     if (on_gpu) device.host_pool = make_cpu_pool();
     if (on_gpu) device.pinned_pool = make_pinned_pool();
     const CudaKernelsOptions options{.allow_tf32 = config.train.tf32, .reproducible = config.train.reproducible,
-                                     .fuse_gelu = !config.train.deterministic,
+                                     .fuse_epilogues = !config.train.deterministic,
                                      .f32_logits = config.train.f32_logits};
     device.make_kernels = [on_gpu, options](Pool& pool) {
       return on_gpu ? make_cuda_kernels(pool, options) : make_cpu_kernels(pool);

@@ -1,6 +1,9 @@
+#include <cstdlib>
+
 #include <cublasLt.h>
 #include <gtest/gtest.h>
 
+#include "mica/core/error.hpp"
 #include "mica/device/gpu.hpp"
 #include "mica/tensor/cuda_kernels.hpp"
 
@@ -28,7 +31,7 @@ class FusedCalls : public ::testing::Test {
 
   std::unique_ptr<Pool> pool_ = make_cuda_pool();
   std::unique_ptr<Stream> stream_ = make_cuda_stream("test");
-  std::unique_ptr<Kernels> kernels_ = make_cuda_kernels(*pool_, {.fuse_gelu = true});
+  std::unique_ptr<Kernels> kernels_ = make_cuda_kernels(*pool_, {.fuse_epilogues = true});
   std::vector<Buffer> buffers_;
 };
 
@@ -85,6 +88,21 @@ TEST_F(FusedCalls, DeterministicKernelsKeepProductsAndGelusApart) {
   EXPECT_EQ(count([&] { kernels_->linear_gelu(*stream_, x, w, {}, {}, y); }), (std::pair<int, int>{1, 1}));
   EXPECT_EQ(count([&] { kernels_->linear_gelu_backward_input(*stream_, dy, down, pre, y); }),
             (std::pair<int, int>{1, 1}));
+}
+
+TEST_F(FusedCalls, TheEnvironmentKeepsProductsApartFromTheRest) {
+  ::setenv("MICA_GPU_EPILOGUES", "off", 1);
+  kernels_ = make_cuda_kernels(*pool_, {.fuse_epilogues = true});
+  EXPECT_NE(kernels_->description().find("without epilogues (MICA_GPU_EPILOGUES=off)"), std::string::npos);
+  ::setenv("MICA_GPU_EPILOGUES", "of", 1);
+  EXPECT_THROW(static_cast<void>(make_cuda_kernels(*pool_)), ConfigError);
+  ::unsetenv("MICA_GPU_EPILOGUES");
+  const TensorView x = zeros({3, 8}, DType::bf16), w = zeros({16, 8}, DType::bf16), y = zeros({3, 16}, DType::bf16),
+                   bias = zeros({16}, DType::bf16);
+  EXPECT_EQ(count([&] { kernels_->linear_gelu(*stream_, x, w, {}, {}, y); }), (std::pair<int, int>{1, 1}));
+  EXPECT_EQ(count([&] { kernels_->linear_backward_params(*stream_, y, x, w, bias, Write::overwrite); }),
+            (std::pair<int, int>{1, 2}));
+  EXPECT_EQ(make_cuda_kernels(*pool_, {.fuse_epilogues = true})->description().find("epilogues"), std::string::npos);
 }
 
 TEST_F(FusedCalls, SumsAndNormsAreOneKernel) {

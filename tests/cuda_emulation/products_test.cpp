@@ -70,6 +70,7 @@ TEST_F(ProductsWithout, AlgorithmsGoByWayOfF32) {
 }
 
 TEST_F(ProductsWithout, SearchingAgain) {
+  kernels_ = make_cuda_kernels(*pool_, {.fuse_epilogues = true});
   const TensorView x = numbers({kRows, kIn}, DType::bf16, 1), w = numbers({kOut, kIn}, DType::bf16, 2);
   const TensorView y = empty({kRows, kOut}, DType::bf16), dw = empty({kOut, kIn}, DType::f32),
                    db = empty({kOut}, DType::f32);
@@ -79,8 +80,8 @@ TEST_F(ProductsWithout, SearchingAgain) {
     kernels_->linear_backward_params(*stream_, y, x, dw, db, Write::overwrite);
     kernels_->linear_backward_params(*stream_, y, x, dw, {}, Write::overwrite);
   }
-  EXPECT_EQ(calls("cublasLtMatmulAlgoGetHeuristic"), 2) << "one for each product, shared by the gradient with a bias's";
-  EXPECT_EQ(calls("cublasLtMatmulAlgoCheck"), 1);
+  EXPECT_EQ(calls("cublasLtMatmulAlgoGetHeuristic"), 3) << "one for each product, the gradient with a bias's is another";
+  EXPECT_EQ(calls("cublasLtMatmulAlgoCheck"), 0);
   EXPECT_EQ(calls("cublasLtMatmul"), 9);
   EXPECT_EQ(host_waits(), 0);
 }
@@ -88,18 +89,21 @@ TEST_F(ProductsWithout, SearchingAgain) {
 TEST_F(ProductsWithout, BiasGradientsInTheProduct) {
   const TensorView x = numbers({kRows, kIn}, DType::bf16, 1), dy = numbers({kRows, kOut}, DType::bf16, 2);
   std::vector<std::vector<float>> results;
-  for (const bool refused : {false, true}) {
-    kernels_ = make_cuda_kernels(*pool_);
+  enum class Case { taken, refused, unwanted };
+  for (const Case c : {Case::taken, Case::refused, Case::unwanted}) {
+    kernels_ = make_cuda_kernels(*pool_, {.fuse_epilogues = c != Case::unwanted});
     const TensorView dw = empty({kOut, kIn}, DType::f32), db = empty({kOut}, DType::f32);
-    if (refused) fail_next("cublasLtMatmulAlgoCheck", CUBLAS_STATUS_NOT_SUPPORTED);
+    if (c == Case::refused) fail_next("cublasLtMatmulAlgoGetHeuristic", CUBLAS_STATUS_NOT_SUPPORTED);
     reset_calls();
     kernels_->linear_backward_params(*stream_, dy, x, dw, db, Write::overwrite);
-    EXPECT_EQ(calls("cudaLaunchKernelEx"), refused ? 2 : 0) << "partial sums and their sum";
+    EXPECT_EQ(calls("cudaLaunchKernelEx"), c == Case::taken ? 0 : 2) << "partial sums and their sum";
     results.push_back(values(dw));
     results.push_back(values(db));
   }
-  EXPECT_EQ(results[0], results[2]);
-  EXPECT_EQ(results[1], results[3]);
+  for (const std::size_t other : {2, 4}) {
+    EXPECT_EQ(results[0], results[other]);
+    EXPECT_EQ(results[1], results[other + 1]);
+  }
 }
 
 }  // namespace

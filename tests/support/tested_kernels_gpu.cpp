@@ -32,7 +32,7 @@ bool is_gpu() { return true; }
 std::unique_ptr<Pool> make_pool() { return make_cuda_pool(); }
 std::unique_ptr<Stream> make_stream(StreamMode) { return make_cuda_stream("test"); }
 std::unique_ptr<Kernels> make_kernels(Pool& pool, const Options& options) {
-  return make_cuda_kernels(pool, {.use_cudnn = false, .fuse_gelu = options.fuse_gelu,
+  return make_cuda_kernels(pool, {.use_cudnn = false, .fuse_epilogues = options.fuse_epilogues,
                                   .f32_logits = options.f32_logits, .logits_bytes = options.logits_bytes});
 }
 

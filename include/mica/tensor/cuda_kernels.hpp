@@ -16,9 +16,11 @@ struct CudaKernelsOptions {
   /// True: the same bits from run to run. False: cuDNN may add up attention's gradients in any order, which is faster and
   /// takes less memory.
   bool reproducible = true;
-  /// A GELU may be cuBLASLt's, in the epilogue of the product beside it, where it sees numbers before they are rounded: bits
-  /// then depend on how a model is cut into units, since a layer that is one of its own runs apart from its GELU.
-  bool fuse_gelu = false;
+  /// Products may make more than themselves: the GELU beside them, which then sees numbers before they are rounded, and the
+  /// gradient of a bias, for which cuBLASLt may add up the weight's in another order. Bits then depend on how a model is cut
+  /// into units (a layer that is one of its own runs apart from its GELU) and on what is wanted beside a product.
+  /// MICA_GPU_EPILOGUES=off in the environment: false whatever is said here, to measure what it gains.
+  bool fuse_epilogues = false;
   /// head_loss makes f32 logits of bf16 and f16 operands too. False: logits of their dtype, which is half the memory traffic
   /// of a training step's largest matrix; a logit of 10 then errs by 0.03 in bf16, and so does a row's loss.
   bool f32_logits = true;
@@ -27,7 +29,8 @@ struct CudaKernelsOptions {
 };
 
 /// cuBLASLt for products, cuDNN for attention where it can, own kernels for the rest, on the calling thread's GPU.
-/// `pool`: of the same GPU; outlives it. One host thread.  @throws ConfigError: this build has no CUDA; no GPU
+/// `pool`: of the same GPU; outlives it. One host thread.
+/// @throws ConfigError: this build has no CUDA; no GPU; MICA_GPU_EPILOGUES is something else
 [[nodiscard]] std::unique_ptr<Kernels> make_cuda_kernels(Pool& pool, const CudaKernelsOptions& options = {});
 
 /// "9.13.0", or "not built in".

@@ -1,5 +1,8 @@
 #include "cuda_kernels.hpp"
 
+#include <cstdlib>
+#include <string_view>
+
 #include <fmt/format.h>
 
 #include "mica/device/gpu.hpp"
@@ -9,9 +12,27 @@
 
 namespace mica::cuda {
 
+namespace {
+
+bool epilogues_are_off() {
+  const char* wanted = std::getenv("MICA_GPU_EPILOGUES");
+  const std::string_view kind = wanted == nullptr ? "" : wanted;
+  require<ConfigError>(kind.empty() || kind == "on" || kind == "off",
+                       "MICA_GPU_EPILOGUES={}: expected on, or off to keep GELUs and biases' gradients apart from products",
+                       kind);
+  return kind == "off";
+}
+
+CudaKernelsOptions with_environment(CudaKernelsOptions options) {
+  options.fuse_epilogues = !epilogues_are_off() && options.fuse_epilogues;
+  return options;
+}
+
+}  // namespace
+
 CudaKernels::CudaKernels(Pool& pool, const CudaKernelsOptions& options)
     : pool_(pool),
-      options_(options),
+      options_(with_environment(options)),
       products_(std::make_unique<Products>(options.allow_tf32)),
       fused_attention_(options.use_cudnn ? make_cudnn_attention(pool, options.reproducible) : nullptr) {}
 
@@ -21,8 +42,11 @@ std::string CudaKernels::description() const {
   int index = 0;
   check(cudaGetDevice(&index), "cudaGetDevice");
   const GpuInfo gpu = list_gpus().at(static_cast<std::size_t>(index));
-  return fmt::format("cuda ({}, compute capability {}.{}, {}, attention by {})", gpu.name, gpu.compute_major,
+  return fmt::format("cuda ({}, compute capability {}.{}, {}{}, attention by {})", gpu.name, gpu.compute_major,
                      gpu.compute_minor, Products::library_description(),
+                     options_.fuse_epilogues ? ""
+                     : epilogues_are_off()   ? " without epilogues (MICA_GPU_EPILOGUES=off)"
+                                             : " without epilogues",
                      fused_attention_ ? fused_attention_->description() + " where it can" : "own kernels");
 }
 

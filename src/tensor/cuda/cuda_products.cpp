@@ -108,10 +108,11 @@ void CudaKernels::linear_backward_input(Stream& s, ConstTensorView dy, ConstTens
   multiply(s, "linear_backward_input", spec, dy, w, {}, dx, mode);
 }
 
-// [Note: GELU in products] cuBLASLt's GELU is the tanh approximation, as Mica's. Where it has no such product (a width
-// that 8 does not divide, a dtype, an address), the product and the GELU run one after the other; so too where bits must
-// not depend on which layers run together (no CudaKernelsOptions::fuse_gelu). The gradient of the first layer's bias comes
-// with the product of its weight's gradient (Epilogue::bias_gradient), though the GELU's epilogue could make it as well.
+// [Note: epilogues of products] cuBLASLt's GELU is the tanh approximation, as Mica's. Where it has no such product (a
+// width that 8 does not divide, a dtype, an address), the product and the GELU run one after the other; so too where bits
+// must not depend on what runs together (no CudaKernelsOptions::fuse_epilogues). The gradient of the first layer's bias
+// comes with the product of its weight's gradient (Epilogue::bias_gradient), though the GELU's epilogue could make it as
+// well; that product has an algorithm of its own, since the one that is best without may be slow with the sums.
 void CudaKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView pre,
                               TensorView y) {
   const char* what = "linear_gelu";
@@ -125,7 +126,7 @@ void CudaKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, C
                         : (bias ? Epilogue::gelu_bias : Epilogue::gelu);
     return products_->find(spec);
   };
-  if (options_.fuse_gelu) {
+  if (options_.fuse_epilogues) {
     const bool takes_bias = !bias || bias.dtype == y.dtype;
     TensorView aux = pre;
     Buffer unwanted;
@@ -155,7 +156,7 @@ void CudaKernels::linear_gelu_backward_input(Stream& s, ConstTensorView dy, Cons
   const ProductSpec spec{.m = m, .n = k, .k = n, .lda = n, .ldb = k, .ldc = k, .ab = dy.dtype, .c = dpre.dtype,
                          .epilogue = Epilogue::gelu_gradient,
                          .alignment = Alignments::of(dy.data, w.data, dpre.data, nullptr, pre.data)};
-  if (options_.fuse_gelu) {
+  if (options_.fuse_epilogues) {
     const char* what = "linear_gelu_backward_input";
     if (const Product* product = products_->find(spec)) {
       if (record_) record_->push_back({m, k, n, false, false, dy.dtype});
@@ -180,7 +181,7 @@ void CudaKernels::linear_backward_params(Stream& s, ConstTensorView dy, ConstTen
   }
   if (n == 0 || k == 0) return;
   ProductSpec spec{.m = n, .n = k, .k = m, .lda = n, .ldb = k, .ldc = k, .transposed_a = true};
-  if (dbias && dy.dtype == x.dtype && is_direct(x.dtype, dw.dtype) && dbias.dtype == dw.dtype &&
+  if (options_.fuse_epilogues && dbias && dy.dtype == x.dtype && is_direct(x.dtype, dw.dtype) && dbias.dtype == dw.dtype &&
       mode == Write::overwrite) {
     ProductSpec with_sums = spec;
     with_sums.ab = x.dtype;

@@ -65,13 +65,9 @@ bool takes_aux(const ProductSpec& spec) {
   return spec.ldc % kAuxLdMultiple == 0 && spec.alignment.aux >= kAuxAlignment;
 }
 
-/// The product whose algorithm this one takes, so that C's bits do not depend on what else is wanted.
+/// The product whose algorithm this one takes, so that C's bits do not depend on whether the second matrix is wanted.
 std::optional<ProductSpec> bits_as(ProductSpec spec) {
   switch (spec.epilogue) {
-    case Epilogue::bias_gradient:
-      spec.epilogue = Epilogue::none;
-      spec.alignment.vector = Alignments{}.vector;
-      return spec;
     case Epilogue::gelu:
       spec.epilogue = Epilogue::gelu_aux;
       return spec;
@@ -151,6 +147,10 @@ std::string Products::why_not(const ProductSpec& spec) {
   if (has_aux(spec.epilogue) && spec.ldc % kAuxLdMultiple != 0) {
     return fmt::format("{} takes a GELU with its product where {} divides the width, which is {}", library_description(),
                        kAuxLdMultiple, spec.ldc);
+  }
+  if (has_aux(spec.epilogue) && spec.alignment.aux < kAuxAlignment) {
+    return fmt::format("{} takes a GELU with its product where {} divides the address of the GELU's input",
+                       library_description(), kAuxAlignment);
   }
   return fmt::format("{} has no algorithm for {}", library_description(), spec.to_string());
 }

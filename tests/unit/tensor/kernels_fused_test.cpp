@@ -6,7 +6,7 @@ namespace {
 
 class Fused : public KernelsTest {
  protected:
-  Fused() : KernelsTest({.fuse_gelu = true}) {}
+  Fused() : KernelsTest({.fuse_epilogues = true}) {}
   /// What a rounding of numbers as large as these may move what is made of them by a GELU or its gradient.
   [[nodiscard]] double rounding_of(const HostTensor& numbers) const {
     double largest = 0;
@@ -65,6 +65,20 @@ TEST_P(Fused, TheGradientBeforeAGeluIsTheOracles) {
     EXPECT_TRUE(dpre.near(error)) << what;
     EXPECT_TRUE(near(dpre.tested, apart, error)) << what;
     EXPECT_TRUE(device::is_gpu() || dpre.tested.same_bits(apart)) << what;
+  }
+}
+
+TEST_P(Fused, TheGradientsOfAWeightAndItsBiasAreTheOracles) {
+  for (const auto [m, n, k] : kProducts) {
+    for (const DType gradient : {DType::f32, dtype()}) {
+      HostTensor dy = random({m, n}, 1), x = random({m, k}, 2);
+      Pair dw({n, k}, gradient), dbias({n}, gradient);
+      both([&](Kernels& kernels, bool r) {
+        kernels.linear_backward_params(*stream_, dy, x, dw.of(r), dbias.of(r), Write::overwrite);
+      });
+      EXPECT_TRUE(dw.near(sum_error(m))) << m << "x" << n << "x" << k;
+      EXPECT_TRUE(dbias.near(sum_error(m))) << m << "x" << n;
+    }
   }
 }
 
