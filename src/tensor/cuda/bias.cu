@@ -1,14 +1,17 @@
 #include <algorithm>
 
 #include "bias.hpp"
-#include "elements.hpp"
+#include "fold_sums.hpp"
+#include "reduce.hpp"
+#include "vectors.hpp"
 
 namespace mica::cuda {
 
 namespace {
 
-constexpr int kWarp = 32;
 constexpr int kWarps = kBlockThreads / kWarp;
+/// Rows that a thread reads before it adds them up: what comes from memory is then under way all the time.
+constexpr int kRowsInFlight = 8;
 
 /// Sums of rows [y * chunk, (y + 1) * chunk) into partial[y]; a block has kWarp * kPerThread columns, each of its warps
 /// every eighth row.
@@ -22,16 +25,20 @@ __global__ void partial_column_sums(const T* dy, std::int64_t rows, std::int64_t
   const std::int64_t begin = static_cast<std::int64_t>(blockIdx.y) * chunk;
   const std::int64_t end = begin + chunk < rows ? begin + chunk : rows;
 
+  using Row = Packed<T, kPerThread>;
   float sum[kPerThread] = {};
   if (column < n) {
-    for (std::int64_t row = begin + warp; row < end; row += kWarps) {
-      const T* from = dy + row * n + column;
-      if constexpr (kPerThread == 1) {
-        sum[0] += to_float(*from);
-      } else {
-        const Pack<T> pack = *reinterpret_cast<const Pack<T>*>(from);
+    for (std::int64_t first = begin + warp; first < end; first += kWarps * kRowsInFlight) {
+      Row packs[kRowsInFlight];
 #pragma unroll
-        for (int i = 0; i < kPerThread; ++i) sum[i] += to_float(pack.element[i]);
+      for (int r = 0; r < kRowsInFlight; ++r) {
+        const std::int64_t row = first + r * kWarps;
+        packs[r] = row < end ? *reinterpret_cast<const Row*>(dy + row * n + column) : Row{};
+      }
+#pragma unroll
+      for (int r = 0; r < kRowsInFlight; ++r) {
+#pragma unroll
+        for (int i = 0; i < kPerThread; ++i) sum[i] += to_float(packs[r].element[i]);
       }
     }
   }
@@ -44,15 +51,6 @@ __global__ void partial_column_sums(const T* dy, std::int64_t rows, std::int64_t
     for (int w = 0; w < kWarps; ++w) total += sums[w][i];
     if (to < n) partial[static_cast<std::int64_t>(blockIdx.y) * n + to] = total;
   }
-}
-
-template <class T>
-__global__ void sum_partials(const float* partial, std::int64_t chunks, std::int64_t n, T* dbias, bool accumulate) {
-  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (column >= n) return;
-  float sum = 0;
-  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) sum += partial[chunk * n + column];
-  dbias[column] = from_float<T>(accumulate ? to_float(dbias[column]) + sum : sum);
 }
 
 template <class T>
@@ -85,12 +83,7 @@ void bias_gradient(Stream& s, Pool& pool, ConstTensorView dy, std::int64_t rows,
            in_packs ? partial_column_sums<T, Pack<T>::kNumel> : partial_column_sums<T, 1>,
            static_cast<const T*>(dy.data), rows, n, chunk, sums);
   });
-  with_element(dbias.dtype, [&](auto element) {
-    using T = decltype(element);
-    launch(s, "bias_gradient", {reads(partial.data(), partial.bytes()), writes(dbias)},
-           Grid{(n + kBlockThreads - 1) / kBlockThreads}, sum_partials<T>, sums, chunks, n, static_cast<T*>(dbias.data),
-           mode == Write::accumulate);
-  });
+  fold_sums(s, "bias_gradient", {.space = partial, .num = chunks, .cols = n}, dbias, {}, mode);
 }
 
 void add_bias(Stream& s, ConstTensorView x, ConstTensorView bias, TensorView y) {

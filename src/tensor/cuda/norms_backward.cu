@@ -2,6 +2,7 @@
 
 #include "../layer_arguments.hpp"
 #include "cuda_kernels.hpp"
+#include "fold_sums.hpp"
 #include "reduce.hpp"
 #include "vectors.hpp"
 
@@ -226,33 +227,6 @@ __global__ void __launch_bounds__(kMostThreads) long_norm_backward_kernel(NormGr
   }
 }
 
-/// Sums that a warp adds up.
-constexpr std::int64_t kSumsPerWarp = 8;
-
-/// Row blockIdx.y of dgamma and dbeta (+)= that row of sums[0] + sums[1] + ... A block has kWarp columns, each of its
-/// warps a part of the sums.
-template <class T>
-__global__ void __launch_bounds__(kMostThreads)
-    fold_params_kernel(const float* sums, std::int64_t num_sums, std::int64_t cols, T* dgamma, T* dbeta,
-                       bool accumulate) {
-  __shared__ float of_warp[kMostWarps][kWarp];
-  T* to = blockIdx.y == 0 ? dgamma : dbeta;
-  if (to == nullptr) return;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int warps = static_cast<int>(blockDim.x) / kWarp;
-  const std::int64_t j = static_cast<std::int64_t>(blockIdx.x) * kWarp + lane;
-  float sum = 0;
-  if (j < cols) {
-#pragma unroll 8
-    for (std::int64_t i = warp; i < num_sums; i += warps) sum += sums[(i * gridDim.y + blockIdx.y) * cols + j];
-  }
-  of_warp[warp][lane] = sum;
-  __syncthreads();
-  if (warp != 0 || j >= cols) return;
-  for (int w = 1; w < warps; ++w) sum += of_warp[w][lane];
-  to[j] = from_float<T>(accumulate ? to_float(to[j]) + sum : sum);
-}
-
 struct Operands {
   const char* what;
   ConstTensorView dy, x, gamma, mean, rstd;
@@ -320,24 +294,8 @@ void enqueue(Stream& s, SlowPaths& slow_paths, const Operands& of, const Buffer&
              grid, kernel_for<T, kCentred>(threads, is_together), norm);
     });
   }
-  const std::int64_t fold_warps =
-      std::clamp((of.blocks() + kSumsPerWarp - 1) / kSumsPerWarp, std::int64_t{1}, std::int64_t{kMostWarps});
-  const Grid fold_grid{
-      .x = (cols + kWarp - 1) / kWarp, .y = kCentred ? 2 : 1, .threads = static_cast<int>(fold_warps) * kWarp};
-  const auto fold = [&](TensorView dgamma, TensorView dbeta) {
-    with_element((dgamma ? dgamma : dbeta).dtype, [&](auto element) {
-      using T = decltype(element);
-      launch(s, of.what, {writes(space), mica::writes(dgamma), mica::writes(dbeta)}, fold_grid, fold_params_kernel<T>,
-             static_cast<const float*>(sums), of.blocks(), cols, static_cast<T*>(dgamma.data),
-             static_cast<T*>(dbeta.data), of.param_mode == Write::accumulate);
-    });
-  };
-  if (of.dgamma && of.dbeta && of.dgamma.dtype != of.dbeta.dtype) {
-    fold(of.dgamma, {});
-    fold({}, of.dbeta);
-  } else if (of.wants_params()) {
-    fold(of.dgamma, of.dbeta);
-  }
+  const BlockSums left{.space = space, .num = of.blocks(), .rows = kCentred ? 2 : 1, .cols = cols};
+  fold_sums(s, of.what, left, of.dgamma, of.dbeta, of.param_mode);
 }
 
 }  // namespace
