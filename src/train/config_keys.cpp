@@ -307,8 +307,8 @@ std::vector<ConfigKey> make_keys() {
            "the same bits on any number of ranks (with one train.micro_batch and train.global_batch): costs memory and "
            "messages"),
       flag("train.reproducible", MICA_FIELD(train.reproducible),
-           "the same bits whenever a run is run or resumed on one mesh. GPUs: false lets cuDNN add up attention's gradients in any "
-           "order, which is faster and takes less memory"),
+           "the same bits whenever a run is run or resumed on one mesh. GPUs: false lets cuDNN and cuBLASLt add up attention's gradients and "
+           "parts of fp32 sums in any order, which is faster and takes less memory"),
       whole("train.drift_interval", MICA_FIELD(train.drift_interval), 0, kHuge,
             "steps between checks that replicas hold the same bits (hybrid and no_shard strategies); 0: never"),
       whole("train.eval_interval", MICA_FIELD(train.eval_interval), 0, kHuge,

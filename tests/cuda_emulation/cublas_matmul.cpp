@@ -1,4 +1,5 @@
 // cuBLASLt's algorithms and products.
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -6,6 +7,7 @@
 #include "api.hpp"
 #include "cublas_checks.hpp"
 #include "cublas_product.hpp"
+#include "cuda_emulation.hpp"
 #include "memory.hpp"
 #include "streams.hpp"
 
@@ -15,6 +17,8 @@ namespace {
 
 using Layout = cublasLtMatrixLayoutOpaque_t;
 using Operation = cublasLtMatmulDescOpaque_t;
+
+std::atomic<std::uint32_t> last_allowed_reductions = 0;
 
 constexpr std::uint64_t kAlgorithm = 0x4d494341;
 
@@ -133,6 +137,8 @@ void store_sums(const Operation& op, const Epilogue& epilogue, const Matrix& a, 
 
 }  // namespace
 
+std::uint32_t mica::cuda_emulation::allowed_reductions() { return last_allowed_reductions; }
+
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t operationDesc,
                                               cublasLtMatrixLayout_t Adesc, cublasLtMatrixLayout_t Bdesc,
                                               cublasLtMatrixLayout_t Cdesc, cublasLtMatrixLayout_t Ddesc,
@@ -155,6 +161,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lightHandle, cubl
                                           {Ddesc, preference->alignment_d}}) {
     if (alignment < element_bytes(layout->type)) return CUBLAS_STATUS_NOT_SUPPORTED;
   }
+  last_allowed_reductions = preference->reduction_schemes;
   cublasLtMatmulHeuristicResult_t result{};
   const std::uint64_t workspace = wanted_workspace(*operationDesc, *Adesc, *Ddesc);
   const bool may_split = (preference->reduction_schemes & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) != 0;

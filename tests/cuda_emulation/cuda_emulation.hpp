@@ -41,6 +41,9 @@ void fail_next(std::string_view name, int error, int after = 0, int times = 1);
 /// MICA_CUDA_EMULATION_LATE (0). Streams must be idle.
 void work_late(std::uint64_t seed);
 
+/// cublasLtReductionScheme_t's that cublasLtMatmulAlgoGetHeuristic was last allowed.
+[[nodiscard]] std::uint32_t allowed_reductions();
+
 // NCCL: ranks are threads of this process, and a collective happens when the last of them comes to it; the streams of the
 // others wait (where they work at once, so do the calls), at most 60 s, then the process ends with a text.
 

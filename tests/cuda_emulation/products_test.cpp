@@ -86,6 +86,32 @@ TEST_F(ProductsWithout, SearchingAgain) {
   EXPECT_EQ(host_waits(), 0);
 }
 
+/// Emulated products whose sums are long for their results ask for room for one more result.
+TEST_F(ProductsWithout, SumsInPartsGetRoomUpTo64MiB) {
+  for (const std::int64_t columns : {9'000'000, 17'000'000}) {
+    const TensorView dy = empty({2, 1}, DType::bf16), x = empty({2, columns}, DType::bf16),
+                     dw = empty({1, columns}, DType::bf16);
+    pool_->reset_peak();
+    kernels_->linear_backward_params(*stream_, dy, x, dw, {}, Write::overwrite);
+    EXPECT_EQ(pool_->stats().peak_of(MemoryRole::workspace) >= 4 * columns, columns * 4 <= 64 << 20) << columns;
+    buffers_.clear();
+  }
+}
+
+/// In the result itself parts may be added up in any order, and in f32 alone they lose nothing.
+TEST_F(ProductsWithout, SumsInPartsAreMadeWhereTheyAreReproducibleAndInF32) {
+  constexpr std::uint32_t kApart = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  for (const bool reproducible : {true, false}) {
+    kernels_ = make_cuda_kernels(*pool_, {.reproducible = reproducible});
+    for (const DType out : {DType::bf16, DType::f32}) {
+      const TensorView x = numbers({kRows, kIn}, DType::bf16, 1), w = numbers({kOut, kIn}, DType::bf16, 2);
+      kernels_->linear(*stream_, x, w, {}, empty({kRows, kOut}, out));
+      const bool in_place = !reproducible && out == DType::f32;
+      EXPECT_EQ(allowed_reductions(), in_place ? kApart | CUBLASLT_REDUCTION_SCHEME_INPLACE : kApart);
+    }
+  }
+}
+
 TEST_F(ProductsWithout, BiasGradientsInTheProduct) {
   const TensorView x = numbers({kRows, kIn}, DType::bf16, 1), dy = numbers({kRows, kOut}, DType::bf16, 2);
   std::vector<std::vector<float>> results;

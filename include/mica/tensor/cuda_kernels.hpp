@@ -13,8 +13,8 @@ struct CudaKernelsOptions {
   bool allow_tf32 = false;
   /// False: Mica's own attention even where cuDNN has one (tests).
   bool use_cudnn = true;
-  /// True: the same bits from run to run. False: cuDNN may add up attention's gradients in any order, which is faster and
-  /// takes less memory.
+  /// True: the same bits from run to run. False: cuDNN may add up attention's gradients, and cuBLASLt the parts of an f32
+  /// sum, in any order, which is faster and takes less memory.
   bool reproducible = true;
   /// Products may make more than themselves: the GELU beside them, which then sees numbers before they are rounded, and the
   /// gradient of a bias, for which cuBLASLt may add up the weight's in another order. Bits then depend on how a model is cut

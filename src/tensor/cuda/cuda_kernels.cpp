@@ -33,7 +33,7 @@ CudaKernelsOptions with_environment(CudaKernelsOptions options) {
 CudaKernels::CudaKernels(Pool& pool, const CudaKernelsOptions& options)
     : pool_(pool),
       options_(with_environment(options)),
-      products_(std::make_unique<Products>(options.allow_tf32)),
+      products_(std::make_unique<Products>(options)),
       fused_attention_(options.use_cudnn ? make_cudnn_attention(pool, options.reproducible) : nullptr) {}
 
 CudaKernels::~CudaKernels() = default;

@@ -10,6 +10,7 @@
 #include <cublasLt.h>
 
 #include "mica/core/unique_handle.hpp"
+#include "mica/tensor/cuda_kernels.hpp"
 
 #include "product_spec.hpp"
 
@@ -54,7 +55,7 @@ class Product {
 class Products {
  public:
   /// On the calling thread's GPU.
-  explicit Products(bool allow_tf32);
+  explicit Products(const CudaKernelsOptions& options);
   ~Products();
   /// Null: cuBLASLt has nothing for this dtype, alignment or epilogue.
   [[nodiscard]] const Product* find(const ProductSpec& spec);
@@ -78,7 +79,7 @@ class Products {
   bool choose_algorithm(const ProductSpec& spec, Product& product) const;
   bool take_algorithm_of(const Product& other, Product& product) const;
 
-  bool allow_tf32_;
+  bool allow_tf32_, reproducible_;
   std::int64_t most_workspace_bytes_ = 0;
   UniqueHandle<LibraryTraits> library_;
   std::unordered_map<ProductSpec, std::unique_ptr<Product>, Hash> cache_;
