@@ -29,15 +29,17 @@ torch() { "$python" "$peer" --device cuda --ranks 1 --mode fsdp2 --compile --dty
 
 stage_tokens() {
   for batch in 8 16 32 64 128; do mica --model gpt2-124m --batch "$batch" || break; done
-  mica --model gpt2-124m --batch 32 --train.reproducible=false   # as the peer, which promises no order either
+  for batch in 32 64; do mica --model gpt2-124m --batch "$batch" --train.reproducible=false; done   # as the peer, which promises no order either
   mica --model gpt2-124m --batch 32 --train.f32_logits=false     # as the peer, whose logits are bf16
+  MICA_GPU_EPILOGUES=off mica --model gpt2-124m --batch 32       # GELUs and biases' gradients by kernels of their own
 }
 stage_peer() {
   for batch in 8 16 32 64; do torch --model gpt2-124m --batch "$batch" || break; done
   mica --model gpt2-124m --batch 32   # in turns: the card may have changed its clock
 }
 stage_large() {
-  for batch in 4 8 16; do mica --model gpt2-1.5b --batch "$batch" || break; done
+  for batch in 4 8 16 24 32; do mica --model gpt2-1.5b --batch "$batch" || break; done
+  mica --model gpt2-1.5b --batch 16 --train.reproducible=false
 }
 stage_staged() {
   mpirun -np 2 "$bin/mica-bench" train --model gpt2-124m --batch 8 --seq 1024 --dtype bf16 --steps 10 --mesh.device=cuda \

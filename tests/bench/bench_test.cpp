@@ -57,6 +57,7 @@ TEST(Bench, TrainTakesStrategyDtypeAndKeysOfMicaTrain) {
   ASSERT_EQ(rows.size(), 1);
   EXPECT_EQ(rows[0]["strategy"], "shard_grad_op");
   EXPECT_EQ(rows[0]["activation_checkpointing"], "block");
+  EXPECT_EQ(rows[0]["keys"], Json::array({"--fsdp.wrap=none"}));
   EXPECT_FALSE(rows[0].contains("bound_ms"));
 }
 

@@ -155,7 +155,7 @@ ExitCode bench_train(App& app, const Arguments& arguments) {
 
   Row row{{"bench", "train"}, {"model", options.run.model}, {"params", m.num_params}, {"dtype", options.run.dtype},
           {"strategy", config.fsdp.strategy}, {"activation_checkpointing", config.fsdp.activation_checkpointing},
-          {"deterministic", config.train.deterministic},
+          {"deterministic", config.train.deterministic}, {"keys", options.run.overrides},
           {"ranks", ranks}, {"threads", m.num_threads}, {"batch", config.train.micro_batch}, {"seq", config.train.seq_len},
           {"steps", options.run.steps}, {"step_ms", rounded(1e3 * step_s)}, {"tokens_per_s", rounded(tokens / step_s, 1)}};
   row["comm_share"] = rounded(m.comm_share, 3);
