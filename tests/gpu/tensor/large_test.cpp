@@ -57,6 +57,19 @@ TEST_P(Large, RowsAreTheOracles) {
   EXPECT_TRUE(dtokens.near(sum_error(350)));
 }
 
+/// 1024 blocks of 147 rows, of which a thread takes 18 or 19, eight at a time; and the sums of as many blocks.
+TEST_P(Large, BiasGradientsAreTheOracles) {
+  constexpr std::int64_t kRows = 150'001;
+  for (const std::int64_t cols : {3, 8}) {
+    HostTensor dy = random({kRows, cols}, 1), x = random({kRows, 1}, 2);
+    Pair dw({cols, 1}, DType::f32), dbias({cols}, DType::f32);
+    both([&](Kernels& kernels, bool r) {
+      kernels.linear_backward_params(*stream_, dy, x, dw.of(r), dbias.of(r), Write::overwrite);
+    });
+    EXPECT_TRUE(dbias.near(200 * 0x1p-24 * 1550)) << cols << ": sums of random signs stay below 4 * sqrt(rows)";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Lanes, Large, all_lanes(), lane_name);
 
 }  // namespace
