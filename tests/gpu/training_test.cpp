@@ -122,19 +122,22 @@ TEST_F(GpuTraining, APlainPoolChangesNothingAndIsNamedAtTheStart) {
 
 // A width that 8 does not divide, in products that are large enough to be worth a word.
 TEST_F(GpuTraining, SlowPathsAreToldOnceAndNotWhereTheyWereAskedFor) {
-  const std::vector<std::string> flags{"--mesh.device=cuda", "--train.steps=2", "--model.layers=1", "--model.heads=5",
-                                       "--model.width=35", "--train.micro_batch=108", "--train.seq_len=32"};
-  const Finished told = train(1, "slow", flags);
+  const auto with = [&](const std::string& run, const std::string& key) {
+    return train(1, run, {"--mesh.device=cuda", "--model.layers=1", "--model.heads=5", "--model.width=105",
+                          "--train.micro_batch=12", "--train.seq_len=32", "--optim.warmup_steps=0", key});
+  };
+  const Finished told = with("slow", "--train.steps=2");
   ASSERT_EQ(told.status, 0) << told.output;
-  const std::string line = "slow path: a GELU apart from its product (linear_gelu, [3456,35] x [140,35]^T fp32): cuBLASLt";
+  const std::string line = "slow path: a GELU apart from its product (linear_gelu, [384,105] x [420,105]^T fp32): cuBLASLt";
   ASSERT_THAT(told.output, HasSubstr(line));
-  EXPECT_THAT(told.output, HasSubstr("where 8 divides the width, which is 140"));
+  EXPECT_THAT(told.output, HasSubstr("where 8 divides the width, which is 420"));
   EXPECT_EQ(told.output.find(line, told.output.find(line) + 1), std::string::npos) << told.output;
-  std::vector<std::string> asked_for = flags;
-  asked_for.push_back("--train.deterministic=true");
-  const Finished silent = train(1, "deterministic", asked_for);
+  ::setenv("MICA_GPU_EPILOGUES", "off", 1);
+  const Finished silent = with("off", "--train.steps=1");
+  ::unsetenv("MICA_GPU_EPILOGUES");
   ASSERT_EQ(silent.status, 0) << silent.output;
   EXPECT_EQ(silent.output.find("slow path"), std::string::npos) << silent.output;
+  EXPECT_THAT(silent.output, HasSubstr("without epilogues (MICA_GPU_EPILOGUES=off)"));
 }
 
 TEST_F(GpuTraining, WhatCannotBeIsRefusedOnce) {
