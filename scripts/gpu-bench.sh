@@ -32,6 +32,7 @@ stage_tokens() {
   for batch in 32 64; do mica --model gpt2-124m --batch "$batch" --train.reproducible=false; done   # as the peer, which promises no order either
   mica --model gpt2-124m --batch 32 --train.f32_logits=false     # as the peer, whose logits are bf16
   MICA_GPU_EPILOGUES=off mica --model gpt2-124m --batch 32       # GELUs and biases' gradients by kernels of their own
+  mica --model gpt2-124m --batch 32 --fsdp.recompute=cheap       # outputs of norms and GELUs made again, not kept as the peer does
 }
 stage_peer() {
   for batch in 8 16 32 64; do torch --model gpt2-124m --batch "$batch" || break; done
@@ -40,6 +41,7 @@ stage_peer() {
 stage_large() {
   for batch in 4 8 16 24 32; do mica --model gpt2-1.5b --batch "$batch" || break; done
   mica --model gpt2-1.5b --batch 16 --train.reproducible=false
+  mica --model gpt2-1.5b --batch 24 --fsdp.recompute=cheap   # fits where keeping outputs may not
 }
 stage_staged() {
   mpirun -np 2 "$bin/mica-bench" train --model gpt2-124m --batch 8 --seq 1024 --dtype bf16 --steps 10 --mesh.device=cuda \

@@ -12,8 +12,9 @@ struct ChainRecord final : RecordExtra {
 };
 
 /// @param y  the elements that went from the producer to the consumer.
-bool drop_input(const Module& producer, const Record& producer_record, const void* y, Module& consumer,
-                Record& consumer_record) {
+bool drop_input(const Context& context, const Module& producer, const Record& producer_record, const void* y,
+                Module& consumer, Record& consumer_record) {
+  if (context.recompute == Recompute::none || context.recomputing) return false;
   if (!producer.can_recompute_output(producer_record)) return false;
   Tensor* kept = consumer.saved_input(consumer_record);
   if (!kept || !*kept || kept->view().data != y) return false;  // a cast copy, or not needed at all
@@ -59,7 +60,8 @@ Tensors run_chain(Context& context, std::span<Module* const> chain, std::size_t 
     }
     xs = of_both ? *std::move(of_both) : chain[i]->forward(context, std::move(xs), child);
     if (child && i > 0) {
-      extra_of(*record).input_dropped[i] = drop_input(*chain[i - 1], record->child(i - 1), input, *chain[i], *child);
+      extra_of(*record).input_dropped[i] =
+          drop_input(context, *chain[i - 1], record->child(i - 1), input, *chain[i], *child);
     }
     if (of_both) ++i;
   }

@@ -136,6 +136,7 @@ PassProfile trace_pass(nn::Module& model, const std::vector<UnitSpec>& units, co
   const std::unique_ptr<Kernels> kernels = options.make_kernels(pool);
   nn::Context context{.compute = stream, .pool = pool, .kernels = *kernels};
   context.loss_in_backward = options.loss_in_backward;
+  context.recompute = options.recompute;
   const auto borrowed = [&](Shape shape, DType dtype) {
     return Tensor(TensorView(addresses.take(shape.numel() * dtype_bytes(dtype)), shape, dtype));
   };

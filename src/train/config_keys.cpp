@@ -261,6 +261,10 @@ std::vector<ConfigKey> make_keys() {
              "cast gradients for their way between ranks, whatever fsdp.reduce_dtype is"),
       choice("fsdp.activation_checkpointing", MICA_FIELD(fsdp.activation_checkpointing), {"none", "block"},
              "keep only each block's input and run it again in backward: less memory, a third more time"),
+      choice("fsdp.recompute", MICA_FIELD(fsdp.recompute), {"auto", "none", "cheap"},
+             "outputs that are not kept but made again in backward; cheap: those of norms, GELUs and SwiGLUs, a third less "
+             "memory for activations; auto: cheap on a CPU, where it takes next to no time, none on a GPU. In blocks that "
+             "activation_checkpointing runs again everything is kept"),
       flag("fsdp.sync_module_states", MICA_FIELD(fsdp.sync_module_states),
            "broadcast rank 0's initial parameters and buffers (they are equal already unless a program sets its own)"),
       list("fsdp.freeze", MICA_FIELD(fsdp.freeze), "parameters that are not trained",

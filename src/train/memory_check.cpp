@@ -8,16 +8,23 @@
 namespace mica::train {
 namespace {
 
-void check_gpu_memory(const mpi::Communicator& world, const Device& device, const StartPlan& start) {
+/// What makes activations smaller.
+std::string memory_keys(const Config& config, const Device& device) {
+  const bool keeps = recompute_policy(config, device) == nn::Recompute::none;
+  return std::string(keeps ? "fsdp.recompute=cheap or " : "or ") + "fsdp.activation_checkpointing=block";
+}
+
+void check_gpu_memory(const mpi::Communicator& world, const Config& config, const Device& device, const StartPlan& start) {
   const std::int64_t needed = start.memory.peak * device.ranks_on_gpu;
   together(world, [&] {  // CUDA, its libraries and NCCL have theirs by now
     const std::int64_t left = free_gpu_memory() + device.pool->stats().reserved;
     require<ConfigError>(needed <= left,
                          "this run needs {} of a GPU's memory a rank{}, but {} has {} left of {}: take more GPUs, a smaller model, "
-                         "train.micro_batch or train.seq_len, or fsdp.activation_checkpointing=block",
+                         "train.micro_batch or train.seq_len, {}",
                          plan::format_bytes(start.memory.peak),
                          device.ranks_on_gpu > 1 ? fmt::format(", {} with {} ranks on one", plan::format_bytes(needed), device.ranks_on_gpu) : "",
-                         device.gpu->name, plan::format_bytes(left), plan::format_bytes(device.gpu->memory_bytes));
+                         device.gpu->name, plan::format_bytes(left), plan::format_bytes(device.gpu->memory_bytes),
+                         memory_keys(config, device));
   });
 }
 
@@ -25,7 +32,7 @@ void check_gpu_memory(const mpi::Communicator& world, const Device& device, cons
 
 void check_memory(const mpi::Communicator& world, const Config& config, const Device& device, const data::BatchPlan& batch,
                   const StartPlan& start) {
-  if (device.gpu) return check_gpu_memory(world, device, start);
+  if (device.gpu) return check_gpu_memory(world, config, device, start);
   const mpi::Communicator node = world.split_node();
   const std::int64_t batches =
       2 * batch.accumulation * batch.micro_batch * config.train.seq_len * 2 * dtype_bytes(DType::i32);
@@ -36,8 +43,9 @@ void check_memory(const mpi::Communicator& world, const Config& config, const De
     require<ConfigError>(
         needed <= present,
         "this run needs {} of memory a rank, {} on a node with {} of its ranks, but the node has {}: take more "
-        "nodes, a smaller model, train.micro_batch or train.seq_len, or fsdp.activation_checkpointing=block",
-        plan::format_bytes(mine), plan::format_bytes(needed), node.num_ranks(), plan::format_bytes(present));
+        "nodes, a smaller model, train.micro_batch or train.seq_len, {}",
+        plan::format_bytes(mine), plan::format_bytes(needed), node.num_ranks(), plan::format_bytes(present),
+        memory_keys(config, device));
   });
 }
 

@@ -256,6 +256,13 @@ std::string Device::describe() const {
                      gpu_pool_kind() == GpuPoolKind::plain ? ", a cudaMalloc for every buffer (MICA_GPU_POOL=plain, slow)" : "");
 }
 
+nn::Recompute recompute_policy(const Config& config, const Device& device) {
+  const std::string& wanted = config.fsdp.recompute;
+  // Products take almost all of a CPU's time, memory traffic much of a GPU's.
+  const bool keeps = wanted == "none" || (wanted == "auto" && device.gpu);
+  return keeps ? nn::Recompute::none : nn::Recompute::cheap;
+}
+
 ShardedModel ShardedModel::make(const Config& config, const Device& device) {
   fsdp::DeviceMesh& device_mesh = *device.device_mesh;
   std::unique_ptr<nn::Module> module = make_module(config);
@@ -265,6 +272,7 @@ ShardedModel ShardedModel::make(const Config& config, const Device& device) {
   nn::Context context{.compute = device_mesh.compute(), .pool = device_mesh.pool(), .kernels = device_mesh.kernels()};
   context.seed = config.run.seed;
   context.loss_in_backward = true;
+  context.recompute = recompute_policy(config, device);
   std::vector<Buffer> ignored = make_ignored(root, options.param_dtype(), context);
   std::unique_ptr<optim::Optimizer> optimizer = make_optimizer(config.optim, root);
   auto in_backward = config.optim.in_backward ? std::make_unique<optim::OptimizerInBackward>(*optimizer) : nullptr;

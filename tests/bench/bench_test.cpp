@@ -51,13 +51,14 @@ TEST(Bench, TrainReportsSpeedMemoryAndBound) {
 
 TEST(Bench, TrainTakesStrategyDtypeAndKeysOfMicaTrain) {
   const Finished finished = run_bench(2, {"train", "--batch=1", "--seq=8", "--steps=1", "--warmup=1", "--dtype=bf16", "--no-bound",
-                                          "--strategy=shard_grad_op", "--activation-checkpointing", "--fsdp.wrap=none"});
+                                          "--strategy=shard_grad_op", "--activation-checkpointing", "--fsdp.wrap=none", "--fsdp.recompute=cheap"});
   ASSERT_EQ(finished.status, 0) << finished.output;
   const std::vector<Json> rows = json_lines(finished);
   ASSERT_EQ(rows.size(), 1);
   EXPECT_EQ(rows[0]["strategy"], "shard_grad_op");
   EXPECT_EQ(rows[0]["activation_checkpointing"], "block");
-  EXPECT_EQ(rows[0]["keys"], Json::array({"--fsdp.wrap=none"}));
+  EXPECT_EQ(rows[0]["recompute"], "cheap");
+  EXPECT_EQ(rows[0]["keys"], Json::array({"--fsdp.wrap=none", "--fsdp.recompute=cheap"}));
   EXPECT_FALSE(rows[0].contains("bound_ms"));
 }
 

@@ -185,6 +185,7 @@ RandomCase::RandomCase(std::uint64_t case_seed) : seed(case_seed) {
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (ignoring == Ignoring::blocks && ignored[i]) blocks[i].is_unit = false;
   }
+  recompute = dice.of({nn::Recompute::none, nn::Recompute::cheap});
 }
 
 std::unique_ptr<RandomModel> RandomCase::make_model() const {
@@ -297,14 +298,15 @@ std::string RandomCase::describe() const {
   std::string text = fmt::format("case {} (MICA_DIFFERENTIAL_CASE={} unit_fsdp --gtest_filter=Differential.*): world={} shard_size={} steps={} rows={}{}{}\n",
                                  seed, seed, world_size, shard_size, num_steps, rows, threaded ? " threaded" : "", evaluates ? " evaluates" : "");
   text += fmt::format("  fsdp.strategy={} sharding={} backward_prefetch={} forward_prefetch={} limit_all_gathers={} param_dtype={} "
-                      "reduce_dtype={} cpu_offload={} reshard_after_forward={} full_precision_in_eval={} reduction={}\n",
+                      "reduce_dtype={} cpu_offload={} reshard_after_forward={} full_precision_in_eval={} reduction={} recompute={}\n",
                       fsdp::strategy_name(options.strategy), options.sharding == fsdp::Sharding::flat ? "flat" : "per_parameter",
                       kPrefetches[static_cast<int>(options.backward_prefetch)], options.forward_prefetch, options.limit_all_gathers,
                       dtype_name(options.param_dtype()), dtype_name(options.reduce_dtype()), kOffloads[static_cast<int>(options.cpu_offload)],
                       options.reshard_after_forward_ranks, options.full_precision_in_eval,
                       !options.reduction                      ? "default"
                       : options.reduction->is_deterministic() ? "deterministic"
-                                                              : "bf16");
+                                                              : "bf16",
+                      recompute == nn::Recompute::none ? "none" : "cheap");
   for (const fsdp::ShardDim& rule : options.shard_dims) text += fmt::format("  shard {} on dim {}\n", rule.pattern, rule.dim);
   text += "  rounds:";
   for (const Round& round : rounds) text += fmt::format(" {}{}", round.reduces ? "reduce" : "no_sync", round.joins_next ? "+" : "");

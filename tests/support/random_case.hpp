@@ -69,6 +69,7 @@ struct RandomCase {
   bool evaluates;            ///< a forward without gradient before each step
   bool threaded;
   int num_steps;
+  nn::Recompute recompute;   ///< the plain run keeps everything
 
   [[nodiscard]] std::unique_ptr<RandomModel> make_model() const;
   /// In module order. Of an ignored block all that it uses, but what a unit in it holds.

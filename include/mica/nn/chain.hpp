@@ -8,8 +8,9 @@
 namespace mica::nn {
 
 /// Runs modules one behind the other, each on the outputs of the one before. What Sequential, Residual and the models
-/// are made of. Outputs that a layer can make again are not kept ([Note: recomputed outputs] in module.hpp): with
-/// LayerNorm -> Linear -> Gelu -> Linear only the input of the norm, its statistics and the input of the GELU stay.
+/// are made of. Under Recompute::cheap outputs that a layer can make again are not kept ([Note: recomputed outputs] in
+/// module.hpp): with LayerNorm -> Linear -> Gelu -> Linear only the input of the norm, its statistics and the input of
+/// the GELU stay.
 /// `record` belongs to the chain alone: its children are the chain's modules in order. Neighbours that can share a
 /// kernel do ([Note: fused neighbours] there).
 [[nodiscard]] Tensors chain_forward(Context& context, std::span<Module* const> chain, Tensors xs, Record* record);

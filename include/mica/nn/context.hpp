@@ -10,6 +10,12 @@
 
 namespace mica::nn {
 
+/// Which outputs a forward with a Record drops, to make them again in backward. [Note: recomputed outputs]
+enum class Recompute : std::uint8_t {
+  none,   ///< none: whatever backward reads is kept
+  cheap,  ///< those of norms and of activation functions (GELU, SwiGLU)
+};
+
 /// What a forward or backward runs with. One per rank; the trainer sets step and sequences before each micro-batch.
 struct Context {
   Stream& compute;
@@ -20,6 +26,7 @@ struct Context {
   std::uint64_t step = 0;               ///< counts from 1
   std::vector<std::int64_t> sequences;  ///< global sequence id of each row of the batch
   bool training = true;                 ///< dropout on
+  Recompute recompute = Recompute::none;
   /// The caller promises one backward for every forward with a Record: the head then computes the loss together with
   /// its gradient in that backward (one product for the logits instead of two). The loss tensor is filled there.
   bool loss_in_backward = false;

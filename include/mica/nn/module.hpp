@@ -94,9 +94,14 @@ class Module {
   [[nodiscard]] bool is_checkpointed() const { return checkpointed_; }
 
   /// [Note: recomputed outputs] A cheap layer (norm, activation) can make the output of a forward again from what its
-  /// Record holds, so that the layer behind it need not keep that tensor: a chain (chain.hpp) empties the consumer's
-  /// saved_input() after forward and fills it again just before the consumer's backward. A layer with hooks of its own
-  /// never does: its parameters are not there outside its own forward and backward.
+  /// Record holds, so that the layer behind it need not keep that tensor: under Recompute::cheap a chain (chain.hpp)
+  /// empties the consumer's saved_input() after forward and fills it again just before the consumer's backward. A layer
+  /// with hooks of its own never does: its parameters are not there outside its own forward and backward. Nor does one in
+  /// a checkpointed region that runs again: its backward follows at once, and nothing is to be made a third time.
+  /// Norms and activations are one choice because a byte costs the same in both: on a GPU one read and one written (a
+  /// SwiGLU's two read), on a CPU 50 to 100 ns a KiB (fp32). Losses and gradients have the same bits either way but on a
+  /// GPU whose products apply GELUs (CudaKernelsOptions::fuse_gelu): what is made again comes from the rounded input,
+  /// while the forward's did not.
   [[nodiscard]] bool can_recompute_output(const Record& record) const {
     return may_be_fused() && recomputes_output(record);
   }

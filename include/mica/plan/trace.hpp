@@ -20,6 +20,7 @@ struct TraceOptions {
   DType param_dtype = DType::f32;
   DType reduce_dtype = DType::f32;  ///< of the gradients that backward writes
   bool loss_in_backward = false;    ///< as nn::Context's
+  nn::Recompute recompute = nn::Recompute::none;
   /// Whose scratch memory is counted.
   std::function<std::unique_ptr<Kernels>(Pool&)> make_kernels = [](Pool& pool) { return make_cpu_kernels(pool); };
 };

@@ -61,6 +61,7 @@ struct Config {
     bool use_orig_params = false;
     std::string gradient_compression = "none";
     std::string activation_checkpointing = "none";
+    std::string recompute = "auto";
     bool sync_module_states = false;
     std::vector<std::string> freeze;
     std::vector<std::string> ignore;

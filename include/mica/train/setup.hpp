@@ -63,6 +63,10 @@ struct Device {
                      const Logger& logger);
 };
 
+/// fsdp.recompute. `auto` looks at the kind of device alone, which is the same on all ranks and at every start, and not at
+/// how much memory is free, which is not: on a GPU bits may depend on the policy ([Note: recomputed outputs]).
+[[nodiscard]] nn::Recompute recompute_policy(const Config& config, const Device& device);
+
 /// The model of the config, sharded on the device, with its optimizer. Without storage until initialize() or a checkpoint.
 struct ShardedModel {
   std::unique_ptr<nn::Module> module;

@@ -104,6 +104,7 @@ void bench_model_overhead(App& app, const Options& options) {
 
   nn::Context plain_context{.compute = device.device_mesh->compute(), .pool = *device.pool, .kernels = *device.kernels};
   plain_context.loss_in_backward = true;
+  plain_context.recompute = recompute_policy(config, device);
   const std::unique_ptr<nn::Module> plain = make_module(config);
   nn::PlainParameters storage(*plain, plain_context, dtype_from_name(config.fsdp.param_dtype), DType::f32);
   std::vector<Variant> variants;

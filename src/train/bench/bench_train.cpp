@@ -50,6 +50,7 @@ struct Measured {
   std::vector<std::string> slow_paths;
   bool on_gpu = false;
   std::int64_t planned_bytes = 0;
+  std::string recompute;
 };
 
 bool parse(const App& app, const Arguments& arguments, Options& options) {
@@ -106,6 +107,7 @@ Measured measure(const App& app, const Options& options, const Config& config) {
   Measured measured{.num_params = num_params(*model->root), .num_threads = device.num_threads,
                     .kernels = device.kernels->description(), .on_gpu = device.gpu.has_value(),
                     .planned_bytes = make_start_plan(config, device, *model, plan).memory.peak};
+  measured.recompute = model->context.recompute == nn::Recompute::none ? "none" : "cheap";
   double comm_begin_ms = 0;
   double begin = 0;
   std::vector<double> step_s;
@@ -155,6 +157,7 @@ ExitCode bench_train(App& app, const Arguments& arguments) {
 
   Row row{{"bench", "train"}, {"model", options.run.model}, {"params", m.num_params}, {"dtype", options.run.dtype},
           {"strategy", config.fsdp.strategy}, {"activation_checkpointing", config.fsdp.activation_checkpointing},
+          {"recompute", m.recompute},
           {"deterministic", config.train.deterministic}, {"keys", options.run.overrides},
           {"ranks", ranks}, {"threads", m.num_threads}, {"batch", config.train.micro_batch}, {"seq", config.train.seq_len},
           {"steps", options.run.steps}, {"step_ms", rounded(1e3 * step_s)}, {"tokens_per_s", rounded(tokens / step_s, 1)}};

@@ -125,6 +125,7 @@ std::vector<RankStep> run_sharded_rank(const RandomCase& c, std::unique_ptr<Proc
   fsdp::DeviceMesh device_mesh(mesh, *device.pool, *device.kernels,
                                fsdp::Streams::make(c.threaded ? StreamMode::threaded : StreamMode::inlined));
   nn::Context context{.compute = device_mesh.compute(), .pool = *device.pool, .kernels = *device.kernels};
+  context.recompute = c.recompute;
   auto model = c.make_model();
   c.shard(*model, device_mesh);
   fsdp::Root& root = fsdp::root_of(*model);

@@ -48,10 +48,17 @@ struct Pass {
 
 enum class When { always, in_backward_only };
 
-Pass run(Module& model, const std::vector<std::string>& units, When when = When::always, bool with_record = true) {
+struct How {
+  When when = When::always;
+  Recompute recompute = Recompute::none;
+  bool with_record = true;
+};
+
+Pass run(Module& model, const std::vector<std::string>& units, const How& how = {}) {
   auto stream = std::make_shared<NamingStream>(make_cpu_stream("compute", StreamMode::inlined));
   Rig rig;
   Context context{.compute = *stream, .pool = *rig.pool, .kernels = *rig.kernels};
+  context.recompute = how.recompute;
   context.seed = 5, context.step = 1, context.sequences = {0, 1};
   const PlainParameters storage(model, context);
   const auto set_hooks = [&](bool on) {
@@ -60,18 +67,18 @@ Pass run(Module& model, const std::vector<std::string>& units, When when = When:
       module.set_hooks(on && is_unit ? std::make_shared<NoHooks>() : nullptr);
     });
   };
-  set_hooks(when == When::always);
+  set_hooks(how.when == When::always);
   const Tensors xs{rig.tokens({2, 5}, 13), rig.tokens({2, 5}, 13, "targets")};
   stream->names.clear();
   Record record;
   Pass pass;
   {
-    const Tensors ys = model.forward(context, xs, with_record ? &record : nullptr);
+    const Tensors ys = model.forward(context, xs, how.with_record ? &record : nullptr);
     stream->synchronize();
     pass.loss = floats(rig, ys[0]);
   }
   set_hooks(true);
-  if (with_record) {
+  if (how.with_record) {
     Tensor dloss = context.make({1}, DType::f32);
     context.kernels.fill(context.compute, dloss, 1);
     model.backward(context, std::move(record), {dloss});
@@ -91,13 +98,13 @@ TEST(Fused, ABlockOfGpt2SharesKernels) {
   EXPECT_EQ(pass.stream->count("linear_gelu"), 2);
   EXPECT_EQ(pass.stream->count("linear_gelu_backward_input"), 2);
   EXPECT_EQ(pass.stream->count("gelu_backward"), 0);
-  EXPECT_EQ(pass.stream->count("gelu"), 2) << "the second product's input is made again in backward";
+  EXPECT_EQ(pass.stream->count("gelu"), 0) << "the second product's input is kept";
   EXPECT_EQ(pass.stream->count("add_layer_norm"), 2);
   const Pass apart = run(model, {"ln_2"});
   EXPECT_EQ(apart.stream->count("add") - pass.stream->count("add"), 2) << "the sums inside the blocks";
-  EXPECT_EQ(pass.stream->count("layer_norm"), 3 + 4) << "ln_1 of both and ln_f; ln_1 and ln_2 again in backward";
+  EXPECT_EQ(pass.stream->count("layer_norm"), 3) << "ln_1 of both and ln_f";
   EXPECT_EQ(pass.stream->count("layer_norm_backward"), 5) << "they add to the residual's gradient themselves";
-  const Pass eval = run(model, {}, When::always, false);
+  const Pass eval = run(model, {}, {.with_record = false});
   EXPECT_EQ(eval.loss, pass.loss);
   EXPECT_EQ(eval.stream->count("linear_gelu"), 2);
   EXPECT_EQ(eval.stream->count("gelu"), 0);
@@ -107,14 +114,40 @@ TEST(Fused, ABlockOfLlamaAndAnMlpShareKernels) {
   Llama llama({.layers = 2, .heads = 2, .kv_heads = 1, .width = 8, .hidden = 9, .context = 8, .vocab_size = 13});
   const Pass pass = run(llama, {});
   EXPECT_EQ(pass.stream->count("add_rms_norm"), 2);
-  EXPECT_EQ(pass.stream->count("rms_norm"), 3 + 4);
+  EXPECT_EQ(pass.stream->count("rms_norm"), 3);
   Mlp mlp({.layers = 3, .width = 5, .hidden = 7, .vocab_size = 13});
   const Pass of_mlp = run(mlp, {});
   EXPECT_EQ(of_mlp.stream->count("linear_gelu"), 3);
   EXPECT_EQ(of_mlp.stream->count("linear_gelu_backward_input"), 3);
 }
 
-/// With units around some layers, in the whole pass or in the backward alone.
+/// What a pass makes again ([Note: recomputed outputs]): counted as kernels beyond those of its forwards.
+TEST(Fused, CheapOutputsAreMadeAgainOnceAndOnlyIfAsked) {
+  Gpt2 gpt2(small_gpt2());
+  Llama llama({.layers = 2, .heads = 2, .kv_heads = 1, .width = 8, .hidden = 9, .context = 8, .vocab_size = 13});
+  const auto count = [](const Pass& pass, const char* name) { return pass.stream->count(name); };
+  const Pass of_gpt2 = run(gpt2, {}, {.recompute = Recompute::cheap});
+  EXPECT_EQ(count(of_gpt2, "gelu"), 2);
+  EXPECT_EQ(count(of_gpt2, "layer_norm"), 3 + 4) << "ln_1 and ln_2 of both blocks";
+  EXPECT_EQ(count(of_gpt2, "linear_gelu") + count(of_gpt2, "linear_gelu_backward_input"), 2 + 2);
+  const Pass of_llama = run(llama, {}, {.recompute = Recompute::cheap});
+  EXPECT_EQ(count(of_llama, "swiglu"), 2 + 2);
+  EXPECT_EQ(count(of_llama, "rms_norm"), 3 + 4);
+  EXPECT_EQ(count(run(llama, {}), "swiglu"), 2);
+  // A checkpointed block makes everything twice, and nothing a third time.
+  for (LanguageModel* model : std::initializer_list<LanguageModel*>{&gpt2, &llama}) {
+    model->for_each_module(
+        [](const std::string&, Module& module) { module.set_checkpointed(module.type_name().ends_with("_block")); });
+    const Pass none = run(*model, {}), cheap = run(*model, {}, {.recompute = Recompute::cheap});
+    EXPECT_EQ(cheap.stream->names, none.stream->names);
+    EXPECT_EQ(count(cheap, "linear_gelu"), model == &gpt2 ? 4 : 0);
+    EXPECT_EQ(count(cheap, "swiglu"), model == &llama ? 4 : 0);
+    EXPECT_EQ(count(cheap, "gelu"), 0);
+    EXPECT_EQ(count(cheap, "layer_norm") + count(cheap, "rms_norm"), 3 + 2) << "the first one of each block again";
+  }
+}
+
+/// With units around some layers, in the whole pass or in the backward alone, and outputs kept or made again.
 TEST(Fused, AUnitsLayersRunByThemselvesAndGiveTheSameBits) {
   Gpt2 gpt2(small_gpt2());
   Llama llama({.layers = 2, .heads = 2, .kv_heads = 1, .width = 8, .hidden = 9, .context = 8, .vocab_size = 13});
@@ -122,12 +155,15 @@ TEST(Fused, AUnitsLayersRunByThemselvesAndGiveTheSameBits) {
   for (LanguageModel* model : std::initializer_list<LanguageModel*>{&gpt2, &llama, &mlp}) {
     const Pass expected = run(*model, {});
     for (const std::string unit : {"c_fc", "act", "mlp.c_proj", "ln_2", "post_attention_layernorm", "up", "down", ""}) {
-      for (const When when : {When::always, When::in_backward_only}) {
-        const Pass pass = run(*model, {unit}, when);
-        EXPECT_EQ(pass.loss, expected.loss) << unit;
-        EXPECT_EQ(pass.gradients, expected.gradients) << unit;
+      for (const Recompute recompute : {Recompute::none, Recompute::cheap}) {
+        for (const When when : {When::always, When::in_backward_only}) {
+          const Pass pass = run(*model, {unit}, {.when = when, .recompute = recompute});
+          EXPECT_EQ(pass.loss, expected.loss) << unit;
+          EXPECT_EQ(pass.gradients, expected.gradients) << unit;
+        }
       }
     }
+    EXPECT_EQ(run(*model, {}, {.recompute = Recompute::cheap}).gradients, expected.gradients);
   }
   const Pass apart = run(gpt2, {""});
   for (const std::string name : {"linear_gelu", "linear_gelu_backward_input", "add_layer_norm"}) {
@@ -142,6 +178,7 @@ TEST(Fused, AUnitsLayersRunByThemselvesAndGiveTheSameBits) {
 
 TEST(Fused, AKeptRecordServesSeveralBackwards) {
   Rig rig;
+  rig.context.recompute = Recompute::cheap;
   Sequential chain;  // the GELU's input is dropped too, and made again for the product behind it
   chain.add<LayerNorm>("norm", 5);
   chain.add<Gelu>("act");

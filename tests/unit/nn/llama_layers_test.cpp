@@ -23,9 +23,12 @@ constexpr double kTolerance = 2e-3;
 class LlamaLayers : public ::testing::TestWithParam<KernelsKind> {
  protected:
   void check(Module& module, const Tensors& xs, std::int64_t expected_at_least) {
-    const GradcheckReport report = gradcheck(module, rig.context, xs);
-    EXPECT_LT(report.worst_error, kTolerance) << report.worst_element;
-    EXPECT_GE(report.num_checked, expected_at_least);
+    for (const Recompute recompute : {Recompute::none, Recompute::cheap}) {
+      rig.context.recompute = recompute;
+      const GradcheckReport report = gradcheck(module, rig.context, xs);
+      EXPECT_LT(report.worst_error, kTolerance) << report.worst_element;
+      EXPECT_GE(report.num_checked, expected_at_least);
+    }
   }
   Rig rig{GetParam()};
 };
@@ -84,6 +87,7 @@ TEST_P(LlamaLayers, Llama) {
                  .vocab_size = 13,
                  .tie_embeddings = tied,
                  .rotary = {.scaling = RotaryOptions::Scaling::llama3, .original_context = 16}});
+    rig.context.recompute = tied ? Recompute::cheap : Recompute::none;
     const GradcheckReport report = gradcheck(
         model, rig.context, {rig.tokens({2, 5}, 13), rig.tokens({2, 5}, 13, "targets")}, {.max_elements = 12});
     EXPECT_LT(report.worst_error, kTolerance) << report.worst_element << " tied " << tied;

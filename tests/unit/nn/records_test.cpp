@@ -120,9 +120,15 @@ TEST(Records, SeveralForwardsBeforeTheirBackwards) {
 }
 
 TEST(Records, KeptOnesServeSeveralBackwards) {
-  for (const bool loss_in_backward : {false, true}) {
+  struct Way {
+    Recompute recompute;
+    bool loss_in_backward;
+  };
+  for (const auto& [recompute, loss_in_backward] :
+       {Way{Recompute::none, false}, Way{Recompute::none, true}, Way{Recompute::cheap, false}, Way{Recompute::cheap, true}}) {
     for (const std::string checkpointed : {"", "gpt2_block", "linear", "layer_norm", "gpt2_mlp", "gpt2"}) {
       ModelRun run(0.2);
+      run.rig.context.recompute = recompute;
       run.rig.context.loss_in_backward = loss_in_backward;
       run.set_checkpointed(checkpointed);
       const Result once = run_one(run);
@@ -162,16 +168,22 @@ TEST(Records, CheckpointingAnythingGivesTheSameBits) {
   for (const std::string what :
        {"gpt2", "gpt2_transformer", "gpt2_block", "causal_self_attention", "gpt2_mlp", "linear", "layer_norm", "gelu",
         "dropout", "embedding", "position_embedding", "head_loss"}) {
-    for (const bool loss_in_backward : {false, true}) {
-      ModelRun run(0.2);
-      run.rig.context.loss_in_backward = loss_in_backward;
-      run.set_checkpointed(what);
-      EXPECT_EQ(run_one(run), expected) << what;
+    for (const Recompute recompute : {Recompute::none, Recompute::cheap}) {
+      for (const bool loss_in_backward : {false, true}) {
+        ModelRun run(0.2);
+        run.rig.context.recompute = recompute;
+        run.rig.context.loss_in_backward = loss_in_backward;
+        run.set_checkpointed(what);
+        EXPECT_EQ(run_one(run), expected) << what;
+      }
     }
   }
-  ModelRun nested(0.2);
-  for (const auto* what : {"gpt2_block", "gpt2_mlp", "linear"}) nested.set_checkpointed(what);
-  EXPECT_EQ(run_one(nested), expected) << "checkpoints inside checkpoints";
+  for (const Recompute recompute : {Recompute::none, Recompute::cheap}) {
+    ModelRun nested(0.2);
+    nested.rig.context.recompute = recompute;
+    for (const auto* what : {"gpt2_block", "gpt2_mlp", "linear"}) nested.set_checkpointed(what);
+    EXPECT_EQ(run_one(nested), expected) << "checkpoints inside checkpoints";
+  }
 }
 
 TEST(Records, TheLossComesWithTheForwardOrWithTheBackwardInTheSameBits) {
@@ -195,6 +207,7 @@ struct NoHooks final : ModuleHooks {
 
 TEST(Records, NormsThatAreUnitsKeepTheirOutputsAndGiveTheSameBits) {
   ModelRun plain, wrapped;
+  for (ModelRun* run : {&plain, &wrapped}) run->rig.context.recompute = Recompute::cheap;
   const Result expected = run_one(plain);
   wrapped.model.for_each_module(
       [](const std::string&, Module& module) { module.set_hooks(std::make_shared<NoHooks>()); });
@@ -206,6 +219,8 @@ TEST(Records, NormsThatAreUnitsKeepTheirOutputsAndGiveTheSameBits) {
   };
   // Two norms and a GELU in each of 2 blocks: 2 + 4 activations of 14 rows x 9 columns.
   EXPECT_EQ(saved(wrapped) - saved(plain), 2 * (2 + 4) * 14 * 9 * 4);
+  ModelRun keeping;
+  EXPECT_EQ(saved(keeping), saved(wrapped));
 }
 
 TEST(Gradients, AnLvalueListOfGradientsIsLeftAsItIs) {
@@ -280,6 +295,7 @@ struct DoublingHooks final : ModuleHooks {
 
 TEST(Records, AnInputThatAUnitReplacedIsNotMadeAgainFromTheLayerBefore) {
   Rig rig;
+  rig.context.recompute = Recompute::cheap;
   Sequential chain;
   chain.add<LayerNorm>("norm", 5);
   Linear& linear = chain.add<Linear>("linear", 5, 2);

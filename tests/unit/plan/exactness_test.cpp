@@ -6,6 +6,7 @@
 #include "mica/fsdp/deterministic.hpp"
 #include "mica/nn/models/gpt2.hpp"
 #include "mica/nn/models/llama.hpp"
+#include "mica/nn/models/mlp.hpp"
 
 #include "unit/plan/planned_run.hpp"
 
@@ -368,6 +369,54 @@ TEST_P(Exact, ALlama) {
                          fmt::format("llama {} sharding {} {} checkpointed {} tied {}", strategy_name(strategy),
                                      static_cast<int>(sharding), dtype_name(dtype), checkpointed, tied));
           }
+        }
+      }
+    }
+  }
+}
+
+/// Outputs kept or made again, in units of blocks and in units of single layers (which always keep theirs).
+TEST_P(Exact, EveryRecompute) {
+  const std::vector<std::pair<std::string, std::function<std::unique_ptr<nn::Module>()>>> models{
+      {"gpt2", [] { return make_gpt2(false); }},
+      {"gpt2 without dropout",
+       [] {
+         return std::make_unique<nn::Gpt2>(
+             nn::Gpt2Config{.layers = 3, .heads = 3, .width = 12, .context = 8, .vocab_size = 19});
+       }},
+      {"llama",
+       [] {
+         return std::make_unique<nn::Llama>(nn::LlamaConfig{.layers = 3,
+                                                            .heads = 4,
+                                                            .kv_heads = 2,
+                                                            .head_dim = 6,
+                                                            .width = 12,
+                                                            .hidden = 17,
+                                                            .context = 8,
+                                                            .vocab_size = 19});
+       }},
+      {"mlp", [] {
+         return std::make_unique<nn::Mlp>(nn::MlpConfig{.layers = 3, .width = 12, .hidden = 29, .vocab_size = 19});
+       }}};
+  for (const auto& [name, make_model] : models) {
+    for (const nn::Recompute recompute : {nn::Recompute::none, nn::Recompute::cheap}) {
+      for (const bool checkpointed : {false, true}) {
+        for (const bool by_layer : {false, true}) {
+          PlannedRun run = gpt2_run();
+          run.make_model = [&make_model = make_model, checkpointed] {
+            auto model = make_model();
+            model->for_each_module([&](const std::string&, nn::Module& module) {
+              if (module.type_name().ends_with("_block")) module.set_checkpointed(checkpointed);
+            });
+            return model;
+          };
+          run.wrap = by_layer ? fsdp::wrap_types({"linear", "layer_norm"})
+                              : fsdp::wrap_types({"gpt2_block", "llama_block", "mlp_block"});
+          run.recompute = recompute;
+          run.micro_batches = 2;
+          expect_exact(GetParam(), run,
+                       fmt::format("{} recompute {} checkpointed {} by layer {}", name,
+                                   recompute == nn::Recompute::none ? "none" : "cheap", checkpointed, by_layer));
         }
       }
     }

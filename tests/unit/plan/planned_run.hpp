@@ -21,6 +21,7 @@ struct PlannedRun {
   std::function<void(fsdp::Root&)> prepare{};  // after wrapping: all-gather hooks
   std::vector<plan::InputSpec> inputs;
   fsdp::Options options;
+  nn::Recompute recompute = nn::Recompute::none;
   int shard_size = 0;  // 0: the world
   StreamMode mode = StreamMode::inlined;
   int micro_batches = 1;
@@ -62,6 +63,7 @@ inline Measured run_and_plan(const MakeWorld& make_world, const PlannedRun& run)
   const std::unique_ptr<nn::Module> model = run.make_model();
   fsdp::Root& root = fsdp::auto_wrap(*model, device_mesh, run.options, run.wrap);
   nn::Context context{.compute = device_mesh.compute(), .pool = *pool, .kernels = *kernels};
+  context.recompute = run.recompute;
   if (run.prepare) run.prepare(root);
 
   // The plan knows the units, but no storage.
@@ -74,7 +76,7 @@ inline Measured run_and_plan(const MakeWorld& make_world, const PlannedRun& run)
   spec.staging_bytes = run.staging_bytes;
   const plan::PassProfile profile =
       plan::trace_pass(*run.make_model(), units, run.inputs,
-                       {.param_dtype = run.options.param_dtype(), .reduce_dtype = run.options.reduce_dtype()});
+                       {.param_dtype = run.options.param_dtype(), .reduce_dtype = run.options.reduce_dtype(), .recompute = run.recompute});
   measured.memory_plan = plan::make_memory_plan(units, spec, profile);
   measured.volume = plan::volume_of_step(units, spec, profile);
 

@@ -44,6 +44,19 @@ TEST(FsdpKeys, MixedPrecision) {
               HasSubstr("x.cfg:6: fsdp.buffer_dtype is 'int8', expected one of auto, fp32, bf16, fp16"));
 }
 
+TEST(FsdpKeys, Recompute) {
+  Device cpu, gpu;
+  gpu.gpu = GpuInfo{};
+  EXPECT_EQ(recompute_policy(config_of(""), cpu), nn::Recompute::cheap);
+  EXPECT_EQ(recompute_policy(config_of(""), gpu), nn::Recompute::none);
+  for (const Device* device : {&cpu, &gpu}) {
+    EXPECT_EQ(recompute_policy(config_of("recompute = cheap\n"), *device), nn::Recompute::cheap);
+    EXPECT_EQ(recompute_policy(config_of("recompute = none\n"), *device), nn::Recompute::none);
+  }
+  EXPECT_THAT(refusal_of([] { config_of("recompute = all\n"); }),
+              HasSubstr("x.cfg:6: fsdp.recompute is 'all', expected one of auto, none, cheap"));
+}
+
 // C4: a chosen dim for parameters by their names; the first pattern that fits decides.
 TEST(FsdpKeys, ShardDims) {
   EXPECT_TRUE(options_of("").shard_dims.empty());

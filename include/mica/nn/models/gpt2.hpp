@@ -21,8 +21,9 @@ struct Gpt2Config {
 };
 
 /// x + attn(ln_1(x)), then x + mlp(ln_2(x)); type "gpt2_block". [B, T, C] -> [B, T, C].
-/// Per token 10*C activations stay for backward: x, qkv (3), the attention's y, x + attention, the GELU's input (4).
-/// The outputs of both norms and of the GELU are made again in backward.
+/// Per token 16*C activations stay for backward: x, ln_1's output, qkv (3), the attention's y, x + attention, ln_2's
+/// output, the GELU's input and output (4 each); 10*C under Recompute::cheap, which makes the outputs of both norms and
+/// of the GELU again.
 class Gpt2Block final : public Module {
  public:
   /// @param full_name  "transformer.h.3": names the random streams of its dropouts.

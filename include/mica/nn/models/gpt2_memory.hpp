@@ -14,23 +14,36 @@ struct ActivationBytes {
   [[nodiscard]] std::int64_t peak() const { return forward_peak > backward_peak ? forward_peak : backward_peak; }
 };
 
+/// How a model is run.
+struct ActivationOptions {
+  DType dtype = DType::f32;   ///< of the parameters' data
+  bool checkpointed = false;  ///< each block is a checkpointed region
+  Recompute recompute = Recompute::none;
+};
+
 /// The exact figures, as the pool counts them. [Note: activation memory]
 /// With M = batch * seq_len rows, e bytes an element, A = M*C*e (one activation of the model's width), the f32
 /// statistics s = 2*4*M of one norm and l = 4*M*heads of one attention:
-///   a block keeps        S = 10 A + 2 s + l     (x, qkv 3 A, y, x + attention, GELU input 4 A; no norm or GELU output)
+///   a block keeps        S = 16 A + 2 s + l     (x, ln_1's output, qkv 3 A, y, x + attention, ln_2's output, GELU input
+///                                               and output 4 A each)
+///   Recompute::cheap     S - 6 A                (no norm's or GELU's output)
 ///   checkpointed         A                      (x)
 ///   behind the blocks    A + s + A + 4          (ln_f's input and statistics, the hidden states, the loss)
-/// so saved = layers * S + 2 A + s + 4. On top of the blocks' part come, while the last block runs, 6 A: forward ln_2's
-/// output, the GELU's (4 A) and the MLP's; backward ln_2's output again, the GELU's output or gradient and the gradient
-/// of the block's output (with dropout A more), and the loss. A checkpointed block has 9 A
-/// in its forward and S - A + 7 A in its backward, which runs the forward again. The head's backward holds A more than
-/// is saved. Holds for models whose norms and GELUs are not units of their own (those keep their outputs: module.hpp).
+/// so saved = layers * S + 2 A + s + 4. The head's backward holds A more than is saved, which is the peak unless
+/// - outputs are recomputed: on top of the blocks' part come, while the last block runs, 6 A: forward ln_2's output, the
+///   GELU's (4 A) and the MLP's; backward ln_2's output again, the GELU's output or gradient and the gradient of the
+///   block's output (with dropout A more), and the loss;
+/// - blocks are checkpointed: 6 A beside a block's input in its forward; in its backward, which runs the forward again
+///   and then keeps everything, S + A (the output, which is thrown away, and the gradient of it, for the input, which is
+///   counted; with dropout A more).
+/// Holds for models whose norms and GELUs are not units of their own (those always keep their outputs: module.hpp).
 [[nodiscard]] ActivationBytes activation_bytes(const Gpt2Config& config, std::int64_t batch, std::int64_t seq_len,
-                                               DType dtype, bool checkpointed);
+                                               const ActivationOptions& options);
 
-/// MLP: with H = M*hidden*e a block keeps A + s + H (x, its statistics, the GELU's input), checkpointed A; on top come,
-/// while a block runs, A + H forward and A + max(A, H) backward; behind the blocks as above.
+/// MLP: with H = M*hidden*e a block keeps S = 2 A + s + 2 H (x, its statistics, the norm's output, the GELU's input and
+/// output), recomputing A + s + H, checkpointed A. Recomputing, A + H come on top while a block runs forward and A +
+/// max(A, H) backward; checkpointed, A + H and S + A; behind the blocks as above.
 [[nodiscard]] ActivationBytes activation_bytes(const MlpConfig& config, std::int64_t batch, std::int64_t seq_len,
-                                               DType dtype, bool checkpointed);
+                                               const ActivationOptions& options);
 
 }  // namespace mica::nn
