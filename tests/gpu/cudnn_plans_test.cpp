@@ -33,8 +33,8 @@ void PrintTo(const Gpu& gpu, std::ostream* out) { *out << gpu.name; }
 constexpr Gpu kA100{"NVIDIA A100-SXM4-80GB", 108, 800, 166'912, 1'410'000, 1'593'000, 40 << 20};
 constexpr Gpu kH100{"NVIDIA H100 80GB HBM3", 132, 900, 232'448, 1'980'000, 2'619'000, 50 << 20};
 
-// GPT-2's and Llama's; odd sequences and heads; the smallest head.
-constexpr AttentionShape kShapes[] = {{8, 1024, 12, 64}, {4, 2048, 32, 128, 8}, {1, 4096, 12, 64, 4},
+// GPT-2's, as large a part of it as kMostScoreBytes allows, and Llama's; odd sequences and heads; the smallest head.
+constexpr AttentionShape kShapes[] = {{8, 1024, 12, 64}, {42, 1024, 12, 64}, {4, 2048, 32, 128, 8}, {1, 4096, 12, 64, 4},
                                       {3, 77, 5, 40},    {3, 130, 6, 72, 2},    {2, 64, 4, 8}};
 
 class CudnnPlans : public ::testing::TestWithParam<Gpu> {
