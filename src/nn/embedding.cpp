@@ -10,6 +10,20 @@ Embedding::Embedding(std::int64_t rows, std::int64_t width, double weight_std)
       weight_(add_parameter("weight", {rows, width}, Initializer::normal(weight_std), true)) {}
 
 Tensors Embedding::do_forward(Context& context, Tensors xs, Record* record) {
+  return list_of(look_up(context, xs, nullptr, record));
+}
+
+std::optional<Tensors> Embedding::do_forward_with(Context& context, Module& next, Tensors& xs, Record* record,
+                                                  Record* next_record) {
+  auto* positions = dynamic_cast<PositionEmbedding*>(&next);
+  if (!positions) return {};
+  Tensor y = look_up(context, xs, positions, record);
+  if (next_record) next_record->input_needs_grad = {y.needs_grad, false};
+  positions->keep_ids(next_record, y.needs_grad, xs[0], y);
+  return list_of(std::move(y));
+}
+
+Tensor Embedding::look_up(Context& context, const Tensors& xs, PositionEmbedding* positions, Record* record) {
   expect_inputs(*this, xs, 1);
   const Tensor& ids = xs[0];
   expect_ids(*this, ids);
@@ -17,10 +31,10 @@ Tensors Embedding::do_forward(Context& context, Tensors xs, Record* record) {
                  ids.shape().to_string());
   const ConstTensorView weight = data_of(weight_);
   Tensor y = context.make({ids.shape()[0], ids.shape()[1], width_}, weight.dtype);
-  context.kernels.embedding(context.compute, ids, weight, {}, y);
+  context.kernels.embedding(context.compute, ids, weight, positions ? positions->rows_for(ids) : ConstTensorView(), y);
   y.needs_grad = record && weight_.requires_grad;
   if (y.needs_grad) record->saved = {ids};
-  return list_of(std::move(y));
+  return y;
 }
 
 Tensors Embedding::do_backward(Context& context, Record& record, Tensors dys) {
@@ -41,22 +55,30 @@ PositionEmbedding::PositionEmbedding(std::int64_t context, std::int64_t width, d
 Tensors PositionEmbedding::do_forward(Context& context, Tensors xs, Record* record) {
   expect_inputs(*this, xs, 2);
   const Tensor &x = xs[0], &ids = xs[1];
-  const ConstTensorView weight = data_of(weight_);
+  const ConstTensorView weight = rows_for(ids);
   expect_activation(*this, x, width_, weight.dtype);
+  Tensor y = context.make(x.shape(), x.dtype());
+  const std::int64_t row_numel = ids.shape().back() * width_;
+  for (std::int64_t b = 0; b < ids.shape().rows(); ++b) {
+    context.kernels.add(context.compute, x.view().slice(b * row_numel, row_numel), weight.slice(0, row_numel),
+                        y.view().slice(b * row_numel, row_numel));
+  }
+  keep_ids(record, x.needs_grad, ids, y);
+  return list_of(std::move(y));
+}
+
+ConstTensorView PositionEmbedding::rows_for(const Tensor& ids) const {
   const std::int64_t seq_len = ids.shape().back();
   require<ConfigError>(seq_len <= context_,
                        "a sequence of {} tokens does not fit the model's context of {}: lower train.seq_len or raise "
                        "model.context",
                        seq_len, context_);
-  Tensor y = context.make(x.shape(), x.dtype());
-  const std::int64_t row_numel = seq_len * width_;
-  for (std::int64_t b = 0; b < ids.shape().rows(); ++b) {
-    context.kernels.add(context.compute, x.view().slice(b * row_numel, row_numel), weight.slice(0, row_numel),
-                        y.view().slice(b * row_numel, row_numel));
-  }
-  y.needs_grad = record && (x.needs_grad || weight_.requires_grad);
+  return data_of(weight_);
+}
+
+void PositionEmbedding::keep_ids(Record* record, bool x_needs_grad, const Tensor& ids, Tensor& y) const {
+  y.needs_grad = record && (x_needs_grad || weight_.requires_grad);
   if (record && weight_.requires_grad) record->saved = {ids};
-  return list_of(std::move(y));
 }
 
 Tensors PositionEmbedding::do_backward(Context& context, Record& record, Tensors dys) {

@@ -4,7 +4,10 @@
 
 namespace mica::nn {
 
+class PositionEmbedding;
+
 /// y[..., :] = weight[ids[...], :]. ids i32 [B, T], each in [0, rows) -> y [B, T, width]; "weight" [rows, width].
+/// Adds the positions behind it as well ([Note: fused neighbours] in module.hpp).
 class Embedding final : public Module {
  public:
   Embedding(std::int64_t rows, std::int64_t width, double weight_std = 0.02);
@@ -13,7 +16,11 @@ class Embedding final : public Module {
 
  private:
   Tensors do_forward(Context& context, Tensors xs, Record* record) override;
+  std::optional<Tensors> do_forward_with(Context& context, Module& next, Tensors& xs, Record* record,
+                                         Record* next_record) override;
   Tensors do_backward(Context& context, Record& record, Tensors dys) override;
+  /// @param positions  null: none
+  Tensor look_up(Context& context, const Tensors& xs, PositionEmbedding* positions, Record* record);
 
   std::int64_t width_;
   Parameter& weight_;
@@ -24,6 +31,11 @@ class Embedding final : public Module {
 class PositionEmbedding final : public Module {
  public:
   PositionEmbedding(std::int64_t context, std::int64_t width, double weight_std = 0.02);
+
+  /// "weight", for whoever adds it to what it looks up of `ids`. @throws ConfigError for sequences past the context.
+  [[nodiscard]] ConstTensorView rows_for(const Tensor& ids) const;
+  /// After the forward on {x, ids}, which made y: what backward needs, and whether y needs a gradient.
+  void keep_ids(Record* record, bool x_needs_grad, const Tensor& ids, Tensor& y) const;
 
  private:
   Tensors do_forward(Context& context, Tensors xs, Record* record) override;

@@ -85,11 +85,15 @@ Gpt2Transformer::Gpt2Transformer(const Gpt2Config& config)
 
 Tensors Gpt2Transformer::do_forward(Context& context, Tensors xs, Record* record) {
   expect_inputs(*this, xs, 1);
-  const Tensor ids = xs[0];
-  Tensors h = wte_.forward(context, std::move(xs), child_record(record));
-  h.push_back(ids);
-  h = wpe_.forward(context, std::move(h), child_record(record));
-  return chain_forward(context, body_, std::move(h), child_record(record));
+  Record *of_tokens = child_record(record), *of_positions = child_record(record);
+  std::optional<Tensors> h = wte_.forward_with(context, wpe_, xs, of_tokens, of_positions);
+  if (!h) {
+    const Tensor ids = xs[0];
+    h = wte_.forward(context, std::move(xs), of_tokens);
+    h->push_back(ids);
+    h = wpe_.forward(context, *std::move(h), of_positions);
+  }
+  return chain_forward(context, body_, *std::move(h), child_record(record));
 }
 
 Tensors Gpt2Transformer::do_backward(Context& context, Record& record, Tensors dys) {

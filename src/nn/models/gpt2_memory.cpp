@@ -20,7 +20,7 @@ ActivationBytes activation_bytes(const Gpt2Config& config, std::int64_t batch, s
 
   ActivationBytes bytes;
   bytes.saved = kept + a + s + a + kLossBytes;
-  bytes.forward_peak = std::max(bytes.saved, 2 * a);        // wte's and wpe's outputs
+  bytes.forward_peak = bytes.saved;
   bytes.backward_peak = kept + a + s + 2 * a + kLossBytes;  // the hidden states and their gradient
   if (config.layers == 0) return bytes;
   // A forward without a Record holds x + attention, ln_2's output or c_proj's, and the GELU's output beside the block's

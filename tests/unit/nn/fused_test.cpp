@@ -147,6 +147,24 @@ TEST(Fused, CheapOutputsAreMadeAgainOnceAndOnlyIfAsked) {
   }
 }
 
+TEST(Fused, AnEmbeddingAddsThePositionsOfAllSequencesAtOnce) {
+  for (const std::string frozen : {"", "wte.weight", "wpe.weight", "e.weight"}) {  // none, one, both
+    Gpt2 model(small_gpt2());
+    model.for_each_parameter([&](const std::string& name, Parameter& parameter) {
+      parameter.requires_grad = frozen.empty() || !name.ends_with(frozen);
+    });
+    const Pass pass = run(model, {});
+    EXPECT_EQ(pass.stream->count("embedding"), 1);
+    for (const std::string unit : {"wte", "wpe"}) {
+      const Pass apart = run(model, {unit});
+      EXPECT_EQ(apart.stream->count("add") - pass.stream->count("add"), 2) << "one for each sequence";
+      EXPECT_EQ(apart.loss, pass.loss) << unit << " " << frozen;
+      EXPECT_EQ(apart.gradients, pass.gradients) << unit << " " << frozen;
+    }
+    EXPECT_EQ(run(model, {}, {.with_record = false}).loss, pass.loss);
+  }
+}
+
 /// With units around some layers, in the whole pass or in the backward alone, and outputs kept or made again.
 TEST(Fused, AUnitsLayersRunByThemselvesAndGiveTheSameBits) {
   Gpt2 gpt2(small_gpt2());
