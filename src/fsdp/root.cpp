@@ -177,8 +177,8 @@ void Root::abandon_step() noexcept {
   Stream* const all[] = {streams.pre_unshard.get(), streams.unshard.get(), streams.post_backward.get(),
                          streams.all_reduce.get(), streams.compute.get()};
   drain_and_clear_errors(all);
-  param_limiter_.drop();
-  grad_limiter_.drop();
+  param_limiter_.flush();
+  grad_limiter_.flush();
   for (Unit* each : units_) {
     if (each->storage_) each->storage_->drop_step();
     // Tickets that are still held count down the abandoned step's counter, not the next one's.

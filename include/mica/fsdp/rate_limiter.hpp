@@ -17,7 +17,8 @@ class RateLimiter {
   /// @param num_held  buffers kept back: 1 overlaps one gather with one computation; 0 for inline streams, where a
   ///                  released buffer has no reader left.
   /// @param host_waits  make_room() blocks the host until the buffers it returns are unused, so that the host cannot
-  ///                    run further ahead (limit_all_gathers).
+  ///                    run further ahead in a pass (limit_all_gathers). Between passes it never waits: streams reuse
+  ///                    memory in their order, and a host that stood still there would leave the device without work.
   RateLimiter(std::size_t num_held, bool host_waits) : num_held_(num_held), host_waits_(host_waits) {}
 
   void release(Buffer buffer, Event last_use) {
@@ -25,23 +26,19 @@ class RateLimiter {
     held_.push_back({std::move(buffer), std::move(last_use)});
     if (num_held_ == 0) make_room();
   }
-  void make_room() { drop_to(num_held_); }
-  /// Returns everything. End of a pass.
-  void flush() { drop_to(0); }
-  /// The same without waiting: the streams are idle already (abandon_step).
-  void drop() noexcept { held_.clear(); }
+  void make_room() {
+    for (; held_.size() > num_held_; held_.pop_front()) {
+      if (host_waits_) held_.front().last_use.wait_on_host();
+    }
+  }
+  /// Returns everything: the end of a pass.
+  void flush() noexcept { held_.clear(); }
 
  private:
   struct Held {
     Buffer buffer;
     Event last_use;
   };
-  void drop_to(std::size_t count) {
-    while (held_.size() > count) {
-      if (host_waits_) held_.front().last_use.wait_on_host();
-      held_.pop_front();
-    }
-  }
 
   std::size_t num_held_;
   bool host_waits_;

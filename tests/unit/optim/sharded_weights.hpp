@@ -155,6 +155,7 @@ class ShardedWeights {
       dys.push_back(units_with_grad.empty() || units_with_grad[i] ? ys[i] : Tensor());
     }
     model_->backward(context_, std::move(record), dys);
+    context_.compute.synchronize();  // the gradients are host memory of the test
   }
 
   /// The whole parameter, from this rank's pieces and those of the other shard ranks. @collective

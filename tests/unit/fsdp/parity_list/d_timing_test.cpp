@@ -1,6 +1,7 @@
 // FEATURES D3 (rate limiter), and that delays of a quarter of a second anywhere change no bits.
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <thread>
 
 #include "mica/comm/fake_group.hpp"
@@ -40,6 +41,25 @@ int most_ahead(bool limit_all_gathers) {
 TEST(D3RateLimiter, TheHostIsAtMostTwoUnitsAhead) {
   EXPECT_LE(most_ahead(true), 2);
   EXPECT_GT(most_ahead(false), 4);
+}
+
+// D3: a pass ends without a wait, so that the host enqueues the optimizer and the next pass while the device still works.
+TEST(D3RateLimiter, TheEndOfAPassDoesNotWait) {
+  RankRig rig(make_fake_group(0, 2, nullptr), 0, {}, StreamMode::threaded);
+  ProbeModel model(1);  // too few units for a wait on the way
+  shard_layers(model, rig.device_mesh(), {});
+  train_pass(model, rig.context());  // the first one agrees on the order
+  root_of(model).zero_grad();
+  std::promise<void> passed;
+  std::atomic<bool> was_late = false;
+  rig.compute().submit("slow device", {}, [&, is_over = passed.get_future().share()] {
+    was_late = is_over.wait_for(std::chrono::seconds(5)) == std::future_status::timeout;
+  });
+  train_pass(model, rig.context());
+  root_of(model).reshard();  // as an optimizer does
+  passed.set_value();
+  rig.compute().synchronize();
+  EXPECT_FALSE(was_late);
 }
 
 /// Rank 0's run on 4 ranks, its tasks delayed as the seed says; 0: not at all.
