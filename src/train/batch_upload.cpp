@@ -4,23 +4,33 @@
 
 namespace mica::train {
 
-nn::Tensors BatchUpload::operator()(nn::Context& context, const fsdp::DeviceMesh& device_mesh, data::Batch& batch) {
+void BatchUpload::stage(nn::Context& context, const fsdp::DeviceMesh& device_mesh, data::Batch& batch) {
   const Shape shape{batch.num_sequences, batch.seq_len};
-  const TensorView inputs{batch.inputs.data(), shape, DType::i32}, targets{batch.targets.data(), shape, DType::i32};
-  if (device_mesh.device() == DeviceKind::cpu) return {Tensor(inputs), Tensor(targets)};
+  staged_ = {TensorView(batch.inputs.data(), shape, DType::i32), TensorView(batch.targets.data(), shape, DType::i32)};
+  if (device_mesh.device() == DeviceKind::cpu) return;
 
-  const std::int64_t bytes = inputs.bytes();
+  const std::int64_t bytes = staged_[0].bytes();
   if (pinned_.bytes() < 2 * bytes) {
     pinned_ = device_mesh.offload_pool().allocate(2 * bytes, MemoryRole::workspace, context.compute);
     context.compute.synchronize();  // the host writes there, which no stream orders behind its last owner
   }
-  nn::Tensors tensors;
   std::byte* at = static_cast<std::byte*>(pinned_.data());
-  for (const TensorView& host : {inputs, targets}) {
-    std::memcpy(at, host.data, static_cast<std::size_t>(bytes));
-    tensors.push_back(context.make(shape, DType::i32, MemoryRole::activation));
-    context.kernels.copy(context.compute, TensorView{at, shape, DType::i32}, tensors.back());
+  for (TensorView& ids : staged_) {
+    std::memcpy(at, ids.data, static_cast<std::size_t>(bytes));
+    ids.data = at;
     at += bytes;
+  }
+}
+
+nn::Tensors BatchUpload::upload(nn::Context& context) const {
+  nn::Tensors tensors;
+  for (const TensorView& ids : staged_) {
+    if (!pinned_) {
+      tensors.emplace_back(ids);
+      continue;
+    }
+    tensors.push_back(context.make(ids.shape, DType::i32, MemoryRole::activation));
+    context.kernels.copy(context.compute, ids, tensors.back());
   }
   return tensors;
 }

@@ -25,8 +25,8 @@ StepRunner::StepRunner(const Config& config, ShardedModel& model, const data::To
 
 StepFigures StepRunner::run(std::int64_t step, double lr) {
   nn::Context& context = model_.context;
-  Slot& slot = slots_[static_cast<std::size_t>(step % 2)];
-  slot.done.wait_on_host();
+  read(step);
+  Slot& slot = slot_of(step);
   context.training = true;
   context.step = static_cast<std::uint64_t>(step);
 
@@ -36,7 +36,7 @@ StepFigures StepRunner::run(std::int64_t step, double lr) {
   if (model_.in_backward) model_.in_backward->begin_step(lr);
   for (std::int64_t round = 0; round < plan_.accumulation; ++round) {
     if (no_sync_) model_.root->set_gradient_sync(round + 1 == plan_.accumulation);
-    run_round(step, round, slot.rounds[static_cast<std::size_t>(round)], dloss, figures.losses.view().slice(round, 1));
+    run_round(slot.rounds[static_cast<std::size_t>(round)], dloss, figures.losses.view().slice(round, 1));
   }
   if (deterministic_) fsdp::average_grads(*model_.root, plan_.accumulation * plan_.num_ranks);
   if (model_.in_backward) {
@@ -48,7 +48,29 @@ StepFigures StepRunner::run(std::int64_t step, double lr) {
   }
   model_.root->zero_grad();
   slot.done = context.compute.record();
+  read_ahead(step + 1);
   return figures;
+}
+
+void StepRunner::read(std::int64_t step) {
+  Slot& slot = slot_of(step);
+  if (slot.step == step) return;
+  slot.step = 0;
+  slot.done.wait_on_host();
+  for (std::size_t i = 0; i < slot.rounds.size(); ++i) {
+    Round& round = slot.rounds[i];
+    data::read_batch(dataset_, sampler_.micro_batch(plan_, step, data_rank_, static_cast<std::int64_t>(i)), round.batch);
+    round.upload.stage(model_.context, model_.root->device_mesh(), round.batch);
+  }
+  slot.step = step;
+}
+
+void StepRunner::read_ahead(std::int64_t step) {
+  try {
+    read(step);
+  } catch (const ConfigError&) {
+    // A token past the vocabulary: told by the step, if it comes.
+  }
 }
 
 void StepRunner::update(double lr, StepFigures& figures) {
@@ -73,13 +95,11 @@ void StepRunner::update_scaled(double lr, StepFigures& figures) {
   figures.grad_norm = clip.norm;
 }
 
-void StepRunner::run_round(std::int64_t step, std::int64_t number, Round& round, const Tensor& dloss, TensorView loss) {
+void StepRunner::run_round(const Round& round, const Tensor& dloss, TensorView loss) {
   nn::Context& context = model_.context;
-  data::read_batch(dataset_, sampler_.micro_batch(plan_, step, data_rank_, number), round.batch);
   context.sequences = round.batch.global_ids;
   nn::Record record;
-  const nn::Tensors ys =
-      model_.module->forward(context, round.upload(context, model_.root->device_mesh(), round.batch), &record);
+  const nn::Tensors ys = model_.module->forward(context, round.upload.upload(context), &record);
   model_.module->backward(context, std::move(record), {dloss});
   context.kernels.copy(context.compute, ys[0], loss);
 }
@@ -124,7 +144,8 @@ double evaluate(ShardedModel& model, const data::TokenDataset& dataset, const da
   for (std::int64_t i = 0; i < num_batches; ++i) {
     data::read_batch(dataset, sampler.micro_batch(one_round, i + 1, device_mesh.mesh().rank(), 0), batch);
     context.sequences = batch.global_ids;
-    const nn::Tensors ys = model.module->forward(context, upload(context, device_mesh, batch), nullptr);
+    upload.stage(context, device_mesh, batch);
+    const nn::Tensors ys = model.module->forward(context, upload.upload(context), nullptr);
     const double weight = 1.0 / static_cast<double>(num_batches * plan.num_ranks);
     context.kernels.scale(context.compute, ys[0], weight, sum, Write::accumulate);
     context.compute.synchronize();  // `batch` is used again

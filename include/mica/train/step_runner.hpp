@@ -22,8 +22,11 @@ struct StepFigures {
 /// the ranks. @collective over the mesh. The host waits.
 [[nodiscard]] std::vector<double> mean_losses(ShardedModel& model, const std::vector<const StepFigures*>& steps);
 
-/// Runs optimizer steps: micro-batches, reduction, clipping, update. Enqueues only; the host stays at most one step
-/// behind the device.
+/// Runs optimizer steps: micro-batches, reduction, clipping, update. Enqueues only; run() returns when the device has
+/// come to that step at least. [Note: batches read ahead] The next step's micro-batches are read right after a step was
+/// enqueued, while the device works on it, and not before the next one, when it may have run dry. A batch counts as
+/// used when its step runs, and an error in it is told then: reading ahead changes neither the data position nor what
+/// is saved.
 class StepRunner {
  public:
   /// All outlive it.
@@ -41,11 +44,16 @@ class StepRunner {
   };
   /// Those of one step, in use until the device has passed `done`.
   struct Slot {
+    std::int64_t step = 0;  ///< whose they are; 0: nobody's
     std::vector<Round> rounds;
     Event done;
   };
+  [[nodiscard]] Slot& slot_of(std::int64_t step) { return slots_[static_cast<std::size_t>(step % 2)]; }
+  /// Reads a step's micro-batches, unless they are there. Waits until the step before the last one is over.
+  void read(std::int64_t step);
+  void read_ahead(std::int64_t step);
   /// @param dloss  [1] f32, what the backward begins with.   @param loss  [1] f32, filled.
-  void run_round(std::int64_t step, std::int64_t number, Round& round, const Tensor& dloss, TensorView loss);
+  void run_round(const Round& round, const Tensor& dloss, TensorView loss);
   void update(double lr, StepFigures& figures);
   void update_scaled(double lr, StepFigures& figures);
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "bench_model.hpp"
 #include "benches.hpp"
@@ -109,7 +110,7 @@ Measured measure(const App& app, const Options& options, const Config& config) {
                     .planned_bytes = make_start_plan(config, device, *model, plan).memory.peak};
   measured.recompute = model->context.recompute == nn::Recompute::none ? "none" : "cheap";
   double comm_begin_ms = 0;
-  double begin = 0;
+  double begin = 0, step_begin = 0;
   std::vector<double> step_s;
   StepFigures first, last;
   for (std::int64_t step = 1; step <= options.warmup + options.run.steps; ++step) {
@@ -118,16 +119,17 @@ Measured measure(const App& app, const Options& options, const Config& config) {
       device.kernels->record_products(nullptr);
       app.world.barrier();
       comm_begin_ms = device.device_mesh->communication_ms();
-      begin = now_s();
+      begin = step_begin = now_s();
     }
-    const double step_begin = now_s();
+    // As in a run the next step is enqueued while a GPU works on this one: run() returns when it has done the one before,
+    // so that the time from return to return is a step's.
     StepFigures figures = runner.run(step, config.optim.lr);
-    model->context.compute.synchronize();
-    if (step > options.warmup) step_s.push_back(now_s() - step_begin);
+    const double step_end = now_s();
+    if (step > options.warmup) step_s.push_back(step_end - std::exchange(step_begin, step_end));
     if (step == 1) first = figures;
     last = std::move(figures);
   }
-  measured.comm_share = (device.device_mesh->communication_ms() - comm_begin_ms) * 1e-3 / (now_s() - begin);
+  measured.comm_share = (device.device_mesh->communication_ms() - comm_begin_ms) * 1e-3 / (step_begin - begin);
   const std::vector<double> losses = mean_losses(*model, {&first, &last});
   measured.first_loss = losses[0];
   measured.last_loss = losses[1];
