@@ -11,9 +11,10 @@ void UnitStorage::prepare_grads(RateLimiter& limiter, bool full_precision) {
   Stream& compute = device_mesh_.compute();
   if (!unsharded_grad_buffer_) {
     const DType dtype = full_precision ? DType::f32 : reduce_dtype_;
+    const MemoryRole role = hands_grads_over() ? MemoryRole::sharded_grad : MemoryRole::unsharded_grad;
     limiter.make_room();
     unsharded_grad_buffer_ = device_mesh_.reduce_group().allocate(
-        device_mesh_.pool(), layout_->unsharded_numel() * dtype_bytes(dtype), MemoryRole::unsharded_grad, compute);
+        device_mesh_.pool(), layout_->unsharded_numel() * dtype_bytes(dtype), role, compute);
     unsharded_grad_ = {unsharded_grad_buffer_.data(), Shape{layout_->unsharded_numel()}, dtype};
     for (const ShardLayout::Gap& gap : layout_->gaps()) {
       device_mesh_.kernels().fill(compute, unsharded_grad_.slice(gap.begin, gap.end - gap.begin), 0.0);
@@ -24,6 +25,12 @@ void UnitStorage::prepare_grads(RateLimiter& limiter, bool full_precision) {
     nn::Parameter& parameter = *parameters_[i].parameter;
     parameter.grad = unsharded_grad_.slice(layout_->begin_of(i), parameter.shape.numel()).reshaped(parameter.shape);
   }
+}
+
+bool UnitStorage::keeps_unsharded_grads() const {
+  const bool is_alone = layout_->shard_size() == 1 && all_reduce_group_->num_ranks() == 1;
+  const bool fits = keeps_low_precision_grads_ || reduce_dtype_ == DType::f32;
+  return is_alone && fits && offload_ == CpuOffload::none && &reduction_ == &default_reduction();
 }
 
 void UnitStorage::allocate_sharded_grad(Stream& home) {
@@ -43,6 +50,11 @@ void UnitStorage::reduce_grads(RateLimiter& limiter) {
   Stream& reduce_stream = *device_mesh_.streams().post_backward;
   Stream& result_stream = all_reduce_group_->num_ranks() > 1 ? *device_mesh_.streams().all_reduce : reduce_stream;
   reduce_stream.wait(device_mesh_.compute().record());
+  if (hands_grads_over()) {
+    sharded_grad_buffer_ = std::move(unsharded_grad_buffer_);
+    sharded_grad_ = std::exchange(unsharded_grad_, {});
+    return;
+  }
 
   TensorView gathered = unsharded_grad_;
   Buffer rearranged;
@@ -105,7 +117,9 @@ void UnitStorage::hide_grads() {
 
 void UnitStorage::zero_grad() {
   if (!sharded_grad_buffer_) return;
-  sharded_grad_buffer_.used_until(device_mesh_.compute().record());
+  // Readers are compute and the stream that writes it, of which one is the buffer's home.
+  Stream& other = keeps_unsharded_grads() ? gradient_stream() : device_mesh_.compute();
+  sharded_grad_buffer_.used_until(other.record());
   sharded_grad_buffer_.reset();
   sharded_grad_ = {};
   has_grads_.assign(has_grads_.size(), false);

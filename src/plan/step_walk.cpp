@@ -47,6 +47,7 @@ std::vector<UnitSpec> units_of(const fsdp::Root& root) {
       spec.shard_numel = storage->layout().shard_numel();
       spec.shard_size = storage->shard_size();
       spec.is_trainable = storage->is_trainable();
+      spec.keeps_unsharded_grads = storage->keeps_unsharded_grads();
       if (!storage->layout().rearrangement().empty()) spec.rearranged_numel = storage->layout().unsharded_numel();
       spec.cpu_offload = unit->options().cpu_offload;
       spec.hooked_gather = storage->hooked_gather_sizes();
@@ -254,13 +255,20 @@ void StepWalk::prepare_grads(std::size_t unit) {
   if (!spec.is_trainable || !has_parameters(unit) || state.unsharded_grad_bytes > 0) return;
   make_room(held_grads_, MemoryRole::unsharded_grad, num_held_);
   state.unsharded_grad_bytes = spec.unsharded_numel() * dtype_bytes(spec.reduce_dtype);
-  visitor_.allocate(MemoryRole::unsharded_grad, state.unsharded_grad_bytes);
+  const bool is_handed_over = spec.keeps_unsharded_grads && !state.has_sharded_grad;
+  visitor_.allocate(is_handed_over ? MemoryRole::sharded_grad : MemoryRole::unsharded_grad, state.unsharded_grad_bytes);
 }
 
 void StepWalk::reduce_grads(std::size_t unit) {
   const UnitSpec& spec = units_[unit];
   UnitState& state = states_[unit];
   if (state.unsharded_grad_bytes == 0) return;
+  if (spec.keeps_unsharded_grads && !state.has_sharded_grad) {
+    state.has_sharded_grad = true;
+    state.unsharded_grad_bytes = 0;
+    if (spec_.steps_in_backward) step_unit_in_backward(unit);
+    return;
+  }
   const std::int64_t shard_bytes = spec.sharded_grad_bytes();
   const std::int64_t gathered_bytes = spec.rearranged_numel > 0 ? spec.gathered_numel() * dtype_bytes(spec.reduce_dtype) : 0;
   visitor_.allocate(MemoryRole::communication, gathered_bytes);

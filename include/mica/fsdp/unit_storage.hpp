@@ -41,6 +41,8 @@ class HookedAllGather;
 ///   unsharded grad  [U]   reduce_dtype unsharded_grad      between prepare_grads() and reduce_grads()
 ///   gathered grad   [S*P] reduce_dtype communication       per-parameter layouts: while it is reduced
 ///   sharded grad    [P]   f32         sharded_grad         from the first reduce_grads() until zero_grad()
+/// Where one rank has nothing to reduce or convert (keeps_unsharded_grads()), the first unsharded gradient since
+/// zero_grad() becomes the sharded one as it is, and is counted as that from the beginning.
 /// Offloaded masters and sharded gradients are in DeviceMesh::offload_pool(); what is reduced then stays on the device
 /// only until it has been copied there. With keep_low_precision_grads the sharded gradient is in reduce_dtype.
 /// Everything enqueues; the host waits only in the rate limiters.
@@ -93,6 +95,8 @@ class UnitStorage {
   /// @param full_precision  fp32 instead of reduce_dtype, unless written ones are there.
   void prepare_grads(RateLimiter& limiter, bool full_precision = false);
   [[nodiscard]] bool has_unsharded_grad() const { return static_cast<bool>(unsharded_grad_buffer_); }
+  /// On a world of one rank: the default reduction would copy gradients that are in the right place and dtype.
+  [[nodiscard]] bool keeps_unsharded_grads() const;
   /// Averages the unsharded gradient over the world into the sharded gradient, adding to what is there.
   void reduce_grads(RateLimiter& limiter);
   /// [P] f32 (reduce_dtype with keep_low_precision_grads), absent before the first reduction. Valid on the compute
@@ -107,7 +111,8 @@ class UnitStorage {
   /// zero_grad() has none (on all ranks alike: the first step's order check compares); otherwise its part of the
   /// gradient is zero.
   [[nodiscard]] bool has_grad(std::size_t i) const { return has_grads_[i]; }
-  /// Frees the sharded gradient; the compute stream's work so far was its last reader.
+  /// Frees the sharded gradient; its last readers were in the work so far of the compute stream, or of
+  /// gradient_stream() (an optimizer in backward).
   void zero_grad();
   /// Drops unsharded parameters and all gradients without any communication (abandon_step).
   void drop_step();
@@ -120,6 +125,7 @@ class UnitStorage {
   void check_placement() const;
   void gather_shards(DType dtype);
   void gather_from_neighbours();
+  [[nodiscard]] bool hands_grads_over() const { return keeps_unsharded_grads() && !sharded_grad_buffer_; }
   void allocate_sharded_grad(Stream& home);
   void hide_grads();
   void note_written_grads();

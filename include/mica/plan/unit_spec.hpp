@@ -23,6 +23,7 @@ struct UnitSpec {
   std::int64_t rearranged_numel = 0;
   fsdp::CpuOffload cpu_offload = fsdp::CpuOffload::none;
   int num_neighbours = 0;  ///< resharded among so many ranks after forward; 0: not
+  bool keeps_unsharded_grads = false;    ///< UnitStorage::keeps_unsharded_grads()
   bool is_deterministic = false;         ///< fsdp::deterministic_reduction()
   std::optional<DType> wire_dtype = {};  ///< of compressed gradients
   std::optional<fsdp::HookedGatherSizes> hooked_gather = {};  ///< when parameters have all-gather hooks

@@ -223,6 +223,28 @@ TEST(LiteralMemory, NoShardUsesTheMaster) {
                  {{MemoryRole::unsharded_param, 0}, {MemoryRole::unsharded_grad, 24 + 40}, {MemoryRole::optimizer, 0}});
 }
 
+// --- 5: the same on one rank: nothing is reduced, and each gradient stays where the backward wrote it
+//
+// forward: 92 + 2 * 400 = 892. backward: root gradients +24 = 916; b gradients +28, dx +400 = 1344; a gradients +40,
+// dx +400 = 1784 <- peak. With threads too: no gradient is given up, so none is kept back.
+TEST(LiteralMemory, ARankAloneHasEachGradientOnce) {
+  PlannedRun run;
+  run.make_model = [] { return std::make_unique<Layers>(6, std::vector<std::int64_t>{10, 7}, 100); };
+  run.wrap = fsdp::wrap_types({"layer"});
+  run.inputs = {{Shape{1}, DType::f32}};
+  run.num_state_kinds = 0;
+  const MeasuredStep every{.start = 92,
+                           .forward_peak = 892,
+                           .backward_peak = 1784,
+                           .after_backward = 184,
+                           .after_step = 184,
+                           .after_zero_grad = 92};
+  for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
+    run.mode = mode;
+    expect_literal(1, run, every, every, 1784, {{MemoryRole::unsharded_grad, 0}, {MemoryRole::sharded_grad, 92}});
+  }
+}
+
 // --- what the runs above do not have
 // -----------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 
+#include "mica/fsdp/gradient_reduction.hpp"
 #include "mica/nn/init.hpp"
 #include "probe_model.hpp"
 #include "support/temporary_folder.hpp"
@@ -184,6 +185,58 @@ TEST(D5Accumulation, ForwardsWithoutBackwardLeaveNothing) {
       EXPECT_EQ(rig.pool().stats().current_of(MemoryRole::unsharded_grad), 0);
     });
   }
+}
+
+// D5: a rank alone hands the first micro-batch's gradient over as it is; later ones are added to it.
+TEST(D5Accumulation, ARankAloneKeepsTheGradientsThatBackwardWrote) {
+  for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
+    run_local_ranks(1, [&](auto world) {
+      RankRig rig(std::move(world), 0, {}, mode);
+      TensorView written;  // the first layer's
+      ProbeModel* seen = nullptr;
+      ProbeModel model(2, [&](const std::string& what) {
+        if (what == "backward a" && !written) written = seen->layers[0]->weight().grad;
+      });
+      seen = &model;
+      shard_layers(model, rig.device_mesh(), {});
+      const UnitStorage& storage = *unit_of(*model.layers[0]).storage();
+      for (int step = 1; step <= 2; ++step) {
+        written = {};
+        train_pass(model, rig.context());
+        EXPECT_EQ(storage.sharded_grad().data, written.data);
+        EXPECT_FALSE(storage.has_unsharded_grad());
+        EXPECT_EQ(rig.values(storage.sharded_grad()), std::vector<float>(5, 1.0F));
+        train_pass(model, rig.context());
+        EXPECT_EQ(storage.sharded_grad().data, written.data);
+        EXPECT_EQ(rig.values(storage.sharded_grad()), std::vector<float>(5, 2.0F));
+        root_of(model).zero_grad();
+      }
+    });
+  }
+}
+
+// D5: not where something is left to do.
+TEST(D5Accumulation, OnlyGradientsWithNothingLeftToDoAreHandedOver) {
+  const auto keeps = [](int num_ranks, int shard_size, const Options& options) {
+    bool found = false;
+    run_local_ranks(num_ranks, [&](auto world) {
+      RankRig rig(std::move(world), shard_size);
+      ProbeModel model(1);
+      shard_layers(model, rig.device_mesh(), options);
+      static_cast<void>(root_of(model));
+      const bool here = unit_of(*model.layers[0]).storage()->keeps_unsharded_grads();
+      if (rig.rank() == 0) found = here;
+    });
+    return found;
+  };
+  EXPECT_TRUE(keeps(1, 1, {}));
+  EXPECT_FALSE(keeps(1, 1, {.mixed_precision = {.reduce_dtype = DType::bf16}}));
+  EXPECT_TRUE(keeps(1, 1, {.mixed_precision = {.reduce_dtype = DType::bf16, .keep_low_precision_grads = true}}));
+  EXPECT_FALSE(keeps(1, 1, {.cpu_offload = CpuOffload::gradients}));
+  EXPECT_FALSE(keeps(1, 1, {.reduction = &compressing_reduction(DType::bf16)}));
+  EXPECT_FALSE(keeps(2, 1, {.strategy = Strategy::no_shard})) << "replicas";
+  EXPECT_FALSE(keeps(2, 2, {.strategy = Strategy::no_shard})) << "replicas on a mesh that shards";
+  EXPECT_FALSE(keeps(2, 2, {}));
 }
 
 // --- D11 --------------------------------------------------------------------------------------------------------------
