@@ -141,7 +141,9 @@ PassProfile trace_pass(nn::Module& model, const std::vector<UnitSpec>& units, co
     return Tensor(TensorView(addresses.take(shape.numel() * dtype_bytes(dtype)), shape, dtype));
   };
   nn::Tensors xs;
-  for (const InputSpec& input : inputs) xs.push_back(borrowed(input.shape, input.dtype));
+  for (const InputSpec& input : inputs) {
+    xs.push_back(options.counts_inputs ? context.make(input.shape, input.dtype) : borrowed(input.shape, input.dtype));
+  }
   const bool has_rows = !inputs.empty() && inputs[0].shape.num_dims() > 0;
   context.sequences.assign(has_rows ? static_cast<std::size_t>(inputs[0].shape[0]) : 0, 0);
 

@@ -14,7 +14,7 @@ StartPlan make_start_plan(const Config& config, const Device& device, const Shar
   const plan::PassProfile profile =
       plan::trace_pass(*twin, units, {{tokens, DType::i32}, {tokens, DType::i32}},
                        {.param_dtype = options.param_dtype(), .reduce_dtype = options.reduce_dtype(), .loss_in_backward = true,
-                       .recompute = model.context.recompute,
+                        .recompute = model.context.recompute, .counts_inputs = device.gpu.has_value(),
                         .make_kernels = device.make_kernels});
   plan::StepSpec spec = plan::step_spec_of(*model.root);
   spec.micro_batches = static_cast<int>(batch.accumulation);

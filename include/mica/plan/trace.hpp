@@ -10,7 +10,7 @@
 
 namespace mica::plan {
 
-/// An input of the model's forward. The caller of the real pass owns its memory, so it is not counted.
+/// An input of the model's forward. It is counted where TraceOptions::counts_inputs says so.
 struct InputSpec {
   Shape shape;
   DType dtype = DType::f32;
@@ -21,6 +21,7 @@ struct TraceOptions {
   DType reduce_dtype = DType::f32;  ///< of the gradients that backward writes
   bool loss_in_backward = false;    ///< as nn::Context's
   nn::Recompute recompute = nn::Recompute::none;
+  bool counts_inputs = false;       ///< they come from the pool (copies on a GPU), and not from the caller's own memory
   /// Whose scratch memory is counted.
   std::function<std::unique_ptr<Kernels>(Pool&)> make_kernels = [](Pool& pool) { return make_cpu_kernels(pool); };
 };

@@ -66,6 +66,15 @@ TEST(TracePass, CastsFloatingInputsAsTheRootDoes) {
   EXPECT_EQ(ids.points[0].before.end.activation, 0);
 }
 
+// On a GPU: a, which drops its input, gives the memory back.
+TEST(TracePass, CountsInputsThatComeFromThePool) {
+  Layers model(3, {4, 5}, 25);
+  const PassProfile profile = trace_pass(model, kRootAndB, {{Shape{7}, DType::i32}}, {.counts_inputs = true});
+  EXPECT_EQ(profile.points[0].before.end.activation, 28);
+  EXPECT_EQ(profile.points[1].before.peak.total(), 128);
+  EXPECT_EQ(profile.after.end.total(), 0);
+}
+
 // A model that no machine here could hold: nothing but addresses is used.
 TEST(TracePass, NeedsNoMemoryForALargeModel) {
   nn::Gpt2 model({.layers = 96, .heads = 96, .width = 12288, .context = 2048});
