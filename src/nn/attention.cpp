@@ -21,6 +21,22 @@ CausalSelfAttention::CausalSelfAttention(const AttentionOptions& options)
 }
 
 Tensors CausalSelfAttention::do_forward(Context& context, Tensors xs, Record* record) {
+  Tensors y = attended(context, std::move(xs), record);  // its Records come first
+  Tensors out = c_proj_.forward(context, std::move(y), child_record(record));
+  return resid_dropout_.forward(context, std::move(out), child_record(record));
+}
+
+bool CausalSelfAttention::can_add_to(const Context& context, const Tensor& base) const {
+  return resid_dropout_.passes_through(context) && c_proj_.adds_to(context, base);
+}
+
+Tensor CausalSelfAttention::do_forward_onto(Context& context, const Tensor& base, Tensors xs, Record* record) {
+  Tensors y = attended(context, std::move(xs), record);
+  Tensor sum = c_proj_.forward_onto(context, base, std::move(y), child_record(record));
+  return resid_dropout_.forward(context, list_of(std::move(sum)), child_record(record))[0];
+}
+
+Tensors CausalSelfAttention::attended(Context& context, Tensors xs, Record* record) {
   expect_inputs(*this, xs, 1);
   require<Error>(xs[0].shape().num_dims() == 3, "a '{}' takes [batch, seq_len, width], got {}", type_name(),
                  xs[0].shape().to_string());
@@ -34,8 +50,7 @@ Tensors CausalSelfAttention::do_forward(Context& context, Tensors xs, Record* re
     record->saved = {qkv[0], y, lse};
   }
   context.kernels.attention(context.compute, shape, qkv[0], y, lse);
-  Tensors out = c_proj_.forward(context, list_of(std::move(y)), child_record(record));
-  return resid_dropout_.forward(context, std::move(out), child_record(record));
+  return list_of(std::move(y));
 }
 
 Tensors CausalSelfAttention::do_backward(Context& context, Record& record, Tensors dys) {

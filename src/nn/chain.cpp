@@ -49,16 +49,33 @@ void begin_chain(std::span<Module* const> chain, Record* record) {
   record->extra = std::move(extra);
 }
 
+/// Of the last module that does more than to return its input; chain.size() where none does.
+std::size_t last_at_work(const Context& context, std::span<Module* const> chain) {
+  for (std::size_t i = chain.size(); i-- > 0;) {
+    if (!chain[i]->passes_through(context)) return i;
+  }
+  return chain.size();
+}
+
 /// The forward of a chain that has begun, from module `first` on; xs are that one's inputs.
-Tensors run_chain(Context& context, std::span<Module* const> chain, std::size_t first, Tensors xs, Record* record) {
+/// @param base  added to what the chain returns (chain_adds_to); null: nothing is
+Tensors run_chain(Context& context, std::span<Module* const> chain, std::size_t first, Tensors xs, Record* record,
+                  const Tensor* base = nullptr) {
+  const std::size_t adding = base ? last_at_work(context, chain) : chain.size();
   for (std::size_t i = first; i < chain.size(); ++i) {
     Record* child = child_of(record, i);
     const void* input = xs.empty() ? nullptr : xs[0].view().data;
     std::optional<Tensors> of_both;
-    if (i + 1 < chain.size()) {
+    if (i + 1 < chain.size() && i != adding && i + 1 != adding) {
       of_both = chain[i]->forward_with(context, *chain[i + 1], xs, child, child_of(record, i + 1));
     }
-    xs = of_both ? *std::move(of_both) : chain[i]->forward(context, std::move(xs), child);
+    if (of_both) {
+      xs = *std::move(of_both);
+    } else if (i == adding) {
+      xs = list_of(chain[i]->forward_onto(context, *base, std::move(xs), child));
+    } else {
+      xs = chain[i]->forward(context, std::move(xs), child);
+    }
     if (child && i > 0) {
       extra_of(*record).input_dropped[i] =
           drop_input(context, *chain[i - 1], record->child(i - 1), input, *chain[i], *child);
@@ -81,15 +98,22 @@ Tensor add_chains(Context& context, std::span<const std::span<Module* const>> ch
   std::optional<Tensors> begun;  // outputs of the chain's first module, where the sum before it made them
   for (std::size_t c = 0; c < chains.size(); ++c) {
     const std::size_t first = begun ? 1 : 0;
-    Tensors branch = run_chain(context, chains[c], first, begun ? *std::move(begun) : list_of(x), record);
+    const bool adds = chain_adds_to(context, chains[c], x);
+    Tensors branch = run_chain(context, chains[c], first, begun ? *std::move(begun) : list_of(x), record,
+                               adds ? &x : nullptr);
     require<Error>(branch.size() == 1 && branch[0].shape() == x.shape(),
                    "a residual branch must return one tensor of its input's shape {}, it returned {}",
                    x.shape().to_string(),
                    branch.size() == 1 ? branch[0].shape().to_string() : std::to_string(branch.size()) + " tensors");
     if (record) extra_of(*record).x_needs_grad = x.needs_grad;
+    begun.reset();
+    if (adds) {
+      x = std::move(branch[0]);
+      if (c + 1 < chains.size()) record = begin(chains[c + 1]);
+      continue;
+    }
     Tensor sum = branch[0].is_unique() ? branch[0] : context.make(x.shape(), x.dtype());
     sum.needs_grad = record && (x.needs_grad || branch[0].needs_grad);
-    begun.reset();
     if (c + 1 < chains.size()) {
       record = begin(chains[c + 1]);
       if (!chains[c + 1].empty()) {
@@ -107,6 +131,17 @@ Tensor add_chains(Context& context, std::span<const std::span<Module* const>> ch
 Tensors chain_forward(Context& context, std::span<Module* const> chain, Tensors xs, Record* record) {
   begin_chain(chain, record);
   return run_chain(context, chain, 0, std::move(xs), record);
+}
+
+bool chain_adds_to(const Context& context, std::span<Module* const> chain, const Tensor& base) {
+  const std::size_t last = last_at_work(context, chain);
+  return last < chain.size() && chain[last]->adds_to(context, base);
+}
+
+Tensor chain_forward_onto(Context& context, std::span<Module* const> chain, const Tensor& base, Tensors xs,
+                          Record* record) {
+  begin_chain(chain, record);
+  return run_chain(context, chain, 0, std::move(xs), record, &base)[0];
 }
 
 Tensors chain_backward(Context& context, std::span<Module* const> chain, Record& record, Tensors dys) {

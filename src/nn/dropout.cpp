@@ -17,7 +17,7 @@ Dropout::Dropout(double p, std::string_view full_name) : Module("dropout"), p_(p
 Tensors Dropout::do_forward(Context& context, Tensors xs, Record* record) {
   expect_inputs(*this, xs, 1);
   const Tensor& x = xs[0];
-  if (p_ == 0 || !context.training) return xs;
+  if (passes_through(context)) return xs;
   RandomPoint point = random_point(context);
   Tensor y = drop(context, x, point);
   y.needs_grad = record && x.needs_grad;

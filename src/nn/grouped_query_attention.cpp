@@ -39,6 +39,16 @@ GroupedQueryAttention::GroupedQueryAttention(const GroupedQueryAttentionOptions&
                                 LinearOptions{.bias = false, .weight_std = o.weight_std})) {}
 
 Tensors GroupedQueryAttention::do_forward(Context& context, Tensors xs, Record* record) {
+  Tensors y = attended(context, std::move(xs), record);
+  return o_proj_.forward(context, std::move(y), child_record(record));
+}
+
+Tensor GroupedQueryAttention::do_forward_onto(Context& context, const Tensor& base, Tensors xs, Record* record) {
+  Tensors y = attended(context, std::move(xs), record);
+  return o_proj_.forward_onto(context, base, std::move(y), child_record(record));
+}
+
+Tensors GroupedQueryAttention::attended(Context& context, Tensors xs, Record* record) {
   expect_inputs(*this, xs, 1);
   require<Error>(xs[0].shape().num_dims() == 3, "a '{}' takes [batch, seq_len, width], got {}", type_name(),
                  xs[0].shape().to_string());
@@ -55,8 +65,7 @@ Tensors GroupedQueryAttention::do_forward(Context& context, Tensors xs, Record* 
     record->saved = {qkv[kQ], qkv[kK], qkv[kV], y, lse};
   }
   context.kernels.attention(context.compute, shape, ConstQkv{qkv[kQ], qkv[kK], qkv[kV]}, y, lse);
-  qkv.clear();
-  return o_proj_.forward(context, list_of(std::move(y)), child_record(record));
+  return list_of(std::move(y));
 }
 
 Tensors GroupedQueryAttention::do_backward(Context& context, Record& record, Tensors dys) {

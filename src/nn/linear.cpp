@@ -14,17 +14,34 @@ Linear::Linear(std::int64_t in, std::int64_t out, LinearOptions options)
 }
 
 Tensors Linear::do_forward(Context& context, Tensors xs, Record* record) {
+  return list_of(multiplied(context, xs, nullptr, record));
+}
+
+bool Linear::can_add_to(const Context&, const Tensor& base) const {
+  return base.shape().back() == out_ && base.dtype() == weight_.data.dtype;
+}
+
+Tensor Linear::do_forward_onto(Context& context, const Tensor& base, Tensors xs, Record* record) {
+  return multiplied(context, xs, &base, record);
+}
+
+Tensor Linear::multiplied(Context& context, const Tensors& xs, const Tensor* base, Record* record) {
   expect_inputs(*this, xs, 1);
   const Tensor& x = xs[0];
   const ConstTensorView weight = data_of(weight_);
   expect_activation(*this, x, in_, weight.dtype);
   Tensor y = context.make(with_last_dim(x.shape(), out_), weight.dtype);
-  context.kernels.linear(context.compute, x, weight, bias_ ? data_of(*bias_) : ConstTensorView(), y);
+  const ConstTensorView bias = bias_ ? data_of(*bias_) : ConstTensorView();
+  if (base) {
+    context.kernels.linear_add(context.compute, x, weight, bias, *base, y);
+  } else {
+    context.kernels.linear(context.compute, x, weight, bias, y);
+  }
   if (record) {
     y.needs_grad = x.needs_grad || trains();
     record->saved = {trains() ? x : Tensor()};
   }
-  return list_of(std::move(y));
+  return y;
 }
 
 std::optional<Tensors> Linear::do_forward_with(Context& context, Module& next, Tensors& xs, Record* record,

@@ -112,6 +112,13 @@ std::optional<Tensors> Module::backward_with(Context& context, Module& previous,
   return dxs;
 }
 
+Tensor Module::forward_onto(Context& context, const Tensor& base, Tensors xs, Record* record) {
+  if (record) note_inputs(*record, xs);
+  Tensor sum = do_forward_onto(context, base, std::move(xs), record);
+  sum.needs_grad = record && (sum.needs_grad || base.needs_grad);
+  return sum;
+}
+
 std::optional<Tensors> Module::forward_of_sum(Context& context, const Tensor& a, const Tensor& b, const Tensor& sum,
                                               Record* record) {
   if (!may_be_fused()) return {};

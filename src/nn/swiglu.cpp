@@ -55,6 +55,17 @@ Tensors SwiGluMlp::do_forward(Context& context, Tensors xs, Record* record) {
   return chain_forward(context, out_, std::move(h), child_record(record));
 }
 
+bool SwiGluMlp::can_add_to(const Context& context, const Tensor& base) const {
+  return chain_adds_to(context, out_, base);
+}
+
+Tensor SwiGluMlp::do_forward_onto(Context& context, const Tensor& base, Tensors xs, Record* record) {
+  expect_inputs(*this, xs, 1);
+  Tensors h = fan_out_forward(context, in_, xs[0], child_record(record));
+  xs.clear();
+  return chain_forward_onto(context, out_, base, std::move(h), child_record(record));
+}
+
 Tensors SwiGluMlp::do_backward(Context& context, Record& record, Tensors dys) {
   dys = chain_backward(context, out_, record.child(kOutRecord), std::move(dys));
   return list_of(fan_out_backward(context, in_, record.child(kInRecord), std::move(dys)));

@@ -41,6 +41,17 @@ LinearDims check_linear_gelu(ConstTensorView x, ConstTensorView w, ConstTensorVi
   return d;
 }
 
+LinearDims check_linear_add(ConstTensorView x, ConstTensorView w, ConstTensorView bias, ConstTensorView addend,
+                            ConstTensorView y) {
+  const LinearDims d{.m = x.shape.rows(), .n = w.shape[0], .k = w.shape.back()};
+  expect("linear_add", "w", w, d.n * d.k, kFloats);
+  expect_cols("linear_add", "x", x, d.k, {w.dtype});
+  expect_optional("linear_add", "bias", bias, d.n, kFloats);
+  expect("linear_add", "addend", addend, d.m * d.n, {w.dtype});
+  expect("linear_add", "y", y, d.m * d.n, {w.dtype});
+  return d;
+}
+
 LinearDims check_linear_gelu_backward_input(ConstTensorView dy, ConstTensorView w, ConstTensorView pre,
                                             ConstTensorView dpre) {
   const LinearDims d{.m = dy.shape.rows(), .n = w.shape[0], .k = w.shape.back()};

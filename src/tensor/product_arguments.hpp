@@ -15,6 +15,8 @@ LinearDims check_linear_backward_params(ConstTensorView dy, ConstTensorView x, C
                                         ConstTensorView dbias);
 LinearDims check_linear_gelu(ConstTensorView x, ConstTensorView w, ConstTensorView bias, ConstTensorView pre,
                              ConstTensorView y);
+LinearDims check_linear_add(ConstTensorView x, ConstTensorView w, ConstTensorView bias, ConstTensorView addend,
+                            ConstTensorView y);
 LinearDims check_linear_gelu_backward_input(ConstTensorView dy, ConstTensorView w, ConstTensorView pre,
                                             ConstTensorView dpre);
 

@@ -14,6 +14,11 @@ namespace mica::nn {
 /// `record` belongs to the chain alone: its children are the chain's modules in order. Neighbours that can share a
 /// kernel do ([Note: fused neighbours] there).
 [[nodiscard]] Tensors chain_forward(Context& context, std::span<Module* const> chain, Tensors xs, Record* record);
+/// Whether chain_forward_onto() may be called: the last module that does anything now can make the sum.
+[[nodiscard]] bool chain_adds_to(const Context& context, std::span<Module* const> chain, const Tensor& base);
+/// base + chain(xs), by the chain's last product.
+[[nodiscard]] Tensor chain_forward_onto(Context& context, std::span<Module* const> chain, const Tensor& base, Tensors xs,
+                                        Record* record);
 [[nodiscard]] Tensors chain_backward(Context& context, std::span<Module* const> chain, Record& record, Tensors dys);
 /// Where the chain keeps its first input (Module::saved_input of its first module).
 [[nodiscard]] Tensor* chain_saved_input(std::span<Module* const> chain, Record& record);
@@ -23,7 +28,8 @@ namespace mica::nn {
 [[nodiscard]] Tensor residual_forward(Context& context, std::span<Module* const> chain, const Tensor& x,
                                       Record* record);
 /// The same for several chains, one behind the other: x = x + chain(x) for each. Its Records are children of `record`,
-/// in order. A sum and the norm that the next chain begins with share a kernel.
+/// in order. A sum is made by the product that ends its chain, or by the norm that the next chain begins with, where that
+/// takes less ([Note: fused neighbours]).
 [[nodiscard]] Tensor residuals_forward(Context& context, std::initializer_list<std::span<Module* const>> chains,
                                        Tensor x, Record* record);
 [[nodiscard]] Tensor residual_backward(Context& context, std::span<Module* const> chain, Record& record, Tensors dys);

@@ -114,16 +114,26 @@ class Module {
   }
 
   /// [Note: fused neighbours] Some layers do a neighbour's work in a kernel of their own: a product applies the GELU
-  /// behind it, and in backward the derivative of the one before it; a norm makes the sum that is its input. Whoever runs
-  /// modules (chain.hpp) offers them the neighbour; without a value nothing was done, and each is to run by itself.
-  /// Records are filled and used up as if each had, so a forward and its backward need not fuse the same ones. A layer
-  /// with hooks or a checkpoint of its own is left alone: it is somewhere else outside its own forward and backward.
+  /// behind it, and in backward the derivative of the one before it; a norm makes the sum that is its input, or
+  /// the product that ends a residual's branch does (forward_onto). Whoever runs modules (chain.hpp) offers them the
+  /// neighbour; without a value nothing was done, and each is to run by itself. Records are filled and used up as if each
+  /// had, so a forward and its backward need not fuse the same ones. A layer with hooks or a checkpoint of its own is left
+  /// alone: it is somewhere else outside its own forward and backward.
   /// This module's forward and then next's.
   [[nodiscard]] std::optional<Tensors> forward_with(Context& context, Module& next, Tensors& xs, Record* record,
                                                     Record* next_record);
   /// This module's backward and then previous's: the gradients of previous's inputs.
   [[nodiscard]] std::optional<Tensors> backward_with(Context& context, Module& previous, Record& record,
                                                      Record& previous_record, Tensors& dys);
+  /// Whether forward_onto() may be called: a residual's sum is made by the product that ends its branch, where the device's
+  /// kernels gain from that.
+  [[nodiscard]] bool adds_to(const Context& context, const Tensor& base) const {
+    return may_be_fused() && context.kernels.adds_in_products() && can_add_to(context, base);
+  }
+  /// This module's forward and base + its one output.
+  [[nodiscard]] Tensor forward_onto(Context& context, const Tensor& base, Tensors xs, Record* record);
+  /// Whether a forward now would return its input (a dropout in evaluation).
+  [[nodiscard]] virtual bool passes_through(const Context&) const { return false; }
   /// The forward on `sum`, which is made of a + b and may be either.
   [[nodiscard]] std::optional<Tensors> forward_of_sum(Context& context, const Tensor& a, const Tensor& b,
                                                       const Tensor& sum, Record* record);
@@ -148,6 +158,9 @@ class Module {
   /// is not.
   virtual std::optional<Tensors> do_forward_with(Context&, Module&, Tensors&, Record*, Record*) { return {}; }
   virtual std::optional<Tensors> do_backward_with(Context&, Module&, Record&, Record&, Tensors&) { return {}; }
+  /// True: do_forward_onto() is there for a base of this shape and dtype.
+  [[nodiscard]] virtual bool can_add_to(const Context&, const Tensor&) const { return false; }
+  virtual Tensor do_forward_onto(Context&, const Tensor&, Tensors, Record*) { return {}; }
   virtual std::optional<Tensors> do_forward_of_sum(Context&, const Tensor&, const Tensor&, const Tensor&, Record*) {
     return {};
   }

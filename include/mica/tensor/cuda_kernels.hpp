@@ -16,8 +16,8 @@ struct CudaKernelsOptions {
   /// True: the same bits from run to run. False: cuDNN may add up attention's gradients, and cuBLASLt the parts of an f32
   /// sum, in any order, which is faster and takes less memory.
   bool reproducible = true;
-  /// Products may make more than themselves: the GELU beside them, which then sees numbers before they are rounded, and the
-  /// gradient of a bias, for which cuBLASLt may add up the weight's in another order. Bits then depend on how a model is cut
+  /// Products may make more than themselves: the GELU beside them or a residual's sum, which then see numbers before they are
+  /// rounded, and the gradient of a bias, for which cuBLASLt may add up the weight's in another order. Bits then depend on how a model is cut
   /// into units (a layer that is one of its own runs apart from its GELU) and on what is wanted beside a product.
   /// MICA_GPU_EPILOGUES=off in the environment: false whatever is said here, to measure what it gains.
   bool fuse_epilogues = false;

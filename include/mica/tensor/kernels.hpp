@@ -139,6 +139,11 @@ class Kernels {
   /// y's bits do not depend on whether it is wanted. On a GPU y may be made of pre before pre is rounded.
   virtual void linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView pre,
                            TensorView y) = 0;
+  /// y = x w^T + bias + addend, all of one dtype but the bias; y is not addend. On a GPU the sum may be rounded once.
+  virtual void linear_add(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, ConstTensorView addend,
+                          TensorView y) = 0;
+  /// Whether linear_add() takes less than linear() and then add() or a norm of the sum.
+  [[nodiscard]] virtual bool adds_in_products() const { return false; }
   /// dpre[M,K] = (dy[M,N] w[N,K]) * gelu'(pre), the gradient of the input of a GELU that stands before a linear layer.
   virtual void linear_gelu_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, ConstTensorView pre,
                                           TensorView dpre) = 0;
@@ -265,6 +270,8 @@ struct CpuKernelsOptions {
   bool use_native_bf16 = true;
   /// The most bytes of logits that head_loss holds at a time (a row's at least).
   std::int64_t logits_bytes = 32 << 20;
+  /// What Kernels::adds_in_products() says; a CPU gains nothing from it (tests of what models do on devices that do).
+  bool adds_in_products = false;
 };
 /// oneDNN for products, own loops for the rest. `pool` outlives it. One host thread.
 [[nodiscard]] std::unique_ptr<Kernels> make_cpu_kernels(Pool& pool, const CpuKernelsOptions& options = {});

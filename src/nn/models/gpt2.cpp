@@ -24,6 +24,14 @@ class Gpt2Mlp final : public Sequential {
     add<Linear>("c_proj", 4 * config.width, config.width, LinearOptions{.weight_std = residual_projection_std(config)});
     add<Dropout>("dropout", config.dropout, full_name + ".dropout");
   }
+
+ private:
+  [[nodiscard]] bool can_add_to(const Context& context, const Tensor& base) const override {
+    return chain_adds_to(context, chain(), base);
+  }
+  Tensor do_forward_onto(Context& context, const Tensor& base, Tensors xs, Record* record) override {
+    return chain_forward_onto(context, chain(), base, std::move(xs), record);
+  }
 };
 
 const Gpt2Config& validated(const Gpt2Config& config) {

@@ -11,7 +11,7 @@ std::unique_ptr<Kernels> make_cpu_kernels(Pool& pool, const CpuKernelsOptions& o
 namespace cpu {
 
 CpuKernels::CpuKernels(Pool& pool, const CpuKernelsOptions& options)
-    : pool_(pool), logits_bytes_(options.logits_bytes),
+    : pool_(pool), logits_bytes_(options.logits_bytes), adds_in_products_(options.adds_in_products),
       products_(options.use_native_bf16 && Products::processor_has_bf16()) {}
 
 std::string CpuKernels::description() const {

@@ -22,6 +22,7 @@ class CpuKernels final : public Kernels {
   [[nodiscard]] bool bf16_is_native() const override { return products_.native_bf16(); }
   [[nodiscard]] bool f16_is_native() const override { return false; }
   void record_products(std::vector<ProductShape>* list) override { record_ = list; }
+  [[nodiscard]] bool adds_in_products() const override { return adds_in_products_; }
 
 #include "../kernel_overrides.inc"
 
@@ -46,6 +47,7 @@ class CpuKernels final : public Kernels {
 
   Pool& pool_;
   std::int64_t logits_bytes_;
+  bool adds_in_products_;
   Products products_;
   std::vector<ProductShape>* record_ = nullptr;
 };

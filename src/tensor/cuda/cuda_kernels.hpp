@@ -27,6 +27,7 @@ class CudaKernels final : public Kernels {
 
   [[nodiscard]] std::string description() const override;
   void record_products(std::vector<ProductShape>* list) override { record_ = list; }
+  [[nodiscard]] bool adds_in_products() const override { return options_.fuse_epilogues; }
   [[nodiscard]] std::span<const SlowPath> slow_paths() const override { return slow_paths_.list(); }
 
 #include "../kernel_overrides.inc"
@@ -43,9 +44,9 @@ class CudaKernels final : public Kernels {
   /// elements between its rows too.
   void multiply(Stream& s, const char* what, ProductSpec spec, ConstTensorView a, ConstTensorView b, ConstTensorView bias,
                 TensorView c, Write mode);
-  /// Enqueues a product as it is. `vector` and `aux`: its epilogue's.
+  /// Enqueues a product as it is. `vector` and `aux`: its epilogue's. `addend`: what an accumulating one adds to, if not c.
   void run(Stream& s, const char* what, const Product& product, ConstTensorView a, ConstTensorView b, TensorView c,
-           const Access& vector, const Access& aux = {});
+           const Access& vector, const Access& aux = {}, ConstTensorView addend = {});
   /// Notes a product that cuBLASLt does not do as asked for. `why` makes the reason.
   template <class Why>
   void note_slow_product(std::string_view kind, const char* what, const ProductSpec& spec, const Why& why);
