@@ -66,10 +66,11 @@ void StepRunner::read(std::int64_t step) {
 }
 
 void StepRunner::read_ahead(std::int64_t step) {
+  slot_of(step).done.wait_on_host();  // what a step before this one failed with is told now
   try {
     read(step);
-  } catch (const ConfigError&) {
-    // A token past the vocabulary: told by the step, if it comes.
+  } catch (const Error&) {
+    // A token past the vocabulary, a file that cannot be read: told by the step, if it comes.
   }
 }
 
