@@ -27,7 +27,7 @@ Tensors CausalSelfAttention::do_forward(Context& context, Tensors xs, Record* re
 }
 
 bool CausalSelfAttention::can_add_to(const Context& context, const Tensor& base) const {
-  return resid_dropout_.passes_through(context) && c_proj_.adds_to(context, base);
+  return resid_dropout_.passes_through(context) && !resid_dropout_.hooks() && c_proj_.adds_to(context, base);
 }
 
 Tensor CausalSelfAttention::do_forward_onto(Context& context, const Tensor& base, Tensors xs, Record* record) {

@@ -49,10 +49,10 @@ void begin_chain(std::span<Module* const> chain, Record* record) {
   record->extra = std::move(extra);
 }
 
-/// Of the last module that does more than to return its input; chain.size() where none does.
+/// Of the last module that does more than to return its input, or is a unit, whose hooks may; chain.size() if none does.
 std::size_t last_at_work(const Context& context, std::span<Module* const> chain) {
   for (std::size_t i = chain.size(); i-- > 0;) {
-    if (!chain[i]->passes_through(context)) return i;
+    if (!chain[i]->passes_through(context) || chain[i]->hooks()) return i;
   }
   return chain.size();
 }

@@ -100,8 +100,8 @@ class Module {
   /// a checkpointed region that runs again: its backward follows at once, and nothing is to be made a third time.
   /// Norms and activations are one choice because a byte costs the same in both: on a GPU one read and one written (a
   /// SwiGLU's two read), on a CPU 50 to 100 ns a KiB (fp32). Losses and gradients have the same bits either way but on a
-  /// GPU whose products apply GELUs (CudaKernelsOptions::fuse_gelu): what is made again comes from the rounded input,
-  /// while the forward's did not.
+  /// GPU whose products apply GELUs (CudaKernelsOptions::fuse_epilogues): what is made again comes from the rounded
+  /// input, while the forward's did not.
   [[nodiscard]] bool can_recompute_output(const Record& record) const {
     return may_be_fused() && recomputes_output(record);
   }

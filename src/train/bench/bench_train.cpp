@@ -91,6 +91,9 @@ std::int64_t num_params(const fsdp::Root& root) {
 
 Measured measure(const App& app, const Options& options, const Config& config) {
   Device device = Device::make(config, app.session, app.world, Logger());
+  require<ConfigError>(!device.gpu || options.warmup >= 2,
+                       "--warmup={}, expected at least 2 on a GPU: a step is timed while the one before it still runs",
+                       options.warmup);
   std::optional<Datasets> datasets;
   together(app.world, [&] {
     const RandomTokenFile file(config, app.world.num_ranks(), app.world.rank());  // gone once it is mapped

@@ -192,7 +192,7 @@ TEST(Fused, ProductsMakeTheSumsOfResiduals) {
   Mlp mlp({.layers = 2, .width = 5, .hidden = 7, .vocab_size = 13});
   for (LanguageModel* model : std::initializer_list<LanguageModel*>{&gpt2, &llama, &mlp}) {
     const Pass expected = run(*model, {});
-    for (const std::string unit : {"none", "attn", "self_attn", "c_proj", "o_proj", "mlp", "down_proj", "down", "blocks.1", ""}) {
+    for (const std::string unit : {"none", "attn", "self_attn", "c_proj", "o_proj", "mlp", "mlp.dropout", "resid_dropout", "down_proj", "down", "blocks.1", ""}) {
       for (const When when : {When::always, When::in_backward_only}) {
         const Pass pass = run(*model, {unit}, {.when = when, .recompute = Recompute::cheap, .adds_in_products = true});
         EXPECT_EQ(pass.loss, expected.loss) << unit;
@@ -205,6 +205,7 @@ TEST(Fused, ProductsMakeTheSumsOfResiduals) {
   EXPECT_EQ(run(gpt2, {}, kAdding).stream->count("add_layer_norm"), 0);
   EXPECT_EQ(run(llama, {}, kAdding).stream->count("add_rms_norm"), 0);
   EXPECT_EQ(run(gpt2, {"attn.c_proj"}, kAdding).stream->count("add_layer_norm"), 2) << "a unit's product makes no sum";
+  EXPECT_EQ(run(gpt2, {"resid_dropout"}, kAdding).stream->count("add_layer_norm"), 2) << "nor one in front of a unit";
   EXPECT_EQ(run(llama, {"self_attn"}, kAdding).stream->count("add_rms_norm"), 2);
   for (Module* model : std::initializer_list<Module*>{&gpt2, &llama}) {
     const Pass expected = run(*model, {});
