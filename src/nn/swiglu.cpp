@@ -49,9 +49,7 @@ SwiGluMlp::SwiGluMlp(std::int64_t width, std::int64_t hidden, double weight_std)
 }
 
 Tensors SwiGluMlp::do_forward(Context& context, Tensors xs, Record* record) {
-  expect_inputs(*this, xs, 1);
-  Tensors h = fan_out_forward(context, in_, xs[0], child_record(record));
-  xs.clear();
+  Tensors h = gate_and_up(context, std::move(xs), record);
   return chain_forward(context, out_, std::move(h), child_record(record));
 }
 
@@ -60,10 +58,13 @@ bool SwiGluMlp::can_add_to(const Context& context, const Tensor& base) const {
 }
 
 Tensor SwiGluMlp::do_forward_onto(Context& context, const Tensor& base, Tensors xs, Record* record) {
-  expect_inputs(*this, xs, 1);
-  Tensors h = fan_out_forward(context, in_, xs[0], child_record(record));
-  xs.clear();
+  Tensors h = gate_and_up(context, std::move(xs), record);
   return chain_forward_onto(context, out_, base, std::move(h), child_record(record));
+}
+
+Tensors SwiGluMlp::gate_and_up(Context& context, Tensors xs, Record* record) {
+  expect_inputs(*this, xs, 1);
+  return fan_out_forward(context, in_, xs[0], child_record(record));
 }
 
 Tensors SwiGluMlp::do_backward(Context& context, Record& record, Tensors dys) {

@@ -30,25 +30,32 @@ LinearDims check_linear_backward_params(ConstTensorView dy, ConstTensorView x, C
   return d;
 }
 
+namespace {
+
+/// Of a linear layer whose operands are of one dtype but for the bias.
+LinearDims check_linear_of_one_dtype(std::string_view what, ConstTensorView x, ConstTensorView w, ConstTensorView bias,
+                                     ConstTensorView y) {
+  const LinearDims d{.m = x.shape.rows(), .n = w.shape[0], .k = w.shape.back()};
+  expect(what, "w", w, d.n * d.k, kFloats);
+  expect_cols(what, "x", x, d.k, {w.dtype});
+  expect_optional(what, "bias", bias, d.n, kFloats);
+  expect(what, "y", y, d.m * d.n, {w.dtype});
+  return d;
+}
+
+}  // namespace
+
 LinearDims check_linear_gelu(ConstTensorView x, ConstTensorView w, ConstTensorView bias, ConstTensorView pre,
                              ConstTensorView y) {
-  const LinearDims d{.m = x.shape.rows(), .n = w.shape[0], .k = w.shape.back()};
-  expect("linear_gelu", "w", w, d.n * d.k, kFloats);
-  expect_cols("linear_gelu", "x", x, d.k, {w.dtype});
-  expect_optional("linear_gelu", "bias", bias, d.n, kFloats);
+  const LinearDims d = check_linear_of_one_dtype("linear_gelu", x, w, bias, y);
   expect_optional("linear_gelu", "pre", pre, d.m * d.n, {w.dtype});
-  expect("linear_gelu", "y", y, d.m * d.n, {w.dtype});
   return d;
 }
 
 LinearDims check_linear_add(ConstTensorView x, ConstTensorView w, ConstTensorView bias, ConstTensorView addend,
                             ConstTensorView y) {
-  const LinearDims d{.m = x.shape.rows(), .n = w.shape[0], .k = w.shape.back()};
-  expect("linear_add", "w", w, d.n * d.k, kFloats);
-  expect_cols("linear_add", "x", x, d.k, {w.dtype});
-  expect_optional("linear_add", "bias", bias, d.n, kFloats);
+  const LinearDims d = check_linear_of_one_dtype("linear_add", x, w, bias, y);
   expect("linear_add", "addend", addend, d.m * d.n, {w.dtype});
-  expect("linear_add", "y", y, d.m * d.n, {w.dtype});
   return d;
 }
 
