@@ -74,22 +74,16 @@ template <int kCount, class... T>
   return {n, n, 0};
 }
 
-/// Calls body(i, Lanes<kCount>{}) or body(i, Lanes<1>{}) for all elements i of the range, spread over `blocks` blocks,
-/// of which this one is number `block`.
+/// Calls body(i, Lanes<kCount>{}) or body(i, Lanes<1>{}) for all elements i of the range, spread over the grid.
 template <int kCount, class Body>
-__device__ inline void for_elements(const Cut& cut, int block, int blocks, Body body) {
-  const std::int64_t thread = static_cast<std::int64_t>(block) * blockDim.x + threadIdx.x;
-  const std::int64_t threads = static_cast<std::int64_t>(blocks) * blockDim.x;
+__device__ inline void for_elements(const Cut& cut, Body body) {
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   for (std::int64_t v = thread; v < cut.vectors; v += threads) body(cut.head + v * kCount, Lanes<kCount>{});
   const std::int64_t rest = cut.n - cut.vectors * kCount;
   for (std::int64_t r = thread; r < rest; r += threads) {
     body(r < cut.head ? r : r + cut.vectors * kCount, Lanes<1>{});
   }
-}
-/// Spread over the whole grid.
-template <int kCount, class Body>
-__device__ inline void for_elements(const Cut& cut, Body body) {
-  for_elements<kCount>(cut, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), body);
 }
 
 }  // namespace mica::cuda
