@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "mica/core/error.hpp"
@@ -12,10 +13,18 @@
 namespace mica::io {
 namespace {
 
-void fsync_path(const std::string& path, int flags) {
-  const UniqueFd fd(::open(path.c_str(), flags | O_CLOEXEC));
+/// Some mounts cannot fsync a folder and say so with these; nothing more can be done on them.
+bool is_missing_feature(int error_number) { return error_number == EINVAL || error_number == EBADF; }
+
+/// A file or a folder.
+void fsync_path(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) throw IoError(io_error_text(path, "open for fsync", errno));
-  if (::fsync(fd.get()) != 0) throw IoError(io_error_text(path, "fsync", errno));
+  if (::fsync(fd.get()) == 0) return;
+  const int error_number = errno;
+  struct stat status {};
+  const bool is_folder = ::fstat(fd.get(), &status) == 0 && S_ISDIR(status.st_mode);
+  if (!is_folder || !is_missing_feature(error_number)) throw IoError(io_error_text(path, "fsync", error_number));
 }
 
 }  // namespace
@@ -28,25 +37,14 @@ std::string parent_directory(const std::string& path) {
   return last == std::string::npos ? "/" : path.substr(0, last + 1);
 }
 
-void fsync_file(const std::string& path) { fsync_path(path, O_RDONLY); }
-
-void fsync_directory(const std::string& path) { fsync_path(path, O_RDONLY | O_DIRECTORY); }
+void fsync_directory(const std::string& path) { fsync_path(path); }
 
 void publish(const std::string& temporary, const std::string& path) {
-  fsync_path(temporary, O_RDONLY);
+  fsync_path(temporary);
   if (std::rename(temporary.c_str(), path.c_str()) != 0) {
     throw IoError(io_error_text(path, fmt::format("rename of {} to it", temporary), errno));
   }
   fsync_directory(parent_directory(path));
-}
-
-bool exchange(const std::string& a, const std::string& b) {
-  if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) != 0) {
-    if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return false;
-    throw IoError(io_error_text(b, fmt::format("exchange of {} with it", a), errno));
-  }
-  fsync_directory(parent_directory(b));
-  return true;
 }
 
 void write_file_atomically(const std::string& path, std::string_view text) {

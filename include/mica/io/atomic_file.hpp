@@ -13,18 +13,13 @@ namespace mica::io {
 /// which replaces a file of that name, and fsyncs the parent folder so that the new name survives a power cut.
 void publish(const std::string& temporary, const std::string& path);
 
-/// Swaps two names of one file system in one step, so that neither is ever missing; fsyncs their parent folder.
-/// @returns false where the kernel or file system cannot (nothing was changed). Throws if one of them does not exist.
-[[nodiscard]] bool exchange(const std::string& a, const std::string& b);
-
 /// Small files (a manifest, a config): the whole text, atomically, through `path`.tmp.
 void write_file_atomically(const std::string& path, std::string_view text);
 
 /// The whole of a small file.
 [[nodiscard]] std::string read_file(const std::string& path);
 
-void fsync_file(const std::string& path);
-/// Makes creations, renames and deletions in the folder survive a power cut.
+/// Makes creations, renames and deletions in the folder survive a power cut, where the mount can fsync a folder.
 void fsync_directory(const std::string& path);
 
 /// The folder a path lies in; "." for a bare name.
