@@ -34,6 +34,7 @@ the model never saw.
   --out=corpus.h5       Where to write: .train.h5 and .val.h5 replace the ending .h5. The folder must exist.
   --val-fraction=0.1    The share of each file, taken from its end, that is held out for validation, cut at the end of a
                         paragraph or line; 0 writes no validation file.
+  --overwrite           Replaces token files that are there already. A run that was trained on them refuses to go on.
   --quiet               No progress line.
   --help, --version
 
@@ -62,6 +63,7 @@ Command parse(int argc, char** argv) {
   known.add_options()("vocab", options::value(&command.vocab)->default_value("bytes"))(
       "out", options::value(&command.tokenize.out))("val-fraction",
                                                     options::value(&command.tokenize.val_fraction)->default_value(0.1))(
+      "overwrite", options::bool_switch(&command.tokenize.overwrite))(
       "quiet", options::bool_switch(&command.is_quiet))("help", options::bool_switch(&command.wants_help))(
       "version", options::bool_switch(&command.wants_version))("file", options::value(&command.tokenize.files));
   options::positional_options_description files;

@@ -1,5 +1,6 @@
 #include "mica/data/batch_plan.hpp"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,18 @@ std::string micro_batches_near(std::int64_t micro_batch, std::int64_t num_ranks,
   return fmt::format("; or keep it with train.micro_batch={} or {}", below, above);
 }
 
+/// The numbers of ranks that divide global_batch / micro_batch and are nearest to this one, as "; or keep it on ...".
+std::string ranks_near(std::int64_t micro_batch, std::int64_t num_ranks, std::int64_t global_batch) {
+  if (global_batch % micro_batch != 0) return "";
+  const std::int64_t num_micro_batches = global_batch / micro_batch;
+  std::int64_t below = std::min(num_ranks, num_micro_batches);
+  while (num_micro_batches % below != 0) --below;
+  std::int64_t above = num_ranks;
+  while (above < num_micro_batches && num_micro_batches % above != 0) ++above;
+  const bool has_above = above > below && above <= num_micro_batches;
+  return fmt::format("; or keep it on {}{} ranks", below, has_above ? fmt::format(" or {}", above) : "");
+}
+
 }  // namespace
 
 BatchPlan make_batch_plan(std::int64_t micro_batch, std::int64_t num_ranks, std::int64_t global_batch) {
@@ -48,9 +61,9 @@ BatchPlan make_batch_plan(std::int64_t micro_batch, std::int64_t num_ranks, std:
   if (global_batch % unit != 0) {
     throw ConfigError(
         fmt::format("train.global_batch={} is not a multiple of train.micro_batch x ranks = {} x {} = {}; "
-                    "valid values near it: {}{}",
+                    "valid values near it: {}{}{}",
                     global_batch, micro_batch, num_ranks, unit, multiples_near(global_batch, unit),
-                    micro_batches_near(micro_batch, num_ranks, global_batch)));
+                    micro_batches_near(micro_batch, num_ranks, global_batch), ranks_near(micro_batch, num_ranks, global_batch)));
   }
   return {micro_batch, global_batch / unit, num_ranks};
 }

@@ -27,11 +27,11 @@ SampledSequence Sampler::at(std::int64_t global_id) const {
 
 std::vector<SampledSequence> Sampler::micro_batch(const BatchPlan& plan, std::int64_t step, std::int64_t rank,
                                                   std::int64_t round) const {
-  invariant(step >= 1, "steps count from 1");
+  invariant(step >= plan.first_step, "a step is not before the plan's first");
   invariant(rank >= 0 && rank < plan.num_ranks && round >= 0 && round < plan.accumulation,
             "rank and round lie in the plan");
   const std::int64_t m = round * plan.num_ranks + rank;  // so m mod R = rank and m div R = round
-  const std::int64_t first = (step - 1) * plan.global_batch() + m * plan.micro_batch;
+  const std::int64_t first = plan.sequences_at(step) + m * plan.micro_batch;
   std::vector<SampledSequence> sequences;
   sequences.reserve(static_cast<std::size_t>(plan.micro_batch));
   for (std::int64_t b = 0; b < plan.micro_batch; ++b) sequences.push_back(at(first + b));

@@ -56,6 +56,21 @@ void check_vocabularies(const std::vector<TokenFile>& files, std::int64_t vocab_
   }
 }
 
+/// Of tokens spread over the file, the first and the last included.
+std::uint32_t sample_checksum(const TokenFile& file) {
+  constexpr std::int64_t kSamples = 256;
+  constexpr std::int64_t kSampleTokens = 256;
+  std::array<std::int32_t, kSampleTokens> sample;
+  const std::int64_t length = std::min(file.num_tokens(), kSampleTokens);
+  const auto ids = std::span(sample).first(static_cast<std::size_t>(length));
+  std::uint32_t crc = 0;
+  for (std::int64_t s = 0; s < kSamples; ++s) {
+    file.read((file.num_tokens() - length) * s / (kSamples - 1), ids);
+    crc = io::crc32c(ids.data(), static_cast<std::int64_t>(ids.size_bytes()), crc);
+  }
+  return crc;
+}
+
 }  // namespace
 
 std::vector<std::string> parse_path_list(const std::string& text) {
@@ -108,7 +123,8 @@ TokenDataset TokenDataset::open(const DatasetOptions& options) {
       dataset.files_.front().path(),
       dataset.files_.size() > 1 ? fmt::format(" and {} more", dataset.files_.size() - 1) : "", dataset.num_tokens_,
       options.seq_len, options.seq_len + 1);
-  if (dataset.num_tokens_ <= options.scan_at_open_tokens) dataset.check_all_tokens();
+  dataset.is_scanned_ = dataset.num_tokens_ <= options.scan_at_open_tokens;
+  if (dataset.is_scanned_) dataset.check_all_tokens();
   return dataset;
 }
 
@@ -145,25 +161,23 @@ void TokenDataset::check_all_tokens() const {
   for (const TokenFile& file : files_) {
     const std::int64_t bad = file.find_past_vocab(vocab_size_, 0, file.num_tokens());
     if (bad < file.num_tokens()) throw_past_vocab(file, bad, vocab_size_);
+    require<ConfigError>(!file.recorded_checksum() || *file.recorded_checksum() == file.compute_checksum(),
+                         "{}: damaged: its tokens do not match the checksum that it holds; copy or make it again", file.path());
   }
 }
 
 std::string TokenDataset::fingerprint() const {
-  constexpr std::int64_t kSamples = 8;
-  constexpr std::int64_t kSampleTokens = 256;
   std::uint32_t crc = 0;
-  std::array<std::int32_t, kSampleTokens> sample;
+  const auto add = [&](const auto& value) { crc = io::crc32c(&value, sizeof value, crc); };
   for (const TokenFile& file : files_) {
-    const std::int64_t n = file.num_tokens();
-    crc = io::crc32c(&n, sizeof n, crc);
-    const std::int64_t length = std::min(n, kSampleTokens);
-    for (std::int64_t s = 0; s < kSamples; ++s) {
-      const auto ids = std::span(sample).first(static_cast<std::size_t>(length));
-      file.read((n - length) * s / (kSamples - 1), ids);  // first and last tokens included
-      crc = io::crc32c(ids.data(), static_cast<std::int64_t>(ids.size_bytes()), crc);
+    add(file.num_tokens());
+    if (const auto recorded = file.recorded_checksum()) {
+      add(*recorded);
+    } else {
+      add(is_scanned_ ? file.compute_checksum() : sample_checksum(file));
     }
   }
-  return fmt::format("{} tokens in {} files, crc32c {:08x}", num_tokens_, files_.size(), crc);
+  return fmt::format("{} tokens in {} file{}, crc32c {:08x}", num_tokens_, files_.size(), files_.size() == 1 ? "" : "s", crc);
 }
 
 }  // namespace mica::data

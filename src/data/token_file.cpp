@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "mica/core/error.hpp"
+#include "mica/io/crc32c.hpp"
 #include "mica/io/hdf5.hpp"
 
 namespace mica::data {
@@ -61,7 +62,7 @@ TokenFile::Layout read_hdf5_layout(const io::MappedFile& file) {
       "{}: {} is chunked, compressed or stored elsewhere, but tokens are mapped into memory as they are; "
       "rewrite it with: h5repack -l CONTI -f NONE {} out.h5",
       path, kTokensDataset, path);
-  TokenFile::Layout layout{TokenFormat::hdf5, tokens.file_offset(), tokens.numel(), is_u16 ? 2 : 4, {}, {}, {}};
+  TokenFile::Layout layout{TokenFormat::hdf5, tokens.file_offset(), tokens.numel(), is_u16 ? 2 : 4, {}, {}, {}, {}};
   require<ConfigError>(layout.offset_bytes >= 0 && layout.offset_bytes + tokens.bytes() <= size_of(file),
                        "{}: truncated: {} takes {} bytes from byte {} on, but the file has {}; copy or make it again",
                        path, kTokensDataset, tokens.bytes(), layout.offset_bytes, size_of(file));
@@ -79,6 +80,9 @@ TokenFile::Layout read_hdf5_layout(const io::MappedFile& file) {
   }
   if (const std::string at = attribute_holder(kTokenizerHashAttribute); !at.empty()) {
     layout.tokenizer_hash = hdf5.string_attribute(at, kTokenizerHashAttribute);
+  }
+  if (const std::string at = attribute_holder(kTokensChecksumAttribute); !at.empty()) {
+    layout.checksum = static_cast<std::uint32_t>(hdf5.int_attribute(at, kTokensChecksumAttribute));
   }
   return layout;
 }
@@ -187,6 +191,11 @@ void TokenFile::read(std::int64_t begin, std::span<std::int32_t> out) const {
     std::memcpy(&id, p + 2 * i, 2);
     out[i] = id;
   }
+}
+
+std::uint32_t TokenFile::compute_checksum() const {
+  mapping_.check_unchanged();
+  return io::crc32c(mapping_.bytes().data() + layout_.offset_bytes, num_tokens() * token_bytes());
 }
 
 std::int64_t TokenFile::token(std::int64_t position) const {

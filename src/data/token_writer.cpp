@@ -8,6 +8,7 @@
 #include "mica/core/error.hpp"
 #include "mica/data/token_file.hpp"
 #include "mica/io/atomic_file.hpp"
+#include "mica/io/crc32c.hpp"
 #include "mica/io/hdf5.hpp"
 
 namespace mica::data {
@@ -52,6 +53,7 @@ void TokenWriter::append(std::span<const std::int32_t> ids) {
 }
 
 void TokenWriter::flush() {
+  checksum_ = io::crc32c(buffer_.data(), static_cast<std::int64_t>(buffer_.size()), checksum_);
   spool_.write_at(spooled_bytes_, buffer_.data(), static_cast<std::int64_t>(buffer_.size()));
   spooled_bytes_ += static_cast<std::int64_t>(buffer_.size());
   buffer_.clear();
@@ -75,6 +77,7 @@ void TokenWriter::finish() {
     file.set_attribute(object, kVocabSizeAttribute, vocab_size_);
     file.set_attribute(object, kTokenizerAttribute, tokenizer_.name());
     file.set_attribute(object, kTokenizerHashAttribute, tokenizer_.hash());
+    file.set_attribute(object, kTokensChecksumAttribute, std::int64_t{checksum_});
   }
   file.close();
   spool_.close();

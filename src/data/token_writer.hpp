@@ -41,6 +41,7 @@ class TokenWriter {
   std::vector<std::byte> buffer_;
   std::int64_t num_tokens_ = 0;
   std::int64_t spooled_bytes_ = 0;
+  std::uint32_t checksum_ = 0;  // CRC-32C of what is spooled
 };
 
 }  // namespace mica::data

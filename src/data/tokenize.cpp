@@ -51,6 +51,11 @@ std::vector<std::int64_t> check_inputs(const TokenizeOptions& options) {
   require<ConfigError>(options.val_fraction >= 0 && options.val_fraction < 1,
                        "--val-fraction={} was given, expected 0 (no validation file) or a number below 1, e.g. 0.1",
                        options.val_fraction);
+  for (const std::string& path : {train_path_of(options.out), val_path_of(options.out)}) {
+    std::error_code none;
+    require<ConfigError>(options.overwrite || !std::filesystem::exists(path, none),
+                         "{}: exists already, and runs may depend on it: choose another --out, or replace it with --overwrite", path);
+  }
   std::vector<std::int64_t> sizes;
   std::int64_t total = 0;
   for (const std::string& path : options.files) total += sizes.emplace_back(open_text(path).file_bytes());

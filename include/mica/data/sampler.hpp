@@ -24,7 +24,8 @@ struct SampledSequence {
 
 /// Which sequences a rank computes when. [Note: data order]
 /// The run's sequences are numbered k = 0, 1, 2, ...; steps count from 1, and step t of global batch G uses
-/// k = (t-1)*G + j for j = 0 .. G-1. With n sequences in the dataset, k lies in epoch k div n at position k mod n;
+/// k = (t-1)*G + j for j = 0 .. G-1. (A run whose G was changed at a resume, on request, goes on with the first sequence
+/// that it has not seen: BatchPlan::sequences_at.) With n sequences in the dataset, k lies in epoch k div n at position k mod n;
 /// nothing is dropped, a step may span epochs, and an epoch holds every sequence exactly once. The position is the
 /// sequence (sequential) or is sent through the epoch's permutation (shuffled). How the G sequences are dealt to ranks
 /// is BatchPlan's. So the data of a step depends on (seed, n, G, t) only: not on ranks, micro-batch or accumulation,

@@ -43,11 +43,11 @@ class TokenDataset {
   /// @param inputs, targets  [T] each. @throws ConfigError for an id that is not below vocab_size (file, position, id).
   void read_sequence(std::int64_t sequence, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const;
 
-  /// Reads every token once. @throws ConfigError as read_sequence.
+  /// Reads every token once. @throws ConfigError as read_sequence, and for a file that does not match its own checksum.
   void check_all_tokens() const;
 
-  /// A short text that differs when the data differs in number, file sizes or a sample of the tokens; independent of
-  /// where the files lie. For comparing the data of ranks, and of a run with its checkpoint.
+  /// A short text that differs when the data differs in number, file sizes, or tokens: by the checksum that a file holds, else
+  /// of all tokens of a dataset that is scanned at open, of a sample of a larger one; independent of where the files lie. For comparing a run's data with its checkpoint's.
   [[nodiscard]] std::string fingerprint() const;
 
  private:
@@ -61,6 +61,7 @@ class TokenDataset {
   std::int64_t num_tokens_ = 0;
   std::int64_t seq_len_ = 0;
   std::int64_t vocab_size_ = 0;
+  bool is_scanned_ = false;  ///< small enough to be read as a whole
 };
 
 }  // namespace mica::data

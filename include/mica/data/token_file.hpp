@@ -25,6 +25,7 @@ inline constexpr const char* kTokensDataset = "/tokens";
 inline constexpr const char* kVocabSizeAttribute = "vocab_size";
 inline constexpr const char* kTokenizerAttribute = "tokenizer";
 inline constexpr const char* kTokenizerHashAttribute = "tokenizer_hash";
+inline constexpr const char* kTokensChecksumAttribute = "tokens_crc32c";  ///< CRC-32C of the tokens' bytes as they lie
 
 /// One file of tokens, mapped into memory: opening costs no reading, and ranks of a node share the cached pages.
 /// Reading from several threads is safe.
@@ -42,6 +43,10 @@ class TokenFile {
   [[nodiscard]] std::optional<std::int64_t> vocab_size() const { return layout_.vocab_size; }
   [[nodiscard]] const std::string& tokenizer() const { return layout_.tokenizer; }            ///< "" if unknown
   [[nodiscard]] const std::string& tokenizer_hash() const { return layout_.tokenizer_hash; }  ///< "" if unknown
+  /// What the file says its tokens' checksum is; absent in .bin files and those of older versions.
+  [[nodiscard]] std::optional<std::uint32_t> recorded_checksum() const { return layout_.checksum; }
+  /// CRC-32C of the tokens' bytes. Reads them all.
+  [[nodiscard]] std::uint32_t compute_checksum() const;
 
   /// Tokens [begin, begin + out.size()). An id of 2^31 or more comes out negative. The range must lie in the file.
   void read(std::int64_t begin, std::span<std::int32_t> out) const;
@@ -59,6 +64,7 @@ class TokenFile {
     std::optional<std::int64_t> vocab_size;
     std::string tokenizer;
     std::string tokenizer_hash;
+    std::optional<std::uint32_t> checksum;
   };
 
  private:

@@ -118,6 +118,18 @@ TEST(Sampler, SequentialFollowsTheDocumentedExample) {
   EXPECT_EQ(sampler.micro_batch(wide, 1, 1, 1), (Micro{{8, 0, 8}, {9, 0, 9}}));
 }
 
+// After a resume with another batch: 3 steps of 4 sequences were done, and steps of 2 follow with the first unseen one.
+TEST(Sampler, GoesOnWhereAnotherBatchEnded) {
+  const Sampler sampler(10, DataOrder::sequential, 0);
+  BatchPlan plan = make_batch_plan(1, 2, 2);
+  plan.first_step = 4;
+  plan.sequences_before = 12;
+  using Micro = std::vector<SampledSequence>;
+  EXPECT_EQ(sampler.micro_batch(plan, 4, 0, 0), (Micro{{12, 1, 2}}));
+  EXPECT_EQ(sampler.micro_batch(plan, 5, 1, 0), (Micro{{15, 1, 5}}));
+  EXPECT_EQ(plan.sequences_at(6), 16);
+}
+
 /// The step's sequences in the order of micro-batches, however they are dealt.
 std::vector<SampledSequence> whole_step(const Sampler& sampler, const BatchPlan& plan, std::int64_t step) {
   std::vector<SampledSequence> all;
@@ -200,6 +212,8 @@ TEST(BatchPlan, DividesOrNamesTheValuesNearIt) {
   EXPECT_THAT(error_of<ConfigError>([] { (void)make_batch_plan(8, 4, 16); }),
               AllOf(HasSubstr("near it: 32 (accumulation 1)"), HasSubstr("train.micro_batch=4")));
   EXPECT_THAT(error_of<ConfigError>([] { (void)make_batch_plan(5, 4, 48); }), HasSubstr("train.micro_batch=4 or 6"));
+  EXPECT_THAT(error_of<ConfigError>([] { (void)make_batch_plan(2, 4, 12); }), HasSubstr("or keep it on 3 or 6 ranks"));
+  EXPECT_THAT(error_of<ConfigError>([] { (void)make_batch_plan(2, 7, 12); }), HasSubstr("or keep it on 6 ranks"));
   for (const std::int64_t bad : {std::int64_t{-1}, std::int64_t{1} << 40}) {
     EXPECT_THROW((void)make_batch_plan(bad, 1, 0), ConfigError);
     EXPECT_THROW((void)make_batch_plan(1, bad, 0), ConfigError);

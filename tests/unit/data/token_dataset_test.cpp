@@ -137,14 +137,24 @@ TEST(TokenDataset, FingerprintTellsDataApart) {
   auto ids = counting_tokens<std::uint16_t>(5000);
   write_text(folder / "a.bin", bytes_of(ids));
   write_text(folder / "same.bin", bytes_of(ids));
+  ids[2500] ^= 1;
+  write_text(folder / "one.bin", bytes_of(ids));
+  ids[2500] ^= 1;
   ids.back() = 0;
   write_text(folder / "last.bin", bytes_of(ids));
   ids.pop_back();
   write_text(folder / "shorter.bin", bytes_of(ids));
   EXPECT_EQ(open("a.bin"), open("same.bin"));
+  EXPECT_NE(open("a.bin"), open("one.bin")) << "a single token differs";
   EXPECT_NE(open("a.bin"), open("last.bin"));
   EXPECT_NE(open("last.bin"), open("shorter.bin"));
-  EXPECT_THAT(open("a.bin"), HasSubstr("5000 tokens in 1 files"));
+  EXPECT_THAT(open("a.bin"), HasSubstr("5000 tokens in 1 file,"));
+  // Too large to be scanned: by a sample.
+  const auto sampled = [&](const std::string& name) {
+    return TokenDataset::open({.paths = {folder / name}, .seq_len = 4, .vocab_size = 65536, .scan_at_open_tokens = 100}).fingerprint();
+  };
+  EXPECT_EQ(sampled("a.bin"), sampled("same.bin"));
+  EXPECT_NE(sampled("a.bin"), sampled("last.bin"));
 }
 
 TEST(Batch, HoldsTheSampledSequencesInOrder) {

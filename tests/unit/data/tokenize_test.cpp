@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "mica/core/error.hpp"
+#include "mica/data/token_dataset.hpp"
 #include "mica/data/token_file.hpp"
 #include "mica/io/atomic_file.hpp"
 
@@ -104,7 +105,7 @@ TEST(Tokenize, PrefersTheEndOfAParagraphToThatOfALine) {
   for (int i = 0; i < 100; ++i) text += "one line\nof four\nin a\nparagraph\n\n";
   write_text(folder / "t", text);
   for (const double fraction : {0.1, 0.21, 0.33, 0.437, 0.5, 0.66, 0.9}) {
-    const auto result = tokenize_files(*make_tokenizer("bytes"), {{folder / "t"}, folder / "x", fraction, {}});
+    const auto result = tokenize_files(*make_tokenizer("bytes"), {{folder / "t"}, folder / "x", fraction, {}, true});
     EXPECT_TRUE(text_of(result.train_path).ends_with("paragraph\n\n")) << fraction;
     EXPECT_NEAR(static_cast<double>(result.val_tokens), fraction * static_cast<double>(text.size()), 20) << fraction;
   }
@@ -123,7 +124,7 @@ TEST(Tokenize, KeepsEveryByteWhateverTheText) {
       const auto total = static_cast<double>(text.size());
       const bool splits = fraction == 0.0 ||
                           (std::llround(total * fraction) > 0 && std::llround(total * fraction) < std::llround(total));
-      const TokenizeOptions options{{folder / "t"}, folder / "out", fraction, {}};
+      const TokenizeOptions options{{folder / "t"}, folder / "out", fraction, {}, true};
       if (!splits) {
         EXPECT_THROW((void)tokenize_files(*make_tokenizer("bytes"), options), ConfigError)
             << text.size() << " " << fraction;
@@ -238,11 +239,43 @@ TEST(Tokenize, AFailureLeavesTheOldOutputAlone) {
     [[nodiscard]] std::string decode(std::span<const std::int32_t>) const override { return ""; }
   };
   EXPECT_THAT(error_of<Error>([&] {
-                (void)tokenize_files(Failing(), {{folder / "t"}, folder / "x.h5", 0.3, {}});
+                (void)tokenize_files(Failing(), {{folder / "t"}, folder / "x.h5", 0.3, {}, true});
               }),
               AllOf(HasSubstr("'failing'"), HasSubstr("id 10")));
   EXPECT_EQ(text_of(folder / "x.train.h5"), "0123456");
   EXPECT_EQ(names_in(folder), (std::vector<std::string>{"t", "x.train.h5", "x.val.h5"}));
+}
+
+TEST(Tokenize, ReplacesTokenFilesOnlyWhenAsked) {
+  const TemporaryFolder folder;
+  write_text(folder / "t", "0123456789");
+  write_text(folder / "u", "abcdefghij");
+  const TokenizeOptions first{{folder / "t"}, folder / "x.h5", 0.3, {}};
+  (void)tokenize_files(*make_tokenizer("bytes"), first);
+  TokenizeOptions second{{folder / "u"}, folder / "x.h5", 0.3, {}};
+  EXPECT_THAT(error_of<ConfigError>([&] { (void)tokenize_files(*make_tokenizer("bytes"), second); }),
+              AllOf(HasSubstr("x.train.h5: exists already"), HasSubstr("--overwrite")));
+  EXPECT_EQ(text_of(folder / "x.train.h5"), "0123456");
+  second.overwrite = true;
+  (void)tokenize_files(*make_tokenizer("bytes"), second);
+  EXPECT_EQ(text_of(folder / "x.train.h5"), "abcdefg");
+}
+
+// The tokens' checksum is in the file: damage is found, and a dataset's fingerprint needs no reading.
+TEST(Tokenize, TheFileHoldsItsChecksum) {
+  const TemporaryFolder folder;
+  write_text(folder / "t", "0123456789");
+  const auto result = tokenize_files(*make_tokenizer("bytes"), {{folder / "t"}, folder / "x.h5", 0.0, {}});
+  const auto file = TokenFile::open(result.train_path);
+  EXPECT_EQ(file.recorded_checksum(), 0x98e9ff86U) << fmt::format("{:08x}", file.compute_checksum());
+  EXPECT_EQ(file.compute_checksum(), file.recorded_checksum());
+  std::string bytes = io::read_file(result.train_path);
+  const std::size_t five = bytes.find(std::string("5\0006\0", 4));
+  ASSERT_NE(five, std::string::npos);
+  bytes[five] = '4';
+  write_text(result.train_path, bytes);
+  EXPECT_THAT(error_of<ConfigError>([&] { (void)TokenDataset::open({{result.train_path}, 4, 256}); }),
+              AllOf(HasSubstr("x.train.h5"), HasSubstr("do not match the checksum")));
 }
 
 TEST(Tokenize, PythonReadsTheOutput) {
