@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <map>
 
 #include "mica/checkpoint/manifest.hpp"
 #include "mica/core/error.hpp"
@@ -13,21 +14,32 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The step in "step-00000500"; nothing for any other name.
-std::optional<std::int64_t> step_of(const std::string& name) {
-  constexpr std::string_view kPrefix = "step-";
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  std::int64_t step = 0;
-  const auto result = std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), step);
-  if (result.ec != std::errc{} || step < 0 || step_folder_name(step) != name) return std::nullopt;
-  return step;
+constexpr std::string_view kSetAside = "set-aside-";
+
+/// N in "<prefix>N"; nothing for any other name.
+std::optional<std::int64_t> number_after(std::string_view prefix, const std::string& name) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  std::int64_t number = 0;
+  const auto result = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), number);
+  if (result.ec != std::errc{} || result.ptr != name.data() + name.size() || number < 0) return std::nullopt;
+  return number;
 }
 
-/// "step-00000500.tmp" and "step-00000500.old.tmp"
+/// The step in "step-00000500"; nothing for any other name.
+std::optional<std::int64_t> step_of(const std::string& name) {
+  const std::optional<std::int64_t> step = number_after("step-", name);
+  return step && step_folder_name(*step) == name ? step : std::nullopt;
+}
+
+/// The step in "step-00000500.replaced"; nothing for any other name.
+std::optional<std::int64_t> replaced_step_of(const std::string& name) {
+  if (!name.ends_with(kReplacedSuffix)) return std::nullopt;
+  return step_of(name.substr(0, name.size() - kReplacedSuffix.size()));
+}
+
+/// "step-00000500.1a2b3c4d.tmp", "step-00000500.old.tmp"
 bool is_leftover(const std::string& name) {
-  const std::size_t dot = name.find('.');
-  if (dot == std::string::npos || !step_of(name.substr(0, dot))) return false;
-  return name.substr(dot) == ".tmp" || name.substr(dot) == ".old.tmp";
+  return name.ends_with(".tmp") && step_of(name.substr(0, name.find('.'))).has_value();
 }
 
 std::vector<std::string> subfolders(const std::string& folder) {
@@ -57,8 +69,13 @@ std::string step_folder_name(std::int64_t step) { return fmt::format("step-{:08}
 
 std::vector<Found> list_checkpoints(const std::string& folder) {
   std::vector<Found> found;
-  for (const std::string& name : subfolders(folder)) {
+  const std::vector<std::string> names = subfolders(folder);
+  for (const std::string& name : names) {
     if (const auto step = step_of(name)) found.push_back({folder + "/" + name, *step});
+  }
+  for (const std::string& name : names) {
+    const auto step = replaced_step_of(name);
+    if (step && std::ranges::find(found, *step, &Found::step) == found.end()) found.push_back({folder + "/" + name, *step});
   }
   std::ranges::sort(found, {}, &Found::step);
   return found;
@@ -85,7 +102,8 @@ std::string resolve_checkpoint(const std::string& path) {
 
 void remove_leftovers(const std::string& folder) {
   for (const std::string& name : subfolders(folder)) {
-    if (is_leftover(name)) remove_all(folder + "/" + name);
+    const auto replaced = replaced_step_of(name);
+    if (is_leftover(name) || (replaced && fs::exists(folder + "/" + step_folder_name(*replaced)))) remove_all(folder + "/" + name);
   }
 }
 
@@ -97,6 +115,39 @@ void remove_checkpoint(const std::string& path) {
   require<IoError>(!error, "{}: cannot be deleted: {}", path, error.message());
   io::fsync_directory(io::parent_directory(path));
   remove_all(doomed);
+}
+
+std::vector<std::string> list_set_aside(const std::string& folder) {
+  std::map<std::int64_t, std::string> by_number;
+  for (const std::string& name : subfolders(folder)) {
+    if (const auto number = number_after(kSetAside, name)) by_number[*number] = folder + "/" + name;
+  }
+  std::vector<std::string> paths;
+  for (const auto& [number, path] : by_number) paths.push_back(path);
+  return paths;
+}
+
+std::string make_set_aside_folder(const std::string& run_folder) {
+  const std::string parent = checkpoints_folder(run_folder);
+  std::error_code error;
+  for (int number = 1;; ++number) {
+    const std::string path = fmt::format("{}/{}{}", parent, kSetAside, number);
+    if (fs::create_directories(path, error)) return path;
+    require<IoError>(!error, "{}: cannot be made: {}", path, error.message());
+  }
+}
+
+void set_aside_after(const std::string& run_folder, std::int64_t step, const std::string& set_aside_folder) {
+  std::vector<Found> later = list_checkpoints(checkpoints_folder(run_folder));
+  std::erase_if(later, [&](const Found& found) { return found.step <= step; });
+  for (auto it = later.rbegin(); it != later.rend(); ++it) {
+    const std::string to = set_aside_folder + "/" + step_folder_name(it->step);
+    std::error_code error;
+    fs::rename(it->path, to, error);
+    require<IoError>(!error, "{}: cannot be moved to {}: {}", it->path, to, error.message());
+  }
+  io::fsync_directory(set_aside_folder);
+  io::fsync_directory(checkpoints_folder(run_folder));
 }
 
 }  // namespace mica::checkpoint

@@ -11,7 +11,7 @@
 namespace mica::checkpoint {
 namespace {
 
-constexpr std::string_view kHelp = R"(mica-inspect CHECKPOINT              what is in it: step, config, mesh, units, parameters, bytes
+constexpr std::string_view kHelp = R"(mica-inspect CHECKPOINT              what is in it: step, the checkpoints before it, data, config, mesh, units, bytes
 mica-inspect verify CHECKPOINT       is every byte what was written?
 mica-inspect diff A B                do two checkpoints, or a checkpoint and a Hugging Face folder, hold the same values?
 

@@ -2,7 +2,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "mica/checkpoint/folder.hpp"
 #include "mica/checkpoint/inspect.hpp"
+#include "mica/checkpoint/lineage.hpp"
+#include "mica/io/atomic_file.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -51,9 +54,18 @@ std::string summary_json(const std::string& folder, const Manifest& m) {
   for (const FileEntry& file : m.files) {
     files.push_back({{"name", file.name}, {"shard_rank", file.shard_rank}, {"bytes", file.bytes}});
   }
+  Json line = Json::array();
+  for (const LineEntry& entry : line_of(folder, m)) {
+    line.push_back({{"step", entry.id.step}, {"run_id", entry.id.run_id}, {"is_there", entry.is_there}});
+  }
   return dump({{"checkpoint", folder},
                {"step", m.step},
+               {"line", std::move(line)},
+               {"set_aside", list_set_aside(io::parent_directory(folder))},
                {"tokens", m.tokens},
+               {"global_batch", m.global_batch},
+               {"sequences", m.sequences},
+               {"data", m.data},
                {"seed", m.seed},
                {"model", m.model},
                {"num_parameters", m.num_parameters()},

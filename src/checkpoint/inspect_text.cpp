@@ -3,7 +3,10 @@
 #include <sstream>
 
 #include "figures.hpp"
+#include "mica/checkpoint/folder.hpp"
 #include "mica/checkpoint/inspect.hpp"
+#include "mica/checkpoint/lineage.hpp"
+#include "mica/io/atomic_file.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -78,6 +81,27 @@ std::string entry_text(const DiffEntry& e) {
                      grouped(e.shape_a.numel()), e.max_difference, place_text(e.max_at, e.shape_a));
 }
 
+/// "step 4 (run 1a2b, not here) > step 8 (run 1a2b) > step 12 (run 3c4d)"
+std::string line_text(const std::string& folder, const Manifest& m) {
+  std::string text;
+  for (const LineEntry& entry : line_of(folder, m)) {
+    text += fmt::format("{}step {} (run {}{})", text.empty() ? "" : " > ", entry.id.step, entry.id.run_id,
+                        entry.is_there ? "" : ", not here");
+  }
+  return text;
+}
+
+std::string set_aside_text(const std::string& folder) {
+  std::string text;
+  for (const std::string& aside : list_set_aside(io::parent_directory(folder))) {
+    std::vector<std::int64_t> steps;
+    for (const Found& found : list_checkpoints(aside)) steps.push_back(found.step);
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", aside.substr(aside.rfind('/') + 1),
+                        steps.empty() ? "metrics only" : fmt::format("step {}", fmt::join(steps, ", ")));
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string summary_text(const std::string& folder, const Manifest& m) {
@@ -85,6 +109,12 @@ std::string summary_text(const std::string& folder, const Manifest& m) {
   const auto line = [&](std::string_view name, const std::string& value) { text += fmt::format("{:<12}{}\n", name, value); };
   line("checkpoint", folder);
   line("step", fmt::format("{} ({} seen, seed {})", m.step, count_text(m.tokens, "token"), m.seed));
+  if (m.global_batch > 0) {
+    line("data", fmt::format("{} a step, {} seen; {}", count_text(m.global_batch, "sequence"), grouped(m.sequences),
+                             m.data.empty() ? "not identified" : m.data));
+  }
+  line("line", line_text(folder, m));
+  if (const std::string aside = set_aside_text(folder); !aside.empty()) line("set aside", aside);
   line("model", model_text(m));
   line("parameters", parameters_text(m));
   line("optimizer", optimizer_text(m));

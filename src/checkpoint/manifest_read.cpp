@@ -147,6 +147,15 @@ void parse_mesh(const ManifestValue& reader, Manifest& manifest) {
   }
 }
 
+/// What format 4 added.
+void parse_history(const ManifestValue& root, Manifest& manifest) {
+  const ManifestValue parent = root["parent"];
+  if (!parent.is_null()) manifest.parent = CheckpointId{parent["run_id"].text(), parent["step"].integer(0)};
+  manifest.global_batch = root["global_batch"].integer(0);
+  manifest.sequences = root["sequences"].integer(0);
+  manifest.data = root["data"].text();
+}
+
 void parse_contents(const ManifestValue& root, Manifest& manifest) {
   std::set<std::string> names;
   root["units"].for_each([&](const ManifestValue& each) {
@@ -192,8 +201,9 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
   const ManifestValue root(json, path, "");
   require<CheckpointError>(root["format"].text() == "mica checkpoint", "{}: not the manifest of a Mica checkpoint", path);
   const std::int64_t version = root["format_version"].integer(1);
-  require<CheckpointError>(version == kFormatVersion, "{}: format version {}, but this Mica reads version {}; use {} Mica", path,
-                           version, kFormatVersion, version > kFormatVersion ? "a newer" : "the older");
+  require<CheckpointError>(version >= kOldestFormatVersion && version <= kFormatVersion,
+                           "{}: format version {}, but this Mica reads versions {} to {}; use {} Mica", path, version,
+                           kOldestFormatVersion, kFormatVersion, version > kFormatVersion ? "a newer" : "the older");
   const std::int64_t block_bytes = root["block_bytes"].integer(1);
   if (block_bytes != kBlockBytes) root["block_bytes"].fail(fmt::format("is {}, expected {}", block_bytes, kBlockBytes));
   Manifest m;
@@ -201,6 +211,7 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
   m.run_id = root["run_id"].text();
   m.step = root["step"].integer(0);
   m.tokens = root["tokens"].integer(0);
+  if (version >= 4) parse_history(root, m);
   m.seed = root["seed"].unsigned_integer();
   parse_mesh(root["mesh"], m);
   m.strategy = root["strategy"].text();

@@ -33,6 +33,7 @@ class ManifestValue {
     if (!json_.is_array()) fail("is no list");
     for (std::size_t i = 0; i < json_.size(); ++i) visit(ManifestValue(json_[i], path_, fmt::format("{}[{}]", key_, i)));
   }
+  [[nodiscard]] bool is_null() const { return json_.is_null(); }
   [[nodiscard]] std::int64_t integer(std::int64_t lowest, std::int64_t highest = kMax) const {
     if (!json_.is_number_integer()) fail("is no integer");
     const bool too_large = json_.is_number_unsigned() && json_.get<std::uint64_t>() > static_cast<std::uint64_t>(kMax);

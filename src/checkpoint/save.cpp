@@ -42,7 +42,7 @@ class Saver {
         job_(job),
         folder_(io::parent_directory(job.folder)),
         final_(job.folder),
-        temporary_(final_ + ".tmp") {}
+        temporary_(fmt::format("{}.{}.tmp", final_, job.header.run_id)) {}
 
   SaveReport run() {
     const auto start = Clock::now();
@@ -111,36 +111,44 @@ class Saver {
     at("before manifest");
     write_manifest(temporary_, manifest);
     at("before rename");
+    check_files(manifest);
     publish();
     at("after rename");
     return manifest.index.bytes;
   }
 
-  /// Renames the folder to its name. A checkpoint of the same step (the run went back to an older one) makes way: both
-  /// names are swapped in one step, so that one of the two is there whenever the job dies.
+  /// What another job or a person deleted meanwhile must not be missing from a complete checkpoint.
+  void check_files(const Manifest& manifest) const {
+    for (const FileEntry* file : manifest.all_files()) {
+      std::error_code error;
+      const std::uintmax_t bytes = fs::file_size(temporary_ + "/" + file->name, error);
+      require<IoError>(!error && bytes == static_cast<std::uintmax_t>(file->bytes),
+                       "{}/{}: {}, expected {} bytes: something else changed the folder while the checkpoint was written; "
+                       "does another job use this run folder?",
+                       temporary_, file->name, error ? error.message() : fmt::format("has {} bytes", bytes), file->bytes);
+    }
+  }
+
+  /// Renames the folder to its name. A checkpoint of the same step makes way: it is one for list_checkpoints() under its
+  /// other name, too, until the new one is there.
   void publish() {
+    const std::string replaced = final_ + std::string(kReplacedSuffix);
     std::error_code error;
-    if (!fs::exists(final_, error)) {
+    const bool replaces = fs::exists(final_, error);
+    if (replaces) {
+      fs::remove_all(replaced, error);
+      fs::rename(final_, replaced, error);
+      require<IoError>(!error, "{}: the earlier checkpoint of this step cannot be moved away: {}", final_, error.message());
+    }
+    try {
+      if (replaces) at("earlier one moved");
       io::publish(temporary_, final_);
-      return;
+    } catch (...) {
+      if (replaces && !fs::exists(final_, error)) fs::rename(replaced, final_, error);
+      throw;
     }
-    const std::string old = final_ + ".old.tmp";
-    io::fsync_directory(temporary_);
-    if (io::exchange(temporary_, final_)) {
-      fs::rename(temporary_, old, error);
-    } else {
-      fs::rename(final_, old, error);
-      require<IoError>(!error, "{}: the earlier checkpoint of this step cannot be moved away: {}", final_,
-                       error.message());
-      try {
-        io::publish(temporary_, final_);
-      } catch (...) {
-        fs::rename(old, final_, error);
-        throw;
-      }
-    }
-    fs::remove_all(old, error);
-    if (error) report_.notes.push_back(fmt::format("{} could not be deleted: {}", old, error.message()));
+    fs::remove_all(replaced, error);
+    if (error) report_.notes.push_back(fmt::format("{} could not be deleted: {}", replaced, error.message()));
   }
 
   void delete_old() {

@@ -39,7 +39,11 @@ Manifest header_of(const SaveState& state) {
   Manifest m;
   m.mica_version = kVersion;
   m.step = state.step;
+  m.parent = state.parent;
   m.tokens = state.tokens;
+  m.global_batch = state.global_batch;
+  m.sequences = state.sequences;
+  m.data = state.data;
   m.seed = state.seed;
   m.world_size = mesh.world_size();
   m.shard_size = mesh.shard_size();

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,7 +20,9 @@ class DamagedCheckpointError : public CheckpointError {
   using CheckpointError::CheckpointError;
 };
 
-inline constexpr std::int64_t kFormatVersion = 3;
+/// What is written. History: 3 is the oldest that is read; 4 added parent, global_batch, sequences and data.
+inline constexpr std::int64_t kFormatVersion = 4;
+inline constexpr std::int64_t kOldestFormatVersion = 3;
 /// Data is checked in blocks of this many bytes, counted from the start of each dataset.
 inline constexpr std::int64_t kBlockBytes = std::int64_t{4} << 20;
 inline constexpr std::string_view kManifestName = "manifest.json";
@@ -76,6 +79,14 @@ struct UnitEntry {
   [[nodiscard]] DType dtype_of(std::string_view kind) const { return kind == kMasterKind ? dtype : DType::f32; }
 };
 
+/// A checkpoint among all that were ever written: no two launches have one run id.
+struct CheckpointId {
+  std::string run_id;  ///< of the launch that wrote it
+  std::int64_t step = 0;
+
+  friend bool operator==(const CheckpointId&, const CheckpointId&) = default;
+};
+
 /// Everything that is known of a checkpoint without opening its data. [Note: checkpoint on disk]
 /// A checkpoint is the folder RUN/checkpoints/step-00000500 with one HDF5 file per shard rank, model.h5 and this manifest. The
 /// manifest covers every byte of the folder: each file is cut into its datasets, with a CRC-32C per 4 MiB block, and
@@ -85,8 +96,14 @@ struct Manifest {
   std::string mica_version;
   std::string run_id;
   std::int64_t step = 0;
-  std::int64_t tokens = 0;  ///< seen so far
+  std::optional<CheckpointId> parent;  ///< the one that this line of training went on from last; none: from initial parameters
+  std::int64_t tokens = 0;             ///< seen so far
+  std::int64_t global_batch = 0;       ///< sequences of a step; 0: not recorded (format 3)
+  std::int64_t sequences = 0;          ///< seen so far: the next step begins with this one; 0 in format 3
+  std::string data;                    ///< identifies the training data, TokenDataset::fingerprint(); empty: not recorded
   std::uint64_t seed = 0;
+
+  [[nodiscard]] CheckpointId id() const { return {run_id, step}; }
 
   int world_size = 1, shard_size = 1, replicas = 1;
   std::string strategy;

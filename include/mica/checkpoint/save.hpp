@@ -3,11 +3,13 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "mica/checkpoint/host_comm.hpp"
+#include "mica/checkpoint/manifest.hpp"
 #include "mica/fsdp/root.hpp"
 #include "mica/optim/optimizer.hpp"
 
@@ -19,7 +21,11 @@ struct SaveState {
   const optim::Optimizer* optimizer = nullptr;  ///< null: parameters only
   std::string run_id;                           ///< make_run_id() of this launch; rank 0's counts
   std::int64_t step = 0;
-  std::int64_t tokens = 0;  ///< seen so far
+  std::optional<CheckpointId> parent;           ///< what this launch resumed from, or saved last
+  std::int64_t tokens = 0;                      ///< seen so far
+  std::int64_t global_batch = 0;                ///< sequences of a step
+  std::int64_t sequences = 0;                   ///< seen so far
+  std::string data;                             ///< data::TokenDataset::fingerprint()
   std::uint64_t seed = 0;
   int omp_threads = 1;
   std::map<std::string, double> scalars;     ///< further state of the run, by name: "loss_scale"
@@ -31,12 +37,12 @@ struct SaveOptions {
   /// Checkpoints of this step and before that are kept once this one is complete; 0 keeps all. Later ones (left from
   /// before the run went back to an older step) are never deleted.
   int keep = 0;
-  /// Called on every rank that passes one of kSavePoints: tests kill the process there.
+  /// Called on every rank that passes one of kSavePoints; what it throws fails the save.
   std::function<void(std::string_view point)> at_point;
 };
-/// In order. The last three: rank 0 only.
-inline constexpr std::string_view kSavePoints[] = {"folder made",    "metadata written", "shard written",
-                                                   "before manifest", "before rename",    "after rename"};
+/// In order. From "before manifest" on: rank 0 only. "earlier one moved": only where a checkpoint of the same step is replaced.
+inline constexpr std::string_view kSavePoints[] = {"folder made",   "metadata written",  "shard written", "before manifest",
+                                                   "before rename", "earlier one moved", "after rename"};
 
 struct SaveReport {
   std::string path;                 ///< RUN/checkpoints/step-00000500
@@ -47,7 +53,7 @@ struct SaveReport {
   std::vector<std::string> notes;   ///< what did not work but cost nothing, e.g. an old checkpoint that stays
 };
 
-/// Writes RUN/checkpoints/step-N, complete or not at all. [Note: saving] Rank 0 makes step-N.tmp; the ranks of replica 0
+/// Writes RUN/checkpoints/step-N, complete or not at all. [Note: saving] Rank 0 makes step-N.RUNID.tmp; the ranks of replica 0
 /// each write and fsync one file; what is whole on every rank (ignored parameters and their state, module buffers in
 /// their original dtype) is in shard rank 0's; rank 0 gathers their sizes and checksums, writes model.h5 and the manifest, fsyncs the folder,
 /// renames it, fsyncs the parent; only then old checkpoints are deleted. Between passes; waits for the compute stream.

@@ -77,7 +77,7 @@ TEST_F(MpiCheckpoint, TheLastRanksErrorIsEverybodys) {
   EXPECT_EQ(text, last == 0 ? "/x: no space left" : fmt::format("rank {}: /x: no space left", last));
   world_.barrier();
   EXPECT_EQ(newest_complete(folder_)->step, 1);
-  EXPECT_FALSE(fs::exists(folder_ + "/checkpoints/step-00000002.tmp"));
+  EXPECT_FALSE(fs::exists(folder_ + "/checkpoints/step-00000002.r0.tmp"));
   // A file that is damaged for one rank only stops all.
   const std::string path = newest_complete(folder_)->path;
   const std::string file = read_manifest(path).files.back().name;

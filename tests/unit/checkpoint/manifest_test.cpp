@@ -23,7 +23,11 @@ Manifest example() {
   m.mica_version = "0.1.0";
   m.run_id = "1a2b3c4d";
   m.step = 500;
+  m.parent = CheckpointId{"0a0b0c0d", 400};
   m.tokens = 123456789012;
+  m.global_batch = 12;
+  m.sequences = 6000;
+  m.data = "50000 tokens in 1 file, crc32c 0badcafe";
   m.seed = 18446744073709551615ULL;
   m.world_size = 4;
   m.shard_size = 2;
@@ -63,11 +67,30 @@ Json example_json() {
   return json;
 }
 
+// What format 3 did not know is empty.
+TEST(Manifest, Format3IsRead) {
+  Json json = example_json();
+  json["format_version"] = 3;
+  for (const char* key : {"parent", "global_batch", "sequences", "data"}) json.erase(key);
+  const Manifest m = parse_manifest(sign(json), "m.json");
+  EXPECT_EQ(m.step, 500);
+  EXPECT_EQ(m.parent, std::nullopt);
+  EXPECT_EQ(m.global_batch, 0);
+  EXPECT_EQ(m.sequences, 0);
+  EXPECT_EQ(m.data, "");
+  json["format_version"] = 4;
+  EXPECT_THAT(error_of<DamagedCheckpointError>([&] { (void)parse_manifest(sign(json), "m.json"); }), HasSubstr("parent"));
+}
+
 TEST(Manifest, ComesBackAsItWas) {
   const Manifest m = example();
   const std::string text = manifest_text(m);
   const Manifest back = parse_manifest(text, "m.json");
   EXPECT_EQ(manifest_text(back), text);
+  EXPECT_EQ(back.parent, m.parent);
+  EXPECT_EQ(back.global_batch, 12);
+  EXPECT_EQ(back.sequences, 6000);
+  EXPECT_EQ(back.data, m.data);
   EXPECT_EQ(back.seed, m.seed);
   EXPECT_EQ(back.config, m.config);
   EXPECT_EQ(back.model, m.model);
@@ -183,9 +206,9 @@ TEST(Manifest, TrustsNoValue) {
 
 TEST(Manifest, AnotherFormatIsSaidToBeOne) {
   Json json = example_json();
-  json["format_version"] = 4;
+  json["format_version"] = 5;
   EXPECT_THAT(error_of<CheckpointError>([&] { (void)parse_manifest(sign(json), "m.json"); }),
-              AllOf(HasSubstr("format version 4"), HasSubstr("use a newer Mica")));
+              AllOf(HasSubstr("format version 5"), HasSubstr("use a newer Mica")));
   json["format_version"] = 2;
   EXPECT_THAT(error_of<CheckpointError>([&] { (void)parse_manifest(sign(json), "m.json"); }), HasSubstr("use the older Mica"));
   json["format"] = "other";

@@ -272,7 +272,7 @@ TEST(SaveLoad, WhatIsHalfWrittenIsInvisibleAndIsCleanedUp) {
     EXPECT_FALSE(newest_complete(folder.path()).has_value());
     model.save(folder.path(), 1);
     const std::string checkpoints = folder / "checkpoints";
-    for (const char* name : {"step-00000002.tmp", "step-00000003.old.tmp", "step-2", "step-00000004x", "other"}) {
+    for (const char* name : {"step-00000002.tmp", "step-00000002.1a2b.tmp", "step-00000003.old.tmp", "step-00000001.replaced", "step-2", "step-00000004x", "other"}) {
       fs::create_directory(checkpoints + "/" + name);
     }
     fs::copy(checkpoints + "/step-00000001", checkpoints + "/step-00000005.tmp");
@@ -291,7 +291,7 @@ TEST(SaveLoad, WhatIsHalfWrittenIsInvisibleAndIsCleanedUp) {
 TEST(SaveLoad, AFailureOnOneRankIsThrownOnAllAndLeavesNothing) {
   const TemporaryFolder folder;
   for (const std::string_view point : kSavePoints) {
-    if (point == "after rename") continue;  // complete by then
+    if (point == "after rename" || point == "earlier one moved") continue;  // complete by then; not reached
     for (const int failing : {0, 2}) {
       if (failing != 0 && point != "metadata written" && point != "shard written") continue;
       run_local_ranks(3, [&](auto world) {
@@ -306,12 +306,65 @@ TEST(SaveLoad, AFailureOnOneRankIsThrownOnAllAndLeavesNothing) {
             << point;
         (void)model.comm().gather_strings("");
         EXPECT_EQ(newest_complete(folder.path())->step, 1);
-        EXPECT_FALSE(fs::exists(folder / "checkpoints/step-00000002.tmp"));
+        EXPECT_FALSE(fs::exists(folder / "checkpoints/step-00000002.r0.tmp"));
         EXPECT_EQ(model.load(folder / "checkpoints/step-00000001").notes.size(), 0U);
         (void)model.comm().gather_strings("");
       });
     }
   }
+}
+
+// The checkpoint that was to be replaced is back under its name.
+TEST(SaveLoad, AFailureWhileOneIsReplacedLosesNothing) {
+  const TemporaryFolder folder;
+  test::with_one_rank(test::small_units(), [&](SavedModel& model) {
+    model.fill(1);
+    model.save(folder.path(), 2);
+    const auto saved = model.bits();
+    model.fill(2);
+    const SaveOptions options{.at_point = [](std::string_view at) {
+      if (at == "earlier one moved") throw IoError("/x: input/output error");
+    }};
+    EXPECT_THROW(model.save(folder.path(), 2, options), IoError);
+    (void)model.load(folder / "checkpoints/step-00000002");
+    EXPECT_EQ(model.bits(), saved);
+  });
+}
+
+// Another job deletes a file of a save that is under way: it must not become a complete checkpoint, and cost no earlier one.
+TEST(SaveLoad, WhatIsNoLongerThereIsNotPublished) {
+  const TemporaryFolder folder;
+  test::with_one_rank(test::small_units(), [&](SavedModel& model) {
+    model.save(folder.path(), 1);
+    const std::string half = folder / "checkpoints/step-00000002.r0.tmp";
+    for (const bool truncates : {false, true}) {
+      const SaveOptions options{.keep = 1, .at_point = [&](std::string_view at) {
+        if (at != "before rename") return;
+        const std::string shard = half + "/shard-r0-00000002-00000.h5";
+        truncates ? fs::resize_file(shard, 100) : static_cast<void>(fs::remove(shard));
+      }};
+      EXPECT_THAT(error_of<IoError>([&] { model.save(folder.path(), 2, options); }),
+                  AllOf(HasSubstr("shard-r0-00000002-00000.h5"), HasSubstr("does another job use this run folder?")));
+      EXPECT_EQ(newest_complete(folder.path())->step, 1);
+    }
+  });
+}
+
+TEST(SaveLoad, LaterCheckpointsAreSetAside) {
+  const TemporaryFolder folder;
+  test::with_one_rank(test::small_units(), [&](SavedModel& model) {
+    for (const int step : {10, 20, 30}) model.save(folder.path(), step);
+    const std::string aside = make_set_aside_folder(folder.path());
+    EXPECT_EQ(aside, folder / "checkpoints/set-aside-1");
+    set_aside_after(folder.path(), 10, aside);
+    EXPECT_EQ(newest_complete(folder.path())->step, 10);
+    EXPECT_EQ(list_checkpoints(aside).size(), 2U);
+    EXPECT_THAT(verify(aside + "/step-00000030").damage, IsEmpty());
+    EXPECT_EQ(make_set_aside_folder(folder.path()), folder / "checkpoints/set-aside-2");
+    EXPECT_THAT(list_set_aside(folder / "checkpoints"), testing::ElementsAre(aside, folder / "checkpoints/set-aside-2"));
+    model.save(folder.path(), 40, {.keep = 1});
+    EXPECT_EQ(list_checkpoints(aside).size(), 2U) << "keep deletes nothing there";
+  });
 }
 
 TEST(SaveLoad, RanksThatDisagreeOnTheStepStop) {

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "mica/checkpoint/manifest.hpp"
+
+namespace mica::checkpoint {
+
+/// One checkpoint of a line of training.
+struct LineEntry {
+  CheckpointId id;
+  bool is_there = false;  ///< in the folder asked about; false: deleted, set aside or of another run
+};
+
+/// Where a checkpoint comes from: itself last, before it its parents, oldest first. [Note: lineage] A checkpoint names its
+/// parent: the one that its launch had saved or resumed before. A run that goes back to an earlier checkpoint sets the
+/// later ones aside (set_aside_after()), so that a folder holds one line and its newest checkpoint is the one to go on from.
+/// Ends where a parent is not in the same folder, and after `most` entries: each takes the reading of a manifest.
+[[nodiscard]] std::vector<LineEntry> line_of(const std::string& checkpoint_folder, const Manifest& manifest, std::size_t most = 20);
+
+}  // namespace mica::checkpoint
