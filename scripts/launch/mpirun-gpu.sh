@@ -3,6 +3,8 @@
 #   scripts/launch/mpirun-gpu.sh CONFIG [--section.key=value ...]
 #   HOSTFILE=hosts GPUS_PER_NODE=8 scripts/launch/mpirun-gpu.sh configs/gpt2-124m.cfg --fsdp.strategy=hybrid_shard --mesh.shard_size=node
 set -euo pipefail
+# shellcheck source=scripts/launch/save_on_interrupt.sh
+source "$(dirname "$0")/save_on_interrupt.sh"
 bin=${MICA_BIN:-build/cuda/bin}
 gpus=${GPUS_PER_NODE:-$(nvidia-smi --list-gpus | wc -l)}
 hosts=()
@@ -12,5 +14,5 @@ if [[ -n "${HOSTFILE:-}" ]]; then
   nodes=$(grep -cv '^[[:space:]]*\(#\|$\)' "$HOSTFILE")
 fi
 # A rank's cores are near its GPU when ranks are dealt out by socket; NCCL_CROSS_NIC helps the inter-node axis of hybrid meshes.
-exec mpirun -np $((gpus * nodes)) "${hosts[@]}" --map-by "ppr:$gpus:node" --bind-to none -x NCCL_CROSS_NIC="${NCCL_CROSS_NIC:-1}" \
+save_on_interrupt mpirun -np $((gpus * nodes)) "${hosts[@]}" --map-by "ppr:$gpus:node" --bind-to none -x NCCL_CROSS_NIC="${NCCL_CROSS_NIC:-1}" \
   "$bin/mica-train" "$1" --mesh.device=cuda "${@:2}"

@@ -173,6 +173,9 @@ std::vector<ConfigKey> make_keys() {
       text("run.name", MICA_FIELD(run.name), "a name", "names the run's folder"),
       text("run.dir", MICA_FIELD(run.dir), "a folder", "where metrics, logs and checkpoints go; empty: runs/<name>"),
       whole("run.seed", MICA_FIELD(run.seed), 0, kHuge, "seeds initialisation, dropout and data order"),
+      flag("run.take_over", MICA_FIELD(run.take_over),
+           "take the run's folder at once from a job on another host that shows no sign of life; false: wait until its last "
+           "one is 60 s old"),
 
       choice("mesh.device", MICA_FIELD(mesh.device), {"auto", "cpu", "cuda"},
              "where tensors live; auto: a GPU where every rank has one"),
@@ -299,7 +302,8 @@ std::vector<ConfigKey> make_keys() {
       whole("train.micro_batch", MICA_FIELD(train.micro_batch), 1, 1 << 20, "sequences a rank computes at once"),
       whole("train.seq_len", MICA_FIELD(train.seq_len), 1, 1 << 24, "tokens of a sequence"),
       whole("train.global_batch", MICA_FIELD(train.global_batch), 0, kHuge,
-            "sequences of a step over all ranks = micro_batch x accumulation x ranks; 0: no accumulation"),
+            "sequences of a step over all ranks = micro_batch x accumulation x ranks; 0: that of the checkpoint that the run "
+            "goes on from, else micro_batch x ranks"),
       choice("train.accumulate", MICA_FIELD(train.accumulate), {"reduce_each", "no_sync"},
              "reduce gradients after each micro-batch, or keep them unsharded until the last: fewer messages, more "
              "memory"),
@@ -317,7 +321,9 @@ std::vector<ConfigKey> make_keys() {
             "steps between checks that replicas hold the same bits (hybrid and no_shard strategies); 0: never"),
       whole("train.eval_interval", MICA_FIELD(train.eval_interval), 0, kHuge,
             "steps between evaluations; 0: only at the end"),
-      whole("train.eval_batches", MICA_FIELD(train.eval_batches), 1, kHuge, "micro-batches a rank evaluates"),
+      whole("train.eval_batches", MICA_FIELD(train.eval_batches), 0, kHuge / 16,
+            "sequences from the start of data.val that an evaluation takes, in batches of 16, whatever the ranks and "
+            "micro_batch; 0: all"),
       whole("train.log_interval", MICA_FIELD(train.log_interval), 1, kHuge, "steps between progress lines"),
       real("train.max_hours", MICA_FIELD(train.max_hours), 0, 1e6, "save and stop after this long; 0: no limit"),
 
@@ -335,8 +341,8 @@ std::vector<ConfigKey> make_keys() {
       text("checkpoint.resume", MICA_FIELD(checkpoint.resume), "auto, none or a checkpoint's folder",
            "auto: go on from the newest complete checkpoint of the run, if any"),
       flag("checkpoint.allow_data_change", MICA_FIELD(checkpoint.allow_data_change),
-           "go on although train.seq_len, train.global_batch or data.order changed: the data of later steps will "
-           "differ"),
+           "go on although train.seq_len, train.global_batch, data.order or the tokens of data.train changed: later steps will "
+           "see other data"),
 
       choice("log.level", MICA_FIELD(log.level), {"debug", "info", "warn", "error"}, "least important message printed"),
       trace_key(),

@@ -1,12 +1,16 @@
 #include "mica/train/metrics.hpp"
 
+#include <cerrno>
 #include <cmath>
-#include <filesystem>
-#include <vector>
+#include <fstream>
+#include <utility>
 
+#include <fcntl.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "mica/core/error.hpp"
+#include "mica/io/atomic_file.hpp"
 
 namespace mica::train {
 namespace {
@@ -19,43 +23,64 @@ nlohmann::ordered_json number(double value) {
 
 double rounded(double value, double unit) { return std::round(value / unit) * unit; }
 
-/// Lines of steps up to last_step. A line cut short by a kill is dropped.
-std::vector<std::string> lines_to_keep(const std::string& path, std::int64_t last_step) {
-  std::vector<std::string> kept;
+struct Rows {
+  std::string kept, later;
+};
+
+/// The rows of a file: those of steps up to last_step, and the others. A line cut short by a kill is dropped.
+Rows split_rows(const std::string& path, std::int64_t last_step) {
+  Rows rows;
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
     const auto json = nlohmann::json::parse(line, nullptr, false);
     if (!json.is_object()) continue;
-    const auto step = json.find("step");
-    if (step != json.end() && step->is_number_integer() && step->get<std::int64_t>() <= last_step) kept.push_back(line);
+    const auto step = json.find(json.contains("step") ? "step" : "from");
+    if (step == json.end() || !step->is_number_integer()) continue;
+    (step->get<std::int64_t>() <= last_step ? rows.kept : rows.later) += line + "\n";
   }
-  return kept;
+  return rows;
 }
 
 }  // namespace
 
-MetricsFile::MetricsFile(const std::string& path, std::int64_t last_step) : path_(path) {
+MetricsFile::MetricsFile(const std::string& path, std::int64_t last_step, std::function<void(const std::string&)> warn)
+    : path_(path), warn_(std::move(warn)) {
   if (path.empty()) return;
-  const std::vector<std::string> kept = lines_to_keep(path, last_step);
-  const std::string temporary = path + ".tmp";
-  {
-    std::ofstream out(temporary, std::ios::trunc);
-    for (const std::string& line : kept) out << line << '\n';
-    out.flush();
-    require<ConfigError>(static_cast<bool>(out), "cannot write {}: is the run folder writable?", temporary);
+  try {
+    io::write_file_atomically(path, split_rows(path, last_step).kept);
+  } catch (const IoError& error) {
+    throw ConfigError(fmt::format("{}; is the run folder writable?", error.what()));
   }
-  std::error_code error;
-  std::filesystem::rename(temporary, path, error);
-  require<ConfigError>(!error, "cannot replace {}: {}", path, error.message());
-  file_.open(path, std::ios::app);
-  require<ConfigError>(static_cast<bool>(file_), "cannot write {}: is the run folder writable?", path);
+  file_.reset(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  require<ConfigError>(static_cast<bool>(file_), "cannot write {}: {}", path, errno_text(errno));
 }
 
 void MetricsFile::write_line(const std::string& json) {
   if (path_.empty()) return;
-  file_ << json << '\n';
-  file_.flush();
-  require<IoError>(static_cast<bool>(file_), "writing {} failed: is the disk full?", path_);
+  const std::string line = json + "\n";
+  const off_t before = ::lseek(file_.get(), 0, SEEK_END);
+  errno = 0;
+  const ssize_t written = ::write(file_.get(), line.data(), line.size());
+  if (written == static_cast<ssize_t>(line.size())) {
+    is_failing_ = false;
+    return;
+  }
+  const int error_number = errno == 0 ? ENOSPC : errno;
+  if (written > 0) [[maybe_unused]] const int rc = ::ftruncate(file_.get(), before);  // no half rows
+  if (std::exchange(is_failing_, true)) return;
+  warn_(fmt::format("{}; rows are left out until it can be written again", io::io_error_text(path_, "write", error_number)));
+}
+
+void copy_later_metrics(const std::string& path, std::int64_t last_step, const std::string& to) {
+  const std::string later = split_rows(path, last_step).later;
+  if (!later.empty()) io::write_file_atomically(to, later);
+}
+
+void MetricsFile::write_resumed(const ResumeMetrics& resume) {
+  nlohmann::ordered_json json{
+      {"event", "resumed"}, {"from", resume.from}, {"checkpoint", resume.checkpoint}, {"ranks", resume.num_ranks}};
+  if (!resume.set_aside.empty()) json["set_aside"] = resume.set_aside;
+  write_line(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 void MetricsFile::write(const StepMetrics& m) {

@@ -10,7 +10,7 @@
 namespace mica::train {
 namespace {
 
-constexpr std::array<std::string_view, 4> kFree{"mesh.", "fsdp.", "log.", "run.name"};
+constexpr std::array<std::string_view, 5> kFree{"mesh.", "fsdp.", "log.", "run.name", "run.take_over"};
 constexpr std::array<std::string_view, 3> kDecidesData{"train.seq_len", "train.global_batch", "data.order"};
 
 bool is_free(std::string_view key) {
@@ -27,10 +27,7 @@ bool is_of_model(std::string_view key) {
   return key.starts_with("model.") && key != "model.dropout" && key != "model.init_from";
 }
 
-}  // namespace
-
-std::vector<std::string> check_resume(const Config& config, const std::string& saved_config, const std::string& place) {
-  const Config saved = parse_config({place + "/manifest.json (config)", saved_config}, {});
+std::vector<std::string> check_keys(const Config& config, const Config& saved, const std::string& place) {
   std::vector<std::string> told;
   for (const KeyChange& change : compare_configs(saved, config)) {
     if (is_free(change.key)) continue;
@@ -46,6 +43,44 @@ std::vector<std::string> check_resume(const Config& config, const std::string& s
     told.push_back(fmt::format("{}: {} -> {}", change.key, change.before, change.after));
   }
   return told;
+}
+
+/// The config that a checkpoint was saved with, with the resolved batch.
+Config saved_config(const checkpoint::Manifest& manifest, const std::string& place) {
+  Config saved = parse_config({place + "/manifest.json (config)", manifest.config}, {});
+  if (manifest.global_batch > 0) {
+    saved.train.global_batch = manifest.global_batch;
+  } else if (saved.train.global_batch == 0 && manifest.step > 0) {  // format 3: a step had equally many tokens ever since
+    saved.train.global_batch = manifest.tokens / manifest.step / saved.train.seq_len;
+  }
+  return saved;
+}
+
+}  // namespace
+
+Config with_batch_of(const Config& config, const checkpoint::Manifest& manifest, const std::string& place) {
+  Config adopted = config;
+  if (config.train.global_batch == 0) adopted.train.global_batch = saved_config(manifest, place).train.global_batch;
+  return adopted;
+}
+
+Continuation check_resume(const Config& config, const checkpoint::Manifest& manifest, const std::string& data,
+                          const std::string& place) {
+  const Config saved = saved_config(manifest, place);
+  Continuation next{.sequences = manifest.global_batch > 0 ? manifest.sequences : manifest.step * saved.train.global_batch,
+                    .changes = check_keys(config, saved, place)};
+  if (!manifest.data.empty() && manifest.data != data) {
+    require<ConfigError>(config.checkpoint.allow_data_change,
+                         "{} was trained on other tokens: data.train had {}, and has {}: later steps would see other data; name the "
+                         "same files, or allow it with --checkpoint.allow_data_change=true",
+                         place, manifest.data, data);
+    next.changes.push_back(fmt::format("the tokens of data.train: {} -> {}", manifest.data, data));
+  }
+  // Sequences of another length: the first one that holds no token that was seen.
+  if (saved.train.seq_len != config.train.seq_len) {
+    next.sequences = (next.sequences * saved.train.seq_len + config.train.seq_len - 1) / config.train.seq_len;
+  }
+  return next;
 }
 
 std::map<std::string, std::string> model_description(const Config& config) {

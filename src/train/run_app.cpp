@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <thread>
 
 namespace mica::train {
@@ -14,12 +15,13 @@ std::string encode(const std::exception& error) {
   return fmt::format("{} {}", static_cast<int>(ours ? ours->exit_code() : ExitCode::runtime_failure), error.what());
 }
 
-void print_error(const std::string& text) {
+void print_error(const std::string& text, const std::string& log_file) {
   // One line: whatever a library put into the text.
   std::string line = text;
   std::ranges::replace(line, '\n', ' ');
   std::fprintf(stderr, "mica: error: %s\n", line.c_str());
   std::fflush(stderr);
+  if (!log_file.empty()) std::ofstream(log_file, std::ios::app) << "mica: error: " << line << '\n';
 }
 
 }  // namespace
@@ -43,9 +45,9 @@ void together(const mpi::Communicator& world, const std::function<void()>& work)
   throw SharedError(all_alike ? text : fmt::format("rank {}: {}", first - errors.begin(), text), code);
 }
 
-void abort_job(const std::exception& error, int rank, int num_ranks) {
+void abort_job(const std::exception& error, int rank, int num_ranks, const std::string& log_file) {
   std::this_thread::sleep_for(std::chrono::milliseconds(std::min(rank * 20, 1000)));
-  print_error(num_ranks > 1 ? fmt::format("rank {}: {}", rank, error.what()) : error.what());
+  print_error(num_ranks > 1 ? fmt::format("rank {}: {}", rank, error.what()) : error.what(), log_file);
   const auto* ours = dynamic_cast<const Error*>(&error);
   mpi::Session::abort(static_cast<int>(ours ? ours->exit_code() : ExitCode::runtime_failure));
 }
@@ -54,24 +56,25 @@ int run_app(int argc, char** argv, const std::function<ExitCode(App&)>& body) {
   mpi::Session session(&argc, &argv);
   int rank = 0;
   int num_ranks = 1;
+  std::string log_file;
   try {
     ExitCode code = ExitCode::done;
     {
       mpi::Communicator world = mpi::Communicator::world();
       rank = world.rank();
       num_ranks = world.num_ranks();
-      App app{session, world, {argv + 1, argv + argc}};
+      App app{session, world, {argv + 1, argv + argc}, log_file};
       try {
         code = body(app);
       } catch (const SharedError& error) {
-        if (rank == 0) print_error(error.what());
+        if (rank == 0) print_error(error.what(), log_file);
         code = error.exit_code();
       }
     }
     session.close();
     return static_cast<int>(code);
   } catch (const std::exception& error) {
-    abort_job(error, rank, num_ranks);
+    abort_job(error, rank, num_ranks, log_file);
   }
 }
 

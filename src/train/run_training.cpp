@@ -9,6 +9,7 @@
 #include "mica/plan/memory_plan.hpp"
 #include "mica/tensor/cuda_kernels.hpp"
 #include "mica/train/config.hpp"
+#include "mica/train/run_folder.hpp"
 #include "mica/train/trainer.hpp"
 
 namespace mica::train {
@@ -104,10 +105,14 @@ ExitCode run_training(App& app) {
   });
   const Logger logger = is_main ? Logger::to_stderr(log_level(config.log.level), "")
                                 : Logger::to_stderr(LogLevel::warn, fmt::format("rank {}", app.world.rank()));
-  Trainer trainer(app, config, logger);
+  if (command.check) {
+    Trainer(app, config, find_start(app.world, config), logger).print_start();
+    return ExitCode::done;
+  }
+  RunFolder folder(app, config, logger);
+  Trainer trainer(app, config, find_start(app.world, config), folder.logger());
   trainer.print_start();
-  if (command.check) return ExitCode::done;
-  return trainer.run();
+  return trainer.run(folder);
 }
 
 }  // namespace mica::train

@@ -1,5 +1,7 @@
 #include "mica/train/step_runner.hpp"
 
+#include <algorithm>
+#include <functional>
 #include <limits>
 
 #include "mica/fsdp/deterministic.hpp"
@@ -105,54 +107,82 @@ void StepRunner::run_round(const Round& round, const Tensor& dloss, TensorView l
   context.kernels.copy(context.compute, ys[0], loss);
 }
 
+namespace {
+
+/// What every rank's `fill` wrote, on every rank's host: [ranks * numel], by rank. @collective
+std::vector<float> gather_losses(ShardedModel& model, std::int64_t numel, const std::function<void(TensorView mine)>& fill) {
+  const nn::Context& context = model.context;
+  ProcessGroup& world = model.root->device_mesh().metrics_group();
+  const Tensor losses = context.make({world.num_ranks(), numel}, DType::f32, MemoryRole::workspace);
+  const TensorView mine = losses.view().slice(world.rank() * numel, numel);
+  fill(mine);
+  world.all_gather(context.compute, "losses", mine, losses);
+  return fetch<float>(context.kernels, context.compute, losses);
+}
+
+}  // namespace
+
 std::vector<double> mean_losses(ShardedModel& model, const std::vector<const StepFigures*>& steps) {
   if (steps.empty()) return {};
   const nn::Context& context = model.context;
-  ProcessGroup& world = model.root->device_mesh().metrics_group();
+  const int num_ranks = model.root->device_mesh().metrics_group().num_ranks();
   const std::int64_t rounds = steps.front()->losses.numel();
   const std::int64_t numel = static_cast<std::int64_t>(steps.size()) * rounds;
-  const Tensor losses = context.make({world.num_ranks(), numel}, DType::f32, MemoryRole::workspace);
-  const TensorView mine = losses.view().slice(world.rank() * numel, numel);
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    context.kernels.copy(context.compute, steps[i]->losses, mine.slice(static_cast<std::int64_t>(i) * rounds, rounds));
-  }
-  world.all_gather(context.compute, "losses", mine, losses);
-  const std::vector<float> values = fetch<float>(context.kernels, context.compute, losses);
+  const std::vector<float> values = gather_losses(model, numel, [&](const TensorView& mine) {
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      context.kernels.copy(context.compute, steps[i]->losses, mine.slice(static_cast<std::int64_t>(i) * rounds, rounds));
+    }
+  });
   std::vector<double> means;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     double sum = 0;
     for (std::int64_t round = 0; round < rounds; ++round) {
-      for (int rank = 0; rank < world.num_ranks(); ++rank) {
+      for (int rank = 0; rank < num_ranks; ++rank) {
         sum += static_cast<double>(values[static_cast<std::size_t>(rank * numel + static_cast<std::int64_t>(i) * rounds + round)]);
       }
     }
-    means.push_back(sum / static_cast<double>(rounds * world.num_ranks()));
+    means.push_back(sum / static_cast<double>(rounds * num_ranks));
   }
   return means;
 }
 
-double evaluate(ShardedModel& model, const data::TokenDataset& dataset, const data::BatchPlan& plan,
-                std::int64_t num_batches) {
+double evaluate(ShardedModel& model, const data::TokenDataset& dataset, const Evaluation& evaluation) {
   nn::Context& context = model.context;
   fsdp::DeviceMesh& device_mesh = model.root->device_mesh();
-  const data::Sampler sampler(dataset.num_sequences(), data::DataOrder::sequential, 0);
-  const data::BatchPlan one_round{.micro_batch = plan.micro_batch, .accumulation = 1, .num_ranks = plan.num_ranks};
-  const Tensor sum = context.make({1}, DType::f32, MemoryRole::workspace);
-  context.kernels.fill(context.compute, sum, 0.0);
+  const std::int64_t num_ranks = device_mesh.mesh().world_size();
+  const std::int64_t num_sequences =
+      evaluation.num_sequences == 0 ? dataset.num_sequences() : std::min(evaluation.num_sequences, dataset.num_sequences());
+  const std::int64_t per_batch = evaluation.sequences_at_once;
+  const std::int64_t num_batches = (num_sequences + per_batch - 1) / per_batch;
+  const std::int64_t rounds = (num_batches + num_ranks - 1) / num_ranks;
+  const auto numel_of = [&](std::int64_t batch) { return std::min(per_batch, num_sequences - batch * per_batch); };
+
   context.training = false;
   data::Batch batch;
   BatchUpload upload;
-  for (std::int64_t i = 0; i < num_batches; ++i) {
-    data::read_batch(dataset, sampler.micro_batch(one_round, i + 1, device_mesh.mesh().rank(), 0), batch);
-    context.sequences = batch.global_ids;
-    upload.stage(context, device_mesh, batch);
-    const nn::Tensors ys = model.module->forward(context, upload.upload(context), nullptr);
-    const double weight = 1.0 / static_cast<double>(num_batches * plan.num_ranks);
-    context.kernels.scale(context.compute, ys[0], weight, sum, Write::accumulate);
-    context.compute.synchronize();  // `batch` is used again
+  const std::vector<float> values = gather_losses(model, rounds, [&](const TensorView& mine) {
+    for (std::int64_t round = 0; round < rounds; ++round) {
+      // All ranks take part in each round's all-gathers: one without a batch of its own computes the last one, and its loss
+      // is left out below.
+      const std::int64_t b = std::min(round * num_ranks + device_mesh.mesh().rank(), num_batches - 1);
+      std::vector<data::SampledSequence> sequences;
+      for (std::int64_t i = 0; i < numel_of(b); ++i) {
+        sequences.push_back({.global_id = b * per_batch + i, .epoch = 0, .sequence = b * per_batch + i});
+      }
+      data::read_batch(dataset, sequences, batch);
+      context.sequences = batch.global_ids;
+      upload.stage(context, device_mesh, batch);
+      const nn::Tensors ys = model.module->forward(context, upload.upload(context), nullptr);
+      context.kernels.copy(context.compute, ys[0], mine.slice(round, 1));
+      context.compute.synchronize();  // `batch` is used again
+    }
+  });
+  double sum = 0;
+  for (std::int64_t b = 0; b < num_batches; ++b) {
+    const auto at = static_cast<std::size_t>(b % num_ranks * rounds + b / num_ranks);
+    sum += static_cast<double>(values[at]) * static_cast<double>(numel_of(b));
   }
-  device_mesh.metrics_group().all_reduce(context.compute, "evaluation loss", sum, ReduceOp::sum);
-  return static_cast<double>(fetch_scalar(context.kernels, context.compute, sum));
+  return sum / static_cast<double>(num_sequences);
 }
 
 }  // namespace mica::train

@@ -1,21 +1,38 @@
 #include "mica/train/step_trace.hpp"
 
+#include <fmt/format.h>
+
 #include "mica/io/atomic_file.hpp"
 
 namespace mica::train {
 
 StepTrace::StepTrace(Tracer* tracer, const std::string& steps, std::string path)
-    : tracer_(tracer), steps_(parse_steps(steps).value_or(StepRange{})), path_(std::move(path)) {}
+    : tracer_(tracer), text_(steps), steps_(parse_steps(steps).value_or(StepRange{})), path_(std::move(path)) {}
 
 void StepTrace::begin_step(std::int64_t step) {
-  if (tracer_ != nullptr && step == steps_.first) tracer_->start();
+  if (tracer_ == nullptr || first_traced_ != 0 || step < steps_.first || step > steps_.last) return;
+  first_traced_ = step;  // a resumed run may begin inside the range
+  tracer_->start();
+}
+
+std::string StepTrace::write(std::int64_t last_traced) {
+  tracer_->stop();
+  io::write_file_atomically(path_, tracer_->to_json());
+  is_written_ = true;
+  return fmt::format("traced steps {} to {}: {}", first_traced_, last_traced, path_);
 }
 
 std::optional<std::string> StepTrace::end_step(std::int64_t step) {
-  if (tracer_ == nullptr || step != steps_.last || !tracer_->is_recording()) return std::nullopt;
-  tracer_->stop();
-  io::write_file_atomically(path_, tracer_->to_json());
-  return path_;
+  if (tracer_ == nullptr || first_traced_ == 0 || step != steps_.last) return std::nullopt;
+  return write(step);
+}
+
+std::optional<std::string> StepTrace::end_run(std::int64_t last_done) {
+  if (tracer_ == nullptr || is_written_) return std::nullopt;
+  if (first_traced_ != 0) return fmt::format("{}; log.trace = {} was not reached to its end", write(last_done), text_);
+  return fmt::format("log.trace = {}: nothing was traced, since {}", text_,
+                     last_done < steps_.first ? fmt::format("the run ended after step {}", last_done)
+                                              : "those steps were done before this launch");
 }
 
 }  // namespace mica::train

@@ -10,10 +10,10 @@
 #include "mica/checkpoint/init_from.hpp"
 #include "mica/checkpoint/load.hpp"
 #include "mica/checkpoint/save.hpp"
+#include "mica/core/version.hpp"
 #include "mica/fsdp/replica_drift.hpp"
 #include "mica/io/atomic_file.hpp"
 #include "mica/tensor/fetch.hpp"
-#include "mica/train/resume_rules.hpp"
 
 #include "memory_check.hpp"
 
@@ -32,40 +32,61 @@ auto made_together(const mpi::Communicator& world, Make&& make) {
   return std::move(*made);
 }
 
+data::BatchPlan make_plan(const Config& config, const StartPoint& start, std::int64_t sequences_before, int num_ranks) {
+  data::BatchPlan plan;
+  try {
+    plan = data::make_batch_plan(config.train.micro_batch, num_ranks, config.train.global_batch);
+  } catch (const ConfigError& error) {
+    if (!start.manifest) throw;
+    throw ConfigError(fmt::format("{} goes on with the batch that it was saved with: {}", start.checkpoint, error.what()));
+  }
+  constexpr std::int64_t kMostRounds = 100'000;
+  require<ConfigError>(plan.accumulation <= kMostRounds,
+                       "train.global_batch = {} is {} micro-batches a step on each rank, expected at most {}: lower it or "
+                       "raise train.micro_batch",
+                       config.train.global_batch, plan.accumulation, kMostRounds);
+  require<ConfigError>(!config.optim.in_backward || plan.accumulation == 1 || config.train.accumulate == "no_sync",
+                       "optim.in_backward = true steps whenever a gradient is reduced, and {} micro-batches of each rank would "
+                       "be reduced one by one in a step: set train.accumulate = no_sync",
+                       plan.accumulation);
+  if (start.manifest) plan.first_step = start.manifest->step + 1;
+  plan.sequences_before = sequences_before;
+  return plan;
+}
+
 }  // namespace
 
-Trainer::Trainer(App& app, const Config& config, Logger logger)
+Trainer::Trainer(App& app, const Config& config, StartPoint start, Logger logger)
     : app_(app),
-      config_(config),
+      start_point_(std::move(start)),
+      config_(made_together(app.world,
+                            [&] {
+                              return start_point_.manifest
+                                         ? with_batch_of(config, *start_point_.manifest, start_point_.checkpoint)
+                                         : config;
+                            })),
       logger_(std::move(logger)),
       device_(Device::make(config, app.session, app.world, logger_)),
       datasets_(made_together(app.world, [&] { return Datasets::open(config); })),
+      data_fingerprint_(made_together(app.world, [&] { return datasets_.train.fingerprint(); })),
+      continuation_(made_together(app.world,
+                                  [&] {
+                                    if (!start_point_.manifest) return Continuation{};
+                                    return check_resume(config_, *start_point_.manifest, data_fingerprint_,
+                                                        start_point_.checkpoint);
+                                  })),
       plan_(made_together(
-          app.world,
-          [&] {
-            const data::BatchPlan plan =
-                data::make_batch_plan(config.train.micro_batch, app.world.num_ranks(), config.train.global_batch);
-            constexpr std::int64_t kMostRounds = 100'000;
-            require<ConfigError>(
-                plan.accumulation <= kMostRounds,
-                "train.global_batch = {} is {} micro-batches a step on each rank, expected at most {}: lower it or "
-                "raise train.micro_batch",
-                config.train.global_batch, plan.accumulation, kMostRounds);
-            require<ConfigError>(
-                !config.optim.in_backward || plan.accumulation == 1 || config.train.accumulate == "no_sync",
-                "optim.in_backward = true steps whenever a gradient is reduced, and {} micro-batches of each rank "
-                "would "
-                "be reduced one by one in a step: set train.accumulate = no_sync",
-                plan.accumulation);
-            return plan;
-          })),
+          app.world, [&] { return make_plan(config_, start_point_, continuation_.sequences, app.world.num_ranks()); })),
       model_(made_together(app.world, [&] { return ShardedModel::make(config, device_); })),
       schedule_(made_together(app.world, [&] { return make_schedule(config); })),
       start_plan_(made_together(app.world, [&] { return make_start_plan(config, device_, model_, plan_); })),
-      run_id_(app.world.broadcast_string(checkpoint::make_run_id(), 0)) {}
+      run_id_(app.world.broadcast_string(checkpoint::make_run_id(), 0)) {
+  config_.train.global_batch = plan_.global_batch();
+}
 
 void Trainer::print_start() const {
   if (!is_main()) return;
+  logger_.info("mica-train {}", kVersion);
   logger_.info("{}", to_ini(config_));
   logger_.info("data     {} tokens, {} sequences of {} tokens{}", datasets_.train.num_tokens(),
                datasets_.train.num_sequences(), config_.train.seq_len,
@@ -93,48 +114,20 @@ void Trainer::print_start() const {
     logger_.info("communication of a step, a rank\n{}", plan::format_volume(start_plan_.volume));
 }
 
-void Trainer::prepare_folder() {
-  together(app_.world, [&] {
-    if (!is_main()) return;
-    const std::string folder = config_.run_folder();
-    std::error_code error;
-    std::filesystem::create_directories(folder, error);
-    require<ConfigError>(!error, "cannot create the run folder {}: {}; choose another one with --run.dir=FOLDER",
-                         folder, error.message());
-    const int access_error = access(folder.c_str(), W_OK | X_OK) == 0 ? 0 : errno;
-    require<ConfigError>(access_error == 0,
-                         "cannot write into the run folder {}: {}; choose another one with --run.dir=FOLDER", folder,
-                         errno_text(access_error));
-    logger_ = logger_.with_file(folder + "/log.txt");
-  });
-}
-
 void Trainer::resume() {
   model_.root->initialize(config_.run.seed);
-  const std::string& wanted = config_.checkpoint.resume;
-  std::string folder;
-  together(app_.world, [&] {
-    const auto newest = checkpoint::newest_complete(config_.run_folder());
-    require<ConfigError>(
-        wanted != "none" || !newest,
-        "run folder {} holds {} already and checkpoint.resume = none: choose another run.dir, delete it, "
-        "or go on with --checkpoint.resume=auto",
-        config_.run_folder(), newest ? newest->path : "");
-    if (wanted == "auto") folder = newest ? newest->path : "";
-    if (wanted != "auto" && wanted != "none") folder = checkpoint::resolve_checkpoint(wanted);
-  });
-  if (folder.empty()) {
+  if (!start_point_.manifest) {
     init_parameters();
     return;
   }
+  const std::string& folder = start_point_.checkpoint;
+  const checkpoint::Manifest& manifest = *start_point_.manifest;
   const auto comm = checkpoint::make_mpi_comm(app_.world);
   together(app_.world, [&] {
-    const checkpoint::Manifest manifest = checkpoint::open_checkpoint(folder, *comm);
     require<ConfigError>(!manifest.optimizer.empty(),
                          "{} holds the model alone, without the optimizer's state (checkpoint.optimizer = false, or it was "
                          "imported): a run cannot go on from it; start one in another run.dir with --model.init_from={}",
                          folder, folder);
-    const std::vector<std::string> changes = check_resume(config_, manifest.config, folder);
     model_.optimizer->allocate_state();
     const checkpoint::LoadReport report = checkpoint::load(
         folder, manifest,
@@ -143,13 +136,35 @@ void Trainer::resume() {
       model_.scaler->set_state({manifest.scalars.at("loss_scale"),
                                 static_cast<std::int64_t>(manifest.scalars.at("loss_scale_growth_tracker"))});
     }
+    parent_ = manifest.id();
     last_done_ = last_saved_ = manifest.step;
     if (!is_main()) return;
     logger_.info("resume   {}: step {} of {} is done, written by {} ranks ({} x {}), {} read and checked in {:.0f} ms", folder,
                  manifest.step, config_.train.steps, manifest.world_size, manifest.shard_size, manifest.replicas,
                  plan::format_bytes(manifest.total_bytes()), report.ms);
-    for (const std::string& change : changes) logger_.warn("changed since the checkpoint: {}", change);
+    if (!start_point_.note.empty()) logger_.info("         {}", start_point_.note);
+    for (const std::string& change : continuation_.changes) logger_.warn("changed since the checkpoint: {}", change);
     for (const std::string& note : report.notes) logger_.warn("{}", note);
+  });
+}
+
+void Trainer::begin_files() {
+  together(app_.world, [&] {
+    const std::string set_aside = is_main() && start_point_.manifest ? folder_->set_aside_after(start_point_) : "";
+    if (!set_aside.empty()) {
+      logger_.warn("went back to step {}: later checkpoints and metrics are set aside in {}, where nothing deletes them", last_done_,
+                   set_aside);
+    }
+    // Only now: a config that does not go with the folder's checkpoints must not replace theirs.
+    if (is_main()) io::write_file_atomically(config_.run_folder() + "/config.resolved.cfg", to_ini(config_, true));
+    metrics_ = std::make_unique<MetricsFile>(is_main() && config_.log.metrics ? config_.run_folder() + "/metrics.jsonl" : "",
+                                             last_done_, [&](const std::string& text) { progress_->warn(text); });
+    if (start_point_.manifest) {
+      metrics_->write_resumed({.from = last_done_,
+                               .checkpoint = start_point_.checkpoint,
+                               .num_ranks = app_.world.num_ranks(),
+                               .set_aside = set_aside});
+    }
   });
 }
 
@@ -180,13 +195,22 @@ void Trainer::save(std::int64_t step, bool in_background) {
                                       .optimizer = saved_optimizer(),
                                       .run_id = run_id_,
                                       .step = step,
-                                      .tokens = step * plan_.global_batch() * config_.train.seq_len,
+                                      .parent = parent_,
+                                      .tokens = (start_point_.manifest ? start_point_.manifest->tokens : 0) + (step - plan_.first_step + 1) * plan_.global_batch() *
+                                                                     config_.train.seq_len,
+                                      .global_batch = plan_.global_batch(),
+                                      .sequences = plan_.sequences_at(step + 1),
+                                      .data = data_fingerprint_,
                                       .seed = config_.run.seed,
                                       .omp_threads = device_.num_threads,
                                       .scalars = scalars,
                                       .model = model_description(config_),
                                       .config = to_ini(config_)};
-    const checkpoint::SaveOptions options{.keep = static_cast<int>(config_.checkpoint.keep)};
+    folder_->check_owner();
+    const checkpoint::SaveOptions options{.keep = static_cast<int>(config_.checkpoint.keep),
+                                          .at_point = [folder = folder_](std::string_view point) {
+                                            if (point == "before rename") folder->check_owner();
+                                          }};
     if (in_background) {
       saver_->start(config_.run_folder(), state, *comm, options);
       background_stall_ms_ = ms_between(begin, Clock::now());
@@ -196,7 +220,8 @@ void Trainer::save(std::int64_t step, bool in_background) {
     }
   });
   last_saved_ = step;
-  interval_start_ = Clock::now();
+  parent_ = {run_id_, step};
+  begin_interval();
 }
 
 void Trainer::tell_saved(const checkpoint::SaveReport& report, std::int64_t step, double stall_ms) {
@@ -237,7 +262,7 @@ Trainer::Request Trainer::agree_on_request() {
   Request mine = Request::none;
   const double minutes = config_.checkpoint.interval_minutes;
   if (is_main() && minutes > 0 && ms_between(last_save_begin_, now) >= minutes * 6e4) mine = Request::save;
-  if (saver_ && saver_->is_failed()) mine = Request::look;
+  if ((saver_ && saver_->is_failed()) || folder_->is_lost()) mine = Request::look;
   const double hours = ms_between(start_, now) / 3.6e6;
   if (StopSignal::received() != 0 || (config_.train.max_hours > 0 && hours >= config_.train.max_hours))
     mine = Request::stop;
@@ -269,19 +294,14 @@ void Trainer::prepare_background_saves() {
   together(app_.world, [&] { saver_->reserve(*model_.root, saved_optimizer()); });
 }
 
-ExitCode Trainer::run() {
+ExitCode Trainer::run(const RunFolder& folder) {
+  folder_ = &folder;
   check_memory(app_.world, config_, device_, plan_, start_plan_);
-  prepare_folder();
   resume();
-  together(app_.world, [&] {
-    // Only now: a config that does not go with the folder's checkpoints must not replace theirs.
-    if (is_main()) io::write_file_atomically(config_.run_folder() + "/config.resolved.cfg", to_ini(config_, true));
-    metrics_ = std::make_unique<MetricsFile>(
-        is_main() && config_.log.metrics ? config_.run_folder() + "/metrics.jsonl" : "", last_done_);
-  });
-  prepare_background_saves();
   progress_ = std::make_unique<Progress>(is_main() ? logger_ : Logger(), config_.train.steps,
                                          is_main() && Progress::is_on_terminal());
+  begin_files();
+  prepare_background_saves();
   runner_ = std::make_unique<StepRunner>(config_, model_, datasets_.train, plan_, device_.mesh->rank());
   if (last_done_ >= config_.train.steps) {
     progress_->say(fmt::format("nothing to do: step {} of {} is done; raise train.steps to go on", last_done_,
@@ -295,14 +315,14 @@ ExitCode Trainer::run() {
   } catch (const std::exception& error) {
     // The end of saver_ would wait for ranks that may be lost.
     if (!saver_) throw;
-    abort_job(error, app_.world.rank(), app_.world.num_ranks());
+    abort_job(error, app_.world.rank(), app_.world.num_ranks(), app_.log_file);
   }
 }
 
 ExitCode Trainer::train() {
   const StopSignal stop_signal;
-  interval_start_ = last_save_begin_ = Clock::now();
-  interval_comm_ms_ = device_.device_mesh->communication_ms();
+  last_save_begin_ = Clock::now();
+  begin_interval();
   StepTrace trace(device_.tracer.get(), config_.log.trace,
                   fmt::format("{}/trace-rank{}.json", config_.run_folder(), device_.mesh->rank()));
   while (last_done_ < config_.train.steps) {
@@ -312,7 +332,7 @@ ExitCode Trainer::train() {
     pending_.push_back({runner_->run(step, lr), {.step = step, .lr = lr}});
     last_done_ = step;
     tell_slow_paths();
-    if (const auto written = trace.end_step(step)) progress_->say(fmt::format("traced {}", *written));
+    if (const auto written = trace.end_step(step)) progress_->say(*written);
     if (config_.train.drift_interval > 0 && step % config_.train.drift_interval == 0) check_drift();
 
     const Request request = agree_on_request();
@@ -323,10 +343,16 @@ ExitCode Trainer::train() {
     const bool saves = is_last || stops || request == Request::save ||
                        (config_.checkpoint.interval > 0 && step % config_.checkpoint.interval == 0);
     look_at_background_save();
-    if (request == Request::look) finish_background_save();  // throws
+    if (request == Request::look) {  // throws
+      finish_background_save();
+      together(app_.world, [&] { folder_->check_owner(); });
+    }
     if (logs || evaluates || saves) read_figures(logs || stops);
     if (evaluates) evaluate_now(step);
     if (saves) save(step, saver_ != nullptr && !is_last && !stops);
+    if (stops || is_last) {
+      if (const auto said = trace.end_run(step)) progress_->say(*said);
+    }
     if (stops && !is_last) {
       progress_->say(
           fmt::format("stopped after step {} of {}; start the same command again to go on", step, config_.train.steps));
@@ -378,17 +404,23 @@ void Trainer::read_figures(bool show) {
   progress_->show(last, comm_ms / interval_ms,
                   static_cast<double>(config_.train.steps - last.step) * last.step_ms / 1e3, show);
   pending_.clear();
+  begin_interval();
+}
+
+void Trainer::begin_interval() {
   interval_start_ = Clock::now();
   interval_comm_ms_ = device_.device_mesh->communication_ms();
 }
 
 void Trainer::evaluate_now(std::int64_t step) {
   if (!datasets_.val) return;
-  const double loss = evaluate(model_, *datasets_.val, plan_, config_.train.eval_batches);
+  const double loss = evaluate(model_, *datasets_.val,
+                               {.num_sequences = config_.train.eval_batches * kSequencesPerEvalBatch,
+                                .sequences_at_once = config_.train.deterministic ? 1 : plan_.micro_batch});
   metrics_->write_eval(step, loss);
   tell_slow_paths();
   progress_->say(fmt::format("eval after step {}: validation loss {:.4f}", step, loss));
-  interval_start_ = Clock::now();
+  begin_interval();
 }
 
 }  // namespace mica::train

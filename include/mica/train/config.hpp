@@ -14,6 +14,7 @@ struct Config {
     std::string name = "run";
     std::string dir;  ///< empty: runs/<name>
     std::uint64_t seed = 1;
+    bool take_over = false;
   } run;
   struct Mesh {
     std::string device = "auto";

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
+#include <functional>
 #include <optional>
 #include <string>
+
+#include "mica/io/raw_file.hpp"
 
 namespace mica::train {
 
@@ -22,23 +24,39 @@ struct StepMetrics {
   bool is_skipped = false;      ///< the gradients overflowed: the step changed nothing but the loss scale
 };
 
-/// metrics.jsonl of a run: one JSON object a line, each step once also after a resume. Rank 0 only.
+/// A launch that goes on from a checkpoint.
+struct ResumeMetrics {
+  std::int64_t from = 0;   ///< step
+  std::string checkpoint;  ///< path
+  int num_ranks = 1;
+  std::string set_aside;   ///< folder of the later checkpoints and rows, where the run went back; empty: none
+};
+
+/// metrics.jsonl of a run: one JSON object a line, the history of the run: each step once also after a resume. Rank 0 only.
+/// What cannot be written (a full disk) is told once and left out: a run does not end for its metrics.
 class MetricsFile {
  public:
   /// @param path  empty: nothing is written.
-  /// @param last_step  lines of later steps are dropped first: they will be done again.
+  /// @param last_step  rows of later steps are dropped first: they will be done again, or were set aside.
+  /// @param warn  takes one line.
   /// @throws ConfigError when it cannot be written.
-  MetricsFile(const std::string& path, std::int64_t last_step);
+  MetricsFile(const std::string& path, std::int64_t last_step, std::function<void(const std::string&)> warn);
 
   void write(const StepMetrics& metrics);
   void write_eval(std::int64_t step, double val_loss);
   void write_checkpoint(std::int64_t step, std::int64_t bytes, double stall_ms, double write_ms);
+  void write_resumed(const ResumeMetrics& resume);
 
  private:
   void write_line(const std::string& json);
 
   std::string path_;
-  std::ofstream file_;
+  std::function<void(const std::string&)> warn_;
+  io::UniqueFd file_;
+  bool is_failing_ = false;
 };
+
+/// Copies the rows of `path` that are of later steps to `to`, when the run goes back. @throws IoError
+void copy_later_metrics(const std::string& path, std::int64_t last_step, const std::string& to);
 
 }  // namespace mica::train

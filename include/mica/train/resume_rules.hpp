@@ -1,20 +1,30 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "mica/checkpoint/manifest.hpp"
 #include "mica/train/config.hpp"
 
 namespace mica::train {
 
+/// The sequences of a step belong to the run, not to the launch: with train.global_batch = 0, those of the checkpoint.
+[[nodiscard]] Config with_batch_of(const Config& config, const checkpoint::Manifest& manifest, const std::string& place);
+
+/// How a run goes on from a checkpoint.
+struct Continuation {
+  std::int64_t sequences = 0;        ///< of the run that were seen; the next step begins with this one
+  std::vector<std::string> changes;  ///< "optim.lr: 0.001 -> 0.0005", for what is worth telling
+};
 /// What may change between a checkpoint and the run that goes on from it (DESIGN section 6): mesh, fsdp, log, run and
-/// checkpoint keys freely; optim, train and data with a word about it; what decides which data a step sees only with
-/// checkpoint.allow_data_change; the model never.
-/// @param saved_config  the checkpoint's resolved config.  @param place  for error texts.
-/// @returns "optim.lr: 0.001 -> 0.0005" for what is worth telling.
+/// checkpoint keys freely; optim, train and data with a word about it; what decides which data a step sees (seq_len,
+/// global_batch, order, the tokens themselves) only with checkpoint.allow_data_change; the model never.
+/// @param config  with_batch_of().  @param data  fingerprint of data.train.  @param place  for error texts.
 /// @throws ConfigError naming the key and both values.
-[[nodiscard]] std::vector<std::string> check_resume(const Config& config, const std::string& saved_config, const std::string& place);
+[[nodiscard]] Continuation check_resume(const Config& config, const checkpoint::Manifest& manifest, const std::string& data,
+                                        const std::string& place);
 
 /// The model keys as a checkpoint's manifest holds them.
 [[nodiscard]] std::map<std::string, std::string> model_description(const Config& config);

@@ -29,13 +29,15 @@ void together(const mpi::Communicator& world, const std::function<void()>& work)
 
 /// Ends the whole job at once (MPI_Abort) with the error's line and status: the other ranks wait for this one and cannot be
 /// asked. Where several ranks fail at once, the lowest one speaks.
-[[noreturn]] void abort_job(const std::exception& error, int rank, int num_ranks);
+/// @param log_file  App::log_file
+[[noreturn]] void abort_job(const std::exception& error, int rank, int num_ranks, const std::string& log_file);
 
 /// What a program on many ranks runs in.
 struct App {
   mpi::Session& session;
   mpi::Communicator& world;
   std::vector<std::string> arguments;
+  std::string& log_file;  ///< a fatal error is appended to it as well; empty: there is none yet
 };
 
 /// The frame of every MPI program: starts MPI, runs `body`, ends the job. Errors become one line "mica: error: ..." and

@@ -70,9 +70,16 @@ class StepRunner {
   std::array<Slot, 2> slots_;
 };
 
-/// Mean loss over the first `num_batches` micro-batches of each rank in the dataset's order, without gradients or
-/// dropout. @collective: every rank gets the same value. The host waits.
-[[nodiscard]] double evaluate(ShardedModel& model, const data::TokenDataset& dataset, const data::BatchPlan& plan,
-                              std::int64_t num_batches);
+/// What an evaluation takes of a dataset: a number of the model and the data, whatever the ranks and train.micro_batch.
+struct Evaluation {
+  std::int64_t num_sequences = 0;      ///< from the first on, at most all; 0: all
+  std::int64_t sequences_at_once = 1;  ///< of one forward; what it rounds to depends on it
+};
+/// train.eval_batches counts batches of this many sequences.
+inline constexpr std::int64_t kSequencesPerEvalBatch = 16;
+
+/// The mean loss of the sequences, without gradients or dropout; added up in their order, so that its bits do not depend on
+/// the number of ranks. @collective: every rank gets the same value. The host waits.
+[[nodiscard]] double evaluate(ShardedModel& model, const data::TokenDataset& dataset, const Evaluation& evaluation);
 
 }  // namespace mica::train

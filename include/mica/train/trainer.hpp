@@ -3,13 +3,16 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "mica/checkpoint/async_saver.hpp"
 #include "mica/train/metrics.hpp"
 #include "mica/train/progress.hpp"
+#include "mica/train/resume_rules.hpp"
 #include "mica/train/run_app.hpp"
+#include "mica/train/run_folder.hpp"
 #include "mica/train/setup.hpp"
 #include "mica/train/slow_path_notices.hpp"
 #include "mica/train/start_plan.hpp"
@@ -24,13 +27,13 @@ namespace mica::train {
 /// host only enqueues; it looks at the figures every log_interval steps, and before evaluations and checkpoints.
 class Trainer {
  public:
-  /// @collective @throws SharedError for a user's mistake.
-  Trainer(App& app, const Config& config, Logger logger);
+  /// @param start  find_start()  @collective @throws SharedError for a user's mistake.
+  Trainer(App& app, const Config& config, StartPoint start, Logger logger);
 
   /// Prints the resolved config, batch arithmetic, mesh, units and memory plan.
   void print_start() const;
   /// Allocates the model, resumes if asked to, and steps until train.steps, a signal or max_hours.
-  ExitCode run();
+  ExitCode run(const RunFolder& folder);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -40,8 +43,10 @@ class Trainer {
     StepMetrics metrics;
   };
 
-  void prepare_folder();
+  /// Takes over the start's checkpoint. @collective
   void resume();
+  /// Makes the folder's files those of this launch. @collective
+  void begin_files();
   /// Takes over the parameters of model.init_from, if there is one. @collective
   void init_parameters();
   /// What checkpoints hold of it: null for the model alone.
@@ -70,21 +75,29 @@ class Trainer {
   [[nodiscard]] Request agree_on_request();
   [[nodiscard]] bool is_main() const { return app_.world.rank() == 0; }
 
+  /// What the next figures are of begins now.
+  void begin_interval();
+
   App& app_;
-  Config config_;
+  StartPoint start_point_;
+  Config config_;  ///< with the resolved train.global_batch
   Logger logger_;
   Device device_;
   Datasets datasets_;
+  std::string data_fingerprint_;
+  Continuation continuation_;  ///< empty without a checkpoint to go on from
   data::BatchPlan plan_;
   ShardedModel model_;
   optim::LrSchedule schedule_;
   StartPlan start_plan_;
   std::string run_id_;
+  const RunFolder* folder_ = nullptr;  ///< run()'s
   std::unique_ptr<StepRunner> runner_;
   std::unique_ptr<MetricsFile> metrics_;
   std::unique_ptr<Progress> progress_;
   SlowPathNotices slow_paths_;  ///< rank 0's
 
+  std::optional<checkpoint::CheckpointId> parent_;  ///< of the next checkpoint
   std::int64_t last_done_ = 0;   ///< steps that this run has behind it
   std::int64_t last_saved_ = -1;
   Clock::time_point last_save_begin_ = Clock::now();

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "mica/checkpoint/manifest.hpp"
+#include "mica/core/log.hpp"
+#include "mica/mpi/communicator.hpp"
+#include "mica/train/config.hpp"
+#include "mica/train/run_app.hpp"
+#include "mica/train/run_lock.hpp"
+
+namespace mica::train {
+
+/// What a launch starts from.
+struct StartPoint {
+  std::string checkpoint;                        ///< its folder; empty: initial parameters
+  std::optional<checkpoint::Manifest> manifest;  ///< of that checkpoint
+  std::string note;                              ///< for the user, why this one; empty when it is what checkpoint.resume says
+};
+
+/// Which checkpoint checkpoint.resume means, looked up by rank 0 alone and told to all: other ranks may see an older state of
+/// the folder. [Note: going on] `auto` is the newest of the run's folder, which holds one line (checkpoint/lineage.hpp). A
+/// path goes back to that checkpoint, or begins with another run's, once: when the newest one of the folder was saved by a
+/// run with the same checkpoint.resume, it is of the line that this command began, and the command goes on from there.
+/// @throws SharedError: there is none, resume = none with checkpoints there, a rank that cannot see it, a damaged manifest.
+/// @collective
+[[nodiscard]] StartPoint find_start(const mpi::Communicator& world, const Config& config);
+
+/// The folder of a run while its job has it. Rank 0 makes it, locks it and writes log.txt; the others only know of it.
+class RunFolder {
+ public:
+  /// @throws SharedError: cannot be made or written, another job has it.  @collective
+  RunFolder(App& app, const Config& config, const Logger& logger);
+
+  /// That of the constructor, with log.txt behind it on rank 0.
+  [[nodiscard]] const Logger& logger() const { return logger_; }
+  /// @throws Error on rank 0 when another job has taken the folder over.
+  void check_owner() const;
+  [[nodiscard]] bool is_lost() const { return lock_ && lock_->is_lost(); }
+
+  /// Sets aside what is no longer of the run's line: checkpoints and rows of metrics.jsonl after the start. Rank 0 only.
+  /// @returns the folder where they are now; empty if there was nothing.  @throws IoError
+  [[nodiscard]] std::string set_aside_after(const StartPoint& start) const;
+
+ private:
+  std::string path_;
+  std::optional<RunLock> lock_;  // rank 0's
+  Logger logger_;
+};
+
+}  // namespace mica::train

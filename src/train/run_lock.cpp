@@ -1,0 +1,323 @@
+#include "mica/train/run_lock.hpp"
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <optional>
+#include <sstream>
+#include <stop_token>
+#include <thread>
+
+#include <fcntl.h>
+#include <fmt/chrono.h>
+#include <nlohmann/json.hpp>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "mica/core/error.hpp"
+#include "mica/io/raw_file.hpp"
+
+namespace mica::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+// --- who owns a lock -------------------------------------------------------------------------------------------------
+
+std::string first_line_of(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+/// When the process started, in clock ticks since boot: a process id alone may have been given to another process since.
+/// Empty if there is no such process, or a dead one that nobody has waited for.
+std::string start_of_process(pid_t pid) {
+  const std::string stat = first_line_of(fmt::format("/proc/{}/stat", pid));
+  const std::size_t name_end = stat.rfind(')');  // the name may hold anything
+  if (name_end == std::string::npos) return "";
+  std::istringstream fields(stat.substr(name_end + 1));
+  std::string state, field;
+  fields >> state;
+  for (int number = 4; number <= 22; ++number) fields >> field;
+  return state == "Z" || state == "X" ? "" : field;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+/// A process on some host, as it is written into the lock.
+struct Owner {
+  std::string host, boot, pid_namespace, process_start, since, job;
+  pid_t pid = 0;
+
+  static Owner self() {
+    std::error_code none;
+    const char* slurm = std::getenv("SLURM_JOB_ID");
+    return {.host = host_name(),
+            .boot = first_line_of("/proc/sys/kernel/random/boot_id"),
+            .pid_namespace = fs::read_symlink("/proc/self/ns/pid", none).string(),
+            .process_start = start_of_process(::getpid()),
+            .since = fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(std::time(nullptr))),
+            .job = slurm != nullptr ? fmt::format("Slurm job {}", slurm) : "",
+            .pid = ::getpid()};
+  }
+
+  /// Whether this process can be looked at from here.
+  [[nodiscard]] bool is_visible_from(const Owner& here) const {
+    return !boot.empty() && boot == here.boot && pid_namespace == here.pid_namespace;
+  }
+  [[nodiscard]] bool is_running() const { return start_of_process(pid) == process_start; }
+  [[nodiscard]] std::string describe() const {
+    return fmt::format("{}process {} on host {}, since {}", job.empty() ? "" : job + ", ", pid, host, since);
+  }
+  friend bool operator==(const Owner&, const Owner&) = default;
+};
+
+/// The text of a lock, always of one length so that it is written over in place.
+std::string lock_text(const Owner& owner, std::int64_t heartbeat) {
+  constexpr std::size_t kBytes = 1024;
+  const nlohmann::ordered_json json{{"host", owner.host},
+                                    {"pid", owner.pid},
+                                    {"since", owner.since},
+                                    {"job", owner.job},
+                                    {"boot", owner.boot},
+                                    {"pid_namespace", owner.pid_namespace},
+                                    {"process_start", owner.process_start},
+                                    {"heartbeat", heartbeat}};
+  std::string text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  text.resize(std::max(text.size() + 1, kBytes), ' ');
+  text.back() = '\n';
+  return text;
+}
+
+std::optional<Owner> parse_owner(const std::string& text) {
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  try {
+    return Owner{.host = json.at("host"),
+                 .boot = json.at("boot"),
+                 .pid_namespace = json.at("pid_namespace"),
+                 .process_start = json.at("process_start"),
+                 .since = json.at("since"),
+                 .job = json.at("job"),
+                 .pid = json.at("pid").get<pid_t>()};
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+}
+
+/// A lock as it is now: opened anew, so that NFS asks the server.
+struct Look {
+  std::string text;
+  timespec written{};
+};
+
+std::optional<Look> look_at(const io::UniqueFd& fd, const std::string& path) {
+  if (!fd && errno == ENOENT) return std::nullopt;
+  if (!fd) throw IoError(io::io_error_text(path, "open", errno));
+  Look look;
+  std::array<char, 4096> text{};
+  const ssize_t bytes = ::pread(fd.get(), text.data(), text.size(), 0);
+  struct stat status {};
+  if (bytes < 0 || ::fstat(fd.get(), &status) != 0) {
+    if (errno == ESTALE) return std::nullopt;  // NFS: replaced or deleted meanwhile
+    throw IoError(io::io_error_text(path, "read", errno));
+  }
+  look.text.assign(text.data(), static_cast<std::size_t>(bytes));
+  look.written = status.st_mtim;
+  return look;
+}
+
+std::optional<Look> look_at(const std::string& path) {
+  return look_at(io::UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), path);
+}
+
+milliseconds between(const timespec& a, const timespec& b) {
+  return milliseconds((b.tv_sec - a.tv_sec) * 1000 + (b.tv_nsec - a.tv_nsec) / 1'000'000);
+}
+
+void write_text(const io::UniqueFd& fd, const std::string& path, const std::string& text) {
+  if (::pwrite(fd.get(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size())) return;
+  throw IoError(io::io_error_text(path, "write", errno));
+}
+
+[[noreturn]] void refuse(const std::string& path, const std::optional<Look>& look) {
+  const std::optional<Owner> owner = look ? parse_owner(look->text) : std::nullopt;
+  throw ConfigError(fmt::format(
+      "run folder {} is in use by another job: {} ({}); let it end, end it, or choose another folder with --run.dir=FOLDER",
+      fs::path(path).parent_path().string(), owner ? owner->describe() : "unknown", path));
+}
+
+// --- taking a lock ---------------------------------------------------------------------------------------------------
+
+class Taking {
+ public:
+  Taking(const std::string& run_folder, const RunLockOptions& options)
+      : path_(run_folder + "/run.lock"),
+        own_path_(fmt::format("{}.{}-{}", path_, self_.host, self_.pid)),
+        options_(options) {}
+  ~Taking() { ::unlink(own_path_.c_str()); }
+  Taking(const Taking&) = delete;
+  Taking& operator=(const Taking&) = delete;
+
+  Owner run() {
+    while (!create()) {
+      const std::optional<Look> look = look_at(path_);
+      if (!look) continue;
+      const std::optional<Owner> owner = parse_owner(look->text);
+      const bool is_visible = owner && owner->is_visible_from(self_);
+      if (is_visible ? has_ended(*owner) : is_lost(*look)) {
+        replace();
+        break;
+      }
+    }
+    return self_;
+  }
+
+ private:
+  /// @returns false where there is a lock already.
+  bool create() const {
+    const io::UniqueFd fd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (!fd && errno == EEXIST) return false;
+    if (!fd) throw IoError(io::io_error_text(path_, "creation", errno));
+    write_text(fd, path_, lock_text(self_, 0));
+    return true;
+  }
+  void write_own() const {
+    const io::UniqueFd fd(::open(own_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    if (!fd) throw IoError(io::io_error_text(own_path_, "creation", errno));
+    write_text(fd, own_path_, lock_text(self_, 0));
+  }
+
+  /// A process of this host. One that is just ending (mpirun does not wait for ranks that it has killed) is waited for;
+  /// one that lives is refused.
+  bool has_ended(const Owner& owner) const {
+    for (const Clock::time_point start = Clock::now(); owner.is_running();) {
+      const std::optional<Look> look = look_at(path_);
+      if (!look || parse_owner(look->text) != owner) return false;
+      if (Clock::now() - start > options_.heartbeat) refuse(path_, look);
+      std::this_thread::sleep_for(options_.heartbeat / 100);
+    }
+    return true;
+  }
+
+  /// Watches an owner that cannot be looked at. @returns false if the lock has gone; refuses when the owner lives.
+  bool is_lost(const Look& first) {
+    write_own();
+    const std::optional<Look> now = look_at(own_path_);
+    const milliseconds age = now ? between(first.written, now->written) : milliseconds(0);
+    const Clock::time_point start = Clock::now();
+    bool has_told = false;
+    for (;;) {
+      std::this_thread::sleep_for(options_.heartbeat / 8);
+      const std::optional<Look> look = look_at(path_);
+      if (!look) return false;
+      if (look->text != first.text) refuse(path_, look);
+      const auto watched = std::chrono::duration_cast<milliseconds>(Clock::now() - start);
+      if (watched < 3 * options_.heartbeat) continue;
+      if (options_.take_over || age + watched >= options_.lost_after) return true;
+      if (std::exchange(has_told, true)) continue;
+      const std::optional<Owner> owner = parse_owner(first.text);
+      options_.tell(fmt::format(
+          "{} belongs to a job that shows no sign of life: {}; waiting until its last one is {} s old, in {} s "
+          "(--run.take_over=true: now)",
+          path_, owner ? owner->describe() : "unknown", options_.lost_after.count() / 1000,
+          (options_.lost_after - age - watched).count() / 1000));
+    }
+  }
+
+  /// Several newcomers may find the same owner dead: the last one that replaces the lock has it, and the others see that.
+  void replace() const {
+    write_own();
+    if (::rename(own_path_.c_str(), path_.c_str()) != 0) throw IoError(io::io_error_text(path_, "rename of a file to it", errno));
+    std::this_thread::sleep_for(options_.heartbeat / 4);
+    const std::optional<Look> look = look_at(path_);
+    if (!look || parse_owner(look->text) != self_) refuse(path_, look);
+  }
+
+  const Owner self_ = Owner::self();
+  const std::string path_, own_path_;
+  const RunLockOptions& options_;
+};
+
+}  // namespace
+
+class RunLock::Owned {
+ public:
+  Owned(std::string path, Owner self, milliseconds heartbeat)
+      : path_(std::move(path)), self_(std::move(self)), heartbeat_([this, heartbeat](const std::stop_token& stop) {
+          beat(stop, heartbeat);
+        }) {}
+  ~Owned() {
+    heartbeat_.request_stop();
+    heartbeat_.join();
+    try {
+      if (is_mine(look_at(path_))) ::unlink(path_.c_str());
+    } catch (const IoError&) {
+      // Stays; the next job sees that this process is gone.
+    }
+  }
+  Owned(const Owned&) = delete;
+  Owned& operator=(const Owned&) = delete;
+
+  void check() const {
+    const std::optional<Look> look = look_at(path_);
+    if (is_mine(look)) return;
+    const std::optional<Owner> owner = look ? parse_owner(look->text) : std::nullopt;
+    throw Error(fmt::format("this job has lost {}: {}; it ends so that two jobs do not write into one run folder", path_,
+                            owner ? "another job has taken the folder over, " + owner->describe() : "the file is gone"));
+  }
+  [[nodiscard]] bool is_lost() const { return is_lost_; }
+
+ private:
+  [[nodiscard]] bool is_mine(const std::optional<Look>& look) const { return look && parse_owner(look->text) == self_; }
+
+  void beat(const std::stop_token& stop, milliseconds interval) {
+    std::mutex mutex;
+    std::condition_variable_any stopped;
+    for (std::int64_t count = 1;; ++count) {
+      std::unique_lock lock(mutex);
+      stopped.wait_for(lock, stop, interval, [] { return false; });
+      if (stop.stop_requested()) return;
+      try {  // one open file for both: whoever replaces the lock meanwhile is not written over
+        const io::UniqueFd fd(::open(path_.c_str(), O_RDWR | O_CLOEXEC));
+        is_lost_ = !is_mine(look_at(fd, path_));
+        if (!is_lost_) write_text(fd, path_, lock_text(self_, count));
+      } catch (const IoError&) {
+        // A file system that is away for a moment; check() decides.
+      }
+    }
+  }
+
+  const std::string path_;
+  const Owner self_;
+  std::atomic<bool> is_lost_ = false;
+  std::jthread heartbeat_;  // last: it uses the others
+};
+
+RunLock::RunLock(std::unique_ptr<Owned> owned) : owned_(std::move(owned)) {}
+RunLock::RunLock(RunLock&&) noexcept = default;
+RunLock& RunLock::operator=(RunLock&&) noexcept = default;
+RunLock::~RunLock() = default;
+
+RunLock RunLock::acquire(const std::string& run_folder, const RunLockOptions& options) {
+  Owner self = Taking(run_folder, options).run();
+  return RunLock(std::make_unique<Owned>(run_folder + "/run.lock", std::move(self), options.heartbeat));
+}
+
+void RunLock::check() const { owned_->check(); }
+bool RunLock::is_lost() const { return owned_->is_lost(); }
+
+}  // namespace mica::train

@@ -1,0 +1,215 @@
+#include "mica/train/run_lock.hpp"
+
+#include <atomic>
+#include <csignal>
+#include <fstream>
+#include <thread>
+#include <vector>
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "mica/core/error.hpp"
+#include "mica/io/atomic_file.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace mica::train {
+namespace {
+
+using namespace std::chrono_literals;
+using test::error_of;
+using test::TemporaryFolder;
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string replaced(std::string text, const std::string& what, const std::string& by) {
+  const std::size_t at = text.find(what);
+  EXPECT_NE(at, std::string::npos) << what << " is not in " << text;
+  return text.replace(at, what.size(), by);
+}
+
+/// The lock of a job on another host: this process's, with another boot id.
+std::string lock_of_another_host() {
+  const TemporaryFolder folder;
+  const RunLock lock = RunLock::acquire(folder.path());
+  return replaced(replaced(io::read_file(folder / "run.lock"), R"("boot":")", R"("boot":"elsewhere-)"), R"("host":")",
+                  R"("host":"node17-)");
+}
+
+void write_lock(const std::string& path, const std::string& text, std::chrono::seconds age = 0s) {
+  std::ofstream(path, std::ios::trunc) << text;
+  const timespec then{std::time(nullptr) - age.count(), 0};
+  const timespec times[2] = {then, then};
+  ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+}
+
+/// In a process of its own; ends with 0 when it has the lock (and then holds it until it is killed if `holds`), 1 when refused.
+pid_t acquire_in_a_child(const std::string& folder, const RunLockOptions& options, int ready, bool holds) {
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  char answer = 'y';
+  try {
+    const RunLock lock = RunLock::acquire(folder, options);
+    [[maybe_unused]] const ssize_t n = ::write(ready, &answer, 1);
+    if (holds) ::pause();
+    std::this_thread::sleep_for(1s);  // longer than any other newcomer looks
+  } catch (const Error&) {
+    answer = 'n';
+    [[maybe_unused]] const ssize_t n = ::write(ready, &answer, 1);
+  }
+  ::_exit(answer == 'y' ? 0 : 1);
+}
+
+TEST(RunLock, RefusesAnotherProcessUntilItIsDead) {
+  const TemporaryFolder folder;
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t child = acquire_in_a_child(folder.path(), {}, ready[1], true);
+  char answer = 0;
+  ASSERT_EQ(::read(ready[0], &answer, 1), 1);
+  ASSERT_EQ(answer, 'y');
+  EXPECT_THAT(error_of<ConfigError>([&] { (void)RunLock::acquire(folder.path()); }),
+              AllOf(HasSubstr("in use by another job"), HasSubstr(fmt::format("process {} on host ", child)), HasSubstr("since 20"),
+                    HasSubstr("--run.dir")));
+  ::kill(child, SIGKILL);
+  while (::waitid(P_PID, static_cast<id_t>(child), nullptr, WEXITED | WNOWAIT) != 0) {
+  }
+  (void)RunLock::acquire(folder.path());  // dead, though nobody has waited for it
+  ::waitpid(child, nullptr, 0);
+  (void)RunLock::acquire(folder.path());
+}
+
+TEST(RunLock, EndsWithItsOwner) {
+  const TemporaryFolder folder;
+  {
+    const RunLock lock = RunLock::acquire(folder.path());
+    EXPECT_NO_THROW(lock.check());
+    EXPECT_FALSE(lock.is_lost());
+    EXPECT_THAT(error_of<ConfigError>([&] { (void)RunLock::acquire(folder.path(), {.heartbeat = 10ms}); }),
+                HasSubstr(fmt::format("process {}", ::getpid())));
+  }
+  EXPECT_EQ(::access((folder / "run.lock").c_str(), F_OK), -1);
+}
+
+// A job that is just ending is waited for.
+TEST(RunLock, AnOwnerThatEndsMakesWay) {
+  const TemporaryFolder folder;
+  auto first = std::make_unique<RunLock>(RunLock::acquire(folder.path()));
+  std::thread end([&] {
+    std::this_thread::sleep_for(50ms);
+    first.reset();
+  });
+  EXPECT_NO_THROW((void)RunLock::acquire(folder.path(), {.heartbeat = 100s}));
+  end.join();
+}
+
+// A process id that was given to another process since is no sign of life.
+TEST(RunLock, AnotherProcessWithTheSameIdIsNotTheOwner) {
+  const TemporaryFolder folder;
+  std::string text;
+  {
+    const RunLock lock = RunLock::acquire(folder.path());
+    text = io::read_file(folder / "run.lock");
+  }
+  write_lock(folder / "run.lock", replaced(text, R"("process_start":")", R"("process_start":"1)"));
+  EXPECT_NO_THROW((void)RunLock::acquire(folder.path()));
+}
+
+TEST(RunLock, AnOwnerElsewhereLivesAsLongAsItWrites) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "run.lock";
+  const std::string text = lock_of_another_host();
+  write_lock(path, text);
+  std::atomic<bool> stops = false;
+  std::thread owner([&] {
+    for (int beat = 1; !stops; ++beat) {
+      std::this_thread::sleep_for(2ms);
+      std::ofstream(path, std::ios::in | std::ios::out) << replaced(text, R"("heartbeat":0)", fmt::format(R"("heartbeat":{})", beat));
+    }
+  });
+  for (const bool takes_over : {false, true}) {
+    EXPECT_THAT(error_of<ConfigError>([&] {
+                  (void)RunLock::acquire(folder.path(), {.heartbeat = 40ms, .lost_after = 1h, .take_over = takes_over});
+                }),
+                HasSubstr("on host node17-"))
+        << "one that lives is not driven out";
+  }
+  stops = true;
+  owner.join();
+}
+
+TEST(RunLock, AnOwnerElsewhereThatIsSilentIsWaitedForThenTakenOver) {
+  const TemporaryFolder folder;
+  for (const std::string& text : {lock_of_another_host(), std::string("what is this"), std::string()}) {
+    write_lock(folder / "run.lock", text);
+    std::vector<std::string> told;
+    const auto start = std::chrono::steady_clock::now();
+    const RunLock lock = RunLock::acquire(
+        folder.path(), {.heartbeat = 20ms, .lost_after = 2s, .tell = [&](const std::string& line) { told.push_back(line); }});
+    EXPECT_GE(std::chrono::steady_clock::now() - start, 900ms) << "its file system counts in whole seconds at worst";
+    ASSERT_EQ(told.size(), 1U);
+    EXPECT_THAT(told[0], AllOf(HasSubstr("no sign of life"), HasSubstr("is 2 s old"), HasSubstr("--run.take_over=true")));
+    EXPECT_NO_THROW(lock.check());
+  }
+}
+
+TEST(RunLock, TheWaitIsOverWhenTheSilenceIsOldOrTheUserSaysSo) {
+  const TemporaryFolder folder;
+  const std::string text = lock_of_another_host();
+  for (const bool takes_over : {false, true}) {
+    write_lock(folder / "run.lock", text, takes_over ? 0s : 7200s);
+    int told = 0;
+    const RunLock lock = RunLock::acquire(
+        folder.path(),
+        {.heartbeat = 20ms, .lost_after = 1h, .take_over = takes_over, .tell = [&](const std::string&) { ++told; }});
+    EXPECT_EQ(told, 0);
+    EXPECT_NO_THROW(lock.check());
+  }
+}
+
+TEST(RunLock, AnOwnerThatWasTakenForDeadFindsOut) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "run.lock";
+  const std::string other = lock_of_another_host();
+  {
+    const RunLock lock = RunLock::acquire(folder.path(), {.heartbeat = 5ms});
+    write_lock(path + ".new", other);
+    ASSERT_EQ(::rename((path + ".new").c_str(), path.c_str()), 0);
+    EXPECT_THAT(error_of<Error>([&] { lock.check(); }), AllOf(HasSubstr("taken the folder over"), HasSubstr("node17-")));
+    while (!lock.is_lost()) std::this_thread::sleep_for(1ms);
+  }
+  EXPECT_EQ(io::read_file(path), other) << "neither written over nor deleted";
+  {
+    ::unlink(path.c_str());
+    const RunLock lock = RunLock::acquire(folder.path());
+    ::unlink(path.c_str());
+    EXPECT_THAT(error_of<Error>([&] { lock.check(); }), HasSubstr("the file is gone"));
+  }
+}
+
+TEST(RunLock, OneOfManyNewcomersGetsIt) {
+  const TemporaryFolder folder;
+  const std::string text = lock_of_another_host();
+  for (const bool is_dead_lock : {false, true}) {
+    if (is_dead_lock) write_lock(folder / "run.lock", text, 7200s);
+    int ready[2];
+    ASSERT_EQ(::pipe(ready), 0);
+    constexpr int kChildren = 6;
+    for (int i = 0; i < kChildren; ++i) (void)acquire_in_a_child(folder.path(), {.heartbeat = 40ms, .lost_after = 1h}, ready[1], false);
+    int winners = 0;
+    for (int i = 0; i < kChildren; ++i) {
+      int status = 0;
+      ASSERT_GT(::wait(&status), 0);
+      ASSERT_TRUE(WIFEXITED(status));
+      winners += WEXITSTATUS(status) == 0;
+    }
+    EXPECT_EQ(winners, 1);
+  }
+}
+
+}  // namespace
+}  // namespace mica::train
