@@ -9,9 +9,10 @@ find_package(Boost 1.74 REQUIRED COMPONENTS program_options)
 find_package(DNNL REQUIRED)
 find_package(SentencePiece)  # optional: mica-tokenize says what is missing without it
 
-# The serial flavour of HDF5 is the thread-safe one on Debian; the openmpi flavour is not.
+# Any HDF5 serves, thread-safe or not: Mica calls it from one thread at a time and writes files of one rank each. A
+# parallel build's headers need MPI's.
 set(HDF5_PREFER_PARALLEL OFF)
 find_package(HDF5 1.10 REQUIRED COMPONENTS C)
 if(HDF5_IS_PARALLEL)
-  message(FATAL_ERROR "Mica needs the serial, thread-safe HDF5 (Debian: libhdf5-dev); found the parallel one only: ${HDF5_C_LIBRARIES}")
+  set_property(TARGET hdf5::hdf5 APPEND PROPERTY INTERFACE_LINK_LIBRARIES MPI::MPI_CXX)
 endif()

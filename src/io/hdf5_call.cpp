@@ -8,7 +8,7 @@
 namespace mica::io {
 
 void Hdf5IdTraits::close(type id) noexcept {
-  const detail::QuietHdf5 quiet;
+  const detail::Hdf5Section section;
   H5Idec_ref(id);  // closes an object of any kind
 }
 
@@ -57,6 +57,15 @@ Hdf5Id make_float16(size_t exponent_bits, size_t mantissa_bits, size_t bias, con
 }
 
 }  // namespace
+
+Hdf5Section::Hdf5Section() {
+  static std::recursive_mutex mutex;
+  lock_ = std::unique_lock(mutex);
+  static const herr_t no_clean_up = H5dont_atexit();
+  static_cast<void>(no_clean_up);
+  H5Eget_auto2(H5E_DEFAULT, &function_, &data_);
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+}
 
 void throw_hdf5_error(const char* call, const Hdf5Where& where) {
   Messages messages;

@@ -2,6 +2,7 @@
 
 // Private to io: how every call into HDF5 is made and checked.
 
+#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -14,24 +15,22 @@ namespace mica::io::detail {
 
 static_assert(sizeof(hid_t) == sizeof(Hdf5Id::type), "hid_t is passed as a 64-bit integer");
 
-/// Keeps HDF5 from printing on this thread while it lives, and puts the previous handler back. (The handler belongs to
-/// the thread, and a program that uses Mica may have chosen its own.)
+/// Every call into HDF5 is made while one of these lives. They may nest.
+/// One thread at a time is inside: many builds of HDF5 are not thread-safe, and those that are hold a lock of their own for
+/// every call, so that nothing is lost.
+/// HDF5 prints nothing meanwhile; the previous handler comes back. (A program that uses Mica may have chosen its own.)
 /// The first one also turns off HDF5's clean-up at exit: a file whose H5Fclose failed on a full disk stays in its tables,
 /// half freed, and the clean-up crashes on it, which hides the exit status. Mica closes what it opens. It has no effect
 /// where the program used HDF5 before Mica did.
-class QuietHdf5 {
+class Hdf5Section {
  public:
-  QuietHdf5() {
-    static const herr_t no_clean_up = H5dont_atexit();
-    static_cast<void>(no_clean_up);
-    H5Eget_auto2(H5E_DEFAULT, &function_, &data_);
-    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
-  }
-  ~QuietHdf5() { H5Eset_auto2(H5E_DEFAULT, function_, data_); }
-  QuietHdf5(const QuietHdf5&) = delete;
-  QuietHdf5& operator=(const QuietHdf5&) = delete;
+  Hdf5Section();
+  ~Hdf5Section() { H5Eset_auto2(H5E_DEFAULT, function_, data_); }
+  Hdf5Section(const Hdf5Section&) = delete;
+  Hdf5Section& operator=(const Hdf5Section&) = delete;
 
  private:
+  std::unique_lock<std::recursive_mutex> lock_;
   H5E_auto2_t function_ = nullptr;
   void* data_ = nullptr;
 };

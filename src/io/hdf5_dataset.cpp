@@ -102,7 +102,7 @@ DType Hdf5Dataset::dtype() const {
 std::int64_t Hdf5Dataset::numel() const { return product(dims_); }
 
 bool Hdf5Dataset::is_contiguous() const {
-  const detail::QuietHdf5 quiet;
+  const detail::Hdf5Section section;
   const Hdf5Where where{path_, name_};
   const Hdf5Id plist = own(H5Dget_create_plist(id_.get()), "H5Dget_create_plist", where);
   return H5Pget_layout(plist.get()) == H5D_CONTIGUOUS && H5Pget_external_count(plist.get()) == 0;
@@ -110,7 +110,7 @@ bool Hdf5Dataset::is_contiguous() const {
 
 std::int64_t Hdf5Dataset::file_offset() const {
   if (!is_contiguous()) return -1;
-  const detail::QuietHdf5 quiet;
+  const detail::Hdf5Section section;
   const haddr_t offset = H5Dget_offset(id_.get());
   return offset == HADDR_UNDEF ? -1 : static_cast<std::int64_t>(offset);
 }
@@ -122,7 +122,7 @@ void Hdf5Dataset::check_bytes(std::int64_t bytes) const {
 }
 
 void Hdf5Dataset::write(const void* data, std::int64_t bytes) {
-  const detail::QuietHdf5 quiet;
+  const detail::Hdf5Section section;
   const Hdf5Where where{path_, name_};
   const Hdf5Id type = detail::make_type(type_, where);
   check_bytes(bytes);
@@ -131,7 +131,7 @@ void Hdf5Dataset::write(const void* data, std::int64_t bytes) {
 }
 
 void Hdf5Dataset::read(void* data, std::int64_t bytes) const {
-  const detail::QuietHdf5 quiet;
+  const detail::Hdf5Section section;
   const Hdf5Where where{path_, name_};
   const Hdf5Id type = detail::make_type(type_, where);
   check_bytes(bytes);
@@ -156,7 +156,7 @@ Hdf5Id Hdf5Dataset::select(std::span<const std::int64_t> start, std::span<const 
 
 void Hdf5Dataset::write_box(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
                             const void* data) {
-  const detail::QuietHdf5 quiet;
+  const detail::Hdf5Section section;
   const Hdf5Where where{path_, name_};
   const Hdf5Id type = detail::make_type(type_, where);
   const Hdf5Id space = select(start, count);
@@ -166,7 +166,7 @@ void Hdf5Dataset::write_box(std::span<const std::int64_t> start, std::span<const
 }
 
 void Hdf5Dataset::read_box(std::span<const std::int64_t> start, std::span<const std::int64_t> count, void* data) const {
-  const detail::QuietHdf5 quiet;
+  const detail::Hdf5Section section;
   const Hdf5Where where{path_, name_};
   const Hdf5Id type = detail::make_type(type_, where);
   const Hdf5Id space = select(start, count);

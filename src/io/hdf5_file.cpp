@@ -22,16 +22,6 @@ bool link_exists(hid_t file, const std::string& path, const std::string& name) {
 constexpr hsize_t kAlignFromBytes = 65536;
 constexpr hsize_t kAlignmentBytes = 4096;
 
-void require_threadsafe(const std::string& path) {
-  hbool_t is_threadsafe = 0;
-  check(H5is_library_threadsafe(&is_threadsafe), "H5is_library_threadsafe", {path});
-  require<Hdf5Error>(
-      is_threadsafe != 0,
-      "{}: the HDF5 library in use ({}) is not thread-safe, and Mica uses it from several threads; link the serial "
-      "flavour (Debian: libhdf5-dev, not libhdf5-openmpi-dev)",
-      path, hdf5_version());
-}
-
 Hdf5Id file_access_list(const std::string& path) {
   Hdf5Id fapl = own(H5Pcreate(H5P_FILE_ACCESS), "H5Pcreate", {path});
   check(H5Pset_libver_bounds(fapl.get(), H5F_LIBVER_V110, H5F_LIBVER_V110), "H5Pset_libver_bounds", {path});
@@ -107,7 +97,7 @@ Hdf5Id make_space(const std::vector<std::int64_t>& dims, const Hdf5Where& where)
 }  // namespace detail
 
 std::string hdf5_version() {
-  const detail::QuietHdf5 quiet;
+  const detail::Hdf5Section section;
   unsigned major = 0;
   unsigned minor = 0;
   unsigned release = 0;
@@ -118,22 +108,20 @@ std::string hdf5_version() {
 Hdf5File::Hdf5File(Hdf5Id id, std::string path) : id_(std::move(id)), path_(std::move(path)) {}
 
 Hdf5File Hdf5File::create(const std::string& path) {
-  const detail::QuietHdf5 quiet;
-  require_threadsafe(path);
+  const detail::Hdf5Section section;
   const Hdf5Id fapl = file_access_list(path);
   const Hdf5Id fcpl = creation_list(H5P_FILE_CREATE, {path});
   return {own(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, fcpl.get(), fapl.get()), "H5Fcreate", {path}), path};
 }
 
 Hdf5File Hdf5File::open(const std::string& path) {
-  const detail::QuietHdf5 quiet;
-  require_threadsafe(path);
+  const detail::Hdf5Section section;
   const Hdf5Id fapl = file_access_list(path);
   return {own(H5Fopen(path.c_str(), H5F_ACC_RDONLY, fapl.get()), "H5Fopen", {path}), path};
 }
 
 Hdf5Dataset Hdf5File::create_dataset(const std::string& name, FileType type, const std::vector<std::int64_t>& dims) {
-  const detail::QuietHdf5 quiet;
+  const detail::Hdf5Section section;
   const Hdf5Where where{path_, name};
   const Hdf5Id type_id = detail::make_type(type, where);
   const Hdf5Id space = make_space(dims, where);
@@ -149,12 +137,12 @@ Hdf5Dataset Hdf5File::create_dataset(const std::string& name, DType dtype, const
 }
 
 Hdf5Dataset Hdf5File::open_dataset(const std::string& name) const {
-  const detail::QuietHdf5 quiet;
+  const detail::Hdf5Section section;
   return {own(H5Dopen2(id_.get(), name.c_str(), H5P_DEFAULT), "H5Dopen2", {path_, name}), path_, name};
 }
 
 void Hdf5File::create_group(const std::string& name) {
-  const detail::QuietHdf5 quiet;
+  const detail::Hdf5Section section;
   const Hdf5Where where{path_, name};
   create_parents(id_.get(), path_, name);
   const Hdf5Id gcpl = creation_list(H5P_GROUP_CREATE, where);
@@ -163,7 +151,7 @@ void Hdf5File::create_group(const std::string& name) {
 }
 
 bool Hdf5File::exists(const std::string& name) const {
-  const detail::QuietHdf5 quiet;
+  const detail::Hdf5Section section;
   // H5Lexists fails unless every group on the way exists, so ask for each.
   std::size_t end = name.find_first_not_of('/');
   while (end != std::string::npos) {
@@ -176,7 +164,7 @@ bool Hdf5File::exists(const std::string& name) const {
 }
 
 std::vector<std::string> Hdf5File::list(const std::string& group) const {
-  const detail::QuietHdf5 quiet;
+  const detail::Hdf5Section section;
   const Hdf5Where where{path_, group};
   const Hdf5Id id = own(H5Gopen2(id_.get(), group.c_str(), H5P_DEFAULT), "H5Gopen2", where);
   std::vector<std::string> names;
@@ -190,7 +178,7 @@ std::vector<std::string> Hdf5File::list(const std::string& group) const {
 }
 
 void Hdf5File::write_strings(const std::string& name, const std::vector<std::string>& strings) {
-  const detail::QuietHdf5 quiet;
+  const detail::Hdf5Section section;
   const Hdf5Where where{path_, name};
   std::size_t length = 1;
   for (const std::string& s : strings) {
@@ -213,7 +201,7 @@ void Hdf5File::write_strings(const std::string& name, const std::vector<std::str
 }
 
 std::vector<std::string> Hdf5File::read_strings(const std::string& name) const {
-  const detail::QuietHdf5 quiet;
+  const detail::Hdf5Section section;
   const Hdf5Where where{path_, name};
   const Hdf5Dataset dataset = open_dataset(name);
   const Hdf5Id file_type = own(H5Dget_type(dataset.id_.get()), "H5Dget_type", where);
@@ -258,7 +246,7 @@ Hdf5Id Hdf5File::open_attribute(const std::string& object, const std::string& na
 }
 
 void Hdf5File::set_attribute(const std::string& object, const std::string& name, std::string_view text) {
-  const detail::QuietHdf5 quiet;
+  const detail::Hdf5Section section;
   const std::string full = object + "@" + name;
   require<Hdf5Error>(text.find('\0') == std::string_view::npos, "{}: attribute '{}' would hold a NUL byte", path_,
                      full);
@@ -270,21 +258,21 @@ void Hdf5File::set_attribute(const std::string& object, const std::string& name,
 }
 
 void Hdf5File::set_attribute(const std::string& object, const std::string& name, std::int64_t value) {
-  const detail::QuietHdf5 quiet;
+  const detail::Hdf5Section section;
   const std::string full = object + "@" + name;
   const Hdf5Id id = create_attribute(object, name, H5T_STD_I64LE);
   check(H5Awrite(id.get(), H5T_NATIVE_INT64, &value), "H5Awrite", {path_, full});
 }
 
 bool Hdf5File::has_attribute(const std::string& object, const std::string& name) const {
-  const detail::QuietHdf5 quiet;
+  const detail::Hdf5Section section;
   const std::string full = object + "@" + name;
   return check(H5Aexists_by_name(id_.get(), object.c_str(), name.c_str(), H5P_DEFAULT), "H5Aexists_by_name",
                {path_, full}) > 0;
 }
 
 std::string Hdf5File::string_attribute(const std::string& object, const std::string& name) const {
-  const detail::QuietHdf5 quiet;
+  const detail::Hdf5Section section;
   const std::string full = object + "@" + name;
   const Hdf5Where where{path_, full};
   const Hdf5Id id = open_attribute(object, name);
@@ -303,7 +291,7 @@ std::string Hdf5File::string_attribute(const std::string& object, const std::str
 }
 
 std::int64_t Hdf5File::int_attribute(const std::string& object, const std::string& name) const {
-  const detail::QuietHdf5 quiet;
+  const detail::Hdf5Section section;
   const std::string full = object + "@" + name;
   const Hdf5Where where{path_, full};
   const Hdf5Id id = open_attribute(object, name);
@@ -316,13 +304,13 @@ std::int64_t Hdf5File::int_attribute(const std::string& object, const std::strin
 }
 
 void Hdf5File::flush() {
-  const detail::QuietHdf5 quiet;
+  const detail::Hdf5Section section;
   check(H5Fflush(id_.get(), H5F_SCOPE_GLOBAL), "H5Fflush", {path_});
 }
 
 void Hdf5File::close() {
   if (!id_) return;
-  const detail::QuietHdf5 quiet;
+  const detail::Hdf5Section section;
   // HDF5 would put the real close off until the last object is closed, where its errors are lost.
   const auto num_open =
       check(H5Fget_obj_count(id_.get(), H5F_OBJ_LOCAL | H5F_OBJ_DATASET | H5F_OBJ_GROUP | H5F_OBJ_ATTR),

@@ -47,7 +47,7 @@ void set_missing_value(hid_t dcpl, FileType type, const Hdf5Where& where) {
 
 void Hdf5File::create_virtual_dataset(const std::string& name, FileType type, const std::vector<std::int64_t>& dims,
                                       const std::vector<Hdf5VirtualSource>& sources) {
-  const detail::QuietHdf5 quiet;
+  const detail::Hdf5Section section;
   const Hdf5Where where{path_, name};
   const Hdf5Id space = detail::make_space(dims, where);
   const Hdf5Id dcpl = detail::creation_list(H5P_DATASET_CREATE, where);

@@ -12,7 +12,8 @@
 
 // [Note: HDF5 in Mica]
 // hdf5.h is included in src/io only; identifiers travel as 64-bit integers. Every failing call throws Hdf5Error, whose
-// one-line text names the file, the object, the call and HDF5's own messages; HDF5 itself prints nothing. Datasets are
+// one-line text names the file, the object, the call and HDF5's own messages; HDF5 itself prints nothing. Any number of
+// threads may use files of their own, whether or not the library is thread-safe: one at a time is inside it. Datasets are
 // contiguous, allocated when created and never filled, and those of 64 KiB and more start on a 4 KiB page, so that
 // their bytes can also be written and read with RawFile at file_offset() (measured: as fast as the plain file system).
 // HDF5 does not protect data: flipped bytes read as wrong numbers without an error. Checksums are the caller's
