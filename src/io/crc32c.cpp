@@ -6,6 +6,11 @@
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
+#define MICA_CRC_TARGET __attribute__((target("sse4.2")))
+#elif defined(__aarch64__) && defined(__linux__)
+#include <arm_acle.h>
+#include <sys/auxv.h>
+#define MICA_CRC_TARGET __attribute__((target("+crc")))
 #endif
 
 // A CRC is the remainder of the message, read as a polynomial over GF(2), modulo P. Appending n zero bytes multiplies
@@ -73,7 +78,7 @@ std::uint32_t advance_portable(std::uint32_t state, const std::byte* p, std::siz
   return state;
 }
 
-#if defined(__x86_64__)
+#if defined(MICA_CRC_TARGET)
 
 /// Multiplication by x^(8 * kBytes) as four table look-ups.
 template <std::size_t kBytes>
@@ -104,18 +109,38 @@ std::uint64_t load(const std::byte* p) {
   return word;
 }
 
+#if defined(__x86_64__)
+
+MICA_CRC_TARGET inline std::uint64_t step(std::uint64_t state, std::uint64_t word) { return _mm_crc32_u64(state, word); }
+MICA_CRC_TARGET inline std::uint32_t step(std::uint32_t state, std::byte byte) {
+  return _mm_crc32_u8(state, static_cast<unsigned char>(byte));
+}
+bool has_instruction() { return __builtin_cpu_supports("sse4.2") != 0; }
+
+#else
+
+MICA_CRC_TARGET inline std::uint64_t step(std::uint64_t state, std::uint64_t word) {
+  return __crc32cd(static_cast<std::uint32_t>(state), word);
+}
+MICA_CRC_TARGET inline std::uint32_t step(std::uint32_t state, std::byte byte) {
+  return __crc32cb(state, static_cast<std::uint8_t>(byte));
+}
+/// An option of ARMv8.0; later ones all have it.
+bool has_instruction() { return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
+
+#endif
+
 /// Three streams of kBytes each hide the instruction's latency of three cycles.
 template <std::size_t kBytes>
-__attribute__((target("sse4.2"))) std::uint32_t advance_triples(std::uint32_t state, const std::byte*& p,
-                                                                std::size_t& bytes) {
+MICA_CRC_TARGET std::uint32_t advance_triples(std::uint32_t state, const std::byte*& p, std::size_t& bytes) {
   for (; bytes >= 3 * kBytes; bytes -= 3 * kBytes, p += 3 * kBytes) {
     std::uint64_t a = state;
     std::uint64_t b = 0;
     std::uint64_t c = 0;
     for (std::size_t i = 0; i < kBytes; i += 8) {
-      a = _mm_crc32_u64(a, load(p + i));
-      b = _mm_crc32_u64(b, load(p + kBytes + i));
-      c = _mm_crc32_u64(c, load(p + 2 * kBytes + i));
+      a = step(a, load(p + i));
+      b = step(b, load(p + kBytes + i));
+      c = step(c, load(p + 2 * kBytes + i));
     }
     state = Shift<kBytes>::apply(static_cast<std::uint32_t>(a)) ^ static_cast<std::uint32_t>(b);
     state = Shift<kBytes>::apply(state) ^ static_cast<std::uint32_t>(c);
@@ -123,16 +148,13 @@ __attribute__((target("sse4.2"))) std::uint32_t advance_triples(std::uint32_t st
   return state;
 }
 
-__attribute__((target("sse4.2"))) std::uint32_t advance_hardware(std::uint32_t state, const std::byte* p,
-                                                                 std::size_t bytes) {
+MICA_CRC_TARGET std::uint32_t advance_hardware(std::uint32_t state, const std::byte* p, std::size_t bytes) {
   state = advance_triples<8192>(state, p, bytes);
   state = advance_triples<256>(state, p, bytes);
-  for (; bytes >= 8; bytes -= 8, p += 8) state = static_cast<std::uint32_t>(_mm_crc32_u64(state, load(p)));
-  for (; bytes > 0; --bytes, ++p) state = _mm_crc32_u8(state, static_cast<unsigned char>(*p));
+  for (; bytes >= 8; bytes -= 8, p += 8) state = static_cast<std::uint32_t>(step(std::uint64_t{state}, load(p)));
+  for (; bytes > 0; --bytes, ++p) state = step(state, *p);
   return state;
 }
-
-bool has_instruction() { return __builtin_cpu_supports("sse4.2") != 0; }
 
 #else
 

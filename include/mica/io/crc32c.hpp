@@ -4,7 +4,7 @@
 
 namespace mica::io {
 
-/// CRC-32C (Castagnoli, the one of iSCSI and of SSE4.2) of `bytes` bytes. Known answer: "123456789" gives 0xE3069283.
+/// CRC-32C (Castagnoli, the one of iSCSI, of SSE4.2 and of ARMv8) of `bytes` bytes. Known answer: "123456789" gives 0xE3069283.
 /// @param previous  the checksum of what came before, so that crc32c(b, n, crc32c(a, m)) is that of a followed by b.
 /// Uses the processor's instruction in three interleaved streams where it has one.
 [[nodiscard]] std::uint32_t crc32c(const void* data, std::int64_t bytes, std::uint32_t previous = 0);
