@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <map>
 
 #include "convert/opened_model.hpp"
 
@@ -94,17 +95,49 @@ void compare_chunk(const Side& a, const Side& b, std::int64_t begin, std::int64_
 }
 
 std::string optimizer_difference(const Manifest& a, const Manifest& b) {
-  if (a.optimizer == b.optimizer && a.optimizer_steps == b.optimizer_steps) return "";
-  const auto describe = [](const Manifest& m) {
-    return m.optimizer.empty() ? std::string("none") : fmt::format("{} after {} steps", m.optimizer, m.optimizer_steps);
-  };
-  return fmt::format("{} in A, {} in B", describe(a), describe(b));
+  if (a.optimizer != b.optimizer || a.optimizer_steps != b.optimizer_steps) {
+    const auto describe = [](const Manifest& m) {
+      return m.optimizer.empty() ? std::string("none")
+                                 : fmt::format("{} after {} steps", m.optimizer, m.optimizer_steps);
+    };
+    return fmt::format("{} in A, {} in B", describe(a), describe(b));
+  }
+  std::string text;
+  for (const auto* side : {&a, &b}) {
+    for (const auto& [parameter, steps] : side->parameter_steps) {
+      if (side == &b && a.parameter_steps.contains(parameter)) continue;
+      const auto steps_in = [&parameter = parameter](const Manifest& m) {
+        const auto own = m.parameter_steps.find(parameter);
+        return own == m.parameter_steps.end() ? m.optimizer_steps : own->second;
+      };
+      if (steps_in(a) == steps_in(b)) continue;
+      text += fmt::format("{}{} after {} steps in A, {} in B", text.empty() ? "" : "; ", parameter, steps_in(a),
+                          steps_in(b));
+    }
+  }
+  return text;
+}
+
+std::vector<std::string> scalar_differences(const Manifest& a, const Manifest& b) {
+  std::map<std::string, double> all = a.scalars;
+  all.insert(b.scalars.begin(), b.scalars.end());
+  std::vector<std::string> differences;
+  for (const auto& [name, unused] : all) {
+    const auto describe = [&name = name](const Manifest& m) {
+      const auto found = m.scalars.find(name);
+      return found == m.scalars.end() ? std::string("none") : fmt::format("{}", found->second);
+    };
+    if (describe(a) != describe(b))
+      differences.push_back(fmt::format("{}: {} in A, {} in B", name, describe(a), describe(b)));
+  }
+  return differences;
 }
 
 }  // namespace
 
 bool DiffReport::is_equal() const {
-  return optimizer_difference.empty() && num_equal() == static_cast<std::int64_t>(entries.size());
+  return optimizer_difference.empty() && scalar_differences.empty() &&
+         num_equal() == static_cast<std::int64_t>(entries.size());
 }
 
 std::int64_t DiffReport::num_equal() const {
@@ -115,9 +148,10 @@ DiffReport diff(const std::string& path_a, const std::string& path_b,
                 const std::function<void(std::int64_t, std::int64_t)>& progress) {
   const OpenedModel a = open_model(path_a);
   const OpenedModel b = open_model(path_b);
-  DiffReport report{list_entries(a, b), ""};
+  DiffReport report{list_entries(a, b), "", {}};
   if (a.manifest != nullptr && b.manifest != nullptr) {
     report.optimizer_difference = optimizer_difference(*a.manifest, *b.manifest);
+    report.scalar_differences = scalar_differences(*a.manifest, *b.manifest);
   }
   std::vector<DiffEntry*> shared;
   std::int64_t total = 0;

@@ -89,6 +89,7 @@ std::string diff_json(const DiffReport& report) {
   return dump({{"equal", report.is_equal()},
                {"num_equal", report.num_equal()},
                {"optimizer_difference", report.optimizer_difference},
+               {"scalar_differences", report.scalar_differences},
                {"arrays", std::move(entries)}});
 }
 

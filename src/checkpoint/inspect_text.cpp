@@ -141,6 +141,7 @@ std::string diff_text(const DiffReport& report) {
     text += fmt::format("{:<{}}  {:<{}}  {}\n", e.parameter, name_width, e.kind, kind_width, entry_text(e));
   }
   if (!report.optimizer_difference.empty()) text += fmt::format("optimizer: {}\n", report.optimizer_difference);
+  for (const std::string& each : report.scalar_differences) text += each + "\n";
   const auto num_entries = static_cast<std::int64_t>(report.entries.size());
   return text + fmt::format("{} of {} arrays (parameters and optimizer state) are equal in every bit{}\n",
                             grouped(report.num_equal()), grouped(num_entries), report.is_equal() ? "" : ": DIFFERENT");

@@ -23,20 +23,24 @@ struct DiffEntry {
 
 struct DiffReport {
   std::vector<DiffEntry> entries;  ///< in A's module order, kinds side by side; then what only B has
-  /// The optimizers' names or step counts differ.
+  /// The optimizers' names or step counts differ, or those of a parameter.
   std::string optimizer_difference;
+  /// Further state of the run that differs: one text a number, "loss_scale: 65536 in A, none in B".
+  std::vector<std::string> scalar_differences;
 
   [[nodiscard]] bool is_equal() const;
   [[nodiscard]] std::int64_t num_equal() const;
 };
 
-/// Compares two checkpoints bit by bit, parameter by parameter, whatever number of ranks wrote each: elements are found
+/// Compares two checkpoints bit by bit, parameter by parameter, with the optimizer's step counts and the run's further
+/// numbers (a loss scale), whatever number of ranks wrote each: elements are found
 /// through the tables of pieces and every block is checked before it is compared. Memory: a few blocks. What is kept in
 /// different types (an ignored parameter in bf16) is compared by value.
 /// One or both may be Hugging Face folders, whose values are widened to f32 first: parameters alone are compared then.
 /// @param path_a, path_b  as open_model() (model.init_from) takes them.
 /// @param progress  called with elements done and in all; may be empty.
-/// @throws ConfigError if there is none; CheckpointError if one of them is damaged, or its tables do not name every element exactly once.
+/// @throws ConfigError if there is none; CheckpointError if one of them is damaged, or its tables do not name every
+/// element exactly once.
 [[nodiscard]] DiffReport diff(const std::string& path_a, const std::string& path_b,
                               const std::function<void(std::int64_t, std::int64_t)>& progress = {});
 

@@ -96,6 +96,38 @@ TEST(Diff, NamesWhatDiffersWhereAndByHowMuch) {
   EXPECT_EQ(json["arrays"][6]["max_difference"], "nan");
 }
 
+// What is in no array: step counts of single parameters, and further numbers of the run.
+TEST(Diff, StepsOfParametersAndScalars) {
+  const TemporaryFolder folder;
+  const auto save_with = [&](const std::string& run, const std::map<std::string, std::int64_t>& steps,
+                             const std::map<std::string, double>& scalars) {
+    run_local_ranks(2, [&](auto world) {
+      SavedModel model(std::move(world), test::small_units());
+      model.fill(3);
+      model.optimizer().set_parameter_steps(steps);
+      SaveState state = model.state(1);
+      state.scalars = scalars;
+      save(run, state, model.comm());
+    });
+  };
+  save_with(folder / "a", {{"u0.bias", 2}}, {{"loss_scale", 4}, {"loss_scale_growth_tracker", 1}});
+  save_with(folder / "same", {{"u0.bias", 2}}, {{"loss_scale", 4}, {"loss_scale_growth_tracker", 1}});
+  save_with(folder / "steps", {{"u1.last", 1}}, {{"loss_scale", 4}, {"loss_scale_growth_tracker", 1}});
+  save_with(folder / "scalars", {{"u0.bias", 2}}, {{"loss_scale", 4.5}});
+  EXPECT_EQ(inspect({"diff", folder / "a", folder / "same"}).code, ExitCode::done);
+  const Ran steps = inspect({"diff", folder / "a", folder / "steps"});
+  EXPECT_EQ(steps.code, ExitCode::differs);
+  EXPECT_THAT(steps.out,
+              AllOf(HasSubstr("u0.bias after 2 steps in A, 3 in B"), HasSubstr("u1.last after 3 steps in A, 1 in B")));
+  const Ran scalars = inspect({"diff", folder / "a", folder / "scalars"});
+  EXPECT_EQ(scalars.code, ExitCode::differs);
+  EXPECT_THAT(scalars.out, AllOf(HasSubstr("loss_scale: 4 in A, 4.5 in B"),
+                                 HasSubstr("loss_scale_growth_tracker: 1 in A, none in B"), HasSubstr("DIFFERENT")));
+  const Json json = Json::parse(inspect({"diff", "--json", folder / "a", folder / "scalars"}).out);
+  EXPECT_EQ(json["equal"], false);
+  EXPECT_EQ(json["scalar_differences"].size(), 2U);
+}
+
 // More elements than are compared at once, in pieces that end elsewhere.
 TEST(Diff, LargeParametersInSeveralPieces) {
   const TemporaryFolder folder;
