@@ -1,24 +1,28 @@
 #include "mica/checkpoint/inspect.hpp"
 
+#include <filesystem>
 #include <ostream>
 
 #include "mica/checkpoint/folder.hpp"
 #include "mica/core/version.hpp"
 #include "mica/io/crc32c.hpp"
 #include "mica/io/hdf5.hpp"
+
+#include "checksum_list.hpp"
 #include "progress_line.hpp"
 
 namespace mica::checkpoint {
 namespace {
 
 constexpr std::string_view kHelp = R"(mica-inspect CHECKPOINT              what is in it: step, the checkpoints before it, data, config, mesh, units, bytes
-mica-inspect verify CHECKPOINT       is every byte what was written?
+mica-inspect verify CHECKPOINT       is every byte what was written? Also of a file or folder that mica-convert made
 mica-inspect diff A B                do two checkpoints, or a checkpoint and a Hugging Face folder, hold the same values?
 
 CHECKPOINT is a folder such as runs/x/checkpoints/step-00000500; a run's folder (runs/x) means its newest checkpoint.
 
   verify   Reads every byte at the disk's speed and compares it with the checksums in manifest.json. Names each damaged file,
-           dataset and byte range.
+           dataset and byte range. A consolidated file or an exported Hugging Face folder is compared with the checksums in
+           FILE.crc32c or FOLDER/checksums.crc32c.
   diff     Parameter by parameter, and for each kind of optimizer state: equal bits, or how many elements differ and the
            largest |A-B|. The number of ranks that wrote A and B may differ. A or B may be a Hugging Face folder (with
            config.json): parameters are compared then, under Mica's names, and no optimizer state.
@@ -44,6 +48,12 @@ struct Command {
   bool as_json = false;
 };
 
+/// It is of mica-convert.
+bool has_checksum_list(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(checksum_list_path(path), error);
+}
+
 Command parse(const std::vector<std::string>& arguments) {
   Command command;
   for (const std::string& argument : arguments) {
@@ -67,6 +77,7 @@ Command parse(const std::vector<std::string>& arguments) {
                        command.name == "show" ? "CHECKPOINT" : command.name,
                        num_expected == 1 ? "one checkpoint" : "two checkpoints", command.paths.size());
   if (command.name == "diff") return command;  // may be folders of another kind
+  if (command.name == "verify" && has_checksum_list(command.paths[0])) return command;
   for (std::string& path : command.paths) path = resolve_checkpoint(path);
   return command;
 }
@@ -83,7 +94,8 @@ ExitCode run_verify(const Command& command, std::ostream& out, std::ostream* pro
   VerifyReport report;
   {
     ProgressLine line(progress, "verifying");
-    report = verify(folder, [&](std::int64_t done, std::int64_t total) { line.draw(done, total); });
+    const auto draw = [&](std::int64_t done, std::int64_t total) { line.draw(done, total); };
+    report = has_checksum_list(folder) ? verify_checksum_list(checksum_list_path(folder), draw) : verify(folder, draw);
   }
   out << (command.as_json ? verify_json(folder, report) : verify_text(folder, report));
   return report.damage.empty() ? ExitCode::done : ExitCode::differs;

@@ -39,8 +39,8 @@ struct ConvertReport {
 };
 
 /// Writes a checkpoint's parameters as a Hugging Face folder: config.json and model.safetensors, or several files and
-/// model.safetensors.index.json. Memory: less than 100 MiB, whatever the model. The folder appears complete or not at
-/// all.
+/// model.safetensors.index.json; and checksums.crc32c, for verify. Memory: less than 100 MiB, whatever the model. The
+/// folder appears complete or not at all.
 /// @param checkpoint  resolved (folder.hpp).  @param hf_folder  must not exist.
 /// @throws ConfigError: a model without a counterpart, a value past fp16's range; CheckpointError; IoError.
 ConvertReport hf_export(const std::string& checkpoint, const std::string& hf_folder, const HfExportOptions& hf,
@@ -60,7 +60,7 @@ ConvertReport reshard(const std::string& checkpoint, const std::string& out, int
                       const ConvertOptions& options);
 
 /// Writes one HDF5 file with every parameter whole, /<full name>, and its optimizer state, /optim/<kind>/<full name>, without
-/// virtual datasets. Memory: a few blocks. @param out  must not exist. @throws ConfigError, DamagedCheckpointError, IoError.
+/// virtual datasets; and `out`.crc32c, for verify. Memory: a few blocks. @param out  must not exist. @throws ConfigError, DamagedCheckpointError, IoError.
 ConvertReport consolidate(const std::string& checkpoint, const std::string& out, bool with_optimizer,
                           const ConvertOptions& options);
 

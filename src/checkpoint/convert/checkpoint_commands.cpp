@@ -21,7 +21,7 @@ checkpoint of many small files into few.
 
 constexpr std::string_view kConsolidateHelp = R"(Writes one ordinary HDF5 file: every parameter under its full name with its shape, float32, and the optimizer's state under
 /optim/KIND. There are no virtual datasets in it, so it can be copied alone (model.h5 in the checkpoint itself needs the shard
-files beside it).
+files beside it). OUT.h5.crc32c beside it holds its checksum: mica-inspect verify OUT.h5 compares.
 
   import h5py
   weight = h5py.File("OUT.h5")["transformer.wte.weight"][:]

@@ -8,6 +8,7 @@
 #include "mica/io/hdf5.hpp"
 #include "mica/io/raw_file.hpp"
 
+#include "../checksum_list.hpp"
 #include "../parameter_reader.hpp"
 
 namespace mica::checkpoint {
@@ -86,8 +87,9 @@ ConvertReport consolidate(const std::string& checkpoint, const std::string& out,
     report.bytes += array.shape.numel() * dtype_bytes(array.dtype);
   }
   const std::string temporary = out + ".tmp";
+  const std::string checksums = checksum_list_path(out);
   std::error_code error;
-  for (const std::string& path : {out, temporary}) {
+  for (const std::string& path : {out, temporary, checksums}) {
     require<ConfigError>(!fs::exists(path, error), "{}: exists already; nothing is overwritten: delete it or choose another name",
                          path);
   }
@@ -97,9 +99,11 @@ ConvertReport consolidate(const std::string& checkpoint, const std::string& out,
   try {
     io::writing_hdf5([&] { create_file(temporary, reader.manifest(), arrays); });
     write_arrays(temporary, arrays, report.numel, reader, options.progress);
+    io::write_file_atomically(checksums, checksum_line(temporary, fs::path(out).filename().string()));
     io::publish(temporary, out);
   } catch (...) {
     fs::remove(temporary, error);
+    fs::remove(checksums, error);
     throw;
   }
   return report;

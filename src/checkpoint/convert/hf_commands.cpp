@@ -16,9 +16,10 @@ constexpr std::string_view kExportHelp =
   from transformers import AutoModelForCausalLM
   model = AutoModelForCausalLM.from_pretrained("HF_FOLDER")
 
-The folder gets config.json and model.safetensors, or model-00001-of-00002.safetensors ... and model.safetensors.index.json.
-The optimizer's state stays behind: a run goes on from Mica's own checkpoint. A tokenizer is not part of a checkpoint: copy
-tokenizer.json of the vocabulary that the model was trained with beside config.json.
+The folder gets config.json and model.safetensors, or model-00001-of-00002.safetensors ... and model.safetensors.index.json;
+and checksums.crc32c, for mica-inspect verify HF_FOLDER. The optimizer's state stays behind: a run goes on from Mica's own
+checkpoint. A tokenizer is not part of a checkpoint: copy tokenizer.json of the vocabulary that the model was trained with
+beside config.json.
 
   --dtype=fp32         fp32 keeps every bit; bf16 and fp16 are half as large and round to nearest. A number past fp16's range is
                        an error, not infinity.

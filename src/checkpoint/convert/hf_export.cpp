@@ -7,6 +7,7 @@
 #include "mica/io/atomic_file.hpp"
 #include "mica/io/safetensors.hpp"
 
+#include "../checksum_list.hpp"
 #include "../parameter_reader.hpp"
 #include "hf_config.hpp"
 #include "hf_tensors.hpp"
@@ -170,6 +171,10 @@ ConvertReport hf_export(const std::string& checkpoint, const std::string& hf_fol
   if (options.is_dry_run) return report;
 
   NewFolder folder(hf_folder);
+  std::string checksums;
+  const auto add_checksum = [&](const std::string& name) {
+    checksums += checksum_line(folder.temporary() + "/" + name, name);
+  };
   Exporter exporter(reader, hf, report.numel, options);
   for (const Shard& shard : shards) {
     std::vector<io::SafetensorsSpec> specs;
@@ -178,11 +183,15 @@ ConvertReport hf_export(const std::string& checkpoint, const std::string& hf_fol
     io::SafetensorsWriter writer(folder.temporary() + "/" + shard.name, std::move(specs), {{"format", "pt"}});
     for (std::size_t i = shard.begin; i < shard.end; ++i) exporter.copy(tensors[i], writer);
     writer.finish();
+    add_checksum(shard.name);
   }
   if (shards.size() > 1) {
     io::write_file_atomically(folder.temporary() + "/" + kHfIndexFile, index_text(tensors, shards, report.bytes));
+    add_checksum(kHfIndexFile);
   }
   io::write_file_atomically(folder.temporary() + "/config.json", config);
+  add_checksum("config.json");
+  io::write_file_atomically(checksum_list_path(folder.temporary()), checksums);
   folder.publish();
   return report;
 }

@@ -6,8 +6,11 @@
 #include <gtest/gtest.h>
 
 #include "mica/checkpoint/diff.hpp"
+#include "mica/checkpoint/inspect.hpp"
 #include "mica/checkpoint/verify.hpp"
+#include "mica/io/atomic_file.hpp"
 #include "mica/io/hdf5.hpp"
+
 #include "support/temporary_folder.hpp"
 #include "unit/checkpoint/convert_testing.hpp"
 #include "unit/checkpoint/saved_model.hpp"
@@ -118,6 +121,23 @@ TEST(Consolidate, EveryArrayIsWholeAndPlain) {
       }
     }
   }
+  // Its checksum lies beside it.
+  const auto verify_all = [&] {
+    std::ostringstream out;
+    return std::pair(run_inspect({"verify", folder / "all.h5"}, out, nullptr), out.str());
+  };
+  EXPECT_EQ(verify_all().first, ExitCode::done) << verify_all().second;
+  std::string bytes = io::read_file(folder / "all.h5");
+  const std::string sound = bytes;
+  for (const std::size_t at : {std::size_t{0}, bytes.size() / 2, bytes.size() - 1}) {
+    bytes = sound;
+    bytes[at] = static_cast<char>(bytes[at] ^ 1);
+    io::write_file_atomically(folder / "all.h5", bytes);
+    EXPECT_EQ(verify_all().first, ExitCode::differs) << "byte " << at;
+    EXPECT_THAT(verify_all().second, AllOf(HasSubstr("all.h5: is damaged"), HasSubstr("DAMAGED in 1 place")));
+  }
+  io::write_file_atomically(folder / "all.h5", sound.substr(1));
+  EXPECT_THAT(verify_all().second, HasSubstr("it is truncated or was replaced"));
   EXPECT_THAT(convert({"consolidate", folder / "run", folder / "model.h5", "--optimizer=false"}), HasSubstr("wrote 5 arrays"));
   EXPECT_FALSE(io::Hdf5File::open(folder / "model.h5").exists("/optim"));
   EXPECT_THAT(convert_error<ConfigError>({"consolidate", source, folder / "all.h5"}),

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "mica/checkpoint/diff.hpp"
+#include "mica/checkpoint/inspect.hpp"
 #include "mica/core/half.hpp"
 
 #include "support/temporary_folder.hpp"
@@ -78,6 +79,34 @@ TEST(HfExport, SplitsIntoFilesOfAGivenSize) {
   EXPECT_THAT(convert({"hf-export", checkpoint, folder / "tiny", "--max-shard=1"}),
               HasSubstr("17 tensors, 27.36 kB in 17 files"));
   EXPECT_NO_THROW(HfSource(folder / "tiny"));
+}
+
+// checksums.crc32c names every other file of the folder.
+TEST(HfExport, IsVerifiedByItsChecksums) {
+  const TemporaryFolder folder;
+  const std::string checkpoint = test::save_hf_model(test::hf_reference("gpt2_untied"), 1, folder / "run");
+  (void)convert({"hf-export", checkpoint, folder / "out", "--max-shard=9KB"});
+  const auto verify_out = [&] {
+    std::ostringstream text;
+    const ExitCode code = run_inspect({"verify", folder / "out"}, text, nullptr);
+    return std::pair(code, text.str());
+  };
+  EXPECT_EQ(verify_out().first, ExitCode::done) << verify_out().second;
+  int num_files = 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder / "out")) {
+    if (entry.path().filename() == "checksums.crc32c") continue;
+    ++num_files;
+    const std::string sound = io::read_file(entry.path());
+    std::string damaged = sound;
+    damaged[damaged.size() / 2] = static_cast<char>(damaged[damaged.size() / 2] ^ 2);
+    io::write_file_atomically(entry.path(), damaged);
+    EXPECT_EQ(verify_out().first, ExitCode::differs);
+    EXPECT_THAT(verify_out().second, HasSubstr(entry.path().string() + ": is damaged"));
+    io::write_file_atomically(entry.path(), sound);
+  }
+  EXPECT_EQ(num_files, 6);  // four files of tensors, their index, config.json
+  fs::remove(folder / "out/config.json");
+  EXPECT_THAT(verify_out().second, AllOf(HasSubstr("out/config.json"), HasSubstr("DAMAGED in 1 place")));
 }
 
 TEST(HfExport, SmallPanelsGiveTheSameFile) {

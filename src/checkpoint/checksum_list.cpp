@@ -1,0 +1,99 @@
+#include "checksum_list.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <sstream>
+
+#include "mica/checkpoint/manifest.hpp"
+#include "mica/io/atomic_file.hpp"
+#include "mica/io/crc32c.hpp"
+#include "mica/io/raw_file.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+struct Line {
+  std::uint32_t crc = 0;
+  std::int64_t bytes = 0;
+  std::string name;
+};
+
+/// @throws DamagedCheckpointError.
+std::vector<Line> read_lines(const std::string& path) {
+  std::vector<Line> lines;
+  std::istringstream text(io::read_file(path));
+  for (std::string each; std::getline(text, each);) {
+    std::istringstream words(each);
+    Line line;
+    words >> std::hex >> line.crc >> std::dec >> line.bytes >> std::ws;
+    std::getline(words, line.name);
+    const bool is_bare = !line.name.empty() && line.name.find('/') == std::string::npos;
+    require<DamagedCheckpointError>(!words.fail() && line.bytes >= 0 && is_bare,
+                                    "{}: line {} is no 'checksum bytes name'", path, lines.size() + 1);
+    lines.push_back(std::move(line));
+  }
+  require<DamagedCheckpointError>(!lines.empty(), "{}: names no file", path);
+  return lines;
+}
+
+std::uint32_t crc_of(io::RawFile& file, const std::function<void(std::int64_t)>& done) {
+  std::vector<std::byte> block(static_cast<std::size_t>(kBlockBytes));
+  std::uint32_t crc = 0;
+  const std::int64_t bytes = file.file_bytes();
+  for (std::int64_t at = 0; at < bytes;) {
+    const std::int64_t count = std::min(kBlockBytes, bytes - at);
+    file.read_at(at, block.data(), count);
+    crc = io::crc32c(block.data(), count, crc);
+    at += count;
+    if (done) done(count);
+  }
+  return crc;
+}
+
+}  // namespace
+
+std::string checksum_list_path(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(path, error) ? path + "/checksums.crc32c" : path + ".crc32c";
+}
+
+std::string checksum_line(const std::string& path, const std::string& name) {
+  io::RawFile file = io::RawFile::open_for_reading(path);
+  return fmt::format("{:08x} {} {}\n", crc_of(file, {}), file.file_bytes(), name);
+}
+
+VerifyReport verify_checksum_list(const std::string& list_path,
+                                  const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  VerifyReport report;
+  try {
+    const std::vector<Line> lines = read_lines(list_path);
+    std::int64_t total = 0;
+    for (const Line& line : lines) total += line.bytes;
+    for (const Line& line : lines) {
+      const std::string path = io::parent_directory(list_path) + "/" + line.name;
+      try {
+        io::RawFile file = io::RawFile::open_for_reading(path);
+        require<DamagedCheckpointError>(file.file_bytes() == line.bytes,
+                                        "{}: the file has {} bytes, expected {}: it is truncated or was replaced", path,
+                                        file.file_bytes(), line.bytes);
+        file.drop_cache();  // what is on the disk is checked
+        const std::uint32_t found = crc_of(file, [&](std::int64_t bytes) {
+          report.bytes += bytes;
+          if (progress) progress(report.bytes, total);
+        });
+        require<DamagedCheckpointError>(found == line.crc, "{}: is damaged: checksum {:08x}, expected {:08x}", path,
+                                        found, line.crc);
+      } catch (const Error& e) {  // damaged, missing, unreadable
+        report.damage.emplace_back(e.what());
+      }
+    }
+  } catch (const DamagedCheckpointError& e) {
+    report.damage.emplace_back(e.what());
+  }
+  report.ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  return report;
+}
+
+}  // namespace mica::checkpoint
