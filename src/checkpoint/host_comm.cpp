@@ -1,6 +1,8 @@
 #include "mica/checkpoint/host_comm.hpp"
 
+#include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "mica/checkpoint/manifest.hpp"
 #include "mica/comm/agree.hpp"
@@ -38,6 +40,9 @@ class SingleComm final : public HostComm {
   [[nodiscard]] int num_ranks() const override { return 1; }
   [[nodiscard]] std::vector<std::string> gather_strings(const std::string& mine) const override { return {mine}; }
   [[nodiscard]] std::string broadcast_string(const std::string& mine, int) const override { return mine; }
+  [[nodiscard]] std::vector<std::string> exchange_strings(const std::vector<std::string>& to_each) const override {
+    return to_each;
+  }
 };
 
 class MpiComm final : public HostComm {
@@ -50,6 +55,9 @@ class MpiComm final : public HostComm {
   }
   [[nodiscard]] std::string broadcast_string(const std::string& mine, int root) const override {
     return comm_.broadcast_string(mine, root);
+  }
+  [[nodiscard]] std::vector<std::string> exchange_strings(const std::vector<std::string>& to_each) const override {
+    return comm_.exchange_strings(to_each);
   }
 
  private:
@@ -75,6 +83,28 @@ class GroupComm final : public HostComm {
     group_.broadcast(stream_, "checkpoint", {text.data(), Shape{bytes}, DType::u8}, root);
     stream_.synchronize();
     return text;
+  }
+
+  /// Every pair's text takes as much room as the longest: a process group exchanges equal parts.
+  [[nodiscard]] std::vector<std::string> exchange_strings(const std::vector<std::string>& to_each) const override {
+    const auto n = static_cast<std::size_t>(num_ranks());
+    std::vector<std::int64_t> sizes;
+    for (const std::string& each : to_each) sizes.push_back(std::ssize(each));
+    const std::vector<std::vector<std::int64_t>> sent = gather_numbers(group_, stream_, "checkpoint", sizes);
+    std::int64_t longest = 0;
+    for (const std::vector<std::int64_t>& row : sent) longest = std::max(longest, std::ranges::max(row));
+    if (longest == 0 || n == 1) return to_each;
+    const auto part = static_cast<std::size_t>(longest);
+    std::string out(n * part, '\0'), in(n * part, '\0');
+    for (std::size_t r = 0; r < n; ++r) to_each[r].copy(&out[r * part], part);
+    const Shape shape{static_cast<std::int64_t>(out.size())};
+    group_.all_to_all(stream_, "checkpoint", {out.data(), shape, DType::u8}, {in.data(), shape, DType::u8});
+    stream_.synchronize();
+    std::vector<std::string> from_each(n);
+    for (std::size_t r = 0; r < n; ++r) {
+      from_each[r] = in.substr(r * part, static_cast<std::size_t>(sent[r][static_cast<std::size_t>(rank())]));
+    }
+    return from_each;
   }
 
  private:
@@ -115,6 +145,14 @@ std::string HostComm::settle_root(const std::string& result, const std::string& 
   const std::string sent = broadcast_string(error.empty() ? kDone + result : error, root);
   if (sent[0] != kDone) throw_encoded(sent, rank_prefix(root, num_ranks()));
   return sent.substr(1);
+}
+
+std::vector<std::string> HostComm::gather_to_first_rank(std::string mine) const {
+  std::vector<std::string> to_each(static_cast<std::size_t>(num_ranks()));
+  to_each.front() = std::move(mine);
+  std::vector<std::string> all = exchange_strings(to_each);
+  if (rank() != 0) all.clear();
+  return all;
 }
 
 std::unique_ptr<HostComm> make_single_comm() { return std::make_unique<SingleComm>(); }

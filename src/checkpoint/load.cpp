@@ -2,19 +2,15 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <map>
-#include <optional>
-#include <utility>
 
 #include "mica/checkpoint/verify.hpp"
 #include "mica/device/device_memory.hpp"
 #include "mica/io/atomic_file.hpp"
-#include "mica/tensor/host_math.hpp"
 
-#include "dataset_ranges.hpp"
-#include "piece_index.hpp"
+#include "read_plan.hpp"
 #include "save_job.hpp"
+#include "shared_read.hpp"
 #include "whole_tensors.hpp"
 
 namespace mica::checkpoint {
@@ -88,12 +84,6 @@ bool is_same_unit(const UnitEntry& a, const UnitEntry& b) {
 
 // --- loading ---------------------------------------------------------------------------------------------------------
 
-const DatasetEntry* find_dataset(const FileEntry& file, std::int64_t unit, std::string_view kind) {
-  const auto found =
-      std::ranges::find_if(file.datasets, [&](const DatasetEntry& d) { return d.unit == unit && d.kind == kind; });
-  return found == file.datasets.end() ? nullptr : &*found;
-}
-
 class Loader {
  public:
   Loader(const std::string& folder, const Manifest& manifest, const LoadTarget& target)
@@ -105,23 +95,23 @@ class Loader {
     if (target_.optimizer != nullptr) prepare_optimizer();
     target_.root->device_mesh().compute().synchronize();  // fresh state is zeroed there
   }
-  /// Written by other ranks or units than these: the tables of pieces are needed.
-  [[nodiscard]] bool needs_index() const {
-    return !std::ranges::equal(manifest_.units, unit_entries(units_), is_same_unit);
+  /// Each dataset of a file is a whole shard of a unit here. Otherwise the tables of pieces are needed.
+  [[nodiscard]] bool is_of_this_mesh() const {
+    return std::ranges::equal(manifest_.units, unit_entries(units_), is_same_unit);
   }
-  /// @param index  null: each dataset of this rank's file is a whole shard of a unit here.
-  void read(const PieceIndex* index) {
-    for (std::size_t u = 0; u < storages_.size(); ++u) add(index, u, std::string(kMasterKind), storages_[u]->master());
-    for (std::size_t w = 0; w < whole_.size(); ++w) {
-      add(index, storages_.size() + w, std::string(kMasterKind), whole_[w].data);
-    }
-    if (target_.optimizer != nullptr) read_optimizer(index);
-    report_.bytes = read_ranges(folder_, std::move(ranges_));
-    for (const Conversion& each : conversions_) {
-      const ConstTensorView from = each.from.view();
-      convert(from.data, from.dtype, each.to.data, each.to.dtype, each.to.numel());
-    }
-    for (const Mirror& each : mirrors_) copy_now(pool(), each.device.data, each.host.view().data, each.device.bytes());
+  /// @collective
+  void read(const HostComm& comm, bool is_of_this_mesh) {
+    const std::vector<int> mesh_ranks = gather_mesh_ranks(mesh(), comm);
+    const ReadPlan plan = make_read_plan({folder_, manifest_, comm, units_, mesh(), mesh_ranks, is_of_this_mesh});
+    (void)comm.all_or_throw([&] {
+      for (std::size_t u = 0; u < storages_.size(); ++u) add(plan, u, std::string(kMasterKind), storages_[u]->master());
+      for (std::size_t w = 0; w < whole_.size(); ++w) {
+        add(plan, storages_.size() + w, std::string(kMasterKind), whole_[w].data);
+      }
+      if (target_.optimizer != nullptr) add_optimizer(plan);
+      return std::string();
+    });
+    report_.bytes = read_together({folder_, comm, pool(), plan.parts, sinks_, plan.for_each_destination});
   }
   [[nodiscard]] LoadReport& report() { return report_; }
 
@@ -168,71 +158,40 @@ class Loader {
 
   [[nodiscard]] const Pool& pool() const { return target_.root->device_mesh().pool(); }
 
-  /// What is read for a device's memory waits in the host's until all is there.
-  TensorView host_side(TensorView to) {
-    if (device_of(pool(), to.data) == DeviceKind::cpu) return to;
-    mirrors_.push_back({fsdp::StateTensor::on_host(to.shape, to.dtype), to});
-    const TensorView host = mirrors_.back().host.view();
-    clear(host);
-    return host;
+  void clear(TensorView data) const {
+    const std::vector<std::byte> zeros(static_cast<std::size_t>(std::min(data.bytes(), kBlockBytes)));
+    for (std::int64_t at = 0; at < data.bytes(); at += std::ssize(zeros)) {
+      copy_now(pool(), static_cast<std::byte*>(data.data) + at, zeros.data(),
+               std::min(std::ssize(zeros), data.bytes() - at));
+    }
   }
 
-  static void clear(TensorView data) { std::memset(data.data, 0, static_cast<std::size_t>(data.bytes())); }
-
-  void read_optimizer(const PieceIndex* index) {
-    const auto read_one = [&](std::size_t unit, const std::string& kind, TensorView data) {
+  void add_optimizer(const ReadPlan& plan) {
+    const auto add_one = [&](std::size_t unit, const std::string& kind, TensorView data) {
       if (takes_optimizer_) {
-        add(index, unit, kind, data);
+        add(plan, unit, kind, data);
       } else {
-        clear(host_side(data));
+        clear(data);
       }
     };
     for (const optim::StateShard& shard : target_.optimizer->state()) {
-      read_one(static_cast<std::size_t>(std::ranges::find(storages_, shard.storage) - storages_.begin()), shard.kind,
-               shard.data);
+      add_one(static_cast<std::size_t>(std::ranges::find(storages_, shard.storage) - storages_.begin()), shard.kind,
+              shard.data);
     }
     for (const optim::IgnoredState& state : target_.optimizer->ignored_state()) {
       const auto of = std::ranges::find(whole_, state.parameter, &WholeTensor::name);
       if (of == whole_.end()) continue;  // of no elements
-      read_one(storages_.size() + static_cast<std::size_t>(of - whole_.begin()), state.kind, state.data);
+      add_one(storages_.size() + static_cast<std::size_t>(of - whole_.begin()), state.kind, state.data);
     }
   }
 
-  /// Where elements of type `from` are read to that belong into `to`.
-  std::byte* memory_for(DType from, TensorView to) {
-    if (from == to.dtype) return static_cast<std::byte*>(to.data);
-    conversions_.push_back({fsdp::StateTensor::on_host(to.shape, from), to});
-    return static_cast<std::byte*>(conversions_.back().from.view().data);
-  }
-
-  /// One kind of one unit's shard is to be read into `wanted`. What the checkpoint has not (state of a unit that had not been
-  /// stepped yet) is zero.
-  void add(const PieceIndex* index, std::size_t unit, const std::string& kind, TensorView wanted) {
-    const TensorView to = host_side(wanted);
-    if (index == nullptr) {
-      const UnitEntry& saved = manifest_.units[unit];
-      const FileEntry& file =
-          manifest_.files[static_cast<std::size_t>(saved.shard_size == 1 ? 0 : mesh().shard_rank())];
-      const DatasetEntry* dataset = find_dataset(file, static_cast<std::int64_t>(unit), kind);
-      if (dataset == nullptr) return clear(to);
-      ranges_.push_back({&file, dataset, 0, dataset->bytes, memory_for(dataset->dtype, to)});
-      return;
-    }
-    const int shard_rank = unit < storages_.size() ? storages_[unit]->shard_rank() : 0;
-    const std::vector<fsdp::Piece> pieces = units_[unit].layout->pieces(shard_rank);
-    if (!std::ranges::all_of(pieces, [&](const fsdp::Piece& p) { return index->has(p.parameter, kind); })) clear(to);
-    for (const fsdp::Piece& piece : pieces) {
-      if (!index->has(piece.parameter, kind)) continue;
-      for (std::int64_t i = 0; i < piece.num_runs(); ++i) {
-        const fsdp::Piece::Run run = piece.run(i);
-        index->for_each(piece.parameter, kind, run.begin, run.end, [&](const PieceIndex::Extent& part) {
-          const DType from = part.dataset->dtype;
-          const TensorView here = to.slice(run.offset + part.begin - run.begin, part.end - part.begin);
-          ranges_.push_back({part.file, part.dataset, part.offset * dtype_bytes(from), here.numel() * dtype_bytes(from),
-                             memory_for(from, here)});
-        });
-      }
-    }
+  /// One kind of one unit's shard is to be read. What the checkpoint has not (state of a unit that had not been stepped
+  /// yet) is zero.
+  void add(const ReadPlan& plan, std::size_t unit, const std::string& kind, TensorView to) {
+    const auto& parameters = units_[unit].layout->parameters();
+    if (!std::ranges::all_of(parameters, [&](const fsdp::ParameterSpec& p) { return plan.has(p.name, kind); }))
+      clear(to);
+    sinks_.push_back({unit, kind, to});
   }
 
   const std::string& folder_;
@@ -242,17 +201,7 @@ class Loader {
   bool takes_optimizer_ = false;
   std::vector<SavedUnit> units_;     // of this model: of storages_, then of whole_
   std::vector<WholeTensor> whole_;
-  struct Conversion {
-    fsdp::StateTensor from;
-    TensorView to;
-  };
-  std::vector<Conversion> conversions_;
-  struct Mirror {
-    fsdp::StateTensor host;
-    TensorView device;
-  };
-  std::vector<Mirror> mirrors_;
-  std::vector<DatasetRange> ranges_;
+  std::vector<Sink> sinks_;
   LoadReport report_;
 };
 
@@ -273,11 +222,7 @@ auto with_way_out(const std::string& folder, const HostComm& comm, Action&& acti
 }  // namespace
 
 Manifest open_checkpoint(const std::string& checkpoint_folder, const HostComm& comm) {
-  return with_way_out(checkpoint_folder, comm, [&] {
-    const std::string path = checkpoint_folder + "/" + std::string(kManifestName);
-    const std::string text = comm.from_root(0, [&] { return manifest_text(read_manifest(checkpoint_folder)); });
-    return parse_manifest(text, path);
-  });
+  return with_way_out(checkpoint_folder, comm, [&] { return share_manifest(checkpoint_folder, comm); });
 }
 
 LoadReport load(const std::string& checkpoint_folder, const Manifest& manifest, const LoadTarget& target,
@@ -285,16 +230,11 @@ LoadReport load(const std::string& checkpoint_folder, const Manifest& manifest, 
   return with_way_out(checkpoint_folder, comm, [&] {
     const auto start = Clock::now();
     Loader loader(checkpoint_folder, manifest, target);
-    const std::vector<std::string> needs = comm.all_or_throw([&] {
+    const std::vector<std::string> fits = comm.all_or_throw([&] {
       loader.prepare();
-      return std::string(loader.needs_index() ? "index" : "");
+      return std::string(loader.is_of_this_mesh() ? "" : "other mesh");
     });
-    std::optional<PieceIndex> index;
-    if (std::ranges::count(needs, "index") > 0) index.emplace(checkpoint_folder, manifest, comm);
-    (void)comm.all_or_throw([&] {
-      loader.read(index ? &*index : nullptr);
-      return std::string();
-    });
+    loader.read(comm, std::ranges::all_of(fits, &std::string::empty));
     loader.report().ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
     return loader.report();
   });

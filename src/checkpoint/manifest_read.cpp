@@ -156,7 +156,7 @@ void parse_history(const ManifestValue& root, Manifest& manifest) {
   manifest.data = root["data"].text();
 }
 
-void parse_contents(const ManifestValue& root, Manifest& manifest) {
+void parse_units(const ManifestValue& root, Manifest& manifest) {
   std::set<std::string> names;
   root["units"].for_each([&](const ManifestValue& each) {
     manifest.units.push_back(parse_unit(each, manifest.shard_size));
@@ -164,6 +164,9 @@ void parse_contents(const ManifestValue& root, Manifest& manifest) {
       if (!names.insert(p.name).second) each.fail(fmt::format("repeats the parameter {}", p.name));
     }
   });
+}
+
+void parse_files(const ManifestValue& root, Manifest& manifest) {
   root["files"].for_each([&](const ManifestValue& each) {
     manifest.files.push_back(parse_file(each, manifest));
     if (manifest.files.back().shard_rank + 1 != static_cast<int>(manifest.files.size())) {
@@ -193,9 +196,9 @@ void check_trailer(std::string_view text, const std::string& path) {
                                   path);
 }
 
-}  // namespace
+enum class ManifestPart : std::uint8_t { all, header };
 
-Manifest parse_manifest(std::string_view text, const std::string& path) {
+Manifest parse(std::string_view text, const std::string& path, ManifestPart part) {
   check_trailer(text, path);
   const Json json = parse_json(text, path);
   const ManifestValue root(json, path, "");
@@ -224,8 +227,17 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
   m.scalars = root["scalars"].number_map();
   m.model = root["model"].text_map();
   m.config = root["config"].text();
-  parse_contents(root, m);
+  parse_units(root, m);
+  if (part == ManifestPart::all) parse_files(root, m);
   return m;
+}
+
+}  // namespace
+
+Manifest parse_manifest(std::string_view text, const std::string& path) { return parse(text, path, ManifestPart::all); }
+
+Manifest parse_manifest_header(std::string_view text, const std::string& path) {
+  return parse(text, path, ManifestPart::header);
 }
 
 FileEntry parse_file_entry(std::string_view text) {

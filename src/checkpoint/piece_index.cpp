@@ -1,69 +1,26 @@
 #include "piece_index.hpp"
 
-#include <cstring>
+#include <algorithm>
 
 namespace mica::checkpoint {
-namespace {
 
-/// Elements of a row-major array in one index along `dim`.
-std::int64_t inner_numel(const Shape& shape, std::int64_t dim) {
-  std::int64_t inner = 1;
-  for (std::size_t d = static_cast<std::size_t>(dim) + 1; d < shape.num_dims(); ++d) inner *= shape[d];
-  return inner;
-}
-
-}  // namespace
-
-/// A row as it travels: numbers that the manifest gives names to.
-struct PieceIndex::PackedRow {
-  std::int64_t dataset, parameter;  // indices into the file's datasets and the unit's parameters
-  std::int64_t dim, begin, end, offset;
-};
-
-PieceIndex::PieceIndex(const Manifest& manifest, const std::vector<std::vector<PieceRow>>& tables,
+PieceIndex::PieceIndex(const Manifest& manifest, const std::vector<std::vector<PackedRow>>& tables,
                        const std::string& place) {
-  for (std::size_t f = 0; f < tables.size(); ++f)
-    add_packed(manifest, f, pack(manifest, manifest.files[f], tables[f]), place);
+  for (std::size_t f = 0; f < tables.size(); ++f) add(manifest, manifest.files[f], tables[f], place);
   finish(manifest, place);
 }
 
-std::string PieceIndex::pack(const Manifest& manifest, const FileEntry& file, const std::vector<PieceRow>& rows) {
-  std::string packed(rows.size() * sizeof(PackedRow), '\0');
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const fsdp::Piece& piece = rows[i].piece;
-    const auto dataset = std::ranges::find(file.datasets, rows[i].dataset, &DatasetEntry::path);
-    const auto& parameters = manifest.units[static_cast<std::size_t>(dataset->unit)].parameters;
-    const auto parameter = std::ranges::find(parameters, piece.parameter, &fsdp::ParameterSpec::name);
-    const PackedRow one{dataset - file.datasets.begin(),
-                        parameter - parameters.begin(),
-                        piece.dim,
-                        piece.begin,
-                        piece.end,
-                        piece.offset};
-    std::memcpy(&packed[i * sizeof(PackedRow)], &one, sizeof(PackedRow));
-  }
-  return packed;
-}
-
-void PieceIndex::add_packed(const Manifest& manifest, std::size_t file_index, std::string_view packed,
-                            const std::string& place) {
-  const FileEntry& file = manifest.files[file_index];
-  for (std::size_t at = 0; at < packed.size(); at += sizeof(PackedRow)) {
-    PackedRow row;
-    std::memcpy(&row, &packed[at], sizeof(PackedRow));
+void PieceIndex::add(const Manifest& manifest, const FileEntry& file, const std::vector<PackedRow>& rows,
+                     const std::string& place) {
+  for (const PackedRow& row : rows) {
     const DatasetEntry& dataset = file.datasets.at(static_cast<std::size_t>(row.dataset));
     const fsdp::ParameterSpec& parameter =
         manifest.units[static_cast<std::size_t>(dataset.unit)].parameters.at(static_cast<std::size_t>(row.parameter));
-    const Shape& shape = parameter.shape;
-    const bool is_flat = row.dim == fsdp::Piece::kFlat;
-    const std::int64_t inner = is_flat ? 1 : inner_numel(shape, row.dim);
-    const std::int64_t period = is_flat ? shape.numel() : shape[static_cast<std::size_t>(row.dim)] * inner;
-    Array& array = arrays_[{parameter.name, dataset.kind}];
-    if (array.stretches.empty()) array.period = period;
+    const bool is_cut_alike = arrays_[{parameter.name, dataset.kind}].add(
+        parameter.shape, static_cast<int>(row.dim), row.begin, row.end, row.offset, {&file, &dataset});
     require<DamagedCheckpointError>(
-        array.period == period, "{}/{}: the table of pieces cuts {} ({}) along dim {}, other rows along another one",
-        place, file.name, parameter.name, dataset.kind, row.dim);
-    array.stretches.push_back({row.begin * inner, row.end * inner, &file, &dataset, row.offset});
+        is_cut_alike, "{}/{}: the table of pieces cuts {} ({}) along dim {}, other rows along another one", place,
+        file.name, parameter.name, dataset.kind, row.dim);
   }
 }
 
@@ -78,9 +35,9 @@ void PieceIndex::finish(const Manifest& manifest, const std::string& place) {
     }
   }
   for (auto& [key, array] : arrays_) {
-    std::ranges::sort(array.stretches, {}, &Stretch::begin);
+    array.sort();
     std::int64_t at = 0;
-    for (const Stretch& stretch : array.stretches) {
+    for (const auto& stretch : array.all) {
       require<DamagedCheckpointError>(stretch.begin == at,
                                       "{}: the tables of pieces name elements {} to {} of {} ({}) {}", place,
                                       std::min(at, stretch.begin), std::max(at, stretch.begin) - 1, key.first,

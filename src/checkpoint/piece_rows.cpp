@@ -12,11 +12,12 @@ Shape shape_of(const std::int64_t* columns) {
 }
 
 /// What the manifest says of the row's parameter and dataset must allow the row.
-void check_row(const Manifest& manifest, const FileEntry& file, const PieceRow& row, const std::string& path) {
+void check_row(const std::vector<UnitEntry>& units, const FileEntry& file, const PieceRow& row,
+               const std::string& path) {
   const auto dataset = std::ranges::find(file.datasets, row.dataset, &DatasetEntry::path);
   bool is_sound = dataset != file.datasets.end() && dataset->kind == row.kind;
   if (is_sound) {
-    const auto& parameters = manifest.units[static_cast<std::size_t>(dataset->unit)].parameters;
+    const auto& parameters = units[static_cast<std::size_t>(dataset->unit)].parameters;
     const auto parameter = std::ranges::find(parameters, row.piece.parameter, &fsdp::ParameterSpec::name);
     const fsdp::Piece& piece = row.piece;
     is_sound = parameter != parameters.end() && parameter->shape == piece.shape && piece.dim >= fsdp::Piece::kFlat &&
@@ -35,7 +36,7 @@ void check_row(const Manifest& manifest, const FileEntry& file, const PieceRow& 
 
 }  // namespace
 
-std::vector<PieceRow> rows_of(const PieceColumns& columns, const Manifest& manifest, const FileEntry& file,
+std::vector<PieceRow> rows_of(const PieceColumns& columns, const std::vector<UnitEntry>& units, const FileEntry& file,
                               const std::string& path) {
   const std::size_t n = columns.parameters.size();
   require<DamagedCheckpointError>(columns.kinds.size() == n && columns.datasets.size() == n &&
@@ -52,9 +53,23 @@ std::vector<PieceRow> rows_of(const PieceColumns& columns, const Manifest& manif
                      is_dim ? static_cast<int>(dim) : static_cast<int>(static_cast<std::int64_t>(Shape::kMaxDims))},
                     columns.kinds[i],
                     columns.datasets[i]});
-    check_row(manifest, file, rows.back(), path);
+    check_row(units, file, rows.back(), path);
   }
   return rows;
+}
+
+std::vector<PackedRow> pack(const std::vector<PieceRow>& rows, const std::vector<UnitEntry>& units,
+                            const FileEntry& file) {
+  std::vector<PackedRow> packed;
+  for (const PieceRow& row : rows) {
+    const fsdp::Piece& piece = row.piece;
+    const auto dataset = std::ranges::find(file.datasets, row.dataset, &DatasetEntry::path);
+    const auto& parameters = units[static_cast<std::size_t>(dataset->unit)].parameters;
+    const auto parameter = std::ranges::find(parameters, piece.parameter, &fsdp::ParameterSpec::name);
+    packed.push_back({dataset - file.datasets.begin(), parameter - parameters.begin(), piece.dim, piece.begin,
+                      piece.end, piece.offset});
+  }
+  return packed;
 }
 
 }  // namespace mica::checkpoint

@@ -32,15 +32,24 @@ struct PieceColumns {
   std::vector<std::string> parameters, kinds, datasets;
   std::vector<std::int64_t> shapes, dims, begins, ends, offsets;
 };
-/// Every row checked against the manifest. @param path  for error texts. @throws DamagedCheckpointError.
-[[nodiscard]] std::vector<PieceRow> rows_of(const PieceColumns& columns, const Manifest& manifest, const FileEntry& file,
-                                            const std::string& path);
+/// Every row checked against the manifest's units. @param path  for error texts. @throws DamagedCheckpointError.
+[[nodiscard]] std::vector<PieceRow> rows_of(const PieceColumns& columns, const std::vector<UnitEntry>& units,
+                                            const FileEntry& file, const std::string& path);
+
+/// A row as it travels between ranks: numbers that the manifest gives names to.
+struct PackedRow {
+  std::int64_t dataset, parameter;  ///< indices into the file's datasets and the unit's parameters
+  std::int64_t dim, begin, end, offset;
+};
+/// @param rows  of rows_of(): checked.
+[[nodiscard]] std::vector<PackedRow> pack(const std::vector<PieceRow>& rows, const std::vector<UnitEntry>& units,
+                                          const FileEntry& file);
 
 void write_piece_table(io::Hdf5File& file, const std::vector<PieceRow>& rows);
 
-/// Checks the file's metadata before HDF5 opens it, and every row against the manifest.
+/// Checks the file's metadata before HDF5 opens it, and every row against the manifest's units.
 /// @throws DamagedCheckpointError.
-[[nodiscard]] std::vector<PieceRow> read_piece_table(const std::string& checkpoint_folder, const Manifest& manifest,
-                                                     const FileEntry& file);
+[[nodiscard]] std::vector<PieceRow> read_piece_table(const std::string& checkpoint_folder,
+                                                     const std::vector<UnitEntry>& units, const FileEntry& file);
 
 }  // namespace mica::checkpoint

@@ -49,7 +49,7 @@ class Saver {
     try {
       prepare();
       const std::vector<FileEntry> files = write_shards();
-      report_.bytes += std::stoll(comm_.from_root(0, [&] { return std::to_string(complete(files)); }));
+      report_.bytes = std::stoll(comm_.from_root(0, [&] { return std::to_string(complete(files)); }));
     } catch (...) {
       // Whoever failed, all ranks have left the folder: the error came through a collective.
       std::error_code ignored;
@@ -83,8 +83,9 @@ class Saver {
     });
   }
 
+  /// @returns on rank 0, which alone needs them, the files.
   std::vector<FileEntry> write_shards() {
-    const std::vector<std::string> entries = comm_.all_or_throw([&] {
+    const std::vector<std::string> entries = comm_.to_first_rank([&] {
       if (!job_.writes_shard) return std::string();
       const auto start = Clock::now();
       const FileEntry entry = write_shard_file(temporary_, job_.contents, options_.at_point);
@@ -96,14 +97,13 @@ class Saver {
     for (const std::string& text : entries) {
       if (text.empty()) continue;
       FileEntry entry = parse_file_entry(text);
-      report_.bytes += entry.bytes;
       files.at(static_cast<std::size_t>(entry.shard_rank)) = std::move(entry);
     }
     return files;
   }
 
   /// Rank 0: from here on the shards are on the disk.
-  /// @returns the bytes of model.h5.
+  /// @returns the bytes of all files.
   std::int64_t complete(const std::vector<FileEntry>& files) {
     Manifest manifest = job_.header;
     manifest.files = files;
@@ -114,7 +114,7 @@ class Saver {
     check_files(manifest);
     publish();
     at("after rename");
-    return manifest.index.bytes;
+    return manifest.total_bytes();
   }
 
   /// What another job or a person deleted meanwhile must not be missing from a complete checkpoint.

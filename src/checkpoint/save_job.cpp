@@ -63,7 +63,7 @@ Manifest header_of(const SaveState& state) {
   return m;
 }
 
-/// What this rank writes, if it is of replica 0.
+/// What the file of this rank's shard holds.
 void add_sources(const SaveState& state, SaveJob& job) {
   const std::vector<const fsdp::UnitStorage*> storages = unit_storages(*state.root);
   const std::vector<optim::StateShard> states =
@@ -146,7 +146,7 @@ SaveJob make_save_job(const std::string& run_folder, const SaveState& state, con
   (void)comm.all_or_throw([&] {
     job.header = header_of(state);
     job.contents = {run_id, state.step, mesh.shard_rank(), saved_units(*state.root), {}, {}};
-    job.writes_shard = mesh.replica_rank() == 0;
+    job.writes_shard = mesh.replica_rank() == mesh.shard_rank() % mesh.replicas();  // replicas share the writing
     add_sources(state, job);
     return std::string();
   });

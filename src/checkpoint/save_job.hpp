@@ -17,7 +17,7 @@ struct SaveJob {
   Manifest header;                      ///< without files and index
   ShardContents contents;               ///< of the model's own memory, unless it was given a copy
   std::vector<fsdp::StateTensor> converted;  ///< of buffers that a forward sees in another dtype
-  bool writes_shard = false;            ///< this rank writes a file: it is of replica 0
+  bool writes_shard = false;                 ///< of its replicas this rank writes the file of its shard
 };
 
 /// Waits for the compute stream; ranks agree on step and run id. @collective

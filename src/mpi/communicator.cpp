@@ -1,5 +1,6 @@
 #include "mica/mpi/communicator.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <numeric>
 
@@ -75,6 +76,35 @@ std::vector<std::string> Communicator::gather_strings(const std::string& mine) c
     all[r] = joined.substr(static_cast<std::size_t>(offsets[r]), static_cast<std::size_t>(bytes[r]));
   }
   return all;
+}
+
+std::vector<std::string> Communicator::exchange_strings(const std::vector<std::string>& to_each) const {
+  const auto n = static_cast<std::size_t>(num_ranks_);
+  require<MpiError>(to_each.size() == n, "exchange_strings of {} strings among {} ranks", to_each.size(), n);
+  const auto total_of = [](const std::vector<std::int64_t>& bytes) {
+    return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+  };
+  std::vector<std::int64_t> sent(n), received(n);
+  for (std::size_t r = 0; r < n; ++r) sent[r] = std::ssize(to_each[r]);
+  check(MPI_Alltoall(sent.data(), 1, MPI_INT64_T, received.data(), 1, MPI_INT64_T, get()), "MPI_Alltoall");
+  int_count(static_cast<std::size_t>(all_max(std::max(total_of(sent), total_of(received)))), "exchanged strings");
+  std::vector<int> sent_bytes(sent.begin(), sent.end()), received_bytes(received.begin(), received.end());
+  std::vector<int> sent_offsets(n), received_offsets(n);
+  std::exclusive_scan(sent_bytes.begin(), sent_bytes.end(), sent_offsets.begin(), 0);
+  std::exclusive_scan(received_bytes.begin(), received_bytes.end(), received_offsets.begin(), 0);
+  std::string out;
+  out.reserve(static_cast<std::size_t>(total_of(sent)));
+  for (const std::string& each : to_each) out += each;
+  std::string in(static_cast<std::size_t>(total_of(received)), '\0');
+  check(MPI_Alltoallv(out.data(), sent_bytes.data(), sent_offsets.data(), MPI_CHAR, in.data(), received_bytes.data(),
+                      received_offsets.data(), MPI_CHAR, get()),
+        "MPI_Alltoallv");
+  std::vector<std::string> from_each(n);
+  for (std::size_t r = 0; r < n; ++r) {
+    from_each[r] =
+        in.substr(static_cast<std::size_t>(received_offsets[r]), static_cast<std::size_t>(received_bytes[r]));
+  }
+  return from_each;
 }
 
 std::string Communicator::broadcast_string(const std::string& mine, int root) const {

@@ -86,9 +86,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static const Manifest manifest = two_files();
   Bytes bytes(data, size);
   try {
-    std::vector<std::vector<PieceRow>> tables;
+    std::vector<std::vector<PackedRow>> tables;
     for (const FileEntry& file : manifest.files)
-      tables.push_back(rows_of(columns_from(bytes), manifest, file, "shard.h5"));
+      tables.push_back(pack(rows_of(columns_from(bytes), manifest.units, file, "shard.h5"), manifest.units, file));
     const PieceIndex index(manifest, tables, "step-1");
     for (const UnitEntry& unit : manifest.units) {
       for (const auto& p : unit.parameters) {

@@ -10,7 +10,7 @@
 
 namespace mica::checkpoint {
 
-/// Ranks that save or load together, and the two things they have to tell each other: small texts, from the host.
+/// Ranks that save or load together, and how they talk: texts and bytes, from the host.
 /// All: @collective, same order on all ranks. Not inside a step.
 class HostComm {
  public:
@@ -22,6 +22,8 @@ class HostComm {
   [[nodiscard]] virtual std::vector<std::string> gather_strings(const std::string& mine) const = 0;
   /// Root's text on every rank.
   [[nodiscard]] virtual std::string broadcast_string(const std::string& mine, int root) const = 0;
+  /// What the ranks have for this one, by rank. @param to_each  one a rank.
+  [[nodiscard]] virtual std::vector<std::string> exchange_strings(const std::vector<std::string>& to_each) const = 0;
 
   /// Did every rank's `action` succeed? If not, every rank throws the lowest failing rank's error, of its type and with
   /// "rank N: " before its text when there are several. @returns what the actions returned, in rank order.
@@ -51,7 +53,30 @@ class HostComm {
     return settle_root(result, error, root);
   }
 
+  /// The actions' results on rank 0 alone, in rank order; the other ranks get an empty list. Fails as all_or_throw()
+  /// does.
+  template <class Action>
+  std::vector<std::string> to_first_rank(Action&& action) const {
+    std::string result;
+    (void)all_or_throw([&] {
+      result = action();
+      return std::string();
+    });
+    return gather_to_first_rank(std::move(result));
+  }
+  /// Rank 0's action has a text for each rank, which gets its own. If the action fails, every rank throws its error.
+  template <class Action>
+  std::string from_first_rank_to_each(Action&& action) const {
+    std::vector<std::string> to_each(static_cast<std::size_t>(num_ranks()));
+    (void)from_root(0, [&] {
+      to_each = action();
+      return std::string();
+    });
+    return exchange_strings(to_each).front();
+  }
+
  private:
+  [[nodiscard]] std::vector<std::string> gather_to_first_rank(std::string mine) const;
   /// The exception that is being handled as a text that carries its type. Never empty.
   static std::string describe_current_exception();
   std::vector<std::string> settle(const std::string& result, const std::string& error) const;

@@ -15,13 +15,15 @@ struct InitReport {
   double ms = 0;
 };
 
-/// Gives every parameter of the model (ignored ones too, in the type that they have) its value from a Hugging Face folder (one with config.json) or from a checkpoint
-/// (or a run's folder: its newest), by name and nothing else: no optimizer state, no step; and
-/// buffers, where a checkpoint has them. Each rank reads its own pieces;
-/// a checkpoint's blocks are verified. Memory: less than 150 MiB a rank beside the model.
+/// Gives every parameter of the model (ignored ones too, in the type that they have) its value from a Hugging Face
+/// folder (one with config.json) or from a checkpoint (or a run's folder: its newest), by name and nothing else: no
+/// optimizer state, no step; and buffers, where a checkpoint has them. Of a Hugging Face folder each rank reads its own
+/// pieces; of a checkpoint each block is read and verified by one rank, as load() does it. Memory: less than 150 MiB a
+/// rank beside the model.
 /// @param model  the run's keys of [model], "layers" -> "12"; those that the source knows must agree, but for dropout.
 /// @param root  initialised, between passes.
-/// @throws ConfigError naming the key and both values, or the parameter; CheckpointError: a damaged or unfit source. The
+/// @throws ConfigError naming the key and both values, or the parameter; CheckpointError: a damaged or unfit source.
+/// The
 ///         same on all ranks. The model's values are undefined then. @collective over `comm`: all ranks of the mesh.
 InitReport init_from(const std::string& path, const std::map<std::string, std::string>& model, fsdp::Root& root,
                      const HostComm& comm);

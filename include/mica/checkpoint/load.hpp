@@ -19,24 +19,27 @@ struct LoadTarget {
 };
 
 struct LoadReport {
-  std::int64_t bytes = 0;          ///< that this rank read
+  std::int64_t bytes = 0;          ///< that this rank read: all ranks together, what the model takes of the checkpoint
   double ms = 0;                   ///< reading and checking
   std::vector<std::string> notes;  ///< what differs and may change results; the same on all ranks
 };
 
-/// The manifest of a checkpoint's folder, read once, on every rank: for comparing configs before load().
+/// The manifest of a checkpoint's folder, read once, for comparing configs before load(): whole on rank 0; the other
+/// ranks get it without files and index, which grow with the number of ranks.
 /// @throws DamagedCheckpointError (with the next good checkpoint's name), CheckpointError. @collective
 [[nodiscard]] Manifest open_checkpoint(const std::string& checkpoint_folder, const HostComm& comm);
 
-/// Reads every rank's shards of parameters and optimizer state in place, bit for bit, and sets the optimizer's step count;
-/// ignored parameters (which need not have been ignored when they were saved) and module buffers whole, on every rank,
-/// rounded where they are kept in fewer bits than they were saved with: a note says so.
-/// Whatever mesh, sharding and wrapping wrote them: a rank reads the blocks that hold its own pieces and checks each. The
-/// optimizer's state is taken over if it is of the same kinds; otherwise it starts at zero, at step 0, and a note says so.
+/// Reads every rank's shards of parameters and optimizer state in place, bit for bit, and sets the optimizer's step
+/// count; ignored parameters (which need not have been ignored when they were saved) and module buffers whole, on every
+/// rank, rounded where they are kept in fewer bits than they were saved with: a note says so. Whatever mesh, sharding
+/// and wrapping wrote them: every block is read and checked by one rank and its elements go to the ranks that hold them
+/// ([Note: shared reading], shared_read.hpp). The optimizer's state is taken over if it is of the same kinds; otherwise
+/// it starts at zero, at step 0, and a note says so.
 /// @throws CheckpointError  for another model, naming the first parameter that differs and both shapes;
 ///         DamagedCheckpointError naming file, dataset and byte range, and the next good checkpoint. The same on all
 ///         ranks. The target's values are undefined then.
-/// @collective over `comm`: all ranks of the mesh. Between passes; waits for the compute stream.
+/// @param manifest  of open_checkpoint(), on every rank. @collective over `comm`: all ranks of the mesh. Between
+/// passes; waits for the compute stream.
 LoadReport load(const std::string& checkpoint_folder, const Manifest& manifest, const LoadTarget& target, const HostComm& comm);
 
 }  // namespace mica::checkpoint

@@ -138,6 +138,8 @@ struct Manifest {
 /// Trusts nothing: checksum, syntax, types, ranges, overlaps. @param path  for error texts.
 /// @throws CheckpointError naming the path and the key.
 [[nodiscard]] Manifest parse_manifest(std::string_view text, const std::string& path);
+/// The same without files and index, which most ranks need little of.
+[[nodiscard]] Manifest parse_manifest_header(std::string_view text, const std::string& path);
 /// The manifest of a checkpoint's folder. @throws CheckpointError (missing, unreadable, damaged).
 [[nodiscard]] Manifest read_manifest(const std::string& checkpoint_folder);
 

@@ -53,8 +53,8 @@ struct SaveReport {
   std::vector<std::string> notes;   ///< what did not work but cost nothing, e.g. an old checkpoint that stays
 };
 
-/// Writes RUN/checkpoints/step-N, complete or not at all. [Note: saving] Rank 0 makes step-N.RUNID.tmp; the ranks of replica 0
-/// each write and fsync one file; what is whole on every rank (ignored parameters and their state, module buffers in
+/// Writes RUN/checkpoints/step-N, complete or not at all. [Note: saving] Rank 0 makes step-N.RUNID.tmp; of the
+/// replicas of each shard one writes and fsyncs its file, replica (shard rank modulo replicas); what is whole on every rank (ignored parameters and their state, module buffers in
 /// their original dtype) is in shard rank 0's; rank 0 gathers their sizes and checksums, writes model.h5 and the manifest, fsyncs the folder,
 /// renames it, fsyncs the parent; only then old checkpoints are deleted. Between passes; waits for the compute stream.
 /// If any rank fails, the .tmp is deleted, earlier checkpoints are as they were, and every rank throws the lowest failing

@@ -4,9 +4,11 @@
 #include <map>
 #include <vector>
 
+#include "mica/checkpoint/folder.hpp"
 #include "mica/device/device_memory.hpp"
 #include "mica/tensor/host_math.hpp"
 
+#include "../read_plan.hpp"
 #include "../save_job.hpp"
 #include "../whole_tensors.hpp"
 #include "hf_config.hpp"
@@ -83,28 +85,76 @@ void read_whole(const OpenedModel& opened, const fsdp::Root& root) {
   }
 }
 
+void check_model(const OpenedModel& opened, const std::map<std::string, std::string>& model, const fsdp::Root& root) {
+  require(root.state() == fsdp::TrainingState::idle,
+          "parameters are given values while the root is {}: do it between passes",
+          fsdp::training_state_name(root.state()));
+  check_keys(opened.keys, ModelKeys(model, "the config"));
+  check_parameters(opened, root);
+  root.device_mesh().compute().synchronize();  // the initial values
+}
+
+InitReport report_of(const OpenedModel& opened) {
+  InitReport report;
+  report.source = opened.name;
+  for (const OpenedModel::Tensor& tensor : opened.tensors) {
+    if (tensor.role != UnitRole::buffer) report.numel += tensor.shape.numel();
+  }
+  return report;
+}
+
+/// Every rank reads its own pieces.
+InitReport from_hugging_face(const std::string& path, const std::map<std::string, std::string>& model,
+                             const fsdp::Root& root, const HostComm& comm) {
+  InitReport report;
+  (void)comm.all_or_throw([&] {
+    const OpenedModel opened = open_model(path);
+    check_model(opened, model, root);
+    read_pieces(*opened.source, root);
+    read_whole(opened, root);
+    report = report_of(opened);
+    return std::string();
+  });
+  return report;
+}
+
+/// Every block is read by one rank ([Note: shared reading]).
+InitReport from_checkpoint(const std::string& folder, const std::map<std::string, std::string>& model,
+                           const fsdp::Root& root, const HostComm& comm) {
+  const Manifest manifest = share_manifest(folder, comm);
+  const OpenedModel opened = describe_checkpoint(folder, manifest);
+  std::vector<Sink> sinks;
+  std::vector<SavedUnit> units;
+  (void)comm.all_or_throw([&] {
+    check_model(opened, model, root);
+    units = saved_units(root);
+    const std::string kind(kMasterKind);
+    for (const fsdp::UnitStorage* storage : unit_storages(root))
+      sinks.push_back({sinks.size(), kind, storage->master()});
+    std::size_t unit = sinks.size();
+    for (const WholeTensor& tensor : whole_tensors(root)) {
+      const OpenedModel::Tensor* there = opened.find(tensor.name);
+      if (there != nullptr && there->shape == tensor.shape) sinks.push_back({unit, kind, tensor.data});
+      ++unit;  // a buffer that the checkpoint has not keeps this model's own value
+    }
+    return std::string();
+  });
+  const Mesh& mesh = root.device_mesh().mesh();
+  const std::vector<int> mesh_ranks = gather_mesh_ranks(mesh, comm);
+  const ReadPlan plan = make_read_plan({folder, manifest, comm, units, mesh, mesh_ranks, /*is_of_this_mesh=*/false});
+  (void)read_together({folder, comm, root.device_mesh().pool(), plan.parts, sinks, plan.for_each_destination});
+  return report_of(opened);
+}
+
 }  // namespace
 
 InitReport init_from(const std::string& path, const std::map<std::string, std::string>& model, fsdp::Root& root,
                      const HostComm& comm) {
   const auto start = std::chrono::steady_clock::now();
-  InitReport report;
-  comm.all_or_throw([&] {
-    require(root.state() == fsdp::TrainingState::idle,
-            "parameters are given values while the root is {}: do it between passes",
-            fsdp::training_state_name(root.state()));
-    const OpenedModel opened = open_model(path);
-    check_keys(opened.keys, ModelKeys(model, "the config"));
-    check_parameters(opened, root);
-    root.device_mesh().compute().synchronize();  // the initial values
-    read_pieces(*opened.source, root);
-    read_whole(opened, root);
-    report.source = opened.name;
-    for (const OpenedModel::Tensor& tensor : opened.tensors) {
-      if (tensor.role != UnitRole::buffer) report.numel += tensor.shape.numel();
-    }
-    return std::string();
-  });
+  const std::string checkpoint =
+      comm.from_root(0, [&] { return is_hugging_face(path) ? std::string() : resolve_checkpoint(path); });
+  InitReport report =
+      checkpoint.empty() ? from_hugging_face(path, model, root, comm) : from_checkpoint(checkpoint, model, root, comm);
   report.ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return report;
 }

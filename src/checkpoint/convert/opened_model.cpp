@@ -23,29 +23,37 @@ OpenedModel open_hf(const std::string& folder) {
 }
 
 OpenedModel open_checkpoint_folder(const std::string& folder) {
-  OpenedModel opened;
-  opened.name = "checkpoint " + folder;
   auto source = std::make_unique<ParameterReader>(folder);
-  opened.manifest = &source->manifest();
-  opened.keys = ModelKeys(opened.manifest->model, folder);
-  for (const UnitEntry& unit : opened.manifest->units) {
-    for (const fsdp::ParameterSpec& p : unit.parameters) opened.tensors.push_back({p.name, p.shape, unit.role});
-  }
+  OpenedModel opened = describe_checkpoint(folder, source->manifest());
   opened.source = std::move(source);
   return opened;
 }
 
 }  // namespace
 
+OpenedModel describe_checkpoint(const std::string& folder, const Manifest& manifest) {
+  OpenedModel opened;
+  opened.name = "checkpoint " + folder;
+  opened.manifest = &manifest;
+  opened.keys = ModelKeys(manifest.model, folder);
+  for (const UnitEntry& unit : manifest.units) {
+    for (const fsdp::ParameterSpec& p : unit.parameters) opened.tensors.push_back({p.name, p.shape, unit.role});
+  }
+  return opened;
+}
+
 const OpenedModel::Tensor* OpenedModel::find(const std::string& tensor) const {
   const auto found = std::ranges::find(tensors, tensor, &Tensor::name);
   return found == tensors.end() ? nullptr : &*found;
 }
 
-OpenedModel open_model(const std::string& path) {
+bool is_hugging_face(const std::string& path) {
   std::error_code error;
-  const bool is_hf = std::filesystem::exists(path + "/config.json", error);
-  return is_hf ? open_hf(path) : open_checkpoint_folder(resolve_checkpoint(path));
+  return std::filesystem::exists(path + "/config.json", error);
+}
+
+OpenedModel open_model(const std::string& path) {
+  return is_hugging_face(path) ? open_hf(path) : open_checkpoint_folder(resolve_checkpoint(path));
 }
 
 }  // namespace mica::checkpoint

@@ -21,14 +21,19 @@ struct OpenedModel {
 
   std::string name;  ///< "Hugging Face folder gpt2", "checkpoint runs/x/checkpoints/step-00000500"
   std::unique_ptr<ParameterSource> source;
-  const Manifest* manifest = nullptr;  ///< the source's own; null for a Hugging Face folder
+  const Manifest* manifest = nullptr;  ///< null for a Hugging Face folder
   ModelKeys keys{{}, ""};
   std::vector<Tensor> tensors;  ///< in the model's order
 
   [[nodiscard]] const Tensor* find(const std::string& tensor) const;
 };
 
-/// @param path  a folder with config.json (Hugging Face), or what resolve_checkpoint() takes.
+/// A folder with config.json.
+[[nodiscard]] bool is_hugging_face(const std::string& path);
+/// Keys and tensors of a checkpoint; nothing to read them from. @param manifest  outlives it; its header is enough.
+[[nodiscard]] OpenedModel describe_checkpoint(const std::string& folder, const Manifest& manifest);
+
+/// @param path  a Hugging Face folder, or what resolve_checkpoint() takes.
 /// @throws ConfigError, CheckpointError: nothing there, damaged, or what Mica has no counterpart of.
 [[nodiscard]] OpenedModel open_model(const std::string& path);
 

@@ -43,7 +43,9 @@ TEST_P(RoundTrip, IsBitExactOnEveryRank) {
     const SaveReport report = saved.save(folder.path(), 500);
     EXPECT_EQ(report.path, folder / "checkpoints/step-00000500");
     EXPECT_THAT(report.notes, IsEmpty());
-    EXPECT_EQ(report.shard_bytes > 0, saved.weights().device_mesh().mesh().replica_rank() == 0);
+    // Of the replicas of a shard one writes its file: another one for the next shard.
+    const Mesh& grid = saved.weights().device_mesh().mesh();
+    EXPECT_EQ(report.shard_bytes > 0, grid.replica_rank() == grid.shard_rank() % grid.replicas());
 
     SavedModel loaded(std::move(world2), test::odd_units(), options);
     loaded.fill(8);
@@ -71,13 +73,12 @@ TEST_P(RoundTrip, IsBitExactOnEveryRank) {
 
 INSTANTIATE_TEST_SUITE_P(Meshes, RoundTrip,
                          testing::Values(MeshCase{1, 1, {}}, MeshCase{2, 2, {}}, MeshCase{3, 3, {}}, MeshCase{4, 4, {}},
-                                         MeshCase{4, 2, {}}, MeshCase{3, 1, {}}, MeshCase{4, 4, {1}},
-                                         MeshCase{4, 2, {0, 2}}),
+                                         MeshCase{4, 2, {}}, MeshCase{6, 3, {}}, MeshCase{6, 2, {}}, MeshCase{3, 1, {}},
+                                         MeshCase{4, 4, {1}}, MeshCase{4, 2, {0, 2}}),
                          [](const auto& info) {
                            return fmt::format("ranks{}_shard{}_unsharded{}", info.param.num_ranks, info.param.shard_size,
                                               info.param.unsharded.size());
                          });
-
 
 // Several blocks of 4 MiB on a rank, and a shard that ends in the middle of one.
 TEST(SaveLoad, ShardsOfManyBlocks) {
@@ -147,6 +148,28 @@ TEST(SaveLoad, WaitsForTheComputeStream) {
     (void)model.load(path);
     EXPECT_EQ(*master.as<float>(), -1.0F);
   });
+}
+
+// Steps that single parameters have taken are part of the optimizer's state, on any mesh.
+TEST(SaveLoad, StepsOfSingleParameters) {
+  const TemporaryFolder folder;
+  const std::map<std::string, std::int64_t> steps{{"u0.bias", 2}, {"u1.last", 0}};
+  run_local_ranks(2, [&](auto world) {
+    SavedModel model(std::move(world), test::small_units());
+    model.fill(5);
+    model.optimizer().set_parameter_steps(steps);
+    model.save(folder.path(), 1);
+  });
+  for (const int num_ranks : {1, 2, 3}) {
+    run_local_ranks(num_ranks, [&](auto world) {
+      SavedModel model(std::move(world), test::small_units());
+      model.fill(6);
+      model.optimizer().set_parameter_steps({{"u0.weight", 4}});
+      EXPECT_THAT(model.load(folder / "checkpoints/step-00000001").notes, IsEmpty());
+      EXPECT_EQ(model.optimizer().num_steps(), 5);
+      EXPECT_EQ(model.optimizer().parameter_steps(), steps) << num_ranks << " ranks";
+    });
+  }
 }
 
 TEST(SaveLoad, ParametersAlone) {

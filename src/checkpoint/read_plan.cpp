@@ -1,0 +1,305 @@
+#include "read_plan.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+
+#include "piece_index.hpp"
+#include "stretches.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+// --- texts between ranks ---------------------------------------------------------------------------------------------
+
+class TextWriter {
+ public:
+  void number(std::int64_t value) { text_.append(reinterpret_cast<const char*>(&value), sizeof value); }
+  void text(std::string_view value) {
+    number(std::ssize(value));
+    text_ += value;
+  }
+  void rows(const std::vector<PackedRow>& rows) {
+    text({reinterpret_cast<const char*>(rows.data()), rows.size() * sizeof(PackedRow)});
+  }
+  [[nodiscard]] std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+class TextReader {
+ public:
+  explicit TextReader(std::string_view text) : left_(text) {}
+  [[nodiscard]] bool at_end() const { return left_.empty(); }
+  std::int64_t number() {
+    std::int64_t value = 0;
+    invariant(left_.size() >= sizeof value, "a rank's message is whole");
+    std::memcpy(&value, left_.data(), sizeof value);
+    left_.remove_prefix(sizeof value);
+    return value;
+  }
+  std::string_view text() {
+    const auto bytes = static_cast<std::size_t>(number());
+    const std::string_view value = left_.substr(0, bytes);
+    left_.remove_prefix(value.size());
+    return value;
+  }
+  std::vector<PackedRow> rows() {
+    const std::string_view bytes = text();
+    std::vector<PackedRow> rows(bytes.size() / sizeof(PackedRow));
+    if (!rows.empty()) std::memcpy(rows.data(), bytes.data(), bytes.size());
+    return rows;
+  }
+
+ private:
+  std::string_view left_;
+};
+
+void write_part(TextWriter& writer, const FileEntry& file, const std::vector<PackedRow>& rows, std::int64_t first,
+                std::int64_t last) {
+  writer.text(file_entry_text(file));
+  writer.rows(rows);
+  writer.number(first);
+  writer.number(last);
+}
+
+std::vector<FilePart> read_parts(std::string_view text) {
+  std::vector<FilePart> parts;
+  for (TextReader reader(text); !reader.at_end();) {
+    FilePart& part = parts.emplace_back();
+    part.file = parse_file_entry(reader.text());
+    part.rows = reader.rows();
+    std::ranges::sort(part.rows, {}, [](const PackedRow& r) { return std::pair(r.dataset, r.offset); });
+    part.first = reader.number();
+    part.last = reader.number();
+  }
+  return parts;
+}
+
+// --- who reads what --------------------------------------------------------------------------------------------------
+
+using Tables = std::vector<std::vector<PackedRow>>;  // by file
+
+/// Rank 0 gets them. @collective
+Tables gather_tables(const ReadRequest& request) {
+  const HostComm& comm = request.comm;
+  const std::vector<FileEntry>& files = request.manifest.files;
+  const auto num_ranks = static_cast<std::size_t>(comm.num_ranks());
+  const std::string mine = comm.from_first_rank_to_each([&] {
+    std::vector<TextWriter> writers(num_ranks);
+    for (std::size_t f = 0; f < files.size(); ++f) write_part(writers[f % num_ranks], files[f], {}, 0, 0);
+    std::vector<std::string> to_each;
+    for (TextWriter& writer : writers) to_each.push_back(writer.take());
+    return to_each;
+  });
+  const std::vector<std::string> found = comm.to_first_rank([&] {
+    TextWriter writer;
+    for (const FilePart& part : read_parts(mine)) {
+      writer.number(part.file.shard_rank);
+      writer.rows(
+          pack(read_piece_table(request.folder, request.manifest.units, part.file), request.manifest.units, part.file));
+    }
+    return writer.take();
+  });
+  Tables tables(files.size());
+  for (const std::string& text : found) {
+    for (TextReader reader(text); !reader.at_end();) {
+      const auto file = static_cast<std::size_t>(reader.number());
+      tables.at(file) = reader.rows();
+    }
+  }
+  return tables;
+}
+
+/// Rank 0: replicas share the file of their shard.
+std::vector<std::string> split_among_replicas(const ReadRequest& request) {
+  std::vector<std::string> to_each;
+  for (const int mesh_rank : request.mesh_ranks) {
+    const MeshGeometry& geometry = request.mesh.geometry();
+    const auto shard = static_cast<std::size_t>(geometry.shard_rank(mesh_rank));
+    TextWriter writer;
+    if (shard >= request.manifest.files.size()) {  // no unit is sharded, there or here
+      to_each.push_back(writer.take());
+      continue;
+    }
+    const FileEntry& file = request.manifest.files[shard];
+    const std::int64_t blocks = num_blocks(file);
+    const std::int64_t replica = geometry.replica_rank(mesh_rank);
+    write_part(writer, file, {}, blocks * replica / geometry.replicas, blocks * (replica + 1) / geometry.replicas);
+    to_each.push_back(writer.take());
+  }
+  return to_each;
+}
+
+/// Rank 0: the blocks of all files, one behind the other, in equal parts.
+std::vector<std::string> split_among_all(const ReadRequest& request, const Tables& tables) {
+  const std::vector<FileEntry>& files = request.manifest.files;
+  std::int64_t total = 0;
+  for (const FileEntry& file : files) total += num_blocks(file);
+  const std::int64_t num_ranks = request.comm.num_ranks();
+  std::vector<std::string> to_each;
+  for (std::int64_t r = 0; r < num_ranks; ++r) {
+    const std::int64_t first = total * r / num_ranks, last = total * (r + 1) / num_ranks;
+    TextWriter writer;
+    std::int64_t at = 0;  // of the file's first block
+    for (std::size_t f = 0; f < files.size(); ++f) {
+      const std::int64_t blocks = num_blocks(files[f]);
+      const std::int64_t begin = std::max(first - at, std::int64_t{0}), end = std::min(last - at, blocks);
+      if (begin < end) write_part(writer, files[f], tables[f], begin, end);
+      at += blocks;
+    }
+    to_each.push_back(writer.take());
+  }
+  return to_each;
+}
+
+/// Rank 0 tells all: "unit kind" of every dataset. @throws DamagedCheckpointError where shards of a unit differ in
+/// them.
+std::string kinds_text(const Manifest& manifest, const std::string& folder) {
+  const auto kinds_of = [&](const FileEntry& file) {
+    std::set<std::pair<std::int64_t, std::string>> kinds;
+    for (const DatasetEntry& d : file.datasets) {
+      if (manifest.units[static_cast<std::size_t>(d.unit)].shard_size > 1) kinds.emplace(d.unit, d.kind);
+    }
+    return kinds;
+  };
+  const auto expected = kinds_of(manifest.files.front());
+  for (const FileEntry& file : manifest.files) {
+    require<DamagedCheckpointError>(kinds_of(file) == expected, "{}/{}: has other datasets than {}", folder, file.name,
+                                    manifest.files.front().name);
+  }
+  TextWriter writer;
+  for (const DatasetEntry& d : manifest.files.front().datasets) {
+    writer.number(d.unit);
+    writer.text(d.kind);
+  }
+  return writer.take();
+}
+
+// --- where it goes ---------------------------------------------------------------------------------------------------
+
+/// Of the model: which unit and which shard rank an element of a parameter belongs to.
+struct Places {
+  std::vector<std::vector<int>> ranks_of_shard;  // ranks of the HostComm
+  std::vector<int> all_ranks;
+  struct Parameter {
+    std::size_t unit;
+    Stretches<int> shards;  // places are shard ranks
+  };
+  std::map<std::string, Parameter> parameters;
+
+  explicit Places(const ReadRequest& request) : ranks_of_shard(static_cast<std::size_t>(request.mesh.shard_size())) {
+    for (int r = 0; r < request.comm.num_ranks(); ++r) {
+      all_ranks.push_back(r);
+      const int mesh_rank = request.mesh_ranks[static_cast<std::size_t>(r)];
+      ranks_of_shard[static_cast<std::size_t>(request.mesh.geometry().shard_rank(mesh_rank))].push_back(r);
+    }
+  }
+
+  void add_pieces(const std::vector<SavedUnit>& units) {
+    for (std::size_t u = 0; u < units.size(); ++u) {
+      for (int s = 0; s < units[u].layout->shard_size(); ++s) {
+        for (const fsdp::Piece& p : units[u].layout->pieces(s)) {
+          Parameter& parameter = parameters[p.parameter];
+          parameter.unit = u;
+          const bool is_cut_alike = parameter.shards.add(p.shape, p.dim, p.begin, p.end, p.offset, s);
+          invariant(is_cut_alike, "a layout cuts a parameter along one dim");
+        }
+      }
+    }
+    for (auto& [name, parameter] : parameters) parameter.shards.sort();
+  }
+
+  /// Of a unit that is not sharded every rank holds all.
+  [[nodiscard]] const std::vector<int>* ranks(const SavedUnit& unit, int shard) const {
+    return unit.layout->shard_size() == 1 ? &all_ranks : &ranks_of_shard[static_cast<std::size_t>(shard)];
+  }
+};
+
+using Visit = std::function<void(const Destination&)>;
+
+/// Elements [begin, end) of a dataset, by the table of pieces.
+void visit_rows(const ReadRequest& request, const Places& places, const FilePart& part, const DatasetEntry& dataset,
+                std::int64_t begin, std::int64_t end, const Visit& visit) {
+  const std::vector<fsdp::ParameterSpec>& saved =
+      request.manifest.units[static_cast<std::size_t>(dataset.unit)].parameters;
+  const std::int64_t index = &dataset - part.file.datasets.data();
+  for (const PackedRow& row : std::ranges::equal_range(part.rows, index, {}, &PackedRow::dataset)) {
+    const fsdp::ParameterSpec& spec = saved[static_cast<std::size_t>(row.parameter)];
+    const fsdp::Piece piece{spec.name, spec.shape, row.begin, row.end, row.offset, static_cast<int>(row.dim)};
+    if (row.offset >= end || row.offset + piece.numel() <= begin) continue;
+    const auto found = places.parameters.find(spec.name);
+    if (found == places.parameters.end()) continue;  // a buffer that this model has not
+    const Places::Parameter& parameter = found->second;
+    const SavedUnit& unit = request.units[parameter.unit];
+    const std::int64_t run_numel = piece.run(0).numel();
+    for (std::int64_t i = std::max<std::int64_t>(begin - row.offset, 0) / run_numel; i < piece.num_runs(); ++i) {
+      const fsdp::Piece::Run run = piece.run(i);
+      if (run.offset >= end) break;
+      const std::int64_t skipped = std::max<std::int64_t>(begin - run.offset, 0);
+      const std::int64_t until = std::min(run.end, run.begin + (end - run.offset));
+      parameter.shards.for_each(
+          run.begin + skipped, until, [&](std::int64_t from, std::int64_t to, int shard, std::int64_t offset) {
+            visit({run.offset + (from - run.begin), to - from, parameter.unit, offset, places.ranks(unit, shard)});
+          });
+    }
+  }
+}
+
+}  // namespace
+
+Manifest share_manifest(const std::string& folder, const HostComm& comm) {
+  Manifest manifest;
+  const std::string text = comm.from_root(0, [&] {
+    manifest = read_manifest(folder);
+    Manifest header = manifest;
+    header.files.clear();
+    header.index = {};
+    return manifest_text(header);
+  });
+  return comm.rank() == 0 ? manifest : parse_manifest_header(text, folder + "/" + std::string(kManifestName));
+}
+
+std::vector<int> gather_mesh_ranks(const Mesh& mesh, const HostComm& comm) {
+  std::vector<int> mesh_ranks;
+  for (const std::string& each : comm.gather_strings(std::to_string(mesh.rank())))
+    mesh_ranks.push_back(std::stoi(each));
+  return mesh_ranks;
+}
+
+ReadPlan make_read_plan(const ReadRequest& request) {
+  const HostComm& comm = request.comm;
+  ReadPlan plan;
+  const std::string kinds = comm.from_root(0, [&] { return kinds_text(request.manifest, request.folder); });
+  for (TextReader reader(kinds); !reader.at_end();) {
+    const UnitEntry& unit = request.manifest.units.at(static_cast<std::size_t>(reader.number()));
+    const std::string kind(reader.text());
+    for (const fsdp::ParameterSpec& p : unit.parameters) plan.has_of.emplace(p.name, kind);
+  }
+  const auto places = std::make_shared<Places>(request);
+  if (request.is_of_this_mesh) {
+    plan.parts = read_parts(comm.from_first_rank_to_each([&] { return split_among_replicas(request); }));
+    plan.for_each_destination = [&request_units = request.units, places](
+                                    const FilePart& part, const DatasetEntry& dataset, std::int64_t begin,
+                                    std::int64_t end, const Visit& visit) {
+      const auto unit = static_cast<std::size_t>(dataset.unit);
+      visit({begin, end - begin, unit, begin, places->ranks(request_units[unit], part.file.shard_rank)});
+    };
+    return plan;
+  }
+  const Tables tables = gather_tables(request);
+  plan.parts = read_parts(comm.from_first_rank_to_each([&] {
+    const PieceIndex checked(request.manifest, tables, request.folder);
+    return split_among_all(request, tables);
+  }));
+  places->add_pieces(request.units);
+  plan.for_each_destination = [request, places](const FilePart& part, const DatasetEntry& dataset, std::int64_t begin,
+                                                std::int64_t end, const Visit& visit) {
+    visit_rows(request, *places, part, dataset, begin, end, visit);
+  };
+  return plan;
+}
+
+}  // namespace mica::checkpoint

@@ -1,0 +1,266 @@
+#include "shared_read.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "mica/device/device_memory.hpp"
+#include "mica/tensor/host_math.hpp"
+
+#include "block_reader.hpp"
+#include "block_workers.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+/// That a rank sends in a round, about.
+constexpr std::int64_t kRoundBytes = std::int64_t{32} << 20;
+
+/// Elements as they travel: `count` runs of `numel` elements, `stride` apart where they belong; then their bytes. One
+/// box of a parameter that is cut along an inner dim is one record, not one for each of its rows.
+struct Record {
+  std::int64_t sink, offset, numel, stride, count;
+  DType dtype;
+};
+
+/// What one rank sends another one in a round.
+class Message {
+ public:
+  void add(std::int64_t sink, std::int64_t offset, std::int64_t numel, DType dtype, const std::byte* data) {
+    const bool is_alike = last_.count > 0 && last_.sink == sink && last_.numel == numel && last_.dtype == dtype;
+    if (is_alike && last_.count == 1) last_.stride = offset - last_.offset;
+    if (is_alike && offset == last_.offset + last_.count * last_.stride) {
+      ++last_.count;
+    } else {
+      at_ = text_.size();
+      last_ = {sink, offset, numel, 0, 1, dtype};
+      text_.resize(at_ + sizeof last_);
+    }
+    std::memcpy(&text_[at_], &last_, sizeof last_);
+    text_.append(reinterpret_cast<const char*>(data), static_cast<std::size_t>(numel * dtype_bytes(dtype)));
+  }
+  [[nodiscard]] std::string take() {
+    last_ = {};
+    return std::exchange(text_, {});
+  }
+
+ private:
+  std::string text_;
+  Record last_{};
+  std::size_t at_ = 0;  // of last_
+};
+
+/// A block, or a part of one, in bytes of its dataset.
+struct Job {
+  const FilePart* part;
+  const DatasetEntry* dataset;
+  std::int64_t begin, end;
+};
+
+class SharedReader {
+ public:
+  explicit SharedReader(const SharedRead& read) : read_(read) {
+    for (const Sink& sink : read_.sinks) {
+      std::vector<const Sink*>& of_kind = sinks_[sink.kind];
+      if (of_kind.size() <= sink.unit) of_kind.resize(sink.unit + 1, nullptr);
+      of_kind[sink.unit] = &sink;
+    }
+  }
+
+  std::int64_t run() {
+    (void)read_.comm.all_or_throw([&] {
+      list_jobs();
+      read_own();
+      return std::string();
+    });
+    read_shared();
+    return bytes_;
+  }
+
+ private:
+  template <class Visit>
+  void for_each_destination(const Job& job, Visit visit) const {
+    const auto of_kind = sinks_.find(job.dataset->kind);
+    if (of_kind == sinks_.end()) return;
+    const std::vector<const Sink*>& by_unit = of_kind->second;
+    const std::int64_t element = dtype_bytes(job.dataset->dtype);
+    read_.for_each_destination(*job.part, *job.dataset, job.begin / element, job.end / element,
+                               [&](const Destination& to) {
+                                 if (to.unit < by_unit.size() && by_unit[to.unit] != nullptr)
+                                   visit(to, *by_unit[to.unit]);
+                               });
+  }
+
+  /// Blocks that are this rank's alone, and those that others need some of. In the order of the files.
+  void list_jobs() {
+    for (const FilePart& part : read_.parts) {
+      std::int64_t at = 0;
+      for (const DatasetEntry& dataset : part.file.datasets) {
+        for (std::int64_t block = 0; block < dataset.num_blocks(); ++block, ++at) {
+          if (at < part.first || at >= part.last) continue;
+          const std::int64_t begin = block * kBlockBytes;
+          add({&part, &dataset, begin, begin + dataset.block_bytes(block)});
+        }
+      }
+    }
+  }
+
+  void add(const Job& job) {
+    std::size_t fan_out = 0;
+    bool is_own = true;
+    for_each_destination(job, [&](const Destination& to, const Sink&) {
+      fan_out = std::max(fan_out, to.ranks->size());
+      is_own = is_own && to.ranks->size() == 1 && to.ranks->front() == read_.comm.rank();
+    });
+    if (fan_out == 0) return;
+    bytes_ += job.end - job.begin;
+    if (is_own) return own_.push_back(job);
+    // What goes to many ranks goes in small parts, so that a round stays a round.
+    const std::int64_t part =
+        std::clamp<std::int64_t>(kRoundBytes / static_cast<std::int64_t>(fan_out) / 4096 * 4096, 4096, kBlockBytes);
+    for (std::int64_t begin = job.begin; begin < job.end; begin += part) {
+      shared_.push_back({job.part, job.dataset, begin, std::min(begin + part, job.end)});
+      shared_bytes_.push_back((shared_.back().end - begin) * static_cast<std::int64_t>(fan_out));
+    }
+  }
+
+  [[nodiscard]] BlockReader& reader_of(std::optional<BlockReader>& reader, const Job& job) const {
+    if (!reader || &reader->file() != &job.part->file) reader.emplace(read_.folder, job.part->file);
+    return *reader;
+  }
+
+  /// Straight into place where the memory allows it.
+  void read_own() {
+    std::int64_t bytes = 0;
+    for (const Job& job : own_) bytes += job.end - job.begin;
+    std::array<std::optional<BlockReader>, kNumBlockWorkers> readers;
+    run_block_workers(std::ssize(own_), bytes, [&](int worker, std::int64_t j) {
+      const Job& job = own_[static_cast<std::size_t>(j)];
+      BlockReader& reader = reader_of(readers[static_cast<std::size_t>(worker)], job);
+      if (std::byte* memory = memory_of(job)) return reader.read_block(*job.dataset, job.begin / kBlockBytes, memory);
+      const std::byte* data = reader.block(*job.dataset, job.begin / kBlockBytes);
+      for_each_destination(job, [&](const Destination& to, const Sink& sink) { store(job, data, to, sink); });
+    });
+  }
+
+  /// Where all of an own block belongs, if that is one stretch of the host's memory.
+  [[nodiscard]] std::byte* memory_of(const Job& job) const {
+    std::byte* memory = nullptr;
+    const std::int64_t element = dtype_bytes(job.dataset->dtype);
+    for_each_destination(job, [&](const Destination& to, const Sink& sink) {
+      const bool is_whole = to.numel * element == job.end - job.begin && sink.to.dtype == job.dataset->dtype &&
+                            device_of(read_.pool, sink.to.data) == DeviceKind::cpu;
+      if (is_whole) memory = static_cast<std::byte*>(sink.to.data) + to.offset * element;
+    });
+    return memory;
+  }
+
+  void store(const Job& job, const std::byte* data, const Destination& to, const Sink& sink) const {
+    const DType dtype = job.dataset->dtype;
+    store(sink, to.offset, to.numel, dtype, data + (to.begin * dtype_bytes(dtype) - job.begin));
+  }
+
+  void store(const Sink& sink, std::int64_t offset, std::int64_t numel, DType from, const std::byte* data) const {
+    invariant(offset >= 0 && numel >= 0 && offset + numel <= sink.to.numel(), "what is read fits its place");
+    const TensorView to = sink.to.slice(offset, numel);
+    const bool is_on_host = device_of(read_.pool, to.data) == DeviceKind::cpu;
+    if (from == to.dtype) {
+      if (is_on_host)
+        std::memcpy(to.data, data, static_cast<std::size_t>(to.bytes()));
+      else
+        copy_now(read_.pool, to.data, data, to.bytes());
+      return;
+    }
+    std::vector<std::byte> aligned(data, data + numel * dtype_bytes(from));
+    std::vector<std::byte> converted(static_cast<std::size_t>(to.bytes()));
+    convert(aligned.data(), from, converted.data(), to.dtype, numel);
+    copy_now(read_.pool, to.data, converted.data(), to.bytes());
+  }
+
+  /// In rounds, as many as the busiest rank needs.
+  void read_shared() {
+    std::vector<std::size_t> ends;  // of rounds, in shared_
+    std::int64_t bytes = 0;
+    for (std::size_t i = 0; i < shared_.size(); ++i) {
+      bytes += shared_bytes_[i];
+      if (bytes < kRoundBytes && i + 1 < shared_.size()) continue;
+      ends.push_back(i + 1);
+      bytes = 0;
+    }
+    std::size_t num_rounds = 0;
+    for (const std::string& each : read_.comm.all_or_throw([&] { return std::to_string(ends.size()); })) {
+      num_rounds = std::max(num_rounds, static_cast<std::size_t>(std::stoull(each)));
+    }
+    std::vector<std::string> received;
+    std::optional<BlockReader> reader;
+    std::size_t next = 0;
+    for (std::size_t round = 0; round < num_rounds; ++round) {
+      std::vector<Message> messages(static_cast<std::size_t>(read_.comm.num_ranks()));
+      (void)read_.comm.all_or_throw([&] {
+        take(received);
+        for (; round < ends.size() && next < ends[round]; ++next) read_and_send(reader, shared_[next], messages);
+        return std::string();
+      });
+      std::vector<std::string> to_each;
+      for (Message& message : messages) to_each.push_back(message.take());
+      received = read_.comm.exchange_strings(to_each);
+    }
+    (void)read_.comm.all_or_throw([&] {
+      take(received);
+      return std::string();
+    });
+  }
+
+  void read_and_send(std::optional<BlockReader>& reader, const Job& job, std::vector<Message>& messages) const {
+    const std::int64_t block = job.begin / kBlockBytes;
+    const std::byte* data = reader_of(reader, job).block(*job.dataset, block) + (job.begin - block * kBlockBytes);
+    const DType dtype = job.dataset->dtype;
+    for_each_destination(job, [&](const Destination& to, const Sink& sink) {
+      for (const int rank : *to.ranks) {
+        if (rank == read_.comm.rank()) {
+          store(job, data, to, sink);
+        } else {
+          messages[static_cast<std::size_t>(rank)].add(&sink - read_.sinks.data(), to.offset, to.numel, dtype,
+                                                       data + (to.begin * dtype_bytes(dtype) - job.begin));
+        }
+      }
+    });
+  }
+
+  void take(const std::vector<std::string>& received) const {
+    for (const std::string& message : received) {
+      for (std::size_t at = 0; at < message.size();) {
+        Record record{};
+        std::memcpy(&record, &message[at], sizeof record);
+        at += sizeof record;
+        for (std::int64_t i = 0; i < record.count; ++i) {
+          store(read_.sinks.at(static_cast<std::size_t>(record.sink)), record.offset + i * record.stride, record.numel,
+                record.dtype, reinterpret_cast<const std::byte*>(&message[at]));
+          at += static_cast<std::size_t>(record.numel * dtype_bytes(record.dtype));
+        }
+      }
+    }
+  }
+
+  const SharedRead& read_;
+  std::map<std::string, std::vector<const Sink*>, std::less<>> sinks_;  // by kind, then unit; null: not wanted
+  std::vector<Job> own_, shared_;
+  std::vector<std::int64_t> shared_bytes_;  // sent of each
+  std::int64_t bytes_ = 0;
+};
+
+}  // namespace
+
+std::int64_t num_blocks(const FileEntry& file) {
+  std::int64_t blocks = 0;
+  for (const DatasetEntry& dataset : file.datasets) blocks += dataset.num_blocks();
+  return blocks;
+}
+
+std::int64_t read_together(const SharedRead& read) { return SharedReader(read).run(); }
+
+}  // namespace mica::checkpoint

@@ -1,0 +1,188 @@
+// What ranks read, hear and write of a checkpoint grows with what they hold.
+
+#include <atomic>
+#include <fstream>
+#include <mutex>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "support/temporary_folder.hpp"
+#include "unit/checkpoint/counting_comm.hpp"
+#include "unit/checkpoint/saved_model.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+using test::CountingComm;
+using test::SavedModel;
+using test::ShardedOptions;
+using test::TemporaryFolder;
+
+/// Bytes that this process has read from files so far, as the system counts them.
+std::int64_t bytes_read_by_process() {
+  std::ifstream file("/proc/self/io");
+  std::string name;
+  std::int64_t bytes = 0;
+  file >> name >> bytes;
+  EXPECT_EQ(name, "rchar:");
+  return bytes;
+}
+
+ShardedOptions per_parameter(int dim) {
+  ShardedOptions options;
+  options.fsdp.sharding = fsdp::Sharding::per_parameter;
+  options.fsdp.shard_dims = {{.pattern = "*.weight", .dim = dim}};
+  return options;
+}
+
+struct Change {
+  const char* name;
+  ShardedOptions writer, reader;
+};
+
+class On64Ranks : public testing::TestWithParam<Change> {};
+
+// Every rank holds a little of many blocks, and a block can only be checked as a whole.
+TEST_P(On64Ranks, AllTogetherReadTheFilesOnce) {
+  constexpr int kRanks = 64;
+  const test::Units units{{{"weight", Shape{256, 640}, true}, {"bias", Shape{67}}},
+                          {{"weight", Shape{640, 129}, true}}};
+  const TemporaryFolder folder;
+  run_local_ranks(kRanks, [&](auto world) {
+    SavedModel saved(std::move(world), units, GetParam().writer);
+    saved.fill(7);
+    saved.save(folder.path(), 1);
+  });
+  const std::string path = folder / "checkpoints/step-00000001";
+  const Manifest manifest = read_manifest(path);
+  std::int64_t data = 0;
+  for (const FileEntry& file : manifest.files) {
+    for (const DatasetEntry& dataset : file.datasets) data += dataset.bytes;
+  }
+  std::atomic<std::int64_t> reported{0};
+  std::int64_t before = 0;
+  std::int64_t after = 0;
+  run_local_ranks(kRanks, [&](auto world) {
+    auto world2 = world->duplicate("expected");
+    SavedModel loaded(std::move(world), units, GetParam().reader);
+    SavedModel expected(std::move(world2), units, GetParam().reader);
+    expected.fill(7);
+    (void)loaded.comm().gather_strings("");
+    if (loaded.comm().rank() == 0) before = bytes_read_by_process();
+    (void)loaded.comm().gather_strings("");
+    reported += loaded.load(path).bytes;
+    (void)loaded.comm().gather_strings("");
+    if (loaded.comm().rank() == 0) after = bytes_read_by_process();
+    EXPECT_EQ(loaded.bits(), expected.bits());
+  });
+  EXPECT_LE(reported, data);  // a shard that is all padding is not read
+  EXPECT_GE(reported, 3 * 4 * manifest.num_parameters());
+  // Beside the data each file's tables, which are checked and then read: once in all. And the manifest.
+  std::int64_t tables = 0;
+  for (const FileEntry& file : manifest.files) tables += file.bytes;
+  tables -= data;
+  EXPECT_LE(after - before, data * 12 / 10 + 3 * tables + static_cast<std::int64_t>(manifest_text(manifest).size()));
+}
+
+INSTANTIATE_TEST_SUITE_P(From, On64Ranks,
+                         testing::Values(Change{"rows_to_flat", per_parameter(0), {}},
+                                         Change{"columns_to_flat", per_parameter(1), {}},
+                                         Change{"flat_to_rows", {}, per_parameter(0)},
+                                         Change{"flat_to_columns", {}, per_parameter(1)},
+                                         Change{"rows_to_columns", per_parameter(0), per_parameter(1)}),
+                         [](const auto& info) { return info.param.name; });
+
+/// Units enough that a rank's entry in the manifest is long.
+test::Units many_units() {
+  test::Units units;
+  for (int u = 0; u < 20; ++u) units.push_back({{"weight", Shape{16, 5}, true}, {"bias", Shape{16}}});
+  return units;
+}
+
+// What the other ranks wrote is rank 0's business alone: it was so much on every rank as there were ranks.
+TEST(Entries, OnlyTheFirstRankHearsOfAllFiles) {
+  for (const int num_ranks : {4, 16, 64}) {
+    const TemporaryFolder folder;
+    std::mutex mutex;
+    std::map<int, std::int64_t> saving, loading;  // by rank: bytes heard
+    run_local_ranks(num_ranks, [&](auto world) {
+      SavedModel model(std::move(world), many_units());
+      model.fill(1);
+      const CountingComm counting(model.comm());
+      const std::string path = save(folder.path(), model.state(1), counting).path;
+      const std::lock_guard lock(mutex);
+      saving[counting.rank()] = counting.bytes();
+    });
+    const std::string path = folder / "checkpoints/step-00000001";
+    const Manifest manifest = read_manifest(path);
+    const auto entry_bytes = std::ssize(file_entry_text(manifest.files.back()));
+    Manifest header = manifest;
+    header.files.clear();
+    const auto header_bytes = std::ssize(manifest_text(header));
+    run_local_ranks(num_ranks, [&](auto world) {
+      SavedModel model(std::move(world), many_units());
+      const CountingComm counting(model.comm());
+      const Manifest mine = open_checkpoint(path, counting);
+      EXPECT_EQ(std::ssize(mine.files), counting.rank() == 0 ? num_ranks : 0);
+      (void)load(path, mine, {&model.root(), &model.optimizer()}, counting);
+      const std::lock_guard lock(mutex);
+      loading[counting.rank()] = counting.bytes();
+    });
+    ASSERT_GT(entry_bytes, 5000);
+    EXPECT_GT(saving[0], (num_ranks - 1) * entry_bytes);
+    for (int r = 1; r < num_ranks; ++r) {
+      EXPECT_LT(saving[r], 2000 + 20 * num_ranks) << "rank " << r << " of " << num_ranks;
+      EXPECT_LT(loading[r], header_bytes + entry_bytes + 3000 + 20 * num_ranks) << "rank " << r << " of " << num_ranks;
+    }
+  }
+}
+
+struct Grid {
+  int replicas, shard_size;
+};
+class Replicas : public testing::TestWithParam<Grid> {};
+
+TEST_P(Replicas, ShareTheReading) {
+  const auto [replicas, shard_size] = GetParam();
+  ShardedOptions options{.shard_size = shard_size};
+  options.fsdp.strategy = fsdp::Strategy::hybrid_shard;
+  // A shard of the weight is more than two blocks of 4 MiB, so that each replica has one to read.
+  const test::Units units{{{"weight", Shape{1021, shard_size * 2311}, true}, {"bias", Shape{13}}}};
+  const TemporaryFolder folder;
+  std::vector<std::int64_t> bytes(static_cast<std::size_t>(replicas * shard_size));
+  std::atomic<int> num_writers{0};
+  run_local_ranks(replicas * shard_size, [&](auto world) {
+    auto world2 = world->duplicate("loaded");
+    SavedModel saved(std::move(world), units, options);
+    saved.fill(7);
+    const SaveReport report = saved.save(folder.path(), 1);
+    num_writers += report.shard_bytes > 0 ? 1 : 0;
+    SavedModel loaded(std::move(world2), units, options);
+    loaded.fill(8);
+    bytes[static_cast<std::size_t>(loaded.comm().rank())] = loaded.load(report.path).bytes;
+    EXPECT_EQ(loaded.bits(), saved.bits());
+  });
+  EXPECT_EQ(num_writers, shard_size);
+  const Manifest manifest = read_manifest(folder / "checkpoints/step-00000001");
+  for (int shard = 0; shard < shard_size; ++shard) {
+    std::int64_t expected = 0;
+    std::int64_t found = 0;
+    for (const DatasetEntry& d : manifest.files[static_cast<std::size_t>(shard)].datasets) expected += d.bytes;
+    for (int replica = 0; replica < replicas; ++replica) {
+      const std::int64_t of_one = bytes[static_cast<std::size_t>(replica * shard_size + shard)];
+      EXPECT_GT(of_one, 0);
+      EXPECT_LE(of_one, expected / replicas + kBlockBytes);
+      found += of_one;
+    }
+    EXPECT_EQ(found, expected) << "shard " << shard;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, Replicas, testing::Values(Grid{2, 2}, Grid{2, 3}, Grid{3, 2}, Grid{3, 1}),
+                         [](const auto& info) {
+                           return fmt::format("{}x{}", info.param.replicas, info.param.shard_size);
+                         });
+
+}  // namespace
+}  // namespace mica::checkpoint
