@@ -1,24 +1,23 @@
 #include "mica/train/config.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <sstream>
 
-#include <boost/program_options.hpp>
 #include <fmt/ranges.h>
 
 #include "mica/core/error.hpp"
 #include "mica/train/model_config.hpp"
 
 #include "config_keys.hpp"
+#include "ini.hpp"
 
 namespace mica::train {
 namespace {
-
-namespace po = boost::program_options;
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
@@ -44,28 +43,6 @@ std::string nearest_key(std::string_view name) {
   return std::ranges::min_element(config_keys(), {}, [&](const ConfigKey& key) { return edit_distance(key.name, name); })->name;
 }
 
-std::string trimmed(std::string text) {
-  text.erase(0, text.find_first_not_of(" \t\r"));
-  text.erase(text.find_last_not_of(" \t\r") + 1);
-  return text;
-}
-
-/// The line of a key, which Program_options does not tell; 0 if it is not there.
-std::size_t line_of(const std::string& ini, std::string_view name) {
-  std::istringstream lines(ini);
-  std::string line, section;
-  for (std::size_t number = 1; std::getline(lines, line); ++number) {
-    line = trimmed(line.substr(0, line.find('#')));
-    if (line.size() > 2 && line.front() == '[' && line.back() == ']') {
-      section = line.substr(1, line.size() - 2);
-    } else if (const std::size_t equals = line.find('='); equals != std::string::npos) {
-      const std::string key = trimmed(line.substr(0, equals));
-      if ((section.empty() ? key : section + "." + key) == name) return number;
-    }
-  }
-  return 0;
-}
-
 /// @param place  makes the text that says where the key stands.
 template <class Place>
 void set_key(Config& config, const std::string& name, const std::string& value, Place&& place) {
@@ -74,23 +51,14 @@ void set_key(Config& config, const std::string& name, const std::string& value, 
     throw ConfigError(fmt::format("{}: unknown key {}; did you mean {}? (mica-train --help lists all keys)", place(), name,
                                   nearest_key(name)));
   }
-  if (!key->set(config, value)) {
+  const bool is_one_line = std::ranges::none_of(value, [](char c) { return std::iscntrl(static_cast<unsigned char>(c)) && c != '\t'; });
+  require<ConfigError>(is_one_line, "{}: the value of {} holds a control character, such as a line break, which a config cannot hold",
+                       place(), name);
+  const std::optional<std::string> plain = key->is_list ? value : unquoted(value);
+  require<ConfigError>(plain.has_value(), "{}: {} is {}, whose double quotes do not close at its end; inside them write \\\" and \\\\ "
+                       "for a quote and a backslash", place(), name, value);
+  if (!key->set(config, *plain)) {
     throw ConfigError(fmt::format("{}: {} is '{}', expected {}", place(), name, value, key->expected));
-  }
-}
-
-void apply_file(Config& config, const ConfigText& text) {
-  std::istringstream stream(text.text);
-  po::options_description none;
-  std::vector<po::option> options;
-  try {
-    options = po::parse_config_file(stream, none, true).options;
-  } catch (const po::error& error) {
-    throw ConfigError(fmt::format("{}: {}; expected lines like 'key = value' under [section] headings", text.file_name, error.what()));
-  }
-  for (const po::option& option : options) {
-    set_key(config, option.string_key, option.value.empty() ? "" : option.value.back(),
-            [&] { return fmt::format("{}:{}", text.file_name, line_of(text.text, option.string_key)); });
   }
 }
 
@@ -98,7 +66,13 @@ void apply_flag(Config& config, const std::string& flag) {
   const std::size_t equals = flag.find('=');
   require<ConfigError>(flag.starts_with("--") && equals != std::string::npos,
                        "argument '{}' is not understood, expected --section.key=value (mica-train --help lists all keys)", flag);
-  set_key(config, flag.substr(2, equals - 2), flag.substr(equals + 1), [&] { return "flag " + flag; });
+  const std::string name = flag.substr(2, equals - 2);
+  set_key(config, name, flag.substr(equals + 1), [&] { return "flag " + flag; });
+  config.set_by_user.insert(name);
+}
+
+void apply_entry(Config& config, const IniEntry& entry, const std::string& file_name) {
+  set_key(config, entry.key, entry.value, [&] { return fmt::format("{}:{}", file_name, entry.line); });
 }
 
 /// What an optimizer in backward cannot do, since it never sees all gradients at once.
@@ -131,9 +105,18 @@ ConfigText read_config_text(const std::string& path) {
 
 Config parse_config(const ConfigText& text, const std::vector<std::string>& overrides) {
   Config config;
-  apply_file(config, text);
+  for (const IniEntry& entry : parse_ini(text)) {
+    apply_entry(config, entry, text.file_name);
+    config.set_by_user.insert(entry.key);
+  }
   for (const std::string& flag : overrides) apply_flag(config, flag);
   return config;
+}
+
+void apply_defaults(Config& config, const ConfigText& text) {
+  for (const IniEntry& entry : parse_ini(text)) {
+    if (!config.set_by_user.contains(entry.key)) apply_entry(config, entry, text.file_name);
+  }
 }
 
 void check_config(const Config& config) {
@@ -166,16 +149,18 @@ void check_config(const Config& config) {
       config.fsdp.gradient_compression);
 }
 
-std::string to_ini(const Config& config, bool explain) {
+std::string to_ini(const Config& config, IniKeys which) {
+  const Config defaults;
   std::string text, section;
   for (const ConfigKey& key : config_keys()) {
+    if (which == IniKeys::changed && key.get(config) == key.get(defaults)) continue;
     const std::size_t dot = key.name.find('.');
     if (key.name.substr(0, dot) != section) {
       section = key.name.substr(0, dot);
       text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", section);
     }
-    if (explain) text += fmt::format("# {}; {}\n", key.help, key.expected);
-    text += fmt::format("{} = {}\n", key.name.substr(dot + 1), key.get(config));
+    if (which == IniKeys::explained) text += fmt::format("# {}; {}\n", key.help, key.expected);
+    text += fmt::format("{} = {}\n", key.name.substr(dot + 1), key.is_list ? key.get(config) : quoted(key.get(config)));
   }
   return text;
 }

@@ -10,6 +10,8 @@
 
 #include "mica/train/step_trace.hpp"
 
+#include "ini.hpp"
+
 namespace mica::train {
 namespace {
 
@@ -88,23 +90,32 @@ ConfigKey text(std::string name, Get field, std::string expected, std::string he
 }
 
 template <class Get>
-ConfigKey list(std::string name, Get field, std::string help, std::string expected = "file names or globs, separated by commas") {
+ConfigKey list(std::string name, Get field, std::string help,
+               std::string expected = "file names or globs, separated by commas; in double quotes where they hold commas") {
   return {std::move(name), std::move(help), std::move(expected),
           [=](Config& c, const std::string& value) {
-            auto& items = field(c);
-            items.clear();
-            std::size_t begin = 0;
-            while (begin <= value.size()) {
-              const std::size_t comma = std::min(value.find(',', begin), value.size());
-              std::string item = value.substr(begin, comma - begin);
-              item.erase(0, item.find_first_not_of(" \t"));
-              item.erase(item.find_last_not_of(" \t") + 1);
-              if (!item.empty()) items.push_back(item);
-              begin = comma + 1;
-            }
-            return true;
+            const std::optional<std::vector<std::string>> items = split_list(value);
+            if (items) field(c) = *items;
+            return items.has_value();
           },
-          [=](const Config& c) { return fmt::format("{}", fmt::join(field(const_cast<Config&>(c)), ",")); }};
+          [=](const Config& c) {
+            std::vector<std::string> items;
+            for (const std::string& item : field(const_cast<Config&>(c))) items.push_back(quoted(item, ","));
+            return fmt::format("{}", fmt::join(items, ","));
+          },
+          true};
+}
+
+/// runs/<name> is one folder.
+ConfigKey run_name_key() {
+  ConfigKey key = text("run.name", [](Config& c) -> auto& { return c.run.name; }, "a name without /, not . or ..",
+                       "names the run's folder");
+  key.set = [](Config& c, const std::string& value) {
+    if (value.empty() || value == "." || value == ".." || value.find('/') != std::string::npos) return false;
+    c.run.name = value;
+    return true;
+  };
+  return key;
 }
 
 ConfigKey shard_size_key() {
@@ -142,8 +153,7 @@ ConfigKey shard_dims_key() {
       "decides, without one dim 0); negative dims count from the end, and all but 0 must divide evenly",
       "glob:dim, separated by commas");
   key.set = [set = key.set](Config& c, const std::string& value) {
-    set(c, value);
-    return std::ranges::all_of(c.fsdp.shard_dims, [](const std::string& item) {
+    return set(c, value) && std::ranges::all_of(c.fsdp.shard_dims, [](const std::string& item) {
       const std::size_t colon = item.rfind(':');
       int dim = 0;
       return colon != std::string::npos && colon > 0 && parse_number(item.substr(colon + 1), dim);
@@ -170,7 +180,7 @@ ConfigKey trace_key() {
 std::vector<ConfigKey> make_keys() {
   constexpr double kInf = std::numeric_limits<double>::max();
   return {
-      text("run.name", MICA_FIELD(run.name), "a name", "names the run's folder"),
+      run_name_key(),
       text("run.dir", MICA_FIELD(run.dir), "a folder", "where metrics, logs and checkpoints go; empty: runs/<name>"),
       whole("run.seed", MICA_FIELD(run.seed), 0, kHuge, "seeds initialisation, dropout and data order"),
       flag("run.take_over", MICA_FIELD(run.take_over),

@@ -17,6 +17,7 @@ struct ConfigKey {
   /// @returns false when the text is not what is expected.
   std::function<bool(Config&, const std::string& text)> set;
   std::function<std::string(const Config&)> get;
+  bool is_list = false;  ///< items are quoted one by one, by set and get; other values as a whole, by who reads and writes files
 };
 
 /// Every key, by section, in the order of --help.

@@ -35,6 +35,9 @@ signal (SIGTERM, SIGUSR1): requeue it.
 
 Keys, with their defaults:
 )";
+A '#' begins a comment where a line begins and after white space. Values, and items of lists, may stand in double quotes, where
+\" and \\ are a quote and a backslash: data.train = "a,b.h5",c.h5 names two files. A key that is set twice is an error.
+
 
 struct Command {
   std::string config_path;

@@ -156,7 +156,7 @@ void Trainer::begin_files() {
                    set_aside);
     }
     // Only now: a config that does not go with the folder's checkpoints must not replace theirs.
-    if (is_main()) io::write_file_atomically(config_.run_folder() + "/config.resolved.cfg", to_ini(config_, true));
+    if (is_main()) io::write_file_atomically(config_.run_folder() + "/config.resolved.cfg", to_ini(config_, IniKeys::explained));
     metrics_ = std::make_unique<MetricsFile>(is_main() && config_.log.metrics ? config_.run_folder() + "/metrics.jsonl" : "",
                                              last_done_, [&](const std::string& text) { progress_->warn(text); });
     if (start_point_.manifest) {

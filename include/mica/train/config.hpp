@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -104,6 +105,9 @@ struct Config {
     std::string trace;  ///< "10-12": steps, or empty
   } log;
 
+  /// Names of the keys that a file or a flag set; the others have their defaults.
+  std::set<std::string> set_by_user;
+
   [[nodiscard]] std::string run_folder() const { return run.dir.empty() ? "runs/" + run.name : run.dir; }
 };
 
@@ -120,12 +124,17 @@ struct ConfigText {
 /// @throws ConfigError with file and line (or flag), the key, what was seen, what was expected; for an unknown key the nearest known one.
 [[nodiscard]] Config parse_config(const ConfigText& text, const std::vector<std::string>& overrides);
 
+/// Gives keys that the user did not set the values of `text`. @throws ConfigError as parse_config()
+void apply_defaults(Config& config, const ConfigText& text);
+
 /// Checks values against each other, without files or ranks (width and heads, seq_len and context, ...).
 /// @throws ConfigError naming both keys.
 void check_config(const Config& config);
 
-/// The whole config as an INI file that parses to the same Config; with a comment line of help per key if `explain`.
-[[nodiscard]] std::string to_ini(const Config& config, bool explain = false);
+/// Which keys an INI file holds: all; all with a comment line of help each; those that differ from their defaults.
+enum class IniKeys { all, explained, changed };
+/// The config as an INI file that parses to the same Config.
+[[nodiscard]] std::string to_ini(const Config& config, IniKeys keys = IniKeys::all);
 
 /// Keys whose values differ: "optim.lr: 0.0003 -> 0.0001", before -> after.
 struct KeyChange {
