@@ -1,5 +1,11 @@
 // mica-bench: how fast Mica is on this machine, beside the limits of the machine itself.
 
 #include "mica/train/bench.hpp"
+#include "mica/train/run_training.hpp"
 
-int main(int argc, char** argv) { return mica::train::run_app(argc, argv, mica::train::run_bench); }
+#include "program.hpp"
+
+int main(int argc, char** argv) {
+  return mica::apps::run_program(argc, argv, {mica::train::bench_help, mica::train::version_text},
+                                 [&](const auto&) { return mica::train::run_app(argc, argv, mica::train::run_bench); });
+}

@@ -9,12 +9,12 @@
 #include "program.hpp"
 
 int main(int argc, char** argv) {
-  return mica::apps::run_program([&] {
+  using namespace mica;
+  return apps::run_program(argc, argv, {checkpoint::convert_help, checkpoint::convert_version}, [](const auto& arguments) {
     std::ostream* progress = ::isatty(STDERR_FILENO) != 0 ? &std::cerr : nullptr;
-    const mica::ExitCode code =
-        mica::checkpoint::run_convert(std::vector<std::string>(argv + 1, argv + argc), std::cout, progress);
+    const ExitCode code = checkpoint::run_convert(arguments, std::cout, progress);
     std::cout.flush();
-    mica::require<mica::IoError>(static_cast<bool>(std::cout), "cannot write to standard output");
+    require<IoError>(static_cast<bool>(std::cout), "cannot write to standard output");
     return code;
   });
 }

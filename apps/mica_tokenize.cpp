@@ -53,25 +53,22 @@ struct Command {
   std::string vocab;
   mica::data::TokenizeOptions tokenize;
   bool is_quiet = false;
-  bool wants_help = false;
-  bool wants_version = false;
 };
 
-Command parse(int argc, char** argv) {
+Command parse(const std::vector<std::string>& arguments) {
   Command command;
   options::options_description known;
   known.add_options()("vocab", options::value(&command.vocab)->default_value("bytes"))(
       "out", options::value(&command.tokenize.out))("val-fraction",
                                                     options::value(&command.tokenize.val_fraction)->default_value(0.1))(
       "overwrite", options::bool_switch(&command.tokenize.overwrite))(
-      "quiet", options::bool_switch(&command.is_quiet))("help", options::bool_switch(&command.wants_help))(
-      "version", options::bool_switch(&command.wants_version))("file", options::value(&command.tokenize.files));
+      "quiet", options::bool_switch(&command.is_quiet))("file", options::value(&command.tokenize.files));
   options::positional_options_description files;
   files.add("file", -1);
   namespace style = options::command_line_style;
   try {
     options::variables_map values;
-    options::store(options::command_line_parser(argc, argv)
+    options::store(options::command_line_parser(arguments)
                        .options(known)
                        .positional(files)
                        .style(style::unix_style & ~style::allow_guessing)  // an abbreviation is a typing mistake
@@ -81,9 +78,8 @@ Command parse(int argc, char** argv) {
   } catch (const options::error& error) {
     throw mica::ConfigError(std::string(error.what()) + "; see mica-tokenize --help");
   }
-  const bool runs = !command.wants_help && !command.wants_version;
   mica::require<mica::ConfigError>(
-      !runs || !command.tokenize.out.empty(),
+      !command.tokenize.out.empty(),
       "--out is missing: say where to write, e.g. --out=corpus.h5; see mica-tokenize --help");
   return command;
 }
@@ -110,18 +106,18 @@ void print_result(const mica::data::TokenizeResult& result, const mica::data::To
             << std::flush;
 }
 
-mica::ExitCode run(int argc, char** argv) {
-  Command command = parse(argc, argv);
-  if (command.wants_help) {
-    std::cout << kHelp;
-  } else if (command.wants_version) {
-    std::cout << fmt::format("mica-tokenize {} (HDF5 {}; vocabularies: {})\n", mica::kVersion, mica::io::hdf5_version(),
-                             mica::data::supported_vocabularies());
-  } else {
-    const auto tokenizer = mica::data::make_tokenizer(command.vocab);
-    if (!command.is_quiet && ::isatty(STDERR_FILENO) != 0) command.tokenize.progress = show_progress;
-    print_result(mica::data::tokenize_files(*tokenizer, command.tokenize), *tokenizer);
-  }
+std::string help_text(const std::vector<std::string>& /*arguments*/) { return kHelp; }
+
+std::string version_text() {
+  return fmt::format("mica-tokenize {} (HDF5 {}; vocabularies: {})\n", mica::kVersion, mica::io::hdf5_version(),
+                     mica::data::supported_vocabularies());
+}
+
+mica::ExitCode run(const std::vector<std::string>& arguments) {
+  Command command = parse(arguments);
+  const auto tokenizer = mica::data::make_tokenizer(command.vocab);
+  if (!command.is_quiet && ::isatty(STDERR_FILENO) != 0) command.tokenize.progress = show_progress;
+  print_result(mica::data::tokenize_files(*tokenizer, command.tokenize), *tokenizer);
   std::cout.flush();
   mica::require<mica::IoError>(static_cast<bool>(std::cout), "cannot write to standard output");
   return mica::ExitCode::done;
@@ -129,6 +125,4 @@ mica::ExitCode run(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return mica::apps::run_program([&] { return run(argc, argv); });
-}
+int main(int argc, char** argv) { return mica::apps::run_program(argc, argv, {help_text, version_text}, run); }

@@ -2,6 +2,9 @@
 
 #include "mica/train/run_training.hpp"
 
+#include "program.hpp"
+
 int main(int argc, char** argv) {
-  return mica::train::run_app(argc, argv, [](mica::train::App& app) { return mica::train::run_training(app); });
+  return mica::apps::run_program(argc, argv, {mica::train::training_help, mica::train::version_text},
+                                 [&](const auto&) { return mica::train::run_app(argc, argv, mica::train::run_training); });
 }

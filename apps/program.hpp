@@ -1,19 +1,53 @@
 #pragma once
 
-// What the programs without ranks have in common: how they end. (mica-train ends by run_app, which knows MPI.)
+// What all programs have in common: how they start, what they say of themselves, how they end.
 
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "mica/core/error.hpp"
 
 namespace mica::apps {
 
-/// Runs `body` (returns ExitCode) and turns an exception into the one line `mica: error: ...` and an exit status.
+/// What a program says of itself. It is asked before MPI starts, which login nodes often do not have.
+struct About {
+  std::string (*help)(const std::vector<std::string>& arguments);
+  std::string (*version)();
+};
+
+/// Is this process the first of those that a launcher started, or the only one?
+inline bool is_first_process() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+    if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
+  }
+  return true;
+}
+
+/// -h, --help and --version, wherever they stand; "" when none does.
+inline std::string answer(const std::vector<std::string>& arguments, const About& about) {
+  for (const std::string& argument : arguments) {
+    if (argument == "-h" || argument == "--help") return about.help(arguments);
+    if (argument == "--version") return about.version();
+  }
+  return "";
+}
+
+/// Runs `body(arguments)` (returns an exit status or ExitCode), unless help or the version are asked for. An exception
+/// becomes the one line `mica: error: ...` and its exit status.
 template <class Body>
-int run_program(const Body& body) {
+int run_program(int argc, char** argv, const About& about, const Body& body) {
+  // A file past `ulimit -f` is an error of the write, with a text, and not the end of the process.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
-    const auto code = static_cast<int>(body());
+    const std::vector<std::string> arguments(argv + 1, argv + argc);
+    const std::string text = answer(arguments, about);
+    if (!text.empty() && is_first_process()) std::fputs(text.c_str(), stdout);
+    const int code = text.empty() ? static_cast<int>(body(arguments)) : 0;
     require<IoError>(std::fflush(stdout) == 0, "cannot write to standard output (disk full, or its reader is gone)");
     return code;
   } catch (const Error& error) {

@@ -27,7 +27,7 @@ CHECKPOINT is a folder such as runs/x/checkpoints/step-00000500; a run's folder 
            largest |A-B|. The number of ranks that wrote A and B may differ. A or B may be a Hugging Face folder (with
            config.json): parameters are compared then, under Mica's names, and no optimizer state.
   --json   One JSON object instead of text.
-  --help, --version
+  -h, --help, --version
 
 Examples
   mica-inspect runs/shakespeare
@@ -43,7 +43,7 @@ be read; 3 a failure at run time.
 )";
 
 struct Command {
-  std::string name = "show";  // or "verify", "diff", "--help", "--version"
+  std::string name = "show";  // or "verify", "diff"
   std::vector<std::string> paths;
   bool as_json = false;
 };
@@ -57,10 +57,6 @@ bool has_checksum_list(const std::string& path) {
 Command parse(const std::vector<std::string>& arguments) {
   Command command;
   for (const std::string& argument : arguments) {
-    if (argument == "--help" || argument == "-h" || argument == "--version") {
-      command.name = argument == "-h" ? "--help" : argument;
-      return command;
-    }
     if (argument == "--json") {
       command.as_json = true;
     } else {
@@ -114,18 +110,18 @@ ExitCode run_diff(const Command& command, std::ostream& out, std::ostream* progr
 
 }  // namespace
 
+std::string inspect_help(const std::vector<std::string>& /*arguments*/) { return std::string(kHelp); }
+
+std::string inspect_version() {
+  return fmt::format("mica-inspect {} (checkpoint format {}, HDF5 {}, CRC-32C by {})\n", kVersion, kFormatVersion,
+                     io::hdf5_version(), io::crc32c_is_hardware() ? "instruction" : "tables");
+}
+
 ExitCode run_inspect(const std::vector<std::string>& arguments, std::ostream& out, std::ostream* progress) {
   const Command command = parse(arguments);
   if (command.name == "verify") return run_verify(command, out, progress);
   if (command.name == "diff") return run_diff(command, out, progress);
-  if (command.name == "show") return show(command, out);
-  if (command.name == "--help") {
-    out << kHelp;
-  } else {
-    out << fmt::format("mica-inspect {} (checkpoint format {}, HDF5 {}, CRC-32C by {})\n", kVersion, kFormatVersion,
-                       io::hdf5_version(), io::crc32c_is_hardware() ? "instruction" : "tables");
-  }
-  return ExitCode::done;
+  return show(command, out);
 }
 
 }  // namespace mica::checkpoint

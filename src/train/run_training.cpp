@@ -1,7 +1,6 @@
 #include "mica/train/run_training.hpp"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "mica/comm/gpu_groups.hpp"
 #include "mica/core/version.hpp"
@@ -20,9 +19,9 @@ constexpr const char* kHelp = R"(mica-train CONFIG [--section.key=value ...] [--
 Trains a model with parameters, gradients and optimizer state sharded over MPI ranks.
 
   CONFIG                an INI file; configs/ has examples to start from
-  --section.key=value   overrides a key of the file
+  --section.key=value   overrides a key of the file; --section.key value is the same
   --check               reads everything, prints config, batch arithmetic, mesh and units, and stops
-  --help, --version
+  -h, --help, --version
 
   mpirun -np 4 mica-train configs/gpt2-tiny-text.cfg --data.train=corpus.train.h5 --train.steps=200
   mpirun -np 4 mica-train configs/gpt2-124m.cfg --fsdp.strategy=hybrid_shard --mesh.shard_size=2
@@ -33,27 +32,28 @@ A run that was stopped or killed goes on where its newest complete checkpoint is
 Exit status: 0 done; 2 something to change in the config or its files; 3 a failure at run time; 75 saved and stopped on a
 signal (SIGTERM, SIGUSR1): requeue it.
 
-Keys, with their defaults:
-)";
 A '#' begins a comment where a line begins and after white space. Values, and items of lists, may stand in double quotes, where
 \" and \\ are a quote and a backslash: data.train = "a,b.h5",c.h5 names two files. A key that is set twice is an error.
 
+Keys, with their defaults:
+)";
 
 struct Command {
   std::string config_path;
   std::vector<std::string> overrides;
-  bool check = false, help = false, version = false;
+  bool check = false;
 };
 
 Command parse_command(const std::vector<std::string>& arguments) {
   Command command;
-  for (const std::string& argument : arguments) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
     if (argument == "--check") {
       command.check = true;
-    } else if (argument == "--help" || argument == "-h") {
-      command.help = true;
-    } else if (argument == "--version") {
-      command.version = true;
+    } else if (argument.starts_with("--") && argument.find('=') == std::string::npos) {
+      const bool has_value = i + 1 < arguments.size() && !arguments[i + 1].starts_with("--");
+      require<ConfigError>(has_value, "{} has no value, expected --section.key=value; see mica-train --help", argument);
+      command.overrides.push_back(argument + "=" + arguments[++i]);
     } else if (argument.starts_with("--")) {
       command.overrides.push_back(argument);
     } else {
@@ -61,7 +61,7 @@ Command parse_command(const std::vector<std::string>& arguments) {
       command.config_path = argument;
     }
   }
-  require<ConfigError>(command.help || command.version || !command.config_path.empty(),
+  require<ConfigError>(!command.config_path.empty(),
                        "no config file: mica-train CONFIG [--section.key=value ...]; see mica-train --help");
   return command;
 }
@@ -82,6 +82,8 @@ LogLevel log_level(const std::string& name) {
 
 }  // namespace
 
+std::string training_help(const std::vector<std::string>& /*arguments*/) { return kHelp + config_help(); }
+
 std::string version_text() {
   std::string text = fmt::format("mica {}\n  {}\n  compiler  {}\n  CUDA      {}\n  NCCL      {}\n  cuDNN     {}\n", kVersion,
                                  mpi::Session::library_version(), __VERSION__, cuda_version_text(), nccl_version_text(), cudnn_version_text());
@@ -96,10 +98,6 @@ ExitCode run_training(App& app) {
   const bool is_main = app.world.rank() == 0;
   Command command;
   together(app.world, [&] { command = parse_command(app.arguments); });
-  if (command.help || command.version) {
-    if (is_main) std::fputs((command.help ? kHelp + config_help() : version_text()).c_str(), stdout);
-    return ExitCode::done;
-  }
   const ConfigText text = read_on_rank_0(app.world, command.config_path);
   Config config;
   together(app.world, [&] {

@@ -17,6 +17,10 @@ namespace mica::checkpoint {
 /// not fit together, IoError (a full disk). No output is left behind then.
 ExitCode run_convert(const std::vector<std::string>& arguments, std::ostream& out, std::ostream* progress);
 
+/// Of one command, if the first argument names one; else of the program.
+[[nodiscard]] std::string convert_help(const std::vector<std::string>& arguments);
+[[nodiscard]] std::string convert_version();
+
 /// Elements that are held, twice, of a matrix that is transposed: 2 x 32 MiB.
 inline constexpr std::int64_t kPanelNumel = std::int64_t{8} << 20;
 

@@ -18,6 +18,9 @@ namespace mica::checkpoint {
 /// @throws ConfigError for misuse; CheckpointError for a checkpoint that cannot be read.
 ExitCode run_inspect(const std::vector<std::string>& arguments, std::ostream& out, std::ostream* progress);
 
+[[nodiscard]] std::string inspect_help(const std::vector<std::string>& arguments);
+[[nodiscard]] std::string inspect_version();
+
 /// For people: step, config, mesh, units, parameters, bytes.
 [[nodiscard]] std::string summary_text(const std::string& folder, const Manifest& manifest);
 /// The same as one JSON object.

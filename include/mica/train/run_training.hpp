@@ -6,9 +6,10 @@
 
 namespace mica::train {
 
-/// mica-train: `CONFIG [--section.key=value ...] [--check] [--help] [--version]`. @collective
+/// mica-train: `[CONFIG] [--section.key=value ...] [--check]`. @collective
 ExitCode run_training(App& app);
 
+[[nodiscard]] std::string training_help(const std::vector<std::string>& arguments);
 /// Mica's version and what this binary was built with.
 [[nodiscard]] std::string version_text();
 

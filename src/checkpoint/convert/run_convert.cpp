@@ -26,7 +26,7 @@ Outputs appear complete or not at all, and nothing that exists is overwritten. E
 
   --dry-run    Checks everything and says what would be written, without writing it.
   --quiet      No progress bar.
-  COMMAND --help, --help, --version
+  COMMAND --help, -h, --help, --version
 
 Examples
   mica-convert hf-import gpt2 gpt2-124m-start        then: mica-train ... --model.init_from=gpt2-124m-start
@@ -46,21 +46,19 @@ std::string help_text() {
   return text + std::string(kRest);
 }
 
-std::string version_text() {
-  return fmt::format("mica-convert {} (checkpoint format {}, HDF5 {})\n", kVersion, kFormatVersion, io::hdf5_version());
-}
-
 std::string command_help(const Subcommand& command) {
   return fmt::format("mica-convert {} {}\n\n{}\n  --dry-run, --quiet   See mica-convert --help.\n", command.name,
                      command.synopsis, command.help);
 }
 
-const Subcommand& find_command(const std::string& name) {
+const Subcommand* find_command(const std::string& name) {
+  const auto found = std::ranges::find(kSubcommands, name, &Subcommand::name);
+  return found == kSubcommands.end() ? nullptr : *found;
+}
+
+[[noreturn]] void refuse_command(const std::string& name) {
   std::string known;
-  for (const Subcommand* each : kSubcommands) {
-    if (each->name == name) return *each;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", each->name);
-  }
+  for (const Subcommand* each : kSubcommands) known += fmt::format("{}{}", known.empty() ? "" : ", ", each->name);
   throw ConfigError(
       fmt::format("mica-convert has no command '{}'; its commands: {}; see mica-convert --help", name, known));
 }
@@ -100,24 +98,23 @@ std::int64_t parse_bytes(std::string_view option, const std::string& text) {
   return bytes;
 }
 
+std::string convert_help(const std::vector<std::string>& arguments) {
+  const Subcommand* command = arguments.empty() ? nullptr : find_command(arguments[0]);
+  return command == nullptr ? help_text() : command_help(*command);
+}
+
+std::string convert_version() {
+  return fmt::format("mica-convert {} (checkpoint format {}, HDF5 {})\n", kVersion, kFormatVersion, io::hdf5_version());
+}
+
 ExitCode run_convert(const std::vector<std::string>& arguments, std::ostream& out, std::ostream* progress) {
-  if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h") {
-    require<ConfigError>(!arguments.empty(), "mica-convert wants a command; see mica-convert --help");
-    out << help_text();
-    return ExitCode::done;
-  }
-  if (arguments[0] == "--version") {
-    out << version_text();
-    return ExitCode::done;
-  }
-  const Subcommand& command = find_command(arguments[0]);
+  require<ConfigError>(!arguments.empty(), "mica-convert wants a command; see mica-convert --help");
+  const Subcommand* known = find_command(arguments[0]);
+  if (known == nullptr) refuse_command(arguments[0]);
+  const Subcommand& command = *known;
   ConvertCall call{.paths = {}, .options = {}, .out = out, .progress = progress};
   for (std::size_t i = 1; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
-    if (argument == "--help" || argument == "-h") {
-      out << command_help(command);
-      return ExitCode::done;
-    }
     if (argument == "--dry-run")
       call.is_dry_run = true;
     else if (argument == "--quiet")

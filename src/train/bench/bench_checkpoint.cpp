@@ -102,10 +102,7 @@ struct Seconds {
   std::vector<double> raw_write, save, raw_read, load, raw_read_hot, load_hot, verify;
 };
 
-}  // namespace
-
-ExitCode bench_checkpoint(App& app, const Arguments& arguments) {
-  Options options;
+po::options_description flags_of(Options& options) {
   po::options_description flags("Flags");
   auto add = flags.add_options();
   add("model", po::value(&options.model)->default_value(options.model), model_names().c_str());
@@ -114,7 +111,19 @@ ExitCode bench_checkpoint(App& app, const Arguments& arguments) {
   add("steps", po::value(&options.steps)->default_value(options.steps), "training steps before each save in the background; 0: no such saves");
   add("batch", po::value(&options.batch)->default_value(options.batch), "sequences a rank and step");
   add("seq", po::value(&options.seq)->default_value(options.seq), "tokens of a sequence");
-  if (!parse_flags(app, arguments, kHelp, flags)) return ExitCode::done;
+  return flags;
+}
+
+}  // namespace
+
+std::string checkpoint_help() {
+  Options defaults;
+  return help_text(kHelp, flags_of(defaults));
+}
+
+ExitCode bench_checkpoint(App& app, const Arguments& arguments) {
+  Options options;
+  read_flags(app, arguments, flags_of(options));
   Config config;
   together(app.world, [&] {
     require<ConfigError>(!options.dir.empty() && std::filesystem::is_directory(options.dir),

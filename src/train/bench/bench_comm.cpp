@@ -151,16 +151,25 @@ void bench_idle_cost(App& app, const Options& options) {
   report.print_table();
 }
 
-}  // namespace
-
-ExitCode bench_comm(App& app, const Arguments& arguments) {
-  Options options;
+po::options_description flags_of(Options& options) {
   po::options_description flags("Flags");
   auto add = flags.add_options();
   add("mib", po::value(&options.mib)->default_value(options.mib), "sizes of the unsharded side, separated by commas");
   add("repeats", po::value(&options.repeats)->default_value(options.repeats), "timed calls of each, or pairs of --idle-cost");
   add("idle-cost", po::bool_switch(&options.idle_cost), "measure what a waiting collective costs a product instead");
-  if (!parse_flags(app, arguments, kHelp, flags)) return ExitCode::done;
+  return flags;
+}
+
+}  // namespace
+
+std::string comm_help() {
+  Options defaults;
+  return help_text(kHelp, flags_of(defaults));
+}
+
+ExitCode bench_comm(App& app, const Arguments& arguments) {
+  Options options;
+  read_flags(app, arguments, flags_of(options));
   together(app.world, [&] { require<ConfigError>(options.repeats >= 1, "--repeats={}, expected at least 1", options.repeats); });
   set_openmp_threads(1);
   options.idle_cost ? bench_idle_cost(app, options) : bench_collectives(app, options);

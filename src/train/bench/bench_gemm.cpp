@@ -101,10 +101,7 @@ class LayerProducts {
   std::vector<Contest> contests_;
 };
 
-}  // namespace
-
-ExitCode bench_gemm(App& app, const Arguments& arguments) {
-  Options options;
+po::options_description flags_of(Options& options) {
   po::options_description flags("Flags");
   auto add = flags.add_options();
   add("rows", po::value(&options.rows)->default_value(options.rows), "batch x seq");
@@ -113,7 +110,19 @@ ExitCode bench_gemm(App& app, const Arguments& arguments) {
   add("head-rows", po::value(&options.head_rows)->default_value(options.head_rows), "rows of logits at a time");
   add("rounds", po::value(&options.rounds)->default_value(options.rounds), "turns of each contender");
   add("dtypes", po::value(&options.dtypes)->default_value(options.dtypes), "fp32, bf16 or both");
-  if (!parse_flags(app, arguments, kHelp, flags)) return ExitCode::done;
+  return flags;
+}
+
+}  // namespace
+
+std::string gemm_help() {
+  Options defaults;
+  return help_text(kHelp, flags_of(defaults));
+}
+
+ExitCode bench_gemm(App& app, const Arguments& arguments) {
+  Options options;
+  read_flags(app, arguments, flags_of(options));
   std::vector<DType> dtypes;
   together(app.world, [&] {
     for (const std::int64_t n : {options.rows, options.width, options.vocab, options.head_rows, options.rounds}) {

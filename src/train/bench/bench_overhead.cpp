@@ -219,10 +219,7 @@ void bench_runtime(App& app, const Options& options) {
   report.print_table();
 }
 
-}  // namespace
-
-ExitCode bench_overhead(App& app, const Arguments& arguments) {
-  Options options;
+po::options_description flags_of(Options& options) {
   po::options_description flags("Flags");
   auto add = flags.add_options();
   add("model", po::value(&options.run.model)->default_value(options.run.model), model_names().c_str());
@@ -234,7 +231,19 @@ ExitCode bench_overhead(App& app, const Arguments& arguments) {
   add("rounds", po::value(&options.rounds)->default_value(options.rounds), "turns of every variant");
   add("units", po::value(&options.units)->default_value(options.units), "measure the runtime alone, with so many units");
   add("numel", po::value(&options.numel)->default_value(options.numel), "elements of each of them");
-  if (!parse_flags(app, arguments, kHelp, flags)) return ExitCode::done;
+  return flags;
+}
+
+}  // namespace
+
+std::string overhead_help() {
+  Options defaults;
+  return help_text(kHelp, flags_of(defaults));
+}
+
+ExitCode bench_overhead(App& app, const Arguments& arguments) {
+  Options options;
+  read_flags(app, arguments, flags_of(options));
   together(app.world, [&] {
     require<ConfigError>(options.rounds >= 1 && options.units >= 0 && options.numel >= 1,
                          "--rounds={} --units={} --numel={}, expected at least 1, 0 and 1", options.rounds, options.units, options.numel);

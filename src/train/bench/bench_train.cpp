@@ -33,7 +33,7 @@ Any key of mica-train can be given as well: --fsdp.wrap=none --mesh.streams=thre
 )";
 
 struct Options {
-  RunOptions run{.model = "char-tiny", .batch = 4, .seq = 64};
+  RunOptions run{.model = "char-tiny", .batch = 4, .seq = 64, .steps = 6};
   std::int64_t warmup = 2;
   bool no_bound = false;
 };
@@ -54,13 +54,7 @@ struct Measured {
   std::string recompute;
 };
 
-bool parse(const App& app, const Arguments& arguments, Options& options) {
-  Arguments own;
-  for (const std::string& argument : arguments) {
-    const bool is_key = argument.starts_with("--") && argument.substr(0, argument.find('=')).find('.') != std::string::npos;
-    (is_key ? options.run.overrides : own).push_back(argument);
-  }
-  options.run.steps = 6;
+po::options_description flags_of(Options& options) {
   po::options_description flags("Flags");
   auto add = flags.add_options();
   add("model", po::value(&options.run.model)->default_value(options.run.model), model_names().c_str());
@@ -73,12 +67,22 @@ bool parse(const App& app, const Arguments& arguments, Options& options) {
   add("steps", po::value(&options.run.steps)->default_value(options.run.steps), "timed steps");
   add("warmup", po::value(&options.warmup)->default_value(options.warmup), "steps before them");
   add("no-bound", po::bool_switch(&options.no_bound), "do not time the products by themselves");
-  if (!parse_flags(app, own, kHelp, flags)) return false;
+  return flags;
+}
+
+Options parse(const App& app, const Arguments& arguments) {
+  Options options;
+  Arguments own;
+  for (const std::string& argument : arguments) {
+    const bool is_key = argument.starts_with("--") && argument.substr(0, argument.find('=')).find('.') != std::string::npos;
+    (is_key ? options.run.overrides : own).push_back(argument);
+  }
+  read_flags(app, own, flags_of(options));
   together(app.world, [&] {
     require<ConfigError>(options.warmup >= 1, "--warmup={}, expected at least 1: the first step allocates", options.warmup);
     require<ConfigError>(options.run.steps >= 1, "--steps={}, expected at least 1", options.run.steps);
   });
-  return true;
+  return options;
 }
 
 std::int64_t num_params(const fsdp::Root& root) {
@@ -150,9 +154,13 @@ std::vector<std::int64_t> in_mib(std::vector<std::int64_t> bytes) {
 
 }  // namespace
 
+std::string train_help() {
+  Options defaults;
+  return help_text(kHelp, flags_of(defaults));
+}
+
 ExitCode bench_train(App& app, const Arguments& arguments) {
-  Options options;
-  if (!parse(app, arguments, options)) return ExitCode::done;
+  const Options options = parse(app, arguments);
   Config config;
   together(app.world, [&] { config = make_config(options.run); });
   const Measured m = measure(app, options, config);

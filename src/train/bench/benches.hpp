@@ -12,9 +12,14 @@ namespace mica::train::bench {
 using Arguments = std::vector<std::string>;
 
 ExitCode bench_train(App& app, const Arguments& arguments);
+std::string train_help();
 ExitCode bench_gemm(App& app, const Arguments& arguments);
+std::string gemm_help();
 ExitCode bench_comm(App& app, const Arguments& arguments);
+std::string comm_help();
 ExitCode bench_checkpoint(App& app, const Arguments& arguments);
+std::string checkpoint_help();
 ExitCode bench_overhead(App& app, const Arguments& arguments);
+std::string overhead_help();
 
 }  // namespace mica::train::bench

@@ -1,14 +1,11 @@
 #include "command_line.hpp"
 
 #include <charconv>
-#include <cstdio>
 #include <sstream>
 
 namespace mica::train::bench {
 
-bool parse_flags(const App& app, const Arguments& arguments, const char* help, po::options_description& flags) {
-  bool wants_help = false;
-  flags.add_options()("help", po::bool_switch(&wants_help), "this text");
+void read_flags(const App& app, const Arguments& arguments, const po::options_description& flags) {
   namespace style = po::command_line_style;
   together(app.world, [&] {
     try {
@@ -25,12 +22,12 @@ bool parse_flags(const App& app, const Arguments& arguments, const char* help, p
       throw ConfigError(std::string(error.what()) + "; see mica-bench NAME --help");
     }
   });
-  if (wants_help && app.world.rank() == 0) {
-    std::ostringstream text;
-    text << help << '\n' << flags;
-    std::fputs(text.str().c_str(), stdout);
-  }
-  return !wants_help;
+}
+
+std::string help_text(const char* introduction, const po::options_description& flags) {
+  std::ostringstream text;
+  text << introduction << '\n' << flags;
+  return text.str();
 }
 
 std::vector<std::int64_t> parse_numbers(const std::string& flag, const std::string& text) {

@@ -1,7 +1,7 @@
 #include "mica/train/bench.hpp"
 
+#include <algorithm>
 #include <array>
-#include <cstdio>
 #include <string_view>
 
 #include "benches.hpp"
@@ -21,6 +21,7 @@ same run, since machines are shared and differ from day to day.
   overhead     sharded beside plain computation; and the runtime's own time per unit
 
   mica-bench train --help        each tells its flags
+  -h, --help, --version
 
 JSON lines go to standard output, a table to standard error. One core a rank, pinned alike, is the fairest setting:
   export OMP_NUM_THREADS=1; mpirun -np 2 mica-bench train --model char-tiny --batch 12 --seq 64
@@ -30,25 +31,26 @@ scripts/peers/ holds the same measurements of PyTorch, to run in turns with thes
 struct Command {
   std::string_view name;
   ExitCode (*run)(App&, const bench::Arguments&);
+  std::string (*help)();
 };
 
-constexpr std::array<Command, 5> kCommands{{{"train", bench::bench_train},
-                                            {"gemm", bench::bench_gemm},
-                                            {"comm", bench::bench_comm},
-                                            {"checkpoint", bench::bench_checkpoint},
-                                            {"overhead", bench::bench_overhead}}};
+constexpr std::array<Command, 5> kCommands{{{"train", bench::bench_train, bench::train_help},
+                                            {"gemm", bench::bench_gemm, bench::gemm_help},
+                                            {"comm", bench::bench_comm, bench::comm_help},
+                                            {"checkpoint", bench::bench_checkpoint, bench::checkpoint_help},
+                                            {"overhead", bench::bench_overhead, bench::overhead_help}}};
 
 }  // namespace
 
+std::string bench_help(const std::vector<std::string>& arguments) {
+  const auto command = std::ranges::find(kCommands, arguments.front(), &Command::name);
+  return command == kCommands.end() ? kHelp : command->help();
+}
+
 ExitCode run_bench(App& app) {
   const std::string name = app.arguments.empty() ? "" : app.arguments.front();
-  if (name == "--help" || name == "-h") {
-    if (app.world.rank() == 0) std::fputs(kHelp, stdout);
-    return ExitCode::done;
-  }
-  for (const Command& command : kCommands) {
-    if (command.name == name) return command.run(app, {app.arguments.begin() + 1, app.arguments.end()});
-  }
+  const auto command = std::ranges::find(kCommands, name, &Command::name);
+  if (command != kCommands.end()) return command->run(app, {app.arguments.begin() + 1, app.arguments.end()});
   throw SharedError(name.empty() ? "no benchmark named: mica-bench train|gemm|comm|checkpoint|overhead; see mica-bench --help"
                                  : fmt::format("unknown benchmark '{}', expected train, gemm, comm, checkpoint or overhead; see "
                                                "mica-bench --help",

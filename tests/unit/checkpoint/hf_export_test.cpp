@@ -220,11 +220,11 @@ TEST(HfExport, ADamagedCheckpointIsRefused) {
 }
 
 TEST(MicaConvert, HelpTeachesAndMistakesAreNamed) {
-  const std::string help = convert({"--help"});
+  const std::string help = convert_help({"--help"});
   EXPECT_THAT(help, AllOf(HasSubstr("hf-export CHECKPOINT HF_FOLDER [--dtype="), HasSubstr("--dry-run"),
                           HasSubstr("Exit status")));
-  EXPECT_THAT(convert({"hf-export", "--help"}), AllOf(HasSubstr("from_pretrained"), HasSubstr("--max-shard")));
-  EXPECT_THAT(convert({"--version"}), HasSubstr("mica-convert "));
+  EXPECT_THAT(convert_help({"hf-export", "--help"}), AllOf(HasSubstr("from_pretrained"), HasSubstr("--max-shard")));
+  EXPECT_THAT(convert_version(), HasSubstr("mica-convert "));
   EXPECT_THAT(convert_error({}), HasSubstr("wants a command"));
   EXPECT_THAT(convert_error({"export"}), HasSubstr("no command 'export'; its commands: hf-import, hf-export"));
   EXPECT_THAT(convert_error({"hf-export", "a"}), HasSubstr("hf-export wants CHECKPOINT HF_FOLDER"));

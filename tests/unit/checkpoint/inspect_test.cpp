@@ -207,8 +207,8 @@ TEST(Inspect, VerifySaysSoundOrWhere) {
 }
 
 TEST(Inspect, HelpVersionAndMisuse) {
-  EXPECT_THAT(inspect({"--help"}).out, AllOf(HasSubstr("mica-inspect diff A B"), HasSubstr("Exit status")));
-  EXPECT_THAT(inspect({"--version"}).out, AllOf(HasSubstr("0.1.0"), HasSubstr("HDF5 1.")));
+  EXPECT_THAT(inspect_help({"--help"}), AllOf(HasSubstr("mica-inspect diff A B"), HasSubstr("Exit status")));
+  EXPECT_THAT(inspect_version(), AllOf(HasSubstr("0.1.0"), HasSubstr("HDF5 1.")));
   EXPECT_THAT(error_of<ConfigError>([] { inspect({}); }), HasSubstr("CHECKPOINT takes one checkpoint, got 0"));
   EXPECT_THAT(error_of<ConfigError>([] { inspect({"diff", "a"}); }), HasSubstr("diff takes two checkpoints, got 1"));
   EXPECT_THAT(error_of<ConfigError>([] { inspect({"verify"}); }), HasSubstr("got 0"));
