@@ -33,6 +33,8 @@ struct ConvertOptions {
 struct HfExportOptions {
   DType dtype = DType::f32;                      ///< of the files: f32, bf16 or f16
   std::int64_t max_shard_bytes = 5'000'000'000;  ///< of the tensors of one file; a larger tensor has its own
+  /// A Hugging Face folder whose tokenizer files, bos_token_id, eos_token_id and pad_token_id go along; empty: none.
+  std::string tokenizer;
 };
 
 /// What was written, or would be.
@@ -40,6 +42,7 @@ struct ConvertReport {
   std::string model_type;  ///< "gpt2"
   std::int64_t num_tensors = 0, numel = 0, bytes = 0, num_files = 0;
   std::string config;  ///< of an import: the section [model] of a config for it
+  std::vector<std::string> tokenizer_files;  ///< of an export: those that went along
 };
 
 /// Writes a checkpoint's parameters as a Hugging Face folder: config.json and model.safetensors, or several files and

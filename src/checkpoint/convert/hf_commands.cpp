@@ -1,5 +1,7 @@
 #include <ostream>
 
+#include <fmt/ranges.h>
+
 #include "mica/checkpoint/convert.hpp"
 #include "mica/checkpoint/folder.hpp"
 
@@ -18,9 +20,12 @@ constexpr std::string_view kExportHelp =
 
 The folder gets config.json and model.safetensors, or model-00001-of-00002.safetensors ... and model.safetensors.index.json;
 and checksums.crc32c, for mica-inspect verify HF_FOLDER. The optimizer's state stays behind: a run goes on from Mica's own
-checkpoint. A tokenizer is not part of a checkpoint: copy tokenizer.json of the vocabulary that the model was trained with
-beside config.json.
+checkpoint. A tokenizer is not part of a checkpoint: --tokenizer names the folder of the vocabulary that the model was trained
+with.
 
+  --tokenizer=HF_FOLDER
+                       Copies that folder's tokenizer files (tokenizer.json, tokenizer_config.json, generation_config.json ...), and
+                       bos_token_id, eos_token_id and pad_token_id of its config.json.
   --dtype=fp32         fp32 keeps every bit; bf16 and fp16 are half as large and round to nearest. A number past fp16's range is
                        an error, not infinity.
   --max-shard=5GB      Largest size of one file (5GB, 200MB, 1GiB ...); a larger tensor gets a file of its own.
@@ -49,7 +54,8 @@ ExitCode run_export(const ConvertCall& call) {
   require<ConfigError>(dtype == "fp32" || dtype == "bf16" || dtype == "fp16",
                        "--dtype is '{}', expected fp32, bf16 or fp16", dtype);
   const HfExportOptions hf{.dtype = dtype_from_name(dtype),
-                           .max_shard_bytes = parse_bytes("max-shard", call.option("max-shard", "5GB"))};
+                           .max_shard_bytes = parse_bytes("max-shard", call.option("max-shard", "5GB")),
+                           .tokenizer = call.option("tokenizer", "")};
   ConvertOptions options;
   options.is_dry_run = call.is_dry_run;
   ConvertReport report;
@@ -59,6 +65,10 @@ ExitCode run_export(const ConvertCall& call) {
     report = hf_export(resolve_checkpoint(call.paths[0]), call.paths[1], hf, options);
   }
   print_report(call, report, dtype);
+  const bool has_tokenizer = !report.tokenizer_files.empty();
+  call.out << (has_tokenizer ? fmt::format("with the tokenizer of {}: {}\n", hf.tokenizer, fmt::join(report.tokenizer_files, ", "))
+                             : "without a tokenizer and the ids of its special tokens, which a checkpoint does not hold: "
+                               "--tokenizer=HF_FOLDER takes them along\n");
   return ExitCode::done;
 }
 
@@ -88,11 +98,11 @@ const Subcommand kHfImportCommand{
 
 const Subcommand kHfExportCommand{
     .name = "hf-export",
-    .synopsis = "CHECKPOINT HF_FOLDER [--dtype=fp32|bf16|fp16] [--max-shard=SIZE]",
+    .synopsis = "CHECKPOINT HF_FOLDER [--dtype=fp32|bf16|fp16] [--max-shard=SIZE] [--tokenizer=HF_FOLDER]",
     .summary = "a checkpoint's parameters as a Hugging Face folder (config.json and safetensors)",
     .help = kExportHelp,
     .num_paths = 2,
-    .options = {"dtype", "max-shard"},
+    .options = {"dtype", "max-shard", "tokenizer"},
     .run = run_export};
 
 }  // namespace mica::checkpoint

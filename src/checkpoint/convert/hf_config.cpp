@@ -136,9 +136,19 @@ HfModel read_hf_model(const std::string& folder) {
   return model;
 }
 
-std::string hf_config_text(const HfArchitecture& architecture, const ModelKeys& keys, DType dtype) {
+Json read_token_ids(const std::string& folder) {
+  const Json config = read_json_object(folder + "/config.json", kMaxConfigBytes);
+  Json ids = Json::object();
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    if (config.contains(key)) ids[key] = config[key];
+  }
+  return ids;
+}
+
+std::string hf_config_text(const HfArchitecture& architecture, const ModelKeys& keys, DType dtype, const Json& token_ids) {
   Json json = {{"architectures", {architecture.class_name}}, {"model_type", architecture.model_type}};
   json.update(architecture.write_config(keys));
+  json.update(token_ids);
   json["torch_dtype"] = dtype == DType::f32 ? "float32" : dtype == DType::bf16 ? "bfloat16" : "float16";
   return json.dump(2) + "\n";
 }

@@ -92,7 +92,10 @@ struct HfModel {
 };
 [[nodiscard]] HfModel read_hf_model(const std::string& folder);
 
-/// The text of a config.json.
-[[nodiscard]] std::string hf_config_text(const HfArchitecture& architecture, const ModelKeys& keys, DType dtype);
+/// The text of a config.json. @param token_ids  read_token_ids() of the vocabulary's folder; empty: the architecture's own
+[[nodiscard]] std::string hf_config_text(const HfArchitecture& architecture, const ModelKeys& keys, DType dtype, const Json& token_ids);
+
+/// bos_token_id, eos_token_id and pad_token_id as FOLDER/config.json has them. @throws ConfigError
+[[nodiscard]] Json read_token_ids(const std::string& folder);
 
 }  // namespace mica::checkpoint

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <optional>
 
@@ -86,6 +88,30 @@ std::string index_text(const std::vector<HfTensor>& tensors, const std::vector<S
   return json.dump(2) + "\n";
 }
 
+/// What transformers keeps of a tokenizer beside config.json.
+constexpr std::array kTokenizerFiles = {"tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
+                                        "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json"};
+
+/// Those that the folder has. @throws ConfigError without a vocabulary.
+std::vector<std::string> tokenizer_files(const std::string& folder) {
+  std::vector<std::string> found;
+  std::error_code error;
+  for (const char* name : kTokenizerFiles) {
+    if (std::filesystem::exists(folder + "/" + name, error)) found.emplace_back(name);
+  }
+  const bool has_vocabulary = std::ranges::any_of(
+      found, [](const std::string& name) { return name == "tokenizer.json" || name == "tokenizer.model" || name == "vocab.json"; });
+  require<ConfigError>(has_vocabulary, "--tokenizer={}: no tokenizer.json, tokenizer.model or vocab.json there; name the folder of the "
+                       "vocabulary that the model was trained with", folder);
+  return found;
+}
+
+void copy_tokenizer(const HfExportOptions& hf, const std::vector<std::string>& files, const std::string& to) {
+  for (const std::string& name : files) {
+    io::write_file_atomically(to + "/" + name, io::read_file(hf.tokenizer + "/" + name));
+  }
+}
+
 /// Copies parameters into files, in the order of the checkpoint.
 class Exporter {
  public:
@@ -160,21 +186,26 @@ ConvertReport hf_export(const std::string& checkpoint, const std::string& hf_fol
   const HfArchitecture& architecture = architecture_of_type(keys);
   const std::vector<HfTensor> tensors = model_tensors(architecture, keys);
   check_parameters(tensors, reader.manifest(), checkpoint);
-  const std::string config = hf_config_text(architecture, keys, hf.dtype);
+  const bool has_tokenizer = !hf.tokenizer.empty();
+  const std::string config =
+      hf_config_text(architecture, keys, hf.dtype, has_tokenizer ? read_token_ids(hf.tokenizer) : Json::object());
   const std::vector<Shard> shards = plan_shards(tensors, hf);
   ConvertReport report{.model_type = std::string(architecture.type)};
   report.num_tensors = std::ssize(tensors);
   report.num_files = std::ssize(shards);
   for (const HfTensor& tensor : tensors) report.numel += tensor.shape.numel();
   report.bytes = report.numel * dtype_bytes(hf.dtype);
+  if (has_tokenizer) report.tokenizer_files = tokenizer_files(hf.tokenizer);
   NewFolder::check(hf_folder);
   if (options.is_dry_run) return report;
 
   NewFolder folder(hf_folder);
+  copy_tokenizer(hf, report.tokenizer_files, folder.temporary());
   std::string checksums;
   const auto add_checksum = [&](const std::string& name) {
     checksums += checksum_line(folder.temporary() + "/" + name, name);
   };
+  for (const std::string& name : report.tokenizer_files) add_checksum(name);
   Exporter exporter(reader, hf, report.numel, options);
   for (const Shard& shard : shards) {
     std::vector<io::SafetensorsSpec> specs;

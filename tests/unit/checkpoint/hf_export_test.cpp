@@ -219,6 +219,33 @@ TEST(HfExport, ADamagedCheckpointIsRefused) {
   EXPECT_FALSE(fs::exists(folder / "out"));
 }
 
+// A checkpoint knows no tokenizer: it is said, and one can be taken along.
+TEST(HfExport, ATokenizerAndItsSpecialTokensGoAlongOrAreMissedAloud) {
+  const TemporaryFolder folder;
+  const std::string run = folder / "run";
+  test::save_hf_model(test::hf_reference("llama"), 2, run);
+  EXPECT_THAT(convert({"hf-export", run, folder / "without"}), HasSubstr("without a tokenizer and the ids of its special tokens"));
+  const std::string source = folder / "source";
+  fs::create_directory(source);
+  const auto write = [&](const std::string& name, const std::string& text) { io::write_file_atomically(source + "/" + name, text); };
+  write("config.json", R"({"model_type": "llama", "bos_token_id": 1, "eos_token_id": [2, 3], "pad_token_id": null, "vocab_size": 41})");
+  EXPECT_THAT(convert_error({"hf-export", run, folder / "out", "--tokenizer=" + source}),
+              AllOf(HasSubstr(source), HasSubstr("no tokenizer.json")));
+  EXPECT_FALSE(fs::exists(folder / "out"));
+  write("tokenizer.json", "{\"a\": 1}");
+  write("tokenizer_config.json", "{}");
+  EXPECT_THAT(convert({"hf-export", run, folder / "out", "--tokenizer=" + source}),
+              AllOf(HasSubstr("tokenizer.json, tokenizer_config.json"), testing::Not(HasSubstr("without"))));
+  EXPECT_EQ(io::read_file(folder / "out/tokenizer.json"), "{\"a\": 1}");
+  EXPECT_EQ(io::read_file(folder / "out/tokenizer_config.json"), "{}");
+  const Json config = read_json_object(folder / "out/config.json", 1 << 20);
+  EXPECT_EQ(config["bos_token_id"], 1);
+  EXPECT_EQ(config["eos_token_id"], Json({2, 3}));
+  EXPECT_TRUE(config["pad_token_id"].is_null());
+  EXPECT_EQ(config["vocab_size"], 41);
+  EXPECT_EQ(tensors_of_folder(folder / "out"), tensors_of_folder(test::hf_reference("llama")));
+}
+
 TEST(MicaConvert, HelpTeachesAndMistakesAreNamed) {
   const std::string help = convert_help({"--help"});
   EXPECT_THAT(help, AllOf(HasSubstr("hf-export CHECKPOINT HF_FOLDER [--dtype="), HasSubstr("--dry-run"),
