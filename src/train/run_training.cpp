@@ -8,6 +8,7 @@
 #include "mica/plan/memory_plan.hpp"
 #include "mica/tensor/cuda_kernels.hpp"
 #include "mica/train/config.hpp"
+#include "mica/train/model_source.hpp"
 #include "mica/train/run_folder.hpp"
 #include "mica/train/trainer.hpp"
 
@@ -15,12 +16,14 @@ namespace mica::train {
 namespace {
 
 constexpr const char* kHelp = R"(mica-train CONFIG [--section.key=value ...] [--check]
+mica-train --model.init_from=FOLDER --data.train=FILES [--section.key=value ...] [--check]
 
 Trains a model with parameters, gradients and optimizer state sharded over MPI ranks.
 
-  CONFIG                an INI file; configs/ has examples to start from
+  CONFIG                an INI file; configs/ has examples to start from. It may be left out with model.init_from: what it does
+                        not say of the model comes from that folder, other keys have their defaults
   --section.key=value   overrides a key of the file; --section.key value is the same
-  --check               reads everything, prints config, batch arithmetic, mesh and units, and stops
+  --check               reads everything, prints the whole config, batch arithmetic, mesh and units, and stops
   -h, --help, --version
 
   mpirun -np 4 mica-train configs/gpt2-tiny-text.cfg --data.train=corpus.train.h5 --train.steps=200
@@ -39,7 +42,7 @@ Keys, with their defaults:
 )";
 
 struct Command {
-  std::string config_path;
+  std::string config_path;  ///< empty: none
   std::vector<std::string> overrides;
   bool check = false;
 };
@@ -61,13 +64,12 @@ Command parse_command(const std::vector<std::string>& arguments) {
       command.config_path = argument;
     }
   }
-  require<ConfigError>(!command.config_path.empty(),
-                       "no config file: mica-train CONFIG [--section.key=value ...]; see mica-train --help");
   return command;
 }
 
 /// Rank 0 reads the file; the others get its text or its error.
 ConfigText read_on_rank_0(const mpi::Communicator& world, const std::string& path) {
+  if (path.empty()) return {};
   ConfigText text{path, ""};
   together(world, [&] {
     if (world.rank() == 0) text = read_config_text(path);
@@ -102,17 +104,21 @@ ExitCode run_training(App& app) {
   Config config;
   together(app.world, [&] {
     config = parse_config(text, command.overrides);
-    check_config(config);
+    require<ConfigError>(!command.config_path.empty() || !config.model.init_from.empty(),
+                         "no config file: mica-train CONFIG [--section.key=value ...]; only with --model.init_from=FOLDER can it be "
+                         "left out; see mica-train --help");
   });
+  take_model_keys(app.world, config);
+  together(app.world, [&] { check_config(config); });
   const Logger logger = is_main ? Logger::to_stderr(log_level(config.log.level), "")
                                 : Logger::to_stderr(LogLevel::warn, fmt::format("rank {}", app.world.rank()));
   if (command.check) {
-    Trainer(app, config, find_start(app.world, config), logger).print_start();
+    Trainer(app, config, find_start(app.world, config), logger).print_start(IniKeys::all);
     return ExitCode::done;
   }
   RunFolder folder(app, config, logger);
   Trainer trainer(app, config, find_start(app.world, config), folder.logger());
-  trainer.print_start();
+  trainer.print_start(IniKeys::changed);
   return trainer.run(folder);
 }
 

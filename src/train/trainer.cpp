@@ -84,10 +84,11 @@ Trainer::Trainer(App& app, const Config& config, StartPoint start, Logger logger
   config_.train.global_batch = plan_.global_batch();
 }
 
-void Trainer::print_start() const {
+void Trainer::print_start(IniKeys keys) const {
   if (!is_main()) return;
   logger_.info("mica-train {}", kVersion);
-  logger_.info("{}", to_ini(config_));
+  logger_.info("{}", to_ini(config_, keys));
+  if (keys == IniKeys::changed) logger_.info("config   other keys have their defaults; all of them: {}/config.resolved.cfg", config_.run_folder());
   logger_.info("data     {} tokens, {} sequences of {} tokens{}", datasets_.train.num_tokens(),
                datasets_.train.num_sequences(), config_.train.seq_len,
                datasets_.val ? fmt::format("; validation {} tokens", datasets_.val->num_tokens()) : "; no validation");

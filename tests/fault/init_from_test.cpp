@@ -1,5 +1,6 @@
 // A run that starts from a Hugging Face folder or from a checkpoint, by the programs as users run them.
 
+#include <filesystem>
 #include <fstream>
 
 #include <gmock/gmock.h>
@@ -112,6 +113,47 @@ TEST_F(InitFrom, AModelOnlyCheckpointIsForOtherRuns) {
   }
 }
 
+// What the user does not say of the model comes from the folder: a run needs no config file then.
+TEST_F(InitFrom, TheModelsKeysComeFromTheFolder) {
+  namespace fs = std::filesystem;
+  for (const std::string name : {"gpt2", "llama"}) {
+    SCOPED_TRACE(name);
+    const std::string hf = folder_ / (name + "-source");
+    fs::copy(kReference + "hf_" + name, hf);
+    const std::string run = folder_ / (name + "-run");
+    const auto train_alone = [&](const std::string& from, const std::string& to, int steps) {
+      return test::run(under_mpirun(2, {program("mica-train"), "--model.init_from=" + from, "--data.train=" + (folder_ / "tokens.bin"),
+                                        "--run.dir=" + to, "--train.seq_len=8", "--optim.lr=0", "--train.steps=" + std::to_string(steps)}));
+    };
+    const Finished first = train_alone(hf, run, 1);
+    ASSERT_EQ(first.status, 0) << first.output;
+    const Finished same = test::run({program("mica-inspect"), "diff", run, hf});
+    EXPECT_EQ(same.status, 0) << same.output;
+    const std::string resolved = read_text(run + "/config.resolved.cfg");
+    const bool is_llama = name == "llama";
+    EXPECT_THAT(resolved, HasSubstr(is_llama ? "\ntype = llama\n" : "\ntype = gpt2\n"));
+    EXPECT_THAT(resolved, HasSubstr(is_llama ? "\nrope_scaling = llama3\n" : "\nvocab_size = 61\n"));
+    // From that run's checkpoint, which knows the model as well.
+    const Finished second = train_alone(run, run + "-2", 1);
+    ASSERT_EQ(second.status, 0) << second.output;
+    EXPECT_EQ(step_lines(run + "-2"), step_lines(run));
+    // The same command goes on, also when the folder is gone.
+    fs::remove_all(hf);
+    const Finished resumed = train_alone(hf, run, 2);
+    ASSERT_EQ(resumed.status, 0) << resumed.output;
+    EXPECT_EQ(step_lines(run).size(), 2u);
+  }
+}
+
+TEST_F(InitFrom, ALlamasContextMayDiffer) {
+  for (const std::string context : {"16", "512"}) {
+    const std::string run = "context-" + context;
+    const Finished seen = train("llama", run, {"--model.init_from=" + kReference + "hf_llama", "--model.context=" + context});
+    ASSERT_EQ(seen.status, 0) << seen.output;
+    EXPECT_THAT(read_text(folder_ / (run + "/config.resolved.cfg")), HasSubstr("\ncontext = " + context + "\n"));
+  }
+}
+
 TEST_F(InitFrom, MistakesEndWithOneLineAndStatusTwo) {
   const auto expect = [](const Finished& seen, const std::string& says) {
     EXPECT_EQ(seen.status, 2) << seen.output;
@@ -121,6 +163,11 @@ TEST_F(InitFrom, MistakesEndWithOneLineAndStatusTwo) {
   };
   const std::string hf = "--model.init_from=" + kReference + "hf_gpt2";
   expect(train("gpt2", "a", {hf, "--model.layers=3"}), "model.layers = 3, but");
+  // Keys of another model, all of them at once, and not what they would mean in the default architecture.
+  expect(train("llama", "b", {hf}), "--model.heads=3");
+  expect(train("llama", "b", {hf}), "--model.type=gpt2");
+  expect(train("gpt2", "b", {hf, "--model.context=16"}), "model.context = 16, but");
+  expect(test::run(under_mpirun(2, {program("mica-train"), "--data.train=" + (folder_ / "tokens.bin")})), "no config file");
   expect(train("gpt2", "c", {"--model.init_from=/nowhere"}), "/nowhere: no such folder");
   expect(convert({"hf-import", kReference + "hf_gpt2"}), "hf-import wants HF_FOLDER CHECKPOINT");
   expect(convert({"hf-import", "/nowhere", folder_ / "x"}), "/nowhere/config.json: no such file");

@@ -30,8 +30,8 @@ class Trainer {
   /// @param start  find_start()  @collective @throws SharedError for a user's mistake.
   Trainer(App& app, const Config& config, StartPoint start, Logger logger);
 
-  /// Prints the resolved config, batch arithmetic, mesh, units and memory plan.
-  void print_start() const;
+  /// Prints these keys of the resolved config, batch arithmetic, mesh, units and memory plan.
+  void print_start(IniKeys keys) const;
   /// Allocates the model, resumes if asked to, and steps until train.steps, a signal or max_hours.
   ExitCode run(const RunFolder& folder);
 

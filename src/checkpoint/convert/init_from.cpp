@@ -17,18 +17,10 @@
 namespace mica::checkpoint {
 namespace {
 
-/// Dropout is of training, not of the model.
-void check_keys(const ModelKeys& source, const ModelKeys& run) {
-  const ModelKeys there = normalized(source);
-  const ModelKeys here = normalized(run);
-  for (const auto& [key, value] : there.all()) {
-    if (key == "dropout" || !here.has(key)) continue;
-    if (key == "hidden" && (value == "0" || here.text(key) == "0")) continue;  // shapes are compared
-    require<ConfigError>(here.text(key) == value,
-                         "model.{} = {}, but {} has {}: a run starts from parameters of the same model only; "
-                         "set --model.{}={}",
-                         key, here.text(key), there.place(), value, key, value);
-  }
+bool may_differ(const std::string& key, const ModelKeys& there, const ModelKeys& here) {
+  if (key == "dropout") return true;
+  if (key == "context") return there.has("type") && there.text("type") == "llama";
+  return key == "hidden" && (there.text(key) == "0" || here.text(key) == "0");  // shapes are compared
 }
 
 /// The same parameters on both sides. Buffers are taken over where the source has them.
@@ -89,7 +81,7 @@ void check_model(const OpenedModel& opened, const std::map<std::string, std::str
   require(root.state() == fsdp::TrainingState::idle,
           "parameters are given values while the root is {}: do it between passes",
           fsdp::training_state_name(root.state()));
-  check_keys(opened.keys, ModelKeys(model, "the config"));
+  check_model_keys({opened.keys.place(), opened.keys.all()}, model);
   check_parameters(opened, root);
   root.device_mesh().compute().synchronize();  // the initial values
 }
@@ -148,11 +140,34 @@ InitReport from_checkpoint(const std::string& folder, const std::map<std::string
 
 }  // namespace
 
+ModelDescription read_model_description(const std::string& path) {
+  if (is_hf_folder(path)) {
+    const HfModel model = read_hf_model(path);
+    return {model.keys.place(), model.keys.all()};
+  }
+  const std::string folder = resolve_checkpoint(path);
+  return {folder, read_manifest(folder).model};
+}
+
+void check_model_keys(const ModelDescription& source, const std::map<std::string, std::string>& run) {
+  const ModelKeys there = normalized({source.keys, source.source});
+  const ModelKeys here = normalized({run, "the config"});
+  std::string differences, flags;
+  for (const auto& [key, value] : there.all()) {
+    if (!here.has(key) || here.text(key) == value || may_differ(key, there, here)) continue;
+    differences += differences.empty() ? fmt::format("model.{} = {}, but {} has {}", key, here.text(key), source.source, value)
+                                       : fmt::format("; model.{} = {}, but {} there", key, here.text(key), value);
+    flags += fmt::format(" --model.{}={}", key, value);
+  }
+  require<ConfigError>(differences.empty(), "{}: a run starts from parameters of the same model only; leave these keys out, or set{}",
+                       differences, flags);
+}
+
 InitReport init_from(const std::string& path, const std::map<std::string, std::string>& model, fsdp::Root& root,
                      const HostComm& comm) {
   const auto start = std::chrono::steady_clock::now();
   const std::string checkpoint =
-      comm.from_root(0, [&] { return is_hugging_face(path) ? std::string() : resolve_checkpoint(path); });
+      comm.from_root(0, [&] { return is_hf_folder(path) ? std::string() : resolve_checkpoint(path); });
   InitReport report =
       checkpoint.empty() ? from_hugging_face(path, model, root, comm) : from_checkpoint(checkpoint, model, root, comm);
   report.ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();

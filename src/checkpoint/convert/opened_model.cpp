@@ -47,13 +47,13 @@ const OpenedModel::Tensor* OpenedModel::find(const std::string& tensor) const {
   return found == tensors.end() ? nullptr : &*found;
 }
 
-bool is_hugging_face(const std::string& path) {
+bool is_hf_folder(const std::string& path) {
   std::error_code error;
   return std::filesystem::exists(path + "/config.json", error);
 }
 
 OpenedModel open_model(const std::string& path) {
-  return is_hugging_face(path) ? open_hf(path) : open_checkpoint_folder(resolve_checkpoint(path));
+  return is_hf_folder(path) ? open_hf(path) : open_checkpoint_folder(resolve_checkpoint(path));
 }
 
 }  // namespace mica::checkpoint

@@ -28,8 +28,8 @@ struct OpenedModel {
   [[nodiscard]] const Tensor* find(const std::string& tensor) const;
 };
 
-/// A folder with config.json.
-[[nodiscard]] bool is_hugging_face(const std::string& path);
+/// A folder with config.json; others are checkpoints.
+[[nodiscard]] bool is_hf_folder(const std::string& path);
 /// Keys and tensors of a checkpoint; nothing to read them from. @param manifest  outlives it; its header is enough.
 [[nodiscard]] OpenedModel describe_checkpoint(const std::string& folder, const Manifest& manifest);
 

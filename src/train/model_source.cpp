@@ -1,0 +1,43 @@
+#include "mica/train/model_source.hpp"
+
+#include "mica/checkpoint/init_from.hpp"
+#include "mica/train/resume_rules.hpp"
+#include "mica/train/run_app.hpp"
+#include "mica/train/run_folder.hpp"
+
+#include "ini.hpp"
+
+namespace mica::train {
+namespace {
+
+/// Dropout is of training: it stays the config's.
+std::string to_ini(const checkpoint::ModelDescription& model) {
+  std::string text = "[model]\n";
+  for (const auto& [key, value] : model.keys) {
+    if (key != "dropout") text += fmt::format("{} = {}\n", key, quoted(value));
+  }
+  return text;
+}
+
+}  // namespace
+
+void take_model_keys(const mpi::Communicator& world, Config& config) {
+  if (config.model.init_from.empty()) return;
+  const StartPoint start = find_start(world, config);
+  ConfigText text;
+  together(world, [&] {
+    if (world.rank() != 0) return;
+    const checkpoint::ModelDescription model = start.manifest
+                                                   ? checkpoint::ModelDescription{start.checkpoint, start.manifest->model}
+                                                   : checkpoint::read_model_description(config.model.init_from);
+    text = {model.source, to_ini(model)};
+    Config filled = config;
+    apply_defaults(filled, text);
+    // A checkpoint that the run goes on from has its own rules (resume_rules.hpp).
+    if (!start.manifest) checkpoint::check_model_keys(model, model_description(filled));
+  });
+  text = {world.broadcast_string(text.file_name, 0), world.broadcast_string(text.text, 0)};
+  apply_defaults(config, text);
+}
+
+}  // namespace mica::train
