@@ -1,8 +1,7 @@
 #include "memory_check.hpp"
 
-#include <unistd.h>
-
 #include "mica/device/gpu.hpp"
+#include "mica/train/memory_limit.hpp"
 #include "mica/train/run_app.hpp"
 
 namespace mica::train {
@@ -37,15 +36,13 @@ void check_memory(const mpi::Communicator& world, const Config& config, const De
   const std::int64_t batches =
       2 * batch.accumulation * batch.micro_batch * config.train.seq_len * 2 * dtype_bytes(DType::i32);
   const std::int64_t mine = start.memory.peak + batches;
-  const std::int64_t needed = node.all_sum(mine);
-  const std::int64_t present = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
+  const MemoryShare share = tightest_limit(node, mine, memory_limits());
   together(world, [&] {
-    require<ConfigError>(
-        needed <= present,
-        "this run needs {} of memory a rank, {} on a node with {} of its ranks, but the node has {}: take more "
-        "nodes, a smaller model, train.micro_batch or train.seq_len, {}",
-        plan::format_bytes(mine), plan::format_bytes(needed), node.num_ranks(), plan::format_bytes(present),
-        memory_keys(config, device));
+    require<ConfigError>(share.needed <= share.limit.bytes,
+                         "this run needs {} of memory a rank, {} for {} ranks of a node, but {} is {}: take more nodes, a higher "
+                         "limit (Slurm: --mem), a smaller model, train.micro_batch or train.seq_len, {}",
+                         plan::format_bytes(mine), plan::format_bytes(share.needed), share.num_ranks, share.limit.name,
+                         plan::format_bytes(share.limit.bytes), memory_keys(config, device));
   });
 }
 
