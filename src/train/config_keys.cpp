@@ -202,7 +202,7 @@ std::vector<ConfigKey> make_keys() {
           "CPU streams: threaded overlaps communication on cores of its own, inline runs it in place; auto: threaded "
           "if a rank has more than one core"),
       whole("mesh.threads", MICA_FIELD(mesh.threads), 0, 4096,
-            "OpenMP threads a rank; 0: its cores, or OMP_NUM_THREADS"),
+            "OpenMP threads a rank; 0: OMP_NUM_THREADS, or the cores it is bound to, divided by the ranks that share them"),
 
       choice("model.type", MICA_FIELD(model.type), {"gpt2", "llama", "mlp"}, "architecture"),
       whole("model.layers", MICA_FIELD(model.layers), 1, 10'000, "blocks"),

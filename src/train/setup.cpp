@@ -1,9 +1,6 @@
 #include "mica/train/setup.hpp"
 
 #include <charconv>
-#include <cstdlib>
-
-#include <sched.h>
 
 #include "mica/comm/gpu_groups.hpp"
 #include "mica/comm/mpi_group.hpp"
@@ -15,23 +12,12 @@
 #include "mica/tensor/openmp.hpp"
 #include "mica/train/model_config.hpp"
 #include "mica/train/run_app.hpp"
+#include "mica/train/thread_count.hpp"
 
 #include "device_choice.hpp"
 
 namespace mica::train {
 namespace {
-
-/// Cores this process may run on.
-int num_cores() {
-  cpu_set_t mask;
-  return sched_getaffinity(0, sizeof mask, &mask) == 0 ? std::max(1, CPU_COUNT(&mask)) : 1;
-}
-
-/// Cores are shared by the ranks of a node that are not bound to cores of their own.
-int default_threads(int ranks_on_node) {
-  if (const char* wanted = std::getenv("OMP_NUM_THREADS")) return std::max(1, std::atoi(wanted));
-  return std::max(1, num_cores() / ranks_on_node);
-}
 
 StreamMode stream_mode(const std::string& wanted, int threads) {
   if (wanted == "threaded") return StreamMode::threaded;
@@ -188,7 +174,8 @@ GroupBackend group_backend(DeviceChoice::Backend backend, const Config::Mesh& me
 Device Device::make(const Config& config, const mpi::Session& session, const mpi::Communicator& world,
                     const Logger& logger) {
   Device device;
-  const int ranks_on_node = world.split_node().num_ranks();
+  const ThreadCount threads = choose_threads(world, static_cast<int>(config.mesh.threads));
+  if (!threads.warning.empty()) logger.warn("{}", threads.warning);
   // What one rank alone may fail at, before the collectives of the mesh.
   const DeviceChoice choice = choose_device(config.mesh, session, world);
   const bool on_gpu = choice.gpu.has_value();
@@ -197,7 +184,7 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
   device.backend = backend_name(choice.backend);
   device.registers_buffers = config.mesh.register_buffers;
   together(world, [&] {
-    device.num_threads = config.mesh.threads > 0 ? static_cast<int>(config.mesh.threads) : default_threads(ranks_on_node);
+    device.num_threads = threads.threads;
     set_openmp_threads(device.num_threads);
     device.pool = on_gpu ? make_cuda_pool() : make_cpu_pool();
     if (on_gpu) device.host_pool = make_cpu_pool();
