@@ -51,7 +51,7 @@ std::vector<std::string> subfolders(const std::string& folder) {
     std::error_code ignored;
     if (it->is_directory(ignored)) names.push_back(it->path().filename().string());
   }
-  require<IoError>(!error, "{}: cannot list the folder: {}", folder, error.message());
+  require<ConfigError>(!error, "{}: cannot list the folder: {}", folder, error.message());
   return names;
 }
 

@@ -50,6 +50,7 @@ Root::Root(Unit& unit)
 }
 
 void Root::warn_about_strategy() const {
+  if (device_mesh().mesh().rank() != 0) return;  // it is the same for all
   const Logger& logger = device_mesh().logger();
   for (const Unit* each : units_) {
     if (each->asked_strategy() != each->options().strategy) {

@@ -16,20 +16,20 @@ Progress::Progress(Logger logger, std::int64_t last_step, bool on_terminal)
 
 bool Progress::is_on_terminal() {
   if (std::getenv("CI") != nullptr) return false;
-  if (std::getenv("OMPI_COMM_WORLD_RANK") == nullptr && std::getenv("PMI_RANK") == nullptr) return isatty(STDOUT_FILENO) == 1;
+  if (std::getenv("OMPI_COMM_WORLD_RANK") == nullptr && std::getenv("PMI_RANK") == nullptr) return isatty(STDERR_FILENO) == 1;
   // Launchers give their ranks pseudo-terminals or pipes, whatever they write to themselves.
   std::error_code none;
-  const auto target = std::filesystem::read_symlink("/proc/" + std::to_string(getppid()) + "/fd/1", none).string();
+  const auto target = std::filesystem::read_symlink("/proc/" + std::to_string(getppid()) + "/fd/2", none).string();
   return target.starts_with("/dev/pts/") || target.starts_with("/dev/tty");
 }
 
-void Progress::show(const StepMetrics& m, double comm_share, double seconds_left, bool keep) {
+void Progress::show(const StepMetrics& m, double seconds_left, bool keep) {
   if (!on_terminal_ && !keep) return;
   const std::string norm = m.grad_norm ? fmt::format("norm {:.3f}", *m.grad_norm) : "norm unknown";
   const std::string scale = m.loss_scale == 0 ? "" : fmt::format("  scale {:.0f}{}", m.loss_scale, m.is_skipped ? " (overflow: skipped)" : "");
   const std::string text =
-      fmt::format("step {:>6}/{}  loss {:.4f}  lr {:.2e}  {}{}  {} tokens/s  {:.1f} ms/step  comm {:.0f} %  peak {}  left {}",
-                  m.step, last_step_, m.loss, m.lr, norm, scale, format_rate(m.tokens_per_s), m.step_ms, 100 * comm_share,
+      fmt::format("step {:>6}/{}  loss {:.4f}  lr {:.2e}  {}{}  {} tokens/s  {:.1f} ms/step  comm {:.1f} ms  peak {}  left {}",
+                  m.step, last_step_, m.loss, m.lr, norm, scale, format_rate(m.tokens_per_s), m.step_ms, m.comm_wait_ms,
                   plan::format_bytes(m.peak_bytes), format_duration(seconds_left));
   clear_line();
   if (on_terminal_ && !keep) {

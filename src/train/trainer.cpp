@@ -402,8 +402,7 @@ void Trainer::read_figures(bool show) {
     metrics_->write(m);
   }
   const StepMetrics& last = pending_.back().metrics;
-  progress_->show(last, comm_ms / interval_ms,
-                  static_cast<double>(config_.train.steps - last.step) * last.step_ms / 1e3, show);
+  progress_->show(last, static_cast<double>(config_.train.steps - last.step) * last.step_ms / 1e3, show);
   pending_.clear();
   begin_interval();
 }

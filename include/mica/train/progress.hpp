@@ -11,11 +11,11 @@ namespace mica::train {
 class Progress {
  public:
   Progress(Logger logger, std::int64_t last_step, bool on_terminal);
-  /// True when the job's own standard output is a terminal: under mpirun a rank's is not to be asked.
+  /// True when the job's own standard error, where the lines go, is a terminal: under mpirun a rank's is not to be asked.
   [[nodiscard]] static bool is_on_terminal();
 
   /// @param keep  ends the line on a terminal too (every log_interval steps).
-  void show(const StepMetrics& metrics, double comm_share, double seconds_left, bool keep);
+  void show(const StepMetrics& metrics, double seconds_left, bool keep);
   /// A message between progress lines.
   void say(const std::string& text);
   void warn(const std::string& text);

@@ -17,8 +17,9 @@ void check_targets(const std::int32_t* targets, std::int64_t rows, std::int64_t 
   for (std::int64_t row = 0; row < rows; ++row) {
     if (targets[row] >= -1 && targets[row] < vocab) continue;
     throw Error(
-        fmt::format("head_loss: target {} in row {} is not a token of the vocabulary [0, {}) and not -1 (ignored): was "
-                    "the text tokenized with another vocabulary than model.vocab_size?",
+        fmt::format("head_loss: target {} in row {} is not one of the head's classes [0, {}) and not -1 (ignored): give the head "
+                    "as many classes as there are labels; for tokens: was the text tokenized with a larger vocabulary than "
+                    "model.vocab_size?",
                     targets[row], row, vocab));
   }
 }

@@ -1,6 +1,7 @@
 #include "mica/checkpoint/inspect.hpp"
 
 #include <cmath>
+#include <fstream>
 #include <limits>
 #include <sstream>
 
@@ -215,6 +216,10 @@ TEST(Inspect, HelpVersionAndMisuse) {
   EXPECT_THAT(error_of<ConfigError>([] { inspect({"--jsno", "x"}); }), HasSubstr("--jsno"));
   EXPECT_THAT(error_of<ConfigError>([] { inspect({"/nowhere"}); }), HasSubstr("/nowhere"));
   const TemporaryFolder folder;
+  // As where permission is denied, which the superuser does not meet.
+  std::ofstream(folder / "checkpoints") << "a file";
+  EXPECT_THAT(error_of<ConfigError>([&] { inspect({folder.path()}); }), HasSubstr("checkpoints: cannot list the folder"));
+  std::filesystem::remove(folder / "checkpoints");
   EXPECT_THAT(error_of<ConfigError>([&] { inspect({folder.path()}); }), HasSubstr("holds no checkpoint"));
 }
 

@@ -43,7 +43,7 @@ TEST_P(CpuRefusals, ATargetOutsideTheVocabularyIsNamedAndNothingIsWritten) {
       FAIL() << "target " << wrong << " was taken";
     } catch (const Error& e) {
       const std::string start =
-          fmt::format("head_loss: target {} in row 1 is not a token of the vocabulary [0, 7)", wrong);
+          fmt::format("head_loss: target {} in row 1 is not one of the head's classes [0, 7)", wrong);
       EXPECT_EQ(std::string(e.what()).substr(0, start.size()), start);
     }
     stream_->drain_and_clear_error();
