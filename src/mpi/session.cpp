@@ -1,10 +1,12 @@
 #include "mica/mpi/session.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <iostream>
+#include <thread>
 
 #include <mpi.h>
 #include <unistd.h>
@@ -13,6 +15,31 @@
 #include "mica/mpi/communicator.hpp"
 
 namespace mica::mpi {
+namespace {
+
+/// An exception that nobody catches ends the job with one line a rank, the lowest first, and its exit status; not with
+/// every rank's stack trace, one into the other.
+[[noreturn]] void end_job() {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  std::this_thread::sleep_for(std::chrono::milliseconds(std::min(rank * 20, 1000)));
+  ExitCode code = ExitCode::runtime_failure;
+  try {
+    if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
+    std::fprintf(stderr, "mica: error: rank %d: std::terminate was called\n", rank);
+    std::abort();
+  } catch (const Error& error) {
+    std::fprintf(stderr, "mica: error: rank %d: %s\n", rank, error.what());
+    code = error.exit_code();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "mica: error: rank %d: %s\n", rank, error.what());
+  } catch (...) {
+    std::fprintf(stderr, "mica: error: rank %d: an exception of an unknown type\n", rank);
+  }
+  Session::abort(static_cast<int>(code));
+}
+
+}  // namespace
 
 Session::Session(int* argc, char*** argv, SessionOptions options) {
   int initialized = 0;
@@ -32,6 +59,7 @@ Session::Session(int* argc, char*** argv, SessionOptions options) {
   // Without this the default handler ends the job before any check sees the return code. dup and split inherit it.
   check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler(world)");
   check(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler(self)");
+  before_ = std::set_terminate(end_job);
 }
 
 Session::~Session() {
@@ -58,6 +86,7 @@ void Session::close() {
   require<MpiError>(open_, "mpi::Session::close() was called twice");
   check(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
   open_ = false;
+  std::set_terminate(before_);
   check(MPI_Finalize(), "MPI_Finalize");
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <string>
 
 namespace mica::mpi {
@@ -11,7 +12,8 @@ struct SessionOptions {
 
 /// MPI's life: initialised here with MPI_ERRORS_RETURN and the most threads it grants, finalised by close().
 /// Sets OMPI_MCA_mpi_yield_when_idle=1 before MPI_Init unless the user set it, so that a waiting rank leaves its core.
-/// One per process.
+/// While it is open, an exception that nobody catches ends the job with a line `mica: error: ...` and the exit status of the
+/// error (core/error.hpp). One per process.
 class Session {
  public:
   Session(int* argc, char*** argv, SessionOptions options = {});
@@ -35,6 +37,7 @@ class Session {
  private:
   bool thread_multiple_ = false;
   bool open_ = true;
+  std::terminate_handler before_ = nullptr;  ///< what an exception that nobody catches called
 };
 
 }  // namespace mica::mpi
