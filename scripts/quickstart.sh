@@ -1,8 +1,14 @@
 #!/usr/bin/env bash
 # From a fresh Debian machine to a sharded GPT-2 that has trained on real text and saved a checkpoint.
 #   scripts/quickstart.sh [FILE_OR_FOLDER_OF_TEXT...]
-# Without an argument it reads the licence texts and documentation that every Debian machine has.
+# A file is read whatever its name; in folders, those that look like text (copyright, README*, *.txt, *.md, *.pod). At most
+# MAX_MB megabytes (4) are read. Without an argument: licence texts and documentation that every Debian machine has.
 set -euo pipefail
+sources=()
+for source in "$@"; do   # as the user sees them, before this script goes to its own folder
+  [[ -r "$source" ]] || { echo "mica: error: cannot read $source: name a text file or a folder of them" >&2; exit 2; }
+  sources+=("$(realpath -- "$source")")
+done
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/environment.sh
 source scripts/environment.sh
@@ -24,16 +30,26 @@ bin=build/release/bin
 step "3/4  Gather and tokenize text"
 rm -rf "$run"   # the quickstart's own folder: it always starts anew
 mkdir -p "$run"
-if [[ $# -gt 0 ]]; then
-  sources=("$@")
-else
-  sources=(/usr/share/common-licenses /usr/share/doc /usr/share/perl)
-fi
-# Plain text only, in a fixed order, at most 4 MB. (head ends the pipe early: that is no failure.)
-{ find -L "${sources[@]}" -type f -size +1k \( -path '/usr/share/common-licenses/*' -o -name 'copyright' -o -name '*.txt' \
-    -o -name '*.md' -o -name 'README*' -o -name '*.pod' \) -print0 2>/dev/null | LC_ALL=C sort -z \
-  | xargs -0 -r cat 2>/dev/null || true; } | head -c 4000000 > "$run/text.txt" || true
+[[ $# -gt 0 ]] || sources=(/usr/share/common-licenses /usr/share/doc /usr/share/perl)
+# Files that were named, in that order; then what looks like text in folders, in a fixed one.
+{
+  for source in "${sources[@]}"; do
+    if [[ -f "$source" ]]; then printf '%s\0' "$source"; fi
+  done
+  for source in "${sources[@]}"; do
+    if [[ -d "$source" ]]; then
+      find -L "$source" -type f -size +1k \( -path '/usr/share/common-licenses/*' -o -name 'copyright' -o -name '*.txt' \
+        -o -name '*.md' -o -name 'README*' -o -name '*.pod' \) -print0 2>/dev/null || true
+    fi
+  done | LC_ALL=C sort -z
+} > "$run/files"
+limit=$((${MAX_MB:-4} * 1000000))
+# (head ends the pipe early: that is no failure.)
+{ xargs -0 -r cat < "$run/files" 2>/dev/null || true; } | head -c "$limit" > "$run/text.txt" || true
 [[ -s "$run/text.txt" ]] || { echo "mica: error: found no text under ${sources[*]}; name a text file: scripts/quickstart.sh FILE" >&2; exit 2; }
+if [[ $(stat -c %s "$run/text.txt") -eq $limit ]]; then
+  echo "only the first $((limit / 1000000)) MB of the text are read, which keeps this short; for more: MAX_MB=100 scripts/quickstart.sh ..."
+fi
 "$bin/mica-tokenize" --vocab=bytes --out="$run/corpus.h5" --val-fraction=0.1 "$run/text.txt"
 
 step "4/4  Train a sharded GPT-2 on 4 ranks (configs/gpt2-tiny-text.cfg)"

@@ -1,13 +1,25 @@
 #!/usr/bin/env bash
-# Ranks on the cores of this machine, or of the hosts in a hostfile.
+# Ranks on the cores of this machine, or of the hosts in a hostfile ("HOST slots=CORES" a line).
 #   RANKS=4 THREADS=8 scripts/launch/mpirun-cpu.sh CONFIG [--section.key=value ...]
+#   HOSTFILE=hosts THREADS=8 scripts/launch/mpirun-cpu.sh CONFIG      as many ranks as the hosts' cores hold
 set -euo pipefail
 # shellcheck source=scripts/launch/save_on_interrupt.sh
 source "$(dirname "$0")/save_on_interrupt.sh"
 bin=${MICA_BIN:-build/release/bin}
 threads=${THREADS:-1}
 hosts=()
-[[ -n "${HOSTFILE:-}" ]] && hosts=(--hostfile "$HOSTFILE")
+if [[ -n "${HOSTFILE:-}" ]]; then
+  hosts=(--hostfile "$HOSTFILE")
+  # A rank's cores lie on one host.
+  ranks=${RANKS:-$(awk -v threads="$threads" '
+    /^[ \t]*(#|$)/ { next }
+    match($0, /slots[ \t]*=[ \t]*[0-9]+/) { cores = substr($0, RSTART, RLENGTH); sub(/.*=[ \t]*/, "", cores); ranks += int(cores / threads); next }
+    { print "mica: error: " FILENAME ":" FNR ": " $1 " has no slots=CORES: add it, or say RANKS=N" > "/dev/stderr"; failed = 1; exit 2 }
+    END { if (!failed) print ranks + 0 }' "$HOSTFILE")}
+else
+  ranks=${RANKS:-$(($(nproc) / threads))}
+fi
+[[ "$ranks" -ge 1 ]] || { echo "mica: error: no host has $threads cores for a rank: lower THREADS" >&2; exit 2; }
 export OMP_NUM_THREADS=$threads OMP_PLACES=cores
-save_on_interrupt mpirun -np "${RANKS:-$(($(nproc) / threads))}" "${hosts[@]}" --map-by "slot:PE=$threads" --bind-to core -x OMP_NUM_THREADS -x OMP_PLACES \
+save_on_interrupt mpirun -np "$ranks" "${hosts[@]}" --map-by "slot:PE=$threads" --bind-to core -x OMP_NUM_THREADS -x OMP_PLACES \
   "$bin/mica-train" "$1" --mesh.device=cpu "${@:2}"

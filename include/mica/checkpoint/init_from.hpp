@@ -35,8 +35,7 @@ struct InitReport {
 /// rank beside the model.
 /// @param model  the run's keys of [model], as check_model_keys() takes them.
 /// @param root  initialised, between passes.
-/// @throws ConfigError naming the keys and both values, or the parameter; CheckpointError: a damaged or unfit source.
-/// The
+/// @throws ConfigError naming the keys and both values, or the parameter; CheckpointError: a damaged or unfit source. The
 ///         same on all ranks. The model's values are undefined then. @collective over `comm`: all ranks of the mesh.
 InitReport init_from(const std::string& path, const std::map<std::string, std::string>& model, fsdp::Root& root,
                      const HostComm& comm);
