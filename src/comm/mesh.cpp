@@ -32,8 +32,8 @@ int ranks_per_node(const std::vector<RankPlace>& places) {
       seen += fmt::format("{}{} has {}", seen.empty() ? "" : ", ", host[node], ranks);
     }
     throw ConfigError(
-        fmt::format("mesh.shard_size=node needs the same number of ranks on every node, but {}; start equal numbers or set "
-                    "mesh.shard_size to a number that divides {}: {}",
+        fmt::format("mesh.shard_size=node (what auto means for hybrid strategies) needs the same number of ranks on every node, "
+                    "but {}; start equal numbers or set mesh.shard_size to world or a number that divides {}: {}",
                     seen, places.size(), divisors_of(static_cast<int>(places.size()))));
   }
   return first;

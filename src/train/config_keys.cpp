@@ -120,11 +120,13 @@ ConfigKey run_name_key() {
 
 ConfigKey shard_size_key() {
   ConfigKey key = text("mesh.shard_size", [](Config& c) -> auto& { return c.mesh.shard_size; },
-                       "world, node or a whole number from 1",
-                       "ranks that share one copy of the model; the others hold replicas (hybrid sharding)");
+                       "auto, world, node or a whole number from 1",
+                       "ranks that share one copy of the model; the others hold replicas (hybrid sharding). auto: node for "
+                       "hybrid_shard and hybrid_shard_zero2, world for the other strategies");
   key.set = [](Config& c, const std::string& value) {
     std::int64_t number = 0;
-    if (value != "world" && value != "node" && (!parse_number(value, number) || number < 1 || number > 1'000'000)) return false;
+    const bool is_word = value == "auto" || value == "world" || value == "node";
+    if (!is_word && (!parse_number(value, number) || number < 1 || number > 1'000'000)) return false;
     c.mesh.shard_size = value;
     return true;
   };

@@ -55,13 +55,18 @@ std::unique_ptr<nn::Module> make_module(const Config& config) {
 
 std::string block_type(const Config::Model& model) { return model.type + "_block"; }
 
-ShardSize parse_shard_size(const std::string& text) {
+ShardSize shard_size_of(const Config& config) {
+  const std::string& text = config.mesh.shard_size;
+  if (text == "auto") {
+    const bool is_hybrid = fsdp::is_hybrid(fsdp::strategy_from_name(config.fsdp.strategy));
+    return {.kind = is_hybrid ? ShardSize::Kind::node : ShardSize::Kind::world};
+  }
   if (text == "world") return {.kind = ShardSize::Kind::world};
   if (text == "node") return {.kind = ShardSize::Kind::node};
   int number = 0;
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   require<ConfigError>(error == std::errc{} && rest == text.data() + text.size() && number >= 1,
-                       "mesh.shard_size is '{}', expected world, node or a whole number from 1", text);
+                       "mesh.shard_size is '{}', expected auto, world, node or a whole number from 1", text);
   return {.kind = ShardSize::Kind::number, .number = number};
 }
 
@@ -198,7 +203,7 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
     device.kernels = device.make_kernels(*device.pool);
   });
   together(world, [&] {  // a shard size that does not fit is refused by all ranks alike
-    device.mesh = std::make_unique<Mesh>(make_mpi_mesh(world, parse_shard_size(config.mesh.shard_size),
+    device.mesh = std::make_unique<Mesh>(make_mpi_mesh(world, shard_size_of(config),
                                                        on_gpu ? *device.host_pool : *device.pool, {}, {},
                                                        group_backend(choice.backend, config.mesh, device)));
   });

@@ -22,7 +22,7 @@ struct Config {
     std::string backend = "auto";
     double timeout = 600;
     bool register_buffers = true;
-    std::string shard_size = "world";
+    std::string shard_size = "auto";
     std::string streams = "auto";
     std::int64_t threads = 0;
   } mesh;

@@ -29,8 +29,8 @@ namespace mica::train {
 /// Module type that wrap=block and activation_checkpointing=block act on.
 [[nodiscard]] std::string block_type(const Config::Model& model);
 
-/// "world", "node" or a number. @throws ConfigError
-[[nodiscard]] ShardSize parse_shard_size(const std::string& text);
+/// mesh.shard_size; auto: node for hybrid strategies, as PyTorch has it, and world for the others. @throws ConfigError
+[[nodiscard]] ShardSize shard_size_of(const Config& config);
 
 [[nodiscard]] fsdp::Options fsdp_options(const Config& config);
 [[nodiscard]] fsdp::WrapPolicy wrap_policy(const Config& config);

@@ -57,6 +57,37 @@ TEST(FsdpKeys, Recompute) {
               HasSubstr("x.cfg:6: fsdp.recompute is 'all', expected one of auto, none, cheap"));
 }
 
+/// As if 6 ranks ran on two nodes, 3 on each.
+MeshGeometry on_two_nodes(const Config& config) {
+  std::vector<RankPlace> places;
+  for (int rank = 0; rank < 6; ++rank) places.push_back({rank, rank < 3 ? "a" : "b", rank / 3, rank % 3});
+  return MeshGeometry::make(places, shard_size_of(config));
+}
+
+// A2: hybrid strategies shard within the node, as PyTorch's, and all others over the world.
+TEST(FsdpKeys, ShardSizeFollowsTheStrategy) {
+  for (const char* hybrid : {"hybrid_shard", "hybrid_shard_zero2"}) {
+    const MeshGeometry geometry = on_two_nodes(config_of(fmt::format("strategy = {}\n", hybrid)));
+    EXPECT_EQ(geometry.shard_size, 3) << hybrid;
+    EXPECT_EQ(geometry.replicas, 2) << hybrid;
+  }
+  for (const char* other : {"full_shard", "shard_grad_op", "no_shard", "shard_optim"}) {
+    EXPECT_EQ(on_two_nodes(config_of(fmt::format("strategy = {}\n", other))).shard_size, 6) << other;
+  }
+}
+
+TEST(FsdpKeys, ShardSizeAsTold) {
+  const auto shard_size = [](const std::string& told) {
+    return on_two_nodes(config_of("strategy = hybrid_shard\n[mesh]\nshard_size = " + told + "\n")).shard_size;
+  };
+  EXPECT_EQ(shard_size("auto"), 3);
+  EXPECT_EQ(shard_size("node"), 3);
+  EXPECT_EQ(shard_size("world"), 6);
+  EXPECT_EQ(shard_size("2"), 2);
+  EXPECT_THAT(refusal_of([&] { shard_size("rack"); }),
+              HasSubstr("mesh.shard_size is 'rack', expected auto, world, node or a whole number from 1"));
+}
+
 // C4: a chosen dim for parameters by their names; the first pattern that fits decides.
 TEST(FsdpKeys, ShardDims) {
   EXPECT_TRUE(options_of("").shard_dims.empty());
