@@ -43,15 +43,15 @@ std::vector<const fsdp::DeviceMesh*> grids_of(const fsdp::Root& root) {
 
 }  // namespace
 
-ClipResult clip_grad_norm(fsdp::Root& root, double max_norm, double p) {
-  require_idle(root, "clip_grad_norm");
+ClipCoefficient clip_coefficient(fsdp::Root& root, double max_norm, double p) {
+  require_idle(root, "clip_coefficient");
   require<ConfigError>(max_norm > 0, "optim.grad_clip is {}, expected more than 0", max_norm);
-  require<ConfigError>(p > 0, "clip_grad_norm: p is {}, expected more than 0, or infinity", p);
+  require<ConfigError>(p > 0, "clipping: p is {}, expected more than 0, or infinity", p);
   const double power = std::isinf(p) ? kInfNorm : p;
   const fsdp::DeviceMesh& device_mesh = root.device_mesh();
   Kernels& kernels = device_mesh.kernels();
   Stream& compute = device_mesh.compute();
-  ClipResult clip{make_scalar(device_mesh), make_scalar(device_mesh)};
+  ClipCoefficient clip{make_scalar(device_mesh), make_scalar(device_mesh)};
   const Tensor sum = make_scalar(device_mesh);
 
   const fsdp::GradientReduction* reduction = root.options().reduction;
@@ -81,7 +81,17 @@ ClipResult clip_grad_norm(fsdp::Root& root, double max_norm, double p) {
   return clip;
 }
 
-ClipResult clip_grad_norm(nn::Module& module, double max_norm, double p) {
+Tensor clip_grad_norm(fsdp::Root& root, double max_norm, double p) {
+  require_idle(root, "clip_grad_norm");
+  ClipCoefficient clip = clip_coefficient(root, max_norm, p);
+  const fsdp::DeviceMesh& device_mesh = root.device_mesh();
+  for_each_grad(root, [&](const GradStretch& stretch) {
+    device_mesh.kernels().scale_by(device_mesh.compute(), stretch.grad, clip.coefficient);
+  });
+  return std::move(clip.norm);
+}
+
+Tensor clip_grad_norm(nn::Module& module, double max_norm, double p) {
   fsdp::Root& root = fsdp::root_of(module);
   const auto unit = std::ranges::find(root.units(), &module, [](const fsdp::Unit* each) { return &each->module(); });
   require(unit == root.units().begin(),
@@ -89,14 +99,6 @@ ClipResult clip_grad_norm(nn::Module& module, double max_norm, double p) {
           "root module",
           (*unit)->name(), root.units().front()->module().type_name());
   return clip_grad_norm(root, max_norm, p);
-}
-
-void apply_clip(fsdp::Root& root, const ClipResult& clip) {
-  require_idle(root, "apply_clip");
-  const fsdp::DeviceMesh& device_mesh = root.device_mesh();
-  for_each_grad(root, [&](const GradStretch& stretch) {
-    device_mesh.kernels().scale_by(device_mesh.compute(), stretch.grad, clip.coefficient);
-  });
 }
 
 }  // namespace mica::optim

@@ -77,7 +77,7 @@ void StepRunner::read_ahead(std::int64_t step) {
 }
 
 void StepRunner::update(double lr, StepFigures& figures) {
-  const optim::ClipResult clip = optim::clip_grad_norm(*model_.root, grad_clip_);
+  const optim::ClipCoefficient clip = optim::clip_coefficient(*model_.root, grad_clip_);
   model_.optimizer->step({.lr = lr, .grad_scale = clip.coefficient.view()});
   figures.grad_norm = clip.norm;
 }
@@ -89,7 +89,7 @@ void StepRunner::update_scaled(double lr, StepFigures& figures) {
   context.kernels.copy(context.compute, scaler.scale(), figures.loss_scale);
   scaler.unscale();
   context.kernels.copy(context.compute, scaler.found_inf(), figures.skipped);
-  const optim::ClipResult clip = optim::clip_grad_norm(*model_.root, grad_clip_);
+  const optim::ClipCoefficient clip = optim::clip_coefficient(*model_.root, grad_clip_);
   model_.optimizer->step({.lr = lr,
                           .grad_scale = clip.coefficient.view(),
                           .skip = scaler.found_inf(),

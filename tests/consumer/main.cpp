@@ -61,7 +61,7 @@ void train(const mpi::Session& session) {
     nn::Record record;
     const nn::Tensors loss = model.forward(context, {batch(ids), batch(targets)}, &record);
     model.backward(context, std::move(record), {Tensor(TensorView{&one, Shape{1}, DType::f32})});
-    const optim::ClipResult clip = optim::clip_grad_norm(root, 1.0);
+    const optim::ClipCoefficient clip = optim::clip_coefficient(root, 1.0);
     optimizer->step({.lr = 1e-2, .grad_scale = clip.coefficient.view()});
     root.zero_grad();
     device_mesh.compute().synchronize();

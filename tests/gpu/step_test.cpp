@@ -81,7 +81,7 @@ std::vector<StepCalls> calls_of_steps(const StepCase& c, std::unique_ptr<Process
     const Tensor dloss = context.make({1}, DType::f32);
     kernels->fill(context.compute, dloss, 1.0);
     model->backward(context, std::move(record), {dloss});
-    const optim::ClipResult clip = optim::clip_grad_norm(root, 1.0);
+    const optim::ClipCoefficient clip = optim::clip_coefficient(root, 1.0);
     optimizer->step({.lr = 1e-3, .grad_scale = clip.coefficient.view()});
     root.zero_grad();
     barrier.barrier(*cpu, "step");

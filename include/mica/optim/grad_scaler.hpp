@@ -22,7 +22,7 @@ struct GradScalerOptions {
 ///   const Tensor dloss = scaler.scaled(1.0 / num_micro_batches);       every backward of the step begins with it
 ///   ... forwards and backwards ...
 ///   scaler.unscale();                                                  gradients are themselves again
-///   const ClipResult clip = clip_grad_norm(root, max_norm);
+///   const ClipCoefficient clip = clip_coefficient(root, max_norm);
 ///   optimizer.step({.lr = lr, .grad_scale = clip.coefficient.view(),
 ///                   .skip = scaler.found_inf(), .skipped_steps = scaler.skipped_steps()});
 ///   scaler.update();

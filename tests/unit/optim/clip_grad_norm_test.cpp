@@ -59,12 +59,12 @@ TEST_P(Norms, CountEveryElementOnce) {
       ASSERT_EQ(model.root().ignored_parameters().size(), ignores_first ? 1U : 0U);
       set_grads(model);
       model.pass();
-      const auto norm = [&](double p) { return value(model, clip_grad_norm(model.root(), kInf, p).norm); };
+      const auto norm = [&](double p) { return value(model, clip_grad_norm(model.root(), kInf, p)); };
       EXPECT_NEAR(norm(1), 24, 24e-6);
       EXPECT_NEAR(norm(2), std::sqrt(114.0), 11e-6);
       EXPECT_NEAR(norm(3), std::cbrt(684.0), 9e-6);
       EXPECT_EQ(norm(kInf), 8);
-      const ClipResult clip = clip_grad_norm(model.root(), 1);
+      const ClipCoefficient clip = clip_coefficient(model.root(), 1);
       EXPECT_NEAR(value(model, clip.coefficient), 1 / (std::sqrt(114.0) + 1e-6), 1e-7);
     });
   }
@@ -90,9 +90,9 @@ TEST(ClipGradNorm, DoesNotDependOnTheSharding) {
         ShardedWeights model(std::move(world), units(), options);
         set_grads(model);
         model.pass();
-        EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 1).norm), 24, 24e-6);
-        EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 2).norm), std::sqrt(114.0), 11e-6);
-        EXPECT_EQ(value(model, clip_grad_norm(model.root(), kInf, kInf).norm), 8);
+        EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 1)), 24, 24e-6);
+        EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 2)), std::sqrt(114.0), 11e-6);
+        EXPECT_EQ(value(model, clip_grad_norm(model.root(), kInf, kInf)), 8);
       });
     }
   }
@@ -111,7 +111,7 @@ TEST(ClipGradNorm, IsOneAllReduceOfFourBytesOverTheShardAxis) {
                                             &device_mesh.replicate_group(),  &device_mesh.reduce_group(),
                                             &device_mesh.unshard_group(),    &device_mesh.all_ranks_group()};
     for (ProcessGroup* group : groups) group->reset_counts();
-    static_cast<void>(clip_grad_norm(model.root(), 1));
+    clip_grad_norm(model.root(), 1);
     EXPECT_EQ(groups[0]->counts().of(Collective::all_reduce), 1);
     EXPECT_EQ(groups[0]->counts().bytes_of(Collective::all_reduce), 4);
     for (std::size_t i = 1; i < groups.size(); ++i) {
@@ -124,14 +124,14 @@ TEST(ClipGradNorm, IsOneAllReduceOfFourBytesOverTheShardAxis) {
 TEST(ClipGradNorm, WithoutGradientsItIsZeroAndTheRanksStillMeet) {
   run_local_ranks(3, [](auto world) {
     ShardedWeights model(std::move(world), units());
-    const ClipResult clip = clip_grad_norm(model.root(), 0.5);
+    const ClipCoefficient clip = clip_coefficient(model.root(), 0.5);
     EXPECT_EQ(value(model, clip.norm), 0);
     EXPECT_EQ(value(model, clip.coefficient), 1);
     EXPECT_EQ(model.device_mesh().shard_norm_group().counts().of(Collective::all_reduce), 1);
     // Some units without gradients: 3+4+2 only.
     set_grads(model);
     model.pass({true, false, false});
-    EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 1).norm), 9, 9e-6);
+    EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 1)), 9, 9e-6);
   });
 }
 
@@ -146,11 +146,11 @@ TEST_P(Norms, CountIgnoredParametersOnceInTheExactSum) {
     set_grads(model);
     model.pass();
     fsdp::average_grads(model.root(), mesh.num_ranks);
-    EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 1).norm), 24, 24e-6);
+    EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 1)), 24, 24e-6);
   });
 }
 
-// D8: an ignored parameter counts while it has a gradient, and apply_clip() multiplies that.
+// D8: an ignored parameter counts while it has a gradient, and clipping multiplies that.
 TEST(ClipGradNorm, TakesIgnoredParametersThatHaveAGradient) {
   run_local_ranks(2, [](auto world) {
     ShardedOptions options{.ignores_first = true};
@@ -158,37 +158,47 @@ TEST(ClipGradNorm, TakesIgnoredParametersThatHaveAGradient) {
     nn::Parameter& ignored = *model.weight(0, 0).parameter;
     set_grads(model);
     model.pass({false, true, true});  // 1+2+4 + 8
-    EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 1).norm), 15, 15e-6);
+    EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 1)), 15, 15e-6);
     model.root().zero_grad();
     model.pass();
-    apply_clip(model.root(), clip_grad_norm(model.root(), 3, 1));  // 3 / 24
+    clip_grad_norm(model.root(), 3, 1);  // 3 / 24
     model.device_mesh().compute().synchronize();
     EXPECT_NEAR(ignored.grad.as<float>()[0], 0.375, 1e-6);
     EXPECT_NEAR(ignored.grad.as<float>()[1], -0.5, 1e-6);
-    EXPECT_NEAR(value(model, clip_grad_norm(model.root(), 3, 1).norm), 3, 1e-5);
+    EXPECT_NEAR(value(model, clip_coefficient(model.root(), 3, 1).norm), 3, 1e-5);
     ignored.requires_grad = false;
-    EXPECT_NEAR(value(model, clip_grad_norm(model.root(), 3, 1).norm), 3 - 0.875, 1e-5);
+    EXPECT_NEAR(value(model, clip_coefficient(model.root(), 3, 1).norm), 3 - 0.875, 1e-5);
   });
 }
 
-// D8
-TEST(ClipGradNorm, LeavesTheGradientsAndApplyMultipliesThem) {
+// D8: PyTorch's clip_grad_norm_().
+TEST(ClipGradNorm, ClipsInPlaceAndReturnsTheNorm) {
   run_local_ranks(2, [](auto world) {
     ShardedWeights model(std::move(world), units());
     set_grads(model);
     model.pass();
-    const ClipResult clip = clip_grad_norm(model.root(), 3, 1);  // 3 / 24
-    EXPECT_THAT(model.gather_grad("u1.c"), testing::ElementsAre(-1, 2, 4));
-    apply_clip(model.root(), clip);
+    EXPECT_NEAR(value(model, clip_grad_norm(model.root(), 3, 1)), 24, 24e-6);  // 3 / 24
     const Values found = model.gather_grad("u1.c");
     EXPECT_NEAR(found[0], -0.125, 1e-7);
     EXPECT_NEAR(found[1], 0.25, 1e-7);
     EXPECT_NEAR(found[2], 0.5, 1e-7);
-    EXPECT_NEAR(value(model, clip_grad_norm(model.root(), 3, 1).norm), 3, 1e-5);
     // Small enough already: not a bit changes.
     const Values before = model.gather_grad("u0.a");
-    apply_clip(model.root(), clip_grad_norm(model.root(), 100, 1));
+    EXPECT_NEAR(value(model, clip_grad_norm(model.root(), 100, 1)), 3, 1e-5);
     EXPECT_EQ(model.gather_grad("u0.a"), before);
+  });
+}
+
+// D8: the variant that hands the coefficient to the optimizer.
+TEST(ClipGradNorm, TheCoefficientAloneLeavesTheGradients) {
+  run_local_ranks(2, [](auto world) {
+    ShardedWeights model(std::move(world), units());
+    set_grads(model);
+    model.pass();
+    const ClipCoefficient clip = clip_coefficient(model.root(), 3, 1);
+    EXPECT_NEAR(value(model, clip.norm), 24, 24e-6);
+    EXPECT_NEAR(value(model, clip.coefficient), 0.125, 1e-7);
+    EXPECT_THAT(model.gather_grad("u1.c"), testing::ElementsAre(-1, 2, 4));
   });
 }
 
@@ -200,7 +210,7 @@ TEST(ClipGradNorm, AnOverflowOnAnyShardReachesAllRanks) {
         set_grads(model);
         model.weight(1, 0).grad = {1, 1, bad};
         model.pass();
-        const ClipResult clip = clip_grad_norm(model.root(), 1, p);
+        const ClipCoefficient clip = clip_coefficient(model.root(), 1, p);
         EXPECT_FALSE(std::isfinite(value(model, clip.norm)));
         EXPECT_EQ(std::isnan(value(model, clip.norm)), std::isnan(bad));
       });
@@ -220,7 +230,7 @@ TEST(ClipGradNorm, PaddingDoesNotCount) {
         unit->storage()->sharded_grad().as<float>()[10] = 1000;
       }
     }
-    EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 1).norm), 24, 24e-6);
+    EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 1)), 24, 24e-6);
   });
 }
 
@@ -230,9 +240,9 @@ TEST(ClipGradNorm, IsOfTheRootModule) {
     ShardedWeights model(std::move(world), units());
     set_grads(model);
     model.pass();
-    EXPECT_NEAR(value(model, clip_grad_norm(model.model(), kInf, 1).norm), 24, 24e-6);
+    EXPECT_NEAR(value(model, clip_grad_norm(model.model(), kInf, 1)), 24, 24e-6);
     try {
-      static_cast<void>(clip_grad_norm(*model.model().parts()[1], 1));
+      clip_grad_norm(*model.model().parts()[1], 1);
       ADD_FAILURE() << "the norm of a part was taken for the model's";
     } catch (const Error& e) {
       EXPECT_THAT(e.what(), testing::StartsWith("clip_grad_norm is called on unit u1, which is inside the root chain"));
@@ -247,7 +257,7 @@ TEST(ClipGradNorm, IsRefusedInsideAPass) {
     set_grads(model);
     fsdp::BackwardPass pass(model.root());
     try {
-      static_cast<void>(clip_grad_norm(model.root(), 1));
+      clip_grad_norm(model.root(), 1);
       ADD_FAILURE() << "half a gradient was clipped";
     } catch (const Error& e) {
       EXPECT_THAT(e.what(), testing::HasSubstr("clip_grad_norm is called while the root is in backward"));
@@ -265,11 +275,11 @@ TEST(ClipGradNorm, SumsInF32WhateverTheGradientsAreReducedIn) {
       ShardedWeights model(std::move(world), {{{"a", Shape{300}}}}, options);
       model.weight(0, 0).grad.assign(300, 1);
       model.pass();
-      EXPECT_EQ(value(model, clip_grad_norm(model.root(), kInf, 1).norm), 300);
+      EXPECT_EQ(value(model, clip_grad_norm(model.root(), kInf, 1)), 300);
       model.root().zero_grad();
       model.weight(0, 0).grad.assign(300, 0x1p-14F);
       model.pass();
-      EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 2).norm), 0x1p-14 * std::sqrt(300.0), 1e-9);
+      EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 2)), 0x1p-14 * std::sqrt(300.0), 1e-9);
     });
   }
 }
@@ -279,7 +289,7 @@ TEST(ClipGradNorm, RefusesWhatIsNoNorm) {
     ShardedWeights model(std::move(world), units());
     const auto refused = [&](double max_norm, double p) {
       try {
-        static_cast<void>(clip_grad_norm(model.root(), max_norm, p));
+        clip_grad_norm(model.root(), max_norm, p);
       } catch (const ConfigError& e) {
         return std::string(e.what());
       }

@@ -87,7 +87,7 @@ class Training {
       out.losses[static_cast<std::size_t>(step * kMicroBatches + m)] = micro_batch(step, m, layout_.deterministic ? 1.0F : 1.0F / static_cast<float>(rounds));
     }
     if (layout_.deterministic) average_grads(*root_, kMicroBatches);
-    const ClipResult clip = clip_grad_norm(*root_, 0.5);
+    const ClipCoefficient clip = clip_coefficient(*root_, 0.5);
     optimizer_->step({.lr = 0.01, .grad_scale = clip.coefficient.view()});
     root_->zero_grad();
     context_.compute.synchronize();

@@ -148,7 +148,7 @@ TEST(GradScaler, UnscalesBeforeClipping) {
     set_grads(model, 4096);
     model.pass();
     scaler.unscale();
-    const ClipResult clip = clip_grad_norm(model.root(), 1, std::numeric_limits<double>::infinity());
+    const ClipCoefficient clip = clip_coefficient(model.root(), 1, std::numeric_limits<double>::infinity());
     EXPECT_EQ(value(model, clip.norm.view()), 0.5F + 13 * 0.25F);
     EXPECT_EQ(value(model, scaler.found_inf()), 0);
   });

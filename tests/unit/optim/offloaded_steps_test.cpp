@@ -42,7 +42,7 @@ Trained train(std::unique_ptr<ProcessGroup> world, const ShardedOptions& options
         w.grad.assign(static_cast<std::size_t>(w.parameter->shape.numel()), 0.25F * static_cast<float>(step));
     }
     model.pass();
-    const ClipResult clip = clip_grad_norm(model.root(), 0.5);
+    const ClipCoefficient clip = clip_coefficient(model.root(), 0.5);
     if (tasks) tasks->clear();
     optimizer->step({.lr = 0.1, .grad_scale = clip.coefficient});
     if (tasks) {
@@ -104,7 +104,7 @@ TEST(D8GridsOfRanks, EachUnitIsSummedOverItsOwnShardAxis) {
     const nn::Tensors ys = model.forward(context, {}, &record);
     model.backward(context, std::move(record), ys);
     const auto norm = [&](double p) {
-      const ClipResult clip = clip_grad_norm(root, 1, p);
+      const ClipCoefficient clip = clip_coefficient(root, 1, p);
       first.compute().synchronize();
       return *clip.norm.view().as<float>();
     };

@@ -111,7 +111,7 @@ TEST_P(OptimizerOnRanks, EveryAccessIsOrdered) {
       for (int t = 1; t <= 3; ++t) {
         set_grads(model, t);
         model.pass();
-        const ClipResult clip = clip_grad_norm(model.root(), 0.5);
+        const ClipCoefficient clip = clip_coefficient(model.root(), 0.5);
         optimizer->step({.lr = 0.1, .grad_scale = clip.coefficient});
         model.root().zero_grad();
         model.device_mesh().compute().synchronize();  // the gradients are host memory of the test
