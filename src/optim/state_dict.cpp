@@ -5,6 +5,7 @@
 
 #include "mica/comm/agree.hpp"
 #include "mica/fsdp/gathered_unit.hpp"
+#include "mica/fsdp/state_dict_settings.hpp"
 
 #include "gradients.hpp"
 #include "optim_holdings.hpp"
@@ -106,6 +107,38 @@ OptimStateDict sharded_optim_state_dict(const Optimizer& optimizer) {
   require_idle(optimizer.root(), "sharded_optim_state_dict");
   const Mesh& mesh = optimizer.root().device_mesh().mesh();
   return gathered_state(optimizer, true, [&](const Shape& shape) { return rows_of_rank(shape, mesh); });
+}
+
+OptimStateDict local_optim_state_dict(const Optimizer& optimizer) {
+  require_idle(optimizer.root(), "local_optim_state_dict");
+  const fsdp::DeviceMesh& device_mesh = optimizer.root().device_mesh();
+  OptimStateDict dict{.state = {}, .groups = groups_of(optimizer)};
+  for (const auto& [view, parameter] : parameters_of(optimizer)) {
+    const std::string name(view);
+    if (!has_state(optimizer, name)) continue;
+    ParameterState& state = dict.state[name];  // also of a parameter that has no piece here
+    if (optimizer.counts_steps()) state.scalars[kStep] = static_cast<double>(optimizer.steps_of(name));
+  }
+  for (const Holding& holding : holdings_of(optimizer)) {
+    if (!has_state(optimizer, holding.name)) continue;
+    for (const auto& [kind, data] : holding.state) {
+      StateTensor tensor = StateTensor::on_host(Shape{holding.numel}, DType::f32);
+      device_mesh.kernels().copy(device_mesh.compute(), data, tensor.view());
+      dict.state[holding.name].tensors[kind] = std::move(tensor);
+    }
+  }
+  device_mesh.compute().synchronize();
+  return dict;
+}
+
+OptimStateDict optim_state_dict(const Optimizer& optimizer) {
+  const fsdp::StateDictSettings settings = fsdp::state_dict_settings(optimizer.root().units().front()->module());
+  switch (settings.kind) {
+    case fsdp::StateDictKind::full: break;
+    case fsdp::StateDictKind::sharded: return sharded_optim_state_dict(optimizer);
+    case fsdp::StateDictKind::local: return local_optim_state_dict(optimizer);
+  }
+  return full_optim_state_dict(optimizer, std::get<fsdp::FullOptimStateDictConfig>(settings.optim).rank0_only);
 }
 
 OptimStateDict local_from_sharded_optim_state_dict(const OptimStateDict& sharded, const Optimizer& optimizer) {

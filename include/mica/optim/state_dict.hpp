@@ -57,6 +57,14 @@ struct OptimStateDict {
 /// @collective over the shard axis. @throws Error (on all ranks) for rows that are not a rank's.
 [[nodiscard]] OptimStateDict local_from_sharded_optim_state_dict(const OptimStateDict& sharded, const Optimizer& optimizer);
 
+/// This rank's pieces, for load_optim_state_dict() on as many ranks with the same wrapping. On the host.
+/// No communication. Between passes; the host waits.
+[[nodiscard]] OptimStateDict local_optim_state_dict(const Optimizer& optimizer);
+
+/// The one of these that the units' state dict settings name (fsdp::set_state_dict_settings), as their optimizer config says.
+/// @collective as that one. @throws ConfigError when units' settings differ.
+[[nodiscard]] OptimStateDict optim_state_dict(const Optimizer& optimizer);
+
 /// Takes over a local state (a full one does as well), keyed by name or id, into this optimizer's wrapping and mesh.
 /// Parameters that the dict lacks start anew.
 /// @throws CheckpointError naming a parameter that is not the optimizer's, a kind that it does not have or that is

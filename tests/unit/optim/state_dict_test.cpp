@@ -131,6 +131,49 @@ TEST_P(OnMeshes, ShardedByRowsAndBack) {
   });
 }
 
+void expect_same(const OptimStateDict& found, const OptimStateDict& expected) {
+  ASSERT_EQ(found.state.size(), expected.state.size());
+  for (const auto& [key, state] : expected.state) {
+    EXPECT_EQ(found.state.at(key).scalars, state.scalars);
+    ASSERT_EQ(found.state.at(key).tensors.size(), state.tensors.size());
+    for (const auto& [kind, tensor] : state.tensors) {
+      const fsdp::StateTensor& other = found.state.at(key).tensors.at(kind);
+      EXPECT_EQ(other.shape(), tensor.shape());
+      EXPECT_EQ(other.row_begin(), tensor.row_begin());
+      EXPECT_EQ(values_of(other), values_of(tensor));
+    }
+  }
+  ASSERT_EQ(found.groups.size(), expected.groups.size());
+  for (std::size_t i = 0; i < expected.groups.size(); ++i) EXPECT_EQ(found.groups[i].parameters, expected.groups[i].parameters);
+}
+
+// E2, E3: the settings' kind and optimizer config decide which state dict an optimizer gives.
+TEST_P(OnMeshes, GoesByTheStateDictSettings) {
+  run_local_ranks(GetParam().num_ranks, [&](auto world) {
+    const int rank = world->rank();
+    ShardedWeights model(std::move(world), units(), options_of(GetParam()));
+    freeze_d(model);
+    const auto optimizer = make_adamw(model.root(), {});
+    for (int t = 1; t <= 2; ++t) train_step(model, *optimizer, t);
+    const OptimStateDict full = full_optim_state_dict(*optimizer, false);
+    ASSERT_THAT(full.state, SizeIs(3));
+    EXPECT_EQ(optim_state_dict(*optimizer).empty(), rank != 0) << "full, on rank 0 only: the default";
+    {
+      const fsdp::StateDictSettingsScope scope(model.model(), {.optim = fsdp::FullOptimStateDictConfig{.rank0_only = false}});
+      expect_same(optim_state_dict(*optimizer), full);
+    }
+    {
+      const fsdp::StateDictSettingsScope scope(model.model(), fsdp::StateDictSettings::of(fsdp::StateDictKind::sharded));
+      expect_same(optim_state_dict(*optimizer), sharded_optim_state_dict(*optimizer));
+    }
+    {
+      const fsdp::StateDictSettingsScope scope(model.model(), fsdp::StateDictSettings::of(fsdp::StateDictKind::local));
+      expect_same(optim_state_dict(*optimizer), shard_full_optim_state_dict(full, *optimizer));
+    }
+    EXPECT_EQ(optim_state_dict(*optimizer).empty(), rank != 0);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Meshes, OnMeshes,
                          testing::Values(Mesh2D{1, 1}, Mesh2D{2, 2}, Mesh2D{3, 3}, Mesh2D{4, 2}, Mesh2D{2, 2, {1}}));
 
