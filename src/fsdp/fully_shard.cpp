@@ -24,6 +24,11 @@ void check_wrappable(const nn::Module& module, const DeviceMesh& device_mesh, co
                                   unit ? unit->name() : "", module.type_name()));
   }
   check_strategy(options.strategy, device_mesh.geometry());
+  require<ConfigError>(options.reshard_after_forward_ranks == 0 ||
+                           (options.reshard_after_forward_ranks > 0 && reshards_after_forward(options.strategy)),
+                       "a module of type {} is sharded with reshard_after_forward_ranks = {} and strategy {}: after forward "
+                       "full_shard and hybrid_shard alone reshard, over 1 or more ranks; use one of these, or leave it 0",
+                       module.type_name(), options.reshard_after_forward_ranks, strategy_name(options.strategy));
   require<ConfigError>(options.shard_dims.empty() || options.sharding == Sharding::per_parameter,
                        "a module of type {} is sharded flat with a dim for parameters like '{}': dims are chosen with "
                        "fsdp.sharding=per_parameter",

@@ -119,7 +119,7 @@ void Root::reduce(Unit& unit) {
 void Root::finish_unit(Unit& unit) {
   if (!unit.storage_) return;
   if (reshards_after_backward(unit)) unit.storage_->reshard(param_limiter_);
-  if (options().backward_prefetch == BackwardPrefetch::post) prefetch_backward(unit);
+  if (unit.backward_prefetch() == BackwardPrefetch::post) prefetch_backward(unit);
   if (gradient_sync_) reduce(unit);
 }
 

@@ -84,6 +84,11 @@ void Unit::apply(const std::function<void(const std::string&, nn::Parameter&)>& 
   full.close();
 }
 
+BackwardPrefetch Unit::backward_prefetch() const {
+  const BackwardPrefetch asked = options_.backward_prefetch;
+  return asked == BackwardPrefetch::none && !backward_prefetch_.empty() ? BackwardPrefetch::pre : asked;
+}
+
 DType Unit::compute_dtype() const { return root_->full_precision_ ? DType::f32 : options_.param_dtype(); }
 
 bool Unit::casts_inputs() const { return is_root() || (options_.mixed_precision.cast_forward_inputs && storage_); }
@@ -180,7 +185,7 @@ void Unit::pre_backward(nn::Context& context, nn::Module&, nn::Record& record, n
   root.order_check_.backward(*this);
   root.gather(*this);
   backward_next_ = root.order_.next_in_backward(*this);
-  if (root.options().backward_prefetch == BackwardPrefetch::pre) root.prefetch_backward(*this);
+  if (backward_prefetch() == BackwardPrefetch::pre) root.prefetch_backward(*this);
   if (storage_) storage_->prepare_grads(root.grad_limiter_, root.full_precision_);
   device_mesh_.compute().begin_range(name_, "backward");
 }

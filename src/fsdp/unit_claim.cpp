@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "mica/fsdp/gradient_reduction.hpp"
+
 namespace mica::fsdp {
 UnitClaim::UnitClaim(Unit& root) : root_(root) {
   find_units();
@@ -167,6 +169,7 @@ void UnitClaim::check_settings() const {
       {"use_orig_params", [](const Options& o) { return o.use_orig_params; }},
       {"full_precision_in_eval", [](const Options& o) { return o.full_precision_in_eval; }},
       {"limit_all_gathers", [](const Options& o) { return o.limit_all_gathers; }},
+      {"a deterministic reduction", [](const Options& o) { return o.reduction && o.reduction->is_deterministic(); }},
   };
   for (const Setting& setting : kSettings) {
     std::vector<std::string> on, off;

@@ -32,13 +32,28 @@ PassProfile PassProfile::chain(std::size_t num_units) {
 
 std::vector<UnitSpec> units_of(const fsdp::Root& root) {
   fsdp::require_one_mesh(root, "a memory plan");
+  const auto numbers_of = [&](const std::vector<fsdp::Unit*>& listed) {
+    std::vector<std::size_t> numbers;
+    for (const fsdp::Unit* unit : listed) {
+      numbers.push_back(static_cast<std::size_t>(std::ranges::find(root.units(), unit) - root.units().begin()));
+    }
+    return numbers;
+  };
   std::vector<UnitSpec> specs;
   for (const fsdp::Unit* unit : root.units()) {
     UnitSpec spec{.name = unit->name(),
                   .strategy = unit->options().strategy,
                   .param_dtype = unit->options().param_dtype(),
                   .reduce_dtype = unit->options().reduce_dtype(),
-                  .grad_dtype = unit->options().grad_dtype()};
+                  .grad_dtype = unit->options().grad_dtype(),
+                  .backward_prefetch = unit->backward_prefetch(),
+                  .forward_prefetch = unit->options().forward_prefetch,
+                  .forward_prefetch_list = numbers_of(unit->forward_prefetch_list()),
+                  .backward_prefetch_list = numbers_of(unit->backward_prefetch_list()),
+                  .reshards_after_backward = unit->reshard_after_backward()};
+    require<ConfigError>(!unit->options().mixed_precision.output_dtype,
+                         "unit {} casts its outputs to {} (output_dtype), which a memory plan does not count: plan without it",
+                         unit->name(), dtype_name(*unit->options().mixed_precision.output_dtype));
     if (const fsdp::GradientReduction* reduction = unit->options().reduction) {
       spec.is_deterministic = reduction->is_deterministic();
       spec.wire_dtype = reduction->wire_dtype();
@@ -61,8 +76,6 @@ std::vector<UnitSpec> units_of(const fsdp::Root& root) {
 StepSpec step_spec_of(const fsdp::Root& root) {
   StepSpec spec;
   spec.mesh = root.device_mesh().geometry();
-  spec.backward_prefetch = root.options().backward_prefetch;
-  spec.forward_prefetch = root.options().forward_prefetch;
   spec.mode = root.device_mesh().streams().mode;
   for (const fsdp::UnitParameter& p : root.ignored_parameters()) {
     if (p.parameter->requires_grad) spec.ignored_trainable_numel += p.parameter->shape.numel();
@@ -127,7 +140,9 @@ void StepWalk::micro_batch(bool reduces) {
 
 void StepWalk::pre_forward(std::size_t unit, bool leaves_record) {
   gather(unit);
-  if (spec_.forward_prefetch && knows_order_) {
+  const UnitSpec& spec = units_[unit];
+  for (const std::size_t listed : spec.forward_prefetch_list) gather(listed);
+  if (spec.forward_prefetch_list.empty() && spec.forward_prefetch && knows_order_) {
     while (forward_at_ < first_order_.size() && first_order_[forward_at_] != unit) ++forward_at_;
     forward_at_ = std::min(forward_at_ + 1, first_order_.size());
     if (forward_at_ < first_order_.size()) gather(first_order_[forward_at_]);
@@ -162,7 +177,7 @@ void StepWalk::pre_backward(std::size_t unit) {
   while (at > 0 && order_[at - 1] != unit) --at;
   if (at > 0) backward_at_ = at - 1;
   states_[unit].backward_next = at > 1 ? order_[at - 2] : kNobody;
-  if (spec_.backward_prefetch == fsdp::BackwardPrefetch::pre) prefetch(states_[unit].backward_next);
+  if (units_[unit].backward_prefetch == fsdp::BackwardPrefetch::pre) prefetch_backward(unit);
   prepare_grads(unit);
 }
 
@@ -170,7 +185,7 @@ void StepWalk::post_backward(std::size_t unit, bool reduces) {
   UnitState& state = states_[unit];
   if (--state.outstanding == 0) {
     reshard(unit, reduces);
-    if (has_parameters(unit) && spec_.backward_prefetch == fsdp::BackwardPrefetch::post) prefetch(state.backward_next);
+    if (has_parameters(unit) && units_[unit].backward_prefetch == fsdp::BackwardPrefetch::post) prefetch_backward(unit);
     if (reduces) reduce_grads(unit);
   }
   if (unit == 0) end_backward(reduces);
@@ -227,14 +242,19 @@ void StepWalk::gather_hooked(std::size_t unit) {
   visitor_.free(MemoryRole::low_precision_shard, sizes.plain + sizes.sent);
 }
 
-void StepWalk::prefetch(std::size_t unit) {
-  if (unit != kNobody && states_[unit].outstanding > 0) gather(unit);
+void StepWalk::prefetch_backward(std::size_t unit) {
+  std::vector<std::size_t> targets = units_[unit].backward_prefetch_list;
+  if (targets.empty() && states_[unit].backward_next != kNobody) targets = {states_[unit].backward_next};
+  for (const std::size_t target : targets) {
+    if (states_[target].outstanding > 0) gather(target);
+  }
 }
 
 /// @param reduces  false in a no_sync micro-batch, over which some strategies keep their parameters.
 void StepWalk::reshard(std::size_t unit, bool reduces) {
   const fsdp::Strategy strategy = units_[unit].strategy;
-  if (!fsdp::reshards_after_backward(strategy) || (!reduces && !fsdp::reshards_after_forward(strategy))) return;
+  if (!fsdp::reshards_after_backward(strategy) || !units_[unit].reshards_after_backward) return;
+  if (!reduces && !fsdp::reshards_after_forward(strategy)) return;
   visitor_.free(MemoryRole::sharded_param, std::exchange(states_[unit].post_forward_bytes, 0));
   give_back(unit);
 }

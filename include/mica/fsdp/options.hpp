@@ -82,7 +82,8 @@ struct ShardDim {
   int dim = 0;
 };
 
-/// Options of one unit. Prefetch, rate limiter and gradient path of a root's units are the root's.
+/// Options of one unit. limit_all_gathers, full_precision_in_eval, use_orig_params and whether the reduction is
+/// deterministic are one value under a root.
 struct Options {
   Strategy strategy = Strategy::full_shard;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
@@ -96,7 +97,8 @@ struct Options {
   /// per_parameter: dims along which parameters are cut; the first rule whose pattern fits decides, without one 0.
   std::vector<ShardDim> shard_dims;
   /// Above 0: after forward, parameters are resharded over groups of so many neighbouring shard ranks only, so that the
-  /// all-gather of backward stays among them (FEATURES A6). For full_shard and hybrid_shard.
+  /// all-gather of backward stays among them (FEATURES A6). Refused but for full_shard and hybrid_shard, the strategies
+  /// that reshard after forward. The root unit keeps its parameters for backward whatever this is.
   int reshard_after_forward_ranks = 0;
   CpuOffload cpu_offload = CpuOffload::none;
   /// How gradients are reduced (communication hooks, FEATURES D12); null: default_reduction(). Outlives the units.

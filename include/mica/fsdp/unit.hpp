@@ -60,10 +60,15 @@ class Unit final : public nn::ModuleHooks {
 
   /// These units are gathered before this one's forward, whatever forward_prefetch says; empty: as the option says.
   void set_forward_prefetch(std::vector<Unit*> units) { forward_prefetch_ = std::move(units); }
+  [[nodiscard]] const std::vector<Unit*>& forward_prefetch_list() const { return forward_prefetch_; }
   /// These units are gathered at this one's backward instead of the one that the forward's order suggests.
   void set_backward_prefetch(std::vector<Unit*> units) { backward_prefetch_ = std::move(units); }
+  [[nodiscard]] const std::vector<Unit*>& backward_prefetch_list() const { return backward_prefetch_; }
+  /// As the option says; a list of units is gathered before the backward where the option says none.
+  [[nodiscard]] BackwardPrefetch backward_prefetch() const;
   /// Off: parameters stay unsharded after backward until the optimizer writes masters or reshard() is called.
   void set_reshard_after_backward(bool on) { reshards_after_backward_ = on; }
+  [[nodiscard]] bool reshard_after_backward() const { return reshards_after_backward_; }
 
   void pre_forward(nn::Context& context, nn::Module& module, nn::Tensors& xs, nn::Record* record) override;
   void post_forward(nn::Context& context, nn::Module& module, nn::Tensors& ys, nn::Record* record) override;

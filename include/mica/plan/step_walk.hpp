@@ -14,8 +14,6 @@ namespace mica::plan {
 /// How steps are run: what of the root's options, streams and trainer decides on memory and traffic.
 struct StepSpec {
   MeshGeometry mesh;
-  fsdp::BackwardPrefetch backward_prefetch = fsdp::BackwardPrefetch::pre;
-  bool forward_prefetch = false;
   StreamMode mode = StreamMode::threaded;
   int micro_batches = 1;
   bool no_sync = false;                   ///< gradients are reduced after the last micro-batch only
@@ -30,7 +28,7 @@ struct StepSpec {
   /// Staging (role communication) of one collective: numel of the unsharded side, its dtype, ranks. Empty: none.
   std::function<std::int64_t(Collective, std::int64_t, DType, int)> staging_bytes{};
 };
-/// Mesh, prefetch, stream mode and trainable ignored parameters of a root; the rest is the caller's.
+/// Mesh, stream mode and trainable ignored parameters of a root; the rest is the caller's.
 [[nodiscard]] StepSpec step_spec_of(const fsdp::Root& root);
 
 /// Whose ranks a collective joins.
@@ -95,7 +93,7 @@ class StepWalk {
   void end_backward(bool reduces);
   void gather(std::size_t unit);
   void gather_hooked(std::size_t unit);
-  void prefetch(std::size_t unit);
+  void prefetch_backward(std::size_t unit);
   void reshard(std::size_t unit, bool reduces);
   void give_back(std::size_t unit);
   void prepare_grads(std::size_t unit);

@@ -22,6 +22,11 @@ struct UnitSpec {
   /// Per-parameter layouts: elements of the unsharded array, which is not the gathered one; 0: it is.
   std::int64_t rearranged_numel = 0;
   fsdp::CpuOffload cpu_offload = fsdp::CpuOffload::none;
+  fsdp::BackwardPrefetch backward_prefetch = fsdp::BackwardPrefetch::pre;  ///< Unit::backward_prefetch()
+  bool forward_prefetch = false;
+  /// Units, as numbers in module order, that are gathered at this one's forward and backward; empty: the next one.
+  std::vector<std::size_t> forward_prefetch_list = {}, backward_prefetch_list = {};
+  bool reshards_after_backward = true;  ///< Unit::set_reshard_after_backward()
   int num_neighbours = 0;  ///< resharded among so many ranks after forward; 0: not
   bool keeps_unsharded_grads = false;    ///< UnitStorage::keeps_unsharded_grads()
   bool is_deterministic = false;         ///< fsdp::deterministic_reduction()
@@ -38,8 +43,8 @@ struct UnitSpec {
 };
 
 /// The units of a root, in module order, the root unit first. They need no storage.
-/// @throws ConfigError naming a parameter whose all-gather hooks do not tell their sizes, or a unit on another grid of
-///         ranks than the root's.
+/// @throws ConfigError naming a parameter whose all-gather hooks do not tell their sizes, a unit on another grid of ranks
+///         than the root's, or a unit with an output_dtype, whose casts a plan does not count.
 [[nodiscard]] std::vector<UnitSpec> units_of(const fsdp::Root& root);
 
 }  // namespace mica::plan

@@ -1,12 +1,19 @@
 #include "mica/fsdp/options.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "mica/comm/local_group.hpp"
 #include "mica/core/error.hpp"
+#include "mica/fsdp/deterministic.hpp"
 #include "mica/fsdp/fully_shard.hpp"
+#include "mica/nn/linear.hpp"
+#include "mica/nn/sequential.hpp"
 
 namespace mica::fsdp {
 namespace {
+
+using ::testing::HasSubstr;
 
 TEST(Strategy, NamesRoundTripAndUnknownOnesListTheChoices) {
   for (const Strategy s : {Strategy::full_shard, Strategy::shard_grad_op, Strategy::no_shard, Strategy::hybrid_shard,
@@ -26,6 +33,47 @@ TEST(Strategy, FullShardOnAPartOfTheWorldNamesHybrid) {
   }
   EXPECT_NO_THROW(check_strategy(Strategy::hybrid_shard, two_by_two));
   EXPECT_NO_THROW(check_strategy(Strategy::full_shard, {.world_size = 4, .shard_size = 4, .replicas = 1}));
+}
+
+/// What sharding a linear layer with the options is refused with; empty if it is not.
+std::string refusal_of(const Options& inner, const Options& of_root) {
+  std::string text;
+  run_local_ranks(1, [&](auto world) {
+    const std::unique_ptr<Pool> pool = make_cpu_pool();
+    const std::unique_ptr<Kernels> kernels = make_reference_kernels(*pool);
+    Mesh mesh(std::move(world), {.world_size = 1, .shard_size = 1, .replicas = 1});
+    DeviceMesh device_mesh(mesh, *pool, *kernels, Streams::make(StreamMode::inlined));
+    nn::Sequential model;
+    nn::Linear& layer = model.add<nn::Linear>("fc", 3, 3);
+    try {
+      fully_shard(layer, device_mesh, inner);
+      fully_shard(model, device_mesh, of_root);
+      root_of(model).initialize(1);
+    } catch (const ConfigError& error) {
+      text = error.what();
+    }
+  });
+  return text;
+}
+
+// A6: only a strategy that reshards after forward can do so over fewer ranks.
+TEST(Options, ReshardingAfterForwardNeedsAStrategyThatReshards) {
+  for (const Strategy s : {Strategy::shard_grad_op, Strategy::no_shard, Strategy::hybrid_shard_zero2, Strategy::shard_optim}) {
+    const std::string text = refusal_of({.strategy = s, .reshard_after_forward_ranks = 1}, {});
+    EXPECT_THAT(text, HasSubstr(fmt::format("reshard_after_forward_ranks = 1 and strategy {}: after forward", strategy_name(s))));
+  }
+  EXPECT_THAT(refusal_of({.reshard_after_forward_ranks = -2}, {}), HasSubstr("reshard_after_forward_ranks = -2"));
+  for (const Strategy s : {Strategy::full_shard, Strategy::hybrid_shard}) {
+    EXPECT_EQ(refusal_of({.strategy = s, .reshard_after_forward_ranks = 1}, {}), "");
+  }
+}
+
+// F3: norms, no_sync and the division behind the last backward go by one way to reduce.
+TEST(Options, ADeterministicReductionIsTheWholeRoots) {
+  const Options deterministic{.reduction = &deterministic_reduction()};
+  EXPECT_THAT(refusal_of(deterministic, {}),
+              HasSubstr("a deterministic reduction must be the same for all units of a root, but is true for fc and false for root"));
+  EXPECT_EQ(refusal_of(deterministic, deterministic), "");
 }
 
 TEST(Options, ReduceDtypeFollowsParamDtype) {

@@ -1,6 +1,9 @@
 // Which unit is gathered when, seen from outside: the collectives of a group that records them, between the backwards.
 #include "mica/fsdp/prefetch.hpp"
 
+#include <functional>
+#include <optional>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -68,15 +71,21 @@ class Model final : public nn::Module {
 };
 
 /// What happens in the second of two steps, in host order.
-std::vector<std::string> events(const Options& options) {
+/// @param of_b  of layer b, where it has its own.   @param prepare  before the first step.
+std::vector<std::string> events(const Options& options, const std::optional<Options>& of_b = {},
+                                const std::function<void(const std::vector<Unit*>&)>& prepare = {}) {
   FakeRecorder log;
   const std::unique_ptr<Pool> pool = make_cpu_pool();
   const std::unique_ptr<Kernels> kernels = make_reference_kernels(*pool);
   Mesh mesh(make_fake_group(0, 2, &log), {.world_size = 2, .shard_size = 2, .replicas = 1});
   DeviceMesh device_mesh(mesh, *pool, *kernels, Streams::make(StreamMode::inlined));
   Model model(log);
-  for (Layer* layer : model.layers()) fully_shard(*layer, device_mesh, options);
+  std::vector<Unit*> units;
+  for (Layer* layer : model.layers()) {
+    units.push_back(&fully_shard(*layer, device_mesh, of_b && layer == model.layers()[1] ? *of_b : options));
+  }
   fully_shard(model, device_mesh, options);
+  if (prepare) prepare(units);
   root_of(model).initialize(1);
   nn::Context context{.compute = device_mesh.compute(), .pool = *pool, .kernels = *kernels};
   std::vector<std::string> found;
@@ -129,6 +138,27 @@ TEST(Prefetch, AKeptUnitIsNotGatheredAgain) {
               ElementsAre("gather root", "gather a", "forward a", "gather b", "forward b", "gather c", "forward c",  //
                           "backward root", "backward c", "reduce c", "backward b", "reduce b", "backward a", "reduce a",
                           "reduce root"));
+}
+
+// D2: prefetch is each unit's own.
+TEST(Prefetch, AUnitWithNonePrefetchesNothingUnderARootWithPre) {
+  EXPECT_THAT(events({.backward_prefetch = BackwardPrefetch::pre}, Options{.backward_prefetch = BackwardPrefetch::none}),
+              ElementsAre("gather root", "gather a", "forward a", "gather b", "forward b", "gather c", "forward c",  //
+                          "gather c", "backward root", "gather b", "backward c", "reduce c", "backward b", "reduce b",
+                          "gather a", "backward a", "reduce a", "reduce root"));
+  EXPECT_THAT(events({.backward_prefetch = BackwardPrefetch::none}, Options{.backward_prefetch = BackwardPrefetch::post}),
+              ElementsAre("gather root", "gather a", "forward a", "gather b", "forward b", "gather c", "forward c",  //
+                          "backward root", "gather c", "backward c", "reduce c", "gather b", "backward b", "gather a",
+                          "reduce b", "backward a", "reduce a", "reduce root"));
+}
+
+// D2: a list is followed where the option alone would gather nothing.
+TEST(Prefetch, AListIsGatheredBeforeTheBackwardAlsoWithoutTheOption) {
+  const auto lists = [](const std::vector<Unit*>& units) { units[2]->set_backward_prefetch({units[1], units[0]}); };
+  EXPECT_THAT(events({.backward_prefetch = BackwardPrefetch::none}, {}, lists),
+              ElementsAre("gather root", "gather a", "forward a", "gather b", "forward b", "gather c", "forward c",  //
+                          "backward root", "gather c", "gather b", "gather a", "backward c", "reduce c", "backward b",
+                          "reduce b", "backward a", "reduce a", "reduce root"));
 }
 
 }  // namespace

@@ -149,6 +149,40 @@ TEST_P(Exact, EveryPrefetchAccumulationAndCheckpointing) {
   }
 }
 
+TEST_P(Exact, PrefetchOfEachUnitListsAndWhatStaysUnsharded) {
+  for (const Strategy strategy : {Strategy::full_shard, Strategy::shard_grad_op}) {
+    for (const BackwardPrefetch of_blocks : {BackwardPrefetch::pre, BackwardPrefetch::post, BackwardPrefetch::none}) {
+      for (const bool has_lists : {false, true}) {
+        for (const bool stays : {false, true}) {
+          PlannedRun run = gpt2_run();
+          run.mode = StreamMode::threaded;
+          run.options.strategy = strategy;
+          run.options.backward_prefetch = BackwardPrefetch::none;  // the root's
+          run.wrap = [of_blocks](const fsdp::WrapQuestion& q) -> fsdp::WrapAnswer {
+            if (q.descends() || q.module.type_name() != "gpt2_block") return q.descends();
+            fsdp::Options own = q.options;
+            own.backward_prefetch = of_blocks;
+            own.forward_prefetch = true;
+            return own;
+          };
+          run.prepare = [has_lists, stays](fsdp::Root& root) {
+            const std::vector<fsdp::Unit*>& units = root.units();
+            ASSERT_EQ(units.size(), 4U);
+            if (has_lists) {
+              units[1]->set_forward_prefetch({units[2], units[3]});
+              units[3]->set_backward_prefetch({units[2], units[1]});
+            }
+            if (stays) units[2]->set_reshard_after_backward(false);
+          };
+          expect_exact(GetParam(), run,
+                       fmt::format("{} blocks prefetch {}{}{}", strategy_name(strategy), static_cast<int>(of_blocks),
+                                   has_lists ? " lists" : "", stays ? " a block stays" : ""));
+        }
+      }
+    }
+  }
+}
+
 TEST_P(Exact, EveryShardingOffloadAndResharding) {
   for (const Strategy strategy : {Strategy::full_shard, Strategy::shard_grad_op, Strategy::shard_optim}) {
     for (const auto sharding : {fsdp::Sharding::flat, fsdp::Sharding::per_parameter}) {

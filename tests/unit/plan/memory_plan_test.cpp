@@ -345,6 +345,34 @@ TEST(MemoryPlan, RefusesAProfileOfAnotherModel) {
   EXPECT_THROW(static_cast<void>(make_memory_plan(one_unit(1), {}, PassProfile::chain(2))), Error);
 }
 
+// Two kinds of state. a: 3 elements offloaded whole, 12 bytes of master, 24 of state, 12 of gradient. b: 5 frozen ones, a
+// master of 20. c: 4 whose bf16 gradient alone is offloaded, 8. Nothing of d.
+TEST(LiteralMemory, TheOffloadTier) {
+  const std::vector<UnitSpec> units{
+      {.name = "a", .shard_numel = 3, .shard_size = 2, .cpu_offload = fsdp::CpuOffload::parameters},
+      {.name = "b", .shard_numel = 5, .shard_size = 2, .is_trainable = false, .cpu_offload = fsdp::CpuOffload::parameters},
+      {.name = "c", .shard_numel = 4, .shard_size = 2, .grad_dtype = DType::bf16, .cpu_offload = fsdp::CpuOffload::gradients},
+      {.name = "d", .shard_numel = 7, .shard_size = 2}};
+  const StepSpec spec{.mesh = {.world_size = 2, .shard_size = 2}, .num_state_kinds = 2};
+  const MemoryPlan plan = make_memory_plan(units, spec, PassProfile::chain(4));
+  EXPECT_EQ(plan.offloaded, 12 + 24 + 12 + 20 + 8);
+  EXPECT_THAT(format_memory_plan(plan), HasSubstr("in the offload tier 76 B more"));
+}
+
+TEST(MemoryPlan, RefusesAnOutputDtypeWhoseCastsItDoesNotCount) {
+  run_local_ranks(1, [](auto world) {
+    PlannedRun run;
+    run.make_model = [] { return std::make_unique<Layers>(6, std::vector<std::int64_t>{4}, 1); };
+    run.options.mixed_precision.output_dtype = DType::bf16;
+    try {
+      static_cast<void>(run_and_plan(std::move(world), run));
+      ADD_FAILURE() << "planned";
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("casts its outputs to bf16 (output_dtype), which a memory plan does not count"));
+    }
+  });
+}
+
 // --- printing
 // ----------------------------------------------------------------------------------------------------------
 
