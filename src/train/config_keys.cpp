@@ -285,8 +285,8 @@ std::vector<ConfigKey> make_keys() {
       list("fsdp.freeze", MICA_FIELD(fsdp.freeze), "parameters that are not trained",
            "globs over full parameter names, separated by commas"),
       list("fsdp.ignore", MICA_FIELD(fsdp.ignore),
-           "parameters that no unit holds: whole on every rank, at their initial values, not trained and not in "
-           "checkpoints",
+           "parameters that no unit holds: whole on every rank and not trained, since nothing reduces their gradients; "
+           "checkpoints hold them whole",
            "globs over full parameter names, separated by commas"),
 
       choice("optim.type", MICA_FIELD(optim.type), {"adamw", "adam", "sgd"}, "optimizer"),
