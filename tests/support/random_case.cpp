@@ -1,6 +1,7 @@
 #include "support/random_case.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <unordered_set>
 
 #include "mica/fsdp/deterministic.hpp"
@@ -15,10 +16,13 @@ namespace {
 
 using fsdp::Strategy;
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
 /// splitmix64: the same numbers everywhere.
 class Dice {
  public:
-  explicit Dice(std::uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15U + 1) {}
+  /// The seed is mixed: with a state that grows by a constant, plain neighbours would draw each other's numbers, one later.
+  explicit Dice(std::uint64_t seed) : state_(seed) { state_ = next(); }
   std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(n)); }
   bool one_in(std::int64_t n) { return below(n) == 0; }
   template <class T>
@@ -75,8 +79,87 @@ class TiedLinear final : public nn::Module {
   nn::Parameter& weight_;
 };
 
+/// y = x + a buffer of the batch's shape.
+class Shift final : public nn::Module {
+ public:
+  explicit Shift(Shape shape) : Module("shift"), shift_(add_buffer("shift", shape, DType::f32, nn::Initializer::normal(1))) {}
+
+ private:
+  nn::Tensors do_forward(nn::Context& context, nn::Tensors xs, nn::Record*) override {
+    const Tensor shift = context.make(shift_.shape, xs[0].dtype());
+    context.kernels.copy(context.compute, data_of(shift_), shift);
+    Tensor y = context.make(xs[0].shape(), xs[0].dtype());
+    context.kernels.add(context.compute, xs[0], shift, y);
+    y.needs_grad = xs[0].needs_grad;
+    return nn::list_of(std::move(y));
+  }
+  nn::Tensors do_backward(nn::Context&, nn::Record&, nn::Tensors dys) override { return dys; }
+
+  nn::ModuleBuffer& shift_;
+};
+
+/// Sends f32 whatever the module wants: every bit as without hooks.
+fsdp::AllGatherHooks f32_all_gather() {
+  fsdp::AllGatherHooks hooks;
+  hooks.pre = [](const fsdp::AllGatherHooks::PreArgs& args) {
+    const Shape shape = args.shard.shape;
+    Tensor sent(args.pool.allocate(shape.numel() * dtype_bytes(DType::f32), MemoryRole::communication, args.stream), shape, DType::f32);
+    args.kernels.copy(args.stream, args.shard, sent);
+    return fsdp::AllGatherHooks::Inputs{{std::move(sent)}, nullptr};
+  };
+  hooks.post = [](const fsdp::AllGatherHooks::PostArgs& args) {
+    args.kernels.copy(args.stream, args.gathered[0].reshaped(args.parameter.shape), args.parameter);
+  };
+  return hooks;
+}
+
+/// What steps the masters, and whether the state is saved and loaded in the middle. An optimizer would step what the test
+/// holds of ignored parameters in param_dtype: then there is none.
+void draw_stepping(Dice& dice, RandomCase& c) {
+  using Stepping = RandomCase::Stepping;
+  const fsdp::GradientReduction* reduction = c.options.reduction;
+  const bool is_deterministic = reduction && reduction->is_deterministic();
+  if (c.ignoring != RandomCase::Ignoring::nothing || dice.one_in(3)) return;
+  c.stepping = Stepping::optimizer;
+  if (dice.one_in(4) && c.options.use_orig_params && !is_deterministic && c.options.strategy != Strategy::shard_optim) {
+    c.stepping = Stepping::in_backward;
+    for (RandomCase::Round& round : c.rounds) round.reduces = &round == &c.rounds.back();
+    for (std::size_t i = c.rounds.size(); i-- > 1;) {
+      if (c.rounds[i - 1].joins_next) c.rounds[i - 1].reduces = c.rounds[i].reduces;
+    }
+  } else {
+    c.momentum = dice.of({0.0, 0.5});
+    if (dice.one_in(2)) c.clipping = {dice.of({0.1, 1.0, 100.0}), dice.of({1.0, 2.0, 3.0, kInfinity}), dice.one_in(2)};
+    const bool has_f16 = c.options.param_dtype() == DType::f16 || c.options.reduce_dtype() == DType::f16 ||
+                         (reduction && !is_deterministic && reduction->wire_dtype() == DType::f16);
+    if (has_f16) c.loss_scale = 8;
+    if (has_f16 && dice.one_in(3)) c.overflow_step = static_cast<int>(dice.below(c.num_steps));
+  }
+  if (!dice.one_in(2)) return;
+  // What is not sharded has no rows and no shard of its own.
+  const bool is_sharded = c.shard_size > 1 && c.other_shard_size == 0 &&
+                          std::ranges::none_of(c.blocks, [](const RandomCase::Block& b) { return b.is_no_shard; });
+  using Kind = fsdp::StateDictKind;
+  c.reload = {.before_step = static_cast<int>(1 + dice.below(c.num_steps - 1)),
+              .kind = is_sharded ? dice.of({Kind::full, Kind::sharded, Kind::local}) : Kind::full,
+              .from_rank0 = dice.one_in(2)};
+}
+
+/// Where there can be some: on parameters that are cut one by one along dim 0, and gathered over the whole shard axis.
+void set_hooks(const fsdp::Unit& unit) {
+  fsdp::UnitStorage* storage = unit.storage();
+  const fsdp::Options& options = unit.options();
+  if (!storage || storage->shard_size() == 1 || options.sharding != fsdp::Sharding::per_parameter ||
+      !options.shard_dims.empty() || options.reshard_after_forward_ranks > 0) {
+    return;
+  }
+  for (const fsdp::UnitParameter& p : storage->parameters()) storage->set_all_gather_hooks(*p.parameter, f32_all_gather());
+}
+
 constexpr double kWeightStd = 0.5;
 constexpr int kMaxSteps = 3;
+const std::vector<fsdp::BackwardPrefetch> kBackwardPrefetches{fsdp::BackwardPrefetch::pre, fsdp::BackwardPrefetch::post,
+                                                              fsdp::BackwardPrefetch::none};
 
 }  // namespace
 
@@ -109,7 +192,7 @@ RandomCase::RandomCase(std::uint64_t case_seed) : seed(case_seed) {
   const auto num_blocks = static_cast<std::size_t>(1 + dice.below(5));
   for (std::size_t i = 0; i < num_blocks; ++i) {
     Block block{};
-    block.kind = dice.of({Kind::linear, Kind::linear, Kind::two_layers, Kind::residual, Kind::tied});
+    block.kind = dice.of({Kind::linear, Kind::linear, Kind::two_layers, Kind::residual, Kind::shifted, Kind::tied});
     block.in = block.out = width;
     if (block.kind == Kind::tied) {
       std::vector<int> squares;
@@ -123,7 +206,8 @@ RandomCase::RandomCase(std::uint64_t case_seed) : seed(case_seed) {
         has_tied = true;
       }
     }
-    if ((block.kind == Kind::linear && dice.one_in(2)) || block.kind == Kind::two_layers) {
+    if ((block.kind == Kind::linear && dice.one_in(2)) || block.kind == Kind::two_layers ||
+        block.kind == Kind::shifted) {
       block.out = dice.of<std::int64_t>({1, 2, 3, 4, 6, 7, 11});
     }
     block.hidden = dice.of<std::int64_t>({1, 3, 8, 13});
@@ -133,6 +217,10 @@ RandomCase::RandomCase(std::uint64_t case_seed) : seed(case_seed) {
     block.is_checkpointed = dice.one_in(4);
     block.has_inner_checkpoint = dice.one_in(6);
     block.is_no_shard = dice.one_in(8);
+    block.is_on_other_grid = dice.one_in(2);
+    block.stays_unsharded = dice.one_in(8);
+    block.has_hooks = dice.one_in(4);
+    block.backward_prefetch = dice.of(kBackwardPrefetches);
     for (int step = 0; step < kMaxSteps; ++step) block.left_out.push_back(block.in == block.out && num_blocks > 1 && dice.one_in(6));
     blocks.push_back(block);
     width = block.out;
@@ -141,13 +229,18 @@ RandomCase::RandomCase(std::uint64_t case_seed) : seed(case_seed) {
   for (int i = 0; i < 24; ++i) frozen.push_back(dice.one_in(frozen_one_in));
   rows = 1 + dice.below(4);
 
-  options.use_orig_params = true;  // units may mix frozen and trainable parameters
+  options.use_orig_params = !dice.one_in(3);
   options.wrapped_by_policy = has_tied;
-  options.backward_prefetch = dice.of({fsdp::BackwardPrefetch::pre, fsdp::BackwardPrefetch::post, fsdp::BackwardPrefetch::none});
+  options.backward_prefetch = dice.of(kBackwardPrefetches);
   options.forward_prefetch = dice.one_in(2);
   options.limit_all_gathers = dice.one_in(2);
-  if (dice.one_in(3)) options.mixed_precision.param_dtype = DType::bf16;
-  if (dice.one_in(3)) options.mixed_precision.reduce_dtype = dice.of({DType::bf16, DType::f32});
+  fsdp::MixedPrecision& mixed_precision = options.mixed_precision;
+  if (dice.one_in(3)) mixed_precision.param_dtype = dice.of({DType::bf16, DType::f16});
+  if (dice.one_in(3)) mixed_precision.reduce_dtype = dice.of({DType::bf16, DType::f16, DType::f32});
+  if (dice.one_in(2)) mixed_precision.buffer_dtype = dice.of({DType::bf16, DType::f16, DType::f32});
+  mixed_precision.cast_forward_inputs = dice.one_in(3);
+  mixed_precision.keep_low_precision_grads = dice.one_in(3);
+  if (dice.one_in(4)) output_dtype = dice.of({DType::bf16, DType::f16, DType::f32});
   options.full_precision_in_eval = dice.one_in(3);
   options.cpu_offload = dice.of({fsdp::CpuOffload::none, fsdp::CpuOffload::none, fsdp::CpuOffload::gradients, fsdp::CpuOffload::parameters});
   if (dice.one_in(2)) options.sharding = fsdp::Sharding::per_parameter;
@@ -157,7 +250,7 @@ RandomCase::RandomCase(std::uint64_t case_seed) : seed(case_seed) {
   }
   const std::int64_t reduction = dice.below(6);
   if (reduction == 0) options.reduction = &fsdp::deterministic_reduction();
-  if (reduction == 1) options.reduction = &fsdp::compressing_reduction(DType::bf16);
+  if (reduction == 1) options.reduction = &fsdp::compressing_reduction(dice.of({DType::bf16, DType::f16}));
 
   const std::int64_t num_rounds = 1 + dice.below(4);
   for (std::int64_t i = 0; i < num_rounds; ++i) {
@@ -183,9 +276,24 @@ RandomCase::RandomCase(std::uint64_t case_seed) : seed(case_seed) {
   const std::int64_t ignored_one_in = dice.of<std::int64_t>({1, 2, 3, 6});
   for (int i = 0; i < 24; ++i) ignored.push_back(ignoring != Ignoring::nothing && dice.one_in(ignored_one_in));
   for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (blocks[i].kind == Kind::shifted) ignored[i] = ignored[i] && ignoring != Ignoring::blocks;  // nobody holds its buffer
     if (ignoring == Ignoring::blocks && ignored[i]) blocks[i].is_unit = false;
   }
   recompute = dice.of({nn::Recompute::none, nn::Recompute::cheap});
+
+  other_shard_size = reduction != 0 && dice.one_in(4) ? dice.of(divisors(world_size)) : 0;
+  if (dice.one_in(4)) {
+    for (std::size_t unit = 0; unit < num_blocks; ++unit) {
+      lists.push_back({unit, {}, {}});
+      for (std::int64_t i = dice.below(3); i > 0; --i) lists.back().forward.push_back(static_cast<std::size_t>(dice.below(8)));
+      for (std::int64_t i = dice.below(3); i > 0; --i) lists.back().backward.push_back(static_cast<std::size_t>(dice.below(8)));
+    }
+  }
+  // Whatever is between two units must take f32.
+  const bool are_all_units = std::ranges::all_of(blocks, [](const Block& b) { return b.is_unit && b.kind != Kind::tied; });
+  has_wide_outputs = are_all_units && !has_tied && ignoring == Ignoring::nothing && dice.one_in(2);
+
+  draw_stepping(dice, *this);
 }
 
 std::unique_ptr<RandomModel> RandomCase::make_model() const {
@@ -217,6 +325,13 @@ std::unique_ptr<RandomModel> RandomCase::make_model() const {
         module = &residual;
         break;
       }
+      case Kind::shifted: {
+        auto& sequential = model->add<nn::Sequential>(name);
+        sequential.add<nn::Linear>("fc", b.in, b.out, linear);
+        sequential.add<Shift>("shift", Shape{rows, b.out});
+        module = &sequential;
+        break;
+      }
       case Kind::tied: module = &model->add<TiedLinear>(name, *square_weights[static_cast<std::size_t>(b.tied_to)]); break;
     }
     square_weights.push_back(weight);
@@ -224,8 +339,14 @@ std::unique_ptr<RandomModel> RandomCase::make_model() const {
     if (b.has_inner_checkpoint && !module->children().empty()) module->children().back().module->set_checkpointed(true);
   }
   std::size_t n = 0;
-  model->for_each_parameter([&](const std::string&, nn::Parameter& p) {
-    p.requires_grad = n >= frozen.size() || !frozen[n];
+  const bool has_tied = std::ranges::any_of(blocks, [](const Block& b) { return b.kind == Kind::tied; });
+  model->for_each_parameter([&](const std::string& name, nn::Parameter& p) {
+    // Without original-parameter mode a unit is frozen whole or not at all, and which one holds what is shared is not
+    // seen from here.
+    const std::size_t block = std::stoul(name.substr(1));  // "b3.up.weight"
+    const bool can_be = options.use_orig_params || (blocks[block].is_unit && !has_tied);
+    const std::size_t i = options.use_orig_params ? n : block;
+    p.requires_grad = !can_be || i >= frozen.size() || !frozen[i];
     ++n;
   });
   return model;
@@ -257,31 +378,66 @@ std::vector<std::string> RandomCase::ignored_names() const {
   return names;
 }
 
-void RandomCase::shard(RandomModel& model, fsdp::DeviceMesh& device_mesh) const {
-  fsdp::Options with_ignored = options, of_root = options;
+fsdp::Options RandomCase::options_of(const Block& block) const {
+  fsdp::Options own = options;
+  own.backward_prefetch = block.backward_prefetch;
+  if (has_wide_outputs) {
+    own.mixed_precision.cast_forward_inputs = true;
+    own.mixed_precision.output_dtype = DType::f32;
+  }
+  if (block.is_no_shard || other_shard_size > 0) own.reshard_after_forward_ranks = 0;
+  if (block.is_no_shard) own.strategy = Strategy::no_shard;
+  if (other_shard_size > 0 && block.is_on_other_grid) {
+    own.strategy = fsdp::reshards_after_forward(options.strategy) ? Strategy::hybrid_shard : Strategy::hybrid_shard_zero2;
+    own.shard_dims.clear();  // which divide evenly on the root's grid
+  }
+  return own;
+}
+
+void RandomCase::shard(RandomModel& model, fsdp::DeviceMesh& device_mesh, fsdp::DeviceMesh* other_grid) const {
+  fsdp::Options of_root = options;
+  of_root.mixed_precision.output_dtype = output_dtype;
+  std::vector<nn::Parameter*> ignored_parameters;
   if (ignoring == Ignoring::parameters) {
     const std::vector<std::string> names = ignored_names();
     model.for_each_parameter([&](const std::string& name, nn::Parameter& p) {
-      if (std::ranges::find(names, name) != names.end()) with_ignored.ignored_parameters.push_back(&p);
+      if (std::ranges::find(names, name) != names.end()) ignored_parameters.push_back(&p);
     });
-    of_root = with_ignored;
+    of_root.ignored_parameters = ignored_parameters;
   }
   for (std::size_t i = 0; ignoring == Ignoring::blocks && i < blocks.size(); ++i) {
     if (ignored[i]) of_root.ignored_modules.push_back(model.children()[i].module);
   }
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     nn::Module& block = *model.children()[i].module;
-    if (blocks[i].has_inner_unit && !block.children().empty())
-      fully_shard(*block.children().front().module, device_mesh, with_ignored);
-    if (!blocks[i].is_unit) continue;
-    fsdp::Options own = with_ignored;
-    if (blocks[i].is_no_shard) {
-      own.strategy = Strategy::no_shard;
-      own.reshard_after_forward_ranks = 0;
+    if (blocks[i].has_inner_unit && !block.children().empty()) {
+      fsdp::Options inner = options;
+      inner.mixed_precision.cast_forward_inputs = inner.mixed_precision.cast_forward_inputs || has_wide_outputs;
+      inner.ignored_parameters = ignored_parameters;
+      fully_shard(*block.children().front().module, device_mesh, inner);
     }
-    fully_shard(block, device_mesh, own);
+    if (!blocks[i].is_unit) continue;
+    fsdp::Options own = options_of(blocks[i]);
+    own.ignored_parameters = ignored_parameters;
+    const bool is_elsewhere = other_grid && blocks[i].is_on_other_grid;
+    fsdp::Unit& unit = fully_shard(block, is_elsewhere ? *other_grid : device_mesh, own);
+    unit.set_reshard_after_backward(!blocks[i].stays_unsharded || stepping == Stepping::in_backward);
   }
   fully_shard(model, device_mesh, of_root);
+  const std::vector<fsdp::Unit*>& units = fsdp::root_of(model).units();
+  const auto units_of = [&](const std::vector<std::size_t>& numbers) {
+    std::vector<fsdp::Unit*> found;
+    for (const std::size_t number : numbers) found.push_back(units[number % units.size()]);
+    return found;
+  };
+  for (const Lists& each : lists) {
+    units[each.unit % units.size()]->set_forward_prefetch(units_of(each.forward));
+    units[each.unit % units.size()]->set_backward_prefetch(units_of(each.backward));
+  }
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const auto* unit = dynamic_cast<fsdp::Unit*>(model.children()[i].module->hooks());
+    if (unit && blocks[i].has_hooks) set_hooks(*unit);
+  }
 }
 
 std::vector<bool> RandomCase::left_out_in(int step) const {
@@ -292,11 +448,11 @@ std::vector<bool> RandomCase::left_out_in(int step) const {
 }
 
 std::string RandomCase::describe() const {
-  static constexpr const char* kKinds[] = {"linear", "two_layers", "residual", "tied"};
+  static constexpr const char* kKinds[] = {"linear", "two_layers", "residual", "shifted", "tied"};
   static constexpr const char* kPrefetches[] = {"pre", "post", "none"};
   static constexpr const char* kOffloads[] = {"none", "gradients", "parameters"};
-  std::string text = fmt::format("case {} (MICA_DIFFERENTIAL_CASE={} unit_fsdp --gtest_filter=Differential.*): world={} shard_size={} steps={} rows={}{}{}\n",
-                                 seed, seed, world_size, shard_size, num_steps, rows, threaded ? " threaded" : "", evaluates ? " evaluates" : "");
+  std::string text = fmt::format("case {} (MICA_DIFFERENTIAL_CASE={} unit_fsdp --gtest_filter=Differential.*): world={} shard_size={}{} steps={} rows={}{}{}\n",
+                                 seed, seed, world_size, shard_size, other_shard_size > 0 ? fmt::format(" and {}", other_shard_size) : "", num_steps, rows, threaded ? " threaded" : "", evaluates ? " evaluates" : "");
   text += fmt::format("  fsdp.strategy={} sharding={} backward_prefetch={} forward_prefetch={} limit_all_gathers={} param_dtype={} "
                       "reduce_dtype={} cpu_offload={} reshard_after_forward={} full_precision_in_eval={} reduction={} recompute={}\n",
                       fsdp::strategy_name(options.strategy), options.sharding == fsdp::Sharding::flat ? "flat" : "per_parameter",
@@ -305,16 +461,33 @@ std::string RandomCase::describe() const {
                       options.reshard_after_forward_ranks, options.full_precision_in_eval,
                       !options.reduction                      ? "default"
                       : options.reduction->is_deterministic() ? "deterministic"
-                                                              : "bf16",
+                                                              : "compressed",
                       recompute == nn::Recompute::none ? "none" : "cheap");
+  const auto name_of = [](const std::optional<DType>& dtype) { return dtype ? dtype_name(*dtype) : "unset"; };
+  const fsdp::MixedPrecision& mixed_precision = options.mixed_precision;
+  text += fmt::format("  use_orig_params={} buffer_dtype={} cast_forward_inputs={} keep_low_precision_grads={} output_dtype={}{}\n",
+                      options.use_orig_params, name_of(mixed_precision.buffer_dtype), mixed_precision.cast_forward_inputs,
+                      mixed_precision.keep_low_precision_grads, name_of(output_dtype), has_wide_outputs ? ", blocks hand f32 on" : "");
+  if (stepping == Stepping::in_backward) text += "  optimizer in backward\n";
+  if (stepping == Stepping::optimizer) text += fmt::format("  optimizer, momentum={} loss_scale={}{}\n", momentum, loss_scale,
+                                                              overflow_step >= 0 ? fmt::format(", an overflow in step {}", overflow_step + 1) : "");
+  if (clipping) text += fmt::format("  clipping at {} with p={}{}\n", clipping->max_norm, clipping->p, clipping->in_place ? " in place" : "");
+  if (reload) {
+    text += fmt::format("  {} state dicts before step {}{}\n", fsdp::state_dict_kind_name(reload->kind), reload->before_step + 1,
+                        reload->from_rank0 ? ", from rank 0" : "");
+  }
+  for (const Lists& each : lists) {
+    text += fmt::format("  unit {} gathers ({}) in forward and ({}) in backward\n", each.unit, fmt::join(each.forward, " "), fmt::join(each.backward, " "));
+  }
   for (const fsdp::ShardDim& rule : options.shard_dims) text += fmt::format("  shard {} on dim {}\n", rule.pattern, rule.dim);
   text += "  rounds:";
   for (const Round& round : rounds) text += fmt::format(" {}{}", round.reduces ? "reduce" : "no_sync", round.joins_next ? "+" : "");
   for (const Block& b : blocks) {
-    text += fmt::format("\n  {} {}->{} hidden {}{}{}{}{}{}{}{}", kKinds[static_cast<int>(b.kind)], b.in, b.out, b.hidden, b.has_bias ? " bias" : "",
+    text += fmt::format("\n  {} {}->{} hidden {}{}{}{}{}{}{}{}{}{}{}", kKinds[static_cast<int>(b.kind)], b.in, b.out, b.hidden, b.has_bias ? " bias" : "",
                         b.tied_to >= 0 ? fmt::format(" to b{}", b.tied_to) : "", b.is_unit ? " unit" : "", b.has_inner_unit ? " inner_unit" : "",
                         b.is_checkpointed ? " checkpointed" : "", b.has_inner_checkpoint ? " inner_checkpoint" : "",
-                        b.is_no_shard && b.is_unit ? " no_shard" : "");
+                        b.is_no_shard && b.is_unit ? " no_shard" : "", b.is_on_other_grid && other_shard_size > 0 ? " other_grid" : "",
+                        b.stays_unsharded ? " stays_unsharded" : "", b.has_hooks ? " hooks" : "");
     for (int step = 0; step < num_steps; ++step) {
       if (b.left_out[static_cast<std::size_t>(step)]) text += fmt::format(", not in step {}", step + 1);
     }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,11 +34,12 @@ class RandomModel final : public nn::Module {
 
 /// One point of the option space (FEATURES F8), made from a seed alone. [Note: random cases]
 /// The model is a chain of blocks with odd widths. Each block is a linear layer, two with a GELU between them, a
-/// normalised residual branch, or a layer that uses the square weight of an earlier block (a shared parameter).
+/// normalised residual branch, a linear layer with a module buffer behind it, or a layer that uses the square weight of
+/// an earlier block (a shared parameter).
 struct RandomCase {
   explicit RandomCase(std::uint64_t case_seed);
 
-  enum class Kind : std::uint8_t { linear, two_layers, residual, tied };
+  enum class Kind : std::uint8_t { linear, two_layers, residual, shifted, tied };
   struct Block {
     Kind kind;
     std::int64_t in, out, hidden;
@@ -48,6 +50,10 @@ struct RandomCase {
     bool is_checkpointed;
     bool has_inner_checkpoint;   ///< its last layer is
     bool is_no_shard;            ///< its unit is replicated whatever the others are
+    bool is_on_other_grid;       ///< its unit is on the other grid of ranks, if there is one
+    bool stays_unsharded;        ///< its unit is not resharded after backward
+    bool has_hooks;              ///< all-gather hooks on its unit's parameters, where there can be some
+    fsdp::BackwardPrefetch backward_prefetch;  ///< of its unit
     std::vector<bool> left_out;  ///< by step
   };
   /// A micro-batch round. Rounds joined to the next one run their forwards before the first backward of the group.
@@ -56,8 +62,27 @@ struct RandomCase {
     bool joins_next;
   };
 
+  /// Units, as numbers modulo their count, that are gathered at another one's forward and backward.
+  struct Lists {
+    std::size_t unit;
+    std::vector<std::size_t> forward, backward;
+  };
+  /// Who writes the masters: the test, a line of its own for each piece, or the optimizer, behind or in backward.
+  enum class Stepping : std::uint8_t { by_hand, optimizer, in_backward };
+  struct Clipping {
+    double max_norm, p;
+    bool in_place;  ///< or the optimizer multiplies
+  };
+  /// All state goes through state dicts into a model made anew.
+  struct Reload {
+    int before_step;
+    fsdp::StateDictKind kind;
+    bool from_rank0;  ///< full: the other ranks have none
+  };
+
   std::uint64_t seed;
   int world_size, shard_size;
+  int other_shard_size;      ///< of the other grid; 0: there is none
   std::vector<Block> blocks;
   std::vector<bool> frozen;  ///< by parameter, in module order (past the end: trainable)
   enum class Ignoring : std::uint8_t { nothing, parameters, blocks };
@@ -69,6 +94,15 @@ struct RandomCase {
   bool evaluates;            ///< a forward without gradient before each step
   bool threaded;
   int num_steps;
+  std::vector<Lists> lists;
+  bool has_wide_outputs;     ///< units of blocks hand f32 on, and cast their inputs
+  std::optional<DType> output_dtype;  ///< of the root
+  Stepping stepping = Stepping::by_hand;
+  double momentum = 0;
+  std::optional<Clipping> clipping;
+  double loss_scale = 0;     ///< at first; 0: no scaler
+  int overflow_step = -1;    ///< in which rank 0's gradients are too large; -1: none
+  std::optional<Reload> reload;
   nn::Recompute recompute;   ///< the plain run keeps everything
 
   [[nodiscard]] std::unique_ptr<RandomModel> make_model() const;
@@ -76,8 +110,16 @@ struct RandomCase {
   [[nodiscard]] std::vector<std::string> ignored_names() const;
   [[nodiscard]] std::vector<bool> left_out_in(int step) const;
   /// Makes the blocks, some of their layers and the model itself units.
-  void shard(RandomModel& model, fsdp::DeviceMesh& device_mesh) const;
+  /// @param other_grid  null without other_shard_size.
+  void shard(RandomModel& model, fsdp::DeviceMesh& device_mesh, fsdp::DeviceMesh* other_grid) const;
+  /// Of what the model returns.
+  [[nodiscard]] DType dtype_of_output() const {
+    return output_dtype.value_or(has_wide_outputs ? DType::f32 : options.param_dtype());
+  }
   [[nodiscard]] std::string describe() const;
+
+ private:
+  [[nodiscard]] fsdp::Options options_of(const Block& block) const;
 };
 
 }  // namespace mica::testing

@@ -3,165 +3,19 @@
 #include <cmath>
 #include <cstdlib>
 #include <exception>
-#include <optional>
-#include <utility>
+#include <map>
 
 #include <gtest/gtest.h>
 
 #include "mica/comm/local_group.hpp"
-#include "mica/fsdp/deterministic.hpp"
 #include "mica/nn/init.hpp"
 
-#include "support/random_case.hpp"
-#include "unit/fsdp/held_parameters.hpp"
+#include "unit/fsdp/sharded_rank.hpp"
 
 namespace mica::testing {
 namespace {
 
 constexpr int kDefaultCases = 500;
-
-/// What one rank saw in one step.
-struct RankStep {
-  std::vector<Part> parts;
-  std::vector<Values> outputs;  // by round
-};
-
-/// x and dy of a micro-batch: any fixed function of its number.
-Values numbers(std::int64_t numel, int step, int micro_batch, int salt) {
-  Values values;
-  for (std::int64_t i = 0; i < numel; ++i) {
-    values.push_back(static_cast<float>(std::sin(0.7 * static_cast<double>(i) + 1.3 * micro_batch + 2.9 * step + salt)));
-  }
-  return values;
-}
-
-/// One rank's device without anything sharded.
-struct Device {
-  std::unique_ptr<Pool> pool = make_cpu_pool();
-  std::unique_ptr<Kernels> kernels = make_reference_kernels(*pool);
-  Device() { pool->poison(true); }
-};
-
-Tensor tensor_of(nn::Context& context, const Values& values, Shape shape, DType dtype) {
-  Tensor tensor = context.make(shape, dtype);
-  const Tensor wide = context.make(shape, DType::f32);
-  context.compute.synchronize();
-  std::ranges::copy(values, wide.view().as<float>());
-  context.kernels.copy(context.compute, wide, tensor);
-  return tensor;
-}
-
-nn::Tensors run_forward(const RandomCase& c, nn::Module& model, nn::Context& context, int step, int micro_batch, DType dtype, nn::Record* record) {
-  const Shape shape{c.rows, c.blocks.front().in};
-  return model.forward(context, nn::list_of(tensor_of(context, numbers(shape.numel(), step, micro_batch, 0), shape, dtype)), record);
-}
-
-/// dy of a micro-batch, divided by the rounds of a step.
-Tensor output_gradient(const RandomCase& c, nn::Context& context, int step, int micro_batch, DType dtype) {
-  const Shape shape{c.rows, c.blocks.back().out};
-  Values dy = numbers(shape.numel(), step, micro_batch, 1);
-  for (float& value : dy) value /= static_cast<float>(c.rounds.size());
-  return tensor_of(context, dy, shape, dtype);
-}
-
-// --- the sharded run ------------------------------------------------------------------------------------------------
-
-std::vector<Part> parts_of(fsdp::Root& root, nn::Module& model, bool gradients) {
-  std::vector<const nn::Parameter*> order;
-  model.for_each_parameter([&](const std::string&, nn::Parameter& p) { order.push_back(&p); });
-  std::vector<Part> parts;
-  for (const fsdp::ShardedParameter& p : root.parameters()) {
-    for (std::int64_t i = 0; i < p.piece.num_runs(); ++i) {
-      const fsdp::Piece::Run run = p.piece.run(i);
-      Part part{static_cast<std::size_t>(std::ranges::find(order, p.parameter) - order.begin()), run.begin, {}, {}};
-      const TensorView master = p.storage->master().slice(run.offset, run.numel());
-      part.master.assign(master.as<float>(), master.as<float>() + run.numel());
-      part.has_gradient = p.storage->has_grad(p.index);
-      if (gradients && part.has_gradient) {
-        const TensorView gradient = p.storage->sharded_grad().slice(run.offset, run.numel());
-        part.gradient.assign(gradient.as<float>(), gradient.as<float>() + run.numel());
-      }
-      parts.push_back(std::move(part));
-    }
-  }
-  return parts;
-}
-
-/// The rounds of one step. @returns their outputs.
-std::vector<Values> run_rounds(const RandomCase& c, nn::Module& model, nn::Context& context, int step, int rank) {
-  fsdp::Root& root = fsdp::root_of(model);
-  const DType dtype = c.options.param_dtype();
-  std::vector<Values> outputs;
-  struct Open {
-    nn::Record record;
-    Tensor dy;
-  };
-  std::vector<Open> open;
-  for (std::size_t round = 0; round < c.rounds.size(); ++round) {
-    root.set_gradient_sync(c.rounds[round].reduces);
-    const int micro_batch = static_cast<int>(round) * c.world_size + rank;
-    Open& now = open.emplace_back();
-    // The root casts the input; dy has the output's dtype.
-    const nn::Tensors ys = run_forward(c, model, context, step, micro_batch, DType::f32, &now.record);
-    outputs.push_back(values_of(context, ys[0]));
-    now.dy = output_gradient(c, context, step, micro_batch, dtype);
-    if (c.rounds[round].joins_next) continue;
-    std::optional<fsdp::BackwardPass> pass;
-    if (open.size() > 1) pass.emplace(root);
-    while (!open.empty()) {
-      model.backward(context, std::move(open.back().record), {open.back().dy});
-      open.pop_back();
-    }
-    if (pass) pass->finish();
-  }
-  return outputs;
-}
-
-/// @returns what this rank saw in each step, and one more entry with the masters at the end.
-std::vector<RankStep> run_sharded_rank(const RandomCase& c, std::unique_ptr<ProcessGroup> world) {
-  Device device;
-  const int rank = world->rank();
-  Mesh mesh(std::move(world), MeshGeometry{c.world_size, c.shard_size, c.world_size / c.shard_size});
-  fsdp::DeviceMesh device_mesh(mesh, *device.pool, *device.kernels,
-                               fsdp::Streams::make(c.threaded ? StreamMode::threaded : StreamMode::inlined));
-  nn::Context context{.compute = device_mesh.compute(), .pool = *device.pool, .kernels = *device.kernels};
-  context.recompute = c.recompute;
-  auto model = c.make_model();
-  c.shard(*model, device_mesh);
-  fsdp::Root& root = fsdp::root_of(*model);
-  root.initialize(kSeed);
-  IgnoredParameters ignored(c, root, *model, context);
-  std::vector<RankStep> steps;
-  for (int step = 0; step < c.num_steps; ++step) {
-    model->leave_out(c.left_out_in(step));
-    if (c.evaluates) {
-      context.training = false;
-      ignored.show(false);
-      static_cast<void>(run_forward(c, *model, context, step, rank, DType::f32, nullptr));
-      context.training = true;
-      ignored.show(true);
-    }
-    RankStep& now = steps.emplace_back();
-    now.outputs = run_rounds(c, *model, context, step, rank);
-    if (c.options.reduction && c.options.reduction->is_deterministic()) {
-      // Its gradients are sums over micro-batches; dy carries the division by the rounds already.
-      fsdp::average_grads(root, c.world_size);
-    }
-    context.compute.synchronize();
-    now.parts = parts_of(root, *model, true);
-    ignored.reduce(device_mesh.metrics_group(), now.parts);
-    root.reshard();
-    for (const fsdp::ShardedParameter& p : root.parameters()) {
-      if (p.grad()) device.kernels->sgd(context.compute, {.param = p.master(), .grad = p.grad(), .lr = kLr});
-    }
-    root.zero_grad();
-    ignored.step();
-  }
-  context.compute.synchronize();
-  steps.push_back({parts_of(root, *model, false), {}});
-  ignored.add_masters(steps.back().parts);
-  return steps;
-}
 
 // --- the plain run --------------------------------------------------------------------------------------------------
 
@@ -173,6 +27,12 @@ struct PlainStep {
   std::vector<Values> outputs;                 // by micro-batch
 };
 
+Tensor cast(nn::Context& context, const Tensor& x, DType dtype) {
+  Tensor y = context.make(x.shape(), dtype);
+  context.kernels.copy(context.compute, x, y);
+  return y;
+}
+
 PlainStep run_plain_step(const RandomCase& c, const std::vector<Values>& masters, int step) {
   Device device;
   auto compute = make_cpu_stream("compute", StreamMode::inlined);
@@ -180,7 +40,14 @@ PlainStep run_plain_step(const RandomCase& c, const std::vector<Values>& masters
   auto model = c.make_model();
   model->leave_out(c.left_out_in(step));
   const DType dtype = c.options.param_dtype();
+  context.seed = kSeed;  // buffers keep their initial values
   nn::PlainParameters storage(*model, context, dtype, DType::f32);
+  std::vector<Tensor> low_buffers;
+  model->for_each_buffer([&](const std::string&, nn::ModuleBuffer& buffer) {
+    const Tensor& low = low_buffers.emplace_back(context.make(buffer.shape, c.options.mixed_precision.buffer_dtype.value_or(buffer.dtype)));
+    device.kernels->copy(*compute, buffer.data, low);
+    buffer.data = low;
+  });
   std::vector<nn::Parameter*> parameters;
   model->for_each_parameter([&](const std::string&, nn::Parameter& p) { parameters.push_back(&p); });
   PlainStep result;
@@ -196,8 +63,8 @@ PlainStep run_plain_step(const RandomCase& c, const std::vector<Values>& masters
     storage.zero_grad();
     nn::Record record;
     const nn::Tensors ys = run_forward(c, *model, context, step, m, dtype, &record);
-    result.outputs.push_back(values_of(context, ys[0]));
-    if (ys[0].needs_grad) model->backward(context, std::move(record), {output_gradient(c, context, step, m, dtype)});
+    result.outputs.push_back(values_of(context, cast(context, ys[0], c.dtype_of_output())));
+    if (ys[0].needs_grad) model->backward(context, std::move(record), {cast(context, output_gradient(c, context, step, m), dtype)});
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       for (std::size_t j = 0; j < result.gradients[i].size(); ++j) {
         const double g = parameters[i]->grad_written ? static_cast<double>(parameters[i]->grad.as<float>()[j]) : 0;
@@ -212,18 +79,22 @@ PlainStep run_plain_step(const RandomCase& c, const std::vector<Values>& masters
 
 // --- the comparison -------------------------------------------------------------------------------------------------
 
-/// Whole masters at the beginning of a step; ranks that hold the same element must agree in bits.
-std::vector<Values> whole_masters(const RandomCase& c, const std::vector<std::vector<RankStep>>& ranks, std::size_t step) {
+/// Whole parameters of a step: masters or gradients, by parameter. NaN where no rank has any. Ranks that hold the same
+/// element must agree in bits.
+std::vector<Values> whole_of(const RandomCase& c, const std::vector<std::vector<RankStep>>& ranks, std::size_t step, Values Part::*member) {
   std::vector<Values> whole;
   c.make_model()->for_each_parameter([&](const std::string&, nn::Parameter& p) {
     whole.emplace_back(static_cast<std::size_t>(p.shape.numel()), std::nanf(""));
   });
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     for (const Part& part : ranks[rank][step].parts) {
-      for (std::size_t j = 0; j < part.master.size(); ++j) {
+      const Values& values = part.*member;
+      for (std::size_t j = 0; j < values.size(); ++j) {
         float& element = whole[part.parameter][static_cast<std::size_t>(part.begin) + j];
-        if (std::isnan(element)) element = part.master[j];
-        EXPECT_EQ(element, part.master[j]) << "step " << step + 1 << ": rank " << rank << " has another value of parameter " << part.parameter;
+        if (std::isnan(element)) element = values[j];
+        EXPECT_TRUE(element == values[j] || (std::isnan(values[j]) && member == &Part::gradient))
+            << "step " << step + 1 << ": rank " << rank << " has " << values[j] << " in parameter " << part.parameter
+            << ", where another has " << element;
       }
     }
   }
@@ -239,45 +110,132 @@ std::vector<Values> whole_masters(const RandomCase& c, const std::vector<std::ve
 // that cancel, with (at most 4 rows) roundings each.
 double gradient_tolerance(const RandomCase& c, double largest) {
   const bool is_low = c.options.reduce_dtype() != DType::f32 || (c.options.reduction && !c.options.reduction->is_deterministic());
+  const bool has_f16 = c.options.reduce_dtype() == DType::f16 || (c.options.reduction && c.options.reduction->wire_dtype() == DType::f16);
   const auto rounds = static_cast<double>(c.rounds.size());
   const double roundings = 2 * (static_cast<double>(c.blocks.size()) * rounds + c.world_size + 4);
   const double sums = rounds * largest;
-  return roundings * (is_low ? 0x1p-9 : 0) * sums + roundings * 100 * 0x1p-24 * (sums + 1e-3);
+  return roundings * (is_low ? 0x1p-9 : 0) * sums + roundings * 100 * 0x1p-24 * (sums + 1e-3) + roundings * (has_f16 ? 0x1p-24 : 0);
+}
+
+/// What the optimizer does, element by element, in double.
+class ExpectedUpdates {
+ public:
+  explicit ExpectedUpdates(double momentum) : momentum_(momentum) {}
+
+  struct Change {
+    double value = 0;
+    double terms = 0;  // the sum of the magnitudes that were added up: what rounding is relative to
+  };
+  /// A step's change of a parameter. @param coefficient  of clipping.
+  [[nodiscard]] std::vector<Change> step(std::size_t parameter, const std::vector<double>& gradient, double coefficient) {
+    std::vector<Change>& velocity = velocity_[parameter];
+    velocity.resize(gradient.size());
+    std::vector<Change> changes;
+    for (std::size_t j = 0; j < gradient.size(); ++j) {
+      velocity[j] = {momentum_ * velocity[j].value + coefficient * gradient[j],
+                     momentum_ * velocity[j].terms + std::abs(coefficient * gradient[j])};
+      changes.push_back({-kLr * velocity[j].value, kLr * velocity[j].terms});
+    }
+    return changes;
+  }
+
+ private:
+  double momentum_;
+  std::map<std::size_t, std::vector<Change>> velocity_;
+};
+
+bool has_gradient(const std::vector<std::vector<RankStep>>& ranks, std::size_t step, std::size_t parameter) {
+  return std::ranges::any_of(ranks, [&](const std::vector<RankStep>& steps) {
+    return std::ranges::any_of(steps[step].parts, [&](const Part& p) { return p.parameter == parameter && p.has_gradient; });
+  });
+}
+
+/// The p-norm of all gradients.
+double norm_of(const std::vector<Values>& gradients, double p) {
+  double sum = 0, largest = 0;
+  for (const Values& gradient : gradients) {
+    for (const float g : gradient) {
+      if (std::isnan(g)) continue;  // nobody has one
+      sum += std::pow(std::abs(static_cast<double>(g)), p);
+      largest = std::max(largest, std::abs(static_cast<double>(g)));
+    }
+  }
+  return std::isinf(p) ? largest : std::pow(sum, 1 / p);
+}
+
+/// What clipping multiplies with; each rank's norm must be that of the whole gradient.
+double clip_coefficient_of(const RandomCase& c, const std::vector<std::vector<RankStep>>& ranks, std::size_t step, const std::vector<Values>& gradients) {
+  if (!c.clipping) return 1;
+  const double norm = norm_of(gradients, c.clipping->p);
+  for (const std::vector<RankStep>& steps : ranks) EXPECT_NEAR(*steps[step].norm, norm, 1e-5 * norm + 1e-7) << "norm of step " << step + 1;
+  return std::min(1.0, c.clipping->max_norm / (norm + 1e-6));
+}
+
+/// Whether any rank has a gradient that is no number.
+bool has_overflow(const std::vector<std::vector<RankStep>>& ranks, std::size_t step) {
+  return std::ranges::any_of(ranks, [&](const std::vector<RankStep>& steps) {
+    return std::ranges::any_of(steps[step].parts, [](const Part& part) {
+      return std::ranges::any_of(part.gradient, [](float g) { return !std::isfinite(g); });
+    });
+  });
+}
+
+void compare_rank(const RandomCase& c, const std::vector<RankStep>& steps, std::size_t step, std::size_t rank, const PlainStep& plain) {
+  const RankStep& run = steps[step];
+  for (std::size_t round = 0; round < run.outputs.size(); ++round) {
+    ASSERT_EQ(run.outputs[round], plain.outputs[round * static_cast<std::size_t>(c.world_size) + rank])
+        << "step " << step + 1 << " round " << round << " rank " << rank;
+  }
+  for (const Part& part : run.parts) {
+    const bool is_frozen = plain.gradients[part.parameter].empty();
+    EXPECT_FALSE(is_frozen && part.has_gradient) << "frozen parameter " << part.parameter;
+    for (std::size_t j = 0; j < part.own_gradient.size(); ++j) {
+      const std::size_t at = static_cast<std::size_t>(part.begin) + j;
+      ASSERT_NEAR(part.own_gradient[j], plain.of_rank[rank][part.parameter][at], gradient_tolerance(c, plain.largest[part.parameter]))
+          << "reduced although it is ignored: step " << step + 1 << " rank " << rank << " parameter " << part.parameter << " element " << at;
+    }
+  }
 }
 
 void compare(const RandomCase& c, const std::vector<std::vector<RankStep>>& ranks) {
+  ExpectedUpdates updates(c.momentum);
+  const bool in_backward = c.stepping == RandomCase::Stepping::in_backward;
   for (std::size_t step = 0; step < static_cast<std::size_t>(c.num_steps); ++step) {
-    const std::vector<Values> masters = whole_masters(c, ranks, step);
-    const std::vector<Values> next = whole_masters(c, ranks, step + 1);
+    const std::vector<Values> masters = whole_of(c, ranks, step, &Part::master);
+    const std::vector<Values> next = whole_of(c, ranks, step + 1, &Part::master);
+    const std::vector<Values> gradients = whole_of(c, ranks, step, &Part::gradient);
     const PlainStep plain = run_plain_step(c, masters, static_cast<int>(step));
-    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-      const RankStep& run = ranks[rank][step];
-      for (std::size_t round = 0; round < run.outputs.size(); ++round) {
-        ASSERT_EQ(run.outputs[round], plain.outputs[round * ranks.size() + rank]) << "step " << step + 1 << " round " << round << " rank " << rank;
-      }
-      for (const Part& part : run.parts) {
-        const std::vector<double>& expected = plain.gradients[part.parameter];
-        if (expected.empty()) {
-          EXPECT_FALSE(part.has_gradient) << "frozen parameter " << part.parameter;
-          continue;
-        }
-        const double tolerance = gradient_tolerance(c, plain.largest[part.parameter]);
-        for (std::size_t j = 0; j < part.master.size(); ++j) {
-          const std::size_t at = static_cast<std::size_t>(part.begin) + j;
-          const float gradient = part.has_gradient ? part.gradient[j] : 0.0F;
-          ASSERT_NEAR(gradient, expected[at], tolerance) << "step " << step + 1 << " rank " << rank << " parameter " << part.parameter << " element " << at;
-          if (!part.own_gradient.empty()) {
-            ASSERT_NEAR(part.own_gradient[j], plain.of_rank[rank][part.parameter][at], tolerance)
-                << "reduced although it is ignored: step " << step + 1 << " rank " << rank << " parameter "
-                << part.parameter << " element " << at;
-          }
-          const float updated = part.master[j] - static_cast<float>(kLr) * gradient;
-          ASSERT_NEAR(next[part.parameter][at], updated, 0x1p-22 * (std::abs(updated) + std::abs(gradient)));
-        }
-      }
-    }
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) compare_rank(c, ranks[rank], step, rank, plain);
+    const bool overflows = has_overflow(ranks, step);
+    for (const auto& steps : ranks) EXPECT_EQ(steps[step].is_skipped, overflows) << "step " << step + 1;
+    const double coefficient = overflows ? 1 : clip_coefficient_of(c, ranks, step, gradients);
     for (std::size_t i = 0; i < masters.size(); ++i) {
       for (const float value : masters[i]) ASSERT_FALSE(std::isnan(value)) << "nobody holds all of parameter " << i;
+      if (overflows || plain.gradients[i].empty()) {
+        ASSERT_EQ(next[i], masters[i]) << "parameter " << i << " was not to change in step " << step + 1;
+        continue;
+      }
+      const std::vector<double>& expected = plain.gradients[i];
+      const double tolerance = gradient_tolerance(c, plain.largest[i]);
+      const bool has = has_gradient(ranks, step, i);
+      std::vector<double> gradient = expected;  // an optimizer in backward has freed its own
+      for (std::size_t j = 0; j < expected.size() && !in_backward; ++j) {
+        gradient[j] = has ? static_cast<double>(gradients[i][j]) : 0;
+        ASSERT_NEAR(gradient[j], expected[j], tolerance) << "step " << step + 1 << " parameter " << i << " element " << j;
+      }
+      if (!in_backward && !has) {
+        ASSERT_EQ(next[i], masters[i]) << "parameter " << i << " has no gradient in step " << step + 1;
+        continue;
+      }
+      const std::vector<ExpectedUpdates::Change> changes = updates.step(i, gradient, coefficient);
+      // Clipping in place rounds to the gradient's dtype.
+      const double rounding = c.clipping && c.clipping->in_place && c.options.grad_dtype() != DType::f32 ? 0x1p-8 : 0x1p-16;
+      for (std::size_t j = 0; j < expected.size(); ++j) {
+        const double updated = static_cast<double>(masters[i][j]) + changes[j].value;
+        ASSERT_NEAR(next[i][j], updated, 0x1p-22 * std::abs(updated) + rounding * changes[j].terms + (in_backward ? kLr * tolerance : 1e-8))
+            << "step " << step + 1 << " parameter " << i << " element " << j << ", gradient " << gradient[j] << " times "
+            << coefficient;
+      }
     }
   }
 }
@@ -289,7 +247,7 @@ void run_case(std::uint64_t seed) {
   try {
     run_local_ranks(c.world_size, [&](std::unique_ptr<ProcessGroup> world) {
       const auto rank = static_cast<std::size_t>(world->rank());
-      ranks[rank] = run_sharded_rank(c, std::move(world));
+      ranks[rank] = ShardedRank(c, std::move(world)).run();
     });
   } catch (const std::exception& error) {
     ADD_FAILURE() << error.what();
