@@ -123,7 +123,12 @@ void draw_stepping(Dice& dice, RandomCase& c) {
   c.stepping = Stepping::optimizer;
   if (dice.one_in(4) && c.options.use_orig_params && !is_deterministic && c.options.strategy != Strategy::shard_optim) {
     c.stepping = Stepping::in_backward;
-    for (RandomCase::Round& round : c.rounds) round.reduces = &round == &c.rounds.back();
+    // A unit inside a checkpointed region reduces in each backward: there, two of one pass would step it twice, which is refused.
+    const bool may_join = std::ranges::none_of(c.blocks, [](const RandomCase::Block& b) { return b.is_checkpointed && b.has_inner_unit; });
+    for (RandomCase::Round& round : c.rounds) {
+      round.reduces = &round == &c.rounds.back();
+      round.joins_next = round.joins_next && may_join;
+    }
     for (std::size_t i = c.rounds.size(); i-- > 1;) {
       if (c.rounds[i - 1].joins_next) c.rounds[i - 1].reduces = c.rounds[i].reduces;
     }
