@@ -45,6 +45,7 @@ void Root::reshard() {
   }
   param_limiter_.flush();
 }
+  masters_may_change_ = true;
 
 void Root::set_gradient_sync(bool on) {
   require(state_ == TrainingState::idle, "gradient synchronisation is switched while the root is {}: do it between passes",
@@ -73,6 +74,7 @@ void Root::wait_for_masters() {
   streams.pre_unshard->wait(optimizer_done);
   streams.unshard->wait(optimizer_done);
 }
+  masters_may_change_ = false;
 
 void Root::end_forward(bool is_training) {
   order_.end_forward(is_training);
@@ -86,6 +88,8 @@ void Root::begin_backward() {
   state_ = TrainingState::backward;
   order_.begin_backward();
 }
+  // Not always: the first gather need not wait for the forward that compute is busy with.
+  if (masters_may_change_) wait_for_masters();
 
 void Root::end_backward() {
   for (Unit* each : units_) {
@@ -113,7 +117,10 @@ void Root::reduce(Unit& unit) {
   if (!unit.storage_->has_unsharded_grad()) return;
   order_check_.reduction(unit);
   unit.storage_->reduce_grads(grad_limiter_);
-  if (after_reduction_) after_reduction_(*unit.storage_);
+  if (!after_reduction_) return;
+  unit.storage_->reshard(param_limiter_);  // what stays unsharded would go stale
+  masters_may_change_ = true;
+  after_reduction_(*unit.storage_);
 }
 
 void Root::finish_unit(Unit& unit) {

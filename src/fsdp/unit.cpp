@@ -20,6 +20,7 @@ struct Ticket {
 
   std::vector<DType> input_dtypes;   ///< before the unit cast them
   std::vector<DType> output_dtypes;  ///< before the unit cast them
+  bool full_precision = false;       ///< of the forward
 
  private:
   std::shared_ptr<int> count_;
@@ -120,6 +121,7 @@ void Unit::pre_forward(nn::Context& context, nn::Module&, nn::Tensors& xs, nn::R
   if (record) {
     auto ticket = std::make_shared<Ticket>(outstanding_);
     ticket->input_dtypes = dtypes_of(xs);
+    ticket->full_precision = root.full_precision_;
     record->unit_ticket = std::move(ticket);
   }
   if (casts_inputs()) {
@@ -178,6 +180,7 @@ void Unit::pre_backward(nn::Context& context, nn::Module&, nn::Record& record, n
   require(root.state_ == TrainingState::backward,
           "backward of unit {} is called while its root is {}: call the backward of the root module, or open a BackwardPass",
           name_, training_state_name(root.state_));
+  if (record.unit_ticket) root.full_precision_ = ticket_of(record)->full_precision;
   if (options_.mixed_precision.output_dtype && record.unit_ticket) {
     const std::vector<DType>& dtypes = ticket_of(record)->output_dtypes;
     for (std::size_t i = 0; i < dys.size() && i < dtypes.size(); ++i) cast(context, dys[i], dtypes[i]);

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -133,9 +135,12 @@ class Root {
   std::function<void()> after_backward_;
   bool gradient_sync_ = true;
   bool explicit_pass_ = false;
-  bool full_precision_ = false;  // of the latest forward and its backward
+  bool full_precision_ = false;  // of the forward that runs, or of the Record whose backward runs
 };
 
+  std::vector<std::weak_ptr<const std::function<void()>>> undos_;
+  std::optional<Event> first_step_end_;  // the first zero_grad() behind a backward that reduced
+  bool masters_may_change_ = false;      // since streams last waited for them
 /// Several backwards that end together: units reduce when their outstanding Records reach zero, or at finish().
 /// A root's backward outside any pass opens one of its own.
 class BackwardPass {

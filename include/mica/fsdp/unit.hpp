@@ -66,7 +66,8 @@ class Unit final : public nn::ModuleHooks {
   [[nodiscard]] const std::vector<Unit*>& backward_prefetch_list() const { return backward_prefetch_; }
   /// As the option says; a list of units is gathered before the backward where the option says none.
   [[nodiscard]] BackwardPrefetch backward_prefetch() const;
-  /// Off: parameters stay unsharded after backward until the optimizer writes masters or reshard() is called.
+  /// Off: parameters stay unsharded after backward until the optimizer writes masters or reshard() is called. (An
+  /// optimizer in backward writes them as soon as the unit is reduced.)
   void set_reshard_after_backward(bool on) { reshards_after_backward_ = on; }
   [[nodiscard]] bool reshard_after_backward() const { return reshards_after_backward_; }
 

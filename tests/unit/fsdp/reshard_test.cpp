@@ -90,8 +90,9 @@ class Rank {
   void train_pass() {
     nn::Record record;
     const nn::Tensors ys = forward(&record);
-    model_->backward(context_, std::move(record), ys);
+    backward(std::move(record), ys);
   }
+  void backward(nn::Record record, const nn::Tensors& dys) { model_->backward(context_, std::move(record), dys); }
   /// As an optimizer does, on compute.
   void write_masters(double value) {
     for (const Unit* unit : root().units()) kernels_->fill(device_mesh_.compute(), unit->storage()->master(), value);
@@ -147,6 +148,28 @@ TEST(Reshard, APrefetchThatNobodyUsedIsOverBeforeMastersAreWritten) {
     }
     for (const auto& violation : checker.violations()) ADD_FAILURE() << violation.text;
   });
+}
+
+// Two forwards, then a step between their backwards: the second backward gathers what the step has written.
+TEST(Reshard, ABackwardAfterAStepWaitsForTheMasters) {
+  for (const BackwardPrefetch prefetch : {BackwardPrefetch::pre, BackwardPrefetch::post, BackwardPrefetch::none}) {
+    run_local_ranks(2, [&](auto world) {
+      HappensBeforeChecker checker;
+      {
+        Rank rank(std::move(world), {.backward_prefetch = prefetch}, [&](std::string name, StreamMode mode) {
+          return checker.wrap(make_cpu_stream(std::move(name), mode));
+        });
+        nn::Record first, second;
+        const nn::Tensors ys = rank.forward(&first), more_ys = rank.forward(&second);
+        rank.backward(std::move(first), ys);
+        rank.root().reshard();
+        rank.write_masters(2);
+        rank.root().zero_grad();
+        rank.backward(std::move(second), more_ys);
+      }
+      for (const auto& violation : checker.violations()) ADD_FAILURE() << violation.text;
+    });
+  }
 }
 
 TEST(Reshard, IsRefusedInsideAPass) {

@@ -118,6 +118,53 @@ TEST_P(InBackward, AccumulatesUnderNoSync) {
   });
 }
 
+/// What the modules of all units see of their parameters, in the order of kNames.
+std::vector<Values> seen(ShardedWeights& model) {
+  for (test::Weights* part : model.model().parts()) dynamic_cast<fsdp::Unit&>(*part->hooks()).unshard().wait();
+  std::vector<Values> found;
+  for (test::Weights* part : model.model().parts()) {
+    for (const test::Weights::Weight& w : part->weights()) {
+      Values& values = found.emplace_back(static_cast<std::size_t>(w.parameter->shape.numel()));
+      model.kernels().copy(model.device_mesh().compute(), w.parameter->data,
+                           {values.data(), w.parameter->shape, DType::f32});
+    }
+  }
+  model.device_mesh().compute().synchronize();
+  return found;
+}
+
+// D10, D19: what stays unsharded after backward would go stale, so it is given back when it is stepped; a unit that had
+// no gradient keeps its parameters, which are those it had.
+TEST_P(InBackward, UnitsThatStayUnshardedSeeTheNewParameters) {
+  for (const DType param_dtype : {DType::f32, DType::bf16}) {
+    run_local_ranks(GetParam().num_ranks, [&](auto world) {
+      ShardedOptions low = options();
+      low.fsdp.mixed_precision = {.param_dtype = param_dtype, .reduce_dtype = DType::f32};
+      ShardedWeights model(world->duplicate("a"), units(), low);
+      ShardedWeights plain(std::move(world), units(), low);
+      for (fsdp::Unit* unit : model.root().units()) unit->set_reshard_after_backward(false);
+      const auto optimizer = make_adamw(model.root(), {}), plain_optimizer = make_adamw(plain.root(), {});
+      OptimizerInBackward in_backward(*optimizer);
+      for (int step = 1; step <= 3; ++step) {
+        for (ShardedWeights* each : {&model, &plain}) set_grads(*each, step);
+        const std::vector<bool> with_grad{true, step != 2, true, true};
+        in_backward.begin_step(0.1);
+        model.pass(with_grad);
+        const bool aliases = param_dtype == DType::f32 && GetParam().shard_size == 1;
+        if (step == 2 && !aliases) {
+          EXPECT_TRUE(model.root().units()[2]->storage()->is_unsharded()) << "u1 has the parameters that it had";
+        }
+        plain.pass(with_grad);
+        plain_optimizer->step({.lr = 0.1});
+        plain.root().zero_grad();
+        EXPECT_EQ(seen(model), seen(plain)) << "step " << step << ", " << dtype_name(param_dtype);
+        model.device_mesh().compute().synchronize();
+      }
+      for (const std::string& name : kNames) EXPECT_EQ(model.gather(name), plain.gather(name)) << name;
+    });
+  }
+}
+
 // D10: backward's end waits for the steps, on streams that know every access.
 TEST_P(InBackward, EveryAccessIsOrdered) {
   run_local_ranks(GetParam().num_ranks, [&](auto world) {

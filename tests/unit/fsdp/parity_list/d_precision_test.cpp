@@ -168,6 +168,38 @@ TEST(D6Reduce, DtypeOfTheReduction) {
   EXPECT_EQ(bytes(std::nullopt, DType::bf16), 2 * elements);
 }
 
+// D6: a backward has the precision of its own forward, whatever has run since: an evaluation in full precision between
+// a training forward and its backward changes nothing, nor does a training forward for a backward of the evaluation.
+TEST(D6Reduce, PrecisionIsThatOfTheForwardWhoseBackwardItIs) {
+  for (const Strategy strategy : {Strategy::full_shard, Strategy::shard_grad_op}) {
+    for (const bool of_training : {true, false}) {
+      run_local_ranks(2, [&](auto world) {
+        RankRig rig(std::move(world));
+        ProbeModel model(
+            2, [](const std::string&) {}, 128);
+        Options options = with_dtype(DType::bf16);
+        options.strategy = strategy;
+        options.full_precision_in_eval = true;
+        options.mixed_precision.cast_forward_inputs = true;
+        shard_layers(model, rig.device_mesh(), options);
+        nn::Record record;
+        rig.context().training = of_training;
+        nn::Tensors ys = model.forward(rig.context(), {input_of(rig.context())}, &record);
+        rig.context().training = !of_training;
+        static_cast<void>(model.forward(rig.context(), {input_of(rig.context())}, nullptr));
+        rig.device_mesh().unshard_group().reset_counts();
+        model.backward(rig.context(), std::move(record), std::move(ys));
+        const std::int64_t elements = 2 * 128 + 4;  // the root's 3, padded
+        EXPECT_EQ(rig.device_mesh().reduce_group().counts().bytes_of(Collective::reduce_scatter),
+                  (of_training ? 2 : 4) * elements);
+        // The evaluation has given back what it took; the other way round the training forward.
+        EXPECT_EQ(rig.device_mesh().unshard_group().counts().bytes_of(Collective::all_gather),
+                  (of_training ? 2 : 4) * elements);
+      });
+    }
+  }
+}
+
 // D6: keep-low-precision gradients: the sharded gradient stays in reduce_dtype, in half the bytes, and micro-batches
 // add up in it; off (the default) it is widened first. An evaluation in full precision keeps fp32 either way.
 TEST(D6LowPrecisionGradients, StayInReduceDtypeWhenAskedFor) {
