@@ -64,7 +64,7 @@ void OrderCheck::end_backward(bool reduces) {
   if (deviation_ == Deviation::in_this_step) deviation_ = Deviation::over;
 }
 
-void OrderCheck::abandon() {
+void OrderCheck::abandon(bool is_first_step) {
   order_.clear();
   if (is_first_step_) first_order_.clear();
 }

@@ -14,9 +14,16 @@ void ExecutionOrder::end_forward(bool is_training) { first_is_complete_ = first_
 
 void ExecutionOrder::begin_backward() { backward_cursor_ = left_.size(); }
 
-void ExecutionOrder::clear() {
+void ExecutionOrder::end_backward() {
   left_.clear();
   backward_cursor_ = 0;
+}
+
+void ExecutionOrder::abandon(bool is_first_step) {
+  end_backward();
+  if (!is_first_step) return;
+  first_forward_.clear();
+  first_is_complete_ = false;
 }
 
 Unit* ExecutionOrder::next_in_forward(const Unit& unit) {

@@ -36,6 +36,7 @@ void Root::zero_grad() {
   for (Unit* each : units_) {
     if (each->storage_) each->storage_->zero_grad();
   }
+  if (!first_step_end_ && order_check_.has_reduced()) first_step_end_ = device_mesh().compute().record();
 }
 
 void Root::reshard() {
@@ -44,8 +45,8 @@ void Root::reshard() {
     if (each->storage_) each->storage_->reshard(param_limiter_);
   }
   param_limiter_.flush();
-}
   masters_may_change_ = true;
+}
 
 void Root::set_gradient_sync(bool on) {
   require(state_ == TrainingState::idle, "gradient synchronisation is switched while the root is {}: do it between passes",
@@ -73,8 +74,8 @@ void Root::wait_for_masters() {
   const Event optimizer_done = streams.compute->record();
   streams.pre_unshard->wait(optimizer_done);
   streams.unshard->wait(optimizer_done);
-}
   masters_may_change_ = false;
+}
 
 void Root::end_forward(bool is_training) {
   order_.end_forward(is_training);
@@ -87,9 +88,9 @@ void Root::begin_backward() {
   check_ignored_grads();
   state_ = TrainingState::backward;
   order_.begin_backward();
-}
   // Not always: the first gather need not wait for the forward that compute is busy with.
   if (masters_may_change_) wait_for_masters();
+}
 
 void Root::end_backward() {
   for (Unit* each : units_) {
@@ -109,7 +110,7 @@ void Root::end_backward() {
   if (gradient_sync_ && after_backward_) after_backward_();
   param_limiter_.flush();
   grad_limiter_.flush();
-  order_.clear();
+  order_.end_backward();
   state_ = TrainingState::idle;
 }
 
@@ -180,10 +181,19 @@ void Root::prefetch_backward(Unit& unit) {
 }
 
 void Root::abandon_step() noexcept {
-  const Streams& streams = device_mesh().streams();
-  Stream* const all[] = {streams.pre_unshard.get(), streams.unshard.get(), streams.post_backward.get(),
-                         streams.all_reduce.get(), streams.compute.get()};
-  drain_and_clear_errors(all);
+std::shared_ptr<const void> Root::on_abandon(std::function<void()> undo) {
+  auto held = std::make_shared<const std::function<void()>>(std::move(undo));
+  std::erase_if(undos_, [](const auto& each) { return each.expired(); });
+  undos_.push_back(held);
+  return held;
+}
+
+  for (const auto& each : undos_) {
+    if (const auto undo = each.lock()) (*undo)();
+  }
+  const bool is_first_step = !first_step_end_ || first_step_end_->has_failed();
+  if (is_first_step) first_step_end_.reset();
+  drain_and_clear_errors(device_mesh().streams().all());
   param_limiter_.flush();
   grad_limiter_.flush();
   for (Unit* each : units_) {
@@ -191,8 +201,9 @@ void Root::abandon_step() noexcept {
     // Tickets that are still held count down the abandoned step's counter, not the next one's.
     each->outstanding_ = std::make_shared<int>(0);
   }
-  order_.clear();
-  order_check_.abandon();
+  for (const UnitParameter& p : ignored_parameters_) p.parameter->grad_written = false;
+  order_.abandon(is_first_step);
+  order_check_.abandon(is_first_step);
   explicit_pass_ = false;
   state_ = TrainingState::idle;
 }

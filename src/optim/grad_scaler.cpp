@@ -32,6 +32,7 @@ GradScaler::GradScaler(fsdp::Root& root, const GradScalerOptions& options) : roo
     *each = make_scalar(device_mesh);
     device_mesh.kernels().fill(device_mesh.compute(), *each, each == &scale_ ? options.init_scale : 0.0);
   }
+  on_abandon_ = root_.on_abandon([this] { is_unscaled_ = false; });
 }
 
 Tensor GradScaler::scaled(double dloss) const {

@@ -19,6 +19,7 @@ Optimizer::Optimizer(fsdp::Root& root, double weight_decay, std::vector<ParamGro
     : root_(root), weight_decay_(weight_decay), groups_(std::move(groups)) {
   add_units();
   assign_groups();
+  on_abandon_ = root_.on_abandon([this] { abandon_step(); });
 }
 
 void Optimizer::add_units() {
@@ -82,14 +83,17 @@ void Optimizer::step(const StepArgs& args) {
           fsdp::training_state_name(root_.state()));
   check_args(args);
   // Whatever can fail comes before the first change.
-  for (UnitState& unit : units_) {
+  for (const UnitState& unit : units_) {
     if (!unit.storage) check_ignored(unit);
+  }
+  start_step();
+  for (UnitState& unit : units_) {
     if (has_any_grad(unit)) allocate(unit);
   }
   Stream& compute = device_mesh().compute();
   const Buffer workspace = allocate_workspace(compute);
   const OffloadedArgs offloaded = offloaded_args(args);
-  if (args.skipped_steps && num_steps_ > 0 && are_others_than_in_last_step()) {
+  if (args.skipped_steps && (!skipped_taken_off_ || (num_steps_ > 0 && are_others_than_in_last_step()))) {
     take_off_skipped_steps(static_cast<std::int64_t>(fetch_scalar(device_mesh().kernels(), compute, args.skipped_steps)));
   }
   root_.reshard();
@@ -108,6 +112,7 @@ void Optimizer::step(const StepArgs& args) {
     }
   }
   if (!runs.empty()) step_runs(runs, args);
+  started_steps_.back().enqueued.push_back(compute.record());
 }
 
 Stream& Optimizer::stream_of(const UnitState& unit) const {
@@ -226,7 +231,7 @@ void Optimizer::add_runs(UnitState& unit, const StepArgs& args, TensorView works
             .group = &group,
             .lr = args.lr * group.lr_factor,
             .weight_decay = decay_of(member),
-            .step = member.steps + skipped_taken_off_,
+            .step = member.steps + (args.skipped_steps ? skipped_taken_off_.value() : 0),
             .is_first = member.steps == 1,
             .stream = &stream,
             .kernels = &device_mesh().kernels_on(stream)};
@@ -264,10 +269,55 @@ void Optimizer::step_low_precision_run(const Run& run, const StepArgs& args, Ten
   }
 }
 
+// --- steps that are given up -----------------------------------------------------------------------------------------
+
+Optimizer::UnitState::Counts Optimizer::UnitState::counts() const {
+  Counts counts{.steps = {}, .took_part = {}, .is_allocated = is_allocated};
+  for (const Member& member : members) {
+    counts.steps.push_back(member.steps);
+    counts.took_part.push_back(member.took_part);
+  }
+  return counts;
+}
+
+void Optimizer::UnitState::restore(const Counts& before) {
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    members[i].steps = before.steps[i];
+    members[i].took_part = before.took_part[i];
+  }
+  if (is_allocated && !before.is_allocated) buffers.clear();  // nobody has zeroed them
+  is_allocated = before.is_allocated;
+}
+
+void Optimizer::start_step() {
+  const auto is_made = [](const StartedStep& step) {
+    return std::ranges::any_of(step.enqueued, [](const Event& e) { return e.is_complete() && !e.has_failed(); });
+  };
+  while (!started_steps_.empty() && is_made(started_steps_.front())) started_steps_.pop_front();
+  if (!started_steps_.empty() && started_steps_.back().enqueued.empty()) return;  // it came to nothing
+  StartedStep& step = started_steps_.emplace_back(
+      StartedStep{.num_steps = num_steps_, .skipped_taken_off = skipped_taken_off_, .units = {}, .enqueued = {}});
+  for (const UnitState& unit : units_) step.units.push_back(unit.counts());
+}
+
+void Optimizer::abandon_step() {
+  const auto failed = std::ranges::find_if(started_steps_, [](const StartedStep& step) {
+    return std::ranges::all_of(step.enqueued, [](const Event& e) { return e.has_failed(); });
+  });
+  if (failed != started_steps_.end()) {
+    num_steps_ = failed->num_steps;
+    skipped_taken_off_ = failed->skipped_taken_off;
+    for (std::size_t i = 0; i < units_.size(); ++i) units_[i].restore(failed->units[i]);
+  }
+  started_steps_.clear();
+}
+
 // --- counts of steps -----------------------------------------------------------------------------------------------
 
 void Optimizer::set_num_steps(std::int64_t steps) {
   num_steps_ = steps;
+  skipped_taken_off_.reset();
+  started_steps_.clear();
   for (UnitState& unit : units_) {
     for (Member& member : unit.members) member.steps = steps;
   }
@@ -308,7 +358,7 @@ std::int64_t Optimizer::steps_of(std::string_view parameter) const {
 }
 
 void Optimizer::take_off_skipped_steps(std::int64_t skipped_so_far) {
-  const std::int64_t newly = skipped_so_far - skipped_taken_off_;
+  const std::int64_t newly = skipped_so_far - skipped_taken_off_.value_or(skipped_so_far);
   skipped_taken_off_ = skipped_so_far;
   num_steps_ -= newly;
   for (UnitState& unit : units_) {

@@ -35,6 +35,15 @@ class Event {
   void wait_on_host() const {
     if (state_) state_->wait_on_host();
   }
+  /// Blocks the host likewise. Whether the stream failed before this point, so that what came after did not run.
+  [[nodiscard]] bool has_failed() const noexcept {
+    try {
+      wait_on_host();
+      return false;
+    } catch (...) {
+      return true;
+    }
+  }
   [[nodiscard]] const std::shared_ptr<EventState>& state() const { return state_; }
 
  private:

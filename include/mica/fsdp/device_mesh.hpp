@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <functional>
 #include <map>
 #include <memory>
@@ -24,6 +25,9 @@ struct Streams {
 
   using Make = std::function<std::unique_ptr<Stream>(std::string name, StreamMode mode)>;
   static Streams make(StreamMode mode, const Make& make_stream = make_cpu_stream);
+  [[nodiscard]] std::array<Stream*, 5> all() const {
+    return {pre_unshard.get(), unshard.get(), post_backward.get(), all_reduce.get(), compute.get()};
+  }
 };
 
 /// A mesh together with one rank's device: what fully_shard() works on. Outlives every module sharded on it.

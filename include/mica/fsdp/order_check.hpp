@@ -32,8 +32,10 @@ class OrderCheck {
   /// The pass ends on this rank. @param reduces  false under no_sync.
   /// @throws Error when another rank still has a unit to reduce.
   void end_backward(bool reduces);
-  /// The step is to be done again.
-  void abandon();
+  /// Whether a backward has reduced.
+  [[nodiscard]] bool has_reduced() const { return !is_first_reduction_; }
+  /// The step is to be done again. @param is_first_step  so it is compared again, too
+  void abandon(bool is_first_step);
 
  private:
   enum class Point : std::int64_t { forward, backward, reduction, end_of_backward };

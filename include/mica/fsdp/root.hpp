@@ -70,7 +70,7 @@ class Root {
   void initialize(std::uint64_t seed) { initialize(InitializeOptions{.seed = seed}); }
   /// This rank's non-empty pieces, in module order.
   [[nodiscard]] std::vector<ShardedParameter> parameters() const;
-  /// Frees the sharded gradients.
+  /// Frees the sharded gradients: a step is over.
   void zero_grad();
   /// Reshards what is unsharded still: after a forward without a backward, or a prefetch that nobody used. To be called
   /// before masters are written (optimizers do), or the next forward would run on the old parameters.
@@ -88,9 +88,14 @@ class Root {
   /// Called at the end of each synchronising backward, once the compute stream waits for all reductions. Null: nobody.
   void set_after_backward(std::function<void()> callback) { after_backward_ = std::move(callback); }
 
-  /// Gives up the step: drains the streams, clears their errors, drops gradients and outstanding Records. Masters and
-  /// optimizer state are as before the step. To be called on all ranks at the same collective (DESIGN section 3).
+  /// Gives up the step: drains the streams, clears their errors, drops outstanding Records and all gradients since
+  /// zero_grad(), also those of ignored parameters. Masters, optimizer state and the host's counts are as before the
+  /// step, also where the host has run ahead to the step's end or into the next one: what did not run does not count.
+  /// To be called on all ranks at the same collective (DESIGN section 3).
   void abandon_step() noexcept;
+  /// `undo` is called first by each abandon_step(), while events of work that did not run still say so
+  /// (Event::has_failed). It must not throw. For as long as the result is held.
+  [[nodiscard]] std::shared_ptr<const void> on_abandon(std::function<void()> undo);
 
   /// Unit tree with numel, shard numel, padding, dtypes and strategy; one line a unit.
   [[nodiscard]] std::string describe() const;
@@ -133,14 +138,14 @@ class Root {
   OrderCheck order_check_;
   std::function<void(UnitStorage&)> after_reduction_;
   std::function<void()> after_backward_;
+  std::vector<std::weak_ptr<const std::function<void()>>> undos_;
+  std::optional<Event> first_step_end_;  // the first zero_grad() behind a backward that reduced
+  bool masters_may_change_ = false;      // since streams last waited for them
   bool gradient_sync_ = true;
   bool explicit_pass_ = false;
   bool full_precision_ = false;  // of the forward that runs, or of the Record whose backward runs
 };
 
-  std::vector<std::weak_ptr<const std::function<void()>>> undos_;
-  std::optional<Event> first_step_end_;  // the first zero_grad() behind a backward that reduced
-  bool masters_may_change_ = false;      // since streams last waited for them
 /// Several backwards that end together: units reduce when their outstanding Records reach zero, or at finish().
 /// A root's backward outside any pass opens one of its own.
 class BackwardPass {

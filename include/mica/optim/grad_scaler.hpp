@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "mica/fsdp/root.hpp"
 #include "mica/optim/optimizer.hpp"
@@ -40,6 +41,8 @@ class GradScaler {
 
   /// @param root  outlives it.  @throws ConfigError naming the option.
   explicit GradScaler(fsdp::Root& root, const GradScalerOptions& options = {});
+  GradScaler(const GradScaler&) = delete;
+  GradScaler& operator=(const GradScaler&) = delete;
 
   /// [1] f32, the scale of the step that comes or is on.
   [[nodiscard]] ConstTensorView scale() const { return scale_.view(); }
@@ -74,6 +77,7 @@ class GradScaler {
   GradScalerOptions options_;
   Tensor scale_, growth_tracker_, skipped_steps_, found_inf_;  // each [1] f32
   bool is_unscaled_ = false;  // between unscale() and update()
+  std::shared_ptr<const void> on_abandon_;
 };
 
 }  // namespace mica::optim

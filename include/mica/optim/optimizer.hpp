@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -43,7 +44,8 @@ struct ParamGroup {
 };
 
 /// Steps the masters of a root's units on the compute stream. [Note: optimizer]
-/// - It walks pieces, never padding; pieces that lie side by side and are stepped alike become one run, and all runs of a
+/// - It walks pieces, never padding; pieces that lie side by side and are stepped alike become one run, and all runs of
+/// a
 ///   step go into one kernel call (those of an offloaded unit into one of their own, so that its next all-gather need
 ///   not wait for the others).
 /// - A unit without gradients in a step is left alone, its state too. A parameter of a unit with gradients whose own
@@ -59,8 +61,10 @@ struct ParamGroup {
 /// - State is allocated per unit at its first step, or by allocate_state() before a checkpoint is read into it. Only
 ///   trainable units have state.
 /// - Bias correction counts each parameter's own steps. The host does not read `skip`, so counts include skipped steps;
-///   kernels take StepArgs::skipped_steps off them. (Only when other parameters than in the last step have gradients
-///   does the host wait for the skipped steps so far, since those count for some parameters and not for others.)
+///   kernels take StepArgs::skipped_steps off them. (The host waits for the skipped steps so far in the first step that
+///   has such a count, also after set_num_steps(), since those before are none of its own; and when other parameters
+///   than in the last step have gradients, since they count for some parameters and not for others.)
+/// - fsdp::Root::abandon_step() takes back what a step whose kernels did not run has changed on the host.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -156,9 +160,28 @@ class Optimizer {
     std::vector<OwnPiece> pieces;
     std::vector<Buffer> buffers;  // one a kind, once allocated
     bool is_allocated = false;
+
+    /// What a step changes of it on the host.
+    struct Counts {
+      std::vector<std::int64_t> steps;  // by member, as the next
+      std::vector<bool> took_part;
+      bool is_allocated = false;
+    };
+    [[nodiscard]] Counts counts() const;
+    void restore(const Counts& before);
+  };
+  /// A step that may have to be taken back: what the host knew before it.
+  struct StartedStep {
+    std::int64_t num_steps = 0;
+    std::optional<std::int64_t> skipped_taken_off;
+    std::vector<UnitState::Counts> units;
+    std::vector<Event> enqueued;  // behind what it has enqueued: the step has been made once one of them is reached
   };
   void add_units();
   void assign_groups();
+  /// Before the first change of a step. The step says in started_steps_.back().enqueued what it has enqueued.
+  void start_step();
+  void abandon_step();
   void check_args(const StepArgs& args) const;
   [[nodiscard]] static bool takes_part(const UnitState& unit, std::size_t member);
   [[nodiscard]] bool are_others_than_in_last_step() const;
@@ -193,7 +216,9 @@ class Optimizer {
   std::vector<ParamGroup> groups_;
   std::vector<UnitState> units_;
   std::int64_t num_steps_ = 0;
-  std::int64_t skipped_taken_off_ = 0;  // of StepArgs::skipped_steps
+  std::optional<std::int64_t> skipped_taken_off_;  // of StepArgs::skipped_steps; unset: not known how many of them
+  std::deque<StartedStep> started_steps_;          // that the streams may not have made yet
+  std::shared_ptr<const void> on_abandon_;
 };
 
 /// Which parameters decay: by default Parameter::weight_decay (matrices yes; biases and norms no).

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "mica/optim/optimizer.hpp"
@@ -11,8 +12,9 @@ namespace mica::optim {
 /// The step runs on the stream of the reduction; the end of backward waits for it. Only what this rank has a piece of
 /// is stepped. Ignored parameters are stepped when backward ends, with this rank's own gradient, which then counts as
 /// not written. What needs all gradients at once is given up: clipping, loss scaling, and the step as a transaction
-/// (DESIGN section 3): after abandon_step() some units have been stepped and others not, so the run must go back to a
-/// checkpoint. Accumulation works under no_sync only, where a unit is reduced once a step.
+/// (DESIGN section 3): once a unit has been stepped, abandon_step() leaves some units stepped and others not, so the
+/// run must go back to a checkpoint; before that it takes back begin_step(). Accumulation works under no_sync only,
+/// where a unit is reduced once a step.
 ///   OptimizerInBackward in_backward(*optimizer);
 ///   each step: in_backward.begin_step(lr); forward; backward.     No optimizer.step(), no zero_grad().
 class OptimizerInBackward {
@@ -40,6 +42,7 @@ class OptimizerInBackward {
   Optimizer& optimizer_;
   StepArgs args_;
   std::vector<bool> is_stepped_;  // by unit of the optimizer
+  std::shared_ptr<const void> on_abandon_;
 };
 
 }  // namespace mica::optim

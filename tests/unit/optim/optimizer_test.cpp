@@ -145,6 +145,44 @@ TEST(Optimizer, ASkippedStepChangesNothing) {
   }
 }
 
+// A live run's count of skipped steps is the scaler's and goes on; an optimizer whose counts are set, or that is new,
+// has none of them in its own.
+TEST(Optimizer, StepsSkippedBeforeItsCountsWereSetAreNotTakenOff) {
+  for (const bool is_new : {false, true}) {
+    for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
+      run_local_ranks(2, [&](auto world) {
+        ShardedWeights model(world->duplicate("a"), odd_units(), {.mode = mode});
+        ShardedWeights plain(std::move(world), odd_units(), {.mode = mode});
+        auto optimizer = make_adamw(model.root(), {});
+        const auto plain_optimizer = make_adamw(plain.root(), {});
+        float skip = 1, skipped = 0;
+        const StepArgs args{.lr = 0.1,
+                            .skip = ConstTensorView(&skip, Shape{1}, DType::f32),
+                            .skipped_steps = ConstTensorView(&skipped, Shape{1}, DType::f32)};
+        for (int t = 1; t <= 3; ++t) {
+          train_step(model, *optimizer, t, args);
+          model.device_mesh().compute().synchronize();
+          skipped += 1;
+        }
+        if (is_new) {
+          optimizer = make_adamw(model.root(), {});
+        } else {
+          optimizer->set_num_steps(0);
+        }
+        skip = 0;
+        for (int t = 1; t <= 2; ++t) {
+          train_step(model, *optimizer, t, args);
+          train_step(plain, *plain_optimizer, t);
+        }
+        EXPECT_TRUE(same_bits(snapshot(model, *optimizer), snapshot(plain, *plain_optimizer)));
+        optimizer->take_off_skipped_steps(3);
+        EXPECT_EQ(optimizer->num_steps(), 2);
+        EXPECT_EQ(optimizer->steps_of("u0.a"), 2);
+      });
+    }
+  }
+}
+
 TEST(Optimizer, AnAbandonedStepDoneAgainGivesTheSameBits) {
   for (const auto& [name, make] : all_optimizers()) {
     const auto run = [&, &make = make](bool abandons) {

@@ -305,3 +305,138 @@ TEST(D13Reshard, UnitsWithoutGradientAreResharded) {
 
 }  // namespace
 }  // namespace mica::fsdp::testing
+// --- abandoned steps ------------------------------------------------------------------------------------------------
+
+struct GivenUp : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// What happens in the step after two on rank 0 of 2, as in events(). The first try of step 1 ends at `given_up_at`,
+/// with its Record still there when the others run.
+std::vector<std::string> events_after_giving_up(const std::string& given_up_at, const Options& options) {
+  FakeRecorder log;
+  RankRig rig(make_fake_group(0, 2, &log));
+  std::string throws_at = given_up_at;
+  ProbeModel model(3, [&](const std::string& what) {
+    if (what == throws_at) throw GivenUp(what);
+    log.calls.push_back({Collective::barrier, what, 0, ""});
+  });
+  shard_layers(model, rig.device_mesh(), options);
+  Root& root = root_of(model);
+  nn::Record left_over;
+  if (!given_up_at.empty()) {
+    try {
+      nn::Tensors ys = model.forward(rig.context(), {input_of(rig.context())}, &left_over);
+      model.backward(rig.context(), std::move(left_over), std::move(ys));
+    } catch (const GivenUp&) {
+      root.abandon_step();
+    }
+    throws_at.clear();
+  }
+  for (int step = 1; step <= 2; ++step) {
+    log.calls.clear();
+    train_pass(model, rig.context());
+    root.zero_grad();
+  }
+  std::vector<std::string> found;
+  for (const FakeCall& call : log.calls) {
+    if (call.kind == Collective::all_gather && call.label != "agreement") found.push_back("gather " + call.label);
+    if (call.kind == Collective::reduce_scatter) found.push_back("reduce " + call.label);
+    if (call.kind == Collective::barrier) found.push_back(call.label);
+  }
+  return found;
+}
+
+// What the given up step had recorded of the order, and the Records that are left of it, change nothing later.
+TEST(AbandonedStep, ChangesNoLaterOrder) {
+  for (const bool forward_prefetch : {false, true}) {
+    for (const BackwardPrefetch backward_prefetch : {BackwardPrefetch::pre, BackwardPrefetch::post}) {
+      const Options options{.backward_prefetch = backward_prefetch, .forward_prefetch = forward_prefetch};
+      const std::vector<std::string> undisturbed = events_after_giving_up("", options);
+      for (const char* at : {"forward a", "forward b", "forward c", "backward root", "backward c", "backward a"}) {
+        EXPECT_EQ(events_after_giving_up(at, options), undisturbed) << "given up at " << at;
+      }
+    }
+  }
+}
+
+// The records of the first step's order are those of the first step that was not given up, however far it had come.
+TEST(AbandonedStep, TheFirstStepIsCheckedAgain) {
+  for (const bool with_backward : {false, true}) {
+    run_local_ranks(2, [&](auto world) {
+      RankRig rig(std::move(world));
+      ProbeModel model(3);
+      shard_layers(model, rig.device_mesh(), {});
+      Root& root = root_of(model);
+      const auto agreements = [&] { return rig.device_mesh().agreement_group().counts().of(Collective::all_gather); };
+      if (with_backward) {
+        train_pass(model, rig.context());
+      } else {
+        nn::Record record;
+        static_cast<void>(model.forward(rig.context(), {input_of(rig.context())}, &record));
+      }
+      root.abandon_step();
+      const std::int64_t before = agreements();
+      train_pass(model, rig.context());
+      EXPECT_EQ(agreements() - before, 13);  // as in TheCheckCommunicatesInTheFirstStepOnly
+      root.zero_grad();
+      train_pass(model, rig.context());
+      root.abandon_step();
+      train_pass(model, rig.context());
+      EXPECT_EQ(agreements() - before, 13) << "of the steps after the first one nothing is checked again";
+    });
+  }
+}
+
+// A parameter that had a gradient in a step that was given up has none after it.
+TEST(AbandonedStep, LeavesNoGradients) {
+  run_local_ranks(2, [](auto world) {
+    RankRig rig(std::move(world));
+    ProbeModel model(3);
+    nn::Parameter& ignored = model.layers[2]->weight();
+    std::vector<float> data(5, 1), grad(5, 7);
+    ignored.data = {data.data(), ignored.shape, DType::f32};
+    ignored.grad = {grad.data(), ignored.shape, DType::f32};
+    fully_shard(model, rig.device_mesh(), {.use_orig_params = true, .ignored_parameters = {&ignored}});
+    Root& root = root_of(model);
+    root.initialize(1);
+    train_pass(model, rig.context());
+    root.abandon_step();
+    EXPECT_FALSE(ignored.grad_written);
+    model.passes_gradient[1] = false;
+    train_pass(model, rig.context());
+    rig.compute().synchronize();
+    const UnitStorage& storage = *root.units()[0]->storage();
+    ASSERT_EQ(storage.parameters().size(), 3U);  // the model's, a's, b's
+    EXPECT_TRUE(storage.has_grad(1));
+    EXPECT_FALSE(storage.has_grad(2));
+    EXPECT_EQ(grad, std::vector<float>(5, 1)) << "not added to what the given up step has left";
+  });
+}
+
+// D2, as PyTorch has it.
+TEST(D2Prefetch, PreIsTheDefault) {
+  EXPECT_EQ(events(4, {}), events(4, {.backward_prefetch = BackwardPrefetch::pre}));
+  EXPECT_NE(events(4, {}), events(4, {.backward_prefetch = BackwardPrefetch::none}));
+}
+
+// D19: with set_reshard_after_backward(false) a unit stays unsharded, and the next forward gathers nothing for it,
+// until masters are about to be written.
+TEST(D19ByHand, AUnitMayStayUnshardedAfterBackward) {
+  const auto all = events(3, {}, [](ProbeModel& m) { unit_of(*m.layers[1]).set_reshard_after_backward(false); });
+  EXPECT_EQ(std::count(all.begin(), all.end(), "gather b"), 1);  // in step 2: for its backward
+  EXPECT_EQ(std::count(all.begin(), all.end(), "gather a"), 2);
+  run_local_ranks(2, [](auto world) {
+    RankRig rig(std::move(world));
+    ProbeModel model(2);
+    shard_layers(model, rig.device_mesh(), {});
+    Unit& a = unit_of(*model.layers[0]);
+    a.set_reshard_after_backward(false);
+    train_pass(model, rig.context());
+    EXPECT_EQ(a.storage()->state(), ShardState::unsharded);
+    EXPECT_EQ(unit_of(*model.layers[1]).storage()->state(), ShardState::sharded);
+    root_of(model).reshard();
+    EXPECT_EQ(a.storage()->state(), ShardState::sharded);
+  });
+}
+
