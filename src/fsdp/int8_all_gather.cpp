@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "mica/fsdp/all_gather_hooks.hpp"
 
@@ -11,8 +12,16 @@ constexpr float kLargest = 127.0F;
 
 void quantize(const float* x, std::int64_t n, std::uint8_t* bits, float* scale) {
   float largest = 0;
-  for (std::int64_t i = 0; i < n; ++i) largest = std::max(largest, std::abs(x[i]));
-  *scale = largest / kLargest;
+  bool is_finite = true;
+  for (std::int64_t i = 0; i < n; ++i) {
+    largest = std::max(largest, std::abs(x[i]));
+    is_finite = is_finite && std::isfinite(x[i]);
+  }
+  *scale = is_finite ? largest / kLargest : std::numeric_limits<float>::quiet_NaN();
+  if (!is_finite) {
+    std::fill_n(bits, n, std::uint8_t{0});
+    return;
+  }
   const float inverse = largest > 0 ? kLargest / largest : 0.0F;
   for (std::int64_t i = 0; i < n; ++i) bits[i] = static_cast<std::uint8_t>(static_cast<std::int8_t>(std::lrint(x[i] * inverse)));
 }

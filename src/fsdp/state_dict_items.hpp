@@ -20,12 +20,6 @@ struct StateItem {
   TensorView data;        // of what is whole, in the dtype it has now
 };
 
-/// Rows along dim 0; a scalar has one.
-[[nodiscard]] std::int64_t rows_of(const Shape& shape);
-[[nodiscard]] std::int64_t row_numel_of(const Shape& shape);
-/// The same tensor with another number of rows.
-[[nodiscard]] Shape with_rows(const Shape& shape, std::int64_t rows);
-
 /// Everything that a module's state dict has, in module order, parameters before buffers; checked to be usable now.
 struct StateItems {
   std::vector<Unit*> units;  // that have parameters

@@ -38,10 +38,11 @@ Tensor Embedding::look_up(Context& context, const Tensors& xs, PositionEmbedding
 }
 
 Tensors Embedding::do_backward(Context& context, Record& record, Tensors dys) {
-  const GradTarget dweight = weight_.write_grad();
-  if (dweight.view && !record.saved.empty()) {
-    context.kernels.embedding_backward(context.compute, dys[0], record.take(0), dweight.view, dweight.mode, {},
-                                       Write::overwrite);
+  if (!record.saved.empty()) {  // else it was frozen in its forward
+    if (const GradTarget dweight = weight_.write_grad(); dweight.view) {
+      context.kernels.embedding_backward(context.compute, dys[0], record.take(0), dweight.view, dweight.mode, {},
+                                         Write::overwrite);
+    }
   }
   return Tensors(1);
 }
@@ -82,10 +83,11 @@ void PositionEmbedding::keep_ids(Record* record, bool x_needs_grad, const Tensor
 }
 
 Tensors PositionEmbedding::do_backward(Context& context, Record& record, Tensors dys) {
-  const GradTarget dweight = weight_.write_grad();
-  if (dweight.view && !record.saved.empty()) {
-    context.kernels.embedding_backward(context.compute, dys[0], record.take(0), {}, Write::overwrite, dweight.view,
-                                       dweight.mode);
+  if (!record.saved.empty()) {
+    if (const GradTarget dweight = weight_.write_grad(); dweight.view) {
+      context.kernels.embedding_backward(context.compute, dys[0], record.take(0), {}, Write::overwrite, dweight.view,
+                                         dweight.mode);
+    }
   }
   Tensors dxs(2);
   if (record.needs_dx(0)) dxs[0] = dys[0];

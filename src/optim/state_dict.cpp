@@ -36,21 +36,20 @@ struct Rows {
 };
 
 /// How many rows a shard rank has, before the parameter ends.
-std::int64_t chunk_rows(const Shape& shape, const Mesh& mesh) { return (shape[0] + mesh.shard_size() - 1) / mesh.shard_size(); }
+std::int64_t chunk_rows(const Shape& shape, const Mesh& mesh) {
+  return (fsdp::rows_of(shape) + mesh.shard_size() - 1) / mesh.shard_size();
+}
+
+/// A scalar cannot be cut: every rank has it.
+bool is_cut(const Shape& shape) { return shape.num_dims() > 0; }
 
 Rows rows_of_rank(const Shape& shape, const Mesh& mesh) {
+  const std::int64_t all = fsdp::rows_of(shape);
+  if (!is_cut(shape)) return {0, all};
   const std::int64_t chunk = chunk_rows(shape, mesh);
-  const std::int64_t begin = std::min(shape[0], chunk * mesh.shard_rank());
-  return {begin, std::min(shape[0], begin + chunk)};
+  const std::int64_t begin = std::min(all, chunk * mesh.shard_rank());
+  return {begin, std::min(all, begin + chunk)};
 }
-
-Shape with_rows(Shape shape, std::int64_t rows) {
-  std::vector<std::int64_t> dims(shape.dims().begin(), shape.dims().end());
-  dims[0] = rows;
-  return Shape(dims);
-}
-
-std::int64_t row_numel(const Shape& shape) { return shape[0] == 0 ? 0 : shape.numel() / shape[0]; }
 
 /// Gathers the state unit by unit and keeps the rows that `rows_of` wants of each parameter.
 OptimStateDict gathered_state(const Optimizer& optimizer, bool keeps, const std::function<Rows(const Shape&)>& rows_of) {
@@ -61,8 +60,8 @@ OptimStateDict gathered_state(const Optimizer& optimizer, bool keeps, const std:
                             auto&& copy) {
     const Shape& shape = parameter.shape;
     const Rows rows = rows_of(shape);
-    StateTensor tensor = StateTensor::on_host(with_rows(shape, rows.end - rows.begin), DType::f32);
-    if (tensor.numel() > 0) copy(rows, row_numel(shape), tensor.view().reshaped(Shape{tensor.numel()}));
+    StateTensor tensor = StateTensor::on_host(fsdp::with_rows(shape, rows.end - rows.begin), DType::f32);
+    if (tensor.numel() > 0) copy(rows, fsdp::row_numel_of(shape), tensor.view().reshaped(Shape{tensor.numel()}));
     tensor.set_part_of(shape, rows.begin);
     ParameterState& state = dict.state[name];
     state.tensors[kind] = std::move(tensor);
@@ -100,7 +99,7 @@ OptimStateDict gathered_state(const Optimizer& optimizer, bool keeps, const std:
 OptimStateDict full_optim_state_dict(const Optimizer& optimizer, bool rank0_only) {
   require_idle(optimizer.root(), "full_optim_state_dict");
   const bool keeps = !rank0_only || optimizer.root().device_mesh().mesh().rank() == 0;
-  return gathered_state(optimizer, keeps, [](const Shape& shape) { return Rows{0, shape[0]}; });
+  return gathered_state(optimizer, keeps, [](const Shape& shape) { return Rows{0, fsdp::rows_of(shape)}; });
 }
 
 OptimStateDict sharded_optim_state_dict(const Optimizer& optimizer) {
@@ -154,11 +153,12 @@ OptimStateDict local_from_sharded_optim_state_dict(const OptimStateDict& sharded
       const Shape& shape = parameters.at(name_of(key))->shape;
       const Rows rows = rows_of_rank(shape, mesh);
       for (const auto& [kind, tensor] : state.tensors) {
-        require<CheckpointError>(tensor.global_shape() == shape && tensor.row_begin() == rows.begin &&
-                                     tensor.shape() == with_rows(shape, rows.end - rows.begin),
-                                 "{} of parameter {} has rows {} in the state dict, from row {} of {}, expected rows [{}, {}) of {}",
-                                 kind, name_of(key), tensor.shape().to_string(), tensor.row_begin(),
-                                 tensor.global_shape().to_string(), rows.begin, rows.end, shape.to_string());
+        require<CheckpointError>(
+            tensor.global_shape() == shape && tensor.row_begin() == rows.begin &&
+                tensor.shape() == fsdp::with_rows(shape, rows.end - rows.begin),
+            "{} of parameter {} has rows {} in the state dict, from row {} of {}, expected rows [{}, {}) of {}", kind,
+            name_of(key), tensor.shape().to_string(), tensor.row_begin(), tensor.global_shape().to_string(), rows.begin,
+            rows.end, shape.to_string());
       }
     }
   });
@@ -166,7 +166,7 @@ OptimStateDict local_from_sharded_optim_state_dict(const OptimStateDict& sharded
   for (auto& [key, state] : local.state) {
     const Shape& shape = parameters.at(name_of(key))->shape;
     // Every rank sends as many rows, so that they lie side by side behind each other; what follows the last is dropped.
-    const std::int64_t numel = chunk_rows(shape, mesh) * row_numel(shape);
+    const std::int64_t numel = chunk_rows(shape, mesh) * fsdp::row_numel_of(shape);
     fsdp::StateDict whole;
     for (const auto& [kind, tensor] : state.tensors) {
       const Shape padded{numel * mesh.shard_size()};
@@ -190,6 +190,10 @@ OptimStateDict shard_full_optim_state_dict(const OptimStateDict& full, const Opt
   const std::vector<Holding> holdings = holdings_of(optimizer);
   for (const auto& [key, state] : named.state) {
     local.state[key] = {pieces_of(state.tensors, name_of(key), holdings, optimizer.root().device_mesh()),
+    if (!is_cut(shape)) {
+      state.tensors = pieces_of(state.tensors, name_of(key), holdings, device_mesh);
+      continue;
+    }
                         state.scalars};
   }
   return local;

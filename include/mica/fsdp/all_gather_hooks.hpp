@@ -55,7 +55,7 @@ struct HookedGatherSizes {
 };
 
 /// Weights travel as 8-bit integers with one f32 scale a shard (the largest magnitude / 127): a quarter of the bytes of
-/// fp32, off by at most half a scale an element. CPU tensors only.
+/// fp32, off by at most half a scale an element. A shard with a NaN or an infinity arrives as NaN. CPU tensors only.
 [[nodiscard]] AllGatherHooks int8_all_gather();
 
 }  // namespace mica::fsdp

@@ -58,6 +58,12 @@ class StateTensor {
   bool is_on_host_ = false;
 };
 
+/// Rows along dim 0; a scalar has one.
+[[nodiscard]] std::int64_t rows_of(const Shape& shape);
+[[nodiscard]] std::int64_t row_numel_of(const Shape& shape);
+/// The same tensor with another number of rows; a scalar stays as it is.
+[[nodiscard]] Shape with_rows(const Shape& shape, std::int64_t rows);
+
 /// Name -> tensor, in the order of the names (the same on every rank).
 using StateDict = std::map<std::string, StateTensor, std::less<>>;
 

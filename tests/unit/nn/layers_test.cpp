@@ -72,6 +72,26 @@ TEST_P(Layers, Embedding) {
   check(positions, {rig.normal({2, 7, 3}, "x"), rig.tokens({2, 7}, 5)}, 27 + 42);
 }
 
+// What was frozen in its forward has kept nothing for a gradient: unfrozen before the backward it still has none, and
+// says so.
+TEST_P(Layers, AnEmbeddingThatWasFrozenInItsForwardHasNoGradient) {
+  Embedding embedding(9, 3);
+  PositionEmbedding positions(4, 3);
+  const Tensor ids = rig.tokens({2, 2}, 9);
+  for (Module* module : {static_cast<Module*>(&embedding), static_cast<Module*>(&positions)}) {
+    const PlainParameters storage(*module, rig.context);
+    Parameter& weight = *module->own_parameters().front();
+    weight.requires_grad = false;
+    Tensor x = rig.normal({2, 2, 3}, "x");
+    x.needs_grad = true;
+    Record record;
+    const Tensors ys = module->forward(rig.context, module == &embedding ? Tensors{ids} : Tensors{x, ids}, &record);
+    weight.requires_grad = true;
+    module->backward(rig.context, std::move(record), ys);
+    EXPECT_FALSE(weight.grad_written) << module->type_name();
+  }
+}
+
 TEST_P(Layers, CausalSelfAttention) {
   for (const std::int64_t heads : {1, 3}) {
     CausalSelfAttention attention({.width = 9, .heads = heads});

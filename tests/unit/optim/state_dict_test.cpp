@@ -270,6 +270,61 @@ OptimStateDict renamed_for_one_unit(const OptimStateDict& full) {
   return dict;
 }
 
+// E3: shard ranks gather parameter by parameter, so one that lacks a parameter is named on all of them.
+TEST(OptimStateDict, ShardedPartsMustHaveTheSameParameters) {
+  for (const std::string missing : {"u0.a", "u0.b", "u1.c"}) {
+    for (const int num_ranks : {2, 3}) {
+      for (const int without : {0, num_ranks - 1}) {
+        run_local_ranks(num_ranks, [&](auto world) {
+          ShardedWeights model(std::move(world), units(), options_of({num_ranks, num_ranks}));
+          freeze_d(model);
+          const auto optimizer = adamw(model.root());
+          train_step(model, *optimizer, 1);
+          OptimStateDict sharded = sharded_optim_state_dict(*optimizer);
+          if (model.device_mesh().mesh().rank() == without) sharded.state.erase(missing);
+          EXPECT_THAT(error_of([&] { static_cast<void>(local_from_sharded_optim_state_dict(sharded, *optimizer)); }),
+                      HasSubstr(fmt::format("has parameter {} on rank {} of the shard axis and not on rank {}", missing,
+                                            without == 0 ? 1 : 0, without)));
+        });
+      }
+    }
+  }
+}
+
+// E3: a scalar cannot be in a unit, only ignored; it has one row, which every rank has.
+TEST(OptimStateDict, IncludesIgnoredScalars) {
+  for (const int num_ranks : {1, 2, 3}) {
+    run_local_ranks(num_ranks, [](auto world) {
+      const std::vector<std::vector<test::WeightSpec>> with_scalar{
+          {{"a", Shape{}, false, Values{5}}, {"b", Shape{3}, true, Values(3, 1)}}};
+      ShardedOptions options;
+      options.ignores_first = true;
+      ShardedWeights model(std::move(world), with_scalar, options);
+      const auto optimizer = adamw(model.root());
+      train_step(model, *optimizer, 1);
+      model.device_mesh().compute().synchronize();
+      const IgnoredState exp_avg = optimizer->ignored_state().at(0);
+      const float wanted = *exp_avg.data.as<float>();
+      EXPECT_NEAR(wanted, 0.1F * 17, 1e-5);
+      const auto clear = [&] { model.kernels().fill(model.device_mesh().compute(), exp_avg.data, 0.0); };
+      const auto expect_loaded = [&](const OptimStateDict& local) {
+        clear();
+        load_optim_state_dict(*optimizer, local);
+        EXPECT_EQ(*exp_avg.data.as<float>(), wanted);
+      };
+      const OptimStateDict full = full_optim_state_dict(*optimizer, false);
+      EXPECT_EQ(full.state.at("u0.a").tensors.at("exp_avg").shape(), Shape{});
+      EXPECT_EQ(values_of(full.state.at("u0.a").tensors.at("exp_avg")), Values{wanted});
+      expect_loaded(full);
+      expect_loaded(shard_full_optim_state_dict(full, *optimizer));
+      expect_loaded(scatter_full_optim_state_dict(&full, *optimizer));
+      const OptimStateDict sharded = sharded_optim_state_dict(*optimizer);
+      EXPECT_EQ(values_of(sharded.state.at("u0.a").tensors.at("exp_avg")), Values{wanted});
+      expect_loaded(local_from_sharded_optim_state_dict(sharded, *optimizer));
+    });
+  }
+}
+
 // E3: half the world, another wrapping.
 TEST(OptimStateDict, LoadsAtHalfTheWorldWithAnotherWrapping) {
   const OptimStateDict full = trained({4, 4}, adamw), other = renamed_for_one_unit(full);

@@ -1,9 +1,11 @@
 // FEATURES C4 (per-parameter sharding at run time), A6 (resharding among neighbours) and B4 (frozen units at run time).
 #include <cmath>
+#include <limits>
 
 #include <gmock/gmock.h>
 
 #include "mica/fsdp/per_parameter_layout.hpp"
+
 #include "probe_model.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -165,6 +167,25 @@ TEST(C4Hooks, EightBitAllGather) {
           unit_of(linear.model).reshard();
           unit_of(plain.model).reshard();
         }
+      });
+    }
+  }
+}
+
+// C4: eight bits have no way to say NaN or infinity: a shard that has one arrives as NaN, not as plausible numbers.
+TEST(C4Hooks, EightBitAllGatherHidesNoNan) {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    for (const int at : {0, 4, 9}) {
+      run_local_ranks(2, [&](auto world) {
+        RankRig rig(std::move(world));
+        OneLinear linear(rig, per_parameter(), 5, 4);  // two rows a rank
+        linear.storage().set_all_gather_hooks(linear.weight(), int8_all_gather());
+        for (const ShardedParameter& p : root_of(linear.model).parameters()) {
+          if (p.parameter == &linear.weight() && rig.rank() == 1) p.master().as<float>()[at] = bad;
+        }
+        unit_of(linear.model).unshard().wait();
+        const auto seen = rig.values(linear.weight().data);
+        for (std::size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(std::isnan(seen[i]), i >= 10) << i;
       });
     }
   }
