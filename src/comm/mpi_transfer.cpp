@@ -58,25 +58,70 @@ Partners partners(const Peers& peers, int k) {
   return {(peers.rank + k) % peers.num_ranks, (peers.rank - k + peers.num_ranks) % peers.num_ranks};
 }
 
+/// Messages that are under way. What has not come when this ends, since something has failed, is no longer waited for:
+/// nothing is written into a buffer that its owner has back.
+class Requests {
+ public:
+  explicit Requests(int num_ranks) { requests_.reserve(2 * static_cast<std::size_t>(num_ranks)); }
+  ~Requests() {
+    for (std::size_t i = 0; i < requests_.size(); ++i) {
+      if (requests_[i] == MPI_REQUEST_NULL) continue;
+      if (i >= num_receives_) {
+        MPI_Request_free(&requests_[i]);
+        continue;
+      }
+      MPI_Cancel(&requests_[i]);
+      MPI_Wait(&requests_[i], MPI_STATUS_IGNORE);  // it does not wait long: cancelled or matched
+    }
+  }
+  Requests(const Requests&) = delete;
+  Requests& operator=(const Requests&) = delete;
+
+  /// Before the first send().
+  void receive(void* data, std::int64_t bytes, int from, MPI_Comm comm) {
+    mpi::check(MPI_Irecv(data, count(bytes), MPI_BYTE, from, kTag, comm, &requests_.emplace_back(MPI_REQUEST_NULL)),
+               "MPI_Irecv");
+    ++num_receives_;
+  }
+  void send(const void* data, std::int64_t bytes, int to, MPI_Comm comm) {
+    mpi::check(MPI_Isend(data, count(bytes), MPI_BYTE, to, kTag, comm, &requests_.emplace_back(MPI_REQUEST_NULL)),
+               "MPI_Isend");
+  }
+  /// @throws MpiError with the cause of the first message that failed.
+  void wait_for_all() {
+    std::vector<MPI_Status> statuses(requests_.size());
+    const int rc = MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), statuses.data());
+    if (rc == MPI_ERR_IN_STATUS) {
+      for (const MPI_Status& status : statuses) {
+        if (status.MPI_ERROR != MPI_ERR_PENDING) mpi::check(status.MPI_ERROR, "MPI_Waitall");
+      }
+    }
+    mpi::check(rc, "MPI_Waitall");
+  }
+
+ private:
+  std::vector<MPI_Request> requests_;  // receives, then sends
+  std::size_t num_receives_ = 0;
+};
+
 /// Point to point with everybody. @param receive(r), send(r)  where what comes from r goes, what goes to r lies.
 template <class Receive, class Send>
 void direct(const Peers& peers, const Slices& slices, bool own_slice_is_sent, const Receive& receive, const Send& send) {
-  std::vector<MPI_Request> requests;
-  requests.reserve(2 * static_cast<std::size_t>(peers.num_ranks));
+  Requests requests(peers.num_ranks);
   const auto own = static_cast<std::size_t>(peers.rank);
   for (int k = 1; k < peers.num_ranks; ++k) {
     const int from = partners(peers, k).receive_from;
     const std::int64_t bytes = slices.bytes[own_slice_is_sent ? static_cast<std::size_t>(from) : own];
     if (bytes == 0) continue;
-    mpi::check(MPI_Irecv(receive(from), count(bytes), MPI_BYTE, from, kTag, peers.comm, &requests.emplace_back()), "MPI_Irecv");
+    requests.receive(receive(from), bytes, from, peers.comm);
   }
   for (int k = 1; k < peers.num_ranks; ++k) {
     const int to = partners(peers, k).send_to;
     const std::int64_t bytes = slices.bytes[own_slice_is_sent ? own : static_cast<std::size_t>(to)];
     if (bytes == 0) continue;
-    mpi::check(MPI_Isend(send(to), count(bytes), MPI_BYTE, to, kTag, peers.comm, &requests.emplace_back()), "MPI_Isend");
+    requests.send(send(to), bytes, to, peers.comm);
   }
-  mpi::check(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE), "MPI_Waitall");
+  requests.wait_for_all();
 }
 
 }  // namespace

@@ -11,8 +11,12 @@ std::unique_ptr<Kernels> make_cpu_kernels(Pool& pool, const CpuKernelsOptions& o
 namespace cpu {
 
 CpuKernels::CpuKernels(Pool& pool, const CpuKernelsOptions& options)
-    : pool_(pool), logits_bytes_(options.logits_bytes), adds_in_products_(options.adds_in_products),
-      products_(options.use_native_bf16 && Products::processor_has_bf16()) {}
+    : pool_(pool),
+      logits_bytes_(options.logits_bytes),
+      adds_in_products_(options.adds_in_products),
+      products_(options.use_native_bf16 && Products::processor_has_bf16()) {
+  static_cast<void>(loops());  // what is wrong with MICA_CPU_ISA is said here: an OpenMP region lets no error out
+}
 
 std::string CpuKernels::description() const {
   return fmt::format("cpu ({}; loops {}{})", Products::library_description(), isa_name(loops().isa),

@@ -241,5 +241,42 @@ TEST_F(MpiGroup, StreamsMayBeThreadedHere) {
   EXPECT_EQ(comm_stream_mode(testing::session(), StreamMode::threaded), StreamMode::threaded);
 }
 
+// What MPI says of the message itself, not that one of them has failed.
+TEST_F(MpiGroup, WaitingForAllTellsTheCause) {
+  const auto group = make({.direct_bytes = 0});
+  if (group->num_ranks() == 1) return;
+  const auto stream = make_cpu_stream("comm", StreamMode::inlined);
+  const std::int64_t numel = group->rank() == 0 ? 8 : 4;  // more than the others expect
+  Data full(numel * group->num_ranks(), DType::f32), shard(numel, DType::f32);
+  group->all_gather(*stream, "h.0", shard.view(), full.view());
+  std::string text;
+  try {
+    stream->synchronize();
+  } catch (const MpiError& e) {
+    text = e.what();
+  }
+  if (group->rank() == 0) {
+    EXPECT_EQ(text, "");
+  } else {
+    EXPECT_THAT(text, AllOf(HasSubstr("all_gather 'h.0'"), HasSubstr("MPI_Waitall failed"), HasSubstr("runcated")));
+  }
+  mpi::Communicator::world().barrier();
+}
+
+// Receives that were posted when a send failed do not take what is sent later.
+TEST_F(MpiGroup, AFailedSendLeavesNoReceivePosted) {
+  const auto group = make({.direct_bytes = 0});
+  if (group->num_ranks() == 1) return;
+  const auto stream = make_cpu_stream("comm", StreamMode::inlined);
+  Data full(4 * group->num_ranks(), DType::f32), shard(4, DType::f32), untouched(4 * group->num_ranks(), DType::f32);
+  testing::fail_next(MpiCall::isend);
+  group->all_gather(*stream, "h.0", shard.view(), full.view());
+  EXPECT_THROW(stream->synchronize(), MpiError);
+  stream->drain_and_clear_error();
+  mpi::Communicator::world().barrier();
+  testing::check_all_gather(*group, *stream, 4, DType::f32, false);
+  EXPECT_EQ(full.first_difference(untouched), -1) << "nobody else writes into a buffer that its owner has back";
+}
+
 }  // namespace
 }  // namespace mica

@@ -42,6 +42,24 @@ TEST(LoopsTableDeathTest, TheVariableDecides) {
   EXPECT_EXIT(std::exit(exit_code_with_isa("v9")), ::testing::ExitedWithCode(100), "");
 }
 
+/// The same, said before any kernel runs.
+int exit_code_of_kernels_with_isa(const char* isa) {
+  setenv("MICA_CPU_ISA", isa, 1);
+  const auto pool = make_cpu_pool();
+  try {
+    static_cast<void>(make_cpu_kernels(*pool));
+  } catch (const ConfigError& e) {
+    return std::string(e.what()).find(isa) != std::string::npos ? 100 : 101;
+  }
+  return 0;
+}
+
+TEST(LoopsTableDeathTest, AWrongVariableIsSaidWhenKernelsAreMade) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(std::exit(exit_code_of_kernels_with_isa("v9")), ::testing::ExitedWithCode(100), "");
+  EXPECT_EXIT(std::exit(exit_code_of_kernels_with_isa("v2")), ::testing::ExitedWithCode(0), "");
+}
+
 // [Note: isa code]: an inline function or template emitted here would be kept for processors that cannot run it.
 TEST(LoopsTable, IsaObjectsDefineOnlyTheirInstallers) {
   std::ifstream list(std::string(MICA_BIN_DIR) + "/../isa_objects.txt");
