@@ -38,6 +38,10 @@ void Buffer::swap(Buffer& other) noexcept {
   std::swap(foreign_uses_, other.foreign_uses_);
 }
 
+Pool::~Pool() {
+  for (Buffer& buffer : stray_) buffer.pool_ = nullptr;
+}
+
 Buffer Pool::allocate(std::int64_t bytes, MemoryRole role, Stream& home) {
   invariant(bytes >= 0, "a number of bytes >= 0 in Pool::allocate");
   host_.store(std::this_thread::get_id(), std::memory_order_relaxed);

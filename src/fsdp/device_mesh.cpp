@@ -52,18 +52,21 @@ DeviceMesh::DeviceMesh(Mesh& mesh, const DeviceMesh& same_device)
   offload_kernels_ = same_device.offload_kernels_;
 }
 
+DeviceMesh::~DeviceMesh() {
+  for (Stream* stream : streams_->all()) static_cast<void>(stream->record().has_failed());
+}
+
 ProcessGroup& DeviceMesh::neighbour_group(int num_ranks) {
-  auto& group = neighbour_groups_[num_ranks];
-  if (group) return *group;
+  if (const auto found = neighbour_groups_.find(num_ranks); found != neighbour_groups_.end()) return *found->second;
   const int shard_size = geometry().shard_size;
   require<ConfigError>(num_ranks >= 1 && shard_size % num_ranks == 0,
                        "fsdp.reshard_after_forward is {} ranks, which does not divide the shard axis of {} ranks", num_ranks,
                        shard_size);
   std::vector<int> members;
   for (int i = 0; i < num_ranks; ++i) members.push_back(mesh_.shard_rank() / num_ranks * num_ranks + i);
-  group = mesh_.shard().subgroup(members, fmt::format("shard/neighbours{}", num_ranks));
+  auto group = mesh_.shard().subgroup(members, fmt::format("shard/neighbours{}", num_ranks));
   group->connect();
-  return *group;
+  return *neighbour_groups_.emplace(num_ranks, std::move(group)).first->second;
 }
 
 double DeviceMesh::communication_ms() const {

@@ -83,7 +83,16 @@ UnitStorage::UnitStorage(std::string name, std::vector<UnitParameter> parameters
   neighbour_group_ = &device_mesh.neighbour_group(num_neighbours);
 }
 
-UnitStorage::~UnitStorage() { drop_step(); }
+UnitStorage::~UnitStorage() {
+  // A step that nobody ends may still be under way.
+  for (Buffer* buffer :
+       {&master_buffer_, &unsharded_buffer_, &post_forward_buffer_, &unsharded_grad_buffer_, &sharded_grad_buffer_}) {
+    for (Stream* stream : device_mesh_.streams().all()) {
+      if (*buffer) buffer->used_until(stream->record());
+    }
+  }
+  drop_step();
+}
 
 bool UnitStorage::is_trainable() const {
   return std::ranges::any_of(parameters_, [](const UnitParameter& p) { return p.parameter->requires_grad; });

@@ -73,7 +73,7 @@ struct MemoryStats {
 /// Lives longer than its buffers; its end waits for what streams still do with freed memory.
 class Pool {
  public:
-  virtual ~Pool() = default;
+  virtual ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
@@ -116,7 +116,8 @@ class Pool {
   std::int64_t limit_ = std::numeric_limits<std::int64_t>::max();
   std::atomic<std::thread::id> host_;  // who allocates
 
-  // Buffers that something else than the host destroyed, until the host comes by.
+  // Buffers that something else than the host destroyed, until the host comes by. (At the pool's end their streams may
+  // be gone; their memory goes with the pool's.)
   std::mutex stray_mutex_;
   std::vector<Buffer> stray_;
   std::atomic<bool> has_stray_{false};

@@ -38,6 +38,10 @@ class DeviceMesh {
   DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, Streams streams, Logger logger = {});
   /// Another grid of the same ranks on the same device: units of one root may be on either (FEATURES A3). @collective
   DeviceMesh(Mesh& mesh, const DeviceMesh& same_device);
+  /// Waits for the streams: what they still have to do may use the groups.
+  ~DeviceMesh();
+  DeviceMesh(const DeviceMesh&) = delete;
+  DeviceMesh& operator=(const DeviceMesh&) = delete;
 
   [[nodiscard]] const MeshGeometry& geometry() const { return mesh_.geometry(); }
   [[nodiscard]] Mesh& mesh() const { return mesh_; }

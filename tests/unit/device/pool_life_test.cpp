@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -82,6 +83,21 @@ TEST_P(PoolLife, EndsWithNothingLost) {
   for (std::uint64_t seed : {1U, 2U, 3U}) (void)random_life(*pool, *a, *b, seed, true);
   pool->trim();
   EXPECT_EQ(pool->stats().reserved, 0);
+}
+
+// A buffer that another thread destroyed waits for the host to come by; the pool may end before that, and the stream
+// too.
+TEST_P(PoolLife, EndsWithABufferThatAnotherThreadFreed) {
+  auto pool = make_cpu_pool();
+  auto stream = make_cpu_stream("a", GetParam());
+  Buffer buffer = pool->allocate(1000, kActivation, *stream);
+  Buffer empty = pool->allocate(0, kActivation, *stream);
+  std::thread([freed = std::move(buffer), also_freed = std::move(empty)]() mutable {
+    freed.reset();
+    also_freed.reset();
+  }).join();
+  stream.reset();
+  pool.reset();
 }
 
 TEST(PoolPlacement, DependsOnTheHostsOrderOnly) {

@@ -312,4 +312,17 @@ TEST(B4Frozen, PrefixesAreLeftAloneInBackward) {
 }
 
 }  // namespace
+// A group that was refused is not there: asking again is refused again, and what looks at all groups finds none.
+TEST(A6Neighbours, ARefusedGroupLeavesNothing) {
+  run_local_ranks(2, [](auto world) {
+    RankRig rig(std::move(world));
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_THAT(error_of<ConfigError>([&] { static_cast<void>(rig.device_mesh().neighbour_group(3)); }),
+                  HasSubstr("fsdp.reshard_after_forward is 3 ranks"));
+      EXPECT_GE(rig.device_mesh().communication_ms(), 0);
+    }
+    EXPECT_EQ(rig.device_mesh().neighbour_group(2).num_ranks(), 2);
+  });
+}
+
 }  // namespace mica::fsdp::testing
