@@ -6,30 +6,18 @@
 
 #include "mica/checkpoint/manifest.hpp"
 #include "mica/comm/agree.hpp"
+#include "mica/core/error_text.hpp"
 
 namespace mica::checkpoint {
 namespace {
 
-// What travels is one letter and a text: kDone and a result, or the type of an error and what it says.
-constexpr char kDone = '+';
-
-template <class E>
-bool encode(const Error& error, char letter, std::string& text) {
-  if (dynamic_cast<const E*>(&error) == nullptr) return false;
-  text = letter + std::string(error.what());
-  return true;
-}
+// What travels is one letter and a text: kDone and a result, kDamaged and what is damaged, or another error's text
+// (core/error_text.hpp).
+constexpr char kDone = '+', kDamaged = '!';
 
 [[noreturn]] void throw_encoded(const std::string& encoded, const std::string& prefix) {
-  const std::string text = prefix + encoded.substr(1);
-  switch (encoded[0]) {
-    case 'D': throw DamagedCheckpointError(text);
-    case 'C': throw CheckpointError(text);
-    case 'U': throw ConfigError(text);
-    case 'I': throw IoError(text);
-    case 'H': throw Hdf5Error(text);
-    default: throw Error(text);
-  }
+  if (encoded[0] == kDamaged) throw DamagedCheckpointError(prefix + encoded.substr(1));
+  throw_error_of(encoded, prefix);
 }
 
 std::string rank_prefix(int rank, int num_ranks) { return num_ranks > 1 ? fmt::format("rank {}: ", rank) : ""; }
@@ -117,18 +105,12 @@ class GroupComm final : public HostComm {
 std::string HostComm::describe_current_exception() {
   try {
     throw;
-  } catch (const Error& error) {
-    std::string text;
-    if (encode<DamagedCheckpointError>(error, 'D', text) || encode<CheckpointError>(error, 'C', text) ||
-        encode<ConfigError>(error, 'U', text) || encode<IoError>(error, 'I', text) ||
-        encode<Hdf5Error>(error, 'H', text)) {
-      return text;
-    }
-    return 'E' + std::string(error.what());
+  } catch (const DamagedCheckpointError& error) {
+    return kDamaged + std::string(error.what());
   } catch (const std::exception& error) {
-    return 'E' + std::string(error.what());
+    return text_of_error(error);
   } catch (...) {
-    return "Ean exception of unknown type";
+    return text_of_error(Error("an exception of unknown type"));
   }
 }
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "mica/core/error_text.hpp"
+
 namespace mica {
 namespace {
-
-constexpr char kConfigError = 'C', kOtherError = 'E';
 
 void gather_bytes(ProcessGroup& group, Stream& stream, const char* label, const void* mine, void* all,
                   std::int64_t bytes) {
@@ -57,17 +57,13 @@ void agree(ProcessGroup& group, Stream& stream, const char* label, const std::fu
   std::string error;
   try {
     action();
-  } catch (const ConfigError& e) {
-    error = kConfigError + std::string(e.what());
   } catch (const std::exception& e) {
-    error = kOtherError + std::string(e.what());
+    error = text_of_error(e);
   }
   const std::vector<std::string> errors = gather_strings(group, stream, label, error);
   for (std::size_t r = 0; r < errors.size(); ++r) {
     if (errors[r].empty()) continue;
-    const std::string text = (errors.size() > 1 ? fmt::format("rank {}: ", r) : "") + errors[r].substr(1);
-    if (errors[r][0] == kConfigError) throw ConfigError(text);
-    throw Error(text);
+    throw_error_of(errors[r], errors.size() > 1 ? fmt::format("rank {}: ", r) : "");
   }
 }
 

@@ -129,12 +129,4 @@ std::int64_t Communicator::all_sum(std::int64_t mine) const {
   return result;
 }
 
-std::optional<std::string> Communicator::agree(const std::string& error) const {
-  const int mine = error.empty() ? num_ranks_ : rank_;
-  int lowest = num_ranks_;
-  check(MPI_Allreduce(&mine, &lowest, 1, MPI_INT, MPI_MIN, get()), "MPI_Allreduce");
-  if (lowest == num_ranks_) return std::nullopt;
-  return fmt::format("rank {}: {}", lowest, broadcast_string(error, lowest));
-}
-
 }  // namespace mica::mpi

@@ -22,9 +22,9 @@ namespace mica {
 [[nodiscard]] std::vector<std::string> gather_strings(ProcessGroup& group, Stream& stream, const char* label,
                                                       const std::string& mine);
 
-/// Runs rank-local work before a collective. Had it failed on any rank, every rank throws the lowest failing rank's error
-/// (a ConfigError stays one), with "rank N: " before its text when there are several ranks. So no rank waits for another
-/// one that has given up.
+/// Runs rank-local work before a collective. Had it failed on any rank, every rank throws the lowest failing rank's
+/// error of its type, with "rank N: " before its text when there are several ranks. So no rank waits for another one
+/// that has given up.
 void agree(ProcessGroup& group, Stream& stream, const char* label, const std::function<void()>& action);
 
 }  // namespace mica

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <source_location>
 #include <string>
 #include <vector>
@@ -43,10 +42,6 @@ class Communicator {
   [[nodiscard]] std::string broadcast_string(const std::string& mine, int root) const;
   [[nodiscard]] std::int64_t all_max(std::int64_t mine) const;
   [[nodiscard]] std::int64_t all_sum(std::int64_t mine) const;
-
-  /// Did every rank succeed? @param error  empty on success.  @returns the lowest failing rank's message, with its rank.
-  /// For set-up, checkpoints and loading; never inside a step. @collective
-  [[nodiscard]] std::optional<std::string> agree(const std::string& error) const;
 
  private:
   UniqueHandle<CommTraits> comm_;

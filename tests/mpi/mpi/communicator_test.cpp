@@ -76,17 +76,5 @@ TEST(Communicator, SplitsAndReduces) {
   EXPECT_THROW((void)world.split(-1, 0), MpiError);
 }
 
-TEST(Agree, EverybodyHearsTheLowestFailingRank) {
-  const auto world = Communicator::world();
-  EXPECT_EQ(world.agree(""), std::nullopt);
-  for (int failing = 0; failing < world.num_ranks(); ++failing) {
-    // All from `failing` on fail, each with its own reason.
-    const bool fails = world.rank() >= failing;
-    const auto heard = world.agree(fails ? "no disk on " + std::to_string(world.rank()) : "");
-    EXPECT_EQ(heard, "rank " + std::to_string(failing) + ": no disk on " + std::to_string(failing));
-  }
-  EXPECT_EQ(world.agree(""), std::nullopt) << "and the communicator still serves";
-}
-
 }  // namespace
 }  // namespace mica::mpi

@@ -1,8 +1,11 @@
 #include "mica/comm/agree.hpp"
 
+#include <typeinfo>
+
 #include <gtest/gtest.h>
 
 #include "mica/comm/local_group.hpp"
+
 #include "support/temporary_folder.hpp"
 
 namespace mica {
@@ -36,6 +39,36 @@ TEST(Agree, EveryRankThrowsTheLowestFailingRanksError) {
     EXPECT_THROW(other(), Error);
     EXPECT_EQ(test::error_of<Error>(other), "rank 0: zero is wrong");
   });
+}
+
+template <class E>
+void expect_to_stay_itself(ExitCode exit_code) {
+  run_local_ranks(3, [&](auto world) {
+    const auto stream = make_cpu_stream("compute", StreamMode::inlined);
+    try {
+      agree(*world, *stream, "test", [&] {
+        if (world->rank() == 1) throw E("one is wrong");
+      });
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(typeid(error), typeid(E));
+      EXPECT_EQ(std::string(error.what()), "rank 1: one is wrong");
+      EXPECT_EQ(error.exit_code(), exit_code);
+    }
+  });
+}
+
+// The exit status of the job is that of the error, not of having heard of it.
+TEST(Agree, AnErrorKeepsItsType) {
+  expect_to_stay_itself<Error>(ExitCode::runtime_failure);
+  expect_to_stay_itself<ConfigError>(ExitCode::user_mistake);
+  expect_to_stay_itself<CheckpointError>(ExitCode::user_mistake);
+  expect_to_stay_itself<IoError>(ExitCode::runtime_failure);
+  expect_to_stay_itself<MpiError>(ExitCode::runtime_failure);
+  expect_to_stay_itself<CudaError>(ExitCode::runtime_failure);
+  expect_to_stay_itself<NcclError>(ExitCode::runtime_failure);
+  expect_to_stay_itself<Hdf5Error>(ExitCode::runtime_failure);
+  expect_to_stay_itself<DesyncError>(ExitCode::runtime_failure);
 }
 
 }  // namespace
