@@ -86,10 +86,21 @@ HookedGatherSizes HookedAllGather::sizes(DType dtype) const {
   return sizes;
 }
 
-void HookedAllGather::check_agreement(const std::vector<Part>& parts) {
+void HookedAllGather::check_agreement(const std::vector<Part>& parts, DType dtype) {
   // Ranks with other sizes would wait in the collective for bytes that never come.
   std::vector<std::int64_t> bytes(layout_.parameters().size(), 0);
   for (const Part& part : parts) bytes[part.parameter] += part.tensor.view().bytes();
+  if (const auto agreed = agreed_bytes_.find(dtype); agreed != agreed_bytes_.end()) {
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      require(bytes[i] == agreed->second[i],
+              "unit {}: the all-gather hook of parameter {} {} gives {} bytes, but gave {} in the first all-gather, "
+              "for which "
+              "the ranks have agreed on sizes: a hook gives as many bytes every time",
+              unit_name_, layout_.parameters()[i].name, layout_.parameters()[i].shape.to_string(), bytes[i],
+              agreed->second[i]);
+    }
+    return;
+  }
   const std::vector<std::vector<std::int64_t>> of_ranks =
       gather_numbers(device_mesh_.agreement_group(), device_mesh_.compute(), "agreement", bytes);
   for (std::size_t i = 0; i < bytes.size(); ++i) {
@@ -105,7 +116,7 @@ void HookedAllGather::check_agreement(const std::vector<Part>& parts) {
             unit_name_, layout_.parameters()[i].name, layout_.parameters()[i].shape.to_string(), fmt::join(seen, ", "),
             seen.size() - 1, layout_.cut(i).chunk);
   }
-  is_agreed_ = true;
+  agreed_bytes_[dtype] = std::move(bytes);
 }
 
 void HookedAllGather::gather(ConstTensorView master, int shard_rank, TensorView unsharded) {
@@ -113,7 +124,7 @@ void HookedAllGather::gather(ConstTensorView master, int shard_rank, TensorView 
   Stream& stream = *device_mesh_.streams().unshard;
   Pool& pool = device_mesh_.pool();
   const std::vector<Part> parts = make_parts(master, shard_rank, unsharded.dtype);
-  if (!is_agreed_) check_agreement(parts);
+  check_agreement(parts, unsharded.dtype);
 
   const std::int64_t bytes_per_rank = parts.back().offset + aligned(parts.back().tensor.view().bytes());
   Buffer sent = pool.allocate(bytes_per_rank, MemoryRole::low_precision_shard, pre_stream);

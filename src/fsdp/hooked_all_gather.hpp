@@ -24,7 +24,8 @@ class HookedAllGather {
   [[nodiscard]] HookedGatherSizes sizes(DType dtype) const;
 
   /// @param master [P] f32.  @param unsharded [U], written on the unshard stream.
-  /// @throws Error on all ranks, in the first call, when the ranks' inputs are not of the same sizes.
+  /// @throws Error on all ranks, in the first call of each dtype, when the ranks' inputs are not of the same sizes; on
+  ///         this rank, in a later one, when they are not those of the first.
   void gather(ConstTensorView master, int shard_rank, TensorView unsharded);
 
  private:
@@ -34,7 +35,7 @@ class HookedAllGather {
     std::int64_t offset = 0;  // bytes into what the rank sends
   };
   [[nodiscard]] std::vector<Part> make_parts(ConstTensorView master, int shard_rank, DType dtype);
-  void check_agreement(const std::vector<Part>& parts);
+  void check_agreement(const std::vector<Part>& parts, DType dtype);
   void write_plain(const Part& part, ConstTensorView gathered, std::int64_t bytes_per_rank, TensorView unsharded);
   void write_hooked(std::size_t parameter, const std::vector<Part>& parts, ConstTensorView gathered, std::int64_t bytes_per_rank,
                     TensorView unsharded);
@@ -44,7 +45,7 @@ class HookedAllGather {
   DeviceMesh& device_mesh_;
   std::map<std::size_t, AllGatherHooks> hooks_;  // by parameter
   std::map<std::size_t, std::shared_ptr<const void>> metadata_;
-  bool is_agreed_ = false;
+  std::map<DType, std::vector<std::int64_t>> agreed_bytes_;  // by parameter
 };
 
 }  // namespace mica::fsdp

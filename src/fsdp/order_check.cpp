@@ -1,12 +1,14 @@
 #include "mica/fsdp/order_check.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "mica/comm/agree.hpp"
 #include "mica/fsdp/unit.hpp"
+#include "mica/tensor/philox.hpp"
 
 namespace mica::fsdp {
 namespace {
@@ -17,6 +19,23 @@ std::string parameters_of(const Unit& unit) {
     for (const UnitParameter& p : unit.storage()->parameters()) names.push_back(p.full_name);
   }
   return fmt::format("unit {} (parameters {})", unit.name(), fmt::join(names, ", "));
+}
+
+std::string names_of(const std::vector<Unit*>& units) {
+  std::vector<std::string> names;
+  for (const Unit* unit : units) names.push_back(unit->name());
+  return names.empty() ? "none" : fmt::format("{}", fmt::join(names, " "));
+}
+
+std::string_view forward_prefetch_text(const Options& options) { return options.forward_prefetch ? "the next one" : "none"; }
+
+std::string_view backward_prefetch_text(const Options& options) {
+  switch (options.backward_prefetch) {
+    case BackwardPrefetch::none: return "none";
+    case BackwardPrefetch::pre: return "the next one, before";
+    case BackwardPrefetch::post: return "the next one, behind";
+  }
+  return "?";
 }
 
 }  // namespace
@@ -32,6 +51,10 @@ void OrderCheck::begin_forward() {
       first_num_parameters_.push_back(unit->storage() ? static_cast<std::int64_t>(unit->storage()->parameters().size()) : 0);
     }
   }
+}
+
+void OrderCheck::unshard(const Unit& unit) {
+  if (is_needed_ && is_first_step_ && unit.storage()) compare(Point::unshard, &unit);
 }
 
 void OrderCheck::forward(const Unit& unit) {
@@ -66,20 +89,50 @@ void OrderCheck::end_backward(bool reduces) {
 
 void OrderCheck::abandon(bool is_first_step) {
   order_.clear();
-  if (is_first_step_) first_order_.clear();
+  if (deviation_ == Deviation::in_this_step) deviation_ = Deviation::none_yet;
+  if (!is_first_step) return;
+  is_first_step_ = is_first_reduction_ = true;
+  first_order_.clear();
+  first_num_parameters_.clear();
+}
+
+std::string OrderCheck::gathers_of(Point point, const Unit& unit) const {
+  if (point != Point::forward && point != Point::backward) return "";
+  std::vector<Unit*> unsharded;
+  std::ranges::copy_if(units_, std::back_inserter(unsharded),
+                       [](const Unit* each) { return each->storage() && each->storage()->is_unsharded(); });
+  const bool is_forward = point == Point::forward;
+  const std::vector<Unit*>& list = is_forward ? unit.forward_prefetch() : unit.backward_prefetch();
+  const std::string_view by_order =
+      is_forward ? forward_prefetch_text(unit.options()) : backward_prefetch_text(units_.front()->options());
+  return fmt::format("has unsharded: {}; prefetches: {}; strategy {}", names_of(unsharded),
+                     list.empty() ? by_order : names_of(list), strategy_name(unit.options().strategy));
 }
 
 void OrderCheck::compare(Point point, const Unit* unit) {
   const std::int64_t index = unit ? static_cast<std::int64_t>(index_of(*unit)) : -1;
-  const std::vector<std::vector<std::int64_t>> of_ranks = gather_numbers(
-      device_mesh_.agreement_group(), device_mesh_.compute(), "agreement", {static_cast<std::int64_t>(point), index});
+  const std::string gathers = unit ? gathers_of(point, *unit) : "";
+  ProcessGroup& group = device_mesh_.agreement_group();
+  const std::vector<std::vector<std::int64_t>> of_ranks =
+      gather_numbers(group, device_mesh_.compute(), "agreement",
+                     {static_cast<std::int64_t>(point), index, static_cast<std::int64_t>(hash_name(gathers))});
   const auto other = std::ranges::find_if(of_ranks, [&](const auto& numbers) { return numbers != of_ranks[0]; });
   if (other == of_ranks.end()) return;
+  if ((*other)[0] == of_ranks[0][0] && (*other)[1] == of_ranks[0][1]) {
+    const std::vector<std::string> texts = gather_strings(group, device_mesh_.compute(), "agreement", gathers);
+    const auto rank = static_cast<std::size_t>(other - of_ranks.begin());
+    throw Error(fmt::format(
+        "ranks gather different units, so they would take each other's blocks: before the {} of {} rank 0 {}, rank {} "
+        "{}. Give "
+        "every rank the same options and prefetch lists, and unshard and reshard the same units by hand on all of them",
+        point == Point::forward ? "forward" : "backward", parameters_of(*unit), texts[0], rank, texts[rank]));
+  }
   const auto describe = [&](const std::vector<std::int64_t>& numbers) -> std::string {
     const auto what = static_cast<Point>(numbers[0]);
     if (what == Point::end_of_backward) return "has ended its backward";
     return fmt::format("is about to {} {}",
-                       what == Point::forward    ? "run the forward of"
+                       what == Point::unshard    ? "unshard by hand"
+                       : what == Point::forward  ? "run the forward of"
                        : what == Point::backward ? "run the backward of"
                                                  : "reduce the gradients of",
                        parameters_of(*units_.at(static_cast<std::size_t>(numbers[1]))));

@@ -150,6 +150,7 @@ void Root::gather(Unit& unit) {
 void Root::unshard_ahead(Unit& unit) {
   require(state_ == TrainingState::idle, "unit {} is unsharded by hand while its root is {}: do it between passes", unit.name_,
           training_state_name(state_));
+  order_check_.unshard(unit);
   wait_for_masters();
   full_precision_ = false;
   unshard(unit);
@@ -180,7 +181,6 @@ void Root::prefetch_backward(Unit& unit) {
   }
 }
 
-void Root::abandon_step() noexcept {
 std::shared_ptr<const void> Root::on_abandon(std::function<void()> undo) {
   auto held = std::make_shared<const std::function<void()>>(std::move(undo));
   std::erase_if(undos_, [](const auto& each) { return each.expired(); });
@@ -188,6 +188,7 @@ std::shared_ptr<const void> Root::on_abandon(std::function<void()> undo) {
   return held;
 }
 
+void Root::abandon_step() noexcept {
   for (const auto& each : undos_) {
     if (const auto undo = each.lock()) (*undo)();
   }

@@ -94,6 +94,30 @@ OptimStateDict gathered_state(const Optimizer& optimizer, bool keeps, const std:
   return dict;
 }
 
+/// Parameter by parameter the shard ranks gather what each has of it: they must have the same ones.
+void require_equal_keys(const OptimStateDict& dict, const fsdp::DeviceMesh& device_mesh) {
+  std::string names;
+  for (const auto& [key, state] : dict.state) names += name_of(key) + '\n';
+  const std::vector<std::string> of_ranks =
+      gather_strings(device_mesh.mesh().shard(), device_mesh.compute(), "optimizer state", names);
+  for (std::size_t r = 1; r < of_ranks.size(); ++r) {
+    if (of_ranks[r] == of_ranks[0]) continue;
+    // The first name that one of the two has alone; both are in order.
+    const auto [a, b] = std::ranges::mismatch(of_ranks[0], of_ranks[r]);
+    const std::size_t begin = a == of_ranks[0].begin()
+                                  ? 0
+                                  : of_ranks[0].rfind('\n', static_cast<std::size_t>(a - of_ranks[0].begin() - 1)) + 1;
+    const std::string first = of_ranks[0].substr(begin, of_ranks[0].find('\n', begin) - begin);
+    const std::string other = of_ranks[r].substr(begin, of_ranks[r].find('\n', begin) - begin);
+    const bool first_has_it = other.empty() || (!first.empty() && first < other);
+    throw CheckpointError(
+        fmt::format("the sharded optimizer state has parameter {} on rank {} of the shard axis and not on rank {}: "
+                    "give every rank its part "
+                    "of the same state dict",
+                    first_has_it ? first : other, first_has_it ? 0 : r, first_has_it ? r : 0));
+  }
+}
+
 }  // namespace
 
 OptimStateDict full_optim_state_dict(const Optimizer& optimizer, bool rank0_only) {
@@ -162,9 +186,14 @@ OptimStateDict local_from_sharded_optim_state_dict(const OptimStateDict& sharded
       }
     }
   });
+  require_equal_keys(local, device_mesh);
   const std::vector<Holding> holdings = holdings_of(optimizer);
   for (auto& [key, state] : local.state) {
     const Shape& shape = parameters.at(name_of(key))->shape;
+    if (!is_cut(shape)) {
+      state.tensors = pieces_of(state.tensors, name_of(key), holdings, device_mesh);
+      continue;
+    }
     // Every rank sends as many rows, so that they lie side by side behind each other; what follows the last is dropped.
     const std::int64_t numel = chunk_rows(shape, mesh) * fsdp::row_numel_of(shape);
     fsdp::StateDict whole;
@@ -190,10 +219,6 @@ OptimStateDict shard_full_optim_state_dict(const OptimStateDict& full, const Opt
   const std::vector<Holding> holdings = holdings_of(optimizer);
   for (const auto& [key, state] : named.state) {
     local.state[key] = {pieces_of(state.tensors, name_of(key), holdings, optimizer.root().device_mesh()),
-    if (!is_cut(shape)) {
-      state.tensors = pieces_of(state.tensors, name_of(key), holdings, device_mesh);
-      continue;
-    }
                         state.scalars};
   }
   return local;

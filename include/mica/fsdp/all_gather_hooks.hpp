@@ -22,7 +22,8 @@ struct AllGatherHooks {
     DType target;            ///< dtype in which the module wants the parameter
   };
   struct Inputs {
-    /// Any dtypes and shapes, the same on every rank (a rank with fewer rows pads), made on PreArgs::stream.
+    /// Any dtypes and shapes, the same on every rank (a rank with fewer rows pads) and every time, made on
+    /// PreArgs::stream.
     std::vector<Tensor> tensors;
     std::shared_ptr<const void> metadata;  ///< handed to post as it is
   };

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace mica::fsdp {
@@ -12,9 +13,11 @@ class DeviceMesh;
 /// Ranks whose units run in another order would wait for each other's collectives for ever. [Note: order check]
 /// In the first training step every rank says, before each unit's forward, backward and reduction, which unit it is
 /// about to use, in one small all-gather for which the host waits; a difference is an error on all ranks (FEATURES D4,
-/// D13). Reductions are compared in the first backward that reduces, and in original-parameter mode with them which
-/// parameters have a gradient: one that is absent on some ranks only would be stepped in parts (FEATURES C3). Later
-/// steps are compared with the first without communication: the first one that deviates warns, once a deviation.
+/// D13). Before a forward or a backward it also says which units are unsharded and what is gathered ahead: ranks whose
+/// prefetch lists, options or unshards by hand differ would take each other's blocks. Reductions are compared in the
+/// first backward that reduces, and in original-parameter mode with them which parameters have a gradient: one that is
+/// absent on some ranks only would be stepped in parts (FEATURES C3). Later steps are compared with the first without
+/// communication: the first one that deviates warns, once a deviation.
 class OrderCheck {
  public:
   /// @param is_needed  false where no rank waits for another.
@@ -22,7 +25,9 @@ class OrderCheck {
       : device_mesh_(device_mesh), units_(units), is_needed_(is_needed) {}
 
   void begin_forward();
-  /// A unit's training forward. @throws Error naming two ranks and their units' parameters.
+  /// A unit is about to be unsharded by hand. @throws as forward()
+  void unshard(const Unit& unit);
+  /// A unit's training forward. @throws Error naming two ranks and their units' parameters, or what they gather.
   void forward(const Unit& unit);
   /// A unit's backward, or its forward again inside a checkpointed backward. @throws as forward()
   void backward(const Unit& unit);
@@ -38,8 +43,9 @@ class OrderCheck {
   void abandon(bool is_first_step);
 
  private:
-  enum class Point : std::int64_t { forward, backward, reduction, end_of_backward };
+  enum class Point : std::int64_t { unshard, forward, backward, reduction, end_of_backward };
   void compare(Point point, const Unit* unit);
+  [[nodiscard]] std::string gathers_of(Point point, const Unit& unit) const;
   void compare_gradients(const Unit& unit);
   void warn_of_deviation(const Unit& unit);
   [[nodiscard]] std::size_t index_of(const Unit& unit) const;

@@ -51,6 +51,8 @@ class Unit final : public nn::ModuleHooks {
   [[nodiscard]] bool is_claimed() const { return root_ != nullptr; }
 
   /// Gathers the parameters ahead of their use; returns at once. The next forward waits for just this. Between passes.
+  /// @collective over the unit's ranks: all unshard, and reshard, the same units in the same order. (Compared in the
+  /// first step only, in which the host waits for that.)
   UnshardHandle unshard();
   /// Gives unsharded parameters back. Between passes.
   void reshard();

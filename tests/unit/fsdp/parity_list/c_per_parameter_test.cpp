@@ -217,6 +217,38 @@ TEST(C4Hooks, SizesThatDifferAreAnErrorOnAllRanks) {
   }
 }
 
+// C4: the ranks agree on sizes once; a hook that later gives others on one rank stops there instead of waiting for
+// bytes that never come.
+TEST(C4Hooks, SizesMayNotChangeLater) {
+  std::vector<std::string> texts(2);
+  run_local_ranks(2, [&](auto world) {
+    RankRig rig(std::move(world));
+    OneLinear linear(rig, per_parameter());
+    AllGatherHooks hooks = int8_all_gather();
+    std::int64_t numel = 8;
+    hooks.pre = [&](const AllGatherHooks::PreArgs& args) {
+      AllGatherHooks::Inputs inputs;
+      inputs.tensors.emplace_back(args.pool.allocate(numel * 4, MemoryRole::communication, args.stream), Shape{numel},
+                                  DType::f32);
+      args.kernels.fill(args.stream, inputs.tensors[0], 1.0);
+      return inputs;
+    };
+    hooks.post = [](const AllGatherHooks::PostArgs& args) { args.kernels.fill(args.stream, args.parameter, 1.0); };
+    linear.storage().set_all_gather_hooks(linear.weight(), hooks);
+    unit_of(linear.model).unshard().wait();
+    unit_of(linear.model).reshard();
+    if (rig.rank() == 1) numel = 16;
+    texts[static_cast<std::size_t>(rig.rank())] = error_of<Error>([&] {
+      unit_of(linear.model).unshard().wait();
+      rig.compute().synchronize();
+    });
+    root_of(linear.model).abandon_step();  // rank 0 has waited for a rank that left
+  });
+  EXPECT_THAT(
+      texts[1],
+      HasSubstr("the all-gather hook of parameter weight [7, 5] gives 64 bytes, but gave 32 in the first all-gather"));
+}
+
 // --- A6 ---------------------------------------------------------------------------------------------------------------
 
 Options among(int num_neighbours, Sharding sharding) {
@@ -280,6 +312,19 @@ TEST(A6Neighbours, Refusals) {
 
 // --- B4 ---------------------------------------------------------------------------------------------------------------
 
+// A group that was refused is not there: asking again is refused again, and what looks at all groups finds none.
+TEST(A6Neighbours, ARefusedGroupLeavesNothing) {
+  run_local_ranks(2, [](auto world) {
+    RankRig rig(std::move(world));
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_THAT(error_of<ConfigError>([&] { static_cast<void>(rig.device_mesh().neighbour_group(3)); }),
+                  HasSubstr("fsdp.reshard_after_forward is 3 ranks"));
+      EXPECT_GE(rig.device_mesh().communication_ms(), 0);
+    }
+    EXPECT_EQ(rig.device_mesh().neighbour_group(2).num_ranks(), 2);
+  });
+}
+
 std::int64_t gathers_in_backward(RankRig& rig, ProbeModel& model) {
   nn::Record record;
   nn::Tensors ys = model.forward(rig.context(), {input_of(rig.context())}, &record);
@@ -312,17 +357,4 @@ TEST(B4Frozen, PrefixesAreLeftAloneInBackward) {
 }
 
 }  // namespace
-// A group that was refused is not there: asking again is refused again, and what looks at all groups finds none.
-TEST(A6Neighbours, ARefusedGroupLeavesNothing) {
-  run_local_ranks(2, [](auto world) {
-    RankRig rig(std::move(world));
-    for (int i = 0; i < 2; ++i) {
-      EXPECT_THAT(error_of<ConfigError>([&] { static_cast<void>(rig.device_mesh().neighbour_group(3)); }),
-                  HasSubstr("fsdp.reshard_after_forward is 3 ranks"));
-      EXPECT_GE(rig.device_mesh().communication_ms(), 0);
-    }
-    EXPECT_EQ(rig.device_mesh().neighbour_group(2).num_ranks(), 2);
-  });
-}
-
 }  // namespace mica::fsdp::testing

@@ -162,6 +162,56 @@ TEST(D4Order, AMismatchInTheFirstStepIsAnErrorOnAllRanks) {
   }
 }
 
+// D2, D19: ranks that gather other units than the others would take each other's blocks where sizes agree: an error on
+// all ranks naming both.
+TEST(D4Order, RanksThatGatherOtherUnitsAreAnErrorOnAllRanks) {
+  using Differ = std::function<void(ProbeModel&, bool)>;
+  const auto unit = [](ProbeModel& m, int i) { return &unit_of(*m.layers[static_cast<std::size_t>(i)]); };
+  const std::vector<std::pair<Differ, std::string>> cases{
+      {[&](ProbeModel& m, bool other) { unit(m, 0)->set_forward_prefetch({unit(m, other ? 2 : 1)}); },
+       "before the forward of unit a (parameters a.weight) rank 0 has unsharded: root; prefetches: b; strategy "
+       "full_shard, rank 1 "
+       "has unsharded: root; prefetches: c"},
+      {[&](ProbeModel& m, bool other) { unit(m, 2)->set_backward_prefetch({unit(m, other ? 0 : 1)}); },
+       "before the backward of unit c (parameters c.weight) rank 0 has unsharded: root c; prefetches: b; strategy "
+       "full_shard, "
+       "rank 1 has unsharded: root c; prefetches: a"},
+      {[&](ProbeModel& m, bool other) { static_cast<void>(unit(m, other ? 2 : 1)->unshard()); },
+       "rank 0 is about to unshard by hand unit b (parameters b.weight), rank 1 is about to unshard by hand unit c"},
+      {[&](ProbeModel& m, bool other) {
+         if (!other) static_cast<void>(unit(m, 1)->unshard());
+       },
+       "rank 0 is about to unshard by hand unit b (parameters b.weight), rank 1 is about to run the forward of unit "
+       "root"},
+      {[&](ProbeModel& m, bool other) {
+         static_cast<void>(unit(m, 1)->unshard());
+         if (other) unit(m, 1)->reshard();
+       },
+       "before the forward of unit root (parameters weight) rank 0 has unsharded: b; prefetches: none; strategy "
+       "full_shard, rank 1 "
+       "has unsharded: none"},
+  };
+  for (const auto& [differ, expected] : cases) {
+    for (const int num_ranks : {2, 3}) {
+      const auto texts = errors_of_ranks(num_ranks, [&, &differ = differ](RankRig& rig) {
+        ProbeModel model(3);
+        shard_layers(model, rig.device_mesh(), {});
+        differ(model, rig.rank() == 1);
+        train_pass(model, rig.context());
+      });
+      for (const std::string& text : texts) EXPECT_THAT(text, HasSubstr(expected));
+    }
+  }
+  const auto texts = errors_of_ranks(2, [](RankRig& rig) {
+    ProbeModel model(3);
+    shard_layers(model, rig.device_mesh(), {.forward_prefetch = rig.rank() == 1});
+    train_pass(model, rig.context());
+  });
+  for (const std::string& text : texts)
+    EXPECT_THAT(
+        text, HasSubstr("prefetches: none; strategy full_shard, rank 1 has unsharded: none; prefetches: the next one"));
+}
+
 /// What the rank logs in steps of given orders.
 std::string warnings_of(const std::vector<std::vector<int>>& orders, const std::function<void(ProbeModel&, RankRig&)>& between = {}) {
   const TemporaryFolder folder;
@@ -303,8 +353,6 @@ TEST(D13Reshard, UnitsWithoutGradientAreResharded) {
   });
 }
 
-}  // namespace
-}  // namespace mica::fsdp::testing
 // --- abandoned steps ------------------------------------------------------------------------------------------------
 
 struct GivenUp : std::runtime_error {
@@ -440,3 +488,5 @@ TEST(D19ByHand, AUnitMayStayUnshardedAfterBackward) {
   });
 }
 
+}  // namespace
+}  // namespace mica::fsdp::testing
