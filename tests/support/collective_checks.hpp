@@ -14,14 +14,19 @@
 /// What every backend of ProcessGroup must do, checked bit by bit against sums that are folded here, in rank order.
 namespace mica::testing {
 
-/// Element i of rank r's data: numbers of very different sizes, so that another order of the sum, or a sum in low
-/// precision, gives other bits.
+/// Element i of rank r's data: numbers of very different sizes, with all the bits that the dtype has, and in every
+/// third element two large ones that cancel, so that another order of the sum, or a sum in low precision, gives other
+/// bits (check_orders_differ()).
 inline float value_of(int rank, std::int64_t i) {
-  std::uint64_t h = (static_cast<std::uint64_t>(rank) + 1) * 0x9E3779B97F4A7C15ULL + static_cast<std::uint64_t>(i) * 0xD6E8FEB86659FD93ULL;
+  const bool cancels = i % 3 == 0 && (rank == 1 || rank == 2);
+  std::uint64_t h = (static_cast<std::uint64_t>(cancels ? 1 : rank) + 1) * 0x9E3779B97F4A7C15ULL +
+                    static_cast<std::uint64_t>(i) * 0xD6E8FEB86659FD93ULL;
   h = (h ^ (h >> 32)) * 0xD6E8FEB86659FD93ULL;
   h ^= h >> 29;
-  const float mantissa = static_cast<float>(h & 0xffff) / 32768.0F - 1.0F;
-  return mantissa * static_cast<float>(1 << ((h >> 20) % 9));
+  const float mantissa = 0.5F + static_cast<float>(h & 0x7fffff) / 16777216.0F;  // [0.5, 1)
+  const int exponent = i % 3 != 0 ? static_cast<int>((h >> 24) % 21) - 12 : cancels ? 8 : -12;
+  const bool is_negative = cancels ? rank == 2 : (h >> 40) % 2 == 0;
+  return std::ldexp(is_negative ? -mantissa : mantissa, exponent);
 }
 
 inline float rounded(float value, DType dtype) {
@@ -96,6 +101,18 @@ inline float folded(int num_ranks, std::int64_t i, DType dtype, ReduceOp op) {
     result = op == ReduceOp::sum ? result + x : std::max(result, x);
   }
   return result;
+}
+
+/// That the checks below tell rank order from its reverse: of three ranks on (two terms have no order) many sums
+/// differ.
+inline void check_orders_differ(int num_ranks, DType dtype) {
+  std::int64_t num_differing = 0;
+  for (std::int64_t i = 0; i < 1000; ++i) {
+    float reversed = rounded(value_of(num_ranks - 1, i), dtype);
+    for (int r = num_ranks - 2; r >= 0; --r) reversed += rounded(value_of(r, i), dtype);
+    num_differing += rounded(reversed, dtype) != rounded(folded(num_ranks, i, dtype, ReduceOp::sum), dtype) ? 1 : 0;
+  }
+  EXPECT_GE(num_differing, num_ranks < 3 ? 0 : 200) << num_ranks << " ranks, " << dtype_name(dtype);
 }
 
 inline void check_all_gather(ProcessGroup& group, Stream& s, std::int64_t shard_numel, DType dtype, bool in_place) {
@@ -187,6 +204,7 @@ inline void check_broadcast(ProcessGroup& group, Stream& s, std::int64_t numel, 
 inline void check_collectives(ProcessGroup& group, Stream& s, std::span<const std::int64_t> numels, bool counts_alone = false,
                               SumOrder order = SumOrder::ranks) {
   const bool counts = group.num_ranks() > 1 || counts_alone;
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) check_orders_differ(group.num_ranks(), dtype);
   group.reset_counts();
   CollectiveCounts expected;
   const auto expect = [&](Collective kind, std::int64_t numel, DType dtype) {
