@@ -102,7 +102,7 @@ std::string OrderCheck::gathers_of(Point point, const Unit& unit) const {
   std::ranges::copy_if(units_, std::back_inserter(unsharded),
                        [](const Unit* each) { return each->storage() && each->storage()->is_unsharded(); });
   const bool is_forward = point == Point::forward;
-  const std::vector<Unit*>& list = is_forward ? unit.forward_prefetch() : unit.backward_prefetch();
+  const std::vector<Unit*>& list = is_forward ? unit.forward_prefetch_list() : unit.backward_prefetch_list();
   const std::string_view by_order =
       is_forward ? forward_prefetch_text(unit.options()) : backward_prefetch_text(units_.front()->options());
   return fmt::format("has unsharded: {}; prefetches: {}; strategy {}", names_of(unsharded),
