@@ -1,6 +1,7 @@
 // What a user can get wrong: each ends within seconds on all ranks, with the status of DESIGN section 9 and one line
 // that says what, where and what was expected; what was saved earlier stays as it is.
 
+#include <algorithm>
 #include <filesystem>
 #include <future>
 
@@ -79,11 +80,15 @@ class BadInput : public ::testing::Test {
     ASSERT_EQ(run.status, 0) << run.output;
     ASSERT_EQ(checkpoints_of(run_folder()), (std::vector<std::string>{"step-00000002", "step-00000004"}));
   }
+  /// A file that loading reads: the first shard, and not model.h5, which is for other programs.
   [[nodiscard]] std::string shard_of(const std::string& checkpoint) const {
+    std::vector<std::string> shards;
     for (const fs::directory_entry& file : fs::directory_iterator(checkpoints() + "/" + checkpoint)) {
-      if (file.path().extension() == ".h5") return file.path().string();
+      if (file.path().filename().string().starts_with("shard-")) shards.push_back(file.path().string());
     }
-    return "";
+    std::ranges::sort(shards);
+    EXPECT_EQ(shards.size(), 2u) << "one of each rank";
+    return shards.empty() ? "" : shards.front();
   }
 
   TemporaryFolder folder_;
