@@ -4,6 +4,8 @@
 #   scripts/test.sh --sanitizers   unit tests and a training on 2 ranks under address+undefined and thread sanitizers
 #   scripts/test.sh --fuzz [SEC]   what Mica parses, fed with broken input for SEC seconds each (default 60); CI: 10
 #   scripts/test.sh --soak         full counts of the randomised tests (hours)
+#   scripts/test.sh --nightly      breaks Mica in hundreds of small ways, and fails when the tests do not notice (an hour or two;
+#                                  scripts/mutate.py, tests/mutations)
 #   scripts/test.sh -R NAME ...    further arguments go to ctest
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -80,6 +82,7 @@ scripts/check_docs.py
 case "${1:-}" in
   --sanitizers) sanitizers; exit ;;
   --fuzz) fuzz "${2:-60}"; exit ;;
+  --nightly) scripts/reference-venv.sh; scripts/mutate.py; exit ;;
   --soak) shift; labels=(-L soak) ;;
   *) labels=(-LE 'soak|gpu') ;;
 esac
