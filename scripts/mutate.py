@@ -84,6 +84,15 @@ class Mutation:
             raise ListError(f"{self}: the text is not behind `after` in {self.file}: {self.text!r}")
         self.end = self.begin + len(self.text)
 
+    def check(self):
+        """A list of arguments inside (a ? b : c) would become the comma operator."""
+        for text in (self.text, self.replacement):
+            depth = 0
+            for c in "" if self.is_statement() else text:
+                depth += (c in "([{") - (c in ")]}")
+                if depth < 0 or (depth == 0 and c == ","):
+                    raise ListError(f"{self}: {text!r} is no expression: take one argument, or the whole call")
+
     def is_statement(self):
         return self.text.rstrip().endswith((";", "}"))
 
@@ -111,6 +120,7 @@ def read_lists():
             tests = entry["test"] if isinstance(entry["test"], list) else [entry["test"]]
             mutations[int(key)] = Mutation(int(key), path.stem, entry["file"], entry["text"].strip("\n"), entry["with"].strip("\n"),
                                            tests, entry["why"], entry.get("after", ""), entry.get("survives", ""))
+            mutations[int(key)].check()
     return mutations
 
 

@@ -22,6 +22,7 @@ using ::testing::ElementsAre;
 using nlohmann::json;
 
 const std::string kReference = std::string(MICA_SOURCE_DIR) + "/tests/reference/";
+const std::regex kPeaks("peak of a rank (.*) measured, (.*) planned");
 constexpr double kTolerance = 2e-5;  // relative: fp32 over six steps, against float64
 
 /// How the sequences of a step are dealt out; the global batch is the reference's.
@@ -123,6 +124,10 @@ class Figures : public ::testing::Test {
       near("grad_norm", 5 * kTolerance);
       EXPECT_EQ(steps[i].at("tokens"), 8 * 12);
     }
+    // What the run took is what it was said to take.
+    std::smatch peaks;
+    ASSERT_TRUE(std::regex_search(finished_.output, peaks, kPeaks)) << finished_.output;
+    EXPECT_EQ(peaks[1], peaks[2]);
     const std::vector<json> evals = of_event(lines, "eval");
     EXPECT_THAT(steps_of(lines, "eval"), ElementsAre(4, 6));
     for (const json& eval : evals) {
@@ -162,6 +167,35 @@ TEST_F(Figures, AdamIsPyTorchsHoweverABatchIsDealtOut) {
     expect_run(name, {1, 8});
     expect_run(name, {2, 2});
     expect_run(name, {4, 1, {"--train.accumulate=no_sync"}});
+  }
+}
+
+// fp16 rounds to three digits; a wrong factor would be 2 or more. The first scale overflows, and its steps change nothing.
+TEST_F(Figures, Fp16IsCloseToPyTorchOnceTheLossScaleFits) {
+  const json& run = reference_["runs"]["sgd, clipped"];
+  std::vector<std::string> flags = flags_of(run);
+  flags.push_back("--fsdp.param_dtype=fp16");
+  std::vector<std::string> fitting = flags;
+  fitting.push_back("--optim.loss_scale=64");
+  const std::vector<json> close = of_event(train({2, 2}, fitting), "step");
+  ASSERT_EQ(close.size(), 6u);
+  for (std::size_t i = 0; i < close.size(); ++i) {
+    const double loss = run["loss"][i], norm = run["grad_norm"][i];
+    EXPECT_NEAR(close[i].at("loss").get<double>(), loss, 0.004 * loss) << "step " << i + 1;
+    EXPECT_NEAR(close[i].at("grad_norm").get<double>(), norm, 0.03 * norm) << "step " << i + 1;
+    EXPECT_EQ(close[i].at("loss_scale"), 64);
+    EXPECT_EQ(close[i].at("skipped"), false);
+  }
+  flags.insert(flags.end(), {"--optim.loss_scale=4294967296", "--train.steps=4"});
+  const std::vector<json> skipped = of_event(train({2, 2}, flags), "step");
+  ASSERT_EQ(skipped.size(), 4u);
+  for (std::size_t i = 0; i < skipped.size(); ++i) {
+    std::vector<std::size_t> sequences(8);
+    std::iota(sequences.begin(), sequences.end(), 8 * i);
+    const double loss = mean_over(reference_["start"]["train"], sequences);
+    EXPECT_NEAR(skipped[i].at("loss").get<double>(), loss, 0.004 * loss) << "no step has changed anything";
+    EXPECT_EQ(skipped[i].at("skipped"), true);
+    EXPECT_EQ(skipped[i].at("loss_scale").get<double>(), 4294967296. / static_cast<double>(1 << i)) << "halved by each overflow";
   }
 }
 
@@ -258,7 +292,7 @@ TEST_F(Figures, StepsOfEvaluationsSavesAndProgress) {
 
 // Times are not known beforehand, but they hang together.
 TEST_F(Figures, TimesHangTogether) {
-  const std::vector<json> lines = train({2, 2}, {"--train.steps=30", "--mesh.streams=inline"});
+  const std::vector<json> lines = train({2, 2}, {"--train.steps=60", "--train.log_interval=30", "--train.eval_interval=0", "--mesh.streams=inline"});
   double ms = 0, comm_ms = 0;
   for (const json& step : of_event(lines, "step")) {
     const double step_ms = step.at("step_ms");

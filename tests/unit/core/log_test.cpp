@@ -37,6 +37,16 @@ TEST(Logger, WritesToTheTerminalAndTheFile) {
   std::filesystem::remove(path);
 }
 
+TEST(Logger, OnlyWhatReachesItsLevelIsWritten) {
+  testing::internal::CaptureStderr();
+  const Logger strict = Logger::to_stderr(LogLevel::warn, "");
+  strict.info("below");
+  strict.warn("at");
+  const Logger open = Logger::to_stderr(LogLevel::debug, "");
+  open.debug("all");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "warning: at\nall\n");
+}
+
 TEST(Logger, TheDefaultOneIsSilent) {
   testing::internal::CaptureStderr();
   const Logger log;

@@ -83,6 +83,17 @@ TEST_P(PoolTest, BuffersMoveWithoutFreeingTwice) {
   EXPECT_EQ(pool->stats().current, 0);
 }
 
+TEST_P(PoolTest, ThePeakStaysWhenUseFalls) {
+  static_cast<void>(pool->allocate(1000, kActivation, *a));  // given back at once
+  const Buffer small = pool->allocate(10, kActivation, *a);
+  EXPECT_EQ(pool->stats().current, 10);
+  EXPECT_EQ(pool->stats().peak, 1000);
+  EXPECT_EQ(pool->stats().peak_of(kActivation), 1000);
+  pool->reset_peak();
+  EXPECT_EQ(pool->stats().peak, 10);
+  EXPECT_EQ(pool->stats().peak_of(kActivation), 10);
+}
+
 TEST_P(PoolTest, AlignsTo64Bytes) {
   std::vector<Buffer> buffers;
   for (std::int64_t bytes : {1, 63, 64, 65, 4095, 32768, 32769, 1'000'003}) {

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <numeric>
 #include <set>
 #include <stdexcept>
@@ -240,6 +241,22 @@ TEST(ThreadedStream, AnEventIsAPointNotTheEnd) {
   b->synchronize();  // would hang if b waited for all of a
   first.wait_on_host();
   gate.open();
+  a->synchronize();
+}
+
+TEST(ThreadedStream, WhatATaskHeldIsGoneWhenItIsComplete) {
+  const auto a = make_cpu_stream("a", StreamMode::threaded);
+  Gate begin, end;
+  auto held = std::make_shared<int>(1);
+  const std::weak_ptr<int> seen = held;
+  a->submit("so that the next ones are taken together", {}, [&] { begin.pass(); });
+  a->submit("holds", {}, [held = std::move(held)] {});
+  const Event over = a->record();
+  a->submit("runs on", {}, [&] { end.pass(); });
+  begin.open();
+  over.wait_on_host();
+  EXPECT_TRUE(seen.expired());
+  end.open();
   a->synchronize();
 }
 

@@ -211,6 +211,12 @@ TEST(MappedFile, MapsAndNoticesAShrunkFile) {
   auto moved = std::move(mapped);
   EXPECT_EQ(moved.bytes().size(), 5U);
   EXPECT_TRUE(mapped.bytes().empty());
+  {
+    auto other = MappedFile::open(path);
+    other = std::move(moved);  // each of the two mappings ends once, where its owner does
+    moved = std::move(other);
+  }
+  EXPECT_EQ(std::memcmp(moved.bytes().data(), "hello", 5), 0);
   std::filesystem::resize_file(path, 2);
   EXPECT_THAT(error_of<IoError>([&] { moved.check_unchanged(); }), HasSubstr("shrank"));
   std::filesystem::resize_file(path, 0);

@@ -1,0 +1,55 @@
+// Values that do not go with each other are refused, and those beside them are not.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "mica/core/error.hpp"
+#include "mica/train/config.hpp"
+
+namespace mica::train {
+namespace {
+
+using testing::HasSubstr;
+
+std::string refusal_of(std::vector<std::string> flags) {
+  flags.insert(flags.begin(), {"--model.type=mlp", "--data.train=a.h5"});
+  try {
+    check_config(parse_config({}, flags));
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "not refused";
+}
+
+struct Refusal {
+  std::vector<std::string> flags;  ///< refused together, for what the last one says
+  std::string says;
+  std::string instead;  ///< in place of the last one: accepted
+};
+
+TEST(ConfigRefusals, WhatDoesNotGoTogether) {
+  const std::vector<Refusal> refusals{
+      {{"--optim.lr=0.5", "--optim.min_lr=0.51"}, "optim.min_lr = 0.51 is above optim.lr = 0.5", "--optim.min_lr=0.5"},
+      {{"--train.steps=20", "--optim.warmup_steps=21"}, "optim.warmup_steps = 21 is more than train.steps = 20", "--optim.warmup_steps=20"},
+      {{"--optim.nesterov=true", "--optim.momentum=0"}, "needs optim.momentum above 0, which is 0", "--optim.momentum=0.1"},
+      {{"--optim.in_backward=true", "--fsdp.use_orig_params=true", "--optim.grad_clip=1"}, "optim.grad_clip is 1", "--optim.grad_clip=0"},
+      {{"--optim.in_backward=true", "--optim.grad_clip=0", "--fsdp.use_orig_params=false"}, "needs fsdp.use_orig_params", "--fsdp.use_orig_params=true"},
+      {{"--optim.in_backward=true", "--optim.grad_clip=0", "--fsdp.use_orig_params=true", "--fsdp.param_dtype=fp16"}, "cannot skip a step",
+       "--fsdp.param_dtype=bf16"},
+      {{"--optim.in_backward=true", "--optim.grad_clip=0", "--fsdp.use_orig_params=true", "--fsdp.reduce_dtype=fp16"}, "cannot skip a step",
+       "--fsdp.reduce_dtype=fp32"},
+      {{"--train.deterministic=true", "--train.accumulate=no_sync"}, "train.accumulate = reduce_each", "--train.accumulate=reduce_each"},
+      {{"--train.deterministic=true", "--train.reproducible=false"}, "train.reproducible", "--train.reproducible=true"},
+      {{"--train.deterministic=true", "--fsdp.gradient_compression=bf16"}, "two ways to reduce gradients", "--fsdp.gradient_compression=none"},
+      {{"--fsdp.shard_dims=*:1", "--fsdp.sharding=flat"}, "fsdp.sharding = flat", "--fsdp.sharding=per_parameter"},
+  };
+  for (const Refusal& refusal : refusals) {
+    EXPECT_THAT(refusal_of(refusal.flags), HasSubstr(refusal.says));
+    std::vector<std::string> accepted = refusal.flags;
+    accepted.back() = refusal.instead;
+    EXPECT_EQ(refusal_of(accepted), "not refused") << refusal.instead;
+  }
+  EXPECT_THAT(refusal_of({"--data.train="}), HasSubstr("data.train is empty"));
+}
+
+}  // namespace
+}  // namespace mica::train
