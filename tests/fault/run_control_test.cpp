@@ -83,7 +83,7 @@ TEST_F(RunControl, ATraceHoldsItsStepsAndNoOthers) {
     fs::remove_all(run_folder());
     const Finished run = train({"--log.trace=" + range});
     EXPECT_EQ(run.status, 0) << run.output;
-    EXPECT_THAT(run.output, HasSubstr("traced " + run_folder() + "/trace-rank0.json"));
+    EXPECT_THAT(run.output, HasSubstr(run_folder() + "/trace-rank0.json"));
     EXPECT_EQ(traced(0)["adamw"], traced(1)["adamw"]);
     return traced(0)["adamw"];
   };

@@ -169,6 +169,7 @@ std::vector<Row> rows() {
   return {
       {"run.name", [] { EXPECT_EQ(config_of("--run.name=other").run_folder(), "runs/other"); }},
       {"run.dir", [] { EXPECT_EQ(config_of("--run.name=other --run.dir=there").run_folder(), "there"); }},
+      tested_in("run.take_over", "unit/train/run_lock_test.cpp", ".take_over = takes_over"),
       {"run.seed", [] { EXPECT_EQ(Setup("--run.seed=17").model.context.seed, 17u); }},  // data order: fault/figures_test.cpp
 
       {"mesh.device",
@@ -467,7 +468,7 @@ std::vector<Row> rows() {
       tested_in("train.f32_logits", "gpu/training_test.cpp", "f32_logits"),
       tested_in("train.drift_interval", "fault/run_control_test.cpp", "--train.drift_interval="),
       tested_in("train.eval_interval", figures, "--train.eval_interval=4"),
-      tested_in("train.eval_batches", figures, "eval_batches = 3"),
+      tested_in("train.eval_batches", figures, "--train.eval_batches="),
       tested_in("train.log_interval", figures, "--train.log_interval=3"),
       tested_in("train.max_hours", "fault/run_control_test.cpp", "--train.max_hours="),
 
