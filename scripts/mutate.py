@@ -92,6 +92,8 @@ class Mutation:
                 depth += (c in "([{") - (c in ")]}")
                 if depth < 0 or (depth == 0 and c == ","):
                     raise ListError(f"{self}: {text!r} is no expression: take one argument, or the whole call")
+            if depth != 0:
+                raise ListError(f"{self}: a bracket of {text!r} is not closed in it")
 
     def is_statement(self):
         return self.text.rstrip().endswith((";", "}"))
