@@ -7,7 +7,10 @@ save_on_interrupt() {
   set -m   # mpirun gets a process group of its own: a terminal's Ctrl-C comes to this script alone
   "$@" </dev/null &
   mpirun_pid=$!
-  trap 'echo "saving; once more to end without" >&2; kill -USR1 "$mpirun_pid"; trap "kill -TERM $mpirun_pid" INT TERM' INT TERM
+  trap 'echo "saving; once more to quit without saving" >&2
+        kill -USR1 "$mpirun_pid" || true
+        trap "kill -TERM $mpirun_pid || true" INT TERM' INT TERM HUP
+  trap 'kill -USR1 "$mpirun_pid" || true' USR1
   while :; do
     status=0
     wait "$mpirun_pid" || status=$?

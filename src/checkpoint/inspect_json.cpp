@@ -55,7 +55,7 @@ std::string summary_json(const std::string& folder, const Manifest& m) {
     files.push_back({{"name", file.name}, {"shard_rank", file.shard_rank}, {"bytes", file.bytes}});
   }
   Json line = Json::array();
-  for (const LineEntry& entry : line_of(folder, m)) {
+  for (const LineEntry& entry : line_of(folder, m).entries) {
     line.push_back({{"step", entry.id.step}, {"run_id", entry.id.run_id}, {"is_there", entry.is_there}});
   }
   return dump({{"checkpoint", folder},

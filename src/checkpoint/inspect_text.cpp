@@ -81,10 +81,11 @@ std::string entry_text(const DiffEntry& e) {
                      grouped(e.shape_a.numel()), e.max_difference, place_text(e.max_at, e.shape_a));
 }
 
-/// "step 4 (run 1a2b, not here) > step 8 (run 1a2b) > step 12 (run 3c4d)"
+/// "... > step 4 (run 1a2b, not here) > step 8 (run 1a2b) > step 12 (run 3c4d)"
 std::string line_text(const std::string& folder, const Manifest& m) {
-  std::string text;
-  for (const LineEntry& entry : line_of(folder, m)) {
+  const Line line = line_of(folder, m);
+  std::string text = line.goes_on ? "..." : "";
+  for (const LineEntry& entry : line.entries) {
     text += fmt::format("{}step {} (run {}{})", text.empty() ? "" : " > ", entry.id.step, entry.id.run_id,
                         entry.is_there ? "" : ", not here");
   }

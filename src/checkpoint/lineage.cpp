@@ -8,22 +8,28 @@
 
 namespace mica::checkpoint {
 
-std::vector<LineEntry> line_of(const std::string& checkpoint_folder, const Manifest& manifest, std::size_t most) {
-  const std::string folder = io::parent_directory(checkpoint_folder);
-  std::vector<LineEntry> line{{manifest.id(), true}};
+Line line_of(const std::string& checkpoint_folder, const Manifest& manifest, std::size_t most) {
+  const std::vector<Found> folder = list_checkpoints(io::parent_directory(checkpoint_folder));
+  Line line{.entries = {{manifest.id(), true}}};
   std::optional<CheckpointId> parent = manifest.parent;
-  while (parent && line.size() < most) {
-    line.push_back({*parent, false});
+  while (parent) {
+    if (line.entries.size() == most) {
+      line.goes_on = true;
+      break;
+    }
+    line.entries.push_back({*parent, false});
+    const auto found = std::ranges::find(folder, parent->step, &Found::step);
+    if (found == folder.end()) break;
     try {
-      const Manifest found = read_manifest(folder + "/" + step_folder_name(parent->step));
-      if (found.id() != *parent) break;
-      line.back().is_there = true;
-      parent = found.parent;
-    } catch (const CheckpointError&) {  // deleted, or damaged, which is no damage of this one
+      const Manifest there = read_manifest(found->path);
+      if (there.id() != *parent) break;
+      line.entries.back().is_there = true;
+      parent = there.parent;
+    } catch (const CheckpointError&) {  // it is damaged, which is no damage of this one
       break;
     }
   }
-  std::ranges::reverse(line);
+  std::ranges::reverse(line.entries);
   return line;
 }
 

@@ -151,6 +151,7 @@ void parse_mesh(const ManifestValue& reader, Manifest& manifest) {
 void parse_history(const ManifestValue& root, Manifest& manifest) {
   const ManifestValue parent = root["parent"];
   if (!parent.is_null()) manifest.parent = CheckpointId{parent["run_id"].text(), parent["step"].integer(0)};
+  manifest.began_from = root["began_from"].text();
   manifest.global_batch = root["global_batch"].integer(0);
   manifest.sequences = root["sequences"].integer(0);
   manifest.data = root["data"].text();

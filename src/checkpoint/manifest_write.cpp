@@ -75,6 +75,7 @@ std::string manifest_text(const Manifest& m) {
       {"run_id", m.run_id},
       {"step", m.step},
       {"parent", m.parent ? Json{{"run_id", m.parent->run_id}, {"step", m.parent->step}} : Json(nullptr)},
+      {"began_from", m.began_from},
       {"tokens", m.tokens},
       {"global_batch", m.global_batch},
       {"sequences", m.sequences},

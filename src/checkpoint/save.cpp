@@ -117,7 +117,7 @@ class Saver {
     return manifest.total_bytes();
   }
 
-  /// What another job or a person deleted meanwhile must not be missing from a complete checkpoint.
+  /// Catches files that someone deleted or truncated while the checkpoint was being written.
   void check_files(const Manifest& manifest) const {
     for (const FileEntry* file : manifest.all_files()) {
       std::error_code error;

@@ -40,6 +40,7 @@ Manifest header_of(const SaveState& state) {
   m.mica_version = kVersion;
   m.step = state.step;
   m.parent = state.parent;
+  m.began_from = state.began_from;
   m.tokens = state.tokens;
   m.global_batch = state.global_batch;
   m.sequences = state.sequences;

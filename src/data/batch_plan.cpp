@@ -19,31 +19,27 @@ std::string multiples_near(std::int64_t value, std::int64_t unit) {
                      rounds + 1);
 }
 
-/// The micro-batches that divide global_batch / num_ranks and are nearest to the one asked for, as "; or ...".
-std::string micro_batches_near(std::int64_t micro_batch, std::int64_t num_ranks, std::int64_t global_batch) {
-  if (global_batch % num_ranks != 0) return "";
-  const std::int64_t per_rank = global_batch / num_ranks;
-  std::int64_t below = micro_batch < per_rank ? micro_batch : per_rank;
-  while (per_rank % below != 0) --below;
-  std::int64_t above = micro_batch;
-  while (above < per_rank && per_rank % above != 0) ++above;
-  if (above <= below || above > per_rank) return fmt::format("; or keep it with train.micro_batch={}", below);
-  return fmt::format("; or keep it with train.micro_batch={} or {}", below, above);
-}
-
-/// The numbers of ranks that divide global_batch / micro_batch and are nearest to this one, as "; or keep it on ...".
-std::string ranks_near(std::int64_t micro_batch, std::int64_t num_ranks, std::int64_t global_batch) {
-  if (global_batch % micro_batch != 0) return "";
-  const std::int64_t num_micro_batches = global_batch / micro_batch;
-  std::int64_t below = std::min(num_ranks, num_micro_batches);
-  while (num_micro_batches % below != 0) --below;
-  std::int64_t above = num_ranks;
-  while (above < num_micro_batches && num_micro_batches % above != 0) ++above;
-  const bool has_above = above > below && above <= num_micro_batches;
-  return fmt::format("; or keep it on {}{} ranks", below, has_above ? fmt::format(" or {}", above) : "");
+/// "3", "3 or 6": the divisors of `whole` nearest to `value`, at least one.
+std::string divisors_near(std::int64_t value, std::int64_t whole) {
+  std::int64_t below = std::min(value, whole);
+  while (whole % below != 0) --below;
+  std::int64_t above = value;
+  while (above < whole && whole % above != 0) ++above;
+  return above > below && above <= whole ? fmt::format("{} or {}", below, above) : std::to_string(below);
 }
 
 }  // namespace
+
+std::string ways_to_keep_batch(std::int64_t micro_batch, std::int64_t num_ranks, std::int64_t global_batch) {
+  std::string ways;
+  if (global_batch % num_ranks == 0) {
+    ways = fmt::format("with train.micro_batch={}", divisors_near(micro_batch, global_batch / num_ranks));
+  }
+  if (global_batch % micro_batch == 0) {
+    ways += fmt::format("{}on {} ranks", ways.empty() ? "" : ", or ", divisors_near(num_ranks, global_batch / micro_batch));
+  }
+  return ways;
+}
 
 BatchPlan make_batch_plan(std::int64_t micro_batch, std::int64_t num_ranks, std::int64_t global_batch) {
   require<ConfigError>(micro_batch >= 1 && micro_batch < kMaxBatch,
@@ -59,11 +55,12 @@ BatchPlan make_batch_plan(std::int64_t micro_batch, std::int64_t num_ranks, std:
                        micro_batch, num_ranks, unit);
   if (global_batch == 0) return {micro_batch, 1, num_ranks};
   if (global_batch % unit != 0) {
+    const std::string ways = ways_to_keep_batch(micro_batch, num_ranks, global_batch);
     throw ConfigError(
         fmt::format("train.global_batch={} is not a multiple of train.micro_batch x ranks = {} x {} = {}; "
                     "valid values near it: {}{}{}",
                     global_batch, micro_batch, num_ranks, unit, multiples_near(global_batch, unit),
-                    micro_batches_near(micro_batch, num_ranks, global_batch), ranks_near(micro_batch, num_ranks, global_batch)));
+                    ways.empty() ? "" : "; or keep it ", ways));
   }
   return {micro_batch, global_batch / unit, num_ranks};
 }

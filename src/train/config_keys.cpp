@@ -186,8 +186,8 @@ std::vector<ConfigKey> make_keys() {
       text("run.dir", MICA_FIELD(run.dir), "a folder", "where metrics, logs and checkpoints go; empty: runs/<name>"),
       whole("run.seed", MICA_FIELD(run.seed), 0, kHuge, "seeds initialisation, dropout and data order"),
       flag("run.take_over", MICA_FIELD(run.take_over),
-           "take the run's folder at once from a job on another host that shows no sign of life; false: wait until its last "
-           "one is 60 s old"),
+           "take the run's folder at once from a job on another host that has stopped updating run.lock; false: wait until it "
+           "has been silent for 60 s"),
 
       choice("mesh.device", MICA_FIELD(mesh.device), {"auto", "cpu", "cuda"},
              "where tensors live; auto: a GPU where every rank has one"),
@@ -334,8 +334,8 @@ std::vector<ConfigKey> make_keys() {
       whole("train.eval_interval", MICA_FIELD(train.eval_interval), 0, kHuge,
             "steps between evaluations; 0: only at the end"),
       whole("train.eval_batches", MICA_FIELD(train.eval_batches), 0, kHuge / 16,
-            "sequences from the start of data.val that an evaluation takes, in batches of 16, whatever the ranks and "
-            "micro_batch; 0: all"),
+            "batches of 16 sequences, from the start of data.val, that an evaluation uses, whatever the ranks and micro_batch; "
+            "0: all of data.val"),
       whole("train.log_interval", MICA_FIELD(train.log_interval), 1, kHuge, "steps between progress lines"),
       real("train.max_hours", MICA_FIELD(train.max_hours), 0, 1e6, "save and stop after this long; 0: no limit"),
 

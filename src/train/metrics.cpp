@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <utility>
 
@@ -43,16 +44,11 @@ Rows split_rows(const std::string& path, std::int64_t last_step) {
 
 }  // namespace
 
-MetricsFile::MetricsFile(const std::string& path, std::int64_t last_step, std::function<void(const std::string&)> warn)
+MetricsFile::MetricsFile(const std::string& path, std::function<void(const std::string&)> warn)
     : path_(path), warn_(std::move(warn)) {
   if (path.empty()) return;
-  try {
-    io::write_file_atomically(path, split_rows(path, last_step).kept);
-  } catch (const IoError& error) {
-    throw ConfigError(fmt::format("{}; is the run folder writable?", error.what()));
-  }
-  file_.reset(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
-  require<ConfigError>(static_cast<bool>(file_), "cannot write {}: {}", path, errno_text(errno));
+  file_.reset(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666));
+  require<ConfigError>(static_cast<bool>(file_), "cannot write {}: {}; is the run folder writable?", path, errno_text(errno));
 }
 
 void MetricsFile::write_line(const std::string& json) {
@@ -69,6 +65,14 @@ void MetricsFile::write_line(const std::string& json) {
   if (written > 0) [[maybe_unused]] const int rc = ::ftruncate(file_.get(), before);  // no half rows
   if (std::exchange(is_failing_, true)) return;
   warn_(fmt::format("{}; rows are left out until it can be written again", io::io_error_text(path_, "write", error_number)));
+}
+
+void drop_later_metrics(const std::string& path, std::int64_t last_step) {
+  try {
+    if (std::filesystem::is_regular_file(path)) io::write_file_atomically(path, split_rows(path, last_step).kept);
+  } catch (const IoError& error) {
+    throw ConfigError(fmt::format("{}; is the run folder writable?", error.what()));
+  }
 }
 
 void copy_later_metrics(const std::string& path, std::int64_t last_step, const std::string& to) {

@@ -56,6 +56,15 @@ Config saved_config(const checkpoint::Manifest& manifest, const std::string& pla
   return saved;
 }
 
+/// Where sequences of another length begin that no token of the first `sequences` is in; in data.order = sequential, since a
+/// shuffled order is another one with another number of sequences.
+std::int64_t with_seq_len(std::int64_t sequences, std::int64_t before, std::int64_t now, std::int64_t num_tokens) {
+  const std::int64_t per_epoch_before = std::max<std::int64_t>(1, (num_tokens - 1) / before);
+  const std::int64_t per_epoch_now = std::max<std::int64_t>(1, (num_tokens - 1) / now);
+  const std::int64_t tokens_of_epoch = sequences % per_epoch_before * before;
+  return sequences / per_epoch_before * per_epoch_now + (tokens_of_epoch + now - 1) / now;
+}
+
 }  // namespace
 
 Config with_batch_of(const Config& config, const checkpoint::Manifest& manifest, const std::string& place) {
@@ -64,21 +73,20 @@ Config with_batch_of(const Config& config, const checkpoint::Manifest& manifest,
   return adopted;
 }
 
-Continuation check_resume(const Config& config, const checkpoint::Manifest& manifest, const std::string& data,
+Continuation check_resume(const Config& config, const checkpoint::Manifest& manifest, const data::TokenDataset& data,
                           const std::string& place) {
   const Config saved = saved_config(manifest, place);
   Continuation next{.sequences = manifest.global_batch > 0 ? manifest.sequences : manifest.step * saved.train.global_batch,
                     .changes = check_keys(config, saved, place)};
-  if (!manifest.data.empty() && manifest.data != data) {
+  if (const std::string fingerprint = data.fingerprint(); !manifest.data.empty() && manifest.data != fingerprint) {
     require<ConfigError>(config.checkpoint.allow_data_change,
                          "{} was trained on other tokens: data.train had {}, and has {}: later steps would see other data; name the "
                          "same files, or allow it with --checkpoint.allow_data_change=true",
-                         place, manifest.data, data);
-    next.changes.push_back(fmt::format("the tokens of data.train: {} -> {}", manifest.data, data));
+                         place, manifest.data, fingerprint);
+    next.changes.push_back(fmt::format("the tokens of data.train: {} -> {}", manifest.data, fingerprint));
   }
-  // Sequences of another length: the first one that holds no token that was seen.
   if (saved.train.seq_len != config.train.seq_len) {
-    next.sequences = (next.sequences * saved.train.seq_len + config.train.seq_len - 1) / config.train.seq_len;
+    next.sequences = with_seq_len(next.sequences, saved.train.seq_len, config.train.seq_len, data.num_tokens());
   }
   return next;
 }

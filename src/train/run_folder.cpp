@@ -15,44 +15,54 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Whether a run with this checkpoint.resume saved the checkpoint. A damaged one is nobody's.
-bool was_begun_by(const std::string& resume, const std::string& checkpoint_folder) {
-  try {
-    const checkpoint::Manifest manifest = checkpoint::read_manifest(checkpoint_folder);
-    return parse_config({checkpoint_folder, manifest.config}, {}).checkpoint.resume == resume;
-  } catch (const CheckpointError&) {
-    return false;
-  }
+bool is_path(const std::string& resume) { return resume != "auto" && resume != "none"; }
+
+/// One text for all the ways to write a path; of one that is no longer there, too.
+std::string canonical(const std::string& path) {
+  std::error_code error;
+  std::string text = fs::weakly_canonical(path, error).lexically_normal().string();
+  while (text.size() > 1 && text.back() == '/') text.pop_back();
+  return text;
 }
 
-StartPoint choose(const Config& config) {
+/// The newest checkpoint that can be read, if it is of a line that this checkpoint.resume began.
+std::optional<std::string> newest_of_line(const Config& config) {
+  const std::vector<checkpoint::Found> all = checkpoint::list_checkpoints(checkpoint::checkpoints_folder(config.run_folder()));
+  for (auto it = all.rbegin(); it != all.rend(); ++it) {
+    try {
+      const std::string began_from = checkpoint::read_manifest(it->path).began_from;
+      return began_from == canonical(config.checkpoint.resume) ? std::optional(it->path) : std::nullopt;
+    } catch (const CheckpointError&) {  // damaged: the one before it
+    }
+  }
+  return std::nullopt;
+}
+
+/// @returns its folder; empty: there is none yet.
+std::string choose_checkpoint(const Config& config) {
   const std::string& wanted = config.checkpoint.resume;
+  if (is_path(wanted)) {
+    const std::optional<std::string> of_line = newest_of_line(config);
+    return of_line ? *of_line : checkpoint::resolve_checkpoint(wanted);
+  }
   const auto newest = checkpoint::newest_complete(config.run_folder());
   require<ConfigError>(wanted != "none" || !newest,
                        "run folder {} holds {} already and checkpoint.resume = none: choose another run.dir, delete it, "
                        "or go on with --checkpoint.resume=auto",
                        config.run_folder(), newest ? newest->path : "");
-  if (wanted == "none") return {};
-  if (wanted == "auto") return {newest ? newest->path : "", {}, ""};
-  std::string path = checkpoint::resolve_checkpoint(wanted);
-  std::error_code error;
-  if (newest && !fs::equivalent(newest->path, path, error) && was_begun_by(wanted, newest->path)) {
-    return {newest->path, {},
-            fmt::format("goes on from {}, the newest checkpoint of the line that began with checkpoint.resume = {}; to begin "
-                        "there again, use another run.dir",
-                        newest->path, wanted)};
-  }
-  return {std::move(path), {}, ""};
+  return newest ? newest->path : "";
 }
 
 /// Of a rank that does not see what rank 0 sees.
 void check_visible(const std::string& checkpoint_folder) {
   const std::string manifest = checkpoint_folder + "/" + std::string(checkpoint::kManifestName);
   std::error_code error;
-  require<CheckpointError>(fs::exists(manifest, error),
+  const bool exists = fs::exists(manifest, error);
+  const std::string reason = error ? error.message() : "no such file";
+  require<CheckpointError>(exists,
                            "{} cannot be read ({}; working directory {}), but rank 0 goes on from it: the run's folder must be on a "
                            "file system that all nodes share",
-                           manifest, error ? error.message() : "no such file", fs::current_path(error).string());
+                           manifest, reason, fs::current_path(error).string());
 }
 
 }  // namespace
@@ -60,13 +70,21 @@ void check_visible(const std::string& checkpoint_folder) {
 StartPoint find_start(const mpi::Communicator& world, const Config& config) {
   StartPoint start;
   together(world, [&] {
-    if (world.rank() == 0) start = choose(config);
+    if (world.rank() == 0) start.checkpoint = choose_checkpoint(config);
   });
   start.checkpoint = world.broadcast_string(start.checkpoint, 0);
   if (start.checkpoint.empty()) return start;
   const auto comm = checkpoint::make_mpi_comm(world);
   together(world, [&] { start.manifest = checkpoint::open_checkpoint(start.checkpoint, *comm); });
-  together(world, [&] { check_visible(start.checkpoint); });
+  together(world, [&] {
+    check_visible(start.checkpoint);
+    if (world.rank() != 0) return;
+    start.began_from = is_path(config.checkpoint.resume) ? canonical(config.checkpoint.resume) : start.manifest->began_from;
+    const std::string checkpoints = checkpoint::checkpoints_folder(config.run_folder());
+    std::error_code error;
+    if (fs::equivalent(io::parent_directory(start.checkpoint), checkpoints, error)) start.last_of_line = start.manifest->step;
+    for (const checkpoint::Found& found : checkpoint::list_checkpoints(checkpoints)) start.num_later += found.step > start.last_of_line;
+  });
   return start;
 }
 
@@ -92,17 +110,15 @@ void RunFolder::check_owner() const {
   if (lock_) lock_->check();
 }
 
-std::string RunFolder::set_aside_after(const StartPoint& start) const {
-  const std::string checkpoints = checkpoint::checkpoints_folder(path_);
-  std::error_code error;
-  // Another run's checkpoint: nothing that lies here is of the line.
-  const bool is_of_this_run = fs::equivalent(io::parent_directory(start.checkpoint), checkpoints, error);
-  const std::int64_t last_step = is_of_this_run ? start.manifest->step : -1;
-  const std::vector<checkpoint::Found> all = checkpoint::list_checkpoints(checkpoints);
-  if (all.empty() || all.back().step <= last_step) return "";
-  std::string folder = checkpoint::make_set_aside_folder(path_);
-  copy_later_metrics(path_ + "/metrics.jsonl", last_step, folder + "/metrics.jsonl");
-  checkpoint::set_aside_after(path_, last_step, folder);
+std::string RunFolder::keep_line_of(const StartPoint& start) const {
+  const std::string metrics = path_ + "/metrics.jsonl";
+  std::string folder;
+  if (start.num_later > 0) {
+    folder = checkpoint::make_set_aside_folder(path_);
+    copy_later_metrics(metrics, start.last_of_line, folder + "/metrics.jsonl");
+    checkpoint::set_aside_after(path_, start.last_of_line, folder);
+  }
+  drop_later_metrics(metrics, start.last_of_line);
   return folder;
 }
 

@@ -39,17 +39,28 @@ std::string first_line_of(const std::string& path) {
   return line;
 }
 
-/// When the process started, in clock ticks since boot: a process id alone may have been given to another process since.
-/// Empty if there is no such process, or a dead one that nobody has waited for.
-std::string start_of_process(pid_t pid) {
+/// What /proc says of a process.
+struct ProcessStatus {
+  enum class Life : std::uint8_t { running, exiting, gone, unknown } life = Life::gone;
+  /// When it started, in clock ticks since boot: a process id alone may have been given to another process since.
+  std::string start;
+};
+
+ProcessStatus status_of(pid_t pid) {
+  using Life = ProcessStatus::Life;
   const std::string stat = first_line_of(fmt::format("/proc/{}/stat", pid));
   const std::size_t name_end = stat.rfind(')');  // the name may hold anything
-  if (name_end == std::string::npos) return "";
+  if (name_end == std::string::npos) {
+    const bool exists = ::kill(pid, 0) == 0 || errno == EPERM;  // /proc may hide the processes of other users
+    return {exists ? Life::unknown : Life::gone, ""};
+  }
   std::istringstream fields(stat.substr(name_end + 1));
-  std::string state, field;
-  fields >> state;
-  for (int number = 4; number <= 22; ++number) fields >> field;
-  return state == "Z" || state == "X" ? "" : field;
+  std::array<std::string, 20> values;  // from the third field, the state, to the 22nd, the start
+  for (std::string& value : values) fields >> value;
+  constexpr unsigned long kExiting = 0x4;  // the kernel's PF_EXITING
+  const unsigned long flags = std::strtoul(values[6].c_str(), nullptr, 10);
+  const bool is_dead = values[0] == "Z" || values[0] == "X";  // a zombie: nobody has waited for it
+  return {is_dead ? Life::gone : (flags & kExiting) != 0 ? Life::exiting : Life::running, values[19]};
 }
 
 std::string host_name() {
@@ -69,17 +80,19 @@ struct Owner {
     return {.host = host_name(),
             .boot = first_line_of("/proc/sys/kernel/random/boot_id"),
             .pid_namespace = fs::read_symlink("/proc/self/ns/pid", none).string(),
-            .process_start = start_of_process(::getpid()),
+            .process_start = status_of(::getpid()).start,
             .since = fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(std::time(nullptr))),
             .job = slurm != nullptr ? fmt::format("Slurm job {}", slurm) : "",
             .pid = ::getpid()};
   }
 
-  /// Whether this process can be looked at from here.
-  [[nodiscard]] bool is_visible_from(const Owner& here) const {
-    return !boot.empty() && boot == here.boot && pid_namespace == here.pid_namespace;
+  /// Of a process on another host or in another container nothing is known.
+  [[nodiscard]] ProcessStatus::Life life_seen_by(const Owner& self) const {
+    if (boot.empty() || boot != self.boot || pid_namespace != self.pid_namespace) return ProcessStatus::Life::unknown;
+    const ProcessStatus status = status_of(pid);
+    const bool is_another = !status.start.empty() && status.start != process_start;
+    return is_another ? ProcessStatus::Life::gone : status.life;
   }
-  [[nodiscard]] bool is_running() const { return start_of_process(pid) == process_start; }
   [[nodiscard]] std::string describe() const {
     return fmt::format("{}process {} on host {}, since {}", job.empty() ? "" : job + ", ", pid, host, since);
   }
@@ -156,7 +169,7 @@ void write_text(const io::UniqueFd& fd, const std::string& path, const std::stri
 [[noreturn]] void refuse(const std::string& path, const std::optional<Look>& look) {
   const std::optional<Owner> owner = look ? parse_owner(look->text) : std::nullopt;
   throw ConfigError(fmt::format(
-      "run folder {} is in use by another job: {} ({}); let it end, end it, or choose another folder with --run.dir=FOLDER",
+      "run folder {} is in use by another job: {} ({}); wait for it to finish, stop it, or choose another folder with --run.dir=FOLDER",
       fs::path(path).parent_path().string(), owner ? owner->describe() : "unknown", path));
 }
 
@@ -177,11 +190,9 @@ class Taking {
       const std::optional<Look> look = look_at(path_);
       if (!look) continue;
       const std::optional<Owner> owner = parse_owner(look->text);
-      const bool is_visible = owner && owner->is_visible_from(self_);
-      if (is_visible ? has_ended(*owner) : is_lost(*look)) {
-        replace();
-        break;
-      }
+      const bool is_known = owner && owner->life_seen_by(self_) != ProcessStatus::Life::unknown;
+      const bool is_free = is_known ? has_ended(*owner) : is_lost(*look);
+      if (is_free && replace(*look)) break;
     }
     return self_;
   }
@@ -192,7 +203,12 @@ class Taking {
     const io::UniqueFd fd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (!fd && errno == EEXIST) return false;
     if (!fd) throw IoError(io::io_error_text(path_, "creation", errno));
-    write_text(fd, path_, lock_text(self_, 0));
+    try {
+      write_text(fd, path_, lock_text(self_, 0));
+    } catch (...) {
+      ::unlink(path_.c_str());
+      throw;
+    }
     return true;
   }
   void write_own() const {
@@ -201,16 +217,18 @@ class Taking {
     write_text(fd, own_path_, lock_text(self_, 0));
   }
 
-  /// A process of this host. One that is just ending (mpirun does not wait for ranks that it has killed) is waited for;
-  /// one that lives is refused.
+  /// A process of this host. One that is just ending is waited for (mpirun ends before the ranks that it has killed, and
+  /// the kernel may take a while to free their memory); one that lives is refused.
   bool has_ended(const Owner& owner) const {
-    for (const Clock::time_point start = Clock::now(); owner.is_running();) {
+    const Clock::time_point start = Clock::now();
+    for (;;) {
+      const ProcessStatus::Life life = owner.life_seen_by(self_);
+      if (life == ProcessStatus::Life::gone) return true;
       const std::optional<Look> look = look_at(path_);
       if (!look || parse_owner(look->text) != owner) return false;
-      if (Clock::now() - start > options_.heartbeat) refuse(path_, look);
+      if (life == ProcessStatus::Life::running && Clock::now() - start > options_.heartbeat) refuse(path_, look);
       std::this_thread::sleep_for(options_.heartbeat / 100);
     }
-    return true;
   }
 
   /// Watches an owner that cannot be looked at. @returns false if the lock has gone; refuses when the owner lives.
@@ -218,6 +236,7 @@ class Taking {
     write_own();
     const std::optional<Look> now = look_at(own_path_);
     const milliseconds age = now ? between(first.written, now->written) : milliseconds(0);
+    ::unlink(own_path_.c_str());
     const Clock::time_point start = Clock::now();
     bool has_told = false;
     for (;;) {
@@ -231,20 +250,24 @@ class Taking {
       if (std::exchange(has_told, true)) continue;
       const std::optional<Owner> owner = parse_owner(first.text);
       options_.tell(fmt::format(
-          "{} belongs to a job that shows no sign of life: {}; waiting until its last one is {} s old, in {} s "
-          "(--run.take_over=true: now)",
+          "{} belongs to a job that has stopped updating it ({}); taking over once it has been silent for {} s, in {} s "
+          "(--run.take_over=true: at once)",
           path_, owner ? owner->describe() : "unknown", options_.lost_after.count() / 1000,
           (options_.lost_after - age - watched).count() / 1000));
     }
   }
 
   /// Several newcomers may find the same owner dead: the last one that replaces the lock has it, and the others see that.
-  void replace() const {
+  /// @returns false if the lock is no longer what was seen.
+  bool replace(const Look& seen) const {
     write_own();
+    const std::optional<Look> now = look_at(path_);
+    if (!now || now->text != seen.text) return false;
     if (::rename(own_path_.c_str(), path_.c_str()) != 0) throw IoError(io::io_error_text(path_, "rename of a file to it", errno));
     std::this_thread::sleep_for(options_.heartbeat / 4);
     const std::optional<Look> look = look_at(path_);
     if (!look || parse_owner(look->text) != self_) refuse(path_, look);
+    return true;
   }
 
   const Owner self_ = Owner::self();

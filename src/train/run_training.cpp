@@ -33,7 +33,7 @@ More ranks than cores: export OMPI_MCA_rmaps_base_oversubscribe=1 (scripts/envir
 A run that was stopped or killed goes on where its newest complete checkpoint is: start the same command again.
 
 Exit status: 0 done; 2 something to change in the config or its files; 3 a failure at run time; 75 saved and stopped on a
-signal (SIGTERM, SIGUSR1): requeue it.
+signal (SIGTERM, SIGINT, SIGUSR1): requeue it.
 
 A '#' begins a comment where a line begins and after white space. Values, and items of lists, may stand in double quotes, where
 \" and \\ are a quote and a backslash: data.train = "a,b.h5",c.h5 names two files. A key that is set twice is an error.

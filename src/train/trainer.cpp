@@ -32,14 +32,17 @@ auto made_together(const mpi::Communicator& world, Make&& make) {
   return std::move(*made);
 }
 
-data::BatchPlan make_plan(const Config& config, const StartPoint& start, std::int64_t sequences_before, int num_ranks) {
-  data::BatchPlan plan;
-  try {
-    plan = data::make_batch_plan(config.train.micro_batch, num_ranks, config.train.global_batch);
-  } catch (const ConfigError& error) {
-    if (!start.manifest) throw;
-    throw ConfigError(fmt::format("{} goes on with the batch that it was saved with: {}", start.checkpoint, error.what()));
+data::BatchPlan make_plan(const Config& config, const StartPoint& start, bool is_adopted, std::int64_t sequences_before,
+                          int num_ranks) {
+  const Config::Train& train = config.train;
+  if (is_adopted && train.global_batch % (train.micro_batch * num_ranks) != 0) {
+    const std::string ways = data::ways_to_keep_batch(train.micro_batch, num_ranks, train.global_batch);
+    throw ConfigError(fmt::format("{} goes on with the batch that it was saved with, {} sequences a step, of which "
+                                  "train.micro_batch x ranks = {} x {} is no divisor{}{}",
+                                  start.checkpoint, train.global_batch, train.micro_batch, num_ranks,
+                                  ways.empty() ? "" : "; it can go on ", ways));
   }
+  data::BatchPlan plan = data::make_batch_plan(train.micro_batch, num_ranks, train.global_batch);
   constexpr std::int64_t kMostRounds = 100'000;
   require<ConfigError>(plan.accumulation <= kMostRounds,
                        "train.global_batch = {} is {} micro-batches a step on each rank, expected at most {}: lower it or "
@@ -68,20 +71,23 @@ Trainer::Trainer(App& app, const Config& config, StartPoint start, Logger logger
       logger_(std::move(logger)),
       device_(Device::make(config, app.session, app.world, logger_)),
       datasets_(made_together(app.world, [&] { return Datasets::open(config); })),
-      data_fingerprint_(made_together(app.world, [&] { return datasets_.train.fingerprint(); })),
       continuation_(made_together(app.world,
                                   [&] {
                                     if (!start_point_.manifest) return Continuation{};
-                                    return check_resume(config_, *start_point_.manifest, data_fingerprint_,
+                                    return check_resume(config_, *start_point_.manifest, datasets_.train,
                                                         start_point_.checkpoint);
                                   })),
-      plan_(made_together(
-          app.world, [&] { return make_plan(config_, start_point_, continuation_.sequences, app.world.num_ranks()); })),
+      plan_(made_together(app.world,
+                          [&] {
+                            const bool is_adopted = start_point_.manifest && config.train.global_batch == 0;
+                            return make_plan(config_, start_point_, is_adopted, continuation_.sequences, app.world.num_ranks());
+                          })),
       model_(made_together(app.world, [&] { return ShardedModel::make(config, device_); })),
       schedule_(made_together(app.world, [&] { return make_schedule(config); })),
       start_plan_(made_together(app.world, [&] { return make_start_plan(config, device_, model_, plan_); })),
       run_id_(app.world.broadcast_string(checkpoint::make_run_id(), 0)) {
   config_.train.global_batch = plan_.global_batch();
+  config_.run.take_over = false;  // of this launch alone: not for config.resolved.cfg
 }
 
 void Trainer::print_start(IniKeys keys) const {
@@ -100,6 +106,14 @@ void Trainer::print_start(IniKeys keys) const {
       static_cast<double>(plan_.global_batch() * config_.train.steps) /
           static_cast<double>(datasets_.train.num_sequences()),
       config_.train.steps);
+  if (start_point_.manifest) {
+    logger_.info("start    goes on from {}, step {}{}", start_point_.checkpoint, start_point_.manifest->step,
+                 start_point_.num_later == 0 ? ""
+                                             : fmt::format("; {} checkpoints of the run's folder that do not lead to it will be set "
+                                                           "aside, where nothing deletes them",
+                                                           start_point_.num_later));
+    for (const std::string& change : continuation_.changes) logger_.warn("changed since the checkpoint: {}", change);
+  }
   logger_.info("{}", device_.mesh->describe());
   logger_.info("device   {}", device_.describe());
   logger_.info("kernels  {}; {}", device_.kernels->description(), mpi::Session::library_version());
@@ -143,29 +157,30 @@ void Trainer::resume() {
     logger_.info("resume   {}: step {} of {} is done, written by {} ranks ({} x {}), {} read and checked in {:.0f} ms", folder,
                  manifest.step, config_.train.steps, manifest.world_size, manifest.shard_size, manifest.replicas,
                  plan::format_bytes(manifest.total_bytes()), report.ms);
-    if (!start_point_.note.empty()) logger_.info("         {}", start_point_.note);
-    for (const std::string& change : continuation_.changes) logger_.warn("changed since the checkpoint: {}", change);
     for (const std::string& note : report.notes) logger_.warn("{}", note);
   });
 }
 
 void Trainer::begin_files() {
   together(app_.world, [&] {
-    const std::string set_aside = is_main() && start_point_.manifest ? folder_->set_aside_after(start_point_) : "";
+    if (!is_main()) {
+      metrics_ = std::make_unique<MetricsFile>("", [](const std::string&) {});
+      return;
+    }
+    folder_->check_owner();
+    const std::string set_aside = folder_->keep_line_of(start_point_);
     if (!set_aside.empty()) {
-      logger_.warn("went back to step {}: later checkpoints and metrics are set aside in {}, where nothing deletes them", last_done_,
-                   set_aside);
+      logger_.warn("went back to step {}: later checkpoints and metrics are now in {}", last_done_, set_aside);
     }
     // Only now: a config that does not go with the folder's checkpoints must not replace theirs.
-    if (is_main()) io::write_file_atomically(config_.run_folder() + "/config.resolved.cfg", to_ini(config_, IniKeys::explained));
-    metrics_ = std::make_unique<MetricsFile>(is_main() && config_.log.metrics ? config_.run_folder() + "/metrics.jsonl" : "",
-                                             last_done_, [&](const std::string& text) { progress_->warn(text); });
-    if (start_point_.manifest) {
-      metrics_->write_resumed({.from = last_done_,
-                               .checkpoint = start_point_.checkpoint,
-                               .num_ranks = app_.world.num_ranks(),
-                               .set_aside = set_aside});
-    }
+    io::write_file_atomically(config_.run_folder() + "/config.resolved.cfg", to_ini(config_, IniKeys::explained));
+    metrics_ = std::make_unique<MetricsFile>(config_.log.metrics ? config_.run_folder() + "/metrics.jsonl" : "",
+                                             [&](const std::string& text) { progress_->warn(text); });
+    if (!start_point_.manifest) return;
+    metrics_->write_resumed({.from = last_done_,
+                             .checkpoint = start_point_.checkpoint,
+                             .num_ranks = app_.world.num_ranks(),
+                             .set_aside = set_aside});
   });
 }
 
@@ -180,10 +195,16 @@ void Trainer::init_parameters() {
   });
 }
 
+std::int64_t Trainer::tokens_at(std::int64_t step) const {
+  const std::int64_t before = start_point_.manifest ? start_point_.manifest->tokens : 0;
+  return before + (plan_.sequences_at(step + 1) - plan_.sequences_before) * config_.train.seq_len;
+}
+
 void Trainer::save(std::int64_t step, bool in_background) {
   if (step == last_saved_) return;
   const Clock::time_point begin = last_save_begin_ = Clock::now();
   finish_background_save();
+  together(app_.world, [&] { folder_->check_owner(); });  // rank 0 alone may throw: before the others begin to save
   const auto comm = checkpoint::make_mpi_comm(app_.world);
   std::map<std::string, double> scalars;
   if (model_.scaler) {
@@ -197,17 +218,16 @@ void Trainer::save(std::int64_t step, bool in_background) {
                                       .run_id = run_id_,
                                       .step = step,
                                       .parent = parent_,
-                                      .tokens = (start_point_.manifest ? start_point_.manifest->tokens : 0) + (step - plan_.first_step + 1) * plan_.global_batch() *
-                                                                     config_.train.seq_len,
+                                      .began_from = start_point_.began_from,
+                                      .tokens = tokens_at(step),
                                       .global_batch = plan_.global_batch(),
                                       .sequences = plan_.sequences_at(step + 1),
-                                      .data = data_fingerprint_,
+                                      .data = datasets_.train.fingerprint(),
                                       .seed = config_.run.seed,
                                       .omp_threads = device_.num_threads,
                                       .scalars = scalars,
                                       .model = model_description(config_),
                                       .config = to_ini(config_)};
-    folder_->check_owner();
     const checkpoint::SaveOptions options{.keep = static_cast<int>(config_.checkpoint.keep),
                                           .at_point = [folder = folder_](std::string_view point) {
                                             if (point == "before rename") folder->check_owner();
@@ -301,14 +321,14 @@ ExitCode Trainer::run(const RunFolder& folder) {
   resume();
   progress_ = std::make_unique<Progress>(is_main() ? logger_ : Logger(), config_.train.steps,
                                          is_main() && Progress::is_on_terminal());
-  begin_files();
-  prepare_background_saves();
-  runner_ = std::make_unique<StepRunner>(config_, model_, datasets_.train, plan_, device_.mesh->rank());
   if (last_done_ >= config_.train.steps) {
     progress_->say(fmt::format("nothing to do: step {} of {} is done; raise train.steps to go on", last_done_,
                                config_.train.steps));
     return ExitCode::done;
   }
+  prepare_background_saves();
+  runner_ = std::make_unique<StepRunner>(config_, model_, datasets_.train, plan_, device_.mesh->rank());
+  begin_files();  // last: a launch that is refused changes nothing
   try {
     return train();
   } catch (const SharedError&) {
@@ -344,7 +364,7 @@ ExitCode Trainer::train() {
     const bool saves = is_last || stops || request == Request::save ||
                        (config_.checkpoint.interval > 0 && step % config_.checkpoint.interval == 0);
     look_at_background_save();
-    if (request == Request::look) {  // throws
+    if (request == Request::look) {
       finish_background_save();
       together(app_.world, [&] { folder_->check_owner(); });
     }

@@ -90,9 +90,13 @@ TEST_F(RunFolder, ASecondJobIsRefusedAndHarmsNothing) {
   EXPECT_FALSE(fs::exists(run_folder() + "/run.lock"));
 }
 
-// The lock is taken away from a running job: it ends before it publishes anything else.
+// The lock is taken away from a running job: it ends before it publishes anything else, whether the heartbeat or a save is next.
 TEST_F(RunFolder, AJobThatHasLostTheFolderEnds) {
-  Child first(command(2, {"--train.steps=1000000", "--checkpoint.interval=0"}));
+  for (const std::string flag : {"--checkpoint.interval=0", "--checkpoint.interval=1", "--checkpoint.async=true"}) {
+  fs::remove_all(run_folder());
+  std::vector<std::string> flags{"--train.steps=1000000", flag};
+  if (flag == "--checkpoint.async=true") flags.emplace_back("--checkpoint.interval=1");
+  Child first(command(2, flags));
   ASSERT_TRUE(first.wait_for("step     50/"));
   std::string lock = read_text(run_folder() + "/run.lock");
   const std::size_t host = lock.find("\"host\":\"") + 8;
@@ -103,8 +107,9 @@ TEST_F(RunFolder, AJobThatHasLostTheFolderEnds) {
   EXPECT_EQ(lost.status, 3) << lost.output;
   ASSERT_EQ(lost.error_lines().size(), 1U) << lost.output;
   EXPECT_THAT(lost.error_lines()[0], AllOf(HasSubstr("taken the folder over"), HasSubstr("on host other-")));
-  EXPECT_TRUE(checkpoints_of(run_folder()).empty());
+  if (flag == "--checkpoint.interval=0") EXPECT_TRUE(checkpoints_of(run_folder()).empty());
   EXPECT_EQ(read_text(run_folder() + "/run.lock"), lock) << "it is the other job's";
+  }
 }
 
 TEST_F(RunFolder, GoingBackSetsTheLaterLineAside) {
@@ -134,11 +139,17 @@ TEST_F(RunFolder, GoingBackSetsTheLaterLineAside) {
   const Finished again = train(2, {back, "--train.steps=7", "--optim.lr=0.05"});
   ASSERT_EQ(again.status, 0) << again.output;
   EXPECT_EQ(first_progress_step(again.output), 7) << again.output;
-  EXPECT_THAT(again.output, HasSubstr("the line that began with checkpoint.resume = " + checkpoint(4)));
+  EXPECT_THAT(again.output, HasSubstr("goes on from " + checkpoint(6)));
   const Finished automatic = train(2, {"--train.steps=8", "--checkpoint.keep=1"});
   ASSERT_EQ(automatic.status, 0) << automatic.output;
   EXPECT_EQ(first_progress_step(automatic.output), 8) << automatic.output;
   EXPECT_THAT(checkpoints_of(run_folder()), ElementsAre("set-aside-1", "step-00000008"));
+  // The line still began there, though `auto` has gone on with it and step 4 itself was deleted.
+  for (const std::string& path : {checkpoint(4), checkpoint(4) + "/", run_folder() + "/../run/checkpoints/step-00000004"}) {
+    const Finished same = train(2, {"--checkpoint.resume=" + path, "--train.steps=8"});
+    EXPECT_EQ(same.status, 0) << same.output;
+    EXPECT_THAT(same.output, HasSubstr("nothing to do: step 8 of 8"));
+  }
   EXPECT_TRUE(fs::exists(aside + "/step-00000008")) << "not the same step 8";
 
   const nlohmann::json line = inspect(run_folder())["line"];
@@ -148,6 +159,37 @@ TEST_F(RunFolder, GoingBackSetsTheLaterLineAside) {
   EXPECT_EQ(line[1]["step"], 8);
   const Finished text = test::run({program("mica-inspect"), run_folder()});
   EXPECT_THAT(text.output, AllOf(HasSubstr("step 7 (run "), HasSubstr("not here) > step 8 (run "), HasSubstr("set-aside-1: step 8, 12")));
+}
+
+// A damaged newest checkpoint does not make the same command begin the line again.
+TEST_F(RunFolder, ADamagedCheckpointCostsNoMoreThanItself) {
+  ASSERT_EQ(train(2, {"--train.steps=8"}).status, 0);
+  const std::vector<std::string> back{"--checkpoint.resume=" + checkpoint(4), "--checkpoint.interval=1"};
+  const auto until = [&](int steps) {
+    std::vector<std::string> flags = back;
+    flags.push_back("--train.steps=" + std::to_string(steps));
+    return train(2, flags);
+  };
+  ASSERT_EQ(until(7).status, 0);
+  damage(checkpoint(7) + "/manifest.json");
+  const Finished next = until(8);
+  ASSERT_EQ(next.status, 0) << next.output;
+  EXPECT_EQ(first_progress_step(next.output), 7) << next.output;
+  EXPECT_TRUE(fs::exists(run_folder() + "/checkpoints/set-aside-2/step-00000007"));
+}
+
+// Refused or without work, a launch that would go back changes nothing.
+TEST_F(RunFolder, GoingBackInVainChangesNothing) {
+  ASSERT_EQ(train(2).status, 0);
+  const auto before = checkpoints_of(run_folder());
+  const std::string metrics = read_text(run_folder() + "/metrics.jsonl");
+  const std::string back = "--checkpoint.resume=" + checkpoint(8);
+  const Finished check = train(2, {back, "--check"});
+  EXPECT_THAT(check.output, AllOf(HasSubstr("goes on from " + checkpoint(8)), HasSubstr("1 checkpoints of the run's folder")));
+  EXPECT_THAT(train(2, {back, "--train.steps=8"}).output, HasSubstr("nothing to do"));
+  expect_refusal(train(2, {back, "--run.seed=3"}), {"run.seed"});
+  EXPECT_EQ(checkpoints_of(run_folder()), before);
+  EXPECT_EQ(read_text(run_folder() + "/metrics.jsonl"), metrics);
 }
 
 // A line of another run begins in a folder of its own, once.
@@ -162,6 +204,12 @@ TEST_F(RunFolder, AnotherRunsCheckpointBeginsALine) {
   EXPECT_EQ(line[1]["step"], 5);
   fs::remove_all(checkpoint(6));
   EXPECT_EQ(first_progress_step(train(2, flags).output), 6) << "not from the other run's again";
+  // Rows and checkpoints that were there are no part of it.
+  ASSERT_EQ(train(2, {"--checkpoint.interval=4"}, "used").status, 0);
+  ASSERT_EQ(train(2, flags, "used").status, 0);
+  ASSERT_EQ(step_lines(run_folder("used")).size(), 2U);
+  EXPECT_EQ(step_lines(run_folder("used"))[0].step, 5);
+  EXPECT_TRUE(fs::exists(run_folder("used") + "/checkpoints/set-aside-1/step-00000004"));
   EXPECT_EQ(checkpoints_of(run_folder("first")).size(), 1U);
 }
 
@@ -180,7 +228,8 @@ TEST_F(RunFolder, TheBatchBelongsToTheRun) {
     copy_until(name, 8);
     const Finished run = train(ranks, {flag}, name);
     if (ranks == 3) {
-      expect_refusal(run, {"step-00000008 goes on with the batch that it was saved with", "train.global_batch=8", "2 or 4 ranks"});
+      expect_refusal(run, {"step-00000008 goes on with the batch that it was saved with, 8 sequences a step",
+                           "= 1 x 3 is no divisor; it can go on on 2 or 4 ranks"});
       continue;
     }
     ASSERT_EQ(run.status, 0) << run.output;
@@ -211,7 +260,7 @@ TEST_F(RunFolder, TheBatchBelongsToTheRun) {
 
 // The launch script turns Ctrl-C into a save, whatever mpirun would do.
 TEST_F(RunFolder, TheLaunchScriptSavesOnAnInterrupt) {
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
     const std::string name = "signal-" + std::to_string(signal);
     Child child({MICA_SOURCE_DIR "/scripts/launch/mpirun-cpu.sh", folder_ / "run.cfg", "--train.steps=1000000", "--checkpoint.interval=0",
                  "--run.dir=" + run_folder(name)},

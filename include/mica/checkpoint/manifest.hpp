@@ -20,7 +20,7 @@ class DamagedCheckpointError : public CheckpointError {
   using CheckpointError::CheckpointError;
 };
 
-/// What is written. History: 3 is the oldest that is read; 4 added parent, global_batch, sequences and data.
+/// What is written. History: 3 is the oldest that is read; 4 added parent, began_from, global_batch, sequences and data.
 inline constexpr std::int64_t kFormatVersion = 4;
 inline constexpr std::int64_t kOldestFormatVersion = 3;
 /// Data is checked in blocks of this many bytes, counted from the start of each dataset.
@@ -96,7 +96,10 @@ struct Manifest {
   std::string mica_version;
   std::string run_id;
   std::int64_t step = 0;
-  std::optional<CheckpointId> parent;  ///< the one that this line of training went on from last; none: from initial parameters
+  std::optional<CheckpointId> parent;  ///< the checkpoint before this one in the run's line; none: it began with initial parameters
+  /// checkpoint.resume, as a canonical path, of the launch that began this line elsewhere than at the newest checkpoint of the
+  /// run's folder; empty: none did.
+  std::string began_from;
   std::int64_t tokens = 0;             ///< seen so far
   std::int64_t global_batch = 0;       ///< sequences of a step; 0: not recorded (format 3)
   std::int64_t sequences = 0;          ///< seen so far: the next step begins with this one; 0 in format 3

@@ -22,6 +22,7 @@ struct SaveState {
   std::string run_id;                           ///< make_run_id() of this launch; rank 0's counts
   std::int64_t step = 0;
   std::optional<CheckpointId> parent;           ///< what this launch resumed from, or saved last
+  std::string began_from;                       ///< Manifest::began_from
   std::int64_t tokens = 0;                      ///< seen so far
   std::int64_t global_batch = 0;                ///< sequences of a step
   std::int64_t sequences = 0;                   ///< seen so far
@@ -34,8 +35,7 @@ struct SaveState {
 };
 
 struct SaveOptions {
-  /// Checkpoints of this step and before that are kept once this one is complete; 0 keeps all. Later ones (left from
-  /// before the run went back to an older step) are never deleted.
+  /// How many checkpoints up to this step are kept once this one is complete; 0 keeps all. Later ones are never deleted.
   int keep = 0;
   /// Called on every rank that passes one of kSavePoints; what it throws fails the save.
   std::function<void(std::string_view point)> at_point;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace mica::data {
 
@@ -27,5 +28,8 @@ struct BatchPlan {
 /// @throws ConfigError if it is not a multiple of micro_batch * num_ranks; lists the valid values near it, and the
 /// micro-batches and numbers of ranks that keep it.
 [[nodiscard]] BatchPlan make_batch_plan(std::int64_t micro_batch, std::int64_t num_ranks, std::int64_t global_batch);
+
+/// What makes a global batch fit that does not: "with train.micro_batch=2, or on 3 or 6 ranks"; empty if nothing does.
+[[nodiscard]] std::string ways_to_keep_batch(std::int64_t micro_batch, std::int64_t num_ranks, std::int64_t global_batch);
 
 }  // namespace mica::data

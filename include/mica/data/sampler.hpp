@@ -29,7 +29,8 @@ struct SampledSequence {
 /// nothing is dropped, a step may span epochs, and an epoch holds every sequence exactly once. The position is the
 /// sequence (sequential) or is sent through the epoch's permutation (shuffled). How the G sequences are dealt to ranks
 /// is BatchPlan's. So the data of a step depends on (seed, n, G, t) only: not on ranks, micro-batch or accumulation,
-/// and resuming needs only the step. Changing G changes which sequences a step has, but not their order. Example: n =
+/// and resuming needs only the step and how many
+/// sequences were seen. Changing G changes which sequences a step has, but not their order. Example: n =
 /// 10, G = 4 (B = 1, R = 2, accumulation 2), sequential. Step 3 has k = 8 9 10 11: sequences 8 9 of epoch 0 and 0 1 of
 /// epoch 1. Rank 0 computes 8 in round 0 and 0 in round 1, rank 1 computes 9 and 1.
 class Sampler {

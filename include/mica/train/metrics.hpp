@@ -33,14 +33,12 @@ struct ResumeMetrics {
 };
 
 /// metrics.jsonl of a run: one JSON object a line, the history of the run: each step once also after a resume. Rank 0 only.
-/// What cannot be written (a full disk) is told once and left out: a run does not end for its metrics.
+/// A row that cannot be written (a full disk) is reported once and dropped: a run never fails because of its metrics.
 class MetricsFile {
  public:
-  /// @param path  empty: nothing is written.
-  /// @param last_step  rows of later steps are dropped first: they will be done again, or were set aside.
-  /// @param warn  takes one line.
+  /// @param path  rows are added to it; empty: nothing is written.   @param warn  takes one line.
   /// @throws ConfigError when it cannot be written.
-  MetricsFile(const std::string& path, std::int64_t last_step, std::function<void(const std::string&)> warn);
+  MetricsFile(const std::string& path, std::function<void(const std::string&)> warn);
 
   void write(const StepMetrics& metrics);
   void write_eval(std::int64_t step, double val_loss);
@@ -56,6 +54,8 @@ class MetricsFile {
   bool is_failing_ = false;
 };
 
+/// Drops the rows of `path` that are of later steps: they will be done again, or were set aside. @throws ConfigError
+void drop_later_metrics(const std::string& path, std::int64_t last_step);
 /// Copies the rows of `path` that are of later steps to `to`, when the run goes back. @throws IoError
 void copy_later_metrics(const std::string& path, std::int64_t last_step, const std::string& to);
 

@@ -17,13 +17,16 @@ namespace mica::train {
 struct StartPoint {
   std::string checkpoint;                        ///< its folder; empty: initial parameters
   std::optional<checkpoint::Manifest> manifest;  ///< of that checkpoint
-  std::string note;                              ///< for the user, why this one; empty when it is what checkpoint.resume says
+  std::string began_from;                        ///< Manifest::began_from of the checkpoints that follow
+  /// The run folder's checkpoints and rows up to this step are of the line that goes on; -1: none, it begins elsewhere.
+  std::int64_t last_of_line = -1;
+  int num_later = 0;                             ///< checkpoints there that are not, and will be set aside
 };
 
 /// Which checkpoint checkpoint.resume means, looked up by rank 0 alone and told to all: other ranks may see an older state of
-/// the folder. [Note: going on] `auto` is the newest of the run's folder, which holds one line (checkpoint/lineage.hpp). A
-/// path goes back to that checkpoint, or begins with another run's, once: when the newest one of the folder was saved by a
-/// run with the same checkpoint.resume, it is of the line that this command began, and the command goes on from there.
+/// the folder. [Note: going on] `auto` is the newest of the run's folder, which holds one line (checkpoint/lineage.hpp). A path
+/// goes back to that checkpoint, or begins with another run's, once: the checkpoints that follow remember the path
+/// (Manifest::began_from), and while the newest one does, the same command goes on from there.
 /// @throws SharedError: there is none, resume = none with checkpoints there, a rank that cannot see it, a damaged manifest.
 /// @collective
 [[nodiscard]] StartPoint find_start(const mpi::Communicator& world, const Config& config);
@@ -40,9 +43,9 @@ class RunFolder {
   void check_owner() const;
   [[nodiscard]] bool is_lost() const { return lock_ && lock_->is_lost(); }
 
-  /// Sets aside what is no longer of the run's line: checkpoints and rows of metrics.jsonl after the start. Rank 0 only.
-  /// @returns the folder where they are now; empty if there was nothing.  @throws IoError
-  [[nodiscard]] std::string set_aside_after(const StartPoint& start) const;
+  /// Sets aside what is no longer of the run's line: later checkpoints, and their rows of metrics.jsonl; drops rows that will be
+  /// done again. Rank 0 only.  @returns the folder of what was set aside; empty if nothing was.  @throws IoError, ConfigError
+  [[nodiscard]] std::string keep_line_of(const StartPoint& start) const;
 
  private:
   std::string path_;

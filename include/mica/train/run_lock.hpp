@@ -14,14 +14,14 @@ struct RunLockOptions {
   std::chrono::milliseconds lost_after{60000};
   /// run.take_over: does not wait for `lost_after`.
   bool take_over = false;
-  /// Told before a wait, in one line.
+  /// Receives a one-line message before a wait.
   std::function<void(const std::string&)> tell = [](const std::string&) {};
 };
 
 /// One job owns a run's folder: RUN/run.lock says which (host, process, since when). [Note: run lock]
-/// flock() is not reliable on NFS and Lustre, so only what both guarantee is used: a file is created by one job alone
-/// (O_EXCL), a rename replaces it in one step, and what one client has written and closed another client sees when it opens.
-/// - An owner on this host (same boot, same process namespace) is alive when its process is; a killed one never blocks.
+/// flock() is not reliable on NFS and Lustre, so only what both guarantee is used: creating a file with O_EXCL succeeds for one
+/// job alone, a rename replaces it in one step, and what one client has written and closed another client sees when it opens.
+/// - An owner on this host (same boot, same process namespace) is alive while its process is; a killed one never blocks.
 /// - An owner elsewhere writes to the lock every `heartbeat`. A newcomer that sees it change is refused; one that does not
 ///   waits until the last write is `lost_after` old, and takes over. Ages are read from the file server's clock: of the lock
 ///   and of a file that the newcomer makes beside it.

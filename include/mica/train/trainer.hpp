@@ -59,6 +59,8 @@ class Trainer {
   void evaluate_now(std::int64_t step);
   /// @param in_background  only begins it, and says later that it is done.
   void save(std::int64_t step, bool in_background);
+  /// Tokens that the run has seen after `step`.
+  [[nodiscard]] std::int64_t tokens_at(std::int64_t step) const;
   void tell_saved(const checkpoint::SaveReport& report, std::int64_t step, double stall_ms);
   /// Tells of a save that has ended in the background.
   void look_at_background_save();
@@ -70,7 +72,8 @@ class Trainer {
   /// Refuses to go on when replicas differ. @collective
   void check_drift() const;
   enum class Request : std::uint8_t { none, save, look, stop };
-  /// What all ranks do next: stop when any of them got a signal or time is up, look at a background save that failed, save
+  /// What all ranks do next: stop when any of them got a signal or time is up, look at what went wrong (a background save that failed, a run folder that
+  /// another job has taken over), save
   /// because checkpoint.interval_minutes are over. @collective
   [[nodiscard]] Request agree_on_request();
   [[nodiscard]] bool is_main() const { return app_.world.rank() == 0; }
@@ -84,7 +87,6 @@ class Trainer {
   Logger logger_;
   Device device_;
   Datasets datasets_;
-  std::string data_fingerprint_;
   Continuation continuation_;  ///< empty without a checkpoint to go on from
   data::BatchPlan plan_;
   ShardedModel model_;

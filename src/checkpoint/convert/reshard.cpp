@@ -25,6 +25,7 @@ ConvertReport reshard(const std::string& checkpoint, const std::string& out, int
   require<ConfigError>(num_ranks >= 1, "--ranks is {}, expected at least 1", num_ranks);
   ParameterReader reader(checkpoint);
   Manifest header = reader.manifest();
+  header.parent = header.id();
   header.run_id = make_run_id();  // its files must not be taken for the first's
   header.world_size = header.shard_size = num_ranks;
   header.replicas = 1;

@@ -24,6 +24,7 @@ Manifest example() {
   m.run_id = "1a2b3c4d";
   m.step = 500;
   m.parent = CheckpointId{"0a0b0c0d", 400};
+  m.began_from = "/runs/x/checkpoints/step-00000300";
   m.tokens = 123456789012;
   m.global_batch = 12;
   m.sequences = 6000;
@@ -71,7 +72,7 @@ Json example_json() {
 TEST(Manifest, Format3IsRead) {
   Json json = example_json();
   json["format_version"] = 3;
-  for (const char* key : {"parent", "global_batch", "sequences", "data"}) json.erase(key);
+  for (const char* key : {"parent", "began_from", "global_batch", "sequences", "data"}) json.erase(key);
   const Manifest m = parse_manifest(sign(json), "m.json");
   EXPECT_EQ(m.step, 500);
   EXPECT_EQ(m.parent, std::nullopt);
@@ -88,6 +89,7 @@ TEST(Manifest, ComesBackAsItWas) {
   const Manifest back = parse_manifest(text, "m.json");
   EXPECT_EQ(manifest_text(back), text);
   EXPECT_EQ(back.parent, m.parent);
+  EXPECT_EQ(back.began_from, m.began_from);
   EXPECT_EQ(back.global_batch, 12);
   EXPECT_EQ(back.sequences, 6000);
   EXPECT_EQ(back.data, m.data);

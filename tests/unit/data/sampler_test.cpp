@@ -212,7 +212,7 @@ TEST(BatchPlan, DividesOrNamesTheValuesNearIt) {
   EXPECT_THAT(error_of<ConfigError>([] { (void)make_batch_plan(8, 4, 16); }),
               AllOf(HasSubstr("near it: 32 (accumulation 1)"), HasSubstr("train.micro_batch=4")));
   EXPECT_THAT(error_of<ConfigError>([] { (void)make_batch_plan(5, 4, 48); }), HasSubstr("train.micro_batch=4 or 6"));
-  EXPECT_THAT(error_of<ConfigError>([] { (void)make_batch_plan(2, 4, 12); }), HasSubstr("or keep it on 3 or 6 ranks"));
+  EXPECT_THAT(error_of<ConfigError>([] { (void)make_batch_plan(2, 4, 12); }), HasSubstr("or keep it with train.micro_batch=1 or 3, or on 3 or 6 ranks"));
   EXPECT_THAT(error_of<ConfigError>([] { (void)make_batch_plan(2, 7, 12); }), HasSubstr("or keep it on 6 ranks"));
   for (const std::int64_t bad : {std::int64_t{-1}, std::int64_t{1} << 40}) {
     EXPECT_THROW((void)make_batch_plan(bad, 1, 0), ConfigError);

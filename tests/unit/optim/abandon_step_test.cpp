@@ -54,7 +54,7 @@ Outcome run(const Make& make, StreamMode mode, Failure failure, std::int64_t* nu
       const Tensor dloss = scaler.scaled(1);
       model.pass({true, t != 2, true});
       scaler.unscale();
-      const ClipResult clip = clip_grad_norm(model.root(), 1.0);
+      const ClipCoefficient clip = clip_coefficient(model.root(), 1.0);
       optimizer->step({.lr = 0.1,
                        .grad_scale = clip.coefficient.view(),
                        .skip = scaler.found_inf(),

@@ -34,7 +34,8 @@ TEST(MetricsFile, DropsWhatWillBeDoneAgain) {
                       << R"({"event":"step","st)";
   copy_later_metrics(path, 4, folder / "later.jsonl");
   EXPECT_THAT(lines_of(folder / "later.jsonl"), ElementsAre(R"({"event":"step","step":5})", R"({"event":"resumed","from":5})"));
-  MetricsFile metrics(path, 4, [](const std::string& text) { FAIL() << text; });
+  drop_later_metrics(path, 4);
+  MetricsFile metrics(path, [](const std::string& text) { FAIL() << text; });
   metrics.write_resumed({.from = 4, .checkpoint = "x/step-00000004", .num_ranks = 3, .set_aside = "x/set-aside-1"});
   EXPECT_THAT(lines_of(path), ElementsAre(R"({"event":"step","step":4})", R"({"event":"resumed","from":4})",
                                           R"({"event":"resumed","from":4,"checkpoint":"x/step-00000004","ranks":3,"set_aside":"x/set-aside-1"})"));
@@ -45,7 +46,7 @@ TEST(MetricsFile, AFullDiskCostsRowsAndNotTheRun) {
   const TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";
   std::vector<std::string> told;
-  MetricsFile metrics(path, 0, [&](const std::string& text) { told.push_back(text); });
+  MetricsFile metrics(path, [&](const std::string& text) { told.push_back(text); });
   metrics.write_eval(1, 5.0);
   const std::string first = io::read_file(path);
   std::signal(SIGXFSZ, SIG_IGN);
