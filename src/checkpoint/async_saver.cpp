@@ -25,7 +25,7 @@ std::byte* first_sector(const Buffer& buffer) {
 
 std::int64_t snapshot_bytes(const fsdp::Root& root, const optim::Optimizer* optimizer) {
   const Mesh& mesh = root.device_mesh().mesh();
-  if (mesh.replica_rank() != 0) return 0;
+  if (!writes_shard_file(mesh)) return 0;
   const auto num_kinds = static_cast<std::int64_t>(optimizer != nullptr ? optimizer->state_kinds().size() : 0);
   std::int64_t bytes = kSectorBytes;  // the buffer may begin inside a sector
   for (const fsdp::UnitStorage* storage : unit_storages(root)) {

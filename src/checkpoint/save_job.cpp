@@ -110,6 +110,8 @@ void add_sources(const SaveState& state, SaveJob& job) {
 
 }  // namespace
 
+bool writes_shard_file(const Mesh& mesh) { return mesh.replica_rank() == mesh.shard_rank() % mesh.replicas(); }
+
 std::vector<const fsdp::UnitStorage*> unit_storages(const fsdp::Root& root) {
   std::vector<const fsdp::UnitStorage*> storages;
   for (const fsdp::Unit* unit : root.units()) {
@@ -147,7 +149,7 @@ SaveJob make_save_job(const std::string& run_folder, const SaveState& state, con
   (void)comm.all_or_throw([&] {
     job.header = header_of(state);
     job.contents = {run_id, state.step, mesh.shard_rank(), saved_units(*state.root), {}, {}};
-    job.writes_shard = mesh.replica_rank() == mesh.shard_rank() % mesh.replicas();  // replicas share the writing
+    job.writes_shard = writes_shard_file(mesh);
     add_sources(state, job);
     return std::string();
   });

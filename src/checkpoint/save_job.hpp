@@ -25,6 +25,9 @@ struct SaveJob {
 /// Communicates over `comm` alone and reads the model only through the contents. @collective. What save() says.
 SaveReport run_save_job(const SaveJob& job, const HostComm& comm, const SaveOptions& options);
 
+/// Does this rank write the file of its shard? Replicas take turns: neighbouring shards' files are of different nodes.
+[[nodiscard]] bool writes_shard_file(const Mesh& mesh);
+
 /// The units of a root that have parameters.
 [[nodiscard]] std::vector<const fsdp::UnitStorage*> unit_storages(const fsdp::Root& root);
 /// They, and behind them whole_tensors().

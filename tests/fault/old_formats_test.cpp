@@ -39,6 +39,7 @@ TEST_P(OldFormats, AreResumedOnAnyRanks) {
   for (const int num_ranks : {2, 1, 4}) {
     SCOPED_TRACE(num_ranks);
     const TemporaryFolder folder;
+    fs::create_directories(folder / "run");
     fs::copy(sample() + "/checkpoints", folder / "run/checkpoints", fs::copy_options::recursive);
     const std::vector<std::string> flags{"--data.train=" + sample() + "/tokens.bin", "--run.dir=" + (folder / "run"),
                                          "--train.micro_batch=" + std::to_string(num_ranks == 4 ? 1 : 2)};

@@ -124,7 +124,8 @@ TEST(Consolidate, EveryArrayIsWholeAndPlain) {
   // Its checksum lies beside it.
   const auto verify_all = [&] {
     std::ostringstream out;
-    return std::pair(run_inspect({"verify", folder / "all.h5"}, out, nullptr), out.str());
+    const ExitCode code = run_inspect({"verify", folder / "all.h5"}, out, nullptr);
+    return std::pair(code, out.str());
   };
   EXPECT_EQ(verify_all().first, ExitCode::done) << verify_all().second;
   std::string bytes = io::read_file(folder / "all.h5");

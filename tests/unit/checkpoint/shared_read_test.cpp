@@ -47,7 +47,7 @@ class On64Ranks : public testing::TestWithParam<Change> {};
 TEST_P(On64Ranks, AllTogetherReadTheFilesOnce) {
   constexpr int kRanks = 64;
   const test::Units units{{{"weight", Shape{256, 640}, true}, {"bias", Shape{67}}},
-                          {{"weight", Shape{640, 129}, true}}};
+                          {{"weight", Shape{641, 128}, true}}};
   const TemporaryFolder folder;
   run_local_ranks(kRanks, [&](auto world) {
     SavedModel saved(std::move(world), units, GetParam().writer);
