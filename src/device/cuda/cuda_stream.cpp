@@ -138,11 +138,12 @@ class CudaEvent final : public EventState {
     const cudaError_t state = cudaEventQuery(event_);
     if (state == cudaErrorNotReady) return false;
     check(state, "cudaEventQuery");
+    is_over_ = true;
     return true;
   }
   void wait_on_host() override {
     record();
-    if (event_ != nullptr) {
+    if (event_ != nullptr && !is_over_) {
       cuda::stay_on(stream_->gpu());
       check(cudaEventSynchronize(event_), "cudaEventSynchronize");
     }
@@ -165,6 +166,7 @@ class CudaEvent final : public EventState {
   std::shared_ptr<StreamState> stream_;
   std::uint64_t first_number_;
   mutable bool is_recorded_ = false;
+  mutable bool is_over_ = false;  // is_complete() has seen it
   mutable std::uint64_t number_ = 0;     // of what was enqueued before it
   mutable cudaEvent_t event_ = nullptr;  // null until recorded, and where the stream was gone by then
 };
