@@ -242,7 +242,7 @@ TEST_F(Resume, InTheBackground) {
 
 TEST_F(Resume, MinutesDecideToo) {
   const Finished run = test::run(training(kRanks, *folder_ / "run.cfg",
-                                          {"--checkpoint.interval=0", "--checkpoint.interval_minutes=0.0002", "--train.steps=200",
+                                          {"--checkpoint.interval=0", "--checkpoint.interval_minutes=0.0002", "--train.steps=60",
                                            "--checkpoint.async=true", "--run.dir=" + run_folder("minutes")}));
   ASSERT_EQ(run.status, 0) << run.output;
   EXPECT_GT(checkpoints_of(run_folder("minutes")).size(), 1u) << run.output;
