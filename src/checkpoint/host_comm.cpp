@@ -137,6 +137,17 @@ std::vector<std::string> HostComm::gather_to_first_rank(std::string mine) const 
   return all;
 }
 
+std::string HostComm::settle_first_rank(std::vector<std::string> to_each, const std::string& error) const {
+  if (!error.empty() || rank() != 0) {
+    to_each.assign(static_cast<std::size_t>(num_ranks()), error);
+  } else {
+    for (std::string& each : to_each) each.insert(each.begin(), kDone);
+  }
+  const std::string sent = exchange_strings(to_each).front();
+  if (sent[0] != kDone) throw_encoded(sent, rank_prefix(0, num_ranks()));
+  return sent.substr(1);
+}
+
 std::unique_ptr<HostComm> make_single_comm() { return std::make_unique<SingleComm>(); }
 
 std::unique_ptr<HostComm> make_mpi_comm(const mpi::Communicator& comm) { return std::make_unique<MpiComm>(comm); }

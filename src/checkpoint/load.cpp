@@ -99,19 +99,11 @@ class Loader {
   [[nodiscard]] bool is_of_this_mesh() const {
     return std::ranges::equal(manifest_.units, unit_entries(units_), is_same_unit);
   }
-  /// @collective
-  void read(const HostComm& comm, bool is_of_this_mesh) {
-    const std::vector<int> mesh_ranks = gather_mesh_ranks(mesh(), comm);
+  /// @param mesh_ranks  of the ranks of `comm`. @collective
+  void read(const HostComm& comm, const std::vector<int>& mesh_ranks, bool is_of_this_mesh) {
     const ReadPlan plan = make_read_plan({folder_, manifest_, comm, units_, mesh(), mesh_ranks, is_of_this_mesh});
-    (void)comm.all_or_throw([&] {
-      for (std::size_t u = 0; u < storages_.size(); ++u) add(plan, u, std::string(kMasterKind), storages_[u]->master());
-      for (std::size_t w = 0; w < whole_.size(); ++w) {
-        add(plan, storages_.size() + w, std::string(kMasterKind), whole_[w].data);
-      }
-      if (target_.optimizer != nullptr) add_optimizer(plan);
-      return std::string();
-    });
-    report_.bytes = read_together({folder_, comm, pool(), plan.parts, sinks_, plan.for_each_destination});
+    report_.bytes =
+        read_together({folder_, comm, pool(), plan.parts, [&] { return make_sinks(plan); }, plan.for_each_destination});
   }
   [[nodiscard]] LoadReport& report() { return report_; }
 
@@ -164,6 +156,15 @@ class Loader {
       copy_now(pool(), static_cast<std::byte*>(data.data) + at, zeros.data(),
                std::min(std::ssize(zeros), data.bytes() - at));
     }
+  }
+
+  std::vector<Sink> make_sinks(const ReadPlan& plan) {
+    for (std::size_t u = 0; u < storages_.size(); ++u) add(plan, u, std::string(kMasterKind), storages_[u]->master());
+    for (std::size_t w = 0; w < whole_.size(); ++w) {
+      add(plan, storages_.size() + w, std::string(kMasterKind), whole_[w].data);
+    }
+    if (target_.optimizer != nullptr) add_optimizer(plan);
+    return std::move(sinks_);
   }
 
   void add_optimizer(const ReadPlan& plan) {
@@ -230,11 +231,16 @@ LoadReport load(const std::string& checkpoint_folder, const Manifest& manifest, 
   return with_way_out(checkpoint_folder, comm, [&] {
     const auto start = Clock::now();
     Loader loader(checkpoint_folder, manifest, target);
-    const std::vector<std::string> fits = comm.all_or_throw([&] {
-      loader.prepare();
-      return std::string(loader.is_of_this_mesh() ? "" : "other mesh");
-    });
-    loader.read(comm, std::ranges::all_of(fits, &std::string::empty));
+    std::vector<int> mesh_ranks;
+    bool is_of_this_mesh = true;
+    for (const std::string& each : comm.all_or_throw([&] {
+           loader.prepare();
+           return fmt::format("{}{}", target.root->device_mesh().mesh().rank(), loader.is_of_this_mesh() ? "" : " other");
+         })) {
+      mesh_ranks.push_back(std::stoi(each));
+      is_of_this_mesh = is_of_this_mesh && each.find(' ') == std::string::npos;
+    }
+    loader.read(comm, mesh_ranks, is_of_this_mesh);
     loader.report().ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
     return loader.report();
   });

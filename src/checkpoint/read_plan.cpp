@@ -65,9 +65,9 @@ void write_part(TextWriter& writer, const FileEntry& file, const std::vector<Pac
   writer.number(last);
 }
 
-std::vector<FilePart> read_parts(std::string_view text) {
+std::vector<FilePart> read_parts(TextReader reader) {
   std::vector<FilePart> parts;
-  for (TextReader reader(text); !reader.at_end();) {
+  while (!reader.at_end()) {
     FilePart& part = parts.emplace_back();
     part.file = parse_file_entry(reader.text());
     part.rows = reader.rows();
@@ -96,7 +96,7 @@ Tables gather_tables(const ReadRequest& request) {
   });
   const std::vector<std::string> found = comm.to_first_rank([&] {
     TextWriter writer;
-    for (const FilePart& part : read_parts(mine)) {
+    for (const FilePart& part : read_parts(TextReader(mine))) {
       writer.number(part.file.shard_rank);
       writer.rows(
           pack(read_piece_table(request.folder, request.manifest.units, part.file), request.manifest.units, part.file));
@@ -113,13 +113,20 @@ Tables gather_tables(const ReadRequest& request) {
   return tables;
 }
 
+/// A rank's part of what rank 0 knows: the kinds that the checkpoint has, then its parts.
+TextWriter writer_with(const std::string& kinds) {
+  TextWriter writer;
+  writer.text(kinds);
+  return writer;
+}
+
 /// Rank 0: replicas share the file of their shard.
-std::vector<std::string> split_among_replicas(const ReadRequest& request) {
+std::vector<std::string> split_among_replicas(const ReadRequest& request, const std::string& kinds) {
   std::vector<std::string> to_each;
   for (const int mesh_rank : request.mesh_ranks) {
     const MeshGeometry& geometry = request.mesh.geometry();
     const auto shard = static_cast<std::size_t>(geometry.shard_rank(mesh_rank));
-    TextWriter writer;
+    TextWriter writer = writer_with(kinds);
     if (shard >= request.manifest.files.size()) {  // no unit is sharded, there or here
       to_each.push_back(writer.take());
       continue;
@@ -134,7 +141,7 @@ std::vector<std::string> split_among_replicas(const ReadRequest& request) {
 }
 
 /// Rank 0: the blocks of all files, one behind the other, in equal parts.
-std::vector<std::string> split_among_all(const ReadRequest& request, const Tables& tables) {
+std::vector<std::string> split_among_all(const ReadRequest& request, const Tables& tables, const std::string& kinds) {
   const std::vector<FileEntry>& files = request.manifest.files;
   std::int64_t total = 0;
   for (const FileEntry& file : files) total += num_blocks(file);
@@ -142,7 +149,7 @@ std::vector<std::string> split_among_all(const ReadRequest& request, const Table
   std::vector<std::string> to_each;
   for (std::int64_t r = 0; r < num_ranks; ++r) {
     const std::int64_t first = total * r / num_ranks, last = total * (r + 1) / num_ranks;
-    TextWriter writer;
+    TextWriter writer = writer_with(kinds);
     std::int64_t at = 0;  // of the file's first block
     for (std::size_t f = 0; f < files.size(); ++f) {
       const std::int64_t blocks = num_blocks(files[f]);
@@ -155,7 +162,7 @@ std::vector<std::string> split_among_all(const ReadRequest& request, const Table
   return to_each;
 }
 
-/// Rank 0 tells all: "unit kind" of every dataset. @throws DamagedCheckpointError where shards of a unit differ in
+/// Unit and kind of every dataset. @throws DamagedCheckpointError where shards of a unit differ in
 /// them.
 std::string kinds_text(const Manifest& manifest, const std::string& folder) {
   const auto kinds_of = [&](const FileEntry& file) {
@@ -262,25 +269,23 @@ Manifest share_manifest(const std::string& folder, const HostComm& comm) {
   return comm.rank() == 0 ? manifest : parse_manifest_header(text, folder + "/" + std::string(kManifestName));
 }
 
-std::vector<int> gather_mesh_ranks(const Mesh& mesh, const HostComm& comm) {
-  std::vector<int> mesh_ranks;
-  for (const std::string& each : comm.gather_strings(std::to_string(mesh.rank())))
-    mesh_ranks.push_back(std::stoi(each));
-  return mesh_ranks;
-}
-
 ReadPlan make_read_plan(const ReadRequest& request) {
   const HostComm& comm = request.comm;
   ReadPlan plan;
-  const std::string kinds = comm.from_root(0, [&] { return kinds_text(request.manifest, request.folder); });
-  for (TextReader reader(kinds); !reader.at_end();) {
-    const UnitEntry& unit = request.manifest.units.at(static_cast<std::size_t>(reader.number()));
-    const std::string kind(reader.text());
-    for (const fsdp::ParameterSpec& p : unit.parameters) plan.has_of.emplace(p.name, kind);
-  }
+  const auto take = [&](const std::string& message) {
+    TextReader reader(message);
+    for (TextReader kinds(reader.text()); !kinds.at_end();) {
+      const UnitEntry& unit = request.manifest.units.at(static_cast<std::size_t>(kinds.number()));
+      const std::string kind(kinds.text());
+      for (const fsdp::ParameterSpec& p : unit.parameters) plan.has_of.emplace(p.name, kind);
+    }
+    plan.parts = read_parts(reader);
+  };
   const auto places = std::make_shared<Places>(request);
   if (request.is_of_this_mesh) {
-    plan.parts = read_parts(comm.from_first_rank_to_each([&] { return split_among_replicas(request); }));
+    take(comm.from_first_rank_to_each([&] {
+      return split_among_replicas(request, kinds_text(request.manifest, request.folder));
+    }));
     plan.for_each_destination = [&request_units = request.units, places](
                                     const FilePart& part, const DatasetEntry& dataset, std::int64_t begin,
                                     std::int64_t end, const Visit& visit) {
@@ -290,9 +295,9 @@ ReadPlan make_read_plan(const ReadRequest& request) {
     return plan;
   }
   const Tables tables = gather_tables(request);
-  plan.parts = read_parts(comm.from_first_rank_to_each([&] {
+  take(comm.from_first_rank_to_each([&] {
     const PieceIndex checked(request.manifest, tables, request.folder);
-    return split_among_all(request, tables);
+    return split_among_all(request, tables, kinds_text(request.manifest, request.folder));
   }));
   places->add_pieces(request.units);
   plan.for_each_destination = [request, places](const FilePart& part, const DatasetEntry& dataset, std::int64_t begin,

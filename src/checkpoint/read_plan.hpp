@@ -18,9 +18,6 @@ namespace mica::checkpoint {
 /// Rank 0 reads the manifest; the others get it without files and index. @throws CheckpointError. @collective
 [[nodiscard]] Manifest share_manifest(const std::string& folder, const HostComm& comm);
 
-/// Every rank's rank in the mesh, by its rank in `comm`. @collective
-[[nodiscard]] std::vector<int> gather_mesh_ranks(const Mesh& mesh, const HostComm& comm);
-
 struct ReadRequest {
   const std::string& folder;
   const Manifest& manifest;  ///< whole on rank 0; its units on all

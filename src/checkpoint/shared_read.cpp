@@ -63,29 +63,27 @@ struct Job {
 
 class SharedReader {
  public:
-  explicit SharedReader(const SharedRead& read) : read_(read) {
-    for (const Sink& sink : read_.sinks) {
-      std::vector<const Sink*>& of_kind = sinks_[sink.kind];
-      if (of_kind.size() <= sink.unit) of_kind.resize(sink.unit + 1, nullptr);
-      of_kind[sink.unit] = &sink;
-    }
-  }
+  explicit SharedReader(const SharedRead& read) : read_(read) {}
 
   std::int64_t run() {
-    (void)read_.comm.all_or_throw([&] {
+    const std::vector<std::string> rounds = read_.comm.all_or_throw([&] {
+      index_sinks(read_.make_sinks());
       list_jobs();
+      list_rounds();
       read_own();
-      return std::string();
+      return std::to_string(round_ends_.size());
     });
-    read_shared();
+    std::size_t num_rounds = 0;  // of the busiest rank
+    for (const std::string& each : rounds) num_rounds = std::max(num_rounds, static_cast<std::size_t>(std::stoull(each)));
+    if (num_rounds > 0) read_shared(num_rounds);
     return bytes_;
   }
 
  private:
   template <class Visit>
   void for_each_destination(const Job& job, Visit visit) const {
-    const auto of_kind = sinks_.find(job.dataset->kind);
-    if (of_kind == sinks_.end()) return;
+    const auto of_kind = by_kind_.find(job.dataset->kind);
+    if (of_kind == by_kind_.end()) return;
     const std::vector<const Sink*>& by_unit = of_kind->second;
     const std::int64_t element = dtype_bytes(job.dataset->dtype);
     read_.for_each_destination(*job.part, *job.dataset, job.begin / element, job.end / element,
@@ -93,6 +91,15 @@ class SharedReader {
                                  if (to.unit < by_unit.size() && by_unit[to.unit] != nullptr)
                                    visit(to, *by_unit[to.unit]);
                                });
+  }
+
+  void index_sinks(std::vector<Sink> sinks) {
+    sinks_ = std::move(sinks);
+    for (const Sink& sink : sinks_) {
+      std::vector<const Sink*>& of_kind = by_kind_[sink.kind];
+      if (of_kind.size() <= sink.unit) of_kind.resize(sink.unit + 1, nullptr);
+      of_kind[sink.unit] = &sink;
+    }
   }
 
   /// Blocks that are this rank's alone, and those that others need some of. In the order of the files.
@@ -181,20 +188,17 @@ class SharedReader {
     copy_now(read_.pool, to.data, converted.data(), to.bytes());
   }
 
-  /// In rounds, as many as the busiest rank needs.
-  void read_shared() {
-    std::vector<std::size_t> ends;  // of rounds, in shared_
+  void list_rounds() {
     std::int64_t bytes = 0;
     for (std::size_t i = 0; i < shared_.size(); ++i) {
       bytes += shared_bytes_[i];
       if (bytes < kRoundBytes && i + 1 < shared_.size()) continue;
-      ends.push_back(i + 1);
+      round_ends_.push_back(i + 1);
       bytes = 0;
     }
-    std::size_t num_rounds = 0;
-    for (const std::string& each : read_.comm.all_or_throw([&] { return std::to_string(ends.size()); })) {
-      num_rounds = std::max(num_rounds, static_cast<std::size_t>(std::stoull(each)));
-    }
+  }
+
+  void read_shared(std::size_t num_rounds) {
     std::vector<std::string> received;
     std::optional<BlockReader> reader;
     std::size_t next = 0;
@@ -202,7 +206,7 @@ class SharedReader {
       std::vector<Message> messages(static_cast<std::size_t>(read_.comm.num_ranks()));
       (void)read_.comm.all_or_throw([&] {
         take(received);
-        for (; round < ends.size() && next < ends[round]; ++next) read_and_send(reader, shared_[next], messages);
+        for (; round < round_ends_.size() && next < round_ends_[round]; ++next) read_and_send(reader, shared_[next], messages);
         return std::string();
       });
       std::vector<std::string> to_each;
@@ -224,7 +228,7 @@ class SharedReader {
         if (rank == read_.comm.rank()) {
           store(job, data, to, sink);
         } else {
-          messages[static_cast<std::size_t>(rank)].add(&sink - read_.sinks.data(), to.offset, to.numel, dtype,
+          messages[static_cast<std::size_t>(rank)].add(&sink - sinks_.data(), to.offset, to.numel, dtype,
                                                        data + (to.begin * dtype_bytes(dtype) - job.begin));
         }
       }
@@ -238,7 +242,7 @@ class SharedReader {
         std::memcpy(&record, &message[at], sizeof record);
         at += sizeof record;
         for (std::int64_t i = 0; i < record.count; ++i) {
-          store(read_.sinks.at(static_cast<std::size_t>(record.sink)), record.offset + i * record.stride, record.numel,
+          store(sinks_.at(static_cast<std::size_t>(record.sink)), record.offset + i * record.stride, record.numel,
                 record.dtype, reinterpret_cast<const std::byte*>(&message[at]));
           at += static_cast<std::size_t>(record.numel * dtype_bytes(record.dtype));
         }
@@ -247,9 +251,11 @@ class SharedReader {
   }
 
   const SharedRead& read_;
-  std::map<std::string, std::vector<const Sink*>, std::less<>> sinks_;  // by kind, then unit; null: not wanted
+  std::vector<Sink> sinks_;
+  std::map<std::string, std::vector<const Sink*>, std::less<>> by_kind_;  // then by unit; null: not wanted
   std::vector<Job> own_, shared_;
   std::vector<std::int64_t> shared_bytes_;  // sent of each
+  std::vector<std::size_t> round_ends_;     // in shared_
   std::int64_t bytes_ = 0;
 };
 

@@ -49,7 +49,7 @@ struct SharedRead {
   const HostComm& comm;
   const Pool& pool;
   const std::vector<FilePart>& parts;  ///< of this rank
-  const std::vector<Sink>& sinks;
+  std::function<std::vector<Sink>()> make_sinks;  ///< may fail on one rank alone
   /// Calls visit for elements [begin, end) of a part's dataset, in order.
   std::function<void(const FilePart& part, const DatasetEntry& dataset, std::int64_t begin, std::int64_t end,
                      const std::function<void(const Destination&)>& visit)>

@@ -67,16 +67,21 @@ class HostComm {
   /// Rank 0's action has a text for each rank, which gets its own. If the action fails, every rank throws its error.
   template <class Action>
   std::string from_first_rank_to_each(Action&& action) const {
-    std::vector<std::string> to_each(static_cast<std::size_t>(num_ranks()));
-    (void)from_root(0, [&] {
-      to_each = action();
-      return std::string();
-    });
-    return exchange_strings(to_each).front();
+    std::vector<std::string> to_each;
+    std::string error;
+    if (rank() == 0) {
+      try {
+        to_each = action();
+      } catch (...) {
+        error = describe_current_exception();
+      }
+    }
+    return settle_first_rank(std::move(to_each), error);
   }
 
  private:
   [[nodiscard]] std::vector<std::string> gather_to_first_rank(std::string mine) const;
+  [[nodiscard]] std::string settle_first_rank(std::vector<std::string> to_each, const std::string& error) const;
   /// The exception that is being handled as a text that carries its type. Never empty.
   static std::string describe_current_exception();
   std::vector<std::string> settle(const std::string& result, const std::string& error) const;

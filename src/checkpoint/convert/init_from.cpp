@@ -115,26 +115,30 @@ InitReport from_checkpoint(const std::string& folder, const std::map<std::string
                            const fsdp::Root& root, const HostComm& comm) {
   const Manifest manifest = share_manifest(folder, comm);
   const OpenedModel opened = describe_checkpoint(folder, manifest);
-  std::vector<Sink> sinks;
+  const Mesh& mesh = root.device_mesh().mesh();
   std::vector<SavedUnit> units;
-  (void)comm.all_or_throw([&] {
-    check_model(opened, model, root);
-    units = saved_units(root);
+  std::vector<int> mesh_ranks;
+  for (const std::string& each : comm.all_or_throw([&] {
+         check_model(opened, model, root);
+         units = saved_units(root);
+         return std::to_string(mesh.rank());
+       })) {
+    mesh_ranks.push_back(std::stoi(each));
+  }
+  const auto make_sinks = [&] {
+    std::vector<Sink> sinks;
     const std::string kind(kMasterKind);
-    for (const fsdp::UnitStorage* storage : unit_storages(root))
-      sinks.push_back({sinks.size(), kind, storage->master()});
+    for (const fsdp::UnitStorage* storage : unit_storages(root)) sinks.push_back({sinks.size(), kind, storage->master()});
     std::size_t unit = sinks.size();
     for (const WholeTensor& tensor : whole_tensors(root)) {
       const OpenedModel::Tensor* there = opened.find(tensor.name);
       if (there != nullptr && there->shape == tensor.shape) sinks.push_back({unit, kind, tensor.data});
       ++unit;  // a buffer that the checkpoint has not keeps this model's own value
     }
-    return std::string();
-  });
-  const Mesh& mesh = root.device_mesh().mesh();
-  const std::vector<int> mesh_ranks = gather_mesh_ranks(mesh, comm);
+    return sinks;
+  };
   const ReadPlan plan = make_read_plan({folder, manifest, comm, units, mesh, mesh_ranks, /*is_of_this_mesh=*/false});
-  (void)read_together({folder, comm, root.device_mesh().pool(), plan.parts, sinks, plan.for_each_destination});
+  (void)read_together({folder, comm, root.device_mesh().pool(), plan.parts, make_sinks, plan.for_each_destination});
   return report_of(opened);
 }
 
