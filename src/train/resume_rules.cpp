@@ -73,20 +73,20 @@ Config with_batch_of(const Config& config, const checkpoint::Manifest& manifest,
   return adopted;
 }
 
-Continuation check_resume(const Config& config, const checkpoint::Manifest& manifest, const data::TokenDataset& data,
+Continuation check_resume(const Config& config, const checkpoint::Manifest& manifest, const TrainingData& data,
                           const std::string& place) {
   const Config saved = saved_config(manifest, place);
   Continuation next{.sequences = manifest.global_batch > 0 ? manifest.sequences : manifest.step * saved.train.global_batch,
                     .changes = check_keys(config, saved, place)};
-  if (const std::string fingerprint = data.fingerprint(); !manifest.data.empty() && manifest.data != fingerprint) {
+  if (!manifest.data.empty() && manifest.data != data.fingerprint) {
     require<ConfigError>(config.checkpoint.allow_data_change,
                          "{} was trained on other tokens: data.train had {}, and has {}: later steps would see other data; name the "
                          "same files, or allow it with --checkpoint.allow_data_change=true",
-                         place, manifest.data, fingerprint);
-    next.changes.push_back(fmt::format("the tokens of data.train: {} -> {}", manifest.data, fingerprint));
+                         place, manifest.data, data.fingerprint);
+    next.changes.push_back(fmt::format("the tokens of data.train: {} -> {}", manifest.data, data.fingerprint));
   }
   if (saved.train.seq_len != config.train.seq_len) {
-    next.sequences = with_seq_len(next.sequences, saved.train.seq_len, config.train.seq_len, data.num_tokens());
+    next.sequences = with_seq_len(next.sequences, saved.train.seq_len, config.train.seq_len, data.num_tokens);
   }
   return next;
 }

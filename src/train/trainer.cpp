@@ -71,10 +71,11 @@ Trainer::Trainer(App& app, const Config& config, StartPoint start, Logger logger
       logger_(std::move(logger)),
       device_(Device::make(config, app.session, app.world, logger_)),
       datasets_(made_together(app.world, [&] { return Datasets::open(config); })),
+      data_fingerprint_(made_together(app.world, [&] { return datasets_.train.fingerprint(); })),
       continuation_(made_together(app.world,
                                   [&] {
                                     if (!start_point_.manifest) return Continuation{};
-                                    return check_resume(config_, *start_point_.manifest, datasets_.train,
+                                    return check_resume(config_, *start_point_.manifest, {data_fingerprint_, datasets_.train.num_tokens()},
                                                         start_point_.checkpoint);
                                   })),
       plan_(made_together(app.world,
@@ -222,7 +223,7 @@ void Trainer::save(std::int64_t step, bool in_background) {
                                       .tokens = tokens_at(step),
                                       .global_batch = plan_.global_batch(),
                                       .sequences = plan_.sequences_at(step + 1),
-                                      .data = datasets_.train.fingerprint(),
+                                      .data = data_fingerprint_,
                                       .seed = config_.run.seed,
                                       .omp_threads = device_.num_threads,
                                       .scalars = scalars,

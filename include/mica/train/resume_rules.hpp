@@ -6,13 +6,18 @@
 #include <vector>
 
 #include "mica/checkpoint/manifest.hpp"
-#include "mica/data/token_dataset.hpp"
 #include "mica/train/config.hpp"
 
 namespace mica::train {
 
 /// The sequences of a step belong to the run, not to the launch: with train.global_batch = 0, those of the checkpoint.
 [[nodiscard]] Config with_batch_of(const Config& config, const checkpoint::Manifest& manifest, const std::string& place);
+
+/// The tokens of data.train.
+struct TrainingData {
+  std::string fingerprint;  ///< data::TokenDataset::fingerprint()
+  std::int64_t num_tokens = 0;
+};
 
 /// How a run goes on from a checkpoint.
 struct Continuation {
@@ -22,9 +27,9 @@ struct Continuation {
 /// What may change between a checkpoint and the run that goes on from it (DESIGN section 6): mesh, fsdp, log, run and
 /// checkpoint keys freely; optim, train and data with a word about it; what decides which data a step sees (seq_len,
 /// global_batch, order, the tokens themselves) only with checkpoint.allow_data_change; the model never.
-/// @param config  with_batch_of().  @param data  data.train.  @param place  for error texts.
+/// @param config  with_batch_of().  @param place  for error texts.
 /// @throws ConfigError naming the key and both values.
-[[nodiscard]] Continuation check_resume(const Config& config, const checkpoint::Manifest& manifest, const data::TokenDataset& data,
+[[nodiscard]] Continuation check_resume(const Config& config, const checkpoint::Manifest& manifest, const TrainingData& data,
                                         const std::string& place);
 
 /// The model keys as a checkpoint's manifest holds them.

@@ -87,6 +87,7 @@ class Trainer {
   Logger logger_;
   Device device_;
   Datasets datasets_;
+  std::string data_fingerprint_;  ///< of data.train: reads tokens, so once and not in each save
   Continuation continuation_;  ///< empty without a checkpoint to go on from
   data::BatchPlan plan_;
   ShardedModel model_;
