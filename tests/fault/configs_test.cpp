@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "fault/support/training.hpp"
+#include "support/paths.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace mica::test {
@@ -35,7 +36,7 @@ const std::map<std::string, Sample>& samples() {
 
 TEST(Configs, EveryFileHasASample) {
   std::set<std::string> names;
-  for (const fs::directory_entry& entry : fs::directory_iterator(MICA_SOURCE_DIR "/configs")) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(test::source_folder() + "/configs")) {
     if (entry.path().extension() == ".cfg") names.insert(entry.path().stem().string());
   }
   std::set<std::string> known;
@@ -54,7 +55,7 @@ TEST(Configs, RunForAStep) {
                                     std::string("--train.steps=1"), std::string("--optim.warmup_steps=0"), std::string("--train.eval_batches=1")}) {
       flags.push_back(flag);
     }
-    const Finished run = test::run(training(sample.num_ranks, MICA_SOURCE_DIR "/configs/" + name + ".cfg", flags));
+    const Finished run = test::run(training(sample.num_ranks, test::source_folder() + "/configs/" + name + ".cfg", flags));
     EXPECT_EQ(run.status, 0) << run.output;
     EXPECT_EQ(step_lines(run_folder).size(), 1u);
     EXPECT_EQ(checkpoints_of(run_folder), std::vector<std::string>{"step-00000001"});

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "fault/support/training.hpp"
+#include "support/paths.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace mica::test {
@@ -21,7 +22,7 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-const std::string kSource = MICA_SOURCE_DIR;
+const std::string kSource = test::source_folder();
 
 std::size_t count_of(const std::string& text, const std::string& part) {
   std::size_t count = 0;

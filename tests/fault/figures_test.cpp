@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fault/support/training.hpp"
+#include "support/paths.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace mica::test {
@@ -21,7 +22,7 @@ namespace {
 using ::testing::ElementsAre;
 using nlohmann::json;
 
-const std::string kReference = std::string(MICA_SOURCE_DIR) + "/tests/reference/";
+const std::string kReference = test::reference_path("");
 const std::regex kPeaks("peak of a rank ([0-9.]+) (.*) measured, ([0-9.]+) (.*) planned");
 constexpr double kTolerance = 2e-5;  // relative: fp32 over six steps, against float64
 

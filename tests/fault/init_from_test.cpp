@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "fault/support/training.hpp"
+#include "support/paths.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace mica::test {
@@ -14,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const std::string kReference = std::string(MICA_SOURCE_DIR) + "/tests/reference/";
+const std::string kReference = test::reference_path("");
 
 class InitFrom : public ::testing::Test {
  protected:

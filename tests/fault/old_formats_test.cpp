@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "fault/support/training.hpp"
+#include "support/paths.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace mica::test {
@@ -13,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kReference = std::string(MICA_SOURCE_DIR) + "/tests/reference/";
+const std::string kReference = test::reference_path("");
 
 /// The formats that have a stored sample: tests/reference/make_checkpoint_sample.sh makes it.
 std::vector<std::string> samples() {

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fault/support/training.hpp"
+#include "support/paths.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace mica::test {
@@ -262,9 +263,9 @@ TEST_F(RunFolder, TheBatchBelongsToTheRun) {
 TEST_F(RunFolder, TheLaunchScriptSavesOnAnInterrupt) {
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
     const std::string name = "signal-" + std::to_string(signal);
-    Child child({MICA_SOURCE_DIR "/scripts/launch/mpirun-cpu.sh", folder_ / "run.cfg", "--train.steps=1000000", "--checkpoint.interval=0",
+    Child child({test::source_folder() + "/scripts/launch/mpirun-cpu.sh", folder_ / "run.cfg", "--train.steps=1000000", "--checkpoint.interval=0",
                  "--run.dir=" + run_folder(name)},
-                {{"RANKS", "2"}, {"MICA_BIN", MICA_BIN_DIR}});
+                {{"RANKS", "2"}, {"MICA_BIN", test::program_folder()}});
     ASSERT_TRUE(child.wait_for("step     20/"));
     ::kill(child.pid(), signal);
     const Finished stopped = child.wait(60);

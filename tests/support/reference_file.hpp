@@ -11,6 +11,8 @@
 #include "mica/core/error.hpp"
 #include "mica/tensor/tensor_view.hpp"
 
+#include "support/paths.hpp"
+
 namespace mica::testing {
 
 /// Reference data made by tests/reference/*.py in the safetensors layout: named tensors and metadata.
@@ -18,7 +20,7 @@ class ReferenceFile {
  public:
   /// @param name  of a file in tests/reference.
   explicit ReferenceFile(const std::string& name) {
-    const std::string path = std::string(MICA_SOURCE_DIR) + "/tests/reference/" + name;
+    const std::string path = test::reference_path(name);
     std::ifstream file(path, std::ios::binary);
     const std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
     require<Error>(bytes.size() > 8, "{} is missing or empty", path);

@@ -12,6 +12,8 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "support/paths.hpp"
+
 namespace mica::test {
 namespace {
 
@@ -94,7 +96,7 @@ std::vector<std::string> Finished::error_lines() const {
 }
 
 Child::Child(const std::vector<std::string>& command, const std::map<std::string, std::string>& environment) {
-  std::vector<std::string> words{"/bin/bash", "-c", ". '" MICA_SOURCE_DIR "/scripts/environment.sh'; exec \"$@\"", "bash"};
+  std::vector<std::string> words{"/bin/bash", "-c", ". '" + test::source_folder() + "/scripts/environment.sh'; exec \"$@\"", "bash"};
   words.insert(words.end(), command.begin(), command.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());

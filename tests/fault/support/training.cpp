@@ -8,12 +8,14 @@
 
 #include <nlohmann/json.hpp>
 
+#include "support/paths.hpp"
+
 namespace mica::test {
 namespace {
 namespace fs = std::filesystem;
 }
 
-std::string program(const std::string& name) { return MICA_BIN_DIR "/" + name; }
+std::string program(const std::string& name) { return test::program_folder() + "/" + name; }
 
 void write_tokens(const std::string& path, std::int64_t num_tokens) {
   std::vector<std::uint16_t> tokens(static_cast<std::size_t>(num_tokens));

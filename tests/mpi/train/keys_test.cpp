@@ -22,6 +22,7 @@
 #include "mica/train/setup.hpp"
 #include "mica/train/step_runner.hpp"
 #include "support/mpi_test.hpp"
+#include "support/paths.hpp"
 
 namespace mica::train {
 namespace {
@@ -154,7 +155,7 @@ struct Row {
 /// Keys of whole runs and of GPUs: a test elsewhere sets them.
 Row tested_in(const std::string& key, const std::string& file, const std::string& text) {
   return {key, [=] {
-            std::ifstream source(std::string(MICA_SOURCE_DIR) + "/tests/" + file);
+            std::ifstream source(test::source_folder() + "/tests/" + file);
             std::ostringstream all;
             all << source.rdbuf();
             EXPECT_NE(all.str().find(text), std::string::npos) << "tests/" << file << " is to test it with " << text;

@@ -7,12 +7,14 @@
 
 #include "mica/checkpoint/verify.hpp"
 
+#include "support/paths.hpp"
+
 namespace mica::checkpoint {
 namespace {
 
 TEST(Formats, EarlierOnesHaveASample) {
   for (std::int64_t version = kOldestFormatVersion; version < kFormatVersion; ++version) {
-    const std::string sample = fmt::format("{}/tests/reference/checkpoint_format_{}", MICA_SOURCE_DIR, version);
+    const std::string sample = test::reference_path(fmt::format("checkpoint_format_{}", version));
     ASSERT_TRUE(std::filesystem::is_directory(sample))
         << sample << " is missing: tests/reference/make_checkpoint_sample.sh makes it with a build of that format";
     const Manifest manifest = read_manifest(sample + "/checkpoints/step-00000005");

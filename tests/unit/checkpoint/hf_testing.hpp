@@ -19,11 +19,13 @@
 
 #include "../../../src/checkpoint/convert/hf_source.hpp"
 
+#include "support/paths.hpp"
+
 namespace mica::test {
 
 /// A folder that transformers wrote (tests/reference/make_hf_reference.py).
 inline std::string hf_reference(const std::string& name) {
-  return std::string(MICA_SOURCE_DIR) + "/tests/reference/hf_" + name;
+  return test::reference_path("hf_" + name);
 }
 
 /// All tensors of a folder or file, as f32.

@@ -13,6 +13,7 @@
 #include "mica/io/atomic_file.hpp"
 #include "mica/io/hdf5.hpp"
 
+#include "support/paths.hpp"
 #include "support/temporary_folder.hpp"
 #include "unit/checkpoint/saved_model.hpp"
 
@@ -134,7 +135,7 @@ TEST(ModelIndex, H5pyReadsWhatMicaHolds) {
     }
   }
   std::string command =
-      fmt::format("/usr/bin/python3 '{}/tests/unit/checkpoint/read_model_h5.py' '{}'", MICA_SOURCE_DIR, folder / "expected");
+      fmt::format("/usr/bin/python3 '{}/tests/unit/checkpoint/read_model_h5.py' '{}'", test::source_folder(), folder / "expected");
   ShardedOptions per_parameter;
   per_parameter.fsdp.sharding = fsdp::Sharding::per_parameter;
   for (int num_ranks = 1; num_ranks <= 8; ++num_ranks) {

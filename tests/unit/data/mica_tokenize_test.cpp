@@ -13,6 +13,7 @@
 #include "mica/data/tokenizer.hpp"
 
 #include "data_files.hpp"
+#include "support/paths.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace mica::data {
@@ -39,7 +40,7 @@ Outcome shell(const std::string& command) {
   return outcome;
 }
 
-Outcome run(const std::string& arguments) { return shell(fmt::format("{}/mica-tokenize {}", MICA_BIN_DIR, arguments)); }
+Outcome run(const std::string& arguments) { return shell(fmt::format("{}/mica-tokenize {}", test::program_folder(), arguments)); }
 
 void expect_mistake(const std::string& arguments, const std::string& what) {
   const Outcome outcome = run(arguments);
@@ -63,7 +64,7 @@ TEST(MicaTokenize, TokenFilesSayWhichTokenizerMadeThem) {
   const TemporaryFolder folder;
   write_text(folder / "a.txt", "To be, or not to be: that is the question.\n");
   write_text(folder / "b.txt", "Whether 'tis nobler");
-  const std::string vocab = std::string(MICA_SOURCE_DIR) + "/tests/reference/tokenizers/llama3.tokenizer.json";
+  const std::string vocab = test::reference_path("tokenizers/llama3.tokenizer.json");
   const Outcome outcome =
       run(fmt::format("--vocab={1} --val-fraction=0 --out={0}/c.h5 {0}/a.txt {0}/b.txt", folder.path(), vocab));
   EXPECT_EQ(outcome.status, 0) << outcome.text;
@@ -125,7 +126,7 @@ Outcome run_on_disk(const TemporaryFolder& folder, const std::string& mount_opti
   return shell(
       fmt::format("{0} sh -c 'mount -t tmpfs -o {1} tmpfs {2}/disk && {3}/mica-tokenize --out={2}/disk/x.h5 {2}/t; "
                   "status=$?; ls {2}/disk; exit $status'",
-                  unshare, mount_options, folder.path(), MICA_BIN_DIR));
+                  unshare, mount_options, folder.path(), test::program_folder()));
 }
 
 TEST(MicaTokenize, AFullDiskEndsWithStatus3AndLeavesNothingThere) {

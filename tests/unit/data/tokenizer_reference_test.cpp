@@ -11,13 +11,14 @@
 #include "mica/io/atomic_file.hpp"
 
 #include "byte_level_json.hpp"
+#include "support/paths.hpp"
 
 namespace mica::data {
 namespace {
 
 using mica::test::from_hex;
 
-const std::string kFolder = std::string(MICA_SOURCE_DIR) + "/tests/reference/tokenizers/";
+const std::string kFolder = test::reference_path("tokenizers/");
 
 using Ids = std::vector<std::int32_t>;
 

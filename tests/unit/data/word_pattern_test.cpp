@@ -8,6 +8,7 @@
 #include "mica/io/atomic_file.hpp"
 
 #include "byte_level_json.hpp"
+#include "support/paths.hpp"
 
 namespace mica::data {
 namespace {
@@ -39,7 +40,7 @@ std::vector<std::size_t> word_lengths(const char* pattern, const std::string& te
 
 TEST(WordPattern, CutsTextWhereTheRegularExpressionDoes) {
   const auto reference =
-      Json::parse(io::read_file(std::string(MICA_SOURCE_DIR) + "/tests/reference/tokenizers/words.json"));
+      Json::parse(io::read_file(test::reference_path("tokenizers/words.json")));
   for (const char* pattern : {"gpt2", "llama3"}) {
     ASSERT_GE(reference[pattern].size(), 200U);
     for (const Json& item : reference[pattern]) {
@@ -85,7 +86,7 @@ TEST(WordPattern, KnowsLettersNumbersAndSpacesOfUnicode16) {
     checksum = (checksum ^ static_cast<unsigned char>(kind)) * 0x100000001b3U;
   }
   const auto reference =
-      Json::parse(io::read_file(std::string(MICA_SOURCE_DIR) + "/tests/reference/tokenizers/words.json"));
+      Json::parse(io::read_file(test::reference_path("tokenizers/words.json")));
   EXPECT_EQ(fmt::format("{:016x}", checksum), reference["classes"].get<std::string>());
 }
 

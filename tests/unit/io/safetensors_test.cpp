@@ -11,6 +11,7 @@
 #include "mica/core/error.hpp"
 #include "mica/io/atomic_file.hpp"
 
+#include "support/paths.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace mica::io {
@@ -23,7 +24,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 // Made by the safetensors package: tests/reference/make_safetensors_reference.py.
-const std::string kPackageFile = std::string(MICA_SOURCE_DIR) + "/tests/reference/package.safetensors";
+const std::string kPackageFile = test::reference_path("package.safetensors");
 const std::vector<float> kSpecial = {0.0F,     -0.0F, INFINITY,     -INFINITY, 0x1p-24F /* 6e-8, the smallest fp16 */,
                                      65504.0F, -1.5F, 1.0009765625F};
 

@@ -15,6 +15,8 @@
 #include "mica/nn/head_loss.hpp"
 #include "mica/nn/linear.hpp"
 
+#include "support/paths.hpp"
+
 namespace mica::test {
 
 using Values = std::vector<float>;
@@ -22,7 +24,7 @@ using Values = std::vector<float>;
 /// What tests/reference/make_fsdp_reference.py wrote.
 inline const nlohmann::json& fsdp_reference() {
   static const nlohmann::json kReference =
-      nlohmann::json::parse(std::ifstream(std::string(MICA_SOURCE_DIR) + "/tests/reference/fsdp.json"));
+      nlohmann::json::parse(std::ifstream(test::reference_path("fsdp.json")));
   return kReference;
 }
 

@@ -10,6 +10,7 @@
 #include "mica/optim/clip_grad_norm.hpp"
 #include "mica/optim/optimizer.hpp"
 
+#include "support/paths.hpp"
 #include "unit/optim/sharded_weights.hpp"
 
 namespace mica::optim {
@@ -49,7 +50,7 @@ Settings settings_of(std::istringstream& line) {
 }
 
 Reference read_reference() {
-  std::ifstream file(MICA_SOURCE_DIR "/tests/reference/optim.txt");
+  std::ifstream file(test::reference_path("optim.txt"));
   Reference reference;
   for (std::string text; std::getline(file, text);) {
     std::istringstream line(text);

@@ -5,6 +5,7 @@
 #include "mica/core/error.hpp"
 
 #include "loops_testing.hpp"
+#include "support/paths.hpp"
 
 namespace mica {
 namespace {
@@ -62,7 +63,7 @@ TEST(LoopsTableDeathTest, AWrongVariableIsSaidWhenKernelsAreMade) {
 
 // [Note: isa code]: an inline function or template emitted here would be kept for processors that cannot run it.
 TEST(LoopsTable, IsaObjectsDefineOnlyTheirInstallers) {
-  std::ifstream list(std::string(MICA_BIN_DIR) + "/../isa_objects.txt");
+  std::ifstream list(test::program_folder() + "/../isa_objects.txt");
   ASSERT_TRUE(list) << "the build writes isa_objects.txt";
   int objects = 0, installers = 0;
   std::string command = "nm --defined-only --extern-only --demangle --print-file-name";

@@ -1,0 +1,2 @@
+// Owns the precompiled headers of the tests, see scripts/cmake/MicaTest.cmake.
+int main() { return 0; }
