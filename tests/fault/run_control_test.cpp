@@ -1,8 +1,12 @@
 // What ends, checks and records a run: time limits, drift checks, traces, threads, messages.
 
 #include <algorithm>
+#include <chrono>
+#include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <map>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,6 +22,19 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
+
+/// Whether a process installs a handler of SIGUSR1 within the limit, as mica-train does before its first step.
+bool handles_sigusr1(pid_t pid, double limit_s) {
+  const std::string caught = "SigCgt:";
+  for (double waited = 0; waited < limit_s; waited += 0.01) {
+    std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with(caught) && (std::stoull(line.substr(caught.size()), nullptr, 16) >> (SIGUSR1 - 1) & 1) != 0) return true;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
 
 class RunControl : public ::testing::Test {
  protected:
@@ -66,6 +83,33 @@ TEST_F(RunControl, ATimeLimitSavesAndAsksToBeQueuedAgain) {
   // Without a limit it ends by itself.
   const Finished ended = train({"--train.max_hours=0", "--run.dir=" + (folder_ / "other")});
   EXPECT_EQ(ended.status, 0) << ended.output;
+}
+
+// Without mpirun, which answers an interrupt itself.
+TEST_F(RunControl, AnInterruptSaves) {
+  Child child({program("mica-train"), folder_ / "run.cfg", "--train.steps=100000000"});
+  ASSERT_TRUE(child.wait_for("  loss ")) << child.wait(1).output;
+  ASSERT_EQ(::kill(child.pid(), SIGINT), 0);
+  const Finished stopped = child.wait(30);
+  EXPECT_EQ(stopped.status, 75) << stopped.output;
+  const std::vector<std::string> saved = checkpoints_of(run_folder());
+  ASSERT_EQ(saved.size(), 1u) << stopped.output;
+  EXPECT_EQ(std::stoll(saved[0].substr(5)), step_lines(run_folder()).back().step);
+}
+
+TEST_F(RunControl, ASecondInterruptEndsAtOnce) {
+  // One step of minutes: nothing can be saved before it ends.
+  Child child({program("mica-train"), folder_ / "run.cfg", "--model.width=512", "--model.layers=8", "--train.micro_batch=64",
+               "--train.global_batch=256000"});
+  ASSERT_TRUE(handles_sigusr1(child.pid(), 30)) << child.wait(1).output;
+  ASSERT_EQ(::kill(child.pid(), SIGINT), 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  ASSERT_TRUE(child.is_running()) << "the first one lets the step end";
+  ASSERT_EQ(::kill(child.pid(), SIGINT), 0);
+  const Finished ended = child.wait(10);
+  EXPECT_FALSE(ended.is_timed_out) << ended.output;
+  EXPECT_EQ(ended.status, 128 + SIGINT) << ended.output;
+  EXPECT_TRUE(checkpoints_of(run_folder()).empty());
 }
 
 TEST_F(RunControl, ReplicasAreComparedAtTheStepsOfTheInterval) {

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <barrier>
+#include <string>
+#include <vector>
+
+#include "mica/checkpoint/host_comm.hpp"
+
+namespace mica::test {
+
+/// Where the threads of a process leave texts for each other: a thousand of them in no more memory than the texts take.
+class Board {
+ public:
+  explicit Board(int num_ranks) : left_(static_cast<std::size_t>(num_ranks)), together_(num_ranks) {}
+
+ private:
+  friend class BoardComm;
+  std::vector<std::vector<std::string>> left_;  // by the rank that left them
+  std::barrier<> together_;
+};
+
+class BoardComm final : public checkpoint::HostComm {
+ public:
+  BoardComm(Board& board, int rank) : board_(board), rank_(rank) {}
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int num_ranks() const override { return static_cast<int>(board_.left_.size()); }
+  [[nodiscard]] std::vector<std::string> gather_strings(const std::string& mine) const override {
+    return from_each({mine}, 0);
+  }
+  [[nodiscard]] std::string broadcast_string(const std::string& mine, int root) const override {
+    return from_each({mine}, 0)[static_cast<std::size_t>(root)];
+  }
+  [[nodiscard]] std::vector<std::string> exchange_strings(const std::vector<std::string>& to_each) const override {
+    return from_each(to_each, static_cast<std::size_t>(rank_));
+  }
+
+ private:
+  [[nodiscard]] std::vector<std::string> from_each(std::vector<std::string> texts, std::size_t which) const {
+    board_.left_[static_cast<std::size_t>(rank_)] = std::move(texts);
+    board_.together_.arrive_and_wait();
+    std::vector<std::string> found;
+    for (const std::vector<std::string>& left : board_.left_) found.push_back(left[which]);
+    board_.together_.arrive_and_wait();
+    return found;
+  }
+
+  Board& board_;
+  int rank_;
+};
+
+}  // namespace mica::test
