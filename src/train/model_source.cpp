@@ -25,8 +25,7 @@ void take_model_keys(const mpi::Communicator& world, Config& config) {
   if (config.model.init_from.empty()) return;
   const StartPoint start = find_start(world, config);
   ConfigText text;
-  together(world, [&] {
-    if (world.rank() != 0) return;
+  text.text = from_rank_0(world, [&] {
     const checkpoint::ModelDescription model = start.manifest
                                                    ? checkpoint::ModelDescription{start.checkpoint, start.manifest->model}
                                                    : checkpoint::read_model_description(config.model.init_from);
@@ -35,8 +34,9 @@ void take_model_keys(const mpi::Communicator& world, Config& config) {
     apply_defaults(filled, text);
     // A checkpoint that the run goes on from has its own rules (resume_rules.hpp).
     if (!start.manifest) checkpoint::check_model_keys(model, model_description(filled));
+    return text.text;
   });
-  text = {world.broadcast_string(text.file_name, 0), world.broadcast_string(text.text, 0)};
+  text.file_name = world.broadcast_string(text.file_name, 0);
   apply_defaults(config, text);
 }
 

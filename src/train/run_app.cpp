@@ -15,6 +15,10 @@ std::string encode(const std::exception& error) {
   return fmt::format("{} {}", static_cast<int>(ours ? ours->exit_code() : ExitCode::runtime_failure), error.what());
 }
 
+[[noreturn]] void throw_encoded(const std::string& error, const std::string& prefix) {
+  throw SharedError(prefix + error.substr(error.find(' ') + 1), static_cast<ExitCode>(std::stoi(error)));
+}
+
 void print_error(const std::string& text, const std::string& log_file) {
   // One line: whatever a library put into the text.
   std::string line = text;
@@ -40,9 +44,22 @@ void together(const mpi::Communicator& world, const std::function<void()>& work)
   const std::vector<std::string> errors = world.gather_strings(mine);
   const auto first = std::ranges::find_if(errors, [](const std::string& e) { return !e.empty(); });
   const bool all_alike = std::ranges::all_of(errors, [&](const std::string& e) { return e == *first; });
-  const std::string text = first->substr(first->find(' ') + 1);
-  const auto code = static_cast<ExitCode>(std::stoi(*first));
-  throw SharedError(all_alike ? text : fmt::format("rank {}: {}", first - errors.begin(), text), code);
+  throw_encoded(*first, all_alike ? "" : fmt::format("rank {}: ", first - errors.begin()));
+}
+
+std::string from_rank_0(const mpi::Communicator& world, const std::function<std::string()>& work) {
+  constexpr char kDone = '+', kFailed = '!';
+  std::string told;
+  if (world.rank() == 0) {
+    try {
+      told = kDone + work();
+    } catch (const std::exception& error) {
+      told = kFailed + encode(error);
+    }
+  }
+  told = world.broadcast_string(told, 0);
+  if (told[0] == kFailed) throw_encoded(told.substr(1), "");
+  return told.substr(1);
 }
 
 void abort_job(const std::exception& error, int rank, int num_ranks, const std::string& log_file) {

@@ -69,10 +69,7 @@ void check_visible(const std::string& checkpoint_folder) {
 
 StartPoint find_start(const mpi::Communicator& world, const Config& config) {
   StartPoint start;
-  together(world, [&] {
-    if (world.rank() == 0) start.checkpoint = choose_checkpoint(config);
-  });
-  start.checkpoint = world.broadcast_string(start.checkpoint, 0);
+  start.checkpoint = from_rank_0(world, [&] { return choose_checkpoint(config); });
   if (start.checkpoint.empty()) return start;
   const auto comm = checkpoint::make_mpi_comm(world);
   together(world, [&] { start.manifest = checkpoint::open_checkpoint(start.checkpoint, *comm); });
@@ -89,8 +86,7 @@ StartPoint find_start(const mpi::Communicator& world, const Config& config) {
 }
 
 RunFolder::RunFolder(App& app, const Config& config, const Logger& logger) : path_(config.run_folder()), logger_(logger) {
-  together(app.world, [&] {
-    if (app.world.rank() != 0) return;
+  from_rank_0(app.world, [&] {
     std::error_code error;
     fs::create_directories(path_, error);
     require<ConfigError>(!error, "cannot create the run folder {}: {}; choose another one with --run.dir=FOLDER", path_,
@@ -102,6 +98,7 @@ RunFolder::RunFolder(App& app, const Config& config, const Logger& logger) : pat
     lock_ = RunLock::acquire(
         path_, {.take_over = config.run.take_over, .tell = [&](const std::string& text) { logger.warn("{}", text); }});
     logger_ = logger.with_file(path_ + "/log.txt");
+    return std::string();
   });
   app.log_file = path_ + "/log.txt";
 }

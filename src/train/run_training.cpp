@@ -70,12 +70,7 @@ Command parse_command(const std::vector<std::string>& arguments) {
 /// Rank 0 reads the file; the others get its text or its error.
 ConfigText read_on_rank_0(const mpi::Communicator& world, const std::string& path) {
   if (path.empty()) return {};
-  ConfigText text{path, ""};
-  together(world, [&] {
-    if (world.rank() == 0) text = read_config_text(path);
-  });
-  text.text = world.broadcast_string(text.text, 0);
-  return text;
+  return {path, from_rank_0(world, [&] { return read_config_text(path).text; })};
 }
 
 LogLevel log_level(const std::string& name) {

@@ -110,8 +110,8 @@ void Trainer::print_start(IniKeys keys) const {
   if (start_point_.manifest) {
     logger_.info("start    goes on from {}, step {}{}", start_point_.checkpoint, start_point_.manifest->step,
                  start_point_.num_later == 0 ? ""
-                                             : fmt::format("; {} checkpoints of the run's folder that do not lead to it will be set "
-                                                           "aside, where nothing deletes them",
+                                             : fmt::format("; later checkpoints of the run's folder, {} in all, will be set aside, "
+                                                           "where nothing deletes them",
                                                            start_point_.num_later));
     for (const std::string& change : continuation_.changes) logger_.warn("changed since the checkpoint: {}", change);
   }
@@ -201,11 +201,18 @@ std::int64_t Trainer::tokens_at(std::int64_t step) const {
   return before + (plan_.sequences_at(step + 1) - plan_.sequences_before) * config_.train.seq_len;
 }
 
+void Trainer::check_owner() const {
+  from_rank_0(app_.world, [&] {
+    folder_->check_owner();
+    return std::string();
+  });
+}
+
 void Trainer::save(std::int64_t step, bool in_background) {
   if (step == last_saved_) return;
   const Clock::time_point begin = last_save_begin_ = Clock::now();
   finish_background_save();
-  together(app_.world, [&] { folder_->check_owner(); });  // rank 0 alone may throw: before the others begin to save
+  check_owner();  // before the others begin to save
   const auto comm = checkpoint::make_mpi_comm(app_.world);
   std::map<std::string, double> scalars;
   if (model_.scaler) {
@@ -367,7 +374,7 @@ ExitCode Trainer::train() {
     look_at_background_save();
     if (request == Request::look) {
       finish_background_save();
-      together(app_.world, [&] { folder_->check_owner(); });
+      check_owner();
     }
     if (logs || evaluates || saves) read_figures(logs || stops);
     if (evaluates) evaluate_now(step);

@@ -186,7 +186,7 @@ TEST_F(RunFolder, GoingBackInVainChangesNothing) {
   const std::string metrics = read_text(run_folder() + "/metrics.jsonl");
   const std::string back = "--checkpoint.resume=" + checkpoint(8);
   const Finished check = train(2, {back, "--check"});
-  EXPECT_THAT(check.output, AllOf(HasSubstr("goes on from " + checkpoint(8)), HasSubstr("1 checkpoints of the run's folder")));
+  EXPECT_THAT(check.output, AllOf(HasSubstr("goes on from " + checkpoint(8)), HasSubstr("later checkpoints of the run's folder, 1 in all, will be set aside")));
   EXPECT_THAT(train(2, {back, "--train.steps=8"}).output, HasSubstr("nothing to do"));
   expect_refusal(train(2, {back, "--run.seed=3"}), {"run.seed"});
   EXPECT_EQ(checkpoints_of(run_folder()), before);

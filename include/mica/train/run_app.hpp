@@ -26,6 +26,8 @@ class SharedError : public Error {
 /// Runs rank-local work of set-up, saving or loading; if it throws on any rank, every rank throws a SharedError with the
 /// lowest failing rank's text (and its rank, unless all failed alike). @collective
 void together(const mpi::Communicator& world, const std::function<void()>& work);
+/// Runs work on rank 0 alone. @returns its text, on every rank; if it throws, every rank throws a SharedError. @collective
+std::string from_rank_0(const mpi::Communicator& world, const std::function<std::string()>& work);
 
 /// Ends the whole job at once (MPI_Abort) with the error's line and status: the other ranks wait for this one and cannot be
 /// asked. Where several ranks fail at once, the lowest one speaks.

@@ -58,6 +58,7 @@ class Trainer {
   void read_figures(bool show);
   void evaluate_now(std::int64_t step);
   /// @param in_background  only begins it, and says later that it is done.
+  void check_owner() const;
   void save(std::int64_t step, bool in_background);
   /// Tokens that the run has seen after `step`.
   [[nodiscard]] std::int64_t tokens_at(std::int64_t step) const;
