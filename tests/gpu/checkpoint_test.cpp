@@ -6,7 +6,6 @@
 #include "mica/checkpoint/async_saver.hpp"
 #include "mica/checkpoint/load.hpp"
 #include "mica/checkpoint/save.hpp"
-#include "mica/comm/local_group.hpp"
 #include "mica/device/device_memory.hpp"
 #include "mica/optim/optimizer.hpp"
 #include "mica/tensor/fetch.hpp"
@@ -16,6 +15,7 @@
 
 #if MICA_GPU_IS_EMULATED
 #include "cuda_emulation/cuda_emulation.hpp"
+#include "testing/local_group.hpp"
 #endif
 
 namespace mica::testing {

@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "mica/comm/gpu_groups.hpp"
-#include "mica/comm/local_group.hpp"
 #include "mica/core/error.hpp"
 #include "mica/device/gpu.hpp"
 #include "support/collective_checks.hpp"
@@ -17,6 +16,7 @@
 #if MICA_GPU_IS_EMULATED
 #include "cuda_emulation/cuda_emulation.hpp"
 #include "support/reaching_group.hpp"
+#include "testing/local_group.hpp"
 #endif
 
 namespace mica::testing {

@@ -10,11 +10,12 @@
 #include <cuda_runtime_api.h>
 
 #include "mica/core/error.hpp"
-#include "mica/device/checking_stream.hpp"
 #include "mica/device/cuda/check.hpp"
 #include "mica/device/device_memory.hpp"
 #include "mica/device/gpu.hpp"
 #include "mica/device/tracer.hpp"
+
+#include "testing/checking_stream.hpp"
 
 namespace mica::testing {
 namespace {

@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "cuda_emulation/cuda_emulation.hpp"
-#include "mica/comm/local_group.hpp"
 #include "support/parity.hpp"
 #include "support/tested_gpu.hpp"
+#include "testing/local_group.hpp"
 
 namespace mica::testing {
 namespace {

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <map>
 
-#include "mica/comm/local_group.hpp"
 #include "support/parity.hpp"
 #include "support/tested_gpu.hpp"
+#include "testing/local_group.hpp"
 
 namespace mica::testing {
 namespace {

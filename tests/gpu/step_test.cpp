@@ -4,13 +4,13 @@
 
 #include "cuda_emulation/cuda_emulation.hpp"
 #include "mica/comm/gpu_groups.hpp"
-#include "mica/comm/local_group.hpp"
 #include "mica/device/gpu.hpp"
 #include "mica/optim/clip_grad_norm.hpp"
 #include "mica/optim/optimizer.hpp"
 #include "mica/tensor/cuda_kernels.hpp"
 #include "mica/tensor/fetch.hpp"
 #include "support/parity.hpp"
+#include "testing/local_group.hpp"
 
 namespace mica::testing {
 namespace {

@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 
 #include "mica/checkpoint/save.hpp"
-#include "mica/comm/local_group.hpp"
 #include "mica/fsdp/fully_shard.hpp"
 #include "mica/io/atomic_file.hpp"
 #include "mica/io/safetensors.hpp"
@@ -20,6 +19,7 @@
 #include "../../../src/checkpoint/convert/hf_source.hpp"
 
 #include "support/paths.hpp"
+#include "testing/local_group.hpp"
 
 namespace mica::test {
 

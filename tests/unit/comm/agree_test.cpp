@@ -4,9 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "mica/comm/local_group.hpp"
-
 #include "support/temporary_folder.hpp"
+#include "testing/local_group.hpp"
 
 namespace mica {
 namespace {

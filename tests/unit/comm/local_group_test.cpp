@@ -1,5 +1,3 @@
-#include "mica/comm/local_group.hpp"
-
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -10,8 +8,9 @@
 #include <gtest/gtest.h>
 
 #include "mica/core/error.hpp"
-#include "mica/device/checking_stream.hpp"
 #include "support/collective_checks.hpp"
+#include "testing/checking_stream.hpp"
+#include "testing/local_group.hpp"
 
 namespace mica {
 namespace {

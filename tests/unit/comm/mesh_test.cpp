@@ -4,9 +4,10 @@
 #include <gtest/gtest.h>
 
 #include "mica/comm/fake_group.hpp"
-#include "mica/comm/local_group.hpp"
 #include "mica/comm/mpi_group.hpp"
 #include "mica/core/error.hpp"
+
+#include "testing/local_group.hpp"
 
 namespace mica {
 namespace {

@@ -1,13 +1,13 @@
-#include "mica/device/checking_stream.hpp"
-
 #include <array>
 #include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "mica/device/disturbed_stream.hpp"
 #include "mica/device/pool.hpp"
+
+#include "testing/checking_stream.hpp"
+#include "testing/disturbed_stream.hpp"
 
 namespace mica {
 namespace {

@@ -1,5 +1,3 @@
-#include "mica/device/disturbed_stream.hpp"
-
 #include <array>
 #include <atomic>
 #include <thread>
@@ -8,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "gate.hpp"
+#include "testing/disturbed_stream.hpp"
 
 namespace mica {
 namespace {

@@ -8,8 +8,9 @@
 
 #include <gtest/gtest.h>
 
-#include "mica/device/disturbed_stream.hpp"
 #include "mica/device/pool.hpp"
+
+#include "testing/disturbed_stream.hpp"
 
 namespace mica {
 namespace {

@@ -2,8 +2,8 @@
 // that was never disturbed.
 #include <gtest/gtest.h>
 
-#include "mica/comm/local_group.hpp"
 #include "support/parity.hpp"
+#include "testing/local_group.hpp"
 
 namespace mica::testing {
 namespace {

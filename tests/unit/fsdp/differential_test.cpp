@@ -7,9 +7,9 @@
 
 #include <gtest/gtest.h>
 
-#include "mica/comm/local_group.hpp"
 #include "mica/nn/init.hpp"
 
+#include "testing/local_group.hpp"
 #include "unit/fsdp/sharded_rank.hpp"
 
 namespace mica::testing {

@@ -7,11 +7,11 @@
 
 #include <gtest/gtest.h>
 
-#include "mica/comm/local_group.hpp"
-#include "mica/device/checking_stream.hpp"
 #include "mica/fsdp/fully_shard.hpp"
 #include "mica/nn/linear.hpp"
 
+#include "testing/checking_stream.hpp"
+#include "testing/local_group.hpp"
 #include "unit/device/gate.hpp"
 
 namespace mica::fsdp {

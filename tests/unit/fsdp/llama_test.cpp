@@ -2,9 +2,8 @@
 // of its own cut units otherwise than GPT-2's packed ones.
 #include <gtest/gtest.h>
 
-#include "mica/comm/local_group.hpp"
-
 #include "support/parity.hpp"
+#include "testing/local_group.hpp"
 
 namespace mica::testing {
 namespace {

@@ -3,12 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "mica/comm/local_group.hpp"
 #include "mica/core/error.hpp"
 #include "mica/fsdp/deterministic.hpp"
 #include "mica/fsdp/fully_shard.hpp"
 #include "mica/nn/linear.hpp"
 #include "mica/nn/sequential.hpp"
+
+#include "testing/local_group.hpp"
 
 namespace mica::fsdp {
 namespace {

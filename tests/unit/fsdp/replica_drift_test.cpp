@@ -7,9 +7,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "mica/comm/local_group.hpp"
 #include "mica/fsdp/wrap_policy.hpp"
 #include "mica/nn/models/mlp.hpp"
+
+#include "testing/local_group.hpp"
 
 namespace mica::fsdp {
 namespace {

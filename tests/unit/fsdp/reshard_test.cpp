@@ -1,9 +1,10 @@
 // What is unsharded when masters are about to be written.
 #include <gtest/gtest.h>
 
-#include "mica/comm/local_group.hpp"
-#include "mica/device/checking_stream.hpp"
 #include "mica/fsdp/fully_shard.hpp"
+
+#include "testing/checking_stream.hpp"
+#include "testing/local_group.hpp"
 
 namespace mica::fsdp {
 namespace {

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "mica/comm/local_group.hpp"
 #include "mica/fsdp/deterministic.hpp"
 #include "mica/fsdp/state_dict.hpp"
 #include "mica/optim/clip_grad_norm.hpp"
@@ -16,6 +15,7 @@
 #include "mica/optim/state_dict.hpp"
 
 #include "support/random_case.hpp"
+#include "testing/local_group.hpp"
 #include "unit/fsdp/held_parameters.hpp"
 
 // The differential test's run on several ranks.

@@ -6,11 +6,11 @@
 
 #include <gtest/gtest.h>
 
-#include "mica/comm/local_group.hpp"
-#include "mica/device/checking_stream.hpp"
-#include "mica/device/disturbed_stream.hpp"
 #include "mica/fsdp/deterministic.hpp"
 #include "support/parity.hpp"
+#include "testing/checking_stream.hpp"
+#include "testing/disturbed_stream.hpp"
+#include "testing/local_group.hpp"
 
 namespace mica::testing {
 namespace {

@@ -7,11 +7,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "mica/comm/local_group.hpp"
 #include "mica/fsdp/wrap_policy.hpp"
 #include "mica/nn/models/gpt2.hpp"
 #include "mica/optim/clip_grad_norm.hpp"
 #include "mica/optim/optimizer.hpp"
+
+#include "testing/local_group.hpp"
 
 namespace mica::optim {
 namespace {

@@ -9,13 +9,13 @@
 
 #include <nlohmann/json.hpp>
 
-#include "mica/comm/local_group.hpp"
 #include "mica/fsdp/fully_shard.hpp"
 #include "mica/nn/gelu.hpp"
 #include "mica/nn/head_loss.hpp"
 #include "mica/nn/linear.hpp"
 
 #include "support/paths.hpp"
+#include "testing/local_group.hpp"
 
 namespace mica::test {
 

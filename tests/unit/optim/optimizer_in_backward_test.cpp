@@ -5,8 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "mica/device/checking_stream.hpp"
 #include "mica/fsdp/deterministic.hpp"
+#include "testing/checking_stream.hpp"
 #include "unit/optim/sharded_weights.hpp"
 
 namespace mica::optim {

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "mica/device/checking_stream.hpp"
 #include "mica/optim/clip_grad_norm.hpp"
+#include "testing/checking_stream.hpp"
 #include "unit/optim/stepped_weights.hpp"
 
 namespace mica::optim {

@@ -5,8 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "mica/comm/local_group.hpp"
 #include "mica/fsdp/fully_shard.hpp"
+
+#include "testing/local_group.hpp"
 
 namespace mica::test {
 

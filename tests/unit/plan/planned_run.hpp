@@ -5,12 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "mica/comm/local_group.hpp"
 #include "mica/fsdp/gradient_reduction.hpp"
 #include "mica/fsdp/wrap_policy.hpp"
 #include "mica/plan/memory_plan.hpp"
 #include "mica/plan/trace.hpp"
 #include "mica/plan/volume.hpp"
+
+#include "testing/local_group.hpp"
 
 namespace mica::test {
 

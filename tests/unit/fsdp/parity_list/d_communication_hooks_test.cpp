@@ -4,9 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "mica/comm/local_group.hpp"
 #include "mica/fsdp/fully_shard.hpp"
 #include "mica/fsdp/gradient_reduction.hpp"
+
+#include "testing/local_group.hpp"
 
 namespace mica::fsdp {
 namespace {

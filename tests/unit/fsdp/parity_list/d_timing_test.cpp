@@ -5,9 +5,9 @@
 #include <thread>
 
 #include "mica/comm/fake_group.hpp"
-#include "mica/device/disturbed_stream.hpp"
 #include "probe_model.hpp"
 #include "support/parity.hpp"
+#include "testing/disturbed_stream.hpp"
 
 namespace mica::fsdp::testing {
 namespace {

@@ -11,10 +11,11 @@
 
 #include <gtest/gtest.h>
 
-#include "mica/comm/local_group.hpp"
 #include "mica/fsdp/fully_shard.hpp"
 #include "mica/nn/linear.hpp"
 #include "mica/nn/sequential.hpp"
+
+#include "testing/local_group.hpp"
 
 namespace mica::fsdp::testing {
 

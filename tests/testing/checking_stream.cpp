@@ -1,4 +1,4 @@
-#include "mica/device/checking_stream.hpp"
+#include "testing/checking_stream.hpp"
 
 #include <algorithm>
 #include <iterator>

@@ -3,8 +3,9 @@
 #include <memory>
 #include <string>
 
-#include "local_shared.hpp"
 #include "mica/comm/process_group.hpp"
+
+#include "testing/local_shared.hpp"
 
 namespace mica {
 

@@ -1,8 +1,9 @@
 #include <exception>
 #include <thread>
 
-#include "local_make.hpp"
-#include "local_shared.hpp"
+#include "testing/local_make.hpp"
+#include "testing/local_shared.hpp"
+
 
 namespace mica {
 

@@ -1,4 +1,4 @@
-#include "mica/device/disturbed_stream.hpp"
+#include "testing/disturbed_stream.hpp"
 
 #include <algorithm>
 #include <random>

@@ -1,11 +1,12 @@
-#include "mica/comm/local_group.hpp"
+#include "testing/local_group.hpp"
 
 #include <algorithm>
 #include <cstring>
 #include <exception>
 
-#include "local_make.hpp"
 #include "mica/tensor/host_math.hpp"
+
+#include "testing/local_make.hpp"
 
 namespace mica {
 namespace {

@@ -1,4 +1,4 @@
-#include "rank_barrier.hpp"
+#include "testing/rank_barrier.hpp"
 
 #include <utility>
 

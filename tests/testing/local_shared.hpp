@@ -6,9 +6,10 @@
 #include <vector>
 
 #include "mica/comm/collective.hpp"
-#include "mica/comm/local_group.hpp"
 #include "mica/core/dtype.hpp"
-#include "rank_barrier.hpp"
+
+#include "testing/local_group.hpp"
+#include "testing/rank_barrier.hpp"
 
 namespace mica {
 
