@@ -104,7 +104,7 @@ std::string OrderCheck::gathers_of(Point point, const Unit& unit) const {
   const bool is_forward = point == Point::forward;
   const std::vector<Unit*>& list = is_forward ? unit.forward_prefetch_list() : unit.backward_prefetch_list();
   const std::string_view by_order =
-      is_forward ? forward_prefetch_text(unit.options()) : backward_prefetch_text(units_.front()->options());
+      is_forward ? forward_prefetch_text(unit.options()) : backward_prefetch_text(unit.options());
   return fmt::format("has unsharded: {}; prefetches: {}; strategy {}", names_of(unsharded),
                      list.empty() ? by_order : names_of(list), strategy_name(unit.options().strategy));
 }

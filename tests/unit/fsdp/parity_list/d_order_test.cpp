@@ -212,6 +212,25 @@ TEST(D4Order, RanksThatGatherOtherUnitsAreAnErrorOnAllRanks) {
         text, HasSubstr("prefetches: none; strategy full_shard, rank 1 has unsharded: none; prefetches: the next one"));
 }
 
+// Each unit's own way to prefetch is compared, not the root's.
+TEST(D4Order, AUnitThatPrefetchesOtherwiseIsAnErrorOnAllRanks) {
+  const auto texts = errors_of_ranks(2, [](RankRig& rig) {
+    ProbeModel model(3);
+    for (std::size_t i = 0; i < model.layers.size(); ++i) {
+      const bool is_other = i == 2 && rig.rank() == 1;
+      fully_shard(*model.layers[i], rig.device_mesh(),
+                  {.backward_prefetch = is_other ? BackwardPrefetch::none : BackwardPrefetch::pre});
+    }
+    fully_shard(model, rig.device_mesh(), {});
+    root_of(model).initialize(1);
+    train_pass(model, rig.context());
+  });
+  for (const std::string& text : texts) {
+    EXPECT_THAT(text, HasSubstr("before the backward of unit c (parameters c.weight) rank 0 has unsharded: root c; prefetches: "
+                                "the next one, before; strategy full_shard, rank 1 has unsharded: root c; prefetches: none"));
+  }
+}
+
 /// What the rank logs in steps of given orders.
 std::string warnings_of(const std::vector<std::vector<int>>& orders, const std::function<void(ProbeModel&, RankRig&)>& between = {}) {
   const TemporaryFolder folder;
