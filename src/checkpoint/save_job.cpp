@@ -49,7 +49,7 @@ Manifest header_of(const SaveState& state) {
   m.world_size = mesh.world_size();
   m.shard_size = mesh.shard_size();
   m.replicas = mesh.replicas();
-  m.strategy = fsdp::strategy_name(root.options().strategy);
+  m.strategy = fsdp::strategy_name(root.units().front()->options().strategy);
   m.kernels = root.device_mesh().kernels().description();
   m.omp_threads = state.omp_threads;
   if (state.optimizer != nullptr) {

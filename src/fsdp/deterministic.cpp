@@ -35,7 +35,6 @@ class DeterministicReduction final : public GradientReduction {
                     begin == 0 ? job.mode : Write::accumulate);
     }
   }
-  [[nodiscard]] bool is_deterministic() const override { return true; }
 };
 
 }  // namespace
@@ -49,13 +48,8 @@ void average_grads(Root& root, std::int64_t num_micro_batches) {
   require(root.state() == TrainingState::idle, "average_grads is called while the root is {}: call it between passes",
           training_state_name(root.state()));
   require(num_micro_batches >= 1, "average_grads over {} micro-batches, expected at least 1", num_micro_batches);
-  for (const Unit* unit : root.units()) {
-    require<ConfigError>(
-        !unit->storage() || (unit->options().reduction && unit->options().reduction->is_deterministic()),
-        "average_grads: the gradients of unit {} are means already: give every unit Options::reduction = "
-        "&deterministic_reduction(), or none",
-        unit->name());
-  }
+  require<ConfigError>(root.options().deterministic,
+                       "average_grads: the gradients are means already; only RootOptions::deterministic leaves sums");
   const DeviceMesh& device_mesh = root.device_mesh();
   for (const Unit* unit : root.units()) {
     if (!unit->storage() || !unit->storage()->sharded_grad()) continue;

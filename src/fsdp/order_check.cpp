@@ -40,6 +40,12 @@ std::string_view backward_prefetch_text(const Options& options) {
 
 }  // namespace
 
+OrderCheck::OrderCheck(DeviceMesh& device_mesh, const std::vector<Unit*>& units, bool use_orig_params)
+    : device_mesh_(device_mesh),
+      units_(units),
+      is_needed_(device_mesh.geometry().world_size > 1),
+      use_orig_params_(use_orig_params) {}
+
 std::size_t OrderCheck::index_of(const Unit& unit) const {
   return static_cast<std::size_t>(std::ranges::find(units_, &unit) - units_.begin());
 }
@@ -76,7 +82,7 @@ void OrderCheck::backward(const Unit& unit) {
 void OrderCheck::reduction(const Unit& unit) {
   if (!is_needed_ || !is_first_reduction_) return;
   compare(Point::reduction, &unit);
-  if (unit.options().use_orig_params) compare_gradients(unit);
+  if (use_orig_params_) compare_gradients(unit);
 }
 
 void OrderCheck::end_backward(bool reduces) {

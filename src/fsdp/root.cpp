@@ -51,7 +51,7 @@ void Root::reshard() {
 void Root::set_gradient_sync(bool on) {
   require(state_ == TrainingState::idle, "gradient synchronisation is switched while the root is {}: do it between passes",
           training_state_name(state_));
-  require(on || !options().reduction || !options().reduction->is_deterministic(),
+  require(on || !options_.deterministic,
           "no_sync does not go with the deterministic reduction: unsharded gradients would add up several micro-batches "
           "before they are exchanged, in an order that depends on the number of ranks; let every micro-batch reduce");
   gradient_sync_ = on;
@@ -63,7 +63,7 @@ void Root::begin_forward(bool is_training) {
   require(state_ == TrainingState::idle, "forward of the root is called while it is {}", training_state_name(state_));
   check_ignored_have_data();
   state_ = TrainingState::forward;
-  full_precision_ = options().full_precision_in_eval && !is_training;
+  full_precision_ = options_.full_precision_in_eval && !is_training;
   order_.begin_forward();
   order_check_.begin_forward();
   wait_for_masters();

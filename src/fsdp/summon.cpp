@@ -27,11 +27,11 @@ SummonFullParams::SummonFullParams(nn::Module& module, SummonOptions options)
             "full parameters are summoned while the root is {}: summoning starts between passes and does not nest",
             training_state_name(root->state()));
   }
-  for (const Unit* unit : units_) {
+  for (Unit* unit : units_) {
     const UnitStorage* storage = unit->storage();
     require(!storage || storage->is_initialized(),
             "full parameters of unit {} are summoned before they have values: call initialize() first", unit->name());
-    require<ConfigError>(!options_.with_grads || unit->options().use_orig_params,
+    require<ConfigError>(!options_.with_grads || unit->root().options().use_orig_params,
                          "gradients of unit {} are summoned, which needs original-parameter mode: fsdp.use_orig_params=true",
                          unit->name());
     require(!options_.with_grads || !storage || !storage->has_unsharded_grad(),

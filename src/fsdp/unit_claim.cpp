@@ -5,17 +5,17 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "mica/fsdp/gradient_reduction.hpp"
 
 namespace mica::fsdp {
-UnitClaim::UnitClaim(Unit& root) : root_(root) {
+UnitClaim::UnitClaim(Unit& root, const RootOptions& options) : root_(root), options_(options) {
   find_units();
   find_users();
   find_ignored();
   assign_parameters();
   find_buffers();
   check_frozen();
-  check_settings();
+  check_options();
+  check_meshes();
 }
 
 void UnitClaim::find_units() {
@@ -145,8 +145,9 @@ std::size_t UnitClaim::owner_of(const std::string& full_name, const std::vector<
 }
 
 void UnitClaim::check_frozen() const {
+  if (options_.use_orig_params) return;
   for (const Member& member : members) {
-    if (member.unit->options().use_orig_params || member.parameters.empty()) continue;
+    if (member.parameters.empty()) continue;
     const UnitParameter& first = member.parameters.front();
     const auto other = std::ranges::find_if(member.parameters, [&](const UnitParameter& p) {
       return p.parameter->requires_grad != first.parameter->requires_grad;
@@ -160,24 +161,30 @@ void UnitClaim::check_frozen() const {
   }
 }
 
-void UnitClaim::check_settings() const {
+void UnitClaim::check_options() const {
   struct Setting {
     const char* name;
-    bool (*of)(const Options&);
+    bool RootOptions::*value;
   };
-  static constexpr Setting kSettings[] = {
-      {"use_orig_params", [](const Options& o) { return o.use_orig_params; }},
-      {"full_precision_in_eval", [](const Options& o) { return o.full_precision_in_eval; }},
-      {"limit_all_gathers", [](const Options& o) { return o.limit_all_gathers; }},
-      {"a deterministic reduction", [](const Options& o) { return o.reduction && o.reduction->is_deterministic(); }},
-  };
-  for (const Setting& setting : kSettings) {
-    std::vector<std::string> on, off;
-    for (const Member& member : members) (setting.of(member.unit->options()) ? on : off).push_back(member.name);
-    require<ConfigError>(on.empty() || off.empty(),
-                         "{} must be the same for all units of a root, but is true for {} and false for {}", setting.name,
-                         fmt::join(on, ", "), fmt::join(off, ", "));
+  static constexpr Setting kSettings[] = {{"use_orig_params", &RootOptions::use_orig_params},
+                                          {"full_precision_in_eval", &RootOptions::full_precision_in_eval},
+                                          {"limit_all_gathers", &RootOptions::limit_all_gathers},
+                                          {"deterministic", &RootOptions::deterministic}};
+  for (const Member& member : members) {
+    const std::optional<RootOptions>& own = member.unit->options().root;
+    for (const Setting& setting : kSettings) {
+      require<ConfigError>(!own || (*own).*setting.value == options_.*setting.value,
+                           "{} is one value under a root: it is {} for unit {} and {} for the root; leave Options::root out of "
+                           "units inside",
+                           setting.name, !(options_.*setting.value), member.name, options_.*setting.value);
+    }
+    require<ConfigError>(!options_.deterministic || member.unit->options().reduction == nullptr,
+                         "unit {} has a reduction of its own under a deterministic root, which reduces in one way: choose one",
+                         member.name);
   }
+}
+
+void UnitClaim::check_meshes() const {
   const DeviceMesh& of_root = root_.device_mesh();
   for (const Member& member : members) {
     const DeviceMesh& own = member.unit->device_mesh();

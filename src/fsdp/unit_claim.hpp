@@ -18,7 +18,7 @@ namespace mica::fsdp {
 class UnitClaim {
  public:
   /// @throws ConfigError: see Root's constructor.
-  explicit UnitClaim(Unit& root);
+  UnitClaim(Unit& root, const RootOptions& options);
 
   struct Member {
     Unit* unit;
@@ -54,9 +54,11 @@ class UnitClaim {
   [[nodiscard]] std::size_t owner_of(const std::string& full_name, const std::vector<User>& users) const;
   void check_ignored() const;
   void check_frozen() const;
-  void check_settings() const;
+  void check_options() const;
+  void check_meshes() const;
 
   Unit& root_;
+  const RootOptions& options_;
   std::unordered_map<const nn::Module*, Chain> chains_;
   std::unordered_map<const nn::Parameter*, std::vector<User>> users_;
   std::vector<IgnoredSet> ignored_of_;  // one a member

@@ -5,6 +5,7 @@
 
 #include "hooked_all_gather.hpp"
 #include "mica/device/device_memory.hpp"
+#include "mica/fsdp/deterministic.hpp"
 #include "mica/fsdp/name_patterns.hpp"
 #include "mica/fsdp/per_parameter_layout.hpp"
 #include "mica/nn/init.hpp"
@@ -54,14 +55,14 @@ std::string_view shard_state_name(ShardState state) {
 }
 
 UnitStorage::UnitStorage(std::string name, std::vector<UnitParameter> parameters, DeviceMesh& device_mesh,
-                         const Options& options)
+                         const Options& options, const RootOptions& of_root)
     : name_(std::move(name)),
       parameters_(std::move(parameters)),
       device_mesh_(device_mesh),
       param_dtype_(options.param_dtype()),
       reduce_dtype_(options.reduce_dtype()),
       keeps_low_precision_grads_(options.mixed_precision.keep_low_precision_grads),
-      use_orig_params_(options.use_orig_params),
+      use_orig_params_(of_root.use_orig_params),
       has_grads_(parameters_.size(), false),
       offload_(options.cpu_offload),
       layout_(make_layout(parameters_, options.strategy == Strategy::no_shard ? 1 : device_mesh.geometry().shard_size,
@@ -71,7 +72,9 @@ UnitStorage::UnitStorage(std::string name, std::vector<UnitParameter> parameters
       all_reduce_group_(layout_->shard_size() == device_mesh.geometry().shard_size ? &device_mesh.replicate_group()
                                                                                    : &device_mesh.all_ranks_group()),
       division_(division_factors(device_mesh.geometry().world_size)),
-      reduction_(options.reduction ? *options.reduction : default_reduction()) {
+      reduction_(of_root.deterministic ? deterministic_reduction()
+                 : options.reduction   ? *options.reduction
+                                       : default_reduction()) {
   all_reduce_group_->connect();
   const int num_neighbours = options.reshard_after_forward_ranks;
   if (num_neighbours == 0 || layout_->shard_size() == 1) return;

@@ -19,17 +19,18 @@ std::size_t num_held(const DeviceMesh& device_mesh) { return device_mesh.streams
 
 Root::Root(Unit& unit)
     : unit_(unit),
+      options_(unit.options().root.value_or(RootOptions{})),
       buffers_(unit.device_mesh()),
-      param_limiter_(num_held(unit.device_mesh()), unit.options().limit_all_gathers),
-      grad_limiter_(num_held(unit.device_mesh()), unit.options().limit_all_gathers),
-      order_check_(unit.device_mesh(), units_, unit.device_mesh().geometry().world_size > 1) {
-  UnitClaim claim(unit);
+      param_limiter_(num_held(unit.device_mesh()), options_.limit_all_gathers),
+      grad_limiter_(num_held(unit.device_mesh()), options_.limit_all_gathers),
+      order_check_(unit.device_mesh(), units_, options_.use_orig_params) {
+  UnitClaim claim(unit, options_);
   std::vector<std::unique_ptr<UnitStorage>> storages;
   for (UnitClaim::Member& member : claim.members) {
     storages.push_back(member.parameters.empty()
                            ? nullptr
                            : std::make_unique<UnitStorage>(member.name, std::move(member.parameters),
-                                                           member.unit->device_mesh_, member.unit->options_));
+                                                           member.unit->device_mesh_, member.unit->options_, options_));
   }
   for (const UnitClaim::Buffer& each : claim.buffers) buffers_.add(each.full_name, *each.buffer, each.dtype);
   // Nothing can fail any more.

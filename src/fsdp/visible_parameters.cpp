@@ -32,7 +32,7 @@ std::vector<VisibleParameter> visible_parameters(const Root& root) {
   for (const Unit* unit : root.units()) {
     const UnitStorage* storage = unit->storage();
     if (!storage) continue;
-    if (!unit->options().use_orig_params) {
+    if (!root.options().use_orig_params) {
       shown.push_back(flat_parameter(*unit));
       continue;
     }

@@ -54,8 +54,7 @@ ClipCoefficient clip_coefficient(fsdp::Root& root, double max_norm, double p) {
   ClipCoefficient clip{make_scalar(device_mesh), make_scalar(device_mesh)};
   const Tensor sum = make_scalar(device_mesh);
 
-  const fsdp::GradientReduction* reduction = root.options().reduction;
-  if (reduction && reduction->is_deterministic() && power != kInfNorm) {  // a maximum does not depend on the order
+  if (root.options().deterministic && power != kInfNorm) {  // a maximum does not depend on the order
     fsdp::require_one_mesh(root, "the norm of a deterministic run");
     exact_sum(root, power, sum);
     kernels.clip_coefficient(compute, sum, power, max_norm, clip.norm, clip.coefficient);

@@ -14,14 +14,14 @@ OptimizerInBackward::OptimizerInBackward(Optimizer& optimizer)
   fsdp::Root& root = optimizer.root();
   require<ConfigError>(root.options().use_orig_params,
                        "an optimizer in backward needs original-parameter mode: set fsdp.use_orig_params = true "
-                       "(Options::use_orig_params)");
+                       "(RootOptions::use_orig_params)");
   for (const fsdp::Unit* unit : root.units()) {
     require<ConfigError>(fsdp::reshards_after_backward(unit->asked_strategy()),
                          "unit {} keeps its parameters unsharded after backward (fsdp.strategy = {}), so an optimizer in backward "
                          "would leave it with old ones: use full_shard or shard_grad_op, or step after backward",
                          unit->name(), fsdp::strategy_name(unit->asked_strategy()));
   }
-  require<ConfigError>(!root.options().reduction || !root.options().reduction->is_deterministic(),
+  require<ConfigError>(!root.options().deterministic,
                        "the deterministic reduction leaves sums over micro-batches, divided behind the last backward by "
                        "average_grads(): an optimizer in backward would step with them; choose one");
   require(!root.has_after_reduction(), "the root of {} has an optimizer in backward already",

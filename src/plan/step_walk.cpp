@@ -54,10 +54,8 @@ std::vector<UnitSpec> units_of(const fsdp::Root& root) {
     require<ConfigError>(!unit->options().mixed_precision.output_dtype,
                          "unit {} casts its outputs to {} (output_dtype), which a memory plan does not count: plan without it",
                          unit->name(), dtype_name(*unit->options().mixed_precision.output_dtype));
-    if (const fsdp::GradientReduction* reduction = unit->options().reduction) {
-      spec.is_deterministic = reduction->is_deterministic();
-      spec.wire_dtype = reduction->wire_dtype();
-    }
+    spec.is_deterministic = root.options().deterministic;
+    if (const fsdp::GradientReduction* reduction = unit->options().reduction) spec.wire_dtype = reduction->wire_dtype();
     if (const fsdp::UnitStorage* storage = unit->storage()) {
       spec.shard_numel = storage->layout().shard_numel();
       spec.shard_size = storage->shard_size();

@@ -4,7 +4,6 @@
 
 #include "mica/comm/gpu_groups.hpp"
 #include "mica/comm/mpi_group.hpp"
-#include "mica/fsdp/deterministic.hpp"
 #include "mica/fsdp/name_patterns.hpp"
 #include "mica/nn/init.hpp"
 #include "mica/plan/memory_plan.hpp"
@@ -95,20 +94,18 @@ fsdp::Options fsdp_options(const Config& config) {
   options.cpu_offload = f.cpu_offload == "parameters"  ? fsdp::CpuOffload::parameters
                         : f.cpu_offload == "gradients" ? fsdp::CpuOffload::gradients
                                                        : fsdp::CpuOffload::none;
-  options.full_precision_in_eval = f.full_precision_in_eval;
+  options.root = {.limit_all_gathers = f.limit_all_gathers, .full_precision_in_eval = f.full_precision_in_eval,
+                  .use_orig_params = f.use_orig_params, .deterministic = config.train.deterministic};
   apply_reshard_after_forward(f.reshard_after_forward, options);
   options.backward_prefetch = f.backward_prefetch == "pre"    ? fsdp::BackwardPrefetch::pre
                               : f.backward_prefetch == "post" ? fsdp::BackwardPrefetch::post
                                                               : fsdp::BackwardPrefetch::none;
   options.forward_prefetch = f.forward_prefetch;
   options.sync_module_states = f.sync_module_states;
-  options.limit_all_gathers = f.limit_all_gathers;
-  options.use_orig_params = f.use_orig_params;
   options.mixed_precision.param_dtype = dtype_from_name(f.param_dtype);
   if (f.reduce_dtype != "auto") options.mixed_precision.reduce_dtype = dtype_from_name(f.reduce_dtype);
   if (f.buffer_dtype != "auto") options.mixed_precision.buffer_dtype = dtype_from_name(f.buffer_dtype);
   options.mixed_precision.keep_low_precision_grads = f.keep_low_precision_grads;
-  if (config.train.deterministic) options.reduction = &fsdp::deterministic_reduction();
   if (f.gradient_compression != "none") options.reduction = &fsdp::compressing_reduction(dtype_from_name(f.gradient_compression));
   return options;
 }

@@ -49,7 +49,7 @@ std::vector<StepCalls> calls_of_steps(const StepCase& c, std::unique_ptr<Process
   fsdp::DeviceMesh device_mesh(mesh, *pool, *kernels,
                                fsdp::Streams::make(StreamMode::threaded, [](std::string name, StreamMode) { return make_cuda_stream(std::move(name)); }));
   auto model = make_parity_model();
-  fsdp::Options options{.strategy = c.strategy, .limit_all_gathers = c.limit_all_gathers};
+  fsdp::Options options{.strategy = c.strategy, .root = fsdp::RootOptions{.limit_all_gathers = c.limit_all_gathers}};
   options.mixed_precision.param_dtype = c.param_dtype;
   fsdp::Root& root = fsdp::auto_wrap(*model, device_mesh, options, fsdp::wrap_types({"gpt2_block"}));
   root.initialize(1);

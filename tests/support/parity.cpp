@@ -146,7 +146,7 @@ ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, 
   if (c.checkpointed) set_checkpointed(*model);
 
   fsdp::Options options{.strategy = c.strategy, .backward_prefetch = c.backward_prefetch,
-                        .forward_prefetch = c.forward_prefetch, .limit_all_gathers = c.limit_all_gathers};
+                        .forward_prefetch = c.forward_prefetch, .root = fsdp::RootOptions{.limit_all_gathers = c.limit_all_gathers, .deterministic = c.deterministic}};
   options.mixed_precision.param_dtype = c.param_dtype;
   options.mixed_precision.reduce_dtype = c.reduce_dtype;
   options.sharding = c.sharding;

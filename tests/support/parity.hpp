@@ -33,6 +33,7 @@ struct ParityCase {
   int reshard_ranks = 0;  ///< reshard_after_forward_ranks
   StreamMode mode = StreamMode::inlined;
   fsdp::GradientReduction* reduction = nullptr;  ///< null: the default one
+  bool deterministic = false;
 
   [[nodiscard]] std::string describe() const;
 };

@@ -118,10 +118,9 @@ fsdp::AllGatherHooks f32_all_gather() {
 void draw_stepping(Dice& dice, RandomCase& c) {
   using Stepping = RandomCase::Stepping;
   const fsdp::GradientReduction* reduction = c.options.reduction;
-  const bool is_deterministic = reduction && reduction->is_deterministic();
   if (c.ignoring != RandomCase::Ignoring::nothing || dice.one_in(3)) return;
   c.stepping = Stepping::optimizer;
-  if (dice.one_in(4) && c.options.use_orig_params && !is_deterministic && c.options.strategy != Strategy::shard_optim) {
+  if (dice.one_in(4) && c.options.root->use_orig_params && !c.options.root->deterministic && c.options.strategy != Strategy::shard_optim) {
     c.stepping = Stepping::in_backward;
     // A unit inside a checkpointed region reduces in each backward: there, two of one pass would step it twice, which is refused.
     const bool may_join = std::ranges::none_of(c.blocks, [](const RandomCase::Block& b) { return b.is_checkpointed && b.has_inner_unit; });
@@ -136,7 +135,7 @@ void draw_stepping(Dice& dice, RandomCase& c) {
     c.momentum = dice.of({0.0, 0.5});
     if (dice.one_in(2)) c.clipping = {dice.of({0.1, 1.0, 100.0}), dice.of({1.0, 2.0, 3.0, kInfinity}), dice.one_in(2)};
     const bool has_f16 = c.options.param_dtype() == DType::f16 || c.options.reduce_dtype() == DType::f16 ||
-                         (reduction && !is_deterministic && reduction->wire_dtype() == DType::f16);
+                         (reduction && reduction->wire_dtype() == DType::f16);
     if (has_f16) c.loss_scale = 8;
     if (has_f16 && dice.one_in(3)) c.overflow_step = static_cast<int>(dice.below(c.num_steps));
   }
@@ -234,11 +233,12 @@ RandomCase::RandomCase(std::uint64_t case_seed) : seed(case_seed) {
   for (int i = 0; i < 24; ++i) frozen.push_back(dice.one_in(frozen_one_in));
   rows = 1 + dice.below(4);
 
-  options.use_orig_params = !dice.one_in(3);
+  fsdp::RootOptions& of_root = options.root.emplace();
+  of_root.use_orig_params = !dice.one_in(3);
   options.wrapped_by_policy = has_tied;
   options.backward_prefetch = dice.of(kBackwardPrefetches);
   options.forward_prefetch = dice.one_in(2);
-  options.limit_all_gathers = dice.one_in(2);
+  of_root.limit_all_gathers = dice.one_in(2);
   fsdp::MixedPrecision& mixed_precision = options.mixed_precision;
   if (dice.one_in(3)) mixed_precision.param_dtype = dice.of({DType::bf16, DType::f16});
   if (dice.one_in(3)) mixed_precision.reduce_dtype = dice.of({DType::bf16, DType::f16, DType::f32});
@@ -246,7 +246,7 @@ RandomCase::RandomCase(std::uint64_t case_seed) : seed(case_seed) {
   mixed_precision.cast_forward_inputs = dice.one_in(3);
   mixed_precision.keep_low_precision_grads = dice.one_in(3);
   if (dice.one_in(4)) output_dtype = dice.of({DType::bf16, DType::f16, DType::f32});
-  options.full_precision_in_eval = dice.one_in(3);
+  of_root.full_precision_in_eval = dice.one_in(3);
   options.cpu_offload = dice.of({fsdp::CpuOffload::none, fsdp::CpuOffload::none, fsdp::CpuOffload::gradients, fsdp::CpuOffload::parameters});
   if (dice.one_in(2)) options.sharding = fsdp::Sharding::per_parameter;
   const bool cuts_columns = options.sharding == fsdp::Sharding::per_parameter && dice.one_in(2);
@@ -254,7 +254,7 @@ RandomCase::RandomCase(std::uint64_t case_seed) : seed(case_seed) {
     options.reshard_after_forward_ranks = dice.of(divisors(shard_size));
   }
   const std::int64_t reduction = dice.below(6);
-  if (reduction == 0) options.reduction = &fsdp::deterministic_reduction();
+  of_root.deterministic = reduction == 0;
   if (reduction == 1) options.reduction = &fsdp::compressing_reduction(dice.of({DType::bf16, DType::f16}));
 
   const std::int64_t num_rounds = 1 + dice.below(4);
@@ -349,8 +349,8 @@ std::unique_ptr<RandomModel> RandomCase::make_model() const {
     // Without original-parameter mode a unit is frozen whole or not at all, and which one holds what is shared is not
     // seen from here.
     const std::size_t block = std::stoul(name.substr(1));  // "b3.up.weight"
-    const bool can_be = options.use_orig_params || (blocks[block].is_unit && !has_tied);
-    const std::size_t i = options.use_orig_params ? n : block;
+    const bool can_be = options.root->use_orig_params || (blocks[block].is_unit && !has_tied);
+    const std::size_t i = options.root->use_orig_params ? n : block;
     p.requires_grad = !can_be || i >= frozen.size() || !frozen[i];
     ++n;
   });
@@ -461,17 +461,17 @@ std::string RandomCase::describe() const {
   text += fmt::format("  fsdp.strategy={} sharding={} backward_prefetch={} forward_prefetch={} limit_all_gathers={} param_dtype={} "
                       "reduce_dtype={} cpu_offload={} reshard_after_forward={} full_precision_in_eval={} reduction={} recompute={}\n",
                       fsdp::strategy_name(options.strategy), options.sharding == fsdp::Sharding::flat ? "flat" : "per_parameter",
-                      kPrefetches[static_cast<int>(options.backward_prefetch)], options.forward_prefetch, options.limit_all_gathers,
+                      kPrefetches[static_cast<int>(options.backward_prefetch)], options.forward_prefetch, options.root->limit_all_gathers,
                       dtype_name(options.param_dtype()), dtype_name(options.reduce_dtype()), kOffloads[static_cast<int>(options.cpu_offload)],
-                      options.reshard_after_forward_ranks, options.full_precision_in_eval,
-                      !options.reduction                      ? "default"
-                      : options.reduction->is_deterministic() ? "deterministic"
-                                                              : "compressed",
+                      options.reshard_after_forward_ranks, options.root->full_precision_in_eval,
+                      options.root->deterministic ? "deterministic"
+                      : options.reduction         ? "compressed"
+                                                  : "default",
                       recompute == nn::Recompute::none ? "none" : "cheap");
   const auto name_of = [](const std::optional<DType>& dtype) { return dtype ? dtype_name(*dtype) : "unset"; };
   const fsdp::MixedPrecision& mixed_precision = options.mixed_precision;
   text += fmt::format("  use_orig_params={} buffer_dtype={} cast_forward_inputs={} keep_low_precision_grads={} output_dtype={}{}\n",
-                      options.use_orig_params, name_of(mixed_precision.buffer_dtype), mixed_precision.cast_forward_inputs,
+                      options.root->use_orig_params, name_of(mixed_precision.buffer_dtype), mixed_precision.cast_forward_inputs,
                       mixed_precision.keep_low_precision_grads, name_of(output_dtype), has_wide_outputs ? ", blocks hand f32 on" : "");
   if (stepping == Stepping::in_backward) text += "  optimizer in backward\n";
   if (stepping == Stepping::optimizer) text += fmt::format("  optimizer, momentum={} loss_scale={}{}\n", momentum, loss_scale,

@@ -5,7 +5,7 @@
 
 namespace mica::fsdp {
 
-/// For Options::reduction of every unit: the same bits on any number of ranks (DESIGN section 11). [Note: deterministic mode]
+/// How units reduce with RootOptions::deterministic: the same bits on any number of ranks. [Note: deterministic mode]
 /// Micro-batch m of a step belongs to mesh rank m mod R in round m div R, and each is a backward of its own that reduces.
 /// Its gradient is handed to the owners of its shards as it is (an all-to-all over the shard axis, then an all-gather
 /// over the replicate axis), and the owner adds those of the round one after the other, in mesh rank order, that is in
@@ -21,7 +21,7 @@ namespace mica::fsdp {
 
 /// Divides the sharded gradients by the micro-batches of the step over all ranks: once, after the last backward.
 /// @stream  enqueued on compute.   @throws Error naming the state when the root is in a pass; ConfigError
-///         naming a unit whose reduction is another one.
+///         without RootOptions::deterministic.
 void average_grads(Root& root, std::int64_t num_micro_batches);
 
 }  // namespace mica::fsdp

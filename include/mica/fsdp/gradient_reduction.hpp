@@ -28,7 +28,7 @@ struct ReductionJob {
   }
 };
 
-/// How gradients are reduced: the seam for communication hooks (FEATURES D12) and the deterministic mode. One object
+/// How gradients are reduced: the seam for communication hooks (docs/parity.md D12). One object
 /// may serve many units. [Note: communication hooks]
 /// A hook of one's own derives from this and is named in Options::reduction. It replaces reduction and both divisions.
 /// A sharded unit hands over the zero-padded unsharded gradient and the output shard; a no_shard unit is a shard axis of
@@ -39,8 +39,6 @@ class GradientReduction {
   virtual ~GradientReduction() = default;
   /// Enqueues the reduction, both divisions and any casts; the last write of sharded_grad is on result_stream.
   virtual void reduce(const ReductionJob& job) = 0;
-  /// Of deterministic_reduction(): norms are taken exactly, and unsharded gradients must not accumulate (no_sync).
-  [[nodiscard]] virtual bool is_deterministic() const { return false; }
   /// Of compressing_reduction(): the dtype in which gradients travel. Unset: reduce_dtype.
   [[nodiscard]] virtual std::optional<DType> wire_dtype() const { return std::nullopt; }
 };

@@ -82,17 +82,25 @@ struct ShardDim {
   int dim = 0;
 };
 
-/// Options of one unit. limit_all_gathers, full_precision_in_eval, use_orig_params and whether the reduction is
-/// deterministic are one value under a root.
+/// What is one value under a root.
+struct RootOptions {
+  bool limit_all_gathers = true;
+  /// Evaluation (Context::training off) gathers, computes and reduces in fp32 whatever param_dtype and reduce_dtype are
+  /// (docs/parity.md D6).
+  bool full_precision_in_eval = false;
+  /// Original-parameter mode (docs/parity.md C3): the C++ API shows every parameter under its name instead of one flat
+  /// parameter a unit, and a unit may mix frozen and trainable parameters.
+  bool use_orig_params = false;
+  /// Gradients are reduced to the same bits on any number of ranks: deterministic.hpp.
+  bool deterministic = false;
+};
+
+/// Options of one unit.
 struct Options {
   Strategy strategy = Strategy::full_shard;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
   bool forward_prefetch = false;
-  bool limit_all_gathers = true;
   MixedPrecision mixed_precision;
-  /// Evaluation (Context::training off) gathers, computes and reduces in fp32 whatever param_dtype and reduce_dtype are
-  /// (FEATURES D6).
-  bool full_precision_in_eval = false;
   Sharding sharding = Sharding::flat;
   /// per_parameter: dims along which parameters are cut; the first rule whose pattern fits decides, without one 0.
   std::vector<ShardDim> shard_dims;
@@ -101,19 +109,18 @@ struct Options {
   /// that reshard after forward. The root unit keeps its parameters for backward whatever this is.
   int reshard_after_forward_ranks = 0;
   CpuOffload cpu_offload = CpuOffload::none;
-  /// How gradients are reduced (communication hooks, FEATURES D12); null: default_reduction(). Outlives the units.
+  /// How gradients are reduced (communication hooks, FEATURES D12); null: as the root's options say. Outlives the units.
   GradientReduction* reduction = nullptr;
   /// Set by auto_wrap(): parameters shared with other modules may move to an outer unit.
   bool wrapped_by_policy = false;
-  /// Original-parameter mode (FEATURES C3): the C++ API shows every parameter under its name instead of one flat
-  /// parameter a unit, and a unit may mix frozen and trainable parameters. One value under a root.
-  bool use_orig_params = false;
   /// initialize() ends with a broadcast of rank 0's parameters and buffers (FEATURES C6).
   bool sync_module_states = false;
   /// Left whole and alone: whoever uses them holds their storage (FEATURES B3, [Note: ignored parameters]). Give modules
   /// (their subtrees, except units inside) or parameters, not both.
   std::vector<nn::Module*> ignored_modules;
   std::vector<nn::Parameter*> ignored_parameters;
+  /// Of the root. A unit inside may leave it out, or must say the same.
+  std::optional<RootOptions> root{};
 
   [[nodiscard]] DType param_dtype() const { return mixed_precision.param_dtype.value_or(DType::f32); }
   [[nodiscard]] DType reduce_dtype() const { return mixed_precision.reduce_dtype.value_or(param_dtype()); }

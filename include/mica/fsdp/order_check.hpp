@@ -20,9 +20,7 @@ class DeviceMesh;
 /// communication: the first one that deviates warns, once a deviation.
 class OrderCheck {
  public:
-  /// @param is_needed  false where no rank waits for another.
-  OrderCheck(DeviceMesh& device_mesh, const std::vector<Unit*>& units, bool is_needed)
-      : device_mesh_(device_mesh), units_(units), is_needed_(is_needed) {}
+  OrderCheck(DeviceMesh& device_mesh, const std::vector<Unit*>& units, bool use_orig_params);
 
   void begin_forward();
   /// A unit is about to be unsharded by hand. @throws as forward()
@@ -52,7 +50,8 @@ class OrderCheck {
 
   DeviceMesh& device_mesh_;
   const std::vector<Unit*>& units_;
-  bool is_needed_;
+  bool is_needed_;  // some rank waits for another
+  bool use_orig_params_;
   bool is_first_step_ = true;
   bool is_first_reduction_ = true;        // no backward has reduced
   std::vector<std::size_t> first_order_;  // forwards of step one

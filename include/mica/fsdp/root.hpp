@@ -44,15 +44,15 @@ struct ModuleBufferName {
 class Root {
  public:
   /// Claims every unit below `unit`. @throws ConfigError, and claims nothing, when a unit has been a root already, a
-  /// shared parameter would be split, a parameter is a scalar, units disagree on use_orig_params, limit_all_gathers or
-  /// full_precision_in_eval or are on several devices or other ranks, what is ignored is a unit or belongs to another
+  /// shared parameter would be split, a parameter is a scalar, a unit's Options::root are not the root unit's, units
+  /// are on several devices or other ranks, what is ignored is a unit or belongs to another
   /// one, or frozen and trainable parameters share a unit without original-parameter mode.
   explicit Root(Unit& unit);
 
   /// Units in module order, the root unit first.
   [[nodiscard]] const std::vector<Unit*>& units() const { return units_; }
   [[nodiscard]] DeviceMesh& device_mesh() const { return unit_.device_mesh(); }
-  [[nodiscard]] const Options& options() const { return unit_.options(); }
+  [[nodiscard]] const RootOptions& options() const { return options_; }
   [[nodiscard]] TrainingState state() const { return state_; }
   /// Parameters that units leave alone, in module order ([Note: ignored parameters]).
   [[nodiscard]] const std::vector<UnitParameter>& ignored_parameters() const { return ignored_parameters_; }
@@ -126,6 +126,7 @@ class Root {
   void prefetch_backward(Unit& unit);
 
   Unit& unit_;
+  RootOptions options_;
   std::vector<Unit*> units_;
   BufferStorage buffers_;
   std::vector<UnitParameter> ignored_parameters_;

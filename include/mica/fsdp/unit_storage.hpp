@@ -50,7 +50,8 @@ class UnitStorage {
  public:
   /// @param name  the unit's, for labels and errors; e.g. "transformer.h.0".
   /// @throws ConfigError for options that do not fit these parameters or the mesh.
-  UnitStorage(std::string name, std::vector<UnitParameter> parameters, DeviceMesh& device_mesh, const Options& options);
+  UnitStorage(std::string name, std::vector<UnitParameter> parameters, DeviceMesh& device_mesh, const Options& options,
+              const RootOptions& of_root);
   ~UnitStorage();
   UnitStorage(const UnitStorage&) = delete;
   UnitStorage& operator=(const UnitStorage&) = delete;

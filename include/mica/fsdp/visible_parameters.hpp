@@ -17,7 +17,7 @@ struct VisibleParameter {
 };
 
 /// Parameters of all units in module order, ignored ones left out.
-/// Original-parameter mode (Options::use_orig_params): one under each full name. The sharded piece is always 1-D and may
+/// Original-parameter mode (RootOptions::use_orig_params): one under each full name. The sharded piece is always 1-D and may
 /// be empty. What is unsharded now (shard_grad_op between forward and backward) is shown whole, and so are the unsharded
 /// gradients that a backward under no_sync has left.
 /// Otherwise: one flat parameter a unit, "<unit>.flat_param" ("flat_param" of the root unit), which is the rank's shard with its padding.

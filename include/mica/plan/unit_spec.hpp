@@ -29,7 +29,7 @@ struct UnitSpec {
   bool reshards_after_backward = true;  ///< Unit::set_reshard_after_backward()
   int num_neighbours = 0;  ///< resharded among so many ranks after forward; 0: not
   bool keeps_unsharded_grads = false;    ///< UnitStorage::keeps_unsharded_grads()
-  bool is_deterministic = false;         ///< fsdp::deterministic_reduction()
+  bool is_deterministic = false;         ///< RootOptions::deterministic
   std::optional<DType> wire_dtype = {};  ///< of compressed gradients
   std::optional<fsdp::HookedGatherSizes> hooked_gather = {};  ///< when parameters have all-gather hooks
 

@@ -124,9 +124,7 @@ void bench_model_overhead(App& app, const Options& options) {
     model.root->initialize(1);
     variants.push_back({name, [&] {
                           pass(*model.module, model.context);
-                          const fsdp::GradientReduction* reduction = model.root->options().reduction;
-                          if (reduction && reduction->is_deterministic())
-                            fsdp::average_grads(*model.root, app.world.num_ranks());
+                          if (model.root->options().deterministic) fsdp::average_grads(*model.root, app.world.num_ranks());
                           model.root->zero_grad();
                           model.context.compute.synchronize();
                         }});

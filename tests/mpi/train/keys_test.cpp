@@ -313,8 +313,8 @@ std::vector<Row> rows() {
        }},
       {"fsdp.full_precision_in_eval",
        [] {
-         EXPECT_FALSE(options_of("").full_precision_in_eval);
-         EXPECT_TRUE(options_of("--fsdp.full_precision_in_eval=true").full_precision_in_eval);
+         EXPECT_FALSE(options_of("").root->full_precision_in_eval);
+         EXPECT_TRUE(options_of("--fsdp.full_precision_in_eval=true").root->full_precision_in_eval);
        }},
       {"fsdp.wrap",
        [] {
@@ -341,8 +341,8 @@ std::vector<Row> rows() {
        }},
       {"fsdp.limit_all_gathers",
        [] {
-         EXPECT_TRUE(options_of("").limit_all_gathers);
-         EXPECT_FALSE(options_of("--fsdp.limit_all_gathers=false").limit_all_gathers);
+         EXPECT_TRUE(options_of("").root->limit_all_gathers);
+         EXPECT_FALSE(options_of("--fsdp.limit_all_gathers=false").root->limit_all_gathers);
        }},
       {"fsdp.param_dtype", [] { EXPECT_EQ(options_of("--fsdp.param_dtype=bf16").param_dtype(), DType::bf16); }},
       {"fsdp.reduce_dtype", [] { EXPECT_EQ(options_of("--fsdp.reduce_dtype=bf16").reduce_dtype(), DType::bf16); }},
@@ -354,8 +354,8 @@ std::vector<Row> rows() {
        }},
       {"fsdp.use_orig_params",
        [] {
-         EXPECT_FALSE(options_of("").use_orig_params);
-         EXPECT_TRUE(options_of("--fsdp.use_orig_params=true").use_orig_params);
+         EXPECT_FALSE(options_of("").root->use_orig_params);
+         EXPECT_TRUE(options_of("--fsdp.use_orig_params=true").root->use_orig_params);
        }},
       {"fsdp.gradient_compression",
        [] {
@@ -459,7 +459,7 @@ std::vector<Row> rows() {
          EXPECT_EQ(reductions_a_unit("--train.accumulate=reduce_each"), 2);
          EXPECT_EQ(reductions_a_unit("--train.accumulate=no_sync"), 1);
        }},
-      {"train.deterministic", [] { EXPECT_EQ(options_of("--train.deterministic=true").reduction, &fsdp::deterministic_reduction()); }},
+      {"train.deterministic", [] { EXPECT_TRUE(options_of("--train.deterministic=true").root->deterministic); }},
       {"train.reproducible",
        [] {
          EXPECT_THAT(refusal_of([] { config_of("--train.reproducible=false --train.deterministic=true"); }),

@@ -114,7 +114,7 @@ bool has_f16(const RandomCase& c) {
 // n max |g_m|. eps: of the lowest dtype on the way. A product accumulates in f32: 100 covers the terms of a dot product
 // that cancel, with (at most 4 rows) roundings each.
 double gradient_tolerance(const RandomCase& c, double largest) {
-  const bool is_low = c.options.reduce_dtype() != DType::f32 || (c.options.reduction && !c.options.reduction->is_deterministic());
+  const bool is_low = c.options.reduce_dtype() != DType::f32 || c.options.reduction;
   const auto rounds = static_cast<double>(c.rounds.size());
   const double roundings = 2 * (static_cast<double>(c.blocks.size()) * rounds + c.world_size + 4);
   const double sums = rounds * largest;

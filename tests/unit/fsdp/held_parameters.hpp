@@ -38,7 +38,7 @@ inline Values values_of(nn::Context& context, ConstTensorView view) {
 class IgnoredParameters {
  public:
   IgnoredParameters(const RandomCase& c, fsdp::Root& root, nn::Module& model, nn::Context& context)
-      : dtype_(c.options.param_dtype()), full_precision_in_eval_(c.options.full_precision_in_eval), context_(context) {
+      : dtype_(c.options.param_dtype()), full_precision_in_eval_(c.options.root->full_precision_in_eval), context_(context) {
     std::vector<std::string> names;
     for (const fsdp::UnitParameter& p : root.ignored_parameters()) {
       names.push_back(p.full_name);

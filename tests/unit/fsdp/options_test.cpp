@@ -71,10 +71,13 @@ TEST(Options, ReshardingAfterForwardNeedsAStrategyThatReshards) {
 
 // F3: norms, no_sync and the division behind the last backward go by one way to reduce.
 TEST(Options, ADeterministicReductionIsTheWholeRoots) {
-  const Options deterministic{.reduction = &deterministic_reduction()};
+  const Options deterministic{.root = RootOptions{.deterministic = true}};
   EXPECT_THAT(refusal_of(deterministic, {}),
-              HasSubstr("a deterministic reduction must be the same for all units of a root, but is true for fc and false for root"));
+              HasSubstr("deterministic is one value under a root: it is true for unit fc and false for the root"));
   EXPECT_EQ(refusal_of(deterministic, deterministic), "");
+  EXPECT_EQ(refusal_of({}, deterministic), "") << "a unit that says nothing has its root's";
+  EXPECT_THAT(refusal_of({.reduction = &compressing_reduction(DType::bf16)}, deterministic),
+              HasSubstr("unit fc has a reduction of its own under a deterministic root"));
 }
 
 TEST(Options, ReduceDtypeFollowsParamDtype) {

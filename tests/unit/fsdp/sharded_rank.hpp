@@ -207,7 +207,7 @@ class ShardedRank {
       }
       if (pass) pass->finish();
     }
-    if (c_.options.reduction && c_.options.reduction->is_deterministic()) {
+    if (c_.options.root->deterministic) {
       // Its gradients are sums over micro-batches; dy carries the division by the rounds already.
       fsdp::average_grads(root(), c_.world_size);
     }

@@ -27,7 +27,7 @@ std::vector<ParityCase> configurations() {
       {.strategy = Strategy::full_shard, .backward_prefetch = BackwardPrefetch::post, .forward_prefetch = true, .checkpointed = true},
       {.strategy = Strategy::shard_grad_op, .param_dtype = DType::bf16, .accumulation = 2, .no_sync = true},
       {.strategy = Strategy::hybrid_shard, .shard_size = 2, .param_dtype = DType::bf16, .limit_all_gathers = false, .accumulation = 2},
-      {.strategy = Strategy::hybrid_shard, .shard_size = 2, .accumulation = 2, .reduction = &fsdp::deterministic_reduction()},
+      {.strategy = Strategy::hybrid_shard, .shard_size = 2, .accumulation = 2, .deterministic = true},
       {.strategy = Strategy::hybrid_shard, .shard_size = 2, .reduction = &fsdp::compressing_reduction(DType::bf16)},
       {.strategy = Strategy::full_shard, .limit_all_gathers = false, .sharding = fsdp::Sharding::per_parameter, .reshard_ranks = 2},
       {.strategy = Strategy::full_shard, .param_dtype = DType::bf16, .accumulation = 2, .cpu_offload = fsdp::CpuOffload::parameters},

@@ -43,7 +43,7 @@ Outcome run(const Make& make, StreamMode mode, Failure failure, std::int64_t* nu
     FailurePlan plan(failure.collective);
     ShardedOptions options{.mode = mode, .ignores_first = true};
     options.fsdp.forward_prefetch = true;
-    options.fsdp.use_orig_params = true;
+    options.fsdp.root = fsdp::RootOptions{.use_orig_params = true};
     ShardedWeights model(std::make_unique<FailingGroup>(std::move(world), plan), odd_units(), options);
     GradScaler scaler(model.root(), {.init_scale = 4, .growth_interval = 1});
     const auto optimizer = make(model.root());
@@ -112,7 +112,7 @@ TEST(AbandonedStep, InBackwardBeforeAUnitIsStepped) {
         const int rank = world->rank();
         FailurePlan plan(failing);
         ShardedOptions options{.mode = mode};
-        options.fsdp.use_orig_params = true;
+        options.fsdp.root = fsdp::RootOptions{.use_orig_params = true};
         ShardedWeights model(std::make_unique<FailingGroup>(std::move(world), plan), odd_units(), options);
         const auto optimizer = make_adamw(model.root(), {});
         OptimizerInBackward in_backward(*optimizer);

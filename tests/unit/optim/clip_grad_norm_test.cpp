@@ -141,7 +141,7 @@ TEST_P(Norms, CountIgnoredParametersOnceInTheExactSum) {
   run_local_ranks(mesh.num_ranks, [&](auto world) {
     ShardedOptions options{.shard_size = mesh.shard_size, .unsharded = mesh.unsharded, .ignores_first = true};
     options.fsdp.strategy = fsdp::Strategy::hybrid_shard;
-    options.fsdp.reduction = &fsdp::deterministic_reduction();
+    options.fsdp.root = fsdp::RootOptions{.deterministic = true};
     ShardedWeights model(std::move(world), units(), options);
     set_grads(model);
     model.pass();

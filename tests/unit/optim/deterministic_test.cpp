@@ -71,7 +71,7 @@ class Training {
     options.mixed_precision.param_dtype = layout.param_dtype;
     options.sharding = layout.sharding;
     options.cpu_offload = layout.offload;
-    if (layout.deterministic) options.reduction = &fsdp::deterministic_reduction();
+    if (layout.deterministic) options.root = fsdp::RootOptions{.deterministic = true};
     root_ = &fsdp::auto_wrap(model_, device_mesh_, options, fsdp::wrap_types({"gpt2_block"}));
     root_->initialize(7);
     optimizer_ = make_adamw(*root_, {});
@@ -268,7 +268,7 @@ TEST(Deterministic, F3MeansAreNotAveragedAgain) {
       average_grads(training.root(), 2);
       ADD_FAILURE() << "expected a ConfigError";
     } catch (const ConfigError& e) {
-      EXPECT_THAT(e.what(), ::testing::HasSubstr("the gradients of unit root are means already"));
+      EXPECT_THAT(e.what(), ::testing::HasSubstr("the gradients are means already"));
     }
   });
 }

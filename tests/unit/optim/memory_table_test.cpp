@@ -83,7 +83,7 @@ TEST_P(MemoryTable, PeakOfForward) {
       run_local_ranks(2, [&](auto world) {
         ShardedOptions options{.mode = GetParam()};
         options.fsdp.forward_prefetch = prefetch;
-        options.fsdp.limit_all_gathers = limits;
+        options.fsdp.root = fsdp::RootOptions{.limit_all_gathers = limits};
         ShardedWeights model(std::move(world), units(), options);
         set_grads(model);
         model.pass();  // the order is known

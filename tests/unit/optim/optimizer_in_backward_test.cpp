@@ -55,7 +55,7 @@ class InBackward : public testing::TestWithParam<Case> {
   [[nodiscard]] static ShardedOptions options() {
     ShardedOptions options{.mode = GetParam().mode, .shard_size = GetParam().shard_size};
     options.fsdp.strategy = fsdp::Strategy::hybrid_shard;
-    options.fsdp.use_orig_params = true;
+    options.fsdp.root = fsdp::RootOptions{.use_orig_params = true};
     return options;
   }
 };
@@ -199,7 +199,7 @@ TEST(OptimizerInBackward, HoldsOneShardedGradientAtATime) {
   run_local_ranks(1, [](auto world) {
     std::vector<std::vector<test::WeightSpec>> equal(8, {{"w", Shape{640}, false, Values(640, 1)}});
     ShardedOptions options;
-    options.fsdp.use_orig_params = true;
+    options.fsdp.root = fsdp::RootOptions{.use_orig_params = true};
     ShardedWeights model(std::move(world), equal, options);
     const auto optimizer = make_sgd(model.root(), {});
     const auto peak = [&] {
@@ -222,15 +222,15 @@ TEST(OptimizerInBackward, MistakesAreNamed) {
   run_local_ranks(1, [](auto world) {
     ShardedOptions options;
     ShardedWeights flat(world->duplicate("flat"), units(), options);
-    options.fsdp.use_orig_params = true;
+    options.fsdp.root = fsdp::RootOptions{.use_orig_params = true};
     ShardedWeights model(std::move(world), units(), options);
     const auto flat_optimizer = make_sgd(flat.root(), {}), optimizer = make_sgd(model.root(), {});
     EXPECT_THAT(error_of([&] { OptimizerInBackward one(*flat_optimizer); }), HasSubstr("set fsdp.use_orig_params = true"));
-    options.fsdp.reduction = &fsdp::deterministic_reduction();
+    options.fsdp.root->deterministic = true;
     ShardedWeights deterministic(model.device_mesh().mesh().world().duplicate("deterministic"), units(), options);
     const auto deterministic_optimizer = make_sgd(deterministic.root(), {});
     EXPECT_THAT(error_of([&] { OptimizerInBackward one(*deterministic_optimizer); }), HasSubstr("the deterministic reduction leaves sums over micro-batches"));
-    options.fsdp.reduction = nullptr;
+    options.fsdp.root->deterministic = false;
     options.fsdp.strategy = fsdp::Strategy::shard_optim;
     ShardedWeights zero1(model.device_mesh().mesh().world().duplicate("zero1"), units(), options);
     const auto zero1_optimizer = make_sgd(zero1.root(), {});

@@ -94,7 +94,7 @@ TEST_P(Groups, AParameterWithoutGradientIsLeftAloneInOriginalParameterMode) {
   for (const bool original : {true, false}) {
     run_local_ranks(GetParam(), [&](auto world) {
       ShardedOptions options;
-      options.fsdp.use_orig_params = original;
+      options.fsdp.root = fsdp::RootOptions{.use_orig_params = original};
       ShardedWeights model(std::move(world), units(), options);
       const auto optimizer = make_sgd(model.root(), {.momentum = 0.5, .weight_decay = 1});
       model.weight(0, 2).has_grad = false;
@@ -128,7 +128,7 @@ TEST_P(Groups, AParameterWithoutGradientIsLeftAloneInOriginalParameterMode) {
 TEST_P(Groups, BiasCorrectionCountsAParametersOwnSteps) {
   run_local_ranks(GetParam(), [](auto world) {
     ShardedOptions options;
-    options.fsdp.use_orig_params = true;
+    options.fsdp.root = fsdp::RootOptions{.use_orig_params = true};
     ShardedWeights model(std::move(world), units(), options);
     GradScaler scaler(model.root(), {.init_scale = 1024});
     const auto optimizer = make_adamw(model.root(), {.eps = 1e-12, .weight_decay = 0});

@@ -108,7 +108,7 @@ TEST(FsdpReference, OptimizerStateDictKeys) {
       const auto frozen = reference["frozen"].get<std::vector<std::string>>();
       if (!original && !frozen.empty()) continue;  // one unit with frozen and trainable parameters: refused (B4)
       run_local_ranks(2, [&](auto world) {
-        ReferenceRank rank(std::move(world), {.options = {.use_orig_params = original}, .frozen = frozen});
+        ReferenceRank rank(std::move(world), {.options = {.root = fsdp::RootOptions{.use_orig_params = original}}, .frozen = frozen});
         std::vector<ParamGroup> groups;
         for (const nlohmann::json& group : reference["groups"]) groups.push_back({.parameters = group.get<std::vector<std::string>>()});
         const std::string kind = reference["kind"].get<std::string>();

@@ -306,7 +306,7 @@ TEST_P(Exact, AnOptimizerInBackward) {
 
 TEST_P(Exact, AFrozenPrefix) {
   PlannedRun run = gpt2_run();
-  run.options.use_orig_params = true;
+  run.options.root = fsdp::RootOptions{.use_orig_params = true};
   run.make_model = [] {
     auto model = std::make_unique<nn::Gpt2>(
         nn::Gpt2Config{.layers = 3, .heads = 3, .width = 12, .context = 8, .vocab_size = 19, .tie_embeddings = false});
@@ -325,20 +325,20 @@ TEST_P(Exact, EveryReduction) {
   for (const Grid& grid : grids(GetParam())) {
     for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
       for (const auto& [reduce, sharding] : {std::pair{DType::f32, fsdp::Sharding::flat}, {DType::bf16, fsdp::Sharding::per_parameter}}) {
-        for (fsdp::GradientReduction* reduction :
-             {&fsdp::deterministic_reduction(), &fsdp::compressing_reduction(DType::f16)}) {
+        for (const bool is_deterministic : {true, false}) {
           PlannedRun run = gpt2_run();
           run.options.strategy = grid.strategy;
           run.options.sharding = sharding;
           run.options.mixed_precision.reduce_dtype = reduce;
-          run.options.reduction = reduction;
+          run.options.root = fsdp::RootOptions{.deterministic = is_deterministic};
+          if (!is_deterministic) run.options.reduction = &fsdp::compressing_reduction(DType::f16);
           run.shard_size = grid.shard_size;
           run.mode = mode;
           run.micro_batches = 2;
           expect_exact(GetParam(), run,
                        fmt::format("{} shard_size {} {} {} {}", strategy_name(grid.strategy), grid.shard_size,
                                    mode == StreamMode::inlined ? "inline" : "threaded", dtype_name(reduce),
-                                   reduction->is_deterministic() ? "deterministic" : "compressed"));
+                                   is_deterministic ? "deterministic" : "compressed"));
         }
       }
     }
@@ -361,7 +361,7 @@ TEST_P(Exact, UnitsInsideACheckpointedRegion) {
 
 TEST_P(Exact, FrozenUnits) {
   PlannedRun run = gpt2_run();
-  run.options.use_orig_params = true;
+  run.options.root = fsdp::RootOptions{.use_orig_params = true};
   run.make_model = [] {
     auto model = make_gpt2(false);
     model->for_each_parameter([](const std::string& name, nn::Parameter& parameter) {

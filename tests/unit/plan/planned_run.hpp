@@ -142,7 +142,7 @@ inline Measured run_and_plan(const MakeWorld& make_world, const PlannedRun& run)
     found.after_backward = pool->stats().current;
     if (run.steps_in_backward) {
       // Every unit has been stepped.
-    } else if (run.options.reduction && run.options.reduction->is_deterministic()) {  // clip_grad_norm's exact sum
+    } else if (root.options().deterministic) {  // clip_grad_norm's exact sum
       ProcessGroup& group = device_mesh.shard_norm_group();
       std::vector<std::int64_t> limbs(static_cast<std::size_t>(20 * group.num_ranks()), 0);
       const TensorView all(limbs.data(), Shape{20 * group.num_ranks()}, DType::i64);

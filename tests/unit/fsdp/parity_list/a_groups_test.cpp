@@ -81,13 +81,13 @@ TEST(Groups, A2_AutoWrappedUnitsInheritTheRootsOptionsAndShareItsGroups) {
     RankRig rig(std::move(world), 2);
     TreeModule model("root", 1);
     for (const char* name : {"a", "b"}) model.child(name, "node", 5);
-    const Options options{.strategy = Strategy::hybrid_shard_zero2, .forward_prefetch = true, .use_orig_params = true};
+    const Options options{.strategy = Strategy::hybrid_shard_zero2, .forward_prefetch = true, .root = RootOptions{.use_orig_params = true}};
     Root& root = auto_wrap(model, rig.device_mesh(), options, wrap_types({"node"}));
     ASSERT_EQ(root.units().size(), 3U);
     for (const Unit* unit : root.units()) {
       EXPECT_EQ(unit->options().strategy, Strategy::hybrid_shard_zero2);
       EXPECT_TRUE(unit->options().forward_prefetch);
-      EXPECT_TRUE(unit->options().use_orig_params);
+      EXPECT_TRUE(unit->options().root->use_orig_params);
       EXPECT_EQ(&unit->device_mesh(), &rig.device_mesh());
     }
   });
@@ -125,9 +125,9 @@ TEST(Groups, A3_ThreeSettingsAreOneValueUnderARoot) {
     const char* name;
     Options options;
   };
-  const Case cases[] = {{"use_orig_params", {.use_orig_params = true}},
-                        {"limit_all_gathers", {.limit_all_gathers = false}},
-                        {"full_precision_in_eval", {.full_precision_in_eval = true}}};
+  const Case cases[] = {{"use_orig_params", {.root = RootOptions{.use_orig_params = true}}},
+                        {"limit_all_gathers", {.root = RootOptions{.limit_all_gathers = false}}},
+                        {"full_precision_in_eval", {.root = RootOptions{.full_precision_in_eval = true}}}};
   for (const Case& c : cases) {
     run_local_ranks(1, [&](auto world) {
       RankRig rig(std::move(world));
@@ -137,7 +137,7 @@ TEST(Groups, A3_ThreeSettingsAreOneValueUnderARoot) {
       fully_shard(model, rig.device_mesh(), {});
       const bool odd = std::string(c.name) != "limit_all_gathers";
       expect_refusal<ConfigError>([&] { (void)root_of(model); },
-                                  {c.name, odd ? "true for odd" : "false for odd", odd ? "false for root, even" : "true for root, even"});
+                                  {c.name, odd ? "true for unit odd" : "false for unit odd", odd ? "false for the root" : "true for the root"});
     });
   }
 }

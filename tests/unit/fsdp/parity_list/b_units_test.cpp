@@ -31,7 +31,7 @@ TEST(Units, B4_AUnitIsAllFrozenOrMixedInOriginalParameterModeOnly) {
                                 {"unit mixed", "mixed.below.weight", "mixed.weight", "fsdp.use_orig_params=true"});
 
     const auto allowed = make_model();
-    const Options options{.use_orig_params = true};
+    const Options options{.root = RootOptions{.use_orig_params = true}};
     for (const nn::Module::Child& child : allowed->children()) fully_shard(*child.module, rig.device_mesh(), options);
     fully_shard(*allowed, rig.device_mesh(), options);
     Root& root = root_of(*allowed);

@@ -102,7 +102,7 @@ TEST(Layout, C3_OriginalParametersAreNamed1DPiecesThatMayBeEmptyWithAbsentGradie
     TreeModule model("root", 0);
     model.child("a", "node", Shape{3, 2});
     model.child("b", "node", Shape{2, 2});
-    Root& root = auto_wrap(model, rig.device_mesh(), {.use_orig_params = true}, wrap_nothing());
+    Root& root = auto_wrap(model, rig.device_mesh(), {.root = RootOptions{.use_orig_params = true}}, wrap_nothing());
     root.initialize(1);
     rig.number_masters(model);
     // a at 0 to 5, b at 64 to 67: 68 in 34 and 34.
@@ -130,7 +130,7 @@ TEST(Layout, C3_ShardGradOpShowsUnshardedParametersBetweenForwardAndBackward) {
     RankRig rig(std::move(world));
     TreeModule model("root", 0);
     model.child("a", "node", Shape{3, 2});
-    Root& root = auto_wrap(model, rig.device_mesh(), {.strategy = Strategy::shard_grad_op, .use_orig_params = true},
+    Root& root = auto_wrap(model, rig.device_mesh(), {.strategy = Strategy::shard_grad_op, .root = RootOptions{.use_orig_params = true}},
                            wrap_types({"node"}));
     root.initialize(1);
     rig.number_masters(model);
@@ -148,7 +148,7 @@ TEST(Layout, C3_InsideNoSyncTheUnshardedGradientIsVisible) {
     RankRig rig(std::move(world));
     TreeModule model("root", 0);
     model.child("a", "node", Shape{3, 2});
-    Root& root = auto_wrap(model, rig.device_mesh(), {.use_orig_params = true}, wrap_types({"node"}));
+    Root& root = auto_wrap(model, rig.device_mesh(), {.root = RootOptions{.use_orig_params = true}}, wrap_types({"node"}));
     root.initialize(1);
     const auto pass = [&] {
       nn::Record record;

@@ -95,7 +95,7 @@ TEST(D6Buffers, FullPrecisionInEvalRestoresThem) {
     run_local_ranks(2, [&](auto world) {
       RankRig rig(std::move(world));
       Options options = with_dtypes(DType::bf16, DType::bf16);
-      if (on) options.full_precision_in_eval = true;
+      if (on) options.root = RootOptions{.full_precision_in_eval = true};
       Norms norms(rig, options, options, options);
       norms.forward(rig);
       EXPECT_EQ(norms.b->mean_seen, DType::bf16);

@@ -285,7 +285,7 @@ TEST(C3Gradients, RanksMustAgreeOnWhichParametersHaveOne) {
   for (const bool no_sync_first : {false, true}) {
     const auto step = [&](RankRig& rig, bool use_orig_params) {
       ProbeModel model(3);
-      fully_shard(model, rig.device_mesh(), {.use_orig_params = use_orig_params});  // all of it one unit
+      fully_shard(model, rig.device_mesh(), {.root = RootOptions{.use_orig_params = use_orig_params}});  // all of it one unit
       Root& root = root_of(model);
       root.initialize(1);
       if (rig.rank() == 2) model.passes_gradient[1] = false;
@@ -464,7 +464,7 @@ TEST(AbandonedStep, LeavesNoGradients) {
     std::vector<float> data(5, 1), grad(5, 7);
     ignored.data = {data.data(), ignored.shape, DType::f32};
     ignored.grad = {grad.data(), ignored.shape, DType::f32};
-    fully_shard(model, rig.device_mesh(), {.use_orig_params = true, .ignored_parameters = {&ignored}});
+    fully_shard(model, rig.device_mesh(), {.ignored_parameters = {&ignored}, .root = RootOptions{.use_orig_params = true}});
     Root& root = root_of(model);
     root.initialize(1);
     train_pass(model, rig.context());

@@ -100,7 +100,7 @@ TEST(D6Eval, FullPrecisionWhenAskedFor) {
         ProbeModel model(2);
         Options options = with_dtype(DType::bf16);
         options.strategy = strategy;
-        options.full_precision_in_eval = asked;
+        options.root = RootOptions{.full_precision_in_eval = asked};
         shard_layers(model, rig.device_mesh(), options);
         for (int i = 0; i < 2; ++i) {
           rig.context().training = false;
@@ -126,7 +126,7 @@ TEST(D6Eval, GradientsInFullPrecisionAreNotRounded) {
       ProbeModel model(2);
       Options options = with_dtype(low_reduce_only ? std::nullopt : std::optional(DType::bf16));
       if (low_reduce_only) options.mixed_precision.reduce_dtype = DType::bf16;
-      options.full_precision_in_eval = true;
+      options.root = RootOptions{.full_precision_in_eval = true};
       options.sharding = sharding;
       shard_layers(model, rig.device_mesh(), options);
       constexpr float kExact = 1.0F + 0x1p-12F;  // bf16 has 8 bits
@@ -179,7 +179,7 @@ TEST(D6Reduce, PrecisionIsThatOfTheForwardWhoseBackwardItIs) {
             2, [](const std::string&) {}, 128);
         Options options = with_dtype(DType::bf16);
         options.strategy = strategy;
-        options.full_precision_in_eval = true;
+        options.root = RootOptions{.full_precision_in_eval = true};
         options.mixed_precision.cast_forward_inputs = true;
         shard_layers(model, rig.device_mesh(), options);
         nn::Record record;
@@ -244,7 +244,7 @@ TEST(D6LowPrecisionGradients, FullPrecisionInEvalComesFirst) {
     ProbeModel model(1);
     Options options = with_dtype(DType::bf16);
     options.mixed_precision.keep_low_precision_grads = true;
-    options.full_precision_in_eval = true;
+    options.root = RootOptions{.full_precision_in_eval = true};
     shard_layers(model, rig.device_mesh(), options);
     rig.context().training = false;
     train_pass(model, rig.context());

@@ -29,7 +29,7 @@ int most_ahead(bool limit_all_gathers) {
       ++num_computed;
     });
   });
-  shard_layers(model, rig.device_mesh(), {.limit_all_gathers = limit_all_gathers});
+  shard_layers(model, rig.device_mesh(), {.root = RootOptions{.limit_all_gathers = limit_all_gathers}});
   rig.pool().reset_peak();
   static_cast<void>(model.forward(rig.context(), {input_of(rig.context())}, nullptr));
   rig.compute().synchronize();

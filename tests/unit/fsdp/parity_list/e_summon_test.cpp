@@ -224,7 +224,7 @@ TEST(E1Summon, OffloadedToTheHost) {
 TEST(E1Summon, WithGradients) {
   run_local_ranks(3, [](auto world) {
     RankRig rig(std::move(world));
-    TwoUnits two(rig, {.use_orig_params = true});
+    TwoUnits two(rig, {.root = RootOptions{.use_orig_params = true}});
     {
       SummonFullParams full(*two.model, {.with_grads = true});
       EXPECT_FALSE(two.parameter(3).grad);
