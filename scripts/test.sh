@@ -29,7 +29,7 @@ sanitizers() {
     cmake --preset "$preset" --log-level=WARNING "${flags[@]}"
     cmake --build --preset "$preset" --parallel "$jobs"
     echo "== $preset: unit tests"
-    (cd "build/$preset" && ctest --output-on-failure --timeout 900 --parallel "$jobs" -L unit)
+    (cd "build/$preset" && ctest --output-on-failure --parallel "$jobs" -L unit)
     echo "== $preset: a training on 2 ranks"
     "build/$preset/bin/mica-tokenize" --quiet --out="$out/$preset.h5" "$text"
     mpirun -np 2 "build/$preset/bin/mica-train" configs/gpt2-tiny-text.cfg "--run.dir=$out/$preset" \
@@ -89,7 +89,7 @@ esac
 scripts/reference-venv.sh
 cmake --preset release --log-level=WARNING "$mica_gpu_flag" "${flags[@]}"
 cmake --build --preset release --parallel "$jobs"
-(cd build/release && ctest --output-on-failure --timeout 300 --parallel "$jobs" "${labels[@]}" "$@")
+(cd build/release && ctest --output-on-failure --parallel "$jobs" "${labels[@]}" "$@")
 if [[ "${CI:-}" == "true" && $# -eq 0 ]]; then
   cuda
   fuzz 10

@@ -1,12 +1,18 @@
-# mica_add_unit_test(NAME module SOURCES files... [LIBS libs...] [LABELS labels...] [TIMEOUT seconds] [BY_FILE])
+# mica_add_unit_test(NAME module SOURCES files... [LIBS libs...] [LABELS labels...] [BY_FILE])
 #   one GoogleTest executable per module, one CTest for it: unit.MODULE. BY_FILE: one for each file, unit.MODULE.FILE, and
 #   unit.MODULE.no_others, which fails when those leave out a test.
-# mica_add_test(NAME name SOURCES files... RANKS 1 2 4 [LIBS ...] [LABELS ...] [TIMEOUT seconds] [ARGS ...])
+# mica_add_test(NAME name SOURCES files... RANKS 1 2 4 [LIBS ...] [LABELS ...] [ARGS ...])
 #   one executable, one CTest per world size, run under mpirun; the test gets --expect-world=N and fails on another size.
 find_package(GTest REQUIRED)
 find_package(Threads REQUIRED)
 
 set(MICA_MPIRUN_FLAGS "" CACHE STRING "Extra flags for mpirun in tests")
+
+# Seconds after which a test hangs, also on a machine with other work (two ranks on shared cores wait for each other long).
+set(mica_test_timeout 900)
+if(MICA_SANITIZE)
+  set(mica_test_timeout 3600)
+endif()
 
 # Tests are compiled more often than they compute: quickly rather than for speed. ccache needs -fpch-preprocess.
 add_library(test_options INTERFACE)
@@ -58,13 +64,7 @@ function(_mica_filter_of out source)
 endfunction()
 
 function(mica_add_unit_test)
-  cmake_parse_arguments(arg "BY_FILE" "NAME;TIMEOUT" "SOURCES;LIBS;LABELS" ${ARGN})
-  if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 120)
-  endif()
-  if(MICA_SANITIZE)
-    math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 10")
-  endif()
+  cmake_parse_arguments(arg "BY_FILE" "NAME" "SOURCES;LIBS;LABELS" ${ARGN})
   _mica_test_executable(unit_${arg_NAME} SOURCES ${arg_SOURCES} LIBS ${arg_LIBS} GTest::gtest_main)
   set(tests "")
   if(arg_BY_FILE)
@@ -87,23 +87,17 @@ function(mica_add_unit_test)
     add_test(NAME unit.${arg_NAME} COMMAND unit_${arg_NAME})
     list(APPEND tests unit.${arg_NAME})
   endif()
-  set_tests_properties(${tests} PROPERTIES LABELS "unit;${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "OMP_NUM_THREADS=1")
+  set_tests_properties(${tests} PROPERTIES LABELS "unit;${arg_LABELS}" TIMEOUT ${mica_test_timeout} ENVIRONMENT "OMP_NUM_THREADS=1")
 endfunction()
 
 function(mica_add_test)
-  cmake_parse_arguments(arg "" "NAME;TIMEOUT" "SOURCES;LIBS;LABELS;RANKS;ARGS" ${ARGN})
-  if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 120)
-  endif()
-  if(MICA_SANITIZE)
-    math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 10")
-  endif()
+  cmake_parse_arguments(arg "" "NAME" "SOURCES;LIBS;LABELS;RANKS;ARGS" ${ARGN})
   _mica_test_executable(${arg_NAME} SOURCES ${arg_SOURCES} LIBS ${arg_LIBS})
   foreach(ranks IN LISTS arg_RANKS)
     add_test(NAME ${arg_NAME}.np${ranks}
              COMMAND ${MPIEXEC_EXECUTABLE} ${MICA_MPIRUN_FLAGS} ${MPIEXEC_NUMPROC_FLAG} ${ranks}
                      $<TARGET_FILE:${arg_NAME}> --expect-world=${ranks} ${arg_ARGS})
-    set_tests_properties(${arg_NAME}.np${ranks} PROPERTIES LABELS "mpi;${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} PROCESSORS 2
+    set_tests_properties(${arg_NAME}.np${ranks} PROPERTIES LABELS "mpi;${arg_LABELS}" TIMEOUT ${mica_test_timeout} PROCESSORS 2
       ENVIRONMENT "OMP_NUM_THREADS=1;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_mpi_yield_when_idle=1;OMPI_MCA_hwloc_base_binding_policy=none")
   endforeach()
 endfunction()
