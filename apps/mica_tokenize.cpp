@@ -94,7 +94,7 @@ void show_progress(std::int64_t done, std::int64_t total) {
 void print_result(const mica::data::TokenizeResult& result, const mica::data::Tokenizer& tokenizer) {
   std::cout << fmt::format("{}: {} tokens\n", result.train_path, result.train_tokens);
   if (!result.val_path.empty()) std::cout << fmt::format("{}: {} tokens\n", result.val_path, result.val_tokens);
-  if (result.num_empty_files > 0) std::cout << fmt::format("{} empty files were skipped\n", result.num_empty_files);
+  if (result.num_empty_files > 0) std::cout << fmt::format("{} empty file{} skipped\n", result.num_empty_files, result.num_empty_files == 1 ? "" : "s");
   const auto print_mark = [&](const char* does, std::optional<std::int32_t> id) {
     if (!id) return;
     const std::string text = tokenizer.decode({&*id, 1});  // "" for a control token of SentencePiece

@@ -193,6 +193,20 @@ TEST(Damage, TheNextGoodCheckpointIsNamed) {
   });
 }
 
+// Every shard of a unit has the same kinds of state, or a rank would go on with half of it.
+TEST(Damage, AShardWithoutItsOptimizerStateIsRefused) {
+  const TemporaryFolder folder;
+  run_local_ranks(2, [&](auto world) {
+    SavedModel model(std::move(world), test::small_units());
+    model.fill(1);
+    const std::string path = model.save(folder.path(), 1).path;
+    Manifest manifest = open_checkpoint(path, model.comm());
+    if (!manifest.files.empty()) std::erase_if(manifest.files[1].datasets, [](const DatasetEntry& d) { return d.kind == "exp_avg"; });
+    EXPECT_THAT(error_of<DamagedCheckpointError>([&] { (void)load(path, manifest, {&model.root(), &model.optimizer()}, model.comm()); }),
+                HasSubstr("has other datasets than"));
+  });
+}
+
 TEST(Damage, AShardOfAnotherRunUnderTheSameNameIsRefused) {
   const TemporaryFolder folder;
   test::with_one_rank(test::small_units(), [&](SavedModel& model) {

@@ -67,6 +67,18 @@ TEST(LocalRanks, ManyRanksOnFewCores) {
   });
 }
 
+TEST(LocalRanks, TimesOfCollectivesAddUp) {
+  run_local_ranks(2, [](World world) {
+    const auto stream = make_cpu_stream("comm", StreamMode::inlined);
+    if (world->rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    world->barrier(*stream, "late");
+    const double late = world->busy_ms();
+    if (world->rank() == 0) EXPECT_GT(late, 50);
+    world->barrier(*stream, "at once");
+    EXPECT_GT(world->busy_ms(), late);
+  });
+}
+
 TEST(LocalRanks, GroupsOnTwoStreamsAreIndependent) {
   run_local_ranks(3, [](World world) {
     const auto other = world->duplicate("other");

@@ -60,6 +60,15 @@ TEST(MicaTokenize, MakesATrainingAndAValidationFile) {
   EXPECT_EQ(TokenFile::open(folder / "corpus.val.h5").num_tokens(), 98);
 }
 
+TEST(MicaTokenize, TellsOfEmptyFiles) {
+  const TemporaryFolder folder;
+  write_text(folder / "a.txt", "To be, or not to be.\n");
+  write_text(folder / "b.txt", "");
+  const Outcome outcome = run(fmt::format("--val-fraction=0 --out={0}/c.h5 {0}/a.txt {0}/b.txt", folder.path()));
+  EXPECT_EQ(outcome.status, 0) << outcome.text;
+  EXPECT_THAT(outcome.text, HasSubstr("1 empty file skipped"));
+}
+
 TEST(MicaTokenize, TokenFilesSayWhichTokenizerMadeThem) {
   const TemporaryFolder folder;
   write_text(folder / "a.txt", "To be, or not to be: that is the question.\n");

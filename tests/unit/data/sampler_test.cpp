@@ -103,6 +103,10 @@ TEST(Permutation, TheOrderIsFrozen) {
   EXPECT_EQ(values_of(Permutation(10, 1337, 0)), (std::vector<std::int64_t>{9, 8, 0, 2, 4, 1, 6, 3, 5, 7}));
   EXPECT_EQ(values_of(Permutation(10, 1337, 1)), (std::vector<std::int64_t>{2, 4, 0, 1, 9, 5, 3, 6, 7, 8}));
   EXPECT_EQ(Permutation(1'000'000'007, 42, 3)(123456789), 573892564);
+  // An odd number of bits, of which one half is longer.
+  EXPECT_EQ(values_of(Permutation(20, 1337, 0)),
+            (std::vector<std::int64_t>{17, 15, 10, 12, 6, 18, 4, 19, 9, 5, 16, 0, 8, 1, 11, 14, 2, 13, 7, 3}));
+  EXPECT_EQ(Permutation(5'000'000'000, 42, 3)(123456789), 3371325579);
 }
 
 TEST(Sampler, SequentialFollowsTheDocumentedExample) {

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -162,6 +163,20 @@ TEST(TokenFile, Hdf5FilesThatAreTruncatedOrDamaged) {
     ++num_refused;
   }
   EXPECT_EQ(num_refused, 5);
+}
+
+// HDF5 believes the end that the file's header names, and the tokens are mapped without HDF5.
+TEST(TokenFile, AnHdf5FileThatLiesAboutItsEndIsRefused) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "cut.h5";
+  write_hdf5_tokens(path, counting_tokens<std::uint32_t>(100000));
+  const std::uint64_t end = std::filesystem::file_size(path) / 2;
+  std::filesystem::resize_file(path, end);
+  constexpr std::streamoff kEndOfFileAddress = 40;  // in version 0 of the format's superblock
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(kEndOfFileAddress).write(reinterpret_cast<const char*>(&end), sizeof end);
+  file.close();
+  EXPECT_THAT(error_of_opening(path), HasSubstr("truncated: "));
 }
 
 TEST(TokenFile, AFileThatShrinksWhileInUseIsAnErrorAndNotASignal) {

@@ -69,7 +69,7 @@ TEST(Groups, A2_WhatIsNoMeshIsRefused) {
   refused([](ProcessGroup&, MeshRequest&) {}, {"neither"});
   refused([](ProcessGroup&, MeshRequest& r) { r.grid = {4}; }, {"2 dimensions", "[4]"});
   refused([](ProcessGroup&, MeshRequest& r) { r.grid = {1, 2, 2}; }, {"2 dimensions", "[1, 2, 2]"});
-  refused([](ProcessGroup&, MeshRequest& r) { r.grid = {3, 2}; }, {"3 x 2", "4 ranks"});
+  refused([](ProcessGroup&, MeshRequest& r) { r.grid = {3, 2}; }, {"3 x 2", "does not fit the 4 ranks of the world"});
   refused([&](ProcessGroup& w, MeshRequest& r) { r.shard = halves(w); }, {"replicate group is missing"});
   refused([&](ProcessGroup& w, MeshRequest& r) { r.shard = halves(w), r.replicate = halves(w); }, {"do not form a grid"});
   refused([&](ProcessGroup& w, MeshRequest& r) { r.shard = halves(w), r.replicate = w.split(0, w.rank(), "c"); },
