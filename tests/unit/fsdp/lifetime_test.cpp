@@ -81,7 +81,7 @@ TEST(Lifetime, GroupsOutliveTheWorkThatStreamsHaveForThem) {
 // A model that goes away behind a forward that nobody has waited for: who gets its memory next waits.
 TEST(Lifetime, MemoryOfAUnitIsNotUsedAgainBeforeItsReadersAreDone) {
   for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
-    for (const bool with_backward : {false, true}) {
+    for (const std::string_view until : {"unshard", "forward", "backward"}) {
       run_local_ranks(2, [&](auto world) {
         HappensBeforeChecker checker;
         {
@@ -99,8 +99,12 @@ TEST(Lifetime, MemoryOfAUnitIsNotUsedAgainBeforeItsReadersAreDone) {
             Tensor x = context.make({3, 5}, DType::f32);
             kernels->fill(context.compute, x, 1.0);
             nn::Record record;
-            const nn::Tensors ys = model.forward(context, {x}, &record);
-            if (with_backward) model.backward(context, std::move(record), ys);
+            if (until == "unshard") {
+              static_cast<void>(root_of(model).units().front()->unshard());
+            } else {
+              const nn::Tensors ys = model.forward(context, {x}, &record);
+              if (until == "backward") model.backward(context, std::move(record), ys);
+            }
           }
           // All of the pool's free memory, on every stream.
           std::vector<Buffer> taken;

@@ -70,10 +70,12 @@ class Model final : public nn::Module {
   std::vector<Layer*> layers_;
 };
 
-/// What happens in the second of two steps, in host order.
+/// What happens in the third of three steps, in host order.
 /// @param of_b  of layer b, where it has its own.   @param prepare  before the first step.
+/// @param abandoned  given: before the third step there is a forward that fills it, and that is given up.
 std::vector<std::string> events(const Options& options, const std::optional<Options>& of_b = {},
-                                const std::function<void(const std::vector<Unit*>&)>& prepare = {}) {
+                                const std::function<void(const std::vector<Unit*>&)>& prepare = {},
+                                nn::Record* abandoned = nullptr) {
   FakeRecorder log;
   const std::unique_ptr<Pool> pool = make_cpu_pool();
   const std::unique_ptr<Kernels> kernels = make_reference_kernels(*pool);
@@ -89,10 +91,14 @@ std::vector<std::string> events(const Options& options, const std::optional<Opti
   root_of(model).initialize(1);
   nn::Context context{.compute = device_mesh.compute(), .pool = *pool, .kernels = *kernels};
   std::vector<std::string> found;
-  for (int step = 1; step <= 2; ++step) {
+  for (int step = 1; step <= 3; ++step) {
+    const Tensor x = context.make({1}, DType::f32);
+    if (step == 3 && abandoned != nullptr) {
+      (void)model.forward(context, {x}, abandoned);
+      root_of(model).abandon_step();
+    }
     log.calls.clear();
     nn::Record record;
-    const Tensor x = context.make({1}, DType::f32);
     const nn::Tensors ys = model.forward(context, {x}, &record);
     model.backward(context, std::move(record), ys);
     root_of(model).zero_grad();
@@ -110,6 +116,12 @@ TEST(Prefetch, NoneGathersEachUnitWhenItIsNeeded) {
               ElementsAre("gather root", "gather a", "forward a", "gather b", "forward b", "gather c", "forward c",  //
                           "backward root", "gather c", "backward c", "reduce c", "gather b", "backward b", "reduce b",
                           "gather a", "backward a", "reduce a", "reduce root"));
+}
+
+// The Records of a step that was given up may live on: its units are not waiting for their backward any more.
+TEST(Prefetch, WhatAnAbandonedStepLeftDelaysNothing) {
+  nn::Record held;
+  EXPECT_EQ(events({.backward_prefetch = BackwardPrefetch::none}, {}, {}, &held), events({.backward_prefetch = BackwardPrefetch::none}));
 }
 
 TEST(Prefetch, PreGathersTheNextUnitBeforeTheBackwardOfThisOne) {

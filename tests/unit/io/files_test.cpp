@@ -20,16 +20,17 @@
 #include "support/temporary_folder.hpp"
 
 namespace {
-std::atomic<int> g_folder_fsync_error = 0;  ///< what fsync of a folder fails with; 0: it works
-std::atomic<int> g_folder_fsyncs = 0;
+std::atomic<int> g_fsync_error = 0;  ///< what fsync fails with; 0: it works
+std::atomic<bool> g_fails_for_folders = false;  ///< or for files
+std::atomic<int> g_failed_fsyncs = 0;
 }  // namespace
 
 /// Stands before the C library's.
 extern "C" int fsync(int fd) {
   struct stat status {};
-  if (g_folder_fsync_error != 0 && ::fstat(fd, &status) == 0 && S_ISDIR(status.st_mode)) {
-    ++g_folder_fsyncs;
-    errno = g_folder_fsync_error;
+  if (g_fsync_error != 0 && ::fstat(fd, &status) == 0 && S_ISDIR(status.st_mode) == g_fails_for_folders) {
+    ++g_failed_fsyncs;
+    errno = g_fsync_error;
     return -1;
   }
   static const auto real = reinterpret_cast<int (*)(int)>(::dlsym(RTLD_NEXT, "fsync"));
@@ -39,17 +40,19 @@ extern "C" int fsync(int fd) {
 namespace mica::io {
 namespace {
 
-/// While it lives, fsync of a folder fails with this error.
-class FailingFolderFsync {
+/// While it lives, fsync of folders, or of files, fails with this error.
+class FailingFsync {
  public:
-  explicit FailingFolderFsync(int error_number) {
-    g_folder_fsyncs = 0;
-    g_folder_fsync_error = error_number;
+  enum class Of : std::uint8_t { files, folders };
+  FailingFsync(Of of, int error_number) {
+    g_failed_fsyncs = 0;
+    g_fails_for_folders = of == Of::folders;
+    g_fsync_error = error_number;
   }
-  ~FailingFolderFsync() { g_folder_fsync_error = 0; }
-  FailingFolderFsync(const FailingFolderFsync&) = delete;
-  FailingFolderFsync& operator=(const FailingFolderFsync&) = delete;
-  [[nodiscard]] int num_calls() const { return g_folder_fsyncs; }
+  ~FailingFsync() { g_fsync_error = 0; }
+  FailingFsync(const FailingFsync&) = delete;
+  FailingFsync& operator=(const FailingFsync&) = delete;
+  [[nodiscard]] int num_calls() const { return g_failed_fsyncs; }
 };
 
 using test::error_of;
@@ -94,13 +97,24 @@ TEST(AtomicFile, PublishesAFolder) {
 TEST(AtomicFile, AMountThatCannotFsyncFoldersServes) {
   const TemporaryFolder folder;
   for (const int refused : {EINVAL, EBADF}) {
-    const FailingFolderFsync failing(refused);
+    const FailingFsync failing(FailingFsync::Of::folders, refused);
     write_file_atomically(folder / "file", "text");
     EXPECT_EQ(read_file(folder / "file"), "text");
     EXPECT_GE(failing.num_calls(), 1);
   }
-  const FailingFolderFsync failing(EIO);
+  const FailingFsync failing(FailingFsync::Of::folders, EIO);
   EXPECT_THAT(error_of<IoError>([&] { fsync_directory(folder.path()); }), HasSubstr("fsync"));
+}
+
+// A file that may not be on the disk is not published, whatever the mount says.
+TEST(AtomicFile, AFileThatCannotBeSyncedIsAnError) {
+  const TemporaryFolder folder;
+  for (const int refused : {EINVAL, EIO}) {
+    const FailingFsync failing(FailingFsync::Of::files, refused);
+    EXPECT_THAT(error_of<IoError>([&] { write_file_atomically(folder / "file", "text"); }), HasSubstr("fsync"));
+    EXPECT_GE(failing.num_calls(), 1);
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 TEST(AtomicFile, ParentDirectory) {

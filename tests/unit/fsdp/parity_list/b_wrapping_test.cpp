@@ -90,6 +90,24 @@ TEST(Wrapping, B1_CustomPolicySeesDescentAndWhatIsLeftAndMayGiveOptions) {
   });
 }
 
+// B1, B3: what is ignored is not the policy's to decide, and counts in no unit.
+TEST(Wrapping, B3_APolicyIsNotAskedAboutWhatIsIgnored) {
+  run_local_ranks(1, [](auto world) {
+    RankRig rig(std::move(world));
+    TreeModule model("root", 1);
+    TreeModule& ignored = model.child("ignored", "node", 7);
+    ignored.child("inside", "node", 2);
+    model.child("seen", "node", 5);
+    std::vector<std::string> asked;
+    const WrapPolicy policy = [&](const WrapQuestion& q) {
+      asked.push_back(fmt::format("{} {}", q.descends() ? "descend" : "wrap", q.unwrapped_numel));
+      return q.descends();
+    };
+    auto_wrap(model, rig.device_mesh(), {.strategy = Strategy::no_shard, .ignored_modules = {&ignored}}, policy);
+    EXPECT_EQ(asked, (std::vector<std::string>{"descend 6", "descend 5", "wrap 5"}));
+  });
+}
+
 TEST(Wrapping, B1_AContainerAsAUnitWarns) {
   const std::string log = stderr_of([] {
     run_local_ranks(1, [](auto world) {

@@ -232,7 +232,8 @@ TEST(D4Order, AUnitThatPrefetchesOtherwiseIsAnErrorOnAllRanks) {
 }
 
 /// What the rank logs in steps of given orders.
-std::string warnings_of(const std::vector<std::vector<int>>& orders, const std::function<void(ProbeModel&, RankRig&)>& between = {}) {
+using Between = std::function<void(ProbeModel&, RankRig&)>;
+std::string warnings_of(const std::vector<std::vector<int>>& orders, const Between& between = {}, const Between& before = {}) {
   const TemporaryFolder folder;
   std::string text;
   run_local_ranks(2, [&](auto world) {
@@ -240,6 +241,7 @@ std::string warnings_of(const std::vector<std::vector<int>>& orders, const std::
     RankRig rig(std::move(world), 0, Logger::to_stderr(LogLevel::warn, "").with_file(path));
     ProbeModel model(3);
     shard_layers(model, rig.device_mesh(), {});
+    if (before) before(model, rig);
     for (const auto& order : orders) {
       model.order = order;
       train_pass(model, rig.context());
@@ -277,6 +279,20 @@ TEST(D4Order, EvaluationsDoNotCount) {
     rig.context().training = true;
   };
   EXPECT_EQ(warnings_of({{0, 1, 2}, {0, 1, 2}, {0, 1, 2}}, evaluate), "");
+}
+
+// D4: the forward of a step that is given up is in no order, also where the step was the first.
+TEST(D4Order, AbandonedStepsDoNotCount) {
+  for (const bool is_first : {true, false}) {
+    const auto abandon = [&](ProbeModel& model, RankRig& rig) {
+      model.order = {0, 2, 1};
+      nn::Record record;
+      static_cast<void>(model.forward(rig.context(), {input_of(rig.context())}, &record));
+      root_of(model).abandon_step();
+    };
+    const std::string text = warnings_of({{0, 1, 2}, {0, 1, 2}, {0, 1, 2}}, is_first ? Between{} : abandon, is_first ? abandon : Between{});
+    EXPECT_EQ(text, "") << (is_first ? "before the first step" : "between steps");
+  }
 }
 
 // C3, D4: in original-parameter mode an absent gradient leaves its parameter alone, so ranks that disagree on which are
