@@ -204,6 +204,15 @@ TEST(HeadLossLayer, LossIsTheSumOverTargetsDividedByAllRows) {
   EXPECT_NEAR(static_cast<double>(floats(rig, loss[0])[0]), 5.0 / 6.0 * std::log(4.0), 1e-6);
 }
 
+TEST(HeadLossLayer, EachRowHasOneTarget) {
+  Rig rig;
+  HeadLoss head(4, 2);
+  const PlainParameters storage(head, rig.context);
+  for (const Shape& shape : {Shape{5}, Shape{7}, Shape{2, 2}}) {
+    EXPECT_THROW(static_cast<void>(head.forward(rig.context, {rig.normal({2, 3, 2}, "hidden"), rig.tokens(shape, 4, "targets")}, nullptr)), Error);
+  }
+}
+
 TEST(HeadLossLayer, LogitsOfHiddenAlone) {
   Rig rig;
   HeadLoss head(5, 3);
@@ -291,6 +300,23 @@ TEST(DropoutLayer, DependsOnSequenceStepSeedAndNameOnly) {
   EXPECT_FALSE(dropout.backward(rig.context, std::move(record), ys).at(0)) << "no dx that nobody needs";
   rig.context.training = false;
   EXPECT_EQ(run(dropout, {}, 1, 5), floats(rig, x)) << "off in evaluation";
+}
+
+// Nobody needs the input of a layer whose parameters are frozen.
+TEST(LinearLayer, AFrozenOneKeepsNothing) {
+  for (const bool trains : {false, true}) {
+    Rig rig;
+    Linear linear(3, 2);
+    const PlainParameters storage(linear, rig.context);
+    for (const auto& parameter : linear.own_parameters()) parameter->requires_grad = trains;
+    Record record;
+    Tensor x = rig.normal({2, 3}, "x");
+    const Tensors ys = linear.forward(rig.context, {x}, &record);
+    x = Tensor();
+    const std::int64_t held = rig.activation_bytes();
+    linear.backward(rig.context, std::move(record), {rig.normal({2, 2}, "dy")});
+    EXPECT_EQ(held, (trains ? 24 : 0) + ys[0].view().bytes());
+  }
 }
 
 TEST(LayerErrors, SayWhatWasSeenAndExpected) {
