@@ -379,6 +379,8 @@ TEST(MemoryPlan, RefusesAnOutputDtypeWhoseCastsItDoesNotCount) {
 TEST(MemoryPlan, FormatsBytes) {
   EXPECT_EQ(format_bytes(0), "0 B");
   EXPECT_EQ(format_bytes(1023), "1023 B");
+  EXPECT_EQ(format_bytes(1024), "1.00 KiB");
+  EXPECT_EQ(format_bytes(1 << 20), "1.00 MiB");
   EXPECT_EQ(format_bytes(1536), "1.50 KiB");
   EXPECT_EQ(format_bytes(std::int64_t{340} << 20), "340.0 MiB");
   EXPECT_EQ(format_bytes(std::int64_t{5} << 28), "1.25 GiB");
