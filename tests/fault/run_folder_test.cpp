@@ -116,6 +116,9 @@ TEST_F(RunFolder, AJobThatHasLostTheFolderEnds) {
 TEST_F(RunFolder, GoingBackSetsTheLaterLineAside) {
   ASSERT_EQ(train(2).status, 0);
   const std::vector<StepLine> first_line = step_lines(run_folder());
+  const nlohmann::json whole = inspect(run_folder())["line"];
+  ASSERT_EQ(whole.size(), 3U) << "each checkpoint of a launch names the one before";
+  EXPECT_EQ(whole[0]["step"], 4);
   const std::string back = "--checkpoint.resume=" + checkpoint(4);
   const Finished went_back = train(2, {back, "--train.steps=6", "--optim.lr=0.05"});
   ASSERT_EQ(went_back.status, 0) << went_back.output;
