@@ -52,22 +52,21 @@ class Resume : public ::testing::Test {
     return training(kRanks, *folder_ / "run.cfg", {"--run.dir=" + run_folder(name)});
   }
 
-  /// Starts a run, kills all ranks once `is_time()`, and checks that they died of it.
+  /// Starts a run, kills all ranks once `is_time()`, and checks that they died of it. @returns false if it ended before.
   template <class Condition>
-  void run_and_kill(const std::string& name, Condition&& is_time) {
+  [[nodiscard]] bool run_and_kill(const std::string& name, Condition&& is_time) {
     fs::remove_all(run_folder(name));
     Child child(command(name));
     const std::vector<pid_t> ranks = child.ranks(kRanks);
-    ASSERT_EQ(ranks.size(), static_cast<std::size_t>(kRanks));
+    EXPECT_EQ(ranks.size(), static_cast<std::size_t>(kRanks));
     for (int polls = 0; !is_time(); ++polls) {
-      if (polls % 256 == 0) {
-        ASSERT_TRUE(child.is_running()) << child.wait().output;
-      }
+      if (polls % 256 == 0 && !child.is_running()) return false;
     }
     for (const pid_t rank : ranks) ::kill(rank, SIGKILL);
     const Finished killed = child.wait(20);
     EXPECT_FALSE(killed.is_timed_out);
     EXPECT_NE(killed.status, 0);
+    return true;
   }
 
   /// Starts the same command again: it goes on at `saved` + 1 and ends as the undisturbed run.
@@ -93,13 +92,13 @@ TEST_F(Resume, TheComparisonCanFail) {
 }
 
 TEST_F(Resume, KilledBeforeTheFirstSave) {
-  run_and_kill("early", [&] { return step_lines(run_folder("early")).size() >= 3; });
+  ASSERT_TRUE(run_and_kill("early", [&] { return step_lines(run_folder("early")).size() >= 3; }));
   ASSERT_TRUE(checkpoints_of(run_folder("early")).empty()) << "killed too late";
   resume_and_compare("early", 0);
 }
 
 TEST_F(Resume, KilledBetweenSaves) {
-  run_and_kill("between", [&] { return step_lines(run_folder("between")).size() >= 11; });
+  ASSERT_TRUE(run_and_kill("between", [&] { return step_lines(run_folder("between")).size() >= 11; }));
   ASSERT_EQ(checkpoints_of(run_folder("between")).back(), "step-00000008") << "killed too late";
   EXPECT_GE(step_lines(run_folder("between")).size(), 11u);
   resume_and_compare("between", 8);
@@ -116,9 +115,8 @@ TEST_F(Resume, KilledInsideASave) {
     });
   };
   bool is_hit = false;
-  for (int attempt = 0; attempt < 5 && !is_hit; ++attempt) {
-    run_and_kill("inside", is_half_there);
-    is_hit = is_half_there() && !fs::exists(checkpoint("inside", 16));
+  for (int attempt = 0; attempt < 30 && !is_hit; ++attempt) {  // on a busy machine most of them come too late
+    is_hit = run_and_kill("inside", is_half_there) && is_half_there() && !fs::exists(checkpoint("inside", 16));
   }
   ASSERT_TRUE(is_hit) << "no kill hit a save";
   resume_and_compare("inside", 8);
@@ -127,7 +125,7 @@ TEST_F(Resume, KilledInsideASave) {
 
 TEST_F(Resume, KilledRightAfterASave) {
   const std::string whole = checkpoint("after", 16);
-  run_and_kill("after", [&] { return ::access(whole.c_str(), F_OK) == 0; });
+  ASSERT_TRUE(run_and_kill("after", [&] { return ::access(whole.c_str(), F_OK) == 0; }));
   ASSERT_EQ(checkpoints_of(run_folder("after")).back(), "step-00000016");
   resume_and_compare("after", 16);
 }
