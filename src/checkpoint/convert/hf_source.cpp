@@ -22,15 +22,16 @@ bool HfSource::has(const std::string& parameter, const std::string& kind) const 
   return kind == kMasterKind && index_.contains(parameter);
 }
 
-void HfSource::read(const std::string& parameter, const std::string&, std::int64_t begin, std::int64_t numel,
-                    void* elements) {
-  auto* data = static_cast<float*>(elements);
-  const std::size_t index = index_.at(parameter);
-  const HfTensors::Found& found = match_.tensors[index];
-  if (model_.tensors[index].is_transposed) {
-    read_transposed(index, begin, numel, data);
-  } else {
-    found.file->read(*found.entry, begin, numel, data);
+void HfSource::read(const std::string&, std::span<const Range> ranges) {
+  for (const Range& range : ranges) {
+    auto* data = static_cast<float*>(range.data);
+    const std::size_t index = index_.at(*range.parameter);
+    const HfTensors::Found& found = match_.tensors[index];
+    if (model_.tensors[index].is_transposed) {
+      read_transposed(index, range.begin, range.numel, data);
+    } else {
+      found.file->read(*found.entry, range.begin, range.numel, data);
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,9 @@ class HfSource final : public ParameterSource {
   [[nodiscard]] DType dtype(const std::string& /*parameter*/, const std::string& /*kind*/) const override {
     return DType::f32;
   }
-  void read(const std::string& parameter, const std::string& kind, std::int64_t begin, std::int64_t numel,
-            void* data) override;
+  void read(const std::string& kind, std::span<const Range> ranges) override;
+  using ParameterSource::read;
+  void finish() override {}  // the format has no checksums
   /// A tied model's file may hold its head once more. @throws CheckpointError unless it equals the embedding bit by
   /// bit.
   void check_tied_head();
