@@ -10,10 +10,10 @@
 
 namespace mica::checkpoint {
 
-HfSource::HfSource(const std::string& folder, std::int64_t panel_numel)
+HfSource::HfSource(HfModel model, HfTensors tensors, std::int64_t panel_numel)
     : panel_numel_(panel_numel),
-      model_(read_hf_model(folder)),
-      tensors_(folder),
+      model_(std::move(model)),
+      tensors_(std::move(tensors)),
       match_(match_tensors(model_, tensors_)) {
   for (std::size_t i = 0; i < model_.tensors.size(); ++i) index_[model_.tensors[i].parameter] = i;
 }

@@ -20,7 +20,9 @@ namespace mica::checkpoint {
 class HfSource final : public ParameterSource {
  public:
   /// Checks config.json, every header and every tensor's name, shape and dtype. @throws ConfigError, CheckpointError.
-  explicit HfSource(const std::string& folder, std::int64_t panel_numel = kPanelNumel);
+  explicit HfSource(const std::string& folder, std::int64_t panel_numel = kPanelNumel)
+      : HfSource(read_hf_model(folder), HfTensors(folder), panel_numel) {}
+  HfSource(HfModel model, HfTensors tensors, std::int64_t panel_numel = kPanelNumel);
 
   [[nodiscard]] const HfModel& model() const { return model_; }
   [[nodiscard]] const HfTensors& tensors() const { return tensors_; }
