@@ -11,7 +11,9 @@ namespace {
 /// Of one call: the checksum is computed while they are in the processor's cache.
 constexpr std::int64_t kReadBytes = std::int64_t{256} << 10;
 
-io::RawFile open_file(const std::string& checkpoint_folder, const FileEntry& file) {
+}  // namespace
+
+io::RawFile open_shard_file(const std::string& checkpoint_folder, const FileEntry& file) {
   try {
     io::RawFile raw = io::RawFile::open_for_reading(checkpoint_folder + "/" + file.name);
     require<DamagedCheckpointError>(raw.file_bytes() == file.bytes,
@@ -23,7 +25,22 @@ io::RawFile open_file(const std::string& checkpoint_folder, const FileEntry& fil
   }
 }
 
-}  // namespace
+void read_shard_file(io::RawFile& raw, std::int64_t offset, std::int64_t bytes, std::byte* data) {
+  try {
+    raw.read_at(offset, data, bytes);
+  } catch (const IoError& e) {
+    throw DamagedCheckpointError(e.what());
+  }
+}
+
+void check_block(const std::string& path, const DatasetEntry& dataset, std::int64_t block, std::uint32_t found) {
+  const std::int64_t begin = block * kBlockBytes;
+  const std::uint32_t expected = dataset.block_crcs[static_cast<std::size_t>(block)];
+  require<DamagedCheckpointError>(
+      found == expected,
+      "{}: {} is damaged: bytes {} to {} of the dataset (file offset {}) have checksum {:08x}, expected {:08x}",
+      path, dataset.path, begin, begin + dataset.block_bytes(block) - 1, dataset.offset + begin, found, expected);
+}
 
 std::vector<FileRange> rest_of(const FileEntry& file) {
   std::vector<FileRange> ranges;
@@ -37,15 +54,7 @@ std::vector<FileRange> rest_of(const FileEntry& file) {
 }
 
 BlockReader::BlockReader(const std::string& checkpoint_folder, const FileEntry& file)
-    : file_(file), raw_(open_file(checkpoint_folder, file)) {}
-
-void BlockReader::read_raw(std::int64_t offset, std::int64_t bytes, void* data) {
-  try {
-    raw_.read_at(offset, data, bytes);
-  } catch (const IoError& e) {
-    throw DamagedCheckpointError(e.what());
-  }
-}
+    : file_(file), raw_(open_shard_file(checkpoint_folder, file)) {}
 
 const std::byte* BlockReader::block(const DatasetEntry& dataset, std::int64_t block) {
   if (held_dataset_ == &dataset && held_block_ == block) return buffer_.data();
@@ -62,25 +71,10 @@ void BlockReader::read_block(const DatasetEntry& dataset, std::int64_t block, st
   std::uint32_t found = 0;
   for (std::int64_t done = 0; done < bytes; done += kReadBytes) {
     const std::int64_t count = std::min(kReadBytes, bytes - done);
-    read_raw(dataset.offset + begin + done, count, data + done);
+    read_shard_file(raw_, dataset.offset + begin + done, count, data + done);
     found = io::crc32c(data + done, count, found);
   }
-  const std::uint32_t expected = dataset.block_crcs[static_cast<std::size_t>(block)];
-  require<DamagedCheckpointError>(
-      found == expected, "{}: {} is damaged: bytes {} to {} of the dataset (file offset {}) have checksum {:08x}, expected {:08x}",
-      raw_.path(), dataset.path, begin, begin + bytes - 1, dataset.offset + begin, found, expected);
-}
-
-void BlockReader::read(const DatasetEntry& dataset, std::int64_t begin, std::int64_t bytes, void* data) {
-  invariant(begin >= 0 && bytes >= 0 && begin + bytes <= dataset.bytes, "a range inside the dataset is read");
-  auto* out = static_cast<std::byte*>(data);
-  for (std::int64_t done = 0; done < bytes;) {
-    const std::int64_t index = (begin + done) / kBlockBytes;
-    const std::int64_t inside = (begin + done) % kBlockBytes;
-    const std::int64_t count = std::min(bytes - done, dataset.block_bytes(index) - inside);
-    std::memcpy(out + done, block(dataset, index) + inside, static_cast<std::size_t>(count));
-    done += count;
-  }
+  check_block(raw_.path(), dataset, block, found);
 }
 
 std::uint32_t rest_crc(io::RawFile& raw, const FileEntry& file) {

@@ -22,20 +22,22 @@ class BlockReader {
   [[nodiscard]] const std::byte* block(const DatasetEntry& dataset, std::int64_t block);
   /// The same into memory of the caller's, whose content is undefined when it throws.
   void read_block(const DatasetEntry& dataset, std::int64_t block, std::byte* data);
-  /// Any range of a dataset; whole blocks are read and checked around it.
-  void read(const DatasetEntry& dataset, std::int64_t begin, std::int64_t bytes, void* data);
   /// Everything outside the datasets against its checksum.
   void check_rest();
 
  private:
-  void read_raw(std::int64_t offset, std::int64_t bytes, void* data);
-
   const FileEntry& file_;
   io::RawFile raw_;
   BlockBuffer buffer_;
   const DatasetEntry* held_dataset_ = nullptr;  // what buffer_ holds
   std::int64_t held_block_ = -1;
 };
+
+/// All three: @throws DamagedCheckpointError: a file that is missing, unreadable, of another size; a block of another
+/// checksum than the manifest's.
+[[nodiscard]] io::RawFile open_shard_file(const std::string& checkpoint_folder, const FileEntry& file);
+void read_shard_file(io::RawFile& raw, std::int64_t offset, std::int64_t bytes, std::byte* data);
+void check_block(const std::string& path, const DatasetEntry& dataset, std::int64_t block, std::uint32_t found);
 
 /// CRC-32C of the parts of a file outside its datasets. @throws IoError.
 [[nodiscard]] std::uint32_t rest_crc(io::RawFile& raw, const FileEntry& file);

@@ -53,6 +53,7 @@ class Writer {
 
   void run() {
     for (int r = 0; r < header_.shard_size; ++r) header_.files.push_back(write_shard(r));
+    source_.finish();
     header_.index = write_model_index(folder_, header_.run_id, header_.step, units_, header_.files);
     write_manifest(folder_, header_);
   }
@@ -98,14 +99,16 @@ class Writer {
     const std::int64_t end = begin + numel;
     auto it =
         std::ranges::partition_point(runs, [&](const PlacedRun& r) { return r.run.offset + r.run.numel() <= begin; });
-    const std::lock_guard lock(mutex_);  // one reads while the other computes a checksum and writes
+    std::vector<ParameterSource::Range> ranges;
     for (; it != runs.end() && it->run.offset < end; ++it) {
       if (!source_.has(*it->parameter, kind)) continue;
       const std::int64_t from = std::max(begin, it->run.offset);
       const std::int64_t until = std::min(end, it->run.offset + it->run.numel());
-      source_.read(*it->parameter, kind, it->run.begin + (from - it->run.offset), until - from,
-                   to + (from - begin) * element);
+      ranges.push_back(
+          {it->parameter, it->run.begin + (from - it->run.offset), until - from, to + (from - begin) * element});
     }
+    const std::lock_guard lock(mutex_);  // one reads while the other computes a checksum and writes
+    source_.read(kind, ranges);
     done_bytes_ += numel * element;
     if (progress_) progress_(done_bytes_, total_bytes_);
   }

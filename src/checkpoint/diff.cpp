@@ -177,6 +177,8 @@ DiffReport diff(const std::string& path_a, const std::string& path_b,
       if (progress) progress(done, total);
     }
   }
+  a.source->finish();
+  b.source->finish();
   return report;
 }
 

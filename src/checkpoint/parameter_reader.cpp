@@ -1,31 +1,33 @@
 #include "parameter_reader.hpp"
 
 #include <algorithm>
+#include <map>
 #include <utility>
+#include <vector>
 
 namespace mica::checkpoint {
 
 ParameterReader::ParameterReader(std::string checkpoint_folder)
-    : folder_(std::move(checkpoint_folder)), manifest_(read_manifest(folder_)), index_(folder_, manifest_) {}
+    : manifest_(read_manifest(checkpoint_folder)),
+      index_(checkpoint_folder, manifest_),
+      parts_(std::move(checkpoint_folder)) {}
 
-void ParameterReader::read(const std::string& parameter, const std::string& kind, std::int64_t begin, std::int64_t numel,
-                           void* data) {
-  const std::int64_t element = dtype_bytes(dtype(parameter, kind));
-  index_.for_each(parameter, kind, begin, begin + numel, [&](const PieceIndex::Extent& part) {
-    reader_of(part).read(*part.dataset, part.offset * element, (part.end - part.begin) * element,
-                         static_cast<std::byte*>(data) + (part.begin - begin) * element);
-  });
-}
-
-BlockReader& ParameterReader::reader_of(const PieceIndex::Extent& part) {
-  auto found = std::ranges::find(places_, part.dataset, &Place::dataset);
-  if (found == places_.end()) {
-    if (places_.size() == kMaxPlaces) places_.pop_back();
-    places_.insert(places_.begin(), {part.dataset, std::make_unique<BlockReader>(folder_, *part.file)});
-    found = places_.begin();
+void ParameterReader::read(const std::string& kind, std::span<const Range> ranges) {
+  // By file, so that what one file has of all ranges is read at once.
+  std::map<std::pair<const FileEntry*, const DatasetEntry*>, std::vector<PartReader::Part>> by_dataset;
+  for (const Range& range : ranges) {
+    const std::int64_t element = dtype_bytes(dtype(*range.parameter, kind));
+    index_.for_each(*range.parameter, kind, range.begin, range.begin + range.numel,
+                    [&](const PieceIndex::Extent& part) {
+                      by_dataset[{part.file, part.dataset}].push_back(
+                          {part.offset * element, (part.end - part.begin) * element,
+                           static_cast<std::byte*>(range.data) + (part.begin - range.begin) * element});
+                    });
   }
-  std::rotate(places_.begin(), found, found + 1);  // latest first
-  return *places_.front().reader;
+  for (auto& [place, parts] : by_dataset) {
+    std::ranges::sort(parts, {}, &PartReader::Part::begin);
+    parts_.read(*place.first, *place.second, parts);
+  }
 }
 
 }  // namespace mica::checkpoint

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "mica/core/dtype.hpp"
@@ -17,10 +18,20 @@ class ParameterSource {
   [[nodiscard]] virtual bool has(const std::string& parameter, const std::string& kind) const = 0;
   /// Of the elements that read() gives: f32, but for what is whole in a checkpoint (ignored parameters, buffers).
   [[nodiscard]] virtual DType dtype(const std::string& parameter, const std::string& kind) const = 0;
-  /// Elements [begin, begin + numel) of the row-major flattened parameter. Forward reading is fastest.
-  /// @param data  [numel] elements of dtype(). One thread at a time. @throws CheckpointError.
-  virtual void read(const std::string& parameter, const std::string& kind, std::int64_t begin, std::int64_t numel,
-                    void* data) = 0;
+  /// Elements [begin, begin + numel) of the row-major flattened parameter.
+  struct Range {
+    const std::string* parameter;
+    std::int64_t begin, numel;
+    void* data;  ///< [numel] elements of dtype()
+  };
+  /// Ranges that do not overlap. Forward reading is fastest. One thread at a time. @throws CheckpointError.
+  virtual void read(const std::string& kind, std::span<const Range> ranges) = 0;
+  void read(const std::string& parameter, const std::string& kind, std::int64_t begin, std::int64_t numel, void* data) {
+    const Range range{&parameter, begin, numel, data};
+    read(kind, {&range, 1});
+  }
+  /// What read() gave is sound once this has returned. @throws CheckpointError.
+  virtual void finish() = 0;
   /// The same as f32, rounded where they are not floats of 32 bits or less.
   void read_f32(const std::string& parameter, const std::string& kind, std::int64_t begin, std::int64_t numel,
                 float* data);

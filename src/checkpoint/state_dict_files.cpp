@@ -156,6 +156,7 @@ fsdp::StateDict read_state_dict(const std::string& folder, const ReadPart& part)
       dict.emplace(p.name, read_rows(reader, p, std::string(kMasterKind), unit.is_whole() ? ReadPart{} : part));
     }
   }
+  reader.finish();
   return dict;
 }
 
@@ -179,6 +180,7 @@ optim::OptimStateDict read_optim_state_dict(const std::string& folder, const Rea
       }
     }
   }
+  reader.finish();
   return dict;
 }
 

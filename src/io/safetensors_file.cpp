@@ -41,8 +41,17 @@ void widen(const std::uint16_t* halves, std::int64_t numel, float* data) {
 
 }  // namespace
 
-SafetensorsFile::SafetensorsFile(const std::string& path)
-    : raw_(RawFile::open_for_reading(path)), header_(read_header(raw_)) {
+SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), raw_(RawFile::open_for_reading(path)) {
+  header_ = read_header(*raw_);
+  make_index();
+}
+
+SafetensorsFile::SafetensorsFile(std::string path, SafetensorsHeader header)
+    : path_(std::move(path)), header_(std::move(header)) {
+  make_index();
+}
+
+void SafetensorsFile::make_index() {
   for (std::size_t i = 0; i < header_.tensors.size(); ++i) index_.emplace(header_.tensors[i].name, i);
 }
 
@@ -57,15 +66,16 @@ void SafetensorsFile::read(const SafetensorsEntry& tensor, std::int64_t begin, s
                            "{}: tensor {} has the dtype {}; Mica reads F32, BF16 and F16: convert it first", path(),
                            quoted_name(tensor.name), tensor.dtype);
   invariant(begin >= 0 && numel >= 0 && begin <= tensor.numel - numel, "a range inside the tensor is read");
+  if (!raw_) raw_ = RawFile::open_for_reading(path_);
   const std::int64_t element_bytes = dtype_bytes(*dtype);
   if (*dtype == DType::f32) {
-    raw_.read_at(tensor.offset + begin * element_bytes, data, numel * element_bytes);
+    raw_->read_at(tensor.offset + begin * element_bytes, data, numel * element_bytes);
     return;
   }
   halves_.resize(static_cast<std::size_t>(std::min(numel, kConvertNumel)));
   for (std::int64_t at = 0; at < numel; at += kConvertNumel) {
     const std::int64_t count = std::min(kConvertNumel, numel - at);
-    raw_.read_at(tensor.offset + (begin + at) * element_bytes, halves_.data(), count * element_bytes);
+    raw_->read_at(tensor.offset + (begin + at) * element_bytes, halves_.data(), count * element_bytes);
     if (*dtype == DType::bf16)
       widen<bf16>(halves_.data(), count, data + at);
     else

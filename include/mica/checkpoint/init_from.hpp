@@ -30,9 +30,9 @@ struct InitReport {
 
 /// Gives every parameter of the model (ignored ones too, in the type that they have) its value from a Hugging Face
 /// folder (one with config.json) or from a checkpoint (or a run's folder: its newest), by name and nothing else: no
-/// optimizer state, no step; and buffers, where a checkpoint has them. Of a Hugging Face folder each rank reads its own
-/// pieces; of a checkpoint each block is read and verified by one rank, as load() does it. Memory: less than 150 MiB a
-/// rank beside the model.
+/// optimizer state, no step; and buffers, where a checkpoint has them. Of a Hugging Face folder rank 0 reads the headers
+/// and each rank its own pieces (replicas read units in turns, and send them to one another); of a checkpoint each block
+/// is read and verified by one rank, as load() does it. Memory: less than 150 MiB a rank beside the model.
 /// @param model  the run's keys of [model], as check_model_keys() takes them.
 /// @param root  initialised, between passes.
 /// @throws ConfigError naming the keys and both values, or the parameter; CheckpointError: a damaged or unfit source. The

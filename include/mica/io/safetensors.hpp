@@ -49,13 +49,15 @@ struct SafetensorsHeader {
 /// A name from a file, fit for a one-line error text: in quotes, control characters escaped, cut where it is very long.
 [[nodiscard]] std::string quoted_name(std::string_view name);
 
-/// A file opened for reading. One thread; holds no data.
+/// A file to read from. One thread; holds no data.
 class SafetensorsFile {
  public:
   /// Reads and checks the header. @throws IoError (missing, unreadable), CheckpointError.
   explicit SafetensorsFile(const std::string& path);
+  /// One whose header was read elsewhere: opens it when data is first read.
+  SafetensorsFile(std::string path, SafetensorsHeader header);
 
-  [[nodiscard]] const std::string& path() const { return raw_.path(); }
+  [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] const std::vector<SafetensorsEntry>& tensors() const { return header_.tensors; }
   [[nodiscard]] const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
   /// Null if there is none of that name.
@@ -66,7 +68,10 @@ class SafetensorsFile {
   void read(const SafetensorsEntry& tensor, std::int64_t begin, std::int64_t numel, float* data);
 
  private:
-  RawFile raw_;
+  void make_index();
+
+  std::string path_;
+  std::optional<RawFile> raw_;
   SafetensorsHeader header_;
   std::map<std::string, std::size_t, std::less<>> index_;
   std::vector<std::uint16_t> halves_;  // of a read that is being converted

@@ -69,6 +69,7 @@ void write_arrays(const std::string& path, const std::vector<Array>& arrays, std
       if (progress) progress(done, total);
     }
   }
+  reader.finish();
   file.sync();
   file.close();
 }

@@ -127,13 +127,15 @@ const HfArchitecture& architecture_of_config(const HfConfig& config) {
 HfModel read_hf_model(const std::string& folder) {
   const std::string path = folder + "/config.json";
   const HfConfig config(read_json_object(path, kMaxConfigBytes), path);
-  HfModel model;
-  model.architecture = &architecture_of_config(config);
+  const HfArchitecture& architecture = architecture_of_config(config);
   require<ConfigError>(!config.has("quantization_config"),
                        "{}: the model is quantized (quantization_config), which Mica does not read", path);
-  model.keys = ModelKeys(model.architecture->read_config(config), path);
-  model.tensors = model_tensors(*model.architecture, normalized(model.keys));
-  return model;
+  return hf_model_of({architecture.read_config(config), path});
+}
+
+HfModel hf_model_of(const ModelKeys& keys) {
+  const HfArchitecture& architecture = architecture_of_type(keys);
+  return {&architecture, keys, model_tensors(architecture, normalized(keys))};
 }
 
 Json read_token_ids(const std::string& folder) {

@@ -91,6 +91,8 @@ struct HfModel {
   std::vector<HfTensor> tensors;
 };
 [[nodiscard]] HfModel read_hf_model(const std::string& folder);
+/// The same model from the keys that were read of it.
+[[nodiscard]] HfModel hf_model_of(const ModelKeys& keys);
 
 /// The text of a config.json. @param token_ids  read_token_ids() of the vocabulary's folder; empty: the architecture's own
 [[nodiscard]] std::string hf_config_text(const HfArchitecture& architecture, const ModelKeys& keys, DType dtype, const Json& token_ids);

@@ -216,6 +216,7 @@ ConvertReport hf_export(const std::string& checkpoint, const std::string& hf_fol
     writer.finish();
     add_checksum(shard.name);
   }
+  reader.finish();
   if (shards.size() > 1) {
     io::write_file_atomically(folder.temporary() + "/" + kHfIndexFile, index_text(tensors, shards, report.bytes));
     add_checksum(kHfIndexFile);

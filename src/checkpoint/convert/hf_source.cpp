@@ -10,10 +10,10 @@
 
 namespace mica::checkpoint {
 
-HfSource::HfSource(const std::string& folder, std::int64_t panel_numel)
+HfSource::HfSource(HfModel model, HfTensors tensors, std::int64_t panel_numel)
     : panel_numel_(panel_numel),
-      model_(read_hf_model(folder)),
-      tensors_(folder),
+      model_(std::move(model)),
+      tensors_(std::move(tensors)),
       match_(match_tensors(model_, tensors_)) {
   for (std::size_t i = 0; i < model_.tensors.size(); ++i) index_[model_.tensors[i].parameter] = i;
 }
@@ -22,15 +22,16 @@ bool HfSource::has(const std::string& parameter, const std::string& kind) const 
   return kind == kMasterKind && index_.contains(parameter);
 }
 
-void HfSource::read(const std::string& parameter, const std::string&, std::int64_t begin, std::int64_t numel,
-                    void* elements) {
-  auto* data = static_cast<float*>(elements);
-  const std::size_t index = index_.at(parameter);
-  const HfTensors::Found& found = match_.tensors[index];
-  if (model_.tensors[index].is_transposed) {
-    read_transposed(index, begin, numel, data);
-  } else {
-    found.file->read(*found.entry, begin, numel, data);
+void HfSource::read(const std::string&, std::span<const Range> ranges) {
+  for (const Range& range : ranges) {
+    auto* data = static_cast<float*>(range.data);
+    const std::size_t index = index_.at(*range.parameter);
+    const HfTensors::Found& found = match_.tensors[index];
+    if (model_.tensors[index].is_transposed) {
+      read_transposed(index, range.begin, range.numel, data);
+    } else {
+      found.file->read(*found.entry, range.begin, range.numel, data);
+    }
   }
 }
 

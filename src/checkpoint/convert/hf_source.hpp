@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,9 @@ namespace mica::checkpoint {
 class HfSource final : public ParameterSource {
  public:
   /// Checks config.json, every header and every tensor's name, shape and dtype. @throws ConfigError, CheckpointError.
-  explicit HfSource(const std::string& folder, std::int64_t panel_numel = kPanelNumel);
+  explicit HfSource(const std::string& folder, std::int64_t panel_numel = kPanelNumel)
+      : HfSource(read_hf_model(folder), HfTensors(folder), panel_numel) {}
+  HfSource(HfModel model, HfTensors tensors, std::int64_t panel_numel = kPanelNumel);
 
   [[nodiscard]] const HfModel& model() const { return model_; }
   [[nodiscard]] const HfTensors& tensors() const { return tensors_; }
@@ -28,8 +31,9 @@ class HfSource final : public ParameterSource {
   [[nodiscard]] DType dtype(const std::string& /*parameter*/, const std::string& /*kind*/) const override {
     return DType::f32;
   }
-  void read(const std::string& parameter, const std::string& kind, std::int64_t begin, std::int64_t numel,
-            void* data) override;
+  void read(const std::string& kind, std::span<const Range> ranges) override;
+  using ParameterSource::read;
+  void finish() override {}  // the format has no checksums
   /// A tied model's file may hold its head once more. @throws CheckpointError unless it equals the embedding bit by
   /// bit.
   void check_tied_head();

@@ -26,7 +26,7 @@ HfTensors::HfTensors(const std::string& folder) : folder_(folder) {
   const std::string single = folder + "/" + kHfSingleFile;
   const std::string index = folder + "/" + kHfIndexFile;
   if (fs::exists(single, error)) {
-    add_file(kHfSingleFile, nullptr);
+    add_file(io::SafetensorsFile(single));
   } else if (fs::exists(index, error)) {
     read_index(index);
   } else {
@@ -36,9 +36,31 @@ HfTensors::HfTensors(const std::string& folder) : folder_(folder) {
   }
 }
 
-void HfTensors::add_file(const std::string& name, const std::map<std::string, std::string>* weight_map) {
-  files_.push_back(std::make_unique<io::SafetensorsFile>(folder_ + "/" + name));
+HfTensors::HfTensors(std::string folder, const Json& index) : folder_(std::move(folder)) {
+  for (const auto& [name, tensors] : index.items()) {
+    io::SafetensorsHeader header;
+    for (const Json& t : tensors) header.tensors.push_back({t[0], t[1], t[2], t[3], t[4], t[5]});
+    add_file(io::SafetensorsFile(folder_ + "/" + name, std::move(header)));
+  }
+}
+
+Json HfTensors::index() const {
+  Json index = Json::object();
+  for (const auto& file : files_) {
+    Json& tensors = index[name_of(*file)] = Json::array();
+    for (const io::SafetensorsEntry& t : file->tensors()) {
+      tensors.push_back({t.name, t.dtype, t.dims, t.numel, t.offset, t.bytes});
+    }
+  }
+  return index;
+}
+
+std::string HfTensors::name_of(const io::SafetensorsFile& file) const { return file.path().substr(folder_.size() + 1); }
+
+void HfTensors::add_file(io::SafetensorsFile opened, const std::map<std::string, std::string>* weight_map) {
+  files_.push_back(std::make_unique<io::SafetensorsFile>(std::move(opened)));
   io::SafetensorsFile& file = *files_.back();
+  const std::string name = name_of(file);
   for (const io::SafetensorsEntry& entry : file.tensors()) {
     const auto [place, is_new] = tensors_.emplace(entry.name, Found{&file, &entry});
     require<CheckpointError>(is_new, "{}: holds tensor {}, which {} holds as well", file.path(),
@@ -68,7 +90,7 @@ void HfTensors::read_index(const std::string& path) {
     std::error_code error;
     require<CheckpointError>(fs::is_regular_file(folder_ + "/" + name, error),
                              "{}: names the file {}, which is missing", path, io::quoted_name(name));
-    add_file(name, &weight_map);
+    add_file(io::SafetensorsFile(folder_ + "/" + name), &weight_map);
   }
   for (const auto& [tensor, file] : weight_map) {
     require<CheckpointError>(tensors_.contains(tensor), "{}: says that tensor {} is in {}, which has none of that name",

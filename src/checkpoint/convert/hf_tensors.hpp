@@ -24,7 +24,11 @@ class HfTensors {
 
   /// @throws ConfigError (no such files), CheckpointError: index and files do not say the same, a name in two files.
   explicit HfTensors(const std::string& folder);
+  /// From what index() said elsewhere: opens no file before its data is read.
+  HfTensors(std::string folder, const Json& index);
 
+  /// File names and their tensors.
+  [[nodiscard]] Json index() const;
   /// Null if there is none of that name.
   [[nodiscard]] const Found* find(const std::string& name) const;
   [[nodiscard]] const std::map<std::string, Found>& all() const { return tensors_; }
@@ -32,7 +36,8 @@ class HfTensors {
   [[nodiscard]] const std::string& folder() const { return folder_; }
 
  private:
-  void add_file(const std::string& name, const std::map<std::string, std::string>* weight_map);
+  void add_file(io::SafetensorsFile opened, const std::map<std::string, std::string>* weight_map = nullptr);
+  [[nodiscard]] std::string name_of(const io::SafetensorsFile& file) const;
   void read_index(const std::string& path);
 
   std::string folder_;

@@ -1,5 +1,6 @@
 #include "mica/checkpoint/init_from.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <vector>
@@ -16,6 +17,9 @@
 
 namespace mica::checkpoint {
 namespace {
+
+/// That a rank sends at once, about.
+constexpr std::int64_t kRoundBytes = std::int64_t{16} << 20;
 
 bool may_differ(const std::string& key, const ModelKeys& there, const ModelKeys& here) {
   if (key == "dropout") return true;
@@ -45,35 +49,63 @@ void check_parameters(const OpenedModel& opened, const fsdp::Root& root) {
                        left.empty() ? "" : left.begin()->first);
 }
 
-void read_pieces(ParameterSource& source, const fsdp::Root& root) {
-  const Pool& pool = root.device_mesh().pool();
-  for (const fsdp::UnitStorage* storage : unit_storages(root)) {
-    const TensorView master = storage->master();
-    // What a device holds is made in the host's memory first, unit by unit; padding stays zero.
-    std::vector<float> host(device_of(pool, master.data) == DeviceKind::cpu ? 0 : static_cast<std::size_t>(master.numel()));
-    float* shard = host.empty() ? master.as<float>() : host.data();
-    for (const fsdp::Piece& piece : storage->layout().pieces(storage->shard_rank())) {
-      for (std::int64_t i = 0; i < piece.num_runs(); ++i) {
-        const fsdp::Piece::Run run = piece.run(i);
-        source.read_f32(piece.parameter, std::string(kMasterKind), run.begin, run.numel(), shard + run.offset);
-      }
+/// The ranks of the HostComm that hold the same pieces of a unit as this one, itself among them.
+std::vector<int> sharers_of(const fsdp::UnitStorage& unit, const Mesh& mesh, const std::vector<int>& mesh_ranks) {
+  std::vector<int> ranks;
+  for (std::size_t r = 0; r < mesh_ranks.size(); ++r) {
+    const bool is_alike = mesh.geometry().shard_rank(mesh_ranks[r]) == mesh.shard_rank();
+    if (is_alike || unit.layout().shard_size() == 1) ranks.push_back(static_cast<int>(r));
+  }
+  return ranks;
+}
+
+void read_pieces(ParameterSource& source, const fsdp::UnitStorage& storage, const Pool& pool) {
+  const TensorView master = storage.master();
+  // What a device holds is made in the host's memory first, unit by unit; padding stays zero.
+  const bool is_on_host = device_of(pool, master.data) == DeviceKind::cpu;
+  std::vector<float> host(is_on_host ? 0 : static_cast<std::size_t>(master.numel()));
+  float* shard = host.empty() ? master.as<float>() : host.data();
+  for (const fsdp::Piece& piece : storage.layout().pieces(storage.shard_rank())) {
+    for (std::int64_t i = 0; i < piece.num_runs(); ++i) {
+      const fsdp::Piece::Run run = piece.run(i);
+      source.read_f32(piece.parameter, std::string(kMasterKind), run.begin, run.numel(), shard + run.offset);
     }
-    if (!host.empty()) copy_now(pool, master.data, host.data(), master.bytes());
+  }
+  if (!host.empty()) copy_now(pool, master.data, host.data(), master.bytes());
+}
+
+/// A unit's shard from the rank that has read it to the others. @collective over all ranks: each has so many sharers.
+void send_to_sharers(TensorView master, int reader, const std::vector<int>& sharers, const Pool& pool,
+                     const HostComm& comm) {
+  const std::int64_t part = kRoundBytes / std::ssize(sharers);
+  for (std::int64_t at = 0; sharers.size() > 1 && at < master.bytes(); at += part) {
+    const std::int64_t bytes = std::min(part, master.bytes() - at);
+    std::byte* here = static_cast<std::byte*>(master.data) + at;
+    std::vector<std::string> to_each(static_cast<std::size_t>(comm.num_ranks()));
+    for (const int rank : sharers) {
+      if (comm.rank() != reader || rank == reader) continue;
+      std::string& text = to_each[static_cast<std::size_t>(rank)];
+      text.resize(static_cast<std::size_t>(bytes));
+      copy_now(pool, text.data(), here, bytes);
+    }
+    const std::vector<std::string> received = comm.exchange_strings(to_each);
+    if (comm.rank() != reader) copy_now(pool, here, received[static_cast<std::size_t>(reader)].data(), bytes);
   }
 }
 
-/// Ignored parameters and buffers, in the type that they have here.
-void read_whole(const OpenedModel& opened, const fsdp::Root& root) {
-  fsdp::DeviceMesh& device_mesh = root.device_mesh();
+/// Ignored parameters, in the type that they have here: each is read by one rank.
+void read_whole(const OpenedModel& opened, const fsdp::Root& root, const HostComm& comm) {
+  int next = 0;
   for (const WholeTensor& tensor : whole_tensors(root)) {
-    const OpenedModel::Tensor* there = opened.find(tensor.name);
-    if (there == nullptr || there->shape != tensor.shape) continue;  // a buffer: this model's own value stays
-    const DType from = opened.source->dtype(tensor.name, std::string(kMasterKind));
-    const fsdp::StateTensor read = fsdp::StateTensor::on_host(tensor.shape, from);
-    opened.source->read(tensor.name, std::string(kMasterKind), 0, read.numel(), read.view().data);
-    const fsdp::StateTensor here = fsdp::StateTensor::on_host(tensor.shape, tensor.data.dtype);
-    convert(read.view().data, from, here.view().data, tensor.data.dtype, read.numel());
-    copy_now(device_mesh.pool(), tensor.data.data, here.view().data, tensor.data.bytes());
+    if (opened.find(tensor.name) == nullptr) continue;  // a buffer: this model's own value stays
+    const std::string bytes = comm.from_root(next++ % comm.num_ranks(), [&] {
+      std::vector<float> values(static_cast<std::size_t>(tensor.data.numel()));
+      opened.source->read_f32(tensor.name, std::string(kMasterKind), 0, std::ssize(values), values.data());
+      std::string converted(static_cast<std::size_t>(tensor.data.bytes()), '\0');
+      convert(values.data(), DType::f32, converted.data(), tensor.data.dtype, std::ssize(values));
+      return converted;
+    });
+    copy_now(root.device_mesh().pool(), tensor.data.data, bytes.data(), tensor.data.bytes());
   }
 }
 
@@ -86,6 +118,19 @@ void check_model(const OpenedModel& opened, const std::map<std::string, std::str
   root.device_mesh().compute().synchronize();  // the initial values
 }
 
+/// @returns the mesh's ranks by the HostComm's. @collective
+std::vector<int> check_on_all_ranks(const OpenedModel& opened, const std::map<std::string, std::string>& model,
+                                    const fsdp::Root& root, const HostComm& comm) {
+  std::vector<int> mesh_ranks;
+  for (const std::string& each : comm.all_or_throw([&] {
+         check_model(opened, model, root);
+         return std::to_string(root.device_mesh().mesh().rank());
+       })) {
+    mesh_ranks.push_back(std::stoi(each));
+  }
+  return mesh_ranks;
+}
+
 InitReport report_of(const OpenedModel& opened) {
   InitReport report;
   report.source = opened.name;
@@ -95,19 +140,32 @@ InitReport report_of(const OpenedModel& opened) {
   return report;
 }
 
-/// Every rank reads its own pieces.
+/// Every rank reads its own pieces; those that hold the same read units in turns.
 InitReport from_hugging_face(const std::string& path, const std::map<std::string, std::string>& model,
                              const fsdp::Root& root, const HostComm& comm) {
-  InitReport report;
+  const OpenedModel opened = share_hf_folder(path, comm);
+  const std::vector<int> mesh_ranks = check_on_all_ranks(opened, model, root, comm);
+  struct Shared {
+    const fsdp::UnitStorage* unit;
+    std::vector<int> sharers;
+    int reader;
+  };
+  std::vector<Shared> all;
+  for (const fsdp::UnitStorage* unit : unit_storages(root)) {
+    std::vector<int> sharers = sharers_of(*unit, root.device_mesh().mesh(), mesh_ranks);
+    const int reader = sharers[all.size() % sharers.size()];
+    all.push_back({unit, std::move(sharers), reader});
+  }
+  const Pool& pool = root.device_mesh().pool();
   (void)comm.all_or_throw([&] {
-    const OpenedModel opened = open_model(path);
-    check_model(opened, model, root);
-    read_pieces(*opened.source, root);
-    read_whole(opened, root);
-    report = report_of(opened);
+    for (const Shared& each : all) {
+      if (each.reader == comm.rank()) read_pieces(*opened.source, *each.unit, pool);
+    }
     return std::string();
   });
-  return report;
+  for (const Shared& each : all) send_to_sharers(each.unit->master(), each.reader, each.sharers, pool, comm);
+  read_whole(opened, root, comm);
+  return report_of(opened);
 }
 
 /// Every block is read by one rank ([Note: shared reading]).
@@ -116,15 +174,8 @@ InitReport from_checkpoint(const std::string& folder, const std::map<std::string
   const Manifest manifest = share_manifest(folder, comm);
   const OpenedModel opened = describe_checkpoint(folder, manifest);
   const Mesh& mesh = root.device_mesh().mesh();
-  std::vector<SavedUnit> units;
-  std::vector<int> mesh_ranks;
-  for (const std::string& each : comm.all_or_throw([&] {
-         check_model(opened, model, root);
-         units = saved_units(root);
-         return std::to_string(mesh.rank());
-       })) {
-    mesh_ranks.push_back(std::stoi(each));
-  }
+  const std::vector<int> mesh_ranks = check_on_all_ranks(opened, model, root, comm);
+  const std::vector<SavedUnit> units = saved_units(root);
   const auto make_sinks = [&] {
     std::vector<Sink> sinks;
     const std::string kind(kMasterKind);

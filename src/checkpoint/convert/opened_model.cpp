@@ -11,11 +11,15 @@
 namespace mica::checkpoint {
 namespace {
 
-OpenedModel open_hf(const std::string& folder) {
-  OpenedModel opened;
-  opened.name = "Hugging Face folder " + folder;
+std::unique_ptr<HfSource> open_hf(const std::string& folder) {
   auto source = std::make_unique<HfSource>(folder);
   source->check_tied_head();
+  return source;
+}
+
+OpenedModel describe_hf(const std::string& folder, std::unique_ptr<HfSource> source) {
+  OpenedModel opened;
+  opened.name = "Hugging Face folder " + folder;
   opened.keys = source->model().keys;
   for (const HfTensor& tensor : source->model().tensors) opened.tensors.push_back({tensor.parameter, tensor.shape});
   opened.source = std::move(source);
@@ -53,7 +57,21 @@ bool is_hf_folder(const std::string& path) {
 }
 
 OpenedModel open_model(const std::string& path) {
-  return is_hf_folder(path) ? open_hf(path) : open_checkpoint_folder(resolve_checkpoint(path));
+  return is_hf_folder(path) ? describe_hf(path, open_hf(path)) : open_checkpoint_folder(resolve_checkpoint(path));
+}
+
+OpenedModel share_hf_folder(const std::string& folder, const HostComm& comm) {
+  std::unique_ptr<HfSource> source;
+  const std::string text = comm.from_root(0, [&] {
+    source = open_hf(folder);
+    const ModelKeys& keys = source->model().keys;
+    return Json{{"keys", keys.all()}, {"place", keys.place()}, {"tensors", source->tensors().index()}}.dump();
+  });
+  if (comm.rank() != 0) {
+    const Json told = Json::parse(text);
+    source = std::make_unique<HfSource>(hf_model_of({told["keys"], told["place"]}), HfTensors(folder, told["tensors"]));
+  }
+  return describe_hf(folder, std::move(source));
 }
 
 }  // namespace mica::checkpoint

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "mica/checkpoint/host_comm.hpp"
 #include "mica/checkpoint/manifest.hpp"
 
 #include "../parameter_source.hpp"
@@ -36,5 +37,8 @@ struct OpenedModel {
 /// @param path  a Hugging Face folder, or what resolve_checkpoint() takes.
 /// @throws ConfigError, CheckpointError: nothing there, damaged, or what Mica has no counterpart of.
 [[nodiscard]] OpenedModel open_model(const std::string& path);
+/// A Hugging Face folder on all ranks: the first reads config.json and the headers, and tells the others; a rank opens
+/// a file when it takes bytes from it. @throws ConfigError, CheckpointError: the same on all ranks. @collective
+[[nodiscard]] OpenedModel share_hf_folder(const std::string& folder, const HostComm& comm);
 
 }  // namespace mica::checkpoint

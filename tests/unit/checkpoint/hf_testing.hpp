@@ -117,13 +117,13 @@ inline std::unique_ptr<nn::Module> make_model(const checkpoint::HfModel& model) 
                                                    .tie_embeddings = keys.flag("tie_embeddings")});
 }
 
-/// One rank's part of a model that is fully sharded, a unit for each block, with storage.
+/// One rank's part of a model that is sharded, a unit for each block, with storage.
 struct ShardedHfModel {
   ShardedHfModel(std::unique_ptr<ProcessGroup> world, const checkpoint::HfModel& model,
-                 const fsdp::Options& options = {})
+                 const fsdp::Options& options = {}, int replicas = 1)
       : pool(make_cpu_pool()),
         kernels(make_cpu_kernels(*pool)),
-        mesh(make_mesh(std::move(world))),
+        mesh(make_mesh(std::move(world), replicas)),
         device_mesh(mesh, *pool, *kernels, fsdp::Streams::make(StreamMode::inlined, make_cpu_stream)),
         module(make_model(model)) {
     module->for_each_module([&](const std::string&, nn::Module& each) {
@@ -133,9 +133,10 @@ struct ShardedHfModel {
     root().initialize(1);
     device_mesh.compute().synchronize();
   }
-  static Mesh make_mesh(std::unique_ptr<ProcessGroup> world) {
+  static Mesh make_mesh(std::unique_ptr<ProcessGroup> world, int replicas) {
     const int num_ranks = world->num_ranks();
-    return {std::move(world), MeshGeometry{.world_size = num_ranks, .shard_size = num_ranks, .replicas = 1}};
+    return {std::move(world),
+            MeshGeometry{.world_size = num_ranks, .shard_size = num_ranks / replicas, .replicas = replicas}};
   }
   [[nodiscard]] fsdp::Root& root() { return fsdp::root_of(*module); }
 

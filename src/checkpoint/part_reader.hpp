@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mica/checkpoint/manifest.hpp"
+#include "mica/io/raw_file.hpp"
+
+namespace mica::checkpoint {
+
+// [Note: reading in parts] Who wants a parameter from its first element to its last takes a little of many files in
+// turn when shards are cut along an inner dim: more blocks than memory should hold. So no block is held. A block's
+// checksum grows as its bytes are read, from its begin to its end. A gap no longer than what is wanted behind it is
+// read for the checksum; behind a longer one only what is wanted is read, and again when the checksum gets there. So a
+// file that is read forward is read once, in parts of any size, and no byte more than twice in any order that asks for
+// it once. Bytes are given out before their block was checked: they are sound once finish() has returned.
+
+/// Reads parts of a checkpoint's shard files, without HDF5. One thread. Holds 256 KiB, and 100 bytes for each block of
+/// 4 MiB that it has read of. All: @throws DamagedCheckpointError naming file, dataset and byte range.
+class PartReader {
+ public:
+  explicit PartReader(std::string checkpoint_folder);
+
+  /// Bytes [begin, begin + bytes) of a dataset.
+  struct Part {
+    std::int64_t begin, bytes;
+    std::byte* data;
+  };
+  /// @param file, dataset  of it; they outlive this. @param parts  ascending, without overlap.
+  void read(const FileEntry& file, const DatasetEntry& dataset, std::span<const Part> parts);
+  /// Reads what is left of the blocks that were begun: all of them match their checksums then.
+  void finish();
+
+ private:
+  /// The first bytes of a block that were read, and their checksum.
+  struct Begun {
+    const FileEntry* file;
+    std::int64_t bytes = 0;
+    std::uint32_t crc = 0;
+  };
+  [[nodiscard]] io::RawFile& open(const FileEntry& file);
+  void advance(const DatasetEntry& dataset, std::int64_t block, Begun& begun, std::int64_t bytes);
+
+  std::string folder_;
+  std::map<const FileEntry*, io::RawFile> open_;
+  std::map<std::pair<const DatasetEntry*, std::int64_t>, Begun> begun_;  // by block
+  std::vector<std::byte> window_;
+};
+
+}  // namespace mica::checkpoint
