@@ -175,7 +175,7 @@ TEST_F(Figures, AdamIsPyTorchsHoweverABatchIsDealtOut) {
 // 20 sequences: 16 of them, or all, in batches that do not come out even on ranks or micro-batches.
 TEST_F(Figures, AnEvaluationTakesTheSameSequencesHoweverTheyAreDealtOut) {
   const json& each = reference_["start"]["val"];
-  for (const Layout& layout : {Layout{1, 3}, Layout{2, 4}, Layout{3, 8}}) {
+  for (const Layout& layout : {Layout{1, 3}, Layout{2, 4}, Layout{3, 4}, Layout{3, 8}}) {
     for (const std::size_t eval_batches : {0u, 1u}) {
       const std::vector<json> lines = train(layout, {"--optim.lr=0", "--train.steps=1", "--train.global_batch=24",
                                                      "--train.eval_batches=" + std::to_string(eval_batches)});

@@ -122,9 +122,11 @@ TEST_F(InitFrom, TheModelsKeysComeFromTheFolder) {
     const std::string hf = folder_ / (name + "-source");
     fs::copy(kReference + "hf_" + name, hf);
     const std::string run = folder_ / (name + "-run");
-    const auto train_alone = [&](const std::string& from, const std::string& to, int steps) {
-      return test::run(under_mpirun(2, {program("mica-train"), "--model.init_from=" + from, "--data.train=" + (folder_ / "tokens.bin"),
-                                        "--run.dir=" + to, "--train.seq_len=8", "--optim.lr=0", "--train.steps=" + std::to_string(steps)}));
+    const auto train_alone = [&](const std::string& from, const std::string& to, int steps, const std::vector<std::string>& more = {}) {
+      std::vector<std::string> command{program("mica-train"), "--model.init_from=" + from, "--data.train=" + (folder_ / "tokens.bin"),
+                                       "--run.dir=" + to, "--train.seq_len=8", "--optim.lr=0", "--train.steps=" + std::to_string(steps)};
+      command.insert(command.end(), more.begin(), more.end());
+      return test::run(under_mpirun(2, command));
     };
     const Finished first = train_alone(hf, run, 1);
     ASSERT_EQ(first.status, 0) << first.output;
@@ -138,6 +140,13 @@ TEST_F(InitFrom, TheModelsKeysComeFromTheFolder) {
     const Finished second = train_alone(run, run + "-2", 1);
     ASSERT_EQ(second.status, 0) << second.output;
     EXPECT_EQ(step_lines(run + "-2"), step_lines(run));
+    // But dropout, which is of training: the config's, whatever the folder was trained with.
+    if (!is_llama) {
+      ASSERT_EQ(train_alone(hf, run + "-dropout", 1, {"--model.dropout=0.25"}).status, 0);
+      EXPECT_THAT(read_text(run + "-dropout/config.resolved.cfg"), HasSubstr("\ndropout = 0.25\n"));
+      ASSERT_EQ(train_alone(run + "-dropout", run + "-without", 1).status, 0);
+      EXPECT_THAT(read_text(run + "-without/config.resolved.cfg"), HasSubstr("\ndropout = 0\n"));
+    }
     // The same command goes on, also when the folder is gone.
     fs::remove_all(hf);
     const Finished resumed = train_alone(hf, run, 2);
@@ -164,6 +173,7 @@ TEST_F(InitFrom, MistakesEndWithOneLineAndStatusTwo) {
   };
   const std::string hf = "--model.init_from=" + kReference + "hf_gpt2";
   expect(train("gpt2", "a", {hf, "--model.layers=3"}), "model.layers = 3, but");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "a")) << "a refused config leaves no folder";
   // Keys of another model, all of them at once, and not what they would mean in the default architecture.
   expect(train("llama", "b", {hf}), "--model.heads=3");
   expect(train("llama", "b", {hf}), "--model.type=gpt2");

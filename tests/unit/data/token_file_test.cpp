@@ -165,26 +165,29 @@ TEST(TokenFile, Hdf5FilesThatAreTruncatedOrDamaged) {
   EXPECT_EQ(num_refused, 5);
 }
 
-// HDF5 believes the end that the file's header names, and the tokens are mapped without HDF5.
-TEST(TokenFile, AnHdf5FileThatLiesAboutItsEndIsRefused) {
-  const TemporaryFolder folder;
-  const std::string path = folder / "cut.h5";
-  write_hdf5_tokens(path, counting_tokens<std::uint32_t>(100000));
-  const std::uint64_t end = std::filesystem::file_size(path) / 2;
-  std::filesystem::resize_file(path, end);
-  constexpr std::streamoff kEndOfFileAddress = 40;  // in version 0 of the format's superblock
-  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-  file.seekp(kEndOfFileAddress).write(reinterpret_cast<const char*>(&end), sizeof end);
-  file.close();
-  EXPECT_THAT(error_of_opening(path), HasSubstr("truncated: "));
-}
-
 TEST(TokenFile, AFileThatShrinksWhileInUseIsAnErrorAndNotASignal) {
   const TemporaryFolder folder;
   write_text(folder / "x.bin", bytes_of(counting_tokens<std::uint16_t>(100000)));
   const auto file = TokenFile::open(folder / "x.bin");
   std::filesystem::resize_file(folder / "x.bin", 10);
   EXPECT_THAT(error_of<IoError>([&] { (void)file.token(99999); }), HasSubstr("shrank"));
+}
+
+// HDF5 believes the end that a file's header names, and the tokens are mapped without HDF5.
+TEST(TokenFile, AnHdf5FileThatLiesAboutItsEndIsRefused) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "cut.h5";
+  write_text(folder / "make.py",
+             "import h5py, numpy as np, sys\n"
+             "f = h5py.File(sys.argv[1], 'w', libver=('earliest', 'v108')); f['tokens'] = np.arange(100000, dtype=np.uint32)\n");
+  ASSERT_EQ(std::system(fmt::format("/usr/bin/python3 {} {}", folder / "make.py", path).c_str()), 0);
+  const std::uint64_t end = std::filesystem::file_size(path) / 2;
+  std::filesystem::resize_file(path, end);
+  constexpr std::streamoff kEndOfFileAddress = 40;  // in version 0 of the format's superblock
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(kEndOfFileAddress).write(reinterpret_cast<const char*>(&end), sizeof end);
+  file.close();
+  EXPECT_THAT(error_of_opening(path), HasSubstr("truncated: /tokens takes 400000 bytes"));
 }
 
 /// Token files that others made with h5py: compressed ones are refused with the command that helps, contiguous ones

@@ -1,5 +1,6 @@
 #include "mica/train/metrics.hpp"
 
+#include <cmath>
 #include <csignal>
 #include <fstream>
 
@@ -39,6 +40,15 @@ TEST(MetricsFile, DropsWhatWillBeDoneAgain) {
   metrics.write_resumed({.from = 4, .checkpoint = "x/step-00000004", .num_ranks = 3, .set_aside = "x/set-aside-1"});
   EXPECT_THAT(lines_of(path), ElementsAre(R"({"event":"step","step":4})", R"({"event":"resumed","from":4})",
                                           R"({"event":"resumed","from":4,"checkpoint":"x/step-00000004","ranks":3,"set_aside":"x/set-aside-1"})"));
+}
+
+// JSON has no such numbers: a diverged run's rows are still rows.
+TEST(MetricsFile, NumbersThatJsonLacksAreTexts) {
+  const TemporaryFolder folder;
+  MetricsFile metrics(folder / "metrics.jsonl", [](const std::string& text) { FAIL() << text; });
+  for (const double loss : {std::nan(""), HUGE_VAL, -HUGE_VAL}) metrics.write_eval(1, loss);
+  EXPECT_THAT(lines_of(folder / "metrics.jsonl"),
+              ElementsAre(HasSubstr(R"("val_loss":"nan")"), HasSubstr(R"("val_loss":"inf")"), HasSubstr(R"("val_loss":"-inf")")));
 }
 
 // A limit on the size of files stands for a full disk: the run goes on, no row is half there, and it is said once.
