@@ -7,6 +7,7 @@
 #include "mica/checkpoint/verify.hpp"
 #include "mica/device/device_memory.hpp"
 #include "mica/io/atomic_file.hpp"
+#include "mica/tensor/host_math.hpp"
 
 #include "read_plan.hpp"
 #include "save_job.hpp"
@@ -34,11 +35,6 @@ std::vector<NamedTensor> all_tensors(const std::vector<UnitEntry>& units) {
     for (const fsdp::ParameterSpec& p : unit.parameters) all.push_back({&p, &unit});
   }
   return all;
-}
-
-bool can_convert(DType from, DType to) {
-  const auto is_cast = [](DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; };
-  return from == to || (is_cast(from) && is_cast(to));
 }
 
 /// The same parameters and buffers, whatever the units. @returns those that are rounded to a narrower type.

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "mica/core/error.hpp"
+#include "mica/core/rounding.hpp"
 #include "mica/tensor/host_math.hpp"
 #include "mpi_hand_out.hpp"
 #include "mpi_transfer.hpp"
@@ -18,8 +19,6 @@ using detail::Slices;
 /// ranks, at least 64 KiB a slice. (2 ranks: 1 MiB to 2 MiB are equal, 0.25 MiB and 8 MiB lose 15 to 30 %.)
 constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kMinSliceBytes = std::int64_t{64} << 10;
-
-std::int64_t round_up_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Elements of one rank's slice in one MPI call when nothing is staged.
 std::int64_t call_slice_numel(DType dtype, int num_ranks, const MpiGroupOptions& options) {
@@ -187,7 +186,7 @@ std::int64_t mpi_staging_bytes(Collective kind, std::int64_t numel, DType dtype,
   if (kind != Collective::reduce_scatter && kind != Collective::all_reduce) return 0;
   const std::int64_t all_bytes = num_ranks * dtype_bytes(dtype);
   if (kind == Collective::all_reduce && is_small_all_reduce(numel, dtype, num_ranks, options)) return numel * all_bytes;
-  return std::min(round_up_div(numel, num_ranks), staged_slice_numel(dtype, num_ranks, options)) * all_bytes;
+  return std::min(divide_up(numel, num_ranks), staged_slice_numel(dtype, num_ranks, options)) * all_bytes;
 }
 
 StreamMode comm_stream_mode(const mpi::Session& session, StreamMode wanted) {

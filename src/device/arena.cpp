@@ -5,14 +5,13 @@
 #include <limits>
 
 #include "mica/core/error.hpp"
+#include "mica/core/rounding.hpp"
 
 #include "last_uses.hpp"
 
 namespace mica::detail {
 namespace {
 
-std::uintptr_t round_down(std::uintptr_t x, std::uintptr_t unit) { return x / unit * unit; }
-std::uintptr_t round_up(std::uintptr_t x, std::uintptr_t unit) { return (x + unit - 1) / unit * unit; }
 std::int64_t length(std::uintptr_t begin, std::uintptr_t end) { return static_cast<std::int64_t>(end - begin); }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "mica/core/error.hpp"
+#include "mica/core/rounding.hpp"
 
 namespace mica::detail {
 namespace {
@@ -13,8 +14,6 @@ namespace {
 constexpr std::uintptr_t kHugePage = std::uintptr_t{2} << 20;
 constexpr std::uintptr_t kGrowth = std::uintptr_t{64} << 20;  // pages are made writable in steps of this
 
-std::uintptr_t round_down(std::uintptr_t x, std::uintptr_t unit) { return x / unit * unit; }
-std::uintptr_t round_up(std::uintptr_t x, std::uintptr_t unit) { return (x + unit - 1) / unit * unit; }
 void* pointer(std::uintptr_t address) { return reinterpret_cast<void*>(address); }  // NOLINT(performance-no-int-to-ptr)
 
 class CpuPages final : public Pages {

@@ -3,12 +3,9 @@
 #include <utility>
 
 #include "mica/nn/init.hpp"
+#include "mica/tensor/host_math.hpp"
 
 namespace mica::fsdp {
-namespace {
-bool can_cast(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
-}  // namespace
-
 BufferStorage::~BufferStorage() {
   for (Entry& entry : entries_) {
     if (entry.storage) entry.buffer->data = {};
@@ -19,7 +16,7 @@ void BufferStorage::add(std::string full_name, nn::ModuleBuffer& buffer, std::op
   DType compute_dtype = buffer.dtype;
   if (buffer_dtype && is_floating(buffer.dtype)) {
     compute_dtype = *buffer_dtype;
-    require<ConfigError>(compute_dtype == buffer.dtype || (can_cast(compute_dtype) && can_cast(buffer.dtype)),
+    require<ConfigError>(can_convert(buffer.dtype, compute_dtype),
                          "buffer {} of dtype {} cannot be cast to buffer_dtype {}: only fp32, bf16 and fp16 are cast; give "
                          "its module a unit of its own without buffer_dtype",
                          full_name, dtype_name(buffer.dtype), dtype_name(compute_dtype));

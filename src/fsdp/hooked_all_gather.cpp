@@ -6,9 +6,9 @@
 #include <fmt/ranges.h>
 
 #include "mica/comm/agree.hpp"
+#include "mica/core/rounding.hpp"
 
 #include "extent.hpp"
-#include "rounding.hpp"
 
 namespace mica::fsdp {
 namespace {

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "mica/core/error.hpp"
+#include "mica/core/rounding.hpp"
 
 #include "extent.hpp"
-#include "rounding.hpp"
 
 namespace mica::fsdp {
 namespace {

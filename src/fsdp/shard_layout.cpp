@@ -4,8 +4,7 @@
 #include <utility>
 
 #include "mica/core/error.hpp"
-
-#include "rounding.hpp"
+#include "mica/core/rounding.hpp"
 
 namespace mica::fsdp {
 

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <map>
 
+#include "mica/tensor/host_math.hpp"
+
 namespace mica::fsdp {
 namespace {
 
 constexpr std::int64_t kAlignmentBytes = 64;
-
-bool can_cast(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
 
 /// The world and the device of a unit; for what no unit shards, of the first root.
 DeviceMesh& device_mesh_of(const StateItems& items, const Unit* unit) {
@@ -33,7 +33,7 @@ std::pair<std::vector<std::int64_t>, std::int64_t> place_rows(const StateItems& 
 void check_tensor(const StateItem& item, const StateTensor& tensor) {
   require<ConfigError>(tensor.global_shape() == item.shape, "{} has shape {} in the state dict, {} in the model", item.key,
                        tensor.global_shape().to_string(), item.shape.to_string());
-  require<ConfigError>(tensor.dtype() == item.dtype || (can_cast(tensor.dtype()) && can_cast(item.dtype)),
+  require<ConfigError>(can_convert(tensor.dtype(), item.dtype),
                        "{} has dtype {} in the state dict, {} in the model", item.key, dtype_name(tensor.dtype()),
                        dtype_name(item.dtype));
   const std::int64_t begin = tensor.row_begin(), rows = rows_of(tensor.shape());

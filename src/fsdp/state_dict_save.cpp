@@ -1,7 +1,8 @@
 #include "mica/fsdp/state_dict.hpp"
 
-#include "rounding.hpp"
 #include "state_dict_items.hpp"
+
+#include "mica/core/rounding.hpp"
 
 namespace mica::fsdp {
 namespace {

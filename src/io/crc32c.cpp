@@ -182,9 +182,4 @@ std::uint32_t crc32c_portable(const void* data, std::int64_t bytes, std::uint32_
   return ~advance_portable(~previous, static_cast<const std::byte*>(data), static_cast<std::size_t>(bytes));
 }
 
-std::uint32_t crc32c_combine(std::uint32_t crc_a, std::uint32_t crc_b, std::int64_t num_bytes_of_b) {
-  if (num_bytes_of_b <= 0) return crc_a;
-  return multiply(power_of_bytes(static_cast<std::uint64_t>(num_bytes_of_b)), crc_a) ^ crc_b;
-}
-
 }  // namespace mica::io

@@ -141,15 +141,6 @@ Hdf5Dataset Hdf5File::open_dataset(const std::string& name) const {
   return {own(H5Dopen2(id_.get(), name.c_str(), H5P_DEFAULT), "H5Dopen2", {path_, name}), path_, name};
 }
 
-void Hdf5File::create_group(const std::string& name) {
-  const detail::Hdf5Section section;
-  const Hdf5Where where{path_, name};
-  create_parents(id_.get(), path_, name);
-  const Hdf5Id gcpl = creation_list(H5P_GROUP_CREATE, where);
-  const Hdf5Id group =
-      own(H5Gcreate2(id_.get(), name.c_str(), H5P_DEFAULT, gcpl.get(), H5P_DEFAULT), "H5Gcreate2", where);
-}
-
 bool Hdf5File::exists(const std::string& name) const {
   const detail::Hdf5Section section;
   // H5Lexists fails unless every group on the way exists, so ask for each.
@@ -301,11 +292,6 @@ std::int64_t Hdf5File::int_attribute(const std::string& object, const std::strin
   std::int64_t value = 0;
   check(H5Aread(id.get(), H5T_NATIVE_INT64, &value), "H5Aread", where);
   return value;
-}
-
-void Hdf5File::flush() {
-  const detail::Hdf5Section section;
-  check(H5Fflush(id_.get(), H5F_SCOPE_GLOBAL), "H5Fflush", {path_});
 }
 
 void Hdf5File::close() {

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "mica/core/error.hpp"
+#include "mica/core/rounding.hpp"
 #include "mica/io/atomic_file.hpp"
 
 namespace mica::io {
@@ -56,8 +57,6 @@ AlignedBuffer make_bounce_buffer() {
   if (p == nullptr) throw std::bad_alloc();
   return AlignedBuffer(p);
 }
-
-std::int64_t round_up(std::int64_t value) { return (value + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
 bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % kMemoryAlignment == 0; }
 
@@ -182,7 +181,7 @@ void RawFile::transfer(std::int64_t offset, typename Transfer::Pointer data, std
   const Request request{path_, offset, bytes};
   std::int64_t done = 0;
   if (direct_fd_) {
-    const std::int64_t head = std::min(bytes, round_up(offset) - offset);
+    const std::int64_t head = std::min(bytes, round_up(offset, kPageBytes) - offset);
     const std::int64_t whole_pages = (bytes - head) / kPageBytes * kPageBytes;
     if (whole_pages > 0) {
       transfer_cached<Transfer>(request, fd_.get(), data, 0, head);

@@ -9,10 +9,6 @@ namespace mica::io {
 /// Uses the processor's instruction in three interleaved streams where it has one.
 [[nodiscard]] std::uint32_t crc32c(const void* data, std::int64_t bytes, std::uint32_t previous = 0);
 
-/// The checksum of a followed by b from those of a and b alone, in O(log num_bytes_of_b): blocks may be done in any
-/// order.
-[[nodiscard]] std::uint32_t crc32c_combine(std::uint32_t crc_a, std::uint32_t crc_b, std::int64_t num_bytes_of_b);
-
 /// Does crc32c() use the processor's instruction?
 [[nodiscard]] bool crc32c_is_hardware();
 

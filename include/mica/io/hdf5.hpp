@@ -118,7 +118,6 @@ class Hdf5File {
   void create_virtual_dataset(const std::string& name, FileType type, const std::vector<std::int64_t>& dims,
                               const std::vector<Hdf5VirtualSource>& sources);
 
-  void create_group(const std::string& name);
   [[nodiscard]] bool exists(const std::string& name) const;
   /// Names of a group's members, sorted; not recursive, without the group's own name.
   [[nodiscard]] std::vector<std::string> list(const std::string& group) const;
@@ -135,7 +134,6 @@ class Hdf5File {
   [[nodiscard]] std::string string_attribute(const std::string& object, const std::string& name) const;
   [[nodiscard]] std::int64_t int_attribute(const std::string& object, const std::string& name) const;
 
-  void flush();
   /// Closes and checks; no dataset of this file may be open any more. Safe to call twice. @throws Hdf5Error.
   void close();
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "mica/tensor/kernels.hpp"
+#include "mica/tensor/openmp.hpp"
 #include "../product_arguments.hpp"
 #include "parallel.hpp"
 #include "products.hpp"
@@ -35,7 +36,7 @@ class CpuKernels final : public Kernels {
   template <class Task>
   void enqueue(Stream& s, const char* what, std::span<const Access> accesses, Task task) {
     s.submit(what, accesses, [threads = omp_get_max_threads(), task = std::move(task)] {
-      const OmpThreads scope(threads);
+      const OpenMpThreads scope(threads);  // a stream's worker has a count of its own
       task();
     });
   }

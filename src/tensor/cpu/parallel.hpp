@@ -5,31 +5,9 @@
 
 #include <omp.h>
 
+#include "mica/core/rounding.hpp"
+
 namespace mica::cpu {
-
-/// Makes the calling thread use `threads` OpenMP threads for the scope's life. A stream's worker does not inherit
-/// what the host thread set with omp_set_num_threads, so every task carries the host's count with it.
-class OmpThreads {
- public:
-  explicit OmpThreads(int threads) : before_(omp_get_max_threads()) {
-    if (threads != before_) omp_set_num_threads(threads);
-    changed_ = threads != before_;
-  }
-  ~OmpThreads() {
-    if (changed_) omp_set_num_threads(before_);
-  }
-  OmpThreads(const OmpThreads&) = delete;
-  OmpThreads& operator=(const OmpThreads&) = delete;
-
- private:
-  int before_;
-  bool changed_ = false;
-};
-
-[[nodiscard]] constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-[[nodiscard]] constexpr std::int64_t round_up(std::int64_t a, std::int64_t multiple) {
-  return divide_up(a, multiple) * multiple;
-}
 
 /// Threads that parallel_ranges uses for n: only so many need scratch of their own.
 [[nodiscard]] inline int threads_for(std::int64_t n, std::int64_t grain) {

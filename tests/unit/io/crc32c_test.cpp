@@ -56,20 +56,7 @@ TEST(Crc32c, ContinuesFromAnEarlierPart) {
   const std::uint32_t whole = crc32c(bytes.data(), 60000);
   for (const std::int64_t cut : {0, 1, 5, 24576, 30001, 59999, 60000}) {
     EXPECT_EQ(crc32c(bytes.data() + cut, 60000 - cut, crc32c(bytes.data(), cut)), whole) << cut;
-    EXPECT_EQ(crc32c_combine(crc32c(bytes.data(), cut), crc32c(bytes.data() + cut, 60000 - cut), 60000 - cut), whole)
-        << cut;
   }
-}
-
-TEST(Crc32c, CombinesBlocksOf4GiBAndMore) {
-  // 2^32 zero bytes at once, against twice 2^31, whose length a 32-bit count still holds.
-  const std::uint32_t a = crc_of("mica");
-  std::uint32_t zeros_2_31 = crc_of(std::string(4096, '\0'));
-  for (std::int64_t n = 4096; n < (1LL << 31); n *= 2) zeros_2_31 = crc32c_combine(zeros_2_31, zeros_2_31, n);
-  const std::uint32_t zeros_2_32 = crc32c_combine(zeros_2_31, zeros_2_31, 1LL << 31);
-  const std::uint32_t in_two_steps = crc32c_combine(crc32c_combine(a, zeros_2_31, 1LL << 31), zeros_2_31, 1LL << 31);
-  EXPECT_EQ(crc32c_combine(a, zeros_2_32, 1LL << 32), in_two_steps);
-  EXPECT_NE(in_two_steps, a ^ zeros_2_32);
 }
 
 TEST(Crc32c, FindsEverySingleFlippedBit) {

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <concepts>
+#include <type_traits>
+
+namespace mica {
+
+/// Of numbers from 0 by numbers from 1. Example: divide_up(7, 3) = 3, round_up(7, 3) = 9, round_down(7, 3) = 6.
+template <std::integral T>
+[[nodiscard]] constexpr T divide_up(T a, std::type_identity_t<T> b) {
+  return (a + b - 1) / b;
+}
+template <std::integral T>
+[[nodiscard]] constexpr T round_up(T value, std::type_identity_t<T> multiple) {
+  return divide_up(value, multiple) * multiple;
+}
+template <std::integral T>
+[[nodiscard]] constexpr T round_down(T value, std::type_identity_t<T> multiple) {
+  return value / multiple * multiple;
+}
+
+}  // namespace mica
