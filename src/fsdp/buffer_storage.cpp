@@ -6,6 +6,7 @@
 #include "mica/tensor/host_math.hpp"
 
 namespace mica::fsdp {
+
 BufferStorage::~BufferStorage() {
   for (Entry& entry : entries_) {
     if (entry.storage) entry.buffer->data = {};

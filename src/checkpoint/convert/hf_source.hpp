@@ -21,7 +21,7 @@ class HfSource final : public ParameterSource {
  public:
   /// Checks config.json, every header and every tensor's name, shape and dtype. @throws ConfigError, CheckpointError.
   explicit HfSource(const std::string& folder, std::int64_t panel_numel = kPanelNumel)
-      : HfSource(read_hf_model(folder), HfTensors(folder), panel_numel) {}
+      : HfSource{read_hf_model(folder), HfTensors(folder), panel_numel} {}  // in this order: config.json is missed first
   HfSource(HfModel model, HfTensors tensors, std::int64_t panel_numel = kPanelNumel);
 
   [[nodiscard]] const HfModel& model() const { return model_; }
