@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Fails when docs/from-pytorch.md names a config key or a C++ name that does not exist.
+"""Fails when docs/from-pytorch.md names a config key or a C++ name, or tests/README.md a test, that does not exist.
 
-In its tables with a config and a C++ column, every `section.key` is looked up in src/train/config_keys.cpp and every word of
-a C++ name in include/ (a path must be a header).
+In the tables with a config and a C++ column, every `section.key` is looked up in src/train/config_keys.cpp and every word of
+a C++ name in include/ (a path must be a header). A test `unit.ROOM.FILE` is tests/unit/ROOM/FILE_test.cpp or in a folder of
+that room, `fault.NAME` is tests/fault/NAME_test.cpp; * stands for any text.
 """
 import pathlib
 import re
@@ -10,6 +11,26 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOC = ROOT / "docs" / "from-pytorch.md"
+
+
+TESTS = ROOT / "tests" / "README.md"
+
+
+def missing_tests():
+    """Names of tests in tests/README.md, and those without a file."""
+    names = re.findall(r"`((?:unit|fault)\.[\w.*]+)`", TESTS.read_text())
+    missing = []
+    for name in names:
+        folder, *rest = name.split(".")
+        if folder == "unit" and len(rest) == 1:  # built from several folders
+            found = rest[0] == "cuda_emulation" or rest[0].startswith("gpu_")
+        elif folder == "unit":
+            found = any((ROOT / "tests" / "unit" / rest[0]).rglob(f"{rest[1]}_test.cpp" if rest[1] != "*" else "*_test.cpp"))
+        else:
+            found = (ROOT / "tests" / "fault" / f"{rest[0]}_test.cpp").is_file()
+        if not found:
+            missing.append(f"{TESTS.name}: no test {name}")
+    return names, missing
 
 
 def main():
@@ -42,10 +63,12 @@ def main():
                         errors.append(f"{DOC.name}:{number}: no C++ name {word} in include/")
         elif "config" in columns:
             errors.append(f"{DOC.name}:{number}: {len(cells)} columns, expected {len(columns)}")
+    tests, missing = missing_tests()
+    errors += missing
     for error in errors:
         print("docs check:", error)
-    print(f"docs check: {seen_keys} keys and {seen_names} C++ names, {len(errors)} missing")
-    return 1 if errors or not seen_keys or not seen_names else 0
+    print(f"docs check: {seen_keys} keys, {seen_names} C++ names and {len(tests)} tests, {len(errors)} missing")
+    return 1 if errors or not seen_keys or not seen_names or not tests else 0
 
 
 if __name__ == "__main__":
