@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "mica/fsdp/layout_by_name.hpp"
+#include "mica/io/atomic_file.hpp"
 
-#include "convert/new_folder.hpp"
 #include "model_index.hpp"
 #include "shard_file.hpp"
 
@@ -128,7 +128,7 @@ class Writer {
 
 void write_checkpoint(const std::string& folder, Manifest header, ParameterSource& source,
                       const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  NewFolder output(folder);
+  io::Publication output = io::new_folder(folder);
   Writer(output.temporary(), header, source, progress).run();
   output.publish();
 }

@@ -1,21 +1,55 @@
 #include <algorithm>
+#include <functional>
+#include <limits>
 #include <set>
 
 #include "mica/checkpoint/manifest.hpp"
+#include "mica/io/json.hpp"
 
 #include "manifest_trailer.hpp"
-#include "manifest_value.hpp"
 
 namespace mica::checkpoint {
 namespace {
 
-using Json = ManifestValue::Json;
-constexpr std::int64_t kMax = ManifestValue::kMax;
+using io::JsonValue;
+constexpr std::int64_t kMax = JsonValue::kMax;
 
-Shape parse_shape(const ManifestValue& reader) {
+int small_integer(const JsonValue& value, int lowest) {
+  return static_cast<int>(value.integer(lowest, std::numeric_limits<int>::max()));
+}
+
+/// Of an object: read(value) by key.
+template <class Read>
+auto map_of(const JsonValue& object, const Read& read) {
+  std::map<std::string, decltype(read(object))> map;
+  object.for_each_key([&](const std::string& key, const JsonValue& value) { map[key] = read(value); });
+  return map;
+}
+
+std::vector<std::uint32_t> crcs(const JsonValue& value) {
+  const std::string all = value.text();
+  std::vector<std::uint32_t> list;
+  for (std::size_t at = 0; at < all.size(); at += 9) {
+    const std::string one = all.substr(at, 8);
+    const bool ends_well = at + 8 == all.size() || (at + 9 < all.size() && all[at + 8] == ' ');
+    if (one.size() != 8 || one.find_first_not_of("0123456789abcdef") != std::string::npos || !ends_well) {
+      value.fail(fmt::format("has no checksum of 8 hexadecimal digits at character {}", at));
+    }
+    list.push_back(static_cast<std::uint32_t>(std::stoul(one, nullptr, 16)));
+  }
+  return list;
+}
+
+std::uint32_t crc(const JsonValue& value) {
+  const std::vector<std::uint32_t> one = crcs(value);
+  if (one.size() != 1) value.fail("is not one checksum");
+  return one[0];
+}
+
+Shape parse_shape(const JsonValue& reader) {
   std::vector<std::int64_t> dims;
   std::int64_t numel = 1;
-  reader.for_each([&](const ManifestValue& each) {
+  reader.for_each([&](const JsonValue& each) {
     dims.push_back(each.integer(1));
     if (dims.back() > kMax / 8 / numel) each.fail("makes the parameter larger than any memory");
     numel *= dims.back();
@@ -24,7 +58,7 @@ Shape parse_shape(const ManifestValue& reader) {
   return Shape(dims);
 }
 
-UnitRole parse_role(const ManifestValue& reader) {
+UnitRole parse_role(const JsonValue& reader) {
   const std::string name = reader.text();
   for (const UnitRole role : {UnitRole::unit, UnitRole::ignored, UnitRole::buffer}) {
     if (name == unit_role_name(role)) return role;
@@ -32,7 +66,7 @@ UnitRole parse_role(const ManifestValue& reader) {
   reader.fail(fmt::format("is '{}', expected unit, ignored or buffer", name));
 }
 
-DType parse_dtype(const ManifestValue& reader) {
+DType parse_dtype(const JsonValue& reader) {
   try {
     return dtype_from_name(reader.text());
   } catch (const ConfigError& e) {
@@ -40,16 +74,16 @@ DType parse_dtype(const ManifestValue& reader) {
   }
 }
 
-UnitEntry parse_unit(const ManifestValue& reader, int mesh_shard_size) {
+UnitEntry parse_unit(const JsonValue& reader, int mesh_shard_size) {
   UnitEntry unit;
   unit.name = reader["name"].text();
-  unit.shard_size = reader["shard_size"].small_integer(1);
+  unit.shard_size = small_integer(reader["shard_size"], 1);
   if (unit.shard_size != 1 && unit.shard_size != mesh_shard_size) {
     reader["shard_size"].fail(fmt::format("is {}, expected 1 or the mesh's {}", unit.shard_size, mesh_shard_size));
   }
   unit.shard_numel = reader["shard_numel"].integer(1, kMax / 8 / unit.shard_size);
   reader["parameters"].for_each(
-      [&](const ManifestValue& each) { unit.parameters.push_back({each["name"].text(), parse_shape(each["shape"])}); });
+      [&](const JsonValue& each) { unit.parameters.push_back({each["name"].text(), parse_shape(each["shape"])}); });
   unit.layout = reader["layout"].text();
   unit.role = parse_role(reader["role"]);
   unit.dtype = parse_dtype(reader["dtype"]);
@@ -72,14 +106,14 @@ UnitEntry parse_unit(const ManifestValue& reader, int mesh_shard_size) {
   return unit;
 }
 
-DatasetEntry parse_dataset(const ManifestValue& reader, const Manifest& manifest, std::int64_t file_bytes) {
+DatasetEntry parse_dataset(const JsonValue& reader, const Manifest& manifest, std::int64_t file_bytes) {
   DatasetEntry dataset;
   dataset.path = reader["path"].text();
   dataset.unit = reader["unit"].integer(0, static_cast<std::int64_t>(manifest.units.size()) - 1);
   dataset.kind = reader["kind"].text();
   dataset.bytes = reader["bytes"].integer(0, file_bytes);
   dataset.offset = reader["offset"].integer(0, file_bytes - dataset.bytes);
-  dataset.block_crcs = reader["crc32c_blocks"].crcs();
+  dataset.block_crcs = crcs(reader["crc32c_blocks"]);
   const UnitEntry& unit = manifest.units[static_cast<std::size_t>(dataset.unit)];
   dataset.dtype = parse_dtype(reader["dtype"]);
   if (dataset.dtype != unit.dtype_of(dataset.kind)) {
@@ -102,15 +136,15 @@ bool is_bare_name(const std::string& name) {
   return !name.empty() && name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos && name != "." && name != "..";
 }
 
-FileEntry parse_file(const ManifestValue& reader, const Manifest& manifest) {
+FileEntry parse_file(const JsonValue& reader, const Manifest& manifest) {
   FileEntry file;
   file.name = reader["name"].text();
   if (!is_bare_name(file.name)) reader["name"].fail("is no name of a file in the checkpoint's own folder");
-  file.shard_rank = reader["shard_rank"].small_integer(0);
+  file.shard_rank = small_integer(reader["shard_rank"], 0);
   file.bytes = reader["bytes"].integer(0);
-  file.rest_crc = reader["rest_crc32c"].crc();
+  file.rest_crc = crc(reader["rest_crc32c"]);
   std::set<std::pair<std::int64_t, std::string>> seen;
-  reader["datasets"].for_each([&](const ManifestValue& each) {
+  reader["datasets"].for_each([&](const JsonValue& each) {
     DatasetEntry dataset = parse_dataset(each, manifest, file.bytes);
     const UnitEntry& unit = manifest.units[static_cast<std::size_t>(dataset.unit)];
     if (unit.shard_size == 1 && file.shard_rank != 0) each["unit"].fail("is not sharded: only shard_rank 0 holds it");
@@ -129,27 +163,27 @@ FileEntry parse_file(const ManifestValue& reader, const Manifest& manifest) {
   return file;
 }
 
-FileEntry parse_index(const ManifestValue& reader) {
+FileEntry parse_index(const JsonValue& reader) {
   FileEntry index;
   index.name = reader["name"].text();
   if (index.name != kModelIndexName) reader["name"].fail(fmt::format("is not {}", kModelIndexName));
   index.bytes = reader["bytes"].integer(0);
-  index.rest_crc = reader["rest_crc32c"].crc();
+  index.rest_crc = crc(reader["rest_crc32c"]);
   return index;
 }
 
-void parse_mesh(const ManifestValue& reader, Manifest& manifest) {
-  manifest.world_size = reader["world_size"].small_integer(1);
-  manifest.shard_size = reader["shard_size"].small_integer(1);
-  manifest.replicas = reader["replicas"].small_integer(1);
+void parse_mesh(const JsonValue& reader, Manifest& manifest) {
+  manifest.world_size = small_integer(reader["world_size"], 1);
+  manifest.shard_size = small_integer(reader["shard_size"], 1);
+  manifest.replicas = small_integer(reader["replicas"], 1);
   if (std::int64_t{manifest.shard_size} * manifest.replicas != manifest.world_size) {
     reader.fail(fmt::format("is {} x {} for {} ranks", manifest.replicas, manifest.shard_size, manifest.world_size));
   }
 }
 
 /// What format 4 added.
-void parse_history(const ManifestValue& root, Manifest& manifest) {
-  const ManifestValue parent = root["parent"];
+void parse_history(const JsonValue& root, Manifest& manifest) {
+  const JsonValue parent = root["parent"];
   if (!parent.is_null()) manifest.parent = CheckpointId{parent["run_id"].text(), parent["step"].integer(0)};
   manifest.began_from = root["began_from"].text();
   manifest.global_batch = root["global_batch"].integer(0);
@@ -157,9 +191,9 @@ void parse_history(const ManifestValue& root, Manifest& manifest) {
   manifest.data = root["data"].text();
 }
 
-void parse_units(const ManifestValue& root, Manifest& manifest) {
+void parse_units(const JsonValue& root, Manifest& manifest) {
   std::set<std::string> names;
-  root["units"].for_each([&](const ManifestValue& each) {
+  root["units"].for_each([&](const JsonValue& each) {
     manifest.units.push_back(parse_unit(each, manifest.shard_size));
     for (const fsdp::ParameterSpec& p : manifest.units.back().parameters) {
       if (!names.insert(p.name).second) each.fail(fmt::format("repeats the parameter {}", p.name));
@@ -167,8 +201,8 @@ void parse_units(const ManifestValue& root, Manifest& manifest) {
   });
 }
 
-void parse_files(const ManifestValue& root, Manifest& manifest) {
-  root["files"].for_each([&](const ManifestValue& each) {
+void parse_files(const JsonValue& root, Manifest& manifest) {
+  root["files"].for_each([&](const JsonValue& each) {
     manifest.files.push_back(parse_file(each, manifest));
     if (manifest.files.back().shard_rank + 1 != static_cast<int>(manifest.files.size())) {
       each["shard_rank"].fail("is out of order");
@@ -178,14 +212,6 @@ void parse_files(const ManifestValue& root, Manifest& manifest) {
     root["files"].fail(fmt::format("has {} entries for {} shard ranks", manifest.files.size(), manifest.shard_size));
   }
   manifest.index = parse_index(root["index"]);
-}
-
-Json parse_json(std::string_view text, const std::string& path) {
-  try {
-    return Json::parse(text);
-  } catch (const Json::exception& e) {
-    throw DamagedCheckpointError(fmt::format("{}: no valid JSON: {}", path, e.what()));
-  }
 }
 
 void check_trailer(std::string_view text, const std::string& path) {
@@ -201,8 +227,7 @@ enum class ManifestPart : std::uint8_t { all, header };
 
 Manifest parse(std::string_view text, const std::string& path, ManifestPart part) {
   check_trailer(text, path);
-  const Json json = parse_json(text, path);
-  const ManifestValue root(json, path, "");
+  const auto root = JsonValue::parse<DamagedCheckpointError>(text, path);
   require<CheckpointError>(root["format"].text() == "mica checkpoint", "{}: not the manifest of a Mica checkpoint", path);
   const std::int64_t version = root["format_version"].integer(1);
   require<CheckpointError>(version >= kOldestFormatVersion && version <= kFormatVersion,
@@ -220,13 +245,13 @@ Manifest parse(std::string_view text, const std::string& path, ManifestPart part
   parse_mesh(root["mesh"], m);
   m.strategy = root["strategy"].text();
   m.kernels = root["kernels"].text();
-  m.omp_threads = root["omp_threads"].small_integer(0);
+  m.omp_threads = small_integer(root["omp_threads"], 0);
   m.optimizer = root["optimizer"]["name"].text();
   m.optimizer_steps = root["optimizer"]["num_steps"].integer(0);
-  root["optimizer"]["state_kinds"].for_each([&](const ManifestValue& each) { m.state_kinds.push_back(each.text()); });
-  m.parameter_steps = root["optimizer"]["parameter_steps"].integer_map();
-  m.scalars = root["scalars"].number_map();
-  m.model = root["model"].text_map();
+  root["optimizer"]["state_kinds"].for_each([&](const JsonValue& each) { m.state_kinds.push_back(each.text()); });
+  m.parameter_steps = map_of(root["optimizer"]["parameter_steps"], [](const JsonValue& steps) { return steps.integer(0); });
+  m.scalars = map_of(root["scalars"], std::mem_fn(&JsonValue::number));
+  m.model = map_of(root["model"], std::mem_fn(&JsonValue::text));
   m.config = root["config"].text();
   parse_units(root, m);
   if (part == ManifestPart::all) parse_files(root, m);
@@ -242,17 +267,15 @@ Manifest parse_manifest_header(std::string_view text, const std::string& path) {
 }
 
 FileEntry parse_file_entry(std::string_view text) {
-  const std::string path = "a rank's message";
-  const Json json = parse_json(text, path);
-  const ManifestValue reader(json, path, "");
+  const auto reader = JsonValue::parse<DamagedCheckpointError>(text, "a rank's message");
   FileEntry file;
   file.name = reader["name"].text();
-  file.shard_rank = reader["shard_rank"].small_integer(0);
+  file.shard_rank = small_integer(reader["shard_rank"], 0);
   file.bytes = reader["bytes"].integer(0);
-  file.rest_crc = reader["rest_crc32c"].crc();
-  reader["datasets"].for_each([&](const ManifestValue& each) {
+  file.rest_crc = crc(reader["rest_crc32c"]);
+  reader["datasets"].for_each([&](const JsonValue& each) {
     file.datasets.push_back({each["path"].text(), each["unit"].integer(0), each["kind"].text(), each["offset"].integer(0),
-                             each["bytes"].integer(0), each["crc32c_blocks"].crcs(), parse_dtype(each["dtype"])});
+                             each["bytes"].integer(0), crcs(each["crc32c_blocks"]), parse_dtype(each["dtype"])});
   });
   return file;
 }

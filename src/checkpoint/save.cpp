@@ -2,14 +2,13 @@
 
 #include <chrono>
 #include <filesystem>
+#include <optional>
 #include <random>
 
 #include "mica/checkpoint/folder.hpp"
 #include "mica/checkpoint/manifest.hpp"
 #include "mica/io/atomic_file.hpp"
-#include "mica/io/raw_file.hpp"
 
-#include "convert/new_folder.hpp"
 #include "model_index.hpp"
 #include "save_job.hpp"
 
@@ -23,15 +22,7 @@ double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-/// A folder that cannot be made is the user's to change, unless the disk is full.
-void make_folder(const std::string& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (!error) return;
-  const std::string text = io::io_error_text(path, "creation of the folder", error.value());
-  if (error == std::errc::no_space_on_device) throw IoError(text);
-  throw ConfigError(text + "; choose a run.dir that can be written");
-}
+constexpr std::string_view kAdvice = "; choose a run.dir that can be written";
 
 /// Once everything to be saved is known.
 class Saver {
@@ -46,16 +37,9 @@ class Saver {
 
   SaveReport run() {
     const auto start = Clock::now();
-    try {
-      prepare();
-      const std::vector<FileEntry> files = write_shards();
-      report_.bytes = std::stoll(comm_.from_root(0, [&] { return std::to_string(complete(files)); }));
-    } catch (...) {
-      // Whoever failed, all ranks have left the folder: the error came through a collective.
-      std::error_code ignored;
-      if (comm_.rank() == 0 && is_begun_) fs::remove_all(temporary_, ignored);
-      throw;
-    }
+    prepare();
+    const std::vector<FileEntry> files = write_shards();
+    report_.bytes = std::stoll(comm_.from_root(0, [&] { return std::to_string(complete(files)); }));
     report_.path = final_;
     if (comm_.rank() == 0) delete_old();
     report_.total_ms = ms_since(start);
@@ -70,14 +54,14 @@ class Saver {
   void prepare() {
     comm_.from_root(0, [&] {
       if (job_.is_in_run) {
-        make_folder(folder_);
+        io::make_folder(folder_, kAdvice);
         io::fsync_directory(io::parent_directory(folder_));  // it may be new
         remove_leftovers(folder_);
       } else {
-        NewFolder::check(final_);
+        io::check_new(final_);
       }
-      make_folder(temporary_);
-      is_begun_ = true;
+      io::make_folder(temporary_, kAdvice);
+      publication_.emplace(final_, temporary_);
       at("folder made");
       return std::string();
     });
@@ -142,7 +126,7 @@ class Saver {
     }
     try {
       if (replaces) at("earlier one moved");
-      io::publish(temporary_, final_);
+      publication_->publish();
     } catch (...) {
       if (replaces && !fs::exists(final_, error)) fs::rename(replaced, final_, error);
       throw;
@@ -167,7 +151,8 @@ class Saver {
   const SaveOptions& options_;
   const SaveJob& job_;
   std::string folder_, final_, temporary_;
-  bool is_begun_ = false;  // rank 0: temporary_ is ours
+  /// Rank 0's. Whoever fails, all ranks have left the folder when it is deleted: the error comes through a collective.
+  std::optional<io::Publication> publication_;
   SaveReport report_;
 };
 

@@ -7,7 +7,6 @@
 
 #include "mica/core/error.hpp"
 #include "mica/data/token_file.hpp"
-#include "mica/io/atomic_file.hpp"
 #include "mica/io/crc32c.hpp"
 #include "mica/io/hdf5.hpp"
 
@@ -19,8 +18,8 @@ constexpr std::int64_t kMaxVocabOfU16 = 65536;
 
 }  // namespace
 
-TokenWriter::TokenWriter(std::string path, const Tokenizer& tokenizer)
-    : path_(std::move(path)),
+TokenWriter::TokenWriter(const std::string& path, const Tokenizer& tokenizer)
+    : file_(path),
       tokenizer_(tokenizer),
       vocab_size_(tokenizer.vocab_size()),
       token_bytes_(vocab_size_ <= kMaxVocabOfU16 ? 2 : 4),
@@ -28,10 +27,7 @@ TokenWriter::TokenWriter(std::string path, const Tokenizer& tokenizer)
   buffer_.reserve(kBufferBytes);
 }
 
-TokenWriter::~TokenWriter() {
-  ::unlink(spool_path().c_str());
-  ::unlink(temporary_path().c_str());
-}
+TokenWriter::~TokenWriter() { ::unlink(spool_path().c_str()); }
 
 void TokenWriter::append(std::span<const std::int32_t> ids) {
   for (const std::int32_t id : ids) {
@@ -61,7 +57,7 @@ void TokenWriter::flush() {
 
 void TokenWriter::finish() {
   flush();
-  auto file = io::Hdf5File::create(temporary_path());
+  auto file = io::Hdf5File::create(file_.temporary());
   {
     auto tokens =
         file.create_dataset(kTokensDataset, token_bytes_ == 2 ? io::FileType::u16 : io::FileType::u32, {num_tokens_});
@@ -83,7 +79,5 @@ void TokenWriter::finish() {
   spool_.close();
   ::unlink(spool_path().c_str());
 }
-
-void TokenWriter::publish() { io::publish(temporary_path(), path_); }
 
 }  // namespace mica::data

@@ -8,15 +8,16 @@
 #include <vector>
 
 #include "mica/data/tokenizer.hpp"
+#include "mica/io/atomic_file.hpp"
 #include "mica/io/raw_file.hpp"
 
 namespace mica::data {
 
 /// Spools ids beside the output and makes the HDF5 file from them at the end, since a contiguous dataset needs its
-/// length at creation. Leaves nothing behind unless finish() was called.
+/// length at creation. Leaves nothing behind unless publish() was called.
 class TokenWriter {
  public:
-  TokenWriter(std::string path, const Tokenizer& tokenizer);
+  TokenWriter(const std::string& path, const Tokenizer& tokenizer);
   ~TokenWriter();
   TokenWriter(const TokenWriter&) = delete;
   TokenWriter& operator=(const TokenWriter&) = delete;
@@ -26,14 +27,13 @@ class TokenWriter {
   /// Writes the token file under a temporary name.
   void finish();
   /// Gives the finished file its name.
-  void publish();
+  void publish() { file_.publish(); }
 
  private:
-  [[nodiscard]] std::string spool_path() const { return path_ + ".spool.tmp"; }
-  [[nodiscard]] std::string temporary_path() const { return path_ + ".tmp"; }
+  [[nodiscard]] std::string spool_path() const { return file_.path() + ".spool.tmp"; }
   void flush();
 
-  std::string path_;
+  io::Publication file_;
   const Tokenizer& tokenizer_;
   std::int64_t vocab_size_;
   std::int64_t token_bytes_;

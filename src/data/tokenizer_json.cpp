@@ -4,17 +4,24 @@
 #include <array>
 #include <map>
 
-#include <nlohmann/json.hpp>
-
 #include "mica/core/error.hpp"
+#include "mica/io/json.hpp"
 
 #include "byte_level_tokenizer.hpp"
-#include "json_field.hpp"
 
 namespace mica::data {
 namespace {
 
+using io::in_quotes;
+using io::JsonValue;
+
+constexpr int kMaxDepth = 32;
 constexpr std::int64_t kMaxId = (1 << 24) - 1;  ///< far past any vocabulary; a table of this length is still small
+
+bool flag(const JsonValue& json, std::string_view key, bool otherwise) {
+  const auto value = json.find(key);
+  return value ? value->boolean() : otherwise;
+}
 
 // --- tokens ----------------------------------------------------------------------------------------------------------
 
@@ -66,10 +73,10 @@ void put_token(ByteLevelModel& model, std::int32_t id, std::string bytes) {
   model.tokens[static_cast<std::size_t>(id)] = std::move(bytes);
 }
 
-Vocabulary read_vocab(const JsonField& vocab, std::int64_t num_keys, bool keeps_words, ByteLevelModel& model) {
+Vocabulary read_vocab(const JsonValue& vocab, bool keeps_words, ByteLevelModel& model) {
   const ByteAlphabet alphabet;
   Vocabulary ids;
-  vocab.for_each_key([&](const std::string& token, const JsonField& value) {
+  vocab.for_each_key([&](const std::string& token, const JsonValue& value) {
     const auto id = static_cast<std::int32_t>(value.integer(0, kMaxId));
     const bool is_free =
         static_cast<std::size_t>(id) >= model.tokens.size() || !model.tokens[static_cast<std::size_t>(id)];
@@ -79,9 +86,6 @@ Vocabulary read_vocab(const JsonField& vocab, std::int64_t num_keys, bool keeps_
     if (keeps_words && bytes && !bytes->empty()) model.whole_words[*bytes] = id;
     ids[token] = id;
   });
-  if (static_cast<std::int64_t>(ids.size()) != num_keys) {
-    vocab.fail(fmt::format("has {} keys of which only {} differ; each token may stand once", num_keys, ids.size()));
-  }
   for (std::size_t byte = 0; byte < 256; ++byte) {
     const auto found = ids.find(alphabet.letter_of(byte));
     if (found == ids.end()) {
@@ -96,10 +100,10 @@ Vocabulary read_vocab(const JsonField& vocab, std::int64_t num_keys, bool keeps_
 }
 
 /// "a b" or ["a", "b"]
-std::pair<std::string, std::string> read_pair(const JsonField& merge) {
-  if (merge.is_array()) {
+std::pair<std::string, std::string> read_pair(const JsonValue& merge) {
+  if (merge.is_list()) {
     if (merge.size() != 2) merge.fail(fmt::format("has {} entries, expected two tokens", merge.size()));
-    return {merge[std::size_t{0}].text(), merge[std::size_t{1}].text()};
+    return {merge[0].text(), merge[1].text()};
   }
   const std::string text = merge.text();
   const std::size_t space = text.find(' ');
@@ -109,53 +113,47 @@ std::pair<std::string, std::string> read_pair(const JsonField& merge) {
   return {text.substr(0, space), text.substr(space + 1)};
 }
 
-void read_merges(const JsonField& merges, const Vocabulary& ids, ByteLevelModel& model) {
-  const auto id_of = [&](const JsonField& merge, const std::string& token, const char* what) {
+void read_merges(const JsonValue& merges, const Vocabulary& ids, ByteLevelModel& model) {
+  const auto id_of = [&](const JsonValue& merge, const std::string& token, const char* what) {
     const auto found = ids.find(token);
     if (found == ids.end()) merge.fail(fmt::format("{} {}, which is not in model.vocab", what, in_quotes(token)));
     return found->second;
   };
   model.merges.reserve(merges.size());
-  merges.for_each([&](const JsonField& merge) {
+  merges.for_each([&](const JsonValue& merge) {
     // A line of merges.txt that older converters left in.
-    if (!merge.is_array() && merge.text().starts_with("#version")) return;
+    if (!merge.is_list() && merge.text().starts_with("#version")) return;
     const auto [left, right] = read_pair(merge);
     model.merges.push_back(
         {id_of(merge, left, "names"), id_of(merge, right, "names"), id_of(merge, left + right, "makes")});
   });
 }
 
-void read_model(const JsonField& json, std::int64_t num_vocab_keys, ByteLevelModel& model, Vocabulary& ids) {
+void read_model(const JsonValue& json, ByteLevelModel& model, Vocabulary& ids) {
   // Files older than the key "type" are BPE if they have merges.
   const std::string type = json.has("type") ? json["type"].text() : json.has("merges") ? "BPE" : "unknown";
   if (type != "BPE") json["type"].fail(fmt::format("is {}, and only BPE is supported", in_quotes(type)));
-  if (!json.is_null_or_missing("dropout") && json["dropout"].number() != 0) {
-    json["dropout"].fail("is not 0: ids would be random; set it to null");
+  if (const auto dropout = json.find("dropout"); dropout && dropout->number() != 0) {
+    dropout->fail("is not 0: ids would be random; set it to null");
   }
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (!json.is_null_or_missing(key) && !json[key].text().empty()) {
-      json[key].fail(
-          fmt::format("is {}, and only null is supported (byte-level BPE has none)", in_quotes(json[key].text())));
+    if (const auto value = json.find(key); value && !value->text().empty()) {
+      value->fail(fmt::format("is {}, and only null is supported (byte-level BPE has none)", in_quotes(value->text())));
     }
   }
-  const bool ignores_merges = !json.is_null_or_missing("ignore_merges") && json["ignore_merges"].boolean();
-  ids = read_vocab(json["vocab"], num_vocab_keys, ignores_merges, model);
+  ids = read_vocab(json["vocab"], flag(json, "ignore_merges", false), model);
   read_merges(json["merges"], ids, model);
 }
 
 // --- words -----------------------------------------------------------------------------------------------------------
 
-bool flag(const JsonField& json, const char* key, bool otherwise) {
-  return json.is_null_or_missing(key) ? otherwise : json[key].boolean();
-}
-
-void read_byte_level(const JsonField& json, ByteLevelModel& model) {
+void read_byte_level(const JsonValue& json, ByteLevelModel& model) {
   model.adds_prefix_space = flag(json, "add_prefix_space", true);
   model.pattern = flag(json, "use_regex", true) ? WordPattern::gpt2 : WordPattern::none;
 }
 
-void read_split(const JsonField& json, ByteLevelModel& model) {
-  const JsonField pattern = json["pattern"];
+void read_split(const JsonValue& json, ByteLevelModel& model) {
+  const JsonValue pattern = json["pattern"];
   if (!pattern.has("Regex")) pattern.fail("has no key Regex, and only regular expressions are supported");
   const std::string regex = pattern["Regex"].text();
   const auto known = word_pattern_of(regex);
@@ -170,7 +168,7 @@ void read_split(const JsonField& json, ByteLevelModel& model) {
   model.pattern = *known;
 }
 
-void read_pre_tokenizer(const JsonField& json, ByteLevelModel& model) {
+void read_pre_tokenizer(const JsonValue& json, ByteLevelModel& model) {
   const std::string type = json["type"].text();
   if (type == "ByteLevel") {
     read_byte_level(json, model);
@@ -180,24 +178,24 @@ void read_pre_tokenizer(const JsonField& json, ByteLevelModel& model) {
     json["type"].fail(
         fmt::format("is {}, and only ByteLevel and a Sequence of Split and ByteLevel are supported", in_quotes(type)));
   }
-  const JsonField steps = json["pretokenizers"];
-  const bool is_known = steps.size() == 2 && steps[std::size_t{0}]["type"].text() == "Split" &&
-                        steps[std::size_t{1}]["type"].text() == "ByteLevel";
+  const JsonValue steps = json["pretokenizers"];
+  const bool is_known = steps.size() == 2 && steps[0]["type"].text() == "Split" &&
+                        steps[1]["type"].text() == "ByteLevel";
   if (!is_known) steps.fail("are not one Split and one ByteLevel, the only sequence that is supported");
-  const JsonField byte_level = steps[std::size_t{1}];
+  const JsonValue byte_level = steps[1];
   read_byte_level(byte_level, model);
   if (model.pattern != WordPattern::none) byte_level["use_regex"].fail("is not false: words would be split twice");
   if (model.adds_prefix_space) byte_level["add_prefix_space"].fail("is not false: each word would get a space");
-  read_split(steps[std::size_t{0}], model);
+  read_split(steps[0], model);
 }
 
 // --- added tokens and the document's ends ----------------------------------------------------------------------------
 
-void read_added_tokens(const JsonField& json, const Vocabulary& ids, ByteLevelModel& model) {
+void read_added_tokens(const JsonValue& json, const Vocabulary& ids, ByteLevelModel& model) {
   std::map<std::string, std::size_t> place;
   auto next_id =
       static_cast<std::int64_t>(ids.size());  // what the tokenizers package gives to tokens not in the vocabulary
-  json.for_each([&](const JsonField& item) {
+  json.for_each([&](const JsonValue& item) {
     AddedToken token;
     token.text = item["content"].text();
     if (token.text.empty()) item["content"].fail("is empty");
@@ -233,7 +231,7 @@ void read_added_tokens(const JsonField& json, const Vocabulary& ids, ByteLevelMo
   });
 }
 
-std::int32_t checked_id(const JsonField& id, const ByteLevelModel& model) {
+std::int32_t checked_id(const JsonValue& id, const ByteLevelModel& model) {
   const auto value = static_cast<std::size_t>(id.integer(0, kMaxId));
   if (value >= model.tokens.size() || !model.tokens[value])
     id.fail(fmt::format("is {}, an id that no token has", value));
@@ -241,26 +239,26 @@ std::int32_t checked_id(const JsonField& id, const ByteLevelModel& model) {
 }
 
 /// The special tokens before and behind the text in a TemplateProcessing's "single".
-void read_template(const JsonField& json, ByteLevelModel& model) {
+void read_template(const JsonValue& json, ByteLevelModel& model) {
   bool is_behind_text = false;
-  json["single"].for_each([&](const JsonField& piece) {
+  json["single"].for_each([&](const JsonValue& piece) {
     if (piece.has("Sequence")) {
       if (is_behind_text) piece.fail("is a second sequence, expected one text");
       is_behind_text = true;
       return;
     }
     const std::string name = piece["SpecialToken"]["id"].text();
-    const JsonField name_ids = json["special_tokens"][name.c_str()]["ids"];
+    const JsonValue name_ids = json["special_tokens"][name.c_str()]["ids"];
     auto& place = is_behind_text ? model.end_of_document : model.start_of_document;
     if (name_ids.size() != 1 || place) {
       piece.fail(
           fmt::format("{}: only one special token before a text and one behind it are supported", in_quotes(name)));
     }
-    place = checked_id(name_ids[std::size_t{0}], model);
+    place = checked_id(name_ids[0], model);
   });
 }
 
-void read_post_processor(const JsonField& json, ByteLevelModel& model) {
+void read_post_processor(const JsonValue& json, ByteLevelModel& model) {
   const std::string type = json["type"].text();
   if (type == "ByteLevel") {
     return;  // changes offsets only
@@ -268,10 +266,10 @@ void read_post_processor(const JsonField& json, ByteLevelModel& model) {
     if (model.start_of_document || model.end_of_document) json.fail("is a second template, expected one");
     read_template(json, model);
   } else if (type == "RobertaProcessing" || type == "BertProcessing") {
-    model.start_of_document = checked_id(json["cls"][std::size_t{1}], model);
-    model.end_of_document = checked_id(json["sep"][std::size_t{1}], model);
+    model.start_of_document = checked_id(json["cls"][1], model);
+    model.end_of_document = checked_id(json["sep"][1], model);
   } else if (type == "Sequence") {
-    json["processors"].for_each([&](const JsonField& step) {
+    json["processors"].for_each([&](const JsonValue& step) {
       if (step["type"].text() == "Sequence") step.fail("is a sequence in a sequence, and only one is supported");
       read_post_processor(step, model);
     });
@@ -294,30 +292,28 @@ void find_end_of_document(ByteLevelModel& model) {
 }  // namespace
 
 std::unique_ptr<Tokenizer> parse_tokenizer_json(std::string_view text, const std::string& path) {
-  const JsonDocument document = parse_json(text, path, "model", "vocab");
-  const JsonField root(document.json, path, "");
+  const auto root = JsonValue::parse<ConfigError>(text, path, kMaxDepth);
   if (!root.has("model"))
     root.fail("has no key model: is it a tokenizer.json, not tokenizer_config.json or vocab.json?");
   for (const char* key : {"normalizer", "truncation", "padding"}) {
-    if (root.is_null_or_missing(key)) continue;
-    const std::string type = root[key].has("type") ? " (" + root[key]["type"].text() + ")" : "";
-    root[key].fail(
-        fmt::format("is set{}, and only null is supported: ids would differ from the tokenizers package", type));
+    const auto value = root.find(key);
+    if (!value) continue;
+    const std::string type = value->has("type") ? " (" + (*value)["type"].text() + ")" : "";
+    value->fail(fmt::format("is set{}, and only null is supported: ids would differ from the tokenizers package", type));
   }
   ByteLevelModel model;
   model.name = path.substr(path.rfind('/') + 1);
-  if (root.is_null_or_missing("pre_tokenizer")) {
-    root.fail("has no pre_tokenizer, and only byte-level BPE is supported (pre_tokenizer ByteLevel)");
-  }
-  read_pre_tokenizer(root["pre_tokenizer"], model);
-  if (!root.is_null_or_missing("decoder") && root["decoder"]["type"].text() != "ByteLevel") {
-    root["decoder"]["type"].fail(
-        fmt::format("is {}, and only ByteLevel is supported", in_quotes(root["decoder"]["type"].text())));
+  const auto pre_tokenizer = root.find("pre_tokenizer");
+  if (!pre_tokenizer) root.fail("has no pre_tokenizer, and only byte-level BPE is supported (pre_tokenizer ByteLevel)");
+  read_pre_tokenizer(*pre_tokenizer, model);
+  if (const auto decoder = root.find("decoder"); decoder && (*decoder)["type"].text() != "ByteLevel") {
+    const JsonValue type = (*decoder)["type"];
+    type.fail(fmt::format("is {}, and only ByteLevel is supported", in_quotes(type.text())));
   }
   Vocabulary ids;
-  read_model(root["model"], document.num_counted_keys, model, ids);
-  if (!root.is_null_or_missing("added_tokens")) read_added_tokens(root["added_tokens"], ids, model);
-  if (!root.is_null_or_missing("post_processor")) read_post_processor(root["post_processor"], model);
+  read_model(root["model"], model, ids);
+  if (const auto added = root.find("added_tokens")) read_added_tokens(*added, ids, model);
+  if (const auto processor = root.find("post_processor")) read_post_processor(*processor, model);
   if (!model.end_of_document) find_end_of_document(model);
   return make_byte_level_tokenizer(std::move(model));
 }

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,6 +13,8 @@
 
 namespace mica::io {
 namespace {
+
+namespace fs = std::filesystem;
 
 /// Some mounts cannot fsync a folder and say so with these; nothing more can be done on them.
 bool is_missing_feature(int error_number) { return error_number == EINVAL || error_number == EBADF; }
@@ -27,7 +30,65 @@ void fsync_path(const std::string& path) {
   if (!is_folder || !is_missing_feature(error_number)) throw IoError(io_error_text(path, "fsync", error_number));
 }
 
+/// "x/" and "x" are the same folder; the first has no name to put ".tmp" behind.
+std::string without_slash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
 }  // namespace
+
+Publication::Publication(const std::string& path) : path_(path), temporary_(path + ".tmp"), is_folder_(false) {}
+
+Publication::Publication(std::string path, std::string temporary_folder)
+    : path_(std::move(path)), temporary_(std::move(temporary_folder)), is_folder_(true) {}
+
+Publication::~Publication() {
+  std::error_code ignored;
+  if (is_published_) return;
+  if (is_folder_) {
+    fs::remove_all(temporary_, ignored);
+  } else {
+    ::unlink(temporary_.c_str());  // not a folder of that name, which somebody else made
+  }
+}
+
+void Publication::publish() {
+  fsync_path(temporary_);
+  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    throw IoError(io_error_text(path_, fmt::format("rename of {} to it", temporary_), errno));
+  }
+  is_published_ = true;
+  fsync_directory(parent_directory(path_));
+}
+
+Publication new_folder(const std::string& given) {
+  const std::string path = without_slash(given);
+  check_new(path);
+  if (!make_folder(path + ".tmp")) check_new(path);  // somebody else has just made it
+  return {path, path + ".tmp"};
+}
+
+void check_new(const std::string& given) {
+  const std::string path = without_slash(given);
+  std::error_code error;
+  require<ConfigError>(!fs::exists(fs::symlink_status(path, error)),
+                       "{}: exists already; nothing is overwritten: delete it or choose another name", path);
+  require<ConfigError>(
+      !fs::exists(fs::symlink_status(path + ".tmp", error)),
+      "{}.tmp: exists already: another program is writing it, or was stopped; in the latter case delete it", path);
+  const std::string parent = parent_directory(path);
+  require<ConfigError>(fs::is_directory(parent, error), "{}: there is no folder {} to make it in", path, parent);
+}
+
+bool make_folder(const std::string& path, std::string_view advice) {
+  std::error_code error;
+  const bool is_made = fs::create_directories(path, error);
+  if (!error) return is_made;
+  const std::string text = io_error_text(path, "creation of the folder", error.value());
+  if (error == std::errc::no_space_on_device) throw IoError(text);
+  throw ConfigError(fmt::format("{}{}", text, advice));
+}
 
 std::string parent_directory(const std::string& path) {
   const std::size_t end = path.find_last_not_of('/');
@@ -39,25 +100,12 @@ std::string parent_directory(const std::string& path) {
 
 void fsync_directory(const std::string& path) { fsync_path(path); }
 
-void publish(const std::string& temporary, const std::string& path) {
-  fsync_path(temporary);
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
-    throw IoError(io_error_text(path, fmt::format("rename of {} to it", temporary), errno));
-  }
-  fsync_directory(parent_directory(path));
-}
-
 void write_file_atomically(const std::string& path, std::string_view text) {
-  const std::string temporary = path + ".tmp";
-  try {
-    RawFile file = RawFile::create(temporary);
-    file.write_at(0, text.data(), static_cast<std::int64_t>(text.size()));
-    file.close();
-    publish(temporary, path);
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
+  Publication publication(path);
+  RawFile file = RawFile::create(publication.temporary());
+  file.write_at(0, text.data(), static_cast<std::int64_t>(text.size()));
+  file.close();
+  publication.publish();
 }
 
 std::string read_file(const std::string& path) {

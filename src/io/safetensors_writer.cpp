@@ -2,11 +2,9 @@
 #include <cstring>
 
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
 #include "mica/core/error.hpp"
 #include "mica/core/half.hpp"
-#include "mica/io/atomic_file.hpp"
 #include "mica/io/safetensors.hpp"
 
 #include "safetensors_header.hpp"
@@ -35,9 +33,9 @@ void narrow(const float* data, std::int64_t numel, std::uint16_t* halves) {
 
 }  // namespace
 
-SafetensorsWriter::SafetensorsWriter(std::string path, std::vector<SafetensorsSpec> tensors,
+SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<SafetensorsSpec> tensors,
                                      const std::map<std::string, std::string>& metadata)
-    : path_(std::move(path)) {
+    : file_(path) {
   // DType's order is by width: then every tensor begins at a multiple of its element's bytes.
   std::ranges::sort(tensors, {}, [](const SafetensorsSpec& t) { return std::pair(t.dtype, t.name); });
   // Text by text: a JSON object in insertion order would search all its keys for each new one.
@@ -49,7 +47,7 @@ SafetensorsWriter::SafetensorsWriter(std::string path, std::vector<SafetensorsSp
     bytes += numel * dtype_bytes(tensor.dtype);
     const bool is_new =
         tensor.name != kMetadataKey && places_.emplace(tensor.name, Place{tensor.dtype, numel, begin, 0}).second;
-    require(is_new, "{}: a tensor named '{}' cannot be written, or not twice", path_, tensor.name);
+    require(is_new, "{}: a tensor named '{}' cannot be written, or not twice", file_.path(), tensor.name);
     text += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}}", text.empty() ? "" : ",",
                         Json(tensor.name).dump(), detail::safetensors_dtype_name(tensor.dtype),
                         Json(tensor.dims).dump(), begin, bytes);
@@ -58,28 +56,19 @@ SafetensorsWriter::SafetensorsWriter(std::string path, std::vector<SafetensorsSp
   text.resize((text.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
   const std::uint64_t text_bytes = text.size();
   require(static_cast<std::int64_t>(text_bytes) <= kMaxSafetensorsHeader,
-          "{}: {} tensors make a header of {} bytes, more than the format allows ({})", path_, tensors.size(),
+          "{}: {} tensors make a header of {} bytes, more than the format allows ({})", file_.path(), tensors.size(),
           text_bytes, kMaxSafetensorsHeader);
   const std::int64_t data_begin = 8 + static_cast<std::int64_t>(text_bytes);
   for (auto& [name, place] : places_) place.offset += data_begin;
-  raw_ = RawFile::create(path_ + ".tmp");
-  try {
-    raw_->reserve(data_begin + bytes);
-    raw_->write_at(0, &text_bytes, 8);
-    raw_->write_at(8, text.data(), static_cast<std::int64_t>(text_bytes));
-  } catch (...) {
-    ::unlink(raw_->path().c_str());
-    throw;
-  }
-}
-
-SafetensorsWriter::~SafetensorsWriter() {
-  if (raw_) ::unlink(raw_->path().c_str());
+  raw_ = RawFile::create(file_.temporary());
+  raw_->reserve(data_begin + bytes);
+  raw_->write_at(0, &text_bytes, 8);
+  raw_->write_at(8, text.data(), static_cast<std::int64_t>(text_bytes));
 }
 
 void SafetensorsWriter::write(std::string_view tensor, std::int64_t begin, std::int64_t numel, const float* data) {
   const auto found = places_.find(tensor);
-  require(found != places_.end(), "{}: tensor '{}' was not announced", path_, tensor);
+  require(found != places_.end(), "{}: tensor '{}' was not announced", file_.path(), tensor);
   Place& place = found->second;
   invariant(begin >= 0 && numel >= 0 && begin <= place.numel - numel, "a range inside the tensor is written");
   const std::int64_t element_bytes = dtype_bytes(place.dtype);
@@ -103,12 +92,12 @@ void SafetensorsWriter::write(std::string_view tensor, std::int64_t begin, std::
 void SafetensorsWriter::finish() {
   invariant(raw_.has_value(), "finish() comes once");
   for (const auto& [name, place] : places_) {
-    require(place.num_written == place.numel, "{}: {} of the {} elements of tensor '{}' were written", path_,
+    require(place.num_written == place.numel, "{}: {} of the {} elements of tensor '{}' were written", file_.path(),
             place.num_written, place.numel, name);
   }
   raw_->sync();
   raw_->close();
-  publish(raw_->path(), path_);
+  file_.publish();
   raw_.reset();
 }
 

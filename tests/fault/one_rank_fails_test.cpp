@@ -33,8 +33,8 @@ bool still_runs(pid_t pid) {
   return after_name != std::string::npos && stat[after_name + 2] != 'Z' && stat[after_name + 2] != 'X';
 }
 
-/// Within seconds, also where others use the machine: what would hang takes minutes.
-constexpr double kSeconds = 15;
+/// Within seconds, or a minute where others use the machine: what hangs does so for ever.
+constexpr double kSeconds = 60;
 
 class OneRankFails : public ::testing::Test {
  protected:
@@ -75,7 +75,7 @@ TEST_F(OneRankFails, KilledRankEndsTheJob) {
       ASSERT_TRUE(child.wait_for("  loss ")) << child.wait(1).output;
       const auto begin = Clock::now();
       ::kill(ranks[static_cast<std::size_t>(victim)], SIGKILL);
-      const Finished seen = child.wait(20);
+      const Finished seen = child.wait(kSeconds);
       EXPECT_LT(seconds_since(begin), kSeconds) << seen.output;
       EXPECT_NE(seen.status, 0);
       // The launcher names a rank lost to a signal; the others have nothing to add.
@@ -102,7 +102,7 @@ TEST_F(OneRankFails, ErrorOfOneRankInsideAStep) {
     const std::vector<pid_t> ranks = child.ranks(2);
     (void)child.wait_for("mica: error:");
     const auto begin = Clock::now();
-    const Finished seen = child.wait(20);
+    const Finished seen = child.wait(kSeconds);
     EXPECT_LT(seconds_since(begin), kSeconds) << seen.output;
     EXPECT_EQ(seen.status, 2) << seen.output;
     const std::vector<std::string> lines = seen.error_lines();
@@ -123,7 +123,7 @@ TEST_F(OneRankFails, SignalSavesAndStops) {
     ASSERT_EQ(ranks.size(), 2u);
     ASSERT_TRUE(child.wait_for("  loss ")) << child.wait(1).output;
     ASSERT_EQ(to_launcher ? ::kill(child.pid(), SIGUSR1) : ::kill(ranks[1], SIGTERM), 0);
-    const Finished seen = child.wait(20);
+    const Finished seen = child.wait(kSeconds);
     EXPECT_EQ(seen.status, 75) << seen.output;
     EXPECT_TRUE(seen.error_lines().empty()) << seen.output;
     EXPECT_THAT(seen.output, HasSubstr("start the same command again"));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "mica/core/dtype.hpp"
+#include "mica/io/atomic_file.hpp"
 #include "mica/io/raw_file.hpp"
 
 // [Note: safetensors]
@@ -94,12 +95,8 @@ struct SafetensorsSpec {
 class SafetensorsWriter {
  public:
   /// Creates `path`.tmp at its full length. @throws Error for a name given twice, IoError (a full disk).
-  SafetensorsWriter(std::string path, std::vector<SafetensorsSpec> tensors,
+  SafetensorsWriter(const std::string& path, std::vector<SafetensorsSpec> tensors,
                     const std::map<std::string, std::string>& metadata);
-  /// Deletes what was not finished.
-  ~SafetensorsWriter();
-  SafetensorsWriter(const SafetensorsWriter&) = delete;
-  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
   /// Elements [begin, begin + numel) of the flattened tensor, rounded to its dtype (to nearest, ties to even).
   /// Every element is to be written exactly once, in any order.
@@ -112,8 +109,8 @@ class SafetensorsWriter {
     DType dtype;
     std::int64_t numel, offset, num_written;
   };
-  std::string path_;
-  std::optional<RawFile> raw_;  // path_.tmp until it is finished
+  Publication file_;
+  std::optional<RawFile> raw_;  // until it is finished
   std::map<std::string, Place, std::less<>> places_;
   std::vector<std::uint16_t> halves_;
 };

@@ -87,23 +87,19 @@ ConvertReport consolidate(const std::string& checkpoint, const std::string& out,
     report.numel += array.shape.numel();
     report.bytes += array.shape.numel() * dtype_bytes(array.dtype);
   }
-  const std::string temporary = out + ".tmp";
   const std::string checksums = checksum_list_path(out);
   std::error_code error;
-  for (const std::string& path : {out, temporary, checksums}) {
-    require<ConfigError>(!fs::exists(path, error), "{}: exists already; nothing is overwritten: delete it or choose another name",
-                         path);
-  }
-  require<ConfigError>(fs::is_directory(io::parent_directory(out), error), "{}: there is no folder {} to make it in", out,
-                       io::parent_directory(out));
+  io::check_new(out);
+  require<ConfigError>(!fs::exists(checksums, error), "{}: exists already; nothing is overwritten: delete it or choose another name",
+                       checksums);
   if (options.is_dry_run) return report;
+  io::Publication output(out);
   try {
-    io::writing_hdf5([&] { create_file(temporary, reader.manifest(), arrays); });
-    write_arrays(temporary, arrays, report.numel, reader, options.progress);
-    io::write_file_atomically(checksums, checksum_line(temporary, fs::path(out).filename().string()));
-    io::publish(temporary, out);
+    io::writing_hdf5([&] { create_file(output.temporary(), reader.manifest(), arrays); });
+    write_arrays(output.temporary(), arrays, report.numel, reader, options.progress);
+    io::write_file_atomically(checksums, checksum_line(output.temporary(), fs::path(out).filename().string()));
+    output.publish();
   } catch (...) {
-    fs::remove(temporary, error);
     fs::remove(checksums, error);
     throw;
   }

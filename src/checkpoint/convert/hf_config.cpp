@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "mica/core/error.hpp"
 
@@ -20,58 +19,30 @@ std::string known_types(std::string_view HfArchitecture::*name) {
 
 }  // namespace
 
-const Json* HfConfig::find(const char* key) const {
-  const auto found = json_.find(key);
-  return found == json_.end() || found->is_null() ? nullptr : &*found;
-}
-
-void HfConfig::fail(const char* key, const Json& seen, std::string_view expected) const {
-  throw ConfigError(fmt::format("{}: {} is {}, expected {}", path_, key, seen.dump(), expected));
-}
-
-bool HfConfig::has(const char* key) const { return find(key) != nullptr; }
-
 std::int64_t HfConfig::integer(const char* key, std::int64_t otherwise) const {
-  const Json* value = find(key);
-  if (value == nullptr) return otherwise;
-  constexpr std::uint64_t kMost = std::uint64_t{1} << 31;
-  const bool is_good =
-      value->is_number_unsigned() && value->get<std::uint64_t>() >= 1 && value->get<std::uint64_t>() <= kMost;
-  if (!is_good) fail(key, *value, "a whole number from 1");
-  return value->get<std::int64_t>();
+  const auto value = find(key);
+  return value ? value->integer(1, std::int64_t{1} << 31) : otherwise;
 }
 
 double HfConfig::real(const char* key, double otherwise) const {
-  const Json* value = find(key);
-  if (value == nullptr) return otherwise;
-  if (!value->is_number() || !std::isfinite(value->get<double>())) fail(key, *value, "a number");
-  return value->get<double>();
+  const auto value = find(key);
+  return value ? value->number() : otherwise;
 }
 
 bool HfConfig::flag(const char* key, bool otherwise) const {
-  const Json* value = find(key);
-  if (value == nullptr) return otherwise;
-  if (!value->is_boolean()) fail(key, *value, "true or false");
-  return value->get<bool>();
+  const auto value = find(key);
+  return value ? value->boolean() : otherwise;
 }
 
 std::string HfConfig::text(const char* key, const std::string& otherwise) const {
-  const Json* value = find(key);
-  if (value == nullptr) return otherwise;
-  if (!value->is_string()) fail(key, *value, "a text");
-  return value->get<std::string>();
-}
-
-HfConfig HfConfig::object(const char* key) const {
-  const Json* value = find(key);
-  if (value == nullptr) return {Json::object(), path_ + ": " + key};
-  if (!value->is_object()) fail(key, *value, "an object");
-  return {*value, path_ + ": " + key};
+  const auto value = find(key);
+  return value ? value->text() : otherwise;
 }
 
 void HfConfig::expect(const char* key, const Json& supported, std::string_view why) const {
-  const Json* value = find(key);
-  if (value != nullptr && *value != supported) fail(key, *value, fmt::format("{}: {}", supported.dump(), why));
+  const auto value = find(key);
+  if (!value || Json::parse(value->dump()) == supported) return;  // as values: 1 is 1.0
+  value->fail_expecting(fmt::format("{}: {}", supported.dump(), why));
 }
 
 std::vector<std::int64_t> HfTensor::hf_dims() const {
@@ -126,7 +97,7 @@ const HfArchitecture& architecture_of_config(const HfConfig& config) {
 
 HfModel read_hf_model(const std::string& folder) {
   const std::string path = folder + "/config.json";
-  const HfConfig config(read_json_object(path, kMaxConfigBytes), path);
+  const HfConfig config(io::JsonValue::read<CheckpointError, ConfigError>(path, kMaxConfigBytes), path);
   const HfArchitecture& architecture = architecture_of_config(config);
   require<ConfigError>(!config.has("quantization_config"),
                        "{}: the model is quantized (quantization_config), which Mica does not read", path);
@@ -139,10 +110,10 @@ HfModel hf_model_of(const ModelKeys& keys) {
 }
 
 Json read_token_ids(const std::string& folder) {
-  const Json config = read_json_object(folder + "/config.json", kMaxConfigBytes);
+  const auto config = io::JsonValue::read<CheckpointError>(folder + "/config.json", kMaxConfigBytes);
   Json ids = Json::object();
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
-    if (config.contains(key)) ids[key] = config[key];
+    if (config.has(key)) ids[key] = Json::parse(config[key].dump());
   }
   return ids;
 }

@@ -2,31 +2,37 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "mica/core/dtype.hpp"
+#include "mica/io/json.hpp"
 #include "mica/tensor/shape.hpp"
 
-#include "json_text.hpp"
 #include "model_keys.hpp"
 
 namespace mica::checkpoint {
 
+using Json = nlohmann::ordered_json;
+
 /// A config.json, key by key. A key that is null counts as absent. All: @throws ConfigError naming file, key and value.
 class HfConfig {
  public:
-  HfConfig(Json json, std::string path) : json_(std::move(json)), path_(std::move(path)) {}
+  /// @param json  nothing: an object without keys.
+  HfConfig(std::optional<io::JsonValue> json, std::string path) : json_(std::move(json)), path_(std::move(path)) {}
 
-  [[nodiscard]] bool has(const char* key) const;
+  [[nodiscard]] bool has(const char* key) const { return find(key).has_value(); }
   /// A positive whole number. @param otherwise  the value when the key is absent, which is the library's own default.
   [[nodiscard]] std::int64_t integer(const char* key, std::int64_t otherwise) const;
   [[nodiscard]] double real(const char* key, double otherwise) const;
   [[nodiscard]] bool flag(const char* key, bool otherwise) const;
   [[nodiscard]] std::string text(const char* key, const std::string& otherwise) const;
   /// An object inside; empty when the key is absent.
-  [[nodiscard]] HfConfig object(const char* key) const;
+  [[nodiscard]] HfConfig object(const char* key) const { return {find(key), path_ + ": " + key}; }
 
   /// Refuses what Mica's model cannot do: the key must be absent or `supported`.
   void expect(const char* key, const Json& supported, std::string_view why) const;
@@ -34,10 +40,9 @@ class HfConfig {
   [[nodiscard]] const std::string& path() const { return path_; }
 
  private:
-  [[nodiscard]] const Json* find(const char* key) const;
-  [[noreturn]] void fail(const char* key, const Json& seen, std::string_view expected) const;
+  [[nodiscard]] std::optional<io::JsonValue> find(const char* key) const { return json_ ? json_->find(key) : std::nullopt; }
 
-  Json json_;
+  std::optional<io::JsonValue> json_;
   std::string path_;
 };
 

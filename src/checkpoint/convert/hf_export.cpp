@@ -13,7 +13,6 @@
 #include "../parameter_reader.hpp"
 #include "hf_config.hpp"
 #include "hf_tensors.hpp"
-#include "new_folder.hpp"
 #include "transpose.hpp"
 
 namespace mica::checkpoint {
@@ -196,10 +195,10 @@ ConvertReport hf_export(const std::string& checkpoint, const std::string& hf_fol
   for (const HfTensor& tensor : tensors) report.numel += tensor.shape.numel();
   report.bytes = report.numel * dtype_bytes(hf.dtype);
   if (has_tokenizer) report.tokenizer_files = tokenizer_files(hf.tokenizer);
-  NewFolder::check(hf_folder);
+  io::check_new(hf_folder);
   if (options.is_dry_run) return report;
 
-  NewFolder folder(hf_folder);
+  io::Publication folder = io::new_folder(hf_folder);
   copy_tokenizer(hf, report.tokenizer_files, folder.temporary());
   std::string checksums;
   const auto add_checksum = [&](const std::string& name) {

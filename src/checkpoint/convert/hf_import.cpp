@@ -3,10 +3,10 @@
 #include "mica/checkpoint/convert.hpp"
 #include "mica/checkpoint/save.hpp"
 #include "mica/core/version.hpp"
+#include "mica/io/atomic_file.hpp"
 
 #include "../checkpoint_writer.hpp"
 #include "hf_source.hpp"
-#include "new_folder.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -49,7 +49,7 @@ ConvertReport hf_import(const std::string& hf_folder, const std::string& checkpo
   for (const HfTensor& tensor : model.tensors) report.numel += tensor.shape.numel();
   report.bytes = report.numel * static_cast<std::int64_t>(sizeof(float));
   report.config = config_text(model);
-  NewFolder::check(checkpoint);
+  io::check_new(checkpoint);
   source.check_tied_head();
   if (options.is_dry_run) return report;
 

@@ -74,18 +74,15 @@ void HfTensors::add_file(io::SafetensorsFile opened, const std::map<std::string,
 }
 
 void HfTensors::read_index(const std::string& path) {
-  const Json json = read_json_object(path, kMaxIndexBytes);
-  const auto found = json.find("weight_map");  // metadata.total_size says nothing more, and is wrong in some folders
-  require<CheckpointError>(found != json.end() && found->is_object(), "{}: has no object \"weight_map\"", path);
-  std::map<std::string, std::string> weight_map;
+  const auto index = io::JsonValue::read<CheckpointError>(path, kMaxIndexBytes);
+  std::map<std::string, std::string> weight_map;  // metadata.total_size says nothing more, and is wrong in some folders
   std::set<std::string> names;
-  for (const auto& [tensor, file] : found->items()) {
-    require<CheckpointError>(file.is_string() && is_bare_name(file.get<std::string>()),
-                             "{}: tensor {} is in {}, expected the name of a file in the same folder", path,
-                             io::quoted_name(tensor), file.dump());
-    weight_map[tensor] = file.get<std::string>();
-    names.insert(weight_map[tensor]);
-  }
+  index["weight_map"].for_each_key([&](const std::string& tensor, const io::JsonValue& file) {
+    const std::string name = file.text();
+    if (!is_bare_name(name)) file.fail_expecting("the name of a file in the same folder");
+    weight_map[tensor] = name;
+    names.insert(name);
+  });
   for (const std::string& name : names) {
     std::error_code error;
     require<CheckpointError>(fs::is_regular_file(folder_ + "/" + name, error),

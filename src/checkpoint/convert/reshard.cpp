@@ -1,10 +1,10 @@
 #include "mica/checkpoint/convert.hpp"
 #include "mica/checkpoint/save.hpp"
 #include "mica/fsdp/layout_by_name.hpp"
+#include "mica/io/atomic_file.hpp"
 
 #include "../checkpoint_writer.hpp"
 #include "../parameter_reader.hpp"
-#include "new_folder.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -53,7 +53,7 @@ ConvertReport reshard(const std::string& checkpoint, const std::string& out, int
   report.num_files = num_ranks;
   if (const auto type = header.model.find("type"); type != header.model.end()) report.model_type = type->second;
   if (options.is_dry_run) {
-    NewFolder::check(out);
+    io::check_new(out);
     return report;
   }
   write_checkpoint(out, std::move(header), reader, options.progress);

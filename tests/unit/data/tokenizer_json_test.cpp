@@ -271,11 +271,11 @@ TEST(TokenizerJson, RefusesBadIdsAndTokens) {
               AllOf(HasSubstr("97"), HasSubstr("another token")));
   EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = -1; }),
               AllOf(HasSubstr(R"(vocab["b"])"), HasSubstr("-1")));
-  EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = 1e9; }), HasSubstr("no integer"));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = 1e9; }), HasSubstr("expected a whole number"));
   EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = 1 << 24; }), HasSubstr("16777216"));
   EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = 18446744073709551615U; }),
               HasSubstr("18446744073709551615"));
-  EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = "98"; }), HasSubstr("no integer"));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = "98"; }), HasSubstr("expected a whole number"));
   EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"].erase("b"); }),
               AllOf(HasSubstr("0x62"), HasSubstr("initial_alphabet")));
   EXPECT_THAT(refusal([](Json& j) { j["model"]["merges"].push_back("a q"); }),
@@ -285,7 +285,7 @@ TEST(TokenizerJson, RefusesBadIdsAndTokens) {
               AllOf(HasSubstr("merges[1]"), HasSubstr("one space")));
   EXPECT_THAT(refusal([](Json& j) { j["model"]["merges"][1] = "a b c"; }), HasSubstr("one space"));
   EXPECT_THAT(refusal([](Json& j) { j["model"]["merges"][1] = {"a", "b", "c"}; }), HasSubstr("3 entries"));
-  EXPECT_THAT(refusal([](Json& j) { j["model"]["merges"][1] = 5; }), HasSubstr("no text"));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["merges"][1] = 5; }), HasSubstr("merges[1] is 5, expected a text"));
   EXPECT_THAT(refusal([](Json& j) { j["added_tokens"] = {added(300, "<x>")}; }),
               AllOf(HasSubstr("300"), HasSubstr("259")));
   EXPECT_THAT(refusal([](Json& j) { j["added_tokens"] = {added(5, "ab")}; }),
@@ -311,7 +311,7 @@ TEST(TokenizerJson, RefusesTheSameTokenTwice) {
   const std::string once = R"("abc":257)";
   text.replace(text.find(once), once.size(), once + "," + once);
   EXPECT_THAT(error_of<ConfigError>([&] { (void)parse_tokenizer_json(text, "p"); }),
-              AllOf(HasSubstr("260 keys"), HasSubstr("259")));
+              HasSubstr("p: has the key \"abc\" twice"));
 }
 
 TEST(TokenizerJson, EveryMissingKeyIsNamed) {
@@ -337,14 +337,14 @@ TEST(TokenizerJson, BrokenJsonIsAnErrorAtEveryPlace) {
     return error_of<ConfigError>([&] { (void)parse_tokenizer_json(text, "p"); });
   };
   for (std::size_t n = 0; n < good.size(); n += 13)
-    EXPECT_THAT(error(good.substr(0, n)), StartsWith("p: is no JSON")) << n;
-  EXPECT_THAT(error("[1, 2]"), HasSubstr("model"));
+    EXPECT_THAT(error(good.substr(0, n)), StartsWith("p: is no valid JSON")) << n;
+  EXPECT_THAT(error("[1, 2]"), HasSubstr("is no JSON object"));
   EXPECT_THAT(error(std::string(1'000'000, '[')), HasSubstr("nested"));
   std::string objects;
   for (int i = 0; i < 100'000; ++i) objects += R"({"a":)";
   EXPECT_THAT(error(objects), HasSubstr("nested"));
-  EXPECT_THAT(error(R"({"model": 1e999})"), HasSubstr("no JSON"));
-  EXPECT_THAT(error("{\"a\xff\": 1}"), HasSubstr("no JSON"));
+  EXPECT_THAT(error(R"({"model": 1e999})"), HasSubstr("no valid JSON"));
+  EXPECT_THAT(error("{\"a\xff\": 1}"), HasSubstr("no valid JSON"));
   // Any byte changed: read all the same, or refused; never anything else.
   std::string changed = good;
   for (std::size_t i = 0; i < good.size(); i += 3) {

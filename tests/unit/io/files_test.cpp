@@ -89,8 +89,31 @@ TEST(AtomicFile, PublishesAFolder) {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder / "step-1.tmp");
   write_file_atomically(folder / "step-1.tmp/manifest", "m");
-  publish(folder / "step-1.tmp", folder / "step-1");
+  Publication(folder / "step-1", folder / "step-1.tmp").publish();
   EXPECT_EQ(read_file(folder / "step-1/manifest"), "m");
+}
+
+TEST(AtomicFile, WhatIsNotPublishedIsDeleted) {
+  const TemporaryFolder folder;
+  for (const bool is_published : {false, true}) {
+    Publication file(folder / "file");
+    std::ofstream(file.temporary()) << "x";
+    Publication made = new_folder(folder / "made/");
+    write_file_atomically(made.temporary() + "/inside", "x");
+    EXPECT_THAT(error_of<ConfigError>([&] { (void)new_folder(folder / "made"); }), HasSubstr("made.tmp: exists already"));
+    if (!is_published) continue;
+    file.publish();
+    made.publish();
+  }
+  EXPECT_EQ(read_file(folder / "file") + read_file(folder / "made/inside"), "xx");
+  EXPECT_FALSE(std::filesystem::exists(folder / "file.tmp") || std::filesystem::exists(folder / "made.tmp"));
+  EXPECT_THAT(error_of<ConfigError>([&] { check_new(folder / "made"); }), HasSubstr("nothing is overwritten"));
+  EXPECT_THAT(error_of<ConfigError>([&] { check_new(folder / "no/made"); }), HasSubstr("there is no folder"));
+  // A folder that somebody else made under a file's temporary name is not Mica's to delete.
+  std::filesystem::create_directory(folder / "taken.tmp");
+  EXPECT_THROW(write_file_atomically(folder / "taken", "x"), IoError);
+  EXPECT_TRUE(std::filesystem::exists(folder / "taken.tmp"));
+  EXPECT_THAT(error_of<ConfigError>([&] { make_folder(folder / "file/x", "; advice"); }), HasSubstr("; advice"));
 }
 
 // Some mounts (FUSE, some parallel file systems) cannot fsync a folder: that is no failure; any other error is.

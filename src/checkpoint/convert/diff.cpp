@@ -6,7 +6,7 @@
 #include <cstring>
 #include <map>
 
-#include "convert/opened_model.hpp"
+#include "opened_model.hpp"
 
 namespace mica::checkpoint {
 namespace {
