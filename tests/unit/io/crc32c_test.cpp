@@ -10,8 +10,6 @@
 namespace mica::io {
 namespace {
 
-std::uint32_t crc_of(const std::string& text) { return crc32c(text.data(), static_cast<std::int64_t>(text.size())); }
-
 std::vector<unsigned char> random_bytes(std::size_t n) {
   std::mt19937_64 generator(n + 1);
   std::vector<unsigned char> bytes(n);

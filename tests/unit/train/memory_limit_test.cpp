@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,7 +43,7 @@ class MemoryLimits : public ::testing::Test {
 };
 
 TEST_F(MemoryLimits, NestedGroupsOfVersion2) {
-  write("/proc/self/mountinfo", std::string("22 1 8:1 / / rw - ext4 /dev/sda1 rw\n") + kV2);
+  write("/proc/self/mountinfo", fmt::format("22 1 8:1 / / rw - ext4 /dev/sda1 rw\n{}", kV2));
   write("/proc/self/cgroup", "0::/slurm/job_7/step_0/task_1\n");
   write("/sys/fs/cgroup/slurm/job_7/step_0/task_1/memory.max", "max\n");
   write("/sys/fs/cgroup/slurm/job_7/step_0/memory.max", "2000\n");
@@ -65,7 +66,7 @@ TEST_F(MemoryLimits, NestedGroupsOfVersion1) {
 }
 
 TEST_F(MemoryLimits, BothVersionsAtOnce) {
-  write("/proc/self/mountinfo", std::string(kV1) + "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
+  write("/proc/self/mountinfo", fmt::format("{}41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n", kV1));
   write("/proc/self/cgroup", "4:memory:/a\n0::/b\n");
   write("/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "10\n");
   write("/sys/fs/cgroup/unified/b/memory.max", "20\n");
