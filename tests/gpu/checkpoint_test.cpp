@@ -12,10 +12,10 @@
 #include "support/parity.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/tested_gpu.hpp"
+#include "testing/local_group.hpp"
 
 #if MICA_GPU_IS_EMULATED
 #include "cuda_emulation/cuda_emulation.hpp"
-#include "testing/local_group.hpp"
 #endif
 
 namespace mica::testing {

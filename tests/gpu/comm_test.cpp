@@ -12,11 +12,11 @@
 #include "support/collective_checks.hpp"
 #include "support/device_data_group.hpp"
 #include "support/failing_group.hpp"
+#include "testing/local_group.hpp"
 
 #if MICA_GPU_IS_EMULATED
 #include "cuda_emulation/cuda_emulation.hpp"
 #include "support/reaching_group.hpp"
-#include "testing/local_group.hpp"
 #endif
 
 namespace mica::testing {
