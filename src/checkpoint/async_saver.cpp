@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "mica/core/rounding.hpp"
+
 #include "save_job.hpp"
 #include "whole_tensors.hpp"
 
@@ -13,7 +15,7 @@ namespace {
 /// Copies begin where a direct write may, so that they are written as they lie.
 constexpr std::int64_t kSectorBytes = 512;
 
-std::int64_t padded(std::int64_t bytes) { return (bytes + kSectorBytes - 1) / kSectorBytes * kSectorBytes; }
+std::int64_t padded(std::int64_t bytes) { return round_up(bytes, kSectorBytes); }
 
 /// The first place in the buffer for a copy.
 std::byte* first_sector(const Buffer& buffer) {

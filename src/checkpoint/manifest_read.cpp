@@ -4,6 +4,7 @@
 #include <set>
 
 #include "mica/checkpoint/manifest.hpp"
+#include "mica/core/rounding.hpp"
 #include "mica/io/json.hpp"
 
 #include "manifest_trailer.hpp"
@@ -123,7 +124,7 @@ DatasetEntry parse_dataset(const JsonValue& reader, const Manifest& manifest, st
   if (dataset.bytes != expected_bytes) {
     reader["bytes"].fail(fmt::format("is {}, but a shard of that unit has {} bytes", dataset.bytes, expected_bytes));
   }
-  if (dataset.num_blocks() != (dataset.bytes + kBlockBytes - 1) / kBlockBytes) {
+  if (dataset.num_blocks() != divide_up(dataset.bytes, kBlockBytes)) {
     reader["crc32c_blocks"].fail(fmt::format("has {} checksums for {} bytes", dataset.num_blocks(), dataset.bytes));
   }
   if (dataset.kind != kMasterKind && std::ranges::find(manifest.state_kinds, dataset.kind) == manifest.state_kinds.end()) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "mica/core/rounding.hpp"
 #include "mica/core/version.hpp"
 #include "mica/io/raw_file.hpp"
 
@@ -20,7 +21,7 @@ void append_boxes(const Shape& shape, std::size_t dim, std::vector<std::int64_t>
     append_boxes(shape, dim + 1, corner, from, to, boxes);
     corner[dim] = 0;
   };
-  const std::int64_t first_whole = (begin + inner - 1) / inner;
+  const std::int64_t first_whole = divide_up(begin, inner);
   const std::int64_t last_whole = end / inner;
   if (first_whole > last_whole) {  // inside one index
     descend(end / inner, begin % inner, end % inner);

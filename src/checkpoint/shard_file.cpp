@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "mica/core/rounding.hpp"
 #include "mica/core/version.hpp"
 #include "mica/device/device_memory.hpp"
 #include "mica/io/crc32c.hpp"
@@ -61,7 +62,7 @@ FileEntry create_file(const std::string& path, const ShardContents& contents) {
   write_piece_table(file, piece_rows(contents));
   for (const ShardSource& source : contents.sources) {
     const io::Hdf5Dataset dataset = file.create_dataset(dataset_path(source), source.dtype, {source.numel});
-    const std::int64_t num_blocks = (dataset.bytes() + kBlockBytes - 1) / kBlockBytes;
+    const std::int64_t num_blocks = divide_up(dataset.bytes(), kBlockBytes);
     entry.datasets.push_back({dataset.name(), source.unit, source.kind, dataset.file_offset(), dataset.bytes(),
                               std::vector<std::uint32_t>(static_cast<std::size_t>(num_blocks)), source.dtype});
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "mica/core/rounding.hpp"
 #include "mica/tensor/host_math.hpp"
 
 namespace mica::fsdp {
@@ -23,7 +24,7 @@ std::pair<std::vector<std::int64_t>, std::int64_t> place_rows(const StateItems& 
     const StateItem& item = items.items[static_cast<std::size_t>(each.item)];
     places.push_back(bytes);
     const std::int64_t own = (each.end - each.begin) * row_numel_of(item.shape) * dtype_bytes(item.dtype);
-    bytes += (own + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+    bytes += round_up(own, kAlignmentBytes);
   }
   return {places, bytes};
 }

@@ -1,12 +1,14 @@
 #include "sync_states.hpp"
 
+#include "mica/core/rounding.hpp"
+
 namespace mica::fsdp {
 namespace {
 
 constexpr std::int64_t kStateAlignmentBytes = 64;
 
 std::int64_t aligned_bytes(const TensorView& state) {
-  return (state.bytes() + kStateAlignmentBytes - 1) / kStateAlignmentBytes * kStateAlignmentBytes;
+  return round_up(state.bytes(), kStateAlignmentBytes);
 }
 
 void broadcast_both(DeviceMesh& device_mesh, TensorView data) {

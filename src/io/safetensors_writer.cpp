@@ -5,6 +5,7 @@
 
 #include "mica/core/error.hpp"
 #include "mica/core/half.hpp"
+#include "mica/core/rounding.hpp"
 #include "mica/io/safetensors.hpp"
 
 #include "safetensors_header.hpp"
@@ -53,7 +54,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Safete
                         Json(tensor.dims).dump(), begin, bytes);
   }
   text = "{" + text + "}";
-  text.resize((text.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
+  text.resize(round_up(text.size(), kHeaderAlignment), ' ');
   const std::uint64_t text_bytes = text.size();
   require(static_cast<std::int64_t>(text_bytes) <= kMaxSafetensorsHeader,
           "{}: {} tensors make a header of {} bytes, more than the format allows ({})", file_.path(), tensors.size(),

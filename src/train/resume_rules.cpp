@@ -6,6 +6,7 @@
 
 #include "config_keys.hpp"
 #include "mica/core/error.hpp"
+#include "mica/core/rounding.hpp"
 
 namespace mica::train {
 namespace {
@@ -62,7 +63,7 @@ std::int64_t with_seq_len(std::int64_t sequences, std::int64_t before, std::int6
   const std::int64_t per_epoch_before = std::max<std::int64_t>(1, (num_tokens - 1) / before);
   const std::int64_t per_epoch_now = std::max<std::int64_t>(1, (num_tokens - 1) / now);
   const std::int64_t tokens_of_epoch = sequences % per_epoch_before * before;
-  return sequences / per_epoch_before * per_epoch_now + (tokens_of_epoch + now - 1) / now;
+  return sequences / per_epoch_before * per_epoch_now + divide_up(tokens_of_epoch, now);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 
+#include "mica/core/rounding.hpp"
 #include "mica/fsdp/deterministic.hpp"
 #include "mica/optim/clip_grad_norm.hpp"
 #include "mica/tensor/fetch.hpp"
@@ -153,8 +154,8 @@ double evaluate(ShardedModel& model, const data::TokenDataset& dataset, const Ev
   const std::int64_t num_sequences =
       evaluation.num_sequences == 0 ? dataset.num_sequences() : std::min(evaluation.num_sequences, dataset.num_sequences());
   const std::int64_t per_batch = evaluation.sequences_at_once;
-  const std::int64_t num_batches = (num_sequences + per_batch - 1) / per_batch;
-  const std::int64_t rounds = (num_batches + num_ranks - 1) / num_ranks;
+  const std::int64_t num_batches = divide_up(num_sequences, per_batch);
+  const std::int64_t rounds = divide_up(num_batches, num_ranks);
   const auto numel_of = [&](std::int64_t batch) { return std::min(per_batch, num_sequences - batch * per_batch); };
 
   context.training = false;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "mica/core/error.hpp"
+#include "mica/core/rounding.hpp"
 
 #include "../last_uses.hpp"
 
@@ -27,7 +28,7 @@ Arena::Taken CudaBlocks::take(std::int64_t bytes) {
 
 std::uintptr_t CudaBlocks::make(std::int64_t bytes) {
   const std::uintptr_t unit = memory_.granularity();
-  const std::uintptr_t rounded = (static_cast<std::uintptr_t>(bytes) + unit - 1) / unit * unit;
+  const std::uintptr_t rounded = round_up(static_cast<std::uintptr_t>(bytes), unit);
   const cuda::Driver& driver = memory_.driver();
   CUdeviceptr reserved = 0;
   driver.check(driver.mem_address_reserve(&reserved, rounded, unit, 0, 0), "cuMemAddressReserve");

@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "mica/core/rounding.hpp"
 #include "mica/device/cuda/check.hpp"
 
 #include "physical_memory.hpp"
@@ -19,7 +20,7 @@ class CudaPages final : public Pages {
     std::size_t free = 0, total = 0;
     cuda::check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
     // Twice the memory: what is cut up in one half is made whole in the other.
-    bytes_ = (2 * total + kPage - 1) / kPage * kPage;
+    bytes_ = round_up(2 * total, kPage);
     CUdeviceptr base = 0;
     const cuda::Driver& driver = memory_.driver();
     driver.check(driver.mem_address_reserve(&base, bytes_, kPage, 0, 0), "cuMemAddressReserve");

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cfloat>
 
+#include "mica/core/rounding.hpp"
+
 #include "cuda_kernels.hpp"
 #include "elements.hpp"
 #include "product_spec.hpp"
@@ -173,8 +175,6 @@ __global__ void sum_losses(const float* losses, std::int64_t rows, double scale,
   }
   if (threadIdx.x == 0) *loss = static_cast<float>(scale * sums[0]);
 }
-
-std::int64_t round_up(std::int64_t x, std::int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
 }  // namespace
 

@@ -1,7 +1,5 @@
 // What conversions and comparisons read of a checkpoint: every block about once, however its shards are cut.
 
-#include <fstream>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -13,6 +11,7 @@
 #include "mica/io/raw_file.hpp"
 
 #include "support/temporary_folder.hpp"
+#include "unit/checkpoint/bytes_read.hpp"
 #include "unit/checkpoint/convert_testing.hpp"
 #include "unit/checkpoint/hf_testing.hpp"
 #include "unit/checkpoint/saved_model.hpp"
@@ -29,17 +28,9 @@ using testing::HasSubstr;
 /// Bytes that this process reads from files in an action, as the system counts them.
 template <class Action>
 std::int64_t bytes_read_in(Action action) {
-  const auto so_far = [] {
-    std::ifstream file("/proc/self/io");
-    std::string name;
-    std::int64_t bytes = 0;
-    file >> name >> bytes;
-    EXPECT_EQ(name, "rchar:");
-    return bytes;
-  };
-  const std::int64_t before = so_far();
+  const std::int64_t before = test::bytes_read_by_process();
   action();
-  return so_far() - before;
+  return test::bytes_read_by_process() - before;
 }
 
 struct Sizes {

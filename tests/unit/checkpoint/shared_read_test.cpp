@@ -1,7 +1,6 @@
 // What ranks read, hear and write of a checkpoint grows with what they hold.
 
 #include <atomic>
-#include <fstream>
 #include <mutex>
 
 #include <gmock/gmock.h>
@@ -9,6 +8,7 @@
 
 #include "support/temporary_folder.hpp"
 #include "unit/checkpoint/board_comm.hpp"
+#include "unit/checkpoint/bytes_read.hpp"
 #include "unit/checkpoint/counting_comm.hpp"
 #include "unit/checkpoint/saved_model.hpp"
 
@@ -17,20 +17,11 @@ namespace {
 
 using test::Board;
 using test::BoardComm;
+using test::bytes_read_by_process;
 using test::CountingComm;
 using test::SavedModel;
 using test::ShardedOptions;
 using test::TemporaryFolder;
-
-/// Bytes that this process has read from files so far, as the system counts them.
-std::int64_t bytes_read_by_process() {
-  std::ifstream file("/proc/self/io");
-  std::string name;
-  std::int64_t bytes = 0;
-  file >> name >> bytes;
-  EXPECT_EQ(name, "rchar:");
-  return bytes;
-}
 
 ShardedOptions per_parameter(int dim) {
   ShardedOptions options;
