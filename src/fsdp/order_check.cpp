@@ -46,60 +46,52 @@ OrderCheck::OrderCheck(DeviceMesh& device_mesh, const std::vector<Unit*>& units,
       is_needed_(device_mesh.geometry().world_size > 1),
       use_orig_params_(use_orig_params) {}
 
-std::size_t OrderCheck::index_of(const Unit& unit) const {
-  return static_cast<std::size_t>(std::ranges::find(units_, &unit) - units_.begin());
-}
-
 void OrderCheck::begin_forward() {
   // A step may have several forwards; only after its backward does the next one begin.
-  if (is_first_step_ && first_num_parameters_.empty()) {
+  if (first_.is_running && first_.num_parameters.empty()) {
     for (const Unit* unit : units_) {
-      first_num_parameters_.push_back(unit->storage() ? static_cast<std::int64_t>(unit->storage()->parameters().size()) : 0);
+      first_.num_parameters.push_back(unit->storage() ? static_cast<std::int64_t>(unit->storage()->parameters().size()) : 0);
     }
   }
 }
 
 void OrderCheck::unshard(const Unit& unit) {
-  if (is_needed_ && is_first_step_ && unit.storage()) compare(Point::unshard, &unit);
+  if (is_needed_ && first_.is_running && unit.storage()) compare(Point::unshard, &unit);
 }
 
 void OrderCheck::forward(const Unit& unit) {
   if (!is_needed_ || !unit.storage()) return;
-  if (is_first_step_) {
+  if (first_.is_running) {
     compare(Point::forward, &unit);
-    first_order_.push_back(index_of(unit));
+    first_.order.push_back(unit.index());
     return;
   }
   if (deviation_ != Deviation::over) warn_of_deviation(unit);
-  order_.push_back(index_of(unit));
+  order_.push_back(unit.index());
 }
 
 // Before the unit is gathered: a rank that left out another unit's backward would wait in that all-gather.
 void OrderCheck::backward(const Unit& unit) {
-  if (is_needed_ && is_first_step_ && unit.storage()) compare(Point::backward, &unit);
+  if (is_needed_ && first_.is_running && unit.storage()) compare(Point::backward, &unit);
 }
 
 void OrderCheck::reduction(const Unit& unit) {
-  if (!is_needed_ || !is_first_reduction_) return;
+  if (!is_needed_ || first_.has_reduced) return;
   compare(Point::reduction, &unit);
   if (use_orig_params_) compare_gradients(unit);
 }
 
 void OrderCheck::end_backward(bool reduces) {
-  if (is_needed_ && (is_first_step_ || (is_first_reduction_ && reduces))) compare(Point::end_of_backward, nullptr);
-  is_first_step_ = false;
-  if (reduces) is_first_reduction_ = false;
+  if (is_needed_ && (first_.is_running || (!first_.has_reduced && reduces))) compare(Point::end_of_backward, nullptr);
+  first_.is_running = false;
+  first_.has_reduced = first_.has_reduced || reduces;
   order_.clear();
   if (deviation_ == Deviation::in_this_step) deviation_ = Deviation::over;
 }
 
-void OrderCheck::abandon(bool is_first_step) {
+void OrderCheck::forget_step() {
   order_.clear();
   if (deviation_ == Deviation::in_this_step) deviation_ = Deviation::none_yet;
-  if (!is_first_step) return;
-  is_first_step_ = is_first_reduction_ = true;
-  first_order_.clear();
-  first_num_parameters_.clear();
 }
 
 std::string OrderCheck::gathers_of(Point point, const Unit& unit) const {
@@ -116,7 +108,7 @@ std::string OrderCheck::gathers_of(Point point, const Unit& unit) const {
 }
 
 void OrderCheck::compare(Point point, const Unit* unit) {
-  const std::int64_t index = unit ? static_cast<std::int64_t>(index_of(*unit)) : -1;
+  const std::int64_t index = unit ? static_cast<std::int64_t>(unit->index()) : -1;
   const std::string gathers = unit ? gathers_of(point, *unit) : "";
   ProcessGroup& group = device_mesh_.agreement_group();
   const std::vector<std::vector<std::int64_t>> of_ranks =
@@ -169,13 +161,13 @@ void OrderCheck::compare_gradients(const Unit& unit) {
 void OrderCheck::warn_of_deviation(const Unit& unit) {
   const std::size_t at = order_.size();
   std::string what;
-  if (at >= first_order_.size()) {
+  if (at >= first_.order.size()) {
     what = fmt::format("unit {} comes after the end of step one's order", unit.name());
-  } else if (first_order_[at] != index_of(unit)) {
-    what = fmt::format("unit {} runs where step one ran unit {}", unit.name(), units_[first_order_[at]]->name());
-  } else if (static_cast<std::int64_t>(unit.storage()->parameters().size()) != first_num_parameters_[index_of(unit)]) {
+  } else if (first_.order[at] != unit.index()) {
+    what = fmt::format("unit {} runs where step one ran unit {}", unit.name(), units_[first_.order[at]]->name());
+  } else if (static_cast<std::int64_t>(unit.storage()->parameters().size()) != first_.num_parameters[unit.index()]) {
     what = fmt::format("unit {} has {} parameters, in step one it had {}", unit.name(), unit.storage()->parameters().size(),
-                       first_num_parameters_[index_of(unit)]);
+                       first_.num_parameters[unit.index()]);
   }
   if (what.empty()) return;
   deviation_ = Deviation::in_this_step;
@@ -185,7 +177,7 @@ void OrderCheck::warn_of_deviation(const Unit& unit) {
     return fmt::format("{}", fmt::join(found, " "));
   };
   device_mesh_.logger().warn("rank {}: {}; prefetch follows step one's order: {}; so far this step: {}", device_mesh_.mesh().rank(),
-                             what, names(first_order_), names(order_));
+                             what, names(first_.order), names(order_));
 }
 
 }  // namespace mica::fsdp

@@ -19,13 +19,6 @@ void ExecutionOrder::end_backward() {
   backward_cursor_ = 0;
 }
 
-void ExecutionOrder::abandon(bool is_first_step) {
-  end_backward();
-  if (!is_first_step) return;
-  first_forward_.clear();
-  first_is_complete_ = false;
-}
-
 Unit* ExecutionOrder::next_in_forward(const Unit& unit) {
   if (!first_is_complete_) return nullptr;
   while (forward_cursor_ < first_forward_.size() && first_forward_[forward_cursor_] != &unit) ++forward_cursor_;

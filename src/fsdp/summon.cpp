@@ -45,7 +45,7 @@ SummonFullParams::SummonFullParams(nn::Module& module, SummonOptions options)
   }
   for (Root* root : roots_) {
     root->reshard();  // what is unsharded would go stale
-    root->state_ = TrainingState::summon;
+    root->schedule().begin_summon();
   }
   open_ = true;
   try {
@@ -128,7 +128,7 @@ void SummonFullParams::leave() noexcept {
     }
   }
   full_.clear();
-  for (Root* root : roots_) root->state_ = TrainingState::idle;
+  for (Root* root : roots_) root->schedule().end_summon();
 }
 
 SummonFullParams::~SummonFullParams() {

@@ -25,14 +25,14 @@ void check_options(const GradScalerOptions& options) {
 
 }  // namespace
 
-GradScaler::GradScaler(fsdp::Root& root, const GradScalerOptions& options) : root_(root), options_(options) {
+GradScaler::GradScaler(fsdp::Root& root, const GradScalerOptions& options)
+    : StepParty(root.transaction()), root_(root), options_(options) {
   check_options(options);
   const fsdp::DeviceMesh& device_mesh = root.device_mesh();
   for (Tensor* each : {&scale_, &growth_tracker_, &skipped_steps_, &found_inf_}) {
     *each = make_scalar(device_mesh);
     device_mesh.kernels().fill(device_mesh.compute(), *each, each == &scale_ ? options.init_scale : 0.0);
   }
-  on_abandon_ = root_.on_abandon([this] { is_unscaled_ = false; });
 }
 
 Tensor GradScaler::scaled(double dloss) const {

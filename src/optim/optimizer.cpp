@@ -16,10 +16,9 @@ constexpr std::int64_t kWidenedNumel = 1 << 16;
 }  // namespace
 
 Optimizer::Optimizer(fsdp::Root& root, double weight_decay, std::vector<ParamGroup> groups)
-    : root_(root), weight_decay_(weight_decay), groups_(std::move(groups)) {
+    : StepParty(root.transaction()), root_(root), weight_decay_(weight_decay), groups_(std::move(groups)) {
   add_units();
   assign_groups();
-  on_abandon_ = root_.on_abandon([this] { abandon_step(); });
 }
 
 void Optimizer::add_units() {
@@ -86,7 +85,7 @@ void Optimizer::step(const StepArgs& args) {
   for (const UnitState& unit : units_) {
     if (!unit.storage) check_ignored(unit);
   }
-  start_step();
+  transaction().before_change(*this);
   for (UnitState& unit : units_) {
     if (has_any_grad(unit)) allocate(unit);
   }
@@ -112,7 +111,7 @@ void Optimizer::step(const StepArgs& args) {
     }
   }
   if (!runs.empty()) step_runs(runs, args);
-  started_steps_.back().enqueued.push_back(compute.record());
+  transaction().enqueued(compute.record());
 }
 
 Stream& Optimizer::stream_of(const UnitState& unit) const {
@@ -289,27 +288,17 @@ void Optimizer::UnitState::restore(const Counts& before) {
   is_allocated = before.is_allocated;
 }
 
-void Optimizer::start_step() {
-  const auto is_made = [](const StartedStep& step) {
-    return std::ranges::any_of(step.enqueued, [](const Event& e) { return e.is_complete() && !e.has_failed(); });
-  };
-  while (!started_steps_.empty() && is_made(started_steps_.front())) started_steps_.pop_front();
-  if (!started_steps_.empty() && started_steps_.back().enqueued.empty()) return;  // it came to nothing
-  StartedStep& step = started_steps_.emplace_back(
-      StartedStep{.num_steps = num_steps_, .skipped_taken_off = skipped_taken_off_, .units = {}, .enqueued = {}});
-  for (const UnitState& unit : units_) step.units.push_back(unit.counts());
+std::any Optimizer::remember() const {
+  StepCounts counts{.num_steps = num_steps_, .skipped_taken_off = skipped_taken_off_, .units = {}};
+  for (const UnitState& unit : units_) counts.units.push_back(unit.counts());
+  return counts;
 }
 
-void Optimizer::abandon_step() {
-  const auto failed = std::ranges::find_if(started_steps_, [](const StartedStep& step) {
-    return std::ranges::all_of(step.enqueued, [](const Event& e) { return e.has_failed(); });
-  });
-  if (failed != started_steps_.end()) {
-    num_steps_ = failed->num_steps;
-    skipped_taken_off_ = failed->skipped_taken_off;
-    for (std::size_t i = 0; i < units_.size(); ++i) units_[i].restore(failed->units[i]);
-  }
-  started_steps_.clear();
+void Optimizer::restore(const std::any& memo) {
+  const auto& before = std::any_cast<const StepCounts&>(memo);
+  num_steps_ = before.num_steps;
+  skipped_taken_off_ = before.skipped_taken_off;
+  for (std::size_t i = 0; i < units_.size(); ++i) units_[i].restore(before.units[i]);
 }
 
 // --- counts of steps -----------------------------------------------------------------------------------------------
@@ -317,7 +306,7 @@ void Optimizer::abandon_step() {
 void Optimizer::set_num_steps(std::int64_t steps) {
   num_steps_ = steps;
   skipped_taken_off_.reset();
-  started_steps_.clear();
+  transaction().forget(*this);
   for (UnitState& unit : units_) {
     for (Member& member : unit.members) member.steps = steps;
   }

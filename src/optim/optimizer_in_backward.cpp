@@ -10,7 +10,7 @@
 namespace mica::optim {
 
 OptimizerInBackward::OptimizerInBackward(Optimizer& optimizer)
-    : optimizer_(optimizer), is_stepped_(optimizer.units_.size(), true) {
+    : StepParty(optimizer.root().transaction()), optimizer_(optimizer), is_stepped_(optimizer.units_.size(), true) {
   fsdp::Root& root = optimizer.root();
   require<ConfigError>(root.options().use_orig_params,
                        "an optimizer in backward needs original-parameter mode: set fsdp.use_orig_params = true "
@@ -28,7 +28,6 @@ OptimizerInBackward::OptimizerInBackward(Optimizer& optimizer)
           root.units().front()->module().type_name());
   root.set_after_reduction([this](fsdp::UnitStorage& storage) { step_unit(storage); });
   if (!root.ignored_parameters().empty()) root.set_after_backward([this] { step_ignored(); });
-  on_abandon_ = root.on_abandon([this] { is_stepped_.assign(is_stepped_.size(), true); });
 }
 
 OptimizerInBackward::~OptimizerInBackward() {
@@ -40,7 +39,7 @@ void OptimizerInBackward::begin_step(double lr) {
   require_idle(optimizer_.root(), "OptimizerInBackward::begin_step");
   args_ = {.lr = lr};
   optimizer_.check_args(args_);
-  optimizer_.start_step();
+  transaction().before_change(optimizer_);
   ++optimizer_.num_steps_;
   is_stepped_.assign(is_stepped_.size(), false);
 }
@@ -58,7 +57,7 @@ void OptimizerInBackward::step_unit(fsdp::UnitStorage& storage) {
   const OpenMpThreads threads(is_threaded ? 1 : openmp_threads());
   const Buffer workspace = optimizer_.allocate_workspace(stream);
   optimizer_.step_unit(*unit, args_, {workspace.data(), Shape{optimizer_.workspace_numel()}, DType::f32}, stream);
-  optimizer_.started_steps_.back().enqueued.push_back(stream.record());
+  transaction().enqueued(stream.record());
   storage.zero_grad();
 }
 
@@ -72,7 +71,7 @@ void OptimizerInBackward::step_ignored() {
     optimizer_.allocate(unit);
     const Buffer workspace = optimizer_.allocate_workspace(stream);
     optimizer_.step_unit(unit, args_, {workspace.data(), Shape{optimizer_.workspace_numel()}, DType::f32}, stream);
-    optimizer_.started_steps_.back().enqueued.push_back(stream.record());
+    transaction().enqueued(stream.record());
     unit.members[0].parameter->grad_written = false;
   }
 }

@@ -35,10 +35,19 @@ class OrderCheck {
   /// The pass ends on this rank. @param reduces  false under no_sync.
   /// @throws Error when another rank still has a unit to reduce.
   void end_backward(bool reduces);
-  /// Whether a backward has reduced.
-  [[nodiscard]] bool has_reduced() const { return !is_first_reduction_; }
-  /// The step is to be done again. @param is_first_step  so it is compared again, too
-  void abandon(bool is_first_step);
+
+  /// What the first step has recorded so far.
+  struct FirstStep {
+    bool is_running = true;                 // what it uses is compared
+    bool has_reduced = false;               // its reductions have been
+    std::vector<std::size_t> order;         // of its forwards
+    std::vector<std::int64_t> num_parameters;
+  };
+  [[nodiscard]] const FirstStep& first_step() const { return first_; }
+  /// A step is to be done again: the first one is where it was before.
+  void restore(const FirstStep& before) { first_ = before; }
+  /// The step that runs is to be done again.
+  void forget_step();
 
  private:
   enum class Point : std::int64_t { unshard, forward, backward, reduction, end_of_backward };
@@ -46,17 +55,13 @@ class OrderCheck {
   [[nodiscard]] std::string gathers_of(Point point, const Unit& unit) const;
   void compare_gradients(const Unit& unit);
   void warn_of_deviation(const Unit& unit);
-  [[nodiscard]] std::size_t index_of(const Unit& unit) const;
 
   DeviceMesh& device_mesh_;
   const std::vector<Unit*>& units_;
   bool is_needed_;  // some rank waits for another
   bool use_orig_params_;
-  bool is_first_step_ = true;
-  bool is_first_reduction_ = true;        // no backward has reduced
-  std::vector<std::size_t> first_order_;  // forwards of step one
-  std::vector<std::size_t> order_;        // forwards of this pass so far
-  std::vector<std::int64_t> first_num_parameters_;
+  FirstStep first_;
+  std::vector<std::size_t> order_;  // forwards of this pass so far
   enum class Deviation : std::uint8_t { none_yet, in_this_step, over } deviation_ = Deviation::none_yet;
 };
 

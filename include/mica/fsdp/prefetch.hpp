@@ -18,9 +18,8 @@ class ExecutionOrder {
   /// @param is_training  the forward left a Record
   void end_forward(bool is_training);
   void begin_backward();
+  /// Of a pass that is given up, too.
   void end_backward();
-  /// The step is to be done again. @param is_first_step  what has been recorded of the first forward is forgotten, too
-  void abandon(bool is_first_step);
 
   /// The unit that follows this call of `unit` in the recorded forward; null without a record or at its end.
   [[nodiscard]] Unit* next_in_forward(const Unit& unit);

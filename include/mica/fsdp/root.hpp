@@ -2,23 +2,16 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <unordered_set>
 #include <vector>
 
 #include "mica/fsdp/buffer_storage.hpp"
 #include "mica/fsdp/initialize.hpp"
-#include "mica/fsdp/order_check.hpp"
-#include "mica/fsdp/prefetch.hpp"
-#include "mica/fsdp/rate_limiter.hpp"
+#include "mica/fsdp/schedule.hpp"
 #include "mica/fsdp/unit.hpp"
 
 namespace mica::fsdp {
-
-/// Where a root is in its step (FEATURES D15).
-enum class TrainingState : std::uint8_t { idle, forward, backward, summon };
-[[nodiscard]] std::string_view training_state_name(TrainingState state);
 
 /// This rank's part of one parameter, as optimizers and checkpoints see it.
 struct ShardedParameter {
@@ -40,7 +33,7 @@ struct ModuleBufferName {
   nn::ModuleBuffer* buffer;
 };
 
-/// The runtime of one tree of units: order, prefetch, rate limits, passes. Owned by the root unit.
+/// One tree of units: what is in it, its set-up, its Schedule and its step. Owned by the root unit.
 class Root {
  public:
   /// Claims every unit below `unit`. @throws ConfigError, and claims nothing, when a unit has been a root already, a
@@ -53,7 +46,7 @@ class Root {
   [[nodiscard]] const std::vector<Unit*>& units() const { return units_; }
   [[nodiscard]] DeviceMesh& device_mesh() const { return unit_.device_mesh(); }
   [[nodiscard]] const RootOptions& options() const { return options_; }
-  [[nodiscard]] TrainingState state() const { return state_; }
+  [[nodiscard]] TrainingState state() const { return schedule_.state(); }
   /// Parameters that units leave alone, in module order ([Note: ignored parameters]).
   [[nodiscard]] const std::vector<UnitParameter>& ignored_parameters() const { return ignored_parameters_; }
   /// Whether the module belongs to what is ignored: its buffers are then left alone, too.
@@ -74,56 +67,44 @@ class Root {
   void zero_grad();
   /// Reshards what is unsharded still: after a forward without a backward, or a prefetch that nobody used. To be called
   /// before masters are written (optimizers do), or the next forward would run on the old parameters.
-  void reshard();
+  void reshard() { schedule_.reshard_all(); }
 
   /// Off: backward leaves unsharded gradients where they are, to accumulate until a synchronising backward (no_sync).
   void set_gradient_sync(bool on);
-  [[nodiscard]] bool gradient_sync() const { return gradient_sync_; }
+  [[nodiscard]] bool gradient_sync() const { return schedule_.gradient_sync(); }
 
   /// Called in each synchronising backward for every unit whose gradient has just been reduced, in that order: an
   /// optimizer in backward. Work on the gradient belongs on storage.gradient_stream(), which the end of backward waits
   /// for. Null: nobody.
-  void set_after_reduction(std::function<void(UnitStorage& storage)> callback) { after_reduction_ = std::move(callback); }
-  [[nodiscard]] bool has_after_reduction() const { return static_cast<bool>(after_reduction_); }
+  void set_after_reduction(std::function<void(UnitStorage& storage)> callback) {
+    schedule_.set_after_reduction(std::move(callback));
+  }
+  [[nodiscard]] bool has_after_reduction() const { return schedule_.has_after_reduction(); }
   /// Called at the end of each synchronising backward, once the compute stream waits for all reductions. Null: nobody.
-  void set_after_backward(std::function<void()> callback) { after_backward_ = std::move(callback); }
+  void set_after_backward(std::function<void()> callback) { schedule_.set_after_backward(std::move(callback)); }
 
   /// Gives up the step: drains the streams, clears their errors, drops outstanding Records and all gradients since
   /// zero_grad(), also those of ignored parameters. Masters, optimizer state and the host's counts are as before the
   /// step, also where the host has run ahead to the step's end or into the next one: what did not run does not count.
-  /// To be called on all ranks at the same collective (DESIGN section 3).
+  /// To be called on all ranks at the same collective.
   void abandon_step() noexcept;
-  /// `undo` is called first by each abandon_step(), while events of work that did not run still say so
-  /// (Event::has_failed). It must not throw. For as long as the result is held.
-  [[nodiscard]] std::shared_ptr<const void> on_abandon(std::function<void()> undo);
+  /// For whoever keeps something on the host that a step changes.
+  [[nodiscard]] const std::shared_ptr<StepTransaction>& transaction() const { return transaction_; }
+
+  /// For the hooks of its units, and for scopes like BackwardPass.
+  [[nodiscard]] Schedule& schedule() { return schedule_; }
+  /// The root unit's: checks what is ignored, casts buffers. @throws Error naming an ignored parameter or buffer without
+  /// data, or a gradient that does not fit.
+  void begin_forward(bool is_training);
+  void begin_backward();
 
   /// Unit tree with numel, shard numel, padding, dtypes and strategy; one line a unit.
   [[nodiscard]] std::string describe() const;
 
  private:
-  friend class Unit;
-  friend class BackwardPass;
-  friend class NoSync;
-  friend class SummonFullParams;
-
   void warn_about_strategy() const;
   void check_ignored_have_data() const;
   void check_ignored_grads() const;
-  void begin_forward(bool is_training);
-  void end_forward(bool is_training);
-  void begin_backward();
-  void end_backward();
-  void finish_unit(Unit& unit);
-  [[nodiscard]] bool reshards_after_backward(const Unit& unit) const;
-  /// No cast and no gather reads masters that the compute stream may still write.
-  void wait_for_masters();
-  void reduce(Unit& unit);
-  void unshard(Unit& unit);
-  void gather(Unit& unit);
-  void unshard_ahead(Unit& unit);
-  void reshard_unit(Unit& unit);
-  void prefetch_forward(Unit& unit);
-  void prefetch_backward(Unit& unit);
 
   Unit& unit_;
   RootOptions options_;
@@ -132,19 +113,8 @@ class Root {
   std::vector<UnitParameter> ignored_parameters_;
   std::vector<ModuleBufferName> ignored_buffers_;
   std::unordered_set<const nn::Module*> ignored_modules_;
-  TrainingState state_ = TrainingState::idle;
-  ExecutionOrder order_;
-  RateLimiter param_limiter_;
-  RateLimiter grad_limiter_;
-  OrderCheck order_check_;
-  std::function<void(UnitStorage&)> after_reduction_;
-  std::function<void()> after_backward_;
-  std::vector<std::weak_ptr<const std::function<void()>>> undos_;
-  std::optional<Event> first_step_end_;  // the first zero_grad() behind a backward that reduced
-  bool masters_may_change_ = false;      // since streams last waited for them
-  bool gradient_sync_ = true;
-  bool explicit_pass_ = false;
-  bool full_precision_ = false;  // of the forward that runs, or of the Record whose backward runs
+  std::shared_ptr<StepTransaction> transaction_ = std::make_shared<StepTransaction>();
+  Schedule schedule_;
 };
 
 /// Several backwards that end together: units reduce when their outstanding Records reach zero, or at finish().
@@ -172,7 +142,7 @@ class NoSync {
   explicit NoSync(nn::Module& root_module);
   NoSync(const NoSync&) = delete;
   NoSync& operator=(const NoSync&) = delete;
-  ~NoSync() { root_.gradient_sync_ = before_; }  // also while an exception leaves a pass
+  ~NoSync() { root_.schedule().set_gradient_sync(before_); }  // also while an exception leaves a pass
 
  private:
   Root& root_;

@@ -27,14 +27,16 @@ class UnshardHandle {
   Unit& unit_;
 };
 
-/// A module subtree whose parameters move together: the hooks around its forward and backward (DESIGN section 3).
-/// Owned by the module. A unit without parameters of its own does nothing but take part in the root's bookkeeping.
+/// A module subtree whose parameters move together. Its hooks cast what goes into and out of the module, and tell the
+/// Schedule where the pass is. Owned by the module. A unit without parameters of its own only takes part in that.
 class Unit final : public nn::ModuleHooks {
  public:
   Unit(nn::Module& module, DeviceMesh& device_mesh, Options options);
   ~Unit() override;
 
   [[nodiscard]] const std::string& name() const { return name_; }
+  /// In Root::units(), once its root is found.
+  [[nodiscard]] std::size_t index() const { return index_; }
   [[nodiscard]] nn::Module& module() const { return module_; }
   /// As asked for, but on a shard axis of one rank the strategy is no_shard (FEATURES A4).
   [[nodiscard]] const Options& options() const { return options_; }
@@ -49,6 +51,8 @@ class Unit final : public nn::ModuleHooks {
   void set_state_dict_settings(const StateDictSettings& settings) { state_dict_settings_ = settings; }
   /// Whether a root has been found.
   [[nodiscard]] bool is_claimed() const { return root_ != nullptr; }
+  /// For the root, which is found once. @param storage  null: the unit has no parameters.
+  void join(Root& root, std::size_t index, std::string name, std::unique_ptr<UnitStorage> storage);
 
   /// Gathers the parameters ahead of their use; returns at once. The next forward waits for just this. Between passes.
   /// @collective over the unit's ranks: all unshard, and reshard, the same units in the same order. (Compared in the
@@ -79,8 +83,6 @@ class Unit final : public nn::ModuleHooks {
   void post_backward(nn::Context& context, nn::Module& module, nn::Record& record, nn::Tensors& dxs) override;
 
  private:
-  friend class Root;
-  friend class UnshardHandle;
   [[nodiscard]] bool is_root() const { return owned_root_ != nullptr; }
   [[nodiscard]] DType compute_dtype() const;
   [[nodiscard]] bool casts_inputs() const;
@@ -91,13 +93,11 @@ class Unit final : public nn::ModuleHooks {
   Options options_;
   Strategy asked_strategy_;
   std::string name_;
+  std::size_t index_ = 0;
   StateDictSettings state_dict_settings_;
   std::unique_ptr<UnitStorage> storage_;
   Root* root_ = nullptr;
   std::unique_ptr<Root> owned_root_;
-  /// Records of this unit whose backward has not run. Shared with their tickets, which may outlive the unit or the step.
-  std::shared_ptr<int> outstanding_ = std::make_shared<int>(0);
-  Unit* backward_next_ = nullptr;  // whose backward follows the current one
   std::vector<Unit*> forward_prefetch_, backward_prefetch_;
   bool reshards_after_backward_ = true;
 };

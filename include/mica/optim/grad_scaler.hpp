@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 
 #include "mica/fsdp/root.hpp"
 #include "mica/optim/optimizer.hpp"
@@ -30,7 +29,7 @@ struct GradScalerOptions {
 /// The host reads nothing in a step: scale, overflow flag and the count of skipped steps are one-element device tensors,
 /// and the kernels decide. A skipped step does not count in the optimizer's bias correction.
 /// Example: init_scale 8, growth_interval 2; overflows in steps 3 and 4: the scale of steps 1.. is 8 8 16 8 4.
-class GradScaler {
+class GradScaler final : private fsdp::StepParty {
  public:
   /// What the host may want to know between steps.
   struct State {
@@ -41,8 +40,6 @@ class GradScaler {
 
   /// @param root  outlives it.  @throws ConfigError naming the option.
   explicit GradScaler(fsdp::Root& root, const GradScalerOptions& options = {});
-  GradScaler(const GradScaler&) = delete;
-  GradScaler& operator=(const GradScaler&) = delete;
 
   /// [1] f32, the scale of the step that comes or is on.
   [[nodiscard]] ConstTensorView scale() const { return scale_.view(); }
@@ -71,13 +68,13 @@ class GradScaler {
   void take_skipped_steps_off(Optimizer& optimizer);
 
  private:
+  void forget_step() override { is_unscaled_ = false; }
   [[nodiscard]] float value_of(const Tensor& scalar) const;
 
   fsdp::Root& root_;
   GradScalerOptions options_;
   Tensor scale_, growth_tracker_, skipped_steps_, found_inf_;  // each [1] f32
   bool is_unscaled_ = false;  // between unscale() and update()
-  std::shared_ptr<const void> on_abandon_;
 };
 
 }  // namespace mica::optim

@@ -1,7 +1,7 @@
 #pragma once
 
+#include <any>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -65,11 +65,9 @@ struct ParamGroup {
 ///   has such a count, also after set_num_steps(), since those before are none of its own; and when other parameters
 ///   than in the last step have gradients, since they count for some parameters and not for others.)
 /// - fsdp::Root::abandon_step() takes back what a step whose kernels did not run has changed on the host.
-class Optimizer {
+class Optimizer : private fsdp::StepParty {
  public:
-  virtual ~Optimizer() = default;
-  Optimizer(const Optimizer&) = delete;
-  Optimizer& operator=(const Optimizer&) = delete;
+  ~Optimizer() override = default;
 
   /// One step over every parameter that has a gradient. Call between passes. When it throws, nothing was changed.
   /// @throws Error naming the state when the root is in a pass; ConfigError for a learning rate that is no number >= 0.
@@ -170,18 +168,16 @@ class Optimizer {
     [[nodiscard]] Counts counts() const;
     void restore(const Counts& before);
   };
-  /// A step that may have to be taken back: what the host knew before it.
-  struct StartedStep {
+  /// What a step changes of all on the host.
+  struct StepCounts {
     std::int64_t num_steps = 0;
     std::optional<std::int64_t> skipped_taken_off;
     std::vector<UnitState::Counts> units;
-    std::vector<Event> enqueued;  // behind what it has enqueued: the step has been made once one of them is reached
   };
+  [[nodiscard]] std::any remember() const override;
+  void restore(const std::any& memo) override;
   void add_units();
   void assign_groups();
-  /// Before the first change of a step. The step says in started_steps_.back().enqueued what it has enqueued.
-  void start_step();
-  void abandon_step();
   void check_args(const StepArgs& args) const;
   [[nodiscard]] static bool takes_part(const UnitState& unit, std::size_t member);
   [[nodiscard]] bool are_others_than_in_last_step() const;
@@ -217,8 +213,6 @@ class Optimizer {
   std::vector<UnitState> units_;
   std::int64_t num_steps_ = 0;
   std::optional<std::int64_t> skipped_taken_off_;  // of StepArgs::skipped_steps; unset: not known how many of them
-  std::deque<StartedStep> started_steps_;          // that the streams may not have made yet
-  std::shared_ptr<const void> on_abandon_;
 };
 
 /// Which parameters decay: by default Parameter::weight_decay (matrices yes; biases and norms no).

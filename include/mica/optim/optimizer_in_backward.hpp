@@ -1,6 +1,5 @@
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "mica/optim/optimizer.hpp"
@@ -17,22 +16,22 @@ namespace mica::optim {
 /// where a unit is reduced once a step.
 ///   OptimizerInBackward in_backward(*optimizer);
 ///   each step: in_backward.begin_step(lr); forward; backward.     No optimizer.step(), no zero_grad().
-class OptimizerInBackward {
+class OptimizerInBackward final : private fsdp::StepParty {
  public:
   /// @param optimizer  outlives this.
   /// @throws ConfigError when its root is not in original-parameter mode, a unit's strategy is shard_optim, or the
   ///         reduction is the deterministic one; Error when the root steps in backward already.
   explicit OptimizerInBackward(Optimizer& optimizer);
-  OptimizerInBackward(const OptimizerInBackward&) = delete;
-  OptimizerInBackward& operator=(const OptimizerInBackward&) = delete;
   /// The optimizer is stepped by hand again.
-  ~OptimizerInBackward();
+  ~OptimizerInBackward() override;
 
   /// Before the backward of each step.
   /// @throws Error inside a pass; ConfigError for a learning rate that is no number >= 0.
   void begin_step(double lr);
 
  private:
+  /// No unit may be stepped before the next begin_step().
+  void forget_step() override { is_stepped_.assign(is_stepped_.size(), true); }
   /// @throws Error when the unit was stepped in this step already.
   void step_unit(fsdp::UnitStorage& storage);
   void step_ignored();
@@ -42,7 +41,6 @@ class OptimizerInBackward {
   Optimizer& optimizer_;
   StepArgs args_;
   std::vector<bool> is_stepped_;  // by unit of the optimizer
-  std::shared_ptr<const void> on_abandon_;
 };
 
 }  // namespace mica::optim

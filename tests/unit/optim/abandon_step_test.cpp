@@ -103,6 +103,51 @@ TEST(AbandonedStep, DoneAgainLeavesWhatAnUndisturbedRunLeaves) {
   }
 }
 
+// The second of two steps with the same gradients is a step of its own.
+TEST(AbandonedStep, OfTwoWithoutZeroGradOnlyTheSecondIsTakenBack) {
+  for (const auto& [name, make] : all_optimizers()) {
+    for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
+      run_local_ranks(2, [&, &make = make](auto world) {
+        ShardedWeights model(std::move(world), odd_units(), {.mode = mode});
+        const auto optimizer = make(model.root());
+        Stream& compute = model.device_mesh().compute();
+        set_grads(model, 1);
+        model.pass();
+        optimizer->step({.lr = 0.1});
+        const std::vector<Values> after_first = snapshot(model, *optimizer);
+        const auto fail = [] { throw Error("the step's work does not run"); };
+        EXPECT_THROW(
+            {
+              compute.submit("fail", {}, fail);
+              optimizer->step({.lr = 0.1});
+              compute.synchronize();
+            },
+            Error);
+        model.root().abandon_step();
+        EXPECT_EQ(optimizer->num_steps(), 1) << name;
+        EXPECT_TRUE(optimizer->parameter_steps().empty()) << name;
+        EXPECT_TRUE(same_bits(snapshot(model, *optimizer), after_first)) << name;
+      });
+    }
+  }
+}
+
+// Counts that were read from a checkpoint stay, although a step had begun before.
+TEST(AbandonedStep, CountsThatWereSetAreNotTakenBack) {
+  run_local_ranks(1, [](auto world) {
+    ShardedWeights model(std::move(world), odd_units(), {.mode = StreamMode::threaded});
+    const auto optimizer = make_adamw(model.root(), {});
+    set_grads(model, 1);
+    model.pass();
+    model.device_mesh().compute().submit("fail", {}, [] { throw Error("the step's work does not run"); });
+    optimizer->step({.lr = 0.1});
+    optimizer->set_num_steps(7);
+    model.root().abandon_step();
+    EXPECT_EQ(optimizer->num_steps(), 7);
+    EXPECT_EQ(optimizer->steps_of("u0.a"), 7);
+  });
+}
+
 // A step in backward is one until its first unit is stepped: up to that unit's reduction it can be abandoned.
 TEST(AbandonedStep, InBackwardBeforeAUnitIsStepped) {
   for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <any>
+#include <deque>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "mica/device/event.hpp"
+#include "mica/device/stream.hpp"
+
+namespace mica::fsdp {
+
+class StepParty;
+
+/// A step changes what outlives it only if its work has run: what parties have counted or recorded on the host ahead of
+/// the streams is put back by abandon(). [Note: step transaction]
+/// A step begins with a party's first change and ends with the work that it enqueues. The host may be several steps
+/// ahead; the steps whose work has not run yet are kept in order.
+class StepTransaction {
+ public:
+  /// `party` is about to change what it keeps. It is asked what to go back to, once a step.
+  void before_change(StepParty& party);
+  /// Ends the step: behind `made` lies work that changes masters or optimizer state. A step may have several such events,
+  /// and has been made once one of them is reached.
+  void enqueued(Event made);
+  /// Whether a step has begun that has enqueued nothing.
+  [[nodiscard]] bool is_open() const { return !steps_.empty() && steps_.back().enqueued.empty(); }
+  /// `party` was given new values: it no longer goes back to those before.
+  void forget(const StepParty& party);
+  /// Drains the streams and clears their errors. Parties go back to before the first step that was not made.
+  void abandon(std::span<Stream* const> streams) noexcept;
+
+ private:
+  friend class StepParty;
+  struct Step {
+    std::vector<std::pair<StepParty*, std::any>> memos;
+    std::vector<Event> enqueued;
+  };
+  std::deque<Step> steps_;  // that the streams may not have made yet
+  std::vector<StepParty*> parties_;
+};
+
+/// Who keeps something on the host that a step changes. Takes part for as long as it lives.
+class StepParty {
+ public:
+  StepParty(const StepParty&) = delete;
+  StepParty& operator=(const StepParty&) = delete;
+
+ protected:
+  explicit StepParty(std::shared_ptr<StepTransaction> transaction);
+  virtual ~StepParty();
+  [[nodiscard]] StepTransaction& transaction() const { return *transaction_; }
+
+ private:
+  friend class StepTransaction;
+  /// What a step changes of it, as it is now.
+  [[nodiscard]] virtual std::any remember() const { return {}; }
+  /// Goes back to what remember() gave. The streams are drained.
+  virtual void restore(const std::any& /*memo*/) {}
+  /// Forgets what belongs to a running step alone. Comes last in every abandon().
+  virtual void forget_step() {}
+
+  std::shared_ptr<StepTransaction> transaction_;
+};
+
+}  // namespace mica::fsdp
