@@ -15,10 +15,6 @@ StepParty::~StepParty() {
 }
 
 void StepTransaction::before_change(StepParty& party) {
-  const auto is_made = [](const Step& step) {
-    return std::ranges::any_of(step.enqueued, [](const Event& e) { return e.is_complete() && !e.has_failed(); });
-  };
-  while (!steps_.empty() && is_made(steps_.front())) steps_.pop_front();
   if (!is_open()) steps_.emplace_back();
   auto& memos = steps_.back().memos;
   if (std::ranges::none_of(memos, [&](const auto& memo) { return memo.first == &party; })) {
@@ -27,6 +23,10 @@ void StepTransaction::before_change(StepParty& party) {
 }
 
 void StepTransaction::enqueued(Event made) {
+  const auto is_made = [](const Step& step) {
+    return std::ranges::any_of(step.enqueued, [](const Event& e) { return e.is_complete() && !e.has_failed(); });
+  };
+  while (steps_.size() > 1 && is_made(steps_.front())) steps_.pop_front();
   if (!steps_.empty()) steps_.back().enqueued.push_back(std::move(made));
 }
 
