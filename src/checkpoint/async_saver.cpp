@@ -64,9 +64,8 @@ void AsyncSaver::start(const std::string& run_folder, const SaveState& state, co
   wait();
   // Whatever can fail on one rank alone is agreed on before the next rank-to-rank call: a thread that waits in the
   // background for a rank that never comes could not be ended.
-  (void)comm.all_or_throw([&] {
+  comm.agree([&] {
     reserve(*state.root, state.optimizer);
-    return std::string();
   });
   job_ = std::make_unique<SaveJob>(make_save_job(run_folder, state, comm));
   options_ = options;
@@ -74,13 +73,12 @@ void AsyncSaver::start(const std::string& run_folder, const SaveState& state, co
   enum : int { undecided, go, drop };
   const auto decision = std::make_shared<std::atomic<int>>(undecided);
   try {
-    (void)comm.all_or_throw([&] {
+    comm.agree([&] {
       copy(*job_, state.root->device_mesh());
       thread_ = std::jthread([this, decision] {
         decision->wait(undecided);
         if (*decision == go) write();
       });
-      return std::string();
     });
   } catch (...) {
     *decision = drop;

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "mica/checkpoint/host_comm.hpp"
 #include "mica/checkpoint/manifest.hpp"
+#include "mica/comm/host_comm.hpp"
 #include "mica/comm/mesh.hpp"
 
 #include "shard_file.hpp"

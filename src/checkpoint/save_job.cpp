@@ -146,12 +146,11 @@ SaveJob make_save_job(const std::string& run_folder, const SaveState& state, con
   const std::string run_id = agree_on_identity(state, comm);
   SaveJob job;
   job.folder = checkpoints_folder(run_folder) + "/" + step_folder_name(state.step);
-  (void)comm.all_or_throw([&] {
+  comm.agree([&] {
     job.header = header_of(state);
     job.contents = {run_id, state.step, mesh.shard_rank(), saved_units(*state.root), {}, {}};
     job.writes_shard = writes_shard_file(mesh);
     add_sources(state, job);
-    return std::string();
   });
   job.header.run_id = run_id;
   job.header.units = unit_entries(job.contents.units);

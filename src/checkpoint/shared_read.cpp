@@ -204,18 +204,16 @@ class SharedReader {
     std::size_t next = 0;
     for (std::size_t round = 0; round < num_rounds; ++round) {
       std::vector<Message> messages(static_cast<std::size_t>(read_.comm.num_ranks()));
-      (void)read_.comm.all_or_throw([&] {
+      read_.comm.agree([&] {
         take(received);
         for (; round < round_ends_.size() && next < round_ends_[round]; ++next) read_and_send(reader, shared_[next], messages);
-        return std::string();
       });
       std::vector<std::string> to_each;
       for (Message& message : messages) to_each.push_back(message.take());
       received = read_.comm.exchange_strings(to_each);
     }
-    (void)read_.comm.all_or_throw([&] {
+    read_.comm.agree([&] {
       take(received);
-      return std::string();
     });
   }
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "mica/checkpoint/host_comm.hpp"
 #include "mica/checkpoint/manifest.hpp"
+#include "mica/comm/host_comm.hpp"
 #include "mica/device/pool.hpp"
 #include "mica/tensor/tensor_view.hpp"
 

@@ -5,7 +5,7 @@
 
 #include <fmt/ranges.h>
 
-#include "mica/comm/agree.hpp"
+#include "mica/comm/host_comm.hpp"
 #include "mica/core/error.hpp"
 
 namespace mica {
@@ -13,7 +13,7 @@ namespace {
 
 /// Whether every rank of the group has the same number.
 bool is_uniform(ProcessGroup& group, Stream& stream, int number) {
-  const std::vector<std::string> all = gather_strings(group, stream, "mesh", std::to_string(number));
+  const std::vector<std::string> all = make_group_comm(group, stream, "mesh")->gather_strings(std::to_string(number));
   return std::ranges::all_of(all, [&](const std::string& each) { return each == all.front(); });
 }
 
@@ -21,14 +21,15 @@ Mesh mesh_of_groups(std::unique_ptr<ProcessGroup> world, MeshRequest request) {
   const auto stream = make_cpu_stream("mesh", StreamMode::inlined);
   const int shard_size = request.shard->num_ranks();
   const int replicas = request.replicate->num_ranks();
-  agree(*world, *stream, "mesh", [&] {
+  const auto comm = make_group_comm(*world, *stream, "mesh");
+  comm->agree([&] {
     require<ConfigError>(shard_size * replicas == world->num_ranks(),
                          "groups of {} ranks (shard) and {} (replicate) make a mesh of {}, but the world has {}", shard_size,
                          replicas, shard_size * replicas, world->num_ranks());
   });
   const bool crosses = is_uniform(*request.shard, *stream, request.replicate->rank());
   const bool is_crossed = is_uniform(*request.replicate, *stream, request.shard->rank());
-  agree(*world, *stream, "mesh", [&] {
+  comm->agree([&] {
     require<ConfigError>(crosses && is_crossed,
                          "the groups given do not form a grid: ranks of one shard group need one replicate rank, ranks of one "
                          "replicate group one shard rank. The pair is (shard, replicate), in that order");

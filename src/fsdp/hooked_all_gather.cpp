@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "mica/comm/agree.hpp"
+#include "mica/comm/host_comm.hpp"
 #include "mica/core/rounding.hpp"
 
 #include "extent.hpp"

@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "mica/comm/agree.hpp"
+#include "mica/comm/host_comm.hpp"
 #include "mica/fsdp/gathered_unit.hpp"
 #include "mica/fsdp/root.hpp"
 #include "mica/fsdp/unit_tree.hpp"
@@ -137,7 +137,7 @@ class Initialization {
       }
     };
     if (options_.function || syncs) {
-      agree(unit.device_mesh().mesh().world(), unit.device_mesh().compute(), "initialize", prepare);
+      make_group_comm(unit.device_mesh().mesh().world(), unit.device_mesh().compute(), "initialize")->agree(prepare);
     } else {
       prepare();
     }
@@ -229,7 +229,7 @@ void Root::initialize(const InitializeOptions& options) {
     check_devices(buffers_, options.move_to_device);
   };
   if (options.function || std::ranges::any_of(units_, [](const Unit* u) { return u->options().sync_module_states; })) {
-    agree(device_mesh().mesh().world(), device_mesh().compute(), "initialize", check_given_devices);
+    make_group_comm(device_mesh().mesh().world(), device_mesh().compute(), "initialize")->agree(check_given_devices);
   } else {
     check_given_devices();
   }

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "mica/comm/agree.hpp"
+#include "mica/comm/host_comm.hpp"
 #include "mica/fsdp/unit.hpp"
 #include "mica/tensor/philox.hpp"
 
@@ -117,7 +117,7 @@ void OrderCheck::compare(Point point, const Unit* unit) {
   const auto other = std::ranges::find_if(of_ranks, [&](const auto& numbers) { return numbers != of_ranks[0]; });
   if (other == of_ranks.end()) return;
   if ((*other)[0] == of_ranks[0][0] && (*other)[1] == of_ranks[0][1]) {
-    const std::vector<std::string> texts = gather_strings(group, device_mesh_.compute(), "agreement", gathers);
+    const std::vector<std::string> texts = make_group_comm(group, device_mesh_.compute())->gather_strings(gathers);
     const auto rank = static_cast<std::size_t>(other - of_ranks.begin());
     throw Error(fmt::format(
         "ranks gather different units, so they would take each other's blocks: before the {} of {} rank 0 {}, rank {} "

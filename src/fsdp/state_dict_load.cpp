@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "mica/comm/agree.hpp"
+#include "mica/comm/host_comm.hpp"
 #include "mica/fsdp/state_dict.hpp"
 #include "state_dict_items.hpp"
 #include "state_dict_pieces.hpp"
@@ -39,7 +39,7 @@ class Loader {
   /// Every rank's dict is whole: no traffic but the agreement that all of them fit.
   LoadStateDictReport load_full(const StateDict& dict, bool strict) {
     LoadStateDictReport report;
-    agree_on([&] {
+    comm()->agree([&] {
       note_unexpected(dict, items_.keys(), report);
       for (const StateItem& item : items_.items) {
         const auto entry = dict.find(item.key);
@@ -66,7 +66,7 @@ class Loader {
 
   LoadStateDictReport load_local(const StateDict& dict, bool strict) {
     LoadStateDictReport report;
-    agree_on([&] { check_local(dict, strict, report); });
+    comm()->agree([&] { check_local(dict, strict, report); });
     begin_write();
     for (const Unit* unit : items_.units) {
       const auto entry = dict.find(local_key(module_, *unit));
@@ -90,7 +90,7 @@ class Loader {
   LoadStateDictReport load_pieces(std::span<const StateDict> parts, bool strict) {
     LoadStateDictReport report;
     std::vector<RowsAt> mine;
-    agree_on([&] {
+    comm()->agree([&] {
       for (const StateDict& dict : parts) note_unexpected(dict, items_.keys(), report);
       mine = rows_in(items_, parts, world().rank());
       if (strict) require_no_strays(report);
@@ -98,7 +98,7 @@ class Loader {
     std::vector<RowsAt> found;
     std::string bytes(mine.size() * sizeof(RowsAt), '\0');
     if (!mine.empty()) std::memcpy(bytes.data(), mine.data(), bytes.size());
-    for (const std::string& each : gather_strings(world(), compute(), kLabel, bytes)) {
+    for (const std::string& each : comm()->gather_strings(bytes)) {
       const std::size_t before = found.size();
       found.resize(before + each.size() / sizeof(RowsAt));
       if (!each.empty()) std::memcpy(found.data() + before, each.data(), each.size());
@@ -118,7 +118,7 @@ class Loader {
  private:
   [[nodiscard]] ProcessGroup& world() const { return items_.roots.front()->device_mesh().mesh().world(); }
   [[nodiscard]] Stream& compute() const { return items_.roots.front()->device_mesh().compute(); }
-  void agree_on(const std::function<void()>& check) { agree(world(), compute(), kLabel, check); }
+  [[nodiscard]] std::unique_ptr<HostComm> comm() const { return make_group_comm(world(), compute(), kLabel); }
   /// What is unsharded would go stale.
   void begin_write() {
     for (Root* root : items_.roots) root->reshard();

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "mica/comm/agree.hpp"
+#include "mica/comm/host_comm.hpp"
 #include "mica/fsdp/gathered_unit.hpp"
 #include "mica/fsdp/state_dict_settings.hpp"
 
@@ -99,7 +99,7 @@ void require_equal_keys(const OptimStateDict& dict, const fsdp::DeviceMesh& devi
   std::string names;
   for (const auto& [key, state] : dict.state) names += name_of(key) + '\n';
   const std::vector<std::string> of_ranks =
-      gather_strings(device_mesh.mesh().shard(), device_mesh.compute(), "optimizer state", names);
+      make_group_comm(device_mesh.mesh().shard(), device_mesh.compute(), "optimizer state")->gather_strings(names);
   for (std::size_t r = 1; r < of_ranks.size(); ++r) {
     if (of_ranks[r] == of_ranks[0]) continue;
     // The first name that one of the two has alone; both are in order.
@@ -170,7 +170,7 @@ OptimStateDict local_from_sharded_optim_state_dict(const OptimStateDict& sharded
   Stream& compute = device_mesh.compute();
   const auto parameters = parameters_of(optimizer);
   OptimStateDict local;
-  agree(mesh.shard(), compute, "local_from_sharded_optim_state_dict", [&] {
+  make_group_comm(mesh.shard(), compute, "local_from_sharded_optim_state_dict")->agree([&] {
     local = by_name(sharded, optimizer);
     check_state(local, optimizer, false);
     for (const auto& [key, state] : local.state) {
@@ -231,13 +231,14 @@ OptimStateDict scatter_full_optim_state_dict(const OptimStateDict* full, const O
   const bool is_source = world.rank() == 0;
   const auto parameters = parameters_of(optimizer);
   OptimStateDict dict;
-  agree(world, compute, "scatter_full_optim_state_dict", [&] {
+  make_group_comm(world, compute, "scatter_full_optim_state_dict")->agree([&] {
     if (!is_source) return;
     require(full != nullptr, "scatter_full_optim_state_dict has no full state here: only rank 0's is used, give it there");
     dict = by_name(*full, optimizer);
     check_state(dict, optimizer, true);
   });
-  const std::string text = gather_strings(world, compute, "optimizer state", is_source ? text_of(dict) : "").front();
+  const std::string text =
+      make_group_comm(world, compute, "optimizer state")->gather_strings(is_source ? text_of(dict) : "").front();
   OptimStateDict local = dict_without_tensors(text);
   const std::vector<Holding> holdings = holdings_of(optimizer);
   for (auto& [key, state] : local.state) {

@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <vector>
 
+#include "mica/comm/host_comm.hpp"
 #include "mica/core/error.hpp"
-#include "mica/train/run_app.hpp"
 
 namespace mica::train {
 namespace {
@@ -16,7 +16,7 @@ using Backend = DeviceChoice::Backend;
 bool wants_gpu(const std::string& device, const std::vector<GpuInfo>& gpus, const mpi::Communicator& world) {
   if (device == "cpu") return false;
   const std::int64_t with_gpu = world.all_sum(gpus.empty() ? 0 : 1);
-  together(world, [&] {
+  make_mpi_comm(world)->agree([&] {
     require<ConfigError>(device != "cuda" || !gpus.empty(),
                          "mesh.device = cuda, but no GPU can be used: {}; use mesh.device=cpu, or a build and a machine with one",
                          why_no_gpu());
@@ -38,6 +38,7 @@ Backend backend_from_name(const std::string& name, bool on_gpu) {
 
 DeviceChoice choose_device(const Config::Mesh& wanted, const mpi::Session& session, const mpi::Communicator& world) {
   const mpi::Communicator node = world.split_node();
+  const auto comm = make_mpi_comm(world);
   DeviceChoice choice;
   std::vector<GpuInfo> gpus;
   // A kernel's first launch may load its module, for which the driver lets the GPU finish, while a staged stream waits for
@@ -47,7 +48,7 @@ DeviceChoice choose_device(const Config::Mesh& wanted, const mpi::Session& sessi
     static_cast<void>(setenv("CUDA_MODULE_LOADING", "EAGER", 0));
     static_cast<void>(setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0));
   }
-  together(world, [&] {
+  comm->agree([&] {
     if (wanted.device != "cpu") gpus = list_gpus();
   });
   const bool on_gpu = wants_gpu(wanted.device, gpus, world);
@@ -56,7 +57,7 @@ DeviceChoice choose_device(const Config::Mesh& wanted, const mpi::Session& sessi
     const std::vector<std::string> cards = node.gather_strings(choice.gpu->pci_bus_id);
     choice.ranks_on_gpu = static_cast<int>(std::ranges::count(cards, choice.gpu->pci_bus_id));
   }
-  together(world, [&] {
+  comm->agree([&] {
     choice.backend = backend_from_name(wanted.backend, on_gpu);
     require<ConfigError>(choice.backend != Backend::nccl || choice.ranks_on_gpu == 1,
                          "mesh.backend = nccl takes one GPU a rank, but {} ranks of a node share {} ({}): start fewer ranks a node, or "

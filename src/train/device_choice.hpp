@@ -22,7 +22,7 @@ struct DeviceChoice {
 
 /// By mesh.device and mesh.backend: GPUs are dealt out by local rank among those that a process sees, so a launcher that
 /// shows each rank its own is followed too.
-/// @collective @throws SharedError (a ConfigError's text): no GPU, some ranks without one, NCCL with a GPU shared
+/// @collective @throws ConfigError on all ranks: no GPU, some ranks without one, NCCL with a GPU shared
 [[nodiscard]] DeviceChoice choose_device(const Config::Mesh& wanted, const mpi::Session& session, const mpi::Communicator& world);
 
 }  // namespace mica::train

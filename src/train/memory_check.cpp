@@ -1,8 +1,8 @@
 #include "memory_check.hpp"
 
+#include "mica/comm/host_comm.hpp"
 #include "mica/device/gpu.hpp"
 #include "mica/train/memory_limit.hpp"
-#include "mica/train/run_app.hpp"
 
 namespace mica::train {
 namespace {
@@ -15,7 +15,7 @@ std::string memory_keys(const Config& config, const Device& device) {
 
 void check_gpu_memory(const mpi::Communicator& world, const Config& config, const Device& device, const StartPlan& start) {
   const std::int64_t needed = start.memory.peak * device.ranks_on_gpu;
-  together(world, [&] {  // CUDA, its libraries and NCCL have theirs by now
+  make_mpi_comm(world)->agree([&] {  // CUDA, its libraries and NCCL have theirs by now
     const std::int64_t left = free_gpu_memory() + device.pool->stats().reserved;
     require<ConfigError>(needed <= left,
                          "this run needs {} of a GPU's memory a rank{}, but {} has {} left of {}: take more GPUs, a smaller model, "
@@ -37,7 +37,7 @@ void check_memory(const mpi::Communicator& world, const Config& config, const De
       2 * batch.accumulation * batch.micro_batch * config.train.seq_len * 2 * dtype_bytes(DType::i32);
   const std::int64_t mine = start.memory.peak + batches;
   const MemoryShare share = tightest_limit(node, mine, memory_limits());
-  together(world, [&] {
+  make_mpi_comm(world)->agree([&] {
     require<ConfigError>(share.needed <= share.limit.bytes,
                          "this run needs {} of memory a rank, {} for {} ranks of a node, but {} is {}: take more nodes, a higher "
                          "limit (Slurm: --mem), a smaller model, train.micro_batch or train.seq_len, {}",

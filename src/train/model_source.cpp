@@ -2,7 +2,6 @@
 
 #include "mica/checkpoint/init_from.hpp"
 #include "mica/train/resume_rules.hpp"
-#include "mica/train/run_app.hpp"
 #include "mica/train/run_folder.hpp"
 
 #include "ini.hpp"
@@ -21,11 +20,11 @@ std::string to_ini(const checkpoint::ModelDescription& model) {
 
 }  // namespace
 
-void take_model_keys(const mpi::Communicator& world, Config& config) {
+void take_model_keys(const HostComm& comm, Config& config) {
   if (config.model.init_from.empty()) return;
-  const StartPoint start = find_start(world, config);
+  const StartPoint start = find_start(comm, config);
   ConfigText text;
-  text.text = from_rank_0(world, [&] {
+  text.text = comm.from_first_rank([&] {
     const checkpoint::ModelDescription model = start.manifest
                                                    ? checkpoint::ModelDescription{start.checkpoint, start.manifest->model}
                                                    : checkpoint::read_model_description(config.model.init_from);
@@ -36,7 +35,7 @@ void take_model_keys(const mpi::Communicator& world, Config& config) {
     if (!start.manifest) checkpoint::check_model_keys(model, model_description(filled));
     return text.text;
   });
-  text.file_name = world.broadcast_string(text.file_name, 0);
+  text.file_name = comm.broadcast_string(text.file_name, 0);
   apply_defaults(config, text);
 }
 

@@ -67,15 +67,14 @@ void check_visible(const std::string& checkpoint_folder) {
 
 }  // namespace
 
-StartPoint find_start(const mpi::Communicator& world, const Config& config) {
+StartPoint find_start(const HostComm& comm, const Config& config) {
   StartPoint start;
-  start.checkpoint = from_rank_0(world, [&] { return choose_checkpoint(config); });
+  start.checkpoint = comm.from_first_rank([&] { return choose_checkpoint(config); });
   if (start.checkpoint.empty()) return start;
-  const auto comm = checkpoint::make_mpi_comm(world);
-  together(world, [&] { start.manifest = checkpoint::open_checkpoint(start.checkpoint, *comm); });
-  together(world, [&] {
+  comm.agree([&] { start.manifest = checkpoint::open_checkpoint(start.checkpoint, comm); });
+  comm.agree([&] {
     check_visible(start.checkpoint);
-    if (world.rank() != 0) return;
+    if (comm.rank() != 0) return;
     start.began_from = is_path(config.checkpoint.resume) ? canonical(config.checkpoint.resume) : start.manifest->began_from;
     const std::string checkpoints = checkpoint::checkpoints_folder(config.run_folder());
     std::error_code error;
@@ -86,7 +85,7 @@ StartPoint find_start(const mpi::Communicator& world, const Config& config) {
 }
 
 RunFolder::RunFolder(App& app, const Config& config, const Logger& logger) : path_(config.run_folder()), logger_(logger) {
-  from_rank_0(app.world, [&] {
+  app.comm.from_first_rank([&] {
     std::error_code error;
     fs::create_directories(path_, error);
     require<ConfigError>(!error, "cannot create the run folder {}: {}; choose another one with --run.dir=FOLDER", path_,

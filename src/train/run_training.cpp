@@ -68,9 +68,9 @@ Command parse_command(const std::vector<std::string>& arguments) {
 }
 
 /// Rank 0 reads the file; the others get its text or its error.
-ConfigText read_on_rank_0(const mpi::Communicator& world, const std::string& path) {
+ConfigText read_on_rank_0(const HostComm& comm, const std::string& path) {
   if (path.empty()) return {};
-  return {path, from_rank_0(world, [&] { return read_config_text(path).text; })};
+  return {path, comm.from_first_rank([&] { return read_config_text(path).text; })};
 }
 
 LogLevel log_level(const std::string& name) {
@@ -94,25 +94,25 @@ std::string version_text() {
 ExitCode run_training(App& app) {
   const bool is_main = app.world.rank() == 0;
   Command command;
-  together(app.world, [&] { command = parse_command(app.arguments); });
-  const ConfigText text = read_on_rank_0(app.world, command.config_path);
+  app.comm.agree([&] { command = parse_command(app.arguments); });
+  const ConfigText text = read_on_rank_0(app.comm, command.config_path);
   Config config;
-  together(app.world, [&] {
+  app.comm.agree([&] {
     config = parse_config(text, command.overrides);
     require<ConfigError>(!command.config_path.empty() || !config.model.init_from.empty(),
                          "no config file: mica-train CONFIG [--section.key=value ...]; only with --model.init_from=FOLDER can it be "
                          "left out; see mica-train --help");
   });
-  take_model_keys(app.world, config);
-  together(app.world, [&] { check_config(config); });
+  take_model_keys(app.comm, config);
+  app.comm.agree([&] { check_config(config); });
   const Logger logger = is_main ? Logger::to_stderr(log_level(config.log.level), "")
                                 : Logger::to_stderr(LogLevel::warn, fmt::format("rank {}", app.world.rank()));
   if (command.check) {
-    Trainer(app, config, find_start(app.world, config), logger).print_start(IniKeys::all);
+    Trainer(app, config, find_start(app.comm, config), logger).print_start(IniKeys::all);
     return ExitCode::done;
   }
   RunFolder folder(app, config, logger);
-  Trainer trainer(app, config, find_start(app.world, config), folder.logger());
+  Trainer trainer(app, config, find_start(app.comm, config), folder.logger());
   trainer.print_start(IniKeys::changed);
   return trainer.run(folder);
 }

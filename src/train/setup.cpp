@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "mica/comm/gpu_groups.hpp"
+#include "mica/comm/host_comm.hpp"
 #include "mica/comm/mpi_group.hpp"
 #include "mica/fsdp/name_patterns.hpp"
 #include "mica/nn/init.hpp"
@@ -10,7 +11,6 @@
 #include "mica/tensor/cuda_kernels.hpp"
 #include "mica/tensor/openmp.hpp"
 #include "mica/train/model_config.hpp"
-#include "mica/train/run_app.hpp"
 #include "mica/train/thread_count.hpp"
 
 #include "device_choice.hpp"
@@ -185,7 +185,8 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
   device.ranks_on_gpu = choice.ranks_on_gpu;
   device.backend = backend_name(choice.backend);
   device.registers_buffers = config.mesh.register_buffers;
-  together(world, [&] {
+  const auto comm = make_mpi_comm(world);
+  comm->agree([&] {
     device.num_threads = threads.threads;
     set_openmp_threads(device.num_threads);
     device.pool = on_gpu ? make_cuda_pool() : make_cpu_pool();
@@ -199,7 +200,7 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
     };
     device.kernels = device.make_kernels(*device.pool);
   });
-  together(world, [&] {  // a shard size that does not fit is refused by all ranks alike
+  comm->agree([&] {  // a shard size that does not fit is refused by all ranks alike
     device.mesh = std::make_unique<Mesh>(make_mpi_mesh(world, shard_size_of(config),
                                                        on_gpu ? *device.host_pool : *device.pool, {}, {},
                                                        group_backend(choice.backend, config.mesh, device)));

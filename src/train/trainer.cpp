@@ -26,9 +26,9 @@ double ms_between(std::chrono::steady_clock::time_point a, std::chrono::steady_c
 
 /// Runs the set-up work of a member initialiser on all ranks together.
 template <class Make>
-auto made_together(const mpi::Communicator& world, Make&& make) {
+auto made_together(const HostComm& comm, Make&& make) {
   std::optional<decltype(make())> made;
-  together(world, [&] { made.emplace(make()); });
+  comm.agree([&] { made.emplace(make()); });
   return std::move(*made);
 }
 
@@ -62,7 +62,7 @@ data::BatchPlan make_plan(const Config& config, const StartPoint& start, bool is
 Trainer::Trainer(App& app, const Config& config, StartPoint start, Logger logger)
     : app_(app),
       start_point_(std::move(start)),
-      config_(made_together(app.world,
+      config_(made_together(app.comm,
                             [&] {
                               return start_point_.manifest
                                          ? with_batch_of(config, *start_point_.manifest, start_point_.checkpoint)
@@ -70,22 +70,22 @@ Trainer::Trainer(App& app, const Config& config, StartPoint start, Logger logger
                             })),
       logger_(std::move(logger)),
       device_(Device::make(config, app.session, app.world, logger_)),
-      datasets_(made_together(app.world, [&] { return Datasets::open(config); })),
-      data_fingerprint_(made_together(app.world, [&] { return datasets_.train.fingerprint(); })),
-      continuation_(made_together(app.world,
+      datasets_(made_together(app.comm, [&] { return Datasets::open(config); })),
+      data_fingerprint_(made_together(app.comm, [&] { return datasets_.train.fingerprint(); })),
+      continuation_(made_together(app.comm,
                                   [&] {
                                     if (!start_point_.manifest) return Continuation{};
                                     return check_resume(config_, *start_point_.manifest, {data_fingerprint_, datasets_.train.num_tokens()},
                                                         start_point_.checkpoint);
                                   })),
-      plan_(made_together(app.world,
+      plan_(made_together(app.comm,
                           [&] {
                             const bool is_adopted = start_point_.manifest && config.train.global_batch == 0;
                             return make_plan(config_, start_point_, is_adopted, continuation_.sequences, app.world.num_ranks());
                           })),
-      model_(made_together(app.world, [&] { return ShardedModel::make(config, device_); })),
-      schedule_(made_together(app.world, [&] { return make_schedule(config); })),
-      start_plan_(made_together(app.world, [&] { return make_start_plan(config, device_, model_, plan_); })),
+      model_(made_together(app.comm, [&] { return ShardedModel::make(config, device_); })),
+      schedule_(made_together(app.comm, [&] { return make_schedule(config); })),
+      start_plan_(made_together(app.comm, [&] { return make_start_plan(config, device_, model_, plan_); })),
       run_id_(app.world.broadcast_string(checkpoint::make_run_id(), 0)) {
   config_.train.global_batch = plan_.global_batch();
   config_.run.take_over = false;  // of this launch alone: not for config.resolved.cfg
@@ -138,8 +138,7 @@ void Trainer::resume() {
   }
   const std::string& folder = start_point_.checkpoint;
   const checkpoint::Manifest& manifest = *start_point_.manifest;
-  const auto comm = checkpoint::make_mpi_comm(app_.world);
-  together(app_.world, [&] {
+  app_.comm.agree([&] {
     require<ConfigError>(!manifest.optimizer.empty(),
                          "{} holds the model alone, without the optimizer's state (checkpoint.optimizer = false, or it was "
                          "imported): a run cannot go on from it; start one in another run.dir with --model.init_from={}",
@@ -147,7 +146,7 @@ void Trainer::resume() {
     model_.optimizer->allocate_state();
     const checkpoint::LoadReport report = checkpoint::load(
         folder, manifest,
-        {.root = model_.root, .optimizer = model_.optimizer.get(), .omp_threads = device_.num_threads}, *comm);
+        {.root = model_.root, .optimizer = model_.optimizer.get(), .omp_threads = device_.num_threads}, app_.comm);
     if (model_.scaler && manifest.scalars.contains("loss_scale")) {
       model_.scaler->set_state({manifest.scalars.at("loss_scale"),
                                 static_cast<std::int64_t>(manifest.scalars.at("loss_scale_growth_tracker"))});
@@ -163,7 +162,7 @@ void Trainer::resume() {
 }
 
 void Trainer::begin_files() {
-  together(app_.world, [&] {
+  app_.comm.agree([&] {
     if (!is_main()) {
       metrics_ = std::make_unique<MetricsFile>("", [](const std::string&) {});
       return;
@@ -187,10 +186,9 @@ void Trainer::begin_files() {
 
 void Trainer::init_parameters() {
   if (config_.model.init_from.empty()) return;
-  const auto comm = checkpoint::make_mpi_comm(app_.world);
-  together(app_.world, [&] {
+  app_.comm.agree([&] {
     const checkpoint::InitReport report =
-        checkpoint::init_from(config_.model.init_from, model_description(config_), *model_.root, *comm);
+        checkpoint::init_from(config_.model.init_from, model_description(config_), *model_.root, app_.comm);
     if (!is_main()) return;
     logger_.info("start    with the {} parameters of {}, read in {:.0f} ms", report.numel, report.source, report.ms);
   });
@@ -202,7 +200,7 @@ std::int64_t Trainer::tokens_at(std::int64_t step) const {
 }
 
 void Trainer::check_owner() const {
-  from_rank_0(app_.world, [&] {
+  app_.comm.from_first_rank([&] {
     folder_->check_owner();
     return std::string();
   });
@@ -213,14 +211,13 @@ void Trainer::save(std::int64_t step, bool in_background) {
   const Clock::time_point begin = last_save_begin_ = Clock::now();
   finish_background_save();
   check_owner();  // before the others begin to save
-  const auto comm = checkpoint::make_mpi_comm(app_.world);
   std::map<std::string, double> scalars;
   if (model_.scaler) {
     model_.scaler->take_skipped_steps_off(*model_.optimizer);
     const optim::GradScaler::State state = model_.scaler->state();
     scalars = {{"loss_scale", state.scale}, {"loss_scale_growth_tracker", static_cast<double>(state.growth_tracker)}};
   }
-  together(app_.world, [&] {
+  app_.comm.agree([&] {
     const checkpoint::SaveState state{.root = model_.root,
                                       .optimizer = saved_optimizer(),
                                       .run_id = run_id_,
@@ -241,10 +238,10 @@ void Trainer::save(std::int64_t step, bool in_background) {
                                             if (point == "before rename") folder->check_owner();
                                           }};
     if (in_background) {
-      saver_->start(config_.run_folder(), state, *comm, options);
+      saver_->start(config_.run_folder(), state, app_.comm, options);
       background_stall_ms_ = ms_between(begin, Clock::now());
     } else {
-      const checkpoint::SaveReport report = checkpoint::save(config_.run_folder(), state, *comm, options);
+      const checkpoint::SaveReport report = checkpoint::save(config_.run_folder(), state, app_.comm, options);
       tell_saved(report, step, ms_between(begin, Clock::now()));
     }
   });
@@ -270,7 +267,7 @@ void Trainer::look_at_background_save() {
 
 void Trainer::finish_background_save() {
   if (!saver_) return;
-  together(app_.world, [&] {
+  app_.comm.agree([&] {
     saver_->wait();
     look_at_background_save();
   });
@@ -280,7 +277,7 @@ void Trainer::check_drift() const {
   try {
     fsdp::check_replicas(*model_.root);
   } catch (const DesyncError& error) {  // every rank's
-    throw SharedError(fmt::format("after step {}: {}", last_done_, error.what()), error.exit_code());
+    app_.comm.agree([&] { throw DesyncError(fmt::format("after step {}: {}", last_done_, error.what())); });
   }
 }
 
@@ -311,16 +308,16 @@ Trainer::Request Trainer::agree_on_request() {
 
 void Trainer::prepare_background_saves() {
   if (!config_.checkpoint.async) return;
-  together(app_.world, [&] {
+  app_.comm.agree([&] {
     require<ConfigError>(app_.session.has_thread_multiple(),
                          "checkpoint.async = true communicates from a thread of its own, and this MPI ({}) does not grant "
                          "MPI_THREAD_MULTIPLE: set checkpoint.async = false, or use an MPI that does",
                          mpi::Session::library_version());
   });
   background_world_ = std::make_unique<mpi::Communicator>(app_.world.duplicate());
-  saver_ = std::make_unique<checkpoint::AsyncSaver>(checkpoint::make_mpi_comm(*background_world_),
+  saver_ = std::make_unique<checkpoint::AsyncSaver>(make_mpi_comm(*background_world_),
                                                      device_.pinned_pool ? *device_.pinned_pool : *device_.pool);
-  together(app_.world, [&] { saver_->reserve(*model_.root, saved_optimizer()); });
+  app_.comm.agree([&] { saver_->reserve(*model_.root, saved_optimizer()); });
 }
 
 ExitCode Trainer::run(const RunFolder& folder) {
@@ -339,11 +336,9 @@ ExitCode Trainer::run(const RunFolder& folder) {
   begin_files();  // last: a launch that is refused changes nothing
   try {
     return train();
-  } catch (const SharedError&) {
-    throw;
   } catch (const std::exception& error) {
     // The end of saver_ would wait for ranks that may be lost.
-    if (!saver_) throw;
+    if (!saver_ || app_.comm.is_shared(error)) throw;
     abort_job(error, app_.world.rank(), app_.world.num_ranks(), app_.log_file);
   }
 }

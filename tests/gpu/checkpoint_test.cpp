@@ -37,7 +37,7 @@ class Trained {
       : device_(std::move(device)),
         stream_(make_cpu_stream("host", StreamMode::inlined)),
         comm_group_(host->duplicate("checkpoint")),
-        comm_(checkpoint::make_group_comm(*comm_group_, *stream_)),
+        comm_(make_group_comm(*comm_group_, *stream_)),
         pool_(device_.make_pool()),
         pinned_(device_of(*pool_) == DeviceKind::cuda ? make_pinned_pool() : nullptr),
         kernels_(device_.make_kernels(*pool_)) {
@@ -87,7 +87,7 @@ class Trained {
   std::string save(const std::string& folder, std::int64_t step) { return checkpoint::save(folder, state(step), *comm_, {}).path; }
   /// Random numbers of `next` are there when the save goes on in the background.
   std::string save_in_background(const std::string& folder, std::int64_t step, std::uint64_t next) {
-    checkpoint::AsyncSaver saver(checkpoint::make_group_comm(*comm_group_, *stream_), pinned_ ? *pinned_ : *pool_);
+    checkpoint::AsyncSaver saver(make_group_comm(*comm_group_, *stream_), pinned_ ? *pinned_ : *pool_);
     std::atomic<bool> is_filled{false};
     checkpoint::SaveOptions options;
     options.at_point = [&](std::string_view point) {
@@ -117,7 +117,7 @@ class Trained {
   TestedDevice device_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<ProcessGroup> comm_group_;
-  std::unique_ptr<checkpoint::HostComm> comm_;
+  std::unique_ptr<HostComm> comm_;
   std::unique_ptr<Pool> pool_, pinned_;
   std::unique_ptr<Kernels> kernels_;
   std::unique_ptr<Mesh> mesh_;

@@ -7,8 +7,8 @@
 #include <string>
 #include <thread>
 
-#include "mica/checkpoint/host_comm.hpp"
 #include "mica/checkpoint/save.hpp"
+#include "mica/comm/host_comm.hpp"
 #include "mica/device/pool.hpp"
 
 namespace mica::checkpoint {

@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "mica/checkpoint/host_comm.hpp"
+#include "mica/comm/host_comm.hpp"
 #include "mica/fsdp/root.hpp"
 
 namespace mica::checkpoint {

@@ -13,13 +13,6 @@
 
 namespace mica::checkpoint {
 
-/// The bytes on the disk are not those that were written, or some are missing. (Other CheckpointErrors: a sound
-/// checkpoint that does not fit.)
-class DamagedCheckpointError : public CheckpointError {
- public:
-  using CheckpointError::CheckpointError;
-};
-
 /// What is written. History: 3 is the oldest that is read; 4 added parent, began_from, global_batch, sequences and data.
 inline constexpr std::int64_t kFormatVersion = 4;
 inline constexpr std::int64_t kOldestFormatVersion = 3;

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "mica/checkpoint/host_comm.hpp"
 #include "mica/checkpoint/manifest.hpp"
+#include "mica/comm/host_comm.hpp"
 #include "mica/fsdp/root.hpp"
 #include "mica/optim/optimizer.hpp"
 

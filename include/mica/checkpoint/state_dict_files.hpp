@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "mica/checkpoint/host_comm.hpp"
 #include "mica/checkpoint/save.hpp"
+#include "mica/comm/host_comm.hpp"
 #include "mica/fsdp/state_dict.hpp"
 #include "mica/optim/state_dict.hpp"
 

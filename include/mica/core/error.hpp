@@ -23,6 +23,13 @@ class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
   [[nodiscard]] virtual ExitCode exit_code() const noexcept { return ExitCode::runtime_failure; }
+
+  /// How many ranks throw this error together, because they agreed on it ([Note: agreement]); 0: this one alone.
+  [[nodiscard]] int num_sharers() const noexcept { return num_sharers_; }
+  void set_num_sharers(int num_ranks) noexcept { num_sharers_ = num_ranks; }
+
+ private:
+  int num_sharers_ = 0;
 };
 
 /// The user's mistake: a config value, a missing or unreadable file, an impossible combination.
@@ -38,6 +45,10 @@ class CheckpointError : public Error {
   using Error::Error;
   [[nodiscard]] ExitCode exit_code() const noexcept override { return ExitCode::user_mistake; }
 };
+
+/// The bytes on the disk are not those that were written, or some are missing. (Other CheckpointErrors: a sound
+/// checkpoint that does not fit.)
+class DamagedCheckpointError : public CheckpointError { public: using CheckpointError::CheckpointError; };
 
 /// A system call failed at run time (disk full, I/O error).
 class IoError : public Error { public: using Error::Error; };

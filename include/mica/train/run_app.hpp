@@ -6,28 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "mica/comm/host_comm.hpp"
 #include "mica/core/error.hpp"
 #include "mica/core/log.hpp"
 #include "mica/mpi/communicator.hpp"
 #include "mica/mpi/session.hpp"
 
 namespace mica::train {
-
-/// An error that every rank knows of: all throw it together, so that the job can end in order.
-class SharedError : public Error {
- public:
-  SharedError(const std::string& text, ExitCode code) : Error(text), code_(code) {}
-  [[nodiscard]] ExitCode exit_code() const noexcept override { return code_; }
-
- private:
-  ExitCode code_;
-};
-
-/// Runs rank-local work of set-up, saving or loading; if it throws on any rank, every rank throws a SharedError with the
-/// lowest failing rank's text (and its rank, unless all failed alike). @collective
-void together(const mpi::Communicator& world, const std::function<void()>& work);
-/// Runs work on rank 0 alone. @returns its text, on every rank; if it throws, every rank throws a SharedError. @collective
-std::string from_rank_0(const mpi::Communicator& world, const std::function<std::string()>& work);
 
 /// Ends the whole job at once (MPI_Abort) with the error's line and status: the other ranks wait for this one and cannot be
 /// asked. Where several ranks fail at once, the lowest one speaks.
@@ -38,13 +23,14 @@ std::string from_rank_0(const mpi::Communicator& world, const std::function<std:
 struct App {
   mpi::Session& session;
   mpi::Communicator& world;
+  const HostComm& comm;  ///< of the same ranks: set-up, saving and loading fail on all of them at once
   std::vector<std::string> arguments;
   std::string& log_file;  ///< a fatal error is appended to it as well; empty: there is none yet
 };
 
 /// The frame of every MPI program: starts MPI, runs `body`, ends the job. Errors become one line "mica: error: ..." and
-/// the exit status of DESIGN section 9 on every rank: a SharedError ends in order; any other error ends the whole job at
-/// once (MPI_Abort), since the other ranks wait for this one.
+/// the exit status of DESIGN section 9 on every rank: one that all ranks share ends in order [Note: agreement]; any other
+/// ends the whole job at once (MPI_Abort), since the other ranks wait for this one.
 int run_app(int argc, char** argv, const std::function<ExitCode(App&)>& body);
 
 }  // namespace mica::train

@@ -6,7 +6,6 @@
 
 #include "mica/checkpoint/manifest.hpp"
 #include "mica/core/log.hpp"
-#include "mica/mpi/communicator.hpp"
 #include "mica/train/config.hpp"
 #include "mica/train/run_app.hpp"
 #include "mica/train/run_lock.hpp"
@@ -27,14 +26,15 @@ struct StartPoint {
 /// the folder. [Note: going on] `auto` is the newest of the run's folder, which holds one line (checkpoint/lineage.hpp). A path
 /// goes back to that checkpoint, or begins with another run's, once: the checkpoints that follow remember the path
 /// (Manifest::began_from), and while the newest one does, the same command goes on from there.
-/// @throws SharedError: there is none, resume = none with checkpoints there, a rank that cannot see it, a damaged manifest.
+/// @throws ConfigError, CheckpointError on all ranks: there is none, resume = none with checkpoints there, a rank that
+///         cannot see it, a damaged manifest.
 /// @collective
-[[nodiscard]] StartPoint find_start(const mpi::Communicator& world, const Config& config);
+[[nodiscard]] StartPoint find_start(const HostComm& comm, const Config& config);
 
 /// The folder of a run while its job has it. Rank 0 makes it, locks it and writes log.txt; the others only know of it.
 class RunFolder {
  public:
-  /// @throws SharedError: cannot be made or written, another job has it.  @collective
+  /// @throws ConfigError, IoError on all ranks: cannot be made or written, another job has it.  @collective
   RunFolder(App& app, const Config& config, const Logger& logger);
 
   /// That of the constructor, with log.txt behind it on rank 0.

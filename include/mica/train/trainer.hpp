@@ -27,7 +27,7 @@ namespace mica::train {
 /// host only enqueues; it looks at the figures every log_interval steps, and before evaluations and checkpoints.
 class Trainer {
  public:
-  /// @param start  find_start()  @collective @throws SharedError for a user's mistake.
+  /// @param start  find_start()  @collective @throws ConfigError, CheckpointError on all ranks for a user's mistake.
   Trainer(App& app, const Config& config, StartPoint start, Logger logger);
 
   /// Prints these keys of the resolved config, batch arithmetic, mesh, units and memory plan.

@@ -157,11 +157,10 @@ InitReport from_hugging_face(const std::string& path, const std::map<std::string
     all.push_back({unit, std::move(sharers), reader});
   }
   const Pool& pool = root.device_mesh().pool();
-  (void)comm.all_or_throw([&] {
+  comm.agree([&] {
     for (const Shared& each : all) {
       if (each.reader == comm.rank()) read_pieces(*opened.source, *each.unit, pool);
     }
-    return std::string();
   });
   for (const Shared& each : all) send_to_sharers(each.unit->master(), each.reader, each.sharers, pool, comm);
   read_whole(opened, root, comm);

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "mica/checkpoint/host_comm.hpp"
 #include "mica/checkpoint/manifest.hpp"
+#include "mica/comm/host_comm.hpp"
 
 #include "../parameter_source.hpp"
 #include "model_keys.hpp"

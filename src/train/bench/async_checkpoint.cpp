@@ -40,7 +40,7 @@ AsyncFigures measure_async(const App& app, const Config& config, Device& device,
                            const std::string& run_folder, const AsyncOptions& options) {
   const mpi::Communicator& world = app.world;
   std::optional<Datasets> datasets;
-  together(world, [&] {
+  app.comm.agree([&] {
     const RandomTokenFile file(config, world.num_ranks(), world.rank());
     Config with_data = config;
     with_data.data.train = {file.path()};
@@ -49,9 +49,8 @@ AsyncFigures measure_async(const App& app, const Config& config, Device& device,
   const data::BatchPlan plan = data::make_batch_plan(config.train.micro_batch, world.num_ranks(), config.train.global_batch);
   StepRunner runner(config, model, datasets->train, plan, device.mesh->rank());
   const mpi::Communicator background = world.duplicate();
-  checkpoint::AsyncSaver saver(checkpoint::make_mpi_comm(background), *device.pool);
+  checkpoint::AsyncSaver saver(make_mpi_comm(background), *device.pool);
   saver.reserve(*model.root, model.optimizer.get());
-  const auto comm = checkpoint::make_mpi_comm(world);
   const std::string run_id = world.broadcast_string(checkpoint::make_run_id(), 0);
 
   std::int64_t step = 0;
@@ -69,7 +68,7 @@ AsyncFigures measure_async(const App& app, const Config& config, Device& device,
     const checkpoint::SaveState state{.root = model.root, .optimizer = model.optimizer.get(), .run_id = run_id, .step = step,
                                       .seed = config.run.seed, .omp_threads = device.num_threads,
                                       .model = model_description(config), .config = to_ini(config)};
-    stall_s.push_back(timed_together(world, [&] { saver.start(run_folder, state, *comm); }));
+    stall_s.push_back(timed_together(world, [&] { saver.start(run_folder, state, app.comm); }));
     std::optional<checkpoint::SaveReport> report;
     while (!report) {
       const double seconds = time_step();

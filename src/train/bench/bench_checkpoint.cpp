@@ -125,7 +125,7 @@ ExitCode bench_checkpoint(App& app, const Arguments& arguments) {
   Options options;
   read_flags(app, arguments, flags_of(options));
   Config config;
-  together(app.world, [&] {
+  app.comm.agree([&] {
     require<ConfigError>(!options.dir.empty() && std::filesystem::is_directory(options.dir),
                          "--dir='{}' is no folder: name an existing one on the disk to measure", options.dir);
     require<ConfigError>(options.repeats >= 1, "--repeats={}, expected at least 1", options.repeats);
@@ -136,7 +136,7 @@ ExitCode bench_checkpoint(App& app, const Arguments& arguments) {
   const bool is_main = world.rank() == 0;
   Device device = Device::make(config, app.session, world, Logger());
   std::optional<ShardedModel> model;
-  together(world, [&] { model.emplace(ShardedModel::make(config, device)); });
+  app.comm.agree([&] { model.emplace(ShardedModel::make(config, device)); });
   model->root->initialize(config.run.seed);
   model->optimizer->allocate_state();
   model->optimizer->set_num_steps(1);
@@ -146,11 +146,10 @@ ExitCode bench_checkpoint(App& app, const Arguments& arguments) {
   std::int64_t shard_bytes = 0;
   for (const Bytes part : parts) shard_bytes += static_cast<std::int64_t>(part.size());
   const HostBuffer chunk(kChunkBytes);
-  const auto comm = checkpoint::make_mpi_comm(world);
   const std::string run_id = world.broadcast_string(checkpoint::make_run_id(), 0);
   const std::string folder = fmt::format("{}/mica-bench-{}", options.dir, run_id);
   const std::string raw_path = fmt::format("{}/raw-{}", folder, world.rank());
-  together(world, [&] {
+  app.comm.agree([&] {
     if (is_main) std::filesystem::create_directory(folder);
   });
 
@@ -164,14 +163,14 @@ ExitCode bench_checkpoint(App& app, const Arguments& arguments) {
                                {.root = model->root, .optimizer = model->optimizer.get(), .run_id = run_id, .step = step,
                                 .seed = config.run.seed, .omp_threads = device.num_threads,
                                 .model = model_description(config), .config = to_ini(config)},
-                               *comm);
+                               app.comm);
     }));
     checkpoint_bytes = saved.bytes;
     const auto load = [&] {
-      const checkpoint::Manifest manifest = checkpoint::open_checkpoint(saved.path, *comm);
+      const checkpoint::Manifest manifest = checkpoint::open_checkpoint(saved.path, app.comm);
       static_cast<void>(checkpoint::load(saved.path, manifest,
                                          {.root = model->root, .optimizer = model->optimizer.get(), .omp_threads = device.num_threads},
-                                         *comm));
+                                         app.comm));
     };
     // In turns: a disk may be faster for a while after a rest.
     const std::array<std::function<void()>, 3> cold{

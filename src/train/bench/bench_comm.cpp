@@ -46,7 +46,7 @@ void bench_collectives(App& app, const Options& options) {
   const Mesh mesh = make_mpi_mesh(app.world, {.kind = ShardSize::Kind::world}, *pool);
   ProcessGroup& group = mesh.world();
   std::vector<std::int64_t> sizes;
-  together(app.world, [&] { sizes = parse_numbers("mib", options.mib); });
+  app.comm.agree([&] { sizes = parse_numbers("mib", options.mib); });
   Report report(app.world.rank() == 0);
   for (const std::int64_t mib : sizes) {
     const std::int64_t shard_numel = mib * (1 << 18) / ranks;
@@ -98,7 +98,7 @@ void pin_to_one_core(int index) {
 void bench_idle_cost(App& app, const Options& options) {
   constexpr auto kPhase = std::chrono::milliseconds(400);
   constexpr std::int64_t kSide = 512;
-  together(app.world, [&] {
+  app.comm.agree([&] {
     require<ConfigError>(app.world.num_ranks() > 1, "--idle-cost needs 2 ranks or more: mpirun -np 2 mica-bench comm --idle-cost");
     require<ConfigError>(comm_stream_mode(app.session, StreamMode::threaded) == StreamMode::threaded,
                          "--idle-cost needs an MPI that grants MPI_THREAD_MULTIPLE: this one does not, and Mica then makes "
@@ -170,7 +170,7 @@ std::string comm_help() {
 ExitCode bench_comm(App& app, const Arguments& arguments) {
   Options options;
   read_flags(app, arguments, flags_of(options));
-  together(app.world, [&] { require<ConfigError>(options.repeats >= 1, "--repeats={}, expected at least 1", options.repeats); });
+  app.comm.agree([&] { require<ConfigError>(options.repeats >= 1, "--repeats={}, expected at least 1", options.repeats); });
   set_openmp_threads(1);
   options.idle_cost ? bench_idle_cost(app, options) : bench_collectives(app, options);
   return ExitCode::done;

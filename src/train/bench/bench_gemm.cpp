@@ -124,7 +124,7 @@ ExitCode bench_gemm(App& app, const Arguments& arguments) {
   Options options;
   read_flags(app, arguments, flags_of(options));
   std::vector<DType> dtypes;
-  together(app.world, [&] {
+  app.comm.agree([&] {
     for (const std::int64_t n : {options.rows, options.width, options.vocab, options.head_rows, options.rounds}) {
       require<ConfigError>(n >= 1 && n <= 1 << 24, "mica-bench gemm: {} is out of range, expected 1 to 2^24", n);
     }

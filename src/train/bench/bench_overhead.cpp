@@ -83,7 +83,7 @@ double percent(const Variant& first, const Variant& second) {
 void bench_model_overhead(App& app, const Options& options) {
   const std::vector<std::string> names = names_in(options.variants);
   Config config;
-  together(app.world, [&] {
+  app.comm.agree([&] {
     config = make_config(options.run);
     for (const std::string& name : names) static_cast<void>(override_of(name));
   });
@@ -115,7 +115,7 @@ void bench_model_overhead(App& app, const Options& options) {
                       }});
   std::vector<std::unique_ptr<ShardedModel>> models;
   for (const std::string& name : names) {
-    together(app.world, [&] {
+    app.comm.agree([&] {
       RunOptions run = options.run;
       run.overrides.push_back(override_of(name));
       models.push_back(std::make_unique<ShardedModel>(ShardedModel::make(make_config(run), device)));
@@ -242,7 +242,7 @@ std::string overhead_help() {
 ExitCode bench_overhead(App& app, const Arguments& arguments) {
   Options options;
   read_flags(app, arguments, flags_of(options));
-  together(app.world, [&] {
+  app.comm.agree([&] {
     require<ConfigError>(options.rounds >= 1 && options.units >= 0 && options.numel >= 1,
                          "--rounds={} --units={} --numel={}, expected at least 1, 0 and 1", options.rounds, options.units, options.numel);
   });

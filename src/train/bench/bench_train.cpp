@@ -78,7 +78,7 @@ Options parse(const App& app, const Arguments& arguments) {
     (is_key ? options.run.overrides : own).push_back(argument);
   }
   read_flags(app, own, flags_of(options));
-  together(app.world, [&] {
+  app.comm.agree([&] {
     require<ConfigError>(options.warmup >= 1, "--warmup={}, expected at least 1: the first step allocates", options.warmup);
     require<ConfigError>(options.run.steps >= 1, "--steps={}, expected at least 1", options.run.steps);
   });
@@ -99,7 +99,7 @@ Measured measure(const App& app, const Options& options, const Config& config) {
                        "--warmup={}, expected at least 2 on a GPU: a step is timed while the one before it still runs",
                        options.warmup);
   std::optional<Datasets> datasets;
-  together(app.world, [&] {
+  app.comm.agree([&] {
     const RandomTokenFile file(config, app.world.num_ranks(), app.world.rank());  // gone once it is mapped
     Config with_data = config;
     with_data.data.train = {file.path()};
@@ -108,7 +108,7 @@ Measured measure(const App& app, const Options& options, const Config& config) {
   const data::BatchPlan plan =
       data::make_batch_plan(config.train.micro_batch, app.world.num_ranks(), config.train.global_batch);
   std::optional<ShardedModel> model;
-  together(app.world, [&] { model.emplace(ShardedModel::make(config, device)); });
+  app.comm.agree([&] { model.emplace(ShardedModel::make(config, device)); });
   model->root->initialize(config.run.seed);
   StepRunner runner(config, *model, datasets->train, plan, device.mesh->rank());
 
@@ -162,7 +162,7 @@ std::string train_help() {
 ExitCode bench_train(App& app, const Arguments& arguments) {
   const Options options = parse(app, arguments);
   Config config;
-  together(app.world, [&] { config = make_config(options.run); });
+  app.comm.agree([&] { config = make_config(options.run); });
   const Measured m = measure(app, options, config);
   const double step_s = median(m.step_s);
   const int ranks = app.world.num_ranks();

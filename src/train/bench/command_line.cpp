@@ -7,7 +7,7 @@ namespace mica::train::bench {
 
 void read_flags(const App& app, const Arguments& arguments, const po::options_description& flags) {
   namespace style = po::command_line_style;
-  together(app.world, [&] {
+  app.comm.agree([&] {
     try {
       po::variables_map values;
       // No abbreviations: one is a typing mistake. No positional arguments either.

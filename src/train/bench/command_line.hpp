@@ -10,7 +10,8 @@ namespace mica::train::bench {
 
 namespace po = boost::program_options;
 
-/// Reads `arguments` into the variables that `flags` names. @throws SharedError for an unknown flag or a bad value.
+/// Reads `arguments` into the variables that `flags` names. @throws ConfigError on all
+/// ranks for an unknown flag or a bad value.
 void read_flags(const App& app, const Arguments& arguments, const po::options_description& flags);
 
 [[nodiscard]] std::string help_text(const char* introduction, const po::options_description& flags);

@@ -50,12 +50,14 @@ std::string bench_help(const std::vector<std::string>& arguments) {
 ExitCode run_bench(App& app) {
   const std::string name = app.arguments.empty() ? "" : app.arguments.front();
   const auto command = std::ranges::find(kCommands, name, &Command::name);
-  if (command != kCommands.end()) return command->run(app, {app.arguments.begin() + 1, app.arguments.end()});
-  throw SharedError(name.empty() ? "no benchmark named: mica-bench train|gemm|comm|checkpoint|overhead; see mica-bench --help"
-                                 : fmt::format("unknown benchmark '{}', expected train, gemm, comm, checkpoint or overhead; see "
-                                               "mica-bench --help",
-                                               name),
-                    ExitCode::user_mistake);
+  app.comm.agree([&] {
+    require<ConfigError>(!name.empty(),
+                         "no benchmark named: mica-bench train|gemm|comm|checkpoint|overhead; see mica-bench --help");
+    require<ConfigError>(
+        command != kCommands.end(),
+        "unknown benchmark '{}', expected train, gemm, comm, checkpoint or overhead; see mica-bench --help", name);
+  });
+  return command->run(app, {app.arguments.begin() + 1, app.arguments.end()});
 }
 
 }  // namespace mica::train

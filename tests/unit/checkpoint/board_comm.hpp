@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "mica/checkpoint/host_comm.hpp"
+#include "mica/comm/host_comm.hpp"
 
 namespace mica::test {
 
@@ -19,7 +19,7 @@ class Board {
   std::barrier<> together_;
 };
 
-class BoardComm final : public checkpoint::HostComm {
+class BoardComm final : public HostComm {
  public:
   BoardComm(Board& board, int rank) : board_(board), rank_(rank) {}
   [[nodiscard]] int rank() const override { return rank_; }

@@ -4,14 +4,14 @@
 #include <string>
 #include <vector>
 
-#include "mica/checkpoint/host_comm.hpp"
+#include "mica/comm/host_comm.hpp"
 
 namespace mica::test {
 
 /// Counts what this rank hears from the others.
-class CountingComm final : public checkpoint::HostComm {
+class CountingComm final : public HostComm {
  public:
-  explicit CountingComm(const checkpoint::HostComm& comm) : comm_(comm) {}
+  explicit CountingComm(const HostComm& comm) : comm_(comm) {}
   [[nodiscard]] int rank() const override { return comm_.rank(); }
   [[nodiscard]] int num_ranks() const override { return comm_.num_ranks(); }
   [[nodiscard]] std::vector<std::string> gather_strings(const std::string& mine) const override {
@@ -32,7 +32,7 @@ class CountingComm final : public checkpoint::HostComm {
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
 
  private:
-  const checkpoint::HostComm& comm_;
+  const HostComm& comm_;
   mutable std::int64_t bytes_ = 0;
 };
 

@@ -156,7 +156,7 @@ inline std::string save_hf_model(const std::string& hf_folder, int num_ranks, co
     for (const fsdp::ShardedParameter& p : model.root().parameters()) {
       source.read(p.piece.parameter, "master", p.piece.begin, p.piece.numel(), p.master().as<float>());
     }
-    const auto comm = checkpoint::make_group_comm(model.device_mesh.metrics_group(), model.device_mesh.compute());
+    const auto comm = make_group_comm(model.device_mesh.metrics_group(), model.device_mesh.compute());
     checkpoint::SaveState state{.root = &model.root(), .run_id = "r0", .step = 1};
     state.model = source.model().keys.all();
     checkpoint::save(run, state, *comm);

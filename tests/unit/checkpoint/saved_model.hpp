@@ -39,11 +39,11 @@ class SavedModel {
       : weights_(std::move(world), units, options),
         optimizer_(with_sgd ? optim::make_sgd(weights_.root(), {.momentum = 0.9})
                             : optim::make_adamw(weights_.root(), {})),
-        comm_(checkpoint::make_group_comm(weights_.device_mesh().metrics_group(), weights_.device_mesh().compute())) {}
+        comm_(make_group_comm(weights_.device_mesh().metrics_group(), weights_.device_mesh().compute())) {}
 
   [[nodiscard]] fsdp::Root& root() { return weights_.root(); }
   [[nodiscard]] optim::Optimizer& optimizer() { return *optimizer_; }
-  [[nodiscard]] const checkpoint::HostComm& comm() const { return *comm_; }
+  [[nodiscard]] const HostComm& comm() const { return *comm_; }
   [[nodiscard]] ShardedWeights& weights() { return weights_; }
 
   /// Every element of every parameter and state gets element_value(). State is allocated; padding stays zero.
@@ -130,7 +130,7 @@ class SavedModel {
 
   ShardedWeights weights_;
   std::unique_ptr<optim::Optimizer> optimizer_;
-  std::unique_ptr<checkpoint::HostComm> comm_;
+  std::unique_ptr<HostComm> comm_;
 };
 
 /// Runs `body(model)` on one rank.

@@ -1,0 +1,146 @@
+#include "mica/comm/host_comm.hpp"
+
+#include <typeinfo>
+
+#include <gtest/gtest.h>
+
+#include "support/temporary_folder.hpp"
+#include "testing/local_group.hpp"
+
+namespace mica {
+namespace {
+
+TEST(Agree, GathersTextsOfDifferentLengths) {
+  for (const int ranks : {1, 2, 5}) {
+    run_local_ranks(ranks, [&](auto world) {
+      const auto stream = make_cpu_stream("compute", StreamMode::threaded);
+      const auto comm = make_group_comm(*world, *stream);
+      const auto text = [](int rank) { return std::string(static_cast<std::size_t>(rank * 3), static_cast<char>(rank)); };
+      const std::vector<std::string> all = comm->gather_strings(text(comm->rank()));
+      ASSERT_EQ(all.size(), static_cast<std::size_t>(ranks));
+      for (int rank = 0; rank < ranks; ++rank) EXPECT_EQ(all[static_cast<std::size_t>(rank)], text(rank));
+      for (const std::string& each : comm->gather_strings("")) EXPECT_EQ(each, "");
+    });
+  }
+}
+
+TEST(Agree, EveryRankThrowsTheLowestFailingRanksError) {
+  run_local_ranks(4, [](auto world) {
+    const auto stream = make_cpu_stream("compute", StreamMode::inlined);
+    const auto comm = make_group_comm(*world, *stream);
+    comm->agree([] {});
+    EXPECT_EQ(test::error_of<ConfigError>([&] {
+                comm->agree([&] {
+                  require<ConfigError>(world->rank() != 2, "two is wrong");
+                  require(world->rank() != 3, "three is wrong");
+                });
+              }),
+              "rank 2: two is wrong");
+    const auto other = [&] { comm->agree([&] { require(world->rank() != 0, "zero is wrong"); }); };
+    EXPECT_THROW(other(), Error);
+    EXPECT_EQ(test::error_of<Error>(other), "rank 0: zero is wrong");
+  });
+}
+
+template <class E>
+void expect_to_stay_itself(ExitCode exit_code) {
+  run_local_ranks(3, [&](auto world) {
+    const auto stream = make_cpu_stream("compute", StreamMode::inlined);
+    try {
+      make_group_comm(*world, *stream)->agree([&] {
+        if (world->rank() == 1) throw E("one is wrong");
+      });
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(typeid(error), typeid(E));
+      EXPECT_EQ(std::string(error.what()), "rank 1: one is wrong");
+      EXPECT_EQ(error.exit_code(), exit_code);
+    }
+  });
+}
+
+// The exit status of the job is that of the error, not of having heard of it.
+TEST(Agree, AnErrorKeepsItsType) {
+  expect_to_stay_itself<Error>(ExitCode::runtime_failure);
+  expect_to_stay_itself<ConfigError>(ExitCode::user_mistake);
+  expect_to_stay_itself<CheckpointError>(ExitCode::user_mistake);
+  expect_to_stay_itself<DamagedCheckpointError>(ExitCode::user_mistake);
+  expect_to_stay_itself<IoError>(ExitCode::runtime_failure);
+  expect_to_stay_itself<MpiError>(ExitCode::runtime_failure);
+  expect_to_stay_itself<CudaError>(ExitCode::runtime_failure);
+  expect_to_stay_itself<NcclError>(ExitCode::runtime_failure);
+  expect_to_stay_itself<Hdf5Error>(ExitCode::runtime_failure);
+  expect_to_stay_itself<DesyncError>(ExitCode::runtime_failure);
+}
+
+// A mistake in what all ranks were given, a config, is nobody's in particular.
+TEST(Agree, AnErrorThatAllRanksHaveAlikeNamesNone) {
+  run_local_ranks(3, [](auto world) {
+    const auto stream = make_cpu_stream("compute", StreamMode::inlined);
+    const auto comm = make_group_comm(*world, *stream);
+    const auto fail = [] { throw ConfigError("all is wrong"); };
+    EXPECT_EQ(test::error_of<ConfigError>([&] { comm->agree(fail); }), "all is wrong");
+    EXPECT_EQ(test::error_of<ConfigError>([&] {
+                (void)comm->all_or_throw([&] {
+                  fail();
+                  return std::string();
+                });
+              }),
+              "all is wrong");
+    // Agreed on twice, named once.
+    EXPECT_EQ(test::error_of<Error>(
+                  [&] { comm->agree([&] { comm->agree([&] { require(world->rank() != 1, "one is wrong"); }); }); }),
+              "rank 1: one is wrong");
+  });
+}
+
+TEST(Agree, ResultsAndErrorsOfRank0ReachEveryRank) {
+  run_local_ranks(3, [](auto world) {
+    const auto stream = make_cpu_stream("compute", StreamMode::inlined);
+    const auto comm = make_group_comm(*world, *stream);
+    int calls = 0;
+    const auto work = [&] {
+      ++calls;
+      return std::string("found");
+    };
+    EXPECT_EQ(comm->from_first_rank(work), "found");
+    EXPECT_EQ(comm->from_root(0, work), "found");
+    EXPECT_EQ(calls, world->rank() == 0 ? 2 : 0);
+    const auto fail = []() -> std::string { throw ConfigError("nothing there"); };
+    EXPECT_EQ(test::error_of<ConfigError>([&] { (void)comm->from_first_rank(fail); }), "nothing there");
+    EXPECT_EQ(test::error_of<ConfigError>([&] { (void)comm->from_root(0, fail); }), "rank 0: nothing there");
+    EXPECT_EQ(test::error_of<ConfigError>(
+                  [&] { (void)comm->from_first_rank_to_each([&]() -> std::vector<std::string> { return {fail()}; }); }),
+              "rank 0: nothing there");
+  });
+}
+
+// A job may end in order for an error that all of its ranks throw: not for one that two of them share.
+TEST(Agree, AnErrorIsSharedByThoseWhoAgreedOnIt) {
+  run_local_ranks(4, [](auto world) {
+    const auto stream = make_cpu_stream("compute", StreamMode::inlined);
+    const auto pair = world->split(world->rank() / 2, world->rank(), "pair");
+    const auto all = make_group_comm(*world, *stream);
+    const auto two = make_group_comm(*pair, *stream);
+    const auto in_two = [&] { two->agree([&] { require<ConfigError>(world->rank() != 3, "three is wrong"); }); };
+    EXPECT_FALSE(all->is_shared(ConfigError("one's own")));
+    EXPECT_FALSE(all->is_shared(std::runtime_error("of another type")));
+    try {
+      in_two();
+      EXPECT_LT(world->rank(), 2);
+    } catch (const ConfigError& error) {
+      EXPECT_TRUE(two->is_shared(error));
+      EXPECT_FALSE(all->is_shared(error));
+    }
+    try {
+      all->agree(in_two);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const ConfigError& error) {
+      EXPECT_TRUE(all->is_shared(error));
+      EXPECT_EQ(std::string(error.what()), "rank 2: rank 1: three is wrong");
+    }
+  });
+}
+
+}  // namespace
+}  // namespace mica
