@@ -13,46 +13,6 @@ void note_inputs(Record& record, const Tensors& xs) {
   for (const Tensor& x : xs) record.input_needs_grad.push_back(x.needs_grad);
 }
 
-/// Marks a checkpointed region's first forward, until the end of the scope.
-class InsideCheckpoint {
- public:
-  explicit InsideCheckpoint(Context& context)
-      : context_(context), outer_(std::exchange(context.inside_checkpoint, true)) {}
-  ~InsideCheckpoint() { context_.inside_checkpoint = outer_; }
-  InsideCheckpoint(const InsideCheckpoint&) = delete;
-  InsideCheckpoint& operator=(const InsideCheckpoint&) = delete;
-
- private:
-  Context& context_;
-  bool outer_;
-};
-
-/// The random numbers of an earlier forward, until the end of the scope.
-class ReplayedForward {
- public:
-  ReplayedForward(Context& context, const RandomPoint& point) : context_(context), outer_(random_point(context)) {
-    recomputing_ = std::exchange(context.recomputing, true);
-    set(point);
-  }
-  ~ReplayedForward() {
-    context_.recomputing = recomputing_;
-    set(outer_);
-  }
-  ReplayedForward(const ReplayedForward&) = delete;
-  ReplayedForward& operator=(const ReplayedForward&) = delete;
-
- private:
-  void set(const RandomPoint& point) {
-    context_.seed = point.seed;
-    context_.step = point.step;
-    context_.sequences = point.sequences;
-    context_.training = point.training;
-  }
-  Context& context_;
-  RandomPoint outer_;
-  bool recomputing_ = false;
-};
-
 }  // namespace
 
 Tensors Module::forward(Context& context, Tensors&& xs, Record* record) {
@@ -62,7 +22,7 @@ Tensors Module::forward(Context& context, Tensors&& xs, Record* record) {
   if (record) note_inputs(*record, inputs);
   if (checkpointed_ && record) {
     {
-      const InsideCheckpoint inside(context);
+      const ScopedValue inside(context.inside_checkpoint, true);
       ys = do_forward(context, inputs, nullptr);
     }
     bool trains = std::ranges::any_of(inputs, needs_grad);
@@ -132,7 +92,12 @@ Tensors Module::recompute_and_backward(Context& context, Record& record, Tensors
   note_inputs(fresh, record.checkpoint_inputs);
   fresh.dx_sum = record.dx_sum;
   {
-    const ReplayedForward replay(context, record.checkpoint_random);
+    const RandomPoint& drawn_from = record.checkpoint_random;
+    const ScopedValue recomputing(context.recomputing, true);
+    const ScopedValue seed(context.seed, drawn_from.seed);
+    const ScopedValue step(context.step, drawn_from.step);
+    const ScopedValue sequences(context.sequences, drawn_from.sequences);
+    const ScopedValue training(context.training, drawn_from.training);
     const Tensors ys = do_forward(context, record.checkpoint_inputs, &fresh);
   }
   return do_backward(context, fresh, std::move(dys));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "mica/device/pool.hpp"
@@ -38,6 +39,20 @@ struct Context {
   [[nodiscard]] Tensor make(Shape shape, DType dtype, MemoryRole role = MemoryRole::activation) const {
     return {pool.allocate(shape.numel() * dtype_bytes(dtype), role, compute), shape, dtype};
   }
+};
+
+/// Gives a member of a Context another value, until the end of the scope.
+template <class T>
+class ScopedValue {
+ public:
+  ScopedValue(T& member, T value) : member_(member), outer_(std::exchange(member, std::move(value))) {}
+  ~ScopedValue() { member_ = std::move(outer_); }
+  ScopedValue(const ScopedValue&) = delete;
+  ScopedValue& operator=(const ScopedValue&) = delete;
+
+ private:
+  T& member_;
+  T outer_;
 };
 
 /// What the context draws random numbers from now.
