@@ -17,6 +17,14 @@ enum class Recompute : std::uint8_t {
   cheap,  ///< those of norms and of activation functions (GELU, SwiGLU)
 };
 
+class Module;
+
+/// The sum of a residual that a product is to make: its output + x ([Note: fused neighbours] in fused.hpp).
+struct ResidualSum {
+  const Module* product = nullptr;  ///< a Linear
+  const Tensor* x = nullptr;
+};
+
 /// What a forward or backward runs with. One per rank; the trainer sets step and sequences before each micro-batch.
 struct Context {
   Stream& compute;
@@ -35,6 +43,8 @@ struct Context {
   bool inside_checkpoint = false;
   /// A checkpointed region is being run a second time, inside a backward.
   bool recomputing = false;
+  /// There from forward_onto() to the product's forward, which takes it.
+  ResidualSum residual_sum;
 
   [[nodiscard]] Tensor make(Shape shape, DType dtype, MemoryRole role = MemoryRole::activation) const {
     return {pool.allocate(shape.numel() * dtype_bytes(dtype), role, compute), shape, dtype};
