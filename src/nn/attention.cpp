@@ -18,29 +18,14 @@ CausalSelfAttention::CausalSelfAttention(const AttentionOptions& options)
   require<ConfigError>(heads_ > 0 && width_ % heads_ == 0,
                        "model.width {} is not divisible by model.heads {}: every head gets width / heads columns",
                        width_, heads_);
+  set_ends_in_last_child();
 }
 
 Tensors CausalSelfAttention::do_forward(Context& context, Tensors xs, Record* record) {
-  Tensors y = attended(context, std::move(xs), record);  // its Records come first
-  Tensors out = c_proj_.forward(context, std::move(y), child_record(record));
-  return resid_dropout_.forward(context, std::move(out), child_record(record));
-}
-
-bool CausalSelfAttention::can_add_to(const Context& context, const Tensor& base) const {
-  return resid_dropout_.passes_through(context) && !resid_dropout_.hooks() && c_proj_.adds_to(context, base);
-}
-
-Tensor CausalSelfAttention::do_forward_onto(Context& context, const Tensor& base, Tensors xs, Record* record) {
-  Tensors y = attended(context, std::move(xs), record);
-  Tensor sum = c_proj_.forward_onto(context, base, std::move(y), child_record(record));
-  return resid_dropout_.forward(context, list_of(std::move(sum)), child_record(record))[0];
-}
-
-Tensors CausalSelfAttention::attended(Context& context, Tensors xs, Record* record) {
   expect_inputs(*this, xs, 1);
   require<Error>(xs[0].shape().num_dims() == 3, "a '{}' takes [batch, seq_len, width], got {}", type_name(),
                  xs[0].shape().to_string());
-  const Tensors qkv = c_attn_.forward(context, std::move(xs), child_record(record));
+  Tensors qkv = c_attn_.forward(context, std::move(xs), child_record(record));
   const AttentionShape shape = shape_of(qkv[0]);
   Tensor y = context.make(with_last_dim(qkv[0].shape(), width_), qkv[0].dtype());
   y.needs_grad = record && qkv[0].needs_grad;
@@ -50,7 +35,9 @@ Tensors CausalSelfAttention::attended(Context& context, Tensors xs, Record* reco
     record->saved = {qkv[0], y, lse};
   }
   context.kernels.attention(context.compute, shape, qkv[0], y, lse);
-  return list_of(std::move(y));
+  qkv.clear();
+  Tensors out = c_proj_.forward(context, list_of(std::move(y)), child_record(record));
+  return resid_dropout_.forward(context, std::move(out), child_record(record));
 }
 
 Tensors CausalSelfAttention::do_backward(Context& context, Record& record, Tensors dys) {

@@ -1,7 +1,8 @@
 #include "mica/nn/chain.hpp"
 
 #include <algorithm>
-#include <optional>
+
+#include "mica/nn/fused.hpp"
 
 namespace mica::nn {
 namespace {
@@ -49,30 +50,22 @@ void begin_chain(std::span<Module* const> chain, Record* record) {
   record->extra = std::move(extra);
 }
 
-/// Of the last module that does more than to return its input, or is a unit, whose hooks may; chain.size() if none does.
-std::size_t last_at_work(const Context& context, std::span<Module* const> chain) {
-  for (std::size_t i = chain.size(); i-- > 0;) {
-    if (!chain[i]->passes_through(context) || chain[i]->hooks()) return i;
-  }
-  return chain.size();
-}
-
 /// The forward of a chain that has begun, from module `first` on; xs are that one's inputs.
-/// @param base  added to what the chain returns (chain_adds_to); null: nothing is
+/// @param base  added to what the chain returns, which adding_module() says can be; null: nothing is
 Tensors run_chain(Context& context, std::span<Module* const> chain, std::size_t first, Tensors xs, Record* record,
                   const Tensor* base = nullptr) {
-  const std::size_t adding = base ? last_at_work(context, chain) : chain.size();
+  const std::size_t adding = base ? adding_module(context, chain, *base) : chain.size();
   for (std::size_t i = first; i < chain.size(); ++i) {
     Record* child = child_of(record, i);
     const void* input = xs.empty() ? nullptr : xs[0].view().data;
     std::optional<Tensors> of_both;
-    if (i + 1 < chain.size() && i != adding && i + 1 != adding) {
-      of_both = chain[i]->forward_with(context, *chain[i + 1], xs, child, child_of(record, i + 1));
+    if (i + 1 < chain.size()) {
+      of_both = fused_forward(context, *chain[i], *chain[i + 1], xs, child, child_of(record, i + 1));
     }
     if (of_both) {
       xs = *std::move(of_both);
     } else if (i == adding) {
-      xs = list_of(chain[i]->forward_onto(context, *base, std::move(xs), child));
+      xs = forward_onto(context, *chain[i], *base, std::move(xs), child);
     } else {
       xs = chain[i]->forward(context, std::move(xs), child);
     }
@@ -98,7 +91,7 @@ Tensor add_chains(Context& context, std::span<const std::span<Module* const>> ch
   std::optional<Tensors> begun;  // outputs of the chain's first module, where the sum before it made them
   for (std::size_t c = 0; c < chains.size(); ++c) {
     const std::size_t first = begun ? 1 : 0;
-    const bool adds = chain_adds_to(context, chains[c], x);
+    const bool adds = adding_module(context, chains[c], x) < chains[c].size();
     Tensors branch = run_chain(context, chains[c], first, begun ? *std::move(begun) : list_of(x), record,
                                adds ? &x : nullptr);
     require<Error>(branch.size() == 1 && branch[0].shape() == x.shape(),
@@ -117,7 +110,7 @@ Tensor add_chains(Context& context, std::span<const std::span<Module* const>> ch
     if (c + 1 < chains.size()) {
       record = begin(chains[c + 1]);
       if (!chains[c + 1].empty()) {
-        begun = chains[c + 1][0]->forward_of_sum(context, x, branch[0], sum, child_of(record, 0));
+        begun = norm_of_sum(context, *chains[c + 1][0], x, branch[0], sum, child_of(record, 0));
       }
     }
     if (!begun) context.kernels.add(context.compute, x, branch[0], sum);
@@ -133,17 +126,6 @@ Tensors chain_forward(Context& context, std::span<Module* const> chain, Tensors 
   return run_chain(context, chain, 0, std::move(xs), record);
 }
 
-bool chain_adds_to(const Context& context, std::span<Module* const> chain, const Tensor& base) {
-  const std::size_t last = last_at_work(context, chain);
-  return last < chain.size() && chain[last]->adds_to(context, base);
-}
-
-Tensor chain_forward_onto(Context& context, std::span<Module* const> chain, const Tensor& base, Tensors xs,
-                          Record* record) {
-  begin_chain(chain, record);
-  return run_chain(context, chain, 0, std::move(xs), record, &base)[0];
-}
-
 Tensors chain_backward(Context& context, std::span<Module* const> chain, Record& record, Tensors dys) {
   const ChainRecord& extra = extra_of(record);
   if (!chain.empty()) record.child(0).dx_sum = record.dx_sum;
@@ -153,7 +135,7 @@ Tensors chain_backward(Context& context, std::span<Module* const> chain, Record&
     if (any) restore_input(context, chain, record, extra, i);
     std::optional<Tensors> of_both;
     if (any && i > 0) {
-      of_both = chain[i]->backward_with(context, *chain[i - 1], record.child(i), record.child(i - 1), dys);
+      of_both = fused_backward(context, *chain[i - 1], *chain[i], record.child(i - 1), record.child(i), dys);
     }
     dys = of_both ? *std::move(of_both) : chain[i]->backward(context, std::move(record.child(i)), std::move(dys));
     drop_again(chain, record, extra, i);

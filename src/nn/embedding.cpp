@@ -13,13 +13,11 @@ Tensors Embedding::do_forward(Context& context, Tensors xs, Record* record) {
   return list_of(look_up(context, xs, nullptr, record));
 }
 
-std::optional<Tensors> Embedding::do_forward_with(Context& context, Module& next, Tensors& xs, Record* record,
-                                                  Record* next_record) {
-  auto* positions = dynamic_cast<PositionEmbedding*>(&next);
-  if (!positions) return {};
-  Tensor y = look_up(context, xs, positions, record);
-  if (next_record) next_record->input_needs_grad = {y.needs_grad, false};
-  positions->keep_ids(next_record, y.needs_grad, xs[0], y);
+Tensors Embedding::forward_with_positions(Context& context, const Tensors& xs, PositionEmbedding& positions,
+                                          Record* record, Record* of_positions) {
+  Tensor y = look_up(context, xs, &positions, record);
+  if (of_positions) of_positions->input_needs_grad = {y.needs_grad, false};
+  positions.keep_ids(of_positions, y.needs_grad, xs[0], y);
   return list_of(std::move(y));
 }
 

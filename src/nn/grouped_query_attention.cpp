@@ -36,19 +36,11 @@ GroupedQueryAttention::GroupedQueryAttention(const GroupedQueryAttentionOptions&
            &add_child<Linear>("v_proj", o.width, kv_heads_ * head_dim_,
                               LinearOptions{.bias = false, .weight_std = o.weight_std})},
       o_proj_(add_child<Linear>("o_proj", heads_ * head_dim_, o.width,
-                                LinearOptions{.bias = false, .weight_std = o.weight_std})) {}
+                                LinearOptions{.bias = false, .weight_std = o.weight_std})) {
+  set_ends_in_last_child();
+}
 
 Tensors GroupedQueryAttention::do_forward(Context& context, Tensors xs, Record* record) {
-  Tensors y = attended(context, std::move(xs), record);
-  return o_proj_.forward(context, std::move(y), child_record(record));
-}
-
-Tensor GroupedQueryAttention::do_forward_onto(Context& context, const Tensor& base, Tensors xs, Record* record) {
-  Tensors y = attended(context, std::move(xs), record);
-  return o_proj_.forward_onto(context, base, std::move(y), child_record(record));
-}
-
-Tensors GroupedQueryAttention::attended(Context& context, Tensors xs, Record* record) {
   expect_inputs(*this, xs, 1);
   require<Error>(xs[0].shape().num_dims() == 3, "a '{}' takes [batch, seq_len, width], got {}", type_name(),
                  xs[0].shape().to_string());
@@ -65,7 +57,8 @@ Tensors GroupedQueryAttention::attended(Context& context, Tensors xs, Record* re
     record->saved = {qkv[kQ], qkv[kK], qkv[kV], y, lse};
   }
   context.kernels.attention(context.compute, shape, ConstQkv{qkv[kQ], qkv[kK], qkv[kV]}, y, lse);
-  return list_of(std::move(y));
+  qkv.clear();
+  return o_proj_.forward(context, list_of(std::move(y)), child_record(record));
 }
 
 Tensors GroupedQueryAttention::do_backward(Context& context, Record& record, Tensors dys) {

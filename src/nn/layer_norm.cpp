@@ -16,11 +16,6 @@ Tensors LayerNorm::do_forward(Context& context, Tensors xs, Record* record) {
   return normalise(context, xs[0], record);
 }
 
-std::optional<Tensors> LayerNorm::do_forward_of_sum(Context& context, const Tensor& a, const Tensor& b,
-                                                    const Tensor& sum, Record* record) {
-  return normalise(context, sum, record, &a, &b);
-}
-
 Tensors LayerNorm::normalise(Context& context, const Tensor& x, Record* record, const Tensor* a, const Tensor* b) {
   const ConstTensorView weight = data_of(weight_);
   expect_activation(*this, x, width_, weight.dtype);

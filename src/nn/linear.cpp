@@ -1,5 +1,7 @@
 #include "mica/nn/linear.hpp"
 
+#include <utility>
+
 #include "mica/nn/gelu.hpp"
 #include "mica/nn/input_check.hpp"
 
@@ -14,39 +16,27 @@ Linear::Linear(std::int64_t in, std::int64_t out, LinearOptions options)
 }
 
 Tensors Linear::do_forward(Context& context, Tensors xs, Record* record) {
-  return list_of(multiplied(context, xs, nullptr, record));
-}
-
-bool Linear::can_add_to(const Context&, const Tensor& base) const {
-  return base.shape().back() == out_ && base.dtype() == weight_.data.dtype;
-}
-
-Tensor Linear::do_forward_onto(Context& context, const Tensor& base, Tensors xs, Record* record) {
-  return multiplied(context, xs, &base, record);
-}
-
-Tensor Linear::multiplied(Context& context, const Tensors& xs, const Tensor* base, Record* record) {
   expect_inputs(*this, xs, 1);
   const Tensor& x = xs[0];
   const ConstTensorView weight = data_of(weight_);
   expect_activation(*this, x, in_, weight.dtype);
   Tensor y = context.make(with_last_dim(x.shape(), out_), weight.dtype);
   const ConstTensorView bias = bias_ ? data_of(*bias_) : ConstTensorView();
-  if (base) {
-    context.kernels.linear_add(context.compute, x, weight, bias, *base, y);
+  const bool adds = context.residual_sum.product == this;
+  const Tensor* addend = adds ? std::exchange(context.residual_sum, {}).x : nullptr;
+  if (addend) {
+    context.kernels.linear_add(context.compute, x, weight, bias, *addend, y);
   } else {
     context.kernels.linear(context.compute, x, weight, bias, y);
   }
   if (record) {
-    y.needs_grad = x.needs_grad || trains();
+    y.needs_grad = x.needs_grad || trains() || (addend && addend->needs_grad);
     record->saved = {trains() ? x : Tensor()};
   }
-  return y;
+  return list_of(std::move(y));
 }
 
-std::optional<Tensors> Linear::do_forward_with(Context& context, Module& next, Tensors& xs, Record* record,
-                                               Record* next_record) {
-  if (!dynamic_cast<Gelu*>(&next)) return {};
+Tensors Linear::forward_with_gelu(Context& context, const Tensors& xs, Record* record, Record* of_gelu) {
   expect_inputs(*this, xs, 1);
   const Tensor& x = xs[0];
   const ConstTensorView weight = data_of(weight_);
@@ -61,8 +51,8 @@ std::optional<Tensors> Linear::do_forward_with(Context& context, Module& next, T
   context.kernels.linear_gelu(context.compute, x, weight, bias_ ? data_of(*bias_) : ConstTensorView(), pre, y);
   if (record) {
     record->saved = {trains() ? x : Tensor()};
-    next_record->input_needs_grad = {pre.needs_grad};
-    Gelu::keep_input(next_record, pre, y);
+    of_gelu->input_needs_grad = {pre.needs_grad};
+    Gelu::keep_input(of_gelu, pre, y);
   }
   return list_of(std::move(y));
 }
@@ -85,18 +75,16 @@ Tensors Linear::do_backward(Context& context, Record& record, Tensors dys) {
   return list_of(std::move(dx));
 }
 
-std::optional<Tensors> Linear::do_backward_with(Context& context, Module& previous, Record& record,
-                                                Record& previous_record, Tensors& dys) {
-  if (!dynamic_cast<Gelu*>(&previous) || !record.needs_dx(0)) return {};
-  Tensor* kept = previous.saved_input(previous_record);
-  if (!kept || !*kept) return {};
+Tensors Linear::backward_with_gelu(Context& context, Record& of_gelu, Record& record, const Tensors& dys) {
   const Tensor& dy = dys[0];
   write_parameter_gradients(context, record.take(kInput), dy);
-  const Tensor pre = previous_record.take(Gelu::kInput);
+  const Tensor pre = of_gelu.take(Gelu::kInput);
   Tensor dpre = context.make(pre.shape(), pre.dtype());
   context.kernels.linear_gelu_backward_input(context.compute, dy, data_of(weight_), pre, dpre);
   return list_of(std::move(dpre));
 }
+
+bool Linear::can_add(const Tensor& x) const { return x.shape().back() == out_ && x.dtype() == weight_.data.dtype; }
 
 bool Linear::trains() const { return weight_.requires_grad || (bias_ && bias_->requires_grad); }
 

@@ -9,60 +9,16 @@ namespace {
 
 bool needs_grad(const Tensor& x) { return x.needs_grad; }
 
-void note_inputs(Record& record, const Tensors& xs) {
-  for (const Tensor& x : xs) record.input_needs_grad.push_back(x.needs_grad);
-}
-
-/// Marks a checkpointed region's first forward, until the end of the scope.
-class InsideCheckpoint {
- public:
-  explicit InsideCheckpoint(Context& context)
-      : context_(context), outer_(std::exchange(context.inside_checkpoint, true)) {}
-  ~InsideCheckpoint() { context_.inside_checkpoint = outer_; }
-  InsideCheckpoint(const InsideCheckpoint&) = delete;
-  InsideCheckpoint& operator=(const InsideCheckpoint&) = delete;
-
- private:
-  Context& context_;
-  bool outer_;
-};
-
-/// The random numbers of an earlier forward, until the end of the scope.
-class ReplayedForward {
- public:
-  ReplayedForward(Context& context, const RandomPoint& point) : context_(context), outer_(random_point(context)) {
-    recomputing_ = std::exchange(context.recomputing, true);
-    set(point);
-  }
-  ~ReplayedForward() {
-    context_.recomputing = recomputing_;
-    set(outer_);
-  }
-  ReplayedForward(const ReplayedForward&) = delete;
-  ReplayedForward& operator=(const ReplayedForward&) = delete;
-
- private:
-  void set(const RandomPoint& point) {
-    context_.seed = point.seed;
-    context_.step = point.step;
-    context_.sequences = point.sequences;
-    context_.training = point.training;
-  }
-  Context& context_;
-  RandomPoint outer_;
-  bool recomputing_ = false;
-};
-
 }  // namespace
 
 Tensors Module::forward(Context& context, Tensors&& xs, Record* record) {
   Tensors inputs = std::move(xs);
   if (hooks_) hooks_->pre_forward(context, *this, inputs, record);
   Tensors ys;
-  if (record) note_inputs(*record, inputs);
+  if (record) record->note_inputs(inputs);
   if (checkpointed_ && record) {
     {
-      const InsideCheckpoint inside(context);
+      const ScopedValue inside(context.inside_checkpoint, true);
       ys = do_forward(context, inputs, nullptr);
     }
     bool trains = std::ranges::any_of(inputs, needs_grad);
@@ -92,47 +48,17 @@ Tensors Module::backward(Context& context, Record&& record, Tensors&& dys) {
   return dxs;
 }
 
-std::optional<Tensors> Module::forward_with(Context& context, Module& next, Tensors& xs, Record* record,
-                                            Record* next_record) {
-  if (!may_be_fused() || !next.may_be_fused()) return {};
-  if (record) note_inputs(*record, xs);
-  std::optional<Tensors> ys = do_forward_with(context, next, xs, record, next_record);
-  if (record && !ys) record->input_needs_grad.clear();
-  return ys;
-}
-
-std::optional<Tensors> Module::backward_with(Context& context, Module& previous, Record& record,
-                                             Record& previous_record, Tensors& dys) {
-  if (!may_be_fused() || !previous.may_be_fused()) return {};
-  std::optional<Tensors> dxs = do_backward_with(context, previous, record, previous_record, dys);
-  if (dxs && !record.is_kept()) {
-    record.clear();
-    previous_record.clear();
-  }
-  return dxs;
-}
-
-Tensor Module::forward_onto(Context& context, const Tensor& base, Tensors xs, Record* record) {
-  if (record) note_inputs(*record, xs);
-  Tensor sum = do_forward_onto(context, base, std::move(xs), record);
-  sum.needs_grad = record && (sum.needs_grad || base.needs_grad);
-  return sum;
-}
-
-std::optional<Tensors> Module::forward_of_sum(Context& context, const Tensor& a, const Tensor& b, const Tensor& sum,
-                                              Record* record) {
-  if (!may_be_fused()) return {};
-  std::optional<Tensors> ys = do_forward_of_sum(context, a, b, sum, record);
-  if (record && ys) record->input_needs_grad.push_back(sum.needs_grad);
-  return ys;
-}
-
 Tensors Module::recompute_and_backward(Context& context, Record& record, Tensors dys) {
   Record fresh;
-  note_inputs(fresh, record.checkpoint_inputs);
+  fresh.note_inputs(record.checkpoint_inputs);
   fresh.dx_sum = record.dx_sum;
   {
-    const ReplayedForward replay(context, record.checkpoint_random);
+    const RandomPoint& drawn_from = record.checkpoint_random;
+    const ScopedValue recomputing(context.recomputing, true);
+    const ScopedValue seed(context.seed, drawn_from.seed);
+    const ScopedValue step(context.step, drawn_from.step);
+    const ScopedValue sequences(context.sequences, drawn_from.sequences);
+    const ScopedValue training(context.training, drawn_from.training);
     const Tensors ys = do_forward(context, record.checkpoint_inputs, &fresh);
   }
   return do_backward(context, fresh, std::move(dys));

@@ -46,25 +46,13 @@ SwiGluMlp::SwiGluMlp(std::int64_t width, std::int64_t hidden, double weight_std)
   in_.push_back(&add_child<Linear>("up_proj", width, hidden, options));
   out_.push_back(&add_child<SwiGlu>("act"));
   out_.push_back(&add_child<Linear>("down_proj", hidden, width, options));
+  set_ends_in_last_child();
 }
 
 Tensors SwiGluMlp::do_forward(Context& context, Tensors xs, Record* record) {
-  Tensors h = gate_and_up(context, std::move(xs), record);
-  return chain_forward(context, out_, std::move(h), child_record(record));
-}
-
-bool SwiGluMlp::can_add_to(const Context& context, const Tensor& base) const {
-  return chain_adds_to(context, out_, base);
-}
-
-Tensor SwiGluMlp::do_forward_onto(Context& context, const Tensor& base, Tensors xs, Record* record) {
-  Tensors h = gate_and_up(context, std::move(xs), record);
-  return chain_forward_onto(context, out_, base, std::move(h), child_record(record));
-}
-
-Tensors SwiGluMlp::gate_and_up(Context& context, Tensors xs, Record* record) {
   expect_inputs(*this, xs, 1);
-  return fan_out_forward(context, in_, xs[0], child_record(record));
+  xs = fan_out_forward(context, in_, xs[0], child_record(record));
+  return chain_forward(context, out_, std::move(xs), child_record(record));
 }
 
 Tensors SwiGluMlp::do_backward(Context& context, Record& record, Tensors dys) {

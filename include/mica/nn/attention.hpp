@@ -31,10 +31,6 @@ class CausalSelfAttention final : public Module {
   Tensors do_forward(Context& context, Tensors xs, Record* record) override;
   Tensors do_backward(Context& context, Record& record, Tensors dys) override;
   Tensor* do_saved_input(Record& record) override;
-  [[nodiscard]] bool can_add_to(const Context& context, const Tensor& base) const override;
-  Tensor do_forward_onto(Context& context, const Tensor& base, Tensors xs, Record* record) override;
-  /// What c_proj takes.
-  [[nodiscard]] Tensors attended(Context& context, Tensors xs, Record* record);
   [[nodiscard]] AttentionShape shape_of(const Tensor& qkv) const;
 
   std::int64_t width_, heads_;

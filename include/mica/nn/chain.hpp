@@ -12,13 +12,8 @@ namespace mica::nn {
 /// module.hpp): with LayerNorm -> Linear -> Gelu -> Linear only the input of the norm, its statistics and the input of
 /// the GELU stay.
 /// `record` belongs to the chain alone: its children are the chain's modules in order. Neighbours that can share a
-/// kernel do ([Note: fused neighbours] there).
+/// kernel do ([Note: fused neighbours] in fused.hpp).
 [[nodiscard]] Tensors chain_forward(Context& context, std::span<Module* const> chain, Tensors xs, Record* record);
-/// Whether chain_forward_onto() may be called: the last module that does anything now can make the sum.
-[[nodiscard]] bool chain_adds_to(const Context& context, std::span<Module* const> chain, const Tensor& base);
-/// base + chain(xs), by the chain's last product.
-[[nodiscard]] Tensor chain_forward_onto(Context& context, std::span<Module* const> chain, const Tensor& base, Tensors xs,
-                                        Record* record);
 [[nodiscard]] Tensors chain_backward(Context& context, std::span<Module* const> chain, Record& record, Tensors dys);
 /// Where the chain keeps its first input (Module::saved_input of its first module).
 [[nodiscard]] Tensor* chain_saved_input(std::span<Module* const> chain, Record& record);
@@ -28,8 +23,8 @@ namespace mica::nn {
 [[nodiscard]] Tensor residual_forward(Context& context, std::span<Module* const> chain, const Tensor& x,
                                       Record* record);
 /// The same for several chains, one behind the other: x = x + chain(x) for each. Its Records are children of `record`,
-/// in order. A sum is made by the product that ends its chain, or by the norm that the next chain begins with, where that
-/// takes less ([Note: fused neighbours]).
+/// in order. A sum is made by the product that ends its chain, or by the norm that the next chain begins with, where
+/// that takes less ([Note: fused neighbours]).
 [[nodiscard]] Tensor residuals_forward(Context& context, std::initializer_list<std::span<Module* const>> chains,
                                        Tensor x, Record* record);
 [[nodiscard]] Tensor residual_backward(Context& context, std::span<Module* const> chain, Record& record, Tensors dys);

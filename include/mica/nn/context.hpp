@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "mica/device/pool.hpp"
@@ -14,6 +15,14 @@ namespace mica::nn {
 enum class Recompute : std::uint8_t {
   none,   ///< none: whatever backward reads is kept
   cheap,  ///< those of norms and of activation functions (GELU, SwiGLU)
+};
+
+class Module;
+
+/// The sum of a residual that a product is to make: its output + x ([Note: fused neighbours] in fused.hpp).
+struct ResidualSum {
+  const Module* product = nullptr;  ///< a Linear
+  const Tensor* x = nullptr;
 };
 
 /// What a forward or backward runs with. One per rank; the trainer sets step and sequences before each micro-batch.
@@ -34,10 +43,26 @@ struct Context {
   bool inside_checkpoint = false;
   /// A checkpointed region is being run a second time, inside a backward.
   bool recomputing = false;
+  /// There from forward_onto() to the product's forward, which takes it.
+  ResidualSum residual_sum;
 
   [[nodiscard]] Tensor make(Shape shape, DType dtype, MemoryRole role = MemoryRole::activation) const {
     return {pool.allocate(shape.numel() * dtype_bytes(dtype), role, compute), shape, dtype};
   }
+};
+
+/// Gives a member of a Context another value, until the end of the scope.
+template <class T>
+class ScopedValue {
+ public:
+  ScopedValue(T& member, T value) : member_(member), outer_(std::exchange(member, std::move(value))) {}
+  ~ScopedValue() { member_ = std::move(outer_); }
+  ScopedValue(const ScopedValue&) = delete;
+  ScopedValue& operator=(const ScopedValue&) = delete;
+
+ private:
+  T& member_;
+  T outer_;
 };
 
 /// What the context draws random numbers from now.

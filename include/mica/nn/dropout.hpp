@@ -14,7 +14,8 @@ class Dropout final : public Module {
   /// @param full_name  the random stream; different for each dropout of a model ("transformer.h.3.mlp.dropout").
   /// @throws ConfigError unless 0 <= p < 1.
   Dropout(double p, std::string_view full_name);
-  [[nodiscard]] bool passes_through(const Context& context) const override { return p_ == 0 || !context.training; }
+  /// Whether a forward now would return its input.
+  [[nodiscard]] bool passes_through(const Context& context) const { return p_ == 0 || !context.training; }
 
  private:
   Tensors do_forward(Context& context, Tensors xs, Record* record) override;

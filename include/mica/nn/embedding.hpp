@@ -7,17 +7,17 @@ namespace mica::nn {
 class PositionEmbedding;
 
 /// y[..., :] = weight[ids[...], :]. ids i32 [B, T], each in [0, rows) -> y [B, T, width]; "weight" [rows, width].
-/// Adds the positions behind it as well ([Note: fused neighbours] in module.hpp).
 class Embedding final : public Module {
  public:
   Embedding(std::int64_t rows, std::int64_t width, double weight_std = 0.02);
 
   [[nodiscard]] Parameter& weight() { return weight_; }
+  /// The forward, and that of the positions behind it ([Note: fused neighbours] in fused.hpp).
+  [[nodiscard]] Tensors forward_with_positions(Context& context, const Tensors& xs, PositionEmbedding& positions,
+                                               Record* record, Record* of_positions);
 
  private:
   Tensors do_forward(Context& context, Tensors xs, Record* record) override;
-  std::optional<Tensors> do_forward_with(Context& context, Module& next, Tensors& xs, Record* record,
-                                         Record* next_record) override;
   Tensors do_backward(Context& context, Record& record, Tensors dys) override;
   /// @param positions  null: none
   Tensor look_up(Context& context, const Tensors& xs, PositionEmbedding* positions, Record* record);

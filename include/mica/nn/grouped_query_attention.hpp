@@ -32,12 +32,6 @@ class GroupedQueryAttention final : public Module {
   Tensors do_forward(Context& context, Tensors xs, Record* record) override;
   Tensors do_backward(Context& context, Record& record, Tensors dys) override;
   Tensor* do_saved_input(Record& record) override;
-  [[nodiscard]] bool can_add_to(const Context& context, const Tensor& base) const override {
-    return o_proj_.adds_to(context, base);
-  }
-  Tensor do_forward_onto(Context& context, const Tensor& base, Tensors xs, Record* record) override;
-  /// What o_proj takes.
-  [[nodiscard]] Tensors attended(Context& context, Tensors xs, Record* record);
   [[nodiscard]] AttentionShape shape_of(const Tensor& q) const;
   [[nodiscard]] Tensor turned(Context& context, const Tensor& x, Turn turn) const;
 

@@ -15,17 +15,17 @@ class LayerNorm final : public Module {
   static constexpr std::size_t kMean = 1;   // [M] f32
   static constexpr std::size_t kRstd = 2;   // [M] f32
 
+  /// The forward on x. @param a, b  x is first made of a + b, and may be either ([Note: fused neighbours] in
+  /// fused.hpp); null: it is there
+  [[nodiscard]] Tensors normalise(Context& context, const Tensor& x, Record* record, const Tensor* a = nullptr,
+                                  const Tensor* b = nullptr);
+
  private:
   Tensors do_forward(Context& context, Tensors xs, Record* record) override;
   Tensors do_backward(Context& context, Record& record, Tensors dys) override;
   bool recomputes_output(const Record& record) const override { return !record.saved.empty(); }
   Tensor do_recompute_output(Context& context, Record& record) override;
   Tensor* do_saved_input(Record& record) override;
-  std::optional<Tensors> do_forward_of_sum(Context& context, const Tensor& a, const Tensor& b, const Tensor& sum,
-                                           Record* record) override;
-  /// @param a, b  x is to be made of them; null: it is there
-  Tensors normalise(Context& context, const Tensor& x, Record* record, const Tensor* a = nullptr,
-                    const Tensor* b = nullptr);
 
   std::int64_t width_;
   double eps_;

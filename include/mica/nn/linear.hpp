@@ -9,8 +9,8 @@ struct LinearOptions {
   double weight_std = 0.02;  ///< of the normal initial weight; the bias starts at zero
 };
 
-/// y = x weight^T + bias. x [..., in] -> y [..., out]; "weight" [out, in], "bias" [out]. Applies a Gelu behind it and the
-/// gradient of one before it, and makes the sum of a residual that it ends ([Note: fused neighbours]).
+/// y = x weight^T + bias. x [..., in] -> y [..., out]; "weight" [out, in], "bias" [out]. + x of
+/// Context::residual_sum where that names this product.
 class Linear final : public Module {
  public:
   Linear(std::int64_t in, std::int64_t out, LinearOptions options = {});
@@ -18,19 +18,18 @@ class Linear final : public Module {
   /// record.saved: the input, absent when weight and bias are frozen.
   static constexpr std::size_t kInput = 0;
 
+  // [Note: fused neighbours] in fused.hpp
+  /// The forward, and that of the Gelu behind it.
+  [[nodiscard]] Tensors forward_with_gelu(Context& context, const Tensors& xs, Record* record, Record* of_gelu);
+  /// The backward, and that of the Gelu before it, whose input is in of_gelu: the gradient of that input.
+  [[nodiscard]] Tensors backward_with_gelu(Context& context, Record& of_gelu, Record& record, const Tensors& dys);
+  /// Whether x has the last dim and the dtype of an output.
+  [[nodiscard]] bool can_add(const Tensor& x) const;
+
  private:
   Tensors do_forward(Context& context, Tensors xs, Record* record) override;
   Tensors do_backward(Context& context, Record& record, Tensors dys) override;
   Tensor* do_saved_input(Record& record) override;
-  /// With a Gelu.
-  std::optional<Tensors> do_forward_with(Context& context, Module& next, Tensors& xs, Record* record,
-                                         Record* next_record) override;
-  std::optional<Tensors> do_backward_with(Context& context, Module& previous, Record& record, Record& previous_record,
-                                          Tensors& dys) override;
-  [[nodiscard]] bool can_add_to(const Context& context, const Tensor& base) const override;
-  Tensor do_forward_onto(Context& context, const Tensor& base, Tensors xs, Record* record) override;
-  /// @param base  added to the output; null: nothing is
-  [[nodiscard]] Tensor multiplied(Context& context, const Tensors& xs, const Tensor* base, Record* record);
   [[nodiscard]] bool trains() const;
   void write_parameter_gradients(Context& context, const Tensor& x, const Tensor& dy);
 

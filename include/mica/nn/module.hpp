@@ -2,7 +2,6 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -103,7 +102,7 @@ class Module {
   /// GPU whose products apply GELUs (CudaKernelsOptions::fuse_epilogues): what is made again comes from the rounded
   /// input, while the forward's did not.
   [[nodiscard]] bool can_recompute_output(const Record& record) const {
-    return may_be_fused() && recomputes_output(record);
+    return !runs_alone() && recomputes_output(record);
   }
   [[nodiscard]] Tensor recompute_output(Context& context, Record& record) {
     return do_recompute_output(context, record);
@@ -113,30 +112,12 @@ class Module {
     return record.checkpoint_inputs.empty() ? do_saved_input(record) : record.checkpoint_inputs.data();
   }
 
-  /// [Note: fused neighbours] Some layers do a neighbour's work in a kernel of their own: a product applies the GELU
-  /// behind it, and in backward the derivative of the one before it; a norm makes the sum that is its input, or
-  /// the product that ends a residual's branch does (forward_onto). Whoever runs modules (chain.hpp) offers them the
-  /// neighbour; without a value nothing was done, and each is to run by itself. Records are filled and used up as if each
-  /// had, so a forward and its backward need not fuse the same ones. A layer with hooks or a checkpoint of its own is left
-  /// alone: it is somewhere else outside its own forward and backward.
-  /// This module's forward and then next's.
-  [[nodiscard]] std::optional<Tensors> forward_with(Context& context, Module& next, Tensors& xs, Record* record,
-                                                    Record* next_record);
-  /// This module's backward and then previous's: the gradients of previous's inputs.
-  [[nodiscard]] std::optional<Tensors> backward_with(Context& context, Module& previous, Record& record,
-                                                     Record& previous_record, Tensors& dys);
-  /// Whether forward_onto() may be called: a residual's sum is made by the product that ends its branch, where the device's
-  /// kernels gain from that.
-  [[nodiscard]] bool adds_to(const Context& context, const Tensor& base) const {
-    return may_be_fused() && context.kernels.adds_in_products() && can_add_to(context, base);
-  }
-  /// This module's forward and base + its one output.
-  [[nodiscard]] Tensor forward_onto(Context& context, const Tensor& base, Tensors xs, Record* record);
-  /// Whether a forward now would return its input (a dropout in evaluation).
-  [[nodiscard]] virtual bool passes_through(const Context&) const { return false; }
-  /// The forward on `sum`, which is made of a + b and may be either.
-  [[nodiscard]] std::optional<Tensors> forward_of_sum(Context& context, const Tensor& a, const Tensor& b,
-                                                      const Tensor& sum, Record* record);
+  /// Whether it is a unit or checkpointed: its parameters and what its Record keeps may be elsewhere outside its own
+  /// forward and backward, so that no other module uses them.
+  [[nodiscard]] bool runs_alone() const { return hooks_ || checkpointed_; }
+  /// Whether a forward returns what the last child returns; where that is a dropout, it takes what the child before it
+  /// returns. fused.hpp asks.
+  [[nodiscard]] bool ends_in_last_child() const { return ends_in_last_child_; }
 
   /// False for a container whose children are called directly (a list of blocks): a unit around it would never be
   /// gathered.
@@ -154,16 +135,6 @@ class Module {
   virtual bool recomputes_output(const Record&) const { return false; }
   virtual Tensor do_recompute_output(Context&, Record&) { return {}; }
   virtual Tensor* do_saved_input(Record&) { return nullptr; }
-  /// Leaves everything as it is where it returns no value. input_needs_grad of `record` is set, that of the neighbour's
-  /// is not.
-  virtual std::optional<Tensors> do_forward_with(Context&, Module&, Tensors&, Record*, Record*) { return {}; }
-  virtual std::optional<Tensors> do_backward_with(Context&, Module&, Record&, Record&, Tensors&) { return {}; }
-  /// True: do_forward_onto() is there for a base of this shape and dtype.
-  [[nodiscard]] virtual bool can_add_to(const Context&, const Tensor&) const { return false; }
-  virtual Tensor do_forward_onto(Context&, const Tensor&, Tensors, Record*) { return {}; }
-  virtual std::optional<Tensors> do_forward_of_sum(Context&, const Tensor&, const Tensor&, const Tensor&, Record*) {
-    return {};
-  }
 
   /// The parameter's elements. @throws Error when it has no storage now (it is sharded, or never got any).
   [[nodiscard]] ConstTensorView data_of(const Parameter& parameter) const;
@@ -183,10 +154,11 @@ class Module {
     return reference;
   }
   Module& adopt_child(std::string name, std::unique_ptr<Module> child);
+  /// For the constructor.
+  void set_ends_in_last_child() { ends_in_last_child_ = true; }
 
  private:
   Tensors recompute_and_backward(Context& context, Record& record, Tensors dys);
-  [[nodiscard]] bool may_be_fused() const { return !hooks_ && !checkpointed_; }
 
   std::string type_name_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
@@ -196,6 +168,7 @@ class Module {
   std::vector<Child> children_;
   std::shared_ptr<ModuleHooks> hooks_;
   bool checkpointed_ = false;
+  bool ends_in_last_child_ = false;
 };
 
 }  // namespace mica::nn

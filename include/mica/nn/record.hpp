@@ -51,8 +51,11 @@ class Record {
   /// the Record is kept.
   [[nodiscard]] Tensor take(std::size_t i) { return keep_ ? saved.at(i) : std::exchange(saved.at(i), Tensor()); }
 
-  /// Which inputs of the forward wanted a gradient; set by Module::forward.
+  /// Which inputs of the forward wanted a gradient; set by whoever runs the forward.
   std::vector<bool> input_needs_grad;
+  void note_inputs(const std::vector<Tensor>& xs) {
+    for (const Tensor& x : xs) input_needs_grad.push_back(x.needs_grad);
+  }
   [[nodiscard]] bool needs_dx(std::size_t i) const { return i < input_needs_grad.size() && input_needs_grad[i]; }
 
   /// A Record for the next child's forward; children are numbered in call order.

@@ -30,10 +30,6 @@ class SwiGluMlp final : public Module {
   Tensors do_forward(Context& context, Tensors xs, Record* record) override;
   Tensors do_backward(Context& context, Record& record, Tensors dys) override;
   Tensor* do_saved_input(Record& record) override;
-  [[nodiscard]] bool can_add_to(const Context& context, const Tensor& base) const override;
-  Tensor do_forward_onto(Context& context, const Tensor& base, Tensors xs, Record* record) override;
-  /// What the activation takes.
-  [[nodiscard]] Tensors gate_and_up(Context& context, Tensors xs, Record* record);
 
   std::vector<Module*> in_;   // gate_proj, up_proj
   std::vector<Module*> out_;  // act, down_proj

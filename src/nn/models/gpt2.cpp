@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "mica/nn/fused.hpp"
 #include "mica/nn/gelu.hpp"
 #include "mica/nn/input_check.hpp"
 
@@ -23,14 +24,7 @@ class Gpt2Mlp final : public Sequential {
     add<Gelu>("act");
     add<Linear>("c_proj", 4 * config.width, config.width, LinearOptions{.weight_std = residual_projection_std(config)});
     add<Dropout>("dropout", config.dropout, full_name + ".dropout");
-  }
-
- private:
-  [[nodiscard]] bool can_add_to(const Context& context, const Tensor& base) const override {
-    return chain_adds_to(context, chain(), base);
-  }
-  Tensor do_forward_onto(Context& context, const Tensor& base, Tensors xs, Record* record) override {
-    return chain_forward_onto(context, chain(), base, std::move(xs), record);
+    set_ends_in_last_child();
   }
 };
 
@@ -94,7 +88,7 @@ Gpt2Transformer::Gpt2Transformer(const Gpt2Config& config)
 Tensors Gpt2Transformer::do_forward(Context& context, Tensors xs, Record* record) {
   expect_inputs(*this, xs, 1);
   Record *of_tokens = child_record(record), *of_positions = child_record(record);
-  std::optional<Tensors> h = wte_.forward_with(context, wpe_, xs, of_tokens, of_positions);
+  std::optional<Tensors> h = fused_forward(context, wte_, wpe_, xs, of_tokens, of_positions);
   if (!h) {
     const Tensor ids = xs[0];
     h = wte_.forward(context, std::move(xs), of_tokens);
