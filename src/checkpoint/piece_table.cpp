@@ -1,6 +1,6 @@
 #include "piece_table.hpp"
 
-#include "block_reader.hpp"
+#include "part_reader.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -53,7 +53,7 @@ void write_piece_table(io::Hdf5File& file, const std::vector<PieceRow>& rows) {
 
 std::vector<PieceRow> read_piece_table(const std::string& checkpoint_folder, const std::vector<UnitEntry>& units,
                                        const FileEntry& file) {
-  BlockReader(checkpoint_folder, file).check_rest();
+  PartReader(checkpoint_folder, /*max_open=*/1).check_rest(file);
   const io::Hdf5File h5 = io::Hdf5File::open(checkpoint_folder + "/" + file.name);
   PieceColumns columns;
   columns.parameters = h5.read_strings("/pieces/parameter");
