@@ -6,7 +6,7 @@
 #include "mica/core/version.hpp"
 #include "mica/io/raw_file.hpp"
 
-#include "block_reader.hpp"
+#include "file_rest.hpp"
 
 namespace mica::checkpoint {
 namespace {

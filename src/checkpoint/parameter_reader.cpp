@@ -6,11 +6,17 @@
 #include <vector>
 
 namespace mica::checkpoint {
+namespace {
+
+/// A process may often have no more than 1,024.
+constexpr std::size_t kMaxOpenFiles = 256;
+
+}  // namespace
 
 ParameterReader::ParameterReader(std::string checkpoint_folder)
     : manifest_(read_manifest(checkpoint_folder)),
       index_(checkpoint_folder, manifest_),
-      parts_(std::move(checkpoint_folder)) {}
+      parts_(std::move(checkpoint_folder), kMaxOpenFiles) {}
 
 void ParameterReader::read(const std::string& kind, std::span<const Range> ranges) {
   // By file, so that what one file has of all ranges is read at once.

@@ -1,6 +1,6 @@
 #include "piece_table.hpp"
 
-#include "block_reader.hpp"
+#include "part_reader.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -51,9 +51,9 @@ void write_piece_table(io::Hdf5File& file, const std::vector<PieceRow>& rows) {
   write_column(file, "/pieces/offset", offsets, {n});
 }
 
-std::vector<PieceRow> read_piece_table(const std::string& checkpoint_folder, const std::vector<UnitEntry>& units,
-                                       const FileEntry& file) {
-  BlockReader(checkpoint_folder, file).check_rest();
+std::vector<PackedRow> read_piece_table(const std::string& checkpoint_folder, const std::vector<UnitEntry>& units,
+                                        const FileEntry& file) {
+  PartReader(checkpoint_folder, /*max_open=*/1).check_rest(file);
   const io::Hdf5File h5 = io::Hdf5File::open(checkpoint_folder + "/" + file.name);
   PieceColumns columns;
   columns.parameters = h5.read_strings("/pieces/parameter");
@@ -65,7 +65,7 @@ std::vector<PieceRow> read_piece_table(const std::string& checkpoint_folder, con
   columns.begins = read_column(h5, "/pieces/begin", n);
   columns.ends = read_column(h5, "/pieces/end", n);
   columns.offsets = read_column(h5, "/pieces/offset", n);
-  return rows_of(columns, units, file, h5.path());
+  return pack(rows_of(columns, units, file, h5.path()), units, file);
 }
 
 }  // namespace mica::checkpoint

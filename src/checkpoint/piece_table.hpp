@@ -36,7 +36,7 @@ struct PieceColumns {
 [[nodiscard]] std::vector<PieceRow> rows_of(const PieceColumns& columns, const std::vector<UnitEntry>& units,
                                             const FileEntry& file, const std::string& path);
 
-/// A row as it travels between ranks: numbers that the manifest gives names to.
+/// A row as it is read and travels between ranks: numbers that the manifest gives names to.
 struct PackedRow {
   std::int64_t dataset, parameter;  ///< indices into the file's datasets and the unit's parameters
   std::int64_t dim, begin, end, offset;
@@ -49,7 +49,7 @@ void write_piece_table(io::Hdf5File& file, const std::vector<PieceRow>& rows);
 
 /// Checks the file's metadata before HDF5 opens it, and every row against the manifest's units.
 /// @throws DamagedCheckpointError.
-[[nodiscard]] std::vector<PieceRow> read_piece_table(const std::string& checkpoint_folder,
-                                                     const std::vector<UnitEntry>& units, const FileEntry& file);
+[[nodiscard]] std::vector<PackedRow> read_piece_table(const std::string& checkpoint_folder,
+                                                      const std::vector<UnitEntry>& units, const FileEntry& file);
 
 }  // namespace mica::checkpoint

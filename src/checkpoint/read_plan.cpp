@@ -98,8 +98,7 @@ Tables gather_tables(const ReadRequest& request) {
     TextWriter writer;
     for (const FilePart& part : read_parts(TextReader(mine))) {
       writer.number(part.file.shard_rank);
-      writer.rows(
-          pack(read_piece_table(request.folder, request.manifest.units, part.file), request.manifest.units, part.file));
+      writer.rows(read_piece_table(request.folder, request.manifest.units, part.file));
     }
     return writer.take();
   });

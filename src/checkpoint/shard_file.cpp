@@ -9,8 +9,8 @@
 #include "mica/io/hdf5.hpp"
 #include "mica/io/raw_file.hpp"
 
-#include "block_reader.hpp"
 #include "block_workers.hpp"
+#include "file_rest.hpp"
 #include "piece_table.hpp"
 
 namespace mica::checkpoint {

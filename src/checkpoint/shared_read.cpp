@@ -1,18 +1,16 @@
 #include "shared_read.hpp"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstring>
 #include <map>
-#include <optional>
 #include <utility>
 
 #include "mica/device/device_memory.hpp"
 #include "mica/tensor/host_math.hpp"
 
-#include "block_reader.hpp"
 #include "block_workers.hpp"
+#include "part_reader.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -135,22 +133,30 @@ class SharedReader {
     }
   }
 
-  [[nodiscard]] BlockReader& reader_of(std::optional<BlockReader>& reader, const Job& job) const {
-    if (!reader || &reader->file() != &job.part->file) reader.emplace(read_.folder, job.part->file);
-    return *reader;
-  }
+  /// What one thread reads with: file after file.
+  struct Reader {
+    PartReader parts;
+    BlockBuffer memory;
+
+    void read(const Job& job, std::byte* to) {
+      parts.read(job.part->file, *job.dataset, {job.begin, job.end - job.begin, to});
+    }
+  };
+  [[nodiscard]] Reader make_reader() const { return {PartReader(read_.folder, /*max_open=*/1), BlockBuffer()}; }
 
   /// Straight into place where the memory allows it.
   void read_own() {
     std::int64_t bytes = 0;
     for (const Job& job : own_) bytes += job.end - job.begin;
-    std::array<std::optional<BlockReader>, kNumBlockWorkers> readers;
+    std::vector<Reader> readers;
+    for (int w = 0; w < kNumBlockWorkers; ++w) readers.push_back(make_reader());
     run_block_workers(std::ssize(own_), bytes, [&](int worker, std::int64_t j) {
       const Job& job = own_[static_cast<std::size_t>(j)];
-      BlockReader& reader = reader_of(readers[static_cast<std::size_t>(worker)], job);
-      if (std::byte* memory = memory_of(job)) return reader.read_block(*job.dataset, job.begin / kBlockBytes, memory);
-      const std::byte* data = reader.block(*job.dataset, job.begin / kBlockBytes);
-      for_each_destination(job, [&](const Destination& to, const Sink& sink) { store(job, data, to, sink); });
+      Reader& reader = readers[static_cast<std::size_t>(worker)];
+      if (std::byte* place = memory_of(job)) return reader.read(job, place);
+      reader.read(job, reader.memory.data());
+      for_each_destination(
+          job, [&](const Destination& to, const Sink& sink) { store(job, reader.memory.data(), to, sink); });
     });
   }
 
@@ -200,7 +206,7 @@ class SharedReader {
 
   void read_shared(std::size_t num_rounds) {
     std::vector<std::string> received;
-    std::optional<BlockReader> reader;
+    Reader reader = make_reader();
     std::size_t next = 0;
     for (std::size_t round = 0; round < num_rounds; ++round) {
       std::vector<Message> messages(static_cast<std::size_t>(read_.comm.num_ranks()));
@@ -217,9 +223,9 @@ class SharedReader {
     });
   }
 
-  void read_and_send(std::optional<BlockReader>& reader, const Job& job, std::vector<Message>& messages) const {
-    const std::int64_t block = job.begin / kBlockBytes;
-    const std::byte* data = reader_of(reader, job).block(*job.dataset, block) + (job.begin - block * kBlockBytes);
+  void read_and_send(Reader& reader, const Job& job, std::vector<Message>& messages) const {
+    const std::byte* data = reader.memory.data();
+    reader.read(job, reader.memory.data());
     const DType dtype = job.dataset->dtype;
     for_each_destination(job, [&](const Destination& to, const Sink& sink) {
       for (const int rank : *to.ranks) {

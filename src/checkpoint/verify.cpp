@@ -1,17 +1,16 @@
 #include "mica/checkpoint/verify.hpp"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <filesystem>
 #include <mutex>
-#include <optional>
+#include <set>
 
 #include "mica/checkpoint/folder.hpp"
 #include "mica/io/atomic_file.hpp"
 
-#include "block_reader.hpp"
 #include "block_workers.hpp"
+#include "part_reader.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -37,7 +36,7 @@ std::vector<Job> jobs_of(const std::vector<const FileEntry*>& files) {
   return jobs;
 }
 
-/// Checks jobs and collects what is wrong. Each worker reads through a reader of its own.
+/// Checks jobs and collects what is wrong.
 class Verifier {
  public:
   Verifier(const std::string& folder, const Manifest& manifest, VerifyReport& report,
@@ -46,25 +45,24 @@ class Verifier {
         files_(manifest.all_files()),
         total_bytes_(manifest.total_bytes()),
         report_(report),
-        progress_(progress),
-        is_unreadable_(files_.size()) {}
+        progress_(progress) {}
 
   void run() {
     for (const FileEntry* file : files_) forget_cached(*file);
     const std::vector<Job> jobs = jobs_of(files_);
+    std::vector<PartReader> readers;
+    for (int w = 0; w < kNumBlockWorkers; ++w) readers.emplace_back(folder_, /*max_open=*/1);
     run_block_workers(static_cast<std::int64_t>(jobs.size()), total_bytes_, [&](int worker, std::int64_t j) {
       const Job& job = jobs[static_cast<std::size_t>(j)];
       std::string damage;
       try {
-        check(worker, job);
+        check(readers[static_cast<std::size_t>(worker)], job);
       } catch (const DamagedCheckpointError& e) {
         damage = e.what();
       }
       finish(job, damage);
     });
-    std::ranges::sort(report_.damage);
-    // A file that cannot be opened is found once by each worker.
-    report_.damage.erase(std::unique(report_.damage.begin(), report_.damage.end()), report_.damage.end());
+    report_.damage.assign(damage_.begin(), damage_.end());
   }
 
  private:
@@ -76,28 +74,10 @@ class Verifier {
     }
   }
 
-  void check(int worker, const Job& job) {
+  void check(PartReader& reader, const Job& job) const {
     const FileEntry& file = *files_[job.file];
-    std::optional<BlockReader>& reader = readers_[static_cast<std::size_t>(worker)];
-    {
-      const std::lock_guard lock(mutex_);
-      if (is_unreadable_[job.file]) return;
-    }
-    if (!reader || &reader->file() != &file) {
-      try {
-        reader.emplace(folder_, file);
-      } catch (...) {
-        reader.reset();
-        const std::lock_guard lock(mutex_);
-        is_unreadable_[job.file] = true;
-        throw;
-      }
-    }
-    if (job.dataset < 0) {
-      reader->check_rest();
-    } else {
-      (void)reader->block(file.datasets[static_cast<std::size_t>(job.dataset)], job.block);
-    }
+    if (job.dataset < 0) return reader.check_rest(file);
+    reader.check_block(file, file.datasets[static_cast<std::size_t>(job.dataset)], job.block);
   }
 
   void finish(const Job& job, const std::string& damage) {
@@ -106,11 +86,12 @@ class Verifier {
     if (job.dataset >= 0) {
       bytes = file.datasets[static_cast<std::size_t>(job.dataset)].block_bytes(job.block);
     } else {
-      for (const FileRange& range : rest_of(file)) bytes += range.bytes;
+      bytes = file.bytes;
+      for (const DatasetEntry& dataset : file.datasets) bytes -= dataset.bytes;
     }
     const std::lock_guard lock(mutex_);
     report_.bytes += bytes;
-    if (!damage.empty()) report_.damage.push_back(damage);
+    if (!damage.empty()) damage_.insert(damage);
     if (progress_) progress_(report_.bytes, total_bytes_);
   }
 
@@ -119,9 +100,8 @@ class Verifier {
   std::int64_t total_bytes_;
   VerifyReport& report_;
   const std::function<void(std::int64_t, std::int64_t)>& progress_;
-  std::array<std::optional<BlockReader>, kNumBlockWorkers> readers_;
-  std::mutex mutex_;  // report_, progress_, is_unreadable_
-  std::vector<bool> is_unreadable_;
+  std::mutex mutex_;  // report_, progress_, damage_
+  std::set<std::string> damage_;  // of a file that cannot be opened the same for all its blocks
 };
 
 }  // namespace

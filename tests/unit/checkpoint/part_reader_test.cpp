@@ -60,7 +60,7 @@ TEST_F(PartReaderTest, PartsOfAnySizeInAnyOrder) {
   ASSERT_EQ(dataset_->num_blocks(), 3);
   std::mt19937 random(1);
   for (const std::int64_t most : {100, 70000, 3000000}) {
-    PartReader reader(path_);
+    PartReader reader(path_, 1);
     for (int call = 0; call < 20; ++call) {
       std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
       for (std::int64_t at = std::uniform_int_distribution<std::int64_t>(0, dataset_->bytes / 2)(random);;) {
@@ -78,17 +78,34 @@ TEST_F(PartReaderTest, PartsOfAnySizeInAnyOrder) {
 
 TEST_F(PartReaderTest, ABlockIsCheckedAsAWholeHoweverLittleIsRead) {
   flip(kBlockBytes + 12345);
-  PartReader reader(path_);
+  PartReader reader(path_, 1);
   read(reader, {{100, 200}, {2 * kBlockBytes, 2 * kBlockBytes + 10}});
   reader.finish();  // the damaged block was not wanted
   for (const std::int64_t at : {kBlockBytes, kBlockBytes + 2000000, 2 * kBlockBytes - 1}) {
-    PartReader other(path_);
+    PartReader other(path_, 1);
     EXPECT_THAT(error_of<DamagedCheckpointError>([&] {
                   read(other, {{at, at + 1}});
                   other.finish();
                 }),
                 HasSubstr("bytes 4194304 to 8388607 of the dataset"));
     EXPECT_THAT(error_of<DamagedCheckpointError>([&] { other.finish(); }), HasSubstr("damaged")) << "once more";
+  }
+}
+
+// Loads never call finish(): they ask for all of each block, in order.
+TEST_F(PartReaderTest, ABlockIsCheckedOnceAllOfItWasAskedFor) {
+  flip(kBlockBytes + 12345);
+  PartReader reader(path_, 1);
+  const std::int64_t end = 2 * kBlockBytes;
+  read(reader, {{0, kBlockBytes}, {end, dataset_->bytes}});
+  std::vector<std::byte> found(static_cast<std::size_t>(kBlockBytes));
+  for (std::int64_t at = kBlockBytes; at < end; at += kBlockBytes / 4) {
+    const auto read_part = [&] { reader.read(file_, *dataset_, {at, kBlockBytes / 4, found.data()}); };
+    if (at + kBlockBytes / 4 < end) {
+      read_part();
+    } else {
+      EXPECT_THAT(error_of<DamagedCheckpointError>(read_part), HasSubstr("bytes 4194304 to 8388607 of the dataset"));
+    }
   }
 }
 

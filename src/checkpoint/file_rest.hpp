@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "mica/checkpoint/manifest.hpp"
+#include "mica/io/raw_file.hpp"
+
+namespace mica::checkpoint {
+
+/// Bytes of a file.
+struct FileRange {
+  std::int64_t offset, bytes;
+};
+
+/// What lies outside a file's datasets, in file order: HDF5's metadata and the tables.
+[[nodiscard]] std::vector<FileRange> rest_of(const FileEntry& file);
+
+/// Its CRC-32C. @throws IoError.
+[[nodiscard]] std::uint32_t rest_crc(io::RawFile& raw, const FileEntry& file);
+
+}  // namespace mica::checkpoint
