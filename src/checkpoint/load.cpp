@@ -155,7 +155,7 @@ class Loader {
   }
 
   std::vector<Sink> make_sinks(const ReadPlan& plan) {
-    for (std::size_t u = 0; u < storages_.size(); ++u) add(plan, u, std::string(kMasterKind), storages_[u]->master());
+    for (std::size_t u = 0; u < storages_.size(); ++u) add(plan, u, std::string(kMasterKind), storages_[u]->write_master());
     for (std::size_t w = 0; w < whole_.size(); ++w) {
       add(plan, storages_.size() + w, std::string(kMasterKind), whole_[w].data);
     }

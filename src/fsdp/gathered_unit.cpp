@@ -31,7 +31,7 @@ std::vector<std::vector<Piece::Run>> runs_of_rank(const UnitStorage& storage, in
   return runs;
 }
 
-GatheredUnit::GatheredUnit(const Unit& unit, TensorView shard) : device_mesh_(unit.device_mesh()), all_(shard) {
+GatheredUnit::GatheredUnit(const Unit& unit, ConstTensorView shard) : device_mesh_(unit.device_mesh()), all_(shard) {
   const UnitStorage& storage = *unit.storage();
   const int shard_size = storage.shard_size();
   if (shard_size > 1) {

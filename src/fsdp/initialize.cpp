@@ -194,7 +194,7 @@ class Initialization {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       nn::Parameter& parameter = *parameters[i].parameter;
       if (!WholeParameters::has_data(parameter)) continue;
-      scatter_range(unit, i, 0, parameter.data, unit.storage()->master());
+      scatter_range(unit, i, 0, parameter.data, unit.storage()->write_master());
       whole_.drop(parameter);
     }
   }

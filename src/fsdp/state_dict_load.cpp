@@ -71,7 +71,7 @@ class Loader {
     for (const Unit* unit : items_.units) {
       const auto entry = dict.find(local_key(module_, *unit));
       if (entry == dict.end()) continue;
-      const TensorView master = unit->storage()->master();
+      const TensorView master = unit->storage()->write_master();
       const std::int64_t numel = entry->second.numel();
       Kernels& kernels = unit->device_mesh().kernels();
       Stream& compute = unit->device_mesh().compute();

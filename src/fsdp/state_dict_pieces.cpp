@@ -89,7 +89,7 @@ void store_rows(const StateItems& items, const StateItem& item, std::int64_t beg
   if (src.numel() == 0) return;
   const std::int64_t first = begin * row_numel_of(item.shape);
   if (item.unit) {
-    scatter_range(*item.unit, item.index, first, src.reshaped(Shape{src.numel()}), item.unit->storage()->master());
+    scatter_range(*item.unit, item.index, first, src.reshaped(Shape{src.numel()}), item.unit->storage()->write_master());
   } else {
     DeviceMesh& device_mesh = device_mesh_of(items, nullptr);
     device_mesh.kernels().copy(device_mesh.compute(), src, item.data.slice(first, src.numel()));

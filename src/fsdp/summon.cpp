@@ -83,7 +83,7 @@ void SummonFullParams::gather(Unit& unit) {
       gathered.copy_parameter(i, parameter.*target);
     }
   };
-  gather_kind(storage.master(), &nn::Parameter::data, [](std::size_t) { return true; });
+  gather_kind(storage.write_master(), &nn::Parameter::data, [](std::size_t) { return true; });
   if (options_.with_grads) {
     gather_kind(storage.sharded_grad(), &nn::Parameter::grad, [&](std::size_t i) { return storage.has_grad(i); });
   }

@@ -1,6 +1,4 @@
 // The gradients of a unit: see [Note: unit storage].
-#include <utility>
-
 #include "mica/fsdp/unit_storage.hpp"
 #include "side_stream_threads.hpp"
 
@@ -9,74 +7,73 @@ namespace mica::fsdp {
 void UnitStorage::prepare_grads(RateLimiter& limiter, bool full_precision) {
   if (!is_trainable()) return;
   Stream& compute = device_mesh_.compute();
-  if (!unsharded_grad_buffer_) {
+  if (!unsharded_grad_) {
     const DType dtype = full_precision ? DType::f32 : reduce_dtype_;
     const MemoryRole role = hands_grads_over() ? MemoryRole::sharded_grad : MemoryRole::unsharded_grad;
     limiter.make_room();
-    unsharded_grad_buffer_ = device_mesh_.reduce_group().allocate(
-        device_mesh_.pool(), layout_->unsharded_numel() * dtype_bytes(dtype), role, compute);
-    unsharded_grad_ = {unsharded_grad_buffer_.data(), Shape{layout_->unsharded_numel()}, dtype};
+    unsharded_grad_ = {device_mesh_.reduce_group().allocate(
+                           device_mesh_.pool(), layout_->unsharded_numel() * dtype_bytes(dtype), role, compute),
+                       layout_->unsharded_numel(), dtype};
     for (const ShardLayout::Gap& gap : layout_->gaps()) {
-      device_mesh_.kernels().fill(compute, unsharded_grad_.slice(gap.begin, gap.end - gap.begin), 0.0);
+      device_mesh_.kernels().fill(compute, unsharded_grad_.view().slice(gap.begin, gap.end - gap.begin), 0.0);
     }
     for (const UnitParameter& p : parameters_) p.parameter->grad_written = false;
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     nn::Parameter& parameter = *parameters_[i].parameter;
-    parameter.grad = unsharded_grad_.slice(layout_->begin_of(i), parameter.shape.numel()).reshaped(parameter.shape);
+    parameter.grad = unsharded_grad_.view().slice(layout_->begin_of(i), parameter.shape.numel()).reshaped(parameter.shape);
   }
 }
 
 bool UnitStorage::keeps_unsharded_grads() const {
-  const bool is_alone = layout_->shard_size() == 1 && all_reduce_group_->num_ranks() == 1;
+  const bool is_alone = layout_->shard_size() == 1 && all_reduce_group().num_ranks() == 1;
   const bool fits = keeps_low_precision_grads_ || reduce_dtype_ == DType::f32;
   return is_alone && fits && offload_ == CpuOffload::none && &reduction_ == &default_reduction();
 }
 
 void UnitStorage::allocate_sharded_grad(Stream& home) {
-  const DType dtype = keeps_low_precision_grads_ ? unsharded_grad_.dtype : DType::f32;
-  const std::int64_t bytes = layout_->shard_numel() * dtype_bytes(dtype);
-  sharded_grad_buffer_ = grad_pool().allocate(bytes, MemoryRole::sharded_grad, home);
-  sharded_grad_ = {sharded_grad_buffer_.data(), Shape{layout_->shard_numel()}, dtype};
+  const DType dtype = keeps_low_precision_grads_ ? unsharded_grad_.dtype() : DType::f32;
+  const std::int64_t numel = layout_->shard_numel();
+  sharded_grad_ = {grad_pool().allocate(numel * dtype_bytes(dtype), MemoryRole::sharded_grad, home), numel, dtype};
 }
 
 void UnitStorage::reduce_grads(RateLimiter& limiter) {
-  if (!unsharded_grad_buffer_) return;
+  if (!unsharded_grad_) return;
   note_written_grads();
   zero_unwritten_grads();
   hide_grads();
   const OpenMpThreads threads(side_stream_threads(device_mesh_));
   Kernels& kernels = device_mesh_.kernels();
   Stream& reduce_stream = *device_mesh_.streams().post_backward;
-  Stream& result_stream = all_reduce_group_->num_ranks() > 1 ? *device_mesh_.streams().all_reduce : reduce_stream;
+  Stream& result_stream = all_reduce_group().num_ranks() > 1 ? *device_mesh_.streams().all_reduce : reduce_stream;
   reduce_stream.wait(device_mesh_.compute().record());
   if (hands_grads_over()) {
-    sharded_grad_buffer_ = std::move(unsharded_grad_buffer_);
-    sharded_grad_ = std::exchange(unsharded_grad_, {});
+    sharded_grad_ = std::move(unsharded_grad_);
     return;
   }
 
-  TensorView gathered = unsharded_grad_;
+  TensorView gathered = unsharded_grad_.view();
   Buffer rearranged;
   if (!layout_->rearrangement().empty()) {
     const std::int64_t numel = layout_->gathered_numel();
-    rearranged = device_mesh_.pool().allocate(numel * dtype_bytes(unsharded_grad_.dtype), MemoryRole::communication, reduce_stream);
-    gathered = {rearranged.data(), Shape{numel}, unsharded_grad_.dtype};
+    rearranged = device_mesh_.pool().allocate(numel * dtype_bytes(gathered.dtype), MemoryRole::communication, reduce_stream);
+    gathered = {rearranged.data(), Shape{numel}, gathered.dtype};
     std::vector<BlockCopy> blocks;
     for (const BlockCopy& b : layout_->rearrangement()) blocks.push_back(b.reversed());
-    kernels.copy_blocks(reduce_stream, unsharded_grad_, gathered, blocks);
+    kernels.copy_blocks(reduce_stream, unsharded_grad_.view(), gathered, blocks);
   }
 
-  const Write mode = sharded_grad_buffer_ ? Write::accumulate : Write::overwrite;
-  if (!sharded_grad_buffer_) allocate_sharded_grad(result_stream);
-  TensorView result = sharded_grad_;
+  const Write mode = sharded_grad_ ? Write::accumulate : Write::overwrite;
+  if (!sharded_grad_) allocate_sharded_grad(result_stream);
+  const TensorView kept = sharded_grad_.view();
+  TensorView result = kept;
   Buffer on_device;  // what is offloaded is reduced here first
   if (offload_ != CpuOffload::none) {
-    on_device = device_mesh_.pool().allocate(sharded_grad_.bytes(), MemoryRole::sharded_grad, result_stream);
-    result = {on_device.data(), sharded_grad_.shape, sharded_grad_.dtype};
+    on_device = device_mesh_.pool().allocate(kept.bytes(), MemoryRole::sharded_grad, result_stream);
+    result = {on_device.data(), kept.shape, kept.dtype};
   }
   // Both ways by copy engines, which leave the device's kernels alone: what is there already is added to here.
-  if (on_device && mode == Write::accumulate) kernels.copy(result_stream, sharded_grad_, result);
+  if (on_device && mode == Write::accumulate) kernels.copy(result_stream, kept, result);
   reduction_.reduce({.unit_name = name_.c_str(),
                      .device_mesh = device_mesh_,
                      .unsharded_grad = gathered,
@@ -85,15 +82,13 @@ void UnitStorage::reduce_grads(RateLimiter& limiter) {
                      .shard_rank = shard_rank_,
                      .shard_size = layout_->shard_size(),
                      .shard_group = device_mesh_.reduce_group(),
-                     .all_reduce_group = *all_reduce_group_,
-                     .division = division_,
+                     .all_reduce_group = all_reduce_group(),
+                     .division = division_factors(device_mesh_.geometry().world_size),
                      .post_backward = reduce_stream,
                      .result_stream = result_stream});
-  if (on_device) kernels.copy(result_stream, result, sharded_grad_);
-  unsharded_grad_ = {};
-  const Event reduced = result_stream.record();
-  if (rearranged) rearranged.used_until(reduced);
-  limiter.release(std::move(unsharded_grad_buffer_), reduced);
+  if (on_device) kernels.copy(result_stream, result, kept);
+  if (rearranged) rearranged.used_until(result_stream.record());
+  unsharded_grad_.give_to(limiter, result_stream);
 }
 
 void UnitStorage::note_written_grads() {
@@ -116,12 +111,11 @@ void UnitStorage::hide_grads() {
 }
 
 void UnitStorage::zero_grad() {
-  if (!sharded_grad_buffer_) return;
+  if (!sharded_grad_) return;
   // Readers are compute and the stream that writes it, of which one is the buffer's home.
   Stream& other = keeps_unsharded_grads() ? gradient_stream() : device_mesh_.compute();
-  sharded_grad_buffer_.used_until(other.record());
-  sharded_grad_buffer_.reset();
-  sharded_grad_ = {};
+  sharded_grad_.used_until(other.record());
+  sharded_grad_.reset();
   has_grads_.assign(has_grads_.size(), false);
 }
 

@@ -68,14 +68,10 @@ UnitStorage::UnitStorage(std::string name, std::vector<UnitParameter> parameters
       layout_(make_layout(parameters_, options.strategy == Strategy::no_shard ? 1 : device_mesh.geometry().shard_size,
                           options)),
       shard_rank_(layout_->shard_size() == 1 ? 0 : device_mesh.mesh().shard_rank()),
-      // A no_shard unit on a sharded mesh is replicated over every rank.
-      all_reduce_group_(layout_->shard_size() == device_mesh.geometry().shard_size ? &device_mesh.replicate_group()
-                                                                                   : &device_mesh.all_ranks_group()),
-      division_(division_factors(device_mesh.geometry().world_size)),
       reduction_(of_root.deterministic ? deterministic_reduction()
                  : options.reduction   ? *options.reduction
                                        : default_reduction()) {
-  all_reduce_group_->connect();
+  all_reduce_group().connect();
   const int num_neighbours = options.reshard_after_forward_ranks;
   if (num_neighbours == 0 || layout_->shard_size() == 1) return;
   require<ConfigError>(cuts_rows_only(*layout_),
@@ -83,16 +79,14 @@ UnitStorage::UnitStorage(std::string name, std::vector<UnitParameter> parameters
   require<ConfigError>(layout_->unsharded_numel() % num_neighbours == 0,
                        "unit {}: its {} gathered elements do not divide over the {} ranks of fsdp.reshard_after_forward", name_,
                        layout_->unsharded_numel(), num_neighbours);
-  neighbour_group_ = &device_mesh.neighbour_group(num_neighbours);
+  num_neighbours_ = device_mesh.neighbour_group(num_neighbours).num_ranks();
 }
 
 UnitStorage::~UnitStorage() {
   // A step that nobody ends may still be under way.
-  for (Buffer* buffer :
-       {&master_buffer_, &unsharded_buffer_, &post_forward_buffer_, &unsharded_grad_buffer_, &sharded_grad_buffer_}) {
-    for (Stream* stream : device_mesh_.streams().all()) {
-      if (*buffer) buffer->used_until(stream->record());
-    }
+  for (Stream* stream : device_mesh_.streams().all()) {
+    const Event last_use = stream->record();
+    for (StoredTensor* each : {&master_, &unsharded_, &post_forward_, &unsharded_grad_, &sharded_grad_}) each->used_until(last_use);
   }
   drop_step();
 }
@@ -104,17 +98,23 @@ bool UnitStorage::is_trainable() const {
 void UnitStorage::initialize(std::uint64_t seed) {
   Stream& compute = device_mesh_.compute();
   const std::int64_t bytes = layout_->shard_numel() * dtype_bytes(DType::f32);
-  master_buffer_ = device_mesh_.mesh().shard().allocate(master_pool(), bytes, MemoryRole::sharded_param, compute);
-  master_ = {master_buffer_.data(), Shape{layout_->shard_numel()}, DType::f32};
-  device_mesh_.kernels().fill(compute, master_, 0.0);
+  master_ = {device_mesh_.mesh().shard().allocate(master_pool(), bytes, MemoryRole::sharded_param, compute),
+             layout_->shard_numel(), DType::f32};
+  device_mesh_.kernels().fill(compute, master_.view(), 0.0);
   for (const Piece& piece : layout_->pieces(shard_rank_)) {
     const auto parameter = std::ranges::find(parameters_, piece.parameter, &UnitParameter::full_name);
     for (std::int64_t i = 0; i < piece.num_runs(); ++i) {
       const Piece::Run run = piece.run(i);
       nn::fill_initial(device_mesh_.kernels(), compute, *parameter->parameter, piece.parameter, seed, run.begin,
-                       master_.slice(run.offset, run.numel()));
+                       master_.view().slice(run.offset, run.numel()));
     }
   }
+}
+
+TensorView UnitStorage::write_master() const {
+  require(!is_unsharded() || aliases_master(unsharded_.dtype()),
+          "the sharded parameters of unit {} are to be written while it is unsharded: reshard it first", name_);
+  return master_.view();
 }
 
 void UnitStorage::set_all_gather_hooks(const nn::Parameter& parameter, AllGatherHooks hooks) {
@@ -123,7 +123,7 @@ void UnitStorage::set_all_gather_hooks(const nn::Parameter& parameter, AllGather
   const std::string& full_name = found->full_name;
   require<ConfigError>(hooks.pre && hooks.post, "parameter {} has a {} all-gather hook alone: hooks come as a pair", full_name,
                        hooks.pre ? "pre" : "post");
-  require<ConfigError>(!neighbour_group_, "parameter {} has all-gather hooks, but its unit {} reshards among neighbours after forward: "
+  require<ConfigError>(!keeps_part_after_forward(), "parameter {} has all-gather hooks, but its unit {} reshards among neighbours after forward: "
                        "choose one of them", full_name, name_);
   if (layout_->shard_size() == 1) return;  // nothing is gathered
   const auto* per_parameter = dynamic_cast<const PerParameterLayout*>(layout_.get());
@@ -145,37 +145,35 @@ std::optional<HookedGatherSizes> UnitStorage::hooked_gather_sizes() const {
 void UnitStorage::unshard(RateLimiter& limiter, bool full_precision) {
   const DType dtype = full_precision ? DType::f32 : param_dtype_;
   if (is_unsharded()) {
-    if (unsharded_.dtype == dtype) return;
+    if (unsharded_.dtype() == dtype) return;
     reshard(limiter);  // kept from a pass in the other precision
   }
   require(is_initialized(), "unit {} is used before its parameters have values: call initialize() or load a checkpoint", name_);
   check_placement();
   if (aliases_master(dtype)) {
-    unsharded_ = master_;
-    state_ = ShardState::unsharded;
+    unsharded_ = StoredTensor(master_.view());
     return;
   }
   limiter.make_room();
   const OpenMpThreads threads(side_stream_threads(device_mesh_));
   Stream& unshard_stream = *device_mesh_.streams().unshard;
   const std::int64_t bytes = layout_->unsharded_numel() * dtype_bytes(dtype);
-  unsharded_buffer_ = device_mesh_.unshard_group().allocate(device_mesh_.pool(), bytes, MemoryRole::unsharded_param, unshard_stream);
-  unsharded_ = {unsharded_buffer_.data(), Shape{layout_->unsharded_numel()}, dtype};
-  if (state_ == ShardState::sharded_post_forward && post_forward_.dtype == dtype) {
+  unsharded_ = {device_mesh_.unshard_group().allocate(device_mesh_.pool(), bytes, MemoryRole::unsharded_param, unshard_stream),
+                layout_->unsharded_numel(), dtype};
+  if (post_forward_ && post_forward_.dtype() == dtype) {
     gather_from_neighbours();
   } else if (hooked_) {
-    hooked_->gather(master_, shard_rank_, unsharded_);
+    hooked_->gather(master_.view(), shard_rank_, unsharded_.view());
   } else {
     gather_shards(dtype);
   }
-  post_forward_buffer_.reset();
-  unsharded_ready_ = unshard_stream.record();
-  state_ = ShardState::unsharded;
+  post_forward_.reset();
+  unsharded_.written_on(unshard_stream);
 }
 
 // Storage comes from the process group, which may have memory of its own (a window shared by a node's ranks).
 void UnitStorage::check_placement() const {
-  const DeviceKind found = device_of(device_mesh_.pool(), master_.data), expected = device_of(master_pool());
+  const DeviceKind found = device_of(device_mesh_.pool(), master_.view().data), expected = device_of(master_pool());
   if (found == expected || !master_) return;
   const bool offloads = offload_ == CpuOffload::parameters;
   throw ConfigError(fmt::format(
@@ -193,89 +191,79 @@ void UnitStorage::gather_shards(DType dtype) {
   Kernels& kernels = device_mesh_.kernels();
   ProcessGroup& group = device_mesh_.unshard_group();
   if (layout_->shard_size() == 1) {
-    kernels.copy(unshard_stream, master_, unsharded_);
+    kernels.copy(unshard_stream, master_.view(), unsharded_.view());
     return;
   }
-  TensorView shard = master_;
+  TensorView shard = master_.view();
   Buffer low;
   if (dtype != DType::f32 || offload_ == CpuOffload::parameters) {
     Stream& cast_stream = *device_mesh_.streams().pre_unshard;
     low = group.allocate(device_mesh_.pool(), layout_->shard_numel() * dtype_bytes(dtype), MemoryRole::low_precision_shard, cast_stream);
     shard = {low.data(), Shape{layout_->shard_numel()}, dtype};
-    kernels.copy(cast_stream, master_, shard);
+    kernels.copy(cast_stream, master_.view(), shard);
     unshard_stream.wait(cast_stream.record());
   }
   if (layout_->rearrangement().empty()) {
-    group.all_gather(unshard_stream, name_.c_str(), shard, unsharded_);
+    group.all_gather(unshard_stream, name_.c_str(), shard, unsharded_.view());
   } else {
     const std::int64_t numel = layout_->gathered_numel();
     const Buffer buffer = group.allocate(device_mesh_.pool(), numel * dtype_bytes(dtype), MemoryRole::communication, unshard_stream);
     const TensorView gathered{buffer.data(), Shape{numel}, dtype};
     group.all_gather(unshard_stream, name_.c_str(), shard, gathered);
-    kernels.copy_blocks(unshard_stream, gathered, unsharded_, layout_->rearrangement());
+    kernels.copy_blocks(unshard_stream, gathered, unsharded_.view(), layout_->rearrangement());
   }
   if (low) low.used_until(unshard_stream.record());
 }
 
 void UnitStorage::gather_from_neighbours() {
   Stream& unshard_stream = *device_mesh_.streams().unshard;
-  unshard_stream.wait(post_forward_ready_);
-  neighbour_group_->all_gather(unshard_stream, name_.c_str(), post_forward_, unsharded_);
-  post_forward_buffer_.used_until(unshard_stream.record());
+  post_forward_.wait_on(unshard_stream);
+  device_mesh_.neighbour_group(num_neighbours_).all_gather(unshard_stream, name_.c_str(), post_forward_.view(), unsharded_.view());
+  post_forward_.used_until(unshard_stream.record());
 }
 
 void UnitStorage::expose() {
   invariant(is_unsharded(), "only an unsharded unit is exposed to its module");
-  device_mesh_.compute().wait(unsharded_ready_);
+  unsharded_.wait_on(device_mesh_.compute());
   is_exposed_ = true;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     nn::Parameter& parameter = *parameters_[i].parameter;
-    parameter.data = unsharded_.slice(layout_->begin_of(i), parameter.shape.numel()).reshaped(parameter.shape);
+    parameter.data = unsharded_.view().slice(layout_->begin_of(i), parameter.shape.numel()).reshaped(parameter.shape);
   }
 }
 
 void UnitStorage::reshard(RateLimiter& limiter) {
-  post_forward_buffer_.reset();
-  if (is_unsharded()) {
-    // Prefetched and never used: the gather still reads the master, which compute may be about to write.
-    if (!is_exposed_) device_mesh_.compute().wait(unsharded_ready_);
-    is_exposed_ = false;
-    unsharded_ready_ = {};
-    unsharded_ = {};
-    for (const UnitParameter& p : parameters_) p.parameter->data = {};
-    if (unsharded_buffer_) limiter.release(std::move(unsharded_buffer_), device_mesh_.compute().record());
-  }
-  state_ = ShardState::sharded;
+  post_forward_.reset();
+  if (!is_unsharded()) return;
+  // Prefetched and never used: the gather still reads the master, which compute may be about to write.
+  if (!is_exposed_) unsharded_.wait_on(device_mesh_.compute());
+  is_exposed_ = false;
+  for (const UnitParameter& p : parameters_) p.parameter->data = {};
+  unsharded_.give_to(limiter, device_mesh_.compute());
 }
 
 void UnitStorage::reshard_among_neighbours(RateLimiter& limiter) {
-  if (!neighbour_group_ || !is_unsharded()) {
+  if (!keeps_part_after_forward() || !is_unsharded()) {
     reshard(limiter);
     return;
   }
   Stream& compute = device_mesh_.compute();
-  const std::int64_t numel = layout_->unsharded_numel() / neighbour_group_->num_ranks();
-  Buffer part = device_mesh_.pool().allocate(numel * dtype_bytes(unsharded_.dtype), MemoryRole::sharded_param, compute);
-  post_forward_ = {part.data(), Shape{numel}, unsharded_.dtype};
-  device_mesh_.kernels().copy(compute, unsharded_.slice(neighbour_group_->rank() * numel, numel), post_forward_);
-  post_forward_ready_ = compute.record();
+  const ProcessGroup& neighbours = device_mesh_.neighbour_group(num_neighbours_);
+  const std::int64_t numel = layout_->unsharded_numel() / num_neighbours_;
+  const DType dtype = unsharded_.dtype();
+  StoredTensor part(device_mesh_.pool().allocate(numel * dtype_bytes(dtype), MemoryRole::sharded_param, compute), numel, dtype);
+  device_mesh_.kernels().copy(compute, unsharded_.view().slice(neighbours.rank() * numel, numel), part.view());
+  part.written_on(compute);
   reshard(limiter);
-  post_forward_buffer_ = std::move(part);
-  state_ = ShardState::sharded_post_forward;
+  post_forward_ = std::move(part);
 }
 
 void UnitStorage::drop_step() {
-  state_ = ShardState::sharded;
   is_exposed_ = false;
-  unsharded_ready_ = post_forward_ready_ = {};
-  unsharded_ = unsharded_grad_ = sharded_grad_ = {};
   has_grads_.assign(has_grads_.size(), false);
   for (const UnitParameter& p : parameters_) p.parameter->data = {};
   hide_grads();
-  unsharded_buffer_.reset();
-  post_forward_buffer_.reset();
-  unsharded_grad_buffer_.reset();
-  sharded_grad_buffer_.reset();
+  for (StoredTensor* each : {&unsharded_, &post_forward_, &unsharded_grad_, &sharded_grad_}) each->reset();
 }
 
 }  // namespace mica::fsdp

@@ -161,7 +161,7 @@ bool Optimizer::has_any_grad(const UnitState& unit) {
 }
 
 TensorView Optimizer::master_of(const UnitState& unit) {
-  return unit.storage ? unit.storage->master() : unit.members[0].parameter->data.reshaped(Shape{numel_of(unit)});
+  return unit.storage ? unit.storage->write_master() : unit.members[0].parameter->data.reshaped(Shape{numel_of(unit)});
 }
 
 ConstTensorView Optimizer::grad_of(const UnitState& unit) {

@@ -234,7 +234,7 @@ ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, 
     if (step == 0) run.first_gradients = whole(true);
     root.reshard();  // what stays unsharded would go stale
     for (const fsdp::ShardedParameter& p : root.parameters()) {
-      kernels->sgd(context.compute, {.param = p.master(), .grad = p.grad(), .lr = kParityLr});
+      kernels->sgd(context.compute, {.param = p.write_master(), .grad = p.grad(), .lr = kParityLr});
     }
     root.zero_grad();  // no synchronisation: the next step's gathers have to wait for the optimizer by themselves
   }

@@ -70,6 +70,10 @@ class DeviceMesh {
   /// Used on the all_reduce stream: the replicate axis, and the whole world for a no_shard unit on a sharded mesh.
   [[nodiscard]] ProcessGroup& replicate_group() const { return *replicate_group_; }
   [[nodiscard]] ProcessGroup& all_ranks_group() const { return *all_ranks_group_; }
+  /// Which of the two adds up the gradients of shards cut over `shard_size` ranks.
+  [[nodiscard]] ProcessGroup& all_reduce_group(int shard_size) const {
+    return shard_size == geometry().shard_size ? replicate_group() : all_ranks_group();
+  }
   /// Used on the unshard stream: the runs of `num_ranks` neighbours that the shard axis is cut into. Made at the first
   /// call, which all ranks make together. @throws ConfigError unless num_ranks divides the shard axis.
   [[nodiscard]] ProcessGroup& neighbour_group(int num_ranks);

@@ -15,7 +15,7 @@ namespace mica::fsdp {
 class GatheredUnit {
  public:
   /// @param shard  this rank's, [P]: the master or the sharded gradient.  @collective over the shard axis
-  GatheredUnit(const Unit& unit, TensorView shard);
+  GatheredUnit(const Unit& unit, ConstTensorView shard);
 
   /// dst [end - begin], any floating dtype = elements [begin, end) of the unit's i-th parameter.
   void copy_range(std::size_t i, std::int64_t begin, std::int64_t end, TensorView dst) const;

@@ -20,7 +20,8 @@ struct ShardedParameter {
   Piece piece;
   std::size_t index;  ///< of the parameter in storage->parameters()
 
-  [[nodiscard]] TensorView master() const { return storage->master().slice(piece.offset, piece.numel()); }
+  [[nodiscard]] ConstTensorView master() const { return storage->master().slice(piece.offset, piece.numel()); }
+  [[nodiscard]] TensorView write_master() const { return storage->write_master().slice(piece.offset, piece.numel()); }
   /// Absent when there is no gradient (FEATURES C3).
   [[nodiscard]] TensorView grad() const {
     return storage->has_grad(index) ? storage->sharded_grad().slice(piece.offset, piece.numel()) : TensorView{};

@@ -11,6 +11,7 @@
 #include "mica/fsdp/options.hpp"
 #include "mica/fsdp/rate_limiter.hpp"
 #include "mica/fsdp/shard_layout.hpp"
+#include "mica/fsdp/stored_tensor.hpp"
 #include "mica/nn/module.hpp"
 
 namespace mica::fsdp {
@@ -69,8 +70,12 @@ class UnitStorage {
 
   /// Allocates the master and fills this rank's pieces with their initial values.
   void initialize(std::uint64_t seed);
-  [[nodiscard]] bool is_initialized() const { return static_cast<bool>(master_buffer_); }
-  [[nodiscard]] TensorView master() const { return master_; }  // [P] f32
+  [[nodiscard]] bool is_initialized() const { return static_cast<bool>(master_); }
+  [[nodiscard]] ConstTensorView master() const { return master_.view(); }  // [P] f32
+  /// The one way to the master for whoever writes it; the unit's parameters are resharded (Root::reshard()), or they would
+  /// go stale. What is sharded over one rank in fp32 is the master itself, also while it is unsharded.
+  /// @throws Error when the unit is unsharded.
+  [[nodiscard]] TensorView write_master() const;
 
   /// Sends this parameter in a way of its own. Before the first unshard, on all ranks alike.
   /// @throws ConfigError when a hook of the pair is missing, the layout is not per-parameter on dim 0, or the unit reshards
@@ -83,8 +88,10 @@ class UnitStorage {
   /// @param full_precision  fp32 instead of param_dtype.
   /// @throws ConfigError when the master is not where cpu_offload says (FEATURES D9), naming both devices.
   void unshard(RateLimiter& limiter, bool full_precision = false);
-  [[nodiscard]] ShardState state() const { return state_; }
-  [[nodiscard]] bool is_unsharded() const { return state_ == ShardState::unsharded; }
+  [[nodiscard]] ShardState state() const {
+    return unsharded_ ? ShardState::unsharded : post_forward_ ? ShardState::sharded_post_forward : ShardState::sharded;
+  }
+  [[nodiscard]] bool is_unsharded() const { return static_cast<bool>(unsharded_); }
   /// The compute stream waits for the parameters, and the module sees them.
   void expose();
   /// Gives the unsharded storage back. The compute stream's work so far was its last reader.
@@ -95,18 +102,18 @@ class UnitStorage {
   /// Makes sure that the module can write gradients. Written ones stay (no_sync accumulates in them).
   /// @param full_precision  fp32 instead of reduce_dtype, unless written ones are there.
   void prepare_grads(RateLimiter& limiter, bool full_precision = false);
-  [[nodiscard]] bool has_unsharded_grad() const { return static_cast<bool>(unsharded_grad_buffer_); }
+  [[nodiscard]] bool has_unsharded_grad() const { return static_cast<bool>(unsharded_grad_); }
   /// On a world of one rank: the default reduction would copy gradients that are in the right place and dtype.
   [[nodiscard]] bool keeps_unsharded_grads() const;
   /// Averages the unsharded gradient over the world into the sharded gradient, adding to what is there.
   void reduce_grads(RateLimiter& limiter);
   /// [P] f32 (reduce_dtype with keep_low_precision_grads), absent before the first reduction. Valid on the compute
   /// stream after the backward pass has ended.
-  [[nodiscard]] TensorView sharded_grad() const { return sharded_grad_; }
+  [[nodiscard]] TensorView sharded_grad() const { return sharded_grad_.view(); }
   /// Where sharded_grad() is written.
   [[nodiscard]] Stream& gradient_stream() const {
     const Streams& streams = device_mesh_.streams();
-    return all_reduce_group_->num_ranks() > 1 ? *streams.all_reduce : *streams.post_backward;
+    return all_reduce_group().num_ranks() > 1 ? *streams.all_reduce : *streams.post_backward;
   }
   /// Whether the i-th parameter has a sharded gradient. In original-parameter mode one whose backward has not run since
   /// zero_grad() has none (on all ranks alike: the first step's order check compares); otherwise its part of the
@@ -123,10 +130,13 @@ class UnitStorage {
   [[nodiscard]] bool aliases_master(DType dtype) const {
     return layout_->shard_size() == 1 && dtype == DType::f32 && offload_ != CpuOffload::parameters;
   }
+  /// Over which shards are replicated; of one rank: no all-reduce. Looked up whenever it is used: a mesh may change.
+  [[nodiscard]] ProcessGroup& all_reduce_group() const { return device_mesh_.all_reduce_group(layout_->shard_size()); }
+  [[nodiscard]] bool keeps_part_after_forward() const { return num_neighbours_ > 0; }
   void check_placement() const;
   void gather_shards(DType dtype);
   void gather_from_neighbours();
-  [[nodiscard]] bool hands_grads_over() const { return keeps_unsharded_grads() && !sharded_grad_buffer_; }
+  [[nodiscard]] bool hands_grads_over() const { return keeps_unsharded_grads() && !sharded_grad_; }
   void allocate_sharded_grad(Stream& home);
   void hide_grads();
   void note_written_grads();
@@ -143,17 +153,11 @@ class UnitStorage {
   CpuOffload offload_;
   std::unique_ptr<ShardLayout> layout_;
   int shard_rank_;
-  ProcessGroup* all_reduce_group_;            // over which shards are replicated; one rank: no all-reduce
-  ProcessGroup* neighbour_group_ = nullptr;   // of reshard_after_forward_ranks
-  DivisionFactors division_;
+  int num_neighbours_ = 0;  // among which a part stays after forward; 0: none does
   GradientReduction& reduction_;
   std::unique_ptr<HookedAllGather> hooked_;
 
-  Buffer master_buffer_, unsharded_buffer_, post_forward_buffer_, unsharded_grad_buffer_, sharded_grad_buffer_;
-  TensorView master_, unsharded_, post_forward_, unsharded_grad_, sharded_grad_;
-  Event unsharded_ready_;
-  Event post_forward_ready_;
-  ShardState state_ = ShardState::sharded;
+  StoredTensor master_, unsharded_, post_forward_, unsharded_grad_, sharded_grad_;
   bool is_exposed_ = false;  // compute has waited for the parameters
 };
 

@@ -60,7 +60,7 @@ std::vector<int> sharers_of(const fsdp::UnitStorage& unit, const Mesh& mesh, con
 }
 
 void read_pieces(ParameterSource& source, const fsdp::UnitStorage& storage, const Pool& pool) {
-  const TensorView master = storage.master();
+  const TensorView master = storage.write_master();
   // What a device holds is made in the host's memory first, unit by unit; padding stays zero.
   const bool is_on_host = device_of(pool, master.data) == DeviceKind::cpu;
   std::vector<float> host(is_on_host ? 0 : static_cast<std::size_t>(master.numel()));
@@ -109,18 +109,19 @@ void read_whole(const OpenedModel& opened, const fsdp::Root& root, const HostCom
   }
 }
 
-void check_model(const OpenedModel& opened, const std::map<std::string, std::string>& model, const fsdp::Root& root) {
+void check_model(const OpenedModel& opened, const std::map<std::string, std::string>& model, fsdp::Root& root) {
   require(root.state() == fsdp::TrainingState::idle,
           "parameters are given values while the root is {}: do it between passes",
           fsdp::training_state_name(root.state()));
   check_model_keys({opened.keys.place(), opened.keys.all()}, model);
   check_parameters(opened, root);
+  root.reshard();                               // what is unsharded would go stale
   root.device_mesh().compute().synchronize();  // the initial values
 }
 
 /// @returns the mesh's ranks by the HostComm's. @collective
 std::vector<int> check_on_all_ranks(const OpenedModel& opened, const std::map<std::string, std::string>& model,
-                                    const fsdp::Root& root, const HostComm& comm) {
+                                    fsdp::Root& root, const HostComm& comm) {
   std::vector<int> mesh_ranks;
   for (const std::string& each : comm.all_or_throw([&] {
          check_model(opened, model, root);
@@ -142,7 +143,7 @@ InitReport report_of(const OpenedModel& opened) {
 
 /// Every rank reads its own pieces; those that hold the same read units in turns.
 InitReport from_hugging_face(const std::string& path, const std::map<std::string, std::string>& model,
-                             const fsdp::Root& root, const HostComm& comm) {
+                             fsdp::Root& root, const HostComm& comm) {
   const OpenedModel opened = share_hf_folder(path, comm);
   const std::vector<int> mesh_ranks = check_on_all_ranks(opened, model, root, comm);
   struct Shared {
@@ -162,14 +163,14 @@ InitReport from_hugging_face(const std::string& path, const std::map<std::string
       if (each.reader == comm.rank()) read_pieces(*opened.source, *each.unit, pool);
     }
   });
-  for (const Shared& each : all) send_to_sharers(each.unit->master(), each.reader, each.sharers, pool, comm);
+  for (const Shared& each : all) send_to_sharers(each.unit->write_master(), each.reader, each.sharers, pool, comm);
   read_whole(opened, root, comm);
   return report_of(opened);
 }
 
 /// Every block is read by one rank ([Note: shared reading]).
 InitReport from_checkpoint(const std::string& folder, const std::map<std::string, std::string>& model,
-                           const fsdp::Root& root, const HostComm& comm) {
+                           fsdp::Root& root, const HostComm& comm) {
   const Manifest manifest = share_manifest(folder, comm);
   const OpenedModel opened = describe_checkpoint(folder, manifest);
   const Mesh& mesh = root.device_mesh().mesh();
@@ -178,7 +179,7 @@ InitReport from_checkpoint(const std::string& folder, const std::map<std::string
   const auto make_sinks = [&] {
     std::vector<Sink> sinks;
     const std::string kind(kMasterKind);
-    for (const fsdp::UnitStorage* storage : unit_storages(root)) sinks.push_back({sinks.size(), kind, storage->master()});
+    for (const fsdp::UnitStorage* storage : unit_storages(root)) sinks.push_back({sinks.size(), kind, storage->write_master()});
     std::size_t unit = sinks.size();
     for (const WholeTensor& tensor : whole_tensors(root)) {
       const OpenedModel::Tensor* there = opened.find(tensor.name);

@@ -45,9 +45,9 @@ struct Options {
   std::int64_t repeats = 6, steps = 0, batch = 1, seq = 64;
 };
 
-using Bytes = std::span<std::byte>;
+using Bytes = std::span<const std::byte>;
 
-Bytes bytes_of(TensorView view) { return {static_cast<std::byte*>(view.data), static_cast<std::size_t>(view.bytes())}; }
+Bytes bytes_of(ConstTensorView view) { return {static_cast<const std::byte*>(view.data), static_cast<std::size_t>(view.bytes())}; }
 
 /// What this rank's shard of a checkpoint is made of.
 std::vector<Bytes> parts_of(const ShardedModel& model) {

@@ -154,7 +154,7 @@ inline std::string save_hf_model(const std::string& hf_folder, int num_ranks, co
     checkpoint::HfSource source(hf_folder);
     ShardedHfModel model(std::move(world), source.model());
     for (const fsdp::ShardedParameter& p : model.root().parameters()) {
-      source.read(p.piece.parameter, "master", p.piece.begin, p.piece.numel(), p.master().as<float>());
+      source.read(p.piece.parameter, "master", p.piece.begin, p.piece.numel(), p.write_master().as<float>());
     }
     const auto comm = make_group_comm(model.device_mesh.metrics_group(), model.device_mesh.compute());
     checkpoint::SaveState state{.root = &model.root(), .run_id = "r0", .step = 1};

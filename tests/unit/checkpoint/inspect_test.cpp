@@ -47,7 +47,7 @@ Ran inspect(const std::vector<std::string>& arguments) {
 void set_element(SavedModel& model, const std::string& parameter, std::int64_t element, float value) {
   for (const fsdp::ShardedParameter& p : model.root().parameters()) {
     if (p.piece.parameter != parameter || element < p.piece.begin || element >= p.piece.end) continue;
-    p.master().as<float>()[element - p.piece.begin] = value;
+    p.write_master().as<float>()[element - p.piece.begin] = value;
   }
 }
 

@@ -103,7 +103,7 @@ class SavedModel {
   template <class Visit>
   void for_each_array(Visit visit) {
     for (const fsdp::Unit* unit : root().units()) {
-      if (unit->storage()) visit(*unit->storage(), "master", unit->storage()->master().template as<float>());
+      if (unit->storage()) visit(*unit->storage(), "master", unit->storage()->write_master().template as<float>());
     }
     for (const optim::StateShard& shard : optimizer_->state()) visit(*shard.storage, shard.kind, shard.data.as<float>());
   }

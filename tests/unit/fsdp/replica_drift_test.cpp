@@ -26,7 +26,7 @@ struct Replica {
     root->initialize(3);
   }
   MeshGeometry geometry(int shard_size) { return {.world_size = num_ranks, .shard_size = shard_size, .replicas = num_ranks / shard_size}; }
-  TensorView master(std::size_t unit) { return root->units()[unit]->storage()->master(); }
+  TensorView master(std::size_t unit) { return root->units()[unit]->storage()->write_master(); }
   void flip(std::size_t unit, std::int64_t element) {
     float& x = master(unit).as<float>()[element];
     x = std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) ^ 1U);

@@ -96,7 +96,7 @@ class Rank {
   void backward(nn::Record record, const nn::Tensors& dys) { model_->backward(context_, std::move(record), dys); }
   /// As an optimizer does, on compute.
   void write_masters(double value) {
-    for (const Unit* unit : root().units()) kernels_->fill(device_mesh_.compute(), unit->storage()->master(), value);
+    for (const Unit* unit : root().units()) kernels_->fill(device_mesh_.compute(), unit->storage()->write_master(), value);
   }
   float first_of(const Tensor& y) {
     device_mesh_.compute().synchronize();

@@ -223,7 +223,7 @@ class ShardedRank {
       if (!p.grad()) continue;
       Tensor wide = context_.make(p.grad().shape, DType::f32);
       context_.kernels.copy(context_.compute, p.grad(), wide);
-      context_.kernels.sgd(context_.compute, {.param = p.master(), .grad = wide, .lr = kLr});
+      context_.kernels.sgd(context_.compute, {.param = p.write_master(), .grad = wide, .lr = kLr});
     }
     root().zero_grad();
     ignored.step();

@@ -110,7 +110,7 @@ class ReferenceRank {
     device_mesh_.compute().synchronize();
     for (const fsdp::ShardedParameter& p : root().parameters()) {
       const Values whole = fsdp_reference()["parameters"][p.piece.parameter].get<Values>();
-      std::copy(whole.begin() + p.piece.begin, whole.begin() + p.piece.end, p.master().as<float>());
+      std::copy(whole.begin() + p.piece.begin, whole.begin() + p.piece.end, p.write_master().as<float>());
     }
   }
   ~ReferenceRank() { device_mesh_.compute().synchronize(); }

@@ -39,7 +39,7 @@ TEST(FsdpReference, UnevenLinearAfterOneSgdStep) {
     const fsdp::ShardedParameter piece = root.parameters()[0];
     EXPECT_EQ(piece.piece.numel(), mesh.rank() == 0 ? 5 : 4);
     const Values weight = reference["weight"].get<Values>(), stepped = reference["stepped"].get<Values>();
-    std::copy(weight.begin() + piece.piece.begin, weight.begin() + piece.piece.end, piece.master().as<float>());
+    std::copy(weight.begin() + piece.piece.begin, weight.begin() + piece.piece.end, piece.write_master().as<float>());
 
     Values x = reference["inputs"][static_cast<std::size_t>(mesh.rank())].get<Values>(), ones(6, 1);
     nn::Record record;

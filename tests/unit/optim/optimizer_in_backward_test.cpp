@@ -180,7 +180,7 @@ TEST_P(InBackward, EveryAccessIsOrdered) {
         in_backward.begin_step(0.1);
         model.pass();
         for (const fsdp::ShardedParameter& p : model.root().parameters()) {  // who comes next on compute
-          model.kernels().fill(model.device_mesh().compute(), p.master(), 1.0);
+          model.kernels().fill(model.device_mesh().compute(), p.write_master(), 1.0);
         }
         model.device_mesh().compute().synchronize();
       }

@@ -171,7 +171,7 @@ class ShardedWeights {
     device_mesh_.compute().synchronize();
     for (const fsdp::ShardedParameter& p : root().parameters()) {
       if (p.piece.parameter != parameter) continue;
-      std::copy(values.begin() + p.piece.begin, values.begin() + p.piece.end, p.master().as<float>());
+      std::copy(values.begin() + p.piece.begin, values.begin() + p.piece.end, p.write_master().as<float>());
     }
   }
 
@@ -194,7 +194,7 @@ class ShardedWeights {
   }
 
   Values gather_from(const std::string& parameter,
-                     const std::function<TensorView(const fsdp::ShardedParameter&)>& view) {
+                     const std::function<ConstTensorView(const fsdp::ShardedParameter&)>& view) {
     Values whole;
     bool is_replicated = false;
     for (const fsdp::Unit* unit : root().units()) {
@@ -208,7 +208,7 @@ class ShardedWeights {
     device_mesh_.compute().synchronize();
     for (const fsdp::ShardedParameter& p : root().parameters()) {
       if (p.piece.parameter != parameter || (is_replicated && mesh_.shard_rank() != 0)) continue;
-      if (const TensorView piece = view(p))
+      if (const ConstTensorView piece = view(p))
         std::copy_n(piece.as<float>(), piece.numel(), whole.begin() + p.piece.begin);
     }
     const TensorView all{whole.data(), Shape{static_cast<std::int64_t>(whole.size())}, DType::f32};

@@ -40,7 +40,7 @@ inline void set_grads(ShardedWeights& model, int salt) {
 inline std::vector<Values> snapshot(ShardedWeights& model, const Optimizer& optimizer) {
   model.device_mesh().compute().synchronize();
   std::vector<Values> found;
-  const auto add = [&](TensorView view) { found.emplace_back(view.as<float>(), view.as<float>() + view.numel()); };
+  const auto add = [&](ConstTensorView view) { found.emplace_back(view.as<float>(), view.as<float>() + view.numel()); };
   for (const fsdp::Unit* unit : model.root().units()) {
     if (unit->storage()) add(unit->storage()->master());
   }

@@ -56,7 +56,7 @@ class RankRig {
     module.for_each_parameter([&](const std::string&, nn::Parameter& p) { order.push_back(&p); });
     for (const ShardedParameter& p : root_of(module).parameters()) {
       const auto n = std::ranges::find(order, p.parameter) - order.begin();
-      float* master = p.master().as<float>();
+      float* master = p.write_master().as<float>();
       for (std::int64_t r = 0; r < p.piece.num_runs(); ++r) {
         for (std::int64_t i = p.piece.run(r).begin; i < p.piece.run(r).end; ++i) {
           *master++ = static_cast<float>(n * 1000 + i);

@@ -30,7 +30,7 @@ struct Toy {
   void set(StateDictKind kind) { set(StateDictSettings::of(kind)); }
   void clear() {
     for (const Unit* each : root().units()) {
-      const TensorView master = each->storage()->master();
+      const TensorView master = each->storage()->write_master();
       std::fill_n(master.as<float>(), master.numel(), -1.0F);
     }
     std::fill_n(norm->mean().data.as<float>(), 2, -1.0F);
