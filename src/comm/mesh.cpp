@@ -106,6 +106,12 @@ Mesh::Mesh(std::unique_ptr<ProcessGroup> world, std::unique_ptr<ProcessGroup> sh
           shard_->rank(), replicate_->rank(), shard_rank(), replica_rank());
 }
 
+void Mesh::rebuild(std::unique_ptr<ProcessGroup> world, MeshGeometry geometry, std::vector<RankPlace> places) {
+  const int epoch = epoch_ + 1;
+  *this = Mesh(std::move(world), geometry, std::move(places));
+  epoch_ = epoch;
+}
+
 std::string Mesh::describe() const {
   constexpr int kMostGroups = 8;
   std::string groups;

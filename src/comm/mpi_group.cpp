@@ -129,18 +129,20 @@ class MpiGroup final : public ProcessGroup {
   void enqueue_broadcast(Stream& s, TensorView data, int root) override {
     communicate(s, {root == rank() ? reads(data) : writes(data)}, [=, this] {
       for (std::int64_t begin = 0; begin < data.bytes(); begin += options_.max_call_bytes) {
-        const auto n = static_cast<int>(std::min(options_.max_call_bytes, data.bytes() - begin));
-        mpi::check(MPI_Bcast(static_cast<std::byte*>(data.data) + begin, n, MPI_BYTE, root, comm_.get()), "MPI_Bcast");
+        const std::int64_t bytes = std::min(options_.max_call_bytes, data.bytes() - begin);
+        broadcast_bytes(peers(), static_cast<std::byte*>(data.data) + begin, bytes, root);
       }
     });
   }
 
   void enqueue_barrier(Stream& s) override {
-    communicate(s, {}, [this] { mpi::check(MPI_Barrier(comm_.get()), "MPI_Barrier"); });
+    communicate(s, {}, [this] { wait_for_peers(peers()); });
   }
 
  private:
-  [[nodiscard]] detail::Peers peers() const { return {comm_.get(), rank(), num_ranks(), options_.direct_bytes}; }
+  [[nodiscard]] detail::Peers peers() const {
+    return {comm_.get(), rank(), num_ranks(), options_.direct_bytes, options_.can_be_aborted ? &abort_flag() : nullptr};
+  }
 
   /// Belongs to `s`, so it may be given back as soon as the collective is enqueued: the next one on this stream gets the
   /// same memory, anybody else waits for `s`.

@@ -1,8 +1,10 @@
 #include "mpi_transfer.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <limits>
+#include <thread>
 
 #include "mica/core/error.hpp"
 #include "mica/mpi/communicator.hpp"
@@ -11,6 +13,9 @@ namespace mica::detail {
 namespace {
 
 constexpr int kTag = 1;
+/// Who can be aborted asks so often at once, then with pauses.
+constexpr int kEagerTries = 1000;
+constexpr std::chrono::microseconds kPause{50};
 
 std::byte* at(void* data, std::int64_t bytes) { return static_cast<std::byte*>(data) + bytes; }
 const std::byte* at(const void* data, std::int64_t bytes) { return static_cast<const std::byte*>(data) + bytes; }
@@ -87,19 +92,33 @@ class Requests {
     mpi::check(MPI_Isend(data, count(bytes), MPI_BYTE, to, kTag, comm, &requests_.emplace_back(MPI_REQUEST_NULL)),
                "MPI_Isend");
   }
-  /// @throws MpiError with the cause of the first message that failed.
-  void wait_for_all() {
+  /// @param is_aborted  null: nobody ends the waiting.
+  /// @throws MpiError with the cause of the first message that failed; Error once *is_aborted is set.
+  void wait_for_all(const std::atomic<bool>* is_aborted) {
+    const auto num = static_cast<int>(requests_.size());
     std::vector<MPI_Status> statuses(requests_.size());
-    const int rc = MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), statuses.data());
-    if (rc == MPI_ERR_IN_STATUS) {
-      for (const MPI_Status& status : statuses) {
-        if (status.MPI_ERROR != MPI_ERR_PENDING) mpi::check(status.MPI_ERROR, "MPI_Waitall");
-      }
+    if (!is_aborted) {
+      check(MPI_Waitall(num, requests_.data(), statuses.data()), statuses, "MPI_Waitall");
+      return;
     }
-    mpi::check(rc, "MPI_Waitall");
+    int is_done = 0;
+    for (int tries = 0; is_done == 0; ++tries) {
+      check(MPI_Testall(num, requests_.data(), &is_done, statuses.data()), statuses, "MPI_Testall");
+      require(is_done != 0 || !*is_aborted, "nobody waits any more");
+      if (is_done == 0 && tries >= kEagerTries) std::this_thread::sleep_for(kPause);
+    }
   }
 
  private:
+  static void check(int rc, const std::vector<MPI_Status>& statuses, const char* call) {
+    if (rc == MPI_ERR_IN_STATUS) {
+      for (const MPI_Status& status : statuses) {
+        if (status.MPI_ERROR != MPI_ERR_PENDING) mpi::check(status.MPI_ERROR, call);
+      }
+    }
+    mpi::check(rc, call);
+  }
+
   std::vector<MPI_Request> requests_;  // receives, then sends
   std::size_t num_receives_ = 0;
 };
@@ -121,7 +140,7 @@ void direct(const Peers& peers, const Slices& slices, bool own_slice_is_sent, co
     if (bytes == 0) continue;
     requests.send(send(to), bytes, to, peers.comm);
   }
-  requests.wait_for_all();
+  requests.wait_for_all(peers.is_aborted);
 }
 
 }  // namespace
@@ -150,7 +169,7 @@ std::int64_t Slices::longest() const { return *std::max_element(bytes.begin(), b
 
 void gather_slices(const Peers& peers, void* buffer, const Slices& slices) {
   const auto own = static_cast<std::size_t>(peers.rank);
-  if (slices.longest() > peers.direct_bytes) {
+  if (peers.sends_directly(slices.longest())) {
     direct(
         peers, slices, /*own_slice_is_sent=*/true, [&](int r) { return at(buffer, slices.offset[static_cast<std::size_t>(r)]); },
         [&](int) { return at(buffer, slices.offset[own]); });
@@ -178,7 +197,7 @@ std::vector<const void*> exchange_slices(const Peers& peers, const void* buffer,
   const std::int64_t own_bytes = slices.bytes[own];
   std::vector<const void*> sources(n);
   for (std::size_t r = 0; r < n; ++r) sources[r] = at(staging, static_cast<std::int64_t>(r) * own_bytes);
-  if (slices.longest() > peers.direct_bytes) {
+  if (peers.sends_directly(slices.longest())) {
     sources[own] = at(buffer, slices.offset[own]);
     direct(
         peers, slices, /*own_slice_is_sent=*/false, [&](int r) { return at(staging, r * own_bytes); },
@@ -208,7 +227,7 @@ void swap_slices(const Peers& peers, const void* sent, void* received, const Sli
   const auto place = [&](int r) { return slices.offset[static_cast<std::size_t>(r)]; };
   // MPI_Alltoallw takes displacements in bytes, as ints.
   const bool reaches = slices.offset.back() - slices.offset.front() <= std::numeric_limits<int>::max();
-  if (slices.longest() > peers.direct_bytes || !reaches) {
+  if (peers.sends_directly(slices.longest()) || !reaches) {
     std::memcpy(at(received, place(peers.rank)), at(sent, place(peers.rank)),
                 static_cast<std::size_t>(slices.bytes[static_cast<std::size_t>(peers.rank)]));
     direct(
@@ -223,7 +242,34 @@ void swap_slices(const Peers& peers, const void* sent, void* received, const Sli
              "MPI_Alltoallw");
 }
 
+void broadcast_bytes(const Peers& peers, void* data, std::int64_t bytes, int root) {
+  if (!peers.is_aborted) {
+    mpi::check(MPI_Bcast(data, count(bytes), MPI_BYTE, root, peers.comm), "MPI_Bcast");
+    return;
+  }
+  Requests requests(peers.num_ranks);
+  if (peers.rank != root) requests.receive(data, bytes, root, peers.comm);
+  for (int k = 1; peers.rank == root && k < peers.num_ranks; ++k) {
+    requests.send(data, bytes, partners(peers, k).send_to, peers.comm);
+  }
+  requests.wait_for_all(peers.is_aborted);
+}
+
+void wait_for_peers(const Peers& peers) {
+  if (!peers.is_aborted) {
+    mpi::check(MPI_Barrier(peers.comm), "MPI_Barrier");
+    return;
+  }
+  std::vector<std::byte> here(static_cast<std::size_t>(peers.num_ranks));
+  gather_slices(peers, here.data(), Slices::regular(peers.num_ranks, 0, 1, 1));
+}
+
 void gather_small(const Peers& peers, const void* mine, std::int64_t bytes, void* all) {
+  if (peers.is_aborted) {
+    std::memcpy(at(all, peers.rank * bytes), mine, static_cast<std::size_t>(bytes));
+    gather_slices(peers, all, Slices::regular(peers.num_ranks, 0, bytes, bytes));
+    return;
+  }
   const IntSlices slices(Slices::regular(peers.num_ranks, 0, bytes, bytes));
   mpi::check(MPI_Allgatherv(mine, count(bytes), MPI_BYTE, all, slices.counts.data(), slices.offsets.data(), MPI_BYTE, peers.comm),
              "MPI_Allgatherv");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -28,6 +29,10 @@ struct Peers {
   int rank;
   int num_ranks;
   std::int64_t direct_bytes;  ///< longer slices go point to point
+  /// Given: everything goes point to point, and whoever waits throws once it is set.
+  const std::atomic<bool>* is_aborted = nullptr;
+
+  [[nodiscard]] bool sends_directly(std::int64_t longest) const { return is_aborted != nullptr || longest > direct_bytes; }
 };
 
 /// Every rank's own slice of `buffer` reaches all others, in place. @collective
@@ -39,6 +44,12 @@ void gather_slices(const Peers& peers, void* buffer, const Slices& slices);
 
 /// Rank r sends slice k of `sent` to rank k, which finds it in slice r of its `received`. @collective
 void swap_slices(const Peers& peers, const void* sent, void* received, const Slices& slices);
+
+/// The root's bytes reach all others. At most 2 GiB - 1. @collective
+void broadcast_bytes(const Peers& peers, void* data, std::int64_t bytes, int root);
+
+/// Nobody leaves before all have come. @collective
+void wait_for_peers(const Peers& peers);
 
 /// All ranks' `bytes` bytes at `mine` in rank order in `all`, by MPI_Allgatherv. @collective
 void gather_small(const Peers& peers, const void* mine, std::int64_t bytes, void* all);

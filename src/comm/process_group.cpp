@@ -151,16 +151,26 @@ void ProcessGroup::run(const Call& call, const std::function<void(const Call&)>&
   };
   recorder_.start(call.sequence);
   try {
+    require(!is_aborted_, "it was not begun");
     work(call);
     succeeded = true;
-  } catch (const MpiError& e) {
     account();
-    throw MpiError(fmt::format("{}: {}", describe(call), e.what()));
-  } catch (...) {
+  } catch (const std::exception& e) {
     account();
+    if (is_aborted_) throw Error(fmt::format("{}: the group was aborted: {}", describe(call), why_aborted_));
+    if (dynamic_cast<const MpiError*>(&e)) throw MpiError(fmt::format("{}: {}", describe(call), e.what()));
     throw;
   }
-  account();
+}
+
+void ProcessGroup::abort(const std::string& why) {
+  {
+    const std::lock_guard lock(abort_mutex_);
+    if (is_aborted_) return;
+    why_aborted_ = why;
+    is_aborted_ = true;
+  }
+  end_waiting(why);
 }
 
 void ProcessGroup::note_end(const Call& call, bool succeeded, std::int64_t busy_ns) {

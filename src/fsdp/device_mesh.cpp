@@ -24,12 +24,17 @@ DeviceMesh::DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, std::shared_ptr
       kernels_(kernels),
       streams_(std::move(streams)),
       logger_(std::move(logger)),
-      offload_pool_(std::move(offload_pool)),
-      unshard_group_(mesh.shard().duplicate("shard/unshard")),
-      reduce_group_(mesh.shard().duplicate("shard/reduce")),
-      replicate_group_(mesh.replicate().duplicate("replicate/all_reduce")),
-      all_ranks_group_(mesh.world().duplicate("world/all_reduce")),
-      agreement_group_(mesh.world().duplicate("world/agreement")) {
+      offload_pool_(std::move(offload_pool)) {
+  make_groups();
+}
+
+void DeviceMesh::make_groups() {
+  unshard_group_ = mesh_.shard().duplicate("shard/unshard");
+  reduce_group_ = mesh_.shard().duplicate("shard/reduce");
+  replicate_group_ = mesh_.replicate().duplicate("replicate/all_reduce");
+  all_ranks_group_ = mesh_.world().duplicate("world/all_reduce");
+  agreement_group_ = mesh_.world().duplicate("world/agreement");
+  neighbour_groups_.clear();
   // Now, before the model takes its memory. all_ranks_group() is for few: their units connect it.
   for (ProcessGroup* used : {unshard_group_.get(), reduce_group_.get(), replicate_group_.get(), agreement_group_.get(), &shard_norm_group(),
                              &metrics_group()}) {
@@ -52,8 +57,20 @@ DeviceMesh::DeviceMesh(Mesh& mesh, const DeviceMesh& same_device)
   offload_kernels_ = same_device.offload_kernels_;
 }
 
-DeviceMesh::~DeviceMesh() {
+DeviceMesh::~DeviceMesh() { drain(); }
+
+void DeviceMesh::drain() const {
   for (Stream* stream : streams_->all()) static_cast<void>(stream->record().has_failed());
+}
+
+void DeviceMesh::rebuild(std::unique_ptr<ProcessGroup> world, MeshGeometry geometry) {
+  require<ConfigError>(geometry.shard_size == mesh_.shard_size(),
+                       "a mesh with {} shard ranks cannot go on with {}: whole replicas may leave; for another shard size start "
+                       "anew from a checkpoint",
+                       mesh_.shard_size(), geometry.shard_size);
+  drain();  // what the streams still have to do uses the groups
+  mesh_.rebuild(std::move(world), geometry);
+  make_groups();
 }
 
 ProcessGroup& DeviceMesh::neighbour_group(int num_ranks) {
@@ -69,11 +86,22 @@ ProcessGroup& DeviceMesh::neighbour_group(int num_ranks) {
   return *neighbour_groups_.emplace(num_ranks, std::move(group)).first->second;
 }
 
+std::vector<ProcessGroup*> DeviceMesh::groups() const {
+  std::vector<ProcessGroup*> groups{unshard_group_.get(),   reduce_group_.get(), replicate_group_.get(),
+                                    all_ranks_group_.get(), agreement_group_.get(), &mesh_.shard(),
+                                    &mesh_.replicate(),     &mesh_.world()};
+  for (const auto& [num_ranks, group] : neighbour_groups_) groups.push_back(group.get());
+  return groups;
+}
+
+void DeviceMesh::abort(const std::string& why) {
+  for (ProcessGroup* group : groups()) group->abort(why);
+}
+
 double DeviceMesh::communication_ms() const {
   double ms = 0;
-  for (const auto& [num_ranks, group] : neighbour_groups_) ms += group->busy_ms();
-  return ms + unshard_group_->busy_ms() + reduce_group_->busy_ms() + replicate_group_->busy_ms() +
-         all_ranks_group_->busy_ms() + mesh_.shard().busy_ms() + mesh_.world().busy_ms();
+  for (const ProcessGroup* group : groups()) ms += group->busy_ms();
+  return ms;
 }
 
 }  // namespace mica::fsdp

@@ -44,8 +44,7 @@ class LocalGroup final : public ProcessGroup {
     // Every collective that this rank took part in is over, so whoever still waits here would wait forever.
     const std::string reason = fmt::format("rank {} {} group '{}'", shared_->world_ranks[index(rank())],
                                            std::uncaught_exceptions() > 0 ? "failed and left" : "has left", name());
-    shared_->stream_barrier.close(reason);
-    shared_->host_barrier.close(reason);
+    close(reason);
   }
 
   std::unique_ptr<ProcessGroup> duplicate(std::string name) override { return split(0, rank(), std::move(name)); }
@@ -76,6 +75,8 @@ class LocalGroup final : public ProcessGroup {
   }
 
  protected:
+  void end_waiting(const std::string& why) override { close("the group was aborted: " + why); }
+
   void enqueue_all_gather(Stream& s, ConstTensorView shard, TensorView full) override {
     submit(s, {reads(shard), writes(full)}, [=, this](const Call& call) {
       const std::int64_t numel = shard.numel();
@@ -136,6 +137,10 @@ class LocalGroup final : public ProcessGroup {
   }
 
  private:
+  void close(const std::string& reason) {
+    shared_->stream_barrier.close(reason);
+    shared_->host_barrier.close(reason);
+  }
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
   [[nodiscard]] const LocalArguments& peer(int rank) const { return shared_->arguments[index(rank)]; }
 

@@ -46,6 +46,12 @@ class Mesh {
   /// Of groups that exist already.
   Mesh(std::unique_ptr<ProcessGroup> world, std::unique_ptr<ProcessGroup> shard, std::unique_ptr<ProcessGroup> replicate);
 
+  /// Becomes the mesh of another set of ranks: of those that are left when one is lost. @param world  in mesh order, taken
+  /// over; not one of this mesh's own groups, which end. @collective over it.
+  void rebuild(std::unique_ptr<ProcessGroup> world, MeshGeometry geometry, std::vector<RankPlace> places = {});
+  /// How often it was rebuilt.
+  [[nodiscard]] int epoch() const { return epoch_; }
+
   [[nodiscard]] const MeshGeometry& geometry() const { return geometry_; }
   [[nodiscard]] int rank() const { return world_->rank(); }
   [[nodiscard]] int shard_rank() const { return geometry_.shard_rank(rank()); }
@@ -64,6 +70,7 @@ class Mesh {
   MeshGeometry geometry_;
   std::vector<RankPlace> places_;
   std::unique_ptr<ProcessGroup> world_, shard_, replicate_;
+  int epoch_ = 0;
 };
 
 }  // namespace mica

@@ -7,6 +7,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 
@@ -80,6 +81,11 @@ class ProcessGroup {
     return pool.allocate(bytes, role, home);
   }
 
+  /// Ends the group's communication for good: what is under way and what is asked for later fails with `why`, and nobody
+  /// waits here for other ranks any more. Any thread. (A group over MPI ends what is under way only where it was made so:
+  /// MpiGroupOptions::can_be_aborted.)
+  void abort(const std::string& why);
+
   [[nodiscard]] const CollectiveCounts& counts() const { return counts_; }
   void reset_counts() { counts_ = {}; }
   /// Host time that streams spent inside collectives so far, in ms (0 for fake). Any thread.
@@ -98,6 +104,11 @@ class ProcessGroup {
     std::int64_t bytes = 0;     ///< of the unsharded side
     std::int64_t sequence = 0;  ///< counts the group's collectives from 1
   };
+
+  /// Ends what is under way: abort() was called. Any thread.
+  virtual void end_waiting(const std::string& /*why*/) {}
+  /// Set by abort().
+  [[nodiscard]] const std::atomic<bool>& abort_flag() const { return is_aborted_; }
 
   // Backends enqueue by one submit(); arguments were checked. Not called for groups of one rank (the base copies where
   // needed) nor for empty tensors.
@@ -137,6 +148,9 @@ class ProcessGroup {
   int num_ranks_;
   std::string name_;
   bool communicates_alone_ = false;
+  std::atomic<bool> is_aborted_ = false;
+  std::string why_aborted_;  // written before is_aborted_
+  std::mutex abort_mutex_;
   CollectiveCounts counts_;
   Call call_;
   FlightRecorder recorder_;

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "mica/comm/mesh.hpp"
 #include "mica/core/log.hpp"
@@ -42,6 +43,13 @@ class DeviceMesh {
   ~DeviceMesh();
   DeviceMesh(const DeviceMesh&) = delete;
   DeviceMesh& operator=(const DeviceMesh&) = delete;
+
+  /// Aborts all groups, the mesh's too: a rank is lost, and nobody is to wait for it. Any thread.
+  void abort(const std::string& why);
+  /// Goes on with other ranks: rebuilds the mesh and makes new communicators. Units keep their layouts and shards, so the
+  /// shard axis stays as it is: replicas may leave. Their root is idle (Root::abandon_step()). @collective over `world`
+  /// @throws ConfigError for another shard size
+  void rebuild(std::unique_ptr<ProcessGroup> world, MeshGeometry geometry);
 
   [[nodiscard]] const MeshGeometry& geometry() const { return mesh_.geometry(); }
   [[nodiscard]] Mesh& mesh() const { return mesh_; }
@@ -89,6 +97,11 @@ class DeviceMesh {
  private:
   DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, std::shared_ptr<Streams> streams, Logger logger,
              std::shared_ptr<Pool> offload_pool);
+  void make_groups();
+  /// All groups, the mesh's too.
+  [[nodiscard]] std::vector<ProcessGroup*> groups() const;
+  /// Waits for the streams, whether they fail or not.
+  void drain() const;
 
   Mesh& mesh_;
   Pool& pool_;

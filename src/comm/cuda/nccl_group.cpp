@@ -164,6 +164,8 @@ class NcclGroup final : public ProcessGroup {
     });
   }
 
+  void end_waiting(const std::string& why) override { watch_->end(why); }
+
   nccl::Communicator& connected() {
     if (!communicator_) {
       const std::string ended_by = watch_->ended_by();

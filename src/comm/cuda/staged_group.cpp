@@ -135,6 +135,7 @@ class StagedGroup final : public ProcessGroup {
   [[nodiscard]] std::string describe_pending() const override { return wire_->describe_pending(); }
 
  protected:
+  void end_waiting(const std::string& why) override { wire_->abort(why); }
   void enqueue_copy(Stream& s, const char* what, ConstTensorView src, TensorView dst) const override {
     enqueue_memcpy(s, what, src, dst);
   }

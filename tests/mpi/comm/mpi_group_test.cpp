@@ -60,6 +60,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Case{"threaded", StreamMode::threaded, {}}, Case{"inlined", StreamMode::inlined, {}},
                       Case{"collectives", StreamMode::inlined, {.direct_bytes = kNever}},
                       Case{"direct", StreamMode::inlined, {.direct_bytes = 0}},
+                      Case{"abortable", StreamMode::threaded, {.can_be_aborted = true}},
                       Case{"collectives_1KiB", StreamMode::threaded, {.max_call_bytes = 1024, .direct_bytes = kNever}},
                       Case{"direct_1KiB", StreamMode::threaded, {.max_call_bytes = 1024, .direct_bytes = 0}},
                       Case{"staging_1KiB", StreamMode::inlined, {.staging_bytes = 1024}},

@@ -1,0 +1,94 @@
+// When a replica is lost, those that are left give the step up and do it again, as if they had been alone from the start.
+#include <gtest/gtest.h>
+
+#include "unit/optim/stepped_weights.hpp"
+
+namespace mica::optim {
+namespace {
+
+using namespace steps;  // NOLINT(google-build-using-namespace)
+
+/// Steps of two shard ranks, in as many replicas as the world has room for. Replicas have the same gradients, and counts
+/// of ranks are powers of two, so that fewer replicas give the same bits.
+struct Rank {
+  Rank(std::unique_ptr<ProcessGroup> world, StreamMode mode, fsdp::Strategy strategy)
+      : shard_rank(world->rank() % 2),
+        model(std::move(world), odd_units(), {.fsdp = {.strategy = strategy}, .mode = mode, .shard_size = 2}),
+        optimizer(make_adamw(model.root(), {})) {}
+
+  void step(int t) {
+    set_grads(model, 10 * t + shard_rank);
+    model.pass();
+    optimizer->step({.lr = 0.1});
+    model.root().zero_grad();
+    model.device_mesh().compute().synchronize();
+  }
+
+  int shard_rank;
+  ShardedWeights model;
+  std::unique_ptr<Optimizer> optimizer;
+};
+
+constexpr int kLostInStep = 3, kNumSteps = 5;
+
+std::vector<Values> undisturbed(StreamMode mode, fsdp::Strategy strategy) {
+  std::vector<Values> found;
+  run_local_ranks(2, [&](auto world) {
+    const bool is_first = world->rank() == 0;
+    Rank rank(std::move(world), mode, strategy);
+    for (int t = 1; t <= kNumSteps; ++t) rank.step(t);
+    if (is_first) found = snapshot(rank.model, *rank.optimizer);
+  });
+  return found;
+}
+
+/// Ranks 2 and 3 go away in front of a step.
+std::vector<Values> with_a_lost_replica(StreamMode mode, fsdp::Strategy strategy) {
+  std::vector<Values> found;
+  run_local_ranks(4, [&](auto world) {
+    const int me = world->rank();
+    const std::vector<int> mine = me < 2 ? std::vector{0, 1} : std::vector{2, 3};
+    auto left = world->subgroup(mine, "left");
+    Rank rank(std::move(world), mode, strategy);
+    for (int t = 1; t <= kNumSteps; ++t) {
+      if (t == kLostInStep && me >= 2) return;
+      try {
+        rank.step(t);
+        EXPECT_NE(t, kLostInStep);
+      } catch (const Error&) {
+        EXPECT_EQ(t, kLostInStep);
+        rank.model.device_mesh().abort("ranks 2 and 3 are lost");
+        rank.model.root().abandon_step();
+        rank.model.device_mesh().rebuild(std::move(left), {.world_size = 2, .shard_size = 2, .replicas = 1});
+        EXPECT_EQ(rank.model.device_mesh().mesh().epoch(), 1);
+        rank.step(t);
+      }
+    }
+    EXPECT_EQ(rank.optimizer->num_steps(), kNumSteps);
+    if (me == 0) found = snapshot(rank.model, *rank.optimizer);
+  });
+  return found;
+}
+
+TEST(FewerRanks, TheStepIsDoneAgainWithoutTheLostReplica) {
+  for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
+    for (const fsdp::Strategy strategy : {fsdp::Strategy::hybrid_shard, fsdp::Strategy::hybrid_shard_zero2}) {
+      EXPECT_TRUE(same_bits(with_a_lost_replica(mode, strategy), undisturbed(mode, strategy)))
+          << fsdp::strategy_name(strategy);
+    }
+  }
+}
+
+TEST(FewerRanks, AnotherShardSizeIsRefused) {
+  run_local_ranks(2, [](auto world) {
+    auto alone = world->subgroup(std::vector{world->rank()}, "alone");
+    Rank rank(std::move(world), StreamMode::inlined, fsdp::Strategy::full_shard);
+    EXPECT_THROW(rank.model.device_mesh().rebuild(std::move(alone), {.world_size = 1, .shard_size = 1, .replicas = 1}),
+                 ConfigError);
+    EXPECT_EQ(rank.model.device_mesh().mesh().epoch(), 0);
+    rank.step(1);
+  });
+}
+
+}  // namespace
+}  // namespace mica::optim
