@@ -68,6 +68,18 @@ TEST(InitFrom, HuggingFaceFoldersAndCheckpointsGiveTheSameParameters) {
   expect_init(3, folder / "run", "gpt2", "run/checkpoints/step-00000001", per_parameter);  // a run's folder: its newest
 }
 
+// What was unsharded by hand before would be used with its old values.
+TEST(InitFrom, WhatIsUnshardedIsGatheredAnew) {
+  run_local_ranks(2, [](std::unique_ptr<ProcessGroup> world) {
+    test::ShardedHfModel model(std::move(world), read_hf_model(test::hf_reference("gpt2")));
+    const auto comm = make_group_comm(model.device_mesh.metrics_group(), model.device_mesh.compute());
+    fsdp::Unit& unit = *model.root().units()[1];
+    unit.unshard().wait();
+    (void)init_from(test::hf_reference("gpt2"), run_keys("gpt2"), model.root(), *comm);
+    EXPECT_FALSE(unit.storage()->is_unsharded());
+  });
+}
+
 TEST(InitFrom, AnotherModelIsRefusedByKeyOnAllRanks) {
   const auto error_with = [&](const std::string& path, const Keys& keys, int num_ranks = 1) {
     std::string text;

@@ -128,6 +128,17 @@ TEST(Reshard, AForwardWithoutBackwardDoesNotKeepOldParameters) {
   }
 }
 
+TEST(Reshard, MastersOfAnUnshardedUnitAreNotWritten) {
+  run_local_ranks(2, [](auto world) {
+    Rank rank(std::move(world), {});
+    Unit& unit = *rank.root().units()[1];
+    unit.unshard().wait();
+    EXPECT_THROW(static_cast<void>(unit.storage()->write_master()), Error);
+    unit.reshard();
+    EXPECT_EQ(unit.storage()->write_master().data, unit.storage()->master().data);
+  });
+}
+
 // The second forward leaves out layer b, which forward prefetch has gathered: nobody waits for that gather.
 TEST(Reshard, APrefetchThatNobodyUsedIsOverBeforeMastersAreWritten) {
   run_local_ranks(2, [](auto world) {
