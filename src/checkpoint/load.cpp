@@ -209,10 +209,12 @@ auto with_way_out(const std::string& folder, const HostComm& comm, Action&& acti
     return action();
   } catch (const DamagedCheckpointError& e) {
     const std::string good = comm.from_root(0, [&] { return next_good_checkpoint(folder); });
-    throw DamagedCheckpointError(
+    DamagedCheckpointError error(
         e.what() + (good.empty()
                         ? std::string("; there is no older good checkpoint beside it")
                         : fmt::format("; the next good one is {}: resume with --checkpoint.resume={}", good, good)));
+    error.set_num_sharers(e.num_sharers());
+    throw error;
   }
 }
 

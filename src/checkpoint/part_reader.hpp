@@ -28,7 +28,7 @@ namespace mica::checkpoint {
 /// checksum than the manifest's, naming file, dataset and byte range.
 class PartReader {
  public:
-  /// Opens nothing yet. @param max_open  files at once: one for who reads file after file.
+  /// Opens nothing yet. @param max_open  how many files it may hold open: 1 serves who reads one after another.
   PartReader(std::string checkpoint_folder, std::size_t max_open);
 
   /// Bytes [begin, begin + bytes) of a dataset. More than none.

@@ -14,7 +14,7 @@ Root::Root(Unit& unit)
     : unit_(unit),
       options_(unit.options().root.value_or(RootOptions{})),
       buffers_(unit.device_mesh()),
-      schedule_(unit.device_mesh(), units_, options_, transaction_) {
+      schedule_(unit.device_mesh(), units_, options_) {
   UnitClaim claim(unit, options_);
   std::vector<std::unique_ptr<UnitStorage>> storages;
   for (UnitClaim::Member& member : claim.members) {
@@ -107,7 +107,6 @@ void Root::zero_grad() {
   for (Unit* each : units_) {
     if (each->storage()) each->storage()->zero_grad();
   }
-  if (transaction_->is_open()) transaction_->enqueued(device_mesh().compute().record());  // nobody has stepped
 }
 
 void Root::set_gradient_sync(bool on) {
@@ -131,7 +130,9 @@ void Root::begin_backward() {
 }
 
 void Root::abandon_step() noexcept {
+  const bool is_first_step_over = schedule_.is_first_step_over();  // before errors are cleared
   transaction_->abandon(device_mesh().streams().all());
+  schedule_.abandon_step(is_first_step_over);
   for (const UnitParameter& p : ignored_parameters_) p.parameter->grad_written = false;
 }
 

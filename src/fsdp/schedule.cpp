@@ -23,10 +23,8 @@ std::string_view training_state_name(TrainingState state) {
   return "?";
 }
 
-Schedule::Schedule(DeviceMesh& device_mesh, const std::vector<Unit*>& units, const RootOptions& options,
-                   std::shared_ptr<StepTransaction> transaction)
-    : StepParty(std::move(transaction)),
-      device_mesh_(device_mesh),
+Schedule::Schedule(DeviceMesh& device_mesh, const std::vector<Unit*>& units, const RootOptions& options)
+    : device_mesh_(device_mesh),
       units_(units),
       order_check_(device_mesh, units, options.use_orig_params),
       param_limiter_(num_held(device_mesh), options.limit_all_gathers),
@@ -34,6 +32,8 @@ Schedule::Schedule(DeviceMesh& device_mesh, const std::vector<Unit*>& units, con
       full_precision_in_eval_(options.full_precision_in_eval) {}
 
 Schedule::UnitStep& Schedule::step_of(const Unit& unit) {
+  require(unit.index() < units_.size() && units_[unit.index()] == &unit,
+          "unit {} is in a prefetch list of a unit of another root: list units of one root", unit.name());
   steps_.resize(units_.size());
   return steps_[unit.index()];
 }
@@ -42,7 +42,6 @@ Schedule::UnitStep& Schedule::step_of(const Unit& unit) {
 
 void Schedule::begin_forward(bool is_training) {
   require(state_ == TrainingState::idle, "forward of the root is called while it is {}", training_state_name(state_));
-  transaction().before_change(*this);
   state_ = TrainingState::forward;
   full_precision_ = full_precision_in_eval_ && !is_training;
   order_.begin_forward();
@@ -88,6 +87,7 @@ void Schedule::end_backward() {
     streams.all_reduce->record().wait_on_host();
   }
   if (gradient_sync_ && after_backward_) after_backward_();
+  if (gradient_sync_ && !first_step_end_) first_step_end_ = streams.compute->record();
   param_limiter_.flush();
   grad_limiter_.flush();
   order_.end_backward();
@@ -109,10 +109,19 @@ std::unique_ptr<OutstandingCall> Schedule::open_call(const Unit& unit) {
   return std::make_unique<OutstandingCall>(step_of(unit).num_outstanding, full_precision_);
 }
 
-void Schedule::enter_forward(Unit& unit, bool backward_comes) {
+void Schedule::require_forward(const Unit& unit) const {
   require(state_ == TrainingState::forward,
           "forward of unit {} is called while its root is {}: call the forward of the root module", unit.name(),
           training_state_name(state_));
+}
+
+void Schedule::require_backward(const Unit& unit) const {
+  require(state_ == TrainingState::backward,
+          "backward of unit {} is called while its root is {}: call the backward of the root module, or open a BackwardPass",
+          unit.name(), training_state_name(state_));
+}
+
+void Schedule::enter_forward(Unit& unit, bool backward_comes) {
   // No backward, no order: an evaluation must not change what training prefetches.
   if (backward_comes) order_check_.forward(unit);
   gather_and_expose(unit);
@@ -138,9 +147,6 @@ void Schedule::leave_forward(Unit& unit, bool backward_comes) {
 }
 
 void Schedule::enter_backward(Unit& unit, const OutstandingCall* call) {
-  require(state_ == TrainingState::backward,
-          "backward of unit {} is called while its root is {}: call the backward of the root module, or open a BackwardPass",
-          unit.name(), training_state_name(state_));
   if (call) full_precision_ = call->full_precision();
   order_check_.backward(unit);
   gather_and_expose(unit);
@@ -232,15 +238,7 @@ void Schedule::reshard_all() {
 
 // --- steps that are given up -----------------------------------------------------------------------------------------
 
-std::any Schedule::remember() const { return Recorded{order_, order_check_.first_step()}; }
-
-void Schedule::restore(const std::any& memo) {
-  const auto& before = std::any_cast<const Recorded&>(memo);
-  order_ = before.order;
-  order_check_.restore(before.first_step);
-}
-
-void Schedule::forget_step() {
+void Schedule::abandon_step(bool is_first_step_over) {
   param_limiter_.flush();
   grad_limiter_.flush();
   for (const Unit* each : units_) {
@@ -248,7 +246,11 @@ void Schedule::forget_step() {
   }
   steps_.clear();  // calls that are still held count down the abandoned step's counters
   order_.end_backward();
-  order_check_.forget_step();
+  order_check_.abandon(!is_first_step_over);
+  if (!is_first_step_over) {
+    order_ = {};
+    first_step_end_.reset();
+  }
   backward_is_held_open_ = false;
   state_ = TrainingState::idle;
 }

@@ -59,7 +59,7 @@ class Saver {
     require_sharded(items_.units, "saving a local state dict");
     for (const Unit* unit : items_.units) {
       const UnitStorage& storage = *unit->storage();
-      const TensorView master = storage.write_master();  // whoever gets the shards themselves may write them
+      const TensorView master = storage.shared_master();
       const TensorView shard = master.slice(0, unpadded_numel(storage, storage.shard_rank()));
       StateTensor tensor{Tensor(shard)};
       if (offload_) {

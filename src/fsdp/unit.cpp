@@ -118,6 +118,7 @@ void Unit::pre_forward(nn::Context& context, nn::Module&, nn::Tensors& xs, nn::R
     schedule.enter_recomputed_forward(*this);
     return;
   }
+  schedule.require_forward(*this);
   device_mesh_.compute().begin_range(name_, "forward");
   schedule.enter_forward(*this, record || context.inside_checkpoint);
 }
@@ -146,6 +147,7 @@ void Unit::pre_backward(nn::Context& context, nn::Module&, nn::Record& record, n
           "backward of unit {} is called with a Record that no forward of it has filled: run its forward with this Record first",
           name_);
   if (is_root()) root().begin_backward();
+  root().schedule().require_backward(*this);
   if (options_.mixed_precision.output_dtype && ticket) {
     const std::vector<DType>& dtypes = ticket->output_dtypes;
     for (std::size_t i = 0; i < dys.size() && i < dtypes.size(); ++i) cast(context, dys[i], dtypes[i]);

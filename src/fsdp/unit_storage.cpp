@@ -114,7 +114,7 @@ void UnitStorage::initialize(std::uint64_t seed) {
 TensorView UnitStorage::write_master() const {
   require(!is_unsharded() || aliases_master(unsharded_.dtype()),
           "the sharded parameters of unit {} are to be written while it is unsharded: reshard it first", name_);
-  return master_.view();
+  return shared_master();
 }
 
 void UnitStorage::set_all_gather_hooks(const nn::Parameter& parameter, AllGatherHooks hooks) {
@@ -158,17 +158,18 @@ void UnitStorage::unshard(RateLimiter& limiter, bool full_precision) {
   const OpenMpThreads threads(side_stream_threads(device_mesh_));
   Stream& unshard_stream = *device_mesh_.streams().unshard;
   const std::int64_t bytes = layout_->unsharded_numel() * dtype_bytes(dtype);
-  unsharded_ = {device_mesh_.unshard_group().allocate(device_mesh_.pool(), bytes, MemoryRole::unsharded_param, unshard_stream),
-                layout_->unsharded_numel(), dtype};
+  StoredTensor whole(device_mesh_.unshard_group().allocate(device_mesh_.pool(), bytes, MemoryRole::unsharded_param, unshard_stream),
+                     layout_->unsharded_numel(), dtype);
   if (post_forward_ && post_forward_.dtype() == dtype) {
-    gather_from_neighbours();
+    gather_from_neighbours(whole.view());
   } else if (hooked_) {
-    hooked_->gather(master_.view(), shard_rank_, unsharded_.view());
+    hooked_->gather(master_.view(), shard_rank_, whole.view());
   } else {
-    gather_shards(dtype);
+    gather_shards(whole.view());
   }
   post_forward_.reset();
-  unsharded_.written_on(unshard_stream);
+  whole.written_on(unshard_stream);
+  unsharded_ = std::move(whole);
 }
 
 // Storage comes from the process group, which may have memory of its own (a window shared by a node's ranks).
@@ -186,12 +187,13 @@ void UnitStorage::check_placement() const {
       device_kind_name(expected), offloads ? "set fsdp.cpu_offload=none" : "set fsdp.cpu_offload=parameters"));
 }
 
-void UnitStorage::gather_shards(DType dtype) {
+void UnitStorage::gather_shards(TensorView whole) {
+  const DType dtype = whole.dtype;
   Stream& unshard_stream = *device_mesh_.streams().unshard;
   Kernels& kernels = device_mesh_.kernels();
   ProcessGroup& group = device_mesh_.unshard_group();
   if (layout_->shard_size() == 1) {
-    kernels.copy(unshard_stream, master_.view(), unsharded_.view());
+    kernels.copy(unshard_stream, master_.view(), whole);
     return;
   }
   TensorView shard = master_.view();
@@ -204,21 +206,21 @@ void UnitStorage::gather_shards(DType dtype) {
     unshard_stream.wait(cast_stream.record());
   }
   if (layout_->rearrangement().empty()) {
-    group.all_gather(unshard_stream, name_.c_str(), shard, unsharded_.view());
+    group.all_gather(unshard_stream, name_.c_str(), shard, whole);
   } else {
     const std::int64_t numel = layout_->gathered_numel();
     const Buffer buffer = group.allocate(device_mesh_.pool(), numel * dtype_bytes(dtype), MemoryRole::communication, unshard_stream);
     const TensorView gathered{buffer.data(), Shape{numel}, dtype};
     group.all_gather(unshard_stream, name_.c_str(), shard, gathered);
-    kernels.copy_blocks(unshard_stream, gathered, unsharded_.view(), layout_->rearrangement());
+    kernels.copy_blocks(unshard_stream, gathered, whole, layout_->rearrangement());
   }
   if (low) low.used_until(unshard_stream.record());
 }
 
-void UnitStorage::gather_from_neighbours() {
+void UnitStorage::gather_from_neighbours(TensorView whole) {
   Stream& unshard_stream = *device_mesh_.streams().unshard;
   post_forward_.wait_on(unshard_stream);
-  device_mesh_.neighbour_group(num_neighbours_).all_gather(unshard_stream, name_.c_str(), post_forward_.view(), unsharded_.view());
+  device_mesh_.neighbour_group(num_neighbours_).all_gather(unshard_stream, name_.c_str(), post_forward_.view(), whole);
   post_forward_.used_until(unshard_stream.record());
 }
 

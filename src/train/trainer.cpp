@@ -144,6 +144,8 @@ void Trainer::resume() {
                          "imported): a run cannot go on from it; start one in another run.dir with --model.init_from={}",
                          folder, folder);
     model_.optimizer->allocate_state();
+  });
+  app_.comm.agree([&] {
     const checkpoint::LoadReport report = checkpoint::load(
         folder, manifest,
         {.root = model_.root, .optimizer = model_.optimizer.get(), .omp_threads = device_.num_threads}, app_.comm);

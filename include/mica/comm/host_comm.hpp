@@ -19,8 +19,8 @@ class Communicator;
 /// [Note: agreement] Work may fail on one rank alone, while the others go on to a collective and wait for it there. So
 /// agree() and its kin run it: if it fails on any rank, every rank throws the lowest failing rank's error, of its type
 /// (the nearest of core/error.hpp), with "rank N: " before its text unless all ranks failed alike. is_shared() tells
-/// such an error from one of this rank alone. Work may itself agree on something, among these ranks or some of them: an
-/// error that comes out of it is agreed on again like any other, so that nobody is waited for in vain.
+/// an error that all these ranks throw from any other. Work may itself agree on something, if nothing before that can
+/// fail on one rank alone (what can is agreed on first): an error that comes out of it is agreed on again.
 /// All: @collective, same order on all ranks.
 class HostComm {
  public:

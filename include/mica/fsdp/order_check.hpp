@@ -35,21 +35,17 @@ class OrderCheck {
   /// The pass ends on this rank. @param reduces  false under no_sync.
   /// @throws Error when another rank still has a unit to reduce.
   void end_backward(bool reduces);
-
-  /// What the first step has recorded so far.
-  struct FirstStep {
-    bool is_running = true;                 // what it uses is compared
-    bool has_reduced = false;               // its reductions have been
-    std::vector<std::size_t> order;         // of its forwards
-    std::vector<std::int64_t> num_parameters;
-  };
-  [[nodiscard]] const FirstStep& first_step() const { return first_; }
-  /// A step is to be done again: the first one is where it was before.
-  void restore(const FirstStep& before) { first_ = before; }
-  /// The step that runs is to be done again.
-  void forget_step();
+  /// The step is to be done again. @param is_first_step  so it is compared again, too
+  void abandon(bool is_first_step);
 
  private:
+  /// What the first step has recorded so far.
+  struct FirstStep {
+    bool is_running = true;          // what it uses is compared
+    bool has_reduced = false;        // its reductions have been
+    std::vector<std::size_t> order;  // of its forwards
+    std::vector<std::int64_t> num_parameters;
+  };
   enum class Point : std::int64_t { unshard, forward, backward, reduction, end_of_backward };
   void compare(Point point, const Unit* unit);
   [[nodiscard]] std::string gathers_of(Point point, const Unit& unit) const;

@@ -9,6 +9,7 @@
 #include "mica/fsdp/buffer_storage.hpp"
 #include "mica/fsdp/initialize.hpp"
 #include "mica/fsdp/schedule.hpp"
+#include "mica/fsdp/step_transaction.hpp"
 #include "mica/fsdp/unit.hpp"
 
 namespace mica::fsdp {
@@ -92,7 +93,7 @@ class Root {
   /// For whoever keeps something on the host that a step changes.
   [[nodiscard]] const std::shared_ptr<StepTransaction>& transaction() const { return transaction_; }
 
-  /// For the hooks of its units, and for scopes like BackwardPass.
+  /// For the hooks of its units and for scopes on it (BackwardPass, NoSync, SummonFullParams): it checks little.
   [[nodiscard]] Schedule& schedule() { return schedule_; }
   /// The root unit's: checks what is ignored, casts buffers. @throws Error naming an ignored parameter or buffer without
   /// data, or a gradient that does not fit.

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <any>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -11,7 +11,6 @@
 #include "mica/fsdp/order_check.hpp"
 #include "mica/fsdp/prefetch.hpp"
 #include "mica/fsdp/rate_limiter.hpp"
-#include "mica/fsdp/step_transaction.hpp"
 #include "mica/fsdp/unit_storage.hpp"
 
 namespace mica::fsdp {
@@ -42,13 +41,15 @@ class OutstandingCall {
 };
 
 /// When units are gathered, resharded and reduced, and which stream waits for what: [Note: a unit's step].
-/// Owns what changes in a step, but for storage and the optimizer's state. Unit's hooks call it, and the scopes that a
-/// root opens. Everything enqueues; the host waits in the rate limiters and in the first step's order check.
-class Schedule final : private StepParty {
+/// Owns what changes in a step, but for storage and the optimizer's state. Called by Unit's hooks and by scopes on a root
+/// (BackwardPass, NoSync, SummonFullParams). Everything enqueues; the host waits in the rate limiters and in the first
+/// step's order check.
+class Schedule {
  public:
   /// @param units  of the root, itself first, each with its index; may still be empty. They outlive it.
-  Schedule(DeviceMesh& device_mesh, const std::vector<Unit*>& units, const RootOptions& options,
-           std::shared_ptr<StepTransaction> transaction);
+  Schedule(DeviceMesh& device_mesh, const std::vector<Unit*>& units, const RootOptions& options);
+  Schedule(const Schedule&) = delete;
+  Schedule& operator=(const Schedule&) = delete;
 
   [[nodiscard]] TrainingState state() const { return state_; }
   /// Of the forward that runs, or of the call whose backward runs.
@@ -70,6 +71,9 @@ class Schedule final : private StepParty {
 
   // --- a unit's hooks
 
+  /// @throws Error when the pass is not one in which the unit's forward (backward) may run.
+  void require_forward(const Unit& unit) const;
+  void require_backward(const Unit& unit) const;
   /// The forward leaves a Record: backward comes.
   [[nodiscard]] std::unique_ptr<OutstandingCall> open_call(const Unit& unit);
   /// Gathers the unit, and ahead what follows it. @param backward_comes  the forward of a training.
@@ -88,12 +92,21 @@ class Schedule final : private StepParty {
   void unshard(Unit& unit);
   void reshard(Unit& unit);
   void reshard_all();
-  /// Also while an exception leaves a pass.
+  /// May be called while an exception leaves a pass.
   void set_gradient_sync(bool on) { gradient_sync_ = on; }
   [[nodiscard]] bool gradient_sync() const { return gradient_sync_; }
   void set_after_reduction(std::function<void(UnitStorage& storage)> callback) { after_reduction_ = std::move(callback); }
   [[nodiscard]] bool has_after_reduction() const { return static_cast<bool>(after_reduction_); }
   void set_after_backward(std::function<void()> callback) { after_backward_ = std::move(callback); }
+
+  // --- steps that are given up
+
+  /// Whether a backward has reduced, and its reductions have run: its order is the one that later steps follow. The host
+  /// waits for them.
+  [[nodiscard]] bool is_first_step_over() const { return first_step_end_ && !first_step_end_->has_failed(); }
+  /// Nothing is outstanding or unsharded any more, and there are no gradients. The streams are drained.
+  /// @param is_first_step_over  what it was before the streams' errors were cleared; if not, its order is forgotten.
+  void abandon_step(bool is_first_step_over);
 
  private:
   /// Of one unit.
@@ -102,15 +115,7 @@ class Schedule final : private StepParty {
     std::shared_ptr<int> num_outstanding = std::make_shared<int>(0);
     Unit* next_in_backward = nullptr;
   };
-  /// What the first step recorded, for the steps that follow.
-  struct Recorded {
-    ExecutionOrder order;
-    OrderCheck::FirstStep first_step;
-  };
-  [[nodiscard]] std::any remember() const override;
-  void restore(const std::any& memo) override;
-  void forget_step() override;
-
+  /// @throws Error for a unit of another root.
   [[nodiscard]] UnitStep& step_of(const Unit& unit);
   [[nodiscard]] bool is_outstanding(const Unit& unit) { return *step_of(unit).num_outstanding > 0; }
   [[nodiscard]] bool is_root(const Unit& unit) const { return &unit == units_.front(); }
@@ -134,6 +139,7 @@ class Schedule final : private StepParty {
   RateLimiter grad_limiter_;
   std::function<void(UnitStorage&)> after_reduction_;
   std::function<void()> after_backward_;
+  std::optional<Event> first_step_end_;  // behind the first backward that reduced
   bool masters_may_change_ = false;  // since streams last waited for them
   bool gradient_sync_ = true;
   bool backward_is_held_open_ = false;

@@ -72,10 +72,12 @@ class UnitStorage {
   void initialize(std::uint64_t seed);
   [[nodiscard]] bool is_initialized() const { return static_cast<bool>(master_); }
   [[nodiscard]] ConstTensorView master() const { return master_.view(); }  // [P] f32
-  /// The one way to the master for whoever writes it; the unit's parameters are resharded (Root::reshard()), or they would
-  /// go stale. What is sharded over one rank in fp32 is the master itself, also while it is unsharded.
-  /// @throws Error when the unit is unsharded.
+  /// The master, to be written: there is no other way. The unit must be resharded first (Root::reshard()), or what is
+  /// unsharded would go stale; not where that IS the master (one shard rank, fp32, not offloaded).
+  /// @throws Error when the unit is unsharded and that is a copy.
   [[nodiscard]] TensorView write_master() const;
+  /// For local state dicts, whose tensors are the shards themselves. Who writes them reshards before.
+  [[nodiscard]] TensorView shared_master() const { return master_.view(); }
 
   /// Sends this parameter in a way of its own. Before the first unshard, on all ranks alike.
   /// @throws ConfigError when a hook of the pair is missing, the layout is not per-parameter on dim 0, or the unit reshards
@@ -134,8 +136,8 @@ class UnitStorage {
   [[nodiscard]] ProcessGroup& all_reduce_group() const { return device_mesh_.all_reduce_group(layout_->shard_size()); }
   [[nodiscard]] bool keeps_part_after_forward() const { return num_neighbours_ > 0; }
   void check_placement() const;
-  void gather_shards(DType dtype);
-  void gather_from_neighbours();
+  void gather_shards(TensorView whole);
+  void gather_from_neighbours(TensorView whole);
   [[nodiscard]] bool hands_grads_over() const { return keeps_unsharded_grads() && !sharded_grad_; }
   void allocate_sharded_grad(Stream& home);
   void hide_grads();

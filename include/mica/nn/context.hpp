@@ -43,7 +43,7 @@ struct Context {
   bool inside_checkpoint = false;
   /// A checkpointed region is being run a second time, inside a backward.
   bool recomputing = false;
-  /// There from forward_onto() to the product's forward, which takes it.
+  /// Set by forward_onto(); the product's forward empties it.
   ResidualSum residual_sum;
 
   [[nodiscard]] Tensor make(Shape shape, DType dtype, MemoryRole role = MemoryRole::activation) const {

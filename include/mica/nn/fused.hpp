@@ -31,7 +31,8 @@ namespace mica::nn {
 
 /// Which module of `chain` can add x to what the chain returns, by forward_onto(); chain.size(): none.
 [[nodiscard]] std::size_t adding_module(const Context& context, std::span<Module* const> chain, const Tensor& x);
-/// The forward of such a module on xs, and x + its one output. A dropout behind the module has nothing to do now.
+/// The forward of such a module on xs, and x + its one output. Only for a module that adding_module(context, chain, x) has
+/// named: whatever stands behind it in the chain then returns its input.
 [[nodiscard]] Tensors forward_onto(Context& context, Module& module, const Tensor& x, Tensors xs, Record* record);
 
 }  // namespace mica::nn

@@ -18,7 +18,7 @@ class Linear final : public Module {
   /// record.saved: the input, absent when weight and bias are frozen.
   static constexpr std::size_t kInput = 0;
 
-  // [Note: fused neighbours] in fused.hpp
+  // For fused.hpp alone ([Note: fused neighbours]), which has asked both modules whether they run alone.
   /// The forward, and that of the Gelu behind it.
   [[nodiscard]] Tensors forward_with_gelu(Context& context, const Tensors& xs, Record* record, Record* of_gelu);
   /// The backward, and that of the Gelu before it, whose input is in of_gelu: the gradient of that input.

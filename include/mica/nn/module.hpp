@@ -115,8 +115,8 @@ class Module {
   /// Whether it is a unit or checkpointed: its parameters and what its Record keeps may be elsewhere outside its own
   /// forward and backward, so that no other module uses them.
   [[nodiscard]] bool runs_alone() const { return hooks_ || checkpointed_; }
-  /// Whether a forward returns what the last child returns; where that is a dropout, it takes what the child before it
-  /// returns. fused.hpp asks.
+  /// Whether a forward returns what the last child returns. (A last child that is a dropout is given the output of the
+  /// child before it.) fused.hpp asks.
   [[nodiscard]] bool ends_in_last_child() const { return ends_in_last_child_; }
 
   /// False for a container whose children are called directly (a list of blocks): a unit around it would never be
