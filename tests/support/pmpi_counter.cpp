@@ -13,6 +13,7 @@ using mica::testing::MpiCall;
 
 std::array<std::atomic<std::int64_t>, kNumMpiCalls> g_calls{};
 std::atomic<int> g_fail_next{-1};
+std::atomic<bool> g_meet_before_isend{false};
 
 std::atomic<std::int64_t> g_largest{0};
 
@@ -53,6 +54,8 @@ MpiCallCounts mpi_calls() {
 std::int64_t take_largest_mpi_call() { return g_largest.exchange(0); }
 
 void fail_next(MpiCall call) { g_fail_next = static_cast<int>(call); }
+
+void meet_before_next_isend() { g_meet_before_isend = true; }
 
 }  // namespace mica::testing
 
@@ -100,6 +103,7 @@ int MPI_Barrier(MPI_Comm comm) {
 
 int MPI_Isend(const void* data, int data_count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request) {
   if (count(MpiCall::isend, bytes_of(data_count, type))) return MPI_ERR_OTHER;
+  if (g_meet_before_isend.exchange(false)) PMPI_Barrier(MPI_COMM_WORLD);
   return PMPI_Isend(data, data_count, type, to, tag, comm, request);
 }
 

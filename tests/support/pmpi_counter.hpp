@@ -33,4 +33,7 @@ struct MpiCallCounts {
 /// The next call of this kind on this rank moves nothing and returns MPI_ERR_OTHER.
 void fail_next(MpiCall call);
 
+/// The next MPI_Isend on this rank first waits until all ranks of the world are about to send: their receives are posted.
+void meet_before_next_isend();
+
 }  // namespace mica::testing
