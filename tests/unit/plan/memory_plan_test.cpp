@@ -72,7 +72,7 @@ void expect_literal(int num_ranks, const PlannedRun& run, const MeasuredStep& fi
 //                                        root -24, sharded grad +12, -24           896
 //                                        y of b and dx of a -800                    96 = masters 48 + gradients 48
 // Momentum: 48 more from the first optimizer step on.
-TEST(LiteralMemory, FullShard) {
+TEST(LiteralMemory, F4_FullShard) {
   PlannedRun run;
   run.make_model = [] { return std::make_unique<Layers>(6, std::vector<std::int64_t>{10, 7}, 100); };
   run.wrap = fsdp::wrap_types({"layer"});
@@ -324,7 +324,7 @@ TEST(MemoryPlan, TakesActivationsFromClosedFormulas) {
 }
 
 // FEATURES D16, in units of S = model bytes / ranks: SGD with momentum on two ranks, then Adam.
-TEST(MemoryPlan, KnowsTheShapeOfAStep) {
+TEST(MemoryPlan, D16_KnowsTheShapeOfAStep) {
   const std::int64_t s = 4 * 1000;
   const std::vector<UnitSpec> units{{.name = "root", .shard_numel = 400, .shard_size = 2},
                                     {.name = "a", .shard_numel = 350, .shard_size = 2},
@@ -347,7 +347,7 @@ TEST(MemoryPlan, RefusesAProfileOfAnotherModel) {
 
 // Two kinds of state. a: 3 elements offloaded whole, 12 bytes of master, 24 of state, 12 of gradient. b: 5 frozen ones, a
 // master of 20. c: 4 whose bf16 gradient alone is offloaded, 8. Nothing of d.
-TEST(LiteralMemory, TheOffloadTier) {
+TEST(LiteralMemory, F4_TheOffloadTier) {
   const std::vector<UnitSpec> units{
       {.name = "a", .shard_numel = 3, .shard_size = 2, .cpu_offload = fsdp::CpuOffload::parameters},
       {.name = "b", .shard_numel = 5, .shard_size = 2, .is_trainable = false, .cpu_offload = fsdp::CpuOffload::parameters},
@@ -404,7 +404,7 @@ TEST(MemoryPlan, PrintsATableOfWhatIsUsed) {
 // steps
 //
 // One unit of 6 elements on 2 ranks: a master of 12 bytes, two moments of 12. Of the ignored ones: two moments of 28.
-TEST(LiteralMemory, IgnoredParameters) {
+TEST(LiteralMemory, B3_IgnoredParameters) {
   const std::vector<UnitSpec> units{{.name = "root", .shard_numel = 3, .shard_size = 2}};
   for (const bool in_backward : {false, true}) {
     StepSpec spec;
