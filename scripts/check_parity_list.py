@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Holds the parity list (tests/parity_list.txt) to the tests: fails when a number names no test, or one that no test file of
-the build defines, or when one that is declared impossible in C++ is not in the section of docs/from-pytorch.md that says why.
+"""Holds the parity list (docs/parity.md) to the tests: fails when one of its items has no test that names it in its own name.
 
-    scripts/check_parity_list.py            prints what is wrong, and the numbers without a test
-    scripts/check_parity_list.py --all      prints every number with the files of its tests
+A test names an item where its suite or its name begins with it: D8Precision.X, X.D8_Y, X.D8_F3_Y. Only tests that the default
+build compiles and gtest runs count. An item whose text says "Mica: cannot arise" has none; docs/from-pytorch.md says why.
+
+    scripts/check_parity_list.py            prints what is missing
+    scripts/check_parity_list.py --all      prints every item's tests, too
 """
 import pathlib
 import re
@@ -11,42 +13,26 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
-LIST = TESTS / "parity_list.txt"
-DOC = ROOT / "docs" / "from-pytorch.md"
+LIST = ROOT / "docs" / "parity.md"
+REASONS = ROOT / "docs" / "from-pytorch.md"
 
 
-class Number:
-    def __init__(self, kind, tests):
-        self.kind = kind  # "tested", "missing" (in brackets) or "impossible" (in parentheses)
-        self.tests = tests
+def items():
+    """number -> text, in the order of the list."""
+    found = re.findall(r"^- \*\*([A-F]\d+)\*\* (.*?)(?=^- |^$|^#|\Z)", LIST.read_text(), re.M | re.S)
+    return {number: " ".join(text.split()) for number, text in found}
 
 
-def declared():
-    """number -> Number, in the order of the list."""
-    kinds = {"": "tested", "[]": "missing", "()": "impossible"}
-    numbers = {}
-    current = None
-    for line in LIST.read_text().splitlines():
-        words = line.split("#")[0].split()
-        if not words:
-            continue
-        if not line[0].isspace():
-            match = re.fullmatch(r"([\[(]?)([A-F]\d+)([\])]?)", words.pop(0))
-            if not match or match.group(1) + match.group(3) not in kinds:
-                sys.exit(f"parity list: {LIST.relative_to(ROOT)} has '{line}', expected a number like D8, [D8] or (D8), then tests")
-            if match.group(2) in numbers:
-                sys.exit(f"parity list: {LIST.relative_to(ROOT)} has {match.group(2)} twice")
-            current = numbers[match.group(2)] = Number(kinds[match.group(1) + match.group(3)], [])
-        if current is None:
-            sys.exit(f"parity list: {LIST.relative_to(ROOT)} begins with '{line}', expected a number")
-        current.tests += words
-    return numbers
-
-
-def documented():
-    """Numbers in parentheses in the document's section on what cannot arise."""
-    section = re.search(r"^## What cannot arise in C\+\+$(.*?)(?=^## |\Z)", DOC.read_text(), re.M | re.S)
+def reasons():
+    """Numbers in parentheses in the section on what cannot arise."""
+    section = re.search(r"^## What cannot arise in C\+\+$(.*?)(?=^## |\Z)", REASONS.read_text(), re.M | re.S)
     return set(re.findall(r"\(([A-F]\d+)\)", section.group(1))) if section else set()
+
+
+def named_by(word):
+    """The items at the beginning of a suite's or a test's name. E4M3 and D2D are none: a word follows an item, or _."""
+    names = re.match(r"(?:[A-F]\d+_)*[A-F]\d+(?=_|[A-Z][a-z]|$)", word)
+    return names.group().split("_") if names else []
 
 
 def is_built(path, listed):
@@ -57,8 +43,8 @@ def is_built(path, listed):
     return parts[0] != "gpu" and (path.name in listed or path.name.removesuffix("_test.cpp") in listed)
 
 
-def defined():
-    """Suite.Name -> its file, of every test that the build compiles and gtest runs."""
+def tests_by_item():
+    """number -> tests that name it: "Suite.Name (file)"."""
     listed = set()
     for path in TESTS.rglob("CMakeLists.txt"):
         listed |= set(re.findall(r"[\w.]+", path.read_text()))
@@ -67,37 +53,39 @@ def defined():
         if not is_built(path, listed):
             continue
         for suite, name in re.findall(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", path.read_text(), re.M):
-            if not suite.startswith("DISABLED_") and not name.startswith("DISABLED_"):
-                found.setdefault(f"{suite}.{name}", str(path.relative_to(ROOT)))
+            if suite.startswith("DISABLED_") or name.startswith("DISABLED_"):
+                continue
+            for number in {*named_by(suite), *named_by(name)}:
+                found.setdefault(number, []).append(f"{suite}.{name} ({path.relative_to(ROOT)})")
     return found
 
 
-def errors_of(numbers, tests):
-    for number, entry in numbers.items():
-        if entry.kind == "tested" and not entry.tests:
-            yield f"{number} names no test: name one, or put {number} in brackets"
-        if entry.kind != "tested" and entry.tests:
-            yield f"{number} names {entry.tests[0]}, but is in brackets or parentheses: take these away, or the test"
-        if entry.kind == "impossible" and number not in documented():
-            yield f"{number} is declared impossible, but '({number})' is not in {DOC.relative_to(ROOT)}, What cannot arise in C++"
-        for test in entry.tests:
-            if test not in tests:
-                yield f"{number} names {test}, which no test file of the build defines: restore it, or name the test that took its place"
+def errors_of(texts, impossible, tests):
+    if not texts:
+        yield f"{LIST.relative_to(ROOT)} has no items; expected lines like '- **D8** ...'"
+    for number, text in texts.items():
+        if number not in impossible:
+            if number not in tests:
+                yield f"{number} has no test that names it: {text[:70]}..."
+        elif number in tests:
+            yield f"{number} cannot arise, says {LIST.relative_to(ROOT)}, but {tests[number][0]} tests it: one of them is wrong"
+        elif number not in reasons():
+            yield f"{number} cannot arise, says {LIST.relative_to(ROOT)}, but why is not in {REASONS.relative_to(ROOT)}: ({number})"
 
 
 def main():
-    numbers, tests = declared(), defined()
+    texts, tests = items(), tests_by_item()
+    impossible = [number for number, text in texts.items() if "Mica: cannot arise" in text]
     if "--all" in sys.argv[1:]:
-        for number, entry in numbers.items():
-            files = sorted({tests[test] for test in entry.tests if test in tests})
-            print(f"{number:4} {', '.join(files) or 'no test'}")
-    errors = list(errors_of(numbers, tests))
+        for number in texts:
+            print(f"{number}:", *tests.get(number, ["no test"]), sep="\n    ")
+    errors = list(errors_of(texts, impossible, tests))
     for error in errors:
-        print(f"parity list: {LIST.relative_to(ROOT)}: {error}")
-    by_kind = {kind: [n for n, entry in numbers.items() if entry.kind == kind] for kind in ("tested", "missing", "impossible")}
-    print(f"parity list: {len(by_kind['tested'])} of {len(numbers) - len(by_kind['impossible'])} numbers have tests; "
-          f"cannot arise: {' '.join(by_kind['impossible']) or 'none'}; without: {' '.join(by_kind['missing']) or 'none'}")
-    return 1 if errors or not numbers else 0
+        print(f"parity list: {error}")
+    tested = [number for number in texts if number in tests]
+    print(f"parity list: {len(tested)} of {len(texts) - len(impossible)} items are named by tests; "
+          f"cannot arise: {' '.join(impossible) or 'none'}")
+    return 1 if errors else 0
 
 
 if __name__ == "__main__":

@@ -12,13 +12,6 @@
 namespace mica::data {
 namespace {
 
-std::string trimmed(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  const std::size_t first = text.find_first_not_of(kSpace);
-  if (first == std::string_view::npos) return "";
-  return std::string(text.substr(first, text.find_last_not_of(kSpace) - first + 1));
-}
-
 std::vector<std::string> matches_of(const std::string& pattern) {
   glob_t found{};
   std::vector<std::string> paths;
@@ -72,17 +65,6 @@ std::uint32_t sample_checksum(const TokenFile& file) {
 }
 
 }  // namespace
-
-std::vector<std::string> parse_path_list(const std::string& text) {
-  std::vector<std::string> paths;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    std::string path = trimmed(std::string_view(text).substr(begin, end - begin));
-    if (!path.empty()) paths.push_back(std::move(path));
-    begin = end + 1;
-  }
-  return paths;
-}
 
 std::vector<std::string> expand_paths(const std::vector<std::string>& patterns) {
   require<ConfigError>(!patterns.empty(), "no token files are named; set data.train (and data.val) to files or a glob");

@@ -145,20 +145,6 @@ TokenFile::Layout read_layout(const io::MappedFile& file) {
 
 }  // namespace
 
-std::string_view format_name(TokenFormat format) {
-  switch (format) {
-    case TokenFormat::hdf5:
-      return "Mica HDF5";
-    case TokenFormat::raw:
-      return "raw uint16";
-    case TokenFormat::llmc_u16:
-      return "llm.c uint16";
-    case TokenFormat::llmc_u32:
-      return "llm.c uint32";
-  }
-  return "?";
-}
-
 TokenFile::TokenFile(io::MappedFile mapping, Layout layout)
     : mapping_(std::move(mapping)), layout_(std::move(layout)) {}
 

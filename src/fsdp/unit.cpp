@@ -94,15 +94,6 @@ DType Unit::compute_dtype() const { return root_->schedule().full_precision() ? 
 
 bool Unit::casts_inputs() const { return is_root() || (options_.mixed_precision.cast_forward_inputs && storage_); }
 
-bool Unit::trains() const {
-  bool trains = false;
-  module_.for_each_module([&](const std::string&, nn::Module& module) {
-    for (const auto& parameter : module.own_parameters()) trains = trains || parameter->requires_grad;
-    for (const nn::Parameter* parameter : module.shared_parameters()) trains = trains || parameter->requires_grad;
-  });
-  return trains;
-}
-
 void Unit::pre_forward(nn::Context& context, nn::Module&, nn::Tensors& xs, nn::Record* record) {
   Root& root = this->root();
   Schedule& schedule = root.schedule();
@@ -132,7 +123,7 @@ void Unit::post_forward(nn::Context& context, nn::Module&, nn::Tensors& ys, nn::
   device_mesh_.compute().end_range();
   bool backward_comes = record || context.inside_checkpoint;
   const bool is_passed = context.inside_checkpoint || std::ranges::any_of(ys, [](const Tensor& y) { return y.needs_grad; });
-  if (record && !is_passed && !is_root() && !trains()) {
+  if (record && !is_passed && !is_root() && !module_.trains()) {
     record->unit_ticket.reset();
     backward_comes = false;
   }
@@ -143,7 +134,7 @@ void Unit::post_forward(nn::Context& context, nn::Module&, nn::Tensors& ys, nn::
 
 void Unit::pre_backward(nn::Context& context, nn::Module&, nn::Record& record, nn::Tensors& dys) {
   const Ticket* ticket = ticket_of(record);
-  require(ticket || !trains(),
+  require(ticket || !module_.trains(),
           "backward of unit {} is called with a Record that no forward of it has filled: run its forward with this Record first",
           name_);
   if (is_root()) root().begin_backward();

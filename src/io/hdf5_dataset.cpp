@@ -179,8 +179,4 @@ void Hdf5Dataset::write_range(std::int64_t begin, std::int64_t count, const void
   write_box(std::array{begin}, std::array{count}, data);
 }
 
-void Hdf5Dataset::read_range(std::int64_t begin, std::int64_t count, void* data) const {
-  read_box(std::array{begin}, std::array{count}, data);
-}
-
 }  // namespace mica::io

@@ -5,9 +5,8 @@
 #include "mica/nn/dropout.hpp"
 #include "mica/nn/embedding.hpp"
 #include "mica/nn/gelu.hpp"
-#include "mica/nn/layer_norm.hpp"
 #include "mica/nn/linear.hpp"
-#include "mica/nn/rms_norm.hpp"
+#include "mica/nn/norm.hpp"
 
 namespace mica::nn {
 namespace {
@@ -65,14 +64,10 @@ std::optional<Tensors> fused_backward(Context& context, Module& a, Module& b, Re
 
 std::optional<Tensors> norm_of_sum(Context& context, Module& norm, const Tensor& x, const Tensor& branch,
                                    const Tensor& sum, Record* record) {
-  if (norm.runs_alone()) return {};
-  std::optional<Tensors> ys;
-  if (auto* layer_norm = dynamic_cast<LayerNorm*>(&norm)) {
-    ys = layer_norm->normalise(context, sum, record, &x, &branch);
-  } else if (auto* rms_norm = dynamic_cast<RmsNorm*>(&norm)) {
-    ys = rms_norm->normalise(context, sum, record, &x, &branch);
-  }
-  if (ys && record) record->note_inputs({sum});
+  auto* layer = dynamic_cast<Norm*>(&norm);
+  if (!layer || norm.runs_alone()) return {};
+  Tensors ys = layer->normalise(context, sum, record, &x, &branch);
+  if (record) record->note_inputs({sum});
   return ys;
 }
 

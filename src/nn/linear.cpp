@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "input_gradient.hpp"
 #include "mica/nn/gelu.hpp"
 #include "mica/nn/input_check.hpp"
 
@@ -62,17 +63,9 @@ Tensors Linear::do_backward(Context& context, Record& record, Tensors dys) {
   // The parameters first: afterwards the input's memory is free for dx.
   write_parameter_gradients(context, record.take(kInput), dy);
   if (!record.needs_dx(0)) return Tensors(1);
-
-  const ConstTensorView weight = data_of(weight_);
-  GradientSum* sum = record.dx_sum;
-  if (sum && sum->accepts(dy)) {
-    context.kernels.linear_backward_input(context.compute, dy, weight, sum->sum, Write::accumulate);
-    sum->used = true;
-    return list_of(sum->sum);
-  }
-  Tensor dx = context.make(with_last_dim(dy.shape(), in_), dy.dtype());
-  context.kernels.linear_backward_input(context.compute, dy, weight, dx, Write::overwrite);
-  return list_of(std::move(dx));
+  InputGradient input = input_gradient(context, record, dy, with_last_dim(dy.shape(), in_));
+  context.kernels.linear_backward_input(context.compute, dy, data_of(weight_), input.dx, input.mode);
+  return list_of(std::move(input.dx));
 }
 
 Tensors Linear::backward_with_gelu(Context& context, Record& of_gelu, Record& record, const Tensors& dys) {
@@ -85,8 +78,6 @@ Tensors Linear::backward_with_gelu(Context& context, Record& of_gelu, Record& re
 }
 
 bool Linear::can_add(const Tensor& x) const { return x.shape().back() == out_ && x.dtype() == weight_.data.dtype; }
-
-bool Linear::trains() const { return weight_.requires_grad || (bias_ && bias_->requires_grad); }
 
 void Linear::write_parameter_gradients(Context& context, const Tensor& x, const Tensor& dy) {
   if (!x) return;  // all frozen at the forward

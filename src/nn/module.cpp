@@ -5,12 +5,6 @@
 
 namespace mica::nn {
 
-namespace {
-
-bool needs_grad(const Tensor& x) { return x.needs_grad; }
-
-}  // namespace
-
 Tensors Module::forward(Context& context, Tensors&& xs, Record* record) {
   Tensors inputs = std::move(xs);
   if (hooks_) hooks_->pre_forward(context, *this, inputs, record);
@@ -21,12 +15,8 @@ Tensors Module::forward(Context& context, Tensors&& xs, Record* record) {
       const ScopedValue inside(context.inside_checkpoint, true);
       ys = do_forward(context, inputs, nullptr);
     }
-    bool trains = std::ranges::any_of(inputs, needs_grad);
-    for_each_module([&](const std::string&, Module& module) {
-      for (const auto& parameter : module.parameters_) trains = trains || parameter->requires_grad;
-      for (const Parameter* parameter : module.shared_) trains = trains || parameter->requires_grad;
-    });
-    for (Tensor& y : ys) y.needs_grad = trains;
+    const bool needs_backward = trains() || std::ranges::any_of(inputs, &Tensor::needs_grad);
+    for (Tensor& y : ys) y.needs_grad = needs_backward;
     record->checkpoint_inputs = std::move(inputs);
     record->checkpoint_random = random_point(context);
   } else {
@@ -105,6 +95,12 @@ void Module::for_each_buffer(const std::function<void(const std::string&, Module
         for (const auto& buffer : module.buffers_) visit(name.empty() ? buffer->name : name + "." + buffer->name, *buffer);
       },
       prefix);
+}
+
+bool Module::trains() const {
+  const auto wants_gradient = [](const auto& parameter) { return parameter->requires_grad; };
+  return std::ranges::any_of(parameters_, wants_gradient) || std::ranges::any_of(shared_, wants_gradient) ||
+         std::ranges::any_of(children_, [](const Child& child) { return child.module->trains(); });
 }
 
 std::int64_t Module::num_parameters() {

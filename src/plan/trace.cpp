@@ -51,12 +51,8 @@ class Probe final : public nn::ModuleHooks {
   void post_forward(nn::Context& context, nn::Module& module, nn::Tensors& ys, nn::Record*) override {
     if (context.recomputing) return;
     note(HookKind::post_forward);
-    bool comes = unit_ == 0 || context.inside_checkpoint || std::ranges::any_of(ys, [](const Tensor& y) { return y.needs_grad; });
-    module.for_each_module([&](const std::string&, nn::Module& each) {
-      for (const auto& p : each.own_parameters()) comes = comes || p->requires_grad;
-      for (const nn::Parameter* p : each.shared_parameters()) comes = comes || p->requires_grad;
-    });
-    profile_.points.back().backward_comes = comes;
+    profile_.points.back().backward_comes =
+        unit_ == 0 || context.inside_checkpoint || module.trains() || std::ranges::any_of(ys, &Tensor::needs_grad);
   }
   void pre_backward(nn::Context&, nn::Module&, nn::Record&, nn::Tensors&) override { note(HookKind::pre_backward); }
   void post_backward(nn::Context&, nn::Module&, nn::Record&, nn::Tensors&) override { note(HookKind::post_backward); }

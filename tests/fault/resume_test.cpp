@@ -133,7 +133,7 @@ TEST_F(Resume, KilledRightAfterASave) {
 // D7: the loss scale of fp16 training is part of what goes on: 2^22 overflows at once, and every third good step
 // doubles it. At step 13 some steps have been skipped (which the bias correction leaves out) and two good ones have
 // been counted.
-TEST_F(Resume, Fp16GoesOnWithItsLossScale) {
+TEST_F(Resume, D7_Fp16GoesOnWithItsLossScale) {
   const std::vector<std::string> flags{"--fsdp.param_dtype=fp16", "--optim.loss_scale=4194304",
                                        "--checkpoint.interval=13", "--optim.loss_scale_interval=3",
                                        "--run.dir=" + run_folder("fp16")};
@@ -160,7 +160,7 @@ TEST_F(Resume, Fp16GoesOnWithItsLossScale) {
 }
 
 // D10: from the config, the same bits as stepping after backward; it refuses what it cannot do.
-TEST_F(Resume, AnOptimizerInBackwardGivesTheSameRun) {
+TEST_F(Resume, D10_AnOptimizerInBackwardGivesTheSameRun) {
   const auto train = [&](const std::string& name, std::vector<std::string> flags) {
     for (const char* flag : {"--fsdp.use_orig_params=true", "--optim.grad_clip=0", "--train.accumulate=no_sync"}) flags.emplace_back(flag);
     flags.push_back("--run.dir=" + run_folder(name));
@@ -186,7 +186,7 @@ TEST_F(Resume, AnOptimizerInBackwardGivesTheSameRun) {
 
 // Another number of ranks, sharding, strategy or wrapping: the same global batches go on, to the rounding of other orders of
 // reduction.
-TEST_F(Resume, GoesOnOnAnyMesh) {
+TEST_F(Resume, F2_GoesOnOnAnyMesh) {
   const auto copy_until = [&](const std::string& name, int step) {
     fs::create_directories(run_folder(name) + "/checkpoints");
     fs::copy(checkpoint("undisturbed", step), checkpoint(name, step), fs::copy_options::recursive);

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
 #include <numeric>
+#include <utility>
 
 #include <mpi.h>
 
@@ -10,12 +12,17 @@ namespace {
 
 using mica::testing::kNumMpiCalls;
 using mica::testing::MpiCall;
+using mica::testing::MpiMessage;
 
 std::array<std::atomic<std::int64_t>, kNumMpiCalls> g_calls{};
 std::atomic<int> g_fail_next{-1};
 std::atomic<bool> g_meet_before_isend{false};
 
 std::atomic<std::int64_t> g_largest{0};
+
+std::mutex g_messages_mutex;
+bool g_notes_messages = false;
+std::vector<MpiMessage> g_messages;
 
 std::int64_t bytes_of(std::int64_t elements, MPI_Datatype type) {
   int bytes = 0;  // without gaps
@@ -41,6 +48,11 @@ bool count(MpiCall call, std::int64_t bytes = 0) {
   return g_fail_next.compare_exchange_strong(expected, -1);
 }
 
+void note_message(const MpiMessage& message) {
+  const std::lock_guard lock(g_messages_mutex);
+  if (g_notes_messages) g_messages.push_back(message);
+}
+
 }  // namespace
 
 namespace mica::testing {
@@ -52,6 +64,17 @@ MpiCallCounts mpi_calls() {
 }
 
 std::int64_t take_largest_mpi_call() { return g_largest.exchange(0); }
+
+std::vector<MpiMessage> messages_of(const std::function<void()>& work) {
+  const auto note = [](bool on) {
+    const std::lock_guard lock(g_messages_mutex);
+    g_notes_messages = on;
+  };
+  note(true);
+  work();
+  note(false);
+  return std::exchange(g_messages, {});
+}
 
 void fail_next(MpiCall call) { g_fail_next = static_cast<int>(call); }
 
@@ -104,11 +127,13 @@ int MPI_Barrier(MPI_Comm comm) {
 int MPI_Isend(const void* data, int data_count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request) {
   if (count(MpiCall::isend, bytes_of(data_count, type))) return MPI_ERR_OTHER;
   if (g_meet_before_isend.exchange(false)) PMPI_Barrier(MPI_COMM_WORLD);
+  note_message({MpiCall::isend, data, bytes_of(data_count, type)});
   return PMPI_Isend(data, data_count, type, to, tag, comm, request);
 }
 
 int MPI_Irecv(void* data, int data_count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request* request) {
   if (count(MpiCall::irecv, bytes_of(data_count, type))) return MPI_ERR_OTHER;
+  note_message({MpiCall::irecv, data, bytes_of(data_count, type)});
   return PMPI_Irecv(data, data_count, type, from, tag, comm, request);
 }
 

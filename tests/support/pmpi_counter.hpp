@@ -2,6 +2,8 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <vector>
 
 namespace mica::testing {
 
@@ -29,6 +31,16 @@ struct MpiCallCounts {
 
 /// The most bytes that one call moved on this rank (in one direction, over all ranks) since the last question.
 [[nodiscard]] std::int64_t take_largest_mpi_call();
+
+/// A message to or from one other rank: an isend or irecv of this rank, and where its bytes lie.
+struct MpiMessage {
+  MpiCall call;
+  const void* data;
+  std::int64_t bytes;
+  friend bool operator==(const MpiMessage&, const MpiMessage&) = default;
+};
+/// Those that `work` posts, in order.
+[[nodiscard]] std::vector<MpiMessage> messages_of(const std::function<void()>& work);
 
 /// The next call of this kind on this rank moves nothing and returns MPI_ERR_OTHER.
 void fail_next(MpiCall call);

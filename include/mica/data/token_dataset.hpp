@@ -9,9 +9,6 @@
 
 namespace mica::data {
 
-/// What data.train or data.val says: names and globs separated by commas ("a.h5, shards/part-*.h5").
-[[nodiscard]] std::vector<std::string> parse_path_list(const std::string& text);
-
 /// Replaces every glob by the files it matches, sorted by name, and keeps the rest as they are, in order.
 /// @throws ConfigError for an empty list and for a glob that matches nothing.
 [[nodiscard]] std::vector<std::string> expand_paths(const std::vector<std::string>& patterns);

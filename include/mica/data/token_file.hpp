@@ -18,7 +18,6 @@ enum class TokenFormat {
   llmc_u16,  ///< llm.c's .bin: 256 int32 of header (20240520, 1, number of tokens), then uint16
   llmc_u32,  ///< the same with (20240801, 7, number of tokens) and uint32, as for Llama 3
 };
-[[nodiscard]] std::string_view format_name(TokenFormat format);
 
 /// Names inside Mica's token files.
 inline constexpr const char* kTokensDataset = "/tokens";

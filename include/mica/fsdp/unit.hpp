@@ -86,7 +86,6 @@ class Unit final : public nn::ModuleHooks {
   [[nodiscard]] bool is_root() const { return owned_root_ != nullptr; }
   [[nodiscard]] DType compute_dtype() const;
   [[nodiscard]] bool casts_inputs() const;
-  [[nodiscard]] bool trains() const;
 
   nn::Module& module_;
   DeviceMesh& device_mesh_;

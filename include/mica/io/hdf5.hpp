@@ -59,7 +59,6 @@ class Hdf5Dataset {
   void read(void* data, std::int64_t bytes) const;
   /// Elements [begin, begin + count) of a 1-D dataset. @throws Hdf5Error if the range leaves the dataset.
   void write_range(std::int64_t begin, std::int64_t count, const void* data);
-  void read_range(std::int64_t begin, std::int64_t count, void* data) const;
   /// The box with corner `start` and extents `count`, one of each per dimension; data is row-major and dense.
   void write_box(std::span<const std::int64_t> start, std::span<const std::int64_t> count, const void* data);
   void read_box(std::span<const std::int64_t> start, std::span<const std::int64_t> count, void* data) const;

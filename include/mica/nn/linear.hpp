@@ -30,7 +30,6 @@ class Linear final : public Module {
   Tensors do_forward(Context& context, Tensors xs, Record* record) override;
   Tensors do_backward(Context& context, Record& record, Tensors dys) override;
   Tensor* do_saved_input(Record& record) override;
-  [[nodiscard]] bool trains() const;
   void write_parameter_gradients(Context& context, const Tensor& x, const Tensor& dy);
 
   std::int64_t in_, out_;

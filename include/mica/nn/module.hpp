@@ -87,6 +87,8 @@ class Module {
   void for_each_module(const std::function<void(const std::string& full_name, Module&)>& visit,
                        const std::string& prefix = "");
   [[nodiscard]] std::int64_t num_parameters();
+  /// Whether a parameter that the subtree owns or uses wants a gradient.
+  [[nodiscard]] bool trains() const;
 
   /// Keeps only the inputs of a forward and runs it again in backward.
   void set_checkpointed(bool on) { checkpointed_ = on; }

@@ -64,7 +64,6 @@ class Record {
     children_.back()->keep_ = keep_;
     return children_.back().get();
   }
-  [[nodiscard]] std::size_t num_children() const { return children_.size(); }
   [[nodiscard]] Record& child(std::size_t i) { return *children_.at(i); }
 
   /// Lets backward be called again with this Record and its children (several backwards after one forward).

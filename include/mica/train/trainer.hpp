@@ -37,6 +37,9 @@ class Trainer {
 
  private:
   using Clock = std::chrono::steady_clock;
+  static double ms_between(Clock::time_point a, Clock::time_point b) {
+    return std::chrono::duration<double, std::milli>(b - a).count();
+  }
   /// A step whose figures the host has not read yet.
   struct Pending {
     StepFigures figures;
@@ -57,8 +60,9 @@ class Trainer {
   void tell_slow_paths();
   void read_figures(bool show);
   void evaluate_now(std::int64_t step);
-  /// @param in_background  only begins it, and says later that it is done.
+  /// Refuses to go on where another job has the run's folder. @collective
   void check_owner() const;
+  /// @param in_background  only begins it, and says later that it is done.
   void save(std::int64_t step, bool in_background);
   /// Tokens that the run has seen after `step`.
   [[nodiscard]] std::int64_t tokens_at(std::int64_t step) const;

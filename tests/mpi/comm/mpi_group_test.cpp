@@ -22,6 +22,7 @@ using testing::Data;
 using testing::mpi_calls;
 using testing::MpiCall;
 using testing::MpiCallCounts;
+using testing::MpiMessage;
 
 constexpr std::int64_t kNever = std::int64_t{1} << 60;
 
@@ -126,6 +127,41 @@ TEST_F(MpiGroup, OneCollectiveIsOneMpiCallOfItsKind) {
   EXPECT_EQ(sent.of(MpiCall::allgather), 0);
 }
 
+/// docs/parity.md F7, as far as it is there: what long slices carry is read where it lies and written where it is wanted.
+TEST_F(MpiGroup, F7_LongSlicesGoFromTensorToTensor) {
+  const auto group = make();
+  const int num_ranks = group->num_ranks();
+  const std::int64_t P = 10'000;
+  constexpr std::int64_t kSliceBytes = 40'000;  // above direct_bytes
+  const auto stream = make_cpu_stream("comm", StreamMode::threaded);
+  Data full(P * num_ranks, DType::f32), other(P * num_ranks, DType::f32), shard(P, DType::f32);
+  const auto slice = [&](MpiCall call, Data& of, int r) -> MpiMessage { return {call, of.view().slice(r * P, P).data, kSliceBytes}; };
+  std::vector<MpiMessage> gathered, swapped, sent;
+  for (int r = 0; r < num_ranks; ++r) {
+    if (r == group->rank()) continue;
+    gathered.push_back(slice(MpiCall::irecv, full, r));
+    gathered.push_back(slice(MpiCall::isend, full, group->rank()));
+    swapped.push_back(slice(MpiCall::irecv, other, r));
+    swapped.push_back(slice(MpiCall::isend, full, r));
+    sent.push_back(slice(MpiCall::isend, full, r));
+  }
+  const auto messages = [&](const std::function<void()>& collective) {
+    return testing::messages_of([&] {
+      collective();
+      stream->synchronize();
+    });
+  };
+  EXPECT_THAT(messages([&] { group->all_gather(*stream, "g", full.view().slice(group->rank() * P, P), full.view()); }),
+              ::testing::UnorderedElementsAreArray(gathered));
+  EXPECT_THAT(messages([&] { group->all_to_all(*stream, "t", full.view(), other.view()); }),
+              ::testing::UnorderedElementsAreArray(swapped));
+  EXPECT_EQ(pool->stats().peak, 0) << "neither takes memory of its own";
+  // What is to be added up has to wait somewhere; it is sent from where it lies, too.
+  std::vector<MpiMessage> reduced = messages([&] { group->reduce_scatter(*stream, "r", full.view(), shard.view()); });
+  std::erase_if(reduced, [](const MpiMessage& message) { return message.call == MpiCall::irecv; });
+  EXPECT_THAT(reduced, ::testing::UnorderedElementsAreArray(sent));
+}
+
 TEST_F(MpiGroup, AGroupOfOneRankMakesNoMpiCalls) {
   const auto alone = make()->split(mpi::Communicator::world().rank(), 0, "alone");
   EXPECT_EQ(alone->num_ranks(), 1);
@@ -213,7 +249,7 @@ TEST_F(MpiGroup, AnMpiErrorNamesGroupCollectiveLabelAndBytes) {
   testing::check_all_gather(*world, *stream, 5, DType::f32, false);  // all ranks failed alike: the group still serves
 }
 
-TEST_F(MpiGroup, APendingCollectiveIsDescribed) {
+TEST_F(MpiGroup, F5_APendingCollectiveIsDescribed) {
   const auto world = make();
   if (world->num_ranks() == 1) GTEST_SKIP() << "needs somebody to wait for";
   const mpi::Communicator host = mpi::Communicator::world();

@@ -50,7 +50,7 @@ TEST_F(HandOut, TheRootsBytesReachEveryRank) {
   EXPECT_EQ(group->counts().calls, CollectiveCounts{}.calls) << "set-up is not counted";
 }
 
-TEST_F(HandOut, EveryRankThatCameIsToldWhoDidNot) {
+TEST_F(HandOut, F5_EveryRankThatCameIsToldWhoDidNot) {
   const int ranks = group->num_ranks();
   if (ranks == 1) return;
   // The last ranks of the group, the first ones of the job, stay away.
@@ -63,7 +63,7 @@ TEST_F(HandOut, EveryRankThatCameIsToldWhoDidNot) {
   group->barrier(*stream, "after");
 }
 
-TEST_F(HandOut, ARootThatDoesNotComeIsNamed) {
+TEST_F(HandOut, F5_ARootThatDoesNotComeIsNamed) {
   const int ranks = group->num_ranks();
   const auto stream = make_cpu_stream("test", StreamMode::inlined);
   if (group->rank() != 0) {

@@ -38,7 +38,7 @@ ExpectedCalls expected_calls(const ParityCase& c, const StepCounts& counts, int 
           .allgatherv = (world_size > shard_size ? kParitySteps * n * reductions : 0) + of_harness};
 }
 
-TEST(Parity, WholeMatrix) {
+TEST(Parity, A1_WholeMatrix) {
   const mpi::Communicator comm = mpi::Communicator::world();
   const int world_size = comm.num_ranks();
   // Strategies x dtypes x wrappings x prefetches x checkpointing x accumulations x stream modes. Strategies: four, and

@@ -40,7 +40,7 @@ class Tokens {
   std::string path;
 };
 
-TEST(Memory, OperatingSystemAgreesWithPlanAndPool) {
+TEST(Memory, F4_OperatingSystemAgreesWithPlanAndPool) {
   const mpi::Communicator world = mpi::Communicator::world();
   const Tokens tokens(world.rank());
   Config config;
@@ -73,7 +73,7 @@ TEST(Memory, OperatingSystemAgreesWithPlanAndPool) {
 }
 
 // What fsdp.ignore (FEATURES B3) keeps whole on every rank is in the plan: 256 x 16 parameters here, in param_dtype.
-TEST(Memory, PlanCountsIgnoredParameters) {
+TEST(Memory, B3_PlanCountsIgnoredParameters) {
   const mpi::Communicator world = mpi::Communicator::world();
   const Tokens tokens(world.rank());
   for (const std::string dtype : {"fp32", "bf16"}) {

@@ -27,7 +27,7 @@ std::vector<std::int32_t> shard_group(const std::string& strategy, int num_nodes
   return members;
 }
 
-TEST(ShardSize, AutoIsTheNodeForHybridStrategiesAndTheWorldForOthers) {
+TEST(ShardSize, A2_AutoIsTheNodeForHybridStrategiesAndTheWorldForOthers) {
   const auto world = mpi::Communicator::world();
   const int num_ranks = world.num_ranks();
   const int num_nodes = num_ranks % 2 == 0 ? 2 : 1;

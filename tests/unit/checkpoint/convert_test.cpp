@@ -39,7 +39,7 @@ std::string save_on(int num_ranks, const std::string& run, const test::Units& un
   return path;
 }
 
-TEST(Reshard, WritesWhatSoManyRanksWouldHaveWritten) {
+TEST(Reshard, F2_WritesWhatSoManyRanksWouldHaveWritten) {
   const TemporaryFolder folder;
   const test::Units units = test::odd_units();
   ShardedOptions per_parameter;
@@ -99,7 +99,7 @@ TEST(Reshard, DamageStopsItAndLeavesNothing) {
   EXPECT_FALSE(fs::exists(folder / "out.tmp"));
 }
 
-TEST(Consolidate, EveryArrayIsWholeAndPlain) {
+TEST(Consolidate, F1_EveryArrayIsWholeAndPlain) {
   const TemporaryFolder folder;
   const test::Units units = test::odd_units();
   const std::string source = save_on(3, folder / "run", units);

@@ -22,7 +22,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 namespace fs = std::filesystem;
 
-TEST(HfExport, GivesBackEveryBitOnWhateverRanksTheCheckpointWasSaved) {
+TEST(HfExport, F2_GivesBackEveryBitOnWhateverRanksTheCheckpointWasSaved) {
   const TemporaryFolder folder;
   for (const char* name : {"gpt2", "gpt2_untied"}) {
     for (const int ranks : {1, 3}) {
@@ -109,7 +109,7 @@ TEST(HfExport, IsVerifiedByItsChecksums) {
   EXPECT_THAT(verify_out().second, AllOf(HasSubstr("out/config.json"), HasSubstr("DAMAGED in 1 place")));
 }
 
-TEST(HfExport, SmallPanelsGiveTheSameFile) {
+TEST(HfExport, F2_SmallPanelsGiveTheSameFile) {
   const TemporaryFolder folder;
   const std::string checkpoint = test::save_hf_model(test::hf_reference("gpt2"), 2, folder / "run");
   for (const std::int64_t panel : {1, 100, 24 * 95}) {

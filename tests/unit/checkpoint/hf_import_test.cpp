@@ -20,7 +20,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 namespace fs = std::filesystem;
 
-TEST(HfImport, WhatIsExportedAgainHasTheSameBits) {
+TEST(HfImport, F2_WhatIsExportedAgainHasTheSameBits) {
   const TemporaryFolder folder;
   for (const std::string name : {"gpt2", "gpt2_untied", "llama", "llama_untied"}) {
     const std::string checkpoint = folder / name;

@@ -79,7 +79,7 @@ void expect_values(const io::Hdf5File& file, const test::Units& units, int salt)
   }
 }
 
-TEST(ModelIndex, ShowsEveryParameterWholeWhateverTheRanks) {
+TEST(ModelIndex, F1_ShowsEveryParameterWholeWhateverTheRanks) {
   const test::Units units{{{"weight", Shape{13, 12}, true}, {"bias", Shape{13}}},
                           {{"tiny", Shape{1}}, {"four", Shape{2, 3, 12, 7}, true}},
                           {{"three", Shape{12, 3, 12}, true}}};
@@ -115,7 +115,7 @@ TEST(ModelIndex, ShowsEveryParameterWholeWhateverTheRanks) {
 }
 
 // Software that is not ours: Debian's python3-h5py.
-TEST(ModelIndex, H5pyReadsWhatMicaHolds) {
+TEST(ModelIndex, F1_H5pyReadsWhatMicaHolds) {
   const test::Units units{{{"one", Shape{101}}, {"two", Shape{13, 12}, true}},
                           {{"three", Shape{11, 3, 7}, true}, {"four", Shape{2, 3, 5, 7}, true}}};
   const TemporaryFolder folder;

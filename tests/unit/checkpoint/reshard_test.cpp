@@ -91,7 +91,7 @@ test::Units matrix_units() {
 
 class Resharding : public testing::TestWithParam<How> {};
 
-TEST_P(Resharding, IsBitExactOnEveryMesh) { save_and_read(matrix_units(), GetParam(), all_meshes()); }
+TEST_P(Resharding, F2_IsBitExactOnEveryMesh) { save_and_read(matrix_units(), GetParam(), all_meshes()); }
 
 INSTANTIATE_TEST_SUITE_P(From, Resharding, testing::ValuesIn(all_meshes()),
                          [](const auto& info) { return info.param.name(); });

@@ -10,7 +10,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-TEST(FlightRecorder, TellsWhatIsPending) {
+TEST(FlightRecorder, F5_TellsWhatIsPending) {
   FlightRecorder recorder;
   EXPECT_EQ(recorder.describe_pending(), "nothing was ever enqueued");
   const auto a = recorder.enqueue(Collective::all_gather, "h.0", 4096);

@@ -267,7 +267,7 @@ std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
   return text ? std::strtoull(text, nullptr, 10) : otherwise;
 }
 
-TEST(Differential, RandomModelsAndOptionsFollowOnePlainRank) {
+TEST(Differential, F8_RandomModelsAndOptionsFollowOnePlainRank) {
   if (const std::uint64_t only = from_environment("MICA_DIFFERENTIAL_CASE", 0); only != 0) {
     run_case(only);
     return;

@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(Strategy, NamesRoundTripAndUnknownOnesListTheChoices) {
+TEST(Strategy, A1_NamesRoundTripAndUnknownOnesListTheChoices) {
   for (const Strategy s : {Strategy::full_shard, Strategy::shard_grad_op, Strategy::no_shard, Strategy::hybrid_shard,
                            Strategy::hybrid_shard_zero2, Strategy::shard_optim}) {
     EXPECT_EQ(strategy_from_name(strategy_name(s)), s);
@@ -58,7 +58,7 @@ std::string refusal_of(const Options& inner, const Options& of_root) {
 }
 
 // A6: only a strategy that reshards after forward can do so over fewer ranks.
-TEST(Options, ReshardingAfterForwardNeedsAStrategyThatReshards) {
+TEST(Options, A6_ReshardingAfterForwardNeedsAStrategyThatReshards) {
   for (const Strategy s : {Strategy::shard_grad_op, Strategy::no_shard, Strategy::hybrid_shard_zero2, Strategy::shard_optim}) {
     const std::string text = refusal_of({.strategy = s, .reshard_after_forward_ranks = 1}, {});
     EXPECT_THAT(text, HasSubstr(fmt::format("reshard_after_forward_ranks = 1 and strategy {}: after forward", strategy_name(s))));
@@ -70,7 +70,7 @@ TEST(Options, ReshardingAfterForwardNeedsAStrategyThatReshards) {
 }
 
 // F3: norms, no_sync and the division behind the last backward go by one way to reduce.
-TEST(Options, ADeterministicReductionIsTheWholeRoots) {
+TEST(Options, A3_ADeterministicReductionIsTheWholeRoots) {
   const Options deterministic{.root = RootOptions{.deterministic = true}};
   EXPECT_THAT(refusal_of(deterministic, {}),
               HasSubstr("deterministic is one value under a root: it is true for unit fc and false for the root"));

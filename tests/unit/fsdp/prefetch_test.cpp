@@ -153,7 +153,7 @@ TEST(Prefetch, AKeptUnitIsNotGatheredAgain) {
 }
 
 // D2: prefetch is each unit's own.
-TEST(Prefetch, AUnitWithNonePrefetchesNothingUnderARootWithPre) {
+TEST(Prefetch, D2_AUnitWithNonePrefetchesNothingUnderARootWithPre) {
   EXPECT_THAT(events({.backward_prefetch = BackwardPrefetch::pre}, Options{.backward_prefetch = BackwardPrefetch::none}),
               ElementsAre("gather root", "gather a", "forward a", "gather b", "forward b", "gather c", "forward c",  //
                           "gather c", "backward root", "gather b", "backward c", "reduce c", "backward b", "reduce b",
@@ -165,7 +165,7 @@ TEST(Prefetch, AUnitWithNonePrefetchesNothingUnderARootWithPre) {
 }
 
 // D2: a list is followed where the option alone would gather nothing.
-TEST(Prefetch, AListIsGatheredBeforeTheBackwardAlsoWithoutTheOption) {
+TEST(Prefetch, D2_AListIsGatheredBeforeTheBackwardAlsoWithoutTheOption) {
   const auto lists = [](const std::vector<Unit*>& units) { units[2]->set_backward_prefetch({units[1], units[0]}); };
   EXPECT_THAT(events({.backward_prefetch = BackwardPrefetch::none}, {}, lists),
               ElementsAre("gather root", "gather a", "forward a", "gather b", "forward b", "gather c", "forward c",  //

@@ -61,7 +61,7 @@ Checked run_checked(ParityCase c, StreamMode mode, const std::string& dropped_pl
   return checked;
 }
 
-TEST(Waits, NoneIsMissing) {
+TEST(Waits, D18_F6_NoneIsMissing) {
   for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
     for (const ParityCase& c : configurations()) {
       const Checked checked = run_checked(c, mode, "");
@@ -71,7 +71,7 @@ TEST(Waits, NoneIsMissing) {
   }
 }
 
-TEST(Waits, EveryOneIsNeeded) {
+TEST(Waits, D18_F6_EveryOneIsNeeded) {
   // Inline streams: what is enqueued runs in host order, so that a dropped wait is seen by the checker but harms nothing.
   std::set<std::string> places;
   for (const ParityCase& c : configurations()) {
@@ -92,7 +92,7 @@ TEST(Waits, EveryOneIsNeeded) {
   EXPECT_EQ(of_schedule, 11U) << ::testing::PrintToString(places);
 }
 
-TEST(Waits, TimingChangesNoBits) {
+TEST(Waits, F6_TimingChangesNoBits) {
   ParityCase c{.strategy = Strategy::hybrid_shard, .shard_size = 2, .forward_prefetch = true, .mode = StreamMode::threaded};
   std::vector<ParityRun> runs;
   for (const std::uint64_t seed : {0, 1, 2}) {

@@ -22,6 +22,7 @@ namespace {
 using test::error_of;
 using test::TemporaryFolder;
 using testing::HasSubstr;
+using Dims = std::vector<std::int64_t>;
 
 TEST(Hdf5, RoundTripsEveryTypeAndShape) {
   const TemporaryFolder folder;
@@ -83,21 +84,21 @@ TEST(Hdf5, RangesAndBoxes) {
   line.write_range(7, 3, three.data());
   line.write_range(10, 0, nullptr);
   std::vector<std::int32_t> five(5);
-  line.read_range(5, 5, five.data());
+  line.read_box(Dims{5}, Dims{5}, five.data());
   EXPECT_EQ(five, (std::vector<std::int32_t>{0, 0, 7, 8, 9}));
 
   auto grid = file.create_dataset("/grid", DType::i32, {3, 4});
   const std::vector<std::int32_t> counting{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
   grid.write(counting.data(), 48);
   std::vector<std::int32_t> box(4);
-  grid.read_box(std::vector<std::int64_t>{1, 2}, std::vector<std::int64_t>{2, 2}, box.data());
+  grid.read_box(Dims{1, 2}, Dims{2, 2}, box.data());
   EXPECT_EQ(box, (std::vector<std::int32_t>{6, 7, 10, 11}));
 
-  EXPECT_THAT(error_of<Hdf5Error>([&] { line.read_range(8, 3, five.data()); }),
+  EXPECT_THAT(error_of<Hdf5Error>([&] { line.read_box(Dims{8}, Dims{3}, five.data()); }),
               testing::AllOf(HasSubstr("x.h5"), HasSubstr("/line"), HasSubstr("[10]")));
-  EXPECT_THROW(line.read_range(-1, 1, five.data()), Hdf5Error);
-  EXPECT_THROW(line.read_range(0, -1, five.data()), Hdf5Error);
-  EXPECT_THROW(grid.read_range(0, 1, five.data()), Hdf5Error);
+  EXPECT_THROW(line.read_box(Dims{-1}, Dims{1}, five.data()), Hdf5Error);
+  EXPECT_THROW(line.read_box(Dims{0}, Dims{-1}, five.data()), Hdf5Error);
+  EXPECT_THROW(grid.read_box(Dims{0}, Dims{1}, five.data()), Hdf5Error);
   EXPECT_THAT(error_of<Hdf5Error>([&] { line.read(five.data(), 20); }), HasSubstr("40 bytes"));
 }
 

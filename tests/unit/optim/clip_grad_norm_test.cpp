@@ -45,7 +45,7 @@ struct Mesh2D {
 class Norms : public testing::TestWithParam<Mesh2D> {};
 
 // D8. The same numbers whatever is sharded, replicated, ignored (B3) or neither: every element counts once.
-TEST_P(Norms, CountEveryElementOnce) {
+TEST_P(Norms, D8_CountEveryElementOnce) {
   const Mesh2D& mesh = GetParam();
   for (const auto& [mode, ignores_first] : {std::pair{StreamMode::inlined, false},
                                             {StreamMode::threaded, false},
@@ -76,7 +76,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, Norms,
                                          Mesh2D{4, 2, {1}}, Mesh2D{4, 2, {0, 1, 2}}));
 
 // D8: however the gradients are cut and wherever they lie.
-TEST(ClipGradNorm, DoesNotDependOnTheSharding) {
+TEST(ClipGradNorm, D8_DoesNotDependOnTheSharding) {
   std::vector<fsdp::Options> all(4);
   all[0].sharding = fsdp::Sharding::per_parameter;
   all[1].strategy = fsdp::Strategy::shard_optim;
@@ -99,7 +99,7 @@ TEST(ClipGradNorm, DoesNotDependOnTheSharding) {
 }
 
 // D8
-TEST(ClipGradNorm, IsOneAllReduceOfFourBytesOverTheShardAxis) {
+TEST(ClipGradNorm, D8_IsOneAllReduceOfFourBytesOverTheShardAxis) {
   run_local_ranks(4, [](auto world) {
     ShardedOptions options{.shard_size = 2};
     options.fsdp.strategy = fsdp::Strategy::hybrid_shard;
@@ -121,7 +121,7 @@ TEST(ClipGradNorm, IsOneAllReduceOfFourBytesOverTheShardAxis) {
 }
 
 // D8
-TEST(ClipGradNorm, WithoutGradientsItIsZeroAndTheRanksStillMeet) {
+TEST(ClipGradNorm, D8_WithoutGradientsItIsZeroAndTheRanksStillMeet) {
   run_local_ranks(3, [](auto world) {
     ShardedWeights model(std::move(world), units());
     const ClipCoefficient clip = clip_coefficient(model.root(), 0.5);
@@ -136,7 +136,7 @@ TEST(ClipGradNorm, WithoutGradientsItIsZeroAndTheRanksStillMeet) {
 }
 
 // D8, F3: and by the exact sum of a deterministic run.
-TEST_P(Norms, CountIgnoredParametersOnceInTheExactSum) {
+TEST_P(Norms, D8_F3_CountIgnoredParametersOnceInTheExactSum) {
   const Mesh2D& mesh = GetParam();
   run_local_ranks(mesh.num_ranks, [&](auto world) {
     ShardedOptions options{.shard_size = mesh.shard_size, .unsharded = mesh.unsharded, .ignores_first = true};
@@ -151,7 +151,7 @@ TEST_P(Norms, CountIgnoredParametersOnceInTheExactSum) {
 }
 
 // D8: an ignored parameter counts while it has a gradient, and clipping multiplies that.
-TEST(ClipGradNorm, TakesIgnoredParametersThatHaveAGradient) {
+TEST(ClipGradNorm, D8_TakesIgnoredParametersThatHaveAGradient) {
   run_local_ranks(2, [](auto world) {
     ShardedOptions options{.ignores_first = true};
     ShardedWeights model(std::move(world), units(), options);
@@ -172,7 +172,7 @@ TEST(ClipGradNorm, TakesIgnoredParametersThatHaveAGradient) {
 }
 
 // D8: PyTorch's clip_grad_norm_().
-TEST(ClipGradNorm, ClipsInPlaceAndReturnsTheNorm) {
+TEST(ClipGradNorm, D8_ClipsInPlaceAndReturnsTheNorm) {
   run_local_ranks(2, [](auto world) {
     ShardedWeights model(std::move(world), units());
     set_grads(model);
@@ -190,7 +190,7 @@ TEST(ClipGradNorm, ClipsInPlaceAndReturnsTheNorm) {
 }
 
 // D8: the variant that hands the coefficient to the optimizer.
-TEST(ClipGradNorm, TheCoefficientAloneLeavesTheGradients) {
+TEST(ClipGradNorm, D8_TheCoefficientAloneLeavesTheGradients) {
   run_local_ranks(2, [](auto world) {
     ShardedWeights model(std::move(world), units());
     set_grads(model);
@@ -235,7 +235,7 @@ TEST(ClipGradNorm, PaddingDoesNotCount) {
 }
 
 // D8: root only.
-TEST(ClipGradNorm, IsOfTheRootModule) {
+TEST(ClipGradNorm, D8_IsOfTheRootModule) {
   run_local_ranks(2, [](auto world) {
     ShardedWeights model(std::move(world), units());
     set_grads(model);
@@ -251,7 +251,7 @@ TEST(ClipGradNorm, IsOfTheRootModule) {
 }
 
 // D8: between passes only.
-TEST(ClipGradNorm, IsRefusedInsideAPass) {
+TEST(ClipGradNorm, D8_IsRefusedInsideAPass) {
   run_local_ranks(1, [](auto world) {
     ShardedWeights model(std::move(world), units());
     set_grads(model);
@@ -267,7 +267,7 @@ TEST(ClipGradNorm, IsRefusedInsideAPass) {
 }
 
 // D8: 300 gradients of 1 reduced in bf16, whose own sum would stop at 256; then ones whose squares fp16 cannot hold.
-TEST(ClipGradNorm, SumsInF32WhateverTheGradientsAreReducedIn) {
+TEST(ClipGradNorm, D8_SumsInF32WhateverTheGradientsAreReducedIn) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     run_local_ranks(2, [&](auto world) {
       ShardedOptions options;

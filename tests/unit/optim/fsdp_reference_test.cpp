@@ -23,7 +23,7 @@ void expect_near(const Values& found, const Values& expected, double tolerance, 
 }
 
 // C1: nine elements over two ranks, 5 and 4.
-TEST(FsdpReference, UnevenLinearAfterOneSgdStep) {
+TEST(FsdpReference, C1_UnevenLinearAfterOneSgdStep) {
   const nlohmann::json& reference = fsdp_reference()["uneven"];
   run_local_ranks(2, [&](auto world) {
     const auto pool = make_cpu_pool();
@@ -54,7 +54,7 @@ TEST(FsdpReference, UnevenLinearAfterOneSgdStep) {
 }
 
 // D8: one unit full_shard, one no_shard, the rest full_shard.
-TEST(FsdpReference, ClippingWithMixedStrategies) {
+TEST(FsdpReference, D8_ClippingWithMixedStrategies) {
   for (const nlohmann::json& reference : fsdp_reference()["clip"]) {
     const std::string p_text = reference["p"].get<std::string>();
     const double p = p_text == "inf" ? std::numeric_limits<double>::infinity() : std::stod(p_text);
@@ -73,7 +73,7 @@ TEST(FsdpReference, ClippingWithMixedStrategies) {
 
 // D6: the losses of six SGD steps, each rank on its own inputs. Low precision rounds elsewhere here (PyTorch's logits are
 // bf16 or fp16, Mica's fp32).
-TEST(FsdpReference, MixedPrecisionLosses) {
+TEST(FsdpReference, D6_MixedPrecisionLosses) {
   for (const nlohmann::json& reference : fsdp_reference()["mixed"]) {
     const DType param = dtype_from_name(reference["param_dtype"].get<std::string>());
     const DType reduce = dtype_from_name(reference["reduce_dtype"].get<std::string>());

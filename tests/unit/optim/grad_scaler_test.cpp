@@ -63,7 +63,7 @@ class ScalerOnRanks : public testing::TestWithParam<Mesh2D> {
 };
 
 // D7. The overflow is in one element, of one rank's gradient, in each unit in turn.
-TEST_P(ScalerOnRanks, AnOverflowOnAnyShardSkipsTheStepOnAllRanksAndBacksOff) {
+TEST_P(ScalerOnRanks, D7_AnOverflowOnAnyShardSkipsTheStepOnAllRanksAndBacksOff) {
   for (const float bad : {kInf, -kInf, kNan}) {
     for (std::size_t unit = 0; unit < 3; ++unit) {
       for (int where = 0; where < GetParam().num_ranks; ++where) {
@@ -91,7 +91,7 @@ TEST_P(ScalerOnRanks, AnOverflowOnAnyShardSkipsTheStepOnAllRanksAndBacksOff) {
 }
 
 // D7. Powers of two change no bit: the scaled run is the plain one, without its skipped step.
-TEST_P(ScalerOnRanks, TakenStepsAreThoseOfARunWithoutScaling) {
+TEST_P(ScalerOnRanks, D7_TakenStepsAreThoseOfARunWithoutScaling) {
   run_local_ranks(GetParam().num_ranks, [&](auto world) {
     ShardedWeights model(world->duplicate("twin"), units(), options());
     ShardedWeights plain(std::move(world), units(), options());
@@ -122,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, ScalerOnRanks,
                                          Mesh2D{2, 2, {1}}));
 
 // D7
-TEST(GradScaler, IsOneAllReduceOfFourBytesOverTheWorldAlsoWithoutGradients) {
+TEST(GradScaler, D7_IsOneAllReduceOfFourBytesOverTheWorldAlsoWithoutGradients) {
   run_local_ranks(4, [](auto world) {
     ShardedOptions options{.shard_size = 2};
     options.fsdp.strategy = fsdp::Strategy::hybrid_shard;
@@ -216,7 +216,7 @@ TEST(GradScaler, RefusesCallsOutOfOrder) {
 
 // D7: gradients of ignored parameters (B3) are unscaled too, and an overflow in one of them on one rank skips the step
 // on all.
-TEST(GradScaler, SeesIgnoredParameters) {
+TEST(GradScaler, D7_SeesIgnoredParameters) {
   run_local_ranks(3, [](auto world) {
     const int rank = world->rank();
     ShardedWeights model(std::move(world), units(), {.ignores_first = true});

@@ -34,7 +34,7 @@ std::int64_t bytes(ShardedWeights& model) {
 class MemoryTable : public testing::TestWithParam<StreamMode> {};
 
 // D16
-TEST_P(MemoryTable, SgdWithMomentum) {
+TEST_P(MemoryTable, D16_SgdWithMomentum) {
   run_local_ranks(2, [](auto world) {
     ShardedWeights model(std::move(world), units(), {.mode = GetParam()});
     const auto optimizer = make_sgd(model.root(), {.momentum = 0.9});
@@ -58,7 +58,7 @@ TEST_P(MemoryTable, SgdWithMomentum) {
 }
 
 // D16: Adam adds S.
-TEST_P(MemoryTable, Adam) {
+TEST_P(MemoryTable, D16_Adam) {
   run_local_ranks(2, [](auto world) {
     ShardedWeights model(std::move(world), units(), {.mode = GetParam()});
     const auto optimizer = make_adamw(model.root(), {});
@@ -77,7 +77,7 @@ TEST_P(MemoryTable, Adam) {
 
 // D16: no forward holds more than three units beside the shards, whatever is prefetched; activations here are 4 bytes a
 // unit's output.
-TEST_P(MemoryTable, PeakOfForward) {
+TEST_P(MemoryTable, D16_PeakOfForward) {
   for (const bool prefetch : {false, true}) {
     for (const bool limits : {true, false}) {
       run_local_ranks(2, [&](auto world) {
@@ -111,7 +111,7 @@ TEST_P(MemoryTable, PeakOfForward) {
 }
 
 // D16: no_sync holds the whole unsharded gradient, beside a sharded one of an earlier synchronised backward.
-TEST_P(MemoryTable, NoSync) {
+TEST_P(MemoryTable, D16_NoSync) {
   run_local_ranks(2, [](auto world) {
     ShardedWeights model(std::move(world), units(), {.mode = GetParam()});
     set_grads(model);
@@ -130,7 +130,7 @@ TEST_P(MemoryTable, NoSync) {
 }
 
 // D16: with offload the shards are elsewhere, but the unsharded gradient of no_sync is on the device.
-TEST_P(MemoryTable, NoSyncWithOffload) {
+TEST_P(MemoryTable, D16_NoSyncWithOffload) {
   run_local_ranks(2, [](auto world) {
     ShardedOptions options{.mode = GetParam()};
     options.fsdp.cpu_offload = fsdp::CpuOffload::parameters;

@@ -68,7 +68,7 @@ std::vector<Make> all_optimizers() {
 }
 
 // D10: the same bits as stepping after backward; every gradient is gone when backward ends.
-TEST_P(InBackward, GivesTheBitsOfAStepAfterBackwardAndKeepsNoGradient) {
+TEST_P(InBackward, D10_GivesTheBitsOfAStepAfterBackwardAndKeepsNoGradient) {
   for (const Make& make : all_optimizers()) {
     run_local_ranks(GetParam().num_ranks, [&](auto world) {
       ShardedWeights model(world->duplicate("a"), units(), options());
@@ -99,7 +99,7 @@ TEST_P(InBackward, GivesTheBitsOfAStepAfterBackwardAndKeepsNoGradient) {
 }
 
 // D10: accumulation under no_sync steps once, in the synchronising backward.
-TEST_P(InBackward, AccumulatesUnderNoSync) {
+TEST_P(InBackward, D10_AccumulatesUnderNoSync) {
   run_local_ranks(GetParam().num_ranks, [&](auto world) {
     ShardedWeights model(world->duplicate("a"), units(), options());
     ShardedWeights plain(std::move(world), units(), options());
@@ -166,7 +166,7 @@ TEST_P(InBackward, UnitsThatStayUnshardedSeeTheNewParameters) {
 }
 
 // D10: backward's end waits for the steps, on streams that know every access.
-TEST_P(InBackward, EveryAccessIsOrdered) {
+TEST_P(InBackward, D10_EveryAccessIsOrdered) {
   run_local_ranks(GetParam().num_ranks, [&](auto world) {
     HappensBeforeChecker checker;
     {
@@ -195,7 +195,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, InBackward,
                                          Case{2, 1, StreamMode::inlined}));
 
 // D10: the peak is a few units' sharded gradients, not all units'. Eight units of 640 f32 on one rank.
-TEST(OptimizerInBackward, HoldsOneShardedGradientAtATime) {
+TEST(OptimizerInBackward, D10_HoldsOneShardedGradientAtATime) {
   run_local_ranks(1, [](auto world) {
     std::vector<std::vector<test::WeightSpec>> equal(8, {{"w", Shape{640}, false, Values(640, 1)}});
     ShardedOptions options;
@@ -218,7 +218,7 @@ TEST(OptimizerInBackward, HoldsOneShardedGradientAtATime) {
 }
 
 // D10
-TEST(OptimizerInBackward, MistakesAreNamed) {
+TEST(OptimizerInBackward, D10_MistakesAreNamed) {
   run_local_ranks(1, [](auto world) {
     ShardedOptions options;
     ShardedWeights flat(world->duplicate("flat"), units(), options);
@@ -254,7 +254,7 @@ TEST(OptimizerInBackward, MistakesAreNamed) {
 
 // D10: an ignored parameter (B3) is stepped when the synchronising backward ends, and its gradient is then no longer
 // there.
-TEST_P(InBackward, StepsIgnoredParameters) {
+TEST_P(InBackward, D10_StepsIgnoredParameters) {
   for (const Make& make : all_optimizers()) {
     run_local_ranks(GetParam().num_ranks, [&](auto world) {
       ShardedOptions ignoring = options();

@@ -75,7 +75,7 @@ TEST_P(OptimizerOnRanks, PaddingStaysZero) {
 
 // D6: gradients kept in low precision are widened as they are stepped, chunk by chunk: the same bits as from widened
 // ones.
-TEST_P(OptimizerOnRanks, GradientsInLowPrecision) {
+TEST_P(OptimizerOnRanks, D6_GradientsInLowPrecision) {
   if (GetParam() == 3) return;  // a third has no end in either dtype
   const std::vector<std::vector<WeightSpec>> units{{weight("a", 3, true, 1), weight("large", 150'001, true, 2)},
                                                    {weight("b", 5, false, 3)}};

@@ -52,7 +52,7 @@ std::string error_of(const std::function<void()>& f) {
 class Groups : public testing::TestWithParam<int> {};
 
 // C3: parameter groups by name, whatever the units and pieces. SGD: p -= lr * factor * (g + decay * p).
-TEST_P(Groups, HaveALearningRateAndADecayOfTheirOwn) {
+TEST_P(Groups, C3_HaveALearningRateAndADecayOfTheirOwn) {
   run_local_ranks(GetParam(), [](auto world) {
     ShardedWeights model(std::move(world), units());
     const auto optimizer = make_sgd(model.root(), {.weight_decay = 0.5},
@@ -69,7 +69,7 @@ TEST_P(Groups, HaveALearningRateAndADecayOfTheirOwn) {
 }
 
 // C3
-TEST_P(Groups, HaveBetasOfTheirOwn) {
+TEST_P(Groups, C3_HaveBetasOfTheirOwn) {
   run_local_ranks(GetParam(), [](auto world) {
     ShardedWeights model(std::move(world), units());
     const auto optimizer =
@@ -90,7 +90,7 @@ TEST_P(Groups, HaveBetasOfTheirOwn) {
 }
 
 // C3: None, not zero. In original-parameter mode a parameter without gradient has no state and does not decay.
-TEST_P(Groups, AParameterWithoutGradientIsLeftAloneInOriginalParameterMode) {
+TEST_P(Groups, C3_AParameterWithoutGradientIsLeftAloneInOriginalParameterMode) {
   for (const bool original : {true, false}) {
     run_local_ranks(GetParam(), [&](auto world) {
       ShardedOptions options;

@@ -20,7 +20,7 @@ std::vector<ParamGroup> two_groups() {
 }
 
 // E3: ids count through the groups: c 0, a 1, b 2.
-TEST(OptimStateDict, KeysByNameOrByIdAndBack) {
+TEST(OptimStateDict, E3_KeysByNameOrByIdAndBack) {
   run_local_ranks(2, [](auto world) {
     ShardedWeights model(std::move(world), units());
     const auto optimizer = make_adamw(model.root(), {}, two_groups());
@@ -51,7 +51,7 @@ TEST(OptimStateDict, KeysByNameOrByIdAndBack) {
 }
 
 // E3: mixed kinds are an error; parameters that are not the optimizer's are dropped.
-TEST(OptimStateDict, KeysOfBothKindsOrOfOthers) {
+TEST(OptimStateDict, E3_KeysOfBothKindsOrOfOthers) {
   run_local_ranks(1, [](auto world) {
     ShardedWeights model(std::move(world), units());
     const auto optimizer = make_adamw(model.root(), {}, two_groups());
@@ -102,7 +102,7 @@ TEST(OptimStateDict, WhatDoesNotFitIsNamedAndNothingChanges) {
 
 // E3: PyTorch's keys, kinds, shapes and groups. body.extra, which is never called, shares the root's flat parameter: in
 // PyTorch it has zero gradients, as here without original-parameter mode; with it Mica leaves it out.
-TEST(FsdpReference, OptimizerStateDictKeys) {
+TEST(FsdpReference, E3_OptimizerStateDictKeys) {
   for (const nlohmann::json& reference : fsdp_reference()["optim"]) {
     for (const bool original : {false, true}) {
       const auto frozen = reference["frozen"].get<std::vector<std::string>>();

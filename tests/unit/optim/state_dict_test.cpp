@@ -20,7 +20,7 @@ using testing::SizeIs;
 class OnMeshes : public testing::TestWithParam<Mesh2D> {};
 
 // E3: full. exp_avg after two steps with gradients g and g + 1: 0.9 * 0.1 * g + 0.1 * (g + 1).
-TEST_P(OnMeshes, FullHasEveryParameterWholeUnderItsName) {
+TEST_P(OnMeshes, E3_FullHasEveryParameterWholeUnderItsName) {
   const OptimStateDict full = trained(GetParam(), adamw);
   ASSERT_THAT(full.state, SizeIs(3)) << "a, b and c: the frozen one has no state";
   const ParameterState& a = full.state.at("u0.a");
@@ -41,7 +41,7 @@ TEST_P(OnMeshes, FullHasEveryParameterWholeUnderItsName) {
 }
 
 // E3: sharded without traffic, and the run goes on as if nothing had been.
-TEST_P(OnMeshes, ShardedFromAFullStateOnEveryRank) {
+TEST_P(OnMeshes, E3_ShardedFromAFullStateOnEveryRank) {
   for (const Make& make : {Make(adamw), Make(momentum)}) {
     const OptimStateDict full = trained(GetParam(), make);
     run_local_ranks(GetParam().num_ranks, [&](auto world) {
@@ -75,7 +75,7 @@ TEST_P(OnMeshes, ShardedFromAFullStateOnEveryRank) {
 }
 
 // E3: scattered from rank 0.
-TEST_P(OnMeshes, ScatteredFromRankZero) {
+TEST_P(OnMeshes, E3_ScatteredFromRankZero) {
   const OptimStateDict full = trained(GetParam(), adamw);
   run_local_ranks(GetParam().num_ranks, [&](auto world) {
     const int rank = world->rank();
@@ -98,7 +98,7 @@ TEST_P(OnMeshes, ScatteredFromRankZero) {
 }
 
 // E3, E2: rows rank * ceil(d0 / S) on, none past the end; back into pieces of another wrapping.
-TEST_P(OnMeshes, ShardedByRowsAndBack) {
+TEST_P(OnMeshes, E3_ShardedByRowsAndBack) {
   const OptimStateDict full = trained(GetParam(), adamw);
   run_local_ranks(GetParam().num_ranks, [&](auto world) {
     ShardedWeights model(std::move(world), units(), options_of(GetParam()));
@@ -148,7 +148,7 @@ void expect_same(const OptimStateDict& found, const OptimStateDict& expected) {
 }
 
 // E2, E3: the settings' kind and optimizer config decide which state dict an optimizer gives.
-TEST_P(OnMeshes, GoesByTheStateDictSettings) {
+TEST_P(OnMeshes, E3_GoesByTheStateDictSettings) {
   run_local_ranks(GetParam().num_ranks, [&](auto world) {
     const int rank = world->rank();
     ShardedWeights model(std::move(world), units(), options_of(GetParam()));
@@ -178,7 +178,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, OnMeshes,
                          testing::Values(Mesh2D{1, 1}, Mesh2D{2, 2}, Mesh2D{3, 3}, Mesh2D{4, 2}, Mesh2D{2, 2, {1}}));
 
 // E3: the same whole tensors however parameters are cut (C4), and back into pieces of that kind.
-TEST(OptimStateDict, DoesNotDependOnTheSharding) {
+TEST(OptimStateDict, E3_DoesNotDependOnTheSharding) {
   const OptimStateDict full = trained({1, 1}, adamw);
   std::vector<fsdp::Options> all(3);
   all[0].sharding = fsdp::Sharding::per_parameter;
@@ -211,7 +211,7 @@ TEST(OptimStateDict, DoesNotDependOnTheSharding) {
 }
 
 // E3: a parameter outside units is stepped whole on every rank, and its state included, on the host.
-TEST(OptimStateDict, IncludesParametersOutsideUnits) {
+TEST(OptimStateDict, E3_IncludesParametersOutsideUnits) {
   const OptimStateDict inside = trained({1, 1}, adamw);
   run_local_ranks(2, [&](auto world) {
     const int rank = world->rank();
@@ -326,7 +326,7 @@ TEST(OptimStateDict, IncludesIgnoredScalars) {
 }
 
 // E3: half the world, another wrapping.
-TEST(OptimStateDict, LoadsAtHalfTheWorldWithAnotherWrapping) {
+TEST(OptimStateDict, E3_LoadsAtHalfTheWorldWithAnotherWrapping) {
   const OptimStateDict full = trained({4, 4}, adamw), other = renamed_for_one_unit(full);
   run_local_ranks(2, [&](auto world) {
     const int rank = world->rank();
@@ -348,7 +348,7 @@ TEST(OptimStateDict, LoadsAtHalfTheWorldWithAnotherWrapping) {
 }
 
 // E3: no step, no state; plain SGD has none at all.
-TEST(OptimStateDict, ParametersWithoutStateAreOmitted) {
+TEST(OptimStateDict, E3_ParametersWithoutStateAreOmitted) {
   EXPECT_THAT(trained({2, 2}, adamw, 0).state, IsEmpty());
   const OptimStateDict sgd = trained({2, 2}, [](fsdp::Root& root) { return make_sgd(root, {}); });
   EXPECT_THAT(sgd.state, IsEmpty());

@@ -95,7 +95,7 @@ std::vector<Grid> grids(int num_ranks) {
 
 class Exact : public testing::TestWithParam<int> {};
 
-TEST_P(Exact, EveryStrategyDtypeAndWrap) {
+TEST_P(Exact, F4_EveryStrategyDtypeAndWrap) {
   int num_cases = 0;
   for (const Grid& grid : grids(GetParam())) {
     for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
@@ -123,7 +123,7 @@ TEST_P(Exact, EveryStrategyDtypeAndWrap) {
   EXPECT_EQ(num_cases, static_cast<int>(grids(GetParam()).size()) * 2 * 4 * 3);
 }
 
-TEST_P(Exact, EveryPrefetchAccumulationAndCheckpointing) {
+TEST_P(Exact, F4_EveryPrefetchAccumulationAndCheckpointing) {
   for (const Strategy strategy : {Strategy::full_shard, Strategy::shard_grad_op}) {
     for (const BackwardPrefetch prefetch : {BackwardPrefetch::pre, BackwardPrefetch::post, BackwardPrefetch::none}) {
       for (const bool forward_prefetch : {false, true}) {
@@ -149,7 +149,7 @@ TEST_P(Exact, EveryPrefetchAccumulationAndCheckpointing) {
   }
 }
 
-TEST_P(Exact, PrefetchOfEachUnitListsAndWhatStaysUnsharded) {
+TEST_P(Exact, F4_PrefetchOfEachUnitListsAndWhatStaysUnsharded) {
   for (const Strategy strategy : {Strategy::full_shard, Strategy::shard_grad_op}) {
     for (const BackwardPrefetch of_blocks : {BackwardPrefetch::pre, BackwardPrefetch::post, BackwardPrefetch::none}) {
       for (const bool has_lists : {false, true}) {
@@ -183,7 +183,7 @@ TEST_P(Exact, PrefetchOfEachUnitListsAndWhatStaysUnsharded) {
   }
 }
 
-TEST_P(Exact, EveryShardingOffloadAndResharding) {
+TEST_P(Exact, F4_EveryShardingOffloadAndResharding) {
   for (const Strategy strategy : {Strategy::full_shard, Strategy::shard_grad_op, Strategy::shard_optim}) {
     for (const auto sharding : {fsdp::Sharding::flat, fsdp::Sharding::per_parameter}) {
       for (const auto offload : {fsdp::CpuOffload::none, fsdp::CpuOffload::gradients, fsdp::CpuOffload::parameters}) {
@@ -212,7 +212,7 @@ TEST_P(Exact, EveryShardingOffloadAndResharding) {
 }
 
 // D6: gradients kept in reduce_dtype.
-TEST_P(Exact, LowPrecisionGradients) {
+TEST_P(Exact, D6_LowPrecisionGradients) {
   for (const Grid& grid : grids(GetParam())) {
     for (const auto offload : {fsdp::CpuOffload::none, fsdp::CpuOffload::gradients}) {
       for (const auto& [param, reduce] :
@@ -237,7 +237,7 @@ TEST_P(Exact, LowPrecisionGradients) {
 }
 
 // C4: what hooks send and unpack.
-TEST_P(Exact, AllGatherHooks) {
+TEST_P(Exact, C4_AllGatherHooks) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
       for (const auto offload : {fsdp::CpuOffload::none, fsdp::CpuOffload::parameters}) {
@@ -264,7 +264,7 @@ TEST_P(Exact, AllGatherHooks) {
 }
 
 // C4: hooks that do not tell what they send are refused before the first step, by name.
-TEST(Plan, RefusesHooksOfUnknownSizes) {
+TEST(Plan, C4_RefusesHooksOfUnknownSizes) {
   run_local_ranks(2, [](auto world) {
     PlannedRun run = gpt2_run();
     run.options.sharding = fsdp::Sharding::per_parameter;
@@ -286,7 +286,7 @@ TEST(Plan, RefusesHooksOfUnknownSizes) {
 }
 
 // D10: sharded gradients live from a unit's reduction to its step.
-TEST_P(Exact, AnOptimizerInBackward) {
+TEST_P(Exact, D10_AnOptimizerInBackward) {
   for (const Strategy strategy : {Strategy::full_shard, Strategy::shard_grad_op, Strategy::hybrid_shard}) {
     for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
       for (const int micro_batches : {1, 3}) {
@@ -345,7 +345,7 @@ TEST_P(Exact, EveryReduction) {
   }
 }
 
-TEST_P(Exact, UnitsInsideACheckpointedRegion) {
+TEST_P(Exact, D11_UnitsInsideACheckpointedRegion) {
   PlannedRun run = gpt2_run();
   run.make_model = [] {
     auto model = make_gpt2(false);

@@ -36,7 +36,7 @@ std::vector<UnitSpec> thirteen_units(std::int64_t numel, int shard_size, Strateg
 constexpr std::int64_t kMega = 1'000'000;
 
 // FEATURES D1: n = 13 gathers in forward, n - 1 in backward (the root unit keeps its own), n reductions.
-TEST(Volume, FullShard) {
+TEST(Volume, D1_FullShard) {
   const StepSpec spec{.mesh = {.world_size = 4, .shard_size = 4}};
   // 4 MB a unit: sends 3/4 of 25 * 4 MB, 3/4 of 13 * 4 MB, and 2 * 3/4 of 4 bytes for the norm.
   expect_volume(volume_of_step(thirteen_units(kMega, 4, Strategy::full_shard), spec, PassProfile::chain(13)),
@@ -45,14 +45,14 @@ TEST(Volume, FullShard) {
                  {Collective::all_reduce, Axis::shard, 1, 4, 6}});
 }
 
-TEST(Volume, ShardGradOpGathersOnce) {
+TEST(Volume, D1_ShardGradOpGathersOnce) {
   const StepSpec spec{.mesh = {.world_size = 4, .shard_size = 4}, .clips_grads = false};
   expect_volume(volume_of_step(thirteen_units(kMega, 4, Strategy::shard_grad_op), spec, PassProfile::chain(13)),
                 {{Collective::all_gather, Axis::shard, 13, 52 * kMega, 39 * kMega},
                  {Collective::reduce_scatter, Axis::shard, 13, 52 * kMega, 39 * kMega}});
 }
 
-TEST(Volume, HybridAlsoReducesShardsOverTheReplicas) {
+TEST(Volume, D1_HybridAlsoReducesShardsOverTheReplicas) {
   const StepSpec spec{.mesh = {.world_size = 8, .shard_size = 4, .replicas = 2}, .clips_grads = false};
   // The shards: 13 * 1 MB, of which 2 * 1/2 is sent.
   expect_volume(volume_of_step(thirteen_units(kMega, 4, Strategy::hybrid_shard), spec, PassProfile::chain(13)),
@@ -61,7 +61,7 @@ TEST(Volume, HybridAlsoReducesShardsOverTheReplicas) {
                  {Collective::all_reduce, Axis::replicate, 13, 13 * kMega, 13 * kMega}});
 }
 
-TEST(Volume, NoShardAllReducesWholeGradients) {
+TEST(Volume, D1_NoShardAllReducesWholeGradients) {
   const StepSpec replicated{.mesh = {.world_size = 2, .shard_size = 1, .replicas = 2}, .clips_grads = false};
   const std::vector<UnitSpec> units = thirteen_units(kMega, 1, Strategy::no_shard);
   expect_volume(volume_of_step(units, replicated, PassProfile::chain(13)),
@@ -72,7 +72,7 @@ TEST(Volume, NoShardAllReducesWholeGradients) {
                 {{Collective::all_reduce, Axis::world, 13, 52 * kMega, 52 * kMega}});
 }
 
-TEST(Volume, AccumulationWithAndWithoutSynchronisation) {
+TEST(Volume, D1_AccumulationWithAndWithoutSynchronisation) {
   StepSpec spec{.mesh = {.world_size = 2, .shard_size = 2}, .micro_batches = 3, .clips_grads = false};
   const auto calls = [&](Strategy strategy, bool no_sync) {
     spec.no_sync = no_sync;

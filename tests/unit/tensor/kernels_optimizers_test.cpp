@@ -154,7 +154,7 @@ TEST_P(Optimizers, StepsThatWereSkippedDoNotCountInBiasCorrection) {
 }
 
 // D7. 200000 elements are several blocks.
-TEST_P(Optimizers, UnscaleDividesAndFindsWhatIsNotFinite) {
+TEST_P(Optimizers, D7_UnscaleDividesAndFindsWhatIsNotFinite) {
   const double inf = std::numeric_limits<double>::infinity();
   for (const std::int64_t n : {0, 1, 7, 200000}) {
     for (const double bad : {0.0, inf, -inf, std::numeric_limits<double>::quiet_NaN()}) {

@@ -31,7 +31,7 @@ std::string refusal_of(Action&& action) {
 }
 
 // D6: buffer_dtype and keep_low_precision_grads are unset by default.
-TEST(FsdpKeys, MixedPrecision) {
+TEST(FsdpKeys, D6_MixedPrecision) {
   EXPECT_FALSE(options_of("").mixed_precision.buffer_dtype);
   EXPECT_FALSE(options_of("").mixed_precision.keep_low_precision_grads);
   const fsdp::Options options =
@@ -65,7 +65,7 @@ MeshGeometry on_two_nodes(const Config& config) {
 }
 
 // A2: hybrid strategies shard within the node, as PyTorch's, and all others over the world.
-TEST(FsdpKeys, ShardSizeFollowsTheStrategy) {
+TEST(FsdpKeys, A2_ShardSizeFollowsTheStrategy) {
   for (const char* hybrid : {"hybrid_shard", "hybrid_shard_zero2"}) {
     const MeshGeometry geometry = on_two_nodes(config_of(fmt::format("strategy = {}\n", hybrid)));
     EXPECT_EQ(geometry.shard_size, 3) << hybrid;
@@ -89,7 +89,7 @@ TEST(FsdpKeys, ShardSizeAsTold) {
 }
 
 // C4: a chosen dim for parameters by their names; the first pattern that fits decides.
-TEST(FsdpKeys, ShardDims) {
+TEST(FsdpKeys, C4_ShardDims) {
   EXPECT_TRUE(options_of("").shard_dims.empty());
   const fsdp::Options options = options_of("sharding = per_parameter\nshard_dims = *.fc_in.weight:1, *.weight:-1\n");
   ASSERT_EQ(options.shard_dims.size(), 2U);

@@ -1,11 +1,11 @@
-// FEATURES D1 (a unit called several times), D2, D4 and D13: what is gathered and reduced when, and ranks that disagree.
+// docs/parity.md C3, D4 and D13: ranks that disagree, what is not reduced, and steps that are given up.
 #include <fstream>
 #include <mutex>
 #include <sstream>
+#include <stdexcept>
 
 #include <gmock/gmock.h>
 
-#include "mica/comm/fake_group.hpp"
 #include "probe_model.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -13,123 +13,7 @@ namespace mica::fsdp::testing {
 namespace {
 
 using mica::test::TemporaryFolder;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-using Prepare = std::function<void(ProbeModel&)>;
-
-/// What happens in the given step on rank 0 of 2, in host order: gathers, reductions and the modules' own notes.
-std::vector<std::string> events(int num_layers, const Options& options, const Prepare& prepare = {}, int num_steps = 2) {
-  FakeRecorder log;
-  RankRig rig(make_fake_group(0, 2, &log));
-  ProbeModel model(num_layers, [&](const std::string& what) { log.calls.push_back({Collective::barrier, what, 0, ""}); });
-  shard_layers(model, rig.device_mesh(), options);
-  if (prepare) prepare(model);
-  for (int step = 1; step <= num_steps; ++step) {
-    log.calls.clear();
-    train_pass(model, rig.context());
-    root_of(model).zero_grad();
-  }
-  std::vector<std::string> found;
-  for (const FakeCall& call : log.calls) {
-    if (call.kind == Collective::all_gather && call.label != "agreement") found.push_back("gather " + call.label);
-    if (call.kind == Collective::reduce_scatter) found.push_back("reduce " + call.label);
-    if (call.kind == Collective::barrier) found.push_back(call.label);
-  }
-  return found;
-}
-
-std::ptrdiff_t position(const std::vector<std::string>& list, const std::string& what) {
-  return std::find(list.begin(), list.end(), what) - list.begin();
-}
-
-std::vector<std::string> in_backward(const std::vector<std::string>& all) {
-  // PRE gathers for the root's backward before the root notes it: everything after the last forward.
-  auto last = all.end();
-  while (last != all.begin() && !(last - 1)->starts_with("forward")) --last;
-  return {last, all.end()};
-}
-
-std::string layer(int i) { return {static_cast<char>('a' + i)}; }
-
-// D1: a unit called k = 3 times before one backward: 3 forward all-gathers, 1 in backward, 1 reduce-scatter after its
-// last gradient.
-TEST(D1Counts, AUnitCalledSeveralTimesIsGatheredOnceInBackward) {
-  const auto all = events(3, {.backward_prefetch = BackwardPrefetch::none}, [](ProbeModel& m) { m.order = {0, 1, 0, 2, 0}; });
-  EXPECT_THAT(all, ElementsAre("gather root", "gather a", "forward a", "gather b", "forward b", "gather a", "forward a", "gather c",
-                               "forward c", "gather a", "forward a",                                  //
-                               "backward root", "gather a", "backward a", "gather c", "backward c", "reduce c", "backward a",
-                               "gather b", "backward b", "reduce b", "backward a", "reduce a", "reduce root"));
-}
-
-// D2: 12 units: PRE makes 12 attempts, each a gather before the backward of the unit that comes before it.
-TEST(D2Prefetch, PreMakesTwelveAttemptsForTwelveUnits) {
-  const auto all = in_backward(events(12, {.backward_prefetch = BackwardPrefetch::pre}));
-  std::vector<std::string> expected{"gather l", "backward root"};
-  for (int i = 11; i >= 0; --i) {
-    if (i > 0) expected.push_back("gather " + layer(i - 1));
-    expected.push_back("backward " + layer(i));
-    expected.push_back("reduce " + layer(i));
-  }
-  expected.emplace_back("reduce root");
-  EXPECT_EQ(all, expected);
-  int attempts = position(all, "gather l") < position(all, "backward root") ? 1 : 0;
-  for (int i = 11; i > 0; --i) attempts += position(all, "gather " + layer(i - 1)) < position(all, "backward " + layer(i)) ? 1 : 0;
-  EXPECT_EQ(attempts, 12);
-}
-
-// D2: 12 units: POST makes 11, each between a unit's backward and its reduction; the first unit has none before it.
-TEST(D2Prefetch, PostMakesElevenAttemptsForTwelveUnits) {
-  const auto all = in_backward(events(12, {.backward_prefetch = BackwardPrefetch::post}));
-  std::vector<std::string> expected{"backward root", "gather l"};
-  int attempts = 0;
-  for (int i = 11; i >= 0; --i) {
-    expected.push_back("backward " + layer(i));
-    if (i > 0) {
-      expected.push_back("gather " + layer(i - 1));
-      ++attempts;
-    }
-    expected.push_back("reduce " + layer(i));
-  }
-  expected.emplace_back("reduce root");
-  EXPECT_EQ(all, expected);
-  EXPECT_EQ(attempts, 11);
-}
-
-// D2: none = no explicit one.
-TEST(D2Prefetch, NoneMakesNoAttempt) {
-  const auto all = in_backward(events(12, {.backward_prefetch = BackwardPrefetch::none}));
-  for (int i = 11; i > 0; --i) EXPECT_GT(position(all, "gather " + layer(i - 1)), position(all, "reduce " + layer(i)));
-}
-
-// D2: explicit lists replace what the order suggests, in both directions.
-TEST(D2Prefetch, ExplicitListsAreFollowed) {
-  const auto all = events(4, {.backward_prefetch = BackwardPrefetch::pre}, [](ProbeModel& m) {
-    unit_of(*m.layers[0]).set_forward_prefetch({&unit_of(*m.layers[1]), &unit_of(*m.layers[2])});
-    unit_of(*m.layers[3]).set_backward_prefetch({&unit_of(*m.layers[2]), &unit_of(*m.layers[1])});
-  });
-  EXPECT_THAT(all, ElementsAre("gather root", "gather a", "gather b", "gather c", "forward a", "forward b", "forward c", "gather d",
-                               "forward d",  //
-                               "gather d", "backward root", "gather c", "gather b", "backward d", "reduce d", "backward c", "reduce c",
-                               "gather a", "backward b", "reduce b", "backward a", "reduce a", "reduce root"));
-}
-
-// D2: a mistargeted unit is never gathered twice: what was prefetched too early is used when its turn comes; one that
-// this pass does not need is not gathered at all.
-TEST(D2Prefetch, AMistargetedUnitIsGatheredOnce) {
-  for (const BackwardPrefetch when : {BackwardPrefetch::pre, BackwardPrefetch::post}) {
-    const auto all = events(4, {.backward_prefetch = when}, [](ProbeModel& m) {
-      m.order = {0, 1, 3};  // c is not run
-      unit_of(*m.layers[3]).set_backward_prefetch({&unit_of(*m.layers[0]), &unit_of(*m.layers[2])});
-    });
-    const auto backward = in_backward(all);
-    for (const char* name : {"gather a", "gather b", "gather d"}) EXPECT_EQ(std::count(backward.begin(), backward.end(), name), 1) << name;
-    EXPECT_EQ(std::count(backward.begin(), backward.end(), "gather c"), 0);
-    EXPECT_LT(position(backward, "gather a"), position(backward, "backward b"));
-  }
-}
-
-// --- ranks that disagree --------------------------------------------------------------------------------------------
 
 /// The error that each rank of `num_ranks` meets.
 std::vector<std::string> errors_of_ranks(int num_ranks, const std::function<void(RankRig&)>& body) {
@@ -366,7 +250,7 @@ TEST(D13Reduction, AMissingOneIsAnErrorOnAllRanks) {
         train_pass(model, rig.context());
       });
       for (const std::string& text : texts) {
-        const std::string name = layer(static_cast<int>(missing));
+        const std::string name = layer_name(static_cast<int>(missing));
         EXPECT_THAT(text, HasSubstr(fmt::format("rank 0 is about to run the backward of unit {0} (parameters {0}.weight), rank 1 ", name)));
       }
     }
@@ -394,7 +278,7 @@ struct GivenUp : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// What happens in the step after two on rank 0 of 2, as in events(). The first try of step 1 ends at `given_up_at`,
+/// What happens in the step after two on rank 0 of 2, as in events_of(). The first try of step 1 ends at `given_up_at`,
 /// with its Record still there when the others run.
 std::vector<std::string> events_after_giving_up(const std::string& given_up_at, const Options& options) {
   FakeRecorder log;
@@ -402,7 +286,7 @@ std::vector<std::string> events_after_giving_up(const std::string& given_up_at, 
   std::string throws_at = given_up_at;
   ProbeModel model(3, [&](const std::string& what) {
     if (what == throws_at) throw GivenUp(what);
-    log.calls.push_back({Collective::barrier, what, 0, ""});
+    log_note(log, what);
   });
   shard_layers(model, rig.device_mesh(), options);
   Root& root = root_of(model);
@@ -421,13 +305,7 @@ std::vector<std::string> events_after_giving_up(const std::string& given_up_at, 
     train_pass(model, rig.context());
     root.zero_grad();
   }
-  std::vector<std::string> found;
-  for (const FakeCall& call : log.calls) {
-    if (call.kind == Collective::all_gather && call.label != "agreement") found.push_back("gather " + call.label);
-    if (call.kind == Collective::reduce_scatter) found.push_back("reduce " + call.label);
-    if (call.kind == Collective::barrier) found.push_back(call.label);
-  }
-  return found;
+  return events_of(log);
 }
 
 // What the given up step had recorded of the order, and the Records that are left of it, change nothing later.
@@ -494,32 +372,6 @@ TEST(AbandonedStep, LeavesNoGradients) {
     EXPECT_TRUE(storage.has_grad(1));
     EXPECT_FALSE(storage.has_grad(2));
     EXPECT_EQ(grad, std::vector<float>(5, 1)) << "not added to what the given up step has left";
-  });
-}
-
-// D2, as PyTorch has it.
-TEST(D2Prefetch, PreIsTheDefault) {
-  EXPECT_EQ(events(4, {}), events(4, {.backward_prefetch = BackwardPrefetch::pre}));
-  EXPECT_NE(events(4, {}), events(4, {.backward_prefetch = BackwardPrefetch::none}));
-}
-
-// D19: with set_reshard_after_backward(false) a unit stays unsharded, and the next forward gathers nothing for it,
-// until masters are about to be written.
-TEST(D19ByHand, AUnitMayStayUnshardedAfterBackward) {
-  const auto all = events(3, {}, [](ProbeModel& m) { unit_of(*m.layers[1]).set_reshard_after_backward(false); });
-  EXPECT_EQ(std::count(all.begin(), all.end(), "gather b"), 1);  // in step 2: for its backward
-  EXPECT_EQ(std::count(all.begin(), all.end(), "gather a"), 2);
-  run_local_ranks(2, [](auto world) {
-    RankRig rig(std::move(world));
-    ProbeModel model(2);
-    shard_layers(model, rig.device_mesh(), {});
-    Unit& a = unit_of(*model.layers[0]);
-    a.set_reshard_after_backward(false);
-    train_pass(model, rig.context());
-    EXPECT_EQ(a.storage()->state(), ShardState::unsharded);
-    EXPECT_EQ(unit_of(*model.layers[1]).storage()->state(), ShardState::sharded);
-    root_of(model).reshard();
-    EXPECT_EQ(a.storage()->state(), ShardState::sharded);
   });
 }
 

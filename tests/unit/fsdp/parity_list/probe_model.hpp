@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "mica/comm/fake_group.hpp"
 #include "rank_rig.hpp"
 
 namespace mica::fsdp::testing {
@@ -50,13 +51,16 @@ class ProbeLayer final : public nn::Module {
   nn::Parameter& weight_;
 };
 
+/// "a", "b", ...
+inline std::string layer_name(int i) { return {static_cast<char>('a' + i)}; }
+
 /// Layers in a chosen order, each as often as it is named, and a weight of the model's own that nobody uses the value of.
 class ProbeModel final : public nn::Module {
  public:
   explicit ProbeModel(int num_layers, Note note = [](const std::string&) {}, std::int64_t numel = 5)
       : Module("model"), note_(std::move(note)), weight_(add_parameter("weight", {3}, nn::Initializer::ones(), true)) {
     for (int i = 0; i < num_layers; ++i) {
-      const std::string name(1, static_cast<char>('a' + i));
+      const std::string name = layer_name(i);
       layers.push_back(&add_child<ProbeLayer>(name, name, numel, note_));
       order.push_back(i);
       passes_gradient.push_back(true);
@@ -113,6 +117,20 @@ inline void train_pass(ProbeModel& model, nn::Context& context) {
   nn::Record record;
   nn::Tensors ys = model.forward(context, {input_of(context)}, &record);
   model.backward(context, std::move(record), std::move(ys));
+}
+
+/// A module's note, among the collectives of a fake group.
+inline void log_note(FakeRecorder& log, const std::string& what) { log.calls.push_back({Collective::barrier, what, 0, ""}); }
+
+/// Gathers, reductions and notes in host order.
+inline std::vector<std::string> events_of(const FakeRecorder& log) {
+  std::vector<std::string> events;
+  for (const FakeCall& call : log.calls) {
+    if (call.kind == Collective::all_gather && call.label != "agreement") events.push_back("gather " + call.label);
+    if (call.kind == Collective::reduce_scatter) events.push_back("reduce " + call.label);
+    if (call.kind == Collective::barrier) events.push_back(call.label);
+  }
+  return events;
 }
 
 inline std::int64_t all_gathers(DeviceMesh& device_mesh) { return device_mesh.unshard_group().counts().of(Collective::all_gather); }
