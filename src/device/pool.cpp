@@ -75,6 +75,10 @@ Buffer Pool::allocate(std::int64_t bytes, MemoryRole role, Stream& home) {
   return buffer;
 }
 
+void Pool::copy(void* to, const void* from, std::int64_t bytes) const {
+  std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
+
 void Pool::fill_bytes(Stream& home, void* data, std::int64_t bytes, unsigned char byte) {
   home.submit("poison", {writes(data, bytes)}, [=] { std::memset(data, byte, static_cast<std::size_t>(bytes)); });
 }

@@ -91,6 +91,14 @@ class Pool {
   /// Allocations that would take stats().current past this fail as if memory were exhausted.
   void set_limit(std::int64_t bytes) { limit_ = bytes; }
 
+  /// Where the pool's memory is.
+  [[nodiscard]] virtual DeviceKind device() const { return DeviceKind::cpu; }
+  /// Where any memory is, the pool's or not, as far as its device knows: a CPU knows the host's alone.
+  [[nodiscard]] virtual DeviceKind device_of(const void* /*data*/) const { return DeviceKind::cpu; }
+  /// Copies between the host's memory and the pool's, either way; the host waits. Any thread, ordered with no stream:
+  /// what streams still do with the memory must be over.
+  virtual void copy(void* to, const void* from, std::int64_t bytes) const;
+
  protected:
   friend class Buffer;
   struct Taken {

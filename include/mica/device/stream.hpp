@@ -15,6 +15,8 @@
 namespace mica {
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
+/// "the CPU", "the GPU".
+[[nodiscard]] std::string device_kind_name(DeviceKind kind);
 
 /// One range of memory that a task reads or writes. Declared with each task, so that the checking stream can
 /// tell whether another stream's access is ordered against it.

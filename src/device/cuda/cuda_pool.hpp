@@ -2,12 +2,12 @@
 
 #include <memory>
 
-#include "mica/device/device_memory.hpp"
+#include "mica/device/pool.hpp"
 
 namespace mica::detail {
 
 /// What the pools of a GPU's memory have in common: which GPU, and how the host gets at its memory.
-class CudaPool : public Pool, public DeviceMemory {
+class CudaPool : public Pool {
  public:
   [[nodiscard]] DeviceKind device() const override { return DeviceKind::cuda; }
   [[nodiscard]] DeviceKind device_of(const void* data) const override;
