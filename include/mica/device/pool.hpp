@@ -110,6 +110,8 @@ class Pool {
   /// Memory of take(). `home`: where it may be used at once, null if other streams used it too.
   virtual void give(void* data, Stream* home, std::vector<Event> pending) = 0;
   virtual void release_free_memory() = 0;
+  /// All that `home` was given so far, whose memory comes back now, is before this event.
+  [[nodiscard]] virtual Event last_use(Stream& home) { return home.record(); }
   /// Enqueues on `home`: every byte of fresh memory becomes `byte`.
   virtual void fill_bytes(Stream& home, void* data, std::int64_t bytes, unsigned char byte);
   [[nodiscard]] virtual std::int64_t reserved_bytes() const = 0;
