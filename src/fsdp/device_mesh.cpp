@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "mica/comm/gpu_groups.hpp"
 #include "mica/device/gpu.hpp"
 
 namespace mica::fsdp {
@@ -31,10 +32,8 @@ DeviceMesh::DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, std::shared_ptr
       all_ranks_group_(mesh.world().duplicate("world/all_reduce")),
       agreement_group_(mesh.world().duplicate("world/agreement")) {
   // Now, before the model takes its memory. all_ranks_group() is for few: their units connect it.
-  for (ProcessGroup* used : {unshard_group_.get(), reduce_group_.get(), replicate_group_.get(), agreement_group_.get(), &shard_norm_group(),
-                             &metrics_group()}) {
-    used->connect();
-  }
+  connect_groups({unshard_group_.get(), reduce_group_.get(), replicate_group_.get(), agreement_group_.get(), &shard_norm_group(),
+                  &metrics_group()});
 }
 
 DeviceMesh::DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, Streams streams, Logger logger)
@@ -65,7 +64,7 @@ ProcessGroup& DeviceMesh::neighbour_group(int num_ranks) {
   std::vector<int> members;
   for (int i = 0; i < num_ranks; ++i) members.push_back(mesh_.shard_rank() / num_ranks * num_ranks + i);
   auto group = mesh_.shard().subgroup(members, fmt::format("shard/neighbours{}", num_ranks));
-  group->connect();
+  connect_groups({group.get()});
   return *neighbour_groups_.emplace(num_ranks, std::move(group)).first->second;
 }
 

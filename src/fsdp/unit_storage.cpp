@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "hooked_all_gather.hpp"
+#include "mica/comm/gpu_groups.hpp"
 #include "mica/fsdp/deterministic.hpp"
 #include "mica/fsdp/name_patterns.hpp"
 #include "mica/fsdp/per_parameter_layout.hpp"
@@ -70,7 +71,7 @@ UnitStorage::UnitStorage(std::string name, std::vector<UnitParameter> parameters
       reduction_(of_root.deterministic ? deterministic_reduction()
                  : options.reduction   ? *options.reduction
                                        : default_reduction()) {
-  all_reduce_group().connect();
+  connect_groups({&all_reduce_group()});
   const int num_neighbours = options.reshard_after_forward_ranks;
   if (num_neighbours == 0 || layout_->shard_size() == 1) return;
   require<ConfigError>(cuts_rows_only(*layout_),

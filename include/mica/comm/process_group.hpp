@@ -61,18 +61,10 @@ class ProcessGroup {
   /// split(), also possible in a fake group, whose other ranks do not exist. Otherwise as duplicate(). @collective
   [[nodiscard]] std::unique_ptr<ProcessGroup> subgroup(std::span<const int> members, std::string name);
 
-  /// Makes what the first collective would make on the way (a communicator of GPUs), while there is memory for it: for
-  /// groups that a run will use. Any number of times. @collective
-  /// @throws NcclError naming group, ranks and cause where that cannot be
-  virtual void connect() {}
   /// The root's bytes reach every rank; the host waits. Where ranks may die alone (MPI) at most `timeout`, so for set-up
   /// that must not hang. No other use of the group is under way. @collective
   /// @throws MpiError naming the ranks that did not come in time
   virtual void hand_out(std::span<std::byte> data, int root, std::chrono::milliseconds timeout);
-
-  /// The same ranks for memory of the host on streams of the CPU: what ranks have to tell each other beside tensors.
-  /// This group itself unless its tensors are a GPU's.
-  [[nodiscard]] virtual ProcessGroup& on_host() { return *this; }
 
   /// Storage for a unit (DESIGN section 3, Storage). Default: the pool. A backend may register what it gives, which all
   /// ranks must have alike: they ask for the same bytes in the same order.

@@ -1,8 +1,7 @@
 #include "mica/comm/gpu_groups.hpp"
 #include "mica/core/error.hpp"
-#include "mica/device/cuda/check.hpp"
 
-#include "device_copy.hpp"
+#include "gpu_group.hpp"
 #include "nccl_comm.hpp"
 #include "nccl_registrations.hpp"
 #include "nccl_watch.hpp"
@@ -23,10 +22,10 @@ ncclDataType_t nccl_dtype(DType dtype) {
 std::size_t count(ConstTensorView view) { return static_cast<std::size_t>(view.numel()); }
 std::size_t bytes(ConstTensorView view) { return static_cast<std::size_t>(view.bytes()); }
 
-class NcclGroup final : public ProcessGroup {
+class NcclGroup final : public cuda::GpuGroup {
  public:
   NcclGroup(std::unique_ptr<ProcessGroup> host, const NcclOptions& options, std::shared_ptr<nccl::Watch> watch)
-      : ProcessGroup(host->rank(), host->num_ranks(), host->name()),
+      : GpuGroup(*host),
         options_(options),
         gpu_(cuda::current_gpu()),
         host_(std::move(host)),
@@ -64,10 +63,6 @@ class NcclGroup final : public ProcessGroup {
   }
 
  protected:
-  void enqueue_copy(Stream& s, const char* what, ConstTensorView src, TensorView dst) const override {
-    cuda::enqueue_memcpy(s, what, src, dst);
-  }
-
   void enqueue_all_gather(Stream& s, ConstTensorView shard, TensorView full) override {
     communicate(s, {reads(shard), writes(full)}, "ncclAllGather", [=](ncclComm_t comm, cudaStream_t stream) {
       return ncclAllGather(shard.data, full.data, bytes(shard), ncclInt8, comm, stream);
