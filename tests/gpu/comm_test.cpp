@@ -134,7 +134,7 @@ TEST_P(NcclGroups, EveryCollective) {
     use_gpu(host->rank());
     const auto pool = make_cuda_pool();
     const auto stream = make_cuda_stream("test");
-    const auto group = make_nccl_group(std::move(host), {.communicate_alone = true});
+    const auto group = make_nccl_group(std::move(host), {});
     {
       DeviceDataGroup on_device(*group, *pool);
       check_collectives(on_device, *stream, kNumels, true, SumOrder::any);
@@ -146,7 +146,7 @@ TEST_P(NcclGroups, EveryCollective) {
     }
     EXPECT_EQ(pool->stats().current, 0);
     EXPECT_GE(group->busy_ms(), 0);
-  });
+  }, {.communicates_alone = true});
   set_gpus(1);
 }
 
@@ -257,7 +257,7 @@ TEST_F(GpuGroups, LargeBuffersAreRegisteredOnceForAsLongAsTheirBlocksLast) {
     auto pool = make_cuda_pool();
     const auto stream = make_cuda_stream("test");
     const auto control = host->duplicate("control");
-    auto group = make_nccl_group(std::move(host), {.register_from_bytes = kMiB, .communicate_alone = true});
+    auto group = make_nccl_group(std::move(host), {.register_from_bytes = kMiB});
     const auto allocate = [&](ProcessGroup& from, std::int64_t bytes) { return from.allocate(*pool, bytes, MemoryRole::unsharded_param, *stream); };
     {
       const Buffer early = allocate(*group, 3 * kMiB);
@@ -299,7 +299,7 @@ TEST_F(GpuGroups, LargeBuffersAreRegisteredOnceForAsLongAsTheirBlocksLast) {
     stream->drain_and_clear_error();
     buffer.reset();
     pool->trim();
-    group = make_nccl_group(control->duplicate("third"), {.register_from_bytes = 0, .communicate_alone = true});
+    group = make_nccl_group(control->duplicate("third"), {.register_from_bytes = 0});
     connect_groups({group.get()});
     buffer = allocate(*group, 1);
     EXPECT_EQ(cuda_emulation::registered_now(), 1);
@@ -308,12 +308,12 @@ TEST_F(GpuGroups, LargeBuffersAreRegisteredOnceForAsLongAsTheirBlocksLast) {
     EXPECT_EQ(cuda_emulation::registered_now(), 0);
 
     pool = make_cuda_pool();
-    group = make_nccl_group(control->duplicate("fourth"), {.register_from_bytes = kRegisterNothing, .communicate_alone = true});
+    group = make_nccl_group(control->duplicate("fourth"), {.register_from_bytes = kRegisterNothing});
     connect_groups({group.get()});
     buffer = allocate(*group, 3 * kMiB);
     EXPECT_EQ(cuda_emulation::registered_now(), 0);
     buffer.reset();
-  });
+  }, {.communicates_alone = true});
 }
 
 TEST_F(GpuGroups, TwoRanksOnOneGpuAreRefusedByNccl) {

@@ -19,8 +19,6 @@ struct NcclOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// allocate() gives buffers of this size and more blocks of their own and registers them. 0: every buffer.
   std::int64_t register_from_bytes = std::int64_t{4} << 20;
-  /// One rank alone goes through NCCL too (tests on a machine of one GPU).
-  bool communicate_alone = false;
 };
 
 /// NCCL, one GPU a rank. [Note: NCCL groups]

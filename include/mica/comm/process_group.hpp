@@ -35,6 +35,8 @@ class ProcessGroup {
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int num_ranks() const { return num_ranks_; }
   [[nodiscard]] const std::string& name() const { return name_; }
+  /// A group of one rank whose collectives are no more than copies.
+  [[nodiscard]] bool is_alone() const { return is_alone_; }
 
   // All: @collective over the group, in the same order on all ranks. @stream enqueued; the host does not block.
   // @lifetime  the views until the stream has run it; the label is copied.  @throws ConfigError before any traffic.
@@ -81,7 +83,8 @@ class ProcessGroup {
   [[nodiscard]] const FlightRecorder& recorder() const { return recorder_; }
 
  protected:
-  ProcessGroup(int rank, int num_ranks, std::string name);
+  /// @param communicates_alone  one rank goes by its backend as more do, too
+  ProcessGroup(int rank, int num_ranks, std::string name, bool communicates_alone = false);
 
   /// The collective that is being enqueued.
   struct Call {
@@ -104,9 +107,6 @@ class ProcessGroup {
   /// Bytes from one place to another of the device's memory.
   virtual void enqueue_copy(Stream& s, const char* what, ConstTensorView src, TensorView dst) const;
 
-  /// From now on a group of one rank goes by its backend like any other: for tests of a backend on one device.
-  void communicate_alone() { communicates_alone_ = true; }
-
   [[nodiscard]] const Call& call() const { return call_; }
   /// A collective that ended in another way than by submit().
   void note_end(const Call& call, bool succeeded, std::int64_t busy_ns);
@@ -120,7 +120,6 @@ class ProcessGroup {
   void begin(Collective kind, const char* label, std::int64_t bytes);
   void run(const Call& call, const std::function<void(const Call&)>& work);
   void check_shards(Collective kind, const char* label, ConstTensorView shard, ConstTensorView full) const;
-  [[nodiscard]] bool is_alone() const { return num_ranks_ == 1 && !communicates_alone_; }
   void copy_single(Stream& s, Collective kind, ConstTensorView src, TensorView dst) const;
   void check_data(Collective kind, const char* label, ConstTensorView data) const;
   void check_summable(Collective kind, const char* label, DType dtype) const;
@@ -128,7 +127,7 @@ class ProcessGroup {
   int rank_;
   int num_ranks_;
   std::string name_;
-  bool communicates_alone_ = false;
+  bool is_alone_;
   CollectiveCounts counts_;
   Call call_;
   FlightRecorder recorder_;

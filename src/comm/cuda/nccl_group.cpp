@@ -29,9 +29,7 @@ class NcclGroup final : public cuda::GpuGroup {
         options_(options),
         gpu_(cuda::current_gpu()),
         host_(std::move(host)),
-        watch_(std::move(watch)) {
-    if (options.communicate_alone) communicate_alone();
-  }
+        watch_(std::move(watch)) {}
   ~NcclGroup() override {
     watch_->forget(this);
     if (communicator_) watch_->remove_communicator(*communicator_);
@@ -47,7 +45,7 @@ class NcclGroup final : public cuda::GpuGroup {
   }
   [[nodiscard]] ProcessGroup& on_host() override { return *host_; }
   void connect() override {
-    if (num_ranks() > 1 || options_.communicate_alone) static_cast<void>(connected());
+    if (!is_alone()) static_cast<void>(connected());
   }
   [[nodiscard]] Buffer allocate(Pool& pool, std::int64_t bytes, MemoryRole role, Stream& home) override {
     auto* blocks = dynamic_cast<BlockMemory*>(&pool);
