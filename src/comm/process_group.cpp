@@ -177,12 +177,6 @@ std::string ProcessGroup::describe_pending() const {
   return fmt::format("group '{}' (rank {} of {}): {}", name_, rank_, num_ranks_, recorder_.describe_pending());
 }
 
-void ProcessGroup::hand_out(std::span<std::byte> data, int root, std::chrono::milliseconds /*timeout*/) {
-  const auto stream = make_cpu_stream("hand out", StreamMode::inlined);
-  broadcast(*stream, "hand out", {data.data(), Shape{static_cast<std::int64_t>(data.size())}, DType::u8}, root);
-  stream->synchronize();
-}
-
 // --- groups of groups ------------------------------------------------------------------------------------------------
 
 std::unique_ptr<ProcessGroup> ProcessGroup::subgroup(std::span<const int> members, std::string name) {

@@ -1,8 +1,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -62,11 +60,6 @@ class ProcessGroup {
   /// A group of these ranks of this group, in this order; every rank names the group that it is in itself. Unlike
   /// split(), also possible in a fake group, whose other ranks do not exist. Otherwise as duplicate(). @collective
   [[nodiscard]] std::unique_ptr<ProcessGroup> subgroup(std::span<const int> members, std::string name);
-
-  /// The root's bytes reach every rank; the host waits. Where ranks may die alone (MPI) at most `timeout`, so for set-up
-  /// that must not hang. No other use of the group is under way. @collective
-  /// @throws MpiError naming the ranks that did not come in time
-  virtual void hand_out(std::span<std::byte> data, int root, std::chrono::milliseconds timeout);
 
   /// Storage for a unit (DESIGN section 3, Storage). Default: the pool. A backend may register what it gives, which all
   /// ranks must have alike: they ask for the same bytes in the same order.
