@@ -5,7 +5,6 @@
 #include <map>
 
 #include "mica/checkpoint/verify.hpp"
-#include "mica/device/device_memory.hpp"
 #include "mica/io/atomic_file.hpp"
 #include "mica/tensor/host_math.hpp"
 
@@ -149,8 +148,8 @@ class Loader {
   void clear(TensorView data) const {
     const std::vector<std::byte> zeros(static_cast<std::size_t>(std::min(data.bytes(), kBlockBytes)));
     for (std::int64_t at = 0; at < data.bytes(); at += std::ssize(zeros)) {
-      copy_now(pool(), static_cast<std::byte*>(data.data) + at, zeros.data(),
-               std::min(std::ssize(zeros), data.bytes() - at));
+      pool().copy(static_cast<std::byte*>(data.data) + at, zeros.data(),
+                  std::min(std::ssize(zeros), data.bytes() - at));
     }
   }
 

@@ -2,7 +2,6 @@
 
 #include "mica/checkpoint/folder.hpp"
 #include "mica/core/version.hpp"
-#include "mica/device/device_memory.hpp"
 #include "mica/fsdp/layout_by_name.hpp"
 #include "mica/fsdp/unit_tree.hpp"
 #include "mica/tensor/host_math.hpp"
@@ -73,7 +72,7 @@ void add_sources(const SaveState& state, SaveJob& job) {
   const auto add = [&](std::size_t unit, std::string kind, ConstTensorView data) {
     ShardSource source{static_cast<std::int64_t>(unit), std::move(kind), data.numel(), data.dtype,
                        static_cast<const std::byte*>(data.data)};
-    if (device_of(pool, data.data) != DeviceKind::cpu) source.device = &pool;
+    if (pool.device_of(data.data) != DeviceKind::cpu) source.device = &pool;
     job.contents.sources.push_back(std::move(source));
   };
   for (std::size_t u = 0; u < storages.size(); ++u) {
@@ -94,7 +93,7 @@ void add_sources(const SaveState& state, SaveJob& job) {
     ConstTensorView data = tensor.data;
     if (data.dtype != tensor.dtype) {
       const fsdp::StateTensor as_is = fsdp::StateTensor::on_host(tensor.shape, data.dtype);
-      copy_now(pool, as_is.view().data, data.data, data.bytes());
+      pool.copy(as_is.view().data, data.data, data.bytes());
       const fsdp::StateTensor& copy =
           job.converted.emplace_back(fsdp::StateTensor::on_host(tensor.shape, tensor.dtype));
       convert(as_is.view().data, data.dtype, copy.view().data, tensor.dtype, data.numel());

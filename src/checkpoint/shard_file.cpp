@@ -4,7 +4,6 @@
 
 #include "mica/core/rounding.hpp"
 #include "mica/core/version.hpp"
-#include "mica/device/device_memory.hpp"
 #include "mica/io/crc32c.hpp"
 #include "mica/io/hdf5.hpp"
 #include "mica/io/raw_file.hpp"
@@ -102,7 +101,7 @@ void write_data(const std::string& path, const ShardContents& contents, FileEntr
       source.read(begin / element, bytes / element, worker.buffer.data());
       data = worker.buffer.data();
     } else if (source.device != nullptr) {
-      copy_now(*source.device, worker.buffer.data(), data, bytes);
+      source.device->copy(worker.buffer.data(), data, bytes);
       data = worker.buffer.data();
     }
     dataset.block_crcs[static_cast<std::size_t>(job.block)] = io::crc32c(data, bytes);

@@ -6,7 +6,6 @@
 #include <map>
 #include <utility>
 
-#include "mica/device/device_memory.hpp"
 #include "mica/tensor/host_math.hpp"
 
 #include "block_workers.hpp"
@@ -166,7 +165,7 @@ class SharedReader {
     const std::int64_t element = dtype_bytes(job.dataset->dtype);
     for_each_destination(job, [&](const Destination& to, const Sink& sink) {
       const bool is_whole = to.numel * element == job.end - job.begin && sink.to.dtype == job.dataset->dtype &&
-                            device_of(read_.pool, sink.to.data) == DeviceKind::cpu;
+                            read_.pool.device_of(sink.to.data) == DeviceKind::cpu;
       if (is_whole) memory = static_cast<std::byte*>(sink.to.data) + to.offset * element;
     });
     return memory;
@@ -180,18 +179,18 @@ class SharedReader {
   void store(const Sink& sink, std::int64_t offset, std::int64_t numel, DType from, const std::byte* data) const {
     invariant(offset >= 0 && numel >= 0 && offset + numel <= sink.to.numel(), "what is read fits its place");
     const TensorView to = sink.to.slice(offset, numel);
-    const bool is_on_host = device_of(read_.pool, to.data) == DeviceKind::cpu;
+    const bool is_on_host = read_.pool.device_of(to.data) == DeviceKind::cpu;
     if (from == to.dtype) {
       if (is_on_host)
         std::memcpy(to.data, data, static_cast<std::size_t>(to.bytes()));
       else
-        copy_now(read_.pool, to.data, data, to.bytes());
+        read_.pool.copy(to.data, data, to.bytes());
       return;
     }
     std::vector<std::byte> aligned(data, data + numel * dtype_bytes(from));
     std::vector<std::byte> converted(static_cast<std::size_t>(to.bytes()));
     convert(aligned.data(), from, converted.data(), to.dtype, numel);
-    copy_now(read_.pool, to.data, converted.data(), to.bytes());
+    read_.pool.copy(to.data, converted.data(), to.bytes());
   }
 
   void list_rounds() {

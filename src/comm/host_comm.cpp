@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "mica/comm/gpu_groups.hpp"
 #include "mica/core/error_text.hpp"
 #include "mica/mpi/communicator.hpp"
 
@@ -93,7 +94,7 @@ void gather_bytes(ProcessGroup& group, Stream& stream, const char* label, const 
     group.all_gather(stream, label, sent, received);
   } else {  // these bytes are the host's
     const std::unique_ptr<Stream> host = make_cpu_stream("agree", StreamMode::inlined);
-    group.on_host().all_gather(*host, label, sent, received);
+    host_group_of(group).all_gather(*host, label, sent, received);
     host->synchronize();
   }
   stream.synchronize();

@@ -4,10 +4,11 @@
 #include <cstring>
 #include <limits>
 
+#include "mica/comm/host_comm.hpp"
 #include "mica/core/error.hpp"
 #include "mica/core/rounding.hpp"
 #include "mica/tensor/host_math.hpp"
-#include "mpi_hand_out.hpp"
+#include "mpi_broadcast_within.hpp"
 #include "mpi_transfer.hpp"
 
 namespace mica {
@@ -58,9 +59,7 @@ class MpiGroup final : public ProcessGroup {
   std::unique_ptr<ProcessGroup> split(int color, int key, std::string name) override {
     return std::make_unique<MpiGroup>(comm_.split(color, key), pool_, std::move(name), options_);
   }
-  void hand_out(std::span<std::byte> data, int root, std::chrono::milliseconds timeout) override {
-    detail::hand_out(comm_, data, root, timeout);
-  }
+  [[nodiscard]] const mpi::Communicator& comm() const { return comm_; }
 
  protected:
   void enqueue_all_gather(Stream& s, ConstTensorView shard, TensorView full) override {
@@ -181,6 +180,15 @@ class MpiGroup final : public ProcessGroup {
 
 std::unique_ptr<ProcessGroup> make_mpi_group(mpi::Communicator comm, Pool& pool, std::string name, MpiGroupOptions options) {
   return std::make_unique<MpiGroup>(std::move(comm), pool, std::move(name), options);
+}
+
+void broadcast_within(ProcessGroup& group, std::span<std::byte> data, int root, std::chrono::milliseconds timeout) {
+  if (const auto* over_mpi = dynamic_cast<const MpiGroup*>(&group)) {
+    return detail::broadcast_within(over_mpi->comm(), data, root, timeout);
+  }
+  const auto stream = make_cpu_stream("broadcast", StreamMode::inlined);
+  group.broadcast(*stream, "set-up", {data.data(), Shape{std::ssize(data)}, DType::u8}, root);
+  stream->synchronize();
 }
 
 std::int64_t mpi_staging_bytes(Collective kind, std::int64_t numel, DType dtype, int num_ranks, const MpiGroupOptions& options) {

@@ -19,8 +19,8 @@ bool overlaps(const void* a, std::int64_t a_bytes, const void* b, std::int64_t b
 
 }  // namespace
 
-ProcessGroup::ProcessGroup(int rank, int num_ranks, std::string name)
-    : rank_(rank), num_ranks_(num_ranks), name_(std::move(name)) {
+ProcessGroup::ProcessGroup(int rank, int num_ranks, std::string name, bool communicates_alone)
+    : rank_(rank), num_ranks_(num_ranks), name_(std::move(name)), is_alone_(num_ranks == 1 && !communicates_alone) {
   require<ConfigError>(num_ranks >= 1 && rank >= 0 && rank < num_ranks,
                        "group '{}' was made with rank {} of {} ranks; expected 0 <= rank < ranks", name_, rank, num_ranks);
 }
@@ -185,12 +185,6 @@ std::string ProcessGroup::describe(const Call& call) const {
 
 std::string ProcessGroup::describe_pending() const {
   return fmt::format("group '{}' (rank {} of {}): {}", name_, rank_, num_ranks_, recorder_.describe_pending());
-}
-
-void ProcessGroup::hand_out(std::span<std::byte> data, int root, std::chrono::milliseconds /*timeout*/) {
-  const auto stream = make_cpu_stream("hand out", StreamMode::inlined);
-  broadcast(*stream, "hand out", {data.data(), Shape{static_cast<std::int64_t>(data.size())}, DType::u8}, root);
-  stream->synchronize();
 }
 
 // --- groups of groups ------------------------------------------------------------------------------------------------

@@ -23,11 +23,4 @@ void wait_until_over(const std::vector<Event>& pending) {
   }
 }
 
-Event record_last_use(Stream& stream) {
-  if (stream.device() == DeviceKind::cuda) {
-    if (auto* recorder = dynamic_cast<RecordsLastUses*>(&stream)) return recorder->record_last_use();
-  }
-  return stream.record();
-}
-
 }  // namespace mica::detail

@@ -6,8 +6,6 @@
 
 #include "mica/core/error.hpp"
 
-#include "last_uses.hpp"
-
 namespace mica {
 namespace {
 
@@ -75,6 +73,10 @@ Buffer Pool::allocate(std::int64_t bytes, MemoryRole role, Stream& home) {
   return buffer;
 }
 
+void Pool::copy(void* to, const void* from, std::int64_t bytes) const {
+  std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
+
 void Pool::fill_bytes(Stream& home, void* data, std::int64_t bytes, unsigned char byte) {
   home.submit("poison", {writes(data, bytes)}, [=] { std::memset(data, byte, static_cast<std::size_t>(bytes)); });
 }
@@ -94,7 +96,7 @@ void Pool::free_on_host(Buffer& buffer) {
   if (buffer.data_ != nullptr) {
     Stream* home = buffer.foreign_uses_.empty() ? buffer.home_ : nullptr;
     std::vector<Event> pending = std::move(buffer.foreign_uses_);
-    if (Event so_far = detail::record_last_use(*buffer.home_); so_far.state()) pending.push_back(std::move(so_far));
+    if (Event so_far = last_use(*buffer.home_); so_far.state()) pending.push_back(std::move(so_far));
     give(buffer.data_, home, std::move(pending));
     stats_.current -= buffer.bytes_;
     stats_.current_by_role[static_cast<std::size_t>(buffer.role_)] -= buffer.bytes_;

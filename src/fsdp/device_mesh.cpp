@@ -2,13 +2,22 @@
 
 #include <fmt/format.h>
 
+#include "mica/comm/gpu_groups.hpp"
 #include "mica/device/gpu.hpp"
 
 namespace mica::fsdp {
 namespace {
 
-/// Beside a GPU, memory that it copies to and from while the host goes on.
-std::unique_ptr<Pool> make_offload_pool(DeviceKind device) { return device == DeviceKind::cuda ? make_pinned_pool() : make_cpu_pool(); }
+OffloadTier make_offload_tier(const std::shared_ptr<Streams>& streams, Kernels& kernels) {
+  const DeviceKind device = streams->compute->device();
+  // Beside a GPU, memory that it copies to and from while the host goes on.
+  std::shared_ptr<Pool> pool = device == DeviceKind::cuda ? make_pinned_pool() : make_cpu_pool();
+  if (device == DeviceKind::cpu) {  // compute and its kernels, of which the mesh's user owns the latter
+    return {{streams, streams->compute.get()}, std::move(pool), {std::shared_ptr<Kernels>(), &kernels}};
+  }
+  std::shared_ptr<Kernels> of_host = make_cpu_kernels(*pool);
+  return {make_cpu_stream("offload", StreamMode::inlined), std::move(pool), std::move(of_host)};
+}
 
 }  // namespace
 
@@ -18,13 +27,13 @@ Streams Streams::make(StreamMode mode, const Make& make_stream) {
 }
 
 DeviceMesh::DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, std::shared_ptr<Streams> streams, Logger logger,
-                       std::shared_ptr<Pool> offload_pool)
+                       OffloadTier offload)
     : mesh_(mesh),
       pool_(pool),
       kernels_(kernels),
       streams_(std::move(streams)),
       logger_(std::move(logger)),
-      offload_pool_(std::move(offload_pool)) {
+      offload_(std::move(offload)) {
   make_groups();
 }
 
@@ -36,26 +45,18 @@ void DeviceMesh::make_groups() {
   agreement_group_ = mesh_.world().duplicate("world/agreement");
   neighbour_groups_.clear();
   // Now, before the model takes its memory. all_ranks_group() is for few: their units connect it.
-  for (ProcessGroup* used : {unshard_group_.get(), reduce_group_.get(), replicate_group_.get(), agreement_group_.get(), &shard_norm_group(),
-                             &metrics_group()}) {
-    used->connect();
-  }
+  connect_groups({unshard_group_.get(), reduce_group_.get(), replicate_group_.get(), agreement_group_.get(), &shard_norm_group(),
+                  &metrics_group()});
 }
 
 DeviceMesh::DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, Streams streams, Logger logger)
-    : DeviceMesh(mesh, pool, kernels, std::make_shared<Streams>(std::move(streams)), std::move(logger), nullptr) {
-  offload_pool_ = make_offload_pool(device());
-  if (device() == DeviceKind::cpu) return;
-  offload_stream_ = make_cpu_stream("offload", StreamMode::inlined);
-  offload_kernels_ = make_cpu_kernels(*offload_pool_);
+    : DeviceMesh(mesh, pool, kernels, std::make_shared<Streams>(std::move(streams)), std::move(logger), {}) {
+  offload_ = make_offload_tier(streams_, kernels);
 }
 
 DeviceMesh::DeviceMesh(Mesh& mesh, const DeviceMesh& same_device)
     : DeviceMesh(mesh, same_device.pool_, same_device.kernels_, same_device.streams_, same_device.logger_,
-                 same_device.offload_pool_) {
-  offload_stream_ = same_device.offload_stream_;
-  offload_kernels_ = same_device.offload_kernels_;
-}
+                 same_device.offload_) {}
 
 DeviceMesh::~DeviceMesh() { drain(); }
 
@@ -82,7 +83,7 @@ ProcessGroup& DeviceMesh::neighbour_group(int num_ranks) {
   std::vector<int> members;
   for (int i = 0; i < num_ranks; ++i) members.push_back(mesh_.shard_rank() / num_ranks * num_ranks + i);
   auto group = mesh_.shard().subgroup(members, fmt::format("shard/neighbours{}", num_ranks));
-  group->connect();
+  connect_groups({group.get()});
   return *neighbour_groups_.emplace(num_ranks, std::move(group)).first->second;
 }
 

@@ -1,6 +1,5 @@
 #include "given_states.hpp"
 
-#include "mica/device/device_memory.hpp"
 #include "mica/fsdp/buffer_storage.hpp"
 
 namespace mica::fsdp {
@@ -23,9 +22,9 @@ void check_devices(const Unit& unit, bool move_to_device) {
   const UnitParameter* first = nullptr;
   for (const UnitParameter& p : unit.storage()->parameters()) {
     if (!p.parameter->data) continue;
-    const DeviceKind found = device_of(device_mesh.pool(), p.parameter->data.data);
+    const DeviceKind found = device_mesh.pool().device_of(p.parameter->data.data);
     if (!first) first = &p;
-    const DeviceKind of_first = device_of(device_mesh.pool(), first->parameter->data.data);
+    const DeviceKind of_first = device_mesh.pool().device_of(first->parameter->data.data);
     require<ConfigError>(
         move_to_device || found == of_first,
         "the parameters of unit {} are on several devices: {} is on {} and {} on {}; give them data on {}, or set "
@@ -35,7 +34,7 @@ void check_devices(const Unit& unit, bool move_to_device) {
   }
   for (const UnitParameter& p : unit.storage()->parameters()) {
     if (!p.parameter->data) continue;
-    check_one("parameter", p.full_name, device_of(device_mesh.pool(), p.parameter->data.data), device_mesh.device(),
+    check_one("parameter", p.full_name, device_mesh.pool().device_of(p.parameter->data.data), device_mesh.device(),
               move_to_device);
   }
 }
@@ -44,7 +43,7 @@ void check_devices(const BufferStorage& buffers, bool move_to_device) {
   const DeviceMesh& device_mesh = buffers.device_mesh();
   for (const BufferStorage::Entry& entry : buffers.entries()) {
     if (!entry.buffer->data) continue;
-    check_one("buffer", entry.full_name, device_of(device_mesh.pool(), entry.buffer->data.data), device_mesh.device(),
+    check_one("buffer", entry.full_name, device_mesh.pool().device_of(entry.buffer->data.data), device_mesh.device(),
               move_to_device);
   }
 }

@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include "mica/device/device_memory.hpp"
 
 #include "unit_claim.hpp"
 
@@ -81,7 +80,7 @@ void Root::check_ignored_grads() const {
             "gradients of the ignored parameter {} {} would accumulate into one of shape {}: set Parameter::grad to an "
             "array of the parameter's shape",
             p.full_name, p.parameter->shape.to_string(), grad.shape.to_string());
-    const DeviceKind of_grad = device_of(pool, grad.data), of_data = device_of(pool, p.parameter->data.data);
+    const DeviceKind of_grad = pool.device_of(grad.data), of_data = pool.device_of(p.parameter->data.data);
     require(of_grad == of_data,
             "gradients of the ignored parameter {}, which is on {}, would accumulate into one on {}: set Parameter::grad "
             "to an array on the parameter's device",

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "hooked_all_gather.hpp"
-#include "mica/device/device_memory.hpp"
+#include "mica/comm/gpu_groups.hpp"
 #include "mica/fsdp/deterministic.hpp"
 #include "mica/fsdp/name_patterns.hpp"
 #include "mica/fsdp/per_parameter_layout.hpp"
@@ -71,7 +71,7 @@ UnitStorage::UnitStorage(std::string name, std::vector<UnitParameter> parameters
       reduction_(of_root.deterministic ? deterministic_reduction()
                  : options.reduction   ? *options.reduction
                                        : default_reduction()) {
-  all_reduce_group().connect();
+  connect_groups({&all_reduce_group()});
   const int num_neighbours = options.reshard_after_forward_ranks;
   if (num_neighbours == 0 || layout_->shard_size() == 1) return;
   require<ConfigError>(cuts_rows_only(*layout_),
@@ -174,7 +174,7 @@ void UnitStorage::unshard(RateLimiter& limiter, bool full_precision) {
 
 // Storage comes from the process group, which may have memory of its own (a window shared by a node's ranks).
 void UnitStorage::check_placement() const {
-  const DeviceKind found = device_of(device_mesh_.pool(), master_.view().data), expected = device_of(master_pool());
+  const DeviceKind found = device_mesh_.pool().device_of(master_.view().data), expected = master_pool().device();
   if (found == expected || !master_) return;
   const bool offloads = offload_ == CpuOffload::parameters;
   throw ConfigError(fmt::format(

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <unordered_map>
 
 #include "mica/core/error.hpp"
@@ -12,6 +13,25 @@ namespace {
 
 /// Elements of a low-precision gradient that are widened at a time.
 constexpr std::int64_t kWidenedNumel = 1 << 16;
+
+/// What a step in the offload tier takes where that is not the device: its scalars and workspace in the host's memory.
+struct ArgsInTier {
+  ArgsInTier(const fsdp::DeviceMesh& device_mesh, const StepArgs& on_device, std::int64_t workspace_bytes)
+      : args(on_device) {
+    Pool& pool = *device_mesh.offload().pool;
+    Stream& stream = *device_mesh.offload().stream;
+    for (ConstTensorView* scalar : {&args.grad_scale, &args.skip, &args.skipped_steps}) {
+      if (!*scalar) continue;
+      scalars.emplace_back(pool.allocate(dtype_bytes(DType::f32), MemoryRole::workspace, stream), Shape{1}, DType::f32);
+      device_mesh.kernels().copy(device_mesh.compute(), *scalar, scalars.back());
+      *scalar = scalars.back();
+    }
+    workspace = pool.allocate(workspace_bytes, MemoryRole::workspace, stream);
+  }
+  StepArgs args;
+  std::vector<Tensor> scalars;
+  Buffer workspace;
+};
 
 }  // namespace
 
@@ -91,12 +111,15 @@ void Optimizer::step(const StepArgs& args) {
   }
   Stream& compute = device_mesh().compute();
   const Buffer workspace = allocate_workspace(compute);
-  const OffloadedArgs offloaded = offloaded_args(args);
+  std::optional<ArgsInTier> in_tier;
+  if (std::ranges::any_of(units_, [&](const UnitState& unit) { return &stream_of(unit) != &compute; })) {
+    in_tier.emplace(device_mesh(), args, workspace_bytes());
+  }
   if (args.skipped_steps && (!skipped_taken_off_ || (num_steps_ > 0 && are_others_than_in_last_step()))) {
     take_off_skipped_steps(static_cast<std::int64_t>(fetch_scalar(device_mesh().kernels(), compute, args.skipped_steps)));
   }
   root_.reshard();
-  if (offloaded.is_needed) compute.synchronize();  // the host reads scalars, and writes masters that casts have read
+  if (in_tier) compute.synchronize();  // the host reads scalars, and writes masters that casts have read
   ++num_steps_;
   const auto view = [this](const Buffer& space) {
     return TensorView(space.data(), Shape{workspace_numel()}, DType::f32);
@@ -107,7 +130,7 @@ void Optimizer::step(const StepArgs& args) {
     if (&stream == &compute) {
       add_runs(unit, args, view(workspace), compute, runs);
     } else {
-      step_unit(unit, offloaded.args, view(offloaded.workspace), stream);
+      step_unit(unit, in_tier->args, view(in_tier->workspace), stream);
     }
   }
   if (!runs.empty()) step_runs(runs, args);
@@ -115,28 +138,13 @@ void Optimizer::step(const StepArgs& args) {
 }
 
 Stream& Optimizer::stream_of(const UnitState& unit) const {
-  const fsdp::DeviceMesh& device_mesh = this->device_mesh();
-  const bool is_offloaded = unit.storage && &unit.storage->master_pool() == &device_mesh.offload_pool();
-  return is_offloaded ? device_mesh.offload_stream() : device_mesh.compute();
+  const fsdp::OffloadTier& tier = device_mesh().offload();
+  return unit.storage && &unit.storage->master_pool() == tier.pool.get() ? *tier.stream : device_mesh().compute();
 }
 
-Optimizer::OffloadedArgs Optimizer::offloaded_args(const StepArgs& args) const {
-  const fsdp::DeviceMesh& device_mesh = this->device_mesh();
-  OffloadedArgs offloaded{.args = args, .scalars = {}, .workspace = {}};
-  offloaded.is_needed =
-      std::ranges::any_of(units_, [&](const UnitState& u) { return &stream_of(u) != &device_mesh.compute(); });
-  if (!offloaded.is_needed) return offloaded;
-  Pool& pool = device_mesh.offload_pool();
-  Stream& stream = device_mesh.offload_stream();
-  for (ConstTensorView* scalar : {&offloaded.args.grad_scale, &offloaded.args.skip, &offloaded.args.skipped_steps}) {
-    if (!*scalar) continue;
-    offloaded.scalars.emplace_back(pool.allocate(dtype_bytes(DType::f32), MemoryRole::workspace, stream), Shape{1},
-                                   DType::f32);
-    device_mesh.kernels().copy(device_mesh.compute(), *scalar, offloaded.scalars.back());
-    *scalar = offloaded.scalars.back();
-  }
-  offloaded.workspace = pool.allocate(workspace_bytes(), MemoryRole::workspace, stream);
-  return offloaded;
+Kernels& Optimizer::kernels_on(const Stream& stream) const {
+  const fsdp::OffloadTier& tier = device_mesh().offload();
+  return &stream == tier.stream.get() ? *tier.kernels : device_mesh().kernels();
 }
 
 void Optimizer::check_args(const StepArgs& args) const {
@@ -233,7 +241,7 @@ void Optimizer::add_runs(UnitState& unit, const StepArgs& args, TensorView works
             .step = member.steps + (args.skipped_steps ? skipped_taken_off_.value() : 0),
             .is_first = member.steps == 1,
             .stream = &stream,
-            .kernels = &device_mesh().kernels_on(stream)};
+            .kernels = &kernels_on(stream)};
     for (std::size_t kind = 0; kind < unit.buffers.size(); ++kind) {
       run.state.push_back(view_of(unit, kind).slice(first.offset, numel));
     }
@@ -374,7 +382,7 @@ void Optimizer::allocate(UnitState& unit) {
   unit.buffers = std::move(buffers);
   unit.is_allocated = true;
   for (std::size_t kind = 0; kind < unit.buffers.size(); ++kind) {
-    device_mesh().kernels_on(stream).fill(stream, view_of(unit, kind), 0.0);
+    kernels_on(stream).fill(stream, view_of(unit, kind), 0.0);
   }
 }
 

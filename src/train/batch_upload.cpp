@@ -11,7 +11,7 @@ void BatchUpload::stage(nn::Context& context, const fsdp::DeviceMesh& device_mes
 
   const std::int64_t bytes = staged_[0].bytes();
   if (pinned_.bytes() < 2 * bytes) {
-    pinned_ = device_mesh.offload_pool().allocate(2 * bytes, MemoryRole::workspace, context.compute);
+    pinned_ = device_mesh.offload().pool->allocate(2 * bytes, MemoryRole::workspace, context.compute);
     context.compute.synchronize();  // the host writes there, which no stream orders behind its last owner
   }
   std::byte* at = static_cast<std::byte*>(pinned_.data());

@@ -1,7 +1,6 @@
 #include <cublasLt.h>
 #include <gtest/gtest.h>
 
-#include "mica/device/device_memory.hpp"
 #include "mica/device/gpu.hpp"
 #include "mica/tensor/cuda_kernels.hpp"
 
@@ -20,7 +19,7 @@ class ProductsWithout : public ::testing::Test {
     buffers_.push_back(pool_->allocate(shape.numel() * 4, MemoryRole::activation, *stream_));
     std::vector<float> values;
     for (std::int64_t i = 0; i < shape.numel(); ++i) values.push_back(static_cast<float>((i * 7 + seed) % 5 - 2));
-    copy_now(*pool_, buffers_.back().data(), values.data(), shape.numel() * 4);
+    pool_->copy(buffers_.back().data(), values.data(), shape.numel() * 4);
     const TensorView f32(buffers_.back().data(), shape, DType::f32);
     if (dtype == DType::f32) return f32;
     const TensorView view = empty(shape, dtype);
@@ -36,7 +35,7 @@ class ProductsWithout : public ::testing::Test {
     kernels_->scale(*stream_, view, 1.0, f32, Write::overwrite);
     stream_->synchronize();
     std::vector<float> host(static_cast<std::size_t>(view.numel()));
-    copy_now(*pool_, host.data(), f32.data, view.numel() * 4);
+    pool_->copy(host.data(), f32.data, view.numel() * 4);
     return host;
   }
   /// y of linear() with new shapes' plans still to be found, the first `refused` searches in vain.

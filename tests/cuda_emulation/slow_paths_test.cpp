@@ -28,7 +28,7 @@ class SlowPaths : public ::testing::Test {
   }
   std::vector<std::string> kinds() const {
     std::vector<std::string> kinds;
-    for (const SlowPath& path : kernels_->slow_paths()) kinds.push_back(path.kind);
+    for (const SlowPath& path : slow_paths(*kernels_)) kinds.push_back(path.kind);
     return kinds;
   }
   void refuse_algorithms(int count) {
@@ -65,12 +65,12 @@ TEST_F(SlowPaths, OfRefusedEpilogues) {
   fail_next("cublasLtMatmulAlgoGetHeuristic", CUBLAS_STATUS_NOT_SUPPORTED, 2);
   all_products(kSide);
   EXPECT_THAT(kinds(), ElementsAre("a bias's gradient apart from its product"));
-  EXPECT_EQ(kernels_->slow_paths()[0].shape, "linear_backward_params, [256,256]^T x [256,256] bf16");
+  EXPECT_EQ(slow_paths(*kernels_)[0].shape, "linear_backward_params, [256,256]^T x [256,256] bf16");
   kernels_ = make_cuda_kernels(*pool_, {.fuse_epilogues = true});
   refuse_algorithms(1);
   all_products(kSide);
   EXPECT_THAT(kinds(), ElementsAre("a GELU apart from its product"));
-  const SlowPath& gelu = kernels_->slow_paths()[0];
+  const SlowPath& gelu = slow_paths(*kernels_)[0];
   EXPECT_EQ(gelu.shape, "linear_gelu, [256,256] x [256,256]^T bf16");
   EXPECT_THAT(gelu.reason,
               HasSubstr("has no algorithm for [256,256] x [256,256]^T bf16 -> bf16 with a bias and a GELU"));
@@ -79,7 +79,7 @@ TEST_F(SlowPaths, OfRefusedEpilogues) {
 TEST_F(SlowPaths, OfWidthsThatCublasLtDoesNotTakeWithAGelu) {
   all_products(kSide + 4);
   EXPECT_THAT(kinds(), ElementsAre("a GELU apart from its product", "a GELU's gradient apart from its product"));
-  EXPECT_THAT(kernels_->slow_paths()[1].reason, HasSubstr("where 8 divides the width, which is 260"));
+  EXPECT_THAT(slow_paths(*kernels_)[1].reason, HasSubstr("where 8 divides the width, which is 260"));
 }
 
 TEST_F(SlowPaths, AreNoneWhereAnOptionAskedForThem) {
@@ -93,13 +93,13 @@ TEST_F(SlowPaths, OfProductsByWayOfF32) {
   refuse_algorithms(1);
   linear(kSide);
   EXPECT_THAT(kinds(), ElementsAre("a result by way of fp32"));
-  EXPECT_THAT(kernels_->slow_paths()[0].reason, HasSubstr("-> bf16 with a bias"));
+  EXPECT_THAT(slow_paths(*kernels_)[0].reason, HasSubstr("-> bf16 with a bias"));
   kernels_ = make_cuda_kernels(*pool_);
   refuse_algorithms(2);
   linear(kSide);
   linear(kSide);
   EXPECT_THAT(kinds(), ElementsAre("operands converted to fp32"));
-  EXPECT_EQ(kernels_->slow_paths()[0].shape, "linear, [256,256] x [256,256]^T bf16");
+  EXPECT_EQ(slow_paths(*kernels_)[0].shape, "linear, [256,256] x [256,256]^T bf16");
   kernels_ = make_cuda_kernels(*pool_);
   const TensorView x = zeros({kSide, kSide}), x32 = zeros({kSide, kSide}, DType::f32);
   const TensorView dx = zeros({kSide, kSide}), dx32 = zeros({kSide, kSide}, DType::f32);
@@ -107,8 +107,8 @@ TEST_F(SlowPaths, OfProductsByWayOfF32) {
   kernels_->linear_backward_input(*stream_, x32, x32, dx, Write::overwrite);
   kernels_->linear_backward_input(*stream_, x, x, dx32, Write::overwrite);
   EXPECT_THAT(kinds(), ElementsAre("operands converted to fp32", "a result by way of fp32"));
-  EXPECT_EQ(kernels_->slow_paths()[0].reason, "operands of bf16 and fp32");
-  EXPECT_THAT(kernels_->slow_paths()[1].reason, HasSubstr("does not write bf16 when it multiplies fp32"));
+  EXPECT_EQ(slow_paths(*kernels_)[0].reason, "operands of bf16 and fp32");
+  EXPECT_THAT(slow_paths(*kernels_)[1].reason, HasSubstr("does not write bf16 when it multiplies fp32"));
 }
 
 TEST_F(SlowPaths, AreNotNotedWhereLaunchesTakeLonger) {
@@ -124,8 +124,8 @@ TEST_F(SlowPaths, OfAttentionWithoutCudnn) {
   kernels_->attention(*stream_, {1, 512, 1, 64}, qkv, y, lse);
   kernels_->attention(*stream_, {1, 512, 1, 64}, qkv, y, lse);
   EXPECT_THAT(kinds(), ElementsAre("attention by own kernels"));
-  EXPECT_EQ(kernels_->slow_paths()[0].shape, "forward, B=1 T=512 H=1 D=64 bf16");
-  EXPECT_THAT(kernels_->slow_paths()[0].reason, HasSubstr("no cudnn-frontend"));
+  EXPECT_EQ(slow_paths(*kernels_)[0].shape, "forward, B=1 T=512 H=1 D=64 bf16");
+  EXPECT_THAT(slow_paths(*kernels_)[0].reason, HasSubstr("no cudnn-frontend"));
 }
 
 TEST_F(SlowPaths, OfElementsThatLieBadly) {
@@ -135,7 +135,7 @@ TEST_F(SlowPaths, OfElementsThatLieBadly) {
   EXPECT_THAT(kinds(), ElementsAre());
   kernels_->gelu(*stream_, x.slice(3, n), y.slice(0, n));
   EXPECT_THAT(kinds(), ElementsAre("elements read one by one"));
-  EXPECT_EQ(kernels_->slow_paths()[0].shape, "gelu of [1048576] bf16");
+  EXPECT_EQ(slow_paths(*kernels_)[0].shape, "gelu of [1048576] bf16");
 }
 
 }  // namespace

@@ -6,9 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "mica/core/error.hpp"
-#include "mica/device/block_memory.hpp"
+#include "mica/device/cuda/block_memory.hpp"
 #include "mica/device/cuda/check.hpp"
-#include "mica/device/device_memory.hpp"
 #include "mica/device/gpu.hpp"
 
 namespace mica::testing {
@@ -48,11 +47,11 @@ TEST_F(GpuBlocks, AreCountedExactlyAndUsedAgainByWhatFits) {
   EXPECT_EQ(blocks().block_bytes(first.data()), 6 * kMiB);
   EXPECT_EQ(blocks().block_bytes(static_cast<std::byte*>(first.data()) + 1), 0);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first.data()) % (2 * kMiB), 0U);
-  EXPECT_EQ(device_of(*pool_, first.data()), DeviceKind::cuda);
+  EXPECT_EQ(pool_->device_of(first.data()), DeviceKind::cuda);
   // All of it is there.
   std::vector<char> there(static_cast<std::size_t>(first.bytes()), 'x'), back(there.size());
-  copy_now(*pool_, first.data(), there.data(), first.bytes());
-  copy_now(*pool_, back.data(), first.data(), first.bytes());
+  pool_->copy(first.data(), there.data(), first.bytes());
+  pool_->copy(back.data(), first.data(), first.bytes());
   EXPECT_EQ(back, there);
 
   const void* const address = first.data();
@@ -111,7 +110,7 @@ TEST_F(GpuBlocks, ANewOwnerWaitsForTheLastUse) {
   a_->synchronize();
   b_->synchronize();
   std::vector<char> values(static_cast<std::size_t>(2 * kMiB));
-  copy_now(*pool_, values.data(), second.data(), 2 * kMiB);
+  pool_->copy(values.data(), second.data(), 2 * kMiB);
   EXPECT_EQ(values, std::vector<char>(values.size(), 2));
 }
 

@@ -6,7 +6,6 @@
 #include "mica/checkpoint/async_saver.hpp"
 #include "mica/checkpoint/load.hpp"
 #include "mica/checkpoint/save.hpp"
-#include "mica/device/device_memory.hpp"
 #include "mica/optim/optimizer.hpp"
 #include "mica/tensor/fetch.hpp"
 #include "support/parity.hpp"
@@ -22,7 +21,7 @@ namespace mica::testing {
 namespace {
 
 #if MICA_GPU_IS_EMULATED
-/// DeviceMemory::copy()s of the process.
+/// Pool::copy()s of the process.
 std::int64_t num_copies_now() { return cuda_emulation::calls("cudaMemcpy"); }
 #else
 std::int64_t num_copies_now() { return 0; }  // nobody counts
@@ -39,7 +38,7 @@ class Trained {
         comm_group_(host->duplicate("checkpoint")),
         comm_(make_group_comm(*comm_group_, *stream_)),
         pool_(device_.make_pool()),
-        pinned_(device_of(*pool_) == DeviceKind::cuda ? make_pinned_pool() : nullptr),
+        pinned_(pool_->device() == DeviceKind::cuda ? make_pinned_pool() : nullptr),
         kernels_(device_.make_kernels(*pool_)) {
     const std::vector<RankPlace> places = places_of(host->num_ranks());
     const MeshGeometry geometry = MeshGeometry::make(places, {});

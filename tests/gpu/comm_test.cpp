@@ -63,7 +63,7 @@ TEST_P(StagedGroups, GroupsOfGroupsAndOfTheHost) {
     b.barrier(*other, "meet");
     other->synchronize();
     // Memory of the host goes by the host's group.
-    check_all_gather(group->on_host(), *cpu, 7, DType::f32, false);
+    check_all_gather(host_group_of(*group), *cpu, 7, DType::f32, false);
   });
 }
 
@@ -134,7 +134,7 @@ TEST_P(NcclGroups, EveryCollective) {
     use_gpu(host->rank());
     const auto pool = make_cuda_pool();
     const auto stream = make_cuda_stream("test");
-    const auto group = make_nccl_group(std::move(host), {.communicate_alone = true});
+    const auto group = make_nccl_group(std::move(host), {});
     {
       DeviceDataGroup on_device(*group, *pool);
       check_collectives(on_device, *stream, kNumels, true, SumOrder::any);
@@ -146,7 +146,7 @@ TEST_P(NcclGroups, EveryCollective) {
     }
     EXPECT_EQ(pool->stats().current, 0);
     EXPECT_GE(group->busy_ms(), 0);
-  });
+  }, {.communicates_alone = true});
   set_gpus(1);
 }
 
@@ -213,8 +213,7 @@ TEST_F(GpuGroups, AfterAnAbortEverythingFailsAtOnceWithTheFirstError) {
     const auto stream = make_cuda_stream("test");
     const auto group = make_nccl_group(std::move(host), {.timeout = std::chrono::seconds(20)});
     const auto twin = group->duplicate("twin"), late = group->duplicate("late");
-    group->connect();
-    twin->connect();
+    connect_groups({group.get(), twin.get()});
     const Buffer data = pool->allocate(400, MemoryRole::communication, *stream);
     const TensorView view{data.data(), Shape{100}, DType::f32};
     const auto error_of = [&](auto&& action) {
@@ -241,7 +240,7 @@ TEST_F(GpuGroups, AfterAnAbortEverythingFailsAtOnceWithTheFirstError) {
       EXPECT_NE(later.find("all_reduce 'h.4'"), std::string::npos) << later;
       EXPECT_NE(later.find(first), std::string::npos) << later;
     }
-    EXPECT_NE(error_of([&] { late->connect(); }).find(first), std::string::npos);
+    EXPECT_NE(error_of([&] { connect_groups({late.get()}); }).find(first), std::string::npos);
   });
   EXPECT_EQ(cuda_emulation::calls("ncclAllReduce"), 2);
   EXPECT_EQ(cuda_emulation::calls("ncclCommInitRankConfig"), 4);
@@ -258,15 +257,15 @@ TEST_F(GpuGroups, LargeBuffersAreRegisteredOnceForAsLongAsTheirBlocksLast) {
     auto pool = make_cuda_pool();
     const auto stream = make_cuda_stream("test");
     const auto control = host->duplicate("control");
-    auto group = make_nccl_group(std::move(host), {.register_from_bytes = kMiB, .communicate_alone = true});
+    auto group = make_nccl_group(std::move(host), {.register_from_bytes = kMiB});
     const auto allocate = [&](ProcessGroup& from, std::int64_t bytes) { return from.allocate(*pool, bytes, MemoryRole::unsharded_param, *stream); };
     {
       const Buffer early = allocate(*group, 3 * kMiB);
       EXPECT_EQ(cuda_emulation::registered_now(), 0) << "not connected";
     }
-    group->connect();
+    connect_groups({group.get()});
     auto other = group->duplicate("other");
-    other->connect();
+    connect_groups({other.get()});
 
     Buffer buffer = allocate(*group, 3 * kMiB), small = allocate(*group, kMiB - 1), empty = allocate(*group, 0);
     EXPECT_EQ(pool->stats().current, 4 * kMiB - 1);
@@ -300,8 +299,8 @@ TEST_F(GpuGroups, LargeBuffersAreRegisteredOnceForAsLongAsTheirBlocksLast) {
     stream->drain_and_clear_error();
     buffer.reset();
     pool->trim();
-    group = make_nccl_group(control->duplicate("third"), {.register_from_bytes = 0, .communicate_alone = true});
-    group->connect();
+    group = make_nccl_group(control->duplicate("third"), {.register_from_bytes = 0});
+    connect_groups({group.get()});
     buffer = allocate(*group, 1);
     EXPECT_EQ(cuda_emulation::registered_now(), 1);
     buffer.reset();
@@ -309,19 +308,20 @@ TEST_F(GpuGroups, LargeBuffersAreRegisteredOnceForAsLongAsTheirBlocksLast) {
     EXPECT_EQ(cuda_emulation::registered_now(), 0);
 
     pool = make_cuda_pool();
-    group = make_nccl_group(control->duplicate("fourth"), {.register_from_bytes = kRegisterNothing, .communicate_alone = true});
-    group->connect();
+    group = make_nccl_group(control->duplicate("fourth"), {.register_from_bytes = kRegisterNothing});
+    connect_groups({group.get()});
     buffer = allocate(*group, 3 * kMiB);
     EXPECT_EQ(cuda_emulation::registered_now(), 0);
     buffer.reset();
-  });
+  }, {.communicates_alone = true});
 }
 
 TEST_F(GpuGroups, TwoRanksOnOneGpuAreRefusedByNccl) {
   EXPECT_THROW(run_local_ranks(2,
                                [](std::unique_ptr<ProcessGroup> host) {
                                  use_gpu(0);
-                                 make_nccl_group(std::move(host), {.timeout = std::chrono::seconds(5)})->connect();
+                                 const auto group = make_nccl_group(std::move(host), {.timeout = std::chrono::seconds(5)});
+                                 connect_groups({group.get()});
                                }),
                NcclError);
 }

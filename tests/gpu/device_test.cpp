@@ -11,7 +11,6 @@
 
 #include "mica/core/error.hpp"
 #include "mica/device/cuda/check.hpp"
-#include "mica/device/device_memory.hpp"
 #include "mica/device/gpu.hpp"
 #include "mica/device/tracer.hpp"
 
@@ -74,12 +73,12 @@ TEST_F(GpuDevice, MemoryGoesThereAndBack) {
   std::memcpy(host.data(), values.data(), static_cast<std::size_t>(bytes));
   enqueue_copy(*a_, device.data(), host.data(), bytes);
   a_->synchronize();
-  copy_now(*pool_, back.data(), device.data(), bytes);
+  pool_->copy(back.data(), device.data(), bytes);
   EXPECT_EQ(back, values);
-  EXPECT_EQ(device_of(*pool_), DeviceKind::cuda);
-  EXPECT_EQ(device_of(*pool_, device.data()), DeviceKind::cuda);
-  EXPECT_EQ(device_of(*pool_, host.data()), DeviceKind::cpu);
-  EXPECT_EQ(device_of(*pool_, values.data()), DeviceKind::cpu);
+  EXPECT_EQ(pool_->device(), DeviceKind::cuda);
+  EXPECT_EQ(pool_->device_of(device.data()), DeviceKind::cuda);
+  EXPECT_EQ(pool_->device_of(host.data()), DeviceKind::cpu);
+  EXPECT_EQ(pool_->device_of(values.data()), DeviceKind::cpu);
 }
 
 TEST_F(GpuDevice, PoolCountsExactlyAndUsesMemoryAgain) {
@@ -104,7 +103,7 @@ TEST_F(GpuDevice, FreeMemoryGoesBackToTheDriver) {
   EXPECT_EQ(pool_->stats().reserved, 0);
   const Buffer again = pool_->allocate(64 * kMiB, MemoryRole::activation, *a_);
   std::vector<char> byte(1, 'x');
-  copy_now(*pool_, static_cast<std::byte*>(again.data()) + 64 * kMiB - 1, byte.data(), 1);
+  pool_->copy(static_cast<std::byte*>(again.data()) + 64 * kMiB - 1, byte.data(), 1);
 }
 
 TEST_F(GpuDevice, ExhaustedMemoryIsAnErrorAndThePoolStaysUsable) {
@@ -141,7 +140,7 @@ TEST_F(GpuDevice, FreshMemoryIsPoisoned) {
   const Buffer buffer = pool_->allocate(400, MemoryRole::activation, *a_);
   a_->synchronize();
   std::vector<float> values(100, 0.0F);
-  copy_now(*pool_, values.data(), buffer.data(), 400);
+  pool_->copy(values.data(), buffer.data(), 400);
   for (const float value : values) EXPECT_TRUE(std::isnan(value));
 }
 
@@ -178,7 +177,7 @@ TEST_F(GpuDevice, TheNextOwnerComesAfterTheLastUse) {
       a_->synchronize();
       b_->synchronize();
       char byte = 0;
-      copy_now(*pool_, &byte, buffer.data(), 1);
+      pool_->copy(&byte, buffer.data(), 1);
       ASSERT_EQ(byte, 3) << "round " << round;
     }
   }
@@ -206,8 +205,8 @@ TEST_F(GpuDevice, APlainPoolAsksTheDriverForEveryBuffer) {
   const Buffer second = plain->allocate(3 * kMiB, MemoryRole::sharded_param, *a_);
   EXPECT_EQ(plain->stats().current, 3 * kMiB + 1001);
   EXPECT_EQ(plain->stats().reserved, 3 * kMiB + 1001);
-  EXPECT_EQ(device_of(*plain), DeviceKind::cuda);
-  EXPECT_EQ(device_of(*plain, first.data()), DeviceKind::cuda);
+  EXPECT_EQ(plain->device(), DeviceKind::cuda);
+  EXPECT_EQ(plain->device_of(first.data()), DeviceKind::cuda);
   void* const data = first.data();
   enqueue_fill(*b_, data, 1001, 1);
   first.used_until(b_->record());
@@ -231,7 +230,7 @@ TEST_F(GpuDevice, APlainPoolAsksTheDriverForEveryBuffer) {
   EXPECT_EQ(plain->stats().reserved, 3 * kMiB + 1001 + 4);
   a_->synchronize();
   float value = 0;
-  copy_now(*plain, &value, poisoned.data(), 4);
+  plain->copy(&value, poisoned.data(), 4);
   EXPECT_TRUE(std::isnan(value));
 }
 

@@ -1,4 +1,4 @@
-// What freeing memory of a GPU costs at the driver: events are recorded where somebody needs them (last_uses.hpp).
+// What freeing memory of a GPU costs at the driver: events are recorded where somebody needs them (cuda_stream.hpp).
 #include <gtest/gtest.h>
 
 #include <cuda_runtime_api.h>

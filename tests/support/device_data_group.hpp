@@ -16,9 +16,7 @@ namespace mica::testing {
 class DeviceDataGroup final : public ProcessGroup {
  public:
   DeviceDataGroup(ProcessGroup& inner, Pool& pool)
-      : ProcessGroup(inner.rank(), inner.num_ranks(), inner.name() + "/device"), inner_(inner), pool_(pool) {
-    communicate_alone();
-  }
+      : ProcessGroup(inner.rank(), inner.num_ranks(), inner.name() + "/device", true), inner_(inner), pool_(pool) {}
   std::unique_ptr<ProcessGroup> duplicate(std::string) override { throw Error("not needed here"); }
   std::unique_ptr<ProcessGroup> split(int, int, std::string) override { throw Error("not needed here"); }
 

@@ -11,15 +11,15 @@
 #include <utility>
 #include <vector>
 
-#include "mica/device/device_memory.hpp"
 #include "mica/device/forwarding_stream.hpp"
+#include "mica/device/pool.hpp"
 
 namespace mica::test {
 
 inline constexpr auto kOtherDevice = static_cast<DeviceKind>(200);  // "device 200"
 
 /// Memory of the other device; what no such pool holds is the host's. For inline streams: freed at once.
-class OtherPool final : public Pool, public DeviceMemory {
+class OtherPool final : public Pool {
  public:
   [[nodiscard]] DeviceKind device() const override { return kOtherDevice; }
   [[nodiscard]] DeviceKind device_of(const void* data) const override {

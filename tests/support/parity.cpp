@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "mica/comm/gpu_groups.hpp"
 #include "mica/nn/init.hpp"
 #include "mica/nn/models/llama.hpp"
 #include "mica/tensor/fetch.hpp"
@@ -164,7 +165,7 @@ ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, 
   const auto gathers = [&] { return device_mesh.unshard_group().counts().of(Collective::all_gather); };
   const auto gather_world = [&](std::vector<float>& values) {
     const auto host = make_cpu_stream("test", StreamMode::inlined);
-    mesh.world().on_host().all_reduce(*host, "test", {values.data(), Shape{static_cast<std::int64_t>(values.size())}, DType::f32},
+    host_group_of(mesh.world()).all_reduce(*host, "test", {values.data(), Shape{static_cast<std::int64_t>(values.size())}, DType::f32},
                                       ReduceOp::sum);
     host->synchronize();
   };

@@ -31,16 +31,20 @@ class CheckedEvent final : public EventState {
       : inner_(std::move(inner)),
         origin_(std::move(stream_clock)),
         sequence_(origin_->of(stream)),
+        clock_(*origin_),
         host_clock_(std::move(host_clock)),
-        host_(std::this_thread::get_id()) {
-    clock = std::make_shared<VectorClock>(*origin_);
-  }
+        host_(std::this_thread::get_id()) {}
+
+  /// Null: of a stream that is not checked.
+  static const CheckedEvent* of(const Event& event) { return dynamic_cast<const CheckedEvent*>(event.state().get()); }
 
   [[nodiscard]] const Event& inner() const { return inner_; }
+  /// What had happened before this point.
+  [[nodiscard]] const VectorClock& clock() const { return clock_; }
   [[nodiscard]] bool is_complete() const override { return inner_.is_complete(); }
   void wait_on_host() override {
     // A worker of a stream that is not wrapped may come here too; that orders nothing for the host.
-    if (std::this_thread::get_id() == host_) host_clock_->join(*clock);
+    if (std::this_thread::get_id() == host_) host_clock_->join(clock_);
     inner_.wait_on_host();
   }
   [[nodiscard]] const void* origin() const override { return origin_.get(); }
@@ -50,6 +54,7 @@ class CheckedEvent final : public EventState {
   Event inner_;
   std::shared_ptr<VectorClock> origin_;
   std::uint64_t sequence_;
+  VectorClock clock_;
   std::shared_ptr<VectorClock> host_clock_;
   std::thread::id host_;
 };
@@ -83,11 +88,11 @@ class CheckingStream final : public ForwardingStream {
   }
 
   void wait(const Event& event, std::source_location site) override {
-    if (const auto& state = event.state(); state && state->clock) {
-      clock_->join(*state->clock);
+    const CheckedEvent* checked = CheckedEvent::of(event);
+    if (checked) {
+      clock_->join(checked->clock());
       clock_->tick(index_);  // events recorded before and after this wait know different things
     }
-    const auto* checked = dynamic_cast<const CheckedEvent*>(event.state().get());
     inner_->wait(checked ? checked->inner() : event, site);
   }
 
@@ -124,7 +129,7 @@ void HappensBeforeChecker::host_access(const char* what, Access access) {
 }
 
 void HappensBeforeChecker::host_joined(const Event& event) {
-  if (event.state() && event.state()->clock) clocks_[0]->join(*event.state()->clock);
+  if (const CheckedEvent* checked = CheckedEvent::of(event)) clocks_[0]->join(checked->clock());
 }
 
 void HappensBeforeChecker::forget(const void* data, std::int64_t bytes) {

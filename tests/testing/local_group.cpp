@@ -37,8 +37,9 @@ void copy_unless_same(const void* src, void* dst, std::int64_t bytes) {
 class LocalGroup final : public ProcessGroup {
  public:
   LocalGroup(std::shared_ptr<LocalWorld> world, std::shared_ptr<LocalShared> shared, int rank, std::string name)
-      : ProcessGroup(rank, static_cast<int>(shared->world_ranks.size()), std::move(name)), world_(std::move(world)),
-        shared_(std::move(shared)) {}
+      : ProcessGroup(rank, static_cast<int>(shared->world_ranks.size()), std::move(name),
+                     world->options().communicates_alone),
+        world_(std::move(world)), shared_(std::move(shared)) {}
 
   ~LocalGroup() override {
     // Every collective that this rank took part in is over, so whoever still waits here would wait forever.

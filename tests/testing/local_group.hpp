@@ -11,6 +11,8 @@ namespace mica {
 struct LocalOptions {
   /// A rank that waits this long for the others gives up with an Error that names the missing ranks.
   std::chrono::milliseconds stall_timeout{60'000};
+  /// One rank communicates as more would, and so do groups that stand on its own: a backend on a machine of one GPU.
+  bool communicates_alone = false;
 };
 
 /// N ranks as threads of one process: real collectives through shared memory, for fast tests.

@@ -36,6 +36,7 @@ struct LocalShared;
 class LocalWorld {
  public:
   explicit LocalWorld(LocalOptions options) : options_(options) {}
+  [[nodiscard]] const LocalOptions& options() const { return options_; }
   [[nodiscard]] std::shared_ptr<LocalShared> make_shared(std::vector<int> world_ranks);
   /// `world_rank` will take part in nothing any more.
   void fail(int world_rank, const std::string& why);

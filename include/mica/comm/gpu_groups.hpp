@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <string>
@@ -11,19 +12,17 @@
 namespace mica {
 
 // Process groups for memory of GPUs. Both stand on a group of the same ranks for memory of the host, which they take over:
-// it carries what ranks must know to find each other, and what on_host() is asked for.
+// it carries what ranks must know to find each other, and is what host_group_of() gives.
 
 struct NcclOptions {
   /// A collective, or the making of a communicator, that takes longer has failed. @param timeout  mesh.timeout
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// allocate() gives buffers of this size and more blocks of their own and registers them. 0: every buffer.
   std::int64_t register_from_bytes = std::int64_t{4} << 20;
-  /// One rank alone goes through NCCL too (tests on a machine of one GPU).
-  bool communicate_alone = false;
 };
 
 /// NCCL, one GPU a rank. [Note: NCCL groups]
-/// - A communicator is made by connect(), which a run calls early for the groups that it uses, while the GPU has memory to
+/// - A communicator is made by connect_groups(), which a run calls early for the groups that it uses, while the GPU has memory to
 ///   spare and a missing rank or a closed network can be told at once; at the latest by a group's first collective. All
 ///   ranks do so in the same order. Groups that a run never uses cost nothing.
 /// - A thread watches what is under way: an asynchronous error, or a collective that outlasts the timeout, becomes one
@@ -64,6 +63,15 @@ struct StagedOptions {
 /// @throws ConfigError: this build has no CUDA
 [[nodiscard]] std::unique_ptr<ProcessGroup> make_staged_group(std::unique_ptr<ProcessGroup> host, Pool& pinned,
                                                               const StagedOptions& options = {});
+
+/// Makes what the first collective of these groups would make on the way (NCCL's communicators), while there is memory for
+/// it: for groups that a run will use. Any number of times; groups that make nothing are left alone. @collective
+/// @throws NcclError naming group, ranks and cause where that cannot be
+void connect_groups(std::initializer_list<ProcessGroup*> groups);
+
+/// The same ranks for memory of the host on streams of the CPU: what they have to tell each other beside tensors. The group
+/// itself unless its tensors are a GPU's.
+[[nodiscard]] ProcessGroup& host_group_of(ProcessGroup& group);
 
 /// "2.28.9", or "not built in".
 [[nodiscard]] std::string nccl_version_text();

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -72,5 +75,10 @@ class HostComm {
 [[nodiscard]] std::vector<std::vector<std::int64_t>> gather_numbers(ProcessGroup& group, Stream& stream,
                                                                     const char* label,
                                                                     const std::vector<std::int64_t>& mine);
+
+/// The root's bytes reach every rank of a group for memory of the host; the host waits. Where ranks may die alone (MPI) at
+/// most `timeout`, so for set-up that must not hang. No other use of the group is under way. @collective
+/// @throws MpiError naming the ranks that did not come in time
+void broadcast_within(ProcessGroup& group, std::span<std::byte> data, int root, std::chrono::milliseconds timeout);
 
 }  // namespace mica

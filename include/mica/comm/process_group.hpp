@@ -1,8 +1,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -36,6 +34,8 @@ class ProcessGroup {
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int num_ranks() const { return num_ranks_; }
   [[nodiscard]] const std::string& name() const { return name_; }
+  /// A group of one rank whose collectives are no more than copies.
+  [[nodiscard]] bool is_alone() const { return is_alone_; }
 
   // All: @collective over the group, in the same order on all ranks. @stream enqueued; the host does not block.
   // @lifetime  the views until the stream has run it; the label is copied.  @throws ConfigError before any traffic.
@@ -62,19 +62,6 @@ class ProcessGroup {
   /// split(), also possible in a fake group, whose other ranks do not exist. Otherwise as duplicate(). @collective
   [[nodiscard]] std::unique_ptr<ProcessGroup> subgroup(std::span<const int> members, std::string name);
 
-  /// Makes what the first collective would make on the way (a communicator of GPUs), while there is memory for it: for
-  /// groups that a run will use. Any number of times. @collective
-  /// @throws NcclError naming group, ranks and cause where that cannot be
-  virtual void connect() {}
-  /// The root's bytes reach every rank; the host waits. Where ranks may die alone (MPI) at most `timeout`, so for set-up
-  /// that must not hang. No other use of the group is under way. @collective
-  /// @throws MpiError naming the ranks that did not come in time
-  virtual void hand_out(std::span<std::byte> data, int root, std::chrono::milliseconds timeout);
-
-  /// The same ranks for memory of the host on streams of the CPU: what ranks have to tell each other beside tensors.
-  /// This group itself unless its tensors are a GPU's.
-  [[nodiscard]] virtual ProcessGroup& on_host() { return *this; }
-
   /// Storage for a unit (DESIGN section 3, Storage). Default: the pool. A backend may register what it gives, which all
   /// ranks must have alike: they ask for the same bytes in the same order.
   [[nodiscard]] virtual Buffer allocate(Pool& pool, std::int64_t bytes, MemoryRole role, Stream& home) {
@@ -95,7 +82,8 @@ class ProcessGroup {
   [[nodiscard]] const FlightRecorder& recorder() const { return recorder_; }
 
  protected:
-  ProcessGroup(int rank, int num_ranks, std::string name);
+  /// @param communicates_alone  one rank goes by its backend as more do, too
+  ProcessGroup(int rank, int num_ranks, std::string name, bool communicates_alone = false);
 
   /// The collective that is being enqueued.
   struct Call {
@@ -123,9 +111,6 @@ class ProcessGroup {
   /// Bytes from one place to another of the device's memory.
   virtual void enqueue_copy(Stream& s, const char* what, ConstTensorView src, TensorView dst) const;
 
-  /// From now on a group of one rank goes by its backend like any other: for tests of a backend on one device.
-  void communicate_alone() { communicates_alone_ = true; }
-
   [[nodiscard]] const Call& call() const { return call_; }
   /// A collective that ended in another way than by submit().
   void note_end(const Call& call, bool succeeded, std::int64_t busy_ns);
@@ -139,7 +124,6 @@ class ProcessGroup {
   void begin(Collective kind, const char* label, std::int64_t bytes);
   void run(const Call& call, const std::function<void(const Call&)>& work);
   void check_shards(Collective kind, const char* label, ConstTensorView shard, ConstTensorView full) const;
-  [[nodiscard]] bool is_alone() const { return num_ranks_ == 1 && !communicates_alone_; }
   void copy_single(Stream& s, Collective kind, ConstTensorView src, TensorView dst) const;
   void check_data(Collective kind, const char* label, ConstTensorView data) const;
   void check_summable(Collective kind, const char* label, DType dtype) const;
@@ -147,7 +131,7 @@ class ProcessGroup {
   int rank_;
   int num_ranks_;
   std::string name_;
-  bool communicates_alone_ = false;
+  bool is_alone_;
   std::atomic<bool> is_aborted_ = false;
   std::string why_aborted_;  // written before is_aborted_
   std::mutex abort_mutex_;

@@ -6,8 +6,6 @@
 
 namespace mica {
 
-class VectorClock;  // checking_stream.hpp
-
 /// What a backend keeps for one recorded point of a stream.
 class EventState {
  public:
@@ -19,9 +17,6 @@ class EventState {
   /// higher sequence is later. Lets redundant waits be left out. Null: unknown.
   [[nodiscard]] virtual const void* origin() const { return nullptr; }
   [[nodiscard]] virtual std::uint64_t sequence() const { return 0; }
-
-  /// Set by a checking stream only: what had happened before this point.
-  std::shared_ptr<const VectorClock> clock;
 };
 
 /// A point in a stream's order. A cheap, copyable handle; a default-made one is complete.

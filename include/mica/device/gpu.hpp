@@ -53,8 +53,8 @@ enum class GpuPoolKind : std::uint8_t {
 /// As the environment's MICA_GPU_POOL says: "plain", or "arena", also where it is unset.  @throws ConfigError: something else
 [[nodiscard]] GpuPoolKind gpu_pool_kind();
 
-/// Memory of the calling thread's GPU, of gpu_pool_kind(): also a DeviceMemory. Stream-ordered and counted exactly as every
-/// pool.  @throws ConfigError without a GPU
+/// Memory of the calling thread's GPU, of gpu_pool_kind(). Stream-ordered and counted exactly as every pool.
+/// @throws ConfigError without a GPU
 [[nodiscard]] std::unique_ptr<Pool> make_cuda_pool();
 
 /// Host memory that the GPU copies to and from at full speed, without the host waiting (page-locked).

@@ -91,6 +91,14 @@ class Pool {
   /// Allocations that would take stats().current past this fail as if memory were exhausted.
   void set_limit(std::int64_t bytes) { limit_ = bytes; }
 
+  /// Where the pool's memory is.
+  [[nodiscard]] virtual DeviceKind device() const { return DeviceKind::cpu; }
+  /// Where any memory is, the pool's or not, as far as its device knows: a CPU knows the host's alone.
+  [[nodiscard]] virtual DeviceKind device_of(const void* /*data*/) const { return DeviceKind::cpu; }
+  /// Copies between the host's memory and the pool's, either way; the host waits. Any thread, ordered with no stream:
+  /// what streams still do with the memory must be over.
+  virtual void copy(void* to, const void* from, std::int64_t bytes) const;
+
  protected:
   friend class Buffer;
   struct Taken {
@@ -102,6 +110,8 @@ class Pool {
   /// Memory of take(). `home`: where it may be used at once, null if other streams used it too.
   virtual void give(void* data, Stream* home, std::vector<Event> pending) = 0;
   virtual void release_free_memory() = 0;
+  /// All that `home` was given so far, whose memory comes back now, is before this event.
+  [[nodiscard]] virtual Event last_use(Stream& home) { return home.record(); }
   /// Enqueues on `home`: every byte of fresh memory becomes `byte`.
   virtual void fill_bytes(Stream& home, void* data, std::int64_t bytes, unsigned char byte);
   [[nodiscard]] virtual std::int64_t reserved_bytes() const = 0;

@@ -15,6 +15,8 @@
 namespace mica {
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
+/// "the CPU", "the GPU".
+[[nodiscard]] std::string device_kind_name(DeviceKind kind);
 
 /// One range of memory that a task reads or writes. Declared with each task, so that the checking stream can
 /// tell whether another stream's access is ordered against it.
@@ -46,10 +48,10 @@ class Stream {
 
   [[nodiscard]] virtual DeviceKind device() const = 0;
   [[nodiscard]] virtual const std::string& name() const = 0;
-  /// The device runtime's own handle (a cudaStream_t); null on a CPU.
+  /// The device runtime's own handle; null on a CPU.
   [[nodiscard]] virtual void* native() const { return nullptr; }
 
-  /// Enqueues a host function (a stream of a GPU runs it at once and what it launches is enqueued: gpu.hpp). @param what  a literal naming the task, for traces and errors.
+  /// Enqueues a host function. @param what  a literal naming the task, for traces and errors.
   virtual void submit(const char* what, std::span<const Access> accesses, Task task) = 0;
   void submit(const char* what, std::initializer_list<Access> accesses, Task task) {
     submit(what, std::span<const Access>(accesses.begin(), accesses.size()), std::move(task));

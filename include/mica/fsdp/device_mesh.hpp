@@ -31,6 +31,13 @@ struct Streams {
   }
 };
 
+/// Where offloaded shards are, and what steps them there (FEATURES D9).
+struct OffloadTier {
+  std::shared_ptr<Stream> stream;    ///< a CPU's: compute itself where that is one
+  std::shared_ptr<Pool> pool;        ///< of the host's memory, counted apart from DeviceMesh::pool()
+  std::shared_ptr<Kernels> kernels;  ///< of that stream
+};
+
 /// A mesh together with one rank's device: what fully_shard() works on. Outlives every module sharded on it.
 class DeviceMesh {
  public:
@@ -54,8 +61,6 @@ class DeviceMesh {
   [[nodiscard]] const MeshGeometry& geometry() const { return mesh_.geometry(); }
   [[nodiscard]] Mesh& mesh() const { return mesh_; }
   [[nodiscard]] Pool& pool() const { return pool_; }
-  /// Where offloaded shards live (FEATURES D9): counted apart from pool().
-  [[nodiscard]] Pool& offload_pool() const { return *offload_pool_; }
   [[nodiscard]] Kernels& kernels() const { return kernels_; }
   [[nodiscard]] const Streams& streams() const { return *streams_; }
   [[nodiscard]] Stream& compute() const { return *streams_->compute; }
@@ -63,12 +68,7 @@ class DeviceMesh {
   [[nodiscard]] DeviceKind device() const { return compute().device(); }
   /// Whether units on either may belong to one root.
   [[nodiscard]] bool shares_device_with(const DeviceMesh& other) const { return streams_ == other.streams_; }
-  /// What steps offloaded masters (FEATURES D9): a stream of the CPU, compute() itself where that is one.
-  [[nodiscard]] Stream& offload_stream() const { return offload_stream_ ? *offload_stream_ : compute(); }
-  /// The kernels for the stream's device: kernels(), or the CPU's for offload_stream().
-  [[nodiscard]] Kernels& kernels_on(const Stream& stream) const {
-    return &stream == offload_stream_.get() ? *offload_kernels_ : kernels_;
-  }
+  [[nodiscard]] const OffloadTier& offload() const { return offload_; }
   [[nodiscard]] const Logger& logger() const { return logger_; }
 
   /// Used on the unshard stream.
@@ -96,7 +96,7 @@ class DeviceMesh {
 
  private:
   DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, std::shared_ptr<Streams> streams, Logger logger,
-             std::shared_ptr<Pool> offload_pool);
+             OffloadTier offload);
   void make_groups();
   /// All groups, the mesh's too.
   [[nodiscard]] std::vector<ProcessGroup*> groups() const;
@@ -108,9 +108,7 @@ class DeviceMesh {
   Kernels& kernels_;
   std::shared_ptr<Streams> streams_;
   Logger logger_;
-  std::shared_ptr<Stream> offload_stream_;  // null where compute is the CPU's
-  std::shared_ptr<Pool> offload_pool_;
-  std::shared_ptr<Kernels> offload_kernels_;
+  OffloadTier offload_;
   std::unique_ptr<ProcessGroup> unshard_group_, reduce_group_, replicate_group_, all_ranks_group_, agreement_group_;
   std::map<int, std::unique_ptr<ProcessGroup>> neighbour_groups_;  // by number of ranks
 };

@@ -44,7 +44,7 @@ class HookedAllGather;
 ///   sharded grad    [P]   f32         sharded_grad         from the first reduce_grads() until zero_grad()
 /// Where one rank has nothing to reduce or convert (keeps_unsharded_grads()), the first unsharded gradient since
 /// zero_grad() becomes the sharded one as it is, and is counted as that from the beginning.
-/// Offloaded masters and sharded gradients are in DeviceMesh::offload_pool(); what is reduced then stays on the device
+/// Offloaded masters and sharded gradients are in DeviceMesh::offload()'s pool; what is reduced then stays on the device
 /// only until it has been copied there. With keep_low_precision_grads the sharded gradient is in reduce_dtype.
 /// Everything enqueues; the host waits only in the rate limiters.
 class UnitStorage {
@@ -128,7 +128,7 @@ class UnitStorage {
   void drop_step();
 
  private:
-  [[nodiscard]] Pool& pool_of(bool offloaded) const { return offloaded ? device_mesh_.offload_pool() : device_mesh_.pool(); }
+  [[nodiscard]] Pool& pool_of(bool offloaded) const { return offloaded ? *device_mesh_.offload().pool : device_mesh_.pool(); }
   [[nodiscard]] bool aliases_master(DType dtype) const {
     return layout_->shard_size() == 1 && dtype == DType::f32 && offload_ != CpuOffload::parameters;
   }

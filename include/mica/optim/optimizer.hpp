@@ -186,16 +186,9 @@ class Optimizer : private fsdp::StepParty {
   void step_unit(UnitState& unit, const StepArgs& args, TensorView workspace, Stream& stream);
   /// Counts the unit's step and appends its runs; those with a gradient in low precision are stepped at once.
   void add_runs(UnitState& unit, const StepArgs& args, TensorView workspace, Stream& stream, std::vector<Run>& runs);
-  /// Where the unit is stepped: the compute stream, or the CPU's when its master is offloaded from another device.
+  /// Where the unit is stepped: the compute stream, or the offload tier's.
   [[nodiscard]] Stream& stream_of(const UnitState& unit) const;
-  /// What a step of offloaded units takes, scalars in host memory; nothing where the device is the CPU itself.
-  struct OffloadedArgs {
-    StepArgs args;
-    std::vector<Tensor> scalars;
-    Buffer workspace;
-    bool is_needed = false;
-  };
-  [[nodiscard]] OffloadedArgs offloaded_args(const StepArgs& args) const;
+  [[nodiscard]] Kernels& kernels_on(const Stream& stream) const;
   void step_low_precision_run(const Run& run, const StepArgs& args, TensorView wide);
   [[nodiscard]] bool are_stepped_alike(const UnitState& unit, const OwnPiece& a, const OwnPiece& b) const;
   [[nodiscard]] double decay_of(const Member& member) const;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "mica/tensor/kernels.hpp"
@@ -32,6 +33,17 @@ struct CudaKernelsOptions {
 /// `pool`: of the same GPU; outlives it. One host thread.
 /// @throws ConfigError: this build has no CUDA; no GPU; MICA_GPU_EPILOGUES is something else
 [[nodiscard]] std::unique_ptr<Kernels> make_cuda_kernels(Pool& pool, const CudaKernelsOptions& options = {});
+
+/// Something that kernels do more slowly than they would with other arguments or another build. [Note: slow paths]
+struct SlowPath {
+  std::string kind;    ///< what is done: "attention by own kernels"
+  std::string shape;   ///< of what: "forward, B=8 T=1024 H=12 D=64 fp32"
+  std::string reason;  ///< why, in a library's words where it has some, and what would change it
+};
+
+/// What these kernels enqueued so far that took a slow path, each kind and shape once; only grows. None where they are not a
+/// GPU's. For whoever runs the kernels to tell the user. Nothing that an option asked for, nor what is too small to matter.
+[[nodiscard]] std::span<const SlowPath> slow_paths(const Kernels& kernels);
 
 /// "9.13.0", or "not built in".
 [[nodiscard]] std::string cudnn_version_text();

@@ -98,13 +98,6 @@ struct ProductShape {
   DType dtype = DType::f32;
 };
 
-/// Something that kernels do more slowly than they would with other arguments or another build. [Note: slow paths]
-struct SlowPath {
-  std::string kind;    ///< what is done: "attention by own kernels"
-  std::string shape;   ///< of what: "forward, B=8 T=1024 H=12 D=64 fp32"
-  std::string reason;  ///< why, in a library's words where it has some, and what would change it
-};
-
 /// The math of the layers on one device. [Note: kernels]
 /// Every call enqueues on the stream and returns; views must stay valid until the stream has run it. Matrices are
 /// row-major; weights are [out, in]. Activations and parameters are f32, bf16 or f16 (equal within a call unless noted),
@@ -123,9 +116,6 @@ class Kernels {
   [[nodiscard]] virtual bool f16_is_native() const { return true; }
   /// From now on every product is also appended to `list` when it is enqueued; null ends it. `list` outlives that.
   virtual void record_products(std::vector<ProductShape>* list) { static_cast<void>(list); }
-  /// What was enqueued so far and took a slow path, each kind and shape once; only grows. For whoever runs the kernels to
-  /// tell the user. Nothing that an option asked for, nor what is too small to matter.
-  [[nodiscard]] virtual std::span<const SlowPath> slow_paths() const { return {}; }
 
   // --- products -------------------------------------------------------------------------------------------------
   /// y[M,N] = x[M,K] w[N,K]^T + bias[N]; bias optional; y may be f32 for bf16 and f16 inputs.

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "mica/tensor/kernels.hpp"
+#include "mica/tensor/cuda_kernels.hpp"
 
 namespace mica::train {
 
@@ -17,7 +17,7 @@ namespace mica::train {
 class SlowPathNotices {
  public:
   /// What there is to tell since the last call: a line for each new kind, with its first shape and how many more.
-  /// @param paths  Kernels::slow_paths(), which only grows
+  /// @param paths  slow_paths() of the kernels, which only grows
   [[nodiscard]] std::vector<std::string> news(std::span<const SlowPath> paths);
 
  private:

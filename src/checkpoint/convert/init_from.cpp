@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "mica/checkpoint/folder.hpp"
-#include "mica/device/device_memory.hpp"
 #include "mica/tensor/host_math.hpp"
 
 #include "../read_plan.hpp"
@@ -62,7 +61,7 @@ std::vector<int> sharers_of(const fsdp::UnitStorage& unit, const Mesh& mesh, con
 void read_pieces(ParameterSource& source, const fsdp::UnitStorage& storage, const Pool& pool) {
   const TensorView master = storage.write_master();
   // What a device holds is made in the host's memory first, unit by unit; padding stays zero.
-  const bool is_on_host = device_of(pool, master.data) == DeviceKind::cpu;
+  const bool is_on_host = pool.device_of(master.data) == DeviceKind::cpu;
   std::vector<float> host(is_on_host ? 0 : static_cast<std::size_t>(master.numel()));
   float* shard = host.empty() ? master.as<float>() : host.data();
   for (const fsdp::Piece& piece : storage.layout().pieces(storage.shard_rank())) {
@@ -71,7 +70,7 @@ void read_pieces(ParameterSource& source, const fsdp::UnitStorage& storage, cons
       source.read_f32(piece.parameter, std::string(kMasterKind), run.begin, run.numel(), shard + run.offset);
     }
   }
-  if (!host.empty()) copy_now(pool, master.data, host.data(), master.bytes());
+  if (!host.empty()) pool.copy(master.data, host.data(), master.bytes());
 }
 
 /// A unit's shard from the rank that has read it to the others. @collective over all ranks: each has so many sharers.
@@ -86,10 +85,10 @@ void send_to_sharers(TensorView master, int reader, const std::vector<int>& shar
       if (comm.rank() != reader || rank == reader) continue;
       std::string& text = to_each[static_cast<std::size_t>(rank)];
       text.resize(static_cast<std::size_t>(bytes));
-      copy_now(pool, text.data(), here, bytes);
+      pool.copy(text.data(), here, bytes);
     }
     const std::vector<std::string> received = comm.exchange_strings(to_each);
-    if (comm.rank() != reader) copy_now(pool, here, received[static_cast<std::size_t>(reader)].data(), bytes);
+    if (comm.rank() != reader) pool.copy(here, received[static_cast<std::size_t>(reader)].data(), bytes);
   }
 }
 
@@ -105,7 +104,7 @@ void read_whole(const OpenedModel& opened, const fsdp::Root& root, const HostCom
       convert(values.data(), DType::f32, converted.data(), tensor.data.dtype, std::ssize(values));
       return converted;
     });
-    copy_now(root.device_mesh().pool(), tensor.data.data, bytes.data(), tensor.data.bytes());
+    root.device_mesh().pool().copy(tensor.data.data, bytes.data(), tensor.data.bytes());
   }
 }
 

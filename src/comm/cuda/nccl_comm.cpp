@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "mica/comm/host_comm.hpp"
 #include "mica/core/error.hpp"
 
 namespace mica::nccl {
@@ -16,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 ncclUniqueId agree_on_id(ProcessGroup& host, std::chrono::milliseconds timeout) {
   ncclUniqueId id{};
   if (host.rank() == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-  host.hand_out(std::as_writable_bytes(std::span(id.internal)), 0, timeout);
+  broadcast_within(host, std::as_writable_bytes(std::span(id.internal)), 0, timeout);
   return id;
 }
 

@@ -1,8 +1,7 @@
 #include "mica/comm/gpu_groups.hpp"
 #include "mica/core/error.hpp"
-#include "mica/device/cuda/check.hpp"
 
-#include "device_copy.hpp"
+#include "gpu_group.hpp"
 #include "nccl_comm.hpp"
 #include "nccl_registrations.hpp"
 #include "nccl_watch.hpp"
@@ -23,16 +22,14 @@ ncclDataType_t nccl_dtype(DType dtype) {
 std::size_t count(ConstTensorView view) { return static_cast<std::size_t>(view.numel()); }
 std::size_t bytes(ConstTensorView view) { return static_cast<std::size_t>(view.bytes()); }
 
-class NcclGroup final : public ProcessGroup {
+class NcclGroup final : public cuda::GpuGroup {
  public:
   NcclGroup(std::unique_ptr<ProcessGroup> host, const NcclOptions& options, std::shared_ptr<nccl::Watch> watch)
-      : ProcessGroup(host->rank(), host->num_ranks(), host->name()),
+      : GpuGroup(*host),
         options_(options),
         gpu_(cuda::current_gpu()),
         host_(std::move(host)),
-        watch_(std::move(watch)) {
-    if (options.communicate_alone) communicate_alone();
-  }
+        watch_(std::move(watch)) {}
   ~NcclGroup() override {
     watch_->forget(this);
     if (communicator_) watch_->remove_communicator(*communicator_);
@@ -48,7 +45,7 @@ class NcclGroup final : public ProcessGroup {
   }
   [[nodiscard]] ProcessGroup& on_host() override { return *host_; }
   void connect() override {
-    if (num_ranks() > 1 || options_.communicate_alone) static_cast<void>(connected());
+    if (!is_alone()) static_cast<void>(connected());
   }
   [[nodiscard]] Buffer allocate(Pool& pool, std::int64_t bytes, MemoryRole role, Stream& home) override {
     auto* blocks = dynamic_cast<BlockMemory*>(&pool);
@@ -64,10 +61,6 @@ class NcclGroup final : public ProcessGroup {
   }
 
  protected:
-  void enqueue_copy(Stream& s, const char* what, ConstTensorView src, TensorView dst) const override {
-    cuda::enqueue_memcpy(s, what, src, dst);
-  }
-
   void enqueue_all_gather(Stream& s, ConstTensorView shard, TensorView full) override {
     communicate(s, {reads(shard), writes(full)}, "ncclAllGather", [=](ncclComm_t comm, cudaStream_t stream) {
       return ncclAllGather(shard.data, full.data, bytes(shard), ncclInt8, comm, stream);

@@ -5,10 +5,9 @@
 
 #include "mica/core/error.hpp"
 #include "mica/comm/gpu_groups.hpp"
-#include "mica/device/cuda/check.hpp"
 #include "mica/device/cuda/driver.hpp"
 
-#include "device_copy.hpp"
+#include "gpu_group.hpp"
 
 namespace mica {
 namespace {
@@ -105,10 +104,10 @@ class Arrival final : public EventState {
   std::atomic<bool>& worker_failed_;
 };
 
-class StagedGroup final : public ProcessGroup {
+class StagedGroup final : public cuda::GpuGroup {
  public:
   StagedGroup(std::unique_ptr<ProcessGroup> wire, std::unique_ptr<ProcessGroup> control, Pool& pinned, const StagedOptions& options)
-      : ProcessGroup(wire->rank(), wire->num_ranks(), wire->name()),
+      : GpuGroup(*wire),
         wire_(std::move(wire)),
         control_(std::move(control)),
         pinned_(pinned),
@@ -136,10 +135,6 @@ class StagedGroup final : public ProcessGroup {
 
  protected:
   void end_waiting(const std::string& why) override { wire_->abort(why); }
-  void enqueue_copy(Stream& s, const char* what, ConstTensorView src, TensorView dst) const override {
-    enqueue_memcpy(s, what, src, dst);
-  }
-
   void enqueue_all_gather(Stream& s, ConstTensorView shard, TensorView full) override {
     if (options_.host_takes_gpu_memory) {  // in place, which the host's group leaves to the wire alone
       const TensorView mine = full.slice(rank() * shard.numel(), shard.numel());

@@ -13,6 +13,8 @@ namespace {
 
 std::unique_ptr<ProcessGroup> make_nccl_group(std::unique_ptr<ProcessGroup>, const NcclOptions&) { refuse("nccl"); }
 std::unique_ptr<ProcessGroup> make_staged_group(std::unique_ptr<ProcessGroup>, Pool&, const StagedOptions&) { refuse("staged"); }
+void connect_groups(std::initializer_list<ProcessGroup*>) {}
+ProcessGroup& host_group_of(ProcessGroup& group) { return group; }
 std::string nccl_version_text() { return "not built in"; }
 bool nccl_can_register() { return false; }
 

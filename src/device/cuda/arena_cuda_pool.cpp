@@ -1,6 +1,6 @@
 #include <limits>
 
-#include "mica/device/block_memory.hpp"
+#include "mica/device/cuda/block_memory.hpp"
 
 #include "../arena.hpp"
 #include "cuda_blocks.hpp"

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "mica/device/block_memory.hpp"
+#include "mica/device/cuda/block_memory.hpp"
 
 #include "../arena.hpp"
 #include "physical_memory.hpp"

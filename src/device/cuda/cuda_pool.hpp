@@ -2,12 +2,14 @@
 
 #include <memory>
 
-#include "mica/device/device_memory.hpp"
+#include "mica/device/pool.hpp"
+
+#include "cuda_stream.hpp"
 
 namespace mica::detail {
 
 /// What the pools of a GPU's memory have in common: which GPU, and how the host gets at its memory.
-class CudaPool : public Pool, public DeviceMemory {
+class CudaPool : public Pool {
  public:
   [[nodiscard]] DeviceKind device() const override { return DeviceKind::cuda; }
   [[nodiscard]] DeviceKind device_of(const void* data) const override;
@@ -16,6 +18,7 @@ class CudaPool : public Pool, public DeviceMemory {
  protected:
   CudaPool();  ///< of the calling thread's GPU
   void fill_bytes(Stream& home, void* data, std::int64_t bytes, unsigned char byte) override;
+  [[nodiscard]] Event last_use(Stream& home) override { return record_last_use(home); }
   /// The calling thread works on the pool's GPU from now on.
   void stay_on_gpu() const;
 

@@ -11,8 +11,8 @@
 #include "mica/device/cuda/check.hpp"
 #include "mica/device/gpu.hpp"
 
-#include "../last_uses.hpp"
 #include "../waited_events.hpp"
+#include "cuda_stream.hpp"
 
 namespace mica {
 namespace {
@@ -171,7 +171,7 @@ class CudaEvent final : public EventState {
   mutable cudaEvent_t event_ = nullptr;  // null until recorded, and where the stream was gone by then
 };
 
-class CudaStream final : public Stream, public detail::RecordsLastUses {
+class CudaStream final : public Stream {
  public:
   CudaStream(std::string name, GpuPriority priority) : name_(std::move(name)) {
     int lowest = 0, highest = 0;
@@ -213,7 +213,7 @@ class CudaStream final : public Stream, public detail::RecordsLastUses {
     latest_->record();
     return Event(latest_);
   }
-  [[nodiscard]] Event record_last_use() override {
+  [[nodiscard]] Event record_last_use() {
     if (state_->num_enqueued() == 0) return {};
     make_latest();
     return Event(latest_);
@@ -270,6 +270,11 @@ class CudaStream final : public Stream, public detail::RecordsLastUses {
 
 void cuda::rethrow_error(const Event& event) {
   if (const auto* recorded = dynamic_cast<const CudaEvent*>(event.state().get())) recorded->rethrow_error();
+}
+
+Event detail::record_last_use(Stream& stream) {
+  auto* on_gpu = dynamic_cast<CudaStream*>(&stream);
+  return on_gpu ? on_gpu->record_last_use() : stream.record();
 }
 
 std::unique_ptr<Stream> make_cuda_stream(std::string name, GpuPriority priority) {

@@ -5,6 +5,7 @@
 #include "mica/device/gpu.hpp"
 
 #include "../last_uses.hpp"
+#include "cuda_stream.hpp"
 
 namespace mica {
 namespace {
@@ -46,6 +47,7 @@ class PinnedPool final : public Pool {
     free_.emplace(segment.bytes, std::move(segment));
   }
   void release_free_memory() override { drop_free(); }
+  [[nodiscard]] Event last_use(Stream& home) override { return detail::record_last_use(home); }
   [[nodiscard]] std::int64_t reserved_bytes() const override { return reserved_; }
 
  private:

@@ -60,4 +60,9 @@ std::unique_ptr<Kernels> make_cuda_kernels(Pool& pool, const CudaKernelsOptions&
   return std::make_unique<cuda::CudaKernels>(pool, options);
 }
 
+std::span<const SlowPath> slow_paths(const Kernels& kernels) {
+  const auto* on_gpu = dynamic_cast<const cuda::CudaKernels*>(&kernels);
+  return on_gpu ? on_gpu->slow_paths() : std::span<const SlowPath>();
+}
+
 }  // namespace mica

@@ -28,7 +28,7 @@ class CudaKernels final : public Kernels {
   [[nodiscard]] std::string description() const override;
   void record_products(std::vector<ProductShape>* list) override { record_ = list; }
   [[nodiscard]] bool adds_in_products() const override { return options_.fuse_epilogues; }
-  [[nodiscard]] std::span<const SlowPath> slow_paths() const override { return slow_paths_.list(); }
+  [[nodiscard]] std::span<const SlowPath> slow_paths() const { return slow_paths_.list(); }
 
 #include "../kernel_overrides.inc"
 

@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "mica/tensor/kernels.hpp"
+#include "mica/tensor/cuda_kernels.hpp"
 #include "mica/tensor/philox.hpp"
 
 // [Note: slow paths] Where a library has nothing for some arguments, or a kernel cannot read 16 bytes at a time,
 // results are right and come slowly, without an error that would tell. So each such thing is noted, once for each
-// shape, and who runs the kernels tells the user (Kernels::slow_paths). Not noted is what an option asks for, since
+// shape, and who runs the kernels tells the user (mica::slow_paths). Not noted is what an option asks for, since
 // description() says it, and what is so small that its launch takes longer than its work, whichever way it is done.
 namespace mica::cuda {
 

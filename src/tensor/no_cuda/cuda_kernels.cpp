@@ -8,5 +8,6 @@ namespace mica {
 std::unique_ptr<Kernels> make_cuda_kernels(Pool&, const CudaKernelsOptions&) {
   throw ConfigError("a GPU's kernels are asked for, but this build has no CUDA: build Mica where nvcc is (preset cuda)");
 }
+std::span<const SlowPath> slow_paths(const Kernels&) { return {}; }
 
 }  // namespace mica

@@ -143,7 +143,7 @@ Measured measure(const App& app, const Options& options, const Config& config) {
   for (const double seconds : step_s) measured.step_s.push_back(slowest(app.world, seconds));
   measured.peak_pool_bytes = device.pool->stats().peak;
   measured.peak_rss_bytes = process_bytes("VmHWM");
-  for (const SlowPath& path : device.kernels->slow_paths()) measured.slow_paths.push_back(slow_path_text(path));
+  for (const SlowPath& path : slow_paths(*device.kernels)) measured.slow_paths.push_back(slow_path_text(path));
   return measured;
 }
 

@@ -308,8 +308,8 @@ std::vector<Row> rows() {
          EXPECT_EQ(options_of("").cpu_offload, CpuOffload::none);
          EXPECT_EQ(options_of("--fsdp.cpu_offload=gradients").cpu_offload, CpuOffload::gradients);
          EXPECT_EQ(options_of("--fsdp.cpu_offload=parameters").cpu_offload, CpuOffload::parameters);
-         EXPECT_EQ(Setup("").device.device_mesh->offload_pool().stats().current, 0);
-         EXPECT_GT(Setup("--fsdp.cpu_offload=parameters").device.device_mesh->offload_pool().stats().current, 0);
+         EXPECT_EQ(Setup("").device.device_mesh->offload().pool->stats().current, 0);
+         EXPECT_GT(Setup("--fsdp.cpu_offload=parameters").device.device_mesh->offload().pool->stats().current, 0);
        }},
       {"fsdp.full_precision_in_eval",
        [] {

@@ -21,9 +21,7 @@ namespace {
 class NotingGroup final : public ProcessGroup {
  public:
   using Note = std::function<void(std::string)>;
-  NotingGroup(std::string name, Note note) : ProcessGroup(0, 1, std::move(name)), note_(std::move(note)) {
-    communicate_alone();
-  }
+  NotingGroup(std::string name, Note note) : ProcessGroup(0, 1, std::move(name), true), note_(std::move(note)) {}
   ~NotingGroup() override { note_("end of " + name()); }
   NotingGroup(const NotingGroup&) = delete;
   NotingGroup& operator=(const NotingGroup&) = delete;

@@ -135,7 +135,7 @@ TEST_P(MemoryTable, D16_NoSyncWithOffload) {
     ShardedOptions options{.mode = GetParam()};
     options.fsdp.cpu_offload = fsdp::CpuOffload::parameters;
     ShardedWeights model(std::move(world), units(), options);
-    const auto offloaded = [&] { return model.device_mesh().offload_pool().stats().current; };
+    const auto offloaded = [&] { return model.device_mesh().offload().pool->stats().current; };
     set_grads(model);
     EXPECT_EQ(bytes(model), 0);
     EXPECT_EQ(offloaded(), kS);

@@ -52,7 +52,7 @@ Trained train(std::unique_ptr<ProcessGroup> world, const ShardedOptions& options
   }
   Trained found;
   found.state_on_device = model.pool().stats().current_of(MemoryRole::optimizer);
-  found.state_offloaded = model.device_mesh().offload_pool().stats().current_of(MemoryRole::optimizer);
+  found.state_offloaded = model.device_mesh().offload().pool->stats().current_of(MemoryRole::optimizer);
   for (const char* name : {"u0.a", "u0.b", "u1.c"}) found.parameters.push_back(model.gather(name));
   return found;
 }

@@ -265,7 +265,7 @@ TEST(D9Offload, MastersAndGradientsLiveInTheOffloadTier) {
           const auto shard = [&](std::int64_t numel) { return (numel + num_ranks - 1) / num_ranks; };
           const std::int64_t bytes = 4 * (2 * shard(7) + shard(3));
           const auto on_device = [&](MemoryRole role) { return rig.pool().stats().current_of(role); };
-          const auto offloaded = [&](MemoryRole role) { return rig.device_mesh().offload_pool().stats().current_of(role); };
+          const auto offloaded = [&](MemoryRole role) { return rig.device_mesh().offload().pool->stats().current_of(role); };
           const bool of_parameters = offload == CpuOffload::parameters, of_gradients = offload != CpuOffload::none;
           for (int step = 0; step < 2; ++step) {
             EXPECT_EQ(offloaded(MemoryRole::sharded_param), of_parameters ? bytes : 0);
@@ -282,8 +282,8 @@ TEST(D9Offload, MastersAndGradientsLiveInTheOffloadTier) {
             }
             root_of(model).zero_grad();
           }
-          EXPECT_EQ(rig.device_mesh().offload_pool().stats().current, of_parameters ? bytes : 0);
-          EXPECT_EQ(rig.device_mesh().offload_pool().stats().peak, (of_parameters ? bytes : 0) + (of_gradients ? bytes : 0));
+          EXPECT_EQ(rig.device_mesh().offload().pool->stats().current, of_parameters ? bytes : 0);
+          EXPECT_EQ(rig.device_mesh().offload().pool->stats().peak, (of_parameters ? bytes : 0) + (of_gradients ? bytes : 0));
         });
       }
     }

@@ -209,7 +209,7 @@ TEST(Devices, D9_OffloadedShardsAreOnTheCpu) {
     EXPECT_EQ(rig.pool().device_of(model.weight().data.data), kOtherDevice);
     model.backward(rig.context(), std::move(record), ys);
     const UnitStorage& storage = *root_of(model).units()[0]->storage();
-    EXPECT_EQ(device_of(storage.master_pool()), DeviceKind::cpu);
+    EXPECT_EQ(storage.master_pool().device(), DeviceKind::cpu);
     EXPECT_EQ(rig.pool().device_of(storage.master().data), DeviceKind::cpu);
     EXPECT_EQ(rig.pool().device_of(storage.sharded_grad().data), DeviceKind::cpu);
   });

@@ -1,4 +1,4 @@
-#include "mpi_hand_out.hpp"
+#include "mpi_broadcast_within.hpp"
 
 #include <algorithm>
 #include <array>
@@ -138,7 +138,7 @@ void take(const mpi::Communicator& comm, std::span<std::byte> data, int root, mi
 
 }  // namespace
 
-void hand_out(const mpi::Communicator& comm, std::span<std::byte> data, int root, milliseconds timeout) {
+void broadcast_within(const mpi::Communicator& comm, std::span<std::byte> data, int root, milliseconds timeout) {
   comm.rank() == root ? give(comm, data, timeout) : take(comm, data, root, timeout);
 }
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "mica/comm/host_comm.hpp"
 #include "mica/comm/mpi_group.hpp"
 #include "mica/core/error.hpp"
 
@@ -12,7 +13,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-class HandOut : public ::testing::Test {
+class BroadcastWithin : public ::testing::Test {
  protected:
   std::unique_ptr<Pool> pool = make_cpu_pool();
   /// Ranks in reverse: a group's rank is not the job's.
@@ -24,12 +25,12 @@ class HandOut : public ::testing::Test {
     mpi::check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
     return rank;
   }
-  /// What hand_out() throws. Checks that it takes about as long as it may.
+  /// What broadcast_within() throws. Checks that it takes about as long as it may.
   std::string error_of(int root, milliseconds timeout) {
     std::array<std::byte, 16> data{};
     const auto begin = std::chrono::steady_clock::now();
     try {
-      group->hand_out(data, root, timeout);
+      broadcast_within(*group, data, root, timeout);
     } catch (const MpiError& e) {
       EXPECT_GE(std::chrono::steady_clock::now() - begin, timeout - milliseconds(50));
       EXPECT_LT(std::chrono::steady_clock::now() - begin, timeout + milliseconds(5000));
@@ -39,18 +40,18 @@ class HandOut : public ::testing::Test {
   }
 };
 
-TEST_F(HandOut, TheRootsBytesReachEveryRank) {
+TEST_F(BroadcastWithin, TheRootsBytesReachEveryRank) {
   for (int root = 0; root < group->num_ranks(); ++root) {
     for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{128}, std::size_t{100'000}}) {
       std::vector<std::byte> data(size, static_cast<std::byte>(group->rank() == root ? 7 + root : 0));
-      group->hand_out(data, root, std::chrono::seconds(30));
+      broadcast_within(*group, data, root, std::chrono::seconds(30));
       EXPECT_EQ(data, std::vector<std::byte>(size, static_cast<std::byte>(7 + root)));
     }
   }
   EXPECT_EQ(group->counts().calls, CollectiveCounts{}.calls) << "set-up is not counted";
 }
 
-TEST_F(HandOut, F5_EveryRankThatCameIsToldWhoDidNot) {
+TEST_F(BroadcastWithin, F5_EveryRankThatCameIsToldWhoDidNot) {
   const int ranks = group->num_ranks();
   if (ranks == 1) return;
   // The last ranks of the group, the first ones of the job, stay away.
@@ -63,7 +64,7 @@ TEST_F(HandOut, F5_EveryRankThatCameIsToldWhoDidNot) {
   group->barrier(*stream, "after");
 }
 
-TEST_F(HandOut, F5_ARootThatDoesNotComeIsNamed) {
+TEST_F(BroadcastWithin, F5_ARootThatDoesNotComeIsNamed) {
   const int ranks = group->num_ranks();
   const auto stream = make_cpu_stream("test", StreamMode::inlined);
   if (group->rank() != 0) {

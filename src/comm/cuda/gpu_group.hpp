@@ -1,0 +1,33 @@
+#pragma once
+
+#include "mica/comm/process_group.hpp"
+#include "mica/device/cuda/check.hpp"
+
+namespace mica::cuda {
+
+/// Bytes between any two places of the GPU's memory and page-locked memory of the host, on the stream.
+inline void enqueue_memcpy(Stream& s, const char* what, ConstTensorView src, TensorView dst) {
+  s.submit(what, {reads(src), writes(dst)}, [src, dst, stream = native(s)] {
+    check(cudaMemcpyAsync(dst.data, src.data, static_cast<std::size_t>(src.bytes()), cudaMemcpyDefault, stream), "cudaMemcpyAsync");
+  });
+}
+
+/// A group for memory of GPUs.
+class GpuGroup : public ProcessGroup {
+ public:
+  /// See connect_groups().
+  virtual void connect() {}
+  /// See host_group_of().
+  [[nodiscard]] virtual ProcessGroup& on_host() = 0;
+
+ protected:
+  /// @param host  the group that it stands on: the same ranks, the same name, and alone if that is
+  explicit GpuGroup(const ProcessGroup& host)
+      : ProcessGroup(host.rank(), host.num_ranks(), host.name(), !host.is_alone()) {}
+
+  void enqueue_copy(Stream& s, const char* what, ConstTensorView src, TensorView dst) const override {
+    enqueue_memcpy(s, what, src, dst);
+  }
+};
+
+}  // namespace mica::cuda
