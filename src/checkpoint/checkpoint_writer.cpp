@@ -15,22 +15,6 @@
 namespace mica::checkpoint {
 namespace {
 
-/// A parameter's elements [begin, end) lie at `offset` of a shard.
-struct PlacedRun {
-  const std::string* parameter;
-  fsdp::Piece::Run run;
-};
-
-std::vector<PlacedRun> runs_of(const fsdp::ShardLayout& layout, int shard_rank) {
-  std::vector<PlacedRun> runs;
-  for (const fsdp::Piece& piece : layout.pieces(shard_rank)) {
-    const auto spec = std::ranges::find(layout.parameters(), piece.parameter, &fsdp::ParameterSpec::name);
-    for (std::int64_t i = 0; i < piece.num_runs(); ++i) runs.push_back({&spec->name, piece.run(i)});
-  }
-  std::ranges::sort(runs, {}, [](const PlacedRun& r) { return r.run.offset; });
-  return runs;
-}
-
 class Writer {
  public:
   Writer(const std::string& folder, Manifest& header, ParameterSource& source,
@@ -79,33 +63,32 @@ class Writer {
     ShardContents contents{header_.run_id, header_.step, shard_rank, units_, {}, {}};
     for (std::size_t u = 0; u < units_.size(); ++u) {
       if (!is_in_file(u, shard_rank)) continue;
-      const auto runs = std::make_shared<const std::vector<PlacedRun>>(runs_of(*layouts_[u], shard_rank));
+      const fsdp::ShardLayout& layout = *layouts_[u];
       for (const std::string& kind : kinds_of(u)) {
         const DType dtype = header_.units[u].dtype_of(kind);
-        contents.sources.push_back({static_cast<std::int64_t>(u), kind, layouts_[u]->shard_numel(), dtype, nullptr,
-                                    [this, runs, kind, dtype](std::int64_t begin, std::int64_t numel, std::byte* to) {
-                                      fill(*runs, kind, dtype, begin, numel, to);
-                                    }});
+        contents.sources.push_back(
+            {static_cast<std::int64_t>(u), kind, layout.shard_numel(), dtype, nullptr,
+             [this, &layout, pieces = layout.pieces(shard_rank), kind, dtype](std::int64_t begin, std::int64_t numel,
+                                                                              std::byte* to) {
+               fill(layout, pieces, kind, dtype, begin, numel, to);
+             }});
       }
     }
     return write_shard_file(folder_, contents, {});
   }
 
-  /// Elements [begin, begin + numel) of a shard; what no run covers is padding.
-  void fill(const std::vector<PlacedRun>& runs, const std::string& kind, DType dtype, std::int64_t begin,
-            std::int64_t numel, std::byte* to) {
+  /// Elements [begin, begin + numel) of a shard; what no piece covers is padding.
+  void fill(const fsdp::ShardLayout& layout, const std::vector<fsdp::Piece>& pieces, const std::string& kind,
+            DType dtype, std::int64_t begin, std::int64_t numel, std::byte* to) {
     const std::int64_t element = dtype_bytes(dtype);
     std::memset(to, 0, static_cast<std::size_t>(numel * element));
-    const std::int64_t end = begin + numel;
-    auto it =
-        std::ranges::partition_point(runs, [&](const PlacedRun& r) { return r.run.offset + r.run.numel() <= begin; });
     std::vector<ParameterSource::Range> ranges;
-    for (; it != runs.end() && it->run.offset < end; ++it) {
-      if (!source_.has(*it->parameter, kind)) continue;
-      const std::int64_t from = std::max(begin, it->run.offset);
-      const std::int64_t until = std::min(end, it->run.offset + it->run.numel());
-      ranges.push_back(
-          {it->parameter, it->run.begin + (from - it->run.offset), until - from, to + (from - begin) * element});
+    for (const fsdp::Piece& piece : pieces) {
+      const std::string& name = layout.parameters()[piece.parameter].name;
+      if (!source_.has(name, kind)) continue;
+      fsdp::for_each_stored(piece, begin, begin + numel, [&](const fsdp::Run& run) {
+        ranges.push_back({&name, run.begin, run.numel(), to + (run.offset - begin) * element});
+      });
     }
     const std::lock_guard lock(mutex_);  // one reads while the other computes a checksum and writes
     source_.read(kind, ranges);

@@ -38,10 +38,10 @@ void append_boxes(const Shape& shape, std::size_t dim, std::vector<std::int64_t>
   if (end % inner != 0) descend(end / inner, 0, end % inner);
 }
 
-std::vector<io::Hdf5Box> boxes_of(const fsdp::Piece& piece) {
-  if (piece.dim == fsdp::Piece::kFlat) return boxes_of_range(piece.shape, piece.begin, piece.end);
-  io::Hdf5Box box{std::vector<std::int64_t>(piece.shape.num_dims(), 0),
-                  std::vector<std::int64_t>(piece.shape.dims().begin(), piece.shape.dims().end())};
+std::vector<io::Hdf5Box> boxes_of(const fsdp::Piece& piece, const Shape& shape) {
+  if (piece.dim == fsdp::Piece::kFlat) return boxes_of_range(shape, piece.begin, piece.end);
+  io::Hdf5Box box{std::vector<std::int64_t>(shape.num_dims(), 0),
+                  std::vector<std::int64_t>(shape.dims().begin(), shape.dims().end())};
   box.start[static_cast<std::size_t>(piece.dim)] = piece.begin;
   box.count[static_cast<std::size_t>(piece.dim)] = piece.end - piece.begin;
   return {std::move(box)};
@@ -68,14 +68,15 @@ void write_unit(io::Hdf5File& index, std::size_t unit, const SavedUnit& saved, c
   std::vector<std::vector<fsdp::Piece>> pieces;  // by shard rank
   for (int r = 0; r < layout.shard_size(); ++r) pieces.push_back(layout.pieces(r));
   for (const std::string& kind : kinds_of(files[0], unit)) {
-    for (const fsdp::ParameterSpec& parameter : layout.parameters()) {
+    for (std::size_t i = 0; i < layout.parameters().size(); ++i) {
+      const fsdp::ParameterSpec& parameter = layout.parameters()[i];
       std::vector<io::Hdf5VirtualSource> sources;
       for (std::size_t r = 0; r < pieces.size(); ++r) {
-        const auto piece = std::ranges::find(pieces[r], parameter.name, &fsdp::Piece::parameter);
+        const auto piece = std::ranges::find(pieces[r], i, &fsdp::Piece::parameter);
         if (piece == pieces[r].end()) continue;
         const DatasetEntry* dataset = find_dataset(files[r], unit, kind);
         invariant(dataset != nullptr, "all shard files have the same datasets of a unit");
-        sources.push_back({files[r].name, dataset->path, dataset->numel(), piece->offset, boxes_of(*piece)});
+        sources.push_back({files[r].name, dataset->path, dataset->numel(), piece->offset, boxes_of(*piece, parameter.shape)});
       }
       index.create_virtual_dataset((kind == kMasterKind ? "/" : "/optim/" + kind + "/") + parameter.name,
                                    io::file_type(kind == kMasterKind ? saved.dtype : DType::f32),

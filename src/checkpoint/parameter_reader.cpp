@@ -24,10 +24,10 @@ void ParameterReader::read(const std::string& kind, std::span<const Range> range
   for (const Range& range : ranges) {
     const std::int64_t element = dtype_bytes(dtype(*range.parameter, kind));
     index_.for_each(*range.parameter, kind, range.begin, range.begin + range.numel,
-                    [&](const PieceIndex::Extent& part) {
-                      by_dataset[{part.file, part.dataset}].push_back(
-                          {part.offset * element, (part.end - part.begin) * element,
-                           static_cast<std::byte*>(range.data) + (part.begin - range.begin) * element});
+                    [&](const fsdp::Run& run, const PieceIndex::Place& place) {
+                      by_dataset[{place.file, place.dataset}].push_back(
+                          {run.offset * element, run.numel() * element,
+                           static_cast<std::byte*>(range.data) + (run.begin - range.begin) * element});
                     });
   }
   for (auto& [place, parts] : by_dataset) {

@@ -16,8 +16,8 @@ void PieceIndex::add(const Manifest& manifest, const FileEntry& file, const std:
     const DatasetEntry& dataset = file.datasets.at(static_cast<std::size_t>(row.dataset));
     const fsdp::ParameterSpec& parameter =
         manifest.units[static_cast<std::size_t>(dataset.unit)].parameters.at(static_cast<std::size_t>(row.parameter));
-    const bool is_cut_alike = arrays_[{parameter.name, dataset.kind}].add(
-        parameter.shape, static_cast<int>(row.dim), row.begin, row.end, row.offset, {&file, &dataset});
+    const bool is_cut_alike = arrays_[{parameter.name, dataset.kind}].add(row.piece(parameter.shape),
+                                                                                     {&file, &dataset});
     require<DamagedCheckpointError>(
         is_cut_alike, "{}/{}: the table of pieces cuts {} ({}) along dim {}, other rows along another one", place,
         file.name, parameter.name, dataset.kind, row.dim);
@@ -37,12 +37,12 @@ void PieceIndex::finish(const Manifest& manifest, const std::string& place) {
   for (auto& [key, array] : arrays_) {
     array.sort();
     std::int64_t at = 0;
-    for (const auto& stretch : array.all) {
-      require<DamagedCheckpointError>(stretch.begin == at,
+    for (const auto& [run, place_of_run] : array.all) {
+      require<DamagedCheckpointError>(run.begin == at,
                                       "{}: the tables of pieces name elements {} to {} of {} ({}) {}", place,
-                                      std::min(at, stretch.begin), std::max(at, stretch.begin) - 1, key.first,
-                                      key.second, stretch.begin < at ? "twice" : "in no file");
-      at = stretch.end;
+                                      std::min(at, run.begin), std::max(at, run.begin) - 1, key.first, key.second,
+                                      run.begin < at ? "twice" : "in no file");
+      at = run.end;
     }
     require<DamagedCheckpointError>(at == array.period,
                                     "{}: the tables of pieces name {} of the {} elements of {} ({})", place, at,

@@ -18,12 +18,10 @@ namespace mica::checkpoint {
 /// A piece is one entry, however many runs a box has in the flattened parameter.
 class PieceIndex {
  public:
-  /// Elements [begin, end) of a flattened parameter lie in a dataset from `offset` (elements) on.
-  struct Extent {
-    std::int64_t begin, end;
+  /// Where a run of a parameter lies: its offset is in elements of the dataset.
+  struct Place {
     const FileEntry* file;
     const DatasetEntry* dataset;
-    std::int64_t offset;
   };
 
   /// Reads all tables. @param manifest  outlives it, and stays where it is. @throws DamagedCheckpointError.
@@ -38,21 +36,14 @@ class PieceIndex {
   [[nodiscard]] DType dtype(const std::string& parameter, const std::string& kind) const {
     return arrays_.at({parameter, kind}).all.front().place.dataset->dtype;
   }
-  /// Calls visit(part) for the parts of elements [begin, end), in order: extents cut to the range.
+  /// Calls visit(Run, Place) for the parts of elements [begin, end), in order.
   template <class Visit>
   void for_each(const std::string& parameter, const std::string& kind, std::int64_t begin, std::int64_t end,
                 Visit visit) const {
-    arrays_.at({parameter, kind})
-        .for_each(begin, end, [&](std::int64_t from, std::int64_t until, const Place& place, std::int64_t offset) {
-          visit(Extent{from, until, place.file, place.dataset, offset});
-        });
+    arrays_.at({parameter, kind}).for_each(begin, end, visit);
   }
 
  private:
-  struct Place {
-    const FileEntry* file;
-    const DatasetEntry* dataset;
-  };
   void add(const Manifest& manifest, const FileEntry& file, const std::vector<PackedRow>& rows,
            const std::string& place);
   void finish(const Manifest& manifest, const std::string& place);

@@ -25,30 +25,30 @@ std::vector<std::int64_t> read_column(const io::Hdf5File& file, const std::strin
 
 }  // namespace
 
-void write_piece_table(io::Hdf5File& file, const std::vector<PieceRow>& rows) {
-  std::vector<std::string> parameters, kinds, datasets;
-  std::vector<std::int64_t> shapes, cut_dims, begins, ends, offsets;
-  for (const PieceRow& row : rows) {
-    parameters.push_back(row.piece.parameter);
-    kinds.push_back(row.kind);
-    datasets.push_back(row.dataset);
-    for (std::size_t d = 0; d < Shape::kMaxDims; ++d) {
-      shapes.push_back(d < row.piece.shape.num_dims() ? row.piece.shape[d] : 0);
-    }
-    cut_dims.push_back(row.piece.dim);
-    begins.push_back(row.piece.begin);
-    ends.push_back(row.piece.end);
-    offsets.push_back(row.piece.offset);
+void PieceColumns::add(const fsdp::Piece& piece, const fsdp::ParameterSpec& parameter, const std::string& kind,
+                       const std::string& dataset) {
+  parameters.push_back(parameter.name);
+  kinds.push_back(kind);
+  datasets.push_back(dataset);
+  for (std::size_t d = 0; d < Shape::kMaxDims; ++d) {
+    shapes.push_back(d < parameter.shape.num_dims() ? parameter.shape[d] : 0);
   }
-  const auto n = static_cast<std::int64_t>(rows.size());
-  file.write_strings("/pieces/parameter", parameters);
-  file.write_strings("/pieces/kind", kinds);
-  write_column(file, "/pieces/shape", shapes, {n, kShapeColumns});
-  write_column(file, "/pieces/dim", cut_dims, {n});
-  write_column(file, "/pieces/begin", begins, {n});
-  write_column(file, "/pieces/end", ends, {n});
-  file.write_strings("/pieces/dataset", datasets);
-  write_column(file, "/pieces/offset", offsets, {n});
+  dims.push_back(piece.dim);
+  begins.push_back(piece.begin);
+  ends.push_back(piece.end);
+  offsets.push_back(piece.offset);
+}
+
+void write_piece_table(io::Hdf5File& file, const PieceColumns& columns) {
+  const auto n = static_cast<std::int64_t>(columns.parameters.size());
+  file.write_strings("/pieces/parameter", columns.parameters);
+  file.write_strings("/pieces/kind", columns.kinds);
+  write_column(file, "/pieces/shape", columns.shapes, {n, kShapeColumns});
+  write_column(file, "/pieces/dim", columns.dims, {n});
+  write_column(file, "/pieces/begin", columns.begins, {n});
+  write_column(file, "/pieces/end", columns.ends, {n});
+  file.write_strings("/pieces/dataset", columns.datasets);
+  write_column(file, "/pieces/offset", columns.offsets, {n});
 }
 
 std::vector<PackedRow> read_piece_table(const std::string& checkpoint_folder, const std::vector<UnitEntry>& units,
@@ -65,7 +65,7 @@ std::vector<PackedRow> read_piece_table(const std::string& checkpoint_folder, co
   columns.begins = read_column(h5, "/pieces/begin", n);
   columns.ends = read_column(h5, "/pieces/end", n);
   columns.offsets = read_column(h5, "/pieces/offset", n);
-  return pack(rows_of(columns, units, file, h5.path()), units, file);
+  return rows_of(columns, units, file, h5.path());
 }
 
 }  // namespace mica::checkpoint

@@ -9,7 +9,7 @@
 
 namespace mica::checkpoint {
 
-/// One row of a shard file's table of pieces: where in this file elements of a parameter (or of its optimizer state)
+/// One row of a shard file's table of pieces says where in this file elements of a parameter (or of its optimizer state)
 /// lie. [Note: table of pieces] In the file each column is a dataset of equal length under /pieces:
 ///   parameter  text       full name, "transformer.h.0.mlp.c_fc.weight"
 ///   kind       text       "master" (the parameter itself), "exp_avg", ...
@@ -20,32 +20,30 @@ namespace mica::checkpoint {
 ///   dataset    text       "/units/3/master"
 ///   offset     int64      of the first of them in that dataset, in elements
 /// Elements of a dataset that no row names are padding. The rows of all shard files together name every element of
-/// every parameter exactly once.
-struct PieceRow {
-  fsdp::Piece piece;
-  std::string kind;
-  std::string dataset;
-};
-
-/// The table as its columns lie in the file: of any content.
+/// every parameter exactly once. This is the table as its columns lie in the file: what is read is of any content.
 struct PieceColumns {
   std::vector<std::string> parameters, kinds, datasets;
   std::vector<std::int64_t> shapes, dims, begins, ends, offsets;
+
+  void add(const fsdp::Piece& piece, const fsdp::ParameterSpec& parameter, const std::string& kind,
+           const std::string& dataset);
 };
-/// Every row checked against the manifest's units. @param path  for error texts. @throws DamagedCheckpointError.
-[[nodiscard]] std::vector<PieceRow> rows_of(const PieceColumns& columns, const std::vector<UnitEntry>& units,
-                                            const FileEntry& file, const std::string& path);
 
 /// A row as it is read and travels between ranks: numbers that the manifest gives names to.
 struct PackedRow {
   std::int64_t dataset, parameter;  ///< indices into the file's datasets and the unit's parameters
   std::int64_t dim, begin, end, offset;
-};
-/// @param rows  of rows_of(): checked.
-[[nodiscard]] std::vector<PackedRow> pack(const std::vector<PieceRow>& rows, const std::vector<UnitEntry>& units,
-                                          const FileEntry& file);
 
-void write_piece_table(io::Hdf5File& file, const std::vector<PieceRow>& rows);
+  /// @param shape  of the parameter.
+  [[nodiscard]] fsdp::Piece piece(const Shape& shape) const {
+    return fsdp::make_piece(static_cast<std::size_t>(parameter), shape, begin, end, offset, static_cast<int>(dim));
+  }
+};
+/// Every row checked against the manifest's units. @param path  for error texts. @throws DamagedCheckpointError.
+[[nodiscard]] std::vector<PackedRow> rows_of(const PieceColumns& columns, const std::vector<UnitEntry>& units,
+                                             const FileEntry& file, const std::string& path);
+
+void write_piece_table(io::Hdf5File& file, const PieceColumns& columns);
 
 /// Checks the file's metadata before HDF5 opens it, and every row against the manifest's units.
 /// @throws DamagedCheckpointError.

@@ -208,9 +208,9 @@ struct Places {
     for (std::size_t u = 0; u < units.size(); ++u) {
       for (int s = 0; s < units[u].layout->shard_size(); ++s) {
         for (const fsdp::Piece& p : units[u].layout->pieces(s)) {
-          Parameter& parameter = parameters[p.parameter];
+          Parameter& parameter = parameters[units[u].layout->parameters()[p.parameter].name];
           parameter.unit = u;
-          const bool is_cut_alike = parameter.shards.add(p.shape, p.dim, p.begin, p.end, p.offset, s);
+          const bool is_cut_alike = parameter.shards.add(p, s);
           invariant(is_cut_alike, "a layout cuts a parameter along one dim");
         }
       }
@@ -234,23 +234,16 @@ void visit_rows(const ReadRequest& request, const Places& places, const FilePart
   const std::int64_t index = &dataset - part.file.datasets.data();
   for (const PackedRow& row : std::ranges::equal_range(part.rows, index, {}, &PackedRow::dataset)) {
     const fsdp::ParameterSpec& spec = saved[static_cast<std::size_t>(row.parameter)];
-    const fsdp::Piece piece{spec.name, spec.shape, row.begin, row.end, row.offset, static_cast<int>(row.dim)};
-    if (row.offset >= end || row.offset + piece.numel() <= begin) continue;
     const auto found = places.parameters.find(spec.name);
     if (found == places.parameters.end()) continue;  // a buffer that this model has not
     const Places::Parameter& parameter = found->second;
     const SavedUnit& unit = request.units[parameter.unit];
-    const std::int64_t run_numel = piece.run(0).numel();
-    for (std::int64_t i = std::max<std::int64_t>(begin - row.offset, 0) / run_numel; i < piece.num_runs(); ++i) {
-      const fsdp::Piece::Run run = piece.run(i);
-      if (run.offset >= end) break;
-      const std::int64_t skipped = std::max<std::int64_t>(begin - run.offset, 0);
-      const std::int64_t until = std::min(run.end, run.begin + (end - run.offset));
-      parameter.shards.for_each(
-          run.begin + skipped, until, [&](std::int64_t from, std::int64_t to, int shard, std::int64_t offset) {
-            visit({run.offset + (from - run.begin), to - from, parameter.unit, offset, places.ranks(unit, shard)});
-          });
-    }
+    fsdp::for_each_stored(row.piece(spec.shape), begin, end, [&](const fsdp::Run& saved_run) {
+      parameter.shards.for_each(saved_run.begin, saved_run.end, [&](const fsdp::Run& run, int shard) {
+        const std::int64_t from = saved_run.offset + (run.begin - saved_run.begin);
+        visit({{from, from + run.numel(), run.offset}, parameter.unit, places.ranks(unit, shard)});
+      });
+    });
   }
 }
 
@@ -289,7 +282,7 @@ ReadPlan make_read_plan(const ReadRequest& request) {
                                     const FilePart& part, const DatasetEntry& dataset, std::int64_t begin,
                                     std::int64_t end, const Visit& visit) {
       const auto unit = static_cast<std::size_t>(dataset.unit);
-      visit({begin, end - begin, unit, begin, places->ranks(request_units[unit], part.file.shard_rank)});
+      visit({{begin, end, begin}, unit, places->ranks(request_units[unit], part.file.shard_rank)});
     };
     return plan;
   }

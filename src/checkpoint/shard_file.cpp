@@ -17,15 +17,15 @@ namespace {
 
 std::string dataset_path(const ShardSource& source) { return fmt::format("/units/{}/{}", source.unit, source.kind); }
 
-std::vector<PieceRow> piece_rows(const ShardContents& contents) {
-  std::vector<PieceRow> rows;
+PieceColumns piece_columns(const ShardContents& contents) {
+  PieceColumns columns;
   for (const ShardSource& source : contents.sources) {
     const fsdp::ShardLayout& layout = *contents.units[static_cast<std::size_t>(source.unit)].layout;
     for (const fsdp::Piece& piece : layout.pieces(layout.shard_size() == 1 ? 0 : contents.shard_rank)) {
-      rows.push_back({piece, source.kind, dataset_path(source)});
+      columns.add(piece, layout.parameters()[piece.parameter], source.kind, dataset_path(source));
     }
   }
-  return rows;
+  return columns;
 }
 
 /// For people and other programs: what /units/<i> are. Mica reads the same from the manifest.
@@ -58,7 +58,7 @@ FileEntry create_file(const std::string& path, const ShardContents& contents) {
   file.set_attribute("/", "step", contents.step);
   file.set_attribute("/", "shard_rank", std::int64_t{contents.shard_rank});
   write_unit_table(file, contents.units);
-  write_piece_table(file, piece_rows(contents));
+  write_piece_table(file, piece_columns(contents));
   for (const ShardSource& source : contents.sources) {
     const io::Hdf5Dataset dataset = file.create_dataset(dataset_path(source), source.dtype, {source.numel});
     const std::int64_t num_blocks = divide_up(dataset.bytes(), kBlockBytes);

@@ -164,16 +164,16 @@ class SharedReader {
     std::byte* memory = nullptr;
     const std::int64_t element = dtype_bytes(job.dataset->dtype);
     for_each_destination(job, [&](const Destination& to, const Sink& sink) {
-      const bool is_whole = to.numel * element == job.end - job.begin && sink.to.dtype == job.dataset->dtype &&
+      const bool is_whole = to.run.numel() * element == job.end - job.begin && sink.to.dtype == job.dataset->dtype &&
                             read_.pool.device_of(sink.to.data) == DeviceKind::cpu;
-      if (is_whole) memory = static_cast<std::byte*>(sink.to.data) + to.offset * element;
+      if (is_whole) memory = static_cast<std::byte*>(sink.to.data) + to.run.offset * element;
     });
     return memory;
   }
 
   void store(const Job& job, const std::byte* data, const Destination& to, const Sink& sink) const {
     const DType dtype = job.dataset->dtype;
-    store(sink, to.offset, to.numel, dtype, data + (to.begin * dtype_bytes(dtype) - job.begin));
+    store(sink, to.run.offset, to.run.numel(), dtype, data + (to.run.begin * dtype_bytes(dtype) - job.begin));
   }
 
   void store(const Sink& sink, std::int64_t offset, std::int64_t numel, DType from, const std::byte* data) const {
@@ -231,8 +231,8 @@ class SharedReader {
         if (rank == read_.comm.rank()) {
           store(job, data, to, sink);
         } else {
-          messages[static_cast<std::size_t>(rank)].add(&sink - sinks_.data(), to.offset, to.numel, dtype,
-                                                       data + (to.begin * dtype_bytes(dtype) - job.begin));
+          messages[static_cast<std::size_t>(rank)].add(&sink - sinks_.data(), to.run.offset, to.run.numel(), dtype,
+                                                       data + (to.run.begin * dtype_bytes(dtype) - job.begin));
         }
       }
     });

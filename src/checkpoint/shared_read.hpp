@@ -28,12 +28,10 @@ struct FilePart {
 /// The blocks of all of a file's datasets.
 [[nodiscard]] std::int64_t num_blocks(const FileEntry& file);
 
-/// Elements [begin, begin + numel) of a dataset belong at `offset` of one kind of one of the model's units, on these
-/// ranks.
+/// Elements [run.begin, run.end) of a dataset belong at run.offset of one kind of one of the model's units, on these ranks.
 struct Destination {
-  std::int64_t begin, numel;
+  fsdp::Run run;
   std::size_t unit;
-  std::int64_t offset;
   const std::vector<int>* ranks;  ///< of the HostComm
 };
 

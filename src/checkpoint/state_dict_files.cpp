@@ -29,7 +29,7 @@ struct Placed {
 std::vector<Placed> placed_in(const fsdp::ShardLayout& layout, int shard_rank, const fsdp::StateDict& tensors) {
   std::vector<Placed> placed;
   for (const fsdp::Piece& piece : layout.pieces(shard_rank)) {
-    const auto found = tensors.find(piece.parameter);
+    const auto found = tensors.find(layout.parameters()[piece.parameter].name);
     if (found == tensors.end()) continue;
     invariant(piece.num_runs() == 1, "tensors are cut along dim 0");
     const fsdp::StateTensor& tensor = found->second;

@@ -1,35 +1,10 @@
 #include "mica/fsdp/gathered_unit.hpp"
 
 #include <algorithm>
-#include <unordered_map>
 
 #include "mica/fsdp/root.hpp"
 
 namespace mica::fsdp {
-namespace {
-
-/// Calls copy(first, last, offset) for the elements that [begin, end) and the run have in common.
-template <class Copy>
-void for_each_common(const std::vector<Piece::Run>& runs, std::int64_t begin, std::int64_t end, Copy&& copy) {
-  for (const Piece::Run& run : runs) {
-    const std::int64_t first = std::max(begin, run.begin);
-    const std::int64_t last = std::min(end, run.end);
-    if (first < last) copy(first, last, run.offset + first - run.begin);
-  }
-}
-
-}  // namespace
-
-std::vector<std::vector<Piece::Run>> runs_of_rank(const UnitStorage& storage, int shard_rank) {
-  std::unordered_map<std::string_view, std::size_t> index;
-  for (std::size_t i = 0; i < storage.parameters().size(); ++i) index.emplace(storage.parameters()[i].full_name, i);
-  std::vector<std::vector<Piece::Run>> runs(storage.parameters().size());
-  for (const Piece& piece : storage.layout().pieces(shard_rank)) {
-    std::vector<Piece::Run>& of_parameter = runs[index.at(piece.parameter)];
-    for (std::int64_t i = 0; i < piece.num_runs(); ++i) of_parameter.push_back(piece.run(i));
-  }
-  return runs;
-}
 
 GatheredUnit::GatheredUnit(const Unit& unit, ConstTensorView shard) : device_mesh_(unit.device_mesh()), all_(shard) {
   const UnitStorage& storage = *unit.storage();
@@ -42,30 +17,34 @@ GatheredUnit::GatheredUnit(const Unit& unit, ConstTensorView shard) : device_mes
     device_mesh_.mesh().shard().all_gather(compute, unit.name().c_str(), shard, all);
     all_ = all;
   }
-  runs_.resize(storage.parameters().size());
   for (int rank = 0; rank < shard_size; ++rank) {
-    const std::vector<std::vector<Piece::Run>> of_rank = runs_of_rank(storage, rank);
-    for (std::size_t i = 0; i < of_rank.size(); ++i) {
-      for (const Piece::Run& run : of_rank[i]) runs_[i].push_back({run.begin, run.end, rank * shard.numel() + run.offset});
+    for (Piece& piece : storage.layout().pieces(rank)) {
+      piece.offset += rank * shard.numel();
+      pieces_.push_back(piece);
     }
   }
+  std::ranges::stable_sort(pieces_, {}, &Piece::parameter);
 }
 
 void GatheredUnit::copy_range(std::size_t i, std::int64_t begin, std::int64_t end, TensorView dst) const {
-  for_each_common(runs_[i], begin, end, [&](std::int64_t first, std::int64_t last, std::int64_t offset) {
-    device_mesh_.kernels().copy(device_mesh_.compute(), all_.slice(offset, last - first),
-                                dst.slice(first - begin, last - first));
-  });
+  for (const Piece& piece : std::ranges::equal_range(pieces_, i, {}, &Piece::parameter)) {
+    for_each_common(piece, begin, end, [&](const Run& run) {
+      device_mesh_.kernels().copy(device_mesh_.compute(), all_.slice(run.offset, run.numel()),
+                                  dst.slice(run.begin - begin, run.numel()));
+    });
+  }
 }
 
 void scatter_range(const Unit& unit, std::size_t i, std::int64_t begin, ConstTensorView src, TensorView shard) {
   const UnitStorage& storage = *unit.storage();
   DeviceMesh& device_mesh = unit.device_mesh();
-  const std::vector<Piece::Run> mine = runs_of_rank(storage, storage.shard_rank())[i];
-  for_each_common(mine, begin, begin + src.numel(), [&](std::int64_t first, std::int64_t last, std::int64_t offset) {
-    device_mesh.kernels().copy(device_mesh.compute(), src.slice(first - begin, last - first),
-                               shard.slice(offset, last - first));
-  });
+  for (const Piece& piece : storage.layout().pieces(storage.shard_rank())) {
+    if (piece.parameter != i) continue;
+    for_each_common(piece, begin, begin + src.numel(), [&](const Run& run) {
+      device_mesh.kernels().copy(device_mesh.compute(), src.slice(run.begin - begin, run.numel()),
+                                 shard.slice(run.offset, run.numel()));
+    });
+  }
 }
 
 std::vector<Unit*> units_below(nn::Module& module, bool recurse) {

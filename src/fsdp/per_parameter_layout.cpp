@@ -84,17 +84,14 @@ std::int64_t PerParameterLayout::num_indices(std::size_t i, int shard_rank) cons
 std::vector<Piece> PerParameterLayout::pieces(int shard_rank) const {
   std::vector<Piece> found;
   for (std::size_t i = 0; i < cuts_.size(); ++i) {
-    const ParameterSpec& p = parameters()[i];
+    const Shape& shape = parameters()[i].shape;
     const Cut& c = cuts_[i];
-    Piece piece{p.name, p.shape, shard_rank * c.chunk, shard_rank * c.chunk + num_indices(i, shard_rank), c.offset};
-    if (c.dim == 0) {  // rows lie side by side: a flat range
-      const std::int64_t row = extent(p.shape, 1, p.shape.num_dims());
-      piece.begin *= row;
-      piece.end *= row;
-    } else {
-      piece.dim = static_cast<int>(c.dim);
-    }
-    if (!piece.empty()) found.push_back(std::move(piece));
+    const std::int64_t begin = shard_rank * c.chunk, end = begin + num_indices(i, shard_rank);
+    const std::int64_t row = extent(shape, 1, shape.num_dims());
+    // Rows lie side by side: a flat range.
+    const Piece piece = c.dim == 0 ? make_piece(i, shape, begin * row, end * row, c.offset)
+                                   : make_piece(i, shape, begin, end, c.offset, static_cast<int>(c.dim));
+    if (!piece.empty()) found.push_back(piece);
   }
   return found;
 }

@@ -3,19 +3,16 @@
 #include "extent.hpp"
 
 namespace mica::fsdp {
-std::int64_t Piece::num_runs() const { return dim == kFlat ? 1 : extent(shape, 0, static_cast<std::size_t>(dim)); }
 
-std::int64_t Piece::run_numel() const {
-  return dim == kFlat ? end - begin
-                      : (end - begin) * extent(shape, static_cast<std::size_t>(dim) + 1, shape.num_dims());
-}
-
-Piece::Run Piece::run(std::int64_t i) const {
-  if (dim == kFlat) return {begin, end, offset};
+Piece make_piece(std::size_t parameter, const Shape& shape, std::int64_t begin, std::int64_t end, std::int64_t offset,
+                 int dim) {
+  Piece piece{.parameter = parameter, .dim = dim, .begin = begin, .end = end, .offset = offset, .period = shape.numel()};
+  if (dim == Piece::kFlat) return piece;
   const auto d = static_cast<std::size_t>(dim);
-  const std::int64_t inner = extent(shape, d + 1, shape.num_dims());
-  const std::int64_t first = (i * shape[d] + begin) * inner;
-  return {first, first + run_numel(), offset + i * run_numel()};
+  piece.outer = extent(shape, 0, d);
+  piece.inner = extent(shape, d + 1, shape.num_dims());
+  piece.period = shape[d] * piece.inner;
+  return piece;
 }
 
 }  // namespace mica::fsdp

@@ -28,6 +28,7 @@ Root::Root(Unit& unit)
     Unit& each = *claim.members[i].unit;
     each.join(*this, i, claim.members[i].name, std::move(storages[i]));
     units_.push_back(&each);
+    if (each.storage()) add_pieces(each);
   }
   ignored_parameters_ = std::move(claim.ignored_parameters);
   ignored_buffers_ = std::move(claim.ignored_buffers);
@@ -88,17 +89,32 @@ void Root::check_ignored_grads() const {
   }
 }
 
-std::vector<ShardedParameter> Root::parameters() const {
-  std::vector<ShardedParameter> found;
-  for (const Unit* each : units_) {
-    if (!each->storage()) continue;
-    for (Piece& piece : each->storage()->layout().pieces(each->storage()->shard_rank())) {
-      const auto owner = std::ranges::find(each->storage()->parameters(), piece.parameter, &UnitParameter::full_name);
-      const auto index = static_cast<std::size_t>(owner - each->storage()->parameters().begin());
-      found.push_back({each->storage(), owner->parameter, std::move(piece), index});
+void Root::add_pieces(const Unit& unit) {
+  for (Piece& piece : unit.storage()->layout().pieces(unit.storage()->shard_rank())) {
+    piece.unit = unit.index();
+    pieces_.push_back(piece);
+    Stretch* last = stretches_.empty() ? nullptr : &stretches_.back();
+    if (last && last->unit == piece.unit && last->offset + last->numel == piece.offset) {
+      last->numel += piece.numel();
+    } else {
+      stretches_.push_back({piece.unit, piece.offset, piece.numel()});
     }
   }
-  return found;
+}
+
+std::span<const Piece> Root::pieces_of(const Unit& unit) const {
+  return std::ranges::equal_range(pieces_, unit.index(), {}, &Piece::unit);
+}
+
+ConstTensorView Root::master(const Piece& piece) const { return storage(piece).master().slice(piece.offset, piece.numel()); }
+
+TensorView Root::write_master(const Piece& piece) const {
+  return storage(piece).write_master().slice(piece.offset, piece.numel());
+}
+
+TensorView Root::grad(const Piece& piece) const {
+  const UnitStorage& storage = this->storage(piece);
+  return storage.has_grad(piece.parameter) ? storage.sharded_grad().slice(piece.offset, piece.numel()) : TensorView{};
 }
 
 void Root::zero_grad() {

@@ -46,7 +46,7 @@ std::vector<Piece> FlatLayout::pieces_in(std::int64_t begin, std::int64_t end) c
     const std::int64_t first = std::max(begin, begins_[i]);
     const std::int64_t last = std::min(end, begins_[i] + p.shape.numel());
     if (first >= last) continue;
-    found.push_back({p.name, p.shape, first - begins_[i], last - begins_[i], first - begin});
+    found.push_back(make_piece(i, p.shape, first - begins_[i], last - begins_[i], first - begin));
   }
   return found;
 }

@@ -1,6 +1,5 @@
 #include "state_dict_items.hpp"
 
-#include <algorithm>
 #include <unordered_map>
 
 namespace mica::fsdp {
@@ -72,23 +71,16 @@ std::string local_key(nn::Module& module, const Unit& unit) {
 }
 
 std::int64_t unpadded_numel(const UnitStorage& storage, int shard_rank) {
-  std::int64_t end = 0;
-  for (const auto& runs : runs_of_rank(storage, shard_rank)) {
-    for (const Piece::Run& run : runs) end = std::max(end, run.offset + run.numel());
-  }
-  return end;
+  const std::vector<Piece> pieces = storage.layout().pieces(shard_rank);
+  return pieces.empty() ? 0 : pieces.back().offset + pieces.back().numel();
 }
 
 std::vector<std::pair<std::int64_t, std::int64_t>> padding_of(const UnitStorage& storage) {
-  std::vector<Piece::Run> data;
-  for (const auto& runs : runs_of_rank(storage, storage.shard_rank()))
-    data.insert(data.end(), runs.begin(), runs.end());
-  std::ranges::sort(data, {}, &Piece::Run::offset);
   std::vector<std::pair<std::int64_t, std::int64_t>> padding;
   std::int64_t at = 0;
-  for (const Piece::Run& run : data) {
-    if (run.offset > at) padding.emplace_back(at, run.offset);
-    at = run.offset + run.numel();
+  for (const Piece& piece : storage.layout().pieces(storage.shard_rank())) {
+    if (piece.offset > at) padding.emplace_back(at, piece.offset);
+    at = piece.offset + piece.numel();
   }
   if (at < storage.master().numel()) padding.emplace_back(at, storage.master().numel());
   return padding;

@@ -70,13 +70,12 @@ void SummonFullParams::gather(Unit& unit) {
     const bool is_sharded = storage.shard_size() > 1;
     const GatheredUnit gathered(unit, shard);
     if (!exposes()) return;
-    const std::vector<std::vector<Piece::Run>> own = runs_of_rank(storage, storage.shard_rank());
     for (std::size_t i = 0; i < storage.parameters().size(); ++i) {
       if (!is_there(i)) continue;
       nn::Parameter& parameter = *storage.parameters()[i].parameter;
       const Shape& shape = parameter.shape;
-      if (!is_sharded && !own[i].empty()) {
-        parameter.*target = shard.slice(own[i].front().offset, shape.numel()).reshaped(shape);
+      if (!is_sharded && shape.numel() > 0) {
+        parameter.*target = shard.slice(storage.layout().begin_of(i), shape.numel()).reshaped(shape);
         continue;
       }
       parameter.*target = keep({.unit = &unit, .index = i, .shard = shard}, shard.dtype);

@@ -102,10 +102,10 @@ void UnitStorage::initialize(std::uint64_t seed) {
              layout_->shard_numel(), DType::f32};
   device_mesh_.kernels().fill(compute, master_.view(), 0.0);
   for (const Piece& piece : layout_->pieces(shard_rank_)) {
-    const auto parameter = std::ranges::find(parameters_, piece.parameter, &UnitParameter::full_name);
+    const UnitParameter& p = parameters_[piece.parameter];
     for (std::int64_t i = 0; i < piece.num_runs(); ++i) {
-      const Piece::Run run = piece.run(i);
-      nn::fill_initial(device_mesh_.kernels(), compute, *parameter->parameter, piece.parameter, seed, run.begin,
+      const Run run = piece.run(i);
+      nn::fill_initial(device_mesh_.kernels(), compute, *p.parameter, p.full_name, seed, run.begin,
                        master_.view().slice(run.offset, run.numel()));
     }
   }

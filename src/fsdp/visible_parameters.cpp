@@ -11,14 +11,16 @@ VisibleParameter flat_parameter(const Unit& unit) {
   return {name, nullptr, storage.master(), storage.sharded_grad(), storage.is_trainable()};
 }
 
-VisibleParameter original_parameter(const UnitStorage& storage, std::size_t index, const std::vector<Piece>& pieces) {
+VisibleParameter original_parameter(const Root& root, const Unit& unit, std::size_t index) {
+  const UnitStorage& storage = *unit.storage();
   const UnitParameter& named = storage.parameters()[index];
   const nn::Parameter& parameter = *named.parameter;
   VisibleParameter shown{named.full_name, &parameter, {nullptr, Shape{0}, DType::f32}, {}, parameter.requires_grad};
-  const auto piece = std::ranges::find(pieces, named.full_name, &Piece::parameter);
+  const std::span<const Piece> pieces = root.pieces_of(unit);
+  const auto piece = std::ranges::find(pieces, index, &Piece::parameter);
   if (piece != pieces.end()) {
-    if (storage.is_initialized()) shown.data = storage.master().slice(piece->offset, piece->numel());
-    if (storage.has_grad(index)) shown.grad = storage.sharded_grad().slice(piece->offset, piece->numel());
+    if (storage.is_initialized()) shown.data = root.master(*piece);
+    shown.grad = root.grad(*piece);
   }
   if (parameter.data) shown.data = parameter.data;
   if (storage.has_unsharded_grad() && parameter.grad_written) shown.grad = parameter.grad;
@@ -36,8 +38,7 @@ std::vector<VisibleParameter> visible_parameters(const Root& root) {
       shown.push_back(flat_parameter(*unit));
       continue;
     }
-    const std::vector<Piece> pieces = storage->layout().pieces(storage->shard_rank());
-    for (std::size_t i = 0; i < storage->parameters().size(); ++i) shown.push_back(original_parameter(*storage, i, pieces));
+    for (std::size_t i = 0; i < storage->parameters().size(); ++i) shown.push_back(original_parameter(root, *unit, i));
   }
   return shown;
 }

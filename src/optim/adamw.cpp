@@ -40,9 +40,9 @@ class AdamW final : public Optimizer {
   [[nodiscard]] std::string_view name() const override { return options_.decoupled ? "adamw" : "adam"; }
 
  protected:
-  void step_runs(std::span<const Run> runs, const StepArgs& args) override {
+  void step_runs(std::span<const RunArgs> runs, const StepArgs& args) override {
     std::vector<AdamWArgs> together;
-    for (const Run& run : runs) {
+    for (const RunArgs& run : runs) {
       const AdamWArgs kernel{.param = run.param,
                              .grad = run.grad,
                              .exp_avg = run.state[0],
@@ -69,7 +69,7 @@ class AdamW final : public Optimizer {
 
  private:
   /// The kernel knows decoupled decay only, so the decayed gradient is made in workspace, a chunk at a time.
-  static void step_with_l2(const AdamWArgs& whole, const Run& run) {
+  static void step_with_l2(const AdamWArgs& whole, const RunArgs& run) {
     Kernels& kernels = *run.kernels;
     Stream& stream = *run.stream;
     for (std::int64_t begin = 0; begin < whole.param.numel(); begin += kChunkNumel) {

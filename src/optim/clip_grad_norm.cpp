@@ -14,6 +14,9 @@
 namespace mica::optim {
 namespace {
 
+/// Ranks that each have a part of the gradient: 1 of an ignored parameter.
+int shard_size_of(const fsdp::UnitStorage* storage) { return storage ? storage->shard_size() : 1; }
+
 /// sum = of |g|^power over all ranks, by [Note: exact sums]. What no rank shares is added on the first one alone.
 void exact_sum(const fsdp::Root& root, double power, TensorView sum) {
   const fsdp::DeviceMesh& device_mesh = root.device_mesh();
@@ -24,9 +27,9 @@ void exact_sum(const fsdp::Root& root, double power, TensorView sum) {
   const Tensor limbs{device_mesh.pool().allocate(shape.numel() * dtype_bytes(DType::i64), MemoryRole::workspace, compute), shape, DType::i64};
   const TensorView mine = limbs.view().slice(group.rank() * ExactSum::kLimbs, ExactSum::kLimbs);
   kernels.fill(compute, mine, 0);
-  for_each_grad(root, [&](const GradStretch& stretch) {
-    if (stretch.shard_size == 1 && group.rank() != 0) return;
-    kernels.exact_power_sum(compute, stretch.grad, power, mine, Write::accumulate);
+  for_each_grad(root, [&](TensorView grad, const fsdp::UnitStorage* storage) {
+    if (shard_size_of(storage) == 1 && group.rank() != 0) return;
+    kernels.exact_power_sum(compute, grad, power, mine, Write::accumulate);
   });
   device_mesh.shard_norm_group().all_gather(compute, "grad_norm", mine, limbs);
   kernels.exact_sum_value(compute, limbs, sum);
@@ -60,21 +63,22 @@ ClipCoefficient clip_coefficient(fsdp::Root& root, double max_norm, double p) {
     kernels.clip_coefficient(compute, sum, power, max_norm, clip.norm, clip.coefficient);
     return clip;
   }
-  const auto is_whole = [](const GradStretch& s) { return s.shard_size != s.grid->geometry().shard_size; };
+  const auto grid_of = [&](const fsdp::UnitStorage* s) { return s ? &s->device_mesh() : &device_mesh; };
+  const auto is_whole = [&](const fsdp::UnitStorage* s) { return shard_size_of(s) != grid_of(s)->geometry().shard_size; };
   kernels.fill(compute, sum, 0.0);
   for (const fsdp::DeviceMesh* grid : grids_of(root)) {
     const bool is_first = grid == &device_mesh;
     const Tensor part = is_first ? sum : make_scalar(device_mesh);
     if (!is_first) kernels.fill(compute, part, 0.0);
-    for_each_grad(root, [&](const GradStretch& stretch) {
-      if (stretch.grid != grid || is_whole(stretch)) return;
-      kernels.power_sum(compute, stretch.grad, power, part, Write::accumulate);
+    for_each_grad(root, [&](TensorView grad, const fsdp::UnitStorage* storage) {
+      if (grid_of(storage) != grid || is_whole(storage)) return;
+      kernels.power_sum(compute, grad, power, part, Write::accumulate);
     });
     grid->shard_norm_group().all_reduce(compute, "grad_norm", part, power == kInfNorm ? ReduceOp::max : ReduceOp::sum);
     if (!is_first) kernels.power_sum(compute, part, power == kInfNorm ? kInfNorm : 1, sum, Write::accumulate);
   }
-  for_each_grad(root, [&](const GradStretch& stretch) {
-    if (is_whole(stretch)) kernels.power_sum(compute, stretch.grad, power, sum, Write::accumulate);
+  for_each_grad(root, [&](TensorView grad, const fsdp::UnitStorage* storage) {
+    if (is_whole(storage)) kernels.power_sum(compute, grad, power, sum, Write::accumulate);
   });
   kernels.clip_coefficient(compute, sum, power, max_norm, clip.norm, clip.coefficient);
   return clip;
@@ -84,8 +88,8 @@ Tensor clip_grad_norm(fsdp::Root& root, double max_norm, double p) {
   require_idle(root, "clip_grad_norm");
   ClipCoefficient clip = clip_coefficient(root, max_norm, p);
   const fsdp::DeviceMesh& device_mesh = root.device_mesh();
-  for_each_grad(root, [&](const GradStretch& stretch) {
-    device_mesh.kernels().scale_by(device_mesh.compute(), stretch.grad, clip.coefficient);
+  for_each_grad(root, [&](TensorView grad, const fsdp::UnitStorage*) {
+    device_mesh.kernels().scale_by(device_mesh.compute(), grad, clip.coefficient);
   });
   return std::move(clip.norm);
 }

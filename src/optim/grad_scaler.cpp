@@ -50,7 +50,7 @@ void GradScaler::unscale() {
   Kernels& kernels = device_mesh.kernels();
   Stream& compute = device_mesh.compute();
   kernels.fill(compute, found_inf_, 0.0);
-  for_each_grad(root_, [&](const GradStretch& stretch) { kernels.unscale(compute, stretch.grad, scale_, found_inf_); });
+  for_each_grad(root_, [&](TensorView grad, const fsdp::UnitStorage*) { kernels.unscale(compute, grad, scale_, found_inf_); });
   // Over the replicas too: they hold the same gradients, but must agree even if a reduction rounded differently there.
   device_mesh.metrics_group().all_reduce(compute, "found_inf", found_inf_, ReduceOp::max);
 }

@@ -24,19 +24,18 @@ std::map<std::string, TensorView> shards_of(const Optimizer& optimizer, const fs
 
 std::vector<Holding> holdings_of(const Optimizer& optimizer) {
   std::vector<Holding> holdings;
-  for (const fsdp::ShardedParameter& p : optimizer.root().parameters()) {
-    Holding& holding =
-        holdings.emplace_back(Holding{.name = p.piece.parameter, .shape = p.piece.shape, .numel = p.piece.numel()});
-    holding.runs = fsdp::runs_of_rank(*p.storage, p.storage->shard_rank()).at(p.index);
-    for (fsdp::Piece::Run& run : holding.runs) run.offset -= p.piece.offset;
-    for (const auto& [kind, shard] : shards_of(optimizer, p.storage)) {
-      holding.state[kind] = shard.slice(p.piece.offset, p.piece.numel());
+  const fsdp::Root& root = optimizer.root();
+  for (const fsdp::Piece& piece : root.pieces()) {
+    const fsdp::UnitParameter& p = root.parameter(piece);
+    Holding& holding = holdings.emplace_back(Holding{.name = p.full_name, .shape = p.parameter->shape, .piece = piece});
+    for (const auto& [kind, shard] : shards_of(optimizer, &root.storage(piece))) {
+      holding.state[kind] = shard.slice(piece.offset, piece.numel());
     }
   }
-  for (const fsdp::UnitParameter& p : optimizer.root().ignored_parameters()) {
-    const std::int64_t numel = p.parameter->shape.numel();
+  for (const fsdp::UnitParameter& p : root.ignored_parameters()) {
+    const Shape& shape = p.parameter->shape;
     Holding& holding = holdings.emplace_back(
-        Holding{.name = p.full_name, .shape = p.parameter->shape, .runs = {{0, numel, 0}}, .numel = numel});
+        Holding{.name = p.full_name, .shape = shape, .piece = fsdp::make_piece(0, shape, 0, shape.numel(), 0)});
     for (const IgnoredState& each : optimizer.ignored_state()) {
       if (each.parameter == p.full_name) holding.state[each.kind] = each.data;
     }
@@ -45,10 +44,12 @@ std::vector<Holding> holdings_of(const Optimizer& optimizer) {
 }
 
 fsdp::StateTensor part_of(const fsdp::StateTensor& whole, const Holding& holding, const fsdp::DeviceMesh& device_mesh) {
-  fsdp::StateTensor part = fsdp::StateTensor::on_host(Shape{holding.numel}, DType::f32);
-  for (const fsdp::Piece::Run& run : holding.runs) {
+  const fsdp::Piece& piece = holding.piece;
+  fsdp::StateTensor part = fsdp::StateTensor::on_host(Shape{piece.numel()}, DType::f32);
+  for (std::int64_t i = 0; i < piece.num_runs(); ++i) {
+    const fsdp::Run run = piece.run(i);
     device_mesh.kernels().copy(device_mesh.compute(), whole.view().slice(run.begin, run.numel()),
-                               part.view().slice(run.offset, run.numel()));
+                               part.view().slice(run.offset - piece.offset, run.numel()));
   }
   return part;
 }

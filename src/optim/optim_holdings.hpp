@@ -19,10 +19,9 @@ namespace mica::optim {
 /// What this rank has of one parameter, and its state by kind. Ignored parameters are whole everywhere.
 struct Holding {
   std::string name;
-  Shape shape;                         // of the whole parameter
-  std::vector<fsdp::Piece::Run> runs;  // offsets into the state below
-  std::int64_t numel = 0;
-  std::map<std::string, TensorView> state;  // each [numel]
+  Shape shape;  // of the whole parameter
+  fsdp::Piece piece;
+  std::map<std::string, TensorView> state;  // each [piece.numel()]
 };
 [[nodiscard]] std::vector<Holding> holdings_of(const Optimizer& optimizer);
 

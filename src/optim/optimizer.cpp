@@ -16,8 +16,8 @@ constexpr std::int64_t kWidenedNumel = 1 << 16;
 
 /// What a step in the offload tier takes where that is not the device: its scalars and workspace in the host's memory.
 struct ArgsInTier {
-  ArgsInTier(const fsdp::DeviceMesh& device_mesh, const StepArgs& on_device, std::int64_t workspace_bytes)
-      : args(on_device) {
+  ArgsInTier(const fsdp::DeviceMesh& device_mesh, const StepArgs& on_device, Tensor space)
+      : args(on_device), workspace(std::move(space)) {
     Pool& pool = *device_mesh.offload().pool;
     Stream& stream = *device_mesh.offload().stream;
     for (ConstTensorView* scalar : {&args.grad_scale, &args.skip, &args.skipped_steps}) {
@@ -26,11 +26,10 @@ struct ArgsInTier {
       device_mesh.kernels().copy(device_mesh.compute(), *scalar, scalars.back());
       *scalar = scalars.back();
     }
-    workspace = pool.allocate(workspace_bytes, MemoryRole::workspace, stream);
   }
   StepArgs args;
   std::vector<Tensor> scalars;
-  Buffer workspace;
+  Tensor workspace;
 };
 
 }  // namespace
@@ -44,21 +43,17 @@ Optimizer::Optimizer(fsdp::Root& root, double weight_decay, std::vector<ParamGro
 void Optimizer::add_units() {
   for (const fsdp::Unit* unit : root_.units()) {
     if (!unit->storage()) continue;
-    UnitState& state = units_.emplace_back(UnitState{.storage = unit->storage(), .members = {}, .pieces = {}, .buffers = {}});
+    const std::span<const fsdp::Piece> pieces = root_.pieces_of(*unit);
+    UnitState& state = units_.emplace_back(
+        UnitState{.storage = unit->storage(), .members = {}, .pieces = {pieces.begin(), pieces.end()}, .buffers = {}});
     for (const fsdp::UnitParameter& p : unit->storage()->parameters()) {
       state.members.push_back({.parameter = p.parameter, .name = p.full_name});
     }
   }
-  // Pieces come unit by unit, in the order of units(); a unit may have none on this rank.
-  auto unit = units_.begin();
-  for (const fsdp::ShardedParameter& each : root_.parameters()) {
-    while (unit->storage != each.storage) ++unit;
-    unit->pieces.push_back({each.index, each.piece.offset, each.piece.numel()});
-  }
   for (const fsdp::UnitParameter& p : root_.ignored_parameters()) {
     units_.push_back({.storage = nullptr,
                       .members = {{.parameter = p.parameter, .name = p.full_name}},
-                      .pieces = {{0, 0, p.parameter->shape.numel()}},
+                      .pieces = {fsdp::make_piece(0, p.parameter->shape, 0, p.parameter->shape.numel(), 0)},
                       .buffers = {}});
   }
 }
@@ -110,10 +105,11 @@ void Optimizer::step(const StepArgs& args) {
     if (has_any_grad(unit)) allocate(unit);
   }
   Stream& compute = device_mesh().compute();
-  const Buffer workspace = allocate_workspace(compute);
+  const Tensor workspace = allocate_workspace(device_mesh().pool(), compute);
   std::optional<ArgsInTier> in_tier;
   if (std::ranges::any_of(units_, [&](const UnitState& unit) { return &stream_of(unit) != &compute; })) {
-    in_tier.emplace(device_mesh(), args, workspace_bytes());
+    const fsdp::OffloadTier& tier = device_mesh().offload();
+    in_tier.emplace(device_mesh(), args, allocate_workspace(*tier.pool, *tier.stream));
   }
   if (args.skipped_steps && (!skipped_taken_off_ || (num_steps_ > 0 && are_others_than_in_last_step()))) {
     take_off_skipped_steps(static_cast<std::int64_t>(fetch_scalar(device_mesh().kernels(), compute, args.skipped_steps)));
@@ -121,16 +117,13 @@ void Optimizer::step(const StepArgs& args) {
   root_.reshard();
   if (in_tier) compute.synchronize();  // the host reads scalars, and writes masters that casts have read
   ++num_steps_;
-  const auto view = [this](const Buffer& space) {
-    return TensorView(space.data(), Shape{workspace_numel()}, DType::f32);
-  };
-  std::vector<Run> runs;
+  std::vector<RunArgs> runs;
   for (UnitState& unit : units_) {
     Stream& stream = stream_of(unit);
     if (&stream == &compute) {
-      add_runs(unit, args, view(workspace), compute, runs);
+      add_runs(unit, args, workspace, compute, runs);
     } else {
-      step_unit(unit, in_tier->args, view(in_tier->workspace), stream);
+      step_unit(unit, in_tier->args, in_tier->workspace, stream);
     }
   }
   if (!runs.empty()) step_runs(runs, args);
@@ -204,34 +197,34 @@ std::int64_t Optimizer::workspace_numel() const {
   return run_workspace_numel() + (widens ? kWidenedNumel : 0);
 }
 
-Buffer Optimizer::allocate_workspace(Stream& stream) const {
-  return device_mesh().pool().allocate(workspace_bytes(), MemoryRole::workspace, stream);
+Tensor Optimizer::allocate_workspace(Pool& pool, Stream& stream) const {
+  return {pool.allocate(workspace_bytes(), MemoryRole::workspace, stream), Shape{workspace_numel()}, DType::f32};
 }
 
 void Optimizer::step_unit(UnitState& unit, const StepArgs& args, TensorView workspace, Stream& stream) {
-  std::vector<Run> runs;
+  std::vector<RunArgs> runs;
   add_runs(unit, args, workspace, stream, runs);
   if (!runs.empty()) step_runs(runs, args);
 }
 
 void Optimizer::add_runs(UnitState& unit, const StepArgs& args, TensorView workspace, Stream& stream,
-                         std::vector<Run>& runs) {
+                         std::vector<RunArgs>& runs) {
   for (std::size_t i = 0; i < unit.members.size(); ++i) {
     unit.members[i].took_part = takes_part(unit, i);
     unit.members[i].steps += unit.members[i].took_part ? 1 : 0;
   }
   for (std::size_t begin = 0, end = 0; begin < unit.pieces.size(); begin = end) {
-    const OwnPiece& first = unit.pieces[begin];
-    std::int64_t numel = first.numel;
+    const fsdp::Piece& first = unit.pieces[begin];
+    const Member& member = unit.members[first.parameter];
+    std::int64_t numel = first.numel();
     for (end = begin + 1; end < unit.pieces.size(); ++end) {
-      const OwnPiece& next = unit.pieces[end];
-      if (next.offset != first.offset + numel || !are_stepped_alike(unit, first, next)) break;
-      numel += next.numel;
+      const fsdp::Piece& next = unit.pieces[end];
+      if (next.offset != first.offset + numel || !are_stepped_alike(member, unit.members[next.parameter])) break;
+      numel += next.numel();
     }
-    const Member& member = unit.members[first.member];
     if (!member.took_part) continue;
     const ParamGroup& group = groups_[static_cast<std::size_t>(member.group)];
-    Run run{.param = master_of(unit).slice(first.offset, numel),
+    RunArgs run{.param = master_of(unit).slice(first.offset, numel),
             .grad = grad_of(unit).slice(first.offset, numel),
             .state = {},
             .workspace = workspace.slice(0, run_workspace_numel()),
@@ -253,8 +246,7 @@ void Optimizer::add_runs(UnitState& unit, const StepArgs& args, TensorView works
   }
 }
 
-bool Optimizer::are_stepped_alike(const UnitState& unit, const OwnPiece& a, const OwnPiece& b) const {
-  const Member &x = unit.members[a.member], &y = unit.members[b.member];
+bool Optimizer::are_stepped_alike(const Member& x, const Member& y) const {
   return x.took_part == y.took_part && x.group == y.group && x.steps == y.steps && decay_of(x) == decay_of(y);
 }
 
@@ -264,10 +256,10 @@ double Optimizer::decay_of(const Member& member) const {
   return groups_[static_cast<std::size_t>(member.group)].weight_decay.value_or(usual);
 }
 
-void Optimizer::step_low_precision_run(const Run& run, const StepArgs& args, TensorView wide) {
+void Optimizer::step_low_precision_run(const RunArgs& run, const StepArgs& args, TensorView wide) {
   for (std::int64_t begin = 0; begin < run.param.numel(); begin += kWidenedNumel) {
     const std::int64_t numel = std::min(kWidenedNumel, run.param.numel() - begin);
-    Run part = run;
+    RunArgs part = run;
     part.param = run.param.slice(begin, numel);
     part.grad = wide.slice(0, numel);
     for (TensorView& state : part.state) state = state.slice(begin, numel);

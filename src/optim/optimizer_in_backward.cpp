@@ -55,8 +55,8 @@ void OptimizerInBackward::step_unit(fsdp::UnitStorage& storage) {
   // Beside a compute stream with a thread of its own this one's loops run alone: OpenMP belongs to compute.
   const bool is_threaded = optimizer_.device_mesh().streams().mode == StreamMode::threaded;
   const OpenMpThreads threads(is_threaded ? 1 : openmp_threads());
-  const Buffer workspace = optimizer_.allocate_workspace(stream);
-  optimizer_.step_unit(*unit, args_, {workspace.data(), Shape{optimizer_.workspace_numel()}, DType::f32}, stream);
+  const Tensor workspace = optimizer_.allocate_workspace(optimizer_.device_mesh().pool(), stream);
+  optimizer_.step_unit(*unit, args_, workspace, stream);
   transaction().enqueued(stream.record());
   storage.zero_grad();
 }
@@ -69,8 +69,8 @@ void OptimizerInBackward::step_ignored() {
     mark_stepped(i, "the ignored parameter " + unit.members[0].name);
     Optimizer::check_ignored(unit);
     optimizer_.allocate(unit);
-    const Buffer workspace = optimizer_.allocate_workspace(stream);
-    optimizer_.step_unit(unit, args_, {workspace.data(), Shape{optimizer_.workspace_numel()}, DType::f32}, stream);
+    const Tensor workspace = optimizer_.allocate_workspace(optimizer_.device_mesh().pool(), stream);
+    optimizer_.step_unit(unit, args_, workspace, stream);
     transaction().enqueued(stream.record());
     unit.members[0].parameter->grad_written = false;
   }

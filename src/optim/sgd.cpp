@@ -40,9 +40,9 @@ class Sgd final : public Optimizer {
   [[nodiscard]] std::string_view name() const override { return "sgd"; }
 
  protected:
-  void step_runs(std::span<const Run> runs, const StepArgs& args) override {
+  void step_runs(std::span<const RunArgs> runs, const StepArgs& args) override {
     std::vector<SgdArgs> together;
-    for (const Run& run : runs) {
+    for (const RunArgs& run : runs) {
       together.push_back({.param = run.param,
                           .grad = run.grad,
                           .momentum_buffer = run.state.empty() ? TensorView{} : run.state[0],

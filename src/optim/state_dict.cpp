@@ -145,7 +145,7 @@ OptimStateDict local_optim_state_dict(const Optimizer& optimizer) {
   for (const Holding& holding : holdings_of(optimizer)) {
     if (!has_state(optimizer, holding.name)) continue;
     for (const auto& [kind, data] : holding.state) {
-      StateTensor tensor = StateTensor::on_host(Shape{holding.numel}, DType::f32);
+      StateTensor tensor = StateTensor::on_host(Shape{holding.piece.numel()}, DType::f32);
       device_mesh.kernels().copy(device_mesh.compute(), data, tensor.view());
       dict.state[holding.name].tensors[kind] = std::move(tensor);
     }

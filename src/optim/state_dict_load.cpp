@@ -29,9 +29,9 @@ std::vector<Transfer> transfers_into(const Optimizer& optimizer, const OptimStat
                                "the state dict has no {} of parameter {} on this rank", kind, holding.name);
       const bool is_whole = tensor->second.shape() == holding.shape;
       require<CheckpointError>(
-          is_whole || tensor->second.shape() == Shape{holding.numel},
+          is_whole || tensor->second.shape() == Shape{holding.piece.numel()},
           "{} of parameter {} has shape {} in the state dict, expected this rank's {} elements or {}", kind,
-          holding.name, tensor->second.shape().to_string(), holding.numel, holding.shape.to_string());
+          holding.name, tensor->second.shape().to_string(), holding.piece.numel(), holding.shape.to_string());
       transfers.push_back({is_whole ? part_of(tensor->second, holding, device_mesh) : tensor->second, state});
     }
   }

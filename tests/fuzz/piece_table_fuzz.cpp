@@ -88,17 +88,18 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     std::vector<std::vector<PackedRow>> tables;
     for (const FileEntry& file : manifest.files)
-      tables.push_back(pack(rows_of(columns_from(bytes), manifest.units, file, "shard.h5"), manifest.units, file));
+      tables.push_back(rows_of(columns_from(bytes), manifest.units, file, "shard.h5"));
     const PieceIndex index(manifest, tables, "step-1");
     for (const UnitEntry& unit : manifest.units) {
       for (const auto& p : unit.parameters) {
         std::int64_t at = 0;
-        index.for_each(p.name, "master", 0, p.shape.numel(), [&](const PieceIndex::Extent& part) {
-          mica::invariant(part.begin == at && part.end > at && part.offset >= 0 &&
-                              part.offset + (part.end - part.begin) <= part.dataset->numel(),
+        const auto visit = [&](const mica::fsdp::Run& run, const PieceIndex::Place& place) {
+          mica::invariant(run.begin == at && run.end > at && run.offset >= 0 &&
+                              run.offset + run.numel() <= place.dataset->numel(),
                           "every element lies in its dataset");
-          at = part.end;
-        });
+          at = run.end;
+        };
+        index.for_each(p.name, "master", 0, p.shape.numel(), visit);
         mica::invariant(at == p.shape.numel(), "all elements are visited");
       }
     }

@@ -60,9 +60,10 @@ class Trained {
     Stream& compute = device_mesh_->compute();
     for (const optim::StateShard& state : optimizer_->state()) {
       for (const fsdp::Piece& piece : state.storage->layout().pieces(state.storage->shard_rank())) {
-        const RandomKey key{.seed = seed, .name_hash = hash_name(piece.parameter + state.kind)};
+        const std::string& name = state.storage->parameters()[piece.parameter].full_name;
+        const RandomKey key{.seed = seed, .name_hash = hash_name(name + state.kind)};
         for (std::int64_t i = 0; i < piece.num_runs(); ++i) {
-          const fsdp::Piece::Run run = piece.run(i);
+          const fsdp::Run run = piece.run(i);
           kernels_->fill_normal(compute, state.data.slice(run.offset, run.numel()), key, run.begin, 1.0);
         }
       }

@@ -177,14 +177,15 @@ ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, 
       tensors.emplace_back(static_cast<std::size_t>(p.shape.numel()));
       names.push_back(name);
     });
-    for (const fsdp::ShardedParameter& p : root.parameters()) {
-      const bool mine = mesh.replica_rank() == 0 && (p.storage->shard_size() > 1 || mesh.rank() == 0);
+    for (const fsdp::Piece& p : root.pieces()) {
+      const bool mine = mesh.replica_rank() == 0 && (root.storage(p).shard_size() > 1 || mesh.rank() == 0);
       if (!mine) continue;
-      const std::size_t at = static_cast<std::size_t>(std::find(names.begin(), names.end(), p.piece.parameter) - names.begin());
+      const auto name = std::find(names.begin(), names.end(), root.parameter(p).full_name);
+      const auto at = static_cast<std::size_t>(name - names.begin());
       const std::vector<float> array =
-          fetch<float>(*kernels, context.compute, gradients ? p.storage->sharded_grad() : p.storage->master());
-      for (std::int64_t i = 0; i < p.piece.num_runs(); ++i) {
-        const fsdp::Piece::Run run = p.piece.run(i);
+          fetch<float>(*kernels, context.compute, gradients ? root.storage(p).sharded_grad() : root.storage(p).master());
+      for (std::int64_t i = 0; i < p.num_runs(); ++i) {
+        const fsdp::Run run = p.run(i);
         std::copy_n(array.begin() + run.offset, run.numel(), tensors[at].begin() + run.begin);
       }
     }
@@ -234,8 +235,8 @@ ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, 
     run.losses.push_back(losses);
     if (step == 0) run.first_gradients = whole(true);
     root.reshard();  // what stays unsharded would go stale
-    for (const fsdp::ShardedParameter& p : root.parameters()) {
-      kernels->sgd(context.compute, {.param = p.write_master(), .grad = p.grad(), .lr = kParityLr});
+    for (const fsdp::Piece& p : root.pieces()) {
+      kernels->sgd(context.compute, {.param = root.write_master(p), .grad = root.grad(p), .lr = kParityLr});
     }
     root.zero_grad();  // no synchronisation: the next step's gathers have to wait for the optimizer by themselves
   }

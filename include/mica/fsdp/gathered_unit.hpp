@@ -7,9 +7,6 @@
 
 namespace mica::fsdp {
 
-/// What `shard_rank` holds of each of the unit's parameters, by parameter index; ascending.
-[[nodiscard]] std::vector<std::vector<Piece::Run>> runs_of_rank(const UnitStorage& storage, int shard_rank);
-
 /// Every rank's shards of one unit, to read whole parameters from: summon and state dicts. Runs on the compute stream,
 /// after whatever wrote the shards there, and never touches the unit's own unsharded storage.
 class GatheredUnit {
@@ -24,8 +21,8 @@ class GatheredUnit {
  private:
   DeviceMesh& device_mesh_;
   Buffer buffer_;
-  ConstTensorView all_;                  // [S*P]
-  std::vector<std::vector<Piece::Run>> runs_;   // of all ranks by parameter; offsets into all_
+  ConstTensorView all_;        // [S*P]
+  std::vector<Piece> pieces_;  // of all ranks, by parameter; offsets into all_
 };
 
 /// Copies this rank's part of a whole parameter, elements [begin, begin + src.numel()) of which are in src, into `shard`.

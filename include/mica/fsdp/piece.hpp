@@ -1,11 +1,21 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <string>
 
 #include "mica/tensor/shape.hpp"
 
 namespace mica::fsdp {
+
+/// A flat range of an array that lies in one stretch where it is stored.
+struct Run {
+  std::int64_t begin, end;  ///< elements of the array: of a flattened parameter
+  std::int64_t offset;      ///< where the first of them lies, in elements: of a rank's shard of the unit
+  [[nodiscard]] std::int64_t numel() const { return end - begin; }
+
+  friend bool operator==(const Run&, const Run&) = default;
+};
 
 /// What one rank holds of one parameter, and where it is stored: the currency between fsdp and everything above it.
 /// A flat range: elements [begin, end) of the row-major flattened parameter; or a box: every element whose index along
@@ -14,31 +24,52 @@ namespace mica::fsdp {
 struct Piece {
   static constexpr int kFlat = -1;
 
-  std::string parameter;  ///< full name
-  Shape shape;            ///< of the whole parameter
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
+  std::size_t unit = 0;       ///< in Root::units(); 0 in a layout by itself
+  std::size_t parameter = 0;  ///< in UnitStorage::parameters() and ShardLayout::parameters()
+  int dim = kFlat;            ///< of a box; kFlat: a flat range
+  std::int64_t begin = 0, end = 0;
   std::int64_t offset = 0;  ///< elements into the rank's shard of the unit
-  int dim = kFlat;          ///< of a box; kFlat: a flat range
+  // Of the parameter's shape:
+  std::int64_t outer = 1;   ///< indices of the dims before `dim`; of a flat range 1
+  std::int64_t inner = 1;   ///< elements that one index of `dim` has behind it; of a flat range 1
+  std::int64_t period = 0;  ///< elements of one outer index
 
-  [[nodiscard]] std::int64_t numel() const { return dim == kFlat ? end - begin : num_runs() * run_numel(); }
+  [[nodiscard]] std::int64_t numel() const { return outer * (end - begin) * inner; }
   [[nodiscard]] bool empty() const { return numel() == 0; }
-
-  /// A flat range of the parameter that is also contiguous in the shard.
-  struct Run {
-    std::int64_t begin, end;  ///< elements of the flattened parameter
-    std::int64_t offset;      ///< elements into the rank's shard of the unit
-    [[nodiscard]] std::int64_t numel() const { return end - begin; }
-  };
-  /// The piece as flat ranges, in order: one for a flat range, one an index of the outer dims for a box. For a piece of
-  /// no elements the one range is empty.
-  [[nodiscard]] std::int64_t num_runs() const;
-  [[nodiscard]] Run run(std::int64_t i) const;
+  /// The piece as flat ranges, in order: one for a flat range, one an index of the outer dims for a box.
+  [[nodiscard]] std::int64_t num_runs() const { return outer; }
+  [[nodiscard]] Run run(std::int64_t i) const {
+    return {i * period + begin * inner, i * period + end * inner, offset + i * (end - begin) * inner};
+  }
 
   friend bool operator==(const Piece&, const Piece&) = default;
-
- private:
-  [[nodiscard]] std::int64_t run_numel() const;
 };
+
+/// A piece of the parameter'th parameter, of this shape.
+[[nodiscard]] Piece make_piece(std::size_t parameter, const Shape& shape, std::int64_t begin, std::int64_t end,
+                               std::int64_t offset, int dim = Piece::kFlat);
+
+/// Calls visit(Run) for what the piece has of elements [begin, end) of the flattened parameter, in order.
+template <class Visit>
+void for_each_common(const Piece& piece, std::int64_t begin, std::int64_t end, Visit&& visit) {
+  for (std::int64_t i = piece.empty() ? piece.num_runs() : begin / piece.period; i < piece.num_runs(); ++i) {
+    const Run run = piece.run(i);
+    const std::int64_t first = std::max(begin, run.begin), last = std::min(end, run.end);
+    if (first < last) visit(Run{first, last, run.offset + first - run.begin});
+    if (run.end >= end) return;
+  }
+}
+
+/// The other way round: calls visit(Run) for what lies at [begin, end) of the shard, in order.
+template <class Visit>
+void for_each_stored(const Piece& piece, std::int64_t begin, std::int64_t end, Visit&& visit) {
+  if (piece.empty()) return;
+  for (std::int64_t i = std::max<std::int64_t>(begin - piece.offset, 0) / piece.run(0).numel(); i < piece.num_runs(); ++i) {
+    const Run run = piece.run(i);
+    if (run.offset >= end) return;
+    const std::int64_t skipped = std::max<std::int64_t>(begin - run.offset, 0);
+    visit(Run{run.begin + skipped, std::min(run.end, run.begin + (end - run.offset)), run.offset + skipped});
+  }
+}
 
 }  // namespace mica::fsdp

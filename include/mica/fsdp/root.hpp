@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -14,19 +15,10 @@
 
 namespace mica::fsdp {
 
-/// This rank's part of one parameter, as optimizers and checkpoints see it.
-struct ShardedParameter {
-  const UnitStorage* storage;
-  const nn::Parameter* parameter;
-  Piece piece;
-  std::size_t index;  ///< of the parameter in storage->parameters()
-
-  [[nodiscard]] ConstTensorView master() const { return storage->master().slice(piece.offset, piece.numel()); }
-  [[nodiscard]] TensorView write_master() const { return storage->write_master().slice(piece.offset, piece.numel()); }
-  /// Absent when there is no gradient (FEATURES C3).
-  [[nodiscard]] TensorView grad() const {
-    return storage->has_grad(index) ? storage->sharded_grad().slice(piece.offset, piece.numel()) : TensorView{};
-  }
+/// Pieces of a unit that lie side by side: elements [offset, offset + numel) of this rank's shard, without padding.
+struct Stretch {
+  std::size_t unit;  ///< in Root::units()
+  std::int64_t offset, numel;
 };
 
 /// A module buffer under its full name.
@@ -63,8 +55,19 @@ class Root {
   ///         which a function failed. With a function all ranks throw the same.
   void initialize(const InitializeOptions& options);
   void initialize(std::uint64_t seed) { initialize(InitializeOptions{.seed = seed}); }
-  /// This rank's non-empty pieces, in module order.
-  [[nodiscard]] std::vector<ShardedParameter> parameters() const;
+  /// This rank's non-empty pieces, in module order: what optimizers and checkpoints see of the parameters.
+  [[nodiscard]] const std::vector<Piece>& pieces() const { return pieces_; }
+  /// Those of one of its units.
+  [[nodiscard]] std::span<const Piece> pieces_of(const Unit& unit) const;
+  /// The same elements in as few ranges as there can be.
+  [[nodiscard]] const std::vector<Stretch>& stretches() const { return stretches_; }
+  [[nodiscard]] const UnitStorage& storage(const Piece& piece) const { return *units_[piece.unit]->storage(); }
+  [[nodiscard]] const UnitParameter& parameter(const Piece& piece) const { return storage(piece).parameters()[piece.parameter]; }
+  /// [piece.numel()], the piece's part of UnitStorage::master(), write_master() and sharded_grad().
+  [[nodiscard]] ConstTensorView master(const Piece& piece) const;
+  [[nodiscard]] TensorView write_master(const Piece& piece) const;
+  /// Absent when there is no gradient (FEATURES C3).
+  [[nodiscard]] TensorView grad(const Piece& piece) const;
   /// Frees the sharded gradients: a step is over.
   void zero_grad();
   /// Reshards what is unsharded still: after a forward without a backward, or a prefetch that nobody used. To be called
@@ -104,6 +107,7 @@ class Root {
   [[nodiscard]] std::string describe() const;
 
  private:
+  void add_pieces(const Unit& unit);
   void warn_about_strategy() const;
   void check_ignored_have_data() const;
   void check_ignored_grads() const;
@@ -111,6 +115,8 @@ class Root {
   Unit& unit_;
   RootOptions options_;
   std::vector<Unit*> units_;
+  std::vector<Piece> pieces_;
+  std::vector<Stretch> stretches_;
   BufferStorage buffers_;
   std::vector<UnitParameter> ignored_parameters_;
   std::vector<ModuleBufferName> ignored_buffers_;

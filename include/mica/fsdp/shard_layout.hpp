@@ -34,7 +34,7 @@ class ShardLayout {
   [[nodiscard]] virtual std::int64_t unsharded_numel() const { return gathered_numel(); }
   /// Elements of parameters alone.
   [[nodiscard]] std::int64_t param_numel() const;
-  /// One for each parameter that this rank holds a non-empty part of, in parameter order.
+  /// One for each parameter that this rank holds a non-empty part of, in parameter order, which is that of offsets.
   [[nodiscard]] virtual std::vector<Piece> pieces(int shard_rank) const = 0;
 
   /// Where parameter i begins in the unsharded array.

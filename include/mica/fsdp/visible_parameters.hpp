@@ -21,7 +21,7 @@ struct VisibleParameter {
 /// be empty. What is unsharded now (shard_grad_op between forward and backward) is shown whole, and so are the unsharded
 /// gradients that a backward under no_sync has left.
 /// Otherwise: one flat parameter a unit, "<unit>.flat_param" ("flat_param" of the root unit), which is the rank's shard with its padding.
-/// Optimizers and checkpoints do not look here: they walk Root::parameters() in either mode.
+/// Optimizers and checkpoints do not look here: they walk Root::pieces() in either mode.
 [[nodiscard]] std::vector<VisibleParameter> visible_parameters(const Root& root);
 
 }  // namespace mica::fsdp

@@ -44,8 +44,7 @@ struct ParamGroup {
 };
 
 /// Steps the masters of a root's units on the compute stream. [Note: optimizer]
-/// - It walks pieces, never padding; pieces that lie side by side and are stepped alike become one run, and all runs of
-/// a
+/// - It walks pieces, never padding; pieces that lie side by side and are stepped alike become one run, and all runs of a
 ///   step go into one kernel call (those of an offloaded unit into one of their own, so that its next all-gather need
 ///   not wait for the others).
 /// - A unit without gradients in a step is left alone, its state too. A parameter of a unit with gradients whose own
@@ -55,9 +54,8 @@ struct ParamGroup {
 ///   Parameter::grad and a backward has written it; data and gradient are fp32. Who clears grad_written is the holder.
 /// - Gradients kept in low precision are widened to fp32 in workspace, a chunk at a time: the bits are those of
 ///   gradients that were widened before.
-/// - Offloaded masters are stepped by the CPU, with their state beside them (FEATURES D9); where that is not the
-/// device, the
-///   host waits for the compute stream first.
+/// - Offloaded masters are stepped by the CPU, with their state beside them (FEATURES D9); where that is not the device,
+///   the host waits for the compute stream first.
 /// - State is allocated per unit at its first step, or by allocate_state() before a checkpoint is read into it. Only
 ///   trainable units have state.
 /// - Bias correction counts each parameter's own steps. The host does not read `skip`, so counts include skipped steps;
@@ -112,8 +110,8 @@ class Optimizer : private fsdp::StepParty {
   /// @throws ConfigError naming a parameter that is not in the model, is in two groups, or an option out of range.
   Optimizer(fsdp::Root& root, double weight_decay, std::vector<ParamGroup> groups);
 
-  /// Elements that lie side by side in one unit's shard and are stepped alike. n = param.numel().
-  struct Run {
+  /// What the kernel gets for elements that lie side by side in one unit's shard and are stepped alike. n = param.numel().
+  struct RunArgs {
     TensorView param;               // [n] f32 master
     ConstTensorView grad;           // [n] f32
     std::vector<TensorView> state;  // one a kind, each [n] f32
@@ -127,10 +125,10 @@ class Optimizer : private fsdp::StepParty {
     Kernels* kernels = nullptr;  ///< of the stream's device
   };
   /// Enqueues on the runs' stream, which they share. A run may come in several parts, in calls one after the other.
-  virtual void step_runs(std::span<const Run> runs, const StepArgs& args) = 0;
+  virtual void step_runs(std::span<const RunArgs> runs, const StepArgs& args) = 0;
   /// Throws when these arguments cannot be served.
   virtual void check(const StepArgs&) const {}
-  /// Elements of Run::workspace.
+  /// Elements of RunArgs::workspace.
   [[nodiscard]] virtual std::int64_t run_workspace_numel() const { return 0; }
   /// What a step takes: a run's workspace, and where gradients kept in low precision are widened.
   [[nodiscard]] std::int64_t workspace_numel() const;
@@ -147,15 +145,11 @@ class Optimizer : private fsdp::StepParty {
     std::int64_t steps = 0;
     bool took_part = false;  // in the latest step
   };
-  struct OwnPiece {
-    std::size_t member;
-    std::int64_t offset, numel;  // in the unit's shard
-  };
   /// A unit, or one ignored parameter: then there is no storage and one member.
   struct UnitState {
     const fsdp::UnitStorage* storage;
     std::vector<Member> members;  // in the order of storage->parameters()
-    std::vector<OwnPiece> pieces;
+    std::vector<fsdp::Piece> pieces;    // of this rank; their parameters are members
     std::vector<Buffer> buffers;  // one a kind, once allocated
     bool is_allocated = false;
 
@@ -182,15 +176,15 @@ class Optimizer : private fsdp::StepParty {
   [[nodiscard]] static bool takes_part(const UnitState& unit, std::size_t member);
   [[nodiscard]] bool are_others_than_in_last_step() const;
   void allocate(UnitState& unit);
-  [[nodiscard]] Buffer allocate_workspace(Stream& stream) const;
+  [[nodiscard]] Tensor allocate_workspace(Pool& pool, Stream& stream) const;  // [workspace_numel()] f32
   void step_unit(UnitState& unit, const StepArgs& args, TensorView workspace, Stream& stream);
   /// Counts the unit's step and appends its runs; those with a gradient in low precision are stepped at once.
-  void add_runs(UnitState& unit, const StepArgs& args, TensorView workspace, Stream& stream, std::vector<Run>& runs);
+  void add_runs(UnitState& unit, const StepArgs& args, TensorView workspace, Stream& stream, std::vector<RunArgs>& runs);
   /// Where the unit is stepped: the compute stream, or the offload tier's.
   [[nodiscard]] Stream& stream_of(const UnitState& unit) const;
   [[nodiscard]] Kernels& kernels_on(const Stream& stream) const;
-  void step_low_precision_run(const Run& run, const StepArgs& args, TensorView wide);
-  [[nodiscard]] bool are_stepped_alike(const UnitState& unit, const OwnPiece& a, const OwnPiece& b) const;
+  void step_low_precision_run(const RunArgs& run, const StepArgs& args, TensorView wide);
+  [[nodiscard]] bool are_stepped_alike(const Member& x, const Member& y) const;
   [[nodiscard]] double decay_of(const Member& member) const;
   [[nodiscard]] static bool has_grad(const UnitState& unit, std::size_t member);
   [[nodiscard]] static bool has_any_grad(const UnitState& unit);

@@ -65,9 +65,10 @@ void read_pieces(ParameterSource& source, const fsdp::UnitStorage& storage, cons
   std::vector<float> host(is_on_host ? 0 : static_cast<std::size_t>(master.numel()));
   float* shard = host.empty() ? master.as<float>() : host.data();
   for (const fsdp::Piece& piece : storage.layout().pieces(storage.shard_rank())) {
+    const std::string& name = storage.parameters()[piece.parameter].full_name;
     for (std::int64_t i = 0; i < piece.num_runs(); ++i) {
-      const fsdp::Piece::Run run = piece.run(i);
-      source.read_f32(piece.parameter, std::string(kMasterKind), run.begin, run.numel(), shard + run.offset);
+      const fsdp::Run run = piece.run(i);
+      source.read_f32(name, std::string(kMasterKind), run.begin, run.numel(), shard + run.offset);
     }
   }
   if (!host.empty()) pool.copy(master.data, host.data(), master.bytes());

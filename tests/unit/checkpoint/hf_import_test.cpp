@@ -73,10 +73,11 @@ TEST(HfImport, ItsCheckpointLoadsOnAnyMesh) {
     load(folder / "ck", open_checkpoint(folder / "ck", *comm), {.root = &model.root()}, *comm);
     HfSource source(test::hf_reference("llama"));
     std::vector<float> expected;
-    for (const fsdp::ShardedParameter& p : model.root().parameters()) {
-      expected.resize(static_cast<std::size_t>(p.piece.numel()));
-      source.read(p.piece.parameter, "master", p.piece.begin, p.piece.numel(), expected.data());
-      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), p.master().as<float>())) << p.piece.parameter;
+    for (const fsdp::Piece& p : model.root().pieces()) {
+      expected.resize(static_cast<std::size_t>(p.numel()));
+      source.read(model.root().parameter(p).full_name, "master", p.begin, p.numel(), expected.data());
+      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), model.root().master(p).as<float>()))
+          << model.root().parameter(p).full_name;
     }
   });
 }

@@ -153,8 +153,9 @@ inline std::string save_hf_model(const std::string& hf_folder, int num_ranks, co
   run_local_ranks(num_ranks, [&](std::unique_ptr<ProcessGroup> world) {
     checkpoint::HfSource source(hf_folder);
     ShardedHfModel model(std::move(world), source.model());
-    for (const fsdp::ShardedParameter& p : model.root().parameters()) {
-      source.read(p.piece.parameter, "master", p.piece.begin, p.piece.numel(), p.write_master().as<float>());
+    for (const fsdp::Piece& p : model.root().pieces()) {
+      source.read(model.root().parameter(p).full_name, "master", p.begin, p.numel(),
+                  model.root().write_master(p).as<float>());
     }
     const auto comm = make_group_comm(model.device_mesh.metrics_group(), model.device_mesh.compute());
     checkpoint::SaveState state{.root = &model.root(), .run_id = "r0", .step = 1};

@@ -39,14 +39,14 @@ void expect_init(int num_ranks, const std::string& path, const std::string& name
     EXPECT_THAT(report.source, HasSubstr(source_says));
     EXPECT_EQ(report.numel, model.module->num_parameters());
     HfSource source(test::hf_reference(name));
-    for (const fsdp::ShardedParameter& p : model.root().parameters()) {
-      const auto* held = p.master().as<float>();
-      for (std::int64_t i = 0; i < p.piece.num_runs(); ++i) {
-        const fsdp::Piece::Run run = p.piece.run(i);
+    for (const fsdp::Piece& p : model.root().pieces()) {
+      const auto* held = model.root().master(p).as<float>();
+      for (std::int64_t i = 0; i < p.num_runs(); ++i) {
+        const fsdp::Run run = p.run(i);
         std::vector<float> expected(static_cast<std::size_t>(run.numel()));
-        source.read(p.piece.parameter, "master", run.begin, run.numel(), expected.data());
-        EXPECT_TRUE(std::equal(expected.begin(), expected.end(), held + (run.offset - p.piece.offset)))
-            << p.piece.parameter;
+        source.read(model.root().parameter(p).full_name, "master", run.begin, run.numel(), expected.data());
+        EXPECT_TRUE(std::equal(expected.begin(), expected.end(), held + (run.offset - p.offset)))
+            << model.root().parameter(p).full_name;
       }
     }
   });

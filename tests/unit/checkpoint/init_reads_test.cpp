@@ -67,7 +67,7 @@ std::set<std::string> files_of(const HfSource& source, const std::vector<const f
   std::set<std::string> files;
   for (const fsdp::UnitStorage* unit : units) {
     for (const fsdp::Piece& piece : unit->layout().pieces(unit->shard_rank())) {
-      files.insert(source.tensors().find(piece.parameter)->file->path());
+      files.insert(source.tensors().find(unit->parameters()[piece.parameter].full_name)->file->path());
     }
   }
   return files;
@@ -110,10 +110,11 @@ TEST_P(InitReads, HeadersOnceAndFilesWhereTheyAreNeeded) {
       g_counts = nullptr;
     }
     HfSource source(folder);
-    for (const fsdp::ShardedParameter& p : model.root().parameters()) {
-      std::vector<float> values(static_cast<std::size_t>(p.piece.numel()));
-      source.read(p.piece.parameter, "master", p.piece.begin, p.piece.numel(), values.data());
-      EXPECT_TRUE(std::equal(values.begin(), values.end(), p.master().as<float>())) << p.piece.parameter;
+    for (const fsdp::Piece& p : model.root().pieces()) {
+      std::vector<float> values(static_cast<std::size_t>(p.numel()));
+      source.read(model.root().parameter(p).full_name, "master", p.begin, p.numel(), values.data());
+      EXPECT_TRUE(std::equal(values.begin(), values.end(), model.root().master(p).as<float>()))
+          << model.root().parameter(p).full_name;
     }
   });
   EXPECT_EQ(counts.headers, static_cast<int>(expected.tensors().num_files()));

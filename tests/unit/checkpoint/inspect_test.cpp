@@ -45,9 +45,9 @@ Ran inspect(const std::vector<std::string>& arguments) {
 }
 
 void set_element(SavedModel& model, const std::string& parameter, std::int64_t element, float value) {
-  for (const fsdp::ShardedParameter& p : model.root().parameters()) {
-    if (p.piece.parameter != parameter || element < p.piece.begin || element >= p.piece.end) continue;
-    p.write_master().as<float>()[element - p.piece.begin] = value;
+  for (const fsdp::Piece& p : model.root().pieces()) {
+    if (model.root().parameter(p).full_name != parameter || element < p.begin || element >= p.end) continue;
+    model.root().write_master(p).as<float>()[element - p.begin] = value;
   }
 }
 

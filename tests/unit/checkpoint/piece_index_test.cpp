@@ -61,8 +61,8 @@ TEST(PieceIndex, FindsAnElementsPlace) {
   const Manifest manifest = two_shards();
   const PieceIndex index(manifest, {{row(0, 0, 8, 0)}, {row(0, 8, 12, 1), row(1, 0, 2, 5)}}, "step-1");
   std::vector<std::string> found;
-  index.for_each("w", "master", 6, 10, [&](const PieceIndex::Extent& part) {
-    found.push_back(fmt::format("{}-{} {} at {}", part.begin, part.end, part.file->name, part.offset));
+  index.for_each("w", "master", 6, 10, [&](const fsdp::Run& run, const PieceIndex::Place& place) {
+    found.push_back(fmt::format("{}-{} {} at {}", run.begin, run.end, place.file->name, run.offset));
   });
   EXPECT_THAT(found, ::testing::ElementsAre("6-8 shard-0.h5 at 6", "8-10 shard-1.h5 at 1"));
 }

@@ -138,7 +138,7 @@ TEST(SaveLoad, WaitsForTheComputeStream) {
   run_local_ranks(1, [&](auto world) {
     SavedModel model(std::move(world), test::small_units(), {.mode = StreamMode::threaded});
     model.fill(5);
-    const TensorView master = model.root().parameters().front().master();
+    const TensorView master = model.root().write_master(model.root().pieces().front());
     model.weights().device_mesh().compute().submit("late", {writes(master)}, [&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
       *master.as<float>() = -1.0F;

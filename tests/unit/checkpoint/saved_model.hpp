@@ -53,9 +53,9 @@ class SavedModel {
     for_each_array([&](const fsdp::UnitStorage& storage, const std::string& kind, float* data) {
       for (const fsdp::Piece& piece : storage.layout().pieces(storage.shard_rank())) {
         for (std::int64_t r = 0; r < piece.num_runs(); ++r) {
-          const fsdp::Piece::Run run = piece.run(r);
+          const fsdp::Run run = piece.run(r);
           for (std::int64_t i = 0; i < run.numel(); ++i) {
-            data[run.offset + i] = element_value(piece.parameter, kind, run.begin + i, salt);
+            data[run.offset + i] = element_value(storage.parameters()[piece.parameter].full_name, kind, run.begin + i, salt);
           }
         }
       }

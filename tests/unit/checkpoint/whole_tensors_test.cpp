@@ -227,7 +227,7 @@ TEST(WholeTensors, AnIgnoredParameterInBf16IsWidenedAndRounded) {
     EXPECT_EQ(read_manifest(saved).units[2].dtype, DType::bf16);
     SavedModel wide(std::move(world2), units(), options_of(false));
     EXPECT_THAT(wide.load(saved).notes, IsEmpty());
-    EXPECT_EQ(wide.root().parameters().front().master().as<float>()[13], 13.0F / 8);
+    EXPECT_EQ(wide.root().master(wide.root().pieces().front()).as<float>()[13], 13.0F / 8);
     // The other way some of it is lost, and said to be.
     EXPECT_THAT(model.load(path).notes, ElementsAre(HasSubstr("parameter u0.weight was fp32 and is bf16 here")));
     EXPECT_EQ(low[3].bits, bf16(element_value("u0.weight", "master", 3, 7)).bits);

@@ -4,10 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "named_piece.hpp"
+
 namespace mica::fsdp {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::named;
+using testing::NamedPiece;
 
 std::string error_of(const ParameterSpec& spec, int dim, int shard_size) {
   try {
@@ -26,8 +30,8 @@ TEST(PerParameterLayout, C4_UnevenRowsOverTwoRanks) {
   EXPECT_EQ(layout.begin_of(0), 0);
   EXPECT_EQ(layout.begin_of(1), 20);  // 2 * 9 rounded up to 4
   EXPECT_EQ(layout.unsharded_numel(), 24);
-  EXPECT_EQ(layout.pieces(0), (std::vector<Piece>{{"w", {5, 3}, 0, 9, 0}, {"b", {3}, 0, 2, 9}}));
-  EXPECT_EQ(layout.pieces(1), (std::vector<Piece>{{"w", {5, 3}, 9, 15, 0}, {"b", {3}, 2, 3, 9}}));
+  EXPECT_EQ(named(layout, layout.pieces(0)), (std::vector<NamedPiece>{{"w", {5, 3}, 0, 9, 0}, {"b", {3}, 0, 2, 9}}));
+  EXPECT_EQ(named(layout, layout.pieces(1)), (std::vector<NamedPiece>{{"w", {5, 3}, 9, 15, 0}, {"b", {3}, 2, 3, 9}}));
 }
 
 TEST(PerParameterLayout, C4_RanksWithoutRows) {
@@ -68,9 +72,9 @@ TEST(PerParameterLayout, C4_EveryElementFindsItsPlace) {
     std::int64_t num_elements = 0;
     for (int r = 0; r < shard_size; ++r) {
       for (const Piece& piece : layout.pieces(r)) {
-        const double id = 1000.0 * (1 + static_cast<double>(piece.parameter[0] - 'a'));
+        const double id = 1000.0 * (1 + static_cast<double>(specs[piece.parameter].name[0] - 'a'));
         for (std::int64_t k = 0; k < piece.num_runs(); ++k) {
-          const Piece::Run run = piece.run(k);
+          const auto run = piece.run(k);
           for (std::int64_t i = 0; i < run.numel(); ++i) {
             gathered[static_cast<std::size_t>(r * layout.shard_numel() + run.offset + i)] = id + static_cast<double>(run.begin + i);
             ++num_elements;

@@ -3,15 +3,20 @@
 
 #include <gtest/gtest.h>
 
+#include "named_piece.hpp"
+
 namespace mica::fsdp {
 namespace {
+
+using testing::named;
+using testing::NamedPiece;
 
 TEST(FlatLayout, C1_FiveByFiveOverTwoRanks) {
   const FlatLayout layout({{"weight", {5, 5}}}, 2, 1);
   EXPECT_EQ(layout.unsharded_numel(), 26);
   EXPECT_EQ(layout.shard_numel(), 13);
-  EXPECT_EQ(layout.pieces(0), (std::vector<Piece>{{"weight", {5, 5}, 0, 13, 0}}));
-  EXPECT_EQ(layout.pieces(1), (std::vector<Piece>{{"weight", {5, 5}, 13, 25, 0}}));
+  EXPECT_EQ(named(layout, layout.pieces(0)), (std::vector<NamedPiece>{{"weight", {5, 5}, 0, 13, 0}}));
+  EXPECT_EQ(named(layout, layout.pieces(1)), (std::vector<NamedPiece>{{"weight", {5, 5}, 13, 25, 0}}));
   ASSERT_EQ(layout.gaps().size(), 1U);
   EXPECT_EQ(layout.gaps()[0].begin, 25);
   EXPECT_EQ(layout.gaps()[0].end, 26);
@@ -23,21 +28,21 @@ TEST(FlatLayout, C1_LinearWithAlignment) {
   EXPECT_EQ(layout.unsharded_numel(), 44);
   EXPECT_EQ(layout.shard_numel(), 22);
   EXPECT_EQ(layout.begin_of(1), 36);
-  EXPECT_EQ(layout.pieces(0), (std::vector<Piece>{{"weight", {7, 5}, 0, 22, 0}}));
-  EXPECT_EQ(layout.pieces(1), (std::vector<Piece>{{"weight", {7, 5}, 22, 35, 0}, {"bias", {7}, 0, 7, 14}}));
+  EXPECT_EQ(named(layout, layout.pieces(0)), (std::vector<NamedPiece>{{"weight", {7, 5}, 0, 22, 0}}));
+  EXPECT_EQ(named(layout, layout.pieces(1)), (std::vector<NamedPiece>{{"weight", {7, 5}, 22, 35, 0}, {"bias", {7}, 0, 7, 14}}));
 }
 
 TEST(FlatLayout, C1_RangesPastTheEndAndEmptyParts) {
   const FlatLayout layout({{"weight", {7, 5}}, {"bias", {7}}}, 2, 4);
   EXPECT_EQ(layout.pieces_in(35, 36).size(), 0U);  // the alignment gap
-  EXPECT_EQ(layout.pieces_in(34, 1000), (std::vector<Piece>{{"weight", {7, 5}, 34, 35, 0}, {"bias", {7}, 0, 7, 2}}));
+  EXPECT_EQ(named(layout, layout.pieces_in(34, 1000)), (std::vector<NamedPiece>{{"weight", {7, 5}, 34, 35, 0}, {"bias", {7}, 0, 7, 2}}));
   EXPECT_EQ(layout.pieces_in(44, 100).size(), 0U);
 }
 
 TEST(FlatLayout, C2_MoreRanksThanElements) {
   const FlatLayout layout({{"scale", {3}}}, 5, 1);
   EXPECT_EQ(layout.shard_numel(), 1);
-  EXPECT_EQ(layout.pieces(2), (std::vector<Piece>{{"scale", {3}, 2, 3, 0}}));
+  EXPECT_EQ(named(layout, layout.pieces(2)), (std::vector<NamedPiece>{{"scale", {3}, 2, 3, 0}}));
   EXPECT_TRUE(layout.pieces(3).empty());
   EXPECT_TRUE(layout.pieces(4).empty());
 }
@@ -49,7 +54,7 @@ TEST(FlatLayout, PiecesCoverEveryElementOnce) {
     for (int rank = 0; rank < shard_size; ++rank) {
       for (const Piece& piece : layout.pieces(rank)) {
         EXPECT_LE(piece.offset + piece.numel(), layout.shard_numel());
-        const auto p = static_cast<std::size_t>(piece.parameter[0] - 'a');
+        const auto p = static_cast<std::size_t>(layout.parameters()[piece.parameter].name[0] - 'a');
         for (std::int64_t i = piece.begin; i < piece.end; ++i) {
           ++seen[p][static_cast<std::size_t>(i)];
           EXPECT_EQ(rank * layout.shard_numel() + piece.offset + i - piece.begin, layout.begin_of(p) + i);

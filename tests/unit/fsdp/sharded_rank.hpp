@@ -73,13 +73,14 @@ inline std::vector<Part> parts_of(fsdp::Root& root, nn::Module& model, nn::Conte
   std::vector<const nn::Parameter*> order;
   model.for_each_parameter([&](const std::string&, nn::Parameter& p) { order.push_back(&p); });
   std::vector<Part> parts;
-  for (const fsdp::ShardedParameter& p : root.parameters()) {
-    for (std::int64_t i = 0; i < p.piece.num_runs(); ++i) {
-      const fsdp::Piece::Run run = p.piece.run(i);
-      Part part{static_cast<std::size_t>(std::ranges::find(order, p.parameter) - order.begin()), run.begin, {}, {}};
-      part.master = values_of(context, p.storage->master().slice(run.offset, run.numel()));
-      part.has_gradient = gradients && p.storage->has_grad(p.index);
-      if (part.has_gradient) part.gradient = values_of(context, p.storage->sharded_grad().slice(run.offset, run.numel()));
+  for (const fsdp::Piece& p : root.pieces()) {
+    for (std::int64_t i = 0; i < p.num_runs(); ++i) {
+      const fsdp::Run run = p.run(i);
+      const auto place = std::ranges::find(order, root.parameter(p).parameter);
+      Part part{static_cast<std::size_t>(place - order.begin()), run.begin, {}, {}};
+      part.master = values_of(context, root.storage(p).master().slice(run.offset, run.numel()));
+      part.has_gradient = gradients && root.storage(p).has_grad(p.parameter);
+      if (part.has_gradient) part.gradient = values_of(context, root.storage(p).sharded_grad().slice(run.offset, run.numel()));
       parts.push_back(std::move(part));
     }
   }
@@ -219,11 +220,11 @@ class ShardedRank {
     now.parts = parts_of(root(), *model_, context_, true);
     ignored.reduce(device_mesh_.metrics_group(), now.parts);
     root().reshard();
-    for (const fsdp::ShardedParameter& p : root().parameters()) {
-      if (!p.grad()) continue;
-      Tensor wide = context_.make(p.grad().shape, DType::f32);
-      context_.kernels.copy(context_.compute, p.grad(), wide);
-      context_.kernels.sgd(context_.compute, {.param = p.write_master(), .grad = wide, .lr = kLr});
+    for (const fsdp::Piece& p : root().pieces()) {
+      if (!root().grad(p)) continue;
+      Tensor wide = context_.make(root().grad(p).shape, DType::f32);
+      context_.kernels.copy(context_.compute, root().grad(p), wide);
+      context_.kernels.sgd(context_.compute, {.param = root().write_master(p), .grad = wide, .lr = kLr});
     }
     root().zero_grad();
     ignored.step();

@@ -105,12 +105,13 @@ class Training {
     if (mesh_.rank() == 0) out.parameters.resize(static_cast<std::size_t>(total));
     mesh_.world().barrier(context_.compute, "sized");
     context_.compute.synchronize();
-    for (const fsdp::ShardedParameter& p : root_->parameters()) {
-      if (mesh_.replica_rank() != 0 || (p.storage->shard_size() == 1 && mesh_.rank() != 0)) continue;
-      const auto found = std::ranges::find(begins, p.piece.parameter, &std::pair<std::string, std::int64_t>::first);
-      for (std::int64_t i = 0; i < p.piece.num_runs(); ++i) {
-        const fsdp::Piece::Run run = p.piece.run(i);
-        std::copy_n(p.storage->master().as<float>() + run.offset, run.numel(), out.parameters.begin() + found->second + run.begin);
+    for (const fsdp::Piece& p : root_->pieces()) {
+      if (mesh_.replica_rank() != 0 || (root_->storage(p).shard_size() == 1 && mesh_.rank() != 0)) continue;
+      const auto found = std::ranges::find(begins, root_->parameter(p).full_name, &std::pair<std::string, std::int64_t>::first);
+      for (std::int64_t i = 0; i < p.num_runs(); ++i) {
+        const fsdp::Run run = p.run(i);
+        std::copy_n(root_->storage(p).master().as<float>() + run.offset, run.numel(),
+                    out.parameters.begin() + found->second + run.begin);
       }
     }
   }

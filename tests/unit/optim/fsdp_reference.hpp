@@ -108,9 +108,9 @@ class ReferenceRank {
     fsdp::fully_shard(model_, device_mesh_, setup.options);
     root().initialize(1);
     device_mesh_.compute().synchronize();
-    for (const fsdp::ShardedParameter& p : root().parameters()) {
-      const Values whole = fsdp_reference()["parameters"][p.piece.parameter].get<Values>();
-      std::copy(whole.begin() + p.piece.begin, whole.begin() + p.piece.end, p.write_master().as<float>());
+    for (const fsdp::Piece& p : root().pieces()) {
+      const Values whole = fsdp_reference()["parameters"][root().parameter(p).full_name].get<Values>();
+      std::copy(whole.begin() + p.begin, whole.begin() + p.end, root().write_master(p).as<float>());
     }
   }
   ~ReferenceRank() { device_mesh_.compute().synchronize(); }
@@ -136,13 +136,14 @@ class ReferenceRank {
     context_.compute.synchronize();
     return *ys[0].view().as<float>();
   }
-  /// The whole of what `view` shows of each piece. @collective
-  Values gather(const std::string& parameter, TensorView (fsdp::ShardedParameter::*view)() const) {
+  /// @collective
+  Values gather_grad(const std::string& parameter) {
     Values whole(fsdp_reference()["parameters"][parameter].size(), 0);
     context_.compute.synchronize();
-    for (const fsdp::ShardedParameter& p : root().parameters()) {
-      if (p.piece.parameter != parameter || (p.storage->shard_size() == 1 && rank() != 0) || !(p.*view)()) continue;
-      std::copy_n((p.*view)().as<float>(), p.piece.numel(), whole.begin() + p.piece.begin);
+    for (const fsdp::Piece& p : root().pieces()) {
+      const TensorView grad = root().grad(p);
+      if (root().parameter(p).full_name != parameter || (root().storage(p).shard_size() == 1 && rank() != 0) || !grad) continue;
+      std::copy_n(grad.as<float>(), p.numel(), whole.begin() + p.begin);
     }
     mesh_.world().all_reduce(context_.compute, "gather",
                              {whole.data(), Shape{static_cast<std::int64_t>(whole.size())}, DType::f32}, ReduceOp::sum);

@@ -35,11 +35,11 @@ TEST(FsdpReference, C1_UnevenLinearAfterOneSgdStep) {
     fsdp::fully_shard(linear, device_mesh, {});
     fsdp::Root& root = fsdp::root_of(linear);
     root.initialize(1);
-    ASSERT_EQ(root.parameters().size(), 1U);
-    const fsdp::ShardedParameter piece = root.parameters()[0];
-    EXPECT_EQ(piece.piece.numel(), mesh.rank() == 0 ? 5 : 4);
+    ASSERT_EQ(root.pieces().size(), 1U);
+    const fsdp::Piece& piece = root.pieces()[0];
+    EXPECT_EQ(piece.numel(), mesh.rank() == 0 ? 5 : 4);
     const Values weight = reference["weight"].get<Values>(), stepped = reference["stepped"].get<Values>();
-    std::copy(weight.begin() + piece.piece.begin, weight.begin() + piece.piece.end, piece.write_master().as<float>());
+    std::copy(weight.begin() + piece.begin, weight.begin() + piece.end, root.write_master(piece).as<float>());
 
     Values x = reference["inputs"][static_cast<std::size_t>(mesh.rank())].get<Values>(), ones(6, 1);
     nn::Record record;
@@ -47,8 +47,8 @@ TEST(FsdpReference, C1_UnevenLinearAfterOneSgdStep) {
     linear.backward(context, std::move(record), {Tensor(TensorView{ones.data(), {2, 3}, DType::f32})});
     make_sgd(root, {})->step({.lr = reference["lr"].get<double>()});
     context.compute.synchronize();
-    for (std::int64_t i = piece.piece.begin; i < piece.piece.end; ++i) {
-      EXPECT_NEAR(piece.master().as<float>()[i - piece.piece.begin], stepped[static_cast<std::size_t>(i)], 1e-6) << i;
+    for (std::int64_t i = piece.begin; i < piece.end; ++i) {
+      EXPECT_NEAR(root.master(piece).as<float>()[i - piece.begin], stepped[static_cast<std::size_t>(i)], 1e-6) << i;
     }
   });
 }
@@ -65,7 +65,7 @@ TEST(FsdpReference, D8_ClippingWithMixedStrategies) {
       rank.device_mesh().compute().synchronize();
       EXPECT_NEAR(*norm.view().as<float>(), reference["norm"].get<double>(), 2e-6 * reference["norm"].get<double>()) << p;
       for (const auto& [name, gradient] : reference["gradients"].items()) {
-        expect_near(rank.gather(name, &fsdp::ShardedParameter::grad), Values(gradient), 5e-7, name);
+        expect_near(rank.gather_grad(name), Values(gradient), 5e-7, name);
       }
     });
   }

@@ -179,8 +179,8 @@ TEST_P(InBackward, D10_EveryAccessIsOrdered) {
         set_grads(model, step);
         in_backward.begin_step(0.1);
         model.pass();
-        for (const fsdp::ShardedParameter& p : model.root().parameters()) {  // who comes next on compute
-          model.kernels().fill(model.device_mesh().compute(), p.write_master(), 1.0);
+        for (const fsdp::Piece& p : model.root().pieces()) {  // who comes next on compute
+          model.kernels().fill(model.device_mesh().compute(), model.root().write_master(p), 1.0);
         }
         model.device_mesh().compute().synchronize();
       }
@@ -248,7 +248,7 @@ TEST(OptimizerInBackward, D10_MistakesAreNamed) {
       model.root().abandon_step();
     }
     model.pass();  // detached: gradients stay
-    EXPECT_TRUE(model.root().parameters()[0].grad());
+    EXPECT_TRUE(model.root().grad(model.root().pieces()[0]));
   });
 }
 

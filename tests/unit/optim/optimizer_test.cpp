@@ -55,7 +55,7 @@ TEST_P(OptimizerOnRanks, PaddingStaysZero) {
       const auto optimizer = make(model.root());
       for (int t = 1; t <= 3; ++t) train_step(model, *optimizer, t);
       model.device_mesh().compute().synchronize();
-      const auto expect_zero_outside = [&, &name = name](const fsdp::UnitStorage& storage, TensorView data) {
+      const auto expect_zero_outside = [&, &name = name](const fsdp::UnitStorage& storage, ConstTensorView data) {
         std::vector<bool> is_padding(static_cast<std::size_t>(data.numel()), true);
         for (const fsdp::Piece& piece : storage.layout().pieces(storage.shard_rank())) {
           std::fill_n(is_padding.begin() + piece.offset, piece.numel(), false);
@@ -340,7 +340,7 @@ TEST(Optimizer, GoesOnWhereItsStateWasSaved) {
         ++next;
       };
       for (const fsdp::Unit* unit : resumed.root().units()) {
-        if (unit->storage()) load(unit->storage()->master());
+        if (unit->storage()) load(unit->storage()->write_master());
       }
       for (const StateShard& shard : loaded->state()) load(shard.data);
       EXPECT_EQ(next, saved.size());

@@ -77,11 +77,12 @@ TEST_P(Groups, C3_HaveBetasOfTheirOwn) {
                    {{.parameters = {"u0.a", "u0.b"}, .beta1 = 0.5, .beta2 = 0.75}, {.parameters = {"u0.c", "u1.d", "u1.e"}}});
     step(model, *optimizer, {.lr = 0});
     for (const StateShard& shard : optimizer->state()) {
-      for (const fsdp::ShardedParameter& p : model.root().parameters()) {
-        if (p.storage != shard.storage) continue;
-        const bool is_own = p.piece.parameter == "u0.a" || p.piece.parameter == "u0.b";
+      for (const fsdp::Piece& p : model.root().pieces()) {
+        if (&model.root().storage(p) != shard.storage) continue;
+        const std::string& name = model.root().parameter(p).full_name;
+        const bool is_own = name == "u0.a" || name == "u0.b";
         const double beta = shard.kind == "exp_avg" ? (is_own ? 0.5 : 0.9) : (is_own ? 0.75 : 0.95);
-        EXPECT_FLOAT_EQ(shard.data.as<float>()[p.piece.offset], static_cast<float>(1 - beta)) << p.piece.parameter;
+        EXPECT_FLOAT_EQ(shard.data.as<float>()[p.offset], static_cast<float>(1 - beta)) << name;
       }
     }
     EXPECT_EQ(optimizer->group_options(optimizer->groups()[0]).at("beta1"), 0.5);
@@ -101,10 +102,10 @@ TEST_P(Groups, C3_AParameterWithoutGradientIsLeftAloneInOriginalParameterMode) {
       set_grads(model, 1);
       model.pass();
       bool is_seen = false;
-      for (const fsdp::ShardedParameter& p : model.root().parameters()) {
-        if (p.piece.parameter != "u0.c") continue;
+      for (const fsdp::Piece& p : model.root().pieces()) {
+        if (model.root().parameter(p).full_name != "u0.c") continue;
         is_seen = true;
-        EXPECT_EQ(static_cast<bool>(p.grad()), !original);
+        EXPECT_EQ(static_cast<bool>(model.root().grad(p)), !original);
       }
       EXPECT_TRUE(is_seen || GetParam() > 1);
       optimizer->step({.lr = 0.125});

@@ -161,17 +161,17 @@ class ShardedWeights {
 
   /// The whole parameter, from this rank's pieces and those of the other shard ranks. @collective
   [[nodiscard]] Values gather(const std::string& parameter) {
-    return gather_from(parameter, [](const auto& p) { return p.master(); });
+    return gather_from(parameter, [this](const fsdp::Piece& p) { return root().master(p); });
   }
   [[nodiscard]] Values gather_grad(const std::string& parameter) {
-    return gather_from(parameter, [](const auto& p) { return p.grad(); });
+    return gather_from(parameter, [this](const fsdp::Piece& p) { return root().grad(p); });
   }
 
   void write_master(const std::string& parameter, const Values& values) {
     device_mesh_.compute().synchronize();
-    for (const fsdp::ShardedParameter& p : root().parameters()) {
-      if (p.piece.parameter != parameter) continue;
-      std::copy(values.begin() + p.piece.begin, values.begin() + p.piece.end, p.write_master().as<float>());
+    for (const fsdp::Piece& p : root().pieces()) {
+      if (root().parameter(p).full_name != parameter) continue;
+      std::copy(values.begin() + p.begin, values.begin() + p.end, root().write_master(p).as<float>());
     }
   }
 
@@ -194,7 +194,7 @@ class ShardedWeights {
   }
 
   Values gather_from(const std::string& parameter,
-                     const std::function<ConstTensorView(const fsdp::ShardedParameter&)>& view) {
+                     const std::function<ConstTensorView(const fsdp::Piece&)>& view) {
     Values whole;
     bool is_replicated = false;
     for (const fsdp::Unit* unit : root().units()) {
@@ -206,10 +206,10 @@ class ShardedWeights {
       }
     }
     device_mesh_.compute().synchronize();
-    for (const fsdp::ShardedParameter& p : root().parameters()) {
-      if (p.piece.parameter != parameter || (is_replicated && mesh_.shard_rank() != 0)) continue;
+    for (const fsdp::Piece& p : root().pieces()) {
+      if (root().parameter(p).full_name != parameter || (is_replicated && mesh_.shard_rank() != 0)) continue;
       if (const ConstTensorView piece = view(p))
-        std::copy_n(piece.as<float>(), piece.numel(), whole.begin() + p.piece.begin);
+        std::copy_n(piece.as<float>(), piece.numel(), whole.begin() + p.begin);
     }
     const TensorView all{whole.data(), Shape{static_cast<std::int64_t>(whole.size())}, DType::f32};
     mesh_.shard().all_reduce(device_mesh_.compute(), "gather", all, ReduceOp::sum);

@@ -61,8 +61,8 @@ TEST_P(OnMeshes, E3_ShardedFromAFullStateOnEveryRank) {
         }
       }
       std::int64_t numel = 0;
-      for (const fsdp::ShardedParameter& p : resumed.root().parameters()) {
-        if (p.piece.parameter == "u0.a") numel = p.piece.numel();
+      for (const fsdp::Piece& p : resumed.root().pieces()) {
+        if (resumed.root().parameter(p).full_name == "u0.a") numel = p.numel();
       }
       const auto& tensors = local.state.at("u0.a").tensors;
       EXPECT_EQ(tensors.empty() ? 0 : tensors.begin()->second.numel(), numel) << "this rank's piece alone";

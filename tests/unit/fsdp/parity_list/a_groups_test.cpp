@@ -114,8 +114,8 @@ TEST(Groups, A3_UnitsMayUseDifferentStrategies) {
     EXPECT_EQ(rig.device_mesh().reduce_group().counts().of(Collective::reduce_scatter), 2);
     EXPECT_EQ(rig.device_mesh().all_ranks_group().counts().of(Collective::all_reduce), 1);
     // The mean over the ranks of gradients of 1.
-    for (const ShardedParameter& p : root.parameters()) {
-      for (const float g : rig.values(p.grad())) EXPECT_EQ(g, 1) << p.piece.parameter;
+    for (const Piece& p : root.pieces()) {
+      for (const float g : rig.values(root.grad(p))) EXPECT_EQ(g, 1) << root.parameter(p).full_name;
     }
   });
 }
@@ -168,9 +168,9 @@ TEST(Groups, A3_UnitsOfOneRootMayBeOnDifferentGroups) {
       EXPECT_EQ(second.replicate_group().counts().of(Collective::all_reduce), 1);
       EXPECT_EQ(rig.device_mesh().unshard_group().counts().of(Collective::all_gather), 3);  // the root's once
       EXPECT_EQ(rig.device_mesh().reduce_group().counts().of(Collective::reduce_scatter), 2);
-      for (const ShardedParameter& p : root.parameters()) {
-        const bool is_layer = p.parameter->shape.numel() == 5;
-        for (const float g : rig.values(p.grad())) EXPECT_EQ(g, is_layer ? 2.5F : 1.0F) << p.piece.parameter;
+      for (const Piece& p : root.pieces()) {
+        const bool is_layer = root.parameter(p).parameter->shape.numel() == 5;
+        for (const float g : rig.values(root.grad(p))) EXPECT_EQ(g, is_layer ? 2.5F : 1.0F) << root.parameter(p).full_name;
       }
       root.zero_grad();
     }
@@ -229,8 +229,8 @@ std::string warnings(Strategy strategy, int replicas) {
       EXPECT_EQ(calls_of(rig.device_mesh().all_ranks_group()), 0);
       // One a unit; none when the world is 1.
       EXPECT_EQ(rig.device_mesh().replicate_group().counts().of(Collective::all_reduce), replicas > 1 ? 2 : 0);
-      for (const ShardedParameter& p : root.parameters()) {
-        for (const float g : rig.values(p.grad())) EXPECT_EQ(g, 1);
+      for (const Piece& p : root.pieces()) {
+        for (const float g : rig.values(root.grad(p))) EXPECT_EQ(g, 1);
       }
     });
   });

@@ -114,8 +114,8 @@ TEST(Units, B9_ARootIsFoundAtFirstUseAndSeveralAreIndependent) {
     const nn::Tensors ys = model.forward(rig.context(), {Tensor()}, &record);
     model.backward(rig.context(), std::move(record), ys);
     for (const Root* root : roots) {
-      for (const ShardedParameter& p : root->parameters()) {
-        for (const float g : rig.values(p.grad())) EXPECT_EQ(g, 1);
+      for (const Piece& p : root->pieces()) {
+        for (const float g : rig.values(root->grad(p))) EXPECT_EQ(g, 1);
       }
     }
   });

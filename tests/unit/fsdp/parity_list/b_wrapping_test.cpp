@@ -172,7 +172,7 @@ TEST(Wrapping, B3_IgnoredModulesAreLeftWholeWithTheirSubtreeButNotTheUnitsInside
     static_cast<void>(model.forward(rig.context(), {Tensor()}, nullptr));
     EXPECT_EQ(left.weight().data.data, mine.data());
     EXPECT_EQ(mine, std::vector<float>(3, 7.0F));
-    for (const ShardedParameter& p : root.parameters()) EXPECT_NE(p.piece.parameter, "left.weight");
+    for (const Piece& p : root.pieces()) EXPECT_NE(root.parameter(p).full_name, "left.weight");
     left.weight().data = left.children()[0].module->own_parameters()[0]->data = {};
   });
 }

@@ -3,12 +3,15 @@
 
 #include "mica/fsdp/visible_parameters.hpp"
 #include "mica/fsdp/wrap_policy.hpp"
+#include "../named_piece.hpp"
 #include "rank_rig.hpp"
 #include "tree_module.hpp"
 
 namespace mica::fsdp {
 namespace {
 
+using testing::named;
+using testing::NamedPiece;
 using testing::RankRig;
 using testing::TreeModule;
 
@@ -16,8 +19,8 @@ TEST(Layout, C1_AFiveByFiveWeightOverTwoRanksIs26In13And13) {
   const FlatLayout layout({{"weight", {5, 5}}}, 2, 1);
   EXPECT_EQ(layout.gathered_numel(), 26);
   EXPECT_EQ(layout.shard_numel(), 13);
-  EXPECT_EQ(layout.pieces(0), (std::vector<Piece>{{"weight", {5, 5}, 0, 13, 0}}));
-  EXPECT_EQ(layout.pieces(1), (std::vector<Piece>{{"weight", {5, 5}, 13, 25, 0}}));
+  EXPECT_EQ(named(layout, layout.pieces(0)), (std::vector<NamedPiece>{{"weight", {5, 5}, 0, 13, 0}}));
+  EXPECT_EQ(named(layout, layout.pieces(1)), (std::vector<NamedPiece>{{"weight", {5, 5}, 13, 25, 0}}));
 }
 
 TEST(Layout, C1_ALinearWithAlignmentIs44In22And22) {
@@ -26,8 +29,8 @@ TEST(Layout, C1_ALinearWithAlignmentIs44In22And22) {
   EXPECT_EQ(layout.gathered_numel(), 44);
   EXPECT_EQ(layout.shard_numel(), 22);
   EXPECT_EQ(layout.begin_of(1), 36);                                                       // 35 + 1 alignment
-  EXPECT_EQ(layout.pieces(0), (std::vector<Piece>{{"weight", {7, 5}, 0, 22, 0}}));          // no bias on rank 0
-  EXPECT_EQ(layout.pieces(1), (std::vector<Piece>{{"weight", {7, 5}, 22, 35, 0}, {"bias", {7}, 0, 7, 14}}));
+  EXPECT_EQ(named(layout, layout.pieces(0)), (std::vector<NamedPiece>{{"weight", {7, 5}, 0, 22, 0}}));          // no bias on rank 0
+  EXPECT_EQ(named(layout, layout.pieces(1)), (std::vector<NamedPiece>{{"weight", {7, 5}, 22, 35, 0}, {"bias", {7}, 0, 7, 14}}));
 }
 
 // Metadata of any range, against counting element by element, with offsets in range and past the end.
@@ -36,7 +39,7 @@ TEST(Layout, C1_MetadataOfAnyRange) {
   ASSERT_EQ(layout.gathered_numel(), 18);
   for (std::int64_t begin = 0; begin <= 20; ++begin) {
     for (std::int64_t end = begin; end <= 22; ++end) {
-      std::vector<Piece> expected;
+      std::vector<NamedPiece> expected;
       const struct { const char* name; Shape shape; std::int64_t at, numel; } parameters[] = {
           {"a", {2, 3}, 0, 6}, {"b", {1}, 8, 1}, {"c", {5}, 12, 5}};
       for (const auto& p : parameters) {
@@ -48,7 +51,7 @@ TEST(Layout, C1_MetadataOfAnyRange) {
         }
         if (first >= 0) expected.push_back({p.name, p.shape, first - p.at, last + 1 - p.at, first - begin});
       }
-      EXPECT_EQ(layout.pieces_in(begin, end), expected) << begin << " to " << end;
+      EXPECT_EQ(named(layout, layout.pieces_in(begin, end)), expected) << begin << " to " << end;
     }
   }
 }
@@ -66,7 +69,7 @@ TEST(Layout, C2_ChunksAreCeilAndLaterRanksMayBeShortOrEmpty) {
         if (begin == end) {
           EXPECT_TRUE(pieces.empty()) << n << " over " << shard_size << " rank " << rank;
         } else {
-          EXPECT_EQ(pieces, (std::vector<Piece>{{"p", {n}, begin, end, 0}})) << n << " over " << shard_size;
+          EXPECT_EQ(named(layout, pieces), (std::vector<NamedPiece>{{"p", {n}, begin, end, 0}})) << n << " over " << shard_size;
         }
       }
     }
@@ -183,7 +186,7 @@ TEST(Layout, C3_WithoutItAUnitShowsOneFlatParameter) {
     EXPECT_EQ(shown[1].name, "a.flat_param");
     EXPECT_EQ(shown[1].data.shape, (Shape{3}));
     // What optimizers walk is the same in both modes.
-    EXPECT_EQ(root.parameters().size(), 2U);
+    EXPECT_EQ(root.pieces().size(), 2U);
   });
 }
 

@@ -42,7 +42,7 @@ TEST(C4PerParameter, EveryParameterIsCutAlongItsRows) {
       OneLinear linear(rig, per_parameter());
       const std::int64_t mine = rows[static_cast<std::size_t>(num_ranks)][static_cast<std::size_t>(rig.rank())];
       std::int64_t numel = 0;
-      for (const ShardedParameter& p : root_of(linear.model).parameters()) numel += p.piece.numel();
+      for (const Piece& p : root_of(linear.model).pieces()) numel += p.numel();
       EXPECT_EQ(numel, mine * 5 + mine);
       // Gathered in one collective for the whole unit.
       rig.number_masters(linear.model);
@@ -86,15 +86,15 @@ TEST(C4PerParameter, ChosenDims) {
       Options options = per_parameter();
       options.shard_dims = {{"weight", dim}};
       OneLinear linear(rig, options, 6, 5);
-      const auto parameters = root_of(linear.model).parameters();
-      ASSERT_FALSE(parameters.empty());
-      EXPECT_EQ(parameters[0].piece.dim, 1);
-      EXPECT_EQ(parameters[0].piece.begin, 2 * rig.rank());
-      EXPECT_EQ(parameters[0].piece.end, 2 * rig.rank() + 2);
-      for (const ShardedParameter& p : parameters) {
-        for (std::int64_t i = 0; i < p.piece.num_runs(); ++i) {
-          const Piece::Run run = p.piece.run(i);
-          for (std::int64_t j = 0; j < run.numel(); ++j) p.storage->master().as<float>()[run.offset + j] = static_cast<float>(run.begin + j);
+      const Root& root = root_of(linear.model);
+      ASSERT_FALSE(root.pieces().empty());
+      EXPECT_EQ(root.pieces()[0].dim, 1);
+      EXPECT_EQ(root.pieces()[0].begin, 2 * rig.rank());
+      EXPECT_EQ(root.pieces()[0].end, 2 * rig.rank() + 2);
+      for (const Piece& p : root.pieces()) {
+        for (std::int64_t i = 0; i < p.num_runs(); ++i) {
+          const auto run = p.run(i);
+          for (std::int64_t j = 0; j < run.numel(); ++j) root.storage(p).write_master().as<float>()[run.offset + j] = static_cast<float>(run.begin + j);
         }
       }
       unit_of(linear.model).unshard().wait();
@@ -180,8 +180,9 @@ TEST(C4Hooks, EightBitAllGatherHidesNoNan) {
         RankRig rig(std::move(world));
         OneLinear linear(rig, per_parameter(), 5, 4);  // two rows a rank
         linear.storage().set_all_gather_hooks(linear.weight(), int8_all_gather());
-        for (const ShardedParameter& p : root_of(linear.model).parameters()) {
-          if (p.parameter == &linear.weight() && rig.rank() == 1) p.master().as<float>()[at] = bad;
+        const Root& root = root_of(linear.model);
+        for (const Piece& p : root.pieces()) {
+          if (root.parameter(p).parameter == &linear.weight() && rig.rank() == 1) root.write_master(p).as<float>()[at] = bad;
         }
         unit_of(linear.model).unshard().wait();
         const auto seen = rig.values(linear.weight().data);

@@ -70,8 +70,8 @@ class Trained {
   /// Calls check(i, gradient element i) for this rank's part.
   template <class Check>
   void for_each(const Check& check) {
-    for (const ShardedParameter& p : root().parameters()) {
-      for (std::int64_t i = 0; i < p.piece.numel(); ++i) check(p.piece.begin + i, p.grad().as<float>()[i]);
+    for (const Piece& p : root().pieces()) {
+      for (std::int64_t i = 0; i < p.numel(); ++i) check(p.begin + i, root().grad(p).as<float>()[i]);
     }
   }
 

@@ -82,9 +82,9 @@ TEST(D6Inputs, UnitsOfDifferentDtypes) {
       ASSERT_TRUE(dxs[0]);
       EXPECT_EQ(dxs[0].dtype(), DType::f32);  // as the input came
       rig.compute().synchronize();
-      for (const ShardedParameter& p : root_of(model).parameters()) {
-        EXPECT_EQ(p.master().dtype, DType::f32);  // whatever param_dtype is
-        for (std::int64_t i = 0; i < p.piece.numel(); ++i) EXPECT_EQ(p.grad().as<float>()[i], 1.0F);
+      for (const Piece& p : root_of(model).pieces()) {
+        EXPECT_EQ(root_of(model).master(p).dtype, DType::f32);  // whatever param_dtype is
+        for (std::int64_t i = 0; i < p.numel(); ++i) EXPECT_EQ(root_of(model).grad(p).as<float>()[i], 1.0F);
       }
     });
   }
@@ -135,9 +135,10 @@ TEST(D6Eval, GradientsInFullPrecisionAreNotRounded) {
         rig.context().training = training;
         train_pass(model, rig.context());
         rig.compute().synchronize();
-        for (const ShardedParameter& p : root_of(model).parameters()) {
-          if (p.parameter->name == "weight" && p.parameter->shape.numel() == 5) {  // a layer's
-            EXPECT_EQ(p.grad().as<float>()[0], training ? 1.0F : kExact);
+        for (const Piece& p : root_of(model).pieces()) {
+          const nn::Parameter& parameter = *root_of(model).parameter(p).parameter;
+          if (parameter.name == "weight" && parameter.shape.numel() == 5) {  // a layer's
+            EXPECT_EQ(root_of(model).grad(p).as<float>()[0], training ? 1.0F : kExact);
           }
         }
         root_of(model).zero_grad();
@@ -227,9 +228,9 @@ TEST(D6LowPrecisionGradients, StayInReduceDtypeWhenAskedFor) {
             EXPECT_EQ(storage.sharded_grad().dtype, is_low ? DType::bf16 : DType::f32);
             const std::int64_t elements = (7 + num_ranks - 1) / num_ranks + (3 + num_ranks - 1) / num_ranks;
             EXPECT_EQ(storage.grad_pool().stats().current_of(MemoryRole::sharded_grad), (is_low ? 2 : 4) * elements);
-            for (const ShardedParameter& p : root_of(model).parameters()) {
-              if (p.parameter != &model.layers[0]->weight()) continue;
-              EXPECT_EQ(rig.values(p.grad())[0], is_low ? 1.0F : 1.0F + kSmall);
+            for (const Piece& p : root_of(model).pieces()) {
+              if (root_of(model).parameter(p).parameter != &model.layers[0]->weight()) continue;
+              EXPECT_EQ(rig.values(root_of(model).grad(p))[0], is_low ? 1.0F : 1.0F + kSmall);
             }
           });
         }
@@ -276,8 +277,8 @@ TEST(D9Offload, MastersAndGradientsLiveInTheOffloadTier) {
             EXPECT_EQ(on_device(MemoryRole::sharded_grad), of_gradients ? 0 : bytes);
             // The host has waited: an optimizer there may read at once.
             if (of_gradients) {
-              for (const ShardedParameter& p : root_of(model).parameters()) {
-                for (std::int64_t i = 0; i < p.piece.numel(); ++i) EXPECT_EQ(p.grad().as<float>()[i], 1.0F);
+              for (const Piece& p : root_of(model).pieces()) {
+                for (std::int64_t i = 0; i < p.numel(); ++i) EXPECT_EQ(root_of(model).grad(p).as<float>()[i], 1.0F);
               }
             }
             root_of(model).zero_grad();

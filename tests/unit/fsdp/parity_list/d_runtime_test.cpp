@@ -76,12 +76,12 @@ void expect_concatenated(RankRig& rig, nn::Module& model, int count, const std::
   std::vector<const nn::Parameter*> order;
   model.for_each_parameter([&](const std::string&, nn::Parameter& p) { order.push_back(&p); });
   rig.compute().synchronize();
-  for (const ShardedParameter& p : root_of(model).parameters()) {
-    const auto n = static_cast<std::size_t>(std::ranges::find(order, p.parameter) - order.begin());
-    ASSERT_TRUE(p.grad()) << what;
-    for (std::int64_t i = 0; i < p.piece.numel(); ++i) {
-      const float sum = p.grad().as<float>()[i] * static_cast<float>(rig.mesh().world_size());
-      ASSERT_NEAR(sum, factor * expected[n][static_cast<std::size_t>(p.piece.begin + i)], 1e-4) << what << " parameter " << n;
+  for (const Piece& p : root_of(model).pieces()) {
+    const auto n = static_cast<std::size_t>(std::ranges::find(order, root_of(model).parameter(p).parameter) - order.begin());
+    ASSERT_TRUE(root_of(model).grad(p)) << what;
+    for (std::int64_t i = 0; i < p.numel(); ++i) {
+      const float sum = root_of(model).grad(p).as<float>()[i] * static_cast<float>(rig.mesh().world_size());
+      ASSERT_NEAR(sum, factor * expected[n][static_cast<std::size_t>(p.begin + i)], 1e-4) << what << " parameter " << n;
     }
   }
 }

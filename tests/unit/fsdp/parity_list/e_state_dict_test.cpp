@@ -177,10 +177,11 @@ void expect_round_trips(const Options& options) {
           for (const auto& [key, tensor] : dict) {
             if (!key.ends_with("flat_param")) continue;
             const bool is_root = key == "flat_param";
-            for (const ShardedParameter& p : toy.root().parameters()) {
-              if ((p.storage == toy.root().units()[0]->storage()) != is_root) continue;
-              const std::int64_t behind = p.piece.offset + p.piece.numel();
-              if (p.piece.parameter == "0.weight" && behind < tensor.numel() && options.sharding == Sharding::flat) {
+            for (const Piece& p : toy.root().pieces()) {
+              if ((&toy.root().storage(p) == toy.root().units()[0]->storage()) != is_root) continue;
+              const std::int64_t behind = p.offset + p.numel();
+              const bool is_weight = toy.root().parameter(p).full_name == "0.weight";
+              if (is_weight && behind < tensor.numel() && options.sharding == Sharding::flat) {
                 tensor.view().template as<float>()[behind] = 7;
               }
             }
@@ -286,11 +287,12 @@ TEST(E2StateDict, On128Ranks) {
       }
       toy.clear();
       load_state_dict(toy.model, dict);
-      for (const ShardedParameter& p : toy.root().parameters()) {
-        const auto n = std::ranges::find(kParameters, p.piece.parameter, &std::pair<std::string, Shape>::first) -
+      for (const Piece& p : toy.root().pieces()) {
+        const std::string& name = toy.root().parameter(p).full_name;
+        const auto n = std::ranges::find(kParameters, name, &std::pair<std::string, Shape>::first) -
                        kParameters.begin();
-        for (std::int64_t i = 0; i < p.piece.numel(); ++i) {
-          EXPECT_EQ(p.master().as<float>()[i], static_cast<float>(n * 1000 + p.piece.begin + i)) << p.piece.parameter;
+        for (std::int64_t i = 0; i < p.numel(); ++i) {
+          EXPECT_EQ(toy.root().master(p).as<float>()[i], static_cast<float>(n * 1000 + p.begin + i)) << name;
         }
       }
     }

@@ -100,10 +100,10 @@ TEST(E1Summon, WritesBackTheSliceThatEachRankOwns) {
       EXPECT_EQ(rig.values(p.data), std::vector<float>(static_cast<std::size_t>(p.data.numel()), name == "0.weight" ? 0.0F : 200.0F));
     });
     full.close();
-    for (const ShardedParameter& p : root.parameters()) {
-      const float* shard = p.storage->master().as<float>();
-      for (std::int64_t i = 0; i < p.storage->layout().shard_numel(); ++i) {
-        const bool is_data = i >= p.piece.offset && i < p.piece.offset + p.piece.numel();
+    for (const Piece& p : root.pieces()) {
+      const float* shard = root.storage(p).master().as<float>();
+      for (std::int64_t i = 0; i < root.storage(p).layout().shard_numel(); ++i) {
+        const bool is_data = i >= p.offset && i < p.offset + p.numel();
         if (!is_data) {
           EXPECT_EQ(shard[i], 0) << "padding at " << i;
         }

@@ -54,11 +54,11 @@ class RankRig {
   void number_masters(nn::Module& module) {
     std::vector<const nn::Parameter*> order;
     module.for_each_parameter([&](const std::string&, nn::Parameter& p) { order.push_back(&p); });
-    for (const ShardedParameter& p : root_of(module).parameters()) {
-      const auto n = std::ranges::find(order, p.parameter) - order.begin();
-      float* master = p.write_master().as<float>();
-      for (std::int64_t r = 0; r < p.piece.num_runs(); ++r) {
-        for (std::int64_t i = p.piece.run(r).begin; i < p.piece.run(r).end; ++i) {
+    for (const Piece& p : root_of(module).pieces()) {
+      const auto n = std::ranges::find(order, root_of(module).parameter(p).parameter) - order.begin();
+      float* master = root_of(module).write_master(p).as<float>();
+      for (std::int64_t r = 0; r < p.num_runs(); ++r) {
+        for (std::int64_t i = p.run(r).begin; i < p.run(r).end; ++i) {
           *master++ = static_cast<float>(n * 1000 + i);
         }
       }
