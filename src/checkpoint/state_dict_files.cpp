@@ -33,9 +33,8 @@ std::vector<Placed> placed_in(const fsdp::ShardLayout& layout, int shard_rank, c
     if (found == tensors.end()) continue;
     invariant(piece.num_runs() == 1, "tensors are cut along dim 0");
     const fsdp::StateTensor& tensor = found->second;
-    const std::int64_t row_numel = tensor.global_shape().numel() / tensor.global_shape()[0];
-    invariant(piece.run(0).begin == tensor.row_begin() * row_numel && piece.numel() == tensor.numel(),
-              "a state dict holds the rows of its rank");
+    const std::int64_t begin = tensor.row_begin() * fsdp::row_numel_of(tensor.global_shape());
+    invariant(piece.begin == begin && piece.numel() == tensor.numel(), "a state dict holds the rows of its rank");
     placed.push_back({piece.offset, piece.numel(), tensor.view().as<float>()});
   }
   return placed;
@@ -125,15 +124,13 @@ fsdp::StateTensor read_rows(ParameterReader& reader, const fsdp::ParameterSpec& 
                             const ReadPart& part) {
   require(part.num_ranks >= 1 && part.rank >= 0 && part.rank < part.num_ranks, "rank {} of {} reads a state dict",
           part.rank, part.num_ranks);
-  const std::int64_t chunk = (p.shape[0] + part.num_ranks - 1) / part.num_ranks;
-  const std::int64_t first = std::min(p.shape[0], part.rank * chunk);
-  std::vector<std::int64_t> dims(p.shape.dims().begin(), p.shape.dims().end());
-  dims[0] = std::min(p.shape[0], first + chunk) - first;
-  fsdp::StateTensor tensor = fsdp::StateTensor::on_host(Shape(dims), reader.dtype(p.name, kind));
+  const fsdp::Rows rows = fsdp::rows_of_part(p.shape, part.rank, part.num_ranks);
+  fsdp::StateTensor tensor =
+      fsdp::StateTensor::on_host(fsdp::with_rows(p.shape, rows.end - rows.begin), reader.dtype(p.name, kind));
   if (tensor.numel() > 0) {
-    reader.read(p.name, kind, first * (p.shape.numel() / p.shape[0]), tensor.numel(), tensor.view().data);
+    reader.read(p.name, kind, rows.begin * fsdp::row_numel_of(p.shape), tensor.numel(), tensor.view().data);
   }
-  tensor.set_part_of(p.shape, first);
+  tensor.set_part_of(p.shape, rows.begin);
   return tensor;
 }
 

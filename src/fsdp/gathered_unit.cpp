@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "mica/fsdp/root.hpp"
-
 namespace mica::fsdp {
 
 GatheredUnit::GatheredUnit(const Unit& unit, ConstTensorView shard) : device_mesh_(unit.device_mesh()), all_(shard) {
@@ -37,38 +35,17 @@ void GatheredUnit::copy_range(std::size_t i, std::int64_t begin, std::int64_t en
 
 void scatter_range(const Unit& unit, std::size_t i, std::int64_t begin, ConstTensorView src, TensorView shard) {
   const UnitStorage& storage = *unit.storage();
-  DeviceMesh& device_mesh = unit.device_mesh();
   for (const Piece& piece : storage.layout().pieces(storage.shard_rank())) {
     if (piece.parameter != i) continue;
-    for_each_common(piece, begin, begin + src.numel(), [&](const Run& run) {
-      device_mesh.kernels().copy(device_mesh.compute(), src.slice(run.begin - begin, run.numel()),
-                                 shard.slice(run.offset, run.numel()));
-    });
+    scatter_range(unit.device_mesh(), piece, begin, src, shard.slice(piece.offset, piece.numel()));
   }
 }
 
-std::vector<Unit*> units_below(nn::Module& module, bool recurse) {
-  std::vector<Unit*> units;
-  const auto add = [&](const std::string&, nn::Module& each) {
-    auto* unit = dynamic_cast<Unit*>(each.hooks());
-    if (!unit) return;
-    static_cast<void>(unit->root());
-    units.push_back(unit);
-  };
-  if (recurse) {
-    module.for_each_module(add);
-  } else {
-    add("", module);
-  }
-  return units;
-}
-
-std::vector<Root*> roots_of(const std::vector<Unit*>& units) {
-  std::vector<Root*> roots;
-  for (Unit* unit : units) {
-    if (std::ranges::find(roots, &unit->root()) == roots.end()) roots.push_back(&unit->root());
-  }
-  return roots;
+void scatter_range(DeviceMesh& device_mesh, const Piece& piece, std::int64_t begin, ConstTensorView src, TensorView dst) {
+  for_each_common(piece, begin, begin + src.numel(), [&](const Run& run) {
+    device_mesh.kernels().copy(device_mesh.compute(), src.slice(run.begin - begin, run.numel()),
+                               dst.slice(run.offset - piece.offset, run.numel()));
+  });
 }
 
 }  // namespace mica::fsdp

@@ -3,13 +3,11 @@
 
 #include "mica/comm/host_comm.hpp"
 #include "mica/fsdp/state_dict.hpp"
-#include "state_dict_items.hpp"
-#include "state_dict_pieces.hpp"
+#include "model_arrays.hpp"
+#include "state_exchange.hpp"
 
 namespace mica::fsdp {
 namespace {
-
-constexpr const char* kLabel = "load_state_dict";
 
 std::string joined(const std::vector<std::string>& keys) {
   std::string text;
@@ -33,139 +31,146 @@ void note_unexpected(const StateDict& dict, const std::vector<std::string>& know
 }
 
 class Loader {
+  using Arrays = std::vector<const StateArray*>;
+
  public:
-  explicit Loader(nn::Module& module) : module_(module), items_(state_items(module, "loaded")) {}
+  explicit Loader(nn::Module& module) : module_(module), arrays_(model_arrays(module, "loaded")) {}
 
-  /// Every rank's dict is whole: no traffic but the agreement that all of them fit.
-  LoadStateDictReport load_full(const StateDict& dict, bool strict) {
+  /// Every rank's dict has what it stores: no traffic but the agreement that all of them fit.
+  /// @param is_local  shards of units; otherwise everything is whole.
+  LoadStateDictReport load_own(const StateDict& dict, bool is_local, bool strict) {
     LoadStateDictReport report;
+    const Arrays whole = is_local ? arrays_.of_unit(nullptr) : all();
+    const std::vector<Unit*> shards = is_local ? arrays_.units : std::vector<Unit*>{};
     comm()->agree([&] {
-      note_unexpected(dict, items_.keys(), report);
-      for (const StateItem& item : items_.items) {
-        const auto entry = dict.find(item.key);
-        if (entry == dict.end()) {
-          report.missing.push_back(item.key);
-          continue;
-        }
-        check_tensor(item, entry->second);
-        require<ConfigError>(entry->second.is_whole(), "{} holds rows [{}, {}) of {} in the state dict, expected all of them: "
-                             "load it with the sharded kind",
-                             item.key, entry->second.row_begin(), entry->second.row_begin() + rows_of(entry->second.shape()),
-                             item.shape.to_string());
+      std::vector<std::string> known = keys_of(whole);
+      for (const Unit* unit : shards) {
+        known.push_back(local_key(module_, *unit));
+        check_shard(known.back(), *unit->storage(), dict, report);
       }
+      check_whole(whole, dict, report);
+      note_unexpected(dict, known, report);
       if (strict) require_no_strays(report);
     });
     begin_write();
-    for (const StateItem& item : items_.items) {
-      const auto entry = dict.find(item.key);
-      if (entry != dict.end()) store_rows(items_, item, 0, entry->second.view());
-    }
-    finish();
-    return report;
-  }
-
-  LoadStateDictReport load_local(const StateDict& dict, bool strict) {
-    LoadStateDictReport report;
-    comm()->agree([&] { check_local(dict, strict, report); });
-    begin_write();
-    for (const Unit* unit : items_.units) {
+    for (const Unit* unit : shards) {
       const auto entry = dict.find(local_key(module_, *unit));
-      if (entry == dict.end()) continue;
-      const TensorView master = unit->storage()->write_master();
-      const std::int64_t numel = entry->second.numel();
-      Kernels& kernels = unit->device_mesh().kernels();
-      Stream& compute = unit->device_mesh().compute();
-      if (numel > 0 && entry->second.view().data != master.data) kernels.copy(compute, entry->second.view(), master.slice(0, numel));
-      for (const auto& [begin, end] : padding_of(*unit->storage()))
-        kernels.fill(compute, master.slice(begin, end - begin), 0);
+      if (entry != dict.end()) store_shard(*unit, entry->second.view());
     }
-    for (const StateItem* item : items_.of_unit(nullptr)) {
-      const auto entry = dict.find(item->key);
-      if (entry != dict.end()) store_rows(items_, *item, 0, entry->second.view());
+    for (const StateArray* array : whole) {
+      const auto entry = dict.find(array->key);
+      if (entry != dict.end()) store(arrays_, *array, 0, entry->second.view());
     }
-    finish();
+    arrays_.synchronize();  // the dict may go away
     return report;
   }
 
-  LoadStateDictReport load_pieces(std::span<const StateDict> parts, bool strict) {
+  LoadStateDictReport load_pieces(std::span<const StateDict> dicts, bool strict) {
     LoadStateDictReport report;
-    std::vector<RowsAt> mine;
+    std::vector<FoundRun> mine;
     comm()->agree([&] {
-      for (const StateDict& dict : parts) note_unexpected(dict, items_.keys(), report);
-      mine = rows_in(items_, parts, world().rank());
+      for (const StateDict& dict : dicts) note_unexpected(dict, keys_of(all()), report);
+      mine = find_runs(arrays_, dicts, rank());
       if (strict) require_no_strays(report);
     });
-    std::vector<RowsAt> found;
-    std::string bytes(mine.size() * sizeof(RowsAt), '\0');
-    if (!mine.empty()) std::memcpy(bytes.data(), mine.data(), bytes.size());
+    std::vector<FoundRun> found;
+    const std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(FoundRun));
     for (const std::string& each : comm()->gather_strings(bytes)) {
       const std::size_t before = found.size();
-      found.resize(before + each.size() / sizeof(RowsAt));
+      found.resize(before + each.size() / sizeof(FoundRun));
       if (!each.empty()) std::memcpy(found.data() + before, each.data(), each.size());
     }
     // From here on all ranks know, and do, the same.
-    const std::vector<RowsAt> chosen = choose_rows(items_, std::move(found), report.missing);
+    const std::vector<FoundRun> chosen = choose_runs(arrays_, std::move(found), report.missing);
     if (strict) require_no_strays(report);
     begin_write();
-    exchange_rows(items_, chosen, parts);
-    finish();
+    exchange(arrays_, chosen, dicts);
+    arrays_.synchronize();
     return report;
   }
 
-  void refuse_unsharded() const { require_sharded(items_.units, "loading a sharded state dict"); }
+  void refuse_unsharded() const { require_sharded(arrays_.units, "loading a sharded state dict"); }
   [[nodiscard]] int rank() const { return world().rank(); }
 
  private:
-  [[nodiscard]] ProcessGroup& world() const { return items_.roots.front()->device_mesh().mesh().world(); }
-  [[nodiscard]] Stream& compute() const { return items_.roots.front()->device_mesh().compute(); }
-  [[nodiscard]] std::unique_ptr<HostComm> comm() const { return make_group_comm(world(), compute(), kLabel); }
+  [[nodiscard]] ProcessGroup& world() const { return arrays_.roots.front()->device_mesh().mesh().world(); }
+  [[nodiscard]] std::unique_ptr<HostComm> comm() const {
+    return make_group_comm(world(), arrays_.roots.front()->device_mesh().compute(), "load_state_dict");
+  }
   /// What is unsharded would go stale.
   void begin_write() {
-    for (Root* root : items_.roots) root->reshard();
-  }
-  /// The dict may go away.
-  void finish() {
-    for (Root* root : items_.roots) root->device_mesh().compute().synchronize();
+    for (Root* root : arrays_.roots) root->reshard();
   }
 
-  void check_local(const StateDict& dict, bool strict, LoadStateDictReport& report) {
-    std::vector<std::string> known;
-    for (const Unit* unit : items_.units) {
-      known.push_back(local_key(module_, *unit));
-      const auto entry = dict.find(known.back());
+  [[nodiscard]] Arrays all() const {
+    Arrays found;
+    for (const StateArray& array : arrays_.all) found.push_back(&array);
+    return found;
+  }
+
+  static std::vector<std::string> keys_of(const Arrays& arrays) {
+    std::vector<std::string> keys;
+    for (const StateArray* array : arrays) keys.push_back(array->key);
+    return keys;
+  }
+
+  static void check_whole(const Arrays& arrays, const StateDict& dict, LoadStateDictReport& report) {
+    for (const StateArray* array : arrays) {
+      const auto entry = dict.find(array->key);
       if (entry == dict.end()) {
-        report.missing.push_back(known.back());
+        report.missing.push_back(array->key);
         continue;
       }
-      const UnitStorage& storage = *unit->storage();
       const StateTensor& tensor = entry->second;
-      const std::int64_t shard = storage.master().numel(), expected = unpadded_numel(storage, storage.shard_rank());
-      require<ConfigError>(tensor.numel() == expected && tensor.dtype() == storage.master().dtype,
-                           "{} has {} elements of dtype {} in this rank's local state dict, {} of dtype {} in the model: it "
-                           "needs equal wrapping and world",
-                           known.back(), tensor.numel(), dtype_name(tensor.dtype()), expected, dtype_name(storage.master().dtype));
-      require<ConfigError>(tensor.global_shape() == Shape{shard * storage.shard_size()} &&
-                               tensor.row_begin() == shard * storage.shard_rank(),
-                           "{} begins at element {} of {} (padding included) in this rank's local state dict, at {} of [{}] in "
-                           "the model: it needs equal wrapping and world, and the same rank",
-                           known.back(), tensor.row_begin(), tensor.global_shape().to_string(), shard * storage.shard_rank(),
-                           shard * storage.shard_size());
+      check_tensor(*array, tensor);
+      require<ConfigError>(tensor.is_whole(), "{} holds rows [{}, {}) of {} in the state dict, expected all of them: "
+                           "load it with the sharded kind",
+                           array->key, tensor.row_begin(), tensor.row_begin() + rows_of(tensor.shape()),
+                           array->shape.to_string());
     }
-    for (const StateItem* item : items_.of_unit(nullptr)) {
-      known.push_back(item->key);
-      const auto entry = dict.find(item->key);
-      if (entry == dict.end()) {
-        report.missing.push_back(item->key);
-      } else {
-        check_tensor(*item, entry->second);
-      }
+  }
+
+  static void check_shard(const std::string& key, const UnitStorage& storage, const StateDict& dict,
+                          LoadStateDictReport& report) {
+    const auto entry = dict.find(key);
+    if (entry == dict.end()) {
+      report.missing.push_back(key);
+      return;
     }
-    note_unexpected(dict, known, report);
-    if (strict) require_no_strays(report);
+    const StateTensor& tensor = entry->second;
+    const std::int64_t shard = storage.master().numel(), expected = unpadded_numel(storage);
+    require<ConfigError>(tensor.numel() == expected && tensor.dtype() == storage.master().dtype,
+                         "{} has {} elements of dtype {} in this rank's local state dict, {} of dtype {} in the model: it "
+                         "needs equal wrapping and world",
+                         key, tensor.numel(), dtype_name(tensor.dtype()), expected, dtype_name(storage.master().dtype));
+    require<ConfigError>(tensor.global_shape() == Shape{shard * storage.shard_size()} &&
+                             tensor.row_begin() == shard * storage.shard_rank(),
+                         "{} begins at element {} of {} (padding included) in this rank's local state dict, at {} of [{}] in "
+                         "the model: it needs equal wrapping and world, and the same rank",
+                         key, tensor.row_begin(), tensor.global_shape().to_string(), shard * storage.shard_rank(),
+                         shard * storage.shard_size());
+  }
+
+  /// What no piece covers is zero afterwards.
+  static void store_shard(const Unit& unit, ConstTensorView from) {
+    const UnitStorage& storage = *unit.storage();
+    const TensorView master = storage.write_master();
+    Kernels& kernels = unit.device_mesh().kernels();
+    Stream& compute = unit.device_mesh().compute();
+    if (from.numel() > 0 && from.data != master.data) kernels.copy(compute, from, master.slice(0, from.numel()));
+    std::int64_t at = 0;
+    const auto clear_to = [&](std::int64_t end) {
+      if (end > at) kernels.fill(compute, master.slice(at, end - at), 0);
+    };
+    for (const Piece& piece : storage.layout().pieces(storage.shard_rank())) {
+      clear_to(piece.offset);
+      at = piece.offset + piece.numel();
+    }
+    clear_to(master.numel());
   }
 
   nn::Module& module_;
-  StateItems items_;
+  StateArrays arrays_;
 };
 
 }  // namespace
@@ -175,13 +180,12 @@ LoadStateDictReport load_state_dict(nn::Module& module, const StateDict& dict, c
   require<ConfigError>(!options.from_rank0 || kind == StateDictKind::full,
                        "from_rank0 is for full state dicts, the kind is {}", state_dict_kind_name(kind));
   Loader loader(module);
-  if (kind == StateDictKind::local) return loader.load_local(dict, options.strict);
   if (kind == StateDictKind::sharded) {
     loader.refuse_unsharded();
     return loader.load_pieces({&dict, 1}, options.strict);
   }
-  if (!options.from_rank0) return loader.load_full(dict, options.strict);
-  return loader.load_pieces({&dict, loader.rank() == 0 ? 1U : 0U}, options.strict);
+  if (options.from_rank0) return loader.load_pieces({&dict, loader.rank() == 0 ? 1U : 0U}, options.strict);
+  return loader.load_own(dict, kind == StateDictKind::local, options.strict);
 }
 
 LoadStateDictReport load_state_dict_pieces(nn::Module& module, std::span<const StateDict> pieces, bool strict) {

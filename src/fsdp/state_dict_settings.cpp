@@ -1,6 +1,6 @@
 #include "mica/fsdp/state_dict_settings.hpp"
 
-#include "mica/fsdp/gathered_unit.hpp"
+#include "mica/fsdp/unit_tree.hpp"
 
 namespace mica::fsdp {
 namespace {
@@ -8,6 +8,7 @@ namespace {
 /// The units' common setting.
 StateDictSettings common_settings(const std::vector<Unit*>& units) {
   require<ConfigError>(!units.empty(), "a state dict's settings are those of units, and there is no unit below this module");
+  static_cast<void>(roots_of(units));  // this counts as a use
   const StateDictSettings settings = units.front()->state_dict_settings();
   for (const Unit* unit : units) {
     require<ConfigError>(unit->state_dict_settings() == settings,
@@ -46,17 +47,17 @@ StateDictSettings set_state_dict_settings(nn::Module& module, const StateDictSet
   };
   check(settings.model.index(), "model");
   check(settings.optim.index(), "optimizer");
-  const std::vector<Unit*> units = units_below(module);
+  const std::vector<Unit*> units = units_of(module);
   const StateDictSettings old = common_settings(units);
   for (Unit* unit : units) unit->set_state_dict_settings(settings);
   return old;
 }
 
-StateDictSettings state_dict_settings(nn::Module& module) { return common_settings(units_below(module)); }
+StateDictSettings state_dict_settings(nn::Module& module) { return common_settings(units_of(module)); }
 
 StateDictSettingsScope::~StateDictSettingsScope() {
   // Whatever the scope has set inside, unit by unit too.
-  for (Unit* unit : units_below(module_)) unit->set_state_dict_settings(old_);
+  for (Unit* unit : units_of(module_)) unit->set_state_dict_settings(old_);
 }
 
 }  // namespace mica::fsdp

@@ -4,6 +4,8 @@
 #include <array>
 #include <span>
 
+#include "mica/core/rounding.hpp"
+
 namespace mica::fsdp {
 
 std::int64_t rows_of(const Shape& shape) { return shape.num_dims() == 0 ? 1 : shape[0]; }
@@ -12,6 +14,13 @@ std::int64_t row_numel_of(const Shape& shape) {
   std::int64_t numel = 1;
   for (std::size_t d = 1; d < shape.num_dims(); ++d) numel *= shape[d];
   return numel;
+}
+
+Rows rows_of_part(const Shape& shape, std::int64_t part, std::int64_t num_parts) {
+  const std::int64_t all = rows_of(shape);
+  if (shape.num_dims() == 0) return {0, all};
+  const std::int64_t chunk = divide_up(all, num_parts);
+  return {std::min(all, part * chunk), std::min(all, (part + 1) * chunk)};
 }
 
 Shape with_rows(const Shape& shape, std::int64_t rows) {

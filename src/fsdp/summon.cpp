@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "mica/fsdp/gathered_unit.hpp"
+#include "mica/fsdp/unit_tree.hpp"
 
 namespace mica::fsdp {
 namespace {
@@ -20,7 +21,7 @@ void check_options(const SummonOptions& options) {
 }  // namespace
 
 SummonFullParams::SummonFullParams(nn::Module& module, SummonOptions options)
-    : options_(options), units_(units_below(module, options.recurse)), roots_(roots_of(units_)) {
+    : options_(options), units_(units_of(module, options.recurse)), roots_(roots_of(units_)) {
   check_options(options_);
   for (Root* root : roots_) {
     require(root->state() == TrainingState::idle,

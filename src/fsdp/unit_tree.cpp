@@ -1,23 +1,27 @@
 #include "mica/fsdp/unit_tree.hpp"
 
+#include <algorithm>
 #include <unordered_set>
 
 namespace mica::fsdp {
 
-std::vector<Unit*> units_of(nn::Module& module) {
+std::vector<Unit*> units_of(nn::Module& module, bool recurse) {
   std::vector<Unit*> units;
-  module.for_each_module([&](const std::string&, nn::Module& each) {
+  const auto add = [&](const std::string&, nn::Module& each) {
     if (auto* unit = dynamic_cast<Unit*>(each.hooks())) units.push_back(unit);
-  });
+  };
+  if (recurse) {
+    module.for_each_module(add);
+  } else {
+    add("", module);
+  }
   return units;
 }
 
-std::vector<Root*> roots_of(nn::Module& module) {
+std::vector<Root*> roots_of(const std::vector<Unit*>& units) {
   std::vector<Root*> roots;
-  std::unordered_set<const Root*> seen;
-  for (Unit* unit : units_of(module)) {
-    Root& root = unit->root();
-    if (seen.insert(&root).second) roots.push_back(&root);
+  for (Unit* unit : units) {
+    if (std::ranges::find(roots, &unit->root()) == roots.end()) roots.push_back(&unit->root());
   }
   return roots;
 }

@@ -1,14 +1,12 @@
 #include "mica/optim/state_dict.hpp"
 
 #include <algorithm>
-#include <functional>
 
 #include "mica/comm/host_comm.hpp"
-#include "mica/fsdp/gathered_unit.hpp"
 #include "mica/fsdp/state_dict_settings.hpp"
 
 #include "gradients.hpp"
-#include "optim_holdings.hpp"
+#include "optim_arrays.hpp"
 #include "state_dict_check.hpp"
 #include "state_dict_text.hpp"
 
@@ -30,67 +28,26 @@ bool has_state(const Optimizer& optimizer, std::string_view parameter) {
   return !optimizer.state_kinds().empty() && optimizer.steps_of(parameter) > 0;
 }
 
-/// Rows [begin, end) along dim 0.
-struct Rows {
-  std::int64_t begin = 0, end = 0;
-};
-
-/// How many rows a shard rank has, before the parameter ends.
-std::int64_t chunk_rows(const Shape& shape, const Mesh& mesh) {
-  return (fsdp::rows_of(shape) + mesh.shard_size() - 1) / mesh.shard_size();
+void put_steps(ParameterState& state, const Optimizer& optimizer, const std::string& parameter) {
+  if (optimizer.counts_steps()) state.scalars[kStep] = static_cast<double>(optimizer.steps_of(parameter));
 }
 
-/// A scalar cannot be cut: every rank has it.
-bool is_cut(const Shape& shape) { return shape.num_dims() > 0; }
-
-Rows rows_of_rank(const Shape& shape, const Mesh& mesh) {
-  const std::int64_t all = fsdp::rows_of(shape);
-  if (!is_cut(shape)) return {0, all};
-  const std::int64_t chunk = chunk_rows(shape, mesh);
-  const std::int64_t begin = std::min(all, chunk * mesh.shard_rank());
-  return {begin, std::min(all, begin + chunk)};
-}
-
-/// Gathers the state unit by unit and keeps the rows that `rows_of` wants of each parameter.
-OptimStateDict gathered_state(const Optimizer& optimizer, bool keeps, const std::function<Rows(const Shape&)>& rows_of) {
-  const fsdp::Root& root = optimizer.root();
-  const fsdp::DeviceMesh& device_mesh = root.device_mesh();
-  OptimStateDict dict;
-  const auto add_rows = [&](const std::string& name, const std::string& kind, const nn::Parameter& parameter,
-                            auto&& copy) {
-    const Shape& shape = parameter.shape;
-    const Rows rows = rows_of(shape);
-    StateTensor tensor = StateTensor::on_host(fsdp::with_rows(shape, rows.end - rows.begin), DType::f32);
-    if (tensor.numel() > 0) copy(rows, fsdp::row_numel_of(shape), tensor.view().reshaped(Shape{tensor.numel()}));
-    tensor.set_part_of(shape, rows.begin);
-    ParameterState& state = dict.state[name];
-    state.tensors[kind] = std::move(tensor);
-    if (optimizer.counts_steps()) state.scalars[kStep] = static_cast<double>(optimizer.steps_of(name));
+/// Gathers the state unit by unit and keeps part `part` of `num_parts` of the rows of each parameter.
+OptimStateDict gathered_state(const Optimizer& optimizer, bool keeps, int part, int num_parts) {
+  const auto kept = [&](const fsdp::StateArray& array) -> std::optional<fsdp::Rows> {
+    if (!keeps || !has_state(optimizer, array.key)) return std::nullopt;
+    return fsdp::rows_of_part(array.shape, part, num_parts);
   };
-  for (const fsdp::Unit* unit : root.units()) {
-    const fsdp::UnitStorage* storage = unit->storage();
-    if (!storage) continue;
-    for (const auto& [kind, shard] : shards_of(optimizer, storage)) {
-      const fsdp::GatheredUnit gathered(*unit, shard);
-      for (std::size_t i = 0; keeps && i < storage->parameters().size(); ++i) {
-        const auto& [name, parameter] = storage->parameters()[i];
-        if (!has_state(optimizer, name)) continue;
-        add_rows(name, kind, *parameter, [&](Rows rows, std::int64_t row, TensorView dst) {
-          gathered.copy_range(i, rows.begin * row, rows.end * row, dst);
-        });
-      }
+  OptimStateDict dict;
+  for (const std::string& kind : optimizer.state_kinds()) {
+    for (auto& [name, tensor] : fsdp::save_rows(arrays_of(optimizer, kind), kept, /*on_host=*/true)) {
+      ParameterState& state = dict.state[name];
+      state.tensors[kind] = tensor;
+      put_steps(state, optimizer, name);
     }
   }
-  for (const IgnoredState& each : optimizer.ignored_state()) {
-    if (!keeps || !has_state(optimizer, each.parameter)) continue;
-    add_rows(each.parameter, each.kind, *parameters_of(optimizer).at(each.parameter),
-             [&](Rows rows, std::int64_t row, TensorView dst) {
-               device_mesh.kernels().copy(device_mesh.compute(),
-                                          each.data.slice(rows.begin * row, (rows.end - rows.begin) * row), dst);
-             });
-  }
   if (keeps) dict.groups = groups_of(optimizer);
-  device_mesh.compute().synchronize();
+  optimizer.root().device_mesh().compute().synchronize();
   return dict;
 }
 
@@ -122,32 +79,29 @@ void require_equal_keys(const OptimStateDict& dict, const fsdp::DeviceMesh& devi
 
 OptimStateDict full_optim_state_dict(const Optimizer& optimizer, bool rank0_only) {
   require_idle(optimizer.root(), "full_optim_state_dict");
-  const bool keeps = !rank0_only || optimizer.root().device_mesh().mesh().rank() == 0;
-  return gathered_state(optimizer, keeps, [](const Shape& shape) { return Rows{0, fsdp::rows_of(shape)}; });
+  return gathered_state(optimizer, !rank0_only || optimizer.root().device_mesh().mesh().rank() == 0, 0, 1);
 }
 
 OptimStateDict sharded_optim_state_dict(const Optimizer& optimizer) {
   require_idle(optimizer.root(), "sharded_optim_state_dict");
   const Mesh& mesh = optimizer.root().device_mesh().mesh();
-  return gathered_state(optimizer, true, [&](const Shape& shape) { return rows_of_rank(shape, mesh); });
+  return gathered_state(optimizer, true, mesh.shard_rank(), mesh.shard_size());
 }
 
 OptimStateDict local_optim_state_dict(const Optimizer& optimizer) {
   require_idle(optimizer.root(), "local_optim_state_dict");
   const fsdp::DeviceMesh& device_mesh = optimizer.root().device_mesh();
   OptimStateDict dict{.state = {}, .groups = groups_of(optimizer)};
-  for (const auto& [view, parameter] : parameters_of(optimizer)) {
-    const std::string name(view);
-    if (!has_state(optimizer, name)) continue;
-    ParameterState& state = dict.state[name];  // also of a parameter that has no piece here
-    if (optimizer.counts_steps()) state.scalars[kStep] = static_cast<double>(optimizer.steps_of(name));
+  for (const auto& [name, parameter] : parameters_of(optimizer)) {
+    if (has_state(optimizer, name)) put_steps(dict.state[name], optimizer, name);  // also without a piece here
   }
-  for (const Holding& holding : holdings_of(optimizer)) {
-    if (!has_state(optimizer, holding.name)) continue;
-    for (const auto& [kind, data] : holding.state) {
-      StateTensor tensor = StateTensor::on_host(Shape{holding.piece.numel()}, DType::f32);
-      device_mesh.kernels().copy(device_mesh.compute(), data, tensor.view());
-      dict.state[holding.name].tensors[kind] = std::move(tensor);
+  for (const std::string& kind : optimizer.state_kinds()) {
+    for (const fsdp::StateArray& array : arrays_of(optimizer, kind).all) {
+      const std::optional<fsdp::Piece> piece = array.piece();
+      if (!piece || !has_state(optimizer, array.key)) continue;
+      StateTensor tensor = StateTensor::on_host(Shape{piece->numel()}, DType::f32);
+      device_mesh.kernels().copy(device_mesh.compute(), array.data.slice(piece->offset, piece->numel()), tensor.view());
+      dict.state[array.key].tensors[kind] = std::move(tensor);
     }
   }
   device_mesh.compute().synchronize();
@@ -165,17 +119,17 @@ OptimStateDict optim_state_dict(const Optimizer& optimizer) {
 }
 
 OptimStateDict local_from_sharded_optim_state_dict(const OptimStateDict& sharded, const Optimizer& optimizer) {
-  const fsdp::DeviceMesh& device_mesh = optimizer.root().device_mesh();
+  fsdp::DeviceMesh& device_mesh = optimizer.root().device_mesh();
   const Mesh& mesh = device_mesh.mesh();
   Stream& compute = device_mesh.compute();
-  const auto parameters = parameters_of(optimizer);
+  const Parameters parameters = parameters_of(optimizer);
   OptimStateDict local;
   make_group_comm(mesh.shard(), compute, "local_from_sharded_optim_state_dict")->agree([&] {
     local = by_name(sharded, optimizer);
     check_state(local, optimizer, false);
     for (const auto& [key, state] : local.state) {
-      const Shape& shape = parameters.at(name_of(key))->shape;
-      const Rows rows = rows_of_rank(shape, mesh);
+      const Shape& shape = parameters.at(name_of(key)).shape;
+      const fsdp::Rows rows = fsdp::rows_of_part(shape, mesh.shard_rank(), mesh.shard_size());
       for (const auto& [kind, tensor] : state.tensors) {
         require<CheckpointError>(
             tensor.global_shape() == shape && tensor.row_begin() == rows.begin &&
@@ -187,15 +141,16 @@ OptimStateDict local_from_sharded_optim_state_dict(const OptimStateDict& sharded
     }
   });
   require_equal_keys(local, device_mesh);
-  const std::vector<Holding> holdings = holdings_of(optimizer);
   for (auto& [key, state] : local.state) {
-    const Shape& shape = parameters.at(name_of(key))->shape;
-    if (!is_cut(shape)) {
-      state.tensors = pieces_of(state.tensors, name_of(key), holdings, device_mesh);
+    const fsdp::StateArray& parameter = parameters.at(name_of(key));
+    const Shape& shape = parameter.shape;
+    if (shape.num_dims() == 0) {  // it is not cut: every rank has it
+      state.tensors = parts_of(state.tensors, parameter, device_mesh);
       continue;
     }
-    // Every rank sends as many rows, so that they lie side by side behind each other; what follows the last is dropped.
-    const std::int64_t numel = chunk_rows(shape, mesh) * fsdp::row_numel_of(shape);
+    // Every rank sends as many rows, as the first one has, so that they lie behind each other; what follows the last is
+    // dropped.
+    const std::int64_t numel = fsdp::rows_of_part(shape, 0, mesh.shard_size()).end * fsdp::row_numel_of(shape);
     fsdp::StateDict whole;
     for (const auto& [kind, tensor] : state.tensors) {
       const Shape padded{numel * mesh.shard_size()};
@@ -207,7 +162,7 @@ OptimStateDict local_from_sharded_optim_state_dict(const OptimStateDict& sharded
       mesh.shard().all_gather(compute, name_of(key).c_str(), mine, all);
       whole[kind] = StateTensor(all);
     }
-    state.tensors = pieces_of(whole, name_of(key), holdings, device_mesh);
+    state.tensors = parts_of(whole, parameter, device_mesh);
   }
   return local;
 }
@@ -216,20 +171,19 @@ OptimStateDict shard_full_optim_state_dict(const OptimStateDict& full, const Opt
   const OptimStateDict named = by_name(full, optimizer);
   check_state(named, optimizer, true);
   OptimStateDict local{.state = {}, .groups = named.groups};
-  const std::vector<Holding> holdings = holdings_of(optimizer);
+  const Parameters parameters = parameters_of(optimizer);
   for (const auto& [key, state] : named.state) {
-    local.state[key] = {pieces_of(state.tensors, name_of(key), holdings, optimizer.root().device_mesh()),
-                        state.scalars};
+    local.state[key] = {parts_of(state.tensors, parameters.at(name_of(key)), optimizer.root().device_mesh()), state.scalars};
   }
   return local;
 }
 
 OptimStateDict scatter_full_optim_state_dict(const OptimStateDict* full, const Optimizer& optimizer) {
-  const fsdp::DeviceMesh& device_mesh = optimizer.root().device_mesh();
+  fsdp::DeviceMesh& device_mesh = optimizer.root().device_mesh();
   ProcessGroup& world = device_mesh.metrics_group();
   Stream& compute = device_mesh.compute();
   const bool is_source = world.rank() == 0;
-  const auto parameters = parameters_of(optimizer);
+  const Parameters parameters = parameters_of(optimizer);
   OptimStateDict dict;
   make_group_comm(world, compute, "scatter_full_optim_state_dict")->agree([&] {
     if (!is_source) return;
@@ -240,10 +194,9 @@ OptimStateDict scatter_full_optim_state_dict(const OptimStateDict* full, const O
   const std::string text =
       make_group_comm(world, compute, "optimizer state")->gather_strings(is_source ? text_of(dict) : "").front();
   OptimStateDict local = dict_without_tensors(text);
-  const std::vector<Holding> holdings = holdings_of(optimizer);
   for (auto& [key, state] : local.state) {
     const std::string& name = name_of(key);
-    const Shape& shape = parameters.at(name)->shape;
+    const Shape& shape = parameters.at(name).shape;
     const std::int64_t bytes = shape.numel() * dtype_bytes(DType::f32);
     for (auto& [kind, tensor] : state.tensors) {
       const Tensor whole{device_mesh.pool().allocate(bytes, MemoryRole::communication, compute), shape, DType::f32};
@@ -251,7 +204,7 @@ OptimStateDict scatter_full_optim_state_dict(const OptimStateDict* full, const O
       world.broadcast(compute, name.c_str(), whole, 0);
       tensor = StateTensor(whole);
     }
-    state.tensors = pieces_of(state.tensors, name, holdings, device_mesh);
+    state.tensors = parts_of(state.tensors, parameters.at(name), device_mesh);
   }
   return local;
 }

@@ -4,7 +4,7 @@
 
 #include "mica/core/error.hpp"
 
-#include "optim_holdings.hpp"
+#include "optim_arrays.hpp"
 
 namespace mica::optim {
 
@@ -14,7 +14,7 @@ OptimStateDict by_name(const OptimStateDict& dict, const Optimizer& optimizer) {
 
 void check_state(const OptimStateDict& dict, const Optimizer& optimizer, bool is_full) {
   const std::vector<std::string> kinds = optimizer.state_kinds();
-  const auto parameters = parameters_of(optimizer);
+  const Parameters parameters = parameters_of(optimizer);
   for (const auto& [key, state] : dict.state) {
     const std::string& name = name_of(key);
     const auto parameter = parameters.find(name);
@@ -24,7 +24,7 @@ void check_state(const OptimStateDict& dict, const Optimizer& optimizer, bool is
       require<CheckpointError>(std::ranges::find(kinds, kind) != kinds.end(),
                                "the state dict has {} of parameter {}, but {} keeps no such state: it is of another optimizer",
                                kind, name, optimizer.name());
-      const Shape& shape = parameter->second->shape;
+      const Shape& shape = parameter->second.shape;
       require<CheckpointError>(!is_full || (tensor.shape() == shape && tensor.dtype() == DType::f32),
                                "{} of parameter {} is {} {} in the state dict, expected fp32 {}", kind, name,
                                dtype_name(tensor.dtype()), tensor.shape().to_string(), shape.to_string());

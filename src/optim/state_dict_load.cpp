@@ -3,7 +3,7 @@
 #include "mica/optim/state_dict.hpp"
 
 #include "gradients.hpp"
-#include "optim_holdings.hpp"
+#include "optim_arrays.hpp"
 #include "state_dict_check.hpp"
 
 namespace mica::optim {
@@ -18,21 +18,22 @@ struct Transfer {
 
 /// @throws CheckpointError where a kind is missing or has neither the piece's size nor the parameter's.
 std::vector<Transfer> transfers_into(const Optimizer& optimizer, const OptimStateDict& dict) {
-  const fsdp::DeviceMesh& device_mesh = optimizer.root().device_mesh();
   std::vector<Transfer> transfers;
-  for (const Holding& holding : holdings_of(optimizer)) {
-    const auto found = dict.state.find(holding.name);
-    if (found == dict.state.end()) continue;
-    for (const auto& [kind, state] : holding.state) {
+  for (const std::string& kind : optimizer.state_kinds()) {
+    for (const fsdp::StateArray& array : arrays_of(optimizer, kind).all) {
+      const auto found = dict.state.find(array.key);
+      const std::optional<fsdp::Piece> piece = array.piece();
+      if (found == dict.state.end() || !piece) continue;
       const auto tensor = found->second.tensors.find(kind);
       require<CheckpointError>(tensor != found->second.tensors.end(),
-                               "the state dict has no {} of parameter {} on this rank", kind, holding.name);
-      const bool is_whole = tensor->second.shape() == holding.shape;
+                               "the state dict has no {} of parameter {} on this rank", kind, array.key);
+      const bool is_whole = tensor->second.shape() == array.shape;
       require<CheckpointError>(
-          is_whole || tensor->second.shape() == Shape{holding.piece.numel()},
-          "{} of parameter {} has shape {} in the state dict, expected this rank's {} elements or {}", kind,
-          holding.name, tensor->second.shape().to_string(), holding.piece.numel(), holding.shape.to_string());
-      transfers.push_back({is_whole ? part_of(tensor->second, holding, device_mesh) : tensor->second, state});
+          is_whole || tensor->second.shape() == Shape{piece->numel()},
+          "{} of parameter {} has shape {} in the state dict, expected this rank's {} elements or {}", kind, array.key,
+          tensor->second.shape().to_string(), piece->numel(), array.shape.to_string());
+      transfers.push_back({is_whole ? part_of(tensor->second, *piece, optimizer.root().device_mesh()) : tensor->second,
+                           array.data.slice(piece->offset, piece->numel())});
     }
   }
   return transfers;
@@ -54,9 +55,9 @@ void load_optim_state_dict(Optimizer& optimizer, const OptimStateDict& dict) {
   std::int64_t most = 0;
   std::map<std::string, std::int64_t> steps;
   for (const auto& [name, parameter] : parameters_of(optimizer)) {
-    const auto found = named.state.find(std::string(name));
+    const auto found = named.state.find(name);
     const double count = found == named.state.end() ? 0 : optimizer.counts_steps() ? found->second.scalars.at(kStep) : 1;
-    steps[std::string(name)] = static_cast<std::int64_t>(count);
+    steps[name] = static_cast<std::int64_t>(count);
     most = std::max(most, static_cast<std::int64_t>(count));
   }
   optimizer.set_num_steps(most);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <vector>
 
 #include "mica/fsdp/unit.hpp"
@@ -27,11 +26,7 @@ class GatheredUnit {
 
 /// Copies this rank's part of a whole parameter, elements [begin, begin + src.numel()) of which are in src, into `shard`.
 void scatter_range(const Unit& unit, std::size_t i, std::int64_t begin, ConstTensorView src, TensorView shard);
-
-/// Units of the subtree in module order, outer ones first; their root exists afterwards (found at first use).
-/// @param recurse  false: only the module's own.
-[[nodiscard]] std::vector<Unit*> units_below(nn::Module& module, bool recurse = true);
-/// The roots of these units, each once, in order.
-[[nodiscard]] std::vector<Root*> roots_of(const std::vector<Unit*>& units);
+/// The same of one piece into [piece.numel()] elements of its own.
+void scatter_range(DeviceMesh& device_mesh, const Piece& piece, std::int64_t begin, ConstTensorView src, TensorView dst);
 
 }  // namespace mica::fsdp

@@ -62,7 +62,9 @@ class Root {
   /// The same elements in as few ranges as there can be.
   [[nodiscard]] const std::vector<Stretch>& stretches() const { return stretches_; }
   [[nodiscard]] const UnitStorage& storage(const Piece& piece) const { return *units_[piece.unit]->storage(); }
-  [[nodiscard]] const UnitParameter& parameter(const Piece& piece) const { return storage(piece).parameters()[piece.parameter]; }
+  [[nodiscard]] const UnitParameter& parameter(const Piece& piece) const {
+    return storage(piece).parameters()[piece.parameter];
+  }
   /// [piece.numel()], the piece's part of UnitStorage::master(), write_master() and sharded_grad().
   [[nodiscard]] ConstTensorView master(const Piece& piece) const;
   [[nodiscard]] TensorView write_master(const Piece& piece) const;

@@ -61,6 +61,13 @@ class StateTensor {
 /// Rows along dim 0; a scalar has one.
 [[nodiscard]] std::int64_t rows_of(const Shape& shape);
 [[nodiscard]] std::int64_t row_numel_of(const Shape& shape);
+/// Rows [begin, end) along dim 0.
+struct Rows {
+  std::int64_t begin = 0, end = 0;
+};
+/// What part r of n has of a tensor that is cut along dim 0: ceil(d0 / n) rows, the last parts fewer or none. A scalar,
+/// which cannot be cut, is whole in every part.
+[[nodiscard]] Rows rows_of_part(const Shape& shape, std::int64_t part, std::int64_t num_parts);
 /// The same tensor with another number of rows; a scalar stays as it is.
 [[nodiscard]] Shape with_rows(const Shape& shape, std::int64_t rows);
 

@@ -10,12 +10,15 @@ namespace mica::fsdp {
 // A module tree seen as units (FEATURES B9). Roots are found at first use: of nested units the outermost that somebody
 // uses (forward, state dict, initialize) becomes the root of those inside it.
 
-/// Units of the subtree in module order. Makes no root.
-[[nodiscard]] std::vector<Unit*> units_of(nn::Module& module);
+/// Units of the subtree in module order, outer ones first. Makes no root.
+/// @param recurse  false: only the module's own.
+[[nodiscard]] std::vector<Unit*> units_of(nn::Module& module, bool recurse = true);
 
-/// The roots of the units in the subtree: one of `module` (or of what is around it), or several independent ones inside
-/// a plain module. Counts as a use.
-[[nodiscard]] std::vector<Root*> roots_of(nn::Module& module);
+/// The roots of these units, each once, in order. Counts as a use.
+[[nodiscard]] std::vector<Root*> roots_of(const std::vector<Unit*>& units);
+/// Of the units in the subtree: one of `module` (or of what is around it), or several independent ones inside a plain
+/// module.
+[[nodiscard]] inline std::vector<Root*> roots_of(nn::Module& module) { return roots_of(units_of(module)); }
 
 /// After sharding: every parameter of the subtree is in a unit or ignored. A root's own check is initialize(); this one
 /// also serves plain modules that hold several roots.

@@ -1,26 +1,14 @@
-#include "state_dict_items.hpp"
+#include "model_arrays.hpp"
 
 #include <unordered_map>
 
+#include "mica/fsdp/unit_tree.hpp"
+
 namespace mica::fsdp {
 
-std::vector<const StateItem*> StateItems::of_unit(const Unit* unit) const {
-  std::vector<const StateItem*> found;
-  for (const StateItem& item : items) {
-    if (item.unit == unit) found.push_back(&item);
-  }
-  return found;
-}
-
-std::vector<std::string> StateItems::keys() const {
-  std::vector<std::string> all;
-  for (const StateItem& item : items) all.push_back(item.key);
-  return all;
-}
-
-StateItems state_items(nn::Module& module, std::string_view action) {
-  StateItems found;
-  const std::vector<Unit*> units = units_below(module);
+StateArrays model_arrays(nn::Module& module, std::string_view action) {
+  StateArrays found;
+  const std::vector<Unit*> units = units_of(module);
   require<ConfigError>(!units.empty(), "module of type {} has no unit: shard it before its state dict is {}",
                        module.type_name(), action);
   found.roots = roots_of(units);
@@ -46,18 +34,18 @@ StateItems state_items(nn::Module& module, std::string_view action) {
     const auto place = places.find(&parameter);
     if (place != places.end()) {
       Unit* unit = place->second.unit;
-      found.items.push_back({key, parameter.shape, unit->storage()->master().dtype, unit, place->second.index, {}});
+      found.all.push_back({key, parameter.shape, unit->storage()->master().dtype, unit, place->second.index});
       return;
     }
     require<ConfigError>(parameter.data || parameter.shape.numel() == 0,
                          "parameter {} {} has no unit below this module, and no data of its own: a state dict begins at a "
                          "module that holds the whole unit, and ignored parameters keep their data",
                          key, parameter.shape.to_string());
-    found.items.push_back({key, parameter.shape, parameter.data.dtype, nullptr, 0, parameter.data});
+    found.all.push_back({key, parameter.shape, parameter.data.dtype, nullptr, 0, parameter.data});
   });
   module.for_each_buffer([&](const std::string& key, nn::ModuleBuffer& buffer) {
     require<ConfigError>(buffer.data || buffer.shape.numel() == 0, "buffer {} {} has no data", key, buffer.shape.to_string());
-    found.items.push_back({key, buffer.shape, buffer.dtype, nullptr, 0, buffer.data});
+    found.all.push_back({key, buffer.shape, buffer.dtype, nullptr, 0, buffer.data});
   });
   return found;
 }
@@ -70,20 +58,9 @@ std::string local_key(nn::Module& module, const Unit& unit) {
   return prefix.empty() ? "flat_param" : prefix + ".flat_param";
 }
 
-std::int64_t unpadded_numel(const UnitStorage& storage, int shard_rank) {
-  const std::vector<Piece> pieces = storage.layout().pieces(shard_rank);
+std::int64_t unpadded_numel(const UnitStorage& storage) {
+  const std::vector<Piece> pieces = storage.layout().pieces(storage.shard_rank());
   return pieces.empty() ? 0 : pieces.back().offset + pieces.back().numel();
-}
-
-std::vector<std::pair<std::int64_t, std::int64_t>> padding_of(const UnitStorage& storage) {
-  std::vector<std::pair<std::int64_t, std::int64_t>> padding;
-  std::int64_t at = 0;
-  for (const Piece& piece : storage.layout().pieces(storage.shard_rank())) {
-    if (piece.offset > at) padding.emplace_back(at, piece.offset);
-    at = piece.offset + piece.numel();
-  }
-  if (at < storage.master().numel()) padding.emplace_back(at, storage.master().numel());
-  return padding;
 }
 
 void require_sharded(const std::vector<Unit*>& units, std::string_view what) {
