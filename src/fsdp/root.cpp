@@ -122,6 +122,7 @@ void Root::zero_grad() {
   for (Unit* each : units_) {
     if (each->storage()) each->storage()->zero_grad();
   }
+  schedule_.end_step();
 }
 
 void Root::set_gradient_sync(bool on) {

@@ -87,7 +87,6 @@ void Schedule::end_backward() {
     streams.all_reduce->record().wait_on_host();
   }
   if (gradient_sync_ && after_backward_) after_backward_();
-  if (gradient_sync_ && !first_step_end_) first_step_end_ = streams.compute->record();
   param_limiter_.flush();
   grad_limiter_.flush();
   order_.end_backward();
@@ -236,7 +235,11 @@ void Schedule::reshard_all() {
   masters_may_change_ = true;
 }
 
-// --- steps that are given up -----------------------------------------------------------------------------------------
+// --- steps ---------------------------------------------------------------------------------------------------------
+
+void Schedule::end_step() {
+  if (!first_step_end_ && order_check_.has_reduced()) first_step_end_ = device_mesh_.compute().record();
+}
 
 void Schedule::abandon_step(bool is_first_step_over) {
   param_limiter_.flush();

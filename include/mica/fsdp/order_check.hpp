@@ -35,6 +35,8 @@ class OrderCheck {
   /// The pass ends on this rank. @param reduces  false under no_sync.
   /// @throws Error when another rank still has a unit to reduce.
   void end_backward(bool reduces);
+  /// Whether a backward has reduced.
+  [[nodiscard]] bool has_reduced() const { return first_.has_reduced; }
   /// The step is to be done again. @param is_first_step  so it is compared again, too
   void abandon(bool is_first_step);
 

@@ -99,10 +99,12 @@ class Schedule {
   [[nodiscard]] bool has_after_reduction() const { return static_cast<bool>(after_reduction_); }
   void set_after_backward(std::function<void()> callback) { after_backward_ = std::move(callback); }
 
-  // --- steps that are given up
+  // --- steps
 
-  /// Whether a backward has reduced, and its reductions have run: its order is the one that later steps follow. The host
-  /// waits for them.
+  /// The gradients are no longer needed (Root::zero_grad()).
+  void end_step();
+  /// Whether a step with a backward that reduced has ended, and its work has run: its order is the one that later steps
+  /// follow. The host waits for that work.
   [[nodiscard]] bool is_first_step_over() const { return first_step_end_ && !first_step_end_->has_failed(); }
   /// Nothing is outstanding or unsharded any more, and there are no gradients. The streams are drained.
   /// @param is_first_step_over  what it was before the streams' errors were cleared; if not, its order is forgotten.
@@ -139,7 +141,7 @@ class Schedule {
   RateLimiter grad_limiter_;
   std::function<void(UnitStorage&)> after_reduction_;
   std::function<void()> after_backward_;
-  std::optional<Event> first_step_end_;  // behind the first backward that reduced
+  std::optional<Event> first_step_end_;
   bool masters_may_change_ = false;  // since streams last waited for them
   bool gradient_sync_ = true;
   bool backward_is_held_open_ = false;
