@@ -84,6 +84,7 @@ class Writer {
     std::memset(to, 0, static_cast<std::size_t>(numel * element));
     std::vector<ParameterSource::Range> ranges;
     for (const fsdp::Piece& piece : pieces) {
+      if (piece.offset >= begin + numel || piece.offset + piece.numel() <= begin) continue;
       const std::string& name = layout.parameters()[piece.parameter].name;
       if (!source_.has(name, kind)) continue;
       fsdp::for_each_stored(piece, begin, begin + numel, [&](const fsdp::Run& run) {

@@ -16,8 +16,8 @@ void PieceIndex::add(const Manifest& manifest, const FileEntry& file, const std:
     const DatasetEntry& dataset = file.datasets.at(static_cast<std::size_t>(row.dataset));
     const fsdp::ParameterSpec& parameter =
         manifest.units[static_cast<std::size_t>(dataset.unit)].parameters.at(static_cast<std::size_t>(row.parameter));
-    const bool is_cut_alike = arrays_[{parameter.name, dataset.kind}].add(row.piece(parameter.shape),
-                                                                                     {&file, &dataset});
+    const bool is_cut_alike =
+        arrays_[{parameter.name, dataset.kind}].add(row.piece(parameter.shape), {&file, &dataset});
     require<DamagedCheckpointError>(
         is_cut_alike, "{}/{}: the table of pieces cuts {} ({}) along dim {}, other rows along another one", place,
         file.name, parameter.name, dataset.kind, row.dim);

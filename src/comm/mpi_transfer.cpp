@@ -76,7 +76,7 @@ class Requests {
         continue;
       }
       MPI_Cancel(&requests_[i]);
-      MPI_Wait(&requests_[i], MPI_STATUS_IGNORE);  // it does not wait long: cancelled or matched
+      MPI_Wait(&requests_[i], MPI_STATUS_IGNORE);  // cancelled, or begun by its sender, who has to end it
     }
   }
   Requests(const Requests&) = delete;
@@ -102,10 +102,14 @@ class Requests {
       return;
     }
     int is_done = 0;
-    for (int tries = 0; is_done == 0; ++tries) {
+    for (int tries = 0; is_done == 0;) {
       check(MPI_Testall(num, requests_.data(), &is_done, statuses.data()), statuses, "MPI_Testall");
       require(is_done != 0 || !*is_aborted, "nobody waits any more");
-      if (is_done == 0 && tries >= kEagerTries) std::this_thread::sleep_for(kPause);
+      if (tries < kEagerTries) {
+        ++tries;
+      } else if (is_done == 0) {
+        std::this_thread::sleep_for(kPause);
+      }
     }
   }
 

@@ -160,6 +160,9 @@ void ProcessGroup::run(const Call& call, const std::function<void(const Call&)>&
     if (is_aborted_) throw Error(fmt::format("{}: the group was aborted: {}", describe(call), why_aborted_));
     if (dynamic_cast<const MpiError*>(&e)) throw MpiError(fmt::format("{}: {}", describe(call), e.what()));
     throw;
+  } catch (...) {
+    account();
+    throw;
   }
 }
 

@@ -43,7 +43,6 @@ void DeviceMesh::make_groups() {
   replicate_group_ = mesh_.replicate().duplicate("replicate/all_reduce");
   all_ranks_group_ = mesh_.world().duplicate("world/all_reduce");
   agreement_group_ = mesh_.world().duplicate("world/agreement");
-  neighbour_groups_.clear();
   // Now, before the model takes its memory. all_ranks_group() is for few: their units connect it.
   connect_groups({unshard_group_.get(), reduce_group_.get(), replicate_group_.get(), agreement_group_.get(), &shard_norm_group(),
                   &metrics_group()});
@@ -70,8 +69,13 @@ void DeviceMesh::rebuild(std::unique_ptr<ProcessGroup> world, MeshGeometry geome
                        "anew from a checkpoint",
                        mesh_.shard_size(), geometry.shard_size);
   drain();  // what the streams still have to do uses the groups
+  ms_before_rebuild_ = communication_ms();
+  std::vector<int> neighbours;
+  for (const auto& [num_ranks, group] : neighbour_groups_) neighbours.push_back(num_ranks);
+  neighbour_groups_.clear();
   mesh_.rebuild(std::move(world), geometry);
   make_groups();
+  for (const int num_ranks : neighbours) static_cast<void>(neighbour_group(num_ranks));
 }
 
 ProcessGroup& DeviceMesh::neighbour_group(int num_ranks) {
@@ -100,7 +104,7 @@ void DeviceMesh::abort(const std::string& why) {
 }
 
 double DeviceMesh::communication_ms() const {
-  double ms = 0;
+  double ms = ms_before_rebuild_;
   for (const ProcessGroup* group : groups()) ms += group->busy_ms();
   return ms;
 }

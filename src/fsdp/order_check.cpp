@@ -89,10 +89,9 @@ void OrderCheck::end_backward(bool reduces) {
   if (deviation_ == Deviation::in_this_step) deviation_ = Deviation::over;
 }
 
-void OrderCheck::abandon(bool is_first_step) {
+void OrderCheck::forget_step() {
   order_.clear();
   if (deviation_ == Deviation::in_this_step) deviation_ = Deviation::none_yet;
-  if (is_first_step) first_ = {};
 }
 
 std::string OrderCheck::gathers_of(Point point, const Unit& unit) const {

@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-
 #include "unit_claim.hpp"
 
 namespace mica::fsdp {

@@ -31,9 +31,13 @@ Schedule::Schedule(DeviceMesh& device_mesh, const std::vector<Unit*>& units, con
       grad_limiter_(num_held(device_mesh), options.limit_all_gathers),
       full_precision_in_eval_(options.full_precision_in_eval) {}
 
-Schedule::UnitStep& Schedule::step_of(const Unit& unit) {
+void Schedule::require_own(const Unit& unit) const {
   require(unit.index() < units_.size() && units_[unit.index()] == &unit,
           "unit {} is in a prefetch list of a unit of another root: list units of one root", unit.name());
+}
+
+Schedule::UnitStep& Schedule::step_of(const Unit& unit) {
+  require_own(unit);
   steps_.resize(units_.size());
   return steps_[unit.index()];
 }
@@ -42,6 +46,10 @@ Schedule::UnitStep& Schedule::step_of(const Unit& unit) {
 
 void Schedule::begin_forward(bool is_training) {
   require(state_ == TrainingState::idle, "forward of the root is called while it is {}", training_state_name(state_));
+  if (device_mesh_.mesh().epoch() != epoch_) {  // ranks may have judged differently whether the first step was over
+    epoch_ = device_mesh_.mesh().epoch();
+    forget_first_step();
+  }
   state_ = TrainingState::forward;
   full_precision_ = full_precision_in_eval_ && !is_training;
   order_.begin_forward();
@@ -183,6 +191,7 @@ bool Schedule::reshards_after_backward(const Unit& unit) const {
 }
 
 void Schedule::gather(const Unit& unit) {
+  require_own(unit);
   if (unit.storage()) unit.storage()->unshard(param_limiter_, full_precision_);
 }
 
@@ -249,13 +258,16 @@ void Schedule::abandon_step(bool is_first_step_over) {
   }
   steps_.clear();  // calls that are still held count down the abandoned step's counters
   order_.end_backward();
-  order_check_.abandon(!is_first_step_over);
-  if (!is_first_step_over) {
-    order_ = {};
-    first_step_end_.reset();
-  }
+  order_check_.forget_step();
+  if (!is_first_step_over) forget_first_step();
   backward_is_held_open_ = false;
   state_ = TrainingState::idle;
+}
+
+void Schedule::forget_first_step() {
+  order_ = {};
+  order_check_.forget_first_step();
+  first_step_end_.reset();
 }
 
 }  // namespace mica::fsdp

@@ -53,6 +53,7 @@ StateDict save_rows(const StateArrays& arrays, const KeptRows& kept, bool on_hos
   };
   for (const Unit* unit : arrays.units) {
     const std::vector<const StateArray*> cut = arrays.of_unit(unit);
+    invariant(!cut.empty(), "a unit of a state dict has an array in it");
     const TensorView shard = cut.front()->data;
     const GatheredUnit gathered(*unit, shard ? shard : unit->storage()->master());
     for (const StateArray* array : cut) {

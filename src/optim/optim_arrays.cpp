@@ -47,10 +47,10 @@ fsdp::StateTensor part_of(const fsdp::StateTensor& whole, const fsdp::Piece& pie
 
 fsdp::StateDict parts_of(const fsdp::StateDict& whole, const fsdp::StateArray& parameter, fsdp::DeviceMesh& device_mesh) {
   fsdp::StateDict parts;
-  const std::optional<fsdp::Piece> piece = parameter.piece();
-  if (!piece) return parts;
-  for (const auto& [kind, tensor] : whole) parts[kind] = part_of(tensor, *piece, device_mesh);
-  device_mesh.compute().synchronize();
+  if (const std::optional<fsdp::Piece> piece = parameter.piece()) {
+    for (const auto& [kind, tensor] : whole) parts[kind] = part_of(tensor, *piece, device_mesh);
+  }
+  device_mesh.compute().synchronize();  // also where nothing is kept: what `whole` was made of may go away
   return parts;
 }
 

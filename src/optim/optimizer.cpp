@@ -225,16 +225,16 @@ void Optimizer::add_runs(UnitState& unit, const StepArgs& args, TensorView works
     if (!member.took_part) continue;
     const ParamGroup& group = groups_[static_cast<std::size_t>(member.group)];
     RunArgs run{.param = master_of(unit).slice(first.offset, numel),
-            .grad = grad_of(unit).slice(first.offset, numel),
-            .state = {},
-            .workspace = workspace.slice(0, run_workspace_numel()),
-            .group = &group,
-            .lr = args.lr * group.lr_factor,
-            .weight_decay = decay_of(member),
-            .step = member.steps + (args.skipped_steps ? skipped_taken_off_.value() : 0),
-            .is_first = member.steps == 1,
-            .stream = &stream,
-            .kernels = &kernels_on(stream)};
+                .grad = grad_of(unit).slice(first.offset, numel),
+                .state = {},
+                .workspace = workspace.slice(0, run_workspace_numel()),
+                .group = &group,
+                .lr = args.lr * group.lr_factor,
+                .weight_decay = decay_of(member),
+                .step = member.steps + (args.skipped_steps ? skipped_taken_off_.value() : 0),
+                .is_first = member.steps == 1,
+                .stream = &stream,
+                .kernels = &kernels_on(stream)};
     for (std::size_t kind = 0; kind < unit.buffers.size(); ++kind) {
       run.state.push_back(view_of(unit, kind).slice(first.offset, numel));
     }

@@ -27,7 +27,8 @@ struct MpiGroupOptions {
   std::int64_t staging_bytes = std::int64_t{16} << 20;
   /// Longer slices go point to point. A very large value keeps every collective countable from outside.
   std::int64_t direct_bytes = std::int64_t{32} << 10;
-  /// abort() ends what is under way, too: everything goes point to point, and who waits asks again and again.
+  /// abort() ends what is under way, too: everything goes point to point, and who waits asks again and again. (A long
+  /// message that its sender has begun cannot be called back: it is waited for.)
   bool can_be_aborted = false;
 };
 

@@ -68,9 +68,9 @@ class ProcessGroup {
     return pool.allocate(bytes, role, home);
   }
 
-  /// Ends the group's communication for good: what is under way and what is asked for later fails with `why`, and nobody
-  /// waits here for other ranks any more. Any thread. (A group over MPI ends what is under way only where it was made so:
-  /// MpiGroupOptions::can_be_aborted.)
+  /// Ends the group's communication for good: collectives that are under way or are asked for later fail with `why`, and no
+  /// longer wait for other ranks. Any thread. A group of one rank goes on. (Over MPI what is under way ends only where the
+  /// group was made so: MpiGroupOptions::can_be_aborted. Over NCCL all groups of the rank end.)
   void abort(const std::string& why);
 
   [[nodiscard]] const CollectiveCounts& counts() const { return counts_; }

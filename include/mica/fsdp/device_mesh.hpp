@@ -51,10 +51,13 @@ class DeviceMesh {
   DeviceMesh(const DeviceMesh&) = delete;
   DeviceMesh& operator=(const DeviceMesh&) = delete;
 
-  /// Aborts all groups, the mesh's too: a rank is lost, and nobody is to wait for it. Any thread.
+  /// Aborts all groups, the mesh's too: a rank is lost, and nobody is to wait for it. Any thread, but not while the host
+  /// makes groups (rebuild(), a first neighbour_group()).
   void abort(const std::string& why);
   /// Goes on with other ranks: rebuilds the mesh and makes new communicators. Units keep their layouts and shards, so the
-  /// shard axis stays as it is: replicas may leave. Their root is idle (Root::abandon_step()). @collective over `world`
+  /// shard axis stays as it is: replicas may leave. Their root is idle (Root::abandon_step()), and its next step is compared
+  /// as the first one is. Each rank has judged alone which steps were made: those that are left compare what they hold
+  /// (Optimizer::num_steps()) before they go on. @collective over `world`
   /// @throws ConfigError for another shard size
   void rebuild(std::unique_ptr<ProcessGroup> world, MeshGeometry geometry);
 
@@ -111,6 +114,7 @@ class DeviceMesh {
   OffloadTier offload_;
   std::unique_ptr<ProcessGroup> unshard_group_, reduce_group_, replicate_group_, all_ranks_group_, agreement_group_;
   std::map<int, std::unique_ptr<ProcessGroup>> neighbour_groups_;  // by number of ranks
+  double ms_before_rebuild_ = 0;  // of communication_ms()
 };
 
 }  // namespace mica::fsdp

@@ -37,8 +37,10 @@ class OrderCheck {
   void end_backward(bool reduces);
   /// Whether a backward has reduced.
   [[nodiscard]] bool has_reduced() const { return first_.has_reduced; }
-  /// The step is to be done again. @param is_first_step  so it is compared again, too
-  void abandon(bool is_first_step);
+  /// The step that runs is to be done again.
+  void forget_step();
+  /// The next step is the first one again.
+  void forget_first_step() { first_ = {}; }
 
  private:
   /// What the first step has recorded so far.

@@ -68,7 +68,8 @@ void for_each_stored(const Piece& piece, std::int64_t begin, std::int64_t end, V
     const Run run = piece.run(i);
     if (run.offset >= end) return;
     const std::int64_t skipped = std::max<std::int64_t>(begin - run.offset, 0);
-    visit(Run{run.begin + skipped, std::min(run.end, run.begin + (end - run.offset)), run.offset + skipped});
+    const Run stored{run.begin + skipped, std::min(run.end, run.begin + (end - run.offset)), run.offset + skipped};
+    if (stored.begin < stored.end) visit(stored);
   }
 }
 

@@ -118,7 +118,10 @@ class Schedule {
     Unit* next_in_backward = nullptr;
   };
   /// @throws Error for a unit of another root.
+  void require_own(const Unit& unit) const;
   [[nodiscard]] UnitStep& step_of(const Unit& unit);
+  /// The next step is compared and recorded as the first one.
+  void forget_first_step();
   [[nodiscard]] bool is_outstanding(const Unit& unit) { return *step_of(unit).num_outstanding > 0; }
   [[nodiscard]] bool is_root(const Unit& unit) const { return &unit == units_.front(); }
   [[nodiscard]] bool reshards_after_backward(const Unit& unit) const;
@@ -142,6 +145,7 @@ class Schedule {
   std::function<void(UnitStorage&)> after_reduction_;
   std::function<void()> after_backward_;
   std::optional<Event> first_step_end_;
+  int epoch_ = 0;  // of the mesh, when the first step was recorded
   bool masters_may_change_ = false;  // since streams last waited for them
   bool gradient_sync_ = true;
   bool backward_is_held_open_ = false;

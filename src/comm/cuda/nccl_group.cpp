@@ -157,7 +157,10 @@ class NcclGroup final : public cuda::GpuGroup {
     });
   }
 
-  void end_waiting(const std::string& why) override { watch_->end(why); }
+  void end_waiting(const std::string& why) override {
+    host_->abort(why);
+    watch_->end(why);
+  }
 
   nccl::Communicator& connected() {
     if (!communicator_) {

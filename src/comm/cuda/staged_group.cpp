@@ -134,7 +134,11 @@ class StagedGroup final : public cuda::GpuGroup {
   [[nodiscard]] std::string describe_pending() const override { return wire_->describe_pending(); }
 
  protected:
-  void end_waiting(const std::string& why) override { wire_->abort(why); }
+  void end_waiting(const std::string& why) override {
+    wire_->abort(why);
+    control_->abort(why);
+  }
+
   void enqueue_all_gather(Stream& s, ConstTensorView shard, TensorView full) override {
     if (options_.host_takes_gpu_memory) {  // in place, which the host's group leaves to the wire alone
       const TensorView mine = full.slice(rank() * shard.numel(), shard.numel());

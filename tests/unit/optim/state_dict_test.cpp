@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <mutex>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -257,6 +258,29 @@ TEST(OptimStateDict, E3_IncludesParametersOutsideUnits) {
     step(model, *optimizer, 4);
     step(resumed, *loaded, 4);
     EXPECT_EQ(first(resumed), first(model));
+  });
+}
+
+// A rank that keeps nothing of a parameter waits, too, for what it sends.
+TEST(OptimStateDict, MayBeOverwrittenOnceItWasConverted) {
+  run_local_ranks(2, [](auto world) {
+    ShardedWeights model(std::move(world), {{{"c", Shape{4}, true, {}}}}, {.mode = StreamMode::threaded});  // on rank 0
+    const auto optimizer = make_adamw(model.root(), {});
+    train_step(model, *optimizer, 1);
+    OptimStateDict rows = sharded_optim_state_dict(*optimizer);
+    const auto local = [&] { return local_from_sharded_optim_state_dict(rows, *optimizer); };
+    const OptimStateDict undisturbed = local();
+    model.device_mesh().compute().submit("late", {}, [] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); });
+    const OptimStateDict late = local();
+    for (auto& [kind, tensor] : rows.state.at("u0.c").tensors) {
+      std::fill_n(tensor.view().template as<float>(), tensor.numel(), -1.0F);
+    }
+    model.device_mesh().compute().synchronize();
+    for (const auto& [key, state] : undisturbed.state) {
+      for (const auto& [kind, tensor] : state.tensors) {
+        EXPECT_EQ(values_of(late.state.at(key).tensors.at(kind)), values_of(tensor)) << kind;
+      }
+    }
   });
 }
 

@@ -116,6 +116,25 @@ TEST(D2Prefetch, AMistargetedUnitIsGatheredOnce) {
 }
 
 // D2, as PyTorch has it.
+TEST(D2Prefetch, UnitsOfAnotherRootAreRefused) {
+  run_local_ranks(1, [](auto world) {
+    RankRig rig(std::move(world));
+    ProbeModel model(2), other(3);
+    shard_layers(model, rig.device_mesh(), {});
+    shard_layers(other, rig.device_mesh(), {});
+    Unit& unit = unit_of(*model.layers[1]);
+    unit.set_forward_prefetch({&unit_of(*other.layers[0])});
+    EXPECT_THROW(train_pass(model, rig.context()), Error);
+    root_of(model).abandon_step();
+    unit.set_forward_prefetch({});
+    unit.set_backward_prefetch({&unit_of(*other.layers[2])});
+    EXPECT_THROW(train_pass(model, rig.context()), Error);
+    root_of(model).abandon_step();
+    unit.set_backward_prefetch({});
+    train_pass(model, rig.context());
+  });
+}
+
 TEST(D2Prefetch, PreIsTheDefault) {
   EXPECT_EQ(events(4, {}), events(4, {.backward_prefetch = BackwardPrefetch::pre}));
   EXPECT_NE(events(4, {}), events(4, {.backward_prefetch = BackwardPrefetch::none}));
