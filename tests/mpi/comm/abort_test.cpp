@@ -78,5 +78,23 @@ TEST(MpiAbort, EndsWhatIsUnderWayAndWhatComesLater) {
   }
 }
 
+// A group that was not made for it waits for what is under way, but begins nothing more.
+TEST(MpiAbort, NothingIsBegunInAnyGroup) {
+  const mpi::Communicator world = mpi::Communicator::world();
+  const std::unique_ptr<Pool> pool = make_cpu_pool();
+  AllCollectives collectives(world.num_ranks(), 3);
+  const auto group = make_mpi_group(world.duplicate(), *pool, "shard");
+  if (world.rank() == 0 && world.num_ranks() > 1) {
+    group->abort("rank 1 does not answer");
+    for (const auto& call : collectives.calls()) {
+      const auto stream = make_cpu_stream("comm", StreamMode::inlined);
+      call(*group, *stream);
+      EXPECT_THAT(error_of(*stream), HasSubstr("rank 1 does not answer"));
+      stream->drain_and_clear_error();
+    }
+  }
+  world.barrier();
+}
+
 }  // namespace
 }  // namespace mica

@@ -1,4 +1,5 @@
 // When a replica is lost, those that are left give the step up and do it again, as if they had been alone from the start.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "unit/optim/stepped_weights.hpp"
@@ -77,6 +78,32 @@ TEST(FewerRanks, TheStepIsDoneAgainWithoutTheLostReplica) {
           << fsdp::strategy_name(strategy);
     }
   }
+}
+
+// Rank 0 waits in a group to which rank 1 never comes.
+TEST(FewerRanks, AbortReachesAllGroups) {
+  run_local_ranks(2, [](auto world) {
+    const auto other = world->duplicate("other");
+    Rank rank(std::move(world), StreamMode::threaded, fsdp::Strategy::full_shard);
+    fsdp::DeviceMesh& device_mesh = rank.model.device_mesh();
+    const bool waits = device_mesh.mesh().rank() == 0;
+    const auto stream = make_cpu_stream("waits", StreamMode::threaded);
+    for (ProcessGroup* group : {&device_mesh.unshard_group(), &device_mesh.reduce_group(), &device_mesh.all_ranks_group(),
+                                &device_mesh.agreement_group(), &device_mesh.shard_norm_group(), &device_mesh.metrics_group()}) {
+      if (!waits) continue;
+      group->barrier(*stream, "nobody comes");
+      device_mesh.abort("rank 1 is lost");
+      try {
+        stream->synchronize();
+        ADD_FAILURE() << group->name();
+      } catch (const Error& e) {
+        EXPECT_THAT(e.what(), ::testing::HasSubstr("rank 1 is lost"));
+      }
+      stream->drain_and_clear_error();
+    }
+    other->barrier(*stream, "end");
+    stream->synchronize();
+  }, {.stall_timeout = std::chrono::seconds(10)});
 }
 
 TEST(FewerRanks, AnotherShardSizeIsRefused) {
