@@ -186,11 +186,15 @@ std::vector<std::string> HostComm::to_first_rank(const std::function<std::string
 }
 
 std::string HostComm::from_root(int root, const std::function<std::string()>& work) const {
-  return result_of(broadcast_string(rank() == root ? outcome_of(work) : std::string(1, kDone), root), rank_prefix(root), num_ranks());
+  return result_of(broadcast_outcome(root, work), rank_prefix(root), num_ranks());
 }
 
 std::string HostComm::from_first_rank(const std::function<std::string()>& work) const {
-  return result_of(broadcast_string(rank() == 0 ? outcome_of(work) : std::string(1, kDone), 0), "", num_ranks());
+  return result_of(broadcast_outcome(0, work), "", num_ranks());
+}
+
+std::string HostComm::broadcast_outcome(int root, const std::function<std::string()>& work) const {
+  return broadcast_string(rank() == root ? outcome_of(work) : std::string(1, kDone), root);
 }
 
 std::string HostComm::from_first_rank_to_each(const std::function<std::vector<std::string>()>& work) const {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "mica/fsdp/root.hpp"
+
 namespace mica::fsdp {
 
 GatheredUnit::GatheredUnit(const Unit& unit, ConstTensorView shard) : device_mesh_(unit.device_mesh()), all_(shard) {
@@ -33,12 +35,9 @@ void GatheredUnit::copy_range(std::size_t i, std::int64_t begin, std::int64_t en
   }
 }
 
-void scatter_range(const Unit& unit, std::size_t i, std::int64_t begin, ConstTensorView src, TensorView shard) {
-  const UnitStorage& storage = *unit.storage();
-  for (const Piece& piece : storage.layout().pieces(storage.shard_rank())) {
-    if (piece.parameter != i) continue;
-    scatter_range(unit.device_mesh(), piece, begin, src, shard.slice(piece.offset, piece.numel()));
-  }
+void scatter_range(Unit& unit, std::size_t i, std::int64_t begin, ConstTensorView src, TensorView shard) {
+  const Piece* piece = unit.root().piece_of(unit, i);
+  if (piece) scatter_range(unit.device_mesh(), *piece, begin, src, shard.slice(piece->offset, piece->numel()));
 }
 
 void scatter_range(DeviceMesh& device_mesh, const Piece& piece, std::int64_t begin, ConstTensorView src, TensorView dst) {

@@ -58,8 +58,8 @@ std::string local_key(nn::Module& module, const Unit& unit) {
   return prefix.empty() ? "flat_param" : prefix + ".flat_param";
 }
 
-std::int64_t unpadded_numel(const UnitStorage& storage) {
-  const std::vector<Piece> pieces = storage.layout().pieces(storage.shard_rank());
+std::int64_t unpadded_numel(Unit& unit) {
+  const std::span<const Piece> pieces = unit.root().pieces_of(unit);
   return pieces.empty() ? 0 : pieces.back().offset + pieces.back().numel();
 }
 

@@ -15,7 +15,7 @@ namespace mica::fsdp {
 /// The key of each unit in a local state dict.
 [[nodiscard]] std::string local_key(nn::Module& module, const Unit& unit);
 /// What of this rank's shard is in a local state dict: up to the last parameter's end.
-[[nodiscard]] std::int64_t unpadded_numel(const UnitStorage& storage);
+[[nodiscard]] std::int64_t unpadded_numel(Unit& unit);
 /// Refuses what is not sharded.
 void require_sharded(const std::vector<Unit*>& units, std::string_view what);
 

@@ -105,6 +105,12 @@ std::span<const Piece> Root::pieces_of(const Unit& unit) const {
   return std::ranges::equal_range(pieces_, unit.index(), {}, &Piece::unit);
 }
 
+const Piece* Root::piece_of(const Unit& unit, std::size_t i) const {
+  const std::span<const Piece> pieces = pieces_of(unit);
+  const auto found = std::ranges::find(pieces, i, &Piece::parameter);
+  return found == pieces.end() ? nullptr : &*found;
+}
+
 ConstTensorView Root::master(const Piece& piece) const { return storage(piece).master().slice(piece.offset, piece.numel()); }
 
 TensorView Root::write_master(const Piece& piece) const {

@@ -17,9 +17,8 @@ StateTensor in_pool(const DeviceMesh& device_mesh, const Shape& shape, DType dty
 
 std::optional<Piece> StateArray::piece() const {
   if (!unit) return make_piece(0, shape, 0, shape.numel(), 0);
-  const std::span<const Piece> pieces = unit->root().pieces_of(*unit);
-  const auto found = std::ranges::find(pieces, index, &Piece::parameter);
-  return found == pieces.end() ? std::nullopt : std::optional(*found);
+  const Piece* found = unit->root().piece_of(*unit, index);
+  return found ? std::optional(*found) : std::nullopt;
 }
 
 std::vector<const StateArray*> StateArrays::of_unit(const Unit* unit) const {

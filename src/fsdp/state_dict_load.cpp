@@ -44,16 +44,16 @@ class Loader {
     const std::vector<Unit*> shards = is_local ? arrays_.units : std::vector<Unit*>{};
     comm()->agree([&] {
       std::vector<std::string> known = keys_of(whole);
-      for (const Unit* unit : shards) {
+      for (Unit* unit : shards) {
         known.push_back(local_key(module_, *unit));
-        check_shard(known.back(), *unit->storage(), dict, report);
+        check_shard(known.back(), *unit, dict, report);
       }
       check_whole(whole, dict, report);
       note_unexpected(dict, known, report);
       if (strict) require_no_strays(report);
     });
     begin_write();
-    for (const Unit* unit : shards) {
+    for (Unit* unit : shards) {
       const auto entry = dict.find(local_key(module_, *unit));
       if (entry != dict.end()) store_shard(*unit, entry->second.view());
     }
@@ -130,15 +130,15 @@ class Loader {
     }
   }
 
-  static void check_shard(const std::string& key, const UnitStorage& storage, const StateDict& dict,
-                          LoadStateDictReport& report) {
+  static void check_shard(const std::string& key, Unit& unit, const StateDict& dict, LoadStateDictReport& report) {
     const auto entry = dict.find(key);
     if (entry == dict.end()) {
       report.missing.push_back(key);
       return;
     }
     const StateTensor& tensor = entry->second;
-    const std::int64_t shard = storage.master().numel(), expected = unpadded_numel(storage);
+    const UnitStorage& storage = *unit.storage();
+    const std::int64_t shard = storage.master().numel(), expected = unpadded_numel(unit);
     require<ConfigError>(tensor.numel() == expected && tensor.dtype() == storage.master().dtype,
                          "{} has {} elements of dtype {} in this rank's local state dict, {} of dtype {} in the model: it "
                          "needs equal wrapping and world",
@@ -152,7 +152,7 @@ class Loader {
   }
 
   /// What no piece covers is zero afterwards.
-  static void store_shard(const Unit& unit, ConstTensorView from) {
+  static void store_shard(Unit& unit, ConstTensorView from) {
     const UnitStorage& storage = *unit.storage();
     const TensorView master = storage.write_master();
     Kernels& kernels = unit.device_mesh().kernels();
@@ -162,7 +162,7 @@ class Loader {
     const auto clear_to = [&](std::int64_t end) {
       if (end > at) kernels.fill(compute, master.slice(at, end - at), 0);
     };
-    for (const Piece& piece : storage.layout().pieces(storage.shard_rank())) {
+    for (const Piece& piece : unit.root().pieces_of(unit)) {
       clear_to(piece.offset);
       at = piece.offset + piece.numel();
     }

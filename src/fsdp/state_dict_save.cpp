@@ -8,10 +8,10 @@ namespace {
 /// The units' shards themselves, or copies of them in host memory.
 void save_shards(nn::Module& module, const std::vector<Unit*>& units, bool offload, StateDict& dict) {
   require_sharded(units, "saving a local state dict");
-  for (const Unit* unit : units) {
+  for (Unit* unit : units) {
     const UnitStorage& storage = *unit->storage();
     const TensorView master = storage.shared_master();
-    const TensorView shard = master.slice(0, unpadded_numel(storage));
+    const TensorView shard = master.slice(0, unpadded_numel(*unit));
     StateTensor tensor{Tensor(shard)};
     if (offload) {
       tensor = StateTensor::on_host(shard.shape, shard.dtype);

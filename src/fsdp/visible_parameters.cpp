@@ -16,9 +16,7 @@ VisibleParameter original_parameter(const Root& root, const Unit& unit, std::siz
   const UnitParameter& named = storage.parameters()[index];
   const nn::Parameter& parameter = *named.parameter;
   VisibleParameter shown{named.full_name, &parameter, {nullptr, Shape{0}, DType::f32}, {}, parameter.requires_grad};
-  const std::span<const Piece> pieces = root.pieces_of(unit);
-  const auto piece = std::ranges::find(pieces, index, &Piece::parameter);
-  if (piece != pieces.end()) {
+  if (const Piece* piece = root.piece_of(unit, index)) {
     if (storage.is_initialized()) shown.data = root.master(*piece);
     shown.grad = root.grad(*piece);
   }

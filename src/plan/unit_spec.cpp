@@ -1,6 +1,5 @@
 #include "mica/plan/unit_spec.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include "mica/core/error.hpp"
@@ -11,11 +10,9 @@ namespace mica::plan {
 
 std::vector<UnitSpec> units_of(const fsdp::Root& root) {
   fsdp::require_one_mesh(root, "a memory plan");
-  const auto numbers_of = [&](const std::vector<fsdp::Unit*>& listed) {
+  const auto numbers_of = [](const std::vector<fsdp::Unit*>& listed) {
     std::vector<std::size_t> numbers;
-    for (const fsdp::Unit* unit : listed) {
-      numbers.push_back(static_cast<std::size_t>(std::ranges::find(root.units(), unit) - root.units().begin()));
-    }
+    for (const fsdp::Unit* unit : listed) numbers.push_back(unit->index());
     return numbers;
   };
   std::vector<UnitSpec> specs;

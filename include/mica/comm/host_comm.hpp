@@ -55,6 +55,8 @@ class HostComm {
   [[nodiscard]] bool is_shared(const std::exception& error) const;
 
  private:
+  /// What the root's work gave, or its error, in one text.
+  [[nodiscard]] std::string broadcast_outcome(int root, const std::function<std::string()>& work) const;
   /// Every rank's text where any has one; may be an empty list where none has.
   [[nodiscard]] virtual std::vector<std::string> gather_errors(const std::string& mine) const {
     return gather_strings(mine);

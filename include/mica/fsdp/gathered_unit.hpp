@@ -25,7 +25,7 @@ class GatheredUnit {
 };
 
 /// Copies this rank's part of a whole parameter, elements [begin, begin + src.numel()) of which are in src, into `shard`.
-void scatter_range(const Unit& unit, std::size_t i, std::int64_t begin, ConstTensorView src, TensorView shard);
+void scatter_range(Unit& unit, std::size_t i, std::int64_t begin, ConstTensorView src, TensorView shard);
 /// The same of one piece into [piece.numel()] elements of its own.
 void scatter_range(DeviceMesh& device_mesh, const Piece& piece, std::int64_t begin, ConstTensorView src, TensorView dst);
 

@@ -59,6 +59,8 @@ class Root {
   [[nodiscard]] const std::vector<Piece>& pieces() const { return pieces_; }
   /// Those of one of its units.
   [[nodiscard]] std::span<const Piece> pieces_of(const Unit& unit) const;
+  /// That of the unit's i-th parameter; null where this rank has none of it.
+  [[nodiscard]] const Piece* piece_of(const Unit& unit, std::size_t i) const;
   /// The same elements in as few ranges as there can be.
   [[nodiscard]] const std::vector<Stretch>& stretches() const { return stretches_; }
   [[nodiscard]] const UnitStorage& storage(const Piece& piece) const { return *units_[piece.unit]->storage(); }
