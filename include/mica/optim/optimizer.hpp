@@ -149,7 +149,7 @@ class Optimizer : private fsdp::StepParty {
   struct UnitState {
     const fsdp::UnitStorage* storage;
     std::vector<Member> members;  // in the order of storage->parameters()
-    std::vector<fsdp::Piece> pieces;    // of this rank; their parameters are members
+    std::vector<fsdp::Piece> pieces;  // of this rank; their parameters are members
     std::vector<Buffer> buffers;  // one a kind, once allocated
     bool is_allocated = false;
 
