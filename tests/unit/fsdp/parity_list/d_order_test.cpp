@@ -349,6 +349,24 @@ TEST(AbandonedStep, TheFirstStepIsCheckedAgain) {
   }
 }
 
+// The host has ended the step, but its work did not run.
+TEST(AbandonedStep, AFirstStepThatEndedOnTheHostAloneIsCheckedAgain) {
+  run_local_ranks(2, [](auto world) {
+    RankRig rig(std::move(world));
+    ProbeModel model(3);
+    shard_layers(model, rig.device_mesh(), {});
+    Root& root = root_of(model);
+    train_pass(model, rig.context());
+    rig.compute().submit("fail", {}, [] { throw Error("the step's work does not run"); });
+    root.zero_grad();
+    root.abandon_step();
+    const ProcessGroup& group = rig.device_mesh().agreement_group();
+    const std::int64_t before = group.counts().of(Collective::all_gather);
+    train_pass(model, rig.context());
+    EXPECT_EQ(group.counts().of(Collective::all_gather) - before, 13);  // as in TheCheckCommunicatesInTheFirstStepOnly
+  });
+}
+
 // A parameter that had a gradient in a step that was given up has none after it.
 TEST(AbandonedStep, LeavesNoGradients) {
   run_local_ranks(2, [](auto world) {
