@@ -33,7 +33,8 @@ Schedule::Schedule(DeviceMesh& device_mesh, const std::vector<Unit*>& units, con
 
 void Schedule::require_own(const Unit& unit) const {
   require(unit.index() < units_.size() && units_[unit.index()] == &unit,
-          "unit {} is in a prefetch list of a unit of another root: list units of one root", unit.name());
+          "unit {} is in the prefetch list of a unit under another root: a list may name units of its own root only",
+          unit.name());
 }
 
 Schedule::UnitStep& Schedule::step_of(const Unit& unit) {
