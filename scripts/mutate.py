@@ -94,6 +94,9 @@ class Mutation:
                     raise ListError(f"{self}: {text!r} is no expression: take one argument, or the whole call")
             if depth != 0:
                 raise ListError(f"{self}: a bracket of {text!r} is not closed in it")
+            if not self.is_statement() and (re.match(r"(if|for|while|return)\b", text) or
+                                            text.count("?") != text.replace("::", "").count(":")):
+                raise ListError(f"{self}: {text!r} is no expression: take the condition alone, or the whole of a ? b : c")
             if "//" in text:
                 raise ListError(f"{self}: {text!r} holds a comment, which would hide the switch's end; leave it out")
 
