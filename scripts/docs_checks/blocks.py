@@ -38,7 +38,7 @@ class Block:
     needs: set      # names of NEEDS
 
 
-def languages_of(label, text):
+def language_of(label, text):
     if label in ("sh", "bash", "shell"):
         return "sh"
     return "sh" if label == "" and shell.looks_like_commands(text) else label
@@ -62,7 +62,7 @@ def blocks_of(path):
             fence, label, lines, begin = opening.group(1), opening.group(2), [], number
         elif fence is not None and line.rstrip() == fence:
             text = "\n".join(lines) + "\n"
-            language = languages_of(label, text)
+            language = language_of(label, text)
             blocks.append(Block(f"{name_of(path)}:{begin}", language, text, mark | needs_of(language, text)))
             mark, fence = set(), None
         elif fence is not None:

@@ -7,6 +7,10 @@ from .blocks import blocks_of
 from .references import outside_blocks
 from .shell import Checker
 
+# What begins a command, in prose.
+CALL = (r"(\$bin/|build/\w+/bin/)?mica-(train|tokenize|inspect|convert|bench)( |$)|(mpirun|mpiexec|srun|sbatch|cmake) "
+        r"|scripts/[\w/-]+\.(sh|py)( |$)")
+
 
 def here_documents(text):
     """(file name, body) of `cat > FILE <<'EOF'`."""
@@ -28,7 +32,7 @@ def errors_of_config(text, keys):
 
 def inline_commands(line):
     for code in re.findall(r"`([^`]+)`", line):
-        if re.match(r"(\$bin/|build/\w+/bin/)?mica-(train|tokenize|inspect|convert|bench)( |$)|(mpirun|mpiexec|srun|sbatch|cmake) |scripts/[\w/-]+\.(sh|py)( |$)", code):
+        if re.match(CALL, code):
             yield re.sub(r"[\[\]]", "", code)
 
 

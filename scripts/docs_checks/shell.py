@@ -9,17 +9,21 @@ from . import ROOT, config_keys
 # Programs of others that documents may call. (A name that is not here and none of Mica's is taken for a typing mistake.)
 FOREIGN = {
     # shell and text
-    "cat", "cd", "cp", "diff", "echo", "env", "exit", "export", "false", "grep", "head", "hostname", "jq", "kill", "ls", "mkdir", "mv", "nproc",
-    "printf", "ps", "pwd", "rm", "sed", "seq", "set", "sleep", "sort", "stat", "tail", "tar", "tee", "test", "true", "ulimit", "uname", "unset", "wait",
-    "wc", "which", "[", "[[", ".", "source", "bash", "df", "findmnt", "ldd", "lscpu", "numactl", "umask", "command", "trap",
+    ".", "[", "[[", "bash", "cat", "cd", "command", "cp", "df", "diff", "echo", "env", "exit", "export", "false", "findmnt",
+    "grep", "head", "hostname", "jq", "kill", "ldd", "ls", "lscpu", "mkdir", "mv", "nproc", "numactl", "printf", "ps", "pwd",
+    "rm", "sed", "seq", "set", "sleep", "sort", "source", "stat", "tail", "tar", "tee", "test", "trap", "true", "ulimit",
+    "umask", "uname", "unset", "wait", "wc", "which",
     # builds
-    "cmake", "ctest", "cpack", "ninja", "git", "nvcc", "nvidia-smi", "compute-sanitizer", "nsys", "ccache", "clang-format", "dpkg",
+    "ccache", "clang-format", "cmake", "compute-sanitizer", "cpack", "ctest", "dpkg", "git", "ninja", "nsys", "nvcc",
+    "nvidia-smi",
     # packages
-    "apt", "apt-get", "sudo", "pip", "python3", "python", "spack", "conda", "mamba", "module", "apptainer", "singularity", "docker",
+    "apptainer", "apt", "apt-get", "conda", "docker", "mamba", "module", "pip", "python", "python3", "singularity", "spack",
+    "sudo",
     # HDF5
     "h5dump", "h5ls", "h5repack",
     # launchers and schedulers
-    "mpirun", "mpiexec", "mpicc", "ompi_info", "srun", "sbatch", "salloc", "scontrol", "scancel", "squeue", "sacct", "sinfo", "lfs", "ssh", "nohup",
+    "lfs", "mpicc", "mpiexec", "mpirun", "nohup", "ompi_info", "sacct", "salloc", "sbatch", "scancel", "scontrol", "sinfo",
+    "squeue", "srun", "ssh",
 }
 KEYWORDS = {"if", "then", "elif", "else", "fi", "do", "done", "while", "until", "{", "}", "!", "time", "&"}
 LAUNCHERS = {"mpirun", "mpiexec", "srun", "env", "nohup", "time", "numactl", "apptainer", "singularity", "bash"}
@@ -76,8 +80,8 @@ def without_redirections(words):
     for word in words:
         if skips:
             skips = False
-        elif word and set(word) <= set("<>&") and word:
-            skips = word not in ("<<<",)
+        elif word and set(word) <= set("<>&"):
+            skips = True
             if kept and kept[-1] in ("1", "2"):
                 kept.pop()
         else:
@@ -99,8 +103,9 @@ class Checker:
         self.keys = config_keys()
         self.flags = {program: sources_of(program) for program in PROGRAMS}
         self.presets = {preset["name"] for preset in json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]}
-        self.cmake = "\n".join(path.read_text() for path in [ROOT / "CMakeLists.txt", *ROOT.glob("scripts/cmake/*"), *ROOT.glob("tests/**/CMakeLists.txt"),
-                                                             *ROOT.glob("apps/CMakeLists.txt"), *ROOT.glob("src/**/CMakeLists.txt")])
+        cmake_files = [path for pattern in ("CMakeLists.txt", "scripts/cmake/*", "apps/CMakeLists.txt", "src/**/CMakeLists.txt",
+                                            "tests/**/CMakeLists.txt") for path in sorted(ROOT.glob(pattern))]
+        self.cmake = "\n".join(path.read_text() for path in cmake_files if path.is_file())
         self.seen = 0
         self.is_prose = False
 
@@ -116,7 +121,7 @@ class Checker:
     def errors_of_command(self, words):
         while words and (words[0] in KEYWORDS or re.fullmatch(r"\w+=.*", words[0])):
             words = words[1:]
-        if not words or words[0] in ("for", "case", "#!", "function") or words[0].startswith("$") and program_of(words[0]) is None:
+        if not words or words[0] in ("for", "case", "function") or (words[0].startswith("$") and program_of(words[0]) is None):
             return []
         self.seen += 1
         word, rest = words[0], words[1:]
@@ -136,7 +141,7 @@ class Checker:
         if word in LAUNCHERS:
             inner = next((i for i, each in enumerate(rest) if program_of(each) or each.startswith("scripts/")), None)
             return errors + (self.errors_of_command(rest[inner:]) if inner is not None else [])
-        if word not in FOREIGN and "/" not in word:
+        if word not in FOREIGN and ("/" not in word or "/mica-" in word):
             errors.append(f"no program {word}: a typing mistake, or one that scripts/docs_checks/shell.py does not know")
         return errors
 

@@ -5,7 +5,10 @@
 # variables of MPI, Slurm, OpenMP and CUDA. No tokens, no parameters. Run it on a node of the kind that failed, if you can.
 set -euo pipefail
 run=${1:-}
-[[ -n "$run" && -d "$run" ]] || { echo "mica: error: '$run' is no folder: name the run's folder, scripts/launch/bug-report.sh RUN_FOLDER" >&2; exit 2; }
+if [[ ! -d "$run" ]]; then
+  echo "mica: error: '$run' is no folder: name the run's folder, scripts/launch/bug-report.sh RUN_FOLDER" >&2
+  exit 2
+fi
 report=${2:-$(basename "$(realpath "$run")")-report.tar.gz}
 bin=${MICA_BIN:-build/release/bin}
 folder=$(mktemp -d)
