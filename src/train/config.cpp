@@ -14,6 +14,7 @@
 #include "mica/train/model_config.hpp"
 
 #include "config_keys.hpp"
+#include "config_other_names.hpp"
 #include "ini.hpp"
 
 namespace mica::train {
@@ -73,6 +74,16 @@ void apply_flag(Config& config, const std::string& flag) {
 
 void apply_entry(Config& config, const IniEntry& entry, const std::string& file_name) {
   set_key(config, entry.key, entry.value, [&] { return fmt::format("{}:{}", file_name, entry.line); });
+}
+
+/// The line of --help that says what PyTorch and Hugging Face call a key; "" where they have no such thing.
+std::string elsewhere_line(std::string_view key) {
+  const auto found = std::ranges::find(other_names(), key, &OtherNames::key);
+  if (found == other_names().end()) return "";
+  std::string text;
+  if (!found->pytorch.empty()) text += fmt::format("PyTorch: {}", found->pytorch);
+  if (!found->hugging_face.empty()) text += fmt::format("{}Hugging Face: {}", text.empty() ? "" : "; ", found->hugging_face);
+  return fmt::format("      {}\n", text);
 }
 
 /// What an optimizer in backward cannot do, since it never sees all gradients at once.
@@ -182,7 +193,7 @@ std::string config_help() {
       section = of;
       text += fmt::format("\n[{}]\n", section);
     }
-    text += fmt::format("  --{}={}\n      {}\n      {}\n", key.name, key.get(defaults), key.help, key.expected);
+    text += fmt::format("  --{}={}\n      {}\n      {}\n{}", key.name, key.get(defaults), key.help, key.expected, elsewhere_line(key.name));
   }
   return text;
 }
