@@ -45,8 +45,7 @@ class Panel:
             self.parts.append(f'<path d="M{self.left} {y:.1f}H{self.right}" stroke="{GRID}"/>'
                               f'<text x="{self.left - 6}" y="{y + 4:.1f}" text-anchor="end">{value:g}</text>')
             value += self.step
-        step = nice_step(self.last, 4)
-        for at in range(0, self.last + 1, int(step)):
+        for at in range(0, self.last + 1, max(1, int(nice_step(self.last, 4)))):
             self.parts.append(f'<text x="{self.x(at):.1f}" y="{BOTTOM + 17}" text-anchor="middle">{at}</text>')
         self.parts.append(f'<text x="{(self.left + self.right) / 2}" y="{BOTTOM + 36}" text-anchor="middle">step</text>')
 
@@ -66,8 +65,6 @@ class Panel:
 def draw(rows):
     steps = [row for row in rows if row["event"] == "step"]
     evals = [row for row in rows if row["event"] == "eval"]
-    if not steps:
-        sys.exit("plot_quickstart.py: the file has no row of a step")
     last = steps[-1]["step"]
 
     losses = [(row["step"], row["loss"]) for row in steps]
@@ -95,12 +92,23 @@ def draw(rows):
             f'<rect width="{WIDTH}" height="{HEIGHT}" rx="6" fill="white"/>\n{body}\n</svg>\n')
 
 
+def fail(why):
+    print(f"mica: error: {why}", file=sys.stderr)
+    sys.exit(2)
+
+
 def main():
     if len(sys.argv) not in (2, 3) or sys.argv[1] in ("-h", "--help"):
-        sys.exit(__doc__)
+        print(__doc__.strip())
+        return
+    try:
+        with open(sys.argv[1], encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file]
+    except (OSError, ValueError) as error:
+        fail(f"{sys.argv[1]}: {getattr(error, 'strerror', None) or error}")
+    if not any(row.get("event") == "step" for row in rows):
+        fail(f"{sys.argv[1]}: no row of a training step; give the metrics.jsonl of a run")
     out = pathlib.Path(sys.argv[2]) if len(sys.argv) == 3 else ROOT / "docs" / "pictures" / "quickstart.svg"
-    with open(sys.argv[1], encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file]
     out.write_text(draw(rows), encoding="utf-8")
 
 
