@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Fails when docs/from-pytorch.md names a config key or a C++ name, or tests/README.md a test, that does not exist.
+"""Fails when docs/from-pytorch.md names a config key or a C++ name, tests/README.md a test, or CONTRIBUTING.md a file, that
+does not exist.
 
 In the tables with a config and a C++ column, every `section.key` is looked up in src/train/config_keys.cpp and every word of
 a C++ name in include/ (a path must be a header). A test `unit.ROOM.FILE` is tests/unit/ROOM/FILE_test.cpp or in a folder of
-that room, `fault.NAME` is tests/fault/NAME_test.cpp; * stands for any text.
+that room, `fault.NAME` is tests/fault/NAME_test.cpp; * stands for any text. In CONTRIBUTING.md NAME and ROOM do.
 """
 import pathlib
 import re
@@ -31,6 +32,14 @@ def missing_tests():
         if not found:
             missing.append(f"{TESTS.name}: no test {name}")
     return names, missing
+
+
+def missing_files():
+    """Paths in CONTRIBUTING.md, and those where nothing is."""
+    doc = ROOT / "CONTRIBUTING.md"
+    paths = set(re.findall(r"`((?:apps|configs|docs|include|scripts|src|tests)/[^\s`]*)", doc.read_text()))
+    missing = [path for path in sorted(paths) if not any(ROOT.glob(re.sub("NAME|ROOM", "*", path.rstrip("/"))))]
+    return paths, [f"{doc.name}: no file {path}" for path in missing]
 
 
 def main():
@@ -65,10 +74,12 @@ def main():
             errors.append(f"{DOC.name}:{number}: {len(cells)} columns, expected {len(columns)}")
     tests, missing = missing_tests()
     errors += missing
+    files, missing = missing_files()
+    errors += missing
     for error in errors:
         print("docs check:", error)
-    print(f"docs check: {seen_keys} keys, {seen_names} C++ names and {len(tests)} tests, {len(errors)} missing")
-    return 1 if errors or not seen_keys or not seen_names or not tests else 0
+    print(f"docs check: {seen_keys} keys, {seen_names} C++ names, {len(tests)} tests and {len(files)} files, {len(errors)} missing")
+    return 1 if errors or not seen_keys or not seen_names or not tests or not files else 0
 
 
 if __name__ == "__main__":
