@@ -19,16 +19,17 @@ namespace {
 
 constexpr const char* kHelp = R"(mica-bench overhead [--flags]
 
-What sharding costs: forward and backward of a GPT-2, sharded over all ranks, against every rank computing a plain model of
-its own at the same time (no optimizer on either side). 100 % would be free. Ways of sharding take turns with the plain
-model, so that a busy machine slows all alike:
-  flat, per_parameter   fsdp.sharding        use_orig_params, deterministic   fsdp.use_orig_params, train.deterministic, both flat
+What sharding costs: forward and backward of a GPT-2 sharded over all ranks, against every rank computing an unsharded model of
+its own at the same time (no optimizer on either side). 100 % would mean that sharding is free. The variants take turns with the
+unsharded model, so that a busy machine slows all alike:
+  flat, per_parameter               values of fsdp.sharding
+  use_orig_params, deterministic    fsdp.use_orig_params or train.deterministic, with fsdp.sharding=flat
 The last column compares with flat, round by round.
 
   export OMP_NUM_THREADS=1
   mpirun -np 2 mica-bench overhead --model gpt2-124m --batch 4 --seq 256 --variants flat,per_parameter
-  mica-bench overhead --units 200 --numel 10000      the runtime's own host time per unit and step: communication that moves
-                                                     nothing, streams inline, layers that compute next to nothing
+  mica-bench overhead --units 200 --numel 10000      the runtime's own host time per unit and step: no communication,
+                                                     inline streams, layers that compute next to nothing
 )";
 
 struct Options {
@@ -221,14 +222,14 @@ po::options_description flags_of(Options& options) {
   po::options_description flags("Flags");
   auto add = flags.add_options();
   add("model", po::value(&options.run.model)->default_value(options.run.model), model_names().c_str());
-  add("batch", po::value(&options.run.batch)->default_value(options.run.batch), "sequences a rank and step");
-  add("seq", po::value(&options.run.seq)->default_value(options.run.seq), "tokens of a sequence");
-  add("dtype", po::value(&options.run.dtype)->default_value(options.run.dtype), "fp32 or bf16: of computing and all-gathers");
+  add("batch", po::value(&options.run.batch)->default_value(options.run.batch), "sequences per rank and step");
+  add("seq", po::value(&options.run.seq)->default_value(options.run.seq), "tokens per sequence");
+  add("dtype", po::value(&options.run.dtype)->default_value(options.run.dtype), "fp32 or bf16: dtype of computation and all-gathers");
   add("strategy", po::value(&options.run.strategy)->default_value(options.run.strategy), "as fsdp.strategy of mica-train");
-  add("variants", po::value(&options.variants)->default_value(options.variants), "which ways of sharding");
-  add("rounds", po::value(&options.rounds)->default_value(options.rounds), "turns of every variant");
-  add("units", po::value(&options.units)->default_value(options.units), "measure the runtime alone, with so many units");
-  add("numel", po::value(&options.numel)->default_value(options.numel), "elements of each of them");
+  add("variants", po::value(&options.variants)->default_value(options.variants), "variants to measure");
+  add("rounds", po::value(&options.rounds)->default_value(options.rounds), "rounds, in which each variant takes a turn");
+  add("units", po::value(&options.units)->default_value(options.units), "measure the runtime alone, with this many units");
+  add("numel", po::value(&options.numel)->default_value(options.numel), "elements per unit");
   return flags;
 }
 
