@@ -135,7 +135,7 @@ class Loader {
     optimizer.allocate_state();
     takes_optimizer_ = !manifest_.optimizer.empty() && optimizer.state_kinds() == manifest_.state_kinds;
     if (!takes_optimizer_) {
-      report_.notes.push_back(fmt::format("its optimizer state ({}) is not taken over: this run's {} starts anew",
+      report_.notes.push_back(fmt::format("its optimizer state ({}) is not loaded: this run's {} starts from zero",
                                           manifest_.optimizer.empty() ? "none" : manifest_.optimizer,
                                           optimizer.name()));
     }

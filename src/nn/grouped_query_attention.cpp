@@ -14,7 +14,7 @@ const GroupedQueryAttentionOptions& validated(const GroupedQueryAttentionOptions
                        "query heads",
                        o.heads, o.kv_heads);
   require<ConfigError>(o.head_dim > 0 && o.head_dim % 2 == 0,
-                       "the head size is {}, expected an even number: rotary positions turn pairs of channels (set "
+                       "the head size is {}, expected an even number: rotary positions rotate pairs of channels (set "
                        "model.head_dim, or model.width / model.heads)",
                        o.head_dim);
   o.rotary.validate();

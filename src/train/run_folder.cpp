@@ -48,7 +48,7 @@ std::string choose_checkpoint(const Config& config) {
   const auto newest = checkpoint::newest_complete(config.run_folder());
   require<ConfigError>(wanted != "none" || !newest,
                        "run folder {} holds {} already and checkpoint.resume = none: choose another run.dir, delete it, "
-                       "or go on with --checkpoint.resume=auto",
+                       "or resume it with --checkpoint.resume=auto",
                        config.run_folder(), newest ? newest->path : "");
   return newest ? newest->path : "";
 }
@@ -60,7 +60,7 @@ void check_visible(const std::string& checkpoint_folder) {
   const bool exists = fs::exists(manifest, error);
   const std::string reason = error ? error.message() : "no such file";
   require<CheckpointError>(exists,
-                           "{} cannot be read ({}; working directory {}), but rank 0 goes on from it: the run's folder must be on a "
+                           "{} cannot be read ({}; working directory {}), but rank 0 resumes from it: the run's folder must be on a "
                            "file system that all nodes share",
                            manifest, reason, fs::current_path(error).string());
 }

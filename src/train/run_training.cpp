@@ -100,8 +100,8 @@ ExitCode run_training(App& app) {
   app.comm.agree([&] {
     config = parse_config(text, command.overrides);
     require<ConfigError>(!command.config_path.empty() || !config.model.init_from.empty(),
-                         "no config file: mica-train CONFIG [--section.key=value ...]; only with --model.init_from=FOLDER can it be "
-                         "left out; see mica-train --help");
+                         "no config file: mica-train CONFIG [--section.key=value ...]; it is optional only with "
+                         "--model.init_from=FOLDER; see mica-train --help");
   });
   take_model_keys(app.comm, config);
   app.comm.agree([&] { check_config(config); });

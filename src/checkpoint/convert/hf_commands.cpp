@@ -66,8 +66,8 @@ ExitCode run_export(const ConvertCall& call) {
   print_report(call, report, dtype);
   const bool has_tokenizer = !report.tokenizer_files.empty();
   call.out << (has_tokenizer ? fmt::format("with the tokenizer of {}: {}\n", hf.tokenizer, fmt::join(report.tokenizer_files, ", "))
-                             : "without a tokenizer and the ids of its special tokens, which a checkpoint does not hold: "
-                               "--tokenizer=HF_FOLDER takes them along\n");
+                             : "without a tokenizer and its special token ids, which a checkpoint does not hold; to include them, give "
+                               "--tokenizer=HF_FOLDER\n");
   return ExitCode::done;
 }
 
