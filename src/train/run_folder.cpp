@@ -27,7 +27,7 @@ std::string canonical(const std::string& path) {
 
 /// The newest checkpoint that can be read, if it is of a line that this checkpoint.resume began.
 std::optional<std::string> newest_of_line(const Config& config) {
-  const std::vector<checkpoint::Found> all = checkpoint::list_checkpoints(checkpoint::checkpoints_folder(config.run_folder()));
+  const std::vector<checkpoint::CheckpointPath> all = checkpoint::list_checkpoints(checkpoint::checkpoints_folder(config.run_folder()));
   for (auto it = all.rbegin(); it != all.rend(); ++it) {
     try {
       const std::string began_from = checkpoint::read_manifest(it->path).began_from;
@@ -79,7 +79,7 @@ StartPoint find_start(const HostComm& comm, const Config& config) {
     const std::string checkpoints = checkpoint::checkpoints_folder(config.run_folder());
     std::error_code error;
     if (fs::equivalent(io::parent_directory(start.checkpoint), checkpoints, error)) start.last_of_line = start.manifest->step;
-    for (const checkpoint::Found& found : checkpoint::list_checkpoints(checkpoints)) start.num_later += found.step > start.last_of_line;
+    for (const checkpoint::CheckpointPath& found : checkpoint::list_checkpoints(checkpoints)) start.num_later += found.step > start.last_of_line;
   });
   return start;
 }

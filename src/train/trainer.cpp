@@ -296,7 +296,7 @@ ExitCode Trainer::train() {
 
 void Trainer::tell_slow_paths() {
   if (!is_main()) return;
-  for (const std::string& text : slow_paths_.news(slow_paths(*device_.kernels))) progress_->warn(text);
+  for (const std::string& text : slow_paths_.new_lines(slow_paths(*device_.kernels))) progress_->warn(text);
 }
 
 void Trainer::read_figures(bool show) {

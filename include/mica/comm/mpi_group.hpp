@@ -13,20 +13,20 @@
 namespace mica {
 
 /// Which MPI calls a collective becomes. [Note: MPI calls of collectives]
-/// One call moves one block: a slice of at most block_bytes per rank. A slice of up to `direct_bytes` goes by one MPI
-/// collective of a kind of its own, so that tests can count from outside:
+/// One call moves one block: a slice of at most block_bytes per rank. A slice of up to `max_collective_slice_bytes` takes one
+/// MPI collective, of a different kind for each, so that tests can count from outside:
 ///   all_gather -> MPI_Allgather     reduce_scatter -> MPI_Alltoall + own fold     broadcast -> MPI_Bcast     barrier -> MPI_Barrier
 ///   all_reduce -> MPI_Allgatherv + own fold (up to kSmallAllReduceBytes), else MPI_Alltoallv + own fold + MPI_Allgatherv
 ///   all_to_all -> MPI_Alltoallw
-/// Longer slices go directly between the ranks (MPI_Irecv, MPI_Isend, MPI_Waitall), which is faster (figures
-/// in src/comm/README.md). The folds are Mica's own, in rank order, so that the bits do not depend on the MPI library.
+/// Longer slices go point to point (MPI_Irecv, MPI_Isend, MPI_Waitall), which is faster (figures in src/comm/README.md). The folds
+/// are Mica's own, in rank order, so that the bits do not depend on the MPI library.
 struct MpiGroupOptions {
   /// Transfers are split so that no MPI call moves more bytes than this on one rank (MPI counts are ints). Tests use 1 KiB.
   std::int64_t max_call_bytes = std::int64_t{1} << 30;
   /// Staging memory of a reduce-scatter or all-reduce, per group: never more than this.
   std::int64_t staging_bytes = std::int64_t{16} << 20;
   /// Longer slices go point to point. A very large value keeps every collective countable from outside.
-  std::int64_t direct_bytes = std::int64_t{32} << 10;
+  std::int64_t max_collective_slice_bytes = std::int64_t{32} << 10;
   /// abort() ends what is under way, too: everything goes point to point, and who waits asks again and again. (A long
   /// message that its sender has begun cannot be called back: it is waited for.)
   bool can_be_aborted = false;

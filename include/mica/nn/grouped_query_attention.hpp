@@ -33,7 +33,7 @@ class GroupedQueryAttention final : public Module {
   Tensors do_backward(Context& context, Record& record, Tensors dys) override;
   Tensor* do_saved_input(Record& record) override;
   [[nodiscard]] AttentionShape shape_of(const Tensor& q) const;
-  [[nodiscard]] Tensor turned(Context& context, const Tensor& x, Turn turn) const;
+  [[nodiscard]] Tensor rotate(Context& context, const Tensor& x, Turn turn) const;
 
   std::int64_t heads_, kv_heads_, head_dim_;
   std::vector<double> frequencies_;  // [head_dim / 2]

@@ -149,10 +149,10 @@ void bench_model_overhead(App& app, const Options& options) {
 }
 
 /// y = x with a weight of its own, whose gradient is written: next to no computation.
-class Feather final : public nn::Module {
+class TinyLayer final : public nn::Module {
  public:
-  explicit Feather(std::int64_t numel)
-      : Module("feather"), weight_(add_parameter("weight", Shape{numel}, nn::Initializer::zeros(), false)) {}
+  explicit TinyLayer(std::int64_t numel)
+      : Module("tiny_layer"), weight_(add_parameter("weight", Shape{numel}, nn::Initializer::zeros(), false)) {}
 
  protected:
   nn::Tensors do_forward(nn::Context&, nn::Tensors xs, nn::Record*) override {
@@ -168,15 +168,15 @@ class Feather final : public nn::Module {
   nn::Parameter& weight_;
 };
 
-class Feathers final : public nn::Module {
+class TinyLayers final : public nn::Module {
  public:
-  Feathers(std::int64_t units, std::int64_t numel) : Module("feathers") {
-    for (std::int64_t i = 0; i < units; ++i) layers_.push_back(&add_child<Feather>(std::to_string(i), numel));
+  TinyLayers(std::int64_t units, std::int64_t numel) : Module("tiny_layers") {
+    for (std::int64_t i = 0; i < units; ++i) layers_.push_back(&add_child<TinyLayer>(std::to_string(i), numel));
   }
 
  protected:
   nn::Tensors do_forward(nn::Context& context, nn::Tensors xs, nn::Record* record) override {
-    for (Feather* layer : layers_) xs = layer->forward(context, std::move(xs), nn::child_record(record));
+    for (TinyLayer* layer : layers_) xs = layer->forward(context, std::move(xs), nn::child_record(record));
     return xs;
   }
   nn::Tensors do_backward(nn::Context& context, nn::Record& record, nn::Tensors dys) override {
@@ -185,7 +185,7 @@ class Feathers final : public nn::Module {
   }
 
  private:
-  std::vector<Feather*> layers_;
+  std::vector<TinyLayer*> layers_;
 };
 
 void bench_runtime(App& app, const Options& options) {
@@ -194,9 +194,9 @@ void bench_runtime(App& app, const Options& options) {
   Mesh mesh(make_fake_group(0, 2, nullptr), {.world_size = 2, .shard_size = 2, .replicas = 1});
   fsdp::DeviceMesh device_mesh(mesh, *pool, *kernels, fsdp::Streams::make(StreamMode::inlined));
   nn::Context context{.compute = device_mesh.compute(), .pool = *pool, .kernels = *kernels};
-  Feathers plain(options.units, options.numel), sharded(options.units, options.numel);
+  TinyLayers plain(options.units, options.numel), sharded(options.units, options.numel);
   nn::PlainParameters storage(plain, context);
-  fsdp::Root& root = fsdp::auto_wrap(sharded, device_mesh, {}, fsdp::wrap_types({"feather"}));
+  fsdp::Root& root = fsdp::auto_wrap(sharded, device_mesh, {}, fsdp::wrap_types({"tiny_layer"}));
   root.initialize(1);
   const auto pass = [&](nn::Module& module) {
     nn::Record record;

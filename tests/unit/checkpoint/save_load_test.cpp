@@ -269,7 +269,7 @@ TEST(SaveLoad, KeepDeletesOlderOnesOnly) {
   const TemporaryFolder folder;
   const auto steps = [&] {
     std::vector<std::int64_t> found;
-    for (const Found& each : list_checkpoints(folder / "checkpoints")) found.push_back(each.step);
+    for (const CheckpointPath& each : list_checkpoints(folder / "checkpoints")) found.push_back(each.step);
     return found;
   };
   run_local_ranks(2, [&](auto world) {
