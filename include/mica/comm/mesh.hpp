@@ -23,7 +23,7 @@ struct ShardSize {
   int number = 0;
 };
 
-/// Ranks as a grid: replicate axis x shard axis (DESIGN section 5). Pure math.
+/// Ranks as a grid: replicate axis x shard axis (docs/design.md, Meshes and batches). Pure math.
 /// Example: world 6, shard_size 3 -> shard groups {0,1,2},{3,4,5}; replicate groups {0,3},{1,4},{2,5}.
 struct MeshGeometry {
   int world_size = 1;

@@ -7,7 +7,7 @@
 
 namespace mica {
 
-/// A hybrid mesh as its user wants it (FEATURES A2): by groups that exist already, or by a grid; not both.
+/// A hybrid mesh as its user wants it (docs/parity.md A2): by groups that exist already, or by a grid; not both.
 struct MeshRequest {
   std::unique_ptr<ProcessGroup> shard;      ///< with `replicate`
   std::unique_ptr<ProcessGroup> replicate;  ///< the ranks of equal shard rank

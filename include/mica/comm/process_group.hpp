@@ -62,7 +62,7 @@ class ProcessGroup {
   /// split(), also possible in a fake group, whose other ranks do not exist. Otherwise as duplicate(). @collective
   [[nodiscard]] std::unique_ptr<ProcessGroup> subgroup(std::span<const int> members, std::string name);
 
-  /// Storage for a unit (DESIGN section 3, Storage). Default: the pool. A backend may register what it gives, which all
+  /// Storage for a unit (docs/design.md, Storage). Default: the pool. A backend may register what it gives, which all
   /// ranks must have alike: they ask for the same bytes in the same order.
   [[nodiscard]] virtual Buffer allocate(Pool& pool, std::int64_t bytes, MemoryRole role, Stream& home) {
     return pool.allocate(bytes, role, home);

@@ -9,7 +9,7 @@
 
 namespace mica {
 
-/// Exit statuses of every Mica program (DESIGN section 9).
+/// Exit statuses of every Mica program (docs/design.md, Programs and files).
 enum class ExitCode : int {
   done = 0,
   differs = 1,         ///< only `mica-inspect diff` and `verify`

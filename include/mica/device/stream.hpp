@@ -85,7 +85,7 @@ class Stream {
   Stream() = default;
 };
 
-/// How CPU streams run their tasks (DESIGN section 3).
+/// How CPU streams run their tasks (docs/design.md, The schedule).
 enum class StreamMode : std::uint8_t {
   threaded,  ///< a worker thread of its own, asleep while idle
   inlined,   ///< the task runs inside submit()

@@ -4,7 +4,7 @@
 
 namespace mica::nn {
 
-/// Output head and softmax cross-entropy as ONE operation, so that the logits never exist whole (DESIGN section 4).
+/// Output head and softmax cross-entropy as ONE operation, so that the logits never exist whole.
 /// Inputs {hidden [B, T, width], targets i32 [B, T]} -> {loss [1] f32}, the sum of -log softmax(hidden
 /// weight^T)[target] divided by ALL B*T rows; rows with target -1 add nothing (dividing by their number would need a
 /// count that the host does not have inside a step, and would weigh micro-batches unequally). Input {hidden} alone ->

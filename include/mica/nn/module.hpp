@@ -38,7 +38,7 @@ class ModuleHooks {
   virtual void post_backward(Context& context, Module& module, Record& record, Tensors& dxs) = 0;
 };
 
-/// A layer or a model: parameters, buffers, children, and an explicit forward and backward (DESIGN section 4).
+/// A layer or a model: parameters, buffers, children, and an explicit forward and backward (docs/design.md, Modules).
 /// Not copyable or movable: parents, units and optimizers hold addresses.
 class Module {
  public:

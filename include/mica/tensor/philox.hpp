@@ -6,7 +6,7 @@
 
 namespace mica {
 
-/// Names one stream of random numbers. All randomness of a run is counter-based (DESIGN section 4): an element's
+/// Names one stream of random numbers. All randomness of a run is counter-based (docs/design.md, Modules): an element's
 /// number depends on these values and its index only, never on who computes it or in which order.
 struct RandomKey {
   std::uint64_t seed = 0;

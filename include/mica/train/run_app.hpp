@@ -28,9 +28,9 @@ struct App {
   std::string& log_file;  ///< a fatal error is appended to it as well; empty: there is none yet
 };
 
-/// The frame of every MPI program: starts MPI, runs `body`, ends the job. Errors become one line "mica: error: ..." and
-/// the exit status of DESIGN section 9 on every rank: one that all ranks share ends in order [Note: agreement]; any other
-/// ends the whole job at once (MPI_Abort), since the other ranks wait for this one.
+/// The frame of every MPI program: starts MPI, runs `body`, ends the job. An error becomes one line "mica: error: ..." and
+/// an exit status (docs/design.md, Programs and files) on every rank. One that all ranks share ends the job in order
+/// ([Note: agreement]); any other ends it at once (MPI_Abort), since the other ranks wait for this one.
 int run_app(int argc, char** argv, const std::function<ExitCode(App&)>& body);
 
 }  // namespace mica::train

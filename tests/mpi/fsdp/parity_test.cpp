@@ -1,4 +1,4 @@
-// DESIGN invariants 1 and 3 over real MPI: the whole parity matrix for the world size it is started on, and the exact
+// docs/design.md, Invariants 1 and 3, over real MPI: the whole parity matrix for the world size it is started on, and the exact
 // number of collectives, counted in the process groups and from outside through MPI's profiling interface.
 #include "support/parity.hpp"
 
@@ -13,7 +13,7 @@
 namespace mica::testing {
 namespace {
 
-/// MPI calls of a run's collectives, from FEATURES D1 and [Note: MPI calls of collectives].
+/// MPI calls of a run's collectives, from docs/parity.md D1 and [Note: MPI calls of collectives].
 struct ExpectedCalls {
   std::int64_t allgather, alltoall, allgatherv;
 };
