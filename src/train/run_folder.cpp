@@ -79,8 +79,8 @@ StartPoint find_start(const HostComm& comm, const Config& config) {
     const std::string checkpoints = checkpoint::checkpoints_folder(config.run_folder());
     std::error_code error;
     if (fs::equivalent(io::parent_directory(start.checkpoint), checkpoints, error)) start.last_of_line = start.manifest->step;
-    for (const checkpoint::CheckpointPath& each : checkpoint::list_checkpoints(checkpoints)) {
-      start.num_later += each.step > start.last_of_line;
+    for (const checkpoint::CheckpointPath& found : checkpoint::list_checkpoints(checkpoints)) {
+      start.num_later += found.step > start.last_of_line;
     }
   });
   return start;
