@@ -58,7 +58,7 @@ struct StagedOptions {
 /// The host does not wait: a worker thread does, and the GPU's stream waits for that. If `host` can move GPU memory, all_gather
 /// and broadcast use that directly; sums are always folded on the host, so that the bits are the same, as is an all_to_all,
 /// which feeds such sums.
-/// @param pinned from make_pinned_pool(); outlives the group
+/// @param pinned  from make_pinned_pool(); outlives the group
 /// @throws ConfigError: this build has no CUDA
 [[nodiscard]] std::unique_ptr<ProcessGroup> make_staged_group(std::unique_ptr<ProcessGroup> host, Pool& pinned,
                                                               const StagedOptions& options = {});

@@ -35,7 +35,7 @@ class HostComm {
   [[nodiscard]] virtual std::vector<std::string> gather_strings(const std::string& mine) const = 0;
   /// Root's text on every rank.
   [[nodiscard]] virtual std::string broadcast_string(const std::string& mine, int root) const = 0;
-  /// The strings that the ranks sent to this one, by rank. @param to_each one per rank.
+  /// The strings that the ranks sent to this one, by rank. @param to_each  one per rank.
   [[nodiscard]] virtual std::vector<std::string> exchange_strings(const std::vector<std::string>& to_each) const = 0;
 
   /// Runs the work and throws if it failed on any rank. If it succeeded, this costs one collective of 8 bytes per rank.

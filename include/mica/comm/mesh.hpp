@@ -46,7 +46,7 @@ class Mesh {
   /// From existing groups.
   Mesh(std::unique_ptr<ProcessGroup> world, std::unique_ptr<ProcessGroup> shard, std::unique_ptr<ProcessGroup> replicate);
 
-  /// Rebuilds the mesh for another set of ranks: those that are left when one was lost. @param world in mesh order, taken over;
+  /// Rebuilds the mesh for another set of ranks: those that are left when one was lost. @param world  in mesh order, taken over;
   /// not one of this mesh's own groups, which are destroyed. @collective over it.
   void rebuild(std::unique_ptr<ProcessGroup> world, MeshGeometry geometry, std::vector<RankPlace> places = {});
   /// Number of times it was rebuilt.

@@ -82,7 +82,7 @@ class ProcessGroup {
   [[nodiscard]] const FlightRecorder& recorder() const { return recorder_; }
 
  protected:
-  /// @param communicates_alone whether a group of one rank also uses its backend
+  /// @param communicates_alone  whether a group of one rank also uses its backend
   ProcessGroup(int rank, int num_ranks, std::string name, bool communicates_alone = false);
 
   /// The collective that is being enqueued.

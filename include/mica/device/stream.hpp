@@ -73,7 +73,7 @@ class Stream {
   /// The point after everything enqueued so far.
   [[nodiscard]] virtual Event record() = 0;
   /// Tasks enqueued from now on start after `event`. The host does not block (an inline stream blocks it on an event of a
-  /// threaded one). @param site the caller: names the wait in tests that leave it out (disturbed_stream.hpp).
+  /// threaded one). @param site  the caller: names the wait in tests that leave it out (disturbed_stream.hpp).
   virtual void wait(const Event& event, std::source_location site = std::source_location::current()) = 0;
   /// Blocks the host until the stream is idle. @throws its sticky error.
   virtual void synchronize() = 0;

@@ -39,7 +39,7 @@ class Publication {
 void check_new(const std::string& path);
 
 /// Creates the folder and its parents. A folder that cannot be created is a ConfigError, unless the disk is full.
-/// @param advice ends the error's text. @returns false if it existed already. @throws ConfigError, IoError.
+/// @param advice  ends the error's text. @returns false if it existed already. @throws ConfigError; IoError for a full disk.
 bool make_folder(const std::string& path, std::string_view advice = "");
 
 /// Writes a small file (a manifest, a config) as a Publication.

@@ -20,7 +20,7 @@ class JsonValue {
   static constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
 
   /// Parses `text`, which must be an object. @throws Syntax if it is not JSON, not an object, nested deeper than max_depth, or
-  /// has a key twice in one object; reads of its values throw Value. @param path for error texts.
+  /// has a key twice in one object; reads of its values throw Value. @param path  for error texts.
   template <class Syntax, class Value = Syntax>
   [[nodiscard]] static JsonValue parse(std::string_view text, const std::string& path, int max_depth = kMaxDepth) {
     return parse(text, path, max_depth, {&error_of<Syntax>, &error_of<Value>});

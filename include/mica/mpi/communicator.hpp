@@ -37,7 +37,7 @@ class Communicator {
   void barrier() const;
   /// Every rank's string, in rank order. @collective
   [[nodiscard]] std::vector<std::string> gather_strings(const std::string& mine) const;
-  /// The strings that the ranks sent to this one, by rank. @param to_each one per rank. @collective
+  /// The strings that the ranks sent to this one, by rank. @param to_each  one per rank. @collective
   [[nodiscard]] std::vector<std::string> exchange_strings(const std::vector<std::string>& to_each) const;
   [[nodiscard]] std::string broadcast_string(const std::string& mine, int root) const;
   [[nodiscard]] std::int64_t all_max(std::int64_t mine) const;
