@@ -43,13 +43,13 @@ class Mesh {
   /// @param world  in mesh order, taken over. @collective over it.
   Mesh(std::unique_ptr<ProcessGroup> world, MeshGeometry geometry, std::vector<RankPlace> places = {});
 
-  /// Of groups that exist already.
+  /// From existing groups.
   Mesh(std::unique_ptr<ProcessGroup> world, std::unique_ptr<ProcessGroup> shard, std::unique_ptr<ProcessGroup> replicate);
 
-  /// Becomes the mesh of another set of ranks: of those that are left when one is lost. @param world  in mesh order, taken
-  /// over; not one of this mesh's own groups, which end. @collective over it.
+  /// Rebuilds the mesh for another set of ranks: those that are left when one was lost. @param world  in mesh order, taken over;
+  /// not one of this mesh's own groups, which are destroyed. @collective over it.
   void rebuild(std::unique_ptr<ProcessGroup> world, MeshGeometry geometry, std::vector<RankPlace> places = {});
-  /// How often it was rebuilt.
+  /// Number of times it was rebuilt.
   [[nodiscard]] int epoch() const { return epoch_; }
 
   [[nodiscard]] const MeshGeometry& geometry() const { return geometry_; }

@@ -58,7 +58,7 @@ TEST(Parity, A1_WholeMatrix) {
     const MpiCallCounts before = mpi_calls();
     StepCounts counts;
     const ParityRun run = run_sharded(
-        make_mpi_group(comm.duplicate(), *pool, "world", {.direct_bytes = std::int64_t{1} << 30}), c,
+        make_mpi_group(comm.duplicate(), *pool, "world", {.max_collective_slice_bytes = std::int64_t{1} << 30}), c,
         {.counts = &counts});
     const MpiCallCounts calls = mpi_calls() - before;
     expect_parity(plain->second, run, c);
