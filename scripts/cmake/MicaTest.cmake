@@ -4,6 +4,8 @@
 # mica_add_test(NAME name SOURCES files... RANKS 1 2 4 [LIBS ...] [LABELS ...] [ARGS ...])
 #   one executable, one CTest per world size, run under mpirun; the test gets --expect-world=N and fails on another size.
 #   A test that is named X_OnSeveralRanks or X_OnTwoRanks runs on those alone.
+# mica_add_soak_test(name target VARIABLE count [arguments...])
+#   soak.NAME: a randomised test, VARIABLE=count of whose cases are hours; MICA_SOAK_PERCENT of them where that is set.
 # mica_leave_out(NAME reason): a test that cannot run here is not registered; scripts/test.sh tells, and fails over it in CI.
 #   A test that skips itself fails.
 find_package(GTest REQUIRED)
@@ -120,4 +122,10 @@ file(WRITE "${MICA_TESTS_LEFT_OUT}" "")
 function(mica_leave_out name reason)
   message(STATUS "${name}: LEFT OUT, ${reason}")
   file(APPEND "${MICA_TESTS_LEFT_OUT}" "${name} ${reason}\n")
+endfunction()
+
+function(mica_add_soak_test name target variable count)
+  add_test(NAME soak.${name} COMMAND sh -c "${variable}=$((${count} * \${MICA_SOAK_PERCENT:-100} / 100)) exec \"$0\" \"$@\""
+           $<TARGET_FILE:${target}> ${ARGN})
+  set_tests_properties(soak.${name} PROPERTIES LABELS "soak" TIMEOUT 7200 RUN_SERIAL ON)
 endfunction()

@@ -89,12 +89,13 @@ TEST_F(LaunchScripts, RanksAreTheHostsCores) {
 TEST_F(LaunchScripts, EachGpuGetsARank) {
   stand_in("mpirun", kNote);
   stand_in("nvidia-smi", "[ \"$*\" = --list-gpus ] && printf 'GPU 0: a\\nGPU 1: b\\n'\n");
-  const auto launch_with = [&](const std::map<std::string, std::string>& environment) {
+  const auto launch_with = [&](std::map<std::string, std::string> environment) {
+    environment["MICA_BIN"] = "/opt/mica/bin";
     return launch({script("mpirun-gpu.sh"), "x.cfg", "--run.name=a b"}, environment);
   };
   EXPECT_EQ(launch_with({}).status, 0);
   EXPECT_THAT(calls(), ElementsAre("mpirun [-np] [2] [--map-by] [ppr:2:node] [--bind-to] [none] [-x] [NCCL_CROSS_NIC=1] "
-                                   "[build/cuda/bin/mica-train] [x.cfg] [--mesh.device=cuda] [--run.name=a b]"));
+                                   "[/opt/mica/bin/mica-train] [x.cfg] [--mesh.device=cuda] [--run.name=a b]"));
   write_text(folder_ / "hosts", "n1 slots=8\n# n2\n\nn3 slots=8\nn4 slots=8\n");
   EXPECT_EQ(launch_with({{"HOSTFILE", folder_ / "hosts"}, {"GPUS_PER_NODE", "4"}, {"NCCL_CROSS_NIC", "0"}}).status, 0);
   EXPECT_THAT(calls(), ElementsAre(HasSubstr("[-np] [12] [--hostfile] [" + (folder_ / "hosts") +
