@@ -137,11 +137,12 @@ scripts/install-packages.sh --tests
 scripts/check_includes.py
 scripts/check_parity_list.py
 scripts/check_docs.py
+scripts/reference-venv.sh
 case "${1:-}" in
   --sanitizers) sanitizers; exit ;;
   --mpich) mpich; exit ;;
   --fuzz) stage fuzzing fuzz "${2:-60}"; exit ;;
-  --mutations) scripts/reference-venv.sh; stage mutations scripts/mutate.py; exit ;;
+  --mutations) stage mutations scripts/mutate.py; exit ;;
 esac
 labels=(-LE 'soak|gpu')
 if [[ "${1:-}" == "--soak" ]]; then
@@ -154,7 +155,6 @@ if [[ "${1:-}" == "--soak" ]]; then
 elif [[ "${CI:-}" == "true" && $# -eq 0 ]]; then
   rest=true
 fi
-scripts/reference-venv.sh
 everywhere=("${flags[@]}")
 flags+=("$mica_gpu_flag")
 stage build build release

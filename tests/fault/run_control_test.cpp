@@ -21,13 +21,14 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// Whether a process installs a handler of SIGUSR1 within the limit, as mica-train does before its first step.
-bool handles_sigusr1(pid_t pid, double limit_s) {
-  const std::string caught = "SigCgt:";
-  for (double waited = 0; waited < limit_s; waited += 0.01) {
+/// Waits until a signal is among a process's signals of a kind ("SigCgt": it has a handler, "ShdPnd": it was sent and not delivered), or
+/// is no longer. @returns false after 30 s
+bool wait_for_signal(pid_t pid, const std::string& kind, int signal, bool is_in = true) {
+  for (int polls = 0; polls < 3000; ++polls) {
     std::ifstream status("/proc/" + std::to_string(pid) + "/status");
     for (std::string line; std::getline(status, line);) {
-      if (line.starts_with(caught) && (std::stoull(line.substr(caught.size()), nullptr, 16) >> (SIGUSR1 - 1) & 1) != 0) return true;
+      if (!line.starts_with(kind + ":")) continue;
+      if (((std::stoull(line.substr(kind.size() + 1), nullptr, 16) >> (signal - 1) & 1) != 0) == is_in) return true;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
@@ -106,9 +107,10 @@ TEST_F(RunControl, ASecondInterruptEndsAtOnce) {
   // One step of minutes: nothing can be saved before it ends.
   Child child({program("mica-train"), folder_ / "run.cfg", "--model.width=512", "--model.layers=8", "--train.micro_batch=64",
                "--train.global_batch=256000"});
-  ASSERT_TRUE(handles_sigusr1(child.pid(), 30)) << child.wait(1).output;
+  ASSERT_TRUE(wait_for_signal(child.pid(), "SigCgt", SIGUSR1)) << child.wait(1).output;  // before the first step
   ASSERT_EQ(::kill(child.pid(), SIGINT), 0);
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  ASSERT_TRUE(wait_for_signal(child.pid(), "ShdPnd", SIGINT, false)) << "two at once would be one";
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
   ASSERT_TRUE(child.is_running()) << "the first one lets the step end";
   ASSERT_EQ(::kill(child.pid(), SIGINT), 0);
   const Finished ended = child.wait(10);

@@ -33,7 +33,7 @@ class BroadcastWithin : public ::testing::Test {
       broadcast_within(*group, data, root, timeout);
     } catch (const MpiError& e) {
       EXPECT_GE(std::chrono::steady_clock::now() - begin, timeout - milliseconds(50));
-      EXPECT_LT(std::chrono::steady_clock::now() - begin, timeout + milliseconds(5000));
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, timeout + std::chrono::seconds(60)) << "what hangs does so for ever";
       return e.what();
     }
     return {};

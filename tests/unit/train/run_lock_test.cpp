@@ -135,7 +135,7 @@ TEST(RunLock, AnOwnerElsewhereLivesAsLongAsItWrites) {
   });
   for (const bool takes_over : {false, true}) {
     EXPECT_THAT(error_of<ConfigError>([&] {
-                  (void)RunLock::acquire(folder.path(), {.heartbeat = 40ms, .lost_after = 1h, .take_over = takes_over});
+                  (void)RunLock::acquire(folder.path(), {.heartbeat = 2s, .lost_after = 1h, .take_over = takes_over});
                 }),
                 HasSubstr("on host node17-"))
         << "one that lives is not driven out";
