@@ -24,6 +24,8 @@ using ::testing::Not;
 /// Notes its name and each argument in brackets.
 constexpr const char* kNote = "{ printf '%s' \"${0##*/}\"; printf ' [%s]' \"$@\"; echo; } >> \"$CALLS\"\n";
 
+constexpr const char* kModel = "[model]\ntype = mlp\nlayers = 2\nwidth = 16\nvocab_size = 16\n";
+
 class LaunchScripts : public ::testing::Test {
  protected:
   LaunchScripts() { fs::create_directories(folder_ / "bin"); }
@@ -65,8 +67,9 @@ TEST_F(LaunchScripts, MpirunIsGivenRanksCoresAndAllArguments) {
                                  {{"RANKS", "3"}, {"THREADS", "2"}, {"MICA_BIN", "/opt/mica/bin"}, {"STATUS", status}});
     EXPECT_EQ(std::to_string(seen.status), status) << seen.output;
     EXPECT_THAT(seen.output, HasSubstr("threads 2, places cores"));
-    EXPECT_THAT(calls(), ElementsAre("mpirun [-np] [3] [--map-by] [slot:PE=2] [--bind-to] [core] [-x] [OMP_NUM_THREADS] [-x] [OMP_PLACES] "
-                                     "[/opt/mica/bin/mica-train] [my run.cfg] [--mesh.device=cpu] [--train.steps=5] [--data.train=a b.bin]"));
+    EXPECT_THAT(calls(), ElementsAre("mpirun [-np] [3] [--map-by] [slot:PE=2] [--bind-to] [core] [-x] [OMP_NUM_THREADS] "
+                                     "[-x] [OMP_PLACES] [/opt/mica/bin/mica-train] [my run.cfg] [--mesh.device=cpu] "
+                                     "[--train.steps=5] [--data.train=a b.bin]"));
   }
 }
 
@@ -106,8 +109,9 @@ TEST_F(LaunchScripts, EachGpuGetsARank) {
 
 TEST_F(LaunchScripts, AConfigIsNeeded) {
   for (const char* program : {"mpirun", "srun", "scontrol"}) stand_in(program, kNote);
+  const std::map<std::string, std::string> environment{{"SLURM_CPUS_PER_TASK", "1"}, {"SLURM_JOB_ID", "7"}, {"GPUS_PER_NODE", "1"}};
   for (const char* name : {"mpirun-cpu.sh", "mpirun-gpu.sh", "slurm-cpu.sbatch", "slurm-gpu.sbatch"}) {
-    expect_refused(launch({"/bin/bash", script(name)}, {{"SLURM_CPUS_PER_TASK", "1"}, {"SLURM_JOB_ID", "7"}, {"GPUS_PER_NODE", "1"}}), "CONFIG");
+    expect_refused(launch({"/bin/bash", script(name)}, environment), "CONFIG");
     EXPECT_THAT(calls(), IsEmpty()) << name;
   }
 }
@@ -156,7 +160,7 @@ TEST_F(LaunchScripts, ASecondInterruptEndsTheRunAtOnce) {
 // With the real launcher and program, whatever Open MPI does on signals of its own.
 TEST_F(LaunchScripts, AnInterruptedRunSaves) {
   write_tokens(folder_ / "tokens.bin", 4000);
-  write_text(folder_ / "run.cfg", "[model]\ntype = mlp\nlayers = 2\nwidth = 16\nvocab_size = 16\n[data]\ntrain = " + (folder_ / "tokens.bin") +
+  write_text(folder_ / "run.cfg", kModel + ("[data]\ntrain = " + (folder_ / "tokens.bin")) +
                                       "\n[train]\nsteps = 1000000\nmicro_batch = 2\nseq_len = 16\nlog_interval = 10\n");
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
     const std::string run = folder_ / ("signal-" + std::to_string(signal));
@@ -189,8 +193,9 @@ class SlurmScripts : public LaunchScripts, public ::testing::WithParamInterface<
 TEST_P(SlurmScripts, SrunIsGivenAllAndStatus75Requeues) {
   stand_in("srun", std::string(kNote) + "echo \"threads $OMP_NUM_THREADS\"\nexit $STATUS\n");
   const bool is_gpu = std::string(GetParam()).find("gpu") != std::string::npos;
-  const std::string srun = std::string("srun [--mpi=pmix] [--cpus-per-task=4] ") + (is_gpu ? "[--gpu-bind=none] " : "") + "[--cpu-bind=cores] [" +
-                           program("mica-train") + "] [my run.cfg] [--mesh.device=" + (is_gpu ? "cuda" : "cpu") + "] [--train.steps=5] [--run.name=a b]";
+  const std::string srun = std::string("srun [--mpi=pmix] [--cpus-per-task=4] ") + (is_gpu ? "[--gpu-bind=none] " : "") +
+                           "[--cpu-bind=cores] [" + program("mica-train") + "] [my run.cfg] [--mesh.device=" + (is_gpu ? "cuda" : "cpu") +
+                           "] [--train.steps=5] [--run.name=a b]";
   for (const std::string status : {"0", "2", "3", "137", "75"}) {
     const Finished seen = job({"my run.cfg", "--train.steps=5", "--run.name=a b"}, {{"STATUS", status}});
     EXPECT_EQ(std::to_string(seen.status), status) << seen.output;
@@ -220,8 +225,8 @@ using SlurmJob = SlurmScripts;
 TEST_P(SlurmJob, GoesOnUntilTheRunIsDone) {
   stand_in("srun", "while [ \"${1#-}\" != \"$1\" ]; do shift; done\nexec \"$@\"\n");  // one rank
   write_tokens(folder_ / "tokens.bin", 4000);
-  write_text(folder_ / "run.cfg", "[model]\ntype = mlp\nlayers = 2\nwidth = 16\nvocab_size = 16\n[data]\ntrain = tokens.bin\n"
-                                  "[train]\nsteps = 3\nmicro_batch = 2\nseq_len = 16\nlog_interval = 1\nmax_hours = 1e-9\n[run]\ndir = run\n");
+  write_text(folder_ / "run.cfg", std::string(kModel) + "[data]\ntrain = tokens.bin\n[train]\nsteps = 3\nmicro_batch = 2\nseq_len = 16\n"
+                                                        "log_interval = 1\nmax_hours = 1e-9\n[run]\ndir = run\n");
   for (const std::size_t step : {1u, 2u, 3u}) {
     const Finished seen = job({"run.cfg", "--mesh.threads=1"});
     EXPECT_EQ(seen.status, step < 3 ? 75 : 0) << seen.output;

@@ -83,7 +83,8 @@ TEST_F(RunControl, ATimeLimitSavesAndAsksToBeQueuedAgain) {
 // The time of a step, by which ranks decide how often they ask each other, is that of this launch's steps.
 TEST_F(RunControl, AResumedRunOfSlowStepsHearsASignalSoon) {
   ASSERT_EQ(train({"--train.steps=400", "--train.log_interval=400"}).status, 0);
-  Child child(training(2, folder_ / "run.cfg", {"--train.steps=100000", "--train.global_batch=8000", "--checkpoint.allow_data_change=true"}));
+  Child child(training(2, folder_ / "run.cfg",
+                       {"--train.steps=100000", "--train.global_batch=8000", "--checkpoint.allow_data_change=true"}));
   ASSERT_TRUE(child.wait_for("  loss ")) << child.wait(1).output;
   ASSERT_EQ(::kill(child.pid(), SIGUSR1), 0);
   const Finished stopped = child.wait();
