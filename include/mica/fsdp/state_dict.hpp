@@ -35,8 +35,7 @@ struct LoadStateDictReport {
 /// Loads the values. full: every rank gives the whole dict and takes its part without communication. sharded: each rank gives
 /// its rows. local: each rank gives its shards; wrapping and world must be the same.
 /// @throws ConfigError, the same on all ranks, naming missing and unexpected keys, or a key that differs in shape, numel,
-/// padding
-///         or dtype; Error inside a pass, and for sharded with a unit that is not sharded.
+///         padding or dtype; Error inside a pass, and for sharded with a unit that is not sharded.
 LoadStateDictReport load_state_dict(nn::Module& module, const StateDict& dict, const LoadStateDictOptions& options = {});
 
 /// The same from any pieces that the ranks hold together: full and sharded dicts of another world, some on each rank. If
