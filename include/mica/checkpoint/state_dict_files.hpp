@@ -12,7 +12,7 @@ namespace mica::checkpoint {
 // State dicts in files (docs/parity.md E2-E4). [Note: state dict files]
 // A folder with a manifest, checksums and model.h5, like a checkpoint of a run, that appears complete or not at all. The kinds
 // differ in what each rank writes:
-// full rank 0 writes one file, every tensor whole; the other ranks none
+//   full     rank 0 writes one file, every tensor whole; the other ranks none
 //   sharded  each shard rank its rows of every tensor, cut as fsdp::state_dict() cuts them
 //   local    each shard rank its shards as the units store them: what save() writes
 // load() reads any of them into any mesh, sharding and wrapping, as do model.init_from, mica-inspect and mica-convert;

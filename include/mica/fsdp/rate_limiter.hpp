@@ -18,7 +18,7 @@ class RateLimiter {
   ///                  released buffer has no reader left.
   /// @param host_waits  make_room() blocks the host until the buffers it returns are unused, so that the host cannot
   ///                    run further ahead in a pass (limit_all_gathers). Between passes it never waits: streams reuse
-  /// memory in their order, and a waiting host would leave the device idle.
+  ///                    memory in their order, and a waiting host would leave the device idle.
   RateLimiter(std::size_t num_held, bool host_waits) : num_held_(num_held), host_waits_(host_waits) {}
 
   void release(Buffer buffer, Event last_use) {

@@ -17,7 +17,7 @@ struct ParameterSpec {
 
 /// How a unit's parameters are cut over S shard ranks: pure math, no storage. Three arrays: [Note: layouts]
 ///   shard      [P]    what one rank holds; P = shard_numel(), equal on all ranks
-/// gathered [S*P] the shards of all ranks one after another: what an all-gather writes and a reduce-scatter reads
+///   gathered   [S*P]  the shards of all ranks one after another: what an all-gather writes and a reduce-scatter reads
 ///   unsharded  [U]    where each parameter lies whole, as the module sees it; U = unsharded_numel()
 /// Elements of no parameter are padding and stay zero. If rearrangement() is empty, unsharded IS gathered.
 class ShardLayout {

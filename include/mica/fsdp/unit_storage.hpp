@@ -41,12 +41,12 @@ class HookedAllGather;
 ///   post forward    [U/n] param_dtype sharded_param        between reshard_among_neighbours() and the next unshard()
 ///   unsharded grad  [U]   reduce_dtype unsharded_grad      between prepare_grads() and reduce_grads()
 ///   gathered grad   [S*P] reduce_dtype communication       per-parameter layouts: while it is reduced
-/// sharded grad    [P]   f32         sharded_grad         from the first reduce_grads() until zero_grad() If one rank has
-/// nothing to reduce or convert (keeps_unsharded_grads()), the first unsharded gradient since zero_grad() becomes the sharded
-/// one without a copy, and is counted as that from the beginning.
+///   sharded grad    [P]   f32         sharded_grad         from the first reduce_grads() until zero_grad()
+/// If one rank has nothing to reduce or convert (keeps_unsharded_grads()), the first unsharded gradient since zero_grad() becomes
+/// the sharded one without a copy, and is counted as that from the beginning.
 /// Offloaded masters and sharded gradients are in DeviceMesh::offload()'s pool; reduced gradients stay on the device only until
-/// they are copied there. With keep_low_precision_grads the sharded gradient is in reduce_dtype. All functions enqueue; the
-/// host waits only in the rate limiters.
+/// they are copied there. With keep_low_precision_grads the sharded gradient is in reduce_dtype.
+/// All functions enqueue; the host waits only in the rate limiters.
 class UnitStorage {
  public:
   /// @param name  the unit's, for labels and errors; e.g. "transformer.h.0".

@@ -48,7 +48,7 @@ struct MemoryPlan {
 ///   3 neighbouring units: the one that computes, the one being gathered (prefetch), and, with threaded streams, the
 ///   one whose storage is kept back so that the gather need not wait for it. Strategies that keep parameters hold all
 ///   units' instead; unsharded gradients r*S*P_u of the root unit, of the one that computes and, threaded, of the one
-/// being reduced (a single rank needs none of them if they can become the sharded ones); one shard in param_dtype
+///   being reduced (a single rank needs none of them if they can become the sharded ones); one shard in param_dtype
 ///   while it is cast; and the model's activations, workspace and staging on top.
 /// @param profile  one micro-batch's.
 [[nodiscard]] MemoryPlan make_memory_plan(const std::vector<UnitSpec>& units, const StepSpec& spec,
