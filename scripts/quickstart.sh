@@ -68,7 +68,7 @@ What to try next, in this folder:
 source scripts/environment.sh
 # what is in the newest checkpoint
 $bin/mica-inspect $run
-# twice as many steps: goes on from that checkpoint
+# twice as many steps: resumes from that checkpoint
 ${train[*]} --train.steps=400
 # shards in pairs, replicas across them
 mpirun -np 4 $bin/mica-train configs/hybrid-2x2.cfg --data.train=$run/corpus.train.h5 --data.val=$run/corpus.val.h5

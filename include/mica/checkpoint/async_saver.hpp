@@ -17,31 +17,31 @@ struct SaveJob;
 
 /// Saves while training goes on: start() copies this rank's shards and returns; a thread writes the copies as save() would,
 /// and the checkpoint becomes visible when it is complete. [Note: saving in the background]
-/// - The copies' memory (role snapshot: as many bytes as the shards) is taken once, by reserve(), and used again.
-/// - One save at a time: the next start() waits for the last.
-/// - What fails in the background fails on every rank alike, and is thrown by the next start() or wait(); is_failed() tells
-///   of it before, but on some ranks earlier than on others.
+/// - The copies' memory (role snapshot: as many bytes as the shards) is allocated once, by reserve(), and reused.
+/// - One save at a time: the next start() waits for the previous one.
+/// - A failure in the background is the same on every rank and is thrown by the next start() or wait(); is_failed() reports it
+///   earlier, but not on all ranks at the same time.
 class AsyncSaver {
  public:
-  /// @param background  ranks as in start()'s `comm`, over a communicator of its own: the thread communicates while the
+  /// @param background  the ranks of start()'s `comm`, over a separate communicator: the thread communicates while the
   ///                    host trains (MPI_THREAD_MULTIPLE).
   /// @param pool        outlives it.
   AsyncSaver(std::unique_ptr<HostComm> background, Pool& pool);
-  /// Waits for the thread; what it says is lost.
+  /// Waits for the thread; its result is lost.
   ~AsyncSaver();
   AsyncSaver(const AsyncSaver&) = delete;
   AsyncSaver& operator=(const AsyncSaver&) = delete;
 
-  /// Takes the memory and touches it, so that the first save stalls no longer than the others.
+  /// Allocates the memory and touches it, so that the first save stalls no longer than the others.
   void reserve(const fsdp::Root& root, const optim::Optimizer* optimizer);
 
-  /// Between passes. Training stands still for the wait for the last save, for the compute stream, and the copy.
-  /// `state.root` is free when it returns; its layouts outlive the save.
-  /// @throws what save() throws, of the last save too. @collective over `comm`
+  /// Between passes. Training stalls while this waits for the previous save and the compute stream, and copies. `state.root`
+  /// may change afterwards; its layouts outlive the save.
+  /// @throws what save() throws, also for the previous save. @collective over `comm`
   void start(const std::string& run_folder, const SaveState& state, const HostComm& comm, const SaveOptions& options = {});
-  /// Until nothing is being written. @throws what the last save threw, once.
+  /// Waits until nothing is being written. @throws what the last save threw, once.
   void wait();
-  /// The last save, if it is complete; once.
+  /// The report of the last save, if it is complete; once.
   [[nodiscard]] std::optional<SaveReport> take_finished();
   [[nodiscard]] bool is_under_way() const { return !is_done_; }
   [[nodiscard]] bool is_failed() const { return is_done_ && failure_; }
@@ -56,13 +56,13 @@ class AsyncSaver {
   SaveOptions options_;
   std::unique_ptr<SaveJob> job_;
   std::jthread thread_;
-  std::atomic<bool> is_awaited_{false};  // somebody waits for the thread: it need not spare the training
-  std::atomic<bool> is_done_{true};  // nothing is being written: report_ and failure_ are the host's
+  std::atomic<bool> is_awaited_{false};  // the host waits for the thread, which then need not spare the training
+  std::atomic<bool> is_done_{true};  // nothing is being written, so the host may access report_ and failure_
   std::exception_ptr failure_;
   std::optional<SaveReport> report_;
 };
 
-/// Bytes that AsyncSaver::reserve() takes: this rank's masters and optimizer state, 0 on ranks that write nothing.
+/// Bytes that AsyncSaver::reserve() allocates: this rank's masters and optimizer state, 0 on ranks that write nothing.
 [[nodiscard]] std::int64_t snapshot_bytes(const fsdp::Root& root, const optim::Optimizer* optimizer);
 
 }  // namespace mica::checkpoint

@@ -11,29 +11,29 @@
 
 namespace mica::checkpoint {
 
-/// The program mica-convert, without its process. @param arguments  of the command line, the program's name left out.
-/// @param out  what was done.  @param progress  where a progress bar may be drawn; null: nowhere.
-/// @throws ConfigError for misuse and for what cannot be converted, CheckpointError for input that is damaged or does
-/// not fit together, IoError (a full disk). No output is left behind then.
+/// The program mica-convert, without its main(). @param arguments  of the command line, without the program's name.
+/// @param out  for the report. @param progress  where a progress bar may be drawn; null: nowhere.
+/// @throws ConfigError for misuse and for input that cannot be converted, CheckpointError for damaged or inconsistent input,
+/// IoError (a full disk). No output is left behind then.
 ExitCode run_convert(const std::vector<std::string>& arguments, std::ostream& out, std::ostream* progress);
 
-/// Of one command, if the first argument names one; else of the program.
+/// Help of a command, if the first argument names one; else of the program.
 [[nodiscard]] std::string convert_help(const std::vector<std::string>& arguments);
 [[nodiscard]] std::string convert_version();
 
-/// Elements that are held, twice, of a matrix that is transposed: 2 x 32 MiB.
+/// Elements of a matrix that are held, twice, while it is transposed: 2 x 32 MiB.
 inline constexpr std::int64_t kPanelNumel = std::int64_t{8} << 20;
 
 struct ConvertOptions {
   bool is_dry_run = false;                                   ///< check everything, write nothing
   std::function<void(std::int64_t, std::int64_t)> progress;  ///< elements done and in all; may be empty
-  std::int64_t panel_numel = kPanelNumel;                    ///< tests take less
+  std::int64_t panel_numel = kPanelNumel;                    ///< tests use less
 };
 
 struct HfExportOptions {
   DType dtype = DType::f32;                      ///< of the files: f32, bf16 or f16
-  std::int64_t max_shard_bytes = 5'000'000'000;  ///< of the tensors of one file; a larger tensor has its own
-  /// A Hugging Face folder whose tokenizer files, bos_token_id, eos_token_id and pad_token_id go along; empty: none.
+  std::int64_t max_shard_bytes = 5'000'000'000;  ///< bytes of the tensors in one file; a larger tensor gets its own
+  /// Hugging Face folder whose tokenizer files, bos_token_id, eos_token_id and pad_token_id are copied; empty: none.
   std::string tokenizer;
 };
 
@@ -41,8 +41,8 @@ struct HfExportOptions {
 struct ConvertReport {
   std::string model_type;  ///< "gpt2"
   std::int64_t num_tensors = 0, numel = 0, bytes = 0, num_files = 0;
-  std::string config;  ///< of an import: the section [model] of a config for it
-  std::vector<std::string> tokenizer_files;  ///< of an export: those that went along
+  std::string config;  ///< of an import: the [model] section of a config for it
+  std::vector<std::string> tokenizer_files;  ///< of an export: those that were copied
 };
 
 /// Writes a checkpoint's parameters as a Hugging Face folder: config.json and model.safetensors, or several files and
@@ -54,15 +54,15 @@ ConvertReport hf_export(const std::string& checkpoint, const std::string& hf_fol
                         const ConvertOptions& options);
 
 /// Writes a Hugging Face folder's parameters as a checkpoint of one rank at step 0, without optimizer state, for
-/// model.init_from, hf_export and whatever reads checkpoints. Memory: less than 150 MiB, whatever the model.
+/// model.init_from, hf_export and everything that reads checkpoints. Memory: less than 150 MiB, whatever the model.
 /// @param checkpoint  must not exist; appears complete or not at all.
 /// @throws ConfigError: what Mica's model cannot do; CheckpointError: files that are damaged or do not fit config.json.
 ConvertReport hf_import(const std::string& hf_folder, const std::string& checkpoint, const ConvertOptions& options);
 
-/// Writes the same checkpoint as `num_ranks` ranks would have: parameters and optimizer state bit for bit. Memory: a few
+/// Rewrites a checkpoint as `num_ranks` ranks would have written it: parameters and optimizer state bit for bit. Memory: a few
 /// blocks.
-/// @param out  must not exist.  @param sharding  "flat", "per_parameter" (by rows), or "" to leave it as it is.
-/// @throws ConfigError: a dim that does not divide over so many ranks; DamagedCheckpointError; IoError.
+/// @param out  must not exist.  @param sharding  "flat", "per_parameter" (by rows), or "" to keep the checkpoint's.
+/// @throws ConfigError: a dim that does not divide over that many ranks; DamagedCheckpointError; IoError.
 ConvertReport reshard(const std::string& checkpoint, const std::string& out, int num_ranks, const std::string& sharding,
                       const ConvertOptions& options);
 

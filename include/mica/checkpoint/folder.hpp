@@ -8,13 +8,13 @@
 
 namespace mica::checkpoint {
 
-/// A checkpoint that is complete by its name: RUN/checkpoints/step-00000500.
+/// A complete checkpoint, by its name: RUN/checkpoints/step-00000500.
 struct CheckpointPath {
   std::string path;
   std::int64_t step = 0;
 };
 
-/// A checkpoint that makes way for another one of its step has this behind its name until the new one has taken its place.
+/// Suffix of a checkpoint that is being replaced by another one of the same step, until the new one has its name.
 inline constexpr std::string_view kReplacedSuffix = ".replaced";
 
 /// "RUN/checkpoints"
@@ -22,27 +22,28 @@ inline constexpr std::string_view kReplacedSuffix = ".replaced";
 /// "step-00000500"
 [[nodiscard]] std::string step_folder_name(std::int64_t step);
 
-/// Every checkpoint in a folder of checkpoints, by ascending step. Whatever ends in .tmp is none: it was being written
-/// or deleted when its job died. "step-00000500.replaced" is one where no "step-00000500" is: its job died between the two
-/// renames that replace a checkpoint. A folder that does not exist holds none. @throws IoError if it cannot be read.
+/// Every checkpoint in a folder of checkpoints, by ascending step. Names that end in .tmp are not checkpoints: they were being
+/// written or deleted when their job died. "step-00000500.replaced" counts if there is no "step-00000500": its job died between
+/// the two renames that replace a checkpoint. A missing folder holds none. @throws IoError if it cannot be read.
 [[nodiscard]] std::vector<CheckpointPath> list_checkpoints(const std::string& folder);
-/// What resume=auto takes. @param run_folder  RUN.
+/// The checkpoint for resume=auto. @param run_folder  RUN.
 [[nodiscard]] std::optional<CheckpointPath> newest_complete(const std::string& run_folder);
 
-/// What people mean by a path: a checkpoint itself, or the newest one of a run's folder or of a folder of checkpoints.
+/// Resolves a user's path: a checkpoint, or the newest one of a run's folder or of a folder of checkpoints.
 /// @throws ConfigError if there is none.
 [[nodiscard]] std::string resolve_checkpoint(const std::string& path);
 
-/// Deletes what earlier jobs left half done: step-*.tmp, and step-*.replaced where the new one is there. Only for the job
-/// that owns the run's folder.
+/// Deletes what earlier jobs left unfinished: step-*.tmp, and step-*.replaced if the new one exists. Only for the job that owns
+/// the run's folder.
 void remove_leftovers(const std::string& folder);
-/// Deletes a checkpoint: first renamed to .old.tmp, so that no half of it is ever seen.
+/// Deletes a checkpoint, which is first renamed to .old.tmp, so that it is never visible in part.
 void remove_checkpoint(const std::string& path);
 
-/// RUN/checkpoints/set-aside-<N>, with the first N from 1 that is free; made now. For checkpoints that are no longer of
-/// the run's line, since it went back to an earlier one. Nothing deletes them but people. @throws IoError
+/// Creates RUN/checkpoints/set-aside-<N> with the first free N from 1, for checkpoints that are no longer part of the run
+/// because it went back to an earlier one. Mica never deletes them. @throws IoError
 [[nodiscard]] std::string make_set_aside_folder(const std::string& run_folder);
-/// Moves every checkpoint of RUN/checkpoints with a later step there, newest first: dying on the way leaves a line. @throws IoError
+/// Moves every checkpoint of RUN/checkpoints with a later step there, newest first, so that a crash in between leaves a
+/// consistent history. @throws IoError
 void set_aside_after(const std::string& run_folder, std::int64_t step, const std::string& set_aside_folder);
 /// RUN/checkpoints/set-aside-<N>, ascending.
 [[nodiscard]] std::vector<std::string> list_set_aside(const std::string& folder);

@@ -12,8 +12,8 @@
 
 namespace mica::checkpoint {
 
-/// The program mica-inspect, without its process. @param arguments  of the command line, the program's name left out.
-/// @param out  what was asked for.  @param progress  where a progress line may be drawn; null: nowhere.
+/// The program mica-inspect, without its main(). @param arguments  of the command line, without the program's name.
+/// @param out  for the result. @param progress  where a progress line may be drawn; null: nowhere.
 /// @returns done, or differs: `diff` found a difference, `verify` damage.
 /// @throws ConfigError for misuse; CheckpointError for a checkpoint that cannot be read.
 ExitCode run_inspect(const std::vector<std::string>& arguments, std::ostream& out, std::ostream* progress);
@@ -21,11 +21,11 @@ ExitCode run_inspect(const std::vector<std::string>& arguments, std::ostream& ou
 [[nodiscard]] std::string inspect_help(const std::vector<std::string>& arguments);
 [[nodiscard]] std::string inspect_version();
 
-/// For people: step, config, mesh, units, parameters, bytes.
+/// As text: step, config, mesh, units, parameters, bytes.
 [[nodiscard]] std::string summary_text(const std::string& folder, const Manifest& manifest);
 /// The same as one JSON object.
 [[nodiscard]] std::string summary_json(const std::string& folder, const Manifest& manifest);
-/// What differs, one line each, and a last line with the counts.
+/// One line per difference, and a last line with the counts.
 [[nodiscard]] std::string diff_text(const DiffReport& report);
 [[nodiscard]] std::string diff_json(const DiffReport& report);
 [[nodiscard]] std::string verify_text(const std::string& folder, const VerifyReport& report);

@@ -13,7 +13,8 @@
 
 namespace mica::checkpoint {
 
-/// What is written. History: 3 is the oldest that is read; 4 added parent, began_from, global_batch, sequences and data.
+/// The version that is written. History: 3 is the oldest that is read; 4 added parent, began_from, global_batch, sequences and
+/// data.
 inline constexpr std::int64_t kFormatVersion = 4;
 inline constexpr std::int64_t kOldestFormatVersion = 3;
 /// Data is checked in blocks of this many bytes, counted from the start of each dataset.
@@ -21,7 +22,7 @@ inline constexpr std::int64_t kBlockBytes = std::int64_t{4} << 20;
 inline constexpr std::string_view kManifestName = "manifest.json";
 /// The whole model for other programs: virtual datasets over the shard files.
 inline constexpr std::string_view kModelIndexName = "model.h5";
-/// The kind of the parameters themselves; the other kinds are the optimizer's ("exp_avg").
+/// The kind of the parameters; other kinds are optimizer state ("exp_avg").
 inline constexpr std::string_view kMasterKind = "master";
 
 /// One dataset of a shard file: a rank's whole shard of one unit and kind, contiguous in the file.
@@ -29,7 +30,7 @@ struct DatasetEntry {
   std::string path;         ///< "/units/3/exp_avg"
   std::int64_t unit = 0;    ///< index into Manifest::units
   std::string kind;         ///< "master", "exp_avg", ...
-  std::int64_t offset = 0;  ///< of the first byte in the file
+  std::int64_t offset = 0;  ///< of its first byte in the file
   std::int64_t bytes = 0;
   std::vector<std::uint32_t> block_crcs;  ///< CRC-32C of each block; the last block may be shorter
   DType dtype = DType::f32;               ///< of its elements: the unit's, or f32 for the optimizer's kinds
@@ -42,18 +43,18 @@ struct DatasetEntry {
 };
 
 struct FileEntry {
-  std::string name;  ///< bare, in the checkpoint's folder
+  std::string name;  ///< a bare name in the checkpoint's folder
   int shard_rank = 0;
   std::int64_t bytes = 0;
   std::uint32_t rest_crc = 0;  ///< of all bytes outside the datasets, in file order: HDF5's metadata and the tables
   std::vector<DatasetEntry> datasets;
 };
 
-/// Units are cut over the ranks as one. What is whole on every rank is an entry of its own with one tensor.
+/// A unit is cut over the ranks as a whole. A tensor that is whole on every rank is an entry of its own.
 enum class UnitRole : std::uint8_t {
   unit,     ///< of an fsdp root
-  ignored,  ///< a parameter that no unit takes ([Note: ignored parameters], fsdp/ignored.hpp)
-  buffer,   ///< a module buffer: no parameter, and without optimizer state
+  ignored,  ///< an ignored parameter ([Note: ignored parameters], fsdp/ignored.hpp)
+  buffer,   ///< a module buffer, without optimizer state
 };
 /// "unit", "ignored", "buffer"
 [[nodiscard]] std::string_view unit_role_name(UnitRole role);
@@ -65,14 +66,14 @@ struct UnitEntry {
   std::vector<fsdp::ParameterSpec> parameters;
   std::string layout = "flat";  ///< ShardLayout::name(): how the parameters are cut
   UnitRole role = UnitRole::unit;
-  DType dtype = DType::f32;  ///< of the parameters themselves; other than f32 only for what is whole
+  DType dtype = DType::f32;  ///< of the parameters; other than f32 only for whole tensors
 
   [[nodiscard]] bool is_whole() const { return role != UnitRole::unit; }
-  /// Of the dataset of a kind.
+  /// Dtype of the dataset of a kind.
   [[nodiscard]] DType dtype_of(std::string_view kind) const { return kind == kMasterKind ? dtype : DType::f32; }
 };
 
-/// A checkpoint among all that were ever written: no two launches have one run id.
+/// Identifies a checkpoint uniquely: no two launches have the same run id.
 struct CheckpointId {
   std::string run_id;  ///< of the launch that wrote it
   std::int64_t step = 0;
@@ -80,7 +81,7 @@ struct CheckpointId {
   friend bool operator==(const CheckpointId&, const CheckpointId&) = default;
 };
 
-/// Everything that is known of a checkpoint without opening its data. [Note: checkpoint on disk]
+/// Everything known about a checkpoint without opening its data. [Note: checkpoint on disk]
 /// A checkpoint is the folder RUN/checkpoints/step-00000500 with one HDF5 file per shard rank, model.h5 and this manifest. The
 /// manifest covers every byte of the folder: each file is cut into its datasets, with a CRC-32C per 4 MiB block, and
 /// the rest of the file (HDF5's own metadata and the tables), with one; the manifest ends with a CRC of its own text.
@@ -89,13 +90,13 @@ struct Manifest {
   std::string mica_version;
   std::string run_id;
   std::int64_t step = 0;
-  std::optional<CheckpointId> parent;  ///< the checkpoint before this one in the run's line; none: it began with initial parameters
-  /// checkpoint.resume, as a canonical path, of the launch that began this line elsewhere than at the newest checkpoint of the
+  std::optional<CheckpointId> parent;  ///< the checkpoint before this one; none: the run began with initial parameters
+  /// checkpoint.resume, as a canonical path, of the launch that resumed from another checkpoint than the newest one of the
   /// run's folder; empty: none did.
   std::string began_from;
   std::int64_t tokens = 0;             ///< seen so far
   std::int64_t global_batch = 0;       ///< sequences of a step; 0: not recorded (format 3)
-  std::int64_t sequences = 0;          ///< seen so far: the next step begins with this one; 0 in format 3
+  std::int64_t sequences = 0;          ///< seen so far, so that the next step begins with this one; 0 in format 3
   std::string data;                    ///< identifies the training data, TokenDataset::fingerprint(); empty: not recorded
   std::uint64_t seed = 0;
 
@@ -103,22 +104,22 @@ struct Manifest {
 
   int world_size = 1, shard_size = 1, replicas = 1;
   std::string strategy;
-  std::string kernels;  ///< what computed: library and instruction set
+  std::string kernels;  ///< math library and instruction set
   int omp_threads = 1;
 
   std::string optimizer;  ///< "adamw"; empty: none was saved
   std::int64_t optimizer_steps = 0;
   std::vector<std::string> state_kinds;
-  std::map<std::string, std::int64_t> parameter_steps;  ///< of parameters with others than optimizer_steps
+  std::map<std::string, std::int64_t> parameter_steps;  ///< of parameters whose count differs from optimizer_steps
 
   std::map<std::string, double> scalars;  ///< further state of the run, by name: "loss_scale"
 
-  std::map<std::string, std::string> model;  ///< what the model is, as the config says
+  std::map<std::string, std::string> model;  ///< the [model] keys of the config
   std::string config;                        ///< the resolved config file
 
   std::vector<UnitEntry> units;
-  std::vector<FileEntry> files;  ///< of shards, in shard_rank order
-  FileEntry index;               ///< model.h5: no datasets of its own
+  std::vector<FileEntry> files;  ///< the shards, in shard_rank order
+  FileEntry index;               ///< model.h5, without datasets of its own
 
   /// Shards and index.
   [[nodiscard]] std::vector<const FileEntry*> all_files() const;
@@ -129,18 +130,18 @@ struct Manifest {
   [[nodiscard]] std::string folder_name() const;
 };
 
-/// As it is written: JSON with its own checksum in the last line.
+/// The text of the file: JSON with its own checksum in the last line.
 [[nodiscard]] std::string manifest_text(const Manifest& manifest);
-/// Trusts nothing: checksum, syntax, types, ranges, overlaps. @param path  for error texts.
+/// Checks everything: checksum, syntax, types, ranges, overlaps. @param path  for error texts.
 /// @throws CheckpointError naming the path and the key.
 [[nodiscard]] Manifest parse_manifest(std::string_view text, const std::string& path);
-/// The same without files and index, which most ranks need little of.
+/// The same without files and index, which most ranks hardly need.
 [[nodiscard]] Manifest parse_manifest_header(std::string_view text, const std::string& path);
 /// The manifest of a checkpoint's folder. @throws CheckpointError (missing, unreadable, damaged).
 [[nodiscard]] Manifest read_manifest(const std::string& checkpoint_folder);
 
-/// Into the folder of a checkpoint that is otherwise complete; synced. @throws IoError, CheckpointError (a manifest that
-/// could not be read again).
+/// Writes it into the folder of an otherwise complete checkpoint, synced. @throws IoError, CheckpointError (a manifest that
+/// could not be read back).
 void write_manifest(const std::string& checkpoint_folder, const Manifest& manifest);
 
 /// One file's part of the manifest, as ranks send it to rank 0.

@@ -15,11 +15,11 @@
 
 namespace mica::checkpoint {
 
-/// What is saved, besides what the model and the mesh say of themselves.
+/// What is saved in addition to what the model and the mesh provide.
 struct SaveState {
   const fsdp::Root* root = nullptr;
   const optim::Optimizer* optimizer = nullptr;  ///< null: parameters only
-  std::string run_id;                           ///< make_run_id() of this launch; rank 0's counts
+  std::string run_id;                           ///< make_run_id() of this launch; rank 0's is used
   std::int64_t step = 0;
   std::optional<CheckpointId> parent;           ///< what this launch resumed from, or saved last
   std::string began_from;                       ///< Manifest::began_from
@@ -35,12 +35,12 @@ struct SaveState {
 };
 
 struct SaveOptions {
-  /// How many checkpoints up to this step are kept once this one is complete; 0 keeps all. Later ones are never deleted.
+  /// Number of checkpoints up to this step to keep once this one is complete; 0: all. Later ones are never deleted.
   int keep = 0;
-  /// Called on every rank that passes one of kSavePoints; what it throws fails the save.
+  /// Called on every rank that reaches one of kSavePoints; an exception from it fails the save.
   std::function<void(std::string_view point)> at_point;
 };
-/// In order. From "before manifest" on: rank 0 only. "earlier one moved": only where a checkpoint of the same step is replaced.
+/// In order. From "before manifest" on: rank 0 only. "earlier one moved": only if a checkpoint of the same step is replaced.
 inline constexpr std::string_view kSavePoints[] = {"folder made",   "metadata written",  "shard written", "before manifest",
                                                    "before rename", "earlier one moved", "after rename"};
 
@@ -50,19 +50,20 @@ struct SaveReport {
   std::int64_t shard_bytes = 0;     ///< of this rank's file, 0 if it writes none
   double write_ms = 0;              ///< this rank's file: create, write, fsync
   double total_ms = 0;              ///< the whole save
-  std::vector<std::string> notes;   ///< what did not work but cost nothing, e.g. an old checkpoint that stays
+  std::vector<std::string> notes;   ///< harmless failures, e.g. an old checkpoint that could not be deleted
 };
 
-/// Writes RUN/checkpoints/step-N, complete or not at all. [Note: saving] Rank 0 makes step-N.RUNID.tmp; of the
-/// replicas of each shard one writes and fsyncs its file, replica (shard rank modulo replicas); what is whole on every rank (ignored parameters and their state, module buffers in
-/// their original dtype) is in shard rank 0's; rank 0 gathers their sizes and checksums, writes model.h5 and the manifest, fsyncs the folder,
-/// renames it, fsyncs the parent; only then old checkpoints are deleted. Between passes; waits for the compute stream.
-/// If any rank fails, the .tmp is deleted, earlier checkpoints are as they were, and every rank throws the lowest failing
-/// rank's error: IoError (disk full: rank, path, bytes, free space), ConfigError (a folder that cannot be written).
+/// Writes RUN/checkpoints/step-N, complete or not at all. [Note: saving]
+/// Rank 0 makes step-N.RUNID.tmp. Of the replicas of each shard, one writes and fsyncs its file: replica (shard rank modulo
+/// replicas). What is whole on every rank (ignored parameters and their state, module buffers in their original dtype) goes into
+/// shard rank 0's file. Rank 0 gathers sizes and checksums, writes model.h5 and the manifest, fsyncs the folder, renames it and
+/// fsyncs the parent; only then are old checkpoints deleted. Between passes; waits for the compute stream.
+/// If any rank fails, the .tmp is deleted, earlier checkpoints are unchanged, and every rank throws the lowest failing rank's
+/// error: IoError (disk full: rank, path, bytes, free space), ConfigError (a folder that cannot be written).
 /// @collective over `comm`: all ranks of the mesh.
 SaveReport save(const std::string& run_folder, const SaveState& state, const HostComm& comm, const SaveOptions& options = {});
 
-/// 8 hexadecimal digits, different at every launch.
+/// 8 hexadecimal digits, different in every launch.
 [[nodiscard]] std::string make_run_id();
 
 }  // namespace mica::checkpoint

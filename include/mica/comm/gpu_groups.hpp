@@ -41,11 +41,11 @@ struct NcclOptions {
 /// InfiniBand). Two rules of NCCL determine how Mica registers:
 /// - All ranks or none: in one collective, every rank's buffer is registered, at the same offset from the beginning of its
 ///   registration. Otherwise the behaviour is undefined, and some ranks hang.
-/// - A buffer that spans several pieces of physical memory is treated as not registered, by each rank on its own. So neither
-/// the pool's pages (16 MiB pieces) nor its addresses (which differ between ranks) will do: allocate() gives units' large
-/// buffers blocks of their own ([Note: blocks of their own]), registered from their beginning, once, with the group that asked,
-/// at a point of the schedule that all ranks share. Registering is local and cheap: NCCL grants access at the first collective
-/// that uses a buffer. Small buffers would gain nothing and are not registered, nor are those of other collectives.
+/// - A buffer that spans several pieces of physical memory is treated as not registered, by each rank on its own.
+/// So neither the pool's pages (16 MiB pieces) nor its addresses (which differ between ranks) will do: allocate() gives units'
+/// large buffers blocks of their own ([Note: blocks of their own]), registered from their beginning, once, with the group that
+/// asked, at a point of the schedule that all ranks share. Registering is local and cheap: NCCL grants access at the first
+/// collective that uses a buffer. Small buffers would gain nothing and are not registered, nor are those of other collectives.
 /// @throws ConfigError: this build has no CUDA
 [[nodiscard]] std::unique_ptr<ProcessGroup> make_nccl_group(std::unique_ptr<ProcessGroup> host, const NcclOptions& options);
 

@@ -14,7 +14,7 @@ struct Batch {
   std::int64_t num_sequences = 0;        ///< B
   std::int64_t seq_len = 0;              ///< T
   std::vector<std::int32_t> inputs;      ///< [B, T]
-  std::vector<std::int32_t> targets;     ///< [B, T], inputs one token further
+  std::vector<std::int32_t> targets;     ///< [B, T], the inputs shifted by one token
   std::vector<std::int64_t> global_ids;  ///< [B], SampledSequence::global_id, for nn::Context::sequences
 };
 

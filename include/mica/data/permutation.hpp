@@ -4,11 +4,11 @@
 
 namespace mica::data {
 
-/// A random permutation of 0 .. n-1 that needs no memory: position p of epoch e is computed from (seed, e, p) alone, so
-/// any rank can ask for any position, and a resumed run needs no state. How: a Feistel network permutes the next power
-/// of two (each round xors one half of the bits with a random function of the other half, which can be undone, so the
-/// whole is a bijection); values that fall at n or above are sent through again until they are below it (cycle
-/// walking), which stays a bijection on 0 .. n-1. Fewer than two rounds trips on average.
+/// A random permutation of 0 .. n-1 that needs no memory: position p of epoch e is computed from (seed, e, p) only, so any rank
+/// can compute any position, and a resumed run needs no state. How: a Feistel network permutes the next power of two (each
+/// round xors one half of the bits with a random function of the other half, which can be undone, so the whole is a bijection);
+/// values of n or above are permuted again until they are below n (cycle walking), which is still a bijection on 0 .. n-1.
+/// Fewer than two passes on average.
 class Permutation {
  public:
   /// @param n  at least 1 and at most 2^62.

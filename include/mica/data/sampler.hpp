@@ -8,14 +8,14 @@
 
 namespace mica::data {
 
-/// data.order: in the file's order, or shuffled anew each epoch.
+/// data.order: in the file's order, or shuffled differently in each epoch.
 enum class DataOrder { sequential, shuffled };
 /// @throws ConfigError that lists the two names.
 [[nodiscard]] DataOrder data_order_from_name(std::string_view name);
 
 /// One sequence of a run.
 struct SampledSequence {
-  std::int64_t global_id = 0;  ///< k: counts the sequences of the whole run from 0; the id that randomness is keyed by
+  std::int64_t global_id = 0;  ///< k: counts the sequences of the whole run from 0; the key of its random numbers
   std::int64_t epoch = 0;      ///< k div n
   std::int64_t sequence = 0;   ///< which sequence of the dataset, in [0, n)
 

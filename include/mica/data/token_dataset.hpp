@@ -17,13 +17,13 @@ struct DatasetOptions {
   std::vector<std::string> paths;  ///< files and globs
   std::int64_t seq_len = 0;        ///< T
   std::int64_t vocab_size = 0;     ///< the model's
-  /// At most this many tokens are checked against vocab_size at once when the dataset is opened, so that a wrong file
-  /// is found before a long start-up; in bigger datasets each sequence is checked when it is read (always done).
+  /// Datasets of at most this many tokens are checked against vocab_size when they are opened, so that a wrong file is found
+  /// before a long start-up. Every sequence is also checked when it is read.
   std::int64_t scan_at_open_tokens = 32'000'000;
 };
 
 /// Files put end to end as one sequence of N tokens, cut into n = (N-1) div T sequences of T tokens.
-/// Inputs of sequence i are tokens [i*T, i*T + T), its targets are one further: [i*T + 1, i*T + T + 1).
+/// Inputs of sequence i are tokens [i*T, i*T + T), its targets [i*T + 1, i*T + T + 1).
 /// Example: N = 10, T = 3: n = 3; sequence 2 has inputs 6 7 8 and targets 7 8 9. With N = 9, n = 2.
 /// Reading from several threads is safe.
 class TokenDataset {
@@ -40,7 +40,7 @@ class TokenDataset {
   /// @param inputs, targets  [T] each. @throws ConfigError for an id that is not below vocab_size (file, position, id).
   void read_sequence(std::int64_t sequence, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const;
 
-  /// Reads every token once. @throws ConfigError as read_sequence, and for a file that does not match its own checksum.
+  /// Reads every token once. @throws ConfigError as read_sequence, and if a file does not match its checksum.
   void check_all_tokens() const;
 
   /// A short text that differs when the data differs in number, file sizes, or tokens: by the checksum that a file holds, else
@@ -49,7 +49,7 @@ class TokenDataset {
 
  private:
   TokenDataset() = default;
-  /// Tokens [begin, begin + out.size()) of the whole; may span files.
+  /// Tokens [begin, begin + out.size()) of the dataset; may span files.
   void read_tokens(std::int64_t begin, std::span<std::int32_t> out) const;
   [[nodiscard]] std::size_t file_of(std::int64_t position) const;
 

@@ -10,11 +10,11 @@
 
 namespace mica::data {
 
-/// The token files Mica reads. All are little-endian and are recognised by their first bytes, raw ones by the name
+/// The token files that Mica reads. All are little-endian and are recognised by their first bytes, raw ones by their name
 /// *.bin.
 enum class TokenFormat {
   hdf5,      ///< Mica's own: /tokens, uint16 or uint32, with vocab_size, tokenizer and tokenizer_hash as attributes
-  raw,       ///< nanoGPT's .bin: nothing but uint16
+  raw,       ///< nanoGPT's .bin: uint16 tokens without a header
   llmc_u16,  ///< llm.c's .bin: 256 int32 of header (20240520, 1, number of tokens), then uint16
   llmc_u32,  ///< the same with (20240801, 7, number of tokens) and uint32, as for Llama 3
 };
@@ -24,9 +24,9 @@ inline constexpr const char* kTokensDataset = "/tokens";
 inline constexpr const char* kVocabSizeAttribute = "vocab_size";
 inline constexpr const char* kTokenizerAttribute = "tokenizer";
 inline constexpr const char* kTokenizerHashAttribute = "tokenizer_hash";
-inline constexpr const char* kTokensChecksumAttribute = "tokens_crc32c";  ///< CRC-32C of the tokens' bytes as they lie
+inline constexpr const char* kTokensChecksumAttribute = "tokens_crc32c";  ///< CRC-32C of the tokens' bytes in the file
 
-/// One file of tokens, mapped into memory: opening costs no reading, and ranks of a node share the cached pages.
+/// One file of tokens, mapped into memory: opening does not read the tokens, and ranks of a node share the cached pages.
 /// Reading from several threads is safe.
 class TokenFile {
  public:
@@ -38,23 +38,23 @@ class TokenFile {
   [[nodiscard]] TokenFormat format() const { return layout_.format; }
   [[nodiscard]] std::int64_t num_tokens() const { return layout_.num_tokens; }
   [[nodiscard]] std::int64_t token_bytes() const { return layout_.token_bytes; }
-  /// What the file says about its vocabulary; absent in .bin files.
+  /// The vocabulary as recorded in the file; absent in .bin files.
   [[nodiscard]] std::optional<std::int64_t> vocab_size() const { return layout_.vocab_size; }
   [[nodiscard]] const std::string& tokenizer() const { return layout_.tokenizer; }            ///< "" if unknown
   [[nodiscard]] const std::string& tokenizer_hash() const { return layout_.tokenizer_hash; }  ///< "" if unknown
-  /// What the file says its tokens' checksum is; absent in .bin files and those of older versions.
+  /// The tokens' checksum as recorded in the file; absent in .bin files and in files of older versions.
   [[nodiscard]] std::optional<std::uint32_t> recorded_checksum() const { return layout_.checksum; }
   /// CRC-32C of the tokens' bytes. Reads them all.
   [[nodiscard]] std::uint32_t compute_checksum() const;
 
-  /// Tokens [begin, begin + out.size()). An id of 2^31 or more comes out negative. The range must lie in the file.
+  /// Tokens [begin, begin + out.size()). An id of 2^31 or more becomes negative. The range must be inside the file.
   void read(std::int64_t begin, std::span<std::int32_t> out) const;
   [[nodiscard]] std::int64_t token(std::int64_t position) const;
 
-  /// The first position in [begin, end) whose id is not below vocab_size; `end` if there is none. Reads the range once.
+  /// The first position in [begin, end) with an id of vocab_size or more; `end` if there is none. Reads the range once.
   [[nodiscard]] std::int64_t find_past_vocab(std::int64_t vocab_size, std::int64_t begin, std::int64_t end) const;
 
-  /// Where the tokens lie, and what is known of them.
+  /// Position and properties of the tokens in the file.
   struct Layout {
     TokenFormat format = TokenFormat::raw;
     std::int64_t offset_bytes = 0;

@@ -12,9 +12,9 @@ namespace mica::data {
 struct TokenizeOptions {
   std::vector<std::string> files;  ///< text files, one document each, in this order
   std::string out;                 ///< "x.h5" or "x": writes x.train.h5 and x.val.h5
-  double val_fraction = 0.1;       ///< of the bytes of each file, held out for validation; 0: no validation file
+  double val_fraction = 0.1;       ///< share of each file's bytes that is held out for validation; 0: no validation file
   std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)> progress;  ///< may be empty
-  bool overwrite = false;          ///< replaces token files that are there already
+  bool overwrite = false;          ///< replaces existing token files
 };
 
 struct TokenizeResult {
@@ -31,10 +31,10 @@ struct TokenizeResult {
 [[nodiscard]] std::string val_path_of(const std::string& out);
 
 /// Turns text files into token files for training and validation.
-/// The last part of every file is held out, so both sides see all kinds of text; the cut is moved to the nearest end of
-/// a paragraph, else of a line, within half of the held-out part (at most 64 KiB). The same input gives the same bytes.
-/// Reads in pieces and spools tokens beside the output, so memory does not grow with the input; the disk holds the
-/// tokens twice for a moment. The outputs appear complete or not at all.
+/// The last part of every file is held out, so both sides see all kinds of text; the cut is moved to the nearest end of a
+/// paragraph, or else of a line, within half of the held-out part (at most 64 KiB). The same input gives the same bytes. Reads
+/// in pieces and spools tokens to a file beside the output, so memory does not grow with the input; the disk briefly holds the
+/// tokens twice. The outputs appear complete or not at all.
 /// @throws ConfigError: no or unreadable input, nothing but empty files, an input that is a token file already,
 /// outputs that are there already without `overwrite`, val_fraction outside [0, 1), a split without tokens on one side, an unwritable folder. IoError: a full disk.
 TokenizeResult tokenize_files(const Tokenizer& tokenizer, const TokenizeOptions& options);

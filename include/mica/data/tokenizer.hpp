@@ -10,13 +10,13 @@
 
 namespace mica::data {
 
-/// Which part of its document a text is. A whole document is both.
+/// Position of a text in its document. A whole document is both first and last.
 struct DocumentPart {
   bool is_first = true;
   bool is_last = true;
 };
 
-/// Text to token ids and back. One thread at a time: a tokenizer may remember words that it has encoded.
+/// Text to token ids and back. One thread at a time: a tokenizer may cache words that it has encoded.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -27,13 +27,13 @@ class Tokenizer {
   [[nodiscard]] virtual std::int64_t vocab_size() const = 0;
   /// Differs between vocabularies that give different ids; hexadecimal.
   [[nodiscard]] virtual std::string hash() const = 0;
-  /// The ids put before and after each document, beside those of its text; none if the vocabulary has no such id.
+  /// The ids added before and after each document; none if the vocabulary has no such id.
   [[nodiscard]] virtual std::optional<std::int32_t> start_of_document() const { return std::nullopt; }
   [[nodiscard]] virtual std::optional<std::int32_t> end_of_document() const { return std::nullopt; }
 
-  /// Appends the ids of the beginning of `text` that are sure whatever follows in the document, and returns its length
-  /// in bytes: the rest is to be given again with more text behind it. The ids of all parts together are those of the
-  /// whole document. 0 means that more text is needed. The last part is encoded to its end.
+  /// Appends the ids of that beginning of `text` which do not depend on what follows in the document, and returns its length in
+  /// bytes: give the rest again, followed by more text. The ids of all parts together are those of the whole document. 0 means
+  /// that more text is needed. The last part is encoded to its end.
   [[nodiscard]] virtual std::size_t encode_part(std::string_view text, DocumentPart part,
                                                 std::vector<std::int32_t>& ids) const = 0;
   /// Appends the ids of a whole document, without start_of_document() and end_of_document().
@@ -47,7 +47,7 @@ class Tokenizer {
 /// @throws ConfigError for anything else, and for a file that cannot be read or used.
 [[nodiscard]] std::unique_ptr<Tokenizer> make_tokenizer(const std::string& vocab);
 
-/// What make_tokenizer() knows in this build, for people: "bytes, tokenizer.json, SentencePiece 0.1.97".
+/// The vocabularies that make_tokenizer() supports in this build, for printing: "bytes, tokenizer.json, SentencePiece 0.1.97".
 [[nodiscard]] std::string supported_vocabularies();
 
 }  // namespace mica::data

@@ -8,7 +8,7 @@
 
 namespace mica::data {
 
-/// Hugging Face's tokenizer.json, as far as it is byte-level BPE: GPT-2's and Llama 3's way of cutting text into words.
+/// Hugging Face's tokenizer.json with byte-level BPE, with GPT-2's or Llama 3's way of splitting text into words.
 ///
 /// [Note: what is read of a tokenizer.json]
 /// - model BPE: vocab, merges ("a b" or ["a", "b"]), ignore_merges. All 256 bytes must have a token, so nothing is ever
@@ -20,10 +20,10 @@ namespace mica::data {
 /// - post_processor: the special tokens that it puts around a text become start_of_document() and end_of_document(). If
 ///   none ends it, a special token named <|endoftext|>, <|end_of_text|> or </s> does.
 /// - normalizer, truncation and padding must be null.
-/// What would give other ids than the tokenizers package is refused by name; nothing is ignored that matters.
+/// Settings that would give other ids than the tokenizers package are refused by name; nothing that matters is ignored.
 ///
-/// Letters and numbers are those of Unicode 16.0. A byte that is not valid UTF-8 counts as a character that is no
-/// letter, number or space, and its tokens decode to the same byte again.
+/// Letters and numbers are those of Unicode 16.0. A byte that is not valid UTF-8 counts as a character that is not a letter,
+/// number or space, and its tokens decode to the same byte.
 ///
 /// @param text  the file's content; nothing in it is trusted.   @param path  for error texts; its last part is the
 /// name.

@@ -9,23 +9,23 @@
 
 namespace mica::fsdp {
 
-/// Replaces what a parameter sends in its unit's all-gather and how the whole parameter is made from what arrives
+/// Replaces what a parameter sends in its unit's all-gather, and how the whole parameter is made from what is received
 /// (docs/parity.md C4; per-parameter sharding on dim 0). Both run on the host and enqueue on the given stream.
-/// Example: int8_all_gather() sends 8-bit numbers and one scale a rank.
+/// Example: int8_all_gather() sends 8-bit numbers and one scale per rank.
 struct AllGatherHooks {
   struct PreArgs {
     Stream& stream;  ///< pre_unshard
     Pool& pool;
     Kernels& kernels;
-    ConstTensorView shard;   ///< [c, ...] f32 master, rows that this rank does not have are zero
-    std::int64_t num_rows;   ///< of them that it has
+    ConstTensorView shard;   ///< [c, ...] f32 master; rows that this rank does not hold are zero
+    std::int64_t num_rows;   ///< rows that this rank holds
     DType target;            ///< dtype in which the module wants the parameter
   };
   struct Inputs {
     /// Any dtypes and shapes, the same on every rank (a rank with fewer rows pads) and every time, made on
     /// PreArgs::stream.
     std::vector<Tensor> tensors;
-    std::shared_ptr<const void> metadata;  ///< handed to post as it is
+    std::shared_ptr<const void> metadata;  ///< passed on to post
   };
   struct PostArgs {
     Stream& stream;  ///< unshard
@@ -36,10 +36,10 @@ struct AllGatherHooks {
     int shard_size;
     TensorView parameter;  ///< [S * c, ...] target dtype, to be written; rows past the parameter's own are padding
   };
-  /// What a memory plan has to know before anything runs.
+  /// What a memory plan must know before anything runs.
   struct Sizes {
     std::vector<std::int64_t> input_bytes;  ///< of each of Inputs::tensors, allocated in role communication
-    std::int64_t post_bytes = 0;            ///< most that post allocates at a time, in role communication
+    std::int64_t post_bytes = 0;            ///< most bytes that post holds at a time, in role communication
   };
   std::function<Inputs(const PreArgs&)> pre;
   std::function<void(const PostArgs&)> post;
@@ -47,7 +47,7 @@ struct AllGatherHooks {
   std::function<Sizes(std::int64_t shard_numel, int shard_size, DType target)> sizes;
 };
 
-/// Bytes that the all-gather of a unit with hooks takes beside the unsharded parameters.
+/// Bytes that the all-gather of a unit with hooks needs besides the unsharded parameters.
 struct HookedGatherSizes {
   std::int64_t plain = 0;   ///< parts of parameters without hooks, in param_dtype (role low_precision_shard)
   std::int64_t inputs = 0;  ///< of the hooks (role communication)
@@ -55,8 +55,8 @@ struct HookedGatherSizes {
   std::int64_t unpack = 0;  ///< most that one parameter's gathered inputs and its post hook take (role communication)
 };
 
-/// Weights travel as 8-bit integers with one f32 scale a shard (the largest magnitude / 127): a quarter of the bytes of
-/// fp32, off by at most half a scale an element. A shard with a NaN or an infinity arrives as NaN. CPU tensors only.
+/// Sends weights as 8-bit integers with one f32 scale per shard (the largest magnitude / 127): a quarter of the bytes of fp32,
+/// with an error of at most half a scale per element. A shard with a NaN or an infinity arrives as NaN. CPU tensors only.
 [[nodiscard]] AllGatherHooks int8_all_gather();
 
 }  // namespace mica::fsdp

@@ -11,13 +11,13 @@
 namespace mica::fsdp {
 
 /// The storage of a root's module buffers (docs/parity.md D6). Never sharded: whole on every rank, in the buffer's own dtype
-/// until the first forward, then in buffer_dtype, where they stay. Integer buffers keep their dtype.
+/// until the first forward, then in buffer_dtype. Integer buffers keep their dtype.
 class BufferStorage {
  public:
   struct Entry {
     std::string full_name;
     nn::ModuleBuffer* buffer;
-    DType compute_dtype;  ///< what a forward sees: the innermost owning unit's buffer_dtype, or the buffer's own
+    DType compute_dtype;  ///< dtype in a forward: the innermost owning unit's buffer_dtype, or the buffer's own
     Buffer storage;
   };
 
@@ -27,14 +27,14 @@ class BufferStorage {
   BufferStorage& operator=(const BufferStorage&) = delete;
 
   /// @param buffer_dtype  of the innermost unit around the buffer's module.
-  /// @throws ConfigError when a floating-point buffer cannot be cast to it.
+  /// @throws ConfigError if a floating-point buffer cannot be cast to it.
   void add(std::string full_name, nn::ModuleBuffer& buffer, std::optional<DType> buffer_dtype);
   [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }
   [[nodiscard]] DeviceMesh& device_mesh() const { return device_mesh_; }
 
-  /// Gives every buffer storage of its own and its initial value, or the value that somebody has given it already.
+  /// Gives every buffer storage and its initial value, or the value that it has been given already.
   void initialize(std::uint64_t seed);
-  /// Before a forward, on the compute stream: casts what has another dtype than that forward sees.
+  /// Before a forward, on the compute stream: casts buffers whose dtype differs from that forward's.
   void cast_for_forward(bool full_precision);
 
  private:

@@ -14,7 +14,7 @@
 
 namespace mica::fsdp {
 
-/// What each one runs: docs/design.md, The schedule. compute is the trainer's own.
+/// docs/design.md, The schedule, says what runs on each. compute is the trainer's stream.
 struct Streams {
   std::unique_ptr<Stream> compute;
   std::unique_ptr<Stream> pre_unshard;    ///< low-precision casts (and offload copies)
@@ -31,14 +31,14 @@ struct Streams {
   }
 };
 
-/// Where offloaded shards are, and what steps them there (docs/parity.md D9).
+/// Where offloaded shards are stored and stepped (docs/parity.md D9).
 struct OffloadTier {
-  std::shared_ptr<Stream> stream;    ///< a CPU's: compute itself where that is one
-  std::shared_ptr<Pool> pool;        ///< of the host's memory, counted apart from DeviceMesh::pool()
+  std::shared_ptr<Stream> stream;    ///< a CPU stream: compute itself if that is one
+  std::shared_ptr<Pool> pool;        ///< of host memory, counted separately from DeviceMesh::pool()
   std::shared_ptr<Kernels> kernels;  ///< of that stream
 };
 
-/// A mesh together with one rank's device: what fully_shard() works on. Outlives every module sharded on it.
+/// A mesh together with one rank's device: what fully_shard() shards over. Outlives every module sharded on it.
 class DeviceMesh {
  public:
   /// Makes a communicator for each stream that communicates, and connects it. @collective over the mesh
@@ -46,18 +46,18 @@ class DeviceMesh {
   DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, Streams streams, Logger logger = {});
   /// Another grid of the same ranks on the same device: units of one root may be on either (docs/parity.md A3). @collective
   DeviceMesh(Mesh& mesh, const DeviceMesh& same_device);
-  /// Waits for the streams: what they still have to do may use the groups.
+  /// Waits for the streams, whose remaining work may use the groups.
   ~DeviceMesh();
   DeviceMesh(const DeviceMesh&) = delete;
   DeviceMesh& operator=(const DeviceMesh&) = delete;
 
-  /// Aborts all groups, the mesh's too: a rank is lost, and nobody is to wait for it. Any thread, but not while the host
-  /// makes groups (rebuild(), a first neighbour_group()).
+  /// Aborts all groups, the mesh's included, so that no rank waits for a lost one. Any thread, but not while the host makes
+  /// groups (rebuild(), the first neighbour_group()).
   void abort(const std::string& why);
-  /// Goes on with other ranks: rebuilds the mesh and makes new communicators. Units keep their layouts and shards, so the
-  /// shard axis stays as it is: replicas may leave. Their root is idle (Root::abandon_step()), and its next step is compared
-  /// as the first one is. Each rank has judged alone which steps were made: those that are left compare what they hold
-  /// (Optimizer::num_steps()) before they go on. @collective over `world`
+  /// Continues with other ranks: rebuilds the mesh and makes new communicators. Units keep their layouts and shards, so the
+  /// shard axis must not change: only whole replicas can be left out. Their root must be idle (Root::abandon_step()); its next
+  /// step is compared between ranks as the first one was. Each rank decided alone which steps were made: the remaining ranks
+  /// compare that (Optimizer::num_steps()) before they continue. @collective over `world`
   /// @throws ConfigError for another shard size
   void rebuild(std::unique_ptr<ProcessGroup> world, MeshGeometry geometry);
 
@@ -69,7 +69,7 @@ class DeviceMesh {
   [[nodiscard]] Stream& compute() const { return *streams_->compute; }
   /// Where units compute.
   [[nodiscard]] DeviceKind device() const { return compute().device(); }
-  /// Whether units on either may belong to one root.
+  /// Whether units on both may belong to one root.
   [[nodiscard]] bool shares_device_with(const DeviceMesh& other) const { return streams_ == other.streams_; }
   [[nodiscard]] const OffloadTier& offload() const { return offload_; }
   [[nodiscard]] const Logger& logger() const { return logger_; }
@@ -81,29 +81,29 @@ class DeviceMesh {
   /// Used on the all_reduce stream: the replicate axis, and the whole world for a no_shard unit on a sharded mesh.
   [[nodiscard]] ProcessGroup& replicate_group() const { return *replicate_group_; }
   [[nodiscard]] ProcessGroup& all_ranks_group() const { return *all_ranks_group_; }
-  /// Which of the two adds up the gradients of shards cut over `shard_size` ranks.
+  /// The group that adds up the gradients of shards cut over `shard_size` ranks.
   [[nodiscard]] ProcessGroup& all_reduce_group(int shard_size) const {
     return shard_size == geometry().shard_size ? replicate_group() : all_ranks_group();
   }
-  /// Used on the unshard stream: the runs of `num_ranks` neighbours that the shard axis is cut into. Made at the first
-  /// call, which all ranks make together. @throws ConfigError unless num_ranks divides the shard axis.
+  /// Used on the unshard stream: groups of `num_ranks` neighbouring ranks of the shard axis. Made at the first call, which is
+  /// collective. @throws ConfigError unless num_ranks divides the shard axis.
   [[nodiscard]] ProcessGroup& neighbour_group(int num_ranks);
-  /// Used on the compute stream with the host waiting: what ranks must agree on in a first step.
+  /// Used on the compute stream while the host waits: for what ranks must agree on in the first step.
   [[nodiscard]] ProcessGroup& agreement_group() const { return *agreement_group_; }
   /// Used on the compute stream: norms and metrics.
   [[nodiscard]] ProcessGroup& shard_norm_group() const { return mesh_.shard(); }
   [[nodiscard]] ProcessGroup& metrics_group() const { return mesh_.world(); }
 
-  /// ms that this rank's collectives took so far, all groups.
+  /// Milliseconds that this rank's collectives have taken so far, in all groups.
   [[nodiscard]] double communication_ms() const;
 
  private:
   DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, std::shared_ptr<Streams> streams, Logger logger,
              OffloadTier offload);
   void make_groups();
-  /// All groups, the mesh's too.
+  /// All groups, the mesh's included.
   [[nodiscard]] std::vector<ProcessGroup*> groups() const;
-  /// Waits for the streams, whether they fail or not.
+  /// Waits for the streams, even if they have failed.
   void drain() const;
 
   Mesh& mesh_;

@@ -8,8 +8,9 @@
 
 namespace mica::fsdp {
 
-/// Makes `module` a unit: its parameters that no unit below it holds move together. Call it bottom-up; the outermost
-/// call makes the root unit, found at first use. Storage comes with root_of(module).initialize().
+/// Makes `module` a unit: those of its parameters that no unit below it holds are gathered and resharded together. Call it
+/// bottom-up; the outermost call makes the root unit, which is found at first use. root_of(module).initialize() allocates
+/// storage.
 /// @param device_mesh  outlives the module.
 /// @throws ConfigError  for a module that is a unit already, a strategy that does not fit the mesh, both ignored modules and
 ///                      ignored parameters, or an ignored module that is a unit. What concerns several units is refused by
@@ -19,10 +20,10 @@ namespace mica::fsdp {
 Unit& fully_shard(nn::Module& module, DeviceMesh& device_mesh, const Options& options);
 
 /// The runtime of the tree of units whose root unit is attached to `module`.
-/// @throws Error when the module is no unit.
+/// @throws Error if the module is not a unit.
 [[nodiscard]] Root& root_of(nn::Module& module);
 
-/// Everything that fully_shard() refuses at once. @throws ConfigError naming the module's type.
+/// Checks everything that fully_shard() refuses immediately. @throws ConfigError naming the module's type.
 void check_wrappable(const nn::Module& module, const DeviceMesh& device_mesh, const Options& options);
 
 /// Checks strategy against mesh shape (docs/design.md, Meshes and batches). @throws ConfigError naming what to use instead.

@@ -6,8 +6,8 @@
 
 namespace mica::fsdp {
 
-/// Every rank's shards of one unit, to read whole parameters from: summon and state dicts. Runs on the compute stream,
-/// after whatever wrote the shards there, and never touches the unit's own unsharded storage.
+/// All ranks' shards of one unit, to read whole parameters from, for summon and state dicts. Runs on the compute stream, after
+/// whatever wrote the shards there, and does not touch the unit's own unsharded storage.
 class GatheredUnit {
  public:
   /// @param shard  this rank's, [P]: the master or the sharded gradient.  @collective over the shard axis
@@ -24,9 +24,9 @@ class GatheredUnit {
   std::vector<Piece> pieces_;  // of all ranks, by parameter; offsets into all_
 };
 
-/// Copies this rank's part of a whole parameter, elements [begin, begin + src.numel()) of which are in src, into `shard`.
+/// Copies this rank's part of a whole parameter into `shard`. src has elements [begin, begin + src.numel()) of the parameter.
 void scatter_range(Unit& unit, std::size_t i, std::int64_t begin, ConstTensorView src, TensorView shard);
-/// The same of one piece into [piece.numel()] elements of its own.
+/// The same for one piece, into an array of [piece.numel()] elements.
 void scatter_range(DeviceMesh& device_mesh, const Piece& piece, std::int64_t begin, ConstTensorView src, TensorView dst);
 
 }  // namespace mica::fsdp

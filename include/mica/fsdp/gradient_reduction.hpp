@@ -5,14 +5,14 @@
 
 namespace mica::fsdp {
 
-/// One unit's gradient on its way from the ranks that computed it to the shard of the mean. S = shard_size,
+/// The reduction of one unit's gradient, from the ranks that computed it to the shard of the mean. S = shard_size,
 /// P = elements of a shard.
 struct ReductionJob {
   const char* unit_name;
   DeviceMesh& device_mesh;
   TensorView unsharded_grad;  ///< [S*P] reduce_dtype; rank r's shard at r*P, padding zero; may be overwritten
   TensorView sharded_grad;    ///< [P] f32 (reduce_dtype with keep_low_precision_grads), the result
-  Write mode;                 ///< accumulate: the result is added to what is there
+  Write mode;                 ///< accumulate: the result is added to the content
   int shard_rank;
   int shard_size;
   ProcessGroup& shard_group;       ///< of S ranks (of one for a no_shard unit); used on post_backward
@@ -28,18 +28,18 @@ struct ReductionJob {
   }
 };
 
-/// How gradients are reduced: the seam for communication hooks (docs/parity.md D12). One object
+/// How gradients are reduced: the interface of communication hooks (docs/parity.md D12). One object
 /// may serve many units. [Note: communication hooks]
-/// A hook of one's own derives from this and is named in Options::reduction. It replaces reduction and both divisions.
-/// A sharded unit hands over the zero-padded unsharded gradient and the output shard; a no_shard unit is a shard axis of
-/// one: the whole gradient, and an output as large. On a mesh with replicas all_reduce_group has more than one rank: what
-/// a hook leaves out there nobody does for it.
+/// A custom hook derives from this and is given in Options::reduction. It replaces the reduction and both divisions. A sharded
+/// unit passes the zero-padded unsharded gradient and the output shard; a no_shard unit has a shard axis of one rank, so it
+/// passes the whole gradient and an output of the same size. On a mesh with replicas all_reduce_group has more than one rank,
+/// and the hook must reduce over it too.
 class GradientReduction {
  public:
   virtual ~GradientReduction() = default;
   /// Enqueues the reduction, both divisions and any casts; the last write of sharded_grad is on result_stream.
   virtual void reduce(const ReductionJob& job) = 0;
-  /// Of compressing_reduction(): the dtype in which gradients travel. Unset: reduce_dtype.
+  /// The dtype in which gradients are sent (compressing_reduction()). Unset: reduce_dtype.
   [[nodiscard]] virtual std::optional<DType> wire_dtype() const { return std::nullopt; }
 };
 

@@ -7,13 +7,13 @@
 
 namespace mica::fsdp {
 
-/// What a unit's options leave alone. [Note: ignored parameters]
-/// An ignored parameter stays whole on every rank: no unit moves, casts, initialises, broadcasts or reduces it. Its
-/// storage is its user's, who sets Parameter::data before the first forward (and Parameter::grad, unless it is frozen:
-/// gradients then differ between the ranks, and reducing them is the user's affair too). Clipping, loss scaling and
-/// optimizers see it nevertheless, as the same on every rank.
-/// Ignoring a module means the parameters it uses (shared ones too) and its buffers (ModuleBuffer::data), and those of
-/// the modules below it, except what is inside a unit below it. What one unit ignores no unit around it takes.
+/// What a unit's options ignore. [Note: ignored parameters]
+/// An ignored parameter stays whole on every rank: no unit moves, casts, initialises, broadcasts or reduces it. Its user owns
+/// its storage and sets Parameter::data before the first forward (and Parameter::grad, unless it is frozen; gradients then
+/// differ between ranks, and the user has to reduce them). Clipping, loss scaling and optimizers still see it, and assume it is
+/// the same on every rank.
+/// Ignoring a module means ignoring the parameters it uses (shared ones too) and its buffers (ModuleBuffer::data), and those of
+/// the modules below it, except inside a unit below it. Units around a unit do not take what it ignores.
 struct IgnoredSet {
   std::unordered_set<const nn::Module*> modules;  ///< with those below them, units excepted
   std::unordered_set<const nn::Parameter*> parameters;

@@ -8,8 +8,8 @@
 
 namespace mica::fsdp {
 
-/// The layout of a unit whose ShardLayout::name() this is ("flat", "per_parameter 0,0,1"), over any number of ranks: how
-/// a checkpoint's units are found again, and cut anew. Over one rank nothing is cut, whatever the name.
+/// The layout with this ShardLayout::name() ("flat", "per_parameter 0,0,1") over any number of ranks, to read a checkpoint's
+/// units and to reshard them. Over one rank nothing is cut, whatever the name.
 /// @throws ConfigError for another name, another number of dims than parameters, or what the layout itself refuses.
 [[nodiscard]] std::unique_ptr<ShardLayout> make_layout(std::string_view name, std::vector<ParameterSpec> parameters,
                                                        int shard_size);

@@ -17,14 +17,14 @@ namespace mica::fsdp {
 
 class GradientReduction;
 
-/// What is sharded, and when parameters are given back (docs/parity.md A1).
+/// What is sharded, and when parameters are resharded (docs/parity.md A1).
 enum class Strategy : std::uint8_t {
   full_shard,          ///< parameters, gradients, optimizer; resharded after forward
   shard_grad_op,       ///< parameters stay unsharded between forward and backward
   no_shard,            ///< replicated; gradients all-reduced
   hybrid_shard,        ///< full_shard on the shard axis, all-reduce on the replicate axis
   hybrid_shard_zero2,  ///< shard_grad_op likewise
-  shard_optim,         ///< the optimizer alone (ZeRO-1): parameters stay unsharded until the optimizer writes masters
+  shard_optim,         ///< only the optimizer (ZeRO-1): parameters stay unsharded until the optimizer writes masters
 };
 [[nodiscard]] std::string_view strategy_name(Strategy strategy);
 /// @throws ConfigError listing the names.
@@ -32,7 +32,7 @@ enum class Strategy : std::uint8_t {
 [[nodiscard]] constexpr bool is_hybrid(Strategy s) {
   return s == Strategy::hybrid_shard || s == Strategy::hybrid_shard_zero2;
 }
-/// Whether the strategy gives unsharded parameters back after forward.
+/// Whether the strategy reshards parameters after forward.
 [[nodiscard]] constexpr bool reshards_after_forward(Strategy s) {
   return s == Strategy::full_shard || s == Strategy::hybrid_shard;
 }
@@ -43,10 +43,10 @@ enum class Strategy : std::uint8_t {
 /// How a unit's parameters are cut (docs/parity.md C1, C4).
 enum class Sharding : std::uint8_t {
   flat,           ///< concatenated, then cut into equal ranges
-  per_parameter,  ///< each along a dim of its own, as PyTorch's FSDP2 does
+  per_parameter,  ///< each along one of its dims, as PyTorch's FSDP2 does
 };
 
-/// Which arrays live in the offload tier: host memory beside an accelerator, a pool of its own on a CPU (docs/parity.md D9).
+/// Which arrays are in the offload tier: host memory if units compute on a GPU, a separate pool on a CPU (docs/parity.md D9).
 enum class CpuOffload : std::uint8_t {
   none,
   gradients,   ///< sharded gradients
@@ -67,31 +67,31 @@ struct MixedPrecision {
   std::optional<DType> buffer_dtype;  ///< of floating-point module buffers, from the first forward on
   /// Floating-point outputs of the unit are cast to it, and their gradients back.
   std::optional<DType> output_dtype{};
-  /// Floating-point inputs of inner units with parameters are cast to param_dtype too (those of the root always are),
-  /// and their gradients back: for units whose dtypes differ from their neighbours'.
+  /// Also casts floating-point inputs of inner units with parameters to param_dtype (the root's always are), and their
+  /// gradients back: for units whose dtypes differ from their neighbours'.
   bool cast_forward_inputs = false;
-  /// The sharded gradient keeps reduce_dtype instead of being widened to fp32: less memory from backward to
-  /// zero_grad(), and micro-batches add up in that dtype. Optimizers widen it piece by piece as they step.
+  /// The sharded gradient keeps reduce_dtype instead of being widened to fp32: less memory from backward to zero_grad(), and
+  /// micro-batches add up in that dtype. Optimizers convert it piece by piece as they step.
   bool keep_low_precision_grads = false;
 };
 
-/// Parameters whose full name fits the pattern (as file names do: "*.mlp.*.weight") are cut along `dim`, which counts
-/// from the end when negative and must divide evenly unless it is 0.
+/// Parameters whose full name matches the pattern (a glob: "*.mlp.*.weight") are cut along `dim`, which counts from the end if
+/// negative and must divide evenly unless it is 0.
 struct ShardDim {
   std::string pattern;
   int dim = 0;
 };
 
-/// What is one value under a root.
+/// Options with one value for all units of a root.
 struct RootOptions {
   bool limit_all_gathers = true;
   /// Evaluation (Context::training off) gathers, computes and reduces in fp32 whatever param_dtype and reduce_dtype are
   /// (docs/parity.md D6).
   bool full_precision_in_eval = false;
   /// Original-parameter mode (docs/parity.md C3): the C++ API shows every parameter under its name instead of one flat
-  /// parameter a unit, and a unit may mix frozen and trainable parameters.
+  /// parameter per unit, and a unit may mix frozen and trainable parameters.
   bool use_orig_params = false;
-  /// Gradients are reduced to the same bits on any number of ranks: deterministic.hpp.
+  /// Reduced gradients have the same bits on any number of ranks: deterministic.hpp.
   bool deterministic = false;
 };
 
@@ -102,36 +102,36 @@ struct Options {
   bool forward_prefetch = false;
   MixedPrecision mixed_precision;
   Sharding sharding = Sharding::flat;
-  /// per_parameter: dims along which parameters are cut; the first rule whose pattern fits decides, without one 0.
+  /// per_parameter: dims along which parameters are cut; the first matching pattern decides, the default is dim 0.
   std::vector<ShardDim> shard_dims;
-  /// Above 0: after forward, parameters are resharded over groups of so many neighbouring shard ranks only, so that the
-  /// all-gather of backward stays among them (docs/parity.md A6). Refused but for full_shard and hybrid_shard, the strategies
-  /// that reshard after forward. The root unit keeps its parameters for backward whatever this is.
+  /// Above 0: after forward, parameters are resharded over groups of this many neighbouring shard ranks only, so that the
+  /// all-gather in backward stays within the group (docs/parity.md A6). Only for full_shard and hybrid_shard, the strategies
+  /// that reshard after forward; refused for others. The root unit keeps its parameters for backward in any case.
   int reshard_after_forward_ranks = 0;
   CpuOffload cpu_offload = CpuOffload::none;
-  /// How gradients are reduced (communication hooks, docs/parity.md D12); null: as the root's options say. Outlives the units.
+  /// How gradients are reduced (communication hooks, docs/parity.md D12); null: by the root's options. Outlives the units.
   GradientReduction* reduction = nullptr;
   /// Set by auto_wrap(): parameters shared with other modules may move to an outer unit.
   bool wrapped_by_policy = false;
-  /// initialize() ends with a broadcast of rank 0's parameters and buffers (docs/parity.md C6).
+  /// initialize() broadcasts rank 0's parameters and buffers at its end (docs/parity.md C6).
   bool sync_module_states = false;
-  /// Left whole and alone: whoever uses them holds their storage (docs/parity.md B3, [Note: ignored parameters]). Give modules
-  /// (their subtrees, except units inside) or parameters, not both.
+  /// Not sharded; their user owns their storage (docs/parity.md B3, [Note: ignored parameters]). Give modules (their subtrees,
+  /// except units inside) or parameters, not both.
   std::vector<nn::Module*> ignored_modules;
   std::vector<nn::Parameter*> ignored_parameters;
-  /// Of the root. A unit inside may leave it out, or must say the same.
+  /// The root's options. Units inside leave them out, or must give the same.
   std::optional<RootOptions> root{};
 
   [[nodiscard]] DType param_dtype() const { return mixed_precision.param_dtype.value_or(DType::f32); }
   [[nodiscard]] DType reduce_dtype() const { return mixed_precision.reduce_dtype.value_or(param_dtype()); }
-  /// Of the sharded gradient.
+  /// Dtype of the sharded gradient.
   [[nodiscard]] DType grad_dtype() const {
     return mixed_precision.keep_low_precision_grads ? reduce_dtype() : DType::f32;
   }
 };
 
-/// How the division by the world size is split around the reduction, to keep fp16 in range (docs/parity.md A5).
-/// 1: 1/1, 2: 2/1, 3: 2/1.5, 4: 2/2, 6: 4/1.5, 8: 4/2, 128: 16/8.
+/// How the division by the world size is split before and after the reduction, to keep fp16 in range (docs/parity.md A5). 1:
+/// 1/1, 2: 2/1, 3: 2/1.5, 4: 2/2, 6: 4/1.5, 8: 4/2, 128: 16/8.
 struct DivisionFactors {
   double pre = 1;
   double post = 1;

@@ -6,15 +6,15 @@
 
 namespace mica::fsdp {
 
-/// Every parameter cut by itself along one dim, rank r holding the indices [r*c, (r+1)*c) with c = ceil(d / S), the
-/// later ranks fewer or none (docs/parity.md C4, PyTorch's FSDP2). A shard holds the parts one behind the other, each padded
-/// to c indices. In the unsharded array each parameter begins at a multiple of alignment_numel and is followed by its
-/// padding of S*c - d indices (dim 0 only).
-/// Example: [5, 3] on dim 0 over 2 ranks: c = 3, so 9 elements a rank; rank 1 holds rows 3 and 4 and 3 zeros.
+/// Each parameter is cut along one dim: rank r holds the indices [r*c, (r+1)*c) with c = ceil(d / S), the last ranks fewer or
+/// none (docs/parity.md C4, PyTorch's FSDP2). A shard holds the parts one after another, each padded to c indices. In the
+/// unsharded array each parameter begins at a multiple of alignment_numel and is followed by its padding of S*c - d indices
+/// (dim 0 only).
+/// Example: [5, 3] on dim 0 over 2 ranks: c = 3, so 9 elements per rank; rank 1 holds rows 3 and 4 and 3 zeros.
 class PerParameterLayout final : public ShardLayout {
  public:
   /// @param dims  of each parameter, the dim to cut; counted from the end when negative.
-  /// @throws ConfigError naming the parameter when the dim is beyond its shape, or another than 0 does not divide evenly;
+  /// @throws ConfigError naming the parameter if it has no such dim, or a dim other than 0 does not divide evenly;
   ///         Error for what ShardLayout refuses.
   PerParameterLayout(std::vector<ParameterSpec> parameters, const std::vector<int>& dims, int shard_size,
                      std::int64_t alignment_numel);
@@ -32,7 +32,7 @@ class PerParameterLayout final : public ShardLayout {
     std::int64_t numel = 0;   ///< of its part, padding included
   };
   [[nodiscard]] const Cut& cut(std::size_t i) const { return cuts_[i]; }
-  /// Indices of dim `cut(i).dim` that the rank really holds.
+  /// Number of indices of dim `cut(i).dim` that the rank holds, without padding.
   [[nodiscard]] std::int64_t num_indices(std::size_t i, int shard_rank) const;
 
  private:

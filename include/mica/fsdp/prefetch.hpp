@@ -7,7 +7,7 @@ namespace mica::fsdp {
 
 class Unit;
 
-/// The order in which units ran, and so which one comes next.
+/// The order in which units ran, from which the next one is predicted.
 /// Forward follows the order in which the first training forward entered units; backward goes in reverse through the
 /// order in which the latest forwards left them, so that a unit comes before those inside it, the root unit first.
 class ExecutionOrder {
@@ -18,7 +18,7 @@ class ExecutionOrder {
   /// @param is_training  the forward left a Record
   void end_forward(bool is_training);
   void begin_backward();
-  /// Of a pass that is given up, too.
+  /// Also called for a pass that is abandoned.
   void end_backward();
 
   /// The unit that follows this call of `unit` in the recorded forward; null without a record or at its end.

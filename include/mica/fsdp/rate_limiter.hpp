@@ -8,17 +8,17 @@
 namespace mica::fsdp {
 
 /// Bounds how many units' unsharded storage is in flight. [Note: rate limiter]
-/// A unit's storage is given back in two steps: release() keeps the buffer until the streams have passed `last_use`,
-/// and make_room(), called before the next unit allocates, returns all but the youngest `num_held` to the pool. So the
-/// next gather never has to wait for the computation it is meant to overlap (it would, if it reused the memory of the
-/// unit that is still computing), and what is in flight depends on the host's order of calls only.
+/// A unit's storage is returned in two steps: release() keeps the buffer until the streams have passed `last_use`, and
+/// make_room(), called before the next unit allocates, returns all but the youngest `num_held` to the pool. So the next gather
+/// never has to wait for the computation it is meant to overlap (it would, if it reused the memory of the unit that is still
+/// computing), and what is in flight depends on the host's order of calls only.
 class RateLimiter {
  public:
-  /// @param num_held  buffers kept back: 1 overlaps one gather with one computation; 0 for inline streams, where a
+  /// @param num_held  buffers held back: 1 overlaps one gather with one computation; 0 for inline streams, where a
   ///                  released buffer has no reader left.
   /// @param host_waits  make_room() blocks the host until the buffers it returns are unused, so that the host cannot
   ///                    run further ahead in a pass (limit_all_gathers). Between passes it never waits: streams reuse
-  ///                    memory in their order, and a host that stood still there would leave the device without work.
+  ///                    memory in their order, and a waiting host would leave the device idle.
   RateLimiter(std::size_t num_held, bool host_waits) : num_held_(num_held), host_waits_(host_waits) {}
 
   void release(Buffer buffer, Event last_use) {
@@ -31,7 +31,7 @@ class RateLimiter {
       if (host_waits_) held_.front().last_use.wait_on_host();
     }
   }
-  /// Returns everything: the end of a pass.
+  /// Returns everything, at the end of a pass.
   void flush() noexcept { held_.clear(); }
 
  private:

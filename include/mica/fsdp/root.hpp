@@ -15,7 +15,7 @@
 
 namespace mica::fsdp {
 
-/// Pieces of a unit that lie side by side: elements [offset, offset + numel) of this rank's shard, without padding.
+/// Adjacent pieces of a unit: elements [offset, offset + numel) of this rank's shard, without padding.
 struct Stretch {
   std::size_t unit;  ///< in Root::units()
   std::int64_t offset, numel;
@@ -27,7 +27,7 @@ struct ModuleBufferName {
   nn::ModuleBuffer* buffer;
 };
 
-/// One tree of units: what is in it, its set-up, its Schedule and its step. Owned by the root unit.
+/// One tree of units: its contents, set-up, Schedule and step. Owned by the root unit.
 class Root {
  public:
   /// Claims every unit below `unit`. @throws ConfigError, and claims nothing, when a unit has been a root already, a
@@ -41,9 +41,9 @@ class Root {
   [[nodiscard]] DeviceMesh& device_mesh() const { return unit_.device_mesh(); }
   [[nodiscard]] const RootOptions& options() const { return options_; }
   [[nodiscard]] TrainingState state() const { return schedule_.state(); }
-  /// Parameters that units leave alone, in module order ([Note: ignored parameters]).
+  /// Ignored parameters, in module order ([Note: ignored parameters]).
   [[nodiscard]] const std::vector<UnitParameter>& ignored_parameters() const { return ignored_parameters_; }
-  /// Whether the module belongs to what is ignored: its buffers are then left alone, too.
+  /// Whether the module is ignored, and so its buffers too.
   [[nodiscard]] bool ignores(const nn::Module& module) const { return ignored_modules_.contains(&module); }
 
   /// Buffers of the modules, in module order.
@@ -57,11 +57,11 @@ class Root {
   void initialize(std::uint64_t seed) { initialize(InitializeOptions{.seed = seed}); }
   /// This rank's non-empty pieces, in module order: what optimizers and checkpoints see of the parameters.
   [[nodiscard]] const std::vector<Piece>& pieces() const { return pieces_; }
-  /// Those of one of its units.
+  /// The pieces of one unit.
   [[nodiscard]] std::span<const Piece> pieces_of(const Unit& unit) const;
-  /// That of the unit's i-th parameter; null where this rank has none of it.
+  /// The piece of the unit's i-th parameter; null if this rank has none of it.
   [[nodiscard]] const Piece* piece_of(const Unit& unit, std::size_t i) const;
-  /// The same elements in as few ranges as there can be.
+  /// The same elements in as few ranges as possible.
   [[nodiscard]] const std::vector<Stretch>& stretches() const { return stretches_; }
   [[nodiscard]] const UnitStorage& storage(const Piece& piece) const { return *units_[piece.unit]->storage(); }
   [[nodiscard]] const UnitParameter& parameter(const Piece& piece) const {
@@ -70,44 +70,44 @@ class Root {
   /// [piece.numel()], the piece's part of UnitStorage::master(), write_master() and sharded_grad().
   [[nodiscard]] ConstTensorView master(const Piece& piece) const;
   [[nodiscard]] TensorView write_master(const Piece& piece) const;
-  /// Absent when there is no gradient (docs/parity.md C3).
+  /// Absent if there is no gradient (docs/parity.md C3).
   [[nodiscard]] TensorView grad(const Piece& piece) const;
-  /// Frees the sharded gradients: a step is over.
+  /// Frees the sharded gradients; ends the step.
   void zero_grad();
-  /// Reshards what is unsharded still: after a forward without a backward, or a prefetch that nobody used. To be called
-  /// before masters are written (optimizers do), or the next forward would run on the old parameters.
+  /// Reshards what is still unsharded, after a forward without a backward or an unused prefetch. Call it before writing masters
+  /// (optimizers do), or the next forward would run on the old parameters.
   void reshard() { schedule_.reshard_all(); }
 
-  /// Off: backward leaves unsharded gradients where they are, to accumulate until a synchronising backward (no_sync).
+  /// Off: unsharded gradients accumulate until a synchronising backward (no_sync).
   void set_gradient_sync(bool on);
   [[nodiscard]] bool gradient_sync() const { return schedule_.gradient_sync(); }
 
-  /// Called in each synchronising backward for every unit whose gradient has just been reduced, in that order: an
-  /// optimizer in backward. Work on the gradient belongs on storage.gradient_stream(), which the end of backward waits
-  /// for. Null: nobody.
+  /// Sets a callback for every unit whose gradient was just reduced, in each synchronising backward, in that order (for an
+  /// optimizer in backward). It enqueues its work on storage.gradient_stream(), which the end of backward waits for. Null:
+  /// none.
   void set_after_reduction(std::function<void(UnitStorage& storage)> callback) {
     schedule_.set_after_reduction(std::move(callback));
   }
   [[nodiscard]] bool has_after_reduction() const { return schedule_.has_after_reduction(); }
-  /// Called at the end of each synchronising backward, once the compute stream waits for all reductions. Null: nobody.
+  /// Sets a callback for the end of each synchronising backward, when the compute stream waits for all reductions. Null: none.
   void set_after_backward(std::function<void()> callback) { schedule_.set_after_backward(std::move(callback)); }
 
-  /// Gives up the step: drains the streams, clears their errors, drops outstanding Records and all gradients since
-  /// zero_grad(), also those of ignored parameters. Masters, optimizer state and the host's counts are as before the
-  /// step, also where the host has run ahead to the step's end or into the next one: what did not run does not count.
-  /// To be called on all ranks at the same collective.
+  /// Abandons the step: drains the streams, clears their errors, drops outstanding Records and all gradients since zero_grad(),
+  /// also those of ignored parameters. Masters, optimizer state and host counters are as before the step, even if the host has
+  /// run ahead to the step's end or into the next step: work that did not run does not count. Call it on all ranks at the same
+  /// collective.
   void abandon_step() noexcept;
-  /// For whoever keeps something on the host that a step changes.
+  /// For objects that keep host state which a step changes.
   [[nodiscard]] const std::shared_ptr<StepTransaction>& transaction() const { return transaction_; }
 
-  /// For the hooks of its units and for scopes on it (BackwardPass, NoSync, SummonFullParams): it checks little.
+  /// For the hooks of its units and for BackwardPass, NoSync and SummonFullParams; it checks little.
   [[nodiscard]] Schedule& schedule() { return schedule_; }
-  /// The root unit's: checks what is ignored, casts buffers. @throws Error naming an ignored parameter or buffer without
-  /// data, or a gradient that does not fit.
+  /// For the root unit's forward: checks what is ignored, casts buffers. @throws Error naming an ignored parameter or buffer
+  /// without data, or a gradient that does not fit.
   void begin_forward(bool is_training);
   void begin_backward();
 
-  /// Unit tree with numel, shard numel, padding, dtypes and strategy; one line a unit.
+  /// Unit tree with numel, shard numel, padding, dtypes and strategy; one line per unit.
   [[nodiscard]] std::string describe() const;
 
  private:
@@ -129,8 +129,8 @@ class Root {
   Schedule schedule_;
 };
 
-/// Several backwards that end together: units reduce when their outstanding Records reach zero, or at finish().
-/// A root's backward outside any pass opens one of its own.
+/// Several backwards that end together: units reduce when their outstanding Records reach zero, or at finish(). A root's
+/// backward outside any pass opens its own.
 class BackwardPass {
  public:
   explicit BackwardPass(Root& root);
@@ -145,12 +145,12 @@ class BackwardPass {
   bool open_ = true;
 };
 
-/// Turns gradient reduction off for a scope, for all units of the root; scopes nest, and each restores what was before
-/// it (docs/parity.md D17). Begins between passes.
+/// Turns gradient reduction off for a scope, for all units of the root; scopes nest, and each restores the previous setting
+/// (docs/parity.md D17). Begins between passes.
 class NoSync {
  public:
   explicit NoSync(Root& root) : root_(root), before_(root.gradient_sync()) { root_.set_gradient_sync(false); }
-  /// @throws Error when the module is a unit inside a root.
+  /// @throws Error if the module is a unit inside a root.
   explicit NoSync(nn::Module& root_module);
   NoSync(const NoSync&) = delete;
   NoSync& operator=(const NoSync&) = delete;

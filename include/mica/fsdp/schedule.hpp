@@ -32,7 +32,7 @@ class OutstandingCall {
   OutstandingCall(const OutstandingCall&) = delete;
   OutstandingCall& operator=(const OutstandingCall&) = delete;
   ~OutstandingCall() { --*count_; }
-  /// Of the forward, and so of its backward: fp32 instead of param_dtype.
+  /// Whether the forward, and so its backward, runs in fp32 instead of param_dtype.
   [[nodiscard]] bool full_precision() const { return full_precision_; }
 
  private:
@@ -41,50 +41,49 @@ class OutstandingCall {
 };
 
 /// When units are gathered, resharded and reduced, and which stream waits for what: [Note: a unit's step].
-/// Owns what changes in a step, but for storage and the optimizer's state. Called by Unit's hooks and by scopes on a root
-/// (BackwardPass, NoSync, SummonFullParams). Everything enqueues; the host waits in the rate limiters and in the first
-/// step's order check.
+/// Owns what changes in a step, except storage and optimizer state. Called by Unit's hooks and by BackwardPass, NoSync and
+/// SummonFullParams. It only enqueues; the host waits in the rate limiters and in the first step's order check.
 class Schedule {
  public:
-  /// @param units  of the root, itself first, each with its index; may still be empty. They outlive it.
+  /// @param units  all of the root, the root unit first, by index; may still be empty. They outlive it.
   Schedule(DeviceMesh& device_mesh, const std::vector<Unit*>& units, const RootOptions& options);
   Schedule(const Schedule&) = delete;
   Schedule& operator=(const Schedule&) = delete;
 
   [[nodiscard]] TrainingState state() const { return state_; }
-  /// Of the forward that runs, or of the call whose backward runs.
+  /// Precision of the running forward, or of the call whose backward is running.
   [[nodiscard]] bool full_precision() const { return full_precision_; }
 
   // --- the pass: the root unit's hooks, and BackwardPass
 
   void begin_forward(bool is_training);
-  /// @param leaves_record  it was a training forward.
+  /// @param leaves_record  whether it was a training forward.
   void end_forward(bool leaves_record);
-  /// Nothing if a backward runs already.
+  /// Does nothing if a backward is running already.
   void begin_backward();
   /// Reshards and reduces what is left; the compute stream waits for the reductions.
   void end_backward();
-  /// While it is on, the root unit's backward does not end the pass: others come.
+  /// While on, the root unit's backward does not end the pass, because others follow.
   void hold_backward_open(bool on) { backward_is_held_open_ = on; }
   void begin_summon() { state_ = TrainingState::summon; }
   void end_summon() { state_ = TrainingState::idle; }
 
   // --- a unit's hooks
 
-  /// @throws Error when the pass is not one in which the unit's forward (backward) may run.
+  /// @throws Error if the unit's forward (backward) may not run in the current pass.
   void require_forward(const Unit& unit) const;
   void require_backward(const Unit& unit) const;
-  /// The forward leaves a Record: backward comes.
+  /// For a forward that leaves a Record: its backward will follow.
   [[nodiscard]] std::unique_ptr<OutstandingCall> open_call(const Unit& unit);
-  /// Gathers the unit, and ahead what follows it. @param backward_comes  the forward of a training.
+  /// Gathers the unit and prefetches what follows it. @param backward_comes  whether it is a training forward.
   void enter_forward(Unit& unit, bool backward_comes);
-  /// Gathers the unit for its forward again inside a checkpointed backward.
+  /// Gathers the unit for its recomputed forward inside a checkpointed backward.
   void enter_recomputed_forward(Unit& unit);
   /// Reshards the unit, unless its strategy keeps parameters for the backward.
   void leave_forward(Unit& unit, bool backward_comes);
-  /// Gathers the unit, and storage for its gradients. @param call  null: gradients do not pass through the unit.
+  /// Gathers the unit and allocates storage for its gradients. @param call  null: gradients do not pass through the unit.
   void enter_backward(Unit& unit, const OutstandingCall* call);
-  /// Behind the unit's last outstanding call: reshards and reduces it.
+  /// After the unit's last outstanding call: reshards and reduces it.
   void leave_backward(Unit& unit);
 
   // --- between passes
@@ -92,7 +91,7 @@ class Schedule {
   void unshard(Unit& unit);
   void reshard(Unit& unit);
   void reshard_all();
-  /// May be called while an exception leaves a pass.
+  /// May be called during stack unwinding out of a pass.
   void set_gradient_sync(bool on) { gradient_sync_ = on; }
   [[nodiscard]] bool gradient_sync() const { return gradient_sync_; }
   void set_after_reduction(std::function<void(UnitStorage& storage)> callback) { after_reduction_ = std::move(callback); }
@@ -103,11 +102,12 @@ class Schedule {
 
   /// The gradients are no longer needed (Root::zero_grad()).
   void end_step();
-  /// Whether a step with a backward that reduced has ended, and its work has run: its order is the one that later steps
-  /// follow. The host waits for that work.
+  /// Whether a step with a backward that reduced has ended and its work has run, so that later steps follow its order. The host
+  /// waits for that work.
   [[nodiscard]] bool is_first_step_over() const { return first_step_end_ && !first_step_end_->has_failed(); }
-  /// Nothing is outstanding or unsharded any more, and there are no gradients. The streams are drained.
-  /// @param is_first_step_over  what it was before the streams' errors were cleared; if not, its order is forgotten.
+  /// Drops all outstanding calls, unsharded parameters and gradients. The streams are drained.
+  /// @param is_first_step_over  its value before the streams' errors were cleared; if false, the first step's order is
+  /// forgotten.
   void abandon_step(bool is_first_step_over);
 
  private:
@@ -120,15 +120,15 @@ class Schedule {
   /// @throws Error for a unit of another root.
   void require_own(const Unit& unit) const;
   [[nodiscard]] UnitStep& step_of(const Unit& unit);
-  /// The next step is compared and recorded as the first one.
+  /// The next step is compared and recorded as a first one.
   void forget_first_step();
   [[nodiscard]] bool is_outstanding(const Unit& unit) { return *step_of(unit).num_outstanding > 0; }
   [[nodiscard]] bool is_root(const Unit& unit) const { return &unit == units_.front(); }
   [[nodiscard]] bool reshards_after_backward(const Unit& unit) const;
-  /// No cast and no gather reads masters that the compute stream may still write.
+  /// Makes casts and gathers wait for masters that the compute stream may still write.
   void wait_for_masters();
   void gather(const Unit& unit);
-  /// The same, and the compute stream waits for it.
+  /// Gathers the unit; the compute stream waits for it.
   void gather_and_expose(const Unit& unit);
   void prefetch_forward(const Unit& unit);
   void prefetch_backward(const Unit& unit);

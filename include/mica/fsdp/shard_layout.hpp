@@ -17,9 +17,9 @@ struct ParameterSpec {
 
 /// How a unit's parameters are cut over S shard ranks: pure math, no storage. Three arrays: [Note: layouts]
 ///   shard      [P]    what one rank holds; P = shard_numel(), equal on all ranks
-///   gathered   [S*P]  the shards of all ranks one behind the other: what an all-gather writes and a reduce-scatter reads
+///   gathered   [S*P]  the shards of all ranks one after another: what an all-gather writes and a reduce-scatter reads
 ///   unsharded  [U]    where each parameter lies whole, as the module sees it; U = unsharded_numel()
-/// What no parameter covers is padding and stays zero. Where rearrangement() is empty, unsharded IS gathered.
+/// Elements of no parameter are padding and stay zero. If rearrangement() is empty, unsharded IS gathered.
 class ShardLayout {
  public:
   virtual ~ShardLayout() = default;
@@ -32,9 +32,9 @@ class ShardLayout {
   [[nodiscard]] virtual std::int64_t shard_numel() const = 0;
   [[nodiscard]] std::int64_t gathered_numel() const { return shard_numel() * shard_size_; }
   [[nodiscard]] virtual std::int64_t unsharded_numel() const { return gathered_numel(); }
-  /// Elements of parameters alone.
+  /// Elements of parameters, without padding.
   [[nodiscard]] std::int64_t param_numel() const;
-  /// One for each parameter that this rank holds a non-empty part of, in parameter order, which is that of offsets.
+  /// One for each parameter of which this rank holds a non-empty part, in parameter order, which is the order of offsets.
   [[nodiscard]] virtual std::vector<Piece> pieces(int shard_rank) const = 0;
 
   /// Where parameter i begins in the unsharded array.
@@ -45,7 +45,7 @@ class ShardLayout {
     std::int64_t end;
   };
   [[nodiscard]] const std::vector<Gap>& gaps() const { return gaps_; }
-  /// What has to be copied from the gathered array (src) to the unsharded one (dst); it covers all of gathered.
+  /// The copies from the gathered array (src) to the unsharded one (dst); they cover all of gathered.
   [[nodiscard]] const std::vector<BlockCopy>& rearrangement() const { return rearrangement_; }
 
  protected:
@@ -65,7 +65,7 @@ class ShardLayout {
 /// Example: Linear(5 -> 7), alignment_numel 4, 2 ranks: weight 35 + 1 alignment + bias 7 + 1 padding = 44, 22 each.
 class FlatLayout final : public ShardLayout {
  public:
-  /// @throws Error when the list is empty, a parameter is a scalar or has no elements, or shard_size < 1.
+  /// @throws Error if the list is empty, a parameter is a scalar or has no elements, or shard_size < 1.
   FlatLayout(std::vector<ParameterSpec> parameters, int shard_size, std::int64_t alignment_numel);
 
   [[nodiscard]] std::string name() const override { return "flat"; }

@@ -24,22 +24,22 @@ namespace mica::fsdp {
 
 struct LoadStateDictOptions {
   bool strict = true;  ///< a missing or unexpected key is an error; otherwise it is reported
-  /// full: rank 0's dict is broadcast, unit by unit; the other ranks' are not looked at.
+  /// full: rank 0's dict is broadcast unit by unit; those of other ranks are ignored.
   bool from_rank0 = false;
 };
 /// Keys in the order of names.
 struct LoadStateDictReport {
-  std::vector<std::string> missing;     ///< the model has them, no rank's dict does
-  std::vector<std::string> unexpected;  ///< the other way round (this rank's)
+  std::vector<std::string> missing;     ///< in the model but in no rank's dict
+  std::vector<std::string> unexpected;  ///< in this rank's dict but not in the model
 };
-/// Takes the values over. full: every rank gives the whole dict and takes its part without traffic. sharded: each rank
-/// gives its rows. local: each rank gives its shards, of equal wrapping and world.
-/// @throws ConfigError, the same on all ranks, naming missing and unexpected keys, or a key whose shape, numel, padding
-///         or dtype is another one; Error inside a pass, and for sharded with a unit that is not sharded.
+/// Loads the values. full: every rank gives the whole dict and takes its part without communication. sharded: each rank gives
+/// its rows. local: each rank gives its shards; wrapping and world must be the same.
+/// @throws ConfigError, the same on all ranks, naming missing and unexpected keys, or a key that differs in shape, numel,
+///         padding or dtype; Error inside a pass, and for sharded with a unit that is not sharded.
 LoadStateDictReport load_state_dict(nn::Module& module, const StateDict& dict, const LoadStateDictOptions& options = {});
 
-/// The same from any pieces that the ranks together hold: full and sharded dicts of another world, some on each rank.
-/// What several ranks have is taken from the lowest; what is missing is an error that names parameter and rows.
+/// The same from any pieces that the ranks hold together: full and sharded dicts of another world, some on each rank. If
+/// several ranks have a piece, the lowest rank's is used; if none has it, that is an error that names parameter and rows.
 LoadStateDictReport load_state_dict_pieces(nn::Module& module, std::span<const StateDict> pieces, bool strict = true);
 
 }  // namespace mica::fsdp

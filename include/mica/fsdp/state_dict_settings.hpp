@@ -8,11 +8,11 @@
 
 namespace mica::fsdp {
 
-/// What state_dict() and load_state_dict() speak of (docs/parity.md E2).
+/// What state_dict() and load_state_dict() work on (docs/parity.md E2).
 enum class StateDictKind : std::uint8_t {
   full,     ///< whole tensors under the names of the unwrapped model
   sharded,  ///< the same names; each rank holds rows [rank * ceil(d0 / S), ...) of each parameter
-  local,    ///< one key a unit: this rank's shard as it is stored
+  local,    ///< one key per unit: this rank's shard as it is stored
 };
 [[nodiscard]] std::string_view state_dict_kind_name(StateDictKind kind);
 
@@ -57,12 +57,12 @@ struct StateDictSettings {
 };
 
 /// Sets them for all units below the module. @returns what they had.
-/// @throws ConfigError when a config is not of the kind, there is no unit, or the units' settings differ; nothing changes.
+/// @throws ConfigError if a config is not of the kind, there is no unit, or the units' settings differ; nothing changes then.
 StateDictSettings set_state_dict_settings(nn::Module& module, const StateDictSettings& settings);
 /// @throws as above.
 [[nodiscard]] StateDictSettings state_dict_settings(nn::Module& module);
 
-/// Sets them for a scope; the old ones come back at its end, also after an exception.
+/// Sets them for a scope and restores the previous ones at its end, also after an exception.
 class StateDictSettingsScope {
  public:
   StateDictSettingsScope(nn::Module& module, const StateDictSettings& settings)

@@ -18,11 +18,11 @@ namespace mica::fsdp {
 class StateTensor {
  public:
   StateTensor() = default;
-  /// Elements in the device's pool, or borrowed from somebody who outlives it.
+  /// With elements in the device's pool, or borrowed memory that outlives it.
   explicit StateTensor(Tensor tensor)
       : view_(tensor.view()), owner_(std::make_shared<Tensor>(std::move(tensor))), global_shape_(view_.shape) {}
 
-  /// Uninitialised elements in host memory of its own.
+  /// With uninitialised elements in its own host memory.
   static StateTensor on_host(Shape shape, DType dtype) {
     const auto bytes = static_cast<std::size_t>(shape.numel() * dtype_bytes(dtype));
     std::shared_ptr<void> owner(new std::byte[bytes], [](void* p) { delete[] static_cast<std::byte*>(p); });
@@ -38,7 +38,7 @@ class StateTensor {
   [[nodiscard]] const Shape& shape() const { return view_.shape; }
   [[nodiscard]] DType dtype() const { return view_.dtype; }
   [[nodiscard]] std::int64_t numel() const { return view_.numel(); }
-  /// In host memory that belongs to no pool.
+  /// Whether its elements are in host memory that belongs to no pool.
   [[nodiscard]] bool is_on_host() const { return is_on_host_; }
 
   [[nodiscard]] const Shape& global_shape() const { return global_shape_; }
@@ -65,10 +65,10 @@ class StateTensor {
 struct Rows {
   std::int64_t begin = 0, end = 0;
 };
-/// What part r of n has of a tensor that is cut along dim 0: ceil(d0 / n) rows, the last parts fewer or none. A scalar,
+/// The rows of one of n parts of a tensor that is cut along dim 0: ceil(d0 / n) rows, the last parts fewer or none. A scalar,
 /// which cannot be cut, is whole in every part.
 [[nodiscard]] Rows rows_of_part(const Shape& shape, std::int64_t part, std::int64_t num_parts);
-/// The same tensor with another number of rows; a scalar stays as it is.
+/// The shape with another number of rows; a scalar is unchanged.
 [[nodiscard]] Shape with_rows(const Shape& shape, std::int64_t rows);
 
 /// Name -> tensor, in the order of the names (the same on every rank).

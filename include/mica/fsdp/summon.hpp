@@ -7,39 +7,39 @@
 
 namespace mica::fsdp {
 
-/// What SummonFullParams does (docs/parity.md E1).
+/// Options of SummonFullParams (docs/parity.md E1).
 struct SummonOptions {
   bool recurse = true;     ///< false: only the module's own unit
-  bool write_back = true;  ///< at the end each rank keeps the part that it owns; padding never persists
+  bool write_back = true;  ///< at the end each rank stores the part that it owns; padding is never stored
   /// Only world rank 0 gets full parameters; the others take part in the gathers. Refused with write_back.
   bool rank0_only = false;
-  /// Full parameters in host memory. Without rank0_only every rank of a node holds a copy: warned.
+  /// Full parameters are in host memory. Without rank0_only every rank of a node holds a copy, and a warning is logged.
   bool offload_to_cpu = false;
-  /// Averaged gradients too, absent where there are none: in original-parameter mode, not with offload_to_cpu.
+  /// Also averaged gradients, absent where there are none. In original-parameter mode only, and not with offload_to_cpu.
   bool with_grads = false;
 };
 
 /// While it lives, the module's parameters hold all their elements in the master's dtype (fp32 under mixed precision, in
-/// buffers of their own), to be read and edited on the host or on the compute stream. Where nothing is sharded the
-/// parameters are the masters themselves: edits persist even without write_back.
+/// buffers of their own), to be read and edited on the host or on the compute stream. If nothing is sharded, the parameters are
+/// the masters themselves, so edits persist even without write_back.
 /// Starts when every root below is idle, does not nest; a forward or backward inside is an error.
 /// @collective over each unit's shard axis, at the start only.
 /// Example: { SummonFullParams full(model); edit(model); }
 class SummonFullParams {
  public:
   /// @param module  a root, an inner unit, or a plain module that holds several roots.
-  /// @throws ConfigError for options that contradict each other; Error when a root is not idle or has no values.
+  /// @throws ConfigError for contradicting options; Error if a root is not idle or has no values.
   explicit SummonFullParams(nn::Module& module, SummonOptions options = {});
   SummonFullParams(const SummonFullParams&) = delete;
   SummonFullParams& operator=(const SummonFullParams&) = delete;
   /// close(); an error goes to the log.
   ~SummonFullParams();
 
-  /// Writes back, takes the full parameters away and waits until it is done. @throws what the compute stream has met.
+  /// Writes back, removes the full parameters and waits until that is done. @throws the compute stream's error.
   void close();
 
  private:
-  /// A whole tensor that stands for shards.
+  /// A whole tensor and the shards it replaces.
   struct Full {
     Unit* unit;
     std::size_t index;  // of the parameter in the unit

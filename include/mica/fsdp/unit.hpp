@@ -16,7 +16,7 @@ namespace mica::fsdp {
 class Root;
 class Unit;
 
-/// An all-gather on its way (docs/parity.md D19).
+/// An all-gather in flight (docs/parity.md D19).
 class UnshardHandle {
  public:
   explicit UnshardHandle(Unit& unit) : unit_(unit) {}
@@ -27,8 +27,8 @@ class UnshardHandle {
   Unit& unit_;
 };
 
-/// A module subtree whose parameters move together. Its hooks cast what goes into and out of the module, and tell the
-/// Schedule where the pass is. Owned by the module. A unit without parameters of its own only takes part in that.
+/// A module subtree whose parameters are gathered and resharded together. Its hooks cast the module's inputs and outputs and
+/// tell the Schedule where the pass is. Owned by the module. A unit without parameters of its own does only that.
 class Unit final : public nn::ModuleHooks {
  public:
   Unit(nn::Module& module, DeviceMesh& device_mesh, Options options);
@@ -38,39 +38,39 @@ class Unit final : public nn::ModuleHooks {
   /// In Root::units(), once its root is found.
   [[nodiscard]] std::size_t index() const { return index_; }
   [[nodiscard]] nn::Module& module() const { return module_; }
-  /// As asked for, but on a shard axis of one rank the strategy is no_shard (docs/parity.md A4).
+  /// As given, except that on a shard axis of one rank the strategy is no_shard (docs/parity.md A4).
   [[nodiscard]] const Options& options() const { return options_; }
   [[nodiscard]] Strategy asked_strategy() const { return asked_strategy_; }
   [[nodiscard]] DeviceMesh& device_mesh() const { return device_mesh_; }
   /// Null before the root exists and for a unit without parameters.
   [[nodiscard]] UnitStorage* storage() const { return storage_.get(); }
-  /// The root this unit belongs to, found at first use; makes this unit the root if nobody above claimed it.
+  /// The root that this unit belongs to, found at first use; this unit becomes the root if no unit above has claimed it.
   [[nodiscard]] Root& root();
   [[nodiscard]] const StateDictSettings& state_dict_settings() const { return state_dict_settings_; }
-  /// For set_state_dict_settings(), which keeps the units of a root alike.
+  /// For set_state_dict_settings(), which keeps the settings of a root's units equal.
   void set_state_dict_settings(const StateDictSettings& settings) { state_dict_settings_ = settings; }
   /// Whether a root has been found.
   [[nodiscard]] bool is_claimed() const { return root_ != nullptr; }
-  /// For the root, which is found once. @param storage  null: the unit has no parameters.
+  /// Called by the root, which is found once. @param storage  null: the unit has no parameters.
   void join(Root& root, std::size_t index, std::string name, std::unique_ptr<UnitStorage> storage);
 
-  /// Gathers the parameters ahead of their use; returns at once. The next forward waits for just this. Between passes.
-  /// @collective over the unit's ranks: all unshard, and reshard, the same units in the same order. (Compared in the
-  /// first step only, in which the host waits for that.)
+  /// Gathers the parameters ahead of their use; returns at once. The next forward waits for this gather only. Between passes.
+  /// @collective over the unit's ranks: all unshard, and reshard, the same units in the same order. (Checked in the first step
+  /// only, in which the host waits.)
   UnshardHandle unshard();
-  /// Gives unsharded parameters back. Between passes.
+  /// Reshards the parameters. Between passes.
   void reshard();
 
-  /// Runs `fn` over this unit's whole parameters, which it may change: each rank keeps what it owns. Between passes.
+  /// Calls `fn` with this unit's whole parameters, which it may change; each rank stores the part that it owns. Between passes.
   void apply(const std::function<void(const std::string& full_name, nn::Parameter& parameter)>& fn);
 
   /// These units are gathered before this one's forward, whatever forward_prefetch says; empty: as the option says.
   void set_forward_prefetch(std::vector<Unit*> units) { forward_prefetch_ = std::move(units); }
   [[nodiscard]] const std::vector<Unit*>& forward_prefetch_list() const { return forward_prefetch_; }
-  /// These units are gathered at this one's backward instead of the one that the forward's order suggests.
+  /// These units are gathered at this one's backward, instead of the one predicted from the forward's order.
   void set_backward_prefetch(std::vector<Unit*> units) { backward_prefetch_ = std::move(units); }
   [[nodiscard]] const std::vector<Unit*>& backward_prefetch_list() const { return backward_prefetch_; }
-  /// As the option says; a list of units is gathered before the backward where the option says none.
+  /// The option's value; with an explicit list, `pre` if the option is none.
   [[nodiscard]] BackwardPrefetch backward_prefetch() const;
   /// Off: parameters stay unsharded after backward until the optimizer writes masters or reshard() is called. (An
   /// optimizer in backward writes them as soon as the unit is reduced.)

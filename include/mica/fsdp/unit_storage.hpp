@@ -24,8 +24,8 @@ struct UnitParameter {
 
 /// Where a unit's parameters are (docs/parity.md C4, A6).
 enum class ShardState : std::uint8_t {
-  sharded,               ///< the master alone
-  sharded_post_forward,  ///< and a larger part among neighbours, for the backward that comes
+  sharded,               ///< only the master
+  sharded_post_forward,  ///< also a larger part, shared among neighbours, for the coming backward
   unsharded,             ///< whole, in param_dtype
 };
 [[nodiscard]] std::string_view shard_state_name(ShardState state);
@@ -42,11 +42,11 @@ class HookedAllGather;
 ///   unsharded grad  [U]   reduce_dtype unsharded_grad      between prepare_grads() and reduce_grads()
 ///   gathered grad   [S*P] reduce_dtype communication       per-parameter layouts: while it is reduced
 ///   sharded grad    [P]   f32         sharded_grad         from the first reduce_grads() until zero_grad()
-/// Where one rank has nothing to reduce or convert (keeps_unsharded_grads()), the first unsharded gradient since
-/// zero_grad() becomes the sharded one as it is, and is counted as that from the beginning.
-/// Offloaded masters and sharded gradients are in DeviceMesh::offload()'s pool; what is reduced then stays on the device
-/// only until it has been copied there. With keep_low_precision_grads the sharded gradient is in reduce_dtype.
-/// Everything enqueues; the host waits only in the rate limiters.
+/// If one rank has nothing to reduce or convert (keeps_unsharded_grads()), the first unsharded gradient since zero_grad() becomes
+/// the sharded one without a copy, and is counted as that from the beginning.
+/// Offloaded masters and sharded gradients are in DeviceMesh::offload()'s pool; reduced gradients stay on the device only until
+/// they are copied there. With keep_low_precision_grads the sharded gradient is in reduce_dtype.
+/// All functions enqueue; the host waits only in the rate limiters.
 class UnitStorage {
  public:
   /// @param name  the unit's, for labels and errors; e.g. "transformer.h.0".
@@ -64,7 +64,7 @@ class UnitStorage {
   [[nodiscard]] int shard_rank() const { return shard_rank_; }
   [[nodiscard]] int shard_size() const { return layout_->shard_size(); }
   [[nodiscard]] bool is_trainable() const;
-  /// Where the master, sharded gradient and optimizer state belong.
+  /// The pool of the master and the optimizer state.
   [[nodiscard]] Pool& master_pool() const { return pool_of(offload_ == CpuOffload::parameters); }
   [[nodiscard]] Pool& grad_pool() const { return pool_of(offload_ != CpuOffload::none); }
 
@@ -72,23 +72,23 @@ class UnitStorage {
   void initialize(std::uint64_t seed);
   [[nodiscard]] bool is_initialized() const { return static_cast<bool>(master_); }
   [[nodiscard]] ConstTensorView master() const { return master_.view(); }  // [P] f32
-  /// The master, to be written: there is no other way. The unit must be resharded first (Root::reshard()), or what is
-  /// unsharded would go stale; not where that IS the master (one shard rank, fp32, not offloaded).
-  /// @throws Error when the unit is unsharded and that is a copy.
+  /// The master, for writing: the only way to write it. The unit must be resharded first (Root::reshard()), or the unsharded
+  /// copy would be stale, unless that IS the master (one shard rank, fp32, not offloaded).
+  /// @throws Error if the unit is unsharded into a copy.
   [[nodiscard]] TensorView write_master() const;
-  /// For local state dicts, whose tensors are the shards themselves. Who writes them reshards before.
+  /// For local state dicts, whose tensors are the shards themselves. Reshard before writing them.
   [[nodiscard]] TensorView shared_master() const { return master_.view(); }
 
-  /// Sends this parameter in a way of its own. Before the first unshard, on all ranks alike.
-  /// @throws ConfigError when a hook of the pair is missing, the layout is not per-parameter on dim 0, or the unit reshards
+  /// Registers custom all-gather hooks for this parameter. Before the first unshard, the same on all ranks.
+  /// @throws ConfigError if a hook of the pair is missing, the layout is not per-parameter on dim 0, or the unit reshards
   ///         among neighbours.
   void set_all_gather_hooks(const nn::Parameter& parameter, AllGatherHooks hooks);
-  /// Unset when no parameter has hooks. @throws ConfigError naming a parameter whose hooks do not tell their sizes.
+  /// Unset if no parameter has hooks. @throws ConfigError naming a parameter whose hooks do not give their sizes.
   [[nodiscard]] std::optional<HookedGatherSizes> hooked_gather_sizes() const;
 
   /// Enqueues the cast and the all-gather; nothing if already unsharded in that precision.
   /// @param full_precision  fp32 instead of param_dtype.
-  /// @throws ConfigError when the master is not where cpu_offload says (docs/parity.md D9), naming both devices.
+  /// @throws ConfigError naming both devices, if the master is not where cpu_offload says (docs/parity.md D9).
   void unshard(RateLimiter& limiter, bool full_precision = false);
   [[nodiscard]] ShardState state() const {
     return unsharded_ ? ShardState::unsharded : post_forward_ ? ShardState::sharded_post_forward : ShardState::sharded;
@@ -96,23 +96,23 @@ class UnitStorage {
   [[nodiscard]] bool is_unsharded() const { return static_cast<bool>(unsharded_); }
   /// The compute stream waits for the parameters, and the module sees them.
   void expose();
-  /// Gives the unsharded storage back. The compute stream's work so far was its last reader.
+  /// Returns the unsharded storage. The compute stream's work so far was its last reader.
   void reshard(RateLimiter& limiter);
-  /// The same after a forward whose backward comes, but keeps this rank's part among its neighbours (docs/parity.md A6).
+  /// The same after a training forward, but keeps this rank's part among its neighbours (docs/parity.md A6).
   void reshard_among_neighbours(RateLimiter& limiter);
 
-  /// Makes sure that the module can write gradients. Written ones stay (no_sync accumulates in them).
-  /// @param full_precision  fp32 instead of reduce_dtype, unless written ones are there.
+  /// Makes storage for the gradients that the module will write. Existing ones stay (no_sync accumulates in them).
+  /// @param full_precision  fp32 instead of reduce_dtype, unless there are written ones.
   void prepare_grads(RateLimiter& limiter, bool full_precision = false);
   [[nodiscard]] bool has_unsharded_grad() const { return static_cast<bool>(unsharded_grad_); }
-  /// On a world of one rank: the default reduction would copy gradients that are in the right place and dtype.
+  /// Whether, on a world of one rank, gradients are already in the right place and dtype, so that reducing would only copy.
   [[nodiscard]] bool keeps_unsharded_grads() const;
-  /// Averages the unsharded gradient over the world into the sharded gradient, adding to what is there.
+  /// Averages the unsharded gradient over the world and adds it to the sharded gradient.
   void reduce_grads(RateLimiter& limiter);
   /// [P] f32 (reduce_dtype with keep_low_precision_grads), absent before the first reduction. Valid on the compute
   /// stream after the backward pass has ended.
   [[nodiscard]] TensorView sharded_grad() const { return sharded_grad_.view(); }
-  /// Where sharded_grad() is written.
+  /// The stream that writes sharded_grad().
   [[nodiscard]] Stream& gradient_stream() const {
     const Streams& streams = device_mesh_.streams();
     return all_reduce_group().num_ranks() > 1 ? *streams.all_reduce : *streams.post_backward;
@@ -121,7 +121,7 @@ class UnitStorage {
   /// zero_grad() has none (on all ranks alike: the first step's order check compares); otherwise its part of the
   /// gradient is zero.
   [[nodiscard]] bool has_grad(std::size_t i) const { return has_grads_[i]; }
-  /// Frees the sharded gradient; its last readers were in the work so far of the compute stream, or of
+  /// Frees the sharded gradient; its last readers are in the work enqueued so far on the compute stream, or on
   /// gradient_stream() (an optimizer in backward).
   void zero_grad();
   /// Drops unsharded parameters and all gradients without any communication (abandon_step).
@@ -132,7 +132,7 @@ class UnitStorage {
   [[nodiscard]] bool aliases_master(DType dtype) const {
     return layout_->shard_size() == 1 && dtype == DType::f32 && offload_ != CpuOffload::parameters;
   }
-  /// Over which shards are replicated; of one rank: no all-reduce. Looked up whenever it is used: a mesh may change.
+  /// The ranks over which shards are replicated; one rank: no all-reduce. Looked up at each use, since a mesh may be rebuilt.
   [[nodiscard]] ProcessGroup& all_reduce_group() const { return device_mesh_.all_reduce_group(layout_->shard_size()); }
   [[nodiscard]] bool keeps_part_after_forward() const { return num_neighbours_ > 0; }
   void check_placement() const;
@@ -155,7 +155,7 @@ class UnitStorage {
   CpuOffload offload_;
   std::unique_ptr<ShardLayout> layout_;
   int shard_rank_;
-  int num_neighbours_ = 0;  // among which a part stays after forward; 0: none does
+  int num_neighbours_ = 0;  // ranks among which a part stays after forward; 0: none
   GradientReduction& reduction_;
   std::unique_ptr<HookedAllGather> hooked_;
 

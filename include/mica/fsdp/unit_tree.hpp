@@ -7,17 +7,16 @@
 
 namespace mica::fsdp {
 
-// A module tree seen as units (docs/parity.md B9). Roots are found at first use: of nested units the outermost that somebody
-// uses (forward, state dict, initialize) becomes the root of those inside it.
+// A module tree seen as units (docs/parity.md B9). Roots are found at first use: of nested units, the outermost one that is
+// used (forward, state dict, initialize) becomes the root of those inside it.
 
-/// Units of the subtree in module order, outer ones first. Makes no root.
+/// Units of the subtree in module order, outer ones first. Does not count as a use.
 /// @param recurse  false: only the module's own.
 [[nodiscard]] std::vector<Unit*> units_of(nn::Module& module, bool recurse = true);
 
 /// The roots of these units, each once, in order. Counts as a use.
 [[nodiscard]] std::vector<Root*> roots_of(const std::vector<Unit*>& units);
-/// Of the units in the subtree: one of `module` (or of what is around it), or several independent ones inside a plain
-/// module.
+/// The roots of the subtree's units: the one of `module` (or around it), or several independent ones inside a plain module.
 [[nodiscard]] inline std::vector<Root*> roots_of(nn::Module& module) { return roots_of(units_of(module)); }
 
 /// After sharding: every parameter of the subtree is in a unit or ignored. A root's own check is initialize(); this one
@@ -25,7 +24,7 @@ namespace mica::fsdp {
 /// @throws ConfigError with name and shape of the first that is not.
 void check_all_assigned(nn::Module& module);
 
-/// For what describes a root by one grid of ranks. @param what  "a checkpoint"
+/// For code that describes a root by one grid of ranks. @param what  "a checkpoint"
 /// @throws ConfigError naming a unit on another grid than the root.
 void require_one_mesh(const Root& root, std::string_view what);
 

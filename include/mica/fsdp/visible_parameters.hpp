@@ -7,7 +7,7 @@
 
 namespace mica::fsdp {
 
-/// A parameter as the C++ API shows it at this moment (docs/parity.md C3).
+/// A parameter as the C++ API shows it now (docs/parity.md C3).
 struct VisibleParameter {
   std::string name;
   const nn::Parameter* parameter;  ///< null for a flat parameter
@@ -16,12 +16,12 @@ struct VisibleParameter {
   bool requires_grad;
 };
 
-/// Parameters of all units in module order, ignored ones left out.
-/// Original-parameter mode (RootOptions::use_orig_params): one under each full name. The sharded piece is always 1-D and may
-/// be empty. What is unsharded now (shard_grad_op between forward and backward) is shown whole, and so are the unsharded
-/// gradients that a backward under no_sync has left.
-/// Otherwise: one flat parameter a unit, "<unit>.flat_param" ("flat_param" of the root unit), which is the rank's shard with its padding.
-/// Optimizers and checkpoints do not look here: they walk Root::pieces() in either mode.
+/// Parameters of all units in module order, without ignored ones.
+/// Original-parameter mode (RootOptions::use_orig_params): one under each full name. The sharded piece is always 1-D and may be
+/// empty. Parameters that are unsharded now (shard_grad_op between forward and backward) are shown whole, as are unsharded
+/// gradients after a backward under no_sync.
+/// Otherwise: one flat parameter per unit, "<unit>.flat_param" ("flat_param" of the root unit), which is the rank's shard with
+/// its padding. Optimizers and checkpoints do not use this: they walk Root::pieces() in either mode.
 [[nodiscard]] std::vector<VisibleParameter> visible_parameters(const Root& root);
 
 }  // namespace mica::fsdp

@@ -11,20 +11,20 @@
 
 namespace mica::fsdp {
 
-/// What a policy is asked about one module, twice: on the way down whether to look inside it, on the way up whether to
-/// make it a unit.
+/// What a policy is asked about a module, twice: on the way down, whether to look inside it; on the way up, whether to make it
+/// a unit.
 struct WrapQuestion {
   enum class Kind : std::uint8_t { descend, wrap } kind;
   const nn::Module& module;
-  /// Elements of the subtree's parameters that no unit holds yet and nobody ignores.
+  /// Elements of the subtree's parameters that are neither in a unit yet nor ignored.
   std::int64_t unwrapped_numel;
-  /// What the unit would get: a policy that wants others answers with a changed copy.
+  /// The options that the unit would get; a policy may answer with a changed copy.
   const Options& options;
 
   [[nodiscard]] bool descends() const { return kind == Kind::descend; }
 };
 
-/// yes or no, or yes with options of the module's own.
+/// Yes, no, or yes with other options.
 struct WrapAnswer {
   bool yes;
   std::optional<Options> options;
@@ -37,15 +37,15 @@ using WrapPolicy = std::function<WrapAnswer(const WrapQuestion&)>;
 
 /// Modules of these types, e.g. {"gpt2_block"}.
 [[nodiscard]] WrapPolicy wrap_types(std::vector<std::string> type_names);
-/// Modules with at least this many elements left; containers without a forward of their own are passed over.
+/// Modules with at least this many elements left; containers without a forward of their own are skipped.
 [[nodiscard]] WrapPolicy wrap_min_numel(std::int64_t min_numel = 100'000'000);
 /// Every module with parameters and a forward of its own.
 [[nodiscard]] WrapPolicy wrap_always();
 /// Only the root.
 [[nodiscard]] WrapPolicy wrap_nothing();
 
-/// Applies the policy bottom-up and makes `module` the root unit with what is left. Units inherit `options`.
-/// Modules that are units already are passed over with all that is inside them, and so are ignored modules.
+/// Applies the policy bottom-up and makes `module` the root unit with what is left. Units inherit `options`. Existing units and
+/// ignored modules are skipped, with everything inside them.
 /// Example: embeddings replicated, blocks sharded:
 ///   auto_wrap(model, device_mesh, options, [](const WrapQuestion& q) -> WrapAnswer {
 ///     if (q.descends() || q.module.type_name() == "gpt2_block") return true;

@@ -16,8 +16,8 @@ struct GradScalerOptions {
   std::int64_t growth_interval = 2000;  ///< steps without an overflow after which the scale grows
 };
 
-/// Keeps fp16 gradients in range: the loss's gradient is multiplied with a scale, and a step whose gradients overflow
-/// on any rank is left out on all of them (docs/parity.md D7). [Note: loss scaling]
+/// Keeps fp16 gradients in range: the loss's gradient is multiplied by a scale, and a step whose gradients overflow on any rank
+/// is skipped on all ranks (docs/parity.md D7). [Note: loss scaling]
 /// One step:
 ///   const Tensor dloss = scaler.scaled(1.0 / num_micro_batches);       every backward of the step begins with it
 ///   ... forwards and backwards ...
@@ -31,7 +31,7 @@ struct GradScalerOptions {
 /// Example: init_scale 8, growth_interval 2; overflows in steps 3 and 4: the scale of steps 1.. is 8 8 16 8 4.
 class GradScaler final : private fsdp::StepParty {
  public:
-  /// What the host may want to know between steps.
+  /// The state, for the host to read between steps.
   struct State {
     double scale = 0;
     std::int64_t growth_tracker = 0;  ///< steps without an overflow since the scale last changed
@@ -41,30 +41,30 @@ class GradScaler final : private fsdp::StepParty {
   /// @param root  outlives it.  @throws ConfigError naming the option.
   explicit GradScaler(fsdp::Root& root, const GradScalerOptions& options = {});
 
-  /// [1] f32, the scale of the step that comes or is on.
+  /// [1] f32, the scale of the current or next step.
   [[nodiscard]] ConstTensorView scale() const { return scale_.view(); }
   /// [1] f32: dloss * scale.
   [[nodiscard]] Tensor scaled(double dloss) const;
 
-  /// Divides the sharded gradients by the scale and finds out, over all ranks, whether one is infinite or NaN. Once a
-  /// step, before clipping.
+  /// Divides the sharded gradients by the scale and checks, over all ranks, whether one is infinite or NaN. Once per step,
+  /// before clipping.
   /// @collective over the world: one all-reduce of 4 bytes, also from ranks without gradients.
-  /// @throws Error when called twice in a step, or inside a pass.
+  /// @throws Error if called twice in a step, or inside a pass.
   void unscale();
-  /// [1] f32, not 0 when this step's gradients overflowed: StepArgs::skip.
+  /// [1] f32, not 0 if this step's gradients overflowed: StepArgs::skip.
   [[nodiscard]] ConstTensorView found_inf() const { return found_inf_.view(); }
   /// [1] f32, steps skipped so far: StepArgs::skipped_steps.
   [[nodiscard]] ConstTensorView skipped_steps() const { return skipped_steps_.view(); }
-  /// The next step's scale. After the optimizer's step. @throws Error without an unscale().
+  /// Updates the scale for the next step. After the optimizer's step. @throws Error without an unscale().
   void update();
 
   /// Waits for the compute stream.
   [[nodiscard]] State state() const;
-  /// Goes on from a saved state (a checkpoint's). Waits for the compute stream.
-  /// @throws CheckpointError for what is no state of a scaler.
+  /// Restores a saved state (a checkpoint's). Waits for the compute stream.
+  /// @throws CheckpointError for an impossible state.
   void set_state(const State& state);
-  /// From here on optimizer.num_steps() says how many steps changed anything; before a checkpoint. Waits for the compute
-  /// stream; changes no result.
+  /// Subtracts skipped steps from optimizer.num_steps(), before a checkpoint. Waits for the compute stream; does not change
+  /// results.
   void take_skipped_steps_off(Optimizer& optimizer);
 
  private:

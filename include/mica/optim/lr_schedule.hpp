@@ -25,7 +25,7 @@ struct LrScheduleOptions {
 ///     cosine    min_lr + (lr - min_lr) * (1 + cos(pi * x)) / 2
 ///     linear    lr + (min_lr - lr) * x
 ///     constant  lr
-/// so step W has lr, step T and whatever follows min_lr. A run that ends within the warm-up just ends there.
+/// so step W has lr, and step T and later ones have min_lr. A run may end within the warm-up.
 /// Example: cosine, lr 1, min_lr 0.2, W 2, T 6: 0.5, 1, 0.8828, 0.6, 0.3172, 0.2.
 class LrSchedule {
  public:

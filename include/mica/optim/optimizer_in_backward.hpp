@@ -6,27 +6,27 @@
 
 namespace mica::optim {
 
-/// Steps each unit as soon as its gradient is reduced, inside backward, and frees the gradient: never more than a few
-/// units' sharded gradients exist (docs/parity.md D10). [Note: optimizer in backward]
-/// The step runs on the stream of the reduction; the end of backward waits for it. Only what this rank has a piece of
-/// is stepped. Ignored parameters are stepped when backward ends, with this rank's own gradient, which then counts as
-/// not written. What needs all gradients at once is given up: clipping, loss scaling, and the step as a transaction
-/// (docs/design.md, A step is a transaction): once a unit has been stepped, abandon_step() leaves some units stepped and
-/// others not, so the run must go back to a checkpoint; before that it takes back begin_step(). Accumulation works under
-/// no_sync only, where a unit is reduced once a step.
+/// Steps each unit as soon as its gradient is reduced, inside backward, and frees the gradient, so that only a few units'
+/// sharded gradients exist at a time (docs/parity.md D10). [Note: optimizer in backward]
+/// The step runs on the reduction's stream; the end of backward waits for it. Only parameters of which this rank has a piece
+/// are stepped. Ignored parameters are stepped at the end of backward, with this rank's own gradient, which then counts as not
+/// written. What needs all gradients at once is not possible: clipping, loss scaling, and the step as a transaction
+/// (docs/design.md, A step is a transaction). Once a unit has been stepped, abandon_step() leaves some units stepped and others
+/// not, so the run must go back to a checkpoint; before that it undoes begin_step(). Accumulation works under no_sync only,
+/// where a unit is reduced once per step.
 ///   OptimizerInBackward in_backward(*optimizer);
 ///   each step: in_backward.begin_step(lr); forward; backward.     No optimizer.step(), no zero_grad().
 class OptimizerInBackward final : private fsdp::StepParty {
  public:
   /// @param optimizer  outlives this.
-  /// @throws ConfigError when its root is not in original-parameter mode, a unit's strategy is shard_optim, or the
-  ///         reduction is the deterministic one; Error when the root steps in backward already.
+  /// @throws ConfigError if its root is not in original-parameter mode, a unit's strategy is shard_optim, or the
+  ///         reduction is the deterministic one; Error if the root already has an optimizer in backward.
   explicit OptimizerInBackward(Optimizer& optimizer);
-  /// The optimizer is stepped by hand again.
+  /// The optimizer can be stepped manually again.
   ~OptimizerInBackward() override;
 
   /// Before the backward of each step.
-  /// @throws Error inside a pass; ConfigError for a learning rate that is no number >= 0.
+  /// @throws Error inside a pass; ConfigError for a learning rate that is not a number >= 0.
   void begin_step(double lr);
 
  private:

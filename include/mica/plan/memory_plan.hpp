@@ -12,7 +12,7 @@ namespace mica::plan {
 
 using BytesByRole = std::array<std::int64_t, kNumMemoryRoles>;
 
-/// What one rank holds at one point of a step.
+/// Bytes that one rank holds at one point of a step.
 struct MemoryPoint {
   BytesByRole by_role{};
   [[nodiscard]] std::int64_t of(MemoryRole role) const { return by_role[static_cast<std::size_t>(role)]; }
@@ -30,13 +30,13 @@ struct StepMemory {
   MemoryPoint after_zero_grad;
 };
 
-/// Bytes of one rank as its pool will count them (Pool::stats()), exact when the profile is.
+/// Bytes of one rank as its pool will count them (Pool::stats()); exact if the profile is.
 struct MemoryPlan {
   StepMemory first_step;  ///< optimizer state does not exist before its optimizer step
   StepMemory later_step;  ///< every other
   std::int64_t peak = 0;  ///< highest total of the run
   BytesByRole peak_by_role{};
-  std::int64_t offloaded = 0;  ///< beside all that, in the offload tier: masters, gradients, optimizer state
+  std::int64_t offloaded = 0;  ///< in addition, in the offload tier: masters, gradients, optimizer state
 
   [[nodiscard]] std::int64_t peak_of(MemoryRole role) const { return peak_by_role[static_cast<std::size_t>(role)]; }
 };
@@ -48,7 +48,7 @@ struct MemoryPlan {
 ///   3 neighbouring units: the one that computes, the one being gathered (prefetch), and, with threaded streams, the
 ///   one whose storage is kept back so that the gather need not wait for it. Strategies that keep parameters hold all
 ///   units' instead; unsharded gradients r*S*P_u of the root unit, of the one that computes and, threaded, of the one
-///   being reduced (a rank alone needs none of them where they can become the sharded ones); one shard in param_dtype
+///   being reduced (a single rank needs none of them if they can become the sharded ones); one shard in param_dtype
 ///   while it is cast; and the model's activations, workspace and staging on top.
 /// @param profile  one micro-batch's.
 [[nodiscard]] MemoryPlan make_memory_plan(const std::vector<UnitSpec>& units, const StepSpec& spec,
@@ -57,7 +57,7 @@ struct MemoryPlan {
 /// "512 B", "1.50 KiB", "340.2 MiB", "1.25 GiB".
 [[nodiscard]] std::string format_bytes(std::int64_t bytes);
 
-/// The start-up table: a row for each role that is used, a column for each point of a later step, and the peak.
+/// The start-up table: a row for each role in use, a column for each point of a later step, and the peak.
 [[nodiscard]] std::string format_memory_plan(const MemoryPlan& plan);
 
 }  // namespace mica::plan

@@ -14,18 +14,18 @@ struct Moment {
   [[nodiscard]] std::int64_t total() const { return activation + workspace; }
 };
 
-/// What the model's code does to memory between two hooks of units. Levels count from the pass's begin.
+/// The model's own memory use between two hooks of units. Levels count from the beginning of the pass.
 struct Stretch {
   Moment peak;                       ///< the moment of the highest total
-  std::int64_t activation_peak = 0;  ///< of this role alone, perhaps at another moment
+  std::int64_t activation_peak = 0;  ///< of this role only, perhaps at another moment
   std::int64_t workspace_peak = 0;
   Moment end;
 
-  /// When only the highest values are known: they are taken to meet.
+  /// For when only the highest values are known: they are assumed to coincide.
   static Stretch of(std::int64_t activation_peak, std::int64_t activation_end, std::int64_t workspace_peak = 0) {
     return {{activation_peak, workspace_peak}, activation_peak, workspace_peak, {activation_end, 0}};
   }
-  /// Nothing happens.
+  /// A constant level.
   static Stretch at(std::int64_t activation) { return of(activation, activation); }
 };
 
@@ -42,7 +42,7 @@ struct HookPoint {
   HookKind kind;
   std::size_t unit;  ///< index in module order, the root unit is 0
   Stretch before;
-  bool leaves_record = true;  ///< of the forwards: false inside a checkpointed region, which runs again
+  bool leaves_record = true;  ///< of the forwards: false inside a checkpointed region, whose forward runs again
   bool backward_comes = true;  ///< of post_forward: false for a unit that no gradient passes through (a frozen prefix)
 };
 
@@ -50,9 +50,9 @@ struct HookPoint {
 /// between. It comes from trace_pass() or from closed formulas.
 struct PassProfile {
   std::vector<HookPoint> points;
-  Stretch after;  ///< behind the last hook
+  Stretch after;  ///< after the last hook
 
-  /// Hook order of a root unit that calls the other units one behind the other, each once, without any activations.
+  /// Hook order of a root unit that calls the other units one after another, each once, without activations.
   static PassProfile chain(std::size_t num_units);
 };
 

@@ -11,7 +11,7 @@
 
 namespace mica::plan {
 
-/// How steps are run: what of the root's options, streams and trainer decides on memory and traffic.
+/// How steps are run: the properties of root, streams and trainer that affect memory and communication.
 struct StepSpec {
   MeshGeometry mesh;
   StreamMode mode = StreamMode::threaded;
@@ -19,19 +19,19 @@ struct StepSpec {
   bool no_sync = false;                   ///< gradients are reduced after the last micro-batch only
   bool clips_grads = true;                ///< the global norm is taken, one all-reduce
   bool scales_loss = false;               ///< one all-reduce of the overflow flag over the world
-  bool steps_in_backward = false;         ///< each unit is stepped when it is reduced, and its gradient freed; no norm
+  bool steps_in_backward = false;         ///< each unit is stepped when it is reduced, then its gradient is freed; no norm
   int num_state_kinds = 2;                ///< optimizer state: AdamW 2, SGD with momentum 1
-  std::int64_t step_workspace_bytes = 0;  ///< most that clipping and the optimizer take
-  std::int64_t snapshot_bytes = 0;        ///< held all the time for checkpoints that are written in the background
-  std::int64_t ignored_bytes = 0;  ///< data of ignored parameters in the pool, all the time (role unsharded_param)
-  std::int64_t ignored_trainable_numel = 0;  ///< of ignored parameters that the optimizer keeps state of
+  std::int64_t step_workspace_bytes = 0;  ///< most bytes that clipping and the optimizer use
+  std::int64_t snapshot_bytes = 0;        ///< held permanently for checkpoints written in the background
+  std::int64_t ignored_bytes = 0;  ///< data of ignored parameters in the pool, permanently (role unsharded_param)
+  std::int64_t ignored_trainable_numel = 0;  ///< of ignored parameters for which the optimizer keeps state
   /// Staging (role communication) of one collective: numel of the unsharded side, its dtype, ranks. Empty: none.
   std::function<std::int64_t(Collective, std::int64_t, DType, int)> staging_bytes{};
 };
-/// Mesh, stream mode and trainable ignored parameters of a root; the rest is the caller's.
+/// Mesh, stream mode and trainable ignored parameters of a root; the caller sets the rest.
 [[nodiscard]] StepSpec step_spec_of(const fsdp::Root& root);
 
-/// Whose ranks a collective joins.
+/// The ranks of a collective.
 enum class Axis : std::uint8_t { shard, neighbours, replicate, world };
 
 struct CollectiveUse {
@@ -42,7 +42,7 @@ struct CollectiveUse {
   int num_ranks = 1;
 };
 
-/// Sees what a walk does, in host order.
+/// Is told what a walk does, in host order.
 class WalkVisitor {
  public:
   virtual ~WalkVisitor() = default;
@@ -52,15 +52,15 @@ class WalkVisitor {
   virtual void collective(const CollectiveUse& use) = 0;
 };
 
-/// Goes through training steps unit by unit and tells a visitor every allocation, free and collective. [Note: step walk]
-/// It states docs/design.md, The schedule, a second time, in its own words, without storage or streams: a change of the
-/// runtime that takes more memory or sends more bytes than this says fails the tests that compare the two.
+/// Walks through training steps unit by unit and tells a visitor every allocation, free and collective. [Note: step walk] It
+/// implements docs/design.md, The schedule, a second time, without storage or streams: a change of the runtime that uses more
+/// memory or sends more bytes than the walk fails the tests that compare the two.
 class StepWalk {
  public:
   /// All outlive the walk.
   StepWalk(const std::vector<UnitSpec>& units, const StepSpec& spec, const PassProfile& profile, WalkVisitor& visitor);
 
-  /// The masters, and what is ignored.
+  /// Allocates the masters and ignored parameters.
   void initialize();
   void micro_batch(bool reduces);
   /// Clipping and the optimizer.
@@ -82,7 +82,7 @@ class StepWalk {
     int outstanding = 0;                  // forwards whose backward has not run
     std::size_t backward_next = kNobody;  // whose backward follows
   };
-  /// A rate limiter: buffers given up but kept back.
+  /// A rate limiter: buffers released but held back.
   using Limiter = std::deque<std::int64_t>;
 
   void pre_forward(std::size_t unit, bool leaves_record);

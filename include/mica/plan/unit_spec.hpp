@@ -9,7 +9,7 @@
 
 namespace mica::plan {
 
-/// What the planner has to know of one unit. P = shard_numel, S = shard_size.
+/// What the planner needs to know about one unit. P = shard_numel, S = shard_size.
 struct UnitSpec {
   std::string name;
   std::int64_t shard_numel = 0;  ///< elements one rank holds, padding included; 0 for a unit without parameters
@@ -19,7 +19,7 @@ struct UnitSpec {
   DType param_dtype = DType::f32;
   DType reduce_dtype = DType::f32;
   DType grad_dtype = DType::f32;  ///< of the sharded gradient
-  /// Per-parameter layouts: elements of the unsharded array, which is not the gathered one; 0: it is.
+  /// Per-parameter layouts: elements of the unsharded array; 0 if that is the gathered one.
   std::int64_t rearranged_numel = 0;
   fsdp::CpuOffload cpu_offload = fsdp::CpuOffload::none;
   fsdp::BackwardPrefetch backward_prefetch = fsdp::BackwardPrefetch::pre;  ///< Unit::backward_prefetch()
@@ -27,7 +27,7 @@ struct UnitSpec {
   /// Units, as numbers in module order, that are gathered at this one's forward and backward; empty: the next one.
   std::vector<std::size_t> forward_prefetch_list = {}, backward_prefetch_list = {};
   bool reshards_after_backward = true;  ///< Unit::set_reshard_after_backward()
-  int num_neighbours = 0;  ///< resharded among so many ranks after forward; 0: not
+  int num_neighbours = 0;  ///< resharded among this many ranks after forward; 0: not
   bool keeps_unsharded_grads = false;    ///< UnitStorage::keeps_unsharded_grads()
   bool is_deterministic = false;         ///< RootOptions::deterministic
   std::optional<DType> wire_dtype = {};  ///< of compressed gradients
@@ -35,7 +35,7 @@ struct UnitSpec {
 
   [[nodiscard]] std::int64_t gathered_numel() const { return shard_numel * shard_size; }
   [[nodiscard]] std::int64_t unsharded_numel() const { return rearranged_numel > 0 ? rearranged_numel : gathered_numel(); }
-  /// The unsharded parameters are the master itself: no storage, no traffic.
+  /// Whether the unsharded parameters are the master itself: no storage, no communication.
   [[nodiscard]] bool uses_master() const { return shard_size == 1 && param_dtype == DType::f32 && !offloads_masters(); }
   [[nodiscard]] bool offloads_masters() const { return cpu_offload == fsdp::CpuOffload::parameters; }
   [[nodiscard]] std::int64_t sharded_grad_bytes() const { return shard_numel * dtype_bytes(grad_dtype); }
@@ -43,7 +43,7 @@ struct UnitSpec {
 };
 
 /// The units of a root, in module order, the root unit first. They need no storage.
-/// @throws ConfigError naming a parameter whose all-gather hooks do not tell their sizes, a unit on another grid of ranks
+/// @throws ConfigError naming a parameter whose all-gather hooks do not give their sizes, a unit on another grid of ranks
 ///         than the root's, or a unit with an output_dtype, whose casts a plan does not count.
 [[nodiscard]] std::vector<UnitSpec> units_of(const fsdp::Root& root);
 

@@ -8,7 +8,7 @@ namespace mica::train {
 /// from rank 0. @collective
 ExitCode run_bench(App& app);
 
-/// Of one benchmark, if the first argument names one; else of the program.
+/// Help of a benchmark, if the first argument names one; else of the program.
 [[nodiscard]] std::string bench_help(const std::vector<std::string>& arguments);
 
 }  // namespace mica::train

@@ -8,8 +8,8 @@
 
 namespace mica::train {
 
-/// Everything that drives a run: one field a key of the INI file (docs/design.md, Configuration). The table in config_keys.cpp
-/// holds each key's help, range and default; `mica-train --help` prints it.
+/// A run's configuration: one field per key of the INI file (docs/design.md, Configuration). The table in config_keys.cpp has
+/// each key's help and range; `mica-train --help` prints it with the defaults.
 struct Config {
   struct Run {
     std::string name = "run";
@@ -105,33 +105,33 @@ struct Config {
     std::string trace;  ///< "10-12": steps, or empty
   } log;
 
-  /// Names of the keys that a file or a flag set; the others have their defaults.
+  /// Names of the keys that a file or a flag has set; the others have their defaults.
   std::set<std::string> set_by_user;
 
   [[nodiscard]] std::string run_folder() const { return run.dir.empty() ? "runs/" + run.name : run.dir; }
 };
 
-/// The INI text of a file, read by rank 0 and handed to every rank.
+/// The INI text of a file, read by rank 0 and sent to every rank.
 struct ConfigText {
-  std::string file_name;  ///< for errors; empty when there is no file
+  std::string file_name;  ///< for errors; empty if there is no file
   std::string text;
 };
 
-/// Reads a config file. @throws ConfigError when it cannot be read.
+/// Reads a config file. @throws ConfigError if it cannot be read.
 [[nodiscard]] ConfigText read_config_text(const std::string& path);
 
-/// @param overrides  "--train.steps=5" in order; they win over the file.
+/// @param overrides  "--train.steps=5", in order; they override the file.
 /// @throws ConfigError with file and line (or flag), the key, what was seen, what was expected; for an unknown key the nearest known one.
 [[nodiscard]] Config parse_config(const ConfigText& text, const std::vector<std::string>& overrides);
 
-/// Gives keys that the user did not set the values of `text`. @throws ConfigError as parse_config()
+/// Sets keys that the user did not set from `text`. @throws ConfigError as parse_config()
 void apply_defaults(Config& config, const ConfigText& text);
 
 /// Checks values against each other, without files or ranks (width and heads, seq_len and context, ...).
 /// @throws ConfigError naming both keys.
 void check_config(const Config& config);
 
-/// Which keys an INI file holds: all; all with a comment line of help each; those that differ from their defaults.
+/// Which keys an INI file gets: all; all, each with a comment line of help; those that differ from their defaults.
 enum class IniKeys { all, explained, changed };
 /// The config as an INI file that parses to the same Config.
 [[nodiscard]] std::string to_ini(const Config& config, IniKeys keys = IniKeys::all);

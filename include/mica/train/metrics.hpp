@@ -14,30 +14,30 @@ struct StepMetrics {
   std::int64_t step = 0;  ///< counts from 1
   double loss = 0;        ///< mean over the global batch
   double lr = 0;
-  std::optional<double> grad_norm;  ///< before clipping; unknown to an optimizer in backward
+  std::optional<double> grad_norm;  ///< before clipping; unknown with an optimizer in backward
   std::int64_t tokens = 0;
   double tokens_per_s = 0;
   double step_ms = 0;
   double comm_wait_ms = 0;       ///< rank 0's time inside collectives
   std::int64_t peak_bytes = 0;  ///< the largest rank's
-  double loss_scale = 0;        ///< of fp16 training; 0: there is none
-  bool is_skipped = false;      ///< the gradients overflowed: the step changed nothing but the loss scale
+  double loss_scale = 0;        ///< of fp16 training; 0: none
+  bool is_skipped = false;      ///< the gradients overflowed, so the step changed only the loss scale
 };
 
-/// A launch that goes on from a checkpoint.
+/// A launch that resumes from a checkpoint.
 struct ResumeMetrics {
   std::int64_t from = 0;   ///< step
   std::string checkpoint;  ///< path
   int num_ranks = 1;
-  std::string set_aside;   ///< folder of the later checkpoints and rows, where the run went back; empty: none
+  std::string set_aside;   ///< folder of the later checkpoints and rows, if the run went back; empty: none
 };
 
-/// metrics.jsonl of a run: one JSON object a line, the history of the run: each step once also after a resume. Rank 0 only.
-/// A row that cannot be written (a full disk) is reported once and dropped: a run never fails because of its metrics.
+/// metrics.jsonl of a run: one JSON object per line; each step appears once, also after a resume. Rank 0 only. A row that
+/// cannot be written (full disk) is reported once and dropped, so that a run never fails because of its metrics.
 class MetricsFile {
  public:
-  /// @param path  rows are added to it; empty: nothing is written.   @param warn  takes one line.
-  /// @throws ConfigError when it cannot be written.
+  /// @param path  rows are appended to it; empty: nothing is written. @param warn  is called with one line.
+  /// @throws ConfigError if it cannot be written.
   MetricsFile(const std::string& path, std::function<void(const std::string&)> warn);
 
   void write(const StepMetrics& metrics);
@@ -54,9 +54,9 @@ class MetricsFile {
   bool is_failing_ = false;
 };
 
-/// Drops the rows of `path` that are of later steps: they will be done again, or were set aside. @throws ConfigError
+/// Drops the rows of later steps from `path`: those steps will be repeated, or were set aside. @throws ConfigError
 void drop_later_metrics(const std::string& path, std::int64_t last_step);
-/// Copies the rows of `path` that are of later steps to `to`, when the run goes back. @throws IoError
+/// Copies the rows of later steps from `path` to `to`, when the run goes back. @throws IoError
 void copy_later_metrics(const std::string& path, std::int64_t last_step, const std::string& to);
 
 }  // namespace mica::train

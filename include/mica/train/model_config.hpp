@@ -13,8 +13,8 @@ namespace mica::train {
 /// The model that the section names, without storage. @throws ConfigError
 [[nodiscard]] std::unique_ptr<nn::Module> make_model(const Config::Model& model);
 
-/// What can be refused before the model is made: sizes that do not fit one another or train.seq_len, keys of another
-/// architecture, sizes past any machine. @throws ConfigError
+/// Checks what can be refused before the model is made: sizes that do not fit each other or train.seq_len, keys of another
+/// architecture, sizes too large for any machine. @throws ConfigError
 void check_model(const Config& config);
 
 }  // namespace mica::train

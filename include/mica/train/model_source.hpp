@@ -5,10 +5,10 @@
 
 namespace mica::train {
 
-/// With model.init_from: the keys of [model] that the user did not set get the values of that folder, or of the checkpoint
-/// that the run goes on from. Rank 0 reads, all others are told. @collective
-/// @throws ConfigError, CheckpointError on all ranks: the folder cannot be read; keys that the user set to other values
-///         than the folder's, all of them.
+/// With model.init_from, sets the keys of [model] that the user did not set from that folder, or from the checkpoint that the
+/// run resumes from. Rank 0 reads and tells the others. @collective
+/// @throws ConfigError, CheckpointError on all ranks: the folder cannot be read; keys that the user set to other values than the
+///         folder's, all listed.
 void take_model_keys(const HostComm& comm, Config& config);
 
 }  // namespace mica::train

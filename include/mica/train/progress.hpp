@@ -7,14 +7,14 @@
 
 namespace mica::train {
 
-/// What a person sees while a run goes on: one line that is redrawn on a terminal, plain lines in a batch log. Rank 0 only.
+/// The progress display of a run: one line that is redrawn on a terminal, plain lines in a batch log. Rank 0 only.
 class Progress {
  public:
   Progress(Logger logger, std::int64_t last_step, bool on_terminal);
-  /// True when the job's own standard error, where the lines go, is a terminal: under mpirun a rank's is not to be asked.
+  /// Whether the job's standard error, where the lines go, is a terminal; under mpirun a rank's own stderr does not tell.
   [[nodiscard]] static bool is_on_terminal();
 
-  /// @param keep  ends the line on a terminal too (every log_interval steps).
+  /// @param keep  whether to end the line also on a terminal (every log_interval steps).
   void show(const StepMetrics& metrics, double seconds_left, bool keep);
   /// A message between progress lines.
   void say(const std::string& text);

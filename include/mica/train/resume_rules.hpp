@@ -10,7 +10,7 @@
 
 namespace mica::train {
 
-/// The sequences of a step belong to the run, not to the launch: with train.global_batch = 0, those of the checkpoint.
+/// The number of sequences per step belongs to the run, not to the launch: with train.global_batch = 0, sets the checkpoint's.
 [[nodiscard]] Config with_batch_of(const Config& config, const checkpoint::Manifest& manifest, const std::string& place);
 
 /// The tokens of data.train.
@@ -19,20 +19,20 @@ struct TrainingData {
   std::int64_t num_tokens = 0;
 };
 
-/// How a run goes on from a checkpoint.
+/// How a run continues from a checkpoint.
 struct Continuation {
-  std::int64_t sequences = 0;        ///< of the run that were seen; the next step begins with this one
-  std::vector<std::string> changes;  ///< "optim.lr: 0.001 -> 0.0005", for what is worth telling
+  std::int64_t sequences = 0;        ///< of the run, seen so far; the next step begins with this one
+  std::vector<std::string> changes;  ///< "optim.lr: 0.001 -> 0.0005", changes to tell the user
 };
-/// What may change between a checkpoint and the run that goes on from it: mesh, fsdp, log, run and checkpoint keys
-/// freely; optim, train and data with a word about it; what decides which data a step sees (seq_len, global_batch, order,
-/// the tokens themselves) only with checkpoint.allow_data_change; the model never.
+/// Checks what may change between a checkpoint and the run that resumes from it: mesh, fsdp, log, run and checkpoint keys
+/// freely; optim, train and data keys with a notice; what decides which data a step sees (seq_len, global_batch, order, the
+/// tokens themselves) only with checkpoint.allow_data_change; the model never.
 /// @param config  with_batch_of().  @param place  for error texts.
 /// @throws ConfigError naming the key and both values.
 [[nodiscard]] Continuation check_resume(const Config& config, const checkpoint::Manifest& manifest, const TrainingData& data,
                                         const std::string& place);
 
-/// The model keys as a checkpoint's manifest holds them.
+/// The [model] keys as in a checkpoint's manifest.
 [[nodiscard]] std::map<std::string, std::string> model_description(const Config& config);
 
 }  // namespace mica::train

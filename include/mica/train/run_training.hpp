@@ -10,7 +10,7 @@ namespace mica::train {
 ExitCode run_training(App& app);
 
 [[nodiscard]] std::string training_help(const std::vector<std::string>& arguments);
-/// Mica's version and what this binary was built with.
+/// Mica's version and the libraries it was built with.
 [[nodiscard]] std::string version_text();
 
 }  // namespace mica::train

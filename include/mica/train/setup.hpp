@@ -23,13 +23,13 @@
 
 namespace mica::train {
 
-/// The model that the config names, checkpointed as it says, without storage.
+/// The config's model, with its activation checkpointing, without storage.
 [[nodiscard]] std::unique_ptr<nn::Module> make_module(const Config& config);
 
 /// Module type that wrap=block and activation_checkpointing=block act on.
 [[nodiscard]] std::string block_type(const Config::Model& model);
 
-/// mesh.shard_size; auto: node for hybrid strategies, as PyTorch has it, and world for the others. @throws ConfigError
+/// mesh.shard_size; auto: node for hybrid strategies, as in PyTorch, and world for the others. @throws ConfigError
 [[nodiscard]] ShardSize shard_size_of(const Config& config);
 
 [[nodiscard]] fsdp::Options fsdp_options(const Config& config);
@@ -39,16 +39,16 @@ namespace mica::train {
 [[nodiscard]] std::unique_ptr<optim::GradScaler> make_scaler(const Config& config, fsdp::Root& root);
 [[nodiscard]] optim::LrSchedule make_schedule(const Config& config);
 
-/// What one rank computes on: everything from the memory pool up to the mesh. Members end in reverse order.
+/// What one rank computes on: everything from the memory pool up to the mesh. Members are destroyed in reverse order.
 struct Device {
   std::optional<GpuInfo> gpu;         ///< none: the CPU
   int ranks_on_gpu = 1;
   std::string backend;                ///< of the mesh: "mpi", "nccl" or "staged"
   bool registers_buffers = true;      ///< mesh.register_buffers
   std::unique_ptr<Pool> pool;
-  std::unique_ptr<Pool> host_pool;    ///< beside a GPU: what MPI's groups stage in
-  std::unique_ptr<Pool> pinned_pool;  ///< beside a GPU: what `staged` copies by way of
-  /// Kernels like `kernels`, for the plan.
+  std::unique_ptr<Pool> host_pool;    ///< with a GPU: staging memory of MPI groups
+  std::unique_ptr<Pool> pinned_pool;  ///< with a GPU: staging memory of the `staged` backend
+  /// Makes kernels like `kernels`, for the plan.
   std::function<std::unique_ptr<Kernels>(Pool&)> make_kernels;
   std::unique_ptr<Kernels> kernels;
   std::unique_ptr<Mesh> mesh;
@@ -63,8 +63,8 @@ struct Device {
                      const Logger& logger);
 };
 
-/// fsdp.recompute. `auto` looks at the kind of device alone, which is the same on all ranks and at every start, and not at
-/// how much memory is free, which is not: on a GPU bits may depend on the policy ([Note: recomputed outputs]).
+/// fsdp.recompute. `auto` depends only on the kind of device, which is the same on all ranks and in every launch, and not on
+/// free memory, which is not: on a GPU, bits may depend on the policy ([Note: recomputed outputs]).
 [[nodiscard]] nn::Recompute recompute_policy(const Config& config, const Device& device);
 
 /// The model of the config, sharded on the device, with its optimizer. Without storage until initialize() or a checkpoint.
@@ -75,7 +75,7 @@ struct ShardedModel {
   std::unique_ptr<optim::Optimizer> optimizer;
   std::unique_ptr<optim::GradScaler> scaler;  ///< null unless something is fp16
   std::unique_ptr<optim::OptimizerInBackward> in_backward;  ///< null unless optim.in_backward
-  std::vector<Buffer> ignored;                ///< parameters that fsdp.ignore keeps out of units
+  std::vector<Buffer> ignored;                ///< storage of parameters that fsdp.ignore keeps out of units
 
   /// @param device  outlives it.
   static ShardedModel make(const Config& config, const Device& device);

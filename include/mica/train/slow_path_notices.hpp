@@ -10,13 +10,13 @@
 
 namespace mica::train {
 
-/// "attention by own kernels (forward, B=8 T=1024 H=12 D=64 fp32): cuDNN's is for bf16 and fp16, not for fp32"
+/// "attention by Mica's own kernels (forward, B=8 T=1024 H=12 D=64 fp32): cuDNN's attention is for bf16 and fp16, not for fp32"
 [[nodiscard]] std::string slow_path_text(const SlowPath& path);
 
-/// Tells of each kind of slow path once, when it first comes up.
+/// Reports each kind of slow path once, when it first occurs.
 class SlowPathNotices {
  public:
-  /// What there is to tell since the last call: a line for each new kind, with its first shape and how many more.
+  /// What is new since the last call: a line for each new kind, with its first shape and the number of others.
   /// @param paths  slow_paths() of the kernels, which only grows
   [[nodiscard]] std::vector<std::string> new_lines(std::span<const SlowPath> paths);
 

@@ -6,13 +6,13 @@
 
 namespace mica::train {
 
-/// What a run will need, known before anything is allocated.
+/// What a run will need, computed before anything is allocated.
 struct StartPlan {
   plan::MemoryPlan memory;
   std::vector<plan::AxisVolume> volume;
 };
 
-/// Walks one step of the config's model on this device's mesh, without computing it.
+/// Walks through one step of the config's model on this device's mesh, without computing it.
 [[nodiscard]] StartPlan make_start_plan(const Config& config, const Device& device, const ShardedModel& model,
                                         const data::BatchPlan& batch);
 

@@ -22,11 +22,10 @@ struct StepFigures {
 /// the ranks. @collective over the mesh. The host waits.
 [[nodiscard]] std::vector<double> mean_losses(ShardedModel& model, const std::vector<const StepFigures*>& steps);
 
-/// Runs optimizer steps: micro-batches, reduction, clipping, update. Enqueues only; run() returns when the device has
-/// come to that step at least. [Note: batches read ahead] The next step's micro-batches are read right after a step was
-/// enqueued, while the device works on it, and not before the next one, when it may have run dry. A batch counts as
-/// used when its step runs, and an error in it is told then: reading ahead changes neither the data position nor what
-/// is saved.
+/// Runs optimizer steps: micro-batches, reduction, clipping, update. Only enqueues; run() returns when the device has reached
+/// at least that step. [Note: batches read ahead] The next step's micro-batches are read right after a step was enqueued, while
+/// the device works on it, rather than just before the next one, when the device may be idle. A batch counts as used when its
+/// step runs, and an error in it is reported then: reading ahead changes neither the data position nor what is saved.
 class StepRunner {
  public:
   /// All outlive it.
@@ -42,14 +41,14 @@ class StepRunner {
     data::Batch batch;
     BatchUpload upload;
   };
-  /// Those of one step, in use until the device has passed `done`.
+  /// The micro-batches of one step, in use until the device has passed `done`.
   struct Slot {
-    std::int64_t step = 0;  ///< whose they are; 0: nobody's
+    std::int64_t step = 0;  ///< the step they belong to; 0: none
     std::vector<Round> rounds;
     Event done;
   };
   [[nodiscard]] Slot& slot_of(std::int64_t step) { return slots_[static_cast<std::size_t>(step % 2)]; }
-  /// Reads a step's micro-batches, unless they are there. Waits until the step before the last one is over.
+  /// Reads a step's micro-batches, unless they have been read. Waits until the step before the last one is over.
   void read(std::int64_t step);
   void read_ahead(std::int64_t step);
   /// @param dloss  [1] f32, what the backward begins with.   @param loss  [1] f32, filled.
@@ -65,15 +64,16 @@ class StepRunner {
   bool no_sync_;
   bool deterministic_;
   double grad_clip_;
-  double grad_weight_;  // of one micro-batch when its backward begins
+  double grad_weight_;  // weight of one micro-batch's gradient at the beginning of its backward
   Tensor dloss_;  // [1] f32: grad_weight_, without a gradient scaler
   std::array<Slot, 2> slots_;
 };
 
-/// What an evaluation takes of a dataset: a number of the model and the data, whatever the ranks and train.micro_batch.
+/// The sequences of an evaluation, so that its result depends on the model and the data only, not on the ranks and
+/// train.micro_batch.
 struct Evaluation {
   std::int64_t num_sequences = 0;      ///< from the first on, at most all; 0: all
-  std::int64_t sequences_at_once = 1;  ///< of one forward; what it rounds to depends on it
+  std::int64_t sequences_at_once = 1;  ///< per forward; the result's rounding depends on it
 };
 /// train.eval_batches counts batches of this many sequences.
 inline constexpr std::int64_t kSequencesPerEvalBatch = 16;

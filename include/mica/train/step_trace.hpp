@@ -12,20 +12,20 @@ namespace mica::train {
 struct StepRange {
   std::int64_t first = 0, last = 0;
 };
-/// "10-12", "10". Nothing for what is no such range, or begins before 1.
+/// "10-12", "10". No value if the text is not such a range, or begins before 1.
 [[nodiscard]] std::optional<StepRange> parse_steps(const std::string& text);
 
-/// Traces the steps of log.trace that this launch does. Every rank writes a file of its own.
+/// Traces the steps of log.trace that this launch runs. Every rank writes its own file.
 class StepTrace {
  public:
   /// @param tracer  of the device's streams, null without log.trace; outlives this.  @param path  of the file
   StepTrace(Tracer* tracer, const std::string& steps, std::string path);
 
   void begin_step(std::int64_t step);
-  /// @returns what to tell the user, when there is something: the file was written.  @throws IoError
+  /// @returns a message for the user, when the file was written. @throws IoError
   [[nodiscard]] std::optional<std::string> end_step(std::int64_t step);
-  /// The launch ends: writes what was traced of a range that was not reached to its end.
-  /// @param last_done  step  @returns what to tell the user.  @throws IoError
+  /// At the end of the launch: writes what was traced of a range that was not completed.
+  /// @param last_done  step @returns a message for the user. @throws IoError
   [[nodiscard]] std::optional<std::string> end_run(std::int64_t last_done);
 
  private:

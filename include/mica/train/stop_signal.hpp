@@ -2,8 +2,8 @@
 
 namespace mica::train {
 
-/// Notes SIGTERM, SIGINT and SIGUSR1 while it lives: "save and stop" from a batch system or a person. One at a time.
-/// A second SIGINT kills as usual.
+/// Records SIGTERM, SIGINT and SIGUSR1 while it lives: "save and stop" from a batch system or a user. One object at a time. A
+/// second SIGINT kills as usual.
 class StopSignal {
  public:
   StopSignal();

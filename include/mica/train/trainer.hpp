@@ -24,16 +24,16 @@
 namespace mica::train {
 
 /// One run: set-up, steps, evaluations, checkpoints. [Note: a run]
-/// What can be wrong with the user's files and values is found in the constructor, by all ranks together. In a step the
-/// host only enqueues; it looks at the figures every log_interval steps, and before evaluations and checkpoints.
+/// Mistakes in the user's files and values are found in the constructor, by all ranks together. In a step the host only
+/// enqueues; it reads the figures every log_interval steps, and before evaluations and checkpoints.
 class Trainer {
  public:
   /// @param start  find_start()  @collective @throws ConfigError, CheckpointError on all ranks for a user's mistake.
   Trainer(App& app, const Config& config, StartPoint start, Logger logger);
 
-  /// Prints these keys of the resolved config, batch arithmetic, mesh, units and memory plan.
+  /// Prints these keys of the resolved config, batch sizes, mesh, units and memory plan.
   void print_start(IniKeys keys) const;
-  /// Allocates the model, resumes if asked to, and steps until train.steps, a signal or max_hours.
+  /// Allocates the model, resumes if there is a checkpoint, and steps until train.steps, a signal or max_hours.
   ExitCode run(const RunFolder& folder);
 
  private:
@@ -47,42 +47,42 @@ class Trainer {
     StepMetrics metrics;
   };
 
-  /// Takes over the start's checkpoint. @collective
+  /// Loads the checkpoint to resume from. @collective
   void resume();
-  /// Makes the folder's files those of this launch. @collective
+  /// Starts the files of the run's folder for this launch. @collective
   void begin_files();
-  /// Takes over the parameters of model.init_from, if there is one. @collective
+  /// Loads the parameters of model.init_from, if set. @collective
   void init_parameters();
-  /// What checkpoints hold of it: null for the model alone.
+  /// The optimizer to save; null: the model only.
   [[nodiscard]] const optim::Optimizer* saved_optimizer() const {
     return config_.checkpoint.optimizer ? model_.optimizer.get() : nullptr;
   }
-  /// Warns of what the kernels did slowly since the last call.
+  /// Warns about slow paths of kernels since the last call.
   void tell_slow_paths();
   void read_figures(bool show);
   void evaluate_now(std::int64_t step);
-  /// Refuses to go on where another job has the run's folder. @collective
+  /// Ends the run if another job has taken over its folder. @collective
   void check_owner() const;
-  /// @param in_background  only begins it, and says later that it is done.
+  /// @param in_background  only start it, and report later that it is done.
   void save(std::int64_t step, bool in_background);
-  /// Tokens that the run has seen after `step`.
+  /// Number of tokens that the run has seen after `step`.
   [[nodiscard]] std::int64_t tokens_at(std::int64_t step) const;
   void tell_saved(const checkpoint::SaveReport& report, std::int64_t step, double stall_ms);
-  /// Tells of a save that has ended in the background.
+  /// Reports a background save that has ended.
   void look_at_background_save();
-  /// Until nothing is written in the background. @collective
+  /// Waits for a background save. @collective
   void finish_background_save();
-  /// Refuses what checkpoint.async needs and cannot have; takes its memory. @collective
+  /// Checks that checkpoint.async can work here, and allocates its memory. @collective
   void prepare_background_saves();
   ExitCode train();
-  /// Refuses to go on when replicas differ. @collective
+  /// Ends the run if replicas differ. @collective
   void check_drift() const;
-  /// What all ranks do next: stop when any of them got a signal or time is up, look at what went wrong (a background save that failed, a
-  /// run folder that another job has taken over), save because checkpoint.interval_minutes are over. @collective
+  /// What all ranks do next: stop, if any of them got a signal or time is up; look, if a background save failed or another job has
+  /// taken over the run's folder; save, if checkpoint.interval_minutes are over. @collective
   [[nodiscard]] Request agree_on_request(RequestPace& pace);
   [[nodiscard]] bool is_main() const { return app_.world.rank() == 0; }
 
-  /// What the next figures are of begins now.
+  /// Starts the interval of the next figures.
   void begin_interval();
 
   App& app_;
@@ -91,8 +91,8 @@ class Trainer {
   Logger logger_;
   Device device_;
   Datasets datasets_;
-  std::string data_fingerprint_;  ///< of data.train: reads tokens, so once and not in each save
-  Continuation continuation_;  ///< empty without a checkpoint to go on from
+  std::string data_fingerprint_;  ///< of data.train; computed once, since it reads tokens
+  Continuation continuation_;  ///< empty without a checkpoint to resume from
   data::BatchPlan plan_;
   ShardedModel model_;
   optim::LrSchedule schedule_;
@@ -105,7 +105,7 @@ class Trainer {
   SlowPathNotices slow_paths_;  ///< rank 0's
 
   std::optional<checkpoint::CheckpointId> parent_;  ///< of the next checkpoint
-  std::int64_t last_done_ = 0;   ///< steps that this run has behind it
+  std::int64_t last_done_ = 0;   ///< steps that this run has done
   std::int64_t last_saved_ = -1;
   Clock::time_point last_save_begin_ = Clock::now();
   std::unique_ptr<mpi::Communicator> background_world_;  ///< of checkpoint.async

@@ -6,7 +6,7 @@
 
 namespace mica::cpu {
 
-/// A product by way of f32, for the dtypes that the library cannot multiply (or not fast): A is converted whole,
+/// A product computed in f32, for the dtypes that the library cannot multiply (or not fast): A is converted whole,
 /// B and C by slices of columns, so that the scratch stays small beside the operands. [Note: converted product]
 class ConvertedProduct final : public Product {
  public:

@@ -40,7 +40,7 @@ class Product {
 /// run has a few dozen shapes. find() belongs to the host thread.
 class Products {
  public:
-  /// @param native_bf16  whether bf16 products run as such; otherwise they go by way of f32.
+  /// @param native_bf16  whether bf16 products run natively; otherwise they are computed in f32.
   explicit Products(bool native_bf16);
   ~Products();
   [[nodiscard]] const Product& find(const ProductSpec& spec);

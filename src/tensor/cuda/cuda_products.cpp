@@ -44,7 +44,7 @@ void CudaKernels::note_slow_product(std::string_view kind, const char* what, con
 void CudaKernels::multiply(Stream& s, const char* what, ProductSpec spec, ConstTensorView a, ConstTensorView b,
                            ConstTensorView bias, TensorView c, Write mode) {
   if (record_) record_->push_back({spec.m, spec.n, spec.k, spec.transposed_a, spec.transposed_b, a.dtype});
-  // Operands of unequal dtypes go by way of f32, and whatever cuBLASLt has nothing for (an odd address, a dtype of C or
+  // Operands of unequal dtypes are converted to f32, and whatever cuBLASLt has nothing for (an odd address, a dtype of C or
   // a bias that it does not write itself) too: first C, then A and B.
   std::optional<ProductSpec> refused;  // the first
   const auto note = [&] {
