@@ -22,31 +22,30 @@ namespace options = boost::program_options;
 constexpr const char* kHelp =
     R"(mica-tokenize [--vocab=bytes|tokenizer.json|X.model] --out=corpus.h5 [--val-fraction=0.1] FILE...
 
-Turns text files into token files for mica-train: corpus.train.h5 to learn from, and corpus.val.h5 to measure on text that
-the model never saw.
+Turns text files into token files for mica-train: corpus.train.h5 for training and corpus.val.h5 for validation.
 
-  --vocab=...           How text becomes numbers; set model.vocab_size in the config to what the program prints.
-       bytes            every byte is one token, 256 ids, any text in any encoding (the default)
-       X/tokenizer.json Hugging Face's byte-level BPE, as GPT-2 and Llama 3 have it; the ids that the tokenizers package
-                        gives. Each file begins and ends with the special tokens that its post_processor names; if none
-                        ends it, with <|endoftext|>, <|end_of_text|> or </s> where the vocabulary has it.
+  --vocab=...           The tokenizer; the program prints the model.vocab_size to set in the config.
+       bytes            one token per byte, 256 ids, any encoding (the default)
+       X/tokenizer.json Hugging Face's byte-level BPE (GPT-2, Llama 3); the ids are those of the tokenizers package. Each file
+                        begins and ends with the special tokens of the post_processor; if it has no end token, with
+                        <|endoftext|>, <|end_of_text|> or </s> if the vocabulary has one of them.
        X.model          SentencePiece; the whole file is one sentence and ends with the model's </s>, if it has one
-  --out=corpus.h5       Where to write: .train.h5 and .val.h5 replace the ending .h5. The folder must exist.
-  --val-fraction=0.1    The share of each file, taken from its end, that is held out for validation, cut at the end of a
-                        paragraph or line; 0 writes no validation file.
-  --overwrite           Replaces token files that are there already. A run that was trained on them refuses to go on.
+  --out=corpus.h5       Output; .h5 becomes .train.h5 and .val.h5. The folder must exist.
+  --val-fraction=0.1    Share of each file, taken from its end, that is kept for validation, cut at the end of a paragraph
+                        or line; 0 writes no validation file.
+  --overwrite           Replaces existing token files. A run that was trained on them then refuses to resume.
   --quiet               No progress line.
-  --help, --version
+  -h, --help, --version
 
-Example: one book, then 200 steps on 4 ranks
+Example: a book, then 200 steps on 4 ranks
   mica-tokenize --out=book.h5 book.txt
   mpirun -np 4 mica-train configs/gpt2-tiny-text.cfg --data.train=book.train.h5 --data.val=book.val.h5 --train.steps=200
-Example: with the vocabulary of a model that was saved for Hugging Face's transformers
+Example: with the tokenizer of a Hugging Face model
   mica-tokenize --vocab=gpt2/tokenizer.json --out=corpus.h5 *.txt
 
 The output is HDF5: a dataset /tokens (uint16 up to 65536 ids, else uint32) with the attributes vocab_size, tokenizer and
-tokenizer_hash. To look inside: h5dump -A book.train.h5. The same input always gives the same bytes.
-Exit status: 0 done; 2 something to change in the command or its files; 3 a failure while writing, e.g. a full disk.
+tokenizer_hash; h5dump -A book.train.h5 shows them. The same input always gives the same bytes.
+Exit status: 0 done; 2 an error in the command or its input; 3 a failure while writing, e.g. a full disk.
 )";
 
 struct Command {

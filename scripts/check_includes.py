@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Fails on an include that crosses the house's walls (DESIGN section 2): a module that includes another one it may not
-know, or a foreign header outside its rooms.
+"""Fails on an include that the rooms do not allow (docs/design.md, Rooms): of another room that a room may not know, or of a
+foreign header outside its rooms.
 
     scripts/check_includes.py            checks include/, src/ and apps/ of this checkout
 """

@@ -85,15 +85,20 @@ class Mutation:
         self.end = self.begin + len(self.text)
 
     def check(self):
-        """A list of arguments inside (a ? b : c) would become the comma operator."""
+        """What would not compile behind a switch: half of a block, a comment, a list of arguments inside (a ? b : c)."""
         for text in (self.text, self.replacement):
             depth = 0
-            for c in "" if self.is_statement() else text:
+            for c in text:
                 depth += (c in "([{") - (c in ")]}")
-                if depth < 0 or (depth == 0 and c == ","):
+                if depth < 0 or (depth == 0 and c == "," and not self.is_statement()):
                     raise ListError(f"{self}: {text!r} is no expression: take one argument, or the whole call")
             if depth != 0:
                 raise ListError(f"{self}: a bracket of {text!r} is not closed in it")
+            if not self.is_statement() and (re.match(r"(if|for|while|return)\b", text) or
+                                            text.count("?") != text.replace("::", "").count(":")):
+                raise ListError(f"{self}: {text!r} is no expression: take the condition alone, or the whole of a ? b : c")
+            if "//" in text:
+                raise ListError(f"{self}: {text!r} holds a comment, which would hide the switch's end; leave it out")
 
     def is_statement(self):
         return self.text.rstrip().endswith((";", "}"))

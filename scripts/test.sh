@@ -79,6 +79,7 @@ scripts/install-packages.sh --tests
 scripts/check_includes.py
 scripts/check_parity_list.py
 scripts/check_docs.py
+scripts/check_citations.py
 case "${1:-}" in
   --sanitizers) sanitizers; exit ;;
   --fuzz) fuzz "${2:-60}"; exit ;;

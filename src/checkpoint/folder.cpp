@@ -67,22 +67,22 @@ std::string checkpoints_folder(const std::string& run_folder) { return run_folde
 
 std::string step_folder_name(std::int64_t step) { return fmt::format("step-{:08}", step); }
 
-std::vector<Found> list_checkpoints(const std::string& folder) {
-  std::vector<Found> found;
+std::vector<CheckpointPath> list_checkpoints(const std::string& folder) {
+  std::vector<CheckpointPath> found;
   const std::vector<std::string> names = subfolders(folder);
   for (const std::string& name : names) {
     if (const auto step = step_of(name)) found.push_back({folder + "/" + name, *step});
   }
   for (const std::string& name : names) {
     const auto step = replaced_step_of(name);
-    if (step && std::ranges::find(found, *step, &Found::step) == found.end()) found.push_back({folder + "/" + name, *step});
+    if (step && std::ranges::find(found, *step, &CheckpointPath::step) == found.end()) found.push_back({folder + "/" + name, *step});
   }
-  std::ranges::sort(found, {}, &Found::step);
+  std::ranges::sort(found, {}, &CheckpointPath::step);
   return found;
 }
 
-std::optional<Found> newest_complete(const std::string& run_folder) {
-  const std::vector<Found> all = list_checkpoints(checkpoints_folder(run_folder));
+std::optional<CheckpointPath> newest_complete(const std::string& run_folder) {
+  const std::vector<CheckpointPath> all = list_checkpoints(checkpoints_folder(run_folder));
   if (all.empty()) return std::nullopt;
   return all.back();
 }
@@ -94,7 +94,7 @@ std::string resolve_checkpoint(const std::string& path) {
   if (fs::exists(path + "/" + std::string(kManifestName), error)) return path;
   if (step_of(fs::path(path).lexically_normal().filename().string())) return path;  // without a manifest: damaged
   for (const std::string& folder : {checkpoints_folder(path), path}) {
-    const std::vector<Found> all = list_checkpoints(folder);
+    const std::vector<CheckpointPath> all = list_checkpoints(folder);
     if (!all.empty()) return all.back().path;
   }
   throw ConfigError(fmt::format("{}: holds no checkpoint (no {} and no checkpoints/step-... inside)", path, kManifestName));
@@ -138,8 +138,8 @@ std::string make_set_aside_folder(const std::string& run_folder) {
 }
 
 void set_aside_after(const std::string& run_folder, std::int64_t step, const std::string& set_aside_folder) {
-  std::vector<Found> later = list_checkpoints(checkpoints_folder(run_folder));
-  std::erase_if(later, [&](const Found& found) { return found.step <= step; });
+  std::vector<CheckpointPath> later = list_checkpoints(checkpoints_folder(run_folder));
+  std::erase_if(later, [&](const CheckpointPath& found) { return found.step <= step; });
   for (auto it = later.rbegin(); it != later.rend(); ++it) {
     const std::string to = set_aside_folder + "/" + step_folder_name(it->step);
     std::error_code error;

@@ -14,18 +14,19 @@
 namespace mica::checkpoint {
 namespace {
 
-constexpr std::string_view kHelp = R"(mica-inspect CHECKPOINT              what is in it: step, the checkpoints before it, data, config, mesh, units, bytes
-mica-inspect verify CHECKPOINT       is every byte what was written? Also of a file or folder that mica-convert made
-mica-inspect diff A B                do two checkpoints, or a checkpoint and a Hugging Face folder, hold the same values?
+constexpr std::string_view kHelp =
+    R"(mica-inspect CHECKPOINT              prints what it holds: step, earlier checkpoints, data, config, mesh, units, bytes
+mica-inspect verify CHECKPOINT       checks every byte against its checksum; also of files and folders made by mica-convert
+mica-inspect diff A B                compares two checkpoints, or a checkpoint and a Hugging Face folder
 
 CHECKPOINT is a folder such as runs/x/checkpoints/step-00000500; a run's folder (runs/x) means its newest checkpoint.
 
-  verify   Reads every byte at the disk's speed and compares it with the checksums in manifest.json. Names each damaged file,
-           dataset and byte range. A consolidated file or an exported Hugging Face folder is compared with the checksums in
-           FILE.crc32c or FOLDER/checksums.crc32c.
-  diff     Parameter by parameter, and for each kind of optimizer state: equal bits, or how many elements differ and the
-           largest |A-B|. The number of ranks that wrote A and B may differ. A or B may be a Hugging Face folder (with
-           config.json): parameters are compared then, under Mica's names, and no optimizer state.
+  verify   Reads every byte and compares it with the checksums in manifest.json. Names each damaged file, dataset and byte
+           range. For a consolidated file or an exported Hugging Face folder, the checksums are in FILE.crc32c or
+           FOLDER/checksums.crc32c.
+  diff     For each parameter and each kind of optimizer state: equal bits, or how many elements differ and the largest
+           |A-B|. A and B may have been written by different numbers of ranks. If A or B is a Hugging Face folder (with
+           config.json), only parameters are compared, under Mica's names.
   --json   One JSON object instead of text.
   -h, --help, --version
 
@@ -35,11 +36,11 @@ Examples
   mica-inspect diff runs/two-ranks runs/four-ranks && echo same
   mica-inspect diff runs/shakespeare exported/
 
-The files are ordinary HDF5. model.h5 is the whole model for h5py, h5dump, MATLAB: every parameter under its name, optimizer
-state under /optim, whatever the number of ranks. In shard-*.h5 /units/N/master is a rank's part of unit N (float32), and the
-table /pieces says which elements of which parameter lie where.
-Exit status: 0 done; 1 damaged (verify) or different (diff); 2 something to change in the command, or a checkpoint that cannot
-be read; 3 a failure at run time.
+The files are ordinary HDF5. model.h5 is the whole model for h5py, h5dump and MATLAB: every parameter under its name, optimizer
+state under /optim, whatever the number of ranks. In shard-*.h5, /units/N/master is a rank's part of unit N (float32), and the
+table /pieces says which elements of which parameter are where.
+Exit status: 0 done; 1 damaged (verify) or different (diff); 2 an error in the command, or a checkpoint that cannot be read;
+3 a failure at run time.
 )";
 
 struct Command {

@@ -96,7 +96,7 @@ std::string set_aside_text(const std::string& folder) {
   std::string text;
   for (const std::string& aside : list_set_aside(io::parent_directory(folder))) {
     std::vector<std::int64_t> steps;
-    for (const Found& found : list_checkpoints(aside)) steps.push_back(found.step);
+    for (const CheckpointPath& found : list_checkpoints(aside)) steps.push_back(found.step);
     text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", aside.substr(aside.rfind('/') + 1),
                         steps.empty() ? "metrics only" : fmt::format("step {}", fmt::join(steps, ", ")));
   }

@@ -9,7 +9,7 @@
 namespace mica::checkpoint {
 
 Line line_of(const std::string& checkpoint_folder, const Manifest& manifest, std::size_t most) {
-  const std::vector<Found> folder = list_checkpoints(io::parent_directory(checkpoint_folder));
+  const std::vector<CheckpointPath> folder = list_checkpoints(io::parent_directory(checkpoint_folder));
   Line line{.entries = {{manifest.id(), true}}};
   std::optional<CheckpointId> parent = manifest.parent;
   while (parent) {
@@ -18,7 +18,7 @@ Line line_of(const std::string& checkpoint_folder, const Manifest& manifest, std
       break;
     }
     line.entries.push_back({*parent, false});
-    const auto found = std::ranges::find(folder, parent->step, &Found::step);
+    const auto found = std::ranges::find(folder, parent->step, &CheckpointPath::step);
     if (found == folder.end()) break;
     try {
       const Manifest there = read_manifest(found->path);

@@ -25,7 +25,7 @@ struct NamedTensor {
   const fsdp::ParameterSpec* spec;
   const UnitEntry* unit;
 
-  [[nodiscard]] std::string_view noun() const { return unit->role == UnitRole::buffer ? "buffer" : "parameter"; }
+  [[nodiscard]] std::string_view kind_name() const { return unit->role == UnitRole::buffer ? "buffer" : "parameter"; }
 };
 
 std::vector<NamedTensor> all_tensors(const std::vector<UnitEntry>& units) {
@@ -44,21 +44,21 @@ std::vector<std::string> check_tensors(const std::vector<UnitEntry>& saved_units
   std::vector<std::string> rounded;
   for (const NamedTensor& t : all_tensors(model_units)) {
     const auto found = unclaimed.find(t.spec->name);
-    require<CheckpointError>(found != unclaimed.end() && found->second.noun() == t.noun(),
+    require<CheckpointError>(found != unclaimed.end() && found->second.kind_name() == t.kind_name(),
                              "{}: is of another model: it has no {} {} (shape {} here); compare model.* with the "
                              "checkpoint's (mica-inspect)",
-                             folder, t.noun(), t.spec->name, t.spec->shape.to_string());
+                             folder, t.kind_name(), t.spec->name, t.spec->shape.to_string());
     const NamedTensor& saved = found->second;
     require<CheckpointError>(saved.spec->shape == t.spec->shape,
                              "{}: is of another model: {} {} has shape {} there and {} here; compare model.* with the "
                              "checkpoint's (mica-inspect)",
-                             folder, t.noun(), t.spec->name, saved.spec->shape.to_string(), t.spec->shape.to_string());
+                             folder, t.kind_name(), t.spec->name, saved.spec->shape.to_string(), t.spec->shape.to_string());
     const DType from = saved.unit->dtype;
     const DType to = t.unit->dtype;
-    require<CheckpointError>(can_convert(from, to), "{}: {} {} is {} there and {} here", folder, t.noun(), t.spec->name,
+    require<CheckpointError>(can_convert(from, to), "{}: {} {} is {} there and {} here", folder, t.kind_name(), t.spec->name,
                              dtype_name(from), dtype_name(to));
     if (from != to && to != DType::f32) {
-      rounded.push_back(fmt::format("{} {} was {} and is {} here: its values are rounded", t.noun(), t.spec->name,
+      rounded.push_back(fmt::format("{} {} was {} and is {} here: its values are rounded", t.kind_name(), t.spec->name,
                                     dtype_name(from), dtype_name(to)));
     }
     unclaimed.erase(found);
@@ -67,7 +67,7 @@ std::vector<std::string> check_tensors(const std::vector<UnitEntry>& saved_units
     require<CheckpointError>(!unclaimed.contains(t.spec->name),
                              "{}: is of another model: this one has no {} {} (shape {} there); compare model.* with "
                              "the checkpoint's (mica-inspect)",
-                             folder, t.noun(), t.spec->name, t.spec->shape.to_string());
+                             folder, t.kind_name(), t.spec->name, t.spec->shape.to_string());
   }
   return rounded;
 }
@@ -135,7 +135,7 @@ class Loader {
     optimizer.allocate_state();
     takes_optimizer_ = !manifest_.optimizer.empty() && optimizer.state_kinds() == manifest_.state_kinds;
     if (!takes_optimizer_) {
-      report_.notes.push_back(fmt::format("its optimizer state ({}) is not taken over: this run's {} starts anew",
+      report_.notes.push_back(fmt::format("its optimizer state ({}) is not loaded: this run's {} starts from zero",
                                           manifest_.optimizer.empty() ? "none" : manifest_.optimizer,
                                           optimizer.name()));
     }
@@ -201,9 +201,9 @@ class Loader {
   LoadReport report_;
 };
 
-/// Runs a collective action and adds the way out to an error about damage, which all ranks have in common.
+/// Runs a collective action; to an error about damage, which all ranks share, it adds which checkpoint to resume from instead.
 template <class Action>
-auto with_way_out(const std::string& folder, const HostComm& comm, Action&& action) {
+auto with_next_good_checkpoint(const std::string& folder, const HostComm& comm, Action&& action) {
   try {
     return action();
   } catch (const DamagedCheckpointError& e) {
@@ -220,12 +220,12 @@ auto with_way_out(const std::string& folder, const HostComm& comm, Action&& acti
 }  // namespace
 
 Manifest open_checkpoint(const std::string& checkpoint_folder, const HostComm& comm) {
-  return with_way_out(checkpoint_folder, comm, [&] { return share_manifest(checkpoint_folder, comm); });
+  return with_next_good_checkpoint(checkpoint_folder, comm, [&] { return share_manifest(checkpoint_folder, comm); });
 }
 
 LoadReport load(const std::string& checkpoint_folder, const Manifest& manifest, const LoadTarget& target,
                 const HostComm& comm) {
-  return with_way_out(checkpoint_folder, comm, [&] {
+  return with_next_good_checkpoint(checkpoint_folder, comm, [&] {
     const auto start = Clock::now();
     Loader loader(checkpoint_folder, manifest, target);
     std::vector<int> mesh_ranks;

@@ -138,8 +138,8 @@ class Saver {
   void delete_old() {
     if (options_.keep <= 0) return;
     try {
-      std::vector<Found> earlier = list_checkpoints(folder_);
-      std::erase_if(earlier, [&](const Found& found) { return found.step >= job_.header.step; });
+      std::vector<CheckpointPath> earlier = list_checkpoints(folder_);
+      std::erase_if(earlier, [&](const CheckpointPath& found) { return found.step >= job_.header.step; });
       const auto kept = static_cast<std::size_t>(options_.keep) - 1;
       for (std::size_t i = 0; i + kept < earlier.size(); ++i) remove_checkpoint(earlier[i].path);
     } catch (const Error& e) {

@@ -123,9 +123,9 @@ VerifyReport verify(const std::string& checkpoint_folder,
 std::string next_good_checkpoint(const std::string& checkpoint_folder) {
   namespace fs = std::filesystem;
   const std::string folder = io::parent_directory(checkpoint_folder);
-  std::vector<Found> all = list_checkpoints(folder);
+  std::vector<CheckpointPath> all = list_checkpoints(folder);
   const std::string name = fs::path(checkpoint_folder + "/").parent_path().filename().string();
-  const auto self = std::ranges::find_if(all, [&](const Found& f) { return step_folder_name(f.step) == name; });
+  const auto self = std::ranges::find_if(all, [&](const CheckpointPath& f) { return step_folder_name(f.step) == name; });
   if (self == all.end()) return "";
   all.erase(self, all.end());
   for (auto found = all.rbegin(); found != all.rend(); ++found) {

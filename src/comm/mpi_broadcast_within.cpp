@@ -106,7 +106,7 @@ void give(const mpi::Communicator& comm, std::span<std::byte> data, milliseconds
     std::vector<int> named;
     for (const int r : missing) named.push_back(job_rank(comm, r));
     std::ranges::sort(named);
-    text = fmt::format("rank{} {} of the job did not come within {}", named.size() == 1 ? "" : "s",
+    text = fmt::format("rank{} {} of the job did not connect within {}", named.size() == 1 ? "" : "s",
                        fmt::join(named, ", "), seconds(timeout));
     text.resize(std::min(text.size(), kTextBytes - 1));
   }
@@ -129,7 +129,7 @@ void take(const mpi::Communicator& comm, std::span<std::byte> data, int root, mi
   requests.receive(comm, answer, root, kAnswerTag);
   // Longer than the root waits for the others: it says who is missing.
   const auto patience = timeout + std::min<milliseconds>(timeout / 4, std::chrono::seconds(2));
-  require<MpiError>(requests.wait_until(Clock::now() + patience).empty(), "rank {} of the job did not come within {}",
+  require<MpiError>(requests.wait_until(Clock::now() + patience).empty(), "rank {} of the job did not connect within {}",
                     job_rank(comm, root), seconds(timeout));
   const std::string text(reinterpret_cast<const char*>(answer.data()));
   if (!text.empty()) throw MpiError(text);

@@ -140,7 +140,7 @@ class MpiGroup final : public ProcessGroup {
 
  private:
   [[nodiscard]] detail::Peers peers() const {
-    return {comm_.get(), rank(), num_ranks(), options_.direct_bytes, options_.can_be_aborted ? &abort_flag() : nullptr};
+    return {comm_.get(), rank(), num_ranks(), options_.max_collective_slice_bytes, options_.can_be_aborted ? &abort_flag() : nullptr};
   }
 
   /// Belongs to `s`, so it may be given back as soon as the collective is enqueued: the next one on this stream gets the

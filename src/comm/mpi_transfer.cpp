@@ -129,18 +129,18 @@ class Requests {
 
 /// Point to point with everybody. @param receive(r), send(r)  where what comes from r goes, what goes to r lies.
 template <class Receive, class Send>
-void direct(const Peers& peers, const Slices& slices, bool own_slice_is_sent, const Receive& receive, const Send& send) {
+void direct(const Peers& peers, const Slices& slices, bool sends_own_slice, const Receive& receive, const Send& send) {
   Requests requests(peers.num_ranks);
   const auto own = static_cast<std::size_t>(peers.rank);
   for (int k = 1; k < peers.num_ranks; ++k) {
     const int from = partners(peers, k).receive_from;
-    const std::int64_t bytes = slices.bytes[own_slice_is_sent ? static_cast<std::size_t>(from) : own];
+    const std::int64_t bytes = slices.bytes[sends_own_slice ? static_cast<std::size_t>(from) : own];
     if (bytes == 0) continue;
     requests.receive(receive(from), bytes, from, peers.comm);
   }
   for (int k = 1; k < peers.num_ranks; ++k) {
     const int to = partners(peers, k).send_to;
-    const std::int64_t bytes = slices.bytes[own_slice_is_sent ? own : static_cast<std::size_t>(to)];
+    const std::int64_t bytes = slices.bytes[sends_own_slice ? own : static_cast<std::size_t>(to)];
     if (bytes == 0) continue;
     requests.send(send(to), bytes, to, peers.comm);
   }
@@ -173,9 +173,9 @@ std::int64_t Slices::longest() const { return *std::max_element(bytes.begin(), b
 
 void gather_slices(const Peers& peers, void* buffer, const Slices& slices) {
   const auto own = static_cast<std::size_t>(peers.rank);
-  if (peers.sends_directly(slices.longest())) {
+  if (peers.uses_point_to_point(slices.longest())) {
     direct(
-        peers, slices, /*own_slice_is_sent=*/true, [&](int r) { return at(buffer, slices.offset[static_cast<std::size_t>(r)]); },
+        peers, slices, /*sends_own_slice=*/true, [&](int r) { return at(buffer, slices.offset[static_cast<std::size_t>(r)]); },
         [&](int) { return at(buffer, slices.offset[own]); });
     return;
   }
@@ -201,10 +201,10 @@ std::vector<const void*> exchange_slices(const Peers& peers, const void* buffer,
   const std::int64_t own_bytes = slices.bytes[own];
   std::vector<const void*> sources(n);
   for (std::size_t r = 0; r < n; ++r) sources[r] = at(staging, static_cast<std::int64_t>(r) * own_bytes);
-  if (peers.sends_directly(slices.longest())) {
+  if (peers.uses_point_to_point(slices.longest())) {
     sources[own] = at(buffer, slices.offset[own]);
     direct(
-        peers, slices, /*own_slice_is_sent=*/false, [&](int r) { return at(staging, r * own_bytes); },
+        peers, slices, /*sends_own_slice=*/false, [&](int r) { return at(staging, r * own_bytes); },
         [&](int r) { return at(buffer, slices.offset[static_cast<std::size_t>(r)]); });
     return sources;
   }
@@ -231,11 +231,11 @@ void swap_slices(const Peers& peers, const void* sent, void* received, const Sli
   const auto place = [&](int r) { return slices.offset[static_cast<std::size_t>(r)]; };
   // MPI_Alltoallw takes displacements in bytes, as ints.
   const bool reaches = slices.offset.back() - slices.offset.front() <= std::numeric_limits<int>::max();
-  if (peers.sends_directly(slices.longest()) || !reaches) {
+  if (peers.uses_point_to_point(slices.longest()) || !reaches) {
     std::memcpy(at(received, place(peers.rank)), at(sent, place(peers.rank)),
                 static_cast<std::size_t>(slices.bytes[static_cast<std::size_t>(peers.rank)]));
     direct(
-        peers, slices, /*own_slice_is_sent=*/false, [&](int r) { return at(received, place(r)); },
+        peers, slices, /*sends_own_slice=*/false, [&](int r) { return at(received, place(r)); },
         [&](int r) { return at(sent, place(r)); });
     return;
   }

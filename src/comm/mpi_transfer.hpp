@@ -28,11 +28,13 @@ struct Peers {
   MPI_Comm comm;
   int rank;
   int num_ranks;
-  std::int64_t direct_bytes;  ///< longer slices go point to point
+  std::int64_t max_collective_slice_bytes;  ///< longer slices go point to point
   /// Given: everything goes point to point, and whoever waits throws once it is set.
   const std::atomic<bool>* is_aborted = nullptr;
 
-  [[nodiscard]] bool sends_directly(std::int64_t longest) const { return is_aborted != nullptr || longest > direct_bytes; }
+  [[nodiscard]] bool uses_point_to_point(std::int64_t longest) const {
+    return is_aborted != nullptr || longest > max_collective_slice_bytes;
+  }
 };
 
 /// Every rank's own slice of `buffer` reaches all others, in place. @collective

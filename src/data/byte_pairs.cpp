@@ -100,7 +100,7 @@ void BytePairs::merge_long(std::string_view word, std::vector<std::int32_t>& ids
     }
   }
   require<ConfigError>(word.size() <= kMaxBytes,
-                       "{} bytes without a place between two words: is this text? Such a word may have up to {} bytes",
+                       "{} bytes without the end of a word: is this text? A word may have up to {} bytes",
                        word.size(), kMaxBytes);
   const auto n = static_cast<std::int32_t>(word.size());
   std::vector<Symbol> symbols(word.size());

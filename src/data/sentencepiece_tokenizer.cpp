@@ -74,7 +74,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   [[nodiscard]] std::vector<int> ids_of(std::string_view sentence) const {
     require<ConfigError>(
         sentence.size() <= kMaxSentenceBytes,
-        "{}: {} bytes without a place where a sentence can end: is this text? Up to {} bytes may be one", name_,
+        "{}: {} bytes without the end of a sentence: is this text? A sentence may have up to {} bytes", name_,
         sentence.size(), kMaxSentenceBytes);
     std::vector<int> ids;
     const auto status = processor_.Encode({sentence.data(), sentence.size()}, &ids);

@@ -80,7 +80,7 @@ Vocabulary read_vocab(const JsonValue& vocab, bool keeps_words, ByteLevelModel& 
     const auto id = static_cast<std::int32_t>(value.integer(0, kMaxId));
     const bool is_free =
         static_cast<std::size_t>(id) >= model.tokens.size() || !model.tokens[static_cast<std::size_t>(id)];
-    if (!is_free) value.fail(fmt::format("is {}, which another token has too; each id may stand once", id));
+    if (!is_free) value.fail(fmt::format("is {}, which another token has too; each id may be used once", id));
     const auto bytes = alphabet.bytes_of(token);
     put_token(model, id, bytes.value_or(token));
     if (keeps_words && bytes && !bytes->empty()) model.whole_words[*bytes] = id;

@@ -65,8 +65,8 @@ void DeviceMesh::drain() const {
 
 void DeviceMesh::rebuild(std::unique_ptr<ProcessGroup> world, MeshGeometry geometry) {
   require<ConfigError>(geometry.shard_size == mesh_.shard_size(),
-                       "a mesh with {} shard ranks cannot go on with {}: whole replicas may leave; for another shard size start "
-                       "anew from a checkpoint",
+                       "a mesh with {} shard ranks cannot be rebuilt with {}: only whole replicas can be left out; for another shard size "
+                       "restart from a checkpoint",
                        mesh_.shard_size(), geometry.shard_size);
   drain();  // what the streams still have to do uses the groups
   ms_before_rebuild_ = communication_ms();

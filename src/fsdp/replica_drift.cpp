@@ -32,7 +32,7 @@ void compare(const Mesh& mesh, const std::string& unit, int shard_rank, int shar
   }
   throw DesyncError(fmt::format(
       "replicas of unit {}, shard {} of {}, have drifted apart; hashes of their parameters: {}. One of these ranks computed "
-      "or stored something wrong (memory, processor, another build): go on from a checkpoint without its node",
+      "or stored something wrong (memory, processor, another build): resume from a checkpoint without its node",
       unit, shard_rank, shard_size, seen));
 }
 

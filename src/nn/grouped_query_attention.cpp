@@ -14,7 +14,7 @@ const GroupedQueryAttentionOptions& validated(const GroupedQueryAttentionOptions
                        "query heads",
                        o.heads, o.kv_heads);
   require<ConfigError>(o.head_dim > 0 && o.head_dim % 2 == 0,
-                       "the head size is {}, expected an even number: rotary positions turn pairs of channels (set "
+                       "the head size is {}, expected an even number: rotary positions rotate pairs of channels (set "
                        "model.head_dim, or model.width / model.heads)",
                        o.head_dim);
   o.rotary.validate();
@@ -46,8 +46,8 @@ Tensors GroupedQueryAttention::do_forward(Context& context, Tensors xs, Record* 
                  xs[0].shape().to_string());
   Tensors qkv = fan_out_forward(context, qkv_, xs[0], child_record(record));
   xs.clear();
-  qkv[kQ] = turned(context, qkv[kQ], Turn::forward);
-  qkv[kK] = turned(context, qkv[kK], Turn::forward);
+  qkv[kQ] = rotate(context, qkv[kQ], Turn::forward);
+  qkv[kK] = rotate(context, qkv[kK], Turn::forward);
   const AttentionShape shape = shape_of(qkv[kQ]);
   Tensor y = context.make(qkv[kQ].shape(), qkv[kQ].dtype());
   y.needs_grad = record && (qkv[kQ].needs_grad || qkv[kK].needs_grad || qkv[kV].needs_grad);
@@ -77,7 +77,7 @@ Tensors GroupedQueryAttention::do_backward(Context& context, Record& record, Ten
       if (!needed[part]) {
         dqkv[part] = Tensor();  // the kernel makes all three together
       } else if (part != kV) {
-        dqkv[part] = turned(context, dqkv[part], Turn::back);
+        dqkv[part] = rotate(context, dqkv[part], Turn::back);
       }
     }
   }
@@ -91,8 +91,8 @@ AttentionShape GroupedQueryAttention::shape_of(const Tensor& q) const {
       .batch = q.shape()[0], .seq_len = q.shape()[1], .heads = heads_, .head_dim = head_dim_, .kv_heads = kv_heads_};
 }
 
-/// x with its pairs turned, in place where nobody else holds it.
-Tensor GroupedQueryAttention::turned(Context& context, const Tensor& x, Turn turn) const {
+/// x with its pairs rotated, in place where nobody else holds it.
+Tensor GroupedQueryAttention::rotate(Context& context, const Tensor& x, Turn turn) const {
   Tensor y = x.is_unique() ? x : context.make(x.shape(), x.dtype());
   y.needs_grad = x.needs_grad;
   context.kernels.rotary(context.compute, x, frequencies_, turn, y);

@@ -83,11 +83,11 @@ void Linear::write_parameter_gradients(Context& context, const Tensor& x, const 
   if (!x) return;  // all frozen at the forward
   const GradTarget dw = weight_.write_grad();
   const GradTarget db = bias_ ? bias_->write_grad() : GradTarget();
-  const bool together = dw.view && db.view && dw.mode == db.mode;
+  const bool share_a_call = dw.view && db.view && dw.mode == db.mode;
   if (dw.view) {
-    context.kernels.linear_backward_params(context.compute, dy, x, dw.view, together ? db.view : TensorView(), dw.mode);
+    context.kernels.linear_backward_params(context.compute, dy, x, dw.view, share_a_call ? db.view : TensorView(), dw.mode);
   }
-  if (db.view && !together) {
+  if (db.view && !share_a_call) {
     // A bias that trains alone, or was thawed later than the weight: rare, so no kernel is worth having.
     const Tensor unread = context.make(weight_.shape, db.view.dtype, MemoryRole::workspace);
     context.kernels.linear_backward_params(context.compute, dy, x, unread, db.view, db.mode);

@@ -10,7 +10,7 @@ namespace mica::nn {
 void RotaryOptions::validate() const {
   require<ConfigError>(theta > 0, "model.rope_theta is {}, expected a positive number", theta);
   if (scaling == Scaling::none) return;
-  require<ConfigError>(factor >= 1, "model.rope_factor is {}, expected 1 or more: longer contexts turn more slowly",
+  require<ConfigError>(factor >= 1, "model.rope_factor is {}, expected 1 or more: scaling divides frequencies by it",
                        factor);
   require<ConfigError>(low_freq_factor > 0, "model.rope_low_freq_factor is {}, expected a positive number",
                        low_freq_factor);

@@ -41,7 +41,7 @@ class AdamW final : public Optimizer {
 
  protected:
   void step_runs(std::span<const RunArgs> runs, const StepArgs& args) override {
-    std::vector<AdamWArgs> together;
+    std::vector<AdamWArgs> kernel_args;
     for (const RunArgs& run : runs) {
       const AdamWArgs kernel{.param = run.param,
                              .grad = run.grad,
@@ -57,12 +57,12 @@ class AdamW final : public Optimizer {
                              .skip = args.skip,
                              .skipped_steps = args.skipped_steps};
       if (options_.decoupled || run.weight_decay == 0) {
-        together.push_back(kernel);
+        kernel_args.push_back(kernel);
       } else {
         step_with_l2(kernel, run);
       }
     }
-    if (!together.empty()) runs[0].kernels->adamw(*runs[0].stream, together);
+    if (!kernel_args.empty()) runs[0].kernels->adamw(*runs[0].stream, kernel_args);
   }
 
   [[nodiscard]] std::int64_t run_workspace_numel() const override { return needs_workspace_ ? kChunkNumel : 0; }

@@ -76,7 +76,8 @@ GradScaler::State GradScaler::state() const {
 void GradScaler::set_state(const State& state) {
   require<CheckpointError>(state.scale > 0 && std::isfinite(static_cast<float>(state.scale)) && state.growth_tracker >= 0 &&
                                state.growth_tracker < kMostSteps,
-                           "a loss scale of {} after {} steps is none that a scaler has", state.scale, state.growth_tracker);
+                           "a loss scale of {} after {} steps is impossible: the checkpoint or state is wrong", state.scale,
+                           state.growth_tracker);
   const fsdp::DeviceMesh& device_mesh = root_.device_mesh();
   device_mesh.kernels().fill(device_mesh.compute(), scale_, state.scale);
   device_mesh.kernels().fill(device_mesh.compute(), growth_tracker_, static_cast<double>(state.growth_tracker));

@@ -41,9 +41,9 @@ class Sgd final : public Optimizer {
 
  protected:
   void step_runs(std::span<const RunArgs> runs, const StepArgs& args) override {
-    std::vector<SgdArgs> together;
+    std::vector<SgdArgs> kernel_args;
     for (const RunArgs& run : runs) {
-      together.push_back({.param = run.param,
+      kernel_args.push_back({.param = run.param,
                           .grad = run.grad,
                           .momentum_buffer = run.state.empty() ? TensorView{} : run.state[0],
                           .lr = run.lr,
@@ -55,7 +55,7 @@ class Sgd final : public Optimizer {
                           .grad_scale = args.grad_scale,
                           .skip = args.skip});
     }
-    runs[0].kernels->sgd(*runs[0].stream, together);
+    runs[0].kernels->sgd(*runs[0].stream, kernel_args);
   }
 
   /// Without dampening the first step needs no special case (the buffer starts at zero); with it, the host would have

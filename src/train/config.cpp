@@ -14,6 +14,7 @@
 #include "mica/train/model_config.hpp"
 
 #include "config_keys.hpp"
+#include "config_other_names.hpp"
 #include "ini.hpp"
 
 namespace mica::train {
@@ -75,6 +76,16 @@ void apply_entry(Config& config, const IniEntry& entry, const std::string& file_
   set_key(config, entry.key, entry.value, [&] { return fmt::format("{}:{}", file_name, entry.line); });
 }
 
+/// The line of --help that says what PyTorch and Hugging Face call a key; "" where they have no such thing.
+std::string elsewhere_line(std::string_view key) {
+  const auto found = std::ranges::find(other_names(), key, &OtherNames::key);
+  if (found == other_names().end()) return "";
+  std::string text;
+  if (!found->pytorch.empty()) text += fmt::format("PyTorch: {}", found->pytorch);
+  if (!found->hugging_face.empty()) text += fmt::format("{}Hugging Face: {}", text.empty() ? "" : "; ", found->hugging_face);
+  return fmt::format("      {}\n", text);
+}
+
 /// What an optimizer in backward cannot do, since it never sees all gradients at once.
 void check_in_backward(const Config& config) {
   if (!config.optim.in_backward) return;
@@ -130,19 +141,18 @@ void check_config(const Config& config) {
                        "optim.nesterov = true needs optim.momentum above 0, which is {}", config.optim.momentum);
   require<ConfigError>(
       config.fsdp.shard_dims.empty() || config.fsdp.sharding == "per_parameter",
-      "fsdp.shard_dims = {} chooses dims of parameters, which fsdp.sharding = {} does not cut one by one: use "
-      "fsdp.sharding=per_parameter, or leave shard_dims out",
+      "fsdp.shard_dims = {} has no effect with fsdp.sharding = {}: use fsdp.sharding=per_parameter, or leave shard_dims out",
       fmt::join(config.fsdp.shard_dims, ","), config.fsdp.sharding);
   check_in_backward(config);
   require<ConfigError>(!config.train.deterministic || config.train.accumulate == "reduce_each",
-                       "train.deterministic = true needs train.accumulate = reduce_each, which is {}: what adds up before it is "
-                       "exchanged depends on the number of ranks",
+                       "train.deterministic = true needs train.accumulate = reduce_each, but it is {}: gradients that a rank adds up "
+                       "before they are exchanged depend on the number of ranks",
                        config.train.accumulate);
   require<ConfigError>(!config.train.deterministic || config.train.reproducible,
-                       "train.deterministic = true, the same bits on any number of ranks, cannot do without train.reproducible = true");
+                       "train.deterministic = true needs train.reproducible = true");
   require<ConfigError>(!config.train.deterministic || !config.optim.in_backward,
-                       "train.deterministic = true divides the sum of all gradients behind the last backward, and "
-                       "optim.in_backward = true steps before that: choose one");
+                       "train.deterministic = true averages gradients after the last backward, but optim.in_backward = true steps before "
+                       "that: choose one");
   require<ConfigError>(
       !config.train.deterministic || config.fsdp.gradient_compression == "none",
       "train.deterministic = true and fsdp.gradient_compression = {} are two ways to reduce gradients: choose one",
@@ -182,7 +192,7 @@ std::string config_help() {
       section = of;
       text += fmt::format("\n[{}]\n", section);
     }
-    text += fmt::format("  --{}={}\n      {}\n      {}\n", key.name, key.get(defaults), key.help, key.expected);
+    text += fmt::format("  --{}={}\n      {}\n      {}\n{}", key.name, key.get(defaults), key.help, key.expected, elsewhere_line(key.name));
   }
   return text;
 }

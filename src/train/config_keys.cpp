@@ -109,7 +109,7 @@ ConfigKey list(std::string name, Get field, std::string help,
 /// runs/<name> is one folder.
 ConfigKey run_name_key() {
   ConfigKey key = text("run.name", [](Config& c) -> auto& { return c.run.name; }, "a name without /, not . or ..",
-                       "names the run's folder");
+                       "name of the run; its folder is runs/<name>");
   key.set = [](Config& c, const std::string& value) {
     if (value.empty() || value == "." || value == ".." || value.find('/') != std::string::npos) return false;
     c.run.name = value;
@@ -121,8 +121,8 @@ ConfigKey run_name_key() {
 ConfigKey shard_size_key() {
   ConfigKey key = text("mesh.shard_size", [](Config& c) -> auto& { return c.mesh.shard_size; },
                        "auto, world, node or a whole number from 1",
-                       "ranks that share one copy of the model; the others hold replicas (hybrid sharding). auto: node for "
-                       "hybrid_shard and hybrid_shard_zero2, world for the other strategies");
+                       "number of ranks that one copy of the model is sharded over; if fewer than all, the copies are replicas "
+                       "(hybrid sharding). auto: node for hybrid_shard and hybrid_shard_zero2, world for the other strategies");
   key.set = [](Config& c, const std::string& value) {
     std::int64_t number = 0;
     const bool is_word = value == "auto" || value == "world" || value == "node";
@@ -136,8 +136,8 @@ ConfigKey shard_size_key() {
 ConfigKey reshard_after_forward_key() {
   ConfigKey key = text("fsdp.reshard_after_forward", [](Config& c) -> auto& { return c.fsdp.reshard_after_forward; },
                        "auto, true, false or a whole number from 1",
-                       "auto: as the strategy says; a number: after forward parameters stay sharded over groups of so many "
-                       "neighbouring ranks, so that backward gathers among these only");
+                       "auto: as fsdp.strategy says; a number: after forward, parameters stay sharded over groups of that many "
+                       "neighbouring ranks, and backward gathers within the group only");
   key.set = [](Config& c, const std::string& value) {
     std::int64_t number = 0;
     const bool is_word = value == "auto" || value == "true" || value == "false";
@@ -151,8 +151,8 @@ ConfigKey reshard_after_forward_key() {
 ConfigKey shard_dims_key() {
   ConfigKey key = list(
       "fsdp.shard_dims", [](Config & c) -> auto& { return c.fsdp.shard_dims; },
-      "per_parameter: dims to cut along, for parameters whose full name fits a glob (the first that fits "
-      "decides, without one dim 0); negative dims count from the end, and all but 0 must divide evenly",
+      "per_parameter: the dim to shard along, for parameters whose full name matches a glob (the first match decides; "
+      "without one dim 0); negative dims count from the end, and dims other than 0 must divide evenly",
       "glob:dim, separated by commas");
   key.set = [set = key.set](Config& c, const std::string& value) {
     return set(c, value) && std::ranges::all_of(c.fsdp.shard_dims, [](const std::string& item) {
@@ -167,7 +167,7 @@ ConfigKey shard_dims_key() {
 ConfigKey trace_key() {
   ConfigKey key = text(
       "log.trace", [](Config & c) -> auto& { return c.log.trace; }, "a step, or two with a dash: 10-12",
-      "steps whose streams are written to trace-rank<N>.json in the run's folder, for Perfetto (ui.perfetto.dev)");
+      "steps to trace: writes trace-rank<N>.json in the run's folder, for Perfetto (ui.perfetto.dev)");
   key.set = [](Config& c, const std::string& value) {
     if (!value.empty() && !parse_steps(value)) return false;
     c.log.trace = value;
@@ -183,180 +183,183 @@ std::vector<ConfigKey> make_keys() {
   constexpr double kInf = std::numeric_limits<double>::max();
   return {
       run_name_key(),
-      text("run.dir", MICA_FIELD(run.dir), "a folder", "where metrics, logs and checkpoints go; empty: runs/<name>"),
-      whole("run.seed", MICA_FIELD(run.seed), 0, kHuge, "seeds initialisation, dropout and data order"),
+      text("run.dir", MICA_FIELD(run.dir), "a folder", "folder of metrics, logs and checkpoints; empty: runs/<name>"),
+      whole("run.seed", MICA_FIELD(run.seed), 0, kHuge, "seed of initialisation, dropout and data order"),
       flag("run.take_over", MICA_FIELD(run.take_over),
            "take the run's folder at once from a job on another host that has stopped updating run.lock; false: wait until it "
            "has been silent for 60 s"),
 
       choice("mesh.device", MICA_FIELD(mesh.device), {"auto", "cpu", "cuda"},
-             "where tensors live; auto: a GPU where every rank has one"),
+             "device to train on; auto: GPUs if every rank has one, else the CPU"),
       choice("mesh.backend", MICA_FIELD(mesh.backend), {"auto", "mpi", "nccl", "staged"},
-             "how ranks exchange tensors: mpi on the CPU; nccl between GPUs, one a rank; staged: GPU memory by way of the "
-             "host over MPI, for ranks that share a GPU; auto: mpi or nccl"),
-      real("mesh.timeout", MICA_FIELD(mesh.timeout), 1, 1e6, "nccl: seconds after which a collective, or a rank that has not come to connect, has failed"),
+             "backend of collectives: mpi on CPUs; nccl on GPUs, one GPU per rank; staged: GPU memory copied through the host and "
+             "sent by MPI, for ranks that share a GPU; auto: mpi or nccl"),
+      real("mesh.timeout", MICA_FIELD(mesh.timeout), 1, 1e6, "nccl: connection and collective timeout in seconds"),
       flag("mesh.register_buffers", MICA_FIELD(mesh.register_buffers),
-           "nccl: units' buffers of 4 MiB and more stand in blocks of their own that other GPUs and network cards read and "
-           "write directly; false: they share the pool's memory, a little less in all"),
+           "nccl: units' buffers of 4 MiB and more are allocated separately and registered with NCCL, for transfers without "
+           "copies; false: they share the pool's memory, which takes a little less"),
       shard_size_key(),
       choice(
           "mesh.streams", MICA_FIELD(mesh.streams), {"auto", "threaded", "inline"},
-          "CPU streams: threaded overlaps communication on cores of its own, inline runs it in place; auto: threaded "
-          "if a rank has more than one core"),
+          "CPU streams: threaded overlaps communication with computation, in threads of its own; inline runs both in turn; "
+          "auto: threaded if a rank has more than one core"),
       whole("mesh.threads", MICA_FIELD(mesh.threads), 0, 4096,
-            "OpenMP threads a rank; 0: OMP_NUM_THREADS, or the cores it is bound to, divided by the ranks that share them"),
+            "OpenMP threads per rank; 0: OMP_NUM_THREADS if set, else the cores the rank is bound to, divided by the ranks that "
+            "share them"),
 
       choice("model.type", MICA_FIELD(model.type), {"gpt2", "llama", "mlp"}, "architecture"),
-      whole("model.layers", MICA_FIELD(model.layers), 1, 10'000, "blocks"),
-      whole("model.heads", MICA_FIELD(model.heads), 1, 10'000, "attention heads; divides width"),
+      whole("model.layers", MICA_FIELD(model.layers), 1, 10'000, "number of blocks"),
+      whole("model.heads", MICA_FIELD(model.heads), 1, 10'000, "attention heads; width must be divisible by it, unless head_dim is set"),
       whole("model.kv_heads", MICA_FIELD(model.kv_heads), 0, 10'000,
-            "llama: key and value heads, each shared by heads / kv_heads of them; 0: as many as heads"),
+            "llama: key and value heads of grouped-query attention; 0: as many as heads"),
       whole("model.head_dim", MICA_FIELD(model.head_dim), 0, 1 << 16,
-            "llama: channels of a head, even; 0: width / heads"),
-      whole("model.width", MICA_FIELD(model.width), 1, 1 << 20, "channels"),
+            "llama: size of a head, even; 0: width / heads"),
+      whole("model.width", MICA_FIELD(model.width), 1, 1 << 20, "hidden size: elements of a token's embedding"),
       whole("model.hidden", MICA_FIELD(model.hidden), 0, 1 << 22, "channels inside a feed-forward layer; 0: 4 * width"),
       whole("model.vocab_size", MICA_FIELD(model.vocab_size), 1, std::int64_t{1} << 31,
-            "token ids; exact, never padded"),
-      whole("model.context", MICA_FIELD(model.context), 1, 1 << 24, "longest sequence"),
-      flag("model.tie_embeddings", MICA_FIELD(model.tie_embeddings), "the head uses the token embedding"),
-      real("model.dropout", MICA_FIELD(model.dropout), 0, 0.999, "probability of dropping an activation in training"),
-      real("model.rms_eps", MICA_FIELD(model.rms_eps), 0, 1, "llama: added to the mean square in norms"),
+            "vocabulary size; used as given, never padded"),
+      whole("model.context", MICA_FIELD(model.context), 1, 1 << 24, "longest sequence, in tokens"),
+      flag("model.tie_embeddings", MICA_FIELD(model.tie_embeddings), "the output head uses the token embedding's weight"),
+      real("model.dropout", MICA_FIELD(model.dropout), 0, 0.999, "dropout probability in training"),
+      real("model.rms_eps", MICA_FIELD(model.rms_eps), 0, 1, "llama: epsilon of RMSNorm, added to the mean square"),
       real("model.rope_theta", MICA_FIELD(model.rope_theta), 1e-3, 1e30, "llama: base of the rotary frequencies"),
       choice("model.rope_scaling", MICA_FIELD(model.rope_scaling), {"none", "llama3"},
-             "llama: how rotary frequencies are changed for contexts longer than those of the first training"),
+             "llama: how rotary frequencies are scaled for contexts longer than in pretraining"),
       real("model.rope_factor", MICA_FIELD(model.rope_factor), 1, 1e6,
-           "rope_scaling=llama3: low frequencies are divided by it"),
+           "rope_scaling=llama3: low frequencies are divided by this"),
       real("model.rope_low_freq_factor", MICA_FIELD(model.rope_low_freq_factor), 1e-3, 1e6,
-           "rope_scaling=llama3: frequencies are low that turn fewer times within rope_original_context"),
+           "rope_scaling=llama3: fewer rotations than this within rope_original_context count as low-frequency"),
       real("model.rope_high_freq_factor", MICA_FIELD(model.rope_high_freq_factor), 1e-3, 1e6,
-           "rope_scaling=llama3: frequencies that turn more often stay as they are"),
+           "rope_scaling=llama3: more rotations than this count as high-frequency, which are not scaled"),
       whole("model.rope_original_context", MICA_FIELD(model.rope_original_context), 1, 1 << 24,
-            "rope_scaling=llama3: the context of the first training"),
+            "rope_scaling=llama3: context length of pretraining"),
       text("model.init_from", MICA_FIELD(model.init_from), "a folder",
-           "a Hugging Face folder, a checkpoint or a run's folder, whose parameters the run starts with; empty: random ones"),
+           "Hugging Face folder, checkpoint or run's folder whose parameters the run starts with; empty: random initialisation"),
 
-      list("data.train", MICA_FIELD(data.train), "token files to train on (mica-tokenize makes them)"),
+      list("data.train", MICA_FIELD(data.train), "token files to train on, made by mica-tokenize"),
       list("data.val", MICA_FIELD(data.val), "token files to evaluate on; empty: no evaluation"),
       choice("data.order", MICA_FIELD(data.order), {"shuffled", "sequential"},
-             "order of sequences: a seeded permutation of each epoch, or as in the file"),
+             "order of sequences: shuffled by run.seed, anew in each epoch, or as in the files"),
 
       choice(
           "fsdp.strategy", MICA_FIELD(fsdp.strategy),
           {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "shard_optim"},
-          "what is sharded: everything; all but parameters between forward and backward; nothing; hybrid: on the shard "
-          "axis only; shard_optim: the optimizer alone (ZeRO-1)"),
+          "what is sharded. full_shard: parameters, gradients and optimizer state (ZeRO-3); shard_grad_op: the same, but "
+          "parameters stay gathered from forward to backward (ZeRO-2); no_shard: nothing (DDP); hybrid_shard and "
+          "hybrid_shard_zero2: as these two within groups of mesh.shard_size ranks, replicated across groups; shard_optim: "
+          "optimizer state only (ZeRO-1)"),
       choice("fsdp.sharding", MICA_FIELD(fsdp.sharding), {"flat", "per_parameter"},
-             "how a unit's parameters are cut: concatenated, or each along its first dim (PyTorch's FSDP2)"),
+             "how a unit's parameters are cut: flat: all as one array; per_parameter: each along its first dim (as PyTorch's FSDP2)"),
       shard_dims_key(),
       reshard_after_forward_key(),
       choice("fsdp.cpu_offload", MICA_FIELD(fsdp.cpu_offload), {"none", "gradients", "parameters"},
-             "what lives in host memory: sharded gradients; or masters, gradients and optimizer state"),
+             "what is kept in host memory. gradients: sharded gradients; parameters: fp32 masters, gradients and optimizer state"),
       flag("fsdp.full_precision_in_eval", MICA_FIELD(fsdp.full_precision_in_eval),
-           "evaluate in fp32 whatever param_dtype is"),
+           "evaluate in fp32 whatever fsdp.param_dtype is"),
       choice("fsdp.wrap", MICA_FIELD(fsdp.wrap), {"block", "size", "none"},
-             "units: one a block, one per min_numel elements, or the whole model"),
+             "what is a unit, gathered and freed as a whole: each block, modules of min_numel elements or more (size), or the "
+             "whole model (none)"),
       whole("fsdp.min_numel", MICA_FIELD(fsdp.min_numel), 1, kHuge,
-            "elements from which a module becomes a unit (wrap=size)"),
+            "wrap=size: number of elements from which a module becomes a unit"),
       choice("fsdp.backward_prefetch", MICA_FIELD(fsdp.backward_prefetch), {"pre", "post", "none"},
-             "gather the next unit of backward before or after the current one's computation"),
-      flag("fsdp.forward_prefetch", MICA_FIELD(fsdp.forward_prefetch), "gather the next unit of forward early"),
-      flag("fsdp.limit_all_gathers", MICA_FIELD(fsdp.limit_all_gathers), "the host waits rather than run far ahead"),
+             "start the next unit's all-gather before (pre) or after (post) the current unit's backward"),
+      flag("fsdp.forward_prefetch", MICA_FIELD(fsdp.forward_prefetch),
+           "start the next unit's all-gather before the current unit's forward"),
+      flag("fsdp.limit_all_gathers", MICA_FIELD(fsdp.limit_all_gathers),
+           "at most two all-gathers in flight: the host waits before it enqueues more"),
       choice("fsdp.param_dtype", MICA_FIELD(fsdp.param_dtype), {"fp32", "bf16", "fp16"},
-             "dtype of computing and of all-gathers; fp16 scales the loss"),
+             "dtype of computation and all-gathers; masters stay fp32; fp16 uses loss scaling"),
       choice("fsdp.reduce_dtype", MICA_FIELD(fsdp.reduce_dtype), {"auto", "fp32", "bf16", "fp16"},
              "dtype of gradient reduction; auto: param_dtype"),
       choice("fsdp.buffer_dtype", MICA_FIELD(fsdp.buffer_dtype), {"auto", "fp32", "bf16", "fp16"},
-             "dtype of floating-point module buffers; auto: their own"),
+             "dtype of floating-point module buffers; auto: unchanged"),
       flag("fsdp.keep_low_precision_grads", MICA_FIELD(fsdp.keep_low_precision_grads),
-           "keep sharded gradients in reduce_dtype: less memory; accumulation and clipping round to it"),
+           "keep sharded gradients in reduce_dtype instead of fp32: less memory, but accumulation and clipping round to it"),
       flag("fsdp.use_orig_params", MICA_FIELD(fsdp.use_orig_params),
-           "original-parameter mode: a unit may mix frozen and trainable parameters, and a parameter whose backward "
-           "did not run has no gradient instead of a zero one"),
+           "original-parameter mode: a unit may mix frozen and trainable parameters, and a parameter whose backward did not run "
+           "has no gradient instead of zeros"),
       choice("fsdp.gradient_compression", MICA_FIELD(fsdp.gradient_compression), {"none", "fp16", "bf16"},
-             "cast gradients for their way between ranks, whatever fsdp.reduce_dtype is"),
+             "compress gradients to this dtype for communication, whatever fsdp.reduce_dtype is"),
       choice("fsdp.activation_checkpointing", MICA_FIELD(fsdp.activation_checkpointing), {"none", "block"},
-             "keep only each block's input and run it again in backward: less memory, a third more time"),
+             "block: keep only each block's input and run its forward again in backward: less memory, about a third more time"),
       choice("fsdp.recompute", MICA_FIELD(fsdp.recompute), {"auto", "none", "cheap"},
-             "outputs that are not kept but made again in backward; cheap: those of norms, GELUs and SwiGLUs, a third less "
-             "memory for activations; auto: cheap on a CPU, where it takes next to no time, none on a GPU. In blocks that "
-             "activation_checkpointing runs again everything is kept"),
+             "activations that are recomputed in backward instead of kept. cheap: outputs of norms, GELUs and SwiGLUs, a third "
+             "less activation memory; auto: cheap on a CPU, where it takes next to no time, none on a GPU. Without effect inside "
+             "blocks that activation_checkpointing runs again"),
       flag("fsdp.sync_module_states", MICA_FIELD(fsdp.sync_module_states),
-           "broadcast rank 0's initial parameters and buffers (they are equal already unless a program sets its own)"),
+           "broadcast rank 0's initial parameters and buffers; needed only by programs that set values of their own, since "
+           "initial values are the same on all ranks"),
       list("fsdp.freeze", MICA_FIELD(fsdp.freeze), "parameters that are not trained",
            "globs over full parameter names, separated by commas"),
       list("fsdp.ignore", MICA_FIELD(fsdp.ignore),
-           "parameters that no unit holds: whole on every rank and not trained, since nothing reduces their gradients; "
-           "checkpoints hold them whole",
+           "parameters that are not sharded: whole on every rank, in checkpoints too, and not trained, since nothing reduces "
+           "their gradients",
            "globs over full parameter names, separated by commas"),
 
       choice("optim.type", MICA_FIELD(optim.type), {"adamw", "adam", "sgd"}, "optimizer"),
       real("optim.lr", MICA_FIELD(optim.lr), 0, 1e6, "peak learning rate"),
-      real("optim.beta1", MICA_FIELD(optim.beta1), 0, 0.999999999, "decay of the mean of gradients"),
-      real("optim.beta2", MICA_FIELD(optim.beta2), 0, 0.999999999, "decay of the mean of squared gradients"),
-      real("optim.eps", MICA_FIELD(optim.eps), 0, 1, "added to the root of the mean square"),
-      real("optim.momentum", MICA_FIELD(optim.momentum), 0, 0.999999999, "of sgd"),
-      flag("optim.nesterov", MICA_FIELD(optim.nesterov), "of sgd with momentum"),
-      real("optim.weight_decay", MICA_FIELD(optim.weight_decay), 0, 1e6, "of matrices; biases and norms never decay"),
-      real("optim.grad_clip", MICA_FIELD(optim.grad_clip), 0, kInf, "largest global gradient norm; 0: no clipping"),
+      real("optim.beta1", MICA_FIELD(optim.beta1), 0, 0.999999999, "adam, adamw: decay of the running mean of gradients"),
+      real("optim.beta2", MICA_FIELD(optim.beta2), 0, 0.999999999, "adam, adamw: decay of the running mean of squared gradients"),
+      real("optim.eps", MICA_FIELD(optim.eps), 0, 1, "adam, adamw: added to the denominator"),
+      real("optim.momentum", MICA_FIELD(optim.momentum), 0, 0.999999999, "sgd: momentum"),
+      flag("optim.nesterov", MICA_FIELD(optim.nesterov), "sgd: Nesterov momentum"),
+      real("optim.weight_decay", MICA_FIELD(optim.weight_decay), 0, 1e6, "weight decay of matrices; biases and norms are not decayed"),
+      real("optim.grad_clip", MICA_FIELD(optim.grad_clip), 0, kInf, "global norm that gradients are clipped to; 0: no clipping"),
       flag(
           "optim.in_backward", MICA_FIELD(optim.in_backward),
-          "step each unit as soon as its gradient is reduced and free the gradient; without clipping and loss scaling"),
+          "step each unit as soon as its gradient is reduced, then free the gradient; not with clipping or loss scaling"),
       real("optim.loss_scale", MICA_FIELD(optim.loss_scale), 1e-30, 1e30,
-           "fp16: what the loss is multiplied with at first, to keep gradients in range; halved when a step overflows"),
+           "fp16: initial loss scale; halved when a step overflows"),
       whole("optim.loss_scale_interval", MICA_FIELD(optim.loss_scale_interval), 1, 1 << 23,
             "fp16: steps without an overflow after which the loss scale doubles"),
       choice("optim.schedule", MICA_FIELD(optim.schedule), {"cosine", "linear", "constant"},
-             "of the learning rate after warm-up"),
-      whole("optim.warmup_steps", MICA_FIELD(optim.warmup_steps), 0, kHuge, "steps of linear rise from 0"),
+             "learning-rate schedule after warm-up"),
+      whole("optim.warmup_steps", MICA_FIELD(optim.warmup_steps), 0, kHuge, "steps in which the learning rate rises linearly from 0"),
       real("optim.min_lr", MICA_FIELD(optim.min_lr), 0, 1e6, "learning rate at the last step"),
 
-      whole("train.steps", MICA_FIELD(train.steps), 1, kHuge, "optimizer steps of the whole run, resumes included"),
-      whole("train.micro_batch", MICA_FIELD(train.micro_batch), 1, 1 << 20, "sequences a rank computes at once"),
-      whole("train.seq_len", MICA_FIELD(train.seq_len), 1, 1 << 24, "tokens of a sequence"),
+      whole("train.steps", MICA_FIELD(train.steps), 1, kHuge, "optimizer steps of the whole run, those before a resume included"),
+      whole("train.micro_batch", MICA_FIELD(train.micro_batch), 1, 1 << 20, "sequences per rank in one forward and backward"),
+      whole("train.seq_len", MICA_FIELD(train.seq_len), 1, 1 << 24, "tokens per sequence"),
       whole("train.global_batch", MICA_FIELD(train.global_batch), 0, kHuge,
-            "sequences of a step over all ranks = micro_batch x accumulation x ranks; 0: that of the checkpoint that the run "
-            "goes on from, else micro_batch x ranks"),
+            "sequences per step over all ranks = micro_batch x accumulation x ranks; 0: that of the checkpoint when resuming, "
+            "else micro_batch x ranks"),
       choice("train.accumulate", MICA_FIELD(train.accumulate), {"reduce_each", "no_sync"},
-             "reduce gradients after each micro-batch, or keep them unsharded until the last: fewer messages, more "
-             "memory"),
-      flag("train.tf32", MICA_FIELD(train.tf32), "GPUs: fp32 products on tensor cores, with 10 bits of mantissa"),
+             "gradient accumulation: reduce after each micro-batch, or keep gradients unsharded until the last (no_sync): less "
+             "communication, more memory"),
+      flag("train.tf32", MICA_FIELD(train.tf32), "GPUs: fp32 matrix products in TF32 (10 bits of mantissa) on tensor cores"),
       flag("train.f32_logits", MICA_FIELD(train.f32_logits),
-           "GPUs: logits in fp32 whatever the parameters' dtype; false: in that dtype, as PyTorch's autocast makes them, "
-           "which takes less time and half the memory; a logit of 10 errs by 0.03 in bf16"),
+           "GPUs: logits in fp32 whatever fsdp.param_dtype is; false: in param_dtype, as with PyTorch's autocast, which takes "
+           "less time and half the memory; a bf16 logit of 10 is off by up to 0.03"),
       flag("train.deterministic", MICA_FIELD(train.deterministic),
-           "the same bits on any number of ranks (with one train.micro_batch and train.global_batch): costs memory and "
-           "messages"),
+           "the same bits on any number of ranks (given train.micro_batch and train.global_batch); costs memory and communication"),
       flag("train.reproducible", MICA_FIELD(train.reproducible),
-           "the same bits whenever a run is run or resumed on one mesh. GPUs: false lets cuDNN and cuBLASLt add up attention's gradients and "
-           "parts of fp32 sums in any order, which is faster and takes less memory"),
+           "bitwise repeatable on the same mesh. GPUs: false lets cuDNN and cuBLASLt add up attention gradients and parts of "
+           "fp32 products in any order, which is faster and takes less memory"),
       whole("train.drift_interval", MICA_FIELD(train.drift_interval), 0, kHuge,
-            "steps between checks that replicas hold the same bits (hybrid and no_shard strategies); 0: never"),
+            "steps between checks that replicas are bitwise equal (hybrid and no_shard strategies); 0: never"),
       whole("train.eval_interval", MICA_FIELD(train.eval_interval), 0, kHuge,
-            "steps between evaluations; 0: only at the end"),
+            "steps between evaluations; 0: only after the last step"),
       whole("train.eval_batches", MICA_FIELD(train.eval_batches), 0, kHuge / 16,
-            "batches of 16 sequences, from the start of data.val, that an evaluation uses, whatever the ranks and micro_batch; "
-            "0: all of data.val"),
+            "batches of 16 sequences per evaluation, from the start of data.val, whatever the ranks and micro_batch; 0: all of data.val"),
       whole("train.log_interval", MICA_FIELD(train.log_interval), 1, kHuge, "steps between progress lines"),
-      real("train.max_hours", MICA_FIELD(train.max_hours), 0, 1e6, "save and stop after this long; 0: no limit"),
+      real("train.max_hours", MICA_FIELD(train.max_hours), 0, 1e6, "save and exit with status 75 after this many hours; 0: no limit"),
 
       whole("checkpoint.interval", MICA_FIELD(checkpoint.interval), 0, kHuge,
-            "steps between checkpoints; 0: only at the end"),
+            "steps between checkpoints; 0: only after the last step"),
       real("checkpoint.interval_minutes", MICA_FIELD(checkpoint.interval_minutes), 0, 1e6,
-           "minutes between checkpoints, beside checkpoint.interval, by rank 0's clock; 0: only by steps"),
+           "minutes between checkpoints, in addition to checkpoint.interval, by rank 0's clock; 0: off"),
       flag("checkpoint.async", MICA_FIELD(checkpoint.async),
-           "copy the shards and write them in the background while training goes on; takes as much memory as masters "
-           "and "
-           "optimizer state"),
+           "write checkpoints in the background from a copy, which takes as much memory as masters and optimizer state"),
       flag("checkpoint.optimizer", MICA_FIELD(checkpoint.optimizer),
-           "save the optimizer's state; false: the model alone, for model.init_from and mica-convert: such a run is not resumed"),
-      whole("checkpoint.keep", MICA_FIELD(checkpoint.keep), 0, 1'000'000, "newest checkpoints to keep; 0: all"),
+           "save the optimizer state; false: the model only, for model.init_from and mica-convert; such a checkpoint cannot be resumed"),
+      whole("checkpoint.keep", MICA_FIELD(checkpoint.keep), 0, 1'000'000, "number of newest checkpoints to keep; 0: all"),
       text("checkpoint.resume", MICA_FIELD(checkpoint.resume), "auto, none or a checkpoint's folder",
-           "auto: go on from the newest complete checkpoint of the run, if any"),
+           "auto: resume from the newest complete checkpoint of the run, if any"),
       flag("checkpoint.allow_data_change", MICA_FIELD(checkpoint.allow_data_change),
-           "go on although train.seq_len, train.global_batch, data.order or the tokens of data.train changed: later steps will "
+           "resume although train.seq_len, train.global_batch, data.order or the tokens of data.train have changed: later steps "
            "see other data"),
 
-      choice("log.level", MICA_FIELD(log.level), {"debug", "info", "warn", "error"}, "least important message printed"),
+      choice("log.level", MICA_FIELD(log.level), {"debug", "info", "warn", "error"}, "lowest level of messages that is printed"),
       trace_key(),
       flag("log.metrics", MICA_FIELD(log.metrics), "write metrics.jsonl"),
   };

@@ -18,6 +18,7 @@ struct ConfigKey {
   std::function<bool(Config&, const std::string& text)> set;
   std::function<std::string(const Config&)> get;
   bool is_list = false;  ///< items are quoted one by one, by set and get; other values as a whole, by who reads and writes files
+  std::string since = "0.1.0";  ///< the first version of Mica that has the key
 };
 
 /// Every key, by section, in the order of --help.

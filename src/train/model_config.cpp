@@ -19,7 +19,7 @@ void refuse_keys_of_llama(const Config& config) {
                            "model.rope_high_freq_factor", "model.rope_original_context"}) {
     const auto key = std::ranges::find(config_keys(), name, &ConfigKey::name);
     require<ConfigError>(key->get(config) == key->get(defaults),
-                         "{} = {} is of model.type = llama and would do nothing in model.type = {}: leave it {}", name,
+                         "{} = {} is for model.type = llama and has no effect with model.type = {}: leave it {}", name,
                          key->get(config), config.model.type, key->get(defaults));
   }
 }
@@ -101,7 +101,7 @@ void check_model(const Config& config) {
   if (model.type != "llama") refuse_keys_of_llama(config);
   if (model.type == "gpt2") {
     require<ConfigError>(model.width % model.heads == 0,
-                         "model.width = {} does not divide by model.heads = {}: choose a multiple of {}", model.width,
+                         "model.width = {} is not divisible by model.heads = {}: choose a multiple of {}", model.width,
                          model.heads, model.heads);
     require<ConfigError>(model.hidden == 0 || model.hidden == 4 * model.width,
                          "model.hidden = {}, but GPT-2's is 4 * model.width = {}: leave it 0", model.hidden,

@@ -33,8 +33,8 @@ std::vector<std::string> check_keys(const Config& config, const Config& saved, c
   for (const KeyChange& change : compare_configs(saved, config)) {
     if (is_free(change.key)) continue;
     require<ConfigError>(!is_of_model(change.key) && change.key != "run.seed",
-                         "{} was saved with {} = {}, but this run has {}: a checkpoint goes on only with the model and seed it "
-                         "was made with; set it back, or start anew in another run.dir",
+                         "{} was saved with {} = {}, but this run has {}: a run resumes only with the model and seed that it "
+                         "started with; set it back, or start a new run in another run.dir",
                          place, change.key, change.before, change.after);
     const bool decides_data = std::ranges::find(kDecidesData, change.key) != kDecidesData.end();
     require<ConfigError>(!decides_data || config.checkpoint.allow_data_change,

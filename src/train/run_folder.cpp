@@ -27,7 +27,7 @@ std::string canonical(const std::string& path) {
 
 /// The newest checkpoint that can be read, if it is of a line that this checkpoint.resume began.
 std::optional<std::string> newest_of_line(const Config& config) {
-  const std::vector<checkpoint::Found> all = checkpoint::list_checkpoints(checkpoint::checkpoints_folder(config.run_folder()));
+  const std::vector<checkpoint::CheckpointPath> all = checkpoint::list_checkpoints(checkpoint::checkpoints_folder(config.run_folder()));
   for (auto it = all.rbegin(); it != all.rend(); ++it) {
     try {
       const std::string began_from = checkpoint::read_manifest(it->path).began_from;
@@ -48,7 +48,7 @@ std::string choose_checkpoint(const Config& config) {
   const auto newest = checkpoint::newest_complete(config.run_folder());
   require<ConfigError>(wanted != "none" || !newest,
                        "run folder {} holds {} already and checkpoint.resume = none: choose another run.dir, delete it, "
-                       "or go on with --checkpoint.resume=auto",
+                       "or resume it with --checkpoint.resume=auto",
                        config.run_folder(), newest ? newest->path : "");
   return newest ? newest->path : "";
 }
@@ -60,7 +60,7 @@ void check_visible(const std::string& checkpoint_folder) {
   const bool exists = fs::exists(manifest, error);
   const std::string reason = error ? error.message() : "no such file";
   require<CheckpointError>(exists,
-                           "{} cannot be read ({}; working directory {}), but rank 0 goes on from it: the run's folder must be on a "
+                           "{} cannot be read ({}; working directory {}), but rank 0 resumes from it: the run's folder must be on a "
                            "file system that all nodes share",
                            manifest, reason, fs::current_path(error).string());
 }
@@ -79,7 +79,9 @@ StartPoint find_start(const HostComm& comm, const Config& config) {
     const std::string checkpoints = checkpoint::checkpoints_folder(config.run_folder());
     std::error_code error;
     if (fs::equivalent(io::parent_directory(start.checkpoint), checkpoints, error)) start.last_of_line = start.manifest->step;
-    for (const checkpoint::Found& found : checkpoint::list_checkpoints(checkpoints)) start.num_later += found.step > start.last_of_line;
+    for (const checkpoint::CheckpointPath& found : checkpoint::list_checkpoints(checkpoints)) {
+      start.num_later += found.step > start.last_of_line;
+    }
   });
   return start;
 }

@@ -20,23 +20,23 @@ mica-train --model.init_from=FOLDER --data.train=FILES [--section.key=value ...]
 
 Trains a model with parameters, gradients and optimizer state sharded over MPI ranks.
 
-  CONFIG                an INI file; configs/ has examples to start from. It may be left out with model.init_from: what it does
-                        not say of the model comes from that folder, other keys have their defaults
-  --section.key=value   overrides a key of the file; --section.key value is the same
-  --check               reads everything, prints the whole config, batch arithmetic, mesh and units, and stops
+  CONFIG                an INI file; configs/ has examples. Optional with model.init_from: then the model is that folder's, and
+                        other keys have their defaults
+  --section.key=value   sets a key, over the config file; --section.key value is the same
+  --check               checks everything and stops: prints the whole config, batch sizes, mesh, units and the memory plan
   -h, --help, --version
 
   mpirun -np 4 mica-train configs/gpt2-tiny-text.cfg --data.train=corpus.train.h5 --train.steps=200
   mpirun -np 4 mica-train configs/gpt2-124m.cfg --fsdp.strategy=hybrid_shard --mesh.shard_size=2
 
 More ranks than cores: export OMPI_MCA_rmaps_base_oversubscribe=1 (scripts/environment.sh sets all that one machine needs).
-A run that was stopped or killed goes on where its newest complete checkpoint is: start the same command again.
+To resume a run that was stopped or killed, start the same command again: it continues from its newest complete checkpoint.
 
-Exit status: 0 done; 2 something to change in the config or its files; 3 a failure at run time; 75 saved and stopped on a
-signal (SIGTERM, SIGINT, SIGUSR1): requeue it.
+Exit status: 0 done; 2 an error in the config or its files; 3 a failure at run time; 75 saved and stopped by a signal (SIGTERM,
+SIGINT, SIGUSR1) or by train.max_hours: requeue it.
 
-A '#' begins a comment where a line begins and after white space. Values, and items of lists, may stand in double quotes, where
-\" and \\ are a quote and a backslash: data.train = "a,b.h5",c.h5 names two files. A key that is set twice is an error.
+In a config file, # begins a comment at the start of a line or after white space. Values, and items of lists, may be in double
+quotes, with \" and \\ for a quote and a backslash: data.train = "a,b.h5",c.h5 names two files. Setting a key twice is an error.
 
 Keys, with their defaults:
 )";
@@ -100,8 +100,8 @@ ExitCode run_training(App& app) {
   app.comm.agree([&] {
     config = parse_config(text, command.overrides);
     require<ConfigError>(!command.config_path.empty() || !config.model.init_from.empty(),
-                         "no config file: mica-train CONFIG [--section.key=value ...]; only with --model.init_from=FOLDER can it be "
-                         "left out; see mica-train --help");
+                         "no config file: mica-train CONFIG [--section.key=value ...]; it is optional only with "
+                         "--model.init_from=FOLDER; see mica-train --help");
   });
   take_model_keys(app.comm, config);
   app.comm.agree([&] { check_config(config); });

@@ -71,7 +71,7 @@ ShardSize shard_size_of(const Config& config) {
 
 namespace {
 
-/// What the strategy implies may be said again, but not contradicted (DESIGN section 5).
+/// What the strategy implies may be said again, but not contradicted.
 void apply_reshard_after_forward(const std::string& value, fsdp::Options& options) {
   if (value == "auto") return;
   const bool reshards = fsdp::reshards_after_forward(options.strategy);

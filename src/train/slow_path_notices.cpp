@@ -17,7 +17,7 @@ std::string text_of(const SlowPath& path, std::ptrdiff_t more) {
 
 std::string slow_path_text(const SlowPath& path) { return text_of(path, 0); }
 
-std::vector<std::string> SlowPathNotices::news(std::span<const SlowPath> paths) {
+std::vector<std::string> SlowPathNotices::new_lines(std::span<const SlowPath> paths) {
   const std::span<const SlowPath> fresh = paths.subspan(num_seen_);
   num_seen_ = paths.size();
   std::vector<std::string> lines;

@@ -29,10 +29,10 @@ data::BatchPlan make_plan(const Config& config, const StartPoint& start, bool is
   const Config::Train& train = config.train;
   if (is_adopted && train.global_batch % (train.micro_batch * num_ranks) != 0) {
     const std::string ways = data::ways_to_keep_batch(train.micro_batch, num_ranks, train.global_batch);
-    throw ConfigError(fmt::format("{} goes on with the batch that it was saved with, {} sequences a step, of which "
-                                  "train.micro_batch x ranks = {} x {} is no divisor{}{}",
+    throw ConfigError(fmt::format("{} was saved with {} sequences a step, a batch that train.micro_batch x ranks = {} x {} "
+                                  "does not divide{}{}",
                                   start.checkpoint, train.global_batch, train.micro_batch, num_ranks,
-                                  ways.empty() ? "" : "; it can go on ", ways));
+                                  ways.empty() ? "" : "; keep it ", ways));
   }
   data::BatchPlan plan = data::make_batch_plan(train.micro_batch, num_ranks, train.global_batch);
   constexpr std::int64_t kMostRounds = 100'000;
@@ -41,8 +41,8 @@ data::BatchPlan make_plan(const Config& config, const StartPoint& start, bool is
                        "raise train.micro_batch",
                        config.train.global_batch, plan.accumulation, kMostRounds);
   require<ConfigError>(!config.optim.in_backward || plan.accumulation == 1 || config.train.accumulate == "no_sync",
-                       "optim.in_backward = true steps whenever a gradient is reduced, and {} micro-batches of each rank would "
-                       "be reduced one by one in a step: set train.accumulate = no_sync",
+                       "optim.in_backward = true makes an optimizer step at each reduction, and each of the {} micro-batches of a step "
+                       "would be reduced: set train.accumulate = no_sync",
                        plan.accumulation);
   if (start.manifest) plan.first_step = start.manifest->step + 1;
   plan.sequences_before = sequences_before;
@@ -100,10 +100,9 @@ void Trainer::print_start(IniKeys keys) const {
           static_cast<double>(datasets_.train.num_sequences()),
       config_.train.steps);
   if (start_point_.manifest) {
-    logger_.info("start    goes on from {}, step {}{}", start_point_.checkpoint, start_point_.manifest->step,
+    logger_.info("start    resumes from {}, step {}{}", start_point_.checkpoint, start_point_.manifest->step,
                  start_point_.num_later == 0 ? ""
-                                             : fmt::format("; later checkpoints of the run's folder, {} in all, will be set aside, "
-                                                           "where nothing deletes them",
+                                             : fmt::format("; later checkpoints of this run ({}) will be set aside, not deleted",
                                                            start_point_.num_later));
     for (const std::string& change : continuation_.changes) logger_.warn("changed since the checkpoint: {}", change);
   }
@@ -113,13 +112,13 @@ void Trainer::print_start(IniKeys keys) const {
   const DType param_dtype = fsdp_options(config_).param_dtype();
   if ((param_dtype == DType::bf16 && !device_.kernels->bf16_is_native()) ||
       (param_dtype == DType::f16 && !device_.kernels->f16_is_native())) {
-    logger_.warn("{} products go by way of fp32 here: right but slower than fsdp.param_dtype=fp32",
+    logger_.warn("no native {} products here; they are computed in fp32 (correct, but slower than fsdp.param_dtype=fp32)",
                  dtype_name(param_dtype));
   }
   logger_.info("{}", model_.root->describe());
-  logger_.info("memory plan, a rank\n{}", plan::format_memory_plan(start_plan_.memory));
+  logger_.info("memory plan, per rank\n{}", plan::format_memory_plan(start_plan_.memory));
   if (device_.mesh->world_size() > 1)
-    logger_.info("communication of a step, a rank\n{}", plan::format_volume(start_plan_.volume));
+    logger_.info("communication per step and rank\n{}", plan::format_volume(start_plan_.volume));
 }
 
 void Trainer::resume() {
@@ -132,8 +131,8 @@ void Trainer::resume() {
   const checkpoint::Manifest& manifest = *start_point_.manifest;
   app_.comm.agree([&] {
     require<ConfigError>(!manifest.optimizer.empty(),
-                         "{} holds the model alone, without the optimizer's state (checkpoint.optimizer = false, or it was "
-                         "imported): a run cannot go on from it; start one in another run.dir with --model.init_from={}",
+                         "{} holds the model only, without the optimizer state (checkpoint.optimizer = false, or it was imported): a run "
+                         "cannot resume from it; start one in another run.dir with --model.init_from={}",
                          folder, folder);
     model_.optimizer->allocate_state();
   });
@@ -233,7 +232,7 @@ ExitCode Trainer::run(const RunFolder& folder) {
   progress_ = std::make_unique<Progress>(is_main() ? logger_ : Logger(), config_.train.steps,
                                          is_main() && Progress::is_on_terminal());
   if (last_done_ >= config_.train.steps) {
-    progress_->say(fmt::format("nothing to do: step {} of {} is done; raise train.steps to go on", last_done_,
+    progress_->say(fmt::format("nothing to do: step {} of {} is done; raise train.steps to continue", last_done_,
                                config_.train.steps));
     return ExitCode::done;
   }
@@ -285,7 +284,7 @@ ExitCode Trainer::train() {
     }
     if (stops && !is_last) {
       progress_->say(
-          fmt::format("stopped after step {} of {}; start the same command again to go on", step, config_.train.steps));
+          fmt::format("stopped after step {} of {}; start the same command again to resume", step, config_.train.steps));
       return ExitCode::requeue;
     }
   }
@@ -297,7 +296,7 @@ ExitCode Trainer::train() {
 
 void Trainer::tell_slow_paths() {
   if (!is_main()) return;
-  for (const std::string& text : slow_paths_.news(slow_paths(*device_.kernels))) progress_->warn(text);
+  for (const std::string& text : slow_paths_.new_lines(slow_paths(*device_.kernels))) progress_->warn(text);
 }
 
 void Trainer::read_figures(bool show) {

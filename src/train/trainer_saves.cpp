@@ -74,7 +74,7 @@ void Trainer::tell_saved(const checkpoint::SaveReport& report, std::int64_t step
   for (const std::string& note : report.notes) progress_->say(note);
   progress_->say(
       fmt::format("saved {} ({} in {:.0f} ms{})", report.path, plan::format_bytes(report.bytes), report.total_ms,
-                  config_.checkpoint.async ? fmt::format(", training stood still for {:.0f} ms", stall_ms) : ""));
+                  config_.checkpoint.async ? fmt::format(", training stalled for {:.0f} ms", stall_ms) : ""));
 }
 
 void Trainer::look_at_background_save() {

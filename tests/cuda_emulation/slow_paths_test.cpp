@@ -64,12 +64,12 @@ TEST_F(SlowPaths, AreNoneWhereEverythingIsTaken) {
 TEST_F(SlowPaths, OfRefusedEpilogues) {
   fail_next("cublasLtMatmulAlgoGetHeuristic", CUBLAS_STATUS_NOT_SUPPORTED, 2);
   all_products(kSide);
-  EXPECT_THAT(kinds(), ElementsAre("a bias's gradient apart from its product"));
+  EXPECT_THAT(kinds(), ElementsAre("a bias gradient not fused with its product"));
   EXPECT_EQ(slow_paths(*kernels_)[0].shape, "linear_backward_params, [256,256]^T x [256,256] bf16");
   kernels_ = make_cuda_kernels(*pool_, {.fuse_epilogues = true});
   refuse_algorithms(1);
   all_products(kSide);
-  EXPECT_THAT(kinds(), ElementsAre("a GELU apart from its product"));
+  EXPECT_THAT(kinds(), ElementsAre("a GELU not fused with its product"));
   const SlowPath& gelu = slow_paths(*kernels_)[0];
   EXPECT_EQ(gelu.shape, "linear_gelu, [256,256] x [256,256]^T bf16");
   EXPECT_THAT(gelu.reason,
@@ -78,8 +78,8 @@ TEST_F(SlowPaths, OfRefusedEpilogues) {
 
 TEST_F(SlowPaths, OfWidthsThatCublasLtDoesNotTakeWithAGelu) {
   all_products(kSide + 4);
-  EXPECT_THAT(kinds(), ElementsAre("a GELU apart from its product", "a GELU's gradient apart from its product"));
-  EXPECT_THAT(slow_paths(*kernels_)[1].reason, HasSubstr("where 8 divides the width, which is 260"));
+  EXPECT_THAT(kinds(), ElementsAre("a GELU not fused with its product", "a GELU's gradient not fused with its product"));
+  EXPECT_THAT(slow_paths(*kernels_)[1].reason, HasSubstr("only if the width is a multiple of 8; it is 260"));
 }
 
 TEST_F(SlowPaths, AreNoneWhereAnOptionAskedForThem) {
@@ -92,7 +92,7 @@ TEST_F(SlowPaths, AreNoneWhereAnOptionAskedForThem) {
 TEST_F(SlowPaths, OfProductsByWayOfF32) {
   refuse_algorithms(1);
   linear(kSide);
-  EXPECT_THAT(kinds(), ElementsAre("a result by way of fp32"));
+  EXPECT_THAT(kinds(), ElementsAre("a result converted from fp32"));
   EXPECT_THAT(slow_paths(*kernels_)[0].reason, HasSubstr("-> bf16 with a bias"));
   kernels_ = make_cuda_kernels(*pool_);
   refuse_algorithms(2);
@@ -106,7 +106,7 @@ TEST_F(SlowPaths, OfProductsByWayOfF32) {
   kernels_->linear_backward_input(*stream_, x, x32, dx, Write::overwrite);
   kernels_->linear_backward_input(*stream_, x32, x32, dx, Write::overwrite);
   kernels_->linear_backward_input(*stream_, x, x, dx32, Write::overwrite);
-  EXPECT_THAT(kinds(), ElementsAre("operands converted to fp32", "a result by way of fp32"));
+  EXPECT_THAT(kinds(), ElementsAre("operands converted to fp32", "a result converted from fp32"));
   EXPECT_EQ(slow_paths(*kernels_)[0].reason, "operands of bf16 and fp32");
   EXPECT_THAT(slow_paths(*kernels_)[1].reason, HasSubstr("does not write bf16 when it multiplies fp32"));
 }
@@ -123,7 +123,7 @@ TEST_F(SlowPaths, OfAttentionWithoutCudnn) {
   const TensorView qkv = zeros({1, 512, 192}), y = zeros({1, 512, 64}), lse = zeros({1, 1, 512}, DType::f32);
   kernels_->attention(*stream_, {1, 512, 1, 64}, qkv, y, lse);
   kernels_->attention(*stream_, {1, 512, 1, 64}, qkv, y, lse);
-  EXPECT_THAT(kinds(), ElementsAre("attention by own kernels"));
+  EXPECT_THAT(kinds(), ElementsAre("attention by Mica's own kernels"));
   EXPECT_EQ(slow_paths(*kernels_)[0].shape, "forward, B=1 T=512 H=1 D=64 bf16");
   EXPECT_THAT(slow_paths(*kernels_)[0].reason, HasSubstr("no cudnn-frontend"));
 }
@@ -134,7 +134,7 @@ TEST_F(SlowPaths, OfElementsThatLieBadly) {
   kernels_->activation(*stream_, Activation::gelu, x.slice(3, n), y.slice(3, n));  // together from the fifth on
   EXPECT_THAT(kinds(), ElementsAre());
   kernels_->activation(*stream_, Activation::gelu, x.slice(3, n), y.slice(0, n));
-  EXPECT_THAT(kinds(), ElementsAre("elements read one by one"));
+  EXPECT_THAT(kinds(), ElementsAre("elements accessed one by one"));
   EXPECT_EQ(slow_paths(*kernels_)[0].shape, "gelu of [1048576] bf16");
 }
 

@@ -1,5 +1,5 @@
-// What a user can get wrong: each ends within seconds on all ranks, with the status of DESIGN section 9 and one line
-// that says what, where and what was expected; what was saved earlier stays as it is.
+// A user's mistakes: each ends the job within seconds on all ranks, with a status of docs/design.md, Programs and files, and
+// one line that says what, where and what was expected; what was saved earlier stays as it is.
 
 #include <algorithm>
 #include <filesystem>

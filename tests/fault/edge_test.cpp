@@ -207,6 +207,21 @@ TEST_F(Edge, TheTraceReportTakesARunsFolder) {
   EXPECT_LT(seen.output.find("rank 0: "), seen.output.find("rank 1: "));
 }
 
+TEST_F(Edge, ARunsLossAndStepTimeAreDrawn) {
+  const std::string plot = kSource + "/scripts/plot_quickstart.py";
+  const std::string out = folder_ / "run.svg";
+  expect_refused(test::run({"/usr/bin/env", "python3", plot, folder_ / "none", out}), 2, {folder_ / "none", "No such file"});
+  write_text(folder_ / "empty.jsonl", "{\"event\":\"eval\",\"step\":1,\"val_loss\":3.5}\n");
+  expect_refused(test::run({"/usr/bin/env", "python3", plot, folder_ / "empty.jsonl", out}), 2, {"no row of a training step"});
+  ASSERT_EQ(test::run(train({"--data.val=" + (folder_ / "tokens.bin"), "--train.eval_batches=1"})).status, 0);
+  const Finished seen = test::run({"/usr/bin/env", "python3", plot, folder_ / "run/metrics.jsonl", out});
+  EXPECT_EQ(seen.status, 0) << seen.output;
+  const std::string svg = read_text(out);
+  EXPECT_EQ(svg.rfind("<svg ", 0), 0u);
+  EXPECT_THAT(svg, HasSubstr("of which waiting for communication"));
+  EXPECT_EQ(count_of(svg, "<circle "), 1u);  // one evaluation, at the end
+}
+
 /// Programs that print their name and arguments, first in the PATH.
 std::map<std::string, std::string> with_fakes(const std::string& folder, const std::vector<std::string>& names) {
   fs::create_directories(folder);

@@ -67,7 +67,7 @@ TEST_F(RunControl, ATimeLimitSavesAndAsksToBeQueuedAgain) {
   const std::vector<std::string> flags{"--train.steps=100000000", "--train.max_hours=0.0002"};  // 0.72 s
   const Finished stopped = train(flags);
   EXPECT_EQ(stopped.status, 75) << stopped.output;
-  EXPECT_THAT(stopped.output, HasSubstr("start the same command again to go on"));
+  EXPECT_THAT(stopped.output, HasSubstr("start the same command again to resume"));
   const std::vector<StepLine> lines = step_lines(run_folder());
   ASSERT_GE(lines.size(), 1u);
   const std::int64_t last = lines.back().step;

@@ -143,7 +143,7 @@ TEST_F(RunFolder, GoingBackSetsTheLaterLineAside) {
   const Finished again = train(2, {back, "--train.steps=7", "--optim.lr=0.05"});
   ASSERT_EQ(again.status, 0) << again.output;
   EXPECT_EQ(first_progress_step(again.output), 7) << again.output;
-  EXPECT_THAT(again.output, HasSubstr("goes on from " + checkpoint(6)));
+  EXPECT_THAT(again.output, HasSubstr("resumes from " + checkpoint(6)));
   const Finished automatic = train(2, {"--train.steps=8", "--checkpoint.keep=1"});
   ASSERT_EQ(automatic.status, 0) << automatic.output;
   EXPECT_EQ(first_progress_step(automatic.output), 8) << automatic.output;
@@ -189,7 +189,8 @@ TEST_F(RunFolder, GoingBackInVainChangesNothing) {
   const std::string metrics = read_text(run_folder() + "/metrics.jsonl");
   const std::string back = "--checkpoint.resume=" + checkpoint(8);
   const Finished check = train(2, {back, "--check"});
-  EXPECT_THAT(check.output, AllOf(HasSubstr("goes on from " + checkpoint(8)), HasSubstr("later checkpoints of the run's folder, 1 in all, will be set aside")));
+  EXPECT_THAT(check.output, AllOf(HasSubstr("resumes from " + checkpoint(8)),
+                                  HasSubstr("later checkpoints of this run (1) will be set aside")));
   EXPECT_THAT(train(2, {back, "--train.steps=8"}).output, HasSubstr("nothing to do"));
   expect_refusal(train(2, {back, "--run.seed=3"}), {"run.seed"});
   EXPECT_EQ(checkpoints_of(run_folder()), before);
@@ -232,8 +233,8 @@ TEST_F(RunFolder, TheBatchBelongsToTheRun) {
     copy_until(name, 8);
     const Finished run = train(ranks, {flag}, name);
     if (ranks == 3) {
-      expect_refusal(run, {"step-00000008 goes on with the batch that it was saved with, 8 sequences a step",
-                           "= 1 x 3 is no divisor; it can go on on 2 or 4 ranks"});
+      expect_refusal(run, {"step-00000008 was saved with 8 sequences a step",
+                           "= 1 x 3 does not divide; keep it on 2 or 4 ranks"});
       continue;
     }
     ASSERT_EQ(run.status, 0) << run.output;

@@ -1,4 +1,4 @@
-// What offloaded gradients cost a GPU: copies, and no kernels but one (FEATURES D9).
+// What offloaded gradients cost a GPU: copies, and no kernels but one (docs/parity.md D9).
 #include <gtest/gtest.h>
 
 #include "cuda_emulation/cuda_emulation.hpp"

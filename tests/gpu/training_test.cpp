@@ -147,9 +147,9 @@ TEST_F(GpuTraining, SlowPathsAreToldOnceAndNotWhereTheyWereAskedFor) {
   };
   const Finished told = with("slow", "--train.steps=2");
   ASSERT_EQ(told.status, 0) << told.output;
-  const std::string line = "slow path: a GELU apart from its product (linear_gelu, [384,105] x [420,105]^T fp32): cuBLASLt";
+  const std::string line = "slow path: a GELU not fused with its product (linear_gelu, [384,105] x [420,105]^T fp32): cuBLASLt";
   ASSERT_THAT(told.output, HasSubstr(line));
-  EXPECT_THAT(told.output, HasSubstr("where 8 divides the width, which is 420"));
+  EXPECT_THAT(told.output, HasSubstr("only if the width is a multiple of 8; it is 420"));
   EXPECT_EQ(told.output.find(line, told.output.find(line) + 1), std::string::npos) << told.output;
   ::setenv("MICA_GPU_EPILOGUES", "off", 1);
   const Finished silent = with("off", "--train.steps=1");

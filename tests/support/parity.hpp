@@ -14,7 +14,7 @@
 
 namespace mica::testing {
 
-/// One point of the parity matrix (DESIGN invariant 3).
+/// One point of the parity matrix (docs/design.md, Invariants 3).
 struct ParityCase {
   enum class Model : std::uint8_t { gpt2, llama } model = Model::gpt2;
   fsdp::Strategy strategy = fsdp::Strategy::full_shard;
@@ -83,7 +83,7 @@ struct RunOptions {
 /// Fails the current test where `run` leaves the plain run by more than rounding. [Note: parity tolerance]
 void expect_parity(const ParityRun& plain, const ParityRun& run, const ParityCase& parity_case);
 
-/// Fails the current test unless the counts are exactly those of FEATURES D1.
+/// Fails the current test unless the counts are exactly those of docs/parity.md D1.
 void expect_counts(const StepCounts& counts, const ParityCase& parity_case, int world_size);
 
 /// The whole matrix for one world size.

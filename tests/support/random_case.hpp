@@ -32,7 +32,7 @@ class RandomModel final : public nn::Module {
   std::vector<nn::Module*> chain_;
 };
 
-/// One point of the option space (FEATURES F8), made from a seed alone. [Note: random cases]
+/// One point of the option space (docs/parity.md F8), made from a seed alone. [Note: random cases]
 /// The model is a chain of blocks with odd widths. Each block is a linear layer, two with a GELU between them, a
 /// normalised residual branch, a linear layer with a module buffer behind it, or a layer that uses the square weight of
 /// an earlier block (a shared parameter).

@@ -9,7 +9,7 @@
 namespace mica::checkpoint {
 
 /// A checkpoint that is complete by its name: RUN/checkpoints/step-00000500.
-struct Found {
+struct CheckpointPath {
   std::string path;
   std::int64_t step = 0;
 };
@@ -25,9 +25,9 @@ inline constexpr std::string_view kReplacedSuffix = ".replaced";
 /// Every checkpoint in a folder of checkpoints, by ascending step. Whatever ends in .tmp is none: it was being written
 /// or deleted when its job died. "step-00000500.replaced" is one where no "step-00000500" is: its job died between the two
 /// renames that replace a checkpoint. A folder that does not exist holds none. @throws IoError if it cannot be read.
-[[nodiscard]] std::vector<Found> list_checkpoints(const std::string& folder);
+[[nodiscard]] std::vector<CheckpointPath> list_checkpoints(const std::string& folder);
 /// What resume=auto takes. @param run_folder  RUN.
-[[nodiscard]] std::optional<Found> newest_complete(const std::string& run_folder);
+[[nodiscard]] std::optional<CheckpointPath> newest_complete(const std::string& run_folder);
 
 /// What people mean by a path: a checkpoint itself, or the newest one of a run's folder or of a folder of checkpoints.
 /// @throws ConfigError if there is none.

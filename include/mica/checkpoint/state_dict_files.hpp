@@ -9,7 +9,7 @@
 
 namespace mica::checkpoint {
 
-// State dicts in files (FEATURES E2-E4). [Note: state dict files]
+// State dicts in files (docs/parity.md E2-E4). [Note: state dict files]
 // A folder with a manifest, checksums and model.h5, as a checkpoint of a run has them, that appears complete or not at
 // all. The kinds differ in who writes what:
 //   full     rank 0 one file, every tensor whole; the other ranks none

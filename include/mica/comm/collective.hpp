@@ -11,7 +11,7 @@ enum class ReduceOp : std::uint8_t { sum, max };
 
 enum class Collective : std::uint8_t { all_gather, reduce_scatter, all_reduce, all_to_all, broadcast, barrier };
 inline constexpr std::size_t kNumCollectives = 6;
-/// "all_gather" ...: a literal.
+/// "all_gather", ...: a string literal.
 [[nodiscard]] constexpr const char* collective_name(Collective kind) {
   constexpr std::array<const char*, kNumCollectives> names{"all_gather", "reduce_scatter", "all_reduce",
                                                               "all_to_all", "broadcast",      "barrier"};

@@ -9,8 +9,8 @@
 namespace mica {
 
 /// Moves nothing and records every call: for the planner, overhead measurements and schedule tests.
-/// all_gather leaves the unsharded buffer as it is apart from this rank's own slice, all_to_all likewise; reduce_scatter copies the slice;
-/// all_reduce and broadcast leave the data. Like every group it does nothing, and records nothing, with one rank.
+/// all_gather and all_to_all write only this rank's own slice of the result; reduce_scatter copies the slice; all_reduce and
+/// broadcast leave the data unchanged. Like every group, it does and records nothing with one rank.
 struct FakeCall {
   Collective kind;
   std::string label;
@@ -23,8 +23,8 @@ class FakeRecorder {
   std::vector<FakeCall> calls;  ///< in host order, at enqueue
 };
 
-/// `recorder` may be null; else it outlives the group and gets the calls of all groups made from it as well.
-/// split() is refused, since the other ranks' colors are unknown: use subgroup(), as Mesh does.
+/// `recorder` may be null; otherwise it outlives the group, and also gets the calls of groups made from it. split() is refused,
+/// since the other ranks' colors are unknown: use subgroup(), as Mesh does.
 [[nodiscard]] std::unique_ptr<ProcessGroup> make_fake_group(int rank, int num_ranks, FakeRecorder* recorder);
 
 }  // namespace mica

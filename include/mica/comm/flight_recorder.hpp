@@ -11,7 +11,7 @@
 
 namespace mica {
 
-/// What became of one collective. `skipped`: its stream had failed before, so that it never ran.
+/// State of one collective. `skipped`: its stream had failed earlier, so it never ran.
 enum class CollectiveState : std::uint8_t { enqueued, started, done, failed, skipped };
 
 struct FlightEntry {
@@ -31,7 +31,7 @@ class FlightRecorder {
 
   /// @returns the collective's sequence number.
   std::int64_t enqueue(Collective kind, const std::string& label, std::int64_t bytes);
-  /// Collectives of one group run in order: earlier ones that still wait were skipped by a failed stream.
+  /// Collectives of one group run in order: earlier ones still marked as enqueued were skipped by a failed stream.
   void start(std::int64_t sequence);
   void end(std::int64_t sequence, bool succeeded);
 

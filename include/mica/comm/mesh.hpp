@@ -23,7 +23,7 @@ struct ShardSize {
   int number = 0;
 };
 
-/// Ranks as a grid: replicate axis x shard axis (DESIGN section 5). Pure math.
+/// Ranks as a grid: replicate axis x shard axis (docs/design.md, Meshes and batches). Pure math.
 /// Example: world 6, shard_size 3 -> shard groups {0,1,2},{3,4,5}; replicate groups {0,3},{1,4},{2,5}.
 struct MeshGeometry {
   int world_size = 1;
@@ -43,13 +43,13 @@ class Mesh {
   /// @param world  in mesh order, taken over. @collective over it.
   Mesh(std::unique_ptr<ProcessGroup> world, MeshGeometry geometry, std::vector<RankPlace> places = {});
 
-  /// Of groups that exist already.
+  /// From existing groups.
   Mesh(std::unique_ptr<ProcessGroup> world, std::unique_ptr<ProcessGroup> shard, std::unique_ptr<ProcessGroup> replicate);
 
-  /// Becomes the mesh of another set of ranks: of those that are left when one is lost. @param world  in mesh order, taken
-  /// over; not one of this mesh's own groups, which end. @collective over it.
+  /// Rebuilds the mesh for another set of ranks: those that are left when one was lost. @param world  in mesh order, taken over;
+  /// not one of this mesh's own groups, which are destroyed. @collective over it.
   void rebuild(std::unique_ptr<ProcessGroup> world, MeshGeometry geometry, std::vector<RankPlace> places = {});
-  /// How often it was rebuilt.
+  /// Number of times it was rebuilt.
   [[nodiscard]] int epoch() const { return epoch_; }
 
   [[nodiscard]] const MeshGeometry& geometry() const { return geometry_; }

@@ -7,10 +7,10 @@
 
 namespace mica {
 
-/// A hybrid mesh as its user wants it (FEATURES A2): by groups that exist already, or by a grid; not both.
+/// What a user asks of a hybrid mesh (docs/parity.md A2): either existing groups, or a grid.
 struct MeshRequest {
   std::unique_ptr<ProcessGroup> shard;      ///< with `replicate`
-  std::unique_ptr<ProcessGroup> replicate;  ///< the ranks of equal shard rank
+  std::unique_ptr<ProcessGroup> replicate;  ///< of the ranks with the same shard rank
   std::vector<int> grid;                    ///< {replicate, shard}; neighbours in the world share a shard group
 };
 

@@ -13,30 +13,30 @@
 namespace mica {
 
 /// Which MPI calls a collective becomes. [Note: MPI calls of collectives]
-/// One call moves one block: a slice of at most block_bytes per rank. A slice of up to `direct_bytes` goes by one MPI
-/// collective of a kind of its own, so that tests can count from outside:
+/// One call moves one block: a slice of at most block_bytes per rank. A slice of up to `max_collective_slice_bytes` takes one
+/// MPI collective, of a different kind for each, so that tests can count from outside:
 ///   all_gather -> MPI_Allgather     reduce_scatter -> MPI_Alltoall + own fold     broadcast -> MPI_Bcast     barrier -> MPI_Barrier
 ///   all_reduce -> MPI_Allgatherv + own fold (up to kSmallAllReduceBytes), else MPI_Alltoallv + own fold + MPI_Allgatherv
 ///   all_to_all -> MPI_Alltoallw
-/// Longer slices go directly between the ranks (MPI_Irecv, MPI_Isend, MPI_Waitall), which is faster (figures
-/// in src/comm/README.md). The folds are Mica's own, in rank order, so that the bits do not depend on the MPI library.
+/// Longer slices go point to point (MPI_Irecv, MPI_Isend, MPI_Waitall), which is faster (figures in src/comm/README.md). The folds
+/// are Mica's own, in rank order, so that the bits do not depend on the MPI library.
 struct MpiGroupOptions {
   /// Transfers are split so that no MPI call moves more bytes than this on one rank (MPI counts are ints). Tests use 1 KiB.
   std::int64_t max_call_bytes = std::int64_t{1} << 30;
   /// Staging memory of a reduce-scatter or all-reduce, per group: never more than this.
   std::int64_t staging_bytes = std::int64_t{16} << 20;
   /// Longer slices go point to point. A very large value keeps every collective countable from outside.
-  std::int64_t direct_bytes = std::int64_t{32} << 10;
-  /// abort() ends what is under way, too: everything goes point to point, and who waits asks again and again. (A long
-  /// message that its sender has begun cannot be called back: it is waited for.)
+  std::int64_t max_collective_slice_bytes = std::int64_t{32} << 10;
+  /// Whether abort() also ends collectives under way: then everything goes point to point, and waiting ranks poll. (A long
+  /// message that its sender has begun cannot be cancelled; it is waited for.)
   bool can_be_aborted = false;
 };
 
 inline constexpr std::int64_t kSmallAllReduceBytes = 4096;
 
-/// CPU memory over MPI. @collective over `comm`, which is taken over. `pool` provides the staging memory (role communication).
-/// Where MPI grants less than MPI_THREAD_MULTIPLE, a collective that does not run on MPI's main thread fails with a
-/// ConfigError: use the streams that comm_stream_mode() says.
+/// CPU memory over MPI. Takes ownership of `comm`. @collective over it. `pool` provides the staging memory (role
+/// communication). If MPI grants less than MPI_THREAD_MULTIPLE, a collective that does not run on MPI's main thread fails with
+/// a ConfigError: make the streams with comm_stream_mode().
 [[nodiscard]] std::unique_ptr<ProcessGroup> make_mpi_group(mpi::Communicator comm, Pool& pool, std::string name,
                                                            MpiGroupOptions options = {});
 
@@ -45,8 +45,8 @@ inline constexpr std::int64_t kSmallAllReduceBytes = 4096;
 [[nodiscard]] std::int64_t mpi_staging_bytes(Collective kind, std::int64_t numel, DType dtype, int num_ranks,
                                              const MpiGroupOptions& options = {});
 
-/// The mode for streams that communicate. Without MPI_THREAD_MULTIPLE one thread must make all MPI calls, in host
-/// enqueue order on all ranks: then inlined, whatever is wanted.
+/// The mode for streams that communicate. Without MPI_THREAD_MULTIPLE one thread must make all MPI calls, in host enqueue order
+/// on all ranks: then it is `inlined`, whatever is wanted.
 [[nodiscard]] StreamMode comm_stream_mode(const mpi::Session& session, StreamMode wanted);
 
 /// Every rank's place, by world rank. @collective
@@ -54,12 +54,12 @@ inline constexpr std::int64_t kSmallAllReduceBytes = 4096;
 /// The places in mesh order: by (node's lowest world rank, local rank).
 [[nodiscard]] std::vector<RankPlace> mesh_order(std::vector<RankPlace> by_world_rank);
 
-/// What the mesh's groups are made of beside the one over MPI: takes it over, gives the one to use (gpu_groups.hpp).
+/// Wraps a group over MPI, which it takes ownership of, into the group to use (gpu_groups.hpp).
 using GroupBackend = std::function<std::unique_ptr<ProcessGroup>(std::unique_ptr<ProcessGroup>)>;
 
 /// The mesh over all ranks of `world`, in mesh order, with groups over MPI. @collective
-/// @param by_world_rank  places that somebody knows already; found here if empty.
-/// @param backend        what the groups are made into; none: they stay as they are.
+/// @param by_world_rank  places, if known already; found here if empty.
+/// @param backend  wraps each group; none: groups over MPI.
 [[nodiscard]] Mesh make_mpi_mesh(const mpi::Communicator& world, ShardSize shard_size, Pool& pool,
                                  MpiGroupOptions options = {}, std::vector<RankPlace> by_world_rank = {},
                                  const GroupBackend& backend = {});

@@ -16,15 +16,15 @@
 
 namespace mica {
 
-/// Ranks that communicate, in an order of their own. [Note: process groups]
-/// Collectives are enqueued on a stream and matched by their order within one group, so each stream that communicates
-/// has a group of its own (duplicate()). Groups do not wait for each other, but the hosts of all ranks enqueue the
-/// collectives of all groups in one order: staging memory that passes from one stream to another, and an MPI that lets
-/// only one thread communicate, order the streams as the host did. Sums are folded in rank order, in f32 for low-precision dtypes, so that every
-/// backend gives the same bits on every rank. Sizes are checked before any traffic. A failure inside a collective is
+/// An ordered set of ranks that communicate. [Note: process groups]
+/// Collectives are enqueued on a stream and matched by their order within one group, so each stream that communicates has a
+/// group of its own (duplicate()). Groups do not wait for each other, but the hosts of all ranks enqueue the collectives of all
+/// groups in the same order, because staging memory that passes from one stream to another, and an MPI that lets only one
+/// thread communicate, order the streams as the host did. Sums are folded in rank order, in f32 for low-precision dtypes, so
+/// that every backend gives the same bits on every rank. Sizes are checked before any traffic. A failure inside a collective is
 /// the stream's sticky error and names group, collective and label.
-/// A group of one rank moves nothing and counts nothing (all_gather and reduce_scatter copy unless in place); nor does
-/// a collective of no elements. A group outlives the work that its streams still have to do for it.
+/// A group of one rank moves nothing and counts nothing (all_gather and reduce_scatter copy unless in place); nor does a
+/// collective of no elements. A group outlives its enqueued work.
 class ProcessGroup {
  public:
   virtual ~ProcessGroup() = default;
@@ -34,7 +34,7 @@ class ProcessGroup {
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int num_ranks() const { return num_ranks_; }
   [[nodiscard]] const std::string& name() const { return name_; }
-  /// A group of one rank whose collectives are no more than copies.
+  /// A group of one rank, whose collectives are only copies.
   [[nodiscard]] bool is_alone() const { return is_alone_; }
 
   // All: @collective over the group, in the same order on all ranks. @stream enqueued; the host does not block.
@@ -47,42 +47,42 @@ class ProcessGroup {
   void reduce_scatter(Stream& s, const char* label, ConstTensorView full, TensorView shard);
   /// In place. fp32, bf16 or fp16.
   void all_reduce(Stream& s, const char* label, TensorView data, ReduceOp op);
-  /// received [S*P] = concatenation over ranks of the slice of their `sent` [S*P] that has this rank's number. Any dtype;
-  /// the two do not overlap. What a reduce_scatter would add up arrives as it is.
+  /// received [S*P] = concatenation over ranks of this rank's slice of their `sent` [S*P]: what a reduce_scatter would add up,
+  /// unsummed. Any dtype; the two do not overlap.
   void all_to_all(Stream& s, const char* label, ConstTensorView sent, TensorView received);
   /// In place, from `root`.
   void broadcast(Stream& s, const char* label, TensorView data, int root);
   void barrier(Stream& s, const char* label);
 
-  /// The same ranks with a communicator of their own. While it runs, no collective of this group may be pending. @collective
+  /// A group of the same ranks with its own communicator. No collective of this group may be pending meanwhile. @collective
   [[nodiscard]] virtual std::unique_ptr<ProcessGroup> duplicate(std::string name) = 0;
   /// Ranks of equal color form a group, ordered by key, then rank. Otherwise as duplicate(). @collective
   [[nodiscard]] virtual std::unique_ptr<ProcessGroup> split(int color, int key, std::string name) = 0;
-  /// A group of these ranks of this group, in this order; every rank names the group that it is in itself. Unlike
-  /// split(), also possible in a fake group, whose other ranks do not exist. Otherwise as duplicate(). @collective
+  /// A group of these ranks of this group, in this order; each rank names the subgroup that it belongs to. Unlike split(), also
+  /// possible in a fake group, whose other ranks do not exist. Otherwise as duplicate(). @collective
   [[nodiscard]] std::unique_ptr<ProcessGroup> subgroup(std::span<const int> members, std::string name);
 
-  /// Storage for a unit (DESIGN section 3, Storage). Default: the pool. A backend may register what it gives, which all
-  /// ranks must have alike: they ask for the same bytes in the same order.
+  /// Storage for a unit (docs/design.md, Storage). Default: the pool. A backend may register the memory, so all ranks must
+  /// allocate the same bytes in the same order.
   [[nodiscard]] virtual Buffer allocate(Pool& pool, std::int64_t bytes, MemoryRole role, Stream& home) {
     return pool.allocate(bytes, role, home);
   }
 
-  /// Ends the group's communication for good: collectives that are under way or are asked for later fail with `why`, and no
-  /// longer wait for other ranks. Any thread. A group of one rank goes on. (Over MPI what is under way ends only where the
-  /// group was made so: MpiGroupOptions::can_be_aborted. Over NCCL all groups of the rank end.)
+  /// Ends the group's communication for good: collectives under way and later ones fail with `why` and no longer wait for other
+  /// ranks. Any thread. A group of one rank is not affected. (Over MPI, collectives under way end only with
+  /// MpiGroupOptions::can_be_aborted. Over NCCL, all groups of the rank end.)
   void abort(const std::string& why);
 
   [[nodiscard]] const CollectiveCounts& counts() const { return counts_; }
   void reset_counts() { counts_ = {}; }
-  /// Host time that streams spent inside collectives so far, in ms (0 for fake). Any thread.
+  /// Host time that streams have spent inside collectives, in ms (0 for fake). Any thread.
   [[nodiscard]] virtual double busy_ms() const { return static_cast<double>(busy_ns_.load()) * 1e-6; }
   /// What this group is waiting for: "group 'shard' (rank 1 of 4): #12 all_gather 'h.3' ... running for 5.2 s". Any thread.
   [[nodiscard]] virtual std::string describe_pending() const;
   [[nodiscard]] const FlightRecorder& recorder() const { return recorder_; }
 
  protected:
-  /// @param communicates_alone  one rank goes by its backend as more do, too
+  /// @param communicates_alone  whether a group of one rank also uses its backend
   ProcessGroup(int rank, int num_ranks, std::string name, bool communicates_alone = false);
 
   /// The collective that is being enqueued.
@@ -93,13 +93,13 @@ class ProcessGroup {
     std::int64_t sequence = 0;  ///< counts the group's collectives from 1
   };
 
-  /// Ends what is under way: abort() was called. Any thread.
+  /// Ends collectives under way, after abort(). Any thread.
   virtual void end_waiting(const std::string& /*why*/) {}
   /// Set by abort().
   [[nodiscard]] const std::atomic<bool>& abort_flag() const { return is_aborted_; }
 
-  // Backends enqueue by one submit(); arguments were checked. Not called for groups of one rank (the base copies where
-  // needed) nor for empty tensors.
+  // Backends enqueue with one submit(); arguments are checked already. Not called for groups of one rank (the base class copies
+  // where needed) nor for empty tensors.
   virtual void enqueue_all_gather(Stream& s, ConstTensorView shard, TensorView full) = 0;
   virtual void enqueue_reduce_scatter(Stream& s, ConstTensorView full, TensorView shard) = 0;
   virtual void enqueue_all_reduce(Stream& s, TensorView data, ReduceOp op) = 0;
@@ -108,14 +108,14 @@ class ProcessGroup {
   virtual void enqueue_barrier(Stream& s) = 0;
   virtual std::unique_ptr<ProcessGroup> make_subgroup(int index, std::span<const int> members, std::string name);
 
-  /// Bytes from one place to another of the device's memory.
+  /// Copies bytes within the device's memory.
   virtual void enqueue_copy(Stream& s, const char* what, ConstTensorView src, TensorView dst) const;
 
   [[nodiscard]] const Call& call() const { return call_; }
-  /// A collective that ended in another way than by submit().
+  /// Records the end of a collective that did not end through submit().
   void note_end(const Call& call, bool succeeded, std::int64_t busy_ns);
-  /// Submits the work of the collective that is being enqueued: recorded, timed, and with an MpiError completed by
-  /// describe(call). `work` gets the call.
+  /// Submits the work of the collective that is being enqueued: records and times it, and adds describe(call) to an MpiError.
+  /// `work` gets the call.
   void submit(Stream& s, std::initializer_list<Access> accesses, std::function<void(const Call&)> work);
   /// "group 'shard' (rank 1 of 4), reduce_scatter 'h.3' of 4096 bytes"
   [[nodiscard]] std::string describe(const Call& call) const;

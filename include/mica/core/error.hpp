@@ -9,7 +9,7 @@
 
 namespace mica {
 
-/// Exit statuses of every Mica program (DESIGN section 9).
+/// Exit statuses of every Mica program (docs/design.md, Programs and files).
 enum class ExitCode : int {
   done = 0,
   differs = 1,         ///< only `mica-inspect diff` and `verify`
@@ -39,15 +39,15 @@ class ConfigError : public Error {
   [[nodiscard]] ExitCode exit_code() const noexcept override { return ExitCode::user_mistake; }
 };
 
-/// A checkpoint that is damaged, incomplete or of another model.
+/// A checkpoint that is damaged or incomplete, or that does not fit the model.
 class CheckpointError : public Error {
  public:
   using Error::Error;
   [[nodiscard]] ExitCode exit_code() const noexcept override { return ExitCode::user_mistake; }
 };
 
-/// The bytes on the disk are not those that were written, or some are missing. (Other CheckpointErrors: a sound
-/// checkpoint that does not fit.)
+/// The bytes on the disk are not those that were written, or some are missing. (Other CheckpointErrors: the checkpoint is sound
+/// but does not fit.)
 class DamagedCheckpointError : public CheckpointError { public: using CheckpointError::CheckpointError; };
 
 /// A system call failed at run time (disk full, I/O error).
@@ -65,7 +65,7 @@ void require(bool ok, fmt::format_string<Args...> text, Args&&... args) {
   if (!ok) throw E(fmt::format(text, std::forward<Args>(args)...));
 }
 
-/// A broken invariant of Mica itself: prints the text and the place, then aborts. The same in every build type.
+/// For invariants of Mica itself: unless `ok`, prints the text and the location, then aborts. Active in every build type.
 void invariant(bool ok, std::string_view what, std::source_location where = std::source_location::current());
 
 /// errno as text, e.g. "No space left on device".

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Marks a function that also runs on a GPU. Only with CUDA's compiler does it say anything.
+/// Marks a function that also runs on a GPU; empty unless CUDA's compiler reads it.
 #if defined(__CUDACC__)
 #define MICA_HOST_DEVICE __host__ __device__
 #else

@@ -10,7 +10,8 @@ namespace mica {
 
 enum class LogLevel { debug, info, warn, error, off };
 
-/// Where a rank's messages go. A plain value passed down; a copy shares the sinks. Rank 0 prints to the terminal; others stay silent below `warn`.
+/// Where a rank's messages go. Passed down by value; copies share the sinks. Rank 0 prints to the terminal, the others only
+/// warnings and errors.
 class Logger {
  public:
   /// A logger that drops everything.
@@ -27,7 +28,7 @@ class Logger {
   template <class... Args>
   void warn(fmt::format_string<Args...> f, Args&&... a) const { write(LogLevel::warn, fmt::format(f, std::forward<Args>(a)...)); }
 
-  /// Messages are copied to this file as well (log.txt of a run). @throws ConfigError if it cannot be opened.
+  /// A logger that also writes to this file (log.txt of a run). @throws ConfigError if it cannot be opened.
   [[nodiscard]] Logger with_file(const std::string& path) const;
 
  private:

@@ -5,7 +5,7 @@
 
 namespace mica {
 
-/// Of numbers from 0 by numbers from 1. Example: divide_up(7, 3) = 3, round_up(7, 3) = 9, round_down(7, 3) = 6.
+/// For a >= 0 and b >= 1. Example: divide_up(7, 3) = 3, round_up(7, 3) = 9, round_down(7, 3) = 6.
 template <std::integral T>
 [[nodiscard]] constexpr T divide_up(T a, std::type_identity_t<T> b) {
   return (a + b - 1) / b;

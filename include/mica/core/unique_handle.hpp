@@ -4,7 +4,7 @@
 
 namespace mica {
 
-/// A move-only owner of a foreign handle (MPI_Comm, hid_t ...).
+/// A move-only owner of a C library's handle (MPI_Comm, hid_t ...).
 /// Traits: `using type`, `static type null()`, `static void close(type) noexcept`.
 template <class Traits>
 class UniqueHandle {

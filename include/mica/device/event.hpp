@@ -6,20 +6,20 @@
 
 namespace mica {
 
-/// What a backend keeps for one recorded point of a stream.
+/// A backend's state of one recorded point of a stream.
 class EventState {
  public:
   virtual ~EventState() = default;
   [[nodiscard]] virtual bool is_complete() const = 0;
   /// Blocks the host; rethrows the error of the stream that recorded it, if that stream failed before this point.
   virtual void wait_on_host() = 0;
-  /// The stream that recorded it, as an identity that lives as long as this object; of two events of one origin the
-  /// higher sequence is later. Lets redundant waits be left out. Null: unknown.
+  /// Identifies the stream that recorded it, valid as long as this object. Of two events with one origin, the one with the
+  /// higher sequence is later. Used to skip redundant waits. Null: unknown.
   [[nodiscard]] virtual const void* origin() const { return nullptr; }
   [[nodiscard]] virtual std::uint64_t sequence() const { return 0; }
 };
 
-/// A point in a stream's order. A cheap, copyable handle; a default-made one is complete.
+/// A point in a stream's order. A cheap, copyable handle; a default-constructed one is complete.
 class Event {
  public:
   Event() = default;
@@ -30,7 +30,7 @@ class Event {
   void wait_on_host() const {
     if (state_) state_->wait_on_host();
   }
-  /// Blocks the host likewise. Whether the stream failed before this point, so that what came after did not run.
+  /// Blocks the host likewise. @returns whether the stream failed before this point, so that later tasks did not run.
   [[nodiscard]] bool has_failed() const noexcept {
     try {
       wait_on_host();

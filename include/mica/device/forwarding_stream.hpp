@@ -7,7 +7,7 @@
 
 namespace mica {
 
-/// A stream that passes everything on to another one, which it owns: the base of wrappers that change one thing.
+/// A stream that forwards everything to another one, which it owns: the base of wrappers that change one thing.
 class ForwardingStream : public Stream {
  public:
   explicit ForwardingStream(std::unique_ptr<Stream> inner) : inner_(std::move(inner)) {}

@@ -7,7 +7,7 @@
 
 namespace mica {
 
-/// What memory is for. One enum for allocation, accounting and the memory plan.
+/// What memory is used for. One enum for allocation, accounting and the memory plan.
 enum class MemoryRole : std::uint8_t {
   sharded_param,
   low_precision_shard,

@@ -17,13 +17,13 @@ namespace mica {
 
 class Pool;
 
-/// Owns one allocation of a pool. Move-only. Freed in host order, reused in stream order: [Note: memory and streams]
-/// a buffer belongs to its home stream, on which it may be used and freed with no further ado. When another stream
-/// uses it, the owner hands over that stream's last use with used_until(); the next owner's stream waits for it (and
-/// for the home stream's work so far) before it touches the memory. So freeing never blocks, and the counts depend
-/// on the host's order of calls only, never on timing. That holds because tasks own no buffers: a task captures views,
-/// and the host frees a buffer right after it has enqueued the last use. (A buffer that a task does free on a worker
-/// thread comes back safely, but only at the host's next call to the pool: counts are then no longer exact.)
+/// Owns one allocation of a pool. Move-only. Freed in host order, reused in stream order: [Note: memory and streams] a buffer
+/// belongs to its home stream, on which it may be used and freed without further synchronisation. When another stream uses it,
+/// the owner hands over that stream's last use with used_until(); the next owner's stream waits for it (and for the home
+/// stream's work so far) before it touches the memory. So freeing never blocks, and the counts depend on the host's order of
+/// calls only, never on timing. That holds because tasks own no buffers: a task captures views, and the host frees a buffer
+/// right after it has enqueued the last use. (A buffer that a task nevertheless frees on a worker thread is returned safely,
+/// but only at the host's next call to the pool; counts are then no longer exact.)
 class Buffer {
  public:
   Buffer() = default;
@@ -37,12 +37,12 @@ class Buffer {
   [[nodiscard]] void* data() const { return data_; }
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
   [[nodiscard]] MemoryRole role() const { return role_; }
-  /// Whether it was allocated and not yet given back; also true of an allocation of 0 bytes.
+  /// Whether it was allocated and not yet returned; also true for an allocation of 0 bytes.
   [[nodiscard]] explicit operator bool() const { return pool_ != nullptr; }
 
-  /// Another stream's last use of this memory: whoever gets it next waits for `last_use` first.
+  /// Another stream's last use of this memory: its next owner waits for `last_use` first.
   void used_until(Event last_use) { foreign_uses_.push_back(std::move(last_use)); }
-  /// Gives the memory back to the pool.
+  /// Returns the memory to the pool.
   void reset() noexcept;
   void swap(Buffer& other) noexcept;
 
@@ -56,7 +56,7 @@ class Buffer {
   std::vector<Event> foreign_uses_;
 };
 
-/// Bytes as requested, exact; `reserved` is what was taken from the operating system and not given back.
+/// Bytes as requested, exact; `reserved` is what was taken from the operating system and not returned.
 struct MemoryStats {
   std::int64_t current = 0;
   std::int64_t peak = 0;
@@ -69,8 +69,8 @@ struct MemoryStats {
   [[nodiscard]] std::int64_t peak_of(MemoryRole role) const { return peak_by_role[static_cast<std::size_t>(role)]; }
 };
 
-/// A caching allocator with exact accounting. One host thread per pool. Blocks are aligned to 64 bytes (256 on a GPU).
-/// Lives longer than its buffers; its end waits for what streams still do with freed memory.
+/// A caching allocator with exact accounting. One host thread per pool. Blocks are aligned to 64 bytes (256 on a GPU). Outlives
+/// its buffers; its destructor waits for what streams still do with freed memory.
 class Pool {
  public:
   virtual ~Pool();
@@ -83,20 +83,20 @@ class Pool {
   [[nodiscard]] Buffer allocate(std::int64_t bytes, MemoryRole role, Stream& home);
 
   [[nodiscard]] const MemoryStats& stats();
-  /// Peaks start again from the current bytes.
+  /// Resets peaks to the current bytes.
   void reset_peak();
-  /// Gives free memory back to the operating system. Waits for that memory's events.
+  /// Returns free memory to the operating system. Waits for that memory's events.
   void trim();
   void poison(bool on) { poison_ = on; }
-  /// Allocations that would take stats().current past this fail as if memory were exhausted.
+  /// Allocations that would raise stats().current above this fail as if memory were exhausted.
   void set_limit(std::int64_t bytes) { limit_ = bytes; }
 
   /// Where the pool's memory is.
   [[nodiscard]] virtual DeviceKind device() const { return DeviceKind::cpu; }
-  /// Where any memory is, the pool's or not, as far as its device knows: a CPU knows the host's alone.
+  /// Where any memory is, the pool's or not, as far as the pool's device can tell: a CPU knows host memory only.
   [[nodiscard]] virtual DeviceKind device_of(const void* /*data*/) const { return DeviceKind::cpu; }
-  /// Copies between the host's memory and the pool's, either way; the host waits. Any thread, ordered with no stream:
-  /// what streams still do with the memory must be over.
+  /// Copies between host memory and the pool's, in either direction; the host waits. Any thread. Not ordered with any stream:
+  /// what streams do with the memory must be over.
   virtual void copy(void* to, const void* from, std::int64_t bytes) const;
 
  protected:
@@ -107,10 +107,10 @@ class Pool {
   };
   Pool() = default;
   virtual Taken take(std::int64_t bytes, Stream& home) = 0;
-  /// Memory of take(). `home`: where it may be used at once, null if other streams used it too.
+  /// Returns memory of take(). @param home  the stream that may use it at once; null if other streams used it too.
   virtual void give(void* data, Stream* home, std::vector<Event> pending) = 0;
   virtual void release_free_memory() = 0;
-  /// All that `home` was given so far, whose memory comes back now, is before this event.
+  /// An event after everything enqueued on `home` so far, whose memory is being returned.
   [[nodiscard]] virtual Event last_use(Stream& home) { return home.record(); }
   /// Enqueues on `home`: every byte of fresh memory becomes `byte`.
   virtual void fill_bytes(Stream& home, void* data, std::int64_t bytes, unsigned char byte);
@@ -124,10 +124,10 @@ class Pool {
   MemoryStats stats_;
   bool poison_ = false;
   std::int64_t limit_ = std::numeric_limits<std::int64_t>::max();
-  std::atomic<std::thread::id> host_;  // who allocates
+  std::atomic<std::thread::id> host_;  // the thread that allocates
 
-  // Buffers that something else than the host destroyed, until the host comes by. (At the pool's end their streams may
-  // be gone; their memory goes with the pool's.)
+  // Buffers destroyed by another thread than the host's, until the host's next call. (When the pool ends their streams may be
+  // gone; their memory is freed with the pool's.)
   std::mutex stray_mutex_;
   std::vector<Buffer> stray_;
   std::atomic<bool> has_stray_{false};

@@ -18,8 +18,8 @@ enum class DeviceKind : std::uint8_t { cpu, cuda };
 /// "the CPU", "the GPU".
 [[nodiscard]] std::string device_kind_name(DeviceKind kind);
 
-/// One range of memory that a task reads or writes. Declared with each task, so that the checking stream can
-/// tell whether another stream's access is ordered against it.
+/// One range of memory that a task reads or writes. Declared with each task, so that tests' checking streams can tell whether
+/// another stream's access is ordered against it.
 struct Access {
   enum class Mode : std::uint8_t { read, write };
   const void* data = nullptr;
@@ -57,42 +57,42 @@ class Stream {
     submit(what, std::span<const Access>(accesses.begin(), accesses.size()), std::move(task));
   }
 
-  /// Makes `error` the stream's sticky error, as if a task had thrown it: for work that goes on elsewhere. Any thread
-  /// where the stream is a GPU's, else the host's.
+  /// Makes `error` the stream's sticky error, as if a task had thrown it: for work that runs elsewhere. On a GPU's stream from
+  /// any thread, else from the host's.
   virtual void fail(std::exception_ptr error) {
     submit("failed elsewhere", {}, [error = std::move(error)] { std::rethrow_exception(error); });
   }
 
-  // For traces and profilers; nothing else depends on them (tracer.hpp).
-  /// What the next task is about: "h.3", 4096.
+  // For traces and profilers only (tracer.hpp).
+  /// Label and bytes of the next task: "h.3", 4096.
   virtual void annotate(std::string_view /*label*/, std::int64_t /*bytes*/) {}
-  /// Tasks until end_range() are what `owner` does in `phase` (a literal): "h.3", "forward". Ranges nest.
+  /// Tasks until end_range() belong to `owner`'s `phase` (a literal): "h.3", "forward". Ranges nest.
   virtual void begin_range(std::string_view /*owner*/, const char* /*phase*/) {}
   virtual void end_range() {}
 
   /// The point after everything enqueued so far.
   [[nodiscard]] virtual Event record() = 0;
-  /// Tasks enqueued from now on start after `event`. The host does not block (an inline stream blocks it on an event of
-  /// a threaded one). @param site  who asks: names the wait in tests that leave it out (disturbed_stream.hpp).
+  /// Tasks enqueued from now on start after `event`. The host does not block (an inline stream blocks it on an event of a
+  /// threaded one). @param site  the caller: names the wait in tests that leave it out (disturbed_stream.hpp).
   virtual void wait(const Event& event, std::source_location site = std::source_location::current()) = 0;
   /// Blocks the host until the stream is idle. @throws its sticky error.
   virtual void synchronize() = 0;
-  /// Waits until idle and forgets a sticky error; events recorded so far no longer throw. For abandon_step() only, and
-  /// through drain_and_clear_errors() when streams wait for each other.
+  /// Waits until idle and clears the sticky error; events recorded so far no longer throw. For abandon_step() only, through
+  /// drain_and_clear_errors() if streams wait for each other.
   virtual void drain_and_clear_error() noexcept = 0;
 
  protected:
   Stream() = default;
 };
 
-/// How CPU streams run their tasks (DESIGN section 3).
+/// How CPU streams run their tasks (docs/design.md, The schedule).
 enum class StreamMode : std::uint8_t {
-  threaded,  ///< a worker thread of its own, asleep while idle
+  threaded,  ///< a worker thread, asleep while idle
   inlined,   ///< the task runs inside submit()
 };
 
-/// Drains all of a rank's streams before it clears the first error: a stream that still waits for an event of a failed
-/// one must fail as well, not run its tasks on half-made data.
+/// Drains all of a rank's streams before it clears the first error: a stream that still waits for an event of a failed one must
+/// fail as well, and not run its tasks on incomplete data.
 void drain_and_clear_errors(std::span<Stream* const> streams) noexcept;
 
 /// @param name  shown in traces, errors and the worker's thread name.

@@ -17,7 +17,7 @@ class TimeMark {
   virtual ~TimeMark() = default;
   TimeMark(const TimeMark&) = delete;
   TimeMark& operator=(const TimeMark&) = delete;
-  /// ns of the steady clock. The stream has passed it.
+  /// Nanoseconds of the steady clock. The stream must have passed it.
   [[nodiscard]] virtual std::int64_t ns() const = 0;
 
  protected:
@@ -36,24 +36,24 @@ class StreamClock {
   StreamClock() = default;
 };
 
-/// For streams of either device. A GPU's is set by the host's clock here, which waits for the stream once.
+/// For streams of either device. A GPU's clock is synchronised with the host's here, which waits for the stream once.
 [[nodiscard]] std::unique_ptr<StreamClock> make_clock(Stream& stream);
 
-/// Writes down when the tasks of a rank's streams ran, for Perfetto and chrome://tracing. [Note: traces]
-/// Each stream is a row: tasks by their names (collectives with unit and bytes), waits for other streams, and above them
-/// the units' forward and backward. While it does not record it costs one test a task; while it does, tasks are
-/// surrounded by marks, which costs microseconds each but orders nothing anew.
+/// Records when the tasks of a rank's streams ran, for Perfetto and chrome://tracing. [Note: traces]
+/// Each stream is a row: tasks by their names (collectives with unit and bytes), waits for other streams, and above them the
+/// units' forward and backward. When it is not recording it costs one branch per task. While recording, tasks are surrounded by
+/// marks, which cost microseconds each but add no ordering.
 /// One host thread.
 class Tracer {
  public:
   /// @param rank  the process number in the trace.
   explicit Tracer(int rank) : rank_(rank) {}
 
-  /// A stream that is written down while recording. The tracer outlives it.
+  /// A stream that is recorded between start() and stop(). The tracer outlives it.
   [[nodiscard]] std::unique_ptr<Stream> wrap(std::unique_ptr<Stream> inner);
 
   void start();
-  /// Waits for all streams. Their errors are left to who waits for them next.
+  /// Waits for all streams. Their errors are left to the next caller that waits for them.
   void stop();
   [[nodiscard]] bool is_recording() const { return recording_; }
   /// What was recorded, as Chrome's trace event format (JSON).
@@ -65,7 +65,7 @@ class Tracer {
     std::size_t row = 0;
     std::string name;
     const char* kind = "";      ///< "task", "wait", "range"
-    std::int64_t bytes = 0;     ///< 0: not told
+    std::int64_t bytes = 0;     ///< 0: unknown
     std::shared_ptr<const TimeMark> begin, end;
   };
 

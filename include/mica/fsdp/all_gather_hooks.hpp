@@ -10,7 +10,7 @@
 namespace mica::fsdp {
 
 /// Replaces what a parameter sends in its unit's all-gather and how the whole parameter is made from what arrives
-/// (FEATURES C4; per-parameter sharding on dim 0). Both run on the host and enqueue on the given stream.
+/// (docs/parity.md C4; per-parameter sharding on dim 0). Both run on the host and enqueue on the given stream.
 /// Example: int8_all_gather() sends 8-bit numbers and one scale a rank.
 struct AllGatherHooks {
   struct PreArgs {

@@ -10,7 +10,7 @@
 
 namespace mica::fsdp {
 
-/// The storage of a root's module buffers (FEATURES D6). Never sharded: whole on every rank, in the buffer's own dtype
+/// The storage of a root's module buffers (docs/parity.md D6). Never sharded: whole on every rank, in the buffer's own dtype
 /// until the first forward, then in buffer_dtype, where they stay. Integer buffers keep their dtype.
 class BufferStorage {
  public:

@@ -14,7 +14,7 @@
 
 namespace mica::fsdp {
 
-/// The streams of DESIGN section 3. compute is the trainer's own.
+/// What each one runs: docs/design.md, The schedule. compute is the trainer's own.
 struct Streams {
   std::unique_ptr<Stream> compute;
   std::unique_ptr<Stream> pre_unshard;    ///< low-precision casts (and offload copies)
@@ -31,7 +31,7 @@ struct Streams {
   }
 };
 
-/// Where offloaded shards are, and what steps them there (FEATURES D9).
+/// Where offloaded shards are, and what steps them there (docs/parity.md D9).
 struct OffloadTier {
   std::shared_ptr<Stream> stream;    ///< a CPU's: compute itself where that is one
   std::shared_ptr<Pool> pool;        ///< of the host's memory, counted apart from DeviceMesh::pool()
@@ -44,7 +44,7 @@ class DeviceMesh {
   /// Makes a communicator for each stream that communicates, and connects it. @collective over the mesh
   /// @param mesh, pool, kernels  outlive it.
   DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, Streams streams, Logger logger = {});
-  /// Another grid of the same ranks on the same device: units of one root may be on either (FEATURES A3). @collective
+  /// Another grid of the same ranks on the same device: units of one root may be on either (docs/parity.md A3). @collective
   DeviceMesh(Mesh& mesh, const DeviceMesh& same_device);
   /// Waits for the streams: what they still have to do may use the groups.
   ~DeviceMesh();

@@ -25,7 +25,7 @@ Unit& fully_shard(nn::Module& module, DeviceMesh& device_mesh, const Options& op
 /// Everything that fully_shard() refuses at once. @throws ConfigError naming the module's type.
 void check_wrappable(const nn::Module& module, const DeviceMesh& device_mesh, const Options& options);
 
-/// Checks strategy against mesh shape (DESIGN section 5). @throws ConfigError naming what to use instead.
+/// Checks strategy against mesh shape (docs/design.md, Meshes and batches). @throws ConfigError naming what to use instead.
 void check_strategy(Strategy strategy, const MeshGeometry& geometry);
 
 }  // namespace mica::fsdp

@@ -8,7 +8,7 @@
 
 namespace mica::fsdp {
 
-/// One module that a user's function initialises (FEATURES C5).
+/// One module that a user's function initialises (docs/parity.md C5).
 class ModuleInit {
  public:
   virtual ~ModuleInit() = default;
@@ -42,7 +42,7 @@ struct InitializeOptions {
   std::uint64_t seed = 0;
   InitFunction function;  ///< takes precedence over Initializers
   /// Given data may be in host memory while units compute elsewhere: it is copied (PyTorch's device_id). Otherwise that
-  /// is an error, as is a unit whose parameters are on several devices (FEATURES B6, C6).
+  /// is an error, as is a unit whose parameters are on several devices (docs/parity.md B6, C6).
   bool move_to_device = false;
   /// sync_module_states sends states in buckets of at most so many bytes; a larger tensor goes alone.
   std::int64_t sync_bucket_bytes = std::int64_t{250} << 20;

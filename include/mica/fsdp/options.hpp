@@ -17,7 +17,7 @@ namespace mica::fsdp {
 
 class GradientReduction;
 
-/// What is sharded, and when parameters are given back (FEATURES A1).
+/// What is sharded, and when parameters are given back (docs/parity.md A1).
 enum class Strategy : std::uint8_t {
   full_shard,          ///< parameters, gradients, optimizer; resharded after forward
   shard_grad_op,       ///< parameters stay unsharded between forward and backward
@@ -40,20 +40,20 @@ enum class Strategy : std::uint8_t {
 /// Whether parameters that a strategy keeps after forward also stay after a synchronising backward.
 [[nodiscard]] constexpr bool reshards_after_backward(Strategy s) { return s != Strategy::shard_optim; }
 
-/// How a unit's parameters are cut (FEATURES C1, C4).
+/// How a unit's parameters are cut (docs/parity.md C1, C4).
 enum class Sharding : std::uint8_t {
   flat,           ///< concatenated, then cut into equal ranges
   per_parameter,  ///< each along a dim of its own, as PyTorch's FSDP2 does
 };
 
-/// Which arrays live in the offload tier (host memory beside an accelerator; a pool of its own on CPU builds), FEATURES D9.
+/// Which arrays live in the offload tier: host memory beside an accelerator, a pool of its own on a CPU (docs/parity.md D9).
 enum class CpuOffload : std::uint8_t {
   none,
   gradients,   ///< sharded gradients
   parameters,  ///< masters, sharded gradients and optimizer state
 };
 
-/// When the next unit of a backward is gathered (FEATURES D2).
+/// When the next unit of a backward is gathered (docs/parity.md D2).
 enum class BackwardPrefetch : std::uint8_t {
   pre,   ///< before the current unit's backward: most overlap, one more unit in memory
   post,  ///< after the current unit's backward, before its reduction
@@ -105,17 +105,17 @@ struct Options {
   /// per_parameter: dims along which parameters are cut; the first rule whose pattern fits decides, without one 0.
   std::vector<ShardDim> shard_dims;
   /// Above 0: after forward, parameters are resharded over groups of so many neighbouring shard ranks only, so that the
-  /// all-gather of backward stays among them (FEATURES A6). Refused but for full_shard and hybrid_shard, the strategies
+  /// all-gather of backward stays among them (docs/parity.md A6). Refused but for full_shard and hybrid_shard, the strategies
   /// that reshard after forward. The root unit keeps its parameters for backward whatever this is.
   int reshard_after_forward_ranks = 0;
   CpuOffload cpu_offload = CpuOffload::none;
-  /// How gradients are reduced (communication hooks, FEATURES D12); null: as the root's options say. Outlives the units.
+  /// How gradients are reduced (communication hooks, docs/parity.md D12); null: as the root's options say. Outlives the units.
   GradientReduction* reduction = nullptr;
   /// Set by auto_wrap(): parameters shared with other modules may move to an outer unit.
   bool wrapped_by_policy = false;
-  /// initialize() ends with a broadcast of rank 0's parameters and buffers (FEATURES C6).
+  /// initialize() ends with a broadcast of rank 0's parameters and buffers (docs/parity.md C6).
   bool sync_module_states = false;
-  /// Left whole and alone: whoever uses them holds their storage (FEATURES B3, [Note: ignored parameters]). Give modules
+  /// Left whole and alone: whoever uses them holds their storage (docs/parity.md B3, [Note: ignored parameters]). Give modules
   /// (their subtrees, except units inside) or parameters, not both.
   std::vector<nn::Module*> ignored_modules;
   std::vector<nn::Parameter*> ignored_parameters;
@@ -130,7 +130,7 @@ struct Options {
   }
 };
 
-/// How the division by the world size is split around the reduction, to keep fp16 in range (FEATURES A5).
+/// How the division by the world size is split around the reduction, to keep fp16 in range (docs/parity.md A5).
 /// 1: 1/1, 2: 2/1, 3: 2/1.5, 4: 2/2, 6: 4/1.5, 8: 4/2, 128: 16/8.
 struct DivisionFactors {
   double pre = 1;

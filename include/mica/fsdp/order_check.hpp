@@ -12,12 +12,12 @@ class DeviceMesh;
 
 /// Ranks whose units run in another order would wait for each other's collectives for ever. [Note: order check]
 /// In the first training step every rank says, before each unit's forward, backward and reduction, which unit it is
-/// about to use, in one small all-gather for which the host waits; a difference is an error on all ranks (FEATURES D4,
-/// D13). Before a forward or a backward it also says which units are unsharded and what is gathered ahead: ranks whose
-/// prefetch lists, options or unshards by hand differ would take each other's blocks. Reductions are compared in the
-/// first backward that reduces, and in original-parameter mode with them which parameters have a gradient: one that is
-/// absent on some ranks only would be stepped in parts (FEATURES C3). Later steps are compared with the first without
-/// communication: the first one that deviates warns, once a deviation.
+/// about to use, in one small all-gather for which the host waits; a difference is an error on all ranks
+/// (docs/parity.md D4, D13). Before a forward or a backward it also says which units are unsharded and what is gathered
+/// ahead: ranks whose prefetch lists, options or unshards by hand differ would take each other's blocks. Reductions are
+/// compared in the first backward that reduces, and in original-parameter mode with them which parameters have a
+/// gradient: one that is absent on some ranks only would be stepped in parts (docs/parity.md C3). Later steps are
+/// compared with the first without communication: the first one that deviates warns, once a deviation.
 class OrderCheck {
  public:
   OrderCheck(DeviceMesh& device_mesh, const std::vector<Unit*>& units, bool use_orig_params);

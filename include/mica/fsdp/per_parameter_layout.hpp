@@ -7,7 +7,7 @@
 namespace mica::fsdp {
 
 /// Every parameter cut by itself along one dim, rank r holding the indices [r*c, (r+1)*c) with c = ceil(d / S), the
-/// later ranks fewer or none (FEATURES C4, PyTorch's FSDP2). A shard holds the parts one behind the other, each padded
+/// later ranks fewer or none (docs/parity.md C4, PyTorch's FSDP2). A shard holds the parts one behind the other, each padded
 /// to c indices. In the unsharded array each parameter begins at a multiple of alignment_numel and is followed by its
 /// padding of S*c - d indices (dim 0 only).
 /// Example: [5, 3] on dim 0 over 2 ranks: c = 3, so 9 elements a rank; rank 1 holds rows 3 and 4 and 3 zeros.

@@ -70,7 +70,7 @@ class Root {
   /// [piece.numel()], the piece's part of UnitStorage::master(), write_master() and sharded_grad().
   [[nodiscard]] ConstTensorView master(const Piece& piece) const;
   [[nodiscard]] TensorView write_master(const Piece& piece) const;
-  /// Absent when there is no gradient (FEATURES C3).
+  /// Absent when there is no gradient (docs/parity.md C3).
   [[nodiscard]] TensorView grad(const Piece& piece) const;
   /// Frees the sharded gradients: a step is over.
   void zero_grad();
@@ -146,7 +146,7 @@ class BackwardPass {
 };
 
 /// Turns gradient reduction off for a scope, for all units of the root; scopes nest, and each restores what was before
-/// it (FEATURES D17). Begins between passes.
+/// it (docs/parity.md D17). Begins between passes.
 class NoSync {
  public:
   explicit NoSync(Root& root) : root_(root), before_(root.gradient_sync()) { root_.set_gradient_sync(false); }

@@ -61,7 +61,7 @@ class ShardLayout {
 };
 
 /// Parameters flattened and concatenated, each begin rounded up to alignment_numel, the total padded to divide by
-/// the shard size; rank r holds elements [r*P, (r+1)*P). FEATURES C1.
+/// the shard size; rank r holds elements [r*P, (r+1)*P) (docs/parity.md C1).
 /// Example: Linear(5 -> 7), alignment_numel 4, 2 ranks: weight 35 + 1 alignment + bias 7 + 1 padding = 44, 22 each.
 class FlatLayout final : public ShardLayout {
  public:

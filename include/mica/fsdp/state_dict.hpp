@@ -9,7 +9,7 @@
 
 namespace mica::fsdp {
 
-// A model's parameters and buffers by name, in memory (FEATURES E2, E4). Of a root, an inner unit or a plain module that
+// A model's parameters and buffers by name, in memory (docs/parity.md E2, E4). Of a root, an inner unit or a plain module that
 // holds several roots; names are relative to it. Kind and config are those of its units (state_dict_settings.hpp).
 // Parameters are in the master's dtype; buffers, whole in every kind, in their original dtype; ignored parameters whole
 // as they are. A parameter shared by several modules appears once, under its first name.

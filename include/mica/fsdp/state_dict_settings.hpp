@@ -8,7 +8,7 @@
 
 namespace mica::fsdp {
 
-/// What state_dict() and load_state_dict() speak of (FEATURES E2).
+/// What state_dict() and load_state_dict() speak of (docs/parity.md E2).
 enum class StateDictKind : std::uint8_t {
   full,     ///< whole tensors under the names of the unwrapped model
   sharded,  ///< the same names; each rank holds rows [rank * ceil(d0 / S), ...) of each parameter

@@ -7,7 +7,7 @@
 
 namespace mica::fsdp {
 
-/// What SummonFullParams does (FEATURES E1).
+/// What SummonFullParams does (docs/parity.md E1).
 struct SummonOptions {
   bool recurse = true;     ///< false: only the module's own unit
   bool write_back = true;  ///< at the end each rank keeps the part that it owns; padding never persists

@@ -16,7 +16,7 @@ namespace mica::fsdp {
 class Root;
 class Unit;
 
-/// An all-gather on its way (FEATURES D19).
+/// An all-gather on its way (docs/parity.md D19).
 class UnshardHandle {
  public:
   explicit UnshardHandle(Unit& unit) : unit_(unit) {}
@@ -38,7 +38,7 @@ class Unit final : public nn::ModuleHooks {
   /// In Root::units(), once its root is found.
   [[nodiscard]] std::size_t index() const { return index_; }
   [[nodiscard]] nn::Module& module() const { return module_; }
-  /// As asked for, but on a shard axis of one rank the strategy is no_shard (FEATURES A4).
+  /// As asked for, but on a shard axis of one rank the strategy is no_shard (docs/parity.md A4).
   [[nodiscard]] const Options& options() const { return options_; }
   [[nodiscard]] Strategy asked_strategy() const { return asked_strategy_; }
   [[nodiscard]] DeviceMesh& device_mesh() const { return device_mesh_; }

@@ -22,7 +22,7 @@ struct UnitParameter {
   nn::Parameter* parameter;
 };
 
-/// Where a unit's parameters are (FEATURES C4, A6).
+/// Where a unit's parameters are (docs/parity.md C4, A6).
 enum class ShardState : std::uint8_t {
   sharded,               ///< the master alone
   sharded_post_forward,  ///< and a larger part among neighbours, for the backward that comes
@@ -88,7 +88,7 @@ class UnitStorage {
 
   /// Enqueues the cast and the all-gather; nothing if already unsharded in that precision.
   /// @param full_precision  fp32 instead of param_dtype.
-  /// @throws ConfigError when the master is not where cpu_offload says (FEATURES D9), naming both devices.
+  /// @throws ConfigError when the master is not where cpu_offload says (docs/parity.md D9), naming both devices.
   void unshard(RateLimiter& limiter, bool full_precision = false);
   [[nodiscard]] ShardState state() const {
     return unsharded_ ? ShardState::unsharded : post_forward_ ? ShardState::sharded_post_forward : ShardState::sharded;
@@ -98,7 +98,7 @@ class UnitStorage {
   void expose();
   /// Gives the unsharded storage back. The compute stream's work so far was its last reader.
   void reshard(RateLimiter& limiter);
-  /// The same after a forward whose backward comes, but keeps this rank's part among its neighbours (FEATURES A6).
+  /// The same after a forward whose backward comes, but keeps this rank's part among its neighbours (docs/parity.md A6).
   void reshard_among_neighbours(RateLimiter& limiter);
 
   /// Makes sure that the module can write gradients. Written ones stay (no_sync accumulates in them).

@@ -7,7 +7,7 @@
 
 namespace mica::fsdp {
 
-// A module tree seen as units (FEATURES B9). Roots are found at first use: of nested units the outermost that somebody
+// A module tree seen as units (docs/parity.md B9). Roots are found at first use: of nested units the outermost that somebody
 // uses (forward, state dict, initialize) becomes the root of those inside it.
 
 /// Units of the subtree in module order, outer ones first. Makes no root.

@@ -7,7 +7,7 @@
 
 namespace mica::fsdp {
 
-/// A parameter as the C++ API shows it at this moment (FEATURES C3).
+/// A parameter as the C++ API shows it at this moment (docs/parity.md C3).
 struct VisibleParameter {
   std::string name;
   const nn::Parameter* parameter;  ///< null for a flat parameter

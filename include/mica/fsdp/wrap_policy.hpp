@@ -32,7 +32,7 @@ struct WrapAnswer {
   WrapAnswer(Options own) : yes(true), options(std::move(own)) {}
 };
 
-/// Decides which modules become units (FEATURES B1).
+/// Decides which modules become units (docs/parity.md B1).
 using WrapPolicy = std::function<WrapAnswer(const WrapQuestion&)>;
 
 /// Modules of these types, e.g. {"gpt2_block"}.

@@ -11,14 +11,13 @@
 #include "mica/core/unique_handle.hpp"
 
 // [Note: HDF5 in Mica]
-// hdf5.h is included in src/io only; identifiers travel as 64-bit integers. Every failing call throws Hdf5Error, whose
-// one-line text names the file, the object, the call and HDF5's own messages; HDF5 itself prints nothing. Any number of
-// threads may use files of their own, whether or not the library is thread-safe: one at a time is inside it. Datasets are
-// contiguous, allocated when created and never filled, and those of 64 KiB and more start on a 4 KiB page, so that
-// their bytes can also be written and read with RawFile at file_offset() (measured: as fast as the plain file system).
-// HDF5 does not protect data: flipped bytes read as wrong numbers without an error. Checksums are the caller's
-// (crc32c.hpp). No lock is taken on files: Mica's writers use names of their own and rename when done
-// (atomic_file.hpp).
+// hdf5.h is included in src/io only; identifiers travel as 64-bit integers. Every failing call throws Hdf5Error, whose one-line
+// text names the file, the object, the call and HDF5's own messages; HDF5 itself prints nothing. Threads may use different
+// files at the same time, whether or not the library is thread-safe: only one thread at a time is inside it. Datasets are
+// contiguous, allocated when created and never filled, and those of 64 KiB and more start on a 4 KiB page, so that their bytes
+// can also be written and read with RawFile at file_offset() (measured: as fast as the plain file system). HDF5 does not
+// protect data: flipped bytes are read as wrong numbers without an error. Checksums are the caller's (crc32c.hpp). No lock is
+// taken on files: Mica's writers use names of their own and rename when done (atomic_file.hpp).
 
 namespace mica::io {
 
@@ -39,7 +38,7 @@ struct Hdf5IdTraits {
 };
 using Hdf5Id = UniqueHandle<Hdf5IdTraits>;
 
-/// An open dataset. Keeps the file open until it is destroyed itself.
+/// An open dataset. It keeps the file open until it is destroyed.
 class Hdf5Dataset {
  public:
   [[nodiscard]] const std::string& name() const { return name_; }
@@ -49,15 +48,15 @@ class Hdf5Dataset {
   [[nodiscard]] DType dtype() const;
   [[nodiscard]] std::int64_t numel() const;
   [[nodiscard]] std::int64_t bytes() const { return numel() * file_type_bytes(type_); }
-  /// Stored in this file as one run of bytes (not chunked, compact, virtual or in an external file).
+  /// Whether it is stored in this file as one contiguous range of bytes (not chunked, compact, virtual or external).
   [[nodiscard]] bool is_contiguous() const;
-  /// Where the first byte lies in the file, in bytes; -1 if nothing is allocated (numel 0) or not contiguous.
+  /// Offset of the first byte in the file; -1 if nothing is allocated (numel 0) or it is not contiguous.
   [[nodiscard]] std::int64_t file_offset() const;
 
   /// The whole dataset, row-major, elements of type(). @param bytes  must equal bytes(). @throws Hdf5Error.
   void write(const void* data, std::int64_t bytes);
   void read(void* data, std::int64_t bytes) const;
-  /// Elements [begin, begin + count) of a 1-D dataset. @throws Hdf5Error if the range leaves the dataset.
+  /// Elements [begin, begin + count) of a 1-D dataset. @throws Hdf5Error if the range is not inside the dataset.
   void write_range(std::int64_t begin, std::int64_t count, const void* data);
   /// The box with corner `start` and extents `count`, one of each per dimension; data is row-major and dense.
   void write_box(std::span<const std::int64_t> start, std::span<const std::int64_t> count, const void* data);
@@ -85,7 +84,7 @@ struct Hdf5Box {
 /// Where some elements of a virtual dataset come from: elements [begin, begin + n) of a 1-D dataset of another file fill
 /// the n elements of the boxes, which do not overlap, in row-major order of the virtual dataset.
 struct Hdf5VirtualSource {
-  std::string file;     ///< a bare name: beside the file that holds the virtual dataset, wherever that is moved
+  std::string file;     ///< a bare name: in the folder of the file with the virtual dataset, wherever that is moved
   std::string dataset;  ///< "/units/3/master"
   std::int64_t dataset_numel = 0;
   std::int64_t begin = 0;
@@ -111,8 +110,8 @@ class Hdf5File {
   Hdf5Dataset create_dataset(const std::string& name, FileType type, const std::vector<std::int64_t>& dims);
   Hdf5Dataset create_dataset(const std::string& name, DType dtype, const std::vector<std::int64_t>& dims);
   [[nodiscard]] Hdf5Dataset open_dataset(const std::string& name) const;
-  /// A dataset whose elements lie in other files, in the same type. An element that no source gives, or whose file is
-  /// missing, reads as NaN, or as the integer furthest from zero. The sources' files need not exist yet.
+  /// A dataset whose elements lie in other files, in the same type. An element without a source, or whose file is missing,
+  /// reads as NaN, or as the integer furthest from zero. The sources' files need not exist yet.
   /// @throws Hdf5Error.
   void create_virtual_dataset(const std::string& name, FileType type, const std::vector<std::int64_t>& dims,
                               const std::vector<Hdf5VirtualSource>& sources);
@@ -133,7 +132,7 @@ class Hdf5File {
   [[nodiscard]] std::string string_attribute(const std::string& object, const std::string& name) const;
   [[nodiscard]] std::int64_t int_attribute(const std::string& object, const std::string& name) const;
 
-  /// Closes and checks; no dataset of this file may be open any more. Safe to call twice. @throws Hdf5Error.
+  /// Closes and checks; no dataset of this file may still be open. Safe to call twice. @throws Hdf5Error.
   void close();
 
  private:
@@ -145,8 +144,8 @@ class Hdf5File {
   std::string path_;
 };
 
-/// Runs an action that writes a file: one kind of error for a full disk, whoever meets it.
-/// @throws IoError in place of Hdf5Error, with its text.
+/// Runs an action that writes a file, so that a full disk is the same kind of error wherever it is noticed.
+/// @throws IoError instead of Hdf5Error, with its text.
 template <class Action>
 auto writing_hdf5(Action&& action) {
   try {

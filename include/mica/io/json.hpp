@@ -11,39 +11,39 @@
 
 namespace mica::io {
 
-/// A value of a JSON file that nobody vouches for, and where it stands: "files[2].datasets[0].bytes". Each read says what
-/// it expects; what is not so is an error "PATH: KEY is SEEN, expected WHAT" of the type that parse() was given. Copies
-/// are cheap and keep the whole text's values alive.
+/// A value of an untrusted JSON file, and its place in it: "files[2].datasets[0].bytes". Each read says what it expects;
+/// anything else is an error "PATH: KEY is SEEN, expected WHAT" of the type that parse() was given. Copies are cheap and keep
+/// the whole document alive.
 class JsonValue {
  public:
-  static constexpr int kMaxDepth = 16;  ///< far past what Mica reads
+  static constexpr int kMaxDepth = 16;  ///< far more than Mica's files need
   static constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
 
-  /// The object that `text` is. @throws Syntax for what is no JSON, no object, nested deeper than max_depth or has a key
-  /// twice in one object; reads of its values throw Value.   @param path  for error texts.
+  /// Parses `text`, which must be an object. @throws Syntax if it is not JSON, not an object, nested deeper than max_depth, or
+  /// has a key twice in one object; reads of its values throw Value. @param path  for error texts.
   template <class Syntax, class Value = Syntax>
   [[nodiscard]] static JsonValue parse(std::string_view text, const std::string& path, int max_depth = kMaxDepth) {
     return parse(text, path, max_depth, {&error_of<Syntax>, &error_of<Value>});
   }
-  /// The same of a file. @throws ConfigError where there is none, Syntax where it is longer than max_bytes, IoError.
+  /// Parses a file. @throws ConfigError if there is none, Syntax also if it is longer than max_bytes, IoError.
   template <class Syntax, class Value = Syntax>
   [[nodiscard]] static JsonValue read(const std::string& path, std::int64_t max_bytes) {
     return read(path, max_bytes, {&error_of<Syntax>, &error_of<Value>});
   }
 
-  /// Of an object that must have the key.
+  /// A member of an object, which must have the key.
   [[nodiscard]] JsonValue operator[](std::string_view name) const;
-  /// Of a list that must be that long.
+  /// An element of a list, which must be long enough.
   [[nodiscard]] JsonValue operator[](std::size_t index) const;
-  /// Of an object. Nothing where the key is missing or null.
+  /// A member of an object; nothing if the key is missing or null.
   [[nodiscard]] std::optional<JsonValue> find(std::string_view name) const;
-  /// Is this an object with such a key?
+  /// Whether this is an object that has the key.
   [[nodiscard]] bool has(std::string_view name) const;
   [[nodiscard]] bool is_null() const;
   [[nodiscard]] bool is_list() const;
   [[nodiscard]] std::size_t size() const;  ///< of a list
   void for_each(const std::function<void(const JsonValue& value)>& visit) const;  ///< of a list, in order
-  /// Of an object, by key.
+  /// Visits an object's members, by key.
   void for_each_key(const std::function<void(const std::string& key, const JsonValue& value)>& visit) const;
 
   [[nodiscard]] std::int64_t integer(std::int64_t lowest, std::int64_t highest = kMax) const;
@@ -75,11 +75,11 @@ class JsonValue {
       : document_(std::move(document)), json_(json), key_(std::move(key)) {}
 
   std::shared_ptr<const Document> document_;
-  const void* json_;  // of document_'s tree; its type is known in json.cpp alone
+  const void* json_;  // in document_'s tree; only json.cpp knows its type
   std::string key_;   // "" for the whole
 };
 
-/// `text` as JSON would have it, on one line and shortened where it is long, for error texts.
+/// `text` quoted as in JSON, on one line and shortened if long, for error texts.
 [[nodiscard]] std::string in_quotes(std::string_view text);
 
 }  // namespace mica::io

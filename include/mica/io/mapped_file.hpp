@@ -10,8 +10,8 @@
 namespace mica::io {
 
 /// A file mapped into memory for reading. The mapping is shared with every process that maps the same file.
-/// The file must not shrink while it is mapped: touching a page past the end ends the process (SIGBUS).
-/// check_unchanged() turns what it can of that into an error.
+/// The file must not shrink while it is mapped: touching a page past the end ends the process (SIGBUS). check_unchanged()
+/// detects that early if it can.
 class MappedFile {
  public:
   /// @throws IoError (missing, unreadable, not a regular file). An empty file gives an empty mapping.

@@ -14,9 +14,8 @@ struct FdTraits {
 };
 using UniqueFd = UniqueHandle<FdTraits>;
 
-/// Go past the page cache where possible? Direct transfers of big data are the fastest and steadiest, and leave the
-/// memory of the node alone; where a file system refuses them (tmpfs), the same calls use the page cache, with the same
-/// result.
+/// Whether to bypass the page cache. Direct transfers (O_DIRECT) of large data are the fastest and steadiest, and take no
+/// memory from the node. Where a file system refuses them (tmpfs), the same calls use the page cache, with the same result.
 enum class Caching { page_cache, direct };
 
 /// A file by byte offsets. Calls loop until every byte is done and throw IoError (path, offset, bytes wanted, cause,
@@ -35,21 +34,21 @@ class RawFile {
 
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] std::int64_t file_bytes() const;
-  /// False as well once the file system has refused a direct transfer.
+  /// Also false once the file system has refused a direct transfer.
   [[nodiscard]] bool is_direct() const { return static_cast<bool>(direct_fd_); }
 
   void write_at(std::int64_t offset, const void* data, std::int64_t bytes);
-  /// @throws IoError too if the file ends before the range does.
+  /// @throws IoError also if the file ends before the range does.
   void read_at(std::int64_t offset, void* data, std::int64_t bytes);
 
-  /// Makes the file at least this long with all its blocks taken from the disk, so that a full disk is known before the
-  /// first byte is written. Content is kept. Does nothing where the file system cannot. @throws IoError (free space).
+  /// Allocates at least this many bytes on the disk, so that a full disk is noticed before the first byte is written. Content
+  /// is kept. Does nothing if the file system cannot do it. @throws IoError (free space).
   void reserve(std::int64_t bytes);
-  /// Everything written is on the disk.
+  /// Waits until everything written is on the disk (fsync).
   void sync();
-  /// Asks the system to forget cached pages, so that the next read comes from the disk. Call sync() first.
+  /// Asks the system to drop cached pages, so that the next read comes from the disk. Call sync() first.
   void drop_cache();
-  /// The checked path (a network file system may report errors here); the destructor drops them.
+  /// Closes and reports errors (network file systems may report them only here); the destructor ignores them.
   void close();
 
  private:
@@ -57,8 +56,8 @@ class RawFile {
   static RawFile open(const std::string& path, int flags, Caching caching);
   template <class Transfer>
   void transfer(std::int64_t offset, typename Transfer::Pointer data, std::int64_t bytes);
-  /// Whole pages, past the page cache. @returns bytes done; fewer than asked if the rest must go through the page
-  /// cache.
+  /// Transfers whole pages, bypassing the page cache. @returns bytes done; fewer than asked if the rest must go through the
+  /// page cache.
   template <class Transfer>
   std::int64_t transfer_direct(std::int64_t offset, typename Transfer::Pointer data, std::int64_t bytes);
 
@@ -67,10 +66,10 @@ class RawFile {
   std::string path_;
 };
 
-/// What to add to an error's text if the disk is full (or the quota used up): the free space and advice; "" otherwise.
+/// Text to add to an error if the disk is full (or the quota used up): the free space and advice; "" otherwise.
 [[nodiscard]] std::string full_disk_text(const std::string& path, int error_number);
 
-/// A text for IoError about a failed system call: path, what was tried, errno's text, and advice for a full disk.
+/// Text of an IoError about a failed system call: path, what was tried, errno's text, and advice for a full disk.
 [[nodiscard]] std::string io_error_text(const std::string& path, const std::string& attempt, int error_number);
 
 }  // namespace mica::io

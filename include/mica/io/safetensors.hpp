@@ -12,12 +12,12 @@
 #include "mica/io/raw_file.hpp"
 
 // [Note: safetensors]
-// The file format in which models are shared: 8 bytes little-endian length of the header, the header (JSON, one object:
-// tensor name -> {"dtype", "shape", "data_offsets": [begin, end)}, and optionally "__metadata__": texts by name), then
-// the tensors' bytes, row-major and little-endian; data_offsets count from the first byte after the header.
-// Files come from strangers, so nothing in a header is believed: the tensors must cover the data without hole or
-// overlap from its first byte to the file's last, and bytes must follow from dtype and shape, as in the format's own
-// implementation. Errors name the file and the tensor.
+// The file format in which models are shared: 8 bytes little-endian length of the header, the header (JSON, one object: tensor
+// name -> {"dtype", "shape", "data_offsets": [begin, end)}, and optionally "__metadata__": texts by name), then the tensors'
+// bytes, row-major and little-endian; data_offsets count from the first byte after the header. Files are untrusted, so
+// everything in a header is checked: the tensors must cover the data from its first byte to the file's last, without gap or
+// overlap, and byte counts must follow from dtype and shape, as in the format's own implementation. Errors name the file and
+// the tensor.
 
 namespace mica::io {
 
@@ -43,11 +43,11 @@ struct SafetensorsHeader {
 
 /// @param text  the JSON, without the 8 bytes of length.  @param file_bytes  of the whole file.  @param path  for
 /// errors.
-/// @throws CheckpointError for whatever the format does not allow, twice the same name among it.
+/// @throws CheckpointError for anything that the format does not allow, such as a name that appears twice.
 [[nodiscard]] SafetensorsHeader parse_safetensors_header(std::string_view text, std::int64_t file_bytes,
                                                          const std::string& path);
 
-/// A name from a file, fit for a one-line error text: in quotes, control characters escaped, cut where it is very long.
+/// A name from a file, for a one-line error text: in quotes, control characters escaped, very long names cut.
 [[nodiscard]] std::string quoted_name(std::string_view name);
 
 /// A file to read from. One thread; holds no data.
@@ -55,7 +55,7 @@ class SafetensorsFile {
  public:
   /// Reads and checks the header. @throws IoError (missing, unreadable), CheckpointError.
   explicit SafetensorsFile(const std::string& path);
-  /// One whose header was read elsewhere: opens it when data is first read.
+  /// With a header that was read elsewhere: the file is opened when data is first read.
   SafetensorsFile(std::string path, SafetensorsHeader header);
 
   [[nodiscard]] const std::string& path() const { return path_; }
@@ -75,7 +75,7 @@ class SafetensorsFile {
   std::optional<RawFile> raw_;
   SafetensorsHeader header_;
   std::map<std::string, std::size_t, std::less<>> index_;
-  std::vector<std::uint16_t> halves_;  // of a read that is being converted
+  std::vector<std::uint16_t> halves_;  // buffer of a read that is being converted
 };
 
 /// A tensor to be written.
@@ -94,14 +94,14 @@ struct SafetensorsSpec {
 ///   writer.finish();
 class SafetensorsWriter {
  public:
-  /// Creates `path`.tmp at its full length. @throws Error for a name given twice, IoError (a full disk).
+  /// Creates `path`.tmp at its full length. @throws Error if a name is given twice, IoError (a full disk).
   SafetensorsWriter(const std::string& path, std::vector<SafetensorsSpec> tensors,
                     const std::map<std::string, std::string>& metadata);
 
   /// Elements [begin, begin + numel) of the flattened tensor, rounded to its dtype (to nearest, ties to even).
   /// Every element is to be written exactly once, in any order.
   void write(std::string_view tensor, std::int64_t begin, std::int64_t numel, const float* data);
-  /// The file is complete: on the disk and under its name. @throws Error if elements are missing; IoError.
+  /// Completes the file: synced to disk and under its name. @throws Error if elements are missing; IoError.
   void finish();
 
  private:

@@ -11,7 +11,7 @@
 
 namespace mica::mpi {
 
-/// @throws MpiError with the MPI text, the call and the place, unless rc is MPI_SUCCESS.
+/// @throws MpiError with MPI's text, the call and its location, unless rc is MPI_SUCCESS.
 void check(int rc, const char* call, std::source_location where = std::source_location::current());
 
 struct CommTraits {
@@ -37,7 +37,7 @@ class Communicator {
   void barrier() const;
   /// Every rank's string, in rank order. @collective
   [[nodiscard]] std::vector<std::string> gather_strings(const std::string& mine) const;
-  /// The strings that the ranks have for this one, by rank. @param to_each  one a rank. @collective
+  /// The strings that the ranks sent to this one, by rank. @param to_each  one per rank. @collective
   [[nodiscard]] std::vector<std::string> exchange_strings(const std::vector<std::string>& to_each) const;
   [[nodiscard]] std::string broadcast_string(const std::string& mine, int root) const;
   [[nodiscard]] std::int64_t all_max(std::int64_t mine) const;

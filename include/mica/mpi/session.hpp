@@ -6,14 +6,14 @@
 namespace mica::mpi {
 
 struct SessionOptions {
-  /// false asks for MPI_THREAD_FUNNELED: to test what happens on an MPI that grants no more.
+  /// false requests MPI_THREAD_FUNNELED, to test an MPI that grants no more.
   bool want_thread_multiple = true;
 };
 
-/// MPI's life: initialised here with MPI_ERRORS_RETURN and the most threads it grants, finalised by close().
-/// Sets OMPI_MCA_mpi_yield_when_idle=1 before MPI_Init unless the user set it, so that a waiting rank leaves its core.
-/// While it is open, an exception that nobody catches ends the job with a line `mica: error: ...` and the exit status of the
-/// error (core/error.hpp). One per process.
+/// MPI's lifetime: initialised here with MPI_ERRORS_RETURN and the highest thread level it grants, finalised by close(). Sets
+/// OMPI_MCA_mpi_yield_when_idle=1 before MPI_Init unless the user set it, so that a waiting rank yields its core. While it is
+/// open, an uncaught exception ends the job with a line `mica: error: ...` and the error's exit status (core/error.hpp). One
+/// per process.
 class Session {
  public:
   Session(int* argc, char*** argv, SessionOptions options = {});
@@ -26,10 +26,10 @@ class Session {
   [[nodiscard]] bool has_thread_multiple() const { return thread_multiple_; }
   /// "Open MPI v4.1.4"
   [[nodiscard]] static std::string library_version();
-  /// Whether this MPI takes pointers to a GPU's memory ("CUDA-aware"), as far as it tells: Open MPI and MPICH have ways to
-  /// ask. Any time after the session began.
+  /// Whether this MPI accepts pointers to GPU memory ("CUDA-aware"), as far as it tells (Open MPI and MPICH can be asked). Any
+  /// time after the session was opened.
   [[nodiscard]] static bool is_cuda_aware();
-  /// A last barrier, then MPI_Finalize. Every Communicator is gone by then. @collective
+  /// A last barrier, then MPI_Finalize. No Communicator may be left. @collective
   void close();
   /// Ends the job on all ranks with this status.
   [[noreturn]] static void abort(int exit_code);
@@ -37,7 +37,7 @@ class Session {
  private:
   bool thread_multiple_ = false;
   bool open_ = true;
-  std::terminate_handler before_ = nullptr;  ///< what an exception that nobody catches called
+  std::terminate_handler before_ = nullptr;  ///< the handler to restore
 };
 
 }  // namespace mica::mpi

@@ -15,8 +15,8 @@ struct AttentionOptions {
   std::string dropout_name = "attn.resid_dropout";  ///< random stream of the dropout, different for each layer
 };
 
-/// Causal multi-head self-attention as in GPT-2: c_attn [3*width, width] makes q, k and v, c_proj [width, width] the
-/// output. x [B, T, width] -> y [B, T, width]. The scores of all heads never exist together.
+/// Causal multi-head self-attention as in GPT-2: c_attn [3*width, width] makes q, k and v, c_proj [width, width] the output. x
+/// [B, T, width] -> y [B, T, width]. The scores of all heads are never in memory at once.
 class CausalSelfAttention final : public Module {
  public:
   /// @throws ConfigError unless heads divides width.

@@ -11,7 +11,7 @@
 
 namespace mica::nn {
 
-/// Which outputs a forward with a Record drops, to make them again in backward. [Note: recomputed outputs]
+/// Which outputs a forward with a Record drops and recomputes in backward. [Note: recomputed outputs]
 enum class Recompute : std::uint8_t {
   none,   ///< none: whatever backward reads is kept
   cheap,  ///< those of norms and of activation functions (GELU, SwiGLU)
@@ -19,13 +19,13 @@ enum class Recompute : std::uint8_t {
 
 class Module;
 
-/// The sum of a residual that a product is to make: its output + x ([Note: fused neighbours] in fused.hpp).
+/// A residual sum that a product computes: its output + x ([Note: fused neighbours] in fused.hpp).
 struct ResidualSum {
   const Module* product = nullptr;  ///< a Linear
   const Tensor* x = nullptr;
 };
 
-/// What a forward or backward runs with. One per rank; the trainer sets step and sequences before each micro-batch.
+/// The environment of a forward or backward. One per rank; the trainer sets step and sequences before each micro-batch.
 struct Context {
   Stream& compute;
   Pool& pool;
@@ -51,7 +51,7 @@ struct Context {
   }
 };
 
-/// Gives a member of a Context another value, until the end of the scope.
+/// Sets a member of a Context until the end of the scope.
 template <class T>
 class ScopedValue {
  public:
@@ -65,7 +65,7 @@ class ScopedValue {
   T outer_;
 };
 
-/// What the context draws random numbers from now.
+/// The RandomPoint that the context draws from now.
 [[nodiscard]] inline RandomPoint random_point(const Context& context) {
   return {context.seed, context.step, context.sequences, context.training};
 }

@@ -6,9 +6,9 @@
 
 namespace mica::nn {
 
-/// Sets elements to zero with probability p and scales the others by 1/(1-p), while context.training; the identity
-/// otherwise. x [B, ...], row b belongs to sequence context.sequences[b]. Keeps no mask: the numbers follow from
-/// (seed, step, global sequence id, name, element), so every mesh and every recomputation drops the same elements.
+/// Sets elements to zero with probability p and scales the others by 1/(1-p), while context.training; the identity otherwise. x
+/// [B, ...], row b belongs to sequence context.sequences[b]. Keeps no mask: random numbers depend on (seed, step, global
+/// sequence id, name, element) only, so every mesh and every recomputation drops the same elements.
 class Dropout final : public Module {
  public:
   /// @param full_name  the random stream; different for each dropout of a model ("transformer.h.3.mlp.dropout").

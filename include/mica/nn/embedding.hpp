@@ -12,7 +12,7 @@ class Embedding final : public Module {
   Embedding(std::int64_t rows, std::int64_t width, double weight_std = 0.02);
 
   [[nodiscard]] Parameter& weight() { return weight_; }
-  /// The forward, and that of the positions behind it ([Note: fused neighbours] in fused.hpp).
+  /// The forward together with that of the positions behind it ([Note: fused neighbours] in fused.hpp).
   [[nodiscard]] Tensors forward_with_positions(Context& context, const Tensors& xs, PositionEmbedding& positions,
                                                Record* record, Record* of_positions);
 
@@ -32,9 +32,9 @@ class PositionEmbedding final : public Module {
  public:
   PositionEmbedding(std::int64_t context, std::int64_t width, double weight_std = 0.02);
 
-  /// "weight", for whoever adds it to what it looks up of `ids`. @throws ConfigError for sequences past the context.
+  /// "weight", for an embedding that adds it to its own rows. @throws ConfigError if sequences are longer than the context.
   [[nodiscard]] ConstTensorView rows_for(const Tensor& ids) const;
-  /// After the forward on {x, ids}, which made y: what backward needs, and whether y needs a gradient.
+  /// After a forward on {x, ids} that made y: saves what backward needs, and sets whether y needs a gradient.
   void keep_ids(Record* record, bool x_needs_grad, const Tensor& ids, Tensor& y) const;
 
  private:

@@ -8,16 +8,16 @@ namespace mica::nn {
 struct GroupedQueryAttentionOptions {
   std::int64_t width = 0;
   std::int64_t heads = 1;
-  std::int64_t kv_heads = 1;  ///< divides heads: as many heads share one key and value head
+  std::int64_t kv_heads = 1;  ///< divides heads: heads / kv_heads of them share one key and value head
   std::int64_t head_dim = 0;  ///< even
   RotaryOptions rotary;
   double weight_std = 0.02;
 };
 
-/// Causal self-attention as in Llama: rotary positions on queries and keys, heads in groups that share keys and values,
-/// no biases. x [B, T, width] -> y [B, T, width]; "q_proj.weight" [heads*head_dim, width], "k_proj.weight" and
-/// "v_proj.weight" [kv_heads*head_dim, width], "o_proj.weight" [width, heads*head_dim]. A token's position is its place
-/// in its sequence. The scores of all heads never exist together.
+/// Causal self-attention as in Llama: rotary positions on queries and keys, heads in groups that share keys and values, no
+/// biases. x [B, T, width] -> y [B, T, width]; "q_proj.weight" [heads*head_dim, width], "k_proj.weight" and "v_proj.weight"
+/// [kv_heads*head_dim, width], "o_proj.weight" [width, heads*head_dim]. A token's position is its index in its sequence. The
+/// scores of all heads are never in memory at once.
 class GroupedQueryAttention final : public Module {
  public:
   /// @throws ConfigError when kv_heads does not divide heads or head_dim is odd.
@@ -33,7 +33,7 @@ class GroupedQueryAttention final : public Module {
   Tensors do_backward(Context& context, Record& record, Tensors dys) override;
   Tensor* do_saved_input(Record& record) override;
   [[nodiscard]] AttentionShape shape_of(const Tensor& q) const;
-  [[nodiscard]] Tensor turned(Context& context, const Tensor& x, Turn turn) const;
+  [[nodiscard]] Tensor rotate(Context& context, const Tensor& x, Turn turn) const;
 
   std::int64_t heads_, kv_heads_, head_dim_;
   std::vector<double> frequencies_;  // [head_dim / 2]

@@ -4,12 +4,12 @@
 
 namespace mica::nn {
 
-/// Output head and softmax cross-entropy as ONE operation, so that the logits never exist whole (DESIGN section 4).
-/// Inputs {hidden [B, T, width], targets i32 [B, T]} -> {loss [1] f32}, the sum of -log softmax(hidden
-/// weight^T)[target] divided by ALL B*T rows; rows with target -1 add nothing (dividing by their number would need a
-/// count that the host does not have inside a step, and would weigh micro-batches unequally). Input {hidden} alone ->
-/// {logits [B*T, vocab] f32}, for evaluation and generation: no gradient flows back from them. "weight" [vocab, width]
-/// is its own, or another module's (a tied head, which then has no weight of its own).
+/// Output head and softmax cross-entropy as ONE operation, so that the whole logits are never in memory.
+/// Inputs {hidden [B, T, width], targets i32 [B, T]} -> {loss [1] f32}, the sum of -log softmax(hidden weight^T)[target]
+/// divided by ALL B*T rows; rows with target -1 add nothing (dividing by the number of the others would need a count that the
+/// host does not have inside a step, and would weight micro-batches unequally). Input {hidden} alone -> {logits [B*T, vocab]
+/// f32}, for evaluation and generation: no gradient flows back from them. "weight" [vocab, width] is its own, or another
+/// module's if the head is tied.
 ///
 /// With context.loss_in_backward a forward that has a Record returns the loss tensor unfilled and the backward fills
 /// it together with the gradients, with one product for the logits instead of two. [Note: loss in backward]

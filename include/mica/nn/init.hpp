@@ -6,7 +6,7 @@
 
 namespace mica::nn {
 
-/// Writes elements [begin, begin + out.numel()) of an initial value: the same whatever the pieces.
+/// Writes elements [begin, begin + out.numel()) of an initial value; they do not depend on how it is cut into pieces.
 void fill_initial(Kernels& kernels, Stream& stream, const Initializer& init, std::string_view full_name,
                   std::uint64_t seed, std::int64_t begin, TensorView out);
 /// The same for a parameter.
@@ -15,8 +15,8 @@ inline void fill_initial(Kernels& kernels, Stream& stream, const Parameter& para
   fill_initial(kernels, stream, parameter.init, full_name, seed, begin, out);
 }
 
-/// Storage of a whole, unsharded module on one rank: data, gradients and buffers, initialised. For tests, gradcheck and as the
-/// plain single-rank run that every sharded run is compared with.
+/// Storage of a whole, unsharded module on one rank: data, gradients and buffers, initialised. For tests, gradcheck, and the
+/// plain single-rank run that sharded runs are compared with.
 class PlainParameters {
  public:
   PlainParameters(Module& module, Context& context, DType dtype = DType::f32, DType grad_dtype = DType::f32);
@@ -29,7 +29,7 @@ class PlainParameters {
 
  private:
   struct Held {
-    TensorView* tensor;  // of the module, which shows the storage until somebody replaces it (a sharded model takes it over)
+    TensorView* tensor;  // of the module; it refers to the storage until somebody replaces it (a sharded model does)
     Buffer storage;
   };
   Module& module_;

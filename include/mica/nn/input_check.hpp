@@ -4,7 +4,7 @@
 
 namespace mica::nn {
 
-/// Checks that layers make of their inputs; the errors name the module's type, what was seen and what was expected.
+/// Checks of layers' inputs; errors name the module's type, what was seen and what was expected.
 
 /// @throws Error unless there are `count` inputs and the first is not absent.
 void expect_inputs(const Module& module, const Tensors& xs, std::size_t count);

@@ -9,8 +9,8 @@ struct LinearOptions {
   double weight_std = 0.02;  ///< of the normal initial weight; the bias starts at zero
 };
 
-/// y = x weight^T + bias. x [..., in] -> y [..., out]; "weight" [out, in], "bias" [out]. + x of
-/// Context::residual_sum where that names this product.
+/// y = x weight^T + bias. x [..., in] -> y [..., out]; "weight" [out, in], "bias" [out]. Adds x of Context::residual_sum if
+/// that names this module.
 class Linear final : public Module {
  public:
   Linear(std::int64_t in, std::int64_t out, LinearOptions options = {});
@@ -19,11 +19,11 @@ class Linear final : public Module {
   static constexpr std::size_t kInput = 0;
 
   // For fused.hpp alone ([Note: fused neighbours]), which has asked both modules whether they run alone.
-  /// The forward, and that of the Gelu behind it.
+  /// The forward together with that of the Gelu behind it.
   [[nodiscard]] Tensors forward_with_gelu(Context& context, const Tensors& xs, Record* record, Record* of_gelu);
-  /// The backward, and that of the Gelu before it, whose input is in of_gelu: the gradient of that input.
+  /// The backward together with that of the Gelu before it, whose input is in of_gelu. @returns the gradient of that input.
   [[nodiscard]] Tensors backward_with_gelu(Context& context, Record& of_gelu, Record& record, const Tensors& dys);
-  /// Whether x has the last dim and the dtype of an output.
+  /// Whether x has an output's last dim and dtype.
   [[nodiscard]] bool can_add(const Tensor& x) const;
 
  private:

@@ -18,14 +18,14 @@ class Module;
 
 using Tensors = std::vector<Tensor>;
 
-/// A list of one without a second handle (an initialiser list would copy it).
+/// A list of one tensor without a second handle (an initialiser list would copy it).
 [[nodiscard]] inline Tensors list_of(Tensor tensor) {
   Tensors list;
   list.push_back(std::move(tensor));
   return list;
 }
 
-/// What a unit does around the forward and backward of the module it is attached to. nn knows nothing else of fsdp.
+/// What a unit does around the forward and backward of the module that it is attached to; all that nn knows of fsdp.
 class ModuleHooks {
  public:
   virtual ~ModuleHooks() = default;
@@ -38,11 +38,11 @@ class ModuleHooks {
   virtual void post_backward(Context& context, Module& module, Record& record, Tensors& dxs) = 0;
 };
 
-/// A layer or a model: parameters, buffers, children, and an explicit forward and backward (DESIGN section 4).
+/// A layer or a model: parameters, buffers, children, and an explicit forward and backward (docs/design.md, Modules).
 /// Not copyable or movable: parents, units and optimizers hold addresses.
 class Module {
  public:
-  /// @param type_name  "linear", "gpt2_block": what wrap policies and error texts say.
+  /// @param type_name  "linear", "gpt2_block": used by wrap policies and error texts.
   explicit Module(std::string type_name) : type_name_(std::move(type_name)) {}
   virtual ~Module() = default;
   Module(const Module&) = delete;
@@ -94,31 +94,30 @@ class Module {
   void set_checkpointed(bool on) { checkpointed_ = on; }
   [[nodiscard]] bool is_checkpointed() const { return checkpointed_; }
 
-  /// [Note: recomputed outputs] A cheap layer (norm, activation) can make the output of a forward again from what its
-  /// Record holds, so that the layer behind it need not keep that tensor: under Recompute::cheap a chain (chain.hpp)
-  /// empties the consumer's saved_input() after forward and fills it again just before the consumer's backward. A layer
-  /// with hooks of its own never does: its parameters are not there outside its own forward and backward. Nor does one in
-  /// a checkpointed region that runs again: its backward follows at once, and nothing is to be made a third time.
-  /// Norms and activations are one choice because a byte costs the same in both: on a GPU one read and one written (a
-  /// SwiGLU's two read), on a CPU 50 to 100 ns a KiB (fp32). Losses and gradients have the same bits either way but on a
-  /// GPU whose products apply GELUs (CudaKernelsOptions::fuse_epilogues): what is made again comes from the rounded
-  /// input, while the forward's did not.
+  /// [Note: recomputed outputs] A cheap layer (norm, activation) can recompute the output of a forward from what its Record
+  /// holds, so that the layer behind it need not keep that tensor: under Recompute::cheap a chain (chain.hpp) empties the
+  /// consumer's saved_input() after forward and fills it again just before the consumer's backward. A layer with hooks never
+  /// does so: its parameters are not available outside its own forward and backward. Nor does one in a checkpointed region that
+  /// runs again: its backward follows at once, and nothing is to be computed a third time. Norms and activations are one choice
+  /// because a byte costs the same in both: on a GPU one byte read and one written (a SwiGLU reads two), on a CPU 50 to 100 ns
+  /// per KiB (fp32). Losses and gradients have the same bits either way, except on a GPU whose products apply GELUs
+  /// (CudaKernelsOptions::fuse_epilogues): a recomputed output comes from the rounded input, the forward's does not.
   [[nodiscard]] bool can_recompute_output(const Record& record) const {
     return !runs_alone() && recomputes_output(record);
   }
   [[nodiscard]] Tensor recompute_output(Context& context, Record& record) {
     return do_recompute_output(context, record);
   }
-  /// Where `record` keeps the module's first input; null when it keeps none that may be dropped and put back.
+  /// Where `record` keeps the module's first input; null if it keeps none that may be dropped and restored.
   [[nodiscard]] Tensor* saved_input(Record& record) {
     return record.checkpoint_inputs.empty() ? do_saved_input(record) : record.checkpoint_inputs.data();
   }
 
-  /// Whether it is a unit or checkpointed: its parameters and what its Record keeps may be elsewhere outside its own
-  /// forward and backward, so that no other module uses them.
+  /// Whether it is a unit or checkpointed: its parameters, and what its Record keeps, may not be available outside its own
+  /// forward and backward, so no other module may use them.
   [[nodiscard]] bool runs_alone() const { return hooks_ || checkpointed_; }
-  /// Whether a forward returns what the last child returns. (A last child that is a dropout is given the output of the
-  /// child before it.) fused.hpp asks.
+  /// Whether a forward returns the last child's output. (A last child that is a dropout gets the output of the child before
+  /// it.) For fused.hpp.
   [[nodiscard]] bool ends_in_last_child() const { return ends_in_last_child_; }
 
   /// False for a container whose children are called directly (a list of blocks): a unit around it would never be
@@ -131,17 +130,17 @@ class Module {
 
  protected:
   virtual Tensors do_forward(Context& context, Tensors xs, Record* record) = 0;
-  /// At least one of dys is there. dys[i] may be overwritten while dys[i].is_unique(); a module that still needs a
-  /// tensor after it has handed it to a child holds a handle of its own or passes it as an lvalue.
+  /// At least one of dys is present. dys[i] may be overwritten if dys[i].is_unique(). A module that still needs a tensor after
+  /// handing it to a child keeps a handle or passes it as an lvalue.
   virtual Tensors do_backward(Context& context, Record& record, Tensors dys) = 0;
   virtual bool recomputes_output(const Record&) const { return false; }
   virtual Tensor do_recompute_output(Context&, Record&) { return {}; }
   virtual Tensor* do_saved_input(Record&) { return nullptr; }
 
-  /// The parameter's elements. @throws Error when it has no storage now (it is sharded, or never got any).
+  /// The parameter's elements. @throws Error if it has no storage now (it is sharded, or never got any).
   [[nodiscard]] ConstTensorView data_of(const Parameter& parameter) const;
 
-  /// The buffer's elements, in the dtype that they have now. @throws Error when it never got storage.
+  /// The buffer's elements, in their current dtype. @throws Error if it never got storage.
   [[nodiscard]] TensorView data_of(const ModuleBuffer& buffer) const;
 
   Parameter& add_parameter(std::string name, Shape shape, Initializer init, bool weight_decay);

@@ -6,13 +6,13 @@
 
 namespace mica::nn {
 
-/// What LayerNorm and RmsNorm are: each row over the last dim divided by its size, times "weight" [width]; where it is
-/// centred, less its mean before, plus "bias" [width] after. x [..., width].
-/// Makes its output again on request ([Note: recomputed outputs]): a product behind it need not keep it.
+/// Base of LayerNorm and RmsNorm: divides each row over the last dim by its root mean square and multiplies it by "weight"
+/// [width]; a centred norm subtracts the row's mean first and adds "bias" [width] after. x [..., width].
+/// Recomputes its output on request ([Note: recomputed outputs]), so that a product behind it need not keep it.
 class Norm : public Module {
  public:
-  /// The forward on x. @param a, b  x is first made of a + b, and may be either ([Note: fused neighbours] in
-  /// fused.hpp); null: it is there
+  /// The forward on x. @param a, b  if given, x = a + b is computed first; x may be either ([Note: fused neighbours] in
+  /// fused.hpp)
   [[nodiscard]] Tensors normalise(Context& context, const Tensor& x, Record* record, const Tensor* a = nullptr,
                                   const Tensor* b = nullptr);
 
@@ -25,14 +25,14 @@ class Norm : public Module {
   bool recomputes_output(const Record& record) const override { return !record.saved.empty(); }
   Tensor do_recompute_output(Context& context, Record& record) override;
   Tensor* do_saved_input(Record& record) override;
-  /// y of x, or of a + b, which is written to x. @param mean, rstd  absent: not asked for
+  /// y from x, or from a + b, which is written to x. @param mean, rstd  absent if not wanted
   void compute(Context& context, const Tensor* a, const Tensor* b, const Tensor& x, const Tensor& y, const Tensor& mean,
                const Tensor& rstd) const;
 
   std::int64_t width_;
   double eps_;
   Parameter& weight_;
-  Parameter* bias_ = nullptr;  // of a centred one
+  Parameter* bias_ = nullptr;  // null unless centred
 };
 
 }  // namespace mica::nn

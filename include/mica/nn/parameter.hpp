@@ -7,7 +7,7 @@
 
 namespace mica::nn {
 
-/// How a parameter starts. Values depend on (seed, full name, element) only, so any piece can be made alone.
+/// A parameter's initial values. They depend on (seed, full name, element) only, so any piece can be made by itself.
 struct Initializer {
   enum class Kind : std::uint8_t { zeros, ones, normal } kind = Kind::zeros;
   double std = 0.02;
@@ -25,22 +25,22 @@ struct GradTarget {
 
 class ModuleHooks;
 
-/// A learnable tensor of a module. It has no storage of its own: whoever holds the storage (an fsdp unit,
-/// PlainParameters) sets `data` while the parameter is unsharded and `grad` while a gradient may be written.
+/// A learnable tensor of a module. It does not own storage: whoever does (an fsdp unit, PlainParameters) sets `data` while the
+/// parameter is unsharded and `grad` while a gradient may be written.
 struct Parameter {
   std::string name;  ///< within its module, e.g. "weight"
   Shape shape;
   Initializer init;
   bool requires_grad = true;
   bool weight_decay = false;  ///< matrices yes; biases and norms no
-  /// The unit that holds the storage; null when no unit does.
+  /// The unit that owns the storage; null if no unit does.
   const ModuleHooks* holder = nullptr;
 
   TensorView data;            ///< [shape]; absent while sharded
   TensorView grad;            ///< [shape], its own dtype; absent while no gradient may be written
-  bool grad_written = false;  ///< since the storage was handed out: the next write adds
+  bool grad_written = false;  ///< since the storage was provided: the next write accumulates
 
-  /// The target of one backward's write; marks the gradient written. Absent for a frozen parameter.
+  /// Where one backward writes the gradient; marks it as written. Absent for a frozen parameter.
   [[nodiscard]] GradTarget write_grad() {
     if (!requires_grad) return {};
     invariant(static_cast<bool>(grad) || shape.numel() == 0, "a gradient is written while its storage is there");

@@ -9,12 +9,12 @@
 
 namespace mica::nn {
 
-/// Whatever a module wants to keep beside tensors.
+/// Base of what a module keeps in a Record besides tensors.
 struct RecordExtra {
   virtual ~RecordExtra() = default;
 };
 
-/// What random numbers were drawn from, so that a later backward or recomputation draws the same.
+/// The state that random numbers were drawn from, so that a later backward or recomputation draws the same ones.
 struct RandomPoint {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;
@@ -22,13 +22,13 @@ struct RandomPoint {
   bool training = true;
 };
 
-/// Another path's gradient of the same input (a residual connection): a backward that can adds its dx to `sum` in
-/// place, sets `used` and returns `sum`; others ignore it. Lives in the frame of the parent's backward.
+/// Another path's gradient of the same input (a residual connection): a backward that can do so adds its dx to `sum` in place,
+/// sets `used` and returns `sum`; others ignore it. Lives on the stack of the parent's backward.
 struct GradientSum {
   Tensor sum;
   bool used = false;
 
-  /// Whether a dx that follows from `dy` may be added in place: same dtype, and dy is not the sum itself.
+  /// Whether a dx computed from `dy` may be added in place: same dtype, and dy is not the sum itself.
   [[nodiscard]] bool accepts(const Tensor& dy) const {
     return sum.dtype() == dy.dtype() && sum.view().data != dy.view().data;
   }
@@ -47,8 +47,8 @@ class Record {
   std::vector<Tensor> saved;
   std::unique_ptr<RecordExtra> extra;
 
-  /// saved[i] for its last use in backward: leaves the Record, so that dropping the result frees the memory, unless
-  /// the Record is kept.
+  /// saved[i] for its last use in backward: removed from the Record, so that dropping the result frees the memory, unless the
+  /// Record is kept.
   [[nodiscard]] Tensor take(std::size_t i) { return keep_ ? saved.at(i) : std::exchange(saved.at(i), Tensor()); }
 
   /// Which inputs of the forward wanted a gradient; set by whoever runs the forward.
@@ -66,7 +66,7 @@ class Record {
   }
   [[nodiscard]] Record& child(std::size_t i) { return *children_.at(i); }
 
-  /// Lets backward be called again with this Record and its children (several backwards after one forward).
+  /// Allows several backwards with this Record and its children after one forward.
   void keep(bool on = true) {
     keep_ = on;
     for (auto& child : children_) child->keep(on);
@@ -75,10 +75,10 @@ class Record {
 
   /// Set by the unit that owns the module: destroying it lowers the unit's count of outstanding Records.
   std::shared_ptr<void> unit_ticket;
-  /// Inputs of a checkpointed module and its random numbers: its forward runs again in backward.
+  /// Inputs and random numbers of a checkpointed module, whose forward runs again in backward.
   std::vector<Tensor> checkpoint_inputs;
   RandomPoint checkpoint_random;
-  /// For the backward of input 0; set by the parent just before it, null otherwise.
+  /// For the gradient of input 0; set by the parent just before the backward, null otherwise.
   GradientSum* dx_sum = nullptr;
 
   /// Drops everything saved; backward has run.

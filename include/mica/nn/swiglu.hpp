@@ -4,8 +4,8 @@
 
 namespace mica::nn {
 
-/// y = silu(gate) * up, silu(x) = x / (1 + e^-x). Inputs {gate, up} of one shape.
-/// Makes its output again on request ([Note: recomputed outputs]).
+/// y = silu(gate) * up, silu(x) = x / (1 + e^-x). Inputs {gate, up} of the same shape.
+/// Recomputes its output on request ([Note: recomputed outputs]).
 class SwiGlu final : public Module {
  public:
   SwiGlu() : Module("swiglu") {}

@@ -11,7 +11,7 @@ struct ClipCoefficient {
   Tensor coefficient;  // [1] f32, min(1, max_norm / (norm + 1e-6)); hand it to the optimizer as StepArgs::grad_scale
 };
 
-/// The p-norm of the gradient and what to multiply gradients with so that it does not exceed max_norm (FEATURES D8).
+/// The p-norm of the gradient and what to multiply gradients with so that it does not exceed max_norm (docs/parity.md D8).
 /// [Note: clipping] This leaves the gradients as they are: the optimizer multiplies while it reads them, which saves a
 /// pass over them. clip_grad_norm() multiplies them itself. Sums of p-th powers (the maximum for p = inf) go unit by unit in module order, over pieces only, and are
 /// all-reduced over the shard axis: replicas hold the same gradient. Units that are not sharded on a sharded mesh have

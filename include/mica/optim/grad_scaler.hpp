@@ -17,7 +17,7 @@ struct GradScalerOptions {
 };
 
 /// Keeps fp16 gradients in range: the loss's gradient is multiplied with a scale, and a step whose gradients overflow
-/// on any rank is left out on all of them (FEATURES D7). [Note: loss scaling]
+/// on any rank is left out on all of them (docs/parity.md D7). [Note: loss scaling]
 /// One step:
 ///   const Tensor dloss = scaler.scaled(1.0 / num_micro_batches);       every backward of the step begins with it
 ///   ... forwards and backwards ...

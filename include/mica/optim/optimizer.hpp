@@ -54,7 +54,7 @@ struct ParamGroup {
 ///   Parameter::grad and a backward has written it; data and gradient are fp32. Who clears grad_written is the holder.
 /// - Gradients kept in low precision are widened to fp32 in workspace, a chunk at a time: the bits are those of
 ///   gradients that were widened before.
-/// - Offloaded masters are stepped by the CPU, with their state beside them (FEATURES D9); where that is not the device,
+/// - Offloaded masters are stepped by the CPU, with their state beside them (docs/parity.md D9); where that is not the device,
 ///   the host waits for the compute stream first.
 /// - State is allocated per unit at its first step, or by allocate_state() before a checkpoint is read into it. Only
 ///   trainable units have state.

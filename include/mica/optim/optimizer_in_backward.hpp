@@ -7,13 +7,13 @@
 namespace mica::optim {
 
 /// Steps each unit as soon as its gradient is reduced, inside backward, and frees the gradient: never more than a few
-/// units' sharded gradients exist (FEATURES D10). [Note: optimizer in backward]
+/// units' sharded gradients exist (docs/parity.md D10). [Note: optimizer in backward]
 /// The step runs on the stream of the reduction; the end of backward waits for it. Only what this rank has a piece of
 /// is stepped. Ignored parameters are stepped when backward ends, with this rank's own gradient, which then counts as
 /// not written. What needs all gradients at once is given up: clipping, loss scaling, and the step as a transaction
-/// (DESIGN section 3): once a unit has been stepped, abandon_step() leaves some units stepped and others not, so the
-/// run must go back to a checkpoint; before that it takes back begin_step(). Accumulation works under no_sync only,
-/// where a unit is reduced once a step.
+/// (docs/design.md, A step is a transaction): once a unit has been stepped, abandon_step() leaves some units stepped and
+/// others not, so the run must go back to a checkpoint; before that it takes back begin_step(). Accumulation works under
+/// no_sync only, where a unit is reduced once a step.
 ///   OptimizerInBackward in_backward(*optimizer);
 ///   each step: in_backward.begin_step(lr); forward; backward.     No optimizer.step(), no zero_grad().
 class OptimizerInBackward final : private fsdp::StepParty {

@@ -20,7 +20,7 @@ struct ParameterState {
   std::map<std::string, double> scalars;  ///< "step"
 };
 
-/// An optimizer's state as tensors by parameter (FEATURES E3). [Note: optimizer state dicts]
+/// An optimizer's state as tensors by parameter (docs/parity.md E3). [Note: optimizer state dicts]
 /// Full: whole parameters in their shapes, whatever the units, ranks and layouts were, in host memory. Local: this rank's
 /// pieces, one dimension each. Parameters without state (no step yet, frozen, plain SGD) have no entry.
 /// Before one is taken of a run with a GradScaler: scaler.take_skipped_steps_off(optimizer).

@@ -41,7 +41,7 @@ struct MemoryPlan {
   [[nodiscard]] std::int64_t peak_of(MemoryRole role) const { return peak_by_role[static_cast<std::size_t>(role)]; }
 };
 
-/// The memory formula (DESIGN invariant 2), computed by walking the schedule: [Note: memory formula]
+/// The memory formula (docs/design.md, Invariants 2), computed by walking the schedule: [Note: memory formula]
 /// With P_u = shard elements of unit u, S = shard ranks, m and r the bytes of param and reduce dtype, K kinds of state:
 ///   masters 4*sum(P_u); gradients 4*sum(P_u) (r*sum(P_u) when kept in low precision) from backward to zero_grad; state
 ///   4*K*sum(P_u) from the first step on; unsharded parameters m*S*P_u of the root unit and of the largest sum of up to

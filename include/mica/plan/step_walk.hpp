@@ -52,10 +52,9 @@ class WalkVisitor {
   virtual void collective(const CollectiveUse& use) = 0;
 };
 
-/// Goes through training steps unit by unit and tells a visitor every allocation, free and collective. [Note: step
-/// walk] It states the schedule of DESIGN section 3 a second time, in its own words, without storage or streams: a
-/// change of the runtime that takes more memory or sends more bytes than this says fails the tests that compare the
-/// two.
+/// Goes through training steps unit by unit and tells a visitor every allocation, free and collective. [Note: step walk]
+/// It states docs/design.md, The schedule, a second time, in its own words, without storage or streams: a change of the
+/// runtime that takes more memory or sends more bytes than this says fails the tests that compare the two.
 class StepWalk {
  public:
   /// All outlive the walk.

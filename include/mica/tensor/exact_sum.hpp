@@ -10,7 +10,7 @@
 
 namespace mica {
 
-/// A sum of numbers >= 0 without rounding, so that neither their order nor who added which of them shows in its bits.
+/// A sum of numbers >= 0 without rounding, so that its bits depend neither on their order nor on which rank added which.
 /// [Note: exact sums]
 /// limb k (i64) counts units of 2^(-320 + 32*k): what squares of f32 numbers need, down to the smallest one. Numbers
 /// from 2^256 on count as infinite (as f32 the sum would be), parts below 2^-320 are dropped from each number alone.
@@ -51,7 +51,7 @@ MICA_HOST_DEVICE inline void for_each_limb(double x, Add add) {
   }
 }
 
-/// Carries what exceeds 32 bits upwards: then equal sums are equal limb by limb, and 2^31 of them can be added.
+/// Carries what exceeds 32 bits to the next limb. Afterwards equal sums are equal limb by limb, and 2^31 of them can be added.
 MICA_HOST_DEVICE inline void carry(std::span<std::int64_t, ExactSum::kLimbs> limbs) {
   for (std::size_t k = 0; k + 1 < ExactSum::kValueLimbs; ++k) {
     limbs[k + 1] += limbs[k] >> ExactSum::kLimbBits;
@@ -59,7 +59,7 @@ MICA_HOST_DEVICE inline void carry(std::span<std::int64_t, ExactSum::kLimbs> lim
   }
 }
 
-/// The sum as a number, off by 2^-52 of it at most. @param limbs  after carry().
+/// The sum as a double, with a relative error of at most 2^-52. @param limbs  after carry().
 [[nodiscard]] MICA_HOST_DEVICE inline double exact_sum_value(std::span<const std::int64_t, ExactSum::kLimbs> limbs) {
   if (limbs[ExactSum::kNans] != 0) return std::numeric_limits<double>::quiet_NaN();
   if (limbs[ExactSum::kInfinities] != 0) return std::numeric_limits<double>::infinity();

@@ -6,9 +6,9 @@
 
 namespace mica {
 
-/// A tensor's values on the host, wherever its memory is. The host waits for the stream, first of all: a GPU's driver copies
-/// into memory that is not page-locked while the host stands inside the call, and there it must not wait for work that
-/// waits for other threads of the host (mesh.backend=staged). So not for use inside a step.
+/// Copies a tensor's values to the host, wherever its memory is. The host first waits for the stream, because a GPU's driver
+/// copies into pageable memory inside the call and must not wait there for work that needs other host threads
+/// (mesh.backend=staged). Not for use inside a step.
 /// @param kernels  of the stream's device  @throws the stream's sticky error
 template <class T>
 [[nodiscard]] std::vector<T> fetch(Kernels& kernels, Stream& s, ConstTensorView from) {

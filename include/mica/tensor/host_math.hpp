@@ -21,7 +21,7 @@ void fold_max(std::span<const void* const> sources, void* dst, std::int64_t nume
 /// dst[i] = src[i], rounded to nearest even; NaN stays NaN. Equal dtypes copy bytes, and may be any dtype then.
 void convert(const void* src, DType src_dtype, void* dst, DType dst_dtype, std::int64_t numel);
 
-/// Whether convert(), and kernels that copy, take these dtypes.
+/// Whether convert(), and kernels that copy, accept these dtypes.
 [[nodiscard]] constexpr bool can_convert(DType from, DType to) {
   const auto is_cast = [](DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; };
   return from == to || (is_cast(from) && is_cast(to));

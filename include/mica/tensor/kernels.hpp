@@ -12,12 +12,12 @@
 
 namespace mica {
 
-/// Whether a result replaces what is in the output or is added to it.
+/// Whether a result replaces the output's content or is added to it.
 enum class Write : std::uint8_t { overwrite, accumulate };
 
 /// Elementwise activation functions.
 enum class Activation : std::uint8_t {
-  gelu,  ///< in its tanh approximation, as GPT-2's "gelu_new"
+  gelu,  ///< tanh approximation, as in GPT-2's "gelu_new"
   relu,
   silu,  ///< x / (1 + e^-x)
   tanh,
@@ -40,8 +40,8 @@ struct AdamWArgs {
   double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   std::int64_t step = 1;     ///< counts from 1: bias correction
   ConstTensorView grad_scale;///< [1] f32 multiplied into the gradient (clip coefficient), or absent
-  ConstTensorView skip;      ///< [1] f32: not 0 leaves everything as it was, or absent
-  ConstTensorView skipped_steps{};  ///< [1] f32 taken off `step`, or absent
+  ConstTensorView skip;      ///< [1] f32: if not 0, nothing changes; or absent
+  ConstTensorView skipped_steps{};  ///< [1] f32 subtracted from `step`, or absent
 };
 
 struct SgdArgs {
@@ -55,7 +55,7 @@ struct SgdArgs {
   ConstTensorView skip;
 };
 
-/// The state of a loss scale and what happened in a step. All [1] f32.
+/// The state of a loss scale and the outcome of a step. All [1] f32.
 struct ScaleUpdateArgs {
   TensorView scale;
   TensorView growth_tracker;  ///< steps without an overflow since the scale last changed
@@ -91,7 +91,7 @@ struct BasicQkv {
 using Qkv = BasicQkv<false>;
 using ConstQkv = BasicQkv<true>;
 
-/// Which way rotary() turns: forward, or back by the same angles (its backward).
+/// Direction of rotary(): forward, or back by the same angles (its backward).
 enum class Turn : std::uint8_t { forward, back };
 
 /// `count` blocks of `numel` elements each, from one array into another; all figures in elements.
@@ -101,7 +101,7 @@ struct BlockCopy {
   std::int64_t count = 1;
   std::int64_t src_stride = 0, dst_stride = 0;  ///< from a block's begin to the next one's
 
-  /// The way back.
+  /// The copy in the opposite direction.
   [[nodiscard]] BlockCopy reversed() const { return {dst, src, numel, count, dst_stride, src_stride}; }
 };
 
@@ -112,7 +112,7 @@ struct ProductShape {
   DType dtype = DType::f32;
 };
 
-/// The math of the layers on one device. [Note: kernels]
+/// The math of all layers on one device. [Note: kernels]
 /// Every call enqueues on the stream and returns; views must stay valid until the stream has run it. Matrices are
 /// row-major; weights are [out, in]. Activations and parameters are f32, bf16 or f16 (equal within a call unless noted),
 /// accumulation is f32 or better; gradients of parameters may be any of the three whatever the parameters are.
@@ -124,11 +124,11 @@ class Kernels {
   virtual ~Kernels() = default;
   /// "cpu (oneDNN 2.6.3, avx512_core_bf16)"
   [[nodiscard]] virtual std::string description() const = 0;
-  /// False: bf16 products go by way of f32, right but slower than f32 itself. The trainer warns.
+  /// False: no native bf16 here; products are computed in f32 (correct, but slower than f32 itself). The trainer warns.
   [[nodiscard]] virtual bool bf16_is_native() const { return true; }
-  /// The same of f16.
+  /// The same for f16.
   [[nodiscard]] virtual bool f16_is_native() const { return true; }
-  /// From now on every product is also appended to `list` when it is enqueued; null ends it. `list` outlives that.
+  /// From now on, appends every product to `list` when it is enqueued; null ends this. `list` must live until then.
   virtual void record_products(std::vector<ProductShape>* list) { static_cast<void>(list); }
 
   // --- products -------------------------------------------------------------------------------------------------
@@ -184,12 +184,12 @@ class Kernels {
   /// same one).
   virtual void swiglu_backward(Stream& s, ConstTensorView gate, ConstTensorView up, ConstTensorView dy,
                                TensorView dgate, TensorView dup) = 0;
-  /// Rotary position embedding: in x [B,T,H*D], D = 2 * inv_freq.size(), the pair (x[i], x[i + D/2]) of every head of
-  /// token t is turned by the angle t * inv_freq[i]. Angles are made in double. y may be x; inv_freq is copied at the
-  /// call. Turn::back is the backward (x = dy) and the inverse.
+  /// Rotary position embedding: in x [B,T,H*D], D = 2 * inv_freq.size(), the pair (x[i], x[i + D/2]) of every head of token t
+  /// is rotated by the angle t * inv_freq[i]. Angles are computed in double. y may be x; inv_freq is copied at the call.
+  /// Turn::back is the backward (x = dy) and the inverse.
   virtual void rotary(Stream& s, ConstTensorView x, std::span<const double> inv_freq, Turn turn, TensorView y) = 0;
-  /// y[b,t,:] = tokens[ids[b,t],:] + positions[t,:]; ids [B,T] i32 in range; positions [>=T, C] optional. An id out of
-  /// range: the CPU's stream fails and names it, on a GPU the row becomes NaN and gets no gradient.
+  /// y[b,t,:] = tokens[ids[b,t],:] + positions[t,:]; ids [B,T] i32 in range; positions [>=T, C] optional. If an id is out of
+  /// range, the CPU's stream fails with an error that names it; on a GPU the row becomes NaN and gets no gradient.
   virtual void embedding(Stream& s, ConstTensorView ids, ConstTensorView tokens, ConstTensorView positions, TensorView y) = 0;
   /// Deterministic. dtokens [V,C], dpositions [>=T,C], each optional; overwrite also zeroes the rows that no id names.
   virtual void embedding_backward(Stream& s, ConstTensorView dy, ConstTensorView ids, TensorView dtokens,
@@ -212,7 +212,7 @@ class Kernels {
   /// targets [M] i32, -1 = row ignored. The logits exist only a few rows at a time.
   virtual void head_loss(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale,
                          TensorView loss) = 0;
-  /// The same and its gradient, with one product for the logits. dloss [1] f32; loss (optional), dhidden (optional)
+  /// The loss and its gradient, with one product for the logits. dloss [1] f32; loss (optional), dhidden (optional)
   /// overwritten; dw [V,C] (optional) by `dw_mode`.
   virtual void head_loss_backward(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets,
                                   double scale, ConstTensorView dloss, TensorView loss, TensorView dhidden,
@@ -247,9 +247,9 @@ class Kernels {
   virtual void scale(Stream& s, ConstTensorView src, double factor, TensorView dst, Write mode) = 0;
   /// x *= factor[0] (f32), unless factor[0] == 1.
   virtual void scale_by(Stream& s, TensorView x, ConstTensorView factor) = 0;
-  /// Bytes as they are (any dtype), or a conversion between f32, bf16 and f16 rounding to nearest even. Not overlapping.
+  /// Copies bytes (any dtype), or converts between f32, bf16 and f16, rounding to nearest even. Not overlapping.
   virtual void copy(Stream& s, ConstTensorView src, TensorView dst) = 0;
-  /// Blocks of elements as they are, in one task; src and dst of equal dtype, not overlapping. `blocks` is copied.
+  /// Copies blocks of elements in one task; src and dst have the same dtype and do not overlap. `blocks` is copied.
   virtual void copy_blocks(Stream& s, ConstTensorView src, TensorView dst, std::span<const BlockCopy> blocks) = 0;
   virtual void fill(Stream& s, TensorView x, double value) = 0;
   /// Elements [begin, begin + x.numel()) of the named stream of normals (float, mean 0, deviation std).
@@ -264,8 +264,8 @@ class Kernels {
   virtual void exact_power_sum(Stream& s, ConstTensorView x, double p, TensorView limbs, Write mode) = 0;
   /// out[1] f32 = the sum of all rows of limbs [n, ExactSum::kLimbs] i64.
   virtual void exact_sum_value(Stream& s, ConstTensorView limbs, TensorView out) = 0;
-  /// out[1] i64 = a hash of the bits of x (f32) and their places: sum over i of mix64(i << 32 | bits of x[i]). One
-  /// element that differs always shows, several do with probability 1 - 2^-64.
+  /// out[1] i64 = a hash of the bits of x (f32) and their places: sum over i of mix64(i << 32 | bits of x[i]). One differing
+  /// element always changes it, several do with probability 1 - 2^-64.
   virtual void fingerprint(Stream& s, ConstTensorView x, TensorView out) = 0;
   /// norm[1] = sum[1]^(1/p); coefficient[1] = min(1, max_norm / (norm + 1e-6)) (1 when max_norm is infinite).
   virtual void clip_coefficient(Stream& s, ConstTensorView sum, double p, double max_norm, TensorView norm,
@@ -276,8 +276,8 @@ class Kernels {
   /// After an overflow scale *= backoff_factor; after growth_interval steps without one scale *= growth_factor, unless
   /// that is infinite.
   virtual void update_scale(Stream& s, const ScaleUpdateArgs& args) = 0;
-  /// Steps all of them, which share grad_scale, skip and skipped_steps but no other memory: one task, and on a GPU one
-  /// launch for a few dozen. The bits are those of single calls.
+  /// Steps all tensors in one task (on a GPU one launch for a few dozen). They share grad_scale, skip and skipped_steps but no
+  /// other memory. The bits are those of single calls.
   virtual void adamw(Stream& s, std::span<const AdamWArgs> list) = 0;
   virtual void sgd(Stream& s, std::span<const SgdArgs> list) = 0;
   void adamw(Stream& s, const AdamWArgs& args) { adamw(s, std::span(&args, 1)); }
@@ -287,14 +287,14 @@ class Kernels {
 struct CpuKernelsOptions {
   /// False: as on a processor without bf16 instructions (tests). True: what the processor can do.
   bool use_native_bf16 = true;
-  /// The most bytes of logits that head_loss holds at a time (a row's at least).
+  /// Most bytes of logits that head_loss holds at a time (at least one row).
   std::int64_t logits_bytes = 32 << 20;
-  /// What Kernels::adds_in_products() says; a CPU gains nothing from it (tests of what models do on devices that do).
+  /// The value of Kernels::adds_in_products(); true for tests only, since a CPU gains nothing from it.
   bool adds_in_products = false;
 };
 /// oneDNN for products, own loops for the rest. `pool` outlives it. One host thread.
 [[nodiscard]] std::unique_ptr<Kernels> make_cpu_kernels(Pool& pool, const CpuKernelsOptions& options = {});
-/// Plain loops with double accumulation: the oracle. Slow.
+/// Plain loops with double accumulation: the oracle for tests. Slow.
 [[nodiscard]] std::unique_ptr<Kernels> make_reference_kernels(Pool& pool);
 
 }  // namespace mica

@@ -2,7 +2,7 @@
 
 namespace mica {
 
-/// OpenMP threads that the kernels which this host thread enqueues use from now on.
+/// Number of OpenMP threads for the kernels that this host thread enqueues from now on.
 void set_openmp_threads(int num_threads);
 [[nodiscard]] int openmp_threads();
 

@@ -6,8 +6,8 @@
 
 namespace mica {
 
-/// Names one stream of random numbers. All randomness of a run is counter-based (DESIGN section 4): an element's
-/// number depends on these values and its index only, never on who computes it or in which order.
+/// Identifies one stream of random numbers. All randomness of a run is counter-based (docs/design.md, Modules): a number
+/// depends on these values and its index only, never on which rank computes it or in which order.
 struct RandomKey {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;       ///< below 2^32; 0 for initialisation
@@ -45,10 +45,10 @@ struct RandomKey {
 }
 
 /// How a RandomKey becomes Philox's key and counter. [Note: random streams]
-/// The 64-bit key is a bijection of the name for a given seed and of the seed for a given name, so two streams that
-/// differ in one of the two never share a key; seeds 1, 2, 3, ... give keys with nothing in common (Philox bumps its
-/// key by a constant each round, which neighbouring raw seeds would echo). Step, sequence and block lie in disjoint
-/// bits of the counter, so within a key no two of (step < 2^32, sequence < 2^48, block < 2^48) meet.
+/// The 64-bit key is a bijection of the name for a given seed and of the seed for a given name, so two streams that differ in
+/// one of the two never share a key; seeds 1, 2, 3, ... give unrelated keys (Philox adds a constant to its key each round, so
+/// raw neighbouring seeds would be related). Step, sequence and block are in disjoint bits of the counter, so within a key no
+/// two of (step < 2^32, sequence < 2^48, block < 2^48) collide.
 struct PhiloxStream {
   std::uint32_t key0, key1;
   std::uint32_t counter1;  // sequence[47:32]; the upper half takes block[47:32]

@@ -12,7 +12,7 @@ namespace mica {
   return random_block(key, element / 4)[element % 4];
 }
 
-/// Normal number `element` of the key's stream (mean 0, deviation 1): a function of random_word() alone, made of
+/// Normal number `element` of the key's stream (mean 0, deviation 1): a function of random_word() alone, computed with
 /// correctly rounded float operations, so that every device gives the same bits. |value| < 6.4.
 [[nodiscard]] float random_normal(const RandomKey& key, std::uint64_t element);
 

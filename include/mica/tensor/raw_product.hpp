@@ -7,8 +7,8 @@
 
 namespace mica {
 
-/// One matrix product by oneDNN and nothing else, for mica-bench to compare with: plain row-major matrices without gaps,
-/// C as A and B are, no bias. For the OpenMP thread count that is set when it is made.
+/// One plain oneDNN matrix product, for mica-bench to compare with: row-major matrices without gaps, all of one dtype, no bias.
+/// Made for the OpenMP thread count that is set at the time.
 class RawProduct {
  public:
   virtual ~RawProduct() = default;
@@ -16,7 +16,7 @@ class RawProduct {
   virtual void run(const void* a, const void* b, void* c) = 0;
 };
 
-/// @throws Error if oneDNN cannot make it (bf16 on a processor without the instructions).
+/// @throws Error if oneDNN does not support it (bf16 on a processor without the instructions).
 [[nodiscard]] std::unique_ptr<RawProduct> make_raw_product(const ProductShape& shape);
 
 }  // namespace mica

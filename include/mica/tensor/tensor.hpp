@@ -7,8 +7,8 @@
 
 namespace mica {
 
-/// A view together with shared ownership of its memory: what modules pass to each other.
-/// Copies share the elements. A default-made Tensor is absent (an output without gradient, say).
+/// A view with shared ownership of its memory: what modules pass to each other.
+/// Copies share the elements. A default-constructed Tensor is absent (for example an output without gradient).
 class Tensor {
  public:
   Tensor() = default;
@@ -29,7 +29,7 @@ class Tensor {
     other.view_ = view_.reshaped(shape);
     return other;
   }
-  /// No other handle shares the memory and it is not borrowed: who holds this one may overwrite the elements.
+  /// Whether no other handle shares the memory and it is not borrowed, so that the holder may overwrite the elements.
   [[nodiscard]] bool is_unique() const { return owner_ && owner_.use_count() == 1; }
   /// Another stream's last use of the memory (see Buffer::used_until). No-op for borrowed memory.
   void used_until(const Event& event) const {

@@ -10,7 +10,7 @@
 
 namespace mica {
 
-/// A contiguous row-major array that somebody else owns. A null `data` with numel > 0 means "absent".
+/// A contiguous row-major array, not owned. A null `data` with numel > 0 means "absent".
 template <bool kConst>
 struct BasicTensorView {
   using Void = std::conditional_t<kConst, const void, void>;
@@ -32,7 +32,7 @@ struct BasicTensorView {
   [[nodiscard]] std::int64_t numel() const { return shape.numel(); }
   [[nodiscard]] std::int64_t bytes() const { return numel() * dtype_bytes(dtype); }
 
-  /// The elements as T. Aborts when T is not the dtype.
+  /// The elements as T. Aborts if T is not the dtype.
   template <class T>
   [[nodiscard]] std::conditional_t<kConst, const T, T>* as() const {
     invariant(dtype_of<T>::value == dtype, "TensorView::as<T>() with the view's own dtype");

@@ -8,7 +8,7 @@
 
 namespace mica::train {
 
-/// Everything that drives a run: one field a key of the INI file (DESIGN section 8). The table in config_keys.cpp
+/// Everything that drives a run: one field a key of the INI file (docs/design.md, Configuration). The table in config_keys.cpp
 /// holds each key's help, range and default; `mica-train --help` prints it.
 struct Config {
   struct Run {

@@ -9,7 +9,7 @@
 
 namespace mica::train {
 
-/// One step's figures (DESIGN section 9). Times in ms.
+/// One step's figures. Times in ms.
 struct StepMetrics {
   std::int64_t step = 0;  ///< counts from 1
   double loss = 0;        ///< mean over the global batch

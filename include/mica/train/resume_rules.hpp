@@ -24,9 +24,9 @@ struct Continuation {
   std::int64_t sequences = 0;        ///< of the run that were seen; the next step begins with this one
   std::vector<std::string> changes;  ///< "optim.lr: 0.001 -> 0.0005", for what is worth telling
 };
-/// What may change between a checkpoint and the run that goes on from it (DESIGN section 6): mesh, fsdp, log, run and
-/// checkpoint keys freely; optim, train and data with a word about it; what decides which data a step sees (seq_len,
-/// global_batch, order, the tokens themselves) only with checkpoint.allow_data_change; the model never.
+/// What may change between a checkpoint and the run that goes on from it: mesh, fsdp, log, run and checkpoint keys
+/// freely; optim, train and data with a word about it; what decides which data a step sees (seq_len, global_batch, order,
+/// the tokens themselves) only with checkpoint.allow_data_change; the model never.
 /// @param config  with_batch_of().  @param place  for error texts.
 /// @throws ConfigError naming the key and both values.
 [[nodiscard]] Continuation check_resume(const Config& config, const checkpoint::Manifest& manifest, const TrainingData& data,

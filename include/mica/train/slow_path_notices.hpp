@@ -18,7 +18,7 @@ class SlowPathNotices {
  public:
   /// What there is to tell since the last call: a line for each new kind, with its first shape and how many more.
   /// @param paths  slow_paths() of the kernels, which only grows
-  [[nodiscard]] std::vector<std::string> news(std::span<const SlowPath> paths);
+  [[nodiscard]] std::vector<std::string> new_lines(std::span<const SlowPath> paths);
 
  private:
   std::size_t num_seen_ = 0;

@@ -11,22 +11,23 @@
 namespace mica::checkpoint {
 namespace {
 
-constexpr std::string_view kReshardHelp = R"(Writes the same checkpoint as another number of ranks would have written it: parameters and optimizer state keep every bit.
-A run needs no such step, since mica-train resumes on any mesh; it saves time where many ranks read at once, and it turns a
-checkpoint of many small files into few.
+constexpr std::string_view kReshardHelp =
+    R"(Rewrites a checkpoint for another number of ranks; parameters and optimizer state keep every bit. Resuming does not need it,
+since mica-train resumes on any mesh; it saves time if many ranks read at once, or if a checkpoint has many small files.
 
-  --ranks=N                   shard files of the new checkpoint
-  --sharding=flat|per_parameter   how parameters are cut; as they were if left out
+  --ranks=N                       number of shard files of the new checkpoint
+  --sharding=flat|per_parameter   how parameters are sharded; default: as before
 )";
 
-constexpr std::string_view kConsolidateHelp = R"(Writes one ordinary HDF5 file: every parameter under its full name with its shape, float32, and the optimizer's state under
-/optim/KIND. There are no virtual datasets in it, so it can be copied alone (model.h5 in the checkpoint itself needs the shard
-files beside it). OUT.h5.crc32c beside it holds its checksum: mica-inspect verify OUT.h5 compares.
+constexpr std::string_view kConsolidateHelp =
+    R"(Writes one ordinary HDF5 file with every parameter under its full name (float32) and the optimizer state under /optim/KIND. It has
+no virtual datasets, so it can be copied by itself, while model.h5 in a checkpoint needs the shard files beside it. Its checksum
+is in OUT.h5.crc32c; mica-inspect verify OUT.h5 checks it.
 
   import h5py
   weight = h5py.File("OUT.h5")["transformer.wte.weight"][:]
 
-  --optimizer=true|false      false leaves the optimizer's state out
+  --optimizer=true|false      false leaves out the optimizer state
 )";
 
 void print_report(const ConvertCall& call, const ConvertReport& report) {
@@ -75,7 +76,7 @@ ExitCode run_consolidate(const ConvertCall& call) {
 
 const Subcommand kReshardCommand{.name = "reshard",
                                  .synopsis = "CHECKPOINT OUT --ranks=N [--sharding=flat|per_parameter]",
-                                 .summary = "the same checkpoint as another number of ranks would have written it",
+                                 .summary = "rewrites a checkpoint for another number of ranks",
                                  .help = kReshardHelp,
                                  .num_paths = 2,
                                  .options = {"ranks", "sharding"},
@@ -83,7 +84,7 @@ const Subcommand kReshardCommand{.name = "reshard",
 
 const Subcommand kConsolidateCommand{.name = "consolidate",
                                      .synopsis = "CHECKPOINT OUT.h5 [--optimizer=true|false]",
-                                     .summary = "one ordinary HDF5 file with every parameter whole",
+                                     .summary = "writes one ordinary HDF5 file with the whole model",
                                      .help = kConsolidateHelp,
                                      .num_paths = 2,
                                      .options = {"optimizer"},

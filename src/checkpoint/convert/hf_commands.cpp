@@ -18,27 +18,26 @@ constexpr std::string_view kExportHelp =
   from transformers import AutoModelForCausalLM
   model = AutoModelForCausalLM.from_pretrained("HF_FOLDER")
 
-The folder gets config.json and model.safetensors, or model-00001-of-00002.safetensors ... and model.safetensors.index.json;
-and checksums.crc32c, for mica-inspect verify HF_FOLDER. The optimizer's state stays behind: a run goes on from Mica's own
-checkpoint. A tokenizer is not part of a checkpoint: --tokenizer names the folder of the vocabulary that the model was trained
-with.
+The folder gets config.json, model.safetensors (or model-00001-of-00002.safetensors ... and model.safetensors.index.json) and
+checksums.crc32c, for mica-inspect verify HF_FOLDER. Optimizer state is not exported: a run resumes from Mica's own checkpoint.
+A checkpoint does not hold the tokenizer: give the folder of the one that the model was trained with as --tokenizer.
 
   --tokenizer=HF_FOLDER
-                       Copies that folder's tokenizer files (tokenizer.json, tokenizer_config.json, generation_config.json ...), and
-                       bos_token_id, eos_token_id and pad_token_id of its config.json.
-  --dtype=fp32         fp32 keeps every bit; bf16 and fp16 are half as large and round to nearest. A number past fp16's range is
-                       an error, not infinity.
+                       Copies that folder's tokenizer files (tokenizer.json, tokenizer_config.json, generation_config.json ...),
+                       and bos_token_id, eos_token_id and pad_token_id of its config.json.
+  --dtype=fp32         fp32 is exact; bf16 and fp16 are half as large and round to nearest. A value out of fp16's range is an
+                       error.
   --max-shard=5GB      Largest size of one file (5GB, 200MB, 1GiB ...); a larger tensor gets a file of its own.
 )";
 
 constexpr std::string_view kImportHelp =
-    R"(Writes the parameters of a Hugging Face folder as a checkpoint of Mica's (fp32, step 0, no optimizer state), to start training
-from it with --model.init_from=CHECKPOINT. (init_from takes the folder itself, too.)
+    R"(Writes the parameters of a Hugging Face folder as a Mica checkpoint (fp32, step 0, no optimizer state), to start training from
+with --model.init_from=CHECKPOINT. (init_from also takes the folder itself.)
 
 The folder holds config.json and model.safetensors, or several files with model.safetensors.index.json; weights in fp32, bf16 or
-fp16. Models: gpt2 (GPT2LMHeadModel) and llama (LlamaForCausalLM, Llama 2 and 3). A setting that Mica's model does not have, a
-tensor that is missing, of another shape or no part of the model is an error that names it; nothing is skipped silently.
-What is printed in the end are the keys of [model] that a config for this model needs.
+fp16. Models: gpt2 (GPT2LMHeadModel) and llama (LlamaForCausalLM, Llama 2 and 3). Nothing is skipped silently: a setting that
+Mica's model does not have, and a tensor that is missing, unexpected or of another shape, is an error that names it.
+At the end the program prints the [model] section that a config for this model needs.
 )";
 
 void print_report(const ConvertCall& call, const ConvertReport& report, const std::string& dtype) {
@@ -67,8 +66,8 @@ ExitCode run_export(const ConvertCall& call) {
   print_report(call, report, dtype);
   const bool has_tokenizer = !report.tokenizer_files.empty();
   call.out << (has_tokenizer ? fmt::format("with the tokenizer of {}: {}\n", hf.tokenizer, fmt::join(report.tokenizer_files, ", "))
-                             : "without a tokenizer and the ids of its special tokens, which a checkpoint does not hold: "
-                               "--tokenizer=HF_FOLDER takes them along\n");
+                             : "without a tokenizer and its special token ids, which a checkpoint does not hold; to include them, give "
+                               "--tokenizer=HF_FOLDER\n");
   return ExitCode::done;
 }
 
@@ -90,7 +89,7 @@ ExitCode run_import(const ConvertCall& call) {
 const Subcommand kHfImportCommand{
     .name = "hf-import",
     .synopsis = "HF_FOLDER CHECKPOINT",
-    .summary = "a Hugging Face folder (config.json and safetensors) as a checkpoint, to train from",
+    .summary = "imports a Hugging Face folder (config.json and safetensors) as a checkpoint, to start training from",
     .help = kImportHelp,
     .num_paths = 2,
     .options = {},
@@ -99,7 +98,7 @@ const Subcommand kHfImportCommand{
 const Subcommand kHfExportCommand{
     .name = "hf-export",
     .synopsis = "CHECKPOINT HF_FOLDER [--dtype=fp32|bf16|fp16] [--max-shard=SIZE] [--tokenizer=HF_FOLDER]",
-    .summary = "a checkpoint's parameters as a Hugging Face folder (config.json and safetensors)",
+    .summary = "exports a checkpoint's parameters as a Hugging Face folder (config.json and safetensors)",
     .help = kExportHelp,
     .num_paths = 2,
     .options = {"dtype", "max-shard", "tokenizer"},

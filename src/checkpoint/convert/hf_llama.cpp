@@ -39,7 +39,7 @@ Rotary read_rotary(const HfConfig& config) {
                        "{}: rope_scaling is of type '{}', but rope_parameters of '{}'", config.path(), rope_type(older),
                        type);
   for (const HfConfig* each : std::initializer_list<const HfConfig*>{&config, &rope}) {
-    each->expect("partial_rotary_factor", 1.0, "Mica turns all channels of a head");
+    each->expect("partial_rotary_factor", 1.0, "Mica rotates all channels of a head");
   }
   if (type.empty() || type == "default") return rotary;
   require<ConfigError>(type == "llama3", "{}: rotary positions are scaled by '{}'; Mica knows default and llama3",

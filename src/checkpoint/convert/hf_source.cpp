@@ -26,7 +26,7 @@ void HfSource::read(const std::string&, std::span<const Range> ranges) {
   for (const Range& range : ranges) {
     auto* data = static_cast<float*>(range.data);
     const std::size_t index = index_.at(*range.parameter);
-    const HfTensors::Found& found = match_.tensors[index];
+    const HfTensors::Location& found = match_.tensors[index];
     if (model_.tensors[index].is_transposed) {
       read_transposed(index, range.begin, range.numel, data);
     } else {
@@ -56,7 +56,7 @@ const HfSource::Panel& HfSource::panel_with(std::size_t index, std::int64_t row)
 }
 
 void HfSource::load(Panel& panel, std::size_t index, std::int64_t row) {
-  const HfTensors::Found& found = match_.tensors[index];
+  const HfTensors::Location& found = match_.tensors[index];
   const std::int64_t rows = model_.tensors[index].shape[0];  // the file's columns
   const std::int64_t cols = model_.tensors[index].shape[1];  // the file's rows
   const std::int64_t most = panel_rows(rows, cols, panel_numel_);
@@ -78,9 +78,9 @@ void HfSource::load(Panel& panel, std::size_t index, std::int64_t row) {
 }
 
 void HfSource::check_tied_head() {
-  const HfTensors::Found& head = match_.tied_head;
+  const HfTensors::Location& head = match_.tied_head;
   if (head.file == nullptr) return;
-  const HfTensors::Found& embedding = match_.tensors.front();  // of both architectures
+  const HfTensors::Location& embedding = match_.tensors.front();  // of both architectures
   const std::string what = fmt::format("{}: tensor {} differs from {}", head.file->path(),
                                        io::quoted_name(head.entry->name), io::quoted_name(embedding.entry->name));
   constexpr const char* kBut = "but config.json says that they are tied (tie_word_embeddings)";

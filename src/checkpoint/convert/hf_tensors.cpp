@@ -62,7 +62,7 @@ void HfTensors::add_file(io::SafetensorsFile opened, const std::map<std::string,
   io::SafetensorsFile& file = *files_.back();
   const std::string name = name_of(file);
   for (const io::SafetensorsEntry& entry : file.tensors()) {
-    const auto [place, is_new] = tensors_.emplace(entry.name, Found{&file, &entry});
+    const auto [place, is_new] = tensors_.emplace(entry.name, Location{&file, &entry});
     require<CheckpointError>(is_new, "{}: holds tensor {}, which {} holds as well", file.path(),
                              io::quoted_name(entry.name), place->second.file->path());
     if (weight_map == nullptr) continue;
@@ -95,7 +95,7 @@ void HfTensors::read_index(const std::string& path) {
   }
 }
 
-const HfTensors::Found* HfTensors::find(const std::string& name) const {
+const HfTensors::Location* HfTensors::find(const std::string& name) const {
   const auto found = tensors_.find(name);
   return found == tensors_.end() ? nullptr : &found->second;
 }
@@ -109,7 +109,7 @@ HfMatch match_tensors(const HfModel& model, const HfTensors& tensors) {
   HfMatch match;
   std::set<std::string> used;
   for (const HfTensor& wanted : model.tensors) {
-    const HfTensors::Found* found = tensors.find(wanted.hf_name);
+    const HfTensors::Location* found = tensors.find(wanted.hf_name);
     if (found == nullptr) found = tensors.find(without_prefix(wanted.hf_name));
     require<CheckpointError>(found != nullptr, "{}: has no tensor {}, which its config.json implies", tensors.folder(),
                              io::quoted_name(wanted.hf_name));

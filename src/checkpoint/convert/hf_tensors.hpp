@@ -17,7 +17,7 @@ namespace mica::checkpoint {
 class HfTensors {
  public:
   /// Where a tensor is.
-  struct Found {
+  struct Location {
     io::SafetensorsFile* file;
     const io::SafetensorsEntry* entry;
   };
@@ -30,8 +30,8 @@ class HfTensors {
   /// File names and their tensors.
   [[nodiscard]] Json index() const;
   /// Null if there is none of that name.
-  [[nodiscard]] const Found* find(const std::string& name) const;
-  [[nodiscard]] const std::map<std::string, Found>& all() const { return tensors_; }
+  [[nodiscard]] const Location* find(const std::string& name) const;
+  [[nodiscard]] const std::map<std::string, Location>& all() const { return tensors_; }
   [[nodiscard]] std::size_t num_files() const { return files_.size(); }
   [[nodiscard]] const std::string& folder() const { return folder_; }
 
@@ -42,14 +42,14 @@ class HfTensors {
 
   std::string folder_;
   std::vector<std::unique_ptr<io::SafetensorsFile>> files_;
-  std::map<std::string, Found> tensors_;
+  std::map<std::string, Location> tensors_;
 };
 
 /// A model's parameters in the tensors of its folder.
 struct HfMatch {
-  std::vector<HfTensors::Found> tensors;  ///< of HfModel::tensors, in its order
+  std::vector<HfTensors::Location> tensors;  ///< of HfModel::tensors, in its order
   /// The head that a file holds although config.json says that it is tied; null file if there is none.
-  HfTensors::Found tied_head{nullptr, nullptr};
+  HfTensors::Location tied_head{nullptr, nullptr};
 };
 /// Finds every parameter under its name, with or without the optional prefix.
 /// @throws CheckpointError naming file and tensor: missing, of another shape, of a dtype that Mica does not read, or no

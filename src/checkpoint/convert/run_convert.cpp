@@ -17,14 +17,14 @@ namespace {
 const std::array kSubcommands = {&kHfImportCommand, &kHfExportCommand, &kReshardCommand, &kConsolidateCommand};
 
 constexpr std::string_view kIntroduction =
-    R"(mica-convert COMMAND ... turns checkpoints into other things and back, piece by piece: memory stays small whatever the model.
+    R"(mica-convert COMMAND ... converts checkpoints. It works piece by piece, so memory stays small whatever the size of the model.
 
 )";
 constexpr std::string_view kRest = R"(
-CHECKPOINT is a folder such as runs/x/checkpoints/step-00000500; where one is read, a run's folder (runs/x) means its newest.
-Outputs appear complete or not at all, and nothing that exists is overwritten. Everything that is read is checked first.
+CHECKPOINT is a folder such as runs/x/checkpoints/step-00000500; as input, a run's folder (runs/x) means its newest checkpoint.
+Outputs appear complete or not at all, existing ones are not overwritten, and all input is checked against its checksums.
 
-  --dry-run    Checks everything and says what would be written, without writing it.
+  --dry-run    Checks everything and prints what would be written, without writing it.
   --quiet      No progress bar.
   COMMAND --help, -h, --help, --version
 
@@ -35,8 +35,8 @@ Examples
   mica-convert reshard runs/shakespeare eight-files --ranks=8
   mica-convert consolidate runs/shakespeare shakespeare.h5 --optimizer=false
 
-Exit status: 0 done; 2 something to change in the command, or input that cannot be read or converted; 3 a failure while writing,
-e.g. a full disk.
+Exit status: 0 done; 2 an error in the command, or input that cannot be read or converted; 3 a failure while writing, e.g. a
+full disk.
 )";
 
 std::string help_text() {

@@ -193,7 +193,7 @@ class CudaStream final : public Stream {
   [[nodiscard]] void* native() const override { return stream_; }
 
   void submit(const char* /*what*/, std::span<const Access> /*accesses*/, Task task) override {
-    if (is_unrecorded() && state_->num_enqueued() - latest_->first_number() >= kLatestRecord) settle();
+    if (is_unrecorded() && state_->num_enqueued() - latest_->first_number() >= kLatestRecord) record_or_drop_latest();
     state_->count_enqueued();
     if (!state_->failed()) state_->attempt([&] { task(); });
   }
@@ -221,7 +221,7 @@ class CudaStream final : public Stream {
 
   void wait(const Event& event, std::source_location /*site*/) override {
     if (!event.state() || waited_.is_known(event, state_.get())) return;
-    if (is_unrecorded()) settle();  // what it stands for does not wait for this
+    if (is_unrecorded()) record_or_drop_latest();  // what it stands for does not wait for this
     state_->count_enqueued();
     state_->attempt([&] {
       if (const auto* recorded = dynamic_cast<const CudaEvent*>(event.state().get())) {
@@ -249,8 +249,8 @@ class CudaStream final : public Stream {
     if (!is_of_now) latest_ = std::make_shared<CudaEvent>(state_);
   }
   [[nodiscard]] bool is_unrecorded() const { return latest_ && !latest_->is_recorded(); }
-  /// The last uses that the latest event stands for get no later.
-  void settle() {
+  /// Fixes the last uses that the latest event stands for: records it, or drops it where nobody holds it.
+  void record_or_drop_latest() {
     if (latest_.use_count() == 1) {
       latest_.reset();  // the memory was used again on this stream
     } else {

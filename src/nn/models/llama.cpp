@@ -38,7 +38,7 @@ void LlamaConfig::validate() const {
                        width, heads, head_dim);
   require<ConfigError>(
       head_size() % 2 == 0,
-      "a head has {} columns, expected an even number: rotary positions turn pairs of them (model.width "
+      "a head has {} columns, expected an even number: rotary positions rotate pairs of them (model.width "
       "{} / model.heads {}, or model.head_dim)",
       head_size(), width, heads);
   require<ConfigError>(rms_eps >= 0, "model.rms_eps is {}, expected 0 or more", rms_eps);

@@ -21,7 +21,7 @@ void CudaKernels::note_own_attention(const AttentionShape& shape, DType dtype, b
                                      const std::string& why) {
   if (shape.batch * shape.seq_len * shape.seq_len * shape.q_width() < kFewestMultiplyAdds) return;
   slow_paths_.note(
-      "attention by own kernels",
+      "attention by Mica's own kernels",
       {is_backward, shape.batch, shape.seq_len, shape.heads, shape.head_dim, shape.num_kv_heads(),
        static_cast<std::int64_t>(dtype)},
       [&] {

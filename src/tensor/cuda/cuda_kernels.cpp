@@ -18,8 +18,8 @@ bool epilogues_are_off() {
   const char* wanted = std::getenv("MICA_GPU_EPILOGUES");
   const std::string_view kind = wanted == nullptr ? "" : wanted;
   require<ConfigError>(kind.empty() || kind == "on" || kind == "off",
-                       "MICA_GPU_EPILOGUES={}: expected on, or off to keep GELUs, residuals' sums and biases' gradients "
-                       "apart from products",
+                       "MICA_GPU_EPILOGUES={}: expected on, or off to run GELUs, residual sums and bias gradients "
+                       "as kernels of their own",
                        kind);
   return kind == "off";
 }

@@ -51,7 +51,7 @@ void CudaKernels::multiply(Stream& s, const char* what, ProductSpec spec, ConstT
     const bool is_in_f32 = spec.ab != a.dtype || spec.ab != b.dtype;
     ProductSpec asked = spec;
     asked.ab = a.dtype;
-    note_slow_product(is_in_f32 ? "operands converted to fp32" : "a result by way of fp32", what, asked, [&] {
+    note_slow_product(is_in_f32 ? "operands converted to fp32" : "a result converted from fp32", what, asked, [&] {
       if (a.dtype != b.dtype) return fmt::format("operands of {} and {}", dtype_name(a.dtype), dtype_name(b.dtype));
       if (refused) return Products::why_not(*refused);
       return fmt::format("{} does not write {} when it multiplies {}", Products::library_description(),
@@ -141,7 +141,7 @@ void CudaKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, C
       if (record_) record_->push_back({m, n, k, false, true, x.dtype});
       return run(s, what, *product, x, w, y, mica::reads(bias), mica::writes(aux));
     }
-    note_slow_product("a GELU apart from its product", what, spec, [&] {
+    note_slow_product("a GELU not fused with its product", what, spec, [&] {
       return takes_bias ? Products::why_not(spec)
                         : fmt::format("a bias of {} for a result of {}", dtype_name(bias.dtype), dtype_name(y.dtype));
     });
@@ -166,7 +166,7 @@ void CudaKernels::linear_add(Stream& s, ConstTensorView x, ConstTensorView w, Co
       if (record_) record_->push_back({m, n, k, false, true, x.dtype});
       return run(s, what, *product, x, w, y, mica::reads(bias), {}, addend);
     }
-    note_slow_product("a sum apart from its product", what, spec, [&] {
+    note_slow_product("a residual sum not fused with its product", what, spec, [&] {
       return takes_bias ? Products::why_not(spec)
                         : fmt::format("a bias of {} for a result of {}", dtype_name(bias.dtype), dtype_name(y.dtype));
     });
@@ -188,7 +188,7 @@ void CudaKernels::linear_gelu_backward_input(Stream& s, ConstTensorView dy, Cons
       if (record_) record_->push_back({m, k, n, false, false, dy.dtype});
       return run(s, what, *product, dy, w, dpre, {}, mica::reads(pre));
     }
-    note_slow_product("a GELU's gradient apart from its product", what, spec, [&] { return Products::why_not(spec); });
+    note_slow_product("a GELU's gradient not fused with its product", what, spec, [&] { return Products::why_not(spec); });
   }
   linear_backward_input(s, dy, w, dpre, Write::overwrite);
   activation_backward(s, Activation::gelu, pre, dpre, dpre);
@@ -218,7 +218,7 @@ void CudaKernels::linear_backward_params(Stream& s, ConstTensorView dy, ConstTen
       if (record_) record_->push_back({n, k, m, true, false, dy.dtype});
       return run(s, what, *product, dy, x, dw, mica::writes(dbias));
     }
-    note_slow_product("a bias's gradient apart from its product", what, with_sums,
+    note_slow_product("a bias gradient not fused with its product", what, with_sums,
                       [&] { return Products::why_not(with_sums); });
   }
   if (dbias) bias_gradient(s, pool_, dy, m, dbias, mode);

@@ -182,16 +182,16 @@ class CudnnAttention final : public FusedAttention {
 /// Why cuDNN need not be asked.
 std::optional<std::string> why_unfit(const AttentionShape& shape, DType dtype) {
   if (dtype != DType::bf16 && dtype != DType::f16) {
-    return fmt::format("cuDNN's is for bf16 and fp16, not for {}", dtype_name(dtype));
+    return fmt::format("cuDNN's attention is for bf16 and fp16, not for {}", dtype_name(dtype));
   }
   if (shape.head_dim % 8 != 0 || shape.head_dim > kMostColumns) {
-    return fmt::format("cuDNN's is for heads of a multiple of 8 columns, at most {}; these have {}", kMostColumns,
+    return fmt::format("cuDNN's attention needs a head size that is a multiple of 8 and at most {}; it is {}", kMostColumns,
                        shape.head_dim);
   }
   return std::nullopt;
 }
 
-constexpr const char* kUnaligned = "cuDNN takes tensors at addresses that 16 divides; not all of these are";
+constexpr const char* kUnaligned = "cuDNN needs tensors aligned to 16 bytes; not all of these are";
 
 Call call_of(const AttentionShape& shape, DType dtype, bool packed, bool is_backward) {
   return {.batch = shape.batch,

@@ -116,7 +116,7 @@ std::string ProductSpec::operands_text() const {
 }
 
 std::string ProductSpec::to_string() const {
-  return fmt::format("{} -> {}{}{}, leading dims {}, {} and {}, addresses that {}, {} and {} divide", operands_text(),
+  return fmt::format("{} -> {}{}{}, leading dims {}, {} and {}, alignments {}, {} and {}", operands_text(),
                      accumulate ? "+= " : "", dtype_name(c), epilogue_text(epilogue), lda, ldb, ldc, alignment.a,
                      alignment.b, alignment.c);
 }
@@ -147,11 +147,11 @@ std::string Products::library_description() {
 
 std::string Products::why_not(const ProductSpec& spec) {
   if (has_aux(spec.epilogue) && spec.ldc % kAuxLdMultiple != 0) {
-    return fmt::format("{} takes a GELU with its product where {} divides the width, which is {}", library_description(),
+    return fmt::format("{} fuses a GELU only if the width is a multiple of {}; it is {}", library_description(),
                        kAuxLdMultiple, spec.ldc);
   }
   if (has_aux(spec.epilogue) && spec.alignment.aux < kAuxAlignment) {
-    return fmt::format("{} takes a GELU with its product where {} divides the address of the GELU's input",
+    return fmt::format("{} fuses a GELU only if the GELU's input is aligned to {} bytes",
                        library_description(), kAuxAlignment);
   }
   return fmt::format("{} has no algorithm for {}", library_description(), spec.to_string());

@@ -29,13 +29,14 @@ namespace {
 
 constexpr const char* kHelp = R"(mica-bench checkpoint --dir FOLDER [--flags]
 
-Saves, loads and verifies a checkpoint of a GPT-2 with its AdamW state, sharded over the ranks, in turns with a plain write +
-fsync and a plain read of the same bytes, one file a rank. Cold: cached pages are dropped first; hot: read once more. With --steps also saves in the background: how long training stands still, beside one copy of the bytes in memory,
-and how much slower the steps are that go on meanwhile. Medians. FOLDER must exist; everything made there is deleted again.
+Saves, loads and verifies a checkpoint of a GPT-2 with AdamW state, sharded over the ranks, in turns with a plain write + fsync
+and a plain read of the same bytes, one file per rank. Cold: the page cache is dropped first; hot: read again. With --steps also
+in the background: how long training stalls, beside one copy of the bytes in memory, and how much slower steps are during the
+write. Medians. FOLDER must exist; everything written there is deleted.
 
   OMP_NUM_THREADS=1 mpirun -np 2 mica-bench checkpoint --model gpt2-124m --dir /scratch
   OMP_NUM_THREADS=1 mpirun -np 2 mica-bench checkpoint --model gpt2-124m --dir /scratch --steps 4 --batch 2 --seq 256
-  python3 scripts/peers/torch_dcp.py --ranks 2 --model gpt2-124m --dir /scratch                the same of PyTorch
+  python3 scripts/peers/torch_dcp.py --ranks 2 --model gpt2-124m --dir /scratch                the same for PyTorch
 )";
 
 constexpr std::int64_t kChunkBytes = 16 << 20;
@@ -107,10 +108,12 @@ po::options_description flags_of(Options& options) {
   auto add = flags.add_options();
   add("model", po::value(&options.model)->default_value(options.model), model_names().c_str());
   add("dir", po::value(&options.dir), "an existing folder on the disk to measure");
-  add("repeats", po::value(&options.repeats)->default_value(options.repeats), "turns; a multiple of 3 is fair to all");
-  add("steps", po::value(&options.steps)->default_value(options.steps), "training steps before each save in the background; 0: no such saves");
-  add("batch", po::value(&options.batch)->default_value(options.batch), "sequences a rank and step");
-  add("seq", po::value(&options.seq)->default_value(options.seq), "tokens of a sequence");
+  add("repeats", po::value(&options.repeats)->default_value(options.repeats),
+      "rounds; a multiple of 3, so that each side goes first equally often");
+  add("steps", po::value(&options.steps)->default_value(options.steps),
+      "training steps before each background save; 0: no background saves");
+  add("batch", po::value(&options.batch)->default_value(options.batch), "sequences per rank and step");
+  add("seq", po::value(&options.seq)->default_value(options.seq), "tokens per sequence");
   return flags;
 }
 

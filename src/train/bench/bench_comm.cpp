@@ -20,15 +20,15 @@ namespace {
 
 constexpr const char* kHelp = R"(mica-bench comm [--flags]
 
-Collectives over all ranks on f32, in GB/s of full-buffer bytes (the unsharded side), beside a memcpy of as many bytes that
-all ranks make at once. The slowest rank counts; median of the repeats.
+Collectives over all ranks in fp32, in GB/s of the unsharded buffer's bytes, beside a memcpy of as many bytes by all ranks at
+once. The slowest rank counts; median of the repeats.
 
   OMP_NUM_THREADS=1 mpirun -np 2 mica-bench comm --mib 1,16,64
   OMP_NUM_THREADS=1 mpirun -np 2 mica-bench comm --idle-cost
-  python3 scripts/peers/torch_comm.py --ranks 2 --mib 64           the same of PyTorch's gloo
+  python3 scripts/peers/torch_comm.py --ranks 2 --mib 64           the same for PyTorch's gloo
 
---idle-cost: rank 0 multiplies matrices on one core while a collective of its own waits, on a stream's thread on the same
-core, for ranks that sleep. A product beside it should keep 97 % of its speed: no waiting collective burns a core.
+--idle-cost: rank 0 multiplies matrices on one core while one of its collectives, on a stream's thread on the same core, waits
+for ranks that sleep. The product should keep 97 % of its speed: a waiting collective must not burn a core.
 )";
 
 struct Options {
@@ -154,9 +154,9 @@ void bench_idle_cost(App& app, const Options& options) {
 po::options_description flags_of(Options& options) {
   po::options_description flags("Flags");
   auto add = flags.add_options();
-  add("mib", po::value(&options.mib)->default_value(options.mib), "sizes of the unsharded side, separated by commas");
-  add("repeats", po::value(&options.repeats)->default_value(options.repeats), "timed calls of each, or pairs of --idle-cost");
-  add("idle-cost", po::bool_switch(&options.idle_cost), "measure what a waiting collective costs a product instead");
+  add("mib", po::value(&options.mib)->default_value(options.mib), "sizes of the unsharded buffer in MiB, separated by commas");
+  add("repeats", po::value(&options.repeats)->default_value(options.repeats), "timed calls of each collective, or pairs with --idle-cost");
+  add("idle-cost", po::bool_switch(&options.idle_cost), "measure instead what a waiting collective costs a product");
   return flags;
 }
 

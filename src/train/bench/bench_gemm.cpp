@@ -17,16 +17,15 @@ namespace {
 
 constexpr const char* kHelp = R"(mica-bench gemm [--flags]
 
-The products of GPT-2's linear layers, forward, for the input's gradient (dx) and for the weight's (dw): GF/s of Mica's
-kernels (bias and bias gradient included), of plain oneDNN and of OpenBLAS (libopenblas.so.0, if installed; bf16 only if
-it was built with it), in turns in one process. Median of the rounds. Under mpirun all ranks compute at once and the
-slowest one counts.
+The products of GPT-2's linear layers: forward, input gradient (dx) and weight gradient (dw). GF/s of Mica's kernels (bias and
+bias gradient included), of plain oneDNN and of OpenBLAS (libopenblas.so.0, if installed; bf16 if built with it), in turns in
+one process. Median of the rounds. Under mpirun all ranks compute at once and the slowest counts.
 
   OMP_NUM_THREADS=1 mica-bench gemm
   OMP_NUM_THREADS=1 mpirun -np 2 mica-bench gemm --dtypes bf16
 
-Plain oneDNN is given row-major weights, as a gathered unit has them; packed weights would be faster by the time that
-packing takes. More rounds are steadier.
+Plain oneDNN gets row-major weights, as a gathered unit has them; packed weights would be faster, but packing takes time too.
+More rounds give steadier figures.
 )";
 
 struct Options {
@@ -105,10 +104,10 @@ po::options_description flags_of(Options& options) {
   po::options_description flags("Flags");
   auto add = flags.add_options();
   add("rows", po::value(&options.rows)->default_value(options.rows), "batch x seq");
-  add("width", po::value(&options.width)->default_value(options.width), "channels of the model");
+  add("width", po::value(&options.width)->default_value(options.width), "hidden size of the model");
   add("vocab", po::value(&options.vocab)->default_value(options.vocab), "rows of the head's weight");
-  add("head-rows", po::value(&options.head_rows)->default_value(options.head_rows), "rows of logits at a time");
-  add("rounds", po::value(&options.rounds)->default_value(options.rounds), "turns of each contender");
+  add("head-rows", po::value(&options.head_rows)->default_value(options.head_rows), "rows of logits computed at a time");
+  add("rounds", po::value(&options.rounds)->default_value(options.rounds), "rounds, in which each library takes a turn");
   add("dtypes", po::value(&options.dtypes)->default_value(options.dtypes), "fp32, bf16 or both");
   return flags;
 }

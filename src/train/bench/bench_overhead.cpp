@@ -19,16 +19,17 @@ namespace {
 
 constexpr const char* kHelp = R"(mica-bench overhead [--flags]
 
-What sharding costs: forward and backward of a GPT-2, sharded over all ranks, against every rank computing a plain model of
-its own at the same time (no optimizer on either side). 100 % would be free. Ways of sharding take turns with the plain
-model, so that a busy machine slows all alike:
-  flat, per_parameter   fsdp.sharding        use_orig_params, deterministic   fsdp.use_orig_params, train.deterministic, both flat
+What sharding costs: forward and backward of a GPT-2 sharded over all ranks, against every rank computing an unsharded model of
+its own at the same time (no optimizer on either side). 100 % would mean that sharding is free. The variants take turns with the
+unsharded model, so that a busy machine slows all alike:
+  flat, per_parameter               values of fsdp.sharding
+  use_orig_params, deterministic    fsdp.use_orig_params or train.deterministic, with fsdp.sharding=flat
 The last column compares with flat, round by round.
 
   export OMP_NUM_THREADS=1
   mpirun -np 2 mica-bench overhead --model gpt2-124m --batch 4 --seq 256 --variants flat,per_parameter
-  mica-bench overhead --units 200 --numel 10000      the runtime's own host time per unit and step: communication that moves
-                                                     nothing, streams inline, layers that compute next to nothing
+  mica-bench overhead --units 200 --numel 10000      the runtime's own host time per unit and step: no communication,
+                                                     inline streams, layers that compute next to nothing
 )";
 
 struct Options {
@@ -148,10 +149,10 @@ void bench_model_overhead(App& app, const Options& options) {
 }
 
 /// y = x with a weight of its own, whose gradient is written: next to no computation.
-class Feather final : public nn::Module {
+class TinyLayer final : public nn::Module {
  public:
-  explicit Feather(std::int64_t numel)
-      : Module("feather"), weight_(add_parameter("weight", Shape{numel}, nn::Initializer::zeros(), false)) {}
+  explicit TinyLayer(std::int64_t numel)
+      : Module("tiny_layer"), weight_(add_parameter("weight", Shape{numel}, nn::Initializer::zeros(), false)) {}
 
  protected:
   nn::Tensors do_forward(nn::Context&, nn::Tensors xs, nn::Record*) override {
@@ -167,15 +168,15 @@ class Feather final : public nn::Module {
   nn::Parameter& weight_;
 };
 
-class Feathers final : public nn::Module {
+class TinyLayers final : public nn::Module {
  public:
-  Feathers(std::int64_t units, std::int64_t numel) : Module("feathers") {
-    for (std::int64_t i = 0; i < units; ++i) layers_.push_back(&add_child<Feather>(std::to_string(i), numel));
+  TinyLayers(std::int64_t units, std::int64_t numel) : Module("tiny_layers") {
+    for (std::int64_t i = 0; i < units; ++i) layers_.push_back(&add_child<TinyLayer>(std::to_string(i), numel));
   }
 
  protected:
   nn::Tensors do_forward(nn::Context& context, nn::Tensors xs, nn::Record* record) override {
-    for (Feather* layer : layers_) xs = layer->forward(context, std::move(xs), nn::child_record(record));
+    for (TinyLayer* layer : layers_) xs = layer->forward(context, std::move(xs), nn::child_record(record));
     return xs;
   }
   nn::Tensors do_backward(nn::Context& context, nn::Record& record, nn::Tensors dys) override {
@@ -184,7 +185,7 @@ class Feathers final : public nn::Module {
   }
 
  private:
-  std::vector<Feather*> layers_;
+  std::vector<TinyLayer*> layers_;
 };
 
 void bench_runtime(App& app, const Options& options) {
@@ -193,9 +194,9 @@ void bench_runtime(App& app, const Options& options) {
   Mesh mesh(make_fake_group(0, 2, nullptr), {.world_size = 2, .shard_size = 2, .replicas = 1});
   fsdp::DeviceMesh device_mesh(mesh, *pool, *kernels, fsdp::Streams::make(StreamMode::inlined));
   nn::Context context{.compute = device_mesh.compute(), .pool = *pool, .kernels = *kernels};
-  Feathers plain(options.units, options.numel), sharded(options.units, options.numel);
+  TinyLayers plain(options.units, options.numel), sharded(options.units, options.numel);
   nn::PlainParameters storage(plain, context);
-  fsdp::Root& root = fsdp::auto_wrap(sharded, device_mesh, {}, fsdp::wrap_types({"feather"}));
+  fsdp::Root& root = fsdp::auto_wrap(sharded, device_mesh, {}, fsdp::wrap_types({"tiny_layer"}));
   root.initialize(1);
   const auto pass = [&](nn::Module& module) {
     nn::Record record;
@@ -221,14 +222,14 @@ po::options_description flags_of(Options& options) {
   po::options_description flags("Flags");
   auto add = flags.add_options();
   add("model", po::value(&options.run.model)->default_value(options.run.model), model_names().c_str());
-  add("batch", po::value(&options.run.batch)->default_value(options.run.batch), "sequences a rank and step");
-  add("seq", po::value(&options.run.seq)->default_value(options.run.seq), "tokens of a sequence");
-  add("dtype", po::value(&options.run.dtype)->default_value(options.run.dtype), "fp32 or bf16: of computing and all-gathers");
+  add("batch", po::value(&options.run.batch)->default_value(options.run.batch), "sequences per rank and step");
+  add("seq", po::value(&options.run.seq)->default_value(options.run.seq), "tokens per sequence");
+  add("dtype", po::value(&options.run.dtype)->default_value(options.run.dtype), "fp32 or bf16: dtype of computation and all-gathers");
   add("strategy", po::value(&options.run.strategy)->default_value(options.run.strategy), "as fsdp.strategy of mica-train");
-  add("variants", po::value(&options.variants)->default_value(options.variants), "which ways of sharding");
-  add("rounds", po::value(&options.rounds)->default_value(options.rounds), "turns of every variant");
-  add("units", po::value(&options.units)->default_value(options.units), "measure the runtime alone, with so many units");
-  add("numel", po::value(&options.numel)->default_value(options.numel), "elements of each of them");
+  add("variants", po::value(&options.variants)->default_value(options.variants), "variants to measure");
+  add("rounds", po::value(&options.rounds)->default_value(options.rounds), "rounds, in which each variant takes a turn");
+  add("units", po::value(&options.units)->default_value(options.units), "measure the runtime alone, with this many units");
+  add("numel", po::value(&options.numel)->default_value(options.numel), "elements per unit");
   return flags;
 }
 

@@ -17,11 +17,11 @@ namespace {
 
 constexpr const char* kHelp = R"(mica-bench train [--flags] [--section.key=value ...]
 
-Times optimizer steps of a GPT-2 on random tokens, through the same code as mica-train: sharded over all ranks, AdamW,
-clipping at 1. Reports the median step, tokens/s over all ranks, memory a rank, and how much of the step the matrix
-products alone would take (plain oneDNN, all ranks computing at once): 100 % cannot be beaten with these products. On a GPU
-it reports the model's TFLOP/s instead: 6 times the parameters and 6 layers * width * seq of attention a token; slow_paths
-lists what rank 0's libraries did not take as it was, with the reason.
+Times optimizer steps of a GPT-2 on random tokens with mica-train's code: sharded over all ranks, AdamW, clipping at 1. Reports
+the median step, tokens/s over all ranks, memory per rank, and what share of the step the matrix products alone would take (plain
+oneDNN, all ranks computing at once); 100 % is the limit. On a GPU it reports the model's TFLOP/s instead (per token 6 *
+parameters + 6 * layers * width * seq for attention); slow_paths lists shapes for which rank 0's libraries fell back to slower
+code, with the reason.
 
   export OMP_NUM_THREADS=1
   mpirun -np 2 mica-bench train --model gpt2-124m --batch 4 --seq 256
@@ -58,15 +58,15 @@ po::options_description flags_of(Options& options) {
   po::options_description flags("Flags");
   auto add = flags.add_options();
   add("model", po::value(&options.run.model)->default_value(options.run.model), model_names().c_str());
-  add("batch", po::value(&options.run.batch)->default_value(options.run.batch), "sequences a rank and step");
-  add("seq", po::value(&options.run.seq)->default_value(options.run.seq), "tokens of a sequence");
+  add("batch", po::value(&options.run.batch)->default_value(options.run.batch), "sequences per rank and step");
+  add("seq", po::value(&options.run.seq)->default_value(options.run.seq), "tokens per sequence");
   add("dtype", po::value(&options.run.dtype)->default_value(options.run.dtype),
-      "fp32 or bf16: of computing and all-gathers; gradients are reduced in fp32");
+      "fp32 or bf16: dtype of computation and all-gathers; gradients are reduced in fp32");
   add("strategy", po::value(&options.run.strategy)->default_value(options.run.strategy), "as fsdp.strategy of mica-train");
-  add("activation-checkpointing", po::bool_switch(&options.run.activation_checkpointing), "run each block again in backward");
+  add("activation-checkpointing", po::bool_switch(&options.run.activation_checkpointing), "recompute each block in backward");
   add("steps", po::value(&options.run.steps)->default_value(options.run.steps), "timed steps");
-  add("warmup", po::value(&options.warmup)->default_value(options.warmup), "steps before them");
-  add("no-bound", po::bool_switch(&options.no_bound), "do not time the products by themselves");
+  add("warmup", po::value(&options.warmup)->default_value(options.warmup), "untimed steps before them");
+  add("no-bound", po::bool_switch(&options.no_bound), "do not time the matrix products alone");
   return flags;
 }
 

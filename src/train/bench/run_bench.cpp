@@ -11,21 +11,21 @@ namespace {
 
 constexpr const char* kHelp = R"(mica-bench train|gemm|comm|checkpoint|overhead [--flags]
 
-How fast Mica is on this machine, beside what the machine can do: every figure has its limit next to it, measured in the
-same run, since machines are shared and differ from day to day.
+Measures Mica on this machine. Every figure comes with the machine's own limit, measured in the same run, since shared machines
+differ from day to day.
 
-  train        steps of a sharded GPT-2: tokens/s, % of the time that its matrix products alone need, memory a rank
-  gemm         the matrix products of GPT-2: GF/s beside plain oneDNN and OpenBLAS
-  comm         all-gather, reduce-scatter, all-reduce: GB/s beside memcpy; --idle-cost: what a waiting collective costs
-  checkpoint   save and load beside a plain write and read of the same bytes
-  overhead     sharded beside plain computation; and the runtime's own time per unit
+  train        steps of a sharded GPT-2: tokens/s, share of the time its matrix products need alone, memory per rank
+  gemm         the matrix products of GPT-2: GF/s, beside plain oneDNN and OpenBLAS
+  comm         all-gather, reduce-scatter, all-reduce: GB/s, beside memcpy; --idle-cost: what a waiting collective costs
+  checkpoint   save and load, beside a plain write and read of the same bytes
+  overhead     sharded beside unsharded computation; and the runtime's own time per unit
 
-  mica-bench train --help        each tells its flags
+  mica-bench train --help        the flags of one
   -h, --help, --version
 
-JSON lines go to standard output, a table to standard error. One core a rank, pinned alike, is the fairest setting:
+JSON lines go to standard output, a table to standard error. Comparisons are fairest with one core per rank:
   export OMP_NUM_THREADS=1; mpirun -np 2 mica-bench train --model char-tiny --batch 12 --seq 64
-scripts/peers/ holds the same measurements of PyTorch, to run in turns with these.
+scripts/peers/ has the same measurements for PyTorch, to run in turns with these.
 )";
 
 struct Command {

@@ -58,8 +58,8 @@ TEST_F(BroadcastWithin, F5_EveryRankThatCameIsToldWhoDidNot) {
   const int num_missing = ranks == 4 ? 2 : 1;
   const auto stream = make_cpu_stream("test", StreamMode::inlined);
   if (group->rank() < ranks - num_missing) {
-    EXPECT_EQ(error_of(0, milliseconds(1000)), num_missing == 1 ? "rank 0 of the job did not come within 1 s"
-                                                               : "ranks 0, 1 of the job did not come within 1 s");
+    EXPECT_EQ(error_of(0, milliseconds(1000)), num_missing == 1 ? "rank 0 of the job did not connect within 1 s"
+                                                               : "ranks 0, 1 of the job did not connect within 1 s");
   }
   group->barrier(*stream, "after");
 }
@@ -68,7 +68,7 @@ TEST_F(BroadcastWithin, F5_ARootThatDoesNotComeIsNamed) {
   const int ranks = group->num_ranks();
   const auto stream = make_cpu_stream("test", StreamMode::inlined);
   if (group->rank() != 0) {
-    EXPECT_EQ(error_of(0, milliseconds(300)), fmt::format("rank {} of the job did not come within 0.3 s", ranks - 1));
+    EXPECT_EQ(error_of(0, milliseconds(300)), fmt::format("rank {} of the job did not connect within 0.3 s", ranks - 1));
   }
   group->barrier(*stream, "after");
 }

@@ -37,7 +37,7 @@ TEST(NcclOverMpi, ARankThatIsNotThereIsNamedWithinTheTimeout) {
     EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
     EXPECT_THAT(error, AllOf(HasSubstr(fmt::format("group 'shard' (rank {} of {}): no NCCL communicator", group->rank(),
                                                    group->num_ranks())),
-                             HasSubstr(fmt::format("rank {} of the job did not come within 1 s", absent))));
+                             HasSubstr(fmt::format("rank {} of the job did not connect within 1 s", absent))));
     EXPECT_EQ(cuda_emulation::calls("ncclCommInitRankConfig"), 0);
   }
   host->barrier(*cpu, "after");

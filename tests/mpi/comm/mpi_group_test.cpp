@@ -59,13 +59,13 @@ TEST_P(MpiGroup, MovesAndFoldsTheRightBits) {
 INSTANTIATE_TEST_SUITE_P(
     Ways, MpiGroup,
     ::testing::Values(Case{"threaded", StreamMode::threaded, {}}, Case{"inlined", StreamMode::inlined, {}},
-                      Case{"collectives", StreamMode::inlined, {.direct_bytes = kNever}},
-                      Case{"direct", StreamMode::inlined, {.direct_bytes = 0}},
+                      Case{"collectives", StreamMode::inlined, {.max_collective_slice_bytes = kNever}},
+                      Case{"direct", StreamMode::inlined, {.max_collective_slice_bytes = 0}},
                       Case{"abortable", StreamMode::threaded, {.can_be_aborted = true}},
-                      Case{"collectives_1KiB", StreamMode::threaded, {.max_call_bytes = 1024, .direct_bytes = kNever}},
-                      Case{"direct_1KiB", StreamMode::threaded, {.max_call_bytes = 1024, .direct_bytes = 0}},
+                      Case{"collectives_1KiB", StreamMode::threaded, {.max_call_bytes = 1024, .max_collective_slice_bytes = kNever}},
+                      Case{"direct_1KiB", StreamMode::threaded, {.max_call_bytes = 1024, .max_collective_slice_bytes = 0}},
                       Case{"staging_1KiB", StreamMode::inlined, {.staging_bytes = 1024}},
-                      Case{"staging_100B", StreamMode::inlined, {.staging_bytes = 100, .direct_bytes = 16}}),
+                      Case{"staging_100B", StreamMode::inlined, {.staging_bytes = 100, .max_collective_slice_bytes = 16}}),
     [](const auto& p) { return p.param.name; });
 
 TEST_F(MpiGroup, ManyBlocksOfTheDefaultSize) {
@@ -82,7 +82,7 @@ TEST_F(MpiGroup, ManyBlocksOfTheDefaultSize) {
 
 /// [Note: MPI calls of collectives], seen from outside.
 TEST_F(MpiGroup, OneCollectiveIsOneMpiCallOfItsKind) {
-  const auto group = make({.direct_bytes = kNever});
+  const auto group = make({.max_collective_slice_bytes = kNever});
   if (group->num_ranks() == 1) GTEST_SKIP() << "a group of one rank makes no MPI calls: checked below";
   const auto stream = make_cpu_stream("comm", StreamMode::threaded);
   const std::int64_t P = 1000;
@@ -110,7 +110,7 @@ TEST_F(MpiGroup, OneCollectiveIsOneMpiCallOfItsKind) {
   EXPECT_EQ(calls_of([&] { group->barrier(*stream, "m"); }).calls, only(MpiCall::barrier));
 
   // Calls of at most 1 KiB: 1000 elements in slices of 256 / ranks.
-  const auto split = make({.max_call_bytes = 1024, .direct_bytes = kNever});
+  const auto split = make({.max_call_bytes = 1024, .max_collective_slice_bytes = kNever});
   const std::int64_t slice = 256 / group->num_ranks();
   const std::int64_t num_calls = (P + slice - 1) / slice;
   EXPECT_EQ(calls_of([&] { split->all_gather(*stream, "g", shard.view(), full.view()); }).calls, only(MpiCall::allgather, num_calls));
@@ -120,7 +120,7 @@ TEST_F(MpiGroup, OneCollectiveIsOneMpiCallOfItsKind) {
             only(MpiCall::bcast, (full.view().bytes() + 1023) / 1024));
 
   // Long slices go point to point.
-  const auto direct = make({.direct_bytes = 0});
+  const auto direct = make({.max_collective_slice_bytes = 0});
   const MpiCallCounts sent = calls_of([&] { direct->all_gather(*stream, "g", shard.view(), full.view()); });
   EXPECT_EQ(sent.of(MpiCall::isend), group->num_ranks() - 1);
   EXPECT_EQ(sent.of(MpiCall::irecv), group->num_ranks() - 1);
@@ -132,7 +132,7 @@ TEST_F(MpiGroup, F7_LongSlicesGoFromTensorToTensor) {
   const auto group = make();
   const int num_ranks = group->num_ranks();
   const std::int64_t P = 10'000;
-  constexpr std::int64_t kSliceBytes = 40'000;  // above direct_bytes
+  constexpr std::int64_t kSliceBytes = 40'000;  // above max_collective_slice_bytes
   const auto stream = make_cpu_stream("comm", StreamMode::threaded);
   Data full(P * num_ranks, DType::f32), other(P * num_ranks, DType::f32), shard(P, DType::f32);
   const auto slice = [&](MpiCall call, Data& of, int r) -> MpiMessage { return {call, of.view().slice(r * P, P).data, kSliceBytes}; };
@@ -281,7 +281,7 @@ TEST_F(MpiGroup, StreamsMayBeThreadedHere) {
 // What MPI says of the message itself, not that one of them has failed. (Of more than two ranks, those that fail first may
 // leave others waiting: a failed collective ends the job.)
 TEST_F(MpiGroup, WaitingForAllTellsTheCause) {
-  const auto group = make({.direct_bytes = 0});
+  const auto group = make({.max_collective_slice_bytes = 0});
   if (group->num_ranks() != 2) return;
   const auto stream = make_cpu_stream("comm", StreamMode::inlined);
   const std::int64_t numel = group->rank() == 0 ? 8 : 4;  // more than the others expect
@@ -305,7 +305,7 @@ TEST_F(MpiGroup, WaitingForAllTellsTheCause) {
 
 // Receives that were posted when a send failed do not take what is sent later.
 TEST_F(MpiGroup, AFailedSendLeavesNoReceivePosted) {
-  const auto group = make({.direct_bytes = 0});
+  const auto group = make({.max_collective_slice_bytes = 0});
   if (group->num_ranks() == 1) return;
   const auto stream = make_cpu_stream("comm", StreamMode::inlined);
   Data full(4 * group->num_ranks(), DType::f32), shard(4, DType::f32), untouched(4 * group->num_ranks(), DType::f32);

@@ -1,4 +1,4 @@
-// DESIGN invariants 1 and 3 over real MPI: the whole parity matrix for the world size it is started on, and the exact
+// docs/design.md, Invariants 1 and 3, over real MPI: the whole parity matrix for the world size it is started on, and the exact
 // number of collectives, counted in the process groups and from outside through MPI's profiling interface.
 #include "support/parity.hpp"
 
@@ -13,7 +13,7 @@
 namespace mica::testing {
 namespace {
 
-/// MPI calls of a run's collectives, from FEATURES D1 and [Note: MPI calls of collectives].
+/// MPI calls of a run's collectives, from docs/parity.md D1 and [Note: MPI calls of collectives].
 struct ExpectedCalls {
   std::int64_t allgather, alltoall, allgatherv;
 };
@@ -58,7 +58,7 @@ TEST(Parity, A1_WholeMatrix) {
     const MpiCallCounts before = mpi_calls();
     StepCounts counts;
     const ParityRun run = run_sharded(
-        make_mpi_group(comm.duplicate(), *pool, "world", {.direct_bytes = std::int64_t{1} << 30}), c,
+        make_mpi_group(comm.duplicate(), *pool, "world", {.max_collective_slice_bytes = std::int64_t{1} << 30}), c,
         {.counts = &counts});
     const MpiCallCounts calls = mpi_calls() - before;
     expect_parity(plain->second, run, c);

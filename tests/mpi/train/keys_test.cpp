@@ -475,7 +475,7 @@ std::vector<Row> rows() {
 
       tested_in("checkpoint.interval", figures, "--checkpoint.interval=3"),
       tested_in("checkpoint.interval_minutes", "fault/resume_test.cpp", "--checkpoint.interval_minutes="),
-      tested_in("checkpoint.async", "fault/resume_test.cpp", "training stood still"),
+      tested_in("checkpoint.async", "fault/resume_test.cpp", "training stalled"),
       tested_in("checkpoint.optimizer", "fault/init_from_test.cpp", "--checkpoint.optimizer=false"),
       tested_in("checkpoint.keep", figures, "--checkpoint.keep=2"),
       tested_in("checkpoint.resume", "fault/bad_input_test.cpp", "--checkpoint.resume=none"),

@@ -1,4 +1,4 @@
-// DESIGN invariant 2 from outside: what the operating system says a training of more than 500 MB takes, against the
+// docs/design.md, Invariants 2, from outside: what the operating system says a training of more than 500 MB takes, against the
 // planner's formula and the pool's count.
 #include <filesystem>
 #include <fstream>
@@ -72,7 +72,7 @@ TEST(Memory, F4_OperatingSystemAgreesWithPlanAndPool) {
   world.barrier();
 }
 
-// What fsdp.ignore (FEATURES B3) keeps whole on every rank is in the plan: 256 x 16 parameters here, in param_dtype.
+// What fsdp.ignore (docs/parity.md B3) keeps whole on every rank is in the plan: 256 x 16 parameters here, in param_dtype.
 TEST(Memory, B3_PlanCountsIgnoredParameters) {
   const mpi::Communicator world = mpi::Communicator::world();
   const Tokens tokens(world.rank());

@@ -26,7 +26,7 @@ class Folders : public ::testing::Test {
   void make(const std::string& name) const { fs::create_directories(checkpoints_folder(folder_.path()) + "/" + name); }
   [[nodiscard]] std::vector<std::string> found() const {
     std::vector<std::string> names;
-    for (const Found& each : list_checkpoints(checkpoints_folder(folder_.path()))) names.push_back(fs::path(each.path).filename());
+    for (const CheckpointPath& each : list_checkpoints(checkpoints_folder(folder_.path()))) names.push_back(fs::path(each.path).filename());
     return names;
   }
   TemporaryFolder folder_;

@@ -188,7 +188,7 @@ TEST(SaveLoad, ParametersAlone) {
     EXPECT_EQ(parameters_only[0], expected[0]);
     EXPECT_NE(parameters_only[2], expected[2]);  // the optimizer was not touched
     // With an optimizer, it starts anew and says so.
-    EXPECT_THAT(model.load(path).notes, testing::ElementsAre(HasSubstr("adamw starts anew")));
+    EXPECT_THAT(model.load(path).notes, testing::ElementsAre(HasSubstr("adamw starts from zero")));
     EXPECT_EQ(model.optimizer().num_steps(), 0);
     EXPECT_EQ(model.bits()[2], std::vector<std::byte>(69 * 4));
   });
@@ -204,7 +204,7 @@ TEST(SaveLoad, StateOfAnotherOptimizerIsNotTakenOver) {
   run_local_ranks(1, [&](auto world) {
     SavedModel model(std::move(world), test::small_units(), {}, /*with_sgd=*/true);
     model.fill(6);
-    EXPECT_THAT(model.load(path).notes, testing::ElementsAre(AllOf(HasSubstr("adamw"), HasSubstr("sgd starts anew"))));
+    EXPECT_THAT(model.load(path).notes, testing::ElementsAre(AllOf(HasSubstr("adamw"), HasSubstr("sgd starts from zero"))));
     EXPECT_EQ(model.optimizer().num_steps(), 0);
     EXPECT_EQ(model.bits()[2], std::vector<std::byte>(69 * 4));
   });
@@ -269,7 +269,7 @@ TEST(SaveLoad, KeepDeletesOlderOnesOnly) {
   const TemporaryFolder folder;
   const auto steps = [&] {
     std::vector<std::int64_t> found;
-    for (const Found& each : list_checkpoints(folder / "checkpoints")) found.push_back(each.step);
+    for (const CheckpointPath& each : list_checkpoints(folder / "checkpoints")) found.push_back(each.step);
     return found;
   };
   run_local_ranks(2, [&](auto world) {

@@ -1,4 +1,4 @@
-// A step is a transaction (DESIGN section 3): abandoned at any collective and done again, it leaves the bits of a run
+// docs/design.md, A step is a transaction: abandoned at any collective and done again, it leaves the bits of a run
 // that was never disturbed.
 #include <gtest/gtest.h>
 

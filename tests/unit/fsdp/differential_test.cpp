@@ -1,4 +1,4 @@
-// FEATURES F8: random models under random options against one plain rank on the same micro-batches.
+// docs/parity.md F8: random models under random options against one plain rank on the same micro-batches.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>

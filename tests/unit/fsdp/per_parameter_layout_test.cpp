@@ -1,4 +1,4 @@
-// FEATURES C4: how parameters are cut one by one. Known answers by hand, and every element found where it belongs.
+// docs/parity.md C4: how parameters are cut one by one. Known answers by hand, and every element found where it belongs.
 #include "mica/fsdp/per_parameter_layout.hpp"
 
 #include <gmock/gmock.h>

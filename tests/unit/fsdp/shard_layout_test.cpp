@@ -1,4 +1,4 @@
-// FEATURES C1, C2: known answers, written out by hand.
+// docs/parity.md C1, C2: known answers, written out by hand.
 #include "mica/fsdp/shard_layout.hpp"
 
 #include <gtest/gtest.h>

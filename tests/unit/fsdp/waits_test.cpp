@@ -1,5 +1,5 @@
-// The schedule's waits (DESIGN section 3): none is missing, and none is superfluous. FEATURES D18: the waits of the unshard and
-// pre-unshard streams for the compute stream before a step's first unshard are among them.
+// The schedule's waits (docs/design.md, One step as data): none is missing, and none is superfluous. Among them are those of
+// docs/parity.md D18: before a step's first unshard the unshard and pre-unshard streams wait for the compute stream.
 #include <map>
 #include <mutex>
 #include <set>

@@ -1,5 +1,5 @@
-// A step is a transaction (DESIGN section 3), counters of the host included: abandoned at any collective, also after
-// the host has run ahead to the end of the step, and done again, it leaves the bits of a run that was never disturbed.
+// docs/design.md, A step is a transaction, counters of the host included: abandoned at any collective, also after the host has
+// run ahead to the end of the step, and done again, it leaves the bits of a run that was never disturbed.
 #include <gtest/gtest.h>
 
 #include "mica/optim/clip_grad_norm.hpp"

@@ -1,4 +1,4 @@
-// F3: bitwise the same run on any number of ranks (DESIGN section 11).
+// docs/parity.md F3: bitwise the same run on any number of ranks (docs/design.md, Deterministic mode).
 #include "mica/fsdp/deterministic.hpp"
 
 #include <algorithm>

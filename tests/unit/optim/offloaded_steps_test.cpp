@@ -1,4 +1,4 @@
-// FEATURES D9: masters that are offloaded from another device are stepped by the CPU.
+// docs/parity.md D9: masters that are offloaded from another device are stepped by the CPU.
 #include <cstring>
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Bytes added up by hand, which both the plan and the pool of a real run must give (DESIGN invariant 2).
+// Bytes added up by hand, which both the plan and the pool of a real run must give (docs/design.md, Invariants 2).
 #include "mica/plan/memory_plan.hpp"
 
 #include <gmock/gmock.h>
@@ -259,7 +259,7 @@ TEST(LiteralMemory, F4_TheOffloadTier) {
   EXPECT_THAT(format_memory_plan(plan), HasSubstr("in the offload tier 76 B more"));
 }
 
-// --- ignored parameters (FEATURES B3): 100 bytes that their holder took from the pool; 7 elements that the optimizer
+// --- ignored parameters (docs/parity.md B3): 100 bytes that their holder took from the pool; 7 elements that the optimizer
 // steps
 //
 // One unit of 6 elements on 2 ranks: a master of 12 bytes, two moments of 12. Of the ignored ones: two moments of 28.

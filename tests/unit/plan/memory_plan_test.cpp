@@ -89,7 +89,7 @@ TEST(MemoryPlan, TakesActivationsFromClosedFormulas) {
   EXPECT_EQ(plan.peak_of(MemoryRole::workspace), 80);
 }
 
-// FEATURES D16, in units of S = model bytes / ranks: SGD with momentum on two ranks, then Adam.
+// docs/parity.md D16, in units of S = model bytes / ranks: SGD with momentum on two ranks, then Adam.
 TEST(MemoryPlan, D16_KnowsTheShapeOfAStep) {
   const std::int64_t s = 4 * 1000;
   const std::vector<UnitSpec> units{{.name = "root", .shard_numel = 400, .shard_size = 2},

@@ -35,7 +35,7 @@ std::vector<UnitSpec> thirteen_units(std::int64_t numel, int shard_size, Strateg
 
 constexpr std::int64_t kMega = 1'000'000;
 
-// FEATURES D1: n = 13 gathers in forward, n - 1 in backward (the root unit keeps its own), n reductions.
+// docs/parity.md D1: n = 13 gathers in forward, n - 1 in backward (the root unit keeps its own), n reductions.
 TEST(Volume, D1_FullShard) {
   const StepSpec spec{.mesh = {.world_size = 4, .shard_size = 4}};
   // 4 MB a unit: sends 3/4 of 25 * 4 MB, 3/4 of 13 * 4 MB, and 2 * 3/4 of 4 bytes for the norm.

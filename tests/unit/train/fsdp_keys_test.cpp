@@ -101,8 +101,7 @@ TEST(FsdpKeys, C4_ShardDims) {
 
 TEST(FsdpKeys, ShardDimsThatCannotBe) {
   EXPECT_THAT(refusal_of([] { options_of("shard_dims = *.weight:1\n"); }),
-              HasSubstr("fsdp.shard_dims = *.weight:1 chooses dims of parameters, which fsdp.sharding = flat does not "
-                        "cut one by one"));
+              HasSubstr("fsdp.shard_dims = *.weight:1 has no effect with fsdp.sharding = flat"));
   for (const char* wrong : {"*.weight", "*.weight:", "*.weight:one", ":1", "a:1,b"}) {
     EXPECT_THAT(refusal_of([&] { config_of(fmt::format("shard_dims = {}\n", wrong)); }),
                 HasSubstr(fmt::format("fsdp.shard_dims is '{}', expected glob:dim, separated by commas", wrong)));

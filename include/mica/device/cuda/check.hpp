@@ -15,11 +15,11 @@ void check(cudaError_t error, const char* what, std::source_location where = std
 /// The stream's handle; null for a stream that has none.
 [[nodiscard]] inline cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
 
-/// Rethrows the error that event.wait_on_host() would, if it is there by now: no wait, and no call of CUDA.
+/// Rethrows the error that event.wait_on_host() would throw, if it is known by now. Does not wait and does not call CUDA.
 void rethrow_error(const Event& event);
 
-/// The calling thread works on GPU `index` from now on. It is not put back where it was: a fresh thread is on GPU 0 by name
-/// only, and going back there would make a context, some 0.5 GB, on a GPU that is another rank's.
+/// The calling thread works on GPU `index` from now on. The previous GPU is not restored: a new thread is nominally on GPU 0,
+/// and restoring that would create a context, some 0.5 GB, on another rank's GPU.
 void stay_on(int index);
 
 /// The calling thread's GPU.

@@ -7,8 +7,8 @@
 // For CUDA sources only: needs CUDA's headers.
 namespace mica::cuda {
 
-/// The driver's own calls that Mica uses, found at run time: the library of the driver is not there where a GPU is not,
-/// and one binary serves both.
+/// The driver API calls that Mica uses, loaded at run time: machines without a GPU lack the driver's library, and one binary
+/// serves both.
 struct Driver {
   decltype(&cuGetErrorName) get_error_name = nullptr;
   decltype(&cuDeviceGet) device_get = nullptr;

@@ -21,9 +21,9 @@ struct Gpt2Config {
 };
 
 /// x + attn(ln_1(x)), then x + mlp(ln_2(x)); type "gpt2_block". [B, T, C] -> [B, T, C].
-/// Per token 16*C activations stay for backward: x, ln_1's output, qkv (3), the attention's y, x + attention, ln_2's
-/// output, the GELU's input and output (4 each); 10*C under Recompute::cheap, which makes the outputs of both norms and
-/// of the GELU again.
+/// Per token, 16*C activations are kept for backward: x, ln_1's output, qkv (3), the attention's y, x + attention, ln_2's
+/// output, the GELU's input and output (4 each); 10*C under Recompute::cheap, which recomputes the outputs of both norms and of
+/// the GELU.
 class Gpt2Block final : public Module {
  public:
   /// @param full_name  "transformer.h.3": names the random streams of its dropouts.
@@ -52,10 +52,10 @@ class Gpt2Transformer final : public Module {
   std::vector<Module*> body_;  // drop, h.0, h.1, ..., ln_f
 };
 
-/// GPT-2 with the names of Hugging Face's GPT2LMHeadModel ("transformer.h.0.attn.c_attn.weight"), every weight [out,
-/// in] (Hugging Face stores the products of its blocks transposed). Inputs and outputs: LanguageModel. Initial values
-/// as GPT-2's: normal 0.02; c_proj of attention and MLP 0.02 / sqrt(2 * layers); biases 0, norms 1. GPT-2 also drops
-/// attention probabilities; Mica does not (they never exist together).
+/// GPT-2 with the names of Hugging Face's GPT2LMHeadModel ("transformer.h.0.attn.c_attn.weight"), every weight [out, in]
+/// (Hugging Face stores the products of its blocks transposed). Inputs and outputs: LanguageModel. Initial values as GPT-2's:
+/// normal 0.02; c_proj of attention and MLP 0.02 / sqrt(2 * layers); biases 0, norms 1. GPT-2 also applies dropout to attention
+/// probabilities; Mica does not (they are never in memory at once).
 class Gpt2 final : public LanguageModel {
  public:
   /// @throws ConfigError

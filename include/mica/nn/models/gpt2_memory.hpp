@@ -21,7 +21,7 @@ struct ActivationOptions {
   Recompute recompute = Recompute::none;
 };
 
-/// The exact figures, as the pool counts them. [Note: activation memory]
+/// The exact byte counts, as the pool counts them. [Note: activation memory]
 /// With M = batch * seq_len rows, e bytes an element, A = M*C*e (one activation of the model's width), the f32
 /// statistics s = 2*4*M of one norm and l = 4*M*heads of one attention:
 ///   a block keeps        S = 16 A + 2 s + l     (x, ln_1's output, qkv 3 A, y, x + attention, ln_2's output, GELU input

@@ -12,7 +12,7 @@ struct LlamaConfig {
   std::int64_t kv_heads = 0;  ///< divides heads; 0: as many as heads
   std::int64_t head_dim = 0;  ///< even; 0: width / heads
   std::int64_t width = 2048;
-  std::int64_t hidden = 8192;        ///< channels inside the MLP
+  std::int64_t hidden = 8192;        ///< hidden size inside the MLP
   std::int64_t context = 8192;       ///< longest sequence
   std::int64_t vocab_size = 128256;  ///< exact
   bool tie_embeddings = false;       ///< the head uses model.embed_tokens.weight
@@ -25,8 +25,8 @@ struct LlamaConfig {
   void validate() const;
 };
 
-/// x + self_attn(input_layernorm(x)), then x + mlp(post_attention_layernorm(x)); type "llama_block". [B, T, C] -> [B,
-/// T, C]. What stays for backward: llama_memory.hpp.
+/// x + self_attn(input_layernorm(x)), then x + mlp(post_attention_layernorm(x)); type "llama_block". [B, T, C] -> [B, T, C].
+/// What is kept for backward: llama_memory.hpp.
 class LlamaBlock final : public Module {
  public:
   explicit LlamaBlock(const LlamaConfig& config);

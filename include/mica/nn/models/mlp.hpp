@@ -11,9 +11,8 @@ struct MlpConfig {
   std::int64_t vocab_size = 256;
 };
 
-/// The smallest language model: predicts the next token from the current one alone. Embedding, `layers` blocks
-/// x + down(gelu(up(norm(x)))) of type "mlp_block", norm, head. Names: "embed.weight", "blocks.0.up.weight",
-/// "head.weight".
+/// The smallest language model: predicts the next token from the current one only. Embedding, `layers` blocks x +
+/// down(gelu(up(norm(x)))) of type "mlp_block", norm, head. Names: "embed.weight", "blocks.0.up.weight", "head.weight".
 class Mlp final : public LanguageModel {
  public:
   /// @throws ConfigError

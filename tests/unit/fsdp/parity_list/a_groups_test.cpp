@@ -1,4 +1,4 @@
-// FEATURES A1 to A5: groups, meshes and strategies.
+// docs/parity.md A1 to A5: groups, meshes and strategies.
 #include <numeric>
 
 #include "mica/comm/mesh_request.hpp"

@@ -1,4 +1,4 @@
-// FEATURES B4, B8, B9: frozen parameters, the printed tree, roots.
+// docs/parity.md B4, B8, B9: frozen parameters, the printed tree, roots.
 #include "mica/fsdp/name_patterns.hpp"
 #include "mica/fsdp/unit_tree.hpp"
 #include "mica/fsdp/wrap_policy.hpp"

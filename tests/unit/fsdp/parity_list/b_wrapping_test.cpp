@@ -1,4 +1,4 @@
-// FEATURES B1 to B3, B5, B6: which modules become units, and what is left alone.
+// docs/parity.md B1 to B3, B5, B6: which modules become units, and what is left alone.
 #include "mica/fsdp/wrap_policy.hpp"
 
 #include "mica/fsdp/unit_tree.hpp"

@@ -1,4 +1,4 @@
-// FEATURES C5: deferred initialisation.
+// docs/parity.md C5: deferred initialisation.
 #include <map>
 #include <numeric>
 

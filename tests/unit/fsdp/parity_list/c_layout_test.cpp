@@ -1,4 +1,4 @@
-// FEATURES C1 to C3: who holds which elements, and what of it the API shows.
+// docs/parity.md C1 to C3: who holds which elements, and what of it the API shows.
 #include <numeric>
 
 #include "mica/fsdp/visible_parameters.hpp"

@@ -1,4 +1,4 @@
-// FEATURES C4 (per-parameter sharding at run time), A6 (resharding among neighbours) and B4 (frozen units at run time).
+// docs/parity.md C4 (per-parameter sharding at run time), A6 (resharding among neighbours) and B4 (frozen units at run time).
 #include <cmath>
 #include <limits>
 

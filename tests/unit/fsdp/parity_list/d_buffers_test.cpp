@@ -1,4 +1,4 @@
-// FEATURES D6, the part about module buffers, and B7.
+// docs/parity.md D6, the part about module buffers, and B7.
 #include "norm_like.hpp"
 #include "rank_rig.hpp"
 #include "support/temporary_folder.hpp"

@@ -1,4 +1,4 @@
-// FEATURES D12: communication hooks.
+// docs/parity.md D12: communication hooks.
 #include <cmath>
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// FEATURES D6 (casts of inputs, units of several dtypes, full precision in evaluation) and D9 (the offload tier).
+// docs/parity.md D6 (casts of inputs, units of several dtypes, full precision in evaluation) and D9 (the offload tier).
 #include <gmock/gmock.h>
 
 #include "probe_model.hpp"

@@ -1,4 +1,4 @@
-// FEATURES D5, D11, D15, D17, D19: passes in any order, recomputation, states, no_sync, units moved by hand.
+// docs/parity.md D5, D11, D15, D17, D19: passes in any order, recomputation, states, no_sync, units moved by hand.
 #include <cmath>
 #include <optional>
 #include <stdexcept>

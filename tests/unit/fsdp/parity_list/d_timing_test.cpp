@@ -1,4 +1,4 @@
-// FEATURES D3 (rate limiter), and that delays of a quarter of a second anywhere change no bits.
+// docs/parity.md D3 (rate limiter), and that delays of a quarter of a second anywhere change no bits.
 #include <atomic>
 #include <chrono>
 #include <future>

@@ -1,4 +1,4 @@
-// FEATURES E2: settings of state dicts, and dicts that do not fit.
+// docs/parity.md E2: settings of state dicts, and dicts that do not fit.
 #include "state_dict_toy.hpp"
 #include "support/temporary_folder.hpp"
 

@@ -1,4 +1,4 @@
-// FEATURES E4: state dicts from rank 0 and from other meshes.
+// docs/parity.md E4: state dicts from rank 0 and from other meshes.
 #include "state_dict_toy.hpp"
 #include "support/temporary_folder.hpp"
 

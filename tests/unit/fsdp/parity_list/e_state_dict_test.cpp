@@ -1,4 +1,4 @@
-// FEATURES E2: what state dicts of models in memory hold, and that they come back.
+// docs/parity.md E2: what state dicts of models in memory hold, and that they come back.
 #include "mica/fsdp/wrap_policy.hpp"
 #include "mica/nn/models/gpt2.hpp"
 #include "state_dict_toy.hpp"

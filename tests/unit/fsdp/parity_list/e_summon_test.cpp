@@ -1,4 +1,4 @@
-// FEATURES E1: full parameters for a while.
+// docs/parity.md E1: full parameters for a while.
 #include "mica/fsdp/summon.hpp"
 #include "rank_rig.hpp"
 #include "support/temporary_folder.hpp"

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Collects what a bug report needs into one archive. Look through it before you send it: it holds paths and host names.
+#   scripts/launch/bug-report.sh RUN_FOLDER [REPORT.tar.gz]
+# Config, log, the last rows of metrics.jsonl, what the newest checkpoint says of itself; versions, machine and file system; and
+# variables of MPI, Slurm, OpenMP and CUDA. No tokens, no parameters. Run it on a node of the kind that failed, if you can.
+set -euo pipefail
+run=${1:-}
+if [[ ! -d "$run" ]]; then
+  echo "mica: error: '$run' is no folder: name the run's folder, scripts/launch/bug-report.sh RUN_FOLDER" >&2
+  exit 2
+fi
+report=${2:-$(basename "$(realpath "$run")")-report.tar.gz}
+bin=${MICA_BIN:-build/release/bin}
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+mkdir "$folder/report"
+
+# The output of commands that may not be there, or may fail: that is part of the report.
+say() {
+  local file=$folder/report/$1 status=0
+  shift
+  printf '$ %s\n' "$*" >> "$file"
+  timeout 60 "$@" >> "$file" 2>&1 </dev/null || status=$?
+  [[ $status -eq 0 ]] || printf '(status %s)\n' "$status" >> "$file"
+  printf '\n' >> "$file"
+}
+
+for file in config.resolved.cfg run.lock; do
+  if [[ -f "$run/$file" ]]; then cp "$run/$file" "$folder/report/"; fi
+done
+for file in log.txt metrics.jsonl; do
+  if [[ -f "$run/$file" ]]; then tail -n 2000 "$run/$file" > "$folder/report/$file"; fi
+done
+say checkpoint.txt "$bin/mica-inspect" "$run"
+say checkpoint.txt ls -lR "$run"
+say versions.txt "$bin/mica-train" --version
+say versions.txt mpirun --version
+say versions.txt srun --version
+say versions.txt ldd "$bin/mica-train"
+say versions.txt uname -a
+say versions.txt cat /etc/os-release
+say machine.txt lscpu
+say machine.txt head -n 5 /proc/meminfo
+say machine.txt cat /proc/self/cgroup
+say machine.txt bash -c 'ulimit -a'
+say machine.txt df -PT "$run"
+if command -v nvidia-smi > /dev/null; then say machine.txt nvidia-smi; fi
+# SLURM_JWT is a credential.
+env | grep -E '^(MICA|OMP|GOMP|OMPI|PMIX|PRTE|PMI|MPICH|MPIR|I_MPI|UCX|FI|SLURM|NCCL|CUDA|HDF5)_|^(LD_LIBRARY_PATH|TMPDIR)=' \
+  | grep -v '^SLURM_JWT=' | sort > "$folder/report/environment.txt" || true
+
+tar -C "$folder" -czf "$report" report
+echo "wrote $report: look through it (tar -tzf), then send it with the command that you ran and what you expected"
