@@ -3,6 +3,7 @@
 #   scripts/install-packages.sh          to build the programs
 #   scripts/install-packages.sh --tests  and the tests
 #   scripts/install-packages.sh --fuzz   and the fuzzers
+#   scripts/install-packages.sh --mpich  and with MPICH beside Open MPI
 set -euo pipefail
 
 packages=(build-essential cmake ninja-build openmpi-bin libopenmpi-dev libhdf5-dev libboost-program-options-dev
@@ -13,6 +14,10 @@ fi
 
 if [[ "${1:-}" == "--fuzz" ]]; then
   packages+=(clang-16 libclang-rt-16-dev)
+fi
+
+if [[ "${1:-}" == "--mpich" ]]; then
+  packages+=(mpich libmpich-dev)
 fi
 
 missing=()

@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # Builds and runs Mica's tests.
 #   scripts/test.sh                the default suite: what CI runs, there followed by short fuzzing and the build for GPUs
+#   scripts/test.sh -R NAME ...    arguments go to ctest
 #   scripts/test.sh --sanitizers   unit tests and a training on 2 ranks under address+undefined and thread sanitizers
+#   scripts/test.sh --mpich        tests under mpirun and a training on 2 ranks with Debian's MPICH
 #   scripts/test.sh --fuzz [SEC]   what Mica parses, fed with broken input for SEC seconds each (default 60); CI: 10
-#   scripts/test.sh --soak         full counts of the randomised tests (hours)
-#   scripts/test.sh --nightly      breaks Mica in hundreds of small ways, and fails when the tests do not notice (an hour or two;
+#   scripts/test.sh --soak [PERCENT]  full counts of the randomised tests (hours), or so much of them
+#   scripts/test.sh --mutations    breaks Mica in hundreds of small ways, and fails when the tests do not notice (an hour or two;
 #                                  scripts/mutate.py, tests/mutations)
-#   scripts/test.sh -R NAME ...    further arguments go to ctest
+#   scripts/test.sh --nightly      --sanitizers, --mpich, --soak 10 and --mutations, with the time of each
+# In CI (CI=true) what cannot be tested is a failure; MICA_CI_WITHOUT="cuda fuzz ..." names what the machine is known to lack.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/environment.sh
@@ -14,35 +17,76 @@ source scripts/environment.sh
 jobs=$(nproc)
 flags=(-DMICA_BUILD_TESTS=ON)
 [[ "${CI:-}" == "true" ]] && flags+=(-DMICA_WERROR=ON)
+work=$(mktemp -d)
+times=()
 
-# Unit tests, then three steps of the quickstart's model on 2 ranks, under each sanitizer.
+finish() {
+  rm -rf "$work"
+  [[ ${#times[@]} -eq 0 ]] || printf '== %s\n' "${times[@]}"
+}
+trap finish EXIT
+
+# stage NAME COMMAND...: says so, and how long it took.
+stage() {
+  local begin=$SECONDS
+  echo "== $1"
+  "${@:2}"
+  times+=("$1: $((SECONDS - begin)) s")
+}
+
+# left_out NAME REASON: fails in CI unless MICA_CI_WITHOUT names it.
+left_out() {
+  echo "== $1: LEFT OUT, $2" >&2
+  [[ "${CI:-}" != "true" || " ${MICA_CI_WITHOUT:-} " == *" $1 "* ]]
+}
+
+# build PRESET [cmake --build arguments]
+build() {
+  cmake --preset "$1" --log-level=WARNING "${flags[@]}"
+  cmake --build --preset "$1" --parallel "$jobs" "${@:2}"
+}
+
+# run_tests FOLDER ctest-arguments...: and which took longest, and what could not be registered.
+run_tests() {
+  local folder=$1 status=0 name reason
+  (cd "$folder" && ctest --output-on-failure --no-tests=error --parallel "$jobs" --output-junit durations.xml "${@:2}") || status=$?
+  scripts/longest_tests.py "$folder/durations.xml"
+  while read -r name reason; do left_out "$name" "$reason"; done <"$folder/tests_left_out.txt"
+  return "$status"
+}
+
+# train_briefly PRESET MPIRUN: three steps of the quickstart's model on 2 ranks.
+train_briefly() {
+  local bin=build/$1/bin out=$work/$1
+  "$bin/mica-tokenize" --quiet --out="$out.h5" /usr/share/common-licenses/GPL-3
+  "$2" -np 2 "$bin/mica-train" configs/gpt2-tiny-text.cfg "--run.dir=$out" "--data.train=$out.train.h5" "--data.val=$out.val.h5" \
+    --train.steps=3 --train.micro_batch=2 --mesh.streams=threaded --optim.warmup_steps=1
+}
+
 sanitizers() {
-  local text=/usr/share/common-licenses/GPL-3 out
-  out=$(mktemp -d)
-  # shellcheck disable=SC2064  # now: the trap outlives the local variable
-  trap "rm -rf '$out'" EXIT
   export OMP_NUM_THREADS=1   # gcc's OpenMP runtime makes false reports otherwise
   # Open MPI's own libraries are not instrumented, and keep memory until the process ends.
   export ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS="ignore_noninstrumented_modules=1 halt_on_error=1"
   for preset in debug tsan; do
-    echo "== $preset: build"
-    cmake --preset "$preset" --log-level=WARNING "${flags[@]}"
-    cmake --build --preset "$preset" --parallel "$jobs"
-    echo "== $preset: unit tests"
-    (cd "build/$preset" && ctest --output-on-failure --parallel "$jobs" -L unit)
-    echo "== $preset: a training on 2 ranks"
-    "build/$preset/bin/mica-tokenize" --quiet --out="$out/$preset.h5" "$text"
-    mpirun -np 2 "build/$preset/bin/mica-train" configs/gpt2-tiny-text.cfg "--run.dir=$out/$preset" \
-      "--data.train=$out/$preset.train.h5" "--data.val=$out/$preset.val.h5" --train.steps=3 --train.micro_batch=2 \
-      --mesh.streams=threaded --optim.warmup_steps=1
+    stage "$preset: build" build "$preset"
+    stage "$preset: unit tests" run_tests "build/$preset" -L unit
+    stage "$preset: a training on 2 ranks" train_briefly "$preset" mpirun
   done
+}
+
+mpich() {
+  scripts/install-packages.sh --mpich
+  export OMP_NUM_THREADS=1
+  stage "mpich: build" build mpich
+  stage "mpich: tests under mpirun" run_tests build/mpich -L mpi -LE 'unit|soak|gpu'
+  stage "mpich: a training on 2 ranks" train_briefly mpich mpiexec.mpich
 }
 
 # Every fuzzer for so many seconds, from the corpus in the tree; what it found before lies in build/fuzz/corpus.
 fuzz() {
   local seconds=$1 fuzzer name
   if ! scripts/install-packages.sh --fuzz; then
-    echo "== fuzzing: SKIPPED, since clang-16 cannot be installed here" >&2
+    left_out fuzz "clang-16 cannot be installed here"
     return
   fi
   cmake --preset fuzz --log-level=WARNING
@@ -60,14 +104,12 @@ fuzz() {
 # asks CUDA's libraries without one (label cuda).
 cuda() {
   if ! command -v nvcc >/dev/null && [[ ! -x /usr/local/cuda/bin/nvcc ]]; then
-    echo "== the build for GPUs: left out, nvcc is not here"
+    left_out cuda "nvcc is not here"
     return
   fi
-  echo "== the build for GPUs"
   scripts/cudnn-frontend.sh
-  cmake --preset cuda --log-level=WARNING "${flags[@]}"
-  cmake --build --preset cuda --parallel "$jobs" --target apps/all gpu_tests
-  (cd build/cuda && ctest --output-on-failure -L cuda)
+  build cuda --target apps/all gpu_tests
+  run_tests build/cuda -L cuda
   if [[ ! -e /dev/nvidia0 ]]; then   # the same program without a GPU: one clear message
     local said status=0
     said=$(build/cuda/bin/mica-train configs/gpt2-tiny-text.cfg --mesh.device=cuda 2>&1) || status=$?
@@ -75,23 +117,51 @@ cuda() {
   fi
 }
 
+# All of them, whatever becomes of one.
+nightly() {
+  local what begin failed=()
+  for what in --sanitizers --mpich "--soak 10" --mutations; do
+    begin=$SECONDS
+    # shellcheck disable=SC2086  # a flag and its value
+    scripts/test.sh $what || failed+=("$what")
+    times+=("nightly: $what: $((SECONDS - begin)) s")
+  done
+  [[ ${#failed[@]} -eq 0 ]] || { echo "nightly: FAILED: ${failed[*]}" >&2; return 1; }
+}
+
+if [[ "${1:-}" == "--nightly" ]]; then
+  nightly
+  exit
+fi
 scripts/install-packages.sh --tests
 scripts/check_includes.py
 scripts/check_parity_list.py
 scripts/check_docs.py
 scripts/check_citations.py
+scripts/reference-venv.sh
 case "${1:-}" in
   --sanitizers) sanitizers; exit ;;
-  --fuzz) fuzz "${2:-60}"; exit ;;
-  --nightly) scripts/reference-venv.sh; scripts/mutate.py; exit ;;
-  --soak) shift; labels=(-L soak) ;;
-  *) labels=(-LE 'soak|gpu') ;;
+  --mpich) mpich; exit ;;
+  --fuzz) stage fuzzing fuzz "${2:-60}"; exit ;;
+  --mutations) stage mutations scripts/mutate.py; exit ;;
 esac
-scripts/reference-venv.sh
-cmake --preset release --log-level=WARNING "$mica_gpu_flag" "${flags[@]}"
-cmake --build --preset release --parallel "$jobs"
-(cd build/release && ctest --output-on-failure --parallel "$jobs" "${labels[@]}" "$@")
-if [[ "${CI:-}" == "true" && $# -eq 0 ]]; then
-  cuda
-  fuzz 10
+labels=(-LE 'soak|gpu')
+if [[ "${1:-}" == "--soak" ]]; then
+  labels=(-L soak)
+  shift
+  if [[ "${1:-}" =~ ^[0-9]+$ ]]; then
+    export MICA_SOAK_PERCENT=$1
+    shift
+  fi
+elif [[ "${CI:-}" == "true" && $# -eq 0 ]]; then
+  rest=true
+fi
+everywhere=("${flags[@]}")
+flags+=("$mica_gpu_flag")
+stage build build release
+stage tests run_tests build/release "${labels[@]}" "$@"
+if [[ -n "${rest:-}" ]]; then
+  flags=("${everywhere[@]}")
+  stage "the build for GPUs" cuda
+  stage fuzzing fuzz 10
 fi

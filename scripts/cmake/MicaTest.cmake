@@ -3,6 +3,11 @@
 #   unit.MODULE.no_others, which fails when those leave out a test.
 # mica_add_test(NAME name SOURCES files... RANKS 1 2 4 [LIBS ...] [LABELS ...] [ARGS ...])
 #   one executable, one CTest per world size, run under mpirun; the test gets --expect-world=N and fails on another size.
+#   A test that is named X_OnSeveralRanks or X_OnTwoRanks runs on those alone.
+# mica_add_soak_test(name target VARIABLE count [arguments...])
+#   soak.NAME: a randomised test, VARIABLE=count of whose cases are hours; MICA_SOAK_PERCENT of them where that is set.
+# mica_leave_out(NAME reason): a test that cannot run here is not registered; scripts/test.sh tells, and fails over it in CI.
+#   A test that skips itself fails.
 find_package(GTest REQUIRED)
 find_package(Threads REQUIRED)
 
@@ -13,6 +18,8 @@ set(mica_test_timeout 900)
 if(MICA_SANITIZE)
   set(mica_test_timeout 3600)
 endif()
+
+set(mica_test_skipped "\\[  SKIPPED \\]")  # FAIL_REGULAR_EXPRESSION of what GoogleTest prints
 
 # Tests are compiled more often than they compute: quickly rather than for speed. ccache needs -fpch-preprocess.
 add_library(test_options INTERFACE)
@@ -87,17 +94,38 @@ function(mica_add_unit_test)
     add_test(NAME unit.${arg_NAME} COMMAND unit_${arg_NAME})
     list(APPEND tests unit.${arg_NAME})
   endif()
-  set_tests_properties(${tests} PROPERTIES LABELS "unit;${arg_LABELS}" TIMEOUT ${mica_test_timeout} ENVIRONMENT "OMP_NUM_THREADS=1")
+  set_tests_properties(${tests} PROPERTIES LABELS "unit;${arg_LABELS}" TIMEOUT ${mica_test_timeout} ENVIRONMENT "OMP_NUM_THREADS=1"
+                       FAIL_REGULAR_EXPRESSION "${mica_test_skipped}")
 endfunction()
 
 function(mica_add_test)
   cmake_parse_arguments(arg "" "NAME" "SOURCES;LIBS;LABELS;RANKS;ARGS" ${ARGN})
   _mica_test_executable(${arg_NAME} SOURCES ${arg_SOURCES} LIBS ${arg_LIBS})
   foreach(ranks IN LISTS arg_RANKS)
+    set(filter "*")
+    if(ranks EQUAL 1)
+      set(filter "-*_OnSeveralRanks:*_OnTwoRanks")
+    elseif(NOT ranks EQUAL 2)
+      set(filter "-*_OnTwoRanks")
+    endif()
     add_test(NAME ${arg_NAME}.np${ranks}
              COMMAND ${MPIEXEC_EXECUTABLE} ${MICA_MPIRUN_FLAGS} ${MPIEXEC_NUMPROC_FLAG} ${ranks}
-                     $<TARGET_FILE:${arg_NAME}> --expect-world=${ranks} ${arg_ARGS})
-    set_tests_properties(${arg_NAME}.np${ranks} PROPERTIES LABELS "mpi;${arg_LABELS}" TIMEOUT ${mica_test_timeout} PROCESSORS 2
+                     $<TARGET_FILE:${arg_NAME}> --expect-world=${ranks} "--gtest_filter=${filter}" ${arg_ARGS})
+    set_tests_properties(${arg_NAME}.np${ranks} PROPERTIES LABELS "mpi;${arg_LABELS}" TIMEOUT ${mica_test_timeout} PROCESSORS ${ranks}
+      FAIL_REGULAR_EXPRESSION "${mica_test_skipped}"
       ENVIRONMENT "OMP_NUM_THREADS=1;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_mpi_yield_when_idle=1;OMPI_MCA_hwloc_base_binding_policy=none")
   endforeach()
+endfunction()
+
+set(MICA_TESTS_LEFT_OUT "${PROJECT_BINARY_DIR}/tests_left_out.txt")
+file(WRITE "${MICA_TESTS_LEFT_OUT}" "")
+function(mica_leave_out name reason)
+  message(STATUS "${name}: LEFT OUT, ${reason}")
+  file(APPEND "${MICA_TESTS_LEFT_OUT}" "${name} ${reason}\n")
+endfunction()
+
+function(mica_add_soak_test name target variable count)
+  add_test(NAME soak.${name} COMMAND sh -c "${variable}=$((${count} * \${MICA_SOAK_PERCENT:-100} / 100)) exec \"$0\" \"$@\""
+           $<TARGET_FILE:${target}> ${ARGN})
+  set_tests_properties(soak.${name} PROPERTIES LABELS "soak" TIMEOUT 7200 RUN_SERIAL ON)
 endfunction()

@@ -3,6 +3,7 @@
 #   RANKS=4 THREADS=8 scripts/launch/mpirun-cpu.sh CONFIG [--section.key=value ...]
 #   HOSTFILE=hosts THREADS=8 scripts/launch/mpirun-cpu.sh CONFIG      as many ranks as the hosts' cores hold
 set -euo pipefail
+[[ $# -ge 1 ]] || { echo "mica: error: no config: $0 CONFIG [--section.key=value ...]" >&2; exit 2; }
 # shellcheck source=scripts/launch/save_on_interrupt.sh
 source "$(dirname "$0")/save_on_interrupt.sh"
 bin=${MICA_BIN:-build/release/bin}

@@ -3,10 +3,12 @@
 #   scripts/launch/mpirun-gpu.sh CONFIG [--section.key=value ...]
 #   HOSTFILE=hosts GPUS_PER_NODE=8 scripts/launch/mpirun-gpu.sh configs/gpt2-124m.cfg --fsdp.strategy=hybrid_shard --mesh.shard_size=node
 set -euo pipefail
+[[ $# -ge 1 ]] || { echo "mica: error: no config: $0 CONFIG [--section.key=value ...]" >&2; exit 2; }
 # shellcheck source=scripts/launch/save_on_interrupt.sh
 source "$(dirname "$0")/save_on_interrupt.sh"
 bin=${MICA_BIN:-build/cuda/bin}
-gpus=${GPUS_PER_NODE:-$(nvidia-smi --list-gpus | wc -l)}
+gpus=${GPUS_PER_NODE:-$(nvidia-smi --list-gpus | wc -l || true)}
+[[ "$gpus" -ge 1 ]] || { echo "mica: error: nvidia-smi lists no GPU here: say GPUS_PER_NODE=N" >&2; exit 2; }
 hosts=()
 nodes=1
 if [[ -n "${HOSTFILE:-}" ]]; then

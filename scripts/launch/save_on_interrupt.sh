@@ -1,20 +1,21 @@
+# shellcheck shell=bash
 # Sourced by the mpirun scripts: save_on_interrupt MPIRUN ARGUMENTS... runs mpirun and ends with its status.
 # mpirun passes Ctrl-C and SIGTERM on to the ranks and kills them 2 s later, in the middle of a step or a save. (A longer limit,
 # odls_base_sigkill_timeout, also delays the end of every run that fails.) SIGUSR1 it only passes on: the ranks save and end with
 # status 75. A second Ctrl-C or SIGTERM ends the run at once.
 save_on_interrupt() {
-  local status=0 mpirun_pid
+  local status=0
+  # Set first: whoever sees mpirun run may send a signal. $! is mpirun from then on.
+  trap 'trap "kill -TERM $! || true" INT TERM
+        echo "saving; once more to quit without saving" >&2
+        kill -USR1 "$!" || true' INT TERM HUP
+  trap 'kill -USR1 "$!" || true' USR1
   set -m   # mpirun gets a process group of its own: a terminal's Ctrl-C comes to this script alone
   "$@" </dev/null &
-  mpirun_pid=$!
-  trap 'echo "saving; once more to quit without saving" >&2
-        kill -USR1 "$mpirun_pid" || true
-        trap "kill -TERM $mpirun_pid || true" INT TERM' INT TERM HUP
-  trap 'kill -USR1 "$mpirun_pid" || true' USR1
   while :; do
     status=0
-    wait "$mpirun_pid" || status=$?
-    kill -0 "$mpirun_pid" 2>/dev/null || break   # a signal ends wait, too
+    wait "$!" || status=$?
+    kill -0 "$!" 2>/dev/null || break   # a signal ends wait, too
   done
   return "$status"
 }

@@ -69,6 +69,9 @@ Command parse(const std::vector<std::string>& arguments) {
     command.name = command.paths[0];
     command.paths.erase(command.paths.begin());
   }
+  require<ConfigError>(command.name != "show" || command.paths.size() < 2,
+                       "unknown command '{}', expected verify or diff; see mica-inspect --help",
+                       command.paths.empty() ? "" : command.paths[0]);
   const std::size_t num_expected = command.name == "diff" ? 2 : 1;
   require<ConfigError>(command.paths.size() == num_expected, "mica-inspect {} takes {}, got {}; see mica-inspect --help",
                        command.name == "show" ? "CHECKPOINT" : command.name,

@@ -58,8 +58,10 @@ Command parse_command(const std::vector<std::string>& arguments) {
       require<ConfigError>(has_value, "{} has no value, expected --section.key=value; see mica-train --help", argument);
       command.overrides.push_back(argument + "=" + arguments[++i]);
     } else if (argument.starts_with("--")) {
+      require<ConfigError>(!argument.starts_with("--check="), "{} has a value, but --check takes none; see mica-train --help", argument);
       command.overrides.push_back(argument);
     } else {
+      require<ConfigError>(!argument.starts_with("-"), "unknown flag {}, expected --section.key=value; see mica-train --help", argument);
       require<ConfigError>(command.config_path.empty(), "two config files, {} and {}: give one", command.config_path, argument);
       command.config_path = argument;
     }

@@ -1,7 +1,6 @@
 #include "mica/train/trainer.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 #include "mica/checkpoint/init_from.hpp"
 #include "mica/checkpoint/load.hpp"
@@ -200,29 +199,15 @@ void Trainer::check_drift() const {
   }
 }
 
-Trainer::Request Trainer::agree_on_request() {
-  // Other ranks' wishes are asked for about ten times a second, at steps that all ranks agree on.
-  if (last_done_ < next_request_step_ && last_done_ != config_.train.steps) return Request::none;
+Request Trainer::agree_on_request(RequestPace& pace) {
+  if (!pace.is_due(last_done_) && last_done_ != config_.train.steps) return Request::none;
   const Clock::time_point now = Clock::now();
-  Request mine = Request::none;
-  const double minutes = config_.checkpoint.interval_minutes;
-  if (is_main() && minutes > 0 && ms_between(last_save_begin_, now) >= minutes * 6e4) mine = Request::save;
-  if ((saver_ && saver_->is_failed()) || folder_->is_lost()) mine = Request::look;
-  const double hours = ms_between(start_, now) / 3.6e6;
-  if (StopSignal::received() != 0 || (config_.train.max_hours > 0 && hours >= config_.train.max_hours))
-    mine = Request::stop;
-  const double step_ms =
-      ms_between(last_request_, now) / static_cast<double>(std::max<std::int64_t>(1, last_done_ - requested_step_));
-  // One number carries both: the most urgent request, and the step time in microseconds of the slowest rank that makes
-  // it.
-  constexpr std::int64_t kRequest = std::int64_t{1} << 56;
-  const std::int64_t agreed = app_.world.all_max(static_cast<std::int64_t>(mine) * kRequest +
-                                                 std::min<std::int64_t>(std::llround(step_ms * 1e3), kRequest - 1));
-  last_request_ = Clock::now();
-  requested_step_ = last_done_;
-  next_request_step_ =
-      last_done_ + std::clamp<std::int64_t>(100'000 / std::max<std::int64_t>(1, agreed % kRequest), 1, 1000);
-  return static_cast<Request>(agreed / kRequest);
+  Request mine = request_of_clocks(config_, now - start_, now - last_save_begin_);
+  if (mine == Request::save && !is_main()) mine = Request::none;  // rank 0's clock decides
+  if ((saver_ && saver_->is_failed()) || folder_->is_lost()) mine = std::max(mine, Request::look);
+  if (StopSignal::received() != 0) mine = Request::stop;
+  const std::int64_t maximum = app_.world.all_max(pace.encode(mine, last_done_, now));
+  return pace.agree(maximum, last_done_, Clock::now());
 }
 
 ExitCode Trainer::run(const RunFolder& folder) {
@@ -251,6 +236,7 @@ ExitCode Trainer::run(const RunFolder& folder) {
 ExitCode Trainer::train() {
   const StopSignal stop_signal;
   last_save_begin_ = Clock::now();
+  RequestPace pace(last_done_, Clock::now());
   begin_interval();
   StepTrace trace(device_.tracer.get(), config_.log.trace,
                   fmt::format("{}/trace-rank{}.json", config_.run_folder(), device_.mesh->rank()));
@@ -264,7 +250,7 @@ ExitCode Trainer::train() {
     if (const auto written = trace.end_step(step)) progress_->say(*written);
     if (config_.train.drift_interval > 0 && step % config_.train.drift_interval == 0) check_drift();
 
-    const Request request = agree_on_request();
+    const Request request = agree_on_request(pace);
     const bool stops = request == Request::stop;
     const bool is_last = step == config_.train.steps;
     const bool logs = is_last || step % config_.train.log_interval == 0;

@@ -120,6 +120,8 @@ TEST(Bench, MistakesAreNamed) {
       {{"tran"}, "'tran'"},
       {{}, "no benchmark named"},
       {{"train", "--modle=char-tiny"}, "modle"},
+      {{"train", "char-tiny"}, "unexpected argument 'char-tiny'"},
+      {{"gemm", "--rounds"}, "--rounds"},
       {{"train", "--model=gpt9"}, "gpt2-124m"},
       {{"train", "--batch=0"}, "train.micro_batch"},
       {{"train", "--warmup=0"}, "--warmup=0"},

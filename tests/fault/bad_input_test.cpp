@@ -117,6 +117,44 @@ TEST_F(BadInput, InTheConfig) {
   EXPECT_FALSE(fs::exists(run_folder())) << "a config that is refused leaves nothing behind";
 }
 
+// Each names the flag or word that is wrong, and where the right ones are told. mica-bench's are tests/bench's.
+TEST_F(BadInput, OnTheCommandLine) {
+  write_text(folder_ / "text.txt", "To be, or not to be.\n");
+  const std::string out = "--out=" + (folder_ / "out.h5");
+  const auto alone = [](std::vector<std::string> command, std::vector<std::string> says) {
+    says.push_back(command[0] + " ");
+    says.emplace_back("--help");
+    const std::string name = ::testing::PrintToString(command);
+    command[0] = program(command[0]);
+    return Case{name, command, 2, std::move(says)};
+  };
+  expect_all_refused({
+      alone({"mica-train", folder_ / "good.cfg", "-x"}, {"unknown flag -x"}),
+      alone({"mica-train", folder_ / "good.cfg", "--check=yes"}, {"--check=yes"}),
+      alone({"mica-train", folder_ / "good.cfg", "--chekc"}, {"--chekc"}),
+      alone({"mica-train", folder_ / "good.cfg", "--model.width"}, {"--model.width has no value"}),
+      alone({"mica-train", folder_ / "good.cfg", "--width=3"}, {"--width=3", "width"}),
+      flag("two values", "--model.width=3=4", {"model.width is '3=4'"}, 1),
+      {"two configs", training(1, folder_ / "good.cfg", {folder_ / "other.cfg"}), 2, {"two config files", "good.cfg", "other.cfg"}},
+      alone({"mica-tokenize"}, {"--out is missing"}),
+      alone({"mica-tokenize", out, "--vocb=bytes", folder_ / "text.txt"}, {"--vocb=bytes"}),
+      alone({"mica-tokenize", out, "-v", folder_ / "text.txt"}, {"-v"}),
+      alone({"mica-tokenize", out, folder_ / "text.txt", "--val-fraction"}, {"--val-fraction"}),
+      alone({"mica-tokenize", out, "--quiet=no", folder_ / "text.txt"}, {"--quiet"}),
+      alone({"mica-inspect"}, {"one checkpoint, got 0"}),
+      alone({"mica-inspect", "--jsno", run_folder()}, {"--jsno"}),
+      alone({"mica-inspect", "--json=yes", run_folder()}, {"--json=yes"}),
+      alone({"mica-inspect", "verfy", run_folder()}, {"unknown command 'verfy'", "verify or diff"}),
+      alone({"mica-inspect", "diff", run_folder()}, {"two checkpoints, got 1"}),
+      alone({"mica-convert"}, {"wants a command"}),
+      alone({"mica-convert", "reshrad", run_folder(), "out"}, {"no command 'reshrad'", "reshard"}),
+      alone({"mica-convert", "reshard", run_folder()}, {"reshard wants CHECKPOINT OUT", "got 1"}),
+      alone({"mica-convert", "hf-export", run_folder(), "out", "--dtyp=fp32"}, {"no option --dtyp=fp32"}),
+      alone({"mica-convert", "hf-export", run_folder(), "out", "--dtype"}, {"--dtype wants a value"}),
+  });
+  EXPECT_FALSE(fs::exists(folder_ / "out.train.h5"));
+}
+
 TEST_F(BadInput, ThatDoesNotFitRanksOrMachine) {
   expect_all_refused({
       flag("batch", "--train.global_batch=5", {"train.global_batch=5", "2 x 2 = 4", "8"}),

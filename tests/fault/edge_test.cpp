@@ -1,12 +1,10 @@
 // What users meet before and around a run: help, flags, limits of the machine, what is printed, the scripts.
 
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -96,52 +94,10 @@ TEST_F(Edge, AFilePastTheUsersLimitIsAnError) {
   expect_refused(seen, 3, {"File too large", "step-00000002"});
 }
 
-TEST_F(Edge, TheMemoryLimitOfACgroupIsKept) {
-  // The memory cgroup of this process, in version 1 or 2.
-  std::ifstream cgroups("/proc/self/cgroup");
-  std::string version_1, version_2;
-  for (std::string line; std::getline(cgroups, line);) {
-    const std::size_t at = line.find(":memory:");
-    if (at != std::string::npos) version_1 = "/sys/fs/cgroup/memory" + line.substr(at + 8);
-    if (line.starts_with("0::")) version_2 = "/sys/fs/cgroup" + line.substr(3);
-  }
-  const bool is_v1 = !version_1.empty();
-  const std::string outer = (is_v1 ? version_1 : version_2) + "/mica_test_" + std::to_string(getpid());
-  const std::string file = is_v1 ? "/memory.limit_in_bytes" : "/memory.max";
-  std::error_code error;
-  fs::create_directory(outer, error);
-  if (!error && !is_v1) std::ofstream(outer + "/cgroup.subtree_control") << "+memory";
-  if (!error) fs::create_directory(outer + "/inner", error);
-  if (!error) std::ofstream(outer + file) << (std::int64_t{4} << 30);
-  std::int64_t limit = 0;
-  std::ifstream(outer + file) >> limit;
-  const auto remove = [&] {
-    std::error_code ignored;
-    for (const std::string& path : {outer + "/inner", outer}) {
-      for (int i = 0; i < 100 && fs::exists(path, ignored) && rmdir(path.c_str()) != 0; ++i) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      }
-    }
-  };
-  if (limit != std::int64_t{4} << 30) {
-    remove();
-    GTEST_SKIP() << "no memory cgroup can be made here (" << outer << "): unit_train and mpi_train_memory_limit test the rest";
-  }
-  // In the inner group, which has no limit of its own. A rank needs less than 4 GiB, two need more.
-  const auto inside = [&](int num_ranks) {
-    return std::vector<std::string>{"/bin/sh", "-c", "echo $$ > '" + outer + "/inner/cgroup.procs' && exec \"$@\"", "sh"} +
-           under_mpirun(num_ranks, train({"--model.width=4096", "--fsdp.strategy=no_shard", "--optim.type=sgd"}));
-  };
-  const Finished two = test::run(inside(2));
-  expect_refused(two, 2, {"2.26 GiB of memory a rank", "for 2 ranks", is_v1 ? "memory.limit_in_bytes of the cgroup" : "memory.max of the cgroup",
-                          "mica_test_", "4.00 GiB", "--mem"});
-  remove();
-  EXPECT_FALSE(fs::exists(outer));
-}
-
 TEST_F(Edge, ThreadsAreTheCoresThatARankHas) {
-  const auto threads = [&](int num_ranks) {
-    const Finished seen = test::run(under_mpirun(num_ranks, std::vector<std::string>{"/usr/bin/env", "-u", "OMP_NUM_THREADS"} + train({"--check"})));
+  const auto threads = [&](int num_ranks, const std::vector<std::string>& environment = {}) {
+    const Finished seen = test::run(under_mpirun(
+        num_ranks, std::vector<std::string>{"/usr/bin/env", "-u", "OMP_NUM_THREADS"} + environment + train({"--check"})));
     EXPECT_EQ(seen.status, 0) << seen.output;
     const std::size_t at = seen.output.find("device   CPU, ");
     return at == std::string::npos ? 0 : std::stoi(seen.output.substr(at + 14));
@@ -149,7 +105,13 @@ TEST_F(Edge, ThreadsAreTheCoresThatARankHas) {
   cpu_set_t mask;
   ASSERT_EQ(sched_getaffinity(0, sizeof mask, &mask), 0);
   EXPECT_EQ(threads(1), CPU_COUNT(&mask));
-  EXPECT_EQ(threads(2), std::max(1, CPU_COUNT(&mask) / 2));
+  EXPECT_EQ(threads(2), std::max(1, CPU_COUNT(&mask) / 2)) << "ranks that are not bound share the cores";
+  EXPECT_EQ(threads(3), std::max(1, CPU_COUNT(&mask) / 3));
+  EXPECT_EQ(threads(2, {"OMP_NUM_THREADS=3"}), 3);
+  // Bound to a core each.
+  int last = CPU_SETSIZE - 1;
+  while (!CPU_ISSET(last, &mask)) --last;
+  EXPECT_EQ(threads(1, {"/usr/bin/taskset", "-c", std::to_string(last)}), 1);
 
   const std::string more = std::to_string(CPU_COUNT(&mask) + 1);
   for (const std::vector<std::string>& command :
@@ -230,24 +192,6 @@ std::map<std::string, std::string> with_fakes(const std::string& folder, const s
     fs::permissions(folder + "/" + name, fs::perms::owner_all);
   }
   return {{"PATH", folder + ":/usr/local/bin:/usr/bin:/bin"}};
-}
-
-TEST_F(Edge, TheLaunchScriptCountsTheHostsCores) {
-  const std::string script = kSource + "/scripts/launch/mpirun-cpu.sh";
-  std::map<std::string, std::string> environment = with_fakes(folder_ / "bin", {"mpirun"});
-  environment["HOSTFILE"] = folder_ / "hosts";
-  environment["THREADS"] = "4";
-  const auto launch = [&](const std::string& hosts, const std::map<std::string, std::string>& more = {}) {
-    write_text(folder_ / "hosts", hosts);
-    std::map<std::string, std::string> all = environment;
-    all.insert(more.begin(), more.end());
-    return Child({script, "x.cfg"}, all).wait();
-  };
-  // 2 ranks of 4 cores on one, 1 on the other: a rank does not lie on two hosts.
-  EXPECT_THAT(launch("# hosts\nn1 slots=11\n\nn2 slots = 5 max_slots=9\n").output, HasSubstr("FAKE mpirun -np 3 --hostfile"));
-  EXPECT_THAT(launch("n1\n", {{"RANKS", "7"}}).output, HasSubstr("FAKE mpirun -np 7 --hostfile"));
-  expect_refused(launch("n1 slots=8\nn2\n"), 2, {"hosts:2: n2 has no slots=CORES"});
-  expect_refused(launch("n1 slots=3\n"), 2, {"no host has 4 cores"});
 }
 
 TEST_F(Edge, TheQuickstartReadsWhatTheUserNames) {

@@ -233,6 +233,32 @@ TEST_F(Figures, DropoutIsOfTrainingAlone) {
   }
 }
 
+TEST_F(Figures, AnEvaluationLeavesTrainingAlone) {
+  const auto steps_with = [&](const std::string& interval) {
+    std::vector<std::pair<double, double>> steps;
+    for (const json& step : of_event(train({2, 2}, {"--model.dropout=0.5", "--train.eval_interval=" + interval}), "step")) {
+      steps.emplace_back(step.at("loss"), step.at("grad_norm"));
+    }
+    return steps;
+  };
+  const auto without = steps_with("0");
+  ASSERT_EQ(without.size(), 6u);
+  EXPECT_EQ(steps_with("1"), without);
+}
+
+// Masters are fp32: an evaluation may compute with them although training computes in bf16.
+TEST_F(Figures, AnEvaluationMayBeInFullPrecision) {
+  const json& each = reference_["start"]["val"];
+  const double expected = mean_over(each, evaluated_sequences(1, each.size()));
+  const auto error_of = [&](const std::string& full_precision) {
+    const std::vector<json> lines = train({2, 4}, {"--optim.lr=0", "--train.steps=1", "--fsdp.param_dtype=bf16",
+                                                   "--fsdp.full_precision_in_eval=" + full_precision});
+    return std::abs(of_event(lines, "eval").at(0).at("val_loss").get<double>() - expected);
+  };
+  EXPECT_LT(error_of("true"), kTolerance * expected);
+  EXPECT_GT(error_of("false"), kTolerance * expected);
+}
+
 // With a sequence a step, the loss tells which sequence it was.
 TEST_F(Figures, TheSeedDecidesTheOrderOfTheData) {
   const std::vector<double> losses = reference_["start"]["train"];

@@ -1,6 +1,5 @@
 // What ends, checks and records a run: time limits, drift checks, traces, threads, messages.
 
-#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -11,7 +10,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-#include <sched.h>
 
 #include "fault/support/training.hpp"
 #include "support/temporary_folder.hpp"
@@ -23,13 +21,14 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// Whether a process installs a handler of SIGUSR1 within the limit, as mica-train does before its first step.
-bool handles_sigusr1(pid_t pid, double limit_s) {
-  const std::string caught = "SigCgt:";
-  for (double waited = 0; waited < limit_s; waited += 0.01) {
+/// Waits until a signal is among a process's signals of a kind ("SigCgt": it has a handler, "ShdPnd": it was sent and not delivered), or
+/// is no longer. @returns false after 30 s
+bool wait_for_signal(pid_t pid, const std::string& kind, int signal, bool is_in = true) {
+  for (int polls = 0; polls < 3000; ++polls) {
     std::ifstream status("/proc/" + std::to_string(pid) + "/status");
     for (std::string line; std::getline(status, line);) {
-      if (line.starts_with(caught) && (std::stoull(line.substr(caught.size()), nullptr, 16) >> (SIGUSR1 - 1) & 1) != 0) return true;
+      if (!line.starts_with(kind + ":")) continue;
+      if (((std::stoull(line.substr(kind.size() + 1), nullptr, 16) >> (signal - 1) & 1) != 0) == is_in) return true;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
@@ -63,26 +62,34 @@ class RunControl : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
+// The limit is shorter than a step: each launch does one, and the last of them ends the run.
 TEST_F(RunControl, ATimeLimitSavesAndAsksToBeQueuedAgain) {
-  const std::vector<std::string> flags{"--train.steps=100000000", "--train.max_hours=0.0002"};  // 0.72 s
-  const Finished stopped = train(flags);
-  EXPECT_EQ(stopped.status, 75) << stopped.output;
-  EXPECT_THAT(stopped.output, HasSubstr("start the same command again to resume"));
-  const std::vector<StepLine> lines = step_lines(run_folder());
-  ASSERT_GE(lines.size(), 1u);
-  const std::int64_t last = lines.back().step;
-  EXPECT_THAT(stopped.output, HasSubstr("stopped after step " + std::to_string(last) + " of"));
-  std::vector<std::string> saved = checkpoints_of(run_folder());
-  ASSERT_EQ(saved.size(), 1u) << "nothing else asked for a checkpoint";
-  EXPECT_EQ(std::stoll(saved[0].substr(5)), last);
-  // The same command goes on, and has as long again.
-  const Finished again = train(flags);
-  EXPECT_EQ(again.status, 75) << again.output;
-  EXPECT_EQ(first_progress_step(again.output), last + 1);
-  EXPECT_GT(step_lines(run_folder()).back().step, last + 1);
-  // Without a limit it ends by itself.
-  const Finished ended = train({"--train.max_hours=0", "--run.dir=" + (folder_ / "other")});
+  const std::vector<std::string> flags{"--train.steps=3", "--train.max_hours=1e-9"};
+  for (const std::int64_t step : {1, 2}) {
+    const Finished stopped = train(flags);
+    EXPECT_EQ(stopped.status, 75) << stopped.output;
+    EXPECT_THAT(stopped.output, HasSubstr("stopped after step " + std::to_string(step) + " of 3; start the same command again to resume"));
+    EXPECT_EQ(first_progress_step(stopped.output), step);
+    EXPECT_EQ(step_lines(run_folder()).size(), static_cast<std::size_t>(step));
+    EXPECT_EQ(checkpoints_of(run_folder()).back(), "step-0000000" + std::to_string(step)) << "nothing else asked for a checkpoint";
+  }
+  const Finished ended = train(flags);
   EXPECT_EQ(ended.status, 0) << ended.output;
+  EXPECT_EQ(step_lines(run_folder()).size(), 3u);
+  const Finished unlimited = train({"--train.max_hours=0", "--run.dir=" + (folder_ / "other")});
+  EXPECT_EQ(unlimited.status, 0) << unlimited.output;
+}
+
+// The time of a step, by which ranks decide how often they ask each other, is that of this launch's steps.
+TEST_F(RunControl, AResumedRunOfSlowStepsHearsASignalSoon) {
+  ASSERT_EQ(train({"--train.steps=400", "--train.log_interval=400"}).status, 0);
+  Child child(training(2, folder_ / "run.cfg",
+                       {"--train.steps=100000", "--train.global_batch=8000", "--checkpoint.allow_data_change=true"}));
+  ASSERT_TRUE(child.wait_for("  loss ")) << child.wait(1).output;
+  ASSERT_EQ(::kill(child.pid(), SIGUSR1), 0);
+  const Finished stopped = child.wait();
+  EXPECT_EQ(stopped.status, 75) << stopped.output;
+  EXPECT_LE(step_lines(run_folder()).back().step, 410);
 }
 
 // Without mpirun, which answers an interrupt itself.
@@ -101,9 +108,10 @@ TEST_F(RunControl, ASecondInterruptEndsAtOnce) {
   // One step of minutes: nothing can be saved before it ends.
   Child child({program("mica-train"), folder_ / "run.cfg", "--model.width=512", "--model.layers=8", "--train.micro_batch=64",
                "--train.global_batch=256000"});
-  ASSERT_TRUE(handles_sigusr1(child.pid(), 30)) << child.wait(1).output;
+  ASSERT_TRUE(wait_for_signal(child.pid(), "SigCgt", SIGUSR1)) << child.wait(1).output;  // before the first step
   ASSERT_EQ(::kill(child.pid(), SIGINT), 0);
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  ASSERT_TRUE(wait_for_signal(child.pid(), "ShdPnd", SIGINT, false)) << "two at once would be one";
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
   ASSERT_TRUE(child.is_running()) << "the first one lets the step end";
   ASSERT_EQ(::kill(child.pid(), SIGINT), 0);
   const Finished ended = child.wait(10);
@@ -152,32 +160,24 @@ TEST_F(RunControl, OtherDataIsAllowedOnlyWhenAskedFor) {
   EXPECT_EQ(step_lines(run_folder()).size(), 8u);
 }
 
+// On the terminal and in log.txt.
 TEST_F(RunControl, LogLevelsHideWhatIsLessImportant) {
-  const Finished info = train({});
-  EXPECT_THAT(info.output, HasSubstr("saved "));
-  const Finished error = train({"--log.level=error", "--train.steps=9"});
-  EXPECT_EQ(error.status, 0) << error.output;
-  EXPECT_THAT(error.output, Not(HasSubstr("saved ")));
-  EXPECT_EQ(first_progress_step(error.output), 0) << error.output;
-}
-
-// Ranks that are not bound share the cores that they may run on.
-TEST_F(RunControl, ThreadsAreSharedOutAmongTheRanksOfANode) {
-  cpu_set_t mask;
-  ASSERT_EQ(sched_getaffinity(0, sizeof mask, &mask), 0);
-  const int cores = CPU_COUNT(&mask);
-  const auto threads_of = [&](int num_ranks, const std::vector<std::string>& environment) {
-    std::vector<std::string> command{"env", "-u", "OMP_NUM_THREADS"};
-    command.insert(command.end(), environment.begin(), environment.end());
-    command.insert(command.end(), {program("mica-train"), folder_ / "run.cfg", "--check"});
-    const std::string said = test::run(under_mpirun(num_ranks, command)).output;
-    const std::size_t at = said.find("CPU, ");
-    return at == std::string::npos ? -1 : std::stoi(said.substr(at + 5));
-  };
-  EXPECT_EQ(threads_of(1, {}), cores);
-  EXPECT_EQ(threads_of(2, {}), std::max(1, cores / 2));
-  EXPECT_EQ(threads_of(3, {}), std::max(1, cores / 3));
-  EXPECT_EQ(threads_of(2, {"OMP_NUM_THREADS=3"}), 3);
+  const std::string info = "saved ", warning = "has no replicas";
+  for (const auto& [level, shown] : std::map<std::string, int>{{"debug", 2}, {"info", 2}, {"warn", 1}, {"error", 0}}) {
+    SCOPED_TRACE(level);
+    fs::remove_all(run_folder());
+    const Finished run = train({"--log.level=" + level, "--fsdp.strategy=hybrid_shard", "--mesh.shard_size=2"});
+    EXPECT_EQ(run.status, 0) << run.output;
+    for (const std::string& text : {run.output, read_text(run_folder() + "/log.txt")}) {
+      EXPECT_EQ(text.find(info) != std::string::npos, shown == 2) << text;
+      EXPECT_EQ(text.find(warning) != std::string::npos, shown >= 1) << text;
+    }
+    EXPECT_EQ(step_lines(run_folder()).size(), 8u) << "metrics.jsonl has no levels";
+  }
+  // An error is shown at every level.
+  const Finished refused = train({"--log.level=error", "--run.seed=7"});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_EQ(refused.error_lines().size(), 1u) << refused.output;
 }
 
 }  // namespace

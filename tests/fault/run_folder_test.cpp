@@ -3,14 +3,12 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "fault/support/training.hpp"
-#include "support/paths.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace mica::test {
@@ -261,22 +259,6 @@ TEST_F(RunFolder, TheBatchBelongsToTheRun) {
   const Finished shorter = train(4, allowed, "shorter");
   ASSERT_EQ(shorter.status, 0) << shorter.output;
   EXPECT_EQ(inspect(checkpoint(9, "shorter"))["sequences"], 64 * 2 + 4) << "of half the length: twice as many were seen";
-}
-
-// The launch script turns Ctrl-C into a save, whatever mpirun would do.
-TEST_F(RunFolder, TheLaunchScriptSavesOnAnInterrupt) {
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
-    const std::string name = "signal-" + std::to_string(signal);
-    Child child({test::source_folder() + "/scripts/launch/mpirun-cpu.sh", folder_ / "run.cfg", "--train.steps=1000000", "--checkpoint.interval=0",
-                 "--run.dir=" + run_folder(name)},
-                {{"RANKS", "2"}, {"MICA_BIN", test::program_folder()}});
-    ASSERT_TRUE(child.wait_for("step     20/"));
-    ::kill(child.pid(), signal);
-    const Finished stopped = child.wait(60);
-    EXPECT_EQ(stopped.status, 75) << stopped.output;
-    EXPECT_THAT(stopped.output, HasSubstr("stopped after step"));
-    EXPECT_EQ(checkpoints_of(run_folder(name)).size(), 1U);
-  }
 }
 
 TEST_F(RunFolder, OtherTokensUnderTheSameNameAreRefused) {

@@ -16,7 +16,7 @@ using mica::testing::MpiMessage;
 
 std::array<std::atomic<std::int64_t>, kNumMpiCalls> g_calls{};
 std::atomic<int> g_fail_next{-1};
-std::atomic<bool> g_meet_before_isend{false};
+std::atomic<bool> g_meet_around_isend{false};
 
 std::atomic<std::int64_t> g_largest{0};
 
@@ -78,7 +78,7 @@ std::vector<MpiMessage> messages_of(const std::function<void()>& work) {
 
 void fail_next(MpiCall call) { g_fail_next = static_cast<int>(call); }
 
-void meet_before_next_isend() { g_meet_before_isend = true; }
+void meet_around_next_isend() { g_meet_around_isend = true; }
 
 }  // namespace mica::testing
 
@@ -126,20 +126,18 @@ int MPI_Barrier(MPI_Comm comm) {
 
 int MPI_Isend(const void* data, int data_count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request) {
   if (count(MpiCall::isend, bytes_of(data_count, type))) return MPI_ERR_OTHER;
-  if (g_meet_before_isend.exchange(false)) PMPI_Barrier(MPI_COMM_WORLD);
+  const bool meets = g_meet_around_isend.exchange(false);
+  if (meets) PMPI_Barrier(MPI_COMM_WORLD);
   note_message({MpiCall::isend, data, bytes_of(data_count, type)});
-  return PMPI_Isend(data, data_count, type, to, tag, comm, request);
+  const int rc = PMPI_Isend(data, data_count, type, to, tag, comm, request);
+  if (meets) PMPI_Barrier(MPI_COMM_WORLD);
+  return rc;
 }
 
 int MPI_Irecv(void* data, int data_count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request* request) {
   if (count(MpiCall::irecv, bytes_of(data_count, type))) return MPI_ERR_OTHER;
   note_message({MpiCall::irecv, data, bytes_of(data_count, type)});
   return PMPI_Irecv(data, data_count, type, from, tag, comm, request);
-}
-
-int MPI_Waitall(int request_count, MPI_Request* requests, MPI_Status* statuses) {
-  if (count(MpiCall::waitall)) return MPI_ERR_OTHER;
-  return PMPI_Waitall(request_count, requests, statuses);
 }
 
 int MPI_Allreduce(const void* send, void* receive, int data_count, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {

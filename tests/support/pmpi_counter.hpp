@@ -8,8 +8,8 @@
 namespace mica::testing {
 
 /// The MPI calls that are counted, through MPI's profiling interface: from outside of Mica.
-enum class MpiCall { allgather, allgatherv, alltoall, alltoallv, alltoallw, bcast, barrier, isend, irecv, waitall, allreduce };
-inline constexpr std::size_t kNumMpiCalls = 11;
+enum class MpiCall { allgather, allgatherv, alltoall, alltoallv, alltoallw, bcast, barrier, isend, irecv, allreduce };
+inline constexpr std::size_t kNumMpiCalls = 10;
 
 struct MpiCallCounts {
   std::array<std::int64_t, kNumMpiCalls> calls{};
@@ -45,7 +45,8 @@ struct MpiMessage {
 /// The next call of this kind on this rank moves nothing and returns MPI_ERR_OTHER.
 void fail_next(MpiCall call);
 
-/// The next MPI_Isend on this rank first waits until all ranks of the world are about to send: their receives are posted.
-void meet_before_next_isend();
+/// The next MPI_Isend on this rank meets all ranks of the world before it (their receives are posted) and after it (a message
+/// that is too long for its receive has failed by then).
+void meet_around_next_isend();
 
 }  // namespace mica::testing

@@ -18,7 +18,7 @@ namespace mica {
 ///   all_gather -> MPI_Allgather     reduce_scatter -> MPI_Alltoall + own fold     broadcast -> MPI_Bcast     barrier -> MPI_Barrier
 ///   all_reduce -> MPI_Allgatherv + own fold (up to kSmallAllReduceBytes), else MPI_Alltoallv + own fold + MPI_Allgatherv
 ///   all_to_all -> MPI_Alltoallw
-/// Longer slices go point to point (MPI_Irecv, MPI_Isend, MPI_Waitall), which is faster (figures in src/comm/README.md). The folds
+/// Longer slices go point to point (MPI_Irecv, MPI_Isend, MPI_Wait), which is faster (figures in src/comm/README.md). The folds
 /// are Mica's own, in rank order, so that the bits do not depend on the MPI library.
 struct MpiGroupOptions {
   /// Transfers are split so that no MPI call moves more bytes than this on one rank (MPI counts are ints). Tests use 1 KiB.

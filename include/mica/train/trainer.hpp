@@ -11,6 +11,7 @@
 #include "mica/comm/run_app.hpp"
 #include "mica/train/metrics.hpp"
 #include "mica/train/progress.hpp"
+#include "mica/train/request.hpp"
 #include "mica/train/resume_rules.hpp"
 #include "mica/train/run_folder.hpp"
 #include "mica/train/setup.hpp"
@@ -76,11 +77,9 @@ class Trainer {
   ExitCode train();
   /// Refuses to go on when replicas differ. @collective
   void check_drift() const;
-  enum class Request : std::uint8_t { none, save, look, stop };
-  /// What all ranks do next: stop when any of them got a signal or time is up, look at what went wrong (a background save that failed, a run folder that
-  /// another job has taken over), save
-  /// because checkpoint.interval_minutes are over. @collective
-  [[nodiscard]] Request agree_on_request();
+  /// What all ranks do next: stop when any of them got a signal or time is up, look at what went wrong (a background save that failed, a
+  /// run folder that another job has taken over), save because checkpoint.interval_minutes are over. @collective
+  [[nodiscard]] Request agree_on_request(RequestPace& pace);
   [[nodiscard]] bool is_main() const { return app_.world.rank() == 0; }
 
   /// What the next figures are of begins now.
@@ -116,9 +115,6 @@ class Trainer {
   std::vector<Pending> pending_;
   Clock::time_point interval_start_;
   double interval_comm_ms_ = 0;
-  std::int64_t next_request_step_ = 1;
-  std::int64_t requested_step_ = 0;
-  Clock::time_point last_request_ = Clock::now();
 };
 
 }  // namespace mica::train

@@ -71,8 +71,8 @@ void take_option(const Subcommand& command, const std::string& argument, Convert
   require<ConfigError>(std::ranges::find(command.options, name) != command.options.end(),
                        "mica-convert {} has no option {}; see mica-convert {} --help", command.name, argument,
                        command.name);
-  require<ConfigError>(equals != std::string::npos && equals + 1 < argument.size(), "--{} wants a value: --{}=...",
-                       name, name);
+  require<ConfigError>(equals != std::string::npos && equals + 1 < argument.size(),
+                       "--{} wants a value: --{}=...; see mica-convert {} --help", name, name, command.name);
   require<ConfigError>(call.options.emplace(name, argument.substr(equals + 1)).second, "--{} is given twice", name);
 }
 

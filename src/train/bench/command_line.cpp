@@ -3,20 +3,23 @@
 #include <charconv>
 #include <sstream>
 
+#include <fmt/ranges.h>
+
 namespace mica::train::bench {
 
 void read_flags(const App& app, const Arguments& arguments, const po::options_description& flags) {
   namespace style = po::command_line_style;
   app.comm.agree([&] {
     try {
+      // No abbreviations: one is a typing mistake.
+      const po::parsed_options parsed =
+          po::command_line_parser(arguments).options(flags).style(style::unix_style & ~style::allow_guessing).run();
+      for (const po::option& option : parsed.options) {
+        require<ConfigError>(option.position_key < 0, "unexpected argument '{}', expected --flags only; see mica-bench NAME --help",
+                             fmt::join(option.value, " "));
+      }
       po::variables_map values;
-      // No abbreviations: one is a typing mistake. No positional arguments either.
-      po::store(po::command_line_parser(arguments)
-                    .options(flags)
-                    .positional({})
-                    .style(style::unix_style & ~style::allow_guessing)
-                    .run(),
-                values);
+      po::store(parsed, values);
       po::notify(values);
     } catch (const po::error& error) {
       throw ConfigError(std::string(error.what()) + "; see mica-bench NAME --help");

@@ -111,6 +111,7 @@ Child::Child(const std::vector<std::string>& command, const std::map<std::string
     ::dup2(ends[1], STDOUT_FILENO);
     ::dup2(ends[1], STDERR_FILENO);
     ::setenv("OMP_NUM_THREADS", "1", 1);
+    ::setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1);
     for (const auto& [name, value] : environment) ::setenv(name.c_str(), value.c_str(), 1);
     ::execv(argv[0], argv.data());
     ::_exit(127);

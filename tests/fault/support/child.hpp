@@ -21,7 +21,8 @@ struct Finished {
   [[nodiscard]] std::vector<std::string> error_lines() const;
 };
 
-/// A program that runs beside the test, with what scripts/environment.sh sets and one OpenMP thread.
+/// A program that runs beside the test, with what scripts/environment.sh sets and one OpenMP thread. When a rank ends with a
+/// status that is not 0, Open MPI's mpirun kills the others at once: by default it sleeps for 2 s first, also when all have ended.
 class Child {
  public:
   /// @param environment  variables of its own.

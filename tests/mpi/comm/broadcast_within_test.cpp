@@ -33,7 +33,7 @@ class BroadcastWithin : public ::testing::Test {
       broadcast_within(*group, data, root, timeout);
     } catch (const MpiError& e) {
       EXPECT_GE(std::chrono::steady_clock::now() - begin, timeout - milliseconds(50));
-      EXPECT_LT(std::chrono::steady_clock::now() - begin, timeout + milliseconds(5000));
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, timeout + std::chrono::seconds(60)) << "what hangs does so for ever";
       return e.what();
     }
     return {};
@@ -51,9 +51,8 @@ TEST_F(BroadcastWithin, TheRootsBytesReachEveryRank) {
   EXPECT_EQ(group->counts().calls, CollectiveCounts{}.calls) << "set-up is not counted";
 }
 
-TEST_F(BroadcastWithin, F5_EveryRankThatCameIsToldWhoDidNot) {
+TEST_F(BroadcastWithin, F5_EveryRankThatCameIsToldWhoDidNot_OnSeveralRanks) {
   const int ranks = group->num_ranks();
-  if (ranks == 1) return;
   // The last ranks of the group, the first ones of the job, stay away.
   const int num_missing = ranks == 4 ? 2 : 1;
   const auto stream = make_cpu_stream("test", StreamMode::inlined);

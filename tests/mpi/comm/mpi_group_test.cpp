@@ -81,9 +81,8 @@ TEST_F(MpiGroup, ManyBlocksOfTheDefaultSize) {
 }
 
 /// [Note: MPI calls of collectives], seen from outside.
-TEST_F(MpiGroup, OneCollectiveIsOneMpiCallOfItsKind) {
+TEST_F(MpiGroup, OneCollectiveIsOneMpiCallOfItsKind_OnSeveralRanks) {
   const auto group = make({.max_collective_slice_bytes = kNever});
-  if (group->num_ranks() == 1) GTEST_SKIP() << "a group of one rank makes no MPI calls: checked below";
   const auto stream = make_cpu_stream("comm", StreamMode::threaded);
   const std::int64_t P = 1000;
   Data full(P * group->num_ranks(), DType::f32), other(P * group->num_ranks(), DType::f32), shard(P, DType::f32);
@@ -226,9 +225,8 @@ TEST_F(MpiGroup, AGroupDoesNotWaitForAnother) {
   EXPECT_EQ(y.first_difference(last), -1);
 }
 
-TEST_F(MpiGroup, AnMpiErrorNamesGroupCollectiveLabelAndBytes) {
+TEST_F(MpiGroup, AnMpiErrorNamesGroupCollectiveLabelAndBytes_OnSeveralRanks) {
   const auto world = make();
-  if (world->num_ranks() == 1) GTEST_SKIP() << "needs a collective";
   const auto stream = make_cpu_stream("comm", StreamMode::threaded);
   Data full(4 * world->num_ranks(), DType::f32), shard(4, DType::f32);
   testing::fail_next(MpiCall::allgather);  // on every rank, so that nobody hangs
@@ -249,9 +247,8 @@ TEST_F(MpiGroup, AnMpiErrorNamesGroupCollectiveLabelAndBytes) {
   testing::check_all_gather(*world, *stream, 5, DType::f32, false);  // all ranks failed alike: the group still serves
 }
 
-TEST_F(MpiGroup, F5_APendingCollectiveIsDescribed) {
+TEST_F(MpiGroup, F5_APendingCollectiveIsDescribed_OnSeveralRanks) {
   const auto world = make();
-  if (world->num_ranks() == 1) GTEST_SKIP() << "needs somebody to wait for";
   const mpi::Communicator host = mpi::Communicator::world();
   const auto stream = make_cpu_stream("comm", StreamMode::threaded);
   float x = 1;
@@ -280,14 +277,14 @@ TEST_F(MpiGroup, StreamsMayBeThreadedHere) {
 
 // What MPI says of the message itself, not that one of them has failed. (Of more than two ranks, those that fail first may
 // leave others waiting: a failed collective ends the job.)
-TEST_F(MpiGroup, WaitingForAllTellsTheCause) {
+TEST_F(MpiGroup, WaitingTellsTheCause_OnTwoRanks) {
   const auto group = make({.max_collective_slice_bytes = 0});
-  if (group->num_ranks() != 2) return;
   const auto stream = make_cpu_stream("comm", StreamMode::inlined);
   const std::int64_t numel = group->rank() == 0 ? 8 : 4;  // more than the others expect
   Data full(numel * group->num_ranks(), DType::f32), shard(numel, DType::f32);
-  // A message that is there before its receive is posted fails in MPI_Irecv, and rank 0 would wait for what was not sent.
-  testing::meet_before_next_isend();
+  // A message that is there before its receive is posted fails in MPI_Irecv, and rank 0 would wait for what was not sent. One
+  // that failed between MPI_Isend and the wait made MPI_Waitall of Open MPI 4.1 wait for ever.
+  testing::meet_around_next_isend();
   group->all_gather(*stream, "h.0", shard.view(), full.view());
   std::string text;
   try {
@@ -298,15 +295,14 @@ TEST_F(MpiGroup, WaitingForAllTellsTheCause) {
   if (group->rank() == 0) {
     EXPECT_EQ(text, "");
   } else {
-    EXPECT_THAT(text, AllOf(HasSubstr("all_gather 'h.0'"), HasSubstr("MPI_Waitall failed"), HasSubstr("runcated")));
+    EXPECT_THAT(text, AllOf(HasSubstr("all_gather 'h.0'"), HasSubstr("MPI_Wait failed"), HasSubstr("runcated")));
   }
   mpi::Communicator::world().barrier();
 }
 
 // Receives that were posted when a send failed do not take what is sent later.
-TEST_F(MpiGroup, AFailedSendLeavesNoReceivePosted) {
+TEST_F(MpiGroup, AFailedSendLeavesNoReceivePosted_OnSeveralRanks) {
   const auto group = make({.max_collective_slice_bytes = 0});
-  if (group->num_ranks() == 1) return;
   const auto stream = make_cpu_stream("comm", StreamMode::inlined);
   Data full(4 * group->num_ranks(), DType::f32), shard(4, DType::f32), untouched(4 * group->num_ranks(), DType::f32);
   testing::fail_next(MpiCall::isend);

@@ -67,21 +67,22 @@ pid_t acquire_in_a_child(const std::string& folder, const RunLockOptions& option
 
 TEST(RunLock, RefusesAnotherProcessUntilItIsDead) {
   const TemporaryFolder folder;
+  const RunLockOptions options{.heartbeat = 100ms};  // a newcomer waits that long for a job that may be just ending
   int ready[2];
   ASSERT_EQ(::pipe(ready), 0);
-  const pid_t child = acquire_in_a_child(folder.path(), {}, ready[1]);
+  const pid_t child = acquire_in_a_child(folder.path(), options, ready[1]);
   char answer = 0;
   ASSERT_EQ(::read(ready[0], &answer, 1), 1);
   ASSERT_EQ(answer, 'y');
-  EXPECT_THAT(error_of<ConfigError>([&] { (void)RunLock::acquire(folder.path()); }),
+  EXPECT_THAT(error_of<ConfigError>([&] { (void)RunLock::acquire(folder.path(), options); }),
               AllOf(HasSubstr("in use by another job"), HasSubstr(fmt::format("process {} on host ", child)), HasSubstr("since 20"),
                     HasSubstr("--run.dir")));
   ::kill(child, SIGKILL);
   while (::waitid(P_PID, static_cast<id_t>(child), nullptr, WEXITED | WNOWAIT) != 0) {
   }
-  (void)RunLock::acquire(folder.path());  // dead, though nobody has waited for it
+  (void)RunLock::acquire(folder.path(), options);  // dead, though nobody has waited for it
   ::waitpid(child, nullptr, 0);
-  (void)RunLock::acquire(folder.path());
+  (void)RunLock::acquire(folder.path(), options);
 }
 
 TEST(RunLock, EndsWithItsOwner) {
@@ -134,7 +135,7 @@ TEST(RunLock, AnOwnerElsewhereLivesAsLongAsItWrites) {
   });
   for (const bool takes_over : {false, true}) {
     EXPECT_THAT(error_of<ConfigError>([&] {
-                  (void)RunLock::acquire(folder.path(), {.heartbeat = 40ms, .lost_after = 1h, .take_over = takes_over});
+                  (void)RunLock::acquire(folder.path(), {.heartbeat = 2s, .lost_after = 1h, .take_over = takes_over});
                 }),
                 HasSubstr("on host node17-"))
         << "one that lives is not driven out";
@@ -144,8 +145,8 @@ TEST(RunLock, AnOwnerElsewhereLivesAsLongAsItWrites) {
 }
 
 TEST(RunLock, AnOwnerElsewhereThatIsSilentIsWaitedForThenTakenOver) {
-  const TemporaryFolder folder;
-  for (const std::string& text : {lock_of_another_host(), std::string("what is this"), std::string()}) {
+  const auto wait_for = [](const std::string& text) {
+    const TemporaryFolder folder;
     write_lock(folder / "run.lock", text);
     std::vector<std::string> told;
     const auto start = std::chrono::steady_clock::now();
@@ -155,7 +156,9 @@ TEST(RunLock, AnOwnerElsewhereThatIsSilentIsWaitedForThenTakenOver) {
     ASSERT_EQ(told.size(), 1U);
     EXPECT_THAT(told[0], AllOf(HasSubstr("stopped updating"), HasSubstr("silent for 3 s"), HasSubstr("--run.take_over=true")));
     EXPECT_NO_THROW(lock.check());
-  }
+  };
+  std::vector<std::jthread> waits;  // at once, since each takes 3 s
+  for (const std::string& text : {lock_of_another_host(), std::string("what is this"), std::string()}) waits.emplace_back(wait_for, text);
 }
 
 TEST(RunLock, TheWaitIsOverWhenTheSilenceIsOldOrTheUserSaysSo) {
@@ -193,22 +196,37 @@ TEST(RunLock, AnOwnerThatWasTakenForDeadFindsOut) {
 }
 
 TEST(RunLock, OneOfManyNewcomersGetsIt) {
-  const TemporaryFolder folder;
-  for (const bool is_dead_lock : {false, true}) {
-    ASSERT_EQ(::access((folder / "run.lock").c_str(), F_OK), is_dead_lock ? 0 : -1) << "that of a child that was killed";
+  // Into an empty folder, and into one with the lock of a process that was killed; at once, since the refused ones wait first.
+  struct Race {
+    TemporaryFolder folder;
     int ready[2];
-    ASSERT_EQ(::pipe(ready), 0);
     std::vector<pid_t> children;
-    for (int i = 0; i < 6; ++i) children.push_back(acquire_in_a_child(folder.path(), {.heartbeat = 4s}, ready[1]));
+  };
+  Race races[2];
+  const auto start = [](Race& race) { race.children.push_back(acquire_in_a_child(race.folder.path(), {.heartbeat = 4s}, race.ready[1])); };
+  const auto answer_of = [](Race& race) {
+    char answer = 0;
+    EXPECT_EQ(::read(race.ready[0], &answer, 1), 1);
+    return answer;
+  };
+  const auto kill_all = [](Race& race) {
+    for (const pid_t child : race.children) ::kill(child, SIGKILL);
+    for (const pid_t child : race.children) ::waitpid(child, nullptr, 0);
+    race.children.clear();
+  };
+  for (Race& race : races) ASSERT_EQ(::pipe(race.ready), 0);
+  start(races[1]);
+  ASSERT_EQ(answer_of(races[1]), 'y');
+  kill_all(races[1]);
+  ASSERT_EQ(::access((races[1].folder / "run.lock").c_str(), F_OK), 0);
+  for (int i = 0; i < 6; ++i) {
+    for (Race& race : races) start(race);
+  }
+  for (Race& race : races) {
     int winners = 0;
-    for (std::size_t i = 0; i < children.size(); ++i) {
-      char answer = 0;
-      ASSERT_EQ(::read(ready[0], &answer, 1), 1);
-      winners += answer == 'y';
-    }
+    for (std::size_t i = 0; i < race.children.size(); ++i) winners += answer_of(race) == 'y';
     EXPECT_EQ(winners, 1);
-    for (const pid_t child : children) ::kill(child, SIGKILL);
-    for (const pid_t child : children) ::waitpid(child, nullptr, 0);
+    kill_all(race);
   }
 }
 

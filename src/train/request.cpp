@@ -1,0 +1,36 @@
+#include "mica/train/request.hpp"
+
+#include <algorithm>
+
+namespace mica::train {
+namespace {
+
+/// Below it: microseconds of a step. Above: the request.
+constexpr std::int64_t kRequest = std::int64_t{1} << 56;
+constexpr std::int64_t kPauseUs = 100'000;
+constexpr std::int64_t kMostSteps = 1000;
+
+}  // namespace
+
+Request request_of_clocks(const Config& config, std::chrono::duration<double> since_start, std::chrono::duration<double> since_save) {
+  const double max_hours = config.train.max_hours;
+  const double save_minutes = config.checkpoint.interval_minutes;
+  if (max_hours > 0 && since_start.count() >= 3600 * max_hours) return Request::stop;
+  if (save_minutes > 0 && since_save.count() >= 60 * save_minutes) return Request::save;
+  return Request::none;
+}
+
+std::int64_t RequestPace::encode(Request mine, std::int64_t step, Clock::time_point now) const {
+  const std::int64_t us = std::chrono::duration_cast<std::chrono::microseconds>(now - agreed_at_).count();
+  const std::int64_t us_a_step = us / std::max<std::int64_t>(1, step - agreed_step_);
+  return static_cast<std::int64_t>(mine) * kRequest + std::min(us_a_step, kRequest - 1);
+}
+
+Request RequestPace::agree(std::int64_t maximum, std::int64_t step, Clock::time_point now) {
+  agreed_at_ = now;
+  agreed_step_ = step;
+  next_step_ = step + std::clamp<std::int64_t>(kPauseUs / std::max<std::int64_t>(1, maximum % kRequest), 1, kMostSteps);
+  return static_cast<Request>(maximum / kRequest);
+}
+
+}  // namespace mica::train

@@ -1,0 +1,245 @@
+// scripts/launch: what the launchers are given, that signals become saves, and that a run which was stopped is queued again. Where
+// the launcher or the batch system is not asked for what it does itself, a program of its name stands for it.
+
+#include <csignal>
+#include <filesystem>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "fault/support/training.hpp"
+#include "support/paths.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace mica::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+/// Notes its name and each argument in brackets.
+constexpr const char* kNote = "{ printf '%s' \"${0##*/}\"; printf ' [%s]' \"$@\"; echo; } >> \"$CALLS\"\n";
+
+constexpr const char* kModel = "[model]\ntype = mlp\nlayers = 2\nwidth = 16\nvocab_size = 16\n";
+
+class LaunchScripts : public ::testing::Test {
+ protected:
+  LaunchScripts() { fs::create_directories(folder_ / "bin"); }
+
+  /// A program of this name comes first in the PATH.
+  void stand_in(const std::string& name, const std::string& script) const {
+    write_text(folder_ / ("bin/" + name), "#!/bin/bash\n" + script);
+    fs::permissions(folder_ / ("bin/" + name), fs::perms::owner_all);
+  }
+  [[nodiscard]] static std::string script(const std::string& name) { return test::source_folder() + "/scripts/launch/" + name; }
+  [[nodiscard]] std::map<std::string, std::string> with(std::map<std::string, std::string> environment) const {
+    environment["PATH"] = folder_ / "bin:/usr/local/bin:/usr/bin:/bin";
+    environment["CALLS"] = folder_ / "calls";
+    return environment;
+  }
+  [[nodiscard]] Finished launch(const std::vector<std::string>& command, const std::map<std::string, std::string>& environment) const {
+    fs::remove(folder_ / "calls");
+    return Child(command, with(environment)).wait();
+  }
+  /// A line for each call of a program that stands in.
+  [[nodiscard]] std::vector<std::string> calls() const {
+    std::vector<std::string> found;
+    std::istringstream lines(read_text(folder_ / "calls"));
+    for (std::string line; std::getline(lines, line);) found.push_back(line);
+    return found;
+  }
+  static void expect_refused(const Finished& seen, const std::string& says) {
+    EXPECT_EQ(seen.status, 2) << seen.output;
+    EXPECT_THAT(seen.error_lines(), ElementsAre(HasSubstr(says))) << seen.output;
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(LaunchScripts, MpirunIsGivenRanksCoresAndAllArguments) {
+  stand_in("mpirun", std::string(kNote) + "echo \"threads $OMP_NUM_THREADS, places $OMP_PLACES\"\nexit $STATUS\n");
+  for (const char* status : {"0", "2", "75"}) {
+    const Finished seen = launch({script("mpirun-cpu.sh"), "my run.cfg", "--train.steps=5", "--data.train=a b.bin"},
+                                 {{"RANKS", "3"}, {"THREADS", "2"}, {"MICA_BIN", "/opt/mica/bin"}, {"STATUS", status}});
+    EXPECT_EQ(std::to_string(seen.status), status) << seen.output;
+    EXPECT_THAT(seen.output, HasSubstr("threads 2, places cores"));
+    EXPECT_THAT(calls(), ElementsAre("mpirun [-np] [3] [--map-by] [slot:PE=2] [--bind-to] [core] [-x] [OMP_NUM_THREADS] "
+                                     "[-x] [OMP_PLACES] [/opt/mica/bin/mica-train] [my run.cfg] [--mesh.device=cpu] "
+                                     "[--train.steps=5] [--data.train=a b.bin]"));
+  }
+}
+
+TEST_F(LaunchScripts, RanksAreTheHostsCores) {
+  stand_in("mpirun", kNote);
+  const auto launch_on = [&](const std::string& hosts, std::map<std::string, std::string> environment = {}) {
+    write_text(folder_ / "hosts", hosts);
+    environment.insert({{"HOSTFILE", folder_ / "hosts"}, {"THREADS", "4"}});
+    return launch({script("mpirun-cpu.sh"), "x.cfg"}, environment);
+  };
+  // 2 ranks of 4 cores on one, 1 on the other: a rank does not lie on two hosts.
+  (void)launch_on("# hosts\nn1 slots=11\n\nn2 slots = 5 max_slots=9\n");
+  EXPECT_THAT(calls(), ElementsAre(HasSubstr("mpirun [-np] [3] [--hostfile] [" + (folder_ / "hosts") + "] [--map-by] [slot:PE=4]")));
+  (void)launch_on("n1\n", {{"RANKS", "7"}});
+  EXPECT_THAT(calls(), ElementsAre(HasSubstr("mpirun [-np] [7] [--hostfile]")));
+  expect_refused(launch_on("n1 slots=8\nn2\n"), "hosts:2: n2 has no slots=CORES");
+  expect_refused(launch_on("n1 slots=3\n"), "no host has 4 cores");
+}
+
+TEST_F(LaunchScripts, EachGpuGetsARank) {
+  stand_in("mpirun", kNote);
+  stand_in("nvidia-smi", "[ \"$*\" = --list-gpus ] && printf 'GPU 0: a\\nGPU 1: b\\n'\n");
+  const auto launch_with = [&](std::map<std::string, std::string> environment) {
+    environment["MICA_BIN"] = "/opt/mica/bin";
+    return launch({script("mpirun-gpu.sh"), "x.cfg", "--run.name=a b"}, environment);
+  };
+  EXPECT_EQ(launch_with({}).status, 0);
+  EXPECT_THAT(calls(), ElementsAre("mpirun [-np] [2] [--map-by] [ppr:2:node] [--bind-to] [none] [-x] [NCCL_CROSS_NIC=1] "
+                                   "[/opt/mica/bin/mica-train] [x.cfg] [--mesh.device=cuda] [--run.name=a b]"));
+  write_text(folder_ / "hosts", "n1 slots=8\n# n2\n\nn3 slots=8\nn4 slots=8\n");
+  EXPECT_EQ(launch_with({{"HOSTFILE", folder_ / "hosts"}, {"GPUS_PER_NODE", "4"}, {"NCCL_CROSS_NIC", "0"}}).status, 0);
+  EXPECT_THAT(calls(), ElementsAre(HasSubstr("[-np] [12] [--hostfile] [" + (folder_ / "hosts") +
+                                             "] [--map-by] [ppr:4:node] [--bind-to] [none] [-x] [NCCL_CROSS_NIC=0]")));
+  stand_in("nvidia-smi", "exit 9\n");
+  expect_refused(launch_with({}), "GPUS_PER_NODE=N");
+}
+
+TEST_F(LaunchScripts, AConfigIsNeeded) {
+  for (const char* program : {"mpirun", "srun", "scontrol"}) stand_in(program, kNote);
+  const std::map<std::string, std::string> environment{{"SLURM_CPUS_PER_TASK", "1"}, {"SLURM_JOB_ID", "7"}, {"GPUS_PER_NODE", "1"}};
+  for (const char* name : {"mpirun-cpu.sh", "mpirun-gpu.sh", "slurm-cpu.sbatch", "slurm-gpu.sbatch"}) {
+    expect_refused(launch({"/bin/bash", script(name)}, environment), "CONFIG");
+    EXPECT_THAT(calls(), IsEmpty()) << name;
+  }
+}
+
+/// mpirun that tells of its signals. It has what it needs when it says "runs".
+std::string mpirun_that(const std::string& on_usr1) {
+  return "trap 'echo got USR1; " + on_usr1 + "' USR1\ntrap 'echo got TERM; exit 9' TERM\ntrap 'echo got INT; exit 8' INT\n"
+         "echo runs\nwhile :; do sleep 0.02; done\n";
+}
+
+TEST_F(LaunchScripts, SignalsBecomeOneRequestToSave) {
+  stand_in("mpirun", mpirun_that("exit 75"));
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
+    for (const bool to_group : {false, true}) {  // as `kill` and as a terminal's Ctrl-C does it
+      SCOPED_TRACE(std::to_string(signal) + (to_group ? " to the group" : ""));
+      Child child({script("mpirun-cpu.sh"), "x.cfg"}, with({{"RANKS", "1"}}));
+      ASSERT_TRUE(child.wait_for("runs")) << child.wait(1).output;
+      ASSERT_EQ(::kill(to_group ? -child.pid() : child.pid(), signal), 0);
+      const Finished seen = child.wait(20);
+      EXPECT_EQ(seen.status, 75) << seen.output;
+      EXPECT_THAT(seen.output, HasSubstr("got USR1"));
+      EXPECT_THAT(seen.output, Not(HasSubstr("got TERM")));
+      EXPECT_THAT(seen.output, Not(HasSubstr("got INT")));
+      EXPECT_EQ(seen.output.find("once more to quit") != std::string::npos, signal != SIGUSR1) << seen.output;
+    }
+  }
+}
+
+TEST_F(LaunchScripts, ASecondInterruptEndsTheRunAtOnce) {
+  stand_in("mpirun", mpirun_that(":"));  // it saves for ever
+  for (const int signal : {SIGINT, SIGTERM}) {
+    Child child({script("mpirun-gpu.sh"), "x.cfg"}, with({{"GPUS_PER_NODE", "1"}}));
+    ASSERT_TRUE(child.wait_for("runs")) << child.wait(1).output;
+    ASSERT_EQ(::kill(child.pid(), SIGUSR1), 0);  // of a batch system: no interrupt yet
+    ASSERT_TRUE(child.wait_for("got USR1")) << child.wait(1).output;
+    ASSERT_EQ(::kill(child.pid(), signal), 0);
+    ASSERT_TRUE(child.wait_for("once more to quit")) << child.wait(1).output;
+    ASSERT_TRUE(child.is_running());
+    ASSERT_EQ(::kill(child.pid(), signal), 0);
+    const Finished seen = child.wait(20);
+    EXPECT_EQ(seen.status, 9) << seen.output;
+    EXPECT_THAT(seen.output, HasSubstr("got TERM"));
+  }
+}
+
+// With the real launcher and program, whatever Open MPI does on signals of its own.
+TEST_F(LaunchScripts, AnInterruptedRunSaves) {
+  write_tokens(folder_ / "tokens.bin", 4000);
+  write_text(folder_ / "run.cfg", kModel + ("[data]\ntrain = " + (folder_ / "tokens.bin")) +
+                                      "\n[train]\nsteps = 1000000\nmicro_batch = 2\nseq_len = 16\nlog_interval = 10\n");
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
+    const std::string run = folder_ / ("signal-" + std::to_string(signal));
+    Child child({script("mpirun-cpu.sh"), folder_ / "run.cfg", "--run.dir=" + run}, {{"RANKS", "2"}, {"MICA_BIN", test::program_folder()}});
+    ASSERT_TRUE(child.wait_for("step     20/")) << child.wait(1).output;
+    ::kill(child.pid(), signal);
+    const Finished stopped = child.wait(60);
+    EXPECT_EQ(stopped.status, 75) << stopped.output;
+    EXPECT_THAT(stopped.output, HasSubstr("stopped after step"));
+    EXPECT_EQ(checkpoints_of(run).size(), 1u);
+  }
+}
+
+/// As Slurm starts it: a copy in its spool folder, started where sbatch was.
+class SlurmScripts : public LaunchScripts, public ::testing::WithParamInterface<const char*> {
+ protected:
+  SlurmScripts() {
+    fs::create_directories(folder_ / "spool");
+    fs::copy_file(script(GetParam()), folder_ / "spool/slurm_script");
+    stand_in("scontrol", kNote);
+  }
+  [[nodiscard]] Finished job(const std::vector<std::string>& arguments, std::map<std::string, std::string> environment = {}) const {
+    std::vector<std::string> command{"/bin/sh", "-c", "cd '" + folder_.path() + "' && exec bash spool/slurm_script \"$@\"", "sh"};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    environment.insert({{"SLURM_CPUS_PER_TASK", "4"}, {"SLURM_JOB_ID", "77"}, {"MICA_BIN", test::program_folder()}});
+    return launch(command, environment);
+  }
+};
+
+TEST_P(SlurmScripts, SrunIsGivenAllAndStatus75Requeues) {
+  stand_in("srun", std::string(kNote) + "echo \"threads $OMP_NUM_THREADS\"\nexit $STATUS\n");
+  const bool is_gpu = std::string(GetParam()).find("gpu") != std::string::npos;
+  const std::string srun = std::string("srun [--mpi=pmix] [--cpus-per-task=4] ") + (is_gpu ? "[--gpu-bind=none] " : "") +
+                           "[--cpu-bind=cores] [" + program("mica-train") + "] [my run.cfg] [--mesh.device=" + (is_gpu ? "cuda" : "cpu") +
+                           "] [--train.steps=5] [--run.name=a b]";
+  for (const std::string status : {"0", "2", "3", "137", "75"}) {
+    const Finished seen = job({"my run.cfg", "--train.steps=5", "--run.name=a b"}, {{"STATUS", status}});
+    EXPECT_EQ(std::to_string(seen.status), status) << seen.output;
+    EXPECT_THAT(seen.output, HasSubstr("threads 4"));
+    if (status == "75") {
+      EXPECT_THAT(calls(), ElementsAre(srun, "scontrol [requeue] [77]"));
+    } else {
+      EXPECT_THAT(calls(), ElementsAre(srun));
+    }
+  }
+}
+
+// A requeue needs --requeue. --signal without "B:" goes to the ranks, early enough to save.
+TEST_P(SlurmScripts, TheHeaderAsksForASignalInTimeAndARequeue) {
+  const std::string text = read_text(script(GetParam()));
+  EXPECT_THAT(text, HasSubstr("\n#SBATCH --signal=USR1@120\n"));
+  EXPECT_THAT(text, HasSubstr("\n#SBATCH --requeue\n"));
+  EXPECT_LT(text.find("#SBATCH --requeue"), text.find("\nset -")) << "Slurm reads no further than the first command";
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, SlurmScripts, ::testing::Values("slurm-cpu.sbatch", "slurm-gpu.sbatch"),
+                         [](const auto& info) { return std::string(info.param).substr(6, 3); });
+
+using SlurmJob = SlurmScripts;
+
+// The time limit is shorter than a step, so that each start of the job does one: two are queued again, the third ends the run.
+TEST_P(SlurmJob, GoesOnUntilTheRunIsDone) {
+  stand_in("srun", "while [ \"${1#-}\" != \"$1\" ]; do shift; done\nexec \"$@\"\n");  // one rank
+  write_tokens(folder_ / "tokens.bin", 4000);
+  write_text(folder_ / "run.cfg", std::string(kModel) + "[data]\ntrain = tokens.bin\n[train]\nsteps = 3\nmicro_batch = 2\nseq_len = 16\n"
+                                                        "log_interval = 1\nmax_hours = 1e-9\n[run]\ndir = run\n");
+  for (const std::size_t step : {1u, 2u, 3u}) {
+    const Finished seen = job({"run.cfg", "--mesh.threads=1"});
+    EXPECT_EQ(seen.status, step < 3 ? 75 : 0) << seen.output;
+    EXPECT_EQ(step_lines(folder_ / "run").size(), step);
+    if (step < 3) {
+      EXPECT_THAT(calls(), ElementsAre("scontrol [requeue] [77]"));
+    } else {
+      EXPECT_THAT(calls(), IsEmpty());
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, SlurmJob, ::testing::Values("slurm-cpu.sbatch"));
+
+}  // namespace
+}  // namespace mica::test

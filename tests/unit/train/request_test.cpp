@@ -1,0 +1,96 @@
+// What ranks agree on between steps: clocks are given, none is read.
+#include "mica/train/request.hpp"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+namespace mica::train {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr RequestPace::Clock::time_point kStart{1000h};
+
+Config limits(double max_hours, double interval_minutes) {
+  Config config;
+  config.train.max_hours = max_hours;
+  config.checkpoint.interval_minutes = interval_minutes;
+  return config;
+}
+
+TEST(RequestOfClocks, HoursStopAndMinutesSave) {
+  const Config both = limits(1.5, 30);
+  EXPECT_EQ(request_of_clocks(both, 29min, 29min), Request::none);
+  EXPECT_EQ(request_of_clocks(both, 30min, 30min), Request::save);
+  EXPECT_EQ(request_of_clocks(both, 31min, 1min), Request::none) << "it was saved a minute ago";
+  EXPECT_EQ(request_of_clocks(both, 89min, 30min), Request::save);
+  EXPECT_EQ(request_of_clocks(both, 90min, 30min), Request::stop) << "which saves, too";
+}
+
+TEST(RequestOfClocks, ZeroIsNoLimit) {
+  EXPECT_EQ(request_of_clocks(limits(0, 0), 10000h, 10000h), Request::none);
+  EXPECT_EQ(request_of_clocks(limits(0, 1), 10000h, 0s), Request::none);
+  EXPECT_EQ(request_of_clocks(limits(1, 0), 0s, 10000h), Request::none);
+}
+
+/// After how many more steps the next agreement comes, when one step took this long.
+std::int64_t steps_between(std::chrono::microseconds step_time) {
+  RequestPace pace(0, kStart);
+  const auto now = kStart + step_time;
+  EXPECT_EQ(pace.agree(pace.encode(Request::none, 1, now), 1, now), Request::none);
+  std::int64_t steps = 1;
+  while (!pace.is_due(1 + steps)) ++steps;
+  return steps;
+}
+
+TEST(RequestPace, AgreesAboutTenTimesASecond) {
+  EXPECT_EQ(steps_between(1ms), 100);
+  EXPECT_EQ(steps_between(30ms), 3);
+  EXPECT_EQ(steps_between(100ms), 1);
+  EXPECT_EQ(steps_between(1h), 1) << "after each step at the least often";
+  EXPECT_EQ(steps_between(1us), 1000) << "at the most rare";
+  EXPECT_EQ(steps_between(0us), 1000);
+}
+
+TEST(RequestPace, TheFirstStepOfALaunchIsFollowedByAnAgreement) {
+  EXPECT_TRUE(RequestPace(0, kStart).is_due(1));
+  EXPECT_FALSE(RequestPace(500, kStart).is_due(500));
+  EXPECT_TRUE(RequestPace(500, kStart).is_due(501));
+}
+
+// The steps of earlier launches took no time in this one.
+TEST(RequestPace, AResumedRunWithSlowStepsAgreesAfterEach) {
+  RequestPace pace(100'000, kStart);
+  const auto now = kStart + 10s;
+  (void)pace.agree(pace.encode(Request::none, 100'001, now), 100'001, now);
+  EXPECT_TRUE(pace.is_due(100'002));
+}
+
+TEST(RequestPace, TheTimeIsThatOfTheStepsSinceTheLastAgreement) {
+  RequestPace pace(0, kStart);
+  auto now = kStart + 1ms;
+  (void)pace.agree(pace.encode(Request::none, 1, now), 1, now);
+  ASSERT_TRUE(pace.is_due(101));
+  now += 4s;  // 100 steps of 40 ms
+  (void)pace.agree(pace.encode(Request::none, 101, now), 101, now);
+  EXPECT_FALSE(pace.is_due(102));
+  EXPECT_TRUE(pace.is_due(103));
+}
+
+TEST(RequestPace, TheMostUrgentRequestIsDoneByAllAndTheSlowestRankSetsThePace) {
+  const RequestPace each(0, kStart);
+  const std::int64_t slow_save = each.encode(Request::save, 1, kStart + 100s);
+  const std::int64_t fast_stop = each.encode(Request::stop, 1, kStart + 1ms);
+  const std::int64_t slow_look = each.encode(Request::look, 1, kStart + 50ms);
+  RequestPace pace(0, kStart);
+  EXPECT_EQ(pace.agree(std::max({slow_save, fast_stop, slow_look}), 1, kStart), Request::stop);
+  EXPECT_EQ(pace.agree(std::max(slow_save, slow_look), 2, kStart), Request::look);
+  EXPECT_EQ(pace.agree(std::max(each.encode(Request::none, 1, kStart + 1ms), each.encode(Request::none, 1, kStart + 50ms)), 3, kStart),
+            Request::none);
+  EXPECT_FALSE(pace.is_due(4));
+  EXPECT_TRUE(pace.is_due(5)) << "steps of 50 ms";
+}
+
+}  // namespace
+}  // namespace mica::train
