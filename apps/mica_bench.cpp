@@ -7,5 +7,5 @@
 
 int main(int argc, char** argv) {
   return mica::apps::run_program(argc, argv, {mica::train::bench_help, mica::train::version_text},
-                                 [&](const auto&) { return mica::train::run_app(argc, argv, mica::train::run_bench); });
+                                 [&](const auto&) { return mica::run_app(argc, argv, mica::train::run_bench); });
 }

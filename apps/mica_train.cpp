@@ -6,5 +6,5 @@
 
 int main(int argc, char** argv) {
   return mica::apps::run_program(argc, argv, {mica::train::training_help, mica::train::version_text},
-                                 [&](const auto&) { return mica::train::run_app(argc, argv, mica::train::run_training); });
+                                 [&](const auto&) { return mica::run_app(argc, argv, mica::train::run_training); });
 }

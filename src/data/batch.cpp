@@ -1,18 +1,37 @@
 #include "mica/data/batch.hpp"
 
-namespace mica::data {
+#include <algorithm>
+#include <array>
 
-void read_batch(const TokenDataset& dataset, std::span<const SampledSequence> sequences, Batch& batch) {
-  const auto seq_len = static_cast<std::size_t>(dataset.seq_len());
-  batch.num_sequences = static_cast<std::int64_t>(sequences.size());
-  batch.seq_len = dataset.seq_len();
-  batch.inputs.resize(sequences.size() * seq_len);
-  batch.targets.resize(sequences.size() * seq_len);
-  batch.global_ids.resize(sequences.size());
-  for (std::size_t b = 0; b < sequences.size(); ++b) {
-    batch.global_ids[b] = sequences[b].global_id;
-    dataset.read_sequence(sequences[b].sequence, std::span(batch.inputs).subspan(b * seq_len, seq_len),
-                          std::span(batch.targets).subspan(b * seq_len, seq_len));
+namespace mica::data {
+namespace {
+
+Shape batched(const Shape& shape, std::int64_t num_samples) {
+  invariant(shape.num_dims() < Shape::kMaxDims, "a sample has a dim less than a tensor may have");
+  std::array<std::int64_t, Shape::kMaxDims> dims{num_samples};
+  std::ranges::copy(shape.dims(), dims.begin() + 1);
+  return Shape(std::span<const std::int64_t>(dims.data(), shape.num_dims() + 1));
+}
+
+}  // namespace
+
+void read_batch(const Dataset& dataset, std::span<const SampledSequence> samples, Batch& batch) {
+  const std::vector<SampleTensor>& kinds = dataset.tensors();
+  batch.tensors.resize(kinds.size());
+  for (std::size_t t = 0; t < kinds.size(); ++t) {
+    batch.tensors[t].shape = batched(kinds[t].shape, std::ssize(samples));
+    batch.tensors[t].dtype = kinds[t].dtype;
+    batch.tensors[t].bytes.resize(samples.size() * static_cast<std::size_t>(kinds[t].bytes()));
+  }
+  batch.global_ids.resize(samples.size());
+  std::vector<std::span<std::byte>> parts(kinds.size());
+  for (std::size_t b = 0; b < samples.size(); ++b) {
+    batch.global_ids[b] = samples[b].global_id;
+    for (std::size_t t = 0; t < kinds.size(); ++t) {
+      const auto bytes = static_cast<std::size_t>(kinds[t].bytes());
+      parts[t] = std::span(batch.tensors[t].bytes).subspan(b * bytes, bytes);
+    }
+    dataset.read(samples[b].sequence, parts);
   }
 }
 

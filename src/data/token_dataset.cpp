@@ -90,6 +90,7 @@ TokenDataset TokenDataset::open(const DatasetOptions& options) {
                        "model.vocab_size={} was given, expected 1 to 2^31", options.vocab_size);
   TokenDataset dataset;
   dataset.seq_len_ = options.seq_len;
+  for (const char* name : {"inputs", "targets"}) dataset.tensors_.push_back({name, Shape{options.seq_len}, DType::i32});
   dataset.vocab_size_ = options.vocab_size;
   for (const std::string& path : expand_paths(options.paths)) {
     dataset.files_.push_back(TokenFile::open(path));
@@ -137,6 +138,14 @@ void TokenDataset::read_sequence(std::int64_t sequence, std::span<std::int32_t> 
   read_tokens(sequence * seq_len_, inputs);
   std::copy(inputs.begin() + 1, inputs.end(), targets.begin());
   read_tokens(sequence * seq_len_ + seq_len_, targets.last(1));
+}
+
+void TokenDataset::read(std::int64_t sample, std::span<const std::span<std::byte>> out) const {
+  invariant(out.size() == 2, "a sequence has inputs and targets");
+  const auto ids = [](std::span<std::byte> bytes) {
+    return std::span(reinterpret_cast<std::int32_t*>(bytes.data()), bytes.size() / sizeof(std::int32_t));
+  };
+  read_sequence(sample, ids(out[0]), ids(out[1]));
 }
 
 void TokenDataset::check_all_tokens() const {

@@ -2,9 +2,9 @@
 
 #include <ranges>
 
+#include "mica/nn/activation.hpp"
 #include "mica/nn/dropout.hpp"
 #include "mica/nn/embedding.hpp"
-#include "mica/nn/gelu.hpp"
 #include "mica/nn/linear.hpp"
 #include "mica/nn/norm.hpp"
 

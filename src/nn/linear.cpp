@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "input_gradient.hpp"
-#include "mica/nn/gelu.hpp"
+#include "mica/nn/activation.hpp"
 #include "mica/nn/input_check.hpp"
 
 namespace mica::nn {

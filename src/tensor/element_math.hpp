@@ -1,6 +1,7 @@
 #pragma once
 
 #include "mica/core/host_device.hpp"
+#include "mica/tensor/kernels.hpp"
 
 // The formulas of elementwise layers, written once for scalars, vectors and devices. `Math` is ScalarMath or a vector's
 // of cpu/isa/math.hpp. Fused multiply-adds are written where they are meant: including files are compiled without
@@ -52,6 +53,65 @@ template <class Math, class Float = typename Math::Float>
   const Float e = Math::exp(-bounded);
   const Float s = 1.0F / (e + 1.0F);
   return {x * s, Math::fma(bounded * s, e * s, s)};  // s + x s (1 - s), and 1 - s = e s without cancellation
+}
+
+// tanh(x) = (1 - e) / (1 + e) with e = e^(-2x); near 0, where that cancels, x + x^3 p(x^2) with the minimax p of Cephes.
+template <class Math, class Float = typename Math::Float>
+[[gnu::always_inline]] MICA_HOST_DEVICE inline Float tanh(Float x) {
+  const Float z = x * x;
+  Float p = Math::fma(z, Float{} - 5.70498872745e-3F, Float{} + 2.06390887954e-2F);
+  p = Math::fma(p, z, Float{} - 5.37397155531e-2F);
+  p = Math::fma(p, z, Float{} + 1.33314422036e-1F);
+  p = Math::fma(p, z, Float{} - 3.33332819422e-1F);
+  const Float small = Math::fma(p * z, x, x);
+  // Beyond 10 the result is within 1e-8 of 1; the bound keeps e finite.
+  const Float e = Math::exp(-2.0F * Math::at_most(10.0F, Math::at_least(-10.0F, x)));
+  const Float large = (1.0F - e) / (1.0F + e);
+  return z < 0.390625F ? small : large;
+}
+
+template <class Math, class Float = typename Math::Float>
+[[gnu::always_inline]] MICA_HOST_DEVICE inline Float tanh_derivative(Float x) {
+  // 1 - tanh(x)^2 = 4 e / (1 + e)^2 without cancellation. Beyond 40 it is below 1e-34; the bound keeps e finite.
+  const Float e = Math::exp(-2.0F * Math::at_most(40.0F, Math::at_least(-40.0F, x)));
+  const Float s = 1.0F / (e + 1.0F);
+  return 4.0F * (e * s) * s;
+}
+
+template <Activation kF, class Math, class Float = typename Math::Float>
+[[gnu::always_inline]] MICA_HOST_DEVICE inline Float activation(Float x) {
+  if constexpr (kF == Activation::gelu) return gelu<Math>(x);
+  if constexpr (kF == Activation::relu) return Math::at_least(0.0F, x);
+  if constexpr (kF == Activation::silu) return silu<Math>(x);
+  if constexpr (kF == Activation::tanh) return tanh<Math>(x);
+}
+
+/// dy times the derivative at x. A ReLU has none at 0; where it is off nothing of dy is left, whatever dy is.
+template <Activation kF, class Math, class Float = typename Math::Float>
+[[gnu::always_inline]] MICA_HOST_DEVICE inline Float activation_gradient(Float x, Float dy) {
+  if constexpr (kF == Activation::gelu) return dy * gelu_derivative<Math>(x);
+  if constexpr (kF == Activation::relu) return x <= 0.0F ? Float{} : dy;
+  if constexpr (kF == Activation::silu) return dy * silu_with_slope<Math>(x).slope;
+  if constexpr (kF == Activation::tanh) return dy * tanh_derivative<Math>(x);
+}
+
+/// An activation as a type: with_activation(f, body) calls body(Chosen<f>{}).
+template <Activation kF>
+struct Chosen {
+  static constexpr Activation value = kF;
+};
+template <class Body>
+[[gnu::always_inline]] inline void with_activation(Activation f, const Body& body) {
+  switch (f) {
+    case Activation::gelu:
+      return body(Chosen<Activation::gelu>{});
+    case Activation::relu:
+      return body(Chosen<Activation::relu>{});
+    case Activation::silu:
+      return body(Chosen<Activation::silu>{});
+    case Activation::tanh:
+      return body(Chosen<Activation::tanh>{});
+  }
 }
 
 /// The pair (a, b) turned by the angle whose cosine and sine are given.

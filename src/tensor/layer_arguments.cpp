@@ -2,18 +2,34 @@
 
 namespace mica::arguments {
 
-std::int64_t check_gelu(ConstTensorView x, ConstTensorView y) {
+ActivationName activation_name(Activation f) {
+  switch (f) {
+    case Activation::gelu:
+      return {"gelu", "gelu_backward"};
+    case Activation::relu:
+      return {"relu", "relu_backward"};
+    case Activation::silu:
+      return {"silu", "silu_backward"};
+    case Activation::tanh:
+      return {"tanh", "tanh_backward"};
+  }
+  return {"?", "?"};
+}
+
+std::int64_t check_activation(Activation f, ConstTensorView x, ConstTensorView y) {
+  const char* what = activation_name(f).forward;
   const std::int64_t n = x.numel();
-  expect("gelu", "x", x, n, kFloats);
-  expect("gelu", "y", y, n, {x.dtype});
+  expect(what, "x", x, n, kFloats);
+  expect(what, "y", y, n, {x.dtype});
   return n;
 }
 
-std::int64_t check_gelu_backward(ConstTensorView x, ConstTensorView dy, ConstTensorView dx) {
+std::int64_t check_activation_backward(Activation f, ConstTensorView x, ConstTensorView dy, ConstTensorView dx) {
+  const char* what = activation_name(f).backward;
   const std::int64_t n = x.numel();
-  expect("gelu_backward", "x", x, n, kFloats);
-  expect("gelu_backward", "dy", dy, n, {x.dtype});
-  expect("gelu_backward", "dx", dx, n, {x.dtype});
+  expect(what, "x", x, n, kFloats);
+  expect(what, "dy", dy, n, {x.dtype});
+  expect(what, "dx", dx, n, {x.dtype});
   return n;
 }
 

@@ -6,9 +6,14 @@
 // argument
 namespace mica::arguments {
 
+/// What a call of activation() or activation_backward() is named: "gelu", "gelu_backward".
+struct ActivationName {
+  const char *forward, *backward;
+};
+ActivationName activation_name(Activation f);
 /// The returned numbers are elements of x or gate.
-std::int64_t check_gelu(ConstTensorView x, ConstTensorView y);
-std::int64_t check_gelu_backward(ConstTensorView x, ConstTensorView dy, ConstTensorView dx);
+std::int64_t check_activation(Activation f, ConstTensorView x, ConstTensorView y);
+std::int64_t check_activation_backward(Activation f, ConstTensorView x, ConstTensorView dy, ConstTensorView dx);
 std::int64_t check_swiglu(ConstTensorView gate, ConstTensorView up, ConstTensorView y);
 std::int64_t check_swiglu_backward(ConstTensorView gate, ConstTensorView up, ConstTensorView dy, ConstTensorView dgate,
                                    ConstTensorView dup);

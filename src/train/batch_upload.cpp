@@ -2,35 +2,41 @@
 
 #include <cstring>
 
+#include "mica/core/rounding.hpp"
+
 namespace mica::train {
+namespace {
+constexpr std::int64_t kAlignment = 64;  // of each tensor in page-locked memory
+}  // namespace
 
 void BatchUpload::stage(nn::Context& context, const fsdp::DeviceMesh& device_mesh, data::Batch& batch) {
-  const Shape shape{batch.num_sequences, batch.seq_len};
-  staged_ = {TensorView(batch.inputs.data(), shape, DType::i32), TensorView(batch.targets.data(), shape, DType::i32)};
+  staged_.clear();
+  for (data::BatchTensor& tensor : batch.tensors) staged_.push_back(tensor.view());
   if (device_mesh.device() == DeviceKind::cpu) return;
 
-  const std::int64_t bytes = staged_[0].bytes();
-  if (pinned_.bytes() < 2 * bytes) {
-    pinned_ = device_mesh.offload().pool->allocate(2 * bytes, MemoryRole::workspace, context.compute);
+  std::int64_t bytes = 0;
+  for (const TensorView& tensor : staged_) bytes += round_up(tensor.bytes(), kAlignment);
+  if (pinned_.bytes() < bytes) {
+    pinned_ = device_mesh.offload().pool->allocate(bytes, MemoryRole::workspace, context.compute);
     context.compute.synchronize();  // the host writes there, which no stream orders behind its last owner
   }
   std::byte* at = static_cast<std::byte*>(pinned_.data());
-  for (TensorView& ids : staged_) {
-    std::memcpy(at, ids.data, static_cast<std::size_t>(bytes));
-    ids.data = at;
-    at += bytes;
+  for (TensorView& tensor : staged_) {
+    std::memcpy(at, tensor.data, static_cast<std::size_t>(tensor.bytes()));
+    tensor.data = at;
+    at += round_up(tensor.bytes(), kAlignment);
   }
 }
 
 nn::Tensors BatchUpload::upload(nn::Context& context) const {
   nn::Tensors tensors;
-  for (const TensorView& ids : staged_) {
+  for (const TensorView& staged : staged_) {
     if (!pinned_) {
-      tensors.emplace_back(ids);
+      tensors.emplace_back(staged);
       continue;
     }
-    tensors.push_back(context.make(ids.shape, DType::i32, MemoryRole::activation));
-    context.kernels.copy(context.compute, ids, tensors.back());
+    tensors.push_back(context.make(staged.shape, staged.dtype, MemoryRole::activation));
+    context.kernels.copy(context.compute, staged, tensors.back());
   }
   return tensors;
 }

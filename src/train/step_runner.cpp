@@ -10,26 +10,22 @@
 #include "mica/tensor/fetch.hpp"
 
 namespace mica::train {
-StepRunner::StepRunner(const Config& config, ShardedModel& model, const data::TokenDataset& dataset, data::BatchPlan plan,
+StepRunner::StepRunner(const Config& config, ShardedModel& model, const data::Dataset& dataset, data::BatchPlan plan,
                        int data_rank)
     : model_(model),
-      dataset_(dataset),
       plan_(plan),
-      data_rank_(data_rank),
-      sampler_(dataset.num_sequences(), data::data_order_from_name(config.data.order), config.run.seed),
+      batches_(model.context, model.root->device_mesh(), dataset,
+               data::Sampler(dataset.num_samples(), data::data_order_from_name(config.data.order), config.run.seed), plan, data_rank),
       no_sync_(config.train.accumulate == "no_sync"),
       deterministic_(config.train.deterministic),
       grad_clip_(config.optim.grad_clip > 0 ? config.optim.grad_clip : std::numeric_limits<double>::infinity()),
       grad_weight_(config.train.deterministic ? 1.0 : 1.0 / static_cast<double>(plan.accumulation)),
       dloss_(model.context.make({1}, DType::f32, MemoryRole::workspace)) {
   model.context.kernels.fill(model.context.compute, dloss_, grad_weight_);
-  for (Slot& slot : slots_) slot.rounds.resize(static_cast<std::size_t>(plan.accumulation));
 }
 
 StepFigures StepRunner::run(std::int64_t step, double lr) {
   nn::Context& context = model_.context;
-  read(step);
-  Slot& slot = slot_of(step);
   context.training = true;
   context.step = static_cast<std::uint64_t>(step);
 
@@ -39,7 +35,7 @@ StepFigures StepRunner::run(std::int64_t step, double lr) {
   if (model_.in_backward) model_.in_backward->begin_step(lr);
   for (std::int64_t round = 0; round < plan_.accumulation; ++round) {
     if (no_sync_) model_.root->set_gradient_sync(round + 1 == plan_.accumulation);
-    run_round(slot.rounds[static_cast<std::size_t>(round)], dloss, figures.losses.view().slice(round, 1));
+    run_round(batches_.load(step, round), dloss, figures.losses.view().slice(round, 1));
   }
   if (deterministic_) fsdp::average_grads(*model_.root, plan_.accumulation * plan_.num_ranks);
   if (model_.in_backward) {
@@ -50,31 +46,8 @@ StepFigures StepRunner::run(std::int64_t step, double lr) {
     update(lr, figures);
   }
   model_.root->zero_grad();
-  slot.done = context.compute.record();
-  read_ahead(step + 1);
+  batches_.read_ahead(step + 1);
   return figures;
-}
-
-void StepRunner::read(std::int64_t step) {
-  Slot& slot = slot_of(step);
-  if (slot.step == step) return;
-  slot.step = 0;
-  slot.done.wait_on_host();
-  for (std::size_t i = 0; i < slot.rounds.size(); ++i) {
-    Round& round = slot.rounds[i];
-    data::read_batch(dataset_, sampler_.micro_batch(plan_, step, data_rank_, static_cast<std::int64_t>(i)), round.batch);
-    round.upload.stage(model_.context, model_.root->device_mesh(), round.batch);
-  }
-  slot.step = step;
-}
-
-void StepRunner::read_ahead(std::int64_t step) {
-  slot_of(step).done.wait_on_host();  // what a step before this one failed with is told now
-  try {
-    read(step);
-  } catch (const Error&) {
-    // A token past the vocabulary, a file that cannot be read: told by the step, if it comes.
-  }
 }
 
 void StepRunner::update(double lr, StepFigures& figures) {
@@ -99,11 +72,10 @@ void StepRunner::update_scaled(double lr, StepFigures& figures) {
   figures.grad_norm = clip.norm;
 }
 
-void StepRunner::run_round(const Round& round, const Tensor& dloss, TensorView loss) {
+void StepRunner::run_round(nn::Tensors batch, const Tensor& dloss, TensorView loss) {
   nn::Context& context = model_.context;
-  context.sequences = round.batch.global_ids;
   nn::Record record;
-  const nn::Tensors ys = model_.module->forward(context, round.upload.upload(context), &record);
+  const nn::Tensors ys = model_.module->forward(context, std::move(batch), &record);
   model_.module->backward(context, std::move(record), {dloss});
   context.kernels.copy(context.compute, ys[0], loss);
 }
@@ -147,12 +119,12 @@ std::vector<double> mean_losses(ShardedModel& model, const std::vector<const Ste
   return means;
 }
 
-double evaluate(ShardedModel& model, const data::TokenDataset& dataset, const Evaluation& evaluation) {
+double evaluate(ShardedModel& model, const data::Dataset& dataset, const Evaluation& evaluation) {
   nn::Context& context = model.context;
   fsdp::DeviceMesh& device_mesh = model.root->device_mesh();
   const std::int64_t num_ranks = device_mesh.mesh().world_size();
   const std::int64_t num_sequences =
-      evaluation.num_sequences == 0 ? dataset.num_sequences() : std::min(evaluation.num_sequences, dataset.num_sequences());
+      evaluation.num_sequences == 0 ? dataset.num_samples() : std::min(evaluation.num_sequences, dataset.num_samples());
   const std::int64_t per_batch = evaluation.sequences_at_once;
   const std::int64_t num_batches = divide_up(num_sequences, per_batch);
   const std::int64_t rounds = divide_up(num_batches, num_ranks);

@@ -5,7 +5,7 @@
 #include <mica/comm/mpi_group.hpp>
 #include <mica/fsdp/wrap_policy.hpp>
 #include <mica/mpi/session.hpp>
-#include <mica/nn/gelu.hpp>
+#include <mica/nn/activation.hpp>
 #include <mica/nn/layer_norm.hpp>
 #include <mica/nn/language_model.hpp>
 #include <mica/nn/linear.hpp>

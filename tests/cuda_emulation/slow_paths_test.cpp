@@ -114,7 +114,7 @@ TEST_F(SlowPaths, OfProductsByWayOfF32) {
 TEST_F(SlowPaths, AreNotNotedWhereLaunchesTakeLonger) {
   refuse_algorithms(2);
   linear(kSide - 1);
-  kernels_->gelu(*stream_, zeros({1000}).slice(1, 999), zeros({1000}).slice(0, 999));
+  kernels_->activation(*stream_, Activation::gelu, zeros({1000}).slice(1, 999), zeros({1000}).slice(0, 999));
   kernels_->attention(*stream_, {1, 128, 1, 64}, zeros({1, 128, 192}), zeros({1, 128, 64}), {});
   EXPECT_THAT(kinds(), ElementsAre());
 }
@@ -131,9 +131,9 @@ TEST_F(SlowPaths, OfAttentionWithoutCudnn) {
 TEST_F(SlowPaths, OfElementsThatLieBadly) {
   const std::int64_t n = std::int64_t{1} << 20;
   const TensorView x = zeros({n + 8}), y = zeros({n + 8});
-  kernels_->gelu(*stream_, x.slice(3, n), y.slice(3, n));  // together from the fifth on
+  kernels_->activation(*stream_, Activation::gelu, x.slice(3, n), y.slice(3, n));  // together from the fifth on
   EXPECT_THAT(kinds(), ElementsAre());
-  kernels_->gelu(*stream_, x.slice(3, n), y.slice(0, n));
+  kernels_->activation(*stream_, Activation::gelu, x.slice(3, n), y.slice(0, n));
   EXPECT_THAT(kinds(), ElementsAre("elements accessed one by one"));
   EXPECT_EQ(slow_paths(*kernels_)[0].shape, "gelu of [1048576] bf16");
 }

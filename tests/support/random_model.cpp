@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "mica/nn/activation.hpp"
 #include "mica/nn/chain.hpp"
-#include "mica/nn/gelu.hpp"
 #include "mica/nn/layer_norm.hpp"
 #include "mica/nn/linear.hpp"
 #include "mica/nn/sequential.hpp"

@@ -1,25 +1,33 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "mica/data/dataset.hpp"
 #include "mica/data/sampler.hpp"
-#include "mica/data/token_dataset.hpp"
+#include "mica/tensor/tensor_view.hpp"
 
 namespace mica::data {
 
+/// One tensor of a micro-batch of B samples, in host memory.
+struct BatchTensor {
+  Shape shape;  ///< [B, SampleTensor::shape]
+  DType dtype = DType::f32;
+  std::vector<std::byte> bytes;
+
+  [[nodiscard]] TensorView view() { return {bytes.data(), shape, dtype}; }
+};
+
 /// A micro-batch in host memory.
 struct Batch {
-  std::int64_t num_sequences = 0;        ///< B
-  std::int64_t seq_len = 0;              ///< T
-  std::vector<std::int32_t> inputs;      ///< [B, T]
-  std::vector<std::int32_t> targets;     ///< [B, T], the inputs shifted by one token
+  std::vector<BatchTensor> tensors;      ///< as Dataset::tensors() has them
   std::vector<std::int64_t> global_ids;  ///< [B], SampledSequence::global_id, for nn::Context::sequences
 };
 
-/// Fills `batch` with the sequences in order; its memory is used again. @throws ConfigError for an id past the
-/// vocabulary.
-void read_batch(const TokenDataset& dataset, std::span<const SampledSequence> sequences, Batch& batch);
+/// Fills `batch` with the samples in order; its memory is used again. @throws what Dataset::read() throws: of tokens
+/// ConfigError for an id past the vocabulary.
+void read_batch(const Dataset& dataset, std::span<const SampledSequence> samples, Batch& batch);
 
 }  // namespace mica::data

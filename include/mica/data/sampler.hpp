@@ -13,7 +13,7 @@ enum class DataOrder { sequential, shuffled };
 /// @throws ConfigError that lists the two names.
 [[nodiscard]] DataOrder data_order_from_name(std::string_view name);
 
-/// One sequence of a run.
+/// One sequence of a run, or one sample of a dataset that has no sequences.
 struct SampledSequence {
   std::int64_t global_id = 0;  ///< k: counts the sequences of the whole run from 0; the key of its random numbers
   std::int64_t epoch = 0;      ///< k div n

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "mica/data/dataset.hpp"
 #include "mica/data/token_file.hpp"
 
 namespace mica::data {
@@ -25,8 +26,8 @@ struct DatasetOptions {
 /// Files put end to end as one sequence of N tokens, cut into n = (N-1) div T sequences of T tokens.
 /// Inputs of sequence i are tokens [i*T, i*T + T), its targets [i*T + 1, i*T + T + 1).
 /// Example: N = 10, T = 3: n = 3; sequence 2 has inputs 6 7 8 and targets 7 8 9. With N = 9, n = 2.
-/// Reading from several threads is safe.
-class TokenDataset {
+/// As a Dataset: samples are sequences, with the tensors inputs and targets, i32 [T] each.
+class TokenDataset final : public Dataset {
  public:
   /// @throws ConfigError: a bad file (see TokenFile), fewer than T + 1 tokens, files of different tokenizers, a
   /// vocabulary larger than the model's, or an id past it.
@@ -37,15 +38,20 @@ class TokenDataset {
   [[nodiscard]] std::int64_t seq_len() const { return seq_len_; }                            ///< T
   [[nodiscard]] const std::vector<TokenFile>& files() const { return files_; }
 
+  [[nodiscard]] std::int64_t num_samples() const override { return num_sequences(); }
+  [[nodiscard]] const std::vector<SampleTensor>& tensors() const override { return tensors_; }
+  /// read_sequence()
+  void read(std::int64_t sample, std::span<const std::span<std::byte>> out) const override;
+
   /// @param inputs, targets  [T] each. @throws ConfigError for an id that is not below vocab_size (file, position, id).
   void read_sequence(std::int64_t sequence, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const;
 
   /// Reads every token once. @throws ConfigError as read_sequence, and if a file does not match its checksum.
   void check_all_tokens() const;
 
-  /// A short text that differs when the data differs in number, file sizes, or tokens: by the checksum that a file holds, else
-  /// of all tokens of a dataset that is scanned at open, of a sample of a larger one; independent of where the files lie. For comparing a run's data with its checkpoint's.
-  [[nodiscard]] std::string fingerprint() const;
+  /// Of number, file sizes and tokens: by the checksum that a file holds, else of all tokens of a dataset that is scanned
+  /// at open, of a sample of a larger one.
+  [[nodiscard]] std::string fingerprint() const override;
 
  private:
   TokenDataset() = default;
@@ -53,6 +59,7 @@ class TokenDataset {
   void read_tokens(std::int64_t begin, std::span<std::int32_t> out) const;
   [[nodiscard]] std::size_t file_of(std::int64_t position) const;
 
+  std::vector<SampleTensor> tensors_;
   std::vector<TokenFile> files_;
   std::vector<std::int64_t> file_begins_;  ///< of each file's first token; one more entry: N
   std::int64_t num_tokens_ = 0;

@@ -4,23 +4,7 @@
 
 namespace mica::nn {
 
-/// Modules one behind the other. The way to build a model without writing a backward:
-/// @code
-///   class Classifier final : public nn::LanguageModel {   // language_model.hpp: {ids, targets} -> {loss}
-///    public:
-///     explicit Classifier(std::int64_t vocab, std::int64_t width) : LanguageModel("classifier") {
-///       add_body<nn::Embedding>("embed", vocab, width);
-///       for (int i = 0; i < 4; ++i) {
-///         auto& block = add_body<nn::Residual>("blocks." + std::to_string(i), "classifier_block");
-///         block.add<nn::LayerNorm>("norm", width);
-///         block.add<nn::Linear>("up", width, 4 * width);
-///         block.add<nn::Gelu>("act");
-///         block.add<nn::Linear>("down", 4 * width, width);
-///       }
-///       set_head("head", vocab, width);
-///     }
-///   };
-/// @endcode
+/// Modules one behind the other: parts of a model whose backward comes with them (example in supervised_model.hpp).
 /// Names are the given ones joined by dots ("blocks.0.up.weight"); type names are what wrap policies match.
 class Sequential : public Module {
  public:

@@ -15,6 +15,20 @@ namespace mica {
 /// Whether a result replaces the output's content or is added to it.
 enum class Write : std::uint8_t { overwrite, accumulate };
 
+/// Elementwise activation functions.
+enum class Activation : std::uint8_t {
+  gelu,  ///< tanh approximation, as in GPT-2's "gelu_new"
+  relu,
+  silu,  ///< x / (1 + e^-x)
+  tanh,
+};
+
+/// What one output x loses against its target t.
+enum class ElementLoss : std::uint8_t {
+  squared_error,         ///< (x - t)^2
+  binary_cross_entropy,  ///< -t log(p) - (1 - t) log(1 - p) with p = 1 / (1 + e^-x): x is a logit
+};
+
 /// p of a p-norm; kInfNorm takes the maximum.
 inline constexpr double kInfNorm = 1e308;
 
@@ -125,7 +139,7 @@ class Kernels {
   /// dw[N,K] (+)= dy[M,N]^T x[M,K]; dbias[N] (+)= column sums of dy, optional.
   virtual void linear_backward_params(Stream& s, ConstTensorView dy, ConstTensorView x, TensorView dw, TensorView dbias,
                                       Write mode) = 0;
-  /// pre = x w^T + bias as linear() has it, y = gelu(pre) as gelu() has it; all of one dtype but the bias. pre optional:
+  /// pre = x w^T + bias as linear() has it, y = gelu(pre) as activation() has it; all of one dtype but the bias. pre optional:
   /// y's bits do not depend on whether it is wanted. On a GPU y may be made of pre before pre is rounded.
   virtual void linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView pre,
                            TensorView y) = 0;
@@ -139,10 +153,10 @@ class Kernels {
                                           TensorView dpre) = 0;
 
   // --- layers ---------------------------------------------------------------------------------------------------
-  /// tanh approximation, as in GPT-2's "gelu_new".
-  virtual void gelu(Stream& s, ConstTensorView x, TensorView y) = 0;
-  /// dx = dy * gelu'(x); dx may be dy.
-  virtual void gelu_backward(Stream& s, ConstTensorView x, ConstTensorView dy, TensorView dx) = 0;
+  /// y = f(x)
+  virtual void activation(Stream& s, Activation f, ConstTensorView x, TensorView y) = 0;
+  /// dx = dy * f'(x); dx may be dy.
+  virtual void activation_backward(Stream& s, Activation f, ConstTensorView x, ConstTensorView dy, TensorView dx) = 0;
   /// Over the last dim. mean and rstd: [M] f32, optional (both or none).
   virtual void layer_norm(Stream& s, ConstTensorView x, ConstTensorView gamma, ConstTensorView beta, double eps,
                           TensorView y, TensorView mean, TensorView rstd) = 0;
@@ -210,6 +224,21 @@ class Kernels {
   /// Also its own backward (x = dy).
   virtual void dropout(Stream& s, ConstTensorView x, double p, const RandomKey& key,
                        std::span<const std::int64_t> sequences, TensorView y) = 0;
+
+  // --- losses of outputs that are there whole: means, NaN of nothing -----------------------------------------------
+  /// loss[1] f32 = the mean of f over the elements of x; targets: as many, f32 or x's dtype.
+  virtual void element_loss(Stream& s, ElementLoss f, ConstTensorView x, ConstTensorView targets, TensorView loss) = 0;
+  /// dx = dloss[0] times the loss's derivative; dx may be x.
+  virtual void element_loss_backward(Stream& s, ElementLoss f, ConstTensorView x, ConstTensorView targets,
+                                     ConstTensorView dloss, TensorView dx) = 0;
+  /// loss[1] f32 = the mean of -log softmax(logits)[target] over the rows whose target is not `ignored`; logits [M,V],
+  /// targets [M] i32. A target that is neither a class nor `ignored`: the CPU's stream fails and names it, on a GPU the
+  /// loss and the row's gradient become NaN.
+  virtual void cross_entropy(Stream& s, ConstTensorView logits, ConstTensorView targets, std::int32_t ignored,
+                             TensorView loss) = 0;
+  /// dlogits = dloss[0] times the loss's derivative, zero in ignored rows; dlogits may be logits.
+  virtual void cross_entropy_backward(Stream& s, ConstTensorView logits, ConstTensorView targets, std::int32_t ignored,
+                                      ConstTensorView dloss, TensorView dlogits) = 0;
 
   // --- elementwise ----------------------------------------------------------------------------------------------
   /// y = a + b; y may be a or b.

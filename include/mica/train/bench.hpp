@@ -1,6 +1,6 @@
 #pragma once
 
-#include "mica/train/run_app.hpp"
+#include "mica/comm/run_app.hpp"
 
 namespace mica::train {
 

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "mica/checkpoint/manifest.hpp"
+#include "mica/comm/run_app.hpp"
 #include "mica/core/log.hpp"
 #include "mica/train/config.hpp"
-#include "mica/train/run_app.hpp"
 #include "mica/train/run_lock.hpp"
 
 namespace mica::train {

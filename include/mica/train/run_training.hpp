@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "mica/train/run_app.hpp"
+#include "mica/comm/run_app.hpp"
 
 namespace mica::train {
 

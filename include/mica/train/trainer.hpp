@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "mica/checkpoint/async_saver.hpp"
+#include "mica/comm/run_app.hpp"
 #include "mica/train/metrics.hpp"
 #include "mica/train/progress.hpp"
 #include "mica/train/request.hpp"
 #include "mica/train/resume_rules.hpp"
-#include "mica/train/run_app.hpp"
 #include "mica/train/run_folder.hpp"
 #include "mica/train/setup.hpp"
 #include "mica/train/slow_path_notices.hpp"

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
+#include "mica/nn/activation.hpp"
 #include "mica/nn/fused.hpp"
-#include "mica/nn/gelu.hpp"
 #include "mica/nn/input_check.hpp"
 
 namespace mica::nn {

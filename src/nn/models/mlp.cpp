@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "mica/nn/gelu.hpp"
+#include "mica/nn/activation.hpp"
 #include "mica/nn/layer_norm.hpp"
 #include "mica/nn/linear.hpp"
 #include "mica/nn/sequential.hpp"

@@ -12,20 +12,20 @@ namespace mica::cpu {
 
 using namespace arguments;  // NOLINT(google-build-using-namespace)
 
-void CpuKernels::gelu(Stream& s, ConstTensorView x, TensorView y) {
-  const std::int64_t n = check_gelu(x, y);
-  enqueue(s, "gelu", {reads(x), mica::writes(y)}, [x, y, n] {
+void CpuKernels::activation(Stream& s, Activation f, ConstTensorView x, TensorView y) {
+  const std::int64_t n = check_activation(f, x, y);
+  enqueue(s, activation_name(f).forward, {reads(x), mica::writes(y)}, [f, x, y, n] {
     parallel_ranges(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
-      loops().gelu(x.dtype, x.data, y.data, begin, end);
+      loops().activation(f, x.dtype, x.data, y.data, begin, end);
     });
   });
 }
 
-void CpuKernels::gelu_backward(Stream& s, ConstTensorView x, ConstTensorView dy, TensorView dx) {
-  const std::int64_t n = check_gelu_backward(x, dy, dx);
-  enqueue(s, "gelu_backward", {reads(x), reads(dy), mica::writes(dx)}, [x, dy, dx, n] {
+void CpuKernels::activation_backward(Stream& s, Activation f, ConstTensorView x, ConstTensorView dy, TensorView dx) {
+  const std::int64_t n = check_activation_backward(f, x, dy, dx);
+  enqueue(s, activation_name(f).backward, {reads(x), reads(dy), mica::writes(dx)}, [f, x, dy, dx, n] {
     parallel_ranges(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
-      loops().gelu_backward(x.dtype, x.data, dy.data, dx.data, begin, end);
+      loops().activation_backward(f, x.dtype, x.data, dy.data, dx.data, begin, end);
     });
   });
 }

@@ -68,7 +68,7 @@ void CpuKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, Co
           [&product, x, w, bias, to = pre ? pre : y, y, inner = space.data()] {
             product.run(x.data, w.data, bias.data, to.data, inner);
             parallel_ranges(y.numel(), kElementGrain, [&](std::int64_t begin, std::int64_t end) {
-              loops().gelu(y.dtype, to.data, y.data, begin, end);
+              loops().activation(Activation::gelu, y.dtype, to.data, y.data, begin, end);
             });
           });
 }
@@ -92,7 +92,7 @@ void CpuKernels::linear_gelu_backward_input(Stream& s, ConstTensorView dy, Const
           [&product, dy, w, pre, dpre, inner = space.data()] {
             product.run(dy.data, w.data, nullptr, dpre.data, inner);
             parallel_ranges(dpre.numel(), kElementGrain, [&](std::int64_t begin, std::int64_t end) {
-              loops().gelu_backward(dpre.dtype, pre.data, dpre.data, dpre.data, begin, end);
+              loops().activation_backward(Activation::gelu, dpre.dtype, pre.data, dpre.data, dpre.data, begin, end);
             });
           });
 }

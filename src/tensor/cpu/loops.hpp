@@ -33,9 +33,10 @@ struct Loops {
   Isa isa = Isa::v2;
 
   // --- elementwise ----------------------------------------------------------------------------------------------
-  void (*gelu)(DType, const void* x, void* y, std::int64_t begin, std::int64_t end);
+  void (*activation)(Activation, DType, const void* x, void* y, std::int64_t begin, std::int64_t end);
   /// dx may be dy or x.
-  void (*gelu_backward)(DType, const void* x, const void* dy, void* dx, std::int64_t begin, std::int64_t end);
+  void (*activation_backward)(Activation, DType, const void* x, const void* dy, void* dx, std::int64_t begin,
+                              std::int64_t end);
   /// y = silu(gate) * up.
   void (*swiglu)(DType, const void* gate, const void* up, void* y, std::int64_t begin, std::int64_t end);
   /// dgate and dup nullable; each may be gate, up or dy.

@@ -10,19 +10,19 @@ using namespace arguments;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
-template <class T>
-__global__ void gelu_kernel(Cut cut, const T* x, T* y) {
+template <class T, Activation kF>
+__global__ void activation_kernel(Cut cut, const T* x, T* y) {
   for_elements<kLanes<T>>(cut, [=](std::int64_t i, auto lanes) {
     const auto xs = load(x + i, lanes);
-    store_each(y + i, lanes, [&](int l) { return element::gelu<ScalarMath>(xs.v[l]); });
+    store_each(y + i, lanes, [&](int l) { return element::activation<kF, ScalarMath>(xs.v[l]); });
   });
 }
 
-template <class T>
-__global__ void gelu_backward_kernel(Cut cut, const T* x, const T* dy, T* dx) {
+template <class T, Activation kF>
+__global__ void activation_backward_kernel(Cut cut, const T* x, const T* dy, T* dx) {
   for_elements<kLanes<T>>(cut, [=](std::int64_t i, auto lanes) {
     const auto xs = load(x + i, lanes), dys = load(dy + i, lanes);
-    store_each(dx + i, lanes, [&](int l) { return dys.v[l] * element::gelu_derivative<ScalarMath>(xs.v[l]); });
+    store_each(dx + i, lanes, [&](int l) { return element::activation_gradient<kF, ScalarMath>(xs.v[l], dys.v[l]); });
   });
 }
 
@@ -53,30 +53,37 @@ __global__ void swiglu_backward_kernel(Cut cut, const T* gate, const T* up, cons
 
 }  // namespace
 
-void CudaKernels::gelu(Stream& s, ConstTensorView x, TensorView y) {
-  const std::int64_t n = check_gelu(x, y);
+void CudaKernels::activation(Stream& s, Activation f, ConstTensorView x, TensorView y) {
+  const std::int64_t n = check_activation(f, x, y);
+  const char* what = activation_name(f).forward;
   if (n == 0) return;
   with_element(x.dtype, [&](auto element) {
     using T = decltype(element);
     const auto* from = static_cast<const T*>(x.data);
     auto* to = static_cast<T*>(y.data);
     const Cut range = cut<kLanes<T>>(n, from, to);
-    if (range.vectors == 0) slow_paths_.note_one_by_one("gelu", y.shape, y.dtype);
-    launch(s, "gelu", {reads(x), mica::writes(y)}, range.grid(kLanes<T>), gelu_kernel<T>, range, from, to);
+    if (range.vectors == 0) slow_paths_.note_one_by_one(what, y.shape, y.dtype);
+    element::with_activation(f, [&](auto chosen) {
+      launch(s, what, {reads(x), mica::writes(y)}, range.grid(kLanes<T>), activation_kernel<T, decltype(chosen)::value>,
+             range, from, to);
+    });
   });
 }
 
-void CudaKernels::gelu_backward(Stream& s, ConstTensorView x, ConstTensorView dy, TensorView dx) {
-  const std::int64_t n = check_gelu_backward(x, dy, dx);
+void CudaKernels::activation_backward(Stream& s, Activation f, ConstTensorView x, ConstTensorView dy, TensorView dx) {
+  const std::int64_t n = check_activation_backward(f, x, dy, dx);
+  const char* what = activation_name(f).backward;
   if (n == 0) return;
   with_element(x.dtype, [&](auto element) {
     using T = decltype(element);
     const auto *xs = static_cast<const T*>(x.data), *dys = static_cast<const T*>(dy.data);
     auto* to = static_cast<T*>(dx.data);
     const Cut range = cut<kLanes<T>>(n, xs, dys, to);
-    if (range.vectors == 0) slow_paths_.note_one_by_one("gelu_backward", dx.shape, dx.dtype);
-    launch(s, "gelu_backward", {reads(x), reads(dy), mica::writes(dx)}, range.grid(kLanes<T>), gelu_backward_kernel<T>,
-           range, xs, dys, to);
+    if (range.vectors == 0) slow_paths_.note_one_by_one(what, dx.shape, dx.dtype);
+    element::with_activation(f, [&](auto chosen) {
+      launch(s, what, {reads(x), reads(dy), mica::writes(dx)}, range.grid(kLanes<T>),
+             activation_backward_kernel<T, decltype(chosen)::value>, range, xs, dys, to);
+    });
   });
 }
 

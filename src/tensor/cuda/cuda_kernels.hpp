@@ -19,7 +19,8 @@ struct ProductSpec;
 /// Kernels on streams of one GPU. Each method checks its arguments, takes its scratch from the pool and enqueues; scratch
 /// is given back at once in host order, which its home stream makes safe. No method waits for the device.
 /// The methods stand in cuda_products.cpp, cuda_attention.cpp, head_loss.cu, elementwise.cu, copy_blocks.cu, norms.cu,
-/// norms_backward.cu, activations.cu, rotary.cu, embedding.cu, reductions.cu, exact.cu, random.cu and optimizers.cu.
+/// norms_backward.cu, activations.cu, losses.cu, rotary.cu, embedding.cu, reductions.cu, exact.cu, random.cu and
+/// optimizers.cu.
 class CudaKernels final : public Kernels {
  public:
   CudaKernels(Pool& pool, const CudaKernelsOptions& options);

@@ -147,7 +147,7 @@ void CudaKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, C
     });
   }
   linear(s, x, w, bias, pre ? pre : y);
-  gelu(s, pre ? pre : y, y);
+  activation(s, Activation::gelu, pre ? pre : y, y);
 }
 
 /// The addend is cuBLASLt's C, which need not be its D.
@@ -191,7 +191,7 @@ void CudaKernels::linear_gelu_backward_input(Stream& s, ConstTensorView dy, Cons
     note_slow_product("a GELU's gradient not fused with its product", what, spec, [&] { return Products::why_not(spec); });
   }
   linear_backward_input(s, dy, w, dpre, Write::overwrite);
-  gelu_backward(s, pre, dpre, dpre);
+  activation_backward(s, Activation::gelu, pre, dpre, dpre);
 }
 
 void CudaKernels::linear_backward_params(Stream& s, ConstTensorView dy, ConstTensorView x, TensorView dw,

@@ -18,12 +18,40 @@ double gelu_derivative_at(double x) {
 }
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+double activation_at(Activation f, double x) {
+  switch (f) {
+    case Activation::gelu:
+      return gelu_at(x);
+    case Activation::relu:
+      return x < 0 ? 0 : x;
+    case Activation::silu:
+      return x * sigmoid(x);
+    case Activation::tanh:
+      return std::tanh(x);
+  }
+  return 0;
+}
+
+double derivative_at(Activation f, double x) {
+  switch (f) {
+    case Activation::gelu:
+      return gelu_derivative_at(x);
+    case Activation::relu:
+      return x > 0 ? 1 : 0;
+    case Activation::silu:
+      return sigmoid(x) * (1 + x * (1 - sigmoid(x)));
+    case Activation::tanh:
+      return 1 / std::pow(std::cosh(x), 2);
+  }
+  return 0;
+}
 }  // namespace
 
 void ReferenceKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias,
                                    TensorView pre, TensorView y) {
   linear(s, x, w, bias, pre ? pre : y);
-  gelu(s, pre ? pre : y, y);
+  activation(s, Activation::gelu, pre ? pre : y, y);
 }
 
 void ReferenceKernels::linear_add(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias,
@@ -35,7 +63,7 @@ void ReferenceKernels::linear_add(Stream& s, ConstTensorView x, ConstTensorView 
 void ReferenceKernels::linear_gelu_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w,
                                                   ConstTensorView pre, TensorView dpre) {
   linear_backward_input(s, dy, w, dpre, Write::overwrite);
-  gelu_backward(s, pre, dpre, dpre);
+  activation_backward(s, Activation::gelu, pre, dpre, dpre);
 }
 
 void ReferenceKernels::add_layer_norm(Stream& s, ConstTensorView a, ConstTensorView b, TensorView sum,
@@ -51,20 +79,21 @@ void ReferenceKernels::add_rms_norm(Stream& s, ConstTensorView a, ConstTensorVie
   rms_norm(s, sum, gamma, eps, y, rstd);
 }
 
-void ReferenceKernels::gelu(Stream& s, ConstTensorView x, TensorView y) {
-  s.submit("gelu", {reads(x), writes(y)}, [=] {
+void ReferenceKernels::activation(Stream& s, Activation f, ConstTensorView x, TensorView y) {
+  s.submit("activation", {reads(x), writes(y)}, [=] {
     Values v = values(x);
-    for (double& e : v) e = gelu_at(e);
+    for (double& e : v) e = activation_at(f, e);
     store(y, v);
   });
 }
 
-void ReferenceKernels::gelu_backward(Stream& s, ConstTensorView x, ConstTensorView dy, TensorView dx) {
-  expect_numel(dy, x.numel(), "gelu_backward: dy like x");
-  s.submit("gelu_backward", {reads(x), reads(dy), writes(dx)}, [=] {
+void ReferenceKernels::activation_backward(Stream& s, Activation f, ConstTensorView x, ConstTensorView dy,
+                                           TensorView dx) {
+  expect_numel(dy, x.numel(), "activation_backward: dy like x");
+  s.submit("activation_backward", {reads(x), reads(dy), writes(dx)}, [=] {
     const Values xs = values(x);
     Values g = values(dy);
-    for (std::size_t i = 0; i < g.size(); ++i) g[i] *= gelu_derivative_at(xs[i]);
+    for (std::size_t i = 0; i < g.size(); ++i) g[i] *= derivative_at(f, xs[i]);
     store(dx, g);
   });
 }

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "mica/train/run_app.hpp"
+#include "mica/comm/run_app.hpp"
 #include "mica/train/setup.hpp"
 
 namespace mica::train::bench {

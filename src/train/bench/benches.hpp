@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "mica/train/run_app.hpp"
+#include "mica/comm/run_app.hpp"
 
 namespace mica::train::bench {
 

@@ -25,6 +25,16 @@ TEST_P(Ids, ATokenOutsideTheVocabularyIsNanAndGetsNoGradient) {
   }
 }
 
+TEST_P(Ids, ATargetThatIsNoClassMakesTheLossAndItsRowsGradientNan) {
+  HostTensor logits = random({4, 5}, 1), targets = HostTensor::of(DType::i32, {0, -100, 5, 4});
+  HostTensor loss({1}, DType::f32), dlogits = fresh({4, 5}), dloss = HostTensor::of(DType::f32, {1});
+  tested_->cross_entropy(*stream_, logits, targets, -100, loss);
+  tested_->cross_entropy_backward(*stream_, logits, targets, -100, dloss, dlogits);
+  stream_->synchronize();
+  EXPECT_TRUE(std::isnan(loss.at(0)));
+  for (std::int64_t i = 0; i < 20; ++i) EXPECT_EQ(std::isnan(dlogits.at(i)), i / 5 == 2) << i;
+}
+
 /// Sums of small integers: exact in every dtype, whatever their order. One id has most of the tokens, over many chunks
 /// of the sorted rows; ids need one, two and three digits of the sort.
 TEST_P(Ids, GradientsOfFrequentAndOfManyTokensAreWhole) {

@@ -161,13 +161,19 @@ TEST(Batch, HoldsTheSampledSequencesInOrder) {
   ASSERT_EQ(dataset.num_sequences(), 4);
   Batch batch;
   read_batch(dataset, std::vector<SampledSequence>{{17, 4, 2}, {18, 4, 0}}, batch);
-  EXPECT_EQ(batch.num_sequences, 2);
-  EXPECT_EQ(batch.seq_len, 3);
-  EXPECT_EQ(batch.inputs, (std::vector<std::int32_t>{6, 7, 8, 0, 1, 2}));
-  EXPECT_EQ(batch.targets, (std::vector<std::int32_t>{7, 8, 9, 1, 2, 3}));
+  const auto ids = [&](std::size_t tensor) {
+    const TensorView view = batch.tensors.at(tensor).view();
+    return std::vector(view.as<std::int32_t>(), view.as<std::int32_t>() + view.numel());
+  };
+  ASSERT_EQ(batch.tensors.size(), 2U);
+  EXPECT_EQ(batch.tensors[0].shape, (Shape{2, 3}));
+  EXPECT_EQ(batch.tensors[1].shape, (Shape{2, 3}));
+  EXPECT_EQ(ids(0), (std::vector<std::int32_t>{6, 7, 8, 0, 1, 2}));
+  EXPECT_EQ(ids(1), (std::vector<std::int32_t>{7, 8, 9, 1, 2, 3}));
   EXPECT_EQ(batch.global_ids, (std::vector<std::int64_t>{17, 18}));
   read_batch(dataset, {}, batch);
-  EXPECT_TRUE(batch.inputs.empty() && batch.targets.empty() && batch.global_ids.empty());
+  EXPECT_EQ(batch.tensors[0].shape, (Shape{0, 3}));
+  EXPECT_TRUE(batch.tensors[0].bytes.empty() && batch.tensors[1].bytes.empty() && batch.global_ids.empty());
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "mica/nn/gelu.hpp"
+#include "mica/nn/activation.hpp"
 #include "mica/nn/models/llama_memory.hpp"
 
 #include "nn_testing.hpp"

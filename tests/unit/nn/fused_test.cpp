@@ -1,7 +1,7 @@
 // Layers that share a kernel with a neighbour ([Note: fused neighbours]): that they do, and that nothing else changes.
 #include <algorithm>
 
-#include "mica/nn/gelu.hpp"
+#include "mica/nn/activation.hpp"
 #include "mica/nn/layer_norm.hpp"
 #include "mica/nn/linear.hpp"
 #include "mica/nn/models/gpt2.hpp"

@@ -1,7 +1,7 @@
 // What a backward does with the gradients that it gets and gives, and which it leaves out: frozen parameters.
 #include <algorithm>
 
-#include "mica/nn/gelu.hpp"
+#include "mica/nn/activation.hpp"
 #include "mica/nn/layer_norm.hpp"
 #include "mica/nn/linear.hpp"
 #include "mica/nn/sequential.hpp"

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "mica/nn/activation.hpp"
 #include "mica/nn/attention.hpp"
 #include "mica/nn/dropout.hpp"
 #include "mica/nn/embedding.hpp"
-#include "mica/nn/gelu.hpp"
 #include "mica/nn/gradcheck.hpp"
 #include "mica/nn/head_loss.hpp"
 #include "mica/nn/layer_norm.hpp"

@@ -1,9 +1,9 @@
 // Llama's layers: every backward against finite differences on odd shapes, what they compute, what they keep.
 #include <cmath>
 
+#include "mica/nn/activation.hpp"
 #include "mica/nn/dropout.hpp"
 #include "mica/nn/fan_out.hpp"
-#include "mica/nn/gelu.hpp"
 #include "mica/nn/gradcheck.hpp"
 #include "mica/nn/models/llama.hpp"
 #include "mica/nn/rms_norm.hpp"

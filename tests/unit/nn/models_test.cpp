@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 
-#include "mica/nn/gelu.hpp"
+#include "mica/nn/activation.hpp"
 #include "mica/nn/gradcheck.hpp"
 #include "mica/nn/linear.hpp"
 #include "mica/nn/models/gpt2.hpp"
@@ -297,13 +297,13 @@ TEST(ModelErrors, OfALlamaNameTheKeyAndTheValue) {
             std::string::npos);
 }
 
-/// The example of sequential.hpp: a user's own model, no backward written.
-class Classifier final : public LanguageModel {
+/// A user's own model, no backward written.
+class OwnLanguageModel final : public LanguageModel {
  public:
-  explicit Classifier(std::int64_t vocab, std::int64_t width) : LanguageModel("classifier") {
+  OwnLanguageModel(std::int64_t vocab, std::int64_t width) : LanguageModel("own_language_model") {
     add_body<Embedding>("embed", vocab, width);
     for (int i = 0; i < 4; ++i) {
-      auto& block = add_body<Residual>("blocks." + std::to_string(i), "classifier_block");
+      auto& block = add_body<Residual>("blocks." + std::to_string(i), "own_block");
       block.add<LayerNorm>("norm", width);
       block.add<Linear>("up", width, 4 * width);
       block.add<Gelu>("act");
@@ -315,7 +315,7 @@ class Classifier final : public LanguageModel {
 
 TEST(OwnModel, OfBuildingBlocksTrains) {
   Rig rig;
-  Classifier model(11, 6);
+  OwnLanguageModel model(11, 6);
   EXPECT_TRUE(parameters_of(model).contains("blocks.3.up.weight"));
   const Tensors batch = {rig.tokens({2, 9}, 11), rig.tokens({2, 9}, 11, "targets")};
   const GradcheckReport report = gradcheck(model, rig.context, batch, {.max_elements = 8});

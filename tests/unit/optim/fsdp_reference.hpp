@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "mica/fsdp/fully_shard.hpp"
-#include "mica/nn/gelu.hpp"
+#include "mica/nn/activation.hpp"
 #include "mica/nn/head_loss.hpp"
 #include "mica/nn/linear.hpp"
 

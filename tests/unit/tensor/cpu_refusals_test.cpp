@@ -51,6 +51,29 @@ TEST_P(CpuRefusals, ATargetOutsideTheVocabularyIsNamedAndNothingIsWritten) {
   }
 }
 
+TEST_P(CpuRefusals, ATargetThatIsNoClassIsNamedAndNothingIsWritten) {
+  for (const double wrong : {-1.0, 7.0, 2e9}) {
+    HostTensor logits = random({3, 7}, 1), targets = HostTensor::of(DType::i32, {0, -100, wrong});
+    HostTensor loss({1}, DType::f32), dlogits = fresh({3, 7}), dloss = HostTensor::of(DType::f32, {1});
+    const HostTensor before = loss, dlogits_before = dlogits;
+    const std::string start = fmt::format("cross_entropy: target {} in row 2 is not one of the 7 classes [0, 7)", wrong);
+    const auto message = [&](const std::function<void()>& call) -> std::string {
+      try {
+        call();
+        stream_->synchronize();
+      } catch (const Error& e) {
+        stream_->drain_and_clear_error();
+        return std::string(e.what()).substr(0, start.size());
+      }
+      return "no error";
+    };
+    EXPECT_EQ(message([&] { tested_->cross_entropy(*stream_, logits, targets, -100, loss); }), start);
+    EXPECT_EQ(message([&] { tested_->cross_entropy_backward(*stream_, logits, targets, -100, dloss, dlogits); }), start);
+    EXPECT_TRUE(loss.same_bits(before));
+    EXPECT_TRUE(dlogits.same_bits(dlogits_before));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Lanes, CpuRefusals, all_lanes(), lane_name);
 
 }  // namespace

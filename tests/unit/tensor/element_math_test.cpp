@@ -40,6 +40,13 @@ TEST(ElementMath, ActivationsAreDoublesWithinRounding) {
     const auto silu = element::silu_with_slope<ScalarMath>(x);
     EXPECT_NEAR(silu.value, x * t, 8 * kUnit * std::abs(x * t)) << x;
     EXPECT_NEAR(silu.slope, t * (1 + x * (1 - t)), 12 * kUnit * (t + std::abs(x * t * (1 - t)))) << x;
+    EXPECT_NEAR(element::tanh<ScalarMath>(x), std::tanh(x), 6 * kUnit * std::abs(std::tanh(x))) << x;
+    const double tanh_slope = 1 / std::pow(std::cosh(x), 2);
+    EXPECT_NEAR(element::tanh_derivative<ScalarMath>(x), tanh_slope, (8 + std::abs(x)) * kUnit * tanh_slope) << x;
+    const auto relu = element::activation<Activation::relu, ScalarMath>(x);
+    const auto relu_gradient = element::activation_gradient<Activation::relu, ScalarMath>(x, 3.0F);
+    EXPECT_EQ(relu, x > 0 ? x : 0.0F) << x;
+    EXPECT_EQ(relu_gradient, x > 0 ? 3.0F : 0.0F) << x;
   }
 }
 
@@ -54,11 +61,17 @@ TEST(ElementMath, ActivationsOfExtremesAreTheirLimitsAndNanStays) {
     EXPECT_EQ(element::silu_with_slope<ScalarMath>(x).slope, 1);
     EXPECT_NEAR(element::silu_with_slope<ScalarMath>(-x).slope, 0, 1e-30);
     EXPECT_NEAR(element::silu_with_slope<ScalarMath>(-x).value, 0, 1e-30);
+    EXPECT_EQ(element::tanh<ScalarMath>(x), 1);
+    EXPECT_EQ(element::tanh<ScalarMath>(-x), -1);
+    EXPECT_NEAR(element::tanh_derivative<ScalarMath>(-x), 0, 1e-30);
   }
   const float nan = std::numeric_limits<float>::quiet_NaN();
   EXPECT_TRUE(std::isnan(element::gelu<ScalarMath>(nan)));
   EXPECT_TRUE(std::isnan(element::gelu_derivative<ScalarMath>(nan)));
   EXPECT_TRUE(std::isnan(element::silu<ScalarMath>(nan)));
+  EXPECT_TRUE(std::isnan(element::tanh<ScalarMath>(nan)));
+  const auto relu_of_nan = element::activation<Activation::relu, ScalarMath>(nan);
+  EXPECT_TRUE(std::isnan(relu_of_nan));
   EXPECT_TRUE(std::isnan(element::silu_with_slope<ScalarMath>(nan).slope));
   for (const auto [a, b] : {std::array{nan, 1.0F}, std::array{1.0F, nan}, std::array{nan, kInf}}) {
     EXPECT_TRUE(std::isnan(element::max_or_nan(a, b)));

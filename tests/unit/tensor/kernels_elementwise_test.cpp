@@ -149,10 +149,13 @@ TEST_P(Elementwise, NormalsAreTheOraclesBits) {
 TEST_P(Elementwise, BitsAreTheSameForEverySplitOfTheRange) {
   const std::int64_t n = 67;
   const HostTensor a = random({n}, 1, -4, 4), b = random({n}, 2), out = fresh({n}), start = random({n}, 3);
-  expect_same_bits_for_every_split("gelu", {a, out}, [&](auto& p, std::int64_t) { tested_->gelu(*stream_, p[0], p[1]); });
-  expect_same_bits_for_every_split("gelu_backward", {a, b, out}, [&](auto& p, std::int64_t) {
-    tested_->gelu_backward(*stream_, p[0], p[1], p[2]);
-  });
+  for (const Activation f : {Activation::gelu, Activation::relu, Activation::silu, Activation::tanh}) {
+    expect_same_bits_for_every_split("activation", {a, out},
+                                     [&](auto& p, std::int64_t) { tested_->activation(*stream_, f, p[0], p[1]); });
+    expect_same_bits_for_every_split("activation_backward", {a, b, out}, [&](auto& p, std::int64_t) {
+      tested_->activation_backward(*stream_, f, p[0], p[1], p[2]);
+    });
+  }
   expect_same_bits_for_every_split("add", {a, b, out},
                                    [&](auto& p, std::int64_t) { tested_->add(*stream_, p[0], p[1], p[2]); });
   expect_same_bits_for_every_split("scale", {a, start}, [&](auto& p, std::int64_t) {

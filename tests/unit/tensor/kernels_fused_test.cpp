@@ -34,7 +34,7 @@ TEST_P(Fused, ALinearLayerAndItsGeluAreTheOracles) {
       kernels.linear_gelu(*stream_, x, w, {}, {}, bare_alone.of(r));
       if (r) return;
       kernels.linear(*stream_, x, w, bias, apart_pre);
-      kernels.gelu(*stream_, apart_pre, apart);
+      kernels.activation(*stream_, Activation::gelu, apart_pre, apart);
     });
     const std::string what = fmt::format("{}x{}x{}", m, n, k);
     const double error = 1.2 * sum_error(k + 1) + 64 * 0x1p-24;
@@ -85,7 +85,7 @@ TEST_P(Fused, TheGradientBeforeAGeluIsTheOracles) {
     both([&](Kernels& kernels, bool r) {
       kernels.linear_gelu_backward_input(*stream_, dy, w, pre, dpre.of(r));
       kernels.linear_backward_input(*stream_, dy, w, product.of(r), Write::overwrite);
-      if (!r) kernels.gelu_backward(*stream_, pre, product.of(r), apart);
+      if (!r) kernels.activation_backward(*stream_, Activation::gelu, pre, product.of(r), apart);
     });
     const std::string what = fmt::format("{}x{}x{}", m, k, n);
     const double error = 1.2 * sum_error(n) + 64 * 0x1p-24 * static_cast<double>(n) + rounding_of(product.reference);

@@ -13,19 +13,22 @@ struct Dims {
 constexpr Dims kDims[] = {{0, 5},    {1, 1},    {3, 7},    {17, 33},  {65, 129}, {2, 1000}, {700, 65}, {9001, 3},
                           {9, 2056}, {3, 2051}, {5, 4104}, {2, 4099}, {3, 8200}, {2, 8193}};
 
-TEST_P(Layers, GeluIsTheOracles) {
-  for (const std::int64_t n : kNumels) {
-    HostTensor x = random({n}, 1, -6, 6), dy = random({n}, 2);
-    Pair y({n}, dtype()), dx({n}, dtype()), in_place(dy);
-    both([&](Kernels& kernels, bool r) {
-      kernels.gelu(*stream_, x, y.of(r));
-      kernels.gelu_backward(*stream_, x, dy, dx.of(r));
-      kernels.gelu_backward(*stream_, x, in_place.of(r), in_place.of(r));
-    });
-    // A few operations in f32 on values up to 6.
-    EXPECT_TRUE(y.near(6 * 8 * 0x1p-24)) << n;
-    EXPECT_TRUE(dx.near(6 * 8 * 0x1p-24)) << n;
-    EXPECT_TRUE(in_place.tested.same_bits(dx.tested)) << n;
+TEST_P(Layers, ActivationsAreTheOracles) {
+  for (const Activation f : {Activation::gelu, Activation::relu, Activation::silu, Activation::tanh}) {
+    for (const std::int64_t n : kNumels) {
+      HostTensor x = random({n}, 1, -6, 6), dy = random({n}, 2);
+      Pair y({n}, dtype()), dx({n}, dtype()), in_place(dy);
+      both([&](Kernels& kernels, bool r) {
+        kernels.activation(*stream_, f, x, y.of(r));
+        kernels.activation_backward(*stream_, f, x, dy, dx.of(r));
+        kernels.activation_backward(*stream_, f, x, in_place.of(r), in_place.of(r));
+      });
+      const std::string what = fmt::format("activation {} of {}", static_cast<int>(f), n);
+      // A few operations in f32 on values up to 6.
+      EXPECT_TRUE(y.near(6 * 8 * 0x1p-24)) << what;
+      EXPECT_TRUE(dx.near(6 * 8 * 0x1p-24)) << what;
+      EXPECT_TRUE(in_place.tested.same_bits(dx.tested)) << what;
+    }
   }
 }
 

@@ -53,8 +53,8 @@ TEST(GeluLoop, MatchesDouble) {
       const Array x(dtype, values);
       const Array dy = normal_array(dtype, x.numel(), 2);
       Array y(dtype, x.numel()), dx(dtype, x.numel());
-      loops->gelu(dtype, x.data(), y.data(), 0, x.numel());
-      loops->gelu_backward(dtype, x.data(), dy.data(), dx.data(), 0, x.numel());
+      loops->activation(Activation::gelu, dtype, x.data(), y.data(), 0, x.numel());
+      loops->activation_backward(Activation::gelu, dtype, x.data(), dy.data(), dx.data(), 0, x.numel());
       const double rounding = dtype == DType::f32 ? 0 : 0.5;
       for (std::int64_t i = 0; i < x.numel(); ++i) {
         // For negative x the exponent -2u, about 8 where the result is 1e-3, is itself rounded.
@@ -78,9 +78,66 @@ TEST(GeluLoop, KeepsNaN) {
   const Array x(DType::f32, {std::nan(""), 1.0}), dy(DType::f32, {1.0, std::nan("")});
   for (const cpu::Loops* loops : all_loops()) {
     Array y(DType::f32, {0, 0}), dx(DType::f32, {0, 0});
-    loops->gelu(DType::f32, x.data(), y.data(), 0, 2);
-    loops->gelu_backward(DType::f32, x.data(), dy.data(), dx.data(), 0, 2);
+    loops->activation(Activation::gelu, DType::f32, x.data(), y.data(), 0, 2);
+    loops->activation_backward(Activation::gelu, DType::f32, x.data(), dy.data(), dx.data(), 0, 2);
     EXPECT_TRUE(std::isnan(y[0]) && !std::isnan(y[1]) && std::isnan(dx[0]) && std::isnan(dx[1])) << name_of(*loops);
+  }
+}
+
+TEST(ActivationLoops, ReluSiluAndTanhMatchDouble) {
+  struct Function {
+    Activation f;
+    double (*value)(double);
+    double (*slope)(double);
+    double ulps_of_value;   // relative to the value, whatever its size
+    double units_of_slope;  // of 2^-24
+  };
+  const Function functions[] = {
+      {Activation::relu, [](double x) { return x > 0 ? x : 0; }, [](double x) { return x > 0 ? 1.0 : 0.0; }, 0.01, 0},
+      {Activation::silu, [](double x) { return x < -700 ? 0 : x / (1 + std::exp(-x)); },
+       [](double x) {
+         const double s = x < -700 ? 0 : 1 / (1 + std::exp(-x));
+         return s + x * s * (1 - s);
+       },
+       4, 12},
+      {Activation::tanh, [](double x) { return std::tanh(x); },
+       [](double x) { return std::abs(x) > 300 ? 0 : 1 / std::pow(std::cosh(x), 2); }, 4, 12}};
+  for (const cpu::Loops* loops : all_loops()) {
+    for (const DType dtype : kFloats) {
+      std::vector<double> values = testing::normals(20000, 1, 2);
+      for (const double special : {0.0, -0.0, 1e-30, -1e-30, 1e-42, 0.625, -0.625, 9.9, 10.1, -10.1, 39.0, -41.0, 1e4, -1e4, -3e38}) {
+        values.push_back(special);
+      }
+      const Array x(dtype, values);
+      const std::int64_t n = x.numel();
+      const Array dy = normal_array(dtype, n, 2);
+      for (const Function& function : functions) {
+        Array y(dtype, n), dx(dtype, n);
+        loops->activation(function.f, dtype, x.data(), y.data(), 0, n);
+        loops->activation_backward(function.f, dtype, x.data(), dy.data(), dx.data(), 0, n);
+        for (std::int64_t i = 0; i < n; ++i) {
+          if (std::isinf(x[i])) continue;  // -3e38 as f16
+          const std::string what = fmt::format("{} activation {} of {}", name_of(*loops), static_cast<int>(function.f), x[i]);
+          const double value = function.value(x[i]), slope = function.slope(x[i]);
+          if (std::abs(value) > 1e-36 || std::abs(y[i]) > 1e-31) {  // below, the result may be 0
+            ASSERT_LT(ulps(y[i], value, dtype), dtype == DType::f32 ? function.ulps_of_value : 0.6) << what;
+          }
+          const double rounding = dtype == DType::f32 ? 0x1p-24 : dtype == DType::bf16 ? 0x1p-8 : 0x1p-11;
+          ASSERT_NEAR(dx[i], dy[i] * slope,
+                      std::abs(dy[i]) * (function.units_of_slope * 0x1p-24 + rounding * std::abs(slope) + 1e-31) +
+                          testing::subnormal_rounding(dtype))
+              << what;
+        }
+      }
+    }
+    const Array odd(DType::f32, {std::nan(""), 1.0, -1.0}), dy(DType::f32, {1.0, std::nan(""), INFINITY});
+    for (const Function& function : functions) {
+      Array y(DType::f32, 3), dx(DType::f32, 3);
+      loops->activation(function.f, DType::f32, odd.data(), y.data(), 0, 3);
+      loops->activation_backward(function.f, DType::f32, odd.data(), dy.data(), dx.data(), 0, 3);
+      EXPECT_TRUE(std::isnan(y[0]) && !std::isnan(y[1]) && std::isnan(dx[1])) << name_of(*loops);
+      EXPECT_EQ(dx[2] == 0, function.f == Activation::relu) << "a ReLU that is off lets nothing through, the others infinity";
+    }
   }
 }
 
@@ -195,12 +252,14 @@ TEST(ElementwiseLoops, SameBitsForAnySplit) {
         });
       }
       if (dtype == DType::f16) continue;
-      expect_same_bits_for_any_split(old, [&](Array& y, std::int64_t begin, std::int64_t end) {
-        loops->gelu(dtype, a.data(), y.data(), begin, end);
-      });
-      expect_same_bits_for_any_split(b, [&](Array& y, std::int64_t begin, std::int64_t end) {
-        loops->gelu_backward(dtype, a.data(), y.data(), y.data(), begin, end);  // in place
-      });
+      for (const Activation f : {Activation::gelu, Activation::relu, Activation::silu, Activation::tanh}) {
+        expect_same_bits_for_any_split(old, [&](Array& y, std::int64_t begin, std::int64_t end) {
+          loops->activation(f, dtype, a.data(), y.data(), begin, end);
+        });
+        expect_same_bits_for_any_split(b, [&](Array& y, std::int64_t begin, std::int64_t end) {
+          loops->activation_backward(f, dtype, a.data(), y.data(), y.data(), begin, end);  // in place
+        });
+      }
     }
   }
 }

@@ -90,20 +90,83 @@ TEST_F(Reference, LinearBackward) {
 
 TEST_F(Reference, Gelu) {
   F64 one({3}, {0, 1, -1}), y({3});
-  kernels_->gelu(*stream_, one.view(), y.view());
+  kernels_->activation(*stream_, Activation::gelu, one.view(), y.view());
   EXPECT_EQ(y[0], 0);
   EXPECT_NEAR(y[1], 0.841191990608, 1e-12);  // 1/2 (1 + tanh(0.8340...))
   EXPECT_NEAR(y[2], -0.158808009392, 1e-12);
   F64 x = random({50}), dy = random({50}), dx({50});
-  kernels_->gelu_backward(*stream_, x.view(), dy.view(), dx.view());
+  kernels_->activation_backward(*stream_, Activation::gelu, x.view(), dy.view(), dx.view());
   expect_gradient(
       x, dx, dy,
       [&] {
         F64 out({50});
-        kernels_->gelu(*stream_, x.view(), out.view());
+        kernels_->activation(*stream_, Activation::gelu, x.view(), out.view());
         return out;
       },
       "x");
+}
+
+TEST_F(Reference, OtherActivations) {
+  const struct {
+    Activation f;
+    std::vector<double> expected;  // of -1, 0, 2
+  } cases[] = {{Activation::relu, {0, 0, 2}},
+               {Activation::silu, {-0.268941421370, 0, 1.761594155956}},
+               {Activation::tanh, {-0.761594155956, 0, 0.964027580076}}};
+  for (const auto& each : cases) {
+    F64 in({3}, {-1, 0, 2}), out({3});
+    kernels_->activation(*stream_, each.f, in.view(), out.view());
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(out[i], each.expected[i], 1e-12);
+    F64 x = random({50}), dy = random({50}), dx({50});
+    kernels_->activation_backward(*stream_, each.f, x.view(), dy.view(), dx.view());
+    expect_gradient(
+        x, dx, dy,
+        [&] {
+          F64 y({50});
+          kernels_->activation(*stream_, each.f, x.view(), y.view());
+          return y;
+        },
+        "x");
+  }
+}
+
+TEST_F(Reference, ElementLosses) {
+  F64 in({2}, {0, 2}), goal({2}, {1, 0.25}), loss({1});
+  kernels_->element_loss(*stream_, ElementLoss::squared_error, in.view(), goal.view(), loss.view());
+  EXPECT_DOUBLE_EQ(loss[0], (1 + 1.75 * 1.75) / 2);
+  kernels_->element_loss(*stream_, ElementLoss::binary_cross_entropy, in.view(), goal.view(), loss.view());
+  // -log(1/2), and with p = 0.880797: -0.25 log(p) - 0.75 log(1 - p)
+  EXPECT_NEAR(loss[0], (0.693147180560 + 1.626928011043) / 2, 1e-12);
+  for (const ElementLoss f : {ElementLoss::squared_error, ElementLoss::binary_cross_entropy}) {
+    F64 x = random({3, 5}), targets = random({3, 5}), dloss({1}, {1.5}), dx({3, 5});
+    kernels_->element_loss_backward(*stream_, f, x.view(), targets.view(), dloss.view(), dx.view());
+    expect_gradient(
+        x, dx, dloss,
+        [&] {
+          F64 out({1});
+          kernels_->element_loss(*stream_, f, x.view(), targets.view(), out.view());
+          return out;
+        },
+        "x");
+  }
+}
+
+TEST_F(Reference, CrossEntropy) {
+  constexpr std::int32_t kIgnored = -100;
+  F64 logits({3, 3}, {0, 0, 0, 1, 2, 3, 5, 5, 5}), loss({1});
+  I32 targets({3}, {1, 2, kIgnored});
+  kernels_->cross_entropy(*stream_, logits.view(), targets.view(), kIgnored, loss.view());
+  EXPECT_NEAR(loss[0], (1.098612288668 + 0.407605964444) / 2, 1e-12);  // log 3, and log(1 + 1/e + 1/e^2)
+  F64 x = random({3, 3}), dloss({1}, {1.5}), dx({3, 3});
+  kernels_->cross_entropy_backward(*stream_, x.view(), targets.view(), kIgnored, dloss.view(), dx.view());
+  expect_gradient(
+      x, dx, dloss,
+      [&] {
+        F64 out({1});
+        kernels_->cross_entropy(*stream_, x.view(), targets.view(), kIgnored, out.view());
+        return out;
+      },
+      "logits");
 }
 
 TEST_F(Reference, Swiglu) {

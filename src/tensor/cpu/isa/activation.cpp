@@ -5,20 +5,28 @@
 namespace mica::cpu::MICA_ISA {
 namespace {
 
-void gelu(DType dtype, const void* x, void* y, std::int64_t begin, std::int64_t end) {
-  with_type(dtype, [=](auto type) {
-    const auto* from = typed(x, type);
-    auto* to = typed(y, type);
-    for_vectors(begin, end, [=](std::int64_t i, auto lanes) { store(to + i, element::gelu<VectorMath>(load(from + i, lanes)), lanes); });
+void activation(Activation f, DType dtype, const void* x, void* y, std::int64_t begin, std::int64_t end) {
+  element::with_activation(f, [=](auto chosen) {
+    with_type(dtype, [=](auto type) {
+      const auto* from = typed(x, type);
+      auto* to = typed(y, type);
+      for_vectors(begin, end, [=](std::int64_t i, auto lanes) {
+        store(to + i, element::activation<decltype(chosen)::value, VectorMath>(load(from + i, lanes)), lanes);
+      });
+    });
   });
 }
 
-void gelu_backward(DType dtype, const void* x, const void* dy, void* dx, std::int64_t begin, std::int64_t end) {
-  with_type(dtype, [=](auto type) {
-    const auto *px = typed(x, type), *pdy = typed(dy, type);
-    auto* to = typed(dx, type);
-    for_vectors(begin, end, [=](std::int64_t i, auto lanes) {
-      store(to + i, load(pdy + i, lanes) * element::gelu_derivative<VectorMath>(load(px + i, lanes)), lanes);
+void activation_backward(Activation f, DType dtype, const void* x, const void* dy, void* dx, std::int64_t begin,
+                         std::int64_t end) {
+  element::with_activation(f, [=](auto chosen) {
+    with_type(dtype, [=](auto type) {
+      const auto *px = typed(x, type), *pdy = typed(dy, type);
+      auto* to = typed(dx, type);
+      for_vectors(begin, end, [=](std::int64_t i, auto lanes) {
+        store(to + i, element::activation_gradient<decltype(chosen)::value, VectorMath>(load(px + i, lanes), load(pdy + i, lanes)),
+              lanes);
+      });
     });
   });
 }
@@ -50,8 +58,8 @@ void swiglu_backward(DType dtype, const void* gate, const void* up, const void* 
 }  // namespace
 
 void install_activation(Loops& table) {
-  table.gelu = gelu;
-  table.gelu_backward = gelu_backward;
+  table.activation = activation;
+  table.activation_backward = activation_backward;
   table.swiglu = swiglu;
   table.swiglu_backward = swiglu_backward;
 }

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "mica/data/batch.hpp"
+#include "mica/data/batch_plan.hpp"
+#include "mica/data/sampler.hpp"
+#include "mica/train/batch_upload.hpp"
+
+namespace mica::train {
+
+/// Gives a rank its micro-batches, where its model reads them. [Note: batches read ahead] Two steps' batches are held. So the
+/// next step's can be read right after a step was enqueued, while the device works on it, and not before the next one,
+/// when it may have run dry. A batch counts as used when its step runs, and an error in it is told then: reading ahead
+/// changes neither the data position nor what is saved.
+/// @code
+///   train::BatchLoader batches(context, device_mesh, dataset, sampler, plan, world.rank());
+///   for (std::int64_t step = plan.first_step; step <= last; ++step) {
+///     for (std::int64_t round = 0; round < plan.accumulation; ++round) {
+///       const nn::Tensors inputs_and_targets = batches.load(step, round);
+/// @endcode
+class BatchLoader {
+ public:
+  /// @param context, device_mesh, dataset  outlive it.   @param data_rank  in [0, plan.num_ranks)
+  BatchLoader(nn::Context& context, const fsdp::DeviceMesh& device_mesh, const data::Dataset& dataset, data::Sampler sampler,
+              data::BatchPlan plan, int data_rank);
+
+  /// The dataset's tensors, [B, ...] each, of this rank's micro-batch in `round` of `step`; context.sequences is set to it.
+  /// They may be used by what is enqueued on the compute stream before another step's are asked for. The host waits until the device
+  /// has done the step before the last one. @throws what Dataset::read() throws.
+  [[nodiscard]] nn::Tensors load(std::int64_t step, std::int64_t round);
+  /// Reads a step's micro-batches now, so that load() finds them. Call it once all work on the step before is enqueued.
+  void read_ahead(std::int64_t step);
+
+ private:
+  /// A micro-batch in the host's memory.
+  struct Round {
+    data::Batch batch;
+    BatchUpload upload;
+  };
+  /// Those of one step, in use until the device has passed `done`.
+  struct Slot {
+    std::int64_t step = 0;  ///< whose they are; 0: nobody's
+    std::vector<Round> rounds;
+    Event done;
+  };
+  [[nodiscard]] Slot& slot_of(std::int64_t step) { return slots_[static_cast<std::size_t>(step % 2)]; }
+  /// All work on the step that was loaded last is enqueued.
+  void end_step();
+  /// Reads a step's micro-batches, unless they are there.
+  void read(std::int64_t step);
+
+  nn::Context& context_;
+  const fsdp::DeviceMesh& device_mesh_;
+  const data::Dataset& dataset_;
+  data::Sampler sampler_;
+  data::BatchPlan plan_;
+  int data_rank_;
+  std::int64_t loaded_step_ = 0;  // 0: none whose work is still being enqueued
+  std::array<Slot, 2> slots_;
+};
+
+}  // namespace mica::train

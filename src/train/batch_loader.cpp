@@ -1,0 +1,56 @@
+#include "mica/train/batch_loader.hpp"
+
+namespace mica::train {
+
+BatchLoader::BatchLoader(nn::Context& context, const fsdp::DeviceMesh& device_mesh, const data::Dataset& dataset,
+                         data::Sampler sampler, data::BatchPlan plan, int data_rank)
+    : context_(context),
+      device_mesh_(device_mesh),
+      dataset_(dataset),
+      sampler_(sampler),
+      plan_(plan),
+      data_rank_(data_rank) {
+  invariant(sampler.num_sequences() == dataset.num_samples(), "a sampler has the samples of its dataset");
+  for (Slot& slot : slots_) slot.rounds.resize(static_cast<std::size_t>(plan.accumulation));
+}
+
+nn::Tensors BatchLoader::load(std::int64_t step, std::int64_t round) {
+  if (step != loaded_step_) {
+    end_step();
+    read(step);
+    loaded_step_ = step;
+  }
+  const Round& wanted = slot_of(step).rounds.at(static_cast<std::size_t>(round));
+  context_.sequences = wanted.batch.global_ids;
+  return wanted.upload.upload(context_);
+}
+
+void BatchLoader::read_ahead(std::int64_t step) {
+  end_step();
+  slot_of(step).done.wait_on_host();  // what a step before this one failed with is told now
+  try {
+    read(step);
+  } catch (const Error&) {
+    // A token past the vocabulary, a file that cannot be read: told by load(), if the step comes.
+  }
+}
+
+void BatchLoader::end_step() {
+  if (loaded_step_ != 0) slot_of(loaded_step_).done = context_.compute.record();
+  loaded_step_ = 0;
+}
+
+void BatchLoader::read(std::int64_t step) {
+  Slot& slot = slot_of(step);
+  if (slot.step == step) return;
+  slot.step = 0;
+  slot.done.wait_on_host();
+  for (std::size_t i = 0; i < slot.rounds.size(); ++i) {
+    Round& round = slot.rounds[i];
+    data::read_batch(dataset_, sampler_.micro_batch(plan_, step, data_rank_, static_cast<std::int64_t>(i)), round.batch);
+    round.upload.stage(context_, device_mesh_, round.batch);
+  }
+  slot.step = step;
+}
+
+}  // namespace mica::train
