@@ -40,9 +40,9 @@ data::BatchPlan make_plan(const Config& config, const StartPoint& start, bool is
                        "train.global_batch = {} is {} micro-batches a step on each rank, expected at most {}: lower it or "
                        "raise train.micro_batch",
                        config.train.global_batch, plan.accumulation, kMostRounds);
-  require<ConfigError>(!config.optim.in_backward || plan.accumulation == 1 || config.train.accumulate == "no_sync",
+  require<ConfigError>(!config.optim.in_backward || plan.accumulation == 1 || config.train.gradient_sync == "no_sync",
                        "optim.in_backward = true steps whenever a gradient is reduced, and {} micro-batches of each rank would "
-                       "be reduced one by one in a step: set train.accumulate = no_sync",
+                       "be reduced one by one in a step: set train.gradient_sync = no_sync",
                        plan.accumulation);
   if (start.manifest) plan.first_step = start.manifest->step + 1;
   plan.sequences_before = sequences_before;
@@ -86,6 +86,9 @@ Trainer::Trainer(App& app, const Config& config, StartPoint start, Logger logger
 void Trainer::print_start(IniKeys keys) const {
   if (!is_main()) return;
   logger_.info("mica-train {}", kVersion);
+  for (const auto& [old_name, name] : config_.old_names) {
+    logger_.warn("the key {} is called {} now; the old name is still read, but write the new one", old_name, name);
+  }
   logger_.info("{}", to_ini(config_, keys));
   if (keys == IniKeys::changed) logger_.info("config   other keys have their defaults; all of them: {}/config.resolved.cfg", config_.run_folder());
   logger_.info("data     {} tokens, {} sequences of {} tokens{}", datasets_.train.num_tokens(),

@@ -56,7 +56,7 @@ ModelKeys normalized(const ModelKeys& keys) {
   const auto fill = [&](const char* key, const auto& value) {
     if (keys.has(key) && keys.integer(key) == 0) all[key] = std::to_string(value());
   };
-  if (!keys.has("type") || keys.text("type") != "llama") fill("hidden", [&] { return 4 * keys.integer("width"); });
+  if (!keys.has("type") || keys.text("type") != "llama") fill("intermediate_size", [&] { return 4 * keys.integer("width"); });
   fill("kv_heads", [&] { return keys.integer("heads"); });
   fill("head_dim", [&] { return keys.integer("width") / std::max<std::int64_t>(1, keys.integer("heads")); });
   return {all, keys.place()};
@@ -68,7 +68,7 @@ std::vector<HfTensor> model_tensors(const HfArchitecture& architecture, const Mo
     std::int64_t most;
   };
   constexpr Limit kLimits[] = {{"layers", 10'000},   {"heads", 10'000},  {"kv_heads", 10'000},
-                               {"head_dim", 65'536}, {"width", 1 << 22}, {"hidden", 1 << 24}};
+                               {"head_dim", 65'536}, {"width", 1 << 22}, {"intermediate_size", 1 << 24}};
   for (const Limit& limit : kLimits) {
     if (!keys.has(limit.key)) continue;
     require<CheckpointError>(keys.integer(limit.key) <= limit.most, "{}: model.{} is {}, expected at most {}",

@@ -78,8 +78,8 @@ struct HfArchitecture {
 extern const HfArchitecture kHfGpt2;
 extern const HfArchitecture kHfLlama;
 
-/// The same keys with the numbers that a 0 stands for: kv_heads, head_dim and GPT-2's hidden follow from others then.
-/// (A Llama's hidden stays 0: the shapes of its parameters tell.)
+/// The same keys with the numbers that a 0 stands for: kv_heads, head_dim and GPT-2's intermediate_size follow from others then.
+/// (A Llama's intermediate_size stays 0: the shapes of its parameters tell.)
 [[nodiscard]] ModelKeys normalized(const ModelKeys& keys);
 
 /// architecture.tensors(keys) for sizes within any reason. @param keys  normalized. @throws CheckpointError.

@@ -49,11 +49,11 @@ std::vector<Shard> plan_shards(const std::vector<HfTensor>& tensors, const HfExp
 /// The model's keys, without zeros that stand for other numbers.
 ModelKeys keys_of(const Manifest& manifest, const std::string& checkpoint) {
   const ModelKeys keys = normalized({manifest.model, checkpoint});
-  if (!keys.has("hidden") || keys.integer("hidden") != 0) return keys;
+  if (!keys.has("intermediate_size") || keys.integer("intermediate_size") != 0) return keys;
   std::map<std::string, std::string> all = keys.all();
   for (const UnitEntry& unit : manifest.units) {
     for (const fsdp::ParameterSpec& p : unit.parameters) {
-      if (p.name == "model.layers.0.mlp.up_proj.weight") all["hidden"] = std::to_string(p.shape[0]);
+      if (p.name == "model.layers.0.mlp.up_proj.weight") all["intermediate_size"] = std::to_string(p.shape[0]);
     }
   }
   return {all, checkpoint};

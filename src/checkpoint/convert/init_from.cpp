@@ -23,7 +23,7 @@ constexpr std::int64_t kRoundBytes = std::int64_t{16} << 20;
 bool may_differ(const std::string& key, const ModelKeys& there, const ModelKeys& here) {
   if (key == "dropout") return true;
   if (key == "context") return there.has("type") && there.text("type") == "llama";
-  return key == "hidden" && (there.text(key) == "0" || here.text(key) == "0");  // shapes are compared
+  return key == "intermediate_size" && (there.text(key) == "0" || here.text(key) == "0");  // shapes are compared
 }
 
 /// The same parameters on both sides. Buffers are taken over where the source has them.

@@ -96,7 +96,7 @@ inline std::unique_ptr<nn::Module> make_model(const checkpoint::HfModel& model) 
                            .kv_heads = keys.integer("kv_heads"),
                            .head_dim = keys.integer("head_dim"),
                            .width = keys.integer("width"),
-                           .hidden = keys.integer("hidden"),
+                           .intermediate_size = keys.integer("intermediate_size"),
                            .context = keys.integer("context"),
                            .vocab_size = keys.integer("vocab_size"),
                            .tie_embeddings = keys.flag("tie_embeddings"),

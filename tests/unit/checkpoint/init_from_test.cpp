@@ -25,7 +25,7 @@ using Keys = std::map<std::string, std::string>;
 Keys run_keys(const std::string& name) {
   Keys keys = read_hf_model(test::hf_reference(name)).keys.all();
   keys["dropout"] = "0.1";
-  if (keys["type"] == "llama") keys["hidden"] = "0";
+  if (keys["type"] == "llama") keys["intermediate_size"] = "0";
   return keys;
 }
 
