@@ -59,7 +59,7 @@ JsonValue JsonValue::parse(std::string_view text, const std::string& path, int m
   } catch (const Json::exception& e) {
     std::string what = e.what();
     std::ranges::replace(what, '\n', ' ');
-    refuse("is no valid JSON: " + what);
+    refuse("is no valid JSON: " + shortened(what));  // it quotes the text that was read last, however long that is
   }
   if (!document.json.is_object()) refuse("is no JSON object");
   const auto shared = std::make_shared<const Document>(std::move(document));

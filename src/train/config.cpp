@@ -6,11 +6,11 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <sstream>
 
 #include <fmt/ranges.h>
 
 #include "mica/core/error.hpp"
+#include "mica/io/quoted_name.hpp"
 #include "mica/train/model_config.hpp"
 
 #include "config_keys.hpp"
@@ -20,6 +20,8 @@
 namespace mica::train {
 namespace {
 
+constexpr std::int64_t kMaxConfigBytes = 1 << 20;
+
 const ConfigKey* find_key(std::string_view name) {
   const auto found = std::ranges::find_if(
       config_keys(), [&](const ConfigKey& key) { return key.name == name || (!key.old_name.empty() && key.old_name == name); });
@@ -28,7 +30,8 @@ const ConfigKey* find_key(std::string_view name) {
 
 const ConfigKey& known_key(const std::string& name, const std::string& place) {
   const ConfigKey* key = find_key(name);
-  require<ConfigError>(key != nullptr, "{}: unknown key '{}': {} (mica-train --help lists all keys)", place, name, hint_for_key(name));
+  require<ConfigError>(key != nullptr, "{}: unknown key {}: {} (mica-train --help lists all keys)", place, io::quoted_name(name),
+                       hint_for_key(name));
   return *key;
 }
 
@@ -39,8 +42,8 @@ void set_value(Config& config, const ConfigKey& key, const std::string& name, co
                        place, name);
   const std::optional<std::string> plain = key.is_list ? value : unquoted(value);
   require<ConfigError>(plain.has_value(), "{}: {} is {}, whose double quotes do not close at its end; inside them write \\\" and \\\\ "
-                       "for a quote and a backslash", place, name, value);
-  require<ConfigError>(key.set(config, *plain), "{}: {} is '{}', expected {}", place, name, value, key.expected);
+                       "for a quote and a backslash", place, name, io::quoted_name(value));
+  require<ConfigError>(key.set(config, *plain), "{}: {} is {}, expected {}", place, name, io::quoted_name(value), key.expected);
 }
 
 /// The keys that a file, or the flags, have set so far, each by one of its names.
@@ -65,12 +68,13 @@ class KeysSet {
 
 void apply_flag(Config& config, const std::string& flag, KeysSet& set) {
   require<ConfigError>(flag.starts_with("--"),
-                       "argument '{}' is not understood, expected --section.key=value (mica-train --help lists all keys)", flag);
-  const std::string place = "flag " + flag;
+                       "argument {} is not understood, expected --section.key=value (mica-train --help lists all keys)",
+                       io::quoted_name(flag));
+  const std::string place = "flag " + io::quoted_name(flag);
   const std::size_t equals = flag.find('=');
   const std::string name = flag.substr(2, std::min(equals, flag.size()) - 2);
   const ConfigKey& key = known_key(name, place);
-  require<ConfigError>(equals != std::string::npos, "{} has no value, expected {}=VALUE: {}", place, flag, key.expected);
+  require<ConfigError>(equals != std::string::npos, "{} has no value, expected {}=VALUE: {}", flag, flag, key.expected);
   set_value(config, key, name, flag.substr(equals + 1), place);
   set.add(config, key, name, place);
 }
@@ -104,11 +108,14 @@ ConfigText read_config_text(const std::string& path) {
   std::ifstream file;
   if (errno == 0) file.open(path, std::ios::binary);
   const int open_error = errno;
-  std::ostringstream text;
-  if (file.is_open()) text << file.rdbuf();
+  std::string text(kMaxConfigBytes + 1, '\0');
+  if (file.is_open()) file.read(text.data(), std::ssize(text));
   require<ConfigError>(file.is_open() && !file.bad(), "cannot read the config file {}: {}; give the path of a .cfg file, see configs/",
                        path, errno_text(open_error));
-  return {path, text.str()};
+  require<ConfigError>(file.gcount() <= kMaxConfigBytes,
+                       "{}: has more than {} bytes, so it is no config; give the path of a .cfg file, see configs/", path, kMaxConfigBytes);
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  return {path, text};
 }
 
 Config parse_config(const ConfigText& text, const std::vector<std::string>& overrides) {

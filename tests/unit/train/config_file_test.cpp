@@ -68,7 +68,7 @@ TEST(ConfigFile, WhatIsWrittenReadsBack) {
 
 TEST(ConfigFile, AKeyThatIsSetTwiceIsNamedWithBothLines) {
   EXPECT_THAT(refusal("[train]\nsteps = 5\n[run]\nname = a\n[train]\n\nsteps = 6\n"),
-              AllOf(HasSubstr("x.cfg:7: train.steps"), HasSubstr("line 2")));
+              AllOf(HasSubstr("x.cfg:7: 'train.steps'"), HasSubstr("line 2")));
   EXPECT_EQ(parsed("[train]\nsteps = 5\n[run]\n[train]\nmicro_batch = 3\n").train.micro_batch, 3) << "a section may come again";
   EXPECT_EQ(parsed("", {"--train.steps=5", "--train.steps=6"}).train.steps, 6) << "the last flag wins";
 }

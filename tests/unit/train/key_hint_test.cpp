@@ -85,13 +85,14 @@ TEST(KeyHint, TheFieldsWordsAreKnownInFilesAndAsFlags) {
     const std::string hint = "unknown key 'train." + word + "': did you mean " + key + "?";
     if (key != "train." + word) {
       EXPECT_THAT(refusal("[train]\n" + word + " = 1\n"), StartsWith("x.cfg:2: " + hint));
-      EXPECT_THAT(refusal("", {"--train." + word + "=1"}), StartsWith("flag --train." + word + "=1: " + hint));
+      EXPECT_THAT(refusal("", {"--train." + word + "=1"}), StartsWith("flag '--train." + word + "=1': " + hint));
     }
-    EXPECT_THAT(refusal("", {"--" + word + "=1"}), StartsWith("flag --" + word + "=1: unknown key '" + word + "': did you mean " + key + "?"));
-    EXPECT_THAT(refusal(word + " = 1\n"), StartsWith("x.cfg:1: unknown key '" + word + "': did you mean " + key + "?"));
+    const std::string alone = "unknown key '" + word + "': did you mean " + key + "?";
+    EXPECT_THAT(refusal("", {"--" + word + "=1"}), StartsWith("flag '--" + word + "=1': " + alone));
+    EXPECT_THAT(refusal(word + " = 1\n"), StartsWith("x.cfg:1: " + alone));
   }
   EXPECT_THAT(refusal("", {"--Learning-Rate=1"}), HasSubstr("unknown key 'Learning-Rate': did you mean optim.lr?"));
-  EXPECT_THAT(refusal("", {"--fp16"}), AllOf(StartsWith("flag --fp16: unknown key 'fp16': did you mean fsdp.param_dtype?"),
+  EXPECT_THAT(refusal("", {"--fp16"}), AllOf(StartsWith("flag '--fp16': unknown key 'fp16': did you mean fsdp.param_dtype?"),
                                              Not(HasSubstr("no value"))));
 }
 
