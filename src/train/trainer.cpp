@@ -148,6 +148,7 @@ void Trainer::resume() {
       model_.scaler->set_state({manifest.scalars.at("loss_scale"),
                                 static_cast<std::int64_t>(manifest.scalars.at("loss_scale_growth_tracker"))});
     }
+    tokenizer_ = report.tokenizer;
     parent_ = manifest.id();
     last_done_ = last_saved_ = manifest.step;
     if (!is_main()) return;
@@ -186,6 +187,7 @@ void Trainer::init_parameters() {
   app_.comm.agree([&] {
     const checkpoint::InitReport report =
         checkpoint::init_from(config_.model.init_from, model_description(config_), *model_.root, app_.comm);
+    tokenizer_ = report.tokenizer;
     if (!is_main()) return;
     logger_.info("start    with the {} parameters of {}, read in {:.0f} ms", report.numel, report.source, report.ms);
   });

@@ -1,7 +1,5 @@
 #include <ostream>
 
-#include <fmt/ranges.h>
-
 #include "mica/checkpoint/convert.hpp"
 #include "mica/checkpoint/folder.hpp"
 
@@ -20,12 +18,14 @@ constexpr std::string_view kExportHelp =
 
 The folder gets config.json and model.safetensors, or model-00001-of-00002.safetensors ... and model.safetensors.index.json;
 and checksums.crc32c, for mica-inspect verify HF_FOLDER. The optimizer's state stays behind: a run goes on from Mica's own
-checkpoint. A tokenizer is not part of a checkpoint: --tokenizer names the folder of the vocabulary that the model was trained
-with.
+checkpoint.
+
+A model that came from a Hugging Face folder (hf-import, model.init_from) keeps that folder's tokenizer files and the ids of its special
+tokens, also through training, and they are written here: tokenizer.json, tokenizer_config.json ..., and bos_token_id, eos_token_id and
+pad_token_id in config.json and generation_config.json. What is not known is said in the last line.
 
   --tokenizer=HF_FOLDER
-                       Copies that folder's tokenizer files (tokenizer.json, tokenizer_config.json, generation_config.json ...), and
-                       bos_token_id, eos_token_id and pad_token_id of its config.json.
+                       Takes files and ids of this folder instead: of the vocabulary that the model was trained with.
   --dtype=fp32         fp32 keeps every bit; bf16 and fp16 are half as large and round to nearest. A number past fp16's range is
                        an error, not infinity.
   --max-shard=5GB      Largest size of one file (5GB, 200MB, 1GiB ...); a larger tensor gets a file of its own.
@@ -38,6 +38,7 @@ from it with --model.init_from=CHECKPOINT. (init_from takes the folder itself, t
 The folder holds config.json and model.safetensors, or several files with model.safetensors.index.json; weights in fp32, bf16 or
 fp16. Models: gpt2 (GPT2LMHeadModel) and llama (LlamaForCausalLM, Llama 2 and 3). A setting that Mica's model does not have, a
 tensor that is missing, of another shape or no part of the model is an error that names it; nothing is skipped silently.
+The folder's tokenizer files and the ids of its special tokens go into the checkpoint, too, for hf-export.
 What is printed in the end are the keys of [model] that a config for this model needs.
 )";
 
@@ -46,6 +47,7 @@ void print_report(const ConvertCall& call, const ConvertReport& report, const st
                           report.model_type, count_text(report.numel, "parameter"), dtype,
                           count_text(report.num_tensors, "tensor"), bytes_text(report.bytes),
                           count_text(report.num_files, "file"), call.paths[1]);
+  if (!report.tokenizer.empty()) call.out << report.tokenizer << '\n';
   if (!report.config.empty()) call.out << report.config;
 }
 
@@ -65,10 +67,6 @@ ExitCode run_export(const ConvertCall& call) {
     report = hf_export(resolve_checkpoint(call.paths[0]), call.paths[1], hf, options);
   }
   print_report(call, report, dtype);
-  const bool has_tokenizer = !report.tokenizer_files.empty();
-  call.out << (has_tokenizer ? fmt::format("with the tokenizer of {}: {}\n", hf.tokenizer, fmt::join(report.tokenizer_files, ", "))
-                             : "without a tokenizer and the ids of its special tokens, which a checkpoint does not hold: "
-                               "--tokenizer=HF_FOLDER takes them along\n");
   return ExitCode::done;
 }
 

@@ -5,6 +5,8 @@
 
 #include "mica/core/error.hpp"
 
+#include "../token_ids.hpp"
+
 namespace mica::checkpoint {
 namespace {
 
@@ -109,21 +111,31 @@ HfModel hf_model_of(const ModelKeys& keys) {
   return {&architecture, keys, model_tensors(architecture, normalized(keys))};
 }
 
-Json read_token_ids(const std::string& folder) {
-  const auto config = io::JsonValue::read<CheckpointError>(folder + "/config.json", kMaxConfigBytes);
-  Json ids = Json::object();
-  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
-    if (config.has(key)) ids[key] = Json::parse(config[key].dump());
+TokenIds read_hf_token_ids(const std::string& folder) {
+  const auto config = io::JsonValue::read<CheckpointError, ConfigError>(folder + "/config.json", kMaxConfigBytes);
+  TokenIds token_ids = read_token_ids(config);
+  for (const HfArchitecture* each : kArchitectures) {
+    if (!config.has("model_type") || config["model_type"].text() != each->model_type) continue;
+    token_ids.try_emplace("bos_token_id", std::vector{each->bos_token_id});
+    token_ids.try_emplace("eos_token_id", std::vector{each->eos_token_id});
   }
-  return ids;
+  return token_ids;
 }
 
-std::string hf_config_text(const HfArchitecture& architecture, const ModelKeys& keys, DType dtype, const Json& token_ids) {
+Json hf_config_json(const HfArchitecture& architecture, const ModelKeys& keys, DType dtype, const TokenIds& token_ids) {
   Json json = {{"architectures", {architecture.class_name}}, {"model_type", architecture.model_type}};
   json.update(architecture.write_config(keys));
-  json.update(token_ids);
+  json.update(to_json(token_ids));
   json["torch_dtype"] = dtype == DType::f32 ? "float32" : dtype == DType::bf16 ? "bfloat16" : "float16";
-  return json.dump(2) + "\n";
+  return json;
+}
+
+Json hf_generation_json(const Json& config) {
+  Json json = {{"_from_model_config", true}};
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    if (config.contains(key) && !config[key].is_null()) json[key] = config[key];
+  }
+  return json.size() > 1 ? json : Json(nullptr);
 }
 
 }  // namespace mica::checkpoint

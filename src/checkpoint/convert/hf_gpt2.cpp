@@ -102,6 +102,8 @@ const HfArchitecture kHfGpt2{.type = "gpt2",
                              .tensors = tensors,
                              .block_prefix = "transformer.h.",
                              .optional_prefix = "transformer.",
-                             .is_buffer = is_buffer};
+                             .is_buffer = is_buffer,
+                             .bos_token_id = kVocabSize - 1,
+                             .eos_token_id = kVocabSize - 1};
 
 }  // namespace mica::checkpoint

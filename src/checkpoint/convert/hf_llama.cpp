@@ -156,6 +156,8 @@ const HfArchitecture kHfLlama{.type = "llama",
                               .tensors = tensors,
                               .block_prefix = "model.layers.",
                               .optional_prefix = "model.",
-                              .is_buffer = is_buffer};
+                              .is_buffer = is_buffer,
+                              .bos_token_id = 1,
+                              .eos_token_id = 2};
 
 }  // namespace mica::checkpoint

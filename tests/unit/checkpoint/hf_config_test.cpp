@@ -56,7 +56,7 @@ TEST(HfConfig, AnOldConfigHasGpt2sOwnDefaults) {
 TEST(HfConfig, WhatIsWrittenReadsBackAsTheSameKeys) {
   for (const char* name : {"gpt2", "gpt2_untied", "llama", "llama_untied"}) {
     const HfModel model = read_hf_model(test::hf_reference(name));
-    const Json written = Json::parse(hf_config_text(*model.architecture, model.keys, DType::bf16, Json::object()));
+    const Json written = hf_config_json(*model.architecture, model.keys, DType::bf16, {});
     EXPECT_EQ(written["torch_dtype"], "bfloat16");
     EXPECT_EQ(model_of(written).keys.all(), model.keys.all());
     // And it says no less than transformers' own file about what Mica knows.

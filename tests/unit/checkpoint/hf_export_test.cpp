@@ -243,6 +243,9 @@ TEST(HfExport, ATokenizerAndItsSpecialTokensGoAlongOrAreMissedAloud) {
   EXPECT_EQ(config["eos_token_id"], Json({2, 3}));
   EXPECT_TRUE(config["pad_token_id"].is_null());
   EXPECT_EQ(config["vocab_size"], 41);
+  const Json generation = Json::parse(io::read_file(folder / "out/generation_config.json"));
+  EXPECT_EQ(generation["eos_token_id"], Json({2, 3}));
+  EXPECT_FALSE(generation.contains("pad_token_id"));
   EXPECT_EQ(tensors_of_folder(folder / "out"), tensors_of_folder(test::hf_reference("llama")));
 }
 

@@ -56,6 +56,7 @@ struct HfFolder {
     DType dtype = DType::f32;
   };
   std::map<std::string, Tensor> tensors;
+  std::map<std::string, std::string> texts;  ///< other files
 
   /// What transformers wrote.
   static HfFolder reference(const std::string& name) {
@@ -84,6 +85,7 @@ struct HfFolder {
     std::filesystem::create_directory(folder);
     std::ofstream(folder + "/config.json") << config.dump(1);
     write_file(folder + "/model.safetensors");
+    for (const auto& [name, text] : texts) std::ofstream(folder + "/" + name) << text;
   }
 };
 
