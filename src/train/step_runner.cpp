@@ -17,7 +17,7 @@ StepRunner::StepRunner(const Config& config, ShardedModel& model, const data::To
       plan_(plan),
       data_rank_(data_rank),
       sampler_(dataset.num_sequences(), data::data_order_from_name(config.data.order), config.run.seed),
-      no_sync_(config.train.accumulate == "no_sync"),
+      no_sync_(config.train.gradient_sync == "no_sync"),
       deterministic_(config.train.deterministic),
       grad_clip_(config.optim.grad_clip > 0 ? config.optim.grad_clip : std::numeric_limits<double>::infinity()),
       grad_weight_(config.train.deterministic ? 1.0 : 1.0 / static_cast<double>(plan.accumulation)),

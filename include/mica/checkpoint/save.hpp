@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -32,6 +33,7 @@ struct SaveState {
   std::map<std::string, double> scalars;     ///< further state of the run, by name: "loss_scale"
   std::map<std::string, std::string> model;  ///< "type" -> "gpt2", "layers" -> "12", ...
   std::string config;                        ///< the resolved config file
+  std::shared_ptr<const HfTokenizer> tokenizer;  ///< rank 0's, as InitReport and LoadReport give it; null: none
 };
 
 struct SaveOptions {
@@ -54,9 +56,10 @@ struct SaveReport {
 };
 
 /// Writes RUN/checkpoints/step-N, complete or not at all. [Note: saving] Rank 0 makes step-N.RUNID.tmp; of the
-/// replicas of each shard one writes and fsyncs its file, replica (shard rank modulo replicas); what is whole on every rank (ignored parameters and their state, module buffers in
-/// their original dtype) is in shard rank 0's; rank 0 gathers their sizes and checksums, writes model.h5 and the manifest, fsyncs the folder,
-/// renames it, fsyncs the parent; only then old checkpoints are deleted. Between passes; waits for the compute stream.
+/// replicas of each shard one writes and fsyncs its file, replica (shard rank modulo replicas); what is whole on every rank (ignored
+/// parameters and their state, module buffers in their original dtype) is in shard rank 0's; rank 0 gathers their sizes and checksums,
+/// writes model.h5, the tokenizer's files and the manifest, fsyncs the folder, renames it, fsyncs the parent; only then old checkpoints
+/// are deleted. Between passes; waits for the compute stream.
 /// If any rank fails, the .tmp is deleted, earlier checkpoints are as they were, and every rank throws the lowest failing
 /// rank's error: IoError (disk full: rank, path, bytes, free space), ConfigError (a folder that cannot be written).
 /// @collective over `comm`: all ranks of the mesh.
