@@ -11,6 +11,7 @@
 
 #include "model_index.hpp"
 #include "shard_file.hpp"
+#include "tokenizer_files.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -110,9 +111,10 @@ class Writer {
 
 }  // namespace
 
-void write_checkpoint(const std::string& folder, Manifest header, ParameterSource& source,
+void write_checkpoint(const std::string& folder, Manifest header, ParameterSource& source, const HfTokenizer& tokenizer,
                       const std::function<void(std::int64_t, std::int64_t)>& progress) {
   io::Publication output = io::new_folder(folder);
+  header.tokenizer = write_tokenizer(output.temporary(), tokenizer);
   Writer(output.temporary(), header, source, progress).run();
   output.publish();
 }

@@ -7,6 +7,8 @@
 #include "mica/checkpoint/lineage.hpp"
 #include "mica/io/atomic_file.hpp"
 
+#include "token_ids.hpp"
+
 namespace mica::checkpoint {
 namespace {
 
@@ -54,6 +56,8 @@ std::string summary_json(const std::string& folder, const Manifest& m) {
   for (const FileEntry& file : m.files) {
     files.push_back({{"name", file.name}, {"shard_rank", file.shard_rank}, {"bytes", file.bytes}});
   }
+  Json tokenizer_files = Json::array();
+  for (const FileEntry& file : m.tokenizer.files) tokenizer_files.push_back({{"name", file.name}, {"bytes", file.bytes}});
   Json line = Json::array();
   for (const LineEntry& entry : line_of(folder, m).entries) {
     line.push_back({{"step", entry.id.step}, {"run_id", entry.id.run_id}, {"is_there", entry.is_there}});
@@ -79,6 +83,8 @@ std::string summary_json(const std::string& folder, const Manifest& m) {
                {"bytes", m.total_bytes()},
                {"files", std::move(files)},
                {"index", {{"name", m.index.name}, {"bytes", m.index.bytes}}},
+               {"tokenizer",
+                {{"source", m.tokenizer.source}, {"token_ids", to_json(m.tokenizer.token_ids)}, {"files", std::move(tokenizer_files)}}},
                {"units", std::move(units)},
                {"config", m.config}});
 }

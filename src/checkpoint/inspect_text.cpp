@@ -118,6 +118,9 @@ std::string summary_text(const std::string& folder, const Manifest& m) {
   if (const std::string aside = set_aside_text(folder); !aside.empty()) line("set aside", aside);
   line("model", model_text(m));
   line("parameters", parameters_text(m));
+  if (!m.tokenizer.source.empty()) {
+    line("tokenizer", fmt::format("{} of {}", count_text(std::ssize(m.tokenizer.files), "file"), m.tokenizer.source));
+  }
   line("optimizer", optimizer_text(m));
   line("mesh", fmt::format("{}, {}: shard_size {} x {}", count_text(m.world_size, "rank"), m.strategy, m.shard_size,
                            count_text(m.replicas, "replica")));

@@ -11,6 +11,7 @@
 #include "read_plan.hpp"
 #include "save_job.hpp"
 #include "shared_read.hpp"
+#include "tokenizer_files.hpp"
 #include "whole_tensors.hpp"
 
 namespace mica::checkpoint {
@@ -238,6 +239,7 @@ LoadReport load(const std::string& checkpoint_folder, const Manifest& manifest, 
       is_of_this_mesh = is_of_this_mesh && each.find(' ') == std::string::npos;
     }
     loader.read(comm, mesh_ranks, is_of_this_mesh);
+    loader.report().tokenizer = share_tokenizer(checkpoint_folder, manifest, comm);
     loader.report().ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
     return loader.report();
   });

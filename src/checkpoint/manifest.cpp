@@ -16,6 +16,7 @@ std::vector<const FileEntry*> Manifest::all_files() const {
   std::vector<const FileEntry*> all;
   for (const FileEntry& file : files) all.push_back(&file);
   all.push_back(&index);
+  for (const FileEntry& file : tokenizer.files) all.push_back(&file);
   return all;
 }
 

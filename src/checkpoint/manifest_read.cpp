@@ -8,6 +8,8 @@
 #include "mica/io/json.hpp"
 
 #include "manifest_trailer.hpp"
+#include "token_ids.hpp"
+#include "tokenizer_files.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -164,13 +166,33 @@ FileEntry parse_file(const JsonValue& reader, const Manifest& manifest) {
   return file;
 }
 
+/// A file without datasets.
+FileEntry parse_whole_file(const JsonValue& reader) {
+  FileEntry file;
+  file.name = reader["name"].text();
+  file.bytes = reader["bytes"].integer(0);
+  file.rest_crc = crc(reader["rest_crc32c"]);
+  return file;
+}
+
 FileEntry parse_index(const JsonValue& reader) {
-  FileEntry index;
-  index.name = reader["name"].text();
+  FileEntry index = parse_whole_file(reader);
   if (index.name != kModelIndexName) reader["name"].fail(fmt::format("is not {}", kModelIndexName));
-  index.bytes = reader["bytes"].integer(0);
-  index.rest_crc = crc(reader["rest_crc32c"]);
   return index;
+}
+
+TokenizerEntry parse_tokenizer(const JsonValue& reader) {
+  TokenizerEntry tokenizer{.source = reader["source"].text(), .token_ids = read_token_ids(reader["token_ids"]), .files = {}};
+  std::int64_t bytes = 0;
+  reader["files"].for_each([&](const JsonValue& each) {
+    FileEntry file = parse_whole_file(each);
+    if (!is_tokenizer_file(file.name)) each["name"].fail("is no file of a tokenizer");
+    if (std::ranges::find(tokenizer.files, file.name, &FileEntry::name) != tokenizer.files.end()) each["name"].fail("stands twice");
+    if (file.bytes > kMaxTokenizerBytes - bytes) each["bytes"].fail(fmt::format("makes more than {}", kMaxTokenizerBytes));
+    bytes += file.bytes;
+    tokenizer.files.push_back(std::move(file));
+  });
+  return tokenizer;
 }
 
 void parse_mesh(const JsonValue& reader, Manifest& manifest) {
@@ -190,6 +212,16 @@ void parse_history(const JsonValue& root, Manifest& manifest) {
   manifest.global_batch = root["global_batch"].integer(0);
   manifest.sequences = root["sequences"].integer(0);
   manifest.data = root["data"].text();
+}
+
+/// Keys of [model] as they are called since format 5.
+std::map<std::string, std::string> parse_model(const JsonValue& reader, std::int64_t version) {
+  std::map<std::string, std::string> model = map_of(reader, std::mem_fn(&JsonValue::text));
+  if (auto old = version < 5 ? model.extract("hidden") : decltype(model)::node_type(); old) {
+    old.key() = "intermediate_size";
+    model.insert(std::move(old));
+  }
+  return model;
 }
 
 void parse_units(const JsonValue& root, Manifest& manifest) {
@@ -252,9 +284,10 @@ Manifest parse(std::string_view text, const std::string& path, ManifestPart part
   root["optimizer"]["state_kinds"].for_each([&](const JsonValue& each) { m.state_kinds.push_back(each.text()); });
   m.parameter_steps = map_of(root["optimizer"]["parameter_steps"], [](const JsonValue& steps) { return steps.integer(0); });
   m.scalars = map_of(root["scalars"], std::mem_fn(&JsonValue::number));
-  m.model = map_of(root["model"], std::mem_fn(&JsonValue::text));
+  m.model = parse_model(root["model"], version);
   m.config = root["config"].text();
   parse_units(root, m);
+  if (version >= 5) m.tokenizer = parse_tokenizer(root["tokenizer"]);
   if (part == ManifestPart::all) parse_files(root, m);
   return m;
 }

@@ -4,6 +4,7 @@
 #include "mica/io/crc32c.hpp"
 
 #include "manifest_trailer.hpp"
+#include "token_ids.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -29,6 +30,10 @@ Json to_json(const FileEntry& file) {
           {"bytes", file.bytes},
           {"rest_crc32c", fmt::format("{:08x}", file.rest_crc)},
           {"datasets", std::move(datasets)}};
+}
+
+Json whole_file_to_json(const FileEntry& file) {
+  return {{"name", file.name}, {"bytes", file.bytes}, {"rest_crc32c", fmt::format("{:08x}", file.rest_crc)}};
 }
 
 Json to_json(const UnitEntry& unit) {
@@ -68,6 +73,8 @@ std::string_view unit_role_name(UnitRole role) {
 }
 
 std::string manifest_text(const Manifest& m) {
+  Json tokenizer_files = Json::array();
+  for (const FileEntry& file : m.tokenizer.files) tokenizer_files.push_back(whole_file_to_json(file));
   const Json json = {
       {"format", "mica checkpoint"},
       {"format_version", kFormatVersion},
@@ -93,7 +100,8 @@ std::string manifest_text(const Manifest& m) {
       {"block_bytes", kBlockBytes},
       {"units", list_to_json(m.units)},
       {"files", list_to_json(m.files)},
-      {"index", {{"name", m.index.name}, {"bytes", m.index.bytes}, {"rest_crc32c", fmt::format("{:08x}", m.index.rest_crc)}}},
+      {"index", whole_file_to_json(m.index)},
+      {"tokenizer", {{"source", m.tokenizer.source}, {"token_ids", to_json(m.tokenizer.token_ids)}, {"files", std::move(tokenizer_files)}}},
   };
   std::string text = dump(json, 1);
   text.resize(text.size() - 2);  // the closing "\n}" comes after the checksum

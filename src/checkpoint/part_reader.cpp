@@ -6,6 +6,7 @@
 #include "mica/io/crc32c.hpp"
 
 #include "file_rest.hpp"
+#include "tokenizer_files.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -107,9 +108,9 @@ void PartReader::check_rest(const FileEntry& file) {
     ranges += fmt::format("{}{} to {}", ranges.empty() ? "" : ", ", range.offset, range.offset + range.bytes - 1);
   }
   throw DamagedCheckpointError(
-      fmt::format("{}/{}: HDF5's metadata and the tables (file bytes {}) are damaged: checksum {:08x}, expected "
-                  "{:08x}; the parameters may still be sound",
-                  folder_, file.name, ranges, found, file.rest_crc));
+      fmt::format("{}/{}: {} (file bytes {}) are damaged: checksum {:08x}, expected {:08x}; the parameters may still be sound", folder_,
+                  file.name, is_tokenizer_file(file.name) ? "the contents" : "HDF5's metadata and the tables", ranges, found,
+                  file.rest_crc));
 }
 
 io::RawFile& PartReader::open(const FileEntry& file) {

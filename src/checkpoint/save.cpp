@@ -11,6 +11,7 @@
 
 #include "model_index.hpp"
 #include "save_job.hpp"
+#include "tokenizer_files.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -92,6 +93,7 @@ class Saver {
     Manifest manifest = job_.header;
     manifest.files = files;
     manifest.index = write_model_index(temporary_, manifest.run_id, manifest.step, job_.contents.units, files);
+    if (job_.tokenizer) manifest.tokenizer = write_tokenizer(temporary_, *job_.tokenizer);
     at("before manifest");
     write_manifest(temporary_, manifest);
     at("before rename");

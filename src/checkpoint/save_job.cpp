@@ -147,6 +147,7 @@ SaveJob make_save_job(const std::string& run_folder, const SaveState& state, con
   job.folder = checkpoints_folder(run_folder) + "/" + step_folder_name(state.step);
   comm.agree([&] {
     job.header = header_of(state);
+    job.tokenizer = state.tokenizer;
     job.contents = {run_id, state.step, mesh.shard_rank(), saved_units(*state.root), {}, {}};
     job.writes_shard = writes_shard_file(mesh);
     add_sources(state, job);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,8 @@ namespace mica::checkpoint {
 struct SaveJob {
   std::string folder;     ///< the checkpoint's, once it is complete
   bool is_in_run = true;  ///< it is RUN/checkpoints/step-N: what an earlier job left half done there goes first
-  Manifest header;                      ///< without files and index
+  Manifest header;                      ///< without files, index and tokenizer
+  std::shared_ptr<const HfTokenizer> tokenizer;  ///< rank 0's; null: none
   ShardContents contents;               ///< of the model's own memory, unless it was given a copy
   std::vector<fsdp::StateTensor> converted;  ///< of buffers that a forward sees in another dtype
   bool writes_shard = false;                 ///< of its replicas this rank writes the file of its shard

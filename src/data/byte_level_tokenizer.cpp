@@ -14,9 +14,7 @@ std::string hash_of(const ByteLevelModel& model) {
   const auto add = [&](std::int64_t id, std::string_view text) {
     all += fmt::format("{} {} {} ", id, text.size(), text);
   };
-  for (std::size_t id = 0; id < model.tokens.size(); ++id) {
-    if (model.tokens[id]) add(static_cast<std::int64_t>(id), *model.tokens[id]);
-  }
+  for (const auto& [id, bytes] : model.tokens) add(id, bytes);
   all += fmt::format("merges {}, whole words {}: ", model.merges.size(), !model.whole_words.empty());
   for (const Merge& merge : model.merges) all += fmt::format("{} {} ", merge.left, merge.right);
   for (const AddedToken& token : model.added) {
@@ -49,7 +47,7 @@ class ByteLevelTokenizer final : public Tokenizer {
         end_of_document_(model.end_of_document) {}
 
   [[nodiscard]] std::string name() const override { return name_; }
-  [[nodiscard]] std::int64_t vocab_size() const override { return static_cast<std::int64_t>(tokens_.size()); }
+  [[nodiscard]] std::int64_t vocab_size() const override { return std::int64_t{tokens_.rbegin()->first} + 1; }
   [[nodiscard]] std::string hash() const override { return hash_; }
   [[nodiscard]] std::optional<std::int32_t> start_of_document() const override { return start_of_document_; }
   [[nodiscard]] std::optional<std::int32_t> end_of_document() const override { return end_of_document_; }
@@ -77,9 +75,9 @@ class ByteLevelTokenizer final : public Tokenizer {
   [[nodiscard]] std::string decode(std::span<const std::int32_t> ids) const override {
     std::string text;
     for (const std::int32_t id : ids) {
-      const bool is_known = id >= 0 && id < vocab_size() && tokens_[static_cast<std::size_t>(id)];
-      require<ConfigError>(is_known, "token id {} is not in the vocabulary of {} ({} ids)", id, name_, vocab_size());
-      text += *tokens_[static_cast<std::size_t>(id)];
+      const auto token = tokens_.find(id);
+      require<ConfigError>(token != tokens_.end(), "token id {} is not in the vocabulary of {} ({} ids)", id, name_, vocab_size());
+      text += token->second;
     }
     return text;
   }
@@ -121,7 +119,7 @@ class ByteLevelTokenizer final : public Tokenizer {
   AddedTokens added_;
   AddedTokens added_normalized_;
   BytePairs pairs_;
-  std::vector<std::optional<std::string>> tokens_;
+  std::map<std::int32_t, std::string> tokens_;
   std::optional<std::int32_t> start_of_document_;
   std::optional<std::int32_t> end_of_document_;
 };

@@ -3,6 +3,8 @@
 // Private to data: byte-level BPE as a Tokenizer.
 
 #include <array>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,8 +21,8 @@ namespace mica::data {
 /// What a byte-level BPE tokenizer consists of. Tokens are bytes, whatever alphabet the file writes them in.
 struct ByteLevelModel {
   std::string name;
-  std::vector<std::optional<std::string>> tokens;  ///< by id; ids may have gaps
-  std::vector<Merge> merges;                       ///< by rank
+  std::map<std::int32_t, std::string> tokens;  ///< by id; not empty. A map, since ids may have gaps of any length
+  std::vector<Merge> merges;                   ///< by rank
   std::array<std::int32_t, 256> byte_ids{};
   BytePairs::WholeWords whole_words;  ///< empty unless the file says ignore_merges
   WordPattern pattern = WordPattern::gpt2;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 
 #include "mica/core/error.hpp"
@@ -16,7 +17,7 @@ using io::in_quotes;
 using io::JsonValue;
 
 constexpr int kMaxDepth = 32;
-constexpr std::int64_t kMaxId = (1 << 24) - 1;  ///< far past any vocabulary; a table of this length is still small
+constexpr std::int64_t kMaxId = std::numeric_limits<std::int32_t>::max();
 
 bool flag(const JsonValue& json, std::string_view key, bool otherwise) {
   const auto value = json.find(key);
@@ -68,21 +69,14 @@ class ByteAlphabet {
 
 using Vocabulary = std::unordered_map<std::string, std::int32_t>;  ///< as the file writes tokens
 
-void put_token(ByteLevelModel& model, std::int32_t id, std::string bytes) {
-  if (model.tokens.size() <= static_cast<std::size_t>(id)) model.tokens.resize(static_cast<std::size_t>(id) + 1);
-  model.tokens[static_cast<std::size_t>(id)] = std::move(bytes);
-}
-
 Vocabulary read_vocab(const JsonValue& vocab, bool keeps_words, ByteLevelModel& model) {
   const ByteAlphabet alphabet;
   Vocabulary ids;
   vocab.for_each_key([&](const std::string& token, const JsonValue& value) {
     const auto id = static_cast<std::int32_t>(value.integer(0, kMaxId));
-    const bool is_free =
-        static_cast<std::size_t>(id) >= model.tokens.size() || !model.tokens[static_cast<std::size_t>(id)];
-    if (!is_free) value.fail(fmt::format("is {}, which another token has too; each id may be used once", id));
     const auto bytes = alphabet.bytes_of(token);
-    put_token(model, id, bytes.value_or(token));
+    const bool is_free = model.tokens.emplace(id, bytes.value_or(token)).second;
+    if (!is_free) value.fail(fmt::format("is {}, which another token has too; each id may be used once", id));
     if (keeps_words && bytes && !bytes->empty()) model.whole_words[*bytes] = id;
     ids[token] = id;
   });
@@ -217,11 +211,10 @@ void read_added_tokens(const JsonValue& json, const Vocabulary& ids, ByteLevelMo
           fmt::format("is {} for {}, expected {}: its id in model.vocab, or the next one behind the vocabulary",
                       token.id, in_quotes(token.text), expected));
     }
-    const auto slot = static_cast<std::size_t>(token.id);
-    if (known == ids.end() && earlier == place.end() && slot < model.tokens.size() && model.tokens[slot]) {
+    if (known == ids.end() && earlier == place.end() && model.tokens.contains(token.id)) {
       item["id"].fail(fmt::format("is {} for {}, the id of a token in model.vocab", token.id, in_quotes(token.text)));
     }
-    put_token(model, token.id, token.text);
+    model.tokens[token.id] = token.text;
     if (earlier != place.end()) {
       model.added[earlier->second] = token;
     } else {
@@ -232,10 +225,9 @@ void read_added_tokens(const JsonValue& json, const Vocabulary& ids, ByteLevelMo
 }
 
 std::int32_t checked_id(const JsonValue& id, const ByteLevelModel& model) {
-  const auto value = static_cast<std::size_t>(id.integer(0, kMaxId));
-  if (value >= model.tokens.size() || !model.tokens[value])
-    id.fail(fmt::format("is {}, an id that no token has", value));
-  return static_cast<std::int32_t>(value);
+  const auto value = static_cast<std::int32_t>(id.integer(0, kMaxId));
+  if (!model.tokens.contains(value)) id.fail(fmt::format("is {}, an id that no token has", value));
+  return value;
 }
 
 /// The special tokens before and behind the text in a TemplateProcessing's "single".

@@ -40,6 +40,8 @@ JsonValue JsonValue::parse(std::string_view text, const std::string& path, int m
   const auto refuse = [&](const std::string& what) {
     std::rethrow_exception(errors.syntax(fmt::format("{}: {}", path, what)));
   };
+  // The parser would take a NUL for the end of the text.
+  if (text.find('\0') != std::string_view::npos) refuse("is no valid JSON: it holds a NUL byte");
   std::vector<std::set<std::string>> keys;  // of the objects that are open: a tree keeps one of two silently
   const auto watch = [&](int depth, Event event, const Json& value) {
     const bool is_deeper = event == Event::object_start || event == Event::array_start;
@@ -57,7 +59,7 @@ JsonValue JsonValue::parse(std::string_view text, const std::string& path, int m
   } catch (const Json::exception& e) {
     std::string what = e.what();
     std::ranges::replace(what, '\n', ' ');
-    refuse("is no valid JSON: " + what);
+    refuse("is no valid JSON: " + shortened(what));  // it quotes the text that was read last, however long that is
   }
   if (!document.json.is_object()) refuse("is no JSON object");
   const auto shared = std::make_shared<const Document>(std::move(document));

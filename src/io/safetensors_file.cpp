@@ -4,6 +4,7 @@
 
 #include "mica/core/error.hpp"
 #include "mica/core/half.hpp"
+#include "mica/io/quoted_name.hpp"
 #include "mica/io/safetensors.hpp"
 
 #include "safetensors_header.hpp"

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "mica/core/error.hpp"
+#include "mica/io/quoted_name.hpp"
 #include "mica/io/safetensors.hpp"
 
 namespace mica::io {
@@ -38,8 +39,8 @@ struct RawEntry {
   bool has_dtype = false, has_shape = false, has_offsets = false;
 };
 
-/// Takes the header as it is parsed: no tree is built, so that memory stays near the header's own size whatever it
-/// holds, and every key is seen, also when it comes twice (a tree keeps the last).
+/// Takes the header as it is parsed. Not by JsonValue, whose tree takes some ten times the text: a header may have 100 MB,
+/// and every rank that reads a model would hold the tree.
 class HeaderHandler {
  public:
   using Json = nlohmann::json;
@@ -234,19 +235,6 @@ std::string_view safetensors_dtype_name(DType dtype) {
 }
 
 }  // namespace detail
-
-std::string quoted_name(std::string_view name) {
-  constexpr std::size_t kMostChars = 200;
-  std::string text = "'";
-  for (const char c : name.substr(0, kMostChars)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f)
-      text += fmt::format("\\x{:02x}", byte);
-    else
-      text += c;
-  }
-  return text + (name.size() > kMostChars ? fmt::format("...' ({} bytes)", name.size()) : "'");
-}
 
 std::optional<DType> SafetensorsEntry::mica_dtype() const {
   for (const DType known : {DType::f32, DType::bf16, DType::f16}) {

@@ -79,7 +79,7 @@ void OptimizerInBackward::step_ignored() {
 void OptimizerInBackward::mark_stepped(std::size_t unit, const std::string& name) {
   require(!is_stepped_[unit],
           "{} is reduced, but it was stepped in this step already: call begin_step() before each step, and accumulate "
-          "micro-batches under no_sync (train.accumulate=no_sync)",
+          "micro-batches under no_sync (train.gradient_sync=no_sync)",
           name);
   is_stepped_[unit] = true;
 }

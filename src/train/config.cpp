@@ -5,75 +5,88 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
-#include <numeric>
-#include <sstream>
+#include <map>
 
 #include <fmt/ranges.h>
 
 #include "mica/core/error.hpp"
+#include "mica/io/quoted_name.hpp"
 #include "mica/train/model_config.hpp"
 
 #include "config_keys.hpp"
 #include "config_other_names.hpp"
 #include "ini.hpp"
+#include "key_hint.hpp"
 
 namespace mica::train {
 namespace {
 
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
-    }
-  }
-  return row.back();
-}
+constexpr std::int64_t kMaxConfigBytes = 1 << 20;
 
 const ConfigKey* find_key(std::string_view name) {
-  const auto& keys = config_keys();
-  const auto found = std::ranges::find(keys, name, &ConfigKey::name);
-  return found == keys.end() ? nullptr : &*found;
+  const auto found = std::ranges::find_if(
+      config_keys(), [&](const ConfigKey& key) { return key.name == name || (!key.old_name.empty() && key.old_name == name); });
+  return found == config_keys().end() ? nullptr : &*found;
 }
 
-std::string nearest_key(std::string_view name) {
-  return std::ranges::min_element(config_keys(), {}, [&](const ConfigKey& key) { return edit_distance(key.name, name); })->name;
-}
-
-/// @param place  makes the text that says where the key stands.
-template <class Place>
-void set_key(Config& config, const std::string& name, const std::string& value, Place&& place) {
+const ConfigKey& known_key(const std::string& name, const std::string& place) {
   const ConfigKey* key = find_key(name);
-  if (key == nullptr) {
-    throw ConfigError(fmt::format("{}: unknown key {}; did you mean {}? (mica-train --help lists all keys)", place(), name,
-                                  nearest_key(name)));
-  }
+  require<ConfigError>(key != nullptr, "{}: unknown key {}: {} (mica-train --help lists all keys)", place, io::quoted_name(name),
+                       hint_for_key(name));
+  return *key;
+}
+
+/// @param name  of the two that a key may have, the one that is used
+void set_value(Config& config, const ConfigKey& key, const std::string& name, const std::string& value, const std::string& place) {
   const bool is_one_line = std::ranges::none_of(value, [](char c) { return std::iscntrl(static_cast<unsigned char>(c)) && c != '\t'; });
   require<ConfigError>(is_one_line, "{}: the value of {} holds a control character, such as a line break, which a config cannot hold",
-                       place(), name);
-  const std::optional<std::string> plain = key->is_list ? value : unquoted(value);
+                       place, name);
+  const std::optional<std::string> plain = key.is_list ? value : unquoted(value);
   require<ConfigError>(plain.has_value(), "{}: {} is {}, whose double quotes do not close at its end; inside them write \\\" and \\\\ "
-                       "for a quote and a backslash", place(), name, value);
-  if (!key->set(config, *plain)) {
-    throw ConfigError(fmt::format("{}: {} is '{}', expected {}", place(), name, value, key->expected));
+                       "for a quote and a backslash", place, name, io::quoted_name(value));
+  require<ConfigError>(key.set(config, *plain), "{}: {} is {}, expected {}", place, name, io::quoted_name(value), key.expected);
+}
+
+/// The keys that a file, or the flags, have set so far, each by one of its names.
+class KeysSet {
+ public:
+  /// @param name  the one that is used here. @param place  "x.cfg:7". @throws ConfigError naming both where the other was used before.
+  void add(Config& config, const ConfigKey& key, const std::string& name, const std::string& place) {
+    const auto [first, is_new] = names_.try_emplace(&key, Name{name, place});
+    require<ConfigError>(is_new || first->second.text == name,
+                         "{}: {} and {} ({}) are one key, and {} is its old name: delete one of the two", place, name,
+                         first->second.text, first->second.place, key.old_name);
+    if (name != key.name) config.old_names[name] = key.name;
+    config.set_by_user.insert(key.name);
   }
-}
 
-void apply_flag(Config& config, const std::string& flag) {
+ private:
+  struct Name {
+    std::string text, place;
+  };
+  std::map<const ConfigKey*, Name> names_;
+};
+
+void apply_flag(Config& config, const std::string& flag, KeysSet& set) {
+  require<ConfigError>(flag.starts_with("--"),
+                       "argument {} is not understood, expected --section.key=value (mica-train --help lists all keys)",
+                       io::quoted_name(flag));
+  const std::string place = "flag " + io::quoted_name(flag);
   const std::size_t equals = flag.find('=');
-  require<ConfigError>(flag.starts_with("--") && equals != std::string::npos,
-                       "argument '{}' is not understood, expected --section.key=value (mica-train --help lists all keys)", flag);
-  const std::string name = flag.substr(2, equals - 2);
-  set_key(config, name, flag.substr(equals + 1), [&] { return "flag " + flag; });
-  config.set_by_user.insert(name);
+  const std::string name = flag.substr(2, std::min(equals, flag.size()) - 2);
+  const ConfigKey& key = known_key(name, place);
+  require<ConfigError>(equals != std::string::npos, "{} has no value, expected {}=VALUE: {} (mica-train --help lists all keys)", flag, flag,
+                       key.expected);
+  set_value(config, key, name, flag.substr(equals + 1), place);
+  set.add(config, key, name, place);
 }
 
-void apply_entry(Config& config, const IniEntry& entry, const std::string& file_name) {
-  set_key(config, entry.key, entry.value, [&] { return fmt::format("{}:{}", file_name, entry.line); });
+std::string place_of(const IniEntry& entry, const ConfigText& text) { return fmt::format("{}:{}", text.file_name, entry.line); }
+
+const ConfigKey& apply_entry(Config& config, const IniEntry& entry, const ConfigText& text) {
+  const ConfigKey& key = known_key(entry.key, place_of(entry, text));
+  set_value(config, key, entry.key, entry.value, place_of(entry, text));
+  return key;
 }
 
 /// The line of --help that says what PyTorch and Hugging Face call a key; "" where they have no such thing.
@@ -107,26 +120,29 @@ ConfigText read_config_text(const std::string& path) {
   std::ifstream file;
   if (errno == 0) file.open(path, std::ios::binary);
   const int open_error = errno;
-  std::ostringstream text;
-  if (file.is_open()) text << file.rdbuf();
+  std::string text(kMaxConfigBytes + 1, '\0');
+  if (file.is_open()) file.read(text.data(), std::ssize(text));
   require<ConfigError>(file.is_open() && !file.bad(), "cannot read the config file {}: {}; give the path of a .cfg file, see configs/",
                        path, errno_text(open_error));
-  return {path, text.str()};
+  require<ConfigError>(file.gcount() <= kMaxConfigBytes,
+                       "{}: has more than {} bytes, so it is no config; give the path of a .cfg file, see configs/", path, kMaxConfigBytes);
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  return {path, text};
 }
 
 Config parse_config(const ConfigText& text, const std::vector<std::string>& overrides) {
   Config config;
+  KeysSet in_file, in_flags;  // a flag wins over the file, whichever names they use
   for (const IniEntry& entry : parse_ini(text)) {
-    apply_entry(config, entry, text.file_name);
-    config.set_by_user.insert(entry.key);
+    in_file.add(config, apply_entry(config, entry, text), entry.key, place_of(entry, text));
   }
-  for (const std::string& flag : overrides) apply_flag(config, flag);
+  for (const std::string& flag : overrides) apply_flag(config, flag, in_flags);
   return config;
 }
 
 void apply_defaults(Config& config, const ConfigText& text) {
   for (const IniEntry& entry : parse_ini(text)) {
-    if (!config.set_by_user.contains(entry.key)) apply_entry(config, entry, text.file_name);
+    if (!config.set_by_user.contains(entry.key)) apply_entry(config, entry, text);
   }
 }
 
@@ -144,10 +160,10 @@ void check_config(const Config& config) {
       "fsdp.shard_dims = {} has no effect with fsdp.sharding = {}: use fsdp.sharding=per_parameter, or leave shard_dims out",
       fmt::join(config.fsdp.shard_dims, ","), config.fsdp.sharding);
   check_in_backward(config);
-  require<ConfigError>(!config.train.deterministic || config.train.accumulate == "reduce_each",
-                       "train.deterministic = true needs train.accumulate = reduce_each, but it is {}: gradients that a rank adds up "
+  require<ConfigError>(!config.train.deterministic || config.train.gradient_sync == "reduce_each",
+                       "train.deterministic = true needs train.gradient_sync = reduce_each, but it is {}: gradients that a rank adds up "
                        "before they are exchanged depend on the number of ranks",
-                       config.train.accumulate);
+                       config.train.gradient_sync);
   require<ConfigError>(!config.train.deterministic || config.train.reproducible,
                        "train.deterministic = true needs train.reproducible = true");
   require<ConfigError>(!config.train.deterministic || !config.optim.in_backward,

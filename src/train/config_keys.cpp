@@ -106,6 +106,12 @@ ConfigKey list(std::string name, Get field, std::string help,
           true};
 }
 
+/// A key that had another name before, which is still read.
+ConfigKey renamed(std::string old_name, ConfigKey key) {
+  key.old_name = std::move(old_name);
+  return key;
+}
+
 /// runs/<name> is one folder.
 ConfigKey run_name_key() {
   ConfigKey key = text("run.name", [](Config& c) -> auto& { return c.run.name; }, "a name without /, not . or ..",
@@ -215,7 +221,8 @@ std::vector<ConfigKey> make_keys() {
       whole("model.head_dim", MICA_FIELD(model.head_dim), 0, 1 << 16,
             "llama: size of a head, even; 0: width / heads"),
       whole("model.width", MICA_FIELD(model.width), 1, 1 << 20, "hidden size: elements of a token's embedding"),
-      whole("model.hidden", MICA_FIELD(model.hidden), 0, 1 << 22, "channels inside a feed-forward layer; 0: 4 * width"),
+      renamed("model.hidden", whole("model.intermediate_size", MICA_FIELD(model.intermediate_size), 0, 1 << 22,
+                                    "channels inside a feed-forward layer; 0: 4 * width")),
       whole("model.vocab_size", MICA_FIELD(model.vocab_size), 1, std::int64_t{1} << 31,
             "vocabulary size; used as given, never padded"),
       whole("model.context", MICA_FIELD(model.context), 1, 1 << 24, "longest sequence, in tokens"),
@@ -323,9 +330,10 @@ std::vector<ConfigKey> make_keys() {
       whole("train.global_batch", MICA_FIELD(train.global_batch), 0, kHuge,
             "sequences per step over all ranks = micro_batch x accumulation x ranks; 0: that of the checkpoint when resuming, "
             "else micro_batch x ranks"),
-      choice("train.accumulate", MICA_FIELD(train.accumulate), {"reduce_each", "no_sync"},
-             "gradient accumulation: reduce after each micro-batch, or keep gradients unsharded until the last (no_sync): less "
-             "communication, more memory"),
+      renamed("train.accumulate",
+              choice("train.gradient_sync", MICA_FIELD(train.gradient_sync), {"reduce_each", "no_sync"},
+                     "gradient accumulation: reduce after each micro-batch, or keep gradients unsharded until the last (no_sync): less "
+                     "communication, more memory")),
       flag("train.tf32", MICA_FIELD(train.tf32), "GPUs: fp32 matrix products in TF32 (10 bits of mantissa) on tensor cores"),
       flag("train.f32_logits", MICA_FIELD(train.f32_logits),
            "GPUs: logits in fp32 whatever fsdp.param_dtype is; false: in param_dtype, as with PyTorch's autocast, which takes "

@@ -18,7 +18,8 @@ struct ConfigKey {
   std::function<bool(Config&, const std::string& text)> set;
   std::function<std::string(const Config&)> get;
   bool is_list = false;  ///< items are quoted one by one, by set and get; other values as a whole, by who reads and writes files
-  std::string since = "0.1.0";  ///< the first version of Mica that has the key
+  std::string old_name = {};  ///< "model.hidden": read as well; empty: it never had another name
+  std::string since = "0.1.0";  ///< the first version of Mica that has the key, by either name
 };
 
 /// Every key, by section, in the order of --help.

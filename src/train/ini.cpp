@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "mica/core/error.hpp"
+#include "mica/io/quoted_name.hpp"
 
 namespace mica::train {
 namespace {
@@ -56,12 +57,12 @@ std::vector<IniEntry> parse_ini(const ConfigText& text) {
     }
     const std::size_t equals = line.find('=');
     require<ConfigError>(equals != std::string_view::npos && equals > 0 && line.front() != '[',
-                         "{}:{}: the line '{}' is not understood; expected lines like 'key = value' under [section] headings",
-                         text.file_name, number, line);
+                         "{}:{}: the line {} is not understood; expected lines like 'key = value' under [section] headings",
+                         text.file_name, number, io::quoted_name(line));
     const std::string key = section + std::string(trimmed(line.substr(0, equals)));
     const auto [first, is_new] = lines.emplace(key, number);
     require<ConfigError>(is_new, "{}:{}: {} is set a second time, after line {}: delete one of the two lines",
-                         text.file_name, number, key, first->second);
+                         text.file_name, number, io::quoted_name(key), first->second);
     entries.push_back({key, std::string(trimmed(line.substr(equals + 1))), number});
   }
   return entries;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <utility>
 
 #include <fcntl.h>
@@ -12,6 +13,7 @@
 
 #include "mica/core/error.hpp"
 #include "mica/io/atomic_file.hpp"
+#include "mica/io/json.hpp"
 
 namespace mica::train {
 namespace {
@@ -28,16 +30,23 @@ struct Rows {
   std::string kept, later;
 };
 
-/// The rows of a file: those of steps up to last_step, and the others. A line cut short by a kill is dropped.
+/// Nothing for what is no row, as a line that a kill cut short: that is no mistake.
+std::optional<std::int64_t> step_of(const std::string& line, const std::string& path) {
+  try {
+    const auto row = io::JsonValue::parse<ConfigError>(line, path);
+    return row[row.has("step") ? "step" : "from"].integer(0);
+  } catch (const ConfigError&) {
+    return std::nullopt;
+  }
+}
+
+/// The rows of a file: those of steps up to last_step, and the others. What is no row is dropped.
 Rows split_rows(const std::string& path, std::int64_t last_step) {
   Rows rows;
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
-    const auto json = nlohmann::json::parse(line, nullptr, false);
-    if (!json.is_object()) continue;
-    const auto step = json.find(json.contains("step") ? "step" : "from");
-    if (step == json.end() || !step->is_number_integer()) continue;
-    (step->get<std::int64_t>() <= last_step ? rows.kept : rows.later) += line + "\n";
+    const std::optional<std::int64_t> step = step_of(line, path);
+    if (step) (*step <= last_step ? rows.kept : rows.later) += line + "\n";
   }
   return rows;
 }

@@ -36,7 +36,7 @@ void check_sizes(const Config& config) {
   const auto number = [](std::int64_t value) { return static_cast<double>(value); };
   const bool is_llama = model.type == "llama";
   const double width = number(model.width);
-  const double hidden = model.hidden == 0 ? 4 * width : number(model.hidden);
+  const double hidden = model.intermediate_size == 0 ? 4 * width : number(model.intermediate_size);
   const double q = is_llama ? number(model.heads) * number(llama_config(model).head_size()) : width;
   const double parameters = number(model.layers) * (4 * q + (is_llama ? 3 : 2) * hidden) * width +
                             number(model.vocab_size + model.context) * width;
@@ -65,7 +65,7 @@ nn::LlamaConfig llama_config(const Config::Model& m) {
   llama.kv_heads = m.kv_heads;
   llama.head_dim = m.head_dim;
   llama.width = m.width;
-  llama.hidden = m.hidden == 0 ? 4 * m.width : m.hidden;
+  llama.intermediate_size = m.intermediate_size == 0 ? 4 * m.width : m.intermediate_size;
   llama.context = m.context;
   llama.vocab_size = m.vocab_size;
   llama.tie_embeddings = m.tie_embeddings;
@@ -83,7 +83,7 @@ std::unique_ptr<nn::Module> make_model(const Config::Model& m) {
   if (m.type == "mlp") {
     return std::make_unique<nn::Mlp>(nn::MlpConfig{.layers = m.layers,
                                                    .width = m.width,
-                                                   .hidden = m.hidden == 0 ? 4 * m.width : m.hidden,
+                                                   .intermediate_size = m.intermediate_size == 0 ? 4 * m.width : m.intermediate_size,
                                                    .vocab_size = m.vocab_size});
   }
   if (m.type == "llama") return std::make_unique<nn::Llama>(llama_config(m));
@@ -103,8 +103,8 @@ void check_model(const Config& config) {
     require<ConfigError>(model.width % model.heads == 0,
                          "model.width = {} is not divisible by model.heads = {}: choose a multiple of {}", model.width,
                          model.heads, model.heads);
-    require<ConfigError>(model.hidden == 0 || model.hidden == 4 * model.width,
-                         "model.hidden = {}, but GPT-2's is 4 * model.width = {}: leave it 0", model.hidden,
+    require<ConfigError>(model.intermediate_size == 0 || model.intermediate_size == 4 * model.width,
+                         "model.intermediate_size = {}, but GPT-2's is 4 * model.width = {}: leave it 0", model.intermediate_size,
                          4 * model.width);
     check_seq_len(config);
   }

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <sstream>
@@ -21,6 +22,7 @@
 #include <unistd.h>
 
 #include "mica/core/error.hpp"
+#include "mica/io/json.hpp"
 #include "mica/io/raw_file.hpp"
 
 namespace mica::train {
@@ -116,17 +118,18 @@ std::string lock_text(const Owner& owner, std::int64_t heartbeat) {
   return text;
 }
 
+/// Nothing where it is no lock of this text's kind, or is just being written: that is no mistake, but an unknown owner.
 std::optional<Owner> parse_owner(const std::string& text) {
-  const auto json = nlohmann::json::parse(text, nullptr, false);
   try {
-    return Owner{.host = json.at("host"),
-                 .boot = json.at("boot"),
-                 .pid_namespace = json.at("pid_namespace"),
-                 .process_start = json.at("process_start"),
-                 .since = json.at("since"),
-                 .job = json.at("job"),
-                 .pid = json.at("pid").get<pid_t>()};
-  } catch (const nlohmann::json::exception&) {
+    const auto json = io::JsonValue::parse<ConfigError>(text, "run.lock");
+    return Owner{.host = json["host"].text(),
+                 .boot = json["boot"].text(),
+                 .pid_namespace = json["pid_namespace"].text(),
+                 .process_start = json["process_start"].text(),
+                 .since = json["since"].text(),
+                 .job = json["job"].text(),
+                 .pid = static_cast<pid_t>(json["pid"].integer(1, std::numeric_limits<pid_t>::max()))};
+  } catch (const ConfigError&) {
     return std::nullopt;
   }
 }

@@ -55,8 +55,7 @@ Command parse_command(const std::vector<std::string>& arguments) {
       command.check = true;
     } else if (argument.starts_with("--") && argument.find('=') == std::string::npos) {
       const bool has_value = i + 1 < arguments.size() && !arguments[i + 1].starts_with("--");
-      require<ConfigError>(has_value, "{} has no value, expected --section.key=value; see mica-train --help", argument);
-      command.overrides.push_back(argument + "=" + arguments[++i]);
+      command.overrides.push_back(has_value ? argument + "=" + arguments[++i] : argument);
     } else if (argument.starts_with("--")) {
       require<ConfigError>(!argument.starts_with("--check="), "{} has a value, but --check takes none; see mica-train --help", argument);
       command.overrides.push_back(argument);

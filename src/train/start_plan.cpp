@@ -18,7 +18,7 @@ StartPlan make_start_plan(const Config& config, const Device& device, const Shar
                         .make_kernels = device.make_kernels});
   plan::StepSpec spec = plan::step_spec_of(*model.root);
   spec.micro_batches = static_cast<int>(batch.accumulation);
-  spec.no_sync = config.train.accumulate == "no_sync";
+  spec.no_sync = config.train.gradient_sync == "no_sync";
   spec.scales_loss = model.scaler != nullptr;
   spec.steps_in_backward = model.in_backward != nullptr;
   spec.step_workspace_bytes = model.optimizer->workspace_bytes();

@@ -16,7 +16,7 @@ StepRunner::StepRunner(const Config& config, ShardedModel& model, const data::Da
       plan_(plan),
       batches_(model.context, model.root->device_mesh(), dataset,
                data::Sampler(dataset.num_samples(), data::data_order_from_name(config.data.order), config.run.seed), plan, data_rank),
-      no_sync_(config.train.accumulate == "no_sync"),
+      no_sync_(config.train.gradient_sync == "no_sync"),
       deterministic_(config.train.deterministic),
       grad_clip_(config.optim.grad_clip > 0 ? config.optim.grad_clip : std::numeric_limits<double>::infinity()),
       grad_weight_(config.train.deterministic ? 1.0 : 1.0 / static_cast<double>(plan.accumulation)),

@@ -39,9 +39,9 @@ data::BatchPlan make_plan(const Config& config, const StartPoint& start, bool is
                        "train.global_batch = {} is {} micro-batches a step on each rank, expected at most {}: lower it or "
                        "raise train.micro_batch",
                        config.train.global_batch, plan.accumulation, kMostRounds);
-  require<ConfigError>(!config.optim.in_backward || plan.accumulation == 1 || config.train.accumulate == "no_sync",
+  require<ConfigError>(!config.optim.in_backward || plan.accumulation == 1 || config.train.gradient_sync == "no_sync",
                        "optim.in_backward = true makes an optimizer step at each reduction, and each of the {} micro-batches of a step "
-                       "would be reduced: set train.accumulate = no_sync",
+                       "would be reduced: set train.gradient_sync = no_sync",
                        plan.accumulation);
   if (start.manifest) plan.first_step = start.manifest->step + 1;
   plan.sequences_before = sequences_before;
@@ -85,6 +85,9 @@ Trainer::Trainer(App& app, const Config& config, StartPoint start, Logger logger
 void Trainer::print_start(IniKeys keys) const {
   if (!is_main()) return;
   logger_.info("mica-train {}", kVersion);
+  for (const auto& [old_name, name] : config_.old_names) {
+    logger_.warn("the key {} is called {} now; the old name is still read, but write the new one", old_name, name);
+  }
   logger_.info("{}", to_ini(config_, keys));
   if (keys == IniKeys::changed) logger_.info("config   other keys have their defaults; all of them: {}/config.resolved.cfg", config_.run_folder());
   logger_.info("data     {} tokens, {} sequences of {} tokens{}", datasets_.train.num_tokens(),
@@ -143,6 +146,7 @@ void Trainer::resume() {
       model_.scaler->set_state({manifest.scalars.at("loss_scale"),
                                 static_cast<std::int64_t>(manifest.scalars.at("loss_scale_growth_tracker"))});
     }
+    tokenizer_ = report.tokenizer;
     parent_ = manifest.id();
     last_done_ = last_saved_ = manifest.step;
     if (!is_main()) return;
@@ -181,6 +185,7 @@ void Trainer::init_parameters() {
   app_.comm.agree([&] {
     const checkpoint::InitReport report =
         checkpoint::init_from(config_.model.init_from, model_description(config_), *model_.root, app_.comm);
+    tokenizer_ = report.tokenizer;
     if (!is_main()) return;
     logger_.info("start    with the {} parameters of {}, read in {:.0f} ms", report.numel, report.source, report.ms);
   });

@@ -51,7 +51,8 @@ void Trainer::save(std::int64_t step, bool in_background) {
                                       .omp_threads = device_.num_threads,
                                       .scalars = scalars,
                                       .model = model_description(config_),
-                                      .config = to_ini(config_)};
+                                      .config = to_ini(config_),
+                                      .tokenizer = tokenizer_};
     const checkpoint::SaveOptions options{.keep = static_cast<int>(config_.checkpoint.keep),
                                           .at_point = [folder = folder_](std::string_view point) {
                                             if (point == "before rename") folder->check_owner();

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "fault/support/training.hpp"
+#include "support/paths.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace mica::test {
@@ -33,6 +34,7 @@ void expect_refused(const Case& expected, const Finished& seen) {
   EXPECT_EQ(seen.status, expected.status);
   const std::vector<std::string> lines = seen.error_lines();
   ASSERT_EQ(lines.size(), 1u);
+  EXPECT_LT(lines[0].size(), 3000u) << "a line that a person can read, whatever the input holds";
   for (const std::string& part : expected.says) EXPECT_THAT(lines[0], HasSubstr(part));
 }
 
@@ -155,6 +157,24 @@ TEST_F(BadInput, OnTheCommandLine) {
   EXPECT_FALSE(fs::exists(folder_ / "out.train.h5"));
 }
 
+TEST_F(BadInput, HostileConfigs) {
+  std::string bytes = "PK\x03\x04\x1b[31m";
+  for (int i = 0; i < 4000; ++i) bytes += static_cast<char>(i * 37 % 251);
+  expect_all_refused({
+      config("other words", "[train]\nlearning_rate = 3e-4\n", {":2:", "unknown key 'train.learning_rate': did you mean optim.lr?"}),
+      flag("other words, without a section", "--num_hidden_layers=3", {"did you mean model.layers?"}),
+      config("both names", "[model]\nhidden = 8\nintermediate_size = 8\n", {":3:", "model.hidden", "model.intermediate_size"}),
+      config("no text", bytes, {"not understood"}),
+      config("a NUL", std::string("[run]\nname = a\0b\n", 18), {"control character"}),
+      config("no UTF-8 in a key", "[train]\nst\xff\xfe = 3\n", {"unknown key"}),
+      config("brackets", std::string(100'000, '['), {":1:", "key = value", "(100000 bytes)"}),
+      config("huge number", "[optim]\nlr = 1e999\n", {"optim.lr", "1e999"}),
+      config("no number", "[optim]\nlr = NaN\n", {"optim.lr", "NaN"}),
+      config("cut short", "[run]\nname = \"a", {"run.name", "quotes"}),
+      config("too long", std::string(2'000'000, 'a'), {"more than 1048576 bytes"}),
+  });
+}
+
 TEST_F(BadInput, ThatDoesNotFitRanksOrMachine) {
   expect_all_refused({
       flag("batch", "--train.global_batch=5", {"train.global_batch=5", "2 x 2 = 4", "8"}),
@@ -170,6 +190,83 @@ TEST_F(BadInput, ThatDoesNotFitRanksOrMachine) {
       {"long accumulation", train({"--train.global_batch=1099511627776"}), 2, {"train.global_batch"}},
   });
   EXPECT_TRUE(checkpoints_of(run_folder()).empty());
+}
+
+/// What breaks readers of JSON.
+std::vector<std::pair<std::string, std::string>> hostile_json() {
+  std::string objects;
+  for (int i = 0; i < 100'000; ++i) objects += R"({"a":)";
+  return {{"empty", ""},
+          {"cut short", R"({"model_type": "gpt2", "n_layer)"},
+          {"lists in lists", std::string(1'000'000, '[')},
+          {"objects in objects", objects},
+          {"deep but whole", R"({"a":)" + std::string(10'000, '[') + std::string(10'000, ']') + "}"},
+          {"a key twice", R"({"model_type": "gpt2", "model_type": "llama"})"},
+          {"a number past all", R"({"n_layer": 1e999})"},
+          {"NaN", R"({"layer_norm_epsilon": NaN})"},
+          {"infinity", R"({"layer_norm_epsilon": -Infinity})"},
+          {"no UTF-8", "{\"model_type\": \"gpt2\xff\"}"},
+          {"half a surrogate", R"({"model_type": "\ud800"})"},
+          {"a NUL", std::string("{}\0{}", 5)},
+          {"a control character", "{\"model_type\": \"a\nb\"}"},
+          {"more behind it", R"({} {})"},
+          {"a list", "[1, 2]"},
+          {"a long text that does not end", "{\"" + std::string(1'000'000, 'x')}};
+}
+
+TEST_F(BadInput, HostileJson) {
+  const std::string good = test::reference_path("hf_gpt2");
+  write_text(folder_ / "text.txt", "to be or not to be\n");
+  std::vector<Case> cases;
+  const auto add = [&](std::string name, std::string says, std::vector<std::string> command) {
+    cases.push_back({std::move(name), std::move(command), 2, {std::move(says)}});
+  };
+  int number = 0;
+  for (const auto& [name, text] : hostile_json()) {
+    const std::string own = folder_ / std::to_string(number++);
+    fs::create_directories(own + "/config");
+    fs::create_directories(own + "/index");
+    fs::create_directories(own + "/header");
+    fs::create_directories(own + "/step-00000001");
+    write_text(own + "/tokenizer.json", text);
+    add(name + " as tokenizer.json", own + "/tokenizer.json",
+        {program("mica-tokenize"), "--vocab=" + own + "/tokenizer.json", "--out=" + own + "/x.h5", folder_ / "text.txt"});
+    write_text(own + "/config/config.json", text);
+    add(name + " as config.json", own + "/config/config.json", {program("mica-convert"), "hf-import", own + "/config", own + "/x"});
+    fs::copy(good + "/config.json", own + "/index/config.json");
+    write_text(own + "/index/model.safetensors.index.json", text);
+    add(name + " as an index", "model.safetensors.index.json", {program("mica-convert"), "hf-import", own + "/index", own + "/x"});
+    fs::copy(good + "/config.json", own + "/header/config.json");
+    std::string header(8, '\0');
+    for (std::size_t i = 0; i < 8; ++i) header[i] = static_cast<char>(text.size() >> (8 * i) & 0xffU);
+    write_text(own + "/header/model.safetensors", header + text);
+    add(name + " as a header", own + "/header/model.safetensors", {program("mica-convert"), "hf-import", own + "/header", own + "/x"});
+    write_text(own + "/step-00000001/manifest.json", text);
+    add(name + " as a manifest", own + "/step-00000001/manifest.json", {program("mica-inspect"), own + "/step-00000001"});
+  }
+  const auto config_json = [&](const std::string& name, const std::string& key, const std::string& value) {
+    std::string text = read_text(good + "/config.json");
+    const std::size_t at = text.find('"' + key + '"');
+    const std::size_t colon = text.find(':', at);
+    text.replace(colon + 1, text.find_first_of(",\n", colon) - colon - 1, " " + value);
+    const std::string own = folder_ / name;
+    fs::create_directories(own);
+    write_text(own + "/config.json", text);
+    return own;
+  };
+  for (const char* value : {"1e300", "9223372036854775808", "-1", "0", "2.5", "\"2\"", "[2]", "2147483647"}) {
+    const std::string own = config_json("layers" + std::to_string(number++), "n_layer", value);
+    add(std::string(value) + " layers", own + "/config.json", {program("mica-convert"), "hf-import", own, own + "/x"});
+  }
+  // On several ranks as well it is one line.
+  add("a folder to start from", "start/config.json", train({"--model.init_from=" + config_json("start", "n_layer", "1e999")}));
+  expect_all_refused(cases);
+
+  // A byte order mark is no mistake.
+  const std::string marked = folder_ / "marked";
+  fs::copy(good, marked);
+  write_text(marked + "/config.json", "\xEF\xBB\xBF" + read_text(good + "/config.json"));
+  EXPECT_EQ(test::run({program("mica-convert"), "hf-import", marked, marked + "-checkpoint"}).status, 0);
 }
 
 TEST_F(BadInput, InTokenFiles) {

@@ -69,5 +69,45 @@ TEST(Configs, RunForAStep) {
   }
 }
 
+// A config of an earlier Mica, and the config.resolved.cfg that it left behind, train and go on; new names are written.
+TEST(Configs, OldNamesOfKeysTrainAndResume) {
+  const TemporaryFolder folder;
+  write_tokens(folder / "tokens.bin", 4000);
+  const auto text = [&](const std::string& intermediate_size, const std::string& gradient_sync) {
+    return "[model]\ntype = mlp\nlayers = 1\nwidth = 8\n" + intermediate_size + " = 12\n[data]\ntrain = " + (folder / "tokens.bin") +
+           "\n[train]\nsteps = 2\nmicro_batch = 2\nglobal_batch = 8\nseq_len = 16\nlog_interval = 1\n" + gradient_sync + " = no_sync\n";
+  };
+  write_text(folder / "old.cfg", text("hidden", "accumulate"));
+  write_text(folder / "new.cfg", text("intermediate_size", "gradient_sync"));
+  const auto count_of = [](const std::string& output, const std::string& part) {
+    std::size_t count = 0;
+    for (std::size_t at = 0; (at = output.find(part, at)) != std::string::npos; ++at) ++count;
+    return count;
+  };
+  const std::string old_run = folder / "old";
+  const Finished first = test::run(training(2, folder / "old.cfg", {"--run.dir=" + old_run}));
+  ASSERT_EQ(first.status, 0) << first.output;
+  EXPECT_EQ(count_of(first.output, "model.hidden is called model.intermediate_size now"), 1u) << first.output;
+  EXPECT_EQ(count_of(first.output, "train.accumulate is called train.gradient_sync now"), 1u) << first.output;
+  const std::string resolved = read_text(old_run + "/config.resolved.cfg");
+  EXPECT_THAT(resolved, ::testing::HasSubstr("\nintermediate_size = 12\n"));
+  EXPECT_THAT(resolved, ::testing::HasSubstr("\ngradient_sync = no_sync\n"));
+  EXPECT_THAT(resolved, ::testing::Not(::testing::HasSubstr("\nhidden = ")));
+
+  std::string before = resolved;  // as an earlier Mica would have written it
+  before.replace(before.find("\nintermediate_size = "), 21, "\nhidden = ");
+  before.replace(before.find("\ngradient_sync = "), 17, "\naccumulate = ");
+  write_text(folder / "resolved.cfg", before);
+  const Finished resumed = test::run(training(2, folder / "resolved.cfg", {"--train.steps=4"}));
+  ASSERT_EQ(resumed.status, 0) << resumed.output;
+  const Finished of_new = test::run(training(2, folder / "new.cfg", {"--run.dir=" + (folder / "new"), "--train.steps=2"}));
+  ASSERT_EQ(of_new.status, 0) << of_new.output;
+  EXPECT_EQ(count_of(of_new.output, " now; the old name"), 0u);
+  const Finished on = test::run(training(2, folder / "new.cfg", {"--run.dir=" + (folder / "new"), "--train.steps=4"}));
+  ASSERT_EQ(on.status, 0) << on.output;
+  EXPECT_EQ(step_lines(old_run).size(), 4u);
+  EXPECT_EQ(step_lines(old_run), step_lines(folder / "new"));
+}
+
 }  // namespace
 }  // namespace mica::test

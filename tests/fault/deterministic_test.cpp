@@ -60,7 +60,8 @@ TEST_F(DeterministicRun, F3OrdinaryRunsDiffer) {
 }
 
 TEST_F(DeterministicRun, ContradictionsAreRefused) {
-  for (const auto& [flag, word] : {std::pair<std::string, std::string>{"--train.accumulate=no_sync", "train.accumulate = reduce_each"},
+  for (const auto& [flag, word] : {std::pair<std::string, std::string>{"--train.gradient_sync=no_sync",
+                                                                       "train.gradient_sync = reduce_each"},
                                    {"--train.reproducible=false", "train.reproducible = true"},
                                    {"--fsdp.gradient_compression=bf16", "fsdp.gradient_compression = bf16"}}) {
     const Finished run = test::run(training(1, folder_ / "run.cfg", {"--train.deterministic=true", flag, "--check"}));

@@ -83,7 +83,8 @@ TEST_F(Edge, AFlagMayHaveItsValueBehindASpace) {
   const Finished seen = test::run(under_mpirun(2, train({"--train.steps", "3", "--data.order", "sequential"})));
   EXPECT_EQ(seen.status, 0) << seen.output;
   EXPECT_EQ(step_lines(folder_ / "run").size(), 3u);
-  expect_refused(test::run(under_mpirun(2, train({"--train.steps"}))), 2, {"--train.steps has no value", "--section.key=value"});
+  expect_refused(test::run(under_mpirun(2, train({"--train.steps"}))), 2,
+                 {"--train.steps has no value", "--train.steps=VALUE: a whole number"});
   expect_refused(test::run(under_mpirun(2, train({"--train.steps", "--check"}))), 2, {"--train.steps has no value"});
 }
 

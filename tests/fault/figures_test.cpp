@@ -152,7 +152,7 @@ TEST_F(Figures, SgdIsPyTorchsHoweverABatchIsDealtOut) {
     expect_run(name, {1, 8});
     expect_run(name, {1, 2});
     expect_run(name, {2, 2});
-    expect_run(name, {2, 1, {"--train.accumulate=no_sync"}});
+    expect_run(name, {2, 1, {"--train.gradient_sync=no_sync"}});
     expect_run(name, {4, 2});
     expect_run(name, {4, 1});
   }
@@ -168,7 +168,7 @@ TEST_F(Figures, AdamIsPyTorchsHoweverABatchIsDealtOut) {
   for (const char* name : {"adamw", "adam"}) {
     expect_run(name, {1, 8});
     expect_run(name, {2, 2});
-    expect_run(name, {4, 1, {"--train.accumulate=no_sync"}});
+    expect_run(name, {4, 1, {"--train.gradient_sync=no_sync"}});
   }
 }
 

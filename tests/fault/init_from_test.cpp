@@ -155,6 +155,50 @@ TEST_F(InitFrom, TheModelsKeysComeFromTheFolder) {
   }
 }
 
+// The tokenizer goes from the folder through runs, saves in the background and resumes, and out again when the folder is gone.
+TEST_F(InitFrom, TheTokenizerGoesThroughRuns) {
+  namespace fs = std::filesystem;
+  const std::string hf = folder_ / "hf";
+  fs::copy(kReference + "hf_gpt2", hf);
+  std::string config = read_text(hf + "/config.json");
+  config.replace(config.find("\"eos_token_id\": null"), 20, "\"eos_token_id\": 60");
+  write_text(hf + "/config.json", config);
+  write_text(hf + "/tokenizer.json", "{\"made\": \"up\"}\n");
+  write_text(hf + "/merges.txt", "a b\n");
+  ASSERT_EQ(train("gpt2", "first", {"--model.init_from=" + hf}).status, 0);
+  fs::remove_all(hf);
+  const std::vector<std::string> in_background{"--checkpoint.async=true", "--checkpoint.interval=1"};
+  std::vector<std::string> more = in_background;
+  more.insert(more.end(), {"--model.init_from=" + hf, "--train.steps=3"});
+  const Finished resumed = train("gpt2", "first", more);
+  ASSERT_EQ(resumed.status, 0) << resumed.output;
+  more = in_background;
+  more.push_back("--model.init_from=" + (folder_ / "first"));
+  const Finished second = train("gpt2", "second", more);
+  ASSERT_EQ(second.status, 0) << second.output;
+  for (const std::string checkpoint : {"first/checkpoints/step-00000002", "first/checkpoints/step-00000003",
+                                       "second/checkpoints/step-00000001"}) {
+    SCOPED_TRACE(checkpoint);
+    const std::string path = folder_ / checkpoint;
+    EXPECT_EQ(test::run({program("mica-inspect"), "verify", path}).status, 0);
+    fs::remove_all(folder_ / "out");
+    const Finished exported = convert({"hf-export", path, folder_ / "out"});
+    ASSERT_EQ(exported.status, 0) << exported.output;
+    EXPECT_THAT(exported.output, HasSubstr("with the tokenizer of " + hf + ": merges.txt, tokenizer.json; eos_token_id 60\n"));
+    EXPECT_EQ(read_text(folder_ / "out/tokenizer.json"), "{\"made\": \"up\"}\n");
+    EXPECT_EQ(read_text(folder_ / "out/merges.txt"), "a b\n");
+    for (const char* name : {"/config.json", "/generation_config.json"}) {
+      EXPECT_THAT(read_text(folder_ / "out" + name), HasSubstr("\"eos_token_id\": 60")) << name;
+    }
+  }
+  // A damaged one does not go on unnoticed.
+  damage(folder_ / "first/checkpoints/step-00000003/tokenizer.json");
+  const Finished refused = train("gpt2", "first", {"--train.steps=4"});
+  EXPECT_EQ(refused.status, 2) << refused.output;
+  EXPECT_THAT(refused.output, HasSubstr("step-00000003/tokenizer.json"));
+  EXPECT_THAT(refused.output, HasSubstr("--checkpoint.resume="));
+}
+
 TEST_F(InitFrom, ALlamasContextMayDiffer) {
   for (const std::string context : {"16", "512"}) {
     const std::string run = "context-" + context;

@@ -162,7 +162,9 @@ TEST_F(Resume, D7_Fp16GoesOnWithItsLossScale) {
 // D10: from the config, the same bits as stepping after backward; it refuses what it cannot do.
 TEST_F(Resume, D10_AnOptimizerInBackwardGivesTheSameRun) {
   const auto train = [&](const std::string& name, std::vector<std::string> flags) {
-    for (const char* flag : {"--fsdp.use_orig_params=true", "--optim.grad_clip=0", "--train.accumulate=no_sync"}) flags.emplace_back(flag);
+    for (const char* flag : {"--fsdp.use_orig_params=true", "--optim.grad_clip=0", "--train.gradient_sync=no_sync"}) {
+      flags.emplace_back(flag);
+    }
     flags.push_back("--run.dir=" + run_folder(name));
     return test::run(training(kRanks, *folder_ / "run.cfg", flags));
   };
@@ -175,10 +177,10 @@ TEST_F(Resume, D10_AnOptimizerInBackwardGivesTheSameRun) {
   EXPECT_EQ(diff.status, 0) << diff.output;
   for (const auto& [flag, error] : std::vector<std::pair<std::string, std::string>>{
            {"--optim.grad_clip=1", "and optim.grad_clip is 1"},
-           {"--train.accumulate=reduce_each", "set train.accumulate = no_sync"}}) {
+           {"--train.gradient_sync=reduce_each", "set train.gradient_sync = no_sync"}}) {
     const Finished refused = test::run(training(kRanks, *folder_ / "run.cfg",
                                                 {"--optim.in_backward=true", "--fsdp.use_orig_params=true", "--optim.grad_clip=0",
-                                                 "--train.accumulate=no_sync", flag, "--run.dir=" + run_folder("refused")}));
+                                                 "--train.gradient_sync=no_sync", flag, "--run.dir=" + run_folder("refused")}));
     EXPECT_EQ(refused.status, 2) << refused.output;
     EXPECT_NE(refused.output.find(error), std::string::npos) << refused.output;
   }
@@ -240,7 +242,7 @@ TEST_F(Resume, InTheBackground) {
 
 TEST_F(Resume, MinutesDecideToo) {
   const Finished run = test::run(training(kRanks, *folder_ / "run.cfg",
-                                          {"--checkpoint.interval=0", "--checkpoint.interval_minutes=1e-9", "--train.steps=4",
+                                          {"--checkpoint.interval=0", "--checkpoint.interval_minutes=1e-9", "--train.steps=4", "--optim.warmup_steps=1",
                                            "--checkpoint.async=true", "--run.dir=" + run_folder("minutes")}));
   ASSERT_EQ(run.status, 0) << run.output;
   EXPECT_EQ(checkpoints_of(run_folder("minutes")).front(), "step-00000001") << "ranks agree after the first step: " << run.output;

@@ -31,7 +31,7 @@ std::int64_t count(nn::Module& model, const std::string& name, bool fuse_epilogu
 
 TEST(GpuResiduals, EverySumIsMadeByTheProductThatEndsItsBranch) {
   nn::Gpt2 gpt2({.layers = 2, .heads = 2, .width = 16, .context = 8, .vocab_size = 13});
-  nn::Llama llama({.layers = 2, .heads = 2, .kv_heads = 1, .width = 16, .hidden = 24, .context = 8, .vocab_size = 13});
+  nn::Llama llama({.layers = 2, .heads = 2, .kv_heads = 1, .width = 16, .intermediate_size = 24, .context = 8, .vocab_size = 13});
   for (nn::Module* model : std::initializer_list<nn::Module*>{&gpt2, &llama}) {
     EXPECT_EQ(count(*model, "linear_add", true), 4) << model->type_name();
     EXPECT_EQ(count(*model, "linear_add", false), 0) << model->type_name();

@@ -80,7 +80,7 @@ std::unique_ptr<nn::Module> make_parity_model(ParityCase::Model model) {
                                                        .kv_heads = 2,
                                                        .head_dim = 6,
                                                        .width = 10,
-                                                       .hidden = 13,
+                                                       .intermediate_size = 13,
                                                        .context = 8,
                                                        .vocab_size = kVocab});
   }

@@ -32,8 +32,8 @@ struct ConvertOptions {
 
 struct HfExportOptions {
   DType dtype = DType::f32;                      ///< of the files: f32, bf16 or f16
-  std::int64_t max_shard_bytes = 5'000'000'000;  ///< bytes of the tensors in one file; a larger tensor gets its own
-  /// Hugging Face folder whose tokenizer files, bos_token_id, eos_token_id and pad_token_id are copied; empty: none.
+  std::int64_t max_shard_bytes = 5'000'000'000;  ///< of the tensors of one file; a larger tensor has its own
+  /// A Hugging Face folder whose tokenizer files, bos_token_id, eos_token_id and pad_token_id go along; empty: what the checkpoint has.
   std::string tokenizer;
 };
 
@@ -41,20 +41,20 @@ struct HfExportOptions {
 struct ConvertReport {
   std::string model_type;  ///< "gpt2"
   std::int64_t num_tensors = 0, numel = 0, bytes = 0, num_files = 0;
-  std::string config;  ///< of an import: the [model] section of a config for it
-  std::vector<std::string> tokenizer_files;  ///< of an export: those that were copied
+  std::string config;  ///< of an import: the section [model] of a config for it
+  std::string tokenizer;  ///< of an import or export: which of its files went along, or that none did, in one line
 };
 
 /// Writes a checkpoint's parameters as a Hugging Face folder: config.json and model.safetensors, or several files and
-/// model.safetensors.index.json; and checksums.crc32c, for verify. Memory: less than 100 MiB, whatever the model. The
-/// folder appears complete or not at all.
+/// model.safetensors.index.json; the tokenizer's files and generation_config.json, where they are known; and checksums.crc32c,
+/// for verify. Memory: less than 100 MiB and the tokenizer's files, whatever the model. The folder appears complete or not at all.
 /// @param checkpoint  resolved (folder.hpp).  @param hf_folder  must not exist.
 /// @throws ConfigError: a model without a counterpart, a value past fp16's range; CheckpointError; IoError.
 ConvertReport hf_export(const std::string& checkpoint, const std::string& hf_folder, const HfExportOptions& hf,
                         const ConvertOptions& options);
 
 /// Writes a Hugging Face folder's parameters as a checkpoint of one rank at step 0, without optimizer state, for
-/// model.init_from, hf_export and everything that reads checkpoints. Memory: less than 150 MiB, whatever the model.
+/// model.init_from, hf_export and whatever reads checkpoints. Memory: less than 150 MiB and the tokenizer's files, whatever the model.
 /// @param checkpoint  must not exist; appears complete or not at all.
 /// @throws ConfigError: what Mica's model cannot do; CheckpointError: files that are damaged or do not fit config.json.
 ConvertReport hf_import(const std::string& hf_folder, const std::string& checkpoint, const ConvertOptions& options);

@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 
+#include "mica/checkpoint/hf_tokenizer.hpp"
 #include "mica/comm/host_comm.hpp"
 #include "mica/fsdp/root.hpp"
 
@@ -26,6 +28,7 @@ struct InitReport {
   std::string source;      ///< "Hugging Face folder gpt2", "checkpoint runs/x/checkpoints/step-00000500"
   std::int64_t numel = 0;  ///< of the whole model
   double ms = 0;
+  std::shared_ptr<const HfTokenizer> tokenizer;  ///< on rank 0, where the source has one: for SaveState
 };
 
 /// Initialises every parameter of the model (ignored ones too, in their dtype) by name, from a Hugging Face folder (one with

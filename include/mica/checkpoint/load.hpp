@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct LoadReport {
   std::int64_t bytes = 0;          ///< read by this rank; all ranks together read what the model needs of the checkpoint
   double ms = 0;                   ///< reading and checking
   std::vector<std::string> notes;  ///< what differs and may change results; the same on all ranks
+  std::shared_ptr<const HfTokenizer> tokenizer;  ///< on rank 0, of a checkpoint that has one: for SaveState
 };
 
 /// The manifest of a checkpoint's folder, read once, to compare configs before load(): whole on rank 0; the other ranks get it

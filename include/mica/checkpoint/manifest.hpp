@@ -7,15 +7,16 @@
 #include <string_view>
 #include <vector>
 
+#include "mica/checkpoint/hf_tokenizer.hpp"
 #include "mica/core/dtype.hpp"
 #include "mica/core/error.hpp"
 #include "mica/fsdp/shard_layout.hpp"
 
 namespace mica::checkpoint {
 
-/// The version that is written. History: 3 is the oldest that is read; 4 added parent, began_from, global_batch, sequences and
-/// data.
-inline constexpr std::int64_t kFormatVersion = 4;
+/// What is written. History: 3 is the oldest that is read; 4 added parent, began_from, global_batch, sequences and data; 5 added
+/// tokenizer, and calls model.hidden model.intermediate_size.
+inline constexpr std::int64_t kFormatVersion = 5;
 inline constexpr std::int64_t kOldestFormatVersion = 3;
 /// Data is checked in blocks of this many bytes, counted from the start of each dataset.
 inline constexpr std::int64_t kBlockBytes = std::int64_t{4} << 20;
@@ -73,6 +74,13 @@ struct UnitEntry {
   [[nodiscard]] DType dtype_of(std::string_view kind) const { return kind == kMasterKind ? dtype : DType::f32; }
 };
 
+/// HfTokenizer without the files' contents.
+struct TokenizerEntry {
+  std::string source;
+  TokenIds token_ids;
+  std::vector<FileEntry> files;  ///< without datasets
+};
+
 /// Identifies a checkpoint uniquely: no two launches have the same run id.
 struct CheckpointId {
   std::string run_id;  ///< of the launch that wrote it
@@ -82,9 +90,10 @@ struct CheckpointId {
 };
 
 /// Everything known about a checkpoint without opening its data. [Note: checkpoint on disk]
-/// A checkpoint is the folder RUN/checkpoints/step-00000500 with one HDF5 file per shard rank, model.h5 and this manifest. The
-/// manifest covers every byte of the folder: each file is cut into its datasets, with a CRC-32C per 4 MiB block, and
-/// the rest of the file (HDF5's own metadata and the tables), with one; the manifest ends with a CRC of its own text.
+/// A checkpoint is the folder RUN/checkpoints/step-00000500 with one HDF5 file per shard rank, model.h5, the tokenizer's files where
+/// the model came with some, and this manifest. The manifest covers every byte of the folder: each file is cut into its datasets,
+/// with a CRC-32C per 4 MiB block, and the rest of the file (HDF5's own metadata and the tables; all of a file without datasets), with
+/// one; the manifest ends with a CRC of its own text.
 /// The folder is written under another name (.tmp), synced, and renamed last: it is complete or invisible.
 struct Manifest {
   std::string mica_version;
@@ -118,10 +127,11 @@ struct Manifest {
   std::string config;                        ///< the resolved config file
 
   std::vector<UnitEntry> units;
-  std::vector<FileEntry> files;  ///< the shards, in shard_rank order
-  FileEntry index;               ///< model.h5, without datasets of its own
+  std::vector<FileEntry> files;  ///< of shards, in shard_rank order
+  FileEntry index;               ///< model.h5: no datasets of its own
+  TokenizerEntry tokenizer;      ///< of the Hugging Face folder that the model came from
 
-  /// Shards and index.
+  /// Shards, index and the tokenizer's.
   [[nodiscard]] std::vector<const FileEntry*> all_files() const;
   [[nodiscard]] std::int64_t total_bytes() const;
   /// Elements of parameters, without buffers.

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -32,6 +33,7 @@ struct SaveState {
   std::map<std::string, double> scalars;     ///< further state of the run, by name: "loss_scale"
   std::map<std::string, std::string> model;  ///< "type" -> "gpt2", "layers" -> "12", ...
   std::string config;                        ///< the resolved config file
+  std::shared_ptr<const HfTokenizer> tokenizer;  ///< rank 0's, as InitReport and LoadReport give it; null: none
 };
 
 struct SaveOptions {
@@ -53,13 +55,13 @@ struct SaveReport {
   std::vector<std::string> notes;   ///< harmless failures, e.g. an old checkpoint that could not be deleted
 };
 
-/// Writes RUN/checkpoints/step-N, complete or not at all. [Note: saving]
-/// Rank 0 makes step-N.RUNID.tmp. Of the replicas of each shard, one writes and fsyncs its file: replica (shard rank modulo
-/// replicas). What is whole on every rank (ignored parameters and their state, module buffers in their original dtype) goes into
-/// shard rank 0's file. Rank 0 gathers sizes and checksums, writes model.h5 and the manifest, fsyncs the folder, renames it and
-/// fsyncs the parent; only then are old checkpoints deleted. Between passes; waits for the compute stream.
-/// If any rank fails, the .tmp is deleted, earlier checkpoints are unchanged, and every rank throws the lowest failing rank's
-/// error: IoError (disk full: rank, path, bytes, free space), ConfigError (a folder that cannot be written).
+/// Writes RUN/checkpoints/step-N, complete or not at all. [Note: saving] Rank 0 makes step-N.RUNID.tmp; of the
+/// replicas of each shard one writes and fsyncs its file, replica (shard rank modulo replicas); what is whole on every rank (ignored
+/// parameters and their state, module buffers in their original dtype) is in shard rank 0's; rank 0 gathers their sizes and checksums,
+/// writes model.h5, the tokenizer's files and the manifest, fsyncs the folder, renames it, fsyncs the parent; only then old checkpoints
+/// are deleted. Between passes; waits for the compute stream.
+/// If any rank fails, the .tmp is deleted, earlier checkpoints are as they were, and every rank throws the lowest failing
+/// rank's error: IoError (disk full: rank, path, bytes, free space), ConfigError (a folder that cannot be written).
 /// @collective over `comm`: all ranks of the mesh.
 SaveReport save(const std::string& run_folder, const SaveState& state, const HostComm& comm, const SaveOptions& options = {});
 

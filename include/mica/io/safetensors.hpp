@@ -47,9 +47,6 @@ struct SafetensorsHeader {
 [[nodiscard]] SafetensorsHeader parse_safetensors_header(std::string_view text, std::int64_t file_bytes,
                                                          const std::string& path);
 
-/// A name from a file, for a one-line error text: in quotes, control characters escaped, very long names cut.
-[[nodiscard]] std::string quoted_name(std::string_view name);
-
 /// A file to read from. One thread; holds no data.
 class SafetensorsFile {
  public:

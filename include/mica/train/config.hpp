@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -28,7 +29,7 @@ struct Config {
   } mesh;
   struct Model {
     std::string type = "gpt2";
-    std::int64_t layers = 4, heads = 4, width = 128, hidden = 0, vocab_size = 256, context = 128;
+    std::int64_t layers = 4, heads = 4, width = 128, intermediate_size = 0, vocab_size = 256, context = 128;
     bool tie_embeddings = true;
     double dropout = 0;
     std::int64_t kv_heads = 0, head_dim = 0;
@@ -81,7 +82,7 @@ struct Config {
   } optim;
   struct Train {
     std::int64_t steps = 100, micro_batch = 4, seq_len = 128, global_batch = 0;
-    std::string accumulate = "reduce_each";
+    std::string gradient_sync = "reduce_each";
     bool deterministic = false;
     bool reproducible = true;
     bool tf32 = false;
@@ -107,6 +108,8 @@ struct Config {
 
   /// Names of the keys that a file or a flag has set; the others have their defaults.
   std::set<std::string> set_by_user;
+  /// Of these, those that were called by an earlier name: "model.hidden" -> "model.intermediate_size".
+  std::map<std::string, std::string> old_names;
 
   [[nodiscard]] std::string run_folder() const { return run.dir.empty() ? "runs/" + run.name : run.dir; }
 };
@@ -121,7 +124,9 @@ struct ConfigText {
 [[nodiscard]] ConfigText read_config_text(const std::string& path);
 
 /// @param overrides  "--train.steps=5", in order; they override the file.
-/// @throws ConfigError with file and line (or flag), the key, what was seen, what was expected; for an unknown key the nearest known one.
+/// Keys are read by their old names, too, and are written by their new ones.
+/// @throws ConfigError with file and line (or flag), the key, what was seen, what was expected; for an unknown key the nearest known
+///         ones; for a key that one file, or the flags, set by both of its names, both.
 [[nodiscard]] Config parse_config(const ConfigText& text, const std::vector<std::string>& overrides);
 
 /// Sets keys that the user did not set from `text`. @throws ConfigError as parse_config()

@@ -105,6 +105,7 @@ class Trainer {
   SlowPathNotices slow_paths_;  ///< rank 0's
 
   std::optional<checkpoint::CheckpointId> parent_;  ///< of the next checkpoint
+  std::shared_ptr<const checkpoint::HfTokenizer> tokenizer_;  ///< rank 0's: checkpoints keep what the model came with
   std::int64_t last_done_ = 0;   ///< steps that this run has done
   std::int64_t last_saved_ = -1;
   Clock::time_point last_save_begin_ = Clock::now();

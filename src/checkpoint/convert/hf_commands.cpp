@@ -1,7 +1,5 @@
 #include <ostream>
 
-#include <fmt/ranges.h>
-
 #include "mica/checkpoint/convert.hpp"
 #include "mica/checkpoint/folder.hpp"
 
@@ -20,11 +18,14 @@ constexpr std::string_view kExportHelp =
 
 The folder gets config.json, model.safetensors (or model-00001-of-00002.safetensors ... and model.safetensors.index.json) and
 checksums.crc32c, for mica-inspect verify HF_FOLDER. Optimizer state is not exported: a run resumes from Mica's own checkpoint.
-A checkpoint does not hold the tokenizer: give the folder of the one that the model was trained with as --tokenizer.
+
+A checkpoint of a model that came from a Hugging Face folder (hf-import, model.init_from) keeps that folder's tokenizer files and
+special token ids, also through training. They are written here: tokenizer.json, tokenizer_config.json ..., and bos_token_id,
+eos_token_id and pad_token_id in config.json and generation_config.json. The last line that is printed says what is missing.
 
   --tokenizer=HF_FOLDER
-                       Copies that folder's tokenizer files (tokenizer.json, tokenizer_config.json, generation_config.json ...),
-                       and bos_token_id, eos_token_id and pad_token_id of its config.json.
+                       Takes the tokenizer files and special token ids of this folder instead. It must be the tokenizer that the
+                       model was trained with.
   --dtype=fp32         fp32 is exact; bf16 and fp16 are half as large and round to nearest. A value out of fp16's range is an
                        error.
   --max-shard=5GB      Largest size of one file (5GB, 200MB, 1GiB ...); a larger tensor gets a file of its own.
@@ -37,6 +38,7 @@ with --model.init_from=CHECKPOINT. (init_from also takes the folder itself.)
 The folder holds config.json and model.safetensors, or several files with model.safetensors.index.json; weights in fp32, bf16 or
 fp16. Models: gpt2 (GPT2LMHeadModel) and llama (LlamaForCausalLM, Llama 2 and 3). Nothing is skipped silently: a setting that
 Mica's model does not have, and a tensor that is missing, unexpected or of another shape, is an error that names it.
+The folder's tokenizer files and special token ids are kept in the checkpoint, for hf-export.
 At the end the program prints the [model] section that a config for this model needs.
 )";
 
@@ -45,6 +47,7 @@ void print_report(const ConvertCall& call, const ConvertReport& report, const st
                           report.model_type, count_text(report.numel, "parameter"), dtype,
                           count_text(report.num_tensors, "tensor"), bytes_text(report.bytes),
                           count_text(report.num_files, "file"), call.paths[1]);
+  if (!report.tokenizer.empty()) call.out << report.tokenizer << '\n';
   if (!report.config.empty()) call.out << report.config;
 }
 
@@ -64,10 +67,6 @@ ExitCode run_export(const ConvertCall& call) {
     report = hf_export(resolve_checkpoint(call.paths[0]), call.paths[1], hf, options);
   }
   print_report(call, report, dtype);
-  const bool has_tokenizer = !report.tokenizer_files.empty();
-  call.out << (has_tokenizer ? fmt::format("with the tokenizer of {}: {}\n", hf.tokenizer, fmt::join(report.tokenizer_files, ", "))
-                             : "without a tokenizer and its special token ids, which a checkpoint does not hold; to include them, give "
-                               "--tokenizer=HF_FOLDER\n");
   return ExitCode::done;
 }
 

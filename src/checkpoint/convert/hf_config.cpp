@@ -5,6 +5,8 @@
 
 #include "mica/core/error.hpp"
 
+#include "../token_ids.hpp"
+
 namespace mica::checkpoint {
 namespace {
 
@@ -56,7 +58,7 @@ ModelKeys normalized(const ModelKeys& keys) {
   const auto fill = [&](const char* key, const auto& value) {
     if (keys.has(key) && keys.integer(key) == 0) all[key] = std::to_string(value());
   };
-  if (!keys.has("type") || keys.text("type") != "llama") fill("hidden", [&] { return 4 * keys.integer("width"); });
+  if (!keys.has("type") || keys.text("type") != "llama") fill("intermediate_size", [&] { return 4 * keys.integer("width"); });
   fill("kv_heads", [&] { return keys.integer("heads"); });
   fill("head_dim", [&] { return keys.integer("width") / std::max<std::int64_t>(1, keys.integer("heads")); });
   return {all, keys.place()};
@@ -68,7 +70,7 @@ std::vector<HfTensor> model_tensors(const HfArchitecture& architecture, const Mo
     std::int64_t most;
   };
   constexpr Limit kLimits[] = {{"layers", 10'000},   {"heads", 10'000},  {"kv_heads", 10'000},
-                               {"head_dim", 65'536}, {"width", 1 << 22}, {"hidden", 1 << 24}};
+                               {"head_dim", 65'536}, {"width", 1 << 22}, {"intermediate_size", 1 << 24}};
   for (const Limit& limit : kLimits) {
     if (!keys.has(limit.key)) continue;
     require<CheckpointError>(keys.integer(limit.key) <= limit.most, "{}: model.{} is {}, expected at most {}",
@@ -109,21 +111,31 @@ HfModel hf_model_of(const ModelKeys& keys) {
   return {&architecture, keys, model_tensors(architecture, normalized(keys))};
 }
 
-Json read_token_ids(const std::string& folder) {
-  const auto config = io::JsonValue::read<CheckpointError>(folder + "/config.json", kMaxConfigBytes);
-  Json ids = Json::object();
-  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
-    if (config.has(key)) ids[key] = Json::parse(config[key].dump());
+TokenIds read_hf_token_ids(const std::string& folder) {
+  const auto config = io::JsonValue::read<CheckpointError, ConfigError>(folder + "/config.json", kMaxConfigBytes);
+  TokenIds token_ids = read_token_ids(config);
+  for (const HfArchitecture* each : kArchitectures) {
+    if (!config.has("model_type") || config["model_type"].text() != each->model_type) continue;
+    token_ids.try_emplace("bos_token_id", std::vector{each->bos_token_id});
+    token_ids.try_emplace("eos_token_id", std::vector{each->eos_token_id});
   }
-  return ids;
+  return token_ids;
 }
 
-std::string hf_config_text(const HfArchitecture& architecture, const ModelKeys& keys, DType dtype, const Json& token_ids) {
+Json hf_config_json(const HfArchitecture& architecture, const ModelKeys& keys, DType dtype, const TokenIds& token_ids) {
   Json json = {{"architectures", {architecture.class_name}}, {"model_type", architecture.model_type}};
   json.update(architecture.write_config(keys));
-  json.update(token_ids);
+  json.update(to_json(token_ids));
   json["torch_dtype"] = dtype == DType::f32 ? "float32" : dtype == DType::bf16 ? "bfloat16" : "float16";
-  return json.dump(2) + "\n";
+  return json;
+}
+
+Json hf_generation_json(const Json& config) {
+  Json json = {{"_from_model_config", true}};
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    if (config.contains(key) && !config[key].is_null()) json[key] = config[key];
+  }
+  return json.size() > 1 ? json : Json(nullptr);
 }
 
 }  // namespace mica::checkpoint

@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "mica/checkpoint/hf_tokenizer.hpp"
 #include "mica/core/dtype.hpp"
 #include "mica/io/json.hpp"
 #include "mica/tensor/shape.hpp"
@@ -73,13 +74,14 @@ struct HfArchitecture {
   std::string_view optional_prefix;
   /// Is this tensor of a file a constant that old versions saved, and not a parameter? The name without the prefix.
   bool (*is_buffer)(std::string_view name);
+  std::int64_t bos_token_id, eos_token_id;  ///< the library's own, for a config.json without them
 };
 
 extern const HfArchitecture kHfGpt2;
 extern const HfArchitecture kHfLlama;
 
-/// The same keys with the numbers that a 0 stands for: kv_heads, head_dim and GPT-2's hidden follow from others then.
-/// (A Llama's hidden stays 0: the shapes of its parameters tell.)
+/// The same keys with the numbers that a 0 stands for: kv_heads, head_dim and GPT-2's intermediate_size follow from others then.
+/// (A Llama's intermediate_size stays 0: the shapes of its parameters tell.)
 [[nodiscard]] ModelKeys normalized(const ModelKeys& keys);
 
 /// architecture.tensors(keys) for sizes within any reason. @param keys  normalized. @throws CheckpointError.
@@ -99,10 +101,12 @@ struct HfModel {
 /// The same model from the keys that were read of it.
 [[nodiscard]] HfModel hf_model_of(const ModelKeys& keys);
 
-/// The text of a config.json. @param token_ids  read_token_ids() of the vocabulary's folder; empty: the architecture's own
-[[nodiscard]] std::string hf_config_text(const HfArchitecture& architecture, const ModelKeys& keys, DType dtype, const Json& token_ids);
+/// A config.json. @param token_ids  where they are not known: GPT-2's own with a vocabulary as large as its, else null
+[[nodiscard]] Json hf_config_json(const HfArchitecture& architecture, const ModelKeys& keys, DType dtype, const TokenIds& token_ids);
+/// The generation_config.json that transformers would make of it, which generate() reads; null where no token has an id.
+[[nodiscard]] Json hf_generation_json(const Json& config);
 
-/// bos_token_id, eos_token_id and pad_token_id as FOLDER/config.json has them. @throws ConfigError
-[[nodiscard]] Json read_token_ids(const std::string& folder);
+/// As transformers reads FOLDER/config.json: a key that is not there has the architecture's default. @throws ConfigError
+[[nodiscard]] TokenIds read_hf_token_ids(const std::string& folder);
 
 }  // namespace mica::checkpoint

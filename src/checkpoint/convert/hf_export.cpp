@@ -1,9 +1,6 @@
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <filesystem>
 #include <map>
-#include <optional>
 
 #include "mica/checkpoint/convert.hpp"
 #include "mica/io/atomic_file.hpp"
@@ -11,8 +8,10 @@
 
 #include "../checksum_list.hpp"
 #include "../parameter_reader.hpp"
+#include "../tokenizer_files.hpp"
 #include "hf_config.hpp"
 #include "hf_tensors.hpp"
+#include "hf_tokenizer.hpp"
 #include "transpose.hpp"
 
 namespace mica::checkpoint {
@@ -49,11 +48,11 @@ std::vector<Shard> plan_shards(const std::vector<HfTensor>& tensors, const HfExp
 /// The model's keys, without zeros that stand for other numbers.
 ModelKeys keys_of(const Manifest& manifest, const std::string& checkpoint) {
   const ModelKeys keys = normalized({manifest.model, checkpoint});
-  if (!keys.has("hidden") || keys.integer("hidden") != 0) return keys;
+  if (!keys.has("intermediate_size") || keys.integer("intermediate_size") != 0) return keys;
   std::map<std::string, std::string> all = keys.all();
   for (const UnitEntry& unit : manifest.units) {
     for (const fsdp::ParameterSpec& p : unit.parameters) {
-      if (p.name == "model.layers.0.mlp.up_proj.weight") all["hidden"] = std::to_string(p.shape[0]);
+      if (p.name == "model.layers.0.mlp.up_proj.weight") all["intermediate_size"] = std::to_string(p.shape[0]);
     }
   }
   return {all, checkpoint};
@@ -87,28 +86,25 @@ std::string index_text(const std::vector<HfTensor>& tensors, const std::vector<S
   return json.dump(2) + "\n";
 }
 
-/// What transformers keeps of a tokenizer beside config.json.
-constexpr std::array kTokenizerFiles = {"tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
-                                        "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json"};
-
-/// Those that the folder has. @throws ConfigError without a vocabulary.
-std::vector<std::string> tokenizer_files(const std::string& folder) {
-  std::vector<std::string> found;
-  std::error_code error;
-  for (const char* name : kTokenizerFiles) {
-    if (std::filesystem::exists(folder + "/" + name, error)) found.emplace_back(name);
-  }
-  const bool has_vocabulary = std::ranges::any_of(
-      found, [](const std::string& name) { return name == "tokenizer.json" || name == "tokenizer.model" || name == "vocab.json"; });
-  require<ConfigError>(has_vocabulary, "--tokenizer={}: no tokenizer.json, tokenizer.model or vocab.json there; name the folder of the "
-                       "vocabulary that the model was trained with", folder);
-  return found;
+/// What goes along: the user's choice, or what the checkpoint's model came with. @throws ConfigError without a vocabulary.
+HfTokenizer tokenizer_for(const HfExportOptions& hf, const std::string& checkpoint, const Manifest& manifest) {
+  if (hf.tokenizer.empty()) return read_tokenizer(checkpoint, manifest.tokenizer);
+  HfTokenizer tokenizer = read_hf_tokenizer(hf.tokenizer);
+  require<ConfigError>(has_vocabulary(tokenizer),
+                       "--tokenizer={}: no tokenizer.json, tokenizer.model or vocab.json there; name the folder of the vocabulary that "
+                       "the model was trained with",
+                       hf.tokenizer);
+  return tokenizer;
 }
 
-void copy_tokenizer(const HfExportOptions& hf, const std::vector<std::string>& files, const std::string& to) {
-  for (const std::string& name : files) {
-    io::write_file_atomically(to + "/" + name, io::read_file(hf.tokenizer + "/" + name));
+std::string tokenizer_report(const HfTokenizer& tokenizer) {
+  constexpr const char* kAdvice = "to include them, give --tokenizer=HF_FOLDER";
+  if (tokenizer.source.empty()) {
+    return fmt::format("without a tokenizer and its special token ids, which this checkpoint does not hold; {}", kAdvice);
   }
+  const std::string held = describe(tokenizer);
+  if (has_vocabulary(tokenizer)) return fmt::format("with the tokenizer of {}: {}", tokenizer.source, held);
+  return fmt::format("without a tokenizer, since {} had none; {}{}{}", tokenizer.source, kAdvice, held.empty() ? "" : "; with ", held);
 }
 
 /// Copies parameters into files, in the order of the checkpoint.
@@ -185,26 +181,31 @@ ConvertReport hf_export(const std::string& checkpoint, const std::string& hf_fol
   const HfArchitecture& architecture = architecture_of_type(keys);
   const std::vector<HfTensor> tensors = model_tensors(architecture, keys);
   check_parameters(tensors, reader.manifest(), checkpoint);
-  const bool has_tokenizer = !hf.tokenizer.empty();
-  const std::string config =
-      hf_config_text(architecture, keys, hf.dtype, has_tokenizer ? read_token_ids(hf.tokenizer) : Json::object());
+  HfTokenizer tokenizer = tokenizer_for(hf, checkpoint, reader.manifest());
+  const Json config = hf_config_json(architecture, keys, hf.dtype, tokenizer.token_ids);
   const std::vector<Shard> shards = plan_shards(tensors, hf);
   ConvertReport report{.model_type = std::string(architecture.type)};
   report.num_tensors = std::ssize(tensors);
   report.num_files = std::ssize(shards);
   for (const HfTensor& tensor : tensors) report.numel += tensor.shape.numel();
   report.bytes = report.numel * dtype_bytes(hf.dtype);
-  if (has_tokenizer) report.tokenizer_files = tokenizer_files(hf.tokenizer);
+  report.tokenizer = tokenizer_report(tokenizer);
   io::check_new(hf_folder);
   if (options.is_dry_run) return report;
 
   io::Publication folder = io::new_folder(hf_folder);
-  copy_tokenizer(hf, report.tokenizer_files, folder.temporary());
   std::string checksums;
   const auto add_checksum = [&](const std::string& name) {
     checksums += checksum_line(folder.temporary() + "/" + name, name);
   };
-  for (const std::string& name : report.tokenizer_files) add_checksum(name);
+  const auto add_file = [&](const std::string& name, const std::string& content) {
+    io::write_file_atomically(folder.temporary() + "/" + name, content);
+    add_checksum(name);
+  };
+  if (const Json generation = hf_generation_json(config); !generation.is_null()) {
+    tokenizer.files.try_emplace("generation_config.json", generation.dump(2) + "\n");
+  }
+  for (const auto& [name, content] : tokenizer.files) add_file(name, content);
   Exporter exporter(reader, hf, report.numel, options);
   for (const Shard& shard : shards) {
     std::vector<io::SafetensorsSpec> specs;
@@ -216,12 +217,8 @@ ConvertReport hf_export(const std::string& checkpoint, const std::string& hf_fol
     add_checksum(shard.name);
   }
   reader.finish();
-  if (shards.size() > 1) {
-    io::write_file_atomically(folder.temporary() + "/" + kHfIndexFile, index_text(tensors, shards, report.bytes));
-    add_checksum(kHfIndexFile);
-  }
-  io::write_file_atomically(folder.temporary() + "/config.json", config);
-  add_checksum("config.json");
+  if (shards.size() > 1) add_file(kHfIndexFile, index_text(tensors, shards, report.bytes));
+  add_file("config.json", config.dump(2) + "\n");
   io::write_file_atomically(checksum_list_path(folder.temporary()), checksums);
   folder.publish();
   return report;

@@ -24,7 +24,7 @@ std::map<std::string, std::string> read_config(const HfConfig& config) {
           {"layers", std::to_string(config.integer("n_layer", 12))},
           {"heads", std::to_string(heads)},
           {"width", std::to_string(width)},
-          {"hidden", "0"},  // 4 * width
+          {"intermediate_size", "0"},  // 4 * width
           {"vocab_size", std::to_string(config.integer("vocab_size", kVocabSize))},
           {"context", std::to_string(config.integer("n_positions", 1024))},
           {"tie_embeddings", config.flag("tie_word_embeddings", true) ? "true" : "false"},
@@ -102,6 +102,8 @@ const HfArchitecture kHfGpt2{.type = "gpt2",
                              .tensors = tensors,
                              .block_prefix = "transformer.h.",
                              .optional_prefix = "transformer.",
-                             .is_buffer = is_buffer};
+                             .is_buffer = is_buffer,
+                             .bos_token_id = kVocabSize - 1,
+                             .eos_token_id = kVocabSize - 1};
 
 }  // namespace mica::checkpoint

@@ -7,6 +7,7 @@
 
 #include "../checkpoint_writer.hpp"
 #include "hf_source.hpp"
+#include "hf_tokenizer.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -49,6 +50,12 @@ ConvertReport hf_import(const std::string& hf_folder, const std::string& checkpo
   for (const HfTensor& tensor : model.tensors) report.numel += tensor.shape.numel();
   report.bytes = report.numel * static_cast<std::int64_t>(sizeof(float));
   report.config = config_text(model);
+  const HfTokenizer tokenizer = read_hf_tokenizer(hf_folder);
+  const std::string held = describe(tokenizer);
+  report.tokenizer = has_vocabulary(tokenizer)
+                         ? fmt::format("with the tokenizer: {}", held)
+                         : fmt::format("without a tokenizer: no tokenizer.json, tokenizer.model or vocab.json there{}{}",
+                                       held.empty() ? "" : "; with ", held);
   io::check_new(checkpoint);
   source.check_tied_head();
   if (options.is_dry_run) return report;
@@ -62,7 +69,7 @@ ConvertReport hf_import(const std::string& hf_folder, const std::string& checkpo
   header.model = model.keys.all();
   header.config = report.config;
   header.units = units_of(model);
-  write_checkpoint(checkpoint, std::move(header), source, options.progress);
+  write_checkpoint(checkpoint, std::move(header), source, tokenizer, options.progress);
   return report;
 }
 

@@ -73,7 +73,7 @@ std::map<std::string, std::string> read_config(const HfConfig& config) {
           {"kv_heads", std::to_string(kv_heads)},
           {"head_dim", std::to_string(config.integer("head_dim", width / heads))},
           {"width", std::to_string(width)},
-          {"hidden", std::to_string(config.integer("intermediate_size", 11008))},
+          {"intermediate_size", std::to_string(config.integer("intermediate_size", 11008))},
           {"vocab_size", std::to_string(config.integer("vocab_size", 32000))},
           {"context", std::to_string(config.integer("max_position_embeddings", 2048))},
           {"tie_embeddings", config.flag("tie_word_embeddings", false) ? "true" : "false"},
@@ -99,7 +99,7 @@ Json write_config(const ModelKeys& keys) {
   return {{"vocab_size", keys.integer("vocab_size")},
           {"max_position_embeddings", keys.integer("context")},
           {"hidden_size", keys.integer("width")},
-          {"intermediate_size", keys.integer("hidden")},
+          {"intermediate_size", keys.integer("intermediate_size")},
           {"num_hidden_layers", keys.integer("layers")},
           {"num_attention_heads", keys.integer("heads")},
           {"num_key_value_heads", keys.integer("kv_heads")},
@@ -120,7 +120,7 @@ Json write_config(const ModelKeys& keys) {
 
 std::vector<HfTensor> tensors(const ModelKeys& keys) {
   const std::int64_t width = keys.integer("width");
-  const std::int64_t hidden = keys.integer("hidden");
+  const std::int64_t hidden = keys.integer("intermediate_size");
   const std::int64_t q_width = keys.integer("heads") * keys.integer("head_dim");
   const std::int64_t kv_width = keys.integer("kv_heads") * keys.integer("head_dim");
   std::vector<HfTensor> all;
@@ -156,6 +156,8 @@ const HfArchitecture kHfLlama{.type = "llama",
                               .tensors = tensors,
                               .block_prefix = "model.layers.",
                               .optional_prefix = "model.",
-                              .is_buffer = is_buffer};
+                              .is_buffer = is_buffer,
+                              .bos_token_id = 1,
+                              .eos_token_id = 2};
 
 }  // namespace mica::checkpoint

@@ -5,6 +5,7 @@
 
 #include "mica/checkpoint/manifest.hpp"
 #include "mica/core/error.hpp"
+#include "mica/io/quoted_name.hpp"
 
 #include "transpose.hpp"
 

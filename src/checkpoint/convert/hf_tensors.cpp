@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "mica/core/error.hpp"
+#include "mica/io/quoted_name.hpp"
 
 namespace mica::checkpoint {
 namespace {

@@ -10,8 +10,10 @@
 
 #include "../read_plan.hpp"
 #include "../save_job.hpp"
+#include "../tokenizer_files.hpp"
 #include "../whole_tensors.hpp"
 #include "hf_config.hpp"
+#include "hf_tokenizer.hpp"
 #include "opened_model.hpp"
 
 namespace mica::checkpoint {
@@ -23,7 +25,7 @@ constexpr std::int64_t kRoundBytes = std::int64_t{16} << 20;
 bool may_differ(const std::string& key, const ModelKeys& there, const ModelKeys& here) {
   if (key == "dropout") return true;
   if (key == "context") return there.has("type") && there.text("type") == "llama";
-  return key == "hidden" && (there.text(key) == "0" || here.text(key) == "0");  // shapes are compared
+  return key == "intermediate_size" && (there.text(key) == "0" || here.text(key) == "0");  // shapes are compared
 }
 
 /// The same parameters on both sides. Buffers are taken over where the source has them.
@@ -190,7 +192,9 @@ InitReport from_checkpoint(const std::string& folder, const std::map<std::string
   };
   const ReadPlan plan = make_read_plan({folder, manifest, comm, units, mesh, mesh_ranks, /*is_of_this_mesh=*/false});
   (void)read_together({folder, comm, root.device_mesh().pool(), plan.parts, make_sinks, plan.for_each_destination});
-  return report_of(opened);
+  InitReport report = report_of(opened);
+  report.tokenizer = share_tokenizer(folder, manifest, comm);
+  return report;
 }
 
 }  // namespace
@@ -221,10 +225,15 @@ void check_model_keys(const ModelDescription& source, const std::map<std::string
 InitReport init_from(const std::string& path, const std::map<std::string, std::string>& model, fsdp::Root& root,
                      const HostComm& comm) {
   const auto start = std::chrono::steady_clock::now();
-  const std::string checkpoint =
-      comm.from_root(0, [&] { return is_hf_folder(path) ? std::string() : resolve_checkpoint(path); });
+  std::shared_ptr<const HfTokenizer> tokenizer;  // rank 0's, of a Hugging Face folder
+  const std::string checkpoint = comm.from_root(0, [&] {
+    if (!is_hf_folder(path)) return resolve_checkpoint(path);
+    tokenizer = std::make_shared<HfTokenizer>(read_hf_tokenizer(path));
+    return std::string();
+  });
   InitReport report =
       checkpoint.empty() ? from_hugging_face(path, model, root, comm) : from_checkpoint(checkpoint, model, root, comm);
+  if (checkpoint.empty()) report.tokenizer = std::move(tokenizer);
   report.ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return report;
 }

@@ -5,6 +5,7 @@
 
 #include "../checkpoint_writer.hpp"
 #include "../parameter_reader.hpp"
+#include "../tokenizer_files.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -56,7 +57,8 @@ ConvertReport reshard(const std::string& checkpoint, const std::string& out, int
     io::check_new(out);
     return report;
   }
-  write_checkpoint(out, std::move(header), reader, options.progress);
+  const HfTokenizer tokenizer = read_tokenizer(checkpoint, reader.manifest().tokenizer);
+  write_checkpoint(out, std::move(header), reader, tokenizer, options.progress);
   return report;
 }
 

@@ -39,7 +39,7 @@ ActivationBytes activation_bytes(const MlpConfig& config, std::int64_t batch, st
                                  const ActivationOptions& options) {
   const std::int64_t rows = batch * seq_len;
   const std::int64_t a = rows * config.width * dtype_bytes(options.dtype);
-  const std::int64_t h = rows * config.hidden * dtype_bytes(options.dtype);
+  const std::int64_t h = rows * config.intermediate_size * dtype_bytes(options.dtype);
   const std::int64_t s = rows * kStatisticsBytes;
   const bool recomputes = options.recompute == Recompute::cheap;
   const std::int64_t block = 2 * a + s + 2 * h;

@@ -25,7 +25,7 @@ void LlamaConfig::validate() const {
   require<ConfigError>(layers >= 0, "model.layers is {}, expected 0 or more", layers);
   expect_positive("heads", heads);
   expect_positive("width", width);
-  expect_positive("hidden", hidden);
+  expect_positive("intermediate_size", intermediate_size);
   expect_positive("context", context);
   expect_positive("vocab_size", vocab_size);
   require<ConfigError>(kv_heads >= 0 && heads % num_kv_heads() == 0,
@@ -55,7 +55,7 @@ LlamaBlock::LlamaBlock(const LlamaConfig& config) : Module("llama_block") {
                                                                                   .rotary = config.rotary,
                                                                                   .weight_std = kWeightStd}));
   mlp_branch_.push_back(&add_child<RmsNorm>("post_attention_layernorm", config.width, config.rms_eps));
-  mlp_branch_.push_back(&add_child<SwiGluMlp>("mlp", config.width, config.hidden, kWeightStd));
+  mlp_branch_.push_back(&add_child<SwiGluMlp>("mlp", config.width, config.intermediate_size, kWeightStd));
 }
 
 Tensors LlamaBlock::do_forward(Context& context, Tensors xs, Record* record) {

@@ -11,7 +11,7 @@ ActivationBytes activation_bytes(const LlamaConfig& config, std::int64_t batch, 
   const std::int64_t a = row_bytes * config.width;
   const std::int64_t q = row_bytes * config.heads * config.head_size();
   const std::int64_t k = row_bytes * config.num_kv_heads() * config.head_size();
-  const std::int64_t f = row_bytes * config.hidden;
+  const std::int64_t f = row_bytes * config.intermediate_size;
   const std::int64_t r = 4 * rows, l = 4 * rows * config.heads;
   const bool recomputes = options.recompute == Recompute::cheap;
   const std::int64_t attention = a + r + a + 2 * q + 2 * k + l;  // x, its statistic, the norm's output, q, k, v, y

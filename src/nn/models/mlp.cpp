@@ -11,16 +11,16 @@ namespace mica::nn {
 
 Mlp::Mlp(const MlpConfig& config) : LanguageModel("mlp") {
   for (const auto& [key, value] :
-       {std::pair{"width", config.width}, {"hidden", config.hidden}, {"vocab_size", config.vocab_size}}) {
+       {std::pair{"width", config.width}, {"intermediate_size", config.intermediate_size}, {"vocab_size", config.vocab_size}}) {
     require<ConfigError>(value > 0, "model.{} is {}, expected a positive number", key, value);
   }
   add_body<Embedding>("embed", config.vocab_size, config.width);
   for (std::int64_t i = 0; i < config.layers; ++i) {
     auto& block = add_body<Residual>("blocks." + std::to_string(i), "mlp_block");
     block.add<LayerNorm>("norm", config.width);
-    block.add<Linear>("up", config.width, config.hidden);
+    block.add<Linear>("up", config.width, config.intermediate_size);
     block.add<Gelu>("act");
-    block.add<Linear>("down", config.hidden, config.width);
+    block.add<Linear>("down", config.intermediate_size, config.width);
   }
   add_body<LayerNorm>("norm", config.width);
   set_head("head", config.vocab_size, config.width);

@@ -19,7 +19,7 @@ namespace {
 struct NamedModel {
   std::string_view name;
   std::int64_t layers, heads, width, vocab_size, context;
-  std::int64_t kv_heads = 0, hidden = 0;  // not 0: a Llama
+  std::int64_t kv_heads = 0, intermediate_size = 0;  // not 0: a Llama
 };
 constexpr std::array<NamedModel, 7> kModels{{{"gpt2-124m", 12, 12, 768, 50304, 1024},
                                              {"gpt2-1.5b", 48, 25, 1600, 50304, 1024},
@@ -69,7 +69,7 @@ Config make_config(const RunOptions& o) {
   };
   if (m.kv_heads > 0) {
     settings.insert(settings.end(), {"--model.type=llama", fmt::format("--model.kv_heads={}", m.kv_heads),
-                                     fmt::format("--model.hidden={}", m.hidden)});
+                                     fmt::format("--model.intermediate_size={}", m.intermediate_size)});
   }
   settings.insert(settings.end(), o.overrides.begin(), o.overrides.end());
   Config config = parse_config({}, settings);

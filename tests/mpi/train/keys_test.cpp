@@ -227,10 +227,10 @@ std::vector<Row> rows() {
          EXPECT_EQ(llama_of("--model.width=24").width, 24);
          EXPECT_EQ(shape_of("--model.type=mlp --model.width=24", "embed.weight"), (Shape{61, 24}));
        }},
-      {"model.hidden",
+      {"model.intermediate_size",
        [] {
-         EXPECT_EQ(llama_of("--model.hidden=20").hidden, 20);
-         EXPECT_EQ(llama_of("").hidden, 64) << "4 * width";
+         EXPECT_EQ(llama_of("--model.intermediate_size=20").intermediate_size, 20);
+         EXPECT_EQ(llama_of("").intermediate_size, 64) << "4 * width";
        }},
       {"model.vocab_size",
        [] {
@@ -454,10 +454,10 @@ std::vector<Row> rows() {
       tested_in("train.micro_batch", figures, "--train.micro_batch="),
       {"train.seq_len", [] { EXPECT_EQ(Datasets::open(config_of("--train.seq_len=20")).train.num_sequences(), 199); }},
       tested_in("train.global_batch", figures, "global_batch = 8"),
-      {"train.accumulate",
+      {"train.gradient_sync",
        [] {
-         EXPECT_EQ(reductions_a_unit("--train.accumulate=reduce_each"), 2);
-         EXPECT_EQ(reductions_a_unit("--train.accumulate=no_sync"), 1);
+         EXPECT_EQ(reductions_a_unit("--train.gradient_sync=reduce_each"), 2);
+         EXPECT_EQ(reductions_a_unit("--train.gradient_sync=no_sync"), 1);
        }},
       {"train.deterministic", [] { EXPECT_TRUE(options_of("--train.deterministic=true").root->deterministic); }},
       {"train.reproducible",

@@ -38,7 +38,7 @@ TEST(HfConfig, KeysAndParametersAreMicas) {
   EXPECT_THAT(model.keys.all(),
               testing::ElementsAre(
                   testing::Pair("context", "17"), testing::Pair("dropout", "0"), testing::Pair("heads", "3"),
-                  testing::Pair("hidden", "0"), testing::Pair("layers", "2"), testing::Pair("tie_embeddings", "true"),
+                  testing::Pair("intermediate_size", "0"), testing::Pair("layers", "2"), testing::Pair("tie_embeddings", "true"),
                   testing::Pair("type", "gpt2"), testing::Pair("vocab_size", "61"), testing::Pair("width", "24")));
   EXPECT_EQ(read_hf_model(test::hf_reference("gpt2_untied")).keys.flag("tie_embeddings"), false);
 }
@@ -56,7 +56,7 @@ TEST(HfConfig, AnOldConfigHasGpt2sOwnDefaults) {
 TEST(HfConfig, WhatIsWrittenReadsBackAsTheSameKeys) {
   for (const char* name : {"gpt2", "gpt2_untied", "llama", "llama_untied"}) {
     const HfModel model = read_hf_model(test::hf_reference(name));
-    const Json written = Json::parse(hf_config_text(*model.architecture, model.keys, DType::bf16, Json::object()));
+    const Json written = hf_config_json(*model.architecture, model.keys, DType::bf16, {});
     EXPECT_EQ(written["torch_dtype"], "bfloat16");
     EXPECT_EQ(model_of(written).keys.all(), model.keys.all());
     // And it says no less than transformers' own file about what Mica knows.
@@ -98,7 +98,7 @@ TEST(HfConfig, LlamasKeysAndTensors) {
                                                        {"kv_heads", "2"},
                                                        {"head_dim", "6"},
                                                        {"width", "24"},
-                                                       {"hidden", "40"},
+                                                       {"intermediate_size", "40"},
                                                        {"vocab_size", "41"},
                                                        {"context", "128"},
                                                        {"tie_embeddings", "true"},
@@ -165,14 +165,14 @@ TEST(HfConfig, AnOldLlamaHasAsManyKeyHeadsAsHeads) {
       model_of({{"model_type", "llama"}, {"hidden_size", 64}, {"num_attention_heads", 4}, {"rms_norm_eps", 1e-6}});
   EXPECT_EQ(model.keys.integer("kv_heads"), 4);
   EXPECT_EQ(model.keys.integer("head_dim"), 16);
-  EXPECT_EQ(model.keys.integer("hidden"), 11008);
+  EXPECT_EQ(model.keys.integer("intermediate_size"), 11008);
   EXPECT_FALSE(model.keys.flag("tie_embeddings"));
 }
 
 TEST(HfConfig, ZeroStandsForWhatFollowsFromOtherKeys) {
-  const ModelKeys keys({{"hidden", "0"}, {"kv_heads", "0"}, {"head_dim", "0"}, {"width", "24"}, {"heads", "4"}},
+  const ModelKeys keys({{"intermediate_size", "0"}, {"kv_heads", "0"}, {"head_dim", "0"}, {"width", "24"}, {"heads", "4"}},
                        "here");
-  EXPECT_EQ(normalized(keys).integer("hidden"), 96);
+  EXPECT_EQ(normalized(keys).integer("intermediate_size"), 96);
   EXPECT_EQ(normalized(keys).integer("kv_heads"), 4);
   EXPECT_EQ(normalized(keys).integer("head_dim"), 6);
 }

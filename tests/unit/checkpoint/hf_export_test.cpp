@@ -224,7 +224,7 @@ TEST(HfExport, ATokenizerAndItsSpecialTokensGoAlongOrAreMissedAloud) {
   const TemporaryFolder folder;
   const std::string run = folder / "run";
   test::save_hf_model(test::hf_reference("llama"), 2, run);
-  EXPECT_THAT(convert({"hf-export", run, folder / "without"}), HasSubstr("without a tokenizer and the ids of its special tokens"));
+  EXPECT_THAT(convert({"hf-export", run, folder / "without"}), HasSubstr("without a tokenizer and its special token ids"));
   const std::string source = folder / "source";
   fs::create_directory(source);
   const auto write = [&](const std::string& name, const std::string& text) { io::write_file_atomically(source + "/" + name, text); };
@@ -243,6 +243,9 @@ TEST(HfExport, ATokenizerAndItsSpecialTokensGoAlongOrAreMissedAloud) {
   EXPECT_EQ(config["eos_token_id"], Json({2, 3}));
   EXPECT_TRUE(config["pad_token_id"].is_null());
   EXPECT_EQ(config["vocab_size"], 41);
+  const Json generation = Json::parse(io::read_file(folder / "out/generation_config.json"));
+  EXPECT_EQ(generation["eos_token_id"], Json({2, 3}));
+  EXPECT_FALSE(generation.contains("pad_token_id"));
   EXPECT_EQ(tensors_of_folder(folder / "out"), tensors_of_folder(test::hf_reference("llama")));
 }
 

@@ -56,6 +56,7 @@ struct HfFolder {
     DType dtype = DType::f32;
   };
   std::map<std::string, Tensor> tensors;
+  std::map<std::string, std::string> texts;  ///< other files
 
   /// What transformers wrote.
   static HfFolder reference(const std::string& name) {
@@ -84,6 +85,7 @@ struct HfFolder {
     std::filesystem::create_directory(folder);
     std::ofstream(folder + "/config.json") << config.dump(1);
     write_file(folder + "/model.safetensors");
+    for (const auto& [name, text] : texts) std::ofstream(folder + "/" + name) << text;
   }
 };
 
@@ -96,7 +98,7 @@ inline std::unique_ptr<nn::Module> make_model(const checkpoint::HfModel& model) 
                            .kv_heads = keys.integer("kv_heads"),
                            .head_dim = keys.integer("head_dim"),
                            .width = keys.integer("width"),
-                           .hidden = keys.integer("hidden"),
+                           .intermediate_size = keys.integer("intermediate_size"),
                            .context = keys.integer("context"),
                            .vocab_size = keys.integer("vocab_size"),
                            .tie_embeddings = keys.flag("tie_embeddings"),

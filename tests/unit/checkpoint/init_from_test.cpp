@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "mica/checkpoint/convert.hpp"
+#include "mica/checkpoint/load.hpp"
+#include "mica/checkpoint/verify.hpp"
 
 #include "support/temporary_folder.hpp"
 #include "unit/checkpoint/hf_testing.hpp"
@@ -25,7 +27,7 @@ using Keys = std::map<std::string, std::string>;
 Keys run_keys(const std::string& name) {
   Keys keys = read_hf_model(test::hf_reference(name)).keys.all();
   keys["dropout"] = "0.1";
-  if (keys["type"] == "llama") keys["hidden"] = "0";
+  if (keys["type"] == "llama") keys["intermediate_size"] = "0";
   return keys;
 }
 
@@ -66,6 +68,39 @@ TEST(InitFrom, HuggingFaceFoldersAndCheckpointsGiveTheSameParameters) {
   }
   test::save_hf_model(test::hf_reference("gpt2"), 2, folder / "run");
   expect_init(3, folder / "run", "gpt2", "run/checkpoints/step-00000001", per_parameter);  // a run's folder: its newest
+}
+
+// What a model came with goes on from folder to checkpoint, also through a load; rank 0 has it for those that it saves.
+TEST(InitFrom, TheTokenizerIsHandedOn) {
+  const TemporaryFolder folder;
+  HfFolder hf = HfFolder::reference("gpt2");
+  hf.config["eos_token_id"] = 60;
+  hf.texts = {{"tokenizer.json", "{}"}, {"merges.txt", "a b\n"}};
+  hf.write(folder / "hf");
+  std::string checkpoint = folder / "hf";
+  for (const std::string run : {"one", "two"}) {
+    SCOPED_TRACE(run);
+    run_local_ranks(2, [&](std::unique_ptr<ProcessGroup> world) {
+      const bool is_first = world->rank() == 0;
+      test::ShardedHfModel model(std::move(world), read_hf_model(test::hf_reference("gpt2")));
+      const auto comm = make_group_comm(model.device_mesh.metrics_group(), model.device_mesh.compute());
+      const auto expect_tokenizer = [&](const std::shared_ptr<const HfTokenizer>& tokenizer) {
+        ASSERT_EQ(tokenizer != nullptr, is_first);
+        if (tokenizer == nullptr) return;
+        EXPECT_EQ(tokenizer->source, folder / "hf");
+        EXPECT_EQ(tokenizer->token_ids.at("eos_token_id"), std::vector<std::int64_t>{60});
+        EXPECT_EQ(tokenizer->files, hf.texts);
+      };
+      const InitReport report = init_from(checkpoint, run_keys("gpt2"), model.root(), *comm);
+      expect_tokenizer(report.tokenizer);
+      SaveState state{.root = &model.root(), .run_id = "r0", .step = 1, .model = run_keys("gpt2"), .tokenizer = report.tokenizer};
+      save(folder / run, state, *comm);
+      const std::string saved = folder / (run + "/checkpoints/step-00000001");
+      expect_tokenizer(load(saved, open_checkpoint(saved, *comm), {.root = &model.root()}, *comm).tokenizer);
+    });
+    checkpoint = folder / (run + "/checkpoints/step-00000001");
+    EXPECT_TRUE(verify(checkpoint).damage.empty());
+  }
 }
 
 // What was unsharded by hand before would be used with its old values.

@@ -51,6 +51,9 @@ Manifest example() {
                                          {"/units/2/master", 2, "master", 304, 24, {3}, DType::i64}}},
              {"shard-1.h5", 1, 900, 8, {{"/units/0/master", 0, "master", 100, 80, {0}}}}};
   m.index = {"model.h5", 0, 77, 9, {}};
+  m.tokenizer = {"/models/llama",
+                 {{"bos_token_id", {1}}, {"eos_token_id", {2, 3}}, {"pad_token_id", {}}},
+                 {{"tokenizer.json", 0, 50, 11, {}}, {"merges.txt", 0, 0, 0, {}}}};
   return m;
 }
 
@@ -72,7 +75,7 @@ Json example_json() {
 TEST(Manifest, Format3IsRead) {
   Json json = example_json();
   json["format_version"] = 3;
-  for (const char* key : {"parent", "began_from", "global_batch", "sequences", "data"}) json.erase(key);
+  for (const char* key : {"parent", "began_from", "global_batch", "sequences", "data", "tokenizer"}) json.erase(key);
   const Manifest m = parse_manifest(sign(json), "m.json");
   EXPECT_EQ(m.step, 500);
   EXPECT_EQ(m.parent, std::nullopt);
@@ -81,6 +84,20 @@ TEST(Manifest, Format3IsRead) {
   EXPECT_EQ(m.data, "");
   json["format_version"] = 4;
   EXPECT_THAT(error_of<DamagedCheckpointError>([&] { (void)parse_manifest(sign(json), "m.json"); }), HasSubstr("parent"));
+}
+
+// Nor did format 4 know of tokenizers, and it called a key of the model otherwise.
+TEST(Manifest, Format4IsRead) {
+  Json json = example_json();
+  json["format_version"] = 4;
+  json.erase("tokenizer");
+  json["model"] = {{"type", "mlp"}, {"hidden", "9"}};
+  const Manifest m = parse_manifest(sign(json), "m.json");
+  EXPECT_EQ(m.model, (std::map<std::string, std::string>{{"type", "mlp"}, {"intermediate_size", "9"}}));
+  EXPECT_EQ(m.tokenizer.source, "");
+  EXPECT_TRUE(m.tokenizer.files.empty());
+  json["format_version"] = 5;
+  EXPECT_THAT(error_of<DamagedCheckpointError>([&] { (void)parse_manifest(sign(json), "m.json"); }), HasSubstr("tokenizer is missing"));
 }
 
 TEST(Manifest, ComesBackAsItWas) {
@@ -100,7 +117,14 @@ TEST(Manifest, ComesBackAsItWas) {
   EXPECT_EQ(back.scalars, m.scalars);
   EXPECT_EQ(back.units[0].parameters[0].shape, (Shape{5, 7}));
   EXPECT_EQ(back.files[0].datasets[1].block_crcs, (std::vector<std::uint32_t>{0xffffffff}));
-  EXPECT_EQ(back.total_bytes(), 1977);
+  EXPECT_EQ(back.total_bytes(), 2027);
+  EXPECT_EQ(back.all_files().size(), 5U);
+  EXPECT_EQ(back.tokenizer.source, m.tokenizer.source);
+  EXPECT_EQ(back.tokenizer.token_ids, m.tokenizer.token_ids);
+  ASSERT_EQ(back.tokenizer.files.size(), 2U);
+  EXPECT_EQ(back.tokenizer.files[0].name, "tokenizer.json");
+  EXPECT_EQ(back.tokenizer.files[0].rest_crc, 11U);
+  EXPECT_EQ(parse_manifest_header(text, "m.json").tokenizer.files.size(), 2U);
   EXPECT_EQ(back.index.rest_crc, 9U);
   EXPECT_EQ(back.num_parameters(), 39);
   EXPECT_EQ(parse_manifest(sign(example_json()), "m.json").step, 500);
@@ -191,6 +215,18 @@ TEST(Manifest, TrustsNoValue) {
       {"/index/name", "other.h5", "index.name is not model.h5"},
       {"/index/bytes", -1, "index.bytes is -1"},
       {"/index/rest_crc32c", "", "not one checksum"},
+      {"/tokenizer", nullptr, "tokenizer is missing"},
+      {"/tokenizer", 1, "tokenizer is 1, expected an object"},
+      {"/tokenizer/source", 1, "tokenizer.source is 1, expected a text"},
+      {"/tokenizer/token_ids", Json::array(), "tokenizer.token_ids"},
+      {"/tokenizer/token_ids/eos_token_id", "2", "eos_token_id is \"2\", expected a whole number"},
+      {"/tokenizer/token_ids/eos_token_id/1", 2147483648LL, "eos_token_id[1] is 2147483648"},
+      {"/tokenizer/files/0/name", "manifest.json", "tokenizer.files[0].name is no file of a tokenizer"},
+      {"/tokenizer/files/0/name", "../tokenizer.json", "tokenizer.files[0].name is no file of a tokenizer"},
+      {"/tokenizer/files/0/name", "merges.txt", "tokenizer.files[1].name stands twice"},
+      {"/tokenizer/files/0/bytes", -1, "tokenizer.files[0].bytes is -1"},
+      {"/tokenizer/files/0/bytes", 1LL << 40, "tokenizer.files[0].bytes makes more than"},
+      {"/tokenizer/files/1/rest_crc32c", "0", "tokenizer.files[1].rest_crc32c"},
   };
   for (const BadValue& bad : cases) {
     Json json = example_json();
@@ -208,9 +244,9 @@ TEST(Manifest, TrustsNoValue) {
 
 TEST(Manifest, AnotherFormatIsSaidToBeOne) {
   Json json = example_json();
-  json["format_version"] = 5;
+  json["format_version"] = 6;
   EXPECT_THAT(error_of<CheckpointError>([&] { (void)parse_manifest(sign(json), "m.json"); }),
-              AllOf(HasSubstr("format version 5"), HasSubstr("use a newer Mica")));
+              AllOf(HasSubstr("format version 6"), HasSubstr("use a newer Mica")));
   json["format_version"] = 2;
   EXPECT_THAT(error_of<CheckpointError>([&] { (void)parse_manifest(sign(json), "m.json"); }), HasSubstr("use the older Mica"));
   json["format"] = "other";

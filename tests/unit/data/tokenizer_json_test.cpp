@@ -2,10 +2,14 @@
 
 #include "mica/data/tokenizer_json.hpp"
 
+#include <cstdint>
+#include <limits>
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/resource.h>
 
 #include "mica/core/error.hpp"
 
@@ -272,7 +276,7 @@ TEST(TokenizerJson, RefusesBadIdsAndTokens) {
   EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = -1; }),
               AllOf(HasSubstr(R"(vocab["b"])"), HasSubstr("-1")));
   EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = 1e9; }), HasSubstr("expected a whole number"));
-  EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = 1 << 24; }), HasSubstr("16777216"));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = 1LL << 31; }), HasSubstr("is 2147483648, expected a whole number from 0 to 2147483647"));
   EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = 18446744073709551615U; }),
               HasSubstr("18446744073709551615"));
   EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = "98"; }), HasSubstr("expected a whole number"));
@@ -304,6 +308,27 @@ TEST(TokenizerJson, RefusesBadIdsAndTokens) {
                 j["post_processor"] = {{"type", "BertProcessing"}, {"sep", {"x", 1}}, {"cls", {"y"}}};
               }),
               HasSubstr("1 entries"));
+}
+
+// What a vocabulary costs depends on how many tokens it has, and not on their ids.
+TEST(TokenizerJson, IdsMayHaveGapsOfAnyLength) {
+  const auto peak_bytes = [] {
+    rusage usage{};
+    ::getrusage(RUSAGE_SELF, &usage);
+    return std::int64_t{usage.ru_maxrss} * 1024;
+  };
+  const std::int64_t before = peak_bytes();
+  constexpr std::int32_t kLast = std::numeric_limits<std::int32_t>::max();
+  Json json = small_tokenizer();
+  json["model"]["vocab"]["ab"] = 1 << 24;
+  json["model"]["vocab"]["abc"] = kLast;
+  json["added_tokens"] = {added(kLast, "abc"), added(259, "<x>")};
+  const auto tokenizer = parse(json);
+  EXPECT_EQ(tokenizer->vocab_size(), std::int64_t{1} << 31);
+  EXPECT_EQ(encode(*tokenizer, "ab<x>abc"), (Ids{1 << 24, 259, kLast}));
+  EXPECT_EQ(tokenizer->decode(Ids{1 << 24, kLast, 259}), "ababc<x>");
+  for (const std::int32_t id : {260, (1 << 24) - 1, kLast - 1}) EXPECT_THROW((void)tokenizer->decode(Ids{id}), ConfigError);
+  EXPECT_LT(peak_bytes() - before, 64 << 20) << "a table up to 2^24 would take 640 MiB";
 }
 
 TEST(TokenizerJson, RefusesTheSameTokenTwice) {

@@ -37,7 +37,7 @@ struct Replica {
   std::unique_ptr<Kernels> kernels = make_cpu_kernels(*pool);
   Mesh mesh;
   DeviceMesh device_mesh;
-  nn::Mlp model{{.layers = 2, .width = 6, .hidden = 7, .vocab_size = 11}};
+  nn::Mlp model{{.layers = 2, .width = 6, .intermediate_size = 7, .vocab_size = 11}};
   Root* root = nullptr;
 };
 

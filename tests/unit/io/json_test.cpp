@@ -80,6 +80,11 @@ TEST(Json, WhatIsNoJsonObjectIsRefused) {
   EXPECT_THAT(error(""), StartsWith("a.json: is no valid JSON: "));
   EXPECT_THAT(error("{\"a\": 1} x"), HasSubstr("no valid JSON"));
   EXPECT_THAT(error("{\"a\xff\": 1}"), HasSubstr("no valid JSON"));
+  EXPECT_THAT(error(std::string("{\"a\": 1}\0 more", 14)), HasSubstr("NUL"));
+  for (const char* no_number : {"NaN", "Infinity", "-Infinity", "1e999", "01", "0x10", "+1", ".5"}) {
+    EXPECT_THAT(error(std::string("{\"a\": ") + no_number + "}"), StartsWith("a.json: is no valid JSON: ")) << no_number;
+  }
+  EXPECT_EQ(parse("\xEF\xBB\xBF{\"a\": 1}")["a"].integer(0), 1) << "a byte order mark is read over";
   EXPECT_EQ(error("[1]"), "a.json: is no JSON object");
   EXPECT_EQ(error(R"({"a": {"x": 1, "y": {"x": 2}, "x": 3}})"), "a.json: has the key \"x\" twice");
   EXPECT_NO_THROW((void)parse(R"({"a": {"x": 1}, "b": {"x": 1}, "x": [{"x": 1}, {"x": 2}]})"));

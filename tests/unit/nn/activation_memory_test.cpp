@@ -123,7 +123,7 @@ TEST(ActivationMemory, LlamaFollowsTheFormula) {
                                  .kv_heads = kv_heads,
                                  .head_dim = head_dim,
                                  .width = 8,
-                                 .hidden = hidden,
+                                 .intermediate_size = hidden,
                                  .context = 9,
                                  .vocab_size = 11};
         Llama model(config);
@@ -138,7 +138,7 @@ TEST(ActivationMemory, LlamaFollowsTheFormula) {
 // Counted by hand: 2 layers, 3 rows, C 4, 2 heads of 2, 1 key and value head, hidden 5, f32: A = Q = 48, K = 24, F =
 // 60, the statistic of a norm 12, log-sum-exps 24 bytes.
 TEST(ActivationMemory, LlamaLiteralBytes) {
-  Llama model({.layers = 2, .heads = 2, .kv_heads = 1, .width = 4, .hidden = 5, .context = 3, .vocab_size = 11});
+  Llama model({.layers = 2, .heads = 2, .kv_heads = 1, .width = 4, .intermediate_size = 5, .context = 3, .vocab_size = 11});
   constexpr std::int64_t block = 96 + 96 + 48 + 120 + 24 + 24;
   const Measured kept = measure(model, {}, 1, 3, true);
   EXPECT_EQ(kept.saved, 2 * (block + 96 + 60) + 96 + 12 + 4);
@@ -154,7 +154,7 @@ TEST(ActivationMemory, MlpFollowsTheFormula) {
   for (const std::int64_t layers : {0, 1, 3}) {
     for (const std::int64_t hidden : {1, 5, 40}) {
       for (const ActivationOptions& options : all_options()) {
-        const MlpConfig config{.layers = layers, .width = 6, .hidden = hidden, .vocab_size = 11};
+        const MlpConfig config{.layers = layers, .width = 6, .intermediate_size = hidden, .vocab_size = 11};
         Mlp model(config);
         if (options.checkpointed) set_checkpointed(model, "mlp_block");
         expect_equal(measure(model, options, 3, 7, layers == 1), activation_bytes(config, 3, 7, options),

@@ -101,11 +101,11 @@ TEST(Fused, ABlockOfGpt2SharesKernels) {
 }
 
 TEST(Fused, ABlockOfLlamaAndAnMlpShareKernels) {
-  Llama llama({.layers = 2, .heads = 2, .kv_heads = 1, .width = 8, .hidden = 9, .context = 8, .vocab_size = 13});
+  Llama llama({.layers = 2, .heads = 2, .kv_heads = 1, .width = 8, .intermediate_size = 9, .context = 8, .vocab_size = 13});
   const Pass pass = run(llama, {});
   EXPECT_EQ(pass.stream->count("add_rms_norm"), 2);
   EXPECT_EQ(pass.stream->count("rms_norm"), 3);
-  Mlp mlp({.layers = 3, .width = 5, .hidden = 7, .vocab_size = 13});
+  Mlp mlp({.layers = 3, .width = 5, .intermediate_size = 7, .vocab_size = 13});
   const Pass of_mlp = run(mlp, {});
   EXPECT_EQ(of_mlp.stream->count("linear_gelu"), 3);
   EXPECT_EQ(of_mlp.stream->count("linear_gelu_backward_input"), 3);
@@ -114,7 +114,7 @@ TEST(Fused, ABlockOfLlamaAndAnMlpShareKernels) {
 /// What a pass makes again ([Note: recomputed outputs]): counted as kernels beyond those of its forwards.
 TEST(Fused, CheapOutputsAreMadeAgainOnceAndOnlyIfAsked) {
   Gpt2 gpt2(small_gpt2());
-  Llama llama({.layers = 2, .heads = 2, .kv_heads = 1, .width = 8, .hidden = 9, .context = 8, .vocab_size = 13});
+  Llama llama({.layers = 2, .heads = 2, .kv_heads = 1, .width = 8, .intermediate_size = 9, .context = 8, .vocab_size = 13});
   const auto count = [](const Pass& pass, const char* name) { return pass.stream->count(name); };
   const Pass of_gpt2 = run(gpt2, {}, {.recompute = Recompute::cheap});
   EXPECT_EQ(count(of_gpt2, "gelu"), 2);
@@ -158,8 +158,8 @@ TEST(Fused, AnEmbeddingAddsThePositionsOfAllSequencesAtOnce) {
 /// With units around some layers, in the whole pass or in the backward alone, and outputs kept or made again.
 TEST(Fused, AUnitsLayersRunByThemselvesAndGiveTheSameBits) {
   Gpt2 gpt2(small_gpt2());
-  Llama llama({.layers = 2, .heads = 2, .kv_heads = 1, .width = 8, .hidden = 9, .context = 8, .vocab_size = 13});
-  Mlp mlp({.layers = 2, .width = 5, .hidden = 7, .vocab_size = 13});
+  Llama llama({.layers = 2, .heads = 2, .kv_heads = 1, .width = 8, .intermediate_size = 9, .context = 8, .vocab_size = 13});
+  Mlp mlp({.layers = 2, .width = 5, .intermediate_size = 7, .vocab_size = 13});
   for (LanguageModel* model : std::initializer_list<LanguageModel*>{&gpt2, &llama, &mlp}) {
     const Pass expected = run(*model, {});
     for (const std::string unit : {"c_fc", "act", "mlp.c_proj", "ln_2", "post_attention_layernorm", "up", "down", ""}) {
@@ -188,8 +188,8 @@ constexpr How kAdding{.adds_in_products = true};
 
 TEST(Fused, ProductsMakeTheSumsOfResiduals) {
   Gpt2 gpt2(small_gpt2());
-  Llama llama({.layers = 2, .heads = 2, .kv_heads = 1, .width = 8, .hidden = 9, .context = 8, .vocab_size = 13});
-  Mlp mlp({.layers = 2, .width = 5, .hidden = 7, .vocab_size = 13});
+  Llama llama({.layers = 2, .heads = 2, .kv_heads = 1, .width = 8, .intermediate_size = 9, .context = 8, .vocab_size = 13});
+  Mlp mlp({.layers = 2, .width = 5, .intermediate_size = 7, .vocab_size = 13});
   for (LanguageModel* model : std::initializer_list<LanguageModel*>{&gpt2, &llama, &mlp}) {
     const Pass expected = run(*model, {});
     for (const std::string unit : {"none", "attn", "self_attn", "c_proj", "o_proj", "mlp", "mlp.dropout", "resid_dropout", "down_proj", "down", "blocks.1", ""}) {

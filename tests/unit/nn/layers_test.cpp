@@ -163,7 +163,7 @@ TEST_P(Layers, Gpt2) {
 }
 
 TEST_P(Layers, Mlp) {
-  Mlp model({.layers = 2, .width = 5, .hidden = 7, .vocab_size = 13});
+  Mlp model({.layers = 2, .width = 5, .intermediate_size = 7, .vocab_size = 13});
   check(model, {rig.tokens({2, 5}, 13), rig.tokens({2, 5}, 13, "targets")}, 300);
 }
 

@@ -82,7 +82,7 @@ TEST_P(LlamaLayers, Llama) {
                  .heads = 4,
                  .kv_heads = 2,
                  .width = 8,
-                 .hidden = 7,
+                 .intermediate_size = 7,
                  .context = 7,
                  .vocab_size = 13,
                  .tie_embeddings = tied,
@@ -174,7 +174,7 @@ TEST_P(LlamaLayers, ModulesOnOneInputOfWhichSomeAreFrozen) {
 
 TEST(LlamaRecords, OneRecordServesSeveralBackwards) {
   Rig rig;
-  LlamaBlock block({.heads = 4, .kv_heads = 2, .width = 8, .hidden = 5});
+  LlamaBlock block({.heads = 4, .kv_heads = 2, .width = 8, .intermediate_size = 5});
   PlainParameters storage(block, rig.context);
   const Tensor x = rig.normal({2, 3, 8}, "x"), dy = rig.normal({2, 3, 8}, "dy");
   Record record;
@@ -192,7 +192,7 @@ TEST(LlamaRecords, OneRecordServesSeveralBackwards) {
 TEST(LlamaRecords, EachParameterAloneTrainsAsWithTheOthers) {
   const auto run = [](const std::string& alone) {
     Rig rig;
-    LlamaBlock block({.heads = 4, .kv_heads = 2, .width = 8, .hidden = 5});
+    LlamaBlock block({.heads = 4, .kv_heads = 2, .width = 8, .intermediate_size = 5});
     const PlainParameters storage(block, rig.context);
     block.for_each_parameter(
         [&](const std::string& name, Parameter& p) { p.requires_grad = alone.empty() || name == alone; });
@@ -211,7 +211,7 @@ TEST(LlamaRecords, EachParameterAloneTrainsAsWithTheOthers) {
 TEST(LlamaRecords, ACheckpointedBlockGivesTheSameBits) {
   const auto run = [](bool checkpointed) {
     Rig rig;
-    LlamaBlock block({.heads = 4, .kv_heads = 2, .width = 8, .hidden = 5});
+    LlamaBlock block({.heads = 4, .kv_heads = 2, .width = 8, .intermediate_size = 5});
     block.set_checkpointed(checkpointed);
     const PlainParameters storage(block, rig.context);
     Record record;

@@ -31,7 +31,7 @@ struct ReferenceRun {
                        .kv_heads = c["kv_heads"],
                        .head_dim = c["head_dim"],
                        .width = c["width"],
-                       .hidden = c["hidden"],
+                       .intermediate_size = c["hidden"],
                        .context = c["context"],
                        .vocab_size = c["vocab_size"],
                        .tie_embeddings = c["tied"],

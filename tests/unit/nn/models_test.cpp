@@ -167,7 +167,7 @@ TEST(ModelErrors, NameTheKeyAndTheValue) {
   EXPECT_NE(gpt2({.vocab_size = 0}).find("model.vocab_size is 0"), std::string::npos);
   EXPECT_NE(gpt2({.layers = -1}).find("model.layers is -1"), std::string::npos);
   EXPECT_NE(gpt2({.dropout = 1.0}).find("model.dropout is 1"), std::string::npos);
-  EXPECT_NE(config_error([] { Mlp model({.hidden = 0}); }).find("model.hidden is 0"), std::string::npos);
+  EXPECT_NE(config_error([] { Mlp model({.intermediate_size = 0}); }).find("model.intermediate_size is 0"), std::string::npos);
 }
 
 TEST(ModelErrors, ASequenceLongerThanTheContextIsRefused) {
@@ -189,7 +189,7 @@ TEST(LlamaModels, HaveHuggingFacesNamesShapesAndCount) {
                .heads = 32,
                .kv_heads = 8,
                .width = 2048,
-               .hidden = 8192,
+               .intermediate_size = 8192,
                .vocab_size = 128256,
                .tie_embeddings = true});
   EXPECT_EQ(model.num_parameters(), 1235814400);
@@ -211,7 +211,7 @@ TEST(LlamaModels, HaveHuggingFacesNamesShapesAndCount) {
   EXPECT_EQ(all.at("model.norm.weight")->shape, (Shape{2048}));
   for (const auto& [name, p] : all) EXPECT_EQ(p->weight_decay, p->shape.num_dims() == 2) << name;
 
-  Llama untied({.layers = 1, .heads = 3, .kv_heads = 1, .head_dim = 4, .width = 5, .hidden = 6, .vocab_size = 7});
+  Llama untied({.layers = 1, .heads = 3, .kv_heads = 1, .head_dim = 4, .width = 5, .intermediate_size = 6, .vocab_size = 7});
   EXPECT_EQ(parameters_of(untied).at("lm_head.weight")->shape, (Shape{7, 5}));
   EXPECT_EQ(parameters_of(untied).at("model.layers.0.self_attn.o_proj.weight")->shape, (Shape{5, 12}));
   std::set<std::string> blocks;
@@ -225,7 +225,7 @@ TEST(LlamaModels, HaveHuggingFacesNamesShapesAndCount) {
 
 TEST(LlamaModels, StartAsHuggingFacesDo) {
   Rig rig;
-  Llama model({.layers = 2, .heads = 4, .kv_heads = 2, .width = 64, .hidden = 96, .vocab_size = 101});
+  Llama model({.layers = 2, .heads = 4, .kv_heads = 2, .width = 64, .intermediate_size = 96, .vocab_size = 101});
   const PlainParameters storage(model, rig.context);
   for (const auto& [name, p] : parameters_of(model)) {
     const auto values = floats(rig, p->data);
@@ -239,7 +239,7 @@ TEST(LlamaModels, StartAsHuggingFacesDo) {
 
 TEST(LlamaModels, AreCausalAndSeeDistancesOnly) {
   Rig rig;
-  Llama model({.layers = 1, .heads = 2, .kv_heads = 1, .width = 8, .hidden = 6, .context = 9, .vocab_size = 11});
+  Llama model({.layers = 1, .heads = 2, .kv_heads = 1, .width = 8, .intermediate_size = 6, .context = 9, .vocab_size = 11});
   const PlainParameters storage(model, rig.context);
   model.for_each_parameter([&](const std::string&, Parameter& p) {  // large enough to tell positions apart
     if (p.shape.num_dims() == 2) rig.kernels->scale(*rig.stream, p.data, 30, p.data, Write::overwrite);
@@ -273,7 +273,7 @@ TEST(ModelErrors, OfALlamaNameTheKeyAndTheValue) {
   EXPECT_NE(llama({.heads = 4, .head_dim = -2, .width = 8}).find("model.head_dim, which is -2"), std::string::npos);
   EXPECT_NE(llama({.heads = 0}).find("model.heads is 0"), std::string::npos);
   EXPECT_NE(llama({.width = 0}).find("model.width is 0"), std::string::npos);
-  EXPECT_NE(llama({.hidden = 0}).find("model.hidden is 0"), std::string::npos);
+  EXPECT_NE(llama({.intermediate_size = 0}).find("model.intermediate_size is 0"), std::string::npos);
   EXPECT_NE(llama({.context = 0}).find("model.context is 0"), std::string::npos);
   EXPECT_NE(llama({.vocab_size = 0}).find("model.vocab_size is 0"), std::string::npos);
   EXPECT_NE(llama({.layers = -1}).find("model.layers is -1"), std::string::npos);
@@ -289,7 +289,7 @@ TEST(ModelErrors, OfALlamaNameTheKeyAndTheValue) {
             std::string::npos);
   EXPECT_NE(scaled({.original_context = 0}).find("model.rope_original_context is 0"), std::string::npos);
   Rig rig;
-  Llama model({.layers = 1, .heads = 1, .width = 4, .hidden = 3, .context = 5, .vocab_size = 11});
+  Llama model({.layers = 1, .heads = 1, .width = 4, .intermediate_size = 3, .context = 5, .vocab_size = 11});
   const PlainParameters storage(model, rig.context);
   EXPECT_NE(config_error([&] {
               static_cast<void>(model.forward(rig.context, {rig.tokens({1, 6}, 11)}, nullptr));
@@ -338,7 +338,7 @@ TEST(OwnModel, OfBuildingBlocksTrains) {
 }
 
 TEST(MlpModel, HasItsNamesAndBlocks) {
-  Mlp model({.layers = 2, .width = 4, .hidden = 6, .vocab_size = 7});
+  Mlp model({.layers = 2, .width = 4, .intermediate_size = 6, .vocab_size = 7});
   const auto all = parameters_of(model);
   EXPECT_EQ(all.at("embed.weight")->shape, (Shape{7, 4}));
   EXPECT_EQ(all.at("blocks.1.up.weight")->shape, (Shape{6, 4}));

@@ -386,7 +386,7 @@ TEST_P(Exact, ALlama) {
                                                                        .kv_heads = 2,
                                                                        .head_dim = 6,
                                                                        .width = 12,
-                                                                       .hidden = 17,
+                                                                       .intermediate_size = 17,
                                                                        .context = 8,
                                                                        .vocab_size = 19,
                                                                        .tie_embeddings = tied});
@@ -425,12 +425,12 @@ TEST_P(Exact, EveryRecompute) {
                                                             .kv_heads = 2,
                                                             .head_dim = 6,
                                                             .width = 12,
-                                                            .hidden = 17,
+                                                            .intermediate_size = 17,
                                                             .context = 8,
                                                             .vocab_size = 19});
        }},
       {"mlp", [] {
-         return std::make_unique<nn::Mlp>(nn::MlpConfig{.layers = 3, .width = 12, .hidden = 29, .vocab_size = 19});
+         return std::make_unique<nn::Mlp>(nn::MlpConfig{.layers = 3, .width = 12, .intermediate_size = 29, .vocab_size = 19});
        }}};
   for (const auto& [name, make_model] : models) {
     for (const nn::Recompute recompute : {nn::Recompute::none, nn::Recompute::cheap}) {

@@ -44,8 +44,9 @@ std::vector<std::string> rendered_keys() {
     const auto found = std::ranges::find(other_names(), key.name, &OtherNames::key);
     const OtherNames other = found == other_names().end() ? OtherNames{} : *found;
     const std::string value = key.get(defaults);
+    const std::string old_name = key.old_name.empty() ? "" : fmt::format("; formerly {}, which is still read", key.old_name);
     lines.push_back(fmt::format("| `{}` | {} | {} | {} | {} | {} | {} |", key.name, value.empty() ? "(empty)" : fmt::format("`{}`", value),
-                                cell(key.expected), cell(key.help), cell(other.pytorch), cell(other.hugging_face), key.since));
+                                cell(key.expected), cell(key.help + old_name), cell(other.pytorch), cell(other.hugging_face), key.since));
   }
   lines.push_back("");
   return lines;

@@ -29,7 +29,7 @@ std::vector<std::string> keys_of(const nlohmann::json& object) {
 
 /// "mesh.world_size", "units[].name": objects that are maps from names of the model or the run have no fields of their own.
 void append_fields(const nlohmann::json& json, const std::string& prefix, std::set<std::string>& fields) {
-  static const std::set<std::string> kMaps{"scalars", "model", "optimizer.parameter_steps"};
+  static const std::set<std::string> kMaps{"scalars", "model", "optimizer.parameter_steps", "tokenizer.token_ids"};
   if (json.is_object() && !kMaps.contains(prefix)) {
     for (const auto& [key, value] : json.items()) append_fields(value, prefix.empty() ? key : prefix + "." + key, fields);
   } else if (json.is_array() && !json.empty() && json.front().is_object()) {
@@ -71,10 +71,11 @@ TEST(FilesDoc, AManifestHasTheseFields) {
   manifest.state_kinds = {"exp_avg"};
   manifest.units.push_back({.name = "root", .parameters = {{"a", Shape{2}}}});
   manifest.files.push_back({.name = "shard.h5", .datasets = {{.path = "/units/0/master", .kind = "master", .block_crcs = {1}}}});
+  manifest.tokenizer.files.push_back({.name = "tokenizer.json", .datasets = {}});
   std::set<std::string> fields;
   append_fields(nlohmann::json::parse(checkpoint::manifest_text(manifest)), "", fields);
   EXPECT_THAT(test::names_in_table(kDocument, "### manifest.json"), UnorderedElementsAreArray(fields));
-  EXPECT_EQ(checkpoint::kFormatVersion, 4) << "docs/files.md, manifest.json, names the format's version";
+  EXPECT_EQ(checkpoint::kFormatVersion, 5) << "docs/files.md, manifest.json, names the format's version";
 }
 
 TEST(FilesDoc, TokenFilesHaveTheseAttributes) {

@@ -34,7 +34,7 @@ void expect_says(const std::string& text, const std::vector<std::string>& parts)
 TEST(ModelConfig, ALlamaHasWhatItsKeysSay) {
   const Config config = parsed(
       {"--model.type=llama", "--model.layers=2", "--model.heads=6", "--model.kv_heads=3", "--model.head_dim=8",
-       "--model.width=20", "--model.hidden=28", "--model.vocab_size=29", "--model.tie_embeddings=false",
+       "--model.width=20", "--model.intermediate_size=28", "--model.vocab_size=29", "--model.tie_embeddings=false",
        "--model.rms_eps=1e-6", "--model.rope_theta=500000", "--model.rope_scaling=llama3", "--model.rope_factor=32",
        "--model.rope_low_freq_factor=2", "--model.rope_high_freq_factor=5", "--model.rope_original_context=100"});
   check_config(config);
@@ -44,7 +44,7 @@ TEST(ModelConfig, ALlamaHasWhatItsKeysSay) {
   EXPECT_EQ(llama.num_kv_heads(), 3);
   EXPECT_EQ(llama.head_size(), 8);
   EXPECT_EQ(llama.width, 20);
-  EXPECT_EQ(llama.hidden, 28);
+  EXPECT_EQ(llama.intermediate_size, 28);
   EXPECT_EQ(llama.context, 32);
   EXPECT_EQ(llama.vocab_size, 29);
   EXPECT_FALSE(llama.tie_embeddings);
@@ -63,7 +63,7 @@ TEST(ModelConfig, SizesOfALlamaThatAreLeftOut) {
   const auto llama = [](const std::string& width) {
     return llama_config(parsed({"--model.type=llama", "--model.heads=4", "--model.width=" + width}).model);
   };
-  EXPECT_EQ(llama("96").hidden, 384);
+  EXPECT_EQ(llama("96").intermediate_size, 384);
   EXPECT_EQ(llama("96").num_kv_heads(), 4);
   EXPECT_EQ(llama("96").head_size(), 24);
   EXPECT_EQ(llama("96").rotary.scaling, nn::RotaryOptions::Scaling::none);
@@ -92,7 +92,7 @@ TEST(ModelConfig, KeysOfALlamaAreRefusedElsewhere) {
          {"kv_heads=1", "head_dim=4", "rms_eps=1e-6", "rope_theta=5", "rope_scaling=llama3", "rope_factor=2",
           "rope_low_freq_factor=2", "rope_high_freq_factor=3", "rope_original_context=4"}) {
       expect_says(refusal({"--model." + key}, type),
-                  {"model." + key.substr(0, key.find('=')), "is of model.type = llama", "model.type = " + type});
+                  {"model." + key.substr(0, key.find('=')), "is for model.type = llama", "model.type = " + type});
     }
   }
 }

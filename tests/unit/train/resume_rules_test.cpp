@@ -26,5 +26,19 @@ TEST(CheckResume, AnotherSequenceLengthGoesOnWithTheFirstUnseenToken) {
   EXPECT_EQ(sequences(30), 10 * 7 + 4) << "sequence 3 of 30 begins with token 90, which was seen";
 }
 
+// A checkpoint keeps the config of its time: keys that were renamed since are the same keys.
+TEST(CheckResume, AConfigOfOldNamesIsTheSameConfig) {
+  Config now;
+  now.model.intermediate_size = 24;
+  now.train.gradient_sync = "no_sync";
+  now.train.global_batch = 4;
+  checkpoint::Manifest manifest;
+  manifest.global_batch = 4;
+  manifest.config = "[model]\nhidden = 24\n[train]\naccumulate = no_sync\n";
+  EXPECT_TRUE(check_resume(now, manifest, {.fingerprint = "", .num_tokens = 215}, "x").changes.empty());
+  now.model.intermediate_size = 25;
+  EXPECT_THROW((void)check_resume(now, manifest, {.fingerprint = "", .num_tokens = 215}, "x"), ConfigError);
+}
+
 }  // namespace
 }  // namespace mica::train

@@ -12,10 +12,10 @@ struct LlamaConfig {
   std::int64_t kv_heads = 0;  ///< divides heads; 0: as many as heads
   std::int64_t head_dim = 0;  ///< even; 0: width / heads
   std::int64_t width = 2048;
-  std::int64_t hidden = 8192;        ///< hidden size inside the MLP
-  std::int64_t context = 8192;       ///< longest sequence
-  std::int64_t vocab_size = 128256;  ///< exact
-  bool tie_embeddings = false;       ///< the head uses model.embed_tokens.weight
+  std::int64_t intermediate_size = 8192;  ///< hidden size inside the MLP
+  std::int64_t context = 8192;            ///< longest sequence
+  std::int64_t vocab_size = 128256;       ///< exact
+  bool tie_embeddings = false;            ///< the head uses model.embed_tokens.weight
   double rms_eps = 1e-5;
   RotaryOptions rotary;
 

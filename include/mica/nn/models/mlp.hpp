@@ -7,7 +7,7 @@ namespace mica::nn {
 struct MlpConfig {
   std::int64_t layers = 2;
   std::int64_t width = 64;
-  std::int64_t hidden = 256;
+  std::int64_t intermediate_size = 256;
   std::int64_t vocab_size = 256;
 };
 

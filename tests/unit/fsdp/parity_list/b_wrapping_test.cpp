@@ -48,7 +48,7 @@ TEST(Wrapping, B1_PoliciesWrapBottomUpAndTheRootHoldsWhatIsLeft) {
   EXPECT_EQ(wrapped(*make_chain({4, 4, 9, 2}), wrap_min_numel(21)), (Names{"root", "1"}));
   EXPECT_EQ(wrapped(*make_chain({4, 4, 9, 2}), wrap_min_numel()), (Names{"root"}));
   EXPECT_EQ(wrapped(*make_chain({4, 4}), wrap_nothing()), (Names{"root"}));
-  nn::Mlp mlp({.layers = 2, .width = 4, .hidden = 8, .vocab_size = 10});
+  nn::Mlp mlp({.layers = 2, .width = 4, .intermediate_size = 8, .vocab_size = 10});
   EXPECT_EQ(wrapped(mlp, wrap_types({"mlp_block"})), (Names{"root", "blocks.0", "blocks.1"}));
   // Always: every module that has parameters left, children first; so a block has none left and is none.
   EXPECT_EQ(wrapped(mlp, wrap_always()), (Names{"root", "embed", "blocks.0.norm", "blocks.0.up", "blocks.0.down",

@@ -1,0 +1,117 @@
+// The hint for a key that does not exist: the field's other words, other sections, typing errors.
+#include <regex>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "mica/core/error.hpp"
+#include "mica/train/config.hpp"
+
+#include "../../../src/train/config_keys.hpp"
+#include "../../../src/train/field_words.hpp"
+
+namespace mica::train {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+std::string refusal(const std::string& text, const std::vector<std::string>& flags = {}) {
+  try {
+    static_cast<void>(parse_config({"x.cfg", text}, flags));
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "not refused";
+}
+
+std::set<std::string> names() {
+  std::set<std::string> all;
+  for (const ConfigKey& key : config_keys()) all.insert(key.name);
+  return all;
+}
+
+TEST(KeyHint, EveryKeyOfTheTableExists) {
+  const std::set<std::string> keys = names();
+  std::set<std::string_view> words;
+  for (const FieldWord& word : field_words()) {
+    SCOPED_TRACE(word.word);
+    EXPECT_TRUE(words.insert(word.word).second) << "twice in the table";
+    EXPECT_EQ(word.word.find_first_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ-. "), std::string_view::npos);
+    EXPECT_TRUE(word.key.empty() ? !word.note.empty() : keys.contains(std::string(word.key))) << word.key;
+    const std::string note(word.note);
+    const std::regex key_pattern(R"(\b(run|mesh|model|data|fsdp|optim|train|checkpoint|log)\.[a-z_0-9]+)");
+    for (std::sregex_iterator found(note.begin(), note.end(), key_pattern), end; found != end; ++found) {
+      EXPECT_TRUE(keys.contains(found->str())) << found->str();
+    }
+    // A word that is a key's own name would hide it.
+    for (const std::string& key : keys) EXPECT_TRUE(!key.ends_with("." + std::string(word.word)) || key == "checkpoint.optimizer") << key;
+  }
+}
+
+TEST(KeyHint, TheFieldsWordsAreKnownInFilesAndAsFlags) {
+  const std::vector<std::pair<std::string, std::string>> expected{
+      {"learning_rate", "optim.lr"},
+      {"lr_scheduler_type", "optim.schedule"},
+      {"batch_size", "train.micro_batch"},
+      {"per_device_train_batch_size", "train.micro_batch"},
+      {"gradient_accumulation_steps", "train.global_batch"},
+      {"n_layer", "model.layers"},
+      {"n_embd", "model.width"},
+      {"n_head", "model.heads"},
+      {"hidden_size", "model.width"},
+      {"num_hidden_layers", "model.layers"},
+      {"block_size", "train.seq_len"},
+      {"max_steps", "train.steps"},
+      {"warmup_steps", "optim.warmup_steps"},
+      {"weight_decay", "optim.weight_decay"},
+      {"adam_beta1", "optim.beta1"},
+      {"max_grad_norm", "optim.grad_clip"},
+      {"fp16", "fsdp.param_dtype"},
+      {"bf16", "fsdp.param_dtype"},
+      {"seed", "run.seed"},
+      {"sharding_strategy", "fsdp.strategy"},
+      {"cpu_offload", "fsdp.cpu_offload"},
+      {"intermediate_size", "model.intermediate_size"},
+      {"save_total_limit", "checkpoint.keep"},
+      {"time", "train.max_hours"},
+      {"cpus_per_task", "mesh.threads"},
+  };
+  for (const auto& [word, key] : expected) {
+    SCOPED_TRACE(word);
+    const std::string hint = "unknown key 'train." + word + "': did you mean " + key + "?";
+    if (key != "train." + word) {
+      EXPECT_THAT(refusal("[train]\n" + word + " = 1\n"), StartsWith("x.cfg:2: " + hint));
+      EXPECT_THAT(refusal("", {"--train." + word + "=1"}), StartsWith("flag '--train." + word + "=1': " + hint));
+    }
+    const std::string alone = "unknown key '" + word + "': did you mean " + key + "?";
+    EXPECT_THAT(refusal("", {"--" + word + "=1"}), StartsWith("flag '--" + word + "=1': " + alone));
+    EXPECT_THAT(refusal(word + " = 1\n"), StartsWith("x.cfg:1: " + alone));
+  }
+  EXPECT_THAT(refusal("", {"--Learning-Rate=1"}), HasSubstr("unknown key 'Learning-Rate': did you mean optim.lr?"));
+  EXPECT_THAT(refusal("", {"--fp16"}), AllOf(StartsWith("flag '--fp16': unknown key 'fp16': did you mean fsdp.param_dtype?"),
+                                             Not(HasSubstr("no value"))));
+}
+
+TEST(KeyHint, WhatNoKeySaysIsSaid) {
+  for (const char* word : {"nodes", "ntasks", "nproc_per_node", "mesh.world_size"}) {
+    EXPECT_THAT(refusal("", {std::string("--") + word + "=2"}),
+                AllOf(HasSubstr("the launcher decides how many ranks"), Not(HasSubstr("did you mean"))));
+  }
+  EXPECT_THAT(refusal("", {"--batch_size=2"}), HasSubstr("did you mean train.micro_batch? It counts the sequences that a rank computes"));
+}
+
+TEST(KeyHint, OtherSectionsAndTypingErrors) {
+  EXPECT_THAT(refusal("[train]\nstep = 3\n"), StartsWith("x.cfg:2: unknown key 'train.step': did you mean train.steps?"));
+  EXPECT_THAT(refusal("[train]\nlr = 3\n"), HasSubstr("did you mean optim.lr?"));
+  EXPECT_THAT(refusal("[training]\nsteps = 3\n"), HasSubstr("did you mean train.steps?"));
+  EXPECT_THAT(refusal("[checkpoints]\ninterval = 3\n"), HasSubstr("did you mean checkpoint.interval?"));
+  EXPECT_THAT(refusal("", {"--micro_batchs=3"}), HasSubstr("did you mean train.micro_batch?"));
+  EXPECT_THAT(refusal("", {"--"}), HasSubstr("unknown key ''"));
+}
+
+}  // namespace
+}  // namespace mica::train
