@@ -58,7 +58,8 @@ class FsdpOptions : public ::testing::Test {
                                      run_folder() + "/checkpoints/step-00000003"});
     EXPECT_EQ(diff.status, 1) << diff.output;
     Moved moved;
-    for (const auto& array : nlohmann::json::parse(diff.output).at("arrays")) {
+    const auto compared = nlohmann::json::parse(diff.output);
+    for (const auto& array : compared.at("arrays")) {
       if (array.at("kind") == "master") (array.at("result") == "equal" ? moved.same : moved.changed).insert(array.at("parameter"));
     }
     return moved;
@@ -93,7 +94,8 @@ TEST_F(FsdpOptions, AFrozenUnitIsNeitherReducedNorStepped) {
                                    run_folder() + "/checkpoints/step-00000005"});
   ASSERT_EQ(diff.status, 1) << diff.output;
   std::set<std::string> only_now;  // state of the optimizer
-  for (const auto& array : nlohmann::json::parse(diff.output).at("arrays")) {
+  const auto compared = nlohmann::json::parse(diff.output);
+  for (const auto& array : compared.at("arrays")) {
     if (array.at("result") == "only_in_b") only_now.insert(array.at("parameter"));
   }
   EXPECT_EQ(only_now, one.same);

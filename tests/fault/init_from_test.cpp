@@ -107,7 +107,7 @@ TEST_F(InitFrom, AModelOnlyCheckpointIsForOtherRuns) {
     EXPECT_THAT(shown.output, HasSubstr("none: parameters only"));
     const Finished again = train("gpt2", run, {"--train.steps=2"});
     EXPECT_EQ(again.status, 2) << again.output;
-    EXPECT_THAT(again.output, HasSubstr("holds the model alone"));
+    EXPECT_THAT(again.output, HasSubstr("holds the model only"));
     EXPECT_THAT(again.output, HasSubstr("--model.init_from="));
     EXPECT_EQ(train("gpt2", run + "-2", {"--model.init_from=" + (folder_ / run)}).status, 0);
     EXPECT_EQ(step_lines(folder_ / (run + "-2")).front().loss, step_lines(folder_ / run).front().loss) << "a learning rate of 0";
