@@ -121,7 +121,7 @@ __device__ Softmax softmax_of_row(const L* logits, std::int64_t vocab) {
 /// One row a block, the last row first: the product that made them has left the end in the cache. dloss null: no gradient. A target that is no token makes the row's loss and gradient NaN: the host
 /// does not wait to name it.
 template <class L, class T>
-__global__ void __launch_bounds__(kMostThreads, 2) cross_entropy(Rows<L> rows, double scale, const float* dloss) {
+__global__ void __launch_bounds__(kMostThreads, 2) head_loss_rows(Rows<L> rows, double scale, const float* dloss) {
   using Logits = Round<L>;
   const std::int64_t row = static_cast<std::int64_t>(gridDim.x) - 1 - blockIdx.x;
   L* logits = rows.logits + row * rows.stride;
@@ -213,7 +213,7 @@ void CudaKernels::head(Stream& s, const char* what, const HeadTensors& t, double
       const Rows<L> of{static_cast<L*>(logits.data), stride, vocab, t.targets.as<std::int32_t>() + begin,
                        static_cast<float*>(losses.data()) + begin};
       launch(s, what, {reads(t.targets), reads(t.dloss), mica::writes(logits), writes(losses)},
-             Grid{.x = rows, .threads = vocab < 8192 ? kBlockThreads : kMostThreads}, cross_entropy<L, T>, of, scale,
+             Grid{.x = rows, .threads = vocab < 8192 ? kBlockThreads : kMostThreads}, head_loss_rows<L, T>, of, scale,
              dloss);
     };
     with_element(dtype, [&](auto element) {
