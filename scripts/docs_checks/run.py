@@ -21,7 +21,7 @@ from .blocks import blocks_of, executed_documents
 LIMIT_S = 300  # for one document: far more than any takes
 TOKENIZER = ROOT / "tests" / "reference" / "tokenizers" / "gpt2.tokenizer.json"
 # In configs/*.cfg: sizes with which a step takes milliseconds.
-SMALLER = {"layers": 1, "heads": 2, "kv_heads": 1, "width": 32, "hidden": 64, "intermediate_size": 64, "seq_len": 32, "micro_batch": 1,
+SMALLER = {"layers": 1, "heads": 2, "kv_heads": 1, "width": 32, "intermediate_size": 64, "seq_len": 32, "micro_batch": 1,
            "global_batch": 0, "steps": 4, "warmup_steps": 1, "eval_interval": 2, "eval_batches": 1, "log_interval": 1, "interval": 2}
 # What mpirun needs on one machine (scripts/environment.sh), and one thread a rank.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",

@@ -6,10 +6,11 @@
 save_on_interrupt() {
   local status=0
   # Set first: whoever sees mpirun run may send a signal. $! is mpirun from then on.
-  trap 'trap "kill -TERM $! || true" INT TERM
+  trap '[[ -n "${!:-}" ]] || exit 130   # nothing runs yet
+        trap "kill -TERM $! || true" INT TERM
         echo "saving; once more to quit without saving" >&2
         kill -USR1 "$!" || true' INT TERM HUP
-  trap 'kill -USR1 "$!" || true' USR1
+  trap '[[ -z "${!:-}" ]] || kill -USR1 "$!" || true' USR1
   set -m   # mpirun gets a process group of its own: a terminal's Ctrl-C comes to this script alone
   "$@" </dev/null &
   while :; do

@@ -45,13 +45,15 @@ ExitCode end_of(const std::exception& error, const App& app, const mpi::Communic
     return shared.exit_code();
   };
   if (app.comm.is_shared(error)) return tell(dynamic_cast<const Error&>(error));
-  if (!all_come(of_failures)) abort_job(error, app.comm.rank(), app.comm.num_ranks(), app.log_file);
+  // Of an MPI that has failed nothing more is asked: it may still read messages whose memory is gone.
+  const bool can_agree = dynamic_cast<const MpiError*>(&error) == nullptr;
   try {
-    make_mpi_comm(of_failures)->agree([] { throw; });
-  } catch (const Error& shared) {
-    return tell(shared);
+    if (can_agree && all_come(of_failures)) make_mpi_comm(of_failures)->agree([] { throw; });
+  } catch (const Error& agreed) {
+    if (app.comm.is_shared(agreed)) return tell(agreed);
+    // MPI has failed, too, which is not the cause.
   }
-  return ExitCode::runtime_failure;  // not reached: the agreement is on an error
+  abort_job(error, app.comm.rank(), app.comm.num_ranks(), app.log_file);
 }
 
 }  // namespace

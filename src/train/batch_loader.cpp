@@ -1,5 +1,7 @@
 #include "mica/train/batch_loader.hpp"
 
+#include <exception>
+
 namespace mica::train {
 
 BatchLoader::BatchLoader(nn::Context& context, const fsdp::DeviceMesh& device_mesh, const data::Dataset& dataset,
@@ -30,8 +32,8 @@ void BatchLoader::read_ahead(std::int64_t step) {
   slot_of(step).done.wait_on_host();  // what a step before this one failed with is told now
   try {
     read(step);
-  } catch (const Error&) {
-    // A token past the vocabulary, a file that cannot be read: told by load(), if the step comes.
+  } catch (const std::exception&) {
+    // A token past the vocabulary, a file that cannot be read, whatever a user's dataset throws: told by load(), if the step comes.
   }
 }
 

@@ -83,12 +83,6 @@ void apply_flag(Config& config, const std::string& flag, KeysSet& set) {
 
 std::string place_of(const IniEntry& entry, const ConfigText& text) { return fmt::format("{}:{}", text.file_name, entry.line); }
 
-const ConfigKey& apply_entry(Config& config, const IniEntry& entry, const ConfigText& text) {
-  const ConfigKey& key = known_key(entry.key, place_of(entry, text));
-  set_value(config, key, entry.key, entry.value, place_of(entry, text));
-  return key;
-}
-
 /// The line of --help that says what PyTorch and Hugging Face call a key; "" where they have no such thing.
 std::string elsewhere_line(std::string_view key) {
   const auto found = std::ranges::find(other_names(), key, &OtherNames::key);
@@ -134,7 +128,10 @@ Config parse_config(const ConfigText& text, const std::vector<std::string>& over
   Config config;
   KeysSet in_file, in_flags;  // a flag wins over the file, whichever names they use
   for (const IniEntry& entry : parse_ini(text)) {
-    in_file.add(config, apply_entry(config, entry, text), entry.key, place_of(entry, text));
+    const std::string place = place_of(entry, text);
+    const ConfigKey& key = known_key(entry.key, place);
+    set_value(config, key, entry.key, entry.value, place);
+    in_file.add(config, key, entry.key, place);
   }
   for (const std::string& flag : overrides) apply_flag(config, flag, in_flags);
   return config;
@@ -142,7 +139,9 @@ Config parse_config(const ConfigText& text, const std::vector<std::string>& over
 
 void apply_defaults(Config& config, const ConfigText& text) {
   for (const IniEntry& entry : parse_ini(text)) {
-    if (!config.set_by_user.contains(entry.key)) apply_entry(config, entry, text);
+    const std::string place = place_of(entry, text);
+    const ConfigKey& key = known_key(entry.key, place);
+    if (!config.set_by_user.contains(key.name)) set_value(config, key, entry.key, entry.value, place);
   }
 }
 

@@ -115,10 +115,12 @@ TEST(ConfigFile, OldNamesAreReadAndNewOnesWritten) {
   EXPECT_TRUE(parsed(to_ini(config)).old_names.empty());
   EXPECT_THAT(config_help(), AllOf(HasSubstr("--model.intermediate_size=0"), Not(HasSubstr("model.hidden"))));
   EXPECT_THAT(refusal("[model]\nhidden = x\n"), HasSubstr("x.cfg:2: model.hidden is 'x'")) << "the name that the user wrote";
-  // What a checkpoint says does not replace it.
+  // What a checkpoint says does not replace it, by either name.
   Config filled = config;
-  apply_defaults(filled, {"folder", "[model]\nintermediate_size = 9\n"});
-  EXPECT_EQ(filled.model.intermediate_size, 24);
+  for (const char* name : {"intermediate_size", "hidden"}) {
+    apply_defaults(filled, {"folder", fmt::format("[model]\n{} = 9\n", name)});
+    EXPECT_EQ(filled.model.intermediate_size, 24) << name;
+  }
 }
 
 TEST(ConfigFile, AKeyByBothItsNamesIsRefused) {
