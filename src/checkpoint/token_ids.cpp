@@ -1,6 +1,7 @@
 #include "token_ids.hpp"
 
 #include <limits>
+#include <optional>
 
 namespace mica::checkpoint {
 
@@ -9,13 +10,14 @@ TokenIds read_token_ids(const io::JsonValue& object) {
   const auto id = [](const io::JsonValue& value) { return value.integer(-1, std::numeric_limits<std::int32_t>::max()); };
   TokenIds token_ids;
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    const std::optional<io::JsonValue> value = object.find(key);  // refuses what is no object
     if (!object.has(key)) continue;
     std::vector<std::int64_t>& ids = token_ids[key];
-    const io::JsonValue value = object[key];
-    if (value.is_list()) {
-      value.for_each([&](const io::JsonValue& each) { ids.push_back(id(each)); });
-    } else if (!value.is_null()) {
-      ids.push_back(id(value));
+    if (!value) continue;  // null
+    if (value->is_list()) {
+      value->for_each([&](const io::JsonValue& each) { ids.push_back(id(each)); });
+    } else {
+      ids.push_back(id(*value));
     }
   }
   return token_ids;

@@ -22,7 +22,7 @@ void expect_activation(const Module& module, const Tensor& x, std::int64_t cols,
 }
 
 void expect_ids(const Module& module, const Tensor& x) {
-  require<Error>(x.dtype() == DType::i32, "a '{}' takes token ids as i32, got {}", module.type_name(),
+  require<Error>(x.dtype() == DType::i32, "a '{}' takes token ids as int32, got {}", module.type_name(),
                  dtype_name(x.dtype()));
 }
 

@@ -46,7 +46,7 @@ void MeanElementLoss::compute_gradient(Context& context, const Tensor& x, const 
 }
 
 void CrossEntropyLoss::check(const Tensor& x, const Tensor& targets) const {
-  require<Error>(targets.dtype() == DType::i32, "a '{}' takes class ids as i32, got {}", type_name(), dtype_name(targets.dtype()));
+  require<Error>(targets.dtype() == DType::i32, "a '{}' takes class ids as int32, got {}", type_name(), dtype_name(targets.dtype()));
   require<Error>(x.shape().num_dims() > 0 && targets.numel() == x.shape().rows(),
                  "a '{}' got outputs {} and targets {}, expected a target for each row of the outputs", type_name(),
                  x.shape().to_string(), targets.shape().to_string());

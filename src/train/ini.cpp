@@ -56,7 +56,8 @@ std::vector<IniEntry> parse_ini(const ConfigText& text) {
       continue;
     }
     const std::size_t equals = line.find('=');
-    require<ConfigError>(equals != std::string_view::npos && equals > 0 && line.front() != '[',
+    const bool is_text = std::ranges::none_of(line.substr(0, equals), [](unsigned char c) { return c < ' ' && c != '\t'; });
+    require<ConfigError>(is_text && equals != std::string_view::npos && equals > 0 && line.front() != '[',
                          "{}:{}: the line {} is not understood; expected lines like 'key = value' under [section] headings",
                          text.file_name, number, io::quoted_name(line));
     const std::string key = section + std::string(trimmed(line.substr(0, equals)));

@@ -107,7 +107,7 @@ TEST(TensorDataset, FingerprintTellsDataApart) {
     return TensorDataset({{"x", {2}, std::move(x)}, {"y", {}, std::move(y)}}).fingerprint();
   };
   const std::string one = of({1, 2, 3, 4}, {0, 1});
-  EXPECT_THAT(one, AllOf(HasSubstr("2 samples of x f32 [2], y i32 []"), HasSubstr("crc32c ")));
+  EXPECT_THAT(one, AllOf(HasSubstr("2 samples of x fp32 [2], y int32 []"), HasSubstr("crc32c ")));
   EXPECT_EQ(of({1, 2, 3, 4}, {0, 1}), one);
   EXPECT_NE(of({1, 2, 3, 5}, {0, 1}), one);
   EXPECT_NE(of({1, 2, 3, 4}, {1, 0}), one);

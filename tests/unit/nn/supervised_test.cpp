@@ -141,7 +141,7 @@ TEST_P(Supervised, LossesSayWhatDoesNotFit) {
               HasSubstr("a 'mse_loss' have shapes [4, 1] (outputs) and [4] (targets), expected the same"));
   EXPECT_THAT(refusal_of(mse, {rig.normal({4}, "x"), rig.tokens({4}, 3)}), HasSubstr("takes targets as f32"));
   CrossEntropyLoss cross_entropy;
-  EXPECT_THAT(refusal_of(cross_entropy, {rig.normal({4, 3}, "x"), rig.normal({4}, "t")}), HasSubstr("takes class ids as i32, got f32"));
+  EXPECT_THAT(refusal_of(cross_entropy, {rig.normal({4, 3}, "x"), rig.normal({4}, "t")}), HasSubstr("takes class ids as int32, got fp32"));
   EXPECT_THAT(refusal_of(cross_entropy, {rig.normal({4, 3}, "x"), rig.tokens({5}, 3)}), HasSubstr("expected a target for each row"));
   EXPECT_THAT(refusal_of(cross_entropy, {}), HasSubstr("takes 2 input tensor(s), got 0"));
   /// No head.
@@ -153,7 +153,7 @@ TEST_P(Supervised, LossesSayWhatDoesNotFit) {
   struct Words final : LanguageModel {
     Words() : LanguageModel("words") {}
   } words;
-  EXPECT_THAT(refusal_of(words, {rig.normal({4, 3}, "x")}), HasSubstr("a 'words' takes token ids as i32, got f32"));
+  EXPECT_THAT(refusal_of(words, {rig.normal({4, 3}, "x")}), HasSubstr("a 'words' takes token ids as int32, got fp32"));
 }
 
 TEST(SupervisedErrors, AClassThatTheModelDoesNotHaveIsNamed) {
