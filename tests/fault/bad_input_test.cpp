@@ -165,7 +165,7 @@ TEST_F(BadInput, HostileConfigs) {
       flag("other words, without a section", "--num_hidden_layers=3", {"did you mean model.layers?"}),
       config("both names", "[model]\nhidden = 8\nintermediate_size = 8\n", {":3:", "model.hidden", "model.intermediate_size"}),
       config("no text", bytes, {"not understood"}),
-      config("a NUL", std::string("[run]\nname = a\0b\n", 18), {"control character"}),
+      config("a NUL", std::string("[run]\nname = a\0b\n", 17), {"control character"}),
       config("no UTF-8 in a key", "[train]\nst\xff\xfe = 3\n", {"unknown key"}),
       config("brackets", std::string(100'000, '['), {":1:", "key = value", "(100000 bytes)"}),
       config("huge number", "[optim]\nlr = 1e999\n", {"optim.lr", "1e999"}),
