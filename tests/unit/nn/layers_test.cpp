@@ -13,33 +13,16 @@
 #include "mica/nn/models/gpt2.hpp"
 #include "mica/nn/models/mlp.hpp"
 
-#include "nn_testing.hpp"
+#include "gradient_checks.hpp"
 
 namespace mica::nn {
 namespace {
 using testing::floats;
 using testing::KernelsKind;
+using testing::kTolerance;
 using testing::Rig;
 
-// The four-point differences leave about 1e-4 of f32 rounding; a wrong term shows as 0.1 or more.
-constexpr double kTolerance = 2e-3;
-
-class Layers : public ::testing::TestWithParam<KernelsKind> {
- protected:
-  void check(Module& module, const Tensors& xs, std::int64_t expected_at_least = 1) {
-    const GradcheckReport report = gradcheck(module, rig.context, xs);
-    EXPECT_LT(report.worst_error, kTolerance) << report.worst_element;
-    EXPECT_GE(report.num_checked, expected_at_least);
-  }
-  /// Of a module with a chain in it: its cheap outputs kept, and made again.
-  void check_chain(Module& module, const Tensors& xs, std::int64_t expected_at_least = 1) {
-    for (const Recompute recompute : {Recompute::none, Recompute::cheap}) {
-      rig.context.recompute = recompute;
-      check(module, xs, expected_at_least);
-    }
-  }
-  Rig rig{GetParam()};
-};
+class Layers : public testing::GradientChecks {};
 
 INSTANTIATE_TEST_SUITE_P(Kernels, Layers, ::testing::Values(KernelsKind::reference, KernelsKind::cpu),
                          [](const auto& info) { return testing::to_string(info.param); });
@@ -120,27 +103,27 @@ TEST_P(Layers, ChainsOfCheapLayersRecomputeThroughEachOther) {
   chain.add<LayerNorm>("norm", 5);
   chain.add<Gelu>("act");
   chain.add<Linear>("linear", 5, 3);
-  check_chain(chain, {rig.normal({4, 5}, "x")}, 15 + 3 + 20);
+  check_with_recompute(chain, {rig.normal({4, 5}, "x")}, 15 + 3 + 20);
 }
 
 TEST_P(Layers, Residual) {
   Residual one("r");  // dy and the sum that dx is added to are one tensor here
   one.add<Linear>("linear", 5, 5);
-  check_chain(one, {rig.normal({3, 5}, "x")}, 25 + 5 + 15);
+  check_with_recompute(one, {rig.normal({3, 5}, "x")}, 25 + 5 + 15);
   Residual norm_first("r");
   norm_first.add<LayerNorm>("norm", 5);
   norm_first.add<Linear>("up", 5, 8);
   norm_first.add<Gelu>("act");
   norm_first.add<Linear>("down", 8, 5);
-  check_chain(norm_first, {rig.normal({3, 5}, "x")}, 100);
+  check_with_recompute(norm_first, {rig.normal({3, 5}, "x")}, 100);
   Residual empty("r");  // 2 x
-  check_chain(empty, {rig.normal({3, 5}, "x")}, 15);
+  check_with_recompute(empty, {rig.normal({3, 5}, "x")}, 15);
   Residual identity("r");
   identity.add<Dropout>("drop", 0.0, "d");
-  check_chain(identity, {rig.normal({3, 5}, "x")}, 15);
+  check_with_recompute(identity, {rig.normal({3, 5}, "x")}, 15);
   Residual nested("r");
   nested.add<Residual>("inner", "r").add<Linear>("linear", 5, 5);
-  check_chain(nested, {rig.normal({3, 5}, "x")}, 45);
+  check_with_recompute(nested, {rig.normal({3, 5}, "x")}, 45);
 }
 
 TEST_P(Layers, Gpt2) {

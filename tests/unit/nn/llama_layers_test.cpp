@@ -9,29 +9,16 @@
 #include "mica/nn/rms_norm.hpp"
 #include "mica/nn/swiglu.hpp"
 
-#include "nn_testing.hpp"
+#include "gradient_checks.hpp"
 
 namespace mica::nn {
 namespace {
 using testing::floats;
 using testing::KernelsKind;
+using testing::kTolerance;
 using testing::Rig;
 
-// As in layers_test.cpp: a wrong term shows as 0.1 or more.
-constexpr double kTolerance = 2e-3;
-
-class LlamaLayers : public ::testing::TestWithParam<KernelsKind> {
- protected:
-  void check(Module& module, const Tensors& xs, std::int64_t expected_at_least) {
-    for (const Recompute recompute : {Recompute::none, Recompute::cheap}) {
-      rig.context.recompute = recompute;
-      const GradcheckReport report = gradcheck(module, rig.context, xs);
-      EXPECT_LT(report.worst_error, kTolerance) << report.worst_element;
-      EXPECT_GE(report.num_checked, expected_at_least);
-    }
-  }
-  Rig rig{GetParam()};
-};
+class LlamaLayers : public testing::GradientChecks {};
 
 INSTANTIATE_TEST_SUITE_P(Kernels, LlamaLayers, ::testing::Values(KernelsKind::reference, KernelsKind::cpu),
                          [](const auto& info) { return testing::to_string(info.param); });
@@ -39,25 +26,25 @@ INSTANTIATE_TEST_SUITE_P(Kernels, LlamaLayers, ::testing::Values(KernelsKind::re
 TEST_P(LlamaLayers, RmsNorm) {
   for (const std::int64_t width : {1, 7, 33}) {
     RmsNorm norm(width, 1e-3);
-    check(norm, {rig.normal({3, width}, "x")}, 4 * width - 60);
+    check_with_recompute(norm, {rig.normal({3, width}, "x")}, 4 * width - 60);
   }
 }
 
 TEST_P(LlamaLayers, SwiGlu) {
   SwiGlu act;
-  check(act, {rig.normal({3, 5}, "gate"), rig.normal({3, 5}, "up")}, 30);
-  check(act, {rig.normal({3, 5}, "gate", false), rig.normal({3, 5}, "up")}, 15);
-  check(act, {rig.normal({3, 5}, "gate"), rig.normal({3, 5}, "up", false)}, 15);
+  check_with_recompute(act, {rig.normal({3, 5}, "gate"), rig.normal({3, 5}, "up")}, 30);
+  check_with_recompute(act, {rig.normal({3, 5}, "gate", false), rig.normal({3, 5}, "up")}, 15);
+  check_with_recompute(act, {rig.normal({3, 5}, "gate"), rig.normal({3, 5}, "up", false)}, 15);
 }
 
 TEST_P(LlamaLayers, SwiGluMlp) {
   SwiGluMlp mlp(5, 7);
-  check(mlp, {rig.normal({2, 3, 5}, "x")}, 3 * 35 + 30);
+  check_with_recompute(mlp, {rig.normal({2, 3, 5}, "x")}, 3 * 35 + 30);
   SwiGluMlp behind_a_norm(5, 3);
   Residual residual("r");  // the norm's output is dropped and made again, the sums of dx are added in place
   residual.add<RmsNorm>("norm", 5);
   residual.add<SwiGluMlp>("mlp", 5, 3);
-  check(residual, {rig.normal({2, 3, 5}, "x")}, 3 * 15 + 5 + 30);
+  check_with_recompute(residual, {rig.normal({2, 3, 5}, "x")}, 3 * 15 + 5 + 30);
 }
 
 TEST_P(LlamaLayers, GroupedQueryAttention) {
@@ -67,13 +54,13 @@ TEST_P(LlamaLayers, GroupedQueryAttention) {
   for (const auto& [heads, kv_heads, head_dim] : {Heads{1, 1, 2}, Heads{4, 2, 4}, Heads{3, 1, 2}, Heads{2, 2, 6}}) {
     GroupedQueryAttention attention(
         {.width = 6, .heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .rotary = {.theta = 50}});
-    check(attention, {rig.normal({2, 5, 6}, "x")}, 60 + 2 * 6 * heads * head_dim - 100);
+    check_with_recompute(attention, {rig.normal({2, 5, 6}, "x")}, 60 + 2 * 6 * heads * head_dim - 100);
   }
   Residual residual("r");
   residual.add<RmsNorm>("norm", 6);
   residual.add<GroupedQueryAttention>(
       "attn", GroupedQueryAttentionOptions{.width = 6, .heads = 2, .kv_heads = 1, .head_dim = 2});
-  check(residual, {rig.normal({2, 5, 6}, "x")}, 60);
+  check_with_recompute(residual, {rig.normal({2, 5, 6}, "x")}, 60);
 }
 
 TEST_P(LlamaLayers, Llama) {
@@ -139,15 +126,15 @@ TEST_P(LlamaLayers, ModulesOnOneInputSumTheirGradients) {
   two.add<Linear>("up", 5, 3);
   two.add<Gelu>("act");
   two.add<Linear>("down", 3, 4);
-  check(fan, {rig.normal({3, 5}, "x")}, 20 + 20 + 15);
-  check(fan, {rig.normal({3, 5}, "x", false)}, 20 + 20);
+  check_with_recompute(fan, {rig.normal({3, 5}, "x")}, 20 + 20 + 15);
+  check_with_recompute(fan, {rig.normal({3, 5}, "x", false)}, 20 + 20);
   Residual behind_a_norm("r");
   behind_a_norm.add<RmsNorm>("norm", 4);
   auto& inner = behind_a_norm.add<Fan>("fan");
   inner.add<Linear>("a", 4, 4);
   inner.add<SwiGluMlp>("b", 4, 3);
   inner.add<Residual>("c", "r");  // 2 x: its dx is dy's memory or its sum, not the sum of the others
-  check(behind_a_norm, {rig.normal({3, 4}, "x")}, 16 + 3 * 12 + 12);
+  check_with_recompute(behind_a_norm, {rig.normal({3, 4}, "x")}, 16 + 3 * 12 + 12);
 }
 
 /// The first gradient is the caller's own tensor, the third is added in place, the last is not.
@@ -157,7 +144,7 @@ TEST_P(LlamaLayers, ModulesOnOneInputThatSumTheirGradientsInDifferentWays) {
   fan.add<Linear>("a", 4, 4);
   fan.add<Linear>("b", 4, 4);
   fan.add<SwiGluMlp>("c", 4, 3);
-  check(fan, {rig.normal({3, 4}, "x")}, 2 * 20 + 3 * 12 + 12);
+  check_with_recompute(fan, {rig.normal({3, 4}, "x")}, 2 * 20 + 3 * 12 + 12);
 }
 
 TEST_P(LlamaLayers, ModulesOnOneInputOfWhichSomeAreFrozen) {
@@ -167,8 +154,8 @@ TEST_P(LlamaLayers, ModulesOnOneInputOfWhichSomeAreFrozen) {
       auto& linear = fan.add<Linear>(name, 5, 4, LinearOptions{.bias = false});
       linear.own_parameters()[0]->requires_grad = frozen.find(name) == std::string::npos;
     }
-    check(fan, {rig.normal({3, 5}, "x")}, 15);
-    if (frozen != "ab") check(fan, {rig.normal({3, 5}, "x", false)}, 20);
+    check_with_recompute(fan, {rig.normal({3, 5}, "x")}, 15);
+    if (frozen != "ab") check_with_recompute(fan, {rig.normal({3, 5}, "x", false)}, 20);
   }
 }
 

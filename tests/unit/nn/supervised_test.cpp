@@ -11,7 +11,7 @@
 #include "mica/nn/sequential.hpp"
 #include "mica/nn/supervised_model.hpp"
 
-#include "nn_testing.hpp"
+#include "gradient_checks.hpp"
 
 namespace mica::nn {
 namespace {
@@ -21,7 +21,6 @@ using testing::floats;
 using testing::KernelsKind;
 using testing::Rig;
 
-constexpr double kTolerance = 2e-3;  // of gradcheck, as in layers_test.cpp
 constexpr std::int64_t kFeatures = 7;
 
 /// A model of f32 features with any head. (No ReLU: finite differences are wrong where they step over its corner.)
@@ -45,16 +44,8 @@ class Perceptron final : public SupervisedModel {
   }
 };
 
-class Supervised : public ::testing::TestWithParam<KernelsKind> {
+class Supervised : public testing::GradientChecks {
  protected:
-  void check(Module& module, const Tensors& xs, std::int64_t expected_at_least) {
-    for (const Recompute recompute : {Recompute::none, Recompute::cheap}) {
-      rig.context.recompute = recompute;
-      const GradcheckReport report = gradcheck(module, rig.context, xs);
-      EXPECT_LT(report.worst_error, kTolerance) << report.worst_element;
-      EXPECT_GE(report.num_checked, expected_at_least);
-    }
-  }
   [[nodiscard]] std::string refusal_of(Module& module, const Tensors& xs) {
     try {
       static_cast<void>(module.forward(rig.context, xs, nullptr));
@@ -64,7 +55,6 @@ class Supervised : public ::testing::TestWithParam<KernelsKind> {
     }
     return "";
   }
-  Rig rig{GetParam()};
 };
 
 INSTANTIATE_TEST_SUITE_P(Kernels, Supervised, ::testing::Values(KernelsKind::reference, KernelsKind::cpu),
@@ -74,34 +64,34 @@ TEST_P(Supervised, ActivationsAlone) {
   Relu relu;
   Tensor x = rig.normal({3, 5}, "x");
   for (std::int64_t i = 0; i < x.numel(); ++i) x.view().as<float>()[i] += x.view().as<float>()[i] < 0 ? -0.1F : 0.1F;  // off its corner
-  check(relu, {x}, 15);
+  check_with_recompute(relu, {x}, 15);
   Silu silu;
-  check(silu, {rig.normal({3, 5}, "x")}, 15);
+  check_with_recompute(silu, {rig.normal({3, 5}, "x")}, 15);
   Tanh tanh;
-  check(tanh, {rig.normal({3, 5}, "x")}, 15);
+  check_with_recompute(tanh, {rig.normal({3, 5}, "x")}, 15);
 }
 
 TEST_P(Supervised, LossesAlone) {
   MseLoss mse;
-  check(mse, {rig.normal({3, 5}, "x"), rig.normal({3, 5}, "t", /*needs_grad=*/false)}, 15);
+  check_with_recompute(mse, {rig.normal({3, 5}, "x"), rig.normal({3, 5}, "t", /*needs_grad=*/false)}, 15);
   BceWithLogitsLoss bce;
-  check(bce, {rig.normal({3, 5}, "x"), rig.normal({3, 5}, "t", false)}, 15);
+  check_with_recompute(bce, {rig.normal({3, 5}, "x"), rig.normal({3, 5}, "t", false)}, 15);
   CrossEntropyLoss cross_entropy;
   Tensor classes = rig.tokens({2, 3}, 5, "classes");
-  check(cross_entropy, {rig.normal({2, 3, 5}, "x"), classes}, 30);
+  check_with_recompute(cross_entropy, {rig.normal({2, 3, 5}, "x"), classes}, 30);
   classes.view().as<std::int32_t>()[4] = -100;
-  check(cross_entropy, {rig.normal({2, 3, 5}, "x"), classes}, 30);
+  check_with_recompute(cross_entropy, {rig.normal({2, 3, 5}, "x"), classes}, 30);
 }
 
 TEST_P(Supervised, ModelsOfFeatures) {
   Perceptron<CrossEntropyLoss> classifier(4);
-  check(classifier, {rig.normal({5, kFeatures}, "x"), rig.tokens({5}, 4, "classes")}, 200);
+  check_with_recompute(classifier, {rig.normal({5, kFeatures}, "x"), rig.tokens({5}, 4, "classes")}, 200);
   Perceptron<MseLoss> regression(2);
-  check(regression, {rig.normal({5, kFeatures}, "x"), rig.normal({5, 2}, "t", false)}, 200);
+  check_with_recompute(regression, {rig.normal({5, kFeatures}, "x"), rig.normal({5, 2}, "t", false)}, 200);
   Perceptron<BceWithLogitsLoss> labels(3);
-  check(labels, {rig.normal({5, kFeatures}, "x", false), rig.normal({5, 3}, "t", false)}, 160);
+  check_with_recompute(labels, {rig.normal({5, kFeatures}, "x", false), rig.normal({5, 3}, "t", false)}, 160);
   Perceptron<HeadLoss> vocabulary(11);
-  check(vocabulary, {rig.normal({5, kFeatures}, "x"), rig.tokens({5}, 11, "classes")}, 200);
+  check_with_recompute(vocabulary, {rig.normal({5, kFeatures}, "x"), rig.tokens({5}, 11, "classes")}, 200);
 }
 
 TEST_P(Supervised, WithoutTargetsThePredictionComesBackAndTakesAGradient) {
