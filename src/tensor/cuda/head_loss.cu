@@ -118,8 +118,8 @@ __device__ Softmax softmax_of_row(const L* logits, std::int64_t vocab) {
   return merged_over_block(softmax);
 }
 
-/// One row a block, the last row first: the product that made them has left the end in the cache. dloss null: no gradient. A target that is no token makes the row's loss and gradient NaN: the host
-/// does not wait to name it.
+/// One row a block, the last row first: the product that made them has left the end in the cache. dloss null: no gradient.
+/// A target that is no token makes the row's loss and gradient NaN: the host does not wait to name it.
 template <class L, class T>
 __global__ void __launch_bounds__(kMostThreads, 2) head_loss_rows(Rows<L> rows, double scale, const float* dloss) {
   using Logits = Round<L>;
