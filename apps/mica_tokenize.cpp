@@ -57,11 +57,10 @@ struct Command {
 Command parse(const std::vector<std::string>& arguments) {
   Command command;
   options::options_description known;
-  known.add_options()("vocab", options::value(&command.vocab)->default_value("bytes"))(
-      "out", options::value(&command.tokenize.out))("val-fraction",
-                                                    options::value(&command.tokenize.val_fraction)->default_value(0.1))(
-      "overwrite", options::bool_switch(&command.tokenize.overwrite))(
-      "quiet", options::bool_switch(&command.is_quiet))("file", options::value(&command.tokenize.files));
+  known.add_options()("vocab", options::value(&command.vocab)->default_value("bytes"))("out", options::value(&command.tokenize.out))(
+      "val-fraction", options::value(&command.tokenize.val_fraction)->default_value(0.1))(
+      "overwrite", options::bool_switch(&command.tokenize.overwrite))("quiet", options::bool_switch(&command.is_quiet))(
+      "file", options::value(&command.tokenize.files));
   options::positional_options_description files;
   files.add("file", -1);
   namespace style = options::command_line_style;
@@ -77,15 +76,13 @@ Command parse(const std::vector<std::string>& arguments) {
   } catch (const options::error& error) {
     throw mica::ConfigError(std::string(error.what()) + "; see mica-tokenize --help");
   }
-  mica::require<mica::ConfigError>(
-      !command.tokenize.out.empty(),
-      "--out is missing: say where to write, e.g. --out=corpus.h5; see mica-tokenize --help");
+  mica::require<mica::ConfigError>(!command.tokenize.out.empty(),
+                                   "--out is missing: say where to write, e.g. --out=corpus.h5; see mica-tokenize --help");
   return command;
 }
 
 void show_progress(std::int64_t done, std::int64_t total) {
-  std::cerr << fmt::format("\rtokenizing {:5.1f} % of {:.1f} MB",
-                           100.0 * static_cast<double>(done) / static_cast<double>(total),
+  std::cerr << fmt::format("\rtokenizing {:5.1f} % of {:.1f} MB", 100.0 * static_cast<double>(done) / static_cast<double>(total),
                            static_cast<double>(total) / 1e6)
             << (done == total ? "\n" : "") << std::flush;
 }
@@ -93,7 +90,8 @@ void show_progress(std::int64_t done, std::int64_t total) {
 void print_result(const mica::data::TokenizeResult& result, const mica::data::Tokenizer& tokenizer) {
   std::cout << fmt::format("{}: {} tokens\n", result.train_path, result.train_tokens);
   if (!result.val_path.empty()) std::cout << fmt::format("{}: {} tokens\n", result.val_path, result.val_tokens);
-  if (result.num_empty_files > 0) std::cout << fmt::format("{} empty file{} skipped\n", result.num_empty_files, result.num_empty_files == 1 ? "" : "s");
+  if (result.num_empty_files > 0)
+    std::cout << fmt::format("{} empty file{} skipped\n", result.num_empty_files, result.num_empty_files == 1 ? "" : "s");
   const auto print_mark = [&](const char* does, std::optional<std::int32_t> id) {
     if (!id) return;
     const std::string text = tokenizer.decode({&*id, 1});  // "" for a control token of SentencePiece
@@ -101,8 +99,7 @@ void print_result(const mica::data::TokenizeResult& result, const mica::data::To
   };
   print_mark("begins", tokenizer.start_of_document());
   print_mark("ends", tokenizer.end_of_document());
-  std::cout << fmt::format("vocabulary '{}': model.vocab_size={}\n", tokenizer.name(), tokenizer.vocab_size())
-            << std::flush;
+  std::cout << fmt::format("vocabulary '{}': model.vocab_size={}\n", tokenizer.name(), tokenizer.vocab_size()) << std::flush;
 }
 
 std::string help_text(const std::vector<std::string>& /*arguments*/) { return kHelp; }

@@ -63,8 +63,8 @@ struct Images {
   [[nodiscard]] data::TensorDataset part(std::size_t begin, std::size_t end) const {
     const auto pixel = [&](std::size_t image) { return pixels.begin() + static_cast<std::ptrdiff_t>(image) * kPixels; };
     const auto digit = [&](std::size_t image) { return classes.begin() + static_cast<std::ptrdiff_t>(image); };
-    return data::TensorDataset({{"pixels", {kPixels}, std::vector(pixel(begin), pixel(end))},
-                                {"digit", {}, std::vector(digit(begin), digit(end))}});
+    return data::TensorDataset(
+        {{"pixels", {kPixels}, std::vector(pixel(begin), pixel(end))}, {"digit", {}, std::vector(digit(begin), digit(end))}});
   }
 };
 
@@ -145,8 +145,8 @@ ExitCode train_classifier(App& app) {
   });
   if (!newest.empty()) {
     const checkpoint::Manifest manifest = checkpoint::open_checkpoint(newest, app.comm);
-    require<ConfigError>(manifest.data == training.fingerprint(), "{} was trained on {}, and these are {}; choose another folder",
-                         newest, manifest.data, training.fingerprint());
+    require<ConfigError>(manifest.data == training.fingerprint(), "{} was trained on {}, and these are {}; choose another folder", newest,
+                         manifest.data, training.fingerprint());
     checkpoint::load(newest, manifest, {.root = &root, .optimizer = optimizer.get()}, app.comm);
     parent = manifest.id();
     plan.first_step = manifest.step + 1;

@@ -42,8 +42,7 @@ std::int64_t snapshot_bytes(const fsdp::Root& root, const optim::Optimizer* opti
   return bytes;
 }
 
-AsyncSaver::AsyncSaver(std::unique_ptr<HostComm> background, Pool& pool)
-    : background_(std::move(background)), pool_(pool) {}
+AsyncSaver::AsyncSaver(std::unique_ptr<HostComm> background, Pool& pool) : background_(std::move(background)), pool_(pool) {}
 
 AsyncSaver::~AsyncSaver() {
   is_awaited_ = true;
@@ -59,14 +58,11 @@ void AsyncSaver::reserve(const fsdp::Root& root, const optim::Optimizer* optimiz
   std::memset(snapshot_.data(), 0, static_cast<std::size_t>(bytes));
 }
 
-void AsyncSaver::start(const std::string& run_folder, const SaveState& state, const HostComm& comm,
-                       const SaveOptions& options) {
+void AsyncSaver::start(const std::string& run_folder, const SaveState& state, const HostComm& comm, const SaveOptions& options) {
   wait();
   // Whatever can fail on one rank alone is agreed on before the next rank-to-rank call: a thread that waits in the
   // background for a rank that never comes could not be ended.
-  comm.agree([&] {
-    reserve(*state.root, state.optimizer);
-  });
+  comm.agree([&] { reserve(*state.root, state.optimizer); });
   job_ = std::make_unique<SaveJob>(make_save_job(run_folder, state, comm));
   options_ = options;
   report_.reset();
@@ -106,8 +102,7 @@ void AsyncSaver::copy(SaveJob& job, fsdp::DeviceMesh& device_mesh) {
   std::byte* to = first_sector(snapshot_);
   for (ShardSource& source : job.contents.sources) {
     const ConstTensorView from{source.memory, Shape{source.numel}, source.dtype};
-    invariant(to + from.bytes() - static_cast<std::byte*>(snapshot_.data()) <= snapshot_.bytes(),
-              "reserve() counts what is saved");
+    invariant(to + from.bytes() - static_cast<std::byte*>(snapshot_.data()) <= snapshot_.bytes(), "reserve() counts what is saved");
     const TensorView copy{to, Shape{from.numel()}, from.dtype};
     device_mesh.kernels().copy(device_mesh.compute(), from, copy);
     source.memory = to;

@@ -33,8 +33,8 @@ BlockBuffer::BlockBuffer() : memory_(static_cast<std::byte*>(std::aligned_alloc(
   if (!memory_) throw std::bad_alloc();
 }
 
-void run_block_workers(std::int64_t num_jobs, std::int64_t bytes,
-                       const std::function<void(int worker, std::int64_t job)>& work, const WorkerPace& pace) {
+void run_block_workers(std::int64_t num_jobs, std::int64_t bytes, const std::function<void(int worker, std::int64_t job)>& work,
+                       const WorkerPace& pace) {
   const bool in_background = pace.priority == WorkerPriority::background;
   const std::int64_t num_workers = bytes <= kBlockBytes || num_jobs == 0 ? 1 : std::min<std::int64_t>(kNumBlockWorkers, num_jobs);
   std::atomic<bool> is_failed{false};

@@ -40,10 +40,9 @@ struct WorkerPace {
 
 /// Runs work(worker, job) for every job in [0, num_jobs), on kNumBlockWorkers threads, each of which has a run of
 /// neighbouring jobs in order, so that it reads or writes forward; on this thread alone where all jobs together move no
-/// more than a block (`bytes`), unless in the background. After an exception no more jobs are started, and the one of the lowest failed job is
-/// rethrown.
-void run_block_workers(std::int64_t num_jobs, std::int64_t bytes,
-                       const std::function<void(int worker, std::int64_t job)>& work,
+/// more than a block (`bytes`), unless in the background. After an exception no more jobs are started, and the one of the lowest failed job
+/// is rethrown.
+void run_block_workers(std::int64_t num_jobs, std::int64_t bytes, const std::function<void(int worker, std::int64_t job)>& work,
                        const WorkerPace& pace = {});
 
 }  // namespace mica::checkpoint

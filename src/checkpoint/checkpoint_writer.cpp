@@ -45,9 +45,7 @@ class Writer {
 
  private:
   /// What is not sharded is in the first file alone.
-  [[nodiscard]] bool is_in_file(std::size_t unit, int shard_rank) const {
-    return shard_rank == 0 || layouts_[unit]->shard_size() > 1;
-  }
+  [[nodiscard]] bool is_in_file(std::size_t unit, int shard_rank) const { return shard_rank == 0 || layouts_[unit]->shard_size() > 1; }
 
   [[nodiscard]] std::vector<std::string> kinds_of(std::size_t unit) const {
     std::vector<std::string> kinds{std::string(kMasterKind)};
@@ -69,8 +67,7 @@ class Writer {
         const DType dtype = header_.units[u].dtype_of(kind);
         contents.sources.push_back(
             {static_cast<std::int64_t>(u), kind, layout.shard_numel(), dtype, nullptr,
-             [this, &layout, pieces = layout.pieces(shard_rank), kind, dtype](std::int64_t begin, std::int64_t numel,
-                                                                              std::byte* to) {
+             [this, &layout, pieces = layout.pieces(shard_rank), kind, dtype](std::int64_t begin, std::int64_t numel, std::byte* to) {
                fill(layout, pieces, kind, dtype, begin, numel, to);
              }});
       }
@@ -79,8 +76,8 @@ class Writer {
   }
 
   /// Elements [begin, begin + numel) of a shard; what no piece covers is padding.
-  void fill(const fsdp::ShardLayout& layout, const std::vector<fsdp::Piece>& pieces, const std::string& kind,
-            DType dtype, std::int64_t begin, std::int64_t numel, std::byte* to) {
+  void fill(const fsdp::ShardLayout& layout, const std::vector<fsdp::Piece>& pieces, const std::string& kind, DType dtype,
+            std::int64_t begin, std::int64_t numel, std::byte* to) {
     const std::int64_t element = dtype_bytes(dtype);
     std::memset(to, 0, static_cast<std::size_t>(numel * element));
     std::vector<ParameterSource::Range> ranges;

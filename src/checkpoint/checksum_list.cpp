@@ -29,8 +29,8 @@ std::vector<Line> read_lines(const std::string& path) {
     words >> std::hex >> line.crc >> std::dec >> line.bytes >> std::ws;
     std::getline(words, line.name);
     const bool is_bare = !line.name.empty() && line.name.find('/') == std::string::npos;
-    require<DamagedCheckpointError>(!words.fail() && line.bytes >= 0 && is_bare,
-                                    "{}: line {} is no 'checksum bytes name'", path, lines.size() + 1);
+    require<DamagedCheckpointError>(!words.fail() && line.bytes >= 0 && is_bare, "{}: line {} is no 'checksum bytes name'", path,
+                                    lines.size() + 1);
     lines.push_back(std::move(line));
   }
   require<DamagedCheckpointError>(!lines.empty(), "{}: names no file", path);
@@ -63,8 +63,7 @@ std::string checksum_line(const std::string& path, const std::string& name) {
   return fmt::format("{:08x} {} {}\n", crc_of(file, {}), file.file_bytes(), name);
 }
 
-VerifyReport verify_checksum_list(const std::string& list_path,
-                                  const std::function<void(std::int64_t, std::int64_t)>& progress) {
+VerifyReport verify_checksum_list(const std::string& list_path, const std::function<void(std::int64_t, std::int64_t)>& progress) {
   const auto start = std::chrono::steady_clock::now();
   VerifyReport report;
   try {
@@ -76,15 +75,14 @@ VerifyReport verify_checksum_list(const std::string& list_path,
       try {
         io::RawFile file = io::RawFile::open_for_reading(path);
         require<DamagedCheckpointError>(file.file_bytes() == line.bytes,
-                                        "{}: the file has {} bytes, expected {}: it is truncated or was replaced", path,
-                                        file.file_bytes(), line.bytes);
+                                        "{}: the file has {} bytes, expected {}: it is truncated or was replaced", path, file.file_bytes(),
+                                        line.bytes);
         file.drop_cache();  // what is on the disk is checked
         const std::uint32_t found = crc_of(file, [&](std::int64_t bytes) {
           report.bytes += bytes;
           if (progress) progress(report.bytes, total);
         });
-        require<DamagedCheckpointError>(found == line.crc, "{}: is damaged: checksum {:08x}, expected {:08x}", path,
-                                        found, line.crc);
+        require<DamagedCheckpointError>(found == line.crc, "{}: is damaged: checksum {:08x}, expected {:08x}", path, found, line.crc);
       } catch (const Error& e) {  // damaged, missing, unreadable
         report.damage.emplace_back(e.what());
       }

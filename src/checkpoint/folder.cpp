@@ -38,9 +38,7 @@ std::optional<std::int64_t> replaced_step_of(const std::string& name) {
 }
 
 /// "step-00000500.1a2b3c4d.tmp", "step-00000500.old.tmp"
-bool is_leftover(const std::string& name) {
-  return name.ends_with(".tmp") && step_of(name.substr(0, name.find('.'))).has_value();
-}
+bool is_leftover(const std::string& name) { return name.ends_with(".tmp") && step_of(name.substr(0, name.find('.'))).has_value(); }
 
 std::vector<std::string> subfolders(const std::string& folder) {
   std::vector<std::string> names;
@@ -89,8 +87,7 @@ std::optional<CheckpointPath> newest_complete(const std::string& run_folder) {
 
 std::string resolve_checkpoint(const std::string& path) {
   std::error_code error;
-  require<ConfigError>(fs::is_directory(path, error), "{}: no such folder; expected a checkpoint (RUN/checkpoints/step-...)",
-                       path);
+  require<ConfigError>(fs::is_directory(path, error), "{}: no such folder; expected a checkpoint (RUN/checkpoints/step-...)", path);
   if (fs::exists(path + "/" + std::string(kManifestName), error)) return path;
   if (step_of(fs::path(path).lexically_normal().filename().string())) return path;  // without a manifest: damaged
   for (const std::string& folder : {checkpoints_folder(path), path}) {

@@ -74,8 +74,8 @@ Command parse(const std::vector<std::string>& arguments) {
                        command.paths.empty() ? "" : command.paths[0]);
   const std::size_t num_expected = command.name == "diff" ? 2 : 1;
   require<ConfigError>(command.paths.size() == num_expected, "mica-inspect {} takes {}, got {}; see mica-inspect --help",
-                       command.name == "show" ? "CHECKPOINT" : command.name,
-                       num_expected == 1 ? "one checkpoint" : "two checkpoints", command.paths.size());
+                       command.name == "show" ? "CHECKPOINT" : command.name, num_expected == 1 ? "one checkpoint" : "two checkpoints",
+                       command.paths.size());
   if (command.name == "diff") return command;  // may be folders of another kind
   if (command.name == "verify" && has_checksum_list(command.paths[0])) return command;
   for (std::string& path : command.paths) path = resolve_checkpoint(path);
@@ -117,8 +117,8 @@ ExitCode run_diff(const Command& command, std::ostream& out, std::ostream* progr
 std::string inspect_help(const std::vector<std::string>& /*arguments*/) { return std::string(kHelp); }
 
 std::string inspect_version() {
-  return fmt::format("mica-inspect {} (checkpoint format {}, HDF5 {}, CRC-32C by {})\n", kVersion, kFormatVersion,
-                     io::hdf5_version(), io::crc32c_is_hardware() ? "instruction" : "tables");
+  return fmt::format("mica-inspect {} (checkpoint format {}, HDF5 {}, CRC-32C by {})\n", kVersion, kFormatVersion, io::hdf5_version(),
+                     io::crc32c_is_hardware() ? "instruction" : "tables");
 }
 
 ExitCode run_inspect(const std::vector<std::string>& arguments, std::ostream& out, std::ostream* progress) {

@@ -31,8 +31,10 @@ Json to_json(const DiffEntry& e) {
     json["num_different"] = e.num_different;
     json["max_at"] = e.max_at;
     // JSON has no NaN and no infinity.
-    if (std::isfinite(e.max_difference)) json["max_difference"] = e.max_difference;
-    else json["max_difference"] = fmt::format("{}", e.max_difference);
+    if (std::isfinite(e.max_difference))
+      json["max_difference"] = e.max_difference;
+    else
+      json["max_difference"] = fmt::format("{}", e.max_difference);
   }
   return json;
 }
@@ -100,11 +102,8 @@ std::string diff_json(const DiffReport& report) {
 }
 
 std::string verify_json(const std::string& folder, const VerifyReport& report) {
-  return dump({{"checkpoint", folder},
-               {"sound", report.damage.empty()},
-               {"bytes", report.bytes},
-               {"ms", report.ms},
-               {"damage", report.damage}});
+  return dump(
+      {{"checkpoint", folder}, {"sound", report.damage.empty()}, {"bytes", report.bytes}, {"ms", report.ms}, {"damage", report.damage}});
 }
 
 }  // namespace mica::checkpoint

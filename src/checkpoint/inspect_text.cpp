@@ -2,11 +2,12 @@
 #include <cmath>
 #include <sstream>
 
-#include "figures.hpp"
 #include "mica/checkpoint/folder.hpp"
 #include "mica/checkpoint/inspect.hpp"
 #include "mica/checkpoint/lineage.hpp"
 #include "mica/io/atomic_file.hpp"
+
+#include "figures.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -70,15 +71,19 @@ std::string place_text(std::int64_t flat, const Shape& shape) {
 
 std::string entry_text(const DiffEntry& e) {
   switch (e.result) {
-    case DiffEntry::Result::equal: return "equal";
-    case DiffEntry::Result::only_in_a: return "only in A";
-    case DiffEntry::Result::only_in_b: return "only in B";
+    case DiffEntry::Result::equal:
+      return "equal";
+    case DiffEntry::Result::only_in_a:
+      return "only in A";
+    case DiffEntry::Result::only_in_b:
+      return "only in B";
     case DiffEntry::Result::other_shape:
       return fmt::format("shape {} in A, {} in B", e.shape_a.to_string(), e.shape_b.to_string());
-    case DiffEntry::Result::different: break;
+    case DiffEntry::Result::different:
+      break;
   }
-  return fmt::format("{} of {} elements differ, max |A-B| = {:.3g} at {}", grouped(e.num_different),
-                     grouped(e.shape_a.numel()), e.max_difference, place_text(e.max_at, e.shape_a));
+  return fmt::format("{} of {} elements differ, max |A-B| = {:.3g} at {}", grouped(e.num_different), grouped(e.shape_a.numel()),
+                     e.max_difference, place_text(e.max_at, e.shape_a));
 }
 
 /// "... > step 4 (run 1a2b, not here) > step 8 (run 1a2b) > step 12 (run 3c4d)"
@@ -86,8 +91,8 @@ std::string line_text(const std::string& folder, const Manifest& m) {
   const Line line = line_of(folder, m);
   std::string text = line.goes_on ? "..." : "";
   for (const LineEntry& entry : line.entries) {
-    text += fmt::format("{}step {} (run {}{})", text.empty() ? "" : " > ", entry.id.step, entry.id.run_id,
-                        entry.is_there ? "" : ", not here");
+    text +=
+        fmt::format("{}step {} (run {}{})", text.empty() ? "" : " > ", entry.id.step, entry.id.run_id, entry.is_there ? "" : ", not here");
   }
   return text;
 }
@@ -124,8 +129,8 @@ std::string summary_text(const std::string& folder, const Manifest& m) {
   line("optimizer", optimizer_text(m));
   line("mesh", fmt::format("{}, {}: shard_size {} x {}", count_text(m.world_size, "rank"), m.strategy, m.shard_size,
                            count_text(m.replicas, "replica")));
-  line("written by", fmt::format("mica {}, run {}, on {} with {}", m.mica_version, m.run_id, m.kernels,
-                                 count_text(m.omp_threads, "OpenMP thread")));
+  line("written by",
+       fmt::format("mica {}, run {}, on {} with {}", m.mica_version, m.run_id, m.kernels, count_text(m.omp_threads, "OpenMP thread")));
   line("bytes", fmt::format("{} ({} bytes) in {}", bytes_text(m.total_bytes()), grouped(m.total_bytes()),
                             count_text(std::ssize(m.all_files()), "file")));
   for (const FileEntry* file : m.all_files()) line("", fmt::format("{}  {}", file->name, bytes_text(file->bytes)));
@@ -147,8 +152,8 @@ std::string diff_text(const DiffReport& report) {
   if (!report.optimizer_difference.empty()) text += fmt::format("optimizer: {}\n", report.optimizer_difference);
   for (const std::string& each : report.scalar_differences) text += each + "\n";
   const auto num_entries = static_cast<std::int64_t>(report.entries.size());
-  return text + fmt::format("{} of {} arrays (parameters and optimizer state) are equal in every bit{}\n",
-                            grouped(report.num_equal()), grouped(num_entries), report.is_equal() ? "" : ": DIFFERENT");
+  return text + fmt::format("{} of {} arrays (parameters and optimizer state) are equal in every bit{}\n", grouped(report.num_equal()),
+                            grouped(num_entries), report.is_equal() ? "" : ": DIFFERENT");
 }
 
 std::string verify_text(const std::string& folder, const VerifyReport& report) {
@@ -158,8 +163,7 @@ std::string verify_text(const std::string& folder, const VerifyReport& report) {
   return text + fmt::format("{}: {}; {} checked in {:.2f} s ({:.2f} GB/s)\n", folder,
                             report.damage.empty() ? "every byte is as it was written"
                                                   : "DAMAGED in " + count_text(std::ssize(report.damage), "place"),
-                            bytes_text(report.bytes), seconds,
-                            seconds > 0 ? static_cast<double>(report.bytes) / seconds / 1e9 : 0.0);
+                            bytes_text(report.bytes), seconds, seconds > 0 ? static_cast<double>(report.bytes) / seconds / 1e9 : 0.0);
 }
 
 }  // namespace mica::checkpoint

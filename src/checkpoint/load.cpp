@@ -38,8 +38,8 @@ std::vector<NamedTensor> all_tensors(const std::vector<UnitEntry>& units) {
 }
 
 /// The same parameters and buffers, whatever the units. @returns those that are rounded to a narrower type.
-std::vector<std::string> check_tensors(const std::vector<UnitEntry>& saved_units,
-                                       const std::vector<UnitEntry>& model_units, const std::string& folder) {
+std::vector<std::string> check_tensors(const std::vector<UnitEntry>& saved_units, const std::vector<UnitEntry>& model_units,
+                                       const std::string& folder) {
   std::map<std::string, NamedTensor> unclaimed;
   for (const NamedTensor& t : all_tensors(saved_units)) unclaimed.emplace(t.spec->name, t);
   std::vector<std::string> rounded;
@@ -59,8 +59,8 @@ std::vector<std::string> check_tensors(const std::vector<UnitEntry>& saved_units
     require<CheckpointError>(can_convert(from, to), "{}: {} {} is {} there and {} here", folder, t.kind_name(), t.spec->name,
                              dtype_name(from), dtype_name(to));
     if (from != to && to != DType::f32) {
-      rounded.push_back(fmt::format("{} {} was {} and is {} here: its values are rounded", t.kind_name(), t.spec->name,
-                                    dtype_name(from), dtype_name(to)));
+      rounded.push_back(fmt::format("{} {} was {} and is {} here: its values are rounded", t.kind_name(), t.spec->name, dtype_name(from),
+                                    dtype_name(to)));
     }
     unclaimed.erase(found);
   }
@@ -92,14 +92,11 @@ class Loader {
     target_.root->device_mesh().compute().synchronize();  // fresh state is zeroed there
   }
   /// Each dataset of a file is a whole shard of a unit here. Otherwise the tables of pieces are needed.
-  [[nodiscard]] bool is_of_this_mesh() const {
-    return std::ranges::equal(manifest_.units, unit_entries(units_), is_same_unit);
-  }
+  [[nodiscard]] bool is_of_this_mesh() const { return std::ranges::equal(manifest_.units, unit_entries(units_), is_same_unit); }
   /// @param mesh_ranks  of the ranks of `comm`. @collective
   void read(const HostComm& comm, const std::vector<int>& mesh_ranks, bool is_of_this_mesh) {
     const ReadPlan plan = make_read_plan({folder_, manifest_, comm, units_, mesh(), mesh_ranks, is_of_this_mesh});
-    report_.bytes =
-        read_together({folder_, comm, pool(), plan.parts, [&] { return make_sinks(plan); }, plan.for_each_destination});
+    report_.bytes = read_together({folder_, comm, pool(), plan.parts, [&] { return make_sinks(plan); }, plan.for_each_destination});
   }
   [[nodiscard]] LoadReport& report() { return report_; }
 
@@ -107,21 +104,19 @@ class Loader {
   [[nodiscard]] const Mesh& mesh() const { return target_.root->device_mesh().mesh(); }
 
   void check_fit() {
-    require(target_.root->state() == fsdp::TrainingState::idle,
-            "a checkpoint is loaded while the root is {}: load between passes",
+    require(target_.root->state() == fsdp::TrainingState::idle, "a checkpoint is loaded while the root is {}: load between passes",
             fsdp::training_state_name(target_.root->state()));
     for (const fsdp::UnitStorage* storage : storages_) {
-      require(storage->is_initialized() && !storage->is_unsharded(),
-              "unit {} is {}: load into an initialised, sharded model", storage->name(),
-              storage->is_initialized() ? "unsharded" : "without storage");
+      require(storage->is_initialized() && !storage->is_unsharded(), "unit {} is {}: load into an initialised, sharded model",
+              storage->name(), storage->is_initialized() ? "unsharded" : "without storage");
     }
     whole_ = whole_tensors(*target_.root);
     units_ = saved_units(*target_.root);
     report_.notes = check_tensors(manifest_.units, unit_entries(units_), folder_);
     const std::string here = target_.root->device_mesh().kernels().description();
     if (here != manifest_.kernels) {
-      report_.notes.push_back(fmt::format("it was computed by {}, this run by {}: results may differ in the last bits",
-                                          manifest_.kernels, here));
+      report_.notes.push_back(
+          fmt::format("it was computed by {}, this run by {}: results may differ in the last bits", manifest_.kernels, here));
     }
     if (target_.omp_threads != 0 && target_.omp_threads != manifest_.omp_threads) {
       report_.notes.push_back(
@@ -137,8 +132,7 @@ class Loader {
     takes_optimizer_ = !manifest_.optimizer.empty() && optimizer.state_kinds() == manifest_.state_kinds;
     if (!takes_optimizer_) {
       report_.notes.push_back(fmt::format("its optimizer state ({}) is not loaded: this run's {} starts from zero",
-                                          manifest_.optimizer.empty() ? "none" : manifest_.optimizer,
-                                          optimizer.name()));
+                                          manifest_.optimizer.empty() ? "none" : manifest_.optimizer, optimizer.name()));
     }
     optimizer.set_num_steps(takes_optimizer_ ? manifest_.optimizer_steps : 0);
     if (takes_optimizer_) optimizer.set_parameter_steps(manifest_.parameter_steps);
@@ -149,8 +143,7 @@ class Loader {
   void clear(TensorView data) const {
     const std::vector<std::byte> zeros(static_cast<std::size_t>(std::min(data.bytes(), kBlockBytes)));
     for (std::int64_t at = 0; at < data.bytes(); at += std::ssize(zeros)) {
-      pool().copy(static_cast<std::byte*>(data.data) + at, zeros.data(),
-                  std::min(std::ssize(zeros), data.bytes() - at));
+      pool().copy(static_cast<std::byte*>(data.data) + at, zeros.data(), std::min(std::ssize(zeros), data.bytes() - at));
     }
   }
 
@@ -172,8 +165,7 @@ class Loader {
       }
     };
     for (const optim::StateShard& shard : target_.optimizer->state()) {
-      add_one(static_cast<std::size_t>(std::ranges::find(storages_, shard.storage) - storages_.begin()), shard.kind,
-              shard.data);
+      add_one(static_cast<std::size_t>(std::ranges::find(storages_, shard.storage) - storages_.begin()), shard.kind, shard.data);
     }
     for (const optim::IgnoredState& state : target_.optimizer->ignored_state()) {
       const auto of = std::ranges::find(whole_, state.parameter, &WholeTensor::name);
@@ -186,8 +178,7 @@ class Loader {
   /// yet) is zero.
   void add(const ReadPlan& plan, std::size_t unit, const std::string& kind, TensorView to) {
     const auto& parameters = units_[unit].layout->parameters();
-    if (!std::ranges::all_of(parameters, [&](const fsdp::ParameterSpec& p) { return plan.has(p.name, kind); }))
-      clear(to);
+    if (!std::ranges::all_of(parameters, [&](const fsdp::ParameterSpec& p) { return plan.has(p.name, kind); })) clear(to);
     sinks_.push_back({unit, kind, to});
   }
 
@@ -196,7 +187,7 @@ class Loader {
   const LoadTarget& target_;
   std::vector<const fsdp::UnitStorage*> storages_;
   bool takes_optimizer_ = false;
-  std::vector<SavedUnit> units_;     // of this model: of storages_, then of whole_
+  std::vector<SavedUnit> units_;  // of this model: of storages_, then of whole_
   std::vector<WholeTensor> whole_;
   std::vector<Sink> sinks_;
   LoadReport report_;
@@ -209,10 +200,9 @@ auto with_next_good_checkpoint(const std::string& folder, const HostComm& comm, 
     return action();
   } catch (const DamagedCheckpointError& e) {
     const std::string good = comm.from_root(0, [&] { return next_good_checkpoint(folder); });
-    DamagedCheckpointError error(
-        e.what() + (good.empty()
-                        ? std::string("; there is no older good checkpoint beside it")
-                        : fmt::format("; the next good one is {}: resume with --checkpoint.resume={}", good, good)));
+    DamagedCheckpointError error(e.what() +
+                                 (good.empty() ? std::string("; there is no older good checkpoint beside it")
+                                               : fmt::format("; the next good one is {}: resume with --checkpoint.resume={}", good, good)));
     error.set_num_sharers(e.num_sharers());
     throw error;
   }
@@ -224,8 +214,7 @@ Manifest open_checkpoint(const std::string& checkpoint_folder, const HostComm& c
   return with_next_good_checkpoint(checkpoint_folder, comm, [&] { return share_manifest(checkpoint_folder, comm); });
 }
 
-LoadReport load(const std::string& checkpoint_folder, const Manifest& manifest, const LoadTarget& target,
-                const HostComm& comm) {
+LoadReport load(const std::string& checkpoint_folder, const Manifest& manifest, const LoadTarget& target, const HostComm& comm) {
   return with_next_good_checkpoint(checkpoint_folder, comm, [&] {
     const auto start = Clock::now();
     Loader loader(checkpoint_folder, manifest, target);

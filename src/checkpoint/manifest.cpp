@@ -42,11 +42,9 @@ Manifest read_manifest(const std::string& checkpoint_folder) {
   namespace fs = std::filesystem;
   std::error_code error;
   require<CheckpointError>(fs::is_directory(checkpoint_folder, error),
-                           "{}: there is no checkpoint here (expected a folder such as RUN/checkpoints/step-00000500)",
-                           checkpoint_folder);
+                           "{}: there is no checkpoint here (expected a folder such as RUN/checkpoints/step-00000500)", checkpoint_folder);
   const std::string path = checkpoint_folder + "/" + std::string(kManifestName);
-  require<DamagedCheckpointError>(fs::exists(path, error),
-                                  "{}: the manifest is missing, so this is no complete checkpoint", path);
+  require<DamagedCheckpointError>(fs::exists(path, error), "{}: the manifest is missing, so this is no complete checkpoint", path);
   std::string text;
   try {
     text = io::read_file(path);

@@ -17,9 +17,7 @@ namespace {
 using io::JsonValue;
 constexpr std::int64_t kMax = JsonValue::kMax;
 
-int small_integer(const JsonValue& value, int lowest) {
-  return static_cast<int>(value.integer(lowest, std::numeric_limits<int>::max()));
-}
+int small_integer(const JsonValue& value, int lowest) { return static_cast<int>(value.integer(lowest, std::numeric_limits<int>::max())); }
 
 /// Of an object: read(value) by key.
 template <class Read>
@@ -85,18 +83,18 @@ UnitEntry parse_unit(const JsonValue& reader, int mesh_shard_size) {
     reader["shard_size"].fail(fmt::format("is {}, expected 1 or the mesh's {}", unit.shard_size, mesh_shard_size));
   }
   unit.shard_numel = reader["shard_numel"].integer(1, kMax / 8 / unit.shard_size);
-  reader["parameters"].for_each(
-      [&](const JsonValue& each) { unit.parameters.push_back({each["name"].text(), parse_shape(each["shape"])}); });
+  reader["parameters"].for_each([&](const JsonValue& each) {
+    unit.parameters.push_back({each["name"].text(), parse_shape(each["shape"])});
+  });
   unit.layout = reader["layout"].text();
   unit.role = parse_role(reader["role"]);
   unit.dtype = parse_dtype(reader["dtype"]);
   if (unit.is_whole() && (unit.shard_size != 1 || unit.parameters.size() != 1)) {
-    reader["role"].fail(fmt::format("is {}, with {} tensors on {} ranks: expected one tensor, whole in one file",
-                                    unit_role_name(unit.role), unit.parameters.size(), unit.shard_size));
+    reader["role"].fail(fmt::format("is {}, with {} tensors on {} ranks: expected one tensor, whole in one file", unit_role_name(unit.role),
+                                    unit.parameters.size(), unit.shard_size));
   }
   if (unit.is_whole() && unit.shard_numel != unit.parameters[0].shape.numel()) {
-    reader["shard_numel"].fail(fmt::format("is {} for a tensor of {} elements", unit.shard_numel,
-                                           unit.parameters[0].shape.numel()));
+    reader["shard_numel"].fail(fmt::format("is {} for a tensor of {} elements", unit.shard_numel, unit.parameters[0].shape.numel()));
   }
   if (!unit.is_whole() && unit.dtype != DType::f32) reader["dtype"].fail("is not fp32, which units are kept in");
   std::int64_t numel = 0;
@@ -264,8 +262,8 @@ Manifest parse(std::string_view text, const std::string& path, ManifestPart part
   require<CheckpointError>(root["format"].text() == "mica checkpoint", "{}: not the manifest of a Mica checkpoint", path);
   const std::int64_t version = root["format_version"].integer(1);
   require<CheckpointError>(version >= kOldestFormatVersion && version <= kFormatVersion,
-                           "{}: format version {}, but this Mica reads versions {} to {}; use {} Mica", path, version,
-                           kOldestFormatVersion, kFormatVersion, version > kFormatVersion ? "a newer" : "the older");
+                           "{}: format version {}, but this Mica reads versions {} to {}; use {} Mica", path, version, kOldestFormatVersion,
+                           kFormatVersion, version > kFormatVersion ? "a newer" : "the older");
   const std::int64_t block_bytes = root["block_bytes"].integer(1);
   if (block_bytes != kBlockBytes) root["block_bytes"].fail(fmt::format("is {}, expected {}", block_bytes, kBlockBytes));
   Manifest m;
@@ -296,9 +294,7 @@ Manifest parse(std::string_view text, const std::string& path, ManifestPart part
 
 Manifest parse_manifest(std::string_view text, const std::string& path) { return parse(text, path, ManifestPart::all); }
 
-Manifest parse_manifest_header(std::string_view text, const std::string& path) {
-  return parse(text, path, ManifestPart::header);
-}
+Manifest parse_manifest_header(std::string_view text, const std::string& path) { return parse(text, path, ManifestPart::header); }
 
 FileEntry parse_file_entry(std::string_view text) {
   const auto reader = JsonValue::parse<DamagedCheckpointError>(text, "a rank's message");

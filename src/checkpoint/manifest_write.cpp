@@ -18,8 +18,13 @@ std::string crc_list(const std::vector<std::uint32_t>& crcs) {
 }
 
 Json to_json(const DatasetEntry& dataset) {
-  return {{"path", dataset.path},     {"unit", dataset.unit},   {"kind", dataset.kind},
-          {"offset", dataset.offset}, {"bytes", dataset.bytes}, {"dtype", dtype_name(dataset.dtype)}, {"crc32c_blocks", crc_list(dataset.block_crcs)}};
+  return {{"path", dataset.path},
+          {"unit", dataset.unit},
+          {"kind", dataset.kind},
+          {"offset", dataset.offset},
+          {"bytes", dataset.bytes},
+          {"dtype", dtype_name(dataset.dtype)},
+          {"crc32c_blocks", crc_list(dataset.block_crcs)}};
 }
 
 Json to_json(const FileEntry& file) {
@@ -63,8 +68,7 @@ std::string dump(const Json& json, int indent) { return json.dump(indent, ' ', f
 }  // namespace
 
 std::string manifest_trailer(std::string_view covered) {
-  return fmt::format(",\n \"manifest_crc32c\": \"{:08x}\"\n}}\n",
-                     io::crc32c(covered.data(), static_cast<std::int64_t>(covered.size())));
+  return fmt::format(",\n \"manifest_crc32c\": \"{:08x}\"\n}}\n", io::crc32c(covered.data(), static_cast<std::int64_t>(covered.size())));
 }
 
 std::string_view unit_role_name(UnitRole role) {
@@ -92,8 +96,8 @@ std::string manifest_text(const Manifest& m) {
       {"strategy", m.strategy},
       {"kernels", m.kernels},
       {"omp_threads", m.omp_threads},
-      {"optimizer", {{"name", m.optimizer}, {"num_steps", m.optimizer_steps}, {"state_kinds", m.state_kinds},
-                     {"parameter_steps", m.parameter_steps}}},
+      {"optimizer",
+       {{"name", m.optimizer}, {"num_steps", m.optimizer_steps}, {"state_kinds", m.state_kinds}, {"parameter_steps", m.parameter_steps}}},
       {"scalars", m.scalars},
       {"model", m.model},
       {"config", m.config},

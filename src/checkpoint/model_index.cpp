@@ -12,8 +12,8 @@ namespace mica::checkpoint {
 namespace {
 
 /// Appends the boxes of [begin, end) inside the subarray at `corner`, whose dims from `dim` on are free.
-void append_boxes(const Shape& shape, std::size_t dim, std::vector<std::int64_t>& corner, std::int64_t begin,
-                  std::int64_t end, std::vector<io::Hdf5Box>& boxes) {
+void append_boxes(const Shape& shape, std::size_t dim, std::vector<std::int64_t>& corner, std::int64_t begin, std::int64_t end,
+                  std::vector<io::Hdf5Box>& boxes) {
   std::int64_t inner = 1;
   for (std::size_t d = dim + 1; d < shape.num_dims(); ++d) inner *= shape[d];
   const auto descend = [&](std::int64_t index, std::int64_t from, std::int64_t to) {
@@ -40,17 +40,15 @@ void append_boxes(const Shape& shape, std::size_t dim, std::vector<std::int64_t>
 
 std::vector<io::Hdf5Box> boxes_of(const fsdp::Piece& piece, const Shape& shape) {
   if (piece.dim == fsdp::Piece::kFlat) return boxes_of_range(shape, piece.begin, piece.end);
-  io::Hdf5Box box{std::vector<std::int64_t>(shape.num_dims(), 0),
-                  std::vector<std::int64_t>(shape.dims().begin(), shape.dims().end())};
+  io::Hdf5Box box{std::vector<std::int64_t>(shape.num_dims(), 0), std::vector<std::int64_t>(shape.dims().begin(), shape.dims().end())};
   box.start[static_cast<std::size_t>(piece.dim)] = piece.begin;
   box.count[static_cast<std::size_t>(piece.dim)] = piece.end - piece.begin;
   return {std::move(box)};
 }
 
 const DatasetEntry* find_dataset(const FileEntry& file, std::size_t unit, const std::string& kind) {
-  const auto found = std::ranges::find_if(file.datasets, [&](const DatasetEntry& d) {
-    return d.unit == static_cast<std::int64_t>(unit) && d.kind == kind;
-  });
+  const auto found = std::ranges::find_if(
+      file.datasets, [&](const DatasetEntry& d) { return d.unit == static_cast<std::int64_t>(unit) && d.kind == kind; });
   return found == file.datasets.end() ? nullptr : &*found;
 }
 
@@ -94,8 +92,8 @@ std::vector<io::Hdf5Box> boxes_of_range(const Shape& shape, std::int64_t begin, 
   return boxes;
 }
 
-FileEntry write_model_index(const std::string& folder, const std::string& run_id, std::int64_t step,
-                            const std::vector<SavedUnit>& units, const std::vector<FileEntry>& files) {
+FileEntry write_model_index(const std::string& folder, const std::string& run_id, std::int64_t step, const std::vector<SavedUnit>& units,
+                            const std::vector<FileEntry>& files) {
   FileEntry entry;
   entry.name = kModelIndexName;
   const std::string path = folder + "/" + entry.name;

@@ -23,12 +23,11 @@ void ParameterReader::read(const std::string& kind, std::span<const Range> range
   std::map<std::pair<const FileEntry*, const DatasetEntry*>, std::vector<PartReader::Part>> by_dataset;
   for (const Range& range : ranges) {
     const std::int64_t element = dtype_bytes(dtype(*range.parameter, kind));
-    index_.for_each(*range.parameter, kind, range.begin, range.begin + range.numel,
-                    [&](const fsdp::Run& run, const PieceIndex::Place& place) {
-                      by_dataset[{place.file, place.dataset}].push_back(
-                          {run.offset * element, run.numel() * element,
-                           static_cast<std::byte*>(range.data) + (run.begin - range.begin) * element});
-                    });
+    index_.for_each(
+        *range.parameter, kind, range.begin, range.begin + range.numel, [&](const fsdp::Run& run, const PieceIndex::Place& place) {
+          by_dataset[{place.file, place.dataset}].push_back(
+              {run.offset * element, run.numel() * element, static_cast<std::byte*>(range.data) + (run.begin - range.begin) * element});
+        });
   }
   for (auto& [place, parts] : by_dataset) {
     std::ranges::sort(parts, {}, &PartReader::Part::begin);

@@ -22,12 +22,8 @@ class ParameterReader final : public ParameterSource {
   ParameterReader& operator=(const ParameterReader&) = delete;
 
   [[nodiscard]] const Manifest& manifest() const { return manifest_; }
-  [[nodiscard]] bool has(const std::string& parameter, const std::string& kind) const override {
-    return index_.has(parameter, kind);
-  }
-  [[nodiscard]] DType dtype(const std::string& parameter, const std::string& kind) const override {
-    return index_.dtype(parameter, kind);
-  }
+  [[nodiscard]] bool has(const std::string& parameter, const std::string& kind) const override { return index_.has(parameter, kind); }
+  [[nodiscard]] DType dtype(const std::string& parameter, const std::string& kind) const override { return index_.dtype(parameter, kind); }
   void read(const std::string& kind, std::span<const Range> ranges) override;
   using ParameterSource::read;
   void finish() override { parts_.finish(); }

@@ -17,8 +17,7 @@ T load(const std::byte* data, std::int64_t i) {
 
 }  // namespace
 
-void ParameterSource::read_f32(const std::string& parameter, const std::string& kind, std::int64_t begin,
-                               std::int64_t numel, float* data) {
+void ParameterSource::read_f32(const std::string& parameter, const std::string& kind, std::int64_t begin, std::int64_t numel, float* data) {
   const DType from = dtype(parameter, kind);
   if (from == DType::f32) return read(parameter, kind, begin, numel, data);
   std::vector<std::byte> elements(static_cast<std::size_t>(numel * dtype_bytes(from)));

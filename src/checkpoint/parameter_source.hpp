@@ -33,8 +33,7 @@ class ParameterSource {
   /// What read() gave is sound once this has returned. @throws CheckpointError.
   virtual void finish() = 0;
   /// The same as f32, rounded where they are not floats of 32 bits or less.
-  void read_f32(const std::string& parameter, const std::string& kind, std::int64_t begin, std::int64_t numel,
-                float* data);
+  void read_f32(const std::string& parameter, const std::string& kind, std::int64_t begin, std::int64_t numel, float* data);
 };
 
 /// Element i of an array as a number; integers past 2^53 are rounded.

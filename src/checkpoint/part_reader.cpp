@@ -107,10 +107,9 @@ void PartReader::check_rest(const FileEntry& file) {
   for (const FileRange& range : rest_of(file)) {
     ranges += fmt::format("{}{} to {}", ranges.empty() ? "" : ", ", range.offset, range.offset + range.bytes - 1);
   }
-  throw DamagedCheckpointError(
-      fmt::format("{}/{}: {} (file bytes {}) are damaged: checksum {:08x}, expected {:08x}; the parameters may still be sound", folder_,
-                  file.name, is_tokenizer_file(file.name) ? "the contents" : "HDF5's metadata and the tables", ranges, found,
-                  file.rest_crc));
+  throw DamagedCheckpointError(fmt::format(
+      "{}/{}: {} (file bytes {}) are damaged: checksum {:08x}, expected {:08x}; the parameters may still be sound", folder_, file.name,
+      is_tokenizer_file(file.name) ? "the contents" : "HDF5's metadata and the tables", ranges, found, file.rest_crc));
 }
 
 io::RawFile& PartReader::open(const FileEntry& file) {
@@ -120,8 +119,8 @@ io::RawFile& PartReader::open(const FileEntry& file) {
   return reading([&]() -> io::RawFile& {
     io::RawFile raw = io::RawFile::open_for_reading(folder_ + "/" + file.name);
     require<DamagedCheckpointError>(raw.file_bytes() == file.bytes,
-                                    "{}: the file has {} bytes, expected {}: it is truncated or was replaced",
-                                    raw.path(), raw.file_bytes(), file.bytes);
+                                    "{}: the file has {} bytes, expected {}: it is truncated or was replaced", raw.path(), raw.file_bytes(),
+                                    file.bytes);
     return open_.emplace(&file, std::move(raw)).first->second;
   });
 }
@@ -143,8 +142,7 @@ void PartReader::complete(const DatasetEntry& dataset, std::int64_t block, Begun
 }
 
 /// The next bytes of a block.
-void PartReader::advance(const DatasetEntry& dataset, std::int64_t block, Begun& begun, std::int64_t bytes,
-                         std::byte* data) {
+void PartReader::advance(const DatasetEntry& dataset, std::int64_t block, Begun& begun, std::int64_t bytes, std::byte* data) {
   const std::int64_t block_begin = block * kBlockBytes;
   read_at(*begun.file, dataset.offset + block_begin + begun.bytes, bytes, data);
   begun.crc = io::crc32c(data, bytes, begun.crc);
@@ -156,9 +154,8 @@ void PartReader::advance(const DatasetEntry& dataset, std::int64_t block, Begun&
   if (found == expected) return;
   begun = {&file};  // never taken for sound
   throw DamagedCheckpointError(fmt::format(
-      "{}/{}: {} is damaged: bytes {} to {} of the dataset (file offset {}) have checksum {:08x}, expected {:08x}",
-      folder_, file.name, dataset.path, block_begin, block_begin + dataset.block_bytes(block) - 1,
-      dataset.offset + block_begin, found, expected));
+      "{}/{}: {} is damaged: bytes {} to {} of the dataset (file offset {}) have checksum {:08x}, expected {:08x}", folder_, file.name,
+      dataset.path, block_begin, block_begin + dataset.block_bytes(block) - 1, dataset.offset + block_begin, found, expected));
 }
 
 }  // namespace mica::checkpoint

@@ -29,23 +29,19 @@ class PieceIndex {
   /// From tables that were read already, one a file of the manifest. @param place  for error texts.
   PieceIndex(const Manifest& manifest, const std::vector<std::vector<PackedRow>>& tables, const std::string& place);
 
-  [[nodiscard]] bool has(const std::string& parameter, const std::string& kind) const {
-    return arrays_.contains({parameter, kind});
-  }
+  [[nodiscard]] bool has(const std::string& parameter, const std::string& kind) const { return arrays_.contains({parameter, kind}); }
   /// Of a parameter, or of a kind of its optimizer state, that it has.
   [[nodiscard]] DType dtype(const std::string& parameter, const std::string& kind) const {
     return arrays_.at({parameter, kind}).all.front().place.dataset->dtype;
   }
   /// Calls visit(Run, Place) for the parts of elements [begin, end), in order.
   template <class Visit>
-  void for_each(const std::string& parameter, const std::string& kind, std::int64_t begin, std::int64_t end,
-                Visit visit) const {
+  void for_each(const std::string& parameter, const std::string& kind, std::int64_t begin, std::int64_t end, Visit visit) const {
     arrays_.at({parameter, kind}).for_each(begin, end, visit);
   }
 
  private:
-  void add(const Manifest& manifest, const FileEntry& file, const std::vector<PackedRow>& rows,
-           const std::string& place);
+  void add(const Manifest& manifest, const FileEntry& file, const std::vector<PackedRow>& rows, const std::string& place);
   void finish(const Manifest& manifest, const std::string& place);
 
   std::map<std::pair<std::string, std::string>, Stretches<Place>> arrays_;  // by parameter and kind

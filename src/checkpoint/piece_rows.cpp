@@ -26,12 +26,15 @@ std::vector<PackedRow> rows_of(const PieceColumns& columns, const std::vector<Un
   const std::size_t n = columns.parameters.size();
   require<DamagedCheckpointError>(columns.kinds.size() == n && columns.datasets.size() == n &&
                                       columns.shapes.size() == n * Shape::kMaxDims && columns.dims.size() == n &&
-                                      columns.begins.size() == n && columns.ends.size() == n &&
-                                      columns.offsets.size() == n,
+                                      columns.begins.size() == n && columns.ends.size() == n && columns.offsets.size() == n,
                                   "{}: the columns of the table of pieces have different lengths", path);
   std::vector<PackedRow> rows;
   for (std::size_t i = 0; i < n; ++i) {
-    PackedRow row{.dataset = 0, .parameter = 0, .dim = columns.dims[i], .begin = columns.begins[i], .end = columns.ends[i],
+    PackedRow row{.dataset = 0,
+                  .parameter = 0,
+                  .dim = columns.dims[i],
+                  .begin = columns.begins[i],
+                  .end = columns.ends[i],
                   .offset = columns.offsets[i]};
     const auto dataset = std::ranges::find(file.datasets, columns.datasets[i], &DatasetEntry::path);
     bool fits = dataset != file.datasets.end() && dataset->kind == columns.kinds[i];
@@ -43,9 +46,8 @@ std::vector<PackedRow> rows_of(const PieceColumns& columns, const std::vector<Un
       fits = parameter != parameters.end() && parameter->shape == shape_of(&columns.shapes[i * Shape::kMaxDims]) &&
              is_sound(row, parameter->shape, dataset->numel());
     }
-    require<DamagedCheckpointError>(
-        fits, "{}: the table of pieces does not fit the manifest at {} {} [{}, {}) of dim {} in {}", path,
-        columns.parameters[i], columns.kinds[i], row.begin, row.end, row.dim, columns.datasets[i]);
+    require<DamagedCheckpointError>(fits, "{}: the table of pieces does not fit the manifest at {} {} [{}, {}) of dim {} in {}", path,
+                                    columns.parameters[i], columns.kinds[i], row.begin, row.end, row.dim, columns.datasets[i]);
     rows.push_back(row);
   }
   return rows;

@@ -7,17 +7,15 @@ namespace {
 
 constexpr std::int64_t kShapeColumns = Shape::kMaxDims;
 
-void write_column(io::Hdf5File& file, const std::string& name, const std::vector<std::int64_t>& values,
-                  std::vector<std::int64_t> dims) {
-  file.create_dataset(name, DType::i64, dims)
-      .write(values.data(), static_cast<std::int64_t>(values.size() * sizeof(std::int64_t)));
+void write_column(io::Hdf5File& file, const std::string& name, const std::vector<std::int64_t>& values, std::vector<std::int64_t> dims) {
+  file.create_dataset(name, DType::i64, dims).write(values.data(), static_cast<std::int64_t>(values.size() * sizeof(std::int64_t)));
 }
 
 std::vector<std::int64_t> read_column(const io::Hdf5File& file, const std::string& name, std::int64_t numel) {
   const io::Hdf5Dataset dataset = file.open_dataset(name);
   require<DamagedCheckpointError>(dataset.type() == io::FileType::i64 && dataset.numel() == numel,
-                                  "{}: the column {} of the table of pieces has {} elements of type {}, expected {} of int64",
-                                  file.path(), name, dataset.numel(), io::file_type_name(dataset.type()), numel);
+                                  "{}: the column {} of the table of pieces has {} elements of type {}, expected {} of int64", file.path(),
+                                  name, dataset.numel(), io::file_type_name(dataset.type()), numel);
   std::vector<std::int64_t> values(static_cast<std::size_t>(numel));
   dataset.read(values.data(), dataset.bytes());
   return values;
@@ -51,8 +49,7 @@ void write_piece_table(io::Hdf5File& file, const PieceColumns& columns) {
   write_column(file, "/pieces/offset", columns.offsets, {n});
 }
 
-std::vector<PackedRow> read_piece_table(const std::string& checkpoint_folder, const std::vector<UnitEntry>& units,
-                                        const FileEntry& file) {
+std::vector<PackedRow> read_piece_table(const std::string& checkpoint_folder, const std::vector<UnitEntry>& units, const FileEntry& file) {
   PartReader(checkpoint_folder, /*max_open=*/1).check_rest(file);
   const io::Hdf5File h5 = io::Hdf5File::open(checkpoint_folder + "/" + file.name);
   PieceColumns columns;

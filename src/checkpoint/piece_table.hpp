@@ -25,8 +25,7 @@ struct PieceColumns {
   std::vector<std::string> parameters, kinds, datasets;
   std::vector<std::int64_t> shapes, dims, begins, ends, offsets;
 
-  void add(const fsdp::Piece& piece, const fsdp::ParameterSpec& parameter, const std::string& kind,
-           const std::string& dataset);
+  void add(const fsdp::Piece& piece, const fsdp::ParameterSpec& parameter, const std::string& kind, const std::string& dataset);
 };
 
 /// A row as it is read and travels between ranks: numbers that the manifest gives names to.
@@ -40,14 +39,14 @@ struct PackedRow {
   }
 };
 /// Every row checked against the manifest's units. @param path  for error texts. @throws DamagedCheckpointError.
-[[nodiscard]] std::vector<PackedRow> rows_of(const PieceColumns& columns, const std::vector<UnitEntry>& units,
-                                             const FileEntry& file, const std::string& path);
+[[nodiscard]] std::vector<PackedRow> rows_of(const PieceColumns& columns, const std::vector<UnitEntry>& units, const FileEntry& file,
+                                             const std::string& path);
 
 void write_piece_table(io::Hdf5File& file, const PieceColumns& columns);
 
 /// Checks the file's metadata before HDF5 opens it, and every row against the manifest's units.
 /// @throws DamagedCheckpointError.
-[[nodiscard]] std::vector<PackedRow> read_piece_table(const std::string& checkpoint_folder,
-                                                      const std::vector<UnitEntry>& units, const FileEntry& file);
+[[nodiscard]] std::vector<PackedRow> read_piece_table(const std::string& checkpoint_folder, const std::vector<UnitEntry>& units,
+                                                      const FileEntry& file);
 
 }  // namespace mica::checkpoint

@@ -29,8 +29,7 @@ class ProgressLine {
     was_drawn_ = true;
     const double share = static_cast<double>(done) / static_cast<double>(std::max<std::int64_t>(total, 1));
     const auto full = static_cast<std::size_t>(std::clamp(share, 0.0, 1.0) * kBarChars);
-    *out_ << fmt::format("\r{} [{}{}] {:5.1f} %", what_, std::string(full, '#'), std::string(kBarChars - full, '.'),
-                         100.0 * share)
+    *out_ << fmt::format("\r{} [{}{}] {:5.1f} %", what_, std::string(full, '#'), std::string(kBarChars - full, '.'), 100.0 * share)
           << std::flush;
   }
 

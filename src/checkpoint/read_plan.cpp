@@ -20,9 +20,7 @@ class TextWriter {
     number(std::ssize(value));
     text_ += value;
   }
-  void rows(const std::vector<PackedRow>& rows) {
-    text({reinterpret_cast<const char*>(rows.data()), rows.size() * sizeof(PackedRow)});
-  }
+  void rows(const std::vector<PackedRow>& rows) { text({reinterpret_cast<const char*>(rows.data()), rows.size() * sizeof(PackedRow)}); }
   [[nodiscard]] std::string take() { return std::move(text_); }
 
  private:
@@ -57,8 +55,7 @@ class TextReader {
   std::string_view left_;
 };
 
-void write_part(TextWriter& writer, const FileEntry& file, const std::vector<PackedRow>& rows, std::int64_t first,
-                std::int64_t last) {
+void write_part(TextWriter& writer, const FileEntry& file, const std::vector<PackedRow>& rows, std::int64_t first, std::int64_t last) {
   writer.text(file_entry_text(file));
   writer.rows(rows);
   writer.number(first);
@@ -227,10 +224,9 @@ struct Places {
 using Visit = std::function<void(const Destination&)>;
 
 /// Elements [begin, end) of a dataset, by the table of pieces.
-void visit_rows(const ReadRequest& request, const Places& places, const FilePart& part, const DatasetEntry& dataset,
-                std::int64_t begin, std::int64_t end, const Visit& visit) {
-  const std::vector<fsdp::ParameterSpec>& saved =
-      request.manifest.units[static_cast<std::size_t>(dataset.unit)].parameters;
+void visit_rows(const ReadRequest& request, const Places& places, const FilePart& part, const DatasetEntry& dataset, std::int64_t begin,
+                std::int64_t end, const Visit& visit) {
+  const std::vector<fsdp::ParameterSpec>& saved = request.manifest.units[static_cast<std::size_t>(dataset.unit)].parameters;
   const std::int64_t index = &dataset - part.file.datasets.data();
   for (const PackedRow& row : std::ranges::equal_range(part.rows, index, {}, &PackedRow::dataset)) {
     const fsdp::ParameterSpec& spec = saved[static_cast<std::size_t>(row.parameter)];
@@ -275,12 +271,9 @@ ReadPlan make_read_plan(const ReadRequest& request) {
   };
   const auto places = std::make_shared<Places>(request);
   if (request.is_of_this_mesh) {
-    take(comm.from_first_rank_to_each([&] {
-      return split_among_replicas(request, kinds_text(request.manifest, request.folder));
-    }));
-    plan.for_each_destination = [&request_units = request.units, places](
-                                    const FilePart& part, const DatasetEntry& dataset, std::int64_t begin,
-                                    std::int64_t end, const Visit& visit) {
+    take(comm.from_first_rank_to_each([&] { return split_among_replicas(request, kinds_text(request.manifest, request.folder)); }));
+    plan.for_each_destination = [&request_units = request.units, places](const FilePart& part, const DatasetEntry& dataset,
+                                                                         std::int64_t begin, std::int64_t end, const Visit& visit) {
       const auto unit = static_cast<std::size_t>(dataset.unit);
       visit({{begin, end, begin}, unit, places->ranks(request_units[unit], part.file.shard_rank)});
     };
@@ -292,10 +285,8 @@ ReadPlan make_read_plan(const ReadRequest& request) {
     return split_among_all(request, tables, kinds_text(request.manifest, request.folder));
   }));
   places->add_pieces(request.units);
-  plan.for_each_destination = [request, places](const FilePart& part, const DatasetEntry& dataset, std::int64_t begin,
-                                                std::int64_t end, const Visit& visit) {
-    visit_rows(request, *places, part, dataset, begin, end, visit);
-  };
+  plan.for_each_destination = [request, places](const FilePart& part, const DatasetEntry& dataset, std::int64_t begin, std::int64_t end,
+                                                const Visit& visit) { visit_rows(request, *places, part, dataset, begin, end, visit); };
   return plan;
 }
 

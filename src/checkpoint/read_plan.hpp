@@ -36,9 +36,7 @@ struct ReadPlan {
   decltype(SharedRead::for_each_destination) for_each_destination;
   std::set<std::pair<std::string, std::string>> has_of;  ///< parameters and the kinds that the checkpoint has of them
 
-  [[nodiscard]] bool has(const std::string& parameter, const std::string& kind) const {
-    return has_of.contains({parameter, kind});
-  }
+  [[nodiscard]] bool has(const std::string& parameter, const std::string& kind) const { return has_of.contains({parameter, kind}); }
 };
 
 /// @param request  its parts outlive the plan. @throws DamagedCheckpointError. @collective

@@ -19,9 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-double ms_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
+double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
 
 constexpr std::string_view kAdvice = "; choose a run.dir that can be written";
 
@@ -160,12 +158,9 @@ class Saver {
 
 }  // namespace
 
-SaveReport run_save_job(const SaveJob& job, const HostComm& comm, const SaveOptions& options) {
-  return Saver(job, comm, options).run();
-}
+SaveReport run_save_job(const SaveJob& job, const HostComm& comm, const SaveOptions& options) { return Saver(job, comm, options).run(); }
 
-SaveReport save(const std::string& run_folder, const SaveState& state, const HostComm& comm,
-                const SaveOptions& options) {
+SaveReport save(const std::string& run_folder, const SaveState& state, const HostComm& comm, const SaveOptions& options) {
   return run_save_job(make_save_job(run_folder, state, comm), comm, options);
 }
 

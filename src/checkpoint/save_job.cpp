@@ -14,8 +14,7 @@ namespace {
 /// Ranks that disagree on the step would write into different folders. @returns rank 0's run id.
 std::string agree_on_identity(const SaveState& state, const HostComm& comm) {
   const std::vector<std::string> all = comm.all_or_throw([&] {
-    require(state.root->state() == fsdp::TrainingState::idle,
-            "a checkpoint is saved while the root is {}: save between passes",
+    require(state.root->state() == fsdp::TrainingState::idle, "a checkpoint is saved while the root is {}: save between passes",
             fsdp::training_state_name(state.root->state()));
     state.root->device_mesh().compute().synchronize();  // the optimizer's last writes
     return fmt::format("{} {}", state.step, state.run_id);
@@ -23,8 +22,8 @@ std::string agree_on_identity(const SaveState& state, const HostComm& comm) {
   const std::string& first = all.front();
   const auto step_text = [](const std::string& identity) { return identity.substr(0, identity.find(' ')); };
   for (std::size_t r = 0; r < all.size(); ++r) {
-    require<DesyncError>(step_text(all[r]) == step_text(first), "rank {} saves step {}, but rank 0 step {}", r,
-                         step_text(all[r]), step_text(first));
+    require<DesyncError>(step_text(all[r]) == step_text(first), "rank {} saves step {}, but rank 0 step {}", r, step_text(all[r]),
+                         step_text(first));
   }
   const std::string run_id = first.substr(first.find(' ') + 1);
   require(!run_id.empty() && run_id.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyz") == std::string::npos,
@@ -66,8 +65,7 @@ Manifest header_of(const SaveState& state) {
 /// What the file of this rank's shard holds.
 void add_sources(const SaveState& state, SaveJob& job) {
   const std::vector<const fsdp::UnitStorage*> storages = unit_storages(*state.root);
-  const std::vector<optim::StateShard> states =
-      state.optimizer != nullptr ? state.optimizer->state() : std::vector<optim::StateShard>{};
+  const std::vector<optim::StateShard> states = state.optimizer != nullptr ? state.optimizer->state() : std::vector<optim::StateShard>{};
   const Pool& pool = state.root->device_mesh().pool();
   const auto add = [&](std::size_t unit, std::string kind, ConstTensorView data) {
     ShardSource source{static_cast<std::int64_t>(unit), std::move(kind), data.numel(), data.dtype,
@@ -94,8 +92,7 @@ void add_sources(const SaveState& state, SaveJob& job) {
     if (data.dtype != tensor.dtype) {
       const fsdp::StateTensor as_is = fsdp::StateTensor::on_host(tensor.shape, data.dtype);
       pool.copy(as_is.view().data, data.data, data.bytes());
-      const fsdp::StateTensor& copy =
-          job.converted.emplace_back(fsdp::StateTensor::on_host(tensor.shape, tensor.dtype));
+      const fsdp::StateTensor& copy = job.converted.emplace_back(fsdp::StateTensor::on_host(tensor.shape, tensor.dtype));
       convert(as_is.view().data, data.dtype, copy.view().data, tensor.dtype, data.numel());
       data = copy.view();
     }

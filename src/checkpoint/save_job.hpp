@@ -13,13 +13,13 @@ namespace mica::checkpoint {
 
 /// All that a save needs to know, taken from the model between two steps.
 struct SaveJob {
-  std::string folder;     ///< the checkpoint's, once it is complete
-  bool is_in_run = true;  ///< it is RUN/checkpoints/step-N: what an earlier job left half done there goes first
-  Manifest header;                      ///< without files, index and tokenizer
+  std::string folder;                            ///< the checkpoint's, once it is complete
+  bool is_in_run = true;                         ///< it is RUN/checkpoints/step-N: what an earlier job left half done there goes first
+  Manifest header;                               ///< without files, index and tokenizer
   std::shared_ptr<const HfTokenizer> tokenizer;  ///< rank 0's; null: none
-  ShardContents contents;               ///< of the model's own memory, unless it was given a copy
-  std::vector<fsdp::StateTensor> converted;  ///< of buffers that a forward sees in another dtype
-  bool writes_shard = false;                 ///< of its replicas this rank writes the file of its shard
+  ShardContents contents;                        ///< of the model's own memory, unless it was given a copy
+  std::vector<fsdp::StateTensor> converted;      ///< of buffers that a forward sees in another dtype
+  bool writes_shard = false;                     ///< of its replicas this rank writes the file of its shard
 };
 
 /// Waits for the compute stream; ranks agree on step and run id. @collective

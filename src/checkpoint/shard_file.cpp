@@ -88,25 +88,28 @@ void write_data(const std::string& path, const ShardContents& contents, FileEntr
   for (int w = 0; w < kNumBlockWorkers; ++w) {
     workers.push_back({io::RawFile::open_for_writing(path, io::Caching::direct), BlockBuffer()});
   }
-  run_block_workers(static_cast<std::int64_t>(jobs.size()), entry.bytes, [&](int w, std::int64_t j) {
-    const BlockJob job = jobs[static_cast<std::size_t>(j)];
-    DatasetEntry& dataset = entry.datasets[job.source];
-    Worker& worker = workers[static_cast<std::size_t>(w)];
-    const std::int64_t begin = job.block * kBlockBytes;
-    const std::int64_t bytes = dataset.block_bytes(job.block);
-    const std::int64_t element = dtype_bytes(dataset.dtype);
-    const ShardSource& source = contents.sources[job.source];
-    const std::byte* data = source.memory + begin;
-    if (source.memory == nullptr) {
-      source.read(begin / element, bytes / element, worker.buffer.data());
-      data = worker.buffer.data();
-    } else if (source.device != nullptr) {
-      source.device->copy(worker.buffer.data(), data, bytes);
-      data = worker.buffer.data();
-    }
-    dataset.block_crcs[static_cast<std::size_t>(job.block)] = io::crc32c(data, bytes);
-    worker.file.write_at(dataset.offset + begin, data, bytes);
-  }, contents.pace);
+  run_block_workers(
+      static_cast<std::int64_t>(jobs.size()), entry.bytes,
+      [&](int w, std::int64_t j) {
+        const BlockJob job = jobs[static_cast<std::size_t>(j)];
+        DatasetEntry& dataset = entry.datasets[job.source];
+        Worker& worker = workers[static_cast<std::size_t>(w)];
+        const std::int64_t begin = job.block * kBlockBytes;
+        const std::int64_t bytes = dataset.block_bytes(job.block);
+        const std::int64_t element = dtype_bytes(dataset.dtype);
+        const ShardSource& source = contents.sources[job.source];
+        const std::byte* data = source.memory + begin;
+        if (source.memory == nullptr) {
+          source.read(begin / element, bytes / element, worker.buffer.data());
+          data = worker.buffer.data();
+        } else if (source.device != nullptr) {
+          source.device->copy(worker.buffer.data(), data, bytes);
+          data = worker.buffer.data();
+        }
+        dataset.block_crcs[static_cast<std::size_t>(job.block)] = io::crc32c(data, bytes);
+        worker.file.write_at(dataset.offset + begin, data, bytes);
+      },
+      contents.pace);
   for (Worker& worker : workers) worker.file.close();
 }
 
@@ -118,8 +121,7 @@ std::string shard_file_name(const std::string& run_id, std::int64_t step, int sh
 
 UnitEntry entry_of(const SavedUnit& unit) {
   const fsdp::ShardLayout& layout = *unit.layout;
-  return {unit.name, layout.shard_size(), layout.shard_numel(), layout.parameters(),
-          layout.name(), unit.role, unit.dtype};
+  return {unit.name, layout.shard_size(), layout.shard_numel(), layout.parameters(), layout.name(), unit.role, unit.dtype};
 }
 
 FileEntry write_shard_file(const std::string& folder, const ShardContents& contents,

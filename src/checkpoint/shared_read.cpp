@@ -83,11 +83,9 @@ class SharedReader {
     if (of_kind == by_kind_.end()) return;
     const std::vector<const Sink*>& by_unit = of_kind->second;
     const std::int64_t element = dtype_bytes(job.dataset->dtype);
-    read_.for_each_destination(*job.part, *job.dataset, job.begin / element, job.end / element,
-                               [&](const Destination& to) {
-                                 if (to.unit < by_unit.size() && by_unit[to.unit] != nullptr)
-                                   visit(to, *by_unit[to.unit]);
-                               });
+    read_.for_each_destination(*job.part, *job.dataset, job.begin / element, job.end / element, [&](const Destination& to) {
+      if (to.unit < by_unit.size() && by_unit[to.unit] != nullptr) visit(to, *by_unit[to.unit]);
+    });
   }
 
   void index_sinks(std::vector<Sink> sinks) {
@@ -124,8 +122,7 @@ class SharedReader {
     bytes_ += job.end - job.begin;
     if (is_own) return own_.push_back(job);
     // What goes to many ranks goes in small parts, so that a round stays a round.
-    const std::int64_t part =
-        std::clamp<std::int64_t>(kRoundBytes / static_cast<std::int64_t>(fan_out) / 4096 * 4096, 4096, kBlockBytes);
+    const std::int64_t part = std::clamp<std::int64_t>(kRoundBytes / static_cast<std::int64_t>(fan_out) / 4096 * 4096, 4096, kBlockBytes);
     for (std::int64_t begin = job.begin; begin < job.end; begin += part) {
       shared_.push_back({job.part, job.dataset, begin, std::min(begin + part, job.end)});
       shared_bytes_.push_back((shared_.back().end - begin) * static_cast<std::int64_t>(fan_out));
@@ -137,9 +134,7 @@ class SharedReader {
     PartReader parts;
     BlockBuffer memory;
 
-    void read(const Job& job, std::byte* to) {
-      parts.read(job.part->file, *job.dataset, {job.begin, job.end - job.begin, to});
-    }
+    void read(const Job& job, std::byte* to) { parts.read(job.part->file, *job.dataset, {job.begin, job.end - job.begin, to}); }
   };
   [[nodiscard]] Reader make_reader() const { return {PartReader(read_.folder, /*max_open=*/1), BlockBuffer()}; }
 
@@ -154,8 +149,7 @@ class SharedReader {
       Reader& reader = readers[static_cast<std::size_t>(worker)];
       if (std::byte* place = memory_of(job)) return reader.read(job, place);
       reader.read(job, reader.memory.data());
-      for_each_destination(
-          job, [&](const Destination& to, const Sink& sink) { store(job, reader.memory.data(), to, sink); });
+      for_each_destination(job, [&](const Destination& to, const Sink& sink) { store(job, reader.memory.data(), to, sink); });
     });
   }
 
@@ -217,9 +211,7 @@ class SharedReader {
       for (Message& message : messages) to_each.push_back(message.take());
       received = read_.comm.exchange_strings(to_each);
     }
-    read_.comm.agree([&] {
-      take(received);
-    });
+    read_.comm.agree([&] { take(received); });
   }
 
   void read_and_send(Reader& reader, const Job& job, std::vector<Message>& messages) const {
@@ -245,8 +237,8 @@ class SharedReader {
         std::memcpy(&record, &message[at], sizeof record);
         at += sizeof record;
         for (std::int64_t i = 0; i < record.count; ++i) {
-          store(sinks_.at(static_cast<std::size_t>(record.sink)), record.offset + i * record.stride, record.numel,
-                record.dtype, reinterpret_cast<const std::byte*>(&message[at]));
+          store(sinks_.at(static_cast<std::size_t>(record.sink)), record.offset + i * record.stride, record.numel, record.dtype,
+                reinterpret_cast<const std::byte*>(&message[at]));
           at += static_cast<std::size_t>(record.numel * dtype_bytes(record.dtype));
         }
       }

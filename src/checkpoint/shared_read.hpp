@@ -46,7 +46,7 @@ struct SharedRead {
   const std::string& folder;
   const HostComm& comm;
   const Pool& pool;
-  const std::vector<FilePart>& parts;  ///< of this rank
+  const std::vector<FilePart>& parts;             ///< of this rank
   std::function<std::vector<Sink>()> make_sinks;  ///< may fail on one rank alone
   /// Calls visit for elements [begin, end) of a part's dataset, in order.
   std::function<void(const FilePart& part, const DatasetEntry& dataset, std::int64_t begin, std::int64_t end,

@@ -107,12 +107,11 @@ void replace_units(SaveJob& job, const SaveState& state, fsdp::StateDictKind kin
     }
     const auto of_kind = tensors->find(source.kind);
     const fsdp::StateDict none;
-    auto placed = placed_in(*unit.layout, unit.layout->shard_size() == 1 ? 0 : shard_rank,
-                            of_kind == tensors->end() ? none : of_kind->second);
-    sources.push_back({source.unit, source.kind, unit.layout->shard_numel(), DType::f32, nullptr,
-                       [tensors, placed = std::move(placed)](std::int64_t begin, std::int64_t numel, std::byte* to) {
-                         fill(placed, begin, numel, to);
-                       }});
+    auto placed =
+        placed_in(*unit.layout, unit.layout->shard_size() == 1 ? 0 : shard_rank, of_kind == tensors->end() ? none : of_kind->second);
+    sources.push_back(
+        {source.unit, source.kind, unit.layout->shard_numel(), DType::f32, nullptr,
+         [tensors, placed = std::move(placed)](std::int64_t begin, std::int64_t numel, std::byte* to) { fill(placed, begin, numel, to); }});
   }
   job.contents.sources = std::move(sources);
 }
@@ -120,13 +119,11 @@ void replace_units(SaveJob& job, const SaveState& state, fsdp::StateDictKind kin
 // --- reading
 // -----------------------------------------------------------------------------------------------------------
 
-fsdp::StateTensor read_rows(ParameterReader& reader, const fsdp::ParameterSpec& p, const std::string& kind,
-                            const ReadPart& part) {
-  require(part.num_ranks >= 1 && part.rank >= 0 && part.rank < part.num_ranks, "rank {} of {} reads a state dict",
-          part.rank, part.num_ranks);
+fsdp::StateTensor read_rows(ParameterReader& reader, const fsdp::ParameterSpec& p, const std::string& kind, const ReadPart& part) {
+  require(part.num_ranks >= 1 && part.rank >= 0 && part.rank < part.num_ranks, "rank {} of {} reads a state dict", part.rank,
+          part.num_ranks);
   const fsdp::Rows rows = fsdp::rows_of_part(p.shape, part.rank, part.num_ranks);
-  fsdp::StateTensor tensor =
-      fsdp::StateTensor::on_host(fsdp::with_rows(p.shape, rows.end - rows.begin), reader.dtype(p.name, kind));
+  fsdp::StateTensor tensor = fsdp::StateTensor::on_host(fsdp::with_rows(p.shape, rows.end - rows.begin), reader.dtype(p.name, kind));
   if (tensor.numel() > 0) {
     reader.read(p.name, kind, rows.begin * fsdp::row_numel_of(p.shape), tensor.numel(), tensor.view().data);
   }
@@ -136,8 +133,7 @@ fsdp::StateTensor read_rows(ParameterReader& reader, const fsdp::ParameterSpec& 
 
 }  // namespace
 
-SaveReport save_state_dict(const std::string& folder, fsdp::StateDictKind kind, const SaveState& state,
-                           const HostComm& comm) {
+SaveReport save_state_dict(const std::string& folder, fsdp::StateDictKind kind, const SaveState& state, const HostComm& comm) {
   SaveJob job = make_save_job("", state, comm);
   job.folder = folder;
   job.is_in_run = false;

@@ -41,11 +41,7 @@ class Verifier {
  public:
   Verifier(const std::string& folder, const Manifest& manifest, VerifyReport& report,
            const std::function<void(std::int64_t, std::int64_t)>& progress)
-      : folder_(folder),
-        files_(manifest.all_files()),
-        total_bytes_(manifest.total_bytes()),
-        report_(report),
-        progress_(progress) {}
+      : folder_(folder), files_(manifest.all_files()), total_bytes_(manifest.total_bytes()), report_(report), progress_(progress) {}
 
   void run() {
     for (const FileEntry* file : files_) forget_cached(*file);
@@ -100,14 +96,13 @@ class Verifier {
   std::int64_t total_bytes_;
   VerifyReport& report_;
   const std::function<void(std::int64_t, std::int64_t)>& progress_;
-  std::mutex mutex_;  // report_, progress_, damage_
+  std::mutex mutex_;              // report_, progress_, damage_
   std::set<std::string> damage_;  // of a file that cannot be opened the same for all its blocks
 };
 
 }  // namespace
 
-VerifyReport verify(const std::string& checkpoint_folder,
-                    const std::function<void(std::int64_t, std::int64_t)>& progress) {
+VerifyReport verify(const std::string& checkpoint_folder, const std::function<void(std::int64_t, std::int64_t)>& progress) {
   const auto start = Clock::now();
   VerifyReport report;
   try {

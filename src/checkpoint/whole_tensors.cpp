@@ -3,11 +3,9 @@
 namespace mica::checkpoint {
 namespace {
 
-void add(std::vector<WholeTensor>& found, const std::string& name, UnitRole role, const Shape& shape, DType dtype,
-         const TensorView& data) {
+void add(std::vector<WholeTensor>& found, const std::string& name, UnitRole role, const Shape& shape, DType dtype, const TensorView& data) {
   if (shape.numel() == 0) return;
-  require(static_cast<bool>(data),
-          "the {} {} {} has no data: give it its storage before a checkpoint is saved or loaded",
+  require(static_cast<bool>(data), "the {} {} {} has no data: give it its storage before a checkpoint is saved or loaded",
           role == UnitRole::buffer ? "buffer" : "ignored parameter", name, shape.to_string());
   const Shape stored = shape.num_dims() == 0 ? Shape{1} : shape;
   found.push_back({name, role, stored, dtype, {data.data, stored, data.dtype}});

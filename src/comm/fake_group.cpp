@@ -20,9 +20,9 @@ class FakeGroup final : public ProcessGroup {
     return std::make_unique<FakeGroup>(rank(), num_ranks(), std::move(name), calls_);
   }
   std::unique_ptr<ProcessGroup> split(int /*color*/, int /*key*/, std::string name) override {
-    throw ConfigError(fmt::format(
-        "split '{}' of the fake group '{}': its other ranks do not exist, so their colors are unknown; use subgroup()", name,
-        this->name()));
+    throw ConfigError(
+        fmt::format("split '{}' of the fake group '{}': its other ranks do not exist, so their colors are unknown; use subgroup()", name,
+                    this->name()));
   }
   [[nodiscard]] double busy_ms() const override { return 0; }
 

@@ -11,11 +11,16 @@ std::string one_line(const FlightEntry& e, FlightEntry::Clock::time_point now) {
   const auto seconds_since = [&](FlightEntry::Clock::time_point t) { return std::chrono::duration<double>(now - t).count(); };
   std::string text = fmt::format("#{} {} '{}' ({} bytes) ", e.sequence, collective_name(e.kind), e.label.data(), e.bytes);
   switch (e.state) {
-    case CollectiveState::enqueued: return text + fmt::format("enqueued {:.1f} s ago", seconds_since(e.enqueued_at));
-    case CollectiveState::started: return text + fmt::format("running for {:.1f} s", seconds_since(e.started_at));
-    case CollectiveState::done: return text + fmt::format("done {:.1f} s ago", seconds_since(e.ended_at));
-    case CollectiveState::failed: return text + fmt::format("failed {:.1f} s ago", seconds_since(e.ended_at));
-    case CollectiveState::skipped: return text + "skipped after an earlier failure";
+    case CollectiveState::enqueued:
+      return text + fmt::format("enqueued {:.1f} s ago", seconds_since(e.enqueued_at));
+    case CollectiveState::started:
+      return text + fmt::format("running for {:.1f} s", seconds_since(e.started_at));
+    case CollectiveState::done:
+      return text + fmt::format("done {:.1f} s ago", seconds_since(e.ended_at));
+    case CollectiveState::failed:
+      return text + fmt::format("failed {:.1f} s ago", seconds_since(e.ended_at));
+    case CollectiveState::skipped:
+      return text + "skipped after an earlier failure";
   }
   return text;
 }

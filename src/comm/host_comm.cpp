@@ -56,9 +56,7 @@ class SingleComm final : public HostComm {
   [[nodiscard]] int num_ranks() const override { return 1; }
   [[nodiscard]] std::vector<std::string> gather_strings(const std::string& mine) const override { return {mine}; }
   [[nodiscard]] std::string broadcast_string(const std::string& mine, int) const override { return mine; }
-  [[nodiscard]] std::vector<std::string> exchange_strings(const std::vector<std::string>& to_each) const override {
-    return to_each;
-  }
+  [[nodiscard]] std::vector<std::string> exchange_strings(const std::vector<std::string>& to_each) const override { return to_each; }
 };
 
 class MpiComm final : public HostComm {
@@ -66,9 +64,7 @@ class MpiComm final : public HostComm {
   explicit MpiComm(const mpi::Communicator& comm) : comm_(comm) {}
   [[nodiscard]] int rank() const override { return comm_.rank(); }
   [[nodiscard]] int num_ranks() const override { return comm_.num_ranks(); }
-  [[nodiscard]] std::vector<std::string> gather_strings(const std::string& mine) const override {
-    return comm_.gather_strings(mine);
-  }
+  [[nodiscard]] std::vector<std::string> gather_strings(const std::string& mine) const override { return comm_.gather_strings(mine); }
   [[nodiscard]] std::string broadcast_string(const std::string& mine, int root) const override {
     return comm_.broadcast_string(mine, root);
   }
@@ -86,8 +82,7 @@ class MpiComm final : public HostComm {
   const mpi::Communicator& comm_;
 };
 
-void gather_bytes(ProcessGroup& group, Stream& stream, const char* label, const void* mine, void* all,
-                  std::int64_t bytes) {
+void gather_bytes(ProcessGroup& group, Stream& stream, const char* label, const void* mine, void* all, std::int64_t bytes) {
   const ConstTensorView sent{mine, Shape{bytes}, DType::u8};
   const TensorView received{all, Shape{bytes * group.num_ranks()}, DType::u8};
   if (stream.device() == DeviceKind::cpu) {
@@ -102,8 +97,7 @@ void gather_bytes(ProcessGroup& group, Stream& stream, const char* label, const 
 
 class GroupComm final : public HostComm {
  public:
-  GroupComm(ProcessGroup& group, Stream& stream, std::string label)
-      : group_(group), stream_(stream), label_(std::move(label)) {}
+  GroupComm(ProcessGroup& group, Stream& stream, std::string label) : group_(group), stream_(stream), label_(std::move(label)) {}
   [[nodiscard]] int rank() const override { return group_.rank(); }
   [[nodiscard]] int num_ranks() const override { return group_.num_ranks(); }
 
@@ -229,8 +223,7 @@ std::vector<std::vector<std::int64_t>> gather_numbers(ProcessGroup& group, Strea
   for (int r = 0; r < group.num_ranks(); ++r) all.insert(all.end(), mine.begin(), mine.end());
   gather_bytes(group, stream, label, mine.data(), all.data(), static_cast<std::int64_t>(n * sizeof(std::int64_t)));
   std::vector<std::vector<std::int64_t>> by_rank;
-  for (auto at = all.begin(); by_rank.size() < static_cast<std::size_t>(group.num_ranks());
-       at += static_cast<std::ptrdiff_t>(n)) {
+  for (auto at = all.begin(); by_rank.size() < static_cast<std::size_t>(group.num_ranks()); at += static_cast<std::ptrdiff_t>(n)) {
     by_rank.emplace_back(at, at + static_cast<std::ptrdiff_t>(n));
   }
   return by_rank;

@@ -75,19 +75,23 @@ MeshGeometry MeshGeometry::make(const std::vector<RankPlace>& places, ShardSize 
   require<ConfigError>(world >= 1, "a mesh of no ranks; expected at least one");
   int size = world;
   switch (shard_size.kind) {
-    case ShardSize::Kind::world: break;
-    case ShardSize::Kind::node: size = ranks_per_node(places); break;
-    case ShardSize::Kind::number: size = shard_size.number; break;
+    case ShardSize::Kind::world:
+      break;
+    case ShardSize::Kind::node:
+      size = ranks_per_node(places);
+      break;
+    case ShardSize::Kind::number:
+      size = shard_size.number;
+      break;
   }
-  require<ConfigError>(size >= 1 && size <= world && world % size == 0,
-                       "mesh.shard_size={} does not divide the {} ranks; valid sizes: {}", size, world, divisors_of(world));
+  require<ConfigError>(size >= 1 && size <= world && world % size == 0, "mesh.shard_size={} does not divide the {} ranks; valid sizes: {}",
+                       size, world, divisors_of(world));
   return {world, size, world / size};
 }
 
 Mesh::Mesh(std::unique_ptr<ProcessGroup> world, MeshGeometry geometry, std::vector<RankPlace> places)
     : geometry_(geometry), places_(std::move(places)), world_(std::move(world)) {
-  require<ConfigError>(world_->num_ranks() == geometry_.world_size &&
-                           geometry_.shard_size * geometry_.replicas == geometry_.world_size,
+  require<ConfigError>(world_->num_ranks() == geometry_.world_size && geometry_.shard_size * geometry_.replicas == geometry_.world_size,
                        "a mesh of {} x {} (replicate x shard) over {} ranks was given a world group of {} ranks", geometry_.replicas,
                        geometry_.shard_size, geometry_.world_size, world_->num_ranks());
   require<ConfigError>(places_.empty() || places_.size() == static_cast<std::size_t>(geometry_.world_size),
@@ -102,8 +106,8 @@ Mesh::Mesh(std::unique_ptr<ProcessGroup> world, std::unique_ptr<ProcessGroup> sh
       shard_(std::move(shard)),
       replicate_(std::move(replicate)) {
   require(shard_->rank() == shard_rank() && replicate_->rank() == replica_rank(),
-          "rank {} of a mesh has rank {} in its shard group and {} in its replicate group, expected {} and {}", rank(),
-          shard_->rank(), replicate_->rank(), shard_rank(), replica_rank());
+          "rank {} of a mesh has rank {} in its shard group and {} in its replicate group, expected {} and {}", rank(), shard_->rank(),
+          replicate_->rank(), shard_rank(), replica_rank());
 }
 
 void Mesh::rebuild(std::unique_ptr<ProcessGroup> world, MeshGeometry geometry, std::vector<RankPlace> places) {

@@ -24,8 +24,8 @@ Mesh mesh_of_groups(std::unique_ptr<ProcessGroup> world, MeshRequest request) {
   const auto comm = make_group_comm(*world, *stream, "mesh");
   comm->agree([&] {
     require<ConfigError>(shard_size * replicas == world->num_ranks(),
-                         "groups of {} ranks (shard) and {} (replicate) make a mesh of {}, but the world has {}", shard_size,
-                         replicas, shard_size * replicas, world->num_ranks());
+                         "groups of {} ranks (shard) and {} (replicate) make a mesh of {}, but the world has {}", shard_size, replicas,
+                         shard_size * replicas, world->num_ranks());
   });
   const bool crosses = is_uniform(*request.shard, *stream, request.replicate->rank());
   const bool is_crossed = is_uniform(*request.replicate, *stream, request.shard->rank());
@@ -42,12 +42,12 @@ Mesh mesh_of_groups(std::unique_ptr<ProcessGroup> world, MeshRequest request) {
 
 Mesh make_mesh(std::unique_ptr<ProcessGroup> world, MeshRequest request) {
   const bool has_groups = request.shard || request.replicate;
-  require<ConfigError>(has_groups != !request.grid.empty(),
-                       "a hybrid mesh is made of groups or of a grid: {} was given", has_groups ? "both" : "neither");
+  require<ConfigError>(has_groups != !request.grid.empty(), "a hybrid mesh is made of groups or of a grid: {} was given",
+                       has_groups ? "both" : "neither");
   if (!has_groups) {
     const std::vector<int>& grid = request.grid;
-    require<ConfigError>(grid.size() == 2, "a hybrid mesh has 2 dimensions, replicate x shard, but {} of [{}] was given",
-                         grid.size(), fmt::join(grid, ", "));
+    require<ConfigError>(grid.size() == 2, "a hybrid mesh has 2 dimensions, replicate x shard, but {} of [{}] was given", grid.size(),
+                         fmt::join(grid, ", "));
     require<ConfigError>(grid[0] >= 1 && grid[1] >= 1 && grid[0] * grid[1] == world->num_ranks(),
                          "a mesh of {} x {} (replicate x shard) does not fit the {} ranks of the world", grid[0], grid[1],
                          world->num_ranks());

@@ -22,9 +22,7 @@ constexpr int kArrivalTag = 2, kAnswerTag = 3;
 constexpr std::size_t kTextBytes = 512;
 constexpr auto kPollEvery = std::chrono::microseconds(200);
 
-std::string seconds(milliseconds timeout) {
-  return fmt::format("{:g} s", std::chrono::duration<double>(timeout).count());
-}
+std::string seconds(milliseconds timeout) { return fmt::format("{:g} s", std::chrono::duration<double>(timeout).count()); }
 
 /// As the whole job numbers it, which is what launchers and logs show.
 int job_rank(const mpi::Communicator& comm, int rank) {
@@ -56,13 +54,10 @@ class Requests {
   Requests& operator=(const Requests&) = delete;
 
   void send(const mpi::Communicator& comm, std::span<const std::byte> data, int to, int tag) {
-    mpi::check(
-        MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE, to, tag, comm.get(), &sends_.emplace_back()),
-        "MPI_Isend");
+    mpi::check(MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE, to, tag, comm.get(), &sends_.emplace_back()), "MPI_Isend");
   }
   void receive(const mpi::Communicator& comm, std::span<std::byte> data, int from, int tag) {
-    mpi::check(MPI_Irecv(data.data(), static_cast<int>(data.size()), MPI_BYTE, from, tag, comm.get(),
-                         &receives_.emplace_back()),
+    mpi::check(MPI_Irecv(data.data(), static_cast<int>(data.size()), MPI_BYTE, from, tag, comm.get(), &receives_.emplace_back()),
                "MPI_Irecv");
   }
   /// Until all are done, or the deadline. @return numbers of the receives that are not, in the order of asking
@@ -97,8 +92,7 @@ void give(const mpi::Communicator& comm, std::span<std::byte> data, milliseconds
   std::vector<int> missing;
   {
     Requests requests;
-    for (std::size_t i = 0; i < others.size(); ++i)
-      requests.receive(comm, std::span(arrivals).subspan(i, 1), others[i], kArrivalTag);
+    for (std::size_t i = 0; i < others.size(); ++i) requests.receive(comm, std::span(arrivals).subspan(i, 1), others[i], kArrivalTag);
     for (const std::size_t i : requests.wait_until(deadline)) missing.push_back(others[i]);
   }
   std::string text;
@@ -106,8 +100,8 @@ void give(const mpi::Communicator& comm, std::span<std::byte> data, milliseconds
     std::vector<int> named;
     for (const int r : missing) named.push_back(job_rank(comm, r));
     std::ranges::sort(named);
-    text = fmt::format("rank{} {} of the job did not connect within {}", named.size() == 1 ? "" : "s",
-                       fmt::join(named, ", "), seconds(timeout));
+    text = fmt::format("rank{} {} of the job did not connect within {}", named.size() == 1 ? "" : "s", fmt::join(named, ", "),
+                       seconds(timeout));
     text.resize(std::min(text.size(), kTextBytes - 1));
   }
   std::vector<std::byte> answer(kTextBytes + data.size());

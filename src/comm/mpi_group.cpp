@@ -8,6 +8,7 @@
 #include "mica/core/error.hpp"
 #include "mica/core/rounding.hpp"
 #include "mica/tensor/host_math.hpp"
+
 #include "mpi_broadcast_within.hpp"
 #include "mpi_transfer.hpp"
 
@@ -43,11 +44,11 @@ class MpiGroup final : public ProcessGroup {
   MpiGroup(mpi::Communicator comm, Pool& pool, std::string name, MpiGroupOptions options)
       : ProcessGroup(comm.rank(), comm.num_ranks(), std::move(name)), comm_(std::move(comm)), pool_(pool), options_(options) {
     const std::int64_t least = std::int64_t{8} * num_ranks();
-    require<ConfigError>(options.max_call_bytes >= least && options.max_call_bytes <= std::numeric_limits<int>::max() &&
-                             options.staging_bytes >= least,
-                         "group '{}' of {} ranks: max_call_bytes {} and staging_bytes {}; expected at least {}, and max_call_bytes "
-                         "at most 2147483647",
-                         this->name(), num_ranks(), options.max_call_bytes, options.staging_bytes, least);
+    require<ConfigError>(
+        options.max_call_bytes >= least && options.max_call_bytes <= std::numeric_limits<int>::max() && options.staging_bytes >= least,
+        "group '{}' of {} ranks: max_call_bytes {} and staging_bytes {}; expected at least {}, and max_call_bytes "
+        "at most 2147483647",
+        this->name(), num_ranks(), options.max_call_bytes, options.staging_bytes, least);
     int level = MPI_THREAD_SINGLE;
     mpi::check(MPI_Query_thread(&level), "MPI_Query_thread");
     any_thread_ = level >= MPI_THREAD_MULTIPLE;

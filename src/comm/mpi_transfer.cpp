@@ -84,13 +84,11 @@ class Requests {
 
   /// Before the first send().
   void receive(void* data, std::int64_t bytes, int from, MPI_Comm comm) {
-    mpi::check(MPI_Irecv(data, count(bytes), MPI_BYTE, from, kTag, comm, &requests_.emplace_back(MPI_REQUEST_NULL)),
-               "MPI_Irecv");
+    mpi::check(MPI_Irecv(data, count(bytes), MPI_BYTE, from, kTag, comm, &requests_.emplace_back(MPI_REQUEST_NULL)), "MPI_Irecv");
     ++num_receives_;
   }
   void send(const void* data, std::int64_t bytes, int to, MPI_Comm comm) {
-    mpi::check(MPI_Isend(data, count(bytes), MPI_BYTE, to, kTag, comm, &requests_.emplace_back(MPI_REQUEST_NULL)),
-               "MPI_Isend");
+    mpi::check(MPI_Isend(data, count(bytes), MPI_BYTE, to, kTag, comm, &requests_.emplace_back(MPI_REQUEST_NULL)), "MPI_Isend");
   }
   /// One after another: MPI_Waitall of Open MPI 4.1 never returns when a message failed before it was called.
   /// @param is_aborted  null: nobody ends the waiting.
@@ -224,8 +222,7 @@ void swap_slices(const Peers& peers, const void* sent, void* received, const Sli
     std::memcpy(at(received, place(peers.rank)), at(sent, place(peers.rank)),
                 static_cast<std::size_t>(slices.bytes[static_cast<std::size_t>(peers.rank)]));
     direct(
-        peers, slices, /*sends_own_slice=*/false, [&](int r) { return at(received, place(r)); },
-        [&](int r) { return at(sent, place(r)); });
+        peers, slices, /*sends_own_slice=*/false, [&](int r) { return at(received, place(r)); }, [&](int r) { return at(sent, place(r)); });
     return;
   }
   const IntSlices ints(slices);

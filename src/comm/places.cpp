@@ -14,8 +14,8 @@ std::vector<RankPlace> find_places(const mpi::Communicator& world) {
   mpi::check(MPI_Get_processor_name(host.data(), &length), "MPI_Get_processor_name");
   // The lowest world rank names the node: two nodes may carry one host name.
   const std::string leader = node.broadcast_string(std::to_string(world.rank()), 0);
-  const auto all = world.gather_strings(
-      fmt::format("{} {} {}", leader, node.rank(), std::string_view(host.data(), static_cast<std::size_t>(length))));
+  const auto all =
+      world.gather_strings(fmt::format("{} {} {}", leader, node.rank(), std::string_view(host.data(), static_cast<std::size_t>(length))));
 
   std::vector<RankPlace> places;
   std::map<int, int> node_of_leader;

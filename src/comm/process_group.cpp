@@ -29,14 +29,14 @@ ProcessGroup::ProcessGroup(int rank, int num_ranks, std::string name, bool commu
 
 void ProcessGroup::check_data(Collective kind, const char* label, ConstTensorView data) const {
   require<ConfigError>(data.data != nullptr || data.numel() == 0,
-                       "{} '{}' in group '{}': a tensor {} of {} has no memory; allocate it first", collective_name(kind),
-                       text_of(label), name_, data.shape.to_string(), dtype_name(data.dtype));
+                       "{} '{}' in group '{}': a tensor {} of {} has no memory; allocate it first", collective_name(kind), text_of(label),
+                       name_, data.shape.to_string(), dtype_name(data.dtype));
 }
 
 void ProcessGroup::check_summable(Collective kind, const char* label, DType dtype) const {
   require<ConfigError>(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16,
-                       "{} '{}' in group '{}' of {}: only fp32, bf16 and fp16 can be reduced",
-                       collective_name(kind), text_of(label), name_, dtype_name(dtype));
+                       "{} '{}' in group '{}' of {}: only fp32, bf16 and fp16 can be reduced", collective_name(kind), text_of(label), name_,
+                       dtype_name(dtype));
 }
 
 void ProcessGroup::check_shards(Collective kind, const char* label, ConstTensorView shard, ConstTensorView full) const {
@@ -72,8 +72,7 @@ void ProcessGroup::copy_single(Stream& s, Collective kind, ConstTensorView src, 
 }
 
 void ProcessGroup::enqueue_copy(Stream& s, const char* what, ConstTensorView src, TensorView dst) const {
-  s.submit(what, {reads(src), writes(dst)},
-           [src, dst] { std::memcpy(dst.data, src.data, static_cast<std::size_t>(src.bytes())); });
+  s.submit(what, {reads(src), writes(dst)}, [src, dst] { std::memcpy(dst.data, src.data, static_cast<std::size_t>(src.bytes())); });
 }
 
 void ProcessGroup::all_gather(Stream& s, const char* label, ConstTensorView shard, TensorView full) {
@@ -122,8 +121,8 @@ void ProcessGroup::all_to_all(Stream& s, const char* label, ConstTensorView sent
 
 void ProcessGroup::broadcast(Stream& s, const char* label, TensorView data, int root) {
   check_data(Collective::broadcast, label, data);
-  require<ConfigError>(root >= 0 && root < num_ranks_, "broadcast '{}' in group '{}' from rank {}; expected 0 to {}",
-                       text_of(label), name_, root, num_ranks_ - 1);
+  require<ConfigError>(root >= 0 && root < num_ranks_, "broadcast '{}' in group '{}' from rank {}; expected 0 to {}", text_of(label), name_,
+                       root, num_ranks_ - 1);
   if (is_alone() || data.numel() == 0) return;
   begin(Collective::broadcast, label, data.bytes());
   enqueue_broadcast(s, data, root);
@@ -146,8 +145,7 @@ void ProcessGroup::run(const Call& call, const std::function<void(const Call&)>&
   const auto begin = std::chrono::steady_clock::now();
   bool succeeded = false;
   const auto account = [&] {
-    note_end(call, succeeded,
-             std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count());
+    note_end(call, succeeded, std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count());
   };
   recorder_.start(call.sequence);
   try {
@@ -182,8 +180,8 @@ void ProcessGroup::note_end(const Call& call, bool succeeded, std::int64_t busy_
 }
 
 std::string ProcessGroup::describe(const Call& call) const {
-  return fmt::format("group '{}' (rank {} of {}), {} '{}' of {} bytes", name_, rank_, num_ranks_, collective_name(call.kind),
-                     call.label, call.bytes);
+  return fmt::format("group '{}' (rank {} of {}), {} '{}' of {} bytes", name_, rank_, num_ranks_, collective_name(call.kind), call.label,
+                     call.bytes);
 }
 
 std::string ProcessGroup::describe_pending() const {
@@ -194,13 +192,13 @@ std::string ProcessGroup::describe_pending() const {
 
 std::unique_ptr<ProcessGroup> ProcessGroup::subgroup(std::span<const int> members, std::string name) {
   const auto me = std::find(members.begin(), members.end(), rank_);
-  require<ConfigError>(me != members.end(), "subgroup '{}' of group '{}': rank {} is not among the members that it names", name,
-                       name_, rank_);
+  require<ConfigError>(me != members.end(), "subgroup '{}' of group '{}': rank {} is not among the members that it names", name, name_,
+                       rank_);
   for (const int member : members) {
-    require<ConfigError>(member >= 0 && member < num_ranks_, "subgroup '{}' of group '{}': member {}; expected 0 to {}", name,
-                         name_, member, num_ranks_ - 1);
-    require<ConfigError>(std::count(members.begin(), members.end(), member) == 1,
-                         "subgroup '{}' of group '{}': member {} is named twice", name, name_, member);
+    require<ConfigError>(member >= 0 && member < num_ranks_, "subgroup '{}' of group '{}': member {}; expected 0 to {}", name, name_,
+                         member, num_ranks_ - 1);
+    require<ConfigError>(std::count(members.begin(), members.end(), member) == 1, "subgroup '{}' of group '{}': member {} is named twice",
+                         name, name_, member);
   }
   return make_subgroup(static_cast<int>(me - members.begin()), members, std::move(name));
 }

@@ -23,10 +23,11 @@ Type type(char letter) {
 }
 
 /// Those of error.hpp; a type comes before its base. The last one is everything else's.
-const std::array kTypes{type<ConfigError>('C'), type<DamagedCheckpointError>('B'), type<CheckpointError>('K'),
-                        type<IoError>('I'),     type<MpiError>('M'),               type<CudaError>('U'),
-                        type<NcclError>('N'),   type<Hdf5Error>('H'),              type<DesyncError>('D'),
-                        type<Error>('E')};
+const std::array kTypes{type<ConfigError>('C'),     type<DamagedCheckpointError>('B'),
+                        type<CheckpointError>('K'), type<IoError>('I'),
+                        type<MpiError>('M'),        type<CudaError>('U'),
+                        type<NcclError>('N'),       type<Hdf5Error>('H'),
+                        type<DesyncError>('D'),     type<Error>('E')};
 
 }  // namespace
 

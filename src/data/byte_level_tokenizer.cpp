@@ -11,9 +11,7 @@ namespace {
 /// A number that two models share only if they give the same ids. `model` has not been moved from.
 std::string hash_of(const ByteLevelModel& model) {
   std::string all = fmt::format("byte-level {} {} ", static_cast<int>(model.pattern), model.adds_prefix_space);
-  const auto add = [&](std::int64_t id, std::string_view text) {
-    all += fmt::format("{} {} {} ", id, text.size(), text);
-  };
+  const auto add = [&](std::int64_t id, std::string_view text) { all += fmt::format("{} {} {} ", id, text.size(), text); };
   for (const auto& [id, bytes] : model.tokens) add(id, bytes);
   all += fmt::format("merges {}, whole words {}: ", model.merges.size(), !model.whole_words.empty());
   for (const Merge& merge : model.merges) all += fmt::format("{} {} ", merge.left, merge.right);
@@ -52,8 +50,7 @@ class ByteLevelTokenizer final : public Tokenizer {
   [[nodiscard]] std::optional<std::int32_t> start_of_document() const override { return start_of_document_; }
   [[nodiscard]] std::optional<std::int32_t> end_of_document() const override { return end_of_document_; }
 
-  [[nodiscard]] std::size_t encode_part(std::string_view text, DocumentPart part,
-                                        std::vector<std::int32_t>& ids) const override {
+  [[nodiscard]] std::size_t encode_part(std::string_view text, DocumentPart part, std::vector<std::int32_t>& ids) const override {
     text = text.substr(0, part.is_last ? text.size() : sure_prefix(text));
     added_.split(text, [&](std::string_view outer, std::optional<std::int32_t> outer_id) {
       if (outer_id) {

@@ -34,8 +34,7 @@ struct Candidate {
 
 }  // namespace
 
-MergeTable::MergeTable(const std::vector<Merge>& merges)
-    : mask_(std::bit_ceil(2 * merges.size() + 2) - 1), entries_(mask_ + 1) {
+MergeTable::MergeTable(const std::vector<Merge>& merges) : mask_(std::bit_ceil(2 * merges.size() + 2) - 1), entries_(mask_ + 1) {
   for (std::size_t rank = 0; rank < merges.size(); ++rank) {
     const std::uint64_t pair = pair_of(merges[rank].left, merges[rank].right);
     std::uint64_t slot = slot_of(pair);
@@ -99,8 +98,7 @@ void BytePairs::merge_long(std::string_view word, std::vector<std::int32_t>& ids
       return;
     }
   }
-  require<ConfigError>(word.size() <= kMaxBytes,
-                       "{} bytes without the end of a word: is this text? A word may have up to {} bytes",
+  require<ConfigError>(word.size() <= kMaxBytes, "{} bytes without the end of a word: is this text? A word may have up to {} bytes",
                        word.size(), kMaxBytes);
   const auto n = static_cast<std::int32_t>(word.size());
   std::vector<Symbol> symbols(word.size());

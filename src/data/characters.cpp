@@ -7,9 +7,8 @@
 namespace mica::data {
 namespace {
 
-constexpr std::uint32_t kSpaces[] = {0x9,    0xa,    0xb,    0xc,    0xd,    0x20,   0x85,   0xa0,   0x1680,
-                                     0x2000, 0x2001, 0x2002, 0x2003, 0x2004, 0x2005, 0x2006, 0x2007, 0x2008,
-                                     0x2009, 0x200a, 0x2028, 0x2029, 0x202f, 0x205f, 0x3000};
+constexpr std::uint32_t kSpaces[] = {0x9,    0xa,    0xb,    0xc,    0xd,    0x20,   0x85,   0xa0,   0x1680, 0x2000, 0x2001, 0x2002, 0x2003,
+                                     0x2004, 0x2005, 0x2006, 0x2007, 0x2008, 0x2009, 0x200a, 0x2028, 0x2029, 0x202f, 0x205f, 0x3000};
 
 /// The length of the valid UTF-8 sequence that starts at `i`, and its code point; 1 byte if there is none.
 Character decode(std::string_view text, std::size_t i) {
@@ -36,8 +35,7 @@ Characters::Characters() {
   const std::uint32_t last = std::max(letter_ranges().back().last, number_ranges().back().last);
   kinds_.assign(last + 1, CharacterClass::other);
   const auto fill = [&](std::span<const CodeRange> ranges, CharacterClass kind) {
-    for (const CodeRange& range : ranges)
-      std::fill(kinds_.begin() + range.first, kinds_.begin() + range.last + 1, kind);
+    for (const CodeRange& range : ranges) std::fill(kinds_.begin() + range.first, kinds_.begin() + range.last + 1, kind);
   };
   fill(letter_ranges(), CharacterClass::letter);
   fill(number_ranges(), CharacterClass::number);

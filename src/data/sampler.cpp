@@ -25,11 +25,9 @@ SampledSequence Sampler::at(std::int64_t global_id) const {
   return {global_id, epoch, permutation(position)};
 }
 
-std::vector<SampledSequence> Sampler::micro_batch(const BatchPlan& plan, std::int64_t step, std::int64_t rank,
-                                                  std::int64_t round) const {
+std::vector<SampledSequence> Sampler::micro_batch(const BatchPlan& plan, std::int64_t step, std::int64_t rank, std::int64_t round) const {
   invariant(step >= plan.first_step, "a step is not before the plan's first");
-  invariant(rank >= 0 && rank < plan.num_ranks && round >= 0 && round < plan.accumulation,
-            "rank and round lie in the plan");
+  invariant(rank >= 0 && rank < plan.num_ranks && round >= 0 && round < plan.accumulation, "rank and round lie in the plan");
   const std::int64_t m = round * plan.num_ranks + rank;  // so m mod R = rank and m div R = round
   const std::int64_t first = plan.sequences_at(step) + m * plan.micro_batch;
   std::vector<SampledSequence> sequences;

@@ -31,8 +31,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   SentencePieceTokenizer(std::string_view model, const std::string& path)
       : name_(path.substr(path.rfind('/') + 1)), hash_(fmt::format("{:016x}", hash_name(model))) {
     const auto status = processor_.LoadFromSerializedProto({model.data(), model.size()});
-    require<ConfigError>(status.ok(), "{}: is no SentencePiece model, or a damaged one: {}", path,
-                         status.error_message());
+    require<ConfigError>(status.ok(), "{}: is no SentencePiece model, or a damaged one: {}", path, status.error_message());
     require<ConfigError>(processor_.GetPieceSize() > 0, "{}: the model has no pieces", path);
     cuts_ = find_cuts();
   }
@@ -44,8 +43,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     return processor_.eos_id() >= 0 ? std::optional(processor_.eos_id()) : std::nullopt;
   }
 
-  [[nodiscard]] std::size_t encode_part(std::string_view text, DocumentPart part,
-                                        std::vector<std::int32_t>& ids) const override {
+  [[nodiscard]] std::size_t encode_part(std::string_view text, DocumentPart part, std::vector<std::int32_t>& ids) const override {
     std::size_t done = 0;
     for (std::size_t reach = kSentenceBytes; reach < text.size() - done;) {
       const std::size_t cut = find_cut(text.substr(done), reach);
@@ -64,22 +62,19 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   [[nodiscard]] std::string decode(std::span<const std::int32_t> ids) const override {
     for (const std::int32_t id : ids) {
-      require<ConfigError>(id >= 0 && id < vocab_size(), "token id {} is not in the vocabulary of {} ({} ids)", id,
-                           name_, vocab_size());
+      require<ConfigError>(id >= 0 && id < vocab_size(), "token id {} is not in the vocabulary of {} ({} ids)", id, name_, vocab_size());
     }
     return processor_.DecodeIds({ids.begin(), ids.end()});
   }
 
  private:
   [[nodiscard]] std::vector<int> ids_of(std::string_view sentence) const {
-    require<ConfigError>(
-        sentence.size() <= kMaxSentenceBytes,
-        "{}: {} bytes without the end of a sentence: is this text? A sentence may have up to {} bytes", name_,
-        sentence.size(), kMaxSentenceBytes);
+    require<ConfigError>(sentence.size() <= kMaxSentenceBytes,
+                         "{}: {} bytes without the end of a sentence: is this text? A sentence may have up to {} bytes", name_,
+                         sentence.size(), kMaxSentenceBytes);
     std::vector<int> ids;
     const auto status = processor_.Encode({sentence.data(), sentence.size()}, &ids);
-    require(status.ok(), "{}: cannot encode a sentence of {} bytes: {}", name_, sentence.size(),
-            status.error_message());
+    require(status.ok(), "{}: cannot encode a sentence of {} bytes: {}", name_, sentence.size(), status.error_message());
     return ids;
   }
 

@@ -21,8 +21,8 @@ void narrow(SampleArray& array) {
   values.reserve(wide->size());
   for (const std::int64_t value : *wide) {
     require<ConfigError>(value >= std::numeric_limits<std::int32_t>::min() && value <= std::numeric_limits<std::int32_t>::max(),
-                         "TensorDataset: value {} of '{}', number {}, does not fit in 32 bits; models take ids and classes as i32",
-                         value, array.name, values.size());
+                         "TensorDataset: value {} of '{}', number {}, does not fit in 32 bits; models take ids and classes as i32", value,
+                         array.name, values.size());
     values.push_back(static_cast<std::int32_t>(value));
   }
   array.values = std::move(values);
@@ -40,8 +40,8 @@ std::int64_t samples_of(const SampleArray& array) {
   const std::int64_t values = std::visit([](const auto& all) { return std::ssize(all); }, array.values);
   require<ConfigError>(values > 0, "TensorDataset: '{}' has no samples", array.name);
   require<ConfigError>(values % array.shape.numel() == 0,
-                       "TensorDataset: '{}' has {} values, which is no whole number of samples of shape {} ({} values each)",
-                       array.name, values, array.shape.to_string(), array.shape.numel());
+                       "TensorDataset: '{}' has {} values, which is no whole number of samples of shape {} ({} values each)", array.name,
+                       values, array.shape.to_string(), array.shape.numel());
   return values / array.shape.numel();
 }
 

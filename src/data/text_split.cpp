@@ -30,8 +30,7 @@ std::int64_t find_split(io::RawFile& file, std::int64_t file_bytes, double val_f
   if (val_fraction <= 0) return file_bytes;
   const auto bytes = static_cast<double>(file_bytes);
   const std::int64_t target = file_bytes - std::clamp<std::int64_t>(std::llround(val_fraction * bytes), 0, file_bytes);
-  const auto reach =
-      std::min(kMaxSearchBytes, static_cast<std::int64_t>(std::min(val_fraction, 1 - val_fraction) * bytes / 2));
+  const auto reach = std::min(kMaxSearchBytes, static_cast<std::int64_t>(std::min(val_fraction, 1 - val_fraction) * bytes / 2));
   const std::int64_t begin = std::max<std::int64_t>(0, target - std::max<std::int64_t>(reach, 3));
   const std::int64_t end = std::min(file_bytes, target + std::max<std::int64_t>(reach, 1));
   std::string text(static_cast<std::size_t>(end - begin), '\0');

@@ -19,8 +19,7 @@ std::vector<std::string> matches_of(const std::string& pattern) {
   if (rc == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   ::globfree(&found);
   std::sort(paths.begin(), paths.end());  // by bytes: glob's own order depends on the locale
-  require<ConfigError>(rc == 0 || rc == GLOB_NOMATCH,
-                       "cannot list the files that match '{}' (a folder on the way is unreadable)", pattern);
+  require<ConfigError>(rc == 0 || rc == GLOB_NOMATCH, "cannot list the files that match '{}' (a folder on the way is unreadable)", pattern);
   require<ConfigError>(!paths.empty(), "no file matches '{}'; check data.train and data.val", pattern);
   return paths;
 }
@@ -35,17 +34,14 @@ std::vector<std::string> matches_of(const std::string& pattern) {
 void check_vocabularies(const std::vector<TokenFile>& files, std::int64_t vocab_size) {
   const TokenFile* known = nullptr;
   for (const TokenFile& file : files) {
-    require<ConfigError>(
-        file.vocab_size().value_or(0) <= vocab_size,
-        "{}: made with a vocabulary of {} ids ('{}'), but the model's vocab_size is {}; set model.vocab_size={}",
-        file.path(), file.vocab_size().value_or(0), file.tokenizer(), vocab_size, file.vocab_size().value_or(0));
+    require<ConfigError>(file.vocab_size().value_or(0) <= vocab_size,
+                         "{}: made with a vocabulary of {} ids ('{}'), but the model's vocab_size is {}; set model.vocab_size={}",
+                         file.path(), file.vocab_size().value_or(0), file.tokenizer(), vocab_size, file.vocab_size().value_or(0));
     if (file.tokenizer_hash().empty()) continue;
     if (known == nullptr) known = &file;
-    require<ConfigError>(
-        known->tokenizer_hash() == file.tokenizer_hash(),
-        "{} and {} were made with different tokenizers ('{}' {} and '{}' {}); one run needs one tokenizer",
-        known->path(), file.path(), known->tokenizer(), known->tokenizer_hash(), file.tokenizer(),
-        file.tokenizer_hash());
+    require<ConfigError>(known->tokenizer_hash() == file.tokenizer_hash(),
+                         "{} and {} were made with different tokenizers ('{}' {} and '{}' {}); one run needs one tokenizer", known->path(),
+                         file.path(), known->tokenizer(), known->tokenizer_hash(), file.tokenizer(), file.tokenizer_hash());
   }
 }
 
@@ -71,8 +67,7 @@ std::vector<std::string> expand_paths(const std::vector<std::string>& patterns) 
   std::vector<std::string> paths;
   for (const std::string& pattern : patterns) {
     std::error_code ignored;
-    const bool is_glob =
-        pattern.find_first_of("*?[") != std::string::npos && !std::filesystem::exists(pattern, ignored);
+    const bool is_glob = pattern.find_first_of("*?[") != std::string::npos && !std::filesystem::exists(pattern, ignored);
     if (!is_glob) {
       paths.push_back(pattern);
       continue;
@@ -84,10 +79,10 @@ std::vector<std::string> expand_paths(const std::vector<std::string>& patterns) 
 
 TokenDataset TokenDataset::open(const DatasetOptions& options) {
   constexpr std::int64_t kMax = std::int64_t{1} << 31;  // token ids and positions are int32 in the model
-  require<ConfigError>(options.seq_len >= 1 && options.seq_len < kMax,
-                       "train.seq_len={} was given, expected 1 to 2^31 - 1", options.seq_len);
-  require<ConfigError>(options.vocab_size >= 1 && options.vocab_size <= kMax,
-                       "model.vocab_size={} was given, expected 1 to 2^31", options.vocab_size);
+  require<ConfigError>(options.seq_len >= 1 && options.seq_len < kMax, "train.seq_len={} was given, expected 1 to 2^31 - 1",
+                       options.seq_len);
+  require<ConfigError>(options.vocab_size >= 1 && options.vocab_size <= kMax, "model.vocab_size={} was given, expected 1 to 2^31",
+                       options.vocab_size);
   TokenDataset dataset;
   dataset.seq_len_ = options.seq_len;
   for (const char* name : {"inputs", "targets"}) dataset.tensors_.push_back({name, Shape{options.seq_len}, DType::i32});
@@ -99,13 +94,12 @@ TokenDataset TokenDataset::open(const DatasetOptions& options) {
   }
   dataset.file_begins_.push_back(dataset.num_tokens_);
   check_vocabularies(dataset.files_, options.vocab_size);
-  require<ConfigError>(
-      dataset.num_sequences() >= 1,
-      "{}{}: {} tokens in all, but one sequence of train.seq_len={} needs {} (its targets are one token further); "
-      "give more text or lower train.seq_len",
-      dataset.files_.front().path(),
-      dataset.files_.size() > 1 ? fmt::format(" and {} more", dataset.files_.size() - 1) : "", dataset.num_tokens_,
-      options.seq_len, options.seq_len + 1);
+  require<ConfigError>(dataset.num_sequences() >= 1,
+                       "{}{}: {} tokens in all, but one sequence of train.seq_len={} needs {} (its targets are one token further); "
+                       "give more text or lower train.seq_len",
+                       dataset.files_.front().path(),
+                       dataset.files_.size() > 1 ? fmt::format(" and {} more", dataset.files_.size() - 1) : "", dataset.num_tokens_,
+                       options.seq_len, options.seq_len + 1);
   dataset.is_scanned_ = dataset.num_tokens_ <= options.scan_at_open_tokens;
   if (dataset.is_scanned_) dataset.check_all_tokens();
   return dataset;
@@ -118,8 +112,7 @@ std::size_t TokenDataset::file_of(std::int64_t position) const {
 
 void TokenDataset::read_tokens(std::int64_t begin, std::span<std::int32_t> out) const {
   for (std::size_t f = file_of(begin); !out.empty(); ++f) {
-    const auto part = out.first(
-        static_cast<std::size_t>(std::min(static_cast<std::int64_t>(out.size()), file_begins_[f + 1] - begin)));
+    const auto part = out.first(static_cast<std::size_t>(std::min(static_cast<std::int64_t>(out.size()), file_begins_[f + 1] - begin)));
     files_[f].read(begin - file_begins_[f], part);
     for (std::size_t i = 0; i < part.size(); ++i) {
       if (static_cast<std::uint32_t>(part[i]) < vocab_size_) continue;
@@ -130,11 +123,9 @@ void TokenDataset::read_tokens(std::int64_t begin, std::span<std::int32_t> out) 
   }
 }
 
-void TokenDataset::read_sequence(std::int64_t sequence, std::span<std::int32_t> inputs,
-                                 std::span<std::int32_t> targets) const {
+void TokenDataset::read_sequence(std::int64_t sequence, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const {
   invariant(sequence >= 0 && sequence < num_sequences(), "a sequence index is below num_sequences()");
-  invariant(static_cast<std::int64_t>(inputs.size()) == seq_len_ && inputs.size() == targets.size(),
-            "inputs and targets are [T]");
+  invariant(static_cast<std::int64_t>(inputs.size()) == seq_len_ && inputs.size() == targets.size(), "inputs and targets are [T]");
   read_tokens(sequence * seq_len_, inputs);
   std::copy(inputs.begin() + 1, inputs.end(), targets.begin());
   read_tokens(sequence * seq_len_ + seq_len_, targets.last(1));

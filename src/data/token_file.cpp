@@ -47,25 +47,22 @@ std::string describe_start(std::span<const std::byte> bytes) {
 TokenFile::Layout read_hdf5_layout(const io::MappedFile& file) {
   const std::string& path = file.path();
   const auto hdf5 = io::Hdf5File::open(path);
-  require<ConfigError>(hdf5.exists(kTokensDataset),
-                       "{}: an HDF5 file, but without the dataset {} (it has: {}); it is no token file: {}", path,
-                       kTokensDataset, fmt::join(hdf5.list("/"), ", "), kMakeOne);
+  require<ConfigError>(hdf5.exists(kTokensDataset), "{}: an HDF5 file, but without the dataset {} (it has: {}); it is no token file: {}",
+                       path, kTokensDataset, fmt::join(hdf5.list("/"), ", "), kMakeOne);
   const io::Hdf5Dataset tokens = hdf5.open_dataset(kTokensDataset);
   const bool is_u16 = tokens.type() == io::FileType::u16;
-  require<ConfigError>(
-      tokens.dims().size() == 1 && (is_u16 || tokens.type() == io::FileType::u32),
-      "{}: {} has {} dimensions and element type {}, expected 1 dimension of uint16 or uint32 (little-endian)", path,
-      kTokensDataset, tokens.dims().size(), io::file_type_name(tokens.type()));
+  require<ConfigError>(tokens.dims().size() == 1 && (is_u16 || tokens.type() == io::FileType::u32),
+                       "{}: {} has {} dimensions and element type {}, expected 1 dimension of uint16 or uint32 (little-endian)", path,
+                       kTokensDataset, tokens.dims().size(), io::file_type_name(tokens.type()));
   require<ConfigError>(tokens.numel() > 0, "{}: {} is empty; {}", path, kTokensDataset, kMakeOne);
-  require<ConfigError>(
-      tokens.is_contiguous(),
-      "{}: {} is chunked, compressed or stored elsewhere, but tokens are mapped into memory as they are; "
-      "rewrite it with: h5repack -l CONTI -f NONE {} out.h5",
-      path, kTokensDataset, path);
+  require<ConfigError>(tokens.is_contiguous(),
+                       "{}: {} is chunked, compressed or stored elsewhere, but tokens are mapped into memory as they are; "
+                       "rewrite it with: h5repack -l CONTI -f NONE {} out.h5",
+                       path, kTokensDataset, path);
   TokenFile::Layout layout{TokenFormat::hdf5, tokens.file_offset(), tokens.numel(), is_u16 ? 2 : 4, {}, {}, {}, {}};
   require<ConfigError>(layout.offset_bytes >= 0 && layout.offset_bytes + tokens.bytes() <= size_of(file),
-                       "{}: truncated: {} takes {} bytes from byte {} on, but the file has {}; copy or make it again",
-                       path, kTokensDataset, tokens.bytes(), layout.offset_bytes, size_of(file));
+                       "{}: truncated: {} takes {} bytes from byte {} on, but the file has {}; copy or make it again", path, kTokensDataset,
+                       tokens.bytes(), layout.offset_bytes, size_of(file));
   const auto attribute_holder = [&](const char* name) -> std::string {  // on the dataset, or on the file
     if (hdf5.has_attribute(kTokensDataset, name)) return kTokensDataset;
     return hdf5.has_attribute("/", name) ? "/" : "";
@@ -89,64 +86,53 @@ TokenFile::Layout read_hdf5_layout(const io::MappedFile& file) {
 
 TokenFile::Layout read_llmc_layout(const io::MappedFile& file, std::int32_t magic) {
   const std::string& path = file.path();
-  require<ConfigError>(
-      size_of(file) >= kLlmcHeaderBytes,
-      "{}: truncated: an llm.c token file starts with {} bytes of header, but the file has {} bytes in all", path,
-      kLlmcHeaderBytes, size_of(file));
+  require<ConfigError>(size_of(file) >= kLlmcHeaderBytes,
+                       "{}: truncated: an llm.c token file starts with {} bytes of header, but the file has {} bytes in all", path,
+                       kLlmcHeaderBytes, size_of(file));
   const bool is_u32 = magic == kLlmcMagicU32;
   const std::int32_t expected_version = is_u32 ? 7 : 1;
   const std::int32_t version = load_int32(file.bytes(), 1);
-  require<ConfigError>(
-      version == expected_version,
-      "{}: an llm.c token file (magic {}) of version {}, expected version {}; write it again with llm.c's "
-      "current scripts, or tokenize with mica-tokenize",
-      path, magic, version, expected_version);
+  require<ConfigError>(version == expected_version,
+                       "{}: an llm.c token file (magic {}) of version {}, expected version {}; write it again with llm.c's "
+                       "current scripts, or tokenize with mica-tokenize",
+                       path, magic, version, expected_version);
   const std::int64_t num_tokens = load_int32(file.bytes(), 2);
   const std::int64_t token_bytes = is_u32 ? 4 : 2;
   const std::int64_t wanted = kLlmcHeaderBytes + num_tokens * token_bytes;
-  require<ConfigError>(num_tokens > 0,
-                       "{}: the header of this llm.c token file promises {} tokens; expected at least 1", path,
-                       num_tokens);
-  require<ConfigError>(
-      size_of(file) == wanted,
-      "{}: {}: its header promises {} tokens, {} bytes in all, but the file has {} bytes; copy or make it again", path,
-      size_of(file) < wanted ? "truncated" : "too long", num_tokens, wanted, size_of(file));
-  return {
-      is_u32 ? TokenFormat::llmc_u32 : TokenFormat::llmc_u16, kLlmcHeaderBytes, num_tokens, token_bytes, {}, {}, {}};
+  require<ConfigError>(num_tokens > 0, "{}: the header of this llm.c token file promises {} tokens; expected at least 1", path, num_tokens);
+  require<ConfigError>(size_of(file) == wanted,
+                       "{}: {}: its header promises {} tokens, {} bytes in all, but the file has {} bytes; copy or make it again", path,
+                       size_of(file) < wanted ? "truncated" : "too long", num_tokens, wanted, size_of(file));
+  return {is_u32 ? TokenFormat::llmc_u32 : TokenFormat::llmc_u16, kLlmcHeaderBytes, num_tokens, token_bytes, {}, {}, {}};
 }
 
 TokenFile::Layout read_layout(const io::MappedFile& file) {
   const std::string& path = file.path();
   const std::span<const std::byte> bytes = file.bytes();
   require<ConfigError>(!bytes.empty(), "{}: the token file is empty (0 bytes); {}", path, kMakeOne);
-  if (bytes.size() >= kHdf5Signature.size() &&
-      std::memcmp(bytes.data(), kHdf5Signature.data(), kHdf5Signature.size()) == 0) {
+  if (bytes.size() >= kHdf5Signature.size() && std::memcmp(bytes.data(), kHdf5Signature.data(), kHdf5Signature.size()) == 0) {
     return read_hdf5_layout(file);
   }
   const std::int32_t magic = bytes.size() >= 4 ? load_int32(bytes, 0) : 0;
   if (magic == kLlmcMagicU16 || magic == kLlmcMagicU32) return read_llmc_layout(file, magic);
-  require<ConfigError>(
-      magic != kLlmcMagicEvaluation,
-      "{}: an evaluation file of llm.c (magic {}), which holds multiple-choice questions; expected tokens "
-      "(magic {} or {})",
-      path, magic, kLlmcMagicU16, kLlmcMagicU32);
+  require<ConfigError>(magic != kLlmcMagicEvaluation,
+                       "{}: an evaluation file of llm.c (magic {}), which holds multiple-choice questions; expected tokens "
+                       "(magic {} or {})",
+                       path, magic, kLlmcMagicU16, kLlmcMagicU32);
   // Raw files have no mark. Only the name can tell, or a text file would be trained on as if it were tokens.
-  require<ConfigError>(
-      has_suffix(path, ".bin"),
-      "{}: not a token file: it starts with {}, expected an HDF5 file, llm.c's magic {} or {}, or raw uint16 "
-      "in a file named *.bin; from text, {}",
-      path, describe_start(bytes), kLlmcMagicU16, kLlmcMagicU32, kMakeOne);
-  require<ConfigError>(
-      bytes.size() % 2 == 0,
-      "{}: truncated: raw uint16 tokens need an even number of bytes, but the file has {}; copy or make it again", path,
-      bytes.size());
+  require<ConfigError>(has_suffix(path, ".bin"),
+                       "{}: not a token file: it starts with {}, expected an HDF5 file, llm.c's magic {} or {}, or raw uint16 "
+                       "in a file named *.bin; from text, {}",
+                       path, describe_start(bytes), kLlmcMagicU16, kLlmcMagicU32, kMakeOne);
+  require<ConfigError>(bytes.size() % 2 == 0,
+                       "{}: truncated: raw uint16 tokens need an even number of bytes, but the file has {}; copy or make it again", path,
+                       bytes.size());
   return {TokenFormat::raw, 0, size_of(file) / 2, 2, {}, {}, {}};
 }
 
 }  // namespace
 
-TokenFile::TokenFile(io::MappedFile mapping, Layout layout)
-    : mapping_(std::move(mapping)), layout_(std::move(layout)) {}
+TokenFile::TokenFile(io::MappedFile mapping, Layout layout) : mapping_(std::move(mapping)), layout_(std::move(layout)) {}
 
 TokenFile TokenFile::open(const std::string& path) {
   try {
@@ -154,11 +140,9 @@ TokenFile TokenFile::open(const std::string& path) {
     Layout layout = read_layout(mapping);
     return {std::move(mapping), std::move(layout)};
   } catch (const IoError& error) {  // a wrong path is the user's mistake, not a failure of the machine
-    throw ConfigError(
-        fmt::format("token file {}; check the path in data.train and data.val, or {}", error.what(), kMakeOne));
+    throw ConfigError(fmt::format("token file {}; check the path in data.train and data.val, or {}", error.what(), kMakeOne));
   } catch (const Hdf5Error& error) {
-    throw ConfigError(
-        fmt::format("token file {}; the file is damaged or not one of Mica's: copy or make it again", error.what()));
+    throw ConfigError(fmt::format("token file {}; the file is damaged or not one of Mica's: copy or make it again", error.what()));
   }
 }
 

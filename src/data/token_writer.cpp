@@ -31,8 +31,7 @@ TokenWriter::~TokenWriter() { ::unlink(spool_path().c_str()); }
 
 void TokenWriter::append(std::span<const std::int32_t> ids) {
   for (const std::int32_t id : ids) {
-    require(id >= 0 && id < vocab_size_, "the tokenizer '{}' gave id {}, outside its vocabulary of {}",
-            tokenizer_.name(), id, vocab_size_);
+    require(id >= 0 && id < vocab_size_, "the tokenizer '{}' gave id {}, outside its vocabulary of {}", tokenizer_.name(), id, vocab_size_);
   }
   num_tokens_ += static_cast<std::int64_t>(ids.size());
   const auto width = static_cast<std::size_t>(token_bytes_);
@@ -41,8 +40,7 @@ void TokenWriter::append(std::span<const std::int32_t> ids) {
     const std::size_t before = buffer_.size();
     buffer_.resize(before + count * width);
     std::byte* out = buffer_.data() + before;
-    for (std::size_t i = 0; i < count; ++i)
-      std::memcpy(out + i * width, &ids[i], width);  // little-endian: low bytes first
+    for (std::size_t i = 0; i < count; ++i) std::memcpy(out + i * width, &ids[i], width);  // little-endian: low bytes first
     ids = ids.subspan(count);
     if (buffer_.size() == kBufferBytes) flush();
   }
@@ -59,8 +57,7 @@ void TokenWriter::finish() {
   flush();
   auto file = io::Hdf5File::create(file_.temporary());
   {
-    auto tokens =
-        file.create_dataset(kTokensDataset, token_bytes_ == 2 ? io::FileType::u16 : io::FileType::u32, {num_tokens_});
+    auto tokens = file.create_dataset(kTokensDataset, token_bytes_ == 2 ? io::FileType::u16 : io::FileType::u32, {num_tokens_});
     buffer_.resize(kBufferBytes);
     const std::int64_t tokens_at_once = static_cast<std::int64_t>(kBufferBytes) / token_bytes_;
     for (std::int64_t begin = 0; begin < num_tokens_; begin += tokens_at_once) {

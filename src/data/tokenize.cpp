@@ -19,8 +19,7 @@ constexpr std::int64_t kPieceBytes = 1 << 20;
 
 std::string stem_of(const std::string& out) {
   constexpr std::string_view kSuffix = ".h5";
-  const bool has_suffix =
-      out.size() > kSuffix.size() && out.compare(out.size() - kSuffix.size(), kSuffix.size(), kSuffix) == 0;
+  const bool has_suffix = out.size() > kSuffix.size() && out.compare(out.size() - kSuffix.size(), kSuffix.size(), kSuffix) == 0;
   return has_suffix ? out.substr(0, out.size() - kSuffix.size()) : out;
 }
 
@@ -30,8 +29,8 @@ io::RawFile open_text(const std::string& path) {
   const auto status = std::filesystem::status(path, error);
   require<ConfigError>(std::filesystem::exists(status), "{}: cannot read the text: {}", path,
                        error ? error.message() : "No such file or directory");
-  require<ConfigError>(!std::filesystem::is_directory(status),
-                       "{}: is a folder, expected a text file; name its files, e.g. {}/*.txt", path, path);
+  require<ConfigError>(!std::filesystem::is_directory(status), "{}: is a folder, expected a text file; name its files, e.g. {}/*.txt", path,
+                       path);
   require<ConfigError>(std::filesystem::is_regular_file(status), "{}: is a device or pipe, expected a text file", path);
   try {
     io::RawFile file = io::RawFile::open_for_reading(path);
@@ -49,8 +48,7 @@ io::RawFile open_text(const std::string& path) {
 std::vector<std::int64_t> check_inputs(const TokenizeOptions& options) {
   require<ConfigError>(!options.files.empty(), "no input: name at least one text file");
   require<ConfigError>(options.val_fraction >= 0 && options.val_fraction < 1,
-                       "--val-fraction={} was given, expected 0 (no validation file) or a number below 1, e.g. 0.1",
-                       options.val_fraction);
+                       "--val-fraction={} was given, expected 0 (no validation file) or a number below 1, e.g. 0.1", options.val_fraction);
   for (const std::string& path : {train_path_of(options.out), val_path_of(options.out)}) {
     std::error_code none;
     require<ConfigError>(options.overwrite || !std::filesystem::exists(path, none),
@@ -59,18 +57,15 @@ std::vector<std::int64_t> check_inputs(const TokenizeOptions& options) {
   std::vector<std::int64_t> sizes;
   std::int64_t total = 0;
   for (const std::string& path : options.files) total += sizes.emplace_back(open_text(path).file_bytes());
-  require<ConfigError>(
-      total > 0, "{}: {} empty (0 bytes): there is nothing to tokenize", options.files.front(),
-      options.files.size() == 1 ? "the input is" : fmt::format("and all {} inputs are", options.files.size()));
+  require<ConfigError>(total > 0, "{}: {} empty (0 bytes): there is nothing to tokenize", options.files.front(),
+                       options.files.size() == 1 ? "the input is" : fmt::format("and all {} inputs are", options.files.size()));
   return sizes;
 }
 
 void check_output_folder(const std::string& out) {
-  require<ConfigError>(!stem_of(out).empty() && out.back() != '/',
-                       "--out={} was given, expected a file name such as corpus.h5", out);
+  require<ConfigError>(!stem_of(out).empty() && out.back() != '/', "--out={} was given, expected a file name such as corpus.h5", out);
   const std::string folder = io::parent_directory(out);
-  require<ConfigError>(std::filesystem::is_directory(folder), "the folder {} of --out={} does not exist; make it first",
-                       folder, out);
+  require<ConfigError>(std::filesystem::is_directory(folder), "the folder {} of --out={} does not exist; make it first", folder, out);
 }
 
 /// Encodes bytes [begin, end) of one file as a document. `report` gets the number of bytes read.
@@ -140,11 +135,10 @@ TokenizeResult tokenize_files(const Tokenizer& tokenizer, const TokenizeOptions&
 
   result.train_tokens = train->num_tokens();
   result.val_tokens = val ? val->num_tokens() : 0;
-  require<ConfigError>(
-      result.train_tokens > 0 && (!val || result.val_tokens > 0),
-      "the input has {} bytes, of which --val-fraction={} leaves {} tokens for training and {} for validation; "
-      "give more text or another fraction",
-      result.input_bytes, options.val_fraction, result.train_tokens, result.val_tokens);
+  require<ConfigError>(result.train_tokens > 0 && (!val || result.val_tokens > 0),
+                       "the input has {} bytes, of which --val-fraction={} leaves {} tokens for training and {} for validation; "
+                       "give more text or another fraction",
+                       result.input_bytes, options.val_fraction, result.train_tokens, result.val_tokens);
   train->finish();
   if (val) val->finish();
   if (val) val->publish();

@@ -22,8 +22,7 @@ class ByteTokenizer final : public Tokenizer {
   [[nodiscard]] std::int64_t vocab_size() const override { return kNumBytes; }
   [[nodiscard]] std::string hash() const override { return fmt::format("{:016x}", hash_name("bytes 256")); }
 
-  [[nodiscard]] std::size_t encode_part(std::string_view text, DocumentPart,
-                                        std::vector<std::int32_t>& ids) const override {
+  [[nodiscard]] std::size_t encode_part(std::string_view text, DocumentPart, std::vector<std::int32_t>& ids) const override {
     const std::size_t before = ids.size();
     ids.resize(before + text.size());
     for (std::size_t i = 0; i < text.size(); ++i) ids[before + i] = static_cast<unsigned char>(text[i]);
@@ -33,8 +32,7 @@ class ByteTokenizer final : public Tokenizer {
   [[nodiscard]] std::string decode(std::span<const std::int32_t> ids) const override {
     std::string text(ids.size(), '\0');
     for (std::size_t i = 0; i < ids.size(); ++i) {
-      require<ConfigError>(ids[i] >= 0 && ids[i] < kNumBytes, "token id {} is outside the bytes vocabulary (0 to 255)",
-                           ids[i]);
+      require<ConfigError>(ids[i] >= 0 && ids[i] < kNumBytes, "token id {} is outside the bytes vocabulary (0 to 255)", ids[i]);
       text[i] = static_cast<char>(ids[i]);
     }
     return text;
@@ -47,8 +45,8 @@ std::string read_vocabulary(const std::string& path) {
   require<ConfigError>(std::filesystem::exists(path, error), "--vocab={}: no such file", path);
   require<ConfigError>(std::filesystem::is_regular_file(path, error), "--vocab={}: is no file", path);
   const auto bytes = std::filesystem::file_size(path, error);
-  require<ConfigError>(!error && bytes <= kMaxVocabularyBytes,
-                       "--vocab={}: has {} bytes, more than any vocabulary ({})", path, bytes, kMaxVocabularyBytes);
+  require<ConfigError>(!error && bytes <= kMaxVocabularyBytes, "--vocab={}: has {} bytes, more than any vocabulary ({})", path, bytes,
+                       kMaxVocabularyBytes);
   try {
     return io::read_file(path);
   } catch (const IoError& io_error) {

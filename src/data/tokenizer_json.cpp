@@ -118,8 +118,7 @@ void read_merges(const JsonValue& merges, const Vocabulary& ids, ByteLevelModel&
     // A line of merges.txt that older converters left in.
     if (!merge.is_list() && merge.text().starts_with("#version")) return;
     const auto [left, right] = read_pair(merge);
-    model.merges.push_back(
-        {id_of(merge, left, "names"), id_of(merge, right, "names"), id_of(merge, left + right, "makes")});
+    model.merges.push_back({id_of(merge, left, "names"), id_of(merge, right, "names"), id_of(merge, left + right, "makes")});
   });
 }
 
@@ -152,12 +151,11 @@ void read_split(const JsonValue& json, ByteLevelModel& model) {
   const std::string regex = pattern["Regex"].text();
   const auto known = word_pattern_of(regex);
   if (!known) {
-    pattern["Regex"].fail(fmt::format("is {}, and only these patterns are supported: GPT-2's {} and Llama 3's {}",
-                                      in_quotes(regex), kGpt2Regex, kLlama3Regex));
+    pattern["Regex"].fail(fmt::format("is {}, and only these patterns are supported: GPT-2's {} and Llama 3's {}", in_quotes(regex),
+                                      kGpt2Regex, kLlama3Regex));
   }
   const std::string behavior = json["behavior"].text();
-  if (behavior != "Isolated")
-    json["behavior"].fail(fmt::format("is {}, and only Isolated is supported", in_quotes(behavior)));
+  if (behavior != "Isolated") json["behavior"].fail(fmt::format("is {}, and only Isolated is supported", in_quotes(behavior)));
   if (flag(json, "invert", false)) json["invert"].fail("is true, and only false is supported");
   model.pattern = *known;
 }
@@ -169,12 +167,10 @@ void read_pre_tokenizer(const JsonValue& json, ByteLevelModel& model) {
     return;
   }
   if (type != "Sequence") {
-    json["type"].fail(
-        fmt::format("is {}, and only ByteLevel and a Sequence of Split and ByteLevel are supported", in_quotes(type)));
+    json["type"].fail(fmt::format("is {}, and only ByteLevel and a Sequence of Split and ByteLevel are supported", in_quotes(type)));
   }
   const JsonValue steps = json["pretokenizers"];
-  const bool is_known = steps.size() == 2 && steps[0]["type"].text() == "Split" &&
-                        steps[1]["type"].text() == "ByteLevel";
+  const bool is_known = steps.size() == 2 && steps[0]["type"].text() == "Split" && steps[1]["type"].text() == "ByteLevel";
   if (!is_known) steps.fail("are not one Split and one ByteLevel, the only sequence that is supported");
   const JsonValue byte_level = steps[1];
   read_byte_level(byte_level, model);
@@ -187,8 +183,7 @@ void read_pre_tokenizer(const JsonValue& json, ByteLevelModel& model) {
 
 void read_added_tokens(const JsonValue& json, const Vocabulary& ids, ByteLevelModel& model) {
   std::map<std::string, std::size_t> place;
-  auto next_id =
-      static_cast<std::int64_t>(ids.size());  // what the tokenizers package gives to tokens not in the vocabulary
+  auto next_id = static_cast<std::int64_t>(ids.size());  // what the tokenizers package gives to tokens not in the vocabulary
   json.for_each([&](const JsonValue& item) {
     AddedToken token;
     token.text = item["content"].text();
@@ -203,13 +198,10 @@ void read_added_tokens(const JsonValue& json, const Vocabulary& ids, ByteLevelMo
     token.is_normalized = flag(item, "normalized", !token.is_special);
     const auto known = ids.find(token.text);
     const auto earlier = place.find(token.text);
-    const std::int64_t expected = known != ids.end()       ? known->second
-                                  : earlier != place.end() ? model.added[earlier->second].id
-                                                           : next_id++;
+    const std::int64_t expected = known != ids.end() ? known->second : earlier != place.end() ? model.added[earlier->second].id : next_id++;
     if (token.id != expected) {
-      item["id"].fail(
-          fmt::format("is {} for {}, expected {}: its id in model.vocab, or the next one behind the vocabulary",
-                      token.id, in_quotes(token.text), expected));
+      item["id"].fail(fmt::format("is {} for {}, expected {}: its id in model.vocab, or the next one behind the vocabulary", token.id,
+                                  in_quotes(token.text), expected));
     }
     if (known == ids.end() && earlier == place.end() && model.tokens.contains(token.id)) {
       item["id"].fail(fmt::format("is {} for {}, the id of a token in model.vocab", token.id, in_quotes(token.text)));
@@ -243,8 +235,7 @@ void read_template(const JsonValue& json, ByteLevelModel& model) {
     const JsonValue name_ids = json["special_tokens"][name.c_str()]["ids"];
     auto& place = is_behind_text ? model.end_of_document : model.start_of_document;
     if (name_ids.size() != 1 || place) {
-      piece.fail(
-          fmt::format("{}: only one special token before a text and one behind it are supported", in_quotes(name)));
+      piece.fail(fmt::format("{}: only one special token before a text and one behind it are supported", in_quotes(name)));
     }
     place = checked_id(name_ids[0], model);
   });
@@ -285,8 +276,7 @@ void find_end_of_document(ByteLevelModel& model) {
 
 std::unique_ptr<Tokenizer> parse_tokenizer_json(std::string_view text, const std::string& path) {
   const auto root = JsonValue::parse<ConfigError>(text, path, kMaxDepth);
-  if (!root.has("model"))
-    root.fail("has no key model: is it a tokenizer.json, not tokenizer_config.json or vocab.json?");
+  if (!root.has("model")) root.fail("has no key model: is it a tokenizer.json, not tokenizer_config.json or vocab.json?");
   for (const char* key : {"normalizer", "truncation", "padding"}) {
     const auto value = root.find(key);
     if (!value) continue;

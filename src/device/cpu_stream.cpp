@@ -4,15 +4,16 @@ namespace mica {
 
 std::string device_kind_name(DeviceKind kind) {
   switch (kind) {
-    case DeviceKind::cpu: return "the CPU";
-    case DeviceKind::cuda: return "the GPU";
+    case DeviceKind::cpu:
+      return "the CPU";
+    case DeviceKind::cuda:
+      return "the GPU";
   }
   return "device " + std::to_string(static_cast<int>(kind));
 }
 
 std::unique_ptr<Stream> make_cpu_stream(std::string name, StreamMode mode) {
-  return mode == StreamMode::inlined ? detail::make_inline_stream(std::move(name))
-                                     : detail::make_threaded_stream(std::move(name));
+  return mode == StreamMode::inlined ? detail::make_inline_stream(std::move(name)) : detail::make_threaded_stream(std::move(name));
 }
 
 void drain_and_clear_errors(std::span<Stream* const> streams) noexcept {

@@ -15,8 +15,7 @@ std::string in_use_by_role(const MemoryStats& stats) {
   std::string text;
   for (std::size_t i = 0; i < kNumMemoryRoles; ++i) {
     if (stats.current_by_role[i] == 0) continue;
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", memory_role_name(static_cast<MemoryRole>(i)),
-                        stats.current_by_role[i]);
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", memory_role_name(static_cast<MemoryRole>(i)), stats.current_by_role[i]);
   }
   return text.empty() ? "nothing" : text;
 }
@@ -73,9 +72,7 @@ Buffer Pool::allocate(std::int64_t bytes, MemoryRole role, Stream& home) {
   return buffer;
 }
 
-void Pool::copy(void* to, const void* from, std::int64_t bytes) const {
-  std::memcpy(to, from, static_cast<std::size_t>(bytes));
-}
+void Pool::copy(void* to, const void* from, std::int64_t bytes) const { std::memcpy(to, from, static_cast<std::size_t>(bytes)); }
 
 void Pool::fill_bytes(Stream& home, void* data, std::int64_t bytes, unsigned char byte) {
   home.submit("poison", {writes(data, bytes)}, [=] { std::memset(data, byte, static_cast<std::size_t>(bytes)); });

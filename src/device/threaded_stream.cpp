@@ -78,9 +78,7 @@ struct Queue {
 class ThreadedEvent final : public EventState {
  public:
   ThreadedEvent(std::shared_ptr<Queue> queue, std::uint64_t number) : queue_(std::move(queue)), number_(number) {}
-  [[nodiscard]] bool is_complete() const override {
-    return queue_->completed.load(std::memory_order_acquire) >= number_;
-  }
+  [[nodiscard]] bool is_complete() const override { return queue_->completed.load(std::memory_order_acquire) >= number_; }
   void wait_on_host() override {
     queue_->wait_for(number_);
     queue_->rethrow_error_up_to(number_);
@@ -172,9 +170,7 @@ class ThreadedStream final : public Stream {
   [[nodiscard]] DeviceKind device() const override { return DeviceKind::cpu; }
   [[nodiscard]] const std::string& name() const override { return name_; }
 
-  void submit(const char* /*what*/, std::span<const Access> /*accesses*/, Task task) override {
-    enqueue({std::move(task), nullptr});
-  }
+  void submit(const char* /*what*/, std::span<const Access> /*accesses*/, Task task) override { enqueue({std::move(task), nullptr}); }
 
   [[nodiscard]] Event record() override {
     if (num_enqueued_ == 0) return {};
@@ -222,8 +218,6 @@ class ThreadedStream final : public Stream {
 
 }  // namespace
 
-std::unique_ptr<Stream> make_threaded_stream(std::string name) {
-  return std::make_unique<ThreadedStream>(std::move(name));
-}
+std::unique_ptr<Stream> make_threaded_stream(std::string name) { return std::make_unique<ThreadedStream>(std::move(name)); }
 
 }  // namespace mica::detail

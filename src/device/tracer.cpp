@@ -16,9 +16,7 @@ namespace {
 class CpuMark final : public TimeMark {
  public:
   [[nodiscard]] std::int64_t ns() const override { return ns_; }
-  void set() {
-    ns_ = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  }
+  void set() { ns_ = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
  private:
   std::int64_t ns_ = 0;
@@ -120,9 +118,7 @@ class TracedStream final : public ForwardingStream {
   std::vector<Tracer::Slice> open_;
 };
 
-std::unique_ptr<Stream> Tracer::wrap(std::unique_ptr<Stream> inner) {
-  return std::make_unique<TracedStream>(std::move(inner), *this);
-}
+std::unique_ptr<Stream> Tracer::wrap(std::unique_ptr<Stream> inner) { return std::make_unique<TracedStream>(std::move(inner), *this); }
 
 void Tracer::start() {
   slices_.clear();
@@ -149,10 +145,10 @@ std::string Tracer::to_json() const {
   for (const Slice& slice : slices_) first = first == 0 ? slice.begin->ns() : std::min(first, slice.begin->ns());
   for (const Slice& slice : slices_) {
     const std::int64_t begin = slice.begin->ns(), end = slice.end->ns();
-    events += fmt::format(",\n{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"name\":{},\"cat\":\"{}\",\"ts\":{:.3f},\"dur\":{:.3f}{}}}", rank_,
-                          slice.row, quoted(slice.name), slice.kind, static_cast<double>(begin - first) * 1e-3,
-                          static_cast<double>(end - begin) * 1e-3,
-                          slice.bytes > 0 ? fmt::format(",\"args\":{{\"bytes\":{}}}", slice.bytes) : "");
+    events +=
+        fmt::format(",\n{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"name\":{},\"cat\":\"{}\",\"ts\":{:.3f},\"dur\":{:.3f}{}}}", rank_, slice.row,
+                    quoted(slice.name), slice.kind, static_cast<double>(begin - first) * 1e-3, static_cast<double>(end - begin) * 1e-3,
+                    slice.bytes > 0 ? fmt::format(",\"args\":{{\"bytes\":{}}}", slice.bytes) : "");
   }
   return fmt::format("{{\"displayTimeUnit\":\"ms\",\"metadata\":{{\"first_ns\":{}}},\"traceEvents\":[\n{}\n]}}\n", first, events);
 }

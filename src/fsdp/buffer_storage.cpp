@@ -29,8 +29,8 @@ void BufferStorage::initialize(std::uint64_t seed) {
   for (Entry& entry : entries_) {
     nn::ModuleBuffer& buffer = *entry.buffer;
     const bool is_given = static_cast<bool>(buffer.data);
-    require<ConfigError>(!is_given || buffer.data.shape == buffer.shape, "buffer {} has data of shape {}, expected {}",
-                         entry.full_name, buffer.data.shape.to_string(), buffer.shape.to_string());
+    require<ConfigError>(!is_given || buffer.data.shape == buffer.shape, "buffer {} has data of shape {}, expected {}", entry.full_name,
+                         buffer.data.shape.to_string(), buffer.shape.to_string());
     if (is_given && !entry.storage) {
       move_to(entry, buffer.dtype);
       continue;

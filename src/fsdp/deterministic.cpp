@@ -31,8 +31,7 @@ class DeterministicReduction final : public GradientReduction {
     }
     const std::int64_t shard_numel = job.sharded_grad.numel();
     for (std::int64_t begin = 0; begin < rows.numel(); begin += shard_numel) {
-      kernels.scale(job.result_stream, rows.slice(begin, shard_numel), 1.0, job.sharded_grad,
-                    begin == 0 ? job.mode : Write::accumulate);
+      kernels.scale(job.result_stream, rows.slice(begin, shard_numel), 1.0, job.sharded_grad, begin == 0 ? job.mode : Write::accumulate);
     }
   }
 };

@@ -26,14 +26,8 @@ Streams Streams::make(StreamMode mode, const Make& make_stream) {
           make_stream("post_backward", mode), make_stream("all_reduce", mode),  mode};
 }
 
-DeviceMesh::DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, std::shared_ptr<Streams> streams, Logger logger,
-                       OffloadTier offload)
-    : mesh_(mesh),
-      pool_(pool),
-      kernels_(kernels),
-      streams_(std::move(streams)),
-      logger_(std::move(logger)),
-      offload_(std::move(offload)) {
+DeviceMesh::DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, std::shared_ptr<Streams> streams, Logger logger, OffloadTier offload)
+    : mesh_(mesh), pool_(pool), kernels_(kernels), streams_(std::move(streams)), logger_(std::move(logger)), offload_(std::move(offload)) {
   make_groups();
 }
 
@@ -44,8 +38,8 @@ void DeviceMesh::make_groups() {
   all_ranks_group_ = mesh_.world().duplicate("world/all_reduce");
   agreement_group_ = mesh_.world().duplicate("world/agreement");
   // Now, before the model takes its memory. all_ranks_group() is for few: their units connect it.
-  connect_groups({unshard_group_.get(), reduce_group_.get(), replicate_group_.get(), agreement_group_.get(), &shard_norm_group(),
-                  &metrics_group()});
+  connect_groups(
+      {unshard_group_.get(), reduce_group_.get(), replicate_group_.get(), agreement_group_.get(), &shard_norm_group(), &metrics_group()});
 }
 
 DeviceMesh::DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, Streams streams, Logger logger)
@@ -54,8 +48,7 @@ DeviceMesh::DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, Streams streams
 }
 
 DeviceMesh::DeviceMesh(Mesh& mesh, const DeviceMesh& same_device)
-    : DeviceMesh(mesh, same_device.pool_, same_device.kernels_, same_device.streams_, same_device.logger_,
-                 same_device.offload_) {}
+    : DeviceMesh(mesh, same_device.pool_, same_device.kernels_, same_device.streams_, same_device.logger_, same_device.offload_) {}
 
 DeviceMesh::~DeviceMesh() { drain(); }
 
@@ -82,8 +75,7 @@ ProcessGroup& DeviceMesh::neighbour_group(int num_ranks) {
   if (const auto found = neighbour_groups_.find(num_ranks); found != neighbour_groups_.end()) return *found->second;
   const int shard_size = geometry().shard_size;
   require<ConfigError>(num_ranks >= 1 && shard_size % num_ranks == 0,
-                       "fsdp.reshard_after_forward is {} ranks, which does not divide the shard axis of {} ranks", num_ranks,
-                       shard_size);
+                       "fsdp.reshard_after_forward is {} ranks, which does not divide the shard axis of {} ranks", num_ranks, shard_size);
   std::vector<int> members;
   for (int i = 0; i < num_ranks; ++i) members.push_back(mesh_.shard_rank() / num_ranks * num_ranks + i);
   auto group = mesh_.shard().subgroup(members, fmt::format("shard/neighbours{}", num_ranks));
@@ -92,9 +84,8 @@ ProcessGroup& DeviceMesh::neighbour_group(int num_ranks) {
 }
 
 std::vector<ProcessGroup*> DeviceMesh::groups() const {
-  std::vector<ProcessGroup*> groups{unshard_group_.get(),   reduce_group_.get(), replicate_group_.get(),
-                                    all_ranks_group_.get(), agreement_group_.get(), &mesh_.shard(),
-                                    &mesh_.replicate(),     &mesh_.world()};
+  std::vector<ProcessGroup*> groups{unshard_group_.get(),   reduce_group_.get(), replicate_group_.get(), all_ranks_group_.get(),
+                                    agreement_group_.get(), &mesh_.shard(),      &mesh_.replicate(),     &mesh_.world()};
   for (const auto& [num_ranks, group] : neighbour_groups_) groups.push_back(group.get());
   return groups;
 }

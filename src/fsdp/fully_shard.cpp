@@ -12,23 +12,22 @@ void check_strategy(Strategy strategy, const MeshGeometry& geometry) {
                          "strategy {} shards over the whole world of {} ranks, but mesh.shard_size is {}: use "
                          "fsdp.strategy={} to shard over {} and replicate {} times, or mesh.shard_size=world",
                          strategy_name(strategy), geometry.world_size, geometry.shard_size,
-                         strategy == Strategy::full_shard ? "hybrid_shard" : "hybrid_shard_zero2", geometry.shard_size,
-                         geometry.replicas);
+                         strategy == Strategy::full_shard ? "hybrid_shard" : "hybrid_shard_zero2", geometry.shard_size, geometry.replicas);
   }
 }
 
 void check_wrappable(const nn::Module& module, const DeviceMesh& device_mesh, const Options& options) {
   if (module.hooks()) {
     const auto* unit = dynamic_cast<const Unit*>(module.hooks());
-    throw ConfigError(fmt::format("module {} of type {} is a unit already and cannot be wrapped again",
-                                  unit ? unit->name() : "", module.type_name()));
+    throw ConfigError(
+        fmt::format("module {} of type {} is a unit already and cannot be wrapped again", unit ? unit->name() : "", module.type_name()));
   }
   check_strategy(options.strategy, device_mesh.geometry());
-  require<ConfigError>(options.reshard_after_forward_ranks == 0 ||
-                           (options.reshard_after_forward_ranks > 0 && reshards_after_forward(options.strategy)),
-                       "a module of type {} is sharded with reshard_after_forward_ranks = {} and strategy {}: after forward "
-                       "full_shard and hybrid_shard alone reshard, over 1 or more ranks; use one of these, or leave it 0",
-                       module.type_name(), options.reshard_after_forward_ranks, strategy_name(options.strategy));
+  require<ConfigError>(
+      options.reshard_after_forward_ranks == 0 || (options.reshard_after_forward_ranks > 0 && reshards_after_forward(options.strategy)),
+      "a module of type {} is sharded with reshard_after_forward_ranks = {} and strategy {}: after forward "
+      "full_shard and hybrid_shard alone reshard, over 1 or more ranks; use one of these, or leave it 0",
+      module.type_name(), options.reshard_after_forward_ranks, strategy_name(options.strategy));
   require<ConfigError>(options.shard_dims.empty() || options.sharding == Sharding::per_parameter,
                        "a module of type {} is sharded flat with a dim for parameters like '{}': dims are chosen with "
                        "fsdp.sharding=per_parameter",
@@ -47,13 +46,13 @@ void check_wrappable(const nn::Module& module, const DeviceMesh& device_mesh, co
 Unit& fully_shard(nn::Module& module, DeviceMesh& device_mesh, const Options& options) {
   check_wrappable(module, device_mesh, options);
   if (!module.has_forward()) {
-    device_mesh.logger().warn("a module of type {} becomes a unit, but has no forward of its own: nothing will gather the "
-                              "parameters of what is in it; shard the modules in it instead",
-                              module.type_name());
+    device_mesh.logger().warn(
+        "a module of type {} becomes a unit, but has no forward of its own: nothing will gather the "
+        "parameters of what is in it; shard the modules in it instead",
+        module.type_name());
   }
   if (std::ranges::find(options.ignored_modules, &module) != options.ignored_modules.end()) {
-    device_mesh.logger().warn("a module of type {} is sharded and ignores itself: its unit holds no parameters",
-                              module.type_name());
+    device_mesh.logger().warn("a module of type {} is sharded and ignores itself: its unit holds no parameters", module.type_name());
   }
   auto unit = std::make_shared<Unit>(module, device_mesh, options);
   Unit& reference = *unit;

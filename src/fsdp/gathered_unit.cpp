@@ -29,8 +29,7 @@ GatheredUnit::GatheredUnit(const Unit& unit, ConstTensorView shard) : device_mes
 void GatheredUnit::copy_range(std::size_t i, std::int64_t begin, std::int64_t end, TensorView dst) const {
   for (const Piece& piece : std::ranges::equal_range(pieces_, i, {}, &Piece::parameter)) {
     for_each_common(piece, begin, end, [&](const Run& run) {
-      device_mesh_.kernels().copy(device_mesh_.compute(), all_.slice(run.offset, run.numel()),
-                                  dst.slice(run.begin - begin, run.numel()));
+      device_mesh_.kernels().copy(device_mesh_.compute(), all_.slice(run.offset, run.numel()), dst.slice(run.begin - begin, run.numel()));
     });
   }
 }

@@ -58,8 +58,8 @@ GradientReduction& default_reduction() {
 
 GradientReduction& compressing_reduction(DType dtype) {
   static CompressingReduction to_f16(DType::f16), to_bf16(DType::bf16);
-  require<ConfigError>(dtype == DType::f16 || dtype == DType::bf16,
-                       "gradients can be compressed to fp16 or bf16, not to {}", dtype_name(dtype));
+  require<ConfigError>(dtype == DType::f16 || dtype == DType::bf16, "gradients can be compressed to fp16 or bf16, not to {}",
+                       dtype_name(dtype));
   return dtype == DType::f16 ? to_f16 : to_bf16;
 }
 

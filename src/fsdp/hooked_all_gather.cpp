@@ -45,8 +45,8 @@ std::vector<HookedAllGather::Part> HookedAllGather::make_parts(ConstTensorView m
       metadata_[i] = std::move(inputs.metadata);
       for (Tensor& tensor : inputs.tensors) parts.push_back({i, std::move(tensor)});
     } else {
-      Tensor low(device_mesh_.pool().allocate(cut.numel * dtype_bytes(dtype), MemoryRole::low_precision_shard, stream),
-                 Shape{cut.numel}, dtype);
+      Tensor low(device_mesh_.pool().allocate(cut.numel * dtype_bytes(dtype), MemoryRole::low_precision_shard, stream), Shape{cut.numel},
+                 dtype);
       kernels.copy(stream, shard, low);
       parts.push_back({i, std::move(low)});
     }
@@ -69,11 +69,10 @@ HookedGatherSizes HookedAllGather::sizes(DType dtype) const {
       sizes.sent += aligned(numel * dtype_bytes(dtype));
       continue;
     }
-    require<ConfigError>(
-        hooks->second.sizes != nullptr,
-        "the memory of unit {} cannot be planned: the all-gather hooks of parameter {} do not tell what they "
-        "send and allocate; set AllGatherHooks::sizes",
-        unit_name_, layout_.parameters()[i].name);
+    require<ConfigError>(hooks->second.sizes != nullptr,
+                         "the memory of unit {} cannot be planned: the all-gather hooks of parameter {} do not tell what they "
+                         "send and allocate; set AllGatherHooks::sizes",
+                         unit_name_, layout_.parameters()[i].name);
     const AllGatherHooks::Sizes own = hooks->second.sizes(numel, layout_.shard_size(), dtype);
     std::int64_t inputs = 0;
     for (const std::int64_t bytes : own.input_bytes) {
@@ -96,8 +95,7 @@ void HookedAllGather::check_agreement(const std::vector<Part>& parts, DType dtyp
               "unit {}: the all-gather hook of parameter {} {} gives {} bytes, but gave {} in the first all-gather, "
               "for which "
               "the ranks have agreed on sizes: a hook gives as many bytes every time",
-              unit_name_, layout_.parameters()[i].name, layout_.parameters()[i].shape.to_string(), bytes[i],
-              agreed->second[i]);
+              unit_name_, layout_.parameters()[i].name, layout_.parameters()[i].shape.to_string(), bytes[i], agreed->second[i]);
     }
     return;
   }
@@ -113,8 +111,8 @@ void HookedAllGather::check_agreement(const std::vector<Part>& parts, DType dtyp
     require(equal,
             "unit {}: the all-gather hook of parameter {} {} gives {} bytes on ranks 0 to {}, expected the same on all: "
             "ranks with fewer rows pad to {} rows",
-            unit_name_, layout_.parameters()[i].name, layout_.parameters()[i].shape.to_string(), fmt::join(seen, ", "),
-            seen.size() - 1, layout_.cut(i).chunk);
+            unit_name_, layout_.parameters()[i].name, layout_.parameters()[i].shape.to_string(), fmt::join(seen, ", "), seen.size() - 1,
+            layout_.cut(i).chunk);
   }
   agreed_bytes_[dtype] = std::move(bytes);
 }
@@ -180,7 +178,8 @@ void HookedAllGather::write_hooked(std::size_t parameter, const std::vector<Part
     const std::int64_t bytes = part.tensor.view().bytes();
     held.emplace_back(device_mesh_.pool().allocate(bytes * shard_size, MemoryRole::communication, stream),
                       Shape{part.tensor.numel() * shard_size}, part.tensor.dtype());
-    const BlockCopy block{.src = part.offset, .dst = 0, .numel = bytes, .count = shard_size, .src_stride = bytes_per_rank, .dst_stride = bytes};
+    const BlockCopy block{
+        .src = part.offset, .dst = 0, .numel = bytes, .count = shard_size, .src_stride = bytes_per_rank, .dst_stride = bytes};
     device_mesh_.kernels().copy_blocks(stream, gathered, as_bytes(held.back().view()), {&block, 1});
     args.gathered.emplace_back(held.back().view());
   }

@@ -14,8 +14,7 @@ void add_subtree(IgnoredSet& ignored, const nn::Module& module) {
 
 }  // namespace
 
-IgnoredSet::IgnoredSet(const Options& options)
-    : parameters(options.ignored_parameters.begin(), options.ignored_parameters.end()) {
+IgnoredSet::IgnoredSet(const Options& options) : parameters(options.ignored_parameters.begin(), options.ignored_parameters.end()) {
   for (const nn::Module* module : options.ignored_modules) add_subtree(*this, *module);
 }
 

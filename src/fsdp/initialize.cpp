@@ -45,8 +45,7 @@ class WholeParameters {
   TensorView own(nn::Parameter& parameter) {
     if (storage_.contains(&parameter)) return parameter.data;
     Stream& compute = device_mesh_.compute();
-    Buffer buffer = device_mesh_.pool().allocate(parameter.shape.numel() * dtype_bytes(DType::f32),
-                                                 MemoryRole::unsharded_param, compute);
+    Buffer buffer = device_mesh_.pool().allocate(parameter.shape.numel() * dtype_bytes(DType::f32), MemoryRole::unsharded_param, compute);
     const TensorView whole{buffer.data(), parameter.shape, DType::f32};
     if (parameter.data) device_mesh_.kernels().copy(compute, parameter.data, whole);
     parameter.data = whole;
@@ -109,8 +108,8 @@ class OneModule final : public ModuleInit {
 
 void run_function(const InitFunction& function, OneModule& one) {
   const auto failed = [&](const std::exception& e) {
-    return fmt::format("initialising module {} of type {} failed: {}",
-                       one.full_name().empty() ? "root" : one.full_name(), one.module().type_name(), e.what());
+    return fmt::format("initialising module {} of type {} failed: {}", one.full_name().empty() ? "root" : one.full_name(),
+                       one.module().type_name(), e.what());
   };
   try {
     function(one);
@@ -124,8 +123,7 @@ void run_function(const InitFunction& function, OneModule& one) {
 /// [Note: initialisation], unit by unit.
 class Initialization {
  public:
-  Initialization(const InitializeOptions& options, DeviceMesh& device_mesh)
-      : options_(options), whole_(device_mesh) {}
+  Initialization(const InitializeOptions& options, DeviceMesh& device_mesh) : options_(options), whole_(device_mesh) {}
 
   void run(Unit& unit, const Region& region) {
     const bool syncs = unit.options().sync_module_states;
@@ -179,8 +177,7 @@ class Initialization {
         const bool is_given = WholeParameters::has_data(*p.parameter);
         states.push_back(whole_.own(*p.parameter));
         if (is_given) continue;
-        nn::fill_initial(device_mesh.kernels(), device_mesh.compute(), *p.parameter, p.full_name, options_.seed, 0,
-                         states.back());
+        nn::fill_initial(device_mesh.kernels(), device_mesh.compute(), *p.parameter, p.full_name, options_.seed, 0, states.back());
       }
     }
     for (const NamedModule& each : region.modules) {
@@ -209,17 +206,15 @@ void Root::initialize(const InitializeOptions& options) {
   check_all_assigned(unit_.module());
   reshard();  // of an earlier initialisation: what modules still see is not given data
   std::unordered_map<const Unit*, Region> regions;
-  const std::function<void(const std::string&, nn::Module&, Unit*)> visit = [&](const std::string& name, nn::Module& module,
-                                                                                Unit* outer) {
+  const std::function<void(const std::string&, nn::Module&, Unit*)> visit = [&](const std::string& name, nn::Module& module, Unit* outer) {
     auto* own = dynamic_cast<Unit*>(module.hooks());
     Unit* unit = own ? own : outer;
     if (!ignores(module)) {
       Region& region = regions[unit];
       region.modules.push_back({name, &module});
       const auto is_absent = [](const auto& tensor) { return !tensor->data; };
-      region.lacks_data =
-          region.lacks_data || std::ranges::any_of(module.own_buffers(), is_absent) ||
-          std::ranges::any_of(module.own_parameters(), [&](const auto& p) { return !is_ignored(*p) && is_absent(p); });
+      region.lacks_data = region.lacks_data || std::ranges::any_of(module.own_buffers(), is_absent) ||
+                          std::ranges::any_of(module.own_parameters(), [&](const auto& p) { return !is_ignored(*p) && is_absent(p); });
     }
     for (const nn::Module::Child& child : module.children()) visit(full_name_in(name, child.name), *child.module, unit);
   };

@@ -34,9 +34,8 @@ AllGatherHooks::Inputs send_bits(const AllGatherHooks::PreArgs& args) {
   inputs.tensors.emplace_back(args.pool.allocate(4, MemoryRole::communication, args.stream), Shape{1}, DType::f32);
   const TensorView bits = inputs.tensors[0];
   const TensorView scale = inputs.tensors[1];
-  args.stream.submit("quantize", {reads(args.shard), writes(bits), writes(scale)}, [=, shard = args.shard] {
-    quantize(shard.as<float>(), n, bits.as<std::uint8_t>(), scale.as<float>());
-  });
+  args.stream.submit("quantize", {reads(args.shard), writes(bits), writes(scale)},
+                     [=, shard = args.shard] { quantize(shard.as<float>(), n, bits.as<std::uint8_t>(), scale.as<float>()); });
   return inputs;
 }
 
@@ -56,8 +55,7 @@ void receive_bits(const AllGatherHooks::PostArgs& args) {
 }
 
 AllGatherHooks::Sizes sizes_of(std::int64_t shard_numel, int shard_size, DType) {
-  return {.input_bytes = {shard_numel, dtype_bytes(DType::f32)},
-          .post_bytes = shard_numel * shard_size * dtype_bytes(DType::f32)};
+  return {.input_bytes = {shard_numel, dtype_bytes(DType::f32)}, .post_bytes = shard_numel * shard_size * dtype_bytes(DType::f32)};
 }
 
 }  // namespace

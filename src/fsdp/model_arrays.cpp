@@ -9,8 +9,7 @@ namespace mica::fsdp {
 StateArrays model_arrays(nn::Module& module, std::string_view action) {
   StateArrays found;
   const std::vector<Unit*> units = units_of(module);
-  require<ConfigError>(!units.empty(), "module of type {} has no unit: shard it before its state dict is {}",
-                       module.type_name(), action);
+  require<ConfigError>(!units.empty(), "module of type {} has no unit: shard it before its state dict is {}", module.type_name(), action);
   found.roots = roots_of(units);
   for (const Root* root : found.roots) {
     require(root->state() == TrainingState::idle, "a state dict is {} while the root is {}: do it between passes", action,
@@ -66,8 +65,7 @@ std::int64_t unpadded_numel(Unit& unit) {
 void require_sharded(const std::vector<Unit*>& units, std::string_view what) {
   for (const Unit* unit : units) {
     require(unit->storage()->shard_size() > 1,
-            "{} needs sharded units, and unit {} is not sharded: use the full kind, or load_state_dict_pieces()", what,
-            unit->name());
+            "{} needs sharded units, and unit {} is not sharded: use the full kind, or load_state_dict_pieces()", what, unit->name());
   }
 }
 

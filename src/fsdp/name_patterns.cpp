@@ -8,12 +8,9 @@
 
 namespace mica::fsdp {
 
-bool matches_pattern(const std::string& name, const std::string& pattern) {
-  return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
-}
+bool matches_pattern(const std::string& name, const std::string& pattern) { return fnmatch(pattern.c_str(), name.c_str(), 0) == 0; }
 
-std::vector<nn::Parameter*> parameters_matching(nn::Module& module, const std::vector<std::string>& patterns,
-                                                const std::string& what) {
+std::vector<nn::Parameter*> parameters_matching(nn::Module& module, const std::vector<std::string>& patterns, const std::string& what) {
   std::vector<nn::Parameter*> found;
   std::vector<bool> fits(patterns.size(), false);
   std::string first;
@@ -27,8 +24,7 @@ std::vector<nn::Parameter*> parameters_matching(nn::Module& module, const std::v
     if (any) found.push_back(&parameter);
   });
   for (std::size_t i = 0; i < patterns.size(); ++i) {
-    require<ConfigError>(fits[i], "{}: the pattern '{}' fits no parameter of the model; names are like {}", what, patterns[i],
-                         first);
+    require<ConfigError>(fits[i], "{}: the pattern '{}' fits no parameter of the model; names are like {}", what, patterns[i], first);
   }
   return found;
 }

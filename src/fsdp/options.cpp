@@ -7,13 +7,12 @@
 
 namespace mica::fsdp {
 namespace {
-constexpr std::array<std::pair<Strategy, std::string_view>, 6> kStrategies{
-    {{Strategy::full_shard, "full_shard"},
-     {Strategy::shard_grad_op, "shard_grad_op"},
-     {Strategy::no_shard, "no_shard"},
-     {Strategy::hybrid_shard, "hybrid_shard"},
-     {Strategy::hybrid_shard_zero2, "hybrid_shard_zero2"},
-     {Strategy::shard_optim, "shard_optim"}}};
+constexpr std::array<std::pair<Strategy, std::string_view>, 6> kStrategies{{{Strategy::full_shard, "full_shard"},
+                                                                            {Strategy::shard_grad_op, "shard_grad_op"},
+                                                                            {Strategy::no_shard, "no_shard"},
+                                                                            {Strategy::hybrid_shard, "hybrid_shard"},
+                                                                            {Strategy::hybrid_shard_zero2, "hybrid_shard_zero2"},
+                                                                            {Strategy::shard_optim, "shard_optim"}}};
 }
 
 std::string_view strategy_name(Strategy strategy) {

@@ -31,9 +31,12 @@ std::string_view forward_prefetch_text(const Options& options) { return options.
 
 std::string_view backward_prefetch_text(const Options& options) {
   switch (options.backward_prefetch) {
-    case BackwardPrefetch::none: return "none";
-    case BackwardPrefetch::pre: return "the next one, before";
-    case BackwardPrefetch::post: return "the next one, behind";
+    case BackwardPrefetch::none:
+      return "none";
+    case BackwardPrefetch::pre:
+      return "the next one, before";
+    case BackwardPrefetch::post:
+      return "the next one, behind";
   }
   return "?";
 }
@@ -41,10 +44,7 @@ std::string_view backward_prefetch_text(const Options& options) {
 }  // namespace
 
 OrderCheck::OrderCheck(DeviceMesh& device_mesh, const std::vector<Unit*>& units, bool use_orig_params)
-    : device_mesh_(device_mesh),
-      units_(units),
-      is_needed_(device_mesh.geometry().world_size > 1),
-      use_orig_params_(use_orig_params) {}
+    : device_mesh_(device_mesh), units_(units), is_needed_(device_mesh.geometry().world_size > 1), use_orig_params_(use_orig_params) {}
 
 void OrderCheck::begin_forward() {
   // A step may have several forwards; only after its backward does the next one begin.
@@ -101,29 +101,27 @@ std::string OrderCheck::gathers_of(Point point, const Unit& unit) const {
                        [](const Unit* each) { return each->storage() && each->storage()->is_unsharded(); });
   const bool is_forward = point == Point::forward;
   const std::vector<Unit*>& list = is_forward ? unit.forward_prefetch_list() : unit.backward_prefetch_list();
-  const std::string_view by_order =
-      is_forward ? forward_prefetch_text(unit.options()) : backward_prefetch_text(unit.options());
-  return fmt::format("has unsharded: {}; prefetches: {}; strategy {}", names_of(unsharded),
-                     list.empty() ? by_order : names_of(list), strategy_name(unit.options().strategy));
+  const std::string_view by_order = is_forward ? forward_prefetch_text(unit.options()) : backward_prefetch_text(unit.options());
+  return fmt::format("has unsharded: {}; prefetches: {}; strategy {}", names_of(unsharded), list.empty() ? by_order : names_of(list),
+                     strategy_name(unit.options().strategy));
 }
 
 void OrderCheck::compare(Point point, const Unit* unit) {
   const std::int64_t index = unit ? static_cast<std::int64_t>(unit->index()) : -1;
   const std::string gathers = unit ? gathers_of(point, *unit) : "";
   ProcessGroup& group = device_mesh_.agreement_group();
-  const std::vector<std::vector<std::int64_t>> of_ranks =
-      gather_numbers(group, device_mesh_.compute(), "agreement",
-                     {static_cast<std::int64_t>(point), index, static_cast<std::int64_t>(hash_name(gathers))});
+  const std::vector<std::vector<std::int64_t>> of_ranks = gather_numbers(
+      group, device_mesh_.compute(), "agreement", {static_cast<std::int64_t>(point), index, static_cast<std::int64_t>(hash_name(gathers))});
   const auto other = std::ranges::find_if(of_ranks, [&](const auto& numbers) { return numbers != of_ranks[0]; });
   if (other == of_ranks.end()) return;
   if ((*other)[0] == of_ranks[0][0] && (*other)[1] == of_ranks[0][1]) {
     const std::vector<std::string> texts = make_group_comm(group, device_mesh_.compute())->gather_strings(gathers);
     const auto rank = static_cast<std::size_t>(other - of_ranks.begin());
-    throw Error(fmt::format(
-        "ranks gather different units, so they would take each other's blocks: before the {} of {} rank 0 {}, rank {} "
-        "{}. Give "
-        "every rank the same options and prefetch lists, and unshard and reshard the same units by hand on all of them",
-        point == Point::forward ? "forward" : "backward", parameters_of(*unit), texts[0], rank, texts[rank]));
+    throw Error(
+        fmt::format("ranks gather different units, so they would take each other's blocks: before the {} of {} rank 0 {}, rank {} "
+                    "{}. Give "
+                    "every rank the same options and prefetch lists, and unshard and reshard the same units by hand on all of them",
+                    point == Point::forward ? "forward" : "backward", parameters_of(*unit), texts[0], rank, texts[rank]));
   }
   const auto describe = [&](const std::vector<std::int64_t>& numbers) -> std::string {
     const auto what = static_cast<Point>(numbers[0]);
@@ -135,9 +133,10 @@ void OrderCheck::compare(Point point, const Unit* unit) {
                                                  : "reduce the gradients of",
                        parameters_of(*units_.at(static_cast<std::size_t>(numbers[1]))));
   };
-  throw Error(fmt::format("ranks use their units in different orders, so their collectives would never meet: rank 0 {}, rank {} {}. "
-                          "Every rank must run the same units in the same order in the first step, and give each a gradient",
-                          describe(of_ranks[0]), other - of_ranks.begin(), describe(*other)));
+  throw Error(
+      fmt::format("ranks use their units in different orders, so their collectives would never meet: rank 0 {}, rank {} {}. "
+                  "Every rank must run the same units in the same order in the first step, and give each a gradient",
+                  describe(of_ranks[0]), other - of_ranks.begin(), describe(*other)));
 }
 
 void OrderCheck::compare_gradients(const Unit& unit) {
@@ -149,12 +148,12 @@ void OrderCheck::compare_gradients(const Unit& unit) {
   for (std::size_t r = 1; r < of_ranks.size(); ++r) {
     const auto [first, other] = std::ranges::mismatch(of_ranks[0], of_ranks[r]);
     if (first == of_ranks[0].end()) continue;
-    throw Error(
-        fmt::format("parameter {} of unit {} has {} gradient on rank 0 and {} on rank {}, and in original-parameter "
-                    "mode ranks must agree: an absent gradient leaves a rank's piece as it is while the others step theirs. "
-                    "Use the parameter on every rank, or on none, or set fsdp.use_orig_params=false, which takes zero for an absent gradient",
-                    parameters[static_cast<std::size_t>(first - of_ranks[0].begin())].full_name, unit.name(),
-                    *first != 0 ? "a" : "no", *other != 0 ? "one" : "none", r));
+    throw Error(fmt::format(
+        "parameter {} of unit {} has {} gradient on rank 0 and {} on rank {}, and in original-parameter "
+        "mode ranks must agree: an absent gradient leaves a rank's piece as it is while the others step theirs. "
+        "Use the parameter on every rank, or on none, or set fsdp.use_orig_params=false, which takes zero for an absent gradient",
+        parameters[static_cast<std::size_t>(first - of_ranks[0].begin())].full_name, unit.name(), *first != 0 ? "a" : "no",
+        *other != 0 ? "one" : "none", r));
   }
 }
 
@@ -176,8 +175,8 @@ void OrderCheck::warn_of_deviation(const Unit& unit) {
     for (const std::size_t i : order) found.push_back(units_[i]->name());
     return fmt::format("{}", fmt::join(found, " "));
   };
-  device_mesh_.logger().warn("rank {}: {}; prefetch follows step one's order: {}; so far this step: {}", device_mesh_.mesh().rank(),
-                             what, names(first_.order), names(order_));
+  device_mesh_.logger().warn("rank {}: {}; prefetch follows step one's order: {}; so far this step: {}", device_mesh_.mesh().rank(), what,
+                             names(first_.order), names(order_));
 }
 
 }  // namespace mica::fsdp

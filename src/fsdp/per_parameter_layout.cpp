@@ -13,8 +13,8 @@ namespace {
 
 std::size_t checked_dim(const ParameterSpec& p, int dim, int shard_size) {
   const auto num_dims = static_cast<int>(p.shape.num_dims());
-  require<ConfigError>(dim >= -num_dims && dim < num_dims, "parameter {} {} is to be sharded on dim {}, expected {} to {}",
-                       p.name, p.shape.to_string(), dim, -num_dims, num_dims - 1);
+  require<ConfigError>(dim >= -num_dims && dim < num_dims, "parameter {} {} is to be sharded on dim {}, expected {} to {}", p.name,
+                       p.shape.to_string(), dim, -num_dims, num_dims - 1);
   const auto d = static_cast<std::size_t>(dim < 0 ? dim + num_dims : dim);
   require<ConfigError>(d == 0 || p.shape[d] % shard_size == 0,
                        "parameter {} {} is to be sharded on dim {}, whose {} indices do not divide evenly over {} ranks: "

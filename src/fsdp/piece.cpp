@@ -4,8 +4,7 @@
 
 namespace mica::fsdp {
 
-Piece make_piece(std::size_t parameter, const Shape& shape, std::int64_t begin, std::int64_t end, std::int64_t offset,
-                 int dim) {
+Piece make_piece(std::size_t parameter, const Shape& shape, std::int64_t begin, std::int64_t end, std::int64_t offset, int dim) {
   Piece piece{.parameter = parameter, .dim = dim, .begin = begin, .end = end, .offset = offset, .period = shape.numel()};
   if (dim == Piece::kFlat) return piece;
   const auto d = static_cast<std::size_t>(dim);

@@ -30,10 +30,10 @@ void compare(const Mesh& mesh, const std::string& unit, int shard_rank, int shar
   for (const auto& [hash, ranks] : holders) {
     seen += fmt::format("{}{:016x} on {}", seen.empty() ? "" : "; ", hash, ranks_text(ranks));
   }
-  throw DesyncError(fmt::format(
-      "replicas of unit {}, shard {} of {}, have drifted apart; hashes of their parameters: {}. One of these ranks computed "
-      "or stored something wrong (memory, processor, another build): resume from a checkpoint without its node",
-      unit, shard_rank, shard_size, seen));
+  throw DesyncError(
+      fmt::format("replicas of unit {}, shard {} of {}, have drifted apart; hashes of their parameters: {}. One of these ranks computed "
+                  "or stored something wrong (memory, processor, another build): resume from a checkpoint without its node",
+                  unit, shard_rank, shard_size, seen));
 }
 
 }  // namespace
@@ -66,9 +66,8 @@ void check_replicas(Root& root) {
   for (std::size_t i = 0; i < units.size(); ++i) {
     const int shard_size = units[i]->storage()->shard_size();
     for (int shard_rank = 0; shard_rank < shard_size; ++shard_rank) {
-      compare(mesh, units[i]->name(), shard_rank, shard_size, [&](int rank) {
-        return static_cast<std::uint64_t>(all[static_cast<std::size_t>(rank) * units.size() + i]);
-      });
+      compare(mesh, units[i]->name(), shard_rank, shard_size,
+              [&](int rank) { return static_cast<std::uint64_t>(all[static_cast<std::size_t>(rank) * units.size() + i]); });
     }
   }
 }

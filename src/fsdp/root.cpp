@@ -18,8 +18,8 @@ Root::Root(Unit& unit)
   for (UnitClaim::Member& member : claim.members) {
     storages.push_back(member.parameters.empty()
                            ? nullptr
-                           : std::make_unique<UnitStorage>(member.name, std::move(member.parameters),
-                                                           member.unit->device_mesh(), member.unit->options(), options_));
+                           : std::make_unique<UnitStorage>(member.name, std::move(member.parameters), member.unit->device_mesh(),
+                                                           member.unit->options(), options_));
   }
   for (const UnitClaim::Buffer& each : claim.buffers) buffers_.add(each.full_name, *each.buffer, each.dtype);
   // Nothing can fail any more.
@@ -101,9 +101,7 @@ void Root::add_pieces(const Unit& unit) {
   }
 }
 
-std::span<const Piece> Root::pieces_of(const Unit& unit) const {
-  return std::ranges::equal_range(pieces_, unit.index(), {}, &Piece::unit);
-}
+std::span<const Piece> Root::pieces_of(const Unit& unit) const { return std::ranges::equal_range(pieces_, unit.index(), {}, &Piece::unit); }
 
 const Piece* Root::piece_of(const Unit& unit, std::size_t i) const {
   const std::span<const Piece> pieces = pieces_of(unit);
@@ -113,9 +111,7 @@ const Piece* Root::piece_of(const Unit& unit, std::size_t i) const {
 
 ConstTensorView Root::master(const Piece& piece) const { return storage(piece).master().slice(piece.offset, piece.numel()); }
 
-TensorView Root::write_master(const Piece& piece) const {
-  return storage(piece).write_master().slice(piece.offset, piece.numel());
-}
+TensorView Root::write_master(const Piece& piece) const { return storage(piece).write_master().slice(piece.offset, piece.numel()); }
 
 TensorView Root::grad(const Piece& piece) const {
   const UnitStorage& storage = this->storage(piece);

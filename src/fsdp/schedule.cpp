@@ -15,10 +15,14 @@ std::size_t num_held(const DeviceMesh& device_mesh) { return device_mesh.streams
 
 std::string_view training_state_name(TrainingState state) {
   switch (state) {
-    case TrainingState::idle: return "idle";
-    case TrainingState::forward: return "in forward";
-    case TrainingState::backward: return "in backward";
-    case TrainingState::summon: return "summoning full parameters";
+    case TrainingState::idle:
+      return "idle";
+    case TrainingState::forward:
+      return "in forward";
+    case TrainingState::backward:
+      return "in backward";
+    case TrainingState::summon:
+      return "summoning full parameters";
   }
   return "?";
 }
@@ -33,8 +37,7 @@ Schedule::Schedule(DeviceMesh& device_mesh, const std::vector<Unit*>& units, con
 
 void Schedule::require_own(const Unit& unit) const {
   require(unit.index() < units_.size() && units_[unit.index()] == &unit,
-          "unit {} is in the prefetch list of a unit under another root: a list may name units of its own root only",
-          unit.name());
+          "unit {} is in the prefetch list of a unit under another root: a list may name units of its own root only", unit.name());
 }
 
 Schedule::UnitStep& Schedule::step_of(const Unit& unit) {
@@ -118,15 +121,14 @@ std::unique_ptr<OutstandingCall> Schedule::open_call(const Unit& unit) {
 }
 
 void Schedule::require_forward(const Unit& unit) const {
-  require(state_ == TrainingState::forward,
-          "forward of unit {} is called while its root is {}: call the forward of the root module", unit.name(),
-          training_state_name(state_));
+  require(state_ == TrainingState::forward, "forward of unit {} is called while its root is {}: call the forward of the root module",
+          unit.name(), training_state_name(state_));
 }
 
 void Schedule::require_backward(const Unit& unit) const {
   require(state_ == TrainingState::backward,
-          "backward of unit {} is called while its root is {}: call the backward of the root module, or open a BackwardPass",
-          unit.name(), training_state_name(state_));
+          "backward of unit {} is called while its root is {}: call the backward of the root module, or open a BackwardPass", unit.name(),
+          training_state_name(state_));
 }
 
 void Schedule::enter_forward(Unit& unit, bool backward_comes) {
@@ -222,8 +224,8 @@ void Schedule::prefetch_backward(const Unit& unit) {
 // --- between passes ------------------------------------------------------------------------------------------------
 
 void Schedule::unshard(Unit& unit) {
-  require(state_ == TrainingState::idle, "unit {} is unsharded by hand while its root is {}: do it between passes",
-          unit.name(), training_state_name(state_));
+  require(state_ == TrainingState::idle, "unit {} is unsharded by hand while its root is {}: do it between passes", unit.name(),
+          training_state_name(state_));
   order_check_.unshard(unit);
   wait_for_masters();
   full_precision_ = false;
@@ -231,8 +233,8 @@ void Schedule::unshard(Unit& unit) {
 }
 
 void Schedule::reshard(Unit& unit) {
-  require(state_ == TrainingState::idle, "unit {} is resharded by hand while its root is {}: do it between passes",
-          unit.name(), training_state_name(state_));
+  require(state_ == TrainingState::idle, "unit {} is resharded by hand while its root is {}: do it between passes", unit.name(),
+          training_state_name(state_));
   if (unit.storage()) unit.storage()->reshard(param_limiter_);
 }
 

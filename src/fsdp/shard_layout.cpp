@@ -13,8 +13,7 @@ ShardLayout::ShardLayout(std::vector<ParameterSpec> parameters, int shard_size)
   require(shard_size >= 1, "a shard layout needs at least one shard rank, got {}", shard_size);
   require(!parameters_.empty(), "a flat parameter needs at least one parameter, got an empty list");
   for (const ParameterSpec& p : parameters_) {
-    require(p.shape.num_dims() > 0, "parameter {} is a scalar: sharding needs at least one dim; give it shape [1] or ignore it",
-            p.name);
+    require(p.shape.num_dims() > 0, "parameter {} is a scalar: sharding needs at least one dim; give it shape [1] or ignore it", p.name);
   }
 }
 

@@ -9,8 +9,7 @@ namespace {
 
 StateTensor in_pool(const DeviceMesh& device_mesh, const Shape& shape, DType dtype) {
   const std::int64_t bytes = shape.numel() * dtype_bytes(dtype);
-  return StateTensor(
-      Tensor(device_mesh.pool().allocate(bytes, MemoryRole::snapshot, device_mesh.compute()), shape, dtype));
+  return StateTensor(Tensor(device_mesh.pool().allocate(bytes, MemoryRole::snapshot, device_mesh.compute()), shape, dtype));
 }
 
 }  // namespace
@@ -44,8 +43,7 @@ StateDict save_rows(const StateArrays& arrays, const KeptRows& kept, bool on_hos
     if (!rows) return;
     const std::int64_t row_numel = row_numel_of(array.shape);
     const Shape shape = with_rows(array.shape, rows->end - rows->begin);
-    StateTensor tensor = on_host ? StateTensor::on_host(shape, array.dtype)
-                                 : in_pool(arrays.device_mesh_of(array), shape, array.dtype);
+    StateTensor tensor = on_host ? StateTensor::on_host(shape, array.dtype) : in_pool(arrays.device_mesh_of(array), shape, array.dtype);
     if (tensor.numel() > 0) copy_range(rows->begin * row_numel, rows->end * row_numel, tensor.view());
     tensor.set_part_of(array.shape, rows->begin);
     dict.insert_or_assign(array.key, std::move(tensor));
@@ -56,9 +54,7 @@ StateDict save_rows(const StateArrays& arrays, const KeptRows& kept, bool on_hos
     const TensorView shard = cut.front()->data;
     const GatheredUnit gathered(*unit, shard ? shard : unit->storage()->master());
     for (const StateArray* array : cut) {
-      save(*array, [&](std::int64_t begin, std::int64_t end, TensorView dst) {
-        gathered.copy_range(array->index, begin, end, dst);
-      });
+      save(*array, [&](std::int64_t begin, std::int64_t end, TensorView dst) { gathered.copy_range(array->index, begin, end, dst); });
     }
   }
   for (const StateArray* array : arrays.of_unit(nullptr)) {

@@ -3,6 +3,7 @@
 
 #include "mica/comm/host_comm.hpp"
 #include "mica/fsdp/state_dict.hpp"
+
 #include "model_arrays.hpp"
 #include "state_exchange.hpp"
 
@@ -123,10 +124,10 @@ class Loader {
       }
       const StateTensor& tensor = entry->second;
       check_tensor(*array, tensor);
-      require<ConfigError>(tensor.is_whole(), "{} holds rows [{}, {}) of {} in the state dict, expected all of them: "
+      require<ConfigError>(tensor.is_whole(),
+                           "{} holds rows [{}, {}) of {} in the state dict, expected all of them: "
                            "load it with the sharded kind",
-                           array->key, tensor.row_begin(), tensor.row_begin() + rows_of(tensor.shape()),
-                           array->shape.to_string());
+                           array->key, tensor.row_begin(), tensor.row_begin() + rows_of(tensor.shape()), array->shape.to_string());
     }
   }
 
@@ -143,8 +144,7 @@ class Loader {
                          "{} has {} elements of dtype {} in this rank's local state dict, {} of dtype {} in the model: it "
                          "needs equal wrapping and world",
                          key, tensor.numel(), dtype_name(tensor.dtype()), expected, dtype_name(storage.master().dtype));
-    require<ConfigError>(tensor.global_shape() == Shape{shard * storage.shard_size()} &&
-                             tensor.row_begin() == shard * storage.shard_rank(),
+    require<ConfigError>(tensor.global_shape() == Shape{shard * storage.shard_size()} && tensor.row_begin() == shard * storage.shard_rank(),
                          "{} begins at element {} of {} (padding included) in this rank's local state dict, at {} of [{}] in "
                          "the model: it needs equal wrapping and world, and the same rank",
                          key, tensor.row_begin(), tensor.global_shape().to_string(), shard * storage.shard_rank(),
@@ -177,8 +177,8 @@ class Loader {
 
 LoadStateDictReport load_state_dict(nn::Module& module, const StateDict& dict, const LoadStateDictOptions& options) {
   const StateDictKind kind = state_dict_settings(module).kind;
-  require<ConfigError>(!options.from_rank0 || kind == StateDictKind::full,
-                       "from_rank0 is for full state dicts, the kind is {}", state_dict_kind_name(kind));
+  require<ConfigError>(!options.from_rank0 || kind == StateDictKind::full, "from_rank0 is for full state dicts, the kind is {}",
+                       state_dict_kind_name(kind));
   Loader loader(module);
   if (kind == StateDictKind::sharded) {
     loader.refuse_unsharded();

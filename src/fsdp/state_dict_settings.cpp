@@ -23,18 +23,24 @@ StateDictSettings common_settings(const std::vector<Unit*>& units) {
 
 std::string_view state_dict_kind_name(StateDictKind kind) {
   switch (kind) {
-    case StateDictKind::full: return "full";
-    case StateDictKind::sharded: return "sharded";
-    case StateDictKind::local: return "local";
+    case StateDictKind::full:
+      return "full";
+    case StateDictKind::sharded:
+      return "sharded";
+    case StateDictKind::local:
+      return "local";
   }
   return "?";
 }
 
 StateDictSettings StateDictSettings::of(StateDictKind kind) {
   switch (kind) {
-    case StateDictKind::full: break;
-    case StateDictKind::sharded: return {kind, ShardedStateDictConfig{}, ShardedOptimStateDictConfig{}};
-    case StateDictKind::local: return {kind, LocalStateDictConfig{}, LocalOptimStateDictConfig{}};
+    case StateDictKind::full:
+      break;
+    case StateDictKind::sharded:
+      return {kind, ShardedStateDictConfig{}, ShardedOptimStateDictConfig{}};
+    case StateDictKind::local:
+      return {kind, LocalStateDictConfig{}, LocalOptimStateDictConfig{}};
   }
   return {};
 }
@@ -42,8 +48,8 @@ StateDictSettings StateDictSettings::of(StateDictKind kind) {
 StateDictSettings set_state_dict_settings(nn::Module& module, const StateDictSettings& settings) {
   const auto kind = static_cast<std::size_t>(settings.kind);
   const auto check = [&](std::size_t index, const char* whose) {
-    require<ConfigError>(index == kind, "the {} config is one of {} state dicts, the kind is {}: give configs of the kind",
-                         whose, state_dict_kind_name(static_cast<StateDictKind>(index)), state_dict_kind_name(settings.kind));
+    require<ConfigError>(index == kind, "the {} config is one of {} state dicts, the kind is {}: give configs of the kind", whose,
+                         state_dict_kind_name(static_cast<StateDictKind>(index)), state_dict_kind_name(settings.kind));
   };
   check(settings.model.index(), "model");
   check(settings.optim.index(), "optimizer");

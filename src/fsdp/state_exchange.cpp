@@ -11,22 +11,19 @@ namespace {
 
 constexpr std::int64_t kAlignmentBytes = 64;
 
-const StateArray& array_of(const StateArrays& arrays, const FoundRun& found) {
-  return arrays.all[static_cast<std::size_t>(found.array)];
-}
+const StateArray& array_of(const StateArrays& arrays, const FoundRun& found) { return arrays.all[static_cast<std::size_t>(found.array)]; }
 
 }  // namespace
 
 void check_tensor(const StateArray& array, const StateTensor& tensor) {
   require<ConfigError>(tensor.global_shape() == array.shape, "{} has shape {} in the state dict, {} in the model", array.key,
                        tensor.global_shape().to_string(), array.shape.to_string());
-  require<ConfigError>(can_convert(tensor.dtype(), array.dtype),
-                       "{} has dtype {} in the state dict, {} in the model", array.key, dtype_name(tensor.dtype()),
-                       dtype_name(array.dtype));
+  require<ConfigError>(can_convert(tensor.dtype(), array.dtype), "{} has dtype {} in the state dict, {} in the model", array.key,
+                       dtype_name(tensor.dtype()), dtype_name(array.dtype));
   const std::int64_t begin = tensor.row_begin(), rows = rows_of(tensor.shape());
   require<ConfigError>(tensor.shape() == with_rows(array.shape, rows) && begin >= 0 && begin + rows <= rows_of(array.shape),
-                       "{} of shape {} has rows [{}, {}) of shape {} in the state dict", array.key, array.shape.to_string(),
-                       begin, begin + rows, tensor.shape().to_string());
+                       "{} of shape {} has rows [{}, {}) of shape {} in the state dict", array.key, array.shape.to_string(), begin,
+                       begin + rows, tensor.shape().to_string());
 }
 
 std::vector<FoundRun> find_runs(const StateArrays& arrays, std::span<const StateDict> dicts, int rank) {
@@ -62,8 +59,8 @@ std::vector<FoundRun> choose_runs(const StateArrays& arrays, std::vector<FoundRu
         if (each.run.begin <= at && each.run.end > at && (!best || each.run.end > best->run.end)) best = &each;
         if (each.run.begin > at && each.run.end > each.run.begin) next_begin = std::min(next_begin, each.run.begin);
       }
-      require<ConfigError>(best != nullptr, "no rank has rows [{}, {}) of {} {} in its state dict", at / row_numel,
-                           next_begin / row_numel, array.key, array.shape.to_string());
+      require<ConfigError>(best != nullptr, "no rank has rows [{}, {}) of {} {} in its state dict", at / row_numel, next_begin / row_numel,
+                           array.key, array.shape.to_string());
       chosen.push_back({best->array, {at, best->run.end, at - best->run.begin}, best->rank, best->dict});
       at = best->run.end;
     }
@@ -103,9 +100,7 @@ void exchange(const StateArrays& arrays, const std::vector<FoundRun>& chosen, st
       });
     }
     device_mesh.mesh().world().broadcast(compute, "load_state_dict", message, static_cast<int>(source));
-    for_each_slot([&](const FoundRun& each, const StateArray& array, TensorView slot) {
-      store(arrays, array, each.run.begin, slot);
-    });
+    for_each_slot([&](const FoundRun& each, const StateArray& array, TensorView slot) { store(arrays, array, each.run.begin, slot); });
   }
 }
 

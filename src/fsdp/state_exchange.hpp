@@ -20,8 +20,7 @@ struct FoundRun {
 /// Which elements come from where, so that every element of every array comes once: from the dict that reaches furthest, then
 /// from the lowest rank. Arrays of which nobody has anything are left out and named in `missing`.
 /// @param found  of all ranks.  @throws ConfigError naming array and rows that only some of it is there for.
-[[nodiscard]] std::vector<FoundRun> choose_runs(const StateArrays& arrays, std::vector<FoundRun> found,
-                                                std::vector<std::string>& missing);
+[[nodiscard]] std::vector<FoundRun> choose_runs(const StateArrays& arrays, std::vector<FoundRun> found, std::vector<std::string>& missing);
 
 /// Brings the chosen runs to all ranks, one broadcast for each unit and source, and stores this rank's part.
 /// @collective over the world, with equal arguments but for `dicts`

@@ -36,9 +36,8 @@ void StepTransaction::forget(const StepParty& party) {
 
 void StepTransaction::abandon(std::span<Stream* const> streams) noexcept {
   // Before the errors are cleared, while events of work that did not run still say so.
-  const auto not_made = std::ranges::find_if(steps_, [](const Step& step) {
-    return std::ranges::all_of(step.enqueued, [](const Event& e) { return e.has_failed(); });
-  });
+  const auto not_made = std::ranges::find_if(
+      steps_, [](const Step& step) { return std::ranges::all_of(step.enqueued, [](const Event& e) { return e.has_failed(); }); });
   drain_and_clear_errors(streams);
   for (const Step& step : std::ranges::subrange(not_made, steps_.end()) | std::views::reverse) {
     for (const auto& [party, memo] : step.memos) party->restore(memo);

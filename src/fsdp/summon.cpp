@@ -33,8 +33,7 @@ SummonFullParams::SummonFullParams(nn::Module& module, SummonOptions options)
     require(!storage || storage->is_initialized(),
             "full parameters of unit {} are summoned before they have values: call initialize() first", unit->name());
     require<ConfigError>(!options_.with_grads || unit->root().options().use_orig_params,
-                         "gradients of unit {} are summoned, which needs original-parameter mode: fsdp.use_orig_params=true",
-                         unit->name());
+                         "gradients of unit {} are summoned, which needs original-parameter mode: fsdp.use_orig_params=true", unit->name());
     require(!options_.with_grads || !storage || !storage->has_unsharded_grad(),
             "gradients of unit {} are summoned while they wait, unreduced, for a synchronising backward (no_sync): finish the "
             "accumulation first",
@@ -60,9 +59,7 @@ SummonFullParams::SummonFullParams(nn::Module& module, SummonOptions options)
   }
 }
 
-bool SummonFullParams::exposes() const {
-  return !options_.rank0_only || roots_.front()->device_mesh().mesh().rank() == 0;
-}
+bool SummonFullParams::exposes() const { return !options_.rank0_only || roots_.front()->device_mesh().mesh().rank() == 0; }
 
 void SummonFullParams::gather(Unit& unit) {
   const UnitStorage& storage = *unit.storage();

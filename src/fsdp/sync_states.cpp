@@ -7,9 +7,7 @@ namespace {
 
 constexpr std::int64_t kStateAlignmentBytes = 64;
 
-std::int64_t aligned_bytes(const TensorView& state) {
-  return round_up(state.bytes(), kStateAlignmentBytes);
-}
+std::int64_t aligned_bytes(const TensorView& state) { return round_up(state.bytes(), kStateAlignmentBytes); }
 
 void broadcast_both(DeviceMesh& device_mesh, TensorView data) {
   device_mesh.mesh().shard().broadcast(device_mesh.compute(), "sync_module_states", data, 0);

@@ -99,8 +99,8 @@ void Unit::pre_forward(nn::Context& context, nn::Module&, nn::Tensors& xs, nn::R
   Schedule& schedule = root.schedule();
   if (is_root() && !context.recomputing) root.begin_forward(context.training);
   if (record) {
-    record->unit_ticket = std::make_shared<Ticket>(
-        Ticket{.call = schedule.open_call(*this), .input_dtypes = dtypes_of(xs), .output_dtypes = {}});
+    record->unit_ticket =
+        std::make_shared<Ticket>(Ticket{.call = schedule.open_call(*this), .input_dtypes = dtypes_of(xs), .output_dtypes = {}});
   }
   if (casts_inputs()) {
     for (Tensor& x : xs) cast(context, x, compute_dtype());
@@ -135,8 +135,7 @@ void Unit::post_forward(nn::Context& context, nn::Module&, nn::Tensors& ys, nn::
 void Unit::pre_backward(nn::Context& context, nn::Module&, nn::Record& record, nn::Tensors& dys) {
   const Ticket* ticket = ticket_of(record);
   require(ticket || !module_.trains(),
-          "backward of unit {} is called with a Record that no forward of it has filled: run its forward with this Record first",
-          name_);
+          "backward of unit {} is called with a Record that no forward of it has filled: run its forward with this Record first", name_);
   if (is_root()) root().begin_backward();
   root().schedule().require_backward(*this);
   if (options_.mixed_precision.output_dtype && ticket) {

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-
 namespace mica::fsdp {
 UnitClaim::UnitClaim(Unit& root, const RootOptions& options) : root_(root), options_(options) {
   find_units();
@@ -47,9 +46,8 @@ void UnitClaim::find_ignored() {
     if (ignored_of_[chain.back()].modules.contains(module)) ignored_modules.insert(module);
   }
   for (const auto& [parameter, users] : users_) {
-    const bool is_ignored = std::ranges::any_of(users, [&, p = parameter](const User& user) {
-      return ignored_of_[chain_of(user).back()].parameters.contains(p);
-    });
+    const bool is_ignored = std::ranges::any_of(
+        users, [&, p = parameter](const User& user) { return ignored_of_[chain_of(user).back()].parameters.contains(p); });
     if (is_ignored) ignored_.insert(parameter);
   }
   check_ignored();
@@ -69,8 +67,8 @@ void UnitClaim::check_ignored() const {
     for (const nn::Parameter* parameter : ignored_of_[i].parameters) {
       const auto users = users_.find(parameter);
       require<ConfigError>(i != 0 || users != users_.end(),
-                           "the root unit ignores the parameter '{}' {}, which no module inside the root module uses",
-                           parameter->name, parameter->shape.to_string());
+                           "the root unit ignores the parameter '{}' {}, which no module inside the root module uses", parameter->name,
+                           parameter->shape.to_string());
       if (users == users_.end() || ignored_.contains(parameter)) continue;
       for (const User& user : users->second) {
         const Chain& chain = chain_of(user);
@@ -101,8 +99,7 @@ void UnitClaim::assign_parameters() {
   for (const auto& [parameter, users] : users_) {
     require<ConfigError>(owned.contains(parameter) || ignored_.contains(parameter),
                          "{} uses the parameter '{}' {} of a module outside {}: shard a module that holds all of its users",
-                         users.front().module_name, parameter->name, parameter->shape.to_string(),
-                         root_.module().type_name());
+                         users.front().module_name, parameter->name, parameter->shape.to_string(), root_.module().type_name());
   }
 }
 
@@ -113,8 +110,8 @@ void UnitClaim::find_buffers() {
       if (ignored_modules.contains(&module)) {
         ignored_buffers.push_back({std::move(full_name), buffer.get()});
       } else {
-        buffers.push_back({std::move(full_name), buffer.get(),
-                           members[chains_.at(&module).back()].unit->options().mixed_precision.buffer_dtype});
+        buffers.push_back(
+            {std::move(full_name), buffer.get(), members[chains_.at(&module).back()].unit->options().mixed_precision.buffer_dtype});
       }
     }
   });
@@ -132,14 +129,12 @@ std::size_t UnitClaim::owner_of(const std::string& full_name, const std::vector<
   }
   for (const User& user : users) {
     const Chain& chain = chain_of(user);
-    const auto split = std::find_if(chain.begin() + static_cast<std::ptrdiff_t>(depth), chain.end(), [&](std::size_t i) {
-      return !members[i].unit->options().wrapped_by_policy;
-    });
+    const auto split = std::find_if(chain.begin() + static_cast<std::ptrdiff_t>(depth), chain.end(),
+                                    [&](std::size_t i) { return !members[i].unit->options().wrapped_by_policy; });
     require<ConfigError>(split == chain.end(),
                          "parameter {} is shared by {} and {}; wrapping {} by hand would split it: wrap a module that "
                          "holds all of its users, or neither",
-                         full_name, users.front().module_name, users.back().module_name,
-                         split == chain.end() ? "" : members[*split].name);
+                         full_name, users.front().module_name, users.back().module_name, split == chain.end() ? "" : members[*split].name);
   }
   return first[depth - 1];
 }
@@ -149,15 +144,14 @@ void UnitClaim::check_frozen() const {
   for (const Member& member : members) {
     if (member.parameters.empty()) continue;
     const UnitParameter& first = member.parameters.front();
-    const auto other = std::ranges::find_if(member.parameters, [&](const UnitParameter& p) {
-      return p.parameter->requires_grad != first.parameter->requires_grad;
-    });
+    const auto other = std::ranges::find_if(
+        member.parameters, [&](const UnitParameter& p) { return p.parameter->requires_grad != first.parameter->requires_grad; });
     if (other == member.parameters.end()) continue;
     const bool first_frozen = !first.parameter->requires_grad;
-    throw ConfigError(fmt::format(
-        "unit {} mixes frozen parameters ({}) and trainable ones ({}), which original-parameter mode alone allows: set "
-        "fsdp.use_orig_params=true, or wrap them as units of their own",
-        member.name, first_frozen ? first.full_name : other->full_name, first_frozen ? other->full_name : first.full_name));
+    throw ConfigError(
+        fmt::format("unit {} mixes frozen parameters ({}) and trainable ones ({}), which original-parameter mode alone allows: set "
+                    "fsdp.use_orig_params=true, or wrap them as units of their own",
+                    member.name, first_frozen ? first.full_name : other->full_name, first_frozen ? other->full_name : first.full_name));
   }
 }
 
@@ -188,17 +182,14 @@ void UnitClaim::check_meshes() const {
   const DeviceMesh& of_root = root_.device_mesh();
   for (const Member& member : members) {
     const DeviceMesh& own = member.unit->device_mesh();
-    require<ConfigError>(
-        own.shares_device_with(of_root),
-        "unit {} was sharded on a DeviceMesh with streams and memory other than its root's: units of one root may "
-        "be on different grids of ranks, but on one device; make the second mesh with DeviceMesh(mesh, first)",
-        member.name);
-    require<ConfigError>(
-        own.geometry().world_size == of_root.geometry().world_size && own.mesh().rank() == of_root.mesh().rank(),
-        "unit {} is on a mesh of {} ranks, where this is rank {}, and its root on one of {}, where it is rank {}: "
-        "the grids of one root are of the same ranks in the same order",
-        member.name, own.geometry().world_size, own.mesh().rank(), of_root.geometry().world_size,
-        of_root.mesh().rank());
+    require<ConfigError>(own.shares_device_with(of_root),
+                         "unit {} was sharded on a DeviceMesh with streams and memory other than its root's: units of one root may "
+                         "be on different grids of ranks, but on one device; make the second mesh with DeviceMesh(mesh, first)",
+                         member.name);
+    require<ConfigError>(own.geometry().world_size == of_root.geometry().world_size && own.mesh().rank() == of_root.mesh().rank(),
+                         "unit {} is on a mesh of {} ranks, where this is rank {}, and its root on one of {}, where it is rank {}: "
+                         "the grids of one root are of the same ranks in the same order",
+                         member.name, own.geometry().world_size, own.mesh().rank(), of_root.geometry().world_size, of_root.mesh().rank());
   }
 }
 

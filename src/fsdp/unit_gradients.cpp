@@ -1,5 +1,6 @@
 // The gradients of a unit: see [Note: unit storage].
 #include "mica/fsdp/unit_storage.hpp"
+
 #include "side_stream_threads.hpp"
 
 namespace mica::fsdp {
@@ -11,9 +12,9 @@ void UnitStorage::prepare_grads(RateLimiter& limiter, bool full_precision) {
     const DType dtype = full_precision ? DType::f32 : reduce_dtype_;
     const MemoryRole role = hands_grads_over() ? MemoryRole::sharded_grad : MemoryRole::unsharded_grad;
     limiter.make_room();
-    unsharded_grad_ = {device_mesh_.reduce_group().allocate(
-                           device_mesh_.pool(), layout_->unsharded_numel() * dtype_bytes(dtype), role, compute),
-                       layout_->unsharded_numel(), dtype};
+    unsharded_grad_ = {
+        device_mesh_.reduce_group().allocate(device_mesh_.pool(), layout_->unsharded_numel() * dtype_bytes(dtype), role, compute),
+        layout_->unsharded_numel(), dtype};
     for (const ShardLayout::Gap& gap : layout_->gaps()) {
       device_mesh_.kernels().fill(compute, unsharded_grad_.view().slice(gap.begin, gap.end - gap.begin), 0.0);
     }

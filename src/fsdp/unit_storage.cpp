@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "hooked_all_gather.hpp"
 #include "mica/comm/gpu_groups.hpp"
 #include "mica/fsdp/deterministic.hpp"
 #include "mica/fsdp/name_patterns.hpp"
 #include "mica/fsdp/per_parameter_layout.hpp"
 #include "mica/nn/init.hpp"
+
+#include "hooked_all_gather.hpp"
 #include "side_stream_threads.hpp"
 
 namespace mica::fsdp {
@@ -27,8 +28,7 @@ std::unique_ptr<ShardLayout> make_layout(const std::vector<UnitParameter>& param
   }
   std::vector<int> dims;
   for (const ParameterSpec& p : specs) {
-    const auto rule = std::ranges::find_if(options.shard_dims,
-                                           [&](const ShardDim& r) { return matches_pattern(p.name, r.pattern); });
+    const auto rule = std::ranges::find_if(options.shard_dims, [&](const ShardDim& r) { return matches_pattern(p.name, r.pattern); });
     dims.push_back(rule == options.shard_dims.end() ? 0 : rule->dim);
   }
   return std::make_unique<PerParameterLayout>(std::move(specs), dims, shard_size, kUnitAlignmentNumel);
@@ -47,15 +47,18 @@ bool cuts_rows_only(const ShardLayout& layout) {
 
 std::string_view shard_state_name(ShardState state) {
   switch (state) {
-    case ShardState::sharded: return "sharded";
-    case ShardState::sharded_post_forward: return "sharded among neighbours after forward";
-    case ShardState::unsharded: return "unsharded";
+    case ShardState::sharded:
+      return "sharded";
+    case ShardState::sharded_post_forward:
+      return "sharded among neighbours after forward";
+    case ShardState::unsharded:
+      return "unsharded";
   }
   return "?";
 }
 
-UnitStorage::UnitStorage(std::string name, std::vector<UnitParameter> parameters, DeviceMesh& device_mesh,
-                         const Options& options, const RootOptions& of_root)
+UnitStorage::UnitStorage(std::string name, std::vector<UnitParameter> parameters, DeviceMesh& device_mesh, const Options& options,
+                         const RootOptions& of_root)
     : name_(std::move(name)),
       parameters_(std::move(parameters)),
       device_mesh_(device_mesh),
@@ -65,8 +68,7 @@ UnitStorage::UnitStorage(std::string name, std::vector<UnitParameter> parameters
       use_orig_params_(of_root.use_orig_params),
       has_grads_(parameters_.size(), false),
       offload_(options.cpu_offload),
-      layout_(make_layout(parameters_, options.strategy == Strategy::no_shard ? 1 : device_mesh.geometry().shard_size,
-                          options)),
+      layout_(make_layout(parameters_, options.strategy == Strategy::no_shard ? 1 : device_mesh.geometry().shard_size, options)),
       shard_rank_(layout_->shard_size() == 1 ? 0 : device_mesh.mesh().shard_rank()),
       reduction_(of_root.deterministic ? deterministic_reduction()
                  : options.reduction   ? *options.reduction
@@ -74,8 +76,8 @@ UnitStorage::UnitStorage(std::string name, std::vector<UnitParameter> parameters
   connect_groups({&all_reduce_group()});
   const int num_neighbours = options.reshard_after_forward_ranks;
   if (num_neighbours == 0 || layout_->shard_size() == 1) return;
-  require<ConfigError>(cuts_rows_only(*layout_),
-                       "unit {}: resharding over {} ranks after forward needs every parameter sharded on dim 0", name_, num_neighbours);
+  require<ConfigError>(cuts_rows_only(*layout_), "unit {}: resharding over {} ranks after forward needs every parameter sharded on dim 0",
+                       name_, num_neighbours);
   require<ConfigError>(layout_->unsharded_numel() % num_neighbours == 0,
                        "unit {}: its {} gathered elements do not divide over the {} ranks of fsdp.reshard_after_forward", name_,
                        layout_->unsharded_numel(), num_neighbours);
@@ -98,8 +100,8 @@ bool UnitStorage::is_trainable() const {
 void UnitStorage::initialize(std::uint64_t seed) {
   Stream& compute = device_mesh_.compute();
   const std::int64_t bytes = layout_->shard_numel() * dtype_bytes(DType::f32);
-  master_ = {device_mesh_.mesh().shard().allocate(master_pool(), bytes, MemoryRole::sharded_param, compute),
-             layout_->shard_numel(), DType::f32};
+  master_ = {device_mesh_.mesh().shard().allocate(master_pool(), bytes, MemoryRole::sharded_param, compute), layout_->shard_numel(),
+             DType::f32};
   device_mesh_.kernels().fill(compute, master_.view(), 0.0);
   for (const Piece& piece : layout_->pieces(shard_rank_)) {
     const UnitParameter& p = parameters_[piece.parameter];
@@ -123,8 +125,10 @@ void UnitStorage::set_all_gather_hooks(const nn::Parameter& parameter, AllGather
   const std::string& full_name = found->full_name;
   require<ConfigError>(hooks.pre && hooks.post, "parameter {} has a {} all-gather hook alone: hooks come as a pair", full_name,
                        hooks.pre ? "pre" : "post");
-  require<ConfigError>(!keeps_part_after_forward(), "parameter {} has all-gather hooks, but its unit {} reshards among neighbours after forward: "
-                       "choose one of them", full_name, name_);
+  require<ConfigError>(!keeps_part_after_forward(),
+                       "parameter {} has all-gather hooks, but its unit {} reshards among neighbours after forward: "
+                       "choose one of them",
+                       full_name, name_);
   if (layout_->shard_size() == 1) return;  // nothing is gathered
   const auto* per_parameter = dynamic_cast<const PerParameterLayout*>(layout_.get());
   require<ConfigError>(per_parameter != nullptr, "parameter {} has all-gather hooks: they need fsdp.sharding=per_parameter", full_name);
@@ -177,14 +181,14 @@ void UnitStorage::check_placement() const {
   const DeviceKind found = device_mesh_.pool().device_of(master_.view().data), expected = master_pool().device();
   if (found == expected || !master_) return;
   const bool offloads = offload_ == CpuOffload::parameters;
-  throw ConfigError(fmt::format(
-      "the sharded parameters of unit {} are on {}, but fsdp.cpu_offload={} keeps them on {}: {}, or let the process "
-      "group's allocate() use the pool that it is given",
-      name_, device_kind_name(found),
-      offloads                            ? "parameters"
-      : offload_ == CpuOffload::gradients ? "gradients"
-                                          : "none",
-      device_kind_name(expected), offloads ? "set fsdp.cpu_offload=none" : "set fsdp.cpu_offload=parameters"));
+  throw ConfigError(
+      fmt::format("the sharded parameters of unit {} are on {}, but fsdp.cpu_offload={} keeps them on {}: {}, or let the process "
+                  "group's allocate() use the pool that it is given",
+                  name_, device_kind_name(found),
+                  offloads                            ? "parameters"
+                  : offload_ == CpuOffload::gradients ? "gradients"
+                                                      : "none",
+                  device_kind_name(expected), offloads ? "set fsdp.cpu_offload=none" : "set fsdp.cpu_offload=parameters"));
 }
 
 void UnitStorage::gather_shards(TensorView whole) {

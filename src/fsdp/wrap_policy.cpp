@@ -57,9 +57,7 @@ WrapPolicy wrap_types(std::vector<std::string> type_names) {
 }
 
 WrapPolicy wrap_min_numel(std::int64_t min_numel) {
-  return [min_numel](const WrapQuestion& q) {
-    return q.unwrapped_numel >= min_numel && (q.descends() || q.module.has_forward());
-  };
+  return [min_numel](const WrapQuestion& q) { return q.unwrapped_numel >= min_numel && (q.descends() || q.module.has_forward()); };
 }
 
 WrapPolicy wrap_always() {

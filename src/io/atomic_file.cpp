@@ -74,9 +74,8 @@ void check_new(const std::string& given) {
   std::error_code error;
   require<ConfigError>(!fs::exists(fs::symlink_status(path, error)),
                        "{}: exists already; nothing is overwritten: delete it or choose another name", path);
-  require<ConfigError>(
-      !fs::exists(fs::symlink_status(path + ".tmp", error)),
-      "{}.tmp: exists already: another program is writing it, or was stopped; in the latter case delete it", path);
+  require<ConfigError>(!fs::exists(fs::symlink_status(path + ".tmp", error)),
+                       "{}.tmp: exists already: another program is writing it, or was stopped; in the latter case delete it", path);
   const std::string parent = parent_directory(path);
   require<ConfigError>(fs::is_directory(parent, error), "{}: there is no folder {} to make it in", path, parent);
 }

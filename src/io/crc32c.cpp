@@ -90,16 +90,14 @@ struct Shift {
       // Linear: fill the single bits, then every value from a smaller one and its lowest bit.
       for (std::uint32_t value = 1; value < 256; ++value) {
         const std::uint32_t lowest = value & (~value + 1U);
-        tables[k][value] =
-            lowest == value ? multiply(value << (8 * k), factor) : tables[k][value ^ lowest] ^ tables[k][lowest];
+        tables[k][value] = lowest == value ? multiply(value << (8 * k), factor) : tables[k][value ^ lowest] ^ tables[k][lowest];
       }
     }
     return tables;
   }
   static constexpr std::array<Table, 4> kTables = make();
   static std::uint32_t apply(std::uint32_t state) {
-    return kTables[0][state & 0xffU] ^ kTables[1][(state >> 8) & 0xffU] ^ kTables[2][(state >> 16) & 0xffU] ^
-           kTables[3][state >> 24];
+    return kTables[0][state & 0xffU] ^ kTables[1][(state >> 8) & 0xffU] ^ kTables[2][(state >> 16) & 0xffU] ^ kTables[3][state >> 24];
   }
 };
 
@@ -122,9 +120,7 @@ bool has_instruction() { return __builtin_cpu_supports("sse4.2") != 0; }
 MICA_CRC_TARGET inline std::uint64_t step(std::uint64_t state, std::uint64_t word) {
   return __crc32cd(static_cast<std::uint32_t>(state), word);
 }
-MICA_CRC_TARGET inline std::uint32_t step(std::uint32_t state, std::byte byte) {
-  return __crc32cb(state, static_cast<std::uint8_t>(byte));
-}
+MICA_CRC_TARGET inline std::uint32_t step(std::uint32_t state, std::byte byte) { return __crc32cb(state, static_cast<std::uint8_t>(byte)); }
 /// An option of ARMv8.0; later ones all have it.
 bool has_instruction() { return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
 
@@ -158,9 +154,7 @@ MICA_CRC_TARGET std::uint32_t advance_hardware(std::uint32_t state, const std::b
 
 #else
 
-std::uint32_t advance_hardware(std::uint32_t state, const std::byte* p, std::size_t bytes) {
-  return advance_portable(state, p, bytes);
-}
+std::uint32_t advance_hardware(std::uint32_t state, const std::byte* p, std::size_t bytes) { return advance_portable(state, p, bytes); }
 
 bool has_instruction() { return false; }
 

@@ -74,8 +74,7 @@ void throw_hdf5_error(const char* call, const Hdf5Where& where) {
   make_one_line(messages.text);
   const std::string object = where.object.empty() ? "" : fmt::format(" on '{}'", where.object);
   throw Hdf5Error(fmt::format("{}: {} failed{}; HDF5 says: {}{}", where.path, call, object,
-                              messages.text.empty() ? "(nothing)" : messages.text,
-                              full_disk_text(where.path, errno_in(messages.text))));
+                              messages.text.empty() ? "(nothing)" : messages.text, full_disk_text(where.path, errno_in(messages.text))));
 }
 
 Hdf5Id own(hid_t id, const char* call, const Hdf5Where& where) { return Hdf5Id(check(id, call, where)); }

@@ -72,8 +72,7 @@ std::int64_t file_type_bytes(FileType type) {
 }
 
 std::string_view file_type_name(FileType type) {
-  constexpr std::array<std::string_view, 10> kNames{"fp32",  "bf16",   "fp16",   "fp64",  "int64",
-                                                    "int32", "uint32", "uint16", "uint8", "other"};
+  constexpr std::array<std::string_view, 10> kNames{"fp32", "bf16", "fp16", "fp64", "int64", "int32", "uint32", "uint16", "uint8", "other"};
   return kNames[static_cast<std::size_t>(type)];
 }
 
@@ -91,12 +90,10 @@ Hdf5Dataset::Hdf5Dataset(Hdf5Id id, std::string path, std::string name)
 }
 
 DType Hdf5Dataset::dtype() const {
-  for (const DType d :
-       {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i64, DType::i32, DType::u16, DType::u8}) {
+  for (const DType d : {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i64, DType::i32, DType::u16, DType::u8}) {
     if (file_type(d) == type_) return d;
   }
-  throw Hdf5Error(
-      fmt::format("{}: '{}' holds elements of type {}, which no tensor has", path_, name_, file_type_name(type_)));
+  throw Hdf5Error(fmt::format("{}: '{}' holds elements of type {}, which no tensor has", path_, name_, file_type_name(type_)));
 }
 
 std::int64_t Hdf5Dataset::numel() const { return product(dims_); }
@@ -116,8 +113,7 @@ std::int64_t Hdf5Dataset::file_offset() const {
 }
 
 void Hdf5Dataset::check_bytes(std::int64_t bytes) const {
-  require<Hdf5Error>(bytes == this->bytes(),
-                     "{}: '{}' holds {} elements {} of type {}, {} bytes, but the memory given has {} bytes", path_,
+  require<Hdf5Error>(bytes == this->bytes(), "{}: '{}' holds {} elements {} of type {}, {} bytes, but the memory given has {} bytes", path_,
                      name_, numel(), dims_text(dims_), file_type_name(type_), this->bytes(), bytes);
 }
 
@@ -144,18 +140,16 @@ Hdf5Id Hdf5Dataset::select(std::span<const std::int64_t> start, std::span<const 
   for (std::size_t d = 0; fits && d < dims_.size(); ++d) {
     fits = start[d] >= 0 && count[d] >= 0 && start[d] <= dims_[d] && count[d] <= dims_[d] - start[d];
   }
-  require<Hdf5Error>(fits, "{}: the box at {} with extents {} leaves '{}', whose shape is {}", path_, dims_text(start),
-                     dims_text(count), name_, dims_text(dims_));
+  require<Hdf5Error>(fits, "{}: the box at {} with extents {} leaves '{}', whose shape is {}", path_, dims_text(start), dims_text(count),
+                     name_, dims_text(dims_));
   const Hdf5Where where{path_, name_};
   Hdf5Id space = own(H5Dget_space(id_.get()), "H5Dget_space", where);
-  check(H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, to_hsize(start).data(), nullptr, to_hsize(count).data(),
-                            nullptr),
+  check(H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, to_hsize(start).data(), nullptr, to_hsize(count).data(), nullptr),
         "H5Sselect_hyperslab", where);
   return space;
 }
 
-void Hdf5Dataset::write_box(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
-                            const void* data) {
+void Hdf5Dataset::write_box(std::span<const std::int64_t> start, std::span<const std::int64_t> count, const void* data) {
   const detail::Hdf5Section section;
   const Hdf5Where where{path_, name_};
   const Hdf5Id type = detail::make_type(type_, where);

@@ -27,8 +27,7 @@ Hdf5Id file_access_list(const std::string& path) {
   check(H5Pset_libver_bounds(fapl.get(), H5F_LIBVER_V110, H5F_LIBVER_V110), "H5Pset_libver_bounds", {path});
   check(H5Pset_alignment(fapl.get(), kAlignFromBytes, kAlignmentBytes), "H5Pset_alignment", {path});
 #if H5_VERSION_GE(1, 10, 7)
-  check(H5Pset_file_locking(fapl.get(), 0, 1), "H5Pset_file_locking",
-        {path});  // many cluster file systems have no locks
+  check(H5Pset_file_locking(fapl.get(), 0, 1), "H5Pset_file_locking", {path});  // many cluster file systems have no locks
 #endif
   return fapl;
 }
@@ -127,8 +126,7 @@ Hdf5Dataset Hdf5File::create_dataset(const std::string& name, FileType type, con
   const Hdf5Id space = make_space(dims, where);
   create_parents(id_.get(), path_, name);
   const Hdf5Id dcpl = dataset_creation_list(where);
-  return {own(H5Dcreate2(id_.get(), name.c_str(), type_id.get(), space.get(), H5P_DEFAULT, dcpl.get(), H5P_DEFAULT),
-              "H5Dcreate2", where),
+  return {own(H5Dcreate2(id_.get(), name.c_str(), type_id.get(), space.get(), H5P_DEFAULT, dcpl.get(), H5P_DEFAULT), "H5Dcreate2", where),
           path_, name};
 }
 
@@ -177,16 +175,14 @@ void Hdf5File::write_strings(const std::string& name, const std::vector<std::str
     length = std::max(length, s.size());
   }
   std::vector<char> packed(strings.size() * length, '\0');
-  for (std::size_t i = 0; i < strings.size(); ++i)
-    std::memcpy(&packed[i * length], strings[i].data(), strings[i].size());
+  for (std::size_t i = 0; i < strings.size(); ++i) std::memcpy(&packed[i * length], strings[i].data(), strings[i].size());
 
   const Hdf5Id type = string_type(length, where);
   const Hdf5Id space = make_space({static_cast<std::int64_t>(strings.size())}, where);
   create_parents(id_.get(), path_, name);
   const Hdf5Id dcpl = dataset_creation_list(where);
   const Hdf5Id id =
-      own(H5Dcreate2(id_.get(), name.c_str(), type.get(), space.get(), H5P_DEFAULT, dcpl.get(), H5P_DEFAULT),
-          "H5Dcreate2", where);
+      own(H5Dcreate2(id_.get(), name.c_str(), type.get(), space.get(), H5P_DEFAULT, dcpl.get(), H5P_DEFAULT), "H5Dcreate2", where);
   if (strings.empty()) return;
   check(H5Dwrite(id.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, packed.data()), "H5Dwrite", where);
 }
@@ -220,27 +216,23 @@ Hdf5Id Hdf5File::create_attribute(const std::string& object, const std::string& 
     check(H5Adelete_by_name(id_.get(), object.c_str(), name.c_str(), H5P_DEFAULT), "H5Adelete_by_name", where);
   }
   const Hdf5Id space = make_space({}, where);
-  return own(H5Acreate_by_name(id_.get(), object.c_str(), name.c_str(), type, space.get(), H5P_DEFAULT, H5P_DEFAULT,
-                               H5P_DEFAULT),
+  return own(H5Acreate_by_name(id_.get(), object.c_str(), name.c_str(), type, space.get(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
              "H5Acreate_by_name", where);
 }
 
 Hdf5Id Hdf5File::open_attribute(const std::string& object, const std::string& name) const {
   const std::string full = object + "@" + name;
   const Hdf5Where where{path_, full};
-  Hdf5Id id =
-      own(H5Aopen_by_name(id_.get(), object.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT), "H5Aopen_by_name", where);
+  Hdf5Id id = own(H5Aopen_by_name(id_.get(), object.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT), "H5Aopen_by_name", where);
   const Hdf5Id space = own(H5Aget_space(id.get()), "H5Aget_space", where);
-  require<Hdf5Error>(H5Sget_simple_extent_npoints(space.get()) == 1,
-                     "{}: attribute '{}' was expected to hold one value", path_, full);
+  require<Hdf5Error>(H5Sget_simple_extent_npoints(space.get()) == 1, "{}: attribute '{}' was expected to hold one value", path_, full);
   return id;
 }
 
 void Hdf5File::set_attribute(const std::string& object, const std::string& name, std::string_view text) {
   const detail::Hdf5Section section;
   const std::string full = object + "@" + name;
-  require<Hdf5Error>(text.find('\0') == std::string_view::npos, "{}: attribute '{}' would hold a NUL byte", path_,
-                     full);
+  require<Hdf5Error>(text.find('\0') == std::string_view::npos, "{}: attribute '{}' would hold a NUL byte", path_, full);
   const Hdf5Id type = string_type(H5T_VARIABLE, {path_, full});  // h5py shows these as str
   const Hdf5Id id = create_attribute(object, name, type.get());
   const std::string terminated(text);
@@ -258,8 +250,7 @@ void Hdf5File::set_attribute(const std::string& object, const std::string& name,
 bool Hdf5File::has_attribute(const std::string& object, const std::string& name) const {
   const detail::Hdf5Section section;
   const std::string full = object + "@" + name;
-  return check(H5Aexists_by_name(id_.get(), object.c_str(), name.c_str(), H5P_DEFAULT), "H5Aexists_by_name",
-               {path_, full}) > 0;
+  return check(H5Aexists_by_name(id_.get(), object.c_str(), name.c_str(), H5P_DEFAULT), "H5Aexists_by_name", {path_, full}) > 0;
 }
 
 std::string Hdf5File::string_attribute(const std::string& object, const std::string& name) const {
@@ -287,8 +278,7 @@ std::int64_t Hdf5File::int_attribute(const std::string& object, const std::strin
   const Hdf5Where where{path_, full};
   const Hdf5Id id = open_attribute(object, name);
   const Hdf5Id type = own(H5Aget_type(id.get()), "H5Aget_type", where);
-  require<Hdf5Error>(H5Tget_class(type.get()) == H5T_INTEGER, "{}: attribute '{}' was expected to hold an integer",
-                     path_, full);
+  require<Hdf5Error>(H5Tget_class(type.get()) == H5T_INTEGER, "{}: attribute '{}' was expected to hold an integer", path_, full);
   std::int64_t value = 0;
   check(H5Aread(id.get(), H5T_NATIVE_INT64, &value), "H5Aread", where);
   return value;
@@ -299,8 +289,7 @@ void Hdf5File::close() {
   const detail::Hdf5Section section;
   // HDF5 would put the real close off until the last object is closed, where its errors are lost.
   const auto num_open =
-      check(H5Fget_obj_count(id_.get(), H5F_OBJ_LOCAL | H5F_OBJ_DATASET | H5F_OBJ_GROUP | H5F_OBJ_ATTR),
-            "H5Fget_obj_count", {path_});
+      check(H5Fget_obj_count(id_.get(), H5F_OBJ_LOCAL | H5F_OBJ_DATASET | H5F_OBJ_GROUP | H5F_OBJ_ATTR), "H5Fget_obj_count", {path_});
   require<Hdf5Error>(num_open == 0, "{}: close() while {} of its datasets are still open", path_, num_open);
   check(H5Fclose(id_.release()), "H5Fclose", {path_});
 }

@@ -37,9 +37,7 @@ struct JsonValue::Document {
 
 JsonValue JsonValue::parse(std::string_view text, const std::string& path, int max_depth, Errors errors) {
   using Event = Json::parse_event_t;
-  const auto refuse = [&](const std::string& what) {
-    std::rethrow_exception(errors.syntax(fmt::format("{}: {}", path, what)));
-  };
+  const auto refuse = [&](const std::string& what) { std::rethrow_exception(errors.syntax(fmt::format("{}: {}", path, what))); };
   // The parser would take a NUL for the end of the text.
   if (text.find('\0') != std::string_view::npos) refuse("is no valid JSON: it holds a NUL byte");
   std::vector<std::set<std::string>> keys;  // of the objects that are open: a tree keeps one of two silently
@@ -120,8 +118,8 @@ void JsonValue::for_each_key(const std::function<void(const std::string&, const 
 std::int64_t JsonValue::integer(std::int64_t lowest, std::int64_t highest) const {
   const Json& json = tree(json_);
   const bool is_past_kMax = json.is_number_unsigned() && json.get<std::uint64_t>() > static_cast<std::uint64_t>(kMax);
-  const bool is_good = json.is_number_integer() && !is_past_kMax && json.get<std::int64_t>() >= lowest &&
-                       json.get<std::int64_t>() <= highest;
+  const bool is_good =
+      json.is_number_integer() && !is_past_kMax && json.get<std::int64_t>() >= lowest && json.get<std::int64_t>() <= highest;
   if (!is_good) {
     fail_expecting(fmt::format("a whole number from {}{}", lowest, highest < kMax ? fmt::format(" to {}", highest) : ""));
   }
@@ -151,13 +149,10 @@ std::string JsonValue::text() const {
 std::string JsonValue::dump() const { return dump_line(tree(json_)); }
 
 void JsonValue::fail(std::string_view what) const {
-  std::rethrow_exception(
-      document_->make_error(fmt::format("{}: {}{}{}", document_->path, key_, key_.empty() ? "" : " ", what)));
+  std::rethrow_exception(document_->make_error(fmt::format("{}: {}{}{}", document_->path, key_, key_.empty() ? "" : " ", what)));
 }
 
-void JsonValue::fail_expecting(std::string_view what) const {
-  fail(fmt::format("is {}, expected {}", shortened(dump()), what));
-}
+void JsonValue::fail_expecting(std::string_view what) const { fail(fmt::format("is {}, expected {}", shortened(dump()), what)); }
 
 std::string in_quotes(std::string_view text) { return shortened(dump_line(Json(std::string(text)))); }
 

@@ -49,8 +49,8 @@ void MappedFile::check_unchanged() const {
   struct stat status {};
   if (::fstat(fd_.get(), &status) != 0) throw IoError(io_error_text(path_, "stat", errno));
   require<IoError>(static_cast<std::uint64_t>(status.st_size) >= bytes_.size(),
-                   "{}: the file shrank from {} to {} bytes while in use; do not write files that a run reads", path_,
-                   bytes_.size(), status.st_size);
+                   "{}: the file shrank from {} to {} bytes while in use; do not write files that a run reads", path_, bytes_.size(),
+                   status.st_size);
 }
 
 }  // namespace mica::io

@@ -29,9 +29,7 @@ struct Write {
   static ssize_t call(int fd, Pointer data, std::int64_t bytes, std::int64_t offset) {
     return ::pwrite(fd, data, static_cast<std::size_t>(bytes), offset);
   }
-  static void fill(std::byte* bounce, Pointer data, std::int64_t bytes) {
-    std::memcpy(bounce, data, static_cast<std::size_t>(bytes));
-  }
+  static void fill(std::byte* bounce, Pointer data, std::int64_t bytes) { std::memcpy(bounce, data, static_cast<std::size_t>(bytes)); }
   static void drain(const std::byte*, Pointer, std::int64_t) {}
 };
 
@@ -69,23 +67,20 @@ struct Request {
 
 template <class Transfer>
 [[noreturn]] void throw_failed_call(const Request& request, std::int64_t done, int error_number) {
-  const std::string attempt =
-      fmt::format("{} of {} bytes at byte {} ({} done)", Transfer::kName, request.bytes, request.offset, done);
+  const std::string attempt = fmt::format("{} of {} bytes at byte {} ({} done)", Transfer::kName, request.bytes, request.offset, done);
   throw IoError(io_error_text(request.path, attempt, error_number));
 }
 
 /// Bytes [done, end) of the request through the page cache.
 template <class Transfer>
-void transfer_cached(const Request& request, int fd, typename Transfer::Pointer data, std::int64_t done,
-                     std::int64_t end) {
+void transfer_cached(const Request& request, int fd, typename Transfer::Pointer data, std::int64_t done, std::int64_t end) {
   while (done < end) {
     const ssize_t n = Transfer::call(fd, data + done, std::min(end - done, kMaxCallBytes), request.offset + done);
     if (n > 0) {
       done += n;
     } else if (n == 0) {
-      throw IoError(
-          fmt::format("{}: the file ends at byte {}, but {} bytes from byte {} on were wanted: it is truncated",
-                      request.path, request.offset + done, request.bytes, request.offset));
+      throw IoError(fmt::format("{}: the file ends at byte {}, but {} bytes from byte {} on were wanted: it is truncated", request.path,
+                                request.offset + done, request.bytes, request.offset));
     } else if (errno != EINTR) {
       throw_failed_call<Transfer>(request, done, errno);
     }
@@ -100,13 +95,11 @@ std::string full_disk_text(const std::string& path, int error_number) {
   if (error_number != ENOSPC && error_number != EDQUOT) return "";
   struct statvfs fs {};
   if (::statvfs(parent_directory(path).c_str(), &fs) != 0) return "; free space there or choose another folder";
-  return fmt::format(" ({} bytes free); free space there or choose another folder",
-                     static_cast<std::uint64_t>(fs.f_bavail) * fs.f_frsize);
+  return fmt::format(" ({} bytes free); free space there or choose another folder", static_cast<std::uint64_t>(fs.f_bavail) * fs.f_frsize);
 }
 
 std::string io_error_text(const std::string& path, const std::string& attempt, int error_number) {
-  return fmt::format("{}: {} failed: {}{}", path, attempt, errno_text(error_number),
-                     full_disk_text(path, error_number));
+  return fmt::format("{}: {} failed: {}{}", path, attempt, errno_text(error_number), full_disk_text(path, error_number));
 }
 
 RawFile::RawFile(UniqueFd fd, UniqueFd direct_fd, std::string path)
@@ -116,9 +109,7 @@ RawFile RawFile::open(const std::string& path, int flags, Caching caching) {
   UniqueFd fd(::open(path.c_str(), flags | O_CLOEXEC, 0666));
   if (!fd) {
     const int error_number = errno;
-    const char* attempt = (flags & O_CREAT) != 0  ? "create"
-                          : (flags & O_RDWR) != 0 ? "open for writing"
-                                                  : "open for reading";
+    const char* attempt = (flags & O_CREAT) != 0 ? "create" : (flags & O_RDWR) != 0 ? "open for writing" : "open for reading";
     throw IoError(io_error_text(path, attempt, error_number));
   }
   UniqueFd direct_fd;
@@ -133,9 +124,7 @@ RawFile RawFile::open_for_reading(const std::string& path, Caching caching) { re
 
 RawFile RawFile::open_for_writing(const std::string& path, Caching caching) { return open(path, O_RDWR, caching); }
 
-RawFile RawFile::create(const std::string& path, Caching caching) {
-  return open(path, O_RDWR | O_CREAT | O_TRUNC, caching);
-}
+RawFile RawFile::create(const std::string& path, Caching caching) { return open(path, O_RDWR | O_CREAT | O_TRUNC, caching); }
 
 std::int64_t RawFile::file_bytes() const {
   struct stat status {};
@@ -195,9 +184,7 @@ void RawFile::write_at(std::int64_t offset, const void* data, std::int64_t bytes
   transfer<Write>(offset, static_cast<const std::byte*>(data), bytes);
 }
 
-void RawFile::read_at(std::int64_t offset, void* data, std::int64_t bytes) {
-  transfer<Read>(offset, static_cast<std::byte*>(data), bytes);
-}
+void RawFile::read_at(std::int64_t offset, void* data, std::int64_t bytes) { transfer<Read>(offset, static_cast<std::byte*>(data), bytes); }
 
 void RawFile::reserve(std::int64_t bytes) {
   // fallocate(2) itself: posix_fallocate() would write a byte into every block of a file system without it.

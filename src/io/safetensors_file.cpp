@@ -19,17 +19,16 @@ constexpr std::int64_t kConvertNumel = 1 << 20;  // 2 MiB of 16-bit numbers a re
 SafetensorsHeader read_header(RawFile& raw) {
   const std::int64_t file_bytes = raw.file_bytes();
   require<CheckpointError>(file_bytes >= kLengthBytes + 2,
-                           "{}: has {} bytes, a safetensors file has 10 or more: it is truncated or something else",
-                           raw.path(), file_bytes);
+                           "{}: has {} bytes, a safetensors file has 10 or more: it is truncated or something else", raw.path(),
+                           file_bytes);
   std::uint64_t header_bytes = 0;
   raw.read_at(0, &header_bytes, kLengthBytes);
-  require<CheckpointError>(
-      header_bytes <= static_cast<std::uint64_t>(kMaxSafetensorsHeader),
-      "{}: the header is said to have {} bytes, the format allows {}: it is damaged or something else", raw.path(),
-      header_bytes, kMaxSafetensorsHeader);
+  require<CheckpointError>(header_bytes <= static_cast<std::uint64_t>(kMaxSafetensorsHeader),
+                           "{}: the header is said to have {} bytes, the format allows {}: it is damaged or something else", raw.path(),
+                           header_bytes, kMaxSafetensorsHeader);
   require<CheckpointError>(static_cast<std::int64_t>(header_bytes) <= file_bytes - kLengthBytes,
-                           "{}: the header is said to have {} bytes, but the file ends after {}: it is truncated",
-                           raw.path(), header_bytes, file_bytes - kLengthBytes);
+                           "{}: the header is said to have {} bytes, but the file ends after {}: it is truncated", raw.path(), header_bytes,
+                           file_bytes - kLengthBytes);
   std::string text(header_bytes, '\0');
   raw.read_at(kLengthBytes, text.data(), static_cast<std::int64_t>(header_bytes));
   return parse_safetensors_header(text, file_bytes, raw.path());
@@ -47,8 +46,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), raw_(Ra
   make_index();
 }
 
-SafetensorsFile::SafetensorsFile(std::string path, SafetensorsHeader header)
-    : path_(std::move(path)), header_(std::move(header)) {
+SafetensorsFile::SafetensorsFile(std::string path, SafetensorsHeader header) : path_(std::move(path)), header_(std::move(header)) {
   make_index();
 }
 
@@ -63,8 +61,7 @@ const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
 
 void SafetensorsFile::read(const SafetensorsEntry& tensor, std::int64_t begin, std::int64_t numel, float* data) {
   const std::optional<DType> dtype = tensor.mica_dtype();
-  require<CheckpointError>(dtype.has_value(),
-                           "{}: tensor {} has the dtype {}; Mica reads F32, BF16 and F16: convert it first", path(),
+  require<CheckpointError>(dtype.has_value(), "{}: tensor {} has the dtype {}; Mica reads F32, BF16 and F16: convert it first", path(),
                            quoted_name(tensor.name), tensor.dtype);
   invariant(begin >= 0 && numel >= 0 && begin <= tensor.numel - numel, "a range inside the tensor is read");
   if (!raw_) raw_ = RawFile::open_for_reading(path_);

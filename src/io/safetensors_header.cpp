@@ -25,10 +25,9 @@ struct DtypeBits {
 };
 /// Every type of the format, so that a tensor that Mica skips is checked like the others.
 constexpr std::array kDtypes = std::to_array<DtypeBits>({
-    {"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},          {"I8", 8},
-    {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"I16", 16},    {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8},
-    {"U16", 16},    {"F16", 16},    {"BF16", 16},   {"I32", 32},    {"U32", 32},        {"F32", 32},
-    {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64},
+    {"BOOL", 8},    {"F4", 4},   {"F6_E2M3", 6},     {"F6_E3M2", 6},     {"U8", 8},   {"I8", 8},   {"F8_E5M2", 8}, {"F8_E4M3", 8},
+    {"F8_E8M0", 8}, {"I16", 16}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"U16", 16}, {"F16", 16}, {"BF16", 16},   {"I32", 32},
+    {"U32", 32},    {"F32", 32}, {"C64", 64},        {"F64", 64},        {"I64", 64}, {"U64", 64},
 });
 
 /// What a header says of one tensor, while it is being read.
@@ -123,19 +122,13 @@ class HeaderHandler {
  private:
   void take_field(const std::string& name) {
     RawEntry& e = entries.back();
-    bool* has = name == "dtype"          ? &e.has_dtype
-                : name == "shape"        ? &e.has_shape
-                : name == "data_offsets" ? &e.has_offsets
-                                         : nullptr;
-    if (has == nullptr)
-      fail_tensor(fmt::format("has {}, expected dtype, shape and data_offsets only", quoted_name(name)));
+    bool* has = name == "dtype" ? &e.has_dtype : name == "shape" ? &e.has_shape : name == "data_offsets" ? &e.has_offsets : nullptr;
+    if (has == nullptr) fail_tensor(fmt::format("has {}, expected dtype, shape and data_offsets only", quoted_name(name)));
     if (*has) fail_tensor(fmt::format("has \"{}\" twice", name));
     *has = true;
     field_ = name;
   }
-  [[noreturn]] void fail(const std::string& what) const {
-    throw CheckpointError(fmt::format("{}: the header {}", path_, what));
-  }
+  [[noreturn]] void fail(const std::string& what) const { throw CheckpointError(fmt::format("{}: the header {}", path_, what)); }
   [[noreturn]] void fail_tensor(const std::string& what) const {
     throw CheckpointError(fmt::format("{}: tensor {} {}", path_, quoted_name(key_), what));
   }
@@ -145,8 +138,8 @@ class HeaderHandler {
       fail(fmt::format("has {} in \"__metadata__\", expected texts by name", seen));
     }
     if (depth_ == 1) fail_tensor(fmt::format("is {}, expected an object", seen));
-    fail_tensor(fmt::format("has {} in \"{}\", expected {}", seen, field_,
-                            field_ == "dtype" ? "a text" : "a list of whole numbers from 0"));
+    fail_tensor(
+        fmt::format("has {} in \"{}\", expected {}", seen, field_, field_ == "dtype" ? "a text" : "a list of whole numbers from 0"));
   }
 
   const std::string& path_;
@@ -160,17 +153,16 @@ class HeaderHandler {
 /// Elements of a tensor and the bytes they take. @throws CheckpointError past 2^63.
 void count(const RawEntry& raw, SafetensorsEntry& entry, const std::string& path) {
   const auto dtype = std::ranges::find(kDtypes, raw.dtype, &DtypeBits::name);
-  require<CheckpointError>(dtype != kDtypes.end(), "{}: tensor {} has the dtype {}, which the format does not know",
-                           path, quoted_name(raw.name), quoted_name(raw.dtype));
+  require<CheckpointError>(dtype != kDtypes.end(), "{}: tensor {} has the dtype {}, which the format does not know", path,
+                           quoted_name(raw.name), quoted_name(raw.dtype));
   std::int64_t numel = 1;
   std::int64_t bits = 0;
   bool is_overflow = false;
   for (const std::int64_t dim : raw.dims) is_overflow |= __builtin_mul_overflow(numel, dim, &numel);
   is_overflow |= __builtin_mul_overflow(numel, dtype->bits, &bits);
-  require<CheckpointError>(!is_overflow, "{}: tensor {} has the shape [{}]: too many elements to count", path,
-                           quoted_name(raw.name), fmt::join(raw.dims, ", "));
-  require<CheckpointError>(bits % 8 == 0, "{}: tensor {} of dtype {} ends inside a byte", path, quoted_name(raw.name),
-                           raw.dtype);
+  require<CheckpointError>(!is_overflow, "{}: tensor {} has the shape [{}]: too many elements to count", path, quoted_name(raw.name),
+                           fmt::join(raw.dims, ", "));
+  require<CheckpointError>(bits % 8 == 0, "{}: tensor {} of dtype {} ends inside a byte", path, quoted_name(raw.name), raw.dtype);
   entry.numel = numel;
   entry.bytes = bits / 8;
 }
@@ -180,11 +172,10 @@ SafetensorsEntry checked_entry(RawEntry&& raw, std::int64_t data_begin, const st
   count(raw, entry, path);
   const std::int64_t begin = raw.offsets[0];
   const std::int64_t end = raw.offsets[1];
-  require<CheckpointError>(begin <= end, "{}: tensor {} has the data_offsets [{}, {}], which end before they begin",
-                           path, quoted_name(raw.name), begin, end);
-  require<CheckpointError>(
-      end - begin == entry.bytes, "{}: tensor {} has {} bytes of data ([{}, {}]), but {} [{}] takes {}", path,
-      quoted_name(raw.name), end - begin, begin, end, raw.dtype, fmt::join(raw.dims, ", "), entry.bytes);
+  require<CheckpointError>(begin <= end, "{}: tensor {} has the data_offsets [{}, {}], which end before they begin", path,
+                           quoted_name(raw.name), begin, end);
+  require<CheckpointError>(end - begin == entry.bytes, "{}: tensor {} has {} bytes of data ([{}, {}]), but {} [{}] takes {}", path,
+                           quoted_name(raw.name), end - begin, begin, end, raw.dtype, fmt::join(raw.dims, ", "), entry.bytes);
   require<CheckpointError>(end <= kMax - data_begin, "{}: tensor {} ends at byte {} of the data, past any file", path,
                            quoted_name(raw.name), end);
   entry.offset = data_begin + begin;
@@ -201,18 +192,16 @@ void check_coverage(const std::vector<SafetensorsEntry>& tensors, std::int64_t d
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const SafetensorsEntry& each = tensors[i];
     const std::string before = i == 0 ? "the header" : "tensor " + quoted_name(tensors[i - 1].name);
-    require<CheckpointError>(each.offset >= at, "{}: tensor {} begins at byte {}, inside {}, which ends at byte {}",
-                             path, quoted_name(each.name), each.offset, before, at);
-    require<CheckpointError>(each.offset == at,
-                             "{}: tensor {} begins at byte {}, but {} ends at byte {}: the format allows no hole", path,
+    require<CheckpointError>(each.offset >= at, "{}: tensor {} begins at byte {}, inside {}, which ends at byte {}", path,
+                             quoted_name(each.name), each.offset, before, at);
+    require<CheckpointError>(each.offset == at, "{}: tensor {} begins at byte {}, but {} ends at byte {}: the format allows no hole", path,
                              quoted_name(each.name), each.offset, before, at);
     at = each.offset + each.bytes;
-    require<CheckpointError>(at <= file_bytes,
-                             "{}: the file has {} bytes, but tensor {} ends at byte {}: it is truncated", path,
+    require<CheckpointError>(at <= file_bytes, "{}: the file has {} bytes, but tensor {} ends at byte {}: it is truncated", path,
                              file_bytes, quoted_name(each.name), at);
   }
-  require<CheckpointError>(at == file_bytes, "{}: the file has {} bytes, but its tensors end at byte {}: it is damaged",
-                           path, file_bytes, at);
+  require<CheckpointError>(at == file_bytes, "{}: the file has {} bytes, but its tensors end at byte {}: it is damaged", path, file_bytes,
+                           at);
 }
 
 }  // namespace
@@ -230,8 +219,7 @@ std::string_view safetensors_dtype_name(DType dtype) {
     default:
       break;
   }
-  throw Error(
-      fmt::format("a safetensors file of {} elements was asked for, expected fp32, bf16 or fp16", dtype_name(dtype)));
+  throw Error(fmt::format("a safetensors file of {} elements was asked for, expected fp32, bf16 or fp16", dtype_name(dtype)));
 }
 
 }  // namespace detail

@@ -21,8 +21,7 @@ constexpr std::size_t kHeaderAlignment = 8;
 std::int64_t numel_of(const SafetensorsSpec& tensor) {
   std::int64_t numel = 1;
   for (const std::int64_t dim : tensor.dims) {
-    require(dim >= 0 && !__builtin_mul_overflow(numel, dim, &numel), "tensor '{}' has a shape that cannot be",
-            tensor.name);
+    require(dim >= 0 && !__builtin_mul_overflow(numel, dim, &numel), "tensor '{}' has a shape that cannot be", tensor.name);
   }
   return numel;
 }
@@ -46,19 +45,17 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Safete
     const std::int64_t begin = bytes;
     const std::int64_t numel = numel_of(tensor);
     bytes += numel * dtype_bytes(tensor.dtype);
-    const bool is_new =
-        tensor.name != kMetadataKey && places_.emplace(tensor.name, Place{tensor.dtype, numel, begin, 0}).second;
+    const bool is_new = tensor.name != kMetadataKey && places_.emplace(tensor.name, Place{tensor.dtype, numel, begin, 0}).second;
     require(is_new, "{}: a tensor named '{}' cannot be written, or not twice", file_.path(), tensor.name);
     text += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}}", text.empty() ? "" : ",",
-                        Json(tensor.name).dump(), detail::safetensors_dtype_name(tensor.dtype),
-                        Json(tensor.dims).dump(), begin, bytes);
+                        Json(tensor.name).dump(), detail::safetensors_dtype_name(tensor.dtype), Json(tensor.dims).dump(), begin, bytes);
   }
   text = "{" + text + "}";
   text.resize(round_up(text.size(), kHeaderAlignment), ' ');
   const std::uint64_t text_bytes = text.size();
   require(static_cast<std::int64_t>(text_bytes) <= kMaxSafetensorsHeader,
-          "{}: {} tensors make a header of {} bytes, more than the format allows ({})", file_.path(), tensors.size(),
-          text_bytes, kMaxSafetensorsHeader);
+          "{}: {} tensors make a header of {} bytes, more than the format allows ({})", file_.path(), tensors.size(), text_bytes,
+          kMaxSafetensorsHeader);
   const std::int64_t data_begin = 8 + static_cast<std::int64_t>(text_bytes);
   for (auto& [name, place] : places_) place.offset += data_begin;
   raw_ = RawFile::create(file_.temporary());
@@ -93,8 +90,8 @@ void SafetensorsWriter::write(std::string_view tensor, std::int64_t begin, std::
 void SafetensorsWriter::finish() {
   invariant(raw_.has_value(), "finish() comes once");
   for (const auto& [name, place] : places_) {
-    require(place.num_written == place.numel, "{}: {} of the {} elements of tensor '{}' were written", file_.path(),
-            place.num_written, place.numel, name);
+    require(place.num_written == place.numel, "{}: {} of the {} elements of tensor '{}' were written", file_.path(), place.num_written,
+            place.numel, name);
   }
   raw_->sync();
   raw_->close();

@@ -10,8 +10,8 @@ namespace mica::mpi {
 namespace {
 
 int int_count(std::size_t n, const char* what) {
-  require<MpiError>(n <= static_cast<std::size_t>(std::numeric_limits<int>::max()),
-                    "{} of {} bytes: set-up messages are limited to 2 GiB", what, n);
+  require<MpiError>(n <= static_cast<std::size_t>(std::numeric_limits<int>::max()), "{} of {} bytes: set-up messages are limited to 2 GiB",
+                    what, n);
   return static_cast<int>(n);
 }
 
@@ -65,12 +65,11 @@ std::vector<std::string> Communicator::gather_strings(const std::string& mine) c
   std::vector<int> offsets(n);
   std::exclusive_scan(bytes.begin(), bytes.end(), offsets.begin(), 0);
   // Every rank sees the same sizes, so that all refuse together.
-  const std::size_t total = std::accumulate(bytes.begin(), bytes.end(), std::size_t{0},
-                                            [](std::size_t sum, int b) { return sum + static_cast<std::size_t>(b); });
+  const std::size_t total =
+      std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}, [](std::size_t sum, int b) { return sum + static_cast<std::size_t>(b); });
   int_count(total, "gathered strings");
   std::string joined(total, '\0');
-  check(MPI_Allgatherv(mine.data(), my_bytes, MPI_CHAR, joined.data(), bytes.data(), offsets.data(), MPI_CHAR, get()),
-        "MPI_Allgatherv");
+  check(MPI_Allgatherv(mine.data(), my_bytes, MPI_CHAR, joined.data(), bytes.data(), offsets.data(), MPI_CHAR, get()), "MPI_Allgatherv");
   std::vector<std::string> all(n);
   for (std::size_t r = 0; r < n; ++r) {
     all[r] = joined.substr(static_cast<std::size_t>(offsets[r]), static_cast<std::size_t>(bytes[r]));
@@ -81,9 +80,7 @@ std::vector<std::string> Communicator::gather_strings(const std::string& mine) c
 std::vector<std::string> Communicator::exchange_strings(const std::vector<std::string>& to_each) const {
   const auto n = static_cast<std::size_t>(num_ranks_);
   require<MpiError>(to_each.size() == n, "exchange_strings of {} strings among {} ranks", to_each.size(), n);
-  const auto total_of = [](const std::vector<std::int64_t>& bytes) {
-    return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
-  };
+  const auto total_of = [](const std::vector<std::int64_t>& bytes) { return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}); };
   std::vector<std::int64_t> sent(n), received(n);
   for (std::size_t r = 0; r < n; ++r) sent[r] = std::ssize(to_each[r]);
   check(MPI_Alltoall(sent.data(), 1, MPI_INT64_T, received.data(), 1, MPI_INT64_T, get()), "MPI_Alltoall");
@@ -101,8 +98,7 @@ std::vector<std::string> Communicator::exchange_strings(const std::vector<std::s
         "MPI_Alltoallv");
   std::vector<std::string> from_each(n);
   for (std::size_t r = 0; r < n; ++r) {
-    from_each[r] =
-        in.substr(static_cast<std::size_t>(received_offsets[r]), static_cast<std::size_t>(received_bytes[r]));
+    from_each[r] = in.substr(static_cast<std::size_t>(received_offsets[r]), static_cast<std::size_t>(received_bytes[r]));
   }
   return from_each;
 }

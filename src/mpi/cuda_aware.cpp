@@ -10,8 +10,7 @@
 namespace mica::mpi {
 namespace {
 
-#if defined(MPIX_CUDA_AWARE_SUPPORT) && \
-    MPIX_CUDA_AWARE_SUPPORT  // Open MPI: built with it; this job may run another build
+#if defined(MPIX_CUDA_AWARE_SUPPORT) && MPIX_CUDA_AWARE_SUPPORT  // Open MPI: built with it; this job may run another build
 bool says_so() { return MPIX_Query_cuda_support() == 1; }
 #elif defined(MPIX_GPU_SUPPORT_CUDA)  // MPICH from 4.0 on
 bool says_so() {

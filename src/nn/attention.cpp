@@ -16,15 +16,13 @@ CausalSelfAttention::CausalSelfAttention(const AttentionOptions& options)
       c_proj_(add_child<Linear>("c_proj", options.width, options.width, LinearOptions{.weight_std = options.proj_std})),
       resid_dropout_(add_child<Dropout>("resid_dropout", options.dropout, options.dropout_name)) {
   require<ConfigError>(heads_ > 0 && width_ % heads_ == 0,
-                       "model.width {} is not divisible by model.heads {}: every head gets width / heads columns",
-                       width_, heads_);
+                       "model.width {} is not divisible by model.heads {}: every head gets width / heads columns", width_, heads_);
   set_ends_in_last_child();
 }
 
 Tensors CausalSelfAttention::do_forward(Context& context, Tensors xs, Record* record) {
   expect_inputs(*this, xs, 1);
-  require<Error>(xs[0].shape().num_dims() == 3, "a '{}' takes [batch, seq_len, width], got {}", type_name(),
-                 xs[0].shape().to_string());
+  require<Error>(xs[0].shape().num_dims() == 3, "a '{}' takes [batch, seq_len, width], got {}", type_name(), xs[0].shape().to_string());
   Tensors qkv = c_attn_.forward(context, std::move(xs), child_record(record));
   const AttentionShape shape = shape_of(qkv[0]);
   Tensor y = context.make(with_last_dim(qkv[0].shape(), width_), qkv[0].dtype());

@@ -13,8 +13,8 @@ struct ChainRecord final : RecordExtra {
 };
 
 /// @param y  the elements that went from the producer to the consumer.
-bool drop_input(const Context& context, const Module& producer, const Record& producer_record, const void* y,
-                Module& consumer, Record& consumer_record) {
+bool drop_input(const Context& context, const Module& producer, const Record& producer_record, const void* y, Module& consumer,
+                Record& consumer_record) {
   if (context.recompute == Recompute::none || context.recomputing) return false;
   if (!producer.can_recompute_output(producer_record)) return false;
   Tensor* kept = consumer.saved_input(consumer_record);
@@ -23,8 +23,7 @@ bool drop_input(const Context& context, const Module& producer, const Record& pr
   return true;
 }
 
-void restore_input(Context& context, std::span<Module* const> chain, Record& record, const ChainRecord& extra,
-                   std::size_t i) {
+void restore_input(Context& context, std::span<Module* const> chain, Record& record, const ChainRecord& extra, std::size_t i) {
   if (!extra.input_dropped[i]) return;
   Tensor* kept = chain[i]->saved_input(record.child(i));
   if (*kept) return;
@@ -70,8 +69,7 @@ Tensors run_chain(Context& context, std::span<Module* const> chain, std::size_t 
       xs = chain[i]->forward(context, std::move(xs), child);
     }
     if (child && i > 0) {
-      extra_of(*record).input_dropped[i] =
-          drop_input(context, *chain[i - 1], record->child(i - 1), input, *chain[i], *child);
+      extra_of(*record).input_dropped[i] = drop_input(context, *chain[i - 1], record->child(i - 1), input, *chain[i], *child);
     }
     if (of_both) ++i;
   }
@@ -80,8 +78,7 @@ Tensors run_chain(Context& context, std::span<Module* const> chain, std::size_t 
 
 /// x = x + chain(x) for each. @param next_record  makes the Record of the next chain, or returns null
 template <class NextRecord>
-Tensor add_chains(Context& context, std::span<const std::span<Module* const>> chains, Tensor x,
-                  const NextRecord& next_record) {
+Tensor add_chains(Context& context, std::span<const std::span<Module* const>> chains, Tensor x, const NextRecord& next_record) {
   const auto begin = [&](std::span<Module* const> chain) {
     Record* record = next_record();
     begin_chain(chain, record);
@@ -92,11 +89,9 @@ Tensor add_chains(Context& context, std::span<const std::span<Module* const>> ch
   for (std::size_t c = 0; c < chains.size(); ++c) {
     const std::size_t first = begun ? 1 : 0;
     const bool adds = adding_module(context, chains[c], x) < chains[c].size();
-    Tensors branch = run_chain(context, chains[c], first, begun ? *std::move(begun) : list_of(x), record,
-                               adds ? &x : nullptr);
+    Tensors branch = run_chain(context, chains[c], first, begun ? *std::move(begun) : list_of(x), record, adds ? &x : nullptr);
     require<Error>(branch.size() == 1 && branch[0].shape() == x.shape(),
-                   "a residual branch must return one tensor of its input's shape {}, it returned {}",
-                   x.shape().to_string(),
+                   "a residual branch must return one tensor of its input's shape {}, it returned {}", x.shape().to_string(),
                    branch.size() == 1 ? branch[0].shape().to_string() : std::to_string(branch.size()) + " tensors");
     if (record) extra_of(*record).x_needs_grad = x.needs_grad;
     begun.reset();
@@ -153,8 +148,7 @@ Tensor residual_forward(Context& context, std::span<Module* const> chain, const 
   return add_chains(context, {&chain, 1}, x, [record] { return record; });
 }
 
-Tensor residuals_forward(Context& context, std::initializer_list<std::span<Module* const>> chains, Tensor x,
-                         Record* record) {
+Tensor residuals_forward(Context& context, std::initializer_list<std::span<Module* const>> chains, Tensor x, Record* record) {
   return add_chains(context, {chains.begin(), chains.size()}, std::move(x), [record] { return child_record(record); });
 }
 

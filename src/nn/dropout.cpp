@@ -32,10 +32,9 @@ Tensors Dropout::do_backward(Context& context, Record& record, Tensors dys) {
 }
 
 Tensor Dropout::drop(Context& context, const Tensor& x, const RandomPoint& point) const {
-  require<Error>(
-      static_cast<std::int64_t>(point.sequences.size()) == x.shape()[0],
-      "dropout over a batch of {} rows needs context.sequences to hold their {} global sequence ids, it holds {}",
-      x.shape()[0], x.shape()[0], point.sequences.size());
+  require<Error>(static_cast<std::int64_t>(point.sequences.size()) == x.shape()[0],
+                 "dropout over a batch of {} rows needs context.sequences to hold their {} global sequence ids, it holds {}", x.shape()[0],
+                 x.shape()[0], point.sequences.size());
   Tensor y = context.make(x.shape(), x.dtype());
   const RandomKey key{.seed = point.seed, .step = point.step, .sequence = 0, .name_hash = name_hash_};
   context.kernels.dropout(context.compute, x, p_, key, point.sequences, y);

@@ -5,16 +5,12 @@
 namespace mica::nn {
 
 Embedding::Embedding(std::int64_t rows, std::int64_t width, double weight_std)
-    : Module("embedding"),
-      width_(width),
-      weight_(add_parameter("weight", {rows, width}, Initializer::normal(weight_std), true)) {}
+    : Module("embedding"), width_(width), weight_(add_parameter("weight", {rows, width}, Initializer::normal(weight_std), true)) {}
 
-Tensors Embedding::do_forward(Context& context, Tensors xs, Record* record) {
-  return list_of(look_up(context, xs, nullptr, record));
-}
+Tensors Embedding::do_forward(Context& context, Tensors xs, Record* record) { return list_of(look_up(context, xs, nullptr, record)); }
 
-Tensors Embedding::forward_with_positions(Context& context, const Tensors& xs, PositionEmbedding& positions,
-                                          Record* record, Record* of_positions) {
+Tensors Embedding::forward_with_positions(Context& context, const Tensors& xs, PositionEmbedding& positions, Record* record,
+                                          Record* of_positions) {
   Tensor y = look_up(context, xs, &positions, record);
   if (of_positions) of_positions->input_needs_grad = {y.needs_grad, false};
   positions.keep_ids(of_positions, y.needs_grad, xs[0], y);
@@ -25,8 +21,7 @@ Tensor Embedding::look_up(Context& context, const Tensors& xs, PositionEmbedding
   expect_inputs(*this, xs, 1);
   const Tensor& ids = xs[0];
   expect_ids(*this, ids);
-  require<Error>(ids.shape().num_dims() == 2, "an '{}' takes ids of shape [batch, seq_len], got {}", type_name(),
-                 ids.shape().to_string());
+  require<Error>(ids.shape().num_dims() == 2, "an '{}' takes ids of shape [batch, seq_len], got {}", type_name(), ids.shape().to_string());
   const ConstTensorView weight = data_of(weight_);
   Tensor y = context.make({ids.shape()[0], ids.shape()[1], width_}, weight.dtype);
   context.kernels.embedding(context.compute, ids, weight, positions ? positions->rows_for(ids) : ConstTensorView(), y);
@@ -38,8 +33,7 @@ Tensor Embedding::look_up(Context& context, const Tensors& xs, PositionEmbedding
 Tensors Embedding::do_backward(Context& context, Record& record, Tensors dys) {
   if (!record.saved.empty()) {  // else it was frozen in its forward
     if (const GradTarget dweight = weight_.write_grad(); dweight.view) {
-      context.kernels.embedding_backward(context.compute, dys[0], record.take(0), dweight.view, dweight.mode, {},
-                                         Write::overwrite);
+      context.kernels.embedding_backward(context.compute, dys[0], record.take(0), dweight.view, dweight.mode, {}, Write::overwrite);
     }
   }
   return Tensors(1);
@@ -83,8 +77,7 @@ void PositionEmbedding::keep_ids(Record* record, bool x_needs_grad, const Tensor
 Tensors PositionEmbedding::do_backward(Context& context, Record& record, Tensors dys) {
   if (!record.saved.empty()) {
     if (const GradTarget dweight = weight_.write_grad(); dweight.view) {
-      context.kernels.embedding_backward(context.compute, dys[0], record.take(0), {}, Write::overwrite, dweight.view,
-                                         dweight.mode);
+      context.kernels.embedding_backward(context.compute, dys[0], record.take(0), {}, Write::overwrite, dweight.view, dweight.mode);
     }
   }
   Tensors dxs(2);

@@ -40,8 +40,8 @@ Tensors fan_out_forward(Context& context, std::span<Module* const> fan, const Te
   for (Module* module : fan) {
     Record* child = child_record(record);
     Tensors y = module->forward(context, list_of(x), child);
-    require<Error>(y.size() == 1, "a '{}' beside others on one input must return one tensor, it returned {}",
-                   module->type_name(), y.size());
+    require<Error>(y.size() == 1, "a '{}' beside others on one input must return one tensor, it returned {}", module->type_name(),
+                   y.size());
     ys.push_back(std::move(y[0]));
     extra->shares_input.push_back(child && drop_shared_input(*module, *child, x));
     any = any || extra->shares_input.back();

@@ -33,8 +33,7 @@ const Linear* ending_product(const Context& context, const Module& module, const
 
 }  // namespace
 
-std::optional<Tensors> fused_forward(Context& context, Module& a, Module& b, const Tensors& xs, Record* of_a,
-                                     Record* of_b) {
+std::optional<Tensors> fused_forward(Context& context, Module& a, Module& b, const Tensors& xs, Record* of_a, Record* of_b) {
   if (a.runs_alone() || b.runs_alone()) return {};
   std::optional<Tensors> ys;
   if (auto* linear = dynamic_cast<Linear*>(&a); linear && dynamic_cast<Gelu*>(&b)) {
@@ -47,8 +46,7 @@ std::optional<Tensors> fused_forward(Context& context, Module& a, Module& b, con
   return ys;
 }
 
-std::optional<Tensors> fused_backward(Context& context, Module& a, Module& b, Record& of_a, Record& of_b,
-                                      const Tensors& dys) {
+std::optional<Tensors> fused_backward(Context& context, Module& a, Module& b, Record& of_a, Record& of_b, const Tensors& dys) {
   if (a.runs_alone() || b.runs_alone() || !of_b.needs_dx(0)) return {};
   auto* linear = dynamic_cast<Linear*>(&b);
   if (!linear || !dynamic_cast<Gelu*>(&a)) return {};
@@ -62,8 +60,8 @@ std::optional<Tensors> fused_backward(Context& context, Module& a, Module& b, Re
   return dxs;
 }
 
-std::optional<Tensors> norm_of_sum(Context& context, Module& norm, const Tensor& x, const Tensor& branch,
-                                   const Tensor& sum, Record* record) {
+std::optional<Tensors> norm_of_sum(Context& context, Module& norm, const Tensor& x, const Tensor& branch, const Tensor& sum,
+                                   Record* record) {
   auto* layer = dynamic_cast<Norm*>(&norm);
   if (!layer || norm.runs_alone()) return {};
   Tensors ys = layer->normalise(context, sum, record, &x, &branch);

@@ -37,8 +37,7 @@ class Gradcheck {
     });
     for (std::size_t i = 0; i < xs_.size(); ++i) {
       if (!xs_[i].needs_grad) continue;
-      require<Error>(static_cast<bool>(dxs.at(i)), "a '{}' returned no gradient for input {}, which needs one",
-                     module_.type_name(), i);
+      require<Error>(static_cast<bool>(dxs.at(i)), "a '{}' returned no gradient for input {}, which needs one", module_.type_name(), i);
       compare("input " + std::to_string(i), xs_[i], dxs[i]);
     }
     return report();
@@ -118,8 +117,7 @@ class Gradcheck {
       const double error = std::isfinite(c.backward) ? std::abs(c.backward - c.difference) / scale : INFINITY;
       if (error < report.worst_error) continue;
       report.worst_error = error;
-      report.worst_element =
-          fmt::format("{}[{}]: backward {:.7g}, finite difference {:.7g}", c.name, c.element, c.backward, c.difference);
+      report.worst_element = fmt::format("{}[{}]: backward {:.7g}, finite difference {:.7g}", c.name, c.element, c.backward, c.difference);
     }
     return report;
   }

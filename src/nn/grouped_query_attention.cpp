@@ -29,21 +29,16 @@ GroupedQueryAttention::GroupedQueryAttention(const GroupedQueryAttentionOptions&
       kv_heads_(o.kv_heads),
       head_dim_(o.head_dim),
       frequencies_(rotary_frequencies(o.rotary, o.head_dim)),
-      qkv_{&add_child<Linear>("q_proj", o.width, heads_ * head_dim_,
-                              LinearOptions{.bias = false, .weight_std = o.weight_std}),
-           &add_child<Linear>("k_proj", o.width, kv_heads_ * head_dim_,
-                              LinearOptions{.bias = false, .weight_std = o.weight_std}),
-           &add_child<Linear>("v_proj", o.width, kv_heads_ * head_dim_,
-                              LinearOptions{.bias = false, .weight_std = o.weight_std})},
-      o_proj_(add_child<Linear>("o_proj", heads_ * head_dim_, o.width,
-                                LinearOptions{.bias = false, .weight_std = o.weight_std})) {
+      qkv_{&add_child<Linear>("q_proj", o.width, heads_ * head_dim_, LinearOptions{.bias = false, .weight_std = o.weight_std}),
+           &add_child<Linear>("k_proj", o.width, kv_heads_ * head_dim_, LinearOptions{.bias = false, .weight_std = o.weight_std}),
+           &add_child<Linear>("v_proj", o.width, kv_heads_ * head_dim_, LinearOptions{.bias = false, .weight_std = o.weight_std})},
+      o_proj_(add_child<Linear>("o_proj", heads_ * head_dim_, o.width, LinearOptions{.bias = false, .weight_std = o.weight_std})) {
   set_ends_in_last_child();
 }
 
 Tensors GroupedQueryAttention::do_forward(Context& context, Tensors xs, Record* record) {
   expect_inputs(*this, xs, 1);
-  require<Error>(xs[0].shape().num_dims() == 3, "a '{}' takes [batch, seq_len, width], got {}", type_name(),
-                 xs[0].shape().to_string());
+  require<Error>(xs[0].shape().num_dims() == 3, "a '{}' takes [batch, seq_len, width], got {}", type_name(), xs[0].shape().to_string());
   Tensors qkv = fan_out_forward(context, qkv_, xs[0], child_record(record));
   xs.clear();
   qkv[kQ] = rotate(context, qkv[kQ], Turn::forward);
@@ -66,11 +61,9 @@ Tensors GroupedQueryAttention::do_backward(Context& context, Record& record, Ten
   if (!dys[0]) return Tensors(1);
   Tensors dqkv;
   {
-    const Tensor q = record.take(kQ), k = record.take(kK), v = record.take(kV), y = record.take(kY),
-                 lse = record.take(kLse);
+    const Tensor q = record.take(kQ), k = record.take(kK), v = record.take(kV), y = record.take(kY), lse = record.take(kLse);
     for (const Tensor* x : {&q, &k, &v}) dqkv.push_back(context.make(x->shape(), x->dtype()));
-    context.kernels.attention_backward(context.compute, shape_of(q), dys[0], ConstQkv{q, k, v}, y, lse,
-                                       Qkv{dqkv[kQ], dqkv[kK], dqkv[kV]});
+    context.kernels.attention_backward(context.compute, shape_of(q), dys[0], ConstQkv{q, k, v}, y, lse, Qkv{dqkv[kQ], dqkv[kK], dqkv[kV]});
     dys.clear();
     const bool needed[] = {q.needs_grad, k.needs_grad, v.needs_grad};
     for (const std::size_t part : {kQ, kK, kV}) {
@@ -87,8 +80,7 @@ Tensors GroupedQueryAttention::do_backward(Context& context, Record& record, Ten
 Tensor* GroupedQueryAttention::do_saved_input(Record& record) { return fan_out_saved_input(record.child(kQkvRecord)); }
 
 AttentionShape GroupedQueryAttention::shape_of(const Tensor& q) const {
-  return {
-      .batch = q.shape()[0], .seq_len = q.shape()[1], .heads = heads_, .head_dim = head_dim_, .kv_heads = kv_heads_};
+  return {.batch = q.shape()[0], .seq_len = q.shape()[1], .heads = heads_, .head_dim = head_dim_, .kv_heads = kv_heads_};
 }
 
 /// x with its pairs rotated, in place where nobody else holds it.

@@ -5,15 +5,12 @@
 namespace mica::nn {
 
 HeadLoss::HeadLoss(std::int64_t vocab_size, std::int64_t width, double weight_std)
-    : Module("head_loss"),
-      weight_(add_parameter("weight", {vocab_size, width}, Initializer::normal(weight_std), true)) {}
+    : Module("head_loss"), weight_(add_parameter("weight", {vocab_size, width}, Initializer::normal(weight_std), true)) {}
 
 HeadLoss::HeadLoss(Parameter& weight) : Module("head_loss"), weight_(weight) { share_parameter(weight); }
 
 namespace {
-double mean_over_rows(const Tensor& targets) {
-  return targets.numel() == 0 ? 0.0 : 1.0 / static_cast<double>(targets.numel());
-}
+double mean_over_rows(const Tensor& targets) { return targets.numel() == 0 ? 0.0 : 1.0 / static_cast<double>(targets.numel()); }
 }  // namespace
 
 Tensors HeadLoss::do_forward(Context& context, Tensors xs, Record* record) {
@@ -24,8 +21,8 @@ Tensors HeadLoss::do_forward(Context& context, Tensors xs, Record* record) {
 
   const Tensor& targets = xs[1];
   expect_ids(*this, targets);
-  require<Error>(targets.numel() == hidden.shape().rows(), "a '{}' got {} targets for {} rows of hidden states",
-                 type_name(), targets.numel(), hidden.shape().rows());
+  require<Error>(targets.numel() == hidden.shape().rows(), "a '{}' got {} targets for {} rows of hidden states", type_name(),
+                 targets.numel(), hidden.shape().rows());
   Tensor loss = context.make({1}, DType::f32);
   loss.needs_grad = record && (hidden.needs_grad || weight_.requires_grad);
   const bool fill_in_backward = loss.needs_grad && context.loss_in_backward;
@@ -38,15 +35,14 @@ Tensors HeadLoss::do_forward(Context& context, Tensors xs, Record* record) {
 
 Tensors HeadLoss::do_backward(Context& context, Record& record, Tensors dys) {
   require<Error>(record.input_needs_grad.size() == 2,
-                 "logits carry no gradient: a '{}' whose loss is trained gets {{hidden, targets}} as inputs",
-                 type_name());
+                 "logits carry no gradient: a '{}' whose loss is trained gets {{hidden, targets}} as inputs", type_name());
   Tensors dxs(2);
   if (record.saved.empty()) return dxs;
   const Tensor hidden = record.take(kHidden), targets = record.take(kTargets), loss = record.take(kLoss);
   if (record.needs_dx(0)) dxs[0] = context.make(hidden.shape(), hidden.dtype());
   const GradTarget dweight = weight_.write_grad();
-  context.kernels.head_loss_backward(context.compute, hidden, data_of(weight_), targets, mean_over_rows(targets),
-                                     dys[0], loss, dxs[0], dweight.view, dweight.mode);
+  context.kernels.head_loss_backward(context.compute, hidden, data_of(weight_), targets, mean_over_rows(targets), dys[0], loss, dxs[0],
+                                     dweight.view, dweight.mode);
   return dxs;
 }
 

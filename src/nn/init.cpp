@@ -2,8 +2,8 @@
 
 namespace mica::nn {
 
-void fill_initial(Kernels& kernels, Stream& stream, const Initializer& init, std::string_view full_name,
-                  std::uint64_t seed, std::int64_t begin, TensorView out) {
+void fill_initial(Kernels& kernels, Stream& stream, const Initializer& init, std::string_view full_name, std::uint64_t seed,
+                  std::int64_t begin, TensorView out) {
   switch (init.kind) {
     case Initializer::Kind::zeros:
       kernels.fill(stream, out, 0.0);

@@ -11,19 +11,16 @@ void expect_inputs(const Module& module, const Tensors& xs, std::size_t count) {
 }
 
 void expect_activation(const Module& module, const Tensor& x, std::int64_t cols, DType dtype) {
-  require<Error>(x.shape().num_dims() > 0 && x.shape().back() == cols,
-                 "the input of a '{}' has shape {}, expected {} as its last dim", module.type_name(),
-                 x.shape().to_string(), cols);
-  require<Error>(
-      x.dtype() == dtype,
-      "the input of a '{}' is {} and its parameters are {}: give all units that exchange activations the same "
-      "param_dtype, or cast the input",
-      module.type_name(), dtype_name(x.dtype()), dtype_name(dtype));
+  require<Error>(x.shape().num_dims() > 0 && x.shape().back() == cols, "the input of a '{}' has shape {}, expected {} as its last dim",
+                 module.type_name(), x.shape().to_string(), cols);
+  require<Error>(x.dtype() == dtype,
+                 "the input of a '{}' is {} and its parameters are {}: give all units that exchange activations the same "
+                 "param_dtype, or cast the input",
+                 module.type_name(), dtype_name(x.dtype()), dtype_name(dtype));
 }
 
 void expect_ids(const Module& module, const Tensor& x) {
-  require<Error>(x.dtype() == DType::i32, "a '{}' takes token ids as int32, got {}", module.type_name(),
-                 dtype_name(x.dtype()));
+  require<Error>(x.dtype() == DType::i32, "a '{}' takes token ids as int32, got {}", module.type_name(), dtype_name(x.dtype()));
 }
 
 Shape with_last_dim(const Shape& shape, std::int64_t last) {

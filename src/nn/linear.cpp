@@ -2,17 +2,15 @@
 
 #include <utility>
 
-#include "input_gradient.hpp"
 #include "mica/nn/activation.hpp"
 #include "mica/nn/input_check.hpp"
+
+#include "input_gradient.hpp"
 
 namespace mica::nn {
 
 Linear::Linear(std::int64_t in, std::int64_t out, LinearOptions options)
-    : Module("linear"),
-      in_(in),
-      out_(out),
-      weight_(add_parameter("weight", {out, in}, Initializer::normal(options.weight_std), true)) {
+    : Module("linear"), in_(in), out_(out), weight_(add_parameter("weight", {out, in}, Initializer::normal(options.weight_std), true)) {
   if (options.bias) bias_ = &add_parameter("bias", {out}, Initializer::zeros(), false);
 }
 

@@ -48,8 +48,8 @@ void MeanElementLoss::compute_gradient(Context& context, const Tensor& x, const 
 void CrossEntropyLoss::check(const Tensor& x, const Tensor& targets) const {
   require<Error>(targets.dtype() == DType::i32, "a '{}' takes class ids as int32, got {}", type_name(), dtype_name(targets.dtype()));
   require<Error>(x.shape().num_dims() > 0 && targets.numel() == x.shape().rows(),
-                 "a '{}' got outputs {} and targets {}, expected a target for each row of the outputs", type_name(),
-                 x.shape().to_string(), targets.shape().to_string());
+                 "a '{}' got outputs {} and targets {}, expected a target for each row of the outputs", type_name(), x.shape().to_string(),
+                 targets.shape().to_string());
 }
 
 void CrossEntropyLoss::compute(Context& context, const Tensor& x, const Tensor& targets, const Tensor& loss) const {

@@ -77,8 +77,7 @@ void Module::for_each_module(const std::function<void(const std::string&, Module
   }
 }
 
-void Module::for_each_parameter(const std::function<void(const std::string&, Parameter&)>& visit,
-                                const std::string& prefix) {
+void Module::for_each_parameter(const std::function<void(const std::string&, Parameter&)>& visit, const std::string& prefix) {
   for_each_module(
       [&](const std::string& name, Module& module) {
         for (const auto& parameter : module.parameters_) {
@@ -88,8 +87,7 @@ void Module::for_each_parameter(const std::function<void(const std::string&, Par
       prefix);
 }
 
-void Module::for_each_buffer(const std::function<void(const std::string&, ModuleBuffer&)>& visit,
-                             const std::string& prefix) {
+void Module::for_each_buffer(const std::function<void(const std::string&, ModuleBuffer&)>& visit, const std::string& prefix) {
   for_each_module(
       [&](const std::string& name, Module& module) {
         for (const auto& buffer : module.buffers_) visit(name.empty() ? buffer->name : name + "." + buffer->name, *buffer);

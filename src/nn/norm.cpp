@@ -2,8 +2,9 @@
 
 #include <utility>
 
-#include "input_gradient.hpp"
 #include "mica/nn/input_check.hpp"
+
+#include "input_gradient.hpp"
 
 namespace mica::nn {
 namespace {
@@ -16,10 +17,7 @@ constexpr std::size_t kRstd = 2;   // [M] f32
 }  // namespace
 
 Norm::Norm(std::string type_name, std::int64_t width, double eps, bool is_centred)
-    : Module(std::move(type_name)),
-      width_(width),
-      eps_(eps),
-      weight_(add_parameter("weight", {width}, Initializer::ones(), false)) {
+    : Module(std::move(type_name)), width_(width), eps_(eps), weight_(add_parameter("weight", {width}, Initializer::ones(), false)) {
   if (is_centred) bias_ = &add_parameter("bias", {width}, Initializer::zeros(), false);
 }
 

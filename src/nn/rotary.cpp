@@ -10,15 +10,12 @@ namespace mica::nn {
 void RotaryOptions::validate() const {
   require<ConfigError>(theta > 0, "model.rope_theta is {}, expected a positive number", theta);
   if (scaling == Scaling::none) return;
-  require<ConfigError>(factor >= 1, "model.rope_factor is {}, expected 1 or more: scaling divides frequencies by it",
-                       factor);
-  require<ConfigError>(low_freq_factor > 0, "model.rope_low_freq_factor is {}, expected a positive number",
-                       low_freq_factor);
+  require<ConfigError>(factor >= 1, "model.rope_factor is {}, expected 1 or more: scaling divides frequencies by it", factor);
+  require<ConfigError>(low_freq_factor > 0, "model.rope_low_freq_factor is {}, expected a positive number", low_freq_factor);
   require<ConfigError>(high_freq_factor > low_freq_factor,
-                       "model.rope_high_freq_factor is {}, expected more than model.rope_low_freq_factor, which is {}",
-                       high_freq_factor, low_freq_factor);
-  require<ConfigError>(original_context > 0, "model.rope_original_context is {}, expected the context before scaling",
-                       original_context);
+                       "model.rope_high_freq_factor is {}, expected more than model.rope_low_freq_factor, which is {}", high_freq_factor,
+                       low_freq_factor);
+  require<ConfigError>(original_context > 0, "model.rope_original_context is {}, expected the context before scaling", original_context);
 }
 
 namespace {
@@ -37,8 +34,7 @@ std::vector<double> rotary_frequencies(const RotaryOptions& options, std::int64_
   std::vector<double> frequencies;
   for (std::int64_t i = 0; i < head_dim / 2; ++i) {
     const double frequency = std::pow(options.theta, -2 * static_cast<double>(i) / static_cast<double>(head_dim));
-    frequencies.push_back(options.scaling == RotaryOptions::Scaling::llama3 ? llama3_scaled(options, frequency)
-                                                                            : frequency);
+    frequencies.push_back(options.scaling == RotaryOptions::Scaling::llama3 ? llama3_scaled(options, frequency) : frequency);
   }
   return frequencies;
 }

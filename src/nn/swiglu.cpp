@@ -13,8 +13,8 @@ Tensors SwiGlu::do_forward(Context& context, Tensors xs, Record* record) {
   expect_inputs(*this, xs, 2);
   const Tensor &gate = xs[0], &up = xs[1];
   require<Error>(gate.shape() == up.shape() && gate.dtype() == up.dtype(),
-                 "the inputs of a '{}' are {} {} and {} {}, expected two of one shape and dtype", type_name(),
-                 gate.shape().to_string(), dtype_name(gate.dtype()), up.shape().to_string(), dtype_name(up.dtype()));
+                 "the inputs of a '{}' are {} {} and {} {}, expected two of one shape and dtype", type_name(), gate.shape().to_string(),
+                 dtype_name(gate.dtype()), up.shape().to_string(), dtype_name(up.dtype()));
   Tensor y = context.make(gate.shape(), gate.dtype());
   context.kernels.swiglu(context.compute, gate, up, y);
   y.needs_grad = record && (gate.needs_grad || up.needs_grad);

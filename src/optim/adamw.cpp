@@ -13,8 +13,8 @@ void check_options(const AdamWOptions& options) {
   // Without it an element whose gradients were all zero so far becomes 0/0.
   require<ConfigError>(static_cast<float>(options.eps) > 0 && options.eps < 1,
                        "optim.eps is {}, expected more than 0 (in fp32) and less than 1", options.eps);
-  require<ConfigError>(options.weight_decay >= 0 && options.weight_decay < 1e6,
-                       "optim.weight_decay is {}, expected a number >= 0", options.weight_decay);
+  require<ConfigError>(options.weight_decay >= 0 && options.weight_decay < 1e6, "optim.weight_decay is {}, expected a number >= 0",
+                       options.weight_decay);
 }
 
 /// AdamW, and Adam where the decay is part of the gradient. State: exp_avg, exp_avg_sq.

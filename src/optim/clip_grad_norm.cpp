@@ -24,7 +24,8 @@ void exact_sum(const fsdp::Root& root, double power, TensorView sum) {
   Stream& compute = device_mesh.compute();
   const ProcessGroup& group = device_mesh.shard_norm_group();
   const Shape shape{group.num_ranks(), ExactSum::kLimbs};
-  const Tensor limbs{device_mesh.pool().allocate(shape.numel() * dtype_bytes(DType::i64), MemoryRole::workspace, compute), shape, DType::i64};
+  const Tensor limbs{device_mesh.pool().allocate(shape.numel() * dtype_bytes(DType::i64), MemoryRole::workspace, compute), shape,
+                     DType::i64};
   const TensorView mine = limbs.view().slice(group.rank() * ExactSum::kLimbs, ExactSum::kLimbs);
   kernels.fill(compute, mine, 0);
   for_each_grad(root, [&](TensorView grad, const fsdp::UnitStorage* storage) {

@@ -2,9 +2,10 @@
 
 #include <cmath>
 
-#include "gradients.hpp"
 #include "mica/core/error.hpp"
 #include "mica/tensor/fetch.hpp"
+
+#include "gradients.hpp"
 
 namespace mica::optim {
 namespace {
@@ -25,8 +26,7 @@ void check_options(const GradScalerOptions& options) {
 
 }  // namespace
 
-GradScaler::GradScaler(fsdp::Root& root, const GradScalerOptions& options)
-    : StepParty(root.transaction()), root_(root), options_(options) {
+GradScaler::GradScaler(fsdp::Root& root, const GradScalerOptions& options) : StepParty(root.transaction()), root_(root), options_(options) {
   check_options(options);
   const fsdp::DeviceMesh& device_mesh = root.device_mesh();
   for (Tensor* each : {&scale_, &growth_tracker_, &skipped_steps_, &found_inf_}) {
@@ -74,10 +74,9 @@ GradScaler::State GradScaler::state() const {
 }
 
 void GradScaler::set_state(const State& state) {
-  require<CheckpointError>(state.scale > 0 && std::isfinite(static_cast<float>(state.scale)) && state.growth_tracker >= 0 &&
-                               state.growth_tracker < kMostSteps,
-                           "a loss scale of {} after {} steps is impossible: the checkpoint or state is wrong", state.scale,
-                           state.growth_tracker);
+  require<CheckpointError>(
+      state.scale > 0 && std::isfinite(static_cast<float>(state.scale)) && state.growth_tracker >= 0 && state.growth_tracker < kMostSteps,
+      "a loss scale of {} after {} steps is impossible: the checkpoint or state is wrong", state.scale, state.growth_tracker);
   const fsdp::DeviceMesh& device_mesh = root_.device_mesh();
   device_mesh.kernels().fill(device_mesh.compute(), scale_, state.scale);
   device_mesh.kernels().fill(device_mesh.compute(), growth_tracker_, static_cast<double>(state.growth_tracker));

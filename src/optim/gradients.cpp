@@ -9,8 +9,7 @@ void require_idle(const fsdp::Root& root, std::string_view what) {
           fsdp::training_state_name(root.state()));
 }
 
-void for_each_grad(const fsdp::Root& root,
-                   const std::function<void(TensorView grad, const fsdp::UnitStorage* storage)>& visit) {
+void for_each_grad(const fsdp::Root& root, const std::function<void(TensorView grad, const fsdp::UnitStorage* storage)>& visit) {
   for (const fsdp::Stretch& stretch : root.stretches()) {
     const fsdp::UnitStorage* storage = root.units()[stretch.unit]->storage();
     if (storage->sharded_grad()) visit(storage->sharded_grad().slice(stretch.offset, stretch.numel), storage);
@@ -21,8 +20,7 @@ void for_each_grad(const fsdp::Root& root,
 }
 
 Tensor make_scalar(const fsdp::DeviceMesh& device_mesh) {
-  return {device_mesh.pool().allocate(dtype_bytes(DType::f32), MemoryRole::workspace, device_mesh.compute()), Shape{1},
-          DType::f32};
+  return {device_mesh.pool().allocate(dtype_bytes(DType::f32), MemoryRole::workspace, device_mesh.compute()), Shape{1}, DType::f32};
 }
 
 }  // namespace mica::optim

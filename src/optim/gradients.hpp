@@ -15,8 +15,7 @@ void require_idle(const fsdp::Root& root, std::string_view what);
 /// This rank's gradients without padding, in stretches: unit by unit in module order, then those of ignored parameters that
 /// have one ([Note: ignored parameters]).
 /// @param visit  the unit's storage is null for an ignored parameter, which is whole on each rank.
-void for_each_grad(const fsdp::Root& root,
-                   const std::function<void(TensorView grad, const fsdp::UnitStorage* storage)>& visit);
+void for_each_grad(const fsdp::Root& root, const std::function<void(TensorView grad, const fsdp::UnitStorage* storage)>& visit);
 
 /// [1] f32, workspace of the compute stream.
 [[nodiscard]] Tensor make_scalar(const fsdp::DeviceMesh& device_mesh);

@@ -28,10 +28,9 @@ LrShape lr_shape_from_name(std::string_view name) {
 }
 
 LrSchedule::LrSchedule(const LrScheduleOptions& options) : options_(options) {
-  require<ConfigError>(std::isfinite(options.lr) && options.lr >= 0, "optim.lr is {}, expected a number >= 0",
-                       options.lr);
-  require<ConfigError>(options.min_lr >= 0 && options.min_lr <= options.lr,
-                       "optim.min_lr is {}, expected 0 <= min_lr <= lr, which is {}", options.min_lr, options.lr);
+  require<ConfigError>(std::isfinite(options.lr) && options.lr >= 0, "optim.lr is {}, expected a number >= 0", options.lr);
+  require<ConfigError>(options.min_lr >= 0 && options.min_lr <= options.lr, "optim.min_lr is {}, expected 0 <= min_lr <= lr, which is {}",
+                       options.min_lr, options.lr);
   require<ConfigError>(options.warmup_steps >= 0, "optim.warmup_steps is {}, expected 0 or more", options.warmup_steps);
   require<ConfigError>(options.total_steps >= 1, "train.steps is {}, expected 1 or more", options.total_steps);
 }
@@ -41,8 +40,7 @@ double LrSchedule::at(std::int64_t step) const {
   const LrScheduleOptions& o = options_;
   if (step <= o.warmup_steps) return o.lr * static_cast<double>(step) / static_cast<double>(o.warmup_steps);
   const std::int64_t decay_steps = o.total_steps - o.warmup_steps;
-  const double x =
-      step >= o.total_steps ? 1 : static_cast<double>(step - o.warmup_steps) / static_cast<double>(decay_steps);
+  const double x = step >= o.total_steps ? 1 : static_cast<double>(step - o.warmup_steps) / static_cast<double>(decay_steps);
   switch (o.shape) {
     case LrShape::cosine:
       return o.min_lr + (o.lr - o.min_lr) * (1 + std::cos(std::numbers::pi * x)) / 2;

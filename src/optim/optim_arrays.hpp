@@ -18,7 +18,6 @@ using Parameters = std::map<std::string, fsdp::StateArray>;
 /// This rank's piece of a whole array, [piece.numel()] in host memory. Enqueued on the compute stream.
 [[nodiscard]] fsdp::StateTensor part_of(const fsdp::StateTensor& whole, const fsdp::Piece& piece, fsdp::DeviceMesh& device_mesh);
 /// The same of all kinds of one parameter; none if it has no piece here. The host waits.
-[[nodiscard]] fsdp::StateDict parts_of(const fsdp::StateDict& whole, const fsdp::StateArray& parameter,
-                                       fsdp::DeviceMesh& device_mesh);
+[[nodiscard]] fsdp::StateDict parts_of(const fsdp::StateDict& whole, const fsdp::StateArray& parameter, fsdp::DeviceMesh& device_mesh);
 
 }  // namespace mica::optim

@@ -16,8 +16,7 @@ constexpr std::int64_t kWidenedNumel = 1 << 16;
 
 /// What a step in the offload tier takes where that is not the device: its scalars and workspace in the host's memory.
 struct ArgsInTier {
-  ArgsInTier(const fsdp::DeviceMesh& device_mesh, const StepArgs& on_device, Tensor space)
-      : args(on_device), workspace(std::move(space)) {
+  ArgsInTier(const fsdp::DeviceMesh& device_mesh, const StepArgs& on_device, Tensor space) : args(on_device), workspace(std::move(space)) {
     Pool& pool = *device_mesh.offload().pool;
     Stream& stream = *device_mesh.offload().stream;
     for (ConstTensorView* scalar : {&args.grad_scale, &args.skip, &args.skipped_steps}) {
@@ -44,8 +43,8 @@ void Optimizer::add_units() {
   for (const fsdp::Unit* unit : root_.units()) {
     if (!unit->storage()) continue;
     const std::span<const fsdp::Piece> pieces = root_.pieces_of(*unit);
-    UnitState& state = units_.emplace_back(
-        UnitState{.storage = unit->storage(), .members = {}, .pieces = {pieces.begin(), pieces.end()}, .buffers = {}});
+    UnitState& state =
+        units_.emplace_back(UnitState{.storage = unit->storage(), .members = {}, .pieces = {pieces.begin(), pieces.end()}, .buffers = {}});
     for (const fsdp::UnitParameter& p : unit->storage()->parameters()) {
       state.members.push_back({.parameter = p.parameter, .name = p.full_name});
     }
@@ -80,10 +79,9 @@ void Optimizer::assign_groups() {
                          group.beta2.value_or(0));
     for (const std::string& name : group.parameters) {
       const auto found = members.find(name);
-      require<ConfigError>(found != members.end(), "parameter group {} names {}, which is no parameter of the model", g,
-                           name);
-      require<ConfigError>(found->second->group < 0, "parameter {} is in the groups {} and {}: name it once", name,
-                           found->second->group, g);
+      require<ConfigError>(found != members.end(), "parameter group {} names {}, which is no parameter of the model", g, name);
+      require<ConfigError>(found->second->group < 0, "parameter {} is in the groups {} and {}: name it once", name, found->second->group,
+                           g);
       found->second->group = static_cast<int>(g);
     }
   }
@@ -92,8 +90,7 @@ void Optimizer::assign_groups() {
 // --- the step ------------------------------------------------------------------------------------------------------
 
 void Optimizer::step(const StepArgs& args) {
-  require(root_.state() == fsdp::TrainingState::idle,
-          "the optimizer is stepped while the root is {}: step it between passes",
+  require(root_.state() == fsdp::TrainingState::idle, "the optimizer is stepped while the root is {}: step it between passes",
           fsdp::training_state_name(root_.state()));
   check_args(args);
   // Whatever can fail comes before the first change.
@@ -141,8 +138,7 @@ Kernels& Optimizer::kernels_on(const Stream& stream) const {
 }
 
 void Optimizer::check_args(const StepArgs& args) const {
-  require<ConfigError>(std::isfinite(args.lr) && args.lr >= 0, "the learning rate is {}, expected a number >= 0",
-                       args.lr);
+  require<ConfigError>(std::isfinite(args.lr) && args.lr >= 0, "the learning rate is {}, expected a number >= 0", args.lr);
   check(args);
 }
 
@@ -175,11 +171,10 @@ std::int64_t Optimizer::numel_of(const UnitState& unit) {
 
 void Optimizer::check_ignored(const UnitState& unit) {
   const nn::Parameter& p = *unit.members[0].parameter;
-  require<ConfigError>(
-      !takes_part(unit, 0) || (p.data && p.data.dtype == DType::f32 && p.grad.dtype == DType::f32),
-      "the ignored parameter {} has {} data and a {} gradient, expected fp32 for the optimizer: keep a fp32 "
-      "copy, or leave it out of the parameter groups",
-      unit.members[0].name, dtype_name(p.data.dtype), dtype_name(p.grad.dtype));
+  require<ConfigError>(!takes_part(unit, 0) || (p.data && p.data.dtype == DType::f32 && p.grad.dtype == DType::f32),
+                       "the ignored parameter {} has {} data and a {} gradient, expected fp32 for the optimizer: keep a fp32 "
+                       "copy, or leave it out of the parameter groups",
+                       unit.members[0].name, dtype_name(p.data.dtype), dtype_name(p.grad.dtype));
 }
 
 bool Optimizer::are_others_than_in_last_step() const {
@@ -192,8 +187,7 @@ bool Optimizer::are_others_than_in_last_step() const {
 }
 
 std::int64_t Optimizer::workspace_numel() const {
-  const bool widens =
-      std::ranges::any_of(root_.units(), [](const fsdp::Unit* u) { return u->options().grad_dtype() != DType::f32; });
+  const bool widens = std::ranges::any_of(root_.units(), [](const fsdp::Unit* u) { return u->options().grad_dtype() != DType::f32; });
   return run_workspace_numel() + (widens ? kWidenedNumel : 0);
 }
 
@@ -207,8 +201,7 @@ void Optimizer::step_unit(UnitState& unit, const StepArgs& args, TensorView work
   if (!runs.empty()) step_runs(runs, args);
 }
 
-void Optimizer::add_runs(UnitState& unit, const StepArgs& args, TensorView workspace, Stream& stream,
-                         std::vector<RunArgs>& runs) {
+void Optimizer::add_runs(UnitState& unit, const StepArgs& args, TensorView workspace, Stream& stream, std::vector<RunArgs>& runs) {
   for (std::size_t i = 0; i < unit.members.size(); ++i) {
     unit.members[i].took_part = takes_part(unit, i);
     unit.members[i].steps += unit.members[i].took_part ? 1 : 0;

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 
-#include "gradients.hpp"
 #include "mica/core/error.hpp"
 #include "mica/fsdp/gradient_reduction.hpp"
 #include "mica/tensor/openmp.hpp"
+
+#include "gradients.hpp"
 
 namespace mica::optim {
 
@@ -24,8 +25,7 @@ OptimizerInBackward::OptimizerInBackward(Optimizer& optimizer)
   require<ConfigError>(!root.options().deterministic,
                        "the deterministic reduction leaves sums over micro-batches, divided behind the last backward by "
                        "average_grads(): an optimizer in backward would step with them; choose one");
-  require(!root.has_after_reduction(), "the root of {} has an optimizer in backward already",
-          root.units().front()->module().type_name());
+  require(!root.has_after_reduction(), "the root of {} has an optimizer in backward already", root.units().front()->module().type_name());
   root.set_after_reduction([this](fsdp::UnitStorage& storage) { step_unit(storage); });
   if (!root.ignored_parameters().empty()) root.set_after_backward([this] { step_ignored(); });
 }

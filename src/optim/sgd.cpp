@@ -5,15 +5,15 @@ namespace mica::optim {
 namespace {
 
 void check_options(const SgdOptions& options) {
-  require<ConfigError>(options.momentum >= 0 && options.momentum <= 1,
-                       "optim.momentum is {}, expected 0 <= momentum <= 1", options.momentum);
-  require<ConfigError>(options.dampening >= 0 && options.dampening <= 1,
-                       "optim.dampening is {}, expected 0 <= dampening <= 1", options.dampening);
-  require<ConfigError>(options.weight_decay >= 0 && options.weight_decay < 1e6,
-                       "optim.weight_decay is {}, expected a number >= 0", options.weight_decay);
+  require<ConfigError>(options.momentum >= 0 && options.momentum <= 1, "optim.momentum is {}, expected 0 <= momentum <= 1",
+                       options.momentum);
+  require<ConfigError>(options.dampening >= 0 && options.dampening <= 1, "optim.dampening is {}, expected 0 <= dampening <= 1",
+                       options.dampening);
+  require<ConfigError>(options.weight_decay >= 0 && options.weight_decay < 1e6, "optim.weight_decay is {}, expected a number >= 0",
+                       options.weight_decay);
   require<ConfigError>(!options.nesterov || (options.momentum > 0 && options.dampening == 0),
-                       "optim.nesterov needs momentum > 0 and dampening 0, got momentum {} and dampening {}",
-                       options.momentum, options.dampening);
+                       "optim.nesterov needs momentum > 0 and dampening 0, got momentum {} and dampening {}", options.momentum,
+                       options.dampening);
 }
 
 /// SGD; state momentum_buffer if there is momentum.
@@ -44,16 +44,16 @@ class Sgd final : public Optimizer {
     std::vector<SgdArgs> kernel_args;
     for (const RunArgs& run : runs) {
       kernel_args.push_back({.param = run.param,
-                          .grad = run.grad,
-                          .momentum_buffer = run.state.empty() ? TensorView{} : run.state[0],
-                          .lr = run.lr,
-                          .momentum = options_.momentum,
-                          .dampening = options_.dampening,
-                          .weight_decay = run.weight_decay,
-                          .nesterov = options_.nesterov,
-                          .first_step = run.is_first,
-                          .grad_scale = args.grad_scale,
-                          .skip = args.skip});
+                             .grad = run.grad,
+                             .momentum_buffer = run.state.empty() ? TensorView{} : run.state[0],
+                             .lr = run.lr,
+                             .momentum = options_.momentum,
+                             .dampening = options_.dampening,
+                             .weight_decay = run.weight_decay,
+                             .nesterov = options_.nesterov,
+                             .first_step = run.is_first,
+                             .grad_scale = args.grad_scale,
+                             .skip = args.skip});
     }
     runs[0].kernels->sgd(*runs[0].stream, kernel_args);
   }
@@ -62,8 +62,7 @@ class Sgd final : public Optimizer {
   /// to know whether the first step was skipped.
   void check(const StepArgs& args) const override {
     require<ConfigError>(!args.skip || options_.momentum == 0 || options_.dampening == 0,
-                         "steps that may be skipped do not go with optim.dampening {}: set it to 0",
-                         options_.dampening);
+                         "steps that may be skipped do not go with optim.dampening {}: set it to 0", options_.dampening);
   }
 
  private:

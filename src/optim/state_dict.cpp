@@ -61,9 +61,8 @@ void require_equal_keys(const OptimStateDict& dict, const fsdp::DeviceMesh& devi
     if (of_ranks[r] == of_ranks[0]) continue;
     // The first name that one of the two has alone; both are in order.
     const auto [a, b] = std::ranges::mismatch(of_ranks[0], of_ranks[r]);
-    const std::size_t begin = a == of_ranks[0].begin()
-                                  ? 0
-                                  : of_ranks[0].rfind('\n', static_cast<std::size_t>(a - of_ranks[0].begin() - 1)) + 1;
+    const std::size_t begin =
+        a == of_ranks[0].begin() ? 0 : of_ranks[0].rfind('\n', static_cast<std::size_t>(a - of_ranks[0].begin() - 1)) + 1;
     const std::string first = of_ranks[0].substr(begin, of_ranks[0].find('\n', begin) - begin);
     const std::string other = of_ranks[r].substr(begin, of_ranks[r].find('\n', begin) - begin);
     const bool first_has_it = other.empty() || (!first.empty() && first < other);
@@ -111,9 +110,12 @@ OptimStateDict local_optim_state_dict(const Optimizer& optimizer) {
 OptimStateDict optim_state_dict(const Optimizer& optimizer) {
   const fsdp::StateDictSettings settings = fsdp::state_dict_settings(optimizer.root().units().front()->module());
   switch (settings.kind) {
-    case fsdp::StateDictKind::full: break;
-    case fsdp::StateDictKind::sharded: return sharded_optim_state_dict(optimizer);
-    case fsdp::StateDictKind::local: return local_optim_state_dict(optimizer);
+    case fsdp::StateDictKind::full:
+      break;
+    case fsdp::StateDictKind::sharded:
+      return sharded_optim_state_dict(optimizer);
+    case fsdp::StateDictKind::local:
+      return local_optim_state_dict(optimizer);
   }
   return full_optim_state_dict(optimizer, std::get<fsdp::FullOptimStateDictConfig>(settings.optim).rank0_only);
 }
@@ -131,12 +133,11 @@ OptimStateDict local_from_sharded_optim_state_dict(const OptimStateDict& sharded
       const Shape& shape = parameters.at(name_of(key)).shape;
       const fsdp::Rows rows = fsdp::rows_of_part(shape, mesh.shard_rank(), mesh.shard_size());
       for (const auto& [kind, tensor] : state.tensors) {
-        require<CheckpointError>(
-            tensor.global_shape() == shape && tensor.row_begin() == rows.begin &&
-                tensor.shape() == fsdp::with_rows(shape, rows.end - rows.begin),
-            "{} of parameter {} has rows {} in the state dict, from row {} of {}, expected rows [{}, {}) of {}", kind,
-            name_of(key), tensor.shape().to_string(), tensor.row_begin(), tensor.global_shape().to_string(), rows.begin,
-            rows.end, shape.to_string());
+        require<CheckpointError>(tensor.global_shape() == shape && tensor.row_begin() == rows.begin &&
+                                     tensor.shape() == fsdp::with_rows(shape, rows.end - rows.begin),
+                                 "{} of parameter {} has rows {} in the state dict, from row {} of {}, expected rows [{}, {}) of {}", kind,
+                                 name_of(key), tensor.shape().to_string(), tensor.row_begin(), tensor.global_shape().to_string(),
+                                 rows.begin, rows.end, shape.to_string());
       }
     }
   });
@@ -154,8 +155,8 @@ OptimStateDict local_from_sharded_optim_state_dict(const OptimStateDict& sharded
     fsdp::StateDict whole;
     for (const auto& [kind, tensor] : state.tensors) {
       const Shape padded{numel * mesh.shard_size()};
-      const Tensor all{device_mesh.pool().allocate(padded.numel() * dtype_bytes(DType::f32), MemoryRole::communication, compute),
-                       padded, DType::f32};
+      const Tensor all{device_mesh.pool().allocate(padded.numel() * dtype_bytes(DType::f32), MemoryRole::communication, compute), padded,
+                       DType::f32};
       const TensorView mine = all.view().slice(numel * mesh.shard_rank(), numel);
       device_mesh.kernels().fill(compute, mine, 0.0);
       if (tensor.numel() > 0) device_mesh.kernels().copy(compute, tensor.view(), mine.slice(0, tensor.numel()));
@@ -191,8 +192,7 @@ OptimStateDict scatter_full_optim_state_dict(const OptimStateDict* full, const O
     dict = by_name(*full, optimizer);
     check_state(dict, optimizer, true);
   });
-  const std::string text =
-      make_group_comm(world, compute, "optimizer state")->gather_strings(is_source ? text_of(dict) : "").front();
+  const std::string text = make_group_comm(world, compute, "optimizer state")->gather_strings(is_source ? text_of(dict) : "").front();
   OptimStateDict local = dict_without_tensors(text);
   for (auto& [key, state] : local.state) {
     const std::string& name = name_of(key);

@@ -18,16 +18,15 @@ void check_state(const OptimStateDict& dict, const Optimizer& optimizer, bool is
   for (const auto& [key, state] : dict.state) {
     const std::string& name = name_of(key);
     const auto parameter = parameters.find(name);
-    require<CheckpointError>(parameter != parameters.end(),
-                             "the state dict has state of {}, which is no parameter of the optimizer", name);
+    require<CheckpointError>(parameter != parameters.end(), "the state dict has state of {}, which is no parameter of the optimizer", name);
     for (const auto& [kind, tensor] : state.tensors) {
       require<CheckpointError>(std::ranges::find(kinds, kind) != kinds.end(),
-                               "the state dict has {} of parameter {}, but {} keeps no such state: it is of another optimizer",
-                               kind, name, optimizer.name());
+                               "the state dict has {} of parameter {}, but {} keeps no such state: it is of another optimizer", kind, name,
+                               optimizer.name());
       const Shape& shape = parameter->second.shape;
       require<CheckpointError>(!is_full || (tensor.shape() == shape && tensor.dtype() == DType::f32),
-                               "{} of parameter {} is {} {} in the state dict, expected fp32 {}", kind, name,
-                               dtype_name(tensor.dtype()), tensor.shape().to_string(), shape.to_string());
+                               "{} of parameter {} is {} {} in the state dict, expected fp32 {}", kind, name, dtype_name(tensor.dtype()),
+                               tensor.shape().to_string(), shape.to_string());
     }
     for (const std::string& kind : kinds) {
       require<CheckpointError>((!is_full && state.tensors.empty()) || state.tensors.contains(kind),

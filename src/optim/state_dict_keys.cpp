@@ -24,7 +24,8 @@ std::map<ParameterKey, ParameterKey> other_names(const Optimizer& optimizer, Key
   std::int64_t id = 0;
   for (const ParamGroup& group : optimizer.groups()) {
     for (const std::string& name : group.parameters) {
-      names.emplace(wanted == KeyKind::id ? ParameterKey(name) : ParameterKey(id), wanted == KeyKind::id ? ParameterKey(id) : ParameterKey(name));
+      names.emplace(wanted == KeyKind::id ? ParameterKey(name) : ParameterKey(id),
+                    wanted == KeyKind::id ? ParameterKey(id) : ParameterKey(name));
       ++id;
     }
   }

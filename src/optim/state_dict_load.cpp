@@ -25,13 +25,12 @@ std::vector<Transfer> transfers_into(const Optimizer& optimizer, const OptimStat
       const std::optional<fsdp::Piece> piece = array.piece();
       if (found == dict.state.end() || !piece) continue;
       const auto tensor = found->second.tensors.find(kind);
-      require<CheckpointError>(tensor != found->second.tensors.end(),
-                               "the state dict has no {} of parameter {} on this rank", kind, array.key);
+      require<CheckpointError>(tensor != found->second.tensors.end(), "the state dict has no {} of parameter {} on this rank", kind,
+                               array.key);
       const bool is_whole = tensor->second.shape() == array.shape;
-      require<CheckpointError>(
-          is_whole || tensor->second.shape() == Shape{piece->numel()},
-          "{} of parameter {} has shape {} in the state dict, expected this rank's {} elements or {}", kind, array.key,
-          tensor->second.shape().to_string(), piece->numel(), array.shape.to_string());
+      require<CheckpointError>(is_whole || tensor->second.shape() == Shape{piece->numel()},
+                               "{} of parameter {} has shape {} in the state dict, expected this rank's {} elements or {}", kind, array.key,
+                               tensor->second.shape().to_string(), piece->numel(), array.shape.to_string());
       transfers.push_back({is_whole ? part_of(tensor->second, *piece, optimizer.root().device_mesh()) : tensor->second,
                            array.data.slice(piece->offset, piece->numel())});
     }
@@ -49,8 +48,7 @@ void load_optim_state_dict(Optimizer& optimizer, const OptimStateDict& dict) {
   optimizer.allocate_state();
   const std::vector<Transfer> transfers = transfers_into(optimizer, named);
   for (const StateShard& shard : optimizer.state()) device_mesh.kernels().fill(device_mesh.compute(), shard.data, 0.0);
-  for (const IgnoredState& each : optimizer.ignored_state())
-    device_mesh.kernels().fill(device_mesh.compute(), each.data, 0.0);
+  for (const IgnoredState& each : optimizer.ignored_state()) device_mesh.kernels().fill(device_mesh.compute(), each.data, 0.0);
   for (const Transfer& t : transfers) device_mesh.kernels().copy(device_mesh.compute(), t.from.view(), t.to);
   std::int64_t most = 0;
   std::map<std::string, std::int64_t> steps;

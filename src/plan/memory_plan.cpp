@@ -114,13 +114,12 @@ std::string format_bytes(std::int64_t bytes) {
 
 std::string format_memory_plan(const MemoryPlan& plan) {
   const StepMemory& step = plan.later_step;
-  const std::array<std::pair<std::string_view, const MemoryPoint*>, 6> columns{
-      {{"step begins", &step.start},
-       {"forward peak", &step.forward_peak},
-       {"backward peak", &step.backward_peak},
-       {"after backward", &step.after_backward},
-       {"optimizer peak", &step.optimizer_peak},
-       {"step ends", &step.after_zero_grad}}};
+  const std::array<std::pair<std::string_view, const MemoryPoint*>, 6> columns{{{"step begins", &step.start},
+                                                                                {"forward peak", &step.forward_peak},
+                                                                                {"backward peak", &step.backward_peak},
+                                                                                {"after backward", &step.after_backward},
+                                                                                {"optimizer peak", &step.optimizer_peak},
+                                                                                {"step ends", &step.after_zero_grad}}};
   std::string text = fmt::format("{:<20}", "memory of one rank");
   for (const auto& [title, point] : columns) text += fmt::format(" {:>14}", title);
   text += '\n';
@@ -137,8 +136,7 @@ std::string format_memory_plan(const MemoryPlan& plan) {
     add_row(memory_role_name(static_cast<MemoryRole>(i)), [i](const MemoryPoint& point) { return point.by_role[i]; });
   }
   add_row("total", [](const MemoryPoint& point) { return point.total(); });
-  const std::int64_t last =
-      std::max({step.forward_peak.total(), step.backward_peak.total(), step.optimizer_peak.total()});
+  const std::int64_t last = std::max({step.forward_peak.total(), step.backward_peak.total(), step.optimizer_peak.total()});
   const std::string_view where = last == step.backward_peak.total()  ? "backward"
                                  : last == step.forward_peak.total() ? "forward"
                                                                      : "the optimizer's step";

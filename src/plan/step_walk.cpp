@@ -10,9 +10,7 @@ namespace mica::plan {
 
 PassProfile PassProfile::chain(std::size_t num_units) {
   PassProfile profile;
-  const auto add = [&](HookKind kind, std::size_t unit) {
-    profile.points.push_back({.kind = kind, .unit = unit, .before = {}});
-  };
+  const auto add = [&](HookKind kind, std::size_t unit) { profile.points.push_back({.kind = kind, .unit = unit, .before = {}}); };
   add(HookKind::pre_forward, 0);
   for (std::size_t u = 1; u < num_units; ++u) {
     add(HookKind::pre_forward, u);
@@ -38,8 +36,7 @@ StepSpec step_spec_of(const fsdp::Root& root) {
   return spec;
 }
 
-StepWalk::StepWalk(const std::vector<UnitSpec>& units, const StepSpec& spec, const PassProfile& profile,
-                   WalkVisitor& visitor)
+StepWalk::StepWalk(const std::vector<UnitSpec>& units, const StepSpec& spec, const PassProfile& profile, WalkVisitor& visitor)
     : units_(units),
       spec_(spec),
       profile_(profile),
@@ -305,8 +302,7 @@ void StepWalk::allocate_optimizer_state(std::size_t unit) {
 
 void StepWalk::allocate_ignored_state() {
   if (std::exchange(has_ignored_state_, true)) return;
-  visitor_.allocate(MemoryRole::optimizer,
-                    spec_.num_state_kinds * spec_.ignored_trainable_numel * dtype_bytes(DType::f32));
+  visitor_.allocate(MemoryRole::optimizer, spec_.num_state_kinds * spec_.ignored_trainable_numel * dtype_bytes(DType::f32));
 }
 
 void StepWalk::optimizer_step() {

@@ -21,10 +21,7 @@ void DryPool::note() {
 Stretch DryPool::take_stretch() {
   note();
   const Stretch found = stretch_;
-  stretch_ = {.peak = found.end,
-              .activation_peak = found.end.activation,
-              .workspace_peak = found.end.workspace,
-              .end = found.end};
+  stretch_ = {.peak = found.end, .activation_peak = found.end.activation, .workspace_peak = found.end.workspace, .end = found.end};
   return found;
 }
 
@@ -58,9 +55,7 @@ class Probe final : public nn::ModuleHooks {
   void post_backward(nn::Context&, nn::Module&, nn::Record&, nn::Tensors&) override { note(HookKind::post_backward); }
 
  private:
-  void note(HookKind kind, bool leaves_record = true) {
-    profile_.points.push_back({kind, unit_, pool_.take_stretch(), leaves_record});
-  }
+  void note(HookKind kind, bool leaves_record = true) { profile_.points.push_back({kind, unit_, pool_.take_stretch(), leaves_record}); }
   void cast_inputs(nn::Context& context, nn::Tensors& xs) {
     for (Tensor& x : xs) {
       if (!x || !is_floating(x.dtype()) || x.dtype() == param_dtype_) continue;
@@ -79,8 +74,8 @@ class Probe final : public nn::ModuleHooks {
 /// Probes and parameters without memory behind them, while it lives.
 class DryModel {
  public:
-  DryModel(nn::Module& model, const std::vector<UnitSpec>& units, const TraceOptions& options, DryAddresses& addresses,
-           DryPool& pool, PassProfile& profile)
+  DryModel(nn::Module& model, const std::vector<UnitSpec>& units, const TraceOptions& options, DryAddresses& addresses, DryPool& pool,
+           PassProfile& profile)
       : model_(model) {
     std::map<std::string, nn::Module*> modules;
     model.for_each_module([&](const std::string& name, nn::Module& module) {
@@ -91,8 +86,7 @@ class DryModel {
     std::vector<nn::Module*> unit_modules;
     for (const UnitSpec& unit : units) {
       const auto found = modules.find(unit_modules.empty() ? "" : unit.name);
-      require(found != modules.end(), "trace_pass(): the model has no module '{}', which is the name of a unit",
-              unit.name);
+      require(found != modules.end(), "trace_pass(): the model has no module '{}', which is the name of a unit", unit.name);
       unit_modules.push_back(found->second);
     }
     // From here on nothing throws that would leave probes behind.
@@ -102,8 +96,7 @@ class DryModel {
     model.for_each_parameter([&](const std::string&, nn::Parameter& parameter) {
       const std::int64_t numel = parameter.shape.numel();
       parameter.data = {addresses.take(numel * dtype_bytes(options.param_dtype)), parameter.shape, options.param_dtype};
-      parameter.grad = {addresses.take(numel * dtype_bytes(options.reduce_dtype)), parameter.shape,
-                        options.reduce_dtype};
+      parameter.grad = {addresses.take(numel * dtype_bytes(options.reduce_dtype)), parameter.shape, options.reduce_dtype};
       parameter.grad_written = false;
     });
   }

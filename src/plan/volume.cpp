@@ -36,8 +36,7 @@ class VolumeMeter final : public WalkVisitor {
   void free(MemoryRole, std::int64_t) override {}
   void stretch(const Stretch&) override {}
   void collective(const CollectiveUse& use) override {
-    auto found =
-        std::ranges::find_if(volumes_, [&](const AxisVolume& v) { return v.kind == use.kind && v.axis == use.axis; });
+    auto found = std::ranges::find_if(volumes_, [&](const AxisVolume& v) { return v.kind == use.kind && v.axis == use.axis; });
     if (found == volumes_.end()) {
       found = volumes_.insert(found, {.kind = use.kind, .axis = use.axis, .num_ranks = use.num_ranks});
     }
@@ -53,8 +52,7 @@ class VolumeMeter final : public WalkVisitor {
 
 }  // namespace
 
-std::vector<AxisVolume> volume_of_step(const std::vector<UnitSpec>& units, const StepSpec& spec,
-                                       const PassProfile& profile) {
+std::vector<AxisVolume> volume_of_step(const std::vector<UnitSpec>& units, const StepSpec& spec, const PassProfile& profile) {
   VolumeMeter meter;
   StepWalk walk(units, spec, profile, meter);
   for (int i = 0; i < spec.micro_batches; ++i) walk.micro_batch(!spec.no_sync || i + 1 == spec.micro_batches);
@@ -70,14 +68,12 @@ std::int64_t total_sent_bytes(const std::vector<AxisVolume>& volumes) {
 
 std::string format_volume(const std::vector<AxisVolume>& volumes) {
   if (volumes.empty()) return "no communication\n";
-  std::string text =
-      fmt::format("{:<16} {:<10} {:>6} {:>8} {:>14}\n", "a step sends", "axis", "ranks", "calls", "sent by a rank");
+  std::string text = fmt::format("{:<16} {:<10} {:>6} {:>8} {:>14}\n", "a step sends", "axis", "ranks", "calls", "sent by a rank");
   for (const AxisVolume& v : volumes) {
-    text += fmt::format("{:<16} {:<10} {:>6} {:>8} {:>14}\n", collective_name(v.kind), axis_name(v.axis), v.num_ranks,
-                        v.calls, format_bytes(v.sent_bytes));
+    text += fmt::format("{:<16} {:<10} {:>6} {:>8} {:>14}\n", collective_name(v.kind), axis_name(v.axis), v.num_ranks, v.calls,
+                        format_bytes(v.sent_bytes));
   }
-  text +=
-      fmt::format("{:<16} {:<10} {:>6} {:>8} {:>14}\n", "total", "", "", "", format_bytes(total_sent_bytes(volumes)));
+  text += fmt::format("{:<16} {:<10} {:>6} {:>8} {:>14}\n", "total", "", "", "", format_bytes(total_sent_bytes(volumes)));
   return text;
 }
 

@@ -3,8 +3,8 @@
 namespace mica::arguments {
 
 void refuse(std::string_view kernel, std::string_view argument, ConstTensorView got, std::string_view expected) {
-  throw Error(fmt::format("{}: {} is {} {}{}, expected {}", kernel, argument, dtype_name(got.dtype),
-                          got.shape.to_string(), got.data == nullptr ? " (absent)" : "", expected));
+  throw Error(fmt::format("{}: {} is {} {}{}, expected {}", kernel, argument, dtype_name(got.dtype), got.shape.to_string(),
+                          got.data == nullptr ? " (absent)" : "", expected));
 }
 
 namespace {
@@ -34,8 +34,7 @@ void check(const SgdArgs& args) {
   expect_optional("sgd", "momentum_buffer", args.momentum_buffer, n, {DType::f32});
   expect_optional("sgd", "grad_scale", args.grad_scale, 1, {DType::f32});
   expect_optional("sgd", "skip", args.skip, 1, {DType::f32});
-  require(args.momentum == 0 || args.momentum_buffer || n == 0, "sgd: momentum {} needs a momentum buffer",
-          args.momentum);
+  require(args.momentum == 0 || args.momentum_buffer || n == 0, "sgd: momentum {} needs a momentum buffer", args.momentum);
 }
 
 }  // namespace

@@ -16,8 +16,7 @@ namespace mica::arguments {
 /// What activations, parameters and their gradients may be.
 inline constexpr std::initializer_list<DType> kFloats{DType::f32, DType::bf16, DType::f16};
 
-inline void expect_dtype(std::string_view kernel, std::string_view argument, ConstTensorView view,
-                         std::initializer_list<DType> allowed) {
+inline void expect_dtype(std::string_view kernel, std::string_view argument, ConstTensorView view, std::initializer_list<DType> allowed) {
   for (const DType dtype : allowed) {
     if (view.dtype == dtype) return;
   }

@@ -7,7 +7,7 @@ namespace mica::arguments {
 
 /// @throws Error for a shape that is none, groups that do not divide, views of another size or dtype
 void expect_attention(const AttentionShape& shape, const ConstQkv& in, ConstTensorView y, ConstTensorView lse);
-void expect_attention_backward(const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in, ConstTensorView y,
-                               ConstTensorView lse, const Qkv& d_in);
+void expect_attention_backward(const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in, ConstTensorView y, ConstTensorView lse,
+                               const Qkv& d_in);
 
 }  // namespace mica::arguments

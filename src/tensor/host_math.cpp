@@ -7,8 +7,8 @@
 namespace mica {
 namespace {
 void require_arithmetic(DType dtype, const char* operation) {
-  require<ConfigError>(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16,
-                       "{} of {} elements: expected fp32, bf16 or fp16", operation, dtype_name(dtype));
+  require<ConfigError>(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16, "{} of {} elements: expected fp32, bf16 or fp16",
+                       operation, dtype_name(dtype));
 }
 }  // namespace
 

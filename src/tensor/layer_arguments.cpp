@@ -113,8 +113,7 @@ void check_embedding(ConstTensorView ids, ConstTensorView tokens, ConstTensorVie
   }
 }
 
-void check_embedding_backward(ConstTensorView dy, ConstTensorView ids, ConstTensorView dtokens,
-                              ConstTensorView dpositions) {
+void check_embedding_backward(ConstTensorView dy, ConstTensorView ids, ConstTensorView dtokens, ConstTensorView dpositions) {
   const std::int64_t width = dy.shape.back();
   const std::int64_t seq_len = ids.shape.back();
   expect("embedding_backward", "ids", ids, ids.numel(), {DType::i32});

@@ -36,8 +36,7 @@ NormDims check_rms_norm_backward(const NormGradients& t);
 void check_norm_sum(std::string_view what, ConstTensorView a, ConstTensorView b, ConstTensorView sum);
 
 void check_embedding(ConstTensorView ids, ConstTensorView tokens, ConstTensorView positions, ConstTensorView y);
-void check_embedding_backward(ConstTensorView dy, ConstTensorView ids, ConstTensorView dtokens,
-                              ConstTensorView dpositions);
+void check_embedding_backward(ConstTensorView dy, ConstTensorView ids, ConstTensorView dtokens, ConstTensorView dpositions);
 void check_dropout(ConstTensorView x, double p, std::int64_t num_sequences, ConstTensorView y);
 
 }  // namespace mica::arguments

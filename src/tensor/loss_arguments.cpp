@@ -25,8 +25,7 @@ std::int64_t check_element_loss(ConstTensorView x, ConstTensorView targets, Cons
   return check_outputs("element_loss", x, targets);
 }
 
-std::int64_t check_element_loss_backward(ConstTensorView x, ConstTensorView targets, ConstTensorView dloss,
-                                         ConstTensorView dx) {
+std::int64_t check_element_loss_backward(ConstTensorView x, ConstTensorView targets, ConstTensorView dloss, ConstTensorView dx) {
   const std::int64_t n = check_outputs("element_loss_backward", x, targets);
   expect("element_loss_backward", "dloss", dloss, 1, {DType::f32});
   expect("element_loss_backward", "dx", dx, n, {x.dtype});
@@ -38,8 +37,7 @@ ClassDims check_cross_entropy(ConstTensorView logits, ConstTensorView targets, C
   return check_logits("cross_entropy", logits, targets);
 }
 
-ClassDims check_cross_entropy_backward(ConstTensorView logits, ConstTensorView targets, ConstTensorView dloss,
-                                       ConstTensorView dlogits) {
+ClassDims check_cross_entropy_backward(ConstTensorView logits, ConstTensorView targets, ConstTensorView dloss, ConstTensorView dlogits) {
   const ClassDims d = check_logits("cross_entropy_backward", logits, targets);
   expect("cross_entropy_backward", "dloss", dloss, 1, {DType::f32});
   expect("cross_entropy_backward", "dlogits", dlogits, d.rows * d.classes, {logits.dtype});

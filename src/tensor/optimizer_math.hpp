@@ -41,8 +41,7 @@ template <class Options>
 
 /// @param p, m, v  the parameter and its two moments, replaced.  @param grad  before grad_scale
 template <class Math, class Float = typename Math::Float>
-[[gnu::always_inline]] MICA_HOST_DEVICE inline void adamw_update(const AdamWCoefficients& c, Float grad, Float& p,
-                                                                 Float& m, Float& v) {
+[[gnu::always_inline]] MICA_HOST_DEVICE inline void adamw_update(const AdamWCoefficients& c, Float grad, Float& p, Float& m, Float& v) {
   const Float g = grad * c.grad_scale;
   m = m + (g - m) * c.one_minus_beta1;
   v = v * c.beta2 + (g * g) * c.one_minus_beta2;
@@ -78,8 +77,7 @@ template <class Float>
 
 /// @param buffer  the momentum buffer, replaced
 template <class Float>
-[[gnu::always_inline]] MICA_HOST_DEVICE inline void sgd_update(const SgdCoefficients& c, Float grad, Float& p,
-                                                               Float& buffer) {
+[[gnu::always_inline]] MICA_HOST_DEVICE inline void sgd_update(const SgdCoefficients& c, Float grad, Float& p, Float& buffer) {
   const Float d = grad * c.grad_scale + p * c.weight_decay;
   buffer = c.first_step ? d : buffer * c.momentum + d * c.one_minus_dampening;
   p = p - (c.nesterov ? d + buffer * c.momentum : buffer) * c.lr;

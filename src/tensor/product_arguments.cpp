@@ -19,8 +19,7 @@ LinearDims check_linear_backward_input(ConstTensorView dy, ConstTensorView w, Co
   return d;
 }
 
-LinearDims check_linear_backward_params(ConstTensorView dy, ConstTensorView x, ConstTensorView dw,
-                                        ConstTensorView dbias) {
+LinearDims check_linear_backward_params(ConstTensorView dy, ConstTensorView x, ConstTensorView dw, ConstTensorView dbias) {
   const LinearDims d{.m = x.shape.rows(), .n = dw.shape[0], .k = dw.shape.back()};
   expect("linear_backward_params", "dw", dw, d.n * d.k, kFloats);
   expect_cols("linear_backward_params", "x", x, d.k, kFloats);
@@ -33,8 +32,7 @@ LinearDims check_linear_backward_params(ConstTensorView dy, ConstTensorView x, C
 namespace {
 
 /// Of a linear layer whose operands are of one dtype but for the bias.
-LinearDims check_linear_of_one_dtype(std::string_view what, ConstTensorView x, ConstTensorView w, ConstTensorView bias,
-                                     ConstTensorView y) {
+LinearDims check_linear_of_one_dtype(std::string_view what, ConstTensorView x, ConstTensorView w, ConstTensorView bias, ConstTensorView y) {
   const LinearDims d{.m = x.shape.rows(), .n = w.shape[0], .k = w.shape.back()};
   expect(what, "w", w, d.n * d.k, kFloats);
   expect_cols(what, "x", x, d.k, {w.dtype});
@@ -45,22 +43,19 @@ LinearDims check_linear_of_one_dtype(std::string_view what, ConstTensorView x, C
 
 }  // namespace
 
-LinearDims check_linear_gelu(ConstTensorView x, ConstTensorView w, ConstTensorView bias, ConstTensorView pre,
-                             ConstTensorView y) {
+LinearDims check_linear_gelu(ConstTensorView x, ConstTensorView w, ConstTensorView bias, ConstTensorView pre, ConstTensorView y) {
   const LinearDims d = check_linear_of_one_dtype("linear_gelu", x, w, bias, y);
   expect_optional("linear_gelu", "pre", pre, d.m * d.n, {w.dtype});
   return d;
 }
 
-LinearDims check_linear_add(ConstTensorView x, ConstTensorView w, ConstTensorView bias, ConstTensorView addend,
-                            ConstTensorView y) {
+LinearDims check_linear_add(ConstTensorView x, ConstTensorView w, ConstTensorView bias, ConstTensorView addend, ConstTensorView y) {
   const LinearDims d = check_linear_of_one_dtype("linear_add", x, w, bias, y);
   expect("linear_add", "addend", addend, d.m * d.n, {w.dtype});
   return d;
 }
 
-LinearDims check_linear_gelu_backward_input(ConstTensorView dy, ConstTensorView w, ConstTensorView pre,
-                                            ConstTensorView dpre) {
+LinearDims check_linear_gelu_backward_input(ConstTensorView dy, ConstTensorView w, ConstTensorView pre, ConstTensorView dpre) {
   const LinearDims d{.m = dy.shape.rows(), .n = w.shape[0], .k = w.shape.back()};
   expect("linear_gelu_backward_input", "w", w, d.n * d.k, kFloats);
   expect_cols("linear_gelu_backward_input", "dy", dy, d.n, {w.dtype});

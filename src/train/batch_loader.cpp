@@ -4,14 +4,9 @@
 
 namespace mica::train {
 
-BatchLoader::BatchLoader(nn::Context& context, const fsdp::DeviceMesh& device_mesh, const data::Dataset& dataset,
-                         data::Sampler sampler, data::BatchPlan plan, int data_rank)
-    : context_(context),
-      device_mesh_(device_mesh),
-      dataset_(dataset),
-      sampler_(sampler),
-      plan_(plan),
-      data_rank_(data_rank) {
+BatchLoader::BatchLoader(nn::Context& context, const fsdp::DeviceMesh& device_mesh, const data::Dataset& dataset, data::Sampler sampler,
+                         data::BatchPlan plan, int data_rank)
+    : context_(context), device_mesh_(device_mesh), dataset_(dataset), sampler_(sampler), plan_(plan), data_rank_(data_rank) {
   invariant(sampler.num_sequences() == dataset.num_samples(), "a sampler has the samples of its dataset");
   for (Slot& slot : slots_) slot.rounds.resize(static_cast<std::size_t>(plan.accumulation));
 }

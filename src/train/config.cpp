@@ -42,8 +42,10 @@ void set_value(Config& config, const ConfigKey& key, const std::string& name, co
   require<ConfigError>(is_one_line, "{}: the value of {} holds a control character, such as a line break, which a config cannot hold",
                        place, name);
   const std::optional<std::string> plain = key.is_list ? value : unquoted(value);
-  require<ConfigError>(plain.has_value(), "{}: {} is {}, whose double quotes do not close at its end; inside them write \\\" and \\\\ "
-                       "for a quote and a backslash", place, name, io::quoted_name(value));
+  require<ConfigError>(plain.has_value(),
+                       "{}: {} is {}, whose double quotes do not close at its end; inside them write \\\" and \\\\ "
+                       "for a quote and a backslash",
+                       place, name, io::quoted_name(value));
   require<ConfigError>(key.set(config, *plain), "{}: {} is {}, expected {}", place, name, io::quoted_name(value), key.expected);
 }
 
@@ -54,8 +56,8 @@ class KeysSet {
   void add(Config& config, const ConfigKey& key, const std::string& name, const std::string& place) {
     const auto [first, is_new] = names_.try_emplace(&key, Name{name, place});
     require<ConfigError>(is_new || first->second.text == name,
-                         "{}: {} and {} ({}) are one key, and {} is its old name: delete one of the two", place, name,
-                         first->second.text, first->second.place, key.old_name);
+                         "{}: {} and {} ({}) are one key, and {} is its old name: delete one of the two", place, name, first->second.text,
+                         first->second.place, key.old_name);
     if (name != key.name) config.old_names[name] = key.name;
     config.set_by_user.insert(key.name);
   }
@@ -168,10 +170,9 @@ void check_config(const Config& config) {
   require<ConfigError>(!config.train.deterministic || !config.optim.in_backward,
                        "train.deterministic = true averages gradients after the last backward, but optim.in_backward = true steps before "
                        "that: choose one");
-  require<ConfigError>(
-      !config.train.deterministic || config.fsdp.gradient_compression == "none",
-      "train.deterministic = true and fsdp.gradient_compression = {} are two ways to reduce gradients: choose one",
-      config.fsdp.gradient_compression);
+  require<ConfigError>(!config.train.deterministic || config.fsdp.gradient_compression == "none",
+                       "train.deterministic = true and fsdp.gradient_compression = {} are two ways to reduce gradients: choose one",
+                       config.fsdp.gradient_compression);
 }
 
 std::string to_ini(const Config& config, IniKeys which) {

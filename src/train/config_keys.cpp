@@ -28,8 +28,8 @@ bool parse_number(const std::string& text, T& value) {
 
 template <class Get>
 ConfigKey whole(std::string name, Get field, std::int64_t low, std::int64_t high, std::string help) {
-  std::string expected = high >= kHuge ? fmt::format("a whole number, {} or more", low)
-                                       : fmt::format("a whole number from {} to {}", low, high);
+  std::string expected =
+      high >= kHuge ? fmt::format("a whole number, {} or more", low) : fmt::format("a whole number from {} to {}", low, high);
   return {std::move(name), std::move(help), std::move(expected),
           [=](Config& c, const std::string& text) {
             std::int64_t value = 0;
@@ -92,7 +92,9 @@ ConfigKey text(std::string name, Get field, std::string expected, std::string he
 template <class Get>
 ConfigKey list(std::string name, Get field, std::string help,
                std::string expected = "file names or globs, separated by commas; in double quotes where they hold commas") {
-  return {std::move(name), std::move(help), std::move(expected),
+  return {std::move(name),
+          std::move(help),
+          std::move(expected),
           [=](Config& c, const std::string& value) {
             const std::optional<std::vector<std::string>> items = split_list(value);
             if (items) field(c) = *items;
@@ -114,8 +116,9 @@ ConfigKey renamed(std::string old_name, ConfigKey key) {
 
 /// runs/<name> is one folder.
 ConfigKey run_name_key() {
-  ConfigKey key = text("run.name", [](Config& c) -> auto& { return c.run.name; }, "a name without /, not . or ..",
-                       "name of the run; its folder is runs/<name>");
+  ConfigKey key = text(
+      "run.name", [](Config & c) -> auto& { return c.run.name; }, "a name without /, not . or ..",
+      "name of the run; its folder is runs/<name>");
   key.set = [](Config& c, const std::string& value) {
     if (value.empty() || value == "." || value == ".." || value.find('/') != std::string::npos) return false;
     c.run.name = value;
@@ -125,10 +128,10 @@ ConfigKey run_name_key() {
 }
 
 ConfigKey shard_size_key() {
-  ConfigKey key = text("mesh.shard_size", [](Config& c) -> auto& { return c.mesh.shard_size; },
-                       "auto, world, node or a whole number from 1",
-                       "number of ranks that one copy of the model is sharded over; if fewer than all, the copies are replicas "
-                       "(hybrid sharding). auto: node for hybrid_shard and hybrid_shard_zero2, world for the other strategies");
+  ConfigKey key = text(
+      "mesh.shard_size", [](Config & c) -> auto& { return c.mesh.shard_size; }, "auto, world, node or a whole number from 1",
+      "number of ranks that one copy of the model is sharded over; if fewer than all, the copies are replicas "
+      "(hybrid sharding). auto: node for hybrid_shard and hybrid_shard_zero2, world for the other strategies");
   key.set = [](Config& c, const std::string& value) {
     std::int64_t number = 0;
     const bool is_word = value == "auto" || value == "world" || value == "node";
@@ -140,10 +143,11 @@ ConfigKey shard_size_key() {
 }
 
 ConfigKey reshard_after_forward_key() {
-  ConfigKey key = text("fsdp.reshard_after_forward", [](Config& c) -> auto& { return c.fsdp.reshard_after_forward; },
-                       "auto, true, false or a whole number from 1",
-                       "auto: as fsdp.strategy says; a number: after forward, parameters stay sharded over groups of that many "
-                       "neighbouring ranks, and backward gathers within the group only");
+  ConfigKey key = text(
+      "fsdp.reshard_after_forward", [](Config & c) -> auto& { return c.fsdp.reshard_after_forward; },
+      "auto, true, false or a whole number from 1",
+      "auto: as fsdp.strategy says; a number: after forward, parameters stay sharded over groups of that many "
+      "neighbouring ranks, and backward gathers within the group only");
   key.set = [](Config& c, const std::string& value) {
     std::int64_t number = 0;
     const bool is_word = value == "auto" || value == "true" || value == "false";
@@ -162,10 +166,10 @@ ConfigKey shard_dims_key() {
       "glob:dim, separated by commas");
   key.set = [set = key.set](Config& c, const std::string& value) {
     return set(c, value) && std::ranges::all_of(c.fsdp.shard_dims, [](const std::string& item) {
-      const std::size_t colon = item.rfind(':');
-      int dim = 0;
-      return colon != std::string::npos && colon > 0 && parse_number(item.substr(colon + 1), dim);
-    });
+             const std::size_t colon = item.rfind(':');
+             int dim = 0;
+             return colon != std::string::npos && colon > 0 && parse_number(item.substr(colon + 1), dim);
+           });
   };
   return key;
 }
@@ -183,7 +187,8 @@ ConfigKey trace_key() {
 }
 
 // field(run.name) is the accessor every key is built from.
-#define MICA_FIELD(member) [](Config& c) -> auto& { return c.member; }
+#define MICA_FIELD(member) \
+  [](Config & c) -> auto& { return c.member; }
 
 std::vector<ConfigKey> make_keys() {
   constexpr double kInf = std::numeric_limits<double>::max();
@@ -205,10 +210,9 @@ std::vector<ConfigKey> make_keys() {
            "nccl: units' buffers of 4 MiB and more are allocated separately and registered with NCCL, for transfers without "
            "copies; false: they share the pool's memory, which takes a little less"),
       shard_size_key(),
-      choice(
-          "mesh.streams", MICA_FIELD(mesh.streams), {"auto", "threaded", "inline"},
-          "CPU streams: threaded overlaps communication with computation, in threads of its own; inline runs both in turn; "
-          "auto: threaded if a rank has more than one core"),
+      choice("mesh.streams", MICA_FIELD(mesh.streams), {"auto", "threaded", "inline"},
+             "CPU streams: threaded overlaps communication with computation, in threads of its own; inline runs both in turn; "
+             "auto: threaded if a rank has more than one core"),
       whole("mesh.threads", MICA_FIELD(mesh.threads), 0, 4096,
             "OpenMP threads per rank; 0: OMP_NUM_THREADS if set, else the cores the rank is bound to, divided by the ranks that "
             "share them"),
@@ -218,13 +222,11 @@ std::vector<ConfigKey> make_keys() {
       whole("model.heads", MICA_FIELD(model.heads), 1, 10'000, "attention heads; width must be divisible by it, unless head_dim is set"),
       whole("model.kv_heads", MICA_FIELD(model.kv_heads), 0, 10'000,
             "llama: key and value heads of grouped-query attention; 0: as many as heads"),
-      whole("model.head_dim", MICA_FIELD(model.head_dim), 0, 1 << 16,
-            "llama: size of a head, even; 0: width / heads"),
+      whole("model.head_dim", MICA_FIELD(model.head_dim), 0, 1 << 16, "llama: size of a head, even; 0: width / heads"),
       whole("model.width", MICA_FIELD(model.width), 1, 1 << 20, "hidden size: elements of a token's embedding"),
       renamed("model.hidden", whole("model.intermediate_size", MICA_FIELD(model.intermediate_size), 0, 1 << 22,
                                     "channels inside a feed-forward layer; 0: 4 * width")),
-      whole("model.vocab_size", MICA_FIELD(model.vocab_size), 1, std::int64_t{1} << 31,
-            "vocabulary size; used as given, never padded"),
+      whole("model.vocab_size", MICA_FIELD(model.vocab_size), 1, std::int64_t{1} << 31, "vocabulary size; used as given, never padded"),
       whole("model.context", MICA_FIELD(model.context), 1, 1 << 24, "longest sequence, in tokens"),
       flag("model.tie_embeddings", MICA_FIELD(model.tie_embeddings), "the output head uses the token embedding's weight"),
       real("model.dropout", MICA_FIELD(model.dropout), 0, 0.999, "dropout probability in training"),
@@ -232,8 +234,7 @@ std::vector<ConfigKey> make_keys() {
       real("model.rope_theta", MICA_FIELD(model.rope_theta), 1e-3, 1e30, "llama: base of the rotary frequencies"),
       choice("model.rope_scaling", MICA_FIELD(model.rope_scaling), {"none", "llama3"},
              "llama: how rotary frequencies are scaled for contexts longer than in pretraining"),
-      real("model.rope_factor", MICA_FIELD(model.rope_factor), 1, 1e6,
-           "rope_scaling=llama3: low frequencies are divided by this"),
+      real("model.rope_factor", MICA_FIELD(model.rope_factor), 1, 1e6, "rope_scaling=llama3: low frequencies are divided by this"),
       real("model.rope_low_freq_factor", MICA_FIELD(model.rope_low_freq_factor), 1e-3, 1e6,
            "rope_scaling=llama3: fewer rotations than this within rope_original_context count as low-frequency"),
       real("model.rope_high_freq_factor", MICA_FIELD(model.rope_high_freq_factor), 1e-3, 1e6,
@@ -248,26 +249,23 @@ std::vector<ConfigKey> make_keys() {
       choice("data.order", MICA_FIELD(data.order), {"shuffled", "sequential"},
              "order of sequences: shuffled by run.seed, anew in each epoch, or as in the files"),
 
-      choice(
-          "fsdp.strategy", MICA_FIELD(fsdp.strategy),
-          {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "shard_optim"},
-          "what is sharded. full_shard: parameters, gradients and optimizer state (ZeRO-3); shard_grad_op: the same, but "
-          "parameters stay gathered from forward to backward (ZeRO-2); no_shard: nothing (DDP); hybrid_shard and "
-          "hybrid_shard_zero2: as these two within groups of mesh.shard_size ranks, replicated across groups; shard_optim: "
-          "optimizer state only (ZeRO-1)"),
+      choice("fsdp.strategy", MICA_FIELD(fsdp.strategy),
+             {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "shard_optim"},
+             "what is sharded. full_shard: parameters, gradients and optimizer state (ZeRO-3); shard_grad_op: the same, but "
+             "parameters stay gathered from forward to backward (ZeRO-2); no_shard: nothing (DDP); hybrid_shard and "
+             "hybrid_shard_zero2: as these two within groups of mesh.shard_size ranks, replicated across groups; shard_optim: "
+             "optimizer state only (ZeRO-1)"),
       choice("fsdp.sharding", MICA_FIELD(fsdp.sharding), {"flat", "per_parameter"},
              "how a unit's parameters are cut: flat: all as one array; per_parameter: each along its first dim (as PyTorch's FSDP2)"),
       shard_dims_key(),
       reshard_after_forward_key(),
       choice("fsdp.cpu_offload", MICA_FIELD(fsdp.cpu_offload), {"none", "gradients", "parameters"},
              "what is kept in host memory. gradients: sharded gradients; parameters: fp32 masters, gradients and optimizer state"),
-      flag("fsdp.full_precision_in_eval", MICA_FIELD(fsdp.full_precision_in_eval),
-           "evaluate in fp32 whatever fsdp.param_dtype is"),
+      flag("fsdp.full_precision_in_eval", MICA_FIELD(fsdp.full_precision_in_eval), "evaluate in fp32 whatever fsdp.param_dtype is"),
       choice("fsdp.wrap", MICA_FIELD(fsdp.wrap), {"block", "size", "none"},
              "what is a unit, gathered and freed as a whole: each block, modules of min_numel elements or more (size), or the "
              "whole model (none)"),
-      whole("fsdp.min_numel", MICA_FIELD(fsdp.min_numel), 1, kHuge,
-            "wrap=size: number of elements from which a module becomes a unit"),
+      whole("fsdp.min_numel", MICA_FIELD(fsdp.min_numel), 1, kHuge, "wrap=size: number of elements from which a module becomes a unit"),
       choice("fsdp.backward_prefetch", MICA_FIELD(fsdp.backward_prefetch), {"pre", "post", "none"},
              "start the next unit's all-gather before (pre) or after (post) the current unit's backward"),
       flag("fsdp.forward_prefetch", MICA_FIELD(fsdp.forward_prefetch),
@@ -312,15 +310,12 @@ std::vector<ConfigKey> make_keys() {
       flag("optim.nesterov", MICA_FIELD(optim.nesterov), "sgd: Nesterov momentum"),
       real("optim.weight_decay", MICA_FIELD(optim.weight_decay), 0, 1e6, "weight decay of matrices; biases and norms are not decayed"),
       real("optim.grad_clip", MICA_FIELD(optim.grad_clip), 0, kInf, "global norm that gradients are clipped to; 0: no clipping"),
-      flag(
-          "optim.in_backward", MICA_FIELD(optim.in_backward),
-          "step each unit as soon as its gradient is reduced, then free the gradient; not with clipping or loss scaling"),
-      real("optim.loss_scale", MICA_FIELD(optim.loss_scale), 1e-30, 1e30,
-           "fp16: initial loss scale; halved when a step overflows"),
+      flag("optim.in_backward", MICA_FIELD(optim.in_backward),
+           "step each unit as soon as its gradient is reduced, then free the gradient; not with clipping or loss scaling"),
+      real("optim.loss_scale", MICA_FIELD(optim.loss_scale), 1e-30, 1e30, "fp16: initial loss scale; halved when a step overflows"),
       whole("optim.loss_scale_interval", MICA_FIELD(optim.loss_scale_interval), 1, 1 << 23,
             "fp16: steps without an overflow after which the loss scale doubles"),
-      choice("optim.schedule", MICA_FIELD(optim.schedule), {"cosine", "linear", "constant"},
-             "learning-rate schedule after warm-up"),
+      choice("optim.schedule", MICA_FIELD(optim.schedule), {"cosine", "linear", "constant"}, "learning-rate schedule after warm-up"),
       whole("optim.warmup_steps", MICA_FIELD(optim.warmup_steps), 0, kHuge, "steps in which the learning rate rises linearly from 0"),
       real("optim.min_lr", MICA_FIELD(optim.min_lr), 0, 1e6, "learning rate at the last step"),
 
@@ -345,15 +340,13 @@ std::vector<ConfigKey> make_keys() {
            "fp32 products in any order, which is faster and takes less memory"),
       whole("train.drift_interval", MICA_FIELD(train.drift_interval), 0, kHuge,
             "steps between checks that replicas are bitwise equal (hybrid and no_shard strategies); 0: never"),
-      whole("train.eval_interval", MICA_FIELD(train.eval_interval), 0, kHuge,
-            "steps between evaluations; 0: only after the last step"),
+      whole("train.eval_interval", MICA_FIELD(train.eval_interval), 0, kHuge, "steps between evaluations; 0: only after the last step"),
       whole("train.eval_batches", MICA_FIELD(train.eval_batches), 0, kHuge / 16,
             "batches of 16 sequences per evaluation, from the start of data.val, whatever the ranks and micro_batch; 0: all of data.val"),
       whole("train.log_interval", MICA_FIELD(train.log_interval), 1, kHuge, "steps between progress lines"),
       real("train.max_hours", MICA_FIELD(train.max_hours), 0, 1e6, "save and exit with status 75 after this many hours; 0: no limit"),
 
-      whole("checkpoint.interval", MICA_FIELD(checkpoint.interval), 0, kHuge,
-            "steps between checkpoints; 0: only after the last step"),
+      whole("checkpoint.interval", MICA_FIELD(checkpoint.interval), 0, kHuge, "steps between checkpoints; 0: only after the last step"),
       real("checkpoint.interval_minutes", MICA_FIELD(checkpoint.interval_minutes), 0, 1e6,
            "minutes between checkpoints, in addition to checkpoint.interval, by rank 0's clock; 0: off"),
       flag("checkpoint.async", MICA_FIELD(checkpoint.async),

@@ -11,14 +11,14 @@ namespace mica::train {
 
 /// One key of the config: how to read, print and explain it.
 struct ConfigKey {
-  std::string name;      ///< "train.steps"
+  std::string name;  ///< "train.steps"
   std::string help;
   std::string expected;  ///< "a whole number from 1", "fp32, bf16 or fp16"
   /// @returns false when the text is not what is expected.
   std::function<bool(Config&, const std::string& text)> set;
   std::function<std::string(const Config&)> get;
-  bool is_list = false;  ///< items are quoted one by one, by set and get; other values as a whole, by who reads and writes files
-  std::string old_name = {};  ///< "model.hidden": read as well; empty: it never had another name
+  bool is_list = false;         ///< items are quoted one by one, by set and get; other values as a whole, by who reads and writes files
+  std::string old_name = {};    ///< "model.hidden": read as well; empty: it never had another name
   std::string since = "0.1.0";  ///< the first version of Mica that has the key, by either name
 };
 

@@ -29,8 +29,9 @@ bool wants_gpu(const std::string& device, const std::vector<GpuInfo>& gpus, cons
 
 Backend backend_from_name(const std::string& name, bool on_gpu) {
   if (name == "auto") return on_gpu ? Backend::nccl : Backend::mpi;
-  require<ConfigError>(on_gpu == (name != "mpi"), "mesh.backend = {} moves memory of {}, but tensors are on {}: use {}, or another mesh.device",
-                       name, on_gpu ? "the CPU" : "GPUs", on_gpu ? "GPUs" : "the CPU", on_gpu ? "nccl or staged" : "mpi");
+  require<ConfigError>(on_gpu == (name != "mpi"),
+                       "mesh.backend = {} moves memory of {}, but tensors are on {}: use {}, or another mesh.device", name,
+                       on_gpu ? "the CPU" : "GPUs", on_gpu ? "GPUs" : "the CPU", on_gpu ? "nccl or staged" : "mpi");
   return name == "mpi" ? Backend::mpi : name == "nccl" ? Backend::nccl : Backend::staged;
 }
 
@@ -63,10 +64,11 @@ DeviceChoice choose_device(const Config::Mesh& wanted, const mpi::Session& sessi
                          "mesh.backend = nccl takes one GPU a rank, but {} ranks of a node share {} ({}): start fewer ranks a node, or "
                          "set mesh.backend=staged, which is slow",
                          choice.ranks_on_gpu, choice.gpu ? choice.gpu->name : "", choice.gpu ? choice.gpu->pci_bus_id : "");
-    require<ConfigError>(choice.backend != Backend::staged || session.has_thread_multiple(),
-                         "mesh.backend = staged communicates from threads of its own, and this MPI ({}) does not grant MPI_THREAD_MULTIPLE: "
-                         "use an MPI that does, or mesh.backend=nccl",
-                         mpi::Session::library_version());
+    require<ConfigError>(
+        choice.backend != Backend::staged || session.has_thread_multiple(),
+        "mesh.backend = staged communicates from threads of its own, and this MPI ({}) does not grant MPI_THREAD_MULTIPLE: "
+        "use an MPI that does, or mesh.backend=nccl",
+        mpi::Session::library_version());
     if (choice.gpu) use_gpu(choice.gpu->index);
   });
   return choice;

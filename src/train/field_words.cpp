@@ -10,8 +10,10 @@ constexpr std::string_view kOfAStep = "It counts the sequences of a step: micro_
 constexpr std::string_view kInSteps = "It counts optimizer steps; start-up prints how many epochs they are.";
 constexpr std::string_view kOneKeyForDtypes = "Its values are fp32, bf16 and fp16.";
 constexpr std::string_view kIsReproducible = "It is true already; train.deterministic keeps the same bits on other numbers of ranks, too.";
-constexpr std::string_view kRanksAreStarted = "the launcher decides how many ranks there are: mpirun -np 8, or srun --nodes=2 --ntasks-per-node=4";
-constexpr std::string_view kGpusAreTaken = "no key counts GPUs: each rank takes one, by its number on the node; start as many ranks as there are GPUs";
+constexpr std::string_view kRanksAreStarted =
+    "the launcher decides how many ranks there are: mpirun -np 8, or srun --nodes=2 --ntasks-per-node=4";
+constexpr std::string_view kGpusAreTaken =
+    "no key counts GPUs: each rank takes one, by its number on the node; start as many ranks as there are GPUs";
 
 constexpr std::array kWords = std::to_array<FieldWord>({
     // run

@@ -58,20 +58,20 @@ std::vector<IniEntry> parse_ini(const ConfigText& text) {
     const std::size_t equals = line.find('=');
     const bool is_text = std::ranges::none_of(line.substr(0, equals), [](unsigned char c) { return c < ' ' && c != '\t'; });
     require<ConfigError>(is_text && equals != std::string_view::npos && equals > 0 && line.front() != '[',
-                         "{}:{}: the line {} is not understood; expected lines like 'key = value' under [section] headings",
-                         text.file_name, number, io::quoted_name(line));
+                         "{}:{}: the line {} is not understood; expected lines like 'key = value' under [section] headings", text.file_name,
+                         number, io::quoted_name(line));
     const std::string key = section + std::string(trimmed(line.substr(0, equals)));
     const auto [first, is_new] = lines.emplace(key, number);
-    require<ConfigError>(is_new, "{}:{}: {} is set a second time, after line {}: delete one of the two lines",
-                         text.file_name, number, io::quoted_name(key), first->second);
+    require<ConfigError>(is_new, "{}:{}: {} is set a second time, after line {}: delete one of the two lines", text.file_name, number,
+                         io::quoted_name(key), first->second);
     entries.push_back({key, std::string(trimmed(line.substr(equals + 1))), number});
   }
   return entries;
 }
 
 std::string quoted(const std::string& value, std::string_view special) {
-  const bool is_plain = value == trimmed(value) && value.find_first_of("#\"") == std::string::npos &&
-                        value.find_first_of(special) == std::string::npos;
+  const bool is_plain =
+      value == trimmed(value) && value.find_first_of("#\"") == std::string::npos && value.find_first_of(special) == std::string::npos;
   if (is_plain) return value;
   std::string text = "\"";
   for (const char c : value) {

@@ -53,8 +53,7 @@ Rows split_rows(const std::string& path, std::int64_t last_step) {
 
 }  // namespace
 
-MetricsFile::MetricsFile(const std::string& path, std::function<void(const std::string&)> warn)
-    : path_(path), warn_(std::move(warn)) {
+MetricsFile::MetricsFile(const std::string& path, std::function<void(const std::string&)> warn) : path_(path), warn_(std::move(warn)) {
   if (path.empty()) return;
   file_.reset(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666));
   require<ConfigError>(static_cast<bool>(file_), "cannot write {}: {}; is the run folder writable?", path, errno_text(errno));
@@ -71,7 +70,8 @@ void MetricsFile::write_line(const std::string& json) {
     return;
   }
   const int error_number = errno == 0 ? ENOSPC : errno;
-  if (written > 0) [[maybe_unused]] const int rc = ::ftruncate(file_.get(), before);  // no half rows
+  if (written > 0) [[maybe_unused]]
+    const int rc = ::ftruncate(file_.get(), before);  // no half rows
   if (std::exchange(is_failing_, true)) return;
   warn_(fmt::format("{}; rows are left out until it can be written again", io::io_error_text(path_, "write", error_number)));
 }
@@ -90,23 +90,22 @@ void copy_later_metrics(const std::string& path, std::int64_t last_step, const s
 }
 
 void MetricsFile::write_resumed(const ResumeMetrics& resume) {
-  nlohmann::ordered_json json{
-      {"event", "resumed"}, {"from", resume.from}, {"checkpoint", resume.checkpoint}, {"ranks", resume.num_ranks}};
+  nlohmann::ordered_json json{{"event", "resumed"}, {"from", resume.from}, {"checkpoint", resume.checkpoint}, {"ranks", resume.num_ranks}};
   if (!resume.set_aside.empty()) json["set_aside"] = resume.set_aside;
   write_line(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 void MetricsFile::write(const StepMetrics& m) {
   nlohmann::ordered_json json{{"event", "step"},
-                                    {"step", m.step},
-                                    {"loss", number(m.loss)},
-                                    {"lr", m.lr},
-                                    {"grad_norm", m.grad_norm ? number(*m.grad_norm) : nlohmann::ordered_json(nullptr)},
-                                    {"tokens", m.tokens},
-                                    {"tokens_per_s", rounded(m.tokens_per_s, 0.1)},
-                                    {"step_ms", rounded(m.step_ms, 0.001)},
-                                    {"comm_wait_ms", rounded(m.comm_wait_ms, 0.001)},
-                                    {"peak_bytes", m.peak_bytes}};
+                              {"step", m.step},
+                              {"loss", number(m.loss)},
+                              {"lr", m.lr},
+                              {"grad_norm", m.grad_norm ? number(*m.grad_norm) : nlohmann::ordered_json(nullptr)},
+                              {"tokens", m.tokens},
+                              {"tokens_per_s", rounded(m.tokens_per_s, 0.1)},
+                              {"step_ms", rounded(m.step_ms, 0.001)},
+                              {"comm_wait_ms", rounded(m.comm_wait_ms, 0.001)},
+                              {"peak_bytes", m.peak_bytes}};
   if (m.loss_scale != 0) {
     json["loss_scale"] = m.loss_scale;
     json["skipped"] = m.is_skipped;
@@ -123,7 +122,8 @@ void MetricsFile::write_checkpoint(std::int64_t step, std::int64_t bytes, double
                                     {"step", step},
                                     {"bytes", bytes},
                                     {"stall_ms", rounded(stall_ms, 0.001)},
-                                    {"write_ms", rounded(write_ms, 0.001)}}.dump());
+                                    {"write_ms", rounded(write_ms, 0.001)}}
+                 .dump());
 }
 
 }  // namespace mica::train

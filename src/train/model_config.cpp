@@ -14,20 +14,20 @@ namespace {
 /// A key of one architecture that is set for another would do nothing.
 void refuse_keys_of_llama(const Config& config) {
   static const Config defaults;
-  for (const char* name : {"model.kv_heads", "model.head_dim", "model.rms_eps", "model.rope_theta",
-                           "model.rope_scaling", "model.rope_factor", "model.rope_low_freq_factor",
-                           "model.rope_high_freq_factor", "model.rope_original_context"}) {
+  for (const char* name :
+       {"model.kv_heads", "model.head_dim", "model.rms_eps", "model.rope_theta", "model.rope_scaling", "model.rope_factor",
+        "model.rope_low_freq_factor", "model.rope_high_freq_factor", "model.rope_original_context"}) {
     const auto key = std::ranges::find(config_keys(), name, &ConfigKey::name);
     require<ConfigError>(key->get(config) == key->get(defaults),
-                         "{} = {} is for model.type = llama and has no effect with model.type = {}: leave it {}", name,
-                         key->get(config), config.model.type, key->get(defaults));
+                         "{} = {} is for model.type = llama and has no effect with model.type = {}: leave it {}", name, key->get(config),
+                         config.model.type, key->get(defaults));
   }
 }
 
 void check_seq_len(const Config& config) {
   require<ConfigError>(config.train.seq_len <= config.model.context,
-                       "train.seq_len = {} is longer than model.context = {}: lower seq_len or raise context",
-                       config.train.seq_len, config.model.context);
+                       "train.seq_len = {} is longer than model.context = {}: lower seq_len or raise context", config.train.seq_len,
+                       config.model.context);
 }
 
 /// Sizes past any machine, refused before integers overflow on their way to the memory plan.
@@ -38,22 +38,19 @@ void check_sizes(const Config& config) {
   const double width = number(model.width);
   const double hidden = model.intermediate_size == 0 ? 4 * width : number(model.intermediate_size);
   const double q = is_llama ? number(model.heads) * number(llama_config(model).head_size()) : width;
-  const double parameters = number(model.layers) * (4 * q + (is_llama ? 3 : 2) * hidden) * width +
-                            number(model.vocab_size + model.context) * width;
+  const double parameters =
+      number(model.layers) * (4 * q + (is_llama ? 3 : 2) * hidden) * width + number(model.vocab_size + model.context) * width;
   constexpr double kMostParameters = 1e14;
-  require<ConfigError>(
-      parameters <= kMostParameters,
-      "model.layers = {}, model.width = {} and model.vocab_size = {} make about {:.1e} parameters, expected "
-      "at most {:.0e}: choose smaller ones",
-      model.layers, model.width, model.vocab_size, parameters, kMostParameters);
-  const double activation =
-      number(config.train.micro_batch) * number(config.train.seq_len) * std::max({width, hidden, q});
+  require<ConfigError>(parameters <= kMostParameters,
+                       "model.layers = {}, model.width = {} and model.vocab_size = {} make about {:.1e} parameters, expected "
+                       "at most {:.0e}: choose smaller ones",
+                       model.layers, model.width, model.vocab_size, parameters, kMostParameters);
+  const double activation = number(config.train.micro_batch) * number(config.train.seq_len) * std::max({width, hidden, q});
   constexpr double kLargestActivation = 1e14;
-  require<ConfigError>(
-      activation <= kLargestActivation,
-      "train.micro_batch = {} sequences of train.seq_len = {} tokens make activations of {:.1e} numbers, more "
-      "than any memory: choose smaller ones",
-      config.train.micro_batch, config.train.seq_len, activation);
+  require<ConfigError>(activation <= kLargestActivation,
+                       "train.micro_batch = {} sequences of train.seq_len = {} tokens make activations of {:.1e} numbers, more "
+                       "than any memory: choose smaller ones",
+                       config.train.micro_batch, config.train.seq_len, activation);
 }
 
 }  // namespace
@@ -100,9 +97,8 @@ void check_model(const Config& config) {
   const Config::Model& model = config.model;
   if (model.type != "llama") refuse_keys_of_llama(config);
   if (model.type == "gpt2") {
-    require<ConfigError>(model.width % model.heads == 0,
-                         "model.width = {} is not divisible by model.heads = {}: choose a multiple of {}", model.width,
-                         model.heads, model.heads);
+    require<ConfigError>(model.width % model.heads == 0, "model.width = {} is not divisible by model.heads = {}: choose a multiple of {}",
+                         model.width, model.heads, model.heads);
     require<ConfigError>(model.intermediate_size == 0 || model.intermediate_size == 4 * model.width,
                          "model.intermediate_size = {}, but GPT-2's is 4 * model.width = {}: leave it 0", model.intermediate_size,
                          4 * model.width);

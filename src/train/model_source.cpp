@@ -25,9 +25,8 @@ void take_model_keys(const HostComm& comm, Config& config) {
   const StartPoint start = find_start(comm, config);
   ConfigText text;
   text.text = comm.from_first_rank([&] {
-    const checkpoint::ModelDescription model = start.manifest
-                                                   ? checkpoint::ModelDescription{start.checkpoint, start.manifest->model}
-                                                   : checkpoint::read_model_description(config.model.init_from);
+    const checkpoint::ModelDescription model = start.manifest ? checkpoint::ModelDescription{start.checkpoint, start.manifest->model}
+                                                              : checkpoint::read_model_description(config.model.init_from);
     text = {model.source, to_ini(model)};
     Config filled = config;
     apply_defaults(filled, text);

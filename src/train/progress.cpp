@@ -26,10 +26,11 @@ bool Progress::is_on_terminal() {
 void Progress::show(const StepMetrics& m, double seconds_left, bool keep) {
   if (!on_terminal_ && !keep) return;
   const std::string norm = m.grad_norm ? fmt::format("norm {:.3f}", *m.grad_norm) : "norm unknown";
-  const std::string scale = m.loss_scale == 0 ? "" : fmt::format("  scale {:.0f}{}", m.loss_scale, m.is_skipped ? " (overflow: skipped)" : "");
+  const std::string scale =
+      m.loss_scale == 0 ? "" : fmt::format("  scale {:.0f}{}", m.loss_scale, m.is_skipped ? " (overflow: skipped)" : "");
   const std::string text =
-      fmt::format("step {:>6}/{}  loss {:.4f}  lr {:.2e}  {}{}  {} tokens/s  {:.1f} ms/step  comm {:.1f} ms  peak {}  left {}",
-                  m.step, last_step_, m.loss, m.lr, norm, scale, format_rate(m.tokens_per_s), m.step_ms, m.comm_wait_ms,
+      fmt::format("step {:>6}/{}  loss {:.4f}  lr {:.2e}  {}{}  {} tokens/s  {:.1f} ms/step  comm {:.1f} ms  peak {}  left {}", m.step,
+                  last_step_, m.loss, m.lr, norm, scale, format_rate(m.tokens_per_s), m.step_ms, m.comm_wait_ms,
                   plan::format_bytes(m.peak_bytes), format_duration(seconds_left));
   clear_line();
   if (on_terminal_ && !keep) {

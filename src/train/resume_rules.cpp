@@ -4,9 +4,10 @@
 #include <array>
 #include <string_view>
 
-#include "config_keys.hpp"
 #include "mica/core/error.hpp"
 #include "mica/core/rounding.hpp"
+
+#include "config_keys.hpp"
 
 namespace mica::train {
 namespace {
@@ -18,15 +19,12 @@ bool is_free(std::string_view key) {
   for (const std::string_view prefix : kFree) {
     if (key.starts_with(prefix)) return true;
   }
-  return key == "run.dir" || key == "model.init_from" || key.starts_with("checkpoint.") || key == "train.log_interval" || key == "train.eval_interval" ||
-         key == "train.eval_batches" || key == "train.drift_interval" ||
-         key == "train.max_hours";
+  return key == "run.dir" || key == "model.init_from" || key.starts_with("checkpoint.") || key == "train.log_interval" ||
+         key == "train.eval_interval" || key == "train.eval_batches" || key == "train.drift_interval" || key == "train.max_hours";
 }
 
 /// Dropout is of training, not of the model's shape; init_from is over when the first step begins.
-bool is_of_model(std::string_view key) {
-  return key.starts_with("model.") && key != "model.dropout" && key != "model.init_from";
-}
+bool is_of_model(std::string_view key) { return key.starts_with("model.") && key != "model.dropout" && key != "model.init_from"; }
 
 std::vector<std::string> check_keys(const Config& config, const Config& saved, const std::string& place) {
   std::vector<std::string> told;
@@ -74,8 +72,7 @@ Config with_batch_of(const Config& config, const checkpoint::Manifest& manifest,
   return adopted;
 }
 
-Continuation check_resume(const Config& config, const checkpoint::Manifest& manifest, const TrainingData& data,
-                          const std::string& place) {
+Continuation check_resume(const Config& config, const checkpoint::Manifest& manifest, const TrainingData& data, const std::string& place) {
   const Config saved = saved_config(manifest, place);
   Continuation next{.sequences = manifest.global_batch > 0 ? manifest.sequences : manifest.step * saved.train.global_batch,
                     .changes = check_keys(config, saved, place)};

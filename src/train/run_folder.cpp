@@ -90,14 +90,11 @@ RunFolder::RunFolder(App& app, const Config& config, const Logger& logger) : pat
   app.comm.from_first_rank([&] {
     std::error_code error;
     fs::create_directories(path_, error);
-    require<ConfigError>(!error, "cannot create the run folder {}: {}; choose another one with --run.dir=FOLDER", path_,
-                         error.message());
+    require<ConfigError>(!error, "cannot create the run folder {}: {}; choose another one with --run.dir=FOLDER", path_, error.message());
     const int access_error = access(path_.c_str(), W_OK | X_OK) == 0 ? 0 : errno;
-    require<ConfigError>(access_error == 0,
-                         "cannot write into the run folder {}: {}; choose another one with --run.dir=FOLDER", path_,
+    require<ConfigError>(access_error == 0, "cannot write into the run folder {}: {}; choose another one with --run.dir=FOLDER", path_,
                          errno_text(access_error));
-    lock_ = RunLock::acquire(
-        path_, {.take_over = config.run.take_over, .tell = [&](const std::string& text) { logger.warn("{}", text); }});
+    lock_ = RunLock::acquire(path_, {.take_over = config.run.take_over, .tell = [&](const std::string& text) { logger.warn("{}", text); }});
     logger_ = logger.with_file(path_ + "/log.txt");
     return std::string();
   });

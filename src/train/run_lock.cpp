@@ -156,9 +156,7 @@ std::optional<Look> look_at(const io::UniqueFd& fd, const std::string& path) {
   return look;
 }
 
-std::optional<Look> look_at(const std::string& path) {
-  return look_at(io::UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), path);
-}
+std::optional<Look> look_at(const std::string& path) { return look_at(io::UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), path); }
 
 milliseconds between(const timespec& a, const timespec& b) {
   return milliseconds((b.tv_sec - a.tv_sec) * 1000 + (b.tv_nsec - a.tv_nsec) / 1'000'000);
@@ -181,9 +179,7 @@ void write_text(const io::UniqueFd& fd, const std::string& path, const std::stri
 class Taking {
  public:
   Taking(const std::string& run_folder, const RunLockOptions& options)
-      : path_(run_folder + "/run.lock"),
-        own_path_(fmt::format("{}.{}-{}", path_, self_.host, self_.pid)),
-        options_(options) {}
+      : path_(run_folder + "/run.lock"), own_path_(fmt::format("{}.{}-{}", path_, self_.host, self_.pid)), options_(options) {}
   ~Taking() { ::unlink(own_path_.c_str()); }
   Taking(const Taking&) = delete;
   Taking& operator=(const Taking&) = delete;
@@ -252,11 +248,11 @@ class Taking {
       if (options_.take_over || age + watched >= options_.lost_after) return true;
       if (std::exchange(has_told, true)) continue;
       const std::optional<Owner> owner = parse_owner(first.text);
-      options_.tell(fmt::format(
-          "{} belongs to a job that has stopped updating it ({}); taking over once it has been silent for {} s, in {} s "
-          "(--run.take_over=true: at once)",
-          path_, owner ? owner->describe() : "unknown", options_.lost_after.count() / 1000,
-          (options_.lost_after - age - watched).count() / 1000));
+      options_.tell(
+          fmt::format("{} belongs to a job that has stopped updating it ({}); taking over once it has been silent for {} s, in {} s "
+                      "(--run.take_over=true: at once)",
+                      path_, owner ? owner->describe() : "unknown", options_.lost_after.count() / 1000,
+                      (options_.lost_after - age - watched).count() / 1000));
     }
   }
 
@@ -283,9 +279,9 @@ class Taking {
 class RunLock::Owned {
  public:
   Owned(std::string path, Owner self, milliseconds heartbeat)
-      : path_(std::move(path)), self_(std::move(self)), heartbeat_([this, heartbeat](const std::stop_token& stop) {
-          beat(stop, heartbeat);
-        }) {}
+      : path_(std::move(path)),
+        self_(std::move(self)),
+        heartbeat_([this, heartbeat](const std::stop_token& stop) { beat(stop, heartbeat); }) {}
   ~Owned() {
     heartbeat_.request_stop();
     heartbeat_.join();

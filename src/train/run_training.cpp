@@ -83,8 +83,9 @@ LogLevel log_level(const std::string& name) {
 std::string training_help(const std::vector<std::string>& /*arguments*/) { return kHelp + config_help(); }
 
 std::string version_text() {
-  std::string text = fmt::format("mica {}\n  {}\n  compiler  {}\n  CUDA      {}\n  NCCL      {}\n  cuDNN     {}\n", kVersion,
-                                 mpi::Session::library_version(), __VERSION__, cuda_version_text(), nccl_version_text(), cudnn_version_text());
+  std::string text =
+      fmt::format("mica {}\n  {}\n  compiler  {}\n  CUDA      {}\n  NCCL      {}\n  cuDNN     {}\n", kVersion,
+                  mpi::Session::library_version(), __VERSION__, cuda_version_text(), nccl_version_text(), cudnn_version_text());
   for (const GpuInfo& gpu : list_gpus()) {
     text += fmt::format("  GPU {}     {} ({}), compute capability {}.{}, {}\n", gpu.index, gpu.name, gpu.pci_bus_id, gpu.compute_major,
                         gpu.compute_minor, plan::format_bytes(gpu.memory_bytes));

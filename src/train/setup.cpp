@@ -94,8 +94,10 @@ fsdp::Options fsdp_options(const Config& config) {
   options.cpu_offload = f.cpu_offload == "parameters"  ? fsdp::CpuOffload::parameters
                         : f.cpu_offload == "gradients" ? fsdp::CpuOffload::gradients
                                                        : fsdp::CpuOffload::none;
-  options.root = {.limit_all_gathers = f.limit_all_gathers, .full_precision_in_eval = f.full_precision_in_eval,
-                  .use_orig_params = f.use_orig_params, .deterministic = config.train.deterministic};
+  options.root = {.limit_all_gathers = f.limit_all_gathers,
+                  .full_precision_in_eval = f.full_precision_in_eval,
+                  .use_orig_params = f.use_orig_params,
+                  .deterministic = config.train.deterministic};
   apply_reshard_after_forward(f.reshard_after_forward, options);
   options.backward_prefetch = f.backward_prefetch == "pre"    ? fsdp::BackwardPrefetch::pre
                               : f.backward_prefetch == "post" ? fsdp::BackwardPrefetch::post
@@ -118,8 +120,8 @@ fsdp::WrapPolicy wrap_policy(const Config& config) {
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const Config::Optim& o, fsdp::Root& root) {
   if (o.type == "sgd") return optim::make_sgd(root, {.momentum = o.momentum, .weight_decay = o.weight_decay, .nesterov = o.nesterov});
-  return optim::make_adamw(root, {.beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay,
-                                  .decoupled = o.type == "adamw"});
+  return optim::make_adamw(
+      root, {.beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay, .decoupled = o.type == "adamw"});
 }
 
 std::unique_ptr<optim::GradScaler> make_scaler(const Config& config, fsdp::Root& root) {
@@ -130,8 +132,10 @@ std::unique_ptr<optim::GradScaler> make_scaler(const Config& config, fsdp::Root&
 }
 
 optim::LrSchedule make_schedule(const Config& config) {
-  return optim::LrSchedule({.shape = optim::lr_shape_from_name(config.optim.schedule), .lr = config.optim.lr,
-                            .min_lr = config.optim.min_lr, .warmup_steps = config.optim.warmup_steps,
+  return optim::LrSchedule({.shape = optim::lr_shape_from_name(config.optim.schedule),
+                            .lr = config.optim.lr,
+                            .min_lr = config.optim.min_lr,
+                            .warmup_steps = config.optim.warmup_steps,
                             .total_steps = config.train.steps});
 }
 
@@ -151,9 +155,12 @@ namespace {
 
 std::string backend_name(DeviceChoice::Backend backend) {
   switch (backend) {
-    case DeviceChoice::Backend::mpi: return "mpi";
-    case DeviceChoice::Backend::nccl: return "nccl";
-    case DeviceChoice::Backend::staged: return "staged";
+    case DeviceChoice::Backend::mpi:
+      return "mpi";
+    case DeviceChoice::Backend::nccl:
+      return "nccl";
+    case DeviceChoice::Backend::staged:
+      return "staged";
   }
   return {};
 }
@@ -173,8 +180,7 @@ GroupBackend group_backend(DeviceChoice::Backend backend, const Config::Mesh& me
 
 }  // namespace
 
-Device Device::make(const Config& config, const mpi::Session& session, const mpi::Communicator& world,
-                    const Logger& logger) {
+Device Device::make(const Config& config, const mpi::Session& session, const mpi::Communicator& world, const Logger& logger) {
   Device device;
   const ThreadCount threads = choose_threads(world, static_cast<int>(config.mesh.threads));
   if (!threads.warning.empty()) logger.warn("{}", threads.warning);
@@ -192,22 +198,19 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
     device.pool = on_gpu ? make_cuda_pool() : make_cpu_pool();
     if (on_gpu) device.host_pool = make_cpu_pool();
     if (on_gpu) device.pinned_pool = make_pinned_pool();
-    const CudaKernelsOptions options{.allow_tf32 = config.train.tf32, .reproducible = config.train.reproducible,
+    const CudaKernelsOptions options{.allow_tf32 = config.train.tf32,
+                                     .reproducible = config.train.reproducible,
                                      .fuse_epilogues = !config.train.deterministic,
                                      .f32_logits = config.train.f32_logits};
-    device.make_kernels = [on_gpu, options](Pool& pool) {
-      return on_gpu ? make_cuda_kernels(pool, options) : make_cpu_kernels(pool);
-    };
+    device.make_kernels = [on_gpu, options](Pool& pool) { return on_gpu ? make_cuda_kernels(pool, options) : make_cpu_kernels(pool); };
     device.kernels = device.make_kernels(*device.pool);
   });
   comm->agree([&] {  // a shard size that does not fit is refused by all ranks alike
-    device.mesh = std::make_unique<Mesh>(make_mpi_mesh(world, shard_size_of(config),
-                                                       on_gpu ? *device.host_pool : *device.pool, {}, {},
+    device.mesh = std::make_unique<Mesh>(make_mpi_mesh(world, shard_size_of(config), on_gpu ? *device.host_pool : *device.pool, {}, {},
                                                        group_backend(choice.backend, config.mesh, device)));
   });
   if (!config.log.trace.empty()) device.tracer = std::make_unique<Tracer>(device.mesh->rank());
-  const StreamMode mode =
-      on_gpu ? StreamMode::threaded : comm_stream_mode(session, stream_mode(config.mesh.streams, device.num_threads));
+  const StreamMode mode = on_gpu ? StreamMode::threaded : comm_stream_mode(session, stream_mode(config.mesh.streams, device.num_threads));
   fsdp::Streams streams = fsdp::Streams::make(mode, [on_gpu, &device](const std::string& name, StreamMode stream_mode) {
     // What communicates, and what packs for it, is short, and others wait for it: it goes before products that are queued.
     const GpuPriority priority = name == "compute" ? GpuPriority::normal : GpuPriority::high;
@@ -240,9 +243,10 @@ std::string backend_text(const std::string& backend, bool registers) {
 
 std::string Device::describe() const {
   if (!gpu) return fmt::format("CPU, {} OpenMP thread{} a rank", num_threads, num_threads == 1 ? "" : "s");
-  return fmt::format("{} ({}, compute capability {}.{}, {}{}), CUDA {}, {}{}", gpu->name, gpu->pci_bus_id, gpu->compute_major, gpu->compute_minor,
-                     plan::format_bytes(gpu->memory_bytes), ranks_on_gpu > 1 ? fmt::format(", shared by {} ranks", ranks_on_gpu) : "",
-                     cuda_version_text(), backend_text(backend, registers_buffers),
+  return fmt::format("{} ({}, compute capability {}.{}, {}{}), CUDA {}, {}{}", gpu->name, gpu->pci_bus_id, gpu->compute_major,
+                     gpu->compute_minor, plan::format_bytes(gpu->memory_bytes),
+                     ranks_on_gpu > 1 ? fmt::format(", shared by {} ranks", ranks_on_gpu) : "", cuda_version_text(),
+                     backend_text(backend, registers_buffers),
                      gpu_pool_kind() == GpuPoolKind::plain ? ", a cudaMalloc for every buffer (MICA_GPU_POOL=plain, slow)" : "");
 }
 
@@ -266,8 +270,8 @@ ShardedModel ShardedModel::make(const Config& config, const Device& device) {
   std::vector<Buffer> ignored = make_ignored(root, options.param_dtype(), context);
   std::unique_ptr<optim::Optimizer> optimizer = make_optimizer(config.optim, root);
   auto in_backward = config.optim.in_backward ? std::make_unique<optim::OptimizerInBackward>(*optimizer) : nullptr;
-  return {std::move(module),      &root, std::move(context), std::move(optimizer), make_scaler(config, root),
-          std::move(in_backward), std::move(ignored)};
+  return {std::move(module), &root, std::move(context), std::move(optimizer), make_scaler(config, root), std::move(in_backward),
+          std::move(ignored)};
 }
 
 Datasets Datasets::open(const Config& config) {

@@ -11,11 +11,13 @@ StartPlan make_start_plan(const Config& config, const Device& device, const Shar
   const std::vector<plan::UnitSpec> units = plan::units_of(*model.root);
   const Shape tokens{batch.micro_batch, config.train.seq_len};
   const std::unique_ptr<nn::Module> twin = make_module(config);
-  const plan::PassProfile profile =
-      plan::trace_pass(*twin, units, {{tokens, DType::i32}, {tokens, DType::i32}},
-                       {.param_dtype = options.param_dtype(), .reduce_dtype = options.reduce_dtype(), .loss_in_backward = true,
-                        .recompute = model.context.recompute, .counts_inputs = device.gpu.has_value(),
-                        .make_kernels = device.make_kernels});
+  const plan::PassProfile profile = plan::trace_pass(*twin, units, {{tokens, DType::i32}, {tokens, DType::i32}},
+                                                     {.param_dtype = options.param_dtype(),
+                                                      .reduce_dtype = options.reduce_dtype(),
+                                                      .loss_in_backward = true,
+                                                      .recompute = model.context.recompute,
+                                                      .counts_inputs = device.gpu.has_value(),
+                                                      .make_kernels = device.make_kernels});
   plan::StepSpec spec = plan::step_spec_of(*model.root);
   spec.micro_batches = static_cast<int>(batch.accumulation);
   spec.no_sync = config.train.gradient_sync == "no_sync";
@@ -27,8 +29,8 @@ StartPlan make_start_plan(const Config& config, const Device& device, const Shar
   }
   spec.num_state_kinds = static_cast<int>(model.optimizer->state_kinds().size());
   // On a GPU snapshots are in the host's memory.
-  if (config.checkpoint.async && !device.pinned_pool) spec.snapshot_bytes = checkpoint::snapshot_bytes(
-      *model.root, config.checkpoint.optimizer ? model.optimizer.get() : nullptr);
+  if (config.checkpoint.async && !device.pinned_pool)
+    spec.snapshot_bytes = checkpoint::snapshot_bytes(*model.root, config.checkpoint.optimizer ? model.optimizer.get() : nullptr);
   if (device.mesh->world_size() > 1 && device.backend == "mpi") {  // others do not stage in the pool
     spec.staging_bytes = [](Collective kind, std::int64_t numel, DType dtype, int num_ranks) {
       return mpi_staging_bytes(kind, numel, dtype, num_ranks);

@@ -10,8 +10,7 @@
 #include "mica/tensor/fetch.hpp"
 
 namespace mica::train {
-StepRunner::StepRunner(const Config& config, ShardedModel& model, const data::Dataset& dataset, data::BatchPlan plan,
-                       int data_rank)
+StepRunner::StepRunner(const Config& config, ShardedModel& model, const data::Dataset& dataset, data::BatchPlan plan, int data_rank)
     : model_(model),
       plan_(plan),
       batches_(model.context, model.root->device_mesh(), dataset,
@@ -64,10 +63,8 @@ void StepRunner::update_scaled(double lr, StepFigures& figures) {
   scaler.unscale();
   context.kernels.copy(context.compute, scaler.found_inf(), figures.skipped);
   const optim::ClipCoefficient clip = optim::clip_coefficient(*model_.root, grad_clip_);
-  model_.optimizer->step({.lr = lr,
-                          .grad_scale = clip.coefficient.view(),
-                          .skip = scaler.found_inf(),
-                          .skipped_steps = scaler.skipped_steps()});
+  model_.optimizer->step(
+      {.lr = lr, .grad_scale = clip.coefficient.view(), .skip = scaler.found_inf(), .skipped_steps = scaler.skipped_steps()});
   scaler.update();
   figures.grad_norm = clip.norm;
 }

@@ -55,8 +55,9 @@ ThreadCount choose_threads(const mpi::Communicator& world, int wanted) {
   }
   const bool is_over = count.threads > std::ssize(mine);
   const std::vector<std::string> all = world.gather_strings(
-      is_over ? fmt::format("rank {} has {} threads ({}) on {} core{}: they take turns, which is slow; lower it or bind ranks to more cores",
-                            world.rank(), count.threads, wanted > 0 ? "mesh.threads" : "OMP_NUM_THREADS", mine.size(), mine.size() == 1 ? "" : "s")
+      is_over ? fmt::format(
+                    "rank {} has {} threads ({}) on {} core{}: they take turns, which is slow; lower it or bind ranks to more cores",
+                    world.rank(), count.threads, wanted > 0 ? "mesh.threads" : "OMP_NUM_THREADS", mine.size(), mine.size() == 1 ? "" : "s")
               : "");
   const auto first = std::ranges::find_if(all, [](const std::string& text) { return !text.empty(); });
   if (world.rank() == 0 && first != all.end()) count.warning = *first;

@@ -23,15 +23,14 @@ auto made_together(const HostComm& comm, Make&& make) {
   return std::move(*made);
 }
 
-data::BatchPlan make_plan(const Config& config, const StartPoint& start, bool is_adopted, std::int64_t sequences_before,
-                          int num_ranks) {
+data::BatchPlan make_plan(const Config& config, const StartPoint& start, bool is_adopted, std::int64_t sequences_before, int num_ranks) {
   const Config::Train& train = config.train;
   if (is_adopted && train.global_batch % (train.micro_batch * num_ranks) != 0) {
     const std::string ways = data::ways_to_keep_batch(train.micro_batch, num_ranks, train.global_batch);
-    throw ConfigError(fmt::format("{} was saved with {} sequences a step, a batch that train.micro_batch x ranks = {} x {} "
-                                  "does not divide{}{}",
-                                  start.checkpoint, train.global_batch, train.micro_batch, num_ranks,
-                                  ways.empty() ? "" : "; keep it ", ways));
+    throw ConfigError(
+        fmt::format("{} was saved with {} sequences a step, a batch that train.micro_batch x ranks = {} x {} "
+                    "does not divide{}{}",
+                    start.checkpoint, train.global_batch, train.micro_batch, num_ranks, ways.empty() ? "" : "; keep it ", ways));
   }
   data::BatchPlan plan = data::make_batch_plan(train.micro_batch, num_ranks, train.global_batch);
   constexpr std::int64_t kMostRounds = 100'000;
@@ -53,12 +52,9 @@ data::BatchPlan make_plan(const Config& config, const StartPoint& start, bool is
 Trainer::Trainer(App& app, const Config& config, StartPoint start, Logger logger)
     : app_(app),
       start_point_(std::move(start)),
-      config_(made_together(app.comm,
-                            [&] {
-                              return start_point_.manifest
-                                         ? with_batch_of(config, *start_point_.manifest, start_point_.checkpoint)
-                                         : config;
-                            })),
+      config_(made_together(
+          app.comm,
+          [&] { return start_point_.manifest ? with_batch_of(config, *start_point_.manifest, start_point_.checkpoint) : config; })),
       logger_(std::move(logger)),
       device_(Device::make(config, app.session, app.world, logger_)),
       datasets_(made_together(app.comm, [&] { return Datasets::open(config); })),
@@ -89,23 +85,22 @@ void Trainer::print_start(IniKeys keys) const {
     logger_.warn("the key {} is called {} now; the old name is still read, but write the new one", old_name, name);
   }
   logger_.info("{}", to_ini(config_, keys));
-  if (keys == IniKeys::changed) logger_.info("config   other keys have their defaults; all of them: {}/config.resolved.cfg", config_.run_folder());
-  logger_.info("data     {} tokens, {} sequences of {} tokens{}", datasets_.train.num_tokens(),
-               datasets_.train.num_sequences(), config_.train.seq_len,
+  if (keys == IniKeys::changed)
+    logger_.info("config   other keys have their defaults; all of them: {}/config.resolved.cfg", config_.run_folder());
+  logger_.info("data     {} tokens, {} sequences of {} tokens{}", datasets_.train.num_tokens(), datasets_.train.num_sequences(),
+               config_.train.seq_len,
                datasets_.val ? fmt::format("; validation {} tokens", datasets_.val->num_tokens()) : "; no validation");
   logger_.info(
       "batch    {} sequences a step = micro_batch {} x accumulation {} x {} ranks; {} tokens a step, {:.2f} epochs in "
       "{} steps",
-      plan_.global_batch(), plan_.micro_batch, plan_.accumulation, plan_.num_ranks,
-      plan_.global_batch() * config_.train.seq_len,
-      static_cast<double>(plan_.global_batch() * config_.train.steps) /
-          static_cast<double>(datasets_.train.num_sequences()),
+      plan_.global_batch(), plan_.micro_batch, plan_.accumulation, plan_.num_ranks, plan_.global_batch() * config_.train.seq_len,
+      static_cast<double>(plan_.global_batch() * config_.train.steps) / static_cast<double>(datasets_.train.num_sequences()),
       config_.train.steps);
   if (start_point_.manifest) {
     logger_.info("start    resumes from {}, step {}{}", start_point_.checkpoint, start_point_.manifest->step,
-                 start_point_.num_later == 0 ? ""
-                                             : fmt::format("; later checkpoints of this run ({}) will be set aside, not deleted",
-                                                           start_point_.num_later));
+                 start_point_.num_later == 0
+                     ? ""
+                     : fmt::format("; later checkpoints of this run ({}) will be set aside, not deleted", start_point_.num_later));
     for (const std::string& change : continuation_.changes) logger_.warn("changed since the checkpoint: {}", change);
   }
   logger_.info("{}", device_.mesh->describe());
@@ -119,8 +114,7 @@ void Trainer::print_start(IniKeys keys) const {
   }
   logger_.info("{}", model_.root->describe());
   logger_.info("memory plan, per rank\n{}", plan::format_memory_plan(start_plan_.memory));
-  if (device_.mesh->world_size() > 1)
-    logger_.info("communication per step and rank\n{}", plan::format_volume(start_plan_.volume));
+  if (device_.mesh->world_size() > 1) logger_.info("communication per step and rank\n{}", plan::format_volume(start_plan_.volume));
 }
 
 void Trainer::resume() {
@@ -140,11 +134,10 @@ void Trainer::resume() {
   });
   app_.comm.agree([&] {
     const checkpoint::LoadReport report = checkpoint::load(
-        folder, manifest,
-        {.root = model_.root, .optimizer = model_.optimizer.get(), .omp_threads = device_.num_threads}, app_.comm);
+        folder, manifest, {.root = model_.root, .optimizer = model_.optimizer.get(), .omp_threads = device_.num_threads}, app_.comm);
     if (model_.scaler && manifest.scalars.contains("loss_scale")) {
-      model_.scaler->set_state({manifest.scalars.at("loss_scale"),
-                                static_cast<std::int64_t>(manifest.scalars.at("loss_scale_growth_tracker"))});
+      model_.scaler->set_state(
+          {manifest.scalars.at("loss_scale"), static_cast<std::int64_t>(manifest.scalars.at("loss_scale_growth_tracker"))});
     }
     tokenizer_ = report.tokenizer;
     parent_ = manifest.id();
@@ -173,10 +166,8 @@ void Trainer::begin_files() {
     metrics_ = std::make_unique<MetricsFile>(config_.log.metrics ? config_.run_folder() + "/metrics.jsonl" : "",
                                              [&](const std::string& text) { progress_->warn(text); });
     if (!start_point_.manifest) return;
-    metrics_->write_resumed({.from = last_done_,
-                             .checkpoint = start_point_.checkpoint,
-                             .num_ranks = app_.world.num_ranks(),
-                             .set_aside = set_aside});
+    metrics_->write_resumed(
+        {.from = last_done_, .checkpoint = start_point_.checkpoint, .num_ranks = app_.world.num_ranks(), .set_aside = set_aside});
   });
 }
 
@@ -219,11 +210,9 @@ ExitCode Trainer::run(const RunFolder& folder) {
   folder_ = &folder;
   check_memory(app_.world, config_, device_, plan_, start_plan_);
   resume();
-  progress_ = std::make_unique<Progress>(is_main() ? logger_ : Logger(), config_.train.steps,
-                                         is_main() && Progress::is_on_terminal());
+  progress_ = std::make_unique<Progress>(is_main() ? logger_ : Logger(), config_.train.steps, is_main() && Progress::is_on_terminal());
   if (last_done_ >= config_.train.steps) {
-    progress_->say(fmt::format("nothing to do: step {} of {} is done; raise train.steps to continue", last_done_,
-                               config_.train.steps));
+    progress_->say(fmt::format("nothing to do: step {} of {} is done; raise train.steps to continue", last_done_, config_.train.steps));
     return ExitCode::done;
   }
   prepare_background_saves();
@@ -243,8 +232,7 @@ ExitCode Trainer::train() {
   last_save_begin_ = Clock::now();
   RequestPace pace(last_done_, Clock::now());
   begin_interval();
-  StepTrace trace(device_.tracer.get(), config_.log.trace,
-                  fmt::format("{}/trace-rank{}.json", config_.run_folder(), device_.mesh->rank()));
+  StepTrace trace(device_.tracer.get(), config_.log.trace, fmt::format("{}/trace-rank{}.json", config_.run_folder(), device_.mesh->rank()));
   while (last_done_ < config_.train.steps) {
     const std::int64_t step = last_done_ + 1;
     const double lr = schedule_.at(step);
@@ -260,8 +248,8 @@ ExitCode Trainer::train() {
     const bool is_last = step == config_.train.steps;
     const bool logs = is_last || step % config_.train.log_interval == 0;
     const bool evaluates = is_last || (config_.train.eval_interval > 0 && step % config_.train.eval_interval == 0);
-    const bool saves = is_last || stops || request == Request::save ||
-                       (config_.checkpoint.interval > 0 && step % config_.checkpoint.interval == 0);
+    const bool saves =
+        is_last || stops || request == Request::save || (config_.checkpoint.interval > 0 && step % config_.checkpoint.interval == 0);
     look_at_background_save();
     if (request == Request::look) {
       finish_background_save();
@@ -274,8 +262,7 @@ ExitCode Trainer::train() {
       if (const auto said = trace.end_run(step)) progress_->say(*said);
     }
     if (stops && !is_last) {
-      progress_->say(
-          fmt::format("stopped after step {} of {}; start the same command again to resume", step, config_.train.steps));
+      progress_->say(fmt::format("stopped after step {} of {}; start the same command again to resume", step, config_.train.steps));
       return ExitCode::requeue;
     }
   }

@@ -14,7 +14,7 @@ void Trainer::prepare_background_saves() {
   });
   background_world_ = std::make_unique<mpi::Communicator>(app_.world.duplicate());
   saver_ = std::make_unique<checkpoint::AsyncSaver>(make_mpi_comm(*background_world_),
-                                                     device_.pinned_pool ? *device_.pinned_pool : *device_.pool);
+                                                    device_.pinned_pool ? *device_.pinned_pool : *device_.pool);
   app_.comm.agree([&] { saver_->reserve(*model_.root, saved_optimizer()); });
 }
 
@@ -73,9 +73,8 @@ void Trainer::save(std::int64_t step, bool in_background) {
 void Trainer::tell_saved(const checkpoint::SaveReport& report, std::int64_t step, double stall_ms) {
   metrics_->write_checkpoint(step, report.bytes, stall_ms, report.write_ms);
   for (const std::string& note : report.notes) progress_->say(note);
-  progress_->say(
-      fmt::format("saved {} ({} in {:.0f} ms{})", report.path, plan::format_bytes(report.bytes), report.total_ms,
-                  config_.checkpoint.async ? fmt::format(", training stalled for {:.0f} ms", stall_ms) : ""));
+  progress_->say(fmt::format("saved {} ({} in {:.0f} ms{})", report.path, plan::format_bytes(report.bytes), report.total_ms,
+                             config_.checkpoint.async ? fmt::format(", training stalled for {:.0f} ms", stall_ms) : ""));
 }
 
 void Trainer::look_at_background_save() {

@@ -50,8 +50,9 @@ TEST(Bench, TrainReportsSpeedMemoryAndBound) {
 }
 
 TEST(Bench, TrainTakesStrategyDtypeAndKeysOfMicaTrain) {
-  const Finished finished = run_bench(2, {"train", "--batch=1", "--seq=8", "--steps=1", "--warmup=1", "--dtype=bf16", "--no-bound",
-                                          "--strategy=shard_grad_op", "--activation-checkpointing", "--fsdp.wrap=none", "--fsdp.recompute=cheap"});
+  const Finished finished =
+      run_bench(2, {"train", "--batch=1", "--seq=8", "--steps=1", "--warmup=1", "--dtype=bf16", "--no-bound", "--strategy=shard_grad_op",
+                    "--activation-checkpointing", "--fsdp.wrap=none", "--fsdp.recompute=cheap"});
   ASSERT_EQ(finished.status, 0) << finished.output;
   const std::vector<Json> rows = json_lines(finished);
   ASSERT_EQ(rows.size(), 1);
@@ -63,8 +64,7 @@ TEST(Bench, TrainTakesStrategyDtypeAndKeysOfMicaTrain) {
 }
 
 TEST(Bench, GemmReportsEveryProductOfEveryLayer) {
-  const Finished finished =
-      run_bench(1, {"gemm", "--rows=32", "--width=64", "--vocab=96", "--head-rows=8", "--rounds=1", "--dtypes=fp32"});
+  const Finished finished = run_bench(1, {"gemm", "--rows=32", "--width=64", "--vocab=96", "--head-rows=8", "--rounds=1", "--dtypes=fp32"});
   ASSERT_EQ(finished.status, 0) << finished.output;
   const std::vector<Json> rows = json_lines(finished);
   ASSERT_EQ(rows.size(), 15);  // 5 layers x 3 products

@@ -6,8 +6,8 @@
 #include <mica/fsdp/wrap_policy.hpp>
 #include <mica/mpi/session.hpp>
 #include <mica/nn/activation.hpp>
-#include <mica/nn/layer_norm.hpp>
 #include <mica/nn/language_model.hpp>
+#include <mica/nn/layer_norm.hpp>
 #include <mica/nn/linear.hpp>
 #include <mica/nn/sequential.hpp>
 #include <mica/optim/clip_grad_norm.hpp>
@@ -54,7 +54,9 @@ void train(const mpi::Session& session) {
     ids[i] = static_cast<std::int32_t>((i * 11 + static_cast<std::size_t>(world.rank())) % kVocab);
     targets[i] = static_cast<std::int32_t>((ids[i] + 7) % kVocab);
   }
-  const auto batch = [](std::vector<std::int32_t>& tokens) { return Tensor(TensorView{tokens.data(), Shape{kSequences, kTokens}, DType::i32}); };
+  const auto batch = [](std::vector<std::int32_t>& tokens) {
+    return Tensor(TensorView{tokens.data(), Shape{kSequences, kTokens}, DType::i32});
+  };
   float one = 1;
   for (int step = 1; step <= 40; ++step) {
     context.step = static_cast<std::uint64_t>(step);

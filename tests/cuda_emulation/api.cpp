@@ -97,8 +97,6 @@ void reset_calls() {
   for (auto& [name, api] : all.by_name) api.reset();
 }
 
-void fail_next(std::string_view name, int error, int after, int times) {
-  Api::named(name).fail(error, after, times);
-}
+void fail_next(std::string_view name, int error, int after, int times) { Api::named(name).fail(error, after, times); }
 
 }  // namespace mica::cuda_emulation

@@ -91,9 +91,7 @@ void Block::wait(State state) {
   thread.state = State::running;
 }
 
-void Block::wake(unsigned thread) {
-  ready_[(ready_first_ + ready_count_++) % kMostThreads] = static_cast<std::uint16_t>(thread);
-}
+void Block::wake(unsigned thread) { ready_[(ready_first_ + ready_count_++) % kMostThreads] = static_cast<std::uint16_t>(thread); }
 
 int Block::barrier(int value, const std::source_location& where) {
   if (at_barrier_ == 0) {
@@ -120,8 +118,7 @@ unsigned Block::lanes_of(unsigned warp) const {
   return lanes == kWarp ? ~0U : (1U << lanes) - 1;
 }
 
-const std::array<std::uint64_t, Block::kWarp>& Block::meet(unsigned mask, std::uint64_t value,
-                                                           const std::source_location& where) {
+const std::array<std::uint64_t, Block::kWarp>& Block::meet(unsigned mask, std::uint64_t value, const std::source_location& where) {
   const unsigned first = running_ / kWarp * kWarp;
   Warp& warp = warps_[running_ / kWarp];
   const unsigned lane = running_ - first;
@@ -150,8 +147,7 @@ const std::array<std::uint64_t, Block::kWarp>& Block::meet(unsigned mask, std::u
   return values;
 }
 
-std::uint64_t Block::shuffle(unsigned mask, std::uint64_t bits, Shuffle kind, int argument, int width,
-                             const std::source_location& where) {
+std::uint64_t Block::shuffle(unsigned mask, std::uint64_t bits, Shuffle kind, int argument, int width, const std::source_location& where) {
   const int lane = static_cast<int>(running_ % kWarp);
   const unsigned existing = lanes_of(running_ / kWarp);
   const auto& values = meet(mask, bits, where);
@@ -209,16 +205,15 @@ void Block::report(const char* problem) {
 }
 
 void Block::report(const char* problem, const std::source_location& first, const std::source_location& second) {
-  std::fprintf(stderr, "CUDA emulation: %s\n  block (%u, %u, %u), thread (%u, %u, %u)\n", problem, blockIdx.x,
-               blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);
+  std::fprintf(stderr, "CUDA emulation: %s\n  block (%u, %u, %u), thread (%u, %u, %u)\n", problem, blockIdx.x, blockIdx.y, blockIdx.z,
+               threadIdx.x, threadIdx.y, threadIdx.z);
   print("one at", first);
   print("one at", second);
   std::abort();
 }
 
 int block_barrier(int value, const std::source_location& where) { return Block::current().barrier(value, where); }
-std::uint64_t warp_shuffle(unsigned mask, std::uint64_t bits, Shuffle shuffle, int argument, int width,
-                           const std::source_location& where) {
+std::uint64_t warp_shuffle(unsigned mask, std::uint64_t bits, Shuffle shuffle, int argument, int width, const std::source_location& where) {
   return Block::current().shuffle(mask, bits, shuffle, argument, width, where);
 }
 unsigned warp_vote(unsigned mask, bool predicate, const std::source_location& where) {

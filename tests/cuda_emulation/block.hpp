@@ -27,8 +27,7 @@ class Block {
   void check_stacks() const { fibers_.check_stacks(); }
 
   int barrier(int value, const std::source_location& where);
-  std::uint64_t shuffle(unsigned mask, std::uint64_t bits, Shuffle kind, int argument, int width,
-                        const std::source_location& where);
+  std::uint64_t shuffle(unsigned mask, std::uint64_t bits, Shuffle kind, int argument, int width, const std::source_location& where);
   unsigned vote(unsigned mask, bool predicate, const std::source_location& where);
 
  private:

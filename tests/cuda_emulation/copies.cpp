@@ -63,8 +63,7 @@ cudaError_t enqueue_copy(Copy copy, cudaMemcpyKind kind, cudaStream_t stream) {
   for (const auto& side : {to, from}) {
     if (side.place == Place::device && !side.whole) return failed(cudaErrorInvalidValue);
   }
-  if ((to.place == Place::device) != (from.place == Place::device) &&
-      (to.place == Place::pageable || from.place == Place::pageable)) {
+  if ((to.place == Place::device) != (from.place == Place::device) && (to.place == Place::pageable || from.place == Place::pageable)) {
     static auto& api = Api::named("pageable copy").waits();
     api.enter();
   }
@@ -185,13 +184,12 @@ cudaError_t cudaMemcpy(void* dst, const void* src, std::size_t count, enum cudaM
   if (error == cudaSuccess && kind != cudaMemcpyDeviceToDevice) finish(queue_of(nullptr), "cudaMemcpy");
   return error;
 }
-cudaError_t cudaMemcpyAsync(void* dst, const void* src, std::size_t count, enum cudaMemcpyKind kind,
-                            cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void* dst, const void* src, std::size_t count, enum cudaMemcpyKind kind, cudaStream_t stream) {
   MICA_EMULATED_ENTER(cudaMemcpyAsync);
   return copy(dst, src, count, kind, stream);
 }
-cudaError_t cudaMemcpy2DAsync(void* dst, std::size_t dpitch, const void* src, std::size_t spitch, std::size_t width,
-                              std::size_t height, enum cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t cudaMemcpy2DAsync(void* dst, std::size_t dpitch, const void* src, std::size_t spitch, std::size_t width, std::size_t height,
+                              enum cudaMemcpyKind kind, cudaStream_t stream) {
   MICA_EMULATED_ENTER(cudaMemcpy2DAsync);
   if (width > dpitch || width > spitch) return failed(cudaErrorInvalidPitchValue);
   return enqueue_copy({dst, dpitch, src, spitch, width, height}, kind, stream);

@@ -61,8 +61,7 @@ cublasStatus_t check_types(const Operation& op, const Layout& a, const Layout& b
   const bool factors = a.type == b.type && (is_half(a.type) || a.type == CUDA_R_32F);
   const bool results = c.type == d.type && (c.type == a.type || c.type == CUDA_R_32F);
   if (!computes || !factors || !results || op.scale_type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
-  return op.pointer_mode == CUBLASLT_POINTER_MODE_HOST && op.transc == CUBLAS_OP_N ? CUBLAS_STATUS_SUCCESS
-                                                                                   : CUBLAS_STATUS_NOT_SUPPORTED;
+  return op.pointer_mode == CUBLASLT_POINTER_MODE_HOST && op.transc == CUBLAS_OP_N ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 cublasStatus_t check_epilogue(const Operation& op, const Layout& d, Epilogue& epilogue) {
@@ -88,15 +87,14 @@ cublasStatus_t check_epilogue(const Operation& op, const Layout& d, Epilogue& ep
 
 std::uint64_t element_bytes(std::uint32_t type) { return is_half(type) ? 2 : 4; }
 
-cublasStatus_t check_product(const Operation* op, const Layout* a, const Layout* b, const Layout* c, const Layout* d,
-                             Epilogue& epilogue) {
+cublasStatus_t check_product(const Operation* op, const Layout* a, const Layout* b, const Layout* c, const Layout* d, Epilogue& epilogue) {
   if (op == nullptr || a == nullptr || b == nullptr || c == nullptr || d == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
   for (const auto* it : {a, b, c, d}) {
     if (!has_room(*it) || it->batch_count != d->batch_count) return CUBLAS_STATUS_INVALID_VALUE;
   }
   const Matrix left(nullptr, *a, op->transa, 0), right(nullptr, *b, op->transb, 0), out(nullptr, *d, CUBLAS_OP_N, 0);
-  if (left.cols() != right.rows() || left.rows() != out.rows() || right.cols() != out.cols() || c->rows != d->rows ||
-      c->cols != d->cols || c->order != d->order) {
+  if (left.cols() != right.rows() || left.rows() != out.rows() || right.cols() != out.cols() || c->rows != d->rows || c->cols != d->cols ||
+      c->order != d->order) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   if (const auto status = check_types(*op, *a, *b, *c, *d); status != CUBLAS_STATUS_SUCCESS) return status;

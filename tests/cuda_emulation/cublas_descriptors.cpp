@@ -81,8 +81,8 @@ const char* cublasLtGetStatusString(cublasStatus_t status) {
   }
 }
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* matLayout, cudaDataType type, std::uint64_t rows,
-                                          std::uint64_t cols, std::int64_t ld) {
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* matLayout, cudaDataType type, std::uint64_t rows, std::uint64_t cols,
+                                          std::int64_t ld) {
   *matLayout = new cublasLtMatrixLayoutOpaque_t;
   (*matLayout)->type = type;
   (*matLayout)->rows = rows;
@@ -91,8 +91,8 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* matLayout, cud
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t matLayout) { return destroy(matLayout); }
-cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t matLayout, cublasLtMatrixLayoutAttribute_t attr,
-                                                const void* buf, std::size_t sizeInBytes) {
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t matLayout, cublasLtMatrixLayoutAttribute_t attr, const void* buf,
+                                                std::size_t sizeInBytes) {
   switch (attr) {
     case CUBLASLT_MATRIX_LAYOUT_TYPE:
       return set(matLayout->type, buf, sizeInBytes);
@@ -112,16 +112,15 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t matLayout
   return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* matmulDesc, cublasComputeType_t computeType,
-                                        cudaDataType_t scaleType) {
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* matmulDesc, cublasComputeType_t computeType, cudaDataType_t scaleType) {
   *matmulDesc = new cublasLtMatmulDescOpaque_t;
   (*matmulDesc)->compute_type = computeType;
   (*matmulDesc)->scale_type = scaleType;
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t matmulDesc) { return destroy(matmulDesc); }
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t matmulDesc, cublasLtMatmulDescAttributes_t attr,
-                                              const void* buf, std::size_t sizeInBytes) {
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t matmulDesc, cublasLtMatmulDescAttributes_t attr, const void* buf,
+                                              std::size_t sizeInBytes) {
   auto& it = *matmulDesc;
   switch (attr) {
     case CUBLASLT_MATMUL_DESC_COMPUTE_TYPE:
@@ -163,9 +162,8 @@ cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* pref) 
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t pref) { return destroy(pref); }
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t pref,
-                                                    cublasLtMatmulPreferenceAttributes_t attr, const void* buf,
-                                                    std::size_t sizeInBytes) {
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t pref, cublasLtMatmulPreferenceAttributes_t attr,
+                                                    const void* buf, std::size_t sizeInBytes) {
   switch (attr) {
     case CUBLASLT_MATMUL_PREF_SEARCH_MODE:
       return set(pref->search_mode, buf, sizeInBytes);

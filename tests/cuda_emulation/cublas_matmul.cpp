@@ -62,15 +62,11 @@ struct Operands {
 };
 
 /// All that a product touches is there, aligned as the algorithm expects, and apart from the result.
-cublasStatus_t check_operands(const Operation& op, const Epilogue& epilogue, const cublasLtMatmulAlgo_t* algo,
-                              const Operands& x) {
-  const std::uint64_t vector_bytes =
-      (epilogue.sums_b ? x.d_layout.cols : x.d_layout.rows) * element_bytes(x.d_layout.type);
-  const std::uint64_t aux_bytes = ((x.d_layout.cols - 1) * static_cast<std::uint64_t>(op.aux_ld) + x.d_layout.rows) *
-                                  element_bytes(x.d_layout.type);
-  const auto alignment = [&](Word word, const Layout& layout) {
-    return algo != nullptr ? algo->data[word] : element_bytes(layout.type);
-  };
+cublasStatus_t check_operands(const Operation& op, const Epilogue& epilogue, const cublasLtMatmulAlgo_t* algo, const Operands& x) {
+  const std::uint64_t vector_bytes = (epilogue.sums_b ? x.d_layout.cols : x.d_layout.rows) * element_bytes(x.d_layout.type);
+  const std::uint64_t aux_bytes =
+      ((x.d_layout.cols - 1) * static_cast<std::uint64_t>(op.aux_ld) + x.d_layout.rows) * element_bytes(x.d_layout.type);
+  const auto alignment = [&](Word word, const Layout& layout) { return algo != nullptr ? algo->data[word] : element_bytes(layout.type); };
   const std::uint64_t workspace_bytes = algo != nullptr ? algo->data[kWorkspaceBytes] : 0;
   struct Part {
     bool used;
@@ -106,8 +102,8 @@ float gelu_gradient(float x) {
   return 0.5F * (1.0F + t) + 0.5F * x * (1.0F - t * t) * kGeluScale * (1.0F + 3.0F * kGeluCube * x * x);
 }
 
-void finish(const Operation& op, const Epilogue& epilogue, float alpha, float beta, const std::vector<float>& product,
-            const Matrix& c, Matrix& d, std::uint32_t type, std::int64_t batch) {
+void finish(const Operation& op, const Epilogue& epilogue, float alpha, float beta, const std::vector<float>& product, const Matrix& c,
+            Matrix& d, std::uint32_t type, std::int64_t batch) {
   const auto bias_at = [&](std::int64_t i) { return batch * op.bias_batch_stride + i; };
   const auto aux_at = [&](std::int64_t i, std::int64_t j) { return batch * op.aux_batch_stride + j * op.aux_ld + i; };
   for (std::int64_t i = 0; i < d.rows(); ++i) {
@@ -140,19 +136,16 @@ void store_sums(const Operation& op, const Epilogue& epilogue, const Matrix& a, 
 std::uint32_t mica::cuda_emulation::allowed_reductions() { return last_allowed_reductions; }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t operationDesc,
-                                              cublasLtMatrixLayout_t Adesc, cublasLtMatrixLayout_t Bdesc,
-                                              cublasLtMatrixLayout_t Cdesc, cublasLtMatrixLayout_t Ddesc,
-                                              cublasLtMatmulPreference_t preference, int requestedAlgoCount,
-                                              cublasLtMatmulHeuristicResult_t heuristicResultsArray[],
-                                              int* returnAlgoCount) {
+                                              cublasLtMatrixLayout_t Adesc, cublasLtMatrixLayout_t Bdesc, cublasLtMatrixLayout_t Cdesc,
+                                              cublasLtMatrixLayout_t Ddesc, cublasLtMatmulPreference_t preference, int requestedAlgoCount,
+                                              cublasLtMatmulHeuristicResult_t heuristicResultsArray[], int* returnAlgoCount) {
   static auto& api = Api::named("cublasLtMatmulAlgoGetHeuristic");
   if (const int ordered = api.enter(); ordered != 0) return static_cast<cublasStatus_t>(ordered);
   if (lightHandle == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (preference == nullptr || requestedAlgoCount < 1) return CUBLAS_STATUS_INVALID_VALUE;
   *returnAlgoCount = 0;
   Epilogue epilogue;
-  if (const auto status = check_product(operationDesc, Adesc, Bdesc, Cdesc, Ddesc, epilogue);
-      status != CUBLAS_STATUS_SUCCESS) {
+  if (const auto status = check_product(operationDesc, Adesc, Bdesc, Cdesc, Ddesc, epilogue); status != CUBLAS_STATUS_SUCCESS) {
     return status;
   }
   for (const auto& [layout, alignment] : {std::pair(Adesc, preference->alignment_a),
@@ -178,9 +171,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lightHandle, cubl
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t operationDesc,
-                                       cublasLtMatrixLayout_t Adesc, cublasLtMatrixLayout_t Bdesc,
-                                       cublasLtMatrixLayout_t Cdesc, cublasLtMatrixLayout_t Ddesc,
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t operationDesc, cublasLtMatrixLayout_t Adesc,
+                                       cublasLtMatrixLayout_t Bdesc, cublasLtMatrixLayout_t Cdesc, cublasLtMatrixLayout_t Ddesc,
                                        const cublasLtMatmulAlgo_t* algo, cublasLtMatmulHeuristicResult_t* result) {
   static auto& api = Api::named("cublasLtMatmulAlgoCheck");
   if (const int ordered = api.enter(); ordered != 0) return static_cast<cublasStatus_t>(ordered);
@@ -195,11 +187,10 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t lightHandle, cublasLtMat
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t computeDesc, const void* alpha,
-                              const void* A, cublasLtMatrixLayout_t Adesc, const void* B, cublasLtMatrixLayout_t Bdesc,
-                              const void* beta, const void* C, cublasLtMatrixLayout_t Cdesc, void* D,
-                              cublasLtMatrixLayout_t Ddesc, const cublasLtMatmulAlgo_t* algo, void* workspace,
-                              std::size_t workspaceSizeInBytes, cudaStream_t stream) {
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t computeDesc, const void* alpha, const void* A,
+                              cublasLtMatrixLayout_t Adesc, const void* B, cublasLtMatrixLayout_t Bdesc, const void* beta, const void* C,
+                              cublasLtMatrixLayout_t Cdesc, void* D, cublasLtMatrixLayout_t Ddesc, const cublasLtMatmulAlgo_t* algo,
+                              void* workspace, std::size_t workspaceSizeInBytes, cudaStream_t stream) {
   static auto& api = Api::named("cublasLtMatmul");
   if (const int ordered = api.enter(); ordered != 0) return static_cast<cublasStatus_t>(ordered);
   if (lightHandle == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
@@ -208,8 +199,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   Epilogue epilogue;
-  if (const auto status = check_product(computeDesc, Adesc, Bdesc, Cdesc, Ddesc, epilogue);
-      status != CUBLAS_STATUS_SUCCESS) {
+  if (const auto status = check_product(computeDesc, Adesc, Bdesc, Cdesc, Ddesc, epilogue); status != CUBLAS_STATUS_SUCCESS) {
     return status;
   }
   const Operation& op = *computeDesc;

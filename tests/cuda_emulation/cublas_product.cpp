@@ -20,8 +20,8 @@ float to_tf32(float value) {
 }
 
 /// `block` [cols][kRows] += a [inner][step], its first `rows` columns, times b [cols][inner of b_step].
-void add_block(const float* a, std::int64_t step, const float* b, std::int64_t b_step, std::int64_t inner,
-               std::int64_t rows, std::int64_t cols, float* __restrict__ block) {
+void add_block(const float* a, std::int64_t step, const float* b, std::int64_t b_step, std::int64_t inner, std::int64_t rows,
+               std::int64_t cols, float* __restrict__ block) {
   for (std::int64_t p = 0; p < inner; ++p) {
     const float* __restrict__ from = a + p * step;
     for (std::int64_t j = 0; j < cols; ++j) {
@@ -74,9 +74,7 @@ Matrix::Matrix(const void* data, const cublasLtMatrixLayoutOpaque_t& layout, std
 }
 
 float Matrix::load(std::int64_t index) const { return cuda_emulation::load(data_, type_, index); }
-void Matrix::set(std::int64_t row, std::int64_t col, float value) {
-  store(data_, type_, row * row_step_ + col * col_step_, value);
-}
+void Matrix::set(std::int64_t row, std::int64_t col, float value) { store(data_, type_, row * row_step_ + col * col_step_, value); }
 
 std::vector<float> multiply(const Matrix& a, const Matrix& b, bool tf32) {
   const std::int64_t m = a.rows(), k = a.cols(), n = b.cols();
@@ -97,8 +95,7 @@ std::vector<float> multiply(const Matrix& a, const Matrix& b, bool tf32) {
       for (std::int64_t j = 0; j < n; j += kCols) {
         const std::int64_t cols = std::min(kCols, n - j);
         std::fill(block.begin(), block.end(), 0.0F);
-        add_block(left.data() + p * m + i, m, right.data() + j * k + p, k, std::min(kInner, k - p), rows, cols,
-                  block.data());
+        add_block(left.data() + p * m + i, m, right.data() + j * k + p, k, std::min(kInner, k - p), rows, cols, block.data());
         for (std::int64_t c = 0; c < cols; ++c) {
           float* to = product.data() + (j + c) * m + i;
           for (std::int64_t r = 0; r < rows; ++r) to[r] += block[static_cast<std::size_t>(c * kRows + r)];

@@ -28,8 +28,7 @@ class Product {
     EXPECT_EQ(cublasLtMatmulDescCreate(&op_, compute, CUDA_R_32F), CUBLAS_STATUS_SUCCESS);
     EXPECT_EQ(cublasLtMatmulPreferenceCreate(&preference_), CUBLAS_STATUS_SUCCESS);
     for (const auto& [layout, it] : {std::pair(&a_, a), {&b_, b}, {&d_, d}}) {
-      cublasLtMatrixLayoutCreate(layout, it.type, static_cast<std::uint64_t>(it.rows),
-                                 static_cast<std::uint64_t>(it.cols), it.ld);
+      cublasLtMatrixLayoutCreate(layout, it.type, static_cast<std::uint64_t>(it.rows), static_cast<std::uint64_t>(it.cols), it.ld);
       const std::int32_t order = it.by_row ? CUBLASLT_ORDER_ROW : CUBLASLT_ORDER_COL;
       const std::int32_t count = batches;
       const std::int64_t stride = static_cast<std::int64_t>(it.ld) * (it.by_row ? it.rows : it.cols);
@@ -59,8 +58,8 @@ class Product {
     int count = 0;
     return cublasLtMatmulAlgoGetHeuristic(library_, op_, a_, b_, d_, d_, preference_, 1, &result, &count);
   }
-  cublasStatus_t run(const void* a, const void* b, void* d, float alpha = 1, float beta = 0,
-                     const cublasLtMatmulAlgo_t* algo = nullptr, void* space = nullptr, std::size_t space_bytes = 0) {
+  cublasStatus_t run(const void* a, const void* b, void* d, float alpha = 1, float beta = 0, const cublasLtMatmulAlgo_t* algo = nullptr,
+                     void* space = nullptr, std::size_t space_bytes = 0) {
     return cublasLtMatmul(library_, op_, &alpha, a, a_, b, b_, &beta, d, d_, d, d_, algo, space, space_bytes, nullptr);
   }
 
@@ -100,8 +99,7 @@ TEST(CublasLt, ProductsInEveryOrderWithEveryTranspose) {
           if (transposed) std::swap(rows, cols);
           return Stored{rows, cols, row_major, (row_major ? cols : rows) + 3};
         };
-        const Stored a = stored(kM, kK, ta, by_row & 1), b = stored(kK, kN, tb, by_row & 2),
-                     d = stored(kM, kN, false, by_row & 4);
+        const Stored a = stored(kM, kK, ta, by_row & 1), b = stored(kK, kN, tb, by_row & 2), d = stored(kM, kN, false, by_row & 4);
         const int batches = 2;
         const auto count = [](const Stored& it) { return it.ld * (it.by_row ? it.rows : it.cols); };
         const auto host_a = numbers(batches * count(a), 1), host_b = numbers(batches * count(b), 2),
@@ -119,8 +117,7 @@ TEST(CublasLt, ProductsInEveryOrderWithEveryTranspose) {
             for (int j = 0; j < kN; ++j) {
               float sum = 0;
               for (int p = 0; p < kK; ++p) sum += element(x, a, ta, i, p) * element(y, b, tb, p, j);
-              auto& to =
-                  expected[static_cast<std::size_t>(batch * count(d) + (d.by_row ? i * d.ld + j : j * d.ld + i))];
+              auto& to = expected[static_cast<std::size_t>(batch * count(d) + (d.by_row ? i * d.ld + j : j * d.ld + i))];
               to = 2 * sum + 3 * to;
             }
           }
@@ -198,8 +195,7 @@ TEST(CublasLt, Epilogues) {
       row_sum += gradient[at];
     }
     EXPECT_NEAR(of_rows.host()[static_cast<std::size_t>(i)], row_sum, 1e-5);
-    EXPECT_EQ(of_a.host()[static_cast<std::size_t>(i)],
-              host_a[static_cast<std::size_t>(i)] + host_a[static_cast<std::size_t>(m + i)]);
+    EXPECT_EQ(of_a.host()[static_cast<std::size_t>(i)], host_a[static_cast<std::size_t>(i)] + host_a[static_cast<std::size_t>(m + i)]);
   }
   for (std::size_t j = 0; j < n; ++j) EXPECT_EQ(of_b.host()[j], host_b[2 * j] + host_b[2 * j + 1]);
 }
@@ -231,9 +227,8 @@ TEST(CublasLt, AlgorithmsKeepToWhatWasPreferred) {
   const Stored a{4, 8, false, 4}, b{8, 4, false, 8}, d{4, 4, false, 4};
   const DeviceArray<float> x(std::vector<float>(33)), y(std::vector<float>(32)), z(std::vector<float>(32));
   Product product(a, b, d);
-  for (const auto attribute :
-       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+  for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                               CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
     ASSERT_EQ(product.prefer(attribute, std::uint32_t{16}), CUBLAS_STATUS_SUCCESS);
   }
   cublasLtMatmulHeuristicResult_t result{};
@@ -245,8 +240,7 @@ TEST(CublasLt, AlgorithmsKeepToWhatWasPreferred) {
   ASSERT_EQ(product.heuristic(result), CUBLAS_STATUS_SUCCESS);
   ASSERT_EQ(result.workspaceSize, 64U);
   const DeviceArray<char> space(std::vector<char>(64));
-  EXPECT_EQ(product.run(x.data(), y.data(), z.data(), 1, 0, &result.algo, space.data(), 63),
-            CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(product.run(x.data(), y.data(), z.data(), 1, 0, &result.algo, space.data(), 63), CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_EQ(product.run(x.data(), y.data(), z.data(), 1, 0, &result.algo, space.data(), 64), CUBLAS_STATUS_SUCCESS);
   fail_next("cublasLtMatmul", CUBLAS_STATUS_EXECUTION_FAILED);
   EXPECT_EQ(product.run(x.data(), y.data(), z.data()), CUBLAS_STATUS_EXECUTION_FAILED);

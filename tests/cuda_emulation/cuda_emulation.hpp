@@ -8,10 +8,10 @@
 // The sources of src/*/cuda are compiled by the C++ compiler against tests/cuda_emulation/include and linked with this
 // library (target mica_cuda_emulated) before Mica's own libraries. What CUDA does later happens inside the call that asks
 // for it, or, with work_late(), as late as can be and in an order as strange as can be [Note: queues of streams]. A kernel
-// runs block by block, a block's threads as fibers that change places only where they meet (barriers, shuffles). What is checked that a GPU would not tell: threads that part ways before a barrier
-// or a shuffle end the process with their places; device memory is unreadable for the host (a SIGSEGV) but while a
-// kernel, a copy or a library call runs (MICA_CUDA_EMULATION_PROTECT=0 turns it off), and new device memory is NaN.
-// What cudaMalloc and cudaHostAlloc give ends where unreadable memory begins, but for the bytes that round its size up to
+// runs block by block, a block's threads as fibers that change places only where they meet (barriers, shuffles). What is checked that a GPU
+// would not tell: threads that part ways before a barrier or a shuffle end the process with their places; device memory is unreadable for
+// the host (a SIGSEGV) but while a kernel, a copy or a library call runs (MICA_CUDA_EMULATION_PROTECT=0 turns it off), and new device
+// memory is NaN. What cudaMalloc and cudaHostAlloc give ends where unreadable memory begins, but for the bytes that round its size up to
 // MICA_CUDA_EMULATION_ALIGNMENT (256; a power of 2), which may not be written.
 // What lacks an order between streams, or with the host, gives wrong values with work_late().
 namespace mica::cuda_emulation {

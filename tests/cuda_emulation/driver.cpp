@@ -28,9 +28,8 @@ CUresult result(bool ok) { return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; 
   } while (false)
 
 bool is_device_place(const CUmemAllocationProp* prop) {
-  return prop != nullptr && prop->type == CU_MEM_ALLOCATION_TYPE_PINNED &&
-         prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE && prop->location.id >= 0 &&
-         prop->location.id < device_count();
+  return prop != nullptr && prop->type == CU_MEM_ALLOCATION_TYPE_PINNED && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+         prop->location.id >= 0 && prop->location.id < device_count();
 }
 
 constexpr auto kDeadline = std::chrono::seconds(60);
@@ -128,14 +127,12 @@ CUresult cuDeviceGetAttribute(int* pi, CUdevice_attribute attrib, CUdevice dev) 
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuMemGetAllocationGranularity(std::size_t* granularity, const CUmemAllocationProp* prop,
-                                       CUmemAllocationGranularity_flags) {
+CUresult cuMemGetAllocationGranularity(std::size_t* granularity, const CUmemAllocationProp* prop, CUmemAllocationGranularity_flags) {
   MICA_EMULATED_ENTER_DRIVER(cuMemGetAllocationGranularity);
   *granularity = kGranularity;
   return result(is_device_place(prop));
 }
-CUresult cuMemAddressReserve(CUdeviceptr* ptr, std::size_t size, std::size_t alignment, CUdeviceptr addr,
-                             unsigned long long flags) {
+CUresult cuMemAddressReserve(CUdeviceptr* ptr, std::size_t size, std::size_t alignment, CUdeviceptr addr, unsigned long long flags) {
   MICA_EMULATED_ENTER_DRIVER(cuMemAddressReserve);
   if (flags != 0 || addr != 0 || (alignment & (alignment - 1)) != 0) return CUDA_ERROR_INVALID_VALUE;
   *ptr = memory().reserve(size, alignment);
@@ -145,8 +142,7 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, std::size_t size) {
   MICA_EMULATED_ENTER_DRIVER(cuMemAddressFree);
   return result(memory().unreserve(ptr, size));
 }
-CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t size, const CUmemAllocationProp* prop,
-                     unsigned long long flags) {
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t size, const CUmemAllocationProp* prop, unsigned long long flags) {
   MICA_EMULATED_ENTER_DRIVER(cuMemCreate);
   if (flags != 0 || !is_device_place(prop) || size == 0 || size % kGranularity != 0) return CUDA_ERROR_INVALID_VALUE;
   const int types = prop->requestedHandleTypes;
@@ -159,8 +155,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   MICA_EMULATED_ENTER_DRIVER(cuMemRelease);
   return result(memory().release(handle));
 }
-CUresult cuMemMap(CUdeviceptr ptr, std::size_t size, std::size_t offset, CUmemGenericAllocationHandle handle,
-                  unsigned long long flags) {
+CUresult cuMemMap(CUdeviceptr ptr, std::size_t size, std::size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
   MICA_EMULATED_ENTER_DRIVER(cuMemMap);
   return result(flags == 0 && offset == 0 && memory().map(ptr, size, handle));
 }
@@ -189,8 +184,8 @@ CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value
     const std::uint32_t seen = std::atomic_ref<std::uint32_t>(*at).load(std::memory_order_acquire);
     if (is_reached(seen, value, flags)) return Progress::done;
     if (std::chrono::steady_clock::now() > deadline) {
-      std::fprintf(stderr, "CUDA emulation: cuStreamWaitValue32 waited 60 s for %u (flags %u) at %#llx, which is %u\n",
-                   value, flags, addr, seen);
+      std::fprintf(stderr, "CUDA emulation: cuStreamWaitValue32 waited 60 s for %u (flags %u) at %#llx, which is %u\n", value, flags, addr,
+                   seen);
       std::abort();
     }
     return Progress::waits;

@@ -49,8 +49,7 @@ constexpr std::uint64_t kCanary = 0x5afe57ac5afe57ac;
 std::size_t skipped_bytes(std::size_t fiber) { return fiber % kFibersPerSlab * 320; }
 
 std::byte* new_slab() {
-  void* mapped =
-      mmap(nullptr, 2 * kSlabBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* mapped = mmap(nullptr, 2 * kSlabBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) {
     std::perror("CUDA emulation: stacks");
     std::abort();

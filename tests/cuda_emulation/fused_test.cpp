@@ -87,20 +87,17 @@ TEST_F(FusedCalls, WithoutSuchAnAlgorithmProductAndGeluAreApart) {
   EXPECT_EQ(calls("cublasLtMatmulAlgoGetHeuristic"), 0);
   fail_next("cublasLtMatmulAlgoGetHeuristic", CUBLAS_STATUS_NOT_SUPPORTED);
   const TensorView dy = zeros({3, 8}, DType::bf16), down = zeros({8, 16}, DType::bf16);
-  EXPECT_EQ(count([&] { kernels_->linear_gelu_backward_input(*stream_, dy, down, pre, y); }),
-            (std::pair<int, int>{1, 1}));
+  EXPECT_EQ(count([&] { kernels_->linear_gelu_backward_input(*stream_, dy, down, pre, y); }), (std::pair<int, int>{1, 1}));
 }
 
 /// Which layers run together depends on what is a unit of its own: bits may not.
 TEST_F(FusedCalls, DeterministicKernelsKeepProductsAndGelusApart) {
   kernels_ = make_cuda_kernels(*pool_);
   const TensorView x = zeros({3, 8}, DType::bf16), w = zeros({16, 8}, DType::bf16), y = zeros({3, 16}, DType::bf16),
-                   pre = zeros({3, 16}, DType::bf16), dy = zeros({3, 8}, DType::bf16),
-                   down = zeros({8, 16}, DType::bf16);
+                   pre = zeros({3, 16}, DType::bf16), dy = zeros({3, 8}, DType::bf16), down = zeros({8, 16}, DType::bf16);
   EXPECT_EQ(count([&] { kernels_->linear_gelu(*stream_, x, w, {}, pre, y); }), (std::pair<int, int>{1, 1}));
   EXPECT_EQ(count([&] { kernels_->linear_gelu(*stream_, x, w, {}, {}, y); }), (std::pair<int, int>{1, 1}));
-  EXPECT_EQ(count([&] { kernels_->linear_gelu_backward_input(*stream_, dy, down, pre, y); }),
-            (std::pair<int, int>{1, 1}));
+  EXPECT_EQ(count([&] { kernels_->linear_gelu_backward_input(*stream_, dy, down, pre, y); }), (std::pair<int, int>{1, 1}));
 }
 
 TEST_F(FusedCalls, TheEnvironmentKeepsProductsApartFromTheRest) {
@@ -113,8 +110,7 @@ TEST_F(FusedCalls, TheEnvironmentKeepsProductsApartFromTheRest) {
   const TensorView x = zeros({3, 8}, DType::bf16), w = zeros({16, 8}, DType::bf16), y = zeros({3, 16}, DType::bf16),
                    bias = zeros({16}, DType::bf16);
   EXPECT_EQ(count([&] { kernels_->linear_gelu(*stream_, x, w, {}, {}, y); }), (std::pair<int, int>{1, 1}));
-  EXPECT_EQ(count([&] { kernels_->linear_backward_params(*stream_, y, x, w, bias, Write::overwrite); }),
-            (std::pair<int, int>{1, 2}));
+  EXPECT_EQ(count([&] { kernels_->linear_backward_params(*stream_, y, x, w, bias, Write::overwrite); }), (std::pair<int, int>{1, 2}));
   EXPECT_EQ(make_cuda_kernels(*pool_, {.fuse_epilogues = true})->description().find("epilogues"), std::string::npos);
 }
 

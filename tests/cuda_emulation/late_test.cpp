@@ -21,8 +21,7 @@ class Late : public testing::Test {
  protected:
   Late() {
     work_late(1);
-    for (auto* stream : {&first_, &second_})
-      EXPECT_EQ(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), cudaSuccess);
+    for (auto* stream : {&first_, &second_}) EXPECT_EQ(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), cudaSuccess);
     EXPECT_EQ(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), cudaSuccess);
   }
   ~Late() override {

@@ -16,9 +16,8 @@ bool is_valid(const cudaLaunchConfig_t& config) {
   const dim3 grid = config.gridDim;
   const dim3 block = config.blockDim;
   const auto threads = std::uint64_t{block.x} * block.y * block.z;
-  return threads > 0 && threads <= Block::kMostThreads && block.z <= kMostDepth && grid.x > 0 &&
-         grid.x <= 0x7fffffffU && grid.y > 0 && grid.y <= kMostBlocks && grid.z > 0 && grid.z <= kMostBlocks &&
-         config.dynamicSmemBytes == 0;  // not emulated
+  return threads > 0 && threads <= Block::kMostThreads && block.z <= kMostDepth && grid.x > 0 && grid.x <= 0x7fffffffU && grid.y > 0 &&
+         grid.y <= kMostBlocks && grid.z > 0 && grid.z <= kMostBlocks && config.dynamicSmemBytes == 0;  // not emulated
 }
 
 }  // namespace

@@ -166,8 +166,7 @@ void Memory::drop(std::uint64_t physical) {
 bool Memory::map(std::uintptr_t address, std::size_t bytes, std::uint64_t handle) {
   const std::lock_guard lock(mutex_);
   const auto physical = physical_.find(handle);
-  if (physical == physical_.end() || physical->second.bytes != bytes || physical->second.parked == 0 ||
-      address % kGranularity != 0) {
+  if (physical == physical_.end() || physical->second.bytes != bytes || physical->second.parked == 0 || address % kGranularity != 0) {
     return false;  // a handle that is mapped twice has no emulation
   }
   auto reserved = reservations_.upper_bound(address);
@@ -337,8 +336,7 @@ void Memory::end_work() {
 
 void Memory::protect_region(std::uintptr_t address, const Region& region) {
   const bool open = region.accessible && (!protects_ || working_ > 0);
-  demand(mprotect(pointer(address), region.bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE) == 0,
-         "CUDA emulation: mprotect");
+  demand(mprotect(pointer(address), region.bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE) == 0, "CUDA emulation: mprotect");
 }
 
 /// One call for each run of neighbours, however many pages a pool has mapped.
@@ -351,8 +349,7 @@ void Memory::protect(bool open) {
       end += it->second.bytes;
     }
     if (!accessible) continue;
-    demand(mprotect(pointer(begin), end - begin, open ? PROT_READ | PROT_WRITE : PROT_NONE) == 0,
-           "CUDA emulation: mprotect");
+    demand(mprotect(pointer(begin), end - begin, open ? PROT_READ | PROT_WRITE : PROT_NONE) == 0, "CUDA emulation: mprotect");
   }
 }
 

@@ -56,8 +56,7 @@ ncclResult_t no_communicator() { return nccl_failed(ncclInvalidArgument, "no suc
 ncclResult_t check_ready(const std::shared_ptr<ncclComm>& comm) {
   if (comm == nullptr) return no_communicator();
   if (comm->polls > 0 || comm->clique->state() == ncclInProgress) {
-    return nccl_failed(ncclInvalidArgument,
-                       "Attempt to use communicator before the previous operation returned ncclSuccess");
+    return nccl_failed(ncclInvalidArgument, "Attempt to use communicator before the previous operation returned ncclSuccess");
   }
   if (comm->error != ncclSuccess) return comm->error;
   if (const auto state = comm->clique->state(); state != ncclSuccess) return state;
@@ -109,9 +108,7 @@ ncclResult_t ncclMemAlloc(void** ptr, std::size_t size) {
   *ptr = Memory::instance().allocate(size, current_device());
   return *ptr == nullptr ? ncclUnhandledCudaError : ncclSuccess;
 }
-ncclResult_t ncclMemFree(void* ptr) {
-  return ptr == nullptr || Memory::instance().free(ptr) ? ncclSuccess : ncclInvalidArgument;
-}
+ncclResult_t ncclMemFree(void* ptr) { return ptr == nullptr || Memory::instance().free(ptr) ? ncclSuccess : ncclInvalidArgument; }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* uniqueId) {
   static auto& api = Api::named("ncclGetUniqueId");

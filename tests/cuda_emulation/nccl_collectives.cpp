@@ -25,8 +25,7 @@ bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_by
 }
 
 ncclResult_t check_memory(const Operation& it) {
-  for (const auto& [data, bytes] :
-       {std::pair<const void*, std::size_t>(it.send, it.send_bytes()), {it.receive, it.receive_bytes()}}) {
+  for (const auto& [data, bytes] : {std::pair<const void*, std::size_t>(it.send, it.send_bytes()), {it.receive, it.receive_bytes()}}) {
     const auto found = Memory::instance().find(data, bytes);
     if (bytes > 0 && (found.place == Place::pageable || !found.whole)) {
       return nccl_failed(ncclInvalidArgument, std::string(name(it.kind)) + ": memory that the GPU cannot reach");
@@ -125,35 +124,31 @@ ncclResult_t enqueue(Api& api, Operation operation, ncclComm_t handle) {
 
 }  // namespace
 
-ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, std::size_t sendcount, ncclDataType_t datatype,
-                           ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, std::size_t sendcount, ncclDataType_t datatype, ncclComm_t comm,
+                           cudaStream_t stream) {
   static auto& api = Api::named("ncclAllGather");
-  return enqueue(api, {OperationKind::all_gather, sendbuff, recvbuff, sendcount, datatype, ncclSum, 0, {}, stream},
-                 comm);
+  return enqueue(api, {OperationKind::all_gather, sendbuff, recvbuff, sendcount, datatype, ncclSum, 0, {}, stream}, comm);
 }
-ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, std::size_t recvcount, ncclDataType_t datatype,
-                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, std::size_t recvcount, ncclDataType_t datatype, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream) {
   static auto& api = Api::named("ncclReduceScatter");
-  return enqueue(api, {OperationKind::reduce_scatter, sendbuff, recvbuff, recvcount, datatype, op, 0, {}, stream},
-                 comm);
+  return enqueue(api, {OperationKind::reduce_scatter, sendbuff, recvbuff, recvcount, datatype, op, 0, {}, stream}, comm);
 }
-ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, std::size_t count, ncclDataType_t datatype,
-                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, std::size_t count, ncclDataType_t datatype, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t stream) {
   static auto& api = Api::named("ncclAllReduce");
   return enqueue(api, {OperationKind::all_reduce, sendbuff, recvbuff, count, datatype, op, 0, {}, stream}, comm);
 }
-ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, std::size_t count, ncclDataType_t datatype, int root,
-                           ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, std::size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+                           cudaStream_t stream) {
   static auto& api = Api::named("ncclBroadcast");
   return enqueue(api, {OperationKind::broadcast, sendbuff, recvbuff, count, datatype, ncclSum, root, {}, stream}, comm);
 }
-ncclResult_t ncclSend(const void* sendbuff, std::size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
-                      cudaStream_t stream) {
+ncclResult_t ncclSend(const void* sendbuff, std::size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm, cudaStream_t stream) {
   static auto& api = Api::named("ncclSend");
   return enqueue(api, {OperationKind::send, sendbuff, nullptr, count, datatype, ncclSum, peer, {}, stream}, comm);
 }
-ncclResult_t ncclRecv(void* recvbuff, std::size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
-                      cudaStream_t stream) {
+ncclResult_t ncclRecv(void* recvbuff, std::size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm, cudaStream_t stream) {
   static auto& api = Api::named("ncclRecv");
   return enqueue(api, {OperationKind::receive, nullptr, recvbuff, count, datatype, ncclSum, peer, {}, stream}, comm);
 }

@@ -38,9 +38,7 @@ std::optional<ncclResult_t> take_order(int rank) {
 
 std::atomic<std::int64_t> num_registered_operations = 0;
 
-bool is_point_to_point(const Operation& it) {
-  return it.kind == OperationKind::send || it.kind == OperationKind::receive;
-}
+bool is_point_to_point(const Operation& it) { return it.kind == OperationKind::send || it.kind == OperationKind::receive; }
 
 /// NCCL leaves it undefined what becomes of ranks that differ in this.
 bool registered_alike(const Operation& a, const Operation& b) {
@@ -49,8 +47,8 @@ bool registered_alike(const Operation& a, const Operation& b) {
 
 [[noreturn]] void refuse(const Operation& a, const Operation& b) {
   const auto print = [](const Operation& it) {
-    std::fprintf(stderr, "  rank %d of %d: %s of %zu elements of type %d, operation %d, root or peer %d\n",
-                 it.comm->rank, it.comm->num_ranks, name(it.kind), it.count, it.type, it.reduction, it.root);
+    std::fprintf(stderr, "  rank %d of %d: %s of %zu elements of type %d, operation %d, root or peer %d\n", it.comm->rank,
+                 it.comm->num_ranks, name(it.kind), it.count, it.type, it.reduction, it.root);
   };
   std::fprintf(stderr, "CUDA emulation: ranks of one NCCL communicator ask for different things\n");
   print(a);
@@ -99,9 +97,8 @@ ncclResult_t Clique::join(const std::shared_ptr<ncclComm>& comm) {
     for (const auto& member : members_) {
       const auto [it, is_new] = rank_of_device.try_emplace(member->device, member->rank);
       if (is_new || orders().shares_devices) continue;
-      state_ = nccl_failed(ncclInvalidUsage, "Duplicate GPU detected : rank " + std::to_string(it->second) +
-                                                 " and rank " + std::to_string(member->rank) + " both on CUDA device " +
-                                                 std::to_string(member->device));
+      state_ = nccl_failed(ncclInvalidUsage, "Duplicate GPU detected : rank " + std::to_string(it->second) + " and rank " +
+                                                 std::to_string(member->rank) + " both on CUDA device " + std::to_string(member->device));
     }
   }
   changed_.notify_all();
@@ -116,8 +113,7 @@ ncclResult_t Clique::state() {
 void Clique::wait_for_all() {
   std::unique_lock lock(mutex_);
   if (changed_.wait_for(lock, kDeadline, [&] { return state_ != ncclInProgress; })) return;
-  std::fprintf(stderr, "CUDA emulation: only %d of %zu ranks came to ncclCommInitRank within 60 s\n", joined_,
-               members_.size());
+  std::fprintf(stderr, "CUDA emulation: only %d of %zu ranks came to ncclCommInitRank within 60 s\n", joined_, members_.size());
   std::abort();
 }
 
@@ -161,9 +157,8 @@ void Clique::arrive(const Operation& operation, Meeting& meeting) {
     if (other.comm == nullptr) continue;
     const bool fits = is_point_to_point(operation)
                           ? other.bytes() == operation.bytes()
-                          : other.kind == operation.kind && other.count == operation.count &&
-                                other.type == operation.type && other.reduction == operation.reduction &&
-                                other.root == operation.root;
+                          : other.kind == operation.kind && other.count == operation.count && other.type == operation.type &&
+                                other.reduction == operation.reduction && other.root == operation.root;
     if (!fits) refuse(other, operation);
     if (!is_point_to_point(operation) && !registered_alike(other, operation)) {
       std::fprintf(stderr, "CUDA emulation: buffers of ranks are registered unlike: %s at %td of rank %d, at %td of rank %d\n",
@@ -171,8 +166,8 @@ void Clique::arrive(const Operation& operation, Meeting& meeting) {
       std::abort();
     }
   }
-  const std::size_t place = is_point_to_point(operation) ? (operation.kind == OperationKind::receive ? 1 : 0)
-                                                         : static_cast<std::size_t>(operation.comm->rank);
+  const std::size_t place =
+      is_point_to_point(operation) ? (operation.kind == OperationKind::receive ? 1 : 0) : static_cast<std::size_t>(operation.comm->rank);
   meeting.operations[place] = operation;
   if (++meeting.arrived < meeting.operations.size()) return;
   if (!meeting.never) {
@@ -196,8 +191,8 @@ Progress Clique::progress_of(const Operation& operation, Meeting& meeting, std::
   }
   if (!meeting.never && std::chrono::steady_clock::now() - begin > patience.value_or(kDeadline)) {
     if (!patience) {
-      std::fprintf(stderr, "CUDA emulation: rank %d of %d waited 60 s in %s; %zu of %zu ranks have come\n", comm.rank,
-                   comm.num_ranks, name(operation.kind), meeting.arrived, meeting.operations.size());
+      std::fprintf(stderr, "CUDA emulation: rank %d of %d waited 60 s in %s; %zu of %zu ranks have come\n", comm.rank, comm.num_ranks,
+                   name(operation.kind), meeting.arrived, meeting.operations.size());
       std::abort();
     }
     meeting.never = true;

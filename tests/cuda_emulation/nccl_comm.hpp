@@ -54,7 +54,7 @@ class Clique {
   int joined_ = 0;
   ncclResult_t state_ = ncclInProgress;
   std::deque<std::shared_ptr<Meeting>> collectives_;
-  std::uint64_t first_collective_ = 0;  ///< the number of collectives_[0]
+  std::uint64_t first_collective_ = 0;                                                    ///< the number of collectives_[0]
   std::map<std::pair<int, int>, std::deque<std::shared_ptr<Meeting>>> sends_, receives_;  ///< unmatched, by (from, to)
 };
 
@@ -83,5 +83,5 @@ struct ncclComm {
   std::atomic<bool> is_aborted = false;
   std::atomic<int> polls = 0;  ///< how often ncclCommGetAsyncError still says ncclInProgress
   std::atomic<ncclResult_t> error = ncclSuccess;
-  std::atomic<int> num_enqueued = 0;   ///< operations in streams that are not over
+  std::atomic<int> num_enqueued = 0;  ///< operations in streams that are not over
 };

@@ -39,8 +39,7 @@ std::ptrdiff_t registered_offset(const ncclComm* comm, const void* data, std::si
   const auto begin = reinterpret_cast<std::uintptr_t>(data);
   const std::lock_guard lock(registrations().mutex);
   for (const auto& [handle, it] : registrations().by_handle) {
-    if (it.comm == comm && it.begin <= begin && begin + bytes <= it.end)
-      return static_cast<std::ptrdiff_t>(begin - it.begin);
+    if (it.comm == comm && it.begin <= begin && begin + bytes <= it.end) return static_cast<std::ptrdiff_t>(begin - it.begin);
   }
   return -1;
 }
@@ -54,8 +53,7 @@ void check_not_registered(std::uintptr_t begin, std::size_t bytes) {
   const std::lock_guard lock(registrations().mutex);
   for (const auto& [handle, it] : registrations().by_handle) {
     if (it.end <= begin || begin + bytes <= it.begin) continue;
-    std::fprintf(stderr, "CUDA emulation: memory goes that is registered with NCCL (rank %d of %d)\n", it.comm->rank,
-                 it.comm->num_ranks);
+    std::fprintf(stderr, "CUDA emulation: memory goes that is registered with NCCL (rank %d of %d)\n", it.comm->rank, it.comm->num_ranks);
     std::abort();
   }
 }
@@ -75,13 +73,11 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buff, std::size_t siz
   if (const auto result = enter(comm); result != ncclSuccess) return result;
   const Registration made{comm, reinterpret_cast<std::uintptr_t>(buff), reinterpret_cast<std::uintptr_t>(buff) + size};
   const auto piece = Memory::instance().piece_of(buff);
-  if (size == 0 || made.end > piece.end)
-    return nccl_failed(ncclInvalidArgument, "not within one piece of a GPU's memory");
+  if (size == 0 || made.end > piece.end) return nccl_failed(ncclInvalidArgument, "not within one piece of a GPU's memory");
   if (!piece.shareable) return nccl_failed(ncclInvalidArgument, "memory that nobody else can be let into");
   const std::lock_guard lock(registrations().mutex);
   for (const auto& [known, it] : registrations().by_handle) {
-    if (it.comm == comm && it.begin < made.end && made.begin < it.end)
-      return nccl_failed(ncclInvalidUsage, "registered twice");
+    if (it.comm == comm && it.begin < made.end && made.begin < it.end) return nccl_failed(ncclInvalidUsage, "registered twice");
   }
   const std::uintptr_t number = registrations().next++;
   registrations().by_handle[number] = made;

@@ -78,24 +78,19 @@ TEST_F(Nccl, CollectivesEqualLoops) {
     on_ranks(3, blocking, [](Rank& rank) {
       const auto r = static_cast<float>(rank.number);
       const DeviceArray<float> own({r, r + 10}), all(std::vector<float>(6)), six({r, r, r, 2 * r, 2 * r, 2 * r});
-      ASSERT_EQ(rank.settle(ncclAllGather(own.data(), all.data(), 2, ncclFloat32, rank.comm, rank.stream)),
-                ncclSuccess);
+      ASSERT_EQ(rank.settle(ncclAllGather(own.data(), all.data(), 2, ncclFloat32, rank.comm, rank.stream)), ncclSuccess);
       EXPECT_EQ(all.host(), (std::vector<float>{0, 10, 1, 11, 2, 12}));
-      ASSERT_EQ(rank.settle(ncclReduceScatter(all.data(), all.data() + 2 * rank.number, 2, ncclFloat32, ncclSum,
-                                              rank.comm, rank.stream)),
+      ASSERT_EQ(rank.settle(ncclReduceScatter(all.data(), all.data() + 2 * rank.number, 2, ncclFloat32, ncclSum, rank.comm, rank.stream)),
                 ncclSuccess);  // in place
       const auto i = static_cast<std::size_t>(2 * rank.number);
       EXPECT_EQ(all.host()[i], 3 * r);
       EXPECT_EQ(all.host()[i + 1], 3 * (r + 10));
-      ASSERT_EQ(rank.settle(ncclAllReduce(own.data(), own.data(), 2, ncclFloat32, ncclMax, rank.comm, rank.stream)),
-                ncclSuccess);
+      ASSERT_EQ(rank.settle(ncclAllReduce(own.data(), own.data(), 2, ncclFloat32, ncclMax, rank.comm, rank.stream)), ncclSuccess);
       EXPECT_EQ(own.host(), (std::vector<float>{2, 12}));
-      ASSERT_EQ(rank.settle(ncclAllReduce(six.data(), six.data(), 6, ncclFloat32, ncclAvg, rank.comm, rank.stream)),
-                ncclSuccess);
+      ASSERT_EQ(rank.settle(ncclAllReduce(six.data(), six.data(), 6, ncclFloat32, ncclAvg, rank.comm, rank.stream)), ncclSuccess);
       EXPECT_EQ(six.host(), (std::vector<float>{1, 1, 1, 2, 2, 2}));
       const DeviceArray<float> mine({r});
-      ASSERT_EQ(rank.settle(ncclBroadcast(mine.data(), mine.data(), 1, ncclFloat32, 2, rank.comm, rank.stream)),
-                ncclSuccess);
+      ASSERT_EQ(rank.settle(ncclBroadcast(mine.data(), mine.data(), 1, ncclFloat32, 2, rank.comm, rank.stream)), ncclSuccess);
       EXPECT_EQ(mine.host(), (std::vector<float>{2}));
     });
   }
@@ -126,9 +121,7 @@ TEST_F(Nccl, GroupedSendsAndReceivesMeet) {
 TEST_F(Nccl, ACallUnderWayWantsToBeAskedFor) {
   on_ranks(1, false, [](Rank& rank) {
     const DeviceArray<float> x({1});
-    const auto reduce = [&] {
-      return ncclAllReduce(x.data(), x.data(), 1, ncclFloat32, ncclSum, rank.comm, rank.stream);
-    };
+    const auto reduce = [&] { return ncclAllReduce(x.data(), x.data(), 1, ncclFloat32, ncclSum, rank.comm, rank.stream); };
     ASSERT_EQ(reduce(), ncclInProgress);
     EXPECT_EQ(reduce(), ncclInvalidArgument);
     EXPECT_NE(std::string(ncclGetLastError(nullptr)).find("before the previous operation"), std::string::npos);
@@ -163,10 +156,8 @@ TEST_F(Nccl, RefusesMemoryThatItCannotUse) {
     const DeviceArray<float> x({1, 2});
     float host = 0;
     EXPECT_EQ(ncclAllReduce(&host, x.data(), 1, ncclFloat32, ncclSum, rank.comm, rank.stream), ncclInvalidArgument);
-    EXPECT_EQ(ncclAllReduce(x.data(), x.data(), 4096, ncclFloat32, ncclSum, rank.comm, rank.stream),
-              ncclInvalidArgument);
-    EXPECT_EQ(ncclAllGather(x.data(), reinterpret_cast<char*>(x.data()) + 2, 1, ncclFloat32, rank.comm, rank.stream),
-              ncclInvalidArgument);
+    EXPECT_EQ(ncclAllReduce(x.data(), x.data(), 4096, ncclFloat32, ncclSum, rank.comm, rank.stream), ncclInvalidArgument);
+    EXPECT_EQ(ncclAllGather(x.data(), reinterpret_cast<char*>(x.data()) + 2, 1, ncclFloat32, rank.comm, rank.stream), ncclInvalidArgument);
   });
 }
 
@@ -286,7 +277,8 @@ TEST_F(Nccl, RegistersWhatWouldBeOfUseOnceAndTakesItBackOnce) {
     EXPECT_EQ(registered_now(), 1);
     const std::int64_t before = registered_operations();
     ASSERT_EQ(ncclAllReduce(good.at(256), good.at(256), 4, ncclFloat32, ncclSum, rank.comm, rank.stream), ncclSuccess);
-    ASSERT_EQ(ncclAllReduce(good.at(Pieces::kPiece), good.at(Pieces::kPiece), 4, ncclFloat32, ncclSum, rank.comm, rank.stream), ncclSuccess);
+    ASSERT_EQ(ncclAllReduce(good.at(Pieces::kPiece), good.at(Pieces::kPiece), 4, ncclFloat32, ncclSum, rank.comm, rank.stream),
+              ncclSuccess);
     EXPECT_EQ(registered_operations(), before + 1);
     EXPECT_EQ(ncclCommDeregister(rank.comm, first), ncclSuccess);
     EXPECT_EQ(ncclCommDeregister(rank.comm, first), ncclInvalidUsage) << "twice";

@@ -63,16 +63,14 @@ TEST_F(ProductsWithout, AlgorithmsGoByWayOfF32) {
     linear(3);
     FAIL() << "there was nothing for f32 either";
   } catch (const CudaError& e) {
-    EXPECT_NE(std::string(e.what()).find("has no algorithm for [5,7] x [3,7]^T fp32 -> fp32"), std::string::npos)
-        << e.what();
+    EXPECT_NE(std::string(e.what()).find("has no algorithm for [5,7] x [3,7]^T fp32 -> fp32"), std::string::npos) << e.what();
   }
 }
 
 TEST_F(ProductsWithout, SearchingAgain) {
   kernels_ = make_cuda_kernels(*pool_, {.fuse_epilogues = true});
   const TensorView x = numbers({kRows, kIn}, DType::bf16, 1), w = numbers({kOut, kIn}, DType::bf16, 2);
-  const TensorView y = empty({kRows, kOut}, DType::bf16), dw = empty({kOut, kIn}, DType::f32),
-                   db = empty({kOut}, DType::f32);
+  const TensorView y = empty({kRows, kOut}, DType::bf16), dw = empty({kOut, kIn}, DType::f32), db = empty({kOut}, DType::f32);
   reset_calls();
   for (int i = 0; i < 3; ++i) {
     kernels_->linear(*stream_, x, w, {}, y);
@@ -88,8 +86,7 @@ TEST_F(ProductsWithout, SearchingAgain) {
 /// Emulated products whose sums are long for their results ask for room for one more result.
 TEST_F(ProductsWithout, SumsInPartsGetRoomUpTo64MiB) {
   for (const std::int64_t columns : {9'000'000, 17'000'000}) {
-    const TensorView dy = empty({2, 1}, DType::bf16), x = empty({2, columns}, DType::bf16),
-                     dw = empty({1, columns}, DType::bf16);
+    const TensorView dy = empty({2, 1}, DType::bf16), x = empty({2, columns}, DType::bf16), dw = empty({1, columns}, DType::bf16);
     pool_->reset_peak();
     kernels_->linear_backward_params(*stream_, dy, x, dw, {}, Write::overwrite);
     EXPECT_EQ(pool_->stats().peak_of(MemoryRole::workspace) >= 4 * columns, columns * 4 <= 64 << 20) << columns;

@@ -27,8 +27,7 @@ const CUmemAccessDesc kReadWrite{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS
 
 TEST(RuntimeDeathTest, TheHostCannotTouchDeviceMemory) {
   const DeviceArray<int> array({1, 2, 3});
-  EXPECT_EXIT({ [[maybe_unused]] volatile int value = *const_cast<volatile int*>(array.data()); },
-              testing::KilledBySignal(SIGSEGV), "");
+  EXPECT_EXIT({ [[maybe_unused]] volatile int value = *const_cast<volatile int*>(array.data()); }, testing::KilledBySignal(SIGSEGV), "");
   EXPECT_EXIT(*const_cast<volatile int*>(array.data()) = 4, testing::KilledBySignal(SIGSEGV), "");
   EXPECT_EQ(array.host(), (std::vector<int>{1, 2, 3}));
 }
@@ -45,8 +44,7 @@ __global__ void write_at(int* out, std::int64_t at) { out[at] = 1; }
 TEST(RuntimeDeathTest, AKernelCannotTouchWhatIsNotAllocated) {
   const DeviceArray<int> array(std::vector<int>(64));
   cudaLaunchConfig_t config{};
-  EXPECT_EXIT((void)cudaLaunchKernelEx(&config, write_at, array.data(), std::int64_t{64}),
-              testing::KilledBySignal(SIGSEGV), "");
+  EXPECT_EXIT((void)cudaLaunchKernelEx(&config, write_at, array.data(), std::int64_t{64}), testing::KilledBySignal(SIGSEGV), "");
 }
 
 template <class Free>
@@ -223,7 +221,7 @@ TEST(VirtualMemory, PagesKeepTheirContentsWhereverTheyAreMapped) {
   ASSERT_EQ(cuMemSetAccess(range, kPage, &kReadWrite, 1), CUDA_SUCCESS);
   ASSERT_EQ(cudaMemcpy(data, &value, 4, cudaMemcpyHostToDevice), cudaSuccess);
   EXPECT_EQ(cudaMemcpy(data + kPage / 4 - 1, &range, 8, cudaMemcpyHostToDevice), cudaErrorInvalidValue);  // beyond it
-  EXPECT_EQ(cuMemMap(range, kPage, 0, page, 0), CUDA_ERROR_INVALID_VALUE);  // there is something
+  EXPECT_EQ(cuMemMap(range, kPage, 0, page, 0), CUDA_ERROR_INVALID_VALUE);                                // there is something
   ASSERT_EQ(cuMemUnmap(range, kPage), CUDA_SUCCESS);
   ASSERT_EQ(cuMemMap(range + 2 * kPage, kPage, 0, page, 0), CUDA_SUCCESS);
   ASSERT_EQ(cuMemSetAccess(range + 2 * kPage, kPage, &kReadWrite, 1), CUDA_SUCCESS);
@@ -265,8 +263,7 @@ TEST(StreamWaits, UntilAnotherThreadWritesTheValue) {
     EXPECT_EQ(cuStreamWriteValue32(other, reinterpret_cast<CUdeviceptr>(word), 3, 0), CUDA_SUCCESS);
     EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
   });
-  EXPECT_EQ(cuStreamWaitValue32(nullptr, reinterpret_cast<CUdeviceptr>(word), 2, CU_STREAM_WAIT_VALUE_GEQ),
-            CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamWaitValue32(nullptr, reinterpret_cast<CUdeviceptr>(word), 2, CU_STREAM_WAIT_VALUE_GEQ), CUDA_SUCCESS);
   EXPECT_EQ(*word, 3U);
   writer.join();
   EXPECT_EQ(cudaFreeHost(word), cudaSuccess);

@@ -31,17 +31,14 @@ class SlowPaths : public ::testing::Test {
     for (const SlowPath& path : slow_paths(*kernels_)) kinds.push_back(path.kind);
     return kinds;
   }
-  void refuse_algorithms(int count) {
-    fail_next("cublasLtMatmulAlgoGetHeuristic", CUBLAS_STATUS_NOT_SUPPORTED, 0, count);
-  }
+  void refuse_algorithms(int count) { fail_next("cublasLtMatmulAlgoGetHeuristic", CUBLAS_STATUS_NOT_SUPPORTED, 0, count); }
   void linear(std::int64_t side) {
     kernels_->linear(*stream_, zeros({side, side}), zeros({side, side}), zeros({side}), zeros({side, side}));
   }
   void all_products(std::int64_t width) {
-    const TensorView x = zeros({kSide, kSide}), w = zeros({width, kSide}), bias = zeros({width}),
-                     y = zeros({kSide, width}), pre = zeros({kSide, width});
-    const TensorView dy = zeros({kSide, kSide}), down = zeros({kSide, width}), dw = zeros({kSide, width}),
-                     db = zeros({kSide});
+    const TensorView x = zeros({kSide, kSide}), w = zeros({width, kSide}), bias = zeros({width}), y = zeros({kSide, width}),
+                     pre = zeros({kSide, width});
+    const TensorView dy = zeros({kSide, kSide}), down = zeros({kSide, width}), dw = zeros({kSide, width}), db = zeros({kSide});
     for (int i = 0; i < 2; ++i) {  // what is known is not noted again
       kernels_->linear_gelu(*stream_, x, w, bias, pre, y);
       kernels_->linear_gelu_backward_input(*stream_, dy, down, pre, y);
@@ -72,8 +69,7 @@ TEST_F(SlowPaths, OfRefusedEpilogues) {
   EXPECT_THAT(kinds(), ElementsAre("a GELU not fused with its product"));
   const SlowPath& gelu = slow_paths(*kernels_)[0];
   EXPECT_EQ(gelu.shape, "linear_gelu, [256,256] x [256,256]^T bf16");
-  EXPECT_THAT(gelu.reason,
-              HasSubstr("has no algorithm for [256,256] x [256,256]^T bf16 -> bf16 with a bias and a GELU"));
+  EXPECT_THAT(gelu.reason, HasSubstr("has no algorithm for [256,256] x [256,256]^T bf16 -> bf16 with a bias and a GELU"));
 }
 
 TEST_F(SlowPaths, OfWidthsThatCublasLtDoesNotTakeWithAGelu) {

@@ -41,13 +41,9 @@ Living<cudaEvent_t>& events() {
   return all;
 }
 
-bool is_null(cudaStream_t stream) {
-  return stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
-}
+bool is_null(cudaStream_t stream) { return stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread; }
 
-cudaError_t check_stream(cudaStream_t stream) {
-  return is_stream(stream) ? cudaSuccess : failed(cudaErrorInvalidResourceHandle);
-}
+cudaError_t check_stream(cudaStream_t stream) { return is_stream(stream) ? cudaSuccess : failed(cudaErrorInvalidResourceHandle); }
 
 cudaError_t create(cudaStream_t* stream, unsigned int flags, int priority) {
   if (device_count() == 0) return failed(cudaErrorNoDevice);
@@ -195,9 +191,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureSta
   *pCaptureStatus = cudaStreamCaptureStatusNone;
   return check_stream(stream);
 }
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t*, cudaGraph_t, unsigned long long) {
-  return failed(cudaErrorNotSupported);
-}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t*, cudaGraph_t, unsigned long long) { return failed(cudaErrorNotSupported); }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) { return failed(cudaErrorNotSupported); }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return failed(cudaErrorNotSupported); }
 cudaError_t cudaGraphDestroy(cudaGraph_t) { return failed(cudaErrorNotSupported); }

@@ -57,10 +57,13 @@ class BadInput : public ::testing::Test {
     write_tokens(folder_ / "good.bin", 4000);
     write_text(folder_ / "good.cfg",
                "[model]\ntype = gpt2\nlayers = 1\nheads = 2\nwidth = 16\nvocab_size = 256\ncontext = 32\n"
-               "[data]\ntrain = " + (folder_ / "good.bin") + "\n"
-               "[train]\nsteps = 4\nmicro_batch = 2\nseq_len = 16\n"
-               "[checkpoint]\ninterval = 2\nkeep = 0\n"
-               "[run]\ndir = " + run_folder() + "\n");
+               "[data]\ntrain = " +
+                   (folder_ / "good.bin") +
+                   "\n"
+                   "[train]\nsteps = 4\nmicro_batch = 2\nseq_len = 16\n"
+                   "[checkpoint]\ninterval = 2\nkeep = 0\n"
+                   "[run]\ndir = " +
+                   run_folder() + "\n");
   }
   [[nodiscard]] std::string run_folder() const { return folder_ / "run"; }
   [[nodiscard]] std::string checkpoints() const { return folder_ / "run/checkpoints"; }
@@ -348,9 +351,8 @@ TEST_F(BadInput, FullDisk) {
                                "image && mount -o loop image disk; } >/dev/null 2>&1 "
                                "|| mount -t tmpfs -o size=1500k tmpfs disk || exit 99; "
                                "\"$@\"; status=$?; cp -r disk/run kept; exit $status";
-    const Finished full = test::run(
-        in_mount_namespace(script, train({"--run.dir=" + disk + "/run", "--train.steps=1000", "--log.metrics=false",
-                                          std::string("--checkpoint.async=") + async})));
+    const Finished full = test::run(in_mount_namespace(script, train({"--run.dir=" + disk + "/run", "--train.steps=1000",
+                                                                      "--log.metrics=false", std::string("--checkpoint.async=") + async})));
     ASSERT_NE(full.status, 99) << "neither a loop mount nor a tmpfs in a user namespace is possible\n" << full.output;
     expect_refused({"full disk", {}, 3, {"No space left on device", disk, "free"}}, full);
     // What was saved before is whole: the run goes on elsewhere.
@@ -369,10 +371,9 @@ TEST_F(BadInput, UnwritableRunFolder) {
   train_well();
   const auto before = contents_of(run_folder());
   // The superuser ignores modes, but not a read-only mount.
-  const Finished seen =
-      test::run(in_mount_namespace("mount --bind '" + run_folder() + "' '" + run_folder() +
-                                       "' && mount -o remount,bind,ro '" + run_folder() + "' || exit 99; \"$@\"",
-                                   train({"--train.steps=6"})));
+  const Finished seen = test::run(in_mount_namespace(
+      "mount --bind '" + run_folder() + "' '" + run_folder() + "' && mount -o remount,bind,ro '" + run_folder() + "' || exit 99; \"$@\"",
+      train({"--train.steps=6"})));
   ASSERT_NE(seen.status, 99) << "no mount namespace is possible\n" << seen.output;
   expect_refused({"read-only", {}, 2, {run_folder(), "Read-only file system", "--run.dir"}}, seen);
   EXPECT_EQ(contents_of(run_folder()), before);
@@ -383,7 +384,8 @@ TEST_F(BadInput, UnwritableRunFolder) {
 /// mpirun shows one status; each rank has the same.
 TEST_F(BadInput, EveryRankHasTheStatus) {
   const auto statuses = [&](const std::vector<std::string>& flags) {
-    std::vector<std::string> command{"/bin/sh", "-c", "\"$@\" >/dev/null 2>&1; echo \"rank status $?;\"", "sh", program("mica-train"), folder_ / "good.cfg"};
+    std::vector<std::string> command{
+        "/bin/sh", "-c", "\"$@\" >/dev/null 2>&1; echo \"rank status $?;\"", "sh", program("mica-train"), folder_ / "good.cfg"};
     command.insert(command.end(), flags.begin(), flags.end());
     const Finished run = test::run(under_mpirun(3, command));
     EXPECT_EQ(run.status, 0) << run.output;

@@ -28,8 +28,7 @@ const std::map<std::string, Sample>& samples() {
       {"mlp", {2, {}}},
       {"gpt2-124m",
        {2,
-        {"--model.layers=1", "--model.width=32", "--model.heads=2", "--model.context=64", "--train.seq_len=64",
-         "--train.micro_batch=1"}}},
+        {"--model.layers=1", "--model.width=32", "--model.heads=2", "--model.context=64", "--train.seq_len=64", "--train.micro_batch=1"}}},
   };
   return all;
 }
@@ -51,8 +50,9 @@ TEST(Configs, RunForAStep) {
     SCOPED_TRACE(name);
     const std::string run_folder = folder / name;
     std::vector<std::string> flags = sample.flags;
-    for (const std::string& flag : {"--run.dir=" + run_folder, "--data.train=" + (folder / "tokens.bin"), "--data.val=" + (folder / "tokens.bin"),
-                                    std::string("--train.steps=1"), std::string("--optim.warmup_steps=0"), std::string("--train.eval_batches=1")}) {
+    for (const std::string& flag :
+         {"--run.dir=" + run_folder, "--data.train=" + (folder / "tokens.bin"), "--data.val=" + (folder / "tokens.bin"),
+          std::string("--train.steps=1"), std::string("--optim.warmup_steps=0"), std::string("--train.eval_batches=1")}) {
       flags.push_back(flag);
     }
     const Finished run = test::run(training(sample.num_ranks, test::source_folder() + "/configs/" + name + ".cfg", flags));

@@ -15,9 +15,13 @@ class DeterministicRun : public ::testing::Test {
     write_tokens(folder_ / "tokens.bin", 20'000);
     write_text(folder_ / "run.cfg",
                "[model]\ntype = gpt2\nlayers = 2\nheads = 2\nwidth = 32\nvocab_size = 256\ncontext = 32\ndropout = 0.1\n"
-               "[data]\ntrain = " + (folder_ / "tokens.bin") + "\n"
-               "[train]\nsteps = " + std::to_string(kSteps) + "\nmicro_batch = 1\nglobal_batch = 12\nseq_len = 32\nlog_interval = 2\n"
-               "drift_interval = 2\n[optim]\nlr = 0.01\ngrad_clip = 0.5\n[checkpoint]\ninterval = 6\n");
+               "[data]\ntrain = " +
+                   (folder_ / "tokens.bin") +
+                   "\n"
+                   "[train]\nsteps = " +
+                   std::to_string(kSteps) +
+                   "\nmicro_batch = 1\nglobal_batch = 12\nseq_len = 32\nlog_interval = 2\n"
+                   "drift_interval = 2\n[optim]\nlr = 0.01\ngrad_clip = 0.5\n[checkpoint]\ninterval = 6\n");
   }
   std::string run_folder(const std::string& name) { return folder_ / name; }
   std::string last_checkpoint(const std::string& name) { return run_folder(name) + "/checkpoints/step-00000006"; }
@@ -60,10 +64,10 @@ TEST_F(DeterministicRun, F3OrdinaryRunsDiffer) {
 }
 
 TEST_F(DeterministicRun, ContradictionsAreRefused) {
-  for (const auto& [flag, word] : {std::pair<std::string, std::string>{"--train.gradient_sync=no_sync",
-                                                                       "train.gradient_sync = reduce_each"},
-                                   {"--train.reproducible=false", "train.reproducible = true"},
-                                   {"--fsdp.gradient_compression=bf16", "fsdp.gradient_compression = bf16"}}) {
+  for (const auto& [flag, word] :
+       {std::pair<std::string, std::string>{"--train.gradient_sync=no_sync", "train.gradient_sync = reduce_each"},
+        {"--train.reproducible=false", "train.reproducible = true"},
+        {"--fsdp.gradient_compression=bf16", "fsdp.gradient_compression = bf16"}}) {
     const Finished run = test::run(training(1, folder_ / "run.cfg", {"--train.deterministic=true", flag, "--check"}));
     EXPECT_EQ(run.status, 2);
     EXPECT_NE(run.output.find(word), std::string::npos) << run.output;

@@ -1,13 +1,12 @@
 // What users meet before and around a run: help, flags, limits of the machine, what is printed, the scripts.
 
-#include <sched.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include "fault/support/training.hpp"
 #include "support/paths.hpp"
@@ -37,9 +36,8 @@ class Edge : public ::testing::Test {
  protected:
   Edge() {
     write_tokens(folder_ / "tokens.bin", 4000);
-    write_text(folder_ / "x.cfg",
-               "[model]\nlayers = 1\nheads = 2\nwidth = 16\ncontext = 32\n[data]\ntrain = " + (folder_ / "tokens.bin") +
-                   "\n[train]\nsteps = 2\nmicro_batch = 2\nseq_len = 16\n[run]\ndir = " + (folder_ / "run") + "\n");
+    write_text(folder_ / "x.cfg", "[model]\nlayers = 1\nheads = 2\nwidth = 16\ncontext = 32\n[data]\ntrain = " + (folder_ / "tokens.bin") +
+                                      "\n[train]\nsteps = 2\nmicro_batch = 2\nseq_len = 16\n[run]\ndir = " + (folder_ / "run") + "\n");
   }
   [[nodiscard]] std::vector<std::string> train(const std::vector<std::string>& flags) const {
     return std::vector<std::string>{program("mica-train"), folder_ / "x.cfg"} + flags;
@@ -56,9 +54,9 @@ class Edge : public ::testing::Test {
 
 // On login nodes MPI often does not start.
 TEST_F(Edge, ProgramsTellOfThemselvesWithoutMpi) {
-  const std::vector<std::vector<std::string>> programs{{"mica-train"},   {"mica-tokenize"}, {"mica-inspect"},
-                                                       {"mica-convert"}, {"mica-bench"},    {"mica-convert", "reshard"},
-                                                       {"mica-bench", "gemm"}, {"mica-train", "none.cfg"}};
+  const std::vector<std::vector<std::string>> programs{
+      {"mica-train"}, {"mica-tokenize"},           {"mica-inspect"},       {"mica-convert"},
+      {"mica-bench"}, {"mica-convert", "reshard"}, {"mica-bench", "gemm"}, {"mica-train", "none.cfg"}};
   for (const std::vector<std::string>& words : programs) {
     for (const char* flag : {"-h", "--help", "--version"}) {
       std::vector<std::string> command = words;
@@ -90,15 +88,15 @@ TEST_F(Edge, AFlagMayHaveItsValueBehindASpace) {
 
 TEST_F(Edge, AFilePastTheUsersLimitIsAnError) {
   // Larger than what MPI needs, smaller than a shard.
-  const Finished seen = test::run(under_mpirun(1, std::vector<std::string>{"/usr/bin/prlimit", "--fsize=16000000"} +
-                                                      train({"--model.width=512", "--log.metrics=false"})));
+  const Finished seen = test::run(under_mpirun(
+      1, std::vector<std::string>{"/usr/bin/prlimit", "--fsize=16000000"} + train({"--model.width=512", "--log.metrics=false"})));
   expect_refused(seen, 3, {"File too large", "step-00000002"});
 }
 
 TEST_F(Edge, ThreadsAreTheCoresThatARankHas) {
   const auto threads = [&](int num_ranks, const std::vector<std::string>& environment = {}) {
-    const Finished seen = test::run(under_mpirun(
-        num_ranks, std::vector<std::string>{"/usr/bin/env", "-u", "OMP_NUM_THREADS"} + environment + train({"--check"})));
+    const Finished seen = test::run(
+        under_mpirun(num_ranks, std::vector<std::string>{"/usr/bin/env", "-u", "OMP_NUM_THREADS"} + environment + train({"--check"})));
     EXPECT_EQ(seen.status, 0) << seen.output;
     const std::size_t at = seen.output.find("device   CPU, ");
     return at == std::string::npos ? 0 : std::stoi(seen.output.substr(at + 14));
@@ -115,8 +113,8 @@ TEST_F(Edge, ThreadsAreTheCoresThatARankHas) {
   EXPECT_EQ(threads(1, {"/usr/bin/taskset", "-c", std::to_string(last)}), 1);
 
   const std::string more = std::to_string(CPU_COUNT(&mask) + 1);
-  for (const std::vector<std::string>& command :
-       {std::vector<std::string>{"/usr/bin/env", "OMP_NUM_THREADS=" + more} + train({"--check"}), train({"--check", "--mesh.threads=" + more})}) {
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"/usr/bin/env", "OMP_NUM_THREADS=" + more} + train({"--check"}),
+                                                  train({"--check", "--mesh.threads=" + more})}) {
     const Finished seen = test::run(under_mpirun(2, command));
     EXPECT_EQ(seen.status, 0) << seen.output;
     EXPECT_EQ(count_of(seen.output, "warning: rank 0 has " + more + " threads"), 1u) << seen.output;
@@ -163,7 +161,8 @@ TEST_F(Edge, TheTraceReportTakesARunsFolder) {
   expect_refused(test::run({"/usr/bin/env", "python3", report, folder_.path()}), 2, {folder_.path(), "log.trace"});
   expect_refused(test::run({"/usr/bin/env", "python3", report, folder_ / "none"}), 2, {folder_ / "none", "No such file"});
   write_text(folder_ / "trace-rank0.json", "[]");
-  expect_refused(test::run({"/usr/bin/env", "python3", report, folder_.path()}), 2, {folder_ / "trace-rank0.json", "no trace of log.trace"});
+  expect_refused(test::run({"/usr/bin/env", "python3", report, folder_.path()}), 2,
+                 {folder_ / "trace-rank0.json", "no trace of log.trace"});
   ASSERT_EQ(test::run(under_mpirun(2, train({"--log.trace=2-2"}))).status, 0);
   const Finished seen = test::run({"/usr/bin/env", "python3", report, folder_ / "run"});
   EXPECT_EQ(seen.status, 0) << seen.output;

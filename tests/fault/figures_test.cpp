@@ -19,8 +19,8 @@
 namespace mica::test {
 namespace {
 
-using ::testing::ElementsAre;
 using nlohmann::json;
+using ::testing::ElementsAre;
 
 const std::string kReference = test::reference_path("");
 const std::regex kPeaks("peak of a rank ([0-9.]+) (.*) measured, ([0-9.]+) (.*) planned");
@@ -57,9 +57,13 @@ class Figures : public ::testing::Test {
     }
     write_text(folder_ / "run.cfg",
                "[model]\ntype = gpt2\nlayers = 2\nheads = 3\nwidth = 24\nvocab_size = 61\ncontext = 17\ntie_embeddings = true\n"
-               "init_from = " + kReference + "hf_gpt2\n"
-               "[data]\ntrain = " + (folder_ / "train.bin") + "\nval = " + (folder_ / "val.bin") + "\norder = sequential\n"
-               "[train]\nsteps = 6\nglobal_batch = 8\nseq_len = 12\nlog_interval = 4\neval_interval = 4\neval_batches = 1\n");
+               "init_from = " +
+                   kReference +
+                   "hf_gpt2\n"
+                   "[data]\ntrain = " +
+                   (folder_ / "train.bin") + "\nval = " + (folder_ / "val.bin") +
+                   "\norder = sequential\n"
+                   "[train]\nsteps = 6\nglobal_batch = 8\nseq_len = 12\nlog_interval = 4\neval_interval = 4\neval_batches = 1\n");
   }
 
   /// Lines of metrics.jsonl of a run that ends well, in a folder of its own.
@@ -177,8 +181,8 @@ TEST_F(Figures, AnEvaluationTakesTheSameSequencesHoweverTheyAreDealtOut) {
   const json& each = reference_["start"]["val"];
   for (const Layout& layout : {Layout{1, 3}, Layout{2, 4}, Layout{3, 4}, Layout{3, 8}}) {
     for (const std::size_t eval_batches : {0u, 1u}) {
-      const std::vector<json> lines = train(layout, {"--optim.lr=0", "--train.steps=1", "--train.global_batch=24",
-                                                     "--train.eval_batches=" + std::to_string(eval_batches)});
+      const std::vector<json> lines = train(
+          layout, {"--optim.lr=0", "--train.steps=1", "--train.global_batch=24", "--train.eval_batches=" + std::to_string(eval_batches)});
       const double expected = mean_over(each, evaluated_sequences(eval_batches, each.size()));
       ASSERT_THAT(steps_of(lines, "eval"), ElementsAre(1));
       EXPECT_NEAR(of_event(lines, "eval")[0].at("val_loss").get<double>(), expected, kTolerance * expected)
@@ -251,8 +255,8 @@ TEST_F(Figures, AnEvaluationMayBeInFullPrecision) {
   const json& each = reference_["start"]["val"];
   const double expected = mean_over(each, evaluated_sequences(1, each.size()));
   const auto error_of = [&](const std::string& full_precision) {
-    const std::vector<json> lines = train({2, 4}, {"--optim.lr=0", "--train.steps=1", "--fsdp.param_dtype=bf16",
-                                                   "--fsdp.full_precision_in_eval=" + full_precision});
+    const std::vector<json> lines =
+        train({2, 4}, {"--optim.lr=0", "--train.steps=1", "--fsdp.param_dtype=bf16", "--fsdp.full_precision_in_eval=" + full_precision});
     return std::abs(of_event(lines, "eval").at(0).at("val_loss").get<double>() - expected);
   };
   EXPECT_LT(error_of("true"), kTolerance * expected);
@@ -293,8 +297,9 @@ TEST_F(Figures, TheSeedDecidesTheOrderOfTheData) {
     for (std::size_t b = 0; b < a; ++b) EXPECT_NE(epochs[a], epochs[b]) << "seeds and epochs have orders of their own";
   }
   // Two ranks share out the same order.
-  const std::vector<json> steps =
-      of_event(train({2, 1}, {"--optim.lr=0", "--train.steps=20", "--train.global_batch=2", "--data.order=shuffled", "--data.val=", "--run.seed=2"}), "step");
+  const std::vector<json> steps = of_event(
+      train({2, 1}, {"--optim.lr=0", "--train.steps=20", "--train.global_batch=2", "--data.order=shuffled", "--data.val=", "--run.seed=2"}),
+      "step");
   ASSERT_EQ(steps.size(), 20u);
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const double expected = (losses[epochs[2][2 * i]] + losses[epochs[2][2 * i + 1]]) / 2;
@@ -335,7 +340,8 @@ TEST_F(Figures, StepsOfEvaluationsSavesAndProgress) {
 
 // Times are not known beforehand, but they hang together.
 TEST_F(Figures, TimesHangTogether) {
-  const std::vector<json> lines = train({2, 2}, {"--train.steps=60", "--train.log_interval=30", "--train.eval_interval=0", "--mesh.streams=inline"});
+  const std::vector<json> lines =
+      train({2, 2}, {"--train.steps=60", "--train.log_interval=30", "--train.eval_interval=0", "--mesh.streams=inline"});
   double ms = 0, comm_ms = 0;
   for (const json& step : of_event(lines, "step")) {
     const double step_ms = step.at("step_ms");

@@ -26,10 +26,13 @@ class FsdpOptions : public ::testing::Test {
     write_tokens(folder_ / "tokens.bin", 4000);
     write_text(folder_ / "run.cfg",
                "[model]\ntype = gpt2\nlayers = 2\nheads = 2\nwidth = 16\nvocab_size = 16\ncontext = 16\n"
-               "[data]\ntrain = " + (folder_ / "tokens.bin") + "\n"
-               "[train]\nsteps = 3\nmicro_batch = 2\nglobal_batch = 8\nseq_len = 16\nlog_interval = 1\n"
-               "[optim]\nlr = 0.01\nschedule = constant\n[checkpoint]\ninterval = 1\nkeep = 0\n"
-               "[run]\ndir = " + run_folder() + "\n");
+               "[data]\ntrain = " +
+                   (folder_ / "tokens.bin") +
+                   "\n"
+                   "[train]\nsteps = 3\nmicro_batch = 2\nglobal_batch = 8\nseq_len = 16\nlog_interval = 1\n"
+                   "[optim]\nlr = 0.01\nschedule = constant\n[checkpoint]\ninterval = 1\nkeep = 0\n"
+                   "[run]\ndir = " +
+                   run_folder() + "\n");
   }
   [[nodiscard]] std::string run_folder() const { return folder_ / "run"; }
   /// In a fresh folder.
@@ -111,10 +114,10 @@ TEST_F(FsdpOptions, ParametersAreGatheredAgainWhereTheyWereGivenBack) {
     std::map<std::string, int> gathers;
   };
   std::vector<std::vector<StepLine>> lines;
-  for (const Case& c : {Case{2, {"--fsdp.reshard_after_forward=true"}, twice}, Case{2, {}, twice},
-                        Case{2, {"--fsdp.strategy=shard_grad_op", "--fsdp.reshard_after_forward=false"}, once},
-                        Case{4, {"--train.micro_batch=1"}, twice},
-                        Case{4, {"--train.micro_batch=1", "--fsdp.reshard_after_forward=2"}, twice}}) {
+  for (const Case& c :
+       {Case{2, {"--fsdp.reshard_after_forward=true"}, twice}, Case{2, {}, twice},
+        Case{2, {"--fsdp.strategy=shard_grad_op", "--fsdp.reshard_after_forward=false"}, once}, Case{4, {"--train.micro_batch=1"}, twice},
+        Case{4, {"--train.micro_batch=1", "--fsdp.reshard_after_forward=2"}, twice}}) {
     SCOPED_TRACE(::testing::PrintToString(c.flags));
     std::vector<std::string> flags = c.flags;
     flags.insert(flags.end(), {"--train.global_batch=4", "--log.trace=2-2"});
@@ -139,11 +142,11 @@ TEST_F(FsdpOptions, UnitsAreCutBySize) {
     for (const std::string& part : parts) small.insert(block + layer + "." + part);
   }
   std::vector<std::vector<StepLine>> lines;
-  for (const auto& [flags, expected] : std::vector<std::pair<std::vector<std::string>, std::set<std::string>>>{
-           {{"--fsdp.wrap=block"}, blocks},
-           {{"--fsdp.wrap=size", "--fsdp.min_numel=3000"}, blocks},
-           {{"--fsdp.wrap=size", "--fsdp.min_numel=1000"}, small},
-           {{"--fsdp.wrap=size"}, {"root"}}}) {
+  for (const auto& [flags, expected] :
+       std::vector<std::pair<std::vector<std::string>, std::set<std::string>>>{{{"--fsdp.wrap=block"}, blocks},
+                                                                               {{"--fsdp.wrap=size", "--fsdp.min_numel=3000"}, blocks},
+                                                                               {{"--fsdp.wrap=size", "--fsdp.min_numel=1000"}, small},
+                                                                               {{"--fsdp.wrap=size"}, {"root"}}}) {
     SCOPED_TRACE(::testing::PrintToString(flags));
     std::vector<std::string> all = flags;
     all.emplace_back("--log.trace=2-2");

@@ -74,9 +74,7 @@ TEST_F(InitFrom, IgnoredParametersAreInitialisedSavedAndResumed) {
   const std::string hf = kReference + "hf_gpt2";
   const std::vector<std::string> ignore{"--model.init_from=" + hf, "--fsdp.ignore=*wpe*,*ln_f*", "--fsdp.param_dtype=bf16"};
   ASSERT_EQ(train("gpt2", "whole", ignore).status, 0);
-  const auto diff = [&](const std::string& a, const std::string& b) {
-    return test::run({program("mica-inspect"), "diff", a, b});
-  };
+  const auto diff = [&](const std::string& a, const std::string& b) { return test::run({program("mica-inspect"), "diff", a, b}); };
   // The ignored ones are kept in bf16; the reference's are not numbers of bf16.
   const Finished rounded = diff(folder_ / "whole", hf);
   EXPECT_EQ(rounded.status, 1) << rounded.output;
@@ -123,8 +121,13 @@ TEST_F(InitFrom, TheModelsKeysComeFromTheFolder) {
     fs::copy(kReference + "hf_" + name, hf);
     const std::string run = folder_ / (name + "-run");
     const auto train_alone = [&](const std::string& from, const std::string& to, int steps, const std::vector<std::string>& more = {}) {
-      std::vector<std::string> command{program("mica-train"), "--model.init_from=" + from, "--data.train=" + (folder_ / "tokens.bin"),
-                                       "--run.dir=" + to, "--train.seq_len=8", "--optim.lr=0", "--train.steps=" + std::to_string(steps)};
+      std::vector<std::string> command{program("mica-train"),
+                                       "--model.init_from=" + from,
+                                       "--data.train=" + (folder_ / "tokens.bin"),
+                                       "--run.dir=" + to,
+                                       "--train.seq_len=8",
+                                       "--optim.lr=0",
+                                       "--train.steps=" + std::to_string(steps)};
       command.insert(command.end(), more.begin(), more.end());
       return test::run(under_mpirun(2, command));
     };
@@ -176,8 +179,8 @@ TEST_F(InitFrom, TheTokenizerGoesThroughRuns) {
   more.push_back("--model.init_from=" + (folder_ / "first"));
   const Finished second = train("gpt2", "second", more);
   ASSERT_EQ(second.status, 0) << second.output;
-  for (const std::string checkpoint : {"first/checkpoints/step-00000002", "first/checkpoints/step-00000003",
-                                       "second/checkpoints/step-00000001"}) {
+  for (const std::string checkpoint :
+       {"first/checkpoints/step-00000002", "first/checkpoints/step-00000003", "second/checkpoints/step-00000001"}) {
     SCOPED_TRACE(checkpoint);
     const std::string path = folder_ / checkpoint;
     EXPECT_EQ(test::run({program("mica-inspect"), "verify", path}).status, 0);

@@ -67,9 +67,11 @@ TEST_P(Kills, NoCompleteCheckpointIsEverWrong) {
   write_tokens(folder / "tokens.bin", 20'000);
   write_text(folder / "run.cfg",
              "[model]\ntype = gpt2\nlayers = 2\nheads = 2\nwidth = 64\nvocab_size = 256\ncontext = 16\n"
-             "[data]\ntrain = " + (folder / "tokens.bin") + "\n"
-             "[train]\nmicro_batch = 1\nglobal_batch = 2\nseq_len = 16\nlog_interval = 50\n"
-             "[optim]\nschedule = constant\nwarmup_steps = 0\n");
+             "[data]\ntrain = " +
+                 (folder / "tokens.bin") +
+                 "\n"
+                 "[train]\nmicro_batch = 1\nglobal_batch = 2\nseq_len = 16\nlog_interval = 50\n"
+                 "[optim]\nschedule = constant\nwarmup_steps = 0\n");
   const std::string run = folder / "run";
   const auto command = [&](const std::string& where, std::int64_t steps, const std::string& interval) {
     return training(kRanks, folder / "run.cfg",
@@ -95,19 +97,19 @@ TEST_P(Kills, NoCompleteCheckpointIsEverWrong) {
     if (is_aimed) {
       ASSERT_TRUE(stop_inside_a_save(run, ranks)) << "no save was seen";
     } else {
-      std::this_thread::sleep_for(
-          std::chrono::microseconds(std::uniform_int_distribution<int>(0, is_early ? 600'000 : 40'000)(random)));
+      std::this_thread::sleep_for(std::chrono::microseconds(std::uniform_int_distribution<int>(0, is_early ? 600'000 : 40'000)(random)));
     }
     const int victim = is_aimed ? -1 : std::uniform_int_distribution<int>(-1, kRanks - 1)(random);  // -1: all at once
     for (int r = 0; r < kRanks; ++r) {
       if (victim < 0 || victim == r) ::kill(ranks[static_cast<std::size_t>(r)], SIGKILL);
     }
-    EXPECT_TRUE(have_ended(ranks, 20)) << "kill " << kill << (is_early ? ", early" : "") << ", of rank " << victim
-                                       << " (-1: all)\n" << child.wait(0).output;
+    EXPECT_TRUE(have_ended(ranks, 20)) << "kill " << kill << (is_early ? ", early" : "") << ", of rank " << victim << " (-1: all)\n"
+                                       << child.wait(0).output;
     // Open MPI 4.1's mpirun itself may wait for ever when a rank died while it was connecting to it, and says so.
     const Finished killed = child.wait(20);
     EXPECT_TRUE(!killed.is_timed_out || (is_early && killed.output.find("PMIX ERROR: UNREACHABLE") != std::string::npos))
-        << "kill " << kill << "\n" << killed.output;
+        << "kill " << kill << "\n"
+        << killed.output;
     EXPECT_NE(killed.status, 0) << "kill " << kill;
     if (!fs::exists(run + "/checkpoints")) continue;
     num_in_a_save += num_half_saves(run);

@@ -118,7 +118,8 @@ TEST_F(LaunchScripts, AConfigIsNeeded) {
 
 /// mpirun that tells of its signals. It has what it needs when it says "runs".
 std::string mpirun_that(const std::string& on_usr1) {
-  return "trap 'echo got USR1; " + on_usr1 + "' USR1\ntrap 'echo got TERM; exit 9' TERM\ntrap 'echo got INT; exit 8' INT\n"
+  return "trap 'echo got USR1; " + on_usr1 +
+         "' USR1\ntrap 'echo got TERM; exit 9' TERM\ntrap 'echo got INT; exit 8' INT\n"
          "echo runs\nwhile :; do sleep 0.02; done\n";
 }
 
@@ -225,8 +226,9 @@ using SlurmJob = SlurmScripts;
 TEST_P(SlurmJob, GoesOnUntilTheRunIsDone) {
   stand_in("srun", "while [ \"${1#-}\" != \"$1\" ]; do shift; done\nexec \"$@\"\n");  // one rank
   write_tokens(folder_ / "tokens.bin", 4000);
-  write_text(folder_ / "run.cfg", std::string(kModel) + "[data]\ntrain = tokens.bin\n[train]\nsteps = 3\nmicro_batch = 2\nseq_len = 16\n"
-                                                        "log_interval = 1\nmax_hours = 1e-9\n[run]\ndir = run\n");
+  write_text(folder_ / "run.cfg", std::string(kModel) +
+                                      "[data]\ntrain = tokens.bin\n[train]\nsteps = 3\nmicro_batch = 2\nseq_len = 16\n"
+                                      "log_interval = 1\nmax_hours = 1e-9\n[run]\ndir = run\n");
   for (const std::size_t step : {1u, 2u, 3u}) {
     const Finished seen = job({"run.cfg", "--mesh.threads=1"});
     EXPECT_EQ(seen.status, step < 3 ? 75 : 0) << seen.output;

@@ -20,15 +20,16 @@ TEST(MemoryCgroup, ARunThatDoesNotFitItsLimitIsRefused) {
   write_tokens(folder / "tokens.bin", 4000);
   write_text(folder / "run.cfg", "[model]\nlayers = 1\nheads = 2\nwidth = 4096\ncontext = 32\n[data]\ntrain = " + (folder / "tokens.bin") +
                                      "\n[fsdp]\nstrategy = no_shard\n[optim]\ntype = sgd\n"
-                                     "[train]\nsteps = 2\nmicro_batch = 2\nseq_len = 16\n[run]\ndir = " + (folder / "run") + "\n");
+                                     "[train]\nsteps = 2\nmicro_batch = 2\nseq_len = 16\n[run]\ndir = " +
+                                     (folder / "run") + "\n");
   std::vector<std::string> command{test::source_folder() + "/tests/fault/support/memory_cgroup.sh", "4294967296"};
   for (const std::string& word : training(2, folder / "run.cfg", {})) command.push_back(word);
   const Finished seen = test::run(command);
   EXPECT_EQ(seen.status, 2) << seen.output;
   const std::vector<std::string> lines = seen.error_lines();
   ASSERT_EQ(lines.size(), 1u) << seen.output;
-  EXPECT_THAT(lines[0], AllOf(HasSubstr("2.26 GiB of memory a rank"), HasSubstr("for 2 ranks"), HasSubstr("mica_test_"), HasSubstr("4.00 GiB"),
-                              HasSubstr("--mem")));
+  EXPECT_THAT(lines[0], AllOf(HasSubstr("2.26 GiB of memory a rank"), HasSubstr("for 2 ranks"), HasSubstr("mica_test_"),
+                              HasSubstr("4.00 GiB"), HasSubstr("--mem")));
   EXPECT_THAT(lines[0], AnyOf(HasSubstr("memory.limit_in_bytes of the cgroup"), HasSubstr("memory.max of the cgroup")));
 }
 

@@ -33,10 +33,13 @@ class OneRankFails : public ::testing::Test {
     write_tokens(folder_ / "tokens.bin", 20'000);
     write_text(folder_ / "run.cfg",
                "[model]\ntype = gpt2\nlayers = 2\nheads = 2\nwidth = 32\nvocab_size = 256\ncontext = 32\n"
-               "[data]\ntrain = " + (folder_ / "tokens.bin") + "\n"
-               "[train]\nsteps = 1000000\nmicro_batch = 2\nseq_len = 32\nlog_interval = 5\n"
-               "[checkpoint]\ninterval = 0\nkeep = 0\n"
-               "[run]\ndir = " + run_folder() + "\n");
+               "[data]\ntrain = " +
+                   (folder_ / "tokens.bin") +
+                   "\n"
+                   "[train]\nsteps = 1000000\nmicro_batch = 2\nseq_len = 32\nlog_interval = 5\n"
+                   "[checkpoint]\ninterval = 0\nkeep = 0\n"
+                   "[run]\ndir = " +
+                   run_folder() + "\n");
   }
   [[nodiscard]] std::string run_folder() const { return folder_ / "run"; }
   [[nodiscard]] std::vector<std::string> command(int num_ranks, const std::vector<std::string>& flags = {}) const {

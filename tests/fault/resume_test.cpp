@@ -28,11 +28,15 @@ class Resume : public ::testing::Test {
     write_tokens(*folder_ / "tokens.bin", 50'000);
     write_text(*folder_ / "run.cfg",
                "[model]\ntype = gpt2\nlayers = 3\nheads = 4\nwidth = 96\nvocab_size = 256\ncontext = 64\ndropout = 0.1\n"
-               "[data]\ntrain = " + (*folder_ / "tokens.bin") + "\n"
-               "[fsdp]\nparam_dtype = fp32\n"
-               "[train]\nsteps = " + std::to_string(kSteps) + "\nmicro_batch = 2\nglobal_batch = 8\nseq_len = 64\nlog_interval = 1\n"
-               "[optim]\nwarmup_steps = 5\n"
-               "[checkpoint]\ninterval = 8\nkeep = 0\n");
+               "[data]\ntrain = " +
+                   (*folder_ / "tokens.bin") +
+                   "\n"
+                   "[fsdp]\nparam_dtype = fp32\n"
+                   "[train]\nsteps = " +
+                   std::to_string(kSteps) +
+                   "\nmicro_batch = 2\nglobal_batch = 8\nseq_len = 64\nlog_interval = 1\n"
+                   "[optim]\nwarmup_steps = 5\n"
+                   "[checkpoint]\ninterval = 8\nkeep = 0\n");
     const Finished run = test::run(command("undisturbed"));
     ASSERT_EQ(run.status, 0) << run.output;
     ASSERT_EQ(step_lines(run_folder("undisturbed")).size(), static_cast<std::size_t>(kSteps));
@@ -75,8 +79,7 @@ class Resume : public ::testing::Test {
     ASSERT_EQ(run.status, 0) << run.output;
     EXPECT_EQ(first_progress_step(run.output), saved + 1) << run.output;
     EXPECT_EQ(step_lines(run_folder(name)), step_lines(run_folder("undisturbed"))) << "each step once, with the same figures";
-    const Finished diff = test::run(
-        {program("mica-inspect"), "diff", checkpoint("undisturbed", kSteps), checkpoint(name, kSteps)});
+    const Finished diff = test::run({program("mica-inspect"), "diff", checkpoint("undisturbed", kSteps), checkpoint(name, kSteps)});
     EXPECT_EQ(diff.status, 0) << diff.output;
   }
 
@@ -86,8 +89,7 @@ class Resume : public ::testing::Test {
 TemporaryFolder* Resume::folder_ = nullptr;
 
 TEST_F(Resume, TheComparisonCanFail) {
-  const Finished diff =
-      test::run({program("mica-inspect"), "diff", checkpoint("undisturbed", kSteps), checkpoint("undisturbed", 16)});
+  const Finished diff = test::run({program("mica-inspect"), "diff", checkpoint("undisturbed", kSteps), checkpoint("undisturbed", 16)});
   EXPECT_EQ(diff.status, 1) << diff.output;
 }
 
@@ -134,9 +136,8 @@ TEST_F(Resume, KilledRightAfterASave) {
 // doubles it. At step 13 some steps have been skipped (which the bias correction leaves out) and two good ones have
 // been counted.
 TEST_F(Resume, D7_Fp16GoesOnWithItsLossScale) {
-  const std::vector<std::string> flags{"--fsdp.param_dtype=fp16", "--optim.loss_scale=4194304",
-                                       "--checkpoint.interval=13", "--optim.loss_scale_interval=3",
-                                       "--run.dir=" + run_folder("fp16")};
+  const std::vector<std::string> flags{"--fsdp.param_dtype=fp16", "--optim.loss_scale=4194304", "--checkpoint.interval=13",
+                                       "--optim.loss_scale_interval=3", "--run.dir=" + run_folder("fp16")};
   const auto train = [&] { return test::run(training(kRanks, *folder_ / "run.cfg", flags)); };
   const Finished whole = train();
   ASSERT_EQ(whole.status, 0) << whole.output;
@@ -154,8 +155,7 @@ TEST_F(Resume, D7_Fp16GoesOnWithItsLossScale) {
   const Finished resumed = train();
   ASSERT_EQ(resumed.status, 0) << resumed.output;
   EXPECT_EQ(first_progress_step(resumed.output), 14);
-  const Finished diff =
-      test::run({program("mica-inspect"), "diff", run_folder("fp16.end"), checkpoint("fp16", kSteps)});
+  const Finished diff = test::run({program("mica-inspect"), "diff", run_folder("fp16.end"), checkpoint("fp16", kSteps)});
   EXPECT_EQ(diff.status, 0) << diff.output;
 }
 
@@ -172,12 +172,11 @@ TEST_F(Resume, D10_AnOptimizerInBackwardGivesTheSameRun) {
   const Finished in_backward = train("in_backward", {"--optim.in_backward=true"});
   ASSERT_EQ(in_backward.status, 0) << in_backward.output;
   EXPECT_NE(in_backward.output.find("norm unknown"), std::string::npos) << in_backward.output;
-  const Finished diff =
-      test::run({program("mica-inspect"), "diff", checkpoint("by_hand", kSteps), checkpoint("in_backward", kSteps)});
+  const Finished diff = test::run({program("mica-inspect"), "diff", checkpoint("by_hand", kSteps), checkpoint("in_backward", kSteps)});
   EXPECT_EQ(diff.status, 0) << diff.output;
-  for (const auto& [flag, error] : std::vector<std::pair<std::string, std::string>>{
-           {"--optim.grad_clip=1", "and optim.grad_clip is 1"},
-           {"--train.gradient_sync=reduce_each", "set train.gradient_sync = no_sync"}}) {
+  for (const auto& [flag, error] :
+       std::vector<std::pair<std::string, std::string>>{{"--optim.grad_clip=1", "and optim.grad_clip is 1"},
+                                                        {"--train.gradient_sync=reduce_each", "set train.gradient_sync = no_sync"}}) {
     const Finished refused = test::run(training(kRanks, *folder_ / "run.cfg",
                                                 {"--optim.in_backward=true", "--fsdp.use_orig_params=true", "--optim.grad_clip=0",
                                                  "--train.gradient_sync=no_sync", flag, "--run.dir=" + run_folder("refused")}));
@@ -199,11 +198,10 @@ TEST_F(Resume, F2_GoesOnOnAnyMesh) {
     int num_ranks;
     std::vector<std::string> flags;
   };
-  for (const Mesh& mesh : std::vector<Mesh>{
-           {"one", 1, {"--fsdp.wrap=none"}},
-           {"four", 4, {"--fsdp.sharding=per_parameter"}},
-           {"hybrid", 4, {"--fsdp.strategy=hybrid_shard", "--mesh.shard_size=2"}},
-           {"replicated", 2, {"--fsdp.strategy=no_shard"}}}) {
+  for (const Mesh& mesh : std::vector<Mesh>{{"one", 1, {"--fsdp.wrap=none"}},
+                                            {"four", 4, {"--fsdp.sharding=per_parameter"}},
+                                            {"hybrid", 4, {"--fsdp.strategy=hybrid_shard", "--mesh.shard_size=2"}},
+                                            {"replicated", 2, {"--fsdp.strategy=no_shard"}}}) {
     copy_until(mesh.name, 16);
     std::vector<std::string> flags = mesh.flags;
     flags.push_back("--run.dir=" + run_folder(mesh.name));
@@ -242,8 +240,8 @@ TEST_F(Resume, InTheBackground) {
 
 TEST_F(Resume, MinutesDecideToo) {
   const Finished run = test::run(training(kRanks, *folder_ / "run.cfg",
-                                          {"--checkpoint.interval=0", "--checkpoint.interval_minutes=1e-9", "--train.steps=4", "--optim.warmup_steps=1",
-                                           "--checkpoint.async=true", "--run.dir=" + run_folder("minutes")}));
+                                          {"--checkpoint.interval=0", "--checkpoint.interval_minutes=1e-9", "--train.steps=4",
+                                           "--optim.warmup_steps=1", "--checkpoint.async=true", "--run.dir=" + run_folder("minutes")}));
   ASSERT_EQ(run.status, 0) << run.output;
   EXPECT_EQ(checkpoints_of(run_folder("minutes")).front(), "step-00000001") << "ranks agree after the first step: " << run.output;
 }

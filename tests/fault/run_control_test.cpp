@@ -41,9 +41,12 @@ class RunControl : public ::testing::Test {
     write_tokens(folder_ / "tokens.bin", 4000);
     write_text(folder_ / "run.cfg",
                "[model]\ntype = mlp\nlayers = 2\nwidth = 16\nvocab_size = 16\n"
-               "[data]\ntrain = " + (folder_ / "tokens.bin") + "\n"
-               "[train]\nsteps = 8\nmicro_batch = 2\nseq_len = 16\nlog_interval = 1\n"
-               "[run]\ndir = " + run_folder() + "\n");
+               "[data]\ntrain = " +
+                   (folder_ / "tokens.bin") +
+                   "\n"
+                   "[train]\nsteps = 8\nmicro_batch = 2\nseq_len = 16\nlog_interval = 1\n"
+                   "[run]\ndir = " +
+                   run_folder() + "\n");
   }
   [[nodiscard]] std::string run_folder() const { return folder_ / "run"; }
   [[nodiscard]] Finished train(const std::vector<std::string>& flags, int num_ranks = 2) const {
@@ -83,8 +86,8 @@ TEST_F(RunControl, ATimeLimitSavesAndAsksToBeQueuedAgain) {
 // The time of a step, by which ranks decide how often they ask each other, is that of this launch's steps.
 TEST_F(RunControl, AResumedRunOfSlowStepsHearsASignalSoon) {
   ASSERT_EQ(train({"--train.steps=400", "--train.log_interval=400"}).status, 0);
-  Child child(training(2, folder_ / "run.cfg",
-                       {"--train.steps=100000", "--train.global_batch=8000", "--checkpoint.allow_data_change=true"}));
+  Child child(
+      training(2, folder_ / "run.cfg", {"--train.steps=100000", "--train.global_batch=8000", "--checkpoint.allow_data_change=true"}));
   ASSERT_TRUE(child.wait_for("  loss ")) << child.wait(1).output;
   ASSERT_EQ(::kill(child.pid(), SIGUSR1), 0);
   const Finished stopped = child.wait();

@@ -27,10 +27,12 @@ class RunFolder : public ::testing::Test {
     write_tokens(folder_ / "val.bin", 3'000);
     write_text(folder_ / "run.cfg",
                "[model]\ntype = gpt2\nlayers = 2\nheads = 2\nwidth = 24\nvocab_size = 256\ncontext = 32\n"
-               "[data]\ntrain = " + (folder_ / "tokens.bin") + "\nval = " + (folder_ / "val.bin") + "\n"
-               "[train]\nsteps = 12\nmicro_batch = 2\nseq_len = 32\nlog_interval = 1\n"
-               "[optim]\ntype = sgd\nlr = 0.1\nschedule = constant\n"
-               "[checkpoint]\ninterval = 4\nkeep = 0\n");
+               "[data]\ntrain = " +
+                   (folder_ / "tokens.bin") + "\nval = " + (folder_ / "val.bin") +
+                   "\n"
+                   "[train]\nsteps = 12\nmicro_batch = 2\nseq_len = 32\nlog_interval = 1\n"
+                   "[optim]\ntype = sgd\nlr = 0.1\nschedule = constant\n"
+                   "[checkpoint]\ninterval = 4\nkeep = 0\n");
   }
   [[nodiscard]] std::string run_folder(const std::string& name = "run") const { return folder_ / name; }
   [[nodiscard]] std::string checkpoint(int step, const std::string& name = "run") const {
@@ -187,8 +189,8 @@ TEST_F(RunFolder, GoingBackInVainChangesNothing) {
   const std::string metrics = read_text(run_folder() + "/metrics.jsonl");
   const std::string back = "--checkpoint.resume=" + checkpoint(8);
   const Finished check = train(2, {back, "--check"});
-  EXPECT_THAT(check.output, AllOf(HasSubstr("resumes from " + checkpoint(8)),
-                                  HasSubstr("later checkpoints of this run (1) will be set aside")));
+  EXPECT_THAT(check.output,
+              AllOf(HasSubstr("resumes from " + checkpoint(8)), HasSubstr("later checkpoints of this run (1) will be set aside")));
   EXPECT_THAT(train(2, {back, "--train.steps=8"}).output, HasSubstr("nothing to do"));
   expect_refusal(train(2, {back, "--run.seed=3"}), {"run.seed"});
   EXPECT_EQ(checkpoints_of(run_folder()), before);
@@ -231,8 +233,7 @@ TEST_F(RunFolder, TheBatchBelongsToTheRun) {
     copy_until(name, 8);
     const Finished run = train(ranks, {flag}, name);
     if (ranks == 3) {
-      expect_refusal(run, {"step-00000008 was saved with 8 sequences a step",
-                           "= 1 x 3 does not divide; keep it on 2 or 4 ranks"});
+      expect_refusal(run, {"step-00000008 was saved with 8 sequences a step", "= 1 x 3 does not divide; keep it on 2 or 4 ranks"});
       continue;
     }
     ASSERT_EQ(run.status, 0) << run.output;

@@ -21,8 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     const auto config = mica::train::parse_config({"x.cfg", text}, {});
     const std::string written = mica::train::to_ini(config);
-    mica::invariant(mica::train::to_ini(mica::train::parse_config({"y.cfg", written}, {})) == written,
-                    "a written config reads back");
+    mica::invariant(mica::train::to_ini(mica::train::parse_config({"y.cfg", written}, {})) == written, "a written config reads back");
     mica::train::check_config(config);
   } catch (const mica::ConfigError&) {
   }

@@ -87,15 +87,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Bytes bytes(data, size);
   try {
     std::vector<std::vector<PackedRow>> tables;
-    for (const FileEntry& file : manifest.files)
-      tables.push_back(rows_of(columns_from(bytes), manifest.units, file, "shard.h5"));
+    for (const FileEntry& file : manifest.files) tables.push_back(rows_of(columns_from(bytes), manifest.units, file, "shard.h5"));
     const PieceIndex index(manifest, tables, "step-1");
     for (const UnitEntry& unit : manifest.units) {
       for (const auto& p : unit.parameters) {
         std::int64_t at = 0;
         const auto visit = [&](const mica::fsdp::Run& run, const PieceIndex::Place& place) {
-          mica::invariant(run.begin == at && run.end > at && run.offset >= 0 &&
-                              run.offset + run.numel() <= place.dataset->numel(),
+          mica::invariant(run.begin == at && run.end > at && run.offset >= 0 && run.offset + run.numel() <= place.dataset->numel(),
                           "every element lies in its dataset");
           at = run.end;
         };

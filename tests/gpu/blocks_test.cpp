@@ -26,9 +26,7 @@ class GpuBlocks : public ::testing::Test {
     b_ = make_cuda_stream("b");
   }
   [[nodiscard]] BlockMemory& blocks() const { return dynamic_cast<BlockMemory&>(*pool_); }
-  [[nodiscard]] Buffer block(std::int64_t bytes) const {
-    return blocks().allocate_block(bytes, MemoryRole::unsharded_param, *a_);
-  }
+  [[nodiscard]] Buffer block(std::int64_t bytes) const { return blocks().allocate_block(bytes, MemoryRole::unsharded_param, *a_); }
 
   std::unique_ptr<Pool> pool_;
   std::unique_ptr<Stream> a_, b_;

@@ -1,13 +1,14 @@
 // Checkpoints move between the CPU and a GPU bit for bit. The same sources run on a GPU (label gpu) and on an emulated one.
-#include <gtest/gtest.h>
-
 #include <atomic>
+
+#include <gtest/gtest.h>
 
 #include "mica/checkpoint/async_saver.hpp"
 #include "mica/checkpoint/load.hpp"
 #include "mica/checkpoint/save.hpp"
 #include "mica/optim/optimizer.hpp"
 #include "mica/tensor/fetch.hpp"
+
 #include "support/parity.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/tested_gpu.hpp"
@@ -43,8 +44,8 @@ class Trained {
     const std::vector<RankPlace> places = places_of(host->num_ranks());
     const MeshGeometry geometry = MeshGeometry::make(places, {});
     mesh_ = std::make_unique<Mesh>(device_.make_group(std::move(host)), geometry, places);
-    device_mesh_ = std::make_unique<fsdp::DeviceMesh>(
-        *mesh_, *pool_, *kernels_, fsdp::Streams::make(StreamMode::inlined, device_.make_stream));
+    device_mesh_ =
+        std::make_unique<fsdp::DeviceMesh>(*mesh_, *pool_, *kernels_, fsdp::Streams::make(StreamMode::inlined, device_.make_stream));
     model_ = make_parity_model();
     fsdp::Options options;
     options.cpu_offload = offload;
@@ -81,8 +82,15 @@ class Trained {
     return all;
   }
   [[nodiscard]] checkpoint::SaveState state(std::int64_t step) {
-    return {.root = root_, .optimizer = optimizer_.get(), .run_id = "r", .step = step, .tokens = step, .seed = 1, .omp_threads = 1,
-            .model = {{"type", "parity"}}, .config = "[run]\nname=test\n"};
+    return {.root = root_,
+            .optimizer = optimizer_.get(),
+            .run_id = "r",
+            .step = step,
+            .tokens = step,
+            .seed = 1,
+            .omp_threads = 1,
+            .model = {{"type", "parity"}},
+            .config = "[run]\nname=test\n"};
   }
   std::string save(const std::string& folder, std::int64_t step) { return checkpoint::save(folder, state(step), *comm_, {}).path; }
   /// Random numbers of `next` are there when the save goes on in the background.

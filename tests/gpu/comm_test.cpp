@@ -1,14 +1,15 @@
 // Process groups for memory of GPUs. The same sources run on a GPU (label gpu), where NCCL has one rank, and on the
 // emulation of some, where it has several.
-#include <gtest/gtest.h>
-
 #include <atomic>
 #include <chrono>
 #include <thread>
 
+#include <gtest/gtest.h>
+
 #include "mica/comm/gpu_groups.hpp"
 #include "mica/core/error.hpp"
 #include "mica/device/gpu.hpp"
+
 #include "support/collective_checks.hpp"
 #include "support/device_data_group.hpp"
 #include "support/failing_group.hpp"
@@ -102,7 +103,8 @@ TEST_P(StagedGroups, AHostThatTakesGpuMemoryGetsItForWhatOnlyMoves) {
     const auto pool = make_cuda_pool(), pinned = make_pinned_pool();
     const auto stream = make_cuda_stream("test");
     Reached reached;
-    const auto group = make_staged_group(std::make_unique<ReachingGroup>(std::move(host), reached), *pinned, {.host_takes_gpu_memory = true});
+    const auto group =
+        make_staged_group(std::make_unique<ReachingGroup>(std::move(host), reached), *pinned, {.host_takes_gpu_memory = true});
     DeviceDataGroup on_device(*group, *pool);
     check_collectives(on_device, *stream, kNumels, true);  // the same bits as by way of the host
     if (group->num_ranks() == 1) return;
@@ -130,23 +132,25 @@ TEST_P(NcclGroups, EveryCollective) {
     GTEST_SKIP() << "NCCL takes one GPU a rank; " << num_ranks << " ranks are tested with emulated GPUs";
   }
   set_gpus(num_ranks);
-  run_local_ranks(num_ranks, [](std::unique_ptr<ProcessGroup> host) {
-    use_gpu(host->rank());
-    const auto pool = make_cuda_pool();
-    const auto stream = make_cuda_stream("test");
-    const auto group = make_nccl_group(std::move(host), {});
-    {
-      DeviceDataGroup on_device(*group, *pool);
-      check_collectives(on_device, *stream, kNumels, true, SumOrder::any);
-      const auto twin = group->duplicate("twin");
-      const auto half = group->split(group->rank() % 2, group->rank(), "half");
-      DeviceDataGroup a(*twin, *pool), b(*half, *pool);
-      check_all_reduce(a, *stream, 100, DType::bf16, ReduceOp::max);
-      check_all_gather(b, *stream, 33, DType::f32, true);
-    }
-    EXPECT_EQ(pool->stats().current, 0);
-    EXPECT_GE(group->busy_ms(), 0);
-  }, {.communicates_alone = true});
+  run_local_ranks(num_ranks,
+                  [](std::unique_ptr<ProcessGroup> host) {
+                    use_gpu(host->rank());
+                    const auto pool = make_cuda_pool();
+                    const auto stream = make_cuda_stream("test");
+                    const auto group = make_nccl_group(std::move(host), {});
+                    {
+                      DeviceDataGroup on_device(*group, *pool);
+                      check_collectives(on_device, *stream, kNumels, true, SumOrder::any);
+                      const auto twin = group->duplicate("twin");
+                      const auto half = group->split(group->rank() % 2, group->rank(), "half");
+                      DeviceDataGroup a(*twin, *pool), b(*half, *pool);
+                      check_all_reduce(a, *stream, 100, DType::bf16, ReduceOp::max);
+                      check_all_gather(b, *stream, 33, DType::f32, true);
+                    }
+                    EXPECT_EQ(pool->stats().current, 0);
+                    EXPECT_GE(group->busy_ms(), 0);
+                  },
+                  {.communicates_alone = true});
   set_gpus(1);
 }
 
@@ -252,68 +256,73 @@ TEST_F(GpuGroups, AfterAnAbortEverythingFailsAtOnceWithTheFirstError) {
 TEST_F(GpuGroups, LargeBuffersAreRegisteredOnceForAsLongAsTheirBlocksLast) {
   constexpr std::int64_t kMiB = std::int64_t{1} << 20;
   cuda_emulation::reset_calls();
-  run_local_ranks(1, [](std::unique_ptr<ProcessGroup> host) {
-    use_gpu(0);
-    auto pool = make_cuda_pool();
-    const auto stream = make_cuda_stream("test");
-    const auto control = host->duplicate("control");
-    auto group = make_nccl_group(std::move(host), {.register_from_bytes = kMiB});
-    const auto allocate = [&](ProcessGroup& from, std::int64_t bytes) { return from.allocate(*pool, bytes, MemoryRole::unsharded_param, *stream); };
-    {
-      const Buffer early = allocate(*group, 3 * kMiB);
-      EXPECT_EQ(cuda_emulation::registered_now(), 0) << "not connected";
-    }
-    connect_groups({group.get()});
-    auto other = group->duplicate("other");
-    connect_groups({other.get()});
+  run_local_ranks(1,
+                  [](std::unique_ptr<ProcessGroup> host) {
+                    use_gpu(0);
+                    auto pool = make_cuda_pool();
+                    const auto stream = make_cuda_stream("test");
+                    const auto control = host->duplicate("control");
+                    auto group = make_nccl_group(std::move(host), {.register_from_bytes = kMiB});
+                    const auto allocate = [&](ProcessGroup& from, std::int64_t bytes) {
+                      return from.allocate(*pool, bytes, MemoryRole::unsharded_param, *stream);
+                    };
+                    {
+                      const Buffer early = allocate(*group, 3 * kMiB);
+                      EXPECT_EQ(cuda_emulation::registered_now(), 0) << "not connected";
+                    }
+                    connect_groups({group.get()});
+                    auto other = group->duplicate("other");
+                    connect_groups({other.get()});
 
-    Buffer buffer = allocate(*group, 3 * kMiB), small = allocate(*group, kMiB - 1), empty = allocate(*group, 0);
-    EXPECT_EQ(pool->stats().current, 4 * kMiB - 1);
-    EXPECT_EQ(cuda_emulation::registered_now(), 1);
-    const std::int64_t before = cuda_emulation::registered_operations();
-    group->all_reduce(*stream, "registered", {buffer.data(), Shape{100}, DType::f32}, ReduceOp::sum);
-    group->all_reduce(*stream, "not", {small.data(), Shape{100}, DType::f32}, ReduceOp::sum);
-    EXPECT_EQ(cuda_emulation::registered_operations(), before + 1);
-    buffer.reset();
-    buffer = allocate(*group, 3 * kMiB - 5);  // the same block
-    EXPECT_EQ(cuda_emulation::calls("ncclCommRegister"), 1);
-    buffer.reset();
-    buffer = allocate(*other, 3 * kMiB);
-    EXPECT_EQ(cuda_emulation::registered_now(), 2) << "with both groups";
-    buffer.reset();
-    small.reset();
-    pool->trim();  // the emulation ends the process if the memory goes first
-    EXPECT_EQ(cuda_emulation::registered_now(), 0);
-    EXPECT_EQ(cuda_emulation::calls("ncclCommDeregister"), 2);
+                    Buffer buffer = allocate(*group, 3 * kMiB), small = allocate(*group, kMiB - 1), empty = allocate(*group, 0);
+                    EXPECT_EQ(pool->stats().current, 4 * kMiB - 1);
+                    EXPECT_EQ(cuda_emulation::registered_now(), 1);
+                    const std::int64_t before = cuda_emulation::registered_operations();
+                    group->all_reduce(*stream, "registered", {buffer.data(), Shape{100}, DType::f32}, ReduceOp::sum);
+                    group->all_reduce(*stream, "not", {small.data(), Shape{100}, DType::f32}, ReduceOp::sum);
+                    EXPECT_EQ(cuda_emulation::registered_operations(), before + 1);
+                    buffer.reset();
+                    buffer = allocate(*group, 3 * kMiB - 5);  // the same block
+                    EXPECT_EQ(cuda_emulation::calls("ncclCommRegister"), 1);
+                    buffer.reset();
+                    buffer = allocate(*other, 3 * kMiB);
+                    EXPECT_EQ(cuda_emulation::registered_now(), 2) << "with both groups";
+                    buffer.reset();
+                    small.reset();
+                    pool->trim();  // the emulation ends the process if the memory goes first
+                    EXPECT_EQ(cuda_emulation::registered_now(), 0);
+                    EXPECT_EQ(cuda_emulation::calls("ncclCommDeregister"), 2);
 
-    // Whatever ends first: the group, the communication, or the pool.
-    buffer = allocate(*group, 3 * kMiB);
-    stream->synchronize();
-    group.reset();
-    EXPECT_EQ(cuda_emulation::registered_now(), 0);
-    buffer = allocate(*other, 5 * kMiB);
-    cuda_emulation::fail_next_nccl_operation(0, 6);
-    other->all_reduce(*stream, "lost", {buffer.data(), Shape{100}, DType::f32}, ReduceOp::sum);
-    for (int i = 0; i < 4000 && cuda_emulation::registered_now() > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    EXPECT_EQ(cuda_emulation::registered_now(), 0);
-    stream->drain_and_clear_error();
-    buffer.reset();
-    pool->trim();
-    group = make_nccl_group(control->duplicate("third"), {.register_from_bytes = 0});
-    connect_groups({group.get()});
-    buffer = allocate(*group, 1);
-    EXPECT_EQ(cuda_emulation::registered_now(), 1);
-    buffer.reset();
-    pool.reset();
-    EXPECT_EQ(cuda_emulation::registered_now(), 0);
+                    // Whatever ends first: the group, the communication, or the pool.
+                    buffer = allocate(*group, 3 * kMiB);
+                    stream->synchronize();
+                    group.reset();
+                    EXPECT_EQ(cuda_emulation::registered_now(), 0);
+                    buffer = allocate(*other, 5 * kMiB);
+                    cuda_emulation::fail_next_nccl_operation(0, 6);
+                    other->all_reduce(*stream, "lost", {buffer.data(), Shape{100}, DType::f32}, ReduceOp::sum);
+                    for (int i = 0; i < 4000 && cuda_emulation::registered_now() > 0; ++i)
+                      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                    EXPECT_EQ(cuda_emulation::registered_now(), 0);
+                    stream->drain_and_clear_error();
+                    buffer.reset();
+                    pool->trim();
+                    group = make_nccl_group(control->duplicate("third"), {.register_from_bytes = 0});
+                    connect_groups({group.get()});
+                    buffer = allocate(*group, 1);
+                    EXPECT_EQ(cuda_emulation::registered_now(), 1);
+                    buffer.reset();
+                    pool.reset();
+                    EXPECT_EQ(cuda_emulation::registered_now(), 0);
 
-    pool = make_cuda_pool();
-    group = make_nccl_group(control->duplicate("fourth"), {.register_from_bytes = kRegisterNothing});
-    connect_groups({group.get()});
-    buffer = allocate(*group, 3 * kMiB);
-    EXPECT_EQ(cuda_emulation::registered_now(), 0);
-    buffer.reset();
-  }, {.communicates_alone = true});
+                    pool = make_cuda_pool();
+                    group = make_nccl_group(control->duplicate("fourth"), {.register_from_bytes = kRegisterNothing});
+                    connect_groups({group.get()});
+                    buffer = allocate(*group, 3 * kMiB);
+                    EXPECT_EQ(cuda_emulation::registered_now(), 0);
+                    buffer.reset();
+                  },
+                  {.communicates_alone = true});
 }
 
 TEST_F(GpuGroups, TwoRanksOnOneGpuAreRefusedByNccl) {

@@ -18,13 +18,12 @@ struct Gpu {
 
   /// As cuDNN 9.19 writes and reads it.
   [[nodiscard]] std::string json() const {
-    return fmt::format(
-        R"({{"deviceName":"{}","maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],"regsPerBlock":65536,)"
-        R"("multiProcessorCount":{},"warpSize":32,"maxSharedMemoryPerBlock":49152,"maxSharedMemoryPerBlockOptin":{},)"
-        R"("reservedSharedMemoryPerBlock":1024,"maxRegistersPerSM":65536,"maxCtasPerSM":32,"maxThreadsPerBlock":1024,)"
-        R"("maxThreadsPerSM":2048,"pciDeviceId":0,"isTccDriver":0,"supportCoopLaunch":1,"totalGlobalMem":85029158912,)"
-        R"("smClockRateKHz":{},"memClockRateKHz":{},"l2CacheSize":{},"cudaDeviceId":0,"deviceVer":{},"driverVer":13000}})",
-        name, multiprocessors, shared_memory_per_block, clock_khz, memory_clock_khz, cache_bytes, version);
+    return fmt::format(R"({{"deviceName":"{}","maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],"regsPerBlock":65536,)"
+                       R"("multiProcessorCount":{},"warpSize":32,"maxSharedMemoryPerBlock":49152,"maxSharedMemoryPerBlockOptin":{},)"
+                       R"("reservedSharedMemoryPerBlock":1024,"maxRegistersPerSM":65536,"maxCtasPerSM":32,"maxThreadsPerBlock":1024,)"
+                       R"("maxThreadsPerSM":2048,"pciDeviceId":0,"isTccDriver":0,"supportCoopLaunch":1,"totalGlobalMem":85029158912,)"
+                       R"("smClockRateKHz":{},"memClockRateKHz":{},"l2CacheSize":{},"cudaDeviceId":0,"deviceVer":{},"driverVer":13000}})",
+                       name, multiprocessors, shared_memory_per_block, clock_khz, memory_clock_khz, cache_bytes, version);
   }
 };
 
@@ -35,7 +34,7 @@ constexpr Gpu kH100{"NVIDIA H100 80GB HBM3", 132, 900, 232'448, 1'980'000, 2'619
 
 // GPT-2's, as large a part of it as kMostScoreBytes allows, and Llama's; odd sequences and heads; the smallest head.
 constexpr AttentionShape kShapes[] = {{8, 1024, 12, 64}, {42, 1024, 12, 64}, {4, 2048, 32, 128, 8}, {1, 4096, 12, 64, 4},
-                                      {3, 77, 5, 40},    {3, 130, 6, 72, 2},    {2, 64, 4, 8}};
+                                      {3, 77, 5, 40},    {3, 130, 6, 72, 2}, {2, 64, 4, 8}};
 
 class CudnnPlans : public ::testing::TestWithParam<Gpu> {
  protected:
@@ -48,9 +47,9 @@ class CudnnPlans : public ::testing::TestWithParam<Gpu> {
 };
 
 std::string text_of(const CudnnPlanRequest& r) {
-  return fmt::format("B={} T={} H={}/{} D={} {} {} {}{}", r.shape.batch, r.shape.seq_len, r.shape.heads,
-                     r.shape.num_kv_heads(), r.shape.head_dim, dtype_name(r.dtype), r.is_packed ? "packed" : "apart",
-                     r.is_backward ? "backward" : "forward", r.deterministic ? ", deterministic" : "");
+  return fmt::format("B={} T={} H={}/{} D={} {} {} {}{}", r.shape.batch, r.shape.seq_len, r.shape.heads, r.shape.num_kv_heads(),
+                     r.shape.head_dim, dtype_name(r.dtype), r.is_packed ? "packed" : "apart", r.is_backward ? "backward" : "forward",
+                     r.deterministic ? ", deterministic" : "");
 }
 
 TEST_P(CudnnPlans, AreThereForWhatModelsAskFor) {

@@ -1,6 +1,4 @@
 // Streams, events and memory of a GPU. The same sources run on a GPU (label gpu) and on the emulation of one.
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
 
 #include "mica/core/error.hpp"
 #include "mica/device/cuda/check.hpp"
@@ -265,9 +264,7 @@ TEST_F(GpuDevice, WhatFailsElsewhereIsTheStreamsError) {
 }
 
 TEST_F(GpuDevice, ADriversErrorNamesCallPlaceAndGpu) {
-  a_->submit("bad copy", {}, [stream = cuda::native(*a_)] {
-    cuda::check(cudaMemsetAsync(nullptr, 0, 4, stream), "cudaMemsetAsync");
-  });
+  a_->submit("bad copy", {}, [stream = cuda::native(*a_)] { cuda::check(cudaMemsetAsync(nullptr, 0, 4, stream), "cudaMemsetAsync"); });
   try {
     a_->synchronize();
     FAIL() << "memory at address 0";

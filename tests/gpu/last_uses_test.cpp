@@ -1,12 +1,12 @@
 // What freeing memory of a GPU costs at the driver: events are recorded where somebody needs them (cuda_stream.hpp).
+#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include <cuda_runtime_api.h>
-
-#include "cuda_emulation/cuda_emulation.hpp"
 #include "mica/core/error.hpp"
 #include "mica/device/cuda/check.hpp"
 #include "mica/device/gpu.hpp"
+
+#include "cuda_emulation/cuda_emulation.hpp"
 
 namespace mica::testing {
 namespace {

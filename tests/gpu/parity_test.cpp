@@ -1,11 +1,12 @@
 // Training on a GPU: against the CPU, and sharded over ranks that share the GPU against one rank. The same sources run on
 // a GPU (label gpu) and on the emulation of one (tests/cuda_emulation).
-#include <gtest/gtest.h>
+#include "support/parity.hpp"
 
 #include <cmath>
 #include <map>
 
-#include "support/parity.hpp"
+#include <gtest/gtest.h>
+
 #include "support/tested_gpu.hpp"
 #include "testing/local_group.hpp"
 

@@ -6,6 +6,7 @@
 #include "mica/nn/models/gpt2.hpp"
 #include "mica/nn/models/llama.hpp"
 #include "mica/tensor/cuda_kernels.hpp"
+
 #include "support/naming_stream.hpp"
 
 namespace mica::testing {
@@ -22,9 +23,7 @@ std::int64_t count(nn::Module& model, const std::string& name, bool fuse_epilogu
   nn::Tensors xs{context.make({1, 5}, DType::i32), context.make({1, 5}, DType::i32)};
   for (const Tensor& x : xs) kernels->fill(stream, x, 3);
   stream.names.clear();
-  {
-    const nn::Tensors ys = model.forward(context, std::move(xs), nullptr);
-  }
+  { const nn::Tensors ys = model.forward(context, std::move(xs), nullptr); }
   stream.synchronize();
   return stream.count(name);
 }

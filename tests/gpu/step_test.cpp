@@ -2,13 +2,14 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include "cuda_emulation/cuda_emulation.hpp"
 #include "mica/comm/gpu_groups.hpp"
 #include "mica/device/gpu.hpp"
 #include "mica/optim/clip_grad_norm.hpp"
 #include "mica/optim/optimizer.hpp"
 #include "mica/tensor/cuda_kernels.hpp"
 #include "mica/tensor/fetch.hpp"
+
+#include "cuda_emulation/cuda_emulation.hpp"
 #include "support/parity.hpp"
 #include "testing/local_group.hpp"
 
@@ -45,9 +46,11 @@ std::vector<StepCalls> calls_of_steps(const StepCase& c, std::unique_ptr<Process
   std::vector<RankPlace> places;
   for (int r = 0; r < num_ranks; ++r) places.push_back({r, "host", 0, r});
   ProcessGroup& barrier = *host;
-  Mesh mesh(make_nccl_group(host->duplicate("gpus"), {.register_from_bytes = c.register_from_bytes}), MeshGeometry::make(places, {}), places);
-  fsdp::DeviceMesh device_mesh(mesh, *pool, *kernels,
-                               fsdp::Streams::make(StreamMode::threaded, [](std::string name, StreamMode) { return make_cuda_stream(std::move(name)); }));
+  Mesh mesh(make_nccl_group(host->duplicate("gpus"), {.register_from_bytes = c.register_from_bytes}), MeshGeometry::make(places, {}),
+            places);
+  fsdp::DeviceMesh device_mesh(mesh, *pool, *kernels, fsdp::Streams::make(StreamMode::threaded, [](std::string name, StreamMode) {
+                                 return make_cuda_stream(std::move(name));
+                               }));
   auto model = make_parity_model();
   fsdp::Options options{.strategy = c.strategy, .root = fsdp::RootOptions{.limit_all_gathers = c.limit_all_gathers}};
   options.mixed_precision.param_dtype = c.param_dtype;

@@ -1,4 +1,6 @@
 // mica-train with a GPU, as users start it, beside the same run on the CPU; on emulated GPUs.
+#include "fault/support/training.hpp"
+
 #include <cmath>
 #include <cstdlib>
 #include <map>
@@ -7,7 +9,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "fault/support/training.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace mica::test {
@@ -21,10 +22,15 @@ class GpuTraining : public ::testing::Test {
  protected:
   GpuTraining() {
     write_tokens(folder_ / "tokens.bin", 4000);
-    write_text(config_, "[model]\ntype = gpt2\nlayers = 2\nheads = 3\nwidth = 24\nvocab_size = 256\ncontext = 32\n"
-                        "[data]\ntrain = " + (folder_ / "tokens.bin") + "\n"
-                        "[train]\nsteps = " + std::to_string(kSteps) + "\nmicro_batch = 2\nseq_len = 16\nlog_interval = 1\n"
-                        "[optim]\nwarmup_steps = 1\nlr = 1e-3\n[checkpoint]\ninterval = 3\nkeep = 0\n");
+    write_text(config_,
+               "[model]\ntype = gpt2\nlayers = 2\nheads = 3\nwidth = 24\nvocab_size = 256\ncontext = 32\n"
+               "[data]\ntrain = " +
+                   (folder_ / "tokens.bin") +
+                   "\n"
+                   "[train]\nsteps = " +
+                   std::to_string(kSteps) +
+                   "\nmicro_batch = 2\nseq_len = 16\nlog_interval = 1\n"
+                   "[optim]\nwarmup_steps = 1\nlr = 1e-3\n[checkpoint]\ninterval = 3\nkeep = 0\n");
   }
   /// The program that sees emulated GPUs in place of mica-train; everything else as users start it.
   Finished train(int num_ranks, const std::string& run, std::vector<std::string> flags) {
@@ -80,7 +86,8 @@ TEST_F(GpuTraining, RanksThatShareAGpuTrainAsOnesOfTheCpuAndGoOnThere) {
     const std::string n = std::to_string(ranks);
     const Finished cpu = train(ranks, "cpu" + n, {"--mesh.device=cpu"});
     ASSERT_EQ(cpu.status, 0) << cpu.output;
-    const Finished gpu = train(ranks, "gpu" + n, {"--mesh.device=cuda", "--mesh.backend=staged", "--train.steps=3", "--optim.schedule=constant"});
+    const Finished gpu =
+        train(ranks, "gpu" + n, {"--mesh.device=cuda", "--mesh.backend=staged", "--train.steps=3", "--optim.schedule=constant"});
     ASSERT_EQ(gpu.status, 0) << gpu.output;
     EXPECT_THAT(gpu.output, HasSubstr("staged over MPI"));
     const Finished constant = train(ranks, "constant" + n, {"--mesh.device=cpu", "--optim.schedule=constant"});
@@ -98,8 +105,8 @@ TEST_F(GpuTraining, OutputsMadeAgainHaveTheSameBitsWhereGelusStandApart) {
     std::map<std::string, double> kib;  // the measured peak
     for (const std::string recompute : {"none", "cheap"}) {
       const Finished run = train(1, recompute + deterministic,
-                                 {"--mesh.device=cuda", "--fsdp.param_dtype=bf16", "--train.micro_batch=8",
-                                  "--fsdp.recompute=" + recompute, "--train.deterministic=" + deterministic});
+                                 {"--mesh.device=cuda", "--fsdp.param_dtype=bf16", "--train.micro_batch=8", "--fsdp.recompute=" + recompute,
+                                  "--train.deterministic=" + deterministic});
       ASSERT_EQ(run.status, 0) << run.output;
       std::smatch peak;
       ASSERT_TRUE(std::regex_search(run.output, peak, std::regex("peak of a rank (.*) KiB measured"))) << run.output;
@@ -142,8 +149,9 @@ TEST_F(GpuTraining, APlainPoolChangesNothingAndIsNamedAtTheStart) {
 // A width that 8 does not divide, in products that are large enough to be worth a word.
 TEST_F(GpuTraining, SlowPathsAreToldOnceAndNotWhereTheyWereAskedFor) {
   const auto with = [&](const std::string& run, const std::string& key) {
-    return train(1, run, {"--mesh.device=cuda", "--model.layers=1", "--model.heads=5", "--model.width=105",
-                          "--train.micro_batch=12", "--train.seq_len=32", "--optim.warmup_steps=0", key});
+    return train(1, run,
+                 {"--mesh.device=cuda", "--model.layers=1", "--model.heads=5", "--model.width=105", "--train.micro_batch=12",
+                  "--train.seq_len=32", "--optim.warmup_steps=0", key});
   };
   const Finished told = with("slow", "--train.steps=2");
   ASSERT_EQ(told.status, 0) << told.output;
@@ -168,7 +176,9 @@ TEST_F(GpuTraining, WhatCannotBeIsRefusedOnce) {
   const std::vector<Case> cases{
       {{"--mesh.device=cuda", "--mesh.backend=nccl"}, 2, {"mesh.backend = nccl", "one GPU a rank", "2 ranks", "staged"}},
       {{"--mesh.device=cuda", "--mesh.backend=mpi"}, 1, {"mesh.backend = mpi", "memory of the CPU", "GPUs"}},
-      {{"--mesh.device=cuda", "--model.width=3072", "--model.layers=8"}, 1, {"a GPU's memory", "Emulated GPU", "256.0 MiB", "fsdp.recompute=cheap or fsdp.activation_checkpointing=block"}},
+      {{"--mesh.device=cuda", "--model.width=3072", "--model.layers=8"},
+       1,
+       {"a GPU's memory", "Emulated GPU", "256.0 MiB", "fsdp.recompute=cheap or fsdp.activation_checkpointing=block"}},
       // One alone would find room.
       {{"--mesh.device=cuda", "--mesh.backend=staged", "--model.width=768"}, 2, {"a GPU's memory", "with 2 ranks on one", "256.0 MiB"}}};
   for (const Case& c : cases) {

@@ -19,8 +19,8 @@ namespace mica::testing {
 /// bits (check_orders_differ()).
 inline float value_of(int rank, std::int64_t i) {
   const bool cancels = i % 3 == 0 && (rank == 1 || rank == 2);
-  std::uint64_t h = (static_cast<std::uint64_t>(cancels ? 1 : rank) + 1) * 0x9E3779B97F4A7C15ULL +
-                    static_cast<std::uint64_t>(i) * 0xD6E8FEB86659FD93ULL;
+  std::uint64_t h =
+      (static_cast<std::uint64_t>(cancels ? 1 : rank) + 1) * 0x9E3779B97F4A7C15ULL + static_cast<std::uint64_t>(i) * 0xD6E8FEB86659FD93ULL;
   h = (h ^ (h >> 32)) * 0xD6E8FEB86659FD93ULL;
   h ^= h >> 29;
   const float mantissa = 0.5F + static_cast<float>(h & 0x7fffff) / 16777216.0F;  // [0.5, 1)
@@ -165,9 +165,9 @@ inline void check_all_reduce(ProcessGroup& group, Stream& s, std::int64_t numel,
   for (std::int64_t i = 0; i < numel; ++i) expected.set(i, folded(group.num_ranks(), i, dtype, op));
   group.all_reduce(s, "all", data.view(), op);
   s.synchronize();
-  EXPECT_EQ(order == SumOrder::ranks || op == ReduceOp::max ? data.first_difference(expected)
-                                                           : data.first_wrong_sum(expected, group.num_ranks()),
-            -1);
+  EXPECT_EQ(
+      order == SumOrder::ranks || op == ReduceOp::max ? data.first_difference(expected) : data.first_wrong_sum(expected, group.num_ranks()),
+      -1);
   EXPECT_TRUE(data.guards_are_whole());
 }
 

@@ -69,7 +69,8 @@ class DeviceDataGroup final : public ProcessGroup {
   };
   static void move(Stream& s, ConstTensorView from, TensorView to) {
     s.submit("move", {reads(from), writes(to)}, [=, stream = cuda::native(s)] {
-      cuda::check(cudaMemcpyAsync(to.data, from.data, static_cast<std::size_t>(from.bytes()), cudaMemcpyDefault, stream), "cudaMemcpyAsync");
+      cuda::check(cudaMemcpyAsync(to.data, from.data, static_cast<std::size_t>(from.bytes()), cudaMemcpyDefault, stream),
+                  "cudaMemcpyAsync");
     });
   }
 

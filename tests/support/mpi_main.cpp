@@ -14,6 +14,7 @@
 #include "mica/core/error.hpp"
 #include "mica/mpi/communicator.hpp"
 #include "mica/mpi/session.hpp"
+
 #include "support/mpi_test.hpp"
 
 namespace {

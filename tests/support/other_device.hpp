@@ -30,9 +30,7 @@ class OtherPool final : public Pool {
     --range;
     return address < range->first + range->second ? kOtherDevice : DeviceKind::cpu;
   }
-  void copy(void* to, const void* from, std::int64_t bytes) const override {
-    std::memcpy(to, from, static_cast<std::size_t>(bytes));
-  }
+  void copy(void* to, const void* from, std::int64_t bytes) const override { std::memcpy(to, from, static_cast<std::size_t>(bytes)); }
 
  protected:
   Taken take(std::int64_t bytes, Stream&) override {

@@ -25,8 +25,8 @@ struct Tokens {
   Tokens(int step, int micro_batch) : ids(kBatch * kSeqLen), targets(kBatch * kSeqLen) {
     for (std::size_t i = 0; i < ids.size(); ++i) {
       const auto token = [&](std::size_t at) {
-        return static_cast<std::int32_t>((at * at * 5 + at * 3 + static_cast<std::size_t>(step) * 11 +
-                                          static_cast<std::size_t>(micro_batch) * 7) % kVocab);
+        return static_cast<std::int32_t>(
+            (at * at * 5 + at * 3 + static_cast<std::size_t>(step) * 11 + static_cast<std::size_t>(micro_batch) * 7) % kVocab);
       };
       ids[i] = token(i);
       targets[i] = token(i + 1);
@@ -75,17 +75,11 @@ void set_checkpointed(nn::Module& model) {
 
 std::unique_ptr<nn::Module> make_parity_model(ParityCase::Model model) {
   if (model == ParityCase::Model::llama) {
-    return std::make_unique<nn::Llama>(nn::LlamaConfig{.layers = 2,
-                                                       .heads = 4,
-                                                       .kv_heads = 2,
-                                                       .head_dim = 6,
-                                                       .width = 10,
-                                                       .intermediate_size = 13,
-                                                       .context = 8,
-                                                       .vocab_size = kVocab});
+    return std::make_unique<nn::Llama>(nn::LlamaConfig{
+        .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 6, .width = 10, .intermediate_size = 13, .context = 8, .vocab_size = kVocab});
   }
-  return std::make_unique<nn::Gpt2>(nn::Gpt2Config{.layers = 2, .heads = 3, .width = 12, .context = 8, .vocab_size = kVocab,
-                                                   .tie_embeddings = true, .dropout = 0.1});
+  return std::make_unique<nn::Gpt2>(
+      nn::Gpt2Config{.layers = 2, .heads = 3, .width = 12, .context = 8, .vocab_size = kVocab, .tie_embeddings = true, .dropout = 0.1});
 }
 
 ParityRun run_plain(int num_ranks, int accumulation, DType param_dtype, ParityCase::Model kind, const TestedDevice& device) {
@@ -109,7 +103,8 @@ ParityRun run_plain(int num_ranks, int accumulation, DType param_dtype, ParityCa
   for (int step = 0; step < kParitySteps; ++step) {
     storage.zero_grad();
     run.losses.emplace_back();
-    for (int m = 0; m < num_micro_batches; ++m) run.losses.back().push_back(run_micro_batch(*model, context, step, m, 1.0F / static_cast<float>(accumulation)));
+    for (int m = 0; m < num_micro_batches; ++m)
+      run.losses.back().push_back(run_micro_batch(*model, context, step, m, 1.0F / static_cast<float>(accumulation)));
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const std::vector<float> grad = fetch<float>(*kernels, *compute, parameters[i]->grad);
       std::vector<float>& master = run.parameters[i];
@@ -135,8 +130,7 @@ ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, 
   auto kernels = run_options.device.make_kernels(*pool);
   std::vector<RankPlace> places(static_cast<std::size_t>(world->num_ranks()));
   for (std::size_t i = 0; i < places.size(); ++i) places[i] = {static_cast<int>(i), "host", 0, static_cast<int>(i)};
-  const ShardSize shard_size =
-      c.shard_size == 0 ? ShardSize{} : ShardSize{.kind = ShardSize::Kind::number, .number = c.shard_size};
+  const ShardSize shard_size = c.shard_size == 0 ? ShardSize{} : ShardSize{.kind = ShardSize::Kind::number, .number = c.shard_size};
   Mesh mesh(run_options.device.make_group(std::move(world)), MeshGeometry::make(places, shard_size), places);
   fsdp::DeviceMesh device_mesh(mesh, *pool, *kernels, fsdp::Streams::make(c.mode, [&](std::string name, StreamMode mode) {
                                  auto stream = run_options.device.make_stream(std::move(name), mode);
@@ -146,8 +140,10 @@ ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, 
   auto model = make_parity_model(c.model);
   if (c.checkpointed) set_checkpointed(*model);
 
-  fsdp::Options options{.strategy = c.strategy, .backward_prefetch = c.backward_prefetch,
-                        .forward_prefetch = c.forward_prefetch, .root = fsdp::RootOptions{.limit_all_gathers = c.limit_all_gathers, .deterministic = c.deterministic}};
+  fsdp::Options options{.strategy = c.strategy,
+                        .backward_prefetch = c.backward_prefetch,
+                        .forward_prefetch = c.forward_prefetch,
+                        .root = fsdp::RootOptions{.limit_all_gathers = c.limit_all_gathers, .deterministic = c.deterministic}};
   options.mixed_precision.param_dtype = c.param_dtype;
   options.mixed_precision.reduce_dtype = c.reduce_dtype;
   options.sharding = c.sharding;
@@ -165,8 +161,8 @@ ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, 
   const auto gathers = [&] { return device_mesh.unshard_group().counts().of(Collective::all_gather); };
   const auto gather_world = [&](std::vector<float>& values) {
     const auto host = make_cpu_stream("test", StreamMode::inlined);
-    host_group_of(mesh.world()).all_reduce(*host, "test", {values.data(), Shape{static_cast<std::int64_t>(values.size())}, DType::f32},
-                                      ReduceOp::sum);
+    host_group_of(mesh.world())
+        .all_reduce(*host, "test", {values.data(), Shape{static_cast<std::int64_t>(values.size())}, DType::f32}, ReduceOp::sum);
     host->synchronize();
   };
   /// Whole tensors from the shards of replica 0 (or of every rank, for units that are not sharded).
@@ -201,9 +197,8 @@ ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, 
       if (c.no_sync) root.set_gradient_sync(round + 1 == c.accumulation);
       const std::int64_t before = gathers();
       std::int64_t after_forward = 0;
-      losses[static_cast<std::size_t>(micro_batch)] =
-          run_micro_batch(*model, context, step, micro_batch, 1.0F / static_cast<float>(c.accumulation),
-                          [&] { after_forward = gathers(); });
+      losses[static_cast<std::size_t>(micro_batch)] = run_micro_batch(
+          *model, context, step, micro_batch, 1.0F / static_cast<float>(c.accumulation), [&] { after_forward = gathers(); });
       if (counts && step == 1 && round + 1 == c.accumulation) {
         counts->all_gathers_in_forward = after_forward - before;
         counts->all_gathers_in_backward = gathers() - after_forward;
@@ -229,7 +224,8 @@ ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& c, 
       counts->num_units = std::ranges::count_if(root.units(), [](const fsdp::Unit* unit) { return unit->storage() != nullptr; });
       counts->reduce_scatters = device_mesh.reduce_group().counts().of(Collective::reduce_scatter) / 2;
       counts->all_reduces = (device_mesh.replicate_group().counts().of(Collective::all_reduce) +
-                             device_mesh.all_ranks_group().counts().of(Collective::all_reduce)) / 2;
+                             device_mesh.all_ranks_group().counts().of(Collective::all_reduce)) /
+                            2;
     }
     gather_world(losses);
     run.losses.push_back(losses);
@@ -266,9 +262,11 @@ void expect_parity(const ParityRun& plain, const ParityRun& run, const ParityCas
   for (std::size_t i = 0; i < plain.parameters.size(); ++i) {
     float largest = 0;
     for (const float g : plain.first_gradients[i]) largest = std::max(largest, std::abs(g));
-    const double gradient_bound = 4 * (num_micro_batches + 3) * sum_eps * std::max(1e-3, static_cast<double>(largest)) * std::sqrt(num_micro_batches);
+    const double gradient_bound =
+        4 * (num_micro_batches + 3) * sum_eps * std::max(1e-3, static_cast<double>(largest)) * std::sqrt(num_micro_batches);
     for (std::size_t j = 0; j < plain.parameters[i].size(); ++j) {
-      ASSERT_NEAR(run.first_gradients[i][j], plain.first_gradients[i][j], gradient_bound) << what << " gradient of parameter " << i << " element " << j;
+      ASSERT_NEAR(run.first_gradients[i][j], plain.first_gradients[i][j], gradient_bound)
+          << what << " gradient of parameter " << i << " element " << j;
       const double bound = kParityLr * (kParitySteps * 10 * gradient_bound + (low ? 0.02 * largest + 2e-3 : 0));
       ASSERT_NEAR(run.parameters[i][j], plain.parameters[i][j], bound) << what << " parameter " << i << " element " << j;
     }
@@ -359,10 +357,9 @@ std::string ParityCase::describe() const {
   return fmt::format(
       "{}{} shard_size={} {}/{} wrap={} prefetch={} forward_prefetch={} limit={} checkpointing={} accumulation={}{} {} "
       "{} reshard_ranks={} {}",
-      model == Model::llama ? "llama " : "", fsdp::strategy_name(strategy), shard_size, dtype_name(param_dtype),
-      dtype_name(reduce_dtype), kWraps[static_cast<int>(wrap)], kPrefetches[static_cast<int>(backward_prefetch)],
-      forward_prefetch, limit_all_gathers, checkpointed, accumulation, no_sync ? " no_sync" : "",
-      sharding == fsdp::Sharding::flat ? "flat" : "per_parameter",
+      model == Model::llama ? "llama " : "", fsdp::strategy_name(strategy), shard_size, dtype_name(param_dtype), dtype_name(reduce_dtype),
+      kWraps[static_cast<int>(wrap)], kPrefetches[static_cast<int>(backward_prefetch)], forward_prefetch, limit_all_gathers, checkpointed,
+      accumulation, no_sync ? " no_sync" : "", sharding == fsdp::Sharding::flat ? "flat" : "per_parameter",
       cpu_offload == fsdp::CpuOffload::none        ? "on_device"
       : cpu_offload == fsdp::CpuOffload::gradients ? "offload=gradients"
                                                    : "offload=parameters",

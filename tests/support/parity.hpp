@@ -9,6 +9,7 @@
 #include "mica/comm/mesh.hpp"
 #include "mica/fsdp/wrap_policy.hpp"
 #include "mica/nn/models/gpt2.hpp"
+
 #include "support/failing_group.hpp"
 #include "support/tested_device.hpp"
 
@@ -53,8 +54,8 @@ inline constexpr double kParityLr = 0.5;
 [[nodiscard]] std::unique_ptr<nn::Module> make_parity_model(ParityCase::Model model = ParityCase::Model::gpt2);
 
 /// The plain single-rank run: no sharding code at all; num_ranks * accumulation micro-batches a step, in global order.
-[[nodiscard]] ParityRun run_plain(int num_ranks, int accumulation, DType param_dtype,
-                                  ParityCase::Model model = ParityCase::Model::gpt2, const TestedDevice& device = {});
+[[nodiscard]] ParityRun run_plain(int num_ranks, int accumulation, DType param_dtype, ParityCase::Model model = ParityCase::Model::gpt2,
+                                  const TestedDevice& device = {});
 
 /// What wraps each of a rank's streams (checking, delays); identity by default.
 using WrapStream = std::function<std::unique_ptr<Stream>(std::unique_ptr<Stream>)>;
@@ -77,8 +78,7 @@ struct RunOptions {
 };
 
 /// The same under fsdp on this rank of `world`. Every rank returns the same whole result. @collective
-[[nodiscard]] ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& parity_case,
-                                    const RunOptions& options = {});
+[[nodiscard]] ParityRun run_sharded(std::unique_ptr<ProcessGroup> world, const ParityCase& parity_case, const RunOptions& options = {});
 
 /// Fails the current test where `run` leaves the plain run by more than rounding. [Note: parity tolerance]
 void expect_parity(const ParityRun& plain, const ParityRun& run, const ParityCase& parity_case);

@@ -84,20 +84,20 @@ void meet_around_next_isend() { g_meet_around_isend = true; }
 
 extern "C" {
 
-int MPI_Allgather(const void* send, int send_count, MPI_Datatype send_type, void* receive, int receive_count,
-                  MPI_Datatype receive_type, MPI_Comm comm) {
+int MPI_Allgather(const void* send, int send_count, MPI_Datatype send_type, void* receive, int receive_count, MPI_Datatype receive_type,
+                  MPI_Comm comm) {
   if (count(MpiCall::allgather, ranks_of(comm) * bytes_of(receive_count, receive_type))) return MPI_ERR_OTHER;
   return PMPI_Allgather(send, send_count, send_type, receive, receive_count, receive_type, comm);
 }
 
-int MPI_Allgatherv(const void* send, int send_count, MPI_Datatype send_type, void* receive, const int* counts,
-                   const int* offsets, MPI_Datatype receive_type, MPI_Comm comm) {
+int MPI_Allgatherv(const void* send, int send_count, MPI_Datatype send_type, void* receive, const int* counts, const int* offsets,
+                   MPI_Datatype receive_type, MPI_Comm comm) {
   if (count(MpiCall::allgatherv, bytes_of(sum_of(counts, comm), receive_type))) return MPI_ERR_OTHER;
   return PMPI_Allgatherv(send, send_count, send_type, receive, counts, offsets, receive_type, comm);
 }
 
-int MPI_Alltoall(const void* send, int send_count, MPI_Datatype send_type, void* receive, int receive_count,
-                 MPI_Datatype receive_type, MPI_Comm comm) {
+int MPI_Alltoall(const void* send, int send_count, MPI_Datatype send_type, void* receive, int receive_count, MPI_Datatype receive_type,
+                 MPI_Comm comm) {
   if (count(MpiCall::alltoall, ranks_of(comm) * bytes_of(receive_count, receive_type))) return MPI_ERR_OTHER;
   return PMPI_Alltoall(send, send_count, send_type, receive, receive_count, receive_type, comm);
 }
@@ -110,7 +110,8 @@ int MPI_Alltoallv(const void* send, const int* send_counts, const int* send_offs
 
 int MPI_Alltoallw(const void* send, const int* send_counts, const int* send_offsets, const MPI_Datatype* send_types, void* receive,
                   const int* counts, const int* offsets, const MPI_Datatype* receive_types, MPI_Comm comm) {
-  if (count(MpiCall::alltoallw, bytes_of(std::max(sum_of(send_counts, comm), sum_of(counts, comm)), receive_types[0]))) return MPI_ERR_OTHER;
+  if (count(MpiCall::alltoallw, bytes_of(std::max(sum_of(send_counts, comm), sum_of(counts, comm)), receive_types[0])))
+    return MPI_ERR_OTHER;
   return PMPI_Alltoallw(send, send_counts, send_offsets, send_types, receive, counts, offsets, receive_types, comm);
 }
 

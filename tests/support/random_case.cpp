@@ -94,9 +94,7 @@ RandomCase::RandomCase(std::uint64_t case_seed) : seed(case_seed) {
   world_size = static_cast<int>(1 + dice.below(6));
   options.strategy = dice.of({Strategy::full_shard, Strategy::full_shard, Strategy::shard_grad_op, Strategy::no_shard,
                               Strategy::hybrid_shard, Strategy::hybrid_shard_zero2, Strategy::shard_optim});
-  shard_size = fsdp::is_hybrid(options.strategy)        ? dice.of(divisors(world_size))
-               : options.strategy == Strategy::no_shard ? 1
-                                                        : world_size;
+  shard_size = fsdp::is_hybrid(options.strategy) ? dice.of(divisors(world_size)) : options.strategy == Strategy::no_shard ? 1 : world_size;
 
   std::int64_t width = dice.of<std::int64_t>({1, 2, 3, 5, 7, 9, 12});
   bool has_tied = false;
@@ -117,8 +115,7 @@ RandomCase::RandomCase(std::uint64_t case_seed) : seed(case_seed) {
         has_tied = true;
       }
     }
-    if ((block.kind == Kind::linear && dice.one_in(2)) || block.kind == Kind::two_layers ||
-        block.kind == Kind::shifted) {
+    if ((block.kind == Kind::linear && dice.one_in(2)) || block.kind == Kind::two_layers || block.kind == Kind::shifted) {
       block.out = dice.of<std::int64_t>({1, 2, 3, 4, 6, 7, 11});
     }
     block.hidden = dice.of<std::int64_t>({1, 3, 8, 13});
@@ -154,7 +151,8 @@ RandomCase::RandomCase(std::uint64_t case_seed) : seed(case_seed) {
   mixed_precision.keep_low_precision_grads = dice.one_in(3);
   if (dice.one_in(4)) output_dtype = dice.of({DType::bf16, DType::f16, DType::f32});
   of_root.full_precision_in_eval = dice.one_in(3);
-  options.cpu_offload = dice.of({fsdp::CpuOffload::none, fsdp::CpuOffload::none, fsdp::CpuOffload::gradients, fsdp::CpuOffload::parameters});
+  options.cpu_offload =
+      dice.of({fsdp::CpuOffload::none, fsdp::CpuOffload::none, fsdp::CpuOffload::gradients, fsdp::CpuOffload::parameters});
   if (dice.one_in(2)) options.sharding = fsdp::Sharding::per_parameter;
   const bool cuts_columns = options.sharding == fsdp::Sharding::per_parameter && dice.one_in(2);
   if (fsdp::reshards_after_forward(options.strategy) && !cuts_columns && dice.one_in(3)) {
@@ -219,43 +217,50 @@ std::string RandomCase::describe() const {
   static constexpr const char* kKinds[] = {"linear", "two_layers", "residual", "shifted", "tied"};
   static constexpr const char* kPrefetches[] = {"pre", "post", "none"};
   static constexpr const char* kOffloads[] = {"none", "gradients", "parameters"};
-  std::string text = fmt::format("case {} (MICA_DIFFERENTIAL_CASE={} unit_fsdp --gtest_filter=Differential.*): world={} shard_size={}{} steps={} rows={}{}{}\n",
-                                 seed, seed, world_size, shard_size, other_shard_size > 0 ? fmt::format(" and {}", other_shard_size) : "", num_steps, rows, threaded ? " threaded" : "", evaluates ? " evaluates" : "");
-  text += fmt::format("  fsdp.strategy={} sharding={} backward_prefetch={} forward_prefetch={} limit_all_gathers={} param_dtype={} "
-                      "reduce_dtype={} cpu_offload={} reshard_after_forward={} full_precision_in_eval={} reduction={} recompute={}\n",
-                      fsdp::strategy_name(options.strategy), options.sharding == fsdp::Sharding::flat ? "flat" : "per_parameter",
-                      kPrefetches[static_cast<int>(options.backward_prefetch)], options.forward_prefetch, options.root->limit_all_gathers,
-                      dtype_name(options.param_dtype()), dtype_name(options.reduce_dtype()), kOffloads[static_cast<int>(options.cpu_offload)],
-                      options.reshard_after_forward_ranks, options.root->full_precision_in_eval,
-                      options.root->deterministic ? "deterministic"
-                      : options.reduction         ? "compressed"
-                                                  : "default",
-                      recompute == nn::Recompute::none ? "none" : "cheap");
+  std::string text = fmt::format(
+      "case {} (MICA_DIFFERENTIAL_CASE={} unit_fsdp --gtest_filter=Differential.*): world={} shard_size={}{} steps={} rows={}{}{}\n", seed,
+      seed, world_size, shard_size, other_shard_size > 0 ? fmt::format(" and {}", other_shard_size) : "", num_steps, rows,
+      threaded ? " threaded" : "", evaluates ? " evaluates" : "");
+  text += fmt::format(
+      "  fsdp.strategy={} sharding={} backward_prefetch={} forward_prefetch={} limit_all_gathers={} param_dtype={} "
+      "reduce_dtype={} cpu_offload={} reshard_after_forward={} full_precision_in_eval={} reduction={} recompute={}\n",
+      fsdp::strategy_name(options.strategy), options.sharding == fsdp::Sharding::flat ? "flat" : "per_parameter",
+      kPrefetches[static_cast<int>(options.backward_prefetch)], options.forward_prefetch, options.root->limit_all_gathers,
+      dtype_name(options.param_dtype()), dtype_name(options.reduce_dtype()), kOffloads[static_cast<int>(options.cpu_offload)],
+      options.reshard_after_forward_ranks, options.root->full_precision_in_eval,
+      options.root->deterministic ? "deterministic"
+      : options.reduction         ? "compressed"
+                                  : "default",
+      recompute == nn::Recompute::none ? "none" : "cheap");
   const auto name_of = [](const std::optional<DType>& dtype) { return dtype ? dtype_name(*dtype) : "unset"; };
   const fsdp::MixedPrecision& mixed_precision = options.mixed_precision;
   text += fmt::format("  use_orig_params={} buffer_dtype={} cast_forward_inputs={} keep_low_precision_grads={} output_dtype={}{}\n",
                       options.root->use_orig_params, name_of(mixed_precision.buffer_dtype), mixed_precision.cast_forward_inputs,
                       mixed_precision.keep_low_precision_grads, name_of(output_dtype), has_wide_outputs ? ", blocks hand f32 on" : "");
   if (stepping == Stepping::in_backward) text += "  optimizer in backward\n";
-  if (stepping == Stepping::optimizer) text += fmt::format("  optimizer, momentum={} loss_scale={}{}\n", momentum, loss_scale,
-                                                              overflow_step >= 0 ? fmt::format(", an overflow in step {}", overflow_step + 1) : "");
-  if (clipping) text += fmt::format("  clipping at {} with p={}{}\n", clipping->max_norm, clipping->p, clipping->in_place ? " in place" : "");
+  if (stepping == Stepping::optimizer)
+    text += fmt::format("  optimizer, momentum={} loss_scale={}{}\n", momentum, loss_scale,
+                        overflow_step >= 0 ? fmt::format(", an overflow in step {}", overflow_step + 1) : "");
+  if (clipping)
+    text += fmt::format("  clipping at {} with p={}{}\n", clipping->max_norm, clipping->p, clipping->in_place ? " in place" : "");
   if (reload) {
     text += fmt::format("  {} state dicts before step {}{}\n", fsdp::state_dict_kind_name(reload->kind), reload->before_step + 1,
                         reload->from_rank0 ? ", from rank 0" : "");
   }
   for (const Lists& each : lists) {
-    text += fmt::format("  unit {} gathers ({}) in forward and ({}) in backward\n", each.unit, fmt::join(each.forward, " "), fmt::join(each.backward, " "));
+    text += fmt::format("  unit {} gathers ({}) in forward and ({}) in backward\n", each.unit, fmt::join(each.forward, " "),
+                        fmt::join(each.backward, " "));
   }
   for (const fsdp::ShardDim& rule : options.shard_dims) text += fmt::format("  shard {} on dim {}\n", rule.pattern, rule.dim);
   text += "  rounds:";
   for (const Round& round : rounds) text += fmt::format(" {}{}", round.reduces ? "reduce" : "no_sync", round.joins_next ? "+" : "");
   for (const Block& b : blocks) {
-    text += fmt::format("\n  {} {}->{} hidden {}{}{}{}{}{}{}{}{}{}{}", kKinds[static_cast<int>(b.kind)], b.in, b.out, b.hidden, b.has_bias ? " bias" : "",
-                        b.tied_to >= 0 ? fmt::format(" to b{}", b.tied_to) : "", b.is_unit ? " unit" : "", b.has_inner_unit ? " inner_unit" : "",
-                        b.is_checkpointed ? " checkpointed" : "", b.has_inner_checkpoint ? " inner_checkpoint" : "",
-                        b.is_no_shard && b.is_unit ? " no_shard" : "", b.is_on_other_grid && other_shard_size > 0 ? " other_grid" : "",
-                        b.stays_unsharded ? " stays_unsharded" : "", b.has_hooks ? " hooks" : "");
+    text += fmt::format("\n  {} {}->{} hidden {}{}{}{}{}{}{}{}{}{}{}", kKinds[static_cast<int>(b.kind)], b.in, b.out, b.hidden,
+                        b.has_bias ? " bias" : "", b.tied_to >= 0 ? fmt::format(" to b{}", b.tied_to) : "", b.is_unit ? " unit" : "",
+                        b.has_inner_unit ? " inner_unit" : "", b.is_checkpointed ? " checkpointed" : "",
+                        b.has_inner_checkpoint ? " inner_checkpoint" : "", b.is_no_shard && b.is_unit ? " no_shard" : "",
+                        b.is_on_other_grid && other_shard_size > 0 ? " other_grid" : "", b.stays_unsharded ? " stays_unsharded" : "",
+                        b.has_hooks ? " hooks" : "");
     for (int step = 0; step < num_steps; ++step) {
       if (b.left_out[static_cast<std::size_t>(step)]) text += fmt::format(", not in step {}", step + 1);
     }

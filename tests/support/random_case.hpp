@@ -44,17 +44,17 @@ struct RandomCase {
     Kind kind;
     std::int64_t in, out, hidden;
     bool has_bias;
-    int tied_to = -1;            ///< of Kind::tied: the block whose weight it uses
-    bool is_unit;                ///< the block is a unit
-    bool has_inner_unit;         ///< so is its first layer
+    int tied_to = -1;     ///< of Kind::tied: the block whose weight it uses
+    bool is_unit;         ///< the block is a unit
+    bool has_inner_unit;  ///< so is its first layer
     bool is_checkpointed;
-    bool has_inner_checkpoint;   ///< its last layer is
-    bool is_no_shard;            ///< its unit is replicated whatever the others are
-    bool is_on_other_grid;       ///< its unit is on the other grid of ranks, if there is one
-    bool stays_unsharded;        ///< its unit is not resharded after backward
-    bool has_hooks;              ///< all-gather hooks on its unit's parameters, where there can be some
+    bool has_inner_checkpoint;                 ///< its last layer is
+    bool is_no_shard;                          ///< its unit is replicated whatever the others are
+    bool is_on_other_grid;                     ///< its unit is on the other grid of ranks, if there is one
+    bool stays_unsharded;                      ///< its unit is not resharded after backward
+    bool has_hooks;                            ///< all-gather hooks on its unit's parameters, where there can be some
     fsdp::BackwardPrefetch backward_prefetch;  ///< of its unit
-    std::vector<bool> left_out;  ///< by step
+    std::vector<bool> left_out;                ///< by step
   };
   /// A micro-batch round. Rounds joined to the next one run their forwards before the first backward of the group.
   struct Round {
@@ -82,28 +82,28 @@ struct RandomCase {
 
   std::uint64_t seed;
   int world_size, shard_size;
-  int other_shard_size;      ///< of the other grid; 0: there is none
+  int other_shard_size;  ///< of the other grid; 0: there is none
   std::vector<Block> blocks;
   std::vector<bool> frozen;  ///< by parameter, in module order (past the end: trainable)
   enum class Ignoring : std::uint8_t { nothing, parameters, blocks };
   Ignoring ignoring;  ///< what of `ignored` counts: by parameter as above, or by block, which is then no unit
   std::vector<bool> ignored;
-  std::int64_t rows;         ///< of a micro-batch
-  fsdp::Options options;     ///< of every unit
-  std::vector<Round> rounds; ///< of every step; the last one reduces
-  bool evaluates;            ///< a forward without gradient before each step
+  std::int64_t rows;          ///< of a micro-batch
+  fsdp::Options options;      ///< of every unit
+  std::vector<Round> rounds;  ///< of every step; the last one reduces
+  bool evaluates;             ///< a forward without gradient before each step
   bool threaded;
   int num_steps;
   std::vector<Lists> lists;
-  bool has_wide_outputs;     ///< units of blocks hand f32 on, and cast their inputs
+  bool has_wide_outputs;              ///< units of blocks hand f32 on, and cast their inputs
   std::optional<DType> output_dtype;  ///< of the root
   Stepping stepping = Stepping::by_hand;
   double momentum = 0;
   std::optional<Clipping> clipping;
-  double loss_scale = 0;     ///< at first; 0: no scaler
-  int overflow_step = -1;    ///< in which rank 0's gradients are too large; -1: none
+  double loss_scale = 0;   ///< at first; 0: no scaler
+  int overflow_step = -1;  ///< in which rank 0's gradients are too large; -1: none
   std::optional<Reload> reload;
-  nn::Recompute recompute;   ///< the plain run keeps everything
+  nn::Recompute recompute;  ///< the plain run keeps everything
 
   [[nodiscard]] std::unique_ptr<RandomModel> make_model() const;
   /// In module order. Of an ignored block all that it uses, but what a unit in it holds.
@@ -113,9 +113,7 @@ struct RandomCase {
   /// @param other_grid  null without other_shard_size.
   void shard(RandomModel& model, fsdp::DeviceMesh& device_mesh, fsdp::DeviceMesh* other_grid) const;
   /// Of what the model returns.
-  [[nodiscard]] DType dtype_of_output() const {
-    return output_dtype.value_or(has_wide_outputs ? DType::f32 : options.param_dtype());
-  }
+  [[nodiscard]] DType dtype_of_output() const { return output_dtype.value_or(has_wide_outputs ? DType::f32 : options.param_dtype()); }
   [[nodiscard]] std::string describe() const;
 
  private:

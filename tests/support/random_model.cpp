@@ -82,8 +82,8 @@ fsdp::AllGatherHooks f32_all_gather() {
 void set_hooks(const fsdp::Unit& unit) {
   fsdp::UnitStorage* storage = unit.storage();
   const fsdp::Options& options = unit.options();
-  if (!storage || storage->shard_size() == 1 || options.sharding != fsdp::Sharding::per_parameter ||
-      !options.shard_dims.empty() || options.reshard_after_forward_ranks > 0) {
+  if (!storage || storage->shard_size() == 1 || options.sharding != fsdp::Sharding::per_parameter || !options.shard_dims.empty() ||
+      options.reshard_after_forward_ranks > 0) {
     return;
   }
   for (const fsdp::UnitParameter& p : storage->parameters()) storage->set_all_gather_hooks(*p.parameter, f32_all_gather());
@@ -142,7 +142,9 @@ std::unique_ptr<RandomModel> RandomCase::make_model() const {
         module = &sequential;
         break;
       }
-      case Kind::tied: module = &model->add<TiedLinear>(name, *square_weights[static_cast<std::size_t>(b.tied_to)]); break;
+      case Kind::tied:
+        module = &model->add<TiedLinear>(name, *square_weights[static_cast<std::size_t>(b.tied_to)]);
+        break;
     }
     square_weights.push_back(weight);
     module->set_checkpointed(b.is_checkpointed);

@@ -3,6 +3,7 @@
 #include "mica/comm/gpu_groups.hpp"
 #include "mica/device/gpu.hpp"
 #include "mica/tensor/cuda_kernels.hpp"
+
 #include "support/tested_device.hpp"
 
 namespace mica::testing {

@@ -21,7 +21,7 @@ struct Options {
   bool use_native_bf16 = true;  ///< of a CPU
   std::int64_t logits_bytes = 32 << 20;
   bool fuse_epilogues = false;  ///< of a GPU
-  bool f32_logits = true;  ///< of a GPU
+  bool f32_logits = true;       ///< of a GPU
 };
 [[nodiscard]] std::unique_ptr<Kernels> make_kernels(Pool& pool, const Options& options);
 

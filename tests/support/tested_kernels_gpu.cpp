@@ -32,8 +32,10 @@ bool is_gpu() { return true; }
 std::unique_ptr<Pool> make_pool() { return make_cuda_pool(); }
 std::unique_ptr<Stream> make_stream(StreamMode) { return make_cuda_stream("test"); }
 std::unique_ptr<Kernels> make_kernels(Pool& pool, const Options& options) {
-  return make_cuda_kernels(pool, {.use_cudnn = false, .fuse_epilogues = options.fuse_epilogues,
-                                  .f32_logits = options.f32_logits, .logits_bytes = options.logits_bytes});
+  return make_cuda_kernels(pool, {.use_cudnn = false,
+                                  .fuse_epilogues = options.fuse_epilogues,
+                                  .f32_logits = options.f32_logits,
+                                  .logits_bytes = options.logits_bytes});
 }
 
 std::size_t num_guard_bytes() { return gpu_pool_kind() == GpuPoolKind::plain ? 0 : 1; }
@@ -58,9 +60,7 @@ void free_shared(std::byte* memory, std::size_t size) noexcept {
 }
 
 std::vector<Lane> lanes() {
-  return {{StreamMode::inlined, 1, DType::f32},
-          {StreamMode::inlined, 1, DType::bf16},
-          {StreamMode::inlined, 1, DType::f16}};
+  return {{StreamMode::inlined, 1, DType::f32}, {StreamMode::inlined, 1, DType::bf16}, {StreamMode::inlined, 1, DType::f16}};
 }
 
 }  // namespace mica::testing::device

@@ -26,8 +26,7 @@ namespace {
 /// The inner stream's event (perhaps the null one) with the clock of the point.
 class CheckedEvent final : public EventState {
  public:
-  CheckedEvent(Event inner, std::shared_ptr<VectorClock> stream_clock, std::size_t stream,
-               std::shared_ptr<VectorClock> host_clock)
+  CheckedEvent(Event inner, std::shared_ptr<VectorClock> stream_clock, std::size_t stream, std::shared_ptr<VectorClock> host_clock)
       : inner_(std::move(inner)),
         origin_(std::move(stream_clock)),
         sequence_(origin_->of(stream)),
@@ -83,9 +82,7 @@ class CheckingStream final : public ForwardingStream {
     inner_->submit(what, accesses, std::move(task));
   }
 
-  [[nodiscard]] Event record() override {
-    return Event(std::make_shared<CheckedEvent>(inner_->record(), clock_, index_, host_clock_));
-  }
+  [[nodiscard]] Event record() override { return Event(std::make_shared<CheckedEvent>(inner_->record(), clock_, index_, host_clock_)); }
 
   void wait(const Event& event, std::source_location site) override {
     const CheckedEvent* checked = CheckedEvent::of(event);
@@ -162,13 +159,12 @@ void HappensBeforeChecker::access(std::size_t stream, const char* what, const Ac
   }
 }
 
-void HappensBeforeChecker::check(const Use& use, const char* verb, const Access& access,
-                                 const std::vector<Use>& earlier, const char* earlier_verb, std::size_t num_known) {
+void HappensBeforeChecker::check(const Use& use, const char* verb, const Access& access, const std::vector<Use>& earlier,
+                                 const char* earlier_verb, std::size_t num_known) {
   for (const Use& other : earlier) {
     if (other.stream == use.stream || clocks_[use.stream]->of(other.stream) >= other.tick) continue;
-    Violation found{fmt::format("{}:{} {} [{},+{}) while {}:{} may still {} it: no event orders them",
-                                names_[use.stream], use.what, verb, access.data, access.bytes, names_[other.stream],
-                                other.what, earlier_verb)};
+    Violation found{fmt::format("{}:{} {} [{},+{}) while {}:{} may still {} it: no event orders them", names_[use.stream], use.what, verb,
+                                access.data, access.bytes, names_[other.stream], other.what, earlier_verb)};
     // An access over many ranges meets the same earlier task in each: one report will do.
     const auto first = violations_.begin() + static_cast<std::ptrdiff_t>(num_known);
     const bool is_known = std::any_of(first, violations_.end(), [&](const auto& v) { return v.text == found.text; });
@@ -182,8 +178,7 @@ void HappensBeforeChecker::note_read(std::uintptr_t begin, std::uintptr_t end, c
     const std::uintptr_t next = it == ranges_.end() ? end : std::min(it->first, end);
     if (covered < next) it = ranges_.emplace(covered, Range{next, {}, {}}).first;  // memory never seen before
     Range& range = it->second;
-    const auto same = std::find_if(range.reads.begin(), range.reads.end(),
-                                   [&](const Use& read) { return read.stream == use.stream; });
+    const auto same = std::find_if(range.reads.begin(), range.reads.end(), [&](const Use& read) { return read.stream == use.stream; });
     if (same == range.reads.end()) {
       range.reads.push_back(use);
     } else {

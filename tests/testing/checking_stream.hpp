@@ -73,8 +73,8 @@ class HappensBeforeChecker {
   void access(std::size_t stream, const char* what, const Access& access);
   void note_read(std::uintptr_t begin, std::uintptr_t end, const Use& use);
   void note_write(std::uintptr_t begin, std::uintptr_t end, Use use);
-  void check(const Use& use, const char* verb, const Access& access, const std::vector<Use>& earlier,
-             const char* earlier_verb, std::size_t num_known);
+  void check(const Use& use, const char* verb, const Access& access, const std::vector<Use>& earlier, const char* earlier_verb,
+             std::size_t num_known);
   void split_at(std::uintptr_t address);
 
   std::vector<std::shared_ptr<VectorClock>> clocks_;  // of the host and of each stream; events share the host's

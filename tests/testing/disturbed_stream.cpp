@@ -14,8 +14,7 @@ namespace {
 
 class DroppingStream final : public ForwardingStream {
  public:
-  DroppingStream(std::unique_ptr<Stream> inner, WaitDropper& dropper)
-      : ForwardingStream(std::move(inner)), dropper_(dropper) {}
+  DroppingStream(std::unique_ptr<Stream> inner, WaitDropper& dropper) : ForwardingStream(std::move(inner)), dropper_(dropper) {}
   void wait(const Event& event, std::source_location site) override {
     if (!dropper_.drops(site)) inner_->wait(event, site);
   }
@@ -62,8 +61,8 @@ std::unique_ptr<Stream> drop_waits(std::unique_ptr<Stream> inner, WaitDropper& d
   return std::make_unique<DroppingStream>(std::move(inner), dropper);
 }
 
-std::unique_ptr<Stream> delay_tasks(std::unique_ptr<Stream> inner, std::uint64_t seed,
-                                    std::chrono::microseconds longest, std::uint64_t one_in) {
+std::unique_ptr<Stream> delay_tasks(std::unique_ptr<Stream> inner, std::uint64_t seed, std::chrono::microseconds longest,
+                                    std::uint64_t one_in) {
   return std::make_unique<DelayingStream>(std::move(inner), seed, longest, one_in);
 }
 

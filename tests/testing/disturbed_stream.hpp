@@ -48,7 +48,7 @@ class WaitDropper {
 
 /// Sleeps before about one in `one_in` tasks, for up to `longest`; which and how long follows from `seed`. Results that
 /// change under it depend on timing.
-[[nodiscard]] std::unique_ptr<Stream> delay_tasks(std::unique_ptr<Stream> inner, std::uint64_t seed,
-                                                  std::chrono::microseconds longest, std::uint64_t one_in = 2);
+[[nodiscard]] std::unique_ptr<Stream> delay_tasks(std::unique_ptr<Stream> inner, std::uint64_t seed, std::chrono::microseconds longest,
+                                                  std::uint64_t one_in = 2);
 
 }  // namespace mica

@@ -24,9 +24,7 @@ Span even_slice(std::int64_t numel, int rank, int num_ranks) {
 const std::byte* at(const void* data, std::int64_t element, DType dtype) {
   return static_cast<const std::byte*>(data) + element * dtype_bytes(dtype);
 }
-std::byte* at(void* data, std::int64_t element, DType dtype) {
-  return static_cast<std::byte*>(data) + element * dtype_bytes(dtype);
-}
+std::byte* at(void* data, std::int64_t element, DType dtype) { return static_cast<std::byte*>(data) + element * dtype_bytes(dtype); }
 void copy_unless_same(const void* src, void* dst, std::int64_t bytes) {
   if (src != dst && bytes > 0) std::memcpy(dst, src, static_cast<std::size_t>(bytes));
 }
@@ -37,9 +35,9 @@ void copy_unless_same(const void* src, void* dst, std::int64_t bytes) {
 class LocalGroup final : public ProcessGroup {
  public:
   LocalGroup(std::shared_ptr<LocalWorld> world, std::shared_ptr<LocalShared> shared, int rank, std::string name)
-      : ProcessGroup(rank, static_cast<int>(shared->world_ranks.size()), std::move(name),
-                     world->options().communicates_alone),
-        world_(std::move(world)), shared_(std::move(shared)) {}
+      : ProcessGroup(rank, static_cast<int>(shared->world_ranks.size()), std::move(name), world->options().communicates_alone),
+        world_(std::move(world)),
+        shared_(std::move(shared)) {}
 
   ~LocalGroup() override {
     // Every collective that this rank took part in is over, so whoever still waits here would wait forever.
@@ -91,8 +89,9 @@ class LocalGroup final : public ProcessGroup {
 
   void enqueue_reduce_scatter(Stream& s, ConstTensorView full, TensorView shard) override {
     submit(s, {reads(full), writes(shard)}, [=, this](const Call& call) {
-      meet(call, {.dtype = full.dtype, .numel = full.numel(), .source = full.data, .target = shard.data},
-           [&] { fold({rank() * shard.numel(), shard.numel()}, shard.data, full.dtype, ReduceOp::sum); });
+      meet(call, {.dtype = full.dtype, .numel = full.numel(), .source = full.data, .target = shard.data}, [&] {
+        fold({rank() * shard.numel(), shard.numel()}, shard.data, full.dtype, ReduceOp::sum);
+      });
     });
   }
 
@@ -109,8 +108,7 @@ class LocalGroup final : public ProcessGroup {
                            slice.numel * dtype_bytes(data.dtype));
         }
       };
-      meet(call, {.dtype = data.dtype, .op = op, .numel = data.numel(), .source = data.data, .target = data.data}, fold_own,
-           copy_others);
+      meet(call, {.dtype = data.dtype, .op = op, .numel = data.numel(), .source = data.data, .target = data.data}, fold_own, copy_others);
     });
   }
 
@@ -179,8 +177,7 @@ class LocalGroup final : public ProcessGroup {
     for (int r = 1; r < num_ranks(); ++r) {
       if (peer(r).matches(peer(0))) continue;
       throw DesyncError(fmt::format("{}: the ranks make different calls: rank {} {}, but rank {} {}", describe(call),
-                                    shared_->world_ranks[0], peer(0).to_string(), shared_->world_ranks[index(r)],
-                                    peer(r).to_string()));
+                                    shared_->world_ranks[0], peer(0).to_string(), shared_->world_ranks[index(r)], peer(r).to_string()));
     }
   }
 
@@ -197,8 +194,8 @@ class LocalGroup final : public ProcessGroup {
 
 }  // namespace
 
-std::unique_ptr<ProcessGroup> make_local_group(std::shared_ptr<LocalWorld> world, std::shared_ptr<LocalShared> shared,
-                                               int rank, std::string name) {
+std::unique_ptr<ProcessGroup> make_local_group(std::shared_ptr<LocalWorld> world, std::shared_ptr<LocalShared> shared, int rank,
+                                               std::string name) {
   return std::make_unique<LocalGroup>(std::move(world), std::move(shared), rank, std::move(name));
 }
 

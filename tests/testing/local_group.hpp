@@ -22,7 +22,6 @@ struct LocalOptions {
 /// took along). So does a rank that gives up a group (by returning from `body`, say) while others wait for it.
 /// @param body  run on N threads with that rank's world group. Its streams and groups end inside it, groups last.
 /// @throws the lowest failing rank's own exception (an Error about another rank only if there is no own one).
-void run_local_ranks(int num_ranks, const std::function<void(std::unique_ptr<ProcessGroup>)>& body,
-                     LocalOptions options = {});
+void run_local_ranks(int num_ranks, const std::function<void(std::unique_ptr<ProcessGroup>)>& body, LocalOptions options = {});
 
 }  // namespace mica

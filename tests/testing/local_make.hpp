@@ -10,8 +10,7 @@
 namespace mica {
 
 /// One rank's handle of a local group.
-[[nodiscard]] std::unique_ptr<ProcessGroup> make_local_group(std::shared_ptr<LocalWorld> world,
-                                                             std::shared_ptr<LocalShared> shared, int rank,
-                                                             std::string name);
+[[nodiscard]] std::unique_ptr<ProcessGroup> make_local_group(std::shared_ptr<LocalWorld> world, std::shared_ptr<LocalShared> shared,
+                                                             int rank, std::string name);
 
 }  // namespace mica

@@ -20,7 +20,7 @@ struct LocalArguments {
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
   int root = 0;
-  std::int64_t numel = 0;      ///< of the unsharded side
+  std::int64_t numel = 0;        ///< of the unsharded side
   const void* source = nullptr;  ///< all_gather: the shard; else the full tensor
   void* target = nullptr;        ///< reduce_scatter: the shard; else the full tensor
   [[nodiscard]] bool matches(const LocalArguments& other) const {
@@ -50,8 +50,11 @@ class LocalWorld {
 /// One group, shared by the threads of its ranks.
 struct LocalShared {
   LocalShared(std::vector<int> ranks, std::chrono::milliseconds stall_timeout)
-      : world_ranks(std::move(ranks)), stream_barrier(world_ranks, stall_timeout), host_barrier(world_ranks, stall_timeout),
-        arguments(world_ranks.size()), splits(world_ranks.size()) {}
+      : world_ranks(std::move(ranks)),
+        stream_barrier(world_ranks, stall_timeout),
+        host_barrier(world_ranks, stall_timeout),
+        arguments(world_ranks.size()),
+        splits(world_ranks.size()) {}
 
   struct Split {
     int color = 0;

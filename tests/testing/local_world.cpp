@@ -4,7 +4,6 @@
 #include "testing/local_make.hpp"
 #include "testing/local_shared.hpp"
 
-
 namespace mica {
 
 std::string LocalArguments::to_string() const {

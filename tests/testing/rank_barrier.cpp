@@ -29,9 +29,8 @@ void RankBarrier::arrive(int rank, const std::string& what) {
     if (all_came_.wait_until(lock, deadline) == std::cv_status::no_timeout || generation_ != generation || !closed_.empty()) {
       continue;
     }
-    const std::string text =
-        fmt::format("{}: waited {} ms for rank(s) {}; do all ranks make the same calls in the same order?", what,
-                    stall_timeout_.count(), missing());
+    const std::string text = fmt::format("{}: waited {} ms for rank(s) {}; do all ranks make the same calls in the same order?", what,
+                                         stall_timeout_.count(), missing());
     closed_ = fmt::format("rank {} gave up waiting", names_[static_cast<std::size_t>(rank)]);
     all_came_.notify_all();
     throw Error(text);

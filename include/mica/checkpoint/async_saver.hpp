@@ -57,7 +57,7 @@ class AsyncSaver {
   std::unique_ptr<SaveJob> job_;
   std::jthread thread_;
   std::atomic<bool> is_awaited_{false};  // the host waits for the thread, which then need not spare the training
-  std::atomic<bool> is_done_{true};  // nothing is being written, so the host may access report_ and failure_
+  std::atomic<bool> is_done_{true};      // nothing is being written, so the host may access report_ and failure_
   std::exception_ptr failure_;
   std::optional<SaveReport> report_;
 };

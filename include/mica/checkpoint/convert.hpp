@@ -41,7 +41,7 @@ struct HfExportOptions {
 struct ConvertReport {
   std::string model_type;  ///< "gpt2"
   std::int64_t num_tensors = 0, numel = 0, bytes = 0, num_files = 0;
-  std::string config;  ///< of an import: the section [model] of a config for it
+  std::string config;     ///< of an import: the section [model] of a config for it
   std::string tokenizer;  ///< of an import or export: which of its files went along, or that none did, in one line
 };
 
@@ -67,8 +67,8 @@ ConvertReport reshard(const std::string& checkpoint, const std::string& out, int
                       const ConvertOptions& options);
 
 /// Writes one HDF5 file with every parameter whole, /<full name>, and its optimizer state, /optim/<kind>/<full name>, without
-/// virtual datasets; and `out`.crc32c, for verify. Memory: a few blocks. @param out  must not exist. @throws ConfigError, DamagedCheckpointError, IoError.
-ConvertReport consolidate(const std::string& checkpoint, const std::string& out, bool with_optimizer,
-                          const ConvertOptions& options);
+/// virtual datasets; and `out`.crc32c, for verify. Memory: a few blocks. @param out  must not exist. @throws ConfigError,
+/// DamagedCheckpointError, IoError.
+ConvertReport consolidate(const std::string& checkpoint, const std::string& out, bool with_optimizer, const ConvertOptions& options);
 
 }  // namespace mica::checkpoint

@@ -13,7 +13,7 @@ using TokenIds = std::map<std::string, std::vector<std::int64_t>>;
 /// What a Hugging Face folder holds of its model's vocabulary. A checkpoint of a model that came from there keeps it, so that
 /// hf_export() gives it back when the folder is gone.
 struct HfTokenizer {
-  std::string source;                        ///< the folder, absolute; empty: the model came from none
+  std::string source;  ///< the folder, absolute; empty: the model came from none
   TokenIds token_ids;
   std::map<std::string, std::string> files;  ///< name -> content, of those that is_tokenizer_file() knows: some MB
 };

@@ -40,7 +40,6 @@ struct InitReport {
 /// @param root  initialised, between passes.
 /// @throws ConfigError naming the keys and both values, or the parameter; CheckpointError: a damaged or unfit source. The
 ///         same on all ranks. The model's values are undefined then. @collective over `comm`: all ranks of the mesh.
-InitReport init_from(const std::string& path, const std::map<std::string, std::string>& model, fsdp::Root& root,
-                     const HostComm& comm);
+InitReport init_from(const std::string& path, const std::map<std::string, std::string>& model, fsdp::Root& root, const HostComm& comm);
 
 }  // namespace mica::checkpoint

@@ -20,9 +20,9 @@ struct LoadTarget {
 };
 
 struct LoadReport {
-  std::int64_t bytes = 0;          ///< read by this rank; all ranks together read what the model needs of the checkpoint
-  double ms = 0;                   ///< reading and checking
-  std::vector<std::string> notes;  ///< what differs and may change results; the same on all ranks
+  std::int64_t bytes = 0;                        ///< read by this rank; all ranks together read what the model needs of the checkpoint
+  double ms = 0;                                 ///< reading and checking
+  std::vector<std::string> notes;                ///< what differs and may change results; the same on all ranks
   std::shared_ptr<const HfTokenizer> tokenizer;  ///< on rank 0, of a checkpoint that has one: for SaveState
 };
 

@@ -103,10 +103,10 @@ struct Manifest {
   /// checkpoint.resume, as a canonical path, of the launch that resumed from another checkpoint than the newest one of the
   /// run's folder; empty: none did.
   std::string began_from;
-  std::int64_t tokens = 0;             ///< seen so far
-  std::int64_t global_batch = 0;       ///< sequences of a step; 0: not recorded (format 3)
-  std::int64_t sequences = 0;          ///< seen so far, so that the next step begins with this one; 0 in format 3
-  std::string data;                    ///< identifies the training data, TokenDataset::fingerprint(); empty: not recorded
+  std::int64_t tokens = 0;        ///< seen so far
+  std::int64_t global_batch = 0;  ///< sequences of a step; 0: not recorded (format 3)
+  std::int64_t sequences = 0;     ///< seen so far, so that the next step begins with this one; 0 in format 3
+  std::string data;               ///< identifies the training data, TokenDataset::fingerprint(); empty: not recorded
   std::uint64_t seed = 0;
 
   [[nodiscard]] CheckpointId id() const { return {run_id, step}; }

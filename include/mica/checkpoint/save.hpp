@@ -22,17 +22,17 @@ struct SaveState {
   const optim::Optimizer* optimizer = nullptr;  ///< null: parameters only
   std::string run_id;                           ///< make_run_id() of this launch; rank 0's is used
   std::int64_t step = 0;
-  std::optional<CheckpointId> parent;           ///< what this launch resumed from, or saved last
-  std::string began_from;                       ///< Manifest::began_from
-  std::int64_t tokens = 0;                      ///< seen so far
-  std::int64_t global_batch = 0;                ///< sequences of a step
-  std::int64_t sequences = 0;                   ///< seen so far
-  std::string data;                             ///< data::TokenDataset::fingerprint()
+  std::optional<CheckpointId> parent;  ///< what this launch resumed from, or saved last
+  std::string began_from;              ///< Manifest::began_from
+  std::int64_t tokens = 0;             ///< seen so far
+  std::int64_t global_batch = 0;       ///< sequences of a step
+  std::int64_t sequences = 0;          ///< seen so far
+  std::string data;                    ///< data::TokenDataset::fingerprint()
   std::uint64_t seed = 0;
   int omp_threads = 1;
-  std::map<std::string, double> scalars;     ///< further state of the run, by name: "loss_scale"
-  std::map<std::string, std::string> model;  ///< "type" -> "gpt2", "layers" -> "12", ...
-  std::string config;                        ///< the resolved config file
+  std::map<std::string, double> scalars;         ///< further state of the run, by name: "loss_scale"
+  std::map<std::string, std::string> model;      ///< "type" -> "gpt2", "layers" -> "12", ...
+  std::string config;                            ///< the resolved config file
   std::shared_ptr<const HfTokenizer> tokenizer;  ///< rank 0's, as InitReport and LoadReport give it; null: none
 };
 
@@ -47,12 +47,12 @@ inline constexpr std::string_view kSavePoints[] = {"folder made",   "metadata wr
                                                    "before rename", "earlier one moved", "after rename"};
 
 struct SaveReport {
-  std::string path;                 ///< RUN/checkpoints/step-00000500
-  std::int64_t bytes = 0;           ///< of all files but the manifest
-  std::int64_t shard_bytes = 0;     ///< of this rank's file, 0 if it writes none
-  double write_ms = 0;              ///< this rank's file: create, write, fsync
-  double total_ms = 0;              ///< the whole save
-  std::vector<std::string> notes;   ///< harmless failures, e.g. an old checkpoint that could not be deleted
+  std::string path;                ///< RUN/checkpoints/step-00000500
+  std::int64_t bytes = 0;          ///< of all files but the manifest
+  std::int64_t shard_bytes = 0;    ///< of this rank's file, 0 if it writes none
+  double write_ms = 0;             ///< this rank's file: create, write, fsync
+  double total_ms = 0;             ///< the whole save
+  std::vector<std::string> notes;  ///< harmless failures, e.g. an old checkpoint that could not be deleted
 };
 
 /// Writes RUN/checkpoints/step-N, complete or not at all. [Note: saving] Rank 0 makes step-N.RUNID.tmp; of the

@@ -22,8 +22,7 @@ namespace mica::checkpoint {
 /// host memory: the whole state on rank 0, or each rank's rows.
 /// @param folder  must not exist, nor may `folder`.tmp; its parent must exist.
 /// @throws what save() throws, on all ranks; ConfigError (the folder). @collective over `comm`: all ranks of the mesh.
-SaveReport save_state_dict(const std::string& folder, fsdp::StateDictKind kind, const SaveState& state,
-                           const HostComm& comm);
+SaveReport save_state_dict(const std::string& folder, fsdp::StateDictKind kind, const SaveState& state, const HostComm& comm);
 
 /// The part of every tensor that one reader wants: rows [rank * c, (rank + 1) * c) along dim 0, c = ceil(d0 / num_ranks).
 struct ReadPart {

@@ -14,7 +14,7 @@ inline constexpr std::size_t kNumCollectives = 6;
 /// "all_gather", ...: a string literal.
 [[nodiscard]] constexpr const char* collective_name(Collective kind) {
   constexpr std::array<const char*, kNumCollectives> names{"all_gather", "reduce_scatter", "all_reduce",
-                                                              "all_to_all", "broadcast",      "barrier"};
+                                                           "all_to_all", "broadcast",      "barrier"};
   return names[static_cast<std::size_t>(kind)];
 }
 

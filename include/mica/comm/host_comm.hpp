@@ -58,9 +58,7 @@ class HostComm {
   /// The result of the root's work, or its error, as one text.
   [[nodiscard]] std::string broadcast_outcome(int root, const std::function<std::string()>& work) const;
   /// Every rank's text if any has one; may be an empty list otherwise.
-  [[nodiscard]] virtual std::vector<std::string> gather_errors(const std::string& mine) const {
-    return gather_strings(mine);
-  }
+  [[nodiscard]] virtual std::vector<std::string> gather_errors(const std::string& mine) const { return gather_strings(mine); }
 };
 
 /// For a run of one rank.
@@ -70,12 +68,10 @@ class HostComm {
 /// For the ranks of a process group, whatever its backend. (In a fake group, all ranks are taken to be like this one.)
 /// @param group, stream  outlive it; the stream is synchronised by every call.
 /// @param label  of its collectives, for error texts and the flight recorder
-[[nodiscard]] std::unique_ptr<HostComm> make_group_comm(ProcessGroup& group, Stream& stream,
-                                                        std::string label = "agreement");
+[[nodiscard]] std::unique_ptr<HostComm> make_group_comm(ProcessGroup& group, Stream& stream, std::string label = "agreement");
 
 /// Every rank's numbers, by rank; all ranks give the same count. One all-gather; the stream is synchronised. @collective
-[[nodiscard]] std::vector<std::vector<std::int64_t>> gather_numbers(ProcessGroup& group, Stream& stream,
-                                                                    const char* label,
+[[nodiscard]] std::vector<std::vector<std::int64_t>> gather_numbers(ProcessGroup& group, Stream& stream, const char* label,
                                                                     const std::vector<std::int64_t>& mine);
 
 /// Broadcasts the root's bytes in a group for host memory; the host waits. Over MPI, where one rank may die alone, it waits at

@@ -60,8 +60,7 @@ using GroupBackend = std::function<std::unique_ptr<ProcessGroup>(std::unique_ptr
 /// The mesh over all ranks of `world`, in mesh order, with groups over MPI. @collective
 /// @param by_world_rank  places, if known already; found here if empty.
 /// @param backend  wraps each group; none: groups over MPI.
-[[nodiscard]] Mesh make_mpi_mesh(const mpi::Communicator& world, ShardSize shard_size, Pool& pool,
-                                 MpiGroupOptions options = {}, std::vector<RankPlace> by_world_rank = {},
-                                 const GroupBackend& backend = {});
+[[nodiscard]] Mesh make_mpi_mesh(const mpi::Communicator& world, ShardSize shard_size, Pool& pool, MpiGroupOptions options = {},
+                                 std::vector<RankPlace> by_world_rank = {}, const GroupBackend& backend = {});
 
 }  // namespace mica

@@ -16,9 +16,9 @@ namespace mica {
 struct App {
   mpi::Session& session;
   mpi::Communicator& world;
-  const HostComm& comm;  ///< of the same ranks: set-up, saving and loading fail on all of them at once
+  const HostComm& comm;                ///< of the same ranks: set-up, saving and loading fail on all of them at once
   std::vector<std::string> arguments;  ///< without the program's name
-  std::string& log_file;  ///< a fatal error is appended to it as well; empty: there is none yet
+  std::string& log_file;               ///< a fatal error is appended to it as well; empty: there is none yet
 };
 
 /// The main of a program on many ranks: starts MPI, runs `body`, ends the job. [Note: the end of a job] An error becomes one

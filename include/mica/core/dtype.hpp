@@ -12,13 +12,17 @@ enum class DType : std::uint8_t { f32, bf16, f16, f64, i64, i32, u16, u8 };
 [[nodiscard]] constexpr std::int64_t dtype_bytes(DType dtype) {
   switch (dtype) {
     case DType::f64:
-    case DType::i64: return 8;
+    case DType::i64:
+      return 8;
     case DType::f32:
-    case DType::i32: return 4;
+    case DType::i32:
+      return 4;
     case DType::bf16:
     case DType::f16:
-    case DType::u16: return 2;
-    case DType::u8: return 1;
+    case DType::u16:
+      return 2;
+    case DType::u8:
+      return 1;
   }
   return 0;
 }

@@ -12,10 +12,10 @@ namespace mica {
 /// Exit statuses of every Mica program (docs/design.md, Programs and files).
 enum class ExitCode : int {
   done = 0,
-  differs = 1,         ///< only `mica-inspect diff` and `verify`
-  user_mistake = 2,    ///< config, missing or unreadable file, damaged checkpoint, unwritable folder
-  runtime_failure = 3, ///< disk full while saving, lost rank, hang
-  requeue = 75,        ///< stopped on a signal after saving
+  differs = 1,          ///< only `mica-inspect diff` and `verify`
+  user_mistake = 2,     ///< config, missing or unreadable file, damaged checkpoint, unwritable folder
+  runtime_failure = 3,  ///< disk full while saving, lost rank, hang
+  requeue = 75,         ///< stopped on a signal after saving
 };
 
 /// Base of every error Mica throws. The text says what was seen, what was expected and what to change.
@@ -48,16 +48,37 @@ class CheckpointError : public Error {
 
 /// The bytes on the disk are not those that were written, or some are missing. (Other CheckpointErrors: the checkpoint is sound
 /// but does not fit.)
-class DamagedCheckpointError : public CheckpointError { public: using CheckpointError::CheckpointError; };
+class DamagedCheckpointError : public CheckpointError {
+ public:
+  using CheckpointError::CheckpointError;
+};
 
 /// A system call failed at run time (disk full, I/O error).
-class IoError : public Error { public: using Error::Error; };
-class MpiError : public Error { public: using Error::Error; };
-class CudaError : public Error { public: using Error::Error; };
-class NcclError : public Error { public: using Error::Error; };
-class Hdf5Error : public Error { public: using Error::Error; };
+class IoError : public Error {
+ public:
+  using Error::Error;
+};
+class MpiError : public Error {
+ public:
+  using Error::Error;
+};
+class CudaError : public Error {
+ public:
+  using Error::Error;
+};
+class NcclError : public Error {
+ public:
+  using Error::Error;
+};
+class Hdf5Error : public Error {
+ public:
+  using Error::Error;
+};
 /// Ranks disagree: execution order, shapes, replica drift.
-class DesyncError : public Error { public: using Error::Error; };
+class DesyncError : public Error {
+ public:
+  using Error::Error;
+};
 
 /// Throws E with the formatted text unless `ok`. For what a caller or user got wrong.
 template <class E = Error, class... Args>

@@ -22,11 +22,17 @@ class Logger {
   void write(LogLevel level, std::string_view text) const;
 
   template <class... Args>
-  void debug(fmt::format_string<Args...> f, Args&&... a) const { write(LogLevel::debug, fmt::format(f, std::forward<Args>(a)...)); }
+  void debug(fmt::format_string<Args...> f, Args&&... a) const {
+    write(LogLevel::debug, fmt::format(f, std::forward<Args>(a)...));
+  }
   template <class... Args>
-  void info(fmt::format_string<Args...> f, Args&&... a) const { write(LogLevel::info, fmt::format(f, std::forward<Args>(a)...)); }
+  void info(fmt::format_string<Args...> f, Args&&... a) const {
+    write(LogLevel::info, fmt::format(f, std::forward<Args>(a)...));
+  }
   template <class... Args>
-  void warn(fmt::format_string<Args...> f, Args&&... a) const { write(LogLevel::warn, fmt::format(f, std::forward<Args>(a)...)); }
+  void warn(fmt::format_string<Args...> f, Args&&... a) const {
+    write(LogLevel::warn, fmt::format(f, std::forward<Args>(a)...));
+  }
 
   /// A logger that also writes to this file (log.txt of a run). @throws ConfigError if it cannot be opened.
   [[nodiscard]] Logger with_file(const std::string& path) const;

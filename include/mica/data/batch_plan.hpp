@@ -19,9 +19,7 @@ struct BatchPlan {
 
   [[nodiscard]] std::int64_t global_batch() const { return micro_batch * accumulation * num_ranks; }
   /// Number of the run's sequences seen before `step`. @param step  first_step or later
-  [[nodiscard]] std::int64_t sequences_at(std::int64_t step) const {
-    return sequences_before + (step - first_step) * global_batch();
-  }
+  [[nodiscard]] std::int64_t sequences_at(std::int64_t step) const { return sequences_before + (step - first_step) * global_batch(); }
 };
 
 /// @param global_batch  sequences per step, or 0 for one round: micro_batch * num_ranks.

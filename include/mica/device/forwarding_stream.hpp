@@ -16,9 +16,7 @@ class ForwardingStream : public Stream {
   [[nodiscard]] const std::string& name() const override { return inner_->name(); }
   [[nodiscard]] void* native() const override { return inner_->native(); }
   using Stream::submit;
-  void submit(const char* what, std::span<const Access> accesses, Task task) override {
-    inner_->submit(what, accesses, std::move(task));
-  }
+  void submit(const char* what, std::span<const Access> accesses, Task task) override { inner_->submit(what, accesses, std::move(task)); }
   void annotate(std::string_view label, std::int64_t bytes) override { inner_->annotate(label, bytes); }
   void begin_range(std::string_view owner, const char* phase) override { inner_->begin_range(owner, phase); }
   void end_range() override { inner_->end_range(); }

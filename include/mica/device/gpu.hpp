@@ -16,12 +16,12 @@ namespace mica {
 [[nodiscard]] std::string cuda_version_text();
 
 struct GpuInfo {
-  int index = 0;              ///< the driver's number among those visible to this process
-  std::string name;           ///< "NVIDIA H100 80GB HBM3"
-  std::string pci_bus_id;     ///< "0000:1b:00.0": the same card has the same id in every process of a node
+  int index = 0;           ///< the driver's number among those visible to this process
+  std::string name;        ///< "NVIDIA H100 80GB HBM3"
+  std::string pci_bus_id;  ///< "0000:1b:00.0": the same card has the same id in every process of a node
   int compute_major = 0, compute_minor = 0;
   std::int64_t memory_bytes = 0;
-  int driver_version = 0;     ///< in CUDA's form: 13000 is 13.0
+  int driver_version = 0;  ///< in CUDA's form: 13000 is 13.0
 };
 
 /// GPUs visible to this process; empty if there is none, no driver, or no CUDA in this build.

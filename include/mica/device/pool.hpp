@@ -63,9 +63,7 @@ struct MemoryStats {
   std::int64_t reserved = 0;
   std::array<std::int64_t, kNumMemoryRoles> current_by_role{};
   std::array<std::int64_t, kNumMemoryRoles> peak_by_role{};
-  [[nodiscard]] std::int64_t current_of(MemoryRole role) const {
-    return current_by_role[static_cast<std::size_t>(role)];
-  }
+  [[nodiscard]] std::int64_t current_of(MemoryRole role) const { return current_by_role[static_cast<std::size_t>(role)]; }
   [[nodiscard]] std::int64_t peak_of(MemoryRole role) const { return peak_by_role[static_cast<std::size_t>(role)]; }
 };
 

@@ -64,8 +64,8 @@ class Tracer {
   struct Slice {
     std::size_t row = 0;
     std::string name;
-    const char* kind = "";      ///< "task", "wait", "range"
-    std::int64_t bytes = 0;     ///< 0: unknown
+    const char* kind = "";   ///< "task", "wait", "range"
+    std::int64_t bytes = 0;  ///< 0: unknown
     std::shared_ptr<const TimeMark> begin, end;
   };
 

@@ -17,9 +17,9 @@ struct AllGatherHooks {
     Stream& stream;  ///< pre_unshard
     Pool& pool;
     Kernels& kernels;
-    ConstTensorView shard;   ///< [c, ...] f32 master; rows that this rank does not hold are zero
-    std::int64_t num_rows;   ///< rows that this rank holds
-    DType target;            ///< dtype in which the module wants the parameter
+    ConstTensorView shard;  ///< [c, ...] f32 master; rows that this rank does not hold are zero
+    std::int64_t num_rows;  ///< rows that this rank holds
+    DType target;           ///< dtype in which the module wants the parameter
   };
   struct Inputs {
     /// Any dtypes and shapes, the same on every rank (a rank with fewer rows pads) and every time, made on

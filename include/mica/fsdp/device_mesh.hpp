@@ -98,8 +98,7 @@ class DeviceMesh {
   [[nodiscard]] double communication_ms() const;
 
  private:
-  DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, std::shared_ptr<Streams> streams, Logger logger,
-             OffloadTier offload);
+  DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, std::shared_ptr<Streams> streams, Logger logger, OffloadTier offload);
   void make_groups();
   /// All groups, the mesh's included.
   [[nodiscard]] std::vector<ProcessGroup*> groups() const;
@@ -114,7 +113,7 @@ class DeviceMesh {
   OffloadTier offload_;
   std::unique_ptr<ProcessGroup> unshard_group_, reduce_group_, replicate_group_, all_ranks_group_, agreement_group_;
   std::map<int, std::unique_ptr<ProcessGroup>> neighbour_groups_;  // by number of ranks
-  double ms_before_rebuild_ = 0;  // of communication_ms()
+  double ms_before_rebuild_ = 0;                                   // of communication_ms()
 };
 
 }  // namespace mica::fsdp

@@ -29,13 +29,9 @@ enum class Strategy : std::uint8_t {
 [[nodiscard]] std::string_view strategy_name(Strategy strategy);
 /// @throws ConfigError listing the names.
 [[nodiscard]] Strategy strategy_from_name(std::string_view name);
-[[nodiscard]] constexpr bool is_hybrid(Strategy s) {
-  return s == Strategy::hybrid_shard || s == Strategy::hybrid_shard_zero2;
-}
+[[nodiscard]] constexpr bool is_hybrid(Strategy s) { return s == Strategy::hybrid_shard || s == Strategy::hybrid_shard_zero2; }
 /// Whether the strategy reshards parameters after forward.
-[[nodiscard]] constexpr bool reshards_after_forward(Strategy s) {
-  return s == Strategy::full_shard || s == Strategy::hybrid_shard;
-}
+[[nodiscard]] constexpr bool reshards_after_forward(Strategy s) { return s == Strategy::full_shard || s == Strategy::hybrid_shard; }
 
 /// Whether parameters that a strategy keeps after forward also stay after a synchronising backward.
 [[nodiscard]] constexpr bool reshards_after_backward(Strategy s) { return s != Strategy::shard_optim; }
@@ -125,9 +121,7 @@ struct Options {
   [[nodiscard]] DType param_dtype() const { return mixed_precision.param_dtype.value_or(DType::f32); }
   [[nodiscard]] DType reduce_dtype() const { return mixed_precision.reduce_dtype.value_or(param_dtype()); }
   /// Dtype of the sharded gradient.
-  [[nodiscard]] DType grad_dtype() const {
-    return mixed_precision.keep_low_precision_grads ? reduce_dtype() : DType::f32;
-  }
+  [[nodiscard]] DType grad_dtype() const { return mixed_precision.keep_low_precision_grads ? reduce_dtype() : DType::f32; }
 };
 
 /// How the division by the world size is split before and after the reduction, to keep fp16 in range (docs/parity.md A5). 1:

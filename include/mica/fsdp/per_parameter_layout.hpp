@@ -16,8 +16,7 @@ class PerParameterLayout final : public ShardLayout {
   /// @param dims  of each parameter, the dim to cut; counted from the end when negative.
   /// @throws ConfigError naming the parameter if it has no such dim, or a dim other than 0 does not divide evenly;
   ///         Error for what ShardLayout refuses.
-  PerParameterLayout(std::vector<ParameterSpec> parameters, const std::vector<int>& dims, int shard_size,
-                     std::int64_t alignment_numel);
+  PerParameterLayout(std::vector<ParameterSpec> parameters, const std::vector<int>& dims, int shard_size, std::int64_t alignment_numel);
 
   [[nodiscard]] std::string name() const override;
   [[nodiscard]] std::int64_t shard_numel() const override { return shard_numel_; }

@@ -46,8 +46,8 @@ struct Piece {
 };
 
 /// A piece of the parameter'th parameter, of this shape.
-[[nodiscard]] Piece make_piece(std::size_t parameter, const Shape& shape, std::int64_t begin, std::int64_t end,
-                               std::int64_t offset, int dim = Piece::kFlat);
+[[nodiscard]] Piece make_piece(std::size_t parameter, const Shape& shape, std::int64_t begin, std::int64_t end, std::int64_t offset,
+                               int dim = Piece::kFlat);
 
 /// Calls visit(Run) for the piece's elements within [begin, end) of the flattened parameter, in order.
 template <class Visit>

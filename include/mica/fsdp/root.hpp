@@ -64,9 +64,7 @@ class Root {
   /// The same elements in as few ranges as possible.
   [[nodiscard]] const std::vector<Stretch>& stretches() const { return stretches_; }
   [[nodiscard]] const UnitStorage& storage(const Piece& piece) const { return *units_[piece.unit]->storage(); }
-  [[nodiscard]] const UnitParameter& parameter(const Piece& piece) const {
-    return storage(piece).parameters()[piece.parameter];
-  }
+  [[nodiscard]] const UnitParameter& parameter(const Piece& piece) const { return storage(piece).parameters()[piece.parameter]; }
   /// [piece.numel()], the piece's part of UnitStorage::master(), write_master() and sharded_grad().
   [[nodiscard]] ConstTensorView master(const Piece& piece) const;
   [[nodiscard]] TensorView write_master(const Piece& piece) const;
@@ -85,9 +83,7 @@ class Root {
   /// Sets a callback for every unit whose gradient was just reduced, in each synchronising backward, in that order (for an
   /// optimizer in backward). It enqueues its work on storage.gradient_stream(), which the end of backward waits for. Null:
   /// none.
-  void set_after_reduction(std::function<void(UnitStorage& storage)> callback) {
-    schedule_.set_after_reduction(std::move(callback));
-  }
+  void set_after_reduction(std::function<void(UnitStorage& storage)> callback) { schedule_.set_after_reduction(std::move(callback)); }
   [[nodiscard]] bool has_after_reduction() const { return schedule_.has_after_reduction(); }
   /// Sets a callback for the end of each synchronising backward, when the compute stream waits for all reductions. Null: none.
   void set_after_backward(std::function<void()> callback) { schedule_.set_after_backward(std::move(callback)); }

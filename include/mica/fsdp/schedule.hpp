@@ -25,8 +25,7 @@ enum class TrainingState : std::uint8_t { idle, forward, backward, summon };
 class OutstandingCall {
  public:
   /// @param count  of the unit's outstanding calls.
-  OutstandingCall(std::shared_ptr<int> count, bool full_precision)
-      : count_(std::move(count)), full_precision_(full_precision) {
+  OutstandingCall(std::shared_ptr<int> count, bool full_precision) : count_(std::move(count)), full_precision_(full_precision) {
     ++*count_;
   }
   OutstandingCall(const OutstandingCall&) = delete;
@@ -145,7 +144,7 @@ class Schedule {
   std::function<void(UnitStorage&)> after_reduction_;
   std::function<void()> after_backward_;
   std::optional<Event> first_step_end_;
-  int epoch_ = 0;  // of the mesh, when the first step was recorded
+  int epoch_ = 0;                    // of the mesh, when the first step was recorded
   bool masters_may_change_ = false;  // since streams last waited for them
   bool gradient_sync_ = true;
   bool backward_is_held_open_ = false;

@@ -11,8 +11,8 @@ namespace mica::fsdp {
 struct VisibleParameter {
   std::string name;
   const nn::Parameter* parameter;  ///< null for a flat parameter
-  ConstTensorView data;  ///< sharded: [n] of the master, n = 0 where this rank holds nothing; unsharded: [shape], param_dtype
-  ConstTensorView grad;  ///< absent without a gradient; unsharded inside no_sync, else like the sharded data
+  ConstTensorView data;            ///< sharded: [n] of the master, n = 0 where this rank holds nothing; unsharded: [shape], param_dtype
+  ConstTensorView grad;            ///< absent without a gradient; unsharded inside no_sync, else like the sharded data
   bool requires_grad;
 };
 

@@ -41,7 +41,7 @@ class JsonValue {
   [[nodiscard]] bool has(std::string_view name) const;
   [[nodiscard]] bool is_null() const;
   [[nodiscard]] bool is_list() const;
-  [[nodiscard]] std::size_t size() const;  ///< of a list
+  [[nodiscard]] std::size_t size() const;                                         ///< of a list
   void for_each(const std::function<void(const JsonValue& value)>& visit) const;  ///< of a list, in order
   /// Visits an object's members, by key.
   void for_each_key(const std::function<void(const std::string& key, const JsonValue& value)>& visit) const;

@@ -44,8 +44,7 @@ struct SafetensorsHeader {
 /// @param text  the JSON, without the 8 bytes of length.  @param file_bytes  of the whole file.  @param path  for
 /// errors.
 /// @throws CheckpointError for anything that the format does not allow, such as a name that appears twice.
-[[nodiscard]] SafetensorsHeader parse_safetensors_header(std::string_view text, std::int64_t file_bytes,
-                                                         const std::string& path);
+[[nodiscard]] SafetensorsHeader parse_safetensors_header(std::string_view text, std::int64_t file_bytes, const std::string& path);
 
 /// A file to read from. One thread; holds no data.
 class SafetensorsFile {
@@ -92,8 +91,7 @@ struct SafetensorsSpec {
 class SafetensorsWriter {
  public:
   /// Creates `path`.tmp at its full length. @throws Error if a name is given twice, IoError (a full disk).
-  SafetensorsWriter(const std::string& path, std::vector<SafetensorsSpec> tensors,
-                    const std::map<std::string, std::string>& metadata);
+  SafetensorsWriter(const std::string& path, std::vector<SafetensorsSpec> tensors, const std::map<std::string, std::string>& metadata);
 
   /// Elements [begin, begin + numel) of the flattened tensor, rounded to its dtype (to nearest, ties to even).
   /// Every element is to be written exactly once, in any order.

@@ -31,9 +31,9 @@ class Communicator {
   [[nodiscard]] int num_ranks() const { return num_ranks_; }
   [[nodiscard]] MPI_Comm get() const { return comm_.get(); }
 
-  [[nodiscard]] Communicator duplicate() const;                  ///< @collective
-  [[nodiscard]] Communicator split(int color, int key) const;    ///< @collective
-  [[nodiscard]] Communicator split_node() const;                 ///< ranks that share memory. @collective
+  [[nodiscard]] Communicator duplicate() const;                ///< @collective
+  [[nodiscard]] Communicator split(int color, int key) const;  ///< @collective
+  [[nodiscard]] Communicator split_node() const;               ///< ranks that share memory. @collective
   void barrier() const;
   /// Every rank's string, in rank order. @collective
   [[nodiscard]] std::vector<std::string> gather_strings(const std::string& mine) const;

@@ -19,13 +19,11 @@ namespace mica::nn {
 
 /// y = x + chain(x). `record` is this call's alone. The gradient around the chain and the one through it are summed in one
 /// buffer, dy's own if nobody else holds it.
-[[nodiscard]] Tensor residual_forward(Context& context, std::span<Module* const> chain, const Tensor& x,
-                                      Record* record);
+[[nodiscard]] Tensor residual_forward(Context& context, std::span<Module* const> chain, const Tensor& x, Record* record);
 /// The same for several chains one after another: x = x + chain(x) for each. Their Records are children of `record`, in order.
 /// A sum is computed by the product that ends its chain, or by the norm that begins the next one, if that is cheaper ([Note:
 /// fused neighbours]).
-[[nodiscard]] Tensor residuals_forward(Context& context, std::initializer_list<std::span<Module* const>> chains,
-                                       Tensor x, Record* record);
+[[nodiscard]] Tensor residuals_forward(Context& context, std::initializer_list<std::span<Module* const>> chains, Tensor x, Record* record);
 [[nodiscard]] Tensor residual_backward(Context& context, std::span<Module* const> chain, Record& record, Tensors dys);
 
 }  // namespace mica::nn

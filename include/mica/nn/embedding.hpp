@@ -13,8 +13,8 @@ class Embedding final : public Module {
 
   [[nodiscard]] Parameter& weight() { return weight_; }
   /// The forward together with that of the positions behind it ([Note: fused neighbours] in fused.hpp).
-  [[nodiscard]] Tensors forward_with_positions(Context& context, const Tensors& xs, PositionEmbedding& positions,
-                                               Record* record, Record* of_positions);
+  [[nodiscard]] Tensors forward_with_positions(Context& context, const Tensors& xs, PositionEmbedding& positions, Record* record,
+                                               Record* of_positions);
 
  private:
   Tensors do_forward(Context& context, Tensors xs, Record* record) override;

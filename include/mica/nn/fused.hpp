@@ -20,14 +20,12 @@ namespace mica::nn {
 /// same modules. A module that runs alone (Module::runs_alone) is never fused.
 
 /// The forward of `a` on xs, then of `b` on a's outputs and the other inputs that b takes.
-[[nodiscard]] std::optional<Tensors> fused_forward(Context& context, Module& a, Module& b, const Tensors& xs,
-                                                   Record* of_a, Record* of_b);
+[[nodiscard]] std::optional<Tensors> fused_forward(Context& context, Module& a, Module& b, const Tensors& xs, Record* of_a, Record* of_b);
 /// The backward of `b`, which ran after `a`, then a's. @param dys  gradients of b's outputs. @returns gradients of a's inputs.
-[[nodiscard]] std::optional<Tensors> fused_backward(Context& context, Module& a, Module& b, Record& of_a, Record& of_b,
-                                                    const Tensors& dys);
+[[nodiscard]] std::optional<Tensors> fused_backward(Context& context, Module& a, Module& b, Record& of_a, Record& of_b, const Tensors& dys);
 /// sum = x + branch, and the forward of `norm` on sum. sum may be x or branch.
-[[nodiscard]] std::optional<Tensors> norm_of_sum(Context& context, Module& norm, const Tensor& x, const Tensor& branch,
-                                                 const Tensor& sum, Record* record);
+[[nodiscard]] std::optional<Tensors> norm_of_sum(Context& context, Module& norm, const Tensor& x, const Tensor& branch, const Tensor& sum,
+                                                 Record* record);
 
 /// Index of the module of `chain` that can add x to the chain's output, by forward_onto(); chain.size() if none can.
 [[nodiscard]] std::size_t adding_module(const Context& context, std::span<Module* const> chain, const Tensor& x);

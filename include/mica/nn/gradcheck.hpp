@@ -31,7 +31,6 @@ struct GradcheckReport {
 /// The module must not be sharded: its parameters get storage here, filled with their initial values plus noise. Inputs are
 /// changed temporarily.
 /// @throws ConfigError if the context's device is not the CPU.
-[[nodiscard]] GradcheckReport gradcheck(Module& module, Context& context, const Tensors& xs,
-                                        const GradcheckOptions& options = {});
+[[nodiscard]] GradcheckReport gradcheck(Module& module, Context& context, const Tensors& xs, const GradcheckOptions& options = {});
 
 }  // namespace mica::nn

@@ -7,11 +7,11 @@
 namespace mica::nn {
 
 /// Writes elements [begin, begin + out.numel()) of an initial value; they do not depend on how it is cut into pieces.
-void fill_initial(Kernels& kernels, Stream& stream, const Initializer& init, std::string_view full_name,
-                  std::uint64_t seed, std::int64_t begin, TensorView out);
+void fill_initial(Kernels& kernels, Stream& stream, const Initializer& init, std::string_view full_name, std::uint64_t seed,
+                  std::int64_t begin, TensorView out);
 /// The same for a parameter.
-inline void fill_initial(Kernels& kernels, Stream& stream, const Parameter& parameter, std::string_view full_name,
-                         std::uint64_t seed, std::int64_t begin, TensorView out) {
+inline void fill_initial(Kernels& kernels, Stream& stream, const Parameter& parameter, std::string_view full_name, std::uint64_t seed,
+                         std::int64_t begin, TensorView out) {
   fill_initial(kernels, stream, parameter.init, full_name, seed, begin, out);
 }
 

@@ -24,8 +24,7 @@ class Loss : public Module {
   virtual void check(const Tensor& x, const Tensor& targets) const = 0;
   virtual void compute(Context& context, const Tensor& x, const Tensor& targets, const Tensor& loss) const = 0;
   /// dx may be x.
-  virtual void compute_gradient(Context& context, const Tensor& x, const Tensor& targets, const Tensor& dloss,
-                                const Tensor& dx) const = 0;
+  virtual void compute_gradient(Context& context, const Tensor& x, const Tensor& targets, const Tensor& dloss, const Tensor& dx) const = 0;
 };
 
 /// What MseLoss and BceWithLogitsLoss are: the mean of one function over all elements.
@@ -36,8 +35,7 @@ class MeanElementLoss : public Loss {
  private:
   void check(const Tensor& x, const Tensor& targets) const final;
   void compute(Context& context, const Tensor& x, const Tensor& targets, const Tensor& loss) const final;
-  void compute_gradient(Context& context, const Tensor& x, const Tensor& targets, const Tensor& dloss,
-                        const Tensor& dx) const final;
+  void compute_gradient(Context& context, const Tensor& x, const Tensor& targets, const Tensor& dloss, const Tensor& dx) const final;
 
   ElementLoss function_;
 };
@@ -63,8 +61,7 @@ class CrossEntropyLoss final : public Loss {
  private:
   void check(const Tensor& x, const Tensor& targets) const override;
   void compute(Context& context, const Tensor& x, const Tensor& targets, const Tensor& loss) const override;
-  void compute_gradient(Context& context, const Tensor& x, const Tensor& targets, const Tensor& dloss,
-                        const Tensor& dx) const override;
+  void compute_gradient(Context& context, const Tensor& x, const Tensor& targets, const Tensor& dloss, const Tensor& dx) const override;
 
   std::int32_t ignore_index_;
 };

@@ -53,9 +53,7 @@ class Module {
   /// over: they are freed as early as possible, and a tensor that nobody else holds a handle of (Tensor::is_unique) may
   /// be overwritten by a backward and returned as a gradient.
   [[nodiscard]] Tensors forward(Context& context, Tensors&& xs, Record* record);
-  [[nodiscard]] Tensors forward(Context& context, const Tensors& xs, Record* record) {
-    return forward(context, Tensors(xs), record);
-  }
+  [[nodiscard]] Tensors forward(Context& context, const Tensors& xs, Record* record) { return forward(context, Tensors(xs), record); }
   /// @param dys  gradients of the outputs; an absent tensor is a zero gradient. When all are absent nothing runs.
   /// @returns gradients of the inputs; absent where the input does not need one.
   Tensors backward(Context& context, Record&& record, Tensors&& dys);
@@ -78,14 +76,11 @@ class Module {
   [[nodiscard]] const std::vector<std::unique_ptr<ModuleBuffer>>& own_buffers() const { return buffers_; }
 
   /// Every parameter of the subtree once, in module order, under its first full name ("transformer.h.0.ln_1.weight").
-  void for_each_parameter(const std::function<void(const std::string& full_name, Parameter&)>& visit,
-                          const std::string& prefix = "");
+  void for_each_parameter(const std::function<void(const std::string& full_name, Parameter&)>& visit, const std::string& prefix = "");
   /// Every buffer of the subtree, in module order, under its full name.
-  void for_each_buffer(const std::function<void(const std::string& full_name, ModuleBuffer&)>& visit,
-                       const std::string& prefix = "");
+  void for_each_buffer(const std::function<void(const std::string& full_name, ModuleBuffer&)>& visit, const std::string& prefix = "");
   /// Every module of the subtree, parents first; the root's name is the prefix.
-  void for_each_module(const std::function<void(const std::string& full_name, Module&)>& visit,
-                       const std::string& prefix = "");
+  void for_each_module(const std::function<void(const std::string& full_name, Module&)>& visit, const std::string& prefix = "");
   [[nodiscard]] std::int64_t num_parameters();
   /// Whether a parameter that the subtree owns or uses wants a gradient.
   [[nodiscard]] bool trains() const;
@@ -102,12 +97,8 @@ class Module {
   /// because a byte costs the same in both: on a GPU one byte read and one written (a SwiGLU reads two), on a CPU 50 to 100 ns
   /// per KiB (fp32). Losses and gradients have the same bits either way, except on a GPU whose products apply GELUs
   /// (CudaKernelsOptions::fuse_epilogues): a recomputed output comes from the rounded input, the forward's does not.
-  [[nodiscard]] bool can_recompute_output(const Record& record) const {
-    return !runs_alone() && recomputes_output(record);
-  }
-  [[nodiscard]] Tensor recompute_output(Context& context, Record& record) {
-    return do_recompute_output(context, record);
-  }
+  [[nodiscard]] bool can_recompute_output(const Record& record) const { return !runs_alone() && recomputes_output(record); }
+  [[nodiscard]] Tensor recompute_output(Context& context, Record& record) { return do_recompute_output(context, record); }
   /// Where `record` keeps the module's first input; null if it keeps none that may be dropped and restored.
   [[nodiscard]] Tensor* saved_input(Record& record) {
     return record.checkpoint_inputs.empty() ? do_saved_input(record) : record.checkpoint_inputs.data();

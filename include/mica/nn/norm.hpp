@@ -13,8 +13,7 @@ class Norm : public Module {
  public:
   /// The forward on x. @param a, b  if given, x = a + b is computed first; x may be either ([Note: fused neighbours] in
   /// fused.hpp)
-  [[nodiscard]] Tensors normalise(Context& context, const Tensor& x, Record* record, const Tensor* a = nullptr,
-                                  const Tensor* b = nullptr);
+  [[nodiscard]] Tensors normalise(Context& context, const Tensor& x, Record* record, const Tensor* a = nullptr, const Tensor* b = nullptr);
 
  protected:
   Norm(std::string type_name, std::int64_t width, double eps, bool is_centred);

@@ -29,9 +29,7 @@ struct GradientSum {
   bool used = false;
 
   /// Whether a dx computed from `dy` may be added in place: same dtype, and dy is not the sum itself.
-  [[nodiscard]] bool accepts(const Tensor& dy) const {
-    return sum.dtype() == dy.dtype() && sum.view().data != dy.view().data;
-  }
+  [[nodiscard]] bool accepts(const Tensor& dy) const { return sum.dtype() == dy.dtype() && sum.view().data != dy.view().data; }
 };
 
 /// What one forward leaves for its backward. Move-only; the caller of forward owns it. [Note: records]

@@ -74,7 +74,7 @@ class GradScaler final : private fsdp::StepParty {
   fsdp::Root& root_;
   GradScalerOptions options_;
   Tensor scale_, growth_tracker_, skipped_steps_, found_inf_;  // each [1] f32
-  bool is_unscaled_ = false;  // between unscale() and update()
+  bool is_unscaled_ = false;                                   // between unscale() and update()
 };
 
 }  // namespace mica::optim

@@ -30,8 +30,8 @@ struct IgnoredState {
 
 struct StepArgs {
   double lr = 0;
-  ConstTensorView grad_scale{};  ///< [1] f32 multiplied into every gradient (clip coefficient), or absent
-  ConstTensorView skip{};        ///< [1] f32, not 0: the step changes nothing, or absent
+  ConstTensorView grad_scale{};     ///< [1] f32 multiplied into every gradient (clip coefficient), or absent
+  ConstTensorView skip{};           ///< [1] f32, not 0: the step changes nothing, or absent
   ConstTensorView skipped_steps{};  ///< [1] f32, steps of num_steps() that changed nothing, or absent
 };
 
@@ -148,9 +148,9 @@ class Optimizer : private fsdp::StepParty {
   /// A unit; or one ignored parameter, with no storage and one member.
   struct UnitState {
     const fsdp::UnitStorage* storage;
-    std::vector<Member> members;  // in the order of storage->parameters()
+    std::vector<Member> members;      // in the order of storage->parameters()
     std::vector<fsdp::Piece> pieces;  // of this rank; their parameters are members
-    std::vector<Buffer> buffers;  // one a kind, once allocated
+    std::vector<Buffer> buffers;      // one a kind, once allocated
     bool is_allocated = false;
 
     /// Its host counters that a step changes.
@@ -209,8 +209,7 @@ struct AdamWOptions {
 };
 /// Loshchilov and Hutter, "Decoupled Weight Decay Regularization"; with decoupled=false Kingma and Ba's Adam with L2.
 /// @throws ConfigError naming the option.
-[[nodiscard]] std::unique_ptr<Optimizer> make_adamw(fsdp::Root& root, const AdamWOptions& options,
-                                                    std::vector<ParamGroup> groups = {});
+[[nodiscard]] std::unique_ptr<Optimizer> make_adamw(fsdp::Root& root, const AdamWOptions& options, std::vector<ParamGroup> groups = {});
 
 struct SgdOptions {
   double momentum = 0, dampening = 0, weight_decay = 0;
@@ -219,7 +218,6 @@ struct SgdOptions {
 /// d = g + weight_decay*p; buffer = momentum*buffer + (1-dampening)*d, d in a parameter's first step;
 /// p -= lr * (nesterov ? d + momentum*buffer : buffer); without momentum p -= lr*d.
 /// @throws ConfigError naming the option.
-[[nodiscard]] std::unique_ptr<Optimizer> make_sgd(fsdp::Root& root, const SgdOptions& options,
-                                                  std::vector<ParamGroup> groups = {});
+[[nodiscard]] std::unique_ptr<Optimizer> make_sgd(fsdp::Root& root, const SgdOptions& options, std::vector<ParamGroup> groups = {});
 
 }  // namespace mica::optim

@@ -51,8 +51,7 @@ struct MemoryPlan {
 ///   being reduced (a single rank needs none of them if they can become the sharded ones); one shard in param_dtype
 ///   while it is cast; and the model's activations, workspace and staging on top.
 /// @param profile  one micro-batch's.
-[[nodiscard]] MemoryPlan make_memory_plan(const std::vector<UnitSpec>& units, const StepSpec& spec,
-                                          const PassProfile& profile);
+[[nodiscard]] MemoryPlan make_memory_plan(const std::vector<UnitSpec>& units, const StepSpec& spec, const PassProfile& profile);
 
 /// "512 B", "1.50 KiB", "340.2 MiB", "1.25 GiB".
 [[nodiscard]] std::string format_bytes(std::int64_t bytes);

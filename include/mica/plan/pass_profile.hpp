@@ -42,7 +42,7 @@ struct HookPoint {
   HookKind kind;
   std::size_t unit;  ///< index in module order, the root unit is 0
   Stretch before;
-  bool leaves_record = true;  ///< of the forwards: false inside a checkpointed region, whose forward runs again
+  bool leaves_record = true;   ///< of the forwards: false inside a checkpointed region, whose forward runs again
   bool backward_comes = true;  ///< of post_forward: false for a unit that no gradient passes through (a frozen prefix)
 };
 

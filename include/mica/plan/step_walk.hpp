@@ -16,14 +16,14 @@ struct StepSpec {
   MeshGeometry mesh;
   StreamMode mode = StreamMode::threaded;
   int micro_batches = 1;
-  bool no_sync = false;                   ///< gradients are reduced after the last micro-batch only
-  bool clips_grads = true;                ///< the global norm is taken, one all-reduce
-  bool scales_loss = false;               ///< one all-reduce of the overflow flag over the world
-  bool steps_in_backward = false;         ///< each unit is stepped when it is reduced, then its gradient is freed; no norm
-  int num_state_kinds = 2;                ///< optimizer state: AdamW 2, SGD with momentum 1
-  std::int64_t step_workspace_bytes = 0;  ///< most bytes that clipping and the optimizer use
-  std::int64_t snapshot_bytes = 0;        ///< held permanently for checkpoints written in the background
-  std::int64_t ignored_bytes = 0;  ///< data of ignored parameters in the pool, permanently (role unsharded_param)
+  bool no_sync = false;                      ///< gradients are reduced after the last micro-batch only
+  bool clips_grads = true;                   ///< the global norm is taken, one all-reduce
+  bool scales_loss = false;                  ///< one all-reduce of the overflow flag over the world
+  bool steps_in_backward = false;            ///< each unit is stepped when it is reduced, then its gradient is freed; no norm
+  int num_state_kinds = 2;                   ///< optimizer state: AdamW 2, SGD with momentum 1
+  std::int64_t step_workspace_bytes = 0;     ///< most bytes that clipping and the optimizer use
+  std::int64_t snapshot_bytes = 0;           ///< held permanently for checkpoints written in the background
+  std::int64_t ignored_bytes = 0;            ///< data of ignored parameters in the pool, permanently (role unsharded_param)
   std::int64_t ignored_trainable_numel = 0;  ///< of ignored parameters for which the optimizer keeps state
   /// Staging (role communication) of one collective: numel of the unsharded side, its dtype, ranks. Empty: none.
   std::function<std::int64_t(Collective, std::int64_t, DType, int)> staging_bytes{};
@@ -74,7 +74,7 @@ class StepWalk {
   static constexpr std::size_t kNobody = static_cast<std::size_t>(-1);
   struct UnitState {
     bool is_unsharded = false;
-    std::int64_t unsharded_bytes = 0;  // what it holds; 0 when it uses the master
+    std::int64_t unsharded_bytes = 0;     // what it holds; 0 when it uses the master
     std::int64_t post_forward_bytes = 0;  // its part among neighbours
     std::int64_t unsharded_grad_bytes = 0;
     bool has_sharded_grad = false;

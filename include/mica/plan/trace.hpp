@@ -21,7 +21,7 @@ struct TraceOptions {
   DType reduce_dtype = DType::f32;  ///< of the gradients that backward writes
   bool loss_in_backward = false;    ///< as nn::Context's
   nn::Recompute recompute = nn::Recompute::none;
-  bool counts_inputs = false;       ///< inputs come from the pool (copies on a GPU), not from the caller's memory
+  bool counts_inputs = false;  ///< inputs come from the pool (copies on a GPU), not from the caller's memory
   /// The kernels whose scratch memory is counted.
   std::function<std::unique_ptr<Kernels>(Pool&)> make_kernels = [](Pool& pool) { return make_cpu_kernels(pool); };
 };
@@ -35,7 +35,7 @@ struct TraceOptions {
 ///                storage afterwards.
 /// @param units   their names are looked up in `model`.
 /// @throws Error if a unit's name is not found or a module has hooks.
-[[nodiscard]] PassProfile trace_pass(nn::Module& model, const std::vector<UnitSpec>& units,
-                                     const std::vector<InputSpec>& inputs, const TraceOptions& options = {});
+[[nodiscard]] PassProfile trace_pass(nn::Module& model, const std::vector<UnitSpec>& units, const std::vector<InputSpec>& inputs,
+                                     const TraceOptions& options = {});
 
 }  // namespace mica::plan

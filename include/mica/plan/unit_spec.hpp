@@ -26,11 +26,11 @@ struct UnitSpec {
   bool forward_prefetch = false;
   /// Units, as numbers in module order, that are gathered at this one's forward and backward; empty: the next one.
   std::vector<std::size_t> forward_prefetch_list = {}, backward_prefetch_list = {};
-  bool reshards_after_backward = true;  ///< Unit::set_reshard_after_backward()
-  int num_neighbours = 0;  ///< resharded among this many ranks after forward; 0: not
-  bool keeps_unsharded_grads = false;    ///< UnitStorage::keeps_unsharded_grads()
-  bool is_deterministic = false;         ///< RootOptions::deterministic
-  std::optional<DType> wire_dtype = {};  ///< of compressed gradients
+  bool reshards_after_backward = true;                        ///< Unit::set_reshard_after_backward()
+  int num_neighbours = 0;                                     ///< resharded among this many ranks after forward; 0: not
+  bool keeps_unsharded_grads = false;                         ///< UnitStorage::keeps_unsharded_grads()
+  bool is_deterministic = false;                              ///< RootOptions::deterministic
+  std::optional<DType> wire_dtype = {};                       ///< of compressed gradients
   std::optional<fsdp::HookedGatherSizes> hooked_gather = {};  ///< when parameters have all-gather hooks
 
   [[nodiscard]] std::int64_t gathered_numel() const { return shard_numel * shard_size; }

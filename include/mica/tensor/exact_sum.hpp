@@ -41,11 +41,10 @@ MICA_HOST_DEVICE inline void for_each_limb(double x, Add add) {
   }
   constexpr std::uint64_t kLimbMask = (std::uint64_t{1} << ExactSum::kLimbBits) - 1;
   const int shift = low % ExactSum::kLimbBits;
-  const std::uint64_t lower = (mantissa & kLimbMask) << shift;   // of limbs k and k + 1
+  const std::uint64_t lower = (mantissa & kLimbMask) << shift;             // of limbs k and k + 1
   const std::uint64_t upper = (mantissa >> ExactSum::kLimbBits) << shift;  // of limbs k + 1 and k + 2
   const std::int64_t k = low / ExactSum::kLimbBits;
-  const std::uint64_t units[3] = {lower & kLimbMask, (lower >> ExactSum::kLimbBits) + (upper & kLimbMask),
-                                  upper >> ExactSum::kLimbBits};
+  const std::uint64_t units[3] = {lower & kLimbMask, (lower >> ExactSum::kLimbBits) + (upper & kLimbMask), upper >> ExactSum::kLimbBits};
   for (int i = 0; i < 3; ++i) {
     if (units[i] != 0) add(k + i, static_cast<std::int64_t>(units[i]));
   }

@@ -33,24 +33,24 @@ enum class ElementLoss : std::uint8_t {
 inline constexpr double kInfNorm = 1e308;
 
 struct AdamWArgs {
-  TensorView param;          // [n] f32 master
-  ConstTensorView grad;      // [n] f32
-  TensorView exp_avg;        // [n] f32
-  TensorView exp_avg_sq;     // [n] f32
+  TensorView param;       // [n] f32 master
+  ConstTensorView grad;   // [n] f32
+  TensorView exp_avg;     // [n] f32
+  TensorView exp_avg_sq;  // [n] f32
   double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
-  std::int64_t step = 1;     ///< counts from 1: bias correction
-  ConstTensorView grad_scale;///< [1] f32 multiplied into the gradient (clip coefficient), or absent
-  ConstTensorView skip;      ///< [1] f32: if not 0, nothing changes; or absent
+  std::int64_t step = 1;            ///< counts from 1: bias correction
+  ConstTensorView grad_scale;       ///< [1] f32 multiplied into the gradient (clip coefficient), or absent
+  ConstTensorView skip;             ///< [1] f32: if not 0, nothing changes; or absent
   ConstTensorView skipped_steps{};  ///< [1] f32 subtracted from `step`, or absent
 };
 
 struct SgdArgs {
-  TensorView param;          // [n] f32 master
-  ConstTensorView grad;      // [n] f32
-  TensorView momentum_buffer;// [n] f32, absent without momentum
+  TensorView param;            // [n] f32 master
+  ConstTensorView grad;        // [n] f32
+  TensorView momentum_buffer;  // [n] f32, absent without momentum
   double lr = 0, momentum = 0, dampening = 0, weight_decay = 0;
   bool nesterov = false;
-  bool first_step = false;   ///< the momentum buffer is set to the gradient
+  bool first_step = false;  ///< the momentum buffer is set to the gradient
   ConstTensorView grad_scale;
   ConstTensorView skip;
 };
@@ -137,20 +137,16 @@ class Kernels {
   /// dx[M,K] (+)= dy[M,N] w[N,K]
   virtual void linear_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, TensorView dx, Write mode) = 0;
   /// dw[N,K] (+)= dy[M,N]^T x[M,K]; dbias[N] (+)= column sums of dy, optional.
-  virtual void linear_backward_params(Stream& s, ConstTensorView dy, ConstTensorView x, TensorView dw, TensorView dbias,
-                                      Write mode) = 0;
+  virtual void linear_backward_params(Stream& s, ConstTensorView dy, ConstTensorView x, TensorView dw, TensorView dbias, Write mode) = 0;
   /// pre = x w^T + bias as linear() has it, y = gelu(pre) as activation() has it; all of one dtype but the bias. pre optional:
   /// y's bits do not depend on whether it is wanted. On a GPU y may be made of pre before pre is rounded.
-  virtual void linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView pre,
-                           TensorView y) = 0;
+  virtual void linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView pre, TensorView y) = 0;
   /// y = x w^T + bias + addend, all of one dtype but the bias; y is not addend. On a GPU the sum may be rounded once.
-  virtual void linear_add(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, ConstTensorView addend,
-                          TensorView y) = 0;
+  virtual void linear_add(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, ConstTensorView addend, TensorView y) = 0;
   /// Whether linear_add() takes less than linear() and then add() or a norm of the sum.
   [[nodiscard]] virtual bool adds_in_products() const { return false; }
   /// dpre[M,K] = (dy[M,N] w[N,K]) * gelu'(pre), the gradient of the input of a GELU that stands before a linear layer.
-  virtual void linear_gelu_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, ConstTensorView pre,
-                                          TensorView dpre) = 0;
+  virtual void linear_gelu_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, ConstTensorView pre, TensorView dpre) = 0;
 
   // --- layers ---------------------------------------------------------------------------------------------------
   /// y = f(x)
@@ -158,32 +154,30 @@ class Kernels {
   /// dx = dy * f'(x); dx may be dy.
   virtual void activation_backward(Stream& s, Activation f, ConstTensorView x, ConstTensorView dy, TensorView dx) = 0;
   /// Over the last dim. mean and rstd: [M] f32, optional (both or none).
-  virtual void layer_norm(Stream& s, ConstTensorView x, ConstTensorView gamma, ConstTensorView beta, double eps,
-                          TensorView y, TensorView mean, TensorView rstd) = 0;
+  virtual void layer_norm(Stream& s, ConstTensorView x, ConstTensorView gamma, ConstTensorView beta, double eps, TensorView y,
+                          TensorView mean, TensorView rstd) = 0;
   /// dx (optional) is written by `dx_mode` (accumulate: the residual path's gradient is already there);
   /// dgamma, dbeta [C] by `param_mode`, both optional.
-  virtual void layer_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma,
-                                   ConstTensorView mean, ConstTensorView rstd, TensorView dx, Write dx_mode,
-                                   TensorView dgamma, TensorView dbeta, Write param_mode) = 0;
+  virtual void layer_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma, ConstTensorView mean,
+                                   ConstTensorView rstd, TensorView dx, Write dx_mode, TensorView dgamma, TensorView dbeta,
+                                   Write param_mode) = 0;
   /// y = x / sqrt(mean(x^2) + eps) * gamma over the last dim. rstd: [M] f32, optional.
-  virtual void rms_norm(Stream& s, ConstTensorView x, ConstTensorView gamma, double eps, TensorView y,
-                        TensorView rstd) = 0;
+  virtual void rms_norm(Stream& s, ConstTensorView x, ConstTensorView gamma, double eps, TensorView y, TensorView rstd) = 0;
   /// dx (optional, may be dy) is written by `dx_mode`, dgamma [C] (optional) by `param_mode`.
-  virtual void rms_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma,
-                                 ConstTensorView rstd, TensorView dx, Write dx_mode, TensorView dgamma,
-                                 Write param_mode) = 0;
+  virtual void rms_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma, ConstTensorView rstd,
+                                 TensorView dx, Write dx_mode, TensorView dgamma, Write param_mode) = 0;
   /// sum = a + b and the norm of it, in one pass over memory: the bits are those of add() and then layer_norm() or
   /// rms_norm(). sum may be a or b.
-  virtual void add_layer_norm(Stream& s, ConstTensorView a, ConstTensorView b, TensorView sum, ConstTensorView gamma,
-                              ConstTensorView beta, double eps, TensorView y, TensorView mean, TensorView rstd) = 0;
-  virtual void add_rms_norm(Stream& s, ConstTensorView a, ConstTensorView b, TensorView sum, ConstTensorView gamma,
-                            double eps, TensorView y, TensorView rstd) = 0;
+  virtual void add_layer_norm(Stream& s, ConstTensorView a, ConstTensorView b, TensorView sum, ConstTensorView gamma, ConstTensorView beta,
+                              double eps, TensorView y, TensorView mean, TensorView rstd) = 0;
+  virtual void add_rms_norm(Stream& s, ConstTensorView a, ConstTensorView b, TensorView sum, ConstTensorView gamma, double eps,
+                            TensorView y, TensorView rstd) = 0;
   /// y = silu(gate) * up, silu(x) = x / (1 + e^-x).
   virtual void swiglu(Stream& s, ConstTensorView gate, ConstTensorView up, TensorView y) = 0;
   /// dgate = dy * up * silu'(gate), dup = dy * silu(gate), each optional; each may be gate, up or dy (but not both the
   /// same one).
-  virtual void swiglu_backward(Stream& s, ConstTensorView gate, ConstTensorView up, ConstTensorView dy,
-                               TensorView dgate, TensorView dup) = 0;
+  virtual void swiglu_backward(Stream& s, ConstTensorView gate, ConstTensorView up, ConstTensorView dy, TensorView dgate,
+                               TensorView dup) = 0;
   /// Rotary position embedding: in x [B,T,H*D], D = 2 * inv_freq.size(), the pair (x[i], x[i + D/2]) of every head of token t
   /// is rotated by the angle t * inv_freq[i]. Angles are computed in double. y may be x; inv_freq is copied at the call.
   /// Turn::back is the backward (x = dy) and the inverse.
@@ -192,50 +186,47 @@ class Kernels {
   /// range, the CPU's stream fails with an error that names it; on a GPU the row becomes NaN and gets no gradient.
   virtual void embedding(Stream& s, ConstTensorView ids, ConstTensorView tokens, ConstTensorView positions, TensorView y) = 0;
   /// Deterministic. dtokens [V,C], dpositions [>=T,C], each optional; overwrite also zeroes the rows that no id names.
-  virtual void embedding_backward(Stream& s, ConstTensorView dy, ConstTensorView ids, TensorView dtokens,
-                                  Write tokens_mode, TensorView dpositions, Write positions_mode) = 0;
+  virtual void embedding_backward(Stream& s, ConstTensorView dy, ConstTensorView ids, TensorView dtokens, Write tokens_mode,
+                                  TensorView dpositions, Write positions_mode) = 0;
   /// Causal self-attention, scale 1/sqrt(D); y [B,T,C]; lse [B,H,T] f32 (log-sum-exp of each row, for backward),
   /// optional. At most one head's scores exist at a time per thread.
   virtual void attention(Stream& s, const AttentionShape& shape, const ConstQkv& in, TensorView y, TensorView lse) = 0;
   /// d_in overwritten, laid out like `in`. The heads of a group add up their gradients of k and v in f32.
-  virtual void attention_backward(Stream& s, const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in,
-                                  ConstTensorView y, ConstTensorView lse, const Qkv& d_in) = 0;
+  virtual void attention_backward(Stream& s, const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in, ConstTensorView y,
+                                  ConstTensorView lse, const Qkv& d_in) = 0;
   /// The same with q, k and v packed in one tensor.
   void attention(Stream& s, const AttentionShape& shape, ConstTensorView qkv, TensorView y, TensorView lse) {
     attention(s, shape, ConstQkv{.q = qkv}, y, lse);
   }
-  void attention_backward(Stream& s, const AttentionShape& shape, ConstTensorView dy, ConstTensorView qkv,
-                          ConstTensorView y, ConstTensorView lse, TensorView dqkv) {
+  void attention_backward(Stream& s, const AttentionShape& shape, ConstTensorView dy, ConstTensorView qkv, ConstTensorView y,
+                          ConstTensorView lse, TensorView dqkv) {
     attention_backward(s, shape, dy, ConstQkv{.q = qkv}, y, lse, Qkv{.q = dqkv});
   }
   /// loss[1] f32 = scale * sum over rows of -log softmax(hidden w^T)[target]; hidden [M,C], w [V,C],
   /// targets [M] i32, -1 = row ignored. The logits exist only a few rows at a time.
-  virtual void head_loss(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale,
-                         TensorView loss) = 0;
+  virtual void head_loss(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale, TensorView loss) = 0;
   /// The loss and its gradient, with one product for the logits. dloss [1] f32; loss (optional), dhidden (optional)
   /// overwritten; dw [V,C] (optional) by `dw_mode`.
-  virtual void head_loss_backward(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets,
-                                  double scale, ConstTensorView dloss, TensorView loss, TensorView dhidden,
-                                  TensorView dw, Write dw_mode) = 0;
+  virtual void head_loss_backward(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale,
+                                  ConstTensorView dloss, TensorView loss, TensorView dhidden, TensorView dw, Write dw_mode) = 0;
   /// Last row of logits for generation: logits [M,V] f32 = hidden [M,C] w[V,C]^T.
   void logits(Stream& s, ConstTensorView hidden, ConstTensorView w, TensorView out) { linear(s, hidden, w, {}, out); }
   /// y = x with each element dropped with probability p, kept ones scaled by 1/(1-p). x [B, ...]; row b is drawn from
   /// key with sequence = sequences[b] (i64 [B], host memory copied at the call) and element = index inside the row.
   /// Also its own backward (x = dy).
-  virtual void dropout(Stream& s, ConstTensorView x, double p, const RandomKey& key,
-                       std::span<const std::int64_t> sequences, TensorView y) = 0;
+  virtual void dropout(Stream& s, ConstTensorView x, double p, const RandomKey& key, std::span<const std::int64_t> sequences,
+                       TensorView y) = 0;
 
   // --- losses of outputs that are there whole: means, NaN of nothing -----------------------------------------------
   /// loss[1] f32 = the mean of f over the elements of x; targets: as many, f32 or x's dtype.
   virtual void element_loss(Stream& s, ElementLoss f, ConstTensorView x, ConstTensorView targets, TensorView loss) = 0;
   /// dx = dloss[0] times the loss's derivative; dx may be x.
-  virtual void element_loss_backward(Stream& s, ElementLoss f, ConstTensorView x, ConstTensorView targets,
-                                     ConstTensorView dloss, TensorView dx) = 0;
+  virtual void element_loss_backward(Stream& s, ElementLoss f, ConstTensorView x, ConstTensorView targets, ConstTensorView dloss,
+                                     TensorView dx) = 0;
   /// loss[1] f32 = the mean of -log softmax(logits)[target] over the rows whose target is not `ignored`; logits [M,V],
   /// targets [M] i32. A target that is neither a class nor `ignored`: the CPU's stream fails and names it, on a GPU the
   /// loss and the row's gradient become NaN.
-  virtual void cross_entropy(Stream& s, ConstTensorView logits, ConstTensorView targets, std::int32_t ignored,
-                             TensorView loss) = 0;
+  virtual void cross_entropy(Stream& s, ConstTensorView logits, ConstTensorView targets, std::int32_t ignored, TensorView loss) = 0;
   /// dlogits = dloss[0] times the loss's derivative, zero in ignored rows; dlogits may be logits.
   virtual void cross_entropy_backward(Stream& s, ConstTensorView logits, ConstTensorView targets, std::int32_t ignored,
                                       ConstTensorView dloss, TensorView dlogits) = 0;
@@ -268,8 +259,7 @@ class Kernels {
   /// element always changes it, several do with probability 1 - 2^-64.
   virtual void fingerprint(Stream& s, ConstTensorView x, TensorView out) = 0;
   /// norm[1] = sum[1]^(1/p); coefficient[1] = min(1, max_norm / (norm + 1e-6)) (1 when max_norm is infinite).
-  virtual void clip_coefficient(Stream& s, ConstTensorView sum, double p, double max_norm, TensorView norm,
-                                TensorView coefficient) = 0;
+  virtual void clip_coefficient(Stream& s, ConstTensorView sum, double p, double max_norm, TensorView norm, TensorView coefficient) = 0;
   /// x /= scale[0] (x times the f32 inverse); found_inf[0] becomes 1 if an element of x was infinite or NaN, else it
   /// stays. scale and found_inf: [1] f32.
   virtual void unscale(Stream& s, TensorView x, ConstTensorView scale, TensorView found_inf) = 0;

@@ -23,8 +23,7 @@ struct RandomKey {
 }
 
 /// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
-[[nodiscard]] constexpr std::array<std::uint32_t, 4> philox4x32_10(std::array<std::uint32_t, 4> counter,
-                                                                   std::array<std::uint32_t, 2> key) {
+[[nodiscard]] constexpr std::array<std::uint32_t, 4> philox4x32_10(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t p0 = 0xD2511F53ULL * counter[0];
     const std::uint64_t p1 = 0xCD9E8D57ULL * counter[2];
@@ -69,9 +68,9 @@ struct PhiloxStream {
 
 /// Elements [4*block, 4*block + 4) of the stream of 32-bit words; a RandomKey converts.
 [[nodiscard]] constexpr std::array<std::uint32_t, 4> random_block(const PhiloxStream& s, std::uint64_t block) {
-  return philox4x32_10({static_cast<std::uint32_t>(block), s.counter1 ^ (static_cast<std::uint32_t>(block >> 32) << 16),
-                        s.counter2, s.counter3},
-                       {s.key0, s.key1});
+  return philox4x32_10(
+      {static_cast<std::uint32_t>(block), s.counter1 ^ (static_cast<std::uint32_t>(block >> 32) << 16), s.counter2, s.counter3},
+      {s.key0, s.key1});
 }
 
 }  // namespace mica

@@ -36,9 +36,7 @@ class Shape {
   /// "[4, 256, 768]"
   [[nodiscard]] std::string to_string() const;
 
-  friend bool operator==(const Shape& a, const Shape& b) {
-    return a.num_dims_ == b.num_dims_ && a.dims_ == b.dims_;
-  }
+  friend bool operator==(const Shape& a, const Shape& b) { return a.num_dims_ == b.num_dims_ && a.dims_ == b.dims_; }
 
  private:
   std::array<std::int64_t, kMaxDims> dims_{};

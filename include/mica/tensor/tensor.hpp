@@ -19,8 +19,8 @@ class Tensor {
 
   [[nodiscard]] explicit operator bool() const { return view_.data != nullptr; }
   [[nodiscard]] const TensorView& view() const { return view_; }
-  operator TensorView() const { return view_; }            // NOLINT(google-explicit-constructor)
-  operator ConstTensorView() const { return view_; }       // NOLINT(google-explicit-constructor)
+  operator TensorView() const { return view_; }       // NOLINT(google-explicit-constructor)
+  operator ConstTensorView() const { return view_; }  // NOLINT(google-explicit-constructor)
   [[nodiscard]] const Shape& shape() const { return view_.shape; }
   [[nodiscard]] DType dtype() const { return view_.dtype; }
   [[nodiscard]] std::int64_t numel() const { return view_.numel(); }

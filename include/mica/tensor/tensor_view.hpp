@@ -24,8 +24,7 @@ struct BasicTensorView {
   BasicTensorView(Void* data_, Shape shape_, DType dtype_) : data(data_), shape(shape_), dtype(dtype_) {}
   /// A mutable view converts to a const one.
   template <bool kOther>
-    requires(kConst && !kOther)
-  BasicTensorView(const BasicTensorView<kOther>& other)  // NOLINT(google-explicit-constructor)
+  requires(kConst && !kOther) BasicTensorView(const BasicTensorView<kOther>& other)  // NOLINT(google-explicit-constructor)
       : data(other.data), shape(other.shape), dtype(other.dtype) {}
 
   [[nodiscard]] explicit operator bool() const { return data != nullptr; }

@@ -18,7 +18,7 @@ struct StepMetrics {
   std::int64_t tokens = 0;
   double tokens_per_s = 0;
   double step_ms = 0;
-  double comm_wait_ms = 0;       ///< rank 0's time inside collectives
+  double comm_wait_ms = 0;      ///< rank 0's time inside collectives
   std::int64_t peak_bytes = 0;  ///< the largest rank's
   double loss_scale = 0;        ///< of fp16 training; 0: none
   bool is_skipped = false;      ///< the gradients overflowed, so the step changed only the loss scale
@@ -29,7 +29,7 @@ struct ResumeMetrics {
   std::int64_t from = 0;   ///< step
   std::string checkpoint;  ///< path
   int num_ranks = 1;
-  std::string set_aside;   ///< folder of the later checkpoints and rows, if the run went back; empty: none
+  std::string set_aside;  ///< folder of the later checkpoints and rows, if the run went back; empty: none
 };
 
 /// metrics.jsonl of a run: one JSON object per line; each step appears once, also after a resume. Rank 0 only. A row that

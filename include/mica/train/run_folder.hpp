@@ -19,7 +19,7 @@ struct StartPoint {
   std::string began_from;                        ///< Manifest::began_from of the checkpoints that follow
   /// The run folder's checkpoints and metrics rows up to this step are kept; -1: none, the run starts elsewhere.
   std::int64_t last_of_line = -1;
-  int num_later = 0;                             ///< later checkpoints in the folder, which will be set aside
+  int num_later = 0;  ///< later checkpoints in the folder, which will be set aside
 };
 
 /// Finds the checkpoint that checkpoint.resume means. Only rank 0 looks and tells the others, which may see an older state of

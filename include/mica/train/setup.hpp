@@ -41,10 +41,10 @@ namespace mica::train {
 
 /// What one rank computes on: everything from the memory pool up to the mesh. Members are destroyed in reverse order.
 struct Device {
-  std::optional<GpuInfo> gpu;         ///< none: the CPU
+  std::optional<GpuInfo> gpu;  ///< none: the CPU
   int ranks_on_gpu = 1;
-  std::string backend;                ///< of the mesh: "mpi", "nccl" or "staged"
-  bool registers_buffers = true;      ///< mesh.register_buffers
+  std::string backend;            ///< of the mesh: "mpi", "nccl" or "staged"
+  bool registers_buffers = true;  ///< mesh.register_buffers
   std::unique_ptr<Pool> pool;
   std::unique_ptr<Pool> host_pool;    ///< with a GPU: staging memory of MPI groups
   std::unique_ptr<Pool> pinned_pool;  ///< with a GPU: staging memory of the `staged` backend
@@ -52,15 +52,14 @@ struct Device {
   std::function<std::unique_ptr<Kernels>(Pool&)> make_kernels;
   std::unique_ptr<Kernels> kernels;
   std::unique_ptr<Mesh> mesh;
-  std::unique_ptr<Tracer> tracer;     ///< of the mesh's streams; null without log.trace
+  std::unique_ptr<Tracer> tracer;  ///< of the mesh's streams; null without log.trace
   std::unique_ptr<fsdp::DeviceMesh> device_mesh;
   int num_threads = 1;
 
   /// @throws ConfigError: no such device, a shard size that does not fit.  @collective
   [[nodiscard]] std::string describe() const;
 
-  static Device make(const Config& config, const mpi::Session& session, const mpi::Communicator& world,
-                     const Logger& logger);
+  static Device make(const Config& config, const mpi::Session& session, const mpi::Communicator& world, const Logger& logger);
 };
 
 /// fsdp.recompute. `auto` depends only on the kind of device, which is the same on all ranks and in every launch, and not on
@@ -73,9 +72,9 @@ struct ShardedModel {
   fsdp::Root* root = nullptr;
   nn::Context context;
   std::unique_ptr<optim::Optimizer> optimizer;
-  std::unique_ptr<optim::GradScaler> scaler;  ///< null unless something is fp16
+  std::unique_ptr<optim::GradScaler> scaler;                ///< null unless something is fp16
   std::unique_ptr<optim::OptimizerInBackward> in_backward;  ///< null unless optim.in_backward
-  std::vector<Buffer> ignored;                ///< storage of parameters that fsdp.ignore keeps out of units
+  std::vector<Buffer> ignored;                              ///< storage of parameters that fsdp.ignore keeps out of units
 
   /// @param device  outlives it.
   static ShardedModel make(const Config& config, const Device& device);

@@ -11,8 +11,8 @@ namespace mica::train {
 
 /// What a step leaves on the device: read by the host at log_interval only.
 struct StepFigures {
-  Tensor losses;     // [accumulation] f32, of this rank's micro-batches
-  Tensor grad_norm;  // [1] f32, of the whole model before clipping; NaN-free or not, as it came; absent with optim.in_backward
+  Tensor losses;      // [accumulation] f32, of this rank's micro-batches
+  Tensor grad_norm;   // [1] f32, of the whole model before clipping; NaN-free or not, as it came; absent with optim.in_backward
   Tensor loss_scale;  // [1] f32, absent without a gradient scaler
   Tensor skipped;     // [1] f32, not 0: gradients overflowed and the step changed nothing; absent likewise
 };
@@ -26,8 +26,7 @@ struct StepFigures {
 class StepRunner {
  public:
   /// All outlive it.
-  StepRunner(const Config& config, ShardedModel& model, const data::Dataset& dataset, data::BatchPlan plan,
-             int data_rank);
+  StepRunner(const Config& config, ShardedModel& model, const data::Dataset& dataset, data::BatchPlan plan, int data_rank);
 
   /// @param step  counts from 1.
   [[nodiscard]] StepFigures run(std::int64_t step, double lr);
@@ -45,7 +44,7 @@ class StepRunner {
   bool deterministic_;
   double grad_clip_;
   double grad_weight_;  // weight of one micro-batch's gradient at the beginning of its backward
-  Tensor dloss_;  // [1] f32: grad_weight_, without a gradient scaler
+  Tensor dloss_;        // [1] f32: grad_weight_, without a gradient scaler
 };
 
 /// The sequences of an evaluation, so that its result depends on the model and the data only, not on the ranks and

@@ -38,9 +38,7 @@ class Trainer {
 
  private:
   using Clock = std::chrono::steady_clock;
-  static double ms_between(Clock::time_point a, Clock::time_point b) {
-    return std::chrono::duration<double, std::milli>(b - a).count();
-  }
+  static double ms_between(Clock::time_point a, Clock::time_point b) { return std::chrono::duration<double, std::milli>(b - a).count(); }
   /// A step whose figures the host has not read yet.
   struct Pending {
     StepFigures figures;
@@ -54,9 +52,7 @@ class Trainer {
   /// Loads the parameters of model.init_from, if set. @collective
   void init_parameters();
   /// The optimizer to save; null: the model only.
-  [[nodiscard]] const optim::Optimizer* saved_optimizer() const {
-    return config_.checkpoint.optimizer ? model_.optimizer.get() : nullptr;
-  }
+  [[nodiscard]] const optim::Optimizer* saved_optimizer() const { return config_.checkpoint.optimizer ? model_.optimizer.get() : nullptr; }
   /// Warns about slow paths of kernels since the last call.
   void tell_slow_paths();
   void read_figures(bool show);
@@ -92,7 +88,7 @@ class Trainer {
   Device device_;
   Datasets datasets_;
   std::string data_fingerprint_;  ///< of data.train; computed once, since it reads tokens
-  Continuation continuation_;  ///< empty without a checkpoint to resume from
+  Continuation continuation_;     ///< empty without a checkpoint to resume from
   data::BatchPlan plan_;
   ShardedModel model_;
   optim::LrSchedule schedule_;
@@ -104,9 +100,9 @@ class Trainer {
   std::unique_ptr<Progress> progress_;
   SlowPathNotices slow_paths_;  ///< rank 0's
 
-  std::optional<checkpoint::CheckpointId> parent_;  ///< of the next checkpoint
+  std::optional<checkpoint::CheckpointId> parent_;            ///< of the next checkpoint
   std::shared_ptr<const checkpoint::HfTokenizer> tokenizer_;  ///< rank 0's: checkpoints keep what the model came with
-  std::int64_t last_done_ = 0;   ///< steps that this run has done
+  std::int64_t last_done_ = 0;                                ///< steps that this run has done
   std::int64_t last_saved_ = -1;
   Clock::time_point last_save_begin_ = Clock::now();
   std::unique_ptr<mpi::Communicator> background_world_;  ///< of checkpoint.async

@@ -31,9 +31,8 @@ is in OUT.h5.crc32c; mica-inspect verify OUT.h5 checks it.
 )";
 
 void print_report(const ConvertCall& call, const ConvertReport& report) {
-  call.out << fmt::format("{} {}, {} in {}: {}\n", call.is_dry_run ? "would write" : "wrote",
-                          count_text(report.num_tensors, "array"), bytes_text(report.bytes), count_text(report.num_files, "file"),
-                          call.paths[1]);
+  call.out << fmt::format("{} {}, {} in {}: {}\n", call.is_dry_run ? "would write" : "wrote", count_text(report.num_tensors, "array"),
+                          bytes_text(report.bytes), count_text(report.num_files, "file"), call.paths[1]);
 }
 
 template <class Convert>

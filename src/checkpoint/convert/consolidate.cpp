@@ -76,8 +76,7 @@ void write_arrays(const std::string& path, const std::vector<Array>& arrays, std
 
 }  // namespace
 
-ConvertReport consolidate(const std::string& checkpoint, const std::string& out, bool with_optimizer,
-                          const ConvertOptions& options) {
+ConvertReport consolidate(const std::string& checkpoint, const std::string& out, bool with_optimizer, const ConvertOptions& options) {
   ParameterReader reader(checkpoint);
   std::vector<Array> arrays = arrays_of(reader, with_optimizer);
   ConvertReport report;

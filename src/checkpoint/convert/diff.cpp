@@ -78,9 +78,8 @@ void compare_chunk(const Side& a, const Side& b, std::int64_t begin, std::int64_
   if (is_same_type && std::memcmp(a.data(), b.data(), static_cast<std::size_t>(numel) * element) == 0) return;
   for (std::int64_t i = 0; i < numel; ++i) {
     const auto at = static_cast<std::size_t>(i) * element;
-    const bool is_equal = is_same_type
-                              ? std::memcmp(a.data() + at, b.data() + at, element) == 0
-                              : std::bit_cast<std::uint64_t>(a.value(i)) == std::bit_cast<std::uint64_t>(b.value(i));
+    const bool is_equal = is_same_type ? std::memcmp(a.data() + at, b.data() + at, element) == 0
+                                       : std::bit_cast<std::uint64_t>(a.value(i)) == std::bit_cast<std::uint64_t>(b.value(i));
     if (is_equal) continue;
     entry.result = DiffEntry::Result::different;
     const double difference = std::abs(a.value(i) - b.value(i));
@@ -97,8 +96,7 @@ void compare_chunk(const Side& a, const Side& b, std::int64_t begin, std::int64_
 std::string optimizer_difference(const Manifest& a, const Manifest& b) {
   if (a.optimizer != b.optimizer || a.optimizer_steps != b.optimizer_steps) {
     const auto describe = [](const Manifest& m) {
-      return m.optimizer.empty() ? std::string("none")
-                                 : fmt::format("{} after {} steps", m.optimizer, m.optimizer_steps);
+      return m.optimizer.empty() ? std::string("none") : fmt::format("{} after {} steps", m.optimizer, m.optimizer_steps);
     };
     return fmt::format("{} in A, {} in B", describe(a), describe(b));
   }
@@ -111,8 +109,7 @@ std::string optimizer_difference(const Manifest& a, const Manifest& b) {
         return own == m.parameter_steps.end() ? m.optimizer_steps : own->second;
       };
       if (steps_in(a) == steps_in(b)) continue;
-      text += fmt::format("{}{} after {} steps in A, {} in B", text.empty() ? "" : "; ", parameter, steps_in(a),
-                          steps_in(b));
+      text += fmt::format("{}{} after {} steps in A, {} in B", text.empty() ? "" : "; ", parameter, steps_in(a), steps_in(b));
     }
   }
   return text;
@@ -127,8 +124,7 @@ std::vector<std::string> scalar_differences(const Manifest& a, const Manifest& b
       const auto found = m.scalars.find(name);
       return found == m.scalars.end() ? std::string("none") : fmt::format("{}", found->second);
     };
-    if (describe(a) != describe(b))
-      differences.push_back(fmt::format("{}: {} in A, {} in B", name, describe(a), describe(b)));
+    if (describe(a) != describe(b)) differences.push_back(fmt::format("{}: {} in A, {} in B", name, describe(a), describe(b)));
   }
   return differences;
 }
@@ -136,16 +132,12 @@ std::vector<std::string> scalar_differences(const Manifest& a, const Manifest& b
 }  // namespace
 
 bool DiffReport::is_equal() const {
-  return optimizer_difference.empty() && scalar_differences.empty() &&
-         num_equal() == static_cast<std::int64_t>(entries.size());
+  return optimizer_difference.empty() && scalar_differences.empty() && num_equal() == static_cast<std::int64_t>(entries.size());
 }
 
-std::int64_t DiffReport::num_equal() const {
-  return std::ranges::count(entries, DiffEntry::Result::equal, &DiffEntry::result);
-}
+std::int64_t DiffReport::num_equal() const { return std::ranges::count(entries, DiffEntry::Result::equal, &DiffEntry::result); }
 
-DiffReport diff(const std::string& path_a, const std::string& path_b,
-                const std::function<void(std::int64_t, std::int64_t)>& progress) {
+DiffReport diff(const std::string& path_a, const std::string& path_b, const std::function<void(std::int64_t, std::int64_t)>& progress) {
   const OpenedModel a = open_model(path_a);
   const OpenedModel b = open_model(path_b);
   DiffReport report{list_entries(a, b), "", {}};

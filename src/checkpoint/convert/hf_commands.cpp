@@ -43,9 +43,8 @@ At the end the program prints the [model] section that a config for this model n
 )";
 
 void print_report(const ConvertCall& call, const ConvertReport& report, const std::string& dtype) {
-  call.out << fmt::format("{} {} with {} as {}: {}, {} in {}: {}\n", call.is_dry_run ? "would write" : "wrote",
-                          report.model_type, count_text(report.numel, "parameter"), dtype,
-                          count_text(report.num_tensors, "tensor"), bytes_text(report.bytes),
+  call.out << fmt::format("{} {} with {} as {}: {}, {} in {}: {}\n", call.is_dry_run ? "would write" : "wrote", report.model_type,
+                          count_text(report.numel, "parameter"), dtype, count_text(report.num_tensors, "tensor"), bytes_text(report.bytes),
                           count_text(report.num_files, "file"), call.paths[1]);
   if (!report.tokenizer.empty()) call.out << report.tokenizer << '\n';
   if (!report.config.empty()) call.out << report.config;
@@ -53,8 +52,7 @@ void print_report(const ConvertCall& call, const ConvertReport& report, const st
 
 ExitCode run_export(const ConvertCall& call) {
   const std::string dtype = call.option("dtype", "fp32");
-  require<ConfigError>(dtype == "fp32" || dtype == "bf16" || dtype == "fp16",
-                       "--dtype is '{}', expected fp32, bf16 or fp16", dtype);
+  require<ConfigError>(dtype == "fp32" || dtype == "bf16" || dtype == "fp16", "--dtype is '{}', expected fp32, bf16 or fp16", dtype);
   const HfExportOptions hf{.dtype = dtype_from_name(dtype),
                            .max_shard_bytes = parse_bytes("max-shard", call.option("max-shard", "5GB")),
                            .tokenizer = call.option("tokenizer", "")};
@@ -94,13 +92,12 @@ const Subcommand kHfImportCommand{
     .options = {},
     .run = run_import};
 
-const Subcommand kHfExportCommand{
-    .name = "hf-export",
-    .synopsis = "CHECKPOINT HF_FOLDER [--dtype=fp32|bf16|fp16] [--max-shard=SIZE] [--tokenizer=HF_FOLDER]",
-    .summary = "exports a checkpoint's parameters as a Hugging Face folder (config.json and safetensors)",
-    .help = kExportHelp,
-    .num_paths = 2,
-    .options = {"dtype", "max-shard", "tokenizer"},
-    .run = run_export};
+const Subcommand kHfExportCommand{.name = "hf-export",
+                                  .synopsis = "CHECKPOINT HF_FOLDER [--dtype=fp32|bf16|fp16] [--max-shard=SIZE] [--tokenizer=HF_FOLDER]",
+                                  .summary = "exports a checkpoint's parameters as a Hugging Face folder (config.json and safetensors)",
+                                  .help = kExportHelp,
+                                  .num_paths = 2,
+                                  .options = {"dtype", "max-shard", "tokenizer"},
+                                  .run = run_export};
 
 }  // namespace mica::checkpoint

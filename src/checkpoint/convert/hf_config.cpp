@@ -73,8 +73,8 @@ std::vector<HfTensor> model_tensors(const HfArchitecture& architecture, const Mo
                                {"head_dim", 65'536}, {"width", 1 << 22}, {"intermediate_size", 1 << 24}};
   for (const Limit& limit : kLimits) {
     if (!keys.has(limit.key)) continue;
-    require<CheckpointError>(keys.integer(limit.key) <= limit.most, "{}: model.{} is {}, expected at most {}",
-                             keys.place(), limit.key, keys.integer(limit.key), limit.most);
+    require<CheckpointError>(keys.integer(limit.key) <= limit.most, "{}: model.{} is {}, expected at most {}", keys.place(), limit.key,
+                             keys.integer(limit.key), limit.most);
   }
   return architecture.tensors(keys);
 }
@@ -83,9 +83,8 @@ const HfArchitecture& architecture_of_type(const ModelKeys& keys) {
   for (const HfArchitecture* each : kArchitectures) {
     if (each->type == keys.text("type")) return *each;
   }
-  throw ConfigError(
-      fmt::format("{}: a model of type '{}' has no counterpart in Hugging Face's transformers; those with one: {}",
-                  keys.place(), keys.text("type"), known_types(&HfArchitecture::type)));
+  throw ConfigError(fmt::format("{}: a model of type '{}' has no counterpart in Hugging Face's transformers; those with one: {}",
+                                keys.place(), keys.text("type"), known_types(&HfArchitecture::type)));
 }
 
 const HfArchitecture& architecture_of_config(const HfConfig& config) {
@@ -93,16 +92,16 @@ const HfArchitecture& architecture_of_config(const HfConfig& config) {
   for (const HfArchitecture* each : kArchitectures) {
     if (each->model_type == model_type) return *each;
   }
-  throw ConfigError(fmt::format("{}: model_type is '{}'; Mica knows {}", config.path(), model_type,
-                                known_types(&HfArchitecture::model_type)));
+  throw ConfigError(
+      fmt::format("{}: model_type is '{}'; Mica knows {}", config.path(), model_type, known_types(&HfArchitecture::model_type)));
 }
 
 HfModel read_hf_model(const std::string& folder) {
   const std::string path = folder + "/config.json";
   const HfConfig config(io::JsonValue::read<CheckpointError, ConfigError>(path, kMaxConfigBytes), path);
   const HfArchitecture& architecture = architecture_of_config(config);
-  require<ConfigError>(!config.has("quantization_config"),
-                       "{}: the model is quantized (quantization_config), which Mica does not read", path);
+  require<ConfigError>(!config.has("quantization_config"), "{}: the model is quantized (quantization_config), which Mica does not read",
+                       path);
   return hf_model_of({architecture.read_config(config), path});
 }
 

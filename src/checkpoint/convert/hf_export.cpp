@@ -39,8 +39,7 @@ std::vector<Shard> plan_shards(const std::vector<HfTensor>& tensors, const HfExp
     bytes += mine;
   }
   for (std::size_t s = 0; s < shards.size(); ++s) {
-    shards[s].name =
-        shards.size() == 1 ? kHfSingleFile : fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, shards.size());
+    shards[s].name = shards.size() == 1 ? kHfSingleFile : fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, shards.size());
   }
   return shards;
 }
@@ -68,8 +67,7 @@ void check_parameters(const std::vector<HfTensor>& tensors, const Manifest& mani
   for (const HfTensor& tensor : tensors) {
     const auto found = held.find(tensor.parameter);
     require<ConfigError>(found != held.end(), "{}: has no parameter {}, which its model has", checkpoint, tensor.parameter);
-    require<CheckpointError>(found->second == tensor.shape,
-                             "{}: parameter {} has the shape {}, but the model's keys imply {}", checkpoint,
+    require<CheckpointError>(found->second == tensor.shape, "{}: parameter {} has the shape {}, but the model's keys imply {}", checkpoint,
                              tensor.parameter, found->second.to_string(), tensor.shape.to_string());
     held.erase(found);
   }
@@ -132,8 +130,7 @@ class Exporter {
     for (std::int64_t i = 0; i < numel; ++i) {
       const float value = from_[static_cast<std::size_t>(i)];
       require<ConfigError>(std::abs(value) < kHalfOverflow || !std::isfinite(value),
-                           "element {} of {} is {}, past fp16's range: use --dtype=bf16 or fp32", begin + i,
-                           tensor.parameter, value);
+                           "element {} of {} is {}, past fp16's range: use --dtype=bf16 or fp32", begin + i, tensor.parameter, value);
     }
   }
   void copy_straight(const HfTensor& tensor, io::SafetensorsWriter& writer) {
@@ -156,8 +153,7 @@ class Exporter {
       if (count == rows) {
         writer.write(tensor.hf_name, 0, rows * cols, to_.data());
       } else {
-        for (std::int64_t c = 0; c < cols; ++c)
-          writer.write(tensor.hf_name, c * rows + row, count, to_.data() + c * count);
+        for (std::int64_t c = 0; c < cols; ++c) writer.write(tensor.hf_name, c * rows + row, count, to_.data() + c * count);
       }
       row += count;
     }
@@ -174,8 +170,7 @@ class Exporter {
 
 ConvertReport hf_export(const std::string& checkpoint, const std::string& hf_folder, const HfExportOptions& hf,
                         const ConvertOptions& options) {
-  require<ConfigError>(hf.max_shard_bytes > 0, "the largest size of a file is {} bytes, expected more than 0",
-                       hf.max_shard_bytes);
+  require<ConfigError>(hf.max_shard_bytes > 0, "the largest size of a file is {} bytes, expected more than 0", hf.max_shard_bytes);
   ParameterReader reader(checkpoint);
   const ModelKeys keys = keys_of(reader.manifest(), checkpoint);
   const HfArchitecture& architecture = architecture_of_type(keys);
@@ -195,9 +190,7 @@ ConvertReport hf_export(const std::string& checkpoint, const std::string& hf_fol
 
   io::Publication folder = io::new_folder(hf_folder);
   std::string checksums;
-  const auto add_checksum = [&](const std::string& name) {
-    checksums += checksum_line(folder.temporary() + "/" + name, name);
-  };
+  const auto add_checksum = [&](const std::string& name) { checksums += checksum_line(folder.temporary() + "/" + name, name); };
   const auto add_file = [&](const std::string& name, const std::string& content) {
     io::write_file_atomically(folder.temporary() + "/" + name, content);
     add_checksum(name);
@@ -209,8 +202,7 @@ ConvertReport hf_export(const std::string& checkpoint, const std::string& hf_fol
   Exporter exporter(reader, hf, report.numel, options);
   for (const Shard& shard : shards) {
     std::vector<io::SafetensorsSpec> specs;
-    for (std::size_t i = shard.begin; i < shard.end; ++i)
-      specs.push_back({tensors[i].hf_name, hf.dtype, tensors[i].hf_dims()});
+    for (std::size_t i = shard.begin; i < shard.end; ++i) specs.push_back({tensors[i].hf_name, hf.dtype, tensors[i].hf_dims()});
     io::SafetensorsWriter writer(folder.temporary() + "/" + shard.name, std::move(specs), {{"format", "pt"}});
     for (std::size_t i = shard.begin; i < shard.end; ++i) exporter.copy(tensors[i], writer);
     writer.finish();

@@ -18,8 +18,7 @@ struct Rotary {
 std::string rope_type(const HfConfig& rope) {
   const std::string now = rope.text("rope_type", "");
   const std::string before = rope.text("type", "");
-  require<ConfigError>(now.empty() || before.empty() || now == before, "{}: rope_type is '{}', but type is '{}'",
-                       rope.path(), now, before);
+  require<ConfigError>(now.empty() || before.empty() || now == before, "{}: rope_type is '{}', but type is '{}'", rope.path(), now, before);
   return now.empty() ? before : now;
 }
 
@@ -31,19 +30,16 @@ Rotary read_rotary(const HfConfig& config) {
   const HfConfig& rope = is_newer ? newer : older;
   Rotary rotary;
   rotary.theta = rope.real("rope_theta", config.real("rope_theta", rotary.theta));
-  require<ConfigError>(!config.has("rope_theta") || config.real("rope_theta", 0) == rotary.theta,
-                       "{}: rope_theta is {}, but {} inside {}", config.path(), config.real("rope_theta", 0),
-                       rotary.theta, is_newer ? "rope_parameters" : "rope_scaling");
+  require<ConfigError>(!config.has("rope_theta") || config.real("rope_theta", 0) == rotary.theta, "{}: rope_theta is {}, but {} inside {}",
+                       config.path(), config.real("rope_theta", 0), rotary.theta, is_newer ? "rope_parameters" : "rope_scaling");
   const std::string type = rope_type(rope);
   require<ConfigError>(!is_newer || !config.has("rope_scaling") || rope_type(older) == type,
-                       "{}: rope_scaling is of type '{}', but rope_parameters of '{}'", config.path(), rope_type(older),
-                       type);
+                       "{}: rope_scaling is of type '{}', but rope_parameters of '{}'", config.path(), rope_type(older), type);
   for (const HfConfig* each : std::initializer_list<const HfConfig*>{&config, &rope}) {
     each->expect("partial_rotary_factor", 1.0, "Mica rotates all channels of a head");
   }
   if (type.empty() || type == "default") return rotary;
-  require<ConfigError>(type == "llama3", "{}: rotary positions are scaled by '{}'; Mica knows default and llama3",
-                       rope.path(), type);
+  require<ConfigError>(type == "llama3", "{}: rotary positions are scaled by '{}'; Mica knows default and llama3", rope.path(), type);
   for (const char* key : {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}) {
     require<ConfigError>(rope.has(key), "{}: {} is missing, which scaling by llama3 needs", rope.path(), key);
   }
@@ -59,10 +55,10 @@ std::map<std::string, std::string> read_config(const HfConfig& config) {
   const std::int64_t width = config.integer("hidden_size", 4096);
   const std::int64_t heads = config.integer("num_attention_heads", 32);
   const std::int64_t kv_heads = config.integer("num_key_value_heads", heads);
-  require<ConfigError>(heads % kv_heads == 0, "{}: num_attention_heads {} is not divisible by num_key_value_heads {}",
-                       config.path(), heads, kv_heads);
-  require<ConfigError>(config.has("head_dim") || width % heads == 0,
-                       "{}: hidden_size {} is not divisible by num_attention_heads {}", config.path(), width, heads);
+  require<ConfigError>(heads % kv_heads == 0, "{}: num_attention_heads {} is not divisible by num_key_value_heads {}", config.path(), heads,
+                       kv_heads);
+  require<ConfigError>(config.has("head_dim") || width % heads == 0, "{}: hidden_size {} is not divisible by num_attention_heads {}",
+                       config.path(), width, heads);
   config.expect("hidden_act", "silu", "Mica's Llama has no other activation");
   config.expect("attention_bias", false, "Mica's Llama has no biases");
   config.expect("mlp_bias", false, "Mica's Llama has no biases");

@@ -12,10 +12,7 @@
 namespace mica::checkpoint {
 
 HfSource::HfSource(HfModel model, HfTensors tensors, std::int64_t panel_numel)
-    : panel_numel_(panel_numel),
-      model_(std::move(model)),
-      tensors_(std::move(tensors)),
-      match_(match_tensors(model_, tensors_)) {
+    : panel_numel_(panel_numel), model_(std::move(model)), tensors_(std::move(tensors)), match_(match_tensors(model_, tensors_)) {
   for (std::size_t i = 0; i < model_.tensors.size(); ++i) index_[model_.tensors[i].parameter] = i;
 }
 
@@ -41,8 +38,7 @@ void HfSource::read_transposed(std::size_t index, std::int64_t begin, std::int64
   for (std::int64_t at = begin; at < begin + numel;) {
     const Panel& panel = panel_with(index, at / cols);
     const std::int64_t end = std::min(begin + numel, panel.end * cols);
-    std::memcpy(data + (at - begin), panel.rows.data() + (at - panel.begin * cols),
-                static_cast<std::size_t>(end - at) * sizeof(float));
+    std::memcpy(data + (at - begin), panel.rows.data() + (at - panel.begin * cols), static_cast<std::size_t>(end - at) * sizeof(float));
     at = end;
   }
 }
@@ -69,8 +65,7 @@ void HfSource::load(Panel& panel, std::size_t index, std::int64_t row) {
   if (count == rows) {
     found.file->read(*found.entry, 0, rows * cols, columns.data());
   } else {
-    for (std::int64_t c = 0; c < cols; ++c)
-      found.file->read(*found.entry, c * rows + begin, count, columns.data() + c * count);
+    for (std::int64_t c = 0; c < cols; ++c) found.file->read(*found.entry, c * rows + begin, count, columns.data() + c * count);
   }
   transpose(columns.data(), cols, count, panel.rows.data());
   panel.index = index;
@@ -82,8 +77,8 @@ void HfSource::check_tied_head() {
   const HfTensors::Location& head = match_.tied_head;
   if (head.file == nullptr) return;
   const HfTensors::Location& embedding = match_.tensors.front();  // of both architectures
-  const std::string what = fmt::format("{}: tensor {} differs from {}", head.file->path(),
-                                       io::quoted_name(head.entry->name), io::quoted_name(embedding.entry->name));
+  const std::string what = fmt::format("{}: tensor {} differs from {}", head.file->path(), io::quoted_name(head.entry->name),
+                                       io::quoted_name(embedding.entry->name));
   constexpr const char* kBut = "but config.json says that they are tied (tie_word_embeddings)";
   require<CheckpointError>(head.entry->dims == embedding.entry->dims, "{} in its shape, {}", what, kBut);
   constexpr std::int64_t kChunk = 1 << 20;

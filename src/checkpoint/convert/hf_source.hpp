@@ -28,9 +28,7 @@ class HfSource final : public ParameterSource {
   [[nodiscard]] const HfTensors& tensors() const { return tensors_; }
   /// Parameters only.
   [[nodiscard]] bool has(const std::string& parameter, const std::string& kind) const override;
-  [[nodiscard]] DType dtype(const std::string& /*parameter*/, const std::string& /*kind*/) const override {
-    return DType::f32;
-  }
+  [[nodiscard]] DType dtype(const std::string& /*parameter*/, const std::string& /*kind*/) const override { return DType::f32; }
   void read(const std::string& kind, std::span<const Range> ranges) override;
   using ParameterSource::read;
   void finish() override {}  // the format has no checksums
@@ -54,7 +52,7 @@ class HfSource final : public ParameterSource {
   HfTensors tensors_;
   HfMatch match_;
   std::map<std::string, std::size_t> index_;  // of parameters in model_.tensors
-  std::array<Panel, 2> panels_;  // the last two: who reads with two threads gets ahead of itself by a little
+  std::array<Panel, 2> panels_;               // the last two: who reads with two threads gets ahead of itself by a little
   std::size_t newest_ = 0;
 };
 

@@ -16,8 +16,7 @@ constexpr std::int64_t kMaxIndexBytes = 16 << 20;  // some 100,000 tensors
 constexpr std::string_view kHead = "lm_head.weight";
 
 bool is_bare_name(const std::string& name) {
-  return !name.empty() && name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos && name != "." &&
-         name != "..";
+  return !name.empty() && name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos && name != "." && name != "..";
 }
 
 }  // namespace
@@ -31,9 +30,8 @@ HfTensors::HfTensors(const std::string& folder) : folder_(folder) {
   } else if (fs::exists(index, error)) {
     read_index(index);
   } else {
-    throw ConfigError(
-        fmt::format("{}: holds neither {} nor {}; weights in other formats are to be saved as safetensors first",
-                    folder, kHfSingleFile, kHfIndexFile));
+    throw ConfigError(fmt::format("{}: holds neither {} nor {}; weights in other formats are to be saved as safetensors first", folder,
+                                  kHfSingleFile, kHfIndexFile));
   }
 }
 
@@ -64,12 +62,12 @@ void HfTensors::add_file(io::SafetensorsFile opened, const std::map<std::string,
   const std::string name = name_of(file);
   for (const io::SafetensorsEntry& entry : file.tensors()) {
     const auto [place, is_new] = tensors_.emplace(entry.name, Location{&file, &entry});
-    require<CheckpointError>(is_new, "{}: holds tensor {}, which {} holds as well", file.path(),
-                             io::quoted_name(entry.name), place->second.file->path());
+    require<CheckpointError>(is_new, "{}: holds tensor {}, which {} holds as well", file.path(), io::quoted_name(entry.name),
+                             place->second.file->path());
     if (weight_map == nullptr) continue;
     const auto wanted = weight_map->find(entry.name);
-    require<CheckpointError>(wanted != weight_map->end() && wanted->second == name, "{}: holds tensor {}, which {} {}",
-                             file.path(), io::quoted_name(entry.name), kHfIndexFile,
+    require<CheckpointError>(wanted != weight_map->end() && wanted->second == name, "{}: holds tensor {}, which {} {}", file.path(),
+                             io::quoted_name(entry.name), kHfIndexFile,
                              wanted == weight_map->end() ? "does not name" : "says is in " + wanted->second);
   }
 }
@@ -86,13 +84,13 @@ void HfTensors::read_index(const std::string& path) {
   });
   for (const std::string& name : names) {
     std::error_code error;
-    require<CheckpointError>(fs::is_regular_file(folder_ + "/" + name, error),
-                             "{}: names the file {}, which is missing", path, io::quoted_name(name));
+    require<CheckpointError>(fs::is_regular_file(folder_ + "/" + name, error), "{}: names the file {}, which is missing", path,
+                             io::quoted_name(name));
     add_file(io::SafetensorsFile(folder_ + "/" + name), &weight_map);
   }
   for (const auto& [tensor, file] : weight_map) {
-    require<CheckpointError>(tensors_.contains(tensor), "{}: says that tensor {} is in {}, which has none of that name",
-                             path, io::quoted_name(tensor), io::quoted_name(file));
+    require<CheckpointError>(tensors_.contains(tensor), "{}: says that tensor {} is in {}, which has none of that name", path,
+                             io::quoted_name(tensor), io::quoted_name(file));
   }
 }
 
@@ -115,13 +113,11 @@ HfMatch match_tensors(const HfModel& model, const HfTensors& tensors) {
     require<CheckpointError>(found != nullptr, "{}: has no tensor {}, which its config.json implies", tensors.folder(),
                              io::quoted_name(wanted.hf_name));
     const io::SafetensorsEntry& entry = *found->entry;
-    require<CheckpointError>(entry.dims == wanted.hf_dims(),
-                             "{}: tensor {} has the shape [{}], but config.json implies [{}]", found->file->path(),
-                             io::quoted_name(entry.name), fmt::join(entry.dims, ", "),
+    require<CheckpointError>(entry.dims == wanted.hf_dims(), "{}: tensor {} has the shape [{}], but config.json implies [{}]",
+                             found->file->path(), io::quoted_name(entry.name), fmt::join(entry.dims, ", "),
                              fmt::join(wanted.hf_dims(), ", "));
-    require<CheckpointError>(entry.mica_dtype().has_value(),
-                             "{}: tensor {} has the dtype {}; Mica reads F32, BF16 and F16", found->file->path(),
-                             io::quoted_name(entry.name), entry.dtype);
+    require<CheckpointError>(entry.mica_dtype().has_value(), "{}: tensor {} has the dtype {}; Mica reads F32, BF16 and F16",
+                             found->file->path(), io::quoted_name(entry.name), entry.dtype);
     used.insert(entry.name);
     match.tensors.push_back(*found);
   }
@@ -131,8 +127,8 @@ HfMatch match_tensors(const HfModel& model, const HfTensors& tensors) {
       match.tied_head = found;
       continue;
     }
-    throw CheckpointError(fmt::format("{}: tensor {} is no part of the model that config.json describes",
-                                      found.file->path(), io::quoted_name(name)));
+    throw CheckpointError(
+        fmt::format("{}: tensor {} is no part of the model that config.json describes", found.file->path(), io::quoted_name(name)));
   }
   return match;
 }

@@ -38,11 +38,9 @@ void check_parameters(const OpenedModel& opened, const fsdp::Root& root) {
     if (unit.role == UnitRole::buffer) continue;
     for (const fsdp::ParameterSpec& p : unit.parameters) {
       const auto found = left.find(p.name);
-      require<ConfigError>(found != left.end(), "{}: has no parameter {}, which this run's model has", opened.name,
-                           p.name);
-      require<ConfigError>(found->second == p.shape,
-                           "{}: parameter {} has the shape {} there and {} in this run's model", opened.name, p.name,
-                           found->second.to_string(), p.shape.to_string());
+      require<ConfigError>(found != left.end(), "{}: has no parameter {}, which this run's model has", opened.name, p.name);
+      require<ConfigError>(found->second == p.shape, "{}: parameter {} has the shape {} there and {} in this run's model", opened.name,
+                           p.name, found->second.to_string(), p.shape.to_string());
       left.erase(found);
     }
   }
@@ -77,8 +75,7 @@ void read_pieces(ParameterSource& source, const fsdp::UnitStorage& storage, cons
 }
 
 /// A unit's shard from the rank that has read it to the others. @collective over all ranks: each has so many sharers.
-void send_to_sharers(TensorView master, int reader, const std::vector<int>& sharers, const Pool& pool,
-                     const HostComm& comm) {
+void send_to_sharers(TensorView master, int reader, const std::vector<int>& sharers, const Pool& pool, const HostComm& comm) {
   const std::int64_t part = kRoundBytes / std::ssize(sharers);
   for (std::int64_t at = 0; sharers.size() > 1 && at < master.bytes(); at += part) {
     const std::int64_t bytes = std::min(part, master.bytes() - at);
@@ -112,18 +109,17 @@ void read_whole(const OpenedModel& opened, const fsdp::Root& root, const HostCom
 }
 
 void check_model(const OpenedModel& opened, const std::map<std::string, std::string>& model, fsdp::Root& root) {
-  require(root.state() == fsdp::TrainingState::idle,
-          "parameters are given values while the root is {}: do it between passes",
+  require(root.state() == fsdp::TrainingState::idle, "parameters are given values while the root is {}: do it between passes",
           fsdp::training_state_name(root.state()));
   check_model_keys({opened.keys.place(), opened.keys.all()}, model);
   check_parameters(opened, root);
-  root.reshard();                               // what is unsharded would go stale
+  root.reshard();                              // what is unsharded would go stale
   root.device_mesh().compute().synchronize();  // the initial values
 }
 
 /// @returns the mesh's ranks by the HostComm's. @collective
-std::vector<int> check_on_all_ranks(const OpenedModel& opened, const std::map<std::string, std::string>& model,
-                                    fsdp::Root& root, const HostComm& comm) {
+std::vector<int> check_on_all_ranks(const OpenedModel& opened, const std::map<std::string, std::string>& model, fsdp::Root& root,
+                                    const HostComm& comm) {
   std::vector<int> mesh_ranks;
   for (const std::string& each : comm.all_or_throw([&] {
          check_model(opened, model, root);
@@ -144,8 +140,8 @@ InitReport report_of(const OpenedModel& opened) {
 }
 
 /// Every rank reads its own pieces; those that hold the same read units in turns.
-InitReport from_hugging_face(const std::string& path, const std::map<std::string, std::string>& model,
-                             fsdp::Root& root, const HostComm& comm) {
+InitReport from_hugging_face(const std::string& path, const std::map<std::string, std::string>& model, fsdp::Root& root,
+                             const HostComm& comm) {
   const OpenedModel opened = share_hf_folder(path, comm);
   const std::vector<int> mesh_ranks = check_on_all_ranks(opened, model, root, comm);
   struct Shared {
@@ -171,8 +167,8 @@ InitReport from_hugging_face(const std::string& path, const std::map<std::string
 }
 
 /// Every block is read by one rank ([Note: shared reading]).
-InitReport from_checkpoint(const std::string& folder, const std::map<std::string, std::string>& model,
-                           fsdp::Root& root, const HostComm& comm) {
+InitReport from_checkpoint(const std::string& folder, const std::map<std::string, std::string>& model, fsdp::Root& root,
+                           const HostComm& comm) {
   const Manifest manifest = share_manifest(folder, comm);
   const OpenedModel opened = describe_checkpoint(folder, manifest);
   const Mesh& mesh = root.device_mesh().mesh();
@@ -222,8 +218,7 @@ void check_model_keys(const ModelDescription& source, const std::map<std::string
                        differences, flags);
 }
 
-InitReport init_from(const std::string& path, const std::map<std::string, std::string>& model, fsdp::Root& root,
-                     const HostComm& comm) {
+InitReport init_from(const std::string& path, const std::map<std::string, std::string>& model, fsdp::Root& root, const HostComm& comm) {
   const auto start = std::chrono::steady_clock::now();
   std::shared_ptr<const HfTokenizer> tokenizer;  // rank 0's, of a Hugging Face folder
   const std::string checkpoint = comm.from_root(0, [&] {
@@ -231,8 +226,7 @@ InitReport init_from(const std::string& path, const std::map<std::string, std::s
     tokenizer = std::make_shared<HfTokenizer>(read_hf_tokenizer(path));
     return std::string();
   });
-  InitReport report =
-      checkpoint.empty() ? from_hugging_face(path, model, root, comm) : from_checkpoint(checkpoint, model, root, comm);
+  InitReport report = checkpoint.empty() ? from_hugging_face(path, model, root, comm) : from_checkpoint(checkpoint, model, root, comm);
   if (checkpoint.empty()) report.tokenizer = std::move(tokenizer);
   report.ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return report;

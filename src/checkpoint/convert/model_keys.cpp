@@ -12,8 +12,7 @@ T number(const std::string& text, const std::string& key, const std::string& pla
   T value = 0;
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, value);
-  require<CheckpointError>(error == std::errc{} && rest == end, "{}: model.{} is '{}', expected a number", place, key,
-                           text);
+  require<CheckpointError>(error == std::errc{} && rest == end, "{}: model.{} is '{}', expected a number", place, key, text);
   return value;
 }
 
@@ -28,8 +27,7 @@ const std::string& ModelKeys::text(const std::string& key) const {
 std::int64_t ModelKeys::integer(const std::string& key) const {
   const auto value = number<std::int64_t>(text(key), key, place_);
   constexpr std::int64_t kMost = std::int64_t{1} << 31;
-  require<CheckpointError>(value >= 0 && value <= kMost, "{}: model.{} is {}, expected 0 to {}", place_, key, value,
-                           kMost);
+  require<CheckpointError>(value >= 0 && value <= kMost, "{}: model.{} is {}, expected 0 to {}", place_, key, value, kMost);
   return value;
 }
 
@@ -37,8 +35,7 @@ double ModelKeys::real(const std::string& key) const { return number<double>(tex
 
 bool ModelKeys::flag(const std::string& key) const {
   const std::string& value = text(key);
-  require<CheckpointError>(value == "true" || value == "false", "{}: model.{} is '{}', expected true or false", place_,
-                           key, value);
+  require<CheckpointError>(value == "true" || value == "false", "{}: model.{} is '{}', expected true or false", place_, key, value);
   return value == "true";
 }
 

@@ -11,8 +11,7 @@ namespace mica::checkpoint {
 class ModelKeys {
  public:
   /// @param place  where they come from, for error texts.
-  ModelKeys(std::map<std::string, std::string> keys, std::string place)
-      : keys_(std::move(keys)), place_(std::move(place)) {}
+  ModelKeys(std::map<std::string, std::string> keys, std::string place) : keys_(std::move(keys)), place_(std::move(place)) {}
 
   [[nodiscard]] bool has(const std::string& key) const { return keys_.contains(key); }
   /// All: @throws CheckpointError if the key is missing or no such value.

@@ -41,14 +41,13 @@ full disk.
 
 std::string help_text() {
   std::string text(kIntroduction);
-  for (const Subcommand* each : kSubcommands)
-    text += fmt::format("  {} {}\n      {}\n", each->name, each->synopsis, each->summary);
+  for (const Subcommand* each : kSubcommands) text += fmt::format("  {} {}\n      {}\n", each->name, each->synopsis, each->summary);
   return text + std::string(kRest);
 }
 
 std::string command_help(const Subcommand& command) {
-  return fmt::format("mica-convert {} {}\n\n{}\n  --dry-run, --quiet   See mica-convert --help.\n", command.name,
-                     command.synopsis, command.help);
+  return fmt::format("mica-convert {} {}\n\n{}\n  --dry-run, --quiet   See mica-convert --help.\n", command.name, command.synopsis,
+                     command.help);
 }
 
 const Subcommand* find_command(const std::string& name) {
@@ -59,18 +58,15 @@ const Subcommand* find_command(const std::string& name) {
 [[noreturn]] void refuse_command(const std::string& name) {
   std::string known;
   for (const Subcommand* each : kSubcommands) known += fmt::format("{}{}", known.empty() ? "" : ", ", each->name);
-  throw ConfigError(
-      fmt::format("mica-convert has no command '{}'; its commands: {}; see mica-convert --help", name, known));
+  throw ConfigError(fmt::format("mica-convert has no command '{}'; its commands: {}; see mica-convert --help", name, known));
 }
 
 /// "--dtype=bf16" of a command that has it.
 void take_option(const Subcommand& command, const std::string& argument, ConvertCall& call) {
   const std::size_t equals = argument.find('=');
-  const std::string name =
-      argument.starts_with("--") ? argument.substr(2, equals == std::string::npos ? equals : equals - 2) : "";
+  const std::string name = argument.starts_with("--") ? argument.substr(2, equals == std::string::npos ? equals : equals - 2) : "";
   require<ConfigError>(std::ranges::find(command.options, name) != command.options.end(),
-                       "mica-convert {} has no option {}; see mica-convert {} --help", command.name, argument,
-                       command.name);
+                       "mica-convert {} has no option {}; see mica-convert {} --help", command.name, argument, command.name);
   require<ConfigError>(equals != std::string::npos && equals + 1 < argument.size(),
                        "--{} wants a value: --{}=...; see mica-convert {} --help", name, name, command.name);
   require<ConfigError>(call.options.emplace(name, argument.substr(equals + 1)).second, "--{} is given twice", name);
@@ -83,17 +79,16 @@ std::int64_t parse_bytes(std::string_view option, const std::string& text) {
     std::string_view name;
     std::int64_t bytes;
   };
-  constexpr Suffix kSuffixes[] = {{"", 1},           {"kB", 1'000},         {"KB", 1'000},
-                                  {"MB", 1'000'000}, {"GB", 1'000'000'000}, {"KiB", 1 << 10},
-                                  {"MiB", 1 << 20},  {"GiB", 1 << 30}};
+  constexpr Suffix kSuffixes[] = {{"", 1},          {"kB", 1'000},    {"KB", 1'000},   {"MB", 1'000'000}, {"GB", 1'000'000'000},
+                                  {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}};
   std::int64_t number = 0;
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, number);
   const std::string_view suffix(rest, static_cast<std::size_t>(end - rest));
   const auto known = std::ranges::find(kSuffixes, suffix, &Suffix::name);
   std::int64_t bytes = 0;
-  const bool is_good = error == std::errc{} && number > 0 && known != std::end(kSuffixes) &&
-                       !__builtin_mul_overflow(number, known->bytes, &bytes);
+  const bool is_good =
+      error == std::errc{} && number > 0 && known != std::end(kSuffixes) && !__builtin_mul_overflow(number, known->bytes, &bytes);
   require<ConfigError>(is_good, "--{} is '{}', expected a size such as 5GB, 200MB or 1GiB", option, text);
   return bytes;
 }
@@ -124,9 +119,8 @@ ExitCode run_convert(const std::vector<std::string>& arguments, std::ostream& ou
     else
       call.paths.push_back(argument);
   }
-  require<ConfigError>(call.paths.size() == command.num_paths,
-                       "mica-convert {} wants {}, got {} paths; see mica-convert {} --help", command.name,
-                       command.synopsis, call.paths.size(), command.name);
+  require<ConfigError>(call.paths.size() == command.num_paths, "mica-convert {} wants {}, got {} paths; see mica-convert {} --help",
+                       command.name, command.synopsis, call.paths.size(), command.name);
   return command.run(call);
 }
 

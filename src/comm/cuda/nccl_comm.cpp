@@ -44,7 +44,8 @@ Communicator::Communicator(ProcessGroup& host, std::chrono::milliseconds timeout
         "ncclCommInitRankConfig", std::source_location::current());
   } catch (const Error& e) {
     abort();
-    throw NcclError(fmt::format("group '{}' (rank {} of {}): no NCCL communicator: {}", host.name(), host.rank(), host.num_ranks(), e.what()));
+    throw NcclError(
+        fmt::format("group '{}' (rank {} of {}): no NCCL communicator: {}", host.name(), host.rank(), host.num_ranks(), e.what()));
   }
 }
 

@@ -11,10 +11,14 @@ namespace {
 
 ncclDataType_t nccl_dtype(DType dtype) {
   switch (dtype) {
-    case DType::f32: return ncclFloat32;
-    case DType::bf16: return ncclBfloat16;
-    case DType::f16: return ncclFloat16;
-    default: break;
+    case DType::f32:
+      return ncclFloat32;
+    case DType::bf16:
+      return ncclBfloat16;
+    case DType::f16:
+      return ncclFloat16;
+    default:
+      break;
   }
   throw ConfigError(fmt::format("NCCL cannot add up {}: only fp32, bf16 and fp16 can be reduced", dtype_name(dtype)));
 }
@@ -25,11 +29,7 @@ std::size_t bytes(ConstTensorView view) { return static_cast<std::size_t>(view.b
 class NcclGroup final : public cuda::GpuGroup {
  public:
   NcclGroup(std::unique_ptr<ProcessGroup> host, const NcclOptions& options, std::shared_ptr<nccl::Watch> watch)
-      : GpuGroup(*host),
-        options_(options),
-        gpu_(cuda::current_gpu()),
-        host_(std::move(host)),
-        watch_(std::move(watch)) {}
+      : GpuGroup(*host), options_(options), gpu_(cuda::current_gpu()), host_(std::move(host)), watch_(std::move(watch)) {}
   ~NcclGroup() override {
     watch_->forget(this);
     if (communicator_) watch_->remove_communicator(*communicator_);
@@ -165,8 +165,8 @@ class NcclGroup final : public cuda::GpuGroup {
   nccl::Communicator& connected() {
     if (!communicator_) {
       const std::string ended_by = watch_->ended_by();
-      require<NcclError>(ended_by.empty(), "group '{}' (rank {} of {}): no NCCL communicator, since NCCL's communication had ended: {}", name(),
-                         rank(), num_ranks(), ended_by);
+      require<NcclError>(ended_by.empty(), "group '{}' (rank {} of {}): no NCCL communicator, since NCCL's communication had ended: {}",
+                         name(), rank(), num_ranks(), ended_by);
       communicator_ = std::make_unique<nccl::Communicator>(*host_, options_.timeout);
       watch_->add_communicator(*communicator_);
       if (options_.register_from_bytes != kRegisterNothing && nccl::can_register()) {

@@ -15,9 +15,8 @@ void Registrations::add(void* begin, std::int64_t bytes) {
   const auto [it, is_new] = handles_.try_emplace(begin, nullptr);
   if (!is_new) return;
   try {
-    communicator_.run(
-        [&](ncclComm_t comm) { return ncclCommRegister(comm, begin, static_cast<std::size_t>(bytes), &it->second); },
-        "ncclCommRegister");
+    communicator_.run([&](ncclComm_t comm) { return ncclCommRegister(comm, begin, static_cast<std::size_t>(bytes), &it->second); },
+                      "ncclCommRegister");
   } catch (...) {
     handles_.erase(it);
     throw;

@@ -3,8 +3,8 @@
 #include <exception>
 #include <thread>
 
-#include "mica/core/error.hpp"
 #include "mica/comm/gpu_groups.hpp"
+#include "mica/core/error.hpp"
 #include "mica/device/cuda/driver.hpp"
 
 #include "gpu_group.hpp"

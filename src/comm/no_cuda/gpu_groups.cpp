@@ -6,8 +6,9 @@
 namespace mica {
 namespace {
 [[noreturn]] void refuse(const char* backend) {
-  throw ConfigError(fmt::format("mesh.backend={} is asked for, but this build has no CUDA: build Mica where nvcc is (preset cuda), or use mesh.backend=mpi",
-                                backend));
+  throw ConfigError(fmt::format(
+      "mesh.backend={} is asked for, but this build has no CUDA: build Mica where nvcc is (preset cuda), or use mesh.backend=mpi",
+      backend));
 }
 }  // namespace
 

@@ -1,3 +1,5 @@
+#include "cuda_stream.hpp"
+
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -12,7 +14,6 @@
 #include "mica/device/gpu.hpp"
 
 #include "../waited_events.hpp"
-#include "cuda_stream.hpp"
 
 namespace mica {
 namespace {
@@ -166,7 +167,7 @@ class CudaEvent final : public EventState {
   std::shared_ptr<StreamState> stream_;
   std::uint64_t first_number_;
   mutable bool is_recorded_ = false;
-  mutable bool is_over_ = false;  // is_complete() has seen it
+  mutable bool is_over_ = false;         // is_complete() has seen it
   mutable std::uint64_t number_ = 0;     // of what was enqueued before it
   mutable cudaEvent_t event_ = nullptr;  // null until recorded, and where the stream was gone by then
 };

@@ -16,8 +16,8 @@ void find(const char* symbol, Function& function) {
   cudaDriverEntryPointQueryResult result{};
   cuda::check(cudaGetDriverEntryPointByVersion(symbol, &found, kDriverVersion, cudaEnableDefault, &result),
               "cudaGetDriverEntryPointByVersion");
-  require<CudaError>(found != nullptr && result == cudaDriverEntryPointSuccess, "the GPU's driver has no {}; Mica needs the driver of CUDA 12 or newer",
-                     symbol);
+  require<CudaError>(found != nullptr && result == cudaDriverEntryPointSuccess,
+                     "the GPU's driver has no {}; Mica needs the driver of CUDA 12 or newer", symbol);
   function = reinterpret_cast<Function>(found);
 }
 
@@ -46,7 +46,8 @@ void Driver::check(CUresult result, const char* what, std::source_location where
   const char* name = nullptr;
   if (get_error_name == nullptr || get_error_name(result, &name) != CUDA_SUCCESS) name = "unknown error";
   const std::string_view path = where.file_name();
-  throw CudaError(fmt::format("{}: {} ({}) at {}:{}", what, name, static_cast<int>(result), path.substr(path.rfind('/') + 1), where.line()));
+  throw CudaError(
+      fmt::format("{}: {} ({}) at {}:{}", what, name, static_cast<int>(result), path.substr(path.rfind('/') + 1), where.line()));
 }
 
 }  // namespace mica::cuda

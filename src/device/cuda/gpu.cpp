@@ -64,8 +64,8 @@ std::string why_no_gpu() {
 void use_gpu(int index) {
   const int gpus = count_gpus().gpus;
   require<ConfigError>(gpus > 0, "no GPU can be used: {}", why_no_gpu());
-  require<ConfigError>(index >= 0 && index < gpus, "GPU {} is asked for; expected 0 to {}, the ones that this process may see (CUDA_VISIBLE_DEVICES)",
-                       index, gpus - 1);
+  require<ConfigError>(index >= 0 && index < gpus,
+                       "GPU {} is asked for; expected 0 to {}, the ones that this process may see (CUDA_VISIBLE_DEVICES)", index, gpus - 1);
   cuda::check(cudaSetDevice(index), "cudaSetDevice");
 }
 

@@ -50,15 +50,13 @@ class GpuClock final : public StreamClock {
     check(cudaStreamSynchronize(cuda::native(stream)), "cudaStreamSynchronize");
     check(cudaEventRecord(anchor->event.get(), cuda::native(stream)), "cudaEventRecord");
     check(cudaEventSynchronize(anchor->event.get()), "cudaEventSynchronize");
-    anchor->host_ns =
-        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    anchor->host_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
     anchor_ = std::move(anchor);
   }
   [[nodiscard]] std::shared_ptr<const TimeMark> mark(Stream& stream) override {
     auto mark = std::make_shared<GpuMark>(anchor_);
-    stream.submit("mark", {}, [event = mark->event(), native = cuda::native(stream)] {
-      check(cudaEventRecord(event, native), "cudaEventRecord");
-    });
+    stream.submit("mark", {},
+                  [event = mark->event(), native = cuda::native(stream)] { check(cudaEventRecord(event, native), "cudaEventRecord"); });
     return mark;
   }
 

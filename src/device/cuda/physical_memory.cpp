@@ -18,16 +18,13 @@ PhysicalMemory::PhysicalMemory() : driver_(cuda::Driver::load()), gpu_(cuda::cur
   properties_.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   properties_.location.id = gpu_;
   int types = CU_MEM_HANDLE_TYPE_NONE;
-  if (supports(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED))
-    types |= CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  if (supports(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)) types |= CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   if (supports(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED)) types |= kFabric;
   set_handle_types(properties_, types);
-  if (supports(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED))
-    properties_.allocFlags.gpuDirectRDMACapable = 1;
+  if (supports(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)) properties_.allocFlags.gpuDirectRDMACapable = 1;
   std::size_t granularity = 0;
-  driver_.check(
-      driver_.mem_get_allocation_granularity(&granularity, &properties_, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
-      "cuMemGetAllocationGranularity");
+  driver_.check(driver_.mem_get_allocation_granularity(&granularity, &properties_, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+                "cuMemGetAllocationGranularity");
   granularity_ = granularity;
 }
 
@@ -35,15 +32,13 @@ bool PhysicalMemory::supports(CUdevice_attribute what) const {
   CUdevice device = 0;
   driver_.check(driver_.device_get(&device, gpu_), "cuDeviceGet");
   int value = 0;
-  return driver_.device_get_attribute(&value, what, device) == CUDA_SUCCESS &&
-         value != 0;  // an older driver does not know it
+  return driver_.device_get_attribute(&value, what, device) == CUDA_SUCCESS && value != 0;  // an older driver does not know it
 }
 
 std::optional<CUmemGenericAllocationHandle> PhysicalMemory::map(std::uintptr_t address, std::uintptr_t bytes) {
   CUmemGenericAllocationHandle handle = 0;
   CUresult made = driver_.mem_create(&handle, bytes, &properties_, 0);
-  if ((made == CUDA_ERROR_NOT_PERMITTED || made == CUDA_ERROR_NOT_SUPPORTED) &&
-      (properties_.requestedHandleTypes & kFabric) != 0) {
+  if ((made == CUDA_ERROR_NOT_PERMITTED || made == CUDA_ERROR_NOT_SUPPORTED) && (properties_.requestedHandleTypes & kFabric) != 0) {
     // The GPU could, but this machine has no service that lets fabric handles be used.
     set_handle_types(properties_, properties_.requestedHandleTypes & ~kFabric);
     made = driver_.mem_create(&handle, bytes, &properties_, 0);

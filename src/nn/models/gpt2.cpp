@@ -13,9 +13,7 @@ constexpr double kWeightStd = 0.02;
 constexpr std::size_t kAttentionRecord = 0, kMlpRecord = 1;                      // of a block
 constexpr std::size_t kTokensRecord = 0, kPositionsRecord = 1, kBodyRecord = 2;  // of the transformer
 
-double residual_projection_std(const Gpt2Config& config) {
-  return kWeightStd / std::sqrt(2.0 * static_cast<double>(config.layers));
-}
+double residual_projection_std(const Gpt2Config& config) { return kWeightStd / std::sqrt(2.0 * static_cast<double>(config.layers)); }
 
 class Gpt2Mlp final : public Sequential {
  public:
@@ -45,20 +43,18 @@ void Gpt2Config::validate() const {
   expect_positive("width", width);
   expect_positive("context", context);
   expect_positive("vocab_size", vocab_size);
-  require<ConfigError>(width % heads == 0,
-                       "model.width {} is not divisible by model.heads {}: every head gets width / heads columns",
+  require<ConfigError>(width % heads == 0, "model.width {} is not divisible by model.heads {}: every head gets width / heads columns",
                        width, heads);
   require<ConfigError>(dropout >= 0 && dropout < 1, "model.dropout is {}, expected a probability in [0, 1)", dropout);
 }
 
 Gpt2Block::Gpt2Block(const Gpt2Config& config, const std::string& full_name) : Module("gpt2_block") {
   attention_branch_.push_back(&add_child<LayerNorm>("ln_1", config.width));
-  attention_branch_.push_back(
-      &add_child<CausalSelfAttention>("attn", AttentionOptions{.width = config.width,
-                                                               .heads = config.heads,
-                                                               .proj_std = residual_projection_std(config),
-                                                               .dropout = config.dropout,
-                                                               .dropout_name = full_name + ".attn.resid_dropout"}));
+  attention_branch_.push_back(&add_child<CausalSelfAttention>("attn", AttentionOptions{.width = config.width,
+                                                                                       .heads = config.heads,
+                                                                                       .proj_std = residual_projection_std(config),
+                                                                                       .dropout = config.dropout,
+                                                                                       .dropout_name = full_name + ".attn.resid_dropout"}));
   mlp_branch_.push_back(&add_child<LayerNorm>("ln_2", config.width));
   mlp_branch_.push_back(&add_child<Gpt2Mlp>("mlp", config, full_name + ".mlp"));
 }

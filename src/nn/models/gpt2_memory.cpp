@@ -8,8 +8,7 @@ constexpr std::int64_t kLossBytes = 4;
 constexpr std::int64_t kStatisticsBytes = 2 * 4;  // mean and rstd of a row
 }  // namespace
 
-ActivationBytes activation_bytes(const Gpt2Config& config, std::int64_t batch, std::int64_t seq_len,
-                                 const ActivationOptions& options) {
+ActivationBytes activation_bytes(const Gpt2Config& config, std::int64_t batch, std::int64_t seq_len, const ActivationOptions& options) {
   const std::int64_t rows = batch * seq_len;
   const std::int64_t a = rows * config.width * dtype_bytes(options.dtype);
   const std::int64_t s = rows * kStatisticsBytes;
@@ -35,8 +34,7 @@ ActivationBytes activation_bytes(const Gpt2Config& config, std::int64_t batch, s
   return bytes;
 }
 
-ActivationBytes activation_bytes(const MlpConfig& config, std::int64_t batch, std::int64_t seq_len,
-                                 const ActivationOptions& options) {
+ActivationBytes activation_bytes(const MlpConfig& config, std::int64_t batch, std::int64_t seq_len, const ActivationOptions& options) {
   const std::int64_t rows = batch * seq_len;
   const std::int64_t a = rows * config.width * dtype_bytes(options.dtype);
   const std::int64_t h = rows * config.intermediate_size * dtype_bytes(options.dtype);

@@ -36,24 +36,22 @@ void LlamaConfig::validate() const {
                        "model.width {} is not divisible by model.heads {}: every head gets width / heads columns, or "
                        "model.head_dim, which is {}",
                        width, heads, head_dim);
-  require<ConfigError>(
-      head_size() % 2 == 0,
-      "a head has {} columns, expected an even number: rotary positions rotate pairs of them (model.width "
-      "{} / model.heads {}, or model.head_dim)",
-      head_size(), width, heads);
+  require<ConfigError>(head_size() % 2 == 0,
+                       "a head has {} columns, expected an even number: rotary positions rotate pairs of them (model.width "
+                       "{} / model.heads {}, or model.head_dim)",
+                       head_size(), width, heads);
   require<ConfigError>(rms_eps >= 0, "model.rms_eps is {}, expected 0 or more", rms_eps);
   rotary.validate();
 }
 
 LlamaBlock::LlamaBlock(const LlamaConfig& config) : Module("llama_block") {
   attention_branch_.push_back(&add_child<RmsNorm>("input_layernorm", config.width, config.rms_eps));
-  attention_branch_.push_back(
-      &add_child<GroupedQueryAttention>("self_attn", GroupedQueryAttentionOptions{.width = config.width,
-                                                                                  .heads = config.heads,
-                                                                                  .kv_heads = config.num_kv_heads(),
-                                                                                  .head_dim = config.head_size(),
-                                                                                  .rotary = config.rotary,
-                                                                                  .weight_std = kWeightStd}));
+  attention_branch_.push_back(&add_child<GroupedQueryAttention>("self_attn", GroupedQueryAttentionOptions{.width = config.width,
+                                                                                                          .heads = config.heads,
+                                                                                                          .kv_heads = config.num_kv_heads(),
+                                                                                                          .head_dim = config.head_size(),
+                                                                                                          .rotary = config.rotary,
+                                                                                                          .weight_std = kWeightStd}));
   mlp_branch_.push_back(&add_child<RmsNorm>("post_attention_layernorm", config.width, config.rms_eps));
   mlp_branch_.push_back(&add_child<SwiGluMlp>("mlp", config.width, config.intermediate_size, kWeightStd));
 }

@@ -4,8 +4,7 @@
 
 namespace mica::nn {
 
-ActivationBytes activation_bytes(const LlamaConfig& config, std::int64_t batch, std::int64_t seq_len,
-                                 const ActivationOptions& options) {
+ActivationBytes activation_bytes(const LlamaConfig& config, std::int64_t batch, std::int64_t seq_len, const ActivationOptions& options) {
   constexpr std::int64_t kLossBytes = 4;
   const std::int64_t rows = batch * seq_len, row_bytes = rows * dtype_bytes(options.dtype);
   const std::int64_t a = row_bytes * config.width;

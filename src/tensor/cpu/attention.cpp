@@ -39,13 +39,13 @@ struct ForwardScratch {
 void tile_scores(const ForwardScratch& s, const HeadSizes& sizes, std::int64_t first, std::int64_t rows) {
   const std::int64_t panel_numel = kPanel * sizes.head_dim;
   for (std::int64_t key = 0; key < first; key += kPanel) {
-    tiles().multiply({s.rows, sizes.padded_dim, 1}, s.key_panels + key / kPanel * panel_numel, kPanel, s.scores + key,
-                     s.score_stride, rows, kPanel, sizes.head_dim, false);
+    tiles().multiply({s.rows, sizes.padded_dim, 1}, s.key_panels + key / kPanel * panel_numel, kPanel, s.scores + key, s.score_stride, rows,
+                     kPanel, sizes.head_dim, false);
   }
   for (std::int64_t row = 0; row < rows; row += kStep) {
-    tiles().multiply({s.rows + row * sizes.padded_dim, sizes.padded_dim, 1},
-                     s.key_panels + first / kPanel * panel_numel, kPanel, s.scores + row * s.score_stride + first,
-                     s.score_stride, std::min(kStep, rows - row), row + kStep, sizes.head_dim, false);
+    tiles().multiply({s.rows + row * sizes.padded_dim, sizes.padded_dim, 1}, s.key_panels + first / kPanel * panel_numel, kPanel,
+                     s.scores + row * s.score_stride + first, s.score_stride, std::min(kStep, rows - row), row + kStep, sizes.head_dim,
+                     false);
   }
 }
 
@@ -78,8 +78,8 @@ void forward_head(const AttentionShape& shape, const Rows<const std::byte>& q, c
         for (std::int64_t r = 0; r < step_rows; ++r) lse[first + step + r] = shifts[r] + std::log(sums[r]);
       }
       for (std::int64_t r = 0; r < step_rows; ++r) sums[r] = 1.0F / sums[r];
-      tiles().multiply({scores, s.score_stride, 1}, s.values, sizes.padded_dim, s.out, sizes.padded_dim, step_rows,
-                       sizes.padded_dim, std::min(shape.seq_len, keys), false);
+      tiles().multiply({scores, s.score_stride, 1}, s.values, sizes.padded_dim, s.out, sizes.padded_dim, step_rows, sizes.padded_dim,
+                       std::min(shape.seq_len, keys), false);
       store(s.out, sums, first + step, step_rows, sizes, y);
     }
   }

@@ -17,7 +17,7 @@ namespace mica::cpu {
 void attention_forward(const AttentionShape& shape, const ConstQkv& in, TensorView y, TensorView lse, void* scratch);
 
 [[nodiscard]] std::int64_t attention_backward_scratch_bytes(const AttentionShape& shape, int threads);
-void attention_backward(const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in, ConstTensorView y,
-                        ConstTensorView lse, const Qkv& d_in, void* scratch);
+void attention_backward(const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in, ConstTensorView y, ConstTensorView lse,
+                        const Qkv& d_in, void* scratch);
 
 }  // namespace mica::cpu

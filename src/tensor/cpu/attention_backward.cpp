@@ -69,15 +69,14 @@ class BackwardTile {
     for (std::int64_t row = 0; row < rows_; row += step) {
       const std::int64_t step_rows = std::min(step, rows_ - row);
       const std::int64_t cols = diagonal ? row + kStep : kPanel;
-      tiles().multiply({s_.queries + row * dim, dim, 1}, key_panel, kPanel, s_.scores + row * kScoreStride,
-                       kScoreStride, step_rows, cols, sizes_.head_dim, false);
-      tiles().multiply({s_.dout + row * dim, dim, 1}, value_panel, kPanel, s_.dscores + row * kScoreStride,
-                       kScoreStride, step_rows, cols, sizes_.head_dim, false);
-      tiles().softmax_backward_rows(s_.scores + row * kScoreStride, s_.dscores + row * kScoreStride, kScoreStride,
-                                    step_rows, diagonal ? row + 1 : cols, diagonal, cols, factor_, lse_ + first_ + row,
-                                    s_.delta + row);
-      tiles().multiply({s_.dscores + row * kScoreStride, kScoreStride, 1}, s_.keys + key * dim, dim,
-                       s_.dqueries + row * dim, dim, step_rows, dim, cols, true);
+      tiles().multiply({s_.queries + row * dim, dim, 1}, key_panel, kPanel, s_.scores + row * kScoreStride, kScoreStride, step_rows, cols,
+                       sizes_.head_dim, false);
+      tiles().multiply({s_.dout + row * dim, dim, 1}, value_panel, kPanel, s_.dscores + row * kScoreStride, kScoreStride, step_rows, cols,
+                       sizes_.head_dim, false);
+      tiles().softmax_backward_rows(s_.scores + row * kScoreStride, s_.dscores + row * kScoreStride, kScoreStride, step_rows,
+                                    diagonal ? row + 1 : cols, diagonal, cols, factor_, lse_ + first_ + row, s_.delta + row);
+      tiles().multiply({s_.dscores + row * kScoreStride, kScoreStride, 1}, s_.keys + key * dim, dim, s_.dqueries + row * dim, dim,
+                       step_rows, dim, cols, true);
     }
     // Keys of a step are seen by the queries from that step on only; transposed: element (key, query).
     const std::int64_t num_keys = diagonal ? rows_ : kPanel;
@@ -85,10 +84,10 @@ class BackwardTile {
       const std::int64_t step_keys = std::min(step, num_keys - k);
       const std::int64_t query = diagonal ? k : 0;
       const std::int64_t corner = query * kScoreStride + k;
-      tiles().multiply({s_.scores + corner, 1, kScoreStride}, s_.dout + query * dim, dim, s_.dvalues + (key + k) * dim,
-                       dim, step_keys, dim, rows_ - query, true);
-      tiles().multiply({s_.dscores + corner, 1, kScoreStride}, s_.queries + query * dim, dim,
-                       s_.dkeys + (key + k) * dim, dim, step_keys, dim, rows_ - query, true);
+      tiles().multiply({s_.scores + corner, 1, kScoreStride}, s_.dout + query * dim, dim, s_.dvalues + (key + k) * dim, dim, step_keys, dim,
+                       rows_ - query, true);
+      tiles().multiply({s_.dscores + corner, 1, kScoreStride}, s_.queries + query * dim, dim, s_.dkeys + (key + k) * dim, dim, step_keys,
+                       dim, rows_ - query, true);
     }
   }
 
@@ -143,8 +142,8 @@ std::int64_t attention_backward_scratch_bytes(const AttentionShape& shape, int t
   return carver.bytes();
 }
 
-void attention_backward(const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in, ConstTensorView y,
-                        ConstTensorView lse, const Qkv& d_in, void* scratch) {
+void attention_backward(const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in, ConstTensorView y, ConstTensorView lse,
+                        const Qkv& d_in, void* scratch) {
   const HeadSizes sizes(shape);
   const std::int64_t width = shape.q_width(), group = shape.group();
   const std::int64_t bytes_per_thread = attention_backward_scratch_bytes(shape, 1);

@@ -15,9 +15,7 @@ struct HeadSizes {
   std::int64_t padded_keys;           // T rounded up to kPanel
 
   explicit HeadSizes(const AttentionShape& shape)
-      : head_dim(shape.head_dim),
-        padded_dim(round_up(shape.head_dim, kTilePad)),
-        padded_keys(round_up(shape.seq_len, kPanel)) {}
+      : head_dim(shape.head_dim), padded_dim(round_up(shape.head_dim, kTilePad)), padded_keys(round_up(shape.seq_len, kPanel)) {}
 };
 
 /// Hands out parts of a block of memory, 64-byte aligned; with a null base it only counts.
@@ -47,8 +45,7 @@ struct Rows {
 };
 
 /// Rows [row, row + count) as dense f32 rows of sizes.padded_dim.
-inline void load(const Rows<const std::byte>& rows, std::int64_t row, std::int64_t count, const HeadSizes& sizes,
-                 float* dst) {
+inline void load(const Rows<const std::byte>& rows, std::int64_t row, std::int64_t count, const HeadSizes& sizes, float* dst) {
   tiles().load_rows(rows.at(row), rows.dtype, rows.stride, count, sizes.head_dim, sizes.padded_dim, dst);
 }
 /// The way back, row r multiplied with factors[r] (null: with nothing).
@@ -77,12 +74,10 @@ auto head_rows(const AttentionShape& shape, const BasicQkv<kConst>& in, std::int
   const std::int64_t q_width = shape.q_width(), kv_width = shape.kv_width(), all = shape.qkv_width();
   using Byte = typename BasicTensorView<kConst>::Byte;
   if (in.is_packed()) {
-    return HeadRows<Byte>{rows_of(in.q, shape, batch, q_column, all),
-                          rows_of(in.q, shape, batch, q_width + kv_column, all),
+    return HeadRows<Byte>{rows_of(in.q, shape, batch, q_column, all), rows_of(in.q, shape, batch, q_width + kv_column, all),
                           rows_of(in.q, shape, batch, q_width + kv_width + kv_column, all)};
   }
-  return HeadRows<Byte>{rows_of(in.q, shape, batch, q_column, q_width),
-                        rows_of(in.k, shape, batch, kv_column, kv_width),
+  return HeadRows<Byte>{rows_of(in.q, shape, batch, q_column, q_width), rows_of(in.k, shape, batch, kv_column, kv_width),
                         rows_of(in.v, shape, batch, kv_column, kv_width)};
 }
 

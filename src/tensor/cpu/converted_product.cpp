@@ -15,9 +15,7 @@ constexpr std::int64_t kSliceBytes = 8 << 20;
 const std::byte* at(const void* data, DType dtype, std::int64_t index) {
   return static_cast<const std::byte*>(data) + index * dtype_bytes(dtype);
 }
-std::byte* at(void* data, DType dtype, std::int64_t index) {
-  return static_cast<std::byte*>(data) + index * dtype_bytes(dtype);
-}
+std::byte* at(void* data, DType dtype, std::int64_t index) { return static_cast<std::byte*>(data) + index * dtype_bytes(dtype); }
 
 /// dst[rows, cols] f32, dense = src rows of stride ld.
 void convert_rows(const void* src, DType dtype, std::int64_t ld, std::int64_t rows, std::int64_t cols, float* dst) {
@@ -79,8 +77,7 @@ void ConvertedProduct::run(const void* a, const void* b, const void* bias, void*
   std::byte* memory = static_cast<std::byte*>(scratch);
   const auto floats = [memory](std::int64_t offset) { return reinterpret_cast<float*>(memory + offset); };
   if (spec_.a != DType::f32) {
-    convert_rows(a, spec_.a, spec_.lda, spec_.transposed_a ? spec_.k : spec_.m, spec_.transposed_a ? spec_.m : spec_.k,
-                 floats(a_offset_));
+    convert_rows(a, spec_.a, spec_.lda, spec_.transposed_a ? spec_.k : spec_.m, spec_.transposed_a ? spec_.m : spec_.k, floats(a_offset_));
     a = floats(a_offset_);
   }
   if (spec_.bias.value_or(DType::f32) != DType::f32) {

@@ -16,15 +16,15 @@ void CpuKernels::attention(Stream& s, const AttentionShape& shape, const ConstQk
           [=, memory = space.data()] { attention_forward(shape, in, y, lse, memory); });
 }
 
-void CpuKernels::attention_backward(Stream& s, const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in,
-                                    ConstTensorView y, ConstTensorView lse, const Qkv& d_in) {
+void CpuKernels::attention_backward(Stream& s, const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in, ConstTensorView y,
+                                    ConstTensorView lse, const Qkv& d_in) {
   expect_attention_backward(shape, dy, in, y, lse, d_in);
   if (y.numel() == 0) return;
   const int threads = threads_for(shape.batch * shape.heads, shape.group());
   const Buffer space = scratch(s, attention_backward_scratch_bytes(shape, threads));
   enqueue(s, "attention_backward",
-          {reads(dy), reads(in.q), reads(in.k), reads(in.v), reads(y), reads(lse), mica::writes(d_in.q),
-           mica::writes(d_in.k), mica::writes(d_in.v), writes(space)},
+          {reads(dy), reads(in.q), reads(in.k), reads(in.v), reads(y), reads(lse), mica::writes(d_in.q), mica::writes(d_in.k),
+           mica::writes(d_in.v), writes(space)},
           [=, memory = space.data()] { cpu::attention_backward(shape, dy, in, y, lse, d_in, memory); });
 }
 

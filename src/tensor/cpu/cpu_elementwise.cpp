@@ -1,7 +1,7 @@
+#include <cstring>
+
 #include "../arguments.hpp"
 #include "cpu_kernels.hpp"
-
-#include <cstring>
 #include "loops.hpp"
 
 namespace mica::cpu {
@@ -14,9 +14,8 @@ void CpuKernels::add(Stream& s, ConstTensorView a, ConstTensorView b, TensorView
   expect("add", "a", a, n, {y.dtype});
   expect("add", "b", b, n, {y.dtype});
   enqueue(s, "add", {reads(a), reads(b), mica::writes(y)}, [a, b, y, n] {
-    parallel_ranges(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
-      loops().add(y.dtype, a.data, b.data, y.data, begin, end);
-    });
+    parallel_ranges(n, kElementGrain,
+                    [&](std::int64_t begin, std::int64_t end) { loops().add(y.dtype, a.data, b.data, y.data, begin, end); });
   });
 }
 
@@ -54,9 +53,8 @@ void CpuKernels::copy(Stream& s, ConstTensorView src, TensorView dst) {
     expect_dtype("copy", "dst", dst, kFloats);
   }
   enqueue(s, "copy", {reads(src), mica::writes(dst)}, [src, dst, n] {
-    parallel_ranges(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
-      loops().convert(src.data, src.dtype, dst.data, dst.dtype, begin, end);
-    });
+    parallel_ranges(n, kElementGrain,
+                    [&](std::int64_t begin, std::int64_t end) { loops().convert(src.data, src.dtype, dst.data, dst.dtype, begin, end); });
   });
 }
 
@@ -68,8 +66,8 @@ void CpuKernels::copy_blocks(Stream& s, ConstTensorView src, TensorView dst, std
       return first >= 0 && stride >= 0 && first + (b.count - 1) * stride + b.numel <= numel;
     };
     require(b.count == 0 || (fits(b.src, b.src_stride, src.numel()) && fits(b.dst, b.dst_stride, dst.numel())),
-            "copy_blocks: {} blocks of {} elements from {} to {} leave arrays of {} and {} elements", b.count, b.numel, b.src,
-            b.dst, src.numel(), dst.numel());
+            "copy_blocks: {} blocks of {} elements from {} to {} leave arrays of {} and {} elements", b.count, b.numel, b.src, b.dst,
+            src.numel(), dst.numel());
   }
   const std::int64_t bytes = dtype_bytes(src.dtype);
   enqueue(s, "copy_blocks", {reads(src), mica::writes(dst)},
@@ -97,9 +95,7 @@ void CpuKernels::fill(Stream& s, TensorView x, double value) {
   const std::int64_t n = x.numel();
   expect("fill", "x", x, n, {x.dtype});
   enqueue(s, "fill", {mica::writes(x)}, [x, value, n] {
-    parallel_ranges(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
-      loops().fill(x.data, x.dtype, value, begin, end);
-    });
+    parallel_ranges(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) { loops().fill(x.data, x.dtype, value, begin, end); });
   });
 }
 

@@ -1,10 +1,11 @@
 #include <vector>
 
+#include "mica/tensor/exact_sum.hpp"
+#include "mica/tensor/philox.hpp"
+
 #include "../arguments.hpp"
 #include "cpu_kernels.hpp"
 #include "loops.hpp"
-#include "mica/tensor/exact_sum.hpp"
-#include "mica/tensor/philox.hpp"
 
 namespace mica::cpu {
 

@@ -5,6 +5,7 @@
 
 #include "mica/tensor/kernels.hpp"
 #include "mica/tensor/openmp.hpp"
+
 #include "../product_arguments.hpp"
 #include "parallel.hpp"
 #include "products.hpp"
@@ -40,9 +41,7 @@ class CpuKernels final : public Kernels {
       task();
     });
   }
-  [[nodiscard]] Buffer scratch(Stream& s, std::int64_t bytes) {
-    return pool_.allocate(bytes, MemoryRole::workspace, s);
-  }
+  [[nodiscard]] Buffer scratch(Stream& s, std::int64_t bytes) { return pool_.allocate(bytes, MemoryRole::workspace, s); }
   void record(const ProductSpec& spec);
   void enqueue_head(Stream& s, const char* what, const arguments::HeadTensors& tensors, double scale, Write dw_mode);
 

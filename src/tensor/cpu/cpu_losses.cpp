@@ -75,25 +75,24 @@ void CpuKernels::element_loss(Stream& s, ElementLoss f, ConstTensorView x, Const
   const std::int64_t n = check_element_loss(x, targets, loss);
   const std::int64_t blocks = divide_up(n, kBlockNumel);
   const Buffer space = scratch(s, blocks * static_cast<std::int64_t>(sizeof(double)));
-  enqueue(s, "element_loss", {reads(x), reads(targets), mica::writes(loss), writes(space)},
-          [=, sums = static_cast<double*>(space.data())] {
-            parallel_ranges(blocks, kElementGrain / kBlockNumel, [&](std::int64_t begin, std::int64_t end) {
-              for (std::int64_t b = begin; b < end; ++b) {
-                const Block block(x, targets, b);
-                sums[b] = 0;
-                for (std::size_t i = 0; i < static_cast<std::size_t>(block.numel); ++i) {
-                  sums[b] += element::loss(f, static_cast<double>(block.x[i]), static_cast<double>(block.targets[i]));
-                }
-              }
-            });
-            double sum = 0;
-            for (std::int64_t b = 0; b < blocks; ++b) sum += sums[b];
-            *loss.as<float>() = static_cast<float>(sum / static_cast<double>(n));
-          });
+  enqueue(s, "element_loss", {reads(x), reads(targets), mica::writes(loss), writes(space)}, [=, sums = static_cast<double*>(space.data())] {
+    parallel_ranges(blocks, kElementGrain / kBlockNumel, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t b = begin; b < end; ++b) {
+        const Block block(x, targets, b);
+        sums[b] = 0;
+        for (std::size_t i = 0; i < static_cast<std::size_t>(block.numel); ++i) {
+          sums[b] += element::loss(f, static_cast<double>(block.x[i]), static_cast<double>(block.targets[i]));
+        }
+      }
+    });
+    double sum = 0;
+    for (std::int64_t b = 0; b < blocks; ++b) sum += sums[b];
+    *loss.as<float>() = static_cast<float>(sum / static_cast<double>(n));
+  });
 }
 
-void CpuKernels::element_loss_backward(Stream& s, ElementLoss f, ConstTensorView x, ConstTensorView targets,
-                                       ConstTensorView dloss, TensorView dx) {
+void CpuKernels::element_loss_backward(Stream& s, ElementLoss f, ConstTensorView x, ConstTensorView targets, ConstTensorView dloss,
+                                       TensorView dx) {
   const std::int64_t n = check_element_loss_backward(x, targets, dloss, dx);
   enqueue(s, "element_loss_backward", {reads(x), reads(targets), reads(dloss), mica::writes(dx)}, [=] {
     const double factor = static_cast<double>(*dloss.as<float>()) / static_cast<double>(n);
@@ -101,8 +100,8 @@ void CpuKernels::element_loss_backward(Stream& s, ElementLoss f, ConstTensorView
       for (std::int64_t b = begin; b < end; ++b) {
         Block block(x, targets, b);
         for (std::size_t i = 0; i < static_cast<std::size_t>(block.numel); ++i) {
-          block.x[i] = static_cast<float>(factor * element::loss_derivative(f, static_cast<double>(block.x[i]),
-                                                                            static_cast<double>(block.targets[i])));
+          block.x[i] = static_cast<float>(
+              factor * element::loss_derivative(f, static_cast<double>(block.x[i]), static_cast<double>(block.targets[i])));
         }
         loops().convert(block.x.data(), DType::f32, dx.slice(block.begin, block.numel).data, dx.dtype, 0, block.numel);
       }
@@ -110,8 +109,7 @@ void CpuKernels::element_loss_backward(Stream& s, ElementLoss f, ConstTensorView
   });
 }
 
-void CpuKernels::cross_entropy(Stream& s, ConstTensorView logits, ConstTensorView targets, std::int32_t ignored,
-                               TensorView loss) {
+void CpuKernels::cross_entropy(Stream& s, ConstTensorView logits, ConstTensorView targets, std::int32_t ignored, TensorView loss) {
   const ClassDims dims = check_cross_entropy(logits, targets, loss);
   const ClassRows rows{logits, targets.as<std::int32_t>(), ignored, dims};
   const Buffer space = scratch(s, (dims.rows + rows.space_numel()) * 4);
@@ -128,8 +126,8 @@ void CpuKernels::cross_entropy(Stream& s, ConstTensorView logits, ConstTensorVie
           });
 }
 
-void CpuKernels::cross_entropy_backward(Stream& s, ConstTensorView logits, ConstTensorView targets,
-                                        std::int32_t ignored, ConstTensorView dloss, TensorView dlogits) {
+void CpuKernels::cross_entropy_backward(Stream& s, ConstTensorView logits, ConstTensorView targets, std::int32_t ignored,
+                                        ConstTensorView dloss, TensorView dlogits) {
   const ClassDims dims = check_cross_entropy_backward(logits, targets, dloss, dlogits);
   const ClassRows rows{logits, targets.as<std::int32_t>(), ignored, dims};
   const Buffer space = scratch(s, rows.space_numel() * 4);

@@ -49,20 +49,18 @@ void CpuKernels::power_sum(Stream& s, ConstTensorView x, double p, TensorView ou
           });
 }
 
-void CpuKernels::clip_coefficient(Stream& s, ConstTensorView sum, double p, double max_norm, TensorView norm,
-                                  TensorView coefficient) {
+void CpuKernels::clip_coefficient(Stream& s, ConstTensorView sum, double p, double max_norm, TensorView norm, TensorView coefficient) {
   expect("clip_coefficient", "sum", sum, 1, {DType::f32});
   expect("clip_coefficient", "norm", norm, 1, {DType::f32});
   expect("clip_coefficient", "coefficient", coefficient, 1, {DType::f32});
-  enqueue(s, "clip_coefficient", {reads(sum), mica::writes(norm), mica::writes(coefficient)},
-          [sum, p, max_norm, norm, coefficient] {
-            const auto total = static_cast<double>(*sum.as<float>());
-            const double value = p == kInfNorm ? total : p == 2.0 ? std::sqrt(total) : std::pow(total, 1.0 / p);
-            *norm.as<float>() = static_cast<float>(value);
-            // Not std::min: a NaN norm must make the coefficient NaN.
-            const double ratio = max_norm / (value + 1e-6);
-            *coefficient.as<float>() = std::isinf(max_norm) || ratio > 1.0 ? 1.0F : static_cast<float>(ratio);
-          });
+  enqueue(s, "clip_coefficient", {reads(sum), mica::writes(norm), mica::writes(coefficient)}, [sum, p, max_norm, norm, coefficient] {
+    const auto total = static_cast<double>(*sum.as<float>());
+    const double value = p == kInfNorm ? total : p == 2.0 ? std::sqrt(total) : std::pow(total, 1.0 / p);
+    *norm.as<float>() = static_cast<float>(value);
+    // Not std::min: a NaN norm must make the coefficient NaN.
+    const double ratio = max_norm / (value + 1e-6);
+    *coefficient.as<float>() = std::isinf(max_norm) || ratio > 1.0 ? 1.0F : static_cast<float>(ratio);
+  });
 }
 
 void CpuKernels::unscale(Stream& s, TensorView x, ConstTensorView scale, TensorView found_inf) {
@@ -94,9 +92,7 @@ void CpuKernels::update_scale(Stream& s, const ScaleUpdateArgs& args) {
   expect("update_scale", "skipped_steps", args.skipped_steps, 1, {DType::f32});
   expect("update_scale", "found_inf", args.found_inf, 1, {DType::f32});
   enqueue(s, "update_scale",
-          {mica::writes(args.scale), mica::writes(args.growth_tracker), mica::writes(args.skipped_steps),
-           reads(args.found_inf)},
-          [args] {
+          {mica::writes(args.scale), mica::writes(args.growth_tracker), mica::writes(args.skipped_steps), reads(args.found_inf)}, [args] {
             float& scale = *args.scale.as<float>();
             float& tracker = *args.growth_tracker.as<float>();
             if (*args.found_inf.as<float>() != 0.0F) {
@@ -123,8 +119,8 @@ void CpuKernels::adamw(Stream& s, std::span<const AdamWArgs> list) {
     for (const AdamWArgs& args : all) {
       const AdamWCoefficients coefficients = adamw_coefficients(args, gradient_scale(args.grad_scale), skipped_steps);
       parallel_ranges(args.param.numel(), kElementGrain, [&](std::int64_t begin, std::int64_t end) {
-        loops().adamw(coefficients, args.param.as<float>(), args.grad.as<float>(), args.exp_avg.as<float>(),
-                      args.exp_avg_sq.as<float>(), begin, end);
+        loops().adamw(coefficients, args.param.as<float>(), args.grad.as<float>(), args.exp_avg.as<float>(), args.exp_avg_sq.as<float>(),
+                      begin, end);
       });
     }
   });
@@ -138,8 +134,8 @@ void CpuKernels::sgd(Stream& s, std::span<const SgdArgs> list) {
     for (const SgdArgs& args : all) {
       const SgdCoefficients coefficients = sgd_coefficients(args, gradient_scale(args.grad_scale));
       parallel_ranges(args.param.numel(), kElementGrain, [&](std::int64_t begin, std::int64_t end) {
-        loops().sgd(coefficients, args.param.as<float>(), args.grad.as<float>(),
-                    static_cast<float*>(args.momentum_buffer.data), begin, end);
+        loops().sgd(coefficients, args.param.as<float>(), args.grad.as<float>(), static_cast<float*>(args.momentum_buffer.data), begin,
+                    end);
       });
     }
   });

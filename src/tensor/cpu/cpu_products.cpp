@@ -17,14 +17,22 @@ void CpuKernels::record(const ProductSpec& spec) {
 namespace {
 
 ProductSpec linear_spec(const LinearDims& d, ConstTensorView x, ConstTensorView w, ConstTensorView bias, DType y) {
-  ProductSpec spec{.m = d.m, .n = d.n, .k = d.k, .lda = d.k, .ldb = d.k, .ldc = d.n, .transposed_b = true,
-                   .a = x.dtype, .b = w.dtype, .c = y};
+  ProductSpec spec{
+      .m = d.m, .n = d.n, .k = d.k, .lda = d.k, .ldb = d.k, .ldc = d.n, .transposed_b = true, .a = x.dtype, .b = w.dtype, .c = y};
   if (bias) spec.bias = bias.dtype;
   return spec;
 }
 
 ProductSpec backward_input_spec(const LinearDims& d, ConstTensorView dy, ConstTensorView w, DType dx, Write mode) {
-  return {.m = d.m, .n = d.k, .k = d.n, .lda = d.n, .ldb = d.k, .ldc = d.k, .a = dy.dtype, .b = w.dtype, .c = dx,
+  return {.m = d.m,
+          .n = d.k,
+          .k = d.n,
+          .lda = d.n,
+          .ldb = d.k,
+          .ldc = d.k,
+          .a = dy.dtype,
+          .b = w.dtype,
+          .c = dx,
           .accumulate = mode == Write::accumulate};
 }
 
@@ -38,9 +46,7 @@ void CpuKernels::linear(Stream& s, ConstTensorView x, ConstTensorView w, ConstTe
   record(spec);
   const Buffer space = scratch(s, product.scratch_bytes());
   enqueue(s, "linear", {reads(x), reads(w), reads(bias), mica::writes(y), writes(space)},
-          [&product, x, w, bias, y, inner = space.data()] {
-            product.run(x.data, w.data, bias.data, y.data, inner);
-          });
+          [&product, x, w, bias, y, inner = space.data()] { product.run(x.data, w.data, bias.data, y.data, inner); });
 }
 
 void CpuKernels::linear_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, TensorView dx, Write mode) {
@@ -56,8 +62,7 @@ void CpuKernels::linear_backward_input(Stream& s, ConstTensorView dy, ConstTenso
 
 // Beside a product a GELU is cheap and the product's library has the same bits wherever it is applied, so nothing is
 // gained by an epilogue: the GELU's loop runs behind the product, in the same task.
-void CpuKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView pre,
-                             TensorView y) {
+void CpuKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView pre, TensorView y) {
   const LinearDims d = check_linear_gelu(x, w, bias, pre, y);
   if (d.m == 0 || d.n == 0) return;
   const ProductSpec spec = linear_spec(d, x, w, bias, y.dtype);
@@ -73,15 +78,13 @@ void CpuKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, Co
           });
 }
 
-void CpuKernels::linear_add(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias,
-                            ConstTensorView addend, TensorView y) {
+void CpuKernels::linear_add(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, ConstTensorView addend, TensorView y) {
   check_linear_add(x, w, bias, addend, y);
   linear(s, x, w, bias, y);
   add(s, y, addend, y);
 }
 
-void CpuKernels::linear_gelu_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, ConstTensorView pre,
-                                            TensorView dpre) {
+void CpuKernels::linear_gelu_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, ConstTensorView pre, TensorView dpre) {
   const LinearDims d = check_linear_gelu_backward_input(dy, w, pre, dpre);
   if (d.m == 0 || d.k == 0) return;
   const ProductSpec spec = backward_input_spec(d, dy, w, dpre.dtype, Write::overwrite);
@@ -97,8 +100,7 @@ void CpuKernels::linear_gelu_backward_input(Stream& s, ConstTensorView dy, Const
           });
 }
 
-void CpuKernels::linear_backward_params(Stream& s, ConstTensorView dy, ConstTensorView x, TensorView dw,
-                                        TensorView dbias, Write mode) {
+void CpuKernels::linear_backward_params(Stream& s, ConstTensorView dy, ConstTensorView x, TensorView dw, TensorView dbias, Write mode) {
   const auto [m, n, k] = check_linear_backward_params(dy, x, dw, dbias);
   if (m == 0) {  // sums of nothing
     if (mode == Write::overwrite) {
@@ -108,8 +110,17 @@ void CpuKernels::linear_backward_params(Stream& s, ConstTensorView dy, ConstTens
     return;
   }
   if (n == 0 || k == 0) return;
-  const ProductSpec spec{.m = n, .n = k, .k = m, .lda = n, .ldb = k, .ldc = k, .transposed_a = true,
-                         .a = dy.dtype, .b = x.dtype, .c = dw.dtype, .accumulate = mode == Write::accumulate};
+  const ProductSpec spec{.m = n,
+                         .n = k,
+                         .k = m,
+                         .lda = n,
+                         .ldb = k,
+                         .ldc = k,
+                         .transposed_a = true,
+                         .a = dy.dtype,
+                         .b = x.dtype,
+                         .c = dw.dtype,
+                         .accumulate = mode == Write::accumulate};
   const Product& product = products_.find(spec);
   record(spec);
   const std::int64_t sums_bytes = dbias ? round_up(n * 4, 64) : 0;
@@ -140,22 +151,19 @@ void CpuKernels::enqueue_head(Stream& s, const char* what, const HeadTensors& t,
   }
   const Buffer space = scratch(s, head.scratch_bytes());
   enqueue(s, what,
-          {reads(t.hidden), reads(t.w), reads(t.targets), reads(t.dloss), mica::writes(t.loss),
-           mica::writes(t.dhidden), mica::writes(t.dw), writes(space)},
+          {reads(t.hidden), reads(t.w), reads(t.targets), reads(t.dloss), mica::writes(t.loss), mica::writes(t.dhidden), mica::writes(t.dw),
+           writes(space)},
           [head, memory = space.data()] { head.run(memory); });
 }
 
-void CpuKernels::head_loss(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale,
-                           TensorView loss) {
+void CpuKernels::head_loss(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale, TensorView loss) {
   enqueue_head(s, "head_loss", {.hidden = hidden, .w = w, .targets = targets, .loss = loss}, scale, Write::overwrite);
 }
 
-void CpuKernels::head_loss_backward(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets,
-                                    double scale, ConstTensorView dloss, TensorView loss, TensorView dhidden,
-                                    TensorView dw, Write dw_mode) {
+void CpuKernels::head_loss_backward(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale,
+                                    ConstTensorView dloss, TensorView loss, TensorView dhidden, TensorView dw, Write dw_mode) {
   enqueue_head(s, "head_loss_backward",
-               {.hidden = hidden, .w = w, .targets = targets, .dloss = dloss, .loss = loss, .dhidden = dhidden, .dw = dw},
-               scale, dw_mode);
+               {.hidden = hidden, .w = w, .targets = targets, .dloss = dloss, .loss = loss, .dhidden = dhidden, .dw = dw}, scale, dw_mode);
 }
 
 }  // namespace mica::cpu

@@ -31,8 +31,7 @@ void check_ids(const std::int32_t* ids, std::int64_t count, std::int64_t vocab) 
 void zero_rows(TensorView view, std::int64_t begin, std::int64_t end) {
   if (begin >= end) return;
   parallel_ranges(end - begin, row_grain(view.shape.back()), [&](std::int64_t first, std::int64_t last) {
-    std::memset(row_of(view, begin + first), 0,
-                static_cast<std::size_t>((last - first) * view.shape.back() * dtype_bytes(view.dtype)));
+    std::memset(row_of(view, begin + first), 0, static_cast<std::size_t>((last - first) * view.shape.back() * dtype_bytes(view.dtype)));
   });
 }
 
@@ -92,8 +91,7 @@ void embedding_backward_tokens(ConstTensorView dy, ConstTensorView ids, TensorVi
   });
 }
 
-void embedding_backward_positions(ConstTensorView dy, std::int64_t seq_len, TensorView dpositions, Write mode,
-                                  void* scratch) {
+void embedding_backward_positions(ConstTensorView dy, std::int64_t seq_len, TensorView dpositions, Write mode, void* scratch) {
   const std::int64_t width = dpositions.shape.back();
   const std::int64_t batch = seq_len == 0 ? 0 : dy.shape.rows() / seq_len;
   auto* sums = reinterpret_cast<float*>(static_cast<std::byte*>(scratch) + order_bytes(dy.shape.rows()));

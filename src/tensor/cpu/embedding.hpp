@@ -15,7 +15,6 @@ void embedding_forward(ConstTensorView ids, ConstTensorView tokens, ConstTensorV
 void embedding_backward_tokens(ConstTensorView dy, ConstTensorView ids, TensorView dtokens, Write mode, void* scratch);
 
 /// dpositions[t,:] (+)= sum over the batch of dy[b,t,:]. scratch as above.
-void embedding_backward_positions(ConstTensorView dy, std::int64_t seq_len, TensorView dpositions, Write mode,
-                                  void* scratch);
+void embedding_backward_positions(ConstTensorView dy, std::int64_t seq_len, TensorView dpositions, Write mode, void* scratch);
 
 }  // namespace mica::cpu

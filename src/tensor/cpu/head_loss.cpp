@@ -4,8 +4,9 @@
 #include <cstring>
 #include <initializer_list>
 
-#include "loops.hpp"
 #include "mica/core/error.hpp"
+
+#include "loops.hpp"
 #include "parallel.hpp"
 
 namespace mica::cpu {
@@ -26,10 +27,14 @@ void check_targets(const std::int32_t* targets, std::int64_t rows, std::int64_t 
 
 }  // namespace
 
-HeadLoss::HeadLoss(Products& products, const arguments::HeadTensors& tensors, double scale, Write dw_mode,
-                   std::int64_t logits_bytes)
-    : t_(tensors), scale_(scale), accumulate_dw_(dw_mode == Write::accumulate), rows_(t_.hidden.shape.rows()),
-      width_(t_.w.shape.back()), vocab_(t_.w.shape[0]), stride_(round_up(vocab_, 16)) {
+HeadLoss::HeadLoss(Products& products, const arguments::HeadTensors& tensors, double scale, Write dw_mode, std::int64_t logits_bytes)
+    : t_(tensors),
+      scale_(scale),
+      accumulate_dw_(dw_mode == Write::accumulate),
+      rows_(t_.hidden.shape.rows()),
+      width_(t_.w.shape.back()),
+      vocab_(t_.w.shape[0]),
+      stride_(round_up(vocab_, 16)) {
   chunk_ = std::min(rows_, std::max<std::int64_t>(1, logits_bytes / (4 * stride_)));
   if (chunk_ < rows_ && chunk_ > 32) chunk_ = chunk_ / 32 * 32;
   const std::int64_t chunks = num_chunks();
@@ -73,8 +78,7 @@ void HeadLoss::run(void* scratch) const {
   *t_.loss.as<float>() = static_cast<float>(scale_ * sum);
 }
 
-void HeadLoss::run_chunk(std::int64_t first_row, std::int64_t rows, const ChunkProducts& products,
-                         std::byte* scratch) const {
+void HeadLoss::run_chunk(std::int64_t first_row, std::int64_t rows, const ChunkProducts& products, std::byte* scratch) const {
   auto* logits = reinterpret_cast<float*>(scratch);
   auto* losses = reinterpret_cast<float*>(scratch + losses_offset_) + first_row;
   std::byte* inner = scratch + inner_offset_;
@@ -111,18 +115,41 @@ std::int64_t HeadLoss::num_chunks() const { return divide_up(rows_, chunk_); }
 std::int64_t HeadLoss::chunk_rows(std::int64_t chunk) const { return std::min(chunk_, rows_ - chunk * chunk_); }
 
 ProductSpec HeadLoss::logits_spec(std::int64_t rows) const {
-  return {.m = rows, .n = vocab_, .k = width_, .lda = width_, .ldb = width_, .ldc = stride_, .transposed_b = true,
-          .a = t_.hidden.dtype, .b = t_.w.dtype, .c = DType::f32};
+  return {.m = rows,
+          .n = vocab_,
+          .k = width_,
+          .lda = width_,
+          .ldb = width_,
+          .ldc = stride_,
+          .transposed_b = true,
+          .a = t_.hidden.dtype,
+          .b = t_.w.dtype,
+          .c = DType::f32};
 }
 
 ProductSpec HeadLoss::dhidden_spec(std::int64_t rows) const {
-  return {.m = rows, .n = width_, .k = vocab_, .lda = stride_ * 4 / dtype_bytes(t_.hidden.dtype), .ldb = width_,
-          .ldc = width_, .a = t_.hidden.dtype, .b = t_.w.dtype, .c = t_.dhidden.dtype};
+  return {.m = rows,
+          .n = width_,
+          .k = vocab_,
+          .lda = stride_ * 4 / dtype_bytes(t_.hidden.dtype),
+          .ldb = width_,
+          .ldc = width_,
+          .a = t_.hidden.dtype,
+          .b = t_.w.dtype,
+          .c = t_.dhidden.dtype};
 }
 
 ProductSpec HeadLoss::dw_spec(std::int64_t rows, bool accumulate) const {
-  return {.m = vocab_, .n = width_, .k = rows, .lda = stride_ * 4 / dtype_bytes(t_.hidden.dtype), .ldb = width_,
-          .ldc = width_, .transposed_a = true, .a = t_.hidden.dtype, .b = t_.hidden.dtype, .c = t_.dw.dtype,
+  return {.m = vocab_,
+          .n = width_,
+          .k = rows,
+          .lda = stride_ * 4 / dtype_bytes(t_.hidden.dtype),
+          .ldb = width_,
+          .ldc = width_,
+          .transposed_a = true,
+          .a = t_.hidden.dtype,
+          .b = t_.hidden.dtype,
+          .c = t_.dw.dtype,
           .accumulate = accumulate};
 }
 

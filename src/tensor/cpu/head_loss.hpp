@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "mica/tensor/kernels.hpp"
+
 #include "../product_arguments.hpp"
 #include "products.hpp"
 
@@ -17,8 +18,7 @@ namespace mica::cpu {
 class HeadLoss {
  public:
   /// @param tensors  checked, with at least one row
-  HeadLoss(Products& products, const arguments::HeadTensors& tensors, double scale, Write dw_mode,
-           std::int64_t logits_bytes);
+  HeadLoss(Products& products, const arguments::HeadTensors& tensors, double scale, Write dw_mode, std::int64_t logits_bytes);
 
   [[nodiscard]] std::int64_t scratch_bytes() const { return scratch_bytes_; }
   /// What run() will multiply.

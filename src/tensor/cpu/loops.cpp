@@ -57,8 +57,7 @@ const Loops& choose() {
     for (const Isa isa : {Isa::v2, Isa::v3, Isa::v4}) {
       if (wanted != isa_name(isa)) continue;
       const Loops* found = loops_of(isa);
-      require<ConfigError>(found != nullptr, "MICA_CPU_ISA={}: this processor lacks x86-64-{}; unset the variable",
-                           wanted, wanted);
+      require<ConfigError>(found != nullptr, "MICA_CPU_ISA={}: this processor lacks x86-64-{}; unset the variable", wanted, wanted);
       return *found;
     }
     throw ConfigError(fmt::format("MICA_CPU_ISA={}: expected v2, v3 or v4", wanted));

@@ -35,68 +35,62 @@ struct Loops {
   // --- elementwise ----------------------------------------------------------------------------------------------
   void (*activation)(Activation, DType, const void* x, void* y, std::int64_t begin, std::int64_t end);
   /// dx may be dy or x.
-  void (*activation_backward)(Activation, DType, const void* x, const void* dy, void* dx, std::int64_t begin,
-                              std::int64_t end);
+  void (*activation_backward)(Activation, DType, const void* x, const void* dy, void* dx, std::int64_t begin, std::int64_t end);
   /// y = silu(gate) * up.
   void (*swiglu)(DType, const void* gate, const void* up, void* y, std::int64_t begin, std::int64_t end);
   /// dgate and dup nullable; each may be gate, up or dy.
-  void (*swiglu_backward)(DType, const void* gate, const void* up, const void* dy, void* dgate, void* dup,
-                          std::int64_t begin, std::int64_t end);
+  void (*swiglu_backward)(DType, const void* gate, const void* up, const void* dy, void* dgate, void* dup, std::int64_t begin,
+                          std::int64_t end);
   /// (=) One token's heads, x [heads, 2*half]: the pair (x[i], x[i + half]) of each becomes (x[i] cos[i] - x[i + half]
   /// sin[i], x[i + half] cos[i] + x[i] sin[i]). y may be x.
-  void (*rotate_heads)(DType, const void* x, const float* cos, const float* sin, std::int64_t heads, std::int64_t half,
-                       void* y);
+  void (*rotate_heads)(DType, const void* x, const float* cos, const float* sin, std::int64_t heads, std::int64_t half, void* y);
   /// (=) y may be a or b.
   void (*add)(DType, const void* a, const void* b, void* y, std::int64_t begin, std::int64_t end);
   /// (=) Dtypes in any combination, computed in f32: dst = factor * src or dst = dst + factor * src.
   /// src may be dst when the dtypes are equal.
-  void (*scale)(const void* src, DType src_dtype, float factor, void* dst, DType dst_dtype, Write mode,
-                std::int64_t begin, std::int64_t end);
+  void (*scale)(const void* src, DType src_dtype, float factor, void* dst, DType dst_dtype, Write mode, std::int64_t begin,
+                std::int64_t end);
   /// (=) Dtypes in any combination, round to nearest even, NaN stays NaN; equal dtypes copy bytes.
   void (*convert)(const void* src, DType src_dtype, void* dst, DType dst_dtype, std::int64_t begin, std::int64_t end);
   /// (=) any dtype; integers are truncated from double.
   void (*fill)(void* x, DType, double value, std::int64_t begin, std::int64_t end);
   /// (=) dst[i] = sum over sources in order, folded from the left in f32, rounded once. dst may be a
   /// source.
-  void (*fold_sum)(DType, const void* const* sources, std::int64_t num_sources, void* dst, std::int64_t begin,
-                   std::int64_t end);
+  void (*fold_sum)(DType, const void* const* sources, std::int64_t num_sources, void* dst, std::int64_t begin, std::int64_t end);
   /// (=) The maximum; NaN in any source gives NaN.
-  void (*fold_max)(DType, const void* const* sources, std::int64_t num_sources, void* dst, std::int64_t begin,
-                   std::int64_t end);
+  void (*fold_max)(DType, const void* const* sources, std::int64_t num_sources, void* dst, std::int64_t begin, std::int64_t end);
   /// (=) x[i - begin] = std * normal number i of the stream.  A RandomKey converts.
   void (*normal)(DType, void* x, const PhiloxStream& stream, float std, std::int64_t begin, std::int64_t end);
   /// (=) One row: y[i] = keep(i) ? factor * x[i] : 0 with keep(i) = word i of the stream >= threshold.
-  void (*dropout)(DType, const void* x, void* y, const PhiloxStream& stream, std::uint32_t threshold, float factor,
-                  std::int64_t begin, std::int64_t end);
+  void (*dropout)(DType, const void* x, void* y, const PhiloxStream& stream, std::uint32_t threshold, float factor, std::int64_t begin,
+                  std::int64_t end);
   /// (=) f32.
-  void (*adamw)(const AdamWCoefficients&, float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
-                std::int64_t begin, std::int64_t end);
-  void (*sgd)(const SgdCoefficients&, float* param, const float* grad, float* momentum, std::int64_t begin,
-              std::int64_t end);
+  void (*adamw)(const AdamWCoefficients&, float* param, const float* grad, float* exp_avg, float* exp_avg_sq, std::int64_t begin,
+                std::int64_t end);
+  void (*sgd)(const SgdCoefficients&, float* param, const float* grad, float* momentum, std::int64_t begin, std::int64_t end);
 
   // --- layer norm, rows [begin, end) of [., cols] -----------------------------------------------------------------
   /// mean, rstd [rows] nullable (both or none).
-  void (*layer_norm)(DType, const void* x, const void* gamma, const void* beta, double eps, std::int64_t cols, void* y,
-                     float* mean, float* rstd, std::int64_t begin, std::int64_t end);
+  void (*layer_norm)(DType, const void* x, const void* gamma, const void* beta, double eps, std::int64_t cols, void* y, float* mean,
+                     float* rstd, std::int64_t begin, std::int64_t end);
   /// dx nullable, may be dy; dgamma, dbeta [cols] f32 are added to (both or none; null: not wanted).
-  void (*layer_norm_backward)(DType, const void* dy, const void* x, const void* gamma, const float* mean,
-                              const float* rstd, std::int64_t cols, void* dx, Write dx_mode, float* dgamma,
-                              float* dbeta, std::int64_t begin, std::int64_t end);
+  void (*layer_norm_backward)(DType, const void* dy, const void* x, const void* gamma, const float* mean, const float* rstd,
+                              std::int64_t cols, void* dx, Write dx_mode, float* dgamma, float* dbeta, std::int64_t begin,
+                              std::int64_t end);
 
   // --- root mean square norm, rows [begin, end) of [., cols] --------------------------------------------------------
   /// rstd [rows] nullable.
-  void (*rms_norm)(DType, const void* x, const void* gamma, double eps, std::int64_t cols, void* y, float* rstd,
-                   std::int64_t begin, std::int64_t end);
+  void (*rms_norm)(DType, const void* x, const void* gamma, double eps, std::int64_t cols, void* y, float* rstd, std::int64_t begin,
+                   std::int64_t end);
   /// dx nullable, may be dy; dgamma [cols] f32 is added to (null: not wanted).
-  void (*rms_norm_backward)(DType, const void* dy, const void* x, const void* gamma, const float* rstd,
-                            std::int64_t cols, void* dx, Write dx_mode, float* dgamma, std::int64_t begin,
-                            std::int64_t end);
+  void (*rms_norm_backward)(DType, const void* dy, const void* x, const void* gamma, const float* rstd, std::int64_t cols, void* dx,
+                            Write dx_mode, float* dgamma, std::int64_t begin, std::int64_t end);
 
   // --- sums -------------------------------------------------------------------------------------------------------
   /// sums[j] += sum over rows [row_begin, row_end) of x[row, j], j in [col_begin, col_end). A column's bits do not
   /// depend on the split of the columns.
-  void (*column_sums)(DType, const void* x, std::int64_t cols, std::int64_t row_begin, std::int64_t row_end,
-                      std::int64_t col_begin, std::int64_t col_end, float* sums);
+  void (*column_sums)(DType, const void* x, std::int64_t cols, std::int64_t row_begin, std::int64_t row_end, std::int64_t col_begin,
+                      std::int64_t col_end, float* sums);
   /// Sum of |x|^p in double; p = 1 and 2 are fast.
   double (*power_sum)(DType, const void* x, double p, std::int64_t begin, std::int64_t end);
   /// (=) Adds |x|^p, p finite, to limbs [ExactSum::kLimbs]; at most 2^20 elements between two carries.
@@ -116,13 +110,13 @@ struct Loops {
   float (*exp_row)(const float* x, std::int64_t n, float factor, float shift, void* y, DType y_dtype);
   /// Attention backward: p[i] = exp(factor * s[i] - lse); ds[i] = factor * p[i] * (dp[i] - delta).
   /// p and ds of out_dtype; p may be s and ds may be dp.
-  void (*softmax_backward_row)(const float* s, const float* dp, std::int64_t n, float factor, float lse, float delta,
-                               void* p, void* ds, DType out_dtype);
+  void (*softmax_backward_row)(const float* s, const float* dp, std::int64_t n, float factor, float lse, float delta, void* p, void* ds,
+                               DType out_dtype);
   /// Cross-entropy of one row, n classes: returns log(sum) + max - logits[target].
   float (*cross_entropy_row)(const float* logits, std::int64_t n, std::int64_t target, RowSoftmax* softmax);
   /// dlogits[i] = factor * (p[i] - (i == target)), may be logits (also as a 2-byte dtype over f32).
-  void (*cross_entropy_backward_row)(const float* logits, std::int64_t n, std::int64_t target,
-                                     const RowSoftmax& softmax, float factor, void* dlogits, DType dtype);
+  void (*cross_entropy_backward_row)(const float* logits, std::int64_t n, std::int64_t target, const RowSoftmax& softmax, float factor,
+                                     void* dlogits, DType dtype);
 
   /// y[i] = e^x[i], i < n: for tests of its accuracy.
   void (*exp)(const float* x, float* y, std::int64_t n);

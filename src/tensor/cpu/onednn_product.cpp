@@ -34,8 +34,7 @@ dnnl::matmul::primitive_desc describe(const dnnl::engine& engine, const ProductS
     const dnnl::memory::desc bias({1, s.n}, data_type(*s.bias), dnnl::memory::dims{s.n, 1});
     return {dnnl::matmul::desc(a, b, bias, c), attributes, engine};
   } catch (const dnnl::error& e) {
-    throw Error(fmt::format("oneDNN cannot make the product {}: {} (status {})", s.to_string(), e.message,
-                            static_cast<int>(e.status)));
+    throw Error(fmt::format("oneDNN cannot make the product {}: {} (status {})", s.to_string(), e.message, static_cast<int>(e.status)));
   }
 }
 
@@ -49,8 +48,7 @@ bool onednn_supports(const ProductSpec& spec, bool native_bf16) {
   return native_bf16;  // c and bias may be f32 or bf16
 }
 
-OnednnProduct::OnednnProduct(const dnnl::engine& engine, const dnnl::stream& stream, const ProductSpec& spec)
-    : stream_(stream) {
+OnednnProduct::OnednnProduct(const dnnl::engine& engine, const dnnl::stream& stream, const ProductSpec& spec) : stream_(stream) {
   const dnnl::matmul::primitive_desc pd = describe(engine, spec);
   primitive_ = dnnl::matmul(pd);
   scratch_bytes_ = static_cast<std::int64_t>(pd.scratchpad_desc().get_size());

@@ -5,9 +5,10 @@
 #include <dnnl.hpp>
 #include <omp.h>
 
+#include "mica/core/error.hpp"
+
 #include "converted_product.hpp"
 #include "onednn_product.hpp"
-#include "mica/core/error.hpp"
 
 namespace mica::cpu {
 
@@ -39,9 +40,8 @@ std::size_t Products::KeyHash::operator()(const Key& key) const noexcept {
     h ^= h >> 29;
   }
   const auto flags = static_cast<unsigned>(s.transposed_a) | static_cast<unsigned>(s.transposed_b) << 1U |
-                     static_cast<unsigned>(s.accumulate) << 2U | static_cast<unsigned>(s.a) << 4U |
-                     static_cast<unsigned>(s.b) << 8U | static_cast<unsigned>(s.c) << 12U |
-                     static_cast<unsigned>(s.bias ? static_cast<unsigned>(*s.bias) + 1 : 0) << 16U;
+                     static_cast<unsigned>(s.accumulate) << 2U | static_cast<unsigned>(s.a) << 4U | static_cast<unsigned>(s.b) << 8U |
+                     static_cast<unsigned>(s.c) << 12U | static_cast<unsigned>(s.bias ? static_cast<unsigned>(*s.bias) + 1 : 0) << 16U;
   return (h ^ flags) * 0x94D049BB133111EBULL;
 }
 
@@ -63,20 +63,28 @@ bool Products::processor_has_bf16() {
 std::string Products::library_description() {
   const auto name = [](dnnl::cpu_isa isa) -> const char* {
     switch (isa) {
-      case dnnl::cpu_isa::sse41: return "sse41";
-      case dnnl::cpu_isa::avx: return "avx";
-      case dnnl::cpu_isa::avx2: return "avx2";
-      case dnnl::cpu_isa::avx2_vnni: return "avx2_vnni";
-      case dnnl::cpu_isa::avx512_core: return "avx512_core";
-      case dnnl::cpu_isa::avx512_core_vnni: return "avx512_core_vnni";
-      case dnnl::cpu_isa::avx512_core_bf16: return "avx512_core_bf16";
-      case dnnl::cpu_isa::avx512_core_amx: return "avx512_core_amx";
-      default: return "another instruction set";
+      case dnnl::cpu_isa::sse41:
+        return "sse41";
+      case dnnl::cpu_isa::avx:
+        return "avx";
+      case dnnl::cpu_isa::avx2:
+        return "avx2";
+      case dnnl::cpu_isa::avx2_vnni:
+        return "avx2_vnni";
+      case dnnl::cpu_isa::avx512_core:
+        return "avx512_core";
+      case dnnl::cpu_isa::avx512_core_vnni:
+        return "avx512_core_vnni";
+      case dnnl::cpu_isa::avx512_core_bf16:
+        return "avx512_core_bf16";
+      case dnnl::cpu_isa::avx512_core_amx:
+        return "avx512_core_amx";
+      default:
+        return "another instruction set";
     }
   };
   const dnnl_version_t* version = dnnl_version();
-  return fmt::format("oneDNN {}.{}.{}, {}", version->major, version->minor, version->patch,
-                     name(dnnl::get_effective_cpu_isa()));
+  return fmt::format("oneDNN {}.{}.{}, {}", version->major, version->minor, version->patch, name(dnnl::get_effective_cpu_isa()));
 }
 
 }  // namespace mica::cpu

@@ -14,14 +14,11 @@ namespace {
 struct Blocks {
   std::int64_t per_sequence, total, grain;
   explicit Blocks(const Shape& x)
-      : per_sequence(divide_up(x[1], kRotaryBlock)),
-        total(x[0] * per_sequence),
-        grain(row_grain(kRotaryBlock * x[2])) {}
+      : per_sequence(divide_up(x[1], kRotaryBlock)), total(x[0] * per_sequence), grain(row_grain(kRotaryBlock * x[2])) {}
 };
 
 /// cos and sin of positions [first, first + count) times each frequency, [count, inv_freq.size()] each.
-void fill_table(const std::vector<double>& inv_freq, Turn turn, std::int64_t first, std::int64_t count, float* cos,
-                float* sin) {
+void fill_table(const std::vector<double>& inv_freq, Turn turn, std::int64_t first, std::int64_t count, float* cos, float* sin) {
   const std::size_t half = inv_freq.size();
   const double sign = turn == Turn::forward ? 1 : -1;
   for (std::size_t i = 0; i < half; ++i) {
@@ -49,8 +46,7 @@ int rotary_threads(const ConstTensorView& x) {
   return threads_for(blocks.total, blocks.grain);
 }
 
-void rotary(const ConstTensorView& x, const std::vector<double>& inv_freq, Turn turn, const TensorView& y,
-            void* scratch) {
+void rotary(const ConstTensorView& x, const std::vector<double>& inv_freq, Turn turn, const TensorView& y, void* scratch) {
   const Blocks blocks(x.shape);
   const std::int64_t seq_len = x.shape[1], width = x.shape[2], element = dtype_bytes(x.dtype);
   const auto half = static_cast<std::int64_t>(inv_freq.size());
@@ -65,8 +61,8 @@ void rotary(const ConstTensorView& x, const std::vector<double>& inv_freq, Turn 
       filled = first;
       for (std::int64_t t = 0; t < count; ++t) {
         const std::int64_t row = (block / blocks.per_sequence * seq_len + first + t) * width * element;
-        loops().rotate_heads(x.dtype, static_cast<const std::byte*>(x.data) + row, cos + t * half, sin + t * half,
-                             width / (2 * half), half, static_cast<std::byte*>(y.data) + row);
+        loops().rotate_heads(x.dtype, static_cast<const std::byte*>(x.data) + row, cos + t * half, sin + t * half, width / (2 * half), half,
+                             static_cast<std::byte*>(y.data) + row);
       }
     }
   });

@@ -17,7 +17,6 @@ inline constexpr std::int64_t kRotaryBlock = 64;
 [[nodiscard]] std::int64_t rotary_scratch_bytes(std::int64_t head_dim, int threads);
 /// Threads that rotary() uses at most.
 [[nodiscard]] int rotary_threads(const ConstTensorView& x);
-void rotary(const ConstTensorView& x, const std::vector<double>& inv_freq, Turn turn, const TensorView& y,
-            void* scratch);
+void rotary(const ConstTensorView& x, const std::vector<double>& inv_freq, Turn turn, const TensorView& y, void* scratch);
 
 }  // namespace mica::cpu

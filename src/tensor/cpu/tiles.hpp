@@ -22,26 +22,25 @@ struct Tiles {
     std::int64_t row_stride, col_stride;
   };
   /// C[rows, cols] (+)= A[rows, depth] B[depth, cols]; cols a multiple of kTilePad.
-  void (*multiply)(Left a, const float* b, std::int64_t ldb, float* c, std::int64_t ldc, std::int64_t rows,
-                   std::int64_t cols, std::int64_t depth, bool accumulate);
+  void (*multiply)(Left a, const float* b, std::int64_t ldb, float* c, std::int64_t ldc, std::int64_t rows, std::int64_t cols,
+                   std::int64_t depth, bool accumulate);
   /// panel[cols][kPanel] = transpose of x[rows, cols] (stride ld), rows <= kPanel; the columns past `rows` become zero.
   void (*transpose_to_panel)(const float* x, std::int64_t ld, std::int64_t rows, std::int64_t cols, float* panel);
 
   /// rows of `dim` elements (f32, bf16 or f16), `stride` elements apart -> dense f32 rows of padded_dim, the padding zero.
-  void (*load_rows)(const void* x, DType dtype, std::int64_t stride, std::int64_t rows, std::int64_t dim,
-                    std::int64_t padded_dim, float* dst);
+  void (*load_rows)(const void* x, DType dtype, std::int64_t stride, std::int64_t rows, std::int64_t dim, std::int64_t padded_dim,
+                    float* dst);
   /// The way back; row r is multiplied with factors[r] (null: with nothing).
-  void (*store_rows)(const float* x, std::int64_t padded_dim, const float* factors, std::int64_t rows,
-                     std::int64_t dim, void* dst, DType dtype, std::int64_t stride);
+  void (*store_rows)(const float* x, std::int64_t padded_dim, const float* factors, std::int64_t rows, std::int64_t dim, void* dst,
+                     DType dtype, std::int64_t stride);
   /// Row r shows visible + r scores: they become exp(factor * score - shift) with shift = factor * their maximum, the
   /// others up to `cols` (a multiple of kTilePad) zero. sums[r] is the sum, so log-sum-exp = shifts[r] + log(sums[r]).
-  void (*softmax_rows)(float* scores, std::int64_t stride, std::int64_t rows, std::int64_t visible, std::int64_t cols,
-                       float factor, float* shifts, float* sums);
+  void (*softmax_rows)(float* scores, std::int64_t stride, std::int64_t rows, std::int64_t visible, std::int64_t cols, float factor,
+                       float* shifts, float* sums);
   /// scores -> P = exp(factor * score - lse[r]); dscores (dP) -> factor * P * (dP - delta[r]). Row r shows visible + r
   /// (diagonal) or visible scores; the others up to `cols` become zero.
-  void (*softmax_backward_rows)(float* scores, float* dscores, std::int64_t stride, std::int64_t rows,
-                                std::int64_t visible, bool is_diagonal, std::int64_t cols, float factor,
-                                const float* lse, const float* delta);
+  void (*softmax_backward_rows)(float* scores, float* dscores, std::int64_t stride, std::int64_t rows, std::int64_t visible,
+                                bool is_diagonal, std::int64_t cols, float factor, const float* lse, const float* delta);
 };
 
 /// For the same instruction set as loops().

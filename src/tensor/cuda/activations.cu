@@ -64,8 +64,7 @@ void CudaKernels::activation(Stream& s, Activation f, ConstTensorView x, TensorV
     const Cut range = cut<kLanes<T>>(n, from, to);
     if (range.vectors == 0) slow_paths_.note_one_by_one(what, y.shape, y.dtype);
     element::with_activation(f, [&](auto chosen) {
-      launch(s, what, {reads(x), mica::writes(y)}, range.grid(kLanes<T>), activation_kernel<T, decltype(chosen)::value>,
-             range, from, to);
+      launch(s, what, {reads(x), mica::writes(y)}, range.grid(kLanes<T>), activation_kernel<T, decltype(chosen)::value>, range, from, to);
     });
   });
 }
@@ -96,24 +95,22 @@ void CudaKernels::swiglu(Stream& s, ConstTensorView gate, ConstTensorView up, Te
     auto* to = static_cast<T*>(y.data);
     const Cut range = cut<kLanes<T>>(n, gates, ups, to);
     if (range.vectors == 0) slow_paths_.note_one_by_one("swiglu", y.shape, y.dtype);
-    launch(s, "swiglu", {reads(gate), reads(up), mica::writes(y)}, range.grid(kLanes<T>), swiglu_kernel<T>, range,
-           gates, ups, to);
+    launch(s, "swiglu", {reads(gate), reads(up), mica::writes(y)}, range.grid(kLanes<T>), swiglu_kernel<T>, range, gates, ups, to);
   });
 }
 
-void CudaKernels::swiglu_backward(Stream& s, ConstTensorView gate, ConstTensorView up, ConstTensorView dy,
-                                  TensorView dgate, TensorView dup) {
+void CudaKernels::swiglu_backward(Stream& s, ConstTensorView gate, ConstTensorView up, ConstTensorView dy, TensorView dgate,
+                                  TensorView dup) {
   const std::int64_t n = check_swiglu_backward(gate, up, dy, dgate, dup);
   if (n == 0) return;
   with_element(gate.dtype, [&](auto element) {
     using T = decltype(element);
-    const auto *gates = static_cast<const T*>(gate.data), *ups = static_cast<const T*>(up.data),
-               *dys = static_cast<const T*>(dy.data);
+    const auto *gates = static_cast<const T*>(gate.data), *ups = static_cast<const T*>(up.data), *dys = static_cast<const T*>(dy.data);
     auto *to_gate = static_cast<T*>(dgate.data), *to_up = static_cast<T*>(dup.data);
     const Cut range = cut<kLanes<T>>(n, gates, ups, dys, to_gate, to_up);
     if (range.vectors == 0) slow_paths_.note_one_by_one("swiglu_backward", dy.shape, dy.dtype);
-    launch(s, "swiglu_backward", {reads(gate), reads(up), reads(dy), mica::writes(dgate), mica::writes(dup)},
-           range.grid(kLanes<T>), swiglu_backward_kernel<T>, range, gates, ups, dys, to_gate, to_up);
+    launch(s, "swiglu_backward", {reads(gate), reads(up), reads(dy), mica::writes(dgate), mica::writes(dup)}, range.grid(kLanes<T>),
+           swiglu_backward_kernel<T>, range, gates, ups, dys, to_gate, to_up);
   });
 }
 

@@ -9,7 +9,7 @@
 namespace mica::cuda {
 
 void own_attention(Stream& s, const AttentionShape& shape, const ConstQkv& in, TensorView y, TensorView lse);
-void own_attention_backward(Stream& s, Pool& pool, const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in,
-                            ConstTensorView y, ConstTensorView lse, const Qkv& d_in);
+void own_attention_backward(Stream& s, Pool& pool, const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in, ConstTensorView y,
+                            ConstTensorView lse, const Qkv& d_in);
 
 }  // namespace mica::cuda

@@ -40,8 +40,7 @@ __global__ void row_products(Sizes sizes, std::int64_t rows, Backward<T> t) {
 struct Weight {
   float value, score_gradient;
 };
-__device__ inline Weight weight_again(bool is_hidden, float score, float gradient, const Sizes& sizes, float lse,
-                                      float delta) {
+__device__ inline Weight weight_again(bool is_hidden, float score, float gradient, const Sizes& sizes, float lse, float delta) {
   if (is_hidden) return {0, 0};
   const float value = exp2f((score * sizes.factor - lse) * kLog2E);
   return {value, value * (gradient - delta)};
@@ -59,8 +58,7 @@ __global__ void __launch_bounds__(kThreads, 3) backward_queries(Sizes sizes, int
   const int first = tile * kTile;
   const Place place;
   const Head<const T> q = head_of(t.q, sizes, batch, head), dy = head_of(t.dy, sizes, batch, head);
-  const Head<const T> k = head_of(t.k, sizes, batch, head / sizes.group),
-                      v = head_of(t.v, sizes, batch, head / sizes.group);
+  const Head<const T> k = head_of(t.k, sizes, batch, head / sizes.group), v = head_of(t.v, sizes, batch, head / sizes.group);
 
   float lse[kOwn] = {}, delta[kOwn] = {}, scale[kOwn];
 #pragma unroll
@@ -146,17 +144,15 @@ __global__ void __launch_bounds__(kThreads, 3) backward_keys(Sizes sizes, int ba
 }  // namespace
 }  // namespace attention
 
-void own_attention_backward(Stream& s, Pool& pool, const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in,
-                            ConstTensorView y, ConstTensorView lse, const Qkv& d_in) {
+void own_attention_backward(Stream& s, Pool& pool, const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in, ConstTensorView y,
+                            ConstTensorView lse, const Qkv& d_in) {
   using namespace attention;  // NOLINT(google-build-using-namespace)
   const Buffer delta = pool.allocate(shape.batch * shape.heads * shape.seq_len * 4, MemoryRole::workspace, s);
   with_element(in.q.dtype, [&](auto element) {
     using T = decltype(element);
     const QkvHeads<T, true> heads(shape, in);
     const QkvHeads<T, false> gradients(shape, d_in);
-    const auto row = [&](ConstTensorView view) {
-      return Heads<const T>{static_cast<const T*>(view.data), shape.q_width()};
-    };
+    const auto row = [&](ConstTensorView view) { return Heads<const T>{static_cast<const T*>(view.data), shape.q_width()}; };
     const Backward<T> t{heads.q,     heads.k,     heads.v,     row(y),          row(dy),
                         gradients.q, gradients.k, gradients.v, lse.as<float>(), static_cast<float*>(delta.data())};
     const Sizes sizes = sizes_of<T>(shape, heads.in_packs() && gradients.in_packs() && is_aligned(dy.data, 16));
@@ -166,12 +162,10 @@ void own_attention_backward(Stream& s, Pool& pool, const AttentionShape& shape, 
     const Access deltas = reads(delta.data(), delta.bytes());
     launch(s, "attention_backward", {reads(y), reads(dy), writes(delta.data(), delta.bytes())},
            Grid{(rows * kWarp + kBlockThreads - 1) / kBlockThreads}, row_products<T>, sizes, rows, t);
-    launch(s, "attention_backward",
-           {reads(in.q), reads(in.k), reads(in.v), reads(dy), reads(lse), deltas, writes(d_in.q)},
+    launch(s, "attention_backward", {reads(in.q), reads(in.k), reads(in.v), reads(dy), reads(lse), deltas, writes(d_in.q)},
            grid_of_parts(shape, shape.heads, kQueryChunks), backward_queries<T>, sizes, batches, tiles, t);
     launch(s, "attention_backward",
-           {reads(in.q), reads(in.k), reads(in.v), reads(dy), reads(lse), deltas, writes(d_in.q), writes(d_in.k),
-            writes(d_in.v)},
+           {reads(in.q), reads(in.k), reads(in.v), reads(dy), reads(lse), deltas, writes(d_in.q), writes(d_in.k), writes(d_in.v)},
            grid_of_parts(shape, shape.num_kv_heads(), kKeyChunks), backward_keys<T>, sizes, batches, tiles, t);
   });
 }

@@ -12,9 +12,8 @@ constexpr int kChunks = 4;  // a block writes 128 columns; wider heads take more
 
 /// One tile of queries of one head a block, the longest rows first.
 template <class T>
-__global__ void __launch_bounds__(kThreads, 3)
-    forward(Sizes sizes, int batches, int tiles, Heads<const T> all_q, Heads<const T> all_k, Heads<const T> all_v,
-            Heads<T> all_y, float* lse) {
+__global__ void __launch_bounds__(kThreads, 3) forward(Sizes sizes, int batches, int tiles, Heads<const T> all_q, Heads<const T> all_k,
+                                                       Heads<const T> all_v, Heads<T> all_y, float* lse) {
   __shared__ Columns q_columns;
   __shared__ Factor factor;
   __shared__ Weights weights;
@@ -45,8 +44,7 @@ __global__ void __launch_bounds__(kThreads, 3)
         most = fmaxf(most, scores[i][j]);
       }
 #pragma unroll
-      for (int distance = 1; distance < kLanes; distance *= 2)
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffU, most, distance));
+      for (int distance = 1; distance < kLanes; distance *= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffU, most, distance));
       const float correction = exp2f(largest[i] - most);
       largest[i] = most;
       weight[i] *= correction;
@@ -68,8 +66,7 @@ __global__ void __launch_bounds__(kThreads, 3)
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
 #pragma unroll
-    for (int distance = 1; distance < kLanes; distance *= 2)
-      weight[i] += __shfl_xor_sync(0xffffffffU, weight[i], distance);
+    for (int distance = 1; distance < kLanes; distance *= 2) weight[i] += __shfl_xor_sync(0xffffffffU, weight[i], distance);
     const int token = first + place.own(i);
     if (lse != nullptr && first_column == 0 && place.lane == 0 && token < sizes.seq_len) {
       lse[(static_cast<std::int64_t>(batch) * sizes.heads + head) * sizes.seq_len + token] = largest[i] / kLog2E + logf(weight[i]);
@@ -88,8 +85,8 @@ void own_attention(Stream& s, const AttentionShape& shape, const ConstQkv& in, T
     const attention::QkvHeads<T, true> heads(shape, in);
     const auto sizes = attention::sizes_of<T>(shape, heads.in_packs() && is_aligned(y.data, 16));
     launch(s, "attention", {reads(in.q), reads(in.k), reads(in.v), writes(y), writes(lse)},
-           attention::grid_of_parts(shape, shape.heads, attention::kChunks), attention::forward<T>, sizes,
-           static_cast<int>(shape.batch), static_cast<int>(attention::num_tiles(shape)), heads.q, heads.k, heads.v,
+           attention::grid_of_parts(shape, shape.heads, attention::kChunks), attention::forward<T>, sizes, static_cast<int>(shape.batch),
+           static_cast<int>(attention::num_tiles(shape)), heads.q, heads.k, heads.v,
            attention::Heads<T>{static_cast<T*>(y.data), shape.q_width()}, static_cast<float*>(lse.data));
   });
 }

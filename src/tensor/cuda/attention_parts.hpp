@@ -16,12 +16,11 @@ struct AttentionPart {
 
 /// Cuts an attention into parts with at most `most_bytes` of `bytes_per_head` for each head (one k and v at least). No two
 /// differ by more than one sequence or one k and v: a small rest would not fill the GPU.
-[[nodiscard]] inline std::vector<AttentionPart> attention_parts(const AttentionShape& shape,
-                                                                std::int64_t bytes_per_head, std::int64_t most_bytes) {
+[[nodiscard]] inline std::vector<AttentionPart> attention_parts(const AttentionShape& shape, std::int64_t bytes_per_head,
+                                                                std::int64_t most_bytes) {
   const std::int64_t all = shape.num_kv_heads();
   const std::int64_t shared = std::clamp(most_bytes / (bytes_per_head * shape.group()), std::int64_t{1}, all);
-  const std::int64_t sequences =
-      std::clamp(shared < all ? 1 : most_bytes / (bytes_per_head * shape.heads), std::int64_t{1}, shape.batch);
+  const std::int64_t sequences = std::clamp(shared < all ? 1 : most_bytes / (bytes_per_head * shape.heads), std::int64_t{1}, shape.batch);
   const std::int64_t num_b = (shape.batch + sequences - 1) / sequences, num_k = (all + shared - 1) / shared;
   std::vector<AttentionPart> parts;
   for (std::int64_t b = 0; b < num_b; ++b) {

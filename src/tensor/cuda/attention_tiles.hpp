@@ -77,8 +77,7 @@ struct BlockPart {
 };
 __device__ inline BlockPart part_of_block(int batches, int heads, int tiles, int chunks) {
   const auto block = static_cast<int>(blockIdx.x);
-  return {block / heads % batches, block % heads, block / heads / batches % tiles,
-          block / heads / batches / tiles * chunks * kDepth};
+  return {block / heads % batches, block % heads, block / heads / batches % tiles, block / heads / batches / tiles * chunks * kDepth};
 }
 
 struct Place {
@@ -90,17 +89,14 @@ struct Place {
 };
 
 /// Weights of neighbouring lanes lie in neighbouring slots, so that they are stored without bank conflicts.
-__device__ inline int token_of_slot(int slot) {
-  return slot % kLanes * 4 + slot / kLanes % 4 + kTile / 2 * (slot / (4 * kLanes));
-}
+__device__ inline int token_of_slot(int slot) { return slot % kLanes * 4 + slot / kLanes % 4 + kTile / 2 * (slot / (4 * kLanes)); }
 __device__ inline int slot_of(const Place& place, int j) { return j * kLanes + place.lane; }
 
 constexpr int kFetched = kDepth * kTile / kThreads;  // elements a thread brings in: half a row of a tile's columns
 
 /// This thread's part of columns [column, column + kDepth) of tokens [first, first + kTile); zero outside.
 template <class T>
-__device__ inline void fetch(const Head<const T>& head, const Sizes& sizes, int first, int column,
-                             float (&x)[kFetched]) {
+__device__ inline void fetch(const Head<const T>& head, const Sizes& sizes, int first, int column, float (&x)[kFetched]) {
   const int token = first + static_cast<int>(threadIdx.x) % kTile;
   column += static_cast<int>(threadIdx.x) / kTile * kFetched;
   const T* from = head.data + token * head.stride + column;
@@ -125,8 +121,7 @@ __device__ inline void bring(Columns& columns, const Head<const T>& head, const 
   float x[kFetched];
   fetch(head, sizes, first, column, x);
 #pragma unroll
-  for (int i = 0; i < kFetched; ++i)
-    columns[static_cast<int>(threadIdx.x) / kTile * kFetched + i][threadIdx.x % kTile] = x[i];
+  for (int i = 0; i < kFetched; ++i) columns[static_cast<int>(threadIdx.x) / kTile * kFetched + i][threadIdx.x % kTile] = x[i];
 }
 template <class T>
 __device__ inline void bring(RowsOf& rows, const Head<const T>& head, const Sizes& sizes, int first, int column) {
@@ -146,9 +141,9 @@ __device__ inline void read4(const float* from, float* x) {
 
 /// scores[i][j] = own token i times other token j over all columns of the heads.
 template <class T>
-__device__ inline void multiply_tokens(const Head<const T>& own, int own_first, const Head<const T>& other,
-                                       int other_first, const Sizes& sizes, const Place& place, Columns& own_columns,
-                                       Columns& other_columns, float (&scores)[kOwn][kOther]) {
+__device__ inline void multiply_tokens(const Head<const T>& own, int own_first, const Head<const T>& other, int other_first,
+                                       const Sizes& sizes, const Place& place, Columns& own_columns, Columns& other_columns,
+                                       float (&scores)[kOwn][kOther]) {
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
 #pragma unroll
@@ -178,8 +173,7 @@ __device__ inline void multiply_tokens(const Head<const T>& own, int own_first, 
 __device__ inline void store_weights(Weights& weights, const Place& place, const float (&mine)[kOwn][kOther]) {
 #pragma unroll
   for (int j = 0; j < kOther; ++j) {
-    *reinterpret_cast<float4*>(&weights[slot_of(place, j)][place.own(0)]) =
-        make_float4(mine[0][j], mine[1][j], mine[2][j], mine[3][j]);
+    *reinterpret_cast<float4*>(&weights[slot_of(place, j)][place.own(0)]) = make_float4(mine[0][j], mine[1][j], mine[2][j], mine[3][j]);
   }
 }
 
@@ -190,9 +184,8 @@ using Sums = float[kChunks][kOwn][4];
 
 /// sums += weights times rows of the other tile.
 template <class T, int kChunks>
-__device__ inline void add_weighted_rows(const Weights& weights, const Head<const T>& other, int other_first,
-                                         const Sizes& sizes, const Place& place, int first_column, RowsOf& rows,
-                                         Sums<kChunks>& sums) {
+__device__ inline void add_weighted_rows(const Weights& weights, const Head<const T>& other, int other_first, const Sizes& sizes,
+                                         const Place& place, int first_column, RowsOf& rows, Sums<kChunks>& sums) {
 #pragma unroll
   for (int chunk = 0; chunk < kChunks; ++chunk) {
     const int column = first_column + chunk * kDepth;
@@ -217,8 +210,8 @@ __device__ inline void add_weighted_rows(const Weights& weights, const Head<cons
 
 /// Writes factor[i] * sums to the tokens from `first` on.
 template <class T, int kChunks>
-__device__ inline void store_sums(const Head<T>& head, const Sizes& sizes, const Place& place, int first,
-                                  int first_column, const float (&factor)[kOwn], const Sums<kChunks>& sums) {
+__device__ inline void store_sums(const Head<T>& head, const Sizes& sizes, const Place& place, int first, int first_column,
+                                  const float (&factor)[kOwn], const Sums<kChunks>& sums) {
   struct alignas(4 * sizeof(T)) Four {
     T element[4];
   };
@@ -266,9 +259,7 @@ struct QkvHeads {
       v = {static_cast<Element*>(qkv.v.data), shape.kv_width()};
     }
   }
-  [[nodiscard]] bool in_packs() const {
-    return is_aligned(q.data, 16) && is_aligned(k.data, 16) && is_aligned(v.data, 16);
-  }
+  [[nodiscard]] bool in_packs() const { return is_aligned(q.data, 16) && is_aligned(k.data, 16) && is_aligned(v.data, 16); }
 };
 
 template <class T>

@@ -1,6 +1,7 @@
+#include "bias.hpp"
+
 #include <algorithm>
 
-#include "bias.hpp"
 #include "fold_sums.hpp"
 #include "reduce.hpp"
 #include "vectors.hpp"
@@ -16,8 +17,7 @@ constexpr int kRowsInFlight = 8;
 /// Sums of rows [y * chunk, (y + 1) * chunk) into partial[y]; a block has kWarp * kPerThread columns, each of its warps
 /// every eighth row.
 template <class T, int kPerThread>
-__global__ void partial_column_sums(const T* dy, std::int64_t rows, std::int64_t n, std::int64_t chunk,
-                                    float* partial) {
+__global__ void partial_column_sums(const T* dy, std::int64_t rows, std::int64_t n, std::int64_t chunk, float* partial) {
   __shared__ float sums[kWarps][kWarp * kPerThread];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -80,8 +80,8 @@ void bias_gradient(Stream& s, Pool& pool, ConstTensorView dy, std::int64_t rows,
   with_element(dy.dtype, [&](auto element) {
     using T = decltype(element);
     launch(s, "bias_gradient", {reads(dy), partial_access}, Grid{column_blocks, chunks},
-           in_packs ? partial_column_sums<T, Pack<T>::kNumel> : partial_column_sums<T, 1>,
-           static_cast<const T*>(dy.data), rows, n, chunk, sums);
+           in_packs ? partial_column_sums<T, Pack<T>::kNumel> : partial_column_sums<T, 1>, static_cast<const T*>(dy.data), rows, n, chunk,
+           sums);
   });
   fold_sums(s, "bias_gradient", {.space = partial, .num = chunks, .cols = n}, dbias, {}, mode);
 }
@@ -89,9 +89,8 @@ void bias_gradient(Stream& s, Pool& pool, ConstTensorView dy, std::int64_t rows,
 void add_bias(Stream& s, ConstTensorView x, ConstTensorView bias, TensorView y) {
   with_element(y.dtype, [&](auto element) {
     using T = decltype(element);
-    launch(s, "add_bias", {reads(x), reads(bias), writes(y)}, Grid::over(y.numel()), add_bias_rows<T>,
-           static_cast<const float*>(x.data), static_cast<const float*>(bias.data), y.numel(), bias.numel(),
-           static_cast<T*>(y.data));
+    launch(s, "add_bias", {reads(x), reads(bias), writes(y)}, Grid::over(y.numel()), add_bias_rows<T>, static_cast<const float*>(x.data),
+           static_cast<const float*>(bias.data), y.numel(), bias.numel(), static_cast<T*>(y.data));
   });
 }
 

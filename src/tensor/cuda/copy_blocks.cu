@@ -37,8 +37,7 @@ __device__ void copy_chunks(const Run& run) {
   const int group = 1 << run.log2_threads;
   const int lane = static_cast<int>(threadIdx.x) & (group - 1);
   const std::int64_t groups = static_cast<std::int64_t>(gridDim.x) * (blockDim.x >> run.log2_threads);
-  std::int64_t chunk =
-      static_cast<std::int64_t>(blockIdx.x) * (blockDim.x >> run.log2_threads) + (threadIdx.x >> run.log2_threads);
+  std::int64_t chunk = static_cast<std::int64_t>(blockIdx.x) * (blockDim.x >> run.log2_threads) + (threadIdx.x >> run.log2_threads);
   for (; chunk < run.rows * run.chunks; chunk += groups) {
     const std::int64_t row = run.chunks == 1 ? chunk : chunk / run.chunks;
     const std::int64_t begin = (chunk - row * run.chunks) * kChunk;
@@ -95,8 +94,8 @@ void CudaKernels::copy_blocks(Stream& s, ConstTensorView src, TensorView dst, st
   const auto enqueue = [&] {
     // Enough for one long run, not as many for each of 48 short ones.
     const std::int64_t most_blocks = std::max<std::int64_t>(8192 / num_runs, 256);
-    launch(s, "copy_blocks", {reads(src), mica::writes(dst)},
-           Grid{std::clamp<std::int64_t>(most_chunks, 1, most_blocks), num_runs}, copy_blocks_kernel, runs);
+    launch(s, "copy_blocks", {reads(src), mica::writes(dst)}, Grid{std::clamp<std::int64_t>(most_chunks, 1, most_blocks), num_runs},
+           copy_blocks_kernel, runs);
     num_runs = 0;
     most_chunks = 0;
   };
@@ -105,8 +104,8 @@ void CudaKernels::copy_blocks(Stream& s, ConstTensorView src, TensorView dst, st
       return first >= 0 && stride >= 0 && first + (b.count - 1) * stride + b.numel <= numel;
     };
     require(b.count == 0 || (fits(b.src, b.src_stride, src.numel()) && fits(b.dst, b.dst_stride, dst.numel())),
-            "copy_blocks: {} blocks of {} elements from {} to {} leave arrays of {} and {} elements", b.count, b.numel,
-            b.src, b.dst, src.numel(), dst.numel());
+            "copy_blocks: {} blocks of {} elements from {} to {} leave arrays of {} and {} elements", b.count, b.numel, b.src, b.dst,
+            src.numel(), dst.numel());
     if (b.count == 0 || b.numel == 0) continue;
     const Run& run = runs.run[num_runs++] = make_run(b, src.data, dst.data, dtype_bytes(src.dtype));
     const std::int64_t groups_per_block = kBlockThreads >> run.log2_threads;

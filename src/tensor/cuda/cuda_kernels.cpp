@@ -43,8 +43,8 @@ std::string CudaKernels::description() const {
   int index = 0;
   check(cudaGetDevice(&index), "cudaGetDevice");
   const GpuInfo gpu = list_gpus().at(static_cast<std::size_t>(index));
-  return fmt::format("cuda ({}, compute capability {}.{}, {}{}, attention by {})", gpu.name, gpu.compute_major,
-                     gpu.compute_minor, Products::library_description(),
+  return fmt::format("cuda ({}, compute capability {}.{}, {}{}, attention by {})", gpu.name, gpu.compute_major, gpu.compute_minor,
+                     Products::library_description(),
                      options_.fuse_epilogues ? ""
                      : epilogues_are_off()   ? " without epilogues (MICA_GPU_EPILOGUES=off)"
                                              : " without epilogues",

@@ -35,19 +35,17 @@ class CudaKernels final : public Kernels {
 
  private:
   void copy_converting(Stream& s, ConstTensorView src, TensorView dst);
-  [[nodiscard]] Buffer scratch(Stream& s, std::int64_t bytes) {
-    return pool_.allocate(bytes, MemoryRole::workspace, s);
-  }
+  [[nodiscard]] Buffer scratch(Stream& s, std::int64_t bytes) { return pool_.allocate(bytes, MemoryRole::workspace, s); }
   /// x, or x converted in `space`; an absent x stays absent.
   [[nodiscard]] ConstTensorView as_dtype(Stream& s, ConstTensorView x, DType dtype, Buffer& space);
   /// C (+)= A B (+ bias) of any floating-point dtypes, recorded. `spec` has the shape, the transposes and the leading
   /// dims, the views say the rest. bias: [n], only when overwriting and where C is dense, or absent. C's view has the
   /// elements between its rows too.
-  void multiply(Stream& s, const char* what, ProductSpec spec, ConstTensorView a, ConstTensorView b, ConstTensorView bias,
-                TensorView c, Write mode);
+  void multiply(Stream& s, const char* what, ProductSpec spec, ConstTensorView a, ConstTensorView b, ConstTensorView bias, TensorView c,
+                Write mode);
   /// Enqueues a product as it is. `vector` and `aux`: its epilogue's. `addend`: what an accumulating one adds to, if not c.
-  void run(Stream& s, const char* what, const Product& product, ConstTensorView a, ConstTensorView b, TensorView c,
-           const Access& vector, const Access& aux = {}, ConstTensorView addend = {});
+  void run(Stream& s, const char* what, const Product& product, ConstTensorView a, ConstTensorView b, TensorView c, const Access& vector,
+           const Access& aux = {}, ConstTensorView addend = {});
   /// Notes a product that cuBLASLt does not do as asked for. `why` makes the reason.
   template <class Why>
   void note_slow_product(std::string_view kind, const char* what, const ProductSpec& spec, const Why& why);

@@ -24,8 +24,8 @@ ConstTensorView CudaKernels::as_dtype(Stream& s, ConstTensorView x, DType dtype,
   return converted;
 }
 
-void CudaKernels::run(Stream& s, const char* what, const Product& product, ConstTensorView a, ConstTensorView b,
-                      TensorView c, const Access& vector, const Access& aux, ConstTensorView addend) {
+void CudaKernels::run(Stream& s, const char* what, const Product& product, ConstTensorView a, ConstTensorView b, TensorView c,
+                      const Access& vector, const Access& aux, ConstTensorView addend) {
   const Buffer space = scratch(s, product.workspace_bytes());
   s.submit(what, {mica::reads(a), mica::reads(b), vector, aux, mica::reads(addend), mica::writes(c), writes(space)},
            [&product, a, b, c, vector, aux, addend, workspace = space.data(), stream = native(s)] {
@@ -41,8 +41,8 @@ void CudaKernels::note_slow_product(std::string_view kind, const char* what, con
                    [&] { return std::pair(fmt::format("{}, {}", what, spec.operands_text()), why()); });
 }
 
-void CudaKernels::multiply(Stream& s, const char* what, ProductSpec spec, ConstTensorView a, ConstTensorView b,
-                           ConstTensorView bias, TensorView c, Write mode) {
+void CudaKernels::multiply(Stream& s, const char* what, ProductSpec spec, ConstTensorView a, ConstTensorView b, ConstTensorView bias,
+                           TensorView c, Write mode) {
   if (record_) record_->push_back({spec.m, spec.n, spec.k, spec.transposed_a, spec.transposed_b, a.dtype});
   // Operands of unequal dtypes are converted to f32, and whatever cuBLASLt has nothing for (an odd address, a dtype of C or
   // a bias that it does not write itself) too: first C, then A and B.
@@ -54,8 +54,8 @@ void CudaKernels::multiply(Stream& s, const char* what, ProductSpec spec, ConstT
     note_slow_product(is_in_f32 ? "operands converted to fp32" : "a result converted from fp32", what, asked, [&] {
       if (a.dtype != b.dtype) return fmt::format("operands of {} and {}", dtype_name(a.dtype), dtype_name(b.dtype));
       if (refused) return Products::why_not(*refused);
-      return fmt::format("{} does not write {} when it multiplies {}", Products::library_description(),
-                         dtype_name(c.dtype), dtype_name(a.dtype));
+      return fmt::format("{} does not write {} when it multiplies {}", Products::library_description(), dtype_name(c.dtype),
+                         dtype_name(a.dtype));
     });
   };
   for (const DType ab : {a.dtype == b.dtype ? a.dtype : DType::f32, DType::f32}) {
@@ -91,8 +91,7 @@ void CudaKernels::multiply(Stream& s, const char* what, ProductSpec spec, ConstT
     if (bias) return add_bias(s, c32, as_dtype(s, bias, DType::f32, bias32_space), c);
     return scale(s, c32, 1.0, c, mode);
   }
-  throw CudaError(
-      fmt::format("{}: {} has no algorithm for {}", what, Products::library_description(), spec.to_string()));
+  throw CudaError(fmt::format("{}: {} has no algorithm for {}", what, Products::library_description(), spec.to_string()));
 }
 
 void CudaKernels::linear(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView y) {
@@ -114,17 +113,14 @@ void CudaKernels::linear_backward_input(Stream& s, ConstTensorView dy, ConstTens
 // must not depend on what runs together (no CudaKernelsOptions::fuse_epilogues). The gradient of the first layer's bias
 // comes with the product of its weight's gradient (Epilogue::bias_gradient), though the GELU's epilogue could make it as
 // well; that product has an algorithm of its own, since the one that is best without may be slow with the sums.
-void CudaKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView pre,
-                              TensorView y) {
+void CudaKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView pre, TensorView y) {
   const char* what = "linear_gelu";
   const auto [m, n, k] = check_linear_gelu(x, w, bias, pre, y);
   if (m == 0 || n == 0) return;
-  ProductSpec spec{.m = m, .n = n, .k = k, .lda = k, .ldb = k, .ldc = n, .transposed_b = true, .ab = x.dtype,
-                   .c = y.dtype};
+  ProductSpec spec{.m = m, .n = n, .k = k, .lda = k, .ldb = k, .ldc = n, .transposed_b = true, .ab = x.dtype, .c = y.dtype};
   const auto find = [&](ConstTensorView aux) {
     spec.alignment = Alignments::of(x.data, w.data, y.data, bias.data, aux.data);
-    spec.epilogue = aux ? (bias ? Epilogue::gelu_aux_bias : Epilogue::gelu_aux)
-                        : (bias ? Epilogue::gelu_bias : Epilogue::gelu);
+    spec.epilogue = aux ? (bias ? Epilogue::gelu_aux_bias : Epilogue::gelu_aux) : (bias ? Epilogue::gelu_bias : Epilogue::gelu);
     return products_->find(spec);
   };
   if (options_.fuse_epilogues) {
@@ -151,15 +147,23 @@ void CudaKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, C
 }
 
 /// The addend is cuBLASLt's C, which need not be its D.
-void CudaKernels::linear_add(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias,
-                             ConstTensorView addend, TensorView y) {
+void CudaKernels::linear_add(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, ConstTensorView addend, TensorView y) {
   const auto [m, n, k] = check_linear_add(x, w, bias, addend, y);
   if (m == 0 || n == 0) return;
   if (options_.fuse_epilogues) {
     const char* what = "linear_add";
     const bool takes_bias = !bias || bias.dtype == y.dtype;
-    ProductSpec spec{.m = m, .n = n, .k = k, .lda = k, .ldb = k, .ldc = n, .transposed_b = true, .ab = x.dtype,
-                     .c = y.dtype, .epilogue = bias ? Epilogue::bias : Epilogue::none, .accumulate = true,
+    ProductSpec spec{.m = m,
+                     .n = n,
+                     .k = k,
+                     .lda = k,
+                     .ldb = k,
+                     .ldc = n,
+                     .transposed_b = true,
+                     .ab = x.dtype,
+                     .c = y.dtype,
+                     .epilogue = bias ? Epilogue::bias : Epilogue::none,
+                     .accumulate = true,
                      .alignment = Alignments::of(x.data, w.data, y.data, bias.data)};
     spec.alignment.c = std::min(spec.alignment.c, Alignments::of(x.data, w.data, addend.data, bias.data).c);
     if (const Product* product = takes_bias ? products_->find(spec) : nullptr) {
@@ -175,11 +179,17 @@ void CudaKernels::linear_add(Stream& s, ConstTensorView x, ConstTensorView w, Co
   add(s, y, addend, y);
 }
 
-void CudaKernels::linear_gelu_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, ConstTensorView pre,
-                                             TensorView dpre) {
+void CudaKernels::linear_gelu_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, ConstTensorView pre, TensorView dpre) {
   const auto [m, n, k] = check_linear_gelu_backward_input(dy, w, pre, dpre);
   if (m == 0 || k == 0) return;
-  const ProductSpec spec{.m = m, .n = k, .k = n, .lda = n, .ldb = k, .ldc = k, .ab = dy.dtype, .c = dpre.dtype,
+  const ProductSpec spec{.m = m,
+                         .n = k,
+                         .k = n,
+                         .lda = n,
+                         .ldb = k,
+                         .ldc = k,
+                         .ab = dy.dtype,
+                         .c = dpre.dtype,
                          .epilogue = Epilogue::gelu_gradient,
                          .alignment = Alignments::of(dy.data, w.data, dpre.data, nullptr, pre.data)};
   if (options_.fuse_epilogues) {
@@ -194,8 +204,7 @@ void CudaKernels::linear_gelu_backward_input(Stream& s, ConstTensorView dy, Cons
   activation_backward(s, Activation::gelu, pre, dpre, dpre);
 }
 
-void CudaKernels::linear_backward_params(Stream& s, ConstTensorView dy, ConstTensorView x, TensorView dw,
-                                         TensorView dbias, Write mode) {
+void CudaKernels::linear_backward_params(Stream& s, ConstTensorView dy, ConstTensorView x, TensorView dw, TensorView dbias, Write mode) {
   const char* what = "linear_backward_params";
   const auto [m, n, k] = check_linear_backward_params(dy, x, dw, dbias);
   if (m == 0) {  // sums of nothing
@@ -218,8 +227,7 @@ void CudaKernels::linear_backward_params(Stream& s, ConstTensorView dy, ConstTen
       if (record_) record_->push_back({n, k, m, true, false, dy.dtype});
       return run(s, what, *product, dy, x, dw, mica::writes(dbias));
     }
-    note_slow_product("a bias gradient not fused with its product", what, with_sums,
-                      [&] { return Products::why_not(with_sums); });
+    note_slow_product("a bias gradient not fused with its product", what, with_sums, [&] { return Products::why_not(with_sums); });
   }
   if (dbias) bias_gradient(s, pool_, dy, m, dbias, mode);
   multiply(s, what, spec, dy, x, {}, dw, mode);

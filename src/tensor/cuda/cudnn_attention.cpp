@@ -61,8 +61,7 @@ fe::graph::Tensor_attributes heads_of(Tensor uid, const Call& call, std::int64_t
       .set_dim({call.batch, heads, call.seq_len, call.head_dim})
       .set_stride({call.seq_len * stride, call.head_dim, stride, 1});
 }
-void describe_heads(const TensorPointer& output, Tensor uid, const Call& call, std::int64_t heads,
-                    std::int64_t stride) {
+void describe_heads(const TensorPointer& output, Tensor uid, const Call& call, std::int64_t heads, std::int64_t stride) {
   output->set_output(true)
       .set_uid(uid)
       .set_dim({call.batch, heads, call.seq_len, call.head_dim})
@@ -155,11 +154,10 @@ class CudnnAttention final : public FusedAttention {
   CudnnAttention(Pool& pool, bool deterministic) : pool_(pool), deterministic_(deterministic) {}
 
   [[nodiscard]] std::string description() const override { return fmt::format("cuDNN {}", cudnn_version_text()); }
-  [[nodiscard]] std::optional<std::string> forward(Stream& s, const AttentionShape& shape, const ConstQkv& in,
-                                                   TensorView y, TensorView lse) override;
-  [[nodiscard]] std::optional<std::string> backward(Stream& s, const AttentionShape& shape, ConstTensorView dy,
-                                                    const ConstQkv& in, ConstTensorView y, ConstTensorView lse,
-                                                    const Qkv& d_in) override;
+  [[nodiscard]] std::optional<std::string> forward(Stream& s, const AttentionShape& shape, const ConstQkv& in, TensorView y,
+                                                   TensorView lse) override;
+  [[nodiscard]] std::optional<std::string> backward(Stream& s, const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in,
+                                                    ConstTensorView y, ConstTensorView lse, const Qkv& d_in) override;
 
  private:
   struct HandleTraits {
@@ -216,8 +214,7 @@ Plan& CudnnAttention::find(const Call& call) {
   return plan;
 }
 
-void CudnnAttention::run(Stream& s, const char* what, std::initializer_list<Access> accesses, Plan& plan,
-                         Pointers pointers) {
+void CudnnAttention::run(Stream& s, const char* what, std::initializer_list<Access> accesses, Plan& plan, Pointers pointers) {
   const Buffer space = pool_.allocate(plan.workspace_bytes, MemoryRole::workspace, s);
   std::vector<Access> all(accesses);
   all.push_back(writes(space.data(), space.bytes()));
@@ -231,17 +228,14 @@ void CudnnAttention::run(Stream& s, const char* what, std::initializer_list<Acce
 const float* CudnnAttention::aligned_lse(Stream& s, ConstTensorView lse, Buffer& space) {
   if (is_aligned(lse.data, 16)) return lse.as<float>();
   space = pool_.allocate(lse.bytes(), MemoryRole::workspace, s);
-  s.submit("attention_backward", {reads(lse), writes(space.data(), space.bytes())},
-           [lse, to = space.data(), stream = native(s)] {
-             cuda::check(cudaMemcpyAsync(to, lse.data, static_cast<std::size_t>(lse.bytes()), cudaMemcpyDeviceToDevice,
-                                         stream),
-                         "cudaMemcpyAsync");
-           });
+  s.submit("attention_backward", {reads(lse), writes(space.data(), space.bytes())}, [lse, to = space.data(), stream = native(s)] {
+    cuda::check(cudaMemcpyAsync(to, lse.data, static_cast<std::size_t>(lse.bytes()), cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
+  });
   return static_cast<const float*>(space.data());
 }
 
-std::optional<std::string> CudnnAttention::forward(Stream& s, const AttentionShape& shape, const ConstQkv& in,
-                                                   TensorView y, TensorView lse) {
+std::optional<std::string> CudnnAttention::forward(Stream& s, const AttentionShape& shape, const ConstQkv& in, TensorView y,
+                                                   TensorView lse) {
   const QkvAddresses from(shape, in);
   if (auto why_not = why_unfit(shape, in.q.dtype)) return why_not;
   if (!from.are_aligned() || !is_aligned(y.data, 16) || !is_aligned(lse.data, 16)) return kUnaligned;
@@ -253,15 +247,13 @@ std::optional<std::string> CudnnAttention::forward(Stream& s, const AttentionSha
     unwanted = pool_.allocate(shape.batch * shape.heads * shape.seq_len * 4, MemoryRole::workspace, s);
     stats = unwanted.data();
   }
-  run(s, "attention",
-      {reads(in.q), reads(in.k), reads(in.v), writes(y), writes(lse), writes(unwanted.data(), unwanted.bytes())}, plan,
+  run(s, "attention", {reads(in.q), reads(in.k), reads(in.v), writes(y), writes(lse), writes(unwanted.data(), unwanted.bytes())}, plan,
       {{kQ, from.q}, {kK, from.k}, {kV, from.v}, {kY, y.data}, {kLse, stats}});
   return std::nullopt;
 }
 
-std::optional<std::string> CudnnAttention::backward(Stream& s, const AttentionShape& shape, ConstTensorView dy,
-                                                    const ConstQkv& in, ConstTensorView y, ConstTensorView lse,
-                                                    const Qkv& d_in) {
+std::optional<std::string> CudnnAttention::backward(Stream& s, const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in,
+                                                    ConstTensorView y, ConstTensorView lse, const Qkv& d_in) {
   const QkvAddresses from(shape, in);
   const QkvAddresses to(shape, d_in);
   if (auto why_not = why_unfit(shape, in.q.dtype)) return why_not;
@@ -290,13 +282,12 @@ std::optional<std::string> CudnnAttention::backward(Stream& s, const AttentionSh
       return const_cast<std::byte*>(static_cast<const std::byte*>(data)) + offset * dtype_bytes(whole.dtype);
     };
     const std::int64_t rows = part.sequences * part.kv_heads * shape.group() * shape.seq_len;
-    const ConstTensorView part_lse =
-        lse.slice((part.first_sequence * shape.heads + head) * shape.seq_len, rows);
+    const ConstTensorView part_lse = lse.slice((part.first_sequence * shape.heads + head) * shape.seq_len, rows);
     Buffer copy;  // of a part that an odd number of rows precedes
     const float* stats = aligned_lse(s, part_lse, copy);
     run(s, "attention_backward",
-        {reads(in.q), reads(in.k), reads(in.v), reads(y), reads(dy), reads(lse), reads(copy.data(), copy.bytes()),
-         writes(d_in.q), writes(d_in.k), writes(d_in.v)},
+        {reads(in.q), reads(in.k), reads(in.v), reads(y), reads(dy), reads(lse), reads(copy.data(), copy.bytes()), writes(d_in.q),
+         writes(d_in.k), writes(d_in.v)},
         *plans[i],
         {{kQ, at(from.q, whole.q_stride, head)},
          {kK, at(from.k, whole.kv_stride, part.first_kv_head)},
@@ -313,8 +304,7 @@ std::optional<std::string> CudnnAttention::backward(Stream& s, const AttentionSh
 
 }  // namespace
 
-std::optional<std::int64_t> plan_cudnn_attention(const std::string& device, const CudnnPlanRequest& request,
-                                                 std::string& why_not) {
+std::optional<std::int64_t> plan_cudnn_attention(const std::string& device, const CudnnPlanRequest& request, std::string& why_not) {
   const auto properties = std::make_shared<fe::DeviceProperties>();
   fe::error_t error = properties->deserialize({device.begin(), device.end()});
   Plan plan;

@@ -20,11 +20,10 @@ class FusedAttention {
   /// "cuDNN 9.19.0"
   [[nodiscard]] virtual std::string description() const = 0;
   /// Enqueues, and returns nothing; or enqueues nothing, and says why the library does not take these arguments.
-  [[nodiscard]] virtual std::optional<std::string> forward(Stream& s, const AttentionShape& shape, const ConstQkv& in,
-                                                           TensorView y, TensorView lse) = 0;
-  [[nodiscard]] virtual std::optional<std::string> backward(Stream& s, const AttentionShape& shape, ConstTensorView dy,
-                                                            const ConstQkv& in, ConstTensorView y, ConstTensorView lse,
-                                                            const Qkv& d_in) = 0;
+  [[nodiscard]] virtual std::optional<std::string> forward(Stream& s, const AttentionShape& shape, const ConstQkv& in, TensorView y,
+                                                           TensorView lse) = 0;
+  [[nodiscard]] virtual std::optional<std::string> backward(Stream& s, const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in,
+                                                            ConstTensorView y, ConstTensorView lse, const Qkv& d_in) = 0;
 };
 
 /// cuDNN's, on the calling thread's GPU; null where this build has no cudnn-frontend. `pool` outlives it.

@@ -52,8 +52,7 @@ __global__ void fill_kernel(Cut cut, Word* x, Word value) {
   });
 }
 
-void enqueue_scale(Stream& s, SlowPaths& slow_paths, const char* what, ConstTensorView src, float factor, TensorView dst,
-                   Write mode) {
+void enqueue_scale(Stream& s, SlowPaths& slow_paths, const char* what, ConstTensorView src, float factor, TensorView dst, Write mode) {
   with_element(src.dtype, [&](auto from_element) {
     with_element(dst.dtype, [&](auto to_element) {
       using From = decltype(from_element);
@@ -63,8 +62,8 @@ void enqueue_scale(Stream& s, SlowPaths& slow_paths, const char* what, ConstTens
       auto* to = static_cast<To*>(dst.data);
       const Cut range = cut<kCount>(dst.numel(), from, to);
       if (range.vectors == 0) slow_paths.note_one_by_one(what, dst.shape, dst.dtype);
-      launch(s, what, {reads(src), mica::writes(dst)}, range.grid(kCount), scale_kernel<From, To>, range, from, factor,
-             to, mode == Write::accumulate);
+      launch(s, what, {reads(src), mica::writes(dst)}, range.grid(kCount), scale_kernel<From, To>, range, from, factor, to,
+             mode == Write::accumulate);
     });
   });
 }
@@ -153,8 +152,7 @@ void CudaKernels::copy(Stream& s, ConstTensorView src, TensorView dst) {
   if (n == 0) return;
   s.submit("copy", {reads(src), mica::writes(dst)}, [src, dst, stream = native(s)] {
     // Either side may be page-locked host memory: the driver finds out.
-    check(cudaMemcpyAsync(dst.data, src.data, static_cast<std::size_t>(dst.bytes()), cudaMemcpyDefault, stream),
-          "cudaMemcpyAsync");
+    check(cudaMemcpyAsync(dst.data, src.data, static_cast<std::size_t>(dst.bytes()), cudaMemcpyDefault, stream), "cudaMemcpyAsync");
   });
 }
 

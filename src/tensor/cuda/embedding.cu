@@ -17,13 +17,12 @@ constexpr int kWarps = kBlockThreads / kWarp;
 /// A warp for each row of y. A row whose id is not in the vocabulary becomes NaN: a kernel cannot refuse it, and
 /// reading elsewhere would hide it.
 template <class T, int kCount>
-__global__ void embedding_kernel(const std::int32_t* ids, std::int64_t rows, std::int64_t seq_len, std::int64_t vocab,
-                                 std::int64_t width, const T* tokens, const T* positions, T* y) {
+__global__ void embedding_kernel(const std::int32_t* ids, std::int64_t rows, std::int64_t seq_len, std::int64_t vocab, std::int64_t width,
+                                 const T* tokens, const T* positions, T* y) {
   constexpr Lanes<kCount> lanes;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * kWarps;
-  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp; row < rows;
-       row += warps) {
+  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp; row < rows; row += warps) {
     const std::int64_t id = ids[row];
     const bool is_known = id >= 0 && id < vocab;
     const T* token = tokens + (is_known ? id : 0) * width;
@@ -121,8 +120,7 @@ __global__ void join_parts_kernel(SortedRows rows, const float* parts, Gradient*
 
 /// dpositions[t] (+)= the sum of dy[b, t] over the sequences in order.
 template <class T, class Gradient, int kCount>
-__global__ void positions_kernel(const T* dy, std::int64_t batch, std::int64_t row_numel, Gradient* dpositions,
-                                 bool accumulate) {
+__global__ void positions_kernel(const T* dy, std::int64_t batch, std::int64_t row_numel, Gradient* dpositions, bool accumulate) {
   const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kCount;
   for (; i < row_numel; i += threads * kCount) {
@@ -142,32 +140,29 @@ void zero(Stream& s, TensorView view) {
 
 }  // namespace
 
-void CudaKernels::embedding(Stream& s, ConstTensorView ids, ConstTensorView tokens, ConstTensorView positions,
-                            TensorView y) {
+void CudaKernels::embedding(Stream& s, ConstTensorView ids, ConstTensorView tokens, ConstTensorView positions, TensorView y) {
   const std::int64_t width = tokens.shape.back();
   check_embedding(ids, tokens, positions, y);
   if (y.numel() == 0) return;
   with_element(y.dtype, [&](auto element) {
     using T = decltype(element);
     constexpr int kCount = kLanes<T>;
-    const bool in_vectors =
-        width % kCount == 0 && is_aligned(tokens.data, 16) && is_aligned(positions.data, 16) && is_aligned(y.data, 16);
+    const bool in_vectors = width % kCount == 0 && is_aligned(tokens.data, 16) && is_aligned(positions.data, 16) && is_aligned(y.data, 16);
     if (!in_vectors) slow_paths_.note_one_by_one("embedding", y.shape, y.dtype);
     launch(s, "embedding", {reads(ids), reads(tokens), reads(positions), mica::writes(y)},
            Grid{std::clamp<std::int64_t>((ids.numel() + kWarps - 1) / kWarps, 1, 8192)},
-           in_vectors ? embedding_kernel<T, kCount> : embedding_kernel<T, 1>,
-           static_cast<const std::int32_t*>(ids.data), ids.numel(), ids.shape.back(), tokens.shape[0], width,
-           static_cast<const T*>(tokens.data), static_cast<const T*>(positions.data), static_cast<T*>(y.data));
+           in_vectors ? embedding_kernel<T, kCount> : embedding_kernel<T, 1>, static_cast<const std::int32_t*>(ids.data), ids.numel(),
+           ids.shape.back(), tokens.shape[0], width, static_cast<const T*>(tokens.data), static_cast<const T*>(positions.data),
+           static_cast<T*>(y.data));
   });
 }
 
-void CudaKernels::embedding_backward(Stream& s, ConstTensorView dy, ConstTensorView ids, TensorView dtokens,
-                                     Write tokens_mode, TensorView dpositions, Write positions_mode) {
+void CudaKernels::embedding_backward(Stream& s, ConstTensorView dy, ConstTensorView ids, TensorView dtokens, Write tokens_mode,
+                                     TensorView dpositions, Write positions_mode) {
   const std::int64_t width = dy.shape.back();
   const std::int64_t count = ids.numel(), seq_len = ids.shape.back();
   check_embedding_backward(dy, ids, dtokens, dpositions);
-  require(count < std::numeric_limits<std::int32_t>::max(), "embedding_backward: {} tokens, expected less than 2^31",
-          count);
+  require(count < std::numeric_limits<std::int32_t>::max(), "embedding_backward: {} tokens, expected less than 2^31", count);
 
   if (dtokens && tokens_mode == Write::overwrite) zero(s, dtokens);
   if (dtokens && dy.numel() > 0) {
@@ -192,13 +187,11 @@ void CudaKernels::embedding_backward(Stream& s, ConstTensorView dy, ConstTensorV
         auto* to = static_cast<Gradient*>(dtokens.data);
         // Rows that no id names are zero already: what is written replaces or adds to them alike.
         const bool accumulate = tokens_mode == Write::accumulate;
-        launch(s, "embedding_backward",
-               {reads(dy), reads(ids), writes(order_space), writes(part_space), mica::writes(dtokens)}, grid,
-               in_vectors ? sum_rows_kernel<T, Gradient, kCount> : sum_rows_kernel<T, Gradient, 1>, rows,
-               static_cast<const T*>(dy.data), parts, to, accumulate);
-        launch(s, "embedding_backward", {reads(ids), writes(order_space), writes(part_space), mica::writes(dtokens)},
-               grid, in_vectors ? join_parts_kernel<Gradient, kCount> : join_parts_kernel<Gradient, 1>, rows, parts, to,
-               accumulate);
+        launch(s, "embedding_backward", {reads(dy), reads(ids), writes(order_space), writes(part_space), mica::writes(dtokens)}, grid,
+               in_vectors ? sum_rows_kernel<T, Gradient, kCount> : sum_rows_kernel<T, Gradient, 1>, rows, static_cast<const T*>(dy.data),
+               parts, to, accumulate);
+        launch(s, "embedding_backward", {reads(ids), writes(order_space), writes(part_space), mica::writes(dtokens)}, grid,
+               in_vectors ? join_parts_kernel<Gradient, kCount> : join_parts_kernel<Gradient, 1>, rows, parts, to, accumulate);
       });
     });
   }
@@ -216,11 +209,9 @@ void CudaKernels::embedding_backward(Stream& s, ConstTensorView dy, ConstTensorV
       using Gradient = decltype(gradient);
       constexpr int kCount = 4;
       const bool in_vectors = width % kCount == 0 && is_aligned(dy.data, 16) && is_aligned(dpositions.data, 16);
-      launch(s, "embedding_backward", {reads(dy), mica::writes(dpositions)},
-             Grid::over(seq_len * width, in_vectors ? kCount : 1),
-             in_vectors ? positions_kernel<T, Gradient, kCount> : positions_kernel<T, Gradient, 1>,
-             static_cast<const T*>(dy.data), batch, seq_len * width, static_cast<Gradient*>(dpositions.data),
-             positions_mode == Write::accumulate);
+      launch(s, "embedding_backward", {reads(dy), mica::writes(dpositions)}, Grid::over(seq_len * width, in_vectors ? kCount : 1),
+             in_vectors ? positions_kernel<T, Gradient, kCount> : positions_kernel<T, Gradient, 1>, static_cast<const T*>(dy.data), batch,
+             seq_len * width, static_cast<Gradient*>(dpositions.data), positions_mode == Write::accumulate);
     });
   });
 }

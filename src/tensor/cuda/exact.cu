@@ -74,8 +74,7 @@ __global__ void exact_sum_value_kernel(const std::int64_t* limbs, std::int64_t r
   if (threadIdx.x != 0) return;
   std::int64_t sum[ExactSum::kLimbs] = {};
   for (std::int64_t i = 0; i < rows; ++i) carry_and_add(limbs + i * ExactSum::kLimbs, sum);
-  *out =
-      static_cast<float>(mica::exact_sum_value(std::span<const std::int64_t, ExactSum::kLimbs>(sum, ExactSum::kLimbs)));
+  *out = static_cast<float>(mica::exact_sum_value(std::span<const std::int64_t, ExactSum::kLimbs>(sum, ExactSum::kLimbs)));
 }
 
 __global__ void fingerprint_kernel(const std::uint32_t* words, std::int64_t n, std::uint64_t* partial) {
@@ -101,8 +100,7 @@ void CudaKernels::exact_power_sum(Stream& s, ConstTensorView x, double p, Tensor
   const std::int64_t n = x.numel();
   expect("exact_power_sum", "x", x, n, kFloats);
   expect("exact_power_sum", "limbs", limbs, ExactSum::kLimbs, {DType::i64});
-  require(p > 0 && p < kInfNorm,
-          "exact_power_sum: p is {}, expected more than 0 and finite (a maximum is exact anyway)", p);
+  require(p > 0 && p < kInfNorm, "exact_power_sum: p is {}, expected more than 0 and finite (a maximum is exact anyway)", p);
   const Grid grid = Grid::over(n, 16, kMostBlocks);
   const std::int64_t blocks = n > 0 ? grid.x : 0;
   const Buffer space = scratch(s, blocks * ExactSum::kLimbs * static_cast<std::int64_t>(sizeof(std::int64_t)));
@@ -110,12 +108,12 @@ void CudaKernels::exact_power_sum(Stream& s, ConstTensorView x, double p, Tensor
   if (blocks > 0) {
     with_element(x.dtype, [&](auto element) {
       using T = decltype(element);
-      launch(s, "exact_power_sum", {reads(x), writes(space)}, grid, exact_power_sum_kernel<T>,
-             static_cast<const T*>(x.data), n, p, partial);
+      launch(s, "exact_power_sum", {reads(x), writes(space)}, grid, exact_power_sum_kernel<T>, static_cast<const T*>(x.data), n, p,
+             partial);
     });
   }
-  launch(s, "exact_power_sum", {writes(space), mica::writes(limbs)}, Grid{.threads = ExactSum::kLimbs * kWarp},
-         fold_limbs_kernel, partial, blocks, static_cast<std::int64_t*>(limbs.data), mode == Write::accumulate);
+  launch(s, "exact_power_sum", {writes(space), mica::writes(limbs)}, Grid{.threads = ExactSum::kLimbs * kWarp}, fold_limbs_kernel, partial,
+         blocks, static_cast<std::int64_t*>(limbs.data), mode == Write::accumulate);
 }
 
 void CudaKernels::exact_sum_value(Stream& s, ConstTensorView limbs, TensorView out) {
@@ -132,8 +130,7 @@ void CudaKernels::fingerprint(Stream& s, ConstTensorView x, TensorView out) {
   const Grid grid = Grid::over(n, 16, kMostBlocks);
   const Buffer space = scratch(s, grid.x * static_cast<std::int64_t>(sizeof(std::uint64_t)));
   auto* partial = static_cast<std::uint64_t*>(space.data());
-  launch(s, "fingerprint", {reads(x), writes(space)}, grid, fingerprint_kernel,
-         static_cast<const std::uint32_t*>(x.data), n, partial);
+  launch(s, "fingerprint", {reads(x), writes(space)}, grid, fingerprint_kernel, static_cast<const std::uint32_t*>(x.data), n, partial);
   launch(s, "fingerprint", {writes(space), mica::writes(out)}, Grid{}, fold_fingerprints_kernel, partial, grid.x,
          static_cast<std::uint64_t*>(out.data));
 }

@@ -17,8 +17,7 @@ constexpr std::int64_t kSumsPerWarp = 8;
 /// all of a column a few hundred sums would be as many reads one after the other, by as few blocks.
 template <class T>
 __global__ void __launch_bounds__(kMostWarps* kWarp)
-    fold_sums_kernel(const float* sums, std::int64_t num_sums, std::int64_t cols, T* first, T* second,
-                     bool accumulate) {
+    fold_sums_kernel(const float* sums, std::int64_t num_sums, std::int64_t cols, T* first, T* second, bool accumulate) {
   __shared__ float of_warp[kMostWarps][kWarp];
   T* to = blockIdx.y == 0 ? first : second;
   if (to == nullptr) return;
@@ -45,14 +44,13 @@ void fold_sums(Stream& s, const char* what, const BlockSums& sums, TensorView fi
     return fold_sums(s, what, sums, {}, second, mode);
   }
   if (!first && !second) return;
-  const std::int64_t warps =
-      std::clamp((sums.num + kSumsPerWarp - 1) / kSumsPerWarp, std::int64_t{1}, std::int64_t{kMostWarps});
+  const std::int64_t warps = std::clamp((sums.num + kSumsPerWarp - 1) / kSumsPerWarp, std::int64_t{1}, std::int64_t{kMostWarps});
   const Grid grid{.x = (sums.cols + kWarp - 1) / kWarp, .y = sums.rows, .threads = static_cast<int>(warps) * kWarp};
   with_element((first ? first : second).dtype, [&](auto element) {
     using T = decltype(element);
-    launch(s, what, {reads(sums.space.data(), sums.space.bytes()), writes(first), writes(second)}, grid,
-           fold_sums_kernel<T>, static_cast<const float*>(sums.space.data()), sums.num, sums.cols,
-           static_cast<T*>(first.data), static_cast<T*>(second.data), mode == Write::accumulate);
+    launch(s, what, {reads(sums.space.data(), sums.space.bytes()), writes(first), writes(second)}, grid, fold_sums_kernel<T>,
+           static_cast<const float*>(sums.space.data()), sums.num, sums.cols, static_cast<T*>(first.data), static_cast<T*>(second.data),
+           mode == Write::accumulate);
   });
 }
 

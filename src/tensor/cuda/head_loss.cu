@@ -63,8 +63,7 @@ struct Rows {
 };
 
 /// Elements from a row's beginning to its gradient's.
-__host__ __device__ constexpr std::int64_t gradient_offset(std::int64_t stride, std::int64_t logit_bytes,
-                                                           std::int64_t gradient_bytes) {
+__host__ __device__ constexpr std::int64_t gradient_offset(std::int64_t stride, std::int64_t logit_bytes, std::int64_t gradient_bytes) {
   return stride * logit_bytes / gradient_bytes - stride;
 }
 
@@ -202,9 +201,8 @@ void CudaKernels::head(Stream& s, const char* what, const HeadTensors& t, double
     const std::int64_t rows = std::min(chunk, m - begin);
     const ConstTensorView hidden = t.hidden.slice(begin * width, rows * width);
     const TensorView logits(logits_space.data(), Shape{rows, stride}, logits_dtype);
-    multiply(s, what,
-             {.m = rows, .n = vocab, .k = width, .lda = width, .ldb = width, .ldc = stride, .transposed_b = true},
-             hidden, t.w, {}, logits, Write::overwrite);
+    multiply(s, what, {.m = rows, .n = vocab, .k = width, .lda = width, .ldb = width, .ldc = stride, .transposed_b = true}, hidden, t.w, {},
+             logits, Write::overwrite);
 
     const auto* dloss = has_gradients ? t.dloss.as<float>() : nullptr;
     const auto launch_rows = [&](auto logit, auto element) {
@@ -213,8 +211,7 @@ void CudaKernels::head(Stream& s, const char* what, const HeadTensors& t, double
       const Rows<L> of{static_cast<L*>(logits.data), stride, vocab, t.targets.as<std::int32_t>() + begin,
                        static_cast<float*>(losses.data()) + begin};
       launch(s, what, {reads(t.targets), reads(t.dloss), mica::writes(logits), writes(losses)},
-             Grid{.x = rows, .threads = vocab < 8192 ? kBlockThreads : kMostThreads}, head_loss_rows<L, T>, of, scale,
-             dloss);
+             Grid{.x = rows, .threads = vocab < 8192 ? kBlockThreads : kMostThreads}, head_loss_rows<L, T>, of, scale, dloss);
     };
     with_element(dtype, [&](auto element) {
       if (logits_dtype == dtype) return launch_rows(element, element);
@@ -223,14 +220,12 @@ void CudaKernels::head(Stream& s, const char* what, const HeadTensors& t, double
     const ConstTensorView gradient =
         ConstTensorView(logits.data, Shape{rows * gradient_stride}, dtype).slice(offset, rows * gradient_stride - offset);
     if (t.dhidden) {
-      multiply(s, what, {.m = rows, .n = width, .k = vocab, .lda = gradient_stride, .ldb = width, .ldc = width},
-               gradient, t.w, {}, t.dhidden.slice(begin * width, rows * width), Write::overwrite);
+      multiply(s, what, {.m = rows, .n = width, .k = vocab, .lda = gradient_stride, .ldb = width, .ldc = width}, gradient, t.w, {},
+               t.dhidden.slice(begin * width, rows * width), Write::overwrite);
     }
     if (t.dw) {
-      multiply(
-          s, what,
-          {.m = vocab, .n = width, .k = rows, .lda = gradient_stride, .ldb = width, .ldc = width, .transposed_a = true},
-          gradient, hidden, {}, t.dw, begin == 0 ? dw_mode : Write::accumulate);
+      multiply(s, what, {.m = vocab, .n = width, .k = rows, .lda = gradient_stride, .ldb = width, .ldc = width, .transposed_a = true},
+               gradient, hidden, {}, t.dw, begin == 0 ? dw_mode : Write::accumulate);
     }
   }
   if (!t.loss) return;
@@ -238,14 +233,12 @@ void CudaKernels::head(Stream& s, const char* what, const HeadTensors& t, double
          static_cast<const float*>(losses.data()), m, scale, t.loss.as<float>());
 }
 
-void CudaKernels::head_loss(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale,
-                            TensorView loss) {
+void CudaKernels::head_loss(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale, TensorView loss) {
   head(s, "head_loss", {.hidden = hidden, .w = w, .targets = targets, .loss = loss}, scale, Write::overwrite);
 }
 
-void CudaKernels::head_loss_backward(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets,
-                                     double scale, ConstTensorView dloss, TensorView loss, TensorView dhidden,
-                                     TensorView dw, Write dw_mode) {
+void CudaKernels::head_loss_backward(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale,
+                                     ConstTensorView dloss, TensorView loss, TensorView dhidden, TensorView dw, Write dw_mode) {
   head(s, "head_loss_backward", {hidden, w, targets, dloss, loss, dhidden, dw}, scale, dw_mode);
 }
 

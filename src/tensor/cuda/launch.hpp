@@ -30,8 +30,7 @@ struct Grid {
 /// Enqueues one kernel as one task of the stream. Kernels use static shared memory only.
 /// @param what  a literal naming the task, for traces and errors.
 template <class... Params, class... Args>
-void launch(Stream& s, const char* what, std::span<const Access> accesses, Grid grid, void (*kernel)(Params...),
-            Args... args) {
+void launch(Stream& s, const char* what, std::span<const Access> accesses, Grid grid, void (*kernel)(Params...), Args... args) {
   s.submit(what, accesses, [=, stream = native(s)] {
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y));
@@ -41,8 +40,7 @@ void launch(Stream& s, const char* what, std::span<const Access> accesses, Grid 
   });
 }
 template <class... Params, class... Args>
-void launch(Stream& s, const char* what, std::initializer_list<Access> accesses, Grid grid, void (*kernel)(Params...),
-            Args... args) {
+void launch(Stream& s, const char* what, std::initializer_list<Access> accesses, Grid grid, void (*kernel)(Params...), Args... args) {
   launch(s, what, std::span<const Access>(accesses.begin(), accesses.size()), grid, kernel, args...);
 }
 

@@ -37,8 +37,7 @@ __global__ void mean_of_partials_kernel(const double* partial, std::int64_t coun
 }
 
 template <class X, class Target>
-__global__ void element_loss_backward_kernel(ElementLoss f, const X* x, const Target* targets, std::int64_t n,
-                                             const float* dloss, X* dx) {
+__global__ void element_loss_backward_kernel(ElementLoss f, const X* x, const Target* targets, std::int64_t n, const float* dloss, X* dx) {
   const double factor = static_cast<double>(*dloss) / static_cast<double>(n);
   const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += threads) {
@@ -79,9 +78,7 @@ __global__ void cross_entropy_kernel(ClassRows<T> rows, float* losses) {
   const T* logits = rows.logits + row * rows.classes;
   const RowSoftmax softmax = softmax_of_row(logits, rows.classes);
   if (threadIdx.x != 0) return;
-  losses[row] = target == rows.ignored ? 0.0F
-                : is_class             ? logf(softmax.sum) + (softmax.largest - to_float(logits[target]))
-                                       : nanf("");
+  losses[row] = target == rows.ignored ? 0.0F : is_class ? logf(softmax.sum) + (softmax.largest - to_float(logits[target])) : nanf("");
 }
 
 /// How many targets are not ignored. One block; every thread gets it.
@@ -92,8 +89,8 @@ __device__ double count_of(const std::int32_t* targets, std::int32_t ignored, st
 }
 
 /// One block.
-__global__ void mean_of_rows_kernel(const float* losses, const std::int32_t* targets, std::int32_t ignored,
-                                    std::int64_t rows, float* loss) {
+__global__ void mean_of_rows_kernel(const float* losses, const std::int32_t* targets, std::int32_t ignored, std::int64_t rows,
+                                    float* loss) {
   const double count = count_of(targets, ignored, rows);
   double sum = 0;
   for (std::int64_t row = threadIdx.x; row < rows; row += kBlockThreads) sum += static_cast<double>(losses[row]);
@@ -102,8 +99,7 @@ __global__ void mean_of_rows_kernel(const float* losses, const std::int32_t* tar
 }
 
 /// factor = dloss divided by the rows that count. One block.
-__global__ void row_factor_kernel(const std::int32_t* targets, std::int32_t ignored, std::int64_t rows,
-                                  const float* dloss, float* factor) {
+__global__ void row_factor_kernel(const std::int32_t* targets, std::int32_t ignored, std::int64_t rows, const float* dloss, float* factor) {
   const double count = count_of(targets, ignored, rows);
   if (threadIdx.x == 0) *factor = static_cast<float>(static_cast<double>(*dloss) / count);
 }
@@ -148,25 +144,23 @@ void CudaKernels::element_loss(Stream& s, ElementLoss f, ConstTensorView x, Cons
              static_cast<const X*>(x.data), static_cast<const Target*>(targets.data), n, partial);
     });
   }
-  launch(s, "element_loss", {writes(space), mica::writes(loss)}, Grid{}, mean_of_partials_kernel, partial, blocks, n,
-         loss.as<float>());
+  launch(s, "element_loss", {writes(space), mica::writes(loss)}, Grid{}, mean_of_partials_kernel, partial, blocks, n, loss.as<float>());
 }
 
-void CudaKernels::element_loss_backward(Stream& s, ElementLoss f, ConstTensorView x, ConstTensorView targets,
-                                        ConstTensorView dloss, TensorView dx) {
+void CudaKernels::element_loss_backward(Stream& s, ElementLoss f, ConstTensorView x, ConstTensorView targets, ConstTensorView dloss,
+                                        TensorView dx) {
   const std::int64_t n = check_element_loss_backward(x, targets, dloss, dx);
   if (n == 0) return;
   with_outputs(x, targets, [&](auto output, auto target) {
     using X = decltype(output);
     using Target = decltype(target);
     launch(s, "element_loss_backward", {reads(x), reads(targets), reads(dloss), mica::writes(dx)}, Grid::over(n),
-           element_loss_backward_kernel<X, Target>, f, static_cast<const X*>(x.data), static_cast<const Target*>(targets.data),
-           n, dloss.as<float>(), static_cast<X*>(dx.data));
+           element_loss_backward_kernel<X, Target>, f, static_cast<const X*>(x.data), static_cast<const Target*>(targets.data), n,
+           dloss.as<float>(), static_cast<X*>(dx.data));
   });
 }
 
-void CudaKernels::cross_entropy(Stream& s, ConstTensorView logits, ConstTensorView targets, std::int32_t ignored,
-                                TensorView loss) {
+void CudaKernels::cross_entropy(Stream& s, ConstTensorView logits, ConstTensorView targets, std::int32_t ignored, TensorView loss) {
   const auto [rows, classes] = check_cross_entropy(logits, targets, loss);
   const Buffer space = scratch(s, rows * 4);
   auto* losses = static_cast<float*>(space.data());
@@ -178,24 +172,24 @@ void CudaKernels::cross_entropy(Stream& s, ConstTensorView logits, ConstTensorVi
              ClassRows<T>{static_cast<const T*>(logits.data), classes, ids, ignored}, losses);
     });
   }
-  launch(s, "cross_entropy", {reads(targets), writes(space), mica::writes(loss)}, Grid{}, mean_of_rows_kernel, losses, ids,
-         ignored, rows, loss.as<float>());
+  launch(s, "cross_entropy", {reads(targets), writes(space), mica::writes(loss)}, Grid{}, mean_of_rows_kernel, losses, ids, ignored, rows,
+         loss.as<float>());
 }
 
-void CudaKernels::cross_entropy_backward(Stream& s, ConstTensorView logits, ConstTensorView targets,
-                                         std::int32_t ignored, ConstTensorView dloss, TensorView dlogits) {
+void CudaKernels::cross_entropy_backward(Stream& s, ConstTensorView logits, ConstTensorView targets, std::int32_t ignored,
+                                         ConstTensorView dloss, TensorView dlogits) {
   const auto [rows, classes] = check_cross_entropy_backward(logits, targets, dloss, dlogits);
   if (rows == 0) return;
   const Buffer space = scratch(s, 4);
   auto* factor = static_cast<float*>(space.data());
   const auto* ids = targets.as<std::int32_t>();
-  launch(s, "cross_entropy_backward", {reads(targets), reads(dloss), writes(space)}, Grid{}, row_factor_kernel, ids, ignored,
-         rows, dloss.as<float>(), factor);
+  launch(s, "cross_entropy_backward", {reads(targets), reads(dloss), writes(space)}, Grid{}, row_factor_kernel, ids, ignored, rows,
+         dloss.as<float>(), factor);
   with_element(logits.dtype, [&, rows = rows, classes = classes](auto element) {
     using T = decltype(element);
-    launch(s, "cross_entropy_backward", {reads(logits), reads(targets), writes(space), mica::writes(dlogits)},
-           Grid{.x = rows}, cross_entropy_backward_kernel<T>,
-           ClassRows<T>{static_cast<const T*>(logits.data), classes, ids, ignored}, factor, static_cast<T*>(dlogits.data));
+    launch(s, "cross_entropy_backward", {reads(logits), reads(targets), writes(space), mica::writes(dlogits)}, Grid{.x = rows},
+           cross_entropy_backward_kernel<T>, ClassRows<T>{static_cast<const T*>(logits.data), classes, ids, ignored}, factor,
+           static_cast<T*>(dlogits.data));
   });
 }
 

@@ -62,8 +62,8 @@ __device__ Values<kCount> first_read(const NormInput<T>& in, std::int64_t i, boo
 }
 
 template <class T, int kCount, int kGroup, bool kCentred, bool kSum>
-__global__ void norm_kernel(NormInput<T> in, const T* gamma, const T* beta, float eps, std::int64_t rows,
-                            std::int64_t cols, T* y, float* mean, float* rstd) {
+__global__ void norm_kernel(NormInput<T> in, const T* gamma, const T* beta, float eps, std::int64_t rows, std::int64_t cols, T* y,
+                            float* mean, float* rstd) {
   constexpr Lanes<kCount> lanes;
   const float inv_cols = 1.0F / static_cast<float>(cols);
   for_rows<kGroup>(rows, [&](std::int64_t row, int thread, bool is_there) {
@@ -79,7 +79,7 @@ __global__ void norm_kernel(NormInput<T> in, const T* gamma, const T* beta, floa
     }
     float square = 0;
     for (std::int64_t j = thread * kCount; j < cols; j += kGroup * kCount) {
-      const auto xs = first_read<kSum && !kCentred>(in, row * cols + j, is_there, lanes);
+      const auto xs = first_read < kSum && !kCentred > (in, row * cols + j, is_there, lanes);
 #pragma unroll
       for (int l = 0; l < kCount; ++l) square = std::fma(xs.v[l] - m, xs.v[l] - m, square);
     }
@@ -117,36 +117,33 @@ struct Norm {
 };
 
 template <bool kCentred, bool kSum = false>
-void enqueue_norm(Stream& s, SlowPaths& slow_paths, const char* what, const Norm& norm, double eps, TensorView y,
-                  TensorView mean, TensorView rstd) {
+void enqueue_norm(Stream& s, SlowPaths& slow_paths, const char* what, const Norm& norm, double eps, TensorView y, TensorView mean,
+                  TensorView rstd) {
   if (norm.rows == 0 || norm.cols == 0) return;
   with_element(norm.x.dtype, [&](auto element) {
     using T = decltype(element);
     constexpr int kCount = kLanes<T>;
-    const bool in_vectors = norm.in_vectors(
-        kCount, {norm.a.data, norm.b.data, norm.x.data, norm.gamma.data, norm.beta.data, y.data});
+    const bool in_vectors = norm.in_vectors(kCount, {norm.a.data, norm.b.data, norm.x.data, norm.gamma.data, norm.beta.data, y.data});
     if (!in_vectors) slow_paths.note_one_by_one(what, y.shape, y.dtype);
     const bool is_long = norm.cols >= kLongRow;
-    const auto kernel = in_vectors ? is_long ? norm_kernel<T, kCount, kBlockThreads, kCentred, kSum>
-                                             : norm_kernel<T, kCount, kWarp, kCentred, kSum>
-                        : is_long ? norm_kernel<T, 1, kBlockThreads, kCentred, kSum>
-                                   : norm_kernel<T, 1, kWarp, kCentred, kSum>;
+    const auto kernel =
+        in_vectors ? is_long ? norm_kernel<T, kCount, kBlockThreads, kCentred, kSum> : norm_kernel<T, kCount, kWarp, kCentred, kSum>
+        : is_long ? norm_kernel<T, 1, kBlockThreads, kCentred, kSum>
+                   : norm_kernel<T, 1, kWarp, kCentred, kSum>;
     const NormInput<T> in{static_cast<const T*>(norm.a.data), static_cast<const T*>(norm.b.data),
                           static_cast<T*>(const_cast<void*>(norm.x.data))};
     const Access x = kSum ? mica::writes(norm.x.data, norm.x.bytes()) : reads(norm.x);
     launch(s, what,
-           {reads(norm.a), reads(norm.b), x, reads(norm.gamma), reads(norm.beta), mica::writes(y), mica::writes(mean),
-            mica::writes(rstd)},
-           norm.grid(), kernel, in, static_cast<const T*>(norm.gamma.data), static_cast<const T*>(norm.beta.data),
-           static_cast<float>(eps), norm.rows, norm.cols, static_cast<T*>(y.data), static_cast<float*>(mean.data),
-           static_cast<float*>(rstd.data));
+           {reads(norm.a), reads(norm.b), x, reads(norm.gamma), reads(norm.beta), mica::writes(y), mica::writes(mean), mica::writes(rstd)},
+           norm.grid(), kernel, in, static_cast<const T*>(norm.gamma.data), static_cast<const T*>(norm.beta.data), static_cast<float>(eps),
+           norm.rows, norm.cols, static_cast<T*>(y.data), static_cast<float*>(mean.data), static_cast<float*>(rstd.data));
   });
 }
 
 }  // namespace
 
-void CudaKernels::layer_norm(Stream& s, ConstTensorView x, ConstTensorView gamma, ConstTensorView beta, double eps,
-                             TensorView y, TensorView mean, TensorView rstd) {
+void CudaKernels::layer_norm(Stream& s, ConstTensorView x, ConstTensorView gamma, ConstTensorView beta, double eps, TensorView y,
+                             TensorView mean, TensorView rstd) {
   Norm norm(x, gamma);
   norm.beta = beta;
   check_layer_norm("layer_norm", {.x = x, .gamma = gamma, .beta = beta, .y = y, .mean = mean, .rstd = rstd});
@@ -162,15 +159,14 @@ void CudaKernels::add_layer_norm(Stream& s, ConstTensorView a, ConstTensorView b
   enqueue_norm<true, true>(s, slow_paths_, "add_layer_norm", norm, eps, y, mean, rstd);
 }
 
-void CudaKernels::rms_norm(Stream& s, ConstTensorView x, ConstTensorView gamma, double eps, TensorView y,
-                           TensorView rstd) {
+void CudaKernels::rms_norm(Stream& s, ConstTensorView x, ConstTensorView gamma, double eps, TensorView y, TensorView rstd) {
   const Norm norm(x, gamma);
   check_rms_norm("rms_norm", {.x = x, .gamma = gamma, .y = y, .rstd = rstd});
   enqueue_norm<false>(s, slow_paths_, "rms_norm", norm, eps, y, {}, rstd);
 }
 
-void CudaKernels::add_rms_norm(Stream& s, ConstTensorView a, ConstTensorView b, TensorView sum, ConstTensorView gamma,
-                               double eps, TensorView y, TensorView rstd) {
+void CudaKernels::add_rms_norm(Stream& s, ConstTensorView a, ConstTensorView b, TensorView sum, ConstTensorView gamma, double eps,
+                               TensorView y, TensorView rstd) {
   Norm norm(sum, gamma);
   norm.a = a, norm.b = b;
   check_norm_sum("add_rms_norm", a, b, sum);

@@ -166,8 +166,8 @@ __global__ void __launch_bounds__(kThreads) norm_backward_kernel(NormGradients<T
       Values<kColumns> dx;
 #pragma unroll
       for (int l = 0; l < kColumns; ++l) {
-        dx.v[l] = rows[r].dx(to_float(xs[r].element[l]), to_float(dys[r].element[l]), to_float(gammas.element[l]),
-                             to_float(before.element[l]));
+        dx.v[l] =
+            rows[r].dx(to_float(xs[r].element[l]), to_float(dys[r].element[l]), to_float(gammas.element[l]), to_float(before.element[l]));
       }
       write_columns(to, count, dx, access);
     }
@@ -185,8 +185,7 @@ __global__ void __launch_bounds__(kMostThreads) long_norm_backward_kernel(NormGr
   constexpr Reading access;
   const std::int64_t first = norm.begin(), end = norm.end();
   const auto for_columns = [&](auto body) {
-    for (std::int64_t j = static_cast<std::int64_t>(threadIdx.x) * kColumns; j < norm.cols;
-         j += kMostThreads * kColumns) {
+    for (std::int64_t j = static_cast<std::int64_t>(threadIdx.x) * kColumns; j < norm.cols; j += kMostThreads * kColumns) {
       body(j, norm.cols - j, read_columns(norm.gamma + j, norm.cols - j, access));
     }
   };
@@ -239,27 +238,21 @@ struct Operands {
   [[nodiscard]] std::int64_t cols() const { return x.shape.back(); }
   [[nodiscard]] bool wants_params() const { return dgamma || dbeta; }
   /// Rows of one block.
-  [[nodiscard]] std::int64_t rows_per_sum() const {
-    return std::max(kRowsPerSum, (rows() + kMostSums - 1) / kMostSums);
-  }
+  [[nodiscard]] std::int64_t rows_per_sum() const { return std::max(kRowsPerSum, (rows() + kMostSums - 1) / kMostSums); }
   [[nodiscard]] std::int64_t blocks() const { return (rows() + rows_per_sum() - 1) / rows_per_sum(); }
-  [[nodiscard]] std::int64_t sums_bytes(int params) const {
-    return wants_params() ? blocks() * params * cols() * 4 : 0;
-  }
+  [[nodiscard]] std::int64_t sums_bytes(int params) const { return wants_params() ? blocks() * params * cols() * 4 : 0; }
 };
 
 template <class T, bool kCentred>
 auto kernel_for(std::int64_t threads, bool is_together) {
   if (threads > kMostThreads) {
-    return is_together ? long_norm_backward_kernel<T, Together, kCentred>
-                       : long_norm_backward_kernel<T, OneByOne, kCentred>;
+    return is_together ? long_norm_backward_kernel<T, Together, kCentred> : long_norm_backward_kernel<T, OneByOne, kCentred>;
   }
   if (threads > kFewThreads) {
     return is_together ? norm_backward_kernel<T, Together, kCentred, kMostThreads>
                        : norm_backward_kernel<T, OneByOne, kCentred, kMostThreads>;
   }
-  return is_together ? norm_backward_kernel<T, Together, kCentred, kFewThreads>
-                     : norm_backward_kernel<T, OneByOne, kCentred, kFewThreads>;
+  return is_together ? norm_backward_kernel<T, Together, kCentred, kFewThreads> : norm_backward_kernel<T, OneByOne, kCentred, kFewThreads>;
 }
 
 /// @param space  of sums_bytes()
@@ -282,15 +275,13 @@ void enqueue(Stream& s, SlowPaths& slow_paths, const Operands& of, const Buffer&
                                   .dx = static_cast<T*>(of.dx.data),
                                   .accumulate = of.dx_mode == Write::accumulate,
                                   .sums = sums};
-      const bool is_together = cols % kColumns == 0 && is_aligned(norm.dy, 16) && is_aligned(norm.x, 16) &&
-                               is_aligned(norm.gamma, 16) && is_aligned(norm.dx, 16);
+      const bool is_together = cols % kColumns == 0 && is_aligned(norm.dy, 16) && is_aligned(norm.x, 16) && is_aligned(norm.gamma, 16) &&
+                               is_aligned(norm.dx, 16);
       if (!is_together) slow_paths.note_one_by_one(of.what, of.x.shape, of.x.dtype);
       const std::int64_t columns_per_warp = kWarp * kColumns;
       const std::int64_t threads = (cols + columns_per_warp - 1) / columns_per_warp * kWarp;
       const Grid grid{.x = of.blocks(), .threads = static_cast<int>(std::min<std::int64_t>(threads, kMostThreads))};
-      launch(s, of.what,
-             {reads(of.dy), reads(of.x), reads(of.gamma), reads(of.mean), reads(of.rstd), mica::writes(of.dx),
-              writes(space)},
+      launch(s, of.what, {reads(of.dy), reads(of.x), reads(of.gamma), reads(of.mean), reads(of.rstd), mica::writes(of.dx), writes(space)},
              grid, kernel_for<T, kCentred>(threads, is_together), norm);
     });
   }
@@ -300,18 +291,16 @@ void enqueue(Stream& s, SlowPaths& slow_paths, const Operands& of, const Buffer&
 
 }  // namespace
 
-void CudaKernels::layer_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma,
-                                      ConstTensorView mean, ConstTensorView rstd, TensorView dx, Write dx_mode,
-                                      TensorView dgamma, TensorView dbeta, Write param_mode) {
-  check_layer_norm_backward(
-      {.dy = dy, .x = x, .gamma = gamma, .mean = mean, .rstd = rstd, .dx = dx, .dgamma = dgamma, .dbeta = dbeta});
+void CudaKernels::layer_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma, ConstTensorView mean,
+                                      ConstTensorView rstd, TensorView dx, Write dx_mode, TensorView dgamma, TensorView dbeta,
+                                      Write param_mode) {
+  check_layer_norm_backward({.dy = dy, .x = x, .gamma = gamma, .mean = mean, .rstd = rstd, .dx = dx, .dgamma = dgamma, .dbeta = dbeta});
   const Operands of{"layer_norm_backward", dy, x, gamma, mean, rstd, dx, dx_mode, dgamma, dbeta, param_mode};
   enqueue<true>(s, slow_paths_, of, scratch(s, of.sums_bytes(2)));
 }
 
-void CudaKernels::rms_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma,
-                                    ConstTensorView rstd, TensorView dx, Write dx_mode, TensorView dgamma,
-                                    Write param_mode) {
+void CudaKernels::rms_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma, ConstTensorView rstd,
+                                    TensorView dx, Write dx_mode, TensorView dgamma, Write param_mode) {
   check_rms_norm_backward({.dy = dy, .x = x, .gamma = gamma, .rstd = rstd, .dx = dx, .dgamma = dgamma});
   const Operands of{"rms_norm_backward", dy, x, gamma, {}, rstd, dx, dx_mode, dgamma, {}, param_mode};
   enqueue<false>(s, slow_paths_, of, scratch(s, of.sums_bytes(1)));

@@ -49,8 +49,7 @@ __device__ void for_elements_of(const Table<Tensor>& table, int t, const Cut& cu
   constexpr Lanes<kCount> lanes;
   const int end = t + 1 < table.count ? table.first_block[t + 1] : static_cast<int>(gridDim.x);
   const std::int64_t threads = static_cast<std::int64_t>(end - table.first_block[t]) * blockDim.x;
-  const std::int64_t thread =
-      static_cast<std::int64_t>(static_cast<int>(blockIdx.x) - table.first_block[t]) * blockDim.x + threadIdx.x;
+  const std::int64_t thread = static_cast<std::int64_t>(static_cast<int>(blockIdx.x) - table.first_block[t]) * blockDim.x + threadIdx.x;
   for (std::int64_t first = thread; first < cut.vectors; first += kPacks * threads) {
     decltype(read(first, lanes)) values[kPacks]{};
 #pragma unroll
@@ -115,7 +114,7 @@ __global__ void adamw_kernel(Table<AdamWTensor<Numbers>> table, Shared shared) {
       table, index, a.cut,
       [=](std::int64_t i, auto lanes) {
         return AdamWValues<decltype(lanes)::count>{load(a.grad + i, lanes), load(a.param + i, lanes), load(a.exp_avg + i, lanes),
-                                        load(a.exp_avg_sq + i, lanes)};
+                                                   load(a.exp_avg_sq + i, lanes)};
       },
       [=](std::int64_t i, auto lanes, auto x) {
 #pragma unroll
@@ -169,9 +168,7 @@ float* floats(const TensorView& view) { return static_cast<float*>(view.data); }
 const float* floats(const ConstTensorView& view) { return static_cast<const float*>(view.data); }
 
 AdamWCoefficients numbers_of(const AdamWArgs& a, AdamWCoefficients) { return adamw_coefficients(a, 1.0F); }
-AdamWOptions numbers_of(const AdamWArgs& a, AdamWOptions) {
-  return {a.lr, a.beta1, a.beta2, a.eps, a.weight_decay, a.step};
-}
+AdamWOptions numbers_of(const AdamWArgs& a, AdamWOptions) { return {a.lr, a.beta1, a.beta2, a.eps, a.weight_decay, a.step}; }
 
 template <class Numbers>
 void set(AdamWTensor<Numbers>& to, const AdamWArgs& a) {
@@ -193,13 +190,10 @@ void set(SgdTensor& to, const SgdArgs& a) {
 }
 
 /// Blocks for one tensor.
-std::int64_t grid_of(const Cut& cut) {
-  return Grid::over(std::max((cut.vectors + kPacks - 1) / kPacks, cut.n - cut.vectors * kCount)).x;
-}
+std::int64_t grid_of(const Cut& cut) { return Grid::over(std::max((cut.vectors + kPacks - 1) / kPacks, cut.n - cut.vectors * kCount)).x; }
 
 template <class Tensor, class Args>
-void launch_for(Stream& s, const char* what, std::span<const Args> list, const Shared& shared,
-                void (*kernel)(Table<Tensor>, Shared)) {
+void launch_for(Stream& s, const char* what, std::span<const Args> list, const Shared& shared, void (*kernel)(Table<Tensor>, Shared)) {
   static_assert(sizeof(Table<Tensor>) + sizeof(Shared) <= 4096);
   for (std::size_t begin = 0; begin < list.size(); begin += Table<Tensor>::kMost) {
     const auto part = list.subspan(begin, std::min<std::size_t>(Table<Tensor>::kMost, list.size() - begin));

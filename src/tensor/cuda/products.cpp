@@ -62,9 +62,7 @@ cublasLtEpilogue_t library_epilogue(Epilogue epilogue) {
 /// What cuBLASLt demands of an epilogue's second matrix.
 constexpr std::int64_t kAuxLdMultiple = 8;
 constexpr int kAuxAlignment = 16;
-bool takes_aux(const ProductSpec& spec) {
-  return spec.ldc % kAuxLdMultiple == 0 && spec.alignment.aux >= kAuxAlignment;
-}
+bool takes_aux(const ProductSpec& spec) { return spec.ldc % kAuxLdMultiple == 0 && spec.alignment.aux >= kAuxAlignment; }
 
 /// The product whose algorithm this one takes, so that C's bits do not depend on whether the second matrix is wanted.
 std::optional<ProductSpec> bits_as(ProductSpec spec) {
@@ -90,8 +88,7 @@ class Preference {
 
   template <class T>
   void set(cublasLtMatmulPreferenceAttributes_t attribute, T value) {
-    check(cublasLtMatmulPreferenceSetAttribute(handle_, attribute, &value, sizeof(value)),
-          "cublasLtMatmulPreferenceSetAttribute");
+    check(cublasLtMatmulPreferenceSetAttribute(handle_, attribute, &value, sizeof(value)), "cublasLtMatmulPreferenceSetAttribute");
   }
   [[nodiscard]] cublasLtMatmulPreference_t get() const { return handle_; }
 
@@ -104,8 +101,8 @@ class Preference {
 void check(cublasStatus_t status, const char* what, std::source_location where) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   const std::string_view path = where.file_name();
-  throw CudaError(fmt::format("{}: {} ({}) at {}:{}", what, cublasLtGetStatusString(status),
-                              cublasLtGetStatusName(status), path.substr(path.rfind('/') + 1), where.line()));
+  throw CudaError(fmt::format("{}: {} ({}) at {}:{}", what, cublasLtGetStatusString(status), cublasLtGetStatusName(status),
+                              path.substr(path.rfind('/') + 1), where.line()));
 }
 
 std::string ProductSpec::operands_text() const {
@@ -116,20 +113,19 @@ std::string ProductSpec::operands_text() const {
 }
 
 std::string ProductSpec::to_string() const {
-  return fmt::format("{} -> {}{}{}, leading dims {}, {} and {}, alignments {}, {} and {}", operands_text(),
-                     accumulate ? "+= " : "", dtype_name(c), epilogue_text(epilogue), lda, ldb, ldc, alignment.a,
-                     alignment.b, alignment.c);
+  return fmt::format("{} -> {}{}{}, leading dims {}, {} and {}, alignments {}, {} and {}", operands_text(), accumulate ? "+= " : "",
+                     dtype_name(c), epilogue_text(epilogue), lda, ldb, ldc, alignment.a, alignment.b, alignment.c);
 }
 
-void Product::run(const void* a, const void* b, const void* addend, void* c, const void* vector, const void* aux,
-                  void* workspace, cudaStream_t stream) const {
+void Product::run(const void* a, const void* b, const void* addend, void* c, const void* vector, const void* aux, void* workspace,
+                  cudaStream_t stream) const {
   if (has_vector(epilogue_)) set(descriptor_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
   if (has_aux(epilogue_)) set(descriptor_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
   const float alpha = 1;
   const float beta = accumulate_ ? 1 : 0;
   // cuBLASLt is column-major: it sees every matrix transposed, and C^T = B^T A^T.
-  check(cublasLtMatmul(library_, descriptor_.get(), &alpha, b, b_.get(), a, a_.get(), &beta, addend, c_.get(), c, c_.get(),
-                       &algorithm_, workspace, static_cast<std::size_t>(workspace_bytes_), stream),
+  check(cublasLtMatmul(library_, descriptor_.get(), &alpha, b, b_.get(), a, a_.get(), &beta, addend, c_.get(), c, c_.get(), &algorithm_,
+                       workspace, static_cast<std::size_t>(workspace_bytes_), stream),
         "cublasLtMatmul");
 }
 
@@ -147,12 +143,10 @@ std::string Products::library_description() {
 
 std::string Products::why_not(const ProductSpec& spec) {
   if (has_aux(spec.epilogue) && spec.ldc % kAuxLdMultiple != 0) {
-    return fmt::format("{} fuses a GELU only if the width is a multiple of {}; it is {}", library_description(),
-                       kAuxLdMultiple, spec.ldc);
+    return fmt::format("{} fuses a GELU only if the width is a multiple of {}; it is {}", library_description(), kAuxLdMultiple, spec.ldc);
   }
   if (has_aux(spec.epilogue) && spec.alignment.aux < kAuxAlignment) {
-    return fmt::format("{} fuses a GELU only if the GELU's input is aligned to {} bytes",
-                       library_description(), kAuxAlignment);
+    return fmt::format("{} fuses a GELU only if the GELU's input is aligned to {} bytes", library_description(), kAuxAlignment);
   }
   return fmt::format("{} has no algorithm for {}", library_description(), spec.to_string());
 }
@@ -178,8 +172,7 @@ std::unique_ptr<Product> Products::describe(const ProductSpec& spec) const {
   product->accumulate_ = spec.accumulate;
   product->epilogue_ = spec.epilogue;
 
-  const cublasComputeType_t compute =
-      spec.ab == DType::f32 && allow_tf32_ ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  const cublasComputeType_t compute = spec.ab == DType::f32 && allow_tf32_ ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
   check(cublasLtMatmulDescCreate(product->descriptor_.put(), compute, CUDA_R_32F), "cublasLtMatmulDescCreate");
   cublasLtMatmulDesc_t descriptor = product->descriptor_.get();
   set(descriptor, CUBLASLT_MATMUL_DESC_TRANSA, spec.transposed_b ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -197,16 +190,12 @@ std::unique_ptr<Product> Products::describe(const ProductSpec& spec) const {
     set(descriptor, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, spec.ldc);
   }
 
-  const auto layout = [](cublasLtMatrixLayout_t* out, DType dtype, std::int64_t cols, std::int64_t rows,
-                         std::int64_t ld) {
-    check(cublasLtMatrixLayoutCreate(out, library_type(dtype), static_cast<std::uint64_t>(cols),
-                                     static_cast<std::uint64_t>(rows), ld),
+  const auto layout = [](cublasLtMatrixLayout_t* out, DType dtype, std::int64_t cols, std::int64_t rows, std::int64_t ld) {
+    check(cublasLtMatrixLayoutCreate(out, library_type(dtype), static_cast<std::uint64_t>(cols), static_cast<std::uint64_t>(rows), ld),
           "cublasLtMatrixLayoutCreate");
   };
-  layout(product->a_.put(), spec.ab, spec.transposed_a ? spec.m : spec.k, spec.transposed_a ? spec.k : spec.m,
-         spec.lda);
-  layout(product->b_.put(), spec.ab, spec.transposed_b ? spec.k : spec.n, spec.transposed_b ? spec.n : spec.k,
-         spec.ldb);
+  layout(product->a_.put(), spec.ab, spec.transposed_a ? spec.m : spec.k, spec.transposed_a ? spec.k : spec.m, spec.lda);
+  layout(product->b_.put(), spec.ab, spec.transposed_b ? spec.k : spec.n, spec.transposed_b ? spec.n : spec.k, spec.ldb);
   layout(product->c_.put(), spec.c, spec.n, spec.m, spec.ldc);
   return product;
 }
@@ -226,9 +215,9 @@ bool Products::choose_algorithm(const ProductSpec& spec, Product& product) const
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<std::uint32_t>(spec.alignment.c));
   std::array<cublasLtMatmulHeuristicResult_t, 8> results{};
   int num_results = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-      library_.get(), product.descriptor_.get(), product.b_.get(), product.a_.get(), product.c_.get(), product.c_.get(),
-      preference.get(), static_cast<int>(results.size()), results.data(), &num_results);
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(library_.get(), product.descriptor_.get(), product.b_.get(), product.a_.get(), product.c_.get(),
+                                     product.c_.get(), preference.get(), static_cast<int>(results.size()), results.data(), &num_results);
   // Which of the two stands for "not with these dtypes and this epilogue" is not said.
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return false;
   check(status, "cublasLtMatmulAlgoGetHeuristic");
@@ -244,11 +233,9 @@ bool Products::choose_algorithm(const ProductSpec& spec, Product& product) const
 
 bool Products::take_algorithm_of(const Product& other, Product& product) const {
   cublasLtMatmulHeuristicResult_t result{};
-  const cublasStatus_t status =
-      cublasLtMatmulAlgoCheck(library_.get(), product.descriptor_.get(), product.b_.get(), product.a_.get(),
-                              product.c_.get(), product.c_.get(), &other.algorithm_, &result);
-  if (status != CUBLAS_STATUS_SUCCESS || static_cast<std::int64_t>(result.workspaceSize) > most_workspace_bytes_)
-    return false;
+  const cublasStatus_t status = cublasLtMatmulAlgoCheck(library_.get(), product.descriptor_.get(), product.b_.get(), product.a_.get(),
+                                                        product.c_.get(), product.c_.get(), &other.algorithm_, &result);
+  if (status != CUBLAS_STATUS_SUCCESS || static_cast<std::int64_t>(result.workspaceSize) > most_workspace_bytes_) return false;
   product.algorithm_ = other.algorithm_;
   product.workspace_bytes_ = static_cast<std::int64_t>(result.workspaceSize);
   return true;

@@ -25,8 +25,8 @@ class Product {
   /// Scratch that run() needs, at an address that 256 divides.
   [[nodiscard]] std::int64_t workspace_bytes() const { return workspace_bytes_; }
   /// Enqueues. addend: what an accumulating product adds to, which may be c. `vector` and `aux`: the epilogue's.
-  void run(const void* a, const void* b, const void* addend, void* c, const void* vector, const void* aux,
-           void* workspace, cudaStream_t stream) const;
+  void run(const void* a, const void* b, const void* addend, void* c, const void* vector, const void* aux, void* workspace,
+           cudaStream_t stream) const;
 
  private:
   friend class Products;

@@ -22,8 +22,8 @@ constexpr int kGroup = 8;
 
 /// Rows [0, gridDim.y) of x [., row_numel]. kCount: 8 where every group of a row is aligned, else 1.
 template <class T, int kCount>
-__global__ void dropout_kernel(const T* x, RandomKey key, Sequences sequences, std::int64_t row_numel,
-                               std::uint32_t threshold, float factor, T* y) {
+__global__ void dropout_kernel(const T* x, RandomKey key, Sequences sequences, std::int64_t row_numel, std::uint32_t threshold,
+                               float factor, T* y) {
   key.sequence = sequences.id[blockIdx.y];
   const PhiloxStream stream = key;
   const T* from = x + blockIdx.y * row_numel;
@@ -64,8 +64,8 @@ __global__ void normal_kernel(RandomKey key, std::int64_t begin, std::int64_t n,
 
 }  // namespace
 
-void CudaKernels::dropout(Stream& s, ConstTensorView x, double p, const RandomKey& key,
-                          std::span<const std::int64_t> sequences, TensorView y) {
+void CudaKernels::dropout(Stream& s, ConstTensorView x, double p, const RandomKey& key, std::span<const std::int64_t> sequences,
+                          TensorView y) {
   const auto batch = static_cast<std::int64_t>(sequences.size());
   check_dropout(x, p, batch, y);
   if (x.numel() == 0) return;
@@ -85,9 +85,8 @@ void CudaKernels::dropout(Stream& s, ConstTensorView x, double p, const RandomKe
       const T* from = static_cast<const T*>(x.data) + row * row_numel;
       T* to = static_cast<T*>(y.data) + row * row_numel;
       const bool in_groups = row_numel % kGroup == 0 && is_aligned(from, 16) && is_aligned(to, 16);
-      launch(s, "dropout", {reads(x), mica::writes(y)}, grid,
-             in_groups ? dropout_kernel<T, kGroup> : dropout_kernel<T, 1>, from, key, ids, row_numel, threshold, factor,
-             to);
+      launch(s, "dropout", {reads(x), mica::writes(y)}, grid, in_groups ? dropout_kernel<T, kGroup> : dropout_kernel<T, 1>, from, key, ids,
+             row_numel, threshold, factor, to);
     });
   }
 }
@@ -99,8 +98,8 @@ void CudaKernels::fill_normal(Stream& s, TensorView x, const RandomKey& key, std
   if (n == 0) return;
   with_element(x.dtype, [&](auto element) {
     using T = decltype(element);
-    launch(s, "fill_normal", {mica::writes(x)}, Grid::over(n + 3, 4), normal_kernel<T>, key, begin, n,
-           static_cast<float>(std), static_cast<T*>(x.data));
+    launch(s, "fill_normal", {mica::writes(x)}, Grid::over(n + 3, 4), normal_kernel<T>, key, begin, n, static_cast<float>(std),
+           static_cast<T*>(x.data));
   });
 }
 

@@ -27,12 +27,9 @@ __device__ double term(Power power, double p, double x) {
       return std::abs(x);
   }
 }
-__device__ double combine(Power power, double a, double b) {
-  return power == Power::maximum ? element::max_or_nan(a, b) : a + b;
-}
+__device__ double combine(Power power, double a, double b) { return power == Power::maximum ? element::max_or_nan(a, b) : a + b; }
 __device__ double reduce_block(Power power, double value) {
-  return power == Power::maximum ? cuda::reduce_block<kBlockThreads>(value, Max{})
-                                 : cuda::reduce_block<kBlockThreads>(value, Sum{});
+  return power == Power::maximum ? cuda::reduce_block<kBlockThreads>(value, Max{}) : cuda::reduce_block<kBlockThreads>(value, Sum{});
 }
 
 /// partial[b] = the sum over elements [b * kSumBlock, (b + 1) * kSumBlock).
@@ -59,21 +56,17 @@ __global__ void power_sum_kernel(const T* x, std::int64_t n, double p, bool is_a
 }
 
 /// One block.
-__global__ void fold_partials_kernel(const double* partial, std::int64_t count, Power power, float* out,
-                                     bool accumulate) {
+__global__ void fold_partials_kernel(const double* partial, std::int64_t count, Power power, float* out, bool accumulate) {
   double sum = 0;
   for (std::int64_t i = threadIdx.x; i < count; i += kBlockThreads) sum = combine(power, sum, partial[i]);
   sum = reduce_block(power, sum);
   if (threadIdx.x == 0) *out = static_cast<float>(accumulate ? combine(power, static_cast<double>(*out), sum) : sum);
 }
 
-__global__ void clip_coefficient_kernel(const float* sum, Power power, double p, double max_norm, float* norm,
-                                        float* coefficient) {
+__global__ void clip_coefficient_kernel(const float* sum, Power power, double p, double max_norm, float* norm, float* coefficient) {
   if (threadIdx.x != 0) return;
   const auto total = static_cast<double>(*sum);
-  const double value = power == Power::maximum ? total
-                       : power == Power::two   ? std::sqrt(total)
-                                               : std::pow(total, 1.0 / p);
+  const double value = power == Power::maximum ? total : power == Power::two ? std::sqrt(total) : std::pow(total, 1.0 / p);
   *norm = static_cast<float>(value);
   // Not a minimum: a NaN norm must make the coefficient NaN.
   const double ratio = max_norm / (value + 1e-6);
@@ -114,9 +107,7 @@ __global__ void update_scale_kernel(Scale s) {
   if (grows && std::isfinite(grown)) *s.scale = grown;
 }
 
-Power power_of(double p) {
-  return p == kInfNorm ? Power::maximum : p == 1 ? Power::one : p == 2 ? Power::two : Power::any;
-}
+Power power_of(double p) { return p == kInfNorm ? Power::maximum : p == 1 ? Power::one : p == 2 ? Power::two : Power::any; }
 
 constexpr Grid kOneWarp{.threads = kWarp};
 
@@ -134,8 +125,8 @@ void CudaKernels::power_sum(Stream& s, ConstTensorView x, double p, TensorView o
     with_element(x.dtype, [&](auto element) {
       using T = decltype(element);
       const auto enqueue = [&](auto kernel) {
-        launch(s, "power_sum", {reads(x), writes(space)}, Grid{blocks}, kernel, static_cast<const T*>(x.data), n, p,
-               is_aligned(x.data, 16), partial);
+        launch(s, "power_sum", {reads(x), writes(space)}, Grid{blocks}, kernel, static_cast<const T*>(x.data), n, p, is_aligned(x.data, 16),
+               partial);
       };
       switch (power_of(p)) {
         case Power::one:
@@ -153,14 +144,13 @@ void CudaKernels::power_sum(Stream& s, ConstTensorView x, double p, TensorView o
          static_cast<float*>(out.data), mode == Write::accumulate);
 }
 
-void CudaKernels::clip_coefficient(Stream& s, ConstTensorView sum, double p, double max_norm, TensorView norm,
-                                   TensorView coefficient) {
+void CudaKernels::clip_coefficient(Stream& s, ConstTensorView sum, double p, double max_norm, TensorView norm, TensorView coefficient) {
   expect("clip_coefficient", "sum", sum, 1, {DType::f32});
   expect("clip_coefficient", "norm", norm, 1, {DType::f32});
   expect("clip_coefficient", "coefficient", coefficient, 1, {DType::f32});
-  launch(s, "clip_coefficient", {reads(sum), mica::writes(norm), mica::writes(coefficient)}, kOneWarp,
-         clip_coefficient_kernel, static_cast<const float*>(sum.data), power_of(p), p, max_norm,
-         static_cast<float*>(norm.data), static_cast<float*>(coefficient.data));
+  launch(s, "clip_coefficient", {reads(sum), mica::writes(norm), mica::writes(coefficient)}, kOneWarp, clip_coefficient_kernel,
+         static_cast<const float*>(sum.data), power_of(p), p, max_norm, static_cast<float*>(norm.data),
+         static_cast<float*>(coefficient.data));
 }
 
 void CudaKernels::unscale(Stream& s, TensorView x, ConstTensorView scale, TensorView found_inf) {
@@ -173,8 +163,8 @@ void CudaKernels::unscale(Stream& s, TensorView x, ConstTensorView scale, Tensor
     using T = decltype(element);
     auto* to = static_cast<T*>(x.data);
     const Cut range = cut<kLanes<T>>(n, to);
-    launch(s, "unscale", {mica::writes(x), reads(scale), mica::writes(found_inf)}, range.grid(kLanes<T>),
-           unscale_kernel<T>, range, to, static_cast<const float*>(scale.data), static_cast<float*>(found_inf.data));
+    launch(s, "unscale", {mica::writes(x), reads(scale), mica::writes(found_inf)}, range.grid(kLanes<T>), unscale_kernel<T>, range, to,
+           static_cast<const float*>(scale.data), static_cast<float*>(found_inf.data));
   });
 }
 
@@ -191,9 +181,8 @@ void CudaKernels::update_scale(Stream& s, const ScaleUpdateArgs& args) {
                     .backoff_factor = static_cast<float>(args.backoff_factor),
                     .growth_interval = static_cast<float>(args.growth_interval)};
   launch(s, "update_scale",
-         {mica::writes(args.scale), mica::writes(args.growth_tracker), mica::writes(args.skipped_steps),
-          reads(args.found_inf)},
-         kOneWarp, update_scale_kernel, scale);
+         {mica::writes(args.scale), mica::writes(args.growth_tracker), mica::writes(args.skipped_steps), reads(args.found_inf)}, kOneWarp,
+         update_scale_kernel, scale);
 }
 
 }  // namespace mica::cuda

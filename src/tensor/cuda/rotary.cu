@@ -21,8 +21,8 @@ struct Frequencies {
 /// cos and sin [seq_len, half], columns [first, first + count): what every head of every sequence turns by, made once
 /// in double.
 /// @param sign  of the angles
-__global__ void angles_kernel(Frequencies inv_freq, std::int64_t first, std::int64_t count, std::int64_t seq_len,
-                              std::int64_t half, double sign, float* cos, float* sin) {
+__global__ void angles_kernel(Frequencies inv_freq, std::int64_t first, std::int64_t count, std::int64_t seq_len, std::int64_t half,
+                              double sign, float* cos, float* sin) {
   const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   for (; i < seq_len * count; i += threads) {
@@ -35,8 +35,8 @@ __global__ void angles_kernel(Frequencies inv_freq, std::int64_t first, std::int
 
 /// A block turns one token at a time. kCount divides `half`, and all rows are aligned to it.
 template <class T, int kCount>
-__global__ void rotary_kernel(const T* x, const float* cos, const float* sin, std::int64_t tokens, std::int64_t seq_len,
-                              int heads, int half, T* y) {
+__global__ void rotary_kernel(const T* x, const float* cos, const float* sin, std::int64_t tokens, std::int64_t seq_len, int heads,
+                              int half, T* y) {
   constexpr Lanes<kCount> lanes;
   const int per_head = half / kCount;
   for (std::int64_t token = blockIdx.x; token < tokens; token += gridDim.x) {
@@ -83,9 +83,8 @@ void CudaKernels::rotary(Stream& s, ConstTensorView x, std::span<const double> i
     if (!in_vectors) slow_paths_.note_one_by_one("rotary", y.shape, y.dtype);
     const std::int64_t work = heads * half / (in_vectors ? kCount : 1);
     const Grid grid{std::min<std::int64_t>(tokens, 8192), 1, work > 128 ? kBlockThreads : work > 32 ? 128 : 32};
-    launch(s, "rotary", {reads(x), writes(space), mica::writes(y)}, grid,
-           in_vectors ? rotary_kernel<T, kCount> : rotary_kernel<T, 1>, static_cast<const T*>(x.data), cos, sin, tokens,
-           seq_len, heads, half, static_cast<T*>(y.data));
+    launch(s, "rotary", {reads(x), writes(space), mica::writes(y)}, grid, in_vectors ? rotary_kernel<T, kCount> : rotary_kernel<T, 1>,
+           static_cast<const T*>(x.data), cos, sin, tokens, seq_len, heads, half, static_cast<T*>(y.data));
   });
 }
 

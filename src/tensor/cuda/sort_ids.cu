@@ -1,7 +1,8 @@
+#include "sort_ids.hpp"
+
 #include <utility>
 
 #include "reduce.hpp"
-#include "sort_ids.hpp"
 
 namespace mica::cuda {
 
@@ -35,8 +36,8 @@ struct Tile {
 /// Counts each warp's elements of every digit into of_warp, and tells each element how many of its warp with its digit
 /// come before it. number[round] < 0: there is no element.
 __device__ void count_digits(const Tile& tile, const std::int32_t* ids, std::int32_t vocab, int shift,
-                             std::int32_t (&of_warp)[kWarps][kDigits], std::int32_t (&number)[kRounds],
-                             int (&digit)[kRounds], std::int32_t (&before)[kRounds]) {
+                             std::int32_t (&of_warp)[kWarps][kDigits], std::int32_t (&number)[kRounds], int (&digit)[kRounds],
+                             std::int32_t (&before)[kRounds]) {
   for (int w = 0; w < kWarps; ++w) of_warp[w][threadIdx.x] = 0;
   __syncthreads();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -44,8 +45,7 @@ __device__ void count_digits(const Tile& tile, const std::int32_t* ids, std::int
 #pragma unroll
   for (int round = 0; round < kRounds; ++round) {
     number[round] = tile.number(round);
-    digit[round] =
-        number[round] < 0 ? -1 : static_cast<int>(key_of(ids, number[round], vocab) >> shift & (kDigits - 1));
+    digit[round] = number[round] < 0 ? -1 : static_cast<int>(key_of(ids, number[round], vocab) >> shift & (kDigits - 1));
     int lower = 0, higher = 0;  // lanes with the same digit
     for (int other = 0; other < kWarp; ++other) {
       const bool is_same = __shfl_sync(0xffffffffU, digit[round], other) == digit[round];
@@ -73,8 +73,8 @@ __global__ void count_kernel(Tile tile, const std::int32_t* ids, std::int32_t vo
 
 /// Puts every element behind those with a lower digit, those of earlier blocks and warps and those before it in its
 /// own.
-__global__ void place_kernel(Tile tile, const std::int32_t* ids, std::int32_t vocab, int shift,
-                             const std::int32_t* counts, std::int32_t* sorted) {
+__global__ void place_kernel(Tile tile, const std::int32_t* ids, std::int32_t vocab, int shift, const std::int32_t* counts,
+                             std::int32_t* sorted) {
   __shared__ std::int32_t of_warp[kWarps][kDigits];
   __shared__ std::int32_t totals[kDigits];
   std::int32_t number[kRounds], before[kRounds];
@@ -108,9 +108,7 @@ std::int64_t num_blocks(std::int64_t count) { return (count + kOfBlock - 1) / kO
 
 }  // namespace
 
-std::int64_t sort_ids_scratch_bytes(std::int64_t count) {
-  return 2 * order_bytes(count) + num_blocks(count) * kDigits * 4;
-}
+std::int64_t sort_ids_scratch_bytes(std::int64_t count) { return 2 * order_bytes(count) + num_blocks(count) * kDigits * 4; }
 
 const std::int32_t* sort_ids(Stream& s, ConstTensorView ids, std::int64_t vocab, const Buffer& space) {
   const std::int64_t count = ids.numel();
@@ -122,10 +120,9 @@ const std::int32_t* sort_ids(Stream& s, ConstTensorView ids, std::int64_t vocab,
   const Grid grid{num_blocks(count), 1, kDigits};
   Tile tile{nullptr, count};
   for (int shift = 0; shift == 0 || vocab >> shift > 0; shift += 8) {  // `vocab` itself is a key
-    launch(s, "sort_ids", {reads(ids), writes(space)}, grid, count_kernel, tile, id, static_cast<std::int32_t>(vocab),
-           shift, counts);
-    launch(s, "sort_ids", {reads(ids), writes(space)}, grid, place_kernel, tile, id, static_cast<std::int32_t>(vocab),
-           shift, static_cast<const std::int32_t*>(counts), sorted);
+    launch(s, "sort_ids", {reads(ids), writes(space)}, grid, count_kernel, tile, id, static_cast<std::int32_t>(vocab), shift, counts);
+    launch(s, "sort_ids", {reads(ids), writes(space)}, grid, place_kernel, tile, id, static_cast<std::int32_t>(vocab), shift,
+           static_cast<const std::int32_t*>(counts), sorted);
     tile.order = sorted;
     std::swap(sorted, other);
   }

@@ -53,9 +53,7 @@ struct Head {
   const AttentionShape& shape;
   std::int64_t b, h;
 
-  [[nodiscard]] std::size_t row(std::int64_t t) const {
-    return at(b * shape.seq_len + t, shape.q_width(), h * shape.head_dim);
-  }
+  [[nodiscard]] std::size_t row(std::int64_t t) const { return at(b * shape.seq_len + t, shape.q_width(), h * shape.head_dim); }
   [[nodiscard]] std::size_t kv_row(std::int64_t t) const {
     return at(b * shape.seq_len + t, shape.kv_width(), h / shape.group() * shape.head_dim);
   }
@@ -74,8 +72,7 @@ void add_scaled(Values& a, std::size_t i, double factor, const Values& b, std::s
 }
 
 template <bool kConst>
-void check_shapes(const AttentionShape& shape, const BasicQkv<kConst>& in, const ConstTensorView& y,
-                  const ConstTensorView& lse) {
+void check_shapes(const AttentionShape& shape, const BasicQkv<kConst>& in, const ConstTensorView& y, const ConstTensorView& lse) {
   const std::int64_t rows = shape.batch * shape.seq_len;
   expect_numel(in.q, rows * (in.is_packed() ? shape.qkv_width() : shape.q_width()), "attention: q [B,T,H*D]");
   expect_numel(in.k, rows * shape.kv_width(), "attention: k [B,T,K*D]");
@@ -92,8 +89,7 @@ void for_each_head(const AttentionShape& shape, F f) {
 }
 }  // namespace
 
-void ReferenceKernels::attention(Stream& s, const AttentionShape& shape, const ConstQkv& in, TensorView y,
-                                 TensorView lse) {
+void ReferenceKernels::attention(Stream& s, const AttentionShape& shape, const ConstQkv& in, TensorView y, TensorView lse) {
   check_shapes(shape, in, y, lse);
   s.submit("attention", {reads(in.q), reads(in.k), reads(in.v), writes(y), writes(lse)}, [=] {
     const auto [q, k, v] = parts_of(shape, in);
@@ -121,14 +117,12 @@ void ReferenceKernels::attention(Stream& s, const AttentionShape& shape, const C
   });
 }
 
-void ReferenceKernels::attention_backward(Stream& s, const AttentionShape& shape, ConstTensorView dy,
-                                          const ConstQkv& in, ConstTensorView y, ConstTensorView lse, const Qkv& d_in) {
+void ReferenceKernels::attention_backward(Stream& s, const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in, ConstTensorView y,
+                                          ConstTensorView lse, const Qkv& d_in) {
   check_shapes(shape, in, y, lse);
   check_shapes(shape, d_in, dy, lse);
   s.submit("attention_backward",
-           {reads(dy), reads(in.q), reads(in.k), reads(in.v), reads(y), reads(lse), writes(d_in.q), writes(d_in.k),
-            writes(d_in.v)},
-           [=] {
+           {reads(dy), reads(in.q), reads(in.k), reads(in.v), reads(y), reads(lse), writes(d_in.q), writes(d_in.k), writes(d_in.v)}, [=] {
              const Values dys = values(dy), ys = values(y), lses = values(lse);
              const Parts x = parts_of(shape, in);
              Parts d{Values(x.q.size()), Values(x.k.size()), Values(x.v.size())};

@@ -7,8 +7,8 @@
 
 namespace mica::reference {
 
-void ReferenceKernels::dropout(Stream& s, ConstTensorView x, double p, const RandomKey& key,
-                               std::span<const std::int64_t> sequences, TensorView y) {
+void ReferenceKernels::dropout(Stream& s, ConstTensorView x, double p, const RandomKey& key, std::span<const std::int64_t> sequences,
+                               TensorView y) {
   const std::int64_t rows = x.shape.num_dims() == 0 ? 1 : x.shape[0];
   invariant(static_cast<std::int64_t>(sequences.size()) == rows, "dropout: one sequence id per row");
   expect_numel(y, x.numel(), "dropout: y like x");

@@ -3,8 +3,7 @@
 
 namespace mica::reference {
 
-void ReferenceKernels::embedding(Stream& s, ConstTensorView ids, ConstTensorView tokens, ConstTensorView positions,
-                                 TensorView y) {
+void ReferenceKernels::embedding(Stream& s, ConstTensorView ids, ConstTensorView tokens, ConstTensorView positions, TensorView y) {
   const std::int64_t cols = tokens.shape.back();
   const std::int64_t rows = ids.numel();
   const std::int64_t seq_len = ids.shape.back();
@@ -23,8 +22,8 @@ void ReferenceKernels::embedding(Stream& s, ConstTensorView ids, ConstTensorView
   });
 }
 
-void ReferenceKernels::embedding_backward(Stream& s, ConstTensorView dy, ConstTensorView ids, TensorView dtokens,
-                                          Write tokens_mode, TensorView dpositions, Write positions_mode) {
+void ReferenceKernels::embedding_backward(Stream& s, ConstTensorView dy, ConstTensorView ids, TensorView dtokens, Write tokens_mode,
+                                          TensorView dpositions, Write positions_mode) {
   const std::int64_t cols = dy.shape.back();
   const std::int64_t rows = ids.numel();
   const std::int64_t seq_len = ids.shape.back();

@@ -3,6 +3,7 @@
 
 #include "mica/tensor/exact_sum.hpp"
 #include "mica/tensor/philox.hpp"
+
 #include "reference_kernels.hpp"
 #include "values.hpp"
 

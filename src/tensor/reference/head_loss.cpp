@@ -35,8 +35,8 @@ Values logits_of(const Values& hidden, std::int64_t row, const Values& w, std::i
 }
 }  // namespace
 
-void ReferenceKernels::head_loss(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets,
-                                 double scale, TensorView loss) {
+void ReferenceKernels::head_loss(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale,
+                                 TensorView loss) {
   check_shapes(hidden, w, targets);
   s.submit("head_loss", {reads(hidden), reads(w), reads(targets), writes(loss)}, [=] {
     const Values hs = values(hidden), ws = values(w);
@@ -51,35 +51,33 @@ void ReferenceKernels::head_loss(Stream& s, ConstTensorView hidden, ConstTensorV
   });
 }
 
-void ReferenceKernels::head_loss_backward(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets,
-                                          double scale, ConstTensorView dloss, TensorView loss, TensorView dhidden,
-                                          TensorView dw, Write dw_mode) {
+void ReferenceKernels::head_loss_backward(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale,
+                                          ConstTensorView dloss, TensorView loss, TensorView dhidden, TensorView dw, Write dw_mode) {
   check_shapes(hidden, w, targets);
-  s.submit("head_loss_backward",
-           {reads(hidden), reads(w), reads(targets), reads(dloss), writes(loss), writes(dhidden), writes(dw)}, [=] {
-             const Values hs = values(hidden), ws = values(w);
-             const auto* target = targets.as<std::int32_t>();
-             const std::int64_t cols = hidden.shape.back();
-             const double factor = scale * scalar(dloss);
-             Values dhs(hs.size()), dws(ws.size());
-             double sum = 0;
-             for (std::int64_t i = 0; i < hidden.shape.rows(); ++i) {
-               if (target[i] == kIgnored) continue;
-               Values row = logits_of(hs, i, ws, cols);
-               sum += softmax_loss(row, target[i]);
-               row[static_cast<std::size_t>(target[i])] -= 1;
-               for (std::size_t v = 0; v < row.size(); ++v) {
-                 const auto class_row = static_cast<std::int64_t>(v);
-                 for (std::int64_t j = 0; j < cols; ++j) {
-                   dhs[at(i, cols, j)] += factor * row[v] * ws[at(class_row, cols, j)];
-                   dws[at(class_row, cols, j)] += factor * row[v] * hs[at(i, cols, j)];
-                 }
-               }
-             }
-             store(loss, {scale * sum});
-             store(dhidden, dhs);
-             store(dw, dws, dw_mode);
-           });
+  s.submit("head_loss_backward", {reads(hidden), reads(w), reads(targets), reads(dloss), writes(loss), writes(dhidden), writes(dw)}, [=] {
+    const Values hs = values(hidden), ws = values(w);
+    const auto* target = targets.as<std::int32_t>();
+    const std::int64_t cols = hidden.shape.back();
+    const double factor = scale * scalar(dloss);
+    Values dhs(hs.size()), dws(ws.size());
+    double sum = 0;
+    for (std::int64_t i = 0; i < hidden.shape.rows(); ++i) {
+      if (target[i] == kIgnored) continue;
+      Values row = logits_of(hs, i, ws, cols);
+      sum += softmax_loss(row, target[i]);
+      row[static_cast<std::size_t>(target[i])] -= 1;
+      for (std::size_t v = 0; v < row.size(); ++v) {
+        const auto class_row = static_cast<std::int64_t>(v);
+        for (std::int64_t j = 0; j < cols; ++j) {
+          dhs[at(i, cols, j)] += factor * row[v] * ws[at(class_row, cols, j)];
+          dws[at(class_row, cols, j)] += factor * row[v] * hs[at(i, cols, j)];
+        }
+      }
+    }
+    store(loss, {scale * sum});
+    store(dhidden, dhs);
+    store(dw, dws, dw_mode);
+  });
 }
 
 }  // namespace mica::reference

@@ -48,33 +48,30 @@ double derivative_at(Activation f, double x) {
 }
 }  // namespace
 
-void ReferenceKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias,
-                                   TensorView pre, TensorView y) {
+void ReferenceKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView pre, TensorView y) {
   linear(s, x, w, bias, pre ? pre : y);
   activation(s, Activation::gelu, pre ? pre : y, y);
 }
 
-void ReferenceKernels::linear_add(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias,
-                                  ConstTensorView addend, TensorView y) {
+void ReferenceKernels::linear_add(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, ConstTensorView addend,
+                                  TensorView y) {
   linear(s, x, w, bias, y);
   add(s, y, addend, y);
 }
 
-void ReferenceKernels::linear_gelu_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w,
-                                                  ConstTensorView pre, TensorView dpre) {
+void ReferenceKernels::linear_gelu_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, ConstTensorView pre, TensorView dpre) {
   linear_backward_input(s, dy, w, dpre, Write::overwrite);
   activation_backward(s, Activation::gelu, pre, dpre, dpre);
 }
 
-void ReferenceKernels::add_layer_norm(Stream& s, ConstTensorView a, ConstTensorView b, TensorView sum,
-                                      ConstTensorView gamma, ConstTensorView beta, double eps, TensorView y,
-                                      TensorView mean, TensorView rstd) {
+void ReferenceKernels::add_layer_norm(Stream& s, ConstTensorView a, ConstTensorView b, TensorView sum, ConstTensorView gamma,
+                                      ConstTensorView beta, double eps, TensorView y, TensorView mean, TensorView rstd) {
   add(s, a, b, sum);
   layer_norm(s, sum, gamma, beta, eps, y, mean, rstd);
 }
 
-void ReferenceKernels::add_rms_norm(Stream& s, ConstTensorView a, ConstTensorView b, TensorView sum,
-                                    ConstTensorView gamma, double eps, TensorView y, TensorView rstd) {
+void ReferenceKernels::add_rms_norm(Stream& s, ConstTensorView a, ConstTensorView b, TensorView sum, ConstTensorView gamma, double eps,
+                                    TensorView y, TensorView rstd) {
   add(s, a, b, sum);
   rms_norm(s, sum, gamma, eps, y, rstd);
 }
@@ -87,8 +84,7 @@ void ReferenceKernels::activation(Stream& s, Activation f, ConstTensorView x, Te
   });
 }
 
-void ReferenceKernels::activation_backward(Stream& s, Activation f, ConstTensorView x, ConstTensorView dy,
-                                           TensorView dx) {
+void ReferenceKernels::activation_backward(Stream& s, Activation f, ConstTensorView x, ConstTensorView dy, TensorView dx) {
   expect_numel(dy, x.numel(), "activation_backward: dy like x");
   s.submit("activation_backward", {reads(x), reads(dy), writes(dx)}, [=] {
     const Values xs = values(x);
@@ -108,8 +104,8 @@ void ReferenceKernels::swiglu(Stream& s, ConstTensorView gate, ConstTensorView u
   });
 }
 
-void ReferenceKernels::swiglu_backward(Stream& s, ConstTensorView gate, ConstTensorView up, ConstTensorView dy,
-                                       TensorView dgate, TensorView dup) {
+void ReferenceKernels::swiglu_backward(Stream& s, ConstTensorView gate, ConstTensorView up, ConstTensorView dy, TensorView dgate,
+                                       TensorView dup) {
   expect_numel(up, gate.numel(), "swiglu_backward: up like gate");
   expect_numel(dy, gate.numel(), "swiglu_backward: dy like gate");
   s.submit("swiglu_backward", {reads(gate), reads(up), reads(dy), writes(dgate), writes(dup)}, [=] {
@@ -125,8 +121,8 @@ void ReferenceKernels::swiglu_backward(Stream& s, ConstTensorView gate, ConstTen
   });
 }
 
-void ReferenceKernels::layer_norm(Stream& s, ConstTensorView x, ConstTensorView gamma, ConstTensorView beta, double eps,
-                                  TensorView y, TensorView mean, TensorView rstd) {
+void ReferenceKernels::layer_norm(Stream& s, ConstTensorView x, ConstTensorView gamma, ConstTensorView beta, double eps, TensorView y,
+                                  TensorView mean, TensorView rstd) {
   const std::int64_t cols = x.shape.back();
   const std::int64_t rows = x.shape.rows();
   expect_numel(gamma, cols, "layer_norm: gamma [C]");
@@ -155,16 +151,15 @@ void ReferenceKernels::layer_norm(Stream& s, ConstTensorView x, ConstTensorView 
   });
 }
 
-void ReferenceKernels::layer_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma,
-                                           ConstTensorView mean, ConstTensorView rstd, TensorView dx, Write dx_mode,
-                                           TensorView dgamma, TensorView dbeta, Write param_mode) {
+void ReferenceKernels::layer_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma, ConstTensorView mean,
+                                           ConstTensorView rstd, TensorView dx, Write dx_mode, TensorView dgamma, TensorView dbeta,
+                                           Write param_mode) {
   const std::int64_t cols = x.shape.back();
   const std::int64_t rows = x.shape.rows();
   expect_numel(dy, rows * cols, "layer_norm_backward: dy like x");
   expect_numel(mean, rows, "layer_norm_backward: mean [M]");
   expect_numel(rstd, rows, "layer_norm_backward: rstd [M]");
-  s.submit("layer_norm_backward",
-           {reads(dy), reads(x), reads(gamma), reads(mean), reads(rstd), writes(dx), writes(dgamma), writes(dbeta)},
+  s.submit("layer_norm_backward", {reads(dy), reads(x), reads(gamma), reads(mean), reads(rstd), writes(dx), writes(dgamma), writes(dbeta)},
            [=] {
              const Values dys = values(dy), xs = values(x), gs = values(gamma), ms = values(mean), rs = values(rstd);
              Values dxs(xs.size()), dgs(static_cast<std::size_t>(cols)), dbs(static_cast<std::size_t>(cols));
@@ -192,8 +187,7 @@ void ReferenceKernels::layer_norm_backward(Stream& s, ConstTensorView dy, ConstT
            });
 }
 
-void ReferenceKernels::rms_norm(Stream& s, ConstTensorView x, ConstTensorView gamma, double eps, TensorView y,
-                                TensorView rstd) {
+void ReferenceKernels::rms_norm(Stream& s, ConstTensorView x, ConstTensorView gamma, double eps, TensorView y, TensorView rstd) {
   const std::int64_t cols = x.shape.back();
   const std::int64_t rows = x.shape.rows();
   expect_numel(gamma, cols, "rms_norm: gamma [C]");
@@ -216,9 +210,8 @@ void ReferenceKernels::rms_norm(Stream& s, ConstTensorView x, ConstTensorView ga
   });
 }
 
-void ReferenceKernels::rms_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma,
-                                         ConstTensorView rstd, TensorView dx, Write dx_mode, TensorView dgamma,
-                                         Write param_mode) {
+void ReferenceKernels::rms_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma, ConstTensorView rstd,
+                                         TensorView dx, Write dx_mode, TensorView dgamma, Write param_mode) {
   const std::int64_t cols = x.shape.back();
   const std::int64_t rows = x.shape.rows();
   expect_numel(dy, rows * cols, "rms_norm_backward: dy like x");

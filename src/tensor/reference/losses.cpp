@@ -12,7 +12,7 @@ double probability(double x) { return 1 / (1 + std::exp(-x)); }
 /// Of one output. The logarithms are those of the definition, taken where they are finite.
 double loss_at(ElementLoss f, double x, double target) {
   if (f == ElementLoss::squared_error) return std::pow(x - target, 2);
-  const double log_p = x < -30 ? x : -std::log1p(std::exp(-x));       // log(1 / (1 + e^-x))
+  const double log_p = x < -30 ? x : -std::log1p(std::exp(-x));     // log(1 / (1 + e^-x))
   const double log_not_p = x > 30 ? -x : -std::log1p(std::exp(x));  // log(1 - p)
   return -target * log_p - (1 - target) * log_not_p;
 }
@@ -42,8 +42,7 @@ std::int64_t class_of(const ConstTensorView& targets, std::int64_t row, std::int
 
 }  // namespace
 
-void ReferenceKernels::element_loss(Stream& s, ElementLoss f, ConstTensorView x, ConstTensorView targets,
-                                    TensorView loss) {
+void ReferenceKernels::element_loss(Stream& s, ElementLoss f, ConstTensorView x, ConstTensorView targets, TensorView loss) {
   expect_numel(targets, x.numel(), "element_loss: targets like x");
   s.submit("element_loss", {reads(x), reads(targets), writes(loss)}, [=] {
     const Values xs = values(x), ts = values(targets);
@@ -53,8 +52,8 @@ void ReferenceKernels::element_loss(Stream& s, ElementLoss f, ConstTensorView x,
   });
 }
 
-void ReferenceKernels::element_loss_backward(Stream& s, ElementLoss f, ConstTensorView x, ConstTensorView targets,
-                                             ConstTensorView dloss, TensorView dx) {
+void ReferenceKernels::element_loss_backward(Stream& s, ElementLoss f, ConstTensorView x, ConstTensorView targets, ConstTensorView dloss,
+                                             TensorView dx) {
   expect_numel(targets, x.numel(), "element_loss_backward: targets like x");
   s.submit("element_loss_backward", {reads(x), reads(targets), reads(dloss), writes(dx)}, [=] {
     const Values ts = values(targets);
@@ -66,8 +65,7 @@ void ReferenceKernels::element_loss_backward(Stream& s, ElementLoss f, ConstTens
   });
 }
 
-void ReferenceKernels::cross_entropy(Stream& s, ConstTensorView logits, ConstTensorView targets, std::int32_t ignored,
-                                     TensorView loss) {
+void ReferenceKernels::cross_entropy(Stream& s, ConstTensorView logits, ConstTensorView targets, std::int32_t ignored, TensorView loss) {
   expect_numel(targets, logits.shape.rows(), "cross_entropy: targets [M]");
   s.submit("cross_entropy", {reads(logits), reads(targets), writes(loss)}, [=] {
     const std::int64_t classes = logits.shape.back();
@@ -87,8 +85,8 @@ void ReferenceKernels::cross_entropy(Stream& s, ConstTensorView logits, ConstTen
   });
 }
 
-void ReferenceKernels::cross_entropy_backward(Stream& s, ConstTensorView logits, ConstTensorView targets,
-                                              std::int32_t ignored, ConstTensorView dloss, TensorView dlogits) {
+void ReferenceKernels::cross_entropy_backward(Stream& s, ConstTensorView logits, ConstTensorView targets, std::int32_t ignored,
+                                              ConstTensorView dloss, TensorView dlogits) {
   expect_numel(targets, logits.shape.rows(), "cross_entropy_backward: targets [M]");
   s.submit("cross_entropy_backward", {reads(logits), reads(targets), reads(dloss), writes(dlogits)}, [=] {
     const std::int64_t classes = logits.shape.back(), rows = logits.shape.rows();

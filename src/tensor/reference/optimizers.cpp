@@ -55,8 +55,7 @@ void ReferenceKernels::unscale(Stream& s, TensorView x, ConstTensorView scale, T
 }
 
 void ReferenceKernels::update_scale(Stream& s, const ScaleUpdateArgs& args) {
-  s.submit("update_scale",
-           {writes(args.scale), writes(args.growth_tracker), writes(args.skipped_steps), reads(args.found_inf)},
+  s.submit("update_scale", {writes(args.scale), writes(args.growth_tracker), writes(args.skipped_steps), reads(args.found_inf)},
            [a = args] {
              const bool overflow = scalar(a.found_inf) != 0;
              const double steps = overflow ? 0 : scalar(a.growth_tracker) + 1;
@@ -71,8 +70,8 @@ void ReferenceKernels::update_scale(Stream& s, const ScaleUpdateArgs& args) {
 void ReferenceKernels::adamw(Stream& s, std::span<const AdamWArgs> list) {
   for (const AdamWArgs& args : list) {
     s.submit("adamw",
-             {reads(args.grad), reads(args.grad_scale), reads(args.skip), reads(args.skipped_steps),
-              writes(args.param), writes(args.exp_avg), writes(args.exp_avg_sq)},
+             {reads(args.grad), reads(args.grad_scale), reads(args.skip), reads(args.skipped_steps), writes(args.param),
+              writes(args.exp_avg), writes(args.exp_avg_sq)},
              [a = args] {
                if (is_skipped(a.skip)) return;
                const Values g = scaled_gradient(a.grad, a.grad_scale);
@@ -95,25 +94,23 @@ void ReferenceKernels::adamw(Stream& s, std::span<const AdamWArgs> list) {
 
 void ReferenceKernels::sgd(Stream& s, std::span<const SgdArgs> list) {
   for (const SgdArgs& args : list) {
-    s.submit(
-        "sgd",
-        {reads(args.grad), reads(args.grad_scale), reads(args.skip), writes(args.param), writes(args.momentum_buffer)},
-        [a = args] {
-          if (is_skipped(a.skip)) return;
-          const Values g = scaled_gradient(a.grad, a.grad_scale);
-          Values p = values(a.param), buffer = values(a.momentum_buffer);
-          for (std::size_t i = 0; i < p.size(); ++i) {
-            const double d = g[i] + a.weight_decay * p[i];
-            double update = d;
-            if (a.momentum != 0) {
-              buffer[i] = a.first_step ? d : a.momentum * buffer[i] + (1 - a.dampening) * d;
-              update = a.nesterov ? d + a.momentum * buffer[i] : buffer[i];
-            }
-            p[i] -= a.lr * update;
-          }
-          store(a.param, p);
-          if (a.momentum != 0) store(a.momentum_buffer, buffer);
-        });
+    s.submit("sgd", {reads(args.grad), reads(args.grad_scale), reads(args.skip), writes(args.param), writes(args.momentum_buffer)},
+             [a = args] {
+               if (is_skipped(a.skip)) return;
+               const Values g = scaled_gradient(a.grad, a.grad_scale);
+               Values p = values(a.param), buffer = values(a.momentum_buffer);
+               for (std::size_t i = 0; i < p.size(); ++i) {
+                 const double d = g[i] + a.weight_decay * p[i];
+                 double update = d;
+                 if (a.momentum != 0) {
+                   buffer[i] = a.first_step ? d : a.momentum * buffer[i] + (1 - a.dampening) * d;
+                   update = a.nesterov ? d + a.momentum * buffer[i] : buffer[i];
+                 }
+                 p[i] -= a.lr * update;
+               }
+               store(a.param, p);
+               if (a.momentum != 0) store(a.momentum_buffer, buffer);
+             });
   }
 }
 

@@ -24,8 +24,7 @@ void ReferenceKernels::linear(Stream& s, ConstTensorView x, ConstTensorView w, C
   });
 }
 
-void ReferenceKernels::linear_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, TensorView dx,
-                                             Write mode) {
+void ReferenceKernels::linear_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, TensorView dx, Write mode) {
   const std::int64_t n = dy.shape.back();
   const std::int64_t k = dx.shape.back();
   const std::int64_t m = dy.shape.rows();
@@ -43,8 +42,8 @@ void ReferenceKernels::linear_backward_input(Stream& s, ConstTensorView dy, Cons
   });
 }
 
-void ReferenceKernels::linear_backward_params(Stream& s, ConstTensorView dy, ConstTensorView x, TensorView dw,
-                                              TensorView dbias, Write mode) {
+void ReferenceKernels::linear_backward_params(Stream& s, ConstTensorView dy, ConstTensorView x, TensorView dw, TensorView dbias,
+                                              Write mode) {
   const std::int64_t n = dy.shape.back();
   const std::int64_t k = x.shape.back();
   const std::int64_t m = dy.shape.rows();

@@ -4,10 +4,11 @@
 #include <optional>
 #include <vector>
 
-#include "bench_model.hpp"
 #include "mica/checkpoint/async_saver.hpp"
 #include "mica/train/resume_rules.hpp"
 #include "mica/train/step_runner.hpp"
+
+#include "bench_model.hpp"
 #include "timing.hpp"
 
 namespace mica::train::bench {
@@ -36,8 +37,8 @@ double time_copy(const mpi::Communicator& world, const Device& device, const Sha
 
 }  // namespace
 
-AsyncFigures measure_async(const App& app, const Config& config, Device& device, ShardedModel& model,
-                           const std::string& run_folder, const AsyncOptions& options) {
+AsyncFigures measure_async(const App& app, const Config& config, Device& device, ShardedModel& model, const std::string& run_folder,
+                           const AsyncOptions& options) {
   const mpi::Communicator& world = app.world;
   std::optional<Datasets> datasets;
   app.comm.agree([&] {
@@ -65,9 +66,14 @@ AsyncFigures measure_async(const App& app, const Config& config, Device& device,
   for (std::int64_t r = 0; r < options.repeats; ++r) {
     copy_s.push_back(time_copy(world, device, model));
     for (std::int64_t i = 0; i < options.steps; ++i) step_s.push_back(time_step());
-    const checkpoint::SaveState state{.root = model.root, .optimizer = model.optimizer.get(), .run_id = run_id, .step = step,
-                                      .seed = config.run.seed, .omp_threads = device.num_threads,
-                                      .model = model_description(config), .config = to_ini(config)};
+    const checkpoint::SaveState state{.root = model.root,
+                                      .optimizer = model.optimizer.get(),
+                                      .run_id = run_id,
+                                      .step = step,
+                                      .seed = config.run.seed,
+                                      .omp_threads = device.num_threads,
+                                      .model = model_description(config),
+                                      .config = to_ini(config)};
     stall_s.push_back(timed_together(world, [&] { saver.start(run_folder, state, app.comm); }));
     std::optional<checkpoint::SaveReport> report;
     while (!report) {

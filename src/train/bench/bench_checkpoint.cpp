@@ -10,17 +10,18 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "bench_model.hpp"
-#include "async_checkpoint.hpp"
-#include "benches.hpp"
-#include "command_line.hpp"
-#include "host_buffer.hpp"
 #include "mica/checkpoint/load.hpp"
 #include "mica/checkpoint/save.hpp"
 #include "mica/checkpoint/verify.hpp"
 #include "mica/io/raw_file.hpp"
 #include "mica/train/resume_rules.hpp"
 #include "mica/train/setup.hpp"
+
+#include "async_checkpoint.hpp"
+#include "bench_model.hpp"
+#include "benches.hpp"
+#include "command_line.hpp"
+#include "host_buffer.hpp"
 #include "report.hpp"
 #include "timing.hpp"
 
@@ -163,17 +164,21 @@ ExitCode bench_checkpoint(App& app, const Arguments& arguments) {
     checkpoint::SaveReport saved;
     seconds.save.push_back(timed_together(world, [&] {
       saved = checkpoint::save(folder,
-                               {.root = model->root, .optimizer = model->optimizer.get(), .run_id = run_id, .step = step,
-                                .seed = config.run.seed, .omp_threads = device.num_threads,
-                                .model = model_description(config), .config = to_ini(config)},
+                               {.root = model->root,
+                                .optimizer = model->optimizer.get(),
+                                .run_id = run_id,
+                                .step = step,
+                                .seed = config.run.seed,
+                                .omp_threads = device.num_threads,
+                                .model = model_description(config),
+                                .config = to_ini(config)},
                                app.comm);
     }));
     checkpoint_bytes = saved.bytes;
     const auto load = [&] {
       const checkpoint::Manifest manifest = checkpoint::open_checkpoint(saved.path, app.comm);
-      static_cast<void>(checkpoint::load(saved.path, manifest,
-                                         {.root = model->root, .optimizer = model->optimizer.get(), .omp_threads = device.num_threads},
-                                         app.comm));
+      static_cast<void>(checkpoint::load(
+          saved.path, manifest, {.root = model->root, .optimizer = model->optimizer.get(), .omp_threads = device.num_threads}, app.comm));
     };
     // In turns: a disk may be faster for a while after a rest.
     const std::array<std::function<void()>, 3> cold{
@@ -209,19 +214,29 @@ ExitCode bench_checkpoint(App& app, const Arguments& arguments) {
     return rounded(std::accumulate(raw.begin(), raw.end(), 0.0) / std::accumulate(ours.begin(), ours.end(), 0.0));
   };
   Report report(is_main);
-  nlohmann::ordered_json row{{"bench", "checkpoint"}, {"model", options.model}, {"ranks", world.num_ranks()}, {"repeats", options.repeats},
-              {"mb", rounded(static_cast<double>(checkpoint_bytes) * 1e-6, 0)},
-              {"raw_mb", rounded(static_cast<double>(world.all_sum(shard_bytes)) * 1e-6, 0)},
-              {"raw_write_s", rounded(median(seconds.raw_write), 3)}, {"save_s", rounded(median(seconds.save), 3)},
-              {"save_vs_raw", ratio(seconds.raw_write, seconds.save)}, {"raw_read_s", rounded(median(seconds.raw_read), 3)},
-              {"load_s", rounded(median(seconds.load), 3)}, {"load_vs_raw", ratio(seconds.raw_read, seconds.load)},
-              {"raw_read_hot_s", rounded(median(seconds.raw_read_hot), 3)}, {"load_hot_s", rounded(median(seconds.load_hot), 3)},
-              {"load_hot_vs_raw", ratio(seconds.raw_read_hot, seconds.load_hot)},
-              {"verify_s", rounded(median(seconds.verify), 3)}, {"verify_vs_raw", ratio(seconds.raw_read, seconds.verify)}};
+  nlohmann::ordered_json row{{"bench", "checkpoint"},
+                             {"model", options.model},
+                             {"ranks", world.num_ranks()},
+                             {"repeats", options.repeats},
+                             {"mb", rounded(static_cast<double>(checkpoint_bytes) * 1e-6, 0)},
+                             {"raw_mb", rounded(static_cast<double>(world.all_sum(shard_bytes)) * 1e-6, 0)},
+                             {"raw_write_s", rounded(median(seconds.raw_write), 3)},
+                             {"save_s", rounded(median(seconds.save), 3)},
+                             {"save_vs_raw", ratio(seconds.raw_write, seconds.save)},
+                             {"raw_read_s", rounded(median(seconds.raw_read), 3)},
+                             {"load_s", rounded(median(seconds.load), 3)},
+                             {"load_vs_raw", ratio(seconds.raw_read, seconds.load)},
+                             {"raw_read_hot_s", rounded(median(seconds.raw_read_hot), 3)},
+                             {"load_hot_s", rounded(median(seconds.load_hot), 3)},
+                             {"load_hot_vs_raw", ratio(seconds.raw_read_hot, seconds.load_hot)},
+                             {"verify_s", rounded(median(seconds.verify), 3)},
+                             {"verify_vs_raw", ratio(seconds.raw_read, seconds.verify)}};
   if (background) {
-    row.update({{"copy_s", rounded(background->copy_s, 3)}, {"stall_s", rounded(background->stall_s, 3)},
+    row.update({{"copy_s", rounded(background->copy_s, 3)},
+                {"stall_s", rounded(background->stall_s, 3)},
                 {"stall_vs_copy", rounded(background->stall_s / background->copy_s)},
-                {"write_s", rounded(background->write_s, 3)}, {"step_s", rounded(background->step_s, 3)},
+                {"write_s", rounded(background->write_s, 3)},
+                {"step_s", rounded(background->step_s, 3)},
                 {"step_overlapped_s", rounded(background->overlapped_step_s, 3)},
                 {"step_slower", rounded(background->overlapped_step_s / background->step_s)}});
   }

@@ -6,12 +6,13 @@
 
 #include <sched.h>
 
-#include "benches.hpp"
-#include "command_line.hpp"
-#include "host_buffer.hpp"
 #include "mica/comm/mpi_group.hpp"
 #include "mica/tensor/openmp.hpp"
 #include "mica/tensor/raw_product.hpp"
+
+#include "benches.hpp"
+#include "command_line.hpp"
+#include "host_buffer.hpp"
 #include "report.hpp"
 #include "timing.hpp"
 
@@ -70,8 +71,12 @@ void bench_collectives(App& app, const Options& options) {
     const double reduce_s = time([&] { group.all_reduce(*stream, "bench", full, ReduceOp::max); });
     const double copy_s = time([&] { std::memcpy(other.data(), full.data, static_cast<std::size_t>(full.bytes())); });
     stream->synchronize();
-    report.add({{"bench", "comm"}, {"ranks", ranks}, {"mib", mib}, {"all_gather_gb_s", gb_per_s(numel * 4, gather_s)},
-                {"reduce_scatter_gb_s", gb_per_s(numel * 4, scatter_s)}, {"all_reduce_gb_s", gb_per_s(numel * 4, reduce_s)},
+    report.add({{"bench", "comm"},
+                {"ranks", ranks},
+                {"mib", mib},
+                {"all_gather_gb_s", gb_per_s(numel * 4, gather_s)},
+                {"reduce_scatter_gb_s", gb_per_s(numel * 4, scatter_s)},
+                {"all_reduce_gb_s", gb_per_s(numel * 4, reduce_s)},
                 {"all_to_all_gb_s", gb_per_s(numel * 4, swap_s)},
                 {"memcpy_gb_s", gb_per_s(numel * 4, copy_s)}});
   }
@@ -146,8 +151,12 @@ void bench_idle_cost(App& app, const Options& options) {
   }
   const auto gf_s = [&](const std::vector<double>& speeds) { return rounded(2.0 * std::pow(kSide, 3) * median(speeds) * 1e-9, 1); };
   Report report(computes);
-  report.add({{"bench", "comm"}, {"case", "idle-cost"}, {"ranks", app.world.num_ranks()}, {"product_alone_gf_s", gf_s(alone)},
-              {"product_beside_gf_s", gf_s(beside)}, {"speed_kept_percent", rounded(100 * median(ratios), 1)}});
+  report.add({{"bench", "comm"},
+              {"case", "idle-cost"},
+              {"ranks", app.world.num_ranks()},
+              {"product_alone_gf_s", gf_s(alone)},
+              {"product_beside_gf_s", gf_s(beside)},
+              {"speed_kept_percent", rounded(100 * median(ratios), 1)}});
   report.print_table();
 }
 

@@ -2,11 +2,12 @@
 #include <functional>
 #include <optional>
 
+#include "mica/tensor/raw_product.hpp"
+#include "mica/train/setup.hpp"
+
 #include "benches.hpp"
 #include "command_line.hpp"
 #include "host_buffer.hpp"
-#include "mica/tensor/raw_product.hpp"
-#include "mica/train/setup.hpp"
 #include "openblas.hpp"
 #include "product_bound.hpp"
 #include "report.hpp"
@@ -53,9 +54,11 @@ std::vector<double> race(const mpi::Communicator& world, const std::vector<std::
   calls = static_cast<int>(std::clamp(0.02 / timed_together(world, contenders.front()), 1.0, 100.0));
   for (std::int64_t round = 0; round < rounds; ++round) {
     for (std::size_t i = 0; i < contenders.size(); ++i) {
-      times[i].push_back(timed_together(world, [&] {
-        for (int call = 0; call < calls; ++call) contenders[i]();
-      }) / calls);
+      times[i].push_back(timed_together(world,
+                                        [&] {
+                                          for (int call = 0; call < calls; ++call) contenders[i]();
+                                        }) /
+                         calls);
     }
   }
   std::vector<double> medians;
@@ -76,11 +79,18 @@ class LayerProducts {
     const TensorView bias(bias_.data(), {l.n}, dtype);
     void* out = out_.data();
     contests_ = {
-        {"forward", {l.m, l.n, l.k, false, true, dtype},
-         [=, &kernels, &stream] { kernels.linear(stream, x, w, bias, {out, {l.m, l.n}, dtype}); }},
-        {"dx", {l.m, l.k, l.n, false, false, dtype},
-         [=, &kernels, &stream] { kernels.linear_backward_input(stream, y, w, {out, {l.m, l.k}, dtype}, Write::overwrite); }},
-        {"dw", {l.n, l.k, l.m, true, false, dtype},
+        {"forward",
+         {l.m, l.n, l.k, false, true, dtype},
+         [=, &kernels, &stream] {
+           kernels.linear(stream, x, w, bias, {out, {l.m, l.n}, dtype});
+         }},
+        {"dx",
+         {l.m, l.k, l.n, false, false, dtype},
+         [=, &kernels, &stream] {
+           kernels.linear_backward_input(stream, y, w, {out, {l.m, l.k}, dtype}, Write::overwrite);
+         }},
+        {"dw",
+         {l.n, l.k, l.m, true, false, dtype},
          [=, &kernels, &stream] {
            kernels.linear_backward_params(stream, y, x, {out, {l.n, l.k}, dtype}, bias, Write::overwrite);
          }},
@@ -137,8 +147,11 @@ ExitCode bench_gemm(App& app, const Arguments& arguments) {
   const std::unique_ptr<Stream> stream = make_cpu_stream("compute", StreamMode::inlined);
   const std::optional<OpenBlas> blas = OpenBlas::open(device.num_threads);
   const std::int64_t c = options.width;
-  const std::vector<Layer> layers{{"qkv", options.rows, 3 * c, c}, {"proj", options.rows, c, c}, {"up", options.rows, 4 * c, c},
-                                  {"down", options.rows, c, 4 * c}, {"head", options.head_rows, options.vocab, c}};
+  const std::vector<Layer> layers{{"qkv", options.rows, 3 * c, c},
+                                  {"proj", options.rows, c, c},
+                                  {"up", options.rows, 4 * c, c},
+                                  {"down", options.rows, c, 4 * c},
+                                  {"head", options.head_rows, options.vocab, c}};
   Report report(app.world.rank() == 0);
   for (const DType dtype : dtypes) {
     for (const Layer& layer : layers) {
@@ -153,10 +166,19 @@ ExitCode bench_gemm(App& app, const Arguments& arguments) {
         const std::vector<double> seconds = race(app.world, contenders, options.rounds);
         const auto speed = [&](double s) { return rounded(flops_of({contest.shape}) / s * 1e-9, 1); };
         const double best = *std::min_element(seconds.begin() + 1, seconds.end());
-        report.add({{"bench", "gemm"}, {"dtype", std::string(dtype_name(dtype))}, {"layer", layer.name}, {"product", contest.name},
-                    {"m", contest.shape.m}, {"n", contest.shape.n}, {"k", contest.shape.k}, {"ranks", app.world.num_ranks()},
-                    {"threads", device.num_threads}, {"mica_gf_s", speed(seconds[0])}, {"onednn_gf_s", speed(seconds[1])},
-                    {"openblas_gf_s", has_blas ? Row(speed(seconds[2])) : Row()}, {"mica_vs_best", rounded(best / seconds[0])}});
+        report.add({{"bench", "gemm"},
+                    {"dtype", std::string(dtype_name(dtype))},
+                    {"layer", layer.name},
+                    {"product", contest.name},
+                    {"m", contest.shape.m},
+                    {"n", contest.shape.n},
+                    {"k", contest.shape.k},
+                    {"ranks", app.world.num_ranks()},
+                    {"threads", device.num_threads},
+                    {"mica_gf_s", speed(seconds[0])},
+                    {"onednn_gf_s", speed(seconds[1])},
+                    {"openblas_gf_s", has_blas ? Row(speed(seconds[2])) : Row()},
+                    {"mica_vs_best", rounded(best / seconds[0])}});
       }
     }
   }

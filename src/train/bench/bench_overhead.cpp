@@ -62,8 +62,7 @@ std::string override_of(const std::string& variant) {
   if (variant == "flat" || variant == "per_parameter") return "--fsdp.sharding=" + variant;
   if (variant == "use_orig_params") return "--fsdp.use_orig_params=true";
   require<ConfigError>(variant == "deterministic",
-                       "--variants names '{}', expected some of flat, per_parameter, use_orig_params, deterministic",
-                       variant);
+                       "--variants names '{}', expected some of flat, per_parameter, use_orig_params, deterministic", variant);
   return "--train.deterministic=true";
 }
 
@@ -212,7 +211,10 @@ void bench_runtime(App& app, const Options& options) {
   take_turns(app, variants, 20 * options.rounds);
   const double plain_s = median(variants[0].seconds), sharded_s = median(variants[1].seconds);
   Report report(app.world.rank() == 0);
-  report.add({{"bench", "overhead"}, {"units", options.units}, {"numel", options.numel}, {"sharded_us", rounded(1e6 * sharded_s, 1)},
+  report.add({{"bench", "overhead"},
+              {"units", options.units},
+              {"numel", options.numel},
+              {"sharded_us", rounded(1e6 * sharded_s, 1)},
               {"plain_us", rounded(1e6 * plain_s, 1)},
               {"us_per_unit_and_step", rounded(1e6 * (sharded_s - plain_s) / static_cast<double>(options.units), 2)}});
   report.print_table();

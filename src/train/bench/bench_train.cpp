@@ -2,12 +2,13 @@
 #include <optional>
 #include <utility>
 
-#include "bench_model.hpp"
-#include "benches.hpp"
-#include "command_line.hpp"
 #include "mica/train/slow_path_notices.hpp"
 #include "mica/train/start_plan.hpp"
 #include "mica/train/step_runner.hpp"
+
+#include "bench_model.hpp"
+#include "benches.hpp"
+#include "command_line.hpp"
 #include "product_bound.hpp"
 #include "report.hpp"
 #include "timing.hpp"
@@ -96,8 +97,7 @@ std::int64_t num_params(const fsdp::Root& root) {
 Measured measure(const App& app, const Options& options, const Config& config) {
   Device device = Device::make(config, app.session, app.world, Logger());
   require<ConfigError>(!device.gpu || options.warmup >= 2,
-                       "--warmup={}, expected at least 2 on a GPU: a step is timed while the one before it still runs",
-                       options.warmup);
+                       "--warmup={}, expected at least 2 on a GPU: a step is timed while the one before it still runs", options.warmup);
   std::optional<Datasets> datasets;
   app.comm.agree([&] {
     const RandomTokenFile file(config, app.world.num_ranks(), app.world.rank());  // gone once it is mapped
@@ -105,15 +105,16 @@ Measured measure(const App& app, const Options& options, const Config& config) {
     with_data.data.train = {file.path()};
     datasets.emplace(Datasets::open(with_data));
   });
-  const data::BatchPlan plan =
-      data::make_batch_plan(config.train.micro_batch, app.world.num_ranks(), config.train.global_batch);
+  const data::BatchPlan plan = data::make_batch_plan(config.train.micro_batch, app.world.num_ranks(), config.train.global_batch);
   std::optional<ShardedModel> model;
   app.comm.agree([&] { model.emplace(ShardedModel::make(config, device)); });
   model->root->initialize(config.run.seed);
   StepRunner runner(config, *model, datasets->train, plan, device.mesh->rank());
 
-  Measured measured{.num_params = num_params(*model->root), .num_threads = device.num_threads,
-                    .kernels = device.kernels->description(), .on_gpu = device.gpu.has_value(),
+  Measured measured{.num_params = num_params(*model->root),
+                    .num_threads = device.num_threads,
+                    .kernels = device.kernels->description(),
+                    .on_gpu = device.gpu.has_value(),
                     .planned_bytes = make_start_plan(config, device, *model, plan).memory.peak};
   measured.recompute = model->context.recompute == nn::Recompute::none ? "none" : "cheap";
   double comm_begin_ms = 0;
@@ -168,12 +169,22 @@ ExitCode bench_train(App& app, const Arguments& arguments) {
   const int ranks = app.world.num_ranks();
   const auto tokens = static_cast<double>(config.train.micro_batch * config.train.seq_len * ranks);
 
-  Row row{{"bench", "train"}, {"model", options.run.model}, {"params", m.num_params}, {"dtype", options.run.dtype},
-          {"strategy", config.fsdp.strategy}, {"activation_checkpointing", config.fsdp.activation_checkpointing},
+  Row row{{"bench", "train"},
+          {"model", options.run.model},
+          {"params", m.num_params},
+          {"dtype", options.run.dtype},
+          {"strategy", config.fsdp.strategy},
+          {"activation_checkpointing", config.fsdp.activation_checkpointing},
           {"recompute", m.recompute},
-          {"deterministic", config.train.deterministic}, {"keys", options.run.overrides},
-          {"ranks", ranks}, {"threads", m.num_threads}, {"batch", config.train.micro_batch}, {"seq", config.train.seq_len},
-          {"steps", options.run.steps}, {"step_ms", rounded(1e3 * step_s)}, {"tokens_per_s", rounded(tokens / step_s, 1)}};
+          {"deterministic", config.train.deterministic},
+          {"keys", options.run.overrides},
+          {"ranks", ranks},
+          {"threads", m.num_threads},
+          {"batch", config.train.micro_batch},
+          {"seq", config.train.seq_len},
+          {"steps", options.run.steps},
+          {"step_ms", rounded(1e3 * step_s)},
+          {"tokens_per_s", rounded(tokens / step_s, 1)}};
   row["comm_share"] = rounded(m.comm_share, 3);
   if (m.on_gpu) {
     const auto attention = static_cast<double>(6 * config.model.layers * config.model.width * config.train.seq_len);

@@ -39,8 +39,8 @@ std::vector<std::int64_t> parse_numbers(const std::string& flag, const std::stri
   for (std::string part; std::getline(parts, part, ',');) {
     std::int64_t number = 0;
     const auto [rest, error] = std::from_chars(part.data(), part.data() + part.size(), number);
-    require<ConfigError>(error == std::errc{} && rest == part.data() + part.size() && number >= 1,
-                         "--{}: '{}' is no whole number from 1", flag, part);
+    require<ConfigError>(error == std::errc{} && rest == part.data() + part.size() && number >= 1, "--{}: '{}' is no whole number from 1",
+                         flag, part);
     numbers.push_back(number);
   }
   require<ConfigError>(!numbers.empty(), "--{} is empty, expected whole numbers separated by commas", flag);

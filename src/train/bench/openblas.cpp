@@ -8,15 +8,14 @@ namespace {
 // As in cblas.h, whose package need not be installed.
 constexpr int kRowMajor = 101, kNoTrans = 111, kTrans = 112;
 template <class T>
-using Gemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const T* a, int lda, const T* b,
-                      int ldb, float beta, float* c, int ldc);
+using Gemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const T* a, int lda, const T* b, int ldb,
+                      float beta, float* c, int ldc);
 
 template <class T>
 void call(void* function, const ProductShape& s, const void* a, const void* b, void* c) {
   const auto n32 = [](std::int64_t n) { return static_cast<int>(n); };
-  reinterpret_cast<Gemm<T>>(function)(kRowMajor, s.transposed_a ? kTrans : kNoTrans, s.transposed_b ? kTrans : kNoTrans,
-                                      n32(s.m), n32(s.n), n32(s.k), 1.0F, static_cast<const T*>(a),
-                                      n32(s.transposed_a ? s.m : s.k), static_cast<const T*>(b),
+  reinterpret_cast<Gemm<T>>(function)(kRowMajor, s.transposed_a ? kTrans : kNoTrans, s.transposed_b ? kTrans : kNoTrans, n32(s.m), n32(s.n),
+                                      n32(s.k), 1.0F, static_cast<const T*>(a), n32(s.transposed_a ? s.m : s.k), static_cast<const T*>(b),
                                       n32(s.transposed_b ? s.k : s.n), 0.0F, static_cast<float*>(c), n32(s.n));
 }
 

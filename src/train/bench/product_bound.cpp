@@ -4,8 +4,9 @@
 #include <map>
 #include <tuple>
 
-#include "host_buffer.hpp"
 #include "mica/tensor/raw_product.hpp"
+
+#include "host_buffer.hpp"
 #include "timing.hpp"
 
 namespace mica::train::bench {

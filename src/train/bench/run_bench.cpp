@@ -1,8 +1,8 @@
-#include "mica/train/bench.hpp"
-
 #include <algorithm>
 #include <array>
 #include <string_view>
+
+#include "mica/train/bench.hpp"
 
 #include "benches.hpp"
 
@@ -51,11 +51,9 @@ ExitCode run_bench(App& app) {
   const std::string name = app.arguments.empty() ? "" : app.arguments.front();
   const auto command = std::ranges::find(kCommands, name, &Command::name);
   app.comm.agree([&] {
-    require<ConfigError>(!name.empty(),
-                         "no benchmark named: mica-bench train|gemm|comm|checkpoint|overhead; see mica-bench --help");
-    require<ConfigError>(
-        command != kCommands.end(),
-        "unknown benchmark '{}', expected train, gemm, comm, checkpoint or overhead; see mica-bench --help", name);
+    require<ConfigError>(!name.empty(), "no benchmark named: mica-bench train|gemm|comm|checkpoint|overhead; see mica-bench --help");
+    require<ConfigError>(command != kCommands.end(),
+                         "unknown benchmark '{}', expected train, gemm, comm, checkpoint or overhead; see mica-bench --help", name);
   });
   return command->run(app, {app.arguments.begin() + 1, app.arguments.end()});
 }

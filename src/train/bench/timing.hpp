@@ -11,9 +11,7 @@
 namespace mica::train::bench {
 
 /// Seconds since some point.
-[[nodiscard]] inline double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+[[nodiscard]] inline double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 /// Of at least one value.
 [[nodiscard]] double median(std::vector<double> values);

@@ -26,6 +26,4 @@ template <class T>
 inline cudaError_t cudaMallocHost(T** ptr, std::size_t size, unsigned int flags = 0) {
   return ::cudaHostAlloc(reinterpret_cast<void**>(ptr), size, flags);
 }
-inline cudaError_t cudaEventCreate(cudaEvent_t* event, unsigned int flags) {
-  return ::cudaEventCreateWithFlags(event, flags);
-}
+inline cudaError_t cudaEventCreate(cudaEvent_t* event, unsigned int flags) { return ::cudaEventCreateWithFlags(event, flags); }

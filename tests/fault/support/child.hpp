@@ -1,7 +1,5 @@
 #pragma once
 
-#include <sys/types.h>
-
 #include <chrono>
 #include <map>
 #include <mutex>
@@ -9,14 +7,16 @@
 #include <thread>
 #include <vector>
 
+#include <sys/types.h>
+
 namespace mica::test {
 
 /// How a child ended.
 struct Finished {
-  int status = -1;           ///< exit status, 128 + number for a signal
-  bool is_timed_out = false; ///< it had to be killed
-  std::string output;        ///< standard output and standard error together
-  double seconds = 0;        ///< from start to end
+  int status = -1;            ///< exit status, 128 + number for a signal
+  bool is_timed_out = false;  ///< it had to be killed
+  std::string output;         ///< standard output and standard error together
+  double seconds = 0;         ///< from start to end
   /// Lines that begin with "mica: error:".
   [[nodiscard]] std::vector<std::string> error_lines() const;
 };

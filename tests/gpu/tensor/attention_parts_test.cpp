@@ -8,8 +8,7 @@ namespace mica::cuda {
 namespace {
 
 /// Every pair of a sequence and a k and v lies in one part, no part needs more than allowed (or is as small as can be).
-void expect_covered(const AttentionShape& shape, std::int64_t bytes_per_head, std::int64_t most_bytes,
-                    std::size_t num_parts) {
+void expect_covered(const AttentionShape& shape, std::int64_t bytes_per_head, std::int64_t most_bytes, std::size_t num_parts) {
   const std::vector<AttentionPart> parts = attention_parts(shape, bytes_per_head, most_bytes);
   EXPECT_EQ(parts.size(), num_parts);
   const auto [fewest, most] = std::ranges::minmax(parts, {}, &AttentionPart::sequences);

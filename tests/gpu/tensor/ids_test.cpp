@@ -8,13 +8,10 @@ class Ids : public KernelsTest {};
 
 TEST_P(Ids, ATokenOutsideTheVocabularyIsNanAndGetsNoGradient) {
   for (const std::int64_t width : {3, 8, 129}) {
-    HostTensor ids = HostTensor::of(DType::i32, {0, -1, 4, 5, 2e9, 4}), tokens = random({5, width}, 1),
-               y = fresh({6, width});
-    HostTensor dy = HostTensor::of(dtype(), std::vector<double>(static_cast<std::size_t>(6 * width), 1)),
-               dtokens = fresh({5, width});
+    HostTensor ids = HostTensor::of(DType::i32, {0, -1, 4, 5, 2e9, 4}), tokens = random({5, width}, 1), y = fresh({6, width});
+    HostTensor dy = HostTensor::of(dtype(), std::vector<double>(static_cast<std::size_t>(6 * width), 1)), dtokens = fresh({5, width});
     tested_->embedding(*stream_, ids, tokens, {}, y);
-    tested_->embedding_backward(*stream_, dy.view().reshaped({6, width}), ids, dtokens, Write::overwrite, {},
-                                Write::overwrite);
+    tested_->embedding_backward(*stream_, dy.view().reshaped({6, width}), ids, dtokens, Write::overwrite, {}, Write::overwrite);
     stream_->synchronize();
     for (std::int64_t i = 0; i < 6; ++i) {
       const bool is_known = i == 0 || i == 2 || i == 5;
@@ -40,8 +37,7 @@ TEST_P(Ids, ATargetThatIsNoClassMakesTheLossAndItsRowsGradientNan) {
 TEST_P(Ids, GradientsOfFrequentAndOfManyTokensAreWhole) {
   for (const std::int64_t vocab : {3, 257, 70000}) {
     constexpr std::int64_t kCount = 2500, kWidth = 5;
-    HostTensor ids = HostTensor::random_ids({kCount}, vocab, 1), dy({kCount, kWidth}, dtype()),
-               dtokens({vocab, kWidth}, DType::f32);
+    HostTensor ids = HostTensor::random_ids({kCount}, vocab, 1), dy({kCount, kWidth}, dtype()), dtokens({vocab, kWidth}, DType::f32);
     std::vector<double> expected(static_cast<std::size_t>(vocab * kWidth), 0);
     for (std::int64_t i = 0; i < kCount; ++i) {
       if (i % 3 != 0) ids.set(i, static_cast<double>(vocab / 2));

@@ -31,19 +31,17 @@ TEST_P(Large, ElementwiseRangesAreTheCpus) {
 /// 8192 blocks of 8 rows.
 TEST_P(Large, RowsAreTheOracles) {
   constexpr std::int64_t kRows = 8 * 8192 + 9, kCols = 3, kVocab = 300;
-  HostTensor x = random({kRows, kCols}, 1, -2, 3), gamma = random({kCols}, 2), beta = random({kCols}, 3),
-             dy = random({kRows, kCols}, 4);
+  HostTensor x = random({kRows, kCols}, 1, -2, 3), gamma = random({kCols}, 2), beta = random({kCols}, 3), dy = random({kRows, kCols}, 4);
   HostTensor ids = HostTensor::random_ids({1, kRows}, kVocab, 5), tokens = random({kVocab, kCols}, 6);
   Pair y({kRows, kCols}, dtype()), mean({kRows}, DType::f32), rstd({kRows}, DType::f32), dx({kRows, kCols}, dtype());
   Pair dgamma({kCols}, DType::f32), dbeta({kCols}, DType::f32);
   Pair embedded({1, kRows, kCols}, dtype()), dtokens({kVocab, kCols}, DType::f32);
   both([&](Kernels& kernels, bool r) {
     kernels.layer_norm(*stream_, x, gamma, beta, 0.1, y.of(r), mean.of(r), rstd.of(r));
-    kernels.layer_norm_backward(*stream_, dy, x, gamma, mean.of(r), rstd.of(r), dx.of(r), Write::overwrite,
-                                dgamma.of(r), dbeta.of(r), Write::overwrite);
+    kernels.layer_norm_backward(*stream_, dy, x, gamma, mean.of(r), rstd.of(r), dx.of(r), Write::overwrite, dgamma.of(r), dbeta.of(r),
+                                Write::overwrite);
     kernels.embedding(*stream_, ids, tokens, {}, embedded.of(r));
-    kernels.embedding_backward(*stream_, dy.view().reshaped({1, kRows, kCols}), ids, dtokens.of(r), Write::overwrite,
-                               {}, Write::overwrite);
+    kernels.embedding_backward(*stream_, dy.view().reshaped({1, kRows, kCols}), ids, dtokens.of(r), Write::overwrite, {}, Write::overwrite);
   });
   // With eps 0.1, rstd is at most 3.2: a few roundings of numbers up to 16.
   EXPECT_TRUE(y.near(64 * 0x1p-24));
@@ -63,9 +61,7 @@ TEST_P(Large, BiasGradientsAreTheOracles) {
   for (const std::int64_t cols : {3, 8}) {
     HostTensor dy = random({kRows, cols}, 1), x = random({kRows, 1}, 2);
     Pair dw({cols, 1}, DType::f32), dbias({cols}, DType::f32);
-    both([&](Kernels& kernels, bool r) {
-      kernels.linear_backward_params(*stream_, dy, x, dw.of(r), dbias.of(r), Write::overwrite);
-    });
+    both([&](Kernels& kernels, bool r) { kernels.linear_backward_params(*stream_, dy, x, dw.of(r), dbias.of(r), Write::overwrite); });
     EXPECT_TRUE(dbias.near(200 * 0x1p-24 * 1550)) << cols << ": sums of random signs stay below 4 * sqrt(rows)";
   }
 }

@@ -20,8 +20,7 @@ TEST_P(NarrowLogits, AreTheOraclesWithinTheirRounding) {
     ids.set(d.rows - 1, -1);
     Pair loss({1}, DType::f32), dhidden({d.rows, d.width}, dtype()), dw({d.vocab, d.width}, DType::f32);
     both([&](Kernels& kernels, bool r) {
-      kernels.head_loss_backward(*stream_, hidden, w, ids, 1, dloss, loss.of(r), dhidden.of(r), dw.of(r),
-                                 Write::overwrite);
+      kernels.head_loss_backward(*stream_, hidden, w, ids, 1, dloss, loss.of(r), dhidden.of(r), dw.of(r), Write::overwrite);
     });
     // A logit is at most 4 * width. A row's loss errs by twice its error, a probability p by p * twice its error;
     // dlogits are rounded too, and those of one row add up to 2 at most.

@@ -55,9 +55,7 @@ TEST_P(SameBits, OfRandomNumbers) {
 }
 
 TEST_P(SameBits, OfOptimizers) {
-  const auto f32 = [](unsigned seed, double low = -1) {
-    return HostTensor::random({kNumel}, DType::f32, seed, low, 1);
-  };
+  const auto f32 = [](unsigned seed, double low = -1) { return HostTensor::random({kNumel}, DType::f32, seed, low, 1); };
   HostTensor grad = f32(1), scale = HostTensor::of(DType::f32, {0.37}), skipped = HostTensor::of(DType::f32, {2});
   on_both(
       [&](Kernels& kernels, Stream& s, std::vector<HostTensor>& r) {

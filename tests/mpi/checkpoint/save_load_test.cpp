@@ -7,6 +7,7 @@
 #include "mica/checkpoint/folder.hpp"
 #include "mica/checkpoint/verify.hpp"
 #include "mica/comm/mpi_group.hpp"
+
 #include "support/temporary_folder.hpp"
 #include "unit/checkpoint/saved_model.hpp"
 
@@ -28,9 +29,7 @@ class MpiCheckpoint : public testing::Test {
   }
   ~MpiCheckpoint() override { world_.barrier(); }  // rank 0 deletes the folder
 
-  [[nodiscard]] std::unique_ptr<ProcessGroup> group(const std::string& name) {
-    return make_mpi_group(world_.duplicate(), *pool_, name);
-  }
+  [[nodiscard]] std::unique_ptr<ProcessGroup> group(const std::string& name) { return make_mpi_group(world_.duplicate(), *pool_, name); }
   void round_trip(const ShardedOptions& options, std::int64_t step) {
     SavedModel saved(group("saved"), test::odd_units(), options);
     saved.fill(7);
@@ -89,8 +88,9 @@ TEST_F(MpiCheckpoint, TheLastRanksErrorIsEverybodys) {
   if (world_.rank() == 0) fs::resize_file(path + "/" + file, 100);
   world_.barrier();
   const Manifest manifest = open_checkpoint(path, *comm_);
-  EXPECT_THAT(error_of<DamagedCheckpointError>(
-                  [&] { (void)load(path, manifest, {&model.root(), &model.optimizer()}, *comm_); }),
+  EXPECT_THAT(error_of<DamagedCheckpointError>([&] {
+                (void)load(path, manifest, {&model.root(), &model.optimizer()}, *comm_);
+              }),
               HasSubstr(file));
 }
 
@@ -113,8 +113,7 @@ TEST_F(MpiCheckpoint, HostCommMovesTextOfAnyLength) {
     for (int r = 0; r < world_.num_ranks(); ++r) to_each.push_back(text_between(world_.rank(), r));
     const std::vector<std::string> from_each = comm->exchange_strings(to_each);
     ASSERT_EQ(static_cast<int>(from_each.size()), world_.num_ranks());
-    for (int r = 0; r < world_.num_ranks(); ++r)
-      EXPECT_EQ(from_each[static_cast<std::size_t>(r)], text_between(r, world_.rank()));
+    for (int r = 0; r < world_.num_ranks(); ++r) EXPECT_EQ(from_each[static_cast<std::size_t>(r)], text_between(r, world_.rank()));
     const std::vector<std::string> gathered = comm->to_first_rank([&] { return text_of(world_.rank()); });
     EXPECT_EQ(static_cast<int>(gathered.size()), world_.rank() == 0 ? world_.num_ranks() : 0);
     if (world_.rank() == 0) {

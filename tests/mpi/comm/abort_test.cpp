@@ -18,8 +18,7 @@ using ::testing::HasSubstr;
 
 /// Each collective once, of `numel` elements a rank.
 struct AllCollectives {
-  AllCollectives(int num_ranks, std::int64_t numel)
-      : numel(numel), all(static_cast<std::size_t>(num_ranks * numel)), other(all.size()) {}
+  AllCollectives(int num_ranks, std::int64_t numel) : numel(numel), all(static_cast<std::size_t>(num_ranks * numel)), other(all.size()) {}
 
   [[nodiscard]] std::vector<std::function<void(ProcessGroup&, Stream&)>> calls() {
     const TensorView full{all.data(), Shape{std::ssize(all)}, DType::f32};
@@ -62,7 +61,7 @@ TEST(MpiAbort, EndsWhatIsUnderWayAndWhatComesLater) {
         EXPECT_EQ(end.is_complete(), world.num_ranks() == 1);
         group->abort("rank 1 does not answer");
         group->abort("nor does rank 2");  // the first reason counts
-        if (world.num_ranks() == 1) {  // nobody is waited for
+        if (world.num_ranks() == 1) {     // nobody is waited for
           call(*group, *stream);
           EXPECT_EQ(error_of(*stream), "");
           continue;

@@ -17,8 +17,7 @@ class BroadcastWithin : public ::testing::Test {
  protected:
   std::unique_ptr<Pool> pool = make_cpu_pool();
   /// Ranks in reverse: a group's rank is not the job's.
-  std::unique_ptr<ProcessGroup> group =
-      make_mpi_group(mpi::Communicator::world(), *pool, "world")->split(0, -rank_of_job(), "reverse");
+  std::unique_ptr<ProcessGroup> group = make_mpi_group(mpi::Communicator::world(), *pool, "world")->split(0, -rank_of_job(), "reverse");
 
   static int rank_of_job() {
     int rank = 0;
@@ -57,8 +56,8 @@ TEST_F(BroadcastWithin, F5_EveryRankThatCameIsToldWhoDidNot_OnSeveralRanks) {
   const int num_missing = ranks == 4 ? 2 : 1;
   const auto stream = make_cpu_stream("test", StreamMode::inlined);
   if (group->rank() < ranks - num_missing) {
-    EXPECT_EQ(error_of(0, milliseconds(1000)), num_missing == 1 ? "rank 0 of the job did not connect within 1 s"
-                                                               : "ranks 0, 1 of the job did not connect within 1 s");
+    EXPECT_EQ(error_of(0, milliseconds(1000)),
+              num_missing == 1 ? "rank 0 of the job did not connect within 1 s" : "ranks 0, 1 of the job did not connect within 1 s");
   }
   group->barrier(*stream, "after");
 }

@@ -3,6 +3,7 @@
 
 #include "mica/comm/mpi_group.hpp"
 #include "mica/core/error.hpp"
+
 #include "support/collective_checks.hpp"
 #include "support/mpi_test.hpp"
 

@@ -35,9 +35,9 @@ TEST(NcclOverMpi, ARankThatIsNotThereIsNamedWithinTheTimeout) {
       error = e.what();
     }
     EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60)) << "what hangs does so for ever";
-    EXPECT_THAT(error, AllOf(HasSubstr(fmt::format("group 'shard' (rank {} of {}): no NCCL communicator", group->rank(),
-                                                   group->num_ranks())),
-                             HasSubstr(fmt::format("rank {} of the job did not connect within 1 s", absent))));
+    EXPECT_THAT(error,
+                AllOf(HasSubstr(fmt::format("group 'shard' (rank {} of {}): no NCCL communicator", group->rank(), group->num_ranks())),
+                      HasSubstr(fmt::format("rank {} of the job did not connect within 1 s", absent))));
     EXPECT_EQ(cuda_emulation::calls("ncclCommInitRankConfig"), 0);
   }
   host->barrier(*cpu, "after");

@@ -4,6 +4,7 @@
 
 #include "mica/core/error.hpp"
 #include "mica/mpi/communicator.hpp"
+
 #include "support/pmpi_counter.hpp"
 #include "support/temporary_folder.hpp"
 

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "mica/core/error.hpp"
+
 #include "support/collective_checks.hpp"
 #include "support/mpi_test.hpp"
 #include "support/pmpi_counter.hpp"
@@ -17,8 +18,8 @@ namespace mica {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::HasSubstr;
 using testing::Data;
+using ::testing::HasSubstr;
 using testing::mpi_calls;
 using testing::MpiCall;
 using testing::MpiCallCounts;
@@ -152,8 +153,7 @@ TEST_F(MpiGroup, F7_LongSlicesGoFromTensorToTensor) {
   };
   EXPECT_THAT(messages([&] { group->all_gather(*stream, "g", full.view().slice(group->rank() * P, P), full.view()); }),
               ::testing::UnorderedElementsAreArray(gathered));
-  EXPECT_THAT(messages([&] { group->all_to_all(*stream, "t", full.view(), other.view()); }),
-              ::testing::UnorderedElementsAreArray(swapped));
+  EXPECT_THAT(messages([&] { group->all_to_all(*stream, "t", full.view(), other.view()); }), ::testing::UnorderedElementsAreArray(swapped));
   EXPECT_EQ(pool->stats().peak, 0) << "neither takes memory of its own";
   // What is to be added up has to wait somewhere; it is sent from where it lies, too.
   std::vector<MpiMessage> reduced = messages([&] { group->reduce_scatter(*stream, "r", full.view(), shard.view()); });
@@ -255,7 +255,8 @@ TEST_F(MpiGroup, F5_APendingCollectiveIsDescribed_OnSeveralRanks) {
   if (world->rank() == 0) {
     world->all_reduce(*stream, "late", {&x, Shape{1}, DType::f32}, ReduceOp::sum);
     while (world->recorder().entries().front().state == CollectiveState::enqueued) std::this_thread::yield();
-    EXPECT_THAT(world->describe_pending(), AllOf(HasSubstr("group 'world' (rank 0 of"), HasSubstr("#1 all_reduce 'late' (4 bytes) running for 0.")));
+    EXPECT_THAT(world->describe_pending(),
+                AllOf(HasSubstr("group 'world' (rank 0 of"), HasSubstr("#1 all_reduce 'late' (4 bytes) running for 0.")));
   }
   host.barrier();
   if (world->rank() != 0) world->all_reduce(*stream, "late", {&x, Shape{1}, DType::f32}, ReduceOp::sum);

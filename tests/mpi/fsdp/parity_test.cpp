@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "mica/comm/mpi_group.hpp"
+
 #include "support/mpi_test.hpp"
 #include "support/pmpi_counter.hpp"
 
@@ -58,8 +59,7 @@ TEST(Parity, A1_WholeMatrix) {
     const MpiCallCounts before = mpi_calls();
     StepCounts counts;
     const ParityRun run = run_sharded(
-        make_mpi_group(comm.duplicate(), *pool, "world", {.max_collective_slice_bytes = std::int64_t{1} << 30}), c,
-        {.counts = &counts});
+        make_mpi_group(comm.duplicate(), *pool, "world", {.max_collective_slice_bytes = std::int64_t{1} << 30}), c, {.counts = &counts});
     const MpiCallCounts calls = mpi_calls() - before;
     expect_parity(plain->second, run, c);
     expect_counts(counts, c, world_size);

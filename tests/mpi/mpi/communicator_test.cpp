@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "mica/core/error.hpp"
+
 #include "support/mpi_test.hpp"
 
 namespace mica::mpi {

@@ -35,8 +35,7 @@ TEST(MemoryPlan, CountsTheStagingOfMpi) {
         for (const DType reduce_dtype : {DType::f32, DType::bf16}) {
           PlannedRun run;
           run.make_model = [] {
-            return std::make_unique<nn::Gpt2>(
-                nn::Gpt2Config{.layers = 3, .heads = 2, .width = 22, .context = 8, .vocab_size = 31});
+            return std::make_unique<nn::Gpt2>(nn::Gpt2Config{.layers = 3, .heads = 2, .width = 22, .context = 8, .vocab_size = 31});
           };
           run.wrap = fsdp::wrap_types({"gpt2_block"});
           run.inputs = {{Shape{1, 3}, DType::i32}, {Shape{1, 3}, DType::i32}};
@@ -47,8 +46,8 @@ TEST(MemoryPlan, CountsTheStagingOfMpi) {
           run.staging_bytes = [&](Collective kind, std::int64_t numel, DType dtype, int num_ranks) {
             return mpi_staging_bytes(kind, numel, dtype, num_ranks, mpi_options);
           };
-          const Measured measured = run_and_plan(
-              [&](Pool& pool) { return make_mpi_group(comm.duplicate(), pool, "world", mpi_options); }, run);
+          const Measured measured =
+              run_and_plan([&](Pool& pool) { return make_mpi_group(comm.duplicate(), pool, "world", mpi_options); }, run);
           const plan::MemoryPlan& plan = measured.memory_plan;
           SCOPED_TRACE(fmt::format("shard_size {}, staging {}", shard_size, staging_bytes));
           expect_exact(plan.first_step, measured.steps[0]);

@@ -21,6 +21,7 @@
 #include "mica/train/model_config.hpp"
 #include "mica/train/setup.hpp"
 #include "mica/train/step_runner.hpp"
+
 #include "support/mpi_test.hpp"
 #include "support/paths.hpp"
 
@@ -52,8 +53,8 @@ const std::string& tokens_path() {
 
 /// A small GPT-2, with a flag or several ("--a.b=c --d.e=f") on top.
 Config config_of(const std::string& flags) {
-  std::vector<std::string> overrides{"--model.layers=3",   "--model.heads=2",    "--model.width=16",      "--model.vocab_size=61",
-                                     "--model.context=32", "--train.seq_len=8",  "--train.micro_batch=2", "--data.train=" + tokens_path(),
+  std::vector<std::string> overrides{"--model.layers=3",   "--model.heads=2",   "--model.width=16",      "--model.vocab_size=61",
+                                     "--model.context=32", "--train.seq_len=8", "--train.micro_batch=2", "--data.train=" + tokens_path(),
                                      "--train.steps=10",   "--mesh.threads=1"};
   std::istringstream words(flags);
   for (std::string word; words >> word;) overrides.push_back(word);

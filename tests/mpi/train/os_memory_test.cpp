@@ -8,6 +8,7 @@
 
 #include "mica/train/start_plan.hpp"
 #include "mica/train/step_runner.hpp"
+
 #include "support/mpi_test.hpp"
 
 namespace mica::train {
@@ -31,8 +32,7 @@ class Tokens {
     std::filesystem::create_directories(folder);
     std::vector<std::uint16_t> ids(4000);
     for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::uint16_t>(i * 7 % 251);
-    std::ofstream(path, std::ios::binary)
-        .write(reinterpret_cast<const char*>(ids.data()), static_cast<std::streamsize>(ids.size() * 2));
+    std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(ids.data()), static_cast<std::streamsize>(ids.size() * 2));
   }
   ~Tokens() { std::filesystem::remove(path); }
   Tokens(const Tokens&) = delete;
@@ -66,7 +66,8 @@ TEST(Memory, F4_OperatingSystemAgreesWithPlanAndPool) {
 
   const std::int64_t taken = status_bytes("VmHWM") - before;
   ASSERT_GT(plan.memory.peak, 500'000'000);
-  EXPECT_NEAR(static_cast<double>(device.pool->stats().peak), static_cast<double>(plan.memory.peak), 0.001 * static_cast<double>(plan.memory.peak));
+  EXPECT_NEAR(static_cast<double>(device.pool->stats().peak), static_cast<double>(plan.memory.peak),
+              0.001 * static_cast<double>(plan.memory.peak));
   EXPECT_NEAR(static_cast<double>(taken), static_cast<double>(plan.memory.peak), 0.05 * static_cast<double>(plan.memory.peak))
       << "the pool reserved " << device.pool->stats().reserved << " bytes";
   world.barrier();
@@ -102,8 +103,7 @@ TEST(Memory, B3_PlanCountsIgnoredParameters) {
     for (std::int64_t step = 1; step <= 2; ++step) (void)runner.run(step, 1e-3);
     model.context.compute.synchronize();
     for (const MemoryRole role : {MemoryRole::unsharded_param, MemoryRole::optimizer, MemoryRole::sharded_grad}) {
-      EXPECT_EQ(stats.peak_by_role[static_cast<std::size_t>(role)], plan.memory.peak_of(role))
-          << memory_role_name(role);
+      EXPECT_EQ(stats.peak_by_role[static_cast<std::size_t>(role)], plan.memory.peak_of(role)) << memory_role_name(role);
     }
     world.barrier();
   }

@@ -8,6 +8,7 @@
 #include "mica/tensor/fetch.hpp"
 #include "mica/train/start_plan.hpp"
 #include "mica/train/step_runner.hpp"
+
 #include "support/mpi_test.hpp"
 #include "support/temporary_folder.hpp"
 

@@ -1,11 +1,12 @@
 // Batches are read ahead of their steps, and nobody notices ([Note: batches read ahead]).
+#include "mica/train/step_runner.hpp"
+
 #include <filesystem>
 #include <fstream>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "mica/train/step_runner.hpp"
 #include "support/mpi_test.hpp"
 
 namespace mica::train {

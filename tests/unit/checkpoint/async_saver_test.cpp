@@ -12,6 +12,7 @@
 
 #include "mica/checkpoint/folder.hpp"
 #include "mica/checkpoint/verify.hpp"
+
 #include "support/temporary_folder.hpp"
 #include "unit/checkpoint/saved_model.hpp"
 
@@ -112,7 +113,8 @@ TEST(AsyncSaver, UsesItsMemoryAgainAndSavesOneAfterTheOther) {
     trained.model.fill(1);
     trained.saver.reserve(trained.model.root(), &trained.model.optimizer());
     const std::int64_t bytes = snapshot_bytes(trained.model.root(), &trained.model.optimizer());
-    // Room to begin at a sector; 3 kinds of the units' shards, each rounded up to sectors of 512 bytes: 1307*103 and 1307 after a gap, 211 after a gap, 33, halved.
+    // Room to begin at a sector; 3 kinds of the units' shards, each rounded up to sectors of 512 bytes: 1307*103 and 1307 after a gap, 211
+    // after a gap, 33, halved.
     std::int64_t expected = 512;
     for (const std::int64_t shard : {std::int64_t{(134656 + 1307 + 1) / 2}, std::int64_t{(64 + 210) / 2}, std::int64_t{17}}) {
       expected += 3 * ((shard * 4 + 511) / 512 * 512);

@@ -24,9 +24,7 @@ class BoardComm final : public HostComm {
   BoardComm(Board& board, int rank) : board_(board), rank_(rank) {}
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int num_ranks() const override { return static_cast<int>(board_.left_.size()); }
-  [[nodiscard]] std::vector<std::string> gather_strings(const std::string& mine) const override {
-    return from_each({mine}, 0);
-  }
+  [[nodiscard]] std::vector<std::string> gather_strings(const std::string& mine) const override { return from_each({mine}, 0); }
   [[nodiscard]] std::string broadcast_string(const std::string& mine, int root) const override {
     return from_each({mine}, 0)[static_cast<std::size_t>(root)];
   }

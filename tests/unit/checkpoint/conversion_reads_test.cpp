@@ -54,8 +54,7 @@ Sizes sizes_of(const std::string& checkpoint) {
 std::int64_t allowed(const Sizes& sizes) { return sizes.data * 12 / 10 + 2 * sizes.rest; }
 
 std::string save_on(int num_ranks, const std::string& run, const ShardedOptions& options) {
-  const test::Units units{{{"weight", Shape{1021, 1280}, true}, {"bias", Shape{67}}},
-                          {{"weight", Shape{641, 256}, true}}};
+  const test::Units units{{{"weight", Shape{1021, 1280}, true}, {"bias", Shape{67}}}, {{"weight", Shape{641, 256}, true}}};
   run_local_ranks(num_ranks, [&](auto world) {
     SavedModel model(std::move(world), units, options);
     model.fill(7);
@@ -122,8 +121,7 @@ TEST_P(Of64Ranks, StateDictsReadEveryBlockOnce) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cut, Of64Ranks,
-                         testing::Values(Cut{"by_rows", per_parameter(0)}, Cut{"by_columns", per_parameter(1)},
-                                         Cut{"flat", {}}),
+                         testing::Values(Cut{"by_rows", per_parameter(0)}, Cut{"by_columns", per_parameter(1)}, Cut{"flat", {}}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(ConversionReads, HfExportOfColumnsReadsEveryBlockOnce) {
@@ -144,8 +142,7 @@ TEST(ConversionReads, HfExportOfColumnsReadsEveryBlockOnce) {
     const std::string out = folder / (name + "-hf");
     const std::int64_t bytes = bytes_read_in([&] { convert({"hf-export", path, out}); });
     std::int64_t for_checksums = 0;
-    for (const auto& each : std::filesystem::directory_iterator(out))
-      for_checksums += static_cast<std::int64_t>(each.file_size());
+    for (const auto& each : std::filesystem::directory_iterator(out)) for_checksums += static_cast<std::int64_t>(each.file_size());
     EXPECT_LE(bytes - for_checksums, allowed(sizes_of(path))) << name;
     EXPECT_EQ(test::tensors_of_folder(out), test::tensors_of_folder(test::hf_reference(name))) << name;
   }
@@ -218,8 +215,7 @@ TEST(ConversionReads, DamageInPaddingIsFoundByHfExport) {
   const DatasetEntry& dataset = last.datasets.front();
   const std::uint8_t damage = 1;
   io::RawFile::open_for_writing(path + "/" + last.name).write_at(dataset.offset + dataset.bytes - 1, &damage, 1);
-  EXPECT_THAT(test::convert_error<DamagedCheckpointError>({"hf-export", path, folder / "out"}),
-              HasSubstr(dataset.path));
+  EXPECT_THAT(test::convert_error<DamagedCheckpointError>({"hf-export", path, folder / "out"}), HasSubstr(dataset.path));
   EXPECT_FALSE(std::filesystem::exists(folder / "out"));
 }
 

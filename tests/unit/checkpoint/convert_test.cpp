@@ -84,7 +84,8 @@ TEST(Reshard, ADryRunAndARefusalWriteNothing) {
   EXPECT_FALSE(fs::exists(folder / "out"));
   EXPECT_THAT(convert_error<ConfigError>({"reshard", source, folder / "out"}), HasSubstr("--ranks is ''"));
   EXPECT_THAT(convert_error<ConfigError>({"reshard", source, folder / "out", "--ranks=0"}), HasSubstr("--ranks is '0'"));
-  EXPECT_THAT(convert_error<ConfigError>({"reshard", source, folder / "out", "--ranks=2", "--sharding=rows"}), HasSubstr("expected flat or per_parameter"));
+  EXPECT_THAT(convert_error<ConfigError>({"reshard", source, folder / "out", "--ranks=2", "--sharding=rows"}),
+              HasSubstr("expected flat or per_parameter"));
   EXPECT_THAT(convert_error<ConfigError>({"reshard", source, source, "--ranks=2"}), HasSubstr("exists already"));
   EXPECT_FALSE(fs::exists(folder / "out.tmp"));
 }
@@ -93,8 +94,7 @@ TEST(Reshard, DamageStopsItAndLeavesNothing) {
   const TemporaryFolder folder;
   const std::string source = save_on(2, folder / "run", test::small_units());
   fs::resize_file(source + "/" + read_manifest(source).files[1].name, 100);
-  EXPECT_THAT(convert_error<DamagedCheckpointError>({"reshard", source, folder / "out", "--ranks=3"}),
-              HasSubstr("the file has 100 bytes"));
+  EXPECT_THAT(convert_error<DamagedCheckpointError>({"reshard", source, folder / "out", "--ranks=3"}), HasSubstr("the file has 100 bytes"));
   EXPECT_FALSE(fs::exists(folder / "out"));
   EXPECT_FALSE(fs::exists(folder / "out.tmp"));
 }
@@ -141,10 +141,8 @@ TEST(Consolidate, F1_EveryArrayIsWholeAndPlain) {
   EXPECT_THAT(verify_all().second, HasSubstr("it is truncated or was replaced"));
   EXPECT_THAT(convert({"consolidate", folder / "run", folder / "model.h5", "--optimizer=false"}), HasSubstr("wrote 5 arrays"));
   EXPECT_FALSE(io::Hdf5File::open(folder / "model.h5").exists("/optim"));
-  EXPECT_THAT(convert_error<ConfigError>({"consolidate", source, folder / "all.h5"}),
-              HasSubstr("exists already"));
-  EXPECT_THAT(convert_error<ConfigError>({"consolidate", source, folder / "x.h5", "--optimizer=no"}),
-              HasSubstr("expected true or false"));
+  EXPECT_THAT(convert_error<ConfigError>({"consolidate", source, folder / "all.h5"}), HasSubstr("exists already"));
+  EXPECT_THAT(convert_error<ConfigError>({"consolidate", source, folder / "x.h5", "--optimizer=no"}), HasSubstr("expected true or false"));
 }
 
 }  // namespace

@@ -1,12 +1,13 @@
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "mica/checkpoint/convert.hpp"
+
 #include "support/temporary_folder.hpp"
 
 namespace mica::test {

@@ -10,6 +10,7 @@
 #include "mica/checkpoint/folder.hpp"
 #include "mica/checkpoint/verify.hpp"
 #include "mica/io/atomic_file.hpp"
+
 #include "support/temporary_folder.hpp"
 #include "unit/checkpoint/saved_model.hpp"
 
@@ -25,9 +26,7 @@ using testing::IsEmpty;
 using testing::SizeIs;
 namespace fs = std::filesystem;
 
-void overwrite(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
-}
+void overwrite(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes; }
 
 std::vector<std::string> files_of(const std::string& folder) {
   std::vector<std::string> names;
@@ -39,8 +38,7 @@ std::vector<std::string> files_of(const std::string& folder) {
 enum class Outcome { refused, right };
 
 /// Loads into a model that holds other values; the error must name `file`.
-Outcome try_load(SavedModel& model, const std::string& path, const std::string& file,
-                 const std::vector<std::vector<std::byte>>& expected) {
+Outcome try_load(SavedModel& model, const std::string& path, const std::string& file, const std::vector<std::vector<std::byte>>& expected) {
   model.fill(9);
   try {
     (void)model.load(path);
@@ -202,7 +200,9 @@ TEST(Damage, AShardWithoutItsOptimizerStateIsRefused) {
     const std::string path = model.save(folder.path(), 1).path;
     Manifest manifest = open_checkpoint(path, model.comm());
     if (!manifest.files.empty()) std::erase_if(manifest.files[1].datasets, [](const DatasetEntry& d) { return d.kind == "exp_avg"; });
-    EXPECT_THAT(error_of<DamagedCheckpointError>([&] { (void)load(path, manifest, {&model.root(), &model.optimizer()}, model.comm()); }),
+    EXPECT_THAT(error_of<DamagedCheckpointError>([&] {
+                  (void)load(path, manifest, {&model.root(), &model.optimizer()}, model.comm());
+                }),
                 HasSubstr("has other datasets than"));
   });
 }

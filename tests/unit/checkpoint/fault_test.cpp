@@ -16,6 +16,7 @@
 #include "mica/checkpoint/async_saver.hpp"
 #include "mica/checkpoint/folder.hpp"
 #include "mica/checkpoint/verify.hpp"
+
 #include "support/temporary_folder.hpp"
 #include "unit/checkpoint/saved_model.hpp"
 
@@ -98,8 +99,8 @@ TEST_P(KillDeathTest, TheNewestCompleteCheckpointIsAlwaysRight) {
     if (kill_case.step_exists) save_on_two_ranks(run, 2, 2, {});
   }
   const SaveOptions options{.keep = 1, .at_point = [&](std::string_view at) {
-    if (at == kill_case.point) ::kill(::getpid(), SIGKILL);
-  }};
+                              if (at == kill_case.point) ::kill(::getpid(), SIGKILL);
+                            }};
   EXPECT_EXIT(save_on_two_ranks(run, 2, 3, options), testing::KilledBySignal(SIGKILL), "");
   if (kill_case.point == "after rename") {
     expect_newest(run, 2, 3);
@@ -155,8 +156,7 @@ bool mount_small_disk(const std::string& folder, const std::string& bytes) {
 }
 
 /// In a process of its own (a death test's): mounts, runs `body`, ends with 0 if it holds, 1 with what it says if not.
-[[noreturn]] void on_small_disk(const std::string& folder, const std::string& bytes,
-                                const std::function<std::string()>& body) {
+[[noreturn]] void on_small_disk(const std::string& folder, const std::string& bytes, const std::function<std::string()>& body) {
   if (!mount_small_disk(folder, bytes)) {
     std::cerr << "cannot mount a tmpfs, neither as root nor in a user namespace: " << errno_text(errno) << "\n";
     std::exit(2);
@@ -217,8 +217,7 @@ std::string full_disk(const std::string& run, std::uintmax_t bytes_left) {
 TEST_F(FaultDeathTest, AFullDiskLosesNothing) {
   const SharedFolder folder;
   for (const std::uintmax_t left : {0, 8192, 40000, 700000}) {
-    EXPECT_EXIT(on_small_disk(folder.path(), "4m", [&] { return full_disk(folder.path(), left); }), testing::ExitedWithCode(0), "")
-        << left;
+    EXPECT_EXIT(on_small_disk(folder.path(), "4m", [&] { return full_disk(folder.path(), left); }), testing::ExitedWithCode(0), "") << left;
   }
 }
 

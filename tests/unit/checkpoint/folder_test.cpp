@@ -33,7 +33,8 @@ class Folders : public ::testing::Test {
 };
 
 TEST_F(Folders, CheckpointsAreFoundInTheOrderOfTheirSteps) {
-  for (const char* name : {"step-00000010", "step-00000002", "step-5", "step-00000003.tmp", "step-00000004.1a2b3c4d.tmp", "set-aside-1", "steps"}) {
+  for (const char* name :
+       {"step-00000010", "step-00000002", "step-5", "step-00000003.tmp", "step-00000004.1a2b3c4d.tmp", "set-aside-1", "steps"}) {
     make(name);
   }
   EXPECT_THAT(found(), ElementsAre("step-00000002", "step-00000010"));

@@ -35,11 +35,11 @@ TEST(HfConfig, KeysAndParametersAreMicas) {
     }
   }
   const HfModel model = read_hf_model(test::hf_reference("gpt2"));
-  EXPECT_THAT(model.keys.all(),
-              testing::ElementsAre(
-                  testing::Pair("context", "17"), testing::Pair("dropout", "0"), testing::Pair("heads", "3"),
-                  testing::Pair("intermediate_size", "0"), testing::Pair("layers", "2"), testing::Pair("tie_embeddings", "true"),
-                  testing::Pair("type", "gpt2"), testing::Pair("vocab_size", "61"), testing::Pair("width", "24")));
+  EXPECT_THAT(
+      model.keys.all(),
+      testing::ElementsAre(testing::Pair("context", "17"), testing::Pair("dropout", "0"), testing::Pair("heads", "3"),
+                           testing::Pair("intermediate_size", "0"), testing::Pair("layers", "2"), testing::Pair("tie_embeddings", "true"),
+                           testing::Pair("type", "gpt2"), testing::Pair("vocab_size", "61"), testing::Pair("width", "24")));
   EXPECT_EQ(read_hf_model(test::hf_reference("gpt2_untied")).keys.flag("tie_embeddings"), false);
 }
 
@@ -161,8 +161,7 @@ TEST(HfConfig, RotarySettingsAreReadInAllSpellings) {
 }
 
 TEST(HfConfig, AnOldLlamaHasAsManyKeyHeadsAsHeads) {
-  const HfModel model =
-      model_of({{"model_type", "llama"}, {"hidden_size", 64}, {"num_attention_heads", 4}, {"rms_norm_eps", 1e-6}});
+  const HfModel model = model_of({{"model_type", "llama"}, {"hidden_size", 64}, {"num_attention_heads", 4}, {"rms_norm_eps", 1e-6}});
   EXPECT_EQ(model.keys.integer("kv_heads"), 4);
   EXPECT_EQ(model.keys.integer("head_dim"), 16);
   EXPECT_EQ(model.keys.integer("intermediate_size"), 11008);
@@ -170,8 +169,7 @@ TEST(HfConfig, AnOldLlamaHasAsManyKeyHeadsAsHeads) {
 }
 
 TEST(HfConfig, ZeroStandsForWhatFollowsFromOtherKeys) {
-  const ModelKeys keys({{"intermediate_size", "0"}, {"kv_heads", "0"}, {"head_dim", "0"}, {"width", "24"}, {"heads", "4"}},
-                       "here");
+  const ModelKeys keys({{"intermediate_size", "0"}, {"kv_heads", "0"}, {"head_dim", "0"}, {"width", "24"}, {"heads", "4"}}, "here");
   EXPECT_EQ(normalized(keys).integer("intermediate_size"), 96);
   EXPECT_EQ(normalized(keys).integer("kv_heads"), 4);
   EXPECT_EQ(normalized(keys).integer("head_dim"), 6);
@@ -191,21 +189,17 @@ TEST(HfConfig, WhatMicasLlamaCannotDoIsRefusedByName) {
       {"partial_rotary_factor", 0.5, "partial_rotary_factor is 0.5"},
       {"rope_theta", 500.0, "rope_theta is 500, but 100 inside rope_parameters"},
       {"rope_scaling", Json{{"type", "linear"}}, "rope_scaling is of type 'linear', but rope_parameters of 'llama3'"},
-      {"rope_parameters", Json{{"rope_type", "yarn"}, {"factor", 2.0}},
-       "scaled by 'yarn'; Mica knows default and llama3"},
-      {"rope_parameters", Json{{"rope_type", "llama3"}, {"type", "linear"}},
-       "rope_type is 'llama3', but type is 'linear'"},
+      {"rope_parameters", Json{{"rope_type", "yarn"}, {"factor", 2.0}}, "scaled by 'yarn'; Mica knows default and llama3"},
+      {"rope_parameters", Json{{"rope_type", "llama3"}, {"type", "linear"}}, "rope_type is 'llama3', but type is 'linear'"},
       {"rope_parameters", Json{{"rope_type", "llama3"}, {"factor", 2.0}}, "low_freq_factor is missing"},
-      {"rope_parameters", Json{{"rope_type", "default"}, {"partial_rotary_factor", 0.5}},
-       "partial_rotary_factor is 0.5"},
+      {"rope_parameters", Json{{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}, "partial_rotary_factor is 0.5"},
       {"rope_parameters", 3, "rope_parameters is 3, expected an object"},
       {"num_attention_heads", 20000, "model.heads is 20000"},
   };
   for (const Refused& refused : all) {
     Json config = HfFolder::reference("llama").config;
     config[refused.key] = refused.value;
-    EXPECT_THAT(error_of<Error>([&] { (void)model_of(config); }),
-                AllOf(HasSubstr("/config.json"), HasSubstr(refused.expected)))
+    EXPECT_THAT(error_of<Error>([&] { (void)model_of(config); }), AllOf(HasSubstr("/config.json"), HasSubstr(refused.expected)))
         << refused.key;
   }
 }
@@ -237,8 +231,7 @@ TEST(HfConfig, WhatMicasModelCannotDoIsRefusedByName) {
   for (const Refused& refused : all) {
     Json config = HfFolder::reference("gpt2").config;
     config[refused.key] = refused.value;
-    EXPECT_THAT(error_of<Error>([&] { (void)model_of(config); }),
-                AllOf(HasSubstr("/config.json"), HasSubstr(refused.expected)))
+    EXPECT_THAT(error_of<Error>([&] { (void)model_of(config); }), AllOf(HasSubstr("/config.json"), HasSubstr(refused.expected)))
         << refused.key;
   }
 }

@@ -36,8 +36,7 @@ TEST(HfExport, F2_GivesBackEveryBitOnWhateverRanksTheCheckpointWasSaved) {
     }
   }
   // One file is, byte by byte, what transformers wrote.
-  EXPECT_EQ(io::read_file(folder / "gpt2-1-hf/model.safetensors"),
-            io::read_file(test::hf_reference("gpt2") + "/model.safetensors"));
+  EXPECT_EQ(io::read_file(folder / "gpt2-1-hf/model.safetensors"), io::read_file(test::hf_reference("gpt2") + "/model.safetensors"));
 }
 
 // mica-inspect diff: parameters under Mica's names, whatever the orientation and the side.
@@ -76,8 +75,7 @@ TEST(HfExport, SplitsIntoFilesOfAGivenSize) {
   EXPECT_TRUE(bytes.contains("model-00004-of-00004.safetensors"));
   // The folder reads back as a whole; a tensor larger than the limit has a file of its own.
   EXPECT_NO_THROW(HfSource(folder / "out"));
-  EXPECT_THAT(convert({"hf-export", checkpoint, folder / "tiny", "--max-shard=1"}),
-              HasSubstr("17 tensors, 27.36 kB in 17 files"));
+  EXPECT_THAT(convert({"hf-export", checkpoint, folder / "tiny", "--max-shard=1"}), HasSubstr("17 tensors, 27.36 kB in 17 files"));
   EXPECT_NO_THROW(HfSource(folder / "tiny"));
 }
 
@@ -125,8 +123,7 @@ TEST(HfExport, F2_SmallPanelsGiveTheSameFile) {
     const ConvertReport report = hf_export(checkpoint, out, {}, options);
     EXPECT_EQ(report.numel, 16368);
     EXPECT_EQ(last, report.numel);
-    EXPECT_EQ(io::read_file(out + "/model.safetensors"),
-              io::read_file(test::hf_reference("gpt2") + "/model.safetensors"));
+    EXPECT_EQ(io::read_file(out + "/model.safetensors"), io::read_file(test::hf_reference("gpt2") + "/model.safetensors"));
   }
 }
 
@@ -135,14 +132,12 @@ TEST(HfExport, RoundsToTheChosenDtype) {
   const std::string checkpoint = test::save_hf_model(test::hf_reference("gpt2"), 2, folder / "run");
   const test::TensorValues original = tensors_of_folder(test::hf_reference("gpt2"));
   for (const std::string dtype : {"bf16", "fp16"}) {
-    EXPECT_THAT(convert({"hf-export", checkpoint, folder / dtype, "--dtype=" + dtype}),
-                HasSubstr("32.74 kB in 1 file"));
+    EXPECT_THAT(convert({"hf-export", checkpoint, folder / dtype, "--dtype=" + dtype}), HasSubstr("32.74 kB in 1 file"));
     const test::TensorValues rounded = tensors_of_folder(folder / dtype);
     ASSERT_EQ(rounded.size(), original.size());
     for (const auto& [name, values] : original) {
       for (std::size_t i = 0; i < values.size(); ++i) {
-        const float expected =
-            dtype == "bf16" ? static_cast<float>(bf16(values[i])) : static_cast<float>(f16(values[i]));
+        const float expected = dtype == "bf16" ? static_cast<float>(bf16(values[i])) : static_cast<float>(f16(values[i]));
         ASSERT_EQ(rounded.at(name)[i], expected) << name << " " << i;
       }
     }
@@ -157,9 +152,8 @@ TEST(HfExport, ANumberPastFp16IsAnErrorAndNothingIsLeft) {
   hf.tensors["transformer.h.1.ln_1.bias"].values[5] = -65520;
   hf.write(folder / "hf");
   const std::string checkpoint = test::save_hf_model(folder / "hf", 1, folder / "run");
-  EXPECT_THAT(
-      convert_error({"hf-export", checkpoint, folder / "out", "--dtype=fp16"}),
-      HasSubstr("element 5 of transformer.h.1.ln_1.bias is -65520, past fp16's range: use --dtype=bf16 or fp32"));
+  EXPECT_THAT(convert_error({"hf-export", checkpoint, folder / "out", "--dtype=fp16"}),
+              HasSubstr("element 5 of transformer.h.1.ln_1.bias is -65520, past fp16's range: use --dtype=bf16 or fp32"));
   EXPECT_FALSE(fs::exists(folder / "out"));
   EXPECT_FALSE(fs::exists(folder / "out.tmp"));
   convert({"hf-export", checkpoint, folder / "out", "--dtype=bf16"});
@@ -195,10 +189,8 @@ TEST(HfExport, NothingIsOverwritten) {
 TEST(HfExport, CheckpointsWithoutACounterpartAreRefused) {
   const TemporaryFolder folder;
   test::with_one_rank(test::small_units(), [&](test::SavedModel& model) { model.save(folder / "run", 1); });
-  EXPECT_THAT(
-      convert_error({"hf-export", folder / "run", folder / "out"}),
-      HasSubstr(
-          "a model of type 'weights' has no counterpart in Hugging Face's transformers; those with one: gpt2, llama"));
+  EXPECT_THAT(convert_error({"hf-export", folder / "run", folder / "out"}),
+              HasSubstr("a model of type 'weights' has no counterpart in Hugging Face's transformers; those with one: gpt2, llama"));
   EXPECT_THAT(convert_error({"hf-export", folder / "missing", folder / "out"}), HasSubstr("no such folder"));
 }
 
@@ -214,8 +206,7 @@ TEST(HfExport, ADamagedCheckpointIsRefused) {
   byte ^= 1;
   raw.write_at(dataset.offset + 100, &byte, 1);
   raw.close();
-  EXPECT_THAT(convert_error({"hf-export", checkpoint, folder / "out"}),
-              AllOf(HasSubstr(manifest.files[0].name), HasSubstr(dataset.path)));
+  EXPECT_THAT(convert_error({"hf-export", checkpoint, folder / "out"}), AllOf(HasSubstr(manifest.files[0].name), HasSubstr(dataset.path)));
   EXPECT_FALSE(fs::exists(folder / "out"));
 }
 
@@ -251,8 +242,7 @@ TEST(HfExport, ATokenizerAndItsSpecialTokensGoAlongOrAreMissedAloud) {
 
 TEST(MicaConvert, HelpTeachesAndMistakesAreNamed) {
   const std::string help = convert_help({"--help"});
-  EXPECT_THAT(help, AllOf(HasSubstr("hf-export CHECKPOINT HF_FOLDER [--dtype="), HasSubstr("--dry-run"),
-                          HasSubstr("Exit status")));
+  EXPECT_THAT(help, AllOf(HasSubstr("hf-export CHECKPOINT HF_FOLDER [--dtype="), HasSubstr("--dry-run"), HasSubstr("Exit status")));
   EXPECT_THAT(convert_help({"hf-export", "--help"}), AllOf(HasSubstr("from_pretrained"), HasSubstr("--max-shard")));
   EXPECT_THAT(convert_version(), HasSubstr("mica-convert "));
   EXPECT_THAT(convert_error({}), HasSubstr("wants a command"));
@@ -261,10 +251,8 @@ TEST(MicaConvert, HelpTeachesAndMistakesAreNamed) {
   EXPECT_THAT(convert_error({"hf-export", "a", "b", "--ranks=2"}), HasSubstr("hf-export has no option --ranks=2"));
   EXPECT_THAT(convert_error({"hf-export", "a", "b", "-"}), HasSubstr("has no option -"));
   EXPECT_THAT(convert_error({"hf-export", "a", "b", "--dtype"}), HasSubstr("--dtype wants a value"));
-  EXPECT_THAT(convert_error({"hf-export", "a", "b", "--dtype=fp32", "--dtype=fp32"}),
-              HasSubstr("--dtype is given twice"));
-  EXPECT_THAT(convert_error({"hf-export", "a", "b", "--dtype=int8"}),
-              HasSubstr("--dtype is 'int8', expected fp32, bf16 or fp16"));
+  EXPECT_THAT(convert_error({"hf-export", "a", "b", "--dtype=fp32", "--dtype=fp32"}), HasSubstr("--dtype is given twice"));
+  EXPECT_THAT(convert_error({"hf-export", "a", "b", "--dtype=int8"}), HasSubstr("--dtype is 'int8', expected fp32, bf16 or fp16"));
   for (const char* size : {"0", "-1", "5TB", "GB", "99999999999GB", "5 GB"}) {
     EXPECT_THAT(convert_error({"hf-export", "a", "b", fmt::format("--max-shard={}", size)}),
                 HasSubstr(fmt::format("--max-shard is '{}'", size)));

@@ -6,7 +6,6 @@
 #include "mica/core/half.hpp"
 
 #include "../../../src/checkpoint/checksum_list.hpp"
-
 #include "support/temporary_folder.hpp"
 #include "unit/checkpoint/convert_testing.hpp"
 #include "unit/checkpoint/hf_testing.hpp"
@@ -27,17 +26,15 @@ TEST(HfImport, F2_WhatIsExportedAgainHasTheSameBits) {
   for (const std::string name : {"gpt2", "gpt2_untied", "llama", "llama_untied"}) {
     const std::string checkpoint = folder / name;
     const std::string type = name.substr(0, name.find('_'));
-    EXPECT_THAT(
-        convert({"hf-import", test::hf_reference(name), checkpoint + "/"}),
-        AllOf(HasSubstr("wrote " + type + " with"), HasSubstr("[model]\n"), HasSubstr("type = " + type + "\n")));
+    EXPECT_THAT(convert({"hf-import", test::hf_reference(name), checkpoint + "/"}),
+                AllOf(HasSubstr("wrote " + type + " with"), HasSubstr("[model]\n"), HasSubstr("type = " + type + "\n")));
     EXPECT_FALSE(fs::exists(checkpoint + ".tmp"));
     EXPECT_TRUE(verify(checkpoint).damage.empty());
     convert({"hf-export", checkpoint, checkpoint + ".hf"});
     EXPECT_EQ(test::tensors_of_folder(checkpoint + ".hf"), test::tensors_of_folder(test::hf_reference(name)));
     EXPECT_EQ(read_hf_model(checkpoint + ".hf").keys.all(), read_hf_model(test::hf_reference(name)).keys.all());
   }
-  EXPECT_EQ(io::read_file(folder / "llama.hf/model.safetensors"),
-            io::read_file(test::hf_reference("llama") + "/model.safetensors"));
+  EXPECT_EQ(io::read_file(folder / "llama.hf/model.safetensors"), io::read_file(test::hf_reference("llama") + "/model.safetensors"));
 }
 
 TEST(HfImport, SmallPanelsAndSixteenBitsGiveTheSameParameters) {
@@ -78,8 +75,7 @@ TEST(HfImport, ItsCheckpointLoadsOnAnyMesh) {
     for (const fsdp::Piece& p : model.root().pieces()) {
       expected.resize(static_cast<std::size_t>(p.numel()));
       source.read(model.root().parameter(p).full_name, "master", p.begin, p.numel(), expected.data());
-      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), model.root().master(p).as<float>()))
-          << model.root().parameter(p).full_name;
+      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), model.root().master(p).as<float>())) << model.root().parameter(p).full_name;
     }
   });
 }
@@ -90,8 +86,13 @@ HfFolder with_tokenizer() {
   hf.config["bos_token_id"] = 1;
   hf.config["eos_token_id"] = {2, 40};
   hf.config["pad_token_id"] = nullptr;
-  hf.texts = {{"tokenizer.json", "{\"a\": 1}\n"}, {"tokenizer.model", std::string("\0\xff", 2)}, {"tokenizer_config.json", "{}"},
-              {"special_tokens_map.json", "{}"}, {"vocab.json", "{}"}, {"merges.txt", ""}, {"README.md", "not of the tokenizer"}};
+  hf.texts = {{"tokenizer.json", "{\"a\": 1}\n"},
+              {"tokenizer.model", std::string("\0\xff", 2)},
+              {"tokenizer_config.json", "{}"},
+              {"special_tokens_map.json", "{}"},
+              {"vocab.json", "{}"},
+              {"merges.txt", ""},
+              {"README.md", "not of the tokenizer"}};
   return hf;
 }
 
@@ -156,7 +157,8 @@ TEST(HfImport, WhatAFolderDoesNotHaveIsSaid) {
   hf.write(folder / "hf");
   EXPECT_THAT(convert({"hf-import", folder / "hf", folder / "ck"}), HasSubstr("without a tokenizer: no tokenizer.json"));
   EXPECT_THAT(convert({"hf-export", folder / "ck", folder / "out"}),
-              HasSubstr("without a tokenizer, since " + (folder / "hf") + " had none; to include them, give --tokenizer=HF_FOLDER; with "
+              HasSubstr("without a tokenizer, since " + (folder / "hf") +
+                        " had none; to include them, give --tokenizer=HF_FOLDER; with "
                         "tokenizer_config.json; bos_token_id 50256; eos_token_id 60; pad_token_id -1\n"));
   const auto config = nlohmann::json::parse(io::read_file(folder / "out/config.json"));
   EXPECT_EQ(config["bos_token_id"], 50256) << "what transformers takes where the key is missing";
@@ -195,8 +197,7 @@ TEST(HfImport, ADryRunChecksTheDataAndWritesNothing) {
   hf.tensors["lm_head.weight"].values[3] += 1;
   hf.write(folder / "hf");
   for (const std::string option : {"--dry-run", "--quiet"}) {
-    EXPECT_THAT(convert_error({"hf-import", folder / "hf", folder / "ck", option}),
-                HasSubstr("'lm_head.weight' differs from"));
+    EXPECT_THAT(convert_error({"hf-import", folder / "hf", folder / "ck", option}), HasSubstr("'lm_head.weight' differs from"));
     EXPECT_THAT(convert_error({"hf-import", folder / "hf", folder / "hf", option}), HasSubstr("exists already"));
   }
   EXPECT_FALSE(fs::exists(folder / "ck"));

@@ -45,9 +45,8 @@ void expect_reference_numbers(const std::string& folder, const std::string& refe
   const auto model = test::make_model(source.model());
   const nn::PlainParameters storage(*model, rig.context);
   rig.stream->synchronize();
-  model->for_each_parameter([&](const std::string& name, nn::Parameter& p) {
-    source.read(name, "master", 0, p.shape.numel(), p.data.as<float>());
-  });
+  model->for_each_parameter(
+      [&](const std::string& name, nn::Parameter& p) { source.read(name, "master", 0, p.shape.numel(), p.data.as<float>()); });
   const auto tokens = [&](const std::string& name) {
     const ConstTensorView view = expected.tensor(name);
     Tensor tensor = rig.context.make(view.shape, DType::i32);
@@ -128,8 +127,7 @@ TEST(HfSource, AHeadBesideATiedEmbeddingMustEqualIt) {
   hf.tensors["lm_head.weight"].values.back() += 1;
   hf.write(folder / "other");
   EXPECT_THAT(error_of<CheckpointError>([&] { HfSource(folder / "other").check_tied_head(); }),
-              AllOf(HasSubstr("tensor 'lm_head.weight' differs from 'transformer.wte.weight'"),
-                    HasSubstr("tie_word_embeddings")));
+              AllOf(HasSubstr("tensor 'lm_head.weight' differs from 'transformer.wte.weight'"), HasSubstr("tie_word_embeddings")));
   EXPECT_NO_THROW(HfSource(test::hf_reference("gpt2")).check_tied_head());
 }
 
@@ -155,8 +153,7 @@ TEST(HfSource, TensorsThatDoNotFitTheConfigAreNamed) {
                 hf.tensors["transformer.h.0.mlp.c_fc.weight"].dims = {96, 24};
               }),
               HasSubstr("'transformer.h.0.mlp.c_fc.weight' has the shape [96, 24], but config.json implies [24, 96]"));
-  EXPECT_THAT(error_after([](HfFolder& hf) { hf.config["tie_word_embeddings"] = false; }),
-              HasSubstr("has no tensor 'lm_head.weight'"));
+  EXPECT_THAT(error_after([](HfFolder& hf) { hf.config["tie_word_embeddings"] = false; }), HasSubstr("has no tensor 'lm_head.weight'"));
   EXPECT_THAT(error_after([](HfFolder& hf) { hf.config["vocab_size"] = 62; }),
               HasSubstr("'transformer.wte.weight' has the shape [61, 24]"));
 }
@@ -178,32 +175,24 @@ TEST(HfSource, TheIndexAndItsFilesSayTheSame) {
               HasSubstr("model.safetensors.index.json: the key weight_map is missing"));
   EXPECT_THAT(error_after([&](J& index, const std::string&) { index["weight_map"].erase(norm); }),
               AllOf(HasSubstr("model-00001-of-00004.safetensors: holds tensor '" + norm), HasSubstr("does not name")));
-  EXPECT_THAT(error_after([&](J& index, const std::string&) {
-                index["weight_map"][norm] = "model-00002-of-00004.safetensors";
-              }),
+  EXPECT_THAT(error_after([&](J& index, const std::string&) { index["weight_map"][norm] = "model-00002-of-00004.safetensors"; }),
               HasSubstr("says is in model-00002-of-00004.safetensors"));
-  EXPECT_THAT(error_after([&](J& index, const std::string&) {
-                index["weight_map"]["more"] = "model-00002-of-00004.safetensors";
-              }),
+  EXPECT_THAT(error_after([&](J& index, const std::string&) { index["weight_map"]["more"] = "model-00002-of-00004.safetensors"; }),
               HasSubstr("says that tensor 'more' is in 'model-00002-of-00004.safetensors', which has none"));
   EXPECT_THAT(error_after([&](J& index, const std::string&) { index["weight_map"][norm] = "../model.safetensors"; }),
               HasSubstr("expected the name of a file in the same folder"));
   EXPECT_THAT(error_after([&](J& index, const std::string&) { index["weight_map"][norm] = 3; }),
               HasSubstr("[\"" + norm + "\"] is 3, expected a text"));
-  EXPECT_THAT(error_after([&](J&, const std::string& path) {
-                std::filesystem::remove(path + "/model-00003-of-00004.safetensors");
-              }),
+  EXPECT_THAT(error_after([&](J&, const std::string& path) { std::filesystem::remove(path + "/model-00003-of-00004.safetensors"); }),
               HasSubstr("names the file 'model-00003-of-00004.safetensors', which is missing"));
   EXPECT_THAT(error_after([&](J& index, const std::string& path) {  // the same tensors in two files
-                std::filesystem::copy_file(path + "/model-00003-of-00004.safetensors",
-                                           path + "/model-00005.safetensors");
+                std::filesystem::copy_file(path + "/model-00003-of-00004.safetensors", path + "/model-00005.safetensors");
                 index["weight_map"]["more"] = "model-00005.safetensors";
               }),
               AllOf(HasSubstr("model-00005.safetensors: holds tensor"), HasSubstr("holds as well")));
   std::filesystem::create_directory(folder / "none");
   std::filesystem::copy_file(test::hf_reference("gpt2") + "/config.json", folder / "none/config.json");
-  EXPECT_THAT(error_of<ConfigError>([&] { HfSource source(folder / "none"); }),
-              HasSubstr("holds neither model.safetensors nor"));
+  EXPECT_THAT(error_of<ConfigError>([&] { HfSource source(folder / "none"); }), HasSubstr("holds neither model.safetensors nor"));
 }
 
 }  // namespace

@@ -17,16 +17,13 @@
 #include "mica/nn/models/llama.hpp"
 
 #include "../../../src/checkpoint/convert/hf_source.hpp"
-
 #include "support/paths.hpp"
 #include "testing/local_group.hpp"
 
 namespace mica::test {
 
 /// A folder that transformers wrote (tests/reference/make_hf_reference.py).
-inline std::string hf_reference(const std::string& name) {
-  return test::reference_path("hf_" + name);
-}
+inline std::string hf_reference(const std::string& name) { return test::reference_path("hf_" + name); }
 
 /// All tensors of a folder or file, as f32.
 using TensorValues = std::map<std::string, std::vector<float>>;
@@ -121,8 +118,7 @@ inline std::unique_ptr<nn::Module> make_model(const checkpoint::HfModel& model) 
 
 /// One rank's part of a model that is sharded, a unit for each block, with storage.
 struct ShardedHfModel {
-  ShardedHfModel(std::unique_ptr<ProcessGroup> world, const checkpoint::HfModel& model,
-                 const fsdp::Options& options = {}, int replicas = 1)
+  ShardedHfModel(std::unique_ptr<ProcessGroup> world, const checkpoint::HfModel& model, const fsdp::Options& options = {}, int replicas = 1)
       : pool(make_cpu_pool()),
         kernels(make_cpu_kernels(*pool)),
         mesh(make_mesh(std::move(world), replicas)),
@@ -137,8 +133,7 @@ struct ShardedHfModel {
   }
   static Mesh make_mesh(std::unique_ptr<ProcessGroup> world, int replicas) {
     const int num_ranks = world->num_ranks();
-    return {std::move(world),
-            MeshGeometry{.world_size = num_ranks, .shard_size = num_ranks / replicas, .replicas = replicas}};
+    return {std::move(world), MeshGeometry{.world_size = num_ranks, .shard_size = num_ranks / replicas, .replicas = replicas}};
   }
   [[nodiscard]] fsdp::Root& root() { return fsdp::root_of(*module); }
 
@@ -156,8 +151,7 @@ inline std::string save_hf_model(const std::string& hf_folder, int num_ranks, co
     checkpoint::HfSource source(hf_folder);
     ShardedHfModel model(std::move(world), source.model());
     for (const fsdp::Piece& p : model.root().pieces()) {
-      source.read(model.root().parameter(p).full_name, "master", p.begin, p.numel(),
-                  model.root().write_master(p).as<float>());
+      source.read(model.root().parameter(p).full_name, "master", p.begin, p.numel(), model.root().write_master(p).as<float>());
     }
     const auto comm = make_group_comm(model.device_mesh.metrics_group(), model.device_mesh.compute());
     checkpoint::SaveState state{.root = &model.root(), .run_id = "r0", .step = 1};

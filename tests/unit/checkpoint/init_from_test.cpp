@@ -47,8 +47,7 @@ void expect_init(int num_ranks, const std::string& path, const std::string& name
         const fsdp::Run run = p.run(i);
         std::vector<float> expected(static_cast<std::size_t>(run.numel()));
         source.read(model.root().parameter(p).full_name, "master", run.begin, run.numel(), expected.data());
-        EXPECT_TRUE(std::equal(expected.begin(), expected.end(), held + (run.offset - p.offset)))
-            << model.root().parameter(p).full_name;
+        EXPECT_TRUE(std::equal(expected.begin(), expected.end(), held + (run.offset - p.offset))) << model.root().parameter(p).full_name;
       }
     }
   });
@@ -130,16 +129,13 @@ TEST(InitFrom, AnotherModelIsRefusedByKeyOnAllRanks) {
   Keys keys = run_keys("gpt2");
   keys["layers"] = "4";
   EXPECT_THAT(error_with(test::hf_reference("gpt2"), keys, 3),
-              AllOf(HasSubstr("model.layers = 4, but "), HasSubstr("hf_gpt2/config.json has 2"),
-                    HasSubstr("--model.layers=2")));
+              AllOf(HasSubstr("model.layers = 4, but "), HasSubstr("hf_gpt2/config.json has 2"), HasSubstr("--model.layers=2")));
   EXPECT_THAT(error_with(test::hf_reference("gpt2_untied"), run_keys("gpt2")), HasSubstr("model.context = 17, but"));
   EXPECT_THAT(error_with(test::hf_reference("llama"), run_keys("gpt2")), HasSubstr("but"));
   // Keys that agree although the model does not: shapes and names are compared as well.
   EXPECT_THAT(error_with(test::hf_reference("gpt2_untied"), {{"type", "gpt2"}}),
-              AllOf(HasSubstr(
-                  "parameter transformer.wte.weight has the shape [37, 20] there and [61, 24] in this run's model")));
-  EXPECT_THAT(error_with(test::hf_reference("llama"), {{"type", "llama"}}),
-              HasSubstr("has no parameter transformer.wte.weight"));
+              AllOf(HasSubstr("parameter transformer.wte.weight has the shape [37, 20] there and [61, 24] in this run's model")));
+  EXPECT_THAT(error_with(test::hf_reference("llama"), {{"type", "llama"}}), HasSubstr("has no parameter transformer.wte.weight"));
   EXPECT_THAT(error_with("/nowhere", keys), HasSubstr("/nowhere: no such folder"));
 }
 

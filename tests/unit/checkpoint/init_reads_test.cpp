@@ -113,8 +113,7 @@ TEST_P(InitReads, HeadersOnceAndFilesWhereTheyAreNeeded) {
     for (const fsdp::Piece& p : model.root().pieces()) {
       std::vector<float> values(static_cast<std::size_t>(p.numel()));
       source.read(model.root().parameter(p).full_name, "master", p.begin, p.numel(), values.data());
-      EXPECT_TRUE(std::equal(values.begin(), values.end(), model.root().master(p).as<float>()))
-          << model.root().parameter(p).full_name;
+      EXPECT_TRUE(std::equal(values.begin(), values.end(), model.root().master(p).as<float>())) << model.root().parameter(p).full_name;
     }
   });
   EXPECT_EQ(counts.headers, static_cast<int>(expected.tensors().num_files()));
@@ -128,9 +127,9 @@ TEST_P(InitReads, HeadersOnceAndFilesWhereTheyAreNeeded) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, InitReads,
-                         testing::Values(Grid{"llama_untied", 1, 1}, Grid{"llama_untied", 1, 5},
-                                         Grid{"llama_untied", 2, 2}, Grid{"llama_untied", 4, 1},
-                                         Grid{"llama_untied", 3, 2}, Grid{"llama_untied", 1, 64}, Grid{"llama", 2, 3}),
+                         testing::Values(Grid{"llama_untied", 1, 1}, Grid{"llama_untied", 1, 5}, Grid{"llama_untied", 2, 2},
+                                         Grid{"llama_untied", 4, 1}, Grid{"llama_untied", 3, 2}, Grid{"llama_untied", 1, 64},
+                                         Grid{"llama", 2, 3}),
                          [](const auto& info) {
                            return fmt::format("{}_{}x{}", info.param.model, info.param.replicas, info.param.shard_size);
                          });

@@ -118,12 +118,11 @@ TEST(Diff, StepsOfParametersAndScalars) {
   EXPECT_EQ(inspect({"diff", folder / "a", folder / "same"}).code, ExitCode::done);
   const Ran steps = inspect({"diff", folder / "a", folder / "steps"});
   EXPECT_EQ(steps.code, ExitCode::differs);
-  EXPECT_THAT(steps.out,
-              AllOf(HasSubstr("u0.bias after 2 steps in A, 3 in B"), HasSubstr("u1.last after 3 steps in A, 1 in B")));
+  EXPECT_THAT(steps.out, AllOf(HasSubstr("u0.bias after 2 steps in A, 3 in B"), HasSubstr("u1.last after 3 steps in A, 1 in B")));
   const Ran scalars = inspect({"diff", folder / "a", folder / "scalars"});
   EXPECT_EQ(scalars.code, ExitCode::differs);
-  EXPECT_THAT(scalars.out, AllOf(HasSubstr("loss_scale: 4 in A, 4.5 in B"),
-                                 HasSubstr("loss_scale_growth_tracker: 1 in A, none in B"), HasSubstr("DIFFERENT")));
+  EXPECT_THAT(scalars.out, AllOf(HasSubstr("loss_scale: 4 in A, 4.5 in B"), HasSubstr("loss_scale_growth_tracker: 1 in A, none in B"),
+                                 HasSubstr("DIFFERENT")));
   const Json json = Json::parse(inspect({"diff", "--json", folder / "a", folder / "scalars"}).out);
   EXPECT_EQ(json["equal"], false);
   EXPECT_EQ(json["scalar_differences"].size(), 2U);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "mica/io/crc32c.hpp"
+
 #include "support/temporary_folder.hpp"
 
 namespace mica::checkpoint {
@@ -43,12 +44,17 @@ Manifest example() {
   m.scalars = {{"loss_scale", 16777216.5}};
   m.model = {{"type", "mlp"}, {"width", "7"}};
   m.config = "[run]\nname = \"q\"\t\xC3\xA9\n";
-  m.units = {{"a", 2, 20, {{"a.weight", Shape{5, 7}}, {"a.bias", Shape{3}}}}, {"b", 1, 1, {{"b.scale", Shape{1}}}},
+  m.units = {{"a", 2, 20, {{"a.weight", Shape{5, 7}}, {"a.bias", Shape{3}}}},
+             {"b", 1, 1, {{"b.scale", Shape{1}}}},
              {"c.count", 1, 3, {{"c.count", Shape{3}}}, "flat", UnitRole::buffer, DType::i64}};
-  m.files = {{"shard-0.h5", 0, 1000, 7, {{"/units/0/master", 0, "master", 100, 80, {1}},
-                                         {"/units/0/exp_avg", 0, "exp_avg", 180, 80, {0xffffffff}},
-                                         {"/units/1/master", 1, "master", 300, 4, {2}},
-                                         {"/units/2/master", 2, "master", 304, 24, {3}, DType::i64}}},
+  m.files = {{"shard-0.h5",
+              0,
+              1000,
+              7,
+              {{"/units/0/master", 0, "master", 100, 80, {1}},
+               {"/units/0/exp_avg", 0, "exp_avg", 180, 80, {0xffffffff}},
+               {"/units/1/master", 1, "master", 300, 4, {2}},
+               {"/units/2/master", 2, "master", 304, 24, {3}, DType::i64}}},
              {"shard-1.h5", 1, 900, 8, {{"/units/0/master", 0, "master", 100, 80, {0}}}}};
   m.index = {"model.h5", 0, 77, 9, {}};
   m.tokenizer = {"/models/llama",
@@ -61,8 +67,7 @@ Manifest example() {
 std::string sign(const Json& json) {
   std::string text = json.dump(1);
   text.resize(text.size() - 2);
-  return text + fmt::format(",\n \"manifest_crc32c\": \"{:08x}\"\n}}\n",
-                            io::crc32c(text.data(), static_cast<std::int64_t>(text.size())));
+  return text + fmt::format(",\n \"manifest_crc32c\": \"{:08x}\"\n}}\n", io::crc32c(text.data(), static_cast<std::int64_t>(text.size())));
 }
 
 Json example_json() {

@@ -71,8 +71,7 @@ void expect_values(const io::Hdf5File& file, const test::Units& units, int salt)
         std::vector<float> values(static_cast<std::size_t>(dataset.numel()));
         dataset.read(values.data(), dataset.bytes());
         for (std::size_t i = 0; i < values.size(); ++i) {
-          ASSERT_EQ(values[i], test::element_value(name, kind, static_cast<std::int64_t>(i), salt))
-              << name << " " << kind << " " << i;
+          ASSERT_EQ(values[i], test::element_value(name, kind, static_cast<std::int64_t>(i), salt)) << name << " " << kind << " " << i;
         }
       }
     }
@@ -89,15 +88,8 @@ TEST(ModelIndex, F1_ShowsEveryParameterWholeWhateverTheRanks) {
   inner.fsdp.shard_dims = {{.pattern = "*.weight", .dim = 1}, {.pattern = "*.four", .dim = 2}};
   ShardedOptions hybrid{.shard_size = 2};
   hybrid.fsdp.strategy = fsdp::Strategy::hybrid_shard;
-  const std::vector<Case> cases{{1, {}},
-                                {2, {}},
-                                {3, {}},
-                                {8, {}},
-                                {3, per_parameter},
-                                {8, per_parameter},
-                                {4, inner},
-                                {4, hybrid},
-                                {4, {.unsharded = {1}}}};
+  const std::vector<Case> cases{
+      {1, {}}, {2, {}}, {3, {}}, {8, {}}, {3, per_parameter}, {8, per_parameter}, {4, inner}, {4, hybrid}, {4, {.unsharded = {1}}}};
   for (const Case& c : cases) {
     const TemporaryFolder folder;
     run_local_ranks(c.num_ranks, [&](auto world) {

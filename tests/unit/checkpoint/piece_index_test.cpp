@@ -50,11 +50,14 @@ std::string refusal_of(const Tables& tables) {
 TEST(PieceIndex, NamesEveryElementOnce) {
   EXPECT_EQ(refusal_of({{row(0, 0, 8, 0)}, {row(0, 8, 12, 0), row(1, 0, 2, 4)}}), "");
   EXPECT_THAT(refusal_of({{row(0, 0, 8, 0)}, {row(0, 7, 12, 0), row(1, 0, 2, 5)}}), HasSubstr("name elements 7 to 7 of w (master) twice"));
-  EXPECT_THAT(refusal_of({{row(0, 0, 7, 0)}, {row(0, 8, 12, 0), row(1, 0, 2, 4)}}), HasSubstr("name elements 7 to 7 of w (master) in no file"));
-  EXPECT_THAT(refusal_of({{row(0, 1, 8, 0)}, {row(0, 8, 12, 0), row(1, 0, 2, 4)}}), HasSubstr("name elements 0 to 0 of w (master) in no file"));
+  EXPECT_THAT(refusal_of({{row(0, 0, 7, 0)}, {row(0, 8, 12, 0), row(1, 0, 2, 4)}}),
+              HasSubstr("name elements 7 to 7 of w (master) in no file"));
+  EXPECT_THAT(refusal_of({{row(0, 1, 8, 0)}, {row(0, 8, 12, 0), row(1, 0, 2, 4)}}),
+              HasSubstr("name elements 0 to 0 of w (master) in no file"));
   EXPECT_THAT(refusal_of({{row(0, 0, 8, 0)}, {row(0, 8, 11, 0), row(1, 0, 2, 4)}}), HasSubstr("name 11 of the 12 elements of w (master)"));
   EXPECT_THAT(refusal_of({{row(0, 0, 8, 0)}, {row(0, 8, 12, 0)}}), HasSubstr("no shard file's table of pieces names master of b"));
-  EXPECT_THAT(refusal_of({{row(0, 0, 2, 0, 0)}, {row(0, 2, 3, 0, 1), row(1, 0, 2, 4)}}), HasSubstr("along dim 1, other rows along another one"));
+  EXPECT_THAT(refusal_of({{row(0, 0, 2, 0, 0)}, {row(0, 2, 3, 0, 1), row(1, 0, 2, 4)}}),
+              HasSubstr("along dim 1, other rows along another one"));
 }
 
 TEST(PieceIndex, FindsAnElementsPlace) {

@@ -93,8 +93,7 @@ class Resharding : public testing::TestWithParam<How> {};
 
 TEST_P(Resharding, F2_IsBitExactOnEveryMesh) { save_and_read(matrix_units(), GetParam(), all_meshes()); }
 
-INSTANTIATE_TEST_SUITE_P(From, Resharding, testing::ValuesIn(all_meshes()),
-                         [](const auto& info) { return info.param.name(); });
+INSTANTIATE_TEST_SUITE_P(From, Resharding, testing::ValuesIn(all_meshes()), [](const auto& info) { return info.param.name(); });
 
 // Other wrapping, units that are not sharded, and parameters cut along inner dims.
 TEST(Resharding, AcrossWrappingsAndDims) {

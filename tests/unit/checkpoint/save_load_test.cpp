@@ -8,6 +8,7 @@
 #include "mica/checkpoint/folder.hpp"
 #include "mica/checkpoint/verify.hpp"
 #include "mica/io/hdf5.hpp"
+
 #include "support/temporary_folder.hpp"
 #include "unit/checkpoint/saved_model.hpp"
 
@@ -72,9 +73,9 @@ TEST_P(RoundTrip, IsBitExactOnEveryRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, RoundTrip,
-                         testing::Values(MeshCase{1, 1, {}}, MeshCase{2, 2, {}}, MeshCase{3, 3, {}}, MeshCase{4, 4, {}},
-                                         MeshCase{4, 2, {}}, MeshCase{6, 3, {}}, MeshCase{6, 2, {}}, MeshCase{3, 1, {}},
-                                         MeshCase{4, 4, {1}}, MeshCase{4, 2, {0, 2}}),
+                         testing::Values(MeshCase{1, 1, {}}, MeshCase{2, 2, {}}, MeshCase{3, 3, {}}, MeshCase{4, 4, {}}, MeshCase{4, 2, {}},
+                                         MeshCase{6, 3, {}}, MeshCase{6, 2, {}}, MeshCase{3, 1, {}}, MeshCase{4, 4, {1}},
+                                         MeshCase{4, 2, {0, 2}}),
                          [](const auto& info) {
                            return fmt::format("ranks{}_shard{}_unsharded{}", info.param.num_ranks, info.param.shard_size,
                                               info.param.unsharded.size());
@@ -113,8 +114,8 @@ TEST(SaveLoad, TheShardFileIsPlainHdf5WithATableOfPieces) {
   EXPECT_THAT(file.list("/units/0"), testing::ElementsAre("exp_avg", "exp_avg_sq", "master"));
   EXPECT_THAT(file.read_strings("/unit_table/name"), testing::ElementsAre("u0", "u1"));
   EXPECT_EQ(file.open_dataset("/units/0/master").dims(), std::vector<std::int64_t>{35});
-  EXPECT_THAT(file.read_strings("/pieces/parameter"), testing::ElementsAre("u0.bias", "u0.bias", "u0.bias", "u1.last",
-                                                                          "u1.last", "u1.last"));
+  EXPECT_THAT(file.read_strings("/pieces/parameter"),
+              testing::ElementsAre("u0.bias", "u0.bias", "u0.bias", "u1.last", "u1.last", "u1.last"));
   EXPECT_THAT(file.read_strings("/pieces/kind"),
               testing::ElementsAre("master", "exp_avg", "exp_avg_sq", "master", "exp_avg", "exp_avg_sq"));
   EXPECT_EQ(file.read_strings("/pieces/dataset")[4], "/units/1/exp_avg");
@@ -295,7 +296,8 @@ TEST(SaveLoad, WhatIsHalfWrittenIsInvisibleAndIsCleanedUp) {
     EXPECT_FALSE(newest_complete(folder.path()).has_value());
     model.save(folder.path(), 1);
     const std::string checkpoints = folder / "checkpoints";
-    for (const char* name : {"step-00000002.tmp", "step-00000002.1a2b.tmp", "step-00000003.old.tmp", "step-00000001.replaced", "step-2", "step-00000004x", "other"}) {
+    for (const char* name : {"step-00000002.tmp", "step-00000002.1a2b.tmp", "step-00000003.old.tmp", "step-00000001.replaced", "step-2",
+                             "step-00000004x", "other"}) {
       fs::create_directory(checkpoints + "/" + name);
     }
     fs::copy(checkpoints + "/step-00000001", checkpoints + "/step-00000005.tmp");
@@ -305,8 +307,8 @@ TEST(SaveLoad, WhatIsHalfWrittenIsInvisibleAndIsCleanedUp) {
     EXPECT_EQ(newest_complete(folder.path())->step, 2);
     std::vector<std::string> names;
     for (const auto& entry : fs::directory_iterator(checkpoints)) names.push_back(entry.path().filename());
-    EXPECT_THAT(names, testing::UnorderedElementsAre("step-00000001", "step-00000002", "step-2", "step-00000004x", "other",
-                                                     "step-00000006"));
+    EXPECT_THAT(names,
+                testing::UnorderedElementsAre("step-00000001", "step-00000002", "step-2", "step-00000004x", "other", "step-00000006"));
   });
 }
 
@@ -324,8 +326,7 @@ TEST(SaveLoad, AFailureOnOneRankIsThrownOnAllAndLeavesNothing) {
         const SaveOptions options{.at_point = [&](std::string_view at) {
           if (at == point && model.comm().rank() == failing) throw IoError("/x: no space left");
         }};
-        EXPECT_EQ(error_of<IoError>([&] { model.save(folder.path(), 2, options); }),
-                  fmt::format("rank {}: /x: no space left", failing))
+        EXPECT_EQ(error_of<IoError>([&] { model.save(folder.path(), 2, options); }), fmt::format("rank {}: /x: no space left", failing))
             << point;
         (void)model.comm().gather_strings("");
         EXPECT_EQ(newest_complete(folder.path())->step, 1);
@@ -362,10 +363,10 @@ TEST(SaveLoad, WhatIsNoLongerThereIsNotPublished) {
     const std::string half = folder / "checkpoints/step-00000002.r0.tmp";
     for (const bool truncates : {false, true}) {
       const SaveOptions options{.keep = 1, .at_point = [&](std::string_view at) {
-        if (at != "before rename") return;
-        const std::string shard = half + "/shard-r0-00000002-00000.h5";
-        truncates ? fs::resize_file(shard, 100) : static_cast<void>(fs::remove(shard));
-      }};
+                                  if (at != "before rename") return;
+                                  const std::string shard = half + "/shard-r0-00000002-00000.h5";
+                                  truncates ? fs::resize_file(shard, 100) : static_cast<void>(fs::remove(shard));
+                                }};
       EXPECT_THAT(error_of<IoError>([&] { model.save(folder.path(), 2, options); }),
                   AllOf(HasSubstr("shard-r0-00000002-00000.h5"), HasSubstr("does another job use this run folder?")));
       EXPECT_EQ(newest_complete(folder.path())->step, 1);

@@ -9,6 +9,7 @@
 #include "mica/checkpoint/load.hpp"
 #include "mica/checkpoint/save.hpp"
 #include "mica/core/half.hpp"
+
 #include "unit/optim/sharded_weights.hpp"
 
 namespace mica::test {
@@ -34,11 +35,9 @@ inline float element_value(const std::string& parameter, const std::string& kind
 /// One rank's model and optimizer with values that the test chooses, and what saves and loads them.
 class SavedModel {
  public:
-  SavedModel(std::unique_ptr<ProcessGroup> world, const Units& units, const ShardedOptions& options = {},
-             bool with_sgd = false)
+  SavedModel(std::unique_ptr<ProcessGroup> world, const Units& units, const ShardedOptions& options = {}, bool with_sgd = false)
       : weights_(std::move(world), units, options),
-        optimizer_(with_sgd ? optim::make_sgd(weights_.root(), {.momentum = 0.9})
-                            : optim::make_adamw(weights_.root(), {})),
+        optimizer_(with_sgd ? optim::make_sgd(weights_.root(), {.momentum = 0.9}) : optim::make_adamw(weights_.root(), {})),
         comm_(make_group_comm(weights_.device_mesh().metrics_group(), weights_.device_mesh().compute())) {}
 
   [[nodiscard]] fsdp::Root& root() { return weights_.root(); }
@@ -119,12 +118,23 @@ class SavedModel {
   static void store(TensorView to, std::int64_t i, float value) {
     const bf16 rounded(value);
     switch (to.dtype) {
-      case DType::f32: to.as<float>()[i] = value; break;
-      case DType::bf16: to.as<bf16>()[i] = rounded; break;
-      case DType::i64: to.as<std::int64_t>()[i] = static_cast<std::int64_t>(value * 1e12F); break;
-      case DType::i32: to.as<std::int32_t>()[i] = static_cast<std::int32_t>(value); break;
-      case DType::u8: to.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(value); break;
-      default: FAIL() << "no values of " << dtype_name(to.dtype);
+      case DType::f32:
+        to.as<float>()[i] = value;
+        break;
+      case DType::bf16:
+        to.as<bf16>()[i] = rounded;
+        break;
+      case DType::i64:
+        to.as<std::int64_t>()[i] = static_cast<std::int64_t>(value * 1e12F);
+        break;
+      case DType::i32:
+        to.as<std::int32_t>()[i] = static_cast<std::int32_t>(value);
+        break;
+      case DType::u8:
+        to.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(value);
+        break;
+      default:
+        FAIL() << "no values of " << dtype_name(to.dtype);
     }
   }
 

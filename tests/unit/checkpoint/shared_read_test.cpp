@@ -40,8 +40,7 @@ class On64Ranks : public testing::TestWithParam<Change> {};
 // Every rank holds a little of many blocks, and a block can only be checked as a whole.
 TEST_P(On64Ranks, AllTogetherReadTheFilesOnce) {
   constexpr int kRanks = 64;
-  const test::Units units{{{"weight", Shape{256, 640}, true}, {"bias", Shape{67}}},
-                          {{"weight", Shape{641, 128}, true}}};
+  const test::Units units{{{"weight", Shape{256, 640}, true}, {"bias", Shape{67}}}, {{"weight", Shape{641, 128}, true}}};
   const TemporaryFolder folder;
   run_local_ranks(kRanks, [&](auto world) {
     SavedModel saved(std::move(world), units, GetParam().writer);
@@ -80,10 +79,8 @@ TEST_P(On64Ranks, AllTogetherReadTheFilesOnce) {
 }
 
 INSTANTIATE_TEST_SUITE_P(From, On64Ranks,
-                         testing::Values(Change{"rows_to_flat", per_parameter(0), {}},
-                                         Change{"columns_to_flat", per_parameter(1), {}},
-                                         Change{"flat_to_rows", {}, per_parameter(0)},
-                                         Change{"flat_to_columns", {}, per_parameter(1)},
+                         testing::Values(Change{"rows_to_flat", per_parameter(0), {}}, Change{"columns_to_flat", per_parameter(1), {}},
+                                         Change{"flat_to_rows", {}, per_parameter(0)}, Change{"flat_to_columns", {}, per_parameter(1)},
                                          Change{"rows_to_columns", per_parameter(0), per_parameter(1)}),
                          [](const auto& info) { return info.param.name; });
 
@@ -177,9 +174,7 @@ TEST_P(Replicas, ShareTheReading) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, Replicas, testing::Values(Grid{2, 2}, Grid{2, 3}, Grid{3, 2}, Grid{3, 1}),
-                         [](const auto& info) {
-                           return fmt::format("{}x{}", info.param.replicas, info.param.shard_size);
-                         });
+                         [](const auto& info) { return fmt::format("{}x{}", info.param.replicas, info.param.shard_size); });
 
 }  // namespace
 }  // namespace mica::checkpoint

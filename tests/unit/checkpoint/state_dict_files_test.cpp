@@ -87,8 +87,7 @@ TEST_P(StateDictFiles, AreWholeVerifiedAndLoadAnywhere) {
   EXPECT_THAT(verify(path).damage, IsEmpty());
   const Manifest manifest = read_manifest(path);
   EXPECT_EQ(std::ssize(manifest.files), what.kind == StateDictKind::full ? 1 : what.num_ranks);
-  EXPECT_EQ(manifest.units[0].layout,
-            what.kind == StateDictKind::sharded && what.num_ranks > 1 ? "per_parameter 0,0" : "flat");
+  EXPECT_EQ(manifest.units[0].layout, what.kind == StateDictKind::sharded && what.num_ranks > 1 ? "per_parameter 0,0" : "flat");
   EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
   EXPECT_EQ(num_non_zeros(path, manifest), 7 + 1 + 60);
 
@@ -176,11 +175,10 @@ TEST(StateDictFilesInMemory, LoadIntoAModel) {
     optim::load_optim_state_dict(full.optimizer(), read_optim_state_dict(path));
     EXPECT_EQ(full.bits(), expected.bits());
     SavedModel sharded(std::move(world2), units(), options_of(false));
-    const fsdp::StateDictSettingsScope scope(sharded.weights().model(),
-                                             fsdp::StateDictSettings::of(StateDictKind::sharded));
+    const fsdp::StateDictSettingsScope scope(sharded.weights().model(), fsdp::StateDictSettings::of(StateDictKind::sharded));
     (void)fsdp::load_state_dict(sharded.weights().model(), read_state_dict(path, part));
-    optim::load_optim_state_dict(sharded.optimizer(), optim::local_from_sharded_optim_state_dict(
-                                                          read_optim_state_dict(path, part), sharded.optimizer()));
+    optim::load_optim_state_dict(sharded.optimizer(),
+                                 optim::local_from_sharded_optim_state_dict(read_optim_state_dict(path, part), sharded.optimizer()));
     EXPECT_EQ(sharded.bits(), expected.bits());
   });
 }
@@ -229,10 +227,8 @@ TEST(StateDictFilesInMemory, NothingIsOverwrittenAndEveryRankIsTold) {
   run_local_ranks(2, [&](std::unique_ptr<ProcessGroup> world) {
     SavedModel model(std::move(world), units(), options_of());
     model.fill(7);
-    for (const auto& [path, says] :
-         {std::pair{folder / "there", "exists already"}, {folder / "no/where", "no folder"}}) {
-      EXPECT_THAT(error_of<ConfigError>(
-                      [&] { (void)save_state_dict(path, StateDictKind::full, model.state(3), model.comm()); }),
+    for (const auto& [path, says] : {std::pair{folder / "there", "exists already"}, {folder / "no/where", "no folder"}}) {
+      EXPECT_THAT(error_of<ConfigError>([&] { (void)save_state_dict(path, StateDictKind::full, model.state(3), model.comm()); }),
                   HasSubstr(says));
     }
     (void)save_state_dict(folder / "new", StateDictKind::local, model.state(3), model.comm());

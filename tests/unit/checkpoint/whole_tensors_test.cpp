@@ -143,8 +143,8 @@ TEST(WholeTensors, GoThroughConversionsAndAreShown) {
 
   std::ostringstream text;
   (void)run_inspect({path}, text, nullptr);
-  EXPECT_THAT(text.str(), AllOf(HasSubstr("75 in 2 units and 1 ignored parameter; 4 buffers"),
-                                HasSubstr("fp32 [7, 5], whole (ignored)"), HasSubstr("int64 [2], whole (buffer)")));
+  EXPECT_THAT(text.str(), AllOf(HasSubstr("75 in 2 units and 1 ignored parameter; 4 buffers"), HasSubstr("fp32 [7, 5], whole (ignored)"),
+                                HasSubstr("int64 [2], whole (buffer)")));
   // Another count, another mean: named, with the distance.
   const std::string other = save_on({1, options_of(true)}, folder / "b", 9);
   const DiffReport report = diff(path, other);
@@ -261,8 +261,7 @@ TEST(WholeTensors, OthersThanTheModelsAreRefusedByName) {
   run_local_ranks(1, [&](std::unique_ptr<ProcessGroup> world) {
     SavedModel model(std::move(world), units(), options_of(true));
     model.weights().weight(0, 0).parameter->data = {};
-    EXPECT_THAT(error_of<Error>([&] { model.save(folder.path(), 2); }),
-                HasSubstr("the ignored parameter u0.weight [7, 5] has no data"));
+    EXPECT_THAT(error_of<Error>([&] { model.save(folder.path(), 2); }), HasSubstr("the ignored parameter u0.weight [7, 5] has no data"));
   });
 }
 

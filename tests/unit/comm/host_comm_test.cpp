@@ -88,8 +88,7 @@ TEST(Agree, AnErrorThatAllRanksHaveAlikeNamesNone) {
               }),
               "all is wrong");
     // Agreed on twice, named once.
-    EXPECT_EQ(test::error_of<Error>(
-                  [&] { comm->agree([&] { comm->agree([&] { require(world->rank() != 1, "one is wrong"); }); }); }),
+    EXPECT_EQ(test::error_of<Error>([&] { comm->agree([&] { comm->agree([&] { require(world->rank() != 1, "one is wrong"); }); }); }),
               "rank 1: one is wrong");
   });
 }
@@ -109,9 +108,9 @@ TEST(Agree, ResultsAndErrorsOfRank0ReachEveryRank) {
     const auto fail = []() -> std::string { throw ConfigError("nothing there"); };
     EXPECT_EQ(test::error_of<ConfigError>([&] { (void)comm->from_first_rank(fail); }), "nothing there");
     EXPECT_EQ(test::error_of<ConfigError>([&] { (void)comm->from_root(0, fail); }), "rank 0: nothing there");
-    EXPECT_EQ(test::error_of<ConfigError>(
-                  [&] { (void)comm->from_first_rank_to_each([&]() -> std::vector<std::string> { return {fail()}; }); }),
-              "rank 0: nothing there");
+    EXPECT_EQ(
+        test::error_of<ConfigError>([&] { (void)comm->from_first_rank_to_each([&]() -> std::vector<std::string> { return {fail()}; }); }),
+        "rank 0: nothing there");
   });
 }
 

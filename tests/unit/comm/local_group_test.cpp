@@ -1,3 +1,5 @@
+#include "testing/local_group.hpp"
+
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -8,16 +10,16 @@
 #include <gtest/gtest.h>
 
 #include "mica/core/error.hpp"
+
 #include "support/collective_checks.hpp"
 #include "testing/checking_stream.hpp"
-#include "testing/local_group.hpp"
 
 namespace mica {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::HasSubstr;
 using testing::Data;
+using ::testing::HasSubstr;
 
 constexpr std::array<std::int64_t, 7> kNumels{0, 1, 2, 3, 7, 255, 1030};
 
@@ -53,9 +55,7 @@ TEST_P(LocalGroup, MovesAndFoldsTheRightBits) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, LocalGroup,
                          ::testing::Combine(::testing::Values(1, 2, 3, 4, 6), ::testing::Values(StreamMode::threaded, StreamMode::inlined)),
-                         [](const auto& p) {
-                           return std::to_string(std::get<0>(p.param)) + testing::mode_name(std::get<1>(p.param));
-                         });
+                         [](const auto& p) { return std::to_string(std::get<0>(p.param)) + testing::mode_name(std::get<1>(p.param)); });
 
 TEST(LocalRanks, ManyRanksOnFewCores) {
   constexpr int kRanks = 128;
@@ -269,7 +269,9 @@ TEST(LocalRanks, CollectivesDeclareTheirMemory) {
   }
 }
 
-TEST(LocalRanks, RefusesNoRanks) { EXPECT_THROW(run_local_ranks(0, [](World) {}), ConfigError); }
+TEST(LocalRanks, RefusesNoRanks) {
+  EXPECT_THROW(run_local_ranks(0, [](World) {}), ConfigError);
+}
 
 }  // namespace
 }  // namespace mica

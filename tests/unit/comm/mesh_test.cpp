@@ -55,7 +55,8 @@ std::string refusal_of(const std::vector<RankPlace>& places, ShardSize size) {
 }
 
 TEST(MeshGeometry, RefusalsSayWhatIsPossible) {
-  EXPECT_THAT(refusal_of(nodes({6}), number(4)), AllOf(HasSubstr("shard_size=4"), HasSubstr("the 6 ranks"), HasSubstr("valid sizes: 1, 2, 3, 6")));
+  EXPECT_THAT(refusal_of(nodes({6}), number(4)),
+              AllOf(HasSubstr("shard_size=4"), HasSubstr("the 6 ranks"), HasSubstr("valid sizes: 1, 2, 3, 6")));
   EXPECT_THAT(refusal_of(nodes({6}), number(0)), HasSubstr("valid sizes"));
   EXPECT_THAT(refusal_of(nodes({6}), number(-2)), HasSubstr("valid sizes"));
   EXPECT_THAT(refusal_of(nodes({6}), number(12)), HasSubstr("valid sizes"));

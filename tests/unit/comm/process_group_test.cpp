@@ -5,14 +5,15 @@
 
 #include "mica/comm/fake_group.hpp"
 #include "mica/core/error.hpp"
+
 #include "support/collective_checks.hpp"
 
 namespace mica {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::HasSubstr;
 using testing::Data;
+using ::testing::HasSubstr;
 
 template <class Call>
 std::string refusal_of(const Call& call) {

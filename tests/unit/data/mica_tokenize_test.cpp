@@ -54,8 +54,8 @@ TEST(MicaTokenize, MakesATrainingAndAValidationFile) {
   write_text(folder / "book.txt", std::string(900, 'a') + "\n\n" + std::string(98, 'b'));
   const Outcome outcome = run(fmt::format("--out={0}/corpus.h5 {0}/book.txt", folder.path()));
   EXPECT_EQ(outcome.status, 0) << outcome.text;
-  EXPECT_THAT(outcome.text, AllOf(HasSubstr("corpus.train.h5: 902 tokens"), HasSubstr("corpus.val.h5: 98 tokens"),
-                                  HasSubstr("model.vocab_size=256")));
+  EXPECT_THAT(outcome.text,
+              AllOf(HasSubstr("corpus.train.h5: 902 tokens"), HasSubstr("corpus.val.h5: 98 tokens"), HasSubstr("model.vocab_size=256")));
   EXPECT_EQ(TokenFile::open(folder / "corpus.train.h5").num_tokens(), 902);
   EXPECT_EQ(TokenFile::open(folder / "corpus.val.h5").num_tokens(), 98);
 }
@@ -74,8 +74,7 @@ TEST(MicaTokenize, TokenFilesSayWhichTokenizerMadeThem) {
   write_text(folder / "a.txt", "To be, or not to be: that is the question.\n");
   write_text(folder / "b.txt", "Whether 'tis nobler");
   const std::string vocab = test::reference_path("tokenizers/llama3.tokenizer.json");
-  const Outcome outcome =
-      run(fmt::format("--vocab={1} --val-fraction=0 --out={0}/c.h5 {0}/a.txt {0}/b.txt", folder.path(), vocab));
+  const Outcome outcome = run(fmt::format("--vocab={1} --val-fraction=0 --out={0}/c.h5 {0}/a.txt {0}/b.txt", folder.path(), vocab));
   EXPECT_EQ(outcome.status, 0) << outcome.text;
   EXPECT_THAT(outcome.text, AllOf(HasSubstr("each document begins with token 3000 <|begin_of_text|>"),
                                   HasSubstr("ends with token 3001 <|endoftext|>"), HasSubstr("model.vocab_size=3003")));
@@ -98,8 +97,8 @@ TEST(MicaTokenize, HelpTeachesAndVersionSaysWhatIsIn) {
   EXPECT_THAT(help.text, AllOf(HasSubstr("--val-fraction"), HasSubstr("Example"), HasSubstr("mica-train")));
   const Outcome version = run("--version");
   EXPECT_EQ(version.status, 0);
-  EXPECT_THAT(version.text, AllOf(StartsWith("mica-tokenize 0."), HasSubstr("HDF5 1."),
-                                  HasSubstr("bytes, tokenizer.json, "), HasSubstr("SentencePiece")));
+  EXPECT_THAT(version.text, AllOf(StartsWith("mica-tokenize 0."), HasSubstr("HDF5 1."), HasSubstr("bytes, tokenizer.json, "),
+                                  HasSubstr("SentencePiece")));
 }
 
 TEST(MicaTokenize, MistakesEndWithStatus2AndOneLine) {
@@ -144,8 +143,8 @@ TEST(MicaTokenize, AFullDiskEndsWithStatus3AndLeavesNothingThere) {
   for (const std::string size : {"200k", "3000k"}) {  // full while spooling, full while writing the token file
     const Outcome outcome = run_on_disk(folder, "size=" + size);
     EXPECT_EQ(outcome.status, 3) << outcome.text;
-    EXPECT_THAT(outcome.text, AllOf(StartsWith("mica: error: "), HasSubstr("No space left on device"),
-                                    HasSubstr("bytes free"), HasSubstr("x.train.h5"), HasSubstr("free space")));
+    EXPECT_THAT(outcome.text, AllOf(StartsWith("mica: error: "), HasSubstr("No space left on device"), HasSubstr("bytes free"),
+                                    HasSubstr("x.train.h5"), HasSubstr("free space")));
     EXPECT_EQ(std::count(outcome.text.begin(), outcome.text.end(), '\n'), 1) << outcome.text;
   }
 }

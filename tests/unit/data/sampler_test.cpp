@@ -42,8 +42,7 @@ TEST(Permutation, IsABijectionForEverySmallSize) {
 }
 
 TEST(Permutation, IsABijectionForBigSizes) {
-  for (const std::int64_t n : {4095, 4096, 4097, 65537})
-    EXPECT_TRUE(is_bijection(Permutation(n, 7, 1))) << n;
+  for (const std::int64_t n : {4095, 4096, 4097, 65537}) EXPECT_TRUE(is_bijection(Permutation(n, 7, 1))) << n;
 }
 
 TEST(Permutation, StaysInRangeAndDistinctForHugeSizes) {
@@ -158,8 +157,7 @@ TEST(Sampler, AStepHasTheSameSequencesOnAnyMesh) {
         for (const std::int64_t micro_batch : {1, 2, 3, 4, 6, 8, 12}) {
           if (24 % (ranks * micro_batch) != 0) continue;
           ++num_plans;
-          ASSERT_EQ(whole_step(sampler, make_batch_plan(micro_batch, ranks, 24), step), expected)
-              << ranks << "x" << micro_batch;
+          ASSERT_EQ(whole_step(sampler, make_batch_plan(micro_batch, ranks, 24), step), expected) << ranks << "x" << micro_batch;
         }
       }
     }
@@ -210,13 +208,14 @@ TEST(BatchPlan, DividesOrNamesTheValuesNearIt) {
   EXPECT_EQ(make_batch_plan(8, 4, 96).accumulation, 3);
   EXPECT_EQ(make_batch_plan(1, 1, 1).accumulation, 1);
   const std::string text = error_of<ConfigError>([] { (void)make_batch_plan(8, 3, 100); });
-  EXPECT_THAT(text, AllOf(HasSubstr("train.global_batch=100"), HasSubstr("8 x 3 = 24"),
-                          HasSubstr("96 (accumulation 4)"), HasSubstr("120 (accumulation 5)")));
+  EXPECT_THAT(text, AllOf(HasSubstr("train.global_batch=100"), HasSubstr("8 x 3 = 24"), HasSubstr("96 (accumulation 4)"),
+                          HasSubstr("120 (accumulation 5)")));
   EXPECT_THAT(text, testing::Not(HasSubstr("micro_batch=")));  // 100 does not divide by 3 ranks at all
   EXPECT_THAT(error_of<ConfigError>([] { (void)make_batch_plan(8, 4, 16); }),
               AllOf(HasSubstr("near it: 32 (accumulation 1)"), HasSubstr("train.micro_batch=4")));
   EXPECT_THAT(error_of<ConfigError>([] { (void)make_batch_plan(5, 4, 48); }), HasSubstr("train.micro_batch=4 or 6"));
-  EXPECT_THAT(error_of<ConfigError>([] { (void)make_batch_plan(2, 4, 12); }), HasSubstr("or keep it with train.micro_batch=1 or 3, or on 3 or 6 ranks"));
+  EXPECT_THAT(error_of<ConfigError>([] { (void)make_batch_plan(2, 4, 12); }),
+              HasSubstr("or keep it with train.micro_batch=1 or 3, or on 3 or 6 ranks"));
   EXPECT_THAT(error_of<ConfigError>([] { (void)make_batch_plan(2, 7, 12); }), HasSubstr("or keep it on 6 ranks"));
   for (const std::int64_t bad : {std::int64_t{-1}, std::int64_t{1} << 40}) {
     EXPECT_THROW((void)make_batch_plan(bad, 1, 0), ConfigError);

@@ -57,8 +57,7 @@ TEST(TokenDataset, Globs) {
   const TemporaryFolder folder;
   const auto paths = counting_files(folder, {5, 5, 5});
   EXPECT_EQ(expand_paths({folder / "part-*.bin"}), paths);
-  EXPECT_EQ(expand_paths({folder / "part-0[12].bin", paths[0]}),
-            (std::vector<std::string>{paths[1], paths[2], paths[0]}));
+  EXPECT_EQ(expand_paths({folder / "part-0[12].bin", paths[0]}), (std::vector<std::string>{paths[1], paths[2], paths[0]}));
   EXPECT_EQ(expand_paths({folder / "absent.h5"}).size(), 1U);  // opening it says what is wrong
   std::filesystem::copy_file(paths[0], folder / "odd[1].bin");
   EXPECT_EQ(expand_paths({folder / "odd[1].bin"}), (std::vector<std::string>{folder / "odd[1].bin"}));
@@ -71,8 +70,7 @@ TEST(TokenDataset, TooFewTokensSaysHowManyAreNeeded) {
   const auto paths = counting_files(folder, {2, 2});
   EXPECT_EQ(TokenDataset::open({paths, 3, 65536}).num_sequences(), 1);
   const std::string text = error_of<ConfigError>([&] { (void)TokenDataset::open({paths, 4, 65536}); });
-  EXPECT_THAT(text, AllOf(HasSubstr("part-00.bin and 1 more"), HasSubstr("4 tokens"), HasSubstr("seq_len=4"),
-                          HasSubstr("needs 5")));
+  EXPECT_THAT(text, AllOf(HasSubstr("part-00.bin and 1 more"), HasSubstr("4 tokens"), HasSubstr("seq_len=4"), HasSubstr("needs 5")));
   EXPECT_THAT(error_of<ConfigError>([&] { (void)TokenDataset::open({paths, 0, 65536}); }), HasSubstr("seq_len=0"));
   EXPECT_THROW((void)TokenDataset::open({paths, -1, 65536}), ConfigError);
   EXPECT_THROW((void)TokenDataset::open({paths, 1, 0}), ConfigError);
@@ -91,8 +89,7 @@ TEST(TokenDataset, AnIdPastTheVocabularyIsNamedWithFileAndPosition) {
   write_text(folder / "a.bin", bytes_of(counting_tokens<std::uint16_t>(10, 0, 7)));
   write_text(folder / "b.bin", bytes_of(second));
   const std::vector<std::string> paths{folder / "a.bin", folder / "b.bin"};
-  const auto complains =
-      AllOf(HasSubstr("b.bin"), HasSubstr("token 13"), HasSubstr("id 300"), HasSubstr("vocab_size is 300"));
+  const auto complains = AllOf(HasSubstr("b.bin"), HasSubstr("token 13"), HasSubstr("id 300"), HasSubstr("vocab_size is 300"));
   EXPECT_THAT(error_of<ConfigError>([&] { (void)TokenDataset::open({paths, 4, 300}); }), complains);
   (void)TokenDataset::open({paths, 4, 301});
 
@@ -105,9 +102,7 @@ TEST(TokenDataset, AnIdPastTheVocabularyIsNamedWithFileAndPosition) {
   EXPECT_THAT(error_of<ConfigError>([&] { dataset.check_all_tokens(); }), complains);
   // As the last target of sequence 22 of T = 1.
   const auto ones = TokenDataset::open({paths, 1, 300, 0});
-  EXPECT_THAT(
-      error_of<ConfigError>([&] { ones.read_sequence(22, std::span(inputs).first(1), std::span(targets).first(1)); }),
-      complains);
+  EXPECT_THAT(error_of<ConfigError>([&] { ones.read_sequence(22, std::span(inputs).first(1), std::span(targets).first(1)); }), complains);
 }
 
 TEST(TokenDataset, VocabulariesMustFitTheModelAndEachOther) {
@@ -129,9 +124,7 @@ TEST(TokenDataset, VocabulariesMustFitTheModelAndEachOther) {
 
 TEST(TokenDataset, FingerprintTellsDataApart) {
   const TemporaryFolder folder;
-  const auto open = [&](const std::string& name) {
-    return TokenDataset::open({{folder / name}, 4, 65536}).fingerprint();
-  };
+  const auto open = [&](const std::string& name) { return TokenDataset::open({{folder / name}, 4, 65536}).fingerprint(); };
   auto ids = counting_tokens<std::uint16_t>(5000);
   write_text(folder / "a.bin", bytes_of(ids));
   write_text(folder / "same.bin", bytes_of(ids));

@@ -121,8 +121,7 @@ TEST(TokenFile, LlmcHeadersMustAgreeWithTheFile) {
   write_llmc(folder / "v1.bin", 20240801, 1, 10, counting_tokens<std::uint32_t>(10));
   EXPECT_THAT(error_of_opening(folder / "v1.bin"), HasSubstr("expected version 7"));
   write_llmc(folder / "short.bin", 20240520, 1, 11, ids);
-  EXPECT_THAT(error_of_opening(folder / "short.bin"),
-              AllOf(HasSubstr("truncated"), HasSubstr("1046"), HasSubstr("1044")));
+  EXPECT_THAT(error_of_opening(folder / "short.bin"), AllOf(HasSubstr("truncated"), HasSubstr("1046"), HasSubstr("1044")));
   write_llmc(folder / "long.bin", 20240520, 1, 9, ids);
   EXPECT_THAT(error_of_opening(folder / "long.bin"), HasSubstr("too long"));
   write_llmc(folder / "none.bin", 20240520, 1, 0, std::vector<std::uint16_t>{});
@@ -207,8 +206,8 @@ TEST(TokenFile, FilesMadeWithPython) {
   EXPECT_EQ(plain.vocab_size(), 5000);
   EXPECT_THAT(error_of_opening(folder / "gzip.h5"), HasSubstr("h5repack"));
   EXPECT_THAT(error_of_opening(folder / "late.h5"), HasSubstr("truncated"));  // promised, but nothing was ever written
-  const std::string repack = fmt::format("h5repack -l CONTI -f NONE {} {} && rm {}", folder / "gzip.h5",
-                                         folder / "fixed.h5", folder / "gzip.h5");
+  const std::string repack =
+      fmt::format("h5repack -l CONTI -f NONE {} {} && rm {}", folder / "gzip.h5", folder / "fixed.h5", folder / "gzip.h5");
   ASSERT_EQ(std::system(repack.c_str()), 0);  // the advice of the error is right
   EXPECT_EQ(read_all(TokenFile::open(folder / "fixed.h5")), counting_tokens<std::int32_t>(5000));
 }

@@ -42,8 +42,7 @@ class WordTokenizer final : public Tokenizer {
   [[nodiscard]] std::int64_t vocab_size() const override { return 100000; }
   [[nodiscard]] std::string hash() const override { return "ab"; }
   [[nodiscard]] std::optional<std::int32_t> end_of_document() const override { return 99999; }
-  [[nodiscard]] std::size_t encode_part(std::string_view text, DocumentPart part,
-                                        std::vector<std::int32_t>& ids) const override {
+  [[nodiscard]] std::size_t encode_part(std::string_view text, DocumentPart part, std::vector<std::int32_t>& ids) const override {
     if (!part.is_last) text = text.substr(0, text.rfind('\n') + 1);
     pieces.emplace_back(text);
     parts.push_back(part);
@@ -81,8 +80,7 @@ TEST(Tokenize, HoldsOutTheEndOfEachFileAtAParagraph) {
   for (int i = 0; i < 300; ++i) second += fmt::format("line {}\n", i);
   write_text(folder / "a.txt", first);
   write_text(folder / "b.txt", second);
-  const auto result =
-      tokenize_files(*make_tokenizer("bytes"), {{folder / "a.txt", folder / "b.txt"}, folder / "corpus.h5", 0.1, {}});
+  const auto result = tokenize_files(*make_tokenizer("bytes"), {{folder / "a.txt", folder / "b.txt"}, folder / "corpus.h5", 0.1, {}});
   EXPECT_EQ(result.train_path, folder / "corpus.train.h5");
   EXPECT_EQ(result.val_path, folder / "corpus.val.h5");
   const std::string train = text_of(result.train_path);
@@ -117,17 +115,14 @@ TEST(Tokenize, KeepsEveryByteWhateverTheText) {
   for (std::size_t i = 0; i < one_line.size(); ++i) one_line[i] = static_cast<char>(i * 2654435761U >> 24);
   std::string accents;
   while (accents.size() < 1'100'000) accents += "\xC3\xA9\xF0\x9F\x8E\x89z";
-  for (const std::string& text :
-       {std::string("ab"), std::string("\n\n\n\n"), std::string("no line end at all"), one_line, accents}) {
+  for (const std::string& text : {std::string("ab"), std::string("\n\n\n\n"), std::string("no line end at all"), one_line, accents}) {
     for (const double fraction : {0.0, 0.001, 0.1, 0.9}) {
       write_text(folder / "t", text);
       const auto total = static_cast<double>(text.size());
-      const bool splits = fraction == 0.0 ||
-                          (std::llround(total * fraction) > 0 && std::llround(total * fraction) < std::llround(total));
+      const bool splits = fraction == 0.0 || (std::llround(total * fraction) > 0 && std::llround(total * fraction) < std::llround(total));
       const TokenizeOptions options{{folder / "t"}, folder / "out", fraction, {}, true};
       if (!splits) {
-        EXPECT_THROW((void)tokenize_files(*make_tokenizer("bytes"), options), ConfigError)
-            << text.size() << " " << fraction;
+        EXPECT_THROW((void)tokenize_files(*make_tokenizer("bytes"), options), ConfigError) << text.size() << " " << fraction;
         continue;
       }
       const auto result = tokenize_files(*make_tokenizer("bytes"), options);
@@ -149,11 +144,11 @@ TEST(Tokenize, CutsPiecesAtLineEndsAndUsesWideIds) {
   write_text(folder / "u", "x");
   const WordTokenizer words;
   std::vector<std::int64_t> reports;
-  const auto result = tokenize_files(
-      words, {{folder / "t", folder / "u"}, folder / "w.h5", 0.0, [&](std::int64_t done, std::int64_t total) {
-                reports.push_back(done);
-                EXPECT_EQ(total, static_cast<std::int64_t>(text.size()) + 4);
-              }});
+  const auto result =
+      tokenize_files(words, {{folder / "t", folder / "u"}, folder / "w.h5", 0.0, [&](std::int64_t done, std::int64_t total) {
+                               reports.push_back(done);
+                               EXPECT_EQ(total, static_cast<std::int64_t>(text.size()) + 4);
+                             }});
   EXPECT_EQ(result.train_tokens, static_cast<std::int64_t>(text.size()) + 3 + 1 + 1 + 1);
   std::string joined;
   for (const std::string& piece : words.pieces) joined += piece;
@@ -174,8 +169,7 @@ TEST(Tokenize, CutsPiecesAtLineEndsAndUsesWideIds) {
 TEST(Tokenize, TheSameInputGivesTheSameBytes) {
   const TemporaryFolder folder;
   write_text(folder / "t", std::string(1000, 'a') + "\n" + std::string(1000, 'b'));
-  for (const std::string out : {"x", "y"})
-    (void)tokenize_files(*make_tokenizer("bytes"), {{folder / "t"}, folder / out, 0.2, {}});
+  for (const std::string out : {"x", "y"}) (void)tokenize_files(*make_tokenizer("bytes"), {{folder / "t"}, folder / out, 0.2, {}});
   EXPECT_TRUE(io::read_file(folder / "x.train.h5") == io::read_file(folder / "y.train.h5"));
   EXPECT_TRUE(io::read_file(folder / "x.val.h5") == io::read_file(folder / "y.val.h5"));
 }
@@ -194,8 +188,7 @@ TEST(Tokenize, RefusesBadInputAndLeavesNothing) {
   };
   const std::string out = folder / "x.h5";
   EXPECT_THAT(refuse({{}, out, 0.1, {}}), HasSubstr("no input"));
-  EXPECT_THAT(refuse({{folder / "t", folder / "absent"}, out, 0.1, {}}),
-              AllOf(HasSubstr("absent"), HasSubstr("No such file")));
+  EXPECT_THAT(refuse({{folder / "t", folder / "absent"}, out, 0.1, {}}), AllOf(HasSubstr("absent"), HasSubstr("No such file")));
   EXPECT_THAT(refuse({{folder.path()}, out, 0.1, {}}), HasSubstr("is a folder"));
   EXPECT_THAT(refuse({{"/dev/null"}, out, 0.1, {}}), HasSubstr("device"));
   EXPECT_THAT(refuse({{folder / "empty"}, out, 0.1, {}}), AllOf(HasSubstr("empty"), HasSubstr("0 bytes")));
@@ -206,8 +199,7 @@ TEST(Tokenize, RefusesBadInputAndLeavesNothing) {
   }
   EXPECT_THAT(refuse({{folder / "t"}, folder / "no/x.h5", 0.1, {}}), HasSubstr("does not exist"));
   EXPECT_THAT(refuse({{folder / "t"}, folder.path() + "/", 0.1, {}}), HasSubstr("--out="));
-  EXPECT_THAT(refuse({{folder / "t"}, "/proc/x.h5", 0.1, {}}),
-              AllOf(HasSubstr("cannot write"), HasSubstr("/proc/x.train.h5")));
+  EXPECT_THAT(refuse({{folder / "t"}, "/proc/x.h5", 0.1, {}}), AllOf(HasSubstr("cannot write"), HasSubstr("/proc/x.train.h5")));
   EXPECT_THAT(refuse({{folder / "t"}, out, 0.01, {}}), HasSubstr("leaves 10 tokens for training and 0"));
 }
 
@@ -215,8 +207,8 @@ TEST(Tokenize, SkipsEmptyFilesAmongOthers) {
   const TemporaryFolder folder;
   write_text(folder / "empty", "");
   write_text(folder / "t", "0123456789");
-  const auto result = tokenize_files(*make_tokenizer("bytes"),
-                                     {{folder / "empty", folder / "t", folder / "empty"}, folder / "x.h5", 0.3, {}});
+  const auto result =
+      tokenize_files(*make_tokenizer("bytes"), {{folder / "empty", folder / "t", folder / "empty"}, folder / "x.h5", 0.3, {}});
   EXPECT_EQ(result.num_empty_files, 2);
   EXPECT_EQ(text_of(result.train_path), "0123456");
   EXPECT_EQ(text_of(result.val_path), "789");
@@ -231,8 +223,7 @@ TEST(Tokenize, AFailureLeavesTheOldOutputAlone) {
     [[nodiscard]] std::string name() const override { return "failing"; }
     [[nodiscard]] std::int64_t vocab_size() const override { return 10; }
     [[nodiscard]] std::string hash() const override { return "f"; }
-    [[nodiscard]] std::size_t encode_part(std::string_view text, DocumentPart,
-                                          std::vector<std::int32_t>& ids) const override {
+    [[nodiscard]] std::size_t encode_part(std::string_view text, DocumentPart, std::vector<std::int32_t>& ids) const override {
       ids.push_back(10);
       return text.size();
     }
@@ -274,7 +265,9 @@ TEST(Tokenize, TheFileHoldsItsChecksum) {
   ASSERT_NE(five, std::string::npos);
   bytes[five] = '4';
   write_text(result.train_path, bytes);
-  EXPECT_THAT(error_of<ConfigError>([&] { (void)TokenDataset::open({{result.train_path}, 4, 256}); }),
+  EXPECT_THAT(error_of<ConfigError>([&] {
+                (void)TokenDataset::open({{result.train_path}, 4, 256});
+              }),
               AllOf(HasSubstr("x.train.h5"), HasSubstr("do not match the checksum")));
 }
 

@@ -46,8 +46,7 @@ Ids encode(const Tokenizer& tokenizer, std::string_view text) {
 }
 
 Json added(int id, const std::string& content) {
-  return {{"id", id},        {"content", content}, {"single_word", false},
-          {"lstrip", false}, {"rstrip", false},    {"special", true}};
+  return {{"id", id}, {"content", content}, {"single_word", false}, {"lstrip", false}, {"rstrip", false}, {"special", true}};
 }
 
 TEST(TokenizerJson, MergesByRank) {
@@ -248,10 +247,7 @@ TEST(TokenizerJson, RefusesWhatItCannotDoByName) {
   EXPECT_THAT(with_pattern("ByteLevel", "add_prefix_space", true), HasSubstr("add_prefix_space"));
   EXPECT_THAT(with_pattern("ByteLevel", "type", "Digits"), HasSubstr("only sequence"));
 
-  EXPECT_THAT(refusal([](Json& j) {
-                j["normalizer"] = {{"type", "NFC"}};
-              }),
-              AllOf(HasSubstr("normalizer"), HasSubstr("NFC")));
+  EXPECT_THAT(refusal([](Json& j) { j["normalizer"] = {{"type", "NFC"}}; }), AllOf(HasSubstr("normalizer"), HasSubstr("NFC")));
   EXPECT_THAT(refusal([](Json& j) { j["truncation"] = {{"max_length", 5}}; }), HasSubstr("truncation"));
   EXPECT_THAT(refusal([](Json& j) { j["padding"] = {{"strategy", "x"}}; }), HasSubstr("padding"));
   EXPECT_THAT(refusal([](Json& j) { j["model"]["type"] = "WordPiece"; }), HasSubstr("WordPiece"));
@@ -271,29 +267,23 @@ TEST(TokenizerJson, RefusesWhatItCannotDoByName) {
 }
 
 TEST(TokenizerJson, RefusesBadIdsAndTokens) {
-  EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = 'a'; }),
-              AllOf(HasSubstr("97"), HasSubstr("another token")));
-  EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = -1; }),
-              AllOf(HasSubstr(R"(vocab["b"])"), HasSubstr("-1")));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = 'a'; }), AllOf(HasSubstr("97"), HasSubstr("another token")));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = -1; }), AllOf(HasSubstr(R"(vocab["b"])"), HasSubstr("-1")));
   EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = 1e9; }), HasSubstr("expected a whole number"));
-  EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = 1LL << 31; }), HasSubstr("is 2147483648, expected a whole number from 0 to 2147483647"));
-  EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = 18446744073709551615U; }),
-              HasSubstr("18446744073709551615"));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = 1LL << 31; }),
+              HasSubstr("is 2147483648, expected a whole number from 0 to 2147483647"));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = 18446744073709551615U; }), HasSubstr("18446744073709551615"));
   EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"]["b"] = "98"; }), HasSubstr("expected a whole number"));
-  EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"].erase("b"); }),
-              AllOf(HasSubstr("0x62"), HasSubstr("initial_alphabet")));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["vocab"].erase("b"); }), AllOf(HasSubstr("0x62"), HasSubstr("initial_alphabet")));
   EXPECT_THAT(refusal([](Json& j) { j["model"]["merges"].push_back("a q"); }),
               AllOf(HasSubstr("merges[3]"), HasSubstr(R"("aq")"), HasSubstr("not in model.vocab")));
   EXPECT_THAT(refusal([](Json& j) { j["model"]["merges"].push_back("a\xc3\xbf q"); }), HasSubstr("not in model.vocab"));
-  EXPECT_THAT(refusal([](Json& j) { j["model"]["merges"][1] = "abc"; }),
-              AllOf(HasSubstr("merges[1]"), HasSubstr("one space")));
+  EXPECT_THAT(refusal([](Json& j) { j["model"]["merges"][1] = "abc"; }), AllOf(HasSubstr("merges[1]"), HasSubstr("one space")));
   EXPECT_THAT(refusal([](Json& j) { j["model"]["merges"][1] = "a b c"; }), HasSubstr("one space"));
   EXPECT_THAT(refusal([](Json& j) { j["model"]["merges"][1] = {"a", "b", "c"}; }), HasSubstr("3 entries"));
   EXPECT_THAT(refusal([](Json& j) { j["model"]["merges"][1] = 5; }), HasSubstr("merges[1] is 5, expected a text"));
-  EXPECT_THAT(refusal([](Json& j) { j["added_tokens"] = {added(300, "<x>")}; }),
-              AllOf(HasSubstr("300"), HasSubstr("259")));
-  EXPECT_THAT(refusal([](Json& j) { j["added_tokens"] = {added(5, "ab")}; }),
-              AllOf(HasSubstr("is 5"), HasSubstr("256")));
+  EXPECT_THAT(refusal([](Json& j) { j["added_tokens"] = {added(300, "<x>")}; }), AllOf(HasSubstr("300"), HasSubstr("259")));
+  EXPECT_THAT(refusal([](Json& j) { j["added_tokens"] = {added(5, "ab")}; }), AllOf(HasSubstr("is 5"), HasSubstr("256")));
   EXPECT_THAT(refusal([](Json& j) { j["added_tokens"] = {added(259, "")}; }), HasSubstr("empty"));
   EXPECT_THAT(refusal([](Json& j) {
                 j["model"]["vocab"]["b c"] = 260;  // a gap at 259, and its id behind the count of tokens
@@ -335,20 +325,15 @@ TEST(TokenizerJson, RefusesTheSameTokenTwice) {
   std::string text = small_tokenizer().dump();
   const std::string once = R"("abc":257)";
   text.replace(text.find(once), once.size(), once + "," + once);
-  EXPECT_THAT(error_of<ConfigError>([&] { (void)parse_tokenizer_json(text, "p"); }),
-              HasSubstr("p: has the key \"abc\" twice"));
+  EXPECT_THAT(error_of<ConfigError>([&] { (void)parse_tokenizer_json(text, "p"); }), HasSubstr("p: has the key \"abc\" twice"));
 }
 
 TEST(TokenizerJson, EveryMissingKeyIsNamed) {
-  EXPECT_THAT(refusal([](Json& j) { j.erase("model"); }),
-              AllOf(HasSubstr("model"), HasSubstr("tokenizer_config.json")));
+  EXPECT_THAT(refusal([](Json& j) { j.erase("model"); }), AllOf(HasSubstr("model"), HasSubstr("tokenizer_config.json")));
   EXPECT_THAT(refusal([](Json& j) { j["model"].erase("vocab"); }), HasSubstr("model.vocab is missing"));
   EXPECT_THAT(refusal([](Json& j) { j["model"].erase("merges"); }), HasSubstr("model.merges is missing"));
   EXPECT_THAT(refusal([](Json& j) { j["pre_tokenizer"].erase("type"); }), HasSubstr("pre_tokenizer.type is missing"));
-  EXPECT_THAT(refusal([](Json& j) {
-                j["added_tokens"] = {{{"id", 3}}};
-              }),
-              HasSubstr("added_tokens[0].content is missing"));
+  EXPECT_THAT(refusal([](Json& j) { j["added_tokens"] = {{{"id", 3}}}; }), HasSubstr("added_tokens[0].content is missing"));
   for (const char* key : {"model", "added_tokens", "pre_tokenizer", "post_processor", "decoder"}) {
     for (const Json& value : {Json(5), Json("text"), Json(true)}) {
       EXPECT_THAT(refusal([&](Json& j) { j[key] = value; }), HasSubstr(key));
@@ -358,11 +343,8 @@ TEST(TokenizerJson, EveryMissingKeyIsNamed) {
 
 TEST(TokenizerJson, BrokenJsonIsAnErrorAtEveryPlace) {
   const std::string good = small_tokenizer().dump();
-  const auto error = [](const std::string& text) {
-    return error_of<ConfigError>([&] { (void)parse_tokenizer_json(text, "p"); });
-  };
-  for (std::size_t n = 0; n < good.size(); n += 13)
-    EXPECT_THAT(error(good.substr(0, n)), StartsWith("p: is no valid JSON")) << n;
+  const auto error = [](const std::string& text) { return error_of<ConfigError>([&] { (void)parse_tokenizer_json(text, "p"); }); };
+  for (std::size_t n = 0; n < good.size(); n += 13) EXPECT_THAT(error(good.substr(0, n)), StartsWith("p: is no valid JSON")) << n;
   EXPECT_THAT(error("[1, 2]"), HasSubstr("is no JSON object"));
   EXPECT_THAT(error(std::string(1'000'000, '[')), HasSubstr("nested"));
   std::string objects;

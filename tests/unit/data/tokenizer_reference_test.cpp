@@ -45,8 +45,7 @@ struct Reference {
 Reference read_reference(const std::string& file) {
   const auto all = nlohmann::json::parse(io::read_file(kFolder + "ids.json"));
   const auto& json = all["files"][file];
-  Reference reference{
-      make_tokenizer(kFolder + file), json["vocab_size"].get<std::int64_t>(), ids_in(json.value("text", "")), {}};
+  Reference reference{make_tokenizer(kFolder + file), json["vocab_size"].get<std::int64_t>(), ids_in(json.value("text", "")), {}};
   for (const auto& item : json["cases"]) {
     const std::string text = from_hex(item["text"].get<std::string>());
     const std::string decoded = item.contains("bytes") ? from_hex(item["bytes"].get<std::string>()) : text;
@@ -119,8 +118,8 @@ TEST_P(TokenizerReference, DecodesToTheText) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, TokenizerReference,
-                         testing::Values("gpt2.tokenizer.json", "gpt2_prefix.tokenizer.json", "llama3.tokenizer.json",
-                                         "llama_bpe.model", "unigram.model"),
+                         testing::Values("gpt2.tokenizer.json", "gpt2_prefix.tokenizer.json", "llama3.tokenizer.json", "llama_bpe.model",
+                                         "unigram.model"),
                          [](const auto& info) {
                            std::string name = info.param;
                            return name.substr(0, name.find('.'));

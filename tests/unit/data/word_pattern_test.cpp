@@ -39,8 +39,7 @@ std::vector<std::size_t> word_lengths(const char* pattern, const std::string& te
 }
 
 TEST(WordPattern, CutsTextWhereTheRegularExpressionDoes) {
-  const auto reference =
-      Json::parse(io::read_file(test::reference_path("tokenizers/words.json")));
+  const auto reference = Json::parse(io::read_file(test::reference_path("tokenizers/words.json")));
   for (const char* pattern : {"gpt2", "llama3"}) {
     ASSERT_GE(reference[pattern].size(), 200U);
     for (const Json& item : reference[pattern]) {
@@ -85,8 +84,7 @@ TEST(WordPattern, KnowsLettersNumbersAndSpacesOfUnicode16) {
     const char kind = is_joined("a", c) ? 'L' : is_joined("1", c) ? 'N' : is_joined("!", c) ? 'O' : 'S';
     checksum = (checksum ^ static_cast<unsigned char>(kind)) * 0x100000001b3U;
   }
-  const auto reference =
-      Json::parse(io::read_file(test::reference_path("tokenizers/words.json")));
+  const auto reference = Json::parse(io::read_file(test::reference_path("tokenizers/words.json")));
   EXPECT_EQ(fmt::format("{:016x}", checksum), reference["classes"].get<std::string>());
 }
 

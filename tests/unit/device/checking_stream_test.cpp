@@ -1,3 +1,5 @@
+#include "testing/checking_stream.hpp"
+
 #include <array>
 #include <string>
 
@@ -6,7 +8,6 @@
 
 #include "mica/device/pool.hpp"
 
-#include "testing/checking_stream.hpp"
 #include "testing/disturbed_stream.hpp"
 
 namespace mica {
@@ -44,12 +45,10 @@ TEST_P(CheckerTest, FindsEveryKindOfConflict) {
   a->submit("fill", {writes(m, 64)}, nothing);
   b->submit("use", {reads(m + 60, 64)}, nothing);
   ASSERT_EQ(num_violations(), 1U);
-  EXPECT_THAT(checker.violations()[0].text,
-              AllOf(HasSubstr("b:use reads ["), HasSubstr(",+64)"), HasSubstr("a:fill may still write it")));
+  EXPECT_THAT(checker.violations()[0].text, AllOf(HasSubstr("b:use reads ["), HasSubstr(",+64)"), HasSubstr("a:fill may still write it")));
   b->submit("overwrite", {writes(m, 8)}, nothing);
   ASSERT_EQ(num_violations(), 2U);
-  EXPECT_THAT(checker.violations()[1].text,
-              AllOf(HasSubstr("b:overwrite writes"), HasSubstr("a:fill may still write")));
+  EXPECT_THAT(checker.violations()[1].text, AllOf(HasSubstr("b:overwrite writes"), HasSubstr("a:fill may still write")));
   a->submit("back", {writes(m + 100, 8)}, nothing);
   ASSERT_EQ(num_violations(), 3U);
   EXPECT_THAT(checker.violations()[2].text, AllOf(HasSubstr("a:back writes"), HasSubstr("b:use may still read it")));

@@ -1,3 +1,5 @@
+#include "testing/disturbed_stream.hpp"
+
 #include <array>
 #include <atomic>
 #include <thread>
@@ -6,7 +8,6 @@
 #include <gtest/gtest.h>
 
 #include "gate.hpp"
-#include "testing/disturbed_stream.hpp"
 
 namespace mica {
 namespace {

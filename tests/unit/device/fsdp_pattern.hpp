@@ -84,8 +84,7 @@ class FsdpModel {
     for (Unit& unit : units_) {
       if (unit.optimizer.empty()) {
         const auto u = static_cast<std::size_t>(&unit - units_.data());
-        for (int i = 0; i < 2; ++i)
-          unit.optimizer.push_back(take(shard_numel(u) * 4, MemoryRole::optimizer, *compute_));
+        for (int i = 0; i < 2; ++i) unit.optimizer.push_back(take(shard_numel(u) * 4, MemoryRole::optimizer, *compute_));
       }
     }
   }
@@ -101,9 +100,7 @@ class FsdpModel {
     Event ready;
   };
 
-  [[nodiscard]] std::int64_t numel(std::size_t u) const {
-    return u + 1 == units_.size() ? p_.root_numel : p_.block_numel;
-  }
+  [[nodiscard]] std::int64_t numel(std::size_t u) const { return u + 1 == units_.size() ? p_.root_numel : p_.block_numel; }
   [[nodiscard]] std::int64_t shard_numel(std::size_t u) const { return (numel(u) + p_.shard_size - 1) / p_.shard_size; }
   [[nodiscard]] std::int64_t full_numel(std::size_t u) const { return shard_numel(u) * p_.shard_size; }
 
@@ -116,9 +113,7 @@ class FsdpModel {
     }
     return buffer;
   }
-  Buffer activation(std::int64_t widths) {
-    return take(p_.tokens * p_.width * 4 * widths, MemoryRole::activation, *compute_);
-  }
+  Buffer activation(std::int64_t widths) { return take(p_.tokens * p_.width * 4 * widths, MemoryRole::activation, *compute_); }
 
   void unshard(std::size_t u) {
     Unit& unit = units_[u];

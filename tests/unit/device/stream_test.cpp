@@ -29,9 +29,7 @@ struct TaskFailed : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-std::string mode_name(const testing::TestParamInfo<StreamMode>& info) {
-  return info.param == StreamMode::inlined ? "inlined" : "threaded";
-}
+std::string mode_name(const testing::TestParamInfo<StreamMode>& info) { return info.param == StreamMode::inlined ? "inlined" : "threaded"; }
 
 class StreamTest : public testing::TestWithParam<StreamMode> {
  protected:
@@ -294,9 +292,7 @@ TEST(ThreadedStream, ManyHostsMayWaitForOneEvent) {
 double cpu_ms() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  const auto ms = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) * 1e3 + static_cast<double>(t.tv_usec) * 1e-3;
-  };
+  const auto ms = [](const timeval& t) { return static_cast<double>(t.tv_sec) * 1e3 + static_cast<double>(t.tv_usec) * 1e-3; };
   return ms(usage.ru_utime) + ms(usage.ru_stime);
 }
 

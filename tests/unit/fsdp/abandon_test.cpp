@@ -43,8 +43,13 @@ TEST(AbandonStep, FullShard) {
 // Low-precision shards, parameters that stay for a no_sync step: 3 all-gathers, then 3 reduce-scatters.
 TEST(AbandonStep, ShardGradOpNoSync) {
   for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
-    abandon_at_every_collective({.strategy = fsdp::Strategy::shard_grad_op, .param_dtype = DType::bf16, .checkpointed = true,
-                                 .accumulation = 2, .no_sync = true, .mode = mode}, 6);
+    abandon_at_every_collective({.strategy = fsdp::Strategy::shard_grad_op,
+                                 .param_dtype = DType::bf16,
+                                 .checkpointed = true,
+                                 .accumulation = 2,
+                                 .no_sync = true,
+                                 .mode = mode},
+                                6);
   }
 }
 

@@ -21,10 +21,10 @@ constexpr int kDefaultCases = 500;
 
 /// One step of the model on one rank, from given masters.
 struct PlainStep {
-  std::vector<std::vector<double>> gradients;  // by parameter: the mean over ranks, empty when frozen
-  std::vector<double> largest;                 // by parameter: of any micro-batch's gradient
+  std::vector<std::vector<double>> gradients;             // by parameter: the mean over ranks, empty when frozen
+  std::vector<double> largest;                            // by parameter: of any micro-batch's gradient
   std::vector<std::vector<std::vector<double>>> of_rank;  // by rank and parameter: the sum over rounds
-  std::vector<Values> outputs;                 // by micro-batch
+  std::vector<Values> outputs;                            // by micro-batch
 };
 
 Tensor cast(nn::Context& context, const Tensor& x, DType dtype) {
@@ -83,9 +83,8 @@ PlainStep run_plain_step(const RandomCase& c, const std::vector<Values>& masters
 /// element must agree in bits.
 std::vector<Values> whole_of(const RandomCase& c, const std::vector<std::vector<RankStep>>& ranks, std::size_t step, Values Part::*member) {
   std::vector<Values> whole;
-  c.make_model()->for_each_parameter([&](const std::string&, nn::Parameter& p) {
-    whole.emplace_back(static_cast<std::size_t>(p.shape.numel()), std::nanf(""));
-  });
+  c.make_model()->for_each_parameter(
+      [&](const std::string&, nn::Parameter& p) { whole.emplace_back(static_cast<std::size_t>(p.shape.numel()), std::nanf("")); });
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     for (const Part& part : ranks[rank][step].parts) {
       const Values& values = part.*member;
@@ -168,7 +167,8 @@ double norm_of(const std::vector<Values>& gradients, double p) {
 }
 
 /// What clipping multiplies with; each rank's norm must be that of the whole gradient.
-double clip_coefficient_of(const RandomCase& c, const std::vector<std::vector<RankStep>>& ranks, std::size_t step, const std::vector<Values>& gradients) {
+double clip_coefficient_of(const RandomCase& c, const std::vector<std::vector<RankStep>>& ranks, std::size_t step,
+                           const std::vector<Values>& gradients) {
   if (!c.clipping) return 1;
   const double norm = norm_of(gradients, c.clipping->p);
   for (const std::vector<RankStep>& steps : ranks) EXPECT_NEAR(*steps[step].norm, norm, 1e-5 * norm + 1e-7) << "norm of step " << step + 1;
@@ -178,9 +178,8 @@ double clip_coefficient_of(const RandomCase& c, const std::vector<std::vector<Ra
 /// Whether any rank has a gradient that is no number.
 bool has_overflow(const std::vector<std::vector<RankStep>>& ranks, std::size_t step) {
   return std::ranges::any_of(ranks, [&](const std::vector<RankStep>& steps) {
-    return std::ranges::any_of(steps[step].parts, [](const Part& part) {
-      return std::ranges::any_of(part.gradient, [](float g) { return !std::isfinite(g); });
-    });
+    return std::ranges::any_of(
+        steps[step].parts, [](const Part& part) { return std::ranges::any_of(part.gradient, [](float g) { return !std::isfinite(g); }); });
   });
 }
 
@@ -196,7 +195,8 @@ void compare_rank(const RandomCase& c, const std::vector<RankStep>& steps, std::
     for (std::size_t j = 0; j < part.own_gradient.size(); ++j) {
       const std::size_t at = static_cast<std::size_t>(part.begin) + j;
       ASSERT_NEAR(part.own_gradient[j], plain.of_rank[rank][part.parameter][at], gradient_tolerance(c, plain.largest[part.parameter]))
-          << "reduced although it is ignored: step " << step + 1 << " rank " << rank << " parameter " << part.parameter << " element " << at;
+          << "reduced although it is ignored: step " << step + 1 << " rank " << rank << " parameter " << part.parameter << " element "
+          << at;
     }
   }
 }
@@ -238,8 +238,7 @@ void compare(const RandomCase& c, const std::vector<std::vector<RankStep>>& rank
       for (std::size_t j = 0; j < expected.size(); ++j) {
         const double updated = static_cast<double>(masters[i][j]) + changes[j].value;
         ASSERT_NEAR(next[i][j], updated, 0x1p-22 * std::abs(updated) + rounding * changes[j].terms + (in_backward ? kLr * tolerance : 1e-8))
-            << "step " << step + 1 << " parameter " << i << " element " << j << ", gradient " << gradient[j] << " times "
-            << coefficient;
+            << "step " << step + 1 << " parameter " << i << " element " << j << ", gradient " << gradient[j] << " times " << coefficient;
       }
     }
   }

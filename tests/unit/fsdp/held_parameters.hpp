@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "mica/nn/init.hpp"
+
 #include "support/random_case.hpp"
 
 // What the differential test's runs see of parameters, and the ones that nobody shards.
@@ -43,8 +44,7 @@ class IgnoredParameters {
     for (const fsdp::UnitParameter& p : root.ignored_parameters()) {
       names.push_back(p.full_name);
       const Shape& shape = p.parameter->shape;
-      held_.push_back({p.parameter, 0, context.make(shape, DType::f32), context.make(shape, dtype_),
-                       context.make(shape, DType::f32)});
+      held_.push_back({p.parameter, 0, context.make(shape, DType::f32), context.make(shape, dtype_), context.make(shape, DType::f32)});
       nn::fill_initial(context.kernels, context.compute, *p.parameter, p.full_name, kSeed, 0, held_.back().master);
       if (p.parameter->requires_grad) p.parameter->grad = held_.back().grad;
     }

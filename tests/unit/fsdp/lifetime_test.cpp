@@ -29,9 +29,7 @@ class NotingGroup final : public ProcessGroup {
   [[nodiscard]] std::unique_ptr<ProcessGroup> duplicate(std::string name) override {
     return std::make_unique<NotingGroup>(std::move(name), note_);
   }
-  [[nodiscard]] std::unique_ptr<ProcessGroup> split(int, int, std::string name) override {
-    return duplicate(std::move(name));
-  }
+  [[nodiscard]] std::unique_ptr<ProcessGroup> split(int, int, std::string name) override { return duplicate(std::move(name)); }
 
  private:
   void enqueue_all_gather(Stream& s, ConstTensorView, TensorView) override { enqueue(s); }

@@ -15,8 +15,7 @@ TEST_P(LlamaParity, FollowsOnePlainRank) {
   const ParityRun plain = run_plain(world_size, 2, DType::f32, ParityCase::Model::llama);
   const ParityRun plain_bf16 = run_plain(world_size, 2, DType::bf16, ParityCase::Model::llama);
   int num_cases = 0;
-  for (const auto strategy :
-       {fsdp::Strategy::full_shard, fsdp::Strategy::shard_grad_op, fsdp::Strategy::hybrid_shard}) {
+  for (const auto strategy : {fsdp::Strategy::full_shard, fsdp::Strategy::shard_grad_op, fsdp::Strategy::hybrid_shard}) {
     for (const auto sharding : {fsdp::Sharding::flat, fsdp::Sharding::per_parameter}) {
       for (const auto wrap : {ParityCase::Wrap::block, ParityCase::Wrap::none}) {
         for (const bool checkpointed : {false, true}) {

@@ -1,9 +1,9 @@
 // A part of the parity matrix on ranks that are threads; tests/mpi/fsdp walks all of it under mpirun.
 #include "support/parity.hpp"
-#include "testing/local_group.hpp"
 
 #include <gtest/gtest.h>
 
+#include "testing/local_group.hpp"
 
 namespace mica::testing {
 namespace {

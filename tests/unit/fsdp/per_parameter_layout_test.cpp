@@ -88,7 +88,8 @@ TEST(PerParameterLayout, C4_EveryElementFindsItsPlace) {
     for (const BlockCopy& b : layout.rearrangement()) {
       for (std::int64_t k = 0; k < b.count; ++k) {
         for (std::int64_t i = 0; i < b.numel; ++i, ++num_copied) {
-          unsharded[static_cast<std::size_t>(b.dst + k * b.dst_stride + i)] = gathered[static_cast<std::size_t>(b.src + k * b.src_stride + i)];
+          unsharded[static_cast<std::size_t>(b.dst + k * b.dst_stride + i)] =
+              gathered[static_cast<std::size_t>(b.src + k * b.src_stride + i)];
         }
       }
     }

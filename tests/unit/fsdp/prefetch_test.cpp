@@ -74,8 +74,7 @@ class Model final : public nn::Module {
 /// @param of_b  of layer b, where it has its own.   @param prepare  before the first step.
 /// @param abandoned  given: before the third step there is a forward that fills it, and that is given up.
 std::vector<std::string> events(const Options& options, const std::optional<Options>& of_b = {},
-                                const std::function<void(const std::vector<Unit*>&)>& prepare = {},
-                                nn::Record* abandoned = nullptr) {
+                                const std::function<void(const std::vector<Unit*>&)>& prepare = {}, nn::Record* abandoned = nullptr) {
   FakeRecorder log;
   const std::unique_ptr<Pool> pool = make_cpu_pool();
   const std::unique_ptr<Kernels> kernels = make_reference_kernels(*pool);
@@ -114,8 +113,8 @@ std::vector<std::string> events(const Options& options, const std::optional<Opti
 TEST(Prefetch, NoneGathersEachUnitWhenItIsNeeded) {
   EXPECT_THAT(events({.backward_prefetch = BackwardPrefetch::none}),
               ElementsAre("gather root", "gather a", "forward a", "gather b", "forward b", "gather c", "forward c",  //
-                          "backward root", "gather c", "backward c", "reduce c", "gather b", "backward b", "reduce b",
-                          "gather a", "backward a", "reduce a", "reduce root"));
+                          "backward root", "gather c", "backward c", "reduce c", "gather b", "backward b", "reduce b", "gather a",
+                          "backward a", "reduce a", "reduce root"));
 }
 
 // The Records of a step that was given up may live on: its units are not waiting for their backward any more.
@@ -127,41 +126,40 @@ TEST(Prefetch, WhatAnAbandonedStepLeftDelaysNothing) {
 TEST(Prefetch, PreGathersTheNextUnitBeforeTheBackwardOfThisOne) {
   EXPECT_THAT(events({.backward_prefetch = BackwardPrefetch::pre}),
               ElementsAre("gather root", "gather a", "forward a", "gather b", "forward b", "gather c", "forward c",  //
-                          "gather c", "backward root", "gather b", "backward c", "reduce c", "gather a", "backward b",
-                          "reduce b", "backward a", "reduce a", "reduce root"));
+                          "gather c", "backward root", "gather b", "backward c", "reduce c", "gather a", "backward b", "reduce b",
+                          "backward a", "reduce a", "reduce root"));
 }
 
 TEST(Prefetch, PostGathersTheNextUnitBeforeTheReductionOfThisOne) {
   EXPECT_THAT(events({.backward_prefetch = BackwardPrefetch::post}),
               ElementsAre("gather root", "gather a", "forward a", "gather b", "forward b", "gather c", "forward c",  //
-                          "backward root", "gather c", "backward c", "gather b", "reduce c", "backward b", "gather a",
-                          "reduce b", "backward a", "reduce a", "reduce root"));
+                          "backward root", "gather c", "backward c", "gather b", "reduce c", "backward b", "gather a", "reduce b",
+                          "backward a", "reduce a", "reduce root"));
 }
 
 TEST(Prefetch, ForwardGathersTheNextUnitOfTheFirstForward) {
   EXPECT_THAT(events({.backward_prefetch = BackwardPrefetch::none, .forward_prefetch = true}),
               ElementsAre("gather root", "gather a", "gather b", "forward a", "gather c", "forward b", "forward c",  //
-                          "backward root", "gather c", "backward c", "reduce c", "gather b", "backward b", "reduce b",
-                          "gather a", "backward a", "reduce a", "reduce root"));
+                          "backward root", "gather c", "backward c", "reduce c", "gather b", "backward b", "reduce b", "gather a",
+                          "backward a", "reduce a", "reduce root"));
 }
 
 TEST(Prefetch, AKeptUnitIsNotGatheredAgain) {
   EXPECT_THAT(events({.strategy = Strategy::shard_grad_op, .backward_prefetch = BackwardPrefetch::pre}),
               ElementsAre("gather root", "gather a", "forward a", "gather b", "forward b", "gather c", "forward c",  //
-                          "backward root", "backward c", "reduce c", "backward b", "reduce b", "backward a", "reduce a",
-                          "reduce root"));
+                          "backward root", "backward c", "reduce c", "backward b", "reduce b", "backward a", "reduce a", "reduce root"));
 }
 
 // D2: prefetch is each unit's own.
 TEST(Prefetch, D2_AUnitWithNonePrefetchesNothingUnderARootWithPre) {
   EXPECT_THAT(events({.backward_prefetch = BackwardPrefetch::pre}, Options{.backward_prefetch = BackwardPrefetch::none}),
               ElementsAre("gather root", "gather a", "forward a", "gather b", "forward b", "gather c", "forward c",  //
-                          "gather c", "backward root", "gather b", "backward c", "reduce c", "backward b", "reduce b",
-                          "gather a", "backward a", "reduce a", "reduce root"));
+                          "gather c", "backward root", "gather b", "backward c", "reduce c", "backward b", "reduce b", "gather a",
+                          "backward a", "reduce a", "reduce root"));
   EXPECT_THAT(events({.backward_prefetch = BackwardPrefetch::none}, Options{.backward_prefetch = BackwardPrefetch::post}),
               ElementsAre("gather root", "gather a", "forward a", "gather b", "forward b", "gather c", "forward c",  //
-                          "backward root", "gather c", "backward c", "reduce c", "gather b", "backward b", "gather a",
-                          "reduce b", "backward a", "reduce a", "reduce root"));
+                          "backward root", "gather c", "backward c", "reduce c", "gather b", "backward b", "gather a", "reduce b",
+                          "backward a", "reduce a", "reduce root"));
 }
 
 // D2: a list is followed where the option alone would gather nothing.
@@ -169,8 +167,8 @@ TEST(Prefetch, D2_AListIsGatheredBeforeTheBackwardAlsoWithoutTheOption) {
   const auto lists = [](const std::vector<Unit*>& units) { units[2]->set_backward_prefetch({units[1], units[0]}); };
   EXPECT_THAT(events({.backward_prefetch = BackwardPrefetch::none}, {}, lists),
               ElementsAre("gather root", "gather a", "forward a", "gather b", "forward b", "gather c", "forward c",  //
-                          "backward root", "gather c", "gather b", "gather a", "backward c", "reduce c", "backward b",
-                          "reduce b", "backward a", "reduce a", "reduce root"));
+                          "backward root", "gather c", "gather b", "gather a", "backward c", "reduce c", "backward b", "reduce b",
+                          "backward a", "reduce a", "reduce root"));
 }
 
 }  // namespace

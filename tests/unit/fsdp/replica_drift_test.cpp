@@ -62,8 +62,8 @@ TEST(ReplicaDrift, OneBitOfOneRankNamesUnitShardAndRanksOnEveryRank) {
   const auto texts = errors_after(2, Strategy::hybrid_shard, [](Replica& replica) {
     if (replica.mesh.rank() == 3) replica.flip(1, 17);
   });
-  EXPECT_THAT(texts[0], AllOf(HasSubstr("unit blocks.0, shard 1 of 2,"), HasSubstr(" on rank 1"), HasSubstr(" on rank 3"),
-                              HasSubstr("checkpoint")));
+  EXPECT_THAT(texts[0],
+              AllOf(HasSubstr("unit blocks.0, shard 1 of 2,"), HasSubstr(" on rank 1"), HasSubstr(" on rank 3"), HasSubstr("checkpoint")));
   for (const std::string& text : texts) EXPECT_EQ(text, texts[0]);
 }
 

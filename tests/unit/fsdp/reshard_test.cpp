@@ -33,10 +33,8 @@ class Layer final : public nn::Module {
 /// Layers side by side, some of which may be left out. A weight of its own.
 class Model final : public nn::Module {
  public:
-  explicit Model(int num_layers)
-      : Module("model"), weight_(add_parameter("weight", Shape{3}, nn::Initializer::ones(), true)) {
-    for (int i = 0; i < num_layers; ++i)
-      layers_.push_back(&add_child<Layer>(std::string(1, static_cast<char>('a' + i))));
+  explicit Model(int num_layers) : Module("model"), weight_(add_parameter("weight", Shape{3}, nn::Initializer::ones(), true)) {
+    for (int i = 0; i < num_layers; ++i) layers_.push_back(&add_child<Layer>(std::string(1, static_cast<char>('a' + i))));
     runs_.assign(layers_.size(), true);
   }
   [[nodiscard]] const std::vector<Layer*>& layers() const { return layers_; }
@@ -144,9 +142,8 @@ TEST(Reshard, APrefetchThatNobodyUsedIsOverBeforeMastersAreWritten) {
   run_local_ranks(2, [](auto world) {
     HappensBeforeChecker checker;
     {
-      Rank rank(std::move(world), {.forward_prefetch = true}, [&](std::string name, StreamMode mode) {
-        return checker.wrap(make_cpu_stream(std::move(name), mode));
-      });
+      Rank rank(std::move(world), {.forward_prefetch = true},
+                [&](std::string name, StreamMode mode) { return checker.wrap(make_cpu_stream(std::move(name), mode)); });
       rank.train_pass();
       rank.root().zero_grad();
       rank.model().leave_out(1);
@@ -168,9 +165,8 @@ TEST(Reshard, ABackwardAfterAStepWaitsForTheMasters) {
     run_local_ranks(2, [&](auto world) {
       HappensBeforeChecker checker;
       {
-        Rank rank(std::move(world), {.backward_prefetch = prefetch}, [&](std::string name, StreamMode mode) {
-          return checker.wrap(make_cpu_stream(std::move(name), mode));
-        });
+        Rank rank(std::move(world), {.backward_prefetch = prefetch},
+                  [&](std::string name, StreamMode mode) { return checker.wrap(make_cpu_stream(std::move(name), mode)); });
         nn::Record first, second;
         const nn::Tensors ys = rank.forward(&first), more_ys = rank.forward(&second);
         rank.backward(std::move(first), ys);

@@ -56,7 +56,8 @@ inline Tensor tensor_of(nn::Context& context, const Values& values, Shape shape,
   return tensor;
 }
 
-inline nn::Tensors run_forward(const RandomCase& c, nn::Module& model, nn::Context& context, int step, int micro_batch, DType dtype, nn::Record* record) {
+inline nn::Tensors run_forward(const RandomCase& c, nn::Module& model, nn::Context& context, int step, int micro_batch, DType dtype,
+                               nn::Record* record) {
   const Shape shape{c.rows, c.blocks.front().in};
   return model.forward(context, nn::list_of(tensor_of(context, numbers(shape.numel(), step, micro_batch, 0), shape, dtype)), record);
 }
@@ -95,8 +96,7 @@ class ShardedRank {
         rank_(world->rank()),
         other_mesh_(c_.other_shard_size > 0 ? std::make_unique<Mesh>(world->duplicate("other"), geometry(c_.other_shard_size)) : nullptr),
         mesh_(std::move(world), geometry(c_.shard_size)),
-        device_mesh_(mesh_, *device_.pool, *device_.kernels,
-                     fsdp::Streams::make(c_.threaded ? StreamMode::threaded : StreamMode::inlined)),
+        device_mesh_(mesh_, *device_.pool, *device_.kernels, fsdp::Streams::make(c_.threaded ? StreamMode::threaded : StreamMode::inlined)),
         other_grid_(other_mesh_ ? std::make_unique<fsdp::DeviceMesh>(*other_mesh_, device_mesh_) : nullptr),
         context_{.compute = device_mesh_.compute(), .pool = *device_.pool, .kernels = *device_.kernels} {
     context_.recompute = c_.recompute;
@@ -113,9 +113,15 @@ class ShardedRank {
       if (c_.evaluates) evaluate(ignored, step);
       RankStep& now = steps.emplace_back();
       switch (c_.stepping) {
-        case RandomCase::Stepping::by_hand: step_by_hand(ignored, step, now); break;
-        case RandomCase::Stepping::optimizer: step_optimizer(step, now); break;
-        case RandomCase::Stepping::in_backward: step_in_backward(step, now); break;
+        case RandomCase::Stepping::by_hand:
+          step_by_hand(ignored, step, now);
+          break;
+        case RandomCase::Stepping::optimizer:
+          step_optimizer(step, now);
+          break;
+        case RandomCase::Stepping::in_backward:
+          step_in_backward(step, now);
+          break;
       }
     }
     context_.compute.synchronize();
@@ -125,9 +131,7 @@ class ShardedRank {
   }
 
  private:
-  [[nodiscard]] MeshGeometry geometry(int shard_size) const {
-    return {c_.world_size, shard_size, c_.world_size / shard_size};
-  }
+  [[nodiscard]] MeshGeometry geometry(int shard_size) const { return {c_.world_size, shard_size, c_.world_size / shard_size}; }
   fsdp::Root& root() { return fsdp::root_of(*model_); }
 
   void make_model(std::uint64_t seed) {

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "mica/fsdp/deterministic.hpp"
+
 #include "support/parity.hpp"
 #include "testing/checking_stream.hpp"
 #include "testing/disturbed_stream.hpp"
@@ -65,8 +66,8 @@ TEST(Waits, D18_F6_NoneIsMissing) {
   for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
     for (const ParityCase& c : configurations()) {
       const Checked checked = run_checked(c, mode, "");
-      EXPECT_TRUE(checked.violations.empty())
-          << c.describe() << ": " << checked.violations.size() << " accesses without an order, first: " << checked.violations.front();
+      EXPECT_TRUE(checked.violations.empty()) << c.describe() << ": " << checked.violations.size()
+                                              << " accesses without an order, first: " << checked.violations.front();
     }
   }
 }
@@ -86,9 +87,8 @@ TEST(Waits, D18_F6_EveryOneIsNeeded) {
     }
     EXPECT_TRUE(seen) << "no configuration needs the wait at " << place << ": delete it, or add the configuration that does";
   }
-  // expose, unshard (cast -> gather, part kept after forward -> gather among neighbours), reduce (compute -> reduce, reduce -> all-reduce, and that of the two other
-  // reductions); root: two at the beginning of a
-  // forward, two at the end of a backward.
+  // expose, unshard (cast -> gather, part kept after forward -> gather among neighbours), reduce (compute -> reduce, reduce -> all-reduce,
+  // and that of the two other reductions); root: two at the beginning of a forward, two at the end of a backward.
   EXPECT_EQ(of_schedule, 11U) << ::testing::PrintToString(places);
 }
 

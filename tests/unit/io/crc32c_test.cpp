@@ -41,8 +41,7 @@ TEST(Crc32c, KnownAnswers) {
 TEST(Crc32c, HardwareAgreesWithPortableAtEveryBorderAndAlignment) {
   const auto bytes = random_bytes(100000);
   for (const std::int64_t n :
-       {0,     1,    7, 8, 9, 63, 255, 256, 767, 768, 769, 1535, 1536, 8191, 24575, 24576, 24577, 24576 + 768 + 9,
-        49152, 99990}) {
+       {0, 1, 7, 8, 9, 63, 255, 256, 767, 768, 769, 1535, 1536, 8191, 24575, 24576, 24577, 24576 + 768 + 9, 49152, 99990}) {
     for (std::int64_t offset = 0; offset < 9; ++offset) {
       EXPECT_EQ(crc32c(bytes.data() + offset, n), crc32c_portable(bytes.data() + offset, n)) << n << " at " << offset;
     }

@@ -6,9 +6,9 @@
 #include <fstream>
 #include <vector>
 
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <dlfcn.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,7 +20,7 @@
 #include "support/temporary_folder.hpp"
 
 namespace {
-std::atomic<int> g_fsync_error = 0;  ///< what fsync fails with; 0: it works
+std::atomic<int> g_fsync_error = 0;             ///< what fsync fails with; 0: it works
 std::atomic<bool> g_fails_for_folders = false;  ///< or for files
 std::atomic<int> g_failed_fsyncs = 0;
 }  // namespace
@@ -80,8 +80,7 @@ TEST(AtomicFile, AFailureLeavesTheOldFileAndNoRest) {
   EXPECT_THAT(text, HasSubstr("sub"));
   EXPECT_THAT(text, HasSubstr("rename"));
   EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
-  EXPECT_THAT(error_of<IoError>([&] { write_file_atomically(folder / "absent/x", "text"); }),
-              HasSubstr("No such file"));
+  EXPECT_THAT(error_of<IoError>([&] { write_file_atomically(folder / "absent/x", "text"); }), HasSubstr("No such file"));
   EXPECT_THAT(error_of<IoError>([&] { (void)read_file(folder / "absent"); }), HasSubstr("absent"));
 }
 
@@ -161,8 +160,7 @@ TEST_P(RawFileTest, MovesAnyRangeEitherWay) {
   std::vector<unsigned char> source(kBytes + 8192);
   for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<unsigned char>(i * 2654435761U >> 13);
   for (const std::int64_t offset : {0, 1, 4095, 4096, 5000}) {
-    for (const std::int64_t bytes :
-         {std::int64_t{0}, std::int64_t{1}, std::int64_t{4096}, std::int64_t{12345}, kBytes}) {
+    for (const std::int64_t bytes : {std::int64_t{0}, std::int64_t{1}, std::int64_t{4096}, std::int64_t{12345}, kBytes}) {
       for (const std::size_t skew : {0, 3, 64}) {
         for (const Caching write_caching : {Caching::page_cache, Caching::direct}) {
           auto file = RawFile::create(path, write_caching);

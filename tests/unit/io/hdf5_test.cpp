@@ -64,8 +64,7 @@ TEST(Hdf5, RoundTripsEveryTypeAndShape) {
 TEST(Hdf5, DTypesMapBothWays) {
   const TemporaryFolder folder;
   auto file = Hdf5File::create(folder / "x.h5");
-  for (const DType d :
-       {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i64, DType::i32, DType::u16, DType::u8}) {
+  for (const DType d : {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i64, DType::i32, DType::u16, DType::u8}) {
     const auto dataset = file.create_dataset(std::string("/") + std::string(dtype_name(d)), d, {3});
     EXPECT_EQ(dataset.dtype(), d);
     EXPECT_EQ(dataset.bytes(), 3 * dtype_bytes(d));

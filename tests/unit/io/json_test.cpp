@@ -53,13 +53,11 @@ TEST(Json, AMistakeNamesFileAndKeyAndWhatIsThere) {
   const JsonValue json = parse(R"({"a": {"b": [1, {"c": -1}]}, "n": 9223372036854775808, "long": ")" + std::string(299, 'x') +
                                "\xc3\xa4\xc3\xa4" + R"(", "x.y": {"q\"": 1.5}})");
   const auto error = [](auto read) { return error_of<ConfigError>([&] { (void)read(); }); };
-  EXPECT_EQ(error([&] { return json["a"]["b"][1]["c"].integer(0); }),
-            "a.json: a.b[1].c is -1, expected a whole number from 0");
+  EXPECT_EQ(error([&] { return json["a"]["b"][1]["c"].integer(0); }), "a.json: a.b[1].c is -1, expected a whole number from 0");
   EXPECT_EQ(error([&] { return json["a"]["b"][0].integer(2, 5); }), "a.json: a.b[0] is 1, expected a whole number from 2 to 5");
   EXPECT_EQ(error([&] { return json["n"].integer(std::numeric_limits<std::int64_t>::min()); }),
             "a.json: n is 9223372036854775808, expected a whole number from -9223372036854775808");
-  EXPECT_EQ(error([&] { return json["a"]["b"][1]["c"].unsigned_integer(); }),
-            "a.json: a.b[1].c is -1, expected a whole number from 0");
+  EXPECT_EQ(error([&] { return json["a"]["b"][1]["c"].unsigned_integer(); }), "a.json: a.b[1].c is -1, expected a whole number from 0");
   EXPECT_EQ(error([&] { return json["a"]["b"].number(); }), R"(a.json: a.b is [1,{"c":-1}], expected a number)");
   EXPECT_EQ(error([&] { return json["n"].boolean(); }), "a.json: n is 9223372036854775808, expected true or false");
   EXPECT_EQ(error([&] { return json["n"].text(); }), "a.json: n is 9223372036854775808, expected a text");
@@ -68,8 +66,15 @@ TEST(Json, AMistakeNamesFileAndKeyAndWhatIsThere) {
   EXPECT_EQ(error([&] { return json["a"]["b"].find("c"); }), R"(a.json: a.b is [1,{"c":-1}], expected an object)");
   EXPECT_EQ(error([&] { return json["a"]["c"]; }), "a.json: the key a.c is missing");
   EXPECT_EQ(error([&] { return json["a"]["b"][2]; }), "a.json: a.b has 2 entries, expected at least 3");
-  EXPECT_EQ(error([&] { json.fail("has no use"); return 0; }), "a.json: has no use");
-  EXPECT_EQ(error([&] { json["x.y"].for_each_key([](const auto&, const JsonValue& value) { (void)value.integer(0); }); return 0; }),
+  EXPECT_EQ(error([&] {
+              json.fail("has no use");
+              return 0;
+            }),
+            "a.json: has no use");
+  EXPECT_EQ(error([&] {
+              json["x.y"].for_each_key([](const auto&, const JsonValue& value) { (void)value.integer(0); });
+              return 0;
+            }),
             R"(a.json: x.y["q\""] is 1.5, expected a whole number from 0)");
   // Shortened, and not inside a character.
   EXPECT_EQ(error([&] { return json["long"].size(); }), "a.json: long is \"" + std::string(299, 'x') + "..., expected a list");
@@ -89,7 +94,8 @@ TEST(Json, WhatIsNoJsonObjectIsRefused) {
   EXPECT_EQ(error(R"({"a": {"x": 1, "y": {"x": 2}, "x": 3}})"), "a.json: has the key \"x\" twice");
   EXPECT_NO_THROW((void)parse(R"({"a": {"x": 1}, "b": {"x": 1}, "x": [{"x": 1}, {"x": 2}]})"));
   const auto nested = [](int levels) {
-    return "{\"a\": " + std::string(static_cast<std::size_t>(levels) - 1, '[') + std::string(static_cast<std::size_t>(levels) - 1, ']') + "}";
+    return "{\"a\": " + std::string(static_cast<std::size_t>(levels) - 1, '[') + std::string(static_cast<std::size_t>(levels) - 1, ']') +
+           "}";
   };
   EXPECT_NO_THROW((void)parse(nested(16)));
   EXPECT_EQ(error(nested(17)), "a.json: is nested deeper than 16 levels");

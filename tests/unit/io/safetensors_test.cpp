@@ -60,8 +60,7 @@ TEST(Safetensors, ReadsWhatThePackageWrote) {
     const std::vector<float> values = read_all(file, tensor);
     for (std::size_t i = 0; i < values.size(); ++i) {
       const float expected = tensor.name == "special" ? kSpecial[i] : static_cast<float>(i) / 8 - 3;
-      EXPECT_EQ(std::bit_cast<std::uint32_t>(values[i]), std::bit_cast<std::uint32_t>(expected))
-          << tensor.name << " " << i;
+      EXPECT_EQ(std::bit_cast<std::uint32_t>(values[i]), std::bit_cast<std::uint32_t>(expected)) << tensor.name << " " << i;
     }
   }
   // A range in the middle.
@@ -74,8 +73,7 @@ TEST(Safetensors, WritesTheSameBytesAsThePackage) {
   const TemporaryFolder folder;
   SafetensorsFile file(kPackageFile);
   std::vector<SafetensorsSpec> specs;
-  for (const SafetensorsEntry& tensor : file.tensors())
-    specs.insert(specs.begin(), {tensor.name, *tensor.mica_dtype(), tensor.dims});
+  for (const SafetensorsEntry& tensor : file.tensors()) specs.insert(specs.begin(), {tensor.name, *tensor.mica_dtype(), tensor.dims});
   SafetensorsWriter writer(folder / "copy", specs, file.metadata());
   for (const SafetensorsEntry& tensor : file.tensors()) {
     const std::vector<float> values = read_all(file, tensor);
@@ -138,10 +136,7 @@ TEST(Safetensors, AnUnfinishedFileLeavesNothing) {
                 SafetensorsWriter(folder / "x", {{"a", DType::f32, {}}, {"a", DType::bf16, {}}}, {});
               }),
               HasSubstr("'a' cannot be written, or not twice"));
-  EXPECT_THAT(error_of<Error>([&] {
-                SafetensorsWriter(folder / "x", {{"a", DType::f64, {}}}, {});
-              }),
-              HasSubstr("fp64"));
+  EXPECT_THAT(error_of<Error>([&] { SafetensorsWriter(folder / "x", {{"a", DType::f64, {}}}, {}); }), HasSubstr("fp64"));
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
@@ -153,9 +148,8 @@ TEST(Safetensors, OtherTypesAreCheckedButNotRead) {
   SafetensorsFile file(folder / "x");
   EXPECT_FALSE(file.find("ids")->mica_dtype().has_value());
   float value = 0;
-  EXPECT_THAT(
-      error_of<CheckpointError>([&] { file.read(*file.find("ids"), 0, 1, &value); }),
-      AllOf(HasSubstr(folder / "x"), HasSubstr("tensor 'ids' has the dtype I64; Mica reads F32, BF16 and F16")));
+  EXPECT_THAT(error_of<CheckpointError>([&] { file.read(*file.find("ids"), 0, 1, &value); }),
+              AllOf(HasSubstr(folder / "x"), HasSubstr("tensor 'ids' has the dtype I64; Mica reads F32, BF16 and F16")));
 }
 
 struct BadHeader {
@@ -165,8 +159,7 @@ struct BadHeader {
   const char* expected;
 };
 
-std::string tensor(const std::string& name, const std::string& dtype, const std::string& shape,
-                   const std::string& offsets) {
+std::string tensor(const std::string& name, const std::string& dtype, const std::string& shape, const std::string& offsets) {
   return fmt::format(R"("{}":{{"dtype":"{}","shape":{},"data_offsets":{}}})", name, dtype, shape, offsets);
 }
 
@@ -188,16 +181,13 @@ std::vector<BadHeader> bad_headers() {
       {"metadata_object", object(R"("__metadata__":{"k":{}},)" + good), 8, "has an object in \"__metadata__\""},
       {"metadata_list", object(R"("__metadata__":["k"],)" + good), 8, "has a list in \"__metadata__\""},
       {"no_object", object(R"("a":3)"), 0, "tensor 'a' is the number 3, expected an object"},
-      {"dtype_twice", object(R"("a":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]})"), 8,
-       "tensor 'a' has \"dtype\" twice"},
+      {"dtype_twice", object(R"("a":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]})"), 8, "tensor 'a' has \"dtype\" twice"},
       {"no_dtype", object(R"("a":{"shape":[2],"data_offsets":[0,8]})"), 8, "tensor 'a' has no \"dtype\""},
       {"no_shape", object(R"("a":{"dtype":"F32","data_offsets":[0,8]})"), 8, "tensor 'a' has no \"shape\""},
       {"no_offsets", object(R"("a":{"dtype":"F32","shape":[2]})"), 8, "tensor 'a' has no \"data_offsets\""},
       {"unknown_key", object(R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"x":1})"), 8, "tensor 'a' has 'x'"},
-      {"dtype_number", object(R"("a":{"dtype":32,"shape":[2],"data_offsets":[0,8]})"), 8,
-       "tensor 'a' has the number 32 in \"dtype\""},
-      {"dtype_unknown", object(tensor("a", "F31", "[2]", "[0,8]")), 8,
-       "tensor 'a' has the dtype 'F31', which the format does not know"},
+      {"dtype_number", object(R"("a":{"dtype":32,"shape":[2],"data_offsets":[0,8]})"), 8, "tensor 'a' has the number 32 in \"dtype\""},
+      {"dtype_unknown", object(tensor("a", "F31", "[2]", "[0,8]")), 8, "tensor 'a' has the dtype 'F31', which the format does not know"},
       {"dtype_case", object(tensor("a", "f32", "[2]", "[0,8]")), 8, "the dtype 'f32'"},
       {"shape_text", object(tensor("a", "F32", "\"2\"", "[0,8]")), 8, "tensor 'a' has the text '2' in \"shape\""},
       {"shape_nested", object(tensor("a", "F32", "[[2]]", "[0,8]")), 8, "tensor 'a' has a list in \"shape\""},
@@ -205,27 +195,20 @@ std::vector<BadHeader> bad_headers() {
       {"shape_true", object(tensor("a", "F32", "[true]", "[0,8]")), 8, "tensor 'a' has true in \"shape\""},
       {"shape_negative", object(tensor("a", "F32", "[-2]", "[0,8]")), 8, "tensor 'a' has the number -2 in \"shape\""},
       {"shape_real", object(tensor("a", "F32", "[2.0]", "[0,8]")), 8, "tensor 'a' has the number 2.0 in \"shape\""},
-      {"shape_huge", object(tensor("a", "F32", "[9223372036854775808]", "[0,8]")), 8,
-       "9223372036854775808, past any file"},
-      {"shape_long",
-       object(tensor("a", "F32", "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", "[0,4]")), 4,
+      {"shape_huge", object(tensor("a", "F32", "[9223372036854775808]", "[0,8]")), 8, "9223372036854775808, past any file"},
+      {"shape_long", object(tensor("a", "F32", "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", "[0,4]")), 4,
        "tensor 'a' has more than 32 numbers in \"shape\""},
       {"numel_overflow", object(tensor("a", "F32", "[4294967296,4294967296]", "[0,8]")), 8,
        "tensor 'a' has the shape [4294967296, 4294967296]"},
-      {"numel_overflow_zero", object(tensor("a", "F32", "[4294967296,4294967296,0]", "[0,0]")), 0,
-       "too many elements to count"},
+      {"numel_overflow_zero", object(tensor("a", "F32", "[4294967296,4294967296,0]", "[0,0]")), 0, "too many elements to count"},
       {"bytes_overflow", object(tensor("a", "F64", "[4611686018427387904]", "[0,8]")), 8, "too many elements to count"},
       {"half_bytes", object(tensor("a", "F4", "[3]", "[0,2]")), 2, "tensor 'a' of dtype F4 ends inside a byte"},
       {"offsets_one", object(tensor("a", "F32", "[2]", "[8]")), 8, "tensor 'a' has 1 data_offsets"},
       {"offsets_three", object(tensor("a", "F32", "[2]", "[0,8,8]")), 8, "tensor 'a' has more than 2 numbers"},
-      {"offsets_huge", object(tensor("a", "F32", "[0]", "[9223372036854775807,9223372036854775807]")), 8,
-       "past any file"},
-      {"backwards", object(tensor("a", "F32", "[2]", "[8,0]")), 8,
-       "tensor 'a' has the data_offsets [8, 0], which end before"},
-      {"shape_bytes", object(tensor("a", "F32", "[3]", "[0,8]")), 8,
-       "tensor 'a' has 8 bytes of data ([0, 8]), but F32 [3] takes 12"},
-      {"dtype_bytes", object(tensor("a", "BF16", "[2]", "[0,8]")), 8,
-       "tensor 'a' has 8 bytes of data ([0, 8]), but BF16 [2] takes 4"},
+      {"offsets_huge", object(tensor("a", "F32", "[0]", "[9223372036854775807,9223372036854775807]")), 8, "past any file"},
+      {"backwards", object(tensor("a", "F32", "[2]", "[8,0]")), 8, "tensor 'a' has the data_offsets [8, 0], which end before"},
+      {"shape_bytes", object(tensor("a", "F32", "[3]", "[0,8]")), 8, "tensor 'a' has 8 bytes of data ([0, 8]), but F32 [3] takes 12"},
+      {"dtype_bytes", object(tensor("a", "BF16", "[2]", "[0,8]")), 8, "tensor 'a' has 8 bytes of data ([0, 8]), but BF16 [2] takes 4"},
       {"hole_first", object(tensor("a", "F32", "[2]", "[4,12]")), 12, "tensor 'a' begins at byte"},
       {"hole", object(good + "," + tensor("b", "F32", "[1]", "[12,16]")), 16, "the format allows no hole"},
       {"overlap", object(good + "," + tensor("b", "F32", "[1]", "[4,8]")), 8, "tensor 'b' begins at byte"},
@@ -259,8 +242,7 @@ TEST(Safetensors, AHeaderOfAWrongLengthIsRefused) {
   };
   EXPECT_THAT(opened(""), HasSubstr("has 0 bytes"));
   EXPECT_THAT(opened("123456789"), HasSubstr("has 9 bytes, a safetensors file has 10 or more"));
-  EXPECT_THAT(opened(std::string("\1\xe1\xf5\5\0\0\0\0", 8) + "{}"),
-              HasSubstr("100000001 bytes, the format allows 100000000"));
+  EXPECT_THAT(opened(std::string("\1\xe1\xf5\5\0\0\0\0", 8) + "{}"), HasSubstr("100000001 bytes, the format allows 100000000"));
   EXPECT_THAT(opened(std::string(8, '\xff') + "{}"), HasSubstr("18446744073709551615 bytes"));
   EXPECT_THAT(opened(std::string("\3\0\0\0\0\0\0\0", 8) + "{}"), HasSubstr("3 bytes, but the file ends after 2"));
   EXPECT_THAT(error_of<IoError>([&] { SafetensorsFile file(folder / "missing"); }), HasSubstr("missing"));

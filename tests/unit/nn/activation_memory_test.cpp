@@ -11,8 +11,7 @@ struct Measured {
   std::int64_t saved, forward_peak, backward_peak;
 };
 
-Measured measure(Module& model, const ActivationOptions& options, std::int64_t batch, std::int64_t seq_len,
-                 bool loss_in_backward) {
+Measured measure(Module& model, const ActivationOptions& options, std::int64_t batch, std::int64_t seq_len, bool loss_in_backward) {
   Rig rig;
   rig.context.loss_in_backward = loss_in_backward;
   rig.context.recompute = options.recompute;
@@ -71,8 +70,7 @@ TEST(ActivationMemory, Gpt2FollowsTheFormula) {
   for (const std::int64_t layers : {0, 1, 3}) {
     for (const ActivationOptions& options : all_options()) {
       for (const double dropout : {0.0, 0.1}) {
-        const Gpt2Config config{
-            .layers = layers, .heads = 2, .width = 6, .context = 9, .vocab_size = 11, .dropout = dropout};
+        const Gpt2Config config{.layers = layers, .heads = 2, .width = 6, .context = 9, .vocab_size = 11, .dropout = dropout};
         Gpt2 model(config);
         if (options.checkpointed) set_checkpointed(model, "gpt2_block");
         expect_equal(measure(model, options, 3, 7, cases % 2 == 0), activation_bytes(config, 3, 7, options),

@@ -126,8 +126,7 @@ TEST(Fused, CheapOutputsAreMadeAgainOnceAndOnlyIfAsked) {
   EXPECT_EQ(count(run(llama, {}), "swiglu"), 2);
   // A checkpointed block makes everything twice, and nothing a third time.
   for (LanguageModel* model : std::initializer_list<LanguageModel*>{&gpt2, &llama}) {
-    model->for_each_module(
-        [](const std::string&, Module& module) { module.set_checkpointed(module.type_name().ends_with("_block")); });
+    model->for_each_module([](const std::string&, Module& module) { module.set_checkpointed(module.type_name().ends_with("_block")); });
     const Pass none = run(*model, {}), cheap = run(*model, {}, {.recompute = Recompute::cheap});
     EXPECT_EQ(cheap.stream->names, none.stream->names);
     EXPECT_EQ(count(cheap, "linear_gelu"), model == &gpt2 ? 4 : 0);
@@ -140,9 +139,8 @@ TEST(Fused, CheapOutputsAreMadeAgainOnceAndOnlyIfAsked) {
 TEST(Fused, AnEmbeddingAddsThePositionsOfAllSequencesAtOnce) {
   for (const std::string frozen : {"", "wte.weight", "wpe.weight", "e.weight"}) {  // none, one, both
     Gpt2 model(small_gpt2());
-    model.for_each_parameter([&](const std::string& name, Parameter& parameter) {
-      parameter.requires_grad = frozen.empty() || !name.ends_with(frozen);
-    });
+    model.for_each_parameter(
+        [&](const std::string& name, Parameter& parameter) { parameter.requires_grad = frozen.empty() || !name.ends_with(frozen); });
     const Pass pass = run(model, {});
     EXPECT_EQ(pass.stream->count("embedding"), 1);
     for (const std::string unit : {"wte", "wpe"}) {
@@ -192,7 +190,8 @@ TEST(Fused, ProductsMakeTheSumsOfResiduals) {
   Mlp mlp({.layers = 2, .width = 5, .intermediate_size = 7, .vocab_size = 13});
   for (LanguageModel* model : std::initializer_list<LanguageModel*>{&gpt2, &llama, &mlp}) {
     const Pass expected = run(*model, {});
-    for (const std::string unit : {"none", "attn", "self_attn", "c_proj", "o_proj", "mlp", "mlp.dropout", "resid_dropout", "down_proj", "down", "blocks.1", ""}) {
+    for (const std::string unit :
+         {"none", "attn", "self_attn", "c_proj", "o_proj", "mlp", "mlp.dropout", "resid_dropout", "down_proj", "down", "blocks.1", ""}) {
       for (const When when : {When::always, When::in_backward_only}) {
         const Pass pass = run(*model, {unit}, {.when = when, .recompute = Recompute::cheap, .adds_in_products = true});
         EXPECT_EQ(pass.loss, expected.loss) << unit;
@@ -209,9 +208,7 @@ TEST(Fused, ProductsMakeTheSumsOfResiduals) {
   EXPECT_EQ(run(llama, {"self_attn"}, kAdding).stream->count("add_rms_norm"), 2);
   for (Module* model : std::initializer_list<Module*>{&gpt2, &llama}) {
     const Pass expected = run(*model, {});
-    model->for_each_module([](const std::string&, Module& module) {
-      module.set_checkpointed(module.type_name().ends_with("_block"));
-    });
+    model->for_each_module([](const std::string&, Module& module) { module.set_checkpointed(module.type_name().ends_with("_block")); });
     EXPECT_EQ(run(*model, {}, kAdding).gradients, expected.gradients);
   }
 }

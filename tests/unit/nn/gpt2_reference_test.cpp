@@ -19,9 +19,8 @@ using testing::Rig;
 struct ReferenceRun {
   ReferenceRun(const std::string& file_name, KernelsKind kind, DType param_dtype)
       : file(file_name), rig(kind), model(config_of(file)), storage(model, rig.context, param_dtype) {
-    model.for_each_parameter([&](const std::string& name, Parameter& p) {
-      rig.kernels->copy(*rig.stream, file.tensor("weight." + name), p.data);
-    });
+    model.for_each_parameter(
+        [&](const std::string& name, Parameter& p) { rig.kernels->copy(*rig.stream, file.tensor("weight." + name), p.data); });
   }
 
   static Gpt2Config config_of(const ReferenceFile& file) {
@@ -95,8 +94,8 @@ std::vector<Case> cases() {
 
 INSTANTIATE_TEST_SUITE_P(All, Gpt2Reference, ::testing::ValuesIn(cases()), [](const auto& info) {
   const Case& c = info.param;
-  return c.file.substr(0, c.file.find('.')) + "_" + testing::to_string(c.kernels) +
-         (c.loss_in_backward ? "_loss_in_backward" : "") + (c.checkpointed ? "_checkpointed" : "");
+  return c.file.substr(0, c.file.find('.')) + "_" + testing::to_string(c.kernels) + (c.loss_in_backward ? "_loss_in_backward" : "") +
+         (c.checkpointed ? "_checkpointed" : "");
 });
 
 // bf16 rounds to 8 bits: a relative error of at most u = 2^-9 each time. Weights and every activation and gradient on
@@ -126,8 +125,7 @@ TEST(Gpt2ReferenceSteps, SgdWithMomentumGivesPyTorchsLossesAndParameters) {
   ReferenceRun run("gpt2_tied.safetensors", KernelsKind::cpu, DType::f32);
   const auto sgd = run.file.metadata("sgd");
   std::vector<Tensor> momenta;
-  run.model.for_each_parameter(
-      [&](const std::string&, Parameter& p) { momenta.push_back(run.rig.context.make(p.shape, DType::f32)); });
+  run.model.for_each_parameter([&](const std::string&, Parameter& p) { momenta.push_back(run.rig.context.make(p.shape, DType::f32)); });
   for (std::int64_t step = 0; step < 5; ++step) {
     const double expected = sgd["losses"][static_cast<std::size_t>(step)];
     EXPECT_NEAR(run.forward_backward(step), expected, 1e-4 * expected) << "step " << step;
@@ -166,8 +164,7 @@ TEST(Gpt2ReferenceSteps, ClippedAdamWGivesPyTorchsLosses) {
       const double expected = adamw["losses"][static_cast<std::size_t>(step)];
       EXPECT_NEAR(run.forward_backward(step), expected, 1e-4 * expected) << file << " step " << step;
       kernels.fill(stream, sum, 0);
-      run.model.for_each_parameter(
-          [&](const std::string&, Parameter& p) { kernels.power_sum(stream, p.grad, 2, sum, Write::accumulate); });
+      run.model.for_each_parameter([&](const std::string&, Parameter& p) { kernels.power_sum(stream, p.grad, 2, sum, Write::accumulate); });
       kernels.clip_coefficient(stream, sum, 2, adamw["grad_clip"], norm, coefficient);
       const double expected_norm = adamw["grad_norms"][static_cast<std::size_t>(step)];
       EXPECT_NEAR(static_cast<double>(floats(run.rig, norm)[0]), expected_norm, 1e-4 * expected_norm) << file;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "mica/nn/gradcheck.hpp"
+
 #include "nn_testing.hpp"
 
 namespace mica::nn::testing {

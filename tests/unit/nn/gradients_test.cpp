@@ -150,8 +150,7 @@ TEST(Frozen, EachParameterAloneTrainsAsWithTheOthers) {
   const Result expected = run_one(plain);
   for (const NamedGradient& gradient : expected.gradients) {
     ModelRun run;
-    run.model.for_each_parameter(
-        [&](const std::string& name, Parameter& p) { p.requires_grad = name == gradient.name; });
+    run.model.for_each_parameter([&](const std::string& name, Parameter& p) { p.requires_grad = name == gradient.name; });
     const Result result = run_one(run);
     ASSERT_EQ(result.gradients.size(), 1U) << gradient.name;
     if (gradient.name == "transformer.wte.weight") continue;

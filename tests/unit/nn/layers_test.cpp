@@ -130,15 +130,9 @@ TEST_P(Layers, Gpt2) {
   for (const bool tied : {true, false}) {
     for (const double dropout : {0.0, 0.2}) {
       rig.use_batch(2);
-      Gpt2 model({.layers = 2,
-                  .heads = 3,
-                  .width = 6,
-                  .context = 7,
-                  .vocab_size = 13,
-                  .tie_embeddings = tied,
-                  .dropout = dropout});
-      const GradcheckReport report = gradcheck(
-          model, rig.context, {rig.tokens({2, 5}, 13), rig.tokens({2, 5}, 13, "targets")}, {.max_elements = 12});
+      Gpt2 model({.layers = 2, .heads = 3, .width = 6, .context = 7, .vocab_size = 13, .tie_embeddings = tied, .dropout = dropout});
+      const GradcheckReport report =
+          gradcheck(model, rig.context, {rig.tokens({2, 5}, 13), rig.tokens({2, 5}, 13, "targets")}, {.max_elements = 12});
       EXPECT_LT(report.worst_error, kTolerance) << report.worst_element << " tied " << tied << " dropout " << dropout;
       EXPECT_GT(report.num_checked, 200);
     }
@@ -228,8 +222,7 @@ TEST(HeadLossLayer, ATiedWeightAloneIsTrainedThroughACheckpointToo) {
     head.set_checkpointed(checkpointed);
     const PlainParameters storage(owner, rig.context);
     Record record;
-    const Tensors loss =
-        head.forward(rig.context, {rig.normal({2, 1, 3}, "hidden", false), rig.tokens({2, 1}, 5, "targets")}, &record);
+    const Tensors loss = head.forward(rig.context, {rig.normal({2, 1, 3}, "hidden", false), rig.tokens({2, 1}, 5, "targets")}, &record);
     EXPECT_TRUE(loss[0].needs_grad);
     const Tensors dxs = head.backward(rig.context, std::move(record), {rig.scalar(1)});
     EXPECT_FALSE(dxs.at(0) || dxs.at(1));
@@ -243,15 +236,14 @@ TEST(DropoutLayer, AModelsDropoutsDrawDifferentNumbers) {
   const auto run = [&](const std::string& name, const std::string& ones) {
     Gpt2Block block({.heads = 1, .width = 64, .dropout = 0.5}, name);
     const PlainParameters storage(block, rig.context);
-    block.for_each_parameter([&](const std::string& parameter, Parameter& p) {
-      rig.kernels->fill(*rig.stream, p.data, parameter.ends_with(ones) ? 1 : 0);
-    });
+    block.for_each_parameter(
+        [&](const std::string& parameter, Parameter& p) { rig.kernels->fill(*rig.stream, p.data, parameter.ends_with(ones) ? 1 : 0); });
     const Tensor zeros = rig.context.make({2, 8, 64}, DType::f32);
     rig.kernels->fill(*rig.stream, zeros, 0);
     return floats(rig, block.forward(rig.context, {zeros}, nullptr)[0]);
   };
-  const std::vector<std::vector<float>> masks = {run("a", "attn.c_proj.bias"), run("b", "attn.c_proj.bias"),
-                                                 run("a", "mlp.c_proj.bias"), run("b", "mlp.c_proj.bias")};
+  const std::vector<std::vector<float>> masks = {run("a", "attn.c_proj.bias"), run("b", "attn.c_proj.bias"), run("a", "mlp.c_proj.bias"),
+                                                 run("b", "mlp.c_proj.bias")};
   for (std::size_t i = 0; i < masks.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
       std::size_t equal = 0;
@@ -274,8 +266,7 @@ TEST(DropoutLayer, DependsOnSequenceStepSeedAndNameOnly) {
   };
   const auto base = run(dropout, {4, 9}, 1, 5), swapped = run(dropout, {9, 4}, 1, 5);
   EXPECT_EQ(base, run(dropout, {4, 9}, 1, 5));
-  EXPECT_TRUE(std::equal(base.begin(), base.begin() + 50, swapped.begin() + 50))
-      << "a sequence keeps its mask in any row";
+  EXPECT_TRUE(std::equal(base.begin(), base.begin() + 50, swapped.begin() + 50)) << "a sequence keeps its mask in any row";
   EXPECT_NE(base, swapped);
   EXPECT_NE(base, run(dropout, {4, 9}, 2, 5));
   EXPECT_NE(base, run(dropout, {4, 9}, 1, 6));
@@ -329,10 +320,8 @@ TEST(LayerErrors, SayWhatWasSeenAndExpected) {
             }).find("has shape [3, 2], expected 3"),
             std::string::npos);
   Tensor low = rig.context.make({2, 3}, DType::bf16);
-  EXPECT_NE(text_of([&] { static_cast<void>(linear.forward(rig.context, {low}, nullptr)); }).find("param_dtype"),
-            std::string::npos);
-  EXPECT_NE(text_of([&] { static_cast<void>(linear.forward(rig.context, {}, nullptr)); }).find("takes 1 input"),
-            std::string::npos);
+  EXPECT_NE(text_of([&] { static_cast<void>(linear.forward(rig.context, {low}, nullptr)); }).find("param_dtype"), std::string::npos);
+  EXPECT_NE(text_of([&] { static_cast<void>(linear.forward(rig.context, {}, nullptr)); }).find("takes 1 input"), std::string::npos);
   EXPECT_THROW(Dropout(1.0, "d"), ConfigError);
   Dropout dropout(0.5, "d");
   rig.context.sequences = {1};

@@ -52,14 +52,12 @@ TEST_P(LlamaLayers, GroupedQueryAttention) {
     std::int64_t heads, kv_heads, head_dim;
   };
   for (const auto& [heads, kv_heads, head_dim] : {Heads{1, 1, 2}, Heads{4, 2, 4}, Heads{3, 1, 2}, Heads{2, 2, 6}}) {
-    GroupedQueryAttention attention(
-        {.width = 6, .heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .rotary = {.theta = 50}});
+    GroupedQueryAttention attention({.width = 6, .heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .rotary = {.theta = 50}});
     check_with_recompute(attention, {rig.normal({2, 5, 6}, "x")}, 60 + 2 * 6 * heads * head_dim - 100);
   }
   Residual residual("r");
   residual.add<RmsNorm>("norm", 6);
-  residual.add<GroupedQueryAttention>(
-      "attn", GroupedQueryAttentionOptions{.width = 6, .heads = 2, .kv_heads = 1, .head_dim = 2});
+  residual.add<GroupedQueryAttention>("attn", GroupedQueryAttentionOptions{.width = 6, .heads = 2, .kv_heads = 1, .head_dim = 2});
   check_with_recompute(residual, {rig.normal({2, 5, 6}, "x")}, 60);
 }
 
@@ -75,8 +73,8 @@ TEST_P(LlamaLayers, Llama) {
                  .tie_embeddings = tied,
                  .rotary = {.scaling = RotaryOptions::Scaling::llama3, .original_context = 16}});
     rig.context.recompute = tied ? Recompute::cheap : Recompute::none;
-    const GradcheckReport report = gradcheck(
-        model, rig.context, {rig.tokens({2, 5}, 13), rig.tokens({2, 5}, 13, "targets")}, {.max_elements = 12});
+    const GradcheckReport report =
+        gradcheck(model, rig.context, {rig.tokens({2, 5}, 13), rig.tokens({2, 5}, 13, "targets")}, {.max_elements = 12});
     EXPECT_LT(report.worst_error, kTolerance) << report.worst_element << " tied " << tied;
     EXPECT_GT(report.num_checked, 200);
   }
@@ -181,8 +179,7 @@ TEST(LlamaRecords, EachParameterAloneTrainsAsWithTheOthers) {
     Rig rig;
     LlamaBlock block({.heads = 4, .kv_heads = 2, .width = 8, .intermediate_size = 5});
     const PlainParameters storage(block, rig.context);
-    block.for_each_parameter(
-        [&](const std::string& name, Parameter& p) { p.requires_grad = alone.empty() || name == alone; });
+    block.for_each_parameter([&](const std::string& name, Parameter& p) { p.requires_grad = alone.empty() || name == alone; });
     Record record;
     const Tensors ys = block.forward(rig.context, {rig.normal({2, 3, 8}, "x", false)}, &record);
     EXPECT_TRUE(ys[0].needs_grad);
@@ -242,15 +239,11 @@ TEST(LlamaLayerErrors, SayWhatWasSeenAndExpected) {
     }
     return "no error";
   };
-  const auto attention = [&](GroupedQueryAttentionOptions options) {
-    return text_of([&] { GroupedQueryAttention layer(options); });
-  };
-  EXPECT_NE(attention({.width = 4, .heads = 4, .kv_heads = 3, .head_dim = 2})
-                .find("model.heads 4 is not divisible by model.kv_heads 3"),
+  const auto attention = [&](GroupedQueryAttentionOptions options) { return text_of([&] { GroupedQueryAttention layer(options); }); };
+  EXPECT_NE(attention({.width = 4, .heads = 4, .kv_heads = 3, .head_dim = 2}).find("model.heads 4 is not divisible by model.kv_heads 3"),
             std::string::npos);
-  EXPECT_NE(
-      attention({.width = 4, .heads = 4, .kv_heads = 2, .head_dim = 3}).find("the head size is 3, expected an even"),
-      std::string::npos);
+  EXPECT_NE(attention({.width = 4, .heads = 4, .kv_heads = 2, .head_dim = 3}).find("the head size is 3, expected an even"),
+            std::string::npos);
   Rig rig;
   SwiGlu act;
   EXPECT_NE(text_of([&] {

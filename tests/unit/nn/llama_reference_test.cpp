@@ -19,9 +19,8 @@ using testing::Rig;
 struct ReferenceRun {
   ReferenceRun(const std::string& file_name, KernelsKind kind, DType param_dtype)
       : file(file_name), rig(kind), model(config_of(file)), storage(model, rig.context, param_dtype) {
-    model.for_each_parameter([&](const std::string& name, Parameter& p) {
-      rig.kernels->copy(*rig.stream, file.tensor("weight." + name), p.data);
-    });
+    model.for_each_parameter(
+        [&](const std::string& name, Parameter& p) { rig.kernels->copy(*rig.stream, file.tensor("weight." + name), p.data); });
   }
 
   static LlamaConfig config_of(const ReferenceFile& file) {
@@ -106,8 +105,7 @@ std::vector<Case> cases() {
 
 INSTANTIATE_TEST_SUITE_P(All, LlamaReference, ::testing::ValuesIn(cases()), [](const auto& info) {
   const Case& c = info.param;
-  return c.file.substr(0, c.file.find('.')) + "_" + testing::to_string(c.kernels) +
-         (c.checkpointed ? "_checkpointed" : "");
+  return c.file.substr(0, c.file.find('.')) + "_" + testing::to_string(c.kernels) + (c.checkpointed ? "_checkpointed" : "");
 });
 
 TEST(LlamaReferenceRotary, FrequenciesAreTransformers) {

@@ -38,7 +38,8 @@ class LossesReference : public ::testing::TestWithParam<KernelsKind> {
     rig.stream->synchronize();
     const Numbers& values = numbers(name);
     if (dtype == DType::f32) std::ranges::copy(values, t.view().as<float>());
-    if (dtype == DType::i32) std::ranges::transform(values, t.view().as<std::int32_t>(), [](float v) { return static_cast<std::int32_t>(v); });
+    if (dtype == DType::i32)
+      std::ranges::transform(values, t.view().as<std::int32_t>(), [](float v) { return static_cast<std::int32_t>(v); });
     return t;
   }
   void expect_near(const ConstTensorView& seen, const std::string& name) {

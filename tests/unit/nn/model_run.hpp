@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "mica/nn/models/gpt2.hpp"
+
 #include "nn_testing.hpp"
 
 namespace mica::nn::testing {
@@ -23,8 +24,7 @@ struct ModelRun {
     rig.context.step = static_cast<std::uint64_t>(batch) + 1;
   }
   Tensors inputs(int batch) {
-    return {rig.tokens({2, 7}, 13, "ids" + std::to_string(batch)),
-            rig.tokens({2, 7}, 13, "targets" + std::to_string(batch))};
+    return {rig.tokens({2, 7}, 13, "ids" + std::to_string(batch)), rig.tokens({2, 7}, 13, "targets" + std::to_string(batch))};
   }
   Tensors forward(int batch, Record* record) {
     at(batch);

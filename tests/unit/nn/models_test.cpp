@@ -20,8 +20,7 @@ using testing::Rig;
 
 std::map<std::string, Parameter*> parameters_of(Module& module) {
   std::map<std::string, Parameter*> all;
-  module.for_each_parameter(
-      [&](const std::string& name, Parameter& p) { EXPECT_TRUE(all.emplace(name, &p).second) << name; });
+  module.for_each_parameter([&](const std::string& name, Parameter& p) { EXPECT_TRUE(all.emplace(name, &p).second) << name; });
   return all;
 }
 
@@ -58,9 +57,8 @@ TEST(Gpt2Model, AnUntiedHeadHasItsOwnWeight) {
   EXPECT_EQ(parameters_of(untied).at("lm_head.weight")->shape, (Shape{7, 4}));
   EXPECT_FALSE(parameters_of(tied).contains("lm_head.weight"));
   std::vector<Parameter*> shared;
-  tied.for_each_module([&](const std::string&, Module& m) {
-    shared.insert(shared.end(), m.shared_parameters().begin(), m.shared_parameters().end());
-  });
+  tied.for_each_module(
+      [&](const std::string&, Module& m) { shared.insert(shared.end(), m.shared_parameters().begin(), m.shared_parameters().end()); });
   EXPECT_EQ(shared, std::vector<Parameter*>{parameters_of(tied).at("transformer.wte.weight")});
 }
 
@@ -89,8 +87,7 @@ TEST(Gpt2Model, StartsAsGpt2Does) {
     if (p->shape.num_dims() == 2) {
       const double expected = name.ends_with("c_proj.weight") ? 0.02 / 2 : 0.02;  // sqrt(2 * layers) = 2
       // The deviation of n normals is known to 1 / sqrt(2n); 5 times that is chance 1 in a million.
-      EXPECT_NEAR(deviation(values), expected, 5 * expected / std::sqrt(2.0 * static_cast<double>(values.size())))
-          << name;
+      EXPECT_NEAR(deviation(values), expected, 5 * expected / std::sqrt(2.0 * static_cast<double>(values.size()))) << name;
     } else {
       const float expected = name.find(".ln_") != std::string::npos && name.ends_with("weight") ? 1.0F : 0.0F;
       EXPECT_EQ(values, std::vector<float>(values.size(), expected)) << name;
@@ -159,8 +156,7 @@ std::string config_error(const std::function<void()>& call) {
 
 TEST(ModelErrors, NameTheKeyAndTheValue) {
   const auto gpt2 = [](Gpt2Config config) { return config_error([&] { Gpt2 model(config); }); };
-  EXPECT_NE(gpt2({.heads = 5, .width = 12}).find("model.width 12 is not divisible by model.heads 5"),
-            std::string::npos);
+  EXPECT_NE(gpt2({.heads = 5, .width = 12}).find("model.width 12 is not divisible by model.heads 5"), std::string::npos);
   EXPECT_NE(gpt2({.heads = 0}).find("model.heads is 0"), std::string::npos);
   EXPECT_NE(gpt2({.width = -4}).find("model.width is -4"), std::string::npos);
   EXPECT_NE(gpt2({.context = 0}).find("model.context is 0"), std::string::npos);
@@ -175,9 +171,7 @@ TEST(ModelErrors, ASequenceLongerThanTheContextIsRefused) {
   Gpt2 model({.layers = 1, .heads = 1, .width = 4, .context = 5, .vocab_size = 11});
   const PlainParameters storage(model, rig.context);
   const auto forward = [&](std::int64_t seq_len) {
-    return config_error([&] {
-      static_cast<void>(model.forward(rig.context, {rig.tokens({1, seq_len}, 11)}, nullptr));
-    });
+    return config_error([&] { static_cast<void>(model.forward(rig.context, {rig.tokens({1, seq_len}, 11)}, nullptr)); });
   };
   EXPECT_EQ(forward(5), "no ConfigError");
   EXPECT_NE(forward(6).find("a sequence of 6 tokens does not fit the model's context of 5"), std::string::npos);
@@ -185,13 +179,8 @@ TEST(ModelErrors, ASequenceLongerThanTheContextIsRefused) {
 
 TEST(LlamaModels, HaveHuggingFacesNamesShapesAndCount) {
   // Llama 3.2 1B: 1,235,814,400 parameters.
-  Llama model({.layers = 16,
-               .heads = 32,
-               .kv_heads = 8,
-               .width = 2048,
-               .intermediate_size = 8192,
-               .vocab_size = 128256,
-               .tie_embeddings = true});
+  Llama model(
+      {.layers = 16, .heads = 32, .kv_heads = 8, .width = 2048, .intermediate_size = 8192, .vocab_size = 128256, .tie_embeddings = true});
   EXPECT_EQ(model.num_parameters(), 1235814400);
   const auto all = parameters_of(model);
   EXPECT_EQ(all.size(), 1 + 16 * 9 + 1U);
@@ -249,8 +238,7 @@ TEST(LlamaModels, AreCausalAndSeeDistancesOnly) {
     std::ranges::copy(tokens, ids.view().as<std::int32_t>());
     return floats(rig, model.forward(rig.context, {ids}, nullptr)[0]);
   };
-  const auto base = logits_of({3, 1, 4, 1, 5}), changed = logits_of({3, 1, 4, 1, 6}),
-             swapped = logits_of({1, 3, 4, 1, 5});
+  const auto base = logits_of({3, 1, 4, 1, 5}), changed = logits_of({3, 1, 4, 1, 6}), swapped = logits_of({1, 3, 4, 1, 5});
   EXPECT_TRUE(std::equal(base.begin(), base.begin() + 44, changed.begin()));
   EXPECT_FALSE(std::equal(base.begin() + 44, base.end(), changed.begin() + 44));
   float difference = 0;
@@ -263,10 +251,8 @@ TEST(LlamaModels, AreCausalAndSeeDistancesOnly) {
 
 TEST(ModelErrors, OfALlamaNameTheKeyAndTheValue) {
   const auto llama = [](LlamaConfig config) { return config_error([&] { Llama model(config); }); };
-  EXPECT_NE(llama({.heads = 5, .width = 12}).find("model.width 12 is not divisible by model.heads 5"),
-            std::string::npos);
-  EXPECT_NE(llama({.heads = 4, .kv_heads = 3, .width = 8}).find("model.heads 4 is not divisible by model.kv_heads 3"),
-            std::string::npos);
+  EXPECT_NE(llama({.heads = 5, .width = 12}).find("model.width 12 is not divisible by model.heads 5"), std::string::npos);
+  EXPECT_NE(llama({.heads = 4, .kv_heads = 3, .width = 8}).find("model.heads 4 is not divisible by model.kv_heads 3"), std::string::npos);
   EXPECT_NE(llama({.heads = 4, .kv_heads = -1, .width = 8}).find("model.kv_heads -1"), std::string::npos);
   EXPECT_NE(llama({.heads = 4, .width = 12}).find("a head has 3 columns, expected an even number"), std::string::npos);
   EXPECT_NE(llama({.heads = 4, .head_dim = 5, .width = 8}).find("a head has 5 columns"), std::string::npos);
@@ -285,8 +271,7 @@ TEST(ModelErrors, OfALlamaNameTheKeyAndTheValue) {
   };
   EXPECT_NE(scaled({.factor = 0.5}).find("model.rope_factor is 0.5"), std::string::npos);
   EXPECT_NE(scaled({.low_freq_factor = 0}).find("model.rope_low_freq_factor is 0"), std::string::npos);
-  EXPECT_NE(scaled({.low_freq_factor = 4}).find("model.rope_high_freq_factor is 4, expected more than"),
-            std::string::npos);
+  EXPECT_NE(scaled({.low_freq_factor = 4}).find("model.rope_high_freq_factor is 4, expected more than"), std::string::npos);
   EXPECT_NE(scaled({.original_context = 0}).find("model.rope_original_context is 0"), std::string::npos);
   Rig rig;
   Llama model({.layers = 1, .heads = 1, .width = 4, .intermediate_size = 3, .context = 5, .vocab_size = 11});
@@ -328,9 +313,8 @@ TEST(OwnModel, OfBuildingBlocksTrains) {
     const Tensors loss = model.forward(rig.context, batch, &record);
     model.backward(rig.context, std::move(record), {rig.scalar(1)});
     losses.push_back(floats(rig, loss[0])[0]);
-    model.for_each_parameter([&](const std::string&, Parameter& p) {
-      rig.kernels->scale(*rig.stream, p.grad, -1.0, p.data, Write::accumulate);
-    });
+    model.for_each_parameter(
+        [&](const std::string&, Parameter& p) { rig.kernels->scale(*rig.stream, p.grad, -1.0, p.data, Write::accumulate); });
     storage.zero_grad();
   }
   EXPECT_NEAR(losses.front(), std::log(11.0F), 0.1F);

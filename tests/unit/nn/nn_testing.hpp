@@ -45,8 +45,8 @@ struct Rig {
     stream->synchronize();  // the poison, and work of the memory's last owner
     const RandomKey key{.seed = 9, .name_hash = hash_name(name)};
     for (std::int64_t i = 0; i < x.numel(); ++i) {
-      x.view().as<std::int32_t>()[i] = static_cast<std::int32_t>(random_word(key, static_cast<std::uint64_t>(i)) %
-                                                                 static_cast<std::uint32_t>(bound));
+      x.view().as<std::int32_t>()[i] =
+          static_cast<std::int32_t>(random_word(key, static_cast<std::uint64_t>(i)) % static_cast<std::uint32_t>(bound));
     }
     return x;
   }

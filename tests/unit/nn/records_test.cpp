@@ -98,8 +98,7 @@ TEST(Records, KeptOnesServeSeveralBackwards) {
           for (std::size_t p = 0; p < sums.size(); ++p) {
             for (std::size_t i = 0; i < sums[p].values.size(); ++i) {
               const float expected = static_cast<float>(time) * once.gradients[p].values[i];
-              ASSERT_NEAR(sums[p].values[i], expected, 1e-5F + 1e-5F * std::abs(expected))
-                  << sums[p].name << " " << checkpointed;
+              ASSERT_NEAR(sums[p].values[i], expected, 1e-5F + 1e-5F * std::abs(expected)) << sums[p].name << " " << checkpointed;
             }
           }
           EXPECT_EQ(floats(run.rig, ys[0]), once.loss);
@@ -117,9 +116,8 @@ TEST(Records, KeptOnesServeSeveralBackwards) {
 TEST(Records, CheckpointingAnythingGivesTheSameBits) {
   ModelRun plain(0.2);
   const Result expected = run_one(plain);
-  for (const std::string what :
-       {"gpt2", "gpt2_transformer", "gpt2_block", "causal_self_attention", "gpt2_mlp", "linear", "layer_norm", "gelu",
-        "dropout", "embedding", "position_embedding", "head_loss"}) {
+  for (const std::string what : {"gpt2", "gpt2_transformer", "gpt2_block", "causal_self_attention", "gpt2_mlp", "linear", "layer_norm",
+                                 "gelu", "dropout", "embedding", "position_embedding", "head_loss"}) {
     for (const Recompute recompute : {Recompute::none, Recompute::cheap}) {
       for (const bool loss_in_backward : {false, true}) {
         ModelRun run(0.2);
@@ -161,8 +159,7 @@ TEST(Records, NormsThatAreUnitsKeepTheirOutputsAndGiveTheSameBits) {
   ModelRun plain, wrapped;
   for (ModelRun* run : {&plain, &wrapped}) run->rig.context.recompute = Recompute::cheap;
   const Result expected = run_one(plain);
-  wrapped.model.for_each_module(
-      [](const std::string&, Module& module) { module.set_hooks(std::make_shared<NoHooks>()); });
+  wrapped.model.for_each_module([](const std::string&, Module& module) { module.set_hooks(std::make_shared<NoHooks>()); });
   EXPECT_EQ(run_one(wrapped), expected);
   const auto saved = [](ModelRun& run) {
     Record record;

@@ -16,8 +16,8 @@
 namespace mica::nn {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::floats;
+using ::testing::HasSubstr;
 using testing::KernelsKind;
 using testing::Rig;
 

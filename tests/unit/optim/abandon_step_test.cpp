@@ -55,10 +55,8 @@ Outcome run(const Make& make, StreamMode mode, Failure failure, std::int64_t* nu
       model.pass({true, t != 2, true});
       scaler.unscale();
       const ClipCoefficient clip = clip_coefficient(model.root(), 1.0);
-      optimizer->step({.lr = 0.1,
-                       .grad_scale = clip.coefficient.view(),
-                       .skip = scaler.found_inf(),
-                       .skipped_steps = scaler.skipped_steps()});
+      optimizer->step(
+          {.lr = 0.1, .grad_scale = clip.coefficient.view(), .skip = scaler.found_inf(), .skipped_steps = scaler.skipped_steps()});
       scaler.update();
       model.root().zero_grad();
       compute.synchronize();
@@ -77,8 +75,8 @@ Outcome run(const Make& make, StreamMode mode, Failure failure, std::int64_t* nu
     scaler.take_skipped_steps_off(*optimizer);
     const TensorView ignored = model.weight(0, 0).parameter->data;
     if (rank == 0) {
-      outcome = {snapshot(model, *optimizer), Values(ignored.as<float>(), ignored.as<float>() + ignored.numel()),
-                 optimizer->num_steps(), optimizer->parameter_steps(), scaler.state()};
+      outcome = {snapshot(model, *optimizer), Values(ignored.as<float>(), ignored.as<float>() + ignored.numel()), optimizer->num_steps(),
+                 optimizer->parameter_steps(), scaler.state()};
       if (num_collectives) *num_collectives = plan.num_seen();
     }
   });
@@ -95,8 +93,7 @@ TEST(AbandonedStep, DoneAgainLeavesWhatAnUndisturbedRunLeaves) {
         static_cast<void>(run(make, mode, {step, -1}, &num_collectives));
         ASSERT_GE(num_collectives, 10) << "step " << step;
         for (std::int64_t k = 0; k < num_collectives; ++k) {
-          EXPECT_TRUE(run(make, mode, {step, k}) == undisturbed)
-              << name << ", step " << step << " abandoned at collective " << k;
+          EXPECT_TRUE(run(make, mode, {step, k}) == undisturbed) << name << ", step " << step << " abandoned at collective " << k;
         }
       }
     }

@@ -26,9 +26,7 @@ float value(ShardedWeights& model, const Tensor& scalar) {
 
 /// Three units: 2 + 1 elements, 3 elements, 1 element. Gradients whose norms can be done in the head:
 /// sum |g| = 3+4+2 + 1+2+4 + 8 = 24, sum g^2 = 9+16+4 + 1+4+16 + 64 = 114, sum |g|^3 = 27+64+8 + 1+8+64 + 512 = 684.
-std::vector<std::vector<test::WeightSpec>> units() {
-  return {{{"a", Shape{2}}, {"b", Shape{1}}}, {{"c", Shape{3}}}, {{"d", Shape{1}}}};
-}
+std::vector<std::vector<test::WeightSpec>> units() { return {{{"a", Shape{2}}, {"b", Shape{1}}}, {{"c", Shape{3}}}, {{"d", Shape{1}}}}; }
 void set_grads(ShardedWeights& model) {
   model.weight(0, 0).grad = {3, -4};
   model.weight(0, 1).grad = {2};
@@ -47,10 +45,8 @@ class Norms : public testing::TestWithParam<Mesh2D> {};
 // D8. The same numbers whatever is sharded, replicated, ignored (B3) or neither: every element counts once.
 TEST_P(Norms, D8_CountEveryElementOnce) {
   const Mesh2D& mesh = GetParam();
-  for (const auto& [mode, ignores_first] : {std::pair{StreamMode::inlined, false},
-                                            {StreamMode::threaded, false},
-                                            {StreamMode::inlined, true},
-                                            {StreamMode::threaded, true}}) {
+  for (const auto& [mode, ignores_first] :
+       {std::pair{StreamMode::inlined, false}, {StreamMode::threaded, false}, {StreamMode::inlined, true}, {StreamMode::threaded, true}}) {
     run_local_ranks(mesh.num_ranks, [&, mode = mode, ignores_first = ignores_first](auto world) {
       ShardedOptions options{.mode = mode, .shard_size = mesh.shard_size, .unsharded = mesh.unsharded};
       options.fsdp.strategy = fsdp::Strategy::hybrid_shard;
@@ -71,9 +67,9 @@ TEST_P(Norms, D8_CountEveryElementOnce) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, Norms,
-                         testing::Values(Mesh2D{1, 1, {}}, Mesh2D{2, 2, {}}, Mesh2D{3, 3, {}}, Mesh2D{4, 4, {}},
-                                         Mesh2D{2, 1, {}}, Mesh2D{4, 2, {}}, Mesh2D{2, 2, {2}}, Mesh2D{4, 4, {0, 2}},
-                                         Mesh2D{4, 2, {1}}, Mesh2D{4, 2, {0, 1, 2}}));
+                         testing::Values(Mesh2D{1, 1, {}}, Mesh2D{2, 2, {}}, Mesh2D{3, 3, {}}, Mesh2D{4, 4, {}}, Mesh2D{2, 1, {}},
+                                         Mesh2D{4, 2, {}}, Mesh2D{2, 2, {2}}, Mesh2D{4, 4, {0, 2}}, Mesh2D{4, 2, {1}},
+                                         Mesh2D{4, 2, {0, 1, 2}}));
 
 // D8: however the gradients are cut and wherever they lie.
 TEST(ClipGradNorm, D8_DoesNotDependOnTheSharding) {
@@ -107,9 +103,8 @@ TEST(ClipGradNorm, D8_IsOneAllReduceOfFourBytesOverTheShardAxis) {
     set_grads(model);
     model.pass();
     fsdp::DeviceMesh& device_mesh = model.device_mesh();
-    const std::vector<ProcessGroup*> groups{&device_mesh.shard_norm_group(), &device_mesh.metrics_group(),
-                                            &device_mesh.replicate_group(),  &device_mesh.reduce_group(),
-                                            &device_mesh.unshard_group(),    &device_mesh.all_ranks_group()};
+    const std::vector<ProcessGroup*> groups{&device_mesh.shard_norm_group(), &device_mesh.metrics_group(), &device_mesh.replicate_group(),
+                                            &device_mesh.reduce_group(),     &device_mesh.unshard_group(), &device_mesh.all_ranks_group()};
     for (ProcessGroup* group : groups) group->reset_counts();
     clip_grad_norm(model.root(), 1);
     EXPECT_EQ(groups[0]->counts().of(Collective::all_reduce), 1);

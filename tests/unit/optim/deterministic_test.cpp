@@ -62,7 +62,8 @@ std::vector<std::int32_t> tokens_of(int step, int micro_batch, int shift) {
 class Training {
  public:
   Training(std::unique_ptr<ProcessGroup> world, const Layout& layout)
-      : layout_(layout), mesh_(std::move(world), geometry(layout)),
+      : layout_(layout),
+        mesh_(std::move(world), geometry(layout)),
         device_mesh_(mesh_, *pool_, *kernels_, fsdp::Streams::make(layout.mode)),
         context_{.compute = device_mesh_.compute(), .pool = *pool_, .kernels = *kernels_} {
     context_.seed = 7;
@@ -85,7 +86,8 @@ class Training {
     const int rounds = kMicroBatches / layout_.ranks;
     for (int round = 0; round < rounds; ++round) {
       const int m = round * layout_.ranks + mesh_.rank();
-      out.losses[static_cast<std::size_t>(step * kMicroBatches + m)] = micro_batch(step, m, layout_.deterministic ? 1.0F : 1.0F / static_cast<float>(rounds));
+      out.losses[static_cast<std::size_t>(step * kMicroBatches + m)] =
+          micro_batch(step, m, layout_.deterministic ? 1.0F : 1.0F / static_cast<float>(rounds));
     }
     if (layout_.deterministic) average_grads(*root_, kMicroBatches);
     const ClipCoefficient clip = clip_coefficient(*root_, 0.5);
@@ -110,8 +112,7 @@ class Training {
       const auto found = std::ranges::find(begins, root_->parameter(p).full_name, &std::pair<std::string, std::int64_t>::first);
       for (std::int64_t i = 0; i < p.num_runs(); ++i) {
         const fsdp::Run run = p.run(i);
-        std::copy_n(root_->storage(p).master().as<float>() + run.offset, run.numel(),
-                    out.parameters.begin() + found->second + run.begin);
+        std::copy_n(root_->storage(p).master().as<float>() + run.offset, run.numel(), out.parameters.begin() + found->second + run.begin);
       }
     }
   }
@@ -126,10 +127,9 @@ class Training {
     context_.sequences = {m};
     std::vector<std::int32_t> ids = tokens_of(step, m, 0), targets = tokens_of(step, m, 1);
     nn::Record record;
-    const nn::Tensors ys = model_.forward(context_,
-                                          {Tensor(TensorView{ids.data(), {1, kSeqLen}, DType::i32}),
-                                           Tensor(TensorView{targets.data(), {1, kSeqLen}, DType::i32})},
-                                          &record);
+    const nn::Tensors ys = model_.forward(
+        context_, {Tensor(TensorView{ids.data(), {1, kSeqLen}, DType::i32}), Tensor(TensorView{targets.data(), {1, kSeqLen}, DType::i32})},
+        &record);
     model_.backward(context_, std::move(record), {Tensor(TensorView{&dloss, {1}, DType::f32})});
     context_.compute.synchronize();
     return *ys[0].view().as<float>();
@@ -189,13 +189,13 @@ TEST_P(Deterministic, F3StrategyAndStreamsDoNotShow) {
   const DType dtype = GetParam();
   const Outcome alone = train({.ranks = 1, .param_dtype = dtype}, kSteps);
   for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
-    for (Layout layout : {Layout{.ranks = 3, .strategy = Strategy::shard_grad_op},
-                          Layout{.ranks = 3, .shard_size = 1, .strategy = Strategy::no_shard},
-                          Layout{.ranks = 4, .strategy = Strategy::no_shard},  // whole units on a sharded mesh
-                          Layout{.ranks = 6, .shard_size = 2, .strategy = Strategy::hybrid_shard_zero2},
-                          Layout{.ranks = 2, .offload = fsdp::CpuOffload::parameters},
-                          Layout{.ranks = 3, .strategy = Strategy::shard_optim, .offload = fsdp::CpuOffload::gradients},
-                          Layout{.ranks = 6, .shard_size = 3, .strategy = Strategy::hybrid_shard}}) {
+    for (Layout layout :
+         {Layout{.ranks = 3, .strategy = Strategy::shard_grad_op}, Layout{.ranks = 3, .shard_size = 1, .strategy = Strategy::no_shard},
+          Layout{.ranks = 4, .strategy = Strategy::no_shard},  // whole units on a sharded mesh
+          Layout{.ranks = 6, .shard_size = 2, .strategy = Strategy::hybrid_shard_zero2},
+          Layout{.ranks = 2, .offload = fsdp::CpuOffload::parameters},
+          Layout{.ranks = 3, .strategy = Strategy::shard_optim, .offload = fsdp::CpuOffload::gradients},
+          Layout{.ranks = 6, .shard_size = 3, .strategy = Strategy::hybrid_shard}}) {
       layout.param_dtype = dtype;
       layout.mode = mode;
       expect_same_bits(alone, layout, kSteps);
@@ -239,7 +239,8 @@ TEST(Deterministic, F3CollectivesOfAStep) {
     EXPECT_EQ(mesh.replicate_group().counts().of(Collective::all_gather), kUnits * kRounds);
     EXPECT_EQ(mesh.replicate_group().counts().of(Collective::all_reduce), 0);
     EXPECT_EQ(mesh.replicate_group().counts().bytes_of(Collective::all_gather),
-              2 * mesh.reduce_group().counts().bytes_of(Collective::all_to_all)) << "unsharded gradients of both replicas";
+              2 * mesh.reduce_group().counts().bytes_of(Collective::all_to_all))
+        << "unsharded gradients of both replicas";
     EXPECT_EQ(mesh.shard_norm_group().counts().of(Collective::all_gather), 1);
     EXPECT_EQ(mesh.shard_norm_group().counts().bytes_of(Collective::all_gather), 2 * 20 * 8) << "limbs of two ranks";
     EXPECT_EQ(mesh.shard_norm_group().counts().of(Collective::all_reduce), 0);

@@ -74,44 +74,45 @@ std::vector<Values> with_a_lost_replica(StreamMode mode, fsdp::Strategy strategy
 TEST(FewerRanks, TheStepIsDoneAgainWithoutTheLostReplica) {
   for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
     for (const fsdp::Strategy strategy : {fsdp::Strategy::hybrid_shard, fsdp::Strategy::hybrid_shard_zero2}) {
-      EXPECT_TRUE(same_bits(with_a_lost_replica(mode, strategy), undisturbed(mode, strategy)))
-          << fsdp::strategy_name(strategy);
+      EXPECT_TRUE(same_bits(with_a_lost_replica(mode, strategy), undisturbed(mode, strategy))) << fsdp::strategy_name(strategy);
     }
   }
 }
 
 // Rank 0 waits in a group to which rank 1 never comes.
 TEST(FewerRanks, AbortReachesAllGroups) {
-  run_local_ranks(2, [](auto world) {
-    const auto other = world->duplicate("other");
-    Rank rank(std::move(world), StreamMode::threaded, fsdp::Strategy::full_shard);
-    fsdp::DeviceMesh& device_mesh = rank.model.device_mesh();
-    const bool waits = device_mesh.mesh().rank() == 0;
-    const auto stream = make_cpu_stream("waits", StreamMode::threaded);
-    for (ProcessGroup* group : {&device_mesh.unshard_group(), &device_mesh.reduce_group(), &device_mesh.all_ranks_group(),
-                                &device_mesh.agreement_group(), &device_mesh.shard_norm_group(), &device_mesh.metrics_group()}) {
-      if (!waits) continue;
-      group->barrier(*stream, "nobody comes");
-      device_mesh.abort("rank 1 is lost");
-      try {
+  run_local_ranks(
+      2,
+      [](auto world) {
+        const auto other = world->duplicate("other");
+        Rank rank(std::move(world), StreamMode::threaded, fsdp::Strategy::full_shard);
+        fsdp::DeviceMesh& device_mesh = rank.model.device_mesh();
+        const bool waits = device_mesh.mesh().rank() == 0;
+        const auto stream = make_cpu_stream("waits", StreamMode::threaded);
+        for (ProcessGroup* group : {&device_mesh.unshard_group(), &device_mesh.reduce_group(), &device_mesh.all_ranks_group(),
+                                    &device_mesh.agreement_group(), &device_mesh.shard_norm_group(), &device_mesh.metrics_group()}) {
+          if (!waits) continue;
+          group->barrier(*stream, "nobody comes");
+          device_mesh.abort("rank 1 is lost");
+          try {
+            stream->synchronize();
+            ADD_FAILURE() << group->name();
+          } catch (const Error& e) {
+            EXPECT_THAT(e.what(), ::testing::HasSubstr("rank 1 is lost"));
+          }
+          stream->drain_and_clear_error();
+        }
+        other->barrier(*stream, "end");
         stream->synchronize();
-        ADD_FAILURE() << group->name();
-      } catch (const Error& e) {
-        EXPECT_THAT(e.what(), ::testing::HasSubstr("rank 1 is lost"));
-      }
-      stream->drain_and_clear_error();
-    }
-    other->barrier(*stream, "end");
-    stream->synchronize();
-  }, {.stall_timeout = std::chrono::seconds(10)});
+      },
+      {.stall_timeout = std::chrono::seconds(10)});
 }
 
 TEST(FewerRanks, AnotherShardSizeIsRefused) {
   run_local_ranks(2, [](auto world) {
     auto alone = world->subgroup(std::vector{world->rank()}, "alone");
     Rank rank(std::move(world), StreamMode::inlined, fsdp::Strategy::full_shard);
-    EXPECT_THROW(rank.model.device_mesh().rebuild(std::move(alone), {.world_size = 1, .shard_size = 1, .replicas = 1}),
-                 ConfigError);
+    EXPECT_THROW(rank.model.device_mesh().rebuild(std::move(alone), {.world_size = 1, .shard_size = 1, .replicas = 1}), ConfigError);
     EXPECT_EQ(rank.model.device_mesh().mesh().epoch(), 0);
     rank.step(1);
   });

@@ -23,8 +23,7 @@ using Values = std::vector<float>;
 
 /// What tests/reference/make_fsdp_reference.py wrote.
 inline const nlohmann::json& fsdp_reference() {
-  static const nlohmann::json kReference =
-      nlohmann::json::parse(std::ifstream(test::reference_path("fsdp.json")));
+  static const nlohmann::json kReference = nlohmann::json::parse(std::ifstream(test::reference_path("fsdp.json")));
   return kReference;
 }
 
@@ -128,8 +127,7 @@ class ReferenceRank {
     const auto rows = static_cast<std::int64_t>(targets.size());
     nn::Record record;
     const nn::Tensors ys = model_.forward(
-        context_, {Tensor(TensorView{x.data(), {rows, 6}, DType::f32}), Tensor(TensorView{targets.data(), {rows}, DType::i32})},
-        &record);
+        context_, {Tensor(TensorView{x.data(), {rows, 6}, DType::f32}), Tensor(TensorView{targets.data(), {rows}, DType::i32})}, &record);
     const Tensor dloss = context_.make({1}, DType::f32);
     kernels_->fill(context_.compute, dloss, 1.0);
     model_.backward(context_, std::move(record), {dloss});
@@ -145,8 +143,8 @@ class ReferenceRank {
       if (root().parameter(p).full_name != parameter || (root().storage(p).shard_size() == 1 && rank() != 0) || !grad) continue;
       std::copy_n(grad.as<float>(), p.numel(), whole.begin() + p.begin);
     }
-    mesh_.world().all_reduce(context_.compute, "gather",
-                             {whole.data(), Shape{static_cast<std::int64_t>(whole.size())}, DType::f32}, ReduceOp::sum);
+    mesh_.world().all_reduce(context_.compute, "gather", {whole.data(), Shape{static_cast<std::int64_t>(whole.size())}, DType::f32},
+                             ReduceOp::sum);
     context_.compute.synchronize();
     return whole;
   }

@@ -1,5 +1,7 @@
 // Against PyTorch's own FSDP: tests/reference/make_fsdp_reference.py.
 
+#include "unit/optim/fsdp_reference.hpp"
+
 #include <cmath>
 #include <limits>
 
@@ -8,7 +10,6 @@
 
 #include "mica/optim/clip_grad_norm.hpp"
 #include "mica/optim/optimizer.hpp"
-#include "unit/optim/fsdp_reference.hpp"
 
 namespace mica::optim {
 namespace {

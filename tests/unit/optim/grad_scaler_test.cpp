@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "mica/optim/clip_grad_norm.hpp"
+
 #include "unit/optim/sharded_weights.hpp"
 
 namespace mica::optim {
@@ -118,8 +119,7 @@ TEST_P(ScalerOnRanks, D7_TakenStepsAreThoseOfARunWithoutScaling) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, ScalerOnRanks,
-                         testing::Values(Mesh2D{1, 1, {}}, Mesh2D{2, 2, {}}, Mesh2D{3, 3, {}}, Mesh2D{4, 2, {}},
-                                         Mesh2D{2, 2, {1}}));
+                         testing::Values(Mesh2D{1, 1, {}}, Mesh2D{2, 2, {}}, Mesh2D{3, 3, {}}, Mesh2D{4, 2, {}}, Mesh2D{2, 2, {1}}));
 
 // D7
 TEST(GradScaler, D7_IsOneAllReduceOfFourBytesOverTheWorldAlsoWithoutGradients) {
@@ -129,8 +129,8 @@ TEST(GradScaler, D7_IsOneAllReduceOfFourBytesOverTheWorldAlsoWithoutGradients) {
     ShardedWeights model(std::move(world), units(), options);
     GradScaler scaler(model.root());
     fsdp::DeviceMesh& device_mesh = model.device_mesh();
-    const std::vector<ProcessGroup*> groups{&device_mesh.metrics_group(), &device_mesh.shard_norm_group(),
-                                            &device_mesh.replicate_group(), &device_mesh.all_ranks_group()};
+    const std::vector<ProcessGroup*> groups{&device_mesh.metrics_group(), &device_mesh.shard_norm_group(), &device_mesh.replicate_group(),
+                                            &device_mesh.all_ranks_group()};
     for (ProcessGroup* group : groups) group->reset_counts();
     scaler.unscale();
     scaler.update();

@@ -31,15 +31,12 @@ TEST(LrSchedule, CosineWarmsUpToLrAndEndsAtMinLr) {
 }
 
 TEST(LrSchedule, LinearFallsEvenly) {
-  expect_rates({.shape = LrShape::linear, .lr = 1, .min_lr = 0, .warmup_steps = 1, .total_steps = 5},
-               {1, 0.75, 0.5, 0.25, 0, 0});
-  expect_rates({.shape = LrShape::linear, .lr = 1, .min_lr = 0.2, .warmup_steps = 1, .total_steps = 5},
-               {1, 0.8, 0.6, 0.4, 0.2, 0.2});
+  expect_rates({.shape = LrShape::linear, .lr = 1, .min_lr = 0, .warmup_steps = 1, .total_steps = 5}, {1, 0.75, 0.5, 0.25, 0, 0});
+  expect_rates({.shape = LrShape::linear, .lr = 1, .min_lr = 0.2, .warmup_steps = 1, .total_steps = 5}, {1, 0.8, 0.6, 0.4, 0.2, 0.2});
 }
 
 TEST(LrSchedule, ConstantStays) {
-  expect_rates({.shape = LrShape::constant, .lr = 3, .min_lr = 1, .warmup_steps = 3, .total_steps = 5},
-               {1, 2, 3, 3, 3, 3});
+  expect_rates({.shape = LrShape::constant, .lr = 3, .min_lr = 1, .warmup_steps = 3, .total_steps = 5}, {1, 2, 3, 3, 3, 3});
 }
 
 TEST(LrSchedule, WithoutWarmupTheFirstStepHasLeftLrAlready) {

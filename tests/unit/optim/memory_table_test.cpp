@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "mica/optim/optimizer.hpp"
+
 #include "unit/optim/sharded_weights.hpp"
 
 namespace mica::optim {

@@ -32,14 +32,12 @@ struct Trained {
   std::int64_t state_on_device = 0, state_offloaded = 0;
 };
 
-Trained train(std::unique_ptr<ProcessGroup> world, const ShardedOptions& options, bool decoupled,
-              std::vector<std::string>* tasks) {
+Trained train(std::unique_ptr<ProcessGroup> world, const ShardedOptions& options, bool decoupled, std::vector<std::string>* tasks) {
   ShardedWeights model(std::move(world), units(), options);
   const auto optimizer = make_adamw(model.root(), {.decoupled = decoupled});
   for (int step = 1; step <= 3; ++step) {
     for (test::Weights* part : model.model().parts()) {
-      for (auto& w : part->weights())
-        w.grad.assign(static_cast<std::size_t>(w.parameter->shape.numel()), 0.25F * static_cast<float>(step));
+      for (auto& w : part->weights()) w.grad.assign(static_cast<std::size_t>(w.parameter->shape.numel()), 0.25F * static_cast<float>(step));
     }
     model.pass();
     const ClipCoefficient clip = clip_coefficient(model.root(), 0.5);
@@ -68,9 +66,7 @@ TEST(D9OffloadedSteps, RunOnTheCpuBesideTheirState) {
           std::vector<std::string> tasks;
           options.fsdp.cpu_offload = fsdp::CpuOffload::parameters;
           options.make_pool = [] { return std::make_unique<OtherPool>(); };
-          options.make_stream = [&](std::string name, StreamMode) {
-            return std::make_unique<OtherStream>(std::move(name), &tasks);
-          };
+          options.make_stream = [&](std::string name, StreamMode) { return std::make_unique<OtherStream>(std::move(name), &tasks); };
           const Trained offloaded = train(std::move(world), options, decoupled, &tasks);
           EXPECT_EQ(offloaded.parameters, plain.parameters);
           EXPECT_EQ(offloaded.state_on_device, 0);

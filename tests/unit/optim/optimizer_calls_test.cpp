@@ -1,10 +1,12 @@
 // What optimizers ask of the kernels, and what they refuse.
 #include <algorithm>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "mica/device/forwarding_stream.hpp"
 #include "mica/optim/clip_grad_norm.hpp"
+
 #include "unit/optim/stepped_weights.hpp"
 
 namespace mica::optim {
@@ -21,8 +23,7 @@ struct Counts {
 
 class CountingStream final : public ForwardingStream {
  public:
-  CountingStream(std::unique_ptr<Stream> inner, Counts& counts)
-      : ForwardingStream(std::move(inner)), counts_(counts) {}
+  CountingStream(std::unique_ptr<Stream> inner, Counts& counts) : ForwardingStream(std::move(inner)), counts_(counts) {}
   void submit(const char* what, std::span<const Access> accesses, Task task) override {
     ++counts_.tasks[what];
     counts_.written[what] += std::ranges::count(accesses, Access::Mode::write, &Access::mode);
@@ -40,11 +41,11 @@ TEST(Optimizer, AllRunsAreOneKernelCallAndNeighboursThatDecayAlikeOneRun) {
       return std::make_unique<CountingStream>(make_cpu_stream(std::move(name), mode), counts);
     };
     // Without gaps: decay no, no, yes, yes, no. With a gap behind "f" (5 elements).
-    ShardedWeights model(std::move(world),
-                         {{weight("a", 64, false), weight("b", 128, false), weight("c", 64, true),
-                           weight("d", 64, true), weight("e", 3, false)},
-                          {weight("f", 5, false), weight("g", 7, false)}},
-                         {.make_stream = make_stream});
+    ShardedWeights model(
+        std::move(world),
+        {{weight("a", 64, false), weight("b", 128, false), weight("c", 64, true), weight("d", 64, true), weight("e", 3, false)},
+         {weight("f", 5, false), weight("g", 7, false)}},
+        {.make_stream = make_stream});
     const auto adamw = make_adamw(model.root(), {});
     train_step(model, *adamw, 1);
     constexpr int kArrays = 3;  // of a run: the parameter and two moments
@@ -71,8 +72,7 @@ TEST(Optimizer, ScalesGradientsByADeviceValue) {
       const auto scaled_optimizer = make(scaled.root()), plain_optimizer = make(plain.root());
       const float quarter = 0.25F;
       for (int t = 1; t <= 2; ++t) {
-        train_step(scaled, *scaled_optimizer, t,
-                   {.lr = 0.1, .grad_scale = ConstTensorView(&quarter, Shape{1}, DType::f32)});
+        train_step(scaled, *scaled_optimizer, t, {.lr = 0.1, .grad_scale = ConstTensorView(&quarter, Shape{1}, DType::f32)});
         set_grads(plain, t);
         for (test::Weights* part : plain.model().parts()) {
           for (auto& w : part->weights()) {
@@ -117,9 +117,7 @@ TEST(Optimizer, RefusesOptionsThatMakeNoSense) {
   run_local_ranks(1, [](auto world) {
     ShardedWeights model(std::move(world), odd_units());
     fsdp::Root& root = model.root();
-    const auto adamw = [&](AdamWOptions options) {
-      return error_of([&] { static_cast<void>(make_adamw(root, options)); });
-    };
+    const auto adamw = [&](AdamWOptions options) { return error_of([&] { static_cast<void>(make_adamw(root, options)); }); };
     const auto sgd = [&](SgdOptions options) { return error_of([&] { static_cast<void>(make_sgd(root, options)); }); };
     EXPECT_EQ(adamw({}), "");
     EXPECT_THAT(adamw({.beta1 = 1}), HasSubstr("optim.beta1 is 1"));

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "mica/fsdp/deterministic.hpp"
+
 #include "testing/checking_stream.hpp"
 #include "unit/optim/sharded_weights.hpp"
 
@@ -62,8 +63,7 @@ class InBackward : public testing::TestWithParam<Case> {
 
 using Make = std::function<std::unique_ptr<Optimizer>(fsdp::Root&)>;
 std::vector<Make> all_optimizers() {
-  return {[](fsdp::Root& root) { return make_adamw(root, {}); },
-          [](fsdp::Root& root) { return make_adamw(root, {.decoupled = false}); },
+  return {[](fsdp::Root& root) { return make_adamw(root, {}); }, [](fsdp::Root& root) { return make_adamw(root, {.decoupled = false}); },
           [](fsdp::Root& root) { return make_sgd(root, {.momentum = 0.9, .nesterov = true}); }};
 }
 
@@ -125,8 +125,7 @@ std::vector<Values> seen(ShardedWeights& model) {
   for (test::Weights* part : model.model().parts()) {
     for (const test::Weights::Weight& w : part->weights()) {
       Values& values = found.emplace_back(static_cast<std::size_t>(w.parameter->shape.numel()));
-      model.kernels().copy(model.device_mesh().compute(), w.parameter->data,
-                           {values.data(), w.parameter->shape, DType::f32});
+      model.kernels().copy(model.device_mesh().compute(), w.parameter->data, {values.data(), w.parameter->shape, DType::f32});
     }
   }
   model.device_mesh().compute().synchronize();
@@ -190,9 +189,8 @@ TEST_P(InBackward, D10_EveryAccessIsOrdered) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, InBackward,
-                         testing::Values(Case{1, 1, StreamMode::inlined}, Case{2, 2, StreamMode::threaded},
-                                         Case{3, 3, StreamMode::inlined}, Case{4, 2, StreamMode::threaded},
-                                         Case{2, 1, StreamMode::inlined}));
+                         testing::Values(Case{1, 1, StreamMode::inlined}, Case{2, 2, StreamMode::threaded}, Case{3, 3, StreamMode::inlined},
+                                         Case{4, 2, StreamMode::threaded}, Case{2, 1, StreamMode::inlined}));
 
 // D10: the peak is a few units' sharded gradients, not all units'. Eight units of 640 f32 on one rank.
 TEST(OptimizerInBackward, D10_HoldsOneShardedGradientAtATime) {
@@ -229,7 +227,8 @@ TEST(OptimizerInBackward, D10_MistakesAreNamed) {
     options.fsdp.root->deterministic = true;
     ShardedWeights deterministic(model.device_mesh().mesh().world().duplicate("deterministic"), units(), options);
     const auto deterministic_optimizer = make_sgd(deterministic.root(), {});
-    EXPECT_THAT(error_of([&] { OptimizerInBackward one(*deterministic_optimizer); }), HasSubstr("the deterministic reduction leaves sums over micro-batches"));
+    EXPECT_THAT(error_of([&] { OptimizerInBackward one(*deterministic_optimizer); }),
+                HasSubstr("the deterministic reduction leaves sums over micro-batches"));
     options.fsdp.root->deterministic = false;
     options.fsdp.strategy = fsdp::Strategy::shard_optim;
     ShardedWeights zero1(model.device_mesh().mesh().world().duplicate("zero1"), units(), options);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "mica/optim/clip_grad_norm.hpp"
+
 #include "testing/checking_stream.hpp"
 #include "unit/optim/stepped_weights.hpp"
 
@@ -86,8 +87,7 @@ TEST_P(OptimizerOnRanks, D6_GradientsInLowPrecision) {
         options.mixed_precision = {.reduce_dtype = DType::bf16, .keep_low_precision_grads = keeps};
         ShardedWeights model(std::move(ranks), units, {.fsdp = options});
         const auto optimizer = make(model.root());
-        const Tensor half(model.pool().allocate(4, MemoryRole::workspace, model.device_mesh().compute()), Shape{1},
-                          DType::f32);
+        const Tensor half(model.pool().allocate(4, MemoryRole::workspace, model.device_mesh().compute()), Shape{1}, DType::f32);
         model.kernels().fill(model.device_mesh().compute(), half, 0.5);
         for (int t = 1; t <= 2; ++t) train_step(model, *optimizer, t, {.lr = 0.1, .grad_scale = half});
         return snapshot(model, *optimizer);
@@ -103,9 +103,7 @@ TEST_P(OptimizerOnRanks, EveryAccessIsOrdered) {
   run_local_ranks(GetParam(), [](auto world) {
     HappensBeforeChecker checker;
     {
-      const auto make_stream = [&](std::string name, StreamMode mode) {
-        return checker.wrap(make_cpu_stream(std::move(name), mode));
-      };
+      const auto make_stream = [&](std::string name, StreamMode mode) { return checker.wrap(make_cpu_stream(std::move(name), mode)); };
       ShardedWeights model(std::move(world), odd_units(), {.mode = StreamMode::threaded, .make_stream = make_stream});
       const auto optimizer = make_adamw(model.root(), {.decoupled = false});
       for (int t = 1; t <= 3; ++t) {
@@ -222,9 +220,8 @@ TEST(Optimizer, AUnitWithoutGradientIsLeftAlone) {
 
 TEST(Optimizer, FrozenParametersAreNeverTouchedNotEvenByDecay) {
   run_local_ranks(2, [](auto world) {
-    ShardedWeights model(
-        std::move(world),
-        {{weight("a", 64, true, 1), weight("b", 64, true, 2), weight("c", 64, true, 3)}, {weight("d", 3, true, 4)}});
+    ShardedWeights model(std::move(world),
+                         {{weight("a", 64, true, 1), weight("b", 64, true, 2), weight("c", 64, true, 3)}, {weight("d", 3, true, 4)}});
     model.weight(0, 1).parameter->requires_grad = false;
     model.weight(1, 0).parameter->requires_grad = false;
     const auto optimizer = make_sgd(model.root(), {.momentum = 0.5, .weight_decay = 0.5});

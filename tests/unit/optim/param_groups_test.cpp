@@ -5,6 +5,7 @@
 
 #include "mica/optim/grad_scaler.hpp"
 #include "mica/optim/optimizer.hpp"
+
 #include "unit/optim/sharded_weights.hpp"
 
 namespace mica::optim {
@@ -172,10 +173,8 @@ TEST(ParamGroups, MistakesAreNamed) {
       return error_of([&] { static_cast<void>(make_adamw(model.root(), {}, std::move(groups))); });
     };
     EXPECT_EQ(adamw({{.parameters = {"u0.a"}}}), "");
-    EXPECT_THAT(adamw({{}, {.parameters = {"u0.x"}}}),
-                HasSubstr("parameter group 1 names u0.x, which is no parameter of the model"));
-    EXPECT_THAT(adamw({{.parameters = {"u0.a"}}, {.parameters = {"u0.b", "u0.a"}}}),
-                HasSubstr("parameter u0.a is in the groups 0 and 1"));
+    EXPECT_THAT(adamw({{}, {.parameters = {"u0.x"}}}), HasSubstr("parameter group 1 names u0.x, which is no parameter of the model"));
+    EXPECT_THAT(adamw({{.parameters = {"u0.a"}}, {.parameters = {"u0.b", "u0.a"}}}), HasSubstr("parameter u0.a is in the groups 0 and 1"));
     EXPECT_THAT(adamw({{.lr_factor = -1}}), HasSubstr("lr_factor is -1"));
     EXPECT_THAT(adamw({{.weight_decay = NAN}}), HasSubstr("weight_decay is nan"));
     EXPECT_THAT(adamw({{.beta1 = 1}}), HasSubstr("beta1 is 1"));

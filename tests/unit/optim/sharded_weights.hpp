@@ -31,8 +31,7 @@ class Weights final : public nn::Module {
  public:
   explicit Weights(const std::vector<WeightSpec>& specs) : Module("weights") {
     for (const WeightSpec& spec : specs) {
-      weights_.push_back(
-          {&add_parameter(spec.name, spec.shape, nn::Initializer::zeros(), spec.weight_decay), {}, true});
+      weights_.push_back({&add_parameter(spec.name, spec.shape, nn::Initializer::zeros(), spec.weight_decay), {}, true});
     }
   }
   struct Weight {
@@ -96,18 +95,17 @@ struct ShardedOptions {
   StreamMode mode = StreamMode::inlined;
   fsdp::Streams::Make make_stream = make_cpu_stream;
   std::function<std::unique_ptr<Pool>()> make_pool = make_cpu_pool;
-  int shard_size = 0;            // 0: the world
-  std::vector<int> unsharded{};  // units with strategy no_shard
-  bool ignores_first = false;    // the first parameter of the first unit is ignored, its storage the test's
-  bool one_unit = false;         // the root holds all parameters
+  int shard_size = 0;                 // 0: the world
+  std::vector<int> unsharded{};       // units with strategy no_shard
+  bool ignores_first = false;         // the first parameter of the first unit is ignored, its storage the test's
+  bool one_unit = false;              // the root holds all parameters
   std::vector<BufferSpec> buffers{};  // of the first unit
 };
 
 /// One rank of a mesh with a Chain sharded on it.
 class ShardedWeights {
  public:
-  ShardedWeights(std::unique_ptr<ProcessGroup> world, const std::vector<std::vector<WeightSpec>>& units,
-                 const ShardedOptions& options = {})
+  ShardedWeights(std::unique_ptr<ProcessGroup> world, const std::vector<std::vector<WeightSpec>>& units, const ShardedOptions& options = {})
       : pool_(options.make_pool()),
         mesh_(make_mesh(std::move(world), options.shard_size)),
         kernels_(make_cpu_kernels(*pool_)),
@@ -193,8 +191,7 @@ class ShardedWeights {
     return {std::move(world), geometry};
   }
 
-  Values gather_from(const std::string& parameter,
-                     const std::function<ConstTensorView(const fsdp::Piece&)>& view) {
+  Values gather_from(const std::string& parameter, const std::function<ConstTensorView(const fsdp::Piece&)>& view) {
     Values whole;
     bool is_replicated = false;
     for (const fsdp::Unit* unit : root().units()) {
@@ -208,8 +205,7 @@ class ShardedWeights {
     device_mesh_.compute().synchronize();
     for (const fsdp::Piece& p : root().pieces()) {
       if (root().parameter(p).full_name != parameter || (is_replicated && mesh_.shard_rank() != 0)) continue;
-      if (const ConstTensorView piece = view(p))
-        std::copy_n(piece.as<float>(), piece.numel(), whole.begin() + p.begin);
+      if (const ConstTensorView piece = view(p)) std::copy_n(piece.as<float>(), piece.numel(), whole.begin() + p.begin);
     }
     const TensorView all{whole.data(), Shape{static_cast<std::int64_t>(whole.size())}, DType::f32};
     mesh_.shard().all_reduce(device_mesh_.compute(), "gather", all, ReduceOp::sum);

@@ -15,9 +15,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::SizeIs;
 
-std::vector<ParamGroup> two_groups() {
-  return {{.parameters = {"u1.c", "u0.a"}}, {.parameters = {"u0.b"}, .lr_factor = 0.5}};
-}
+std::vector<ParamGroup> two_groups() { return {{.parameters = {"u1.c", "u0.a"}}, {.parameters = {"u0.b"}, .lr_factor = 0.5}}; }
 
 // E3: ids count through the groups: c 0, a 1, b 2.
 TEST(OptimStateDict, E3_KeysByNameOrByIdAndBack) {
@@ -84,7 +82,9 @@ TEST(OptimStateDict, WhatDoesNotFitIsNamedAndNothingChanges) {
       return error_of([&] { load_optim_state_dict(*optimizer, local ? dict : shard_full_optim_state_dict(dict, *optimizer)); });
     };
     EXPECT_THAT(refused([](auto& d) { d.state["gone"] = d.state.at("u0.a"); }), HasSubstr("state of gone, which is no parameter"));
-    EXPECT_THAT(refused([](auto& d) { d.state.at("u0.a").tensors["exp_avg"] = fsdp::StateTensor::on_host({3, 5}, DType::f32); }),
+    EXPECT_THAT(refused([](auto& d) {
+                  d.state.at("u0.a").tensors["exp_avg"] = fsdp::StateTensor::on_host({3, 5}, DType::f32);
+                }),
                 HasSubstr("exp_avg of parameter u0.a is fp32 [3, 5] in the state dict, expected fp32 [5, 3]"));
     EXPECT_THAT(refused([](auto& d) { d.state.at("u0.a").scalars.clear(); }), HasSubstr("no step of parameter u0.a"));
     EXPECT_THAT(refused([](auto& d) { d.state.at("u0.a").scalars["step"] = 1.5; }), HasSubstr("step 1.5 of parameter u0.a"));

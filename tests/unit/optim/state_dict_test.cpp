@@ -37,7 +37,8 @@ TEST_P(OnMeshes, E3_FullHasEveryParameterWholeUnderItsName) {
   EXPECT_EQ(full.state.at("u0.b").tensors.at("exp_avg_sq").shape(), Shape{1});
   EXPECT_EQ(full.state.at("u1.c").tensors.at("exp_avg").shape(), (Shape{7, 2}));
   ASSERT_THAT(full.groups, SizeIs(1));
-  EXPECT_THAT(full.groups[0].parameters, ElementsAre(ParameterKey("u0.a"), ParameterKey("u0.b"), ParameterKey("u1.c"), ParameterKey("u1.d")));
+  EXPECT_THAT(full.groups[0].parameters,
+              ElementsAre(ParameterKey("u0.a"), ParameterKey("u0.b"), ParameterKey("u1.c"), ParameterKey("u1.d")));
   EXPECT_EQ(full.groups[0].options.at("beta2"), 0.95);
 }
 
@@ -128,7 +129,8 @@ TEST_P(OnMeshes, E3_ShardedByRowsAndBack) {
     OptimStateDict wrong = sharded;
     if (shard_rank == 0) wrong.state.at("u0.a").tensors["exp_avg"] = fsdp::StateTensor::on_host({1, 3}, DType::f32);
     EXPECT_THAT(error_of([&] { static_cast<void>(local_from_sharded_optim_state_dict(wrong, *optimizer)); }),
-                HasSubstr("exp_avg of parameter u0.a has rows [1, 3]")) << "on every rank";
+                HasSubstr("exp_avg of parameter u0.a has rows [1, 3]"))
+        << "on every rank";
   });
 }
 
@@ -175,8 +177,7 @@ TEST_P(OnMeshes, E3_GoesByTheStateDictSettings) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Meshes, OnMeshes,
-                         testing::Values(Mesh2D{1, 1}, Mesh2D{2, 2}, Mesh2D{3, 3}, Mesh2D{4, 2}, Mesh2D{2, 2, {1}}));
+INSTANTIATE_TEST_SUITE_P(Meshes, OnMeshes, testing::Values(Mesh2D{1, 1}, Mesh2D{2, 2}, Mesh2D{3, 3}, Mesh2D{4, 2}, Mesh2D{2, 2, {1}}));
 
 // E3: the same whole tensors however parameters are cut (C4), and back into pieces of that kind.
 TEST(OptimStateDict, E3_DoesNotDependOnTheSharding) {
@@ -319,8 +320,7 @@ TEST(OptimStateDict, ShardedPartsMustHaveTheSameParameters) {
 TEST(OptimStateDict, IncludesIgnoredScalars) {
   for (const int num_ranks : {1, 2, 3}) {
     run_local_ranks(num_ranks, [](auto world) {
-      const std::vector<std::vector<test::WeightSpec>> with_scalar{
-          {{"a", Shape{}, false, Values{5}}, {"b", Shape{3}, true, Values(3, 1)}}};
+      const std::vector<std::vector<test::WeightSpec>> with_scalar{{{"a", Shape{}, false, Values{5}}, {"b", Shape{3}, true, Values(3, 1)}}};
       ShardedOptions options;
       options.ignores_first = true;
       ShardedWeights model(std::move(world), with_scalar, options);

@@ -17,7 +17,8 @@ TEST(StateDictText, AnyNamesAndNumbersComeThrough) {
   dict.state["blocks.0.weight"].scalars = {{"step", 7}};
   dict.state[bytes].scalars = {{bytes, 0.1}};
   dict.state[""];
-  dict.groups.push_back({{"blocks.0.weight", bytes}, {{"lr", 3e-4}, {"eps", 0x1p-1074}, {"most", std::numeric_limits<double>::infinity()}}});
+  dict.groups.push_back(
+      {{"blocks.0.weight", bytes}, {{"lr", 3e-4}, {"eps", 0x1p-1074}, {"most", std::numeric_limits<double>::infinity()}}});
   dict.groups.push_back({{}, {{"none", std::nan("")}}});
 
   const OptimStateDict read = dict_without_tensors(text_of(dict));

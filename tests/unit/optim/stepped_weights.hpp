@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "mica/optim/optimizer.hpp"
+
 #include "unit/optim/sharded_weights.hpp"
 
 // What the tests of optimizers' steps share.

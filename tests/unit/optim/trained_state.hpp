@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "mica/optim/state_dict.hpp"
+
 #include "unit/optim/sharded_weights.hpp"
 
 // What the tests of optimizer state dicts share: a few steps whose gradients are known.
@@ -26,9 +27,7 @@ inline std::string error_of(const std::function<void()>& f) {
   return "";
 }
 
-inline Values values_of(const fsdp::StateTensor& tensor) {
-  return {tensor.view().as<float>(), tensor.view().as<float>() + tensor.numel()};
-}
+inline Values values_of(const fsdp::StateTensor& tensor) { return {tensor.view().as<float>(), tensor.view().as<float>() + tensor.numel()}; }
 
 /// Odd sizes in two dims; b has fewer elements than ranks; d is frozen.
 inline std::vector<std::vector<test::WeightSpec>> units() {
@@ -37,8 +36,10 @@ inline std::vector<std::vector<test::WeightSpec>> units() {
 }
 /// The same parameters, all in one unit.
 inline std::vector<std::vector<test::WeightSpec>> one_unit() {
-  return {{{"a", Shape{5, 3}, true, Values(15, 1)}, {"b", Shape{1}, false, Values(1, 2)},
-           {"c", Shape{7, 2}, true, Values(14, 3)}, {"d", Shape{3}, false, Values(3, 4)}}};
+  return {{{"a", Shape{5, 3}, true, Values(15, 1)},
+           {"b", Shape{1}, false, Values(1, 2)},
+           {"c", Shape{7, 2}, true, Values(14, 3)},
+           {"d", Shape{3}, false, Values(3, 4)}}};
 }
 
 /// Gradients that name the parameter and the element, whatever the unit.

@@ -20,8 +20,8 @@ using test::MeasuredStep;
 using test::PlannedRun;
 
 std::unique_ptr<nn::Module> make_gpt2(bool checkpointed) {
-  auto model = std::make_unique<nn::Gpt2>(nn::Gpt2Config{
-      .layers = 3, .heads = 3, .width = 12, .context = 8, .vocab_size = 19, .tie_embeddings = true, .dropout = 0.1});
+  auto model = std::make_unique<nn::Gpt2>(
+      nn::Gpt2Config{.layers = 3, .heads = 3, .width = 12, .context = 8, .vocab_size = 19, .tie_embeddings = true, .dropout = 0.1});
   model->for_each_module([&](const std::string&, nn::Module& module) {
     if (module.type_name() == "gpt2_block") module.set_checkpointed(checkpointed);
   });
@@ -99,10 +99,8 @@ TEST_P(Exact, F4_EveryStrategyDtypeAndWrap) {
   int num_cases = 0;
   for (const Grid& grid : grids(GetParam())) {
     for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
-      for (const auto& [param, reduce] : {std::pair{DType::f32, DType::f32},
-                                          {DType::bf16, DType::f32},
-                                          {DType::bf16, DType::bf16},
-                                          {DType::f32, DType::bf16}}) {
+      for (const auto& [param, reduce] :
+           {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::f32}, {DType::bf16, DType::bf16}, {DType::f32, DType::bf16}}) {
         for (const char* wrap : {"block", "size", "none"}) {
           PlannedRun run = gpt2_run();
           run.options.strategy = grid.strategy;
@@ -113,8 +111,7 @@ TEST_P(Exact, F4_EveryStrategyDtypeAndWrap) {
           if (wrap == std::string("none")) run.wrap = fsdp::wrap_nothing();
           expect_exact(GetParam(), run,
                        fmt::format("{} shard_size {} {} {}/{} wrap {}", strategy_name(grid.strategy), grid.shard_size,
-                                   mode == StreamMode::inlined ? "inline" : "threaded", dtype_name(param),
-                                   dtype_name(reduce), wrap));
+                                   mode == StreamMode::inlined ? "inline" : "threaded", dtype_name(param), dtype_name(reduce), wrap));
           ++num_cases;
         }
       }
@@ -137,10 +134,9 @@ TEST_P(Exact, F4_EveryPrefetchAccumulationAndCheckpointing) {
               run.micro_batches = micro_batches;
               run.no_sync = no_sync;
               run.mode = StreamMode::threaded;
-              expect_exact(
-                  GetParam(), run,
-                  fmt::format("{} prefetch {}/{} micro_batches {} no_sync {} checkpointed {}", strategy_name(strategy),
-                              static_cast<int>(prefetch), forward_prefetch, micro_batches, no_sync, checkpointed));
+              expect_exact(GetParam(), run,
+                           fmt::format("{} prefetch {}/{} micro_batches {} no_sync {} checkpointed {}", strategy_name(strategy),
+                                       static_cast<int>(prefetch), forward_prefetch, micro_batches, no_sync, checkpointed));
             }
           }
         }
@@ -199,10 +195,10 @@ TEST_P(Exact, F4_EveryShardingOffloadAndResharding) {
               run.options.mixed_precision.param_dtype = dtype;
               run.micro_batches = micro_batches;
               run.mode = StreamMode::threaded;
-              expect_exact(GetParam(), run,
-                           fmt::format("{} sharding {} offload {} neighbours {} {} micro_batches {}", strategy_name(strategy),
-                                       static_cast<int>(sharding), static_cast<int>(offload), neighbours, dtype_name(dtype),
-                                       micro_batches));
+              expect_exact(
+                  GetParam(), run,
+                  fmt::format("{} sharding {} offload {} neighbours {} {} micro_batches {}", strategy_name(strategy),
+                              static_cast<int>(sharding), static_cast<int>(offload), neighbours, dtype_name(dtype), micro_batches));
             }
           }
         }
@@ -215,21 +211,18 @@ TEST_P(Exact, F4_EveryShardingOffloadAndResharding) {
 TEST_P(Exact, D6_LowPrecisionGradients) {
   for (const Grid& grid : grids(GetParam())) {
     for (const auto offload : {fsdp::CpuOffload::none, fsdp::CpuOffload::gradients}) {
-      for (const auto& [param, reduce] :
-           {std::pair{DType::bf16, DType::bf16}, {DType::f32, DType::f16}, {DType::bf16, DType::f32}}) {
+      for (const auto& [param, reduce] : {std::pair{DType::bf16, DType::bf16}, {DType::f32, DType::f16}, {DType::bf16, DType::f32}}) {
         for (const bool in_backward : {false, true}) {
           PlannedRun run = gpt2_run();
           run.options.strategy = grid.strategy;
           run.shard_size = grid.shard_size;
           run.options.cpu_offload = offload;
-          run.options.mixed_precision = {
-              .param_dtype = param, .reduce_dtype = reduce, .keep_low_precision_grads = true};
+          run.options.mixed_precision = {.param_dtype = param, .reduce_dtype = reduce, .keep_low_precision_grads = true};
           run.micro_batches = in_backward ? 1 : 2;
           run.steps_in_backward = in_backward;
           expect_exact(GetParam(), run,
-                       fmt::format("low gradients {} shard_size {} offload {} {}/{} in backward {}",
-                                   strategy_name(grid.strategy), grid.shard_size, static_cast<int>(offload),
-                                   dtype_name(param), dtype_name(reduce), in_backward));
+                       fmt::format("low gradients {} shard_size {} offload {} {}/{} in backward {}", strategy_name(grid.strategy),
+                                   grid.shard_size, static_cast<int>(offload), dtype_name(param), dtype_name(reduce), in_backward));
         }
       }
     }
@@ -278,9 +271,8 @@ TEST(Plan, C4_RefusesHooksOfUnknownSizes) {
       static_cast<void>(test::run_and_plan(std::move(world), run));
       ADD_FAILURE() << "not refused";
     } catch (const ConfigError& error) {
-      EXPECT_THAT(error.what(),
-                  testing::HasSubstr("unit transformer.h.0 cannot be planned: the all-gather hooks of parameter "
-                                     "transformer.h.0.ln_1.weight do not tell"));
+      EXPECT_THAT(error.what(), testing::HasSubstr("unit transformer.h.0 cannot be planned: the all-gather hooks of parameter "
+                                                   "transformer.h.0.ln_1.weight do not tell"));
     }
   });
 }
@@ -354,8 +346,7 @@ TEST_P(Exact, D11_UnitsInsideACheckpointedRegion) {
   };
   for (const bool forward_prefetch : {false, true}) {
     run.options.forward_prefetch = forward_prefetch;
-    expect_exact(GetParam(), run,
-                 fmt::format("checkpointed outside of the units, forward prefetch {}", forward_prefetch));
+    expect_exact(GetParam(), run, fmt::format("checkpointed outside of the units, forward prefetch {}", forward_prefetch));
   }
 }
 
@@ -400,8 +391,8 @@ TEST_P(Exact, ALlama) {
             run.options.mixed_precision.param_dtype = dtype;
             run.mode = tied ? StreamMode::threaded : StreamMode::inlined;
             expect_exact(GetParam(), run,
-                         fmt::format("llama {} sharding {} {} checkpointed {} tied {}", strategy_name(strategy),
-                                     static_cast<int>(sharding), dtype_name(dtype), checkpointed, tied));
+                         fmt::format("llama {} sharding {} {} checkpointed {} tied {}", strategy_name(strategy), static_cast<int>(sharding),
+                                     dtype_name(dtype), checkpointed, tied));
           }
         }
       }
@@ -414,24 +405,14 @@ TEST_P(Exact, EveryRecompute) {
   const std::vector<std::pair<std::string, std::function<std::unique_ptr<nn::Module>()>>> models{
       {"gpt2", [] { return make_gpt2(false); }},
       {"gpt2 without dropout",
-       [] {
-         return std::make_unique<nn::Gpt2>(
-             nn::Gpt2Config{.layers = 3, .heads = 3, .width = 12, .context = 8, .vocab_size = 19});
-       }},
+       [] { return std::make_unique<nn::Gpt2>(nn::Gpt2Config{.layers = 3, .heads = 3, .width = 12, .context = 8, .vocab_size = 19}); }},
       {"llama",
        [] {
-         return std::make_unique<nn::Llama>(nn::LlamaConfig{.layers = 3,
-                                                            .heads = 4,
-                                                            .kv_heads = 2,
-                                                            .head_dim = 6,
-                                                            .width = 12,
-                                                            .intermediate_size = 17,
-                                                            .context = 8,
-                                                            .vocab_size = 19});
+         return std::make_unique<nn::Llama>(nn::LlamaConfig{
+             .layers = 3, .heads = 4, .kv_heads = 2, .head_dim = 6, .width = 12, .intermediate_size = 17, .context = 8, .vocab_size = 19});
        }},
-      {"mlp", [] {
-         return std::make_unique<nn::Mlp>(nn::MlpConfig{.layers = 3, .width = 12, .intermediate_size = 29, .vocab_size = 19});
-       }}};
+      {"mlp",
+       [] { return std::make_unique<nn::Mlp>(nn::MlpConfig{.layers = 3, .width = 12, .intermediate_size = 29, .vocab_size = 19}); }}};
   for (const auto& [name, make_model] : models) {
     for (const nn::Recompute recompute : {nn::Recompute::none, nn::Recompute::cheap}) {
       for (const bool checkpointed : {false, true}) {
@@ -444,13 +425,12 @@ TEST_P(Exact, EveryRecompute) {
             });
             return model;
           };
-          run.wrap = by_layer ? fsdp::wrap_types({"linear", "layer_norm"})
-                              : fsdp::wrap_types({"gpt2_block", "llama_block", "mlp_block"});
+          run.wrap = by_layer ? fsdp::wrap_types({"linear", "layer_norm"}) : fsdp::wrap_types({"gpt2_block", "llama_block", "mlp_block"});
           run.recompute = recompute;
           run.micro_batches = 2;
           expect_exact(GetParam(), run,
-                       fmt::format("{} recompute {} checkpointed {} by layer {}", name,
-                                   recompute == nn::Recompute::none ? "none" : "cheap", checkpointed, by_layer));
+                       fmt::format("{} recompute {} checkpointed {} by layer {}", name, recompute == nn::Recompute::none ? "none" : "cheap",
+                                   checkpointed, by_layer));
         }
       }
     }

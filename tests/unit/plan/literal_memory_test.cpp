@@ -1,8 +1,8 @@
 // Bytes added up by hand, which both the plan and the pool of a real run must give (docs/design.md, Invariants 2).
-#include "mica/plan/memory_plan.hpp"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "mica/plan/memory_plan.hpp"
 
 #include "unit/plan/layers.hpp"
 #include "unit/plan/planned_run.hpp"
@@ -38,8 +38,8 @@ struct RolePeak {
   std::int64_t bytes;
 };
 
-void expect_literal(int num_ranks, const PlannedRun& run, const MeasuredStep& first, const MeasuredStep& later,
-                    std::int64_t peak, const std::vector<RolePeak>& role_peaks) {
+void expect_literal(int num_ranks, const PlannedRun& run, const MeasuredStep& first, const MeasuredStep& later, std::int64_t peak,
+                    const std::vector<RolePeak>& role_peaks) {
   run_local_ranks(num_ranks, [&](auto world) {
     const Measured measured = run_and_plan(std::move(world), run);
     expect_step(measured.memory_plan.first_step, measured.steps[0], first);
@@ -49,8 +49,7 @@ void expect_literal(int num_ranks, const PlannedRun& run, const MeasuredStep& fi
     EXPECT_EQ(measured.peak, peak);
     for (const RolePeak& expected : role_peaks) {
       EXPECT_EQ(measured.memory_plan.peak_of(expected.role), expected.bytes) << memory_role_name(expected.role);
-      EXPECT_EQ(measured.peak_by_role[static_cast<std::size_t>(expected.role)], expected.bytes)
-          << memory_role_name(expected.role);
+      EXPECT_EQ(measured.peak_by_role[static_cast<std::size_t>(expected.role)], expected.bytes) << memory_role_name(expected.role);
     }
   });
 }
@@ -80,18 +79,10 @@ TEST(LiteralMemory, F4_FullShard) {
   run.options.backward_prefetch = BackwardPrefetch::none;
   run.mode = StreamMode::inlined;
   run.num_state_kinds = 1;
-  const MeasuredStep first{.start = 48,
-                           .forward_peak = 904,
-                           .backward_peak = 1792,
-                           .after_backward = 96,
-                           .after_step = 144,
-                           .after_zero_grad = 96};
-  const MeasuredStep later{.start = 96,
-                           .forward_peak = 952,
-                           .backward_peak = 1840,
-                           .after_backward = 144,
-                           .after_step = 144,
-                           .after_zero_grad = 96};
+  const MeasuredStep first{
+      .start = 48, .forward_peak = 904, .backward_peak = 1792, .after_backward = 96, .after_step = 144, .after_zero_grad = 96};
+  const MeasuredStep later{
+      .start = 96, .forward_peak = 952, .backward_peak = 1840, .after_backward = 144, .after_step = 144, .after_zero_grad = 96};
   expect_literal(2, run, first, later, 1840,
                  {{MemoryRole::sharded_param, 48},
                   {MemoryRole::low_precision_shard, 0},
@@ -136,18 +127,10 @@ TEST(LiteralMemory, HybridShardInBf16WithPrefetch) {
   run.shard_size = 2;
   run.mode = StreamMode::threaded;
   run.num_state_kinds = 2;
-  const MeasuredStep first{.start = 380,
-                           .forward_peak = 1160,
-                           .backward_peak = 2060,
-                           .after_backward = 760,
-                           .after_step = 1520,
-                           .after_zero_grad = 1140};
-  const MeasuredStep later{.start = 1140,
-                           .forward_peak = 1920,
-                           .backward_peak = 2820,
-                           .after_backward = 1520,
-                           .after_step = 1520,
-                           .after_zero_grad = 1140};
+  const MeasuredStep first{
+      .start = 380, .forward_peak = 1160, .backward_peak = 2060, .after_backward = 760, .after_step = 1520, .after_zero_grad = 1140};
+  const MeasuredStep later{
+      .start = 1140, .forward_peak = 1920, .backward_peak = 2820, .after_backward = 1520, .after_step = 1520, .after_zero_grad = 1140};
   expect_literal(4, run, first, later, 2820,
                  {{MemoryRole::sharded_param, 380},
                   {MemoryRole::low_precision_shard, 100},
@@ -178,23 +161,14 @@ TEST(LiteralMemory, OneUnitWithoutSynchronisation) {
   run.micro_batches = 2;
   run.no_sync = true;
   run.num_state_kinds = 1;
-  const MeasuredStep first{.start = 180,
-                           .forward_peak = 2060,
-                           .backward_peak = 2860,
-                           .after_backward = 360,
-                           .after_step = 540,
-                           .after_zero_grad = 360};
-  const MeasuredStep later{.start = 360,
-                           .forward_peak = 2240,
-                           .backward_peak = 3040,
-                           .after_backward = 540,
-                           .after_step = 540,
-                           .after_zero_grad = 360};
+  const MeasuredStep first{
+      .start = 180, .forward_peak = 2060, .backward_peak = 2860, .after_backward = 360, .after_step = 540, .after_zero_grad = 360};
+  const MeasuredStep later{
+      .start = 360, .forward_peak = 2240, .backward_peak = 3040, .after_backward = 540, .after_step = 540, .after_zero_grad = 360};
   for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
     run.mode = mode;
-    expect_literal(
-        3, run, first, later, 3040,
-        {{MemoryRole::unsharded_param, 540}, {MemoryRole::unsharded_grad, 540}, {MemoryRole::sharded_grad, 180}});
+    expect_literal(3, run, first, later, 3040,
+                   {{MemoryRole::unsharded_param, 540}, {MemoryRole::unsharded_grad, 540}, {MemoryRole::sharded_grad, 180}});
   }
 }
 
@@ -213,12 +187,8 @@ TEST(LiteralMemory, NoShardUsesTheMaster) {
   run.options.strategy = Strategy::no_shard;
   run.shard_size = 1;
   run.num_state_kinds = 0;
-  const MeasuredStep every{.start = 92,
-                           .forward_peak = 892,
-                           .backward_peak = 1784,
-                           .after_backward = 184,
-                           .after_step = 184,
-                           .after_zero_grad = 92};
+  const MeasuredStep every{
+      .start = 92, .forward_peak = 892, .backward_peak = 1784, .after_backward = 184, .after_step = 184, .after_zero_grad = 92};
   expect_literal(2, run, every, every, 1784,
                  {{MemoryRole::unsharded_param, 0}, {MemoryRole::unsharded_grad, 24 + 40}, {MemoryRole::optimizer, 0}});
 }
@@ -233,12 +203,8 @@ TEST(LiteralMemory, ARankAloneHasEachGradientOnce) {
   run.wrap = fsdp::wrap_types({"layer"});
   run.inputs = {{Shape{1}, DType::f32}};
   run.num_state_kinds = 0;
-  const MeasuredStep every{.start = 92,
-                           .forward_peak = 892,
-                           .backward_peak = 1784,
-                           .after_backward = 184,
-                           .after_step = 184,
-                           .after_zero_grad = 92};
+  const MeasuredStep every{
+      .start = 92, .forward_peak = 892, .backward_peak = 1784, .after_backward = 184, .after_step = 184, .after_zero_grad = 92};
   for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
     run.mode = mode;
     expect_literal(1, run, every, every, 1784, {{MemoryRole::unsharded_grad, 0}, {MemoryRole::sharded_grad, 92}});

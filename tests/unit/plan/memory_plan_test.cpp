@@ -15,13 +15,10 @@ using test::PlannedRun;
 using ::testing::HasSubstr;
 
 /// One unit of 12 elements, no activations.
-std::vector<UnitSpec> one_unit(int shard_size) {
-  return {{.name = "root", .shard_numel = 12 / shard_size, .shard_size = shard_size}};
-}
+std::vector<UnitSpec> one_unit(int shard_size) { return {{.name = "root", .shard_numel = 12 / shard_size, .shard_size = shard_size}}; }
 
 TEST(MemoryPlan, OtherReductionsHoldGradientsOnTheirWay) {
-  const StepSpec spec{
-      .mesh = {.world_size = 4, .shard_size = 2, .replicas = 2}, .mode = StreamMode::inlined, .num_state_kinds = 0};
+  const StepSpec spec{.mesh = {.world_size = 4, .shard_size = 2, .replicas = 2}, .mode = StreamMode::inlined, .num_state_kinds = 0};
   std::vector<UnitSpec> units = one_unit(2);
   // Masters 24, gradients 48, their shard 24; exchanged over the shard axis +48, gathered from both replicas +96.
   units[0].is_deterministic = true;
@@ -37,8 +34,7 @@ TEST(MemoryPlan, OtherReductionsHoldGradientsOnTheirWay) {
 }
 
 TEST(MemoryPlan, CountsStagingWhileACollectiveIsEnqueued) {
-  StepSpec spec{
-      .mesh = {.world_size = 4, .shard_size = 2, .replicas = 2}, .mode = StreamMode::inlined, .num_state_kinds = 0};
+  StepSpec spec{.mesh = {.world_size = 4, .shard_size = 2, .replicas = 2}, .mode = StreamMode::inlined, .num_state_kinds = 0};
   std::vector<std::string> asked;
   spec.staging_bytes = [&](Collective kind, std::int64_t numel, DType dtype, int num_ranks) {
     asked.push_back(fmt::format("{} {} {} {}", collective_name(kind), numel, dtype_name(dtype), num_ranks));
@@ -55,8 +51,7 @@ TEST(MemoryPlan, CountsStagingWhileACollectiveIsEnqueued) {
   // A step: all-gather, reduce-scatter, all-reduce of the shard over the replicas, all-reduce of the norm.
   ASSERT_EQ(asked.size(), 8U);
   EXPECT_THAT(std::vector<std::string>(asked.begin(), asked.begin() + 4),
-              ::testing::ElementsAre("all_gather 12 fp32 2", "reduce_scatter 12 fp32 2", "all_reduce 6 fp32 2",
-                                     "all_reduce 1 fp32 2"));
+              ::testing::ElementsAre("all_gather 12 fp32 2", "reduce_scatter 12 fp32 2", "all_reduce 6 fp32 2", "all_reduce 1 fp32 2"));
 }
 
 TEST(MemoryPlan, CountsWhatTheOptimizersStepTakes) {

@@ -100,8 +100,7 @@ inline Measured run_and_plan(const MakeWorld& make_world, const PlannedRun& run)
   float dloss = 1;
   std::vector<Buffer> optimizer_state;
   float norm = 0;
-  const std::vector<ProcessGroup*> shard_groups{&device_mesh.unshard_group(), &device_mesh.reduce_group(),
-                                                &device_mesh.shard_norm_group()};
+  const std::vector<ProcessGroup*> shard_groups{&device_mesh.unshard_group(), &device_mesh.reduce_group(), &device_mesh.shard_norm_group()};
 
   const auto allocate_state = [&](const fsdp::UnitStorage& storage) {  // an optimizer's, without the optimizer
     if (run.options.cpu_offload == fsdp::CpuOffload::parameters) return;
@@ -149,8 +148,7 @@ inline Measured run_and_plan(const MakeWorld& make_world, const PlannedRun& run)
       group.all_gather(device_mesh.compute(), "norm", all.slice(20 * group.rank(), 20), all);
       device_mesh.compute().synchronize();
     } else {
-      device_mesh.shard_norm_group().all_reduce(device_mesh.compute(), "norm", TensorView(&norm, Shape{1}, DType::f32),
-                                                ReduceOp::sum);
+      device_mesh.shard_norm_group().all_reduce(device_mesh.compute(), "norm", TensorView(&norm, Shape{1}, DType::f32), ReduceOp::sum);
     }
     if (!run.steps_in_backward) {
       root.reshard();  // as an optimizer does

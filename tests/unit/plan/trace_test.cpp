@@ -28,10 +28,9 @@ TEST(TracePass, SeesTheModelsMemoryBetweenTheHooks) {
   const std::vector<Expected> expected{
       {HookKind::pre_forward, 0, 0, 0},      //
       {HookKind::pre_forward, 1, 100, 100},  // y of a
-      {HookKind::post_forward, 1, 200, 200},  {HookKind::post_forward, 0, 200, 200},
-      {HookKind::pre_backward, 0, 200, 200},  {HookKind::pre_backward, 1, 200, 200},
-      {HookKind::post_backward, 1, 300, 300},  // dx of b
-      {HookKind::post_backward, 0, 400, 200},  // dx of a; then dx of b and y of a go
+      {HookKind::post_forward, 1, 200, 200},  {HookKind::post_forward, 0, 200, 200},  {HookKind::pre_backward, 0, 200, 200},
+      {HookKind::pre_backward, 1, 200, 200},  {HookKind::post_backward, 1, 300, 300},  // dx of b
+      {HookKind::post_backward, 0, 400, 200},                                          // dx of a; then dx of b and y of a go
   };
   ASSERT_EQ(profile.points.size(), expected.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {

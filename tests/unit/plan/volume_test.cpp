@@ -98,8 +98,7 @@ TEST(Volume, LowPrecisionHalvesTheBytesOfItsSide) {
 }
 
 TEST(Volume, OneRankSendsNothing) {
-  const std::vector<AxisVolume> found =
-      volume_of_step(thirteen_units(kMega, 1, Strategy::full_shard), {}, PassProfile::chain(13));
+  const std::vector<AxisVolume> found = volume_of_step(thirteen_units(kMega, 1, Strategy::full_shard), {}, PassProfile::chain(13));
   EXPECT_TRUE(found.empty());
   EXPECT_EQ(total_sent_bytes(found), 0);
   EXPECT_EQ(format_volume(found), "no communication\n");
@@ -107,8 +106,7 @@ TEST(Volume, OneRankSendsNothing) {
 
 TEST(Volume, Prints) {
   const StepSpec spec{.mesh = {.world_size = 4, .shard_size = 4}};
-  const std::string text =
-      format_volume(volume_of_step(thirteen_units(1 << 20, 4, Strategy::full_shard), spec, PassProfile::chain(13)));
+  const std::string text = format_volume(volume_of_step(thirteen_units(1 << 20, 4, Strategy::full_shard), spec, PassProfile::chain(13)));
   EXPECT_THAT(text, HasSubstr("all_gather       shard           4       25       75.0 MiB"));
   EXPECT_THAT(text, HasSubstr("total                                            114.0 MiB"));
 }

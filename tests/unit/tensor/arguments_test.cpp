@@ -20,9 +20,7 @@ class OptimizerArguments : public ::testing::Test {
   }
   [[nodiscard]] TensorView view(int i) { return {values_[i], Shape{3}, DType::f32}; }
   [[nodiscard]] TensorView scalar(int i) { return {&scalars_[i], Shape{1}, DType::f32}; }
-  [[nodiscard]] AdamWArgs adamw() {
-    return {.param = view(0), .grad = view(1), .exp_avg = view(2), .exp_avg_sq = view(3), .step = 1};
-  }
+  [[nodiscard]] AdamWArgs adamw() { return {.param = view(0), .grad = view(1), .exp_avg = view(2), .exp_avg_sq = view(3), .step = 1}; }
   [[nodiscard]] SgdArgs sgd() { return {.param = view(0), .grad = view(1)}; }
 
  private:

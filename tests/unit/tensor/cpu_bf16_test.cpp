@@ -6,8 +6,7 @@ namespace {
 struct Dims {
   std::int64_t m, n, k;
 };
-constexpr Dims kDims[] = {{1, 1, 1},   {3, 7, 1},     {1, 33, 17},   {65, 1, 3},
-                          {7, 17, 33}, {129, 65, 33}, {33, 129, 65}, {16, 64, 129}};
+constexpr Dims kDims[] = {{1, 1, 1}, {3, 7, 1}, {1, 33, 17}, {65, 1, 3}, {7, 17, 33}, {129, 65, 33}, {33, 129, 65}, {16, 64, 129}};
 
 /// bf16 on a processor that cannot multiply it: the same results by way of f32.
 class ProductsWithoutBf16 : public KernelsTest {
@@ -20,8 +19,7 @@ TEST_P(ProductsWithoutBf16, AreTheOracles) {
   EXPECT_NE(tested_->description().find("by way of"), std::string::npos) << tested_->description();
   for (const auto [m, n, k] : kDims) {
     HostTensor x = random({m, k}, 1), w = random({n, k}, 2), bias = random({n}, 3), dy = random({m, n}, 4);
-    Pair y({m, n}, dtype()), dx(random({m, k}, 5)), dw(HostTensor::random({n, k}, DType::f32, 6)),
-        dbias({n}, DType::f32);
+    Pair y({m, n}, dtype()), dx(random({m, k}, 5)), dw(HostTensor::random({n, k}, DType::f32, 6)), dbias({n}, DType::f32);
     both([&](Kernels& kernels, bool r) {
       kernels.linear(*stream_, x, w, bias, y.of(r));
       kernels.linear_backward_input(*stream_, dy, w, dx.of(r), Write::accumulate);

@@ -25,8 +25,7 @@ class CpuRefusals : public KernelsTest {
 
 TEST_P(CpuRefusals, AnIdOutsideTheVocabularyIsNamedAndNothingIsWritten) {
   for (const double wrong : {-1.0, 5.0, 2e9}) {
-    HostTensor ids = HostTensor::of(DType::i32, {0, 4, wrong}), tokens = random({5, 3}, 1), y = fresh({3, 3}),
-               dtokens = fresh({5, 3});
+    HostTensor ids = HostTensor::of(DType::i32, {0, 4, wrong}), tokens = random({5, 3}, 1), y = fresh({3, 3}), dtokens = fresh({5, 3});
     const HostTensor y_before = y, dtokens_before = dtokens;
     const std::string start = fmt::format("embedding: id {} at token 2 is not in the vocabulary [0, 5)", wrong);
     EXPECT_THAT(refusal_of([&] { tested_->embedding(*stream_, ids, tokens, {}, y); }), StartsWith(start));

@@ -33,8 +33,7 @@ TEST(ElementMath, ActivationsAreDoublesWithinRounding) {
     EXPECT_NEAR(element::gelu<ScalarMath>(x), x * s, relative * std::abs(x * s) + 1e-37) << x;
     // Two terms of opposite sign.
     const double terms = s + std::abs(2 * x * s * (1 - s) * slope);
-    EXPECT_NEAR(element::gelu_derivative<ScalarMath>(x), s + 2 * x * s * (1 - s) * slope, relative * terms + 1e-30)
-        << x;
+    EXPECT_NEAR(element::gelu_derivative<ScalarMath>(x), s + 2 * x * s * (1 - s) * slope, relative * terms + 1e-30) << x;
     const double t = sigmoid(x);
     EXPECT_NEAR(element::silu<ScalarMath>(x), x * t, 8 * kUnit * std::abs(x * t)) << x;
     const auto silu = element::silu_with_slope<ScalarMath>(x);
@@ -103,8 +102,7 @@ TEST(OptimizerMath, SkippedStepsAreTakenOff) {
 
 // [Note: exact sums], number by number: what the limbs hold is the number, down to 2^-320 and below 2^256.
 TEST(ExactSumMath, LimbsOfANumberAreTheNumber) {
-  std::vector<double> numbers{
-      0, 1, 3, 0x1p-320, 0x1p255, 0x1.fffffffffffffp255, 0x1.23456789abcdep-300, 0x1.fffffffffffffp-268};
+  std::vector<double> numbers{0, 1, 3, 0x1p-320, 0x1p255, 0x1.fffffffffffffp255, 0x1.23456789abcdep-300, 0x1.fffffffffffffp-268};
   for (int e = -330; e < 260; e += 7) numbers.push_back(std::ldexp(0x1.23456789abcdfp0, e));
   for (const double x : numbers) {
     std::array<std::int64_t, ExactSum::kLimbs> limbs{};

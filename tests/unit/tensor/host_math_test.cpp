@@ -19,8 +19,7 @@ TEST(HostMath, FoldsInOrder) {
       fold_max(sources, max.data(), n, dtype);
       Array expected_sum(dtype, n), expected_max(dtype, n);
       for (std::int64_t i = 0; i < n; ++i) {
-        expected_sum.set(
-            i, static_cast<double>((static_cast<float>(a[i]) + static_cast<float>(b[i])) + static_cast<float>(c[i])));
+        expected_sum.set(i, static_cast<double>((static_cast<float>(a[i]) + static_cast<float>(b[i])) + static_cast<float>(c[i])));
         expected_max.set(i, std::max({a[i], b[i], c[i]}));
       }
       EXPECT_EQ(sum, expected_sum);

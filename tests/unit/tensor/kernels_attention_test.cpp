@@ -4,7 +4,7 @@ namespace mica::testing {
 namespace {
 
 // Sizes around the tile of 64 queries and the step of 16; head dims around a vector.
-constexpr AttentionShape kShapes[] = {{1, 1, 1, 1},   {1, 2, 1, 3},   {2, 3, 2, 7},   {1, 17, 3, 16}, {2, 33, 1, 17},
+constexpr AttentionShape kShapes[] = {{1, 1, 1, 1},   {1, 2, 1, 3},   {2, 3, 2, 7},   {1, 17, 3, 16},  {2, 33, 1, 17},
                                       {1, 64, 2, 32}, {1, 65, 2, 33}, {2, 129, 2, 8}, {1, 200, 1, 64}, {1, 63, 1, 80}};
 
 // Heads that share keys and values: in groups of 1, 2, 3 and all together.
@@ -31,9 +31,7 @@ class Attention : public KernelsTest {
 };
 
 /// y is a mean of values in [-1, 1] with weights that err by the scores' error (D products, then exp) and the sum's (T).
-double forward_error(const AttentionShape& s) {
-  return 4 * (sum_error(s.head_dim) + static_cast<double>(s.seq_len + 8) * 0x1p-24);
-}
+double forward_error(const AttentionShape& s) { return 4 * (sum_error(s.head_dim) + static_cast<double>(s.seq_len + 8) * 0x1p-24); }
 
 TEST_P(Attention, IsTheOracles) {
   for (const AttentionShape& s : kShapes) {
@@ -71,9 +69,7 @@ TEST_P(Attention, GroupedHeadsAreTheOracles) {
     const Shape q_shape{s.batch, s.seq_len, s.q_width()}, kv_shape{s.batch, s.seq_len, s.kv_width()};
     HostTensor q = random(q_shape, 1), k = random(kv_shape, 2), v = random(kv_shape, 3);
     Pair y(q_shape, dtype()), lse({s.batch, s.heads, s.seq_len}, DType::f32);
-    both([&](Kernels& kernels, bool r) {
-      kernels.attention(*stream_, s, ConstQkv{q.view(), k.view(), v.view()}, y.of(r), lse.of(r));
-    });
+    both([&](Kernels& kernels, bool r) { kernels.attention(*stream_, s, ConstQkv{q.view(), k.view(), v.view()}, y.of(r), lse.of(r)); });
     EXPECT_TRUE(y.near(forward_error(s))) << name_of(s);
     EXPECT_TRUE(lse.near(forward_error(s))) << name_of(s);
 
@@ -92,12 +88,9 @@ TEST_P(Attention, BackwardOfGroupedHeadsIsTheOracles) {
     const ConstQkv in{q.view(), k.view(), v.view()};
     oracle([&](Kernels& kernels) { kernels.attention(*stream_, s, in, y, lse); });
     Pair dq(q_shape, dtype()), dk(kv_shape, dtype()), dv(kv_shape, dtype());
-    both([&](Kernels& kernels, bool r) {
-      kernels.attention_backward(*stream_, s, dy, in, y, lse, Qkv{dq.of(r), dk.of(r), dv.of(r)});
-    });
+    both([&](Kernels& kernels, bool r) { kernels.attention_backward(*stream_, s, dy, in, y, lse, Qkv{dq.of(r), dk.of(r), dv.of(r)}); });
     // As without groups, summed over the heads of one.
-    const double error = static_cast<double>(s.group()) *
-                         (4 * static_cast<double>(s.head_dim) * forward_error(s) + sum_error(s.seq_len));
+    const double error = static_cast<double>(s.group()) * (4 * static_cast<double>(s.head_dim) * forward_error(s) + sum_error(s.seq_len));
     EXPECT_TRUE(dq.near(error)) << name_of(s);
     EXPECT_TRUE(dk.near(error)) << name_of(s);
     EXPECT_TRUE(dv.near(error)) << name_of(s);
@@ -116,8 +109,7 @@ TEST_P(Attention, RefusesGroupsThatDoNotDivide) {
   const AttentionShape fits{1, 2, 4, 2, 2};
   HostTensor wrong = random({1, 2, 6}, 2), fitting = random({1, 2, 4}, 2);
   EXPECT_THROW(tested_->attention(*stream_, fits, ConstQkv{q.view(), fitting.view(), wrong.view()}, y, {}), Error);
-  EXPECT_THROW(tested_->attention_backward(*stream_, fits, q, ConstQkv{q.view(), fitting.view(), fitting.view()}, y, lse,
-                                        Qkv{y.view()}),
+  EXPECT_THROW(tested_->attention_backward(*stream_, fits, q, ConstQkv{q.view(), fitting.view(), fitting.view()}, y, lse, Qkv{y.view()}),
                Error)
       << "packed gradients of inputs that are apart";
 }

@@ -13,7 +13,7 @@ class Elementwise : public KernelsTest {
     const std::int64_t n = operands.front().numel();
     const auto run = [&](std::int64_t split) {
       std::vector<HostTensor> copies = operands;
-      for (const auto &[begin, end] : {std::pair{std::int64_t{0}, split}, std::pair{split, n}}) {
+      for (const auto& [begin, end] : {std::pair{std::int64_t{0}, split}, std::pair{split, n}}) {
         std::vector<TensorView> parts;
         for (HostTensor& t : copies) parts.push_back(t.view().slice(begin, end - begin));
         call(parts, begin);
@@ -150,40 +150,48 @@ TEST_P(Elementwise, BitsAreTheSameForEverySplitOfTheRange) {
   const std::int64_t n = 67;
   const HostTensor a = random({n}, 1, -4, 4), b = random({n}, 2), out = fresh({n}), start = random({n}, 3);
   for (const Activation f : {Activation::gelu, Activation::relu, Activation::silu, Activation::tanh}) {
-    expect_same_bits_for_every_split("activation", {a, out},
-                                     [&](auto& p, std::int64_t) { tested_->activation(*stream_, f, p[0], p[1]); });
-    expect_same_bits_for_every_split("activation_backward", {a, b, out}, [&](auto& p, std::int64_t) {
-      tested_->activation_backward(*stream_, f, p[0], p[1], p[2]);
-    });
+    expect_same_bits_for_every_split("activation", {a, out}, [&](auto& p, std::int64_t) { tested_->activation(*stream_, f, p[0], p[1]); });
+    expect_same_bits_for_every_split("activation_backward", {a, b, out},
+                                     [&](auto& p, std::int64_t) { tested_->activation_backward(*stream_, f, p[0], p[1], p[2]); });
   }
-  expect_same_bits_for_every_split("add", {a, b, out},
-                                   [&](auto& p, std::int64_t) { tested_->add(*stream_, p[0], p[1], p[2]); });
-  expect_same_bits_for_every_split("scale", {a, start}, [&](auto& p, std::int64_t) {
-    tested_->scale(*stream_, p[0], 0.3, p[1], Write::accumulate);
-  });
+  expect_same_bits_for_every_split("add", {a, b, out}, [&](auto& p, std::int64_t) { tested_->add(*stream_, p[0], p[1], p[2]); });
+  expect_same_bits_for_every_split("scale", {a, start},
+                                   [&](auto& p, std::int64_t) { tested_->scale(*stream_, p[0], 0.3, p[1], Write::accumulate); });
   for (const DType to : kFloats) {
-    expect_same_bits_for_every_split("copy", {a, HostTensor({n}, to)},
-                                     [&](auto& p, std::int64_t) { tested_->copy(*stream_, p[0], p[1]); });
+    expect_same_bits_for_every_split("copy", {a, HostTensor({n}, to)}, [&](auto& p, std::int64_t) { tested_->copy(*stream_, p[0], p[1]); });
   }
   HostTensor factor = HostTensor::of(DType::f32, {0.37});
   expect_same_bits_for_every_split("scale_by", {a}, [&](auto& p, std::int64_t) { tested_->scale_by(*stream_, p[0], factor); });
   expect_same_bits_for_every_split("fill", {out}, [&](auto& p, std::int64_t) { tested_->fill(*stream_, p[0], 0.1); });
   const RandomKey key{.seed = 42, .name_hash = hash_name("w")};
-  expect_same_bits_for_every_split("fill_normal", {out}, [&](auto& p, std::int64_t begin) {
-    tested_->fill_normal(*stream_, p[0], key, begin, 0.02);
-  });
+  expect_same_bits_for_every_split("fill_normal", {out},
+                                   [&](auto& p, std::int64_t begin) { tested_->fill_normal(*stream_, p[0], key, begin, 0.02); });
 }
 
 TEST_P(Elementwise, OptimizerBitsAreTheSameForEverySplitOfTheRange) {
   const std::int64_t n = 67;
   const auto f32 = [&](unsigned seed, double low = -1) { return HostTensor::random({n}, DType::f32, seed, low, 1); };
   expect_same_bits_for_every_split("adamw", {f32(1), f32(2), f32(3), f32(4, 0)}, [&](auto& p, std::int64_t) {
-    tested_->adamw(*stream_, {.param = p[0], .grad = p[1], .exp_avg = p[2], .exp_avg_sq = p[3], .lr = 0.01,
-                           .weight_decay = 0.1, .step = 3, .grad_scale = {}, .skip = {}});
+    tested_->adamw(*stream_, {.param = p[0],
+                              .grad = p[1],
+                              .exp_avg = p[2],
+                              .exp_avg_sq = p[3],
+                              .lr = 0.01,
+                              .weight_decay = 0.1,
+                              .step = 3,
+                              .grad_scale = {},
+                              .skip = {}});
   });
   expect_same_bits_for_every_split("sgd", {f32(1), f32(2), f32(3)}, [&](auto& p, std::int64_t) {
-    tested_->sgd(*stream_, {.param = p[0], .grad = p[1], .momentum_buffer = p[2], .lr = 0.1, .momentum = 0.9,
-                         .weight_decay = 0.01, .nesterov = true, .grad_scale = {}, .skip = {}});
+    tested_->sgd(*stream_, {.param = p[0],
+                            .grad = p[1],
+                            .momentum_buffer = p[2],
+                            .lr = 0.1,
+                            .momentum = 0.9,
+                            .weight_decay = 0.01,
+                            .nesterov = true,
+                            .grad_scale = {},
+                            .skip = {}});
   });
 }
 

@@ -1,7 +1,8 @@
 #include <bit>
 
-#include "kernels_testing.hpp"
 #include "mica/tensor/exact_sum.hpp"
+
+#include "kernels_testing.hpp"
 
 namespace mica::testing {
 namespace {

@@ -100,9 +100,7 @@ TEST_P(Fused, TheGradientsOfAWeightAndItsBiasAreTheOracles) {
     for (const DType gradient : {DType::f32, dtype()}) {
       HostTensor dy = random({m, n}, 1), x = random({m, k}, 2);
       Pair dw({n, k}, gradient), dbias({n}, gradient);
-      both([&](Kernels& kernels, bool r) {
-        kernels.linear_backward_params(*stream_, dy, x, dw.of(r), dbias.of(r), Write::overwrite);
-      });
+      both([&](Kernels& kernels, bool r) { kernels.linear_backward_params(*stream_, dy, x, dw.of(r), dbias.of(r), Write::overwrite); });
       EXPECT_TRUE(dw.near(sum_error(m))) << m << "x" << n << "x" << k;
       EXPECT_TRUE(dbias.near(sum_error(m))) << m << "x" << n;
     }
@@ -196,8 +194,7 @@ TEST_P(Fused, SumsAndTheirNormsHaveTheBitsOfTwoCalls) {
 TEST_P(Fused, SumsAndTheirNormsAreTheOracles) {
   for (const auto [rows, cols] : kRows) {
     if (cols < 3) continue;
-    HostTensor a = random({rows, cols}, 1, -2, 3), b = random({rows, cols}, 2), gamma = random({cols}, 3),
-               beta = random({cols}, 4);
+    HostTensor a = random({rows, cols}, 1, -2, 3), b = random({rows, cols}, 2), gamma = random({cols}, 3), beta = random({cols}, 4);
     Pair sum({rows, cols}, dtype()), y({rows, cols}, dtype()), root({rows, cols}, dtype());
     both([&](Kernels& kernels, bool r) {
       kernels.add_layer_norm(*stream_, a, b, sum.of(r), gamma, beta, 1e-5, y.of(r), {}, {});
@@ -215,13 +212,9 @@ struct Stepped {
   HostTensor param, grad, m, v;
   explicit Stepped(std::int64_t n, unsigned seed)
       : param(make(n, seed, -1)), grad(make(n, seed + 1, -1)), m(make(n, seed + 2, -1)), v(make(n, seed + 3, 0)) {}
-  static HostTensor make(std::int64_t n, unsigned seed, double low) {
-    return HostTensor::random({n + 3}, DType::f32, seed, low, 1);
-  }
+  static HostTensor make(std::int64_t n, unsigned seed, double low) { return HostTensor::random({n + 3}, DType::f32, seed, low, 1); }
   /// Pieces of flat parameters begin anywhere.
-  static TensorView part(HostTensor& t, std::size_t i) {
-    return t.view().slice(static_cast<std::int64_t>(i % 4 == 1), t.numel() - 3);
-  }
+  static TensorView part(HostTensor& t, std::size_t i) { return t.view().slice(static_cast<std::int64_t>(i % 4 == 1), t.numel() - 3); }
 };
 
 /// More than fit into one launch; one of them larger than a launch for it alone takes at once, some empty.

@@ -6,8 +6,7 @@ namespace {
 struct Dims {
   std::int64_t rows, vocab, width;
 };
-constexpr Dims kDims[] = {{1, 1, 1},     {3, 7, 5},    {17, 33, 3},  {65, 129, 33},
-                          {7, 1000, 17}, {3, 4101, 3}, {2, 33001, 2}};
+constexpr Dims kDims[] = {{1, 1, 1}, {3, 7, 5}, {17, 33, 3}, {65, 129, 33}, {7, 1000, 17}, {3, 4101, 3}, {2, 33001, 2}};
 
 /// 4 KiB of logits: the larger cases take several chunks, the last one short, and a vocabulary of 1000 leaves 1 row.
 class HeadLoss : public KernelsTest {
@@ -23,9 +22,7 @@ class HeadLoss : public KernelsTest {
   /// Rounding of a number up to 1 into a dtype; f32's is in the other terms.
   static double half_ulp(DType dtype) { return dtype == DType::f32 ? 0 : rounding(dtype) / 2; }
   /// A logit errs by a sum of `width` products; log-sum-exp and p - 1 by as much, and by the sum over the vocabulary.
-  static double row_error(const Dims& d) {
-    return 4 * (sum_error(d.width) + static_cast<double>(d.vocab + 16) * 0x1p-24);
-  }
+  static double row_error(const Dims& d) { return 4 * (sum_error(d.width) + static_cast<double>(d.vocab + 16) * 0x1p-24); }
 };
 
 TEST_P(HeadLoss, IsTheOracles) {
@@ -46,8 +43,7 @@ TEST_P(HeadLoss, BackwardIsTheOracles) {
       Pair loss({1}, DType::f32), dhidden({d.rows, d.width}, dtype()), dw({d.vocab, d.width}, gradient);
       Pair dw_added(HostTensor::random({d.vocab, d.width}, gradient, 5)), dhidden_alone({d.rows, d.width}, dtype());
       both([&](Kernels& kernels, bool r) {
-        kernels.head_loss_backward(*stream_, hidden, w, ids, 1.5, dloss, loss.of(r), dhidden.of(r), dw.of(r),
-                                   Write::overwrite);
+        kernels.head_loss_backward(*stream_, hidden, w, ids, 1.5, dloss, loss.of(r), dhidden.of(r), dw.of(r), Write::overwrite);
         kernels.head_loss_backward(*stream_, hidden, w, ids, 1.5, dloss, {}, {}, dw_added.of(r), Write::accumulate);
         kernels.head_loss_backward(*stream_, hidden, w, ids, 1.5, dloss, {}, dhidden_alone.of(r), {}, Write::overwrite);
       });
@@ -118,9 +114,12 @@ TEST_P(HeadLoss, RecordsTheProductsOfEveryChunk) {
   stream_->synchronize();
   std::int64_t logits = 0, dhiddens = 0, dws = 0;  // rows
   for (const ProductShape& p : list) {
-    if (p.transposed_b) logits += p.m;
-    else if (p.transposed_a) dws += p.k;
-    else dhiddens += p.m;
+    if (p.transposed_b)
+      logits += p.m;
+    else if (p.transposed_a)
+      dws += p.k;
+    else
+      dhiddens += p.m;
   }
   EXPECT_EQ(list.size(), 6U) << "4096 bytes hold 9 rows of 112: chunks of 9 and 8 rows";
   EXPECT_EQ(logits, 17);

@@ -10,8 +10,8 @@ constexpr std::int64_t kNumels[] = {0, 1, 3, 7, 17, 33, 65, 129, 50000};
 struct Dims {
   std::int64_t rows, cols;
 };
-constexpr Dims kDims[] = {{0, 5},    {1, 1},    {3, 7},    {17, 33},  {65, 129}, {2, 1000}, {700, 65}, {9001, 3},
-                          {9, 2056}, {3, 2051}, {5, 4104}, {2, 4099}, {3, 8200}, {2, 8193}};
+constexpr Dims kDims[] = {{0, 5},    {1, 1},    {3, 7},    {17, 33},  {65, 129}, {2, 1000}, {700, 65},
+                          {9001, 3}, {9, 2056}, {3, 2051}, {5, 4104}, {2, 4099}, {3, 8200}, {2, 8193}};
 
 TEST_P(Layers, ActivationsAreTheOracles) {
   for (const Activation f : {Activation::gelu, Activation::relu, Activation::silu, Activation::tanh}) {
@@ -59,12 +59,12 @@ TEST_P(Layers, LayerNormBackwardIsTheOracles) {
       Pair dx({rows, cols}, dtype()), added(random({rows, cols}, 5)), in_place(dy);
       Pair dgamma({cols}, gradient), dbeta({cols}, gradient), dgamma_added(HostTensor::random({cols}, gradient, 6));
       both([&](Kernels& kernels, bool r) {
-        kernels.layer_norm_backward(*stream_, dy, x, gamma, mean, rstd, dx.of(r), Write::overwrite, dgamma.of(r),
-                                    dbeta.of(r), Write::overwrite);
-        kernels.layer_norm_backward(*stream_, dy, x, gamma, mean, rstd, added.of(r), Write::accumulate,
-                                    dgamma_added.of(r), {}, Write::accumulate);
-        kernels.layer_norm_backward(*stream_, in_place.of(r), x, gamma, mean, rstd, in_place.of(r), Write::overwrite,
-                                    {}, {}, Write::overwrite);
+        kernels.layer_norm_backward(*stream_, dy, x, gamma, mean, rstd, dx.of(r), Write::overwrite, dgamma.of(r), dbeta.of(r),
+                                    Write::overwrite);
+        kernels.layer_norm_backward(*stream_, dy, x, gamma, mean, rstd, added.of(r), Write::accumulate, dgamma_added.of(r), {},
+                                    Write::accumulate);
+        kernels.layer_norm_backward(*stream_, in_place.of(r), x, gamma, mean, rstd, in_place.of(r), Write::overwrite, {}, {},
+                                    Write::overwrite);
       });
       // Per element: a sum over the row of terms up to 4 (normalised x), times rstd (here below 4).
       const double error = 4 * sum_error(cols + 4, 4.0 / static_cast<double>(cols)) + 64 * 0x1p-24;

@@ -10,8 +10,8 @@ constexpr std::int64_t kNumels[] = {0, 1, 3, 7, 17, 33, 65, 129, 50000};
 struct Dims {
   std::int64_t rows, cols;
 };
-constexpr Dims kDims[] = {{0, 5},    {1, 1},    {3, 7},    {17, 33},  {65, 129}, {2, 1000}, {700, 65}, {9001, 3},
-                          {9, 2056}, {3, 2051}, {5, 4104}, {2, 4099}, {3, 8200}, {2, 8193}};
+constexpr Dims kDims[] = {{0, 5},    {1, 1},    {3, 7},    {17, 33},  {65, 129}, {2, 1000}, {700, 65},
+                          {9001, 3}, {9, 2056}, {3, 2051}, {5, 4104}, {2, 4099}, {3, 8200}, {2, 8193}};
 
 TEST_P(LlamaLayers, SwigluIsTheOracles) {
   for (const std::int64_t n : kNumels) {
@@ -62,14 +62,10 @@ TEST_P(LlamaLayers, RmsNormBackwardIsTheOracles) {
       Pair dgamma({cols}, gradient), dgamma_added(HostTensor::random({cols}, gradient, 6));
       Pair dgamma_alone({cols}, gradient);
       both([&](Kernels& kernels, bool r) {
-        kernels.rms_norm_backward(*stream_, dy, x, gamma, rstd, dx.of(r), Write::overwrite, dgamma.of(r),
-                                  Write::overwrite);
-        kernels.rms_norm_backward(*stream_, dy, x, gamma, rstd, added.of(r), Write::accumulate, dgamma_added.of(r),
-                                  Write::accumulate);
-        kernels.rms_norm_backward(*stream_, in_place.of(r), x, gamma, rstd, in_place.of(r), Write::overwrite, {},
-                                  Write::overwrite);
-        kernels.rms_norm_backward(*stream_, dy, x, gamma, rstd, {}, Write::overwrite, dgamma_alone.of(r),
-                                  Write::overwrite);
+        kernels.rms_norm_backward(*stream_, dy, x, gamma, rstd, dx.of(r), Write::overwrite, dgamma.of(r), Write::overwrite);
+        kernels.rms_norm_backward(*stream_, dy, x, gamma, rstd, added.of(r), Write::accumulate, dgamma_added.of(r), Write::accumulate);
+        kernels.rms_norm_backward(*stream_, in_place.of(r), x, gamma, rstd, in_place.of(r), Write::overwrite, {}, Write::overwrite);
+        kernels.rms_norm_backward(*stream_, dy, x, gamma, rstd, {}, Write::overwrite, dgamma_alone.of(r), Write::overwrite);
       });
       // Per element: a sum over the row of terms up to 4 (normalised x), times rstd (here below 4).
       const double error = 4 * sum_error(cols + 4, 4.0 / static_cast<double>(cols)) + 64 * 0x1p-24;
@@ -87,8 +83,8 @@ struct RotaryDims {
   std::int64_t batch, seq_len, heads, half;
 };
 // Lengths around a block of 64 positions.
-constexpr RotaryDims kRotaryDims[] = {{1, 1, 1, 1},   {2, 3, 1, 3},    {3, 63, 2, 5}, {1, 64, 3, 8},
-                                      {2, 65, 2, 16}, {1, 200, 4, 17}, {0, 7, 2, 4},  {4, 130, 9, 32}, {1, 3, 2, 136}};
+constexpr RotaryDims kRotaryDims[] = {{1, 1, 1, 1},    {2, 3, 1, 3}, {3, 63, 2, 5},   {1, 64, 3, 8}, {2, 65, 2, 16},
+                                      {1, 200, 4, 17}, {0, 7, 2, 4}, {4, 130, 9, 32}, {1, 3, 2, 136}};
 
 std::vector<double> frequencies(std::int64_t half) {
   std::vector<double> inv_freq;

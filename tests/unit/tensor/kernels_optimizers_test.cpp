@@ -5,9 +5,7 @@ namespace {
 
 class Optimizers : public KernelsTest {
  protected:
-  static HostTensor f32(std::int64_t n, unsigned seed, double low = -1) {
-    return HostTensor::random({n}, DType::f32, seed, low, 1);
-  }
+  static HostTensor f32(std::int64_t n, unsigned seed, double low = -1) { return HostTensor::random({n}, DType::f32, seed, low, 1); }
 };
 
 /// 200000 elements: four blocks of partial sums.
@@ -72,9 +70,7 @@ TEST_P(Optimizers, ClipCoefficientIsTheOracles) {
       for (const double max_norm : {1.0, 1e9, std::numeric_limits<double>::infinity()}) {
         HostTensor s = HostTensor::of(DType::f32, {sum});
         Pair norm({1}, DType::f32), coefficient({1}, DType::f32);
-        both([&](Kernels& kernels, bool r) {
-          kernels.clip_coefficient(*stream_, s, p, max_norm, norm.of(r), coefficient.of(r));
-        });
+        both([&](Kernels& kernels, bool r) { kernels.clip_coefficient(*stream_, s, p, max_norm, norm.of(r), coefficient.of(r)); });
         EXPECT_TRUE(norm.near(0)) << sum << " " << p;
         EXPECT_TRUE(coefficient.near(0)) << sum << " " << p << " " << max_norm;
       }
@@ -89,8 +85,13 @@ TEST_P(Optimizers, AdamWIsTheOracles) {
         HostTensor grad = f32(n, 2), grad_scale = HostTensor::of(DType::f32, {0.25}), skip = HostTensor::of(DType::f32, {0});
         Pair param(f32(n, 1)), m(f32(n, 3)), v(f32(n, 4, 0));
         both([&](Kernels& kernels, bool r) {
-          kernels.adamw(*stream_, {.param = param.of(r), .grad = grad, .exp_avg = m.of(r), .exp_avg_sq = v.of(r),
-                                   .lr = 0.01, .weight_decay = 0.1, .step = step,
+          kernels.adamw(*stream_, {.param = param.of(r),
+                                   .grad = grad,
+                                   .exp_avg = m.of(r),
+                                   .exp_avg_sq = v.of(r),
+                                   .lr = 0.01,
+                                   .weight_decay = 0.1,
+                                   .step = step,
                                    .grad_scale = scaled ? ConstTensorView(grad_scale) : ConstTensorView{},
                                    .skip = skip});
         });
@@ -109,8 +110,8 @@ TEST_P(Optimizers, SgdIsTheOracles) {
       HostTensor grad = f32(n, 2);
       Pair param(f32(n, 1)), momentum(f32(n, 3));
       both([&](Kernels& kernels, bool r) {
-        SgdArgs args{.param = param.of(r), .grad = grad, .momentum_buffer = {}, .lr = 0.1, .weight_decay = 0.01,
-                     .grad_scale = {}, .skip = {}};
+        SgdArgs args{
+            .param = param.of(r), .grad = grad, .momentum_buffer = {}, .lr = 0.1, .weight_decay = 0.01, .grad_scale = {}, .skip = {}};
         if (variant > 0) {
           args.momentum_buffer = momentum.of(r);
           args.momentum = 0.9;
@@ -130,10 +131,9 @@ TEST_P(Optimizers, ASkippedStepChangesNothing) {
   HostTensor skip = HostTensor::of(DType::f32, {1}), grad = f32(17, 2);
   HostTensor param = f32(17, 1), m = f32(17, 3), v = f32(17, 4, 0);
   const HostTensor before = param, m_before = m, v_before = v;
-  tested_->adamw(*stream_, {.param = param, .grad = grad, .exp_avg = m, .exp_avg_sq = v, .lr = 1, .step = 1,
-                         .grad_scale = {}, .skip = skip});
-  tested_->sgd(*stream_, {.param = param, .grad = grad, .momentum_buffer = m, .lr = 1, .momentum = 0.9, .grad_scale = {},
-                       .skip = skip});
+  tested_->adamw(*stream_,
+                 {.param = param, .grad = grad, .exp_avg = m, .exp_avg_sq = v, .lr = 1, .step = 1, .grad_scale = {}, .skip = skip});
+  tested_->sgd(*stream_, {.param = param, .grad = grad, .momentum_buffer = m, .lr = 1, .momentum = 0.9, .grad_scale = {}, .skip = skip});
   stream_->synchronize();
   EXPECT_TRUE(param.same_bits(before));
   EXPECT_TRUE(m.same_bits(m_before));
@@ -144,10 +144,23 @@ TEST_P(Optimizers, StepsThatWereSkippedDoNotCountInBiasCorrection) {
   HostTensor grad = f32(17, 2), skipped = HostTensor::of(DType::f32, {3});
   Pair param(f32(17, 1)), m(f32(17, 3)), v(f32(17, 4, 0)), counted(f32(17, 1)), m2(f32(17, 3)), v2(f32(17, 4, 0));
   both([&](Kernels& kernels, bool r) {
-    kernels.adamw(*stream_, {.param = param.of(r), .grad = grad, .exp_avg = m.of(r), .exp_avg_sq = v.of(r), .lr = 0.01,
-                             .step = 5, .grad_scale = {}, .skip = {}, .skipped_steps = skipped});
-    kernels.adamw(*stream_, {.param = counted.of(r), .grad = grad, .exp_avg = m2.of(r), .exp_avg_sq = v2.of(r),
-                             .lr = 0.01, .step = 2, .grad_scale = {}, .skip = {}});
+    kernels.adamw(*stream_, {.param = param.of(r),
+                             .grad = grad,
+                             .exp_avg = m.of(r),
+                             .exp_avg_sq = v.of(r),
+                             .lr = 0.01,
+                             .step = 5,
+                             .grad_scale = {},
+                             .skip = {},
+                             .skipped_steps = skipped});
+    kernels.adamw(*stream_, {.param = counted.of(r),
+                             .grad = grad,
+                             .exp_avg = m2.of(r),
+                             .exp_avg_sq = v2.of(r),
+                             .lr = 0.01,
+                             .step = 2,
+                             .grad_scale = {},
+                             .skip = {}});
   });
   EXPECT_TRUE(param.tested.same_bits(counted.tested));
   EXPECT_TRUE(param.reference.same_bits(counted.reference));
@@ -189,8 +202,11 @@ TEST_P(Optimizers, UpdateScaleBacksOffAndGrows) {
     for (const Step& step : steps) {
       HostTensor found = HostTensor::of(DType::f32, {step.found});
       both([&](Kernels& kernels, bool r) {
-        kernels.update_scale(*stream_, {.scale = scale.of(r), .growth_tracker = tracker.of(r),
-                                        .skipped_steps = skipped.of(r), .found_inf = found, .growth_interval = 2});
+        kernels.update_scale(*stream_, {.scale = scale.of(r),
+                                        .growth_tracker = tracker.of(r),
+                                        .skipped_steps = skipped.of(r),
+                                        .found_inf = found,
+                                        .growth_interval = 2});
       });
       for (const auto& each : {&scale.tested, &scale.reference}) EXPECT_EQ(each->at(0), step.scale);
       for (const auto& each : {&tracker.tested, &tracker.reference}) EXPECT_EQ(each->at(0), step.tracker);

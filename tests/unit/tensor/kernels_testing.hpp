@@ -1,8 +1,5 @@
 #pragma once
 
-#include <gtest/gtest.h>
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -14,7 +11,11 @@
 #include <string>
 #include <vector>
 
+#include <gtest/gtest.h>
+#include <omp.h>
+
 #include "mica/tensor/kernels.hpp"
+
 #include "support/tested_kernels.hpp"
 
 // What the tests of a device's kernels against the oracle share.
@@ -82,32 +83,48 @@ class HostTensor {
   [[nodiscard]] std::int64_t numel() const { return shape_.numel(); }
   [[nodiscard]] DType dtype() const { return dtype_; }
   [[nodiscard]] const Shape& shape() const { return shape_; }
-  operator TensorView() { return view(); }            // NOLINT(google-explicit-constructor)
-  operator ConstTensorView() { return view(); }       // NOLINT(google-explicit-constructor)
+  operator TensorView() { return view(); }       // NOLINT(google-explicit-constructor)
+  operator ConstTensorView() { return view(); }  // NOLINT(google-explicit-constructor)
 
   [[nodiscard]] double at(std::int64_t i) const {
     switch (dtype_) {
-      case DType::f32: return static_cast<double>(element<float>(i));
-      case DType::f64: return element<double>(i);
-      case DType::bf16: return static_cast<double>(static_cast<float>(element<bf16>(i)));
-      case DType::f16: return static_cast<double>(static_cast<float>(element<f16>(i)));
-      case DType::i32: return element<std::int32_t>(i);
-      case DType::i64: return static_cast<double>(element<std::int64_t>(i));
-      case DType::u16: return element<std::uint16_t>(i);
-      case DType::u8: return element<std::uint8_t>(i);
+      case DType::f32:
+        return static_cast<double>(element<float>(i));
+      case DType::f64:
+        return element<double>(i);
+      case DType::bf16:
+        return static_cast<double>(static_cast<float>(element<bf16>(i)));
+      case DType::f16:
+        return static_cast<double>(static_cast<float>(element<f16>(i)));
+      case DType::i32:
+        return element<std::int32_t>(i);
+      case DType::i64:
+        return static_cast<double>(element<std::int64_t>(i));
+      case DType::u16:
+        return element<std::uint16_t>(i);
+      case DType::u8:
+        return element<std::uint8_t>(i);
     }
     return 0;
   }
   void set(std::int64_t i, double value) {
     switch (dtype_) {
-      case DType::f32: return put(i, static_cast<float>(value));
-      case DType::f64: return put(i, value);
-      case DType::bf16: return put(i, bf16(static_cast<float>(value)));
-      case DType::f16: return put(i, f16(static_cast<float>(value)));
-      case DType::i32: return put(i, static_cast<std::int32_t>(value));
-      case DType::i64: return put(i, static_cast<std::int64_t>(value));
-      case DType::u16: return put(i, static_cast<std::uint16_t>(value));
-      case DType::u8: return put(i, static_cast<std::uint8_t>(value));
+      case DType::f32:
+        return put(i, static_cast<float>(value));
+      case DType::f64:
+        return put(i, value);
+      case DType::bf16:
+        return put(i, bf16(static_cast<float>(value)));
+      case DType::f16:
+        return put(i, f16(static_cast<float>(value)));
+      case DType::i32:
+        return put(i, static_cast<std::int32_t>(value));
+      case DType::i64:
+        return put(i, static_cast<std::int64_t>(value));
+      case DType::u16:
+        return put(i, static_cast<std::uint16_t>(value));
+      case DType::u8:
+        return put(i, static_cast<std::uint8_t>(value));
     }
   }
   [[nodiscard]] bool same_bits(const HostTensor& other) const { return bytes_ == other.bytes_; }
@@ -130,9 +147,7 @@ class HostTensor {
 };
 
 /// Rounding of one result into a dtype, relative: one unit, since exact results close to a tie round to either side.
-inline double rounding(DType dtype) {
-  return dtype == DType::bf16 ? 0x1p-7 : dtype == DType::f16 ? 0x1p-10 : 0x1p-23;
-}
+inline double rounding(DType dtype) { return dtype == DType::bf16 ? 0x1p-7 : dtype == DType::f16 ? 0x1p-10 : 0x1p-23; }
 /// An f32 sum of `depth` products of numbers up to a and b: each of the additions may err by half a unit of the
 /// largest partial sum, which is at most depth * a * b.
 inline double sum_error(std::int64_t depth, double a = 1, double b = 1) {
@@ -146,9 +161,8 @@ inline ::testing::AssertionResult near(const HostTensor& got, const HostTensor& 
   for (std::int64_t i = 0; i < got.numel(); ++i) {
     const double allowed = absolute + rounding(got.dtype()) * std::abs(want.at(i));
     if (std::abs(got.at(i) - want.at(i)) <= allowed) continue;
-    return ::testing::AssertionFailure() << "element " << i << " of " << got.shape().to_string() << " "
-                                         << dtype_name(got.dtype()) << " is " << got.at(i) << ", expected "
-                                         << want.at(i) << " within " << allowed;
+    return ::testing::AssertionFailure() << "element " << i << " of " << got.shape().to_string() << " " << dtype_name(got.dtype()) << " is "
+                                         << got.at(i) << ", expected " << want.at(i) << " within " << allowed;
   }
   return ::testing::AssertionSuccess();
 }

@@ -25,8 +25,7 @@ double exact_gelu_derivative(double x) {
 // All exponents, every 997th mantissa: about 4 million numbers, subnormals, infinities and NaN among them.
 TEST(ExpLoop, WithinOneUlpEverywhere) {
   std::vector<float> x;
-  for (std::uint64_t u = 0; u < 0x100000000ULL; u += 997 * 3)
-    x.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(u)));
+  for (std::uint64_t u = 0; u < 0x100000000ULL; u += 997 * 3) x.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(u)));
   for (float v = -104.5F; v < 89.5F; v += 0.0007F) x.push_back(v);
   std::vector<float> y(x.size());
   for (const cpu::Loops* loops : all_loops()) {
@@ -163,8 +162,8 @@ TEST(SwigluLoop, MatchesDouble) {
         // exp(-x) keeps its relative error, so silu does. The slope crosses zero near -1.28: measured against 1.
         const double silu_error = 4 * 0x1p-24 * std::abs(silu) + 1e-31, slope_error = 12 * 0x1p-24;
         const auto expect = [&](double seen, double factor, double exact, double error, const char* what) {
-          const double tolerance = std::abs(factor) * error + (rounding + 0x1p-24) * std::abs(factor * exact) +
-                                   testing::subnormal_rounding(dtype);
+          const double tolerance =
+              std::abs(factor) * error + (rounding + 0x1p-24) * std::abs(factor * exact) + testing::subnormal_rounding(dtype);
           ASSERT_NEAR(seen, factor * exact, tolerance) << name_of(*loops) << " " << what << " of " << gate[i];
         };
         expect(y[i], up[i], silu, silu_error, "silu");
@@ -175,8 +174,7 @@ TEST(SwigluLoop, MatchesDouble) {
       loops->swiglu_backward(dtype, gate.data(), up.data(), dy.data(), gate_alone.data(), nullptr, 0, n);
       loops->swiglu_backward(dtype, gate.data(), up.data(), dy.data(), nullptr, up_alone.data(), 0, n);
       ASSERT_TRUE(gate_alone == dgate && up_alone == dup);
-      Array nan(DType::f32, {std::nan(""), 1.0}), ones(DType::f32, {1.0, 1.0}), out(DType::f32, 2),
-          other(DType::f32, 2);
+      Array nan(DType::f32, {std::nan(""), 1.0}), ones(DType::f32, {1.0, 1.0}), out(DType::f32, 2), other(DType::f32, 2);
       loops->swiglu_backward(DType::f32, nan.data(), ones.data(), ones.data(), out.data(), other.data(), 0, 1);
       ASSERT_TRUE(std::isnan(out[0]) && std::isnan(other[0]));
     }
@@ -189,8 +187,7 @@ TEST(RotateHeadsLoop, ExactlyTheDefinitionOnEveryIsa) {
       for (const std::int64_t half : {1, 3, 4, 15, 16, 17, 40}) {
         constexpr std::int64_t heads = 3;
         const std::int64_t n = heads * 2 * half;
-        const Array x = normal_array(dtype, n, 1), cos = normal_array(DType::f32, half, 2),
-                    sin = normal_array(DType::f32, half, 3);
+        const Array x = normal_array(dtype, n, 1), cos = normal_array(DType::f32, half, 2), sin = normal_array(DType::f32, half, 3);
         Array y(dtype, n), expected(dtype, n), in_place = x;
         loops->rotate_heads(dtype, x.data(), cos.floats(), sin.floats(), heads, half, y.data());
         loops->rotate_heads(dtype, in_place.data(), cos.floats(), sin.floats(), heads, half, in_place.data());
@@ -198,8 +195,7 @@ TEST(RotateHeadsLoop, ExactlyTheDefinitionOnEveryIsa) {
           for (std::int64_t i = 0; i < half; ++i) {
             const std::int64_t first = head * 2 * half + i, second = first + half;
             const auto a = static_cast<float>(x[first]), b = static_cast<float>(x[second]);
-            const float ac = a * cos.floats()[i], bs = b * sin.floats()[i], bc = b * cos.floats()[i],
-                        as = a * sin.floats()[i];
+            const float ac = a * cos.floats()[i], bs = b * sin.floats()[i], bc = b * cos.floats()[i], as = a * sin.floats()[i];
             expected.set(first, static_cast<double>(ac - bs));
             expected.set(second, static_cast<double>(bc + as));
           }
@@ -218,20 +214,16 @@ TEST(ElementwiseLoops, SameBitsForAnySplit) {
       const Array a = normal_array(dtype, kSplitNumel, 1), b = normal_array(dtype, kSplitNumel, 2);
       const Array old = normal_array(dtype, kSplitNumel, 3);
       const void* sources[3] = {a.data(), b.data(), old.data()};
-      expect_same_bits_for_any_split(old, [&](Array& y, std::int64_t begin, std::int64_t end) {
-        loops->add(dtype, a.data(), b.data(), y.data(), begin, end);
-      });
-      expect_same_bits_for_any_split(old, [&](Array& y, std::int64_t begin, std::int64_t end) {
-        loops->fold_sum(dtype, sources, 3, y.data(), begin, end);
-      });
-      expect_same_bits_for_any_split(old, [&](Array& y, std::int64_t begin, std::int64_t end) {
-        loops->fold_max(dtype, sources, 3, y.data(), begin, end);
-      });
+      expect_same_bits_for_any_split(
+          old, [&](Array& y, std::int64_t begin, std::int64_t end) { loops->add(dtype, a.data(), b.data(), y.data(), begin, end); });
+      expect_same_bits_for_any_split(
+          old, [&](Array& y, std::int64_t begin, std::int64_t end) { loops->fold_sum(dtype, sources, 3, y.data(), begin, end); });
+      expect_same_bits_for_any_split(
+          old, [&](Array& y, std::int64_t begin, std::int64_t end) { loops->fold_max(dtype, sources, 3, y.data(), begin, end); });
       expect_same_bits_for_any_split(
           old, [&](Array& y, std::int64_t begin, std::int64_t end) { loops->fill(y.data(), dtype, 0.3, begin, end); });
-      expect_same_bits_for_any_split(old, [&](Array& y, std::int64_t begin, std::int64_t end) {
-        loops->swiglu(dtype, a.data(), b.data(), y.data(), begin, end);
-      });
+      expect_same_bits_for_any_split(
+          old, [&](Array& y, std::int64_t begin, std::int64_t end) { loops->swiglu(dtype, a.data(), b.data(), y.data(), begin, end); });
       expect_same_bits_for_any_split(b, [&](Array& dup, std::int64_t begin, std::int64_t end) {
         Array dgate(dtype, kSplitNumel);
         loops->swiglu_backward(dtype, a.data(), old.data(), dup.data(), dgate.data(), dup.data(), begin, end);
@@ -247,15 +239,13 @@ TEST(ElementwiseLoops, SameBitsForAnySplit) {
             loops->scale(src.data(), other, 0.7F, y.data(), dtype, mode, begin, end);
           });
         }
-        expect_same_bits_for_any_split(old, [&](Array& y, std::int64_t begin, std::int64_t end) {
-          loops->convert(src.data(), other, y.data(), dtype, begin, end);
-        });
+        expect_same_bits_for_any_split(
+            old, [&](Array& y, std::int64_t begin, std::int64_t end) { loops->convert(src.data(), other, y.data(), dtype, begin, end); });
       }
       if (dtype == DType::f16) continue;
       for (const Activation f : {Activation::gelu, Activation::relu, Activation::silu, Activation::tanh}) {
-        expect_same_bits_for_any_split(old, [&](Array& y, std::int64_t begin, std::int64_t end) {
-          loops->activation(f, dtype, a.data(), y.data(), begin, end);
-        });
+        expect_same_bits_for_any_split(
+            old, [&](Array& y, std::int64_t begin, std::int64_t end) { loops->activation(f, dtype, a.data(), y.data(), begin, end); });
         expect_same_bits_for_any_split(b, [&](Array& y, std::int64_t begin, std::int64_t end) {
           loops->activation_backward(f, dtype, a.data(), y.data(), y.data(), begin, end);  // in place
         });
@@ -299,11 +289,9 @@ TEST(ElementwiseLoops, ExactlyTheDefinition) {
 
 TEST(ConvertLoop, AllHalvesAndEveryRoundingAsTheScalarTypes) {
   std::vector<float> floats;
-  for (std::uint64_t u = 0; u < 0x100000000ULL; u += 4099)
-    floats.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(u)));
+  for (std::uint64_t u = 0; u < 0x100000000ULL; u += 4099) floats.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(u)));
   for (std::uint32_t h = 0; h < 0x10000; ++h) {  // each half number, the ties around it, and their neighbours
-    for (const std::uint32_t low : {0U, 1U, 0x7fffU, 0x8000U, 0x8001U, 0xffffU})
-      floats.push_back(std::bit_cast<float>((h << 16) | low));
+    for (const std::uint32_t low : {0U, 1U, 0x7fffU, 0x8000U, 0x8001U, 0xffffU}) floats.push_back(std::bit_cast<float>((h << 16) | low));
     f16 half;
     half.bits = static_cast<std::uint16_t>(h);
     const auto u = std::bit_cast<std::uint32_t>(static_cast<float>(half));

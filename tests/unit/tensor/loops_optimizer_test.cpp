@@ -30,8 +30,7 @@ TEST(AdamWLoop, MatchesDouble) {
       for (std::int64_t i = 0; i < n; ++i) {
         const double gi = 0.5 * g[i];
         const double em = 0.9 * m0[i] + 0.1 * gi, ev = 0.95 * v0[i] + 0.05 * gi * gi;
-        const double bias1 = 1 - std::pow(0.9, static_cast<double>(step)),
-                     bias2 = 1 - std::pow(0.95, static_cast<double>(step));
+        const double bias1 = 1 - std::pow(0.9, static_cast<double>(step)), bias2 = 1 - std::pow(0.95, static_cast<double>(step));
         const double update = 1e-2 * (em / bias1) / (std::sqrt(ev / bias2) + 1e-8);
         ASSERT_NEAR(m[i], em, 4 * kEps * (std::abs(m0[i]) + std::abs(gi)));
         ASSERT_NEAR(v[i], ev, 4 * kEps * ev);
@@ -51,11 +50,9 @@ TEST(SgdLoop, MatchesDouble) {
       args.lr = 0.1, args.weight_decay = 0.01;
       args.momentum = variant & 1 ? 0.9 : 0.0, args.dampening = variant & 1 && variant < 4 ? 0.3 : 0.0;
       args.nesterov = variant & 4, args.first_step = variant & 2;
-      const Array p0 = normal_array(DType::f32, n, 1), g = normal_array(DType::f32, n, 2),
-                  b0 = normal_array(DType::f32, n, 3);
+      const Array p0 = normal_array(DType::f32, n, 1), g = normal_array(DType::f32, n, 2), b0 = normal_array(DType::f32, n, 3);
       Array p = p0, b = b0;
-      loops->sgd(sgd_coefficients(args, 2.0F), p.floats(), g.floats(), args.momentum == 0 ? nullptr : b.floats(),
-                 0, n);
+      loops->sgd(sgd_coefficients(args, 2.0F), p.floats(), g.floats(), args.momentum == 0 ? nullptr : b.floats(), 0, n);
       for (std::int64_t i = 0; i < n; ++i) {
         const double d = 2 * g[i] + 0.01 * p0[i];
         const double buffer = args.first_step ? d : args.momentum * b0[i] + (1 - args.dampening) * d;
@@ -70,8 +67,7 @@ TEST(SgdLoop, MatchesDouble) {
 // Shard borders move with the mesh, and a run may move to another processor: neither may change a parameter's bits.
 TEST(OptimizerLoops, SameBitsForAnySplitAndOnEveryIsa) {
   const std::int64_t n = testing::kSplitNumel;
-  const Array p = normal_array(DType::f32, n, 1), g = normal_array(DType::f32, n, 2),
-              m = normal_array(DType::f32, n, 3);
+  const Array p = normal_array(DType::f32, n, 1), g = normal_array(DType::f32, n, 2), m = normal_array(DType::f32, n, 3);
   Array v(DType::f32, n);
   for (std::int64_t i = 0; i < n; ++i) v.set(i, m[i] * m[i]);
   const AdamWCoefficients adamw = adamw_coefficients(adamw_args(3), 0.7F);

@@ -41,13 +41,11 @@ TEST(LayerNormLoop, MatchesDouble) {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       for (const std::int64_t cols : kLengths) {
         for (const double offset : {0.0, 1000.0}) {
-          SCOPED_TRACE(std::string(name_of(*loops)) + " cols " + std::to_string(cols) + " offset " +
-                       std::to_string(offset));
+          SCOPED_TRACE(std::string(name_of(*loops)) + " cols " + std::to_string(cols) + " offset " + std::to_string(offset));
           const Array x = offset_rows(dtype, rows * cols, offset);
           const Array gamma = normal_array(dtype, cols, 2), beta = normal_array(dtype, cols, 3);
           Array y(dtype, rows * cols), mean(DType::f32, rows), rstd(DType::f32, rows);
-          loops->layer_norm(dtype, x.data(), gamma.data(), beta.data(), 1e-5, cols, y.data(), mean.floats(),
-                            rstd.floats(), 0, rows);
+          loops->layer_norm(dtype, x.data(), gamma.data(), beta.data(), 1e-5, cols, y.data(), mean.floats(), rstd.floats(), 0, rows);
           for (std::int64_t i = 0; i < rows; ++i) {
             const NormRow exact = exact_norm(x, i, cols);
             ASSERT_NEAR(mean[i], exact.mean, 8 * kEps * (std::abs(exact.mean) + 1));
@@ -58,15 +56,13 @@ TEST(LayerNormLoop, MatchesDouble) {
               const double size = std::abs(normalised * gamma[j]) + std::abs(beta[j]);
               // Whatever the offset: x - mean is exact near the mean, and the mean's own rounding is corrected.
               const double shift = 4 * kEps * std::abs(gamma[j]);
-              ASSERT_NEAR(y[i * cols + j], expected,
-                          12 * kEps * size + shift + (eps_of(dtype) - kEps) * std::abs(expected));
+              ASSERT_NEAR(y[i * cols + j], expected, 12 * kEps * size + shift + (eps_of(dtype) - kEps) * std::abs(expected));
             }
           }
           // A row alone gives the bits it has among others, with and without its statistics.
           Array alone(dtype, rows * cols);
           for (std::int64_t i = 0; i < rows; ++i) {
-            loops->layer_norm(dtype, x.data(), gamma.data(), beta.data(), 1e-5, cols, alone.data(), nullptr, nullptr, i,
-                              i + 1);
+            loops->layer_norm(dtype, x.data(), gamma.data(), beta.data(), 1e-5, cols, alone.data(), nullptr, nullptr, i, i + 1);
           }
           ASSERT_EQ(alone, y);
         }
@@ -80,8 +76,7 @@ TEST(LayerNormLoop, ConstantAndNaNRows) {
     const Array x(DType::f32, {0.1, 0.1, 0.1, std::nan(""), 1, 2});
     const Array gamma(DType::f32, {1, 1, 1}), beta(DType::f32, {7, 7, 7});
     Array y(DType::f32, 6), mean(DType::f32, 2), rstd(DType::f32, 2);
-    loops->layer_norm(DType::f32, x.data(), gamma.data(), beta.data(), 1e-5, 3, y.data(), mean.floats(), rstd.floats(),
-                      0, 2);
+    loops->layer_norm(DType::f32, x.data(), gamma.data(), beta.data(), 1e-5, 3, y.data(), mean.floats(), rstd.floats(), 0, 2);
     for (std::int64_t i = 0; i < 3; ++i) EXPECT_NEAR(y[i], 7, 1e-4);
     EXPECT_NEAR(rstd[0], 1 / std::sqrt(1e-5), 0.01);
     for (std::int64_t i = 3; i < 6; ++i) EXPECT_TRUE(std::isnan(y[i]));
@@ -106,8 +101,8 @@ TEST(LayerNormBackwardLoop, MatchesDouble) {
           }
           Array dx = old, dgamma = old_params, dbeta = old_params;
           if (mode == Write::overwrite) dx = Array(dtype, rows * cols);
-          loops->layer_norm_backward(dtype, dy.data(), x.data(), gamma.data(), mean.floats(), rstd.floats(), cols,
-                                     dx.data(), mode, dgamma.floats(), dbeta.floats(), 0, rows);
+          loops->layer_norm_backward(dtype, dy.data(), x.data(), gamma.data(), mean.floats(), rstd.floats(), cols, dx.data(), mode,
+                                     dgamma.floats(), dbeta.floats(), 0, rows);
           std::vector<double> dg(static_cast<std::size_t>(cols)), db(static_cast<std::size_t>(cols));
           for (std::int64_t i = 0; i < rows; ++i) {
             double mean_g = 0, mean_gx = 0, size = 0;
@@ -123,8 +118,7 @@ TEST(LayerNormBackwardLoop, MatchesDouble) {
             for (std::int64_t j = 0; j < cols; ++j) {
               const std::int64_t at = i * cols + j;
               const double n = (x[at] - mean[i]) * rstd[i];
-              const double expected =
-                  rstd[i] * (dy[at] * gamma[j] - mean_g - n * mean_gx) + (mode == Write::accumulate ? old[at] : 0);
+              const double expected = rstd[i] * (dy[at] * gamma[j] - mean_g - n * mean_gx) + (mode == Write::accumulate ? old[at] : 0);
               ASSERT_NEAR(dx[at], expected, 30 * kEps * rstd[i] * (size + 1) + 2 * eps_of(dtype) * std::abs(expected));
             }
           }
@@ -135,17 +129,16 @@ TEST(LayerNormBackwardLoop, MatchesDouble) {
           // dx over dy, row by row, and each output alone: the same bits of dx.
           if (mode == Write::overwrite) {
             Array in_place = dy;
-            loops->layer_norm_backward(dtype, in_place.data(), x.data(), gamma.data(), mean.floats(), rstd.floats(),
-                                       cols, in_place.data(), mode, nullptr, nullptr, 0, 3);
-            loops->layer_norm_backward(dtype, in_place.data(), x.data(), gamma.data(), mean.floats(), rstd.floats(),
-                                       cols, in_place.data(), mode, dgamma.floats(), dbeta.floats(), 3, rows);
+            loops->layer_norm_backward(dtype, in_place.data(), x.data(), gamma.data(), mean.floats(), rstd.floats(), cols, in_place.data(),
+                                       mode, nullptr, nullptr, 0, 3);
+            loops->layer_norm_backward(dtype, in_place.data(), x.data(), gamma.data(), mean.floats(), rstd.floats(), cols, in_place.data(),
+                                       mode, dgamma.floats(), dbeta.floats(), 3, rows);
             ASSERT_EQ(in_place, dx);
-            Array only_gamma = old_params, only_beta = old_params, together_gamma = old_params,
-                  together_beta = old_params;
-            loops->layer_norm_backward(dtype, dy.data(), x.data(), gamma.data(), mean.floats(), rstd.floats(), cols,
-                                       nullptr, mode, only_gamma.floats(), only_beta.floats(), 0, rows);
-            loops->layer_norm_backward(dtype, dy.data(), x.data(), gamma.data(), mean.floats(), rstd.floats(), cols,
-                                       dx.data(), mode, together_gamma.floats(), together_beta.floats(), 0, rows);
+            Array only_gamma = old_params, only_beta = old_params, together_gamma = old_params, together_beta = old_params;
+            loops->layer_norm_backward(dtype, dy.data(), x.data(), gamma.data(), mean.floats(), rstd.floats(), cols, nullptr, mode,
+                                       only_gamma.floats(), only_beta.floats(), 0, rows);
+            loops->layer_norm_backward(dtype, dy.data(), x.data(), gamma.data(), mean.floats(), rstd.floats(), cols, dx.data(), mode,
+                                       together_gamma.floats(), together_beta.floats(), 0, rows);
             ASSERT_EQ(only_gamma, together_gamma);
             ASSERT_EQ(only_beta, together_beta);
           }
@@ -171,16 +164,16 @@ TEST(RmsNormLoop, MatchesDouble) {
         }
         ASSERT_EQ(alone, y);
         Array dx(dtype, rows * cols), added = old, in_place = dy, dgamma = old_param, dgamma_alone = old_param;
-        loops->rms_norm_backward(dtype, dy.data(), x.data(), gamma.data(), rstd.floats(), cols, dx.data(),
-                                 Write::overwrite, dgamma.floats(), 0, rows);
-        loops->rms_norm_backward(dtype, dy.data(), x.data(), gamma.data(), rstd.floats(), cols, added.data(),
-                                 Write::accumulate, nullptr, 0, rows);
+        loops->rms_norm_backward(dtype, dy.data(), x.data(), gamma.data(), rstd.floats(), cols, dx.data(), Write::overwrite,
+                                 dgamma.floats(), 0, rows);
+        loops->rms_norm_backward(dtype, dy.data(), x.data(), gamma.data(), rstd.floats(), cols, added.data(), Write::accumulate, nullptr, 0,
+                                 rows);
         for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>{0, 3}, {3, rows}}) {
-          loops->rms_norm_backward(dtype, in_place.data(), x.data(), gamma.data(), rstd.floats(), cols, in_place.data(),
-                                   Write::overwrite, nullptr, begin, end);
+          loops->rms_norm_backward(dtype, in_place.data(), x.data(), gamma.data(), rstd.floats(), cols, in_place.data(), Write::overwrite,
+                                   nullptr, begin, end);
         }
-        loops->rms_norm_backward(dtype, dy.data(), x.data(), gamma.data(), rstd.floats(), cols, nullptr,
-                                 Write::overwrite, dgamma_alone.floats(), 0, rows);
+        loops->rms_norm_backward(dtype, dy.data(), x.data(), gamma.data(), rstd.floats(), cols, nullptr, Write::overwrite,
+                                 dgamma_alone.floats(), 0, rows);
         ASSERT_EQ(in_place, dx);
         ASSERT_EQ(dgamma_alone, dgamma);
 
@@ -229,8 +222,7 @@ TEST(SumLoops, MatchDouble) {
         double max = 0;
         for (const double p : {1.0, 2.0, 3.0, 0.5}) {
           double exact = 0;
-          for (std::int64_t i = 1; i <= n; ++i)
-            exact += std::pow(std::abs(x[i]), p), max = std::max(max, std::abs(x[i]));
+          for (std::int64_t i = 1; i <= n; ++i) exact += std::pow(std::abs(x[i]), p), max = std::max(max, std::abs(x[i]));
           ASSERT_NEAR(loops->power_sum(dtype, x.data(), p, 1, n + 1) / exact, 1, 1e-13) << "p = " << p;
         }
         ASSERT_EQ(static_cast<double>(loops->abs_max(dtype, x.data(), 1, n + 1)), max);

@@ -80,8 +80,7 @@ TEST(SoftmaxLoops, BackwardRow) {
         const ExactRow row = exact_softmax(s, n);
         const double factor = 0.5, delta = 0.3, lse = 0.5 * row.max + 2;
         Array p(dtype, n), ds(dtype, n);
-        loops->softmax_backward_row(s.floats(), dp.floats(), n, 0.5F, static_cast<float>(lse), 0.3F, p.data(),
-                                    ds.data(), dtype);
+        loops->softmax_backward_row(s.floats(), dp.floats(), n, 0.5F, static_cast<float>(lse), 0.3F, p.data(), ds.data(), dtype);
         for (std::int64_t i = 0; i < n; ++i) {
           const double exact = std::exp(factor * s[i] - lse);
           const double eps = dtype == DType::f32 ? 30 * 0x1p-24 : 1.02 * 0x1p-8;
@@ -90,8 +89,8 @@ TEST(SoftmaxLoops, BackwardRow) {
           ASSERT_NEAR(ds[i], factor * exact * (dp[i] - delta), eps * exact * (std::abs(dp[i]) + 0.3) + least);
         }
         Array p_place = s, ds_place = dp;
-        loops->softmax_backward_row(p_place.floats(), ds_place.floats(), n, 0.5F, static_cast<float>(lse), 0.3F,
-                                    p_place.data(), ds_place.data(), dtype);
+        loops->softmax_backward_row(p_place.floats(), ds_place.floats(), n, 0.5F, static_cast<float>(lse), 0.3F, p_place.data(),
+                                    ds_place.data(), dtype);
         EXPECT_EQ(std::memcmp(p_place.data(), p.data(), static_cast<std::size_t>(n * dtype_bytes(dtype))), 0);
         EXPECT_EQ(std::memcmp(ds_place.data(), ds.data(), static_cast<std::size_t>(n * dtype_bytes(dtype))), 0);
       }
@@ -120,14 +119,13 @@ TEST(CrossEntropyLoop, LossAndGradient) {
             // x - max is rounded before the exponential.
             const double eps = (10 + std::abs(x[i] - exact.max)) * 0x1p-24 + (dtype == DType::f32 ? 0 : 0x1p-8);
             const double expected = factor * (p - (i == target ? 1 : 0));
-            ASSERT_NEAR(d[i], expected, std::abs(eps * expected) + testing::subnormal_rounding(dtype) +
-                                            (i == target ? 4 * 0x1p-24 * std::abs(factor) : 0))
+            ASSERT_NEAR(d[i], expected,
+                        std::abs(eps * expected) + testing::subnormal_rounding(dtype) + (i == target ? 4 * 0x1p-24 * std::abs(factor) : 0))
                 << i;
           }
           EXPECT_TRUE(std::isnan(d[n])) << "wrote behind the row";
           Array in_place = x;
-          loops->cross_entropy_backward_row(in_place.floats(), n, target, row, static_cast<float>(factor),
-                                            in_place.data(), dtype);
+          loops->cross_entropy_backward_row(in_place.floats(), n, target, row, static_cast<float>(factor), in_place.data(), dtype);
           EXPECT_EQ(std::memcmp(in_place.data(), d.data(), static_cast<std::size_t>(n * dtype_bytes(dtype))), 0);
         }
       }
@@ -144,8 +142,7 @@ TEST(CrossEntropyLoop, ExtremeLogits) {
     const Array bad(DType::f32, {0, std::nan(""), 1});
     EXPECT_TRUE(std::isnan(loops->cross_entropy_row(bad.floats(), 3, 0, nullptr)));
     const Array equal(DType::f32, std::vector<double>(50257, -1e4));
-    EXPECT_NEAR(static_cast<double>(loops->cross_entropy_row(equal.floats(), 50257, 9, nullptr)), std::log(50257.0),
-                1e-5);
+    EXPECT_NEAR(static_cast<double>(loops->cross_entropy_row(equal.floats(), 50257, 9, nullptr)), std::log(50257.0), 1e-5);
   }
 }
 

@@ -37,8 +37,7 @@ TEST(LoopsTableDeathTest, TheBestIsChosenUnlessTheVariableDecides) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(std::exit(exit_code_with_isa(nullptr)), ::testing::ExitedWithCode(static_cast<int>(testing::all_loops().back()->isa)), "");
   for (const cpu::Loops* loops : testing::all_loops()) {
-    EXPECT_EXIT(std::exit(exit_code_with_isa(testing::name_of(*loops))),
-                ::testing::ExitedWithCode(static_cast<int>(loops->isa)), "");
+    EXPECT_EXIT(std::exit(exit_code_with_isa(testing::name_of(*loops))), ::testing::ExitedWithCode(static_cast<int>(loops->isa)), "");
   }
   EXPECT_EXIT(std::exit(exit_code_with_isa("v9")), ::testing::ExitedWithCode(100), "");
 }

@@ -20,8 +20,7 @@ namespace mica::testing {
 class Array {
  public:
   /// Filled with NaN, so that whatever is not written shows.
-  Array(DType dtype, std::int64_t n)
-      : dtype_(dtype), n_(n), bytes_(static_cast<std::size_t>(n * dtype_bytes(dtype)), 0xff) {}
+  Array(DType dtype, std::int64_t n) : dtype_(dtype), n_(n), bytes_(static_cast<std::size_t>(n * dtype_bytes(dtype)), 0xff) {}
   Array(DType dtype, const std::vector<double>& values) : Array(dtype, static_cast<std::int64_t>(values.size())) {
     for (std::size_t i = 0; i < values.size(); ++i) set(static_cast<std::int64_t>(i), values[i]);
   }
@@ -48,8 +47,8 @@ class Array {
   }
   [[nodiscard]] bool same_bits(const Array& other, std::int64_t begin, std::int64_t end) const {
     const std::int64_t b = dtype_bytes(dtype_);
-    return begin >= end || std::memcmp(bytes_.data() + begin * b, other.bytes_.data() + begin * b,
-                                       static_cast<std::size_t>((end - begin) * b)) == 0;
+    return begin >= end ||
+           std::memcmp(bytes_.data() + begin * b, other.bytes_.data() + begin * b, static_cast<std::size_t>((end - begin) * b)) == 0;
   }
   friend bool operator==(const Array& a, const Array& b) { return a.dtype_ == b.dtype_ && a.bytes_ == b.bytes_; }
 
@@ -77,9 +76,7 @@ inline std::vector<double> normals(std::int64_t n, unsigned seed, double deviati
   for (double& e : v) e = distribution(engine);
   return v;
 }
-inline Array normal_array(DType dtype, std::int64_t n, unsigned seed, double deviation = 1) {
-  return {dtype, normals(n, seed, deviation)};
-}
+inline Array normal_array(DType dtype, std::int64_t n, unsigned seed, double deviation = 1) { return {dtype, normals(n, seed, deviation)}; }
 
 /// The tables that this processor can run.
 inline std::vector<const cpu::Loops*> all_loops() {
@@ -93,8 +90,7 @@ inline const char* name_of(const cpu::Loops& table) { return cpu::isa_name(table
 
 /// run(out, begin, end) writes out[begin, end). Checks that every sub-range of [0, start.numel()) gives the bits of the
 /// whole range and leaves its neighbours alone. `start` is what the output holds before.
-inline void expect_same_bits_for_any_split(const Array& start,
-                                           const std::function<void(Array&, std::int64_t, std::int64_t)>& run) {
+inline void expect_same_bits_for_any_split(const Array& start, const std::function<void(Array&, std::int64_t, std::int64_t)>& run) {
   const std::int64_t n = start.numel();
   Array whole = start;
   run(whole, 0, n);

@@ -19,8 +19,7 @@ using Block = std::array<std::uint32_t, 4>;
 TEST(Philox, PublishedKnownAnswers) {
   EXPECT_EQ(philox4x32_10({0, 0, 0, 0}, {0, 0}), (Block{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   constexpr std::uint32_t ones = 0xffffffff;
-  EXPECT_EQ(philox4x32_10({ones, ones, ones, ones}, {ones, ones}),
-            (Block{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(philox4x32_10({ones, ones, ones, ones}, {ones, ones}), (Block{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
   EXPECT_EQ(philox4x32_10({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
             (Block{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
@@ -153,8 +152,7 @@ TEST(RandomNormal, MomentsAndDistribution) {
   double distance = 0;  // Kolmogorov-Smirnov; 1.95 / sqrt(n) is exceeded once in a thousand
   for (std::size_t i = 0; i < x.size(); ++i) {
     const double cdf = tail(-static_cast<double>(x[i]));
-    distance = std::max(
-        {distance, std::abs(cdf - static_cast<double>(i) / n), std::abs(cdf - (static_cast<double>(i) + 1) / n)});
+    distance = std::max({distance, std::abs(cdf - static_cast<double>(i) / n), std::abs(cdf - (static_cast<double>(i) + 1) / n)});
   }
   EXPECT_LT(distance, 1.95 / root);
   // Expected beyond 5 deviations: n * 5.7e-7 = 2.3; beyond 4: 253 +- 16.

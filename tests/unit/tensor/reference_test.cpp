@@ -35,8 +35,7 @@ class Reference : public ::testing::Test {
   }
 
   /// Compares `gradient` (of `x`) of the scalar sum(dy * forward(x)) with central differences.
-  void expect_gradient(F64& x, const F64& gradient, const F64& dy, const std::function<F64()>& forward,
-                       const char* what) {
+  void expect_gradient(F64& x, const F64& gradient, const F64& dy, const std::function<F64()>& forward, const char* what) {
     const auto loss = [&] {
       const F64 y = forward();
       double sum = 0;
@@ -200,8 +199,8 @@ TEST_F(Reference, RmsNorm) {
   };
   static_cast<void>(forward());
   F64 dx({3, 7}), dgamma({7});
-  kernels_->rms_norm_backward(*stream_, dy.view(), rows.view(), g.view(), r.view(), dx.view(), Write::overwrite,
-                              dgamma.view(), Write::overwrite);
+  kernels_->rms_norm_backward(*stream_, dy.view(), rows.view(), g.view(), r.view(), dx.view(), Write::overwrite, dgamma.view(),
+                              Write::overwrite);
   expect_gradient(rows, dx, dy, forward, "x");
   expect_gradient(g, dgamma, dy, forward, "gamma");
 }
@@ -244,8 +243,8 @@ TEST_F(Reference, LayerNorm) {
   };
   static_cast<void>(forward());
   F64 dx({3, 7}), dgamma({7}), dbeta({7});
-  kernels_->layer_norm_backward(*stream_, dy.view(), rows.view(), g.view(), m.view(), r.view(), dx.view(),
-                                Write::overwrite, dgamma.view(), dbeta.view(), Write::overwrite);
+  kernels_->layer_norm_backward(*stream_, dy.view(), rows.view(), g.view(), m.view(), r.view(), dx.view(), Write::overwrite, dgamma.view(),
+                                dbeta.view(), Write::overwrite);
   expect_gradient(rows, dx, dy, forward, "x");
   expect_gradient(g, dgamma, dy, forward, "gamma");
   expect_gradient(b, dbeta, dy, forward, "beta");
@@ -261,8 +260,7 @@ TEST_F(Reference, Embedding) {
   };
   EXPECT_EQ(forward()[4], tokens[8] + positions[4]);
   F64 dtokens({5, 2}, 9.0), dpositions({6, 2}, 9.0);
-  kernels_->embedding_backward(*stream_, dy.view(), ids.view(), dtokens.view(), Write::overwrite, dpositions.view(),
-                               Write::overwrite);
+  kernels_->embedding_backward(*stream_, dy.view(), ids.view(), dtokens.view(), Write::overwrite, dpositions.view(), Write::overwrite);
   expect_gradient(tokens, dtokens, dy, forward, "tokens");
   expect_gradient(positions, dpositions, dy, forward, "positions");
 }
@@ -315,8 +313,8 @@ TEST_F(Reference, AttentionOfGroupedHeads) {
   EXPECT_EQ(y.values, expected.values);
 
   F64 dq({2, 4, 12}, 9.0), dk({2, 4, 6}, 9.0), dv({2, 4, 6}, 9.0);
-  kernels_->attention_backward(*stream_, grouped, dy.view(), ConstQkv{q.view(), k.view(), v.view()}, y.view(),
-                               lse.view(), Qkv{dq.view(), dk.view(), dv.view()});
+  kernels_->attention_backward(*stream_, grouped, dy.view(), ConstQkv{q.view(), k.view(), v.view()}, y.view(), lse.view(),
+                               Qkv{dq.view(), dk.view(), dv.view()});
   expect_gradient(q, dq, dy, forward, "q");
   expect_gradient(k, dk, dy, forward, "k");
   expect_gradient(v, dv, dy, forward, "v");
@@ -335,8 +333,8 @@ TEST_F(Reference, HeadLoss) {
     kernels_->head_loss(*stream_, h.view(), head.view(), t.view(), 0.25, out.view());
     return out;
   };
-  kernels_->head_loss_backward(*stream_, h.view(), head.view(), t.view(), 0.25, dloss.view(), loss.view(), dh.view(),
-                               dw.view(), Write::overwrite);
+  kernels_->head_loss_backward(*stream_, h.view(), head.view(), t.view(), 0.25, dloss.view(), loss.view(), dh.view(), dw.view(),
+                               Write::overwrite);
   EXPECT_DOUBLE_EQ(loss[0], forward()[0]);
   expect_gradient(h, dh, dloss, forward, "hidden");
   expect_gradient(head, dw, dloss, forward, "w");

@@ -1,5 +1,6 @@
-#include "../../../src/tensor/cpu/loops.hpp"
 #include "../../../src/tensor/cpu/tiles.hpp"
+
+#include "../../../src/tensor/cpu/loops.hpp"
 #include "kernels_testing.hpp"
 
 namespace mica::testing {

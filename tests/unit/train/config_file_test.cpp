@@ -35,7 +35,8 @@ TEST(ConfigFile, AHashBeginsACommentOnlyAfterWhiteSpace) {
 }
 
 TEST(ConfigFile, ValuesAndItemsMayStandInQuotes) {
-  const Config config = parsed("[run]\ndir = \" a # \\\"b\\\" \\\\ \"  # comment\n[data]\ntrain = \"a,b.h5\", c.h5 ,\"d#.h5\"\nval = e\\f.h5\n");
+  const Config config =
+      parsed("[run]\ndir = \" a # \\\"b\\\" \\\\ \"  # comment\n[data]\ntrain = \"a,b.h5\", c.h5 ,\"d#.h5\"\nval = e\\f.h5\n");
   EXPECT_EQ(config.run.dir, " a # \"b\" \\ ");
   EXPECT_THAT(config.data.train, ElementsAre("a,b.h5", "c.h5", "d#.h5"));
   EXPECT_THAT(config.data.val, ElementsAre("e\\f.h5"));
@@ -47,7 +48,8 @@ TEST(ConfigFile, ValuesAndItemsMayStandInQuotes) {
 }
 
 TEST(ConfigFile, WhatIsWrittenReadsBack) {
-  for (const std::string value : {"plain", "out#1", "out #1", "#", " ends ", "a,b", "\"", "a\"b", "\\", "a\\\"", "[x]", "a = b", "\t", ""}) {
+  for (const std::string value :
+       {"plain", "out#1", "out #1", "#", " ends ", "a,b", "\"", "a\"b", "\\", "a\\\"", "[x]", "a = b", "\t", ""}) {
     SCOPED_TRACE("<" + value + ">");
     Config config;
     config.run.dir = config.checkpoint.resume = config.model.init_from = value;

@@ -11,6 +11,7 @@
 #include "mica/io/atomic_file.hpp"
 #include "mica/train/metrics.hpp"
 #include "mica/train/run_lock.hpp"
+
 #include "support/document.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -80,8 +81,8 @@ TEST(FilesDoc, AManifestHasTheseFields) {
 
 TEST(FilesDoc, TokenFilesHaveTheseAttributes) {
   EXPECT_THAT(test::names_in_table(kDocument, "## Token files"),
-              UnorderedElementsAreArray({data::kVocabSizeAttribute, data::kTokenizerAttribute, data::kTokenizerHashAttribute,
-                                         data::kTokensChecksumAttribute}));
+              UnorderedElementsAreArray(
+                  {data::kVocabSizeAttribute, data::kTokenizerAttribute, data::kTokenizerHashAttribute, data::kTokensChecksumAttribute}));
 }
 
 }  // namespace

@@ -34,8 +34,7 @@ std::string refusal_of(Action&& action) {
 TEST(FsdpKeys, D6_MixedPrecision) {
   EXPECT_FALSE(options_of("").mixed_precision.buffer_dtype);
   EXPECT_FALSE(options_of("").mixed_precision.keep_low_precision_grads);
-  const fsdp::Options options =
-      options_of("buffer_dtype = bf16\nkeep_low_precision_grads = true\nreduce_dtype = fp16\n");
+  const fsdp::Options options = options_of("buffer_dtype = bf16\nkeep_low_precision_grads = true\nreduce_dtype = fp16\n");
   EXPECT_EQ(options.mixed_precision.buffer_dtype, DType::bf16);
   EXPECT_TRUE(options.mixed_precision.keep_low_precision_grads);
   EXPECT_EQ(options.grad_dtype(), DType::f16);

@@ -92,8 +92,8 @@ TEST(KeyHint, TheFieldsWordsAreKnownInFilesAndAsFlags) {
     EXPECT_THAT(refusal(word + " = 1\n"), StartsWith("x.cfg:1: " + alone));
   }
   EXPECT_THAT(refusal("", {"--Learning-Rate=1"}), HasSubstr("unknown key 'Learning-Rate': did you mean optim.lr?"));
-  EXPECT_THAT(refusal("", {"--fp16"}), AllOf(StartsWith("flag '--fp16': unknown key 'fp16': did you mean fsdp.param_dtype?"),
-                                             Not(HasSubstr("no value"))));
+  EXPECT_THAT(refusal("", {"--fp16"}),
+              AllOf(StartsWith("flag '--fp16': unknown key 'fp16': did you mean fsdp.param_dtype?"), Not(HasSubstr("no value"))));
 }
 
 TEST(KeyHint, WhatNoKeySaysIsSaid) {

@@ -1,14 +1,13 @@
 // The limits of cgroups, read from made-up /proc and /sys: nested groups, versions 1 and 2, containers.
 #include "mica/train/memory_limit.hpp"
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "support/temporary_folder.hpp"
 

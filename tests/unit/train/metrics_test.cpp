@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 
 #include "mica/io/atomic_file.hpp"
+
 #include "support/temporary_folder.hpp"
 
 namespace mica::train {
@@ -28,18 +29,23 @@ std::vector<std::string> lines_of(const std::string& path) {
 TEST(MetricsFile, DropsWhatWillBeDoneAgain) {
   const TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";
-  std::ofstream(path) << R"({"event":"step","step":4})" << "\n"
-                      << R"({"event":"resumed","from":4})" << "\n"
-                      << R"({"event":"step","step":5})" << "\n"
-                      << R"({"event":"resumed","from":5})" << "\n"
+  std::ofstream(path) << R"({"event":"step","step":4})"
+                      << "\n"
+                      << R"({"event":"resumed","from":4})"
+                      << "\n"
+                      << R"({"event":"step","step":5})"
+                      << "\n"
+                      << R"({"event":"resumed","from":5})"
+                      << "\n"
                       << R"({"event":"step","st)";
   copy_later_metrics(path, 4, folder / "later.jsonl");
   EXPECT_THAT(lines_of(folder / "later.jsonl"), ElementsAre(R"({"event":"step","step":5})", R"({"event":"resumed","from":5})"));
   drop_later_metrics(path, 4);
   MetricsFile metrics(path, [](const std::string& text) { FAIL() << text; });
   metrics.write_resumed({.from = 4, .checkpoint = "x/step-00000004", .num_ranks = 3, .set_aside = "x/set-aside-1"});
-  EXPECT_THAT(lines_of(path), ElementsAre(R"({"event":"step","step":4})", R"({"event":"resumed","from":4})",
-                                          R"({"event":"resumed","from":4,"checkpoint":"x/step-00000004","ranks":3,"set_aside":"x/set-aside-1"})"));
+  EXPECT_THAT(lines_of(path),
+              ElementsAre(R"({"event":"step","step":4})", R"({"event":"resumed","from":4})",
+                          R"({"event":"resumed","from":4,"checkpoint":"x/step-00000004","ranks":3,"set_aside":"x/set-aside-1"})"));
 }
 
 // JSON has no such numbers: a diverged run's rows are still rows.

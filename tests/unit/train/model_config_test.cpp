@@ -32,11 +32,11 @@ void expect_says(const std::string& text, const std::vector<std::string>& parts)
 }
 
 TEST(ModelConfig, ALlamaHasWhatItsKeysSay) {
-  const Config config = parsed(
-      {"--model.type=llama", "--model.layers=2", "--model.heads=6", "--model.kv_heads=3", "--model.head_dim=8",
-       "--model.width=20", "--model.intermediate_size=28", "--model.vocab_size=29", "--model.tie_embeddings=false",
-       "--model.rms_eps=1e-6", "--model.rope_theta=500000", "--model.rope_scaling=llama3", "--model.rope_factor=32",
-       "--model.rope_low_freq_factor=2", "--model.rope_high_freq_factor=5", "--model.rope_original_context=100"});
+  const Config config =
+      parsed({"--model.type=llama", "--model.layers=2", "--model.heads=6", "--model.kv_heads=3", "--model.head_dim=8", "--model.width=20",
+              "--model.intermediate_size=28", "--model.vocab_size=29", "--model.tie_embeddings=false", "--model.rms_eps=1e-6",
+              "--model.rope_theta=500000", "--model.rope_scaling=llama3", "--model.rope_factor=32", "--model.rope_low_freq_factor=2",
+              "--model.rope_high_freq_factor=5", "--model.rope_original_context=100"});
   check_config(config);
   const nn::LlamaConfig llama = llama_config(config.model);
   EXPECT_EQ(llama.layers, 2);
@@ -88,9 +88,8 @@ TEST(ModelConfig, SizesOfALlamaThatDoNotFitAreRefused) {
 TEST(ModelConfig, KeysOfALlamaAreRefusedElsewhere) {
   for (const std::string type : {"gpt2", "mlp"}) {
     EXPECT_EQ(refusal({}, type), "no ConfigError");
-    for (const std::string key :
-         {"kv_heads=1", "head_dim=4", "rms_eps=1e-6", "rope_theta=5", "rope_scaling=llama3", "rope_factor=2",
-          "rope_low_freq_factor=2", "rope_high_freq_factor=3", "rope_original_context=4"}) {
+    for (const std::string key : {"kv_heads=1", "head_dim=4", "rms_eps=1e-6", "rope_theta=5", "rope_scaling=llama3", "rope_factor=2",
+                                  "rope_low_freq_factor=2", "rope_high_freq_factor=3", "rope_original_context=4"}) {
       expect_says(refusal({"--model." + key}, type),
                   {"model." + key.substr(0, key.find('=')), "is for model.type = llama", "model.type = " + type});
     }

@@ -16,6 +16,7 @@
 
 #include "mica/core/error.hpp"
 #include "mica/io/atomic_file.hpp"
+
 #include "support/temporary_folder.hpp"
 
 namespace mica::train {
@@ -134,10 +135,9 @@ TEST(RunLock, AnOwnerElsewhereLivesAsLongAsItWrites) {
     }
   });
   for (const bool takes_over : {false, true}) {
-    EXPECT_THAT(error_of<ConfigError>([&] {
-                  (void)RunLock::acquire(folder.path(), {.heartbeat = 2s, .lost_after = 1h, .take_over = takes_over});
-                }),
-                HasSubstr("on host node17-"))
+    EXPECT_THAT(
+        error_of<ConfigError>([&] { (void)RunLock::acquire(folder.path(), {.heartbeat = 2s, .lost_after = 1h, .take_over = takes_over}); }),
+        HasSubstr("on host node17-"))
         << "one that lives is not driven out";
   }
   stops = true;
@@ -168,8 +168,7 @@ TEST(RunLock, TheWaitIsOverWhenTheSilenceIsOldOrTheUserSaysSo) {
     write_lock(folder / "run.lock", text, takes_over ? 0s : 7200s);
     int told = 0;
     const RunLock lock = RunLock::acquire(
-        folder.path(),
-        {.heartbeat = 20ms, .lost_after = 1h, .take_over = takes_over, .tell = [&](const std::string&) { ++told; }});
+        folder.path(), {.heartbeat = 20ms, .lost_after = 1h, .take_over = takes_over, .tell = [&](const std::string&) { ++told; }});
     EXPECT_EQ(told, 0);
     EXPECT_NO_THROW(lock.check());
   }

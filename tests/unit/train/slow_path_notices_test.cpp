@@ -18,7 +18,7 @@ TEST(SlowPathNotices, TellOfEachKindOnceWithHowManyShapesItHas) {
            {"attention by Mica's own kernels", "backward", "fp32"},
            {"attention by Mica's own kernels", "forward of half", "fp32"}};
   EXPECT_THAT(notices.new_lines(paths), ElementsAre("slow path: attention by Mica's own kernels (forward, and 2 more): fp32",
-                                               "slow path: a GELU apart ([3,5]): width 5"));
+                                                    "slow path: a GELU apart ([3,5]): width 5"));
   EXPECT_THAT(notices.new_lines(paths), IsEmpty());
   paths.push_back({"a GELU apart", "[3,7]", "width 7"});  // evaluation's, say
   paths.push_back({"operands converted", "[3,7]", "an address"});

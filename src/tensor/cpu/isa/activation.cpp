@@ -17,15 +17,13 @@ void activation(Activation f, DType dtype, const void* x, void* y, std::int64_t 
   });
 }
 
-void activation_backward(Activation f, DType dtype, const void* x, const void* dy, void* dx, std::int64_t begin,
-                         std::int64_t end) {
+void activation_backward(Activation f, DType dtype, const void* x, const void* dy, void* dx, std::int64_t begin, std::int64_t end) {
   element::with_activation(f, [=](auto chosen) {
     with_type(dtype, [=](auto type) {
       const auto *px = typed(x, type), *pdy = typed(dy, type);
       auto* to = typed(dx, type);
       for_vectors(begin, end, [=](std::int64_t i, auto lanes) {
-        store(to + i, element::activation_gradient<decltype(chosen)::value, VectorMath>(load(px + i, lanes), load(pdy + i, lanes)),
-              lanes);
+        store(to + i, element::activation_gradient<decltype(chosen)::value, VectorMath>(load(px + i, lanes), load(pdy + i, lanes)), lanes);
       });
     });
   });
@@ -41,8 +39,8 @@ void swiglu(DType dtype, const void* gate, const void* up, void* y, std::int64_t
   });
 }
 
-void swiglu_backward(DType dtype, const void* gate, const void* up, const void* dy, void* dgate, void* dup,
-                     std::int64_t begin, std::int64_t end) {
+void swiglu_backward(DType dtype, const void* gate, const void* up, const void* dy, void* dgate, void* dup, std::int64_t begin,
+                     std::int64_t end) {
   with_type(dtype, [=](auto type) {
     const auto *pg = typed(gate, type), *pu = typed(up, type), *pdy = typed(dy, type);
     auto *to_gate = typed(dgate, type), *to_up = typed(dup, type);

@@ -8,24 +8,20 @@ void add(DType dtype, const void* a, const void* b, void* y, std::int64_t begin,
   with_type(dtype, [=](auto type) {
     const auto *pa = typed(a, type), *pb = typed(b, type);
     auto* py = typed(y, type);
-    for_vectors(begin, end,
-                [=](std::int64_t i, auto lanes) { store(py + i, load(pa + i, lanes) + load(pb + i, lanes), lanes); });
+    for_vectors(begin, end, [=](std::int64_t i, auto lanes) { store(py + i, load(pa + i, lanes) + load(pb + i, lanes), lanes); });
   });
 }
 
-void scale(const void* src, DType src_dtype, float factor, void* dst, DType dst_dtype, Write mode, std::int64_t begin,
-           std::int64_t end) {
+void scale(const void* src, DType src_dtype, float factor, void* dst, DType dst_dtype, Write mode, std::int64_t begin, std::int64_t end) {
   with_type(src_dtype, [=](auto src_type) {
     with_type(dst_dtype, [=](auto dst_type) {
       const auto* from = typed(src, src_type);
       auto* to = typed(dst, dst_type);
       if (mode == Write::overwrite) {
-        for_vectors(begin, end,
-                    [=](std::int64_t i, auto lanes) { store(to + i, factor * load(from + i, lanes), lanes); });
+        for_vectors(begin, end, [=](std::int64_t i, auto lanes) { store(to + i, factor * load(from + i, lanes), lanes); });
       } else {
-        for_vectors(begin, end, [=](std::int64_t i, auto lanes) {
-          store(to + i, load(to + i, lanes) + factor * load(from + i, lanes), lanes);
-        });
+        for_vectors(begin, end,
+                    [=](std::int64_t i, auto lanes) { store(to + i, load(to + i, lanes) + factor * load(from + i, lanes), lanes); });
       }
     });
   });
@@ -94,8 +90,8 @@ void fill(void* x, DType dtype, double value, std::int64_t begin, std::int64_t e
 
 /// Sources are read once, kVectors vectors at a time, so that many of them do not thrash the few open memory pages.
 template <class Type, class Combine>
-MICA_INLINE void fold(Type type, const void* const* sources, std::int64_t num_sources, void* dst, std::int64_t begin,
-                      std::int64_t end, Combine combine) {
+MICA_INLINE void fold(Type type, const void* const* sources, std::int64_t num_sources, void* dst, std::int64_t begin, std::int64_t end,
+                      Combine combine) {
   constexpr int kVectors = 4;
   auto* to = typed(dst, type);
   std::int64_t i = begin;
@@ -120,17 +116,12 @@ MICA_INLINE void fold(Type type, const void* const* sources, std::int64_t num_so
   });
 }
 
-void fold_sum(DType dtype, const void* const* sources, std::int64_t num_sources, void* dst, std::int64_t begin,
-              std::int64_t end) {
-  with_type(
-      dtype, [=](auto type) { fold(type, sources, num_sources, dst, begin, end, [](F32 a, F32 b) { return a + b; }); });
+void fold_sum(DType dtype, const void* const* sources, std::int64_t num_sources, void* dst, std::int64_t begin, std::int64_t end) {
+  with_type(dtype, [=](auto type) { fold(type, sources, num_sources, dst, begin, end, [](F32 a, F32 b) { return a + b; }); });
 }
 
-void fold_max(DType dtype, const void* const* sources, std::int64_t num_sources, void* dst, std::int64_t begin,
-              std::int64_t end) {
-  with_type(dtype, [=](auto type) {
-    fold(type, sources, num_sources, dst, begin, end, [](F32 a, F32 b) { return max_or_nan(a, b); });
-  });
+void fold_max(DType dtype, const void* const* sources, std::int64_t num_sources, void* dst, std::int64_t begin, std::int64_t end) {
+  with_type(dtype, [=](auto type) { fold(type, sources, num_sources, dst, begin, end, [](F32 a, F32 b) { return max_or_nan(a, b); }); });
 }
 
 }  // namespace

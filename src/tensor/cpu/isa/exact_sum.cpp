@@ -1,6 +1,7 @@
+#include "mica/tensor/exact_sum.hpp"
+
 #include "elements.hpp"
 #include "install.hpp"
-#include "mica/tensor/exact_sum.hpp"
 
 namespace mica::cpu::MICA_ISA {
 namespace {
@@ -8,12 +9,8 @@ namespace {
 constexpr std::int64_t kBlock = 1024;  // what is summed at once stays in the cache
 constexpr int kPerVector = kLanes / 2;
 
-MICA_INLINE double power_of_two(int exponent) {
-  return __builtin_bit_cast(double, static_cast<std::uint64_t>(1023 + exponent) << 52);
-}
-MICA_INLINE int exponent_of(double x) {
-  return static_cast<int>(__builtin_bit_cast(std::uint64_t, x) >> 52 & 0x7ff) - 1023;
-}
+MICA_INLINE double power_of_two(int exponent) { return __builtin_bit_cast(double, static_cast<std::uint64_t>(1023 + exponent) << 52); }
+MICA_INLINE int exponent_of(double x) { return static_cast<int>(__builtin_bit_cast(std::uint64_t, x) >> 52 & 0x7ff) - 1023; }
 
 struct Block {
   F64 values[kBlock / kPerVector];  // numbers >= 0; zeros behind the last

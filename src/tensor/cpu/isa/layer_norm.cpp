@@ -5,11 +5,10 @@ namespace mica::cpu::MICA_ISA {
 namespace {
 
 template <class Type>
-MICA_INLINE void forward_row(const Type* x, const Type* gamma, const Type* beta, float eps, std::int64_t cols, Type* y,
-                             float* mean_out, float* rstd_out) {
+MICA_INLINE void forward_row(const Type* x, const Type* gamma, const Type* beta, float eps, std::int64_t cols, Type* y, float* mean_out,
+                             float* rstd_out) {
   const float n = static_cast<float>(cols);
-  const float mean =
-      row_sum<4>(cols, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA { return load(x + i, lanes); }) / n;
+  const float mean = row_sum<4>(cols, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA { return load(x + i, lanes); }) / n;
   // What is left of the mean corrects its rounding (Chan, Golub and LeVeque's corrected two-pass algorithm).
   F32 rest{};
   const float squares = row_sum<4>(cols,
@@ -32,8 +31,8 @@ MICA_INLINE void forward_row(const Type* x, const Type* gamma, const Type* beta,
   }
 }
 
-void layer_norm(DType dtype, const void* x, const void* gamma, const void* beta, double eps, std::int64_t cols, void* y,
-                float* mean, float* rstd, std::int64_t begin, std::int64_t end) {
+void layer_norm(DType dtype, const void* x, const void* gamma, const void* beta, double eps, std::int64_t cols, void* y, float* mean,
+                float* rstd, std::int64_t begin, std::int64_t end) {
   with_type(dtype, [=](auto type) {
     for (std::int64_t row = begin; row < end; ++row) {
       forward_row(typed(x, type) + row * cols, typed(gamma, type), typed(beta, type), static_cast<float>(eps), cols,

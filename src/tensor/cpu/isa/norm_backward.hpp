@@ -111,9 +111,8 @@ void backward(const BackwardRows<Type>& rows, std::int64_t num_rows) {
 
 /// Rows [begin, end).
 template <bool kCentred>
-void norm_backward(DType dtype, const void* dy, const void* x, const void* gamma, const float* mean, const float* rstd,
-                   std::int64_t cols, void* dx, Write dx_mode, float* dgamma, float* dbeta, std::int64_t begin,
-                   std::int64_t end) {
+void norm_backward(DType dtype, const void* dy, const void* x, const void* gamma, const float* mean, const float* rstd, std::int64_t cols,
+                   void* dx, Write dx_mode, float* dgamma, float* dbeta, std::int64_t begin, std::int64_t end) {
   with_type(dtype, [=](auto type) {
     using Type = decltype(type);
     BackwardRows<Type> rows{typed(dy, type) + begin * cols,

@@ -5,8 +5,8 @@
 namespace mica::cpu::MICA_ISA {
 namespace {
 
-void adamw(const AdamWCoefficients& c, float* param, const float* grad, float* exp_avg, float* exp_avg_sq,
-           std::int64_t begin, std::int64_t end) {
+void adamw(const AdamWCoefficients& c, float* param, const float* grad, float* exp_avg, float* exp_avg_sq, std::int64_t begin,
+           std::int64_t end) {
   for_vectors(begin, end, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
     F32 p = load(param + i, lanes), m = load(exp_avg + i, lanes), v = load(exp_avg_sq + i, lanes);
     adamw_update<VectorMath>(c, load(grad + i, lanes), p, m, v);
@@ -17,8 +17,8 @@ void adamw(const AdamWCoefficients& c, float* param, const float* grad, float* e
 }
 
 template <bool kMomentum>
-MICA_INLINE void sgd_loop(const SgdCoefficients& c, float* param, const float* grad, float* momentum,
-                          std::int64_t begin, std::int64_t end) {
+MICA_INLINE void sgd_loop(const SgdCoefficients& c, float* param, const float* grad, float* momentum, std::int64_t begin,
+                          std::int64_t end) {
   for_vectors(begin, end, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
     F32 p = load(param + i, lanes);
     if constexpr (kMomentum) {
@@ -32,8 +32,7 @@ MICA_INLINE void sgd_loop(const SgdCoefficients& c, float* param, const float* g
   });
 }
 
-void sgd(const SgdCoefficients& c, float* param, const float* grad, float* momentum, std::int64_t begin,
-         std::int64_t end) {
+void sgd(const SgdCoefficients& c, float* param, const float* grad, float* momentum, std::int64_t begin, std::int64_t end) {
   if (c.momentum != 0) {
     sgd_loop<true>(c, param, grad, momentum, begin, end);
   } else {

@@ -80,8 +80,8 @@ void normal(DType dtype, void* x, const PhiloxStream& stream, float std, std::in
   });
 }
 
-void dropout(DType dtype, const void* x, void* y, const PhiloxStream& stream, std::uint32_t threshold, float factor,
-             std::int64_t begin, std::int64_t end) {
+void dropout(DType dtype, const void* x, void* y, const PhiloxStream& stream, std::uint32_t threshold, float factor, std::int64_t begin,
+             std::int64_t end) {
   with_type(dtype, [=, &stream](auto type) {
     const auto* from = typed(x, type);
     auto* to = typed(y, type);

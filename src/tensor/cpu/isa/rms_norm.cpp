@@ -11,25 +11,22 @@ MICA_INLINE void forward_row(const Type* x, const Type* gamma, float eps, std::i
     return v * v;
   });
   const float rstd = 1.0F / __builtin_sqrtf(squares / static_cast<float>(cols) + eps);
-  for_vectors(0, cols, [=](std::int64_t i, auto lanes) {
-    store(y + i, load(x + i, lanes) * rstd * load(gamma + i, lanes), lanes);
-  });
+  for_vectors(0, cols, [=](std::int64_t i, auto lanes) { store(y + i, load(x + i, lanes) * rstd * load(gamma + i, lanes), lanes); });
   if (rstd_out) *rstd_out = rstd;
 }
 
-void rms_norm(DType dtype, const void* x, const void* gamma, double eps, std::int64_t cols, void* y, float* rstd,
-              std::int64_t begin, std::int64_t end) {
+void rms_norm(DType dtype, const void* x, const void* gamma, double eps, std::int64_t cols, void* y, float* rstd, std::int64_t begin,
+              std::int64_t end) {
   with_type(dtype, [=](auto type) {
     for (std::int64_t row = begin; row < end; ++row) {
-      forward_row(typed(x, type) + row * cols, typed(gamma, type), static_cast<float>(eps), cols,
-                  typed(y, type) + row * cols, rstd ? rstd + row : nullptr);
+      forward_row(typed(x, type) + row * cols, typed(gamma, type), static_cast<float>(eps), cols, typed(y, type) + row * cols,
+                  rstd ? rstd + row : nullptr);
     }
   });
 }
 
-void rms_norm_backward(DType dtype, const void* dy, const void* x, const void* gamma, const float* rstd,
-                       std::int64_t cols, void* dx, Write dx_mode, float* dgamma, std::int64_t begin,
-                       std::int64_t end) {
+void rms_norm_backward(DType dtype, const void* dy, const void* x, const void* gamma, const float* rstd, std::int64_t cols, void* dx,
+                       Write dx_mode, float* dgamma, std::int64_t begin, std::int64_t end) {
   norm_backward<false>(dtype, dy, x, gamma, nullptr, rstd, cols, dx, dx_mode, dgamma, nullptr, begin, end);
 }
 

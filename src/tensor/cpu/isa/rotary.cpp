@@ -5,8 +5,7 @@
 namespace mica::cpu::MICA_ISA {
 namespace {
 
-void rotate_heads(DType dtype, const void* x, const float* cos, const float* sin, std::int64_t heads, std::int64_t half,
-                  void* y) {
+void rotate_heads(DType dtype, const void* x, const float* cos, const float* sin, std::int64_t heads, std::int64_t half, void* y) {
   with_type(dtype, [=](auto type) {
     for (std::int64_t head = 0; head < heads; ++head) {
       const auto* from = typed(x, type) + head * 2 * half;

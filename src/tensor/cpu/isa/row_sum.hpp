@@ -20,8 +20,7 @@ MICA_INLINE float row_sum(std::int64_t n, Term term) {
     for (; i + kStep <= end; i += kStep) {
       for (int s = 0; s < kStreams; ++s) acc[s] += term(i + s * kLanes, Whole{});
     }
-    for_vectors(i, end,
-                [&](std::int64_t j, auto lanes) MICA_INLINE_LAMBDA { acc[0] += keep(term(j, lanes), lanes, F32{}); });
+    for_vectors(i, end, [&](std::int64_t j, auto lanes) MICA_INLINE_LAMBDA { acc[0] += keep(term(j, lanes), lanes, F32{}); });
     i = end;
     for (int s = 1; s < kStreams; ++s) acc[0] += acc[s];
     total += static_cast<double>(sum_lanes(acc[0]));

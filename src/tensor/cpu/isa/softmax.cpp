@@ -21,8 +21,7 @@ float row_max(const float* x, std::int64_t n) {
 
 RowSoftmax row_softmax(const float* x, std::int64_t n) {
   const float max = row_max(x, n);
-  return {max,
-          row_sum<2>(n, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA { return exp(load(x + i, lanes) - max); })};
+  return {max, row_sum<2>(n, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA { return exp(load(x + i, lanes) - max); })};
 }
 
 float exp_row(const float* x, std::int64_t n, float factor, float shift, void* y, DType y_dtype) {
@@ -36,8 +35,8 @@ float exp_row(const float* x, std::int64_t n, float factor, float shift, void* y
   });
 }
 
-void softmax_backward_row(const float* s, const float* dp, std::int64_t n, float factor, float lse, float delta,
-                          void* p, void* ds, DType out_dtype) {
+void softmax_backward_row(const float* s, const float* dp, std::int64_t n, float factor, float lse, float delta, void* p, void* ds,
+                          DType out_dtype) {
   with_type(out_dtype, [=](auto type) {
     auto *p_to = typed(p, type), *ds_to = typed(ds, type);
     for_vectors(0, n, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
@@ -56,16 +55,15 @@ float cross_entropy_row(const float* logits, std::int64_t n, std::int64_t target
                             (static_cast<double>(row.max) - static_cast<double>(logits[target])));
 }
 
-void cross_entropy_backward_row(const float* logits, std::int64_t n, std::int64_t target, const RowSoftmax& softmax,
-                                float factor, void* dlogits, DType dtype) {
+void cross_entropy_backward_row(const float* logits, std::int64_t n, std::int64_t target, const RowSoftmax& softmax, float factor,
+                                void* dlogits, DType dtype) {
   const float max = softmax.max;
   const float scale = factor / softmax.sum;
   const F32 at_target = exp(splat(logits[target] - max)) * scale - factor;  // read before it is overwritten
   with_type(dtype, [=](auto type) {
     auto* to = typed(dlogits, type);
-    for_vectors(0, n, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
-      store(to + i, exp(load(logits + i, lanes) - max) * scale, lanes);
-    });
+    for_vectors(0, n,
+                [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA { store(to + i, exp(load(logits + i, lanes) - max) * scale, lanes); });
     store_part(to + target, at_target, 1);
   });
 }

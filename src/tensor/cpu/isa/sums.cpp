@@ -14,8 +14,8 @@ MICA_INLINE void add_rows(const Type* x, std::int64_t cols, std::int64_t begin, 
   });
 }
 
-void column_sums(DType dtype, const void* x, std::int64_t cols, std::int64_t row_begin, std::int64_t row_end,
-                 std::int64_t col_begin, std::int64_t col_end, float* sums) {
+void column_sums(DType dtype, const void* x, std::int64_t cols, std::int64_t row_begin, std::int64_t row_end, std::int64_t col_begin,
+                 std::int64_t col_end, float* sums) {
   constexpr int kRows = 8;
   with_type(dtype, [=](auto type) {
     const auto* p = typed(x, type);
@@ -77,9 +77,8 @@ float dot(DType x_dtype, const void* x, DType y_dtype, const void* y, std::int64
       for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
         for (int v = 0; v < 4; ++v) acc[v] = fma(load(px + i + v * kLanes), load(py + i + v * kLanes), acc[v]);
       }
-      for_vectors(i, n, [&](std::int64_t j, auto lanes) MICA_INLINE_LAMBDA {
-        acc[0] = fma(load(px + j, lanes), load(py + j, lanes), acc[0]);
-      });
+      for_vectors(i, n,
+                  [&](std::int64_t j, auto lanes) MICA_INLINE_LAMBDA { acc[0] = fma(load(px + j, lanes), load(py + j, lanes), acc[0]); });
       return sum_lanes((acc[0] + acc[1]) + (acc[2] + acc[3]));
     });
   });

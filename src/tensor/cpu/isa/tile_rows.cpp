@@ -1,5 +1,4 @@
 #include "../tiles.hpp"
-
 #include "elements.hpp"
 #include "math.hpp"
 
@@ -16,24 +15,21 @@ MICA_INLINE void prefetch_row(const T* row, std::int64_t dim) {
   for (std::int64_t i = 0; i < dim; i += kLineBytes / static_cast<std::int64_t>(sizeof(T))) __builtin_prefetch(row + i);
 }
 
-void load_rows(const void* x, DType dtype, std::int64_t stride, std::int64_t rows, std::int64_t dim,
-               std::int64_t padded_dim, float* dst) {
+void load_rows(const void* x, DType dtype, std::int64_t stride, std::int64_t rows, std::int64_t dim, std::int64_t padded_dim, float* dst) {
   with_type(dtype, [=](auto type) {
     const auto* from = typed(x, type);
     for (std::int64_t row = 0; row < rows; ++row) {
       if (row + kRowsAhead < rows) prefetch_row(from + (row + kRowsAhead) * stride, dim);
       float* to = dst + row * padded_dim;
       // The last vector is stored whole: its rest is padding, and zero.
-      for_vectors(0, dim, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
-        store(to + i, load(from + row * stride + i, lanes));
-      });
+      for_vectors(0, dim, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA { store(to + i, load(from + row * stride + i, lanes)); });
       for (std::int64_t i = (dim + kLanes - 1) / kLanes * kLanes; i < padded_dim; i += kLanes) store(to + i, F32{});
     }
   });
 }
 
-void store_rows(const float* x, std::int64_t padded_dim, const float* factors, std::int64_t rows, std::int64_t dim,
-                void* dst, DType dtype, std::int64_t stride) {
+void store_rows(const float* x, std::int64_t padded_dim, const float* factors, std::int64_t rows, std::int64_t dim, void* dst, DType dtype,
+                std::int64_t stride) {
   with_type(dtype, [=](auto type) {
     auto* to = typed(dst, type);
     for (std::int64_t row = 0; row < rows; ++row) {
@@ -49,16 +45,14 @@ MICA_INLINE void zero(float* row, std::int64_t begin, std::int64_t end) {
   for (std::int64_t i = begin; i < end; ++i) row[i] = 0;
 }
 
-void softmax_rows(float* scores, std::int64_t stride, std::int64_t rows, std::int64_t visible, std::int64_t cols,
-                  float factor, float* shifts, float* sums) {
+void softmax_rows(float* scores, std::int64_t stride, std::int64_t rows, std::int64_t visible, std::int64_t cols, float factor,
+                  float* shifts, float* sums) {
   const F32 lowest = splat(-__builtin_inff());
   for (std::int64_t r = 0; r < rows; ++r) {
     float* row = scores + r * stride;
     const std::int64_t n = visible + r;
     F32 max = lowest;
-    for_vectors(0, n, [&](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
-      max = max_or_second(keep(load(row + i), lanes, lowest), max);
-    });
+    for_vectors(0, n, [&](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA { max = max_or_second(keep(load(row + i), lanes, lowest), max); });
     const float shift = factor * max_lanes(max);
     F32 sum{};
     // Whole vectors throughout: cols is a multiple of kTilePad, and behind n there is nothing but masked scores.
@@ -73,8 +67,8 @@ void softmax_rows(float* scores, std::int64_t stride, std::int64_t rows, std::in
   }
 }
 
-void softmax_backward_rows(float* scores, float* dscores, std::int64_t stride, std::int64_t rows, std::int64_t visible,
-                           bool is_diagonal, std::int64_t cols, float factor, const float* lse, const float* delta) {
+void softmax_backward_rows(float* scores, float* dscores, std::int64_t stride, std::int64_t rows, std::int64_t visible, bool is_diagonal,
+                           std::int64_t cols, float factor, const float* lse, const float* delta) {
   for (std::int64_t r = 0; r < rows; ++r) {
     float *score = scores + r * stride, *dscore = dscores + r * stride;
     const std::int64_t n = is_diagonal ? visible + r : visible;

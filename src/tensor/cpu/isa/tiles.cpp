@@ -53,8 +53,7 @@ void multiply_block(Tiles::Left a, const float* b, std::int64_t ldb, float* c, s
 
 /// The last rows of a tile, fewer than kRows.
 template <int R, int N, bool kAccumulate>
-void multiply_rest(Tiles::Left a, const float* b, std::int64_t ldb, float* c, std::int64_t ldc, std::int64_t rows,
-                   std::int64_t depth) {
+void multiply_rest(Tiles::Left a, const float* b, std::int64_t ldb, float* c, std::int64_t ldc, std::int64_t rows, std::int64_t depth) {
   if constexpr (R > 0) {
     if (rows == R) return multiply_block<R, N, kAccumulate>(a, b, ldb, c, ldc, depth);
     multiply_rest<R - 1, N, kAccumulate>(a, b, ldb, c, ldc, rows, depth);
@@ -62,8 +61,7 @@ void multiply_rest(Tiles::Left a, const float* b, std::int64_t ldb, float* c, st
 }
 
 template <int N, bool kAccumulate>
-void multiply_columns(Tiles::Left a, const float* b, std::int64_t ldb, float* c, std::int64_t ldc, std::int64_t rows,
-                      std::int64_t depth) {
+void multiply_columns(Tiles::Left a, const float* b, std::int64_t ldb, float* c, std::int64_t ldc, std::int64_t rows, std::int64_t depth) {
   for (; rows >= kRows; rows -= kRows, a.data += kRows * a.row_stride, c += kRows * ldc) {
     multiply_block<kRows, N, kAccumulate>(a, b, ldb, c, ldc, depth);
   }
@@ -71,8 +69,8 @@ void multiply_columns(Tiles::Left a, const float* b, std::int64_t ldb, float* c,
 }
 
 template <bool kAccumulate>
-void multiply_all(Tiles::Left a, const float* b, std::int64_t ldb, float* c, std::int64_t ldc, std::int64_t rows,
-                  std::int64_t cols, std::int64_t depth) {
+void multiply_all(Tiles::Left a, const float* b, std::int64_t ldb, float* c, std::int64_t ldc, std::int64_t rows, std::int64_t cols,
+                  std::int64_t depth) {
   std::int64_t col = 0;
   for (; col + kVectors * kLanes <= cols; col += kVectors * kLanes) {
     multiply_columns<kVectors, kAccumulate>(a, b + col, ldb, c + col, ldc, rows, depth);
@@ -80,8 +78,8 @@ void multiply_all(Tiles::Left a, const float* b, std::int64_t ldb, float* c, std
   for (; col < cols; col += kLanes) multiply_columns<1, kAccumulate>(a, b + col, ldb, c + col, ldc, rows, depth);
 }
 
-void multiply(Tiles::Left a, const float* b, std::int64_t ldb, float* c, std::int64_t ldc, std::int64_t rows,
-              std::int64_t cols, std::int64_t depth, bool accumulate) {
+void multiply(Tiles::Left a, const float* b, std::int64_t ldb, float* c, std::int64_t ldc, std::int64_t rows, std::int64_t cols,
+              std::int64_t depth, bool accumulate) {
   if (accumulate) {
     multiply_all<true>(a, b, ldb, c, ldc, rows, cols, depth);
   } else {

@@ -37,9 +37,7 @@ MICA_INLINE I32 lane_numbers() {
   return v;
 }
 /// x in the first n lanes, `other` behind them.
-MICA_INLINE F32 keep_first(F32 x, std::int64_t n, F32 other) {
-  return lane_numbers() < static_cast<std::int32_t>(n) ? x : other;
-}
+MICA_INLINE F32 keep_first(F32 x, std::int64_t n, F32 other) { return lane_numbers() < static_cast<std::int32_t>(n) ? x : other; }
 
 /// Lane l becomes lane (l + kShift) mod kLanes.
 template <int kShift>

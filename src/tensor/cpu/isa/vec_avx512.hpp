@@ -33,9 +33,7 @@ MICA_INLINE U32 interleave_high(U32 a, U32 b) {
 }
 
 MICA_INLINE __mmask16 mask_first(std::int64_t n) { return static_cast<__mmask16>((1U << n) - 1U); }
-MICA_INLINE F32 load_first(const float* p, std::int64_t n, float rest) {
-  return _mm512_mask_loadu_ps(F32{} + rest, mask_first(n), p);
-}
+MICA_INLINE F32 load_first(const float* p, std::int64_t n, float rest) { return _mm512_mask_loadu_ps(F32{} + rest, mask_first(n), p); }
 MICA_INLINE U16 load_first(const std::uint16_t* p, std::int64_t n) {
   return reinterpret_cast<U16>(_mm256_maskz_loadu_epi16(mask_first(n), p));
 }

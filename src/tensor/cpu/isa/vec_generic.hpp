@@ -30,9 +30,7 @@ MICA_INLINE F32 scale_by_power(F32 x, F32 n) {
   return x * reinterpret_cast<F32>((half + 127) << 23) * reinterpret_cast<F32>((whole - half + 127) << 23);
 }
 /// Products of the even lanes, 64 bits each.
-MICA_INLINE U64 multiply_even(U32 a, U32 b) {
-  return (reinterpret_cast<U64>(a) & 0xffffffffU) * (reinterpret_cast<U64>(b) & 0xffffffffU);
-}
+MICA_INLINE U64 multiply_even(U32 a, U32 b) { return (reinterpret_cast<U64>(a) & 0xffffffffU) * (reinterpret_cast<U64>(b) & 0xffffffffU); }
 MICA_INLINE F64 low_as_double(F32 x) { return F64{static_cast<double>(x[0]), static_cast<double>(x[1])}; }
 MICA_INLINE F64 high_as_double(F32 x) { return F64{static_cast<double>(x[2]), static_cast<double>(x[3])}; }
 MICA_INLINE F64 fma(F64 a, F64 b, F64 c) { return a * b + c; }

@@ -22,8 +22,7 @@ enum class Shuffle { from_lane, exclusive_or, up, down };
 int block_barrier(int value, const std::source_location& where);
 /// The lanes of the warp that `mask` names meet here.
 /// @return the bits that the lane gets which `shuffle`, `argument` and `width` say
-std::uint64_t warp_shuffle(unsigned mask, std::uint64_t bits, Shuffle shuffle, int argument, int width,
-                           const std::source_location& where);
+std::uint64_t warp_shuffle(unsigned mask, std::uint64_t bits, Shuffle shuffle, int argument, int width, const std::source_location& where);
 /// @return a bit for each lane of `mask` whose `predicate` holds
 unsigned warp_vote(unsigned mask, bool predicate, const std::source_location& where);
 
@@ -42,18 +41,10 @@ T shuffle(unsigned mask, T value, Shuffle kind, int argument, int width, const s
 #define MICA_EMULATED_HERE const std::source_location& where = std::source_location::current()
 
 inline void __syncthreads(MICA_EMULATED_HERE) { mica::cuda_emulation::block_barrier(0, where); }
-inline int __syncthreads_count(int predicate, MICA_EMULATED_HERE) {
-  return mica::cuda_emulation::block_barrier(predicate != 0, where);
-}
-inline int __syncthreads_or(int predicate, MICA_EMULATED_HERE) {
-  return mica::cuda_emulation::block_barrier(predicate != 0, where) != 0;
-}
-inline int __syncthreads_and(int predicate, MICA_EMULATED_HERE) {
-  return mica::cuda_emulation::block_barrier(predicate == 0, where) == 0;
-}
-inline void __syncwarp(unsigned mask = 0xffffffffU, MICA_EMULATED_HERE) {
-  mica::cuda_emulation::warp_vote(mask, false, where);
-}
+inline int __syncthreads_count(int predicate, MICA_EMULATED_HERE) { return mica::cuda_emulation::block_barrier(predicate != 0, where); }
+inline int __syncthreads_or(int predicate, MICA_EMULATED_HERE) { return mica::cuda_emulation::block_barrier(predicate != 0, where) != 0; }
+inline int __syncthreads_and(int predicate, MICA_EMULATED_HERE) { return mica::cuda_emulation::block_barrier(predicate == 0, where) == 0; }
+inline void __syncwarp(unsigned mask = 0xffffffffU, MICA_EMULATED_HERE) { mica::cuda_emulation::warp_vote(mask, false, where); }
 inline unsigned __ballot_sync(unsigned mask, int predicate, MICA_EMULATED_HERE) {
   return mica::cuda_emulation::warp_vote(mask, predicate != 0, where);
 }
@@ -69,17 +60,14 @@ T __shfl_sync(unsigned mask, T value, int lane, int width = warpSize, MICA_EMULA
 }
 template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = warpSize, MICA_EMULATED_HERE) {
-  return mica::cuda_emulation::shuffle(mask, value, mica::cuda_emulation::Shuffle::exclusive_or, lane_mask, width,
-                                       where);
+  return mica::cuda_emulation::shuffle(mask, value, mica::cuda_emulation::Shuffle::exclusive_or, lane_mask, width, where);
 }
 template <class T>
 T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = warpSize, MICA_EMULATED_HERE) {
-  return mica::cuda_emulation::shuffle(mask, value, mica::cuda_emulation::Shuffle::up, static_cast<int>(delta), width,
-                                       where);
+  return mica::cuda_emulation::shuffle(mask, value, mica::cuda_emulation::Shuffle::up, static_cast<int>(delta), width, where);
 }
 template <class T>
 T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = warpSize, MICA_EMULATED_HERE) {
-  return mica::cuda_emulation::shuffle(mask, value, mica::cuda_emulation::Shuffle::down, static_cast<int>(delta), width,
-                                       where);
+  return mica::cuda_emulation::shuffle(mask, value, mica::cuda_emulation::Shuffle::down, static_cast<int>(delta), width, where);
 }
 #undef MICA_EMULATED_HERE

@@ -20,17 +20,16 @@ cudaError_t run_kernel(const cudaLaunchConfig_t& config, const Launch& launch);
 }  // namespace mica::cuda_emulation
 
 template <class... ExpTypes, class... ActTypes>
-inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(ExpTypes...),
-                                      ActTypes&&... args) {
+inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(ExpTypes...), ActTypes&&... args) {
   struct Call {
     void (*kernel)(ExpTypes...);
     std::tuple<ExpTypes...> arguments;
   };
   static_assert(sizeof(Call::arguments) <= 32764, "a kernel's parameters take at most 32764 bytes");
-  return mica::cuda_emulation::run_kernel(
-      *config, {[](void* data) noexcept {
-                  auto& it = *static_cast<Call*>(data);
-                  std::apply(it.kernel, it.arguments);
-                },
-                std::make_shared<Call>(kernel, std::tuple<ExpTypes...>(static_cast<ExpTypes>(args)...))});
+  return mica::cuda_emulation::run_kernel(*config,
+                                          {[](void* data) noexcept {
+                                             auto& it = *static_cast<Call*>(data);
+                                             std::apply(it.kernel, it.arguments);
+                                           },
+                                           std::make_shared<Call>(kernel, std::tuple<ExpTypes...>(static_cast<ExpTypes>(args)...))});
 }

@@ -72,8 +72,7 @@ TEST(Groups, A2_WhatIsNoMeshIsRefused) {
   refused([](ProcessGroup&, MeshRequest& r) { r.grid = {3, 2}; }, {"3 x 2", "does not fit the 4 ranks of the world"});
   refused([&](ProcessGroup& w, MeshRequest& r) { r.shard = halves(w); }, {"replicate group is missing"});
   refused([&](ProcessGroup& w, MeshRequest& r) { r.shard = halves(w), r.replicate = halves(w); }, {"do not form a grid"});
-  refused([&](ProcessGroup& w, MeshRequest& r) { r.shard = halves(w), r.replicate = w.split(0, w.rank(), "c"); },
-          {"a mesh of 8", "has 4"});
+  refused([&](ProcessGroup& w, MeshRequest& r) { r.shard = halves(w), r.replicate = w.split(0, w.rank(), "c"); }, {"a mesh of 8", "has 4"});
 }
 
 TEST(Groups, A2_AutoWrappedUnitsInheritTheRootsOptionsAndShareItsGroups) {
@@ -136,8 +135,8 @@ TEST(Groups, A3_ThreeSettingsAreOneValueUnderARoot) {
       fully_shard(model.child("even", "node", 5), rig.device_mesh(), {});
       fully_shard(model, rig.device_mesh(), {});
       const bool odd = std::string(c.name) != "limit_all_gathers";
-      expect_refusal<ConfigError>([&] { (void)root_of(model); },
-                                  {c.name, odd ? "true for unit odd" : "false for unit odd", odd ? "false for the root" : "true for the root"});
+      expect_refusal<ConfigError>([&] { (void)root_of(model); }, {c.name, odd ? "true for unit odd" : "false for unit odd",
+                                                                  odd ? "false for the root" : "true for the root"});
     });
   }
 }
@@ -239,7 +238,8 @@ std::string warnings(Strategy strategy, int replicas) {
 TEST(Groups, A4_AShardAxisOfOneActsAsNoShardAndSaysSoOnce) {
   EXPECT_EQ(warnings(Strategy::no_shard, 1), "");
   EXPECT_EQ(warnings(Strategy::no_shard, 4), "");
-  for (const auto& [strategy, replicas] : {std::pair{Strategy::full_shard, 1}, {Strategy::hybrid_shard, 4}, {Strategy::hybrid_shard_zero2, 3}}) {
+  for (const auto& [strategy, replicas] :
+       {std::pair{Strategy::full_shard, 1}, {Strategy::hybrid_shard, 4}, {Strategy::hybrid_shard_zero2, 3}}) {
     const std::string log = warnings(strategy, replicas);
     EXPECT_NE(log.find(std::string(strategy_name(strategy)) + " of unit root acts as no_shard"), std::string::npos) << log;
     EXPECT_EQ(log.find("acts as no_shard"), log.rfind("acts as no_shard")) << log;

@@ -179,8 +179,7 @@ TEST(B3Ignored, E2_EveryStateDictKeepsThem) {
       ignoring.expect_values(2, 3, 4, 5);
       // Whoever has not given them data cannot save.
       ignoring.norm->mean().data = {};
-      expect_refusal<ConfigError>([&] { static_cast<void>(state_dict(ignoring.model)); },
-                                  {"norm.running_mean", "no data"});
+      expect_refusal<ConfigError>([&] { static_cast<void>(state_dict(ignoring.model)); }, {"norm.running_mean", "no data"});
     });
   }
 }

@@ -2,6 +2,7 @@
 #include "mica/fsdp/name_patterns.hpp"
 #include "mica/fsdp/unit_tree.hpp"
 #include "mica/fsdp/wrap_policy.hpp"
+
 #include "rank_rig.hpp"
 #include "refusal.hpp"
 #include "tree_module.hpp"

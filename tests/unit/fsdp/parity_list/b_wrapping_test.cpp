@@ -1,9 +1,9 @@
 // docs/parity.md B1 to B3, B5, B6: which modules become units, and what is left alone.
-#include "mica/fsdp/wrap_policy.hpp"
-
 #include "mica/fsdp/unit_tree.hpp"
+#include "mica/fsdp/wrap_policy.hpp"
 #include "mica/nn/models/gpt2.hpp"
 #include "mica/nn/models/mlp.hpp"
+
 #include "rank_rig.hpp"
 #include "refusal.hpp"
 #include "tree_module.hpp"
@@ -51,8 +51,8 @@ TEST(Wrapping, B1_PoliciesWrapBottomUpAndTheRootHoldsWhatIsLeft) {
   nn::Mlp mlp({.layers = 2, .width = 4, .intermediate_size = 8, .vocab_size = 10});
   EXPECT_EQ(wrapped(mlp, wrap_types({"mlp_block"})), (Names{"root", "blocks.0", "blocks.1"}));
   // Always: every module that has parameters left, children first; so a block has none left and is none.
-  EXPECT_EQ(wrapped(mlp, wrap_always()), (Names{"root", "embed", "blocks.0.norm", "blocks.0.up", "blocks.0.down",
-                                                "blocks.1.norm", "blocks.1.up", "blocks.1.down", "norm", "head"}));
+  EXPECT_EQ(wrapped(mlp, wrap_always()), (Names{"root", "embed", "blocks.0.norm", "blocks.0.up", "blocks.0.down", "blocks.1.norm",
+                                                "blocks.1.up", "blocks.1.down", "norm", "head"}));
 }
 
 TEST(Wrapping, B1_SizePolicyCountsWhatNoUnitHoldsYet) {
@@ -81,8 +81,8 @@ TEST(Wrapping, B1_CustomPolicySeesDescentAndWhatIsLeftAndMayGiveOptions) {
       return own;
     };
     Root& root_runtime = auto_wrap(model, rig.device_mesh(), {}, policy);
-    EXPECT_EQ(asked, (std::vector<std::string>{"descend root 15", "descend closed 5", "wrap closed 5", "descend open 9",
-                                              "descend node 5", "wrap node 5", "wrap open 4"}));
+    EXPECT_EQ(asked, (std::vector<std::string>{"descend root 15", "descend closed 5", "wrap closed 5", "descend open 9", "descend node 5",
+                                               "wrap node 5", "wrap open 4"}));
     EXPECT_EQ(names_of(root_runtime), (Names{"root", "closed", "open.inside"}));
     EXPECT_EQ(root_runtime.units()[0]->options().strategy, Strategy::full_shard);
     EXPECT_EQ(root_runtime.units()[1]->options().strategy, Strategy::shard_grad_op);
@@ -162,8 +162,7 @@ TEST(Wrapping, B3_IgnoredModulesAreLeftWholeWithTheirSubtreeButNotTheUnitsInside
     // Not initialised; and a forward without their data is refused by name and shape.
     root.initialize(1);
     EXPECT_FALSE(left.weight().data);
-    expect_refusal<Error>([&] { static_cast<void>(model.forward(rig.context(), {Tensor()}, nullptr)); },
-                          {"left.weight", "[3]", "ignored"});
+    expect_refusal<Error>([&] { static_cast<void>(model.forward(rig.context(), {Tensor()}, nullptr)); }, {"left.weight", "[3]", "ignored"});
     // Neither moved nor cast.
     std::vector<float> mine(3, 7.0F), below(4, 8.0F);
     left.weight().data = {mine.data(), Shape{3}, DType::f32};
@@ -206,8 +205,7 @@ TEST(Wrapping, B3_WhatCannotBeIgnoredIsRefused) {
         {"1 ignored modules and 1 ignored parameters"});
     // A unit.
     fully_shard(a, rig.device_mesh(), {});
-    expect_refusal<ConfigError>([&] { fully_shard(model, rig.device_mesh(), {.ignored_modules = {&a}}); },
-                                {"layer", "unit already"});
+    expect_refusal<ConfigError>([&] { fully_shard(model, rig.device_mesh(), {.ignored_modules = {&a}}); }, {"layer", "unit already"});
     // What has become a unit since.
     fully_shard(model, rig.device_mesh(), {.ignored_modules = {&b}});
     fully_shard(b, rig.device_mesh(), {});
@@ -261,9 +259,11 @@ TEST(Wrapping, B3_AParameterNeitherInAUnitNorIgnoredIsRefusedWithNameAndShape) {
 }
 
 TEST(Wrapping, B5_ATiedEmbeddingIsOneParameterOfTheCommonAncestorUnderEveryPolicy) {
-  for (const auto& [what, policy] :
-       {std::pair<std::string, WrapPolicy>{"type", wrap_types({"gpt2_block"})}, {"leaves", wrap_types({"embedding", "head_loss"})},
-        {"always", wrap_always()}, {"size", wrap_min_numel(100)}, {"none", wrap_nothing()}}) {
+  for (const auto& [what, policy] : {std::pair<std::string, WrapPolicy>{"type", wrap_types({"gpt2_block"})},
+                                     {"leaves", wrap_types({"embedding", "head_loss"})},
+                                     {"always", wrap_always()},
+                                     {"size", wrap_min_numel(100)},
+                                     {"none", wrap_nothing()}}) {
     run_local_ranks(2, [&, &what = what, &policy = policy](auto world) {
       RankRig rig(std::move(world));
       nn::Gpt2 model({.layers = 1, .heads = 1, .width = 4, .context = 4, .vocab_size = 11, .tie_embeddings = true});

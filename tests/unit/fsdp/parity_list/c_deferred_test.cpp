@@ -7,6 +7,7 @@
 #include "mica/nn/embedding.hpp"
 #include "mica/nn/init.hpp"
 #include "mica/nn/models/gpt2.hpp"
+
 #include "norm_like.hpp"
 #include "rank_rig.hpp"
 #include "support/temporary_folder.hpp"
@@ -57,9 +58,7 @@ TEST(C5Deferred, DefaultValuesAreThoseOfAnUnshardedModel) {
       auto plain = make_nested(rig);
       for (nn::Module* module : {static_cast<nn::Module*>(plain.get()), plain->children()[1].module}) module->set_hooks(nullptr);
       const nn::PlainParameters storage(*plain, rig.context());
-      plain->for_each_parameter([&](const std::string& name, nn::Parameter& p) {
-        EXPECT_EQ(values.at(name), rig.values(p.data)) << name;
-      });
+      plain->for_each_parameter([&](const std::string& name, nn::Parameter& p) { EXPECT_EQ(values.at(name), rig.values(p.data)) << name; });
       plain->for_each_buffer([&](const std::string& name, nn::ModuleBuffer& b) {
         const auto& mine = root_of(*model).buffers().entries();
         const auto found = std::ranges::find(mine, name, &BufferStorage::Entry::full_name);
@@ -125,9 +124,8 @@ TEST(C5Deferred, AModuleSetsItsOwnTensorsOnly) {
     auto model = make_chain({3, 5});
     fully_shard(*model, rig.device_mesh(), {});
     nn::Parameter& weight = *model->children()[0].module->own_parameters()[0];
-    const std::string text = error_of<Error>([&] {
-      root_of(*model).initialize({.function = [&](ModuleInit& init) { static_cast<void>(init.data(weight)); }});
-    });
+    const std::string text =
+        error_of<Error>([&] { root_of(*model).initialize({.function = [&](ModuleInit& init) { static_cast<void>(init.data(weight)); }}); });
     EXPECT_NE(text.find("'weight' is no tensor of its own"), std::string::npos) << text;
     EXPECT_NE(text.find("of type sequential"), std::string::npos) << text;
   });

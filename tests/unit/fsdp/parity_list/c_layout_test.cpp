@@ -3,6 +3,7 @@
 
 #include "mica/fsdp/visible_parameters.hpp"
 #include "mica/fsdp/wrap_policy.hpp"
+
 #include "../named_piece.hpp"
 #include "rank_rig.hpp"
 #include "tree_module.hpp"
@@ -28,8 +29,8 @@ TEST(Layout, C1_ALinearWithAlignmentIs44In22And22) {
   EXPECT_EQ(layout.param_numel(), 42);
   EXPECT_EQ(layout.gathered_numel(), 44);
   EXPECT_EQ(layout.shard_numel(), 22);
-  EXPECT_EQ(layout.begin_of(1), 36);                                                       // 35 + 1 alignment
-  EXPECT_EQ(named(layout, layout.pieces(0)), (std::vector<NamedPiece>{{"weight", {7, 5}, 0, 22, 0}}));          // no bias on rank 0
+  EXPECT_EQ(layout.begin_of(1), 36);                                                                    // 35 + 1 alignment
+  EXPECT_EQ(named(layout, layout.pieces(0)), (std::vector<NamedPiece>{{"weight", {7, 5}, 0, 22, 0}}));  // no bias on rank 0
   EXPECT_EQ(named(layout, layout.pieces(1)), (std::vector<NamedPiece>{{"weight", {7, 5}, 22, 35, 0}, {"bias", {7}, 0, 7, 14}}));
 }
 
@@ -40,8 +41,11 @@ TEST(Layout, C1_MetadataOfAnyRange) {
   for (std::int64_t begin = 0; begin <= 20; ++begin) {
     for (std::int64_t end = begin; end <= 22; ++end) {
       std::vector<NamedPiece> expected;
-      const struct { const char* name; Shape shape; std::int64_t at, numel; } parameters[] = {
-          {"a", {2, 3}, 0, 6}, {"b", {1}, 8, 1}, {"c", {5}, 12, 5}};
+      const struct {
+        const char* name;
+        Shape shape;
+        std::int64_t at, numel;
+      } parameters[] = {{"a", {2, 3}, 0, 6}, {"b", {1}, 8, 1}, {"c", {5}, 12, 5}};
       for (const auto& p : parameters) {
         std::int64_t first = -1, last = -1;
         for (std::int64_t i = begin; i < end; ++i) {

@@ -23,7 +23,8 @@ Options per_parameter() {
 
 /// Linear(5 -> 7) as a unit: weight [7, 5], bias [7].
 struct OneLinear {
-  explicit OneLinear(RankRig& rig, const Options& options, std::int64_t in = 5, std::int64_t out = 7) : model(in, out, {.weight_std = 1.0}) {
+  explicit OneLinear(RankRig& rig, const Options& options, std::int64_t in = 5, std::int64_t out = 7)
+      : model(in, out, {.weight_std = 1.0}) {
     fully_shard(model, rig.device_mesh(), options);
     root_of(model).initialize(1);
   }
@@ -94,7 +95,8 @@ TEST(C4PerParameter, ChosenDims) {
       for (const Piece& p : root.pieces()) {
         for (std::int64_t i = 0; i < p.num_runs(); ++i) {
           const auto run = p.run(i);
-          for (std::int64_t j = 0; j < run.numel(); ++j) root.storage(p).write_master().as<float>()[run.offset + j] = static_cast<float>(run.begin + j);
+          for (std::int64_t j = 0; j < run.numel(); ++j)
+            root.storage(p).write_master().as<float>()[run.offset + j] = static_cast<float>(run.begin + j);
         }
       }
       unit_of(linear.model).unshard().wait();
@@ -158,7 +160,8 @@ TEST(C4Hooks, EightBitAllGather) {
           for (std::size_t at = 0; at < seen.size(); ++at) {
             const auto begin = static_cast<std::int64_t>(at) / chunk * chunk;
             float largest = 0;
-            for (std::int64_t j = begin; j < std::min<std::int64_t>(begin + chunk, 5 * out); ++j) largest = std::max(largest, std::abs(exact[static_cast<std::size_t>(j)]));
+            for (std::int64_t j = begin; j < std::min<std::int64_t>(begin + chunk, 5 * out); ++j)
+              largest = std::max(largest, std::abs(exact[static_cast<std::size_t>(j)]));
             EXPECT_NEAR(seen[at], exact[at], 1.001F * largest / 127 / 2) << num_ranks << " ranks, element " << at;
             any_differs = any_differs || seen[at] != exact[at];
           }
@@ -229,8 +232,7 @@ TEST(C4Hooks, SizesMayNotChangeLater) {
     std::int64_t numel = 8;
     hooks.pre = [&](const AllGatherHooks::PreArgs& args) {
       AllGatherHooks::Inputs inputs;
-      inputs.tensors.emplace_back(args.pool.allocate(numel * 4, MemoryRole::communication, args.stream), Shape{numel},
-                                  DType::f32);
+      inputs.tensors.emplace_back(args.pool.allocate(numel * 4, MemoryRole::communication, args.stream), Shape{numel}, DType::f32);
       args.kernels.fill(args.stream, inputs.tensors[0], 1.0);
       return inputs;
     };
@@ -245,9 +247,7 @@ TEST(C4Hooks, SizesMayNotChangeLater) {
     });
     root_of(linear.model).abandon_step();  // rank 0 has waited for a rank that left
   });
-  EXPECT_THAT(
-      texts[1],
-      HasSubstr("the all-gather hook of parameter weight [7, 5] gives 64 bytes, but gave 32 in the first all-gather"));
+  EXPECT_THAT(texts[1], HasSubstr("the all-gather hook of parameter weight [7, 5] gives 64 bytes, but gave 32 in the first all-gather"));
 }
 
 // --- A6 ---------------------------------------------------------------------------------------------------------------
@@ -264,7 +264,8 @@ TEST(A6Neighbours, ThePartCountsUntilTheNextUnshard) {
   for (const Sharding sharding : {Sharding::flat, Sharding::per_parameter}) {
     run_local_ranks(4, [&](auto world) {
       RankRig rig(std::move(world));
-      ProbeModel model(2, [](const std::string&) {}, 64);
+      ProbeModel model(
+          2, [](const std::string&) {}, 64);
       for (ProbeLayer* layer : model.layers) fully_shard(*layer, rig.device_mesh(), among(2, sharding));
       fully_shard(model, rig.device_mesh(), {.sharding = sharding});
       root_of(model).initialize(1);
@@ -296,8 +297,7 @@ TEST(A6Neighbours, Refusals) {
     RankRig rig(std::move(world));
     for (const int bad : {3, 8}) {
       EXPECT_THAT(error_of<ConfigError>([&] { OneLinear refused(rig, among(bad, Sharding::flat)); }),
-                  HasSubstr(fmt::format(
-                      "fsdp.reshard_after_forward is {} ranks, which does not divide the shard axis of 4 ranks", bad)));
+                  HasSubstr(fmt::format("fsdp.reshard_after_forward is {} ranks, which does not divide the shard axis of 4 ranks", bad)));
     }
     // Weight 50, a gap to 64, bias 10, padded for 4 ranks.
     EXPECT_THAT(error_of<ConfigError>([&] { OneLinear refused(rig, among(3, Sharding::flat), 5, 10); }),
@@ -344,7 +344,7 @@ TEST(B4Frozen, PrefixesAreLeftAloneInBackward) {
       shard_layers(model, rig.device_mesh(), {.backward_prefetch = prefetch});
       for (const std::size_t frozen : {0, 1, 3}) model.layers[frozen]->weight().requires_grad = false;
       for (int step = 1; step <= 3; ++step) {
-        EXPECT_EQ(gathers_in_backward(rig, model), 3);  // c, d, e
+        EXPECT_EQ(gathers_in_backward(rig, model), 3);            // c, d, e
         EXPECT_EQ(reduce_scatters(rig.device_mesh()), 3 * step);  // the root, c, e
         for (const Unit* unit : root_of(model).units()) EXPECT_FALSE(unit->storage()->is_unsharded()) << unit->name();
         EXPECT_EQ(rig.pool().stats().current_of(MemoryRole::unsharded_param), 0);

@@ -1,5 +1,6 @@
 // docs/parity.md C6: sync_module_states.
 #include "mica/fsdp/summon.hpp"
+
 #include "norm_like.hpp"
 #include "rank_rig.hpp"
 

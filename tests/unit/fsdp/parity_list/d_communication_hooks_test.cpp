@@ -20,7 +20,8 @@ float gradient(int rank, std::int64_t i) { return static_cast<float>(rank + 1) +
 /// One weight [5]; its backward writes gradient(rank, i).
 class Weight final : public nn::Module {
  public:
-  explicit Weight(int rank) : Module("weight"), rank_(rank), weight_(add_parameter("weight", Shape{kNumel}, nn::Initializer::ones(), true)) {}
+  explicit Weight(int rank)
+      : Module("weight"), rank_(rank), weight_(add_parameter("weight", Shape{kNumel}, nn::Initializer::ones(), true)) {}
 
  protected:
   nn::Tensors do_forward(nn::Context& context, nn::Tensors, nn::Record* record) override {
@@ -31,7 +32,8 @@ class Weight final : public nn::Module {
   }
   nn::Tensors do_backward(nn::Context& context, nn::Record&, nn::Tensors) override {
     const TensorView grad = weight_.write_grad().view;
-    for (std::int64_t i = 0; i < kNumel; ++i) context.kernels.fill(context.compute, grad.slice(i, 1), static_cast<double>(gradient(rank_, i)));
+    for (std::int64_t i = 0; i < kNumel; ++i)
+      context.kernels.fill(context.compute, grad.slice(i, 1), static_cast<double>(gradient(rank_, i)));
     return nn::Tensors(1);
   }
 
@@ -50,8 +52,10 @@ struct Layout {
 class Trained {
  public:
   Trained(std::unique_ptr<ProcessGroup> world, const Layout& layout, GradientReduction* reduction)
-      : mesh_(std::move(world), {.world_size = layout.ranks, .shard_size = layout.shard_size, .replicas = layout.ranks / layout.shard_size}),
-        device_mesh_(mesh_, *pool_, *kernels_, Streams::make(StreamMode::threaded)), model_(mesh_.rank()) {
+      : mesh_(std::move(world),
+              {.world_size = layout.ranks, .shard_size = layout.shard_size, .replicas = layout.ranks / layout.shard_size}),
+        device_mesh_(mesh_, *pool_, *kernels_, Streams::make(StreamMode::threaded)),
+        model_(mesh_.rank()) {
     Options options{.strategy = layout.strategy};
     options.reduction = reduction;
     fully_shard(model_, device_mesh_, options);
@@ -84,9 +88,8 @@ class Trained {
 };
 
 std::vector<Layout> layouts() {
-  return {{1, 1, Strategy::full_shard},  {2, 2, Strategy::full_shard},   {3, 3, Strategy::shard_grad_op},
-          {3, 1, Strategy::no_shard},    {4, 2, Strategy::hybrid_shard}, {4, 2, Strategy::hybrid_shard_zero2},
-          {4, 4, Strategy::no_shard}};
+  return {{1, 1, Strategy::full_shard},   {2, 2, Strategy::full_shard},         {3, 3, Strategy::shard_grad_op}, {3, 1, Strategy::no_shard},
+          {4, 2, Strategy::hybrid_shard}, {4, 2, Strategy::hybrid_shard_zero2}, {4, 4, Strategy::no_shard}};
 }
 
 void on_every_layout(GradientReduction* reduction, const std::function<void(Trained&, const Layout&)>& body) {

@@ -92,8 +92,7 @@ TEST(D4Order, RanksThatGatherOtherUnitsAreAnErrorOnAllRanks) {
     train_pass(model, rig.context());
   });
   for (const std::string& text : texts)
-    EXPECT_THAT(
-        text, HasSubstr("prefetches: none; strategy full_shard, rank 1 has unsharded: none; prefetches: the next one"));
+    EXPECT_THAT(text, HasSubstr("prefetches: none; strategy full_shard, rank 1 has unsharded: none; prefetches: the next one"));
 }
 
 // Each unit's own way to prefetch is compared, not the root's.
@@ -102,8 +101,7 @@ TEST(D4Order, AUnitThatPrefetchesOtherwiseIsAnErrorOnAllRanks) {
     ProbeModel model(3);
     for (std::size_t i = 0; i < model.layers.size(); ++i) {
       const bool is_other = i == 2 && rig.rank() == 1;
-      fully_shard(*model.layers[i], rig.device_mesh(),
-                  {.backward_prefetch = is_other ? BackwardPrefetch::none : BackwardPrefetch::pre});
+      fully_shard(*model.layers[i], rig.device_mesh(), {.backward_prefetch = is_other ? BackwardPrefetch::none : BackwardPrefetch::pre});
     }
     fully_shard(model, rig.device_mesh(), {});
     root_of(model).initialize(1);
@@ -148,7 +146,9 @@ std::ptrdiff_t num_lines(const std::string& text) { return std::count(text.begin
 TEST(D4Order, TheFirstDeviatingStepWarns) {
   const std::string text = warnings_of({{0, 1, 2}, {0, 1, 2}, {0, 2, 1, 0}, {2, 1, 0}, {1, 0, 2}});
   EXPECT_EQ(num_lines(text), 3) << text;
-  EXPECT_THAT(text, HasSubstr("rank 1: unit c runs where step one ran unit b; prefetch follows step one's order: root a b c; so far this step: root a"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("rank 1: unit c runs where step one ran unit b; prefetch follows step one's order: root a b c; so far this step: root a"));
   EXPECT_THAT(text, HasSubstr("unit b runs where step one ran unit c"));
   EXPECT_THAT(text, HasSubstr("unit a comes after the end of step one's order"));
   EXPECT_EQ(warnings_of({{0, 1, 2}, {0, 1, 2}}), "");
@@ -217,11 +217,8 @@ TEST(D13Reduction, AMissingOneAfterNoSyncIsAnErrorOnAllRanks) {
     train_pass(model, rig.context());
   });
   for (const std::string& text : texts) {
-    EXPECT_THAT(
-        text,
-        HasSubstr(
-            "rank 0 is about to reduce the gradients of unit b (parameters b.weight), rank 1 is about to reduce the "
-            "gradients of unit a (parameters a.weight)"));
+    EXPECT_THAT(text, HasSubstr("rank 0 is about to reduce the gradients of unit b (parameters b.weight), rank 1 is about to reduce the "
+                                "gradients of unit a (parameters a.weight)"));
   }
 }
 

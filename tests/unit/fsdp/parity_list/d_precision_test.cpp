@@ -35,7 +35,8 @@ class Seen final : public nn::Module {
 TEST(D6Inputs, TheRootCastsFloatingPointInputs) {
   run_local_ranks(2, [](auto world) {
     RankRig rig(std::move(world));
-    for (const auto& [param_dtype, expected] : {std::pair{std::optional(DType::bf16), DType::bf16}, std::pair{std::optional<DType>(), DType::f32}}) {
+    for (const auto& [param_dtype, expected] :
+         {std::pair{std::optional(DType::bf16), DType::bf16}, std::pair{std::optional<DType>(), DType::f32}}) {
       Seen model;
       fully_shard(model, rig.device_mesh(), with_dtype(param_dtype));
       root_of(model).initialize(1);
@@ -153,7 +154,8 @@ TEST(D6Reduce, DtypeOfTheReduction) {
     std::int64_t found = 0;
     run_local_ranks(2, [&](auto world) {
       RankRig rig(std::move(world));
-      ProbeModel model(1, [](const std::string&) {}, 128);
+      ProbeModel model(
+          1, [](const std::string&) {}, 128);
       Options options = with_dtype(param_dtype);
       options.mixed_precision.reduce_dtype = reduce_dtype;
       shard_layers(model, rig.device_mesh(), options);
@@ -191,11 +193,9 @@ TEST(D6Reduce, PrecisionIsThatOfTheForwardWhoseBackwardItIs) {
         rig.device_mesh().unshard_group().reset_counts();
         model.backward(rig.context(), std::move(record), std::move(ys));
         const std::int64_t elements = 2 * 128 + 4;  // the root's 3, padded
-        EXPECT_EQ(rig.device_mesh().reduce_group().counts().bytes_of(Collective::reduce_scatter),
-                  (of_training ? 2 : 4) * elements);
+        EXPECT_EQ(rig.device_mesh().reduce_group().counts().bytes_of(Collective::reduce_scatter), (of_training ? 2 : 4) * elements);
         // The evaluation has given back what it took; the other way round the training forward.
-        EXPECT_EQ(rig.device_mesh().unshard_group().counts().bytes_of(Collective::all_gather),
-                  (of_training ? 2 : 4) * elements);
+        EXPECT_EQ(rig.device_mesh().unshard_group().counts().bytes_of(Collective::all_gather), (of_training ? 2 : 4) * elements);
       });
     }
   }
@@ -261,7 +261,8 @@ TEST(D9Offload, MastersAndGradientsLiveInTheOffloadTier) {
       for (const int num_ranks : {1, 2, 3}) {
         run_local_ranks(num_ranks, [&](auto world) {
           RankRig rig(std::move(world), 0, {}, mode);
-          ProbeModel model(2, [](const std::string&) {}, 7);
+          ProbeModel model(
+              2, [](const std::string&) {}, 7);
           shard_layers(model, rig.device_mesh(), {.cpu_offload = offload});
           const auto shard = [&](std::int64_t numel) { return (numel + num_ranks - 1) / num_ranks; };
           const std::int64_t bytes = 4 * (2 * shard(7) + shard(3));

@@ -43,9 +43,9 @@ std::vector<std::string> in_backward(const std::vector<std::string>& all) {
 TEST(D1Counts, AUnitCalledSeveralTimesIsGatheredOnceInBackward) {
   const auto all = events(3, {.backward_prefetch = BackwardPrefetch::none}, [](ProbeModel& m) { m.order = {0, 1, 0, 2, 0}; });
   EXPECT_THAT(all, ElementsAre("gather root", "gather a", "forward a", "gather b", "forward b", "gather a", "forward a", "gather c",
-                               "forward c", "gather a", "forward a",                                  //
-                               "backward root", "gather a", "backward a", "gather c", "backward c", "reduce c", "backward a",
-                               "gather b", "backward b", "reduce b", "backward a", "reduce a", "reduce root"));
+                               "forward c", "gather a", "forward a",  //
+                               "backward root", "gather a", "backward a", "gather c", "backward c", "reduce c", "backward a", "gather b",
+                               "backward b", "reduce b", "backward a", "reduce a", "reduce root"));
 }
 
 // D2: 12 units: PRE makes 12 attempts, each a gather before the backward of the unit that comes before it.
@@ -60,7 +60,8 @@ TEST(D2Prefetch, PreMakesTwelveAttemptsForTwelveUnits) {
   expected.emplace_back("reduce root");
   EXPECT_EQ(all, expected);
   int attempts = position(all, "gather l") < position(all, "backward root") ? 1 : 0;
-  for (int i = 11; i > 0; --i) attempts += position(all, "gather " + layer_name(i - 1)) < position(all, "backward " + layer_name(i)) ? 1 : 0;
+  for (int i = 11; i > 0; --i)
+    attempts += position(all, "gather " + layer_name(i - 1)) < position(all, "backward " + layer_name(i)) ? 1 : 0;
   EXPECT_EQ(attempts, 12);
 }
 

@@ -7,6 +7,7 @@
 
 #include "mica/fsdp/gradient_reduction.hpp"
 #include "mica/nn/init.hpp"
+
 #include "probe_model.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -64,9 +65,11 @@ std::vector<std::vector<float>> concatenated(int count) {
   const nn::PlainParameters storage(*model, context);
   std::vector<std::vector<float>> gradients;
   // As root.initialize(1) does.
-  model->for_each_parameter([&](const std::string& name, nn::Parameter& p) { nn::fill_initial(*kernels, *compute, p, name, 1, 0, p.data); });
+  model->for_each_parameter(
+      [&](const std::string& name, nn::Parameter& p) { nn::fill_initial(*kernels, *compute, p, name, 1, 0, p.data); });
   Passes{*model, context}.both(0, count);
-  model->for_each_parameter([&](const std::string&, nn::Parameter& p) { gradients.emplace_back(p.grad.as<float>(), p.grad.as<float>() + p.shape.numel()); });
+  model->for_each_parameter(
+      [&](const std::string&, nn::Parameter& p) { gradients.emplace_back(p.grad.as<float>(), p.grad.as<float>() + p.shape.numel()); });
   return gradients;
 }
 
@@ -107,7 +110,8 @@ TEST(D5Accumulation, AnyInterleavingEqualsTheConcatenatedBatch) {
             root_of(*model).set_gradient_sync(round == 3 || ((synced >> round) & 1U) != 0);
             passes.both(round * num_ranks + rig.rank());
           }
-          expect_concatenated(rig, *model, 4 * num_ranks, fmt::format("{} ranks, offload {}, pattern {}", num_ranks, static_cast<int>(offload), synced));
+          expect_concatenated(rig, *model, 4 * num_ranks,
+                              fmt::format("{} ranks, offload {}, pattern {}", num_ranks, static_cast<int>(offload), synced));
         });
       }
     }
@@ -288,11 +292,13 @@ TEST(D15States, CallsInAWrongStateNameIt) {
                 HasSubstr("forward of the root is called while it is in backward"));
     EXPECT_THAT(text_of([&] { root.zero_grad(); }), HasSubstr("zero_grad is called while the root is in backward"));
     EXPECT_THAT(text_of([&] { root.reshard(); }), HasSubstr("in backward"));
-    EXPECT_THAT(text_of([&] { static_cast<void>(unit_of(*model.layers[0]).unshard()); }), HasSubstr("unit a is unsharded by hand while its root is in backward"));
+    EXPECT_THAT(text_of([&] { static_cast<void>(unit_of(*model.layers[0]).unshard()); }),
+                HasSubstr("unit a is unsharded by hand while its root is in backward"));
     EXPECT_THAT(text_of([&] { unit_of(*model.layers[0]).reshard(); }), HasSubstr("in backward"));
     EXPECT_THAT(text_of([&] { unit_of(*model.layers[0]).apply([](const std::string&, nn::Parameter&) {}); }), HasSubstr("in backward"));
     // D17: no_sync in backward.
-    EXPECT_THAT(text_of([&] { const NoSync no_sync(root); }), HasSubstr("gradient synchronisation is switched while the root is in backward"));
+    EXPECT_THAT(text_of([&] { const NoSync no_sync(root); }),
+                HasSubstr("gradient synchronisation is switched while the root is in backward"));
     pass.finish();
     EXPECT_EQ(root.state(), TrainingState::idle);
     // An inner unit alone.

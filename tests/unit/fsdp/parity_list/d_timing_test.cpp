@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "mica/comm/fake_group.hpp"
+
 #include "probe_model.hpp"
 #include "support/parity.hpp"
 #include "testing/disturbed_stream.hpp"

@@ -24,10 +24,9 @@ class OtherRig {
   explicit OtherRig(std::unique_ptr<ProcessGroup> world)
       : kernels_(make_cpu_kernels(pool_)),
         mesh_(make_mesh(std::move(world))),
-        device_mesh_(
-            mesh_, pool_, *kernels_,
-            Streams::make(StreamMode::inlined,
-                          [](std::string name, StreamMode) { return std::make_unique<OtherStream>(std::move(name)); })),
+        device_mesh_(mesh_, pool_, *kernels_,
+                     Streams::make(StreamMode::inlined,
+                                   [](std::string name, StreamMode) { return std::make_unique<OtherStream>(std::move(name)); })),
         context_{.compute = device_mesh_.compute(), .pool = pool_, .kernels = *kernels_} {}
 
   OtherPool& pool() { return pool_; }
@@ -74,9 +73,8 @@ TEST(Devices, B6_ParametersOnSeveralDevicesAreRefused) {
     const auto& parameters = model->children()[0].module->own_parameters();
     parameters[0]->data = {weight.data(), Shape{5, 3}, DType::f32};
     parameters[1]->data = bias;
-    expect_refusal<ConfigError>(
-        [&] { root_of(*model).initialize(1); },
-        {"unit root", "several devices", "0.weight is on the CPU", "0.bias on device 200", "move_to_device"});
+    expect_refusal<ConfigError>([&] { root_of(*model).initialize(1); },
+                                {"unit root", "several devices", "0.weight is on the CPU", "0.bias on device 200", "move_to_device"});
     root_of(*model).initialize({.seed = 1, .move_to_device = true});
     const SummonFullParams full(*model, {.write_back = false});
     EXPECT_EQ(values(*parameters[0]), counted(15));
@@ -96,9 +94,8 @@ TEST(Devices, C6_StatesOnTheWrongDeviceAreRefused) {
       std::vector<float> weight = counted(15);
       nn::Parameter& parameter = *model->children()[0].module->own_parameters()[0];
       if (rig.rank() == 0 || !syncs) parameter.data = {weight.data(), Shape{5, 3}, DType::f32};
-      expect_refusal<ConfigError>(
-          [&] { root_of(*model).initialize(1); },
-          {"parameter 0.weight has data on the CPU", "computes on device 200", "InitializeOptions::move_to_device"});
+      expect_refusal<ConfigError>([&] { root_of(*model).initialize(1); }, {"parameter 0.weight has data on the CPU",
+                                                                           "computes on device 200", "InitializeOptions::move_to_device"});
       root_of(*model).initialize({.seed = 1, .move_to_device = true});
       const SummonFullParams full(*model, {.write_back = false});
       EXPECT_EQ(rig.pool().device_of(parameter.data.data), kOtherDevice);
@@ -114,8 +111,7 @@ TEST(Devices, C6_BuffersOnTheWrongDeviceAreRefused) {
     fully_shard(model, rig.device_mesh(), {});
     std::vector<float> mean = counted(5);
     model.mean().data = {mean.data(), Shape{5}, DType::f32};
-    expect_refusal<ConfigError>([&] { root_of(model).initialize(1); },
-                                {"buffer running_mean has data on the CPU", "device 200"});
+    expect_refusal<ConfigError>([&] { root_of(model).initialize(1); }, {"buffer running_mean has data on the CPU", "device 200"});
     root_of(model).initialize({.seed = 1, .move_to_device = true});
     EXPECT_EQ(rig.pool().device_of(model.mean().data.data), kOtherDevice);
     EXPECT_EQ(model.mean().data.as<float>()[4], 5.0F);
@@ -141,12 +137,8 @@ TEST(Devices, C6_AFunctionThatLeavesDataOnTheWrongDeviceIsRefused) {
 class WindowGroup final : public ProcessGroup {
  public:
   explicit WindowGroup(Pool& memory) : ProcessGroup(0, 1, "window"), memory_(memory) {}
-  [[nodiscard]] std::unique_ptr<ProcessGroup> duplicate(std::string) override {
-    return std::make_unique<WindowGroup>(memory_);
-  }
-  [[nodiscard]] std::unique_ptr<ProcessGroup> split(int, int, std::string) override {
-    return std::make_unique<WindowGroup>(memory_);
-  }
+  [[nodiscard]] std::unique_ptr<ProcessGroup> duplicate(std::string) override { return std::make_unique<WindowGroup>(memory_); }
+  [[nodiscard]] std::unique_ptr<ProcessGroup> split(int, int, std::string) override { return std::make_unique<WindowGroup>(memory_); }
   [[nodiscard]] Buffer allocate(Pool&, std::int64_t bytes, MemoryRole role, Stream& home) override {
     return memory_.allocate(bytes, role, home);
   }
@@ -171,15 +163,14 @@ TEST(Devices, D9_ShardsThatAreNotWhereTheSettingSaysAreFoundAtFirstUse) {
     CpuOffload offload;
     std::initializer_list<const char*> names;
   };
-  const Case wrong[] = {{device,
-                         CpuOffload::parameters,
-                         {"parameters of unit root are on device 200",
-                          "fsdp.cpu_offload=parameters keeps them on the CPU", "set fsdp.cpu_offload=none"}},
-                        {*host,
-                         CpuOffload::none,
-                         {"unit root are on the CPU", "fsdp.cpu_offload=none keeps them on device 200",
-                          "set fsdp.cpu_offload=parameters"}},
-                        {*host, CpuOffload::gradients, {"fsdp.cpu_offload=gradients keeps them on device 200"}}};
+  const Case wrong[] = {
+      {device,
+       CpuOffload::parameters,
+       {"parameters of unit root are on device 200", "fsdp.cpu_offload=parameters keeps them on the CPU", "set fsdp.cpu_offload=none"}},
+      {*host,
+       CpuOffload::none,
+       {"unit root are on the CPU", "fsdp.cpu_offload=none keeps them on device 200", "set fsdp.cpu_offload=parameters"}},
+      {*host, CpuOffload::gradients, {"fsdp.cpu_offload=gradients keeps them on device 200"}}};
   for (const Case& c : wrong) {
     OtherRig rig(std::make_unique<WindowGroup>(c.memory));
     TreeModule model("root", 5);

@@ -30,8 +30,7 @@ TEST(E2Settings, ConfigsOfAnotherKindAreRefused) {
     Toy toy(rig);
     const std::string model = error_of<ConfigError>([&] { toy.set({.kind = StateDictKind::local}); });
     EXPECT_NE(model.find("the model config is one of full state dicts, the kind is local"), std::string::npos) << model;
-    const std::string optim = error_of<ConfigError>(
-        [&] { toy.set({.kind = StateDictKind::sharded, .model = ShardedStateDictConfig{}}); });
+    const std::string optim = error_of<ConfigError>([&] { toy.set({.kind = StateDictKind::sharded, .model = ShardedStateDictConfig{}}); });
     EXPECT_NE(optim.find("the optimizer config is one of full"), std::string::npos) << optim;
     EXPECT_EQ(state_dict_settings(toy.model), StateDictSettings{});
   });

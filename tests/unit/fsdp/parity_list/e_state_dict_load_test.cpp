@@ -80,9 +80,7 @@ TEST(E4Load, MissingRowsAreNamed) {
   run_local_ranks(2, [&](auto world) {
     RankRig rig(std::move(world));
     Toy toy(rig);
-    const std::string text = error_of<ConfigError>([&] {
-      load_state_dict_pieces(toy.model, {&dicts[rig.rank() == 0 ? 0 : 2], 1});
-    });
+    const std::string text = error_of<ConfigError>([&] { load_state_dict_pieces(toy.model, {&dicts[rig.rank() == 0 ? 0 : 2], 1}); });
     EXPECT_EQ(text, "no rank has rows [2, 4) of 0.weight [5, 3] in its state dict");
   });
 }

@@ -1,6 +1,7 @@
 // docs/parity.md E2: what state dicts of models in memory hold, and that they come back.
 #include "mica/fsdp/wrap_policy.hpp"
 #include "mica/nn/models/gpt2.hpp"
+
 #include "state_dict_toy.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -58,8 +59,8 @@ TEST(E2StateDict, OfAnInnerUnitAndOfAPlainModule) {
   run_local_ranks(2, [](auto world) {
     RankRig rig(std::move(world));
     Toy toy(rig);
-    EXPECT_EQ(keys_of(state_dict(*toy.unit)), (std::vector<std::string>{"norm.num_batches", "norm.running_mean",
-                                                                       "norm.weight", "out.bias", "out.weight"}));
+    EXPECT_EQ(keys_of(state_dict(*toy.unit)),
+              (std::vector<std::string>{"norm.num_batches", "norm.running_mean", "norm.weight", "out.bias", "out.weight"}));
     // Linear 0 belongs to the root unit, which is above.
     const std::string text = error_of<ConfigError>([&] { static_cast<void>(state_dict(*toy.model.children()[0].module)); });
     EXPECT_NE(text.find("no unit"), std::string::npos) << text;
@@ -147,8 +148,7 @@ TEST(E2StateDict, LocalHasOneKeyAUnit) {
     Toy toy(rig);
     toy.set(StateDictKind::local);
     StateDict dict = state_dict(toy.model);
-    EXPECT_EQ(keys_of(dict),
-              (std::vector<std::string>{"1.flat_param", "1.norm.num_batches", "1.norm.running_mean", "flat_param"}));
+    EXPECT_EQ(keys_of(dict), (std::vector<std::string>{"1.flat_param", "1.norm.num_batches", "1.norm.running_mean", "flat_param"}));
     // The root unit: weight 15, aligned to 64, bias 5: 69 in all, 23 a rank; rank 1 has nothing, rank 2 ends full.
     // The unit: weight 10 | 64: bias 2 | 128: norm 2: 130 in all, 44 a rank (132 with padding); the last has 42.
     const std::int64_t root_numels[] = {15, 0, 23}, unit_numels[] = {10, 22, 42};
@@ -197,8 +197,7 @@ void expect_round_trips(const Options& options) {
         if (kind != StateDictKind::local) return;
         for (const Unit* unit : toy.root().units()) {  // padding, which clear() had overwritten, is zero again
           const UnitStorage& storage = *unit->storage();
-          std::vector<float> rest(storage.master().as<float>(),
-                                  storage.master().as<float>() + storage.master().numel());
+          std::vector<float> rest(storage.master().as<float>(), storage.master().as<float>() + storage.master().numel());
           for (const Piece& piece : storage.layout().pieces(storage.shard_rank())) {
             std::fill_n(rest.begin() + piece.offset, piece.numel(), 0.0F);
           }
@@ -260,8 +259,7 @@ TEST(E2StateDict, LocalSaveAndShardedLoadAreRefusedOnUnshardedUnits) {
     RankRig rig(std::move(world), 1);
     Toy toy(rig, {.strategy = Strategy::no_shard});
     toy.set(StateDictKind::local);
-    EXPECT_NE(error_of<Error>([&] { static_cast<void>(state_dict(toy.model)); }).find("unit root is not sharded"),
-              std::string::npos);
+    EXPECT_NE(error_of<Error>([&] { static_cast<void>(state_dict(toy.model)); }).find("unit root is not sharded"), std::string::npos);
     toy.set(StateDictKind::sharded);
     const StateDict dict = state_dict(toy.model);
     EXPECT_TRUE(dict.at("0.weight").is_whole());
@@ -289,8 +287,7 @@ TEST(E2StateDict, On128Ranks) {
       load_state_dict(toy.model, dict);
       for (const Piece& p : toy.root().pieces()) {
         const std::string& name = toy.root().parameter(p).full_name;
-        const auto n = std::ranges::find(kParameters, name, &std::pair<std::string, Shape>::first) -
-                       kParameters.begin();
+        const auto n = std::ranges::find(kParameters, name, &std::pair<std::string, Shape>::first) - kParameters.begin();
         for (std::int64_t i = 0; i < p.numel(); ++i) {
           EXPECT_EQ(toy.root().master(p).as<float>()[i], static_cast<float>(n * 1000 + p.begin + i)) << name;
         }

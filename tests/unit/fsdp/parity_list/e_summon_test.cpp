@@ -1,5 +1,6 @@
 // docs/parity.md E1: full parameters for a while.
 #include "mica/fsdp/summon.hpp"
+
 #include "rank_rig.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -246,8 +247,7 @@ TEST(E1Summon, WithGradients) {
     full.close();
     EXPECT_THROW(SummonFullParams(*two.model, {.offload_to_cpu = true, .with_grads = true}), ConfigError);
     TwoUnits flat(rig);
-    EXPECT_NE(error_of<ConfigError>([&] { SummonFullParams refused(*flat.model, {.with_grads = true}); })
-                  .find("use_orig_params=true"),
+    EXPECT_NE(error_of<ConfigError>([&] { SummonFullParams refused(*flat.model, {.with_grads = true}); }).find("use_orig_params=true"),
               std::string::npos);
   });
 }
@@ -268,8 +268,7 @@ TEST(E1Summon, DoesNotNestAndRefusesPasses) {
     const std::string state = "summoning full parameters";
     EXPECT_NE(error_of<Error>([&] { SummonFullParams again(two.inner()); }).find(state), std::string::npos);
     EXPECT_NE(error_of<Error>([&] { static_cast<void>(two.forward(rig, nullptr)); }).find(state), std::string::npos);
-    EXPECT_NE(error_of<Error>([&] { two.model->backward(rig.context(), std::move(record), ys); }).find(state),
-              std::string::npos);
+    EXPECT_NE(error_of<Error>([&] { two.model->backward(rig.context(), std::move(record), ys); }).find(state), std::string::npos);
     EXPECT_NE(error_of<Error>([&] { two.root().zero_grad(); }).find(state), std::string::npos);
     EXPECT_EQ(rig.values(two.parameter(0).data), numbered(0, 15));  // still there
   });

@@ -37,7 +37,7 @@ void expect_named(const std::string& place, const GroupOf& group_of, const std::
       EXPECT_THAT(pending_with(group_of(rig.device_mesh()), of_rank_1), HasSubstr(of_rank_1));
     });
     shard_layers(model, rig.device_mesh(), {.root = RootOptions{.limit_all_gathers = false}});  // the host goes on without rank 1
-    train_pass(model, rig.context());  // the first one agrees on the order
+    train_pass(model, rig.context());                                                           // the first one agrees on the order
     root_of(model).zero_grad();
     may_stop = true;
     train_pass(model, rig.context());

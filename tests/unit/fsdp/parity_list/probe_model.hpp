@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mica/comm/fake_group.hpp"
+
 #include "rank_rig.hpp"
 
 namespace mica::fsdp::testing {
@@ -17,7 +18,10 @@ using Note = std::function<void(const std::string&)>;
 class ProbeLayer final : public nn::Module {
  public:
   ProbeLayer(std::string name, std::int64_t numel, Note note)
-      : Module("probe"), name_(std::move(name)), note_(std::move(note)), weight_(add_parameter("weight", {numel}, nn::Initializer::ones(), true)) {}
+      : Module("probe"),
+        name_(std::move(name)),
+        note_(std::move(note)),
+        weight_(add_parameter("weight", {numel}, nn::Initializer::ones(), true)) {}
 
   double gradient = 1;
   DType weight_seen = DType::u8, x_seen = DType::u8, dy_seen = DType::u8;
@@ -57,7 +61,8 @@ inline std::string layer_name(int i) { return {static_cast<char>('a' + i)}; }
 /// Layers in a chosen order, each as often as it is named, and a weight of the model's own that nobody uses the value of.
 class ProbeModel final : public nn::Module {
  public:
-  explicit ProbeModel(int num_layers, Note note = [](const std::string&) {}, std::int64_t numel = 5)
+  explicit ProbeModel(
+      int num_layers, Note note = [](const std::string&) {}, std::int64_t numel = 5)
       : Module("model"), note_(std::move(note)), weight_(add_parameter("weight", {3}, nn::Initializer::ones(), true)) {
     for (int i = 0; i < num_layers; ++i) {
       const std::string name = layer_name(i);
@@ -134,8 +139,6 @@ inline std::vector<std::string> events_of(const FakeRecorder& log) {
 }
 
 inline std::int64_t all_gathers(DeviceMesh& device_mesh) { return device_mesh.unshard_group().counts().of(Collective::all_gather); }
-inline std::int64_t reduce_scatters(DeviceMesh& device_mesh) {
-  return device_mesh.reduce_group().counts().of(Collective::reduce_scatter);
-}
+inline std::int64_t reduce_scatters(DeviceMesh& device_mesh) { return device_mesh.reduce_group().counts().of(Collective::reduce_scatter); }
 
 }  // namespace mica::fsdp::testing

@@ -22,8 +22,7 @@ namespace mica::fsdp::testing {
 /// The devices of one rank of a mesh replicas x shard_size.
 class RankRig {
  public:
-  explicit RankRig(std::unique_ptr<ProcessGroup> world, int shard_size = 0, Logger logger = {},
-                   StreamMode mode = StreamMode::inlined)
+  explicit RankRig(std::unique_ptr<ProcessGroup> world, int shard_size = 0, Logger logger = {}, StreamMode mode = StreamMode::inlined)
       : pool_(make_cpu_pool()), kernels_(make_cpu_kernels(*pool_)) {
     const int world_size = world->num_ranks();
     if (shard_size == 0) shard_size = world_size;

@@ -5,6 +5,7 @@
 
 #include "mica/fsdp/state_dict.hpp"
 #include "mica/fsdp/summon.hpp"
+
 #include "norm_like.hpp"
 #include "rank_rig.hpp"
 

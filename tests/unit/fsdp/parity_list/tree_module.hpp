@@ -13,8 +13,7 @@ namespace mica::fsdp::testing {
 /// there is a Record; the backward fills gradients with 1.
 class TreeModule final : public nn::Module {
  public:
-  TreeModule(std::string type_name, std::int64_t numel, bool has_forward = true)
-      : Module(std::move(type_name)), has_forward_(has_forward) {
+  TreeModule(std::string type_name, std::int64_t numel, bool has_forward = true) : Module(std::move(type_name)), has_forward_(has_forward) {
     if (numel > 0) weight_ = &add_parameter("weight", Shape{numel}, nn::Initializer::ones(), true);
   }
   TreeModule(std::string type_name, Shape shape)
