@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // mica-bench: how fast Mica is on this machine, beside the limits of the machine itself.
 
 #include "mica/train/bench.hpp"

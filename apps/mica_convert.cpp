@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // mica-convert: checkpoints to and from other formats.
 
 #include <iostream>

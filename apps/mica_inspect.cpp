@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // mica-inspect: what is in a checkpoint, is it sound, does it equal another one.
 
 #include <iostream>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // mica-tokenize: text files -> token files.
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // mica-train: one training run, started by mpirun or srun.
 
 #include "mica/train/run_training.hpp"

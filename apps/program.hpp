@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // What all programs have in common: how they start, what they say of themselves, how they end.

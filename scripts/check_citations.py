@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Fails on a citation of a place in docs/ that does not exist.
 
 Sources and documents cite a section as docs/design.md, The schedule (any file in docs/, by heading; the numbers of items in

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Fails where a document says what is not so: commands, flags, config keys, files, tests, messages and variables that it names
 are looked up in the sources (scripts/docs_checks: one file a promise).
 

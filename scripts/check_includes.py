@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Fails on an include that the rooms do not allow (docs/design.md, Rooms): of another room that a room may not know, or of a
 foreign header outside its rooms.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Fails when docs/library.md shows C++ or CMake that examples/classifier does not hold.
 
 Every ```cpp block must be lines of examples/classifier/classifier.cpp, one behind the other and all indented alike further

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Holds the parity list (docs/parity.md) to the tests: fails when one of its items has no test that names it in its own name.
 
 A test names an item where its suite or its name begins with it: D8Precision.X, X.D8_Y, X.D8_F3_Y. Only tests that the default

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Puts the headers of NVIDIA's cudnn-frontend into build/cudnn-frontend, if packages can be reached: with them a build for
 # GPUs uses cuDNN's attention, without them Mica's own, and CMake says which.
 set -uo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # How fast a GPU trains, beside PyTorch's compiled FSDP2 in the same run on the same card. In a build with CUDA, or in the
 # folder that scripts/gpu-check.sh packs; Mica and the peer take turns. JSON lines go to results/bench.jsonl, a table to the terminal.
 #   scripts/gpu-bench.sh                  every stage, or: tokens peer large staged

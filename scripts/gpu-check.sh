@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs what needs a GPU, also on a machine that has CUDA and nothing else of what Mica needs (no MPI, HDF5, network).
 #   scripts/gpu-check.sh pack              here: builds for the GPU and puts programs and libraries into build/gpu-check
 #                                          (and build/gpu-check.tar.xz, some 40 MB for one architecture)

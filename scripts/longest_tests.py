@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Prints the ten tests that took longest, each with the reason that tests/README.md gives for it.
 
     scripts/longest_tests.py build/release/durations.xml     what `ctest --output-junit durations.xml` wrote

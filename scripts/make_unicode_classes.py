@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes src/data/unicode_classes.cpp: which code points are letters (\\p{L}) and numbers (\\p{N}).
 
     python3 scripts/make_unicode_classes.py > src/data/unicode_classes.cpp

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Breaks Mica in small ways, one at a time, and says which breakages no test notices.
 
 tests/mutations/*.toml list the breakages: file, text, what stands there instead, and the tests that must fail. All of them

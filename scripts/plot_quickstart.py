@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Draws a run's loss and step time as an SVG: scripts/plot_quickstart.py RUN/metrics.jsonl [OUT.svg]
 
 README.md shows the picture of the quickstart's run, docs/pictures/quickstart.svg (the default of OUT). Needs no packages.

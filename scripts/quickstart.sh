@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # From a fresh Debian machine to a sharded GPT-2 that has trained on real text and saved a checkpoint.
 #   scripts/quickstart.sh [FILE_OR_FOLDER_OF_TEXT...]
 # A file is read whatever its name; in folders, those that look like text (copyright, README*, *.txt, *.md, *.pod). At most

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Makes build/reference-venv with the Python packages that tests/conformance compares Mica with, if packages can be reached.
 # Without them those tests are not registered, and CMake says so; nothing else needs them.
 set -uo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds and runs Mica's tests.
 #   scripts/test.sh                the default suite: what CI runs, there followed by short fuzzing and the build for GPUs
 #   scripts/test.sh -R NAME ...    arguments go to ctest

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """How much of the communication a traced run hid behind computing.
 
     scripts/trace_report.py runs/NAME                     every rank of a run

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Trains a classifier of hand-written digits on all ranks, saves it, and goes on where an earlier start stopped.
 //   mpirun -np 4 classifier digits.txt RUN_FOLDER STEPS
 

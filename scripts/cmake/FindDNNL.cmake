@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Finds oneDNN without its own config file, which on Debian demands OpenCL.
 # Defines the imported target DNNL::dnnl.
 find_path(DNNL_INCLUDE_DIR dnnl.hpp)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Sets MICA_CUDA: whether the folders named cuda/ are built. AUTO builds them where everything that they need is there.
 set(MICA_CUDA OFF)
 if(NOT MICA_ENABLE_CUDA STREQUAL "OFF")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Everything Mica links against; nothing is downloaded here. The package names are Debian's (see scripts/quickstart.sh).
 find_package(Threads REQUIRED)
 find_package(MPI REQUIRED COMPONENTS CXX)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cmake --install: programs, headers, libraries and the package `mica` with the target mica::mica (all modules).
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # mica_add_module(NAME [DEPENDS mica modules...] [PUBLIC libs...] [PRIVATE libs...] [SOURCES extra...])
 # One static library per module, target mica_NAME, alias mica::NAME, from src/NAME/**.cpp.
 add_library(mica_options INTERFACE)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # mica_add_unit_test(NAME module SOURCES files... [LIBS libs...] [LABELS labels...] [BY_FILE])
 #   one GoogleTest executable per module, one CTest for it: unit.MODULE. BY_FILE: one for each file, unit.MODULE.FILE, and
 #   unit.MODULE.no_others, which fails when those leave out a test.

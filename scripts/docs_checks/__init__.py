@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What scripts/check_docs.py is made of: a file for each thing that documents promise."""
 import pathlib
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fenced blocks of documents, and what a machine needs to run them.
 
 Shell blocks (```sh, or without a language where a line begins with a program that shell.py knows) and Python blocks are run by

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every command in a document's blocks, and every one in backticks that calls a program of Mica's, names programs, flags, config
 keys, scripts and files that exist; so do config files in blocks."""
 import re

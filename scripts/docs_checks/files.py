@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/files.md: its tables of exit statuses, environment variables, HDF5 datasets and metrics' events are those of the sources.
 (The fields of JSON are held to it by unit_train, FilesDoc.)"""
 import re

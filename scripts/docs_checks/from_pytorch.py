@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/from-pytorch.md: in its tables every `section.key` of the column config is a key, and every word of a C++ name is in
 include/ (a path must be a header)."""
 import re

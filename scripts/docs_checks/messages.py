@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/troubleshooting.md: every message that its tables quote stands in the sources. `...` stands for what a message fills in.
 Tables below a heading that names another program's messages are not looked up."""
 import re

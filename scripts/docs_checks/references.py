@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Links to files, and config keys and files that a document names in backticks, exist."""
 import re
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the blocks of documents as a reader would: `scripts/check_docs.py --run build/release/bin`.
 
 Each document has a folder of its own, in which its blocks run from top to bottom in one shell, as if it were the source folder:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands as documents show them: cut into simple commands, and each held to the programs, flags, keys and files there are."""
 import json
 import os

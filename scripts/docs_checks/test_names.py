@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests/README.md: `unit.ROOM.FILE` is tests/unit/ROOM/FILE_test.cpp or in a folder of that room, `fault.NAME` is
 tests/fault/NAME_test.cpp; * stands for any text."""
 import re

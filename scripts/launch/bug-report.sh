@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Collects what a bug report needs into one archive. Look through it before you send it: it holds paths and host names.
 #   scripts/launch/bug-report.sh RUN_FOLDER [REPORT.tar.gz]
 # Config, log, the last rows of metrics.jsonl, what the newest checkpoint says of itself; versions, machine and file system; and

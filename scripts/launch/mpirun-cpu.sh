@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Ranks on the cores of this machine, or of the hosts in a hostfile ("HOST slots=CORES" a line).
 #   RANKS=4 THREADS=8 scripts/launch/mpirun-cpu.sh CONFIG [--section.key=value ...]
 #   HOSTFILE=hosts THREADS=8 scripts/launch/mpirun-cpu.sh CONFIG      as many ranks as the hosts' cores hold

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # One rank per GPU over the hosts of a hostfile.
 #   scripts/launch/mpirun-gpu.sh CONFIG [--section.key=value ...]
 #   HOSTFILE=hosts GPUS_PER_NODE=8 scripts/launch/mpirun-gpu.sh configs/gpt2-124m.cfg --fsdp.strategy=hybrid_shard --mesh.shard_size=node

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "piece_table.hpp"
 
 #include "part_reader.hpp"

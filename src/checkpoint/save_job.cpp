@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "save_job.hpp"
 
 #include "mica/checkpoint/folder.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "mica/comm/fake_group.hpp"
 
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Built instead of sentencepiece_tokenizer.cpp where CMake did not find libsentencepiece.
 
 #include "mica/core/error.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Made by scripts/make_unicode_classes.py from Unicode 16.0.0.
 
 #include "unicode_classes.hpp"

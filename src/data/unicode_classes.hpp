@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // Private to data: Unicode's letters and numbers, as the patterns of tokenizers mean them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // Private to data: the patterns by which byte-level tokenizers cut text into words before they merge.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "mica/fsdp/buffer_storage.hpp"
 
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "mica/fsdp/gathered_unit.hpp"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "given_states.hpp"
 
 #include "mica/fsdp/buffer_storage.hpp"

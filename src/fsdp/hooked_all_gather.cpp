@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "hooked_all_gather.hpp"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "mica/fsdp/state_dict_settings.hpp"
 
 #include "mica/fsdp/unit_tree.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "sync_states.hpp"
 
 #include "mica/core/rounding.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gradients of a unit: see [Note: unit storage].
 #include "mica/fsdp/unit_storage.hpp"
 

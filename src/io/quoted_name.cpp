@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "mica/io/quoted_name.hpp"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "mica/core/error.hpp"
 #include "mica/mpi/communicator.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MPI libraries tell in ways of their own whether they take a GPU's memory; one that cannot be asked does not.
 #include <mpi.h>
 

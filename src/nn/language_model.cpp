@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "mica/nn/language_model.hpp"
 
 #include "mica/nn/input_check.hpp"

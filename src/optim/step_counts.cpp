@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many steps an optimizer and its parameters have made, and what of that goes back with a step that is given up.
 #include "mica/core/error.hpp"
 #include "mica/optim/optimizer.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "mica/plan/step_walk.hpp"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "mica/train/model_source.hpp"
 
 #include "mica/checkpoint/init_from.hpp"

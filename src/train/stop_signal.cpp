@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "mica/train/stop_signal.hpp"
 
 #include <array>

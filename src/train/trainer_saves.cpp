@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a run's checkpoints are saved, at once or in the background.
 #include "mica/checkpoint/save.hpp"
 #include "mica/train/trainer.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // mica-bench's subcommands: they run, and what they report fits together. No speeds are asserted.
 
 #include <filesystem>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mica's safetensors files beside the safetensors package, bit for bit, in both directions.
 
     check_safetensors.py SAFETENSORS_COPY MICA_CONVERT tests/reference

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // safetensors_copy FROM TO: reads every tensor and the metadata of a file and writes them again, in odd ranges.
 
 #include <algorithm>

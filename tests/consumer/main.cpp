@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bring your own model: declares one, shards it over all ranks and trains it.   mpirun -np 2 ./bring_your_own_model
 
 #include <cstdio>

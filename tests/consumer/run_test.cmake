@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Installs Mica into a fresh folder, builds the consumer against it, runs it on 2 ranks: its loss must fall.
 #   cmake -DMICA_BUILD=... -DSOURCE=... -DWORK=... -DCOMPILER=... -DLAUNCHER=... -P run_test.cmake
 function(must)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cuBLASLt's handle and descriptors: attributes are stored here and judged where they are used.
 #include "cublas_descriptors.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cuBLASLt's algorithms and products.
 #include <atomic>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors, devices and versions of the runtime API.
 #include <cstdio>
 #include <cstring>

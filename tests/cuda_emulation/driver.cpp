@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver API: names, virtual memory, waiting for a word, and how the runtime API finds all this.
 #include <atomic>
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams that work as late as can be: what lacks a wait shows, and what has its waits is right in every order.
 #include <chrono>
 #include <set>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NCCL itself and its communicators.
 #include <cstring>
 #include <map>

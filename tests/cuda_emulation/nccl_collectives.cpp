@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NCCL's collectives, sends and receives: arguments are checked here, ranks meet in Clique.
 #include <algorithm>
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // User buffers of communicators. NCCL refuses little and leaves out what it cannot use; here whatever would be of no
 // use is refused.
 #include "nccl_registrations.hpp"

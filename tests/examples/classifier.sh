@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Runs examples/classifier as a user would: on 1, 2 and 4 ranks, stopped and started again, and with mistakes.
 #   classifier.sh DIGITS PROGRAMS CLASSIFIER LAUNCHER     LAUNCHER: a command that takes the number of ranks next
 digits=$1 programs=$2 classifier=$3 launcher=$4

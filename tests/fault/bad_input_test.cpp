@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A user's mistakes: each ends the job within seconds on all ranks, with a status of docs/design.md, Programs and files, and
 // one line that says what, where and what was expected; what was saved earlier stays as it is.
 

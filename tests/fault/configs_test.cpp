@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every file in configs/ loads and runs for a step; gpt2-124m with fewer and smaller layers.
 
 #include <filesystem>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // F3: bitwise the same run on any number of ranks, as users run it: figures, parameters and optimizer state.
 #include <gtest/gtest.h>
 

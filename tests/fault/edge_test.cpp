@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What users meet before and around a run: help, flags, limits of the machine, what is printed, the scripts.
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What mica-train writes into metrics.jsonl is what PyTorch computes (tests/reference/make_training_reference.py), on any
 // number of ranks; and it evaluates, saves, deletes and prints at the steps that its config names.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What keys of [fsdp] do to a whole run: which parameters move, how units are cut, what is gathered again. That a strategy changes
 // no figure is fault.figures'.
 

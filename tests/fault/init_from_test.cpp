@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A run that starts from a Hugging Face folder or from a checkpoint, by the programs as users run them.
 
 #include <filesystem>

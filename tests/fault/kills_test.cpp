@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kill -9 at random moments while checkpoints are written, again and again: the newest complete checkpoint always verifies
 // and is gone on from, and in the end the run holds the bits of one that was never disturbed.
 //   MICA_KILLS=<n>  kills (40); MICA_KILLS_SEED=<n>  of the moments and victims

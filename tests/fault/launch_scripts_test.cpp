@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // scripts/launch: what the launchers are given, that signals become saves, and that a run which was stopped is queued again. Where
 // the launcher or the batch system is not asked for what it does itself, a program of its name stands for it.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory limit of a cgroup, as Slurm's --mem sets it, is kept. Registered where such a cgroup can be made.
 
 #include <gmock/gmock.h>

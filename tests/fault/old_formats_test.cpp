@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A checkpoint that an earlier version of Mica wrote goes on as that version would have.
 
 #include <algorithm>

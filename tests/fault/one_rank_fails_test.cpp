@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank fails, or the job is told to stop: all ranks end, soon, and one message says why.
 
 #include <csignal>

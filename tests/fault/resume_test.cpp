@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A run that is killed with SIGKILL and started again gives, bit for bit, what an undisturbed run gives.
 
 #include <algorithm>

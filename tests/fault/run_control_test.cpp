@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What ends, checks and records a run: time limits, drift checks, traces, threads, messages.
 
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a run's folder promises: one job at a time, one line of checkpoints, a batch and data that belong to the run.
 
 #include <csignal>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A config file: any text is read or refused; what is read is written as text that reads back.
 
 #include <cstddef>

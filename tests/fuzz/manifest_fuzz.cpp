@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A checkpoint's manifest, behind its checksum: with a checksum that fits, any text is read or refused.
 
 #include <cstddef>

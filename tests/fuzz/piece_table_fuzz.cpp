@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of pieces of each of a checkpoint's shard files, as its columns come out of HDF5: of any content. What is
 // read makes an index whose every element lies inside its dataset.
 

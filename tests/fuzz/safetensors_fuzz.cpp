@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A safetensors header: any text is read or refused; tensors that are accepted lie inside the file.
 
 #include <cstddef>

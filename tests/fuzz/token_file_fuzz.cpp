@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Raw and llm.c token files: any bytes are read or refused. HDF5 files are left out: libhdf5 reads them.
 
 #include <cstddef>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tokenizer.json: any text is read or refused; what is read encodes text to ids that decode to it.
 
 #include <cstddef>

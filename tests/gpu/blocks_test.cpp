@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks of a GPU's memory that share their pages with nobody.
 #include <cstdint>
 #include <vector>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoints move between the CPU and a GPU bit for bit. The same sources run on a GPU (label gpu) and on an emulated one.
 #include <atomic>
 

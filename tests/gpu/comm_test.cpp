@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Process groups for memory of GPUs. The same sources run on a GPU (label gpu), where NCCL has one rank, and on the
 // emulation of some, where it has several.
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams, events and memory of a GPU. The same sources run on a GPU (label gpu) and on the emulation of one.
 #include <cmath>
 #include <cstdlib>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What freeing memory of a GPU costs at the driver: events are recorded where somebody needs them (cuda_stream.hpp).
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Writes the C source of a library that has all names of CUDA's driver and says yes to all they ask, but that there is no
 # GPU: what plans for a GPU that is not here looks for a driver, and loads what it compiled.
 #   no_driver.sh <the toolkit's stub of libcuda> <file to write>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What offloaded gradients cost a GPU: copies, and no kernels but one (docs/parity.md D9).
 #include <gtest/gtest.h>
 

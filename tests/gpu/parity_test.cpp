@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Training on a GPU: against the CPU, and sharded over ranks that share the GPU against one rank. The same sources run on
 // a GPU (label gpu) and on the emulation of one (tests/cuda_emulation).
 #include "support/parity.hpp"

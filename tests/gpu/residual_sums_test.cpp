@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which product makes the sum of a residual on a GPU: only the emulation can be asked what was enqueued and stay small.
 #include <gtest/gtest.h>
 

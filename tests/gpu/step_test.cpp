@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a training step asks of the driver: the host enqueues and does not wait (docs/design.md, One step as data).
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // mica-train with a GPU, as users start it, beside the same run on the CPU; on emulated GPUs.
 #include "fault/support/training.hpp"
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Makes the stored sample of the checkpoint format that a build writes: tests/reference/checkpoint_format_N.
 #     tests/reference/make_checkpoint_sample.sh [BIN_DIR]        (default: build/release/bin)
 # Run it before kFormatVersion is raised (include/mica/checkpoint/manifest.hpp): from then on fault.old_formats resumes it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes examples/classifier/digits.txt from the copy of the digits that scikit-learn ships.
 
     python tests/reference/make_digits.py > examples/classifier/digits.txt

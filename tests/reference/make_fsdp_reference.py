@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes tests/reference/fsdp.json with PyTorch's own FullyShardedDataParallel, on 2 processes over gloo.
 
     python tests/reference/make_fsdp_reference.py tests/reference/fsdp.json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes what PyTorch says about two small GPT-2s: losses, gradients, and a few optimizer steps.
 
     python3 -m venv torch && torch/bin/pip install torch

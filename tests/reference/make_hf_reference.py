@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes small random models with Hugging Face's transformers, and what they compute: for conversion and model tests.
 
     python3 -m venv venv && venv/bin/pip install torch transformers safetensors

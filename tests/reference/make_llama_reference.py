@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes what Hugging Face's LlamaForCausalLM says about two small Llamas: logits, loss, gradients.
 
     python3 -m venv hf && hf/bin/pip install torch transformers

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes tests/reference/losses.txt with PyTorch: activations and losses with their gradients, on a few numbers.
 
     python tests/reference/make_losses_reference.py > tests/reference/losses.txt

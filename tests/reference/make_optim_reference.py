@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes tests/reference/optim.txt with PyTorch: optimizers over five steps, and clipping by the global norm.
 
     python tests/reference/make_optim_reference.py > tests/reference/optim.txt

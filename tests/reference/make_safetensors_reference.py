@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes a small file with the safetensors package: what Mica must read, and write again byte by byte.
 
     python3 -m venv venv && venv/bin/pip install torch safetensors

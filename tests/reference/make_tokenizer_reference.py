@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes tests/reference/tokenizers/ with Hugging Face's tokenizers and with sentencepiece: small vocabularies, and the
 ids that these packages give to texts that are easy to get wrong.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes what PyTorch says about whole runs of mica-train: losses, gradient norms, learning rates, validation losses.
 
     python3 -m venv torch && torch/bin/pip install numpy torch

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lets checks written for memory of the host drive a group whose tensors are a GPU's.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The main of every test that runs under mpirun: `mpirun -np N test --expect-world=N [--funneled] [gtest flags]`.
 // Rank 0 prints as GoogleTest does, the others print their failures only, each line with its rank. All ranks exit with
 // the same status, and not before all are done. If a test leaves some ranks behind (one failed and returned, the others

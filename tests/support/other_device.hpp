@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A second kind of device for tests: memory and streams of the CPU that say they are something else.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The only test source that knows where the build lies: compilers' caches serve all others in any folder.
 #include "support/paths.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is drawn of a case, and how it is told.
 #include "support/random_case.hpp"
 

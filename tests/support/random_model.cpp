@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model of a random case, and how it is sharded.
 #include <algorithm>
 #include <unordered_set>

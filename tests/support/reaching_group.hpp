@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plays an MPI that takes a GPU's memory, over a group for memory of the host and with emulated GPUs.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 /// Marks a function that also runs on a GPU; empty unless CUDA's compiler reads it.

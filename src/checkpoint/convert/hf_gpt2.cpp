@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GPT-2: transformers' GPT2LMHeadModel. Its Conv1D layers store their weights [in, out].
 
 #include "mica/core/error.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Llama 2 and 3: transformers' LlamaForCausalLM. Names and orientation are Mica's own.
 
 #include "mica/core/error.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What gpu_groups.hpp is in a build without CUDA.
 #include "mica/comm/gpu_groups.hpp"
 

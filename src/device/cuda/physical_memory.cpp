@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "physical_memory.hpp"
 
 #include "mica/device/cuda/check.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What gpu.hpp is in a build without CUDA.
 #include "mica/device/gpu.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "mica/nn/models/gpt2.hpp"
 
 #include <cmath>

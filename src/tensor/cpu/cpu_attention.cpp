@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "../arguments.hpp"
 #include "../attention_arguments.hpp"
 #include "attention.hpp"

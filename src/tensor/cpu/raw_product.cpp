@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "mica/tensor/raw_product.hpp"
 
 #include <vector>

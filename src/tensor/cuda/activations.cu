@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "../element_math.hpp"
 #include "../layer_arguments.hpp"
 #include "../scalar_math.hpp"

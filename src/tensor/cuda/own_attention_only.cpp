@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cudnn_attention.hpp"
 
 // For builds without cudnn-frontend, in place of cudnn_attention.cpp.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What cuda_kernels.hpp is in a build without CUDA.
 #include "mica/tensor/cuda_kernels.hpp"
 

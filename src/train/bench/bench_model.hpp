@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // Private to mica-bench: the models that train and checkpoint measure, and the data they see.

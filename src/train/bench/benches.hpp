@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // Private to mica-bench: its subcommands. Each takes the arguments after its name. @collective

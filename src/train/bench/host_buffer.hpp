@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // Private to mica-bench: memory of one's own, not from Mica's pool.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // What cuBLASLt shares with cuBLAS; see [Note: emulated headers] in vector_types.h.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // CUDA's driver API as far as Mica uses it, see [Note: emulated headers] in vector_types.h.

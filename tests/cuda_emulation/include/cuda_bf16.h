@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // CUDA's __nv_bfloat16 and its pair, on top of mica::bf16; see [Note: emulated headers] in vector_types.h.

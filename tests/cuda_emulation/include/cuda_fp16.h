@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // CUDA's __half and its pair, on top of mica::f16; see [Note: emulated headers] in vector_types.h.

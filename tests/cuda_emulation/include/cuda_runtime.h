@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // CUDA C++ for a C++ compiler, see [Note: emulated headers] in vector_types.h.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // Element types of CUDA's libraries; see [Note: emulated headers] in vector_types.h.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // CUDA's short vectors and dim3, with its alignments. [Note: emulated headers]

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Runs a command in a memory cgroup of its own without a limit, inside one with a limit: Slurm nests them so.
 #   memory_cgroup.sh BYTES COMMAND...
 # Ends with the command's status; with 99 where no such cgroup can be made.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "../../../src/tensor/cuda/attention_parts.hpp"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "unit/tensor/kernels_testing.hpp"
 
 // What a GPU does with ids that are not in the vocabulary: it cannot refuse them.

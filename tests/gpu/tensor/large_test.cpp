@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "unit/tensor/kernels_testing.hpp"
 
 // Arrays for which a kernel's grid is too small: its threads take several turns.

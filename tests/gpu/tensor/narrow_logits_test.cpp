@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "../../unit/tensor/kernels_testing.hpp"
 
 // CudaKernelsOptions::f32_logits = false.

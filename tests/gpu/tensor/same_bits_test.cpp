@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "unit/tensor/kernels_testing.hpp"
 
 // Where no exponential, sine or sum of floats is in the way, a GPU gives the CPU's bits: what runs on the one goes on

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Save and load by ranks that are processes: files of several writers, errors that travel.
 #include <filesystem>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A group over MPI that is aborted waits for nobody any more.
 #include <functional>
 #include <thread>

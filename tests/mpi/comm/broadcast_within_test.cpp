@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Set-up data that ranks wait for no longer than they were told to.
 #include <array>
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NCCL's groups over MPI as far as processes get with emulated GPUs, whose NCCL connects threads only: how a rank that
 // is not there becomes one message.
 #include "mica/comm/gpu_groups.hpp"

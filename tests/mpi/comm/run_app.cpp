@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A user's main that fails in the way that its argument names.
 #include "mica/comm/run_app.hpp"
 

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Runs the launcher command given, once for each way to fail: the job ends with the error's status and one line that says why.
 failed=0
 expect() {  # way, status, line ("" for none)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/design.md, Invariants 1 and 3, over real MPI: the whole parity matrix for the world size it is started on, and the exact
 // number of collectives, counted in the process groups and from outside through MPI's profiling interface.
 #include "support/parity.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rank 1 throws with an open Session while the others wait for it in a barrier.
 #include <cstdio>
 #include <stdexcept>

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Runs the launcher command given; expects the status and the output of an aborted job.
 output=$("$@" 2>&1)
 status=$?

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program that catches nothing: every rank throws with an open Session.
 #include "mica/core/error.hpp"
 #include "mica/mpi/communicator.hpp"

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Runs the launcher command given; expects the error's status and its line, the lowest rank's first, and no stack trace.
 output=$("$@" 2>&1)
 status=$?

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory plan over real MPI, whose collectives take staging memory.
 #include <gtest/gtest.h>
 

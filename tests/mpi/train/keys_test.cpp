@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every config key does something: a row a key sets it to a value of its own and looks at the option, the module or the
 // behaviour that comes of it. A key without a row fails, and so does a row without a key.
 

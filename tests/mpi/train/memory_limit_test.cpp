@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the ranks of a node need together is held against the limits that they share.
 #include "mica/train/memory_limit.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/design.md, Invariants 2, from outside: what the operating system says a training of more than 500 MB takes, against the
 // planner's formula and the pool's count.
 #include <filesystem>

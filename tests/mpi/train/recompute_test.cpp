@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a run keeps for backward (fsdp.recompute): the same training whatever it is, in the memory that was planned.
 #include <filesystem>
 #include <fstream>

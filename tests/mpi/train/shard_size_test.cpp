@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A2: what mesh.shard_size = auto makes of ranks on several nodes.
 #include <vector>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batches are read ahead of their steps, and nobody notices ([Note: batches read ahead]).
 #include "mica/train/step_runner.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Saving in the background: what is written is what the model held at start(), whatever happens to it afterwards.
 
 #include "mica/checkpoint/async_saver.hpp"

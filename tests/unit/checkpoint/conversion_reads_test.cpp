@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What conversions and comparisons read of a checkpoint: every block about once, however its shards are cut.
 
 #include <gmock/gmock.h>

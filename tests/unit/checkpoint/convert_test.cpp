@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // mica-convert reshard and consolidate: every bit stays, on any number of ranks.
 
 #include <filesystem>

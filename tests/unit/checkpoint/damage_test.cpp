@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Damage in every place: an error that names the file, or a load that is right to the last bit. Never a wrong value.
 #include <algorithm>
 #include <filesystem>

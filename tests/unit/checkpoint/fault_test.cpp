@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the operating system can do to a save: kill it anywhere, a full disk, a folder that is read-only.
 #include <csignal>
 #include <cstdlib>

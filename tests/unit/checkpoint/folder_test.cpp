@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which folders are checkpoints, which one is meant, what is left over, and where a checkpoint comes from.
 #include "mica/checkpoint/folder.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every earlier format that Mica reads has a stored sample, which fault.old_formats resumes.
 
 #include <filesystem>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "../../../src/checkpoint/convert/hf_config.hpp"
 
 #include <gmock/gmock.h>

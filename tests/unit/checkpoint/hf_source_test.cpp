@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "../../../src/checkpoint/convert/hf_source.hpp"
 
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the ranks of init_from() open and read of a Hugging Face folder, counted at the C library's calls.
 
 #include <cstdarg>

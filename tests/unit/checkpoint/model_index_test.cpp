@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // model.h5: the whole model as other programs see it.
 
 #include "../../../src/checkpoint/model_index.hpp"

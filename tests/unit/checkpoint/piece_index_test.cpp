@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables of pieces must name every element exactly once.
 #include "../../../src/checkpoint/piece_index.hpp"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares model.h5 of checkpoints, as h5py sees it, with raw float32 files: read_model_h5.py EXPECTED_FOLDER MODEL_H5...
 
 EXPECTED_FOLDER holds one file for each dataset, "/" in its name as "@"; its first line is the shape.

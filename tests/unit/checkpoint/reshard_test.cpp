@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A checkpoint is loaded on any mesh, with any layout and wrapping.
 
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What ranks read, hear and write of a checkpoint grows with what they hold.
 
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What no unit holds: ignored parameters with their optimizer state, and module buffers.
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "mica/comm/flight_recorder.hpp"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program as users meet it: exit statuses, one line of error, files.
 
 #include <array>

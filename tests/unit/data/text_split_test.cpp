@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "../../../src/data/text_split.hpp"
 
 #include <fstream>

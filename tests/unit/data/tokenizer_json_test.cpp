@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is read of a tokenizer.json, and what is refused; ids that are known without any other program.
 
 #include "mica/data/tokenizer_json.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ids equal to those of Hugging Face's tokenizers and of sentencepiece (tests/reference/make_tokenizer_reference.py).
 
 #include <sstream>

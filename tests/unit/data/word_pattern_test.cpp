@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the patterns cut text into words, beside the regular expression engine of Hugging Face's tokenizers.
 
 #include <fmt/format.h>

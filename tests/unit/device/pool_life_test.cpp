@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many allocations at random, in one order of the host's calls.
 #include <atomic>
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/design.md, A step is a transaction: abandoned at any collective and done again, it leaves the bits of a run
 // that was never disturbed.
 #include <gtest/gtest.h>

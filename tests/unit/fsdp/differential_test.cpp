@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/parity.md F8: random models under random options against one plain rank on the same micro-batches.
 #include <algorithm>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What goes away while streams still have work: a run that an error ends in the middle of a step.
 #include <algorithm>
 #include <chrono>

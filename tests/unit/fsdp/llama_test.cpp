@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/design.md, Invariants 1 and 3, on a Llama: ranks that are threads against one plain rank. Separate projections and a head
 // of its own cut units otherwise than GPT-2's packed ones.
 #include <gtest/gtest.h>

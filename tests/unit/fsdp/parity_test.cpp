@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A part of the parity matrix on ranks that are threads; tests/mpi/fsdp walks all of it under mpirun.
 #include "support/parity.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/parity.md C4: how parameters are cut one by one. Known answers by hand, and every element found where it belongs.
 #include "mica/fsdp/per_parameter_layout.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which unit is gathered when, seen from outside: the collectives of a group that records them, between the backwards.
 #include "mica/fsdp/prefetch.hpp"
 

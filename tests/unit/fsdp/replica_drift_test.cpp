@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replicas that no longer hold the same bits are found and named.
 #include "mica/fsdp/replica_drift.hpp"
 

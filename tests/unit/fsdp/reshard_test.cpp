@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is unsharded when masters are about to be written.
 #include <gtest/gtest.h>
 

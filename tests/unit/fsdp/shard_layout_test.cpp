@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/parity.md C1, C2: known answers, written out by hand.
 #include "mica/fsdp/shard_layout.hpp"
 

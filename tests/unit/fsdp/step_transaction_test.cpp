@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a step changes on the host goes back to before the first step that was not made, and no further.
 #include "mica/fsdp/step_transaction.hpp"
 

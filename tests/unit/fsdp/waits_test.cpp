@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The schedule's waits (docs/design.md, One step as data): none is missing, and none is superfluous. Among them are those of
 // docs/parity.md D18: before a step's first unshard the unshard and pre-unshard streams wait for the compute stream.
 #include <map>

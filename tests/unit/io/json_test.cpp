@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is read of JSON that nobody vouches for, and how each mistake is told.
 
 #include "mica/io/json.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "mica/nn/activation.hpp"
 #include "mica/nn/models/llama_memory.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Layers that share a kernel with a neighbour ([Note: fused neighbours]): that they do, and that nothing else changes.
 #include <algorithm>
 

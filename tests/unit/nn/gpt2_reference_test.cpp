@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GPT-2 beside PyTorch: tests/reference/make_gpt2_reference.py says how the numbers were made.
 #include <cmath>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a backward does with the gradients that it gets and gives, and which it leaves out: frozen parameters.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every layer's backward against finite differences on odd shapes, and what each layer computes or refuses.
 #include <algorithm>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Llama's layers: every backward against finite differences on odd shapes, what they compute, what they keep.
 #include <cmath>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Llama beside Hugging Face's: tests/reference/make_llama_reference.py says how the numbers were made.
 #include <cmath>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Activations and losses against PyTorch (tests/reference/make_losses_reference.py).
 #include <algorithm>
 #include <cstdlib>

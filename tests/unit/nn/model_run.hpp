@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small GPT-2 with storage and batches, run once or more.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names, shapes, initial values and refusals of the models.
 #include <algorithm>
 #include <cmath>

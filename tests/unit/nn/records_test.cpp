@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a Record is: [Note: records]. Everything here holds for whole models, so that each layer takes part.
 #include <cmath>
 

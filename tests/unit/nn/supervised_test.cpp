@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models of f32 features with a loss as their head: gradients, predictions, and what they refuse.
 #include <gmock/gmock.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/design.md, A step is a transaction, counters of the host included: abandoned at any collective, also after the host has
 // run ahead to the end of the step, and done again, it leaves the bits of a run that was never disturbed.
 #include <gtest/gtest.h>

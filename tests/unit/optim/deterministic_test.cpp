@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/parity.md F3: bitwise the same run on any number of ranks (docs/design.md, Deterministic mode).
 #include "mica/fsdp/deterministic.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When a replica is lost, those that are left give the step up and do it again, as if they had been alone from the start.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

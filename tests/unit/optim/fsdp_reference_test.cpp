@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Against PyTorch's own FSDP: tests/reference/make_fsdp_reference.py.
 
 #include "unit/optim/fsdp_reference.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // D16: the memory of a training run in units of S = model bytes / shard ranks, by the pool's exact bytes.
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/parity.md D9: masters that are offloaded from another device are stepped by the CPU.
 #include <cstring>
 

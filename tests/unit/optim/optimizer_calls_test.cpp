@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What optimizers ask of the kernels, and what they refuse.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "mica/optim/optimizer_in_backward.hpp"
 
 #include <cmath>

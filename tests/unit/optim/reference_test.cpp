@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every optimizer and clipping against PyTorch (tests/reference/make_optim_reference.py), on 1 to 4 ranks.
 #include <cmath>
 #include <cstdlib>

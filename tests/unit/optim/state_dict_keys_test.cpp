@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys of optimizer state dicts, by name and by id, and dicts that do not fit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

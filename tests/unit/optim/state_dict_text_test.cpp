@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What rank 0 tells the others of a state dict comes through as it is, whatever it holds.
 
 #include "../../../src/optim/state_dict_text.hpp"

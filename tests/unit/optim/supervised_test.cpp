@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models of f32 features under sharding: a root casts features and float targets, and leaves classes alone.
 #include <cmath>
 

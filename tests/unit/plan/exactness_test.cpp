@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The plan against the pool's and the process groups' own counts, on a GPT-2 with odd sizes: every strategy, dtype,
 // wrapping, prefetch, stream mode and accumulation on 1 to 4 ranks.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes added up by hand, which both the plan and the pool of a real run must give (docs/design.md, Invariants 2).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

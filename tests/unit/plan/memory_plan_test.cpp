@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a memory plan counts beside the literal steps of literal_memory_test.cpp, refuses and prints.
 #include "mica/plan/memory_plan.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the optimizers' kernels refuse before anything is enqueued.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "../../../src/tensor/element_math.hpp"
 
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels_testing.hpp"
 
 // Operations that do in one pass what others do in several: what they compute, and that nothing depends on which is used.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels_testing.hpp"
 
 // What Llama needs beside attention: root mean square norm, SwiGLU, rotary embedding.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "../../../src/tensor/cpu/tiles.hpp"
 
 #include "../../../src/tensor/cpu/loops.hpp"

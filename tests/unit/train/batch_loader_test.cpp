@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rank's micro-batches of any dataset, read ahead and not overwritten too early.
 #include "mica/train/batch_loader.hpp"
 

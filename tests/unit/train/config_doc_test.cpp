@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/config.md holds the table of keys as the code has it, and the other names are those of keys.
 #include <algorithm>
 #include <cstdlib>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Config files: comments, quotes, what is refused, and that what is written reads back ([Note: config files]).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Values that do not go with each other are refused, and those beside them are not.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/files.md names every field of the JSON that a run writes, and no other.
 #include <set>
 #include <sstream>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fsdp keys of a config and the options that they become.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

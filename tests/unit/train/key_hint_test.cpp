@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The hint for a key that does not exist: the field's other words, other sections, typing errors.
 #include <regex>
 #include <set>

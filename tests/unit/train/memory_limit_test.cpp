@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The limits of cgroups, read from made-up /proc and /sys: nested groups, versions 1 and 2, containers.
 #include "mica/train/memory_limit.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The section [model]: what a Llama is made of, and what is refused before anything is made.
 #include "mica/train/model_config.hpp"
 

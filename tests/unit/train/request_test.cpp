@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What ranks agree on between steps: clocks are given, none is read.
 #include "mica/train/request.hpp"
 

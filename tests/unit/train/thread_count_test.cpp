@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many threads a rank takes of the cores that it may run on.
 #include "mica/train/thread_count.hpp"
 

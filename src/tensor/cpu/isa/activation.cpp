@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "elements.hpp"
 #include "install.hpp"
 #include "math.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // Included by vec.hpp. Compiler vectors of 16 bytes: SSE on x86-64, any other processor's baseline elsewhere.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // The errors of CUDA that the emulation and its tests name: X(name, value, text).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // CUDA's device functions that are neither communication nor plain <cmath>. Approximate ones (__expf ...) are exact

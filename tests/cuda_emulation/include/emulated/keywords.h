@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // CUDA C++'s words, for a C++ compiler. __CUDACC__ stays undefined.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // How a kernel gets from cudaLaunchKernelEx to the scheduler of blocks.

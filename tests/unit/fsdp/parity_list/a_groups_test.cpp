@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/parity.md A1 to A5: groups, meshes and strategies.
 #include <numeric>
 

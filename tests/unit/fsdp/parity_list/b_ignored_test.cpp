@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/parity.md B3 where C5, C6, E1 and E2 meet it: ignored modules and parameters stay with whoever holds them.
 #include "mica/fsdp/state_dict.hpp"
 #include "mica/fsdp/summon.hpp"

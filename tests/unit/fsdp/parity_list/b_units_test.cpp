@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/parity.md B4, B8, B9: frozen parameters, the printed tree, roots.
 #include "mica/fsdp/name_patterns.hpp"
 #include "mica/fsdp/unit_tree.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/parity.md B1 to B3, B5, B6: which modules become units, and what is left alone.
 #include "mica/fsdp/unit_tree.hpp"
 #include "mica/fsdp/wrap_policy.hpp"

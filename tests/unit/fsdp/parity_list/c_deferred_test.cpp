@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/parity.md C5: deferred initialisation.
 #include <map>
 #include <numeric>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/parity.md C1 to C3: who holds which elements, and what of it the API shows.
 #include <numeric>
 

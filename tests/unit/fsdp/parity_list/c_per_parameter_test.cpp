@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/parity.md C4 (per-parameter sharding at run time), A6 (resharding among neighbours) and B4 (frozen units at run time).
 #include <cmath>
 #include <limits>

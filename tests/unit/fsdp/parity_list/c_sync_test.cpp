@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/parity.md C6: sync_module_states.
 #include "mica/fsdp/summon.hpp"
 

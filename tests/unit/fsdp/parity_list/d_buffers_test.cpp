@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/parity.md D6, the part about module buffers, and B7.
 #include "norm_like.hpp"
 #include "rank_rig.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/parity.md D12: communication hooks.
 #include <cmath>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/parity.md C3, D4 and D13: ranks that disagree, what is not reduced, and steps that are given up.
 #include <fstream>
 #include <mutex>

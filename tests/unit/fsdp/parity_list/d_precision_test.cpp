@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/parity.md D6 (casts of inputs, units of several dtypes, full precision in evaluation) and D9 (the offload tier).
 #include <gmock/gmock.h>
 

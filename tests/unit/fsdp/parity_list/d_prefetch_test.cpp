@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/parity.md D1 (a unit called several times), D2, and units that stay unsharded (D19): what is gathered and reduced when.
 #include <algorithm>
 

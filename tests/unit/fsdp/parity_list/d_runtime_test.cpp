@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/parity.md D5, D11, D15, D17, D19: passes in any order, recomputation, states, no_sync, units moved by hand.
 #include <cmath>
 #include <optional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/parity.md D3 (rate limiter), and that delays of a quarter of a second anywhere change no bits.
 #include <atomic>
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/parity.md B6, C6, D9 and D20: data, shards and gradients on a device where they do not belong. The second device is
 // the CPU under another name (support/other_device.hpp).
 #include <numeric>

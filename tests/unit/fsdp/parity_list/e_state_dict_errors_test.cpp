@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/parity.md E2: settings of state dicts, and dicts that do not fit.
 #include "state_dict_toy.hpp"
 #include "support/temporary_folder.hpp"

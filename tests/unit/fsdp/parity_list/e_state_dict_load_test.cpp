@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/parity.md E4: state dicts from rank 0 and from other meshes.
 #include "state_dict_toy.hpp"
 #include "support/temporary_folder.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/parity.md E1: full parameters for a while.
 #include "mica/fsdp/summon.hpp"
 

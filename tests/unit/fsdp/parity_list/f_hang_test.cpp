@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/parity.md F5: where a rank stops in the middle of a step, the groups of the others say who waits, for which unit's
 // collective, and its own say how far it came.
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A layer with module buffers, as batch norm has them.
 #pragma once
 

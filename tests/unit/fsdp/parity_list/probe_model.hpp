@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model whose units, order and gradients a test chooses, and which writes down when what ran.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank of a small sharded model, for the tests of this folder.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Modules of any shape of tree, for tests of wrapping.
 #pragma once
 
