@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What mpirun calls in place of ssh: rsh_agent.sh [OPTIONS] NODE WORDS... As with ssh, a shell on the node parses the words, and
+# nothing of the caller's environment is there.
+set -euo pipefail
+while [[ "${1:-}" == -* ]]; do shift; done
+node=$1
+shift
+MICA_CLUSTER_FOLDER=$HOME exec "$(dirname "${BASH_SOURCE[0]}")/cluster.sh" on "$node" \
+  env -i PATH="$PATH" HOME="$HOME" LANG="${LANG:-C.UTF-8}" OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 bash -c "$*"

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/support/nodes.hpp"
+
+#include <chrono>
+#include <sstream>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "fault/support/training.hpp"
+#include "support/paths.hpp"
+
+namespace mica::test {
+
+std::vector<std::string> cluster(const std::vector<std::string>& words) {
+  std::vector<std::string> command{test::source_folder() + "/scripts/cluster/cluster.sh"};
+  command.insert(command.end(), words.begin(), words.end());
+  return command;
+}
+
+std::string on_cluster(const std::vector<std::string>& words) {
+  const Finished seen = run(cluster(words), 300);
+  EXPECT_EQ(seen.status, 0) << seen.output;
+  return seen.output;
+}
+
+std::map<std::string, Traffic> traffic_of_nodes() {
+  std::map<std::string, Traffic> found;
+  std::istringstream words(on_cluster({"counters"}));
+  std::string node, sent, received;
+  Traffic traffic;
+  while (words >> node >> sent >> traffic.sent >> received >> traffic.received) found[node] = traffic;
+  return found;
+}
+
+bool eventually(double limit_s, const std::function<bool()>& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(limit_s);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  return true;
+}
+
+void expect_each_step_once(const std::string& run_folder) {
+  std::int64_t expected = 0;
+  for (const StepLine& line : step_lines(run_folder)) ASSERT_EQ(line.step, ++expected) << run_folder;
+}
+
+}  // namespace mica::test
