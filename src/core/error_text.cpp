@@ -3,23 +3,40 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 
 namespace mica {
 namespace {
 
+/// A type that only a user's program knows, on other ranks: its nearest base here, with its exit status.
+template <class E>
+class WithExitCode final : public E {
+ public:
+  WithExitCode(const std::string& text, ExitCode code) : E(text), code_(code) {}
+  [[nodiscard]] ExitCode exit_code() const noexcept override { return code_; }
+
+ private:
+  ExitCode code_;
+};
+
 struct Type {
   char letter;
   bool (*has)(const std::exception& error);
-  std::exception_ptr (*made)(const std::string& text, int num_sharers);
+  std::exception_ptr (*made)(const std::string& text, ExitCode code, int num_sharers);
 };
+
+template <class E>
+std::exception_ptr shared(E error, int num_sharers) {
+  error.set_num_sharers(num_sharers);
+  return std::make_exception_ptr(error);
+}
 
 template <class E>
 Type type(char letter) {
   return {letter, [](const std::exception& error) { return dynamic_cast<const E*>(&error) != nullptr; },
-          [](const std::string& text, int num_sharers) {
-            E error(text);
-            error.set_num_sharers(num_sharers);
-            return std::make_exception_ptr(error);
+          [](const std::string& text, ExitCode code, int num_sharers) {
+            const E error(text);
+            return error.exit_code() == code ? shared(error, num_sharers) : shared(WithExitCode<E>(text, code), num_sharers);
           }};
 }
 
@@ -34,14 +51,20 @@ const std::array kTypes{type<ConfigError>('C'),     type<DamagedCheckpointError>
 
 std::string text_of_error(const std::exception& error) {
   const auto* found = std::ranges::find_if(kTypes, [&](const Type& each) { return each.has(error); });
-  return (found == kTypes.end() ? kTypes.back() : *found).letter + std::string(error.what());
+  const auto* ours = dynamic_cast<const Error*>(&error);
+  const ExitCode code = ours != nullptr ? ours->exit_code() : ExitCode::runtime_failure;
+  return fmt::format("{}{} {}", (found == kTypes.end() ? kTypes.back() : *found).letter, static_cast<int>(code), error.what());
 }
 
 void throw_error_of(std::string_view text, std::string_view prefix, int num_sharers) {
   invariant(!text.empty(), "the text of an error begins with its type");
   const auto* found = std::ranges::find(kTypes, text[0], &Type::letter);
   invariant(found != kTypes.end(), "the text of an error begins with its type");
-  std::rethrow_exception(found->made(std::string(prefix) + std::string(text.substr(1)), num_sharers));
+  int code = 0;
+  const auto [end, error] = std::from_chars(text.data() + 1, text.data() + text.size(), code);
+  invariant(error == std::errc() && end != text.data() + text.size() && *end == ' ', "the exit status stands behind an error's type");
+  const std::string_view what = text.substr(static_cast<std::size_t>(end + 1 - text.data()));
+  std::rethrow_exception(found->made(std::string(prefix) + std::string(what), static_cast<ExitCode>(code), num_sharers));
 }
 
 }  // namespace mica

@@ -1,76 +1,71 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/core/log.hpp"
 
+#include <cerrno>
+#include <cstdio>
+#include <mutex>
 #include <vector>
-
-#include <spdlog/sinks/basic_file_sink.h>
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
 
 #include "mica/core/error.hpp"
 
 namespace mica {
 namespace {
-spdlog::level::level_enum to_spdlog(LogLevel level) {
-  switch (level) {
-    case LogLevel::debug:
-      return spdlog::level::debug;
-    case LogLevel::info:
-      return spdlog::level::info;
-    case LogLevel::warn:
-      return spdlog::level::warn;
-    case LogLevel::error:
-      return spdlog::level::err;
-    case LogLevel::off:
-      return spdlog::level::off;
+
+/// One place that lines go to: standard error, or a file that is closed with its last logger.
+class Sink {
+ public:
+  Sink(std::FILE* file, std::string path) : file_(file), path_(std::move(path)) {}
+  ~Sink() {
+    if (file_ != stderr) std::fclose(file_);
   }
-  return spdlog::level::off;
-}
+  Sink(const Sink&) = delete;
+  Sink& operator=(const Sink&) = delete;
+
+  /// Lines of several threads do not mix. A full disk costs the log, not the run: standard error tells of it once.
+  void write(const std::string& line) {
+    const std::scoped_lock lock(mutex_);
+    const bool is_written = std::fwrite(line.data(), 1, line.size(), file_) == line.size() && std::fflush(file_) == 0;
+    if (is_written || has_failed_ || file_ == stderr) return;
+    has_failed_ = true;
+    std::fprintf(stderr, "mica: warning: cannot write to %s: %s; lines of the log are lost\n", path_.c_str(), errno_text(errno).c_str());
+  }
+
+ private:
+  std::mutex mutex_;
+  std::FILE* file_;
+  std::string path_;
+  bool has_failed_ = false;
+};
+
 }  // namespace
 
 struct Logger::Sinks {
   std::string prefix;
   LogLevel level = LogLevel::off;
-  std::vector<spdlog::sink_ptr> all;
-  std::unique_ptr<spdlog::logger> out;
-
-  void rebuild() {
-    out = std::make_unique<spdlog::logger>("mica", all.begin(), all.end());
-    out->set_level(to_spdlog(level));
-    out->set_pattern(prefix.empty() ? "%v" : "[" + prefix + "] %v");
-    out->flush_on(spdlog::level::info);
-  }
+  std::vector<std::shared_ptr<Sink>> all;
 };
 
-Logger::Logger() : sinks_(std::make_shared<Sinks>()) { sinks_->rebuild(); }
+Logger::Logger() : sinks_(std::make_shared<Sinks>()) {}
 
 Logger Logger::to_stderr(LogLevel level, std::string prefix) {
   Logger logger;
-  logger.sinks_->prefix = std::move(prefix);
-  logger.sinks_->level = level;
-  logger.sinks_->all.push_back(std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  logger.sinks_->rebuild();
+  *logger.sinks_ = Sinks{std::move(prefix), level, {std::make_shared<Sink>(stderr, "standard error")}};
   return logger;
 }
 
 void Logger::write(LogLevel level, std::string_view text) const {
-  const auto spd = to_spdlog(level);
-  if (level == LogLevel::warn) {
-    sinks_->out->log(spd, "warning: {}", text);
-  } else {
-    sinks_->out->log(spd, "{}", text);
-  }
+  if (level < sinks_->level || sinks_->all.empty()) return;
+  const std::string line =
+      fmt::format("{}{}{}\n", sinks_->prefix.empty() ? "" : "[" + sinks_->prefix + "] ", level == LogLevel::warn ? "warning: " : "", text);
+  for (const auto& sink : sinks_->all) sink->write(line);
 }
 
 Logger Logger::with_file(const std::string& path) const {
+  std::FILE* file = std::fopen(path.c_str(), "ae");  // e: programs that are started do not inherit it
+  require<ConfigError>(file != nullptr, "cannot open the log file {}: {}", path, errno_text(errno));
   Logger logger;
-  *logger.sinks_ = Sinks{sinks_->prefix, sinks_->level, sinks_->all, nullptr};
-  try {
-    logger.sinks_->all.push_back(std::make_shared<spdlog::sinks::basic_file_sink_mt>(path));
-  } catch (const spdlog::spdlog_ex& error) {
-    throw ConfigError(fmt::format("cannot open the log file {}: {}", path, error.what()));
-  }
-  logger.sinks_->rebuild();
+  *logger.sinks_ = *sinks_;
+  logger.sinks_->all.push_back(std::make_shared<Sink>(file, path));
   return logger;
 }
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "mica/core/error.hpp"
+#include "mica/core/unique_fd.hpp"
 #include "mica/io/raw_file.hpp"
 
 namespace mica::io {
@@ -17,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Some mounts cannot fsync a folder and say so with these; nothing more can be done on them.
+/// The errno values of mounts that cannot fsync a folder; nothing more can be done there.
 bool is_missing_feature(int error_number) { return error_number == EINVAL || error_number == EBADF; }
 
 /// A file or a folder.

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <array>
 
+#include <fmt/ranges.h>
+
 #include "hdf5_call.hpp"
 
 namespace mica::io {

@@ -26,7 +26,7 @@ Hdf5Id select_boxes(const std::vector<std::int64_t>& dims, const Hdf5VirtualSour
   return space;
 }
 
-/// What an element that is missing reads as: nothing that training produces.
+/// Missing elements read as this value, which training never produces.
 void set_missing_value(hid_t dcpl, FileType type, const Hdf5Where& where) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   std::int64_t furthest = std::numeric_limits<std::int64_t>::min();

@@ -24,7 +24,7 @@ std::string dump_line(const Json& json) { return json.dump(-1, ' ', false, Json:
 std::string shortened(std::string text) {
   std::size_t most = 300;
   if (text.size() <= most) return text;
-  while ((static_cast<unsigned char>(text[most]) & 0xc0U) == 0x80U) --most;  // no part of a character
+  while ((static_cast<unsigned char>(text[most]) & 0xc0U) == 0x80U) --most;  // do not cut inside a character
   return text.substr(0, most) + "...";
 }
 
@@ -41,7 +41,7 @@ JsonValue JsonValue::parse(std::string_view text, const std::string& path, int m
   const auto refuse = [&](const std::string& what) { std::rethrow_exception(errors.syntax(fmt::format("{}: {}", path, what))); };
   // The parser would take a NUL for the end of the text.
   if (text.find('\0') != std::string_view::npos) refuse("is no valid JSON: it holds a NUL byte");
-  std::vector<std::set<std::string>> keys;  // of the objects that are open: a tree keeps one of two silently
+  std::vector<std::set<std::string>> keys;  // keys of the objects that are open: the tree would silently keep one of two equal keys
   const auto watch = [&](int depth, Event event, const Json& value) {
     const bool is_deeper = event == Event::object_start || event == Event::array_start;
     if (is_deeper && depth >= max_depth) refuse(fmt::format("is nested deeper than {} levels", max_depth));

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "mica/core/error.hpp"
+#include "mica/io/raw_file.hpp"
 
 namespace mica::io {
 

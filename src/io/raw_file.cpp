@@ -20,7 +20,7 @@ namespace mica::io {
 namespace {
 
 constexpr std::int64_t kPageBytes = 4096;         // file offsets and lengths of direct transfers
-constexpr std::uintptr_t kMemoryAlignment = 512;  // what drivers ask of the memory at most
+constexpr std::uintptr_t kMemoryAlignment = 512;  // the strictest alignment that drivers require
 constexpr std::int64_t kBounceBytes = 4 << 20;
 constexpr std::int64_t kMaxCallBytes = 1 << 30;  // Linux transfers at most 2 GiB - 4 KiB a call
 
@@ -90,13 +90,18 @@ void transfer_cached(const Request& request, int fd, typename Transfer::Pointer 
 
 }  // namespace
 
-void FdTraits::close(type fd) noexcept { ::close(fd); }
+std::optional<std::int64_t> free_bytes(const std::string& folder) {
+  struct statvfs fs {};
+  if (::statvfs(folder.c_str(), &fs) != 0 || fs.f_blocks == 0) return std::nullopt;
+  const bool has_reserve = ::geteuid() == 0;  // blocks that only the superuser may use
+  return static_cast<std::int64_t>(has_reserve ? fs.f_bfree : fs.f_bavail) * static_cast<std::int64_t>(fs.f_frsize);
+}
 
 std::string full_disk_text(const std::string& path, int error_number) {
   if (error_number != ENOSPC && error_number != EDQUOT) return "";
-  struct statvfs fs {};
-  if (::statvfs(parent_directory(path).c_str(), &fs) != 0) return "; free space there or choose another folder";
-  return fmt::format(" ({} bytes free); free space there or choose another folder", static_cast<std::uint64_t>(fs.f_bavail) * fs.f_frsize);
+  const std::optional<std::int64_t> free = free_bytes(parent_directory(path));
+  if (!free) return "; free space there or choose another folder";
+  return fmt::format(" ({} bytes free); free space there or choose another folder", *free);
 }
 
 std::string io_error_text(const std::string& path, const std::string& attempt, int error_number) {

@@ -18,7 +18,6 @@ namespace {
 
 constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
 constexpr std::size_t kMostDims = 32;
-constexpr std::string_view kMetadataKey = "__metadata__";
 
 struct DtypeBits {
   std::string_view name;
@@ -58,7 +57,7 @@ class HeaderHandler {
     if (depth_ == 1) {
       if (!names_.insert(name).second) fail(fmt::format("names {} twice", quoted_name(name)));
       key_ = name;
-      in_metadata_ = name == kMetadataKey;
+      in_metadata_ = name == detail::kMetadataKey;
     } else if (in_metadata_) {
       if (metadata.contains(name)) fail(fmt::format("has the metadata key {} twice", quoted_name(name)));
       field_ = name;

@@ -9,6 +9,9 @@
 
 namespace mica::io::detail {
 
+/// Of the header, beside the names of tensors.
+inline constexpr std::string_view kMetadataKey = "__metadata__";
+
 /// The file's name of an element type that Mica writes. @throws Error for others than f32, bf16, f16.
 [[nodiscard]] std::string_view safetensors_dtype_name(DType dtype);
 

@@ -15,8 +15,7 @@ namespace mica::io {
 namespace {
 
 using Json = nlohmann::json;
-constexpr std::string_view kMetadataKey = "__metadata__";
-constexpr std::int64_t kConvertNumel = 1 << 20;
+constexpr std::int64_t kConvertedNumel = 1 << 20;
 constexpr std::size_t kHeaderAlignment = 8;
 
 std::int64_t numel_of(const SafetensorsSpec& tensor) {
@@ -40,13 +39,13 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Safete
   // DType's order is by width: then every tensor begins at a multiple of its element's bytes.
   std::ranges::sort(tensors, {}, [](const SafetensorsSpec& t) { return std::pair(t.dtype, t.name); });
   // Text by text: a JSON object in insertion order would search all its keys for each new one.
-  std::string text = metadata.empty() ? "" : fmt::format("\"{}\":{}", kMetadataKey, Json(metadata).dump());
+  std::string text = metadata.empty() ? "" : fmt::format("\"{}\":{}", detail::kMetadataKey, Json(metadata).dump());
   std::int64_t bytes = 0;
   for (const SafetensorsSpec& tensor : tensors) {
     const std::int64_t begin = bytes;
     const std::int64_t numel = numel_of(tensor);
     bytes += numel * dtype_bytes(tensor.dtype);
-    const bool is_new = tensor.name != kMetadataKey && places_.emplace(tensor.name, Place{tensor.dtype, numel, begin, 0}).second;
+    const bool is_new = tensor.name != detail::kMetadataKey && places_.emplace(tensor.name, Place{tensor.dtype, numel, begin, 0}).second;
     require(is_new, "{}: a tensor named '{}' cannot be written, or not twice", file_.path(), tensor.name);
     text += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}}", text.empty() ? "" : ",",
                         Json(tensor.name).dump(), detail::safetensors_dtype_name(tensor.dtype), Json(tensor.dims).dump(), begin, bytes);
@@ -77,9 +76,9 @@ void SafetensorsWriter::write(std::string_view tensor, std::int64_t begin, std::
     raw_->write_at(offset, data, numel * element_bytes);
     return;
   }
-  halves_.resize(static_cast<std::size_t>(std::min(numel, kConvertNumel)));
-  for (std::int64_t at = 0; at < numel; at += kConvertNumel) {
-    const std::int64_t count = std::min(kConvertNumel, numel - at);
+  halves_.resize(static_cast<std::size_t>(std::min(numel, kConvertedNumel)));
+  for (std::int64_t at = 0; at < numel; at += kConvertedNumel) {
+    const std::int64_t count = std::min(kConvertedNumel, numel - at);
     if (place.dtype == DType::bf16)
       narrow<bf16>(data + at, count, halves_.data());
     else

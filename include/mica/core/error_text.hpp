@@ -9,12 +9,12 @@
 
 namespace mica {
 
-// How a rank's error travels to the others: as a text that carries the error's type, and so the exit status.
+// How a rank's error travels to the others: as a text that carries the error's type and exit status.
 
-/// A letter for the type, then the error's text. Never empty.
+/// A letter for the type, the exit status, a space, the error's text.
 [[nodiscard]] std::string text_of_error(const std::exception& error);
 /// Throws the error that text_of_error() was given, with `prefix` before its text. A type that core does not know becomes its
-/// nearest known base. @param num_sharers  Error::num_sharers()
+/// nearest known base, and keeps its exit status. @param num_sharers  Error::num_sharers()
 [[noreturn]] void throw_error_of(std::string_view text, std::string_view prefix, int num_sharers);
 
 }  // namespace mica

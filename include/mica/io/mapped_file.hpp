@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "mica/io/raw_file.hpp"
+#include "mica/core/unique_fd.hpp"
 
 namespace mica::io {
 

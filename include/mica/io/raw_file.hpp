@@ -2,18 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
-#include "mica/core/unique_handle.hpp"
+#include "mica/core/unique_fd.hpp"
 
 namespace mica::io {
-
-struct FdTraits {
-  using type = int;
-  static type null() { return -1; }
-  static void close(type fd) noexcept;
-};
-using UniqueFd = UniqueHandle<FdTraits>;
 
 /// Whether to bypass the page cache. Direct transfers (O_DIRECT) of large data are the fastest and steadiest, and take no
 /// memory from the node. Where a file system refuses them (tmpfs), the same calls use the page cache, with the same result.
@@ -66,6 +60,9 @@ class RawFile {
   UniqueFd direct_fd_;  ///< the same file opened with O_DIRECT, or null
   std::string path_;
 };
+
+/// What this process may still write into the folder's file system, in bytes; nothing if that does not tell. Quotas are not seen.
+[[nodiscard]] std::optional<std::int64_t> free_bytes(const std::string& folder);
 
 /// Text to add to an error if the disk is full (or the quota used up): the free space and advice; "" otherwise.
 [[nodiscard]] std::string full_disk_text(const std::string& path, int error_number);

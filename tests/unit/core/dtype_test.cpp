@@ -38,8 +38,8 @@ TEST(DType, AnUnknownNameIsTheUsersMistakeAndListsTheKnownOnes) {
       (void)dtype_from_name(name);
       FAIL() << "accepted '" << name << "'";
     } catch (const ConfigError& error) {
-      EXPECT_THAT(error.what(), testing::HasSubstr("'" + std::string(name) + "'"));
-      for (const auto& [dtype, known, bytes, floating] : kAll) EXPECT_THAT(error.what(), testing::HasSubstr(known));
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("'" + std::string(name) + "'"));
+      for (const auto& [dtype, known, bytes, floating] : kAll) EXPECT_THAT(error.what(), ::testing::HasSubstr(known));
     }
   }
 }

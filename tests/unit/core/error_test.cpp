@@ -46,7 +46,7 @@ TEST(Error, RequireThrowsTheGivenTypeWithItsText) {
 TEST(ErrorDeathTest, ABrokenInvariantNamesItselfAndThePlaceAndAborts) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
   invariant(true, "nothing");
-  EXPECT_EXIT(invariant(false, "two and two make four"), testing::KilledBySignal(SIGABRT),
+  EXPECT_EXIT(invariant(false, "two and two make four"), ::testing::KilledBySignal(SIGABRT),
               "mica: error: internal: two and two make four does not hold at .*error_test.cpp:[0-9]+");
 }
 

@@ -22,7 +22,7 @@ std::string text_of(const std::string& path) {
 }
 
 TEST(Logger, WritesToTheTerminalAndTheFile) {
-  const std::string path = testing::TempDir() + "mica_log_test." + std::to_string(getpid());
+  const std::string path = ::testing::TempDir() + "mica_log_test." + std::to_string(getpid());
   testing::internal::CaptureStderr();
   {
     const Logger terminal = Logger::to_stderr(LogLevel::info, "rank 3");
@@ -53,6 +53,15 @@ TEST(Logger, TheDefaultOneIsSilent) {
   const Logger log;
   log.warn("nobody hears");
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(Logger, AFullDiskIsToldOnceAndEndsNothing) {
+  testing::internal::CaptureStderr();
+  const Logger log = Logger::to_stderr(LogLevel::info, "").with_file("/dev/full");
+  log.info("one");
+  log.info("two");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "one\nmica: warning: cannot write to /dev/full: No space left on device; lines of the log are lost\ntwo\n");
 }
 
 TEST(Logger, AFileThatCannotBeOpenedIsTheUsersMistake) {

@@ -18,7 +18,7 @@ struct IntTraits {
 };
 using Handle = UniqueHandle<IntTraits>;
 
-class UniqueHandleTest : public testing::Test {
+class UniqueHandleTest : public ::testing::Test {
  protected:
   void SetUp() override { closed.clear(); }
 };

@@ -58,7 +58,7 @@ class FailingFsync {
 
 using test::error_of;
 using test::TemporaryFolder;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(AtomicFile, WritesAndReplacesWholeFiles) {
   const TemporaryFolder folder;
@@ -153,7 +153,7 @@ TEST(AtomicFile, ParentDirectory) {
 
 /// Every mix of ragged offsets, lengths and memory alignments, on a disk and on a tmpfs (which may refuse direct
 /// transfers).
-class RawFileTest : public testing::TestWithParam<std::string> {};
+class RawFileTest : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(RawFileTest, MovesAnyRangeEitherWay) {
   const std::string path = GetParam() + fmt::format("/mica-raw-{}", ::getpid());
@@ -185,7 +185,7 @@ TEST_P(RawFileTest, MovesAnyRangeEitherWay) {
   std::filesystem::remove(path);
 }
 
-INSTANTIATE_TEST_SUITE_P(FileSystems, RawFileTest, testing::Values("/tmp", "/dev/shm"));
+INSTANTIATE_TEST_SUITE_P(FileSystems, RawFileTest, ::testing::Values("/tmp", "/dev/shm"));
 
 TEST(RawFile, WritesInPlaceWithoutTouchingTheRest) {
   const TemporaryFolder folder;
@@ -208,13 +208,13 @@ TEST(RawFile, ReservesSpaceAndKeepsTheContent) {
   file.read_at(0, text, 3);
   EXPECT_STREQ(text, "abc");
   const std::string full = error_of<IoError>([&] { file.reserve(std::int64_t{1} << 50); });
-  EXPECT_THAT(full, testing::AllOf(HasSubstr("allocation of 1125899906842624 bytes")));
+  EXPECT_THAT(full, ::testing::AllOf(HasSubstr("allocation of 1125899906842624 bytes")));
 }
 
 TEST(RawFile, ErrorsSayWhatWhereAndWhy) {
   const TemporaryFolder folder;
   EXPECT_THAT(error_of<IoError>([&] { (void)RawFile::open_for_reading(folder / "absent"); }),
-              testing::AllOf(HasSubstr("absent"), HasSubstr("No such file")));
+              ::testing::AllOf(HasSubstr("absent"), HasSubstr("No such file")));
   std::ofstream(folder / "x") << std::string(10000, 'a');
   for (const Caching caching : {Caching::page_cache, Caching::direct}) {
     auto file = RawFile::open_for_reading(folder / "x", caching);

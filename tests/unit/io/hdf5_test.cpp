@@ -22,7 +22,7 @@ namespace {
 
 using test::error_of;
 using test::TemporaryFolder;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using Dims = std::vector<std::int64_t>;
 
 TEST(Hdf5, RoundTripsEveryTypeAndShape) {
@@ -95,7 +95,7 @@ TEST(Hdf5, RangesAndBoxes) {
   EXPECT_EQ(box, (std::vector<std::int32_t>{6, 7, 10, 11}));
 
   EXPECT_THAT(error_of<Hdf5Error>([&] { line.read_box(Dims{8}, Dims{3}, five.data()); }),
-              testing::AllOf(HasSubstr("x.h5"), HasSubstr("/line"), HasSubstr("[10]")));
+              ::testing::AllOf(HasSubstr("x.h5"), HasSubstr("/line"), HasSubstr("[10]")));
   EXPECT_THROW(line.read_box(Dims{-1}, Dims{1}, five.data()), Hdf5Error);
   EXPECT_THROW(line.read_box(Dims{0}, Dims{-1}, five.data()), Hdf5Error);
   EXPECT_THROW(grid.read_box(Dims{0}, Dims{1}, five.data()), Hdf5Error);
@@ -149,7 +149,7 @@ TEST(Hdf5, ErrorsNameFileObjectCallAndCauseInOneLine) {
 
   auto file = Hdf5File::create(folder / "x.h5");
   EXPECT_THAT(error_of<Hdf5Error>([&] { (void)file.open_dataset("/nowhere"); }),
-              testing::AllOf(HasSubstr("x.h5"), HasSubstr("/nowhere"), HasSubstr("H5Dopen2")));
+              ::testing::AllOf(HasSubstr("x.h5"), HasSubstr("/nowhere"), HasSubstr("H5Dopen2")));
   (void)file.create_dataset("/d", DType::f32, {2});
   EXPECT_THROW((void)file.create_dataset("/d", DType::f32, {2}), Hdf5Error);
   EXPECT_THROW((void)file.create_dataset("/e", DType::f32, {-1}), Hdf5Error);

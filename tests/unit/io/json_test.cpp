@@ -18,8 +18,8 @@ namespace mica::io {
 namespace {
 
 using test::error_of;
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 JsonValue parse(const std::string& text) { return JsonValue::parse<CheckpointError, ConfigError>(text, "a.json"); }
 

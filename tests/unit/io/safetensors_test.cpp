@@ -20,9 +20,9 @@ namespace {
 
 using test::error_of;
 using test::TemporaryFolder;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // Made by the safetensors package: tests/reference/make_safetensors_reference.py.
 const std::string kPackageFile = test::reference_path("package.safetensors");
@@ -45,7 +45,7 @@ std::string file_text(const std::string& header, std::size_t data_bytes) {
 
 TEST(Safetensors, ReadsWhatThePackageWrote) {
   SafetensorsFile file(kPackageFile);
-  EXPECT_THAT(file.metadata(), ElementsAre(testing::Pair("format", "pt")));
+  EXPECT_THAT(file.metadata(), ElementsAre(::testing::Pair("format", "pt")));
   ASSERT_EQ(file.tensors().size(), 9U);
   EXPECT_THAT(file.find("matrix")->dims, ElementsAre(5, 7));
   EXPECT_THAT(file.find("four")->dims, ElementsAre(2, 3, 1, 5));
@@ -221,17 +221,17 @@ std::vector<BadHeader> bad_headers() {
   };
 }
 
-class BadSafetensors : public testing::TestWithParam<BadHeader> {};
+class BadSafetensors : public ::testing::TestWithParam<BadHeader> {};
 
 TEST_P(BadSafetensors, IsRefusedByFileAndTensor) {
   const TemporaryFolder folder;
   const std::string path = folder / "bad.safetensors";
   write_file_atomically(path, file_text(GetParam().header, GetParam().data_bytes));
   EXPECT_THAT(error_of<CheckpointError>([&] { SafetensorsFile file(path); }),
-              AllOf(HasSubstr(path + ": "), HasSubstr(GetParam().expected), testing::Not(HasSubstr("\n"))));
+              AllOf(HasSubstr(path + ": "), HasSubstr(GetParam().expected), ::testing::Not(HasSubstr("\n"))));
 }
 
-INSTANTIATE_TEST_SUITE_P(Safetensors, BadSafetensors, testing::ValuesIn(bad_headers()),
+INSTANTIATE_TEST_SUITE_P(Safetensors, BadSafetensors, ::testing::ValuesIn(bad_headers()),
                          [](const auto& info) { return std::string(info.param.what); });
 
 TEST(Safetensors, AHeaderOfAWrongLengthIsRefused) {
