@@ -5,6 +5,8 @@
 #include <map>
 #include <numeric>
 
+#include <fmt/ranges.h>
+
 #include "mica/core/error.hpp"
 
 namespace mica {
@@ -115,6 +117,18 @@ void Mesh::rebuild(std::unique_ptr<ProcessGroup> world, MeshGeometry geometry, s
   const int epoch = epoch_ + 1;
   *this = Mesh(std::move(world), geometry, std::move(places));
   epoch_ = epoch;
+}
+
+void Mesh::require_shards_inside_nodes(const std::string& what) const {
+  for (int r = 0; !places_.empty() && r < geometry_.replicas; ++r) {
+    const std::vector<int> members = shard_members(geometry_, r);
+    const auto node_of = [&](int rank) { return places_[static_cast<std::size_t>(rank)].node; };
+    const bool is_inside = std::ranges::all_of(members, [&](int rank) { return node_of(rank) == node_of(members.front()); });
+    require<ConfigError>(is_inside,
+                         "{} needs shard groups inside nodes, but the shard group {} is{}: use fsdp.strategy=hybrid_shard with "
+                         "mesh.shard_size=node, or set mesh.backend=mpi",
+                         what, braces(members), hosts_of(members, places_));
+  }
 }
 
 std::string Mesh::describe() const {

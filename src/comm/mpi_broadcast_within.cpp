@@ -38,10 +38,10 @@ int job_rank(const mpi::Communicator& comm, int rank) {
 }
 
 /// Messages under way. What has not come when this ends is no longer waited for.
-class Requests {
+class Messages {
  public:
-  Requests() = default;
-  ~Requests() {
+  Messages() = default;
+  ~Messages() {
     for (MPI_Request& request : sends_) {
       if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
     }
@@ -51,8 +51,8 @@ class Requests {
       MPI_Wait(&request, MPI_STATUS_IGNORE);  // it does not wait long: cancelled or matched
     }
   }
-  Requests(const Requests&) = delete;
-  Requests& operator=(const Requests&) = delete;
+  Messages(const Messages&) = delete;
+  Messages& operator=(const Messages&) = delete;
 
   void send(const mpi::Communicator& comm, std::span<const std::byte> data, int to, int tag) {
     mpi::check(MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE, to, tag, comm.get(), &sends_.emplace_back()), "MPI_Isend");
@@ -92,7 +92,7 @@ void give(const mpi::Communicator& comm, std::span<std::byte> data, milliseconds
   std::vector<std::byte> arrivals(others.size());
   std::vector<int> missing;
   {
-    Requests requests;
+    Messages requests;
     for (std::size_t i = 0; i < others.size(); ++i) requests.receive(comm, std::span(arrivals).subspan(i, 1), others[i], kArrivalTag);
     for (const std::size_t i : requests.wait_until(deadline)) missing.push_back(others[i]);
   }
@@ -108,7 +108,7 @@ void give(const mpi::Communicator& comm, std::span<std::byte> data, milliseconds
   std::vector<std::byte> answer(kTextBytes + data.size());
   std::memcpy(answer.data(), text.data(), text.size());
   std::memcpy(answer.data() + kTextBytes, data.data(), data.size());
-  Requests answers;
+  Messages answers;
   for (const int r : others) {
     if (std::ranges::find(missing, r) == missing.end()) answers.send(comm, answer, r, kAnswerTag);
   }
@@ -119,7 +119,7 @@ void give(const mpi::Communicator& comm, std::span<std::byte> data, milliseconds
 void take(const mpi::Communicator& comm, std::span<std::byte> data, int root, milliseconds timeout) {
   std::vector<std::byte> answer(kTextBytes + data.size());
   const std::array<std::byte, 1> here{};
-  Requests requests;
+  Messages requests;
   requests.send(comm, here, root, kArrivalTag);
   requests.receive(comm, answer, root, kAnswerTag);
   // Longer than the root waits for the others: it says who is missing.

@@ -2,15 +2,17 @@
 #include "mica/comm/mpi_group.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <limits>
 
 #include "mica/comm/host_comm.hpp"
 #include "mica/core/error.hpp"
 #include "mica/core/rounding.hpp"
-#include "mica/tensor/host_math.hpp"
 
 #include "mpi_broadcast_within.hpp"
+#include "mpi_node_transfer.hpp"
+#include "mpi_shared_memory.hpp"
 #include "mpi_transfer.hpp"
 
 namespace mica {
@@ -22,6 +24,10 @@ using detail::Slices;
 /// ranks, at least 64 KiB a slice. (2 ranks: 1 MiB to 2 MiB are equal, 0.25 MiB and 8 MiB lose 15 to 30 %.)
 constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kMinSliceBytes = std::int64_t{64} << 10;
+std::int64_t block_slice_bytes(int num_ranks) { return std::max(kBlockBytes / num_ranks, kMinSliceBytes); }
+
+/// The staging of shorter slices may hold no element of each slot that a reduction by node needs.
+constexpr std::int64_t kMinNodeSliceBytes = 8;
 
 /// Elements of one rank's slice in one MPI call when nothing is staged.
 std::int64_t call_slice_numel(DType dtype, int num_ranks, const MpiGroupOptions& options) {
@@ -30,9 +36,8 @@ std::int64_t call_slice_numel(DType dtype, int num_ranks, const MpiGroupOptions&
 
 /// The same when all ranks' slices are staged and folded.
 std::int64_t staged_slice_numel(DType dtype, int num_ranks, const MpiGroupOptions& options) {
-  const std::int64_t slice_bytes = std::max(kBlockBytes / num_ranks, kMinSliceBytes);
   const std::int64_t limit = std::min(options.max_call_bytes, options.staging_bytes) / num_ranks;
-  return std::min(slice_bytes, limit) / dtype_bytes(dtype);
+  return std::min(block_slice_bytes(num_ranks), limit) / dtype_bytes(dtype);
 }
 
 bool is_small_all_reduce(std::int64_t numel, DType dtype, int num_ranks, const MpiGroupOptions& options) {
@@ -40,10 +45,23 @@ bool is_small_all_reduce(std::int64_t numel, DType dtype, int num_ranks, const M
   return bytes <= kSmallAllReduceBytes && bytes * num_ranks <= std::min(options.max_call_bytes, options.staging_bytes);
 }
 
+/// A node is a number that its ranks share: the options', or that of its lowest rank.
+NodeMap find_nodes(const mpi::Communicator& comm, int node) {
+  if (comm.num_ranks() == 1) return NodeMap({0});
+  if (node < 0) node = std::stoi(comm.split_node().broadcast_string(std::to_string(comm.rank()), 0));
+  std::vector<int> nodes;
+  for (const std::string& of_rank : comm.gather_strings(std::to_string(node))) nodes.push_back(std::stoi(of_rank));
+  return NodeMap(nodes);
+}
+
 class MpiGroup final : public ProcessGroup {
  public:
-  MpiGroup(mpi::Communicator comm, Pool& pool, std::string name, MpiGroupOptions options)
-      : ProcessGroup(comm.rank(), comm.num_ranks(), std::move(name)), comm_(std::move(comm)), pool_(pool), options_(options) {
+  MpiGroup(mpi::Communicator comm, Pool& pool, std::string name, const MpiGroupOptions& options, NodeMap nodes)
+      : ProcessGroup(comm.rank(), comm.num_ranks(), std::move(name)),
+        comm_(std::move(comm)),
+        pool_(pool),
+        options_(options),
+        nodes_(std::move(nodes)) {
     const std::int64_t least = std::int64_t{8} * num_ranks();
     require<ConfigError>(
         options.max_call_bytes >= least && options.max_call_bytes <= std::numeric_limits<int>::max() && options.staging_bytes >= least,
@@ -53,13 +71,28 @@ class MpiGroup final : public ProcessGroup {
     int level = MPI_THREAD_SINGLE;
     mpi::check(MPI_Query_thread(&level), "MPI_Query_thread");
     any_thread_ = level >= MPI_THREAD_MULTIPLE;
+    if (options.shares_memory && num_ranks() > 1) shares_memory_ = comm_.split_node().num_ranks() == num_ranks();
   }
 
   std::unique_ptr<ProcessGroup> duplicate(std::string name) override {
-    return std::make_unique<MpiGroup>(comm_.duplicate(), pool_, std::move(name), options_);
+    return std::make_unique<MpiGroup>(comm_.duplicate(), pool_, std::move(name), options_, nodes_);
   }
   std::unique_ptr<ProcessGroup> split(int color, int key, std::string name) override {
-    return std::make_unique<MpiGroup>(comm_.split(color, key), pool_, std::move(name), options_);
+    mpi::Communicator part = comm_.split(color, key);
+    NodeMap nodes = nodes_.of(part.ranks_in(comm_));
+    return std::make_unique<MpiGroup>(std::move(part), pool_, std::move(name), options_, std::move(nodes));
+  }
+  [[nodiscard]] std::int64_t bytes_to_other_nodes() const override { return bytes_to_other_nodes_; }
+  [[nodiscard]] bool shares_memory() const override { return shares_memory_; }
+  SharedParts allocate_parts(Pool& pool, std::int64_t numel, DType dtype, MemoryRole role, Stream& home) override {
+    if (!shares_memory_ || numel == 0) return ProcessGroup::allocate_parts(pool, numel, dtype, role, home);
+    home.synchronize();  // the host communicates now
+    const PartsShape shape{.rank = rank(), .num_ranks = num_ranks(), .numel = numel, .dtype = dtype};
+    auto memory = detail::map_shared_memory(comm_, fmt::format("group '{}' of {} ranks", name(), num_ranks()), shape.begin_of(num_ranks()),
+                                            rank() == 0 ? 0 : shape.begin_of(rank()), shape.begin_of(rank() + 1));
+    SharedParts parts;
+    make_mpi_comm(comm_)->agree([&] { parts = share_parts(std::move(memory), shape, pool, role, home); });
+    return parts;
   }
   [[nodiscard]] const mpi::Communicator& comm() const { return comm_; }
 
@@ -70,6 +103,10 @@ class MpiGroup final : public ProcessGroup {
       std::byte* own = static_cast<std::byte*>(full.data) + rank() * slice_bytes;
       if (shard.data != own) std::memcpy(own, shard.data, static_cast<std::size_t>(slice_bytes));
       const std::int64_t step = call_slice_numel(full.dtype, num_ranks(), options_) * dtype_bytes(full.dtype);
+      if (goes_by_node(slice_bytes)) {
+        return gather_slices_by_node(peers(), full.data, Slices::regular(num_ranks(), 0, slice_bytes, slice_bytes),
+                                     std::min(step, block_slice_bytes(num_ranks())));
+      }
       for (std::int64_t begin = 0; begin < slice_bytes; begin += step) {
         gather_slices(peers(), full.data, Slices::regular(num_ranks(), begin, slice_bytes, std::min(step, slice_bytes - begin)));
       }
@@ -78,40 +115,43 @@ class MpiGroup final : public ProcessGroup {
 
   void enqueue_reduce_scatter(Stream& s, ConstTensorView full, TensorView shard) override {
     const Buffer staging = allocate_staging(s, full);
+    const Reduction reduction = reduction_of(ReduceOp::sum, full.dtype, shard.numel(), staging.bytes());
     void* const received = staging.data();
     communicate(s, {reads(full), writes(received, staging.bytes()), writes(shard)}, [=, this] {
       const std::int64_t element_bytes = dtype_bytes(full.dtype);
       const std::int64_t numel = shard.numel();
-      const std::int64_t step = staged_slice_numel(full.dtype, num_ranks(), options_);
-      for (std::int64_t begin = 0; begin < numel; begin += step) {
-        const std::int64_t n = std::min(step, numel - begin);
+      for (std::int64_t begin = 0; begin < numel; begin += reduction.slice_numel) {
+        const std::int64_t n = std::min(reduction.slice_numel, numel - begin);
         const auto slices = Slices::regular(num_ranks(), begin * element_bytes, numel * element_bytes, n * element_bytes);
-        const auto sources = exchange_slices(peers(), full.data, slices, received);
-        fold_sum(sources, static_cast<std::byte*>(shard.data) + begin * element_bytes, n, full.dtype);
+        reduce(reduction, full.data, slices, received, detail::at(shard.data, begin * element_bytes));
       }
     });
   }
 
   void enqueue_all_reduce(Stream& s, TensorView data, ReduceOp op) override {
     const Buffer staging = allocate_staging(s, data);
+    const std::int64_t longest = divide_up(data.numel(), num_ranks());
+    const Reduction reduction = reduction_of(op, data.dtype, longest, staging.bytes());
     void* const received = staging.data();
     communicate(s, {reads(data), writes(received, staging.bytes()), writes(data)}, [=, this] {
       if (is_small_all_reduce(data.numel(), data.dtype, num_ranks(), options_)) {
         gather_small(peers(), data.data, data.bytes(), received);
         std::vector<const void*> sources;
         for (int r = 0; r < num_ranks(); ++r) sources.push_back(static_cast<std::byte*>(received) + r * data.bytes());
-        return fold(op, sources, data.data, data.numel(), data.dtype);
+        return detail::fold(op, sources, data.data, data.numel(), data.dtype);
       }
       // Blocks, each a reduce-scatter and an all-gather over slices of it: every rank gets the bits that one rank folded.
       const std::int64_t element_bytes = dtype_bytes(data.dtype);
-      const std::int64_t step = staged_slice_numel(data.dtype, num_ranks(), options_) * num_ranks();
+      const std::int64_t step = reduction.slice_numel * num_ranks();
       for (std::int64_t begin = 0; begin < data.numel(); begin += step) {
         const std::int64_t n = std::min(step, data.numel() - begin);
         const Slices slices = Slices::even(num_ranks(), begin, n, element_bytes);
-        const auto own = static_cast<std::size_t>(rank());
-        const auto sources = exchange_slices(peers(), data.data, slices, received);
-        fold(op, sources, static_cast<std::byte*>(data.data) + slices.offset[own], slices.bytes[own] / element_bytes, data.dtype);
-        gather_slices(peers(), data.data, slices);
+        reduce(reduction, data.data, slices, received, detail::at(data.data, slices.offset[static_cast<std::size_t>(rank())]));
+        if (goes_by_node(longest * element_bytes)) {
+          gather_slices_by_node(peers(), data.data, slices, slices.longest());
+        } else {
+          gather_slices(peers(), data.data, slices);
+        }
       }
     });
   }
@@ -140,9 +180,47 @@ class MpiGroup final : public ProcessGroup {
     communicate(s, {}, [this] { wait_for_peers(peers()); });
   }
 
+  // A call that sent a message may have returned before the message left the process.
+  void while_waiting(const Call& call) const override {
+    if (!any_thread_) check_main_thread(call);
+    int has_come = 0;
+    mpi::check(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_.get(), &has_come, MPI_STATUS_IGNORE), "MPI_Iprobe");
+  }
+
  private:
-  [[nodiscard]] detail::Peers peers() const {
-    return {comm_.get(), rank(), num_ranks(), options_.max_collective_slice_bytes, options_.can_be_aborted ? &abort_flag() : nullptr};
+  [[nodiscard]] detail::Peers peers() {
+    return {.comm = comm_.get(),
+            .rank = rank(),
+            .num_ranks = num_ranks(),
+            .max_collective_slice_bytes = options_.max_collective_slice_bytes,
+            .nodes = nodes_,
+            .bytes_to_other_nodes = bytes_to_other_nodes_,
+            .is_aborted = options_.can_be_aborted ? &abort_flag() : nullptr};
+  }
+
+  /// By the length of the whole slice, not of a block of it: all of a sum is added up in one order.
+  [[nodiscard]] bool goes_by_node(std::int64_t slice_bytes) const {
+    return nodes_.has_neighbors_and_nodes() && slice_bytes > options_.max_collective_slice_bytes && slice_bytes >= kMinNodeSliceBytes;
+  }
+
+  /// How the slices of a reduction go, block by block.
+  struct Reduction {
+    detail::Summands summands;
+    bool by_node;
+    std::int64_t slice_numel;  ///< of a block
+  };
+  [[nodiscard]] Reduction reduction_of(ReduceOp op, DType dtype, std::int64_t slice_numel, std::int64_t staging_bytes) const {
+    const detail::Summands summands{op, dtype};
+    if (goes_by_node(slice_numel * dtype_bytes(dtype)) && reduces_better_by_node(nodes_, summands)) {
+      return {summands, true, staging_bytes / node_staging_bytes(nodes_, summands)};
+    }
+    return {summands, false, staged_slice_numel(dtype, num_ranks(), options_)};
+  }
+  void reduce(const Reduction& reduction, const void* buffer, const Slices& slices, void* staging, void* result) {
+    const auto [op, dtype] = reduction.summands;
+    if (reduction.by_node) return reduce_slices_by_node(peers(), reduction.summands, buffer, slices, staging, result);
+    const auto sources = exchange_slices(peers(), buffer, slices, staging);
+    detail::fold(op, sources, result, slices.bytes[static_cast<std::size_t>(rank())] / dtype_bytes(dtype), dtype);
   }
 
   /// Belongs to `s`, so it may be given back as soon as the collective is enqueued: the next one on this stream gets the
@@ -168,20 +246,20 @@ class MpiGroup final : public ProcessGroup {
                          describe(call));
   }
 
-  static void fold(ReduceOp op, const std::vector<const void*>& sources, void* dst, std::int64_t numel, DType dtype) {
-    op == ReduceOp::sum ? fold_sum(sources, dst, numel, dtype) : fold_max(sources, dst, numel, dtype);
-  }
-
   mpi::Communicator comm_;
   Pool& pool_;
   MpiGroupOptions options_;
+  NodeMap nodes_;
+  std::atomic<std::int64_t> bytes_to_other_nodes_{0};
   bool any_thread_ = false;
+  bool shares_memory_ = false;
 };
 
 }  // namespace
 
 std::unique_ptr<ProcessGroup> make_mpi_group(mpi::Communicator comm, Pool& pool, std::string name, MpiGroupOptions options) {
-  return std::make_unique<MpiGroup>(std::move(comm), pool, std::move(name), options);
+  NodeMap nodes = find_nodes(comm, options.node);
+  return std::make_unique<MpiGroup>(std::move(comm), pool, std::move(name), options, std::move(nodes));
 }
 
 void broadcast_within(ProcessGroup& group, std::span<std::byte> data, int root, std::chrono::milliseconds timeout) {

@@ -2,29 +2,17 @@
 #include "mpi_transfer.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <limits>
-#include <thread>
 
 #include "mica/core/error.hpp"
 #include "mica/mpi/communicator.hpp"
+#include "mica/tensor/host_math.hpp"
+
+#include "mpi_requests.hpp"
 
 namespace mica::detail {
 namespace {
-
-constexpr int kTag = 1;
-/// Who can be aborted asks so often at once, then with pauses.
-constexpr int kEagerTries = 1000;
-constexpr std::chrono::microseconds kPause{50};
-
-std::byte* at(void* data, std::int64_t bytes) { return static_cast<std::byte*>(data) + bytes; }
-const std::byte* at(const void* data, std::int64_t bytes) { return static_cast<const std::byte*>(data) + bytes; }
-
-int count(std::int64_t bytes) {
-  invariant(bytes >= 0 && bytes <= 0x7fffffff, "an MPI call moves at most 2 GiB - 1");
-  return static_cast<int>(bytes);
-}
 
 struct TypeTraits {
   using type = MPI_Datatype;
@@ -37,7 +25,7 @@ using Datatype = UniqueHandle<TypeTraits>;
 Datatype strided_block(std::int64_t bytes, std::int64_t stride) {
   Datatype block;
   Datatype strided;
-  mpi::check(MPI_Type_contiguous(count(bytes), MPI_BYTE, block.put()), "MPI_Type_contiguous");
+  mpi::check(MPI_Type_contiguous(mpi_count(bytes), MPI_BYTE, block.put()), "MPI_Type_contiguous");
   mpi::check(MPI_Type_create_resized(block.get(), 0, static_cast<MPI_Aint>(stride), strided.put()), "MPI_Type_create_resized");
   MPI_Datatype handle = strided.get();
   mpi::check(MPI_Type_commit(&handle), "MPI_Type_commit");
@@ -49,8 +37,8 @@ struct IntSlices {
   std::vector<int> counts, offsets;
   explicit IntSlices(const Slices& slices) {
     for (std::size_t r = 0; r < slices.bytes.size(); ++r) {
-      counts.push_back(count(slices.bytes[r]));
-      offsets.push_back(count(slices.offset[r] - slices.offset.front()));
+      counts.push_back(mpi_count(slices.bytes[r]));
+      offsets.push_back(mpi_count(slices.offset[r] - slices.offset.front()));
     }
   }
 };
@@ -64,75 +52,20 @@ Partners partners(const Peers& peers, int k) {
   return {(peers.rank + k) % peers.num_ranks, (peers.rank - k + peers.num_ranks) % peers.num_ranks};
 }
 
-/// Messages that are under way. What has not come when this ends, since something has failed, is no longer waited for:
-/// nothing is written into a buffer that its owner has back.
-class Requests {
- public:
-  explicit Requests(int num_ranks) { requests_.reserve(2 * static_cast<std::size_t>(num_ranks)); }
-  ~Requests() {
-    for (std::size_t i = 0; i < requests_.size(); ++i) {
-      if (requests_[i] == MPI_REQUEST_NULL) continue;
-      if (i >= num_receives_) {
-        MPI_Request_free(&requests_[i]);
-        continue;
-      }
-      MPI_Cancel(&requests_[i]);
-      MPI_Wait(&requests_[i], MPI_STATUS_IGNORE);  // cancelled, or begun by its sender, who has to end it
-    }
-  }
-  Requests(const Requests&) = delete;
-  Requests& operator=(const Requests&) = delete;
-
-  /// Before the first send().
-  void receive(void* data, std::int64_t bytes, int from, MPI_Comm comm) {
-    mpi::check(MPI_Irecv(data, count(bytes), MPI_BYTE, from, kTag, comm, &requests_.emplace_back(MPI_REQUEST_NULL)), "MPI_Irecv");
-    ++num_receives_;
-  }
-  void send(const void* data, std::int64_t bytes, int to, MPI_Comm comm) {
-    mpi::check(MPI_Isend(data, count(bytes), MPI_BYTE, to, kTag, comm, &requests_.emplace_back(MPI_REQUEST_NULL)), "MPI_Isend");
-  }
-  /// One after another: MPI_Waitall of Open MPI 4.1 never returns when a message failed before it was called.
-  /// @param is_aborted  null: nobody ends the waiting.
-  /// @throws MpiError with the cause of the first message that failed; Error once *is_aborted is set.
-  void wait_for_all(const std::atomic<bool>* is_aborted) {
-    int tries = 0;
-    for (MPI_Request& request : requests_) {
-      if (!is_aborted) {
-        mpi::check(MPI_Wait(&request, MPI_STATUS_IGNORE), "MPI_Wait");
-        continue;
-      }
-      for (int is_done = 0;;) {
-        mpi::check(MPI_Test(&request, &is_done, MPI_STATUS_IGNORE), "MPI_Test");
-        if (is_done != 0) break;
-        require(!*is_aborted, "nobody waits any more");
-        if (++tries > kEagerTries) std::this_thread::sleep_for(kPause);
-      }
-    }
-  }
-
- private:
-  std::vector<MPI_Request> requests_;  // receives, then sends
-  std::size_t num_receives_ = 0;
-};
-
 /// Point to point with everybody. @param receive(r), send(r)  where what comes from r goes, what goes to r lies.
 template <class Receive, class Send>
 void direct(const Peers& peers, const Slices& slices, bool sends_own_slice, const Receive& receive, const Send& send) {
-  Requests requests(peers.num_ranks);
+  Requests requests(peers);
   const auto own = static_cast<std::size_t>(peers.rank);
   for (int k = 1; k < peers.num_ranks; ++k) {
     const int from = partners(peers, k).receive_from;
-    const std::int64_t bytes = slices.bytes[sends_own_slice ? static_cast<std::size_t>(from) : own];
-    if (bytes == 0) continue;
-    requests.receive(receive(from), bytes, from, peers.comm);
+    requests.receive(receive(from), slices.bytes[sends_own_slice ? static_cast<std::size_t>(from) : own], from);
   }
   for (int k = 1; k < peers.num_ranks; ++k) {
     const int to = partners(peers, k).send_to;
-    const std::int64_t bytes = slices.bytes[sends_own_slice ? own : static_cast<std::size_t>(to)];
-    if (bytes == 0) continue;
-    requests.send(send(to), bytes, to, peers.comm);
+    requests.send(send(to), slices.bytes[sends_own_slice ? own : static_cast<std::size_t>(to)], to);
   }
-  requests.wait_for_all(peers.is_aborted);
+  requests.wait_for_all();
 }
 
 }  // namespace
@@ -176,7 +109,7 @@ void gather_slices(const Peers& peers, void* buffer, const Slices& slices) {
   }
   const std::int64_t stride = slices.offset[1] - slices.offset[0];
   if (stride == slices.bytes.front()) {
-    mpi::check(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, base, count(stride), MPI_BYTE, peers.comm), "MPI_Allgather");
+    mpi::check(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, base, mpi_count(stride), MPI_BYTE, peers.comm), "MPI_Allgather");
     return;
   }
   const Datatype block = strided_block(slices.bytes.front(), stride);
@@ -207,11 +140,11 @@ std::vector<const void*> exchange_slices(const Peers& peers, const void* buffer,
   }
   const std::int64_t stride = slices.offset[1] - slices.offset[0];
   if (stride == own_bytes) {
-    mpi::check(MPI_Alltoall(base, count(own_bytes), MPI_BYTE, staging, count(own_bytes), MPI_BYTE, peers.comm), "MPI_Alltoall");
+    mpi::check(MPI_Alltoall(base, mpi_count(own_bytes), MPI_BYTE, staging, mpi_count(own_bytes), MPI_BYTE, peers.comm), "MPI_Alltoall");
     return sources;
   }
   const Datatype block = strided_block(own_bytes, stride);
-  mpi::check(MPI_Alltoall(base, 1, block.get(), staging, count(own_bytes), MPI_BYTE, peers.comm), "MPI_Alltoall");
+  mpi::check(MPI_Alltoall(base, 1, block.get(), staging, mpi_count(own_bytes), MPI_BYTE, peers.comm), "MPI_Alltoall");
   return sources;
 }
 
@@ -235,15 +168,15 @@ void swap_slices(const Peers& peers, const void* sent, void* received, const Sli
 
 void broadcast_bytes(const Peers& peers, void* data, std::int64_t bytes, int root) {
   if (!peers.is_aborted) {
-    mpi::check(MPI_Bcast(data, count(bytes), MPI_BYTE, root, peers.comm), "MPI_Bcast");
+    mpi::check(MPI_Bcast(data, mpi_count(bytes), MPI_BYTE, root, peers.comm), "MPI_Bcast");
     return;
   }
-  Requests requests(peers.num_ranks);
-  if (peers.rank != root) requests.receive(data, bytes, root, peers.comm);
+  Requests requests(peers);
+  if (peers.rank != root) requests.receive(data, bytes, root);
   for (int k = 1; peers.rank == root && k < peers.num_ranks; ++k) {
-    requests.send(data, bytes, partners(peers, k).send_to, peers.comm);
+    requests.send(data, bytes, partners(peers, k).send_to);
   }
-  requests.wait_for_all(peers.is_aborted);
+  requests.wait_for_all();
 }
 
 void wait_for_peers(const Peers& peers) {
@@ -262,8 +195,12 @@ void gather_small(const Peers& peers, const void* mine, std::int64_t bytes, void
     return;
   }
   const IntSlices slices(Slices::regular(peers.num_ranks, 0, bytes, bytes));
-  mpi::check(MPI_Allgatherv(mine, count(bytes), MPI_BYTE, all, slices.counts.data(), slices.offsets.data(), MPI_BYTE, peers.comm),
+  mpi::check(MPI_Allgatherv(mine, mpi_count(bytes), MPI_BYTE, all, slices.counts.data(), slices.offsets.data(), MPI_BYTE, peers.comm),
              "MPI_Allgatherv");
+}
+
+void fold(ReduceOp op, const std::vector<const void*>& sources, void* dst, std::int64_t numel, DType dtype) {
+  op == ReduceOp::sum ? fold_sum(sources, dst, numel, dtype) : fold_max(sources, dst, numel, dtype);
 }
 
 }  // namespace mica::detail

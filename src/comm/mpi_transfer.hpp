@@ -2,12 +2,20 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include <mpi.h>
 
+#include "mica/comm/collective.hpp"
+#include "mica/comm/node_map.hpp"
+#include "mica/core/dtype.hpp"
+
 namespace mica::detail {
+
+inline std::byte* at(void* data, std::int64_t bytes) { return static_cast<std::byte*>(data) + bytes; }
+inline const std::byte* at(const void* data, std::int64_t bytes) { return static_cast<const std::byte*>(data) + bytes; }
 
 /// One block of a buffer that all ranks see as slices: rank r's slice begins offset[r] bytes into the buffer.
 struct Slices {
@@ -30,6 +38,8 @@ struct Peers {
   int rank;
   int num_ranks;
   std::int64_t max_collective_slice_bytes;  ///< longer slices go point to point
+  const NodeMap& nodes;
+  std::atomic<std::int64_t>& bytes_to_other_nodes;  ///< counts what is sent point to point
   /// Given: everything goes point to point, and whoever waits throws once it is set.
   const std::atomic<bool>* is_aborted = nullptr;
 
@@ -56,5 +66,8 @@ void wait_for_peers(const Peers& peers);
 
 /// All ranks' `bytes` bytes at `mine` in rank order in `all`, by MPI_Allgatherv. @collective
 void gather_small(const Peers& peers, const void* mine, std::int64_t bytes, void* all);
+
+/// The sum or maximum of the sources, as fold_sum() and fold_max() make them.
+void fold(ReduceOp op, const std::vector<const void*>& sources, void* dst, std::int64_t numel, DType dtype);
 
 }  // namespace mica::detail

@@ -51,6 +51,7 @@ Mesh make_mpi_mesh(const mpi::Communicator& world, ShardSize shard_size, Pool& p
   const MeshGeometry geometry = MeshGeometry::make(places, shard_size);
   const auto me = std::find_if(places.begin(), places.end(), [&](const RankPlace& p) { return p.world_rank == world.rank(); });
   const int mesh_rank = static_cast<int>(me - places.begin());
+  options.node = me->node;
   std::unique_ptr<ProcessGroup> group = make_mpi_group(world.split(0, mesh_rank), pool, "world", options);
   if (backend) group = backend(std::move(group));
   return Mesh(std::move(group), geometry, std::move(places));

@@ -135,6 +135,34 @@ void ProcessGroup::barrier(Stream& s, const char* label) {
   enqueue_barrier(s);
 }
 
+// --- memory that members share ---------------------------------------------------------------------------------------
+
+SharedParts ProcessGroup::allocate_parts(Pool& pool, std::int64_t numel, DType dtype, MemoryRole role, Stream& home) {
+  SharedParts parts;
+  parts.memory = allocate(pool, numel * dtype_bytes(dtype), role, home);
+  parts.own = {parts.memory.data(), Shape{numel}, dtype};
+  parts.rank = rank_;
+  return parts;
+}
+
+void ProcessGroup::wait_for_written(Stream& s, const char* label, const SharedParts& parts, std::uint64_t round) {
+  begin(Collective::wait_for_written, label, 0);
+  submit(s, {reads(parts.own)},
+         [this, members = parts.members, round](const Call& call) { wait_until_written(members, round, [&] { require_peers(call); }); });
+}
+
+void ProcessGroup::wait_for_released(Stream& s, const char* label, const SharedParts& parts, std::uint64_t round) {
+  begin(Collective::wait_for_released, label, 0);
+  submit(s, {}, [this, members = parts.members, rank = parts.rank, round](const Call& call) {
+    wait_until_released(members, rank, round, [&] { require_peers(call); });
+  });
+}
+
+void ProcessGroup::require_peers(const Call& call) const {
+  require(!is_aborted_, "nobody waits any more");
+  while_waiting(call);
+}
+
 // --- running -------------------------------------------------------------------------------------------------------
 
 void ProcessGroup::submit(Stream& s, std::initializer_list<Access> accesses, std::function<void(const Call&)> work) {

@@ -9,6 +9,10 @@
 
 #include <mpi.h>
 
+#include "mica/launch/first_exchange.hpp"
+#include "mica/launch/init_watch.hpp"
+#include "mica/launch/world_size.hpp"
+
 namespace mica {
 namespace {
 
@@ -38,52 +42,64 @@ bool all_come(const mpi::Communicator& comm) {
   return false;
 }
 
-/// Tells of an error that all ranks throw, or ends the job. To be called where it is caught.
-/// @param of_failures  the ranks of `app`; nothing else uses it.
-ExitCode end_of(const std::exception& error, const App& app, const mpi::Communicator& of_failures) {
-  const auto tell = [&](const Error& shared) {
-    if (app.comm.rank() == 0) print_error(shared.what(), app.log_file);
-    return shared.exit_code();
-  };
-  if (app.comm.is_shared(error)) return tell(dynamic_cast<const Error&>(error));
-  // Of an MPI that has failed nothing more is asked: it may still read messages whose memory is gone.
-  const bool can_agree = dynamic_cast<const MpiError*>(&error) == nullptr;
-  try {
-    if (can_agree && all_come(of_failures)) make_mpi_comm(of_failures)->agree([] { throw; });
-  } catch (const Error& agreed) {
-    if (app.comm.is_shared(agreed)) return tell(agreed);
-    // MPI has failed, too, which is not the cause.
-  }
-  abort_job(error, app.comm.rank(), app.comm.num_ranks(), app.log_file);
-}
-
-}  // namespace
-
-void abort_job(const std::exception& error, int rank, int num_ranks, const std::string& log_file) {
+/// Ends the whole job at once with the error's line and status: the other ranks wait for this one and cannot be asked. Where
+/// several ranks fail at once, the lowest one speaks.
+[[noreturn]] void abort_job(const std::exception& error, int rank, int num_ranks, const std::string& log_file) {
   std::this_thread::sleep_for(std::chrono::milliseconds(std::min(rank * 20, 1000)));
   print_error(num_ranks > 1 ? fmt::format("rank {}: {}", rank, error.what()) : error.what(), log_file);
   const auto* ours = dynamic_cast<const Error*>(&error);
   mpi::Session::abort(static_cast<int>(ours ? ours->exit_code() : ExitCode::runtime_failure));
 }
 
+/// Tells of an error that all ranks throw, or ends the job. To be called where it is caught.
+ExitCode end_of(const std::exception& error, const App& app) {
+  try {
+    share_or_abort(error, app);
+  } catch (const Error& shared) {
+    if (app.comm.rank() == 0) print_error(shared.what(), app.log_file);
+    return shared.exit_code();
+  }
+}
+
+}  // namespace
+
+void share_or_abort(const std::exception& error, const App& app) {
+  if (app.comm.is_shared(error)) throw;
+  // Of an MPI that has failed nothing more is asked: it may still read messages whose memory is gone.
+  const bool can_agree = dynamic_cast<const MpiError*>(&error) == nullptr;
+  try {
+    if (can_agree && all_come(app.failing)) make_mpi_comm(app.failing)->agree([] { throw; });
+  } catch (const Error& agreed) {
+    if (app.comm.is_shared(agreed)) throw;
+    // MPI has failed, too, which is not the cause.
+  }
+  abort_job(error, app.comm.rank(), app.comm.num_ranks(), app.log_file);
+}
+
 int run_app(int argc, char** argv, const std::function<ExitCode(App&)>& body) {
+  std::jthread init_watch = launch::watch_init();
   mpi::Session session(&argc, &argv);
+  init_watch.request_stop();
+  init_watch.join();
   int rank = 0;
   int num_ranks = 1;
   std::string log_file;
   try {
     ExitCode code = ExitCode::done;
     {
+      mpi::check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
+      mpi::check(MPI_Comm_size(MPI_COMM_WORLD, &num_ranks), "MPI_Comm_size");
+      launch::check_world_size(num_ranks);
+      const bool is_one_program = launch::first_exchange();  // before anything that blocks
       mpi::Communicator world = mpi::Communicator::world();
-      rank = world.rank();
-      num_ranks = world.num_ranks();
-      const mpi::Communicator of_failures = world.duplicate();
+      const mpi::Communicator failing = world.duplicate();
       const auto comm = make_mpi_comm(world);
-      App app{session, world, *comm, {argv + 1, argv + argc}, log_file};
+      App app{session, world, *comm, {argv + 1, argv + argc}, log_file, failing};
       try {
+        if (!is_one_program) launch::refuse_programs(world);
         code = body(app);
       } catch (const std::exception& error) {
-        code = end_of(error, app, of_failures);
+        code = end_of(error, app);
       }
     }
     session.close();

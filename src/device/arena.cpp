@@ -168,7 +168,7 @@ std::int64_t Arena::release(std::int64_t bytes) {
   return released;
 }
 
-/// The same for one range of whole pages.
+/// As above, for one range of whole pages.
 std::int64_t Arena::release_from(std::uintptr_t begin, std::uintptr_t end, std::int64_t bytes) {
   std::int64_t released = 0;
   while (end > begin && released < bytes) {

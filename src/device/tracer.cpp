@@ -99,7 +99,7 @@ class TracedStream final : public ForwardingStream {
   void stop() {
     try {
       inner_->synchronize();
-    } catch (...) {  // sticky: who waits for the stream next hears of it
+    } catch (...) {  // sticky: the next wait for the stream reports it
     }
   }
 

@@ -20,7 +20,7 @@ int int_count(std::size_t n, const char* what) {
 
 void CommTraits::close(type comm) noexcept {
   int finalized = 0;
-  // After MPI_Finalize the handle is gone with MPI itself. A failure here has nobody to go to.
+  // After MPI_Finalize the handle is gone. A destructor cannot report a failure.
   if (MPI_Finalized(&finalized) == MPI_SUCCESS && finalized == 0) MPI_Comm_free(&comm);
 }
 
@@ -54,6 +54,18 @@ Communicator Communicator::split_node() const {
   MPI_Comm part = MPI_COMM_NULL;
   check(MPI_Comm_split_type(get(), MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &part), "MPI_Comm_split_type");
   return Communicator(part);
+}
+
+std::vector<int> Communicator::ranks_in(const Communicator& other) const {
+  MPI_Group here = MPI_GROUP_NULL, there = MPI_GROUP_NULL;
+  check(MPI_Comm_group(get(), &here), "MPI_Comm_group");
+  check(MPI_Comm_group(other.get(), &there), "MPI_Comm_group");
+  std::vector<int> own(static_cast<std::size_t>(num_ranks_)), translated(own.size());
+  std::iota(own.begin(), own.end(), 0);
+  check(MPI_Group_translate_ranks(here, num_ranks_, own.data(), there, translated.data()), "MPI_Group_translate_ranks");
+  MPI_Group_free(&here);
+  MPI_Group_free(&there);
+  return translated;
 }
 
 void Communicator::barrier() const { check(MPI_Barrier(get()), "MPI_Barrier"); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// MPI libraries tell in ways of their own whether they take a GPU's memory; one that cannot be asked does not.
+// Each MPI library has its own way to say whether it accepts GPU memory. One that cannot be asked is taken not to.
 #include <mpi.h>
 
 #if defined(OPEN_MPI) && __has_include(<mpi-ext.h>)

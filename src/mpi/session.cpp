@@ -15,6 +15,8 @@
 #include "mica/core/error.hpp"
 #include "mica/mpi/communicator.hpp"
 
+#include "init_variables.hpp"
+
 namespace mica::mpi {
 namespace {
 
@@ -54,7 +56,13 @@ Session::Session(int* argc, char*** argv, SessionOptions options) {
   // product beside a blocked wait keeps 50 % of the core without this and 99 % with it.
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", /*overwrite=*/0);
   int granted = MPI_THREAD_SINGLE;
-  check(MPI_Init_thread(argc, argv, options.want_thread_multiple ? MPI_THREAD_MULTIPLE : MPI_THREAD_FUNNELED, &granted), "MPI_Init_thread");
+  {
+    const InitVariables variables;
+    const auto begin = std::chrono::steady_clock::now();
+    check(MPI_Init_thread(argc, argv, options.want_thread_multiple ? MPI_THREAD_MULTIPLE : MPI_THREAD_FUNNELED, &granted),
+          "MPI_Init_thread");
+    init_ms_ = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  }
   thread_multiple_ = granted >= MPI_THREAD_MULTIPLE;
   // Without this the default handler ends the job before any check sees the return code. dup and split inherit it.
   check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler(world)");

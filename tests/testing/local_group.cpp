@@ -2,9 +2,11 @@
 #include "testing/local_group.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 
+#include "mica/core/rounding.hpp"
 #include "mica/tensor/host_math.hpp"
 
 #include "testing/local_make.hpp"
@@ -30,6 +32,15 @@ void copy_unless_same(const void* src, void* dst, std::int64_t bytes) {
   if (src != dst && bytes > 0) std::memcpy(dst, src, static_cast<std::size_t>(bytes));
 }
 
+/// At a page's begin.
+std::shared_ptr<std::byte> zeroed_memory(std::int64_t bytes) {
+  constexpr std::size_t kPage = 4096;
+  const auto rounded = round_up(static_cast<std::size_t>(bytes), kPage);
+  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kPage, rounded));
+  std::memset(memory, 0, rounded);
+  return {memory, std::free};
+}
+
 /// Every rank publishes its arguments, meets the others, then reads their memory directly. Each rank writes only memory
 /// that nobody reads in that phase, so no staging is needed: in an all-reduce rank r folds slice r of everybody into its
 /// own slice r, which is the only slice of its data that it alone reads; after that everybody copies the other slices.
@@ -41,10 +52,16 @@ class LocalGroup final : public ProcessGroup {
         shared_(std::move(shared)) {}
 
   ~LocalGroup() override {
-    // Every collective that this rank took part in is over, so whoever still waits here would wait forever.
-    const std::string reason = fmt::format("rank {} {} group '{}'", shared_->world_ranks[index(rank())],
-                                           std::uncaught_exceptions() > 0 ? "failed and left" : "has left", name());
-    close(reason);
+    // Every collective that this rank took part in is over, so whoever still waits here to meet it would wait forever.
+    const bool has_failed = std::uncaught_exceptions() > 0;
+    const std::string reason =
+        fmt::format("rank {} {} group '{}'", shared_->world_ranks[index(rank())], has_failed ? "failed and left" : "has left", name());
+    if (has_failed) {
+      close(reason);
+    } else {
+      shared_->stream_barrier.leave(reason);
+      shared_->host_barrier.leave(reason);
+    }
   }
 
   std::unique_ptr<ProcessGroup> duplicate(std::string name) override { return split(0, rank(), std::move(name)); }
@@ -74,8 +91,23 @@ class LocalGroup final : public ProcessGroup {
     return std::make_unique<LocalGroup>(world_, created, static_cast<int>(me), std::move(name));
   }
 
+  [[nodiscard]] bool shares_memory() const override { return world_->options().shares_memory && num_ranks() > 1; }
+
+  SharedParts allocate_parts(Pool& pool, std::int64_t numel, DType dtype, MemoryRole role, Stream& home) override {
+    if (!shares_memory() || numel == 0) return ProcessGroup::allocate_parts(pool, numel, dtype, role, home);
+    const std::string what = fmt::format("parts of {} elements in group '{}'", numel, name());
+    const PartsShape shape{.rank = rank(), .num_ranks = num_ranks(), .numel = numel, .dtype = dtype};
+    if (rank() == 0) shared_->memory = zeroed_memory(shape.begin_of(num_ranks()));
+    shared_->host_barrier.arrive(rank(), what);
+    SharedParts parts = share_parts(shared_->memory, shape, pool, role, home);
+    shared_->host_barrier.arrive(rank(), what);
+    if (rank() == 0) shared_->memory.reset();
+    return parts;
+  }
+
  protected:
   void end_waiting(const std::string& why) override { close("the group was aborted: " + why); }
+  void while_waiting(const Call& call) const override { shared_->stream_barrier.require_peers(describe(call)); }
 
   void enqueue_all_gather(Stream& s, ConstTensorView shard, TensorView full) override {
     submit(s, {reads(shard), writes(full)}, [=, this](const Call& call) {

@@ -14,6 +14,8 @@ struct LocalOptions {
   std::chrono::milliseconds stall_timeout{60'000};
   /// One rank communicates as more would, and so do groups that stand on its own: a backend on a machine of one GPU.
   bool communicates_alone = false;
+  /// allocate_parts() gives memory that the ranks share.
+  bool shares_memory = false;
 };
 
 /// N ranks as threads of one process: real collectives through shared memory, for fast tests.

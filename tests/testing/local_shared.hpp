@@ -68,6 +68,7 @@ struct LocalShared {
   RankBarrier host_barrier;            ///< for duplicate() and split(), which the host threads call
   std::vector<LocalArguments> arguments;
   std::vector<Split> splits;
+  std::shared_ptr<std::byte> memory;  ///< of allocate_parts(), from the first member to the others
 };
 
 }  // namespace mica

@@ -33,6 +33,7 @@ void RankBarrier::arrive(int rank, const std::string& what) {
     const std::string text = fmt::format("{}: waited {} ms for rank(s) {}; do all ranks make the same calls in the same order?", what,
                                          stall_timeout_.count(), missing());
     closed_ = fmt::format("rank {} gave up waiting", names_[static_cast<std::size_t>(rank)]);
+    has_failed_ = true;
     all_came_.notify_all();
     throw Error(text);
   }
@@ -48,7 +49,20 @@ void RankBarrier::finish(int rank) {
 void RankBarrier::close(const std::string& reason) {
   const std::lock_guard lock(mutex_);
   if (closed_.empty()) closed_ = reason;
+  has_failed_ = true;
   all_came_.notify_all();
+}
+
+void RankBarrier::leave(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  ++num_left_;
+  if (closed_.empty()) closed_ = reason;
+  all_came_.notify_all();
+}
+
+void RankBarrier::require_peers(const std::string& what) {
+  const std::lock_guard lock(mutex_);
+  if (has_failed_ || num_left_ + 1 >= names_.size()) throw PeerLeft(what + ": " + closed_);
 }
 
 std::string RankBarrier::missing() const {

@@ -32,6 +32,10 @@ class RankBarrier {
   void finish(int rank);
   /// From now on arrive() throws, unless everybody came before. The first reason counts.
   void close(const std::string& reason);
+  /// One rank comes no more, having done its part: closes the barrier for those who would meet it.
+  void leave(const std::string& reason);
+  /// For one who waits for what others do without meeting them. @throws PeerLeft if it was closed, or all others have left.
+  void require_peers(const std::string& what);
 
  private:
   void come(std::unique_lock<std::mutex>& lock, int rank);
@@ -45,6 +49,8 @@ class RankBarrier {
   std::size_t num_here_ = 0;
   std::uint64_t generation_ = 0;
   std::string closed_;  // why; empty while open
+  bool has_failed_ = false;
+  std::size_t num_left_ = 0;
 };
 
 }  // namespace mica

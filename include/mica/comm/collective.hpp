@@ -10,12 +10,22 @@ namespace mica {
 
 enum class ReduceOp : std::uint8_t { sum, max };
 
-enum class Collective : std::uint8_t { all_gather, reduce_scatter, all_reduce, all_to_all, broadcast, barrier };
-inline constexpr std::size_t kNumCollectives = 6;
+/// The two waits are for the other members of memory that a group shares ([Note: memory side by side]); they move no bytes.
+enum class Collective : std::uint8_t {
+  all_gather,
+  reduce_scatter,
+  all_reduce,
+  all_to_all,
+  broadcast,
+  barrier,
+  wait_for_written,
+  wait_for_released
+};
+inline constexpr std::size_t kNumCollectives = 8;
 /// "all_gather", ...: a string literal.
 [[nodiscard]] constexpr const char* collective_name(Collective kind) {
-  constexpr std::array<const char*, kNumCollectives> names{"all_gather", "reduce_scatter", "all_reduce",
-                                                           "all_to_all", "broadcast",      "barrier"};
+  constexpr std::array<const char*, kNumCollectives> names{"all_gather", "reduce_scatter", "all_reduce",       "all_to_all",
+                                                           "broadcast",  "barrier",        "wait_for_written", "wait_for_released"};
   return names[static_cast<std::size_t>(kind)];
 }
 

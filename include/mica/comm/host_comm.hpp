@@ -22,7 +22,7 @@ class Communicator;
 /// Host-side exchange between ranks: for set-up, state dicts, saving and loading, never inside a step.
 /// [Note: agreement] Work may fail on one rank alone, while the others continue to a collective and wait for it there. So
 /// agree() and the functions like it run the work: if it fails on any rank, every rank throws the lowest failing rank's error,
-/// of its type (the nearest of core/error.hpp), with "rank N: " before its text unless all ranks failed alike. is_shared()
+/// of its type (the nearest of core/error.hpp) and exit status, with "rank N: " before its text unless all ranks failed alike. is_shared()
 /// distinguishes an error that all these ranks throw from any other. Work may itself call agree(), if nothing before that can
 /// fail on one rank alone (agree on that first); an error of the inner call is agreed on again.
 /// All: @collective, same order on all ranks.

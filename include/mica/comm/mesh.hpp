@@ -64,6 +64,8 @@ class Mesh {
   [[nodiscard]] ProcessGroup& shard() const { return *shard_; }
   [[nodiscard]] ProcessGroup& replicate() const { return *replicate_; }
   [[nodiscard]] const std::vector<RankPlace>& places() const { return places_; }
+  /// @param what  "mesh.backend = shared", for the error  @throws ConfigError naming a shard group on several nodes and its hosts
+  void require_shards_inside_nodes(const std::string& what) const;
   /// "mesh 2 x 2 (replicate x shard): shard groups {0,1} on node a, ..." for start-up.
   [[nodiscard]] std::string describe() const;
 

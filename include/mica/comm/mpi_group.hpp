@@ -19,8 +19,9 @@ namespace mica {
 ///   all_gather -> MPI_Allgather     reduce_scatter -> MPI_Alltoall + own fold     broadcast -> MPI_Bcast     barrier -> MPI_Barrier
 ///   all_reduce -> MPI_Allgatherv + own fold (up to kSmallAllReduceBytes), else MPI_Alltoallv + own fold + MPI_Allgatherv
 ///   all_to_all -> MPI_Alltoallw
-/// Longer slices go point to point (MPI_Irecv, MPI_Isend, MPI_Wait), which is faster (figures in src/comm/README.md). The folds
-/// are Mica's own, in rank order, so that the bits do not depend on the MPI library.
+/// Longer slices go point to point (MPI_Irecv, MPI_Isend, MPI_Wait), which is faster (figures in src/comm/README.md), and in a
+/// group that spans nodes cross to each of them once ([Note: collectives by node]). The folds are Mica's own, in the order that
+/// [Note: process groups] says, so that the bits do not depend on the MPI library.
 struct MpiGroupOptions {
   /// Transfers are split so that no MPI call moves more bytes than this on one rank (MPI counts are ints). Tests use 1 KiB.
   std::int64_t max_call_bytes = std::int64_t{1} << 30;
@@ -31,6 +32,10 @@ struct MpiGroupOptions {
   /// Whether abort() also ends collectives under way: then everything goes point to point, and waiting ranks poll. (A long
   /// message that its sender has begun cannot be cancelled; it is waited for.)
   bool can_be_aborted = false;
+  /// The node of this rank, as any number that its ranks share. -1: those that MPI says can share memory are a node.
+  int node = -1;
+  /// Whether groups whose members are all on one node share memory (ProcessGroup::allocate_parts()).
+  bool shares_memory = false;
 };
 
 inline constexpr std::int64_t kSmallAllReduceBytes = 4096;

@@ -12,6 +12,7 @@
 
 #include "mica/comm/collective.hpp"
 #include "mica/comm/flight_recorder.hpp"
+#include "mica/comm/shared_parts.hpp"
 #include "mica/device/pool.hpp"
 #include "mica/tensor/tensor_view.hpp"
 
@@ -21,8 +22,9 @@ namespace mica {
 /// Collectives are enqueued on a stream and matched by their order within one group, so each stream that communicates has a
 /// group of its own (duplicate()). Groups do not wait for each other, but the hosts of all ranks enqueue the collectives of all
 /// groups in the same order, because staging memory that passes from one stream to another, and an MPI that lets only one
-/// thread communicate, order the streams as the host did. Sums are folded in rank order, in f32 for low-precision dtypes, so
-/// that every backend gives the same bits on every rank. Sizes are checked before any traffic. A failure inside a collective is
+/// thread communicate, order the streams as the host did. Sums are folded in rank order (long ones over several nodes: within each
+/// node, then over the nodes, [Note: collectives by node]), in f32 for low-precision dtypes, so that every backend gives the same
+/// bits on every rank. Sizes are checked before any traffic. A failure inside a collective is
 /// the stream's sticky error and names group, collective and label.
 /// A group of one rank moves nothing and counts nothing (all_gather and reduce_scatter copy unless in place); nor does a
 /// collective of no elements. A group outlives its enqueued work.
@@ -68,6 +70,16 @@ class ProcessGroup {
   [[nodiscard]] virtual Buffer allocate(Pool& pool, std::int64_t bytes, MemoryRole role, Stream& home) {
     return pool.allocate(bytes, role, home);
   }
+  /// Whether allocate_parts() allocates memory that all members see.
+  [[nodiscard]] virtual bool shares_memory() const { return false; }
+  /// [numel] elements for this rank, side by side with those of the other members if the group shares memory (and numel > 0).
+  /// Contents are undefined; those of other members until they publish. Otherwise as duplicate(). @collective
+  /// @throws ConfigError on all ranks alike, if the node does not have that much memory to share
+  [[nodiscard]] virtual SharedParts allocate_parts(Pool& pool, std::int64_t numel, DType dtype, MemoryRole role, Stream& home);
+  /// The stream continues when all members have published (all others have released) that round. Counted as a call of no bytes.
+  /// @stream enqueued  @lifetime the parts until the stream has run it.
+  void wait_for_written(Stream& s, const char* label, const SharedParts& parts, std::uint64_t round);
+  void wait_for_released(Stream& s, const char* label, const SharedParts& parts, std::uint64_t round);
 
   /// Ends the group's communication for good: collectives under way and later ones fail with `why` and no longer wait for other
   /// ranks. Any thread. A group of one rank is not affected. (Over MPI, collectives under way end only with
@@ -78,6 +90,9 @@ class ProcessGroup {
   void reset_counts() { counts_ = {}; }
   /// Host time that streams have spent inside collectives, in ms (0 for fake). Any thread.
   [[nodiscard]] virtual double busy_ms() const { return static_cast<double>(busy_ns_.load()) * 1e-6; }
+  /// Bytes that this rank has sent point to point to ranks on other nodes (0 for fake, and over NCCL). What the MPI's own
+  /// collectives send is unknown; they carry short slices only (mpi_group.hpp). Any thread.
+  [[nodiscard]] virtual std::int64_t bytes_to_other_nodes() const { return 0; }
   /// What this group is waiting for: "group 'shard' (rank 1 of 4): #12 all_gather 'h.3' ... running for 5.2 s". Any thread.
   [[nodiscard]] virtual std::string describe_pending() const;
   [[nodiscard]] const FlightRecorder& recorder() const { return recorder_; }
@@ -98,6 +113,9 @@ class ProcessGroup {
   virtual void end_waiting(const std::string& /*why*/) {}
   /// Set by abort().
   [[nodiscard]] const std::atomic<bool>& abort_flag() const { return is_aborted_; }
+  /// Called repeatedly while a stream waits for other members of shared memory. Makes progress with messages that only the
+  /// backend's own calls move: those members may be waiting for them. @throws if a member has left
+  virtual void while_waiting(const Call& /*call*/) const {}
 
   // Backends enqueue with one submit(); arguments are checked already. Not called for groups of one rank (the base class copies
   // where needed) nor for empty tensors.
@@ -124,6 +142,7 @@ class ProcessGroup {
  private:
   void begin(Collective kind, const char* label, std::int64_t bytes);
   void run(const Call& call, const std::function<void(const Call&)>& work);
+  void require_peers(const Call& call) const;
   void check_shards(Collective kind, const char* label, ConstTensorView shard, ConstTensorView full) const;
   void copy_single(Stream& s, Collective kind, ConstTensorView src, TensorView dst) const;
   void check_data(Collective kind, const char* label, ConstTensorView data) const;

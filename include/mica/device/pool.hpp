@@ -55,6 +55,7 @@ class Buffer {
   MemoryRole role_ = MemoryRole::workspace;
   Stream* home_ = nullptr;
   std::vector<Event> foreign_uses_;
+  std::shared_ptr<void> owner_;  // of adopted memory
 };
 
 /// Bytes as requested, exact; `reserved` is what was taken from the operating system and not returned.
@@ -80,6 +81,10 @@ class Pool {
   /// streams]. Contents are undefined; with poison(true) every allocation is filled with a NaN pattern (tests).
   /// @throws IoError naming role, bytes and what is in use, when memory is exhausted; the pool stays usable.
   [[nodiscard]] Buffer allocate(std::int64_t bytes, MemoryRole role, Stream& home);
+  /// The same for memory that was allocated elsewhere but is counted like the pool's own: a part of memory that ranks share.
+  /// @param bytes  > 0.  @param owner  released after the buffer, at the first call of the pool when streams are done with the
+  ///               memory; at the latest by the pool's destructor, which waits for them.
+  [[nodiscard]] Buffer adopt(void* data, std::int64_t bytes, MemoryRole role, Stream& home, std::shared_ptr<void> owner);
 
   [[nodiscard]] const MemoryStats& stats();
   /// Resets peaks to the current bytes.
@@ -116,9 +121,14 @@ class Pool {
   [[nodiscard]] virtual std::int64_t reserved_bytes() const = 0;
 
  private:
+  [[nodiscard]] bool fits(std::int64_t bytes) const;
+  [[noreturn]] void throw_exhausted(std::int64_t bytes, MemoryRole role) const;
+  [[nodiscard]] Buffer count(void* data, std::int64_t bytes, MemoryRole role, Stream& home);
   void free(Buffer& buffer) noexcept;
   void free_on_host(Buffer& buffer);
-  void take_back_stray();
+  /// Takes back buffers that another thread destroyed, and releases adopted memory that streams are done with.
+  void take_back();
+  void update_reserved() { stats_.reserved = reserved_bytes() + adopted_bytes_; }
 
   MemoryStats stats_;
   bool poison_ = false;
@@ -130,6 +140,14 @@ class Pool {
   std::mutex stray_mutex_;
   std::vector<Buffer> stray_;
   std::atomic<bool> has_stray_{false};
+
+  struct Leaving {
+    std::shared_ptr<void> owner;
+    std::int64_t bytes;
+    std::vector<Event> last_uses;
+  };
+  std::vector<Leaving> leaving_;  // adopted memory that was returned
+  std::int64_t adopted_bytes_ = 0;
 };
 
 [[nodiscard]] std::unique_ptr<Pool> make_cpu_pool();

@@ -35,6 +35,8 @@ class Communicator {
   [[nodiscard]] Communicator duplicate() const;                ///< @collective
   [[nodiscard]] Communicator split(int color, int key) const;  ///< @collective
   [[nodiscard]] Communicator split_node() const;               ///< ranks that share memory. @collective
+  /// The rank in `other` of each of this one's ranks, all of which are in it. Nothing is sent.
+  [[nodiscard]] std::vector<int> ranks_in(const Communicator& other) const;
   void barrier() const;
   /// Every rank's string, in rank order. @collective
   [[nodiscard]] std::vector<std::string> gather_strings(const std::string& mine) const;

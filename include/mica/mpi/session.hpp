@@ -12,9 +12,9 @@ struct SessionOptions {
 };
 
 /// MPI's lifetime: initialised here with MPI_ERRORS_RETURN and the highest thread level it grants, finalised by close(). Sets
-/// OMPI_MCA_mpi_yield_when_idle=1 before MPI_Init unless the user set it, so that a waiting rank yields its core. While it is
-/// open, an uncaught exception ends the job with a line `mica: error: ...` and the error's exit status (core/error.hpp). One
-/// per process.
+/// OMPI_MCA_mpi_yield_when_idle=1 before MPI_Init unless the user set it, so that a waiting rank yields its core; others are set
+/// for MPI_Init alone ([Note: MPI_Init on one node]). While it is open, an uncaught exception ends the job with a line
+/// `mica: error: ...` and the error's exit status (core/error.hpp). One per process.
 class Session {
  public:
   Session(int* argc, char*** argv, SessionOptions options = {});
@@ -25,6 +25,8 @@ class Session {
 
   /// MPI_THREAD_MULTIPLE granted. If not, one thread makes all calls (comm_stream_mode() in comm/mpi_group.hpp).
   [[nodiscard]] bool has_thread_multiple() const { return thread_multiple_; }
+  /// How long MPI_Init took this rank.
+  [[nodiscard]] double init_ms() const { return init_ms_; }
   /// "Open MPI v4.1.4"
   [[nodiscard]] static std::string library_version();
   /// Whether this MPI accepts pointers to GPU memory ("CUDA-aware"), as far as it tells (Open MPI and MPICH can be asked). Any
@@ -37,6 +39,7 @@ class Session {
 
  private:
   bool thread_multiple_ = false;
+  double init_ms_ = 0;
   bool open_ = true;
   std::terminate_handler before_ = nullptr;  ///< the handler to restore
 };

@@ -50,10 +50,14 @@ std::string error_of(Stream& stream) {
 TEST(MpiAbort, EndsWhatIsUnderWayAndWhatComesLater) {
   const mpi::Communicator world = mpi::Communicator::world();
   const std::unique_ptr<Pool> pool = make_cpu_pool();
-  for (const std::int64_t numel : {3, 70'000}) {
+  struct Case {
+    std::int64_t numel;
+    int node;
+  };
+  for (const auto& [numel, node] : {Case{3, 0}, Case{70'000, 0}, Case{70'000, world.rank() % 2}}) {
     AllCollectives collectives(world.num_ranks(), numel);
     for (const auto& call : collectives.calls()) {
-      const auto group = make_mpi_group(world.duplicate(), *pool, "shard", {.can_be_aborted = true});
+      const auto group = make_mpi_group(world.duplicate(), *pool, "shard", {.can_be_aborted = true, .node = node});
       if (world.rank() == 0) {
         const auto stream = make_cpu_stream("comm", StreamMode::threaded);
         call(*group, *stream);

@@ -136,15 +136,17 @@ TEST_F(MpiGroup, F7_LongSlicesGoFromTensorToTensor) {
   constexpr std::int64_t kSliceBytes = 40'000;  // above max_collective_slice_bytes
   const auto stream = make_cpu_stream("comm", StreamMode::threaded);
   Data full(P * num_ranks, DType::f32), other(P * num_ranks, DType::f32), shard(P, DType::f32);
-  const auto slice = [&](MpiCall call, Data& of, int r) -> MpiMessage { return {call, of.view().slice(r * P, P).data, kSliceBytes}; };
+  const auto slice = [&](MpiCall call, Data& of, int r, int peer) -> MpiMessage {
+    return {call, of.view().slice(r * P, P).data, kSliceBytes, peer};
+  };
   std::vector<MpiMessage> gathered, swapped, sent;
   for (int r = 0; r < num_ranks; ++r) {
     if (r == group->rank()) continue;
-    gathered.push_back(slice(MpiCall::irecv, full, r));
-    gathered.push_back(slice(MpiCall::isend, full, group->rank()));
-    swapped.push_back(slice(MpiCall::irecv, other, r));
-    swapped.push_back(slice(MpiCall::isend, full, r));
-    sent.push_back(slice(MpiCall::isend, full, r));
+    gathered.push_back(slice(MpiCall::irecv, full, r, r));
+    gathered.push_back(slice(MpiCall::isend, full, group->rank(), r));
+    swapped.push_back(slice(MpiCall::irecv, other, r, r));
+    swapped.push_back(slice(MpiCall::isend, full, r, r));
+    sent.push_back(slice(MpiCall::isend, full, r, r));
   }
   const auto messages = [&](const std::function<void()>& collective) {
     return testing::messages_of([&] {

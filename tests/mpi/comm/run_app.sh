@@ -15,6 +15,7 @@ expect() {  # way, status, line ("" for none)
 }
 expect alike 2 "mica: error: digits.txt: cannot be read" "$@"
 expect each 2 "mica: error: rank 0: a mistake of rank 0" "$@"
+expect own 42 "mica: error: no digits are left" "$@"
 expect foreign 3 "mica: error: two lines" "$@"
 expect one 3 "mica: error: rank 1: disk full" "$@"
 expect agreed 2 "mica: error: rank 2: a file of rank 2 alone" "$@"

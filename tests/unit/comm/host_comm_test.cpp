@@ -74,6 +74,28 @@ TEST(Agree, AnErrorKeepsItsType) {
   expect_to_stay_itself<DesyncError>(ExitCode::runtime_failure);
 }
 
+class UsersError final : public ConfigError {
+ public:
+  using ConfigError::ConfigError;
+  [[nodiscard]] ExitCode exit_code() const noexcept override { return static_cast<ExitCode>(42); }
+};
+
+TEST(Agree, AUsersOwnErrorIsItsBaseElsewhereAndKeepsItsExitStatus) {
+  run_local_ranks(3, [](auto world) {
+    const auto stream = make_cpu_stream("compute", StreamMode::inlined);
+    try {
+      make_group_comm(*world, *stream)->agree([&] {
+        if (world->rank() == 1) throw UsersError("one is wrong: 7 8");
+      });
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const ConfigError& error) {
+      EXPECT_EQ(std::string(error.what()), "rank 1: one is wrong: 7 8");
+      EXPECT_EQ(static_cast<int>(error.exit_code()), 42);
+      EXPECT_EQ(error.num_sharers(), 3);
+    }
+  });
+}
+
 // A mistake in what all ranks were given, a config, is nobody's in particular.
 TEST(Agree, AnErrorThatAllRanksHaveAlikeNamesNone) {
   run_local_ranks(3, [](auto world) {

@@ -65,6 +65,28 @@ TEST(MeshGeometry, RefusalsSayWhatIsPossible) {
   EXPECT_THAT(refusal_of({}, kWorld), HasSubstr("no ranks"));
 }
 
+TEST(Mesh, ShardGroupsThatSpanNodesAreNamedWithTheirHosts) {
+  const auto check = [](const std::vector<int>& counts, int shard_size) {
+    const std::vector<RankPlace> places = nodes(counts);
+    Mesh(make_fake_group(0, static_cast<int>(places.size()), nullptr), MeshGeometry::make(places, number(shard_size)), places)
+        .require_shards_inside_nodes("mesh.backend = shared");
+  };
+  check({4}, 4);
+  check({2, 2}, 2);
+  check({2, 2}, 1);
+  check({4, 2}, 2);
+  for (const auto& [counts, shard_size, group] :
+       {std::tuple<std::vector<int>, int, std::string>{{2, 2}, 4, "{0,1,2,3} is on a, b"}, {{3, 3}, 2, "{2,3} is on a, b"}}) {
+    try {
+      check(counts, shard_size);
+      ADD_FAILURE() << "not refused: " << group;
+    } catch (const ConfigError& e) {
+      EXPECT_THAT(e.what(),
+                  AllOf(HasSubstr("mesh.backend = shared"), HasSubstr("shard group " + group), HasSubstr("mesh.shard_size=node")));
+    }
+  }
+}
+
 TEST(MeshOrder, SortsByNodeThenLocalRank) {
   // mpirun --map-by node: world ranks go round the nodes.
   std::vector<RankPlace> places{{0, "a", 0, 0}, {1, "b", 1, 0}, {2, "a", 0, 1}, {3, "b", 1, 1}};

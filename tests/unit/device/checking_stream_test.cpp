@@ -14,12 +14,12 @@
 namespace mica {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 void nothing() {}
 
-class CheckerTest : public testing::TestWithParam<StreamMode> {
+class CheckerTest : public ::testing::TestWithParam<StreamMode> {
  protected:
   std::unique_ptr<Stream> make(const char* name) { return checker.wrap(make_cpu_stream(name, GetParam())); }
   [[nodiscard]] std::size_t num_violations() const { return checker.violations().size(); }
@@ -31,7 +31,7 @@ class CheckerTest : public testing::TestWithParam<StreamMode> {
   std::array<char, 256> memory{};
   char* const m = memory.data();
 };
-INSTANTIATE_TEST_SUITE_P(Modes, CheckerTest, testing::Values(StreamMode::inlined, StreamMode::threaded),
+INSTANTIATE_TEST_SUITE_P(Modes, CheckerTest, ::testing::Values(StreamMode::inlined, StreamMode::threaded),
                          [](const auto& info) { return info.param == StreamMode::inlined ? "inlined" : "threaded"; });
 
 TEST_P(CheckerTest, OneStreamIsAlwaysOrdered) {
@@ -247,7 +247,7 @@ class CheckedPool : public CheckerTest {
     second.submit("next", {writes(data, 1 << 20)}, nothing);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Modes, CheckedPool, testing::Values(StreamMode::inlined, StreamMode::threaded),
+INSTANTIATE_TEST_SUITE_P(Modes, CheckedPool, ::testing::Values(StreamMode::inlined, StreamMode::threaded),
                          [](const auto& info) { return info.param == StreamMode::inlined ? "inlined" : "threaded"; });
 
 TEST_P(CheckedPool, ReuseIsOrderedByThePool) {

@@ -75,8 +75,8 @@ std::vector<std::int64_t> random_life(Pool& pool, Stream& a, Stream& b, std::uin
   return placed;
 }
 
-class PoolLife : public testing::TestWithParam<StreamMode> {};
-INSTANTIATE_TEST_SUITE_P(Modes, PoolLife, testing::Values(StreamMode::inlined, StreamMode::threaded),
+class PoolLife : public ::testing::TestWithParam<StreamMode> {};
+INSTANTIATE_TEST_SUITE_P(Modes, PoolLife, ::testing::Values(StreamMode::inlined, StreamMode::threaded),
                          [](const auto& info) { return info.param == StreamMode::inlined ? "inlined" : "threaded"; });
 
 TEST_P(PoolLife, EndsWithNothingLost) {

@@ -21,18 +21,18 @@ namespace {
 
 using namespace std::chrono_literals;
 using test::Gate;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr auto kActivation = MemoryRole::activation;
 constexpr std::int64_t kMiB = 1 << 20;
 
-class PoolTest : public testing::TestWithParam<StreamMode> {
+class PoolTest : public ::testing::TestWithParam<StreamMode> {
  protected:
   std::unique_ptr<Pool> pool = make_cpu_pool();
   std::unique_ptr<Stream> a = make_cpu_stream("a", GetParam());
   std::unique_ptr<Stream> b = make_cpu_stream("b", GetParam());
 };
-INSTANTIATE_TEST_SUITE_P(Modes, PoolTest, testing::Values(StreamMode::inlined, StreamMode::threaded),
+INSTANTIATE_TEST_SUITE_P(Modes, PoolTest, ::testing::Values(StreamMode::inlined, StreamMode::threaded),
                          [](const auto& info) { return info.param == StreamMode::inlined ? "inlined" : "threaded"; });
 
 TEST_P(PoolTest, CountsRequestedBytesExactly) {
@@ -319,6 +319,59 @@ TEST_P(PoolTest, ItsEndWaitsForUsesOfFreedMemory) {
   }
   pool.reset();
   a->synchronize();
+}
+
+TEST_P(PoolTest, AdoptedMemoryIsCountedAndLetGoAfterItsLastUse) {
+  std::vector<float> memory(10, 1.0F);
+  auto owner = std::make_shared<int>(0);
+  const std::weak_ptr<int> is_held = owner;
+  Gate gate;
+  const Buffer other = pool->allocate(100, MemoryRole::sharded_param, *a);
+  const std::int64_t reserved = pool->stats().reserved;
+  Buffer adopted = pool->adopt(memory.data(), 40, MemoryRole::sharded_param, *a, std::move(owner));
+  EXPECT_EQ(adopted.data(), memory.data());
+  EXPECT_EQ(pool->stats().current_of(MemoryRole::sharded_param), 140);
+  EXPECT_EQ(pool->stats().peak, 140);
+  EXPECT_EQ(pool->stats().reserved, reserved + 40);
+  const bool is_threaded = GetParam() == StreamMode::threaded;
+  if (is_threaded) b->submit("use", {}, [&] { gate.pass(); });
+  adopted.used_until(b->record());
+  Buffer moved = std::move(adopted);
+  moved.reset();
+  EXPECT_EQ(pool->stats().current, 100) << "counts follow the host";
+  EXPECT_EQ(is_held.expired(), !is_threaded) << "b is not done with it";
+  gate.open();
+  b->synchronize();
+  EXPECT_EQ(pool->stats().reserved, reserved);
+  EXPECT_TRUE(is_held.expired());
+  EXPECT_EQ(memory, std::vector<float>(10, 1.0F)) << "it was never the pool's to hand out";
+}
+
+TEST_P(PoolTest, AdoptedMemoryIsPoisonedAndLimited) {
+  std::vector<float> memory(2, 1.0F);
+  pool->poison(true);
+  pool->set_limit(8);
+  const Buffer adopted = pool->adopt(memory.data(), 8, MemoryRole::sharded_param, *a, std::make_shared<int>(0));
+  a->synchronize();
+  EXPECT_TRUE(std::isnan(memory[0]) && std::isnan(memory[1]));
+  EXPECT_THROW(static_cast<void>(pool->adopt(memory.data(), 1, MemoryRole::sharded_param, *a, std::make_shared<int>(0))), IoError);
+  EXPECT_EQ(pool->stats().current, 8);
+}
+
+TEST_P(PoolTest, ItsEndWaitsForUsesOfAdoptedMemory) {
+  auto owner = std::make_shared<int>(0);
+  const std::weak_ptr<int> is_held = owner;
+  bool is_held_in_task = false;
+  Buffer adopted = pool->adopt(owner.get(), 4, kActivation, *a, owner);
+  owner.reset();
+  a->submit("use", {}, [&] {
+    std::this_thread::sleep_for(20ms);
+    is_held_in_task = !is_held.expired();
+  });
+  adopted.reset();
+  pool.reset();
+  EXPECT_TRUE(is_held_in_task);
+  EXPECT_TRUE(is_held.expired());
 }
 
 TEST(PoolOverlap, MergedBlocksCauseNoNeedlessWaits) {

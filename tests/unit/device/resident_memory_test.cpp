@@ -35,8 +35,8 @@ std::vector<Case> cases() {
   return all;
 }
 
-class ResidentMemory : public testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(Patterns, ResidentMemory, testing::ValuesIn(cases()), [](const auto& info) { return info.param.name; });
+class ResidentMemory : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Patterns, ResidentMemory, ::testing::ValuesIn(cases()), [](const auto& info) { return info.param.name; });
 
 TEST_P(ResidentMemory, ReservedStaysWithin5PercentOfThePeak) {
   for (StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {

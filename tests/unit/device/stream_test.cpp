@@ -30,14 +30,16 @@ struct TaskFailed : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-std::string mode_name(const testing::TestParamInfo<StreamMode>& info) { return info.param == StreamMode::inlined ? "inlined" : "threaded"; }
+std::string mode_name(const ::testing::TestParamInfo<StreamMode>& info) {
+  return info.param == StreamMode::inlined ? "inlined" : "threaded";
+}
 
-class StreamTest : public testing::TestWithParam<StreamMode> {
+class StreamTest : public ::testing::TestWithParam<StreamMode> {
  protected:
   std::unique_ptr<Stream> a = make_cpu_stream("a", GetParam());
   std::unique_ptr<Stream> b = make_cpu_stream("b", GetParam());
 };
-INSTANTIATE_TEST_SUITE_P(Modes, StreamTest, testing::Values(StreamMode::inlined, StreamMode::threaded), mode_name);
+INSTANTIATE_TEST_SUITE_P(Modes, StreamTest, ::testing::Values(StreamMode::inlined, StreamMode::threaded), mode_name);
 
 TEST_P(StreamTest, RunsTasksInOrder) {
   std::vector<int> order;

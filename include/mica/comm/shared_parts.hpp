@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "mica/device/pool.hpp"
+#include "mica/tensor/tensor_view.hpp"
+
+namespace mica {
+
+/// One member's progress with an array that a group shares. It is in the shared memory, on a cache line of its own; only that
+/// member writes it.
+struct alignas(64) PartProgress {
+  std::atomic<std::uint64_t> written{0};   ///< rounds whose values its part holds or has held
+  std::atomic<std::uint64_t> released{0};  ///< rounds that it no longer reads
+};
+static_assert(sizeof(PartProgress) == 64 && std::atomic<std::uint64_t>::is_always_lock_free);
+
+/// One array in memory that all members of a group share, with a part for each member. [Note: memory side by side]
+/// A member writes only its own part and reads the whole, in rounds that the hosts of all members count alike, from 1:
+///   publish(n)            written = n: behind all that wrote the own part
+///   wait_for_written(n)   until every member's written >= n: before the round's first read
+///   release(n)            released = n: behind the round's last read
+///   wait_for_released(n)  until every other member's released >= n: before the next write to the own part
+/// Each of them is a task of a stream. The first two take the place of an all-gather. The user must order the streams as the list
+/// is ordered, and write the own part only behind a wait_for_released of the last round.
+/// Nobody reads a part that is half written. Say A writes its part between its rounds n and n + 1, and B reads it in a round k.
+/// - k <= n: before it wrote, A had seen B's released >= n >= k. B stores that behind its reads; the store is a release, A's
+///   load an acquire: the reads are over.
+/// - k > n: before it read, B had seen A's written >= k > n. A stores that in its publish of round k or later, so behind the
+///   write; again the store is a release, the load an acquire: the write is over.
+/// Nor is there a deadlock: what a wait of round n waits for comes earlier in the one order in which the hosts of all ranks
+/// enqueue (publish(n) before any wait_for_written(n), release(n) before any wait_for_released(n)).
+struct SharedParts {
+  Buffer memory;                         ///< the own part, as a pool counts it; keeps all of the shared memory for this rank
+  TensorView own;                        ///< [P]
+  TensorView whole = {};                 ///< [S*P], the members' parts in rank order; absent if nothing is shared
+  std::span<PartProgress> members = {};  ///< by rank; empty if nothing is shared
+  int rank = 0;                          ///< this member
+
+  [[nodiscard]] bool is_shared() const { return !members.empty(); }
+  /// The two waits are functions of ProcessGroup, which records them.
+  void publish(Stream& s, std::uint64_t round) const;
+  void release(Stream& s, std::uint64_t round) const;
+  /// After an abandoned step, when this rank's streams are drained: counts all rounds up to `round` as published and released, even
+  /// those that a failed stream has skipped.
+  void settle(std::uint64_t round) const;
+};
+
+/// Block until all members have written (until all but `rank` have released) the round.
+/// @param while_waiting  called repeatedly, after a short spin; its exception ends the wait, unless what is waited for has come by
+///                       then.
+void wait_until_written(std::span<const PartProgress> members, std::uint64_t round, const std::function<void()>& while_waiting);
+void wait_until_released(std::span<const PartProgress> members, int rank, std::uint64_t round, const std::function<void()>& while_waiting);
+
+/// The layout of the shared memory: a PartProgress for each member, and from the next page on the parts.
+struct PartsShape {
+  int rank;
+  int num_ranks;
+  std::int64_t numel;  ///< of one part
+  DType dtype;
+  /// Offset of the r-th part in bytes; r = num_ranks: the end of all parts.
+  [[nodiscard]] std::int64_t begin_of(int r) const;
+};
+
+/// This rank's share of `memory`, which all members see and nobody has used yet. The pool counts its own part.
+/// @param memory  shape.begin_of(num_ranks) bytes, all zero, page-aligned.
+[[nodiscard]] SharedParts share_parts(std::shared_ptr<std::byte> memory, const PartsShape& shape, Pool& pool, MemoryRole role,
+                                      Stream& home);
+
+}  // namespace mica
