@@ -11,7 +11,7 @@ namespace {
 constexpr std::uint32_t kSpaces[] = {0x9,    0xa,    0xb,    0xc,    0xd,    0x20,   0x85,   0xa0,   0x1680, 0x2000, 0x2001, 0x2002, 0x2003,
                                      0x2004, 0x2005, 0x2006, 0x2007, 0x2008, 0x2009, 0x200a, 0x2028, 0x2029, 0x202f, 0x205f, 0x3000};
 
-/// The length of the valid UTF-8 sequence that starts at `i`, and its code point; 1 byte if there is none.
+/// The length of the valid UTF-8 sequence that starts at `i`, and its code point; length 1 if it is not valid.
 Character decode(std::string_view text, std::size_t i) {
   const Character invalid{0, 1, CharacterClass::other};
   const auto byte = [&](std::size_t k) { return static_cast<std::uint32_t>(static_cast<unsigned char>(text[i + k])); };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Private to data: SentencePiece models, in builds that found libsentencepiece.
+// Private to data: SentencePiece models, in builds with MICA_WITH_SENTENCEPIECE.
 
 #include <memory>
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Built instead of sentencepiece_tokenizer.cpp where CMake did not find libsentencepiece.
+// Built instead of sentencepiece_tokenizer.cpp with MICA_WITH_SENTENCEPIECE=OFF.
 
 #include "mica/core/error.hpp"
 
@@ -7,12 +7,12 @@
 
 namespace mica::data {
 
-std::string sentencepiece_support() { return "no SentencePiece: libsentencepiece-dev was missing when Mica was built"; }
+std::string sentencepiece_support() { return "no SentencePiece: built with MICA_WITH_SENTENCEPIECE=OFF"; }
 
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(std::string_view, const std::string& path) {
   throw ConfigError(
-      fmt::format("{}: this Mica was built without SentencePiece; install libsentencepiece-dev (Debian) and configure and "
-                  "build again, or use the model's tokenizer.json",
+      fmt::format("{}: this Mica was built without SentencePiece (MICA_WITH_SENTENCEPIECE=OFF): build it with that library, "
+                  "or use the model's tokenizer.json",
                   path));
 }
 

@@ -46,7 +46,7 @@ void check_vocabularies(const std::vector<TokenFile>& files, std::int64_t vocab_
   }
 }
 
-/// Of tokens spread over the file, the first and the last included.
+/// A checksum of samples of tokens spread over the file, the first and the last tokens included.
 std::uint32_t sample_checksum(const TokenFile& file) {
   constexpr std::int64_t kSamples = 256;
   constexpr std::int64_t kSampleTokens = 256;

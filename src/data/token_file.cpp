@@ -5,6 +5,8 @@
 #include <bit>
 #include <cstring>
 
+#include <fmt/ranges.h>
+
 #include "mica/core/error.hpp"
 #include "mica/io/crc32c.hpp"
 #include "mica/io/hdf5.hpp"

@@ -24,7 +24,7 @@ std::string stem_of(const std::string& out) {
   return has_suffix ? out.substr(0, out.size() - kSuffix.size()) : out;
 }
 
-/// Opens an input and refuses what is certainly no text. Not being able to read it is the user's mistake.
+/// Opens an input and refuses what is certainly not text. A file that cannot be read is a user's mistake: ConfigError.
 io::RawFile open_text(const std::string& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);

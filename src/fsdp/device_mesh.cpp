@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "mica/comm/gpu_groups.hpp"
+#include "mica/comm/host_comm.hpp"
 #include "mica/device/gpu.hpp"
 
 namespace mica::fsdp {
@@ -63,6 +64,7 @@ void DeviceMesh::rebuild(std::unique_ptr<ProcessGroup> world, MeshGeometry geome
                        "restart from a checkpoint",
                        mesh_.shard_size(), geometry.shard_size);
   drain();  // what the streams still have to do uses the groups
+  check_shards(*world);
   ms_before_rebuild_ = communication_ms();
   std::vector<int> neighbours;
   for (const auto& [num_ranks, group] : neighbour_groups_) neighbours.push_back(num_ranks);
@@ -70,6 +72,24 @@ void DeviceMesh::rebuild(std::unique_ptr<ProcessGroup> world, MeshGeometry geome
   mesh_.rebuild(std::move(world), geometry);
   make_groups();
   for (const int num_ranks : neighbours) static_cast<void>(neighbour_group(num_ranks));
+}
+
+void DeviceMesh::check_shards(ProcessGroup& world) const {
+  const auto before =
+      gather_numbers(world, compute(), "rebuild", {mesh_.shard_rank(), mesh_.replica_rank(), mesh_.shard().shares_memory() ? 1 : 0});
+  const std::int64_t shard_size = mesh_.shard_size();
+  for (std::int64_t r = 0; r < std::ssize(before); ++r) {
+    const auto& rank = before[static_cast<std::size_t>(r)];
+    const auto& first = before[static_cast<std::size_t>(r / shard_size * shard_size)];  // of its shard group
+    require<ConfigError>(rank[0] == r % shard_size,
+                         "rank {} of the rebuilt mesh would get shard {}, but it holds shard {}: give rebuild() the remaining ranks in "
+                         "their order in the mesh",
+                         r, r % shard_size, rank[0]);
+    require<ConfigError>(rank[1] == first[1] || (rank[2] == 0 && first[2] == 0),
+                         "rank {} of the rebuilt mesh was in replica {}, but the first rank of its shard group was in replica {}: shard "
+                         "groups that share memory can only stay as they are; leave out both, or restart from a checkpoint",
+                         r, rank[1], first[1]);
+  }
 }
 
 ProcessGroup& DeviceMesh::neighbour_group(int num_ranks) {

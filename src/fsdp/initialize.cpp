@@ -189,10 +189,11 @@ class Initialization {
 
   void cut(Unit& unit) {
     const std::vector<UnitParameter>& parameters = unit.storage()->parameters();
+    const TensorView master = unit.storage()->write_master(unit.device_mesh().compute());
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       nn::Parameter& parameter = *parameters[i].parameter;
       if (!WholeParameters::has_data(parameter)) continue;
-      scatter_range(unit, i, 0, parameter.data, unit.storage()->write_master());
+      scatter_range(unit, i, 0, parameter.data, master);
       whole_.drop(parameter);
     }
   }

@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "mica/core/error.hpp"
 #include "mica/tensor/fetch.hpp"

@@ -70,8 +70,9 @@ StateDict save_rows(const StateArrays& arrays, const KeptRows& kept, bool on_hos
 void store(const StateArrays& arrays, const StateArray& array, std::int64_t begin, ConstTensorView src) {
   const std::optional<Piece> piece = array.piece();
   if (!piece || src.numel() == 0) return;
-  const TensorView to = array.unit && !array.data ? array.unit->storage()->write_master() : array.data;
-  scatter_range(arrays.device_mesh_of(array), *piece, begin, src, to.slice(piece->offset, piece->numel()));
+  DeviceMesh& device_mesh = arrays.device_mesh_of(array);
+  const TensorView to = array.unit && !array.data ? array.unit->storage()->write_master(device_mesh.compute()) : array.data;
+  scatter_range(device_mesh, *piece, begin, src, to.slice(piece->offset, piece->numel()));
 }
 
 }  // namespace mica::fsdp

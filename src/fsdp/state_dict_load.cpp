@@ -155,9 +155,9 @@ class Loader {
   /// What no piece covers is zero afterwards.
   static void store_shard(Unit& unit, ConstTensorView from) {
     const UnitStorage& storage = *unit.storage();
-    const TensorView master = storage.write_master();
     Kernels& kernels = unit.device_mesh().kernels();
     Stream& compute = unit.device_mesh().compute();
+    const TensorView master = storage.write_master(compute);
     if (from.numel() > 0 && from.data != master.data) kernels.copy(compute, from, master.slice(0, from.numel()));
     std::int64_t at = 0;
     const auto clear_to = [&](std::int64_t end) {

@@ -11,7 +11,7 @@ void save_shards(nn::Module& module, const std::vector<Unit*>& units, bool offlo
   require_sharded(units, "saving a local state dict");
   for (Unit* unit : units) {
     const UnitStorage& storage = *unit->storage();
-    const TensorView master = storage.shared_master();
+    const TensorView master = storage.write_master(unit->device_mesh().compute());  // the caller may write it
     const TensorView shard = master.slice(0, unpadded_numel(*unit));
     StateTensor tensor{Tensor(shard)};
     if (offload) {

@@ -81,7 +81,7 @@ void SummonFullParams::gather(Unit& unit) {
       gathered.copy_parameter(i, parameter.*target);
     }
   };
-  gather_kind(storage.write_master(), &nn::Parameter::data, [](std::size_t) { return true; });
+  gather_kind(storage.write_master(unit.device_mesh().compute()), &nn::Parameter::data, [](std::size_t) { return true; });
   if (options_.with_grads) {
     gather_kind(storage.sharded_grad(), &nn::Parameter::grad, [&](std::size_t i) { return storage.has_grad(i); });
   }

@@ -95,9 +95,14 @@ DType Unit::compute_dtype() const { return root_->schedule().full_precision() ? 
 
 bool Unit::casts_inputs() const { return is_root() || (options_.mixed_precision.cast_forward_inputs && storage_); }
 
+void Unit::observe(PassPoint point, const nn::Tensors& tensors) {
+  if (const PassObserver& observer = root().pass_observer()) observer(*this, point, tensors);
+}
+
 void Unit::pre_forward(nn::Context& context, nn::Module&, nn::Tensors& xs, nn::Record* record) {
   Root& root = this->root();
   Schedule& schedule = root.schedule();
+  if (!context.recomputing) observe(PassPoint::inputs, xs);
   if (is_root() && !context.recomputing) root.begin_forward(context.training);
   if (record) {
     record->unit_ticket =
@@ -121,6 +126,7 @@ void Unit::post_forward(nn::Context& context, nn::Module&, nn::Tensors& ys, nn::
     for (Tensor& y : ys) cast(context, y, *dtype);
   }
   if (context.recomputing) return;
+  observe(PassPoint::outputs, ys);
   device_mesh_.compute().end_range();
   bool backward_comes = record || context.inside_checkpoint;
   const bool is_passed = context.inside_checkpoint || std::ranges::any_of(ys, [](const Tensor& y) { return y.needs_grad; });
@@ -134,6 +140,7 @@ void Unit::post_forward(nn::Context& context, nn::Module&, nn::Tensors& ys, nn::
 }
 
 void Unit::pre_backward(nn::Context& context, nn::Module&, nn::Record& record, nn::Tensors& dys) {
+  observe(PassPoint::output_gradients, dys);
   const Ticket* ticket = ticket_of(record);
   require(ticket || !module_.trains(),
           "backward of unit {} is called with a Record that no forward of it has filled: run its forward with this Record first", name_);
@@ -148,6 +155,7 @@ void Unit::pre_backward(nn::Context& context, nn::Module&, nn::Record& record, n
 }
 
 void Unit::post_backward(nn::Context& context, nn::Module&, nn::Record& record, nn::Tensors& dxs) {
+  observe(PassPoint::input_gradients, dxs);
   device_mesh_.compute().end_range();
   if (record.unit_ticket && casts_inputs()) {
     const std::vector<DType>& dtypes = ticket_of(record)->input_dtypes;

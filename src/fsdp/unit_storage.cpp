@@ -44,6 +44,9 @@ bool cuts_rows_only(const ShardLayout& layout) {
   return true;
 }
 
+/// The number before the first round of an epoch of the mesh: higher than any round of an earlier one.
+std::uint64_t begin_of_epoch(const DeviceMesh& device_mesh) { return static_cast<std::uint64_t>(device_mesh.mesh().epoch()) << 40; }
+
 }  // namespace
 
 std::string_view shard_state_name(ShardState state) {
@@ -91,33 +94,68 @@ UnitStorage::~UnitStorage() {
     const Event last_use = stream->record();
     for (StoredTensor* each : {&master_, &unsharded_, &post_forward_, &unsharded_grad_, &sharded_grad_}) each->used_until(last_use);
   }
-  drop_step();
+  drop_arrays();
 }
 
 bool UnitStorage::is_trainable() const {
   return std::ranges::any_of(parameters_, [](const UnitParameter& p) { return p.parameter->requires_grad; });
 }
 
-void UnitStorage::initialize(std::uint64_t seed) {
+// --- the master ----------------------------------------------------------------------------------------------------
+
+bool UnitStorage::shares_masters() const {
+  const bool is_flat = dynamic_cast<const FlatLayout*>(layout_.get()) != nullptr;
+  return layout_->shard_size() > 1 && layout_->shard_numel() > 0 && is_flat && param_dtype_ == DType::f32 &&
+         offload_ != CpuOffload::parameters && !keeps_part_after_forward() && device_mesh_.mesh().shard().shares_memory();
+}
+
+void UnitStorage::allocate_master() {
   Stream& compute = device_mesh_.compute();
-  const std::int64_t bytes = layout_->shard_numel() * dtype_bytes(DType::f32);
-  master_ = {device_mesh_.mesh().shard().allocate(master_pool(), bytes, MemoryRole::sharded_param, compute), layout_->shard_numel(),
-             DType::f32};
-  device_mesh_.kernels().fill(compute, master_.view(), 0.0);
+  ProcessGroup& group = device_mesh_.mesh().shard();
+  const std::int64_t numel = layout_->shard_numel();
+  if (shares_masters()) {
+    parts_ = group.allocate_parts(master_pool(), numel, DType::f32, MemoryRole::sharded_param, compute);
+    master_ = {std::move(parts_.memory), numel, DType::f32};
+  } else {
+    master_ = {group.allocate(master_pool(), numel * dtype_bytes(DType::f32), MemoryRole::sharded_param, compute), numel, DType::f32};
+  }
+}
+
+void UnitStorage::initialize(std::uint64_t seed) {
+  if (!is_initialized()) allocate_master();
+  Stream& compute = device_mesh_.compute();
+  const TensorView master = write_master(compute);
+  device_mesh_.kernels().fill(compute, master, 0.0);
   for (const Piece& piece : layout_->pieces(shard_rank_)) {
     const UnitParameter& p = parameters_[piece.parameter];
     for (std::int64_t i = 0; i < piece.num_runs(); ++i) {
       const Run run = piece.run(i);
-      nn::fill_initial(device_mesh_.kernels(), compute, *p.parameter, p.full_name, seed, run.begin,
-                       master_.view().slice(run.offset, run.numel()));
+      nn::fill_initial(device_mesh_.kernels(), compute, *p.parameter, p.full_name, seed, run.begin, master.slice(run.offset, run.numel()));
     }
   }
 }
 
-TensorView UnitStorage::write_master() const {
+std::uint64_t UnitStorage::last_round() const { return std::max(round_, begin_of_epoch(device_mesh_)); }
+
+TensorView UnitStorage::write_master(Stream& s) const {
   require(!is_unsharded() || aliases_master(unsharded_.dtype()),
           "the sharded parameters of unit {} are to be written while it is unsharded: reshard it first", name_);
-  return shared_master();
+  // Before an epoch's first round nobody has read anything in it.
+  if (parts_.is_shared() && last_round() != begin_of_epoch(device_mesh_)) {
+    // The group whose other collectives are on that stream.
+    ProcessGroup& group = &s == device_mesh_.streams().post_backward.get() ? device_mesh_.reduce_group()
+                          : &s == device_mesh_.streams().all_reduce.get()  ? all_reduce_group()
+                                                                           : device_mesh_.shard_norm_group();
+    group.wait_for_released(s, name_.c_str(), parts_, last_round());
+  }
+  return master_.view();
+}
+
+TensorView UnitStorage::write_master() const {
+  Stream& compute = device_mesh_.compute();
+  const TensorView master = write_master(compute);
+  if (parts_.is_shared()) compute.record().wait_on_host();
+  return master;
 }
 
 void UnitStorage::set_all_gather_hooks(const nn::Parameter& parameter, AllGatherHooks hooks) {
@@ -159,6 +197,7 @@ void UnitStorage::unshard(RateLimiter& limiter, bool full_precision) {
     unsharded_ = StoredTensor(master_.view());
     return;
   }
+  if (parts_.is_shared()) return unshard_in_place();
   limiter.make_room();
   const OpenMpThreads threads(side_stream_threads(device_mesh_));
   Stream& unshard_stream = *device_mesh_.streams().unshard;
@@ -177,7 +216,17 @@ void UnitStorage::unshard(RateLimiter& limiter, bool full_precision) {
   unsharded_ = std::move(whole);
 }
 
-// Storage comes from the process group, which may have memory of its own (a window shared by a node's ranks).
+void UnitStorage::unshard_in_place() {
+  Stream& unshard_stream = *device_mesh_.streams().unshard;
+  round_ = last_round() + 1;
+  parts_.publish(unshard_stream, round_);
+  device_mesh_.unshard_group().wait_for_written(unshard_stream, name_.c_str(), parts_, round_);
+  StoredTensor whole(parts_.whole);
+  whole.written_on(unshard_stream);
+  unsharded_ = std::move(whole);
+}
+
+// Storage comes from the process group, which may have memory of its own (shared by a node's ranks, say).
 void UnitStorage::check_placement() const {
   const DeviceKind found = device_mesh_.pool().device_of(master_.view().data), expected = master_pool().device();
   if (found == expected || !master_) return;
@@ -246,6 +295,7 @@ void UnitStorage::reshard(RateLimiter& limiter) {
   if (!is_exposed_) unsharded_.wait_on(device_mesh_.compute());
   is_exposed_ = false;
   for (const UnitParameter& p : parameters_) p.parameter->data = {};
+  if (parts_.is_shared()) parts_.release(device_mesh_.compute(), round_);
   unsharded_.give_to(limiter, device_mesh_.compute());
 }
 
@@ -266,6 +316,11 @@ void UnitStorage::reshard_among_neighbours(RateLimiter& limiter) {
 }
 
 void UnitStorage::drop_step() {
+  if (parts_.is_shared()) parts_.settle(last_round());
+  drop_arrays();
+}
+
+void UnitStorage::drop_arrays() {
   is_exposed_ = false;
   has_grads_.assign(has_grads_.size(), false);
   for (const UnitParameter& p : parameters_) p.parameter->data = {};

@@ -6,13 +6,13 @@
 namespace mica::nn {
 namespace {
 
-constexpr std::size_t kInput = 0;  // record.saved, empty when no module keeps the input
+constexpr std::size_t kKeptInput = 0;  // record.saved, empty when no module keeps the input
 
 struct FanRecord final : RecordExtra {
   std::vector<bool> shares_input;  // of each module: its Record lends the fan's input during its backward
 };
 
-/// The Record's own handle of x goes: the fan's serves. A cast copy of x (a unit's) stays where it is.
+/// Drops the Record's own handle of x, since the fan-out's serves. A cast copy of x, which a unit makes, is kept.
 bool drop_shared_input(Module& module, Record& record, const Tensor& x) {
   Tensor* kept = module.saved_input(record);
   if (!kept || !*kept || kept->view().data != x.view().data) return false;
@@ -56,7 +56,7 @@ Tensors fan_out_forward(Context& context, std::span<Module* const> fan, const Te
 
 Tensor fan_out_backward(Context& context, std::span<Module* const> fan, Record& record, Tensors dys) {
   const std::vector<bool>& shares_input = static_cast<FanRecord&>(*record.extra).shares_input;
-  Tensor x = record.saved.empty() ? Tensor() : record.take(kInput);
+  Tensor x = record.saved.empty() ? Tensor() : record.take(kKeptInput);
   std::size_t last = 0;  // module that needs x
   for (std::size_t i = 0; i < fan.size(); ++i) last = shares_input[i] && dys[i] ? i : last;
   GradientSum sum;
@@ -74,6 +74,6 @@ Tensor fan_out_backward(Context& context, std::span<Module* const> fan, Record& 
   return sum.sum;
 }
 
-Tensor* fan_out_saved_input(Record& record) { return record.saved.empty() ? nullptr : &record.saved[kInput]; }
+Tensor* fan_out_saved_input(Record& record) { return record.saved.empty() ? nullptr : &record.saved[kKeptInput]; }
 
 }  // namespace mica::nn

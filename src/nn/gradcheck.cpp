@@ -52,7 +52,7 @@ class Gradcheck {
   /// Fixed random weights of output i.
   [[nodiscard]] Tensor output_weights(std::size_t i, const Tensor& y) const {
     Tensor r = context_.make(y.shape(), y.dtype());
-    context_.compute.synchronize();  // work of the memory's last owner
+    context_.compute.synchronize();  // waits for the work of the memory's last owner
     const RandomKey key{.seed = options_.seed, .step = 0, .sequence = i, .name_hash = hash_name("gradcheck.outputs")};
     for (std::int64_t j = 0; j < y.numel(); ++j) r.view().as<float>()[j] = normal(key, j, 1);
     return r;

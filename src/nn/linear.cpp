@@ -79,7 +79,7 @@ Tensors Linear::backward_with_gelu(Context& context, Record& of_gelu, Record& re
 bool Linear::can_add(const Tensor& x) const { return x.shape().back() == out_ && x.dtype() == weight_.data.dtype; }
 
 void Linear::write_parameter_gradients(Context& context, const Tensor& x, const Tensor& dy) {
-  if (!x) return;  // all frozen at the forward
+  if (!x) return;  // everything was frozen in the forward
   const GradTarget dw = weight_.write_grad();
   const GradTarget db = bias_ ? bias_->write_grad() : GradTarget();
   const bool share_a_call = dw.view && db.view && dw.mode == db.mode;
@@ -87,7 +87,7 @@ void Linear::write_parameter_gradients(Context& context, const Tensor& x, const 
     context.kernels.linear_backward_params(context.compute, dy, x, dw.view, share_a_call ? db.view : TensorView(), dw.mode);
   }
   if (db.view && !share_a_call) {
-    // A bias that trains alone, or was thawed later than the weight: rare, so no kernel is worth having.
+    // Only the bias trains, or it was unfrozen later than the weight: too rare for a kernel of its own.
     const Tensor unread = context.make(weight_.shape, db.view.dtype, MemoryRole::workspace);
     context.kernels.linear_backward_params(context.compute, dy, x, unread, db.view, db.mode);
   }

@@ -73,7 +73,7 @@ Tensors Norm::do_backward(Context& context, Record& record, Tensors dys) {
   const auto backward = [&](TensorView dx, TensorView dw, TensorView db, Write mode) {
     kernels.layer_norm_backward(context.compute, dy, x, weight, mean, rstd, dx, input.mode, dw, db, mode);
   };
-  if (dweight.view && dbias.view && dweight.mode != dbias.mode) {  // one was thawed later than the other
+  if (dweight.view && dbias.view && dweight.mode != dbias.mode) {  // one was unfrozen later than the other
     backward(input.dx, dweight.view, {}, dweight.mode);
     backward({}, {}, dbias.view, dbias.mode);
   } else {

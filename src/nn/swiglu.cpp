@@ -7,7 +7,7 @@
 
 namespace mica::nn {
 namespace {
-constexpr std::size_t kInRecord = 0, kOutRecord = 1;  // of the MLP
+constexpr std::size_t kMlpInRecord = 0, kMlpOutRecord = 1;  // of the MLP
 }  // namespace
 
 Tensors SwiGlu::do_forward(Context& context, Tensors xs, Record* record) {
@@ -57,10 +57,10 @@ Tensors SwiGluMlp::do_forward(Context& context, Tensors xs, Record* record) {
 }
 
 Tensors SwiGluMlp::do_backward(Context& context, Record& record, Tensors dys) {
-  dys = chain_backward(context, out_, record.child(kOutRecord), std::move(dys));
-  return list_of(fan_out_backward(context, in_, record.child(kInRecord), std::move(dys)));
+  dys = chain_backward(context, out_, record.child(kMlpOutRecord), std::move(dys));
+  return list_of(fan_out_backward(context, in_, record.child(kMlpInRecord), std::move(dys)));
 }
 
-Tensor* SwiGluMlp::do_saved_input(Record& record) { return fan_out_saved_input(record.child(kInRecord)); }
+Tensor* SwiGluMlp::do_saved_input(Record& record) { return fan_out_saved_input(record.child(kMlpInRecord)); }
 
 }  // namespace mica::nn

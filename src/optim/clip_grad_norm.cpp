@@ -15,10 +15,10 @@
 namespace mica::optim {
 namespace {
 
-/// Ranks that each have a part of the gradient: 1 of an ignored parameter.
+/// Number of ranks that hold a part of the gradient: 1 for an ignored parameter.
 int shard_size_of(const fsdp::UnitStorage* storage) { return storage ? storage->shard_size() : 1; }
 
-/// sum = of |g|^power over all ranks, by [Note: exact sums]. What no rank shares is added on the first one alone.
+/// Sets sum to the sum of |g|^power over all ranks, by [Note: exact sums]. Only the first rank adds what is not sharded.
 void exact_sum(const fsdp::Root& root, double power, TensorView sum) {
   const fsdp::DeviceMesh& device_mesh = root.device_mesh();
   Kernels& kernels = device_mesh.kernels();

@@ -11,7 +11,7 @@
 namespace mica::optim {
 namespace {
 
-/// What f32 counts exactly.
+/// The largest count that f32 holds exactly.
 constexpr std::int64_t kMostSteps = 1 << 24;
 
 void check_options(const GradScalerOptions& options) {

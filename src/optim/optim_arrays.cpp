@@ -51,7 +51,7 @@ fsdp::StateDict parts_of(const fsdp::StateDict& whole, const fsdp::StateArray& p
   if (const std::optional<fsdp::Piece> piece = parameter.piece()) {
     for (const auto& [kind, tensor] : whole) parts[kind] = part_of(tensor, *piece, device_mesh);
   }
-  device_mesh.compute().synchronize();  // also where nothing is kept: what `whole` was made of may go away
+  device_mesh.compute().synchronize();  // even where nothing is kept: `whole` may view memory that is freed after this
   return parts;
 }
 

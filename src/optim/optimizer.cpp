@@ -15,7 +15,7 @@ namespace {
 /// Elements of a low-precision gradient that are widened at a time.
 constexpr std::int64_t kWidenedNumel = 1 << 16;
 
-/// What a step in the offload tier takes where that is not the device: its scalars and workspace in the host's memory.
+/// What a step on the host needs where parameters are offloaded from a GPU: scalars and workspace in the host's memory.
 struct ArgsInTier {
   ArgsInTier(const fsdp::DeviceMesh& device_mesh, const StepArgs& on_device, Tensor space) : args(on_device), workspace(std::move(space)) {
     Pool& pool = *device_mesh.offload().pool;
@@ -94,7 +94,7 @@ void Optimizer::step(const StepArgs& args) {
   require(root_.state() == fsdp::TrainingState::idle, "the optimizer is stepped while the root is {}: step it between passes",
           fsdp::training_state_name(root_.state()));
   check_args(args);
-  // Whatever can fail comes before the first change.
+  // Everything that can fail is done before anything is changed.
   for (const UnitState& unit : units_) {
     if (!unit.storage) check_ignored(unit);
   }
@@ -158,8 +158,8 @@ bool Optimizer::has_any_grad(const UnitState& unit) {
   return unit.storage ? static_cast<bool>(unit.storage->sharded_grad()) : takes_part(unit, 0);
 }
 
-TensorView Optimizer::master_of(const UnitState& unit) {
-  return unit.storage ? unit.storage->write_master() : unit.members[0].parameter->data.reshaped(Shape{numel_of(unit)});
+TensorView Optimizer::write_master(const UnitState& unit, Stream& stream) {
+  return unit.storage ? unit.storage->write_master(stream) : unit.members[0].parameter->data.reshaped(Shape{numel_of(unit)});
 }
 
 ConstTensorView Optimizer::grad_of(const UnitState& unit) {
@@ -207,6 +207,8 @@ void Optimizer::add_runs(UnitState& unit, const StepArgs& args, TensorView works
     unit.members[i].took_part = takes_part(unit, i);
     unit.members[i].steps += unit.members[i].took_part ? 1 : 0;
   }
+  if (std::ranges::none_of(unit.members, &Member::took_part)) return;
+  const TensorView master = write_master(unit, stream);
   for (std::size_t begin = 0, end = 0; begin < unit.pieces.size(); begin = end) {
     const fsdp::Piece& first = unit.pieces[begin];
     const Member& member = unit.members[first.parameter];
@@ -218,7 +220,7 @@ void Optimizer::add_runs(UnitState& unit, const StepArgs& args, TensorView works
     }
     if (!member.took_part) continue;
     const ParamGroup& group = groups_[static_cast<std::size_t>(member.group)];
-    RunArgs run{.param = master_of(unit).slice(first.offset, numel),
+    RunArgs run{.param = master.slice(first.offset, numel),
                 .grad = grad_of(unit).slice(first.offset, numel),
                 .state = {},
                 .workspace = workspace.slice(0, run_workspace_numel()),

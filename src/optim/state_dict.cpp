@@ -52,7 +52,7 @@ OptimStateDict gathered_state(const Optimizer& optimizer, bool keeps, int part, 
   return dict;
 }
 
-/// Parameter by parameter the shard ranks gather what each has of it: they must have the same ones.
+/// The shard ranks gather one parameter after the other, so they must all have the same parameters.
 void require_equal_keys(const OptimStateDict& dict, const fsdp::DeviceMesh& device_mesh) {
   std::string names;
   for (const auto& [key, state] : dict.state) names += name_of(key) + '\n';
@@ -60,7 +60,7 @@ void require_equal_keys(const OptimStateDict& dict, const fsdp::DeviceMesh& devi
       make_group_comm(device_mesh.mesh().shard(), device_mesh.compute(), "optimizer state")->gather_strings(names);
   for (std::size_t r = 1; r < of_ranks.size(); ++r) {
     if (of_ranks[r] == of_ranks[0]) continue;
-    // The first name that one of the two has alone; both are in order.
+    // Finds the first name that only one of the two has; both are sorted.
     const auto [a, b] = std::ranges::mismatch(of_ranks[0], of_ranks[r]);
     const std::size_t begin =
         a == of_ranks[0].begin() ? 0 : of_ranks[0].rfind('\n', static_cast<std::size_t>(a - of_ranks[0].begin() - 1)) + 1;
@@ -93,7 +93,7 @@ OptimStateDict local_optim_state_dict(const Optimizer& optimizer) {
   const fsdp::DeviceMesh& device_mesh = optimizer.root().device_mesh();
   OptimStateDict dict{.state = {}, .groups = groups_of(optimizer)};
   for (const auto& [name, parameter] : parameters_of(optimizer)) {
-    if (has_state(optimizer, name)) put_steps(dict.state[name], optimizer, name);  // also without a piece here
+    if (has_state(optimizer, name)) put_steps(dict.state[name], optimizer, name);  // even if this rank holds no part of it
   }
   for (const std::string& kind : optimizer.state_kinds()) {
     for (const fsdp::StateArray& array : arrays_of(optimizer, kind).all) {

@@ -11,7 +11,7 @@ namespace mica::optim {
 
 namespace {
 
-/// What is written where, once everything has been checked.
+/// A write that is done once everything has been checked.
 struct Transfer {
   fsdp::StateTensor from;
   TensorView to;

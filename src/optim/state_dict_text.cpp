@@ -1,62 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "state_dict_text.hpp"
 
-#include <charconv>
-#include <string_view>
-
-#include "mica/core/error.hpp"
+#include "mica/core/word_text.hpp"
 
 namespace mica::optim {
 namespace {
-
-/// Words of any bytes, each with its length before it.
-class WordWriter {
- public:
-  void put(std::string_view word) { text_ += fmt::format("{} {}", word.size(), word); }
-  void put(double value) { put(fmt::format("{}", value)); }  // reads back as the same bits; "inf" and "nan" too
-  void put_count(std::size_t count) { put(std::to_string(count)); }
-  [[nodiscard]] std::string text() && { return std::move(text_); }
-
- private:
-  std::string text_;
-};
-
-class WordReader {
- public:
-  explicit WordReader(std::string_view text) : rest_(text) {}
-
-  std::string word() {
-    const std::size_t space = rest_.find(' ');
-    invariant(space != std::string_view::npos, "a word has its length before it");
-    const auto length = number<std::size_t>(rest_.substr(0, space));
-    invariant(length <= rest_.size() - space - 1, "a word is as long as its length says");
-    const std::string_view word = rest_.substr(space + 1, length);
-    rest_.remove_prefix(space + 1 + length);
-    return std::string(word);
-  }
-  double real() { return number<double>(word()); }
-  template <class Visit>
-  void for_count(const Visit& visit) {
-    for (auto left = number<std::size_t>(word()); left > 0; --left) visit();
-  }
-
- private:
-  template <class T>
-  static T number(std::string_view text) {
-    T value{};
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    invariant(error == std::errc{} && end == text.data() + text.size(), "a number is written as it is read");
-    return value;
-  }
-
-  std::string_view rest_;
-};
 
 void put_numbers(WordWriter& writer, const std::map<std::string, double>& numbers) {
   writer.put_count(numbers.size());
   for (const auto& [name, value] : numbers) {
     writer.put(name);
-    writer.put(value);
+    writer.put_number(value);
   }
 }
 
@@ -64,7 +18,7 @@ std::map<std::string, double> numbers(WordReader& reader) {
   std::map<std::string, double> all;
   reader.for_count([&] {
     const std::string name = reader.word();
-    all[name] = reader.real();
+    all[name] = reader.number<double>();
   });
   return all;
 }

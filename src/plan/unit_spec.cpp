@@ -38,6 +38,7 @@ std::vector<UnitSpec> units_of(const fsdp::Root& root) {
       spec.shard_size = storage->shard_size();
       spec.is_trainable = storage->is_trainable();
       spec.keeps_unsharded_grads = storage->keeps_unsharded_grads();
+      spec.shares_masters = storage->shares_masters();
       if (!storage->layout().rearrangement().empty()) spec.rearranged_numel = storage->layout().unsharded_numel();
       spec.cpu_offload = unit->options().cpu_offload;
       spec.hooked_gather = storage->hooked_gather_sizes();

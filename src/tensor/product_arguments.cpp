@@ -32,7 +32,7 @@ LinearDims check_linear_backward_params(ConstTensorView dy, ConstTensorView x, C
 
 namespace {
 
-/// Of a linear layer whose operands are of one dtype but for the bias.
+/// Checks a linear layer whose operands have one dtype, except for the bias.
 LinearDims check_linear_of_one_dtype(std::string_view what, ConstTensorView x, ConstTensorView w, ConstTensorView bias, ConstTensorView y) {
   const LinearDims d{.m = x.shape.rows(), .n = w.shape[0], .k = w.shape.back()};
   expect(what, "w", w, d.n * d.k, kFloats);

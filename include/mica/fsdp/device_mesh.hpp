@@ -59,7 +59,8 @@ class DeviceMesh {
   /// shard axis must not change: only whole replicas can be left out. Their root must be idle (Root::abandon_step()); its next
   /// step is compared between ranks as the first one was. Each rank decided alone which steps were made: the remaining ranks
   /// compare that (Optimizer::num_steps()) before they continue. @collective over `world`
-  /// @throws ConfigError for another shard size
+  /// @throws ConfigError for another shard size, ranks that would get another shard than they hold, or ranks of two replicas in one
+  ///         shard group if shard groups share memory
   void rebuild(std::unique_ptr<ProcessGroup> world, MeshGeometry geometry);
 
   [[nodiscard]] const MeshGeometry& geometry() const { return mesh_.geometry(); }
@@ -101,6 +102,8 @@ class DeviceMesh {
  private:
   DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, std::shared_ptr<Streams> streams, Logger logger, OffloadTier offload);
   void make_groups();
+  /// Whether ranks keep their shards, and find the others' where they were if they share memory. @collective
+  void check_shards(ProcessGroup& world) const;
   /// All groups, the mesh's included.
   [[nodiscard]] std::vector<ProcessGroup*> groups() const;
   /// Waits for the streams, even if they have failed.

@@ -88,6 +88,10 @@ class Root {
   [[nodiscard]] bool has_after_reduction() const { return schedule_.has_after_reduction(); }
   /// Sets a callback for the end of each synchronising backward, when the compute stream waits for all reductions. Null: none.
   void set_after_backward(std::function<void()> callback) { schedule_.set_after_backward(std::move(callback)); }
+  /// Sets a callback for what passes by a unit, on the host, before the unit casts it. Null: none. For diagnosis (PyTorch: forward and
+  /// backward hooks): the callback may enqueue work that reads the tensors on the compute stream, and wait for it.
+  void set_pass_observer(PassObserver observer) { pass_observer_ = std::move(observer); }
+  [[nodiscard]] const PassObserver& pass_observer() const { return pass_observer_; }
 
   /// Abandons the step: drains the streams, clears their errors, drops outstanding Records and all gradients since zero_grad(),
   /// also those of ignored parameters. Masters, optimizer state and host counters are as before the step, even if the host has
@@ -124,6 +128,7 @@ class Root {
   std::unordered_set<const nn::Module*> ignored_modules_;
   std::shared_ptr<StepTransaction> transaction_ = std::make_shared<StepTransaction>();
   Schedule schedule_;
+  PassObserver pass_observer_;
 };
 
 /// Several backwards that end together: units reduce when their outstanding Records reach zero, or at finish(). A root's

@@ -17,7 +17,8 @@ namespace mica::fsdp {
 // All: @collective over the world. Roots must be idle and initialised. The compute stream is synchronised.
 
 /// full: copies. sharded: copies of this rank's rows, StateTensor::row_begin says which. local: "<unit>.flat_param",
-/// the shard itself without the padding at its end, not a copy (unless it is offloaded): it changes as the master does.
+/// the shard itself without the padding at its end, not a copy (unless it is offloaded): it changes as the master does. It may
+/// be written until the next forward; to write later, make the dict again, on all ranks.
 /// Gaps between its parameters (alignment; rows that a rank lacks under per-parameter sharding) are in it, and zero
 /// after a load.
 /// @throws Error inside a pass, and for local with a unit that is not sharded; ConfigError when settings differ.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,6 +17,11 @@ namespace mica::fsdp {
 
 class Root;
 class Unit;
+
+/// What passes by a unit in a step, in this order; not in a forward that is run again for backward.
+enum class PassPoint : std::uint8_t { inputs, outputs, output_gradients, input_gradients };
+/// @param tensors  absent ones are zero gradients. A model's loss has its value only after its backward (Context::loss_in_backward).
+using PassObserver = std::function<void(const Unit& unit, PassPoint point, const nn::Tensors& tensors)>;
 
 /// An all-gather in flight (docs/parity.md D19).
 class UnshardHandle {
@@ -87,6 +93,7 @@ class Unit final : public nn::ModuleHooks {
   [[nodiscard]] bool is_root() const { return owned_root_ != nullptr; }
   [[nodiscard]] DType compute_dtype() const;
   [[nodiscard]] bool casts_inputs() const;
+  void observe(PassPoint point, const nn::Tensors& tensors);
 
   nn::Module& module_;
   DeviceMesh& device_mesh_;

@@ -35,10 +35,12 @@ class HookedAllGather;
 
 /// The storage of one unit and what moves it. [Note: unit storage]
 /// S = shard size, P, U = numels of the layout's shard and unsharded arrays, n = ranks of a neighbour group.
-///   master          [P]   f32         sharded_param        always there once allocated
+///   master          [P]   f32         sharded_param        always there once allocated; shares_masters(): side by side with
+///                                                          those of the shard group's other ranks
 ///   low precision   [P]   param_dtype low_precision_shard  from the cast (or copy from the offload tier) until its all-gather
 ///   gathered        [S*P] param_dtype communication        per-parameter layouts: until it is rearranged
-///   unsharded       [U]   param_dtype unsharded_param      between unshard() and reshard(); with S = 1 and fp32 it IS the master
+///   unsharded       [U]   param_dtype unsharded_param      between unshard() and reshard(); with S = 1 and fp32 it IS the master,
+///                                                          and where masters are shared it IS all of them
 ///   post forward    [U/n] param_dtype sharded_param        between reshard_among_neighbours() and the next unshard()
 ///   unsharded grad  [U]   reduce_dtype unsharded_grad      between prepare_grads() and reduce_grads()
 ///   gathered grad   [S*P] reduce_dtype communication       per-parameter layouts: while it is reduced
@@ -47,7 +49,19 @@ class HookedAllGather;
 /// the sharded one without a copy, and is counted as that from the beginning.
 /// Offloaded masters and sharded gradients are in DeviceMesh::offload()'s pool; reduced gradients stay on the device only until
 /// they are copied there. With keep_low_precision_grads the sharded gradient is in reduce_dtype.
-/// All functions enqueue; the host waits only in the rate limiters.
+/// All functions enqueue; the host waits only in the rate limiters, and in the host's own write_master().
+///
+/// [Note: shared masters] For fp32 units in the flat layout, in a group whose ranks share memory (ProcessGroup::shares_memory()),
+/// the unsharded array of S*P elements is there all the time, and each rank's master is its part of it. unshard() publishes
+/// this rank's part and waits for the others' on the unshard stream; reshard() releases the whole on the compute stream;
+/// write_master() waits until the others have released it. So nobody reads a master while it is written ([Note: memory side by
+/// side]). Rounds are counted at unshard(), which all ranks call in the same order. An abandoned step settles all rounds that this
+/// rank's host had counted. Other ranks may have counted further or less far, so each epoch of the mesh counts anew, from a number
+/// higher than all before. Between two epochs no rank reads another rank's part: all have abandoned their step, and
+/// DeviceMesh::rebuild() lets no rank continue before all have drained their streams. The members stay the same ones.
+/// An exposed parameter shows the masters themselves: a module only reads it.
+/// Not shared, and gathered as without shared memory: units in another param_dtype (also for full_precision_in_eval),
+/// per-parameter layouts, units with all-gather hooks, masters in the offload tier, units that reshard among neighbours.
 class UnitStorage {
  public:
   /// @param name  the unit's, for labels and errors; e.g. "transformer.h.0".
@@ -69,16 +83,21 @@ class UnitStorage {
   [[nodiscard]] Pool& master_pool() const { return pool_of(offload_ == CpuOffload::parameters); }
   [[nodiscard]] Pool& grad_pool() const { return pool_of(offload_ != CpuOffload::none); }
 
-  /// Allocates the master and fills this rank's pieces with their initial values.
+  /// Allocates the master, unless it is there, and fills this rank's pieces with their initial values. @collective over the
+  /// shard axis where masters are shared. @throws ConfigError on all of its ranks when there is too little memory to share.
   void initialize(std::uint64_t seed);
   [[nodiscard]] bool is_initialized() const { return static_cast<bool>(master_); }
   [[nodiscard]] ConstTensorView master() const { return master_.view(); }  // [P] f32
-  /// The master, for writing: the only way to write it. The unit must be resharded first (Root::reshard()), or the unsharded
-  /// copy would be stale, unless that IS the master (one shard rank, fp32, not offloaded).
-  /// @throws Error if the unit is unsharded into a copy.
+  /// Whether the masters of the shard group's ranks are side by side in memory that they share: then nothing is gathered.
+  /// [Note: shared masters]
+  [[nodiscard]] bool shares_masters() const;
+  /// The master, for writing on `s` behind what is enqueued so far: the only way to write it. The unit must be resharded first
+  /// (Root::reshard()), or the unsharded copy would be stale, unless that IS the master (one shard rank, fp32, not offloaded).
+  /// Where masters are shared, `s` waits until no other rank reads this one any more.
+  /// @throws Error if the unit is unsharded and that is not the master alone.
+  [[nodiscard]] TensorView write_master(Stream& s) const;
+  /// The same for the host, which waits, and for the compute stream.
   [[nodiscard]] TensorView write_master() const;
-  /// For local state dicts, whose tensors are the shards themselves. Reshard before writing them.
-  [[nodiscard]] TensorView shared_master() const { return master_.view(); }
 
   /// Registers custom all-gather hooks for this parameter. Before the first unshard, the same on all ranks.
   /// @throws ConfigError if a hook of the pair is missing, the layout is not per-parameter on dim 0, or the unit reshards
@@ -125,7 +144,7 @@ class UnitStorage {
   /// Frees the sharded gradient; its last readers are in the work enqueued so far on the compute stream, or on
   /// gradient_stream() (an optimizer in backward).
   void zero_grad();
-  /// Drops unsharded parameters and all gradients without any communication (abandon_step).
+  /// Drops unsharded parameters and all gradients without any communication (abandon_step). The streams are drained.
   void drop_step();
 
  private:
@@ -136,7 +155,12 @@ class UnitStorage {
   /// The ranks over which shards are replicated; one rank: no all-reduce. Looked up at each use, since a mesh may be rebuilt.
   [[nodiscard]] ProcessGroup& all_reduce_group() const { return device_mesh_.all_reduce_group(layout_->shard_size()); }
   [[nodiscard]] bool keeps_part_after_forward() const { return num_neighbours_ > 0; }
+  void allocate_master();
+  /// Of what is shared: the last one that this rank has published.
+  [[nodiscard]] std::uint64_t last_round() const;
+  void unshard_in_place();
   void check_placement() const;
+  void drop_arrays();
   void gather_shards(TensorView whole);
   void gather_from_neighbours(TensorView whole);
   [[nodiscard]] bool hands_grads_over() const { return keeps_unsharded_grads() && !sharded_grad_; }
@@ -161,6 +185,8 @@ class UnitStorage {
   std::unique_ptr<HookedAllGather> hooked_;
 
   StoredTensor master_, unsharded_, post_forward_, unsharded_grad_, sharded_grad_;
+  SharedParts parts_;        // of which master_ is the own one, and has its memory
+  std::uint64_t round_ = 0;  // [Note: shared masters]
   bool is_exposed_ = false;  // compute has waited for the parameters
 };
 

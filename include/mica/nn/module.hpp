@@ -140,7 +140,7 @@ class Module {
   /// Uses a parameter that another module owns (the first name in module order stays its key).
   void share_parameter(Parameter& parameter) { shared_.push_back(&parameter); }
   template <class M, class... Args>
-  M& add_child(std::string name, Args&&... args) {
+  M& add_child(std::string name, Args&&... args) {  // NOLINT(performance-unnecessary-value-param): it is moved
     auto child = std::make_unique<M>(std::forward<Args>(args)...);
     M& reference = *child;
     adopt_child(std::move(name), std::move(child));

@@ -189,7 +189,7 @@ class Optimizer : private fsdp::StepParty {
   [[nodiscard]] double decay_of(const Member& member) const;
   [[nodiscard]] static bool has_grad(const UnitState& unit, std::size_t member);
   [[nodiscard]] static bool has_any_grad(const UnitState& unit);
-  [[nodiscard]] static TensorView master_of(const UnitState& unit);
+  [[nodiscard]] static TensorView write_master(const UnitState& unit, Stream& stream);
   [[nodiscard]] static ConstTensorView grad_of(const UnitState& unit);
   [[nodiscard]] static std::int64_t numel_of(const UnitState& unit);  // on this rank
   static void check_ignored(const UnitState& unit);

@@ -47,7 +47,8 @@ struct MemoryPlan {
 ///   masters 4*sum(P_u); gradients 4*sum(P_u) (r*sum(P_u) when kept in low precision) from backward to zero_grad; state
 ///   4*K*sum(P_u) from the first step on; unsharded parameters m*S*P_u of the root unit and of the largest sum of up to
 ///   3 neighbouring units: the one that computes, the one being gathered (prefetch), and, with threaded streams, the
-///   one whose storage is kept back so that the gather need not wait for it. Strategies that keep parameters hold all
+///   one whose storage is kept back so that the gather need not wait for it (0 where masters are shared: each rank counts its
+///   own part of them). Strategies that keep parameters hold all
 ///   units' instead; unsharded gradients r*S*P_u of the root unit, of the one that computes and, threaded, of the one
 ///   being reduced (a single rank needs none of them if they can become the sharded ones); one shard in param_dtype
 ///   while it is cast; and the model's activations, workspace and staging on top.

@@ -30,14 +30,15 @@ struct UnitSpec {
   bool reshards_after_backward = true;                        ///< Unit::set_reshard_after_backward()
   int num_neighbours = 0;                                     ///< resharded among this many ranks after forward; 0: not
   bool keeps_unsharded_grads = false;                         ///< UnitStorage::keeps_unsharded_grads()
+  bool shares_masters = false;                                ///< UnitStorage::shares_masters()
   bool is_deterministic = false;                              ///< RootOptions::deterministic
   std::optional<DType> wire_dtype = {};                       ///< of compressed gradients
   std::optional<fsdp::HookedGatherSizes> hooked_gather = {};  ///< when parameters have all-gather hooks
 
   [[nodiscard]] std::int64_t gathered_numel() const { return shard_numel * shard_size; }
   [[nodiscard]] std::int64_t unsharded_numel() const { return rearranged_numel > 0 ? rearranged_numel : gathered_numel(); }
-  /// Whether the unsharded parameters are the master itself: no storage, no communication.
-  [[nodiscard]] bool uses_master() const { return shard_size == 1 && param_dtype == DType::f32 && !offloads_masters(); }
+  /// Whether the unsharded parameters are the master itself, or all ranks' side by side: no storage, no communication.
+  [[nodiscard]] bool uses_master() const { return shares_masters || (shard_size == 1 && param_dtype == DType::f32 && !offloads_masters()); }
   [[nodiscard]] bool offloads_masters() const { return cpu_offload == fsdp::CpuOffload::parameters; }
   [[nodiscard]] std::int64_t sharded_grad_bytes() const { return shard_numel * dtype_bytes(grad_dtype); }
   [[nodiscard]] bool offloads_grads() const { return cpu_offload != fsdp::CpuOffload::none; }

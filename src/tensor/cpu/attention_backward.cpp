@@ -12,7 +12,7 @@ namespace mica::cpu {
 
 namespace {
 
-constexpr std::int64_t kStep = kTilePad;
+constexpr std::int64_t kBackwardStep = kTilePad;
 /// Rows of the score blocks: not a power of two, see ForwardScratch.
 constexpr std::int64_t kScoreStride = kPanel + kTilePad;
 
@@ -66,10 +66,10 @@ class BackwardTile {
     const std::int64_t dim = sizes_.padded_dim;
     const float* key_panel = s_.key_panels + key * sizes_.head_dim;
     const float* value_panel = s_.value_panels + key * sizes_.head_dim;
-    const std::int64_t step = diagonal ? kStep : rows_;
+    const std::int64_t step = diagonal ? kBackwardStep : rows_;
     for (std::int64_t row = 0; row < rows_; row += step) {
       const std::int64_t step_rows = std::min(step, rows_ - row);
-      const std::int64_t cols = diagonal ? row + kStep : kPanel;
+      const std::int64_t cols = diagonal ? row + kBackwardStep : kPanel;
       tiles().multiply({s_.queries + row * dim, dim, 1}, key_panel, kPanel, s_.scores + row * kScoreStride, kScoreStride, step_rows, cols,
                        sizes_.head_dim, false);
       tiles().multiply({s_.dout + row * dim, dim, 1}, value_panel, kPanel, s_.dscores + row * kScoreStride, kScoreStride, step_rows, cols,

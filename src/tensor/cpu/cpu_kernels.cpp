@@ -9,6 +9,11 @@ std::unique_ptr<Kernels> make_cpu_kernels(Pool& pool, const CpuKernelsOptions& o
   return std::make_unique<cpu::CpuKernels>(pool, options);
 }
 
+ProductsMade products_made(const Kernels& kernels) {
+  const auto* on_cpu = dynamic_cast<const cpu::CpuKernels*>(&kernels);
+  return on_cpu ? on_cpu->products_made() : ProductsMade();
+}
+
 namespace cpu {
 
 CpuKernels::CpuKernels(Pool& pool, const CpuKernelsOptions& options)

@@ -24,6 +24,7 @@ class CpuKernels final : public Kernels {
   [[nodiscard]] std::string description() const override;
   [[nodiscard]] bool bf16_is_native() const override { return products_.native_bf16(); }
   [[nodiscard]] bool f16_is_native() const override { return false; }
+  [[nodiscard]] ProductsMade products_made() const { return products_.made(); }
   void record_products(std::vector<ProductShape>* list) override { record_ = list; }
   [[nodiscard]] bool adds_in_products() const override { return adds_in_products_; }
 

@@ -103,7 +103,7 @@ void CpuKernels::linear_gelu_backward_input(Stream& s, ConstTensorView dy, Const
 
 void CpuKernels::linear_backward_params(Stream& s, ConstTensorView dy, ConstTensorView x, TensorView dw, TensorView dbias, Write mode) {
   const auto [m, n, k] = check_linear_backward_params(dy, x, dw, dbias);
-  if (m == 0) {  // sums of nothing
+  if (m == 0) {  // sums over no rows are zero
     if (mode == Write::overwrite) {
       fill(s, dw, 0.0);
       if (dbias) fill(s, dbias, 0.0);

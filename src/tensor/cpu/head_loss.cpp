@@ -14,7 +14,7 @@ namespace mica::cpu {
 
 namespace {
 
-/// Before anything is written: a wild target would read outside the logits.
+/// Checked before anything is written: a target out of range would read outside the logits.
 void check_targets(const std::int32_t* targets, std::int64_t rows, std::int64_t vocab) {
   for (std::int64_t row = 0; row < rows; ++row) {
     if (targets[row] >= -1 && targets[row] < vocab) continue;

@@ -9,14 +9,28 @@ namespace mica::cpu {
 
 namespace {
 
+using Desc = dnnl::memory::desc;
+
 dnnl::memory::data_type data_type(DType dtype) {
   invariant(dtype == DType::f32 || dtype == DType::bf16, "products are of f32 or bf16");
   return dtype == DType::f32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
 }
 
-dnnl::memory::desc matrix(std::int64_t rows, std::int64_t cols, DType dtype, std::int64_t ld, bool transposed) {
+Desc matrix(std::int64_t rows, std::int64_t cols, DType dtype, std::int64_t ld, bool transposed) {
   const dnnl::memory::dims strides = transposed ? dnnl::memory::dims{1, ld} : dnnl::memory::dims{ld, 1};
   return {{rows, cols}, data_type(dtype), strides};
+}
+
+/// @param bias  null: none.
+dnnl::matmul::primitive_desc describe_matmul(const dnnl::engine& engine, const Desc& a, const Desc& b, const Desc* bias, const Desc& c,
+                                             const dnnl::primitive_attr& attributes) {
+#if DNNL_VERSION_MAJOR >= 3  // which has no descriptors of operations any more
+  if (bias == nullptr) return {engine, a, b, c, attributes};
+  return {engine, a, b, *bias, c, attributes};
+#else
+  if (bias == nullptr) return {dnnl::matmul::desc(a, b, c), attributes, engine};
+  return {dnnl::matmul::desc(a, b, *bias, c), attributes, engine};
+#endif
 }
 
 dnnl::matmul::primitive_desc describe(const dnnl::engine& engine, const ProductSpec& s) {
@@ -31,9 +45,9 @@ dnnl::matmul::primitive_desc describe(const dnnl::engine& engine, const ProductS
   const auto b = matrix(s.k, s.n, s.b, s.ldb, s.transposed_b);
   const auto c = matrix(s.m, s.n, s.c, s.ldc, false);
   try {
-    if (!s.bias) return {dnnl::matmul::desc(a, b, c), attributes, engine};
-    const dnnl::memory::desc bias({1, s.n}, data_type(*s.bias), dnnl::memory::dims{s.n, 1});
-    return {dnnl::matmul::desc(a, b, bias, c), attributes, engine};
+    if (!s.bias) return describe_matmul(engine, a, b, nullptr, c, attributes);
+    const Desc bias({1, s.n}, data_type(*s.bias), dnnl::memory::dims{s.n, 1});
+    return describe_matmul(engine, a, b, &bias, c, attributes);
   } catch (const dnnl::error& e) {
     throw Error(fmt::format("oneDNN cannot make the product {}: {} (status {})", s.to_string(), e.message, static_cast<int>(e.status)));
   }
@@ -44,7 +58,7 @@ dnnl::matmul::primitive_desc describe(const dnnl::engine& engine, const ProductS
 bool onednn_supports(const ProductSpec& spec, bool native_bf16) {
   if (spec.a != spec.b) return false;
   if (spec.a == DType::f32) return spec.c == DType::f32 && spec.bias.value_or(DType::f32) == DType::f32;
-  const auto is_half = [](DType dtype) { return dtype == DType::f16; };  // this oneDNN multiplies none on a CPU
+  const auto is_half = [](DType dtype) { return dtype == DType::f16; };  // oneDNN 2 multiplies none on a CPU, 3 only on some
   if (is_half(spec.a) || is_half(spec.c) || is_half(spec.bias.value_or(DType::f32))) return false;
   return native_bf16;  // c and bias may be f32 or bf16
 }
@@ -66,7 +80,7 @@ void OnednnProduct::run(const void* a, const void* b, const void* bias, void* c,
   int num_args = 0;
   // The C API: its C++ face builds a hash map for every call.
   const auto pass = [&](int name, const dnnl::memory& memory, const void* data) {
-    dnnl_memory_set_data_handle_v2(memory.get(), const_cast<void*>(data), stream_.get());
+    dnnl_memory_set_data_handle(memory.get(), const_cast<void*>(data));
     args[static_cast<std::size_t>(num_args++)] = {name, memory.get()};
   };
   pass(DNNL_ARG_SRC, a_, a);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "products.hpp"
 
+#include <chrono>
 #include <functional>
 
 #include <dnnl.hpp>
@@ -30,7 +31,11 @@ const Product& Products::find(const ProductSpec& spec) {
 
 std::unique_ptr<Product> Products::make(const ProductSpec& spec) {
   if (!onednn_supports(spec, native_bf16_)) return std::make_unique<ConvertedProduct>(spec, *this);
-  return std::make_unique<OnednnProduct>(library_->engine, library_->stream, spec);
+  const auto begin = std::chrono::steady_clock::now();
+  auto product = std::make_unique<OnednnProduct>(library_->engine, library_->stream, spec);
+  made_.ms += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  ++made_.num;
+  return product;
 }
 
 std::size_t Products::KeyHash::operator()(const Key& key) const noexcept {
@@ -81,7 +86,7 @@ std::string Products::library_description() {
       case dnnl::cpu_isa::avx512_core_amx:
         return "avx512_core_amx";
       default:
-        return "another instruction set";
+        return "another instruction set";  // oneDNN 3 knows more of them
     }
   };
   const dnnl_version_t* version = dnnl_version();

@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "mica/core/dtype.hpp"
+#include "mica/tensor/products_made.hpp"
 
 namespace mica::cpu {
 
@@ -46,6 +47,7 @@ class Products {
   ~Products();
   [[nodiscard]] const Product& find(const ProductSpec& spec);
   [[nodiscard]] bool native_bf16() const { return native_bf16_; }
+  [[nodiscard]] ProductsMade made() const { return made_; }
   /// Whether oneDNN multiplies bf16 with instructions of this processor.
   [[nodiscard]] static bool processor_has_bf16();
   /// "oneDNN 2.6.3, avx512_core_bf16"
@@ -67,6 +69,7 @@ class Products {
   bool native_bf16_;
   std::unique_ptr<Library> library_;
   std::unordered_map<Key, std::unique_ptr<Product>, KeyHash> cache_;
+  ProductsMade made_;
 };
 
 }  // namespace mica::cpu

@@ -5,6 +5,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_runtime.h>
 
 #include "mica/core/dtype.hpp"
 #include "mica/core/error.hpp"

@@ -21,9 +21,9 @@ namespace mica::data {
 namespace {
 
 using namespace mica::test;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 struct Outcome {
   int status = -1;

@@ -17,8 +17,8 @@ namespace mica::data {
 namespace {
 
 using test::error_of;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 std::vector<std::int64_t> values_of(const Permutation& p) {
   std::vector<std::int64_t> values(static_cast<std::size_t>(p.size()));
@@ -211,7 +211,7 @@ TEST(BatchPlan, DividesOrNamesTheValuesNearIt) {
   const std::string text = error_of<ConfigError>([] { (void)make_batch_plan(8, 3, 100); });
   EXPECT_THAT(text, AllOf(HasSubstr("train.global_batch=100"), HasSubstr("8 x 3 = 24"), HasSubstr("96 (accumulation 4)"),
                           HasSubstr("120 (accumulation 5)")));
-  EXPECT_THAT(text, testing::Not(HasSubstr("micro_batch=")));  // 100 does not divide by 3 ranks at all
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("micro_batch=")));  // 100 does not divide by 3 ranks at all
   EXPECT_THAT(error_of<ConfigError>([] { (void)make_batch_plan(8, 4, 16); }),
               AllOf(HasSubstr("near it: 32 (accumulation 1)"), HasSubstr("train.micro_batch=4")));
   EXPECT_THAT(error_of<ConfigError>([] { (void)make_batch_plan(5, 4, 48); }), HasSubstr("train.micro_batch=4 or 6"));

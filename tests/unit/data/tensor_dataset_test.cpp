@@ -16,8 +16,8 @@ namespace mica::data {
 namespace {
 
 using test::error_of;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 /// Sample i has the pixels 10 i, 10 i + 1, ... and the class i.
 TensorDataset counted(std::int64_t samples, const Shape& shape = {2, 3}) {
@@ -97,7 +97,7 @@ TEST(TensorDataset, StepsHaveTheSameSamplesOnAnyRanksAndAfterAResume) {
   std::vector<std::int32_t> all(11);
   std::iota(all.begin(), all.end(), 0);
   for (auto epoch = seen.begin(); epoch != seen.end(); epoch += 11) {
-    EXPECT_THAT(std::vector(epoch, epoch + 11), testing::UnorderedElementsAreArray(all));
+    EXPECT_THAT(std::vector(epoch, epoch + 11), ::testing::UnorderedElementsAreArray(all));
     EXPECT_NE(std::vector(epoch, epoch + 11), all);
   }
   EXPECT_FALSE(std::equal(seen.begin(), seen.begin() + 11, seen.begin() + 11));

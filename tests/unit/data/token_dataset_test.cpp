@@ -17,8 +17,8 @@ namespace mica::data {
 namespace {
 
 using namespace mica::test;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 /// Files of the given lengths whose tokens count 0, 1, 2, ... across all of them.
 std::vector<std::string> counting_files(const TemporaryFolder& folder, const std::vector<std::int64_t>& lengths) {

@@ -17,8 +17,8 @@ namespace mica::data {
 namespace {
 
 using namespace mica::test;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 std::vector<std::int32_t> read_all(const TokenFile& file) {
   std::vector<std::int32_t> ids(static_cast<std::size_t>(file.num_tokens()));

@@ -19,8 +19,8 @@ namespace mica::data {
 namespace {
 
 using namespace mica::test;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 std::string text_of(const std::string& path) {
   const auto file = TokenFile::open(path);

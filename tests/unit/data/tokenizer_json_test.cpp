@@ -22,9 +22,9 @@ namespace mica::data {
 namespace {
 
 using namespace mica::test;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using Json = nlohmann::json;
 using Ids = std::vector<std::int32_t>;
 

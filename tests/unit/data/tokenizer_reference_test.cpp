@@ -55,7 +55,7 @@ Reference read_reference(const std::string& file) {
   return reference;
 }
 
-Ids encode(const Tokenizer& tokenizer, std::string_view text) {
+Ids ids_of(const Tokenizer& tokenizer, std::string_view text) {
   Ids ids;
   tokenizer.encode(text, ids);
   return ids;
@@ -77,15 +77,15 @@ Ids encode_in_parts(const Tokenizer& tokenizer, std::string_view text, std::size
   return ids;
 }
 
-class TokenizerReference : public testing::TestWithParam<const char*> {};
+class TokenizerReference : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(TokenizerReference, GivesTheIdsOfThePackage) {
   const Reference reference = read_reference(GetParam());
   EXPECT_EQ(reference.tokenizer->vocab_size(), reference.vocab_size);
   ASSERT_GE(reference.cases.size(), 130U);
-  for (const Case& each : reference.cases) EXPECT_EQ(encode(*reference.tokenizer, each.text), each.ids) << each.text;
+  for (const Case& each : reference.cases) EXPECT_EQ(ids_of(*reference.tokenizer, each.text), each.ids) << each.text;
   // Again, now that words are in the cache.
-  for (const Case& each : reference.cases) EXPECT_EQ(encode(*reference.tokenizer, each.text), each.ids) << each.text;
+  for (const Case& each : reference.cases) EXPECT_EQ(ids_of(*reference.tokenizer, each.text), each.ids) << each.text;
 }
 
 TEST_P(TokenizerReference, PartsGiveTheIdsOfTheWhole) {
@@ -93,7 +93,7 @@ TEST_P(TokenizerReference, PartsGiveTheIdsOfTheWhole) {
   std::string all;
   for (const Case& each : reference.cases) all += each.text + " and so on,\n";
   while (all.size() < 50'000) all += all;
-  const Ids whole = encode(*reference.tokenizer, all);
+  const Ids whole = ids_of(*reference.tokenizer, all);
   for (const std::size_t step : {1009U, 4096U, 30'011U}) {
     EXPECT_TRUE(encode_in_parts(*reference.tokenizer, all, step) == whole) << step;
   }
@@ -119,8 +119,8 @@ TEST_P(TokenizerReference, DecodesToTheText) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, TokenizerReference,
-                         testing::Values("gpt2.tokenizer.json", "gpt2_prefix.tokenizer.json", "llama3.tokenizer.json", "llama_bpe.model",
-                                         "unigram.model"),
+                         ::testing::Values("gpt2.tokenizer.json", "gpt2_prefix.tokenizer.json", "llama3.tokenizer.json", "llama_bpe.model",
+                                           "unigram.model"),
                          [](const auto& info) {
                            std::string name = info.param;
                            return name.substr(0, name.find('.'));

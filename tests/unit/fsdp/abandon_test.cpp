@@ -12,14 +12,16 @@ namespace {
 /// @param failing_index  collective of step 2 that fails on every rank; -1: none.  @returns rank 0's run.
 ParityRun run_with_failure(const ParityCase& c, std::int64_t failing_index, std::int64_t* num_collectives = nullptr) {
   ParityRun result;
-  run_local_ranks(2, [&](std::unique_ptr<ProcessGroup> world) {
-    const int rank = world->rank();
-    FailurePlan plan(failing_index);
-    const ParityRun run = run_sharded(std::make_unique<FailingGroup>(std::move(world), plan), c, {.failures = &plan});
-    if (rank != 0) return;
-    result = run;
-    if (num_collectives) *num_collectives = plan.num_seen();
-  });
+  run_local_ranks(2,
+                  [&](std::unique_ptr<ProcessGroup> world) {
+                    const int rank = world->rank();
+                    FailurePlan plan(failing_index);
+                    const ParityRun run = run_sharded(std::make_unique<FailingGroup>(std::move(world), plan), c, {.failures = &plan});
+                    if (rank != 0) return;
+                    result = run;
+                    if (num_collectives) *num_collectives = plan.num_seen();
+                  },
+                  {.shares_memory = c.shares_memory});
   return result;
 }
 
@@ -38,6 +40,15 @@ void abandon_at_every_collective(const ParityCase& c, std::int64_t expected_coll
 TEST(AbandonStep, FullShard) {
   for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
     abandon_at_every_collective({.strategy = fsdp::Strategy::full_shard, .accumulation = 2, .mode = mode}, 16);
+  }
+}
+
+// Masters that are shared: the 6 reduce-scatters are left, and rounds of which a rank's streams had skipped a part.
+TEST(AbandonStep, SharedMasters) {
+  for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
+    for (const fsdp::Strategy strategy : {fsdp::Strategy::full_shard, fsdp::Strategy::shard_grad_op}) {
+      abandon_at_every_collective({.strategy = strategy, .accumulation = 2, .mode = mode, .shares_memory = true}, 6);
+    }
   }
 }
 

@@ -250,10 +250,12 @@ void run_case(std::uint64_t seed) {
   SCOPED_TRACE(c.describe());
   std::vector<std::vector<RankStep>> ranks(static_cast<std::size_t>(c.world_size));
   try {
-    run_local_ranks(c.world_size, [&](std::unique_ptr<ProcessGroup> world) {
-      const auto rank = static_cast<std::size_t>(world->rank());
-      ranks[rank] = ShardedRank(c, std::move(world)).run();
-    });
+    run_local_ranks(c.world_size,
+                    [&](std::unique_ptr<ProcessGroup> world) {
+                      const auto rank = static_cast<std::size_t>(world->rank());
+                      ranks[rank] = ShardedRank(c, std::move(world)).run();
+                    },
+                    {.shares_memory = c.shares_memory});
   } catch (const std::exception& error) {
     ADD_FAILURE() << error.what();
     return;

@@ -11,9 +11,9 @@ namespace mica::fsdp {
 namespace {
 
 /// y = weight.
-class Layer final : public nn::Module {
+class ReshardLayer final : public nn::Module {
  public:
-  Layer() : Module("layer"), weight_(add_parameter("weight", Shape{5}, nn::Initializer::ones(), true)) {}
+  ReshardLayer() : Module("layer"), weight_(add_parameter("weight", Shape{5}, nn::Initializer::ones(), true)) {}
 
  protected:
   nn::Tensors do_forward(nn::Context& context, nn::Tensors, nn::Record* record) override {
@@ -32,13 +32,13 @@ class Layer final : public nn::Module {
 };
 
 /// Layers side by side, some of which may be left out. A weight of its own.
-class Model final : public nn::Module {
+class ReshardModel final : public nn::Module {
  public:
-  explicit Model(int num_layers) : Module("model"), weight_(add_parameter("weight", Shape{3}, nn::Initializer::ones(), true)) {
-    for (int i = 0; i < num_layers; ++i) layers_.push_back(&add_child<Layer>(std::string(1, static_cast<char>('a' + i))));
+  explicit ReshardModel(int num_layers) : Module("model"), weight_(add_parameter("weight", Shape{3}, nn::Initializer::ones(), true)) {
+    for (int i = 0; i < num_layers; ++i) layers_.push_back(&add_child<ReshardLayer>(std::string(1, static_cast<char>('a' + i))));
     runs_.assign(layers_.size(), true);
   }
-  [[nodiscard]] const std::vector<Layer*>& layers() const { return layers_; }
+  [[nodiscard]] const std::vector<ReshardLayer*>& layers() const { return layers_; }
   void leave_out(std::size_t layer) { runs_[layer] = false; }
 
  protected:
@@ -64,7 +64,7 @@ class Model final : public nn::Module {
 
  private:
   nn::Parameter& weight_;
-  std::vector<Layer*> layers_;
+  std::vector<ReshardLayer*> layers_;
   std::vector<bool> runs_;
 };
 
@@ -76,16 +76,16 @@ class Rank {
         kernels_(make_cpu_kernels(*pool_)),
         mesh_(std::move(world), {.world_size = 2, .shard_size = 2, .replicas = 1}),
         device_mesh_(mesh_, *pool_, *kernels_, Streams::make(StreamMode::threaded, make_stream)),
-        model_(std::make_unique<Model>(2)),
+        model_(std::make_unique<ReshardModel>(2)),
         context_{.compute = device_mesh_.compute(), .pool = *pool_, .kernels = *kernels_} {
-    for (Layer* layer : model_->layers()) fully_shard(*layer, device_mesh_, options);
+    for (ReshardLayer* layer : model_->layers()) fully_shard(*layer, device_mesh_, options);
     fully_shard(*model_, device_mesh_, options);
     root().initialize(1);
   }
   ~Rank() { device_mesh_.compute().synchronize(); }
 
   Root& root() { return root_of(*model_); }
-  Model& model() { return *model_; }
+  ReshardModel& model() { return *model_; }
   nn::Tensors forward(nn::Record* record) { return model_->forward(context_, {Tensor()}, record); }
   void train_pass() {
     nn::Record record;
@@ -107,7 +107,7 @@ class Rank {
   std::unique_ptr<Kernels> kernels_;
   Mesh mesh_;
   DeviceMesh device_mesh_;
-  std::unique_ptr<Model> model_;
+  std::unique_ptr<ReshardModel> model_;
   nn::Context context_;
 };
 

@@ -47,28 +47,35 @@ Checked run_checked(ParityCase c, StreamMode mode, const std::string& dropped_pl
   c.mode = mode;
   Checked checked;
   std::mutex mutex;
-  run_local_ranks(4, [&](std::unique_ptr<ProcessGroup> world) {
-    const int rank = world->rank();
-    HappensBeforeChecker checker;
-    WaitDropper dropper;
-    if (!dropped_place.empty()) dropper.drop_site(dropped_place);
-    (void)run_sharded(std::move(world), c, {.wrap_stream = [&](std::unique_ptr<Stream> stream) {
-                        return drop_waits(checker.wrap(std::move(stream)), dropper);
-                      }});
-    const std::scoped_lock lock(mutex);
-    for (const auto& violation : checker.violations()) checked.violations.push_back(violation.text);
-    if (rank != 0) return;
-    for (const auto& site : dropper.sites()) checked.sites[site.place] += site.num_waits;
-  });
+  run_local_ranks(4,
+                  [&](std::unique_ptr<ProcessGroup> world) {
+                    const int rank = world->rank();
+                    HappensBeforeChecker checker;
+                    WaitDropper dropper;
+                    if (!dropped_place.empty()) dropper.drop_site(dropped_place);
+                    (void)run_sharded(std::move(world), c, {.wrap_stream = [&](std::unique_ptr<Stream> stream) {
+                                        return drop_waits(checker.wrap(std::move(stream)), dropper);
+                                      }});
+                    const std::scoped_lock lock(mutex);
+                    for (const auto& violation : checker.violations()) checked.violations.push_back(violation.text);
+                    if (rank != 0) return;
+                    for (const auto& site : dropper.sites()) checked.sites[site.place] += site.num_waits;
+                  },
+                  {.shares_memory = c.shares_memory});
   return checked;
 }
 
 TEST(Waits, D18_F6_NoneIsMissing) {
   for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
-    for (const ParityCase& c : configurations()) {
-      const Checked checked = run_checked(c, mode, "");
-      EXPECT_TRUE(checked.violations.empty()) << c.describe() << ": " << checked.violations.size()
-                                              << " accesses without an order, first: " << checked.violations.front();
+    for (const ParityCase& each : configurations()) {
+      for (const bool shares_memory : {false, true}) {
+        ParityCase c = each;
+        c.shares_memory = shares_memory;
+        if (shares_memory && !c.can_share_masters(4)) continue;
+        const Checked checked = run_checked(c, mode, "");
+        EXPECT_TRUE(checked.violations.empty())
+            << c.describe() << ": " << checked.violations.size() << " accesses without an order, first: " << checked.violations.front();
+      }
     }
   }
 }
@@ -96,21 +103,24 @@ TEST(Waits, D18_F6_EveryOneIsNeeded) {
 TEST(Waits, F6_TimingChangesNoBits) {
   ParityCase c{.strategy = Strategy::hybrid_shard, .shard_size = 2, .forward_prefetch = true, .mode = StreamMode::threaded};
   std::vector<ParityRun> runs;
-  for (const std::uint64_t seed : {0, 1, 2}) {
+  for (const std::uint64_t seed : {0, 1, 2, 3, 4}) {
+    c.shares_memory = seed > 2;
     ParityRun of_rank_0;
-    run_local_ranks(4, [&](std::unique_ptr<ProcessGroup> world) {
-      const int rank = world->rank();
-      std::uint64_t stream_seed = seed * 1000 + static_cast<std::uint64_t>(rank) * 10;
-      const ParityRun run = run_sharded(std::move(world), c, {.wrap_stream = [&](std::unique_ptr<Stream> stream) {
-                                          return seed == 0 ? std::move(stream)
-                                                           : delay_tasks(std::move(stream), ++stream_seed, std::chrono::microseconds(300));
-                                        }});
-      if (rank == 0) of_rank_0 = run;
-    });
+    run_local_ranks(4,
+                    [&](std::unique_ptr<ProcessGroup> world) {
+                      const int rank = world->rank();
+                      std::uint64_t stream_seed = seed * 1000 + static_cast<std::uint64_t>(rank) * 10;
+                      const ParityRun run =
+                          run_sharded(std::move(world), c, {.wrap_stream = [&](std::unique_ptr<Stream> stream) {
+                                        return seed == 0 ? std::move(stream)
+                                                         : delay_tasks(std::move(stream), ++stream_seed, std::chrono::microseconds(300));
+                                      }});
+                      if (rank == 0) of_rank_0 = run;
+                    },
+                    {.shares_memory = c.shares_memory});
     runs.push_back(of_rank_0);
   }
-  EXPECT_EQ(runs[1].parameters, runs[0].parameters);
-  EXPECT_EQ(runs[2].parameters, runs[0].parameters);
+  for (std::size_t i = 1; i < runs.size(); ++i) EXPECT_EQ(runs[i].parameters, runs[0].parameters) << "delays " << i;
 }
 
 }  // namespace

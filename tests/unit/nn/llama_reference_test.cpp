@@ -17,8 +17,8 @@ using testing::relative_norm_error;
 using testing::Rig;
 
 /// A Llama with the reference's weights.
-struct ReferenceRun {
-  ReferenceRun(const std::string& file_name, KernelsKind kind, DType param_dtype)
+struct LlamaRun {
+  LlamaRun(const std::string& file_name, KernelsKind kind, DType param_dtype)
       : file(file_name), rig(kind), model(config_of(file)), storage(model, rig.context, param_dtype) {
     model.for_each_parameter(
         [&](const std::string& name, Parameter& p) { rig.kernels->copy(*rig.stream, file.tensor("weight." + name), p.data); });
@@ -67,16 +67,16 @@ struct ReferenceRun {
   PlainParameters storage;
 };
 
-struct Case {
+struct LlamaCase {
   std::string file;
   KernelsKind kernels;
   bool checkpointed;
 };
 
-class LlamaReference : public ::testing::TestWithParam<Case> {};
+class LlamaReference : public ::testing::TestWithParam<LlamaCase> {};
 
 TEST_P(LlamaReference, LogitsLossAndGradientsMatchTransformers) {
-  ReferenceRun run(GetParam().file, GetParam().kernels, DType::f32);
+  LlamaRun run(GetParam().file, GetParam().kernels, DType::f32);
   run.model.for_each_module([&](const std::string&, Module& module) {
     if (module.type_name() == "llama_block") module.set_checkpointed(GetParam().checkpointed);
   });
@@ -94,8 +94,8 @@ TEST_P(LlamaReference, LogitsLossAndGradientsMatchTransformers) {
   EXPECT_EQ(run.file.num_tensors(), 3 + 2 * compared) << "ids, targets, logits, weights, gradients";
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<LlamaCase> llama_cases() {
+  std::vector<LlamaCase> all;
   for (const auto* file : {"llama_tied.safetensors", "llama_untied.safetensors"}) {
     for (const auto kernels : {KernelsKind::reference, KernelsKind::cpu}) {
       for (const bool checkpointed : {false, true}) all.push_back({file, kernels, checkpointed});
@@ -104,15 +104,15 @@ std::vector<Case> cases() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LlamaReference, ::testing::ValuesIn(cases()), [](const auto& info) {
-  const Case& c = info.param;
+INSTANTIATE_TEST_SUITE_P(All, LlamaReference, ::testing::ValuesIn(llama_cases()), [](const auto& info) {
+  const LlamaCase& c = info.param;
   return c.file.substr(0, c.file.find('.')) + "_" + testing::to_string(c.kernels) + (c.checkpointed ? "_checkpointed" : "");
 });
 
 TEST(LlamaReferenceRotary, FrequenciesAreTransformers) {
   for (const auto* name : {"llama_tied.safetensors", "llama_untied.safetensors"}) {
     const ReferenceFile file(name);
-    const LlamaConfig config = ReferenceRun::config_of(file);
+    const LlamaConfig config = LlamaRun::config_of(file);
     const auto expected = file.metadata("inv_freq").get<std::vector<double>>();
     const auto frequencies = rotary_frequencies(config.rotary, config.head_size());
     ASSERT_EQ(frequencies.size(), expected.size());
@@ -127,7 +127,7 @@ TEST(LlamaReferenceBf16, LossAndGradientsFollowWithinRounding) {
   const double u = std::exp2(-9);
   const double bound = 5 * u * std::sqrt(48.0);
   for (const auto* file : {"llama_tied.safetensors", "llama_untied.safetensors"}) {
-    ReferenceRun run(file, KernelsKind::cpu, DType::bf16);
+    LlamaRun run(file, KernelsKind::cpu, DType::bf16);
     const double expected = run.file.metadata("loss");
     EXPECT_NEAR(run.forward_backward(), expected, bound * expected);
     double worst = 0;

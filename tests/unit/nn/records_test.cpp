@@ -149,7 +149,7 @@ TEST(Records, ThreadedStreamsGiveTheSameBits) {
 }
 
 /// Hooks that do nothing: the module is a unit of its own.
-struct NoHooks final : ModuleHooks {
+struct NoRecordHooks final : ModuleHooks {
   void pre_forward(Context&, Module&, Tensors&, Record*) override {}
   void post_forward(Context&, Module&, Tensors&, Record*) override {}
   void pre_backward(Context&, Module&, Record&, Tensors&) override {}
@@ -160,7 +160,7 @@ TEST(Records, NormsThatAreUnitsKeepTheirOutputsAndGiveTheSameBits) {
   ModelRun plain, wrapped;
   for (ModelRun* run : {&plain, &wrapped}) run->rig.context.recompute = Recompute::cheap;
   const Result expected = run_one(plain);
-  wrapped.model.for_each_module([](const std::string&, Module& module) { module.set_hooks(std::make_shared<NoHooks>()); });
+  wrapped.model.for_each_module([](const std::string&, Module& module) { module.set_hooks(std::make_shared<NoRecordHooks>()); });
   EXPECT_EQ(run_one(wrapped), expected);
   const auto saved = [](ModelRun& run) {
     Record record;

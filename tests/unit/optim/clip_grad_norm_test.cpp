@@ -28,7 +28,7 @@ float value(ShardedWeights& model, const Tensor& scalar) {
 /// Three units: 2 + 1 elements, 3 elements, 1 element. Gradients whose norms can be done in the head:
 /// sum |g| = 3+4+2 + 1+2+4 + 8 = 24, sum g^2 = 9+16+4 + 1+4+16 + 64 = 114, sum |g|^3 = 27+64+8 + 1+8+64 + 512 = 684.
 std::vector<std::vector<test::WeightSpec>> units() { return {{{"a", Shape{2}}, {"b", Shape{1}}}, {{"c", Shape{3}}}, {{"d", Shape{1}}}}; }
-void set_grads(ShardedWeights& model) {
+void set_grads_to_clip(ShardedWeights& model) {
   model.weight(0, 0).grad = {3, -4};
   model.weight(0, 1).grad = {2};
   model.weight(1, 0).grad = {-1, 2, 4};
@@ -41,7 +41,7 @@ struct Mesh2D {
   std::vector<int> unsharded;  // units
 };
 
-class Norms : public testing::TestWithParam<Mesh2D> {};
+class Norms : public ::testing::TestWithParam<Mesh2D> {};
 
 // D8. The same numbers whatever is sharded, replicated, ignored (B3) or neither: every element counts once.
 TEST_P(Norms, D8_CountEveryElementOnce) {
@@ -54,7 +54,7 @@ TEST_P(Norms, D8_CountEveryElementOnce) {
       options.ignores_first = ignores_first;
       ShardedWeights model(std::move(world), units(), options);
       ASSERT_EQ(model.root().ignored_parameters().size(), ignores_first ? 1U : 0U);
-      set_grads(model);
+      set_grads_to_clip(model);
       model.pass();
       const auto norm = [&](double p) { return value(model, clip_grad_norm(model.root(), kInf, p)); };
       EXPECT_NEAR(norm(1), 24, 24e-6);
@@ -68,9 +68,9 @@ TEST_P(Norms, D8_CountEveryElementOnce) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, Norms,
-                         testing::Values(Mesh2D{1, 1, {}}, Mesh2D{2, 2, {}}, Mesh2D{3, 3, {}}, Mesh2D{4, 4, {}}, Mesh2D{2, 1, {}},
-                                         Mesh2D{4, 2, {}}, Mesh2D{2, 2, {2}}, Mesh2D{4, 4, {0, 2}}, Mesh2D{4, 2, {1}},
-                                         Mesh2D{4, 2, {0, 1, 2}}));
+                         ::testing::Values(Mesh2D{1, 1, {}}, Mesh2D{2, 2, {}}, Mesh2D{3, 3, {}}, Mesh2D{4, 4, {}}, Mesh2D{2, 1, {}},
+                                           Mesh2D{4, 2, {}}, Mesh2D{2, 2, {2}}, Mesh2D{4, 4, {0, 2}}, Mesh2D{4, 2, {1}},
+                                           Mesh2D{4, 2, {0, 1, 2}}));
 
 // D8: however the gradients are cut and wherever they lie.
 TEST(ClipGradNorm, D8_DoesNotDependOnTheSharding) {
@@ -85,7 +85,7 @@ TEST(ClipGradNorm, D8_DoesNotDependOnTheSharding) {
         ShardedOptions options;
         options.fsdp = each;
         ShardedWeights model(std::move(world), units(), options);
-        set_grads(model);
+        set_grads_to_clip(model);
         model.pass();
         EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 1)), 24, 24e-6);
         EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 2)), std::sqrt(114.0), 11e-6);
@@ -101,7 +101,7 @@ TEST(ClipGradNorm, D8_IsOneAllReduceOfFourBytesOverTheShardAxis) {
     ShardedOptions options{.shard_size = 2};
     options.fsdp.strategy = fsdp::Strategy::hybrid_shard;
     ShardedWeights model(std::move(world), units(), options);
-    set_grads(model);
+    set_grads_to_clip(model);
     model.pass();
     fsdp::DeviceMesh& device_mesh = model.device_mesh();
     const std::vector<ProcessGroup*> groups{&device_mesh.shard_norm_group(), &device_mesh.metrics_group(), &device_mesh.replicate_group(),
@@ -125,7 +125,7 @@ TEST(ClipGradNorm, D8_WithoutGradientsItIsZeroAndTheRanksStillMeet) {
     EXPECT_EQ(value(model, clip.coefficient), 1);
     EXPECT_EQ(model.device_mesh().shard_norm_group().counts().of(Collective::all_reduce), 1);
     // Some units without gradients: 3+4+2 only.
-    set_grads(model);
+    set_grads_to_clip(model);
     model.pass({true, false, false});
     EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 1)), 9, 9e-6);
   });
@@ -139,7 +139,7 @@ TEST_P(Norms, D8_F3_CountIgnoredParametersOnceInTheExactSum) {
     options.fsdp.strategy = fsdp::Strategy::hybrid_shard;
     options.fsdp.root = fsdp::RootOptions{.deterministic = true};
     ShardedWeights model(std::move(world), units(), options);
-    set_grads(model);
+    set_grads_to_clip(model);
     model.pass();
     fsdp::average_grads(model.root(), mesh.num_ranks);
     EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 1)), 24, 24e-6);
@@ -152,7 +152,7 @@ TEST(ClipGradNorm, D8_TakesIgnoredParametersThatHaveAGradient) {
     ShardedOptions options{.ignores_first = true};
     ShardedWeights model(std::move(world), units(), options);
     nn::Parameter& ignored = *model.weight(0, 0).parameter;
-    set_grads(model);
+    set_grads_to_clip(model);
     model.pass({false, true, true});  // 1+2+4 + 8
     EXPECT_NEAR(value(model, clip_grad_norm(model.root(), kInf, 1)), 15, 15e-6);
     model.root().zero_grad();
@@ -171,7 +171,7 @@ TEST(ClipGradNorm, D8_TakesIgnoredParametersThatHaveAGradient) {
 TEST(ClipGradNorm, D8_ClipsInPlaceAndReturnsTheNorm) {
   run_local_ranks(2, [](auto world) {
     ShardedWeights model(std::move(world), units());
-    set_grads(model);
+    set_grads_to_clip(model);
     model.pass();
     EXPECT_NEAR(value(model, clip_grad_norm(model.root(), 3, 1)), 24, 24e-6);  // 3 / 24
     const Values found = model.gather_grad("u1.c");
@@ -189,12 +189,12 @@ TEST(ClipGradNorm, D8_ClipsInPlaceAndReturnsTheNorm) {
 TEST(ClipGradNorm, D8_TheCoefficientAloneLeavesTheGradients) {
   run_local_ranks(2, [](auto world) {
     ShardedWeights model(std::move(world), units());
-    set_grads(model);
+    set_grads_to_clip(model);
     model.pass();
     const ClipCoefficient clip = clip_coefficient(model.root(), 3, 1);
     EXPECT_NEAR(value(model, clip.norm), 24, 24e-6);
     EXPECT_NEAR(value(model, clip.coefficient), 0.125, 1e-7);
-    EXPECT_THAT(model.gather_grad("u1.c"), testing::ElementsAre(-1, 2, 4));
+    EXPECT_THAT(model.gather_grad("u1.c"), ::testing::ElementsAre(-1, 2, 4));
   });
 }
 
@@ -203,7 +203,7 @@ TEST(ClipGradNorm, AnOverflowOnAnyShardReachesAllRanks) {
     for (const double p : {2.0, kInf}) {
       run_local_ranks(3, [&](auto world) {
         ShardedWeights model(std::move(world), units());
-        set_grads(model);
+        set_grads_to_clip(model);
         model.weight(1, 0).grad = {1, 1, bad};
         model.pass();
         const ClipCoefficient clip = clip_coefficient(model.root(), 1, p);
@@ -217,7 +217,7 @@ TEST(ClipGradNorm, AnOverflowOnAnyShardReachesAllRanks) {
 TEST(ClipGradNorm, PaddingDoesNotCount) {
   run_local_ranks(2, [](auto world) {
     ShardedWeights model(std::move(world), units());
-    set_grads(model);
+    set_grads_to_clip(model);
     model.pass();
     model.device_mesh().compute().synchronize();
     // Between "a" (2 elements) and "b" (at 64) lies a gap; the shard of rank 0 ends in it.
@@ -234,14 +234,14 @@ TEST(ClipGradNorm, PaddingDoesNotCount) {
 TEST(ClipGradNorm, D8_IsOfTheRootModule) {
   run_local_ranks(2, [](auto world) {
     ShardedWeights model(std::move(world), units());
-    set_grads(model);
+    set_grads_to_clip(model);
     model.pass();
     EXPECT_NEAR(value(model, clip_grad_norm(model.model(), kInf, 1)), 24, 24e-6);
     try {
       clip_grad_norm(*model.model().parts()[1], 1);
       ADD_FAILURE() << "the norm of a part was taken for the model's";
     } catch (const Error& e) {
-      EXPECT_THAT(e.what(), testing::StartsWith("clip_grad_norm is called on unit u1, which is inside the root chain"));
+      EXPECT_THAT(e.what(), ::testing::StartsWith("clip_grad_norm is called on unit u1, which is inside the root chain"));
     }
   });
 }
@@ -250,13 +250,13 @@ TEST(ClipGradNorm, D8_IsOfTheRootModule) {
 TEST(ClipGradNorm, D8_IsRefusedInsideAPass) {
   run_local_ranks(1, [](auto world) {
     ShardedWeights model(std::move(world), units());
-    set_grads(model);
+    set_grads_to_clip(model);
     fsdp::BackwardPass pass(model.root());
     try {
       clip_grad_norm(model.root(), 1);
       ADD_FAILURE() << "half a gradient was clipped";
     } catch (const Error& e) {
-      EXPECT_THAT(e.what(), testing::HasSubstr("clip_grad_norm is called while the root is in backward"));
+      EXPECT_THAT(e.what(), ::testing::HasSubstr("clip_grad_norm is called while the root is in backward"));
     }
     pass.finish();
   });
@@ -291,10 +291,10 @@ TEST(ClipGradNorm, RefusesWhatIsNoNorm) {
       }
       return std::string();
     };
-    EXPECT_THAT(refused(0, 2), testing::HasSubstr("optim.grad_clip is 0"));
-    EXPECT_THAT(refused(NAN, 2), testing::HasSubstr("optim.grad_clip is nan"));
-    EXPECT_THAT(refused(1, 0), testing::HasSubstr("p is 0"));
-    EXPECT_THAT(refused(1, -2), testing::HasSubstr("p is -2"));
+    EXPECT_THAT(refused(0, 2), ::testing::HasSubstr("optim.grad_clip is 0"));
+    EXPECT_THAT(refused(NAN, 2), ::testing::HasSubstr("optim.grad_clip is nan"));
+    EXPECT_THAT(refused(1, 0), ::testing::HasSubstr("p is 0"));
+    EXPECT_THAT(refused(1, -2), ::testing::HasSubstr("p is -2"));
     EXPECT_EQ(refused(1, 0.5), "");
   });
 }

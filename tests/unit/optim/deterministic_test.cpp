@@ -41,13 +41,13 @@ struct Layout {
 };
 
 /// What must not depend on the layout.
-struct Outcome {
+struct TrainedRun {
   std::vector<float> losses;      // [step][micro-batch]
   std::vector<float> norms;       // [step], before clipping
   std::vector<float> parameters;  // whole masters, in module order
 };
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+bool bits_are_equal(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
@@ -83,7 +83,7 @@ class Training {
   [[nodiscard]] fsdp::DeviceMesh& device_mesh() { return device_mesh_; }
 
   /// @param out  of all ranks: each writes what it alone holds.
-  void step(int step, Outcome& out) {
+  void step(int step, TrainedRun& out) {
     const int rounds = kMicroBatches / layout_.ranks;
     for (int round = 0; round < rounds; ++round) {
       const int m = round * layout_.ranks + mesh_.rank();
@@ -98,7 +98,7 @@ class Training {
     if (mesh_.rank() == 0) out.norms[static_cast<std::size_t>(step)] = *clip.norm.view().as<float>();
   }
 
-  void write_parameters(Outcome& out) {
+  void write_parameters(TrainedRun& out) {
     std::vector<std::pair<std::string, std::int64_t>> begins;
     std::int64_t total = 0;
     model_.for_each_parameter([&](const std::string& name, nn::Parameter& p) {
@@ -147,8 +147,8 @@ class Training {
   std::unique_ptr<Optimizer> optimizer_;
 };
 
-Outcome train(const Layout& layout, int num_steps) {
-  Outcome out;
+TrainedRun train(const Layout& layout, int num_steps) {
+  TrainedRun out;
   out.losses.resize(static_cast<std::size_t>(num_steps * kMicroBatches));
   out.norms.resize(static_cast<std::size_t>(num_steps));
   run_local_ranks(layout.ranks, [&](std::unique_ptr<ProcessGroup> world) {
@@ -159,11 +159,11 @@ Outcome train(const Layout& layout, int num_steps) {
   return out;
 }
 
-void expect_same_bits(const Outcome& expected, const Layout& layout, int num_steps) {
-  const Outcome found = train(layout, num_steps);
-  EXPECT_TRUE(same_bits(expected.losses, found.losses)) << layout.describe() << ": losses";
-  EXPECT_TRUE(same_bits(expected.norms, found.norms)) << layout.describe() << ": norms";
-  EXPECT_TRUE(same_bits(expected.parameters, found.parameters)) << layout.describe() << ": parameters";
+void expect_same_bits(const TrainedRun& expected, const Layout& layout, int num_steps) {
+  const TrainedRun found = train(layout, num_steps);
+  EXPECT_TRUE(bits_are_equal(expected.losses, found.losses)) << layout.describe() << ": losses";
+  EXPECT_TRUE(bits_are_equal(expected.norms, found.norms)) << layout.describe() << ": norms";
+  EXPECT_TRUE(bits_are_equal(expected.parameters, found.parameters)) << layout.describe() << ": parameters";
 }
 
 class Deterministic : public ::testing::TestWithParam<DType> {};
@@ -172,7 +172,7 @@ class Deterministic : public ::testing::TestWithParam<DType> {};
 TEST_P(Deterministic, F3FiftyStepsHaveTheSameBitsOnAnyNumberOfRanks) {
   constexpr int kSteps = 50;
   const DType dtype = GetParam();
-  const Outcome alone = train({.ranks = 1, .param_dtype = dtype}, kSteps);
+  const TrainedRun alone = train({.ranks = 1, .param_dtype = dtype}, kSteps);
   EXPECT_LT(alone.losses.back(), 0.9F * alone.losses.front()) << "it learns";
   for (const int ranks : {2, 3, 4, 6}) expect_same_bits(alone, {.ranks = ranks, .param_dtype = dtype}, kSteps);
   Layout grid{.ranks = 4, .shard_size = 2, .strategy = Strategy::hybrid_shard, .param_dtype = dtype};
@@ -188,7 +188,7 @@ TEST_P(Deterministic, F3FiftyStepsHaveTheSameBitsOnAnyNumberOfRanks) {
 TEST_P(Deterministic, F3StrategyAndStreamsDoNotShow) {
   constexpr int kSteps = 5;
   const DType dtype = GetParam();
-  const Outcome alone = train({.ranks = 1, .param_dtype = dtype}, kSteps);
+  const TrainedRun alone = train({.ranks = 1, .param_dtype = dtype}, kSteps);
   for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
     for (Layout layout :
          {Layout{.ranks = 3, .strategy = Strategy::shard_grad_op}, Layout{.ranks = 3, .shard_size = 1, .strategy = Strategy::no_shard},
@@ -209,17 +209,17 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, Deterministic, ::testing::Values(DType::f32, DT
 
 /// So the tests above can fail (F3).
 TEST(Deterministic, F3OrdinaryReductionDoesDepend) {
-  const Outcome alone = train({.ranks = 1, .deterministic = false}, 3);
-  const Outcome three = train({.ranks = 3, .deterministic = false}, 3);
-  EXPECT_FALSE(same_bits(alone.parameters, three.parameters));
-  EXPECT_FALSE(same_bits(alone.norms, three.norms));
+  const TrainedRun alone = train({.ranks = 1, .deterministic = false}, 3);
+  const TrainedRun three = train({.ranks = 3, .deterministic = false}, 3);
+  EXPECT_FALSE(bits_are_equal(alone.parameters, three.parameters));
+  EXPECT_FALSE(bits_are_equal(alone.norms, three.norms));
 }
 
 /// It is the mean that an ordinary run takes (F3).
 TEST(Deterministic, F3FollowsTheOrdinaryRun) {
-  const Outcome ordinary = train({.ranks = 1, .deterministic = false}, 1);
-  const Outcome found = train({.ranks = 1}, 1);
-  EXPECT_TRUE(same_bits(ordinary.losses, found.losses));
+  const TrainedRun ordinary = train({.ranks = 1, .deterministic = false}, 1);
+  const TrainedRun found = train({.ranks = 1}, 1);
+  EXPECT_TRUE(bits_are_equal(ordinary.losses, found.losses));
   EXPECT_NEAR(found.norms[0] / ordinary.norms[0], 1, 1e-6);
 }
 
@@ -227,7 +227,7 @@ TEST(Deterministic, F3FollowsTheOrdinaryRun) {
 TEST(Deterministic, F3CollectivesOfAStep) {
   run_local_ranks(4, [](std::unique_ptr<ProcessGroup> world) {
     Training training(std::move(world), {.ranks = 4, .shard_size = 2, .strategy = Strategy::hybrid_shard});
-    Outcome out;
+    TrainedRun out;
     out.losses.resize(2 * kMicroBatches);
     out.norms.resize(2);
     training.step(0, out);

@@ -45,37 +45,42 @@ std::vector<Values> undisturbed(StreamMode mode, fsdp::Strategy strategy) {
 }
 
 /// Ranks 2 and 3 go away in front of a step.
-std::vector<Values> with_a_lost_replica(StreamMode mode, fsdp::Strategy strategy) {
+std::vector<Values> with_a_lost_replica(StreamMode mode, fsdp::Strategy strategy, bool shares_memory) {
   std::vector<Values> found;
-  run_local_ranks(4, [&](auto world) {
-    const int me = world->rank();
-    const std::vector<int> mine = me < 2 ? std::vector{0, 1} : std::vector{2, 3};
-    auto left = world->subgroup(mine, "left");
-    Rank rank(std::move(world), mode, strategy);
-    for (int t = 1; t <= kNumSteps; ++t) {
-      if (t == kLostInStep && me >= 2) return;
-      try {
-        rank.step(t);
-        EXPECT_NE(t, kLostInStep);
-      } catch (const Error&) {
-        EXPECT_EQ(t, kLostInStep);
-        rank.model.device_mesh().abort("ranks 2 and 3 are lost");
-        rank.model.root().abandon_step();
-        rank.model.device_mesh().rebuild(std::move(left), {.world_size = 2, .shard_size = 2, .replicas = 1});
-        EXPECT_EQ(rank.model.device_mesh().mesh().epoch(), 1);
-        rank.step(t);
-      }
-    }
-    EXPECT_EQ(rank.optimizer->num_steps(), kNumSteps);
-    if (me == 0) found = snapshot(rank.model, *rank.optimizer);
-  });
+  run_local_ranks(4,
+                  [&](auto world) {
+                    const int me = world->rank();
+                    const std::vector<int> mine = me < 2 ? std::vector{0, 1} : std::vector{2, 3};
+                    auto left = world->subgroup(mine, "left");
+                    Rank rank(std::move(world), mode, strategy);
+                    for (int t = 1; t <= kNumSteps; ++t) {
+                      if (t == kLostInStep && me >= 2) return;
+                      try {
+                        rank.step(t);
+                        EXPECT_NE(t, kLostInStep);
+                      } catch (const Error&) {
+                        EXPECT_EQ(t, kLostInStep);
+                        rank.model.device_mesh().abort("ranks 2 and 3 are lost");
+                        rank.model.root().abandon_step();
+                        rank.model.device_mesh().rebuild(std::move(left), {.world_size = 2, .shard_size = 2, .replicas = 1});
+                        EXPECT_EQ(rank.model.device_mesh().mesh().epoch(), 1);
+                        rank.step(t);
+                      }
+                    }
+                    EXPECT_EQ(rank.optimizer->num_steps(), kNumSteps);
+                    if (me == 0) found = snapshot(rank.model, *rank.optimizer);
+                  },
+                  {.shares_memory = shares_memory});
   return found;
 }
 
 TEST(FewerRanks, TheStepIsDoneAgainWithoutTheLostReplica) {
   for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
     for (const fsdp::Strategy strategy : {fsdp::Strategy::hybrid_shard, fsdp::Strategy::hybrid_shard_zero2}) {
-      EXPECT_TRUE(same_bits(with_a_lost_replica(mode, strategy), undisturbed(mode, strategy))) << fsdp::strategy_name(strategy);
+      for (const bool shares_memory : {false, true}) {
+        EXPECT_TRUE(same_bits(with_a_lost_replica(mode, strategy, shares_memory), undisturbed(mode, strategy)))
+            << fsdp::strategy_name(strategy) << (shares_memory ? ", masters shared" : "");
+      }
     }
   }
 }
@@ -107,6 +112,78 @@ TEST(FewerRanks, AbortReachesAllGroups) {
         stream->synchronize();
       },
       {.stall_timeout = std::chrono::seconds(10)});
+}
+
+// What is left of two replicas may make one, but where its members found each other's shards in memory, one of them is lost.
+TEST(FewerRanks, ReplicasThatShareMemoryLeaveWhole) {
+  for (const bool shares_memory : {false, true}) {
+    run_local_ranks(4,
+                    [&](auto world) {
+                      const int me = world->rank();
+                      auto mixed = world->subgroup(me == 0 || me == 3 ? std::vector{0, 3} : std::vector{2, 1}, "mixed");
+                      Rank rank(std::move(world), StreamMode::threaded, fsdp::Strategy::hybrid_shard);
+                      rank.step(1);
+                      const auto rebuild = [&] {
+                        rank.model.device_mesh().rebuild(std::move(mixed), {.world_size = 2, .shard_size = 2, .replicas = 1});
+                      };
+                      if (shares_memory) {
+                        EXPECT_THROW(rebuild(), ConfigError);
+                      } else {
+                        rebuild();
+                      }
+                      EXPECT_EQ(rank.model.device_mesh().mesh().epoch(), shares_memory ? 0 : 1);
+                      rank.step(2);
+                    },
+                    {.shares_memory = shares_memory});
+  }
+}
+
+// One rank's host had counted more rounds of the masters that it shares when the step was given up.
+TEST(FewerRanks, RanksThatHadComeDifferentlyFarGoOnTogether) {
+  run_local_ranks(2,
+                  [](auto world) {
+                    const bool is_ahead = world->rank() == 1;
+                    const auto meet = world->duplicate("meet");
+                    auto again = world->duplicate("again");
+                    Rank rank(std::move(world), StreamMode::threaded, fsdp::Strategy::full_shard);
+                    rank.step(1);
+                    fsdp::DeviceMesh& device_mesh = rank.model.device_mesh();
+                    fsdp::Unit& unit = *rank.model.root().units()[1];
+                    ASSERT_TRUE(unit.storage()->shares_masters());
+                    for (int i = 0; is_ahead && i < 3; ++i) {  // nobody else comes
+                      rank.model.root().schedule().unshard(unit);
+                      unit.reshard();
+                    }
+                    device_mesh.abort("this step is given up");
+                    rank.model.root().abandon_step();
+                    const auto stream = make_cpu_stream("test", StreamMode::inlined);
+                    meet->barrier(*stream, "all have given it up");
+                    device_mesh.rebuild(std::move(again), {.world_size = 2, .shard_size = 2, .replicas = 1});
+                    rank.step(2);
+                    rank.step(3);
+                    EXPECT_EQ(rank.optimizer->num_steps(), 3);
+                  },
+                  {.shares_memory = true});
+}
+
+TEST(FewerRanks, AnotherOrderOfShardsIsRefused) {
+  for (const bool shares_memory : {false, true}) {
+    run_local_ranks(2,
+                    [](auto world) {
+                      auto swapped = world->subgroup(std::vector{1, 0}, "swapped");
+                      Rank rank(std::move(world), StreamMode::threaded, fsdp::Strategy::full_shard);
+                      rank.step(1);
+                      try {
+                        rank.model.device_mesh().rebuild(std::move(swapped), {.world_size = 2, .shard_size = 2, .replicas = 1});
+                        ADD_FAILURE() << "expected a ConfigError";
+                      } catch (const ConfigError& e) {
+                        EXPECT_THAT(e.what(), ::testing::HasSubstr("rank 0 of the rebuilt mesh would get shard 0, but it holds shard 1"));
+                      }
+                      EXPECT_EQ(rank.model.device_mesh().mesh().epoch(), 0);
+                      rank.step(2);
+                    },
+                    {.shares_memory = shares_memory});
+  }
 }
 
 TEST(FewerRanks, AnotherShardSizeIsRefused) {

@@ -69,7 +69,7 @@ std::string refusal(const LrScheduleOptions& options) {
 }
 
 TEST(LrSchedule, RefusesWhatIsNoSchedule) {
-  using testing::HasSubstr;
+  using ::testing::HasSubstr;
   const double nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_THAT(refusal({.lr = -1}), HasSubstr("optim.lr is -1"));
   EXPECT_THAT(refusal({.lr = nan}), HasSubstr("optim.lr is nan"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// D16: the memory of a training run in units of S = model bytes / shard ranks, by the pool's exact bytes.
+// D16: the memory of a training run in counted_units of S = model bytes / shard ranks, by the pool's exact bytes.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,15 +15,15 @@ using test::ShardedOptions;
 using test::ShardedWeights;
 using test::Values;
 
-/// Five units of 640 f32 without padding on 2 ranks: 12800 bytes of model.
+/// Five counted_units of 640 f32 without padding on 2 ranks: 12800 bytes of model.
 constexpr std::int64_t kUnitBytes = 640 * 4;
 constexpr std::int64_t kS = 5 * kUnitBytes / 2;
 
-std::vector<std::vector<test::WeightSpec>> units() {
+std::vector<std::vector<test::WeightSpec>> counted_units() {
   std::vector<std::vector<test::WeightSpec>> five(5, {{"w", Shape{640}, false, Values(640, 1)}});
   return five;
 }
-void set_grads(ShardedWeights& model) {
+void set_small_grads(ShardedWeights& model) {
   for (test::Weights* part : model.model().parts()) part->weights()[0].grad.assign(640, 1);
 }
 
@@ -33,14 +33,14 @@ std::int64_t bytes(ShardedWeights& model) {
   return model.pool().stats().current;
 }
 
-class MemoryTable : public testing::TestWithParam<StreamMode> {};
+class MemoryTable : public ::testing::TestWithParam<StreamMode> {};
 
 // D16
 TEST_P(MemoryTable, D16_SgdWithMomentum) {
   run_local_ranks(2, [](auto world) {
-    ShardedWeights model(std::move(world), units(), {.mode = GetParam()});
+    ShardedWeights model(std::move(world), counted_units(), {.mode = GetParam()});
     const auto optimizer = make_sgd(model.root(), {.momentum = 0.9});
-    set_grads(model);
+    set_small_grads(model);
     EXPECT_EQ(bytes(model), kS) << "start";
     model.pass();
     EXPECT_EQ(bytes(model), 2 * kS) << "after the first backward";
@@ -62,9 +62,9 @@ TEST_P(MemoryTable, D16_SgdWithMomentum) {
 // D16: Adam adds S.
 TEST_P(MemoryTable, D16_Adam) {
   run_local_ranks(2, [](auto world) {
-    ShardedWeights model(std::move(world), units(), {.mode = GetParam()});
+    ShardedWeights model(std::move(world), counted_units(), {.mode = GetParam()});
     const auto optimizer = make_adamw(model.root(), {});
-    set_grads(model);
+    set_small_grads(model);
     EXPECT_EQ(bytes(model), kS);
     for (int step = 1; step <= 2; ++step) {
       model.pass();
@@ -77,7 +77,7 @@ TEST_P(MemoryTable, D16_Adam) {
   });
 }
 
-// D16: no forward holds more than three units beside the shards, whatever is prefetched; activations here are 4 bytes a
+// D16: no forward holds more than three counted_units beside the shards, whatever is prefetched; activations here are 4 bytes a
 // unit's output.
 TEST_P(MemoryTable, D16_PeakOfForward) {
   for (const bool prefetch : {false, true}) {
@@ -86,8 +86,8 @@ TEST_P(MemoryTable, D16_PeakOfForward) {
         ShardedOptions options{.mode = GetParam()};
         options.fsdp.forward_prefetch = prefetch;
         options.fsdp.root = fsdp::RootOptions{.limit_all_gathers = limits};
-        ShardedWeights model(std::move(world), units(), options);
-        set_grads(model);
+        ShardedWeights model(std::move(world), counted_units(), options);
+        set_small_grads(model);
         model.pass();  // the order is known
         model.root().zero_grad();
         const std::int64_t start = bytes(model);
@@ -101,7 +101,7 @@ TEST_P(MemoryTable, D16_PeakOfForward) {
         const std::int64_t peak = model.pool().stats().peak - start;
         const std::int64_t activations = 5 * 4;
         if (GetParam() == StreamMode::inlined) {
-          // The last unit's with all outputs; with prefetch two units and all but the last two outputs.
+          // The last unit's with all outputs; with prefetch two counted_units and all but the last two outputs.
           EXPECT_EQ(peak, prefetch ? 2 * kUnitBytes + 4 * 4 : kUnitBytes + activations);
         } else {
           EXPECT_LE(peak, 3 * kUnitBytes + activations);
@@ -115,8 +115,8 @@ TEST_P(MemoryTable, D16_PeakOfForward) {
 // D16: no_sync holds the whole unsharded gradient, beside a sharded one of an earlier synchronised backward.
 TEST_P(MemoryTable, D16_NoSync) {
   run_local_ranks(2, [](auto world) {
-    ShardedWeights model(std::move(world), units(), {.mode = GetParam()});
-    set_grads(model);
+    ShardedWeights model(std::move(world), counted_units(), {.mode = GetParam()});
+    set_small_grads(model);
     model.pass();
     EXPECT_EQ(bytes(model), 2 * kS);
     {
@@ -136,9 +136,9 @@ TEST_P(MemoryTable, D16_NoSyncWithOffload) {
   run_local_ranks(2, [](auto world) {
     ShardedOptions options{.mode = GetParam()};
     options.fsdp.cpu_offload = fsdp::CpuOffload::parameters;
-    ShardedWeights model(std::move(world), units(), options);
+    ShardedWeights model(std::move(world), counted_units(), options);
     const auto offloaded = [&] { return model.device_mesh().offload().pool->stats().current; };
-    set_grads(model);
+    set_small_grads(model);
     EXPECT_EQ(bytes(model), 0);
     EXPECT_EQ(offloaded(), kS);
     model.pass();
@@ -159,7 +159,7 @@ TEST_P(MemoryTable, D16_NoSyncWithOffload) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, MemoryTable, testing::Values(StreamMode::inlined, StreamMode::threaded));
+INSTANTIATE_TEST_SUITE_P(Modes, MemoryTable, ::testing::Values(StreamMode::inlined, StreamMode::threaded));
 
 }  // namespace
 }  // namespace mica::optim

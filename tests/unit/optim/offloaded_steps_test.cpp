@@ -19,10 +19,10 @@ using test::ShardedOptions;
 using test::ShardedWeights;
 using test::Values;
 using test::WeightSpec;
-using testing::Contains;
-using testing::Not;
+using ::testing::Contains;
+using ::testing::Not;
 
-const std::vector<std::vector<WeightSpec>>& units() {
+const std::vector<std::vector<WeightSpec>>& offloaded_units() {
   static const std::vector<std::vector<WeightSpec>> kUnits{
       {{"a", Shape{7}, true, {1, 2, 3, 4, 5, 6, 7}}, {"b", Shape{3}, false, {-1, 0, 1}}}, {{"c", Shape{1}, true, {9}}}};
   return kUnits;
@@ -34,7 +34,7 @@ struct Trained {
 };
 
 Trained train(std::unique_ptr<ProcessGroup> world, const ShardedOptions& options, bool decoupled, std::vector<std::string>* tasks) {
-  ShardedWeights model(std::move(world), units(), options);
+  ShardedWeights model(std::move(world), offloaded_units(), options);
   const auto optimizer = make_adamw(model.root(), {.decoupled = decoupled});
   for (int step = 1; step <= 3; ++step) {
     for (test::Weights* part : model.model().parts()) {
@@ -79,7 +79,7 @@ TEST(D9OffloadedSteps, RunOnTheCpuBesideTheirState) {
   }
 }
 
-// A3, D8: units on different grids of ranks: each is summed over its own shard axis, and replicas count once.
+// A3, D8: offloaded_units on different grids of ranks: each is summed over its own shard axis, and replicas count once.
 TEST(D8GridsOfRanks, EachUnitIsSummedOverItsOwnShardAxis) {
   run_local_ranks(4, [](auto world) {
     const std::unique_ptr<Pool> pool = make_cpu_pool();
@@ -87,7 +87,7 @@ TEST(D8GridsOfRanks, EachUnitIsSummedOverItsOwnShardAxis) {
     Mesh whole(world->duplicate("whole"), MeshGeometry{4, 4, 1}), grid(std::move(world), MeshGeometry{4, 2, 2});
     fsdp::DeviceMesh first(whole, *pool, *kernels, fsdp::Streams::make(StreamMode::inlined));
     fsdp::DeviceMesh second(grid, first);
-    test::Chain model(units());
+    test::Chain model(offloaded_units());
     fsdp::fully_shard(*model.parts()[0], second, {.strategy = fsdp::Strategy::hybrid_shard});
     fsdp::fully_shard(*model.parts()[1], first, {.strategy = fsdp::Strategy::no_shard});
     fsdp::fully_shard(model, first, {});

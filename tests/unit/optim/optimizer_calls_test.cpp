@@ -14,7 +14,7 @@ namespace mica::optim {
 namespace {
 
 using namespace steps;  // NOLINT(google-build-using-namespace)
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 /// Of tasks by name, and of the arrays that they write.
 struct Counts {

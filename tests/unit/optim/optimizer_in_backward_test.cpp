@@ -17,7 +17,7 @@ namespace {
 using test::ShardedOptions;
 using test::ShardedWeights;
 using test::Values;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 /// Four units of different sizes; the last has fewer elements than ranks.
 std::vector<std::vector<test::WeightSpec>> units() {
@@ -52,7 +52,7 @@ struct Case {
   int shard_size;
   StreamMode mode;
 };
-class InBackward : public testing::TestWithParam<Case> {
+class InBackward : public ::testing::TestWithParam<Case> {
  protected:
   [[nodiscard]] static ShardedOptions options() {
     ShardedOptions options{.mode = GetParam().mode, .shard_size = GetParam().shard_size};
@@ -190,8 +190,9 @@ TEST_P(InBackward, D10_EveryAccessIsOrdered) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, InBackward,
-                         testing::Values(Case{1, 1, StreamMode::inlined}, Case{2, 2, StreamMode::threaded}, Case{3, 3, StreamMode::inlined},
-                                         Case{4, 2, StreamMode::threaded}, Case{2, 1, StreamMode::inlined}));
+                         ::testing::Values(Case{1, 1, StreamMode::inlined}, Case{2, 2, StreamMode::threaded},
+                                           Case{3, 3, StreamMode::inlined}, Case{4, 2, StreamMode::threaded},
+                                           Case{2, 1, StreamMode::inlined}));
 
 // D10: the peak is a few units' sharded gradients, not all units'. Eight units of 640 f32 on one rank.
 TEST(OptimizerInBackward, D10_HoldsOneShardedGradientAtATime) {

@@ -13,7 +13,7 @@ namespace mica::optim {
 namespace {
 
 using namespace steps;  // NOLINT(google-build-using-namespace)
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 // --- sharding ------------------------------------------------------------------------------------------------------
 
@@ -26,7 +26,7 @@ std::vector<Values> trained(std::unique_ptr<ProcessGroup> world, const Make& mak
   return found;
 }
 
-class OptimizerOnRanks : public testing::TestWithParam<int> {};
+class OptimizerOnRanks : public ::testing::TestWithParam<int> {};
 
 TEST_P(OptimizerOnRanks, ShardedEqualsUnsharded) {
   for (const auto& [name, make] : all_optimizers()) {
@@ -120,7 +120,7 @@ TEST_P(OptimizerOnRanks, EveryAccessIsOrdered) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, OptimizerOnRanks, testing::Values(2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Ranks, OptimizerOnRanks, ::testing::Values(2, 3, 4));
 
 // --- what a step leaves alone --------------------------------------------------------------------------------------
 
@@ -245,7 +245,7 @@ TEST(Optimizer, AParameterWithoutBackwardInAUnitWithGradientsHasZeroGradients) {
     // p - 0.5 * (0 + 0.5 * p)
     Values expected = numbers(2, 2);
     for (float& e : expected) e *= 0.75F;
-    EXPECT_THAT(model.gather("u0.b"), testing::Pointwise(testing::FloatEq(), expected));
+    EXPECT_THAT(model.gather("u0.b"), ::testing::Pointwise(::testing::FloatEq(), expected));
   });
 }
 

@@ -15,17 +15,17 @@ namespace {
 using test::ShardedOptions;
 using test::ShardedWeights;
 using test::Values;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Pair;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
 
 /// Three parameters in one unit, two in another; fewer elements than ranks in places.
-std::vector<std::vector<test::WeightSpec>> units() {
+std::vector<std::vector<test::WeightSpec>> grouped_units() {
   return {{{"a", Shape{64}, true, Values(64, 1)}, {"b", Shape{64}, false, Values(64, 2)}, {"c", Shape{3}, true, Values(3, 4)}},
           {{"d", Shape{1}, true, Values(1, 8)}, {"e", Shape{5}, false, Values(5, 16)}}};
 }
 
-void set_grads(ShardedWeights& model, float value) {
+void fill_grads(ShardedWeights& model, float value) {
   for (test::Weights* part : model.model().parts()) {
     for (test::Weights::Weight& w : part->weights()) {
       w.grad.assign(static_cast<std::size_t>(w.parameter->shape.numel()), value);
@@ -34,7 +34,7 @@ void set_grads(ShardedWeights& model, float value) {
 }
 
 void step(ShardedWeights& model, Optimizer& optimizer, StepArgs args, float grad = 1) {
-  set_grads(model, grad);
+  fill_grads(model, grad);
   model.pass();
   optimizer.step(args);
   model.root().zero_grad();
@@ -42,7 +42,7 @@ void step(ShardedWeights& model, Optimizer& optimizer, StepArgs args, float grad
 
 float first(ShardedWeights& model, const char* name) { return model.gather(name).front(); }
 
-std::string error_of(const std::function<void()>& f) {
+std::string group_error(const std::function<void()>& f) {
   try {
     f();
   } catch (const Error& e) {
@@ -51,12 +51,12 @@ std::string error_of(const std::function<void()>& f) {
   return "";
 }
 
-class Groups : public testing::TestWithParam<int> {};
+class Groups : public ::testing::TestWithParam<int> {};
 
-// C3: parameter groups by name, whatever the units and pieces. SGD: p -= lr * factor * (g + decay * p).
+// C3: parameter groups by name, whatever the grouped_units and pieces. SGD: p -= lr * factor * (g + decay * p).
 TEST_P(Groups, C3_HaveALearningRateAndADecayOfTheirOwn) {
   run_local_ranks(GetParam(), [](auto world) {
-    ShardedWeights model(std::move(world), units());
+    ShardedWeights model(std::move(world), grouped_units());
     const auto optimizer = make_sgd(model.root(), {.weight_decay = 0.5},
                                     {{.parameters = {"u0.a", "u1.e"}},
                                      {.parameters = {"u1.d", "u0.b"}, .lr_factor = 2, .weight_decay = 1},
@@ -73,7 +73,7 @@ TEST_P(Groups, C3_HaveALearningRateAndADecayOfTheirOwn) {
 // C3
 TEST_P(Groups, C3_HaveBetasOfTheirOwn) {
   run_local_ranks(GetParam(), [](auto world) {
-    ShardedWeights model(std::move(world), units());
+    ShardedWeights model(std::move(world), grouped_units());
     const auto optimizer =
         make_adamw(model.root(), {.weight_decay = 0},
                    {{.parameters = {"u0.a", "u0.b"}, .beta1 = 0.5, .beta2 = 0.75}, {.parameters = {"u0.c", "u1.d", "u1.e"}}});
@@ -98,10 +98,10 @@ TEST_P(Groups, C3_AParameterWithoutGradientIsLeftAloneInOriginalParameterMode) {
     run_local_ranks(GetParam(), [&](auto world) {
       ShardedOptions options;
       options.fsdp.root = fsdp::RootOptions{.use_orig_params = original};
-      ShardedWeights model(std::move(world), units(), options);
+      ShardedWeights model(std::move(world), grouped_units(), options);
       const auto optimizer = make_sgd(model.root(), {.momentum = 0.5, .weight_decay = 1});
       model.weight(0, 2).has_grad = false;
-      set_grads(model, 1);
+      fill_grads(model, 1);
       model.pass();
       bool is_seen = false;
       for (const fsdp::Piece& p : model.root().pieces()) {
@@ -132,12 +132,12 @@ TEST_P(Groups, BiasCorrectionCountsAParametersOwnSteps) {
   run_local_ranks(GetParam(), [](auto world) {
     ShardedOptions options;
     options.fsdp.root = fsdp::RootOptions{.use_orig_params = true};
-    ShardedWeights model(std::move(world), units(), options);
+    ShardedWeights model(std::move(world), grouped_units(), options);
     GradScaler scaler(model.root(), {.init_scale = 1024});
     const auto optimizer = make_adamw(model.root(), {.eps = 1e-12, .weight_decay = 0});
     const auto scaled_step = [&](bool overflows) {
       const float scale = static_cast<float>(scaler.state().scale);
-      set_grads(model, scale);
+      fill_grads(model, scale);
       if (overflows) model.weight(1, 0).grad[0] = INFINITY;
       model.pass();
       scaler.unscale();
@@ -165,13 +165,13 @@ TEST_P(Groups, BiasCorrectionCountsAParametersOwnSteps) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Groups, testing::Values(1, 2, 3));
+INSTANTIATE_TEST_SUITE_P(Ranks, Groups, ::testing::Values(1, 2, 3));
 
 TEST(ParamGroups, MistakesAreNamed) {
   run_local_ranks(1, [](auto world) {
-    ShardedWeights model(std::move(world), units());
+    ShardedWeights model(std::move(world), grouped_units());
     const auto adamw = [&](std::vector<ParamGroup> groups) {
-      return error_of([&] { static_cast<void>(make_adamw(model.root(), {}, std::move(groups))); });
+      return group_error([&] { static_cast<void>(make_adamw(model.root(), {}, std::move(groups))); });
     };
     EXPECT_EQ(adamw({{.parameters = {"u0.a"}}}), "");
     EXPECT_THAT(adamw({{}, {.parameters = {"u0.x"}}}), HasSubstr("parameter group 1 names u0.x, which is no parameter of the model"));
@@ -179,7 +179,7 @@ TEST(ParamGroups, MistakesAreNamed) {
     EXPECT_THAT(adamw({{.lr_factor = -1}}), HasSubstr("lr_factor is -1"));
     EXPECT_THAT(adamw({{.weight_decay = NAN}}), HasSubstr("weight_decay is nan"));
     EXPECT_THAT(adamw({{.beta1 = 1}}), HasSubstr("beta1 is 1"));
-    EXPECT_THAT(error_of([&] { static_cast<void>(make_sgd(model.root(), {}, {{.beta2 = 0.5}})); }), HasSubstr("sgd has betas"));
+    EXPECT_THAT(group_error([&] { static_cast<void>(make_sgd(model.root(), {}, {{.beta2 = 0.5}})); }), HasSubstr("sgd has betas"));
   });
 }
 

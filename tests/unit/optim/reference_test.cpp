@@ -22,7 +22,7 @@ using test::Values;
 
 using Settings = std::map<std::string, double>;
 
-struct Case {
+struct ReferenceCase {
   std::string kind;
   Settings settings;
   Values init;
@@ -30,7 +30,7 @@ struct Case {
 };
 
 struct Reference {
-  std::vector<Case> cases;
+  std::vector<ReferenceCase> cases;
   Values clip_grad;
   std::vector<Settings> clips;
 };
@@ -58,7 +58,7 @@ Reference read_reference() {
     std::string what;
     line >> what;
     if (what == "case") {
-      Case& c = reference.cases.emplace_back();
+      ReferenceCase& c = reference.cases.emplace_back();
       line >> c.kind;
       c.settings = settings_of(line);
     } else if (what == "init") {
@@ -85,7 +85,7 @@ Values joined(Values a, const Values& b) {
   return a;
 }
 
-std::unique_ptr<Optimizer> make_optimizer(fsdp::Root& root, const Case& c) {
+std::unique_ptr<Optimizer> make_optimizer(fsdp::Root& root, const ReferenceCase& c) {
   const auto setting = [&](const char* name) { return c.settings.at(name); };
   if (c.kind == "sgd") {
     return make_sgd(root, {.momentum = setting("momentum"),
@@ -109,13 +109,13 @@ void expect_close(const Values& found, const Values& expected, const std::string
   }
 }
 
-class OptimizersOnRanks : public testing::TestWithParam<int> {};
+class OptimizersOnRanks : public ::testing::TestWithParam<int> {};
 
 TEST_P(OptimizersOnRanks, FollowPyTorch) {
   const Reference reference = read_reference();
   ASSERT_EQ(reference.cases.size(), 10U);
   run_local_ranks(GetParam(), [&](std::unique_ptr<ProcessGroup> world) {
-    for (const Case& c : reference.cases) {
+    for (const ReferenceCase& c : reference.cases) {
       const auto own_world = world->duplicate("case");
       ShardedWeights model(own_world->duplicate("mesh"),
                            {{{"w", Shape{5, 3}, true, matrix_of(c.init)}, {"b", Shape{4}, false, vector_of(c.init)}}});
@@ -160,7 +160,7 @@ TEST_P(OptimizersOnRanks, ClippingFollowsPyTorch) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, OptimizersOnRanks, testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Ranks, OptimizersOnRanks, ::testing::Values(1, 2, 3, 4));
 
 }  // namespace
 }  // namespace mica::optim

@@ -12,9 +12,9 @@ namespace {
 using namespace state_dicts;  // NOLINT(google-build-using-namespace)
 using test::fsdp_reference;
 using test::ReferenceRank;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::SizeIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
 
 std::vector<ParamGroup> two_groups() { return {{.parameters = {"u1.c", "u0.a"}}, {.parameters = {"u0.b"}, .lr_factor = 0.5}}; }
 

@@ -14,12 +14,12 @@ namespace mica::optim {
 namespace {
 
 using namespace state_dicts;  // NOLINT(google-build-using-namespace)
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::SizeIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
-class OnMeshes : public testing::TestWithParam<Mesh2D> {};
+class OnMeshes : public ::testing::TestWithParam<Mesh2D> {};
 
 // E3: full. exp_avg after two steps with gradients g and g + 1: 0.9 * 0.1 * g + 0.1 * (g + 1).
 TEST_P(OnMeshes, E3_FullHasEveryParameterWholeUnderItsName) {
@@ -178,7 +178,7 @@ TEST_P(OnMeshes, E3_GoesByTheStateDictSettings) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Meshes, OnMeshes, testing::Values(Mesh2D{1, 1}, Mesh2D{2, 2}, Mesh2D{3, 3}, Mesh2D{4, 2}, Mesh2D{2, 2, {1}}));
+INSTANTIATE_TEST_SUITE_P(Meshes, OnMeshes, ::testing::Values(Mesh2D{1, 1}, Mesh2D{2, 2}, Mesh2D{3, 3}, Mesh2D{4, 2}, Mesh2D{2, 2, {1}}));
 
 // E3: the same whole tensors however parameters are cut (C4), and back into pieces of that kind.
 TEST(OptimStateDict, E3_DoesNotDependOnTheSharding) {
@@ -243,7 +243,7 @@ TEST(OptimStateDict, E3_IncludesParametersOutsideUnits) {
       EXPECT_TRUE(exp_avg.is_on_host());
       EXPECT_EQ(exp_avg.shape(), (Shape{5, 3}));
       EXPECT_EQ(values_of(exp_avg), values_of(inside.state.at("u0.a").tensors.at("exp_avg")));
-      EXPECT_THAT(full.groups[0].parameters, testing::Contains(ParameterKey("u0.a")));
+      EXPECT_THAT(full.groups[0].parameters, ::testing::Contains(ParameterKey("u0.a")));
     }
     load_optim_state_dict(*loaded, scatter_full_optim_state_dict(rank == 0 ? &full : nullptr, *loaded));
     for (const char* name : {"u0.b", "u1.c"}) resumed.write_master(name, model.gather(name));

@@ -61,21 +61,23 @@ void expect_counted(const Measured& measured, Axis axis, const CollectiveCounts&
 }
 
 void expect_exact(int num_ranks, const PlannedRun& run, const std::string& what) {
-  run_local_ranks(num_ranks, [&](auto world) {
-    const Measured measured = run_and_plan(std::move(world), run);
-    const MemoryPlan& plan = measured.memory_plan;
-    expect_exact_step(plan.first_step, measured.steps[0], what + ", step 1");
-    expect_exact_step(plan.later_step, measured.steps[1], what + ", step 2");
-    expect_exact_step(plan.later_step, measured.steps[2], what + ", step 3");
-    EXPECT_EQ(plan.peak, measured.peak) << what;
-    for (std::size_t role = 0; role < kNumMemoryRoles; ++role) {
-      EXPECT_EQ(plan.peak_by_role[role], measured.peak_by_role[role])
-          << what << ": peak of " << memory_role_name(static_cast<MemoryRole>(role));
-    }
-    expect_counted(measured, Axis::shard, measured.last_step_shard, what + ", shard axis");
-    expect_counted(measured, Axis::replicate, measured.last_step_replicate, what + ", replicate axis");
-    expect_counted(measured, Axis::world, measured.last_step_world, what + ", world");
-  });
+  run_local_ranks(num_ranks,
+                  [&](auto world) {
+                    const Measured measured = run_and_plan(std::move(world), run);
+                    const MemoryPlan& plan = measured.memory_plan;
+                    expect_exact_step(plan.first_step, measured.steps[0], what + ", step 1");
+                    expect_exact_step(plan.later_step, measured.steps[1], what + ", step 2");
+                    expect_exact_step(plan.later_step, measured.steps[2], what + ", step 3");
+                    EXPECT_EQ(plan.peak, measured.peak) << what;
+                    for (std::size_t role = 0; role < kNumMemoryRoles; ++role) {
+                      EXPECT_EQ(plan.peak_by_role[role], measured.peak_by_role[role])
+                          << what << ": peak of " << memory_role_name(static_cast<MemoryRole>(role));
+                    }
+                    expect_counted(measured, Axis::shard, measured.last_step_shard, what + ", shard axis");
+                    expect_counted(measured, Axis::replicate, measured.last_step_replicate, what + ", replicate axis");
+                    expect_counted(measured, Axis::world, measured.last_step_world, what + ", world");
+                  },
+                  {.shares_memory = run.shares_memory});
 }
 
 struct Grid {
@@ -94,7 +96,7 @@ std::vector<Grid> grids(int num_ranks) {
   return found;
 }
 
-class Exact : public testing::TestWithParam<int> {};
+class Exact : public ::testing::TestWithParam<int> {};
 
 TEST_P(Exact, F4_EveryStrategyDtypeAndWrap) {
   int num_cases = 0;
@@ -208,6 +210,62 @@ TEST_P(Exact, F4_EveryShardingOffloadAndResharding) {
   }
 }
 
+// On groups that share memory: some of these share masters, the others gather as ever.
+TEST_P(Exact, F4_SharedMemory) {
+  for (const Grid& grid : grids(GetParam())) {
+    for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
+      for (const DType param : {DType::f32, DType::bf16}) {
+        for (const auto sharding : {fsdp::Sharding::flat, fsdp::Sharding::per_parameter}) {
+          for (const auto offload : {fsdp::CpuOffload::none, fsdp::CpuOffload::gradients, fsdp::CpuOffload::parameters}) {
+            PlannedRun run = gpt2_run();
+            run.options.strategy = grid.strategy;
+            run.options.mixed_precision.param_dtype = param;
+            run.options.sharding = sharding;
+            run.options.cpu_offload = offload;
+            run.options.forward_prefetch = mode == StreamMode::threaded;
+            run.shard_size = grid.shard_size;
+            run.mode = mode;
+            run.micro_batches = 2;
+            run.no_sync = mode == StreamMode::threaded;
+            run.shares_memory = true;
+            expect_exact(GetParam(), run,
+                         fmt::format("shared memory, {} shard_size {} {} {} sharding {} offload {}", strategy_name(grid.strategy),
+                                     grid.shard_size, mode == StreamMode::inlined ? "inline" : "threaded", dtype_name(param),
+                                     static_cast<int>(sharding), static_cast<int>(offload)));
+          }
+        }
+      }
+    }
+  }
+}
+
+// In one root: flat blocks, whose masters are shared, and a root unit cut parameter by parameter; and the other way round.
+TEST_P(Exact, F4_SomeUnitsShareMasters) {
+  for (const bool blocks_share : {false, true}) {
+    for (const bool in_backward : {false, true}) {
+      PlannedRun run = gpt2_run();
+      run.mode = StreamMode::threaded;
+      run.shares_memory = true;
+      run.steps_in_backward = in_backward;
+      run.options.sharding = blocks_share ? fsdp::Sharding::per_parameter : fsdp::Sharding::flat;
+      run.wrap = [blocks_share](const fsdp::WrapQuestion& q) -> fsdp::WrapAnswer {
+        if (q.descends() || q.module.type_name() != "gpt2_block") return q.descends();
+        fsdp::Options own = q.options;
+        own.sharding = blocks_share ? fsdp::Sharding::flat : fsdp::Sharding::per_parameter;
+        return own;
+      };
+      run.prepare = [&](fsdp::Root& root) {
+        for (const fsdp::Unit* unit : root.units()) {
+          const bool is_block = unit != root.units().front();
+          EXPECT_EQ(unit->storage()->shares_masters(), GetParam() > 1 && is_block == blocks_share) << unit->name();
+        }
+      };
+      expect_exact(GetParam(), run,
+                   fmt::format("{} shares masters, in backward {}", blocks_share ? "every block" : "the root", in_backward));
+    }
+  }
+}
+
 // D6: gradients kept in reduce_dtype.
 TEST_P(Exact, D6_LowPrecisionGradients) {
   for (const Grid& grid : grids(GetParam())) {
@@ -272,8 +330,8 @@ TEST(Plan, C4_RefusesHooksOfUnknownSizes) {
       static_cast<void>(test::run_and_plan(std::move(world), run));
       ADD_FAILURE() << "not refused";
     } catch (const ConfigError& error) {
-      EXPECT_THAT(error.what(), testing::HasSubstr("unit transformer.h.0 cannot be planned: the all-gather hooks of parameter "
-                                                   "transformer.h.0.ln_1.weight do not tell"));
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("unit transformer.h.0 cannot be planned: the all-gather hooks of parameter "
+                                                     "transformer.h.0.ln_1.weight do not tell"));
     }
   });
 }
@@ -438,7 +496,7 @@ TEST_P(Exact, EveryRecompute) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Exact, testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Ranks, Exact, ::testing::Values(1, 2, 3, 4));
 
 }  // namespace
 }  // namespace mica::plan

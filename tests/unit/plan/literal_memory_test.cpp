@@ -41,18 +41,21 @@ struct RolePeak {
 
 void expect_literal(int num_ranks, const PlannedRun& run, const MeasuredStep& first, const MeasuredStep& later, std::int64_t peak,
                     const std::vector<RolePeak>& role_peaks) {
-  run_local_ranks(num_ranks, [&](auto world) {
-    const Measured measured = run_and_plan(std::move(world), run);
-    expect_step(measured.memory_plan.first_step, measured.steps[0], first);
-    expect_step(measured.memory_plan.later_step, measured.steps[1], later);
-    expect_step(measured.memory_plan.later_step, measured.steps[2], later);
-    EXPECT_EQ(measured.memory_plan.peak, peak);
-    EXPECT_EQ(measured.peak, peak);
-    for (const RolePeak& expected : role_peaks) {
-      EXPECT_EQ(measured.memory_plan.peak_of(expected.role), expected.bytes) << memory_role_name(expected.role);
-      EXPECT_EQ(measured.peak_by_role[static_cast<std::size_t>(expected.role)], expected.bytes) << memory_role_name(expected.role);
-    }
-  });
+  run_local_ranks(num_ranks,
+                  [&](auto world) {
+                    const Measured measured = run_and_plan(std::move(world), run);
+                    expect_step(measured.memory_plan.first_step, measured.steps[0], first);
+                    expect_step(measured.memory_plan.later_step, measured.steps[1], later);
+                    expect_step(measured.memory_plan.later_step, measured.steps[2], later);
+                    EXPECT_EQ(measured.memory_plan.peak, peak);
+                    EXPECT_EQ(measured.peak, peak);
+                    for (const RolePeak& expected : role_peaks) {
+                      EXPECT_EQ(measured.memory_plan.peak_of(expected.role), expected.bytes) << memory_role_name(expected.role);
+                      EXPECT_EQ(measured.peak_by_role[static_cast<std::size_t>(expected.role)], expected.bytes)
+                          << memory_role_name(expected.role);
+                    }
+                  },
+                  {.shares_memory = run.shares_memory});
 }
 
 // --- 1: full_shard, fp32, two ranks, inline, no prefetch
@@ -88,6 +91,40 @@ TEST(LiteralMemory, F4_FullShard) {
                  {{MemoryRole::sharded_param, 48},
                   {MemoryRole::low_precision_shard, 0},
                   {MemoryRole::unsharded_param, 24 + 40},
+                  {MemoryRole::unsharded_grad, 24 + 40},
+                  {MemoryRole::sharded_grad, 48},
+                  {MemoryRole::optimizer, 48},
+                  {MemoryRole::activation, 4 * 400},
+                  {MemoryRole::communication, 0}});
+}
+
+// The same with masters that lie side by side: without what was gathered, 24 bytes of the root, 40 of a and 32 of b. Each rank
+// counts its own half of them.
+TEST(LiteralMemory, F4_SharedMasters) {
+  PlannedRun run;
+  run.make_model = [] { return std::make_unique<Layers>(6, std::vector<std::int64_t>{10, 7}, 100); };
+  run.wrap = fsdp::wrap_types({"layer"});
+  run.inputs = {{Shape{1}, DType::f32}};
+  run.options.backward_prefetch = BackwardPrefetch::none;
+  run.mode = StreamMode::inlined;
+  run.num_state_kinds = 1;
+  run.shares_memory = true;
+  const MeasuredStep first{.start = 48,
+                           .forward_peak = 904 - 24 - 32,
+                           .backward_peak = 1792 - 24 - 40,
+                           .after_backward = 96,
+                           .after_step = 144,
+                           .after_zero_grad = 96};
+  const MeasuredStep later{.start = 96,
+                           .forward_peak = 952 - 24 - 32,
+                           .backward_peak = 1840 - 24 - 40,
+                           .after_backward = 144,
+                           .after_step = 144,
+                           .after_zero_grad = 96};
+  expect_literal(2, run, first, later, 1840 - 24 - 40,
+                 {{MemoryRole::sharded_param, 48},
+                  {MemoryRole::low_precision_shard, 0},
+                  {MemoryRole::unsharded_param, 0},
                   {MemoryRole::unsharded_grad, 24 + 40},
                   {MemoryRole::sharded_grad, 48},
                   {MemoryRole::optimizer, 48},

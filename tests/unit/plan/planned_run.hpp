@@ -30,6 +30,7 @@ struct PlannedRun {
   bool no_sync = false;
   bool steps_in_backward = false;
   int num_state_kinds = 1;
+  bool shares_memory = false;                               // the world's groups do (whoever makes the world sees to it)
   decltype(plan::StepSpec::staging_bytes) staging_bytes{};  // of the groups that the run communicates with
 };
 

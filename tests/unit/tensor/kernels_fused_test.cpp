@@ -149,10 +149,10 @@ TEST_P(Fused, NoRowsAndWhatDoesNotFit) {
   EXPECT_TRUE(list[1].m == 3 && list[1].n == 5 && list[1].k == 8 && !list[1].transposed_b);
 }
 
-struct Dims {
+struct FusedDims {
   std::int64_t rows, cols;
 };
-constexpr Dims kRows[] = {{0, 5}, {1, 1}, {3, 7}, {17, 33}, {65, 128}, {2, 1000}, {700, 65}, {9, 2056}, {3, 2051}};
+constexpr FusedDims kRows[] = {{0, 5}, {1, 1}, {3, 7}, {17, 33}, {65, 128}, {2, 1000}, {700, 65}, {9, 2056}, {3, 2051}};
 
 /// Which of the two the sum is written over, if any.
 enum class Over { neither, a, b };

@@ -4,10 +4,10 @@
 namespace mica::testing {
 namespace {
 
-struct Dims {
+struct HeadDims {
   std::int64_t rows, vocab, width;
 };
-constexpr Dims kDims[] = {{1, 1, 1}, {3, 7, 5}, {17, 33, 3}, {65, 129, 33}, {7, 1000, 17}, {3, 4101, 3}, {2, 33001, 2}};
+constexpr HeadDims kHeadDims[] = {{1, 1, 1}, {3, 7, 5}, {17, 33, 3}, {65, 129, 33}, {7, 1000, 17}, {3, 4101, 3}, {2, 33001, 2}};
 
 /// 4 KiB of logits: the larger cases take several chunks, the last one short, and a vocabulary of 1000 leaves 1 row.
 class HeadLoss : public KernelsTest {
@@ -23,11 +23,11 @@ class HeadLoss : public KernelsTest {
   /// Rounding of a number up to 1 into a dtype; f32's is in the other terms.
   static double half_ulp(DType dtype) { return dtype == DType::f32 ? 0 : rounding(dtype) / 2; }
   /// A logit errs by a sum of `width` products; log-sum-exp and p - 1 by as much, and by the sum over the vocabulary.
-  static double row_error(const Dims& d) { return 4 * (sum_error(d.width) + static_cast<double>(d.vocab + 16) * 0x1p-24); }
+  static double row_error(const HeadDims& d) { return 4 * (sum_error(d.width) + static_cast<double>(d.vocab + 16) * 0x1p-24); }
 };
 
 TEST_P(HeadLoss, IsTheOracles) {
-  for (const Dims& d : kDims) {
+  for (const HeadDims& d : kHeadDims) {
     HostTensor hidden = random({d.rows, d.width}, 1), w = random({d.vocab, d.width}, 2), ids = targets(d.rows, d.vocab);
     Pair loss({1}, DType::f32);
     const double scale = 1.0 / static_cast<double>(d.rows);
@@ -37,7 +37,7 @@ TEST_P(HeadLoss, IsTheOracles) {
 }
 
 TEST_P(HeadLoss, BackwardIsTheOracles) {
-  for (const Dims& d : kDims) {
+  for (const HeadDims& d : kHeadDims) {
     for (const DType gradient : {DType::f32, DType::bf16, DType::f16}) {
       HostTensor hidden = random({d.rows, d.width}, 1), w = random({d.vocab, d.width}, 2), ids = targets(d.rows, d.vocab);
       HostTensor dloss = HostTensor::of(DType::f32, {0.75});

@@ -7,16 +7,16 @@ namespace {
 class Layers : public KernelsTest {};
 
 /// 50000 elements are shared out among threads; the others take the direct path.
-constexpr std::int64_t kNumels[] = {0, 1, 3, 7, 17, 33, 65, 129, 50000};
-struct Dims {
+constexpr std::int64_t kLayerNumels[] = {0, 1, 3, 7, 17, 33, 65, 129, 50000};
+struct LayerDims {
   std::int64_t rows, cols;
 };
-constexpr Dims kDims[] = {{0, 5},    {1, 1},    {3, 7},    {17, 33},  {65, 129}, {2, 1000}, {700, 65},
-                          {9001, 3}, {9, 2056}, {3, 2051}, {5, 4104}, {2, 4099}, {3, 8200}, {2, 8193}};
+constexpr LayerDims kLayerDims[] = {{0, 5},    {1, 1},    {3, 7},    {17, 33},  {65, 129}, {2, 1000}, {700, 65},
+                                    {9001, 3}, {9, 2056}, {3, 2051}, {5, 4104}, {2, 4099}, {3, 8200}, {2, 8193}};
 
 TEST_P(Layers, ActivationsAreTheOracles) {
   for (const Activation f : {Activation::gelu, Activation::relu, Activation::silu, Activation::tanh}) {
-    for (const std::int64_t n : kNumels) {
+    for (const std::int64_t n : kLayerNumels) {
       HostTensor x = random({n}, 1, -6, 6), dy = random({n}, 2);
       Pair y({n}, dtype()), dx({n}, dtype()), in_place(dy);
       both([&](Kernels& kernels, bool r) {
@@ -34,7 +34,7 @@ TEST_P(Layers, ActivationsAreTheOracles) {
 }
 
 TEST_P(Layers, LayerNormIsTheOracles) {
-  for (const auto [rows, cols] : kDims) {
+  for (const auto [rows, cols] : kLayerDims) {
     HostTensor x = random({rows, cols}, 1, -2, 3), gamma = random({cols}, 2), beta = random({cols}, 3);
     Pair y({rows, cols}, dtype()), y_alone({rows, cols}, dtype()), mean({rows}, DType::f32), rstd({rows}, DType::f32);
     both([&](Kernels& kernels, bool r) {
@@ -51,7 +51,7 @@ TEST_P(Layers, LayerNormIsTheOracles) {
 }
 
 TEST_P(Layers, LayerNormBackwardIsTheOracles) {
-  for (const auto [rows, cols] : kDims) {
+  for (const auto [rows, cols] : kLayerDims) {
     if (cols < 3) continue;  // one column: the gradient is noise of size eps times 1/sqrt(eps)
     HostTensor x = random({rows, cols}, 1, -2, 3), gamma = random({cols}, 2), dy = random({rows, cols}, 4);
     HostTensor beta = random({cols}, 3), y = fresh({rows, cols}), mean({rows}, DType::f32), rstd({rows}, DType::f32);

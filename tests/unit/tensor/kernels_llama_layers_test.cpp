@@ -7,15 +7,15 @@ namespace {
 
 class LlamaLayers : public KernelsTest {};
 
-constexpr std::int64_t kNumels[] = {0, 1, 3, 7, 17, 33, 65, 129, 50000};
-struct Dims {
+constexpr std::int64_t kLlamaNumels[] = {0, 1, 3, 7, 17, 33, 65, 129, 50000};
+struct LlamaDims {
   std::int64_t rows, cols;
 };
-constexpr Dims kDims[] = {{0, 5},    {1, 1},    {3, 7},    {17, 33},  {65, 129}, {2, 1000}, {700, 65},
-                          {9001, 3}, {9, 2056}, {3, 2051}, {5, 4104}, {2, 4099}, {3, 8200}, {2, 8193}};
+constexpr LlamaDims kLlamaDims[] = {{0, 5},    {1, 1},    {3, 7},    {17, 33},  {65, 129}, {2, 1000}, {700, 65},
+                                    {9001, 3}, {9, 2056}, {3, 2051}, {5, 4104}, {2, 4099}, {3, 8200}, {2, 8193}};
 
 TEST_P(LlamaLayers, SwigluIsTheOracles) {
-  for (const std::int64_t n : kNumels) {
+  for (const std::int64_t n : kLlamaNumels) {
     HostTensor gate = random({n}, 1, -6, 6), up = random({n}, 2), dy = random({n}, 3);
     Pair y({n}, dtype()), dgate({n}, dtype()), dup({n}, dtype()), over_gate(gate), over_dy(dy);
     both([&](Kernels& kernels, bool r) {
@@ -35,7 +35,7 @@ TEST_P(LlamaLayers, SwigluIsTheOracles) {
 }
 
 TEST_P(LlamaLayers, RmsNormIsTheOracles) {
-  for (const auto [rows, cols] : kDims) {
+  for (const auto [rows, cols] : kLlamaDims) {
     HostTensor x = random({rows, cols}, 1, -2, 3), gamma = random({cols}, 2);
     Pair y({rows, cols}, dtype()), y_alone({rows, cols}, dtype()), rstd({rows}, DType::f32);
     both([&](Kernels& kernels, bool r) {
@@ -53,7 +53,7 @@ TEST_P(LlamaLayers, RmsNormIsTheOracles) {
 }
 
 TEST_P(LlamaLayers, RmsNormBackwardIsTheOracles) {
-  for (const auto [rows, cols] : kDims) {
+  for (const auto [rows, cols] : kLlamaDims) {
     if (cols < 3) continue;  // one column: the gradient is noise of size eps times rstd
     HostTensor x = random({rows, cols}, 1, -2, 3), gamma = random({cols}, 2), dy = random({rows, cols}, 4);
     HostTensor y = fresh({rows, cols}), rstd({rows}, DType::f32);

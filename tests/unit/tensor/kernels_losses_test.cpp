@@ -12,16 +12,16 @@ class Losses : public KernelsTest {
 };
 
 /// 50000 elements are several blocks and are shared out among threads; 2048 ends with its block.
-constexpr std::int64_t kNumels[] = {1, 3, 17, 129, 2048, 2049, 50000};
-struct Dims {
+constexpr std::int64_t kLossNumels[] = {1, 3, 17, 129, 2048, 2049, 50000};
+struct LossDims {
   std::int64_t rows, classes;
 };
-constexpr Dims kDims[] = {{1, 1}, {1, 10}, {3, 7}, {33, 2}, {65, 257}, {2, 5000}, {3000, 11}};
+constexpr LossDims kLossDims[] = {{1, 1}, {1, 10}, {3, 7}, {33, 2}, {65, 257}, {2, 5000}, {3000, 11}};
 constexpr std::int32_t kIgnored = -100;
 
 TEST_P(Losses, OfElementsAreTheOracles) {
   for (const ElementLoss f : {ElementLoss::squared_error, ElementLoss::binary_cross_entropy}) {
-    for (const std::int64_t n : kNumels) {
+    for (const std::int64_t n : kLossNumels) {
       for (const DType of_targets : {DType::f32, dtype()}) {
         HostTensor x = random({n}, 1, -8, 8), targets = HostTensor::random({n}, of_targets, 2, 0, 1);
         HostTensor dloss = HostTensor::of(DType::f32, {0.75});
@@ -52,7 +52,7 @@ TEST_P(Losses, OfLargeLogitsStayFinite) {
 }
 
 TEST_P(Losses, OfClassesAreTheOracles) {
-  for (const auto [rows, classes] : kDims) {
+  for (const auto [rows, classes] : kLossDims) {
     HostTensor logits = random({rows, classes}, 1, -5, 5), targets = HostTensor::random_ids({rows}, classes, 2);
     for (std::int64_t row = 2; row < rows; row += 5) targets.set(row, kIgnored);
     HostTensor dloss = HostTensor::of(DType::f32, {0.75});

@@ -4,15 +4,16 @@
 namespace mica::testing {
 namespace {
 
-struct Dims {
+struct MatmulDims {
   std::int64_t m, n, k;
 };
-constexpr Dims kDims[] = {{1, 1, 1}, {3, 7, 1}, {1, 33, 17}, {65, 1, 3}, {7, 17, 33}, {129, 65, 33}, {33, 129, 65}, {16, 64, 129}};
+constexpr MatmulDims kMatmulDims[] = {{1, 1, 1},   {3, 7, 1},     {1, 33, 17},   {65, 1, 3},
+                                      {7, 17, 33}, {129, 65, 33}, {33, 129, 65}, {16, 64, 129}};
 
 class Products : public KernelsTest {};
 
 TEST_P(Products, LinearIsTheOracles) {
-  for (const auto [m, n, k] : kDims) {
+  for (const auto [m, n, k] : kMatmulDims) {
     for (const DType out : {DType::f32, dtype()}) {
       HostTensor x = random({m, k}, 1), w = random({n, k}, 2), bias = random({n}, 3);
       Pair with_bias({m, n}, out), without({m, n}, out);
@@ -34,7 +35,7 @@ TEST_P(Products, LinearSeesLeadingDimsAsRows) {
 }
 
 TEST_P(Products, BackwardInputOverwritesOrAccumulates) {
-  for (const auto [m, n, k] : kDims) {
+  for (const auto [m, n, k] : kMatmulDims) {
     HostTensor dy = random({m, n}, 4), w = random({n, k}, 5);
     Pair over({m, k}, dtype()), added(random({m, k}, 6));
     both([&](Kernels& kernels, bool r) {
@@ -48,7 +49,7 @@ TEST_P(Products, BackwardInputOverwritesOrAccumulates) {
 
 /// Gradients of parameters may have any dtype whatever the activations have.
 TEST_P(Products, BackwardParamsOfAnyDtypeOverwritesOrAccumulates) {
-  for (const auto [m, n, k] : kDims) {
+  for (const auto [m, n, k] : kMatmulDims) {
     for (const DType gradient : {DType::f32, DType::bf16, DType::f16}) {
       HostTensor dy = random({m, n}, 4), x = random({m, k}, 5);
       Pair dw({n, k}, gradient), dbias({n}, gradient);
@@ -71,7 +72,7 @@ TEST_P(Products, BackwardParamsOfAnyDtypeOverwritesOrAccumulates) {
 /// f32 activations with bf16 weights: no library call, sliced through f32. The second is wider than one slice.
 TEST_P(Products, MixedDtypesGoByWayOfF32) {
   const DType other = dtype() == DType::f32 ? DType::bf16 : DType::f32;
-  for (const auto [m, n, k] : {Dims{7, 17, 33}, Dims{2, 150, 40000}}) {
+  for (const auto [m, n, k] : {MatmulDims{7, 17, 33}, MatmulDims{2, 150, 40000}}) {
     HostTensor x = random({m, k}, 1), w = HostTensor::random({n, k}, other, 2), bias = HostTensor::random({n}, other, 3);
     Pair y({m, n}, dtype());
     both([&](Kernels& kernels, bool r) { kernels.linear(*stream_, x, w, bias, y.of(r)); });

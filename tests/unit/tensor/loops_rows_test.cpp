@@ -12,8 +12,8 @@ using testing::Array;
 using testing::name_of;
 using testing::normal_array;
 
-constexpr double kEps = 0x1p-24;
-double eps_of(DType dtype) { return dtype == DType::f32 ? kEps : 0x1p-8 + kEps; }
+constexpr double kRowEps = 0x1p-24;
+double eps_of(DType dtype) { return dtype == DType::f32 ? kRowEps : 0x1p-8 + kRowEps; }
 
 constexpr std::array<std::int64_t, 11> kLengths{1, 2, 3, 7, 15, 16, 17, 63, 100, 768, 3001};
 
@@ -49,15 +49,15 @@ TEST(LayerNormLoop, MatchesDouble) {
           loops->layer_norm(dtype, x.data(), gamma.data(), beta.data(), 1e-5, cols, y.data(), mean.floats(), rstd.floats(), 0, rows);
           for (std::int64_t i = 0; i < rows; ++i) {
             const NormRow exact = exact_norm(x, i, cols);
-            ASSERT_NEAR(mean[i], exact.mean, 8 * kEps * (std::abs(exact.mean) + 1));
-            ASSERT_NEAR(rstd[i] / exact.rstd, 1, 8 * kEps);
+            ASSERT_NEAR(mean[i], exact.mean, 8 * kRowEps * (std::abs(exact.mean) + 1));
+            ASSERT_NEAR(rstd[i] / exact.rstd, 1, 8 * kRowEps);
             for (std::int64_t j = 0; j < cols; ++j) {
               const double normalised = (x[i * cols + j] - exact.mean) * exact.rstd;
               const double expected = normalised * gamma[j] + beta[j];
               const double size = std::abs(normalised * gamma[j]) + std::abs(beta[j]);
               // Whatever the offset: x - mean is exact near the mean, and the mean's own rounding is corrected.
-              const double shift = 4 * kEps * std::abs(gamma[j]);
-              ASSERT_NEAR(y[i * cols + j], expected, 12 * kEps * size + shift + (eps_of(dtype) - kEps) * std::abs(expected));
+              const double shift = 4 * kRowEps * std::abs(gamma[j]);
+              ASSERT_NEAR(y[i * cols + j], expected, 12 * kRowEps * size + shift + (eps_of(dtype) - kRowEps) * std::abs(expected));
             }
           }
           // A row alone gives the bits it has among others, with and without its statistics.
@@ -120,12 +120,12 @@ TEST(LayerNormBackwardLoop, MatchesDouble) {
               const std::int64_t at = i * cols + j;
               const double n = (x[at] - mean[i]) * rstd[i];
               const double expected = rstd[i] * (dy[at] * gamma[j] - mean_g - n * mean_gx) + (mode == Write::accumulate ? old[at] : 0);
-              ASSERT_NEAR(dx[at], expected, 30 * kEps * rstd[i] * (size + 1) + 2 * eps_of(dtype) * std::abs(expected));
+              ASSERT_NEAR(dx[at], expected, 30 * kRowEps * rstd[i] * (size + 1) + 2 * eps_of(dtype) * std::abs(expected));
             }
           }
           for (std::int64_t j = 0; j < cols; ++j) {
-            ASSERT_NEAR(dgamma[j], old_params[j] + dg[static_cast<std::size_t>(j)], 100 * kEps);
-            ASSERT_NEAR(dbeta[j], old_params[j] + db[static_cast<std::size_t>(j)], 100 * kEps);
+            ASSERT_NEAR(dgamma[j], old_params[j] + dg[static_cast<std::size_t>(j)], 100 * kRowEps);
+            ASSERT_NEAR(dbeta[j], old_params[j] + db[static_cast<std::size_t>(j)], 100 * kRowEps);
           }
           // dx over dy, row by row, and each output alone: the same bits of dx.
           if (mode == Write::overwrite) {
@@ -183,11 +183,11 @@ TEST(RmsNormLoop, MatchesDouble) {
           double square = 0, mean = 0, size = 0;
           for (std::int64_t j = 0; j < cols; ++j) square += std::pow(x[i * cols + j], 2) / static_cast<double>(cols);
           const double r = 1 / std::sqrt(square + 1e-5);
-          ASSERT_NEAR(rstd[i] / r, 1, 8 * kEps);
+          ASSERT_NEAR(rstd[i] / r, 1, 8 * kRowEps);
           for (std::int64_t j = 0; j < cols; ++j) {
             const std::int64_t at = i * cols + j;
             const double n = x[at] * r;
-            ASSERT_NEAR(y[at], n * gamma[j], (12 * kEps + eps_of(dtype)) * std::abs(n * gamma[j]) + 1e-7);
+            ASSERT_NEAR(y[at], n * gamma[j], (12 * kRowEps + eps_of(dtype)) * std::abs(n * gamma[j]) + 1e-7);
             mean += dy[at] * gamma[j] * n / static_cast<double>(cols);
             size = std::max(size, std::abs(dy[at] * gamma[j]) * (1 + n * n));
             dg[static_cast<std::size_t>(j)] += dy[at] * n;
@@ -195,13 +195,13 @@ TEST(RmsNormLoop, MatchesDouble) {
           for (std::int64_t j = 0; j < cols; ++j) {
             const std::int64_t at = i * cols + j;
             const double expected = r * (dy[at] * gamma[j] - x[at] * r * mean);
-            const double error = 30 * kEps * r * (size + 1) + testing::subnormal_rounding(dtype);
+            const double error = 30 * kRowEps * r * (size + 1) + testing::subnormal_rounding(dtype);
             ASSERT_NEAR(dx[at], expected, error + 2 * eps_of(dtype) * std::abs(expected));
             ASSERT_NEAR(added[at], expected + old[at], error + 2 * eps_of(dtype) * std::abs(expected + old[at]));
           }
         }
         for (std::int64_t j = 0; j < cols; ++j) {
-          ASSERT_NEAR(dgamma[j], old_param[j] + dg[static_cast<std::size_t>(j)], 100 * kEps);
+          ASSERT_NEAR(dgamma[j], old_param[j] + dg[static_cast<std::size_t>(j)], 100 * kRowEps);
         }
       }
     }
@@ -242,7 +242,7 @@ TEST(SumLoops, MatchDouble) {
         if (dtype == DType::f16) continue;
         double dot = 0, size = 0;
         for (std::int64_t i = 0; i < n; ++i) dot += x[i] * y[i], size += std::abs(x[i] * y[i]);
-        ASSERT_NEAR(static_cast<double>(loops->dot(dtype, x.data(), dtype, y.data(), n)), dot, 20 * kEps * size);
+        ASSERT_NEAR(static_cast<double>(loops->dot(dtype, x.data(), dtype, y.data(), n)), dot, 20 * kRowEps * size);
       }
     }
     const Array f(DType::f32, {1.5, 2.5}), b(DType::bf16, {2.0, 4.0});

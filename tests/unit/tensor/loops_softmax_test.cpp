@@ -11,7 +11,7 @@ using testing::name_of;
 using testing::normal_array;
 using testing::ulps;
 
-constexpr std::array<std::int64_t, 10> kLengths{1, 2, 5, 15, 16, 17, 33, 100, 1000, 50257};
+constexpr std::array<std::int64_t, 10> kRowLengths{1, 2, 5, 15, 16, 17, 33, 100, 1000, 50257};
 
 struct ExactRow {
   double max = -INFINITY, sum = 0;
@@ -25,7 +25,7 @@ ExactRow exact_softmax(const Array& x, std::int64_t n) {
 
 TEST(SoftmaxLoops, RowMaxAndSum) {
   for (const cpu::Loops* loops : all_loops()) {
-    for (const std::int64_t n : kLengths) {
+    for (const std::int64_t n : kRowLengths) {
       SCOPED_TRACE(std::string(name_of(*loops)) + " n " + std::to_string(n));
       const Array x = normal_array(DType::f32, n, 1, 5);
       const ExactRow exact = exact_softmax(x, n);
@@ -46,7 +46,7 @@ TEST(SoftmaxLoops, RowMaxAndSum) {
 TEST(SoftmaxLoops, ExpRow) {
   for (const cpu::Loops* loops : all_loops()) {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-      for (const std::int64_t n : kLengths) {
+      for (const std::int64_t n : kRowLengths) {
         SCOPED_TRACE(std::string(name_of(*loops)) + " n " + std::to_string(n));
         const Array x = normal_array(DType::f32, n, 1, 5);
         const float factor = 0.125F, shift = factor * loops->row_max(x.floats(), n);
@@ -75,7 +75,7 @@ TEST(SoftmaxLoops, ExpRow) {
 TEST(SoftmaxLoops, BackwardRow) {
   for (const cpu::Loops* loops : all_loops()) {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-      for (const std::int64_t n : kLengths) {
+      for (const std::int64_t n : kRowLengths) {
         SCOPED_TRACE(std::string(name_of(*loops)) + " n " + std::to_string(n));
         const Array s = normal_array(DType::f32, n, 1, 5), dp = normal_array(DType::f32, n, 2);
         const ExactRow row = exact_softmax(s, n);
@@ -102,7 +102,7 @@ TEST(SoftmaxLoops, BackwardRow) {
 TEST(CrossEntropyLoop, LossAndGradient) {
   for (const cpu::Loops* loops : all_loops()) {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-      for (const std::int64_t n : kLengths) {
+      for (const std::int64_t n : kRowLengths) {
         for (const std::int64_t target : {std::int64_t{0}, n / 2, n - 1}) {
           SCOPED_TRACE(std::string(name_of(*loops)) + " n " + std::to_string(n) + " target " + std::to_string(target));
           const Array x = normal_array(DType::f32, n, 1, 4);

@@ -84,8 +84,9 @@ TEST(LoopsTable, IsaObjectsDefineOnlyTheirInstallers) {
     installers += is_installer ? 1 : 0;
   }
   ASSERT_EQ(pclose(nm), 0) << command;
-  EXPECT_GT(objects, 5);
-  EXPECT_EQ(installers, objects);
+  EXPECT_GT(objects, 1);
+  EXPECT_GE(installers, objects);  // in a unity build an object has those of several files
+  EXPECT_GT(installers, 5);
 }
 
 }  // namespace
