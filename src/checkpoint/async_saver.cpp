@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/checkpoint/async_saver.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -43,10 +44,11 @@ std::int64_t snapshot_bytes(const fsdp::Root& root, const optim::Optimizer* opti
   return bytes;
 }
 
-AsyncSaver::AsyncSaver(std::unique_ptr<HostComm> background, Pool& pool) : background_(std::move(background)), pool_(pool) {}
+AsyncSaver::AsyncSaver(std::unique_ptr<HostComm> background, Pool& pool, Retries retries)
+    : background_(std::move(background)), pool_(pool), retries_(std::move(retries)) {}
 
 AsyncSaver::~AsyncSaver() {
-  is_awaited_ = true;
+  is_awaited_ = is_ending_ = true;
   if (thread_.joinable()) thread_.join();
 }
 
@@ -90,11 +92,44 @@ void AsyncSaver::start(const std::string& run_folder, const SaveState& state, co
 
 void AsyncSaver::write() {
   try {
-    report_ = run_save_job(*job_, *background_, options_);
+    report_ = save_in_attempts();
   } catch (...) {
     failure_ = std::current_exception();
   }
-  is_done_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    is_done_ = true;
+  }
+  done_.notify_all();
+}
+
+SaveReport AsyncSaver::save_in_attempts() {
+  const std::size_t num_attempts = retries_.after.size() + 1;
+  for (std::size_t attempt = 1;; ++attempt) {
+    try {
+      return run_save_job(*job_, *background_, options_);
+    } catch (const IoError& error) {
+      if (num_attempts == 1 || !background_->is_shared(error)) throw;  // of an error of its own the other ranks may not know
+      IoError told(fmt::format("{} (attempt {} of {})", error.what(), attempt, num_attempts));
+      told.set_num_sharers(error.num_sharers());
+      if (attempt == num_attempts || !try_again_after(retries_.after[attempt - 1], told.what())) throw told;
+    }
+  }
+}
+
+bool AsyncSaver::try_again_after(std::chrono::milliseconds pause, const std::string& failure) {
+  {
+    const std::lock_guard lock(mutex_);
+    failed_attempts_.push_back(fmt::format("{}; the next one is in {:g} s", failure, std::chrono::duration<double>(pause).count()));
+  }
+  constexpr std::chrono::milliseconds kSlice{100};
+  for (std::chrono::milliseconds left = pause; left.count() > 0; left -= kSlice) {
+    std::this_thread::sleep_for(std::min(left, kSlice));
+    const bool is_over = is_ending_ || (retries_.are_over && retries_.are_over());
+    const std::vector<std::string> all = background_->gather_strings(is_over ? "over" : "");
+    if (!std::ranges::all_of(all, &std::string::empty)) return false;
+  }
+  return true;
 }
 
 void AsyncSaver::copy(SaveJob& job, fsdp::DeviceMesh& device_mesh) {
@@ -117,6 +152,17 @@ void AsyncSaver::wait() {
   is_awaited_ = true;
   if (thread_.joinable()) thread_.join();
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+bool AsyncSaver::wait_for(std::chrono::milliseconds time) {
+  is_awaited_ = true;
+  std::unique_lock lock(mutex_);
+  return done_.wait_for(lock, time, [&] { return is_done_.load(); });
+}
+
+std::vector<std::string> AsyncSaver::take_failed_attempts() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(failed_attempts_, {});
 }
 
 std::optional<SaveReport> AsyncSaver::take_finished() {

@@ -22,10 +22,10 @@ namespace {
 /// Beside a thread that computes, a thread of this niceness gets 3 % of the core.
 constexpr int kBackgroundNiceness = 15;
 
-/// Longer than a block takes on any disk that is fast enough to disturb a step, and little where a disk is slow.
+/// Longer than a block takes on any disk that is fast enough to disturb a step, and short beside a block on a slow disk.
 constexpr auto kLongestRest = std::chrono::milliseconds(20);
 
-/// Lowers this thread's priority, for good. What cannot be lowered stays as it is.
+/// Lowers this thread's priority permanently. Where that is refused, it stays as it is.
 void give_way() { (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kBackgroundNiceness); }
 
 }  // namespace

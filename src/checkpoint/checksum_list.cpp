@@ -14,19 +14,19 @@
 namespace mica::checkpoint {
 namespace {
 
-struct Line {
+struct ListedFile {
   std::uint32_t crc = 0;
   std::int64_t bytes = 0;
   std::string name;
 };
 
 /// @throws DamagedCheckpointError.
-std::vector<Line> read_lines(const std::string& path) {
-  std::vector<Line> lines;
+std::vector<ListedFile> read_lines(const std::string& path) {
+  std::vector<ListedFile> lines;
   std::istringstream text(io::read_file(path));
   for (std::string each; std::getline(text, each);) {
     std::istringstream words(each);
-    Line line;
+    ListedFile line;
     words >> std::hex >> line.crc >> std::dec >> line.bytes >> std::ws;
     std::getline(words, line.name);
     const bool is_bare = !line.name.empty() && line.name.find('/') == std::string::npos;
@@ -68,10 +68,10 @@ VerifyReport verify_checksum_list(const std::string& list_path, const std::funct
   const auto start = std::chrono::steady_clock::now();
   VerifyReport report;
   try {
-    const std::vector<Line> lines = read_lines(list_path);
+    const std::vector<ListedFile> lines = read_lines(list_path);
     std::int64_t total = 0;
-    for (const Line& line : lines) total += line.bytes;
-    for (const Line& line : lines) {
+    for (const ListedFile& line : lines) total += line.bytes;
+    for (const ListedFile& line : lines) {
       const std::string path = io::parent_directory(list_path) + "/" + line.name;
       try {
         io::RawFile file = io::RawFile::open_for_reading(path);

@@ -5,7 +5,6 @@
 #include <ostream>
 
 #include "mica/checkpoint/folder.hpp"
-#include "mica/core/version.hpp"
 #include "mica/io/crc32c.hpp"
 #include "mica/io/hdf5.hpp"
 
@@ -16,7 +15,7 @@ namespace mica::checkpoint {
 namespace {
 
 constexpr std::string_view kHelp =
-    R"(mica-inspect CHECKPOINT              prints what it holds: step, earlier checkpoints, data, config, mesh, units, bytes
+    R"(mica-inspect CHECKPOINT              prints what it holds: step, other checkpoints and why they stay, data, config, mesh, units
 mica-inspect verify CHECKPOINT       checks every byte against its checksum; also of files and folders made by mica-convert
 mica-inspect diff A B                compares two checkpoints, or a checkpoint and a Hugging Face folder
 
@@ -50,7 +49,7 @@ struct Command {
   bool as_json = false;
 };
 
-/// It is of mica-convert.
+/// Whether the path is a file of mica-convert, which writes a list of checksums beside it.
 bool has_checksum_list(const std::string& path) {
   std::error_code error;
   return std::filesystem::exists(checksum_list_path(path), error);
@@ -117,8 +116,8 @@ ExitCode run_diff(const Command& command, std::ostream& out, std::ostream* progr
 
 std::string inspect_help(const std::vector<std::string>& /*arguments*/) { return std::string(kHelp); }
 
-std::string inspect_version() {
-  return fmt::format("mica-inspect {} (checkpoint format {}, HDF5 {}, CRC-32C by {})\n", kVersion, kFormatVersion, io::hdf5_version(),
+std::string build_text() {
+  return fmt::format("  checkpoint format {}, HDF5 {}, CRC-32C by {}\n", kFormatVersion, io::hdf5_version(),
                      io::crc32c_is_hardware() ? "instruction" : "tables");
 }
 

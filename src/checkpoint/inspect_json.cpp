@@ -6,6 +6,7 @@
 #include "mica/checkpoint/folder.hpp"
 #include "mica/checkpoint/inspect.hpp"
 #include "mica/checkpoint/lineage.hpp"
+#include "mica/checkpoint/retention.hpp"
 #include "mica/io/atomic_file.hpp"
 
 #include "token_ids.hpp"
@@ -65,8 +66,14 @@ std::string summary_json(const std::string& folder, const Manifest& m) {
   for (const LineEntry& entry : line_of(folder, m).entries) {
     line.push_back({{"step", entry.id.step}, {"run_id", entry.id.run_id}, {"is_there", entry.is_there}});
   }
+  Json kept = Json::array();
+  for (const Kept& each : kept_checkpoints(io::parent_directory(folder))) {
+    kept.push_back({{"step", each.step}, {"reasons", each.reasons}});
+  }
   return dump({{"checkpoint", folder},
                {"step", m.step},
+               {"val_loss", m.val_loss ? Json(*m.val_loss) : Json(nullptr)},
+               {"kept", std::move(kept)},
                {"line", std::move(line)},
                {"set_aside", list_set_aside(io::parent_directory(folder))},
                {"tokens", m.tokens},

@@ -2,10 +2,14 @@
 #include <algorithm>
 #include <cmath>
 #include <sstream>
+#include <utility>
+
+#include <fmt/ranges.h>
 
 #include "mica/checkpoint/folder.hpp"
 #include "mica/checkpoint/inspect.hpp"
 #include "mica/checkpoint/lineage.hpp"
+#include "mica/checkpoint/retention.hpp"
 #include "mica/io/atomic_file.hpp"
 
 #include "figures.hpp"
@@ -109,6 +113,11 @@ std::string set_aside_text(const std::string& folder) {
   return text;
 }
 
+std::string why_kept_text(const Kept& kept) {
+  return fmt::format("step {}: {}", kept.step,
+                     kept.reasons.empty() ? "no rule; the next save deletes it" : fmt::format("{}", fmt::join(kept.reasons, "; ")));
+}
+
 }  // namespace
 
 std::string summary_text(const std::string& folder, const Manifest& m) {
@@ -116,11 +125,14 @@ std::string summary_text(const std::string& folder, const Manifest& m) {
   const auto line = [&](std::string_view name, const std::string& value) { text += fmt::format("{:<12}{}\n", name, value); };
   line("checkpoint", folder);
   line("step", fmt::format("{} ({} seen, seed {})", m.step, count_text(m.tokens, "token"), m.seed));
+  if (m.val_loss) line("evaluated", fmt::format("validation loss {:.4f}", *m.val_loss));
   if (m.global_batch > 0) {
     line("data", fmt::format("{} a step, {} seen; {}", count_text(m.global_batch, "sequence"), grouped(m.sequences),
                              m.data.empty() ? "not identified" : m.data));
   }
   line("line", line_text(folder, m));
+  std::string_view name = "kept";
+  for (const Kept& kept : kept_checkpoints(io::parent_directory(folder))) line(std::exchange(name, ""), why_kept_text(kept));
   if (const std::string aside = set_aside_text(folder); !aside.empty()) line("set aside", aside);
   line("model", model_text(m));
   line("parameters", parameters_text(m));

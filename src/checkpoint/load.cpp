@@ -170,13 +170,13 @@ class Loader {
     }
     for (const optim::IgnoredState& state : target_.optimizer->ignored_state()) {
       const auto of = std::ranges::find(whole_, state.parameter, &WholeTensor::name);
-      if (of == whole_.end()) continue;  // of no elements
+      if (of == whole_.end()) continue;  // it has no elements
       add_one(storages_.size() + static_cast<std::size_t>(of - whole_.begin()), state.kind, state.data);
     }
   }
 
-  /// One kind of one unit's shard is to be read. What the checkpoint has not (state of a unit that had not been stepped
-  /// yet) is zero.
+  /// Requests one kind of one unit's shard. What the checkpoint lacks (state of a unit that had not been stepped yet)
+  /// is zero.
   void add(const ReadPlan& plan, std::size_t unit, const std::string& kind, TensorView to) {
     const auto& parameters = units_[unit].layout->parameters();
     if (!std::ranges::all_of(parameters, [&](const fsdp::ParameterSpec& p) { return plan.has(p.name, kind); })) clear(to);

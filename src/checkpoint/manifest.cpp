@@ -35,7 +35,7 @@ std::string Manifest::folder_name() const { return fmt::format("step-{:08}", ste
 void write_manifest(const std::string& checkpoint_folder, const Manifest& manifest) {
   const std::string path = checkpoint_folder + "/" + std::string(kManifestName);
   const std::string text = manifest_text(manifest);
-  (void)parse_manifest(text, path);  // what cannot be read must not be published
+  (void)parse_manifest(text, path);  // never publish a manifest that loading would refuse
   io::write_file_atomically(path, text);
 }
 

@@ -20,7 +20,7 @@ constexpr std::int64_t kMax = JsonValue::kMax;
 
 int small_integer(const JsonValue& value, int lowest) { return static_cast<int>(value.integer(lowest, std::numeric_limits<int>::max())); }
 
-/// Of an object: read(value) by key.
+/// Applies read(value) to each value of an object, and keeps the results by key.
 template <class Read>
 auto map_of(const JsonValue& object, const Read& read) {
   std::map<std::string, decltype(read(object))> map;
@@ -203,7 +203,7 @@ void parse_mesh(const JsonValue& reader, Manifest& manifest) {
   }
 }
 
-/// What format 4 added.
+/// Reads what format 4 added.
 void parse_history(const JsonValue& root, Manifest& manifest) {
   const JsonValue parent = root["parent"];
   if (!parent.is_null()) manifest.parent = CheckpointId{parent["run_id"].text(), parent["step"].integer(0)};
@@ -221,6 +221,14 @@ std::map<std::string, std::string> parse_model(const JsonValue& reader, std::int
     model.insert(std::move(old));
   }
   return model;
+}
+
+/// Not in all files of format 5.
+void parse_retention(const JsonValue& root, Manifest& manifest) {
+  if (root.has("val_loss") && !root["val_loss"].is_null()) manifest.val_loss = root["val_loss"].number();
+  if (!root.has("retention") || root["retention"].is_null()) return;
+  const JsonValue rules = root["retention"];
+  manifest.retention = Retention(small_integer(rules["newest"], 0), rules["every"].integer(0), small_integer(rules["best"], 0));
 }
 
 void parse_units(const JsonValue& root, Manifest& manifest) {
@@ -283,6 +291,7 @@ Manifest parse(std::string_view text, const std::string& path, ManifestPart part
   root["optimizer"]["state_kinds"].for_each([&](const JsonValue& each) { m.state_kinds.push_back(each.text()); });
   m.parameter_steps = map_of(root["optimizer"]["parameter_steps"], [](const JsonValue& steps) { return steps.integer(0); });
   m.scalars = map_of(root["scalars"], std::mem_fn(&JsonValue::number));
+  parse_retention(root, m);
   m.model = parse_model(root["model"], version);
   m.config = root["config"].text();
   parse_units(root, m);

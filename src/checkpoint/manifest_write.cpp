@@ -56,6 +56,8 @@ Json to_json(const UnitEntry& unit) {
           {"parameters", std::move(parameters)}};
 }
 
+Json to_json(const Retention& rules) { return {{"newest", rules.newest}, {"every", rules.every}, {"best", rules.best}}; }
+
 template <class List>
 Json list_to_json(const List& list) {
   Json json = Json::array();
@@ -63,7 +65,7 @@ Json list_to_json(const List& list) {
   return json;
 }
 
-/// Names and texts that are no UTF-8 must not cost a checkpoint.
+/// A name or text that is not UTF-8 must not make a save fail.
 std::string dump(const Json& json, int indent) { return json.dump(indent, ' ', false, Json::error_handler_t::replace); }
 
 }  // namespace
@@ -100,6 +102,8 @@ std::string manifest_text(const Manifest& m) {
       {"optimizer",
        {{"name", m.optimizer}, {"num_steps", m.optimizer_steps}, {"state_kinds", m.state_kinds}, {"parameter_steps", m.parameter_steps}}},
       {"scalars", m.scalars},
+      {"val_loss", m.val_loss ? Json(*m.val_loss) : Json(nullptr)},
+      {"retention", m.retention ? to_json(*m.retention) : Json(nullptr)},
       {"model", m.model},
       {"config", m.config},
       {"block_bytes", kBlockBytes},

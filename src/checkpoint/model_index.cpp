@@ -102,7 +102,7 @@ FileEntry write_model_index(const std::string& folder, const std::string& run_id
     io::Hdf5File index = io::Hdf5File::create(path);
     index.set_attribute("/", "format", "mica checkpoint");
     index.set_attribute("/", "format_version", kFormatVersion);
-    index.set_attribute("/", "mica_version", kVersion);
+    index.set_attribute("/", "mica_version", version());
     index.set_attribute("/", "run_id", run_id);
     index.set_attribute("/", "step", step);
     for (std::size_t u = 0; u < units.size(); ++u) write_unit(index, u, units[u], files);

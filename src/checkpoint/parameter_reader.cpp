@@ -9,7 +9,7 @@
 namespace mica::checkpoint {
 namespace {
 
-/// A process may often have no more than 1,024.
+/// A process can often open no more than 1,024 files.
 constexpr std::size_t kMaxOpenFiles = 256;
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace mica::checkpoint {
 namespace {
 
-/// Of one call: the checksum is computed while they are in the processor's cache.
+/// Bytes of one read: the checksum is computed while they are in the processor's cache.
 constexpr std::int64_t kWindowBytes = std::int64_t{256} << 10;
 
 using Part = PartReader::Part;
@@ -44,7 +44,7 @@ Parts hand_over(Parts parts, std::int64_t begin, std::int64_t end, const std::by
   return parts;
 }
 
-/// What cannot be read is damage.
+/// Reports an unreadable file as a damaged checkpoint.
 template <class Action>
 decltype(auto) reading(Action action) {
   try {
@@ -85,7 +85,7 @@ void PartReader::read(const FileEntry& file, const DatasetEntry& dataset, Parts 
     std::byte* to = is_of_one_part ? part.data + (at - part.begin) : window_.get();
     if (is_next) {
       advance(dataset, block, begun, end - at, to);
-    } else {  // a second time, or long before their turn
+    } else {  // read a second time, or far out of order
       read_at(file, dataset.offset + at, end - at, to);
     }
     parts = hand_over(parts, at, end, to);
@@ -153,7 +153,7 @@ void PartReader::advance(const DatasetEntry& dataset, std::int64_t block, Begun&
   const std::uint32_t found = begun.crc;
   const std::uint32_t expected = dataset.block_crcs[static_cast<std::size_t>(block)];
   if (found == expected) return;
-  begun = {&file};  // never taken for sound
+  begun = {&file};  // so that its checksum is never accepted
   throw DamagedCheckpointError(fmt::format(
       "{}/{}: {} is damaged: bytes {} to {} of the dataset (file offset {}) have checksum {:08x}, expected {:08x}", folder_, file.name,
       dataset.path, block_begin, block_begin + dataset.block_bytes(block) - 1, dataset.offset + block_begin, found, expected));

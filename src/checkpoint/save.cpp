@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/checkpoint/save.hpp"
 
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <optional>
@@ -9,10 +10,10 @@
 #include "mica/checkpoint/folder.hpp"
 #include "mica/checkpoint/manifest.hpp"
 #include "mica/io/atomic_file.hpp"
+#include "mica/io/raw_file.hpp"
 
-#include "model_index.hpp"
+#include "complete_checkpoint.hpp"
 #include "save_job.hpp"
-#include "tokenizer_files.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -39,8 +40,11 @@ class Saver {
     const auto start = Clock::now();
     prepare();
     const std::vector<FileEntry> files = write_shards();
-    report_.bytes = std::stoll(comm_.from_root(0, [&] { return std::to_string(complete(files)); }));
+    report_.bytes = std::stoll(comm_.from_root(0, [&] {
+      return std::to_string(complete_checkpoint(job_, files, options_.keep, *publication_, options_.at_point, report_.notes));
+    }));
     report_.path = final_;
+    report_.step = job_.header.step;
     if (comm_.rank() == 0) delete_old();
     report_.total_ms = ms_since(start);
     return report_;
@@ -52,6 +56,8 @@ class Saver {
   }
 
   void prepare() {
+    const std::vector<std::string> shard_bytes =
+        comm_.to_first_rank([&] { return std::to_string(job_.writes_shard ? job_.contents.data_bytes() : 0); });
     comm_.from_root(0, [&] {
       if (job_.is_in_run) {
         io::make_folder(folder_, kAdvice);
@@ -60,11 +66,21 @@ class Saver {
       } else {
         io::check_new(final_);
       }
+      check_space(shard_bytes);
       io::make_folder(temporary_, kAdvice);
       publication_.emplace(final_, temporary_);
       at("folder made");
       return std::string();
     });
+  }
+
+  /// A disk that is too small is told at once. What comes beside the data is little, and is not counted.
+  void check_space(const std::vector<std::string>& shard_bytes) const {
+    std::int64_t needed = 0;
+    for (const std::string& bytes : shard_bytes) needed += std::stoll(bytes);
+    const std::optional<std::int64_t> free = io::free_bytes(folder_);
+    require<IoError>(!free || *free >= needed, "{}: no room for a checkpoint of {} bytes: {}{}", temporary_, needed, errno_text(ENOSPC),
+                     io::full_disk_text(temporary_, ENOSPC));
   }
 
   /// @returns on rank 0, which alone needs them, the files.
@@ -86,63 +102,14 @@ class Saver {
     return files;
   }
 
-  /// Rank 0: from here on the shards are on the disk.
-  /// @returns the bytes of all files.
-  std::int64_t complete(const std::vector<FileEntry>& files) {
-    Manifest manifest = job_.header;
-    manifest.files = files;
-    manifest.index = write_model_index(temporary_, manifest.run_id, manifest.step, job_.contents.units, files);
-    if (job_.tokenizer) manifest.tokenizer = write_tokenizer(temporary_, *job_.tokenizer);
-    at("before manifest");
-    write_manifest(temporary_, manifest);
-    at("before rename");
-    check_files(manifest);
-    publish();
-    at("after rename");
-    return manifest.total_bytes();
-  }
-
-  /// Catches files that someone deleted or truncated while the checkpoint was being written.
-  void check_files(const Manifest& manifest) const {
-    for (const FileEntry* file : manifest.all_files()) {
-      std::error_code error;
-      const std::uintmax_t bytes = fs::file_size(temporary_ + "/" + file->name, error);
-      require<IoError>(!error && bytes == static_cast<std::uintmax_t>(file->bytes),
-                       "{}/{}: {}, expected {} bytes: something else changed the folder while the checkpoint was written; "
-                       "does another job use this run folder?",
-                       temporary_, file->name, error ? error.message() : fmt::format("has {} bytes", bytes), file->bytes);
-    }
-  }
-
-  /// Renames the folder to its name. A checkpoint of the same step makes way: it is one for list_checkpoints() under its
-  /// other name, too, until the new one is there.
-  void publish() {
-    const std::string replaced = final_ + std::string(kReplacedSuffix);
-    std::error_code error;
-    const bool replaces = fs::exists(final_, error);
-    if (replaces) {
-      fs::remove_all(replaced, error);
-      fs::rename(final_, replaced, error);
-      require<IoError>(!error, "{}: the earlier checkpoint of this step cannot be moved away: {}", final_, error.message());
-    }
-    try {
-      if (replaces) at("earlier one moved");
-      publication_->publish();
-    } catch (...) {
-      if (replaces && !fs::exists(final_, error)) fs::rename(replaced, final_, error);
-      throw;
-    }
-    fs::remove_all(replaced, error);
-    if (error) report_.notes.push_back(fmt::format("{} could not be deleted: {}", replaced, error.message()));
-  }
-
   void delete_old() {
-    if (options_.keep <= 0) return;
+    if (options_.keep.newest == 0) return;
     try {
-      std::vector<CheckpointPath> earlier = list_checkpoints(folder_);
-      std::erase_if(earlier, [&](const CheckpointPath& found) { return found.step >= job_.header.step; });
-      const auto kept = static_cast<std::size_t>(options_.keep) - 1;
-      for (std::size_t i = 0; i + kept < earlier.size(); ++i) remove_checkpoint(earlier[i].path);
+      const std::vector<Keepable> checkpoints = list_keepable(folder_, job_.header.step, options_.keep.best > 0);
+      const std::vector<std::vector<std::string>> reasons = reasons_to_keep(checkpoints, options_.keep);
+      for (std::size_t i = 0; i < checkpoints.size(); ++i) {
+        if (reasons[i].empty()) remove_checkpoint(checkpoints[i].path);
+      }
     } catch (const Error& e) {
       report_.notes.push_back(e.what());
     }

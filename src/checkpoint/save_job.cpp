@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "save_job.hpp"
 
+#include <cmath>
+
 #include "mica/checkpoint/folder.hpp"
 #include "mica/core/version.hpp"
 #include "mica/fsdp/layout_by_name.hpp"
@@ -17,7 +19,7 @@ std::string agree_on_identity(const SaveState& state, const HostComm& comm) {
   const std::vector<std::string> all = comm.all_or_throw([&] {
     require(state.root->state() == fsdp::TrainingState::idle, "a checkpoint is saved while the root is {}: save between passes",
             fsdp::training_state_name(state.root->state()));
-    state.root->device_mesh().compute().synchronize();  // the optimizer's last writes
+    state.root->device_mesh().compute().synchronize();  // wait for the optimizer's last writes
     return fmt::format("{} {}", state.step, state.run_id);
   });
   const std::string& first = all.front();
@@ -36,7 +38,7 @@ Manifest header_of(const SaveState& state) {
   const fsdp::Root& root = *state.root;
   const Mesh& mesh = root.device_mesh().mesh();
   Manifest m;
-  m.mica_version = kVersion;
+  m.mica_version = full_version();
   m.step = state.step;
   m.parent = state.parent;
   m.began_from = state.began_from;
@@ -58,6 +60,7 @@ Manifest header_of(const SaveState& state) {
     m.parameter_steps = state.optimizer->parameter_steps();
   }
   m.scalars = state.scalars;
+  if (state.val_loss && std::isfinite(*state.val_loss)) m.val_loss = state.val_loss;
   m.model = state.model;
   m.config = state.config;
   return m;
@@ -138,20 +141,27 @@ std::vector<UnitEntry> unit_entries(const std::vector<SavedUnit>& units) {
   return entries;
 }
 
-SaveJob make_save_job(const std::string& run_folder, const SaveState& state, const HostComm& comm) {
-  const Mesh& mesh = state.root->device_mesh().mesh();
-  const std::string run_id = agree_on_identity(state, comm);
+SaveJob describe_save(const std::string& run_folder, const SaveState& state, int shard_rank) {
   SaveJob job;
   job.folder = checkpoints_folder(run_folder) + "/" + step_folder_name(state.step);
-  comm.agree([&] {
-    job.header = header_of(state);
-    job.tokenizer = state.tokenizer;
-    job.contents = {run_id, state.step, mesh.shard_rank(), saved_units(*state.root), {}, {}};
-    job.writes_shard = writes_shard_file(mesh);
-    add_sources(state, job);
-  });
-  job.header.run_id = run_id;
+  job.header = header_of(state);
+  job.header.run_id = state.run_id;
+  job.tokenizer = state.tokenizer;
+  job.contents = {state.run_id, state.step, shard_rank, saved_units(*state.root), {}, {}};
   job.header.units = unit_entries(job.contents.units);
+  add_sources(state, job);
+  return job;
+}
+
+SaveJob make_save_job(const std::string& run_folder, const SaveState& state, const HostComm& comm) {
+  const Mesh& mesh = state.root->device_mesh().mesh();
+  SaveState agreed = state;
+  agreed.run_id = agree_on_identity(state, comm);
+  SaveJob job;
+  comm.agree([&] {
+    job = describe_save(run_folder, agreed, mesh.shard_rank());
+    job.writes_shard = writes_shard_file(mesh);
+  });
   return job;
 }
 

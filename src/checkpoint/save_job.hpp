@@ -23,6 +23,9 @@ struct SaveJob {
   bool writes_shard = false;                     ///< of its replicas this rank writes the file of its shard
 };
 
+/// What this rank knows by itself. Between two steps; the compute stream is idle, and state.run_id is the same on all ranks.
+/// @param shard_rank  whose file `contents` are; writes_shard is not set
+[[nodiscard]] SaveJob describe_save(const std::string& run_folder, const SaveState& state, int shard_rank);
 /// Waits for the compute stream; ranks agree on step and run id. @collective
 [[nodiscard]] SaveJob make_save_job(const std::string& run_folder, const SaveState& state, const HostComm& comm);
 /// Communicates over `comm` alone and reads the model only through the contents. @collective. What save() says.

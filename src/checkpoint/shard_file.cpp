@@ -54,7 +54,7 @@ FileEntry create_file(const std::string& path, const ShardContents& contents) {
   io::Hdf5File file = io::Hdf5File::create(path);
   file.set_attribute("/", "format", "mica checkpoint shard");
   file.set_attribute("/", "format_version", kFormatVersion);
-  file.set_attribute("/", "mica_version", kVersion);
+  file.set_attribute("/", "mica_version", version());
   file.set_attribute("/", "run_id", contents.run_id);
   file.set_attribute("/", "step", contents.step);
   file.set_attribute("/", "shard_rank", std::int64_t{contents.shard_rank});

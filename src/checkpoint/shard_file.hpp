@@ -48,6 +48,13 @@ struct ShardContents {
   std::vector<ShardSource> sources;
   /// Of the threads that compute checksums and write data. They do not communicate.
   WorkerPace pace{};
+
+  /// Of the sources.
+  [[nodiscard]] std::int64_t data_bytes() const {
+    std::int64_t bytes = 0;
+    for (const ShardSource& source : sources) bytes += source.numel * dtype_bytes(source.dtype);
+    return bytes;
+  }
 };
 
 /// "shard-<run_id>-00000500-00002.h5"

@@ -15,7 +15,7 @@
 namespace mica::checkpoint {
 namespace {
 
-/// That a rank sends in a round, about.
+/// Bytes that a rank sends in a round, roughly.
 constexpr std::int64_t kRoundBytes = std::int64_t{32} << 20;
 
 /// Elements as they travel: `count` runs of `numel` elements, `stride` apart where they belong; then their bytes. One
@@ -122,7 +122,7 @@ class SharedReader {
     if (fan_out == 0) return;
     bytes_ += job.end - job.begin;
     if (is_own) return own_.push_back(job);
-    // What goes to many ranks goes in small parts, so that a round stays a round.
+    // Bytes for many ranks are sent in small parts, so that a round sends about kRoundBytes in all.
     const std::int64_t part = std::clamp<std::int64_t>(kRoundBytes / static_cast<std::int64_t>(fan_out) / 4096 * 4096, 4096, kBlockBytes);
     for (std::int64_t begin = job.begin; begin < job.end; begin += part) {
       shared_.push_back({job.part, job.dataset, begin, std::min(begin + part, job.end)});
@@ -154,7 +154,7 @@ class SharedReader {
     });
   }
 
-  /// Where all of an own block belongs, if that is one stretch of the host's memory.
+  /// Where one of this rank's own blocks belongs, if that is one stretch of the host's memory.
   [[nodiscard]] std::byte* memory_of(const Job& job) const {
     std::byte* memory = nullptr;
     const std::int64_t element = dtype_bytes(job.dataset->dtype);

@@ -7,11 +7,11 @@
 namespace mica::checkpoint {
 
 TokenIds read_token_ids(const io::JsonValue& object) {
-  // Some folders have -1 for none.
+  // Some folders write -1 where there is no such token.
   const auto id = [](const io::JsonValue& value) { return value.integer(-1, std::numeric_limits<std::int32_t>::max()); };
   TokenIds token_ids;
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
-    const std::optional<io::JsonValue> value = object.find(key);  // refuses what is no object
+    const std::optional<io::JsonValue> value = object.find(key);  // throws unless `object` is an object
     if (!object.has(key)) continue;
     std::vector<std::int64_t>& ids = token_ids[key];
     if (!value) continue;  // null

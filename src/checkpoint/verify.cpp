@@ -5,6 +5,7 @@
 #include <chrono>
 #include <filesystem>
 #include <mutex>
+#include <ranges>
 #include <set>
 
 #include "mica/checkpoint/folder.hpp"
@@ -19,14 +20,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 /// One block, or with dataset < 0 the rest of a file.
-struct Job {
+struct BlockCheck {
   std::size_t file;
   std::int64_t dataset;
   std::int64_t block;
 };
 
-std::vector<Job> jobs_of(const std::vector<const FileEntry*>& files) {
-  std::vector<Job> jobs;
+std::vector<BlockCheck> jobs_of(const std::vector<const FileEntry*>& files) {
+  std::vector<BlockCheck> jobs;
   for (std::size_t f = 0; f < files.size(); ++f) {
     const auto& datasets = files[f]->datasets;
     for (std::size_t d = 0; d < datasets.size(); ++d) {
@@ -46,11 +47,11 @@ class Verifier {
 
   void run() {
     for (const FileEntry* file : files_) forget_cached(*file);
-    const std::vector<Job> jobs = jobs_of(files_);
+    const std::vector<BlockCheck> jobs = jobs_of(files_);
     std::vector<PartReader> readers;
     for (int w = 0; w < kNumBlockWorkers; ++w) readers.emplace_back(folder_, /*max_open=*/1);
     run_block_workers(static_cast<std::int64_t>(jobs.size()), total_bytes_, [&](int worker, std::int64_t j) {
-      const Job& job = jobs[static_cast<std::size_t>(j)];
+      const BlockCheck& job = jobs[static_cast<std::size_t>(j)];
       std::string damage;
       try {
         check(readers[static_cast<std::size_t>(worker)], job);
@@ -63,21 +64,21 @@ class Verifier {
   }
 
  private:
-  /// What is on the disk is checked, not what the system remembers of it.
+  /// Drops the page cache, so that the disk is checked and not a copy in memory.
   void forget_cached(const FileEntry& file) const {
     try {
       io::RawFile::open_for_reading(folder_ + "/" + file.name).drop_cache();
-    } catch (const IoError&) {  // check() tells
+    } catch (const IoError&) {  // check() reports it
     }
   }
 
-  void check(PartReader& reader, const Job& job) const {
+  void check(PartReader& reader, const BlockCheck& job) const {
     const FileEntry& file = *files_[job.file];
     if (job.dataset < 0) return reader.check_rest(file);
     reader.check_block(file, file.datasets[static_cast<std::size_t>(job.dataset)], job.block);
   }
 
-  void finish(const Job& job, const std::string& damage) {
+  void finish(const BlockCheck& job, const std::string& damage) {
     const FileEntry& file = *files_[job.file];
     std::int64_t bytes = 0;
     if (job.dataset >= 0) {
@@ -98,7 +99,7 @@ class Verifier {
   VerifyReport& report_;
   const std::function<void(std::int64_t, std::int64_t)>& progress_;
   std::mutex mutex_;              // report_, progress_, damage_
-  std::set<std::string> damage_;  // of a file that cannot be opened the same for all its blocks
+  std::set<std::string> damage_;  // a set: a file that cannot be opened gives the same text for each of its blocks
 };
 
 }  // namespace
@@ -124,10 +125,10 @@ std::string next_good_checkpoint(const std::string& checkpoint_folder) {
   const auto self = std::ranges::find_if(all, [&](const CheckpointPath& f) { return step_folder_name(f.step) == name; });
   if (self == all.end()) return "";
   all.erase(self, all.end());
-  for (auto found = all.rbegin(); found != all.rend(); ++found) {
+  for (const CheckpointPath& earlier : std::views::reverse(all)) {
     try {
-      if (verify(found->path).damage.empty()) return found->path;
-    } catch (const Error&) {  // of another format, say: not one to go on from
+      if (verify(earlier.path).damage.empty()) return earlier.path;
+    } catch (const Error&) {  // of another format, for example: not one to resume from
     }
   }
   return "";

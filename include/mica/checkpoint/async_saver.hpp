@@ -2,11 +2,16 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <exception>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "mica/checkpoint/save.hpp"
 #include "mica/comm/host_comm.hpp"
@@ -16,10 +21,18 @@ namespace mica::checkpoint {
 
 struct SaveJob;
 
+/// Further attempts at a save that failed with an IoError: a full disk, a file system that is away.
+struct Retries {
+  std::vector<std::chrono::milliseconds> after;  ///< the pause before each; empty: there is one attempt
+  /// Asked in the pauses, on the saver's thread: true on any rank, and there is no further attempt. Empty: never.
+  std::function<bool()> are_over;
+};
+
 /// Saves while training goes on: start() copies this rank's shards and returns; a thread writes the copies as save() would,
 /// and the checkpoint becomes visible when it is complete. [Note: saving in the background]
 /// - The copies' memory (role snapshot: as many bytes as the shards) is allocated once, by reserve(), and reused.
 /// - One save at a time: the next start() waits for the previous one.
+/// - A save that fails with an IoError is tried again, from the same copy, as `retries` says.
 /// - A failure in the background is the same on every rank and is thrown by the next start() or wait(); is_failed() reports it
 ///   earlier, but not on all ranks at the same time.
 class AsyncSaver {
@@ -27,7 +40,7 @@ class AsyncSaver {
   /// @param background  the ranks of start()'s `comm`, over a separate communicator: the thread communicates while the
   ///                    host trains (MPI_THREAD_MULTIPLE).
   /// @param pool        outlives it.
-  AsyncSaver(std::unique_ptr<HostComm> background, Pool& pool);
+  AsyncSaver(std::unique_ptr<HostComm> background, Pool& pool, Retries retries = {});
   /// Waits for the thread; its result is lost.
   ~AsyncSaver();
   AsyncSaver(const AsyncSaver&) = delete;
@@ -42,21 +55,33 @@ class AsyncSaver {
   void start(const std::string& run_folder, const SaveState& state, const HostComm& comm, const SaveOptions& options = {});
   /// Waits until nothing is being written. @throws what the last save threw, once.
   void wait();
+  /// Waits so long at most, and throws nothing. @returns whether nothing is being written
+  [[nodiscard]] bool wait_for(std::chrono::milliseconds time);
   /// The report of the last save, if it is complete; once.
   [[nodiscard]] std::optional<SaveReport> take_finished();
+  /// What went wrong with attempts that were not the last, and when the next one is; each once.
+  [[nodiscard]] std::vector<std::string> take_failed_attempts();
   [[nodiscard]] bool is_under_way() const { return !is_done_; }
   [[nodiscard]] bool is_failed() const { return is_done_ && failure_; }
 
  private:
   void write();
+  [[nodiscard]] SaveReport save_in_attempts();
+  /// Between two attempts. @returns whether there is another one, on all ranks alike. @collective
+  [[nodiscard]] bool try_again_after(std::chrono::milliseconds pause, const std::string& failure);
   void copy(SaveJob& job, fsdp::DeviceMesh& device_mesh);
 
   std::unique_ptr<HostComm> background_;
   Pool& pool_;
+  const Retries retries_;
   Buffer snapshot_;
   SaveOptions options_;
   std::unique_ptr<SaveJob> job_;
   std::jthread thread_;
+  std::mutex mutex_;  // of failed_attempts_, and of done_
+  std::vector<std::string> failed_attempts_;
+  std::condition_variable done_;
+  std::atomic<bool> is_ending_{false};   // no further attempts
   std::atomic<bool> is_awaited_{false};  // the host waits for the thread, which then need not spare the training
   std::atomic<bool> is_done_{true};      // nothing is being written, so the host may access report_ and failure_
   std::exception_ptr failure_;

@@ -20,7 +20,6 @@ ExitCode run_convert(const std::vector<std::string>& arguments, std::ostream& ou
 
 /// Help of a command, if the first argument names one; else of the program.
 [[nodiscard]] std::string convert_help(const std::vector<std::string>& arguments);
-[[nodiscard]] std::string convert_version();
 
 /// Elements of a matrix that are held, twice, while it is transposed: 2 x 32 MiB.
 inline constexpr std::int64_t kPanelNumel = std::int64_t{8} << 20;

@@ -3,8 +3,11 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "mica/comm/host_comm.hpp"
 
 namespace mica::checkpoint {
 
@@ -18,5 +21,9 @@ struct HfTokenizer {
   TokenIds token_ids;
   std::map<std::string, std::string> files;  ///< name -> content, of those that is_tokenizer_file() knows: some MB
 };
+
+/// Rank 0's on every rank; null if rank 0 has none. @collective
+[[nodiscard]] std::shared_ptr<const HfTokenizer> copy_from_first_rank(const std::shared_ptr<const HfTokenizer>& tokenizer,
+                                                                      const HostComm& comm);
 
 }  // namespace mica::checkpoint

@@ -20,7 +20,8 @@ namespace mica::checkpoint {
 ExitCode run_inspect(const std::vector<std::string>& arguments, std::ostream& out, std::ostream* progress);
 
 [[nodiscard]] std::string inspect_help(const std::vector<std::string>& arguments);
-[[nodiscard]] std::string inspect_version();
+/// A line: checkpoint format, HDF5.
+[[nodiscard]] std::string build_text();
 
 /// As text: step, config, mesh, units, parameters, bytes.
 [[nodiscard]] std::string summary_text(const std::string& folder, const Manifest& manifest);

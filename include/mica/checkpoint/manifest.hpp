@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "mica/checkpoint/hf_tokenizer.hpp"
+#include "mica/checkpoint/retention.hpp"
 #include "mica/core/dtype.hpp"
 #include "mica/core/error.hpp"
 #include "mica/fsdp/shard_layout.hpp"
@@ -16,7 +17,7 @@
 namespace mica::checkpoint {
 
 /// What is written. History: 3 is the oldest that is read; 4 added parent, began_from, global_batch, sequences and data; 5 added
-/// tokenizer, and calls model.hidden model.intermediate_size.
+/// tokenizer and calls model.hidden model.intermediate_size; val_loss and retention are in newer ones of its files.
 inline constexpr std::int64_t kFormatVersion = 5;
 inline constexpr std::int64_t kOldestFormatVersion = 3;
 /// Data is checked in blocks of this many bytes, counted from the start of each dataset.
@@ -123,6 +124,8 @@ struct Manifest {
   std::map<std::string, std::int64_t> parameter_steps;  ///< of parameters whose count differs from optimizer_steps
 
   std::map<std::string, double> scalars;  ///< further state of the run, by name: "loss_scale"
+  std::optional<double> val_loss;         ///< after this step, if it was evaluated; never infinite or NaN
+  std::optional<Retention> retention;     ///< by which the save that wrote this left others; none: not recorded
 
   std::map<std::string, std::string> model;  ///< the [model] keys of the config
   std::string config;                        ///< the resolved config file

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "mica/checkpoint/manifest.hpp"
+#include "mica/checkpoint/retention.hpp"
 #include "mica/comm/host_comm.hpp"
 #include "mica/fsdp/root.hpp"
 #include "mica/optim/optimizer.hpp"
@@ -31,6 +32,7 @@ struct SaveState {
   std::string data;                    ///< data::TokenDataset::fingerprint()
   std::uint64_t seed = 0;
   int omp_threads = 1;
+  std::optional<double> val_loss;                ///< if this step was evaluated
   std::map<std::string, double> scalars;         ///< further state of the run, by name: "loss_scale"
   std::map<std::string, std::string> model;      ///< "type" -> "gpt2", "layers" -> "12", ...
   std::string config;                            ///< the resolved config file
@@ -38,8 +40,8 @@ struct SaveState {
 };
 
 struct SaveOptions {
-  /// Number of checkpoints up to this step to keep once this one is complete; 0: all. Later ones are never deleted.
-  int keep = 0;
+  /// Which checkpoints up to this step to keep once this one is complete. Later ones are never deleted.
+  Retention keep;
   /// Called on every rank that reaches one of kSavePoints; an exception from it fails the save.
   std::function<void(std::string_view point)> at_point;
 };
@@ -48,7 +50,8 @@ inline constexpr std::string_view kSavePoints[] = {"folder made",   "metadata wr
                                                    "before rename", "earlier one moved", "after rename"};
 
 struct SaveReport {
-  std::string path;                ///< RUN/checkpoints/step-00000500
+  std::string path;  ///< RUN/checkpoints/step-00000500
+  std::int64_t step = 0;
   std::int64_t bytes = 0;          ///< of all files but the manifest
   std::int64_t shard_bytes = 0;    ///< of this rank's file, 0 if it writes none
   double write_ms = 0;             ///< this rank's file: create, write, fsync

@@ -42,7 +42,7 @@ std::vector<Array> arrays_of(const ParameterReader& reader, bool with_optimizer)
 void create_file(const std::string& path, const Manifest& manifest, std::vector<Array>& arrays) {
   io::Hdf5File file = io::Hdf5File::create(path);
   file.set_attribute("/", "format", "mica model");
-  file.set_attribute("/", "mica_version", kVersion);
+  file.set_attribute("/", "mica_version", version());
   file.set_attribute("/", "run_id", manifest.run_id);
   file.set_attribute("/", "step", manifest.step);
   file.set_attribute("/", "config", manifest.config);

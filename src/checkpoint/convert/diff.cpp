@@ -84,7 +84,7 @@ void compare_chunk(const Side& a, const Side& b, std::int64_t begin, std::int64_
     if (is_equal) continue;
     entry.result = DiffEntry::Result::different;
     const double difference = std::abs(a.value(i) - b.value(i));
-    // The first difference is at least a place; a NaN, once seen, stays.
+    // The first element that differs sets max_at, whatever its difference; a NaN, once seen, stays.
     const bool is_larger = entry.num_different == 0 || difference > entry.max_difference || std::isnan(difference);
     if (is_larger && !std::isnan(entry.max_difference)) {
       entry.max_difference = difference;

@@ -44,7 +44,7 @@ std::string HfConfig::text(const char* key, const std::string& otherwise) const 
 
 void HfConfig::expect(const char* key, const Json& supported, std::string_view why) const {
   const auto value = find(key);
-  if (!value || Json::parse(value->dump()) == supported) return;  // as values: 1 is 1.0
+  if (!value || Json::parse(value->dump()) == supported) return;  // compares values: 1 equals 1.0
   value->fail_expecting(fmt::format("{}: {}", supported.dump(), why));
 }
 

@@ -18,8 +18,8 @@
 namespace mica::checkpoint {
 namespace {
 
-constexpr std::int64_t kChunkNumel = std::int64_t{4} << 20;  // 16 MiB
-constexpr float kHalfOverflow = 65520;                       // rounds to infinity in fp16
+constexpr std::int64_t kExportNumel = std::int64_t{4} << 20;  // 16 MiB
+constexpr float kHalfOverflow = 65520;                        // rounds to infinity in fp16
 
 /// Tensors [begin, end) of the model make up one file.
 struct Shard {
@@ -136,8 +136,8 @@ class Exporter {
   }
   void copy_straight(const HfTensor& tensor, io::SafetensorsWriter& writer) {
     const std::int64_t numel = tensor.shape.numel();
-    for (std::int64_t at = 0; at < numel; at += kChunkNumel) {
-      const std::int64_t count = std::min(kChunkNumel, numel - at);
+    for (std::int64_t at = 0; at < numel; at += kExportNumel) {
+      const std::int64_t count = std::min(kExportNumel, numel - at);
       read(tensor, at, count);
       writer.write(tensor.hf_name, at, count, from_.data());
     }

@@ -62,7 +62,7 @@ ConvertReport hf_import(const std::string& hf_folder, const std::string& checkpo
   if (options.is_dry_run) return report;
 
   Manifest header;
-  header.mica_version = kVersion;
+  header.mica_version = full_version();
   header.run_id = make_run_id();
   header.strategy = "full_shard";
   header.kernels = "none: imported from " + hf_folder;

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kMaxIndexBytes = 16 << 20;  // some 100,000 tensors
 constexpr std::string_view kHead = "lm_head.weight";
 
-bool is_bare_name(const std::string& name) {
+bool is_name_in_same_folder(const std::string& name) {
   return !name.empty() && name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos && name != "." && name != "..";
 }
 
@@ -79,7 +79,7 @@ void HfTensors::read_index(const std::string& path) {
   std::set<std::string> names;
   index["weight_map"].for_each_key([&](const std::string& tensor, const io::JsonValue& file) {
     const std::string name = file.text();
-    if (!is_bare_name(name)) file.fail_expecting("the name of a file in the same folder");
+    if (!is_name_in_same_folder(name)) file.fail_expecting("the name of a file in the same folder");
     weight_map[tensor] = name;
     names.insert(name);
   });
@@ -124,7 +124,7 @@ HfMatch match_tensors(const HfModel& model, const HfTensors& tensors) {
   }
   for (const auto& [name, found] : tensors.all()) {
     if (used.contains(name) || architecture.is_buffer(without_prefix(name))) continue;
-    if (name == kHead) {  // not wanted: the model is tied
+    if (name == kHead) {  // skipped: a tied model uses the embedding
       match.tied_head = found;
       continue;
     }

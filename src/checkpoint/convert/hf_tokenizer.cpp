@@ -15,6 +15,19 @@ namespace mica::checkpoint {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+/// What is wrong with a file that the user names is the user's mistake.
+std::string read_tokenizer_file(const std::string& path) {
+  try {
+    return io::read_file(path);
+  } catch (const IoError& error) {
+    throw ConfigError(fmt::format("{}; the tokenizer's files go with the model: make it readable, or move it away", error.what()));
+  }
+}
+
+}  // namespace
+
 HfTokenizer read_hf_tokenizer(const std::string& folder) {
   std::error_code error;
   HfTokenizer tokenizer;
@@ -28,7 +41,7 @@ HfTokenizer read_hf_tokenizer(const std::string& folder) {
     require<ConfigError>(bytes <= kMaxTokenizerBytes,
                          "{}: the folder's tokenizer files have more than {} bytes, which no tokenizer has; move away what is none", path,
                          kMaxTokenizerBytes);
-    tokenizer.files[std::string(name)] = io::read_file(path);
+    tokenizer.files[std::string(name)] = read_tokenizer_file(path);
   }
   return tokenizer;
 }

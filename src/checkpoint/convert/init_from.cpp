@@ -20,8 +20,8 @@
 namespace mica::checkpoint {
 namespace {
 
-/// That a rank sends at once, about.
-constexpr std::int64_t kRoundBytes = std::int64_t{16} << 20;
+/// Bytes that a rank sends at a time, roughly.
+constexpr std::int64_t kBroadcastBytes = std::int64_t{16} << 20;
 
 bool may_differ(const std::string& key, const ModelKeys& there, const ModelKeys& here) {
   if (key == "dropout") return true;
@@ -77,7 +77,7 @@ void read_pieces(ParameterSource& source, const fsdp::UnitStorage& storage, cons
 
 /// A unit's shard from the rank that has read it to the others. @collective over all ranks: each has so many sharers.
 void send_to_sharers(TensorView master, int reader, const std::vector<int>& sharers, const Pool& pool, const HostComm& comm) {
-  const std::int64_t part = kRoundBytes / std::ssize(sharers);
+  const std::int64_t part = kBroadcastBytes / std::ssize(sharers);
   for (std::int64_t at = 0; sharers.size() > 1 && at < master.bytes(); at += part) {
     const std::int64_t bytes = std::min(part, master.bytes() - at);
     std::byte* here = static_cast<std::byte*>(master.data) + at;

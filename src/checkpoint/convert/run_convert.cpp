@@ -6,7 +6,6 @@
 
 #include "mica/checkpoint/convert.hpp"
 #include "mica/checkpoint/manifest.hpp"
-#include "mica/core/version.hpp"
 #include "mica/io/hdf5.hpp"
 
 #include "subcommand.hpp"
@@ -97,10 +96,6 @@ std::int64_t parse_bytes(std::string_view option, const std::string& text) {
 std::string convert_help(const std::vector<std::string>& arguments) {
   const Subcommand* command = arguments.empty() ? nullptr : find_command(arguments[0]);
   return command == nullptr ? help_text() : command_help(*command);
-}
-
-std::string convert_version() {
-  return fmt::format("mica-convert {} (checkpoint format {}, HDF5 {})\n", kVersion, kFormatVersion, io::hdf5_version());
 }
 
 ExitCode run_convert(const std::vector<std::string>& arguments, std::ostream& out, std::ostream* progress) {

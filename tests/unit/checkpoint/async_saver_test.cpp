@@ -3,6 +3,7 @@
 
 #include "mica/checkpoint/async_saver.hpp"
 
+#include <atomic>
 #include <barrier>
 #include <filesystem>
 #include <limits>
@@ -24,17 +25,18 @@ using test::error_of;
 using test::SavedModel;
 using test::ShardedOptions;
 using test::TemporaryFolder;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 namespace fs = std::filesystem;
 
 /// A model and a saver whose thread talks over a group of its own.
 struct Trained {
-  Trained(std::unique_ptr<ProcessGroup> world, const test::Units& units, const ShardedOptions& options = {})
+  Trained(std::unique_ptr<ProcessGroup> world, const test::Units& units, const ShardedOptions& options = {}, Retries retries = {})
       : background_group(world->duplicate("background")),
         stream(make_cpu_stream("background", StreamMode::inlined)),
         model(std::move(world), units, options),
-        saver(make_group_comm(*background_group, *stream), model.weights().pool()) {}
+        saver(make_group_comm(*background_group, *stream), model.weights().pool(), std::move(retries)) {}
 
   void start(const std::string& run, std::int64_t step, const SaveOptions& options = {}) {
     saver.start(run, model.state(step), model.comm(), options);
@@ -73,7 +75,7 @@ struct MeshCase {
   std::vector<int> unsharded;
 };
 
-class AsyncRoundTrip : public testing::TestWithParam<MeshCase> {};
+class AsyncRoundTrip : public ::testing::TestWithParam<MeshCase> {};
 
 TEST_P(AsyncRoundTrip, WritesWhatWasThereAtTheStart) {
   const MeshCase& mesh = GetParam();
@@ -103,7 +105,7 @@ TEST_P(AsyncRoundTrip, WritesWhatWasThereAtTheStart) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, AsyncRoundTrip,
-                         testing::Values(MeshCase{1, 1, {}}, MeshCase{2, 2, {}}, MeshCase{3, 3, {}}, MeshCase{4, 2, {0}}),
+                         ::testing::Values(MeshCase{1, 1, {}}, MeshCase{2, 2, {}}, MeshCase{3, 3, {}}, MeshCase{4, 2, {0}}),
                          [](const auto& info) { return fmt::format("ranks{}_shard{}", info.param.num_ranks, info.param.shard_size); });
 
 // Twice the same memory, as many bytes as were announced; a second save waits for the first.
@@ -159,6 +161,69 @@ TEST(AsyncSaver, AFailureInTheBackgroundIsThrownOnEveryRankAndLeavesNothing) {
   });
   EXPECT_THAT(verify(folder / "checkpoints/step-00000002").damage, IsEmpty());
   EXPECT_FALSE(fs::exists(folder / "checkpoints/step-00000001.tmp"));
+}
+
+/// A save that fails on rank 1 at its first attempts.
+struct FailingSave {
+  explicit FailingSave(std::unique_ptr<ProcessGroup> world, Retries retries)
+      : trained(std::move(world), test::small_units(), {}, std::move(retries)) {
+    trained.model.fill(1);
+  }
+
+  void start(const std::string& run, int num_failures) {
+    SaveOptions options;
+    if (trained.model.comm().rank() == 1) {
+      options.at_point = [this, num_failures](std::string_view point) {
+        if (point == "metadata written" && num_attempts++ < num_failures) throw IoError("the disk is away");
+      };
+    }
+    trained.start(run, 1, options);
+  }
+
+  Trained trained;
+  int num_attempts = 0;
+};
+
+TEST(AsyncSaver, ASaveIsTriedAgainAsOftenAsToldAndEachFailureIsSaidOnce) {
+  for (const int num_failures : {1, 2, 3}) {
+    const TemporaryFolder folder;
+    run_local_ranks(3, [&](auto world) {
+      using namespace std::chrono_literals;
+      FailingSave save(std::move(world), {{1ms, 2ms}, {}});
+      save.start(folder.path(), num_failures);
+      const bool is_saved = num_failures <= 2;
+      if (is_saved) {
+        save.trained.saver.wait();
+      } else {
+        EXPECT_EQ(error_of<IoError>([&] { save.trained.saver.wait(); }), "rank 1: the disk is away (attempt 3 of 3)");
+      }
+      EXPECT_EQ(save.trained.saver.take_finished().has_value(), is_saved);
+      const std::vector<std::string> failed = save.trained.saver.take_failed_attempts();
+      ASSERT_EQ(failed.size(), static_cast<std::size_t>(std::min(num_failures, 2)));
+      EXPECT_EQ(failed[0], "rank 1: the disk is away (attempt 1 of 3); the next one is in 0.001 s");
+      EXPECT_THAT(save.trained.saver.take_failed_attempts(), IsEmpty());
+    });
+    EXPECT_EQ(list_checkpoints(folder / "checkpoints").size(), num_failures <= 2 ? 1U : 0U);
+    for (const auto& entry : fs::directory_iterator(folder / "checkpoints")) EXPECT_THAT(entry.path().string(), Not(HasSubstr(".tmp")));
+  }
+}
+
+// One rank alone is told so: all end with it.
+TEST(AsyncSaver, WhoMustStopWaitsForNoFurtherAttempt) {
+  const TemporaryFolder folder;
+  std::atomic<bool> stops = false;
+  run_local_ranks(3, [&](auto world) {
+    const bool hears = world->rank() == 2;
+    FailingSave save(std::move(world), {{std::chrono::hours(1)}, [&stops, hears] { return hears && stops; }});
+    save.start(folder.path(), 1);
+    std::vector<std::string> failed;
+    while (failed.empty()) failed = save.trained.saver.take_failed_attempts();  // it pauses, for an hour
+    stops = true;
+    EXPECT_THAT(error_of<IoError>([&] { save.trained.saver.wait(); }), HasSubstr("(attempt 1 of 2)"));
+    save.start(folder.path(), 0);
+    save.trained.saver.wait();
+    EXPECT_TRUE(save.trained.saver.take_finished().has_value());
+  });
 }
 
 // A rank that cannot even copy: nobody is left waiting for it.

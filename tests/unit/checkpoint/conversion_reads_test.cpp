@@ -24,7 +24,7 @@ using test::convert;
 using test::SavedModel;
 using test::ShardedOptions;
 using test::TemporaryFolder;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 /// Bytes that this process reads from files in an action, as the system counts them.
 template <class Action>
@@ -75,7 +75,7 @@ struct Cut {
   const char* name;
   ShardedOptions options;
 };
-class Of64Ranks : public testing::TestWithParam<Cut> {
+class Of64Ranks : public ::testing::TestWithParam<Cut> {
  protected:
   TemporaryFolder folder_;
   const std::string path_ = save_on(64, folder_ / "run", GetParam().options);
@@ -122,7 +122,7 @@ TEST_P(Of64Ranks, StateDictsReadEveryBlockOnce) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cut, Of64Ranks,
-                         testing::Values(Cut{"by_rows", per_parameter(0)}, Cut{"by_columns", per_parameter(1)}, Cut{"flat", {}}),
+                         ::testing::Values(Cut{"by_rows", per_parameter(0)}, Cut{"by_columns", per_parameter(1)}, Cut{"flat", {}}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(ConversionReads, HfExportOfColumnsReadsEveryBlockOnce) {

@@ -24,9 +24,9 @@ using test::convert_error;
 using test::SavedModel;
 using test::ShardedOptions;
 using test::TemporaryFolder;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 namespace fs = std::filesystem;
 
 std::string save_on(int num_ranks, const std::string& run, const test::Units& units, const ShardedOptions& options = {}) {

@@ -21,10 +21,10 @@ namespace {
 using test::error_of;
 using test::SavedModel;
 using test::TemporaryFolder;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::SizeIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
 namespace fs = std::filesystem;
 
 void overwrite(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes; }
@@ -161,7 +161,7 @@ TEST(Damage, TheErrorNamesDatasetAndByteRangeOfTheBlock) {
     const std::string text = error_of<DamagedCheckpointError>([&] { (void)model.load(path); });
     EXPECT_THAT(text, AllOf(HasSubstr(file), HasSubstr("/units/0/exp_avg"), HasSubstr("bytes 4194304 to 4799999"),
                             HasSubstr("no older good checkpoint")));
-    EXPECT_THAT(verify(path).damage, testing::ElementsAre(HasSubstr("bytes 4194304 to 4799999")));
+    EXPECT_THAT(verify(path).damage, ::testing::ElementsAre(HasSubstr("bytes 4194304 to 4799999")));
   });
 }
 

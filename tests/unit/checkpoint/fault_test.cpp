@@ -26,8 +26,8 @@ namespace {
 
 using test::SavedModel;
 using test::TemporaryFolder;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 namespace fs = std::filesystem;
 
 /// The child of a "threadsafe" death test runs the test again up to the fatal statement: it takes the parent's folder.
@@ -53,7 +53,7 @@ class SharedFolder {
   std::string path_;
 };
 
-class FaultDeathTest : public testing::Test {
+class FaultDeathTest : public ::testing::Test {
  protected:
   FaultDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };
@@ -89,7 +89,7 @@ struct KillCase {
   friend void PrintTo(const KillCase& k, std::ostream* out) { *out << k.point << (k.step_exists ? ", step exists" : ""); }
 };
 
-class KillDeathTest : public FaultDeathTest, public testing::WithParamInterface<KillCase> {};
+class KillDeathTest : public FaultDeathTest, public ::testing::WithParamInterface<KillCase> {};
 
 TEST_P(KillDeathTest, TheNewestCompleteCheckpointIsAlwaysRight) {
   const KillCase& kill_case = GetParam();
@@ -102,7 +102,7 @@ TEST_P(KillDeathTest, TheNewestCompleteCheckpointIsAlwaysRight) {
   const SaveOptions options{.keep = 1, .at_point = [&](std::string_view at) {
                               if (at == kill_case.point) ::kill(::getpid(), SIGKILL);
                             }};
-  EXPECT_EXIT(save_on_two_ranks(run, 2, 3, options), testing::KilledBySignal(SIGKILL), "");
+  EXPECT_EXIT(save_on_two_ranks(run, 2, 3, options), ::testing::KilledBySignal(SIGKILL), "");
   if (kill_case.point == "after rename") {
     expect_newest(run, 2, 3);
   } else if (kill_case.step_exists) {
@@ -126,7 +126,7 @@ std::vector<KillCase> kill_cases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(Points, KillDeathTest, testing::ValuesIn(kill_cases()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Points, KillDeathTest, ::testing::ValuesIn(kill_cases()), [](const auto& info) {
   std::string name(info.param.point);
   for (char& c : name) c = c == ' ' ? '_' : c;
   return name + (info.param.step_exists ? "_over_the_same_step" : "");
@@ -179,18 +179,23 @@ void leave_free(const std::string& folder, std::uintmax_t bytes) {
 }
 
 /// Saves step 1 with room, then step 2 without; both ranks must throw the same IoError and step 1 must stay.
-std::string full_disk(const std::string& run, std::uintmax_t bytes_left) {
+/// @param point  at which the disk fills up; "": before the save
+std::string full_disk(const std::string& run, std::uintmax_t bytes_left, std::string_view point = "") {
   const test::Units units{{{"weight", Shape{100, 1000}, true}}};  // 1.2 MB with its state
   std::vector<std::string> texts(2);
   run_local_ranks(2, [&](auto world) {
     SavedModel model(std::move(world), units);
     model.fill(1);
     model.save(run, 1);
-    if (model.comm().rank() == 0) leave_free(run, bytes_left);
+    if (model.comm().rank() == 0 && point.empty()) leave_free(run, bytes_left);
     (void)model.comm().gather_strings("");
     model.fill(2);
+    SaveOptions options;
+    options.at_point = [&](std::string_view at) {
+      if (at == point && model.comm().rank() == 0) leave_free(run, bytes_left);
+    };
     try {
-      model.save(run, 2);
+      model.save(run, 2, options);
     } catch (const IoError& e) {
       texts[static_cast<std::size_t>(model.comm().rank())] = e.what();
     }
@@ -202,6 +207,8 @@ std::string full_disk(const std::string& run, std::uintmax_t bytes_left) {
     if (texts[0].find(part) == std::string::npos) return fmt::format("'{}' is not in: {}", part, texts[0]);
   }
   if (texts[0].find('\n') != std::string::npos) return "the error has several lines";
+  const bool is_told_first = texts[0].find("no room for a checkpoint of 1200000 bytes") != std::string::npos;
+  if (is_told_first != point.empty()) return "found too early or too late: " + texts[0];
   if (fs::exists(run + "/checkpoints/step-00000002.r0.tmp")) return "the .tmp is still there";
   if (newest_complete(run)->step != 1) return "step 1 is not the newest any more";
   if (!verify(run + "/checkpoints/step-00000001").damage.empty()) return "step 1 is damaged";
@@ -214,11 +221,20 @@ std::string full_disk(const std::string& run, std::uintmax_t bytes_left) {
   return newest_complete(run)->step == 2 ? "" : "step 2 was not saved with room";
 }
 
-// No room at all, for HDF5's metadata only, and for one of the two shards.
-TEST_F(FaultDeathTest, AFullDiskLosesNothing) {
+// No room at all, for HDF5's metadata only, for one of the two shards, and for all but a page: nothing is written.
+TEST_F(FaultDeathTest, ADiskWithoutRoomIsToldBeforeASave) {
   const SharedFolder folder;
-  for (const std::uintmax_t left : {0, 8192, 40000, 700000}) {
-    EXPECT_EXIT(on_small_disk(folder.path(), "4m", [&] { return full_disk(folder.path(), left); }), testing::ExitedWithCode(0), "") << left;
+  for (const std::uintmax_t left : {0, 8192, 40000, 700000, 1195000}) {
+    EXPECT_EXIT(on_small_disk(folder.path(), "4m", [&] { return full_disk(folder.path(), left); }), ::testing::ExitedWithCode(0), "")
+        << left;
+  }
+}
+
+TEST_F(FaultDeathTest, ADiskThatFillsUpUnderASaveLosesNothing) {
+  const SharedFolder folder;
+  for (const char* point : {"folder made", "metadata written", "shard written", "before manifest"}) {
+    EXPECT_EXIT(on_small_disk(folder.path(), "5m", [&] { return full_disk(folder.path(), 0, point); }), ::testing::ExitedWithCode(0), "")
+        << point;
   }
 }
 
@@ -275,9 +291,48 @@ TEST_F(FaultDeathTest, ADiskThatFillsUpUnderABackgroundSaveLosesNothing) {
   const SharedFolder folder;
   for (const char* point : {"folder made", "metadata written", "shard written", "before manifest"}) {
     EXPECT_EXIT(on_small_disk(folder.path(), "5m", [&] { return full_disk_in_the_background(folder.path(), point); }),
-                testing::ExitedWithCode(0), "")
+                ::testing::ExitedWithCode(0), "")
         << point;
   }
+}
+
+/// Somebody makes room between two attempts: the checkpoint is what start() copied.
+std::string room_for_a_later_attempt(const std::string& run) {
+  const test::Units units{{{"weight", Shape{100, 1000}, true}}};
+  std::string problem;
+  run_local_ranks(2, [&](std::unique_ptr<ProcessGroup> world) {
+    const auto background = world->duplicate("background");
+    const auto stream = make_cpu_stream("background", StreamMode::inlined);
+    SavedModel model(std::move(world), units);
+    AsyncSaver saver(make_group_comm(*background, *stream), model.weights().pool(),
+                     Retries{std::vector(600, std::chrono::milliseconds(100)), {}});
+    const bool is_main = model.comm().rank() == 0;
+    if (is_main) leave_free(run, 100'000);
+    (void)model.comm().gather_strings("");
+    model.fill(2);
+    const auto expected = model.bits();
+    saver.start(run, model.state(2), model.comm());
+    model.fill(3);
+    if (is_main) {
+      std::vector<std::string> failed;
+      while (failed.empty()) failed = saver.take_failed_attempts();
+      fs::remove(run + "/ballast");
+      for (const char* part : {"bytes free", "(attempt 1 of 601); the next one is in 0.1 s"}) {
+        if (failed[0].find(part) == std::string::npos) problem = fmt::format("'{}' is not in: {}", part, failed[0]);
+      }
+    }
+    saver.wait();
+    if (!saver.take_finished()) problem = "no report";
+    (void)model.load(run + "/checkpoints/step-00000002");
+    if (model.bits() != expected) problem = "the checkpoint does not hold what was copied at the start";
+  });
+  return problem;
+}
+
+TEST_F(FaultDeathTest, ABackgroundSaveIsTriedAgain) {
+  const SharedFolder folder;
+  EXPECT_EXIT(on_small_disk(folder.path(), "4m", [&] { return room_for_a_later_attempt(folder.path()); }), ::testing::ExitedWithCode(0),
+              "");
 }
 
 TEST_F(FaultDeathTest, AReadOnlyFolderIsTheUsersToChange) {
@@ -296,7 +351,7 @@ TEST_F(FaultDeathTest, AReadOnlyFolderIsTheUsersToChange) {
     });
     return text.find("Read-only file system") != std::string::npos && text.find(run) != std::string::npos ? "" : "said: " + text;
   };
-  EXPECT_EXIT(on_small_disk(folder.path(), "1m", body), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(on_small_disk(folder.path(), "1m", body), ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

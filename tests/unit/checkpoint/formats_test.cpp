@@ -24,7 +24,7 @@ TEST(Formats, EarlierOnesHaveASample) {
     EXPECT_EQ(manifest.optimizer_steps, 5);
     EXPECT_EQ(manifest.parameter_steps.at("transformer.ln_f.bias"), 0);
     EXPECT_EQ(manifest.files.size(), 2U);
-    EXPECT_THAT(verify(sample + "/checkpoints/step-00000005").damage, testing::IsEmpty());
+    EXPECT_THAT(verify(sample + "/checkpoints/step-00000005").damage, ::testing::IsEmpty());
   }
 }
 

@@ -13,8 +13,8 @@ namespace {
 using test::error_of;
 using test::HfFolder;
 using test::TemporaryFolder;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 /// Writes a config and reads it.
 HfModel model_of(const Json& config) {
@@ -36,11 +36,11 @@ TEST(HfConfig, KeysAndParametersAreMicas) {
     }
   }
   const HfModel model = read_hf_model(test::hf_reference("gpt2"));
-  EXPECT_THAT(
-      model.keys.all(),
-      testing::ElementsAre(testing::Pair("context", "17"), testing::Pair("dropout", "0"), testing::Pair("heads", "3"),
-                           testing::Pair("intermediate_size", "0"), testing::Pair("layers", "2"), testing::Pair("tie_embeddings", "true"),
-                           testing::Pair("type", "gpt2"), testing::Pair("vocab_size", "61"), testing::Pair("width", "24")));
+  EXPECT_THAT(model.keys.all(),
+              ::testing::ElementsAre(::testing::Pair("context", "17"), ::testing::Pair("dropout", "0"), ::testing::Pair("heads", "3"),
+                                     ::testing::Pair("intermediate_size", "0"), ::testing::Pair("layers", "2"),
+                                     ::testing::Pair("tie_embeddings", "true"), ::testing::Pair("type", "gpt2"),
+                                     ::testing::Pair("vocab_size", "61"), ::testing::Pair("width", "24")));
   EXPECT_EQ(read_hf_model(test::hf_reference("gpt2_untied")).keys.flag("tie_embeddings"), false);
 }
 

@@ -18,8 +18,8 @@ using test::convert;
 using test::convert_error;
 using test::HfFolder;
 using test::TemporaryFolder;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
 TEST(HfImport, F2_WhatIsExportedAgainHasTheSameBits) {
@@ -111,7 +111,7 @@ TEST(HfImport, TheTokenizerComesBackWhenTheFolderIsGone) {
     SCOPED_TRACE(checkpoint);
     const std::string out = folder / (std::string(checkpoint) + "-hf");
     EXPECT_THAT(convert({"hf-export", folder / checkpoint, out}),
-                AllOf(HasSubstr("with the tokenizer of " + (folder / "hf") + ": merges.txt, "), testing::Not(HasSubstr("without"))));
+                AllOf(HasSubstr("with the tokenizer of " + (folder / "hf") + ": merges.txt, "), ::testing::Not(HasSubstr("without"))));
     for (const auto& [name, text] : hf.texts) {
       if (name == "README.md") continue;
       EXPECT_EQ(io::read_file(out + "/" + name), text) << name;

@@ -19,8 +19,8 @@ namespace {
 using test::error_of;
 using test::HfFolder;
 using test::TemporaryFolder;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 using Keys = std::map<std::string, std::string>;
 

@@ -78,7 +78,7 @@ struct Grid {
   const char* model;
   int replicas, shard_size;
 };
-class InitReads : public testing::TestWithParam<Grid> {};
+class InitReads : public ::testing::TestWithParam<Grid> {};
 
 TEST_P(InitReads, HeadersOnceAndFilesWhereTheyAreNeeded) {
   const auto [name, replicas, shard_size] = GetParam();
@@ -128,9 +128,9 @@ TEST_P(InitReads, HeadersOnceAndFilesWhereTheyAreNeeded) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, InitReads,
-                         testing::Values(Grid{"llama_untied", 1, 1}, Grid{"llama_untied", 1, 5}, Grid{"llama_untied", 2, 2},
-                                         Grid{"llama_untied", 4, 1}, Grid{"llama_untied", 3, 2}, Grid{"llama_untied", 1, 64},
-                                         Grid{"llama", 2, 3}),
+                         ::testing::Values(Grid{"llama_untied", 1, 1}, Grid{"llama_untied", 1, 5}, Grid{"llama_untied", 2, 2},
+                                           Grid{"llama_untied", 4, 1}, Grid{"llama_untied", 3, 2}, Grid{"llama_untied", 1, 64},
+                                           Grid{"llama", 2, 3}),
                          [](const auto& info) {
                            return fmt::format("{}_{}x{}", info.param.model, info.param.replicas, info.param.shard_size);
                          });

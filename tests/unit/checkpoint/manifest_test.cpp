@@ -15,9 +15,9 @@ namespace mica::checkpoint {
 namespace {
 
 using test::error_of;
-using testing::AllOf;
-using testing::HasSubstr;
-using Json = nlohmann::ordered_json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using OrderedJson = nlohmann::ordered_json;
 
 /// Two shard ranks; unit "a" is sharded and has state, unit "b" is not.
 Manifest example() {
@@ -43,6 +43,8 @@ Manifest example() {
   m.state_kinds = {"exp_avg", "exp_avg_sq"};
   m.parameter_steps = {{"a.bias", 17}};
   m.scalars = {{"loss_scale", 16777216.5}};
+  m.val_loss = 2.34375;
+  m.retention = Retention(3, 1000, 1);
   m.model = {{"type", "mlp"}, {"width", "7"}};
   m.config = "[run]\nname = \"q\"\t\xC3\xA9\n";
   m.units = {{"a", 2, 20, {{"a.weight", Shape{5, 7}}, {"a.bias", Shape{3}}}},
@@ -65,21 +67,21 @@ Manifest example() {
 }
 
 /// The text with its checksum made to fit: what an editor with a calculator would write.
-std::string sign(const Json& json) {
+std::string sign(const OrderedJson& json) {
   std::string text = json.dump(1);
   text.resize(text.size() - 2);
   return text + fmt::format(",\n \"manifest_crc32c\": \"{:08x}\"\n}}\n", io::crc32c(text.data(), static_cast<std::int64_t>(text.size())));
 }
 
-Json example_json() {
-  Json json = Json::parse(manifest_text(example()));
+OrderedJson example_json() {
+  OrderedJson json = OrderedJson::parse(manifest_text(example()));
   json.erase("manifest_crc32c");
   return json;
 }
 
 // What format 3 did not know is empty.
 TEST(Manifest, Format3IsRead) {
-  Json json = example_json();
+  OrderedJson json = example_json();
   json["format_version"] = 3;
   for (const char* key : {"parent", "began_from", "global_batch", "sequences", "data", "tokenizer"}) json.erase(key);
   const Manifest m = parse_manifest(sign(json), "m.json");
@@ -94,7 +96,7 @@ TEST(Manifest, Format3IsRead) {
 
 // Nor did format 4 know of tokenizers, and it called a key of the model otherwise.
 TEST(Manifest, Format4IsRead) {
-  Json json = example_json();
+  OrderedJson json = example_json();
   json["format_version"] = 4;
   json.erase("tokenizer");
   json["model"] = {{"type", "mlp"}, {"hidden", "9"}};
@@ -136,6 +138,21 @@ TEST(Manifest, ComesBackAsItWas) {
   EXPECT_EQ(parse_manifest(sign(example_json()), "m.json").step, 500);
 }
 
+// Files of format 5 from before there were such entries.
+TEST(Manifest, ALossAndRulesMayBeMissing) {
+  EXPECT_EQ(parse_manifest(manifest_text(example()), "m.json").val_loss, 2.34375);
+  EXPECT_EQ(parse_manifest(manifest_text(example()), "m.json").retention, Retention(3, 1000, 1));
+  for (const bool is_null : {false, true}) {
+    OrderedJson json = example_json();
+    for (const char* key : {"val_loss", "retention"}) {
+      json.erase(key);
+      if (is_null) json[key] = nullptr;
+    }
+    EXPECT_FALSE(parse_manifest(sign(json), "m.json").val_loss);
+    EXPECT_FALSE(parse_manifest(sign(json), "m.json").retention);
+  }
+}
+
 TEST(Manifest, TextThatIsNoUtf8DoesNotCostACheckpoint) {
   Manifest m = example();
   m.config = "name=\xff";
@@ -157,7 +174,7 @@ TEST(Manifest, EveryFlippedBitAndEveryTruncationIsFound) {
 
 struct BadValue {
   const char* pointer;  // JSON pointer
-  Json value;           // null: the key is removed
+  OrderedJson value;    // null: the key is removed
   const char* expected;
 };
 
@@ -171,13 +188,19 @@ TEST(Manifest, TrustsNoValue) {
       {"/step", "500", "step is \"500\", expected a whole number from 0"},
       {"/seed", -1, "seed"},
       {"/config", 7, "config is 7, expected a text"},
-      {"/model", Json::array(), "model is [], expected an object"},
+      {"/model", OrderedJson::array(), "model is [], expected an object"},
       {"/model/type", 3, "model[\"type\"] is 3, expected a text"},
       {"/mesh", "x", "mesh is \"x\", expected an object"},
       {"/mesh/world_size", 5, "mesh is 2 x 2 for 5 ranks"},
       {"/mesh/shard_size", 0, "mesh.shard_size is 0"},
       {"/mesh/replicas", 4294967298LL, "mesh.replicas"},
       {"/omp_threads", -3, "omp_threads"},
+      {"/val_loss", "low", "val_loss is \"low\""},
+      {"/retention", 2, "retention is 2, expected an object"},
+      {"/retention/newest", -1, "retention.newest is -1"},
+      {"/retention/newest", 4294967298LL, "retention.newest"},
+      {"/retention/every", nullptr, "retention.every is missing"},
+      {"/retention/best", 1.5, "retention.best is 1.5"},
       {"/block_bytes", 4096, "block_bytes"},
       {"/optimizer/state_kinds", "exp_avg", "optimizer.state_kinds is \"exp_avg\", expected a list"},
       {"/units", nullptr, "units is missing"},
@@ -192,12 +215,12 @@ TEST(Manifest, TrustsNoValue) {
       {"/units/0/shard_numel", 0, "units[0].shard_numel"},
       {"/units/0/shard_numel", 18, "shard_numel is too small"},
       {"/units/0/shard_numel", 9223372036854775807LL, "units[0].shard_numel"},
-      {"/units/0/parameters/0/shape", Json::array({0, 7}), "shape[0]"},
-      {"/units/0/parameters/0/shape", Json::array({4294967296LL, 4294967296LL}), "larger than any memory"},
-      {"/units/0/parameters/0/shape", Json::array(), "has 0 dims"},
-      {"/units/0/parameters/0/shape", Json::array({1, 1, 1, 1, 1, 1}), "has 6 dims"},
+      {"/units/0/parameters/0/shape", OrderedJson::array({0, 7}), "shape[0]"},
+      {"/units/0/parameters/0/shape", OrderedJson::array({4294967296LL, 4294967296LL}), "larger than any memory"},
+      {"/units/0/parameters/0/shape", OrderedJson::array(), "has 0 dims"},
+      {"/units/0/parameters/0/shape", OrderedJson::array({1, 1, 1, 1, 1, 1}), "has 6 dims"},
       {"/units/0/parameters/1/name", "a.weight", "repeats the parameter a.weight"},
-      {"/files", Json::array(), "files has 0 entries for 2 shard ranks"},
+      {"/files", OrderedJson::array(), "files has 0 entries for 2 shard ranks"},
       {"/files/1/shard_rank", 2, "files[1].shard_rank is out of order"},
       {"/files/0/name", "../shard-0.h5", "files[0].name"},
       {"/files/0/name", "..", "files[0].name"},
@@ -215,7 +238,7 @@ TEST(Manifest, TrustsNoValue) {
       {"/files/0/datasets/0/crc32c_blocks", "00000001 00000002", "has 2 checksums"},
       {"/files/0/datasets/0/crc32c_blocks", "00000001 ", "8 hexadecimal digits"},
       {"/files/0/datasets/0/crc32c_blocks", "", "has 0 checksums"},
-      {"/files/1/datasets", Json::array(), "lacks the parameters of unit 0 (a)"},
+      {"/files/1/datasets", OrderedJson::array(), "lacks the parameters of unit 0 (a)"},
       {"/files/1/datasets/0/unit", 1, "files[1].datasets[0]"},
       {"/index", nullptr, "index is missing"},
       {"/index/name", "other.h5", "index.name is not model.h5"},
@@ -224,7 +247,7 @@ TEST(Manifest, TrustsNoValue) {
       {"/tokenizer", nullptr, "tokenizer is missing"},
       {"/tokenizer", 1, "tokenizer is 1, expected an object"},
       {"/tokenizer/source", 1, "tokenizer.source is 1, expected a text"},
-      {"/tokenizer/token_ids", Json::array(), "tokenizer.token_ids"},
+      {"/tokenizer/token_ids", OrderedJson::array(), "tokenizer.token_ids"},
       {"/tokenizer/token_ids/eos_token_id", "2", "eos_token_id is \"2\", expected a whole number"},
       {"/tokenizer/token_ids/eos_token_id/1", 2147483648LL, "eos_token_id[1] is 2147483648"},
       {"/tokenizer/files/0/name", "manifest.json", "tokenizer.files[0].name is no file of a tokenizer"},
@@ -235,10 +258,10 @@ TEST(Manifest, TrustsNoValue) {
       {"/tokenizer/files/1/rest_crc32c", "0", "tokenizer.files[1].rest_crc32c"},
   };
   for (const BadValue& bad : cases) {
-    Json json = example_json();
-    const Json::json_pointer pointer(bad.pointer);
+    OrderedJson json = example_json();
+    const OrderedJson::json_pointer pointer(bad.pointer);
     if (bad.value.is_null()) {
-      json.erase(pointer.back());
+      json[pointer.parent_pointer()].erase(pointer.back());
     } else {
       json[pointer] = bad.value;
     }
@@ -249,7 +272,7 @@ TEST(Manifest, TrustsNoValue) {
 }
 
 TEST(Manifest, AnotherFormatIsSaidToBeOne) {
-  Json json = example_json();
+  OrderedJson json = example_json();
   json["format_version"] = 6;
   EXPECT_THAT(error_of<CheckpointError>([&] { (void)parse_manifest(sign(json), "m.json"); }),
               AllOf(HasSubstr("format version 6"), HasSubstr("use a newer Mica")));

@@ -15,10 +15,10 @@ namespace mica::checkpoint {
 namespace {
 
 using test::error_of;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 /// A shard file with a dataset of two whole blocks and a bit.
-class PartReaderTest : public testing::Test {
+class PartReaderTest : public ::testing::Test {
  protected:
   PartReaderTest() {
     test::with_one_rank({{{"weight", Shape{1021, 2311}, true}}}, [&](test::SavedModel& model) {

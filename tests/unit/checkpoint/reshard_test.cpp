@@ -19,7 +19,7 @@ namespace {
 using test::SavedModel;
 using test::ShardedOptions;
 using test::TemporaryFolder;
-using testing::IsEmpty;
+using ::testing::IsEmpty;
 
 struct How {
   int num_ranks = 1;
@@ -90,11 +90,11 @@ test::Units matrix_units() {
           {{"three", Shape{11, 3, 1}, true}}};
 }
 
-class Resharding : public testing::TestWithParam<How> {};
+class Resharding : public ::testing::TestWithParam<How> {};
 
 TEST_P(Resharding, F2_IsBitExactOnEveryMesh) { save_and_read(matrix_units(), GetParam(), all_meshes()); }
 
-INSTANTIATE_TEST_SUITE_P(From, Resharding, testing::ValuesIn(all_meshes()), [](const auto& info) { return info.param.name(); });
+INSTANTIATE_TEST_SUITE_P(From, Resharding, ::testing::ValuesIn(all_meshes()), [](const auto& info) { return info.param.name(); });
 
 // Other wrapping, units that are not sharded, and parameters cut along inner dims.
 TEST(Resharding, AcrossWrappingsAndDims) {

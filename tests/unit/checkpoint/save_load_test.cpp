@@ -20,21 +20,21 @@ using test::error_of;
 using test::SavedModel;
 using test::ShardedOptions;
 using test::TemporaryFolder;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 namespace fs = std::filesystem;
 
-struct MeshCase {
+struct SaveLoadCase {
   int num_ranks;
   int shard_size;
   std::vector<int> unsharded;  // units
 };
 
-class RoundTrip : public testing::TestWithParam<MeshCase> {};
+class RoundTrip : public ::testing::TestWithParam<SaveLoadCase> {};
 
 TEST_P(RoundTrip, IsBitExactOnEveryRank) {
-  const MeshCase& mesh = GetParam();
+  const SaveLoadCase& mesh = GetParam();
   const TemporaryFolder folder;
   run_local_ranks(mesh.num_ranks, [&](auto world) {
     ShardedOptions options{.shard_size = mesh.shard_size, .unsharded = mesh.unsharded};
@@ -74,9 +74,9 @@ TEST_P(RoundTrip, IsBitExactOnEveryRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, RoundTrip,
-                         testing::Values(MeshCase{1, 1, {}}, MeshCase{2, 2, {}}, MeshCase{3, 3, {}}, MeshCase{4, 4, {}}, MeshCase{4, 2, {}},
-                                         MeshCase{6, 3, {}}, MeshCase{6, 2, {}}, MeshCase{3, 1, {}}, MeshCase{4, 4, {1}},
-                                         MeshCase{4, 2, {0, 2}}),
+                         ::testing::Values(SaveLoadCase{1, 1, {}}, SaveLoadCase{2, 2, {}}, SaveLoadCase{3, 3, {}}, SaveLoadCase{4, 4, {}},
+                                           SaveLoadCase{4, 2, {}}, SaveLoadCase{6, 3, {}}, SaveLoadCase{6, 2, {}}, SaveLoadCase{3, 1, {}},
+                                           SaveLoadCase{4, 4, {1}}, SaveLoadCase{4, 2, {0, 2}}),
                          [](const auto& info) {
                            return fmt::format("ranks{}_shard{}_unsharded{}", info.param.num_ranks, info.param.shard_size,
                                               info.param.unsharded.size());
@@ -112,21 +112,21 @@ TEST(SaveLoad, TheShardFileIsPlainHdf5WithATableOfPieces) {
   EXPECT_EQ(file.string_attribute("/", "run_id"), "r0");
   EXPECT_EQ(file.int_attribute("/", "step"), 2);
   EXPECT_EQ(file.int_attribute("/", "shard_rank"), 1);
-  EXPECT_THAT(file.list("/units/0"), testing::ElementsAre("exp_avg", "exp_avg_sq", "master"));
-  EXPECT_THAT(file.read_strings("/unit_table/name"), testing::ElementsAre("u0", "u1"));
+  EXPECT_THAT(file.list("/units/0"), ::testing::ElementsAre("exp_avg", "exp_avg_sq", "master"));
+  EXPECT_THAT(file.read_strings("/unit_table/name"), ::testing::ElementsAre("u0", "u1"));
   EXPECT_EQ(file.open_dataset("/units/0/master").dims(), std::vector<std::int64_t>{35});
   EXPECT_THAT(file.read_strings("/pieces/parameter"),
-              testing::ElementsAre("u0.bias", "u0.bias", "u0.bias", "u1.last", "u1.last", "u1.last"));
+              ::testing::ElementsAre("u0.bias", "u0.bias", "u0.bias", "u1.last", "u1.last", "u1.last"));
   EXPECT_THAT(file.read_strings("/pieces/kind"),
-              testing::ElementsAre("master", "exp_avg", "exp_avg_sq", "master", "exp_avg", "exp_avg_sq"));
+              ::testing::ElementsAre("master", "exp_avg", "exp_avg_sq", "master", "exp_avg", "exp_avg_sq"));
   EXPECT_EQ(file.read_strings("/pieces/dataset")[4], "/units/1/exp_avg");
   std::vector<std::int64_t> shapes(30), begins(6), offsets(6);
   file.open_dataset("/pieces/shape").read(shapes.data(), 240);
   file.open_dataset("/pieces/begin").read(begins.data(), 48);
   file.open_dataset("/pieces/offset").read(offsets.data(), 48);
-  EXPECT_THAT(std::vector(shapes.begin(), shapes.begin() + 5), testing::ElementsAre(5, 0, 0, 0, 0));
-  EXPECT_THAT(begins, testing::ElementsAre(0, 0, 0, 2, 2, 2));
-  EXPECT_THAT(offsets, testing::ElementsAre(29, 29, 29, 0, 0, 0));
+  EXPECT_THAT(std::vector(shapes.begin(), shapes.begin() + 5), ::testing::ElementsAre(5, 0, 0, 0, 0));
+  EXPECT_THAT(begins, ::testing::ElementsAre(0, 0, 0, 2, 2, 2));
+  EXPECT_THAT(offsets, ::testing::ElementsAre(29, 29, 29, 0, 0, 0));
   std::vector<float> shard(35);
   file.open_dataset("/units/0/exp_avg").read(shard.data(), 140);
   EXPECT_EQ(shard[28], 0.0F);
@@ -190,7 +190,7 @@ TEST(SaveLoad, ParametersAlone) {
     EXPECT_EQ(parameters_only[0], expected[0]);
     EXPECT_NE(parameters_only[2], expected[2]);  // the optimizer was not touched
     // With an optimizer, it starts anew and says so.
-    EXPECT_THAT(model.load(path).notes, testing::ElementsAre(HasSubstr("adamw starts from zero")));
+    EXPECT_THAT(model.load(path).notes, ::testing::ElementsAre(HasSubstr("adamw starts from zero")));
     EXPECT_EQ(model.optimizer().num_steps(), 0);
     EXPECT_EQ(model.bits()[2], std::vector<std::byte>(69 * 4));
   });
@@ -206,7 +206,7 @@ TEST(SaveLoad, StateOfAnotherOptimizerIsNotTakenOver) {
   run_local_ranks(1, [&](auto world) {
     SavedModel model(std::move(world), test::small_units(), {}, /*with_sgd=*/true);
     model.fill(6);
-    EXPECT_THAT(model.load(path).notes, testing::ElementsAre(AllOf(HasSubstr("adamw"), HasSubstr("sgd starts from zero"))));
+    EXPECT_THAT(model.load(path).notes, ::testing::ElementsAre(AllOf(HasSubstr("adamw"), HasSubstr("sgd starts from zero"))));
     EXPECT_EQ(model.optimizer().num_steps(), 0);
     EXPECT_EQ(model.bits()[2], std::vector<std::byte>(69 * 4));
   });
@@ -279,15 +279,15 @@ TEST(SaveLoad, KeepDeletesOlderOnesOnly) {
     for (const int step : {10, 20, 30}) model.save(folder.path(), step);
     model.save(folder.path(), 40, {.keep = 3});
     (void)model.comm().gather_strings("");
-    EXPECT_THAT(steps(), testing::ElementsAre(20, 30, 40));
+    EXPECT_THAT(steps(), ::testing::ElementsAre(20, 30, 40));
     (void)model.comm().gather_strings("");
     model.save(folder.path(), 25, {.keep = 1});  // went back: 30 and 40 are not this run's to delete
     (void)model.comm().gather_strings("");
-    EXPECT_THAT(steps(), testing::ElementsAre(25, 30, 40));
+    EXPECT_THAT(steps(), ::testing::ElementsAre(25, 30, 40));
     (void)model.comm().gather_strings("");
     model.save(folder.path(), 50, {.keep = 1});
     (void)model.comm().gather_strings("");
-    EXPECT_THAT(steps(), testing::ElementsAre(50));
+    EXPECT_THAT(steps(), ::testing::ElementsAre(50));
   });
 }
 
@@ -309,7 +309,7 @@ TEST(SaveLoad, WhatIsHalfWrittenIsInvisibleAndIsCleanedUp) {
     std::vector<std::string> names;
     for (const auto& entry : fs::directory_iterator(checkpoints)) names.push_back(entry.path().filename());
     EXPECT_THAT(names,
-                testing::UnorderedElementsAre("step-00000001", "step-00000002", "step-2", "step-00000004x", "other", "step-00000006"));
+                ::testing::UnorderedElementsAre("step-00000001", "step-00000002", "step-2", "step-00000004x", "other", "step-00000006"));
   });
 }
 
@@ -386,7 +386,7 @@ TEST(SaveLoad, LaterCheckpointsAreSetAside) {
     EXPECT_EQ(list_checkpoints(aside).size(), 2U);
     EXPECT_THAT(verify(aside + "/step-00000030").damage, IsEmpty());
     EXPECT_EQ(make_set_aside_folder(folder.path()), folder / "checkpoints/set-aside-2");
-    EXPECT_THAT(list_set_aside(folder / "checkpoints"), testing::ElementsAre(aside, folder / "checkpoints/set-aside-2"));
+    EXPECT_THAT(list_set_aside(folder / "checkpoints"), ::testing::ElementsAre(aside, folder / "checkpoints/set-aside-2"));
     model.save(folder.path(), 40, {.keep = 1});
     EXPECT_EQ(list_checkpoints(aside).size(), 2U) << "keep deletes nothing there";
   });

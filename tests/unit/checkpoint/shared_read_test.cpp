@@ -24,7 +24,7 @@ using test::SavedModel;
 using test::ShardedOptions;
 using test::TemporaryFolder;
 
-ShardedOptions per_parameter(int dim) {
+ShardedOptions split_along(int dim) {
   ShardedOptions options;
   options.fsdp.sharding = fsdp::Sharding::per_parameter;
   options.fsdp.shard_dims = {{.pattern = "*.weight", .dim = dim}};
@@ -36,7 +36,7 @@ struct Change {
   ShardedOptions writer, reader;
 };
 
-class On64Ranks : public testing::TestWithParam<Change> {};
+class On64Ranks : public ::testing::TestWithParam<Change> {};
 
 // Every rank holds a little of many blocks, and a block can only be checked as a whole.
 TEST_P(On64Ranks, AllTogetherReadTheFilesOnce) {
@@ -80,9 +80,9 @@ TEST_P(On64Ranks, AllTogetherReadTheFilesOnce) {
 }
 
 INSTANTIATE_TEST_SUITE_P(From, On64Ranks,
-                         testing::Values(Change{"rows_to_flat", per_parameter(0), {}}, Change{"columns_to_flat", per_parameter(1), {}},
-                                         Change{"flat_to_rows", {}, per_parameter(0)}, Change{"flat_to_columns", {}, per_parameter(1)},
-                                         Change{"rows_to_columns", per_parameter(0), per_parameter(1)}),
+                         ::testing::Values(Change{"rows_to_flat", split_along(0), {}}, Change{"columns_to_flat", split_along(1), {}},
+                                           Change{"flat_to_rows", {}, split_along(0)}, Change{"flat_to_columns", {}, split_along(1)},
+                                           Change{"rows_to_columns", split_along(0), split_along(1)}),
                          [](const auto& info) { return info.param.name; });
 
 /// Units enough that a rank's entry in the manifest is long.
@@ -133,10 +133,10 @@ TEST(Entries, OnlyTheFirstRankHearsOfAllFiles) {
   }
 }
 
-struct Grid {
+struct ReaderGrid {
   int replicas, shard_size;
 };
-class Replicas : public testing::TestWithParam<Grid> {};
+class Replicas : public ::testing::TestWithParam<ReaderGrid> {};
 
 TEST_P(Replicas, ShareTheReading) {
   const auto [replicas, shard_size] = GetParam();
@@ -174,7 +174,7 @@ TEST_P(Replicas, ShareTheReading) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, Replicas, testing::Values(Grid{2, 2}, Grid{2, 3}, Grid{3, 2}, Grid{3, 1}),
+INSTANTIATE_TEST_SUITE_P(Of, Replicas, ::testing::Values(ReaderGrid{2, 2}, ReaderGrid{2, 3}, ReaderGrid{3, 2}, ReaderGrid{3, 1}),
                          [](const auto& info) { return fmt::format("{}x{}", info.param.replicas, info.param.shard_size); });
 
 }  // namespace

@@ -22,9 +22,9 @@ using test::error_of;
 using test::SavedModel;
 using test::ShardedOptions;
 using test::TemporaryFolder;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 /// Rows that do not divide, fewer rows than ranks, an ignored parameter and buffers.
 test::Units units() {
@@ -36,13 +36,13 @@ ShardedOptions options_of(bool ignores = true) {
   return options;
 }
 
-struct Case {
+struct FilesCase {
   StateDictKind kind;
   int num_ranks;
   bool with_optimizer;
 };
 
-class StateDictFiles : public testing::TestWithParam<Case> {};
+class StateDictFiles : public ::testing::TestWithParam<FilesCase> {};
 
 /// What a checkpoint's files hold of the units' parameters that is not zero: padding is.
 std::int64_t num_non_zeros(const std::string& path, const Manifest& manifest) {
@@ -73,7 +73,7 @@ void expect_values(const std::string& name, const std::string& kind, const fsdp:
 }
 
 TEST_P(StateDictFiles, AreWholeVerifiedAndLoadAnywhere) {
-  const Case& what = GetParam();
+  const FilesCase& what = GetParam();
   const TemporaryFolder folder;
   const std::string path = folder / "dict";
   run_local_ranks(what.num_ranks, [&](std::unique_ptr<ProcessGroup> world) {
@@ -137,13 +137,13 @@ TEST_P(StateDictFiles, AreWholeVerifiedAndLoadAnywhere) {
   EXPECT_EQ(optimizer.state.size(), what.with_optimizer ? 4U : 0U);
   if (what.with_optimizer) {
     EXPECT_THAT(optimizer.groups.at(0).parameters,
-                testing::UnorderedElementsAre(optim::ParameterKey("u0.weight"), optim::ParameterKey("u0.bias"),
-                                              optim::ParameterKey("u0.tiny"), optim::ParameterKey("u1.four")));
+                ::testing::UnorderedElementsAre(optim::ParameterKey("u0.weight"), optim::ParameterKey("u0.bias"),
+                                                optim::ParameterKey("u0.tiny"), optim::ParameterKey("u1.four")));
   }
 }
 
-std::vector<Case> all_cases() {
-  std::vector<Case> all;
+std::vector<FilesCase> all_cases() {
+  std::vector<FilesCase> all;
   for (const StateDictKind kind : {StateDictKind::full, StateDictKind::sharded, StateDictKind::local}) {
     for (const int num_ranks : {1, 2, 3}) {
       for (const bool with_optimizer : {false, true}) all.push_back({kind, num_ranks, with_optimizer});
@@ -151,7 +151,7 @@ std::vector<Case> all_cases() {
   }
   return all;
 }
-INSTANTIATE_TEST_SUITE_P(Kinds, StateDictFiles, testing::ValuesIn(all_cases()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Kinds, StateDictFiles, ::testing::ValuesIn(all_cases()), [](const auto& info) {
   return fmt::format("{}_{}{}", fsdp::state_dict_kind_name(info.param.kind), info.param.num_ranks,
                      info.param.with_optimizer ? "_optimizer" : "");
 });

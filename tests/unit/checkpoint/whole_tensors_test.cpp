@@ -22,14 +22,14 @@ using test::error_of;
 using test::SavedModel;
 using test::ShardedOptions;
 using test::TemporaryFolder;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 /// u0.weight may be ignored; u0 has buffers of several types, one a scalar, one empty.
-test::Units units() { return {{{"weight", Shape{7, 5}, true}, {"bias", Shape{7}}}, {{"last", Shape{11, 3}, true}}}; }
-ShardedOptions options_of(bool ignores, bool per_parameter = false, int shard_size = 0) {
+test::Units whole_units() { return {{{"weight", Shape{7, 5}, true}, {"bias", Shape{7}}}, {{"last", Shape{11, 3}, true}}}; }
+ShardedOptions meshes_of(bool ignores, bool per_parameter = false, int shard_size = 0) {
   ShardedOptions options{.shard_size = shard_size, .ignores_first = ignores};
   if (shard_size != 0) options.fsdp.strategy = fsdp::Strategy::hybrid_shard;
   options.fsdp.sharding = per_parameter ? fsdp::Sharding::per_parameter : fsdp::Sharding::flat;
@@ -41,19 +41,19 @@ ShardedOptions options_of(bool ignores, bool per_parameter = false, int shard_si
   return options;
 }
 
-struct How {
+struct WholeCase {
   int num_ranks;
   ShardedOptions options;
 };
-std::vector<How> all_meshes() {
-  return {{1, options_of(true)},           {2, options_of(true)},  {3, options_of(true, true)},
-          {4, options_of(true, false, 2)}, {2, options_of(false)}, {3, options_of(false, true)}};
+std::vector<WholeCase> whole_cases() {
+  return {{1, meshes_of(true)},           {2, meshes_of(true)},  {3, meshes_of(true, true)},
+          {4, meshes_of(true, false, 2)}, {2, meshes_of(false)}, {3, meshes_of(false, true)}};
 }
 
-std::string save_on(const How& how, const std::string& run, int salt = 7) {
+std::string save_on(const WholeCase& how, const std::string& run, int salt = 7) {
   std::string path;
   run_local_ranks(how.num_ranks, [&](std::unique_ptr<ProcessGroup> world) {
-    SavedModel model(std::move(world), units(), how.options);
+    SavedModel model(std::move(world), whole_units(), how.options);
     model.fill(salt);
     const std::string at = model.save(run, 1).path;
     if (model.comm().rank() == 0) path = at;
@@ -62,16 +62,16 @@ std::string save_on(const How& how, const std::string& run, int salt = 7) {
 }
 
 TEST(WholeTensors, AreBitExactOnEveryMeshWhetherIgnoredThereOrNot) {
-  for (const How& writer : all_meshes()) {
+  for (const WholeCase& writer : whole_cases()) {
     const TemporaryFolder folder;
     const std::string path = save_on(writer, folder.path());
     ASSERT_THAT(verify(path).damage, IsEmpty());
-    for (const How& reader : all_meshes()) {
+    for (const WholeCase& reader : whole_cases()) {
       run_local_ranks(reader.num_ranks, [&](std::unique_ptr<ProcessGroup> world) {
         auto world2 = world->duplicate("expected");
-        SavedModel loaded(std::move(world), units(), reader.options);
+        SavedModel loaded(std::move(world), whole_units(), reader.options);
         loaded.fill(8);
-        SavedModel expected(std::move(world2), units(), reader.options);
+        SavedModel expected(std::move(world2), whole_units(), reader.options);
         expected.fill(7);
         EXPECT_THAT(loaded.load(path).notes, IsEmpty());
         EXPECT_EQ(loaded.bits(), expected.bits()) << writer.num_ranks << " to " << reader.num_ranks;
@@ -82,7 +82,7 @@ TEST(WholeTensors, AreBitExactOnEveryMeshWhetherIgnoredThereOrNot) {
 
 TEST(WholeTensors, AreInShardRankZerosFileTheManifestAndTheIndex) {
   const TemporaryFolder folder;
-  const std::string path = save_on({2, options_of(true)}, folder.path());
+  const std::string path = save_on({2, meshes_of(true)}, folder.path());
   const Manifest manifest = read_manifest(path);
   ASSERT_EQ(manifest.units.size(), 7U);
   EXPECT_EQ(manifest.num_parameters(), 35 + 7 + 33);
@@ -120,7 +120,7 @@ TEST(WholeTensors, AreInShardRankZerosFileTheManifestAndTheIndex) {
 
 TEST(WholeTensors, GoThroughConversionsAndAreShown) {
   const TemporaryFolder folder;
-  const std::string path = save_on({2, options_of(true)}, folder / "a");
+  const std::string path = save_on({2, meshes_of(true)}, folder / "a");
   const std::string resharded = folder / "three";
   EXPECT_EQ(reshard(path, resharded, 3, "per_parameter", {}).num_tensors, 3 * 3 + 4);
   EXPECT_TRUE(diff(path, resharded).is_equal());
@@ -128,8 +128,8 @@ TEST(WholeTensors, GoThroughConversionsAndAreShown) {
   EXPECT_EQ(read_manifest(resharded).units[4].dtype, DType::i64);
   run_local_ranks(2, [&](std::unique_ptr<ProcessGroup> world) {
     auto world2 = world->duplicate("expected");
-    SavedModel loaded(std::move(world), units(), options_of(true));
-    SavedModel expected(std::move(world2), units(), options_of(true));
+    SavedModel loaded(std::move(world), whole_units(), meshes_of(true));
+    SavedModel expected(std::move(world2), whole_units(), meshes_of(true));
     expected.fill(7);
     (void)loaded.load(resharded);
     EXPECT_EQ(loaded.bits(), expected.bits());
@@ -147,7 +147,7 @@ TEST(WholeTensors, GoThroughConversionsAndAreShown) {
   EXPECT_THAT(text.str(), AllOf(HasSubstr("75 in 2 units and 1 ignored parameter; 4 buffers"), HasSubstr("fp32 [7, 5], whole (ignored)"),
                                 HasSubstr("int64 [2], whole (buffer)")));
   // Another count, another mean: named, with the distance.
-  const std::string other = save_on({1, options_of(true)}, folder / "b", 9);
+  const std::string other = save_on({1, meshes_of(true)}, folder / "b", 9);
   const DiffReport report = diff(path, other);
   EXPECT_EQ(report.num_equal(), 0);
   const auto count = std::ranges::find(report.entries, "u0.count", &DiffEntry::parameter);
@@ -161,7 +161,7 @@ TEST(WholeTensors, AreInTheSnapshotOfABackgroundSave) {
   run_local_ranks(2, [&](std::unique_ptr<ProcessGroup> world) {
     auto background = world->duplicate("background");
     auto stream = make_cpu_stream("background", StreamMode::inlined);
-    SavedModel model(std::move(world), units(), options_of(true));
+    SavedModel model(std::move(world), whole_units(), meshes_of(true));
     model.fill(7);
     const auto expected = model.bits();
     AsyncSaver saver(make_group_comm(*background, *stream), model.weights().pool());
@@ -188,11 +188,11 @@ TEST(WholeTensors, AreInTheSnapshotOfABackgroundSave) {
 // Buffers are saved in their original type, whatever a forward sees.
 TEST(WholeTensors, ABufferThatAForwardSeesInBf16IsSavedAsItWas) {
   const TemporaryFolder folder;
-  ShardedOptions options = options_of(false);
+  ShardedOptions options = meshes_of(false);
   options.fsdp.mixed_precision.buffer_dtype = DType::bf16;
   run_local_ranks(1, [&](std::unique_ptr<ProcessGroup> world) {
     auto world2 = world->duplicate("fresh");
-    SavedModel model(std::move(world), units(), options);
+    SavedModel model(std::move(world), whole_units(), options);
     for (std::size_t i = 0; i < 3; ++i) {
       auto& weight = model.weights().weight(i == 2 ? 1 : 0, i == 2 ? 0 : i);
       weight.grad.assign(static_cast<std::size_t>(weight.parameter->shape.numel()), 1.0F);
@@ -203,7 +203,7 @@ TEST(WholeTensors, ABufferThatAForwardSeesInBf16IsSavedAsItWas) {
     for (int i = 0; i < 3; ++i) mean(model).as<bf16>()[i] = bf16(1.5F + static_cast<float>(i));
     const std::string path = model.save(folder.path(), 1).path;
     EXPECT_EQ(read_manifest(path).units[2].dtype, DType::f32);
-    SavedModel fresh(std::move(world2), units(), options);
+    SavedModel fresh(std::move(world2), whole_units(), options);
     (void)fresh.load(path);
     ASSERT_EQ(mean(fresh).dtype, DType::f32);
     EXPECT_EQ(mean(fresh).as<float>()[2], 3.5F);
@@ -217,16 +217,16 @@ TEST(WholeTensors, AnIgnoredParameterInBf16IsWidenedAndRounded) {
   const TemporaryFolder folder;
   std::vector<bf16> low(35);
   for (std::size_t i = 0; i < low.size(); ++i) low[i] = bf16(static_cast<float>(i) / 8);
-  const std::string path = save_on({1, options_of(false)}, folder / "f32");
+  const std::string path = save_on({1, meshes_of(false)}, folder / "f32");
   run_local_ranks(1, [&](std::unique_ptr<ProcessGroup> world) {
     auto world2 = world->duplicate("in a unit");
-    SavedModel model(std::move(world), units(), options_of(true));
+    SavedModel model(std::move(world), whole_units(), meshes_of(true));
     nn::Parameter& weight = *model.weights().weight(0, 0).parameter;
     weight.requires_grad = false;
     weight.data = {low.data(), Shape{7, 5}, DType::bf16};
     const std::string saved = model.save(folder / "bf16", 1).path;
     EXPECT_EQ(read_manifest(saved).units[2].dtype, DType::bf16);
-    SavedModel wide(std::move(world2), units(), options_of(false));
+    SavedModel wide(std::move(world2), whole_units(), meshes_of(false));
     EXPECT_THAT(wide.load(saved).notes, IsEmpty());
     EXPECT_EQ(wide.root().master(wide.root().pieces().front()).as<float>()[13], 13.0F / 8);
     // The other way some of it is lost, and said to be.
@@ -237,30 +237,30 @@ TEST(WholeTensors, AnIgnoredParameterInBf16IsWidenedAndRounded) {
 
 TEST(WholeTensors, OthersThanTheModelsAreRefusedByName) {
   const TemporaryFolder folder;
-  const std::string path = save_on({1, options_of(true)}, folder.path());
+  const std::string path = save_on({1, meshes_of(true)}, folder.path());
   const auto refused = [&](const ShardedOptions& options) {
     std::string text;
     run_local_ranks(1, [&](std::unique_ptr<ProcessGroup> world) {
-      SavedModel model(std::move(world), units(), options);
+      SavedModel model(std::move(world), whole_units(), options);
       text = error_of<CheckpointError>([&] { (void)model.load(path); });
     });
     return text;
   };
-  ShardedOptions options = options_of(true);
+  ShardedOptions options = meshes_of(true);
   options.buffers.pop_back();
   options.buffers.pop_back();
   EXPECT_THAT(refused(options), HasSubstr("this one has no buffer u0.step"));
-  options = options_of(true);
+  options = meshes_of(true);
   options.buffers.push_back({"late", Shape{1}});
   EXPECT_THAT(refused(options), HasSubstr("it has no buffer u0.late"));
-  options = options_of(true);
+  options = meshes_of(true);
   options.buffers[1].dtype = DType::i32;
   EXPECT_THAT(refused(options), HasSubstr("buffer u0.count is int64 there and int32 here"));
-  options = options_of(true);
+  options = meshes_of(true);
   options.buffers[0].shape = Shape{4};
   EXPECT_THAT(refused(options), HasSubstr("buffer u0.mean has shape [3] there and [4] here"));
   run_local_ranks(1, [&](std::unique_ptr<ProcessGroup> world) {
-    SavedModel model(std::move(world), units(), options_of(true));
+    SavedModel model(std::move(world), whole_units(), meshes_of(true));
     model.weights().weight(0, 0).parameter->data = {};
     EXPECT_THAT(error_of<Error>([&] { model.save(folder.path(), 2); }), HasSubstr("the ignored parameter u0.weight [7, 5] has no data"));
   });
@@ -287,7 +287,7 @@ TEST(WholeTensors, TrainingGoesOnBitForBit) {
         model.optimizer().step({.lr = 0.01});
       }
     };
-    SavedModel whole(std::move(world), units(), options_of(true));
+    SavedModel whole(std::move(world), whole_units(), meshes_of(true));
     whole.fill(1);
     whole.optimizer().set_num_steps(0);
     train(whole, 0, 3);
@@ -295,7 +295,7 @@ TEST(WholeTensors, TrainingGoesOnBitForBit) {
     const auto saved = whole.bits();
     train(whole, 3, 6);
     ASSERT_NE(whole.bits(), saved);
-    SavedModel resumed(std::move(world2), units(), options_of(true));
+    SavedModel resumed(std::move(world2), whole_units(), meshes_of(true));
     (void)resumed.load(path);
     EXPECT_EQ(resumed.bits(), saved);
     train(resumed, 3, 6);

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "complete_checkpoint.hpp"
+
+#include <filesystem>
+
+#include "mica/checkpoint/folder.hpp"
+
+#include "model_index.hpp"
+#include "tokenizer_files.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Catches files that someone deleted or truncated while the checkpoint was being written.
+void check_files(const Manifest& manifest, const std::string& folder) {
+  for (const FileEntry* file : manifest.all_files()) {
+    std::error_code error;
+    const std::uintmax_t bytes = fs::file_size(folder + "/" + file->name, error);
+    require<IoError>(!error && bytes == static_cast<std::uintmax_t>(file->bytes),
+                     "{}/{}: {}, expected {} bytes: something else changed the folder while the checkpoint was written; "
+                     "does another job use this run folder?",
+                     folder, file->name, error ? error.message() : fmt::format("has {} bytes", bytes), file->bytes);
+  }
+}
+
+}  // namespace
+
+std::int64_t complete_checkpoint(const SaveJob& job, const std::vector<FileEntry>& files, const std::optional<Retention>& retention,
+                                 io::Publication& publication, const std::function<void(std::string_view)>& at_point,
+                                 std::vector<std::string>& notes) {
+  const auto at = [&](std::string_view point) {
+    if (at_point) at_point(point);
+  };
+  Manifest manifest = job.header;
+  manifest.retention = retention;
+  manifest.files = files;
+  manifest.index = write_model_index(publication.temporary(), manifest.run_id, manifest.step, job.contents.units, files);
+  if (job.tokenizer) manifest.tokenizer = write_tokenizer(publication.temporary(), *job.tokenizer);
+  at("before manifest");
+  write_manifest(publication.temporary(), manifest);
+  at("before rename");
+  check_files(manifest, publication.temporary());
+
+  const std::string& final = publication.path();
+  const std::string replaced = final + std::string(kReplacedSuffix);
+  std::error_code error;
+  const bool replaces = fs::exists(final, error);
+  if (replaces) {
+    fs::remove_all(replaced, error);
+    fs::rename(final, replaced, error);
+    require<IoError>(!error, "{}: the earlier checkpoint of this step cannot be moved away: {}", final, error.message());
+  }
+  try {
+    if (replaces) at("earlier one moved");
+    publication.publish();
+  } catch (...) {
+    if (replaces && !fs::exists(final, error)) fs::rename(replaced, final, error);
+    throw;
+  }
+  fs::remove_all(replaced, error);
+  if (error) notes.push_back(fmt::format("{} could not be deleted: {}", replaced, error.message()));
+  at("after rename");
+  return manifest.total_bytes();
+}
+
+}  // namespace mica::checkpoint

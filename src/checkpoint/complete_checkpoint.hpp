@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mica/checkpoint/retention.hpp"
+#include "mica/io/atomic_file.hpp"
+
+#include "save_job.hpp"
+
+namespace mica::checkpoint {
+
+/// Makes a checkpoint of shard files that are on the disk: writes model.h5, the tokenizer's files and the manifest into the
+/// publication's temporary folder, and publishes it. A checkpoint of the same step makes way: it is one for list_checkpoints()
+/// under its other name, too, until the new one is there.
+/// @param files  in shard_rank order  @param retention  Manifest::retention  @param at_point  SaveOptions::at_point
+/// @param notes  gets harmless failures
+/// @returns the bytes of all files. @throws IoError, CheckpointError
+std::int64_t complete_checkpoint(const SaveJob& job, const std::vector<FileEntry>& files, const std::optional<Retention>& retention,
+                                 io::Publication& publication, const std::function<void(std::string_view)>& at_point,
+                                 std::vector<std::string>& notes);
+
+}  // namespace mica::checkpoint

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mica/checkpoint/emergency_saver.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "mica/checkpoint/folder.hpp"
+#include "mica/core/unique_fd.hpp"
+#include "mica/io/atomic_file.hpp"
+#include "mica/io/raw_file.hpp"
+
+#include "complete_checkpoint.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = EmergencySaver::Clock;
+
+constexpr std::chrono::milliseconds kPoll{20};
+/// For the slowest rank's file.
+constexpr std::chrono::minutes kMostWriting{10};
+constexpr std::string_view kClaim = "claim-", kPart = "part-";
+
+std::string numbered(std::string_view prefix, int shard_rank) { return fmt::format("{}{:05}", prefix, shard_rank); }
+
+/// Files of a folder whose names begin so. The folder is read anew each time: NFS then asks the server.
+int count_files(const std::string& folder, std::string_view prefix) {
+  std::error_code error;
+  int found = 0;
+  for (fs::directory_iterator it(folder, error); !error && it != fs::directory_iterator(); it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    found += name.starts_with(prefix) && !name.ends_with(".tmp");
+  }
+  return found;
+}
+
+bool exists(const std::string& path) {
+  std::error_code none;
+  return fs::exists(path, none);
+}
+
+void wait_until(const std::function<bool()>& is_done) {
+  const auto deadline = Clock::now() + kMostWriting;
+  while (!is_done()) {
+    require(Clock::now() < deadline, "the ranks that are left have not written all parts within {} minutes", kMostWriting.count());
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+bool is_unsharded(const fsdp::Root& root) {
+  return std::ranges::all_of(unit_storages(root), [](const fsdp::UnitStorage* storage) { return storage->shard_size() == 1; });
+}
+
+}  // namespace
+
+/// Masters and optimizer state as they are after an update, for as long as this lives.
+class EmergencySaver::Frozen {
+ public:
+  explicit Frozen(EmergencySaver& saver) : saver_(saver) {
+    std::unique_lock lock(saver_.mutex_);
+    const bool is_over = saver_.changed_.wait_for(lock, kPatience, [&] { return !saver_.is_changing_; });
+    require(is_over, "this rank's update of step {} does not end, so that its parameters are of no step", saver_.done_.step + 1);
+    saver_.is_frozen_ = true;
+    done_ = saver_.done_;
+  }
+  ~Frozen() {
+    const std::lock_guard lock(saver_.mutex_);
+    saver_.is_frozen_ = false;
+    saver_.changed_.notify_all();
+  }
+  Frozen(const Frozen&) = delete;
+  Frozen& operator=(const Frozen&) = delete;
+
+  [[nodiscard]] const StepsDone& done() const { return done_; }
+
+ private:
+  EmergencySaver& saver_;
+  StepsDone done_;
+};
+
+bool EmergencySaver::can_save(const fsdp::Root& root) {
+  const Mesh& mesh = root.device_mesh().mesh();
+  return mesh.world_size() > 1 && (mesh.replicas() > 1 || is_unsharded(root));
+}
+
+EmergencySaver::EmergencySaver(const std::string& run_folder, const SaveState& state, std::function<void()> check_owner)
+    : device_mesh_(state.root->device_mesh()), check_owner_(std::move(check_owner)), checkpoints_(checkpoints_folder(run_folder)) {
+  const bool is_whole = is_unsharded(*state.root);
+  job_ = std::make_unique<SaveJob>(describe_save(run_folder, state, is_whole ? 0 : device_mesh_.mesh().shard_rank()));
+  if (is_whole) {  // every rank is a replica, whatever the mesh
+    job_->header.shard_size = 1;
+    job_->header.replicas = job_->header.world_size;
+  }
+  if (job_->contents.shard_rank != 0) job_->tokenizer.reset();
+  done_ = {.step = state.step,
+           .tokens = state.tokens,
+           .sequences = state.sequences,
+           .parent = state.parent,
+           .optimizer_steps = job_->header.optimizer_steps,
+           .parameter_steps = job_->header.parameter_steps,
+           .scalars = state.scalars};
+}
+
+EmergencySaver::~EmergencySaver() = default;
+
+void EmergencySaver::before_update() {
+  device_mesh_.compute().submit("masters change", {}, [this] {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !is_frozen_; });
+    is_changing_ = true;
+  });
+}
+
+void EmergencySaver::after_update(StepsDone done) {
+  device_mesh_.compute().submit("masters changed", {}, [this, done = std::move(done)] {
+    const std::lock_guard lock(mutex_);
+    is_changing_ = false;
+    done_ = done;
+    changed_.notify_all();
+  });
+}
+
+SaveReport EmergencySaver::save() {
+  const std::lock_guard one_at_a_time(saving_);
+  const auto start = Clock::now();
+  for (bool sees_later = true;;) {
+    StepsDone done;
+    bool is_mine = false;
+    SaveReport report;
+    Claims claims = Claims::missing;
+    {
+      const Frozen frozen(*this);
+      done = frozen.done();
+      const std::int64_t step = done.step;
+      require(step > 0, "no step is done that could be saved");
+      report.path = folder_of(step);
+      report.step = step;
+      if (exists(report.path)) return report;
+      is_mine = claim(step);
+      claims = wait_for_claims(step, sees_later);
+      if (claims == Claims::all && is_mine) write_part(step, report);
+    }
+    if (claims == Claims::all) {
+      const std::string parts = claims_of(done.step);
+      if (is_mine && job_->contents.shard_rank == 0) {
+        wait_until([&] { return count_files(parts, kPart) == job_->header.shard_size || has_checkpoint(done.step); });
+        if (!has_checkpoint(done.step)) complete(done, report);
+      } else {
+        wait_until([&] { return has_checkpoint(done.step); });
+      }
+      if (!exists(report.path)) report.path = folder_of(++report.step);
+      report.total_ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+      return report;
+    }
+    require(claims == Claims::later_step, "of {} shards of step {} the ranks that are left have {}", job_->header.shard_size, done.step,
+            count_files(claims_of(done.step), kClaim));
+    sees_later = wait_for_update(done.step);  // if it cannot get there, perhaps nobody else can
+  }
+}
+
+std::string EmergencySaver::folder_of(std::int64_t step) const { return checkpoints_ + "/" + step_folder_name(step); }
+
+std::string EmergencySaver::claims_of(std::int64_t step) const {
+  return fmt::format("{}.{}.claims.tmp", folder_of(step), job_->header.run_id);
+}
+
+bool EmergencySaver::claim(std::int64_t step) {
+  if (claimed_.contains(step)) return true;
+  io::make_folder(claims_of(step));
+  const std::string path = claims_of(step) + "/" + numbered(kClaim, job_->contents.shard_rank);
+  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  require<IoError>(fd || errno == EEXIST, "{}", io::io_error_text(path, "creation", errno));
+  if (fd) claimed_.insert(step);
+  return static_cast<bool>(fd);
+}
+
+EmergencySaver::Claims EmergencySaver::wait_for_claims(std::int64_t step, bool sees_later) const {
+  for (const auto deadline = Clock::now() + kPatience; Clock::now() < deadline; std::this_thread::sleep_for(kPoll)) {
+    if (count_files(claims_of(step), kClaim) >= job_->header.shard_size) return Claims::all;
+    if (sees_later && exists(claims_of(step + 1))) return Claims::later_step;
+  }
+  return Claims::missing;
+}
+
+bool EmergencySaver::wait_for_update(std::int64_t step) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, kPatience, [&] { return done_.step > step; });
+}
+
+void EmergencySaver::write_part(std::int64_t step, SaveReport& report) {
+  const auto start = Clock::now();
+  job_->contents.step = step;
+  const std::string folder = fmt::format("{}.{}.emergency.tmp", folder_of(step), job_->header.run_id);
+  io::make_folder(folder);
+  const FileEntry entry = write_shard_file(folder, job_->contents, {});
+  io::write_file_atomically(claims_of(step) + "/" + numbered(kPart, entry.shard_rank), file_entry_text(entry));
+  report.shard_bytes = entry.bytes;
+  report.write_ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+void EmergencySaver::complete(const StepsDone& done, SaveReport& report) {
+  const std::int64_t step = done.step;
+  std::vector<FileEntry> files;
+  for (int shard = 0; shard < job_->header.shard_size; ++shard) {
+    files.push_back(parse_file_entry(io::read_file(claims_of(step) + "/" + numbered(kPart, shard))));
+  }
+  Manifest& header = job_->header;
+  header.step = step;
+  header.tokens = done.tokens;
+  header.sequences = done.sequences;
+  header.parent = done.parent;
+  header.optimizer_steps = done.optimizer_steps;
+  header.parameter_steps = done.parameter_steps;
+  header.scalars = done.scalars;
+  io::Publication publication(folder_of(step), fmt::format("{}.{}.emergency.tmp", folder_of(step), header.run_id));
+  const auto before_rename = [&](std::string_view point) {
+    if (point == "before rename") check_owner_();
+  };
+  report.bytes = complete_checkpoint(*job_, files, /*retention=*/std::nullopt, publication, before_rename, report.notes);
+  std::error_code ignored;  // what is left of it is a leftover of the next save
+  fs::remove_all(claims_of(step), ignored);
+}
+
+bool EmergencySaver::has_checkpoint(std::int64_t step) const { return exists(folder_of(step)) || exists(folder_of(step + 1)); }
+
+}  // namespace mica::checkpoint

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mica/checkpoint/retention.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "mica/checkpoint/folder.hpp"
+#include "mica/checkpoint/manifest.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+/// Indexes of those with the lowest losses; of equal ones the newest.
+std::vector<std::size_t> best_of(const std::vector<Keepable>& ascending, int most) {
+  std::vector<std::size_t> found;
+  for (std::size_t i = ascending.size(); i-- > 0;) {
+    if (ascending[i].val_loss) found.push_back(i);
+  }
+  std::ranges::stable_sort(found, {}, [&](std::size_t i) { return *ascending[i].val_loss; });
+  found.resize(std::min(found.size(), static_cast<std::size_t>(most)));
+  return found;
+}
+
+/// Of one that cannot be read nothing is known.
+Manifest readable_part_of(const std::string& checkpoint_folder) {
+  try {
+    return read_manifest(checkpoint_folder);
+  } catch (const CheckpointError&) {
+    return {};
+  }
+}
+
+}  // namespace
+
+std::vector<std::vector<std::string>> reasons_to_keep(const std::vector<Keepable>& ascending, const Retention& rules) {
+  std::vector<std::vector<std::string>> reasons(ascending.size());
+  const std::size_t num_newest = rules.newest == 0 ? ascending.size() : static_cast<std::size_t>(rules.newest);
+  for (std::size_t i = ascending.size() - std::min(ascending.size(), num_newest); i < ascending.size(); ++i) {
+    reasons[i].push_back(rules.newest == 0   ? "all are kept"
+                         : rules.newest == 1 ? "the newest"
+                                             : fmt::format("one of the {} newest", rules.newest));
+  }
+  for (std::size_t i = 0; rules.every > 0 && i < ascending.size(); ++i) {
+    if (ascending[i].step % rules.every == 0) reasons[i].push_back(fmt::format("a multiple of {} steps", rules.every));
+  }
+  for (const std::size_t i : best_of(ascending, rules.best)) {
+    reasons[i].push_back(rules.best == 1
+                             ? fmt::format("the lowest validation loss, {:.4f}", *ascending[i].val_loss)
+                             : fmt::format("one of the {} lowest validation losses, {:.4f}", rules.best, *ascending[i].val_loss));
+  }
+  return reasons;
+}
+
+std::vector<Keepable> list_keepable(const std::string& folder, std::int64_t last_step, bool reads_losses) {
+  std::vector<Keepable> found;
+  for (const CheckpointPath& each : list_checkpoints(folder)) {
+    if (each.step <= last_step) found.push_back({each.path, each.step, reads_losses ? readable_part_of(each.path).val_loss : std::nullopt});
+  }
+  return found;
+}
+
+std::vector<Kept> kept_checkpoints(const std::string& folder) {
+  const std::vector<Keepable> checkpoints = list_keepable(folder, std::numeric_limits<std::int64_t>::max(), true);
+  const std::optional<Retention> rules = checkpoints.empty() ? std::nullopt : readable_part_of(checkpoints.back().path).retention;
+  if (!rules) return {};
+  std::vector<Kept> kept;
+  std::vector<std::vector<std::string>> reasons = reasons_to_keep(checkpoints, *rules);
+  for (std::size_t i = 0; i < checkpoints.size(); ++i) kept.push_back({checkpoints[i].step, std::move(reasons[i])});
+  return kept;
+}
+
+}  // namespace mica::checkpoint

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which checkpoints stay, and why: the rules by themselves, and as saves follow them.
+#include "mica/checkpoint/retention.hpp"
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "mica/checkpoint/folder.hpp"
+#include "mica/checkpoint/inspect.hpp"
+
+#include "support/temporary_folder.hpp"
+#include "unit/checkpoint/saved_model.hpp"
+
+namespace mica::checkpoint {
+namespace {
+
+using test::SavedModel;
+using test::TemporaryFolder;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+namespace fs = std::filesystem;
+constexpr auto kNoLoss = std::nullopt;
+
+/// Steps that have a reason.
+std::vector<std::int64_t> kept(const std::vector<Keepable>& checkpoints, const Retention& rules) {
+  const std::vector<std::vector<std::string>> reasons = reasons_to_keep(checkpoints, rules);
+  std::vector<std::int64_t> steps;
+  for (std::size_t i = 0; i < checkpoints.size(); ++i) {
+    if (!reasons[i].empty()) steps.push_back(checkpoints[i].step);
+  }
+  return steps;
+}
+
+const std::vector<Keepable> kFive{{"", 2, 1.5}, {"", 4, 1.25}, {"", 6, kNoLoss}, {"", 8, 1.25}, {"", 9, 3.0}};
+
+TEST(Retention, EachRuleKeepsItsOwn) {
+  EXPECT_THAT(kept(kFive, {0}), ElementsAre(2, 4, 6, 8, 9)) << "0: all";
+  EXPECT_THAT(kept(kFive, {1}), ElementsAre(9));
+  EXPECT_THAT(kept(kFive, {3}), ElementsAre(6, 8, 9));
+  EXPECT_THAT(kept(kFive, {30}), ElementsAre(2, 4, 6, 8, 9));
+  EXPECT_THAT(kept(kFive, {1, 4}), ElementsAre(4, 8, 9));
+  EXPECT_THAT(kept(kFive, {1, 0, 1}), ElementsAre(8, 9)) << "of equal losses the newest";
+  EXPECT_THAT(kept(kFive, {1, 0, 2}), ElementsAre(4, 8, 9));
+  EXPECT_THAT(kept(kFive, {1, 0, 4}), ElementsAre(2, 4, 8, 9)) << "one without a loss is never the best";
+  EXPECT_THAT(kept(kFive, {2, 6, 1}), ElementsAre(6, 8, 9));
+  EXPECT_THAT(kept({}, {2, 6, 1}), IsEmpty());
+}
+
+TEST(Retention, ReasonsSayWhichRuleAndOfWhat) {
+  const std::vector<std::vector<std::string>> reasons = reasons_to_keep(kFive, {2, 4, 1});
+  EXPECT_THAT(reasons[0], IsEmpty());
+  EXPECT_THAT(reasons[1], ElementsAre("a multiple of 4 steps"));
+  EXPECT_THAT(reasons[3], ElementsAre("one of the 2 newest", "a multiple of 4 steps", "the lowest validation loss, 1.2500"));
+  EXPECT_THAT(reasons_to_keep(kFive, {1})[4], ElementsAre("the newest"));
+  EXPECT_THAT(reasons_to_keep(kFive, {0})[0], ElementsAre("all are kept"));
+  EXPECT_THAT(reasons_to_keep(kFive, {1, 0, 2})[1], ElementsAre("one of the 2 lowest validation losses, 1.2500"));
+}
+
+/// Saves these steps with these losses on two ranks.
+void save_steps(const std::string& run, const std::vector<std::pair<std::int64_t, std::optional<double>>>& steps, const Retention& rules) {
+  run_local_ranks(2, [&](auto world) {
+    SavedModel model(std::move(world), test::small_units());
+    model.fill(1);
+    for (const auto& [step, val_loss] : steps) {
+      SaveState state = model.state(step);
+      state.val_loss = val_loss;
+      EXPECT_THAT(save(run, state, model.comm(), {.keep = rules}).notes, IsEmpty());
+    }
+  });
+}
+
+std::vector<std::int64_t> steps_in(const std::string& folder) {
+  std::vector<std::int64_t> steps;
+  for (const CheckpointPath& found : list_checkpoints(folder)) steps.push_back(found.step);
+  return steps;
+}
+
+TEST(Retention, SavesFollowTheRulesAndLeaveWhatWasSetAside) {
+  const TemporaryFolder folder;
+  const std::string checkpoints = folder / "checkpoints";
+  save_steps(folder.path(), {{1, 2.0}, {2, 0.5}, {3, kNoLoss}}, {0});
+  const std::string aside = make_set_aside_folder(folder.path());
+  set_aside_after(folder.path(), 2, aside);
+  save_steps(folder.path(), {{4, 0.75}, {5, 9.0}, {6, std::nan("")}, {7, -std::numeric_limits<double>::infinity()}}, {1, 4, 1});
+  EXPECT_THAT(steps_in(checkpoints), ElementsAre(2, 4, 7)) << "no number is no loss";
+  EXPECT_THAT(steps_in(aside), ElementsAre(3));
+  EXPECT_FALSE(read_manifest(checkpoints + "/step-00000007").val_loss);
+  EXPECT_EQ(read_manifest(checkpoints + "/step-00000004").val_loss, 0.75);
+  EXPECT_EQ(read_manifest(checkpoints + "/step-00000004").retention, Retention(1, 4, 1));
+
+  std::ostringstream text, json;
+  EXPECT_EQ(run_inspect({folder.path()}, text, nullptr), ExitCode::done);
+  EXPECT_THAT(text.str(), HasSubstr("kept        step 2: the lowest validation loss, 0.5000\n"
+                                    "            step 4: a multiple of 4 steps\n"
+                                    "            step 7: the newest\n"));
+  EXPECT_EQ(run_inspect({"--json", checkpoints + "/step-00000004"}, json, nullptr), ExitCode::done);
+  const auto parsed = nlohmann::json::parse(json.str());
+  EXPECT_EQ(parsed["val_loss"], 0.75);
+  EXPECT_EQ(parsed["kept"].dump(), R"([{"reasons":["the lowest validation loss, 0.5000"],"step":2},)"
+                                   R"({"reasons":["a multiple of 4 steps"],"step":4},{"reasons":["the newest"],"step":7}])");
+}
+
+// A launch with stricter rules has not saved yet.
+TEST(Retention, WhatNoRuleKeepsIsSaid) {
+  const TemporaryFolder folder;
+  save_steps(folder.path(), {{1, kNoLoss}, {2, kNoLoss}, {5, kNoLoss}}, {0});
+  save_steps(folder.path(), {{4, kNoLoss}}, {1});  // 5 is later, and stays the newest
+  EXPECT_THAT(steps_in(folder / "checkpoints"), ElementsAre(4, 5));
+  fs::rename(folder / "checkpoints/step-00000005", folder / "gone");
+  save_steps(folder.path(), {{3, kNoLoss}}, {2});
+  std::ostringstream text;
+  (void)run_inspect({folder.path()}, text, nullptr);
+  EXPECT_THAT(text.str(), HasSubstr("kept        step 3: no rule; the next save deletes it\n            step 4: the newest\n"));
+}
+
+TEST(Retention, ADamagedCheckpointIsNeverTheBest) {
+  const TemporaryFolder folder;
+  save_steps(folder.path(), {{1, 0.25}, {2, 0.5}}, {0});
+  fs::resize_file(folder / "checkpoints/step-00000001/manifest.json", 100);
+  save_steps(folder.path(), {{3, 1.0}}, {1, 0, 1});
+  EXPECT_THAT(steps_in(folder / "checkpoints"), ElementsAre(2, 3));
+}
+
+}  // namespace
+}  // namespace mica::checkpoint
