@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "mica/core/unique_fd.hpp"
+
+namespace mica::launch {
+
+/// An IPv4 address of this host.
+struct Address {
+  std::string ip;         ///< "10.0.0.7"
+  std::string interface;  ///< "eth0"
+};
+
+/// Of all interfaces that are up, without loopback.
+[[nodiscard]] std::vector<Address> own_addresses();
+
+/// Answers every TCP connection, on any interface, with one line until it is destroyed.
+class Beacon {
+ public:
+  /// @throws IoError
+  explicit Beacon(std::string answer);
+  Beacon(const Beacon&) = delete;
+  Beacon& operator=(const Beacon&) = delete;
+  [[nodiscard]] int port() const { return port_; }
+
+ private:
+  UniqueFd listener_;
+  int port_ = 0;
+  std::jthread thread_;  // last: it uses the others
+};
+
+/// Whether a Beacon with this answer can be reached.
+/// @returns empty if so; else what happened: "no answer within 1.5 s", "No route to host", "another process answers there"
+[[nodiscard]] std::string probe(const std::string& ip, int port, const std::string& answer, std::chrono::milliseconds timeout);
+
+/// Whether a host is there at all: a connection to this port, or one that it refuses.
+/// @returns empty if so; else what happened
+[[nodiscard]] std::string connection_failure(const std::string& ip, int port, std::chrono::milliseconds timeout);
+
+/// The interface that packets to this address leave by: "eth0 (10.0.0.6)", or "no interface".
+[[nodiscard]] std::string interface_to(const std::string& ip);
+
+}  // namespace mica::launch

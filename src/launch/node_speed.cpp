@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <sstream>
+
+#include "mica/launch/checks.hpp"
+
+namespace mica::launch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// A throttled or occupied node is several times slower; ranks that take turns on a healthy one stay below this (src/launch/README.md).
+constexpr double kMuchSlower = 3;
+
+double ms_of(const std::function<void()>& work) {
+  const Clock::time_point begin = Clock::now();
+  work();
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+/// In one thread, with no library: the same instructions on every node.
+double product_ms() {
+  constexpr int kWidth = 192, kTimes = 12;
+  const std::vector<float> a(kWidth * kWidth, 1.0F), b(kWidth * kWidth, 0.5F);
+  std::vector<float> c(kWidth * kWidth);
+  const double ms = ms_of([&] {
+    for (int time = 0; time < kTimes; ++time) {
+      for (int row = 0; row < kWidth; ++row) {
+        for (int k = 0; k < kWidth; ++k) {
+          const float factor = a[static_cast<std::size_t>(row * kWidth + k)];
+          for (int column = 0; column < kWidth; ++column) {
+            c[static_cast<std::size_t>(row * kWidth + column)] += factor * b[static_cast<std::size_t>(k * kWidth + column)];
+          }
+        }
+      }
+    }
+  });
+  return c[0] > 0 ? ms : 0;  // so that the product is not left out
+}
+
+double copy_ms() {
+  constexpr std::size_t kBytes = 16 << 20;
+  constexpr int kTimes = 3;
+  std::vector<char> from(kBytes, 'a'), to(kBytes, 'b');  // written, so that the pages are there
+  const double ms = ms_of([&] {
+    for (int time = 0; time < kTimes; ++time) {
+      from[static_cast<std::size_t>(time)] = static_cast<char>(time);
+      std::memcpy(to.data(), from.data(), kBytes);
+    }
+  });
+  return to[kTimes - 1] == kTimes - 1 ? ms : 0;
+}
+
+/// Of a node.
+struct Speed {
+  std::string host;
+  int rank = 0;  ///< its lowest
+  double product = 0, copy = 0;
+};
+
+/// By node, each with its best rank: one rank alone may have had to wait for a core.
+std::vector<Speed> speeds_of(const std::vector<RankWords>& all) {
+  std::map<std::string, std::size_t> numbers;
+  std::vector<Speed> speeds;
+  for (const RankWords& each : all) {
+    double product = 0, copy = 0;
+    std::istringstream(each.words) >> product >> copy;
+    const auto [at, is_new] = numbers.try_emplace(each.node, speeds.size());
+    if (is_new) speeds.push_back({each.host, each.rank, product, copy});
+    Speed& speed = speeds[at->second];
+    speed.product = std::min(speed.product, product);
+    speed.copy = std::min(speed.copy, copy);
+  }
+  return speeds;
+}
+
+/// Of the other nodes; of two the faster.
+double median_without(const std::vector<Speed>& speeds, std::size_t without, double Speed::*time) {
+  std::vector<double> times;
+  for (std::size_t i = 0; i < speeds.size(); ++i) {
+    if (i != without) times.push_back(speeds[i].*time);
+  }
+  std::ranges::sort(times);
+  return times[(times.size() - 1) / 2];
+}
+
+std::vector<Finding> slow_nodes(const std::vector<RankWords>& all) {
+  const std::vector<Speed> speeds = speeds_of(all);
+  std::vector<Finding> findings;
+  if (speeds.size() < 2) return findings;
+  const auto compare = [&](std::size_t node, double Speed::*time, const char* work, const char* causes) {
+    const double theirs = speeds[node].*time, others = median_without(speeds, node, time);
+    if (theirs < kMuchSlower * others) return;
+    findings.push_back({Finding::Kind::warning,
+                        fmt::format("{} (rank {}) took {:.0f} ms for {} that the other nodes do in {:.0f} ms: every step will wait for it; "
+                                    "look for {}, or leave it out (Slurm: --exclude={})",
+                                    speeds[node].host, speeds[node].rank, theirs, work, others, causes, speeds[node].host)});
+  };
+  for (std::size_t node = 0; node < speeds.size(); ++node) {
+    compare(node, &Speed::product, "products", "other processes on it, a limit on its CPUs, a low clock (heat, power cap)");
+    compare(node, &Speed::copy, "copies of memory", "other processes on it, missing or failing memory modules");
+  }
+  return findings;
+}
+
+}  // namespace
+
+Check node_speed() {
+  return {
+      .name = "node speed", .look = [] { return fmt::format("{} {}", product_ms(), copy_ms()); }, .judge = slow_nodes, .asks_twice = true};
+}
+
+}  // namespace mica::launch

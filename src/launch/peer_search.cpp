@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "peer_search.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <future>
+#include <sstream>
+
+#include <fmt/ranges.h>
+#include <mpi.h>
+
+#include "mica/core/error.hpp"
+#include "mica/core/host.hpp"
+#include "mica/launch/slurm_hosts.hpp"
+#include "mica/mpi/communicator.hpp"
+
+namespace mica::launch {
+namespace {
+
+constexpr std::chrono::milliseconds kConnectPatience{1000};
+constexpr const char* kMend =
+    "open the network between these hosts (firewalls, for all TCP ports), or leave one of them out; if they have several networks, "
+    "name the right one (Open MPI: --mca btl_tcp_if_include IF)";
+
+int world_rank() {
+  int rank = 0;
+  mpi::check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
+  return rank;
+}
+
+std::string answer_of(int rank) { return fmt::format("mica rank {}", rank); }
+
+/// "HOST PORT IP IP ...", as long as a port's name may be.
+std::string contact_text(const std::string& host, int port) {
+  std::string text = fmt::format("{} {}", host, port);
+  for (const Address& each : own_addresses()) {
+    if (text.size() + 1 + each.ip.size() < MPI_MAX_PORT_NAME) text += " " + each.ip;
+  }
+  return text;
+}
+
+}  // namespace
+
+PeerSearch::PeerSearch()
+    : host_(host_name()),
+      beacon_(answer_of(world_rank())),
+      own_name_(published_name(world_rank())),
+      own_contact_(contact_text(host_, beacon_.port())) {
+  int num_ranks = 1;
+  mpi::check(MPI_Comm_size(MPI_COMM_WORLD, &num_ranks), "MPI_Comm_size");
+  for (const int rank : peers_of(world_rank(), num_ranks)) peers_.push_back({rank});
+  is_published_ = MPI_Publish_name(own_name_.c_str(), MPI_INFO_NULL, own_contact_.c_str()) == MPI_SUCCESS;
+}
+
+PeerSearch::~PeerSearch() {
+  if (is_published_) MPI_Unpublish_name(own_name_.c_str(), MPI_INFO_NULL, own_contact_.c_str());
+}
+
+std::string PeerSearch::published_name(int rank) const {
+  const char* job = std::getenv("PMIX_NAMESPACE");  // a name server may serve several jobs
+  return fmt::format("mica-{}-{}", job == nullptr ? "" : job, rank);
+}
+
+void PeerSearch::look() {
+  if (!is_published_ && !std::exchange(has_asked_slurm_, true)) unreachable_ = unreachable_slurm_host();
+  for (Peer& peer : peers_) {
+    if (!is_published_) return;
+    std::array<char, MPI_MAX_PORT_NAME + 1> contact{};
+    if (peer.is_seen || MPI_Lookup_name(published_name(peer.rank).c_str(), MPI_INFO_NULL, contact.data()) != MPI_SUCCESS) continue;
+    peer.is_seen = true;
+    if (unreachable_.empty()) connect_to(peer.rank, contact.data());
+  }
+}
+
+void PeerSearch::connect_to(int rank, const std::string& contact) {
+  std::istringstream words(contact);
+  std::string host, ip;
+  int port = 0;
+  words >> host >> port;
+  if (host == host_) return;  // ranks of one host share memory
+  std::vector<std::string> ips;
+  std::vector<std::future<std::string>> outcomes;
+  while (words >> ip) {
+    ips.push_back(ip);
+    outcomes.push_back(std::async(std::launch::async, [ip, port, rank] { return probe(ip, port, answer_of(rank), kConnectPatience); }));
+  }
+  std::vector<std::string> failed;
+  for (std::size_t i = 0; i < ips.size(); ++i) {
+    const std::string outcome = outcomes[i].get();
+    if (!outcome.empty()) failed.push_back(fmt::format("{} from {}: {}", ips[i], interface_to(ips[i]), outcome));
+  }
+  const std::string pair = fmt::format("{} cannot reach rank {} ({})", host_, rank, host);
+  const std::string text = fmt::format("{} at {}", pair, failed.empty() ? "any address" : fmt::format("{}", fmt::join(failed, "; ")));
+  if (failed.size() == ips.size()) {
+    unreachable_ = text;
+  } else if (!failed.empty() && half_open_.empty()) {
+    half_open_ = text;
+  }
+}
+
+void PeerSearch::throw_if_unreachable() const {
+  // Who has published has waited itself. While one is missing, the exchange may just be late for it, and MPI have a network of its own.
+  const bool all_have_come = !is_published_ || std::ranges::all_of(peers_, &Peer::is_seen);
+  require<ConfigError>(unreachable_.empty() || !all_have_come, "{}: MPI would wait for ever; {}", unreachable_, kMend);
+}
+
+void PeerSearch::tell_state() const {
+  if (world_rank() != 0) return;
+  std::vector<int> missing;
+  for (const Peer& peer : peers_) {
+    if (!peer.is_seen) missing.push_back(peer.rank);
+  }
+  std::string state;
+  if (!is_published_) {
+    state =
+        "the launcher does not pass on addresses, so that it cannot be said whom it waits for: look for ranks that have failed, "
+        "and for hosts that cannot reach each other";
+  } else if (!missing.empty()) {
+    state = fmt::format("rank{} {} did not come to it yet: slow to start, or failed; look at what they printed",
+                        missing.size() == 1 ? "" : "s", fmt::join(missing, ", "));
+  } else if (!half_open_.empty()) {
+    state = fmt::format("{}, but at another address it can; MPI may have taken the wrong one: {}", half_open_, kMend);
+  } else {
+    state = "all ranks that rank 0 talks to have come to it and answer over TCP; another pair of hosts, or MPI's own network, is at fault";
+  }
+  std::fprintf(stderr, "mica: warning: the first exchange of the ranks takes long; %s\n", state.c_str());
+}
+
+}  // namespace mica::launch

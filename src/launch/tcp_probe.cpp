@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mica/launch/tcp_probe.hpp"
+
+#include <array>
+#include <cerrno>
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include "mica/core/error.hpp"
+
+namespace mica::launch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+sockaddr_in address_of(const std::string& ip, int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  ::inet_pton(AF_INET, ip.c_str(), &address.sin_addr);
+  return address;
+}
+
+std::string text_of(const sockaddr_in& address) {
+  std::array<char, INET_ADDRSTRLEN> text{};
+  ::inet_ntop(AF_INET, &address.sin_addr, text.data(), text.size());
+  return text.data();
+}
+
+const sockaddr* plain(const sockaddr_in& address) { return reinterpret_cast<const sockaddr*>(&address); }
+
+std::vector<Address> addresses(bool with_loopback) {
+  std::vector<Address> found;
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return found;
+  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
+    const bool is_loopback = (each->ifa_flags & IFF_LOOPBACK) != 0;
+    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET || (each->ifa_flags & IFF_UP) == 0) continue;
+    if (is_loopback && !with_loopback) continue;
+    found.push_back({text_of(*reinterpret_cast<const sockaddr_in*>(each->ifa_addr)), each->ifa_name});
+  }
+  ::freeifaddrs(list);
+  return found;
+}
+
+/// Whether the socket can be read, or is connected, before the deadline.
+bool is_ready(int fd, short events, Clock::time_point deadline) {
+  const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now()).count();
+  pollfd entry{fd, events, 0};
+  return left > 0 && ::poll(&entry, 1, static_cast<int>(left)) > 0;
+}
+
+std::string no_answer(milliseconds timeout) {
+  return fmt::format("no answer within {:g} s", std::chrono::duration<double>(timeout).count());
+}
+
+struct Connection {
+  UniqueFd socket;
+  std::string failure;  ///< empty: there is a connection
+};
+
+Connection connect_to(const std::string& ip, int port, milliseconds timeout) {
+  const Clock::time_point deadline = Clock::now() + timeout;
+  Connection made{UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)), ""};
+  const sockaddr_in address = address_of(ip, port);
+  int error = made.socket && ::connect(made.socket.get(), plain(address), sizeof address) == 0 ? 0 : errno;
+  if (error == EINPROGRESS) {
+    if (!is_ready(made.socket.get(), POLLOUT, deadline)) {
+      made.failure = no_answer(timeout);
+      return made;
+    }
+    socklen_t length = sizeof error;
+    ::getsockopt(made.socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+  }
+  if (error != 0) made.failure = errno_text(error);
+  return made;
+}
+
+}  // namespace
+
+std::vector<Address> own_addresses() { return addresses(false); }
+
+Beacon::Beacon(std::string answer) : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_ANY);
+  socklen_t length = sizeof address;
+  const bool listens = listener_ && ::bind(listener_.get(), plain(address), sizeof address) == 0 && ::listen(listener_.get(), 128) == 0 &&
+                       ::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0;
+  require<IoError>(listens, "no TCP socket can be opened: {}", errno_text(errno));
+  port_ = ntohs(address.sin_port);
+  thread_ = std::jthread([this, answer = answer + "\n"](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      if (!is_ready(listener_.get(), POLLIN, Clock::now() + milliseconds(50))) continue;
+      const UniqueFd caller(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (caller) static_cast<void>(::send(caller.get(), answer.data(), answer.size(), MSG_NOSIGNAL));
+    }
+  });
+}
+
+std::string connection_failure(const std::string& ip, int port, milliseconds timeout) {
+  const std::string failure = connect_to(ip, port, timeout).failure;
+  return failure == errno_text(ECONNREFUSED) ? "" : failure;
+}
+
+std::string probe(const std::string& ip, int port, const std::string& answer, milliseconds timeout) {
+  const Clock::time_point deadline = Clock::now() + timeout;
+  const Connection connection = connect_to(ip, port, timeout);
+  if (!connection.failure.empty()) return connection.failure;
+  std::string line;
+  while (line.find('\n') == std::string::npos && line.size() <= answer.size()) {
+    if (!is_ready(connection.socket.get(), POLLIN, deadline)) return no_answer(timeout);
+    std::array<char, 256> part{};
+    const ssize_t bytes = ::recv(connection.socket.get(), part.data(), part.size(), 0);
+    if (bytes <= 0) break;
+    line.append(part.data(), static_cast<std::size_t>(bytes));
+  }
+  return line == answer + "\n" ? "" : "another process answers there";
+}
+
+std::string interface_to(const std::string& ip) {
+  const UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));  // connecting it sends nothing
+  const sockaddr_in address = address_of(ip, 9);
+  sockaddr_in own{};
+  socklen_t length = sizeof own;
+  if (!socket || ::connect(socket.get(), plain(address), sizeof address) != 0 ||
+      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0) {
+    return "no interface";
+  }
+  const std::string own_ip = text_of(own);
+  for (const Address& each : addresses(true)) {
+    if (each.ip == own_ip) return fmt::format("{} ({})", each.interface, own_ip);
+  }
+  return own_ip;
+}
+
+}  // namespace mica::launch
