@@ -7,11 +7,12 @@
 set -euo pipefail
 run=${1:-}
 if [[ ! -d "$run" ]]; then
-  echo "mica: error: '$run' is no folder: name the run's folder, scripts/launch/bug-report.sh RUN_FOLDER" >&2
+  echo "mica: error: '$run' is no folder: name the run's folder, $0 RUN_FOLDER" >&2
   exit 2
 fi
 report=${2:-$(basename "$(realpath "$run")")-report.tar.gz}
 bin=${MICA_BIN:-build/release/bin}
+[[ -n "${MICA_BIN:-}" || -x "$bin/mica-train" ]] || bin=$(dirname "$0")/../../../bin   # installed: PREFIX/share/mica/launch
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 mkdir "$folder/report"

@@ -8,6 +8,7 @@ set -euo pipefail
 # shellcheck source=scripts/launch/save_on_interrupt.sh
 source "$(dirname "$0")/save_on_interrupt.sh"
 bin=${MICA_BIN:-build/release/bin}
+[[ -n "${MICA_BIN:-}" || -x "$bin/mica-train" ]] || bin=$(dirname "$0")/../../../bin   # installed: PREFIX/share/mica/launch
 threads=${THREADS:-1}
 hosts=()
 if [[ -n "${HOSTFILE:-}" ]]; then
@@ -19,7 +20,7 @@ if [[ -n "${HOSTFILE:-}" ]]; then
     { print "mica: error: " FILENAME ":" FNR ": " $1 " has no slots=CORES: add it, or say RANKS=N" > "/dev/stderr"; failed = 1; exit 2 }
     END { if (!failed) print ranks + 0 }' "$HOSTFILE")}
 else
-  ranks=${RANKS:-$(($(nproc) / threads))}
+  ranks=${RANKS:-${SLURM_NTASKS:-$(($(nproc) / threads))}}   # in an allocation of Slurm mpirun knows the hosts
 fi
 [[ "$ranks" -ge 1 ]] || { echo "mica: error: no host has $threads cores for a rank: lower THREADS" >&2; exit 2; }
 export OMP_NUM_THREADS=$threads OMP_PLACES=cores

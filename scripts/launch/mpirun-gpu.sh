@@ -8,10 +8,11 @@ set -euo pipefail
 # shellcheck source=scripts/launch/save_on_interrupt.sh
 source "$(dirname "$0")/save_on_interrupt.sh"
 bin=${MICA_BIN:-build/cuda/bin}
+[[ -n "${MICA_BIN:-}" || -x "$bin/mica-train" ]] || bin=$(dirname "$0")/../../../bin   # installed: PREFIX/share/mica/launch
 gpus=${GPUS_PER_NODE:-$(nvidia-smi --list-gpus | wc -l || true)}
 [[ "$gpus" -ge 1 ]] || { echo "mica: error: nvidia-smi lists no GPU here: say GPUS_PER_NODE=N" >&2; exit 2; }
 hosts=()
-nodes=1
+nodes=${SLURM_JOB_NUM_NODES:-1}   # in an allocation of Slurm mpirun knows the hosts
 if [[ -n "${HOSTFILE:-}" ]]; then
   hosts=(--hostfile "$HOSTFILE")
   nodes=$(grep -cv '^[[:space:]]*\(#\|$\)' "$HOSTFILE")

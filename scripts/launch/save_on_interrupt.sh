@@ -4,8 +4,11 @@
 # mpirun passes Ctrl-C and SIGTERM on to the ranks and kills them 2 s later, in the middle of a step or a save. (A longer limit,
 # odls_base_sigkill_timeout, also delays the end of every run that fails.) SIGUSR1 it only passes on: the ranks save and end with
 # status 75. A second Ctrl-C or SIGTERM ends the run at once.
+# A host that is gone without a word is noticed within half a minute, and mpirun ends the run; by default it takes hours.
 save_on_interrupt() {
   local status=0
+  export OMPI_MCA_oob_tcp_keepalive_time=${OMPI_MCA_oob_tcp_keepalive_time:-10} OMPI_MCA_oob_tcp_keepalive_intvl=${OMPI_MCA_oob_tcp_keepalive_intvl:-5} \
+         OMPI_MCA_oob_tcp_keepalive_probes=${OMPI_MCA_oob_tcp_keepalive_probes:-4}
   # Set first: whoever sees mpirun run may send a signal. $! is mpirun from then on.
   trap '[[ -n "${!:-}" ]] || exit 130   # nothing runs yet
         trap "kill -TERM $! || true" INT TERM

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# Sourced by the batch scripts: run_job DEVICE CONFIG [--section.key=value ...] trains in this Slurm job, queues it again where that
+# helps, and ends with the run's status.
+launch=$(dirname "${BASH_SOURCE[0]}")
+
+# The launcher that connects the ranks: "srun PLUGIN", or "mpirun". srun needs a plugin that speaks the protocol of the MPI library
+# that mica-train was built with; with another one each process is rank 0 of 1.
+choose_launcher() {
+  local library plugins
+  case ${MICA_LAUNCHER:-} in
+    mpirun) echo mpirun; return ;;
+    srun | "") ;;
+    *) echo "mica: error: MICA_LAUNCHER is '$MICA_LAUNCHER', expected srun or mpirun" >&2; return 2 ;;
+  esac
+  if [[ -n "${SLURM_MPI_TYPE:-}" ]]; then   # srun's own variable
+    echo "srun $SLURM_MPI_TYPE"
+    return
+  fi
+  library=$("$bin/mica-train" --version) || { echo "mica: error: $bin/mica-train does not run here: set MICA_BIN to its folder" >&2; return 2; }
+  plugins=$(srun --mpi=list 2>&1 | tr -s ' \t:,' '\n') || true
+  has() { grep -qx -e "$1" <<<"$plugins"; }
+  case $library in
+    *"Open MPI"*)
+      if has pmix; then
+        echo "srun pmix"
+      elif [[ -z "${MICA_LAUNCHER:-}" ]] && command -v mpirun >/dev/null; then
+        echo "mica: srun has no plugin pmix, which Open MPI needs: starting with mpirun" >&2
+        echo mpirun
+      else
+        echo "mica: error: srun has no plugin pmix, which Open MPI needs: put mpirun on PATH and set MICA_LAUNCHER=mpirun, or name a plugin" \
+             "that your Open MPI was built for in SLURM_MPI_TYPE (there are: $(srun --mpi=list 2>&1 | xargs))" >&2
+        return 2
+      fi ;;
+    *Cray* | *CRAY*) echo "srun cray_shasta" ;;
+    *)
+      if has pmi2; then echo "srun pmi2"
+      elif has pmix; then echo "srun pmix"
+      else
+        echo "mica: error: srun has neither pmi2 nor pmix, which MPICH and what derives from it need: name a plugin in SLURM_MPI_TYPE" \
+             "(there are: $(srun --mpi=list 2>&1 | xargs))" >&2
+        return 2
+      fi ;;
+  esac
+}
+
+# Whether each node of the job still starts a process.
+all_nodes_answer() {
+  timeout -k 5 60 srun --mpi=none --overlap --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \
+    --cpus-per-task=1 true </dev/null >/dev/null 2>&1
+}
+
+# A run that was cancelled saves and ends with status 75, too.
+queue_again() {
+  case $(scontrol show job "$SLURM_JOB_ID") in
+    *JobState=RUNNING* | *Reason=TimeLimit*) ;;
+    *JobState=PENDING*) return ;;   # Slurm was quicker
+    *)
+      echo "mica: $1; Slurm ends this job, so it is not queued again here (after scancel submit the same command, and the run goes on)" >&2
+      return ;;
+  esac
+  echo "mica: $1: the job is queued again, and the run goes on from its newest checkpoint" >&2
+  scontrol requeue "$SLURM_JOB_ID" ||
+    echo "mica: the job cannot be queued again here: submit the same command, and the run goes on" >&2
+}
+
+run_job() {
+  local device=$1 bin launcher binding command step status
+  shift
+  if [[ $device == cuda ]]; then bin=${MICA_BIN:-build/cuda/bin}; else bin=${MICA_BIN:-build/release/bin}; fi
+  [[ -n "${MICA_BIN:-}" || -x "$bin/mica-train" ]] || bin=$launch/../../../bin   # installed: PREFIX/share/mica/launch
+  [[ -x "$bin/mica-train" ]] || { echo "mica: error: no mica-train in $bin: set MICA_BIN to its folder" >&2; exit 2; }
+  launcher=$(choose_launcher) || exit 2
+  export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
+  if [[ $device == cuda ]]; then
+    export NCCL_CROSS_NIC=${NCCL_CROSS_NIC:-1}
+    # All of a node's GPUs stay visible to its ranks, which NCCL needs for its fastest paths; Mica picks by local rank.
+    binding=(--gpu-bind=none --cpu-bind=cores)
+  else
+    export OMP_PLACES=cores
+    binding=(--cpu-bind=cores)
+  fi
+  if [[ $launcher == mpirun ]]; then
+    export RANKS=$SLURM_NTASKS THREADS=$OMP_NUM_THREADS GPUS_PER_NODE=$((SLURM_NTASKS / SLURM_JOB_NUM_NODES)) MICA_BIN=$bin
+    command=("$launch/mpirun-${device/cuda/gpu}.sh" "$@")
+  else
+    # A rank that dies leaves the others waiting in MPI: they get a minute.
+    command=(srun --mpi="${launcher#srun }" --wait=60 --cpus-per-task="$OMP_NUM_THREADS" "${binding[@]}"
+             "$bin/mica-train" "$1" --mesh.device="$device" "${@:2}")
+  fi
+  # Slurm signals this script before the time limit: mpirun's ranks are no processes that Slurm knows. What the ranks get besides
+  # from Slurm itself (scancel, preemption) is one request to them.
+  step=""
+  trap '[[ -z "$step" ]] || kill -USR1 "$step" || true' USR1 TERM
+  "${command[@]}" &
+  step=$!
+  while :; do
+    status=0
+    wait "$step" || status=$?
+    kill -0 "$step" 2>/dev/null || break   # a signal ends wait, too
+  done
+  case $status in
+    0 | 2) ;;   # done; a mistake in the config or the launch, which would be made again
+    75) queue_again "saved and stopped" ;;
+    *) all_nodes_answer || queue_again "status $status, and not all nodes answer" ;;
+  esac
+  exit "$status"
+}
