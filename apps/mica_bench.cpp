@@ -7,6 +7,6 @@
 #include "program.hpp"
 
 int main(int argc, char** argv) {
-  return mica::apps::run_program(argc, argv, {mica::train::bench_help, mica::train::version_text},
+  return mica::apps::run_program(argc, argv, {"mica-bench", mica::train::bench_help, mica::train::build_text},
                                  [&](const auto&) { return mica::run_app(argc, argv, mica::train::run_bench); });
 }

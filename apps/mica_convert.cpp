@@ -6,12 +6,13 @@
 #include <unistd.h>
 
 #include "mica/checkpoint/convert.hpp"
+#include "mica/checkpoint/inspect.hpp"
 
 #include "program.hpp"
 
 int main(int argc, char** argv) {
   using namespace mica;
-  return apps::run_program(argc, argv, {checkpoint::convert_help, checkpoint::convert_version}, [](const auto& arguments) {
+  return apps::run_program(argc, argv, {"mica-convert", checkpoint::convert_help, checkpoint::build_text}, [](const auto& arguments) {
     std::ostream* progress = ::isatty(STDERR_FILENO) != 0 ? &std::cerr : nullptr;
     const ExitCode code = checkpoint::run_convert(arguments, std::cout, progress);
     std::cout.flush();

@@ -11,7 +11,7 @@
 
 int main(int argc, char** argv) {
   using namespace mica;
-  return apps::run_program(argc, argv, {checkpoint::inspect_help, checkpoint::inspect_version}, [](const auto& arguments) {
+  return apps::run_program(argc, argv, {"mica-inspect", checkpoint::inspect_help, checkpoint::build_text}, [](const auto& arguments) {
     std::ostream* progress = ::isatty(STDERR_FILENO) != 0 ? &std::cerr : nullptr;
     const ExitCode code = checkpoint::run_inspect(arguments, std::cout, progress);
     std::cout.flush();

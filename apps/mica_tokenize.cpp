@@ -10,7 +10,6 @@
 #include <boost/program_options.hpp>
 #include <unistd.h>
 
-#include "mica/core/version.hpp"
 #include "mica/data/tokenize.hpp"
 #include "mica/io/hdf5.hpp"
 
@@ -105,9 +104,8 @@ void print_result(const mica::data::TokenizeResult& result, const mica::data::To
 
 std::string help_text(const std::vector<std::string>& /*arguments*/) { return kHelp; }
 
-std::string version_text() {
-  return fmt::format("mica-tokenize {} (HDF5 {}; vocabularies: {})\n", mica::kVersion, mica::io::hdf5_version(),
-                     mica::data::supported_vocabularies());
+std::string build_text() {
+  return fmt::format("  HDF5 {}\n  vocabularies: {}\n", mica::io::hdf5_version(), mica::data::supported_vocabularies());
 }
 
 mica::ExitCode run(const std::vector<std::string>& arguments) {
@@ -122,4 +120,4 @@ mica::ExitCode run(const std::vector<std::string>& arguments) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return mica::apps::run_program(argc, argv, {help_text, version_text}, run); }
+int main(int argc, char** argv) { return mica::apps::run_program(argc, argv, {"mica-tokenize", help_text, build_text}, run); }

@@ -12,13 +12,15 @@
 #include <vector>
 
 #include "mica/core/error.hpp"
+#include "mica/core/version.hpp"
 
 namespace mica::apps {
 
 /// What a program says of itself. It is asked before MPI starts, which login nodes often do not have.
 struct About {
+  std::string_view name;
   std::string (*help)(const std::vector<std::string>& arguments);
-  std::string (*version)();
+  std::string (*build)();  ///< lines that follow the version
 };
 
 /// Is this process the first of those that a launcher started, or the only one?
@@ -33,7 +35,7 @@ inline bool is_first_process() {
 inline std::string answer(const std::vector<std::string>& arguments, const About& about) {
   for (const std::string& argument : arguments) {
     if (argument == "-h" || argument == "--help") return about.help(arguments);
-    if (argument == "--version") return about.version();
+    if (argument == "--version") return fmt::format("{} {}\n{}", about.name, full_version(), about.build());
   }
   return "";
 }

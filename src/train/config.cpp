@@ -91,9 +91,9 @@ std::string elsewhere_line(std::string_view key) {
   const auto found = std::ranges::find(other_names(), key, &OtherNames::key);
   if (found == other_names().end()) return "";
   std::string text;
-  if (!found->pytorch.empty()) text += fmt::format("PyTorch: {}", found->pytorch);
-  if (!found->hugging_face.empty()) text += fmt::format("{}Hugging Face: {}", text.empty() ? "" : "; ", found->hugging_face);
-  return fmt::format("      {}\n", text);
+  if (!found->pytorch.empty()) text += fmt::format("PyTorch: {}", without_marks(found->pytorch));
+  if (!found->hugging_face.empty()) text += fmt::format("{}Hugging Face: {}", text.empty() ? "" : "; ", without_marks(found->hugging_face));
+  return text.empty() ? "" : fmt::format("      {}\n", text);
 }
 
 /// What an optimizer in backward cannot do, since it never sees all gradients at once.
@@ -106,6 +106,42 @@ void check_in_backward(const Config& config) {
                        config.optim.grad_clip);
   require<ConfigError>(config.fsdp.param_dtype != "fp16" && config.fsdp.reduce_dtype != "fp16",
                        "optim.in_backward = true cannot skip a step that overflows, as fp16 needs: use bf16 or fp32");
+}
+
+/// Bad steps are judged by gradients before they change anything.
+void check_bad_steps(const Config& config) {
+  const bool acts = config.train.on_bad_step != "none";
+  require<ConfigError>(acts || config.train.grad_norm_spike == 0,
+                       "train.grad_norm_spike = {} has no effect with train.on_bad_step = none: choose stop, skip or rollback",
+                       config.train.grad_norm_spike);
+  require<ConfigError>(!acts || !config.optim.in_backward,
+                       "train.on_bad_step = {} judges the whole gradient before the optimizer steps, but optim.in_backward = true steps "
+                       "before that: choose one",
+                       config.train.on_bad_step);
+  require<ConfigError>(!acts || (config.fsdp.param_dtype != "fp16" && config.fsdp.reduce_dtype != "fp16"),
+                       "train.on_bad_step = {} does not go with fp16, whose loss scaler skips steps that overflow: use bf16, or "
+                       "train.on_bad_step = none",
+                       config.train.on_bad_step);
+}
+
+void check_retention(const Config& config) {
+  const Config::Checkpoint& checkpoint = config.checkpoint;
+  const auto check_rule = [&](std::string_view key, std::int64_t value) {
+    require<ConfigError>(
+        value == 0 || checkpoint.keep > 0,
+        "{} = {} keeps checkpoints beside the newest ones, but checkpoint.keep = 0 keeps all: set checkpoint.keep = 1 or more", key, value);
+  };
+  check_rule("checkpoint.keep_every", checkpoint.keep_every);
+  check_rule("checkpoint.keep_best", checkpoint.keep_best);
+  if (checkpoint.keep_best == 0) return;
+  require<ConfigError>(!config.data.val.empty(), "checkpoint.keep_best = {} compares validation losses, but data.val is empty",
+                       checkpoint.keep_best);
+  const std::int64_t evaluations = config.train.eval_interval;
+  require<ConfigError>(
+      evaluations > 0 && checkpoint.interval > 0 && checkpoint.interval % evaluations == 0,
+      "checkpoint.keep_best = {} needs the validation loss of every checkpoint: set checkpoint.interval = {} to a multiple "
+      "of train.eval_interval = {}, both above 0",
+      checkpoint.keep_best, checkpoint.interval, evaluations);
 }
 
 }  // namespace
@@ -162,6 +198,7 @@ void check_config(const Config& config) {
       "fsdp.shard_dims = {} has no effect with fsdp.sharding = {}: use fsdp.sharding=per_parameter, or leave shard_dims out",
       fmt::join(config.fsdp.shard_dims, ","), config.fsdp.sharding);
   check_in_backward(config);
+  check_bad_steps(config);
   require<ConfigError>(!config.train.deterministic || config.train.gradient_sync == "reduce_each",
                        "train.deterministic = true needs train.gradient_sync = reduce_each, but it is {}: gradients that a rank adds up "
                        "before they are exchanged depend on the number of ranks",
@@ -174,6 +211,7 @@ void check_config(const Config& config) {
   require<ConfigError>(!config.train.deterministic || config.fsdp.gradient_compression == "none",
                        "train.deterministic = true and fsdp.gradient_compression = {} are two ways to reduce gradients: choose one",
                        config.fsdp.gradient_compression);
+  check_retention(config);
 }
 
 std::string to_ini(const Config& config, IniKeys which) {

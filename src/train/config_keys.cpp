@@ -203,9 +203,10 @@ std::vector<ConfigKey> make_keys() {
 
       choice("mesh.device", MICA_FIELD(mesh.device), {"auto", "cpu", "cuda"},
              "device to train on; auto: GPUs if every rank has one, else the CPU"),
-      choice("mesh.backend", MICA_FIELD(mesh.backend), {"auto", "mpi", "nccl", "staged"},
-             "backend of collectives: mpi on CPUs; nccl on GPUs, one GPU per rank; staged: GPU memory copied through the host and "
-             "sent by MPI, for ranks that share a GPU; auto: mpi or nccl"),
+      choice("mesh.backend", MICA_FIELD(mesh.backend), {"auto", "mpi", "shared", "nccl", "staged"},
+             "backend of collectives: mpi on CPUs; shared: mpi, and ranks of a node keep fp32 masters side by side in memory that they "
+             "share (/dev/shm), so that units with fsdp.param_dtype=fp32 and fsdp.sharding=flat need no all-gather; nccl on GPUs, one GPU "
+             "per rank; staged: GPU memory copied through the host and sent by MPI, for ranks that share a GPU; auto: mpi or nccl"),
       real("mesh.timeout", MICA_FIELD(mesh.timeout), 1, 1e6, "nccl: connection and collective timeout in seconds"),
       flag("mesh.register_buffers", MICA_FIELD(mesh.register_buffers),
            "nccl: units' buffers of 4 MiB and more are allocated separately and registered with NCCL, for transfers without "
@@ -345,7 +346,15 @@ std::vector<ConfigKey> make_keys() {
       whole("train.eval_batches", MICA_FIELD(train.eval_batches), 0, kHuge / 16,
             "batches of 16 sequences per evaluation, from the start of data.val, whatever the ranks and micro_batch; 0: all of data.val"),
       whole("train.log_interval", MICA_FIELD(train.log_interval), 1, kHuge, "steps between progress lines"),
-      real("train.max_hours", MICA_FIELD(train.max_hours), 0, 1e6, "save and exit with status 75 after this many hours; 0: no limit"),
+      real("train.max_hours", MICA_FIELD(train.max_hours), 0, 1e6,
+           "save and exit with status 75 before this many hours are over, and before a Slurm job ends; 0: no limit of its own"),
+      choice("train.on_bad_step", MICA_FIELD(train.on_bad_step), {"none", "stop", "skip", "rollback"},
+             "what to do when a step's loss or gradient norm is NaN or infinite, or a spike (grad_norm_spike), before it changes the "
+             "model. stop: save the step before and end with status 3; skip: leave the model as it is and go on with the next step; "
+             "rollback: go back to the newest checkpoint and go on behind the data that was seen since; none: train on, with a warning. "
+             "Each names the step and the unit that went bad first; all but none let the host wait once a step"),
+      real("train.grad_norm_spike", MICA_FIELD(train.grad_norm_spike), 0, 1e6,
+           "a gradient norm of more than this many times its running mean is a bad step, too; 0: off"),
 
       whole("checkpoint.interval", MICA_FIELD(checkpoint.interval), 0, kHuge, "steps between checkpoints; 0: only after the last step"),
       real("checkpoint.interval_minutes", MICA_FIELD(checkpoint.interval_minutes), 0, 1e6,
@@ -355,13 +364,22 @@ std::vector<ConfigKey> make_keys() {
       flag("checkpoint.optimizer", MICA_FIELD(checkpoint.optimizer),
            "save the optimizer state; false: the model only, for model.init_from and mica-convert; such a checkpoint cannot be resumed"),
       whole("checkpoint.keep", MICA_FIELD(checkpoint.keep), 0, 1'000'000, "number of newest checkpoints to keep; 0: all"),
+      whole("checkpoint.keep_every", MICA_FIELD(checkpoint.keep_every), 0, kHuge,
+            "keep the checkpoints of steps that are multiples of this, too; 0: none"),
+      whole("checkpoint.keep_best", MICA_FIELD(checkpoint.keep_best), 0, 1'000'000,
+            "number of checkpoints with the lowest validation losses to keep, too; checkpoint.interval must be a multiple of "
+            "train.eval_interval then; 0: none"),
       text("checkpoint.resume", MICA_FIELD(checkpoint.resume), "auto, none or a checkpoint's folder",
            "auto: resume from the newest complete checkpoint of the run, if any"),
       flag("checkpoint.allow_data_change", MICA_FIELD(checkpoint.allow_data_change),
            "resume although train.seq_len, train.global_batch, data.order or the tokens of data.train have changed: later steps "
            "see other data"),
+      flag(
+          "checkpoint.emergency", MICA_FIELD(checkpoint.emergency),
+          "when ranks are lost, those that are left save the last step, if they hold all shards (hybrid and no_shard strategies, on CPUs)"),
 
-      choice("log.level", MICA_FIELD(log.level), {"debug", "info", "warn", "error"}, "lowest level of messages that is printed"),
+      choice("log.level", MICA_FIELD(log.level), {"debug", "info", "warn", "error"},
+             "lowest level of messages that is printed; debug tells where the time of a start goes"),
       trace_key(),
       flag("log.metrics", MICA_FIELD(log.metrics), "write metrics.jsonl"),
   };

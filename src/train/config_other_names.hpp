@@ -2,18 +2,29 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace mica::train {
 
-/// What a config key is called in PyTorch and in Hugging Face's libraries. Empty: it has no counterpart there.
+/// What other programs call something that a config can say: Hugging Face's transformers (config.json and
+/// TrainingArguments), PyTorch, DeepSpeed, Megatron, nanoGPT and Slurm. Names in PyTorch and Hugging Face are shown by --help and
+/// docs/config.md; words are for hints for unknown keys alone: no word is read as a key.
 struct OtherNames {
-  std::string_view key;           ///< "optim.lr"
-  std::string_view pytorch;       ///< FSDP1 is FullyShardedDataParallel, FSDP2 fully_shard
+  std::string_view key;           ///< "optim.lr"; empty where no key has this meaning
+  std::string_view pytorch;       ///< FSDP1 is FullyShardedDataParallel, FSDP2 fully_shard; empty: no counterpart there
   std::string_view hugging_face;  ///< a bare name is an argument of transformers.TrainingArguments
+  std::string_view words;         ///< more of them, with blanks between: lower case, underscores, no section
+  std::string_view note;          ///< what a hint adds for this row's words: never empty where there is no key
 };
 
-/// Keys with a counterpart, in the order of --help. --help and docs/config.md show them.
+/// In the order of --help. A key has at most one row with names, its first; further rows have words with another note. A word stands
+/// once in the table.
 [[nodiscard]] std::span<const OtherNames> other_names();
+/// OtherNames::pytorch or hugging_face as it is shown.
+[[nodiscard]] std::string without_marks(std::string_view name);
+/// All words of a row: those marked in its names, too.
+[[nodiscard]] std::vector<std::string_view> words_of(const OtherNames& names);
 
 }  // namespace mica::train

@@ -30,10 +30,10 @@ bool wants_gpu(const std::string& device, const std::vector<GpuInfo>& gpus, cons
 
 Backend backend_from_name(const std::string& name, bool on_gpu) {
   if (name == "auto") return on_gpu ? Backend::nccl : Backend::mpi;
-  require<ConfigError>(on_gpu == (name != "mpi"),
-                       "mesh.backend = {} moves memory of {}, but tensors are on {}: use {}, or another mesh.device", name,
-                       on_gpu ? "the CPU" : "GPUs", on_gpu ? "GPUs" : "the CPU", on_gpu ? "nccl or staged" : "mpi");
-  return name == "mpi" ? Backend::mpi : name == "nccl" ? Backend::nccl : Backend::staged;
+  const bool is_for_gpus = name == "nccl" || name == "staged";
+  require<ConfigError>(on_gpu == is_for_gpus, "mesh.backend = {} moves memory of {}, but tensors are on {}: use {}, or another mesh.device",
+                       name, on_gpu ? "the CPU" : "GPUs", on_gpu ? "GPUs" : "the CPU", on_gpu ? "nccl or staged" : "mpi or shared");
+  return name == "mpi" ? Backend::mpi : name == "shared" ? Backend::shared : name == "nccl" ? Backend::nccl : Backend::staged;
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace mica::train {
 
 /// What a rank computes on and how it reaches the others.
 struct DeviceChoice {
-  enum class Backend : std::uint8_t { mpi, nccl, staged };
+  enum class Backend : std::uint8_t { mpi, shared, nccl, staged };
 
   std::optional<GpuInfo> gpu;  ///< none: the CPU
   int ranks_on_gpu = 1;        ///< of this node that share it

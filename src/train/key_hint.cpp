@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "config_keys.hpp"
-#include "field_words.hpp"
+#include "config_other_names.hpp"
 
 namespace mica::train {
 namespace {
@@ -47,8 +47,11 @@ std::string nearest_key(std::string_view name) {
 std::string hint_for_key(std::string_view name) {
   std::string plain(name);
   std::ranges::transform(plain, plain.begin(), [](unsigned char c) { return c == '-' ? '_' : static_cast<char>(std::tolower(c)); });
-  const auto known = std::ranges::find(field_words(), without_section(plain), &FieldWord::word);
-  if (known == field_words().end()) return fmt::format("did you mean {}?", nearest_key(plain));
+  const auto known = std::ranges::find_if(other_names(), [word = without_section(plain)](const OtherNames& names) {
+    const std::vector<std::string_view> words = words_of(names);
+    return std::ranges::find(words, word) != words.end();
+  });
+  if (known == other_names().end()) return fmt::format("did you mean {}?", nearest_key(plain));
   if (known->key.empty()) return std::string(known->note);
   return fmt::format("did you mean {}?{}{}", known->key, known->note.empty() ? "" : " ", known->note);
 }

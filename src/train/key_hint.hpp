@@ -7,7 +7,7 @@
 namespace mica::train {
 
 /// What was meant by a name that no key has, for its error: "did you mean optim.lr?" By the field's other words
-/// (field_words.hpp), then by keys of the same name in other sections, then by the fewest changed letters.
+/// (config_other_names.hpp), then by keys of the same name in other sections, then by the fewest changed letters.
 /// @param name  with or without a section; a flag's dashes count as underscores
 [[nodiscard]] std::string hint_for_key(std::string_view name);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memory_check.hpp"
 
+#include <sys/statvfs.h>
+
 #include "mica/comm/host_comm.hpp"
 #include "mica/device/gpu.hpp"
 #include "mica/train/memory_limit.hpp"
@@ -28,6 +30,22 @@ void check_gpu_memory(const mpi::Communicator& world, const Config& config, cons
   });
 }
 
+/// Shared masters are in /dev/shm.
+void check_shared_memory(const mpi::Communicator& world, const mpi::Communicator& node, const StartPlan& start) {
+  const std::int64_t needed = node.all_sum(start.shared_bytes);
+  make_mpi_comm(world)->agree([&] {
+    struct statvfs place {};
+    if (statvfs("/dev/shm", &place) != 0 || place.f_blocks == 0) return;  // no limit, or told when it is used
+    const auto unit = static_cast<std::int64_t>(place.f_frsize);
+    const auto left = static_cast<std::int64_t>(place.f_bavail) * unit, all = static_cast<std::int64_t>(place.f_blocks) * unit;
+    require<ConfigError>(needed <= left,
+                         "mesh.backend = shared keeps {} ({} bytes) of masters in memory that the {} ranks of a node share, but of the {} "
+                         "of /dev/shm {} ({} bytes) are free: make it larger (a container has an option for it, often --shm-size), or "
+                         "set mesh.backend=mpi",
+                         plan::format_bytes(needed), needed, node.num_ranks(), plan::format_bytes(all), plan::format_bytes(left), left);
+  });
+}
+
 }  // namespace
 
 void check_memory(const mpi::Communicator& world, const Config& config, const Device& device, const data::BatchPlan& batch,
@@ -44,6 +62,7 @@ void check_memory(const mpi::Communicator& world, const Config& config, const De
                          plan::format_bytes(mine), plan::format_bytes(share.needed), share.num_ranks, share.limit.name,
                          plan::format_bytes(share.limit.bytes), memory_keys(config, device));
   });
+  if (device.backend == "shared") check_shared_memory(world, node, start);
 }
 
 }  // namespace mica::train

@@ -15,6 +15,7 @@
 #include "mica/core/error.hpp"
 #include "mica/io/atomic_file.hpp"
 #include "mica/io/json.hpp"
+#include "mica/io/raw_file.hpp"
 
 namespace mica::train {
 namespace {
@@ -110,8 +111,18 @@ void MetricsFile::write(const StepMetrics& m) {
   if (m.loss_scale != 0) {
     json["loss_scale"] = m.loss_scale;
     json["skipped"] = m.is_skipped;
+  } else if (m.is_skipped) {
+    json["skipped"] = true;
   }
   write_line(json.dump());
+}
+
+void MetricsFile::write_bad_step(std::int64_t step, const std::string& what, const std::string& action) {
+  write_line(nlohmann::ordered_json{{"event", "bad_step"}, {"step", step}, {"what", what}, {"action", action}}.dump());
+}
+
+void MetricsFile::write_rolled_back(std::int64_t to, std::int64_t bad_step, const std::string& what) {
+  write_line(nlohmann::ordered_json{{"event", "rolled_back"}, {"step", to}, {"bad_step", bad_step}, {"what", what}}.dump());
 }
 
 void MetricsFile::write_eval(std::int64_t step, double val_loss) {

@@ -13,11 +13,10 @@ constexpr std::int64_t kMostSteps = 1000;
 
 }  // namespace
 
-Request request_of_clocks(const Config& config, std::chrono::duration<double> since_start, std::chrono::duration<double> since_save) {
-  const double max_hours = config.train.max_hours;
-  const double save_minutes = config.checkpoint.interval_minutes;
-  if (max_hours > 0 && since_start.count() >= 3600 * max_hours) return Request::stop;
-  if (save_minutes > 0 && since_save.count() >= 60 * save_minutes) return Request::save;
+Request request_of_clocks(const TimeLimit& limit, double interval_minutes, TimeLimit::Seconds since_start, TimeLimit::Seconds since_save,
+                          int num_saves) {
+  if (limit.is_near(since_start, num_saves)) return Request::stop;
+  if (interval_minutes > 0 && since_save.count() >= 60 * interval_minutes) return Request::save;
   return Request::none;
 }
 

@@ -9,12 +9,16 @@
 #include "mica/checkpoint/load.hpp"
 #include "mica/core/error.hpp"
 #include "mica/io/atomic_file.hpp"
+#include "mica/launch/checks.hpp"
 #include "mica/train/metrics.hpp"
 
 namespace mica::train {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// Of the run's small files: lock, log, config. That a checkpoint fits is checked once its size is known.
+constexpr std::int64_t kLeastDiskBytes = 64 << 10;
 
 bool is_path(const std::string& resume) { return resume != "auto" && resume != "none"; }
 
@@ -88,18 +92,23 @@ StartPoint find_start(const HostComm& comm, const Config& config) {
 }
 
 RunFolder::RunFolder(App& app, const Config& config, const Logger& logger) : path_(config.run_folder()), logger_(logger) {
-  app.comm.from_first_rank([&] {
+  owner_ = app.comm.from_first_rank([&] {
     std::error_code error;
     fs::create_directories(path_, error);
     require<ConfigError>(!error, "cannot create the run folder {}: {}; choose another one with --run.dir=FOLDER", path_, error.message());
     const int access_error = access(path_.c_str(), W_OK | X_OK) == 0 ? 0 : errno;
     require<ConfigError>(access_error == 0, "cannot write into the run folder {}: {}; choose another one with --run.dir=FOLDER", path_,
                          errno_text(access_error));
+    launch::check_disk_space(path_, kLeastDiskBytes, "a run");
     lock_ = RunLock::acquire(path_, {.take_over = config.run.take_over, .tell = [&](const std::string& text) { logger.warn("{}", text); }});
     logger_ = logger.with_file(path_ + "/log.txt");
-    return std::string();
+    return RunLock::owner_in(path_);
   });
   app.log_file = path_ + "/log.txt";
+}
+
+launch::Check RunFolder::sharing_check() const {
+  return launch::shared_folder(path_, [path = path_, owner = owner_] { return RunLock::owner_in(path) == owner; });
 }
 
 void RunFolder::check_owner() const {

@@ -7,11 +7,9 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <mutex>
 #include <optional>
-#include <sstream>
 #include <stop_token>
 #include <thread>
 
@@ -23,8 +21,12 @@
 #include <unistd.h>
 
 #include "mica/core/error.hpp"
+#include "mica/core/host.hpp"
+#include "mica/core/unique_fd.hpp"
 #include "mica/io/json.hpp"
 #include "mica/io/raw_file.hpp"
+
+#include "process_stat.hpp"
 
 namespace mica::train {
 namespace {
@@ -35,13 +37,6 @@ using std::chrono::milliseconds;
 
 // --- who owns a lock -------------------------------------------------------------------------------------------------
 
-std::string first_line_of(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
 /// What /proc says of a process.
 struct ProcessStatus {
   enum class Life : std::uint8_t { running, exiting, gone, unknown } life = Life::gone;
@@ -51,25 +46,14 @@ struct ProcessStatus {
 
 ProcessStatus status_of(pid_t pid) {
   using Life = ProcessStatus::Life;
-  const std::string stat = first_line_of(fmt::format("/proc/{}/stat", pid));
-  const std::size_t name_end = stat.rfind(')');  // the name may hold anything
-  if (name_end == std::string::npos) {
+  const std::optional<ProcessStat> stat = process_stat(pid);
+  if (!stat) {
     const bool exists = ::kill(pid, 0) == 0 || errno == EPERM;  // /proc may hide the processes of other users
     return {exists ? Life::unknown : Life::gone, ""};
   }
-  std::istringstream fields(stat.substr(name_end + 1));
-  std::array<std::string, 20> values;  // from the third field, the state, to the 22nd, the start
-  for (std::string& value : values) fields >> value;
-  constexpr unsigned long kExiting = 0x4;  // the kernel's PF_EXITING
-  const unsigned long flags = std::strtoul(values[6].c_str(), nullptr, 10);
-  const bool is_dead = values[0] == "Z" || values[0] == "X";  // a zombie: nobody has waited for it
-  return {is_dead ? Life::gone : (flags & kExiting) != 0 ? Life::exiting : Life::running, values[19]};
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
+  constexpr unsigned long kExiting = 0x4;                         // the kernel's PF_EXITING
+  const bool is_dead = stat->state == 'Z' || stat->state == 'X';  // a zombie: nobody has waited for it
+  return {is_dead ? Life::gone : (stat->flags & kExiting) != 0 ? Life::exiting : Life::running, std::to_string(stat->start_ticks)};
 }
 
 /// A process on some host, as it is written into the lock.
@@ -81,7 +65,7 @@ struct Owner {
     std::error_code none;
     const char* slurm = std::getenv("SLURM_JOB_ID");
     return {.host = host_name(),
-            .boot = first_line_of("/proc/sys/kernel/random/boot_id"),
+            .boot = boot_id(),
             .pid_namespace = fs::read_symlink("/proc/self/ns/pid", none).string(),
             .process_start = status_of(::getpid()).start,
             .since = fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(std::time(nullptr))),
@@ -141,7 +125,7 @@ struct Look {
   timespec written{};
 };
 
-std::optional<Look> look_at(const io::UniqueFd& fd, const std::string& path) {
+std::optional<Look> look_at(const UniqueFd& fd, const std::string& path) {
   if (!fd && errno == ENOENT) return std::nullopt;
   if (!fd) throw IoError(io::io_error_text(path, "open", errno));
   Look look;
@@ -157,13 +141,13 @@ std::optional<Look> look_at(const io::UniqueFd& fd, const std::string& path) {
   return look;
 }
 
-std::optional<Look> look_at(const std::string& path) { return look_at(io::UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), path); }
+std::optional<Look> look_at(const std::string& path) { return look_at(UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), path); }
 
 milliseconds between(const timespec& a, const timespec& b) {
   return milliseconds((b.tv_sec - a.tv_sec) * 1000 + (b.tv_nsec - a.tv_nsec) / 1'000'000);
 }
 
-void write_text(const io::UniqueFd& fd, const std::string& path, const std::string& text) {
+void write_text(const UniqueFd& fd, const std::string& path, const std::string& text) {
   if (::pwrite(fd.get(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size())) return;
   throw IoError(io::io_error_text(path, "write", errno));
 }
@@ -200,7 +184,7 @@ class Taking {
  private:
   /// @returns false where there is a lock already.
   bool create() const {
-    const io::UniqueFd fd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    const UniqueFd fd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (!fd && errno == EEXIST) return false;
     if (!fd) throw IoError(io::io_error_text(path_, "creation", errno));
     try {
@@ -212,7 +196,7 @@ class Taking {
     return true;
   }
   void write_own() const {
-    const io::UniqueFd fd(::open(own_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    const UniqueFd fd(::open(own_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
     if (!fd) throw IoError(io::io_error_text(own_path_, "creation", errno));
     write_text(fd, own_path_, lock_text(self_, 0));
   }
@@ -315,7 +299,7 @@ class RunLock::Owned {
       stopped.wait_for(lock, stop, interval, [] { return false; });
       if (stop.stop_requested()) return;
       try {  // one open file for both: whoever replaces the lock meanwhile is not written over
-        const io::UniqueFd fd(::open(path_.c_str(), O_RDWR | O_CLOEXEC));
+        const UniqueFd fd(::open(path_.c_str(), O_RDWR | O_CLOEXEC));
         is_lost_ = !is_mine(look_at(fd, path_));
         if (!is_lost_) write_text(fd, path_, lock_text(self_, count));
       } catch (const IoError&) {
@@ -338,6 +322,12 @@ RunLock::~RunLock() = default;
 RunLock RunLock::acquire(const std::string& run_folder, const RunLockOptions& options) {
   Owner self = Taking(run_folder, options).run();
   return RunLock(std::make_unique<Owned>(run_folder + "/run.lock", std::move(self), options.heartbeat));
+}
+
+std::string RunLock::owner_in(const std::string& run_folder) {
+  const std::optional<Look> look = look_at(run_folder + "/run.lock");
+  const std::optional<Owner> owner = look ? parse_owner(look->text) : std::nullopt;
+  return owner ? fmt::format("{}, {} {}", owner->describe(), owner->boot, owner->process_start) : "";
 }
 
 void RunLock::check() const { owned_->check(); }

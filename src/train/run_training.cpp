@@ -4,13 +4,15 @@
 #include <algorithm>
 
 #include "mica/comm/gpu_groups.hpp"
-#include "mica/core/version.hpp"
 #include "mica/device/gpu.hpp"
+#include "mica/launch/checks.hpp"
+#include "mica/launch/world_size.hpp"
 #include "mica/plan/memory_plan.hpp"
 #include "mica/tensor/cuda_kernels.hpp"
 #include "mica/train/config.hpp"
 #include "mica/train/model_source.hpp"
 #include "mica/train/run_folder.hpp"
+#include "mica/train/start_times.hpp"
 #include "mica/train/trainer.hpp"
 
 namespace mica::train {
@@ -34,7 +36,7 @@ More ranks than cores: export OMPI_MCA_rmaps_base_oversubscribe=1 (scripts/envir
 To resume a run that was stopped or killed, start the same command again: it continues from its newest complete checkpoint.
 
 Exit status: 0 done; 2 an error in the config or its files; 3 a failure at run time; 75 saved and stopped by a signal (SIGTERM,
-SIGINT, SIGUSR1) or by train.max_hours: requeue it.
+SIGINT, SIGUSR1), by train.max_hours or by the end of a Slurm job: requeue it. A second signal ends a run at once.
 
 In a config file, # begins a comment at the start of a line or after white space. Values, and items of lists, may be in double
 quotes, with \" and \\ for a quote and a backslash: data.train = "a,b.h5",c.h5 names two files. Setting a key twice is an error.
@@ -79,14 +81,19 @@ LogLevel log_level(const std::string& name) {
   return name == "debug" ? LogLevel::debug : name == "info" ? LogLevel::info : name == "warn" ? LogLevel::warn : LogLevel::error;
 }
 
+/// What one look at each rank's machine can tell before anything is read. [Note: launch checks]
+void check_machines(launch::LaunchChecks& checks, const std::vector<std::string>& arguments) {
+  checks.run({launch::same_arguments(arguments), launch::clocks(), launch::shared_memory()});
+  if (checks.num_nodes() > 1) checks.run({launch::node_speed()});
+}
+
 }  // namespace
 
 std::string training_help(const std::vector<std::string>& /*arguments*/) { return kHelp + config_help(); }
 
-std::string version_text() {
-  std::string text =
-      fmt::format("mica {}\n  {}\n  compiler  {}\n  CUDA      {}\n  NCCL      {}\n  cuDNN     {}\n", kVersion,
-                  mpi::Session::library_version(), __VERSION__, cuda_version_text(), nccl_version_text(), cudnn_version_text());
+std::string build_text() {
+  std::string text = fmt::format("  {}\n  compiler  {}\n  CUDA      {}\n  NCCL      {}\n  cuDNN     {}\n", mpi::Session::library_version(),
+                                 __VERSION__, cuda_version_text(), nccl_version_text(), cudnn_version_text());
   for (const GpuInfo& gpu : list_gpus()) {
     text += fmt::format("  GPU {}     {} ({}), compute capability {}.{}, {}\n", gpu.index, gpu.name, gpu.pci_bus_id, gpu.compute_major,
                         gpu.compute_minor, plan::format_bytes(gpu.memory_bytes));
@@ -96,6 +103,11 @@ std::string version_text() {
 
 ExitCode run_training(App& app) {
   const bool is_main = app.world.rank() == 0;
+  StartTimes times(app.session);
+  app.comm.agree([&] { launch::check_started_by_launcher(app.world.num_ranks()); });
+  launch::LaunchChecks checks(app.world);
+  check_machines(checks, app.arguments);
+  times.end("looking at the machines");
   Command command;
   app.comm.agree([&] { command = parse_command(app.arguments); });
   const ConfigText text = read_on_rank_0(app.comm, command.config_path);
@@ -110,12 +122,18 @@ ExitCode run_training(App& app) {
   app.comm.agree([&] { check_config(config); });
   const Logger logger = is_main ? Logger::to_stderr(log_level(config.log.level), "")
                                 : Logger::to_stderr(LogLevel::warn, fmt::format("rank {}", app.world.rank()));
+  times.end("config");
   if (command.check) {
-    Trainer(app, config, find_start(app.comm, config), logger).print_start(IniKeys::all);
+    checks.tell(logger);
+    Trainer(app, config, find_start(app.comm, config), logger, times).print_start(IniKeys::all);
     return ExitCode::done;
   }
   RunFolder folder(app, config, logger);
-  Trainer trainer(app, config, find_start(app.comm, config), folder.logger());
+  checks.run({folder.sharing_check()});
+  checks.tell(folder.logger());
+  StartPoint start = find_start(app.comm, config);
+  times.end("run folder");
+  Trainer trainer(app, config, std::move(start), folder.logger(), times);
   trainer.print_start(IniKeys::changed);
   return trainer.run(folder);
 }

@@ -158,6 +158,8 @@ std::string backend_name(DeviceChoice::Backend backend) {
   switch (backend) {
     case DeviceChoice::Backend::mpi:
       return "mpi";
+    case DeviceChoice::Backend::shared:
+      return "shared";
     case DeviceChoice::Backend::nccl:
       return "nccl";
     case DeviceChoice::Backend::staged:
@@ -167,7 +169,7 @@ std::string backend_name(DeviceChoice::Backend backend) {
 }
 
 GroupBackend group_backend(DeviceChoice::Backend backend, const Config::Mesh& mesh, const Device& device) {
-  if (backend == DeviceChoice::Backend::mpi) return {};
+  if (backend == DeviceChoice::Backend::mpi || backend == DeviceChoice::Backend::shared) return {};
   if (backend == DeviceChoice::Backend::staged) {
     return [&pinned = *device.pinned_pool](std::unique_ptr<ProcessGroup> host) {
       return make_staged_group(std::move(host), pinned, {.host_takes_gpu_memory = mpi::Session::is_cuda_aware()});
@@ -207,8 +209,11 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
     device.kernels = device.make_kernels(*device.pool);
   });
   comm->agree([&] {  // a shard size that does not fit is refused by all ranks alike
-    device.mesh = std::make_unique<Mesh>(make_mpi_mesh(world, shard_size_of(config), on_gpu ? *device.host_pool : *device.pool, {}, {},
-                                                       group_backend(choice.backend, config.mesh, device)));
+    const bool shares_memory = choice.backend == DeviceChoice::Backend::shared;
+    device.mesh =
+        std::make_unique<Mesh>(make_mpi_mesh(world, shard_size_of(config), on_gpu ? *device.host_pool : *device.pool,
+                                             {.shares_memory = shares_memory}, {}, group_backend(choice.backend, config.mesh, device)));
+    if (shares_memory) device.mesh->require_shards_inside_nodes("mesh.backend = shared");
   });
   if (!config.log.trace.empty()) device.tracer = std::make_unique<Tracer>(device.mesh->rank());
   const StreamMode mode = on_gpu ? StreamMode::threaded : comm_stream_mode(session, stream_mode(config.mesh.streams, device.num_threads));
@@ -243,7 +248,10 @@ std::string backend_text(const std::string& backend, bool registers) {
 }  // namespace
 
 std::string Device::describe() const {
-  if (!gpu) return fmt::format("CPU, {} OpenMP thread{} a rank", num_threads, num_threads == 1 ? "" : "s");
+  if (!gpu) {
+    return fmt::format("CPU, {} OpenMP thread{} a rank{}", num_threads, num_threads == 1 ? "" : "s",
+                       backend == "shared" ? ", MPI and shared memory" : "");
+  }
   return fmt::format("{} ({}, compute capability {}.{}, {}{}), CUDA {}, {}{}", gpu->name, gpu->pci_bus_id, gpu->compute_major,
                      gpu->compute_minor, plan::format_bytes(gpu->memory_bytes),
                      ranks_on_gpu > 1 ? fmt::format(", shared by {} ranks", ranks_on_gpu) : "", cuda_version_text(),

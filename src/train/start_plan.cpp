@@ -32,12 +32,18 @@ StartPlan make_start_plan(const Config& config, const Device& device, const Shar
   // On a GPU snapshots are in the host's memory.
   if (config.checkpoint.async && !device.pinned_pool)
     spec.snapshot_bytes = checkpoint::snapshot_bytes(*model.root, config.checkpoint.optimizer ? model.optimizer.get() : nullptr);
-  if (device.mesh->world_size() > 1 && device.backend == "mpi") {  // others do not stage in the pool
+  if (device.mesh->world_size() > 1 && !device.gpu) {  // groups of GPUs do not stage in the pool
     spec.staging_bytes = [](Collective kind, std::int64_t numel, DType dtype, int num_ranks) {
       return mpi_staging_bytes(kind, numel, dtype, num_ranks);
     };
   }
-  return {plan::make_memory_plan(units, spec, profile), plan::volume_of_step(units, spec, profile)};
+  StartPlan start{.memory = plan::make_memory_plan(units, spec, profile), .volume = plan::volume_of_step(units, spec, profile)};
+  for (const plan::UnitSpec& unit : units) {
+    if (!unit.shares_masters) continue;
+    ++start.num_sharing_units;
+    start.shared_bytes += unit.shard_numel * dtype_bytes(DType::f32);
+  }
+  return start;
 }
 
 }  // namespace mica::train

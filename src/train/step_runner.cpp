@@ -24,7 +24,7 @@ StepRunner::StepRunner(const Config& config, ShardedModel& model, const data::Da
   model.context.kernels.fill(model.context.compute, dloss_, grad_weight_);
 }
 
-StepFigures StepRunner::run(std::int64_t step, double lr) {
+StepFigures StepRunner::run(std::int64_t step, double lr, StartTimes* times) {
   nn::Context& context = model_.context;
   context.training = true;
   context.step = static_cast<std::uint64_t>(step);
@@ -33,27 +33,43 @@ StepFigures StepRunner::run(std::int64_t step, double lr) {
   figures.losses = context.make({plan_.accumulation}, DType::f32, MemoryRole::workspace);
   const Tensor dloss = model_.scaler ? model_.scaler->scaled(grad_weight_) : dloss_;
   if (model_.in_backward) model_.in_backward->begin_step(lr);
-  for (std::int64_t round = 0; round < plan_.accumulation; ++round) {
-    if (no_sync_) model_.root->set_gradient_sync(round + 1 == plan_.accumulation);
-    run_round(batches_.load(step, round), dloss, figures.losses.view().slice(round, 1));
-  }
-  if (deterministic_) fsdp::average_grads(*model_.root, plan_.accumulation * plan_.num_ranks);
+  run_passes(step, dloss, figures.losses, times);
   if (model_.in_backward) {
     // Every unit has been stepped, and its gradient is gone.
   } else if (model_.scaler) {
     update_scaled(lr, figures);
   } else {
-    update(lr, figures);
+    update(step, lr, figures);
   }
+  end_phase("first optimizer step", times);
   model_.root->zero_grad();
   batches_.read_ahead(step + 1);
   return figures;
 }
 
-void StepRunner::update(double lr, StepFigures& figures) {
+void StepRunner::run_passes(std::int64_t step, const Tensor& dloss, TensorView losses, StartTimes* times) {
+  for (std::int64_t round = 0; round < plan_.accumulation; ++round) {
+    if (no_sync_) model_.root->set_gradient_sync(round + 1 == plan_.accumulation);
+    nn::Tensors batch = batches_.load(step, round);
+    end_phase("first batch", times);
+    run_round(std::move(batch), dloss, losses.slice(round, 1), times);
+  }
+  if (deterministic_) fsdp::average_grads(*model_.root, plan_.accumulation * plan_.num_ranks);
+}
+
+void StepRunner::repeat_passes(std::int64_t step) {
+  const Tensor losses = model_.context.make({plan_.accumulation}, DType::f32, MemoryRole::workspace);
+  run_passes(step, dloss_, losses, nullptr);
+}
+
+void StepRunner::update(std::int64_t step, double lr, StepFigures& figures) {
   const optim::ClipCoefficient clip = optim::clip_coefficient(*model_.root, grad_clip_);
-  model_.optimizer->step({.lr = lr, .grad_scale = clip.coefficient.view()});
   figures.grad_norm = clip.norm;
+  figures.is_rejected = hooks_.accept && !hooks_.accept(step, figures);
+  if (figures.is_rejected) return;
+  if (hooks_.before_update) hooks_.before_update();
+  model_.optimizer->step({.lr = lr, .grad_scale = clip.coefficient.view()});
+  if (hooks_.after_update) hooks_.after_update();
 }
 
 void StepRunner::update_scaled(double lr, StepFigures& figures) {
@@ -70,12 +86,20 @@ void StepRunner::update_scaled(double lr, StepFigures& figures) {
   figures.grad_norm = clip.norm;
 }
 
-void StepRunner::run_round(nn::Tensors batch, const Tensor& dloss, TensorView loss) {
+void StepRunner::end_phase(const char* phase, StartTimes* times) const {
+  if (times == nullptr) return;
+  model_.context.compute.synchronize();
+  times->end(phase);
+}
+
+void StepRunner::run_round(nn::Tensors batch, const Tensor& dloss, TensorView loss, StartTimes* times) {
   nn::Context& context = model_.context;
   nn::Record record;
   const nn::Tensors ys = model_.module->forward(context, std::move(batch), &record);
+  end_phase("first forward", times);
   model_.module->backward(context, std::move(record), {dloss});
   context.kernels.copy(context.compute, ys[0], loss);
+  end_phase("first backward", times);
 }
 
 namespace {
@@ -117,7 +141,7 @@ std::vector<double> mean_losses(ShardedModel& model, const std::vector<const Ste
   return means;
 }
 
-double evaluate(ShardedModel& model, const data::Dataset& dataset, const Evaluation& evaluation) {
+std::optional<double> evaluate(ShardedModel& model, const data::Dataset& dataset, const Evaluation& evaluation) {
   nn::Context& context = model.context;
   fsdp::DeviceMesh& device_mesh = model.root->device_mesh();
   const std::int64_t num_ranks = device_mesh.mesh().world_size();
@@ -131,8 +155,9 @@ double evaluate(ShardedModel& model, const data::Dataset& dataset, const Evaluat
   context.training = false;
   data::Batch batch;
   BatchUpload upload;
+  bool is_given_up = false;
   const std::vector<float> values = gather_losses(model, rounds, [&](const TensorView& mine) {
-    for (std::int64_t round = 0; round < rounds; ++round) {
+    for (std::int64_t round = 0; round < rounds && !is_given_up; ++round) {
       // All ranks take part in each round's all-gathers: one without a batch of its own computes the last one, and its loss
       // is left out below.
       const std::int64_t b = std::min(round * num_ranks + device_mesh.mesh().rank(), num_batches - 1);
@@ -146,8 +171,10 @@ double evaluate(ShardedModel& model, const data::Dataset& dataset, const Evaluat
       const nn::Tensors ys = model.module->forward(context, upload.upload(context), nullptr);
       context.kernels.copy(context.compute, ys[0], mine.slice(round, 1));
       context.compute.synchronize();  // `batch` is used again
+      is_given_up = evaluation.is_given_up && round + 1 < rounds && evaluation.is_given_up(round + 1);
     }
   });
+  if (is_given_up) return std::nullopt;
   double sum = 0;
   for (std::int64_t b = 0; b < num_batches; ++b) {
     const auto at = static_cast<std::size_t>(b % num_ranks * rounds + b / num_ranks);

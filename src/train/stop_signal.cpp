@@ -2,20 +2,32 @@
 #include "mica/train/stop_signal.hpp"
 
 #include <array>
+#include <atomic>
 #include <csignal>
+#include <cstdint>
+#include <ctime>
 
 namespace mica::train {
 namespace {
 
-volatile std::sig_atomic_t g_received = 0;  // a handler can reach nothing else
 constexpr std::array<int, 3> kSignals{SIGTERM, SIGINT, SIGUSR1};
 
+// A handler can reach nothing else. It may run on any thread.
+std::atomic<int> g_received{0};
+std::atomic<std::int64_t> g_received_ms{0};
+static_assert(decltype(g_received)::is_always_lock_free && decltype(g_received_ms)::is_always_lock_free);
+
 void note(int signal) {
-  if (g_received != 0 && signal == SIGINT) {
-    std::signal(SIGINT, SIG_DFL);
-    std::raise(SIGINT);
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  const std::int64_t now_ms = std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
+  int none = 0;
+  if (g_received.compare_exchange_strong(none, signal)) {
+    g_received_ms = now_ms;
+  } else if (now_ms - g_received_ms >= StopSignal::kOneRequest.count()) {
+    std::signal(signal, SIG_DFL);
+    std::raise(signal);
   }
-  g_received = signal;
 }
 
 }  // namespace
@@ -30,5 +42,7 @@ StopSignal::~StopSignal() {
 }
 
 int StopSignal::received() { return g_received; }
+
+std::string signal_name(int signal) { return signal == SIGTERM ? "SIGTERM" : signal == SIGINT ? "SIGINT" : "SIGUSR1"; }
 
 }  // namespace mica::train

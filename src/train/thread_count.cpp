@@ -3,10 +3,15 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <numeric>
+#include <set>
 #include <sstream>
+#include <thread>
 
 #include <fmt/ranges.h>
 #include <sched.h>
+
+#include "mica/core/host.hpp"
 
 namespace mica::train {
 namespace {
@@ -18,6 +23,19 @@ Cores own_cores() {
   for (int core = 0; core < CPU_SETSIZE; ++core) {
     if (CPU_ISSET(core, &mask)) cores.push_back(core);
   }
+  return cores;
+}
+
+/// The cores that this process could be bound to: those of the node, or of the job's cpuset.
+Cores possible_cores() {
+  Cores cores;
+  std::thread([&] {  // the mask is the thread's alone
+    cpu_set_t all;
+    std::fill_n(reinterpret_cast<unsigned char*>(&all), sizeof all, static_cast<unsigned char>(0xff));
+    static_cast<void>(sched_setaffinity(0, sizeof all, &all));
+    cores = own_cores();
+  })
+      .join();
   return cores;
 }
 
@@ -43,6 +61,24 @@ int threads_of_rank(const std::vector<Cores>& ranks_on_node, int rank) {
   return std::max(1, static_cast<int>(std::ssize(mine) / std::max<std::ptrdiff_t>(1, sharers)));
 }
 
+std::string crowding_of(const std::string& host, const std::vector<Cores>& ranks, const std::vector<int>& threads,
+                        std::int64_t num_possible) {
+  std::set<int> used;
+  for (const Cores& each : ranks) used.insert(each.begin(), each.end());
+  const auto num_used = std::ssize(used);
+  const std::int64_t num_threads = std::reduce(threads.begin(), threads.end(), 0);
+  if (ranks.size() < 2 || num_threads <= num_used) return {};
+  const std::string seen = fmt::format("the {} ranks of {} have {} threads in all", ranks.size(), host, num_threads);
+  if (num_used < num_possible) {
+    return fmt::format(
+        "{}, but are bound to {} of its {} cores ({}): they take turns there while others are idle; bind each to its own "
+        "(mpirun --map-by slot:PE=THREADS --bind-to core, srun --cpus-per-task=THREADS), or none (--bind-to none)",
+        seen, num_used, num_possible, fmt::join(used, ", "));
+  }
+  return fmt::format("{} on {} core{}: they take turns, which is slow; start fewer ranks a node, or ask for more cores", seen, num_used,
+                     num_used == 1 ? "" : "s");
+}
+
 ThreadCount choose_threads(const mpi::Communicator& world, int wanted) {
   const mpi::Communicator node = world.split_node();
   const Cores mine = own_cores();
@@ -54,12 +90,17 @@ ThreadCount choose_threads(const mpi::Communicator& world, int wanted) {
   } else {
     count.threads = variable != nullptr ? std::max(1, std::atoi(variable)) : threads_of_rank(ranks, node.rank());
   }
-  const bool is_over = count.threads > std::ssize(mine);
-  const std::vector<std::string> all = world.gather_strings(
-      is_over ? fmt::format(
-                    "rank {} has {} threads ({}) on {} core{}: they take turns, which is slow; lower it or bind ranks to more cores",
-                    world.rank(), count.threads, wanted > 0 ? "mesh.threads" : "OMP_NUM_THREADS", mine.size(), mine.size() == 1 ? "" : "s")
-              : "");
+  std::vector<int> threads;
+  for (const std::string& text : node.gather_strings(std::to_string(count.threads))) threads.push_back(std::stoi(text));
+  std::string warning;
+  if (count.threads > std::ssize(mine)) {
+    warning =
+        fmt::format("rank {} has {} threads ({}) on {} core{}: they take turns, which is slow; lower it or bind ranks to more cores",
+                    world.rank(), count.threads, wanted > 0 ? "mesh.threads" : "OMP_NUM_THREADS", mine.size(), mine.size() == 1 ? "" : "s");
+  } else if (node.rank() == 0) {
+    warning = crowding_of(host_name(), ranks, threads, std::ssize(possible_cores()));
+  }
+  const std::vector<std::string> all = world.gather_strings(warning);
   const auto first = std::ranges::find_if(all, [](const std::string& text) { return !text.empty(); });
   if (world.rank() == 0 && first != all.end()) count.warning = *first;
   return count;

@@ -1,9 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a run's checkpoints are saved, at once or in the background.
+#include <utility>
+
 #include "mica/checkpoint/save.hpp"
 #include "mica/train/trainer.hpp"
 
 namespace mica::train {
+namespace {
+
+/// How long a background save waits before each further attempt: for a file system that is away for a moment, or a disk that
+/// somebody tidies up.
+const std::vector<std::chrono::milliseconds> kRetryAfter{std::chrono::seconds(1), std::chrono::seconds(4), std::chrono::seconds(15)};
+
+}  // namespace
 
 void Trainer::prepare_background_saves() {
   if (!config_.checkpoint.async) return;
@@ -15,7 +24,8 @@ void Trainer::prepare_background_saves() {
   });
   background_world_ = std::make_unique<mpi::Communicator>(app_.world.duplicate());
   saver_ = std::make_unique<checkpoint::AsyncSaver>(make_mpi_comm(*background_world_),
-                                                    device_.pinned_pool ? *device_.pinned_pool : *device_.pool);
+                                                    device_.pinned_pool ? *device_.pinned_pool : *device_.pool,
+                                                    checkpoint::Retries{kRetryAfter, [this] { return is_stopping(); }});
   app_.comm.agree([&] { saver_->reserve(*model_.root, saved_optimizer()); });
 }
 
@@ -26,48 +36,62 @@ void Trainer::check_owner() const {
   });
 }
 
-void Trainer::save(std::int64_t step, bool in_background) {
-  if (step == last_saved_) return;
-  const Clock::time_point begin = last_save_begin_ = Clock::now();
-  finish_background_save();
-  check_owner();  // before the others begin to save
-  std::map<std::string, double> scalars;
+std::map<std::string, double> Trainer::scalars() const {
+  std::map<std::string, double> scalars = judge_.scalars();
   if (model_.scaler) {
-    model_.scaler->take_skipped_steps_off(*model_.optimizer);
     const optim::GradScaler::State state = model_.scaler->state();
-    scalars = {{"loss_scale", state.scale}, {"loss_scale_growth_tracker", static_cast<double>(state.growth_tracker)}};
+    scalars["loss_scale"] = state.scale;
+    scalars["loss_scale_growth_tracker"] = static_cast<double>(state.growth_tracker);
   }
+  return scalars;
+}
+
+checkpoint::SaveState Trainer::save_state(std::int64_t step) const {
+  return {.root = model_.root,
+          .optimizer = saved_optimizer(),
+          .run_id = run_id_,
+          .step = step,
+          .parent = parent_,
+          .began_from = start_point_.began_from,
+          .tokens = tokens_at(step),
+          .global_batch = plan_.global_batch(),
+          .sequences = plan_.sequences_at(step + 1),
+          .data = data_fingerprint_,
+          .seed = config_.run.seed,
+          .omp_threads = device_.num_threads,
+          .val_loss = step == evaluated_step_ ? std::optional(val_loss_) : std::nullopt,
+          .scalars = scalars(),
+          .model = model_description(config_),
+          .config = to_ini(config_),
+          .tokenizer = tokenizer_};
+}
+
+void Trainer::save(std::int64_t step, bool in_background) {
+  const LostRanks::Pause pause(lost_ranks_.get());
+  const Clock::time_point begin = last_save_begin_ = Clock::now();
+  is_last_save_ = !in_background;
+  finish_background_save();
+  if (step == last_saved_) return;
+  check_owner();  // before the others begin to save
+  if (model_.scaler) model_.scaler->take_skipped_steps_off(*model_.optimizer);
   app_.comm.agree([&] {
-    const checkpoint::SaveState state{.root = model_.root,
-                                      .optimizer = saved_optimizer(),
-                                      .run_id = run_id_,
-                                      .step = step,
-                                      .parent = parent_,
-                                      .began_from = start_point_.began_from,
-                                      .tokens = tokens_at(step),
-                                      .global_batch = plan_.global_batch(),
-                                      .sequences = plan_.sequences_at(step + 1),
-                                      .data = data_fingerprint_,
-                                      .seed = config_.run.seed,
-                                      .omp_threads = device_.num_threads,
-                                      .scalars = scalars,
-                                      .model = model_description(config_),
-                                      .config = to_ini(config_),
-                                      .tokenizer = tokenizer_};
-    const checkpoint::SaveOptions options{.keep = static_cast<int>(config_.checkpoint.keep),
-                                          .at_point = [folder = folder_](std::string_view point) {
-                                            if (point == "before rename") folder->check_owner();
-                                          }};
+    const checkpoint::SaveState state = save_state(step);
+    const checkpoint::SaveOptions options{
+        .keep = {static_cast<int>(config_.checkpoint.keep), config_.checkpoint.keep_every, static_cast<int>(config_.checkpoint.keep_best)},
+        .at_point = [folder = folder_](std::string_view point) {
+          if (point == "before rename") folder->check_owner();
+        }};
     if (in_background) {
       saver_->start(config_.run_folder(), state, app_.comm, options);
       background_stall_ms_ = ms_between(begin, Clock::now());
     } else {
       const checkpoint::SaveReport report = checkpoint::save(config_.run_folder(), state, app_.comm, options);
       tell_saved(report, step, ms_between(begin, Clock::now()));
+      time_limit_.note_save(Clock::now() - begin);
     }
   });
   last_saved_ = step;
-  parent_ = {run_id_, step};
+  parent_before_ = std::exchange(parent_, checkpoint::CheckpointId{run_id_, step});
   begin_interval();
 }
 
@@ -80,17 +104,27 @@ void Trainer::tell_saved(const checkpoint::SaveReport& report, std::int64_t step
 
 void Trainer::look_at_background_save() {
   if (!saver_) return;
+  for (const std::string& failure : saver_->take_failed_attempts()) progress_->warn(failure);
   if (const std::optional<checkpoint::SaveReport> report = saver_->take_finished()) {
     tell_saved(*report, last_saved_, background_stall_ms_);
+    time_limit_.note_save(std::chrono::duration<double, std::milli>(report->total_ms));
   }
 }
 
 void Trainer::finish_background_save() {
   if (!saver_) return;
-  app_.comm.agree([&] {
-    saver_->wait();
-    look_at_background_save();
-  });
+  try {
+    app_.comm.agree([&] {
+      while (!saver_->wait_for(std::chrono::milliseconds(100))) look_at_background_save();  // tells of failed attempts
+      look_at_background_save();
+      saver_->wait();
+    });
+  } catch (const IoError& error) {
+    if (!app_.comm.is_shared(error) || app_.world.all_max(is_stopping() ? 1 : 0) == 0) throw;
+    progress_->warn(fmt::format("{}; the save that follows takes its place", error.what()));
+    last_saved_ = -1;
+    parent_ = parent_before_;
+  }
 }
 
 }  // namespace mica::train

@@ -338,6 +338,24 @@ TEST_F(BadInput, DamagedAndHalfCheckpoints) {
   EXPECT_EQ(advised.status, 0) << advised.output;
 }
 
+// All ranks fail by themselves in the same step, and none is lost: the job ends in order, after the save.
+TEST_F(BadInput, AnErrorOfAllRanksLetsABackgroundSaveEnd) {
+  const std::string tokens = folder_ / "large.bin";
+  write_tokens(tokens, 65);
+  fs::resize_file(tokens, std::uintmax_t{2} * 33'000'000);  // too many to be looked at when the file is opened
+  // All of step 2; the last target of step 1 is token 64.
+  for (std::int64_t position = 65; position <= 128; ++position) overwrite_token(tokens, position, 60000);
+  for (const char* async : {"false", "true"}) {
+    SCOPED_TRACE(std::string("checkpoint.async=") + async);
+    fs::remove_all(run_folder());
+    const Finished failed = test::run(train(
+        {"--data.train=" + tokens, "--data.order=sequential", "--checkpoint.interval=1", std::string("--checkpoint.async=") + async}));
+    expect_refused({"past the vocabulary", {}, 2, {tokens, "has id 60000", "vocab_size is 256"}}, failed);
+    EXPECT_THAT(failed.output, ::testing::Not(HasSubstr("MPI_ABORT")));
+    EXPECT_EQ(checkpoints_of(run_folder()), (std::vector<std::string>{"step-00000001"}));
+  }
+}
+
 TEST_F(BadInput, FullDisk) {
   for (const char* async : {"false", "true"}) {
     SCOPED_TRACE(std::string("checkpoint.async=") + async);
@@ -353,7 +371,8 @@ TEST_F(BadInput, FullDisk) {
                                "|| mount -t tmpfs -o size=1500k tmpfs disk || exit 99; "
                                "\"$@\"; status=$?; cp -r disk/run kept; exit $status";
     const Finished full = test::run(in_mount_namespace(script, train({"--run.dir=" + disk + "/run", "--train.steps=1000",
-                                                                      "--log.metrics=false", std::string("--checkpoint.async=") + async})));
+                                                                      "--log.metrics=false", std::string("--checkpoint.async=") + async})),
+                                    120);  // a background save is tried again for 20 s
     ASSERT_NE(full.status, 99) << "neither a loop mount nor a tmpfs in a user namespace is possible\n" << full.output;
     expect_refused({"full disk", {}, 3, {"No space left on device", disk, "free"}}, full);
     // What was saved before is whole: the run goes on elsewhere.

@@ -19,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 const std::string kSource = test::source_folder();
 
@@ -68,7 +69,11 @@ TEST_F(Edge, ProgramsTellOfThemselvesWithoutMpi) {
       const Finished seen = child.wait(30);
       EXPECT_EQ(seen.status, 0) << seen.output;
       const bool is_version = std::string(flag) == "--version";
-      EXPECT_THAT(seen.output, HasSubstr(is_version ? "0.1.0" : words[0]));
+      if (is_version) {
+        EXPECT_THAT(seen.output, StartsWith(words[0] + " 0.1.0 (commit "));
+      } else {
+        EXPECT_THAT(seen.output, HasSubstr(words[0]));
+      }
       const bool is_command = !is_version && words.size() > 1 && words[0] != "mica-train";
       EXPECT_THAT(seen.output, HasSubstr(is_command ? words[0] + " " + words[1] : ""));
     }

@@ -6,6 +6,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "fault/support/training.hpp"
 #include "support/paths.hpp"
@@ -94,6 +95,20 @@ TEST_F(InitFrom, IgnoredParametersAreInitialisedSavedAndResumed) {
   const Finished exported = convert({"hf-export", folder_ / "whole", folder_ / "whole-hf"});
   ASSERT_EQ(exported.status, 0) << exported.output;
   EXPECT_EQ(diff(folder_ / "whole", folder_ / "whole-hf").status, 0);
+}
+
+// Also root cannot read it: without the capabilities to do so.
+TEST_F(InitFrom, ATokenizerFileThatCannotBeReadIsTheUsersMistake) {
+  const std::string hf = folder_ / "source";
+  std::filesystem::copy(kReference + "hf_gpt2", hf);
+  write_text(hf + "/tokenizer.json", "{}\n");
+  std::filesystem::permissions(hf + "/tokenizer.json", std::filesystem::perms::none);
+  std::vector<std::string> command{program("mica-convert"), "hf-import", hf, folder_ / "imported"};
+  if (geteuid() == 0) command.insert(command.begin(), {"setpriv", "--bounding-set=-dac_override,-dac_read_search"});
+  const Finished refused = test::run(command);
+  EXPECT_EQ(refused.status, 2) << refused.output;
+  ASSERT_EQ(refused.error_lines().size(), 1u) << refused.output;
+  EXPECT_THAT(refused.error_lines()[0], ::testing::AllOf(HasSubstr(hf + "/tokenizer.json"), HasSubstr("Permission denied")));
 }
 
 // A checkpoint of the model alone starts other runs, and is not gone on from.

@@ -70,7 +70,7 @@ TEST_P(OldFormats, AreVerifiedAndConverted) {
   EXPECT_EQ(diff.status, 0) << diff.output;
 }
 
-INSTANTIATE_TEST_SUITE_P(Samples, OldFormats, testing::ValuesIn(samples()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Samples, OldFormats, ::testing::ValuesIn(samples()), [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace mica::test

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What ends, checks and records a run: time limits, drift checks, traces, threads, messages.
 
-#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,20 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-/// Waits until a signal is among a process's signals of a kind ("SigCgt": it has a handler, "ShdPnd": it was sent and not delivered), or
-/// is no longer. @returns false after 30 s
-bool wait_for_signal(pid_t pid, const std::string& kind, int signal, bool is_in = true) {
-  for (int polls = 0; polls < 3000; ++polls) {
-    std::ifstream status("/proc/" + std::to_string(pid) + "/status");
-    for (std::string line; std::getline(status, line);) {
-      if (!line.starts_with(kind + ":")) continue;
-      if (((std::stoull(line.substr(kind.size() + 1), nullptr, 16) >> (signal - 1) & 1) != 0) == is_in) return true;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return false;
-}
 
 class RunControl : public ::testing::Test {
  protected:
@@ -94,34 +78,6 @@ TEST_F(RunControl, AResumedRunOfSlowStepsHearsASignalSoon) {
   const Finished stopped = child.wait();
   EXPECT_EQ(stopped.status, 75) << stopped.output;
   EXPECT_LE(step_lines(run_folder()).back().step, 410);
-}
-
-// Without mpirun, which answers an interrupt itself.
-TEST_F(RunControl, AnInterruptSaves) {
-  Child child({program("mica-train"), folder_ / "run.cfg", "--train.steps=100000000"});
-  ASSERT_TRUE(child.wait_for("  loss ")) << child.wait(1).output;
-  ASSERT_EQ(::kill(child.pid(), SIGINT), 0);
-  const Finished stopped = child.wait(30);
-  EXPECT_EQ(stopped.status, 75) << stopped.output;
-  const std::vector<std::string> saved = checkpoints_of(run_folder());
-  ASSERT_EQ(saved.size(), 1u) << stopped.output;
-  EXPECT_EQ(std::stoll(saved[0].substr(5)), step_lines(run_folder()).back().step);
-}
-
-TEST_F(RunControl, ASecondInterruptEndsAtOnce) {
-  // One step of minutes: nothing can be saved before it ends.
-  Child child({program("mica-train"), folder_ / "run.cfg", "--model.width=512", "--model.layers=8", "--train.micro_batch=64",
-               "--train.global_batch=256000"});
-  ASSERT_TRUE(wait_for_signal(child.pid(), "SigCgt", SIGUSR1)) << child.wait(1).output;  // before the first step
-  ASSERT_EQ(::kill(child.pid(), SIGINT), 0);
-  ASSERT_TRUE(wait_for_signal(child.pid(), "ShdPnd", SIGINT, false)) << "two at once would be one";
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  ASSERT_TRUE(child.is_running()) << "the first one lets the step end";
-  ASSERT_EQ(::kill(child.pid(), SIGINT), 0);
-  const Finished ended = child.wait(10);
-  EXPECT_FALSE(ended.is_timed_out) << ended.output;
-  EXPECT_EQ(ended.status, 128 + SIGINT) << ended.output;
-  EXPECT_TRUE(checkpoints_of(run_folder()).empty());
 }
 
 TEST_F(RunControl, ReplicasAreComparedAtTheStepsOfTheInterval) {

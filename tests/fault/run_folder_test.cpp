@@ -16,10 +16,10 @@ namespace mica::test {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 class RunFolder : public ::testing::Test {
  protected:
@@ -306,15 +306,15 @@ TEST_F(RunFolder, ARankThatCannotSeeTheFolderSaysSo) {
   both.insert(both.end(), rank.begin(), rank.end());
   both.insert(both.end(), {":", "-np", "1", "-wdir", folder_ / "elsewhere"});
   both.insert(both.end(), rank.begin(), rank.end());
-  expect_refusal(test::run(both), {"rank 1: run/checkpoints/step-00000004/manifest.json cannot be read", "elsewhere",
-                                   "on a file system that all nodes share"});
+  expect_refusal(test::run(both), {"run folder run is not one folder for all ranks: on rank 1 (",
+                                   "No such file or directory (working directory", "elsewhere", "on a file system that all nodes share"});
 }
 
 TEST_F(RunFolder, LogHoldsTheStartAndTheEnd) {
   ASSERT_EQ(train(2, {"--train.steps=4"}).status, 0);
   expect_refusal(train(2, {"--train.steps=5", "--run.seed=2"}), {"run.seed"});
   const std::string log = read_text(run_folder() + "/log.txt");
-  EXPECT_THAT(log, AllOf(HasSubstr("mica-train 0."), HasSubstr("batch    4 sequences a step"), HasSubstr("memory plan"),
+  EXPECT_THAT(log, AllOf(HasSubstr("mica-train 0.1.0 (commit "), HasSubstr("batch    4 sequences a step"), HasSubstr("memory plan"),
                          HasSubstr("step      4/4"), HasSubstr("mica: error: "), HasSubstr("run.seed = 1, but this run has 2")));
 }
 

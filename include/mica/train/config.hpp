@@ -91,15 +91,18 @@ struct Config {
     std::int64_t drift_interval = 0;
     std::int64_t eval_interval = 0, eval_batches = 8, log_interval = 10;
     double max_hours = 0;
+    std::string on_bad_step = "none";
+    double grad_norm_spike = 0;
   } train;
   struct Checkpoint {
     std::int64_t interval = 0;
     double interval_minutes = 0;
     bool async = false;
     bool optimizer = true;
-    std::int64_t keep = 2;
+    std::int64_t keep = 2, keep_every = 0, keep_best = 0;
     std::string resume = "auto";
     bool allow_data_change = false;
+    bool emergency = true;
   } checkpoint;
   struct Log {
     std::string level = "info";

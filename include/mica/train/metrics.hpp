@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "mica/io/raw_file.hpp"
+#include "mica/core/unique_fd.hpp"
 
 namespace mica::train {
 
@@ -22,7 +22,7 @@ struct StepMetrics {
   double comm_wait_ms = 0;      ///< rank 0's time inside collectives
   std::int64_t peak_bytes = 0;  ///< the largest rank's
   double loss_scale = 0;        ///< of fp16 training; 0: none
-  bool is_skipped = false;      ///< the gradients overflowed, so the step changed only the loss scale
+  bool is_skipped = false;      ///< the gradients overflowed, so the step changed only the loss scale; or it was a bad step
 };
 
 /// A launch that resumes from a checkpoint.
@@ -44,6 +44,10 @@ class MetricsFile {
   void write(const StepMetrics& metrics);
   void write_eval(std::int64_t step, double val_loss);
   void write_checkpoint(std::int64_t step, std::int64_t bytes, double stall_ms, double write_ms);
+  /// @param what  what was bad, and the unit  @param action  train.on_bad_step
+  void write_bad_step(std::int64_t step, const std::string& what, const std::string& action);
+  /// @param to  the checkpoint's step  @param bad_step  the last one whose data is left out
+  void write_rolled_back(std::int64_t to, std::int64_t bad_step, const std::string& what);
   void write_resumed(const ResumeMetrics& resume);
 
  private:
@@ -51,7 +55,7 @@ class MetricsFile {
 
   std::string path_;
   std::function<void(const std::string&)> warn_;
-  io::UniqueFd file_;
+  UniqueFd file_;
   bool is_failing_ = false;
 };
 

@@ -4,15 +4,17 @@
 #include <chrono>
 #include <cstdint>
 
-#include "mica/train/config.hpp"
+#include "mica/train/time_limit.hpp"
 
 namespace mica::train {
 
 /// What a rank wants after a step. All ranks do the most urgent of their requests: the largest.
 enum class Request : std::uint8_t { none, save, look, stop };
 
-/// What the clocks ask for: a stop once train.max_hours are over, else a save once checkpoint.interval_minutes are.
-Request request_of_clocks(const Config& config, std::chrono::duration<double> since_start, std::chrono::duration<double> since_save);
+/// What the clocks ask for: a stop in time for the limit, else a save once checkpoint.interval_minutes are over.
+/// @param num_saves  of a stop: its own, and those under way
+Request request_of_clocks(const TimeLimit& limit, double interval_minutes, TimeLimit::Seconds since_start, TimeLimit::Seconds since_save,
+                          int num_saves = 1);
 
 /// After which steps the ranks agree on a request: about ten times a second, so that it costs nothing, and at steps that all of them
 /// know. After the first step of a launch always. The caller reads the clock.

@@ -8,6 +8,7 @@
 #include "mica/checkpoint/manifest.hpp"
 #include "mica/comm/run_app.hpp"
 #include "mica/core/log.hpp"
+#include "mica/launch/launch_checks.hpp"
 #include "mica/train/config.hpp"
 #include "mica/train/run_lock.hpp"
 
@@ -40,8 +41,12 @@ class RunFolder {
 
   /// The constructor's logger, which also writes log.txt on rank 0.
   [[nodiscard]] const Logger& logger() const { return logger_; }
+  /// Whether every rank sees the folder as rank 0 does, for LaunchChecks::run().
+  [[nodiscard]] launch::Check sharing_check() const;
   /// @throws Error on rank 0 if another job has taken the folder over.
   void check_owner() const;
+  /// This job, as RunLock::owner_in() names it on every rank.
+  [[nodiscard]] const std::string& owner() const { return owner_; }
   [[nodiscard]] bool is_lost() const { return lock_ && lock_->is_lost(); }
 
   /// Sets aside what is no longer part of the run: later checkpoints, and their rows of metrics.jsonl; drops rows of steps that
@@ -52,6 +57,7 @@ class RunFolder {
  private:
   std::string path_;
   std::optional<RunLock> lock_;  // rank 0's
+  std::string owner_;
   Logger logger_;
 };
 

@@ -28,7 +28,7 @@ struct RunLockOptions {
 ///   that the newcomer makes beside it.
 /// - A job that was wrongly assumed dead (stopped, or cut off from the network) finds another owner in the lock at its next
 ///   heartbeat, or before it publishes a checkpoint, and ends: check().
-/// Rank 0 only.
+/// Rank 0 only, but for owner_in().
 class RunLock {
  public:
   /// @throws ConfigError naming the owner, IoError.
@@ -37,6 +37,9 @@ class RunLock {
   ~RunLock();
   RunLock(RunLock&&) noexcept;
   RunLock& operator=(RunLock&&) noexcept;
+
+  /// Who owns the folder, as this host sees it, and which process that is; the same for as long as it does. Empty: nobody.
+  [[nodiscard]] static std::string owner_in(const std::string& run_folder);
 
   /// @throws Error if another job has taken the folder over.
   void check() const;

@@ -11,7 +11,7 @@ namespace mica::train {
 ExitCode run_training(App& app);
 
 [[nodiscard]] std::string training_help(const std::vector<std::string>& arguments);
-/// Mica's version and the libraries it was built with.
-[[nodiscard]] std::string version_text();
+/// What this binary was built with and which GPUs it sees, a line each.
+[[nodiscard]] std::string build_text();
 
 }  // namespace mica::train

@@ -44,7 +44,7 @@ namespace mica::train {
 struct Device {
   std::optional<GpuInfo> gpu;  ///< none: the CPU
   int ranks_on_gpu = 1;
-  std::string backend;            ///< of the mesh: "mpi", "nccl" or "staged"
+  std::string backend;            ///< of the mesh: "mpi", "shared", "nccl" or "staged"
   bool registers_buffers = true;  ///< mesh.register_buffers
   std::unique_ptr<Pool> pool;
   std::unique_ptr<Pool> host_pool;    ///< with a GPU: staging memory of MPI groups

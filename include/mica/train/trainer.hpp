@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -9,7 +10,10 @@
 #include <vector>
 
 #include "mica/checkpoint/async_saver.hpp"
+#include "mica/checkpoint/load.hpp"
 #include "mica/comm/run_app.hpp"
+#include "mica/train/bad_step.hpp"
+#include "mica/train/lost_ranks.hpp"
 #include "mica/train/metrics.hpp"
 #include "mica/train/progress.hpp"
 #include "mica/train/request.hpp"
@@ -18,9 +22,11 @@
 #include "mica/train/setup.hpp"
 #include "mica/train/slow_path_notices.hpp"
 #include "mica/train/start_plan.hpp"
+#include "mica/train/start_times.hpp"
 #include "mica/train/step_runner.hpp"
 #include "mica/train/step_trace.hpp"
 #include "mica/train/stop_signal.hpp"
+#include "mica/train/time_limit.hpp"
 
 namespace mica::train {
 
@@ -29,8 +35,9 @@ namespace mica::train {
 /// enqueues; it reads the figures every log_interval steps, and before evaluations and checkpoints.
 class Trainer {
  public:
-  /// @param start  find_start()  @collective @throws ConfigError, CheckpointError on all ranks for a user's mistake.
-  Trainer(App& app, const Config& config, StartPoint start, Logger logger);
+  /// @param start  find_start()  @param times  outlives it  @collective @throws ConfigError, CheckpointError on all ranks for a user's
+  /// mistake.
+  Trainer(App& app, const Config& config, StartPoint start, Logger logger, StartTimes& times);
 
   /// Prints these keys of the resolved config, batch sizes, mesh, units and memory plan.
   void print_start(IniKeys keys) const;
@@ -46,6 +53,18 @@ class Trainer {
     StepMetrics metrics;
   };
 
+  /// Ends the run if token files differ between ranks. @collective
+  void check_same_data() const;
+  /// Ends the run if the disk of its folder does not hold one checkpoint. @collective
+  void check_disk() const;
+  /// All before the first step. @collective
+  void prepare();
+  /// Steps that the run has done when this launch starts.
+  [[nodiscard]] std::int64_t start_step() const { return start_point_.manifest ? start_point_.manifest->step : 0; }
+  /// Records this start in the run's folder. @throws Error on all ranks: the third in a row without progress. @collective
+  void note_start();
+  /// A launch that ends with a mistake of the user is no start: the next one is to meet the mistake again.
+  void withdraw_start_if_refused(const std::exception& error) const;
   /// Loads the checkpoint to resume from. @collective
   void resume();
   /// Starts the files of the run's folder for this launch. @collective
@@ -54,10 +73,14 @@ class Trainer {
   void init_parameters();
   /// The optimizer to save; null: the model only.
   [[nodiscard]] const optim::Optimizer* saved_optimizer() const { return config_.checkpoint.optimizer ? model_.optimizer.get() : nullptr; }
+  /// With log.level=debug rank 0 waits for each phase of this launch's first step, and tells where the time up to its end went.
+  [[nodiscard]] StepFigures run_step(std::int64_t step, double lr);
   /// Warns about slow paths of kernels since the last call.
   void tell_slow_paths();
   void read_figures(bool show);
-  void evaluate_now(std::int64_t step);
+  enum class GivesUp : std::uint8_t { never, on_a_stop };
+  /// @returns stop, if it was given up. @collective
+  Request evaluate_now(std::int64_t step, GivesUp gives_up);
   /// Ends the run if another job has taken over its folder. @collective
   void check_owner() const;
   /// @param in_background  only start it, and report later that it is done.
@@ -67,22 +90,57 @@ class Trainer {
   void tell_saved(const checkpoint::SaveReport& report, std::int64_t step, double stall_ms);
   /// Reports a background save that has ended.
   void look_at_background_save();
-  /// Waits for a background save. @collective
+  /// Waits for a background save. When the run is about to stop, one that has failed is given up for the save that follows. @collective
   void finish_background_save();
+  /// Of this rank; any thread may ask.
+  [[nodiscard]] bool is_stopping() const { return is_last_save_ || StopSignal::received() != 0; }
   /// Checks that checkpoint.async can work here, and allocates its memory. @collective
   void prepare_background_saves();
   ExitCode train();
+  /// Reads a checkpoint into the model, the optimizer and the loss scaler. @collective
+  checkpoint::LoadReport load(const std::string& folder, const checkpoint::Manifest& manifest);
+  /// What a checkpoint keeps of the run by name. Waits for the compute stream where there is a loss scaler.
+  [[nodiscard]] std::map<std::string, double> scalars() const;
+  /// Makes the runner of the steps from plan_.first_step on.
+  void make_runner();
+
+  /// Prepares that a rank saves when others are lost, where that can be ([Note: lost ranks]). @collective
+  void prepare_emergency_saves();
+  void watch_for_lost_ranks();
+  /// Once the optimizer's work on this step is enqueued.
+  [[nodiscard]] checkpoint::StepsDone steps_done(std::int64_t step) const;
+  [[nodiscard]] checkpoint::SaveState save_state(std::int64_t step) const;
+
+  /// Whether the step may change the model; notes what is wrong with it. @collective
+  bool accept(std::int64_t step, const StepFigures& figures);
+  /// Does what train.on_bad_step says with a step that was not accepted. @returns whether the run has gone back. @collective
+  /// @throws Error on all ranks if the run stops.
+  bool handle_bad_step(std::int64_t step);
+  /// To the newest checkpoint. The data up to `bad_step` is not read again. @collective
+  void roll_back(std::int64_t bad_step);
+  /// Saves the last step that was good, and ends the run. @collective @throws Error on all ranks.
+  [[noreturn]] void stop_at_bad_step(const std::string& why);
+  /// With train.on_bad_step = none.
+  void warn_of_bad_loss(const StepMetrics& metrics);
   /// Ends the run if replicas differ. @collective
   void check_drift() const;
-  /// What all ranks do next: stop, if any of them got a signal or time is up; look, if a background save failed or another job has
-  /// taken over the run's folder; save, if checkpoint.interval_minutes are over. @collective
-  [[nodiscard]] Request agree_on_request(RequestPace& pace);
+  /// What all ranks do next: stop, if any of them got a signal or the time limit is near; look, if a background save failed or another
+  /// job has taken over the run's folder; save, if checkpoint.interval_minutes are over. @param at  step, or round of an evaluation
+  /// @collective
+  [[nodiscard]] Request agree_on_request(RequestPace& pace, std::int64_t at);
+  /// Whether any rank was told to stop while the run starts: then it ends before it has done anything. @collective
+  [[nodiscard]] bool stops_while_starting() const;
+  /// "SIGTERM on rank 2", "train.max_hours, 8 s left". @collective
+  [[nodiscard]] std::string reason_to_stop() const;
+  /// Measures what TimeLimit keeps free for a save that nobody has seen yet. @collective
+  void estimate_save();
   [[nodiscard]] bool is_main() const { return app_.world.rank() == 0; }
 
   /// Starts the interval of the next figures.
   void begin_interval();
 
   App& app_;
+  StartTimes& times_;
   StartPoint start_point_;
   Config config_;  ///< with the resolved train.global_batch
   Logger logger_;
@@ -107,12 +165,28 @@ class Trainer {
   std::int64_t last_saved_ = -1;
   Clock::time_point last_save_begin_ = Clock::now();
   std::unique_ptr<mpi::Communicator> background_world_;  ///< of checkpoint.async
+  std::atomic<bool> is_last_save_ = false;               ///< it has come to the save after which the run ends; saver_'s thread asks
   std::unique_ptr<checkpoint::AsyncSaver> saver_;
   double background_stall_ms_ = 0;
+  BadStepJudge judge_;
+  std::string bad_step_;             ///< what was wrong with the last bad step, and where
+  std::int64_t last_bad_step_ = -1;  ///< steps skipped in a row end with it
+  int num_bad_in_a_row_ = 0;
+  std::int64_t rolled_back_to_ = -1;  ///< step
+  int num_rollbacks_ = 0;             ///< to it
+  bool has_warned_of_bad_loss_ = false;
+  std::int64_t tokens_before_ = 0;                         ///< seen before plan_.first_step
+  std::optional<checkpoint::CheckpointId> parent_before_;  ///< parent_, if the background save fails
   Clock::time_point start_ = Clock::now();
+  TimeLimit time_limit_;                 ///< rank 0's
+  Clock::time_point asked_at_ = start_;  ///< when the ranks last agreed on a request
+  std::int64_t evaluated_step_ = -1;     ///< by this launch
+  double val_loss_ = 0;                  ///< after that step
   std::vector<Pending> pending_;
   Clock::time_point interval_start_;
   double interval_comm_ms_ = 0;
+  std::unique_ptr<checkpoint::EmergencySaver> emergency_saver_;  ///< null: it cannot save, or shall not
+  std::unique_ptr<LostRanks> lost_ranks_;                        ///< while there are steps; it uses the above
 };
 
 }  // namespace mica::train

@@ -14,6 +14,7 @@
 #include "mica/checkpoint/load.hpp"
 #include "mica/checkpoint/save.hpp"
 #include "mica/checkpoint/verify.hpp"
+#include "mica/core/unique_fd.hpp"
 #include "mica/io/raw_file.hpp"
 #include "mica/train/resume_rules.hpp"
 #include "mica/train/setup.hpp"
@@ -69,7 +70,7 @@ void check_call(bool ok, const char* call, const std::string& path) {
 void write_plainly(const std::string& path, const std::vector<Bytes>& parts) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
   check_call(fd >= 0, "open", path);
-  const io::UniqueFd owner(fd);
+  const UniqueFd owner(fd);
   for (Bytes part : parts) {
     while (!part.empty()) {
       const ssize_t done = ::write(fd, part.data(), std::min<std::size_t>(part.size(), kChunkBytes));
@@ -83,7 +84,7 @@ void write_plainly(const std::string& path, const std::vector<Bytes>& parts) {
 void read_plainly(const std::string& path, const HostBuffer& buffer) {
   const int fd = ::open(path.c_str(), O_RDONLY);
   check_call(fd >= 0, "open", path);
-  const io::UniqueFd owner(fd);
+  const UniqueFd owner(fd);
   for (;;) {
     const ssize_t done = ::read(fd, buffer.data(), static_cast<std::size_t>(buffer.bytes()));
     check_call(done >= 0, "read", path);

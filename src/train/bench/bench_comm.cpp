@@ -23,9 +23,11 @@ namespace {
 constexpr const char* kHelp = R"(mica-bench comm [--flags]
 
 Collectives over all ranks in fp32, in GB/s of the unsharded buffer's bytes, beside a memcpy of as many bytes by all ranks at
-once. The slowest rank counts; median of the repeats.
+once. The slowest rank counts; median of the repeats. crossed_mib: what one call sends from node to node, all nodes together, as
+far as Mica sends it itself (slices above 32 KiB).
 
   OMP_NUM_THREADS=1 mpirun -np 2 mica-bench comm --mib 1,16,64
+  OMP_NUM_THREADS=1 mpirun -np 16 --map-by ppr:8:node mica-bench comm --ranks-per-node 16     as if there were one node
   OMP_NUM_THREADS=1 mpirun -np 2 mica-bench comm --idle-cost
   python3 scripts/peers/torch_comm.py --ranks 2 --mib 64           the same for PyTorch's gloo
 
@@ -36,16 +38,24 @@ for ranks that sleep. The product should keep 97 % of its speed: a waiting colle
 struct Options {
   std::string mib = "1,16,64";
   std::int64_t repeats = 9;
+  int ranks_per_node = 0;
   bool idle_cost = false;
 };
 
-double gb_per_s(std::int64_t bytes, double seconds) { return rounded(static_cast<double>(bytes) / seconds * 1e-9, 2); }
+double gb_per_s(std::int64_t bytes, double seconds) { return rounded(static_cast<double>(bytes) / seconds * 1e-9, 4); }
+
+/// Places as if so many ranks shared a node; none if MPI shall say it.
+std::vector<RankPlace> supposed_places(int num_ranks, int ranks_per_node) {
+  std::vector<RankPlace> places;
+  for (int r = 0; ranks_per_node > 0 && r < num_ranks; ++r) places.push_back({r, "supposed", r / ranks_per_node, r % ranks_per_node});
+  return places;
+}
 
 void bench_collectives(App& app, const Options& options) {
   const int ranks = app.world.num_ranks();
   const auto pool = make_cpu_pool();
   const auto stream = make_cpu_stream("collectives", StreamMode::inlined);
-  const Mesh mesh = make_mpi_mesh(app.world, {.kind = ShardSize::Kind::world}, *pool);
+  const Mesh mesh = make_mpi_mesh(app.world, {.kind = ShardSize::Kind::world}, *pool, {}, supposed_places(ranks, options.ranks_per_node));
   ProcessGroup& group = mesh.world();
   std::vector<std::int64_t> sizes;
   app.comm.agree([&] { sizes = parse_numbers("mib", options.mib); });
@@ -64,12 +74,21 @@ void bench_collectives(App& app, const Options& options) {
       }
       return median(times);
     };
-    const double gather_s = time([&] { group.all_gather(*stream, "bench", shard, full); });
-    const double scatter_s = time([&] { group.reduce_scatter(*stream, "bench", full, shard); });
+    const auto crossed_mib = [&](auto&& collective) {
+      const std::int64_t before = group.bytes_to_other_nodes();
+      collective();
+      stream->synchronize();
+      return rounded(static_cast<double>(app.world.all_sum(group.bytes_to_other_nodes() - before)) / (1 << 20), 3);
+    };
+    const auto gather = [&] { group.all_gather(*stream, "bench", shard, full); };
+    const auto scatter = [&] { group.reduce_scatter(*stream, "bench", full, shard); };
+    // A maximum, not a sum: the numbers stay ordinary however often it is repeated.
+    const auto reduce = [&] { group.all_reduce(*stream, "bench", full, ReduceOp::max); };
+    const double gather_s = time(gather);
+    const double scatter_s = time(scatter);
     const TensorView received(other.data(), {numel}, DType::f32);
     const double swap_s = time([&] { group.all_to_all(*stream, "bench", full, received); });
-    // A maximum, not a sum: the numbers stay ordinary however often it is repeated.
-    const double reduce_s = time([&] { group.all_reduce(*stream, "bench", full, ReduceOp::max); });
+    const double reduce_s = time(reduce);
     const double copy_s = time([&] { std::memcpy(other.data(), full.data, static_cast<std::size_t>(full.bytes())); });
     stream->synchronize();
     report.add({{"bench", "comm"},
@@ -79,6 +98,9 @@ void bench_collectives(App& app, const Options& options) {
                 {"reduce_scatter_gb_s", gb_per_s(numel * 4, scatter_s)},
                 {"all_reduce_gb_s", gb_per_s(numel * 4, reduce_s)},
                 {"all_to_all_gb_s", gb_per_s(numel * 4, swap_s)},
+                {"all_gather_crossed_mib", crossed_mib(gather)},
+                {"reduce_scatter_crossed_mib", crossed_mib(scatter)},
+                {"all_reduce_crossed_mib", crossed_mib(reduce)},
                 {"memcpy_gb_s", gb_per_s(numel * 4, copy_s)}});
   }
   report.print_table();
@@ -166,6 +188,8 @@ po::options_description flags_of(Options& options) {
   auto add = flags.add_options();
   add("mib", po::value(&options.mib)->default_value(options.mib), "sizes of the unsharded buffer in MiB, separated by commas");
   add("repeats", po::value(&options.repeats)->default_value(options.repeats), "timed calls of each collective, or pairs with --idle-cost");
+  add("ranks-per-node", po::value(&options.ranks_per_node)->default_value(options.ranks_per_node),
+      "collectives as if so many ranks in a row shared a node; 0: those that share memory");
   add("idle-cost", po::bool_switch(&options.idle_cost), "measure instead what a waiting collective costs a product");
   return flags;
 }
@@ -180,7 +204,10 @@ std::string comm_help() {
 ExitCode bench_comm(App& app, const Arguments& arguments) {
   Options options;
   read_flags(app, arguments, flags_of(options));
-  app.comm.agree([&] { require<ConfigError>(options.repeats >= 1, "--repeats={}, expected at least 1", options.repeats); });
+  app.comm.agree([&] {
+    require<ConfigError>(options.repeats >= 1, "--repeats={}, expected at least 1", options.repeats);
+    require<ConfigError>(options.ranks_per_node >= 0, "--ranks-per-node={}, expected 0 or more", options.ranks_per_node);
+  });
   set_openmp_threads(1);
   options.idle_cost ? bench_idle_cost(app, options) : bench_collectives(app, options);
   return ExitCode::done;

@@ -80,7 +80,8 @@ std::vector<StepLine> step_lines(const std::string& run_folder) {
   for (std::string line; std::getline(file, line);) {
     const auto json = nlohmann::json::parse(line, nullptr, false);
     if (!json.is_object() || json["event"] != "step") continue;
-    found.push_back({json["step"], json["loss"], json["lr"], json["grad_norm"]});
+    const auto& norm = json["grad_norm"];  // null: an optimizer in backward knows none
+    found.push_back({json["step"], json["loss"], json["lr"], norm.is_null() ? 0.0 : norm.get<double>()});
   }
   return found;
 }

@@ -18,11 +18,11 @@ namespace {
 using test::error_of;
 using test::SavedModel;
 using test::ShardedOptions;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 namespace fs = std::filesystem;
 
-class MpiCheckpoint : public testing::Test {
+class MpiCheckpoint : public ::testing::Test {
  protected:
   MpiCheckpoint() {
     if (world_.rank() == 0) own_folder_ = std::make_unique<test::TemporaryFolder>();

@@ -33,7 +33,7 @@ TEST(MemoryPlan, CountsTheStagingOfMpi) {
     for (const int shard_size : {1, 2, world_size}) {
       if (world_size % shard_size != 0) continue;
       for (const StreamMode mode : {StreamMode::inlined, comm_stream_mode(session(), StreamMode::threaded)}) {
-        for (const DType reduce_dtype : {DType::f32, DType::bf16}) {
+        for (const auto& [reduce_dtype, shares_memory] : {std::pair{DType::f32, false}, {DType::bf16, false}, {DType::f32, true}}) {
           PlannedRun run;
           run.make_model = [] {
             return std::make_unique<nn::Gpt2>(nn::Gpt2Config{.layers = 3, .heads = 2, .width = 22, .context = 8, .vocab_size = 31});
@@ -47,10 +47,13 @@ TEST(MemoryPlan, CountsTheStagingOfMpi) {
           run.staging_bytes = [&](Collective kind, std::int64_t numel, DType dtype, int num_ranks) {
             return mpi_staging_bytes(kind, numel, dtype, num_ranks, mpi_options);
           };
+          MpiGroupOptions group_options = mpi_options;
+          group_options.shares_memory = shares_memory;
           const Measured measured =
-              run_and_plan([&](Pool& pool) { return make_mpi_group(comm.duplicate(), pool, "world", mpi_options); }, run);
+              run_and_plan([&](Pool& pool) { return make_mpi_group(comm.duplicate(), pool, "world", group_options); }, run);
           const plan::MemoryPlan& plan = measured.memory_plan;
-          SCOPED_TRACE(fmt::format("shard_size {}, staging {}", shard_size, staging_bytes));
+          SCOPED_TRACE(fmt::format("shard_size {}, staging {}{}", shard_size, staging_bytes, shares_memory ? ", shared memory" : ""));
+          EXPECT_EQ(measured.last_step_shard.of(Collective::all_gather) > 0, shard_size > 1 && !shares_memory);
           expect_exact(plan.first_step, measured.steps[0]);
           expect_exact(plan.later_step, measured.steps[1]);
           expect_exact(plan.later_step, measured.steps[2]);

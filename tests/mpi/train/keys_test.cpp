@@ -183,7 +183,16 @@ std::vector<Row> rows() {
          }
        }},
       {"mesh.backend",
-       [] { EXPECT_THAT(refusal_of([] { Setup("--mesh.device=cpu --mesh.backend=nccl"); }), HasSubstr("mesh.backend = nccl")); }},
+       [] {
+         EXPECT_THAT(refusal_of([] { Setup("--mesh.device=cpu --mesh.backend=nccl"); }), HasSubstr("mesh.backend = nccl"));
+         for (const std::string backend : {"auto", "mpi", "shared"}) {  // the whole: tests/fault/shared_memory_test.cpp
+           const Setup setup("--mesh.device=cpu --mesh.backend=" + backend);
+           EXPECT_EQ(setup.device.backend, backend == "shared" ? "shared" : "mpi");
+           for (const fsdp::Unit* unit : setup.model.root->units()) {
+             EXPECT_EQ(unit->storage()->shares_masters(), backend == "shared" && setup.world.num_ranks() > 1);
+           }
+         }
+       }},
       tested_in("mesh.timeout", "mpi/comm/gpu_groups_test.cpp", "timeout"),
       {"mesh.register_buffers",
        [] {
@@ -474,14 +483,19 @@ std::vector<Row> rows() {
       tested_in("train.eval_batches", figures, "--train.eval_batches="),
       tested_in("train.log_interval", figures, "--train.log_interval=3"),
       tested_in("train.max_hours", "fault/run_control_test.cpp", "--train.max_hours="),
+      tested_in("train.on_bad_step", "fault/bad_steps_test.cpp", "--train.on_bad_step="),
+      tested_in("train.grad_norm_spike", "fault/bad_steps_test.cpp", "--train.grad_norm_spike="),
 
       tested_in("checkpoint.interval", figures, "--checkpoint.interval=3"),
       tested_in("checkpoint.interval_minutes", "fault/resume_test.cpp", "--checkpoint.interval_minutes="),
       tested_in("checkpoint.async", "fault/resume_test.cpp", "training stalled"),
       tested_in("checkpoint.optimizer", "fault/init_from_test.cpp", "--checkpoint.optimizer=false"),
       tested_in("checkpoint.keep", figures, "--checkpoint.keep=2"),
+      tested_in("checkpoint.keep_every", "fault/retention_test.cpp", "--checkpoint.keep_every=6"),
+      tested_in("checkpoint.keep_best", "fault/retention_test.cpp", "--checkpoint.keep_best=1"),
       tested_in("checkpoint.resume", "fault/bad_input_test.cpp", "--checkpoint.resume=none"),
       tested_in("checkpoint.allow_data_change", "fault/run_control_test.cpp", "--checkpoint.allow_data_change=true"),
+      tested_in("checkpoint.emergency", "fault/lost_ranks_test.cpp", "--checkpoint.emergency=false"),
 
       tested_in("log.level", "fault/run_control_test.cpp", "--log.level=error"),
       tested_in("log.trace", "fault/run_control_test.cpp", "--log.trace="),

@@ -9,11 +9,11 @@
 namespace mica::train {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Not;
-using testing::Pair;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::Pair;
 
 Config parsed(const std::string& text, const std::vector<std::string>& flags = {}) { return parse_config({"x.cfg", text}, flags); }
 

@@ -9,7 +9,7 @@
 namespace mica::train {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::string refusal_of(std::vector<std::string> flags) {
   flags.insert(flags.begin(), {"--model.type=mlp", "--data.train=a.h5"});
@@ -49,6 +49,24 @@ TEST(ConfigRefusals, WhatDoesNotGoTogether) {
       {{"--train.deterministic=true", "--fsdp.gradient_compression=bf16"},
        "two ways to reduce gradients",
        "--fsdp.gradient_compression=none"},
+      {{"--checkpoint.keep_every=10", "--checkpoint.keep=0"},
+       "checkpoint.keep_every = 10 keeps checkpoints beside the newest ones, but checkpoint.keep = 0 keeps all",
+       "--checkpoint.keep=1"},
+      {{"--data.val=b.h5", "--train.eval_interval=5", "--checkpoint.interval=10", "--checkpoint.keep_best=1", "--checkpoint.keep=0"},
+       "checkpoint.keep_best = 1 keeps checkpoints beside",
+       "--checkpoint.keep=1"},
+      {{"--train.eval_interval=5", "--checkpoint.interval=10", "--checkpoint.keep_best=1", "--data.val="},
+       "compares validation losses, but data.val is empty",
+       "--data.val=b.h5"},
+      {{"--data.val=b.h5", "--train.eval_interval=5", "--checkpoint.keep_best=1", "--checkpoint.interval=12"},
+       "set checkpoint.interval = 12 to a multiple of train.eval_interval = 5",
+       "--checkpoint.interval=15"},
+      {{"--data.val=b.h5", "--train.eval_interval=5", "--checkpoint.keep_best=1", "--checkpoint.interval=0"},
+       "both above 0",
+       "--checkpoint.interval=5"},
+      {{"--data.val=b.h5", "--checkpoint.interval=5", "--checkpoint.keep_best=1", "--train.eval_interval=0"},
+       "both above 0",
+       "--train.eval_interval=1"},
       {{"--fsdp.shard_dims=*:1", "--fsdp.sharding=flat"}, "fsdp.sharding = flat", "--fsdp.sharding=per_parameter"},
   };
   for (const Refusal& refusal : refusals) {

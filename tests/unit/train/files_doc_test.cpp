@@ -13,6 +13,7 @@
 #include "mica/train/metrics.hpp"
 #include "mica/train/run_lock.hpp"
 
+#include "../../../src/train/start_record.hpp"
 #include "support/document.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -48,6 +49,8 @@ TEST(FilesDoc, MetricsHaveTheseFields) {
   metrics.write({.step = 1, .loss_scale = 1024});  // fp16's row has the most fields
   metrics.write_eval(1, 5);
   metrics.write_checkpoint(1, 2, 3, 4);
+  metrics.write_bad_step(1, "a", "skip");
+  metrics.write_rolled_back(1, 2, "a");
   metrics.write_resumed({.from = 1, .checkpoint = "a", .num_ranks = 2, .set_aside = "b"});
   std::istringstream lines(io::read_file(path));
   std::set<std::string> events;
@@ -57,7 +60,7 @@ TEST(FilesDoc, MetricsHaveTheseFields) {
     events.insert(event);
     EXPECT_THAT(test::names_in_table(kDocument, "### " + event), UnorderedElementsAreArray(keys_of(row))) << event;
   }
-  EXPECT_EQ(events.size(), 4u);
+  EXPECT_EQ(events.size(), 6u);
 }
 
 TEST(FilesDoc, ARunsLockHasTheseFields) {
@@ -67,12 +70,20 @@ TEST(FilesDoc, ARunsLockHasTheseFields) {
   EXPECT_THAT(test::names_in_table(kDocument, "## run.lock"), UnorderedElementsAreArray(keys_of(json)));
 }
 
+TEST(FilesDoc, ARunsStartsHaveTheseFields) {
+  const test::TemporaryFolder folder;
+  StartRecord(folder.path()).begin(3, "config");
+  const auto json = nlohmann::json::parse(io::read_file(folder / "starts.json"));
+  EXPECT_THAT(test::names_in_table(kDocument, "## starts.json"), UnorderedElementsAreArray(keys_of(json)));
+}
+
 TEST(FilesDoc, AManifestHasTheseFields) {
   checkpoint::Manifest manifest;
   manifest.parent = checkpoint::CheckpointId{"1a2b3c4d", 10};
   manifest.state_kinds = {"exp_avg"};
   manifest.units.push_back({.name = "root", .parameters = {{"a", Shape{2}}}});
   manifest.files.push_back({.name = "shard.h5", .datasets = {{.path = "/units/0/master", .kind = "master", .block_crcs = {1}}}});
+  manifest.retention = checkpoint::Retention(2);
   manifest.tokenizer.files.push_back({.name = "tokenizer.json", .datasets = {}});
   std::set<std::string> fields;
   append_fields(nlohmann::json::parse(checkpoint::manifest_text(manifest)), "", fields);

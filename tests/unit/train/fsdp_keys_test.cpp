@@ -10,7 +10,7 @@
 namespace mica::train {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 Config config_of(const std::string& fsdp_section) {
   return parse_config({"x.cfg", "[data]\ntrain = a.h5\n[model]\ntype = mlp\n[fsdp]\n" + fsdp_section}, {});

@@ -3,6 +3,7 @@
 #include <regex>
 #include <set>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,17 +11,17 @@
 #include "mica/train/config.hpp"
 
 #include "../../../src/train/config_keys.hpp"
-#include "../../../src/train/field_words.hpp"
+#include "../../../src/train/config_other_names.hpp"
 
 namespace mica::train {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
-std::string refusal(const std::string& text, const std::vector<std::string>& flags = {}) {
+std::string hint_in_refusal(const std::string& text, const std::vector<std::string>& flags = {}) {
   try {
     static_cast<void>(parse_config({"x.cfg", text}, flags));
   } catch (const ConfigError& error) {
@@ -38,19 +39,24 @@ std::set<std::string> names() {
 TEST(KeyHint, EveryKeyOfTheTableExists) {
   const std::set<std::string> keys = names();
   std::set<std::string_view> words;
-  for (const FieldWord& word : field_words()) {
-    SCOPED_TRACE(word.word);
-    EXPECT_TRUE(words.insert(word.word).second) << "twice in the table";
-    EXPECT_EQ(word.word.find_first_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ-. "), std::string_view::npos);
-    EXPECT_TRUE(word.key.empty() ? !word.note.empty() : keys.contains(std::string(word.key))) << word.key;
-    const std::string note(word.note);
+  for (const OtherNames& row : other_names()) {
+    SCOPED_TRACE(fmt::format("{} {}", row.key, row.words));
+    EXPECT_TRUE(row.key.empty() ? !row.note.empty() : keys.contains(std::string(row.key)));
+    const std::string note(row.note);
     const std::regex key_pattern(R"(\b(run|mesh|model|data|fsdp|optim|train|checkpoint|log)\.[a-z_0-9]+)");
     for (std::sregex_iterator found(note.begin(), note.end(), key_pattern), end; found != end; ++found) {
       EXPECT_TRUE(keys.contains(found->str())) << found->str();
     }
-    // A word that is a key's own name would hide it.
-    for (const std::string& key : keys) EXPECT_TRUE(!key.ends_with("." + std::string(word.word)) || key == "checkpoint.optimizer") << key;
+    for (const std::string_view word : words_of(row)) {
+      EXPECT_TRUE(words.insert(word).second) << word << " stands twice in the table";
+      EXPECT_EQ(word.find_first_not_of("abcdefghijklmnopqrstuvwxyz_0123456789"), std::string_view::npos) << word;
+      // A word that is a key's own name would hide it.
+      for (const std::string& key : keys) {
+        EXPECT_TRUE(!key.ends_with("." + std::string(word)) || key == "checkpoint.optimizer") << word << " " << key;
+      }
+    }
   }
+  EXPECT_GE(words.size(), 200u);
 }
 
 TEST(KeyHint, TheFieldsWordsAreKnownInFilesAndAsFlags) {
@@ -85,33 +91,34 @@ TEST(KeyHint, TheFieldsWordsAreKnownInFilesAndAsFlags) {
     SCOPED_TRACE(word);
     const std::string hint = "unknown key 'train." + word + "': did you mean " + key + "?";
     if (key != "train." + word) {
-      EXPECT_THAT(refusal("[train]\n" + word + " = 1\n"), StartsWith("x.cfg:2: " + hint));
-      EXPECT_THAT(refusal("", {"--train." + word + "=1"}), StartsWith("flag '--train." + word + "=1': " + hint));
+      EXPECT_THAT(hint_in_refusal("[train]\n" + word + " = 1\n"), StartsWith("x.cfg:2: " + hint));
+      EXPECT_THAT(hint_in_refusal("", {"--train." + word + "=1"}), StartsWith("flag '--train." + word + "=1': " + hint));
     }
     const std::string alone = "unknown key '" + word + "': did you mean " + key + "?";
-    EXPECT_THAT(refusal("", {"--" + word + "=1"}), StartsWith("flag '--" + word + "=1': " + alone));
-    EXPECT_THAT(refusal(word + " = 1\n"), StartsWith("x.cfg:1: " + alone));
+    EXPECT_THAT(hint_in_refusal("", {"--" + word + "=1"}), StartsWith("flag '--" + word + "=1': " + alone));
+    EXPECT_THAT(hint_in_refusal(word + " = 1\n"), StartsWith("x.cfg:1: " + alone));
   }
-  EXPECT_THAT(refusal("", {"--Learning-Rate=1"}), HasSubstr("unknown key 'Learning-Rate': did you mean optim.lr?"));
-  EXPECT_THAT(refusal("", {"--fp16"}),
+  EXPECT_THAT(hint_in_refusal("", {"--Learning-Rate=1"}), HasSubstr("unknown key 'Learning-Rate': did you mean optim.lr?"));
+  EXPECT_THAT(hint_in_refusal("", {"--fp16"}),
               AllOf(StartsWith("flag '--fp16': unknown key 'fp16': did you mean fsdp.param_dtype?"), Not(HasSubstr("no value"))));
 }
 
 TEST(KeyHint, WhatNoKeySaysIsSaid) {
   for (const char* word : {"nodes", "ntasks", "nproc_per_node", "mesh.world_size"}) {
-    EXPECT_THAT(refusal("", {std::string("--") + word + "=2"}),
+    EXPECT_THAT(hint_in_refusal("", {std::string("--") + word + "=2"}),
                 AllOf(HasSubstr("the launcher decides how many ranks"), Not(HasSubstr("did you mean"))));
   }
-  EXPECT_THAT(refusal("", {"--batch_size=2"}), HasSubstr("did you mean train.micro_batch? It counts the sequences that a rank computes"));
+  EXPECT_THAT(hint_in_refusal("", {"--batch_size=2"}),
+              HasSubstr("did you mean train.micro_batch? It counts the sequences that a rank computes"));
 }
 
 TEST(KeyHint, OtherSectionsAndTypingErrors) {
-  EXPECT_THAT(refusal("[train]\nstep = 3\n"), StartsWith("x.cfg:2: unknown key 'train.step': did you mean train.steps?"));
-  EXPECT_THAT(refusal("[train]\nlr = 3\n"), HasSubstr("did you mean optim.lr?"));
-  EXPECT_THAT(refusal("[training]\nsteps = 3\n"), HasSubstr("did you mean train.steps?"));
-  EXPECT_THAT(refusal("[checkpoints]\ninterval = 3\n"), HasSubstr("did you mean checkpoint.interval?"));
-  EXPECT_THAT(refusal("", {"--micro_batchs=3"}), HasSubstr("did you mean train.micro_batch?"));
-  EXPECT_THAT(refusal("", {"--"}), HasSubstr("unknown key ''"));
+  EXPECT_THAT(hint_in_refusal("[train]\nstep = 3\n"), StartsWith("x.cfg:2: unknown key 'train.step': did you mean train.steps?"));
+  EXPECT_THAT(hint_in_refusal("[train]\nlr = 3\n"), HasSubstr("did you mean optim.lr?"));
+  EXPECT_THAT(hint_in_refusal("[training]\nsteps = 3\n"), HasSubstr("did you mean train.steps?"));
+  EXPECT_THAT(hint_in_refusal("[checkpoints]\ninterval = 3\n"), HasSubstr("did you mean checkpoint.interval?"));
+  EXPECT_THAT(hint_in_refusal("", {"--micro_batchs=3"}), HasSubstr("did you mean train.micro_batch?"));
+  EXPECT_THAT(hint_in_refusal("", {"--"}), HasSubstr("unknown key ''"));
 }
 
 }  // namespace

@@ -17,8 +17,8 @@ namespace mica::train {
 namespace {
 
 using test::TemporaryFolder;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 std::vector<std::string> lines_of(const std::string& path) {
   std::vector<std::string> lines;

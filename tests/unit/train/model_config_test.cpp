@@ -18,7 +18,7 @@ Config parsed(std::vector<std::string> flags) {
 }
 
 /// What check_config says of a Llama of width 16 with these flags.
-std::string refusal(std::vector<std::string> flags, const std::string& type = "llama") {
+std::string model_refusal(std::vector<std::string> flags, const std::string& type = "llama") {
   flags.insert(flags.begin(), {"--model.type=" + type, "--model.width=16"});
   try {
     check_config(parsed(std::move(flags)));
@@ -71,27 +71,27 @@ TEST(ModelConfig, SizesOfALlamaThatAreLeftOut) {
 }
 
 TEST(ModelConfig, SizesOfALlamaThatDoNotFitAreRefused) {
-  EXPECT_EQ(refusal({}), "no ConfigError");
-  expect_says(refusal({"--model.heads=3"}), {"model.width 16", "model.heads 3", "model.head_dim"});
-  EXPECT_EQ(refusal({"--model.heads=3", "--model.head_dim=6"}), "no ConfigError");
-  expect_says(refusal({"--model.heads=4", "--model.kv_heads=3"}), {"model.heads 4", "model.kv_heads 3"});
-  expect_says(refusal({"--model.heads=16"}), {"1 columns", "even", "model.heads 16"});
-  expect_says(refusal({"--model.head_dim=7"}), {"7 columns", "even", "model.head_dim"});
-  expect_says(refusal({"--train.seq_len=33"}), {"train.seq_len = 33", "model.context = 32"});
-  expect_says(refusal({"--model.dropout=0.1"}), {"model.dropout = 0.1", "none"});
-  expect_says(refusal({"--model.rope_theta=0"}), {"model.rope_theta", "'0'"});
-  expect_says(refusal({"--model.rope_scaling=yarn"}), {"model.rope_scaling", "'yarn'", "none, llama3"});
-  expect_says(refusal({"--model.rope_scaling=llama3", "--model.rope_low_freq_factor=4"}),
+  EXPECT_EQ(model_refusal({}), "no ConfigError");
+  expect_says(model_refusal({"--model.heads=3"}), {"model.width 16", "model.heads 3", "model.head_dim"});
+  EXPECT_EQ(model_refusal({"--model.heads=3", "--model.head_dim=6"}), "no ConfigError");
+  expect_says(model_refusal({"--model.heads=4", "--model.kv_heads=3"}), {"model.heads 4", "model.kv_heads 3"});
+  expect_says(model_refusal({"--model.heads=16"}), {"1 columns", "even", "model.heads 16"});
+  expect_says(model_refusal({"--model.head_dim=7"}), {"7 columns", "even", "model.head_dim"});
+  expect_says(model_refusal({"--train.seq_len=33"}), {"train.seq_len = 33", "model.context = 32"});
+  expect_says(model_refusal({"--model.dropout=0.1"}), {"model.dropout = 0.1", "none"});
+  expect_says(model_refusal({"--model.rope_theta=0"}), {"model.rope_theta", "'0'"});
+  expect_says(model_refusal({"--model.rope_scaling=yarn"}), {"model.rope_scaling", "'yarn'", "none, llama3"});
+  expect_says(model_refusal({"--model.rope_scaling=llama3", "--model.rope_low_freq_factor=4"}),
               {"model.rope_high_freq_factor is 4", "model.rope_low_freq_factor, which is 4"});
-  expect_says(refusal({"--model.layers=10000", "--model.heads=10000", "--model.head_dim=65536"}), {"parameters"});
+  expect_says(model_refusal({"--model.layers=10000", "--model.heads=10000", "--model.head_dim=65536"}), {"parameters"});
 }
 
 TEST(ModelConfig, KeysOfALlamaAreRefusedElsewhere) {
   for (const std::string type : {"gpt2", "mlp"}) {
-    EXPECT_EQ(refusal({}, type), "no ConfigError");
+    EXPECT_EQ(model_refusal({}, type), "no ConfigError");
     for (const std::string key : {"kv_heads=1", "head_dim=4", "rms_eps=1e-6", "rope_theta=5", "rope_scaling=llama3", "rope_factor=2",
                                   "rope_low_freq_factor=2", "rope_high_freq_factor=3", "rope_original_context=4"}) {
-      expect_says(refusal({"--model." + key}, type),
+      expect_says(model_refusal({"--model." + key}, type),
                   {"model." + key.substr(0, key.find('=')), "is for model.type = llama", "model.type = " + type});
     }
   }

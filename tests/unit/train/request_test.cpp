@@ -13,26 +13,21 @@ using namespace std::chrono_literals;
 
 constexpr RequestPace::Clock::time_point kStart{1000h};
 
-Config limits(double max_hours, double interval_minutes) {
-  Config config;
-  config.train.max_hours = max_hours;
-  config.checkpoint.interval_minutes = interval_minutes;
-  return config;
-}
-
-TEST(RequestOfClocks, HoursStopAndMinutesSave) {
-  const Config both = limits(1.5, 30);
-  EXPECT_EQ(request_of_clocks(both, 29min, 29min), Request::none);
-  EXPECT_EQ(request_of_clocks(both, 30min, 30min), Request::save);
-  EXPECT_EQ(request_of_clocks(both, 31min, 1min), Request::none) << "it was saved a minute ago";
-  EXPECT_EQ(request_of_clocks(both, 89min, 30min), Request::save);
-  EXPECT_EQ(request_of_clocks(both, 90min, 30min), Request::stop) << "which saves, too";
+TEST(RequestOfClocks, TheLimitStopsInTimeAndMinutesSave) {
+  TimeLimit limit(1.5, nullptr, {});
+  limit.note_save(44s);  // 60 s are kept free
+  EXPECT_EQ(request_of_clocks(limit, 30, 29min, 29min), Request::none);
+  EXPECT_EQ(request_of_clocks(limit, 30, 30min, 30min), Request::save);
+  EXPECT_EQ(request_of_clocks(limit, 30, 31min, 1min), Request::none) << "it was saved a minute ago";
+  EXPECT_EQ(request_of_clocks(limit, 30, 88min + 59s, 30min), Request::save);
+  EXPECT_EQ(request_of_clocks(limit, 30, 89min, 30min), Request::stop) << "which saves, too";
+  EXPECT_EQ(request_of_clocks(limit, 30, 88min + 10s, 1min, 2), Request::stop) << "another save is under way";
 }
 
 TEST(RequestOfClocks, ZeroIsNoLimit) {
-  EXPECT_EQ(request_of_clocks(limits(0, 0), 10000h, 10000h), Request::none);
-  EXPECT_EQ(request_of_clocks(limits(0, 1), 10000h, 0s), Request::none);
-  EXPECT_EQ(request_of_clocks(limits(1, 0), 0s, 10000h), Request::none);
+  EXPECT_EQ(request_of_clocks(TimeLimit(), 0, 10000h, 10000h), Request::none);
+  EXPECT_EQ(request_of_clocks(TimeLimit(), 1, 10000h, 0s), Request::none);
+  EXPECT_EQ(request_of_clocks(TimeLimit(1, nullptr, {}), 0, 0s, 10000h), Request::none);
 }
 
 /// After how many more steps the next agreement comes, when one step took this long.

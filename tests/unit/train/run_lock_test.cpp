@@ -26,8 +26,8 @@ namespace {
 using namespace std::chrono_literals;
 using test::error_of;
 using test::TemporaryFolder;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 std::string replaced(std::string text, const std::string& what, const std::string& by) {
   const std::size_t at = text.find(what);

@@ -2,10 +2,15 @@
 // How many threads a rank takes of the cores that it may run on.
 #include "mica/train/thread_count.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace mica::train {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 Cores cores(int begin, int end) {
   Cores list;
@@ -32,6 +37,22 @@ TEST(ThreadCount, OnlyRanksOnTheSameCoresShareThem) {
   EXPECT_EQ(threads_of_rank(ranks, 1), 2);
   EXPECT_EQ(threads_of_rank(ranks, 2), 6);
   EXPECT_EQ(threads_of_rank(ranks, 3), 1);
+}
+
+TEST(ThreadCount, RanksThatAreBoundToAPartOfTheNodeAreTold) {
+  EXPECT_THAT(
+      crowding_of("node1", {cores(0, 1), cores(0, 1), cores(0, 1)}, {1, 1, 1}, 8),
+      AllOf(StartsWith("the 3 ranks of node1 have 3 threads in all, but are bound to 1 of its 8 cores (0)"), HasSubstr("--bind-to none")));
+  EXPECT_THAT(crowding_of("node1", {cores(0, 2), cores(0, 2)}, {2, 2}, 8), HasSubstr("bound to 2 of its 8 cores (0, 1)"));
+}
+
+TEST(ThreadCount, MoreThreadsThanCoresAreTold) {
+  EXPECT_THAT(crowding_of("node1", {cores(0, 2), cores(0, 2), cores(0, 2)}, {1, 1, 1}, 2),
+              AllOf(StartsWith("the 3 ranks of node1 have 3 threads in all on 2 cores"), HasSubstr("fewer ranks")));
+  EXPECT_EQ(crowding_of("node1", {cores(0, 2), cores(0, 2)}, {1, 1}, 2), "");
+  EXPECT_EQ(crowding_of("node1", {cores(0, 4), cores(4, 8)}, {4, 4}, 8), "");
+  EXPECT_EQ(crowding_of("node1", {cores(0, 1), cores(1, 2)}, {1, 1}, 8), "") << "bound to a core each, as asked";
+  EXPECT_EQ(crowding_of("node1", {cores(0, 1)}, {4}, 8), "") << "one rank alone: its own warning";
 }
 
 }  // namespace

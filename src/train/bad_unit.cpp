@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mica/train/bad_unit.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "mica/tensor/fetch.hpp"
+
+namespace mica::train {
+namespace {
+
+using fsdp::PassPoint;
+
+constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
+
+/// The smallest of the ranks' numbers.
+std::int64_t all_min(const mpi::Communicator& world, std::int64_t mine) { return -world.all_max(-mine); }
+
+/// Where a unit's arrays are.
+struct Place {
+  Kernels& kernels;
+  Stream& stream;
+  Pool& pool;
+};
+
+Place place_of(const fsdp::DeviceMesh& device_mesh, const Pool& pool) {
+  const fsdp::OffloadTier& tier = device_mesh.offload();
+  if (&pool == tier.pool.get()) return {*tier.kernels, *tier.stream, *tier.pool};
+  return {device_mesh.kernels(), device_mesh.compute(), device_mesh.pool()};
+}
+
+float sum_of_squares(const Place& place, const ConstTensorView& x) {
+  const Tensor sum(place.pool.allocate(dtype_bytes(DType::f32), MemoryRole::workspace, place.stream), Shape{1}, DType::f32);
+  place.kernels.power_sum(place.stream, x, 2, sum, Write::overwrite);
+  return fetch_scalar(place.kernels, place.stream, sum);
+}
+
+/// The units' own arrays of a kind that this rank has, as sums of squares; 0 where there is none.
+std::vector<float> sums_of_units(const fsdp::Root& root, const std::function<ConstTensorView(const fsdp::UnitStorage&)>& array_of,
+                                 const std::function<const Pool&(const fsdp::UnitStorage&)>& pool_of) {
+  std::vector<float> sums;
+  for (const fsdp::Unit* unit : root.units()) {
+    const fsdp::UnitStorage* storage = unit->storage();
+    const ConstTensorView array = storage != nullptr ? array_of(*storage) : ConstTensorView{};
+    sums.push_back(array && array.numel() > 0 ? sum_of_squares(place_of(root.device_mesh(), pool_of(*storage)), array) : 0.0F);
+  }
+  return sums;
+}
+
+std::vector<float> gradient_sums(const fsdp::Root& root) {
+  return sums_of_units(
+      root, [](const fsdp::UnitStorage& s) -> ConstTensorView { return s.sharded_grad(); },
+      [](const fsdp::UnitStorage& s) -> const Pool& { return s.grad_pool(); });
+}
+
+std::string name_of(const fsdp::Root& root, std::int64_t unit) {
+  return fmt::format("unit {}", root.units()[static_cast<std::size_t>(unit)]->name());
+}
+
+/// What passes by units in a step, and the first of it that is not finite on this rank.
+class Passers {
+ public:
+  explicit Passers(fsdp::Root& root) : root_(root) {
+    root_.set_pass_observer([this](const fsdp::Unit& unit, PassPoint point, const nn::Tensors& tensors) { look(unit, point, tensors); });
+  }
+  ~Passers() { root_.set_pass_observer(nullptr); }
+  Passers(const Passers&) = delete;
+  Passers& operator=(const Passers&) = delete;
+
+  [[nodiscard]] std::int64_t first_bad() const { return first_bad_; }
+  [[nodiscard]] std::string describe(std::int64_t i) const {
+    const auto& [unit, point] = seen_[static_cast<std::size_t>(i)];
+    switch (point) {
+      case PassPoint::inputs:
+        return fmt::format("unit root: what it gives to {} in forward", unit->name());
+      case PassPoint::outputs:
+        return fmt::format("unit {}: its output in forward", unit->name());
+      case PassPoint::output_gradients:
+        return fmt::format("unit root: the gradient that it gives to {} in backward", unit->name());
+      case PassPoint::input_gradients:
+        return fmt::format("unit {}: the gradient of its input in backward", unit->name());
+    }
+    return {};
+  }
+
+ private:
+  void look(const fsdp::Unit& unit, PassPoint point, const nn::Tensors& tensors) {
+    if (&unit == root_.units().front()) return;  // tokens go in, and what comes out has its value after backward
+    seen_.emplace_back(&unit, point);
+    if (first_bad_ != kNone) return;
+    const fsdp::DeviceMesh& device_mesh = root_.device_mesh();
+    const Place place{device_mesh.kernels(), device_mesh.compute(), device_mesh.pool()};
+    const bool is_bad = std::ranges::any_of(tensors, [&](const Tensor& tensor) {
+      return tensor && is_floating(tensor.dtype()) && tensor.numel() > 0 && !std::isfinite(sum_of_squares(place, tensor));
+    });
+    if (is_bad) first_bad_ = std::ssize(seen_) - 1;
+  }
+
+  fsdp::Root& root_;
+  std::vector<std::pair<const fsdp::Unit*, PassPoint>> seen_;  // in the same order on all ranks
+  std::int64_t first_bad_ = kNone;
+};
+
+}  // namespace
+
+std::string first_bad_unit(ShardedModel& model, const mpi::Communicator& world, const std::function<void()>& repeat_passes) {
+  fsdp::Root& root = *model.root;
+  const auto is_bad = [](float sum) { return !std::isfinite(sum); };
+
+  const std::vector<float> parameters = sums_of_units(
+      root, [](const fsdp::UnitStorage& s) { return s.master(); },
+      [](const fsdp::UnitStorage& s) -> const Pool& { return s.master_pool(); });
+  const auto bad_parameters = std::ranges::find_if(parameters, is_bad);
+  const std::int64_t first = all_min(world, bad_parameters == parameters.end() ? kNone : bad_parameters - parameters.begin());
+  if (first != kNone) return name_of(root, first) + ": its parameters";
+
+  root.zero_grad();
+  const Passers passers(root);
+  repeat_passes();
+  const std::int64_t passed = all_min(world, passers.first_bad());
+  if (passed != kNone) return passers.describe(passed);
+
+  const std::vector<float> gradients = gradient_sums(root);
+  const auto last = std::find_if(gradients.rbegin(), gradients.rend(), is_bad);  // backward comes from the end
+  const std::int64_t bad_gradient = world.all_max(last == gradients.rend() ? -1 : gradients.rend() - last - 1);
+  return bad_gradient >= 0 ? name_of(root, bad_gradient) + ": its gradient" : unit_of_largest_gradient(model, world);
+}
+
+std::string unit_of_largest_gradient(ShardedModel& model, const mpi::Communicator& world) {
+  const std::vector<float> sums = gradient_sums(*model.root);
+  const auto largest = std::ranges::max_element(sums);
+  // The bits of floats that are not negative are in the floats' order.
+  const std::int64_t mine = (std::int64_t{std::bit_cast<std::int32_t>(*largest)} << 24) | (largest - sums.begin());
+  return name_of(*model.root, world.all_max(mine) & 0xffffff) + ": the largest gradient";
+}
+
+}  // namespace mica::train

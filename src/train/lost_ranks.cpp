@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mica/train/lost_ranks.hpp"
+
+#include <condition_variable>
+#include <csignal>
+#include <cstdlib>
+#include <mutex>
+#include <utility>
+
+#include "mica/core/error.hpp"
+#include "mica/train/stop_signal.hpp"
+
+namespace mica::train {
+namespace {
+
+constexpr std::chrono::milliseconds kPoll{100};
+
+}  // namespace
+
+LostRanks::LostRanks(checkpoint::EmergencySaver& saver, Hooks hooks)
+    : saver_(saver), hooks_(std::move(hooks)), thread_([this](const std::stop_token& stop) { watch(stop); }) {}
+
+void LostRanks::save_and_exit(const std::string& why) {
+  auto* const before = std::signal(SIGTERM, SIG_IGN);  // another one must not cut the save short
+  try {
+    const checkpoint::SaveReport report = saver_.save();
+    if (report.bytes > 0) hooks_.tell_saved(report);
+    hooks_.warn(fmt::format("{}: the ranks that are left have step {} in {}; start the same command again", why, report.step, report.path));
+  } catch (const std::exception& error) {
+    hooks_.warn(fmt::format("{}: the ranks that are left cannot save: {}", why, error.what()));
+    std::signal(SIGTERM, before);
+    return;
+  }
+  std::_Exit(static_cast<int>(ExitCode::requeue));  // nothing else of MPI is asked, and no destructor would end
+}
+
+void LostRanks::watch(const std::stop_token& stop) {
+  using Clock = std::chrono::steady_clock;
+  std::mutex mutex;
+  std::condition_variable_any stopped;
+  double progress = -1;
+  Clock::time_point since = Clock::now();
+  for (std::unique_lock lock(mutex); !stopped.wait_for(lock, stop, kPoll, [&] { return stop.stop_requested(); });) {
+    if (StopSignal::received() != SIGTERM) continue;
+    const double now = hooks_.progress();
+    if (now != std::exchange(progress, now) || num_pauses_ > 0) since = Clock::now();
+    if (Clock::now() - since < kStall) continue;
+    save_and_exit("SIGTERM, and no collective ends");
+    since = Clock::now();
+  }
+}
+
+}  // namespace mica::train

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run does with steps whose loss or gradients are bad. [Note: bad steps] A step is judged between its last reduction and
+// the optimizer: the host waits for its losses and its gradient norm, and the worst rank decides for all. A bad step has changed
+// nothing. It is diagnosed there, since its forwards and backwards can be repeated with the same values.
+// Skipped: the step counts, its data is seen, the optimizer has made one step less; a resume repeats that by itself.
+// Rolled back: the model is the newest checkpoint's, whose next step begins behind the data of the bad one. That checkpoint is
+// replaced at once by one of the same step which says so (Manifest::sequences): whatever resumes from it skips that data.
+#include <cmath>
+
+#include "mica/checkpoint/folder.hpp"
+#include "mica/checkpoint/save.hpp"
+#include "mica/io/atomic_file.hpp"
+#include "mica/tensor/fetch.hpp"
+#include "mica/train/bad_unit.hpp"
+#include "mica/train/trainer.hpp"
+
+namespace mica::train {
+namespace {
+
+constexpr int kMostBadInARow = 10;
+/// To one checkpoint.
+constexpr int kMostRollbacks = 3;
+
+}  // namespace
+
+bool Trainer::accept(std::int64_t step, const StepFigures& figures) {
+  const nn::Context& context = model_.context;
+  const std::vector<float> losses = fetch<float>(context.kernels, context.compute, figures.losses);
+  const double grad_norm = fetch_scalar(context.kernels, context.compute, figures.grad_norm);
+  const auto worst = static_cast<BadStep>(app_.world.all_max(static_cast<std::int64_t>(judge_.judge(losses, grad_norm))));
+  if (worst == BadStep::none) {
+    judge_.count_good(grad_norm);
+    return true;
+  }
+  const std::string unit = worst == BadStep::grad_norm_spike ? unit_of_largest_gradient(model_, app_.world)
+                                                             : first_bad_unit(model_, app_.world, [&] { runner_->repeat_passes(step); });
+  bad_step_ = judge_.describe(worst, grad_norm) + "; " + unit;
+  return false;
+}
+
+bool Trainer::handle_bad_step(std::int64_t step) {
+  const std::string& action = config_.train.on_bad_step;
+  num_bad_in_a_row_ = step == last_bad_step_ + 1 ? num_bad_in_a_row_ + 1 : 1;
+  last_bad_step_ = step;
+  const std::string told = fmt::format("step {} is bad: {}", step, bad_step_);
+  read_figures(false);
+  metrics_->write_bad_step(step, bad_step_, action);
+  if (action == "stop") stop_at_bad_step(told);
+  if (action == "rollback") {
+    progress_->warn(told);
+    roll_back(step);
+    return true;
+  }
+  if (num_bad_in_a_row_ >= kMostBadInARow) stop_at_bad_step(fmt::format("{}; {} steps in a row were", told, num_bad_in_a_row_));
+  progress_->warn(told + "; it is skipped");
+  if (emergency_saver_) {
+    emergency_saver_->before_update();
+    emergency_saver_->after_update(steps_done(step));
+  }
+  return false;
+}
+
+void Trainer::roll_back(std::int64_t bad_step) {
+  finish_background_save();
+  check_owner();
+  const std::string folder = app_.comm.from_first_rank([&] {
+    const auto newest = checkpoint::newest_complete(config_.run_folder());
+    return newest ? newest->path : start_point_.checkpoint;
+  });
+  if (folder.empty()) stop_at_bad_step(fmt::format("step {} is bad: {}; there is no checkpoint to roll back to", bad_step, bad_step_));
+  const checkpoint::Manifest manifest = checkpoint::open_checkpoint(folder, app_.comm);
+  num_rollbacks_ = manifest.step == rolled_back_to_ ? num_rollbacks_ + 1 : 1;
+  rolled_back_to_ = manifest.step;
+  if (num_rollbacks_ > kMostRollbacks) {
+    stop_at_bad_step(
+        fmt::format("step {} is bad: {}; the run was rolled back to step {} {} times", bad_step, bad_step_, manifest.step, kMostRollbacks));
+  }
+
+  model_.root->reshard();
+  if (emergency_saver_) emergency_saver_->before_update();
+  app_.comm.agree([&] { load(folder, manifest); });
+  tokens_before_ = manifest.tokens;
+  plan_.sequences_before = plan_.sequences_at(bad_step + 1);
+  plan_.first_step = manifest.step + 1;
+  const std::string checkpoints = checkpoint::checkpoints_folder(config_.run_folder());
+  const bool is_of_run = io::parent_directory(folder) == checkpoints;
+  parent_ = is_of_run ? manifest.parent : manifest.id();
+  run_id_ = app_.world.broadcast_string(checkpoint::make_run_id(), 0);
+  last_done_ = manifest.step;
+  last_saved_ = -1;
+  if (emergency_saver_) emergency_saver_->after_update(steps_done(last_done_));
+  make_runner();
+
+  app_.comm.agree([&] {
+    if (!is_main() || !config_.log.metrics) return;
+    const std::string path = config_.run_folder() + "/metrics.jsonl";
+    drop_later_metrics(path, last_done_);
+    metrics_ = std::make_unique<MetricsFile>(path, [&](const std::string& text) { progress_->warn(text); });
+    metrics_->write_rolled_back(last_done_, bad_step, bad_step_);
+  });
+  progress_->warn(
+      fmt::format("rolled back to {}, step {}; the data of steps {} to {} is left out", folder, last_done_, last_done_ + 1, bad_step));
+  save(last_done_, false);
+}
+
+void Trainer::stop_at_bad_step(const std::string& why) {
+  std::string saved;
+  if (last_done_ > 0) {
+    save(last_done_, false);
+    saved = fmt::format(", and step {} is saved", last_done_);
+  }
+  app_.comm.agree([&] {
+    throw Error(
+        fmt::format("{}; it has changed nothing{}: lower optim.lr, look at the data of that step, or choose another "
+                    "train.on_bad_step",
+                    why, saved));
+  });
+  std::terminate();  // agree() has thrown
+}
+
+void Trainer::warn_of_bad_loss(const StepMetrics& m) {
+  if (config_.train.on_bad_step != "none" || has_warned_of_bad_loss_ || std::isfinite(m.loss)) return;
+  has_warned_of_bad_loss_ = true;
+  progress_->warn(
+      fmt::format("the loss of step {} is NaN or infinite: train.on_bad_step = stop, skip or rollback keeps such steps from the "
+                  "model",
+                  m.step));
+}
+
+}  // namespace mica::train

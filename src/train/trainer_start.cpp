@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// All before a run's first step: what it is made of, what is checked and printed, where it begins.
+#include <algorithm>
+#include <cstdlib>
+
+#include "mica/checkpoint/init_from.hpp"
+#include "mica/checkpoint/save.hpp"
+#include "mica/core/version.hpp"
+#include "mica/io/atomic_file.hpp"
+#include "mica/launch/checks.hpp"
+#include "mica/train/trainer.hpp"
+
+namespace mica::train {
+namespace {
+
+/// Runs the set-up work of a member initialiser on all ranks together.
+template <class Make>
+auto made_together(const HostComm& comm, Make&& make) {
+  std::optional<decltype(make())> made;
+  comm.agree([&] { made.emplace(make()); });
+  return std::move(*made);
+}
+
+/// A run that resumes on other ranks keeps its global batch: the largest micro-batch up to the config's with which it does, if any.
+std::int64_t fitting_micro_batch(const Config::Train& train, int num_ranks) {
+  for (std::int64_t micro_batch = train.micro_batch; micro_batch > 0; --micro_batch) {
+    if (train.global_batch % (micro_batch * num_ranks) == 0) return micro_batch;
+  }
+  return train.micro_batch;
+}
+
+data::BatchPlan make_plan(const Config& config, const StartPoint& start, bool is_adopted, std::int64_t sequences_before, int num_ranks) {
+  const Config::Train& train = config.train;
+  const std::int64_t micro_batch = start.manifest ? fitting_micro_batch(train, num_ranks) : train.micro_batch;
+  if (is_adopted && train.global_batch % (micro_batch * num_ranks) != 0) {
+    const std::string ways = data::ways_to_keep_batch(train.micro_batch, num_ranks, train.global_batch);
+    throw ConfigError(
+        fmt::format("{} was saved with {} sequences a step, a batch that train.micro_batch x ranks = {} x {} "
+                    "does not divide{}{}",
+                    start.checkpoint, train.global_batch, train.micro_batch, num_ranks, ways.empty() ? "" : "; keep it ", ways));
+  }
+  data::BatchPlan plan = data::make_batch_plan(micro_batch, num_ranks, train.global_batch);
+  constexpr std::int64_t kMostRounds = 100'000;
+  require<ConfigError>(plan.accumulation <= kMostRounds,
+                       "train.global_batch = {} is {} micro-batches a step on each rank, expected at most {}: lower it or "
+                       "raise train.micro_batch",
+                       config.train.global_batch, plan.accumulation, kMostRounds);
+  require<ConfigError>(!config.optim.in_backward || plan.accumulation == 1 || config.train.gradient_sync == "no_sync",
+                       "optim.in_backward = true makes an optimizer step at each reduction, and each of the {} micro-batches of a step "
+                       "would be reduced: set train.gradient_sync = no_sync",
+                       plan.accumulation);
+  if (start.manifest) plan.first_step = start.manifest->step + 1;
+  plan.sequences_before = sequences_before;
+  return plan;
+}
+
+}  // namespace
+
+Trainer::Trainer(App& app, const Config& config, StartPoint start, Logger logger, StartTimes& times)
+    : app_(app),
+      times_(times),
+      start_point_(std::move(start)),
+      config_(made_together(
+          app.comm,
+          [&] { return start_point_.manifest ? with_batch_of(config, *start_point_.manifest, start_point_.checkpoint) : config; })),
+      logger_(std::move(logger)),
+      device_(Device::make(config, app.session, app.world, logger_)),
+      datasets_(made_together(app.comm,
+                              [&] {
+                                times.end("device and mesh");
+                                return Datasets::open(config);
+                              })),
+      data_fingerprint_(made_together(app.comm, [&] { return datasets_.train.fingerprint(); })),
+      continuation_(made_together(app.comm,
+                                  [&] {
+                                    times.end("data");
+                                    if (!start_point_.manifest) return Continuation{};
+                                    return check_resume(config_, *start_point_.manifest, {data_fingerprint_, datasets_.train.num_tokens()},
+                                                        start_point_.checkpoint);
+                                  })),
+      plan_(made_together(app.comm,
+                          [&] {
+                            const bool is_adopted = start_point_.manifest && config.train.global_batch == 0;
+                            return make_plan(config_, start_point_, is_adopted, continuation_.sequences, app.world.num_ranks());
+                          })),
+      model_(made_together(app.comm, [&] { return ShardedModel::make(config, device_); })),
+      schedule_(made_together(app.comm, [&] { return make_schedule(config); })),
+      start_plan_(made_together(app.comm, [&] { return make_start_plan(config, device_, model_, plan_); })),
+      run_id_(app.world.broadcast_string(checkpoint::make_run_id(), 0)),
+      judge_(config.train.grad_norm_spike),
+      tokens_before_(start_point_.manifest ? start_point_.manifest->tokens : 0),
+      time_limit_(made_together(app.comm, [&] {
+        return app.world.rank() == 0
+                   ? TimeLimit(config.train.max_hours, std::getenv("SLURM_JOB_END_TIME"), std::chrono::system_clock::now())
+                   : TimeLimit();
+      })) {
+  check_same_data();
+  times.end("model and plan");
+  config_.train.global_batch = plan_.global_batch();
+  config_.run.take_over = false;  // of this launch alone: not for config.resolved.cfg
+}
+
+void Trainer::check_same_data() const {
+  const std::string advice = "copy one set of token files to all nodes, or use one on a file system that they share";
+  std::vector<launch::Check> checks{launch::same_value(
+      "data.train", [&] { return data_fingerprint_; }, advice)};
+  if (datasets_.val)
+    checks.push_back(launch::same_value(
+        "data.val", [&] { return datasets_.val->fingerprint(); }, advice));
+  launch::LaunchChecks(app_.world).run(checks);
+}
+
+void Trainer::check_disk() const {
+  const std::int64_t bytes = app_.world.all_sum(checkpoint::snapshot_bytes(*model_.root, saved_optimizer()));
+  app_.comm.from_first_rank([&] {
+    launch::check_disk_space(config_.run_folder(), bytes, "a checkpoint of this run");
+    return std::string();
+  });
+}
+
+void Trainer::print_start(IniKeys keys) const {
+  if (!is_main()) return;
+  logger_.info("mica-train {}", full_version());
+  for (const auto& [old_name, name] : config_.old_names) {
+    logger_.warn("the key {} is called {} now; the old name is still read, but write the new one", old_name, name);
+  }
+  logger_.info("{}", to_ini(config_, keys));
+  if (keys == IniKeys::changed)
+    logger_.info("config   other keys have their defaults; all of them: {}/config.resolved.cfg", config_.run_folder());
+  logger_.info("data     {} tokens, {} sequences of {} tokens{}", datasets_.train.num_tokens(), datasets_.train.num_sequences(),
+               config_.train.seq_len,
+               datasets_.val ? fmt::format("; validation {} tokens", datasets_.val->num_tokens()) : "; no validation");
+  logger_.info(
+      "batch    {} sequences a step = micro_batch {} x accumulation {} x {} ranks; {} tokens a step, {:.2f} epochs in "
+      "{} steps",
+      plan_.global_batch(), plan_.micro_batch, plan_.accumulation, plan_.num_ranks, plan_.global_batch() * config_.train.seq_len,
+      static_cast<double>(plan_.global_batch() * config_.train.steps) / static_cast<double>(datasets_.train.num_sequences()),
+      config_.train.steps);
+  if (start_point_.manifest) {
+    logger_.info("start    resumes from {}, step {}{}", start_point_.checkpoint, start_point_.manifest->step,
+                 start_point_.num_later == 0
+                     ? ""
+                     : fmt::format("; later checkpoints of this run ({}) will be set aside, not deleted", start_point_.num_later));
+    if (plan_.micro_batch != config_.train.micro_batch) {
+      logger_.warn("train.micro_batch = {} does not fit the checkpoint's {} sequences a step on {} ranks: this launch takes {}",
+                   config_.train.micro_batch, plan_.global_batch(), plan_.num_ranks, plan_.micro_batch);
+    }
+    for (const std::string& change : continuation_.changes) logger_.warn("changed since the checkpoint: {}", change);
+  }
+  if (time_limit_.is_set()) logger_.info("limit    {}", time_limit_.description());
+  if (!time_limit_.warning().empty()) logger_.warn("{}", time_limit_.warning());
+  logger_.info("{}", device_.mesh->describe());
+  logger_.info("device   {}", device_.describe());
+  if (device_.backend == "shared") {
+    const auto num_units = std::ranges::count_if(model_.root->units(), [](const fsdp::Unit* unit) { return unit->storage() != nullptr; });
+    logger_.info("shared   {} of {} units keep their masters, {} a rank, in memory that a node's ranks share",
+                 start_plan_.num_sharing_units, num_units, plan::format_bytes(start_plan_.shared_bytes));
+    if (start_plan_.num_sharing_units == 0) {
+      logger_.warn(
+          "mesh.backend = shared has nothing to share here: it needs a strategy that shards over two or more ranks, "
+          "fsdp.param_dtype=fp32, fsdp.sharding=flat, fsdp.cpu_offload=none or gradients, and no number for "
+          "fsdp.reshard_after_forward");
+    }
+  }
+  logger_.info("kernels  {}; {}", device_.kernels->description(), mpi::Session::library_version());
+  const DType param_dtype = fsdp_options(config_).param_dtype();
+  if ((param_dtype == DType::bf16 && !device_.kernels->bf16_is_native()) ||
+      (param_dtype == DType::f16 && !device_.kernels->f16_is_native())) {
+    logger_.warn("no native {} products here; they are computed in fp32 (correct, but slower than fsdp.param_dtype=fp32)",
+                 dtype_name(param_dtype));
+  }
+  logger_.info("{}", model_.root->describe());
+  logger_.info("memory plan, per rank\n{}", plan::format_memory_plan(start_plan_.memory));
+  if (device_.mesh->world_size() > 1) logger_.info("communication per step and rank\n{}", plan::format_volume(start_plan_.volume));
+}
+
+void Trainer::resume() {
+  model_.root->initialize(config_.run.seed);
+  times_.end("initialization");
+  if (!start_point_.manifest) {
+    init_parameters();
+    return;
+  }
+  const std::string& folder = start_point_.checkpoint;
+  const checkpoint::Manifest& manifest = *start_point_.manifest;
+  app_.comm.agree([&] {
+    require<ConfigError>(!manifest.optimizer.empty(),
+                         "{} holds the model only, without the optimizer state (checkpoint.optimizer = false, or it was imported): a run "
+                         "cannot resume from it; start one in another run.dir with --model.init_from={}",
+                         folder, folder);
+    model_.optimizer->allocate_state();
+  });
+  app_.comm.agree([&] {
+    const checkpoint::LoadReport report = load(folder, manifest);
+    tokenizer_ = report.tokenizer;
+    parent_ = manifest.id();
+    last_done_ = last_saved_ = manifest.step;
+    if (!is_main()) return;
+    logger_.info("resume   {}: step {} of {} is done, written by {} ranks ({} x {}), {} read and checked in {:.0f} ms", folder,
+                 manifest.step, config_.train.steps, manifest.world_size, manifest.shard_size, manifest.replicas,
+                 plan::format_bytes(manifest.total_bytes()), report.ms);
+    for (const std::string& note : report.notes) logger_.warn("{}", note);
+  });
+  times_.end("checkpoint");
+}
+
+checkpoint::LoadReport Trainer::load(const std::string& folder, const checkpoint::Manifest& manifest) {
+  checkpoint::LoadReport report = checkpoint::load(
+      folder, manifest, {.root = model_.root, .optimizer = model_.optimizer.get(), .omp_threads = device_.num_threads}, app_.comm);
+  if (model_.scaler && manifest.scalars.contains("loss_scale")) {
+    model_.scaler->set_state(
+        {manifest.scalars.at("loss_scale"), static_cast<std::int64_t>(manifest.scalars.at("loss_scale_growth_tracker"))});
+  }
+  judge_.restore(manifest.scalars);
+  return report;
+}
+
+void Trainer::begin_files() {
+  app_.comm.agree([&] {
+    if (!is_main()) {
+      metrics_ = std::make_unique<MetricsFile>("", [](const std::string&) {});
+      return;
+    }
+    folder_->check_owner();
+    const std::string set_aside = folder_->keep_line_of(start_point_);
+    if (!set_aside.empty()) {
+      logger_.warn("went back to step {}: later checkpoints and metrics are now in {}", last_done_, set_aside);
+    }
+    // Only now: a config that does not go with the folder's checkpoints must not replace theirs.
+    io::write_file_atomically(config_.run_folder() + "/config.resolved.cfg", to_ini(config_, IniKeys::explained));
+    metrics_ = std::make_unique<MetricsFile>(config_.log.metrics ? config_.run_folder() + "/metrics.jsonl" : "",
+                                             [&](const std::string& text) { progress_->warn(text); });
+    if (!start_point_.manifest) return;
+    metrics_->write_resumed(
+        {.from = last_done_, .checkpoint = start_point_.checkpoint, .num_ranks = app_.world.num_ranks(), .set_aside = set_aside});
+  });
+}
+
+void Trainer::init_parameters() {
+  if (config_.model.init_from.empty()) return;
+  app_.comm.agree([&] {
+    const checkpoint::InitReport report =
+        checkpoint::init_from(config_.model.init_from, model_description(config_), *model_.root, app_.comm);
+    tokenizer_ = report.tokenizer;
+    if (!is_main()) return;
+    logger_.info("start    with the {} parameters of {}, read in {:.0f} ms", report.numel, report.source, report.ms);
+  });
+  times_.end("model.init_from");
+}
+
+void Trainer::make_runner() {
+  runner_ = std::make_unique<StepRunner>(config_, model_, datasets_.train, plan_, device_.mesh->rank());
+  StepHooks hooks;
+  if (config_.train.on_bad_step != "none") {
+    hooks.accept = [this](std::int64_t step, const StepFigures& figures) { return accept(step, figures); };
+  }
+  hooks.before_update = [this] {
+    if (emergency_saver_) emergency_saver_->before_update();
+  };
+  hooks.after_update = [this] {
+    if (emergency_saver_) emergency_saver_->after_update(steps_done(last_done_ + 1));
+  };
+  runner_->set_hooks(std::move(hooks));
+}
+
+void Trainer::prepare() {
+  resume();
+  progress_ = std::make_unique<Progress>(is_main() ? logger_ : Logger(), config_.train.steps, is_main() && Progress::is_on_terminal());
+  if (last_done_ >= config_.train.steps) return;
+  check_disk();
+  prepare_background_saves();
+  make_runner();
+  if (config_.train.on_bad_step != "none") {
+    app_.comm.agree([&] { model_.optimizer->allocate_state(); });  // a step that is skipped does not, and a checkpoint may follow
+  }
+  begin_files();  // last: a launch that is refused changes nothing
+  times_.end("run folder");
+  prepare_emergency_saves();
+}
+
+}  // namespace mica::train

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which checkpoints a run leaves in its folder, and what becomes of a save on a disk that is full for a while.
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "fault/support/training.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace mica::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::UnorderedElementsAreArray;
+
+class Retention : public ::testing::Test {
+ protected:
+  Retention() {
+    write_tokens(folder_ / "tokens.bin", 20'000);
+    write_tokens(folder_ / "val.bin", 2'000);
+    write_text(folder_ / "run.cfg",
+               "[model]\ntype = gpt2\nlayers = 2\nheads = 2\nwidth = 64\nvocab_size = 256\ncontext = 32\n"
+               "[data]\ntrain = " +
+                   (folder_ / "tokens.bin") +
+                   "\n"
+                   "[train]\nsteps = 20\nmicro_batch = 2\nglobal_batch = 4\nseq_len = 32\nlog_interval = 1\n"
+                   "[optim]\ntype = sgd\nlr = 0.5\nschedule = constant\n"
+                   "[run]\ndir = " +
+                   run_folder() + "\n");
+  }
+  [[nodiscard]] std::string run_folder() const { return folder_ / "run"; }
+  [[nodiscard]] static std::string name_of(std::int64_t step) {
+    const std::string digits = std::to_string(step);
+    return "step-" + std::string(8 - digits.size(), '0') + digits;
+  }
+  [[nodiscard]] Finished train(int num_ranks, const std::vector<std::string>& flags) const {
+    return test::run(training(num_ranks, folder_ / "run.cfg", flags));
+  }
+  /// The step with the lowest validation loss among the saved ones, by metrics.jsonl.
+  [[nodiscard]] std::int64_t best_step() const {
+    std::int64_t best = 0;
+    double lowest = std::numeric_limits<double>::infinity();
+    std::ifstream file(run_folder() + "/metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      const auto row = nlohmann::json::parse(line);
+      if (row["event"] != "eval" || row["step"].get<std::int64_t>() % 2 != 0 || row["val_loss"] > lowest) continue;
+      lowest = row["val_loss"];
+      best = row["step"];
+    }
+    return best;
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(Retention, NewestEveryAndBestStayAcrossLaunchesAndSoDoesWhatWasSetAside) {
+  const std::vector<std::string> rules{
+      "--data.val=" + (folder_ / "val.bin"), "--train.eval_interval=1", "--checkpoint.interval=2", "--checkpoint.keep=2",
+      "--checkpoint.keep_every=6",           "--checkpoint.keep_best=1"};
+  const auto expect_kept = [&](std::int64_t last) {
+    std::vector<std::string> expected;
+    for (std::int64_t step = 6; step <= last; step += 6) expected.push_back(name_of(step));
+    for (const std::int64_t step : {last - 2, last, best_step()}) expected.push_back(name_of(step));
+    std::ranges::sort(expected);
+    expected.erase(std::unique(expected.begin(), expected.end()), expected.end());
+    EXPECT_THAT(checkpoints_of(run_folder()), UnorderedElementsAreArray(expected)) << "best: " << best_step();
+  };
+  const auto with = [&](const std::string& flag) {
+    std::vector<std::string> flags = rules;
+    flags.push_back(flag);
+    return flags;
+  };
+  for (const auto& [num_ranks, steps] : std::vector<std::pair<int, int>>{{1, 10}, {2, 14}, {4, 20}}) {
+    std::vector<std::string> flags = with("--train.steps=" + std::to_string(steps));
+    if (num_ranks == 4) flags.emplace_back("--train.micro_batch=1");
+    const Finished run = train(num_ranks, flags);
+    ASSERT_EQ(run.status, 0) << run.output;
+    expect_kept(steps);
+  }
+  const Finished shown = test::run({program("mica-inspect"), run_folder()});
+  EXPECT_THAT(shown.output, AllOf(HasSubstr("step 6: a multiple of 6 steps"), HasSubstr("step 20: one of the 2 newest"),
+                                  HasSubstr("the lowest validation loss, ")));
+  // Back to 12, and on: 14 to 20 are set aside, and stay.
+  std::vector<std::string> back = with("--checkpoint.resume=" + run_folder() + "/checkpoints/" + name_of(12));
+  back.emplace_back("--optim.lr=0.25");
+  const std::vector<std::string> before = checkpoints_of(run_folder());
+  const auto num_later = std::ranges::count_if(before, [&](const std::string& name) { return name > name_of(12); });
+  const Finished again = train(2, back);
+  ASSERT_EQ(again.status, 0) << again.output;
+  const std::string aside = run_folder() + "/checkpoints/set-aside-1";
+  EXPECT_EQ(std::ranges::count_if(fs::directory_iterator(aside), [](const auto& entry) { return entry.is_directory(); }), num_later);
+  EXPECT_TRUE(fs::exists(aside + "/" + name_of(20) + "/manifest.json"));
+  for (const std::int64_t step : {6, 12, 18, 20}) EXPECT_TRUE(fs::exists(run_folder() + "/checkpoints/" + name_of(step))) << step;
+}
+
+/// A small file system of its own that is filled up before the first save (a start refuses a full one), and freed once its log says `sign`;
+/// then, once a checkpoint is there, mpirun is told to stop.
+constexpr const char* kFullForAWhile = R"(
+mount -t tmpfs -o size=6m tmpfs "$DISK" || exit 99
+"$@" & launcher=$!
+until grep -q '"event":"step"' "$DISK/run/metrics.jsonl" 2> /dev/null; do kill -0 $launcher || exit 98; sleep 0.05; done
+head -c 5000000 /dev/zero > "$DISK/ballast"
+until grep -q 'attempt 1 of 4' "$DISK/run/log.txt" 2> /dev/null; do kill -0 $launcher || exit 98; sleep 0.05; done
+rm "$DISK/ballast"
+until sed -n '/attempt 1 of 4/,$p' "$DISK/run/log.txt" | grep -q 'saved '; do kill -0 $launcher || exit 97; sleep 0.05; done
+kill -USR1 $launcher
+wait $launcher
+status=$?
+cp -r "$DISK/run" "$DISK.kept"
+exit $status
+)";
+
+TEST_F(Retention, ABackgroundSaveOutlivesADiskThatIsFullForAWhile) {
+  for (const int num_ranks : {1, 2}) {
+    const TemporaryFolder own;
+    fs::create_directories(own / "disk");
+    Child child(
+        in_mount_namespace(kFullForAWhile, training(num_ranks, folder_ / "run.cfg",
+                                                    {"--run.dir=" + (own / "disk/run"), "--train.steps=100000000",
+                                                     "--checkpoint.async=true", "--checkpoint.interval=300", "--optim.type=adamw"})),
+        {{"DISK", own / "disk"}});
+    const Finished stopped = child.wait(120);
+    ASSERT_NE(stopped.status, 99) << "no tmpfs can be mounted\n" << stopped.output;
+    EXPECT_EQ(stopped.status, 75) << stopped.output;
+    EXPECT_THAT(stopped.output, AllOf(HasSubstr("no room for a checkpoint of"), HasSubstr("(attempt 1 of 4); the next one is in 1 s")));
+    const std::string kept = own / "disk.kept";
+    EXPECT_THAT(checkpoints_of(kept), Not(IsEmpty()));
+    for (const auto& entry : fs::directory_iterator(kept + "/checkpoints")) {
+      EXPECT_NE(entry.path().extension(), ".tmp");
+      EXPECT_EQ(test::run({program("mica-inspect"), "verify", entry.path().string()}).status, 0);
+    }
+  }
+}
+
+/// The same, but the disk is freed, and the run told to stop, while it pauses for the last attempt.
+constexpr const char* kStopInAPause = R"(
+mount -t tmpfs -o size=6m tmpfs "$DISK" || exit 99
+"$@" & launcher=$!
+until grep -q '"event":"step"' "$DISK/run/metrics.jsonl" 2> /dev/null; do kill -0 $launcher || exit 98; sleep 0.05; done
+head -c 5000000 /dev/zero > "$DISK/ballast"
+until grep -q 'attempt 3 of 4' "$DISK/run/log.txt" 2> /dev/null; do kill -0 $launcher || exit 98; sleep 0.05; done
+rm "$DISK/ballast"
+kill -USR1 $launcher
+wait $launcher
+status=$?
+cp -r "$DISK/run" "$DISK.kept"
+exit $status
+)";
+
+// The save of the stop takes the place of the one that failed.
+TEST_F(Retention, AStopWaitsForNoFurtherAttempt) {
+  const TemporaryFolder own;
+  fs::create_directories(own / "disk");
+  Child child(in_mount_namespace(kStopInAPause,
+                                 training(2, folder_ / "run.cfg",
+                                          {"--run.dir=" + (own / "disk/run"), "--train.steps=100000000", "--checkpoint.async=true",
+                                           "--checkpoint.interval=1000000", "--optim.type=adamw", "--checkpoint.interval_minutes=0.05",
+                                           "--train.micro_batch=16", "--train.global_batch=32"})),
+              {{"DISK", own / "disk"}});
+  const Finished stopped = child.wait(120);
+  ASSERT_NE(stopped.status, 99) << "no tmpfs can be mounted\n" << stopped.output;
+  EXPECT_EQ(stopped.status, 75) << stopped.output;
+  EXPECT_THAT(stopped.output, AllOf(HasSubstr("(attempt 3 of 4); the save that follows takes its place"), HasSubstr("SIGUSR1 on rank 1")));
+  const Finished shown = test::run({program("mica-inspect"), "--json", own / "disk.kept"});
+  EXPECT_EQ(shown.status, 0) << shown.output;
+  EXPECT_EQ(nlohmann::json::parse(shown.output)["line"].size(), 1U) << "no parent that was never complete";
+}
+
+/// The disk stays full.
+constexpr const char* kFull = R"(
+mount -t tmpfs -o size=6m tmpfs "$DISK" || exit 99
+"$@" & launcher=$!
+until grep -q '"event":"step"' "$DISK/run/metrics.jsonl" 2> /dev/null; do kill -0 $launcher || exit 98; sleep 0.05; done
+head -c 5000000 /dev/zero > "$DISK/ballast"
+wait $launcher
+status=$?
+ls "$DISK/run/checkpoints"
+exit $status
+)";
+
+TEST_F(Retention, NoRoomIsToldBeforeAnythingIsWrittenAndAfterTheLastAttempt) {
+  for (const char* async : {"false", "true"}) {
+    const TemporaryFolder own;
+    fs::create_directories(own / "disk");
+    Child child(in_mount_namespace(kFull, training(2, folder_ / "run.cfg",
+                                                   {"--run.dir=" + (own / "disk/run"), "--train.steps=100000000", "--optim.type=adamw",
+                                                    std::string("--checkpoint.async=") + async, "--checkpoint.interval=300"})),
+                {{"DISK", own / "disk"}});
+    const Finished full = child.wait(120);
+    ASSERT_NE(full.status, 99) << "no tmpfs can be mounted\n" << full.output;
+    EXPECT_EQ(full.status, 3) << full.output;
+    ASSERT_EQ(full.error_lines().size(), 1U) << full.output;
+    EXPECT_THAT(full.error_lines()[0], AllOf(HasSubstr("no room for a checkpoint of"), HasSubstr("bytes free); free space there")));
+    EXPECT_EQ(full.error_lines()[0].find("(attempt 4 of 4)") != std::string::npos, async == std::string("true"));
+    EXPECT_EQ(full.output.find("\nstep-0"), std::string::npos);
+    EXPECT_EQ(full.output.find(".tmp\n"), std::string::npos) << "no half checkpoint remains";
+  }
+}
+
+}  // namespace
+}  // namespace mica::test

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run is told to stop, by a signal or a time limit, at any moment of its life: it saves, ends with status 75 and goes on after the
+// step that it saved. A second signal ends it at once. Starts that get nowhere end by themselves.
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "fault/support/training.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace mica::test {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+using Clock = std::chrono::steady_clock;
+
+/// Waits until a signal is among a process's signals of a kind ("SigCgt": it has a handler, "ShdPnd": it was sent and not delivered), or
+/// is no longer. @returns false after 30 s
+bool wait_for_signal(pid_t pid, const std::string& kind, int signal, bool is_in = true) {
+  const auto begin = Clock::now();
+  while (Clock::now() - begin < 30s) {
+    std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+    for (std::string line; std::getline(status, line);) {
+      if (!line.starts_with(kind + ":")) continue;
+      if (((std::stoull(line.substr(kind.size() + 1), nullptr, 16) >> (signal - 1) & 1) != 0) == is_in) return true;
+    }
+    std::this_thread::sleep_for(2ms);
+  }
+  return false;
+}
+
+void to_all(const std::vector<pid_t>& ranks, int signal) {
+  for (const pid_t rank : ranks) ::kill(rank, signal);
+}
+
+class Stop : public ::testing::Test {
+ protected:
+  Stop() {
+    write_tokens(folder_ / "tokens.bin", 4000);
+    write_text(folder_ / "run.cfg",
+               "[model]\ntype = mlp\nlayers = 2\nwidth = 16\nvocab_size = 16\n"
+               "[data]\ntrain = " +
+                   (folder_ / "tokens.bin") +
+                   "\n"
+                   "[train]\nsteps = 100000000\nmicro_batch = 2\nglobal_batch = 8\nseq_len = 16\nlog_interval = 20\n"
+                   "[optim]\nschedule = constant\n"
+                   "[run]\ndir = " +
+                   run_folder() + "\n");
+  }
+  [[nodiscard]] std::string run_folder() const { return folder_ / "run"; }
+  [[nodiscard]] std::string metrics() const { return run_folder() + "/metrics.jsonl"; }
+  [[nodiscard]] std::vector<std::string> command(int num_ranks, const std::vector<std::string>& flags = {}) const {
+    return training(num_ranks, folder_ / "run.cfg", flags);
+  }
+  [[nodiscard]] std::int64_t newest() const {
+    const std::vector<std::string> all = checkpoints_of(run_folder());
+    return all.empty() ? 0 : std::stoll(all.back().substr(5));
+  }
+  /// Folders of saves that are not complete.
+  [[nodiscard]] std::vector<std::string> half_saves() const {
+    std::vector<std::string> found;
+    std::error_code none;
+    for (fs::directory_iterator it(run_folder() + "/checkpoints", none); !none && it != fs::directory_iterator(); it.increment(none)) {
+      if (it->path().extension() == ".tmp") found.push_back(it->path().filename().string());
+    }
+    return found;
+  }
+  /// It ended with status 75, saved after its last step, and goes on after that.
+  void expect_saved_and_goes_on(const Finished& stopped, int num_ranks) const {
+    EXPECT_EQ(stopped.status, 75) << stopped.output;
+    EXPECT_THAT(stopped.error_lines(), IsEmpty());
+    EXPECT_THAT(stopped.output, HasSubstr("start the same command again"));
+    ASSERT_GT(newest(), 0) << stopped.output;
+    EXPECT_EQ(step_lines(run_folder()).back().step, newest());
+    EXPECT_THAT(half_saves(), IsEmpty());
+    EXPECT_EQ(test::run({program("mica-inspect"), "verify", run_folder()}).status, 0);
+    const std::int64_t saved = newest();
+    const Finished next = test::run(command(num_ranks, {"--train.log_interval=1", "--train.steps=" + std::to_string(saved + 2)}));
+    EXPECT_EQ(next.status, 0) << next.output;
+    EXPECT_EQ(first_progress_step(next.output), saved + 1);
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(Stop, ASignalToAnyRankSavesOnAll) {
+  struct Case {
+    int num_ranks, rank, signal;
+    const char* name;
+  };
+  for (const Case& each : {Case{1, 0, SIGINT, "SIGINT"}, Case{2, 1, SIGUSR1, "SIGUSR1"}, Case{4, 3, SIGTERM, "SIGTERM"},
+                           Case{4, 0, SIGUSR1, "SIGUSR1"}, Case{4, 2, SIGINT, "SIGINT"}}) {
+    SCOPED_TRACE(std::string(each.name) + " to rank " + std::to_string(each.rank) + " of " + std::to_string(each.num_ranks));
+    fs::remove_all(run_folder());
+    Child child(command(each.num_ranks));
+    const std::vector<pid_t> ranks = child.ranks(each.num_ranks);
+    ASSERT_THAT(ranks, SizeIs(static_cast<std::size_t>(each.num_ranks)));
+    ASSERT_TRUE(child.wait_for("  loss ")) << child.wait(1).output;
+    ASSERT_EQ(::kill(ranks[static_cast<std::size_t>(each.rank)], each.signal), 0);
+    const Finished stopped = child.wait();
+    EXPECT_THAT(stopped.output, HasSubstr(std::string(each.name) + " on rank " + std::to_string(each.rank)));
+    expect_saved_and_goes_on(stopped, each.num_ranks);
+  }
+}
+
+// Without mpirun, which answers an interrupt itself.
+TEST_F(Stop, AnInterruptAtATerminalSaves) {
+  Child child({program("mica-train"), folder_ / "run.cfg"});
+  ASSERT_TRUE(child.wait_for("  loss ")) << child.wait(1).output;
+  ASSERT_EQ(::kill(child.pid(), SIGINT), 0);
+  expect_saved_and_goes_on(child.wait(), 1);
+}
+
+// Before its first step there is nothing to save, and no time to lose. The ranks stand still when the signal comes, so that it
+// comes while they start; each attempt that was too late is made again.
+TEST_F(Stop, ASignalWhileItStartsEndsItBeforeTheFirstStep) {
+  for (const int num_ranks : {1, 2, 4}) {
+    bool is_hit = false;
+    for (int attempt = 0; attempt < 20 && !is_hit; ++attempt) {
+      fs::remove_all(run_folder());
+      Child child(command(num_ranks));
+      const std::vector<pid_t> ranks = child.ranks(num_ranks);
+      ASSERT_THAT(ranks, SizeIs(static_cast<std::size_t>(num_ranks)));
+      ASSERT_TRUE(wait_for_signal(ranks.back(), "SigCgt", SIGUSR1)) << child.wait(1).output;
+      to_all(ranks, SIGSTOP);
+      is_hit = !fs::exists(metrics());
+      ::kill(ranks.back(), SIGUSR1);
+      to_all(ranks, SIGCONT);
+      const Finished stopped = child.wait();
+      EXPECT_EQ(stopped.status, 75) << stopped.output;
+      if (!is_hit) continue;
+      EXPECT_THAT(stopped.output, AllOf(HasSubstr("stopped before step 1 of 100000000, while the run started: SIGUSR1 on rank " +
+                                                  std::to_string(num_ranks - 1)),
+                                        HasSubstr("start the same command again")));
+      EXPECT_THAT(checkpoints_of(run_folder()), IsEmpty());
+      EXPECT_FALSE(fs::exists(run_folder() + "/run.lock"));
+    }
+    EXPECT_TRUE(is_hit) << "each time the run had begun";
+  }
+}
+
+// An evaluation of minutes.
+TEST_F(Stop, ASignalWhileItValidatesGivesTheEvaluationUp) {
+  constexpr std::int64_t kTokens = 200'000'000;  // a hole: zeros
+  write_tokens(folder_ / "val.bin", 10);
+  fs::resize_file(folder_ / "val.bin", 2 * kTokens);
+  const std::vector<std::string> flags{"--data.val=" + (folder_ / "val.bin"), "--train.eval_interval=20", "--train.eval_batches=0"};
+  for (const int num_ranks : {1, 2, 4}) {
+    fs::remove_all(run_folder());
+    Child child(command(num_ranks, flags));
+    const std::vector<pid_t> ranks = child.ranks(num_ranks);
+    ASSERT_THAT(ranks, SizeIs(static_cast<std::size_t>(num_ranks)));
+    ASSERT_TRUE(child.wait_for("step     20/")) << child.wait(1).output;  // the evaluation comes behind it
+    ::kill(ranks.back(), SIGTERM);
+    const Finished stopped = child.wait();
+    EXPECT_THAT(stopped.output, HasSubstr("stops after step 20, without its evaluation: SIGTERM"));
+    EXPECT_THAT(stopped.output, Not(HasSubstr("validation loss")));
+    expect_saved_and_goes_on(stopped, num_ranks);
+  }
+}
+
+// The ranks stand still inside a save while the signal comes. A save that is waited for is the last thing done; one in the background
+// is finished, and followed by one of the last step.
+TEST_F(Stop, ASignalWhileItSavesFinishesTheSave) {
+  for (const char* async : {"false", "true"}) {
+    for (const int num_ranks : {1, 2, 4}) {
+      SCOPED_TRACE(std::string("checkpoint.async=") + async + ", ranks " + std::to_string(num_ranks));
+      std::vector<std::string> half;
+      for (int attempt = 0; attempt < 20 && half.empty(); ++attempt) {
+        fs::remove_all(run_folder());
+        Child child(command(num_ranks, {"--checkpoint.interval=3", std::string("--checkpoint.async=") + async}));
+        const std::vector<pid_t> ranks = child.ranks(num_ranks);
+        ASSERT_THAT(ranks, SizeIs(static_cast<std::size_t>(num_ranks)));
+        const auto begin = Clock::now();
+        while (half_saves().empty() && Clock::now() - begin < 30s) {
+        }
+        to_all(ranks, SIGSTOP);
+        std::this_thread::sleep_for(20ms);  // what a system call has begun
+        half = half_saves();
+        std::erase_if(half, [](const std::string& name) { return name.ends_with(".old.tmp"); });
+        ::kill(ranks.back(), SIGUSR1);
+        to_all(ranks, SIGCONT);
+        const Finished stopped = child.wait();
+        EXPECT_EQ(stopped.status, 75) << stopped.output;
+        if (half.empty()) continue;
+        if (async == std::string("false")) {
+          EXPECT_TRUE(half[0].starts_with(checkpoints_of(run_folder()).back())) << half[0] << "\n" << stopped.output;
+        }
+        expect_saved_and_goes_on(stopped, num_ranks);
+      }
+      EXPECT_THAT(half, Not(IsEmpty())) << "no signal came inside a save";
+    }
+  }
+}
+
+/// Flags of a run whose first step takes minutes: nothing can be saved before it ends.
+const std::vector<std::string> kOneLongStep{"--model.width=512", "--model.layers=8", "--train.micro_batch=64",
+                                            "--train.global_batch=256000"};
+
+TEST_F(Stop, ASecondSignalEndsItAtOnce) {
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
+    SCOPED_TRACE(signal);
+    bool is_in_step = false;
+    for (int attempt = 0; attempt < 10 && !is_in_step; ++attempt) {
+      fs::remove_all(run_folder());
+      std::vector<std::string> words{program("mica-train"), folder_ / "run.cfg"};
+      words.insert(words.end(), kOneLongStep.begin(), kOneLongStep.end());
+      Child child(words);
+      const auto begin = Clock::now();
+      while (!fs::exists(metrics()) && Clock::now() - begin < 30s) std::this_thread::sleep_for(2ms);
+      std::this_thread::sleep_for(500ms);
+      ASSERT_EQ(::kill(child.pid(), signal), 0);
+      std::this_thread::sleep_for(1500ms);  // sooner it would be the same request
+      is_in_step = child.is_running();
+      ASSERT_TRUE(is_in_step || child.wait(1).output.find("while the run started") != std::string::npos) << "the first lets the step end";
+      if (!is_in_step) continue;
+      ASSERT_EQ(::kill(child.pid(), signal), 0);
+      const Finished ended = child.wait(20);
+      EXPECT_FALSE(ended.is_timed_out) << ended.output;
+      EXPECT_EQ(ended.status, 128 + signal) << ended.output;
+      EXPECT_THAT(checkpoints_of(run_folder()), IsEmpty());
+    }
+    EXPECT_TRUE(is_in_step);
+  }
+}
+
+// Launchers send a signal to a process and to its group. An attempt in which the second came late is made again.
+TEST_F(Stop, TwoSignalsWithinASecondAreOneRequest) {
+  bool is_in_time = false;
+  for (int attempt = 0; attempt < 10 && !is_in_time; ++attempt) {
+    fs::remove_all(run_folder());
+    Child child(command(2));
+    const std::vector<pid_t> ranks = child.ranks(2);
+    ASSERT_THAT(ranks, SizeIs(2));
+    ASSERT_TRUE(child.wait_for("  loss ")) << child.wait(1).output;
+    // Rank 0 waits for rank 1, which stands still, so that both signals come before the end.
+    ::kill(ranks[1], SIGSTOP);
+    const auto begin = Clock::now();
+    ::kill(ranks[0], SIGTERM);
+    ASSERT_TRUE(wait_for_signal(ranks[0], "ShdPnd", SIGTERM, false));
+    ::kill(ranks[0], SIGUSR1);
+    ASSERT_TRUE(wait_for_signal(ranks[0], "ShdPnd", SIGUSR1, false));
+    is_in_time = Clock::now() - begin < 900ms;
+    ::kill(ranks[1], SIGCONT);
+    const Finished stopped = child.wait();
+    if (is_in_time) expect_saved_and_goes_on(stopped, 2);
+  }
+  EXPECT_TRUE(is_in_time);
+}
+
+std::string in_seconds(int seconds) { return std::to_string(std::time(nullptr) + seconds); }
+
+TEST_F(Stop, ASlurmJobsEndIsKeptWithTimeToSpare) {
+  for (const int num_ranks : {2, 4}) {
+    fs::remove_all(run_folder());
+    const std::string end = in_seconds(20);
+    const Finished stopped = Child(command(num_ranks), {{"SLURM_JOB_END_TIME", end}, {"SLURM_JOB_ID", "7"}}).wait(100);
+    EXPECT_LT(std::time(nullptr), std::stoll(end)) << stopped.output;
+    EXPECT_THAT(stopped.output, AllOf(HasSubstr("limit    has to have ended by 20"), HasSubstr("(SLURM_JOB_END_TIME)")));
+    EXPECT_THAT(stopped.output, HasSubstr("left before the end by SLURM_JOB_END_TIME"));
+    EXPECT_GT(stopped.seconds, 5) << "it does not end at once";
+    expect_saved_and_goes_on(stopped, num_ranks);
+    EXPECT_FALSE(fs::exists(run_folder() + "/write-test-0.tmp"));
+  }
+}
+
+TEST_F(Stop, MaxHoursAreKeptAlike) {
+  const Finished stopped = test::run(command(2, {"--train.max_hours=0.004"}), 100);  // 14.4 s
+  EXPECT_LT(stopped.seconds, 30) << "5 s before that, and the start";
+  EXPECT_THAT(stopped.output, AllOf(HasSubstr("(train.max_hours)"), HasSubstr("left before the end by train.max_hours")));
+  EXPECT_GT(stopped.seconds, 4) << "it does not end at once";
+  expect_saved_and_goes_on(stopped, 2);
+}
+
+TEST_F(Stop, WhatSlurmSaysIsCheckedAndItsJobAloneLimitsNothing) {
+  const auto train_with = [&](const std::map<std::string, std::string>& environment) {
+    fs::remove_all(run_folder());
+    return Child(command(2, {"--train.steps=5"}), environment).wait();
+  };
+  const Finished job = train_with({{"SLURM_JOB_ID", "7"}});
+  EXPECT_EQ(job.status, 0) << job.output;
+  EXPECT_THAT(job.output, Not(HasSubstr("limit    ")));
+  const Finished past = train_with({{"SLURM_JOB_END_TIME", in_seconds(-100)}});
+  EXPECT_EQ(past.status, 0) << past.output;
+  EXPECT_THAT(past.output, HasSubstr("SLURM_JOB_END_TIME is not obeyed"));
+  const Finished bad = train_with({{"SLURM_JOB_END_TIME", "tomorrow"}});
+  EXPECT_EQ(bad.status, 2) << bad.output;
+  EXPECT_THAT(bad.error_lines(), ElementsAre(HasSubstr("SLURM_JOB_END_TIME is 'tomorrow', expected seconds since 1970")));
+}
+
+// Killed before anything was saved, or told to stop while it starts: a job that is queued again would do so for ever.
+TEST_F(Stop, TheThirdStartWithoutProgressSaysSoAndIsNotQueuedAgain) {
+  const auto kill_one = [&](const std::vector<std::string>& flags = {}) {
+    Child child(command(2, flags));
+    const std::vector<pid_t> ranks = child.ranks(2);
+    ASSERT_TRUE(child.wait_for("  loss ")) << child.wait(1).output;
+    to_all(ranks, SIGKILL);
+    (void)child.wait(20);
+    ASSERT_TRUE(have_ended(ranks, 20));
+  };
+  const auto expect_told = [&](std::int64_t step, const std::vector<std::string>& flags = {}) {
+    const std::int64_t before = newest();
+    const Finished told = test::run(command(2, flags));
+    EXPECT_EQ(told.status, 3) << told.output;
+    ASSERT_THAT(told.error_lines(), SizeIs(1)) << told.output;
+    EXPECT_THAT(told.error_lines()[0], AllOf(HasSubstr("makes no progress: its last 2 starts began after step " + std::to_string(step)),
+                                             HasSubstr(run_folder() + "/log.txt"), HasSubstr("start the same command again")));
+    EXPECT_EQ(newest(), before);
+  };
+  kill_one();
+  kill_one();
+  expect_told(0);
+  // Whoever starts it by hand has mended the cause.
+  kill_one();
+  const Finished saved = test::run(command(2, {"--train.max_hours=1e-9"}));
+  EXPECT_EQ(saved.status, 75) << saved.output;
+  ASSERT_EQ(newest(), 1);
+  for (int start = 0; start < 2; ++start) {  // each one saves
+    const Finished one_step = test::run(command(2, {"--train.max_hours=1e-9"}));
+    EXPECT_EQ(one_step.status, 75) << one_step.output;
+  }
+  ASSERT_EQ(newest(), 3);
+  kill_one();
+  kill_one();
+  kill_one({"--checkpoint.interval=1000000"});  // a changed config is a mended cause, too
+  kill_one({"--checkpoint.interval=1000000"});
+  expect_told(3, {"--checkpoint.interval=1000000"});
+}
+
+TEST_F(Stop, SignalsWhileItStartsAreStartsWithoutProgressAndRefusalsAreNone) {
+  ASSERT_EQ(test::run(command(1, {"--train.steps=2", "--checkpoint.optimizer=false"})).status, 0);
+  for (int start = 0; start < 4; ++start) {  // such a checkpoint cannot be resumed, which each start says
+    const Finished refused = test::run(command(1));
+    EXPECT_EQ(refused.status, 2) << refused.output;
+    EXPECT_THAT(refused.output, HasSubstr("without the optimizer state"));
+  }
+  fs::remove_all(run_folder());
+  int num_starts = 0;
+  Finished last;
+  for (int attempt = 0; attempt < 40 && num_starts < 3; ++attempt) {
+    Child child(command(1));
+    const std::vector<pid_t> ranks = child.ranks(1);
+    ASSERT_THAT(ranks, SizeIs(1));
+    ASSERT_TRUE(wait_for_signal(ranks[0], "SigCgt", SIGUSR1)) << child.wait(1).output;
+    ::kill(ranks[0], SIGUSR1);
+    last = child.wait();
+    ++num_starts;
+    if (newest() > 0) {  // too late
+      num_starts = 0;
+      fs::remove_all(run_folder());
+    }
+  }
+  ASSERT_EQ(num_starts, 3);
+  EXPECT_EQ(last.status, 3) << last.output;
+  EXPECT_THAT(last.output, HasSubstr("makes no progress"));
+}
+
+}  // namespace
+}  // namespace mica::test

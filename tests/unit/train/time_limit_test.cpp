@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// When a launch has to end, and how long before that its last save begins. Times are given, no clock is read.
+#include "mica/train/time_limit.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "mica/core/error.hpp"
+
+namespace mica::train {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+
+const std::chrono::system_clock::time_point kNow{1'900'000'000s};  // 2030-03-17 17:46:40 UTC
+
+TEST(TimeLimit, TheEarlierOfTheTwoCounts) {
+  const TimeLimit none(0, nullptr, kNow);
+  EXPECT_FALSE(none.is_set());
+  EXPECT_FALSE(none.is_near(1e9s, 1));
+  EXPECT_EQ(none.description(), "");
+  const TimeLimit hours(1.5, nullptr, kNow);
+  EXPECT_EQ(hours.reason(), "train.max_hours");
+  EXPECT_EQ(hours.left(0s), 5400s);
+  const TimeLimit slurm(1.5, "1900003600", kNow);
+  EXPECT_EQ(slurm.reason(), "SLURM_JOB_END_TIME");
+  EXPECT_EQ(slurm.left(600s), 3000s);
+  EXPECT_EQ(slurm.description(),
+            "has to have ended by 2030-03-17 18:46:40 UTC, in 1 h 0 min (SLURM_JOB_END_TIME); saves and stops in time for that");
+  EXPECT_EQ(TimeLimit(0.5, "1900003600", kNow).reason(), "train.max_hours");
+  EXPECT_EQ(slurm.warning(), "");
+}
+
+TEST(TimeLimit, AnEndInThePastIsNotObeyedAndSaid) {
+  for (const char* past : {"1900000000", "1899999999", "1"}) {
+    const TimeLimit limit(0, past, kNow);
+    EXPECT_FALSE(limit.is_set());
+    EXPECT_THAT(limit.warning(), HasSubstr("SLURM_JOB_END_TIME is not obeyed")) << past;
+    EXPECT_EQ(TimeLimit(2, past, kNow).reason(), "train.max_hours");
+  }
+}
+
+TEST(TimeLimit, WhatIsNoTimeIsRefused) {
+  for (const char* text : {"", "soon", "12x", "-5", "0", "99999999999999", "1e9"}) {
+    try {
+      (void)TimeLimit(0, text, kNow);
+      ADD_FAILURE() << text;
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(std::string("SLURM_JOB_END_TIME is '") + text + "', expected seconds since 1970"));
+    }
+  }
+}
+
+TEST(TimeLimit, AStepAndASaveFitBeforeTheEnd) {
+  TimeLimit limit(1, nullptr, kNow);
+  EXPECT_EQ(limit.reserve(1), 5s) << "the end of the job";
+  limit.note_steps(4s);
+  limit.note_steps(2s);
+  limit.estimate_save(100s);
+  EXPECT_EQ(limit.reserve(1), 1.25 * 104s + 5s);
+  limit.note_save(20s);
+  EXPECT_EQ(limit.reserve(1), 1.25 * 24s + 5s) << "measured, so that the estimate is over";
+  limit.note_save(36s);
+  limit.note_save(8s);
+  EXPECT_EQ(limit.reserve(1), 1.25 * 40s + 5s) << "the longest";
+  EXPECT_EQ(limit.reserve(2), 1.25 * 76s + 5s) << "one that is under way";
+  EXPECT_FALSE(limit.is_near(3600s - 55.1s, 1));
+  EXPECT_TRUE(limit.is_near(3600s - 55s, 1));
+  EXPECT_TRUE(limit.is_near(4000s, 1));
+  EXPECT_TRUE(limit.is_near(3600s - 56s, 2));
+}
+
+}  // namespace
+}  // namespace mica::train
