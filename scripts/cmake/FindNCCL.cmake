@@ -1,11 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Finds nccl beside the CUDA toolkit or in the system's folders. Defines NCCL::nccl.
-find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT}/lib)
-include(FindPackageHandleStandardArgs)
-find_package_handle_standard_args(NCCL REQUIRED_VARS NCCL_LIBRARY NCCL_INCLUDE_DIR)
-if(NCCL_FOUND AND NOT TARGET NCCL::nccl)
-  add_library(NCCL::nccl UNKNOWN IMPORTED)
-  set_target_properties(NCCL::nccl PROPERTIES IMPORTED_LOCATION "${NCCL_LIBRARY}" INTERFACE_INCLUDE_DIRECTORIES "${NCCL_INCLUDE_DIR}")
-endif()
-mark_as_advanced(NCCL_INCLUDE_DIR NCCL_LIBRARY)
+# Finds NCCL beside the CUDA toolkit or in the system's folders. Defines NCCL::nccl.
+include("${CMAKE_CURRENT_LIST_DIR}/MicaFindLibrary.cmake")
+mica_find_library(NCCL TARGET NCCL::nccl HEADER nccl.h LIBRARY nccl HINTS ${CUDAToolkit_INCLUDE_DIRS}
+                  LIBRARY_HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT}
+                  VERSION_HEADER nccl.h VERSION_MACROS NCCL_MAJOR NCCL_MINOR NCCL_PATCH)

@@ -1,18 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake --install: programs, headers, libraries and the package `mica` with the target mica::mica (all modules).
+# cmake --install: a tree that works where it is moved to. Component programs: programs, man pages, configs, launch scripts, documents,
+# a module file; component development: headers, libraries, the package `mica` with the target mica::mica (all modules), examples.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 get_property(modules GLOBAL PROPERTY MICA_MODULES)
 add_library(mica INTERFACE)
 add_library(mica::mica ALIAS mica)
 target_link_libraries(mica INTERFACE ${modules})
-install(TARGETS mica ${modules} EXPORT micaTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(DIRECTORY include/mica DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(EXPORT micaTargets NAMESPACE mica:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/mica)
-configure_package_config_file(scripts/cmake/micaConfig.cmake.in ${PROJECT_BINARY_DIR}/micaConfig.cmake
-                              INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/mica)
+set(package "${CMAKE_INSTALL_LIBDIR}/cmake/mica")
+install(TARGETS mica ${modules} EXPORT micaTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
+install(DIRECTORY include/mica DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
+install(EXPORT micaTargets NAMESPACE mica:: DESTINATION ${package} COMPONENT development)
+configure_file(scripts/cmake/micaConfig.cmake.in ${PROJECT_BINARY_DIR}/micaConfig.cmake @ONLY)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/micaConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/micaConfig.cmake ${PROJECT_BINARY_DIR}/micaConfigVersion.cmake
-              scripts/cmake/FindDNNL.cmake scripts/cmake/FindSentencePiece.cmake
-              scripts/cmake/MicaDependencies.cmake
-        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/mica)
+set(modules_of_package MicaFindLibrary MicaMpiFlavour FindMicaHDF5 FindDNNL)
+if(MICA_WITH_SENTENCEPIECE)
+  list(APPEND modules_of_package FindSentencePiece)
+endif()
+if(MICA_ENABLE_CUDA)
+  list(APPEND modules_of_package FindNCCL FindCUDNN)
+endif()
+list(TRANSFORM modules_of_package PREPEND scripts/cmake/)
+list(TRANSFORM modules_of_package APPEND .cmake)
+install(FILES ${PROJECT_BINARY_DIR}/micaConfig.cmake ${PROJECT_BINARY_DIR}/micaConfigVersion.cmake ${modules_of_package}
+        DESTINATION ${package} COMPONENT development)
+install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DATADIR}/mica COMPONENT development)
+
+install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/mica COMPONENT programs FILES_MATCHING PATTERN *.cfg)
+install(DIRECTORY scripts/launch DESTINATION ${CMAKE_INSTALL_DATADIR}/mica USE_SOURCE_PERMISSIONS COMPONENT programs)
+install(FILES scripts/environment.sh DESTINATION ${CMAKE_INSTALL_DATADIR}/mica COMPONENT programs)
+install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT programs)
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT programs)
+install(FILES packaging/modulefiles/mica.lua RENAME ${PROJECT_VERSION}.lua DESTINATION ${CMAKE_INSTALL_DATADIR}/mica/modulefiles/mica
+        COMPONENT programs)

@@ -5,6 +5,10 @@ add_library(mica_options INTERFACE)
 target_compile_options(mica_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wno-sign-conversion -Wno-missing-field-initializers $<$<BOOL:${MICA_WERROR}>:-Werror>>
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra $<$<BOOL:${MICA_WERROR}>:-Werror=all-warnings -Xcompiler=-Werror>>)
+# In a unity build every source looks like a header, where types of an unnamed namespace would be suspicious.
+if(CMAKE_UNITY_BUILD)
+  target_compile_options(mica_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+endif()
 # fmt leaves constexpr out for nvcc, but not everywhere, which nvcc then refuses in C++20: it can do it.
 target_compile_definitions(mica_options INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
 if(MICA_SANITIZE)
@@ -12,16 +16,25 @@ if(MICA_SANITIZE)
   target_link_options(mica_options INTERFACE -fsanitize=${MICA_SANITIZE})
 endif()
 
+# mica_compile_alone(FILE...): in unity builds, too; for files that give the same local names as others of their target.
+macro(mica_compile_alone)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endmacro()
+
 function(mica_add_module name)
   cmake_parse_arguments(arg "" "" "DEPENDS;PUBLIC;PRIVATE;EXCLUDE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp" "${CMAKE_CURRENT_SOURCE_DIR}/*.cu")
   # A folder cuda/ is built where CUDA is, a folder no_cuda/ where it is not.
-  if(MICA_CUDA)
+  if(MICA_ENABLE_CUDA)
     file(GLOB_RECURSE unbuilt "${CMAKE_CURRENT_SOURCE_DIR}/no_cuda/*")
   else()
     file(GLOB_RECURSE unbuilt "${CMAKE_CURRENT_SOURCE_DIR}/cuda/*")
   endif()
   list(REMOVE_ITEM sources ${unbuilt} "")
+  # Tests with emulated GPUs take others in their place, one member of the library for another.
+  set(replaceable ${sources})
+  list(FILTER replaceable INCLUDE REGEX "/no_cuda/")
+  mica_compile_alone(${replaceable})
   foreach(pattern IN LISTS arg_EXCLUDE)
     list(FILTER sources EXCLUDE REGEX "${pattern}")
   endforeach()

@@ -6,13 +6,23 @@
 #   one executable, one CTest per world size, run under mpirun; the test gets --expect-world=N and fails on another size.
 #   A test that is named X_OnSeveralRanks or X_OnTwoRanks runs on those alone.
 # mica_add_soak_test(name target VARIABLE count [arguments...])
-#   soak.NAME: a randomised test, VARIABLE=count of whose cases are hours; MICA_SOAK_PERCENT of them where that is set.
+#   soak.NAME: a randomised test (a target, or a program), VARIABLE=count of whose cases are hours; MICA_SOAK_PERCENT of them where that is set.
 # mica_leave_out(NAME reason): a test that cannot run here is not registered; scripts/test.sh tells, and fails over it in CI.
 #   A test that skips itself fails.
-find_package(GTest REQUIRED)
+find_package(GTest QUIET)
+mica_require("GoogleTest" FOUND "${GTest_FOUND}" VERSION "${GTest_VERSION}" LEAST 1.12 AT "${GTest_DIR}"
+             DEBIAN "libgtest-dev and libgmock-dev" CONDA "gtest" SPACK "googletest" SET "-DGTest_ROOT=FOLDER" WITHOUT "-DMICA_BUILD_TESTS=OFF")
+mica_check_requirements()
 find_package(Threads REQUIRED)
 
 set(MICA_MPIRUN_FLAGS "" CACHE STRING "Extra flags for mpirun in tests")
+
+# As scripts/environment.sh, for who runs ctest alone; one thread a rank.
+set(mica_mpi_environment OMP_NUM_THREADS=1
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+    OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none
+    PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
+    PRTE_MCA_hwloc_default_binding_policy=none)
 
 # Seconds after which a test hangs, also on a machine with other work (two ranks on shared cores wait for each other long).
 set(mica_test_timeout 900)
@@ -113,8 +123,7 @@ function(mica_add_test)
              COMMAND ${MPIEXEC_EXECUTABLE} ${MICA_MPIRUN_FLAGS} ${MPIEXEC_NUMPROC_FLAG} ${ranks}
                      $<TARGET_FILE:${arg_NAME}> --expect-world=${ranks} "--gtest_filter=${filter}" ${arg_ARGS})
     set_tests_properties(${arg_NAME}.np${ranks} PROPERTIES LABELS "mpi;${arg_LABELS}" TIMEOUT ${mica_test_timeout} PROCESSORS ${ranks}
-      FAIL_REGULAR_EXPRESSION "${mica_test_skipped}"
-      ENVIRONMENT "OMP_NUM_THREADS=1;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_mpi_yield_when_idle=1;OMPI_MCA_hwloc_base_binding_policy=none")
+      FAIL_REGULAR_EXPRESSION "${mica_test_skipped}" ENVIRONMENT "${mica_mpi_environment}")
   endforeach()
 endfunction()
 
@@ -126,7 +135,10 @@ function(mica_leave_out name reason)
 endfunction()
 
 function(mica_add_soak_test name target variable count)
+  if(TARGET ${target})
+    set(target $<TARGET_FILE:${target}>)
+  endif()
   add_test(NAME soak.${name} COMMAND sh -c "${variable}=$((${count} * \${MICA_SOAK_PERCENT:-100} / 100)) exec \"$0\" \"$@\""
-           $<TARGET_FILE:${target}> ${ARGN})
+           ${target} ${ARGN})
   set_tests_properties(soak.${name} PROPERTIES LABELS "soak" TIMEOUT 7200 RUN_SERIAL ON)
 endfunction()

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+# cpack -G DEB in the build folder: mica (programs, man pages, configs, documents) and mica-dev (the library). For the Debian or Ubuntu
+# that it is built on, with that system's libraries: dpkg-shlibdeps asks which packages these are of, and refuses others.
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME mica)
+set(CPACK_PACKAGE_VENDOR "Mica")
+set(CPACK_PACKAGE_CONTACT "Mica <mica@localhost>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
+set(CPACK_RESOURCE_FILE_LICENSE "${PROJECT_SOURCE_DIR}/LICENSE")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_COMPONENTS_ALL programs development)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
+
+set(mpi openmpi-bin)
+set(mpi_dev libopenmpi-dev)
+if(MICA_MPI_FLAVOUR MATCHES "MPICH")
+  set(mpi mpich)
+  set(mpi_dev libmpich-dev)
+endif()
+set(CPACK_DEBIAN_PROGRAMS_PACKAGE_NAME mica)
+set(CPACK_DEBIAN_PROGRAMS_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PROGRAMS_PACKAGE_DEPENDS "${mpi}")  # mpirun, which no library brings
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME mica-dev)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "${mpi_dev}, libhdf5-dev, libdnnl-dev, libfmt-dev")
+if(MICA_WITH_SENTENCEPIECE)
+  string(APPEND CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS ", libsentencepiece-dev")
+endif()
+include(CPack)

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+# mica_require(TITLE FOUND yes VERSION seen LEAST wanted AT where [DETAIL text] [UNFIT why] DEBIAN name CONDA name SPACK name
+#              SET flag [WITHOUT flag])
+# Prints what was found. What is missing, too old or unfit is kept for mica_check_requirements(), which tells all of it in one error.
+function(mica_require title)
+  cmake_parse_arguments(arg "" "FOUND;VERSION;LEAST;AT;DETAIL;UNFIT;DEBIAN;CONDA;SPACK;SET;WITHOUT" "" ${ARGN})
+  set(problem "")
+  if(NOT arg_FOUND)
+    set(problem "not found")
+  elseif(arg_UNFIT)
+    set(problem "${arg_VERSION} in ${arg_AT} does not serve: ${arg_UNFIT}")
+  elseif(arg_LEAST AND arg_VERSION AND arg_VERSION VERSION_LESS arg_LEAST)
+    set(problem "version ${arg_VERSION} was found in ${arg_AT}")
+  endif()
+  if(problem STREQUAL "")
+    if(arg_DETAIL)
+      string(PREPEND arg_DETAIL ", ")
+    endif()
+    message(STATUS "${title}: ${arg_VERSION}${arg_DETAIL}, ${arg_AT}")
+    return()
+  endif()
+  set(text "  ${title}")
+  if(arg_LEAST)
+    string(APPEND text " ${arg_LEAST} or newer")
+  endif()
+  string(APPEND text ": ${problem}\n      Debian: ${arg_DEBIAN}   conda-forge: ${arg_CONDA}   Spack: ${arg_SPACK}\n"
+                     "      in a folder of its own: ${arg_SET}\n")
+  if(arg_WITHOUT)
+    string(APPEND text "      without it: ${arg_WITHOUT}\n")
+  endif()
+  set_property(GLOBAL APPEND_STRING PROPERTY MICA_MISSING "${text}")
+endfunction()
+
+function(mica_check_requirements)
+  get_property(missing GLOBAL PROPERTY MICA_MISSING)
+  if(missing)
+    # CMake reflows an error's text; a notice stays as it is.
+    message(NOTICE "\nMica cannot be built here as configured. What it needs and did not find:\n\n${missing}\n"
+                   "docs/install.md tells how to get these without root. After installing, configure in a fresh folder (or with --fresh).")
+    message(FATAL_ERROR "Libraries are missing or do not serve: see above.")
+  endif()
+endfunction()
