@@ -84,6 +84,20 @@ TEST(Bench, CommReportsCollectivesBySize) {
   for (const char* name : {"all_gather_gb_s", "reduce_scatter_gb_s", "all_reduce_gb_s", "memcpy_gb_s"}) EXPECT_GT(rows[0][name], 0.0);
 }
 
+// 1 MiB on two nodes of two ranks: half of it lacks on each.
+TEST(Bench, CommCountsWhatCrossesNodes) {
+  const auto row_of = [](const std::string& flag) {
+    const Finished finished = run_bench(4, {"comm", "--mib=1", "--repeats=1", flag});
+    EXPECT_EQ(finished.status, 0) << finished.output;
+    return json_lines(finished).at(0);
+  };
+  const Json on_two = row_of("--ranks-per-node=2");
+  EXPECT_EQ(on_two["all_gather_crossed_mib"], 1.0);
+  EXPECT_EQ(on_two["reduce_scatter_crossed_mib"], 1.0);
+  EXPECT_EQ(on_two["all_reduce_crossed_mib"], 2.0);
+  EXPECT_EQ(row_of("--ranks-per-node=0")["all_reduce_crossed_mib"], 0.0) << "one node here";
+}
+
 TEST(Bench, IdleCostIsMeasured) {
   const Finished finished = run_bench(2, {"comm", "--idle-cost", "--repeats=1"});
   ASSERT_EQ(finished.status, 0) << finished.output;
@@ -127,6 +141,7 @@ TEST(Bench, MistakesAreNamed) {
       {{"train", "--batch=0"}, "train.micro_batch"},
       {{"train", "--warmup=0"}, "--warmup=0"},
       {{"comm", "--mib=x"}, "'x'"},
+      {{"comm", "--ranks-per-node=-1"}, "--ranks-per-node=-1"},
       {{"overhead", "--rounds=0"}, "--rounds=0"},
       {{"overhead", "--variants=flat,round"}, "'round'"},
       {{"checkpoint", "--dir=/nowhere"}, "/nowhere"},
@@ -134,7 +149,7 @@ TEST(Bench, MistakesAreNamed) {
   for (const auto& [arguments, text] : mistakes) {
     const Finished finished = run_bench(2, arguments);
     EXPECT_EQ(finished.status, 2) << text << "\n" << finished.output;
-    EXPECT_THAT(finished.error_lines(), testing::ElementsAre(testing::HasSubstr(text))) << finished.output;
+    EXPECT_THAT(finished.error_lines(), ::testing::ElementsAre(::testing::HasSubstr(text))) << finished.output;
   }
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kSeeds = 20;
 
-class Late : public testing::Test {
+class Late : public ::testing::Test {
  protected:
   Late() {
     work_late(1);

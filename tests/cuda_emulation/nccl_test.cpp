@@ -20,7 +20,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class Nccl : public testing::Test {
+class Nccl : public ::testing::Test {
  protected:
   Nccl() { set_device_count(4); }
   ~Nccl() override {

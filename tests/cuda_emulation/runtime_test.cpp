@@ -28,15 +28,15 @@ const CUmemAccessDesc kReadWrite{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS
 
 TEST(RuntimeDeathTest, TheHostCannotTouchDeviceMemory) {
   const DeviceArray<int> array({1, 2, 3});
-  EXPECT_EXIT({ [[maybe_unused]] volatile int value = *const_cast<volatile int*>(array.data()); }, testing::KilledBySignal(SIGSEGV), "");
-  EXPECT_EXIT(*const_cast<volatile int*>(array.data()) = 4, testing::KilledBySignal(SIGSEGV), "");
+  EXPECT_EXIT({ [[maybe_unused]] volatile int value = *const_cast<volatile int*>(array.data()); }, ::testing::KilledBySignal(SIGSEGV), "");
+  EXPECT_EXIT(*const_cast<volatile int*>(array.data()) = 4, ::testing::KilledBySignal(SIGSEGV), "");
   EXPECT_EQ(array.host(), (std::vector<int>{1, 2, 3}));
 }
 
 TEST(RuntimeDeathTest, TheHostCannotTouchNewDeviceMemory) {
   int* device = nullptr;
   ASSERT_EQ(cudaMalloc(&device, 4), cudaSuccess);
-  EXPECT_EXIT(*const_cast<volatile int*>(device) = 4, testing::KilledBySignal(SIGSEGV), "");
+  EXPECT_EXIT(*const_cast<volatile int*>(device) = 4, ::testing::KilledBySignal(SIGSEGV), "");
   ASSERT_EQ(cudaFree(device), cudaSuccess);
 }
 
@@ -45,7 +45,7 @@ __global__ void write_at(int* out, std::int64_t at) { out[at] = 1; }
 TEST(RuntimeDeathTest, AKernelCannotTouchWhatIsNotAllocated) {
   const DeviceArray<int> array(std::vector<int>(64));
   cudaLaunchConfig_t config{};
-  EXPECT_EXIT((void)cudaLaunchKernelEx(&config, write_at, array.data(), std::int64_t{64}), testing::KilledBySignal(SIGSEGV), "");
+  EXPECT_EXIT((void)cudaLaunchKernelEx(&config, write_at, array.data(), std::int64_t{64}), ::testing::KilledBySignal(SIGSEGV), "");
 }
 
 template <class Free>
@@ -70,10 +70,10 @@ TEST(RuntimeDeathTest, WhatIsWrittenNextToABlockIsFoundWhenItIsFreed) {
     std::exit(0);
   };
   for (const auto& try_at : {std::function<void(std::int64_t)>(device), std::function<void(std::int64_t)>(pinned)}) {
-    EXPECT_EXIT(try_at(1), testing::ExitedWithCode(0), "");
-    EXPECT_EXIT(try_at(2), testing::KilledBySignal(SIGABRT), "wrote behind a block of 8 bytes");
-    EXPECT_EXIT(try_at(-1), testing::KilledBySignal(SIGABRT), "wrote before a block of 8 bytes");
-    EXPECT_EXIT(try_at(64), testing::KilledBySignal(SIGSEGV), "");  // 256 bytes on
+    EXPECT_EXIT(try_at(1), ::testing::ExitedWithCode(0), "");
+    EXPECT_EXIT(try_at(2), ::testing::KilledBySignal(SIGABRT), "wrote behind a block of 8 bytes");
+    EXPECT_EXIT(try_at(-1), ::testing::KilledBySignal(SIGABRT), "wrote before a block of 8 bytes");
+    EXPECT_EXIT(try_at(64), ::testing::KilledBySignal(SIGSEGV), "");  // 256 bytes on
   }
 }
 

@@ -44,6 +44,10 @@ class FailingGroup final : public ProcessGroup {
   [[nodiscard]] std::unique_ptr<ProcessGroup> split(int color, int key, std::string name) override {
     return std::make_unique<FailingGroup>(inner_->split(color, key, std::move(name)), plan_);
   }
+  [[nodiscard]] bool shares_memory() const override { return inner_->shares_memory(); }
+  [[nodiscard]] SharedParts allocate_parts(Pool& pool, std::int64_t numel, DType dtype, MemoryRole role, Stream& home) override {
+    return inner_->allocate_parts(pool, numel, dtype, role, home);
+  }
 
  private:
   void enqueue_all_gather(Stream& s, ConstTensorView shard, TensorView full) override {

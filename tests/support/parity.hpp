@@ -36,12 +36,17 @@ struct ParityCase {
   StreamMode mode = StreamMode::inlined;
   fsdp::GradientReduction* reduction = nullptr;  ///< null: the default one
   bool deterministic = false;
+  bool shares_memory = false;  ///< the world's groups do (whoever makes the world sees to it)
 
   [[nodiscard]] std::string describe() const;
+  /// Whether units' masters can be shared on a world of so many ranks that shares memory.
+  [[nodiscard]] bool can_share_masters(int world_size) const;
 };
 
 /// What a run of a few SGD steps gives.
 struct ParityRun {
+  friend bool operator==(const ParityRun&, const ParityRun&) = default;
+
   std::vector<std::vector<float>> losses;           ///< [step][micro-batch], global micro-batch order
   std::vector<std::vector<float>> parameters;       ///< whole masters, module order
   std::vector<std::vector<float>> first_gradients;  ///< whole gradients of step 1, averaged

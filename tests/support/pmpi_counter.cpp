@@ -130,7 +130,7 @@ int MPI_Isend(const void* data, int data_count, MPI_Datatype type, int to, int t
   if (count(MpiCall::isend, bytes_of(data_count, type))) return MPI_ERR_OTHER;
   const bool meets = g_meet_around_isend.exchange(false);
   if (meets) PMPI_Barrier(MPI_COMM_WORLD);
-  note_message({MpiCall::isend, data, bytes_of(data_count, type)});
+  note_message({MpiCall::isend, data, bytes_of(data_count, type), to});
   const int rc = PMPI_Isend(data, data_count, type, to, tag, comm, request);
   if (meets) PMPI_Barrier(MPI_COMM_WORLD);
   return rc;
@@ -138,7 +138,7 @@ int MPI_Isend(const void* data, int data_count, MPI_Datatype type, int to, int t
 
 int MPI_Irecv(void* data, int data_count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request* request) {
   if (count(MpiCall::irecv, bytes_of(data_count, type))) return MPI_ERR_OTHER;
-  note_message({MpiCall::irecv, data, bytes_of(data_count, type)});
+  note_message({MpiCall::irecv, data, bytes_of(data_count, type), from});
   return PMPI_Irecv(data, data_count, type, from, tag, comm, request);
 }
 

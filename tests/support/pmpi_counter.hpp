@@ -38,6 +38,7 @@ struct MpiMessage {
   MpiCall call;
   const void* data;
   std::int64_t bytes;
+  int peer;  ///< in the communicator of the call
   friend bool operator==(const MpiMessage&, const MpiMessage&) = default;
 };
 /// Those that `work` posts, in order.

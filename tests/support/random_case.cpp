@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <limits>
 
+#include <fmt/ranges.h>
+
 #include "mica/fsdp/deterministic.hpp"
 
 namespace mica::testing {
@@ -205,6 +207,7 @@ RandomCase::RandomCase(std::uint64_t case_seed) : seed(case_seed) {
   has_wide_outputs = are_all_units && !has_tied && ignoring == Ignoring::nothing && dice.one_in(2);
 
   draw_stepping(dice, *this);
+  shares_memory = dice.one_in(2);
 }
 
 std::vector<bool> RandomCase::left_out_in(int step) const {
@@ -219,9 +222,9 @@ std::string RandomCase::describe() const {
   static constexpr const char* kPrefetches[] = {"pre", "post", "none"};
   static constexpr const char* kOffloads[] = {"none", "gradients", "parameters"};
   std::string text = fmt::format(
-      "case {} (MICA_DIFFERENTIAL_CASE={} unit_fsdp --gtest_filter=Differential.*): world={} shard_size={}{} steps={} rows={}{}{}\n", seed,
-      seed, world_size, shard_size, other_shard_size > 0 ? fmt::format(" and {}", other_shard_size) : "", num_steps, rows,
-      threaded ? " threaded" : "", evaluates ? " evaluates" : "");
+      "case {} (MICA_DIFFERENTIAL_CASE={} unit_fsdp --gtest_filter=Differential.*): world={} shard_size={}{} steps={} rows={}{}{}{}\n",
+      seed, seed, world_size, shard_size, other_shard_size > 0 ? fmt::format(" and {}", other_shard_size) : "", num_steps, rows,
+      threaded ? " threaded" : "", evaluates ? " evaluates" : "", shares_memory ? " shares memory" : "");
   text += fmt::format(
       "  fsdp.strategy={} sharding={} backward_prefetch={} forward_prefetch={} limit_all_gathers={} param_dtype={} "
       "reduce_dtype={} cpu_offload={} reshard_after_forward={} full_precision_in_eval={} reduction={} recompute={}\n",

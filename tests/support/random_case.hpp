@@ -105,6 +105,7 @@ struct RandomCase {
   int overflow_step = -1;  ///< in which rank 0's gradients are too large; -1: none
   std::optional<Reload> reload;
   nn::Recompute recompute;  ///< the plain run keeps everything
+  bool shares_memory;       ///< the groups of ranks do
 
   [[nodiscard]] std::unique_ptr<RandomModel> make_model() const;
   /// In module order. Of an ignored block all that it uses, but what a unit in it holds.
