@@ -16,9 +16,10 @@ DIRECT = {
     "core": [],
     "device": ["core"],
     "mpi": ["core"],
+    "launch": ["mpi"],
     "io": ["core"],
     "tensor": ["device"],
-    "comm": ["tensor", "mpi"],
+    "comm": ["tensor", "launch"],
     "nn": ["tensor"],
     "fsdp": ["nn", "comm"],
     "optim": ["fsdp"],
@@ -31,7 +32,7 @@ DIRECT = {
 
 # foreign header (regular expression) -> rooms it may be included in
 FOREIGN = {
-    r"mpi\.h$": ["mpi", "comm"],
+    r"mpi\.h$": ["mpi", "launch", "comm"],
     r"nccl\.h$": ["comm"],
     r"(cuda|cublas|cudnn|nvtx).*\.h(pp)?$": ["device", "tensor", "comm"],
     r"(hdf5|H5public)\.h$": ["io"],

@@ -3,14 +3,20 @@
 # Installs the Debian packages that Mica builds with; only what is missing, as root or through sudo.
 #   scripts/install-packages.sh          to build the programs
 #   scripts/install-packages.sh --tests  and the tests
+#   scripts/install-packages.sh --cluster  and the emulated cluster (scripts/cluster), which some of the tests run on
 #   scripts/install-packages.sh --fuzz   and the fuzzers
 #   scripts/install-packages.sh --mpich  and with MPICH beside Open MPI
 set -euo pipefail
 
 packages=(build-essential cmake ninja-build openmpi-bin libopenmpi-dev libhdf5-dev libboost-program-options-dev
-          libdnnl-dev libopenblas-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libsentencepiece-dev pkg-config)
+          libdnnl-dev libopenblas-dev libfmt-dev nlohmann-json3-dev libsentencepiece-dev)
 if [[ "${1:-}" == "--tests" ]]; then
-  packages+=(libgtest-dev libgmock-dev python3 python3-h5py hdf5-tools e2fsprogs)
+  packages+=(libgtest-dev libgmock-dev python3 python3-h5py hdf5-tools e2fsprogs clang-format-14 clang-tidy-16
+             faketime iproute2)
+fi
+
+if [[ "${1:-}" == "--cluster" ]]; then
+  packages+=(iproute2 util-linux slurm-wlm munge python3)
 fi
 
 if [[ "${1:-}" == "--fuzz" ]]; then

@@ -44,7 +44,8 @@ def table(name, major):
 def main():
     if unicodedata.unidata_version != VERSION:
         sys.exit(f"this Python knows Unicode {unicodedata.unidata_version}, expected {VERSION}: pip install unicodedata2=={VERSION}")
-    print(f"""// Made by scripts/make_unicode_classes.py from Unicode {VERSION}.
+    print(f"""// SPDX-License-Identifier: Apache-2.0
+// Made by scripts/make_unicode_classes.py from Unicode {VERSION}.
 
 #include "unicode_classes.hpp"
 

@@ -18,6 +18,7 @@ the list is wrong, the build fails, or a test fails without a breakage.
 import argparse
 import concurrent.futures
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -56,6 +57,13 @@ class ListError(Exception):
     """Something to mend in the list."""
 
 
+@functools.cache
+def any_layout(text):
+    """Matches the text however a formatter breaks its lines: only a blank between two words, or at an end, has to be there."""
+    words = r"\s+".join(r"\s*".join(map(re.escape, re.findall(r"\w+|[^\w\s]", part))) for part in re.split(r"(?<=\w)\s+(?=\w)", text))
+    return re.compile((r"(?<=\s)" if text[0].isspace() else "") + words + (r"(?=\s)" if text[-1].isspace() else ""))
+
+
 @dataclasses.dataclass
 class Mutation:
     number: int
@@ -74,16 +82,19 @@ class Mutation:
         """Sets begin and end: the only place of the text, or the first one behind `after`, which has only one."""
         start = 0
         if self.after:
-            if source.count(self.after) != 1:
-                raise ListError(f"{self}: `after` is {source.count(self.after)} times in {self.file}, expected once: {self.after!r}")
-            start = source.index(self.after) + len(self.after)
-        elif source.count(self.text) != 1:
-            raise ListError(f"{self}: the text is {source.count(self.text)} times in {self.file}, expected once (`after` says which "
-                            f"is meant; a breakage whose code is gone is deleted or moved): {self.text!r}")
-        self.begin = source.find(self.text, start)
-        if self.begin < 0:
+            places = list(any_layout(self.after).finditer(source))
+            if len(places) != 1:
+                raise ListError(f"{self}: `after` is {len(places)} times in {self.file}, expected once: {self.after!r}")
+            start = places[0].end()
+        places = list(any_layout(self.text).finditer(source, start))
+        if not self.after and len(places) != 1:
+            raise ListError(f"{self}: the text is {len(places)} times in {self.file}, expected once (`after` says which is meant; a "
+                            f"breakage whose code is gone is deleted or moved): {self.text!r}")
+        if not places:
             raise ListError(f"{self}: the text is not behind `after` in {self.file}: {self.text!r}")
-        self.end = self.begin + len(self.text)
+        self.begin, self.end = places[0].span()
+        if source[:self.begin].endswith((".", "->", "::")):
+            raise ListError(f"{self}: {self.text!r} begins inside a name; take the whole of it, or one argument")
 
     def check(self):
         """What would not compile behind a switch: half of a block, a comment, a list of arguments inside (a ? b : c)."""
@@ -191,31 +202,32 @@ def write_tree(tree, mutations):
 def build(tree, targets, jobs):
     binary = tree / "build" / "release"
     if not (binary / "build.ninja").is_file():
-        subprocess.run(["cmake", "--preset", "release", "--log-level=WARNING", "-DMICA_ENABLE_CUDA=OFF", "-DMICA_BUILD_TESTS=ON"],
-                       cwd=tree, check=True)
-    subprocess.run(["cmake", "--build", "--preset", "release", "--parallel", str(jobs), "--target", *sorted(targets)], cwd=tree,
+        subprocess.run(["cmake", "--preset", "dev", "--log-level=WARNING"], cwd=tree, check=True)
+    subprocess.run(["cmake", "--build", "--preset", "dev", "--parallel", str(jobs), "--target", *sorted(targets)], cwd=tree,
                    check=True)
 
 
 @dataclasses.dataclass
 class Command:
-    """`test` of a breakage: [RANKS *] EXECUTABLE: GTEST_FILTER."""
-    ranks: int
+    """`test` of a breakage: [RANKS *] EXECUTABLE: GTEST_FILTER. RANKS is a number, or `cluster`: on the head of an emulated one."""
+    ranks: str
     executable: str
     filter: str
 
     @staticmethod
     def parse(text):
-        match = re.fullmatch(r"(?:([1-9])\s*\*\s*)?(\w+):\s*(\S+)", text.strip())
+        match = re.fullmatch(r"(?:([1-9]|cluster)\s*\*\s*)?(\w+):\s*(\S+)", text.strip())
         if not match:
-            raise ListError(f"test = {text!r}: expected 'EXECUTABLE: FILTER' or 'RANKS * EXECUTABLE: FILTER'")
-        return Command(int(match[1] or 0), match[2], match[3])
+            raise ListError(f"test = {text!r}: expected 'EXECUTABLE: FILTER', 'RANKS * EXECUTABLE: FILTER' or 'cluster * EXECUTABLE: FILTER'")
+        return Command(match[1] or "", match[2], match[3])
 
     def arguments(self, tree):
         command = [str(tree / "build/release/tests" / self.executable), f"--gtest_filter={self.filter}"]
         if not self.ranks:
             return [*command, "--gtest_fail_fast"]
-        return ["mpirun", "-np", str(self.ranks), *command, f"--expect-world={self.ranks}"]
+        if self.ranks == "cluster":
+            return [str(tree / "scripts/cluster/cluster.sh"), "with", "--rate=200mbit", "--", *command, "--gtest_fail_fast"]
+        return ["mpirun", "-np", self.ranks, *command, f"--expect-world={self.ranks}"]
 
 
 def environment(tree, number, temporary):

@@ -22,9 +22,9 @@ step "1/4  Debian packages"
 scripts/install-packages.sh
 
 step "2/4  Configure and build the programs (build/release)"
-flags=(-DMICA_BUILD_TESTS=OFF)
+flags=()
 [[ "${CI:-}" == "true" ]] && flags+=(-DMICA_WERROR=ON)
-cmake --preset release --log-level=WARNING "$mica_gpu_flag" "${flags[@]}"
+cmake --preset release --log-level=WARNING "${flags[@]}"
 cmake --build --preset release --parallel "$jobs" --target programs
 bin=build/release/bin
 

@@ -16,7 +16,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/environment.sh
 source scripts/environment.sh
 jobs=$(nproc)
-flags=(-DMICA_BUILD_TESTS=ON)
+flags=()
 [[ "${CI:-}" == "true" ]] && flags+=(-DMICA_WERROR=ON)
 work=$(mktemp -d)
 times=()
@@ -41,9 +41,9 @@ left_out() {
   [[ "${CI:-}" != "true" || " ${MICA_CI_WITHOUT:-} " == *" $1 "* ]]
 }
 
-# build PRESET [cmake --build arguments]
+# build PRESET [cmake --build arguments]: with the tests, which presets for users leave out.
 build() {
-  cmake --preset "$1" --log-level=WARNING "${flags[@]}"
+  cmake --preset "$1" --log-level=WARNING -DMICA_BUILD_TESTS=ON "${flags[@]}"
   cmake --build --preset "$1" --parallel "$jobs" "${@:2}"
 }
 
@@ -135,10 +135,13 @@ if [[ "${1:-}" == "--nightly" ]]; then
   exit
 fi
 scripts/install-packages.sh --tests
+scripts/install-packages.sh --cluster
 scripts/check_includes.py
 scripts/check_parity_list.py
 scripts/check_docs.py
 scripts/check_citations.py
+scripts/check_packaging.py
+scripts/check_format.sh
 scripts/reference-venv.sh
 case "${1:-}" in
   --sanitizers) sanitizers; exit ;;
@@ -157,12 +160,10 @@ if [[ "${1:-}" == "--soak" ]]; then
 elif [[ "${CI:-}" == "true" && $# -eq 0 ]]; then
   rest=true
 fi
-everywhere=("${flags[@]}")
-flags+=("$mica_gpu_flag")
-stage build build release
+stage build build dev
+[[ $# -gt 0 ]] || stage clang-tidy scripts/check_tidy.sh
 stage tests run_tests build/release "${labels[@]}" "$@"
 if [[ -n "${rest:-}" ]]; then
-  flags=("${everywhere[@]}")
   stage "the build for GPUs" cuda
   stage fuzzing fuzz 10
 fi

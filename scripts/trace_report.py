@@ -42,7 +42,7 @@ def report(path):
         fail(f"{path}: no events; was log.trace set to steps that the run did?")
     rank = slices[0]["pid"]
     span = max(e["ts"] + e["dur"] for e in slices) - min(e["ts"] for e in slices)
-    kinds = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast")
+    kinds = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "wait_for_written", "wait_for_released")
     collectives = [e for e in slices if e["cat"] == "task" and e["name"].split()[0] in kinds]
     busy = sum(e["dur"] for e in collectives)
     sent = sum(e.get("args", {}).get("bytes", 0) for e in collectives)

@@ -25,8 +25,8 @@ NEEDS = {
 IMPLIED = (
     ("cluster", r"\b(srun|sbatch|scontrol|scancel|squeue|sacct|salloc|module|ssh|lfs|apptainer|singularity)\b|\.sbatch\b"),
     ("gpu", r"\b(nvidia-smi|nvcc|compute-sanitizer|nsys|ncu)\b|build/cuda|mesh\.device=cuda|-gpu\.sh|gpu-(check|bench)\.sh"),
-    ("long", r"\b(cmake|ctest|cpack|ninja|make|mica-bench)\b|scripts/(test|quickstart|mutate)\.|build/\w+/tests/|scripts/peers/"),
-    ("network", r"\b(pip|apt|apt-get|dnf|spack|conda|git clone|curl|wget)\b|install-packages\.sh|reference-venv\.sh"),
+    ("long", r"\b(cmake|ctest|cpack|ninja|make|mica-bench)\b|scripts/(test|quickstart|mutate|build-without-root)\.|build/\w+/tests/|scripts/peers/"),
+    ("network", r"\b(pip|apt|apt-get|dnf|spack|conda|git clone|curl|wget)\b|install-packages\.sh|(reference-venv|build-without-root)\.sh"),
     ("openmpi", r"mpirun-\w+\.sh|--map-by|--bind-to|--mca\b|--hostfile"),
 )
 

@@ -7,7 +7,7 @@ from . import ROOT, name_of
 
 DOCUMENT = ROOT / "docs" / "files.md"
 # Full string literals that are names of environment variables, whoever asks for them.
-VARIABLE = r'"((?:MICA|OMPI|PMIX|PMI|SLURM|OMP|CUDA|NCCL)_[A-Za-z_0-9]+)"'
+VARIABLE = r'"((?:MICA|OMPI|PMIX|PMI|SLURM|OMP|CUDA|NCCL|HWLOC)_[A-Za-z_0-9]+)"'
 # Names that look like variables and are others' constants.
 NO_VARIABLES = r"CUDA_(SUCCESS|ERROR_\w+)"
 

@@ -18,16 +18,13 @@ import time
 
 from . import ROOT, name_of
 from .blocks import blocks_of, executed_documents
+from .session import run_session
 
 LIMIT_S = 300  # for one document: far more than any takes
 TOKENIZER = ROOT / "tests" / "reference" / "tokenizers" / "gpt2.tokenizer.json"
 # In configs/*.cfg: sizes with which a step takes milliseconds.
 SMALLER = {"layers": 1, "heads": 2, "kv_heads": 1, "width": 32, "intermediate_size": 64, "seq_len": 32, "micro_batch": 1,
            "global_batch": 0, "steps": 4, "warmup_steps": 1, "eval_interval": 2, "eval_batches": 1, "log_interval": 1, "interval": 2}
-# What mpirun needs on one machine (scripts/environment.sh), and one thread a rank.
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-               "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
-               "OMPI_MCA_mpi_yield_when_idle": "1"}
 
 
 class Failure(Exception):
@@ -51,12 +48,19 @@ def smaller(config):
     return "\n".join(lines) + "\n"
 
 
+def launch_environment():
+    """This process's variables with what mpirun needs on one machine, and one thread a rank."""
+    text = subprocess.run(["bash", "-c", "source scripts/environment.sh && env -0"], cwd=ROOT, check=True, capture_output=True).stdout
+    variables = dict(item.split("=", 1) for item in text.decode().split("\0") if "=" in item)
+    return {name: value for name, value in variables.items() if not name.startswith(("MICA_", "SLURM_"))} | {"OMP_NUM_THREADS": "1"}
+
+
 def call(command, folder, environment):
-    done = subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True, timeout=LIMIT_S)
-    if done.returncode != 0:
-        raise Failure(f"{' '.join(map(str, command))}: status {done.returncode}\n{done.stdout}")
-    return done.stdout
+    output, status = run_session(command, folder, environment, LIMIT_S)
+    if status != 0:
+        ended = f"still running after {LIMIT_S} s" if status is None else f"status {status}"
+        raise Failure(f"{' '.join(map(str, command))}: {ended}\n{output}")
+    return output
 
 
 class Workshop:
@@ -69,8 +73,7 @@ class Workshop:
         for name, path in (("mpirun", mpirun), ("mpiexec", mpirun), ("python3", python_with_h5py())):
             (tools / name).write_text(f'#!/bin/sh\nexec "{path}" "$@"\n')
             (tools / name).chmod(0o755)
-        self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("MICA_", "SLURM_"))}
-        self.environment |= ENVIRONMENT | {"PATH": f"{tools}:{self.programs}:{os.environ['PATH']}"}
+        self.environment = launch_environment() | {"PATH": f"{tools}:{self.programs}:{os.environ['PATH']}"}
         version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, env=self.environment).stdout
         self.has = {"openmpi" if "Open MPI" in version or "OpenRTE" in version else "mpich"}
         self.make()
@@ -137,17 +140,13 @@ def run_document(workshop, path, blocks):
     folder = workshop.copy_for(path, blocks)
     script = folder / ".blocks.sh"
     script.write_text(script_of(blocks, folder))
-    try:
-        done = subprocess.run(["bash", str(script)], cwd=folder, env=workshop.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, errors="replace", timeout=LIMIT_S)
-        output, status = done.stdout, f"status {done.returncode}"
-    except subprocess.TimeoutExpired as error:
-        output, status = (error.stdout or b"").decode(errors="replace"), f"still running after {LIMIT_S} s"
+    output, status = run_session(["bash", str(script)], folder, workshop.environment, LIMIT_S)
     last = re.findall(r"^@@ (.*)$", output, re.M)[-1:]
     if last == ["end"]:
         return ""
     place = last[0] if last else name_of(path)
-    return f"{place}: the block ends with {status}:\n{output.rpartition('@@ ' + place)[2].strip()[-4000:]}"
+    ended = f"is still running after {LIMIT_S} s" if status is None else f"ends with status {status}"
+    return f"{place}: the block {ended}:\n{output.rpartition('@@ ' + place)[2].strip()[-4000:]}"
 
 
 def run(programs, mpirun):

@@ -18,7 +18,7 @@ FOREIGN = {
     "ccache", "clang-format", "cmake", "compute-sanitizer", "cpack", "ctest", "dpkg", "git", "ninja", "nsys", "nvcc",
     "nvidia-smi",
     # packages
-    "apptainer", "apt", "apt-get", "conda", "docker", "mamba", "module", "pip", "python", "python3", "singularity", "spack",
+    "apptainer", "apt", "apt-get", "conda", "docker", "mamba", "micromamba", "module", "pip", "python", "python3", "singularity", "spack",
     "sudo",
     # HDF5
     "h5dump", "h5ls", "h5repack",

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# clang-tidy's checks (.clang-tidy) on what has changed; warnings fail.   scripts/check_tidy.sh [SINCE | FILE.cpp...]
+# SINCE: a commit; default: ten commits ago. Commits of .git-blame-ignore-revs, which change layout only, do not count. Of more
+# files than MICA_TIDY_FILES (default 20: about two minutes on two cores) those changed last are checked, and the rest is counted.
+# Each file is compiled alone, not as a part of a unity build, so that an include it lacks is found here.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+most=${MICA_TIDY_FILES:-20}
+folder=build/tidy   # is configured, never built
+
+# The .cpp files changed since a commit, those changed last first. A header counts as the .cpp files beside it by name.
+changed_since() {
+  local commit name stem
+  { git diff --name-only HEAD   # not committed yet
+    git rev-list --no-merges "$1..HEAD" | { grep -vxFf .git-blame-ignore-revs || true; } | while read -r commit; do
+      git diff-tree --no-commit-id --name-only -r "$commit"
+    done
+  } | while read -r name; do
+    case "$name" in
+      *.cpp) echo "$name" ;;
+      *.hpp) stem=$(basename "$name" .hpp)
+             git ls-files "*/$stem.cpp" "*/${stem}_test.cpp" ;;
+    esac
+  done | awk '!seen[$0]++'
+}
+
+if [[ "${1:-}" == *.cpp ]]; then
+  candidates=$(printf '%s\n' "$@")
+  most=$#
+else
+  since=${1:-HEAD~10}
+  if ! git rev-parse --quiet --verify "$since^{commit}" >/dev/null; then
+    [[ $# -eq 0 ]] || { echo "mica: error: $since is no commit of this repository; expected one that HEAD descends from" >&2; exit 2; }
+    since=$(git rev-list --max-parents=0 HEAD | tail -1)   # fewer than ten commits here
+  fi
+  candidates=$(changed_since "$since")
+fi
+
+cmake --preset dev -B "$folder" --log-level=WARNING -DCMAKE_UNITY_BUILD=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON >/dev/null
+# clang without its OpenMP library finds no omp.h, and gcc's has an attribute that clang does not know.
+mkdir -p "$folder/headers"
+printf 'extern "C" int omp_get_max_threads();\nextern "C" void omp_set_num_threads(int);\n' >"$folder/headers/omp.h"
+files=() num_left_out=0
+while read -r name; do
+  grep -qF "\"file\": \"$PWD/$name\"" "$folder/compile_commands.json" || continue   # deleted, or not built here
+  if [[ ${#files[@]} -lt $most ]]; then files+=("$name"); else num_left_out=$((num_left_out + 1)); fi
+done <<<"$candidates"
+status=0
+if [[ ${#files[@]} -gt 0 ]]; then
+  printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy-16 -p "$folder" --quiet --extra-arg=-Wno-unknown-warning-option \
+    "--extra-arg=-isystem$PWD/$folder/headers" 2>"$folder/stderr.txt" || status=$?
+  [[ $status -eq 0 ]] || grep -E 'error' "$folder/stderr.txt" >&2 || true
+fi
+echo "tidy check: ${#files[@]} files, $num_left_out left out"
+[[ $status -eq 0 ]] || { echo "tidy check: mend it, or mark the line with // NOLINT(check) and a reason" >&2; exit 1; }
