@@ -4,6 +4,7 @@
 #include <chrono>
 #include <filesystem>
 #include <thread>
+#include <utility>
 
 #include <dirent.h>
 #include <sys/statvfs.h>
@@ -62,7 +63,9 @@ Check shared_folder(std::string folder, std::function<bool()> sees_it) {
                          "share with --run.dir=FOLDER",
                          folder, name_of(*first), num_others > 0 ? fmt::format(" and {} more:", num_others) : ":", first->words)}};
   };
-  return {.name = "run folder", .look = [folder, sees_it] { return wrong_with(folder, sees_it); }, .judge = judge};
+  return {.name = "run folder",
+          .look = [folder = std::move(folder), sees_it = std::move(sees_it)] { return wrong_with(folder, sees_it); },
+          .judge = judge};
 }
 
 void check_disk_space(const std::string& folder, std::int64_t needed_bytes, const std::string& what) {

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cerrno>
+#include <utility>
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -96,7 +97,7 @@ Beacon::Beacon(std::string answer) : listener_(::socket(AF_INET, SOCK_STREAM | S
                        ::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0;
   require<IoError>(listens, "no TCP socket can be opened: {}", errno_text(errno));
   port_ = ntohs(address.sin_port);
-  thread_ = std::jthread([this, answer = answer + "\n"](const std::stop_token& stop) {
+  thread_ = std::jthread([this, answer = std::move(answer) + "\n"](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       if (!is_ready(listener_.get(), POLLIN, Clock::now() + milliseconds(50))) continue;
       const UniqueFd caller(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
@@ -134,7 +135,7 @@ std::string interface_to(const std::string& ip) {
       ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0) {
     return "no interface";
   }
-  const std::string own_ip = text_of(own);
+  std::string own_ip = text_of(own);
   for (const Address& each : addresses(true)) {
     if (each.ip == own_ip) return fmt::format("{} ({})", each.interface, own_ip);
   }

@@ -2,6 +2,7 @@
 #include "mica/train/run_folder.hpp"
 
 #include <filesystem>
+#include <ranges>
 
 #include <unistd.h>
 
@@ -33,10 +34,10 @@ std::string canonical(const std::string& path) {
 /// The newest checkpoint that can be read, if it is of a line that this checkpoint.resume began.
 std::optional<std::string> newest_of_line(const Config& config) {
   const std::vector<checkpoint::CheckpointPath> all = checkpoint::list_checkpoints(checkpoint::checkpoints_folder(config.run_folder()));
-  for (auto it = all.rbegin(); it != all.rend(); ++it) {
+  for (const checkpoint::CheckpointPath& each : std::ranges::reverse_view(all)) {
     try {
-      const std::string began_from = checkpoint::read_manifest(it->path).began_from;
-      return began_from == canonical(config.checkpoint.resume) ? std::optional(it->path) : std::nullopt;
+      const std::string began_from = checkpoint::read_manifest(each.path).began_from;
+      return began_from == canonical(config.checkpoint.resume) ? std::optional(each.path) : std::nullopt;
     } catch (const CheckpointError&) {  // damaged: the one before it
     }
   }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "mica/checkpoint/load.hpp"
@@ -28,7 +29,7 @@ inline Units small_units() { return {{{"weight", Shape{5, 7}, true}, {"bias", Sh
 /// A number that is different for every element of every parameter and kind; never what a fresh model holds.
 inline float element_value(const std::string& parameter, const std::string& kind, std::int64_t element, int salt) {
   std::uint32_t h = 2166136261U + static_cast<std::uint32_t>(salt) * 7919U;
-  for (const char c : parameter + "/" + kind) h = (h ^ static_cast<unsigned char>(c)) * 16777619U;
+  for (const char c : fmt::format("{}/{}", parameter, kind)) h = (h ^ static_cast<unsigned char>(c)) * 16777619U;
   h = (h ^ static_cast<std::uint32_t>(element)) * 2654435761U;
   return static_cast<float>(h >> 8) * 0x1p-20F + 0.5F;
 }
