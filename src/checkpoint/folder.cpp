@@ -5,6 +5,7 @@
 #include <charconv>
 #include <filesystem>
 #include <map>
+#include <ranges>
 
 #include "mica/checkpoint/manifest.hpp"
 #include "mica/core/error.hpp"
@@ -138,11 +139,11 @@ std::string make_set_aside_folder(const std::string& run_folder) {
 void set_aside_after(const std::string& run_folder, std::int64_t step, const std::string& set_aside_folder) {
   std::vector<CheckpointPath> later = list_checkpoints(checkpoints_folder(run_folder));
   std::erase_if(later, [&](const CheckpointPath& found) { return found.step <= step; });
-  for (auto it = later.rbegin(); it != later.rend(); ++it) {
-    const std::string to = set_aside_folder + "/" + step_folder_name(it->step);
+  for (const CheckpointPath& each : std::ranges::reverse_view(later)) {
+    const std::string to = set_aside_folder + "/" + step_folder_name(each.step);
     std::error_code error;
-    fs::rename(it->path, to, error);
-    require<IoError>(!error, "{}: cannot be moved to {}: {}", it->path, to, error.message());
+    fs::rename(each.path, to, error);
+    require<IoError>(!error, "{}: cannot be moved to {}: {}", each.path, to, error.message());
   }
   io::fsync_directory(set_aside_folder);
   io::fsync_directory(checkpoints_folder(run_folder));

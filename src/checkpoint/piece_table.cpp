@@ -8,7 +8,8 @@ namespace {
 
 constexpr std::int64_t kShapeColumns = Shape::kMaxDims;
 
-void write_column(io::Hdf5File& file, const std::string& name, const std::vector<std::int64_t>& values, std::vector<std::int64_t> dims) {
+void write_column(io::Hdf5File& file, const std::string& name, const std::vector<std::int64_t>& values,
+                  const std::vector<std::int64_t>& dims) {
   file.create_dataset(name, DType::i64, dims).write(values.data(), static_cast<std::int64_t>(values.size() * sizeof(std::int64_t)));
 }
 
