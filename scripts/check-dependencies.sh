@@ -50,7 +50,7 @@ hdf5() {   # FOLDER CONFIGURE_FLAGS...
 check() {
   local variant=$1 mpirun=$2 build=$work/$1/build run=$work/$1/run flags=("${@:3}")
   echo "== $variant: configure"
-  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DMICA_BUILD_TESTS=ON -DMICA_BUILD_BENCH=OFF "-DMPIEXEC_EXECUTABLE=$mpirun" "${flags[@]}" |
+  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_BUILD=ON -DMICA_BUILD_TESTS=ON -DMICA_BUILD_BENCH=OFF "-DMPIEXEC_EXECUTABLE=$mpirun" "${flags[@]}" |
     grep -E '^-- (MPI|HDF5|oneDNN|fmt|Boost|nlohmann_json|SentencePiece):'
   echo "== $variant: build"
   cmake --build "$build" --parallel "$jobs" --target programs unit_io unit_mpi unit_data unit_tensor unit_checkpoint mpi_comm

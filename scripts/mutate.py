@@ -109,6 +109,8 @@ class Mutation:
             if not self.is_statement() and (re.match(r"(if|for|while|return)\b", text) or
                                             text.count("?") != text.replace("::", "").count(":")):
                 raise ListError(f"{self}: {text!r} is no expression: take the condition alone, or the whole of a ? b : c")
+            if not self.is_statement() and (re.match(r"\s*(&&|[|<>=+/%^?,]|[-&:*] )", text) or re.search(r"([&|<>=*/%^?:,!]|[^+]\+|[^-]-)\s*$", text)):
+                raise ListError(f"{self}: {text!r} begins or ends with an operator; take both of its sides")
             if "//" in text:
                 raise ListError(f"{self}: {text!r} holds a comment, which would hide the switch's end; leave it out")
 
