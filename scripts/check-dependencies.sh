@@ -53,9 +53,9 @@ check() {
   cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_BUILD=ON -DMICA_BUILD_TESTS=ON -DMICA_BUILD_BENCH=OFF "-DMPIEXEC_EXECUTABLE=$mpirun" "${flags[@]}" |
     grep -E '^-- (MPI|HDF5|oneDNN|fmt|Boost|nlohmann_json|SentencePiece):'
   echo "== $variant: build"
-  cmake --build "$build" --parallel "$jobs" --target programs unit_io unit_mpi unit_data unit_tensor unit_checkpoint mpi_comm
+  cmake --build "$build" --parallel "$jobs" --target programs unit_io unit_data unit_tensor unit_checkpoint mpi_mpi mpi_comm
   echo "== $variant: tests"
-  local tests=(-R '^(unit\.(io|mpi|data|tensor|checkpoint)\.|mpi_comm\.np[124])')
+  local tests=(-R '^(unit\.(io|data|tensor|checkpoint)\.|mpi_(mpi|comm)\.np[124])')
   [[ $variant != minimal ]] || tests+=(-E '^unit\.data\.tokenizer_reference$')   # of SentencePiece's models
   (cd "$build" && ctest --output-on-failure --no-tests=error --parallel "$jobs" "${tests[@]}")
   echo "== $variant: a training on 2 ranks"
