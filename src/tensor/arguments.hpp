@@ -8,13 +8,13 @@
 
 #include "mica/tensor/kernels.hpp"
 
-// What a kernel demands of its arguments. Text is made only when a demand fails: these run at every call.
+// Checks of kernels' arguments. They run at every call, so error texts are built only after a check has failed.
 namespace mica::arguments {
 
 /// @throws Error "linear: weight has shape [3, 4] bf16, expected [., 8] ..."
 [[noreturn]] void refuse(std::string_view kernel, std::string_view argument, ConstTensorView got, std::string_view expected);
 
-/// What activations, parameters and their gradients may be.
+/// The dtypes of activations, parameters and their gradients.
 inline constexpr std::initializer_list<DType> kFloats{DType::f32, DType::bf16, DType::f16};
 
 inline void expect_dtype(std::string_view kernel, std::string_view argument, ConstTensorView view, std::initializer_list<DType> allowed) {
@@ -26,7 +26,7 @@ inline void expect_dtype(std::string_view kernel, std::string_view argument, Con
 inline void expect_present(std::string_view kernel, std::string_view argument, ConstTensorView view) {
   if (view.data == nullptr && view.numel() > 0) refuse(kernel, argument, view, "memory, not an absent view");
 }
-/// A present view of `numel` elements of one of the dtypes.
+/// Requires a view that is not absent, with `numel` elements of one of the dtypes.
 inline void expect(std::string_view kernel, std::string_view argument, ConstTensorView view, std::int64_t numel,
                    std::initializer_list<DType> allowed) {
   expect_dtype(kernel, argument, view, allowed);
@@ -38,7 +38,7 @@ inline void expect_optional(std::string_view kernel, std::string_view argument, 
                             std::initializer_list<DType> allowed) {
   if (view) expect(kernel, argument, view, numel, allowed);
 }
-/// A present matrix of `cols` columns.
+/// Requires a matrix that is not absent, with `cols` columns.
 inline void expect_cols(std::string_view kernel, std::string_view argument, ConstTensorView view, std::int64_t cols,
                         std::initializer_list<DType> allowed) {
   expect_dtype(kernel, argument, view, allowed);
@@ -48,11 +48,11 @@ inline void expect_cols(std::string_view kernel, std::string_view argument, Cons
   expect_present(kernel, argument, view);
 }
 
-/// What every device demands of the arguments of optimizers. @throws Error
+/// What every device requires of the arguments of optimizers. @throws Error
 void check_adamw(std::span<const AdamWArgs> list);
 void check_sgd(std::span<const SgdArgs> list);
 
-/// All memory that a step touches: what they share comes once.
+/// All memory that a step touches; views that the tensors share are listed once.
 [[nodiscard]] std::vector<Access> accesses_of(std::span<const AdamWArgs> list);
 [[nodiscard]] std::vector<Access> accesses_of(std::span<const SgdArgs> list);
 

@@ -22,8 +22,8 @@ void expect_qkv(std::string_view kernel, const AttentionShape& shape, const Cons
 
 void expect_inputs(std::string_view kernel, const AttentionShape& shape, const ConstQkv& in) {
   require(shape.head_dim > 0 && shape.heads > 0 && shape.batch >= 0 && shape.seq_len >= 0,
-          "{}: shape batch {}, seq_len {}, heads {}, head_dim {} is not one of attention", kernel, shape.batch, shape.seq_len, shape.heads,
-          shape.head_dim);
+          "{}: shape batch {}, seq_len {}, heads {}, head_dim {} is not a shape of attention", kernel, shape.batch, shape.seq_len,
+          shape.heads, shape.head_dim);
   require(shape.kv_heads >= 0 && shape.heads % shape.num_kv_heads() == 0,
           "{}: {} heads do not divide into {} groups of equal size, one for each k and v", kernel, shape.heads, shape.kv_heads);
   expect_qkv(kernel, shape, in, {"qkv", "q", "k", "v"}, kFloats);

@@ -3,10 +3,10 @@
 
 #include "mica/tensor/kernels.hpp"
 
-// What Kernels::attention demands of its arguments on every device.
+// What Kernels::attention requires of its arguments on every device.
 namespace mica::arguments {
 
-/// @throws Error for a shape that is none, groups that do not divide, views of another size or dtype
+/// @throws Error for an invalid shape, heads that do not divide into groups, views of another size or dtype
 void expect_attention(const AttentionShape& shape, const ConstQkv& in, ConstTensorView y, ConstTensorView lse);
 void expect_attention_backward(const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in, ConstTensorView y, ConstTensorView lse,
                                const Qkv& d_in);

@@ -4,9 +4,9 @@
 #include "mica/core/host_device.hpp"
 #include "mica/tensor/kernels.hpp"
 
-// The formulas of elementwise layers, written once for scalars, vectors and devices. `Math` is ScalarMath or a vector's
-// of cpu/isa/math.hpp. Fused multiply-adds are written where they are meant: including files are compiled without
-// contraction, so that an element's bits do not depend on which loop reached it.
+// The formulas of elementwise layers, written once for scalars, vectors and devices. `Math` is ScalarMath or VectorMath
+// (cpu/isa/math.hpp). Fused multiply-adds are written out: including files are compiled without contraction, so that an
+// element's bits do not depend on which loop computes it.
 namespace mica::element {
 
 // gelu(x) = x/2 (1 + tanh(u)) with u = sqrt(2/pi) (x + 0.044715 x^3), and (1 + tanh(u)) / 2 = 1 / (1 + e^(-2u)): one
@@ -87,7 +87,7 @@ template <Activation kF, class Math, class Float = typename Math::Float>
   if constexpr (kF == Activation::tanh) return tanh<Math>(x);
 }
 
-/// dy times the derivative at x. A ReLU has none at 0; where it is off nothing of dy is left, whatever dy is.
+/// dy times the derivative at x. For a ReLU, 0 where x <= 0, even if dy is infinite or NaN.
 template <Activation kF, class Math, class Float = typename Math::Float>
 [[gnu::always_inline]] MICA_HOST_DEVICE inline Float activation_gradient(Float x, Float dy) {
   if constexpr (kF == Activation::gelu) return dy * gelu_derivative<Math>(x);
@@ -115,7 +115,7 @@ template <class Body>
   }
 }
 
-/// The pair (a, b) turned by the angle whose cosine and sine are given.
+/// The pair (a, b) rotated by the angle whose cosine and sine are given.
 template <class Float>
 struct Turned {
   Float a, b;

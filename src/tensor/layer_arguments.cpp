@@ -67,7 +67,7 @@ NormDims check_layer_norm(std::string_view what, const NormTensors& t) {
   const NormDims d = check_rms_norm(what, t);
   expect(what, "beta", t.beta, d.cols, {t.x.dtype});
   expect_optional(what, "mean", t.mean, d.rows, {DType::f32});
-  require(static_cast<bool>(t.mean) == static_cast<bool>(t.rstd), "{}: mean and rstd are wanted both or neither", what);
+  require(static_cast<bool>(t.mean) == static_cast<bool>(t.rstd), "{}: expected both mean and rstd, or neither", what);
   return d;
 }
 

@@ -3,11 +3,10 @@
 
 #include "arguments.hpp"
 
-// What every device demands of the arguments of activations, norms, embeddings and dropout. @throws Error naming the
-// argument
+// What every device requires of the arguments of activations, norms, embeddings and dropout. @throws Error naming the argument
 namespace mica::arguments {
 
-/// What a call of activation() or activation_backward() is named: "gelu", "gelu_backward".
+/// Names of activation() and activation_backward() in tasks and errors: "gelu", "gelu_backward".
 struct ActivationName {
   const char *forward, *backward;
 };
@@ -19,7 +18,7 @@ std::int64_t check_swiglu(ConstTensorView gate, ConstTensorView up, ConstTensorV
 std::int64_t check_swiglu_backward(ConstTensorView gate, ConstTensorView up, ConstTensorView dy, ConstTensorView dgate,
                                    ConstTensorView dup);
 
-/// x and what makes it another tensor of its shape.
+/// Arguments of a norm's forward; y has x's shape.
 struct NormTensors {
   ConstTensorView x, gamma, beta{}, y, mean{}, rstd;
 };
@@ -33,7 +32,7 @@ NormDims check_layer_norm(std::string_view what, const NormTensors& t);
 NormDims check_layer_norm_backward(const NormGradients& t);
 NormDims check_rms_norm(std::string_view what, const NormTensors& t);
 NormDims check_rms_norm_backward(const NormGradients& t);
-/// sum = a + b before a norm of it.
+/// Arguments of a sum = a + b whose norm follows.
 void check_norm_sum(std::string_view what, ConstTensorView a, ConstTensorView b, ConstTensorView sum);
 
 void check_embedding(ConstTensorView ids, ConstTensorView tokens, ConstTensorView positions, ConstTensorView y);

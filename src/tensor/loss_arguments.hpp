@@ -3,7 +3,7 @@
 
 #include "arguments.hpp"
 
-// What every device demands of the arguments of losses. @throws Error naming the argument
+// What every device requires of the arguments of losses. @throws Error naming the argument
 namespace mica::arguments {
 
 /// The returned number is elements of x.

@@ -6,7 +6,8 @@
 #include "mica/core/host_device.hpp"
 #include "mica/tensor/kernels.hpp"
 
-// The formulas of elementwise losses, for the CPU and for GPUs. In double: outputs are few beside activations.
+// The formulas of elementwise losses, for the CPU and for GPUs. In double, which costs little: there are far
+// fewer outputs than activations.
 namespace mica::element {
 
 MICA_HOST_DEVICE inline double loss(ElementLoss f, double x, double target) {

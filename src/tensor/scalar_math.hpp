@@ -9,8 +9,8 @@
 
 namespace mica {
 
-/// One number at a time, on any device: the `Math` of element_math.hpp, optimizer_math.hpp and [Note: normal numbers]
-/// (cpu/isa/math.hpp has a vector's).
+/// The `Math` of element_math.hpp, optimizer_math.hpp and [Note: normal numbers] for one number at a time, on any device
+/// (for vectors: cpu/isa/math.hpp).
 struct ScalarMath {
   using Float = float;
   using Word = std::uint32_t;

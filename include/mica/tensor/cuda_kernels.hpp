@@ -18,24 +18,24 @@ struct CudaKernelsOptions {
   /// True: bitwise repeatable. False: cuDNN may add up attention gradients, and cuBLASLt the parts of f32 products, in any
   /// order, which is faster and takes less memory.
   bool reproducible = true;
-  /// Products may be fused with a neighbouring GELU or residual sum, which then see numbers before they are rounded, and with a
-  /// bias gradient, for which cuBLASLt may add up the weight gradient in another order. Bits then depend on how a model is cut
-  /// into units (a layer that is a unit of its own is not fused with its GELU) and on which gradients are wanted.
+  /// Products may be fused with a neighbouring GELU or residual sum, which then read unrounded results, and with a bias
+  /// gradient, for which cuBLASLt may sum the weight gradient in another order. Bits then depend on how a model is cut into
+  /// units (a layer that is a unit of its own is not fused with its GELU) and on which gradients are wanted.
   /// MICA_GPU_EPILOGUES=off in the environment overrides this with false, to measure what fusing gains.
   bool fuse_epilogues = false;
-  /// head_loss makes f32 logits also of bf16 and f16 operands. False: logits of their dtype, which halves the memory traffic of
-  /// a training step's largest matrix; a bf16 logit of 10 is then off by up to 0.03, and so is a row's loss.
+  /// head_loss computes f32 logits from bf16 and f16 operands too. False: logits in the operands' dtype, which halves the memory
+  /// traffic of a training step's largest matrix; a bf16 logit of 10 is then off by up to 0.03, and so is a row's loss.
   bool f32_logits = true;
   /// Most bytes of logits that head_loss holds at a time (at least one row). [Note: head and loss on a GPU]
   std::int64_t logits_bytes = std::int64_t{1} << 30;
 };
 
-/// cuBLASLt for products, cuDNN for attention where it can, own kernels for the rest, on the calling thread's GPU. @param pool
-/// of the same GPU; outlives the kernels. One host thread.
+/// Kernels of the calling thread's GPU, for one host thread: cuBLASLt for products, cuDNN for attention where it supports the
+/// shape, Mica's own kernels for the rest. @param pool  of the same GPU; outlives the kernels.
 /// @throws ConfigError: no CUDA in this build; no GPU; MICA_GPU_EPILOGUES is neither on nor off
 [[nodiscard]] std::unique_ptr<Kernels> make_cuda_kernels(Pool& pool, const CudaKernelsOptions& options = {});
 
-/// Something that kernels do more slowly than with other arguments or another build. [Note: slow paths]
+/// An operation that runs more slowly than it would with other arguments or in another build. [Note: slow paths]
 struct SlowPath {
   std::string kind;    ///< what is done: "attention by Mica's own kernels"
   std::string shape;   ///< for which shape: "forward, B=8 T=1024 H=12 D=64 fp32"
@@ -43,7 +43,7 @@ struct SlowPath {
 };
 
 /// The slow paths that these kernels have taken so far, each kind and shape once; only grows. Empty for CPU kernels. Whoever
-/// runs the kernels tells the user. Leaves out what an option asked for, and what is too small to matter.
+/// runs the kernels tells the user. Omits slow paths that an option asked for, and operations too small to matter.
 [[nodiscard]] std::span<const SlowPath> slow_paths(const Kernels& kernels);
 
 /// "9.13.0", or "not built in".

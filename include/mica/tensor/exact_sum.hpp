@@ -13,8 +13,8 @@ namespace mica {
 
 /// A sum of numbers >= 0 without rounding, so that its bits depend neither on their order nor on which rank added which.
 /// [Note: exact sums]
-/// limb k (i64) counts units of 2^(-320 + 32*k): what squares of f32 numbers need, down to the smallest one. Numbers
-/// from 2^256 on count as infinite (as f32 the sum would be), parts below 2^-320 are dropped from each number alone.
+/// limb k (i64) counts units of 2^(-320 + 32*k), fine enough for the square of the smallest f32 number. Numbers from 2^256 on
+/// count as infinite (their sum is infinite in f32); bits below 2^-320 are dropped from each number before it is added.
 /// Two counts follow: infinite numbers and NaNs. Sums are added limb by limb, as integers.
 struct ExactSum {
   static constexpr int kLowestExponent = -320;
@@ -51,7 +51,8 @@ MICA_HOST_DEVICE inline void for_each_limb(double x, Add add) {
   }
 }
 
-/// Carries what exceeds 32 bits to the next limb. Afterwards equal sums are equal limb by limb, and 2^31 of them can be added.
+/// Carries what exceeds 32 bits to the next limb. Afterwards equal sums have equal limbs, and 2^31 sums can be added without
+/// overflow.
 MICA_HOST_DEVICE inline void carry(std::span<std::int64_t, ExactSum::kLimbs> limbs) {
   for (std::size_t k = 0; k + 1 < ExactSum::kValueLimbs; ++k) {
     limbs[k + 1] += limbs[k] >> ExactSum::kLimbBits;
@@ -64,7 +65,7 @@ MICA_HOST_DEVICE inline void carry(std::span<std::int64_t, ExactSum::kLimbs> lim
   if (limbs[ExactSum::kNans] != 0) return std::numeric_limits<double>::quiet_NaN();
   if (limbs[ExactSum::kInfinities] != 0) return std::numeric_limits<double>::infinity();
   double value = 0;
-  for (int k = 0; k < static_cast<int>(ExactSum::kValueLimbs); ++k) {  // small ones first
+  for (int k = 0; k < static_cast<int>(ExactSum::kValueLimbs); ++k) {  // smallest first
     value += std::ldexp(static_cast<double>(limbs[static_cast<std::size_t>(k)]), ExactSum::kLowestExponent + k * ExactSum::kLimbBits);
   }
   return value;

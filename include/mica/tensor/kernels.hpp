@@ -24,7 +24,7 @@ enum class Activation : std::uint8_t {
   tanh,
 };
 
-/// What one output x loses against its target t.
+/// The loss of one output x with target t.
 enum class ElementLoss : std::uint8_t {
   squared_error,         ///< (x - t)^2
   binary_cross_entropy,  ///< -t log(p) - (1 - t) log(1 - p) with p = 1 / (1 + e^-x): x is a logit
@@ -100,13 +100,13 @@ struct BlockCopy {
   std::int64_t src = 0, dst = 0;  ///< where the first block begins
   std::int64_t numel = 0;
   std::int64_t count = 1;
-  std::int64_t src_stride = 0, dst_stride = 0;  ///< from a block's begin to the next one's
+  std::int64_t src_stride = 0, dst_stride = 0;  ///< from the start of one block to the start of the next
 
   /// The copy in the opposite direction.
   [[nodiscard]] BlockCopy reversed() const { return {dst, src, numel, count, dst_stride, src_stride}; }
 };
 
-/// One product C[m,n] = A[m,k] B[k,n] that a step made: for the product bound of mica-bench. dtype: A's and B's.
+/// One product C[m,n] = A[m,k] B[k,n] of a step; mica-bench's product bound is made of these. dtype: A's and B's.
 struct ProductShape {
   std::int64_t m = 0, n = 0, k = 0;
   bool transposed_a = false, transposed_b = false;
@@ -116,7 +116,7 @@ struct ProductShape {
 /// The math of all layers on one device. [Note: kernels]
 /// Every call enqueues on the stream and returns; views must stay valid until the stream has run it. Matrices are
 /// row-major; weights are [out, in]. Activations and parameters are f32, bf16 or f16 (equal within a call unless noted),
-/// accumulation is f32 or better; gradients of parameters may be any of the three whatever the parameters are.
+/// accumulation is f32 or better; gradients of parameters may be any of the three, whatever the parameters' dtype.
 /// Elementwise kernels give the same bits for any split of their range. Scratch memory comes from the pool
 /// (role workspace). Outputs may hold anything before an overwriting call. An absent view (null data) of an optional
 /// argument means "not wanted". M = rows, the product of all dims but the last.
@@ -129,7 +129,7 @@ class Kernels {
   [[nodiscard]] virtual bool bf16_is_native() const { return true; }
   /// The same for f16.
   [[nodiscard]] virtual bool f16_is_native() const { return true; }
-  /// From now on, appends every product to `list` when it is enqueued; null ends this. `list` must live until then.
+  /// Appends every product enqueued from now on to `list`, which must stay alive until this is called with null to stop it.
   virtual void record_products(std::vector<ProductShape>* list) { static_cast<void>(list); }
 
   // --- products -------------------------------------------------------------------------------------------------
@@ -139,14 +139,14 @@ class Kernels {
   virtual void linear_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, TensorView dx, Write mode) = 0;
   /// dw[N,K] (+)= dy[M,N]^T x[M,K]; dbias[N] (+)= column sums of dy, optional.
   virtual void linear_backward_params(Stream& s, ConstTensorView dy, ConstTensorView x, TensorView dw, TensorView dbias, Write mode) = 0;
-  /// pre = x w^T + bias as linear() has it, y = gelu(pre) as activation() has it; all of one dtype but the bias. pre optional:
-  /// y's bits do not depend on whether it is wanted. On a GPU y may be made of pre before pre is rounded.
+  /// pre = x w^T + bias, as in linear(); y = gelu(pre), as in activation(); all of one dtype except the bias. pre is optional and
+  /// y's bits do not depend on whether it is given. On a GPU y may be computed from pre before it is rounded.
   virtual void linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView pre, TensorView y) = 0;
-  /// y = x w^T + bias + addend, all of one dtype but the bias; y is not addend. On a GPU the sum may be rounded once.
+  /// y = x w^T + bias + addend, all of one dtype except the bias; y must not be addend. A GPU may round only the final sum.
   virtual void linear_add(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, ConstTensorView addend, TensorView y) = 0;
-  /// Whether linear_add() takes less than linear() and then add() or a norm of the sum.
+  /// Whether linear_add() is faster than linear() followed by add() or by a norm of the sum.
   [[nodiscard]] virtual bool adds_in_products() const { return false; }
-  /// dpre[M,K] = (dy[M,N] w[N,K]) * gelu'(pre), the gradient of the input of a GELU that stands before a linear layer.
+  /// dpre[M,K] = (dy[M,N] w[N,K]) * gelu'(pre), the gradient of the input of the GELU before a linear layer.
   virtual void linear_gelu_backward_input(Stream& s, ConstTensorView dy, ConstTensorView w, ConstTensorView pre, TensorView dpre) = 0;
 
   // --- layers ---------------------------------------------------------------------------------------------------
@@ -167,8 +167,8 @@ class Kernels {
   /// dx (optional, may be dy) is written by `dx_mode`, dgamma [C] (optional) by `param_mode`.
   virtual void rms_norm_backward(Stream& s, ConstTensorView dy, ConstTensorView x, ConstTensorView gamma, ConstTensorView rstd,
                                  TensorView dx, Write dx_mode, TensorView dgamma, Write param_mode) = 0;
-  /// sum = a + b and the norm of it, in one pass over memory: the bits are those of add() and then layer_norm() or
-  /// rms_norm(). sum may be a or b.
+  /// sum = a + b and its norm, in one pass over memory, with the bits of add() followed by layer_norm() or rms_norm().
+  /// sum may be a or b.
   virtual void add_layer_norm(Stream& s, ConstTensorView a, ConstTensorView b, TensorView sum, ConstTensorView gamma, ConstTensorView beta,
                               double eps, TensorView y, TensorView mean, TensorView rstd) = 0;
   virtual void add_rms_norm(Stream& s, ConstTensorView a, ConstTensorView b, TensorView sum, ConstTensorView gamma, double eps,
@@ -186,7 +186,7 @@ class Kernels {
   /// y[b,t,:] = tokens[ids[b,t],:] + positions[t,:]; ids [B,T] i32 in range; positions [>=T, C] optional. If an id is out of
   /// range, the CPU's stream fails with an error that names it; on a GPU the row becomes NaN and gets no gradient.
   virtual void embedding(Stream& s, ConstTensorView ids, ConstTensorView tokens, ConstTensorView positions, TensorView y) = 0;
-  /// Deterministic. dtokens [V,C], dpositions [>=T,C], each optional; overwrite also zeroes the rows that no id names.
+  /// Deterministic. dtokens [V,C], dpositions [>=T,C], each optional; overwrite also zeroes the rows of ids that do not occur.
   virtual void embedding_backward(Stream& s, ConstTensorView dy, ConstTensorView ids, TensorView dtokens, Write tokens_mode,
                                   TensorView dpositions, Write positions_mode) = 0;
   /// Causal self-attention, scale 1/sqrt(D); y [B,T,C]; lse [B,H,T] f32 (log-sum-exp of each row, for backward),
@@ -210,7 +210,7 @@ class Kernels {
   /// overwritten; dw [V,C] (optional) by `dw_mode`.
   virtual void head_loss_backward(Stream& s, ConstTensorView hidden, ConstTensorView w, ConstTensorView targets, double scale,
                                   ConstTensorView dloss, TensorView loss, TensorView dhidden, TensorView dw, Write dw_mode) = 0;
-  /// Last row of logits for generation: logits [M,V] f32 = hidden [M,C] w[V,C]^T.
+  /// For generation: out [M,V] f32 = hidden [M,C] w[V,C]^T.
   void logits(Stream& s, ConstTensorView hidden, ConstTensorView w, TensorView out) { linear(s, hidden, w, {}, out); }
   /// y = x with each element dropped with probability p, kept ones scaled by 1/(1-p). x [B, ...]; row b is drawn from
   /// key with sequence = sequences[b] (i64 [B], host memory copied at the call) and element = index inside the row.
@@ -218,15 +218,15 @@ class Kernels {
   virtual void dropout(Stream& s, ConstTensorView x, double p, const RandomKey& key, std::span<const std::int64_t> sequences,
                        TensorView y) = 0;
 
-  // --- losses of outputs that are there whole: means, NaN of nothing -----------------------------------------------
+  // --- losses: means over whole outputs, NaN over no elements --------------------------------------------------------
   /// loss[1] f32 = the mean of f over the elements of x; targets: as many, f32 or x's dtype.
   virtual void element_loss(Stream& s, ElementLoss f, ConstTensorView x, ConstTensorView targets, TensorView loss) = 0;
   /// dx = dloss[0] times the loss's derivative; dx may be x.
   virtual void element_loss_backward(Stream& s, ElementLoss f, ConstTensorView x, ConstTensorView targets, ConstTensorView dloss,
                                      TensorView dx) = 0;
   /// loss[1] f32 = the mean of -log softmax(logits)[target] over the rows whose target is not `ignored`; logits [M,V],
-  /// targets [M] i32. A target that is neither a class nor `ignored`: the CPU's stream fails and names it, on a GPU the
-  /// loss and the row's gradient become NaN.
+  /// targets [M] i32. On a target that is neither a class nor `ignored` the CPU's stream fails with an error that names it; on a
+  /// GPU the loss and the row's gradient become NaN.
   virtual void cross_entropy(Stream& s, ConstTensorView logits, ConstTensorView targets, std::int32_t ignored, TensorView loss) = 0;
   /// dlogits = dloss[0] times the loss's derivative, zero in ignored rows; dlogits may be logits.
   virtual void cross_entropy_backward(Stream& s, ConstTensorView logits, ConstTensorView targets, std::int32_t ignored,
@@ -244,25 +244,25 @@ class Kernels {
   /// Copies blocks of elements in one task; src and dst have the same dtype and do not overlap. `blocks` is copied.
   virtual void copy_blocks(Stream& s, ConstTensorView src, TensorView dst, std::span<const BlockCopy> blocks) = 0;
   virtual void fill(Stream& s, TensorView x, double value) = 0;
-  /// Elements [begin, begin + x.numel()) of the named stream of normals (float, mean 0, deviation std).
+  /// x = std times elements [begin, begin + x.numel()) of the key's stream of normal numbers (random_normal()).
   virtual void fill_normal(Stream& s, TensorView x, const RandomKey& key, std::int64_t begin, double std) = 0;
 
   // --- norms and optimizers ---------------------------------------------------------------------------------------
   /// out[1] f32 (+)= sum of |x|^p, accumulated in double within the call; for kInfNorm the maximum.
   virtual void power_sum(Stream& s, ConstTensorView x, double p, TensorView out, Write mode) = 0;
-  /// limbs [ExactSum::kLimbs] i64 (+)= sum of |x|^p as [Note: exact sums] has it: the same bits for any order and any
-  /// split of the elements over calls, threads and ranks; for p 1 and 2 (others need a device's pow) also on any device.
+  /// limbs [ExactSum::kLimbs] i64 (+)= sum of |x|^p as in [Note: exact sums]: the same bits for any order and any split of the
+  /// elements over calls, threads and ranks; for p = 1 and 2 also on any device (other p use the device's pow).
   /// p finite. x f32, bf16 or f16.
   virtual void exact_power_sum(Stream& s, ConstTensorView x, double p, TensorView limbs, Write mode) = 0;
   /// out[1] f32 = the sum of all rows of limbs [n, ExactSum::kLimbs] i64.
   virtual void exact_sum_value(Stream& s, ConstTensorView limbs, TensorView out) = 0;
-  /// out[1] i64 = a hash of the bits of x (f32) and their places: sum over i of mix64(i << 32 | bits of x[i]). One differing
+  /// out[1] i64 = a hash of the bits of x (f32) and their positions: sum over i of mix64(i << 32 | bits of x[i]). One differing
   /// element always changes it, several do with probability 1 - 2^-64.
   virtual void fingerprint(Stream& s, ConstTensorView x, TensorView out) = 0;
   /// norm[1] = sum[1]^(1/p); coefficient[1] = min(1, max_norm / (norm + 1e-6)) (1 when max_norm is infinite).
   virtual void clip_coefficient(Stream& s, ConstTensorView sum, double p, double max_norm, TensorView norm, TensorView coefficient) = 0;
-  /// x /= scale[0] (x times the f32 inverse); found_inf[0] becomes 1 if an element of x was infinite or NaN, else it
-  /// stays. scale and found_inf: [1] f32.
+  /// x /= scale[0] (x times the f32 inverse); found_inf[0] becomes 1 if an element of x was infinite or NaN, and
+  /// is otherwise unchanged. scale and found_inf: [1] f32.
   virtual void unscale(Stream& s, TensorView x, ConstTensorView scale, TensorView found_inf) = 0;
   /// After an overflow scale *= backoff_factor; after growth_interval steps without one scale *= growth_factor, unless
   /// that is infinite.
@@ -276,7 +276,7 @@ class Kernels {
 };
 
 struct CpuKernelsOptions {
-  /// False: as on a processor without bf16 instructions (tests). True: what the processor can do.
+  /// True: bf16 instructions if the processor has them. False: none, as on a processor without them (tests).
   bool use_native_bf16 = true;
   /// Most bytes of logits that head_loss holds at a time (at least one row).
   std::int64_t logits_bytes = 32 << 20;

@@ -7,7 +7,7 @@ namespace mica {
 
 class Kernels;
 
-/// What making oneDNN's products has taken the host so far: each is made at its first use. Of other kernels nothing is known.
+/// Number of oneDNN products created so far, each at its first use, and the host time that took. Zero for other kernels.
 struct ProductsMade {
   std::int64_t num = 0;
   double ms = 0;

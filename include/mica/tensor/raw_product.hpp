@@ -9,7 +9,7 @@
 namespace mica {
 
 /// One plain oneDNN matrix product, for mica-bench to compare with: row-major matrices without gaps, all of one dtype, no bias.
-/// Made for the OpenMP thread count that is set at the time.
+/// Made for the OpenMP thread count set at that time.
 class RawProduct {
  public:
   virtual ~RawProduct() = default;

@@ -26,7 +26,7 @@ struct ForwardScratch {
 
   ForwardScratch(const AttentionShape& shape, Carver& carver) {
     const HeadSizes sizes(shape);
-    // 16 more than the keys: rows a power of two apart would all fall into the same sets of the cache.
+    // kTilePad more than the keys: rows a power of two apart would all fall into the same cache sets.
     score_stride = sizes.padded_keys + kTilePad;
     key_panels = carver.floats(sizes.padded_keys * shape.head_dim);
     values = carver.floats(shape.seq_len * sizes.padded_dim);
@@ -36,7 +36,7 @@ struct ForwardScratch {
   }
 };
 
-/// Scores of queries [first, first + rows) with the keys up to and including their own, times nothing yet.
+/// Unscaled scores of queries [first, first + rows) with the keys up to and including their own.
 void tile_scores(const ForwardScratch& s, const HeadSizes& sizes, std::int64_t first, std::int64_t rows) {
   const std::int64_t panel_numel = kPanel * sizes.head_dim;
   for (std::int64_t key = 0; key < first; key += kPanel) {

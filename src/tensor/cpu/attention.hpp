@@ -10,9 +10,9 @@ namespace mica::cpu {
 /// Causal attention, one (sequence, head) at a time per thread, in f32 whatever the dtype. [Note: attention]
 /// Queries are taken kPanel at a time. Keys and values are first packed: K^T (and V^T in backward) in panels
 /// [D][kPanel], so that scores are products of rows with a panel that stays in the first-level cache; the panels
-/// above the diagonal are skipped and the diagonal one is cut in steps of 16 rows. Forward holds the scores of one
-/// tile of queries, [kPanel, T]; backward computes P again from lse, panel by panel, [kPanel, kPanel].
-/// Heads that share a key and value head (a group) follow one another: what was packed for the first serves all, and
+/// above the diagonal are skipped and the diagonal one is processed in steps of 16 rows. Forward holds the scores of one
+/// tile of queries, [kPanel, T]; backward recomputes P from lse, panel by panel, [kPanel, kPanel].
+/// Heads that share a key and value head (a group) follow one another: keys and values packed for the first serve all, and
 /// backward, where a group belongs to one thread, sums their dK and dV before it stores them.
 [[nodiscard]] std::int64_t attention_scratch_bytes(const AttentionShape& shape, int threads);
 void attention_forward(const AttentionShape& shape, const ConstQkv& in, TensorView y, TensorView lse, void* scratch);

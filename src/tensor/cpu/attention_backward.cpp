@@ -60,7 +60,7 @@ class BackwardTile {
         rows_(std::min(kPanel, shape.seq_len - first)),
         factor_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)))) {}
 
-  /// Adds what queries [first, first + rows) and the keys of one panel give each other.
+  /// Adds the contributions of queries [first, first + rows) and the keys of one panel to dQ, dK and dV.
   void panel(std::int64_t key) {
     const bool diagonal = key == first_;
     const std::int64_t dim = sizes_.padded_dim;
@@ -79,7 +79,7 @@ class BackwardTile {
       tiles().multiply({s_.dscores + row * kScoreStride, kScoreStride, 1}, s_.keys + key * dim, dim, s_.dqueries + row * dim, dim,
                        step_rows, dim, cols, true);
     }
-    // Keys of a step are seen by the queries from that step on only; transposed: element (key, query).
+    // Only queries from a step on attend to its keys. Transposed: element (key, query).
     const std::int64_t num_keys = diagonal ? rows_ : kPanel;
     for (std::int64_t k = 0; k < num_keys; k += step) {
       const std::int64_t step_keys = std::min(step, num_keys - k);

@@ -19,7 +19,7 @@ struct HeadSizes {
       : head_dim(shape.head_dim), padded_dim(round_up(shape.head_dim, kTilePad)), padded_keys(round_up(shape.seq_len, kPanel)) {}
 };
 
-/// Hands out parts of a block of memory, 64-byte aligned; with a null base it only counts.
+/// Hands out 64-byte aligned parts of a block of memory; with a null base it only measures how much is needed.
 class Carver {
  public:
   explicit Carver(std::byte* base) : base_(base) {}
@@ -35,7 +35,7 @@ class Carver {
   std::int64_t bytes_ = 0;
 };
 
-/// One head's rows in a tensor: token t begins t * stride elements behind `first`.
+/// One head's rows in a tensor: token t begins t * stride elements after `first`.
 template <class Byte>
 struct Rows {
   Byte* first;
@@ -49,7 +49,7 @@ struct Rows {
 inline void load(const Rows<const std::byte>& rows, std::int64_t row, std::int64_t count, const HeadSizes& sizes, float* dst) {
   tiles().load_rows(rows.at(row), rows.dtype, rows.stride, count, sizes.head_dim, sizes.padded_dim, dst);
 }
-/// The way back, row r multiplied with factors[r] (null: with nothing).
+/// The reverse of load(), with row r multiplied by factors[r] (null: by 1).
 inline void store(const float* src, const float* factors, std::int64_t row, std::int64_t count, const HeadSizes& sizes,
                   const Rows<std::byte>& rows) {
   tiles().store_rows(src, sizes.padded_dim, factors, count, sizes.head_dim, rows.at(row), rows.dtype, rows.stride);
@@ -64,7 +64,7 @@ auto rows_of(const BasicTensorView<kConst>& view, const AttentionShape& shape, s
   return Rows<Byte>{static_cast<Byte*>(view.data) + element * dtype_bytes(view.dtype), stride, view.dtype};
 }
 
-/// One head's q, k and v (or their gradients), packed or apart.
+/// One head's q, k and v (or their gradients), packed or in separate tensors.
 template <class Byte>
 struct HeadRows {
   Rows<Byte> q, k, v;

@@ -7,11 +7,11 @@
 
 namespace mica::cpu {
 
-/// A product computed in f32, for the dtypes that the library cannot multiply (or not fast): A is converted whole,
-/// B and C by slices of columns, so that the scratch stays small beside the operands. [Note: converted product]
+/// A product computed in f32, for dtypes that oneDNN cannot multiply, or only slowly. A is converted whole, B and C in slices
+/// of columns, so that the scratch stays small compared with the operands. [Note: converted product]
 class ConvertedProduct final : public Product {
  public:
-  /// @param find  makes the f32 products of a slice.
+  /// @param products  makes the f32 products of the slices.
   ConvertedProduct(const ProductSpec& spec, Products& products);
   [[nodiscard]] std::int64_t scratch_bytes() const override { return scratch_bytes_; }
   void run(const void* a, const void* b, const void* bias, void* c, void* scratch) const override;

@@ -13,7 +13,7 @@ namespace mica::cpu {
 using namespace arguments;  // NOLINT(google-build-using-namespace)
 namespace {
 
-constexpr std::int64_t kBlock = 65536;  // between two carries: limbs are far from full
+constexpr std::int64_t kBlock = 65536;  // elements between two carries: limbs are far from overflow
 
 using Limbs = std::array<std::int64_t, ExactSum::kLimbs>;
 

@@ -21,7 +21,7 @@ CpuKernels::CpuKernels(Pool& pool, const CpuKernelsOptions& options)
       logits_bytes_(options.logits_bytes),
       adds_in_products_(options.adds_in_products),
       products_(options.use_native_bf16 && Products::processor_has_bf16()) {
-  static_cast<void>(loops());  // what is wrong with MICA_CPU_ISA is said here: an OpenMP region lets no error out
+  static_cast<void>(loops());  // reports a bad MICA_CPU_ISA here: no exception can leave an OpenMP region
 }
 
 std::string CpuKernels::description() const {

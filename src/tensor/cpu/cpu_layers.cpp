@@ -62,7 +62,7 @@ void CpuKernels::layer_norm(Stream& s, ConstTensorView x, ConstTensorView gamma,
 
 namespace {
 
-/// sum = a + b, a few rows at a time, and then norm(begin, end) of those, which are still in the cache.
+/// sum = a + b, a few rows at a time, each followed by norm(begin, end) of these rows while they are in the cache.
 template <class Norm>
 void add_and_norm(ConstTensorView a, ConstTensorView b, TensorView sum, std::int64_t rows, std::int64_t cols, const Norm& norm) {
   constexpr std::int64_t kBlockNumel = 4096;

@@ -14,7 +14,7 @@ using namespace arguments;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
-/// Elements that are widened to f32 and summed up at a time: sums do not depend on the number of threads.
+/// Elements widened to f32 and summed at a time: fixed, so that sums do not depend on the number of threads.
 constexpr std::int64_t kBlockNumel = 2048;
 
 /// A block of outputs and their targets in f32.
@@ -43,7 +43,7 @@ struct ClassRows {
       if (targets[row] == ignored) continue;
       require(targets[row] >= 0 && targets[row] < dims.classes,
               "cross_entropy: target {} in row {} is not one of the {} classes [0, {}) and not {} (ignored): give the model an "
-              "output for every class, or mend the targets",
+              "output for every class, or correct the targets",
               targets[row], row, dims.classes, dims.classes, ignored);
       ++counted;
     }

@@ -61,8 +61,8 @@ void CpuKernels::linear_backward_input(Stream& s, ConstTensorView dy, ConstTenso
           [&product, dy, w, dx, inner = space.data()] { product.run(dy.data, w.data, nullptr, dx.data, inner); });
 }
 
-// Beside a product a GELU is cheap and the product's library has the same bits wherever it is applied, so nothing is
-// gained by an epilogue: the GELU's loop runs behind the product, in the same task.
+// A GELU is cheap compared with a product, so an epilogue would gain nothing: the GELU's loop runs after the product, in
+// the same task.
 void CpuKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView pre, TensorView y) {
   const LinearDims d = check_linear_gelu(x, w, bias, pre, y);
   if (d.m == 0 || d.n == 0) return;

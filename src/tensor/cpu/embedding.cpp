@@ -70,7 +70,7 @@ void embedding_backward_tokens(ConstTensorView dy, ConstTensorView ids, TensorVi
   check_ids(id, count, dtokens.shape[0]);
   if (mode == Write::overwrite) zero_rows(dtokens, 0, dtokens.shape[0]);
 
-  auto* order = static_cast<std::int32_t*>(scratch);  // token numbers, those of one id together and ascending
+  auto* order = static_cast<std::int32_t*>(scratch);  // token numbers, grouped by id and ascending within an id
   std::iota(order, order + count, 0);
   std::sort(order, order + count, [id](std::int32_t a, std::int32_t b) { return id[a] != id[b] ? id[a] < id[b] : a < b; });
 

@@ -14,15 +14,15 @@ namespace mica::cpu {
 /// The classifier head and its cross-entropy as one operation. [Note: head loss]
 /// The rows are cut into chunks whose logits are at most `logits_bytes`; a small vocabulary needs one chunk.
 /// A chunk: logits = hidden w^T (f32) -> each row's loss and, in place, dlogits -> dhidden and dw by products.
-/// bf16 and f16: dlogits are of that dtype in the first half of each f32 row, so the rows keep their distance. dw is rounded to its
-/// dtype once a chunk; all else is f32.
+/// bf16 and f16: dlogits are in that dtype, in the first half of each f32 row, so the row stride stays the same. dw is rounded
+/// to its dtype once per chunk; all else is f32.
 class HeadLoss {
  public:
   /// @param tensors  checked, with at least one row
   HeadLoss(Products& products, const arguments::HeadTensors& tensors, double scale, Write dw_mode, std::int64_t logits_bytes);
 
   [[nodiscard]] std::int64_t scratch_bytes() const { return scratch_bytes_; }
-  /// What run() will multiply.
+  /// The products that run() will compute.
   [[nodiscard]] std::vector<ProductSpec> product_specs() const;
   /// On the stream's thread. @throws Error naming the first target that is not -1 and not below V.
   void run(void* scratch) const;

@@ -11,25 +11,24 @@
 
 namespace mica::cpu {
 
-/// Instruction sets the loops are compiled for: x86-64-v2 (SSE4.2), v3 (AVX2, FMA), v4 (AVX-512). Elsewhere than on
-/// x86-64 only v2 exists and means "the compiler's baseline".
+/// Instruction sets the loops are compiled for: x86-64-v2 (SSE4.2), v3 (AVX2, FMA), v4 (AVX-512). On other
+/// processors only v2 exists and means "the compiler's baseline".
 enum class Isa : std::uint8_t { v2, v3, v4 };
 
-/// What the max and the sum of a softmax row are: p[i] = exp(x[i] - max) / sum, log-sum-exp = max + log(sum).
+/// Max and sum of a softmax row: p[i] = exp(x[i] - max) / sum, log-sum-exp = max + log(sum).
 struct RowSoftmax {
   float max = 0;
   float sum = 0;
 };
 
 /// One set of single-threaded loops. [Note: loops]
-/// - Plain pointers, no streams, no threads, no allocation, no exceptions. Any alignment. Pointers are those of element
-/// 0
-///   and [begin, end) counts elements (or rows), so that a caller splits a range by calling with other bounds.
-/// - `DType` is f32, bf16 or f16 and holds for every void* of the call, unless the comment says more.
+/// - Plain pointers, no streams, no threads, no allocation, no exceptions. Any alignment. Pointers point to element 0 and
+///   [begin, end) counts elements (or rows), so that a caller splits a range by changing the bounds only.
+/// - `DType` is f32, bf16 or f16 and is the dtype of every void* of the call, unless the comment says otherwise.
 /// - Elementwise loops give the same bits for every split of a range. Those marked (=) also give the same bits on
 ///   every Isa: they use no fused multiply-add.
-/// - Reductions over a row (layer norm, softmax, dot, sums) depend on the row only, but differ between Isas by
-/// rounding.
+/// - Reductions over a row (layer norm, softmax, dot, sums) depend on the row only, but are rounded differently on
+///   different Isas.
 struct Loops {
   Isa isa = Isa::v2;
 
@@ -55,8 +54,7 @@ struct Loops {
   void (*convert)(const void* src, DType src_dtype, void* dst, DType dst_dtype, std::int64_t begin, std::int64_t end);
   /// (=) any dtype; integers are truncated from double.
   void (*fill)(void* x, DType, double value, std::int64_t begin, std::int64_t end);
-  /// (=) dst[i] = sum over sources in order, folded from the left in f32, rounded once. dst may be a
-  /// source.
+  /// (=) dst[i] = sum over sources in order, folded from the left in f32, rounded once. dst may be a source.
   void (*fold_sum)(DType, const void* const* sources, std::int64_t num_sources, void* dst, std::int64_t begin, std::int64_t end);
   /// (=) The maximum; NaN in any source gives NaN.
   void (*fold_max)(DType, const void* const* sources, std::int64_t num_sources, void* dst, std::int64_t begin, std::int64_t end);
@@ -106,7 +104,7 @@ struct Loops {
   float (*row_max)(const float* x, std::int64_t n);
   /// max and sum of exp(x - max).
   RowSoftmax (*row_softmax)(const float* x, std::int64_t n);
-  /// y[i] = exp(factor * x[i] - shift), (y may be x, also as a 2-byte dtype over f32). Returns the f32 sum of the
+  /// y[i] = exp(factor * x[i] - shift); y may be x, also with a 2-byte dtype. Returns the f32 sum of the
   /// unrounded exponentials. shift is in units of factor * x: for a running max m of x it is factor * m.
   float (*exp_row)(const float* x, std::int64_t n, float factor, float shift, void* y, DType y_dtype);
   /// Attention backward: p[i] = exp(factor * s[i] - lse); ds[i] = factor * p[i] * (dp[i] - delta).
@@ -115,7 +113,7 @@ struct Loops {
                                DType out_dtype);
   /// Cross-entropy of one row, n classes: returns log(sum) + max - logits[target].
   float (*cross_entropy_row)(const float* logits, std::int64_t n, std::int64_t target, RowSoftmax* softmax);
-  /// dlogits[i] = factor * (p[i] - (i == target)), may be logits (also as a 2-byte dtype over f32).
+  /// dlogits[i] = factor * (p[i] - (i == target)), may be logits (also with a 2-byte dtype).
   void (*cross_entropy_backward_row)(const float* logits, std::int64_t n, std::int64_t target, const RowSoftmax& softmax, float factor,
                                      void* dlogits, DType dtype);
 
@@ -126,7 +124,7 @@ struct Loops {
 /// The best set this processor runs, or the one that MICA_CPU_ISA=v2|v3|v4 names. Chosen once, thread-safe.
 /// @throws ConfigError when the variable names an unknown set or one the processor lacks.
 [[nodiscard]] const Loops& loops();
-/// A certain set; null when this processor cannot run it.
+/// The set of one Isa; null when this processor cannot run it.
 [[nodiscard]] const Loops* loops_of(Isa isa);
 [[nodiscard]] std::string_view isa_name(Isa isa);
 

@@ -24,7 +24,7 @@ Desc matrix(std::int64_t rows, std::int64_t cols, DType dtype, std::int64_t ld, 
 /// @param bias  null: none.
 dnnl::matmul::primitive_desc describe_matmul(const dnnl::engine& engine, const Desc& a, const Desc& b, const Desc* bias, const Desc& c,
                                              const dnnl::primitive_attr& attributes) {
-#if DNNL_VERSION_MAJOR >= 3  // which has no descriptors of operations any more
+#if DNNL_VERSION_MAJOR >= 3  // which dropped operation descriptors
   if (bias == nullptr) return {engine, a, b, c, attributes};
   return {engine, a, b, *bias, c, attributes};
 #else
@@ -58,7 +58,7 @@ dnnl::matmul::primitive_desc describe(const dnnl::engine& engine, const ProductS
 bool onednn_supports(const ProductSpec& spec, bool native_bf16) {
   if (spec.a != spec.b) return false;
   if (spec.a == DType::f32) return spec.c == DType::f32 && spec.bias.value_or(DType::f32) == DType::f32;
-  const auto is_half = [](DType dtype) { return dtype == DType::f16; };  // oneDNN 2 multiplies none on a CPU, 3 only on some
+  const auto is_half = [](DType dtype) { return dtype == DType::f16; };  // oneDNN 2 has no f16 on CPUs, 3 only on some
   if (is_half(spec.a) || is_half(spec.c) || is_half(spec.bias.value_or(DType::f32))) return false;
   return native_bf16;  // c and bias may be f32 or bf16
 }
@@ -78,7 +78,7 @@ void OnednnProduct::run(const void* a, const void* b, const void* bias, void* c,
   const std::scoped_lock lock(mutex_);
   std::array<dnnl_exec_arg_t, 5> args{};
   int num_args = 0;
-  // The C API: its C++ face builds a hash map for every call.
+  // The C API: the C++ one builds a hash map for every call.
   const auto pass = [&](int name, const dnnl::memory& memory, const void* data) {
     dnnl_memory_set_data_handle(memory.get(), const_cast<void*>(data));
     args[static_cast<std::size_t>(num_args++)] = {name, memory.get()};

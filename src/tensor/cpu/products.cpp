@@ -63,7 +63,7 @@ std::string ProductSpec::to_string() const {
 bool Products::processor_has_bf16() {
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
   const auto needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
-  return (isa & needed) == needed;  // the values are sets of features
+  return (isa & needed) == needed;  // the values are bit sets of features
 }
 
 std::string Products::library_description() {
@@ -86,7 +86,7 @@ std::string Products::library_description() {
       case dnnl::cpu_isa::avx512_core_amx:
         return "avx512_core_amx";
       default:
-        return "another instruction set";  // oneDNN 3 knows more of them
+        return "another instruction set";  // oneDNN 3 has more of them
     }
   };
   const dnnl_version_t* version = dnnl_version();

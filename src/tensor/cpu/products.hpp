@@ -37,9 +37,9 @@ class Product {
   virtual void run(const void* a, const void* b, const void* bias, void* c, void* scratch) const = 0;
 };
 
-/// Makes products and keeps them: creating one takes oneDNN a quarter of a millisecond, running a small one less
-/// than a tenth of that. [Note: product cache] Keyed by the whole spec and the thread count; never emptied, since a
-/// run has a few dozen shapes. find() belongs to the host thread.
+/// Makes products and keeps them: oneDNN needs a quarter of a millisecond to create one, and less than a tenth of that to
+/// run a small one. [Note: product cache] Keyed by the whole spec and the thread count; never emptied, since a run has a few
+/// dozen shapes. find() belongs to the host thread.
 class Products {
  public:
   /// @param native_bf16  whether bf16 products run natively; otherwise they are computed in f32.

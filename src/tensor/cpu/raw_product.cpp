@@ -11,7 +11,7 @@ namespace {
 class OnednnRawProduct final : public RawProduct {
  public:
   explicit OnednnRawProduct(const cpu::ProductSpec& spec) : product_(engine_, stream_, spec) {
-    // Memory of its own: what Mica is compared with must not use Mica's pool.
+    // Memory of its own: the product that Mica is compared with must not use Mica's pool.
     scratch_.resize(static_cast<std::size_t>(product_.scratch_bytes() / 64 + 2) * 8);
   }
   void run(const void* a, const void* b, void* c) override {

@@ -11,7 +11,7 @@ namespace mica::cpu {
 
 namespace {
 
-/// Blocks of all sequences, and how many of them are worth a thread.
+/// Blocks of all sequences, and how many of them a thread should get at least.
 struct Blocks {
   std::int64_t per_sequence, total, grain;
   explicit Blocks(const Shape& x)

@@ -10,9 +10,9 @@ namespace mica::cpu {
 
 /// Rotary embedding of x [B,T,heads*D] into y. [Note: rotary angles]
 /// Tokens are taken kRotaryBlock at a time: one double-precision cosine and sine at the block's first position for each
-/// frequency, then one rotation a position, so that a table of all positions need not exist and an angle's error stays
-/// near 1e-14 at any length. Blocks begin at multiples of kRotaryBlock whoever takes them: the same bits on any number
-/// of threads.
+/// frequency, then one rotation per position, so that no table of all positions is needed and an angle's error stays
+/// near 1e-14 at any length. Blocks begin at multiples of kRotaryBlock on any thread, so that bits do not depend on the
+/// number of threads.
 inline constexpr std::int64_t kRotaryBlock = 64;
 /// Bytes of scratch for `threads` threads.
 [[nodiscard]] std::int64_t rotary_scratch_bytes(std::int64_t head_dim, int threads);

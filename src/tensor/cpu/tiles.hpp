@@ -14,8 +14,8 @@ inline constexpr std::int64_t kTilePad = 16;
 /// Keys of one panel of attention, and queries of one tile.
 inline constexpr std::int64_t kPanel = 64;
 
-/// Small f32 products for attention, where the operands are in cache and a library's per-call cost would show, and what
-/// happens between them. Single-threaded, any alignment. One set per instruction set, as Loops.
+/// Small f32 products for attention, where the operands are in cache and a library's per-call cost would matter, and the row
+/// operations between them. Single-threaded, any alignment. One set per instruction set, as for Loops.
 struct Tiles {
   /// One operand: element (row, col) is data[row * row_stride + col * col_stride].
   struct Left {
@@ -31,22 +31,22 @@ struct Tiles {
   /// rows of `dim` elements (f32, bf16 or f16), `stride` elements apart -> dense f32 rows of padded_dim, the padding zero.
   void (*load_rows)(const void* x, DType dtype, std::int64_t stride, std::int64_t rows, std::int64_t dim, std::int64_t padded_dim,
                     float* dst);
-  /// The way back; row r is multiplied with factors[r] (null: with nothing).
+  /// The reverse of load_rows; row r is multiplied by factors[r] (null: by 1).
   void (*store_rows)(const float* x, std::int64_t padded_dim, const float* factors, std::int64_t rows, std::int64_t dim, void* dst,
                      DType dtype, std::int64_t stride);
-  /// Row r shows visible + r scores: they become exp(factor * score - shift) with shift = factor * their maximum, the
+  /// The first visible + r scores of row r become exp(factor * score - shift) with shift = factor * their maximum, the
   /// others up to `cols` (a multiple of kTilePad) zero. sums[r] is the sum, so log-sum-exp = shifts[r] + log(sums[r]).
   void (*softmax_rows)(float* scores, std::int64_t stride, std::int64_t rows, std::int64_t visible, std::int64_t cols, float factor,
                        float* shifts, float* sums);
-  /// scores -> P = exp(factor * score - lse[r]); dscores (dP) -> factor * P * (dP - delta[r]). Row r shows visible + r
-  /// (diagonal) or visible scores; the others up to `cols` become zero.
+  /// scores -> P = exp(factor * score - lse[r]); dscores (dP) -> factor * P * (dP - delta[r]), for the first visible + r
+  /// (diagonal) or visible scores of row r; the others up to `cols` become zero.
   void (*softmax_backward_rows)(float* scores, float* dscores, std::int64_t stride, std::int64_t rows, std::int64_t visible,
                                 bool is_diagonal, std::int64_t cols, float factor, const float* lse, const float* delta);
 };
 
 /// For the same instruction set as loops().
 [[nodiscard]] const Tiles& tiles();
-/// For a certain one, which this processor must be able to run (tests).
+/// For one instruction set, which this processor must be able to run (tests).
 [[nodiscard]] Tiles tiles_of(Isa isa);
 
 }  // namespace mica::cpu

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What cuda_kernels.hpp is in a build without CUDA.
+// cuda_kernels.hpp in a build without CUDA.
 #include "mica/tensor/cuda_kernels.hpp"
 
 #include "mica/core/error.hpp"
@@ -7,7 +7,7 @@
 namespace mica {
 
 std::unique_ptr<Kernels> make_cuda_kernels(Pool&, const CudaKernelsOptions&) {
-  throw ConfigError("a GPU's kernels are asked for, but this build has no CUDA: build Mica where nvcc is (preset cuda)");
+  throw ConfigError("GPU kernels were requested, but this build has no CUDA: build Mica where nvcc is installed (preset cuda)");
 }
 std::span<const SlowPath> slow_paths(const Kernels&) { return {}; }
 

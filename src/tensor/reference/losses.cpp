@@ -10,7 +10,7 @@ namespace {
 
 double probability(double x) { return 1 / (1 + std::exp(-x)); }
 
-/// Of one output. The logarithms are those of the definition, taken where they are finite.
+/// The loss of one output by its definition; far from 0 the logarithms are replaced by their limits.
 double loss_at(ElementLoss f, double x, double target) {
   if (f == ElementLoss::squared_error) return std::pow(x - target, 2);
   const double log_p = x < -30 ? x : -std::log1p(std::exp(-x));     // log(1 / (1 + e^-x))
@@ -33,7 +33,7 @@ Values softmax(const Values& logits, std::int64_t row, std::int64_t classes) {
   return p;
 }
 
-/// The class of a row; negative: it is ignored.
+/// The class of a row; negative if the row is ignored.
 std::int64_t class_of(const ConstTensorView& targets, std::int64_t row, std::int32_t ignored, std::int64_t classes) {
   const std::int32_t target = targets.as<std::int32_t>()[row];
   if (target == ignored) return -1;

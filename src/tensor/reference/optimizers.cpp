@@ -7,7 +7,7 @@
 
 namespace mica::reference {
 namespace {
-/// The gradient as the optimizer sees it.
+/// The gradient times grad_scale.
 Values scaled_gradient(const ConstTensorView& grad, const ConstTensorView& grad_scale) {
   Values g = values(grad);
   const double factor = grad_scale ? scalar(grad_scale) : 1;

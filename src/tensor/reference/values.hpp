@@ -93,7 +93,7 @@ inline void store(const TensorView& view, Values result, Write mode = Write::ove
   return static_cast<std::size_t>(row * cols + col);
 }
 
-/// Shapes are the caller's business; what would read out of bounds aborts here.
+/// Aborts on a view of another size, which would be read out of bounds. Shapes are not checked.
 inline void expect_numel(const ConstTensorView& view, std::int64_t numel, const char* what) {
   if (view) invariant(view.numel() == numel, what);
 }

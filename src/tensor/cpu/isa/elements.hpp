@@ -33,7 +33,7 @@ MICA_INLINE U16 to_words(F32 x, Bf16) {
 }
 MICA_INLINE F32 from_words(U16 w, Bf16) { return from_bits(widen(w) << 16); }
 
-/// As mica::f16, by the same steps.
+/// As mica::f16.
 MICA_INLINE U16 to_words(F32 x, F16) {
   const U32 u = bits(x);
   const U32 sign = (u >> 16) & 0x8000U;

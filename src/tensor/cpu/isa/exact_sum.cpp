@@ -7,7 +7,7 @@
 namespace mica::cpu::MICA_ISA {
 namespace {
 
-constexpr std::int64_t kBlock = 1024;  // what is summed at once stays in the cache
+constexpr std::int64_t kBlock = 1024;  // numbers summed at a time: they stay in the cache
 constexpr int kPerVector = kLanes / 2;
 
 MICA_INLINE double power_of_two(int exponent) { return __builtin_bit_cast(double, static_cast<std::uint64_t>(1023 + exponent) << 52); }
@@ -19,7 +19,7 @@ struct Block {
   MICA_INLINE double& at(int i) { return reinterpret_cast<double*>(values)[i]; }
 };
 
-/// Counts what is not below 2^256 and takes it out of the block.
+/// Counts numbers that are NaN or at least 2^256, and replaces them by 0 in the block.
 void take_out_large(Block& block, double limit, std::int64_t* limbs) {
   for (int i = 0; i < block.num_vectors * kPerVector; ++i) {
     double& x = block.at(i);
@@ -29,9 +29,9 @@ void take_out_large(Block& block, double limit, std::int64_t* limbs) {
   }
 }
 
-// From the highest limb that the largest number reaches downwards: (x + magic) - magic rounds x to whole units of the
-// limb, what it leaves over goes on to the next. All of it is exact, and so are the sums: 1024 numbers of at most 2^32
-// units each. Most blocks need 3 or 4 limbs.
+// Goes down from the highest limb of the largest number: (x + magic) - magic rounds x to whole units of the limb, and the
+// remainder goes to the next limb. This is exact, and so are the sums: 1024 numbers of at most 2^32 units each. Most blocks
+// need 3 or 4 limbs.
 void add_block(Block& block, std::int64_t* limbs) {
   constexpr int kHighest = ExactSum::kLowestExponent + static_cast<int>(ExactSum::kValueLimbs) * ExactSum::kLimbBits;
   const double limit = power_of_two(kHighest);

@@ -10,7 +10,7 @@ MICA_INLINE void forward_row(const Type* x, const Type* gamma, const Type* beta,
                              float* rstd_out) {
   const float n = static_cast<float>(cols);
   const float mean = row_sum<4>(cols, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA { return load(x + i, lanes); }) / n;
-  // What is left of the mean corrects its rounding (Chan, Golub and LeVeque's corrected two-pass algorithm).
+  // The sum of x - mean corrects the mean's rounding error (Chan, Golub and LeVeque's corrected two-pass algorithm).
   F32 rest{};
   const float squares = row_sum<4>(cols,
                                    [&](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {

@@ -11,7 +11,7 @@ namespace {
 /// x = n log(2) + r with |r| <= log(2)/2; the polynomial is the minimax one for (e^r - 1 - r) / r^2 (error 3e-9).
 MICA_INLINE F32 exp(F32 x) {
   x = min_or_second(splat(89.0F), max_or_second(splat(-104.0F), x));
-  // Adding 1.5 * 2^23 leaves no room for a fraction: rounds to an integer.
+  // Rounds to an integer: a float of the size of 1.5 * 2^23 has no fraction bits.
   const F32 n = fma(x, splat(1.44269504F), splat(0x1.8p23F)) - 0x1.8p23F;
   F32 r = fma(n, splat(-0x1.62e4p-1F), x);  // log(2) in two parts; this product is exact without fma as well
   r = fma(n, splat(-1.4286068e-6F), r);

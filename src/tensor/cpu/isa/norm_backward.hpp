@@ -8,7 +8,7 @@
 namespace mica::cpu::MICA_ISA {
 namespace {
 
-/// What is wanted of a call: template arguments, so that the loops have no branches.
+/// Whether and how dx is written: a template argument, so that the loops have no branches.
 enum class InputGradient { none, overwrite, accumulate };
 
 /// The operands of some rows, beginning with the first of them.
@@ -17,7 +17,7 @@ struct BackwardRows {
   const Type* dy;
   const Type* x;
   const Type* gamma;
-  const float* mean;  // kCentred only, as dbeta
+  const float* mean;  // kCentred only, like dbeta
   const float* rstd;
   std::int64_t cols;
   Type* dx;
@@ -42,7 +42,7 @@ MICA_INLINE RowMeans row_means(const BackwardRows<Type>& rows, std::int64_t r) {
   const Type *dy = rows.dy + r * rows.cols, *dx = rows.dx + r * rows.cols;
   F32 sum_g[2] = {}, sum_gx[2] = {};
   const auto add = [&](std::int64_t i, auto lanes, int v) MICA_INLINE_LAMBDA {
-    __builtin_prefetch(dx + i, 1);  // the only operand that this pass would leave in memory
+    __builtin_prefetch(dx + i, 1);  // the only operand that this pass does not load
     const F32 g = load(dy + i, lanes) * load(rows.gamma + i, lanes);
     if constexpr (kCentred) sum_g[v] += g;
     sum_gx[v] = fma(g, centred<kCentred>(rows, r, i, lanes), sum_gx[v]);

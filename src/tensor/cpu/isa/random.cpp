@@ -47,7 +47,7 @@ MICA_INLINE void random_words(const PhiloxStream& s, std::uint64_t first_block, 
 }
 
 /// body(i, first, count, word): elements [i, i + count) are the lanes [first, first + count) of `word`.
-/// Whole vectors come with lanes = Whole, the first and last ones in pieces with the element count.
+/// Whole vectors come with lanes = Whole, partial ones at the start and the end with the element count.
 template <class Body>
 MICA_INLINE void for_random_words(const PhiloxStream& s, std::int64_t begin, std::int64_t end, Body body) {
   constexpr std::int64_t kGroup = 4 * kLanes;

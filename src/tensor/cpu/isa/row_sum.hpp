@@ -6,9 +6,9 @@
 namespace mica::cpu::MICA_ISA {
 namespace {
 
-/// The sum of term(i, lanes) over [0, n); what term gives in lanes that are not wanted is left out, and terms may have
-/// side effects. kStreams partial sums hide the latency of additions. Every kBlock elements are added up in double, so
-/// that the error does not grow with the row (a vocabulary has 50257 classes).
+/// The sum of term(i, lanes) over [0, n); values in lanes past n are ignored, and terms may have side effects. kStreams
+/// partial sums hide the latency of additions. Every kBlock elements are added up in double, so that the error does not
+/// grow with the row (a vocabulary has 50257 classes).
 template <int kStreams, class Term>
 MICA_INLINE float row_sum(std::int64_t n, Term term) {
   constexpr std::int64_t kStep = kStreams * kLanes;

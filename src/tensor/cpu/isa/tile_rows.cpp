@@ -3,11 +3,11 @@
 #include "elements.hpp"
 #include "math.hpp"
 
-// What attention does with the rows of its tiles between the products, see Tiles: many short rows in one call.
+// The row operations of attention between its products, see Tiles: many short rows in one call.
 namespace mica::cpu::MICA_ISA {
 namespace {
 
-/// A head's rows lie a whole token apart in memory: the processor does not see the pattern and is told.
+/// A head's rows are a whole token apart in memory, which hardware does not prefetch: rows to prefetch ahead.
 constexpr std::int64_t kRowsAhead = 8;
 constexpr std::int64_t kLineBytes = 64;
 
@@ -22,7 +22,7 @@ void load_rows(const void* x, DType dtype, std::int64_t stride, std::int64_t row
     for (std::int64_t row = 0; row < rows; ++row) {
       if (row + kRowsAhead < rows) prefetch_row(from + (row + kRowsAhead) * stride, dim);
       float* to = dst + row * padded_dim;
-      // The last vector is stored whole: its rest is padding, and zero.
+      // The last vector is stored whole: its lanes past dim are zero, as the padding must be.
       for_vectors(0, dim, [=](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA { store(to + i, load(from + row * stride + i, lanes)); });
       for (std::int64_t i = (dim + kLanes - 1) / kLanes * kLanes; i < padded_dim; i += kLanes) store(to + i, F32{});
     }
@@ -56,7 +56,7 @@ void softmax_rows(float* scores, std::int64_t stride, std::int64_t rows, std::in
     for_vectors(0, n, [&](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA { max = max_or_second(keep(load(row + i), lanes, lowest), max); });
     const float shift = factor * max_lanes(max);
     F32 sum{};
-    // Whole vectors throughout: cols is a multiple of kTilePad, and behind n there is nothing but masked scores.
+    // Whole vectors throughout: cols is a multiple of kTilePad, and all scores after n are masked.
     for_vectors(0, n, [&](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
       const F32 e = keep(exp(fma(load(row + i), splat(factor), splat(-shift))), lanes, F32{});
       store(row + i, e);

@@ -7,17 +7,17 @@
 namespace mica::cpu::MICA_ISA {
 namespace {
 
-// As many accumulators as hide the latency of a multiply-add and still leave registers for the operands.
+// Enough accumulators to hide the latency of a multiply-add, few enough to leave registers for the operands.
 constexpr int kRows = kLanes == 16 ? 8 : kLanes == 8 ? 6 : 4;
 constexpr int kVectors = 2;
 
 using Quad = float __attribute__((vector_size(16)));
 using QuadIndex = std::int32_t __attribute__((vector_size(16)));
 
-/// One load instruction, where splat() would add: x - 0 is x whatever x is.
+/// One load instruction, where splat() would add: x - 0 is x for every x.
 MICA_INLINE F32 broadcast(const float* x) { return *x - F32{}; }
 
-/// C[R, N vectors] in registers over the whole depth. Unrolling is asked for: only then the accumulators leave memory.
+/// C[R, N vectors] in registers over the whole depth. Loops must be unrolled: otherwise compilers keep the accumulators in memory.
 template <int R, int N, bool kAccumulate>
 void multiply_block(Tiles::Left a, const float* b, std::int64_t ldb, float* c, std::int64_t ldc, std::int64_t depth) {
   F32 sum[R][N];

@@ -6,10 +6,10 @@
 
 /// Vectors of one machine register, whichever ISA this file is compiled for. [Note: isa code]
 /// Everything under cpu/isa is compiled several times with different -march. A function with external linkage that is
-/// inline or a template would be emitted by each of them under one name, and the linker would keep any one: AVX-512
-/// code could run on a processor without it. So all code here lives in mica::cpu::<isa>::(anonymous), nothing of
-/// std:: that is a function is used, and the only symbols are the install_*() of each file (a unit test looks).
-/// Contraction to fused multiply-adds is off; fma() below says where one is meant.
+/// inline or a template would be emitted by each of them under one name, and the linker would keep an arbitrary one: AVX-512
+/// code could run on a processor without it. So all code here is in mica::cpu::<isa>::(anonymous), no function of std:: is
+/// used, and the only symbols are the install_*() of each file (a unit test checks that).
+/// Contraction to fused multiply-adds is off; fma() below requests one.
 
 #define MICA_INLINE [[gnu::always_inline]] inline
 /// For a lambda that must not become a call: [](...) MICA_INLINE_LAMBDA { ... }
@@ -47,7 +47,7 @@ MICA_INLINE F32 rotate(F32 v) {
   for (int l = 0; l < kLanes; ++l) from[l] = (l + kShift) % kLanes;
   return __builtin_shuffle(v, from);
 }
-/// All lanes combined in a fixed tree, so that a row's sum does not depend on where the row lies.
+/// All lanes combined in a fixed tree, so that a row's sum does not depend on its position.
 template <class Combine>
 MICA_INLINE float combine_lanes(F32 v, Combine combine) {
   if constexpr (kLanes > 8) v = combine(v, rotate<8>(v));
