@@ -49,7 +49,7 @@ void BufferStorage::cast_for_forward(bool full_precision) {
   }
 }
 
-/// To new storage in `dtype`, with what is there.
+/// Moves the buffer to new storage in `dtype`, with its values.
 void BufferStorage::move_to(Entry& entry, DType dtype) {
   nn::ModuleBuffer& buffer = *entry.buffer;
   Stream& compute = device_mesh_.compute();

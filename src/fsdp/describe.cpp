@@ -8,7 +8,7 @@
 namespace mica::fsdp {
 namespace {
 
-/// Units that are around `unit`.
+/// Number of units around `unit`.
 int depth_of(const Unit& unit, const std::vector<Unit*>& units) {
   return static_cast<int>(std::ranges::count_if(units, [&](const Unit* other) {
     if (other == &unit) return false;

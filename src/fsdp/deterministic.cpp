@@ -13,7 +13,7 @@ class DeterministicReduction final : public GradientReduction {
     Pool& pool = job.device_mesh.pool();
     const DType dtype = job.unsharded_grad.dtype;
     const std::int64_t numel = job.unsharded_grad.numel();
-    ConstTensorView rows = job.unsharded_grad;  // [ranks, P]: one row a micro-batch, all of them of this rank's shard
+    ConstTensorView rows = job.unsharded_grad;  // [ranks, P]; after the exchange, this rank's shard of each micro-batch
     Buffer swapped, gathered;
     if (job.shard_size > 1) {
       swapped = pool.allocate(rows.bytes(), MemoryRole::communication, job.post_backward);

@@ -12,9 +12,9 @@ namespace {
 
 OffloadTier make_offload_tier(const std::shared_ptr<Streams>& streams, Kernels& kernels) {
   const DeviceKind device = streams->compute->device();
-  // Beside a GPU, memory that it copies to and from while the host goes on.
+  // For a GPU pinned memory, so that the host need not wait for copies.
   std::shared_ptr<Pool> pool = device == DeviceKind::cuda ? make_pinned_pool() : make_cpu_pool();
-  if (device == DeviceKind::cpu) {  // compute and its kernels, of which the mesh's user owns the latter
+  if (device == DeviceKind::cpu) {  // compute and its kernels, which the mesh's user owns
     return {{streams, streams->compute.get()}, std::move(pool), {std::shared_ptr<Kernels>(), &kernels}};
   }
   std::shared_ptr<Kernels> of_host = make_cpu_kernels(*pool);
@@ -39,7 +39,7 @@ void DeviceMesh::make_groups() {
   replicate_group_ = mesh_.replicate().duplicate("replicate/all_reduce");
   all_ranks_group_ = mesh_.world().duplicate("world/all_reduce");
   agreement_group_ = mesh_.world().duplicate("world/agreement");
-  // Now, before the model takes its memory. all_ranks_group() is for few: their units connect it.
+  // Before the model allocates its memory. Few units use all_ranks_group(): they connect it themselves.
   connect_groups(
       {unshard_group_.get(), reduce_group_.get(), replicate_group_.get(), agreement_group_.get(), &shard_norm_group(), &metrics_group()});
 }
@@ -63,7 +63,7 @@ void DeviceMesh::rebuild(std::unique_ptr<ProcessGroup> world, MeshGeometry geome
                        "a mesh with {} shard ranks cannot be rebuilt with {}: only whole replicas can be left out; for another shard size "
                        "restart from a checkpoint",
                        mesh_.shard_size(), geometry.shard_size);
-  drain();  // what the streams still have to do uses the groups
+  drain();  // pending work uses the groups
   check_shards(*world);
   ms_before_rebuild_ = communication_ms();
   std::vector<int> neighbours;

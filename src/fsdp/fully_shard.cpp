@@ -27,18 +27,18 @@ void check_wrappable(const nn::Module& module, const DeviceMesh& device_mesh, co
   require<ConfigError>(
       options.reshard_after_forward_ranks == 0 || (options.reshard_after_forward_ranks > 0 && reshards_after_forward(options.strategy)),
       "a module of type {} is sharded with reshard_after_forward_ranks = {} and strategy {}: after forward "
-      "full_shard and hybrid_shard alone reshard, over 1 or more ranks; use one of these, or leave it 0",
+      "only full_shard and hybrid_shard reshard, over 1 or more ranks; use one of these, or leave it 0",
       module.type_name(), options.reshard_after_forward_ranks, strategy_name(options.strategy));
   require<ConfigError>(options.shard_dims.empty() || options.sharding == Sharding::per_parameter,
-                       "a module of type {} is sharded flat with a dim for parameters like '{}': dims are chosen with "
+                       "a module of type {} is sharded flat, but shard_dims has a dim for parameters like '{}': shard_dims needs "
                        "fsdp.sharding=per_parameter",
                        module.type_name(), options.shard_dims.empty() ? "" : options.shard_dims.front().pattern);
   require<ConfigError>(options.ignored_modules.empty() || options.ignored_parameters.empty(),
-                       "a module of type {} is sharded with {} ignored modules and {} ignored parameters: give one of the two",
+                       "a module of type {} is sharded with {} ignored modules and {} ignored parameters: give only one of the two",
                        module.type_name(), options.ignored_modules.size(), options.ignored_parameters.size());
   for (const nn::Module* ignored : options.ignored_modules) {
     require<ConfigError>(!ignored->hooks(),
-                         "a module of type {} that is a unit already is to be ignored by a unit of type {}: ignore the modules "
+                         "a module of type {} is a unit already and cannot be ignored by a unit of type {}: ignore the modules "
                          "in it, or do not shard it",
                          ignored->type_name(), module.type_name());
   }
@@ -49,7 +49,7 @@ Unit& fully_shard(nn::Module& module, DeviceMesh& device_mesh, const Options& op
   if (!module.has_forward()) {
     device_mesh.logger().warn(
         "a module of type {} becomes a unit, but has no forward of its own: nothing will gather the "
-        "parameters of what is in it; shard the modules in it instead",
+        "parameters inside it; shard the modules in it instead",
         module.type_name());
   }
   if (std::ranges::find(options.ignored_modules, &module) != options.ignored_modules.end()) {

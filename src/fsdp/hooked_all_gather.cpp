@@ -94,8 +94,7 @@ void HookedAllGather::check_agreement(const std::vector<Part>& parts, DType dtyp
     for (std::size_t i = 0; i < bytes.size(); ++i) {
       require(bytes[i] == agreed->second[i],
               "unit {}: the all-gather hook of parameter {} {} gives {} bytes, but gave {} in the first all-gather, "
-              "for which "
-              "the ranks have agreed on sizes: a hook gives as many bytes every time",
+              "for which the ranks have agreed on sizes: a hook must give the same number of bytes every time",
               unit_name_, layout_.parameters()[i].name, layout_.parameters()[i].shape.to_string(), bytes[i], agreed->second[i]);
     }
     return;

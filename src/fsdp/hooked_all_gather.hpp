@@ -11,8 +11,8 @@
 
 namespace mica::fsdp {
 
-/// The all-gather of a unit some of whose parameters have hooks: still one collective, of bytes. Each rank sends, for
-/// each parameter in order, the inputs of its hook or else its part in param_dtype, every array at a multiple of 64 bytes.
+/// The all-gather of a unit with hooks on some of its parameters: still one collective, of bytes. For each parameter in order a
+/// rank sends the inputs from its hook, or without a hook its part in param_dtype, each array at a multiple of 64 bytes.
 class HookedAllGather {
  public:
   /// `layout` outlives it.
@@ -25,8 +25,8 @@ class HookedAllGather {
   [[nodiscard]] HookedGatherSizes sizes(DType dtype) const;
 
   /// @param master [P] f32.  @param unsharded [U], written on the unshard stream.
-  /// @throws Error on all ranks, in the first call of each dtype, when the ranks' inputs are not of the same sizes; on
-  ///         this rank, in a later one, when they are not those of the first.
+  /// @throws Error on all ranks if the ranks' inputs differ in size in the first call of a dtype; on this rank if its sizes change
+  ///         in a later call.
   void gather(ConstTensorView master, int shard_rank, TensorView unsharded);
 
  private:

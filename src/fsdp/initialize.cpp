@@ -18,7 +18,7 @@
 namespace mica::fsdp {
 namespace {
 
-/// Whoever ignores a parameter gives it its values. (After a root has claimed its units, what no unit holds is ignored.)
+/// Ignored parameters get their values from the user. (After a root has claimed its units, all others have a holder.)
 bool is_ignored(const nn::Parameter& parameter) { return parameter.holder == nullptr; }
 
 struct NamedModule {
@@ -26,23 +26,23 @@ struct NamedModule {
   nn::Module* module;
 };
 
-/// The modules that have a unit around them and none further in, outer ones first.
+/// The modules whose innermost unit is this one, outer ones first.
 struct Region {
   std::vector<NamedModule> modules;
-  bool lacks_data = false;  // something is not given already
+  bool lacks_data = false;  // some parameter or buffer has no data yet
 };
 
 std::string full_name_in(const std::string& module_name, const std::string& name) {
   return module_name.empty() ? name : module_name + "." + name;
 }
 
-/// Whole parameters while their units are being cut. A parameter whose owner is a module of an inner unit (a tied
+/// Whole parameters while their units are being sharded. A parameter whose owner is a module of an inner unit (a tied
 /// embedding) waits here for its own unit, which comes later.
 class WholeParameters {
  public:
   explicit WholeParameters(DeviceMesh& device_mesh) : device_mesh_(device_mesh) {}
 
-  /// Makes sure that the parameter has storage of ours, [shape] f32, undefined or with what somebody had given it.
+  /// Gives the parameter storage of this object, [shape] f32, unless it has it: with the values of its data, else undefined.
   TensorView own(nn::Parameter& parameter) {
     if (storage_.contains(&parameter)) return parameter.data;
     Stream& compute = device_mesh_.compute();
@@ -77,7 +77,7 @@ class OneModule final : public ModuleInit {
 
   [[nodiscard]] TensorView data(nn::Parameter& parameter) override {
     check_own(module().own_parameters(), parameter);
-    require(!is_ignored(parameter), "'{}' is an ignored parameter: whoever ignores it holds its storage", parameter.name);
+    require(!is_ignored(parameter), "'{}' is an ignored parameter: its user owns its storage", parameter.name);
     return whole_.own(parameter);
   }
   [[nodiscard]] TensorView data(nn::ModuleBuffer& buffer) override {
@@ -206,7 +206,7 @@ class Initialization {
 
 void Root::initialize(const InitializeOptions& options) {
   check_all_assigned(unit_.module());
-  reshard();  // of an earlier initialisation: what modules still see is not given data
+  reshard();  // after an earlier initialisation: parameters that modules still see would pass for given data
   std::unordered_map<const Unit*, Region> regions;
   const std::function<void(const std::string&, nn::Module&, Unit*)> visit = [&](const std::string& name, nn::Module& module, Unit* outer) {
     auto* own = dynamic_cast<Unit*>(module.hooks());
@@ -233,7 +233,7 @@ void Root::initialize(const InitializeOptions& options) {
   buffers_.initialize(options.seed);
   Initialization initialization(options, device_mesh());
   for (Unit* unit : units_ | std::views::reverse) initialization.run(*unit, regions[unit]);
-  device_mesh().compute().synchronize();  // given data may go away now
+  device_mesh().compute().synchronize();  // the user may now free given data
 }
 
 }  // namespace mica::fsdp

@@ -19,7 +19,7 @@ std::vector<int> parse_dims(std::string_view name) {
   for (;;) {
     int dim = -1;
     const auto [next, error] = std::from_chars(at, end, dim);
-    require<ConfigError>(error == std::errc{} && dim >= 0 && (next == end || *next == ','), "'{}' is no layout's name", name);
+    require<ConfigError>(error == std::errc{} && dim >= 0 && (next == end || *next == ','), "'{}' is not a layout's name", name);
     dims.push_back(dim);
     if (next == end) return dims;
     at = next + 1;
@@ -30,7 +30,7 @@ std::vector<int> parse_dims(std::string_view name) {
 
 std::unique_ptr<ShardLayout> make_layout(std::string_view name, std::vector<ParameterSpec> parameters, int shard_size) {
   if (name == "flat") return std::make_unique<FlatLayout>(std::move(parameters), shard_size, kUnitAlignmentNumel);
-  require<ConfigError>(name.starts_with(kPerParameter), "'{}' is no layout's name; expected flat or per_parameter DIM,DIM,...", name);
+  require<ConfigError>(name.starts_with(kPerParameter), "'{}' is not a layout's name; expected flat or per_parameter DIM,DIM,...", name);
   const std::vector<int> dims = parse_dims(name);
   require<ConfigError>(dims.size() == parameters.size(), "layout '{}' names {} dims for {} parameters", name, dims.size(),
                        parameters.size());

@@ -38,8 +38,8 @@ StateArrays model_arrays(nn::Module& module, std::string_view action) {
       return;
     }
     require<ConfigError>(parameter.data || parameter.shape.numel() == 0,
-                         "parameter {} {} has no unit below this module, and no data of its own: a state dict begins at a "
-                         "module that holds the whole unit, and ignored parameters keep their data",
+                         "parameter {} {} has no unit below this module, and no data of its own: take the state dict of a "
+                         "module that holds the whole unit, and let ignored parameters keep their data",
                          key, parameter.shape.to_string());
     found.all.push_back({key, parameter.shape, parameter.data.dtype, nullptr, 0, parameter.data});
   });

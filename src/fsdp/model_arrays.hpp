@@ -9,15 +9,16 @@
 
 namespace mica::fsdp {
 
-/// Everything that a module's state dict has, in module order, parameters before buffers; checked to be usable now.
-/// @param action  "saved", "loaded": for error texts.
+/// Everything in a module's state dict, in module order, parameters before buffers.
+/// @param action  "saved", "loaded": for error texts.  @throws Error if a root is not idle or has no values; ConfigError if the
+///                module has no unit, or an array no data.
 [[nodiscard]] StateArrays model_arrays(nn::Module& module, std::string_view action);
 
 /// The key of each unit in a local state dict.
 [[nodiscard]] std::string local_key(nn::Module& module, const Unit& unit);
-/// What of this rank's shard is in a local state dict: up to the last parameter's end.
+/// Elements of this rank's shard in a local state dict: up to the end of the last parameter.
 [[nodiscard]] std::int64_t unpadded_numel(Unit& unit);
-/// Refuses what is not sharded.
+/// @throws Error naming a unit that is not sharded.
 void require_sharded(const std::vector<Unit*>& units, std::string_view what);
 
 }  // namespace mica::fsdp

@@ -48,7 +48,7 @@ OrderCheck::OrderCheck(DeviceMesh& device_mesh, const std::vector<Unit*>& units,
     : device_mesh_(device_mesh), units_(units), is_needed_(device_mesh.geometry().world_size > 1), use_orig_params_(use_orig_params) {}
 
 void OrderCheck::begin_forward() {
-  // A step may have several forwards; only after its backward does the next one begin.
+  // A step may have several forwards; the next step begins only after its backward.
   if (first_.is_running && first_.num_parameters.empty()) {
     for (const Unit* unit : units_) {
       first_.num_parameters.push_back(unit->storage() ? static_cast<std::int64_t>(unit->storage()->parameters().size()) : 0);
@@ -71,7 +71,7 @@ void OrderCheck::forward(const Unit& unit) {
   order_.push_back(unit.index());
 }
 
-// Before the unit is gathered: a rank that left out another unit's backward would wait in that all-gather.
+// Called before the unit is gathered: a rank that skipped another unit's backward would hang in that all-gather.
 void OrderCheck::backward(const Unit& unit) {
   if (is_needed_ && first_.is_running && unit.storage()) compare(Point::backward, &unit);
 }
@@ -135,7 +135,7 @@ void OrderCheck::compare(Point point, const Unit* unit) {
                        parameters_of(*units_.at(static_cast<std::size_t>(numbers[1]))));
   };
   throw Error(
-      fmt::format("ranks use their units in different orders, so their collectives would never meet: rank 0 {}, rank {} {}. "
+      fmt::format("ranks use their units in different orders, so their collectives would not match: rank 0 {}, rank {} {}. "
                   "Every rank must run the same units in the same order in the first step, and give each a gradient",
                   describe(of_ranks[0]), other - of_ranks.begin(), describe(*other)));
 }
@@ -152,7 +152,7 @@ void OrderCheck::compare_gradients(const Unit& unit) {
     throw Error(fmt::format(
         "parameter {} of unit {} has {} gradient on rank 0 and {} on rank {}, and in original-parameter "
         "mode ranks must agree: an absent gradient leaves a rank's piece as it is while the others step theirs. "
-        "Use the parameter on every rank, or on none, or set fsdp.use_orig_params=false, which takes zero for an absent gradient",
+        "Use the parameter on every rank, or on none, or set fsdp.use_orig_params=false, which takes an absent gradient as zero",
         parameters[static_cast<std::size_t>(first - of_ranks[0].begin())].full_name, unit.name(), *first != 0 ? "a" : "no",
         *other != 0 ? "one" : "none", r));
   }

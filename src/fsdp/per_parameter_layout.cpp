@@ -46,11 +46,11 @@ PerParameterLayout::PerParameterLayout(std::vector<ParameterSpec> parameters, co
     const std::int64_t end = begin + p.shape.numel();
     if (unsharded_numel_ > end) gaps_.push_back({end, unsharded_numel_});
   }
-  // So that it can be divided among some of the ranks (resharding after forward).
+  // Padded so that it divides evenly among some of the ranks (resharding after forward).
   const std::int64_t padded = round_up(unsharded_numel_, shard_size);
   if (padded > unsharded_numel_) gaps_.push_back({unsharded_numel_, padded});
   unsharded_numel_ = padded;
-  if (dims.size() == 1 && cuts_[0].dim == 0) return;  // one parameter cut on dim 0 lies in the gathered array as it is
+  if (dims.size() == 1 && cuts_[0].dim == 0) return;  // one parameter cut on dim 0 is contiguous in the gathered array
   for (int r = 0; r < shard_size; ++r) {
     for (std::size_t i = 0; i < cuts_.size(); ++i) {
       const Cut& c = cuts_[i];
@@ -89,7 +89,7 @@ std::vector<Piece> PerParameterLayout::pieces(int shard_rank) const {
     const Cut& c = cuts_[i];
     const std::int64_t begin = shard_rank * c.chunk, end = begin + num_indices(i, shard_rank);
     const std::int64_t row = extent(shape, 1, shape.num_dims());
-    // Rows lie side by side: a flat range.
+    // Rows are contiguous: a flat range.
     const Piece piece = c.dim == 0 ? make_piece(i, shape, begin * row, end * row, c.offset)
                                    : make_piece(i, shape, begin, end, c.offset, static_cast<int>(c.dim));
     if (!piece.empty()) found.push_back(piece);

@@ -21,7 +21,7 @@ int world_rank_of(const Mesh& mesh, int mesh_rank) {
   return mesh.places().empty() ? mesh_rank : mesh.places()[static_cast<std::size_t>(mesh_rank)].world_rank;
 }
 
-/// The ranks that hold one shard of one unit, by hash. @param hash_of(mesh rank)
+/// Compares the hashes of all ranks that hold one shard of one unit. @param hash_of  called with a mesh rank
 template <class HashOf>
 void compare(const Mesh& mesh, const std::string& unit, int shard_rank, int shard_size, const HashOf& hash_of) {
   std::map<std::uint64_t, std::vector<int>> holders;

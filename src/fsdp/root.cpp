@@ -23,7 +23,7 @@ Root::Root(Unit& unit)
                                                            member.unit->options(), options_));
   }
   for (const UnitClaim::Buffer& each : claim.buffers) buffers_.add(each.full_name, *each.buffer, each.dtype);
-  // Nothing can fail any more.
+  // From here on nothing can fail.
   for (std::size_t i = 0; i < claim.members.size(); ++i) {
     Unit& each = *claim.members[i].unit;
     each.join(*this, i, claim.members[i].name, std::move(storages[i]));
@@ -37,7 +37,7 @@ Root::Root(Unit& unit)
 }
 
 void Root::warn_about_strategy() const {
-  if (device_mesh().mesh().rank() != 0) return;  // it is the same for all
+  if (device_mesh().mesh().rank() != 0) return;  // all ranks would log the same
   const Logger& logger = device_mesh().logger();
   for (const Unit* each : units_) {
     if (each->asked_strategy() != each->options().strategy) {
@@ -58,20 +58,19 @@ void Root::warn_about_strategy() const {
 void Root::check_ignored_have_data() const {
   for (const UnitParameter& p : ignored_parameters_) {
     require(p.parameter->data || p.parameter->shape.numel() == 0,
-            "the ignored parameter {} {} has no data: whoever ignores a parameter holds its storage and sets "
+            "the ignored parameter {} {} has no data: its user owns its storage and must set "
             "Parameter::data before the first forward",
             p.full_name, p.parameter->shape.to_string());
   }
   for (const ModuleBufferName& b : ignored_buffers_) {
     require(b.buffer->data || b.buffer->shape.numel() == 0,
-            "the buffer {} {} of an ignored module has no data: whoever ignores a module holds its buffers' storage "
-            "and sets "
+            "the buffer {} {} of an ignored module has no data: the module's user owns its buffers' storage and must set "
             "ModuleBuffer::data before the first forward",
             b.full_name, b.buffer->shape.to_string());
   }
 }
 
-// Gradients of units are storage of their own; whoever ignores a parameter brings its gradient.
+// Units allocate their own gradients; those of ignored parameters come from the user.
 void Root::check_ignored_grads() const {
   const Pool& pool = device_mesh().pool();
   for (const UnitParameter& p : ignored_parameters_) {

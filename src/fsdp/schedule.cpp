@@ -9,7 +9,7 @@
 namespace mica::fsdp {
 namespace {
 
-/// Buffers that a limiter keeps back: see [Note: rate limiter].
+/// Buffers that a limiter holds back: [Note: rate limiter].
 std::size_t num_held(const DeviceMesh& device_mesh) { return device_mesh.streams().mode == StreamMode::inlined ? 0 : 1; }
 
 }  // namespace
@@ -38,7 +38,7 @@ Schedule::Schedule(DeviceMesh& device_mesh, const std::vector<Unit*>& units, con
 
 void Schedule::require_own(const Unit& unit) const {
   require(unit.index() < units_.size() && units_[unit.index()] == &unit,
-          "unit {} is in the prefetch list of a unit under another root: a list may name units of its own root only", unit.name());
+          "unit {} is in the prefetch list of a unit under another root: a list may contain units of the same root only", unit.name());
 }
 
 Schedule::UnitStep& Schedule::step_of(const Unit& unit) {
@@ -51,7 +51,7 @@ Schedule::UnitStep& Schedule::step_of(const Unit& unit) {
 
 void Schedule::begin_forward(bool is_training) {
   require(state_ == TrainingState::idle, "forward of the root is called while it is {}", training_state_name(state_));
-  if (device_mesh_.mesh().epoch() != epoch_) {  // ranks may have judged differently whether the first step was over
+  if (device_mesh_.mesh().epoch() != epoch_) {  // ranks may disagree whether the first step was over
     epoch_ = device_mesh_.mesh().epoch();
     forget_first_step();
   }
@@ -80,7 +80,7 @@ void Schedule::begin_backward() {
   require(state_ == TrainingState::idle, "backward of the root is called while it is {}", training_state_name(state_));
   state_ = TrainingState::backward;
   order_.begin_backward();
-  // Not always: the first gather need not wait for the forward that compute is busy with.
+  // Only if needed: the first gather would otherwise wait for the forward that compute is still running.
   if (masters_may_change_) wait_for_masters();
 }
 
@@ -111,10 +111,10 @@ void Schedule::end_backward() {
 // [Note: a unit's step]
 // forward    gather -> compute waits -> maybe gather the next unit -> forward -> reshard, unless the strategy keeps
 //            parameters for backward; the root unit always keeps them
-// backward   gather -> gather the previous unit (prefetch pre) -> storage for gradients -> backward; behind the last
+// backward   gather -> gather the previous unit (prefetch pre) -> storage for gradients -> backward; after the last
 //            outstanding call: reshard -> (prefetch post) -> reduce
 // A checkpointed region runs its forward again inside backward: that forward gathers what backward is about to need
-// and leaves everything else alone. A unit that gradients do not pass through (a frozen prefix) has no backward: it is
+// and does nothing else. A unit that gradients do not pass through (a frozen prefix) has no backward: it is
 // resharded after forward and not gathered again.
 
 std::unique_ptr<OutstandingCall> Schedule::open_call(const Unit& unit) {
@@ -187,8 +187,8 @@ void Schedule::reduce(const Unit& unit) {
 }
 
 bool Schedule::reshards_after_backward(const Unit& unit) const {
-  // What keeps parameters between forward and backward also keeps them between the micro-batches of a no_sync step:
-  // they do not change.
+  // A strategy that keeps parameters between forward and backward also keeps them between the micro-batches of a no_sync
+  // step, in which they do not change.
   const Strategy strategy = unit.options().strategy;
   if (!fsdp::reshards_after_backward(strategy) || !unit.reshard_after_backward()) return false;
   return gradient_sync_ || reshards_after_forward(strategy);

@@ -6,7 +6,8 @@
 
 namespace mica::fsdp {
 
-/// Beside a compute stream with a thread of its own, the other streams' loops run alone: OpenMP belongs to compute.
+/// OpenMP threads for loops on streams other than compute: 1 if each stream has a host thread of its own, since the OpenMP threads
+/// are then compute's.
 [[nodiscard]] inline int side_stream_threads(const DeviceMesh& device_mesh) {
   return device_mesh.streams().mode == StreamMode::threaded ? 1 : openmp_threads();
 }

@@ -38,8 +38,8 @@ class Loader {
  public:
   explicit Loader(nn::Module& module) : module_(module), arrays_(model_arrays(module, "loaded")) {}
 
-  /// Every rank's dict has what it stores: no traffic but the agreement that all of them fit.
-  /// @param is_local  shards of units; otherwise everything is whole.
+  /// Each rank's dict has all that the rank stores: the only traffic is the agreement that all dicts fit.
+  /// @param is_local  the dict has units' shards; otherwise all its tensors are whole.
   LoadStateDictReport load_own(const StateDict& dict, bool is_local, bool strict) {
     LoadStateDictReport report;
     const Arrays whole = is_local ? arrays_.of_unit(nullptr) : all();
@@ -63,7 +63,7 @@ class Loader {
       const auto entry = dict.find(array->key);
       if (entry != dict.end()) store(arrays_, *array, 0, entry->second.view());
     }
-    arrays_.synchronize();  // the dict may go away
+    arrays_.synchronize();  // the caller may free the dict
     return report;
   }
 
@@ -82,7 +82,7 @@ class Loader {
       found.resize(before + each.size() / sizeof(FoundRun));
       if (!each.empty()) std::memcpy(found.data() + before, each.data(), each.size());
     }
-    // From here on all ranks know, and do, the same.
+    // From here on all ranks have the same data and make the same decisions.
     const std::vector<FoundRun> chosen = choose_runs(arrays_, std::move(found), report.missing);
     if (strict) require_no_strays(report);
     begin_write();
@@ -99,7 +99,7 @@ class Loader {
   [[nodiscard]] std::unique_ptr<HostComm> comm() const {
     return make_group_comm(world(), arrays_.roots.front()->device_mesh().compute(), "load_state_dict");
   }
-  /// What is unsharded would go stale.
+  /// Reshards: unsharded copies would go stale.
   void begin_write() {
     for (Root* root : arrays_.roots) root->reshard();
   }
@@ -143,16 +143,16 @@ class Loader {
     const std::int64_t shard = storage.master().numel(), expected = unpadded_numel(unit);
     require<ConfigError>(tensor.numel() == expected && tensor.dtype() == storage.master().dtype,
                          "{} has {} elements of dtype {} in this rank's local state dict, {} of dtype {} in the model: it "
-                         "needs equal wrapping and world",
+                         "needs the same wrapping and world size",
                          key, tensor.numel(), dtype_name(tensor.dtype()), expected, dtype_name(storage.master().dtype));
     require<ConfigError>(tensor.global_shape() == Shape{shard * storage.shard_size()} && tensor.row_begin() == shard * storage.shard_rank(),
                          "{} begins at element {} of {} (padding included) in this rank's local state dict, at {} of [{}] in "
-                         "the model: it needs equal wrapping and world, and the same rank",
+                         "the model: it needs the same wrapping, world size and rank",
                          key, tensor.row_begin(), tensor.global_shape().to_string(), shard * storage.shard_rank(),
                          shard * storage.shard_size());
   }
 
-  /// What no piece covers is zero afterwards.
+  /// Elements outside all pieces become zero.
   static void store_shard(Unit& unit, ConstTensorView from) {
     const UnitStorage& storage = *unit.storage();
     Kernels& kernels = unit.device_mesh().kernels();

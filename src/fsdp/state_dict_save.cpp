@@ -34,7 +34,7 @@ StateDict state_dict(nn::Module& module) {
   StateDict shards;
   if (settings.kind == StateDictKind::local) {
     save_shards(module, arrays.units, offload, shards);
-    arrays.units.clear();  // what is whole is left
+    arrays.units.clear();  // only whole arrays remain
   }
   const auto kept = [&](const StateArray& array) -> std::optional<Rows> {
     if (!keeps) return std::nullopt;

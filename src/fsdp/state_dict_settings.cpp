@@ -8,7 +8,7 @@ namespace {
 
 /// The units' common setting.
 StateDictSettings common_settings(const std::vector<Unit*>& units) {
-  require<ConfigError>(!units.empty(), "a state dict's settings are those of units, and there is no unit below this module");
+  require<ConfigError>(!units.empty(), "state dict settings belong to units, and there is no unit below this module");
   static_cast<void>(roots_of(units));  // this counts as a use
   const StateDictSettings settings = units.front()->state_dict_settings();
   for (const Unit* unit : units) {
@@ -63,7 +63,7 @@ StateDictSettings set_state_dict_settings(nn::Module& module, const StateDictSet
 StateDictSettings state_dict_settings(nn::Module& module) { return common_settings(units_of(module)); }
 
 StateDictSettingsScope::~StateDictSettingsScope() {
-  // Whatever the scope has set inside, unit by unit too.
+  // Unit by unit, so that settings made inside the scope are undone even if they differ between units.
   for (Unit* unit : units_of(module_)) unit->set_state_dict_settings(old_);
 }
 

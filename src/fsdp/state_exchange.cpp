@@ -70,7 +70,7 @@ std::vector<FoundRun> choose_runs(const StateArrays& arrays, std::vector<FoundRu
 }
 
 void exchange(const StateArrays& arrays, const std::vector<FoundRun>& chosen, std::span<const StateDict> dicts) {
-  // In module order of the units, what is whole last; then by source.
+  // In module order of the units, whole arrays last; then by source.
   std::map<std::pair<std::size_t, std::int64_t>, std::vector<FoundRun>> messages;
   for (const FoundRun& each : chosen) {
     const auto order = std::ranges::find(arrays.units, array_of(arrays, each).unit) - arrays.units.begin();

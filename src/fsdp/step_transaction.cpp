@@ -36,7 +36,7 @@ void StepTransaction::forget(const StepParty& party) {
 }
 
 void StepTransaction::abandon(std::span<Stream* const> streams) noexcept {
-  // Before the errors are cleared, while events of work that did not run still say so.
+  // Before the errors are cleared, while the events of work that did not run still report failure.
   const auto not_made = std::ranges::find_if(
       steps_, [](const Step& step) { return std::ranges::all_of(step.enqueued, [](const Event& e) { return e.has_failed(); }); });
   drain_and_clear_errors(streams);

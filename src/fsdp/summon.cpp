@@ -45,7 +45,7 @@ SummonFullParams::SummonFullParams(nn::Module& module, SummonOptions options)
         "full parameters are summoned to host memory on every rank: each rank of a node holds a copy; rank0_only avoids that");
   }
   for (Root* root : roots_) {
-    root->reshard();  // what is unsharded would go stale
+    root->reshard();  // unsharded copies would go stale
     root->schedule().begin_summon();
   }
   open_ = true;

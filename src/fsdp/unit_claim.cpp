@@ -39,8 +39,8 @@ void UnitClaim::find_users() {
   });
 }
 
-// A module belongs to the innermost unit around it, and that unit's options say whether it is ignored; of a shared
-// parameter any user may.
+// A module belongs to the innermost unit around it, and that unit's options say whether it is ignored. A shared parameter is
+// ignored if the unit of any of its users ignores it.
 void UnitClaim::find_ignored() {
   for (const Member& member : members) ignored_of_.emplace_back(member.unit->options());
   for (const auto& [module, chain] : chains_) {
@@ -150,7 +150,7 @@ void UnitClaim::check_frozen() const {
     if (other == member.parameters.end()) continue;
     const bool first_frozen = !first.parameter->requires_grad;
     throw ConfigError(
-        fmt::format("unit {} mixes frozen parameters ({}) and trainable ones ({}), which original-parameter mode alone allows: set "
+        fmt::format("unit {} mixes frozen parameters ({}) and trainable ones ({}), which only original-parameter mode allows: set "
                     "fsdp.use_orig_params=true, or wrap them as units of their own",
                     member.name, first_frozen ? first.full_name : other->full_name, first_frozen ? other->full_name : first.full_name));
   }
@@ -174,8 +174,7 @@ void UnitClaim::check_options() const {
                            setting.name, !(options_.*setting.value), member.name, options_.*setting.value);
     }
     require<ConfigError>(!options_.deterministic || member.unit->options().reduction == nullptr,
-                         "unit {} has a reduction of its own under a deterministic root, which reduces in one way: choose one",
-                         member.name);
+                         "unit {} has a reduction of its own under a deterministic root, which has its own: choose one", member.name);
   }
 }
 
@@ -189,7 +188,7 @@ void UnitClaim::check_meshes() const {
                          member.name);
     require<ConfigError>(own.geometry().world_size == of_root.geometry().world_size && own.mesh().rank() == of_root.mesh().rank(),
                          "unit {} is on a mesh of {} ranks, where this is rank {}, and its root on one of {}, where it is rank {}: "
-                         "the grids of one root are of the same ranks in the same order",
+                         "all grids of one root must have the same ranks in the same order",
                          member.name, own.geometry().world_size, own.mesh().rank(), of_root.geometry().world_size, of_root.mesh().rank());
   }
 }

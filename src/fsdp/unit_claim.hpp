@@ -14,8 +14,7 @@
 
 namespace mica::fsdp {
 
-/// The units below a root unit and which parameter belongs to which: everything that can be refused is refused here,
-/// before a unit has been touched.
+/// The units below a root unit and the parameters of each. All checks that can fail are made here, before a unit is changed.
 class UnitClaim {
  public:
   /// @throws ConfigError: see Root's constructor.

@@ -69,12 +69,12 @@ void UnitStorage::reduce_grads(RateLimiter& limiter) {
   if (!sharded_grad_) allocate_sharded_grad(result_stream);
   const TensorView kept = sharded_grad_.view();
   TensorView result = kept;
-  Buffer on_device;  // what is offloaded is reduced here first
+  Buffer on_device;  // offloaded gradients are reduced here first
   if (offload_ != CpuOffload::none) {
     on_device = device_mesh_.pool().allocate(kept.bytes(), MemoryRole::sharded_grad, result_stream);
     result = {on_device.data(), kept.shape, kept.dtype};
   }
-  // Both ways by copy engines, which leave the device's kernels alone: what is there already is added to here.
+  // Accumulated on the device: copy engines bring the offloaded gradient here and the result back, beside the kernels.
   if (on_device && mode == Write::accumulate) kernels.copy(result_stream, kept, result);
   reduction_.reduce({.unit_name = name_.c_str(),
                      .device_mesh = device_mesh_,
@@ -114,7 +114,7 @@ void UnitStorage::hide_grads() {
 
 void UnitStorage::zero_grad() {
   if (!sharded_grad_) return;
-  // Readers are compute and the stream that writes it, of which one is the buffer's home.
+  // It is used on compute and on the stream that writes it; one of the two is the buffer's home.
   Stream& other = keeps_unsharded_grads() ? gradient_stream() : device_mesh_.compute();
   sharded_grad_.used_until(other.record());
   sharded_grad_.reset();

@@ -24,7 +24,7 @@ std::vector<ParameterSpec> specs_of(const std::vector<UnitParameter>& parameters
 
 std::unique_ptr<ShardLayout> make_layout(const std::vector<UnitParameter>& parameters, int shard_size, const Options& options) {
   std::vector<ParameterSpec> specs = specs_of(parameters);
-  if (options.sharding == Sharding::flat || shard_size == 1) {  // over one rank nothing is cut
+  if (options.sharding == Sharding::flat || shard_size == 1) {  // one rank holds everything
     return std::make_unique<FlatLayout>(std::move(specs), shard_size, kUnitAlignmentNumel);
   }
   std::vector<int> dims;
@@ -89,7 +89,7 @@ UnitStorage::UnitStorage(std::string name, std::vector<UnitParameter> parameters
 }
 
 UnitStorage::~UnitStorage() {
-  // A step that nobody ends may still be under way.
+  // A step that was never ended may still be running.
   for (Stream* stream : device_mesh_.streams().all()) {
     const Event last_use = stream->record();
     for (StoredTensor* each : {&master_, &unsharded_, &post_forward_, &unsharded_grad_, &sharded_grad_}) each->used_until(last_use);
@@ -139,8 +139,8 @@ std::uint64_t UnitStorage::last_round() const { return std::max(round_, begin_of
 
 TensorView UnitStorage::write_master(Stream& s) const {
   require(!is_unsharded() || aliases_master(unsharded_.dtype()),
-          "the sharded parameters of unit {} are to be written while it is unsharded: reshard it first", name_);
-  // Before an epoch's first round nobody has read anything in it.
+          "the sharded parameters of unit {} cannot be written while it is unsharded: reshard it first", name_);
+  // Before an epoch's first round there are no readers to wait for.
   if (parts_.is_shared() && last_round() != begin_of_epoch(device_mesh_)) {
     // The group whose other collectives are on that stream.
     ProcessGroup& group = &s == device_mesh_.streams().post_backward.get() ? device_mesh_.reduce_group()

@@ -72,7 +72,7 @@ WrapPolicy wrap_nothing() {
 Root& auto_wrap(nn::Module& module, DeviceMesh& device_mesh, const Options& options, const WrapPolicy& policy) {
   Options inherited = options;
   inherited.wrapped_by_policy = true;
-  // What is refused for the root is refused before any module inside has become a unit.
+  // Mistakes in the root's options are refused before any module inside has become a unit.
   check_wrappable(module, device_mesh, inherited);
   Wrapper(device_mesh, inherited, policy).wrap_below(module);
   fully_shard(module, device_mesh, inherited);

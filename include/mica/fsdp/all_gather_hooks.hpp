@@ -23,7 +23,7 @@ struct AllGatherHooks {
     DType target;           ///< dtype in which the module wants the parameter
   };
   struct Inputs {
-    /// Any dtypes and shapes, the same on every rank (a rank with fewer rows pads) and every time, made on
+    /// Any dtypes and shapes, the same on every rank (a rank with fewer rows pads) and in every call, made on
     /// PreArgs::stream.
     std::vector<Tensor> tensors;
     std::shared_ptr<const void> metadata;  ///< passed on to post
@@ -32,7 +32,7 @@ struct AllGatherHooks {
     Stream& stream;  ///< unshard
     Pool& pool;
     Kernels& kernels;
-    std::vector<ConstTensorView> gathered;  ///< for each input its [S * numel], rank by rank
+    std::vector<ConstTensorView> gathered;  ///< each input of all ranks, [S * numel], rank by rank
     std::shared_ptr<const void> metadata;
     int shard_size;
     TensorView parameter;  ///< [S * c, ...] target dtype, to be written; rows past the parameter's own are padding

@@ -33,7 +33,7 @@ class BufferStorage {
   [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }
   [[nodiscard]] DeviceMesh& device_mesh() const { return device_mesh_; }
 
-  /// Gives every buffer storage and its initial value, or the value that it has been given already.
+  /// Gives every buffer storage and its initial value; buffers that have data keep their values.
   void initialize(std::uint64_t seed);
   /// Before a forward, on the compute stream: casts buffers whose dtype differs from that forward's.
   void cast_for_forward(bool full_precision);

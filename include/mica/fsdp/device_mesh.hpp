@@ -57,10 +57,10 @@ class DeviceMesh {
   void abort(const std::string& why);
   /// Continues with other ranks: rebuilds the mesh and makes new communicators. Units keep their layouts and shards, so the
   /// shard axis must not change: only whole replicas can be left out. Their root must be idle (Root::abandon_step()); its next
-  /// step is compared between ranks as the first one was. Each rank decided alone which steps were made: the remaining ranks
-  /// compare that (Optimizer::num_steps()) before they continue. @collective over `world`
-  /// @throws ConfigError for another shard size, ranks that would get another shard than they hold, or ranks of two replicas in one
-  ///         shard group if shard groups share memory
+  /// step is compared between ranks as the first one was. Each rank has decided on its own which steps count: the remaining ranks
+  /// must compare that (Optimizer::num_steps()) before they continue. @collective over `world`
+  /// @throws ConfigError for another shard size, ranks that would get a shard other than the one they hold, or ranks of two replicas
+  ///         in one shard group if shard groups share memory
   void rebuild(std::unique_ptr<ProcessGroup> world, MeshGeometry geometry);
 
   [[nodiscard]] const MeshGeometry& geometry() const { return mesh_.geometry(); }
@@ -102,7 +102,7 @@ class DeviceMesh {
  private:
   DeviceMesh(Mesh& mesh, Pool& pool, Kernels& kernels, std::shared_ptr<Streams> streams, Logger logger, OffloadTier offload);
   void make_groups();
-  /// Whether ranks keep their shards, and find the others' where they were if they share memory. @collective
+  /// Checks that ranks keep their shards, and, if they share memory, the same shard group. @collective @throws as rebuild()
   void check_shards(ProcessGroup& world) const;
   /// All groups, the mesh's included.
   [[nodiscard]] std::vector<ProcessGroup*> groups() const;

@@ -9,13 +9,13 @@
 
 namespace mica::fsdp {
 
-/// Makes `module` a unit: those of its parameters that no unit below it holds are gathered and resharded together. Call it
+/// Makes `module` a unit: its parameters, except those held by units below it, are gathered and resharded together. Call it
 /// bottom-up; the outermost call makes the root unit, which is found at first use. root_of(module).initialize() allocates
 /// storage.
 /// @param device_mesh  outlives the module.
 /// @throws ConfigError  for a module that is a unit already, a strategy that does not fit the mesh, both ignored modules and
-///                      ignored parameters, or an ignored module that is a unit. What concerns several units is refused by
-///                      the root, at first use.
+///                      ignored parameters, or an ignored module that is a unit. Conflicts between units are refused by the
+///                      root, at first use.
 /// Example: for (nn::Module* block : blocks) fully_shard(*block, device_mesh, options);
 ///          fully_shard(model, device_mesh, options);
 Unit& fully_shard(nn::Module& module, DeviceMesh& device_mesh, const Options& options);

@@ -7,8 +7,8 @@
 
 namespace mica::fsdp {
 
-/// All ranks' shards of one unit, to read whole parameters from, for summon and state dicts. Runs on the compute stream, after
-/// whatever wrote the shards there, and does not touch the unit's own unsharded storage.
+/// All ranks' shards of one unit, from which summon and state dicts read whole parameters. Gathers on the compute stream, after
+/// the work there that wrote the shards, and does not touch the unit's own unsharded storage.
 class GatheredUnit {
  public:
   /// @param shard  this rank's, [P]: the master or the sharded gradient.  @collective over the shard axis

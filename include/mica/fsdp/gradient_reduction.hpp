@@ -16,7 +16,7 @@ struct ReductionJob {
   Write mode;                 ///< accumulate: the result is added to the content
   int shard_rank;
   int shard_size;
-  ProcessGroup& shard_group;       ///< of S ranks (of one for a no_shard unit); used on post_backward
+  ProcessGroup& shard_group;       ///< of S ranks (1 for a no_shard unit); used on post_backward
   ProcessGroup& all_reduce_group;  ///< over which shards are replicated; used on result_stream
   DivisionFactors division;        ///< of the mean over the world
   Stream& post_backward;           ///< has waited for the unsharded gradient

@@ -14,7 +14,7 @@ namespace mica::fsdp {
 /// differ between ranks, and the user has to reduce them). Clipping, loss scaling and optimizers still see it, and assume it is
 /// the same on every rank.
 /// Ignoring a module means ignoring the parameters it uses (shared ones too) and its buffers (ModuleBuffer::data), and those of
-/// the modules below it, except inside a unit below it. Units around a unit do not take what it ignores.
+/// the modules below it, except inside a unit below it. Enclosing units do not hold what an inner unit ignores.
 struct IgnoredSet {
   std::unordered_set<const nn::Module*> modules;  ///< with those below them, units excepted
   std::unordered_set<const nn::Parameter*> parameters;

@@ -32,13 +32,13 @@ class ModuleInit {
 /// Called for every module, outer ones first; sets that module's own tensors only.
 using InitFunction = std::function<void(ModuleInit& init)>;
 
-/// How Root::initialize() finds values. [Note: initialisation]
-/// No rank ever holds the whole model: units get their values one by one, inner ones first. A unit in which
-/// - nothing has data gets its parameters' Initializers, piece by piece: a rank allocates its shards, nothing else;
-/// - something is set by `function`, had data before (PlainParameters, or views that the user set, of any floating dtype, which
-///   are copied into the fp32 master and released), or is broadcast (Options::sync_module_states), is whole on each rank while
-///   it is cut. Peak: shards + one unit.
-/// With a function, parameters of a visited module that it leaves without data are an error.
+/// Where Root::initialize() gets values from. [Note: initialisation]
+/// No rank ever holds the whole model: units get their values one by one, inner ones first.
+/// - A unit whose parameters have no data is filled by their Initializers, piece by piece: a rank allocates only its shards.
+/// - A unit with a parameter that `function` sets, that had data before (PlainParameters, or views that the user set, of any
+///   floating dtype, which are copied into the fp32 master and released) or that is broadcast (Options::sync_module_states) is
+///   whole on each rank while it is being sharded. Peak: shards + one unit.
+/// A function must not leave a parameter of a module that it visits without data.
 struct InitializeOptions {
   std::uint64_t seed = 0;
   InitFunction function;  ///< takes precedence over Initializers

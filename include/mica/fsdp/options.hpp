@@ -106,7 +106,7 @@ struct Options {
   /// that reshard after forward; refused for others. The root unit keeps its parameters for backward in any case.
   int reshard_after_forward_ranks = 0;
   CpuOffload cpu_offload = CpuOffload::none;
-  /// How gradients are reduced (communication hooks, docs/parity.md D12); null: by the root's options. Outlives the units.
+  /// How gradients are reduced (communication hooks, docs/parity.md D12); null: as the root's options say. Outlives the units.
   GradientReduction* reduction = nullptr;
   /// Set by auto_wrap(): parameters shared with other modules may move to an outer unit.
   bool wrapped_by_policy = false;
@@ -133,7 +133,7 @@ struct DivisionFactors {
 };
 [[nodiscard]] DivisionFactors division_factors(int world_size);
 
-/// Elements between the parameters of a flat parameter are rounded up to this, whatever the dtype.
+/// Parameters begin at multiples of this many elements in their unit's unsharded array, whatever the dtype.
 inline constexpr std::int64_t kUnitAlignmentNumel = 64;
 
 }  // namespace mica::fsdp

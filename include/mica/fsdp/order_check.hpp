@@ -46,8 +46,8 @@ class OrderCheck {
  private:
   /// What the first step has recorded so far.
   struct FirstStep {
-    bool is_running = true;          // what it uses is compared
-    bool has_reduced = false;        // its reductions have been
+    bool is_running = true;          // units are compared at each use
+    bool has_reduced = false;        // its reductions have been compared
     std::vector<std::size_t> order;  // of its forwards
     std::vector<std::int64_t> num_parameters;
   };
@@ -59,7 +59,7 @@ class OrderCheck {
 
   DeviceMesh& device_mesh_;
   const std::vector<Unit*>& units_;
-  bool is_needed_;  // some rank waits for another
+  bool is_needed_;  // more than one rank
   bool use_orig_params_;
   FirstStep first_;
   std::vector<std::size_t> order_;  // forwards of this pass so far

@@ -32,9 +32,9 @@ struct ModuleBufferName {
 class Root {
  public:
   /// Claims every unit below `unit`. @throws ConfigError, and claims nothing, when a unit has been a root already, a
-  /// shared parameter would be split, a parameter is a scalar, a unit's Options::root are not the root unit's, units
-  /// are on several devices or other ranks, what is ignored is a unit or belongs to another
-  /// one, or frozen and trainable parameters share a unit without original-parameter mode.
+  /// shared parameter would be split, a parameter is a scalar, a unit's Options::root differ from the root unit's, units are
+  /// on different devices or sets of ranks, an ignored module or parameter is a unit or belongs to another unit, or frozen and
+  /// trainable parameters share a unit without original-parameter mode.
   explicit Root(Unit& unit);
 
   /// Units in module order, the root unit first.
@@ -88,8 +88,9 @@ class Root {
   [[nodiscard]] bool has_after_reduction() const { return schedule_.has_after_reduction(); }
   /// Sets a callback for the end of each synchronising backward, when the compute stream waits for all reductions. Null: none.
   void set_after_backward(std::function<void()> callback) { schedule_.set_after_backward(std::move(callback)); }
-  /// Sets a callback for what passes by a unit, on the host, before the unit casts it. Null: none. For diagnosis (PyTorch: forward and
-  /// backward hooks): the callback may enqueue work that reads the tensors on the compute stream, and wait for it.
+  /// Sets a callback for the tensors at each PassPoint of a unit: inputs and gradients before the unit casts them, outputs after.
+  /// Null: none. For diagnosis (PyTorch: forward and backward hooks): the host calls it, and it may enqueue work that reads the
+  /// tensors on the compute stream, and wait for it.
   void set_pass_observer(PassObserver observer) { pass_observer_ = std::move(observer); }
   [[nodiscard]] const PassObserver& pass_observer() const { return pass_observer_; }
 
@@ -98,7 +99,7 @@ class Root {
   /// run ahead to the step's end or into the next step: work that did not run does not count. Call it on all ranks at the same
   /// collective.
   void abandon_step() noexcept;
-  /// For objects that keep host state which a step changes.
+  /// For objects with host state that a step changes.
   [[nodiscard]] const std::shared_ptr<StepTransaction>& transaction() const { return transaction_; }
 
   /// For the hooks of its units and for BackwardPass, NoSync and SummonFullParams; it checks little.

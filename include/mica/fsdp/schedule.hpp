@@ -41,8 +41,8 @@ class OutstandingCall {
 };
 
 /// When units are gathered, resharded and reduced, and which stream waits for what: [Note: a unit's step].
-/// Owns what changes in a step, except storage and optimizer state. Called by Unit's hooks and by BackwardPass, NoSync and
-/// SummonFullParams. It only enqueues; the host waits in the rate limiters and in the first step's order check.
+/// Owns everything that changes during a step except storage and optimizer state. Called by Unit's hooks and by BackwardPass,
+/// NoSync and SummonFullParams. It only enqueues; the host waits in the rate limiters and in the first step's order check.
 class Schedule {
  public:
   /// @param units  all of the root, the root unit first, by index; may still be empty. They outlive it.

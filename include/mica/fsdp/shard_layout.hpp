@@ -19,8 +19,8 @@ struct ParameterSpec {
 /// How a unit's parameters are cut over S shard ranks: pure math, no storage. Three arrays: [Note: layouts]
 ///   shard      [P]    what one rank holds; P = shard_numel(), equal on all ranks
 ///   gathered   [S*P]  the shards of all ranks one after another: what an all-gather writes and a reduce-scatter reads
-///   unsharded  [U]    where each parameter lies whole, as the module sees it; U = unsharded_numel()
-/// Elements of no parameter are padding and stay zero. If rearrangement() is empty, unsharded IS gathered.
+///   unsharded  [U]    each parameter whole and contiguous, as the module sees it; U = unsharded_numel()
+/// Elements that belong to no parameter are padding and stay zero. If rearrangement() is empty, unsharded IS gathered.
 class ShardLayout {
  public:
   virtual ~ShardLayout() = default;
@@ -61,7 +61,7 @@ class ShardLayout {
   int shard_size_;
 };
 
-/// Parameters flattened and concatenated, each begin rounded up to alignment_numel, the total padded to divide by
+/// Parameters flattened and concatenated, each begin rounded up to a multiple of alignment_numel, the total to a multiple of
 /// the shard size; rank r holds elements [r*P, (r+1)*P) (docs/parity.md C1).
 /// Example: Linear(5 -> 7), alignment_numel 4, 2 ranks: weight 35 + 1 alignment + bias 7 + 1 padding = 44, 22 each.
 class FlatLayout final : public ShardLayout {

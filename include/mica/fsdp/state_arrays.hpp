@@ -16,7 +16,7 @@ struct StateArray {
   std::string key;
   Shape shape;            ///< of the whole array
   DType dtype;            ///< in state dicts
-  Unit* unit = nullptr;   ///< that shards it; null: whole on every rank
+  Unit* unit = nullptr;   ///< the unit that shards it; null: whole on every rank
   std::size_t index = 0;  ///< of its parameter in the unit
   TensorView data{};      ///< this rank's shard of the unit, [P]; absent: the master. If whole: all of it, in its current dtype
 
@@ -26,7 +26,7 @@ struct StateArray {
 
 /// Arrays of one module tree.
 struct StateArrays {
-  std::vector<Unit*> units;  ///< that hold some of them, in module order
+  std::vector<Unit*> units;  ///< the units that hold some of them, in module order
   std::vector<Root*> roots;  ///< at least one
   std::vector<StateArray> all;
 

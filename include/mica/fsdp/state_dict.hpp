@@ -19,7 +19,7 @@ namespace mica::fsdp {
 /// full: copies. sharded: copies of this rank's rows, StateTensor::row_begin says which. local: "<unit>.flat_param",
 /// the shard itself without the padding at its end, not a copy (unless it is offloaded): it changes as the master does. It may
 /// be written until the next forward; to write later, make the dict again, on all ranks.
-/// Gaps between its parameters (alignment; rows that a rank lacks under per-parameter sharding) are in it, and zero
+/// It includes the gaps between its parameters (alignment; rows that a rank lacks under per-parameter sharding), which are zero
 /// after a load.
 /// @throws Error inside a pass, and for local with a unit that is not sharded; ConfigError when settings differ.
 [[nodiscard]] StateDict state_dict(nn::Module& module);
@@ -40,7 +40,7 @@ struct LoadStateDictReport {
 ///         padding or dtype; Error inside a pass, and for sharded with a unit that is not sharded.
 LoadStateDictReport load_state_dict(nn::Module& module, const StateDict& dict, const LoadStateDictOptions& options = {});
 
-/// The same from any pieces that the ranks hold together: full and sharded dicts of another world, some on each rank. If
+/// The same from any pieces that the ranks hold between them: full and sharded dicts of another world, some on each rank. If
 /// several ranks have a piece, the lowest rank's is used; if none has it, that is an error that names parameter and rows.
 LoadStateDictReport load_state_dict_pieces(nn::Module& module, std::span<const StateDict> pieces, bool strict = true);
 

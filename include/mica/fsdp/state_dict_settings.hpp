@@ -43,7 +43,7 @@ struct ShardedOptimStateDictConfig {
 struct LocalOptimStateDictConfig {
   friend bool operator==(const LocalOptimStateDictConfig&, const LocalOptimStateDictConfig&) = default;
 };
-/// In the order of StateDictKind; what optim::optim_state_dict() goes by. Optimizer state dicts are in host memory.
+/// In the order of StateDictKind; for optim::optim_state_dict(). Optimizer state dicts are in host memory.
 using OptimStateDictConfig = std::variant<FullOptimStateDictConfig, ShardedOptimStateDictConfig, LocalOptimStateDictConfig>;
 
 /// Kind and configs of the model's and the optimizer's state dicts. Every unit has one.

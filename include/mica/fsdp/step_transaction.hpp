@@ -18,14 +18,14 @@ class StepParty;
 /// Parties (optimizers) count on the host ahead of the streams; abandon() undoes what they counted for steps whose work did not
 /// run. [Note: step transaction]
 /// A step begins with a party's first change and ends at enqueued(). The host may be several steps ahead; the steps
-/// whose work has not run yet are kept in order. Each rank decides alone which steps were made: ranks agree if all their
+/// whose work has not run yet are kept in order. Each rank decides on its own which steps count: ranks agree if all their
 /// streams failed at the same collective.
 class StepTransaction {
  public:
-  /// `party` is about to change its host state. It is asked once per step what to restore.
+  /// `party` is about to change its host state. Calls remember() once per step.
   void before_change(StepParty& party);
-  /// Ends the step. `made` is recorded behind work that changes masters or optimizer state. A step may have several such
-  /// events, and has been made once one of them is reached.
+  /// Ends the step. `made` is recorded after work that changes masters or optimizer state. A step may have several such
+  /// events, and counts as made once one of them is reached.
   void enqueued(Event made);
   /// `party` was given new values, which an abandon() keeps.
   void forget(const StepParty& party);
@@ -44,7 +44,7 @@ class StepTransaction {
   std::vector<StepParty*> parties_;
 };
 
-/// An object with host state that a step changes. It takes part as long as it lives.
+/// An object with host state that a step changes. It is registered with the transaction during its lifetime.
 class StepParty {
  public:
   StepParty(const StepParty&) = delete;

@@ -40,13 +40,13 @@ class SummonFullParams {
   void close();
 
  private:
-  /// A whole tensor and the shards it replaces.
+  /// A full parameter or gradient, and this rank's shard of its unit.
   struct Full {
     Unit* unit;
     std::size_t index;  // of the parameter in the unit
     TensorView view;
     TensorView shard;  // what it is written back to
-    Buffer buffer;     // one of the two
+    Buffer buffer;     // the memory of view: this, or host
     std::vector<std::byte> host;
   };
   void gather(Unit& unit);

@@ -18,7 +18,7 @@ namespace mica::fsdp {
 class Root;
 class Unit;
 
-/// What passes by a unit in a step, in this order; not in a forward that is run again for backward.
+/// Where a PassObserver sees a unit's tensors in a step, in this order; not in a forward that is recomputed for backward.
 enum class PassPoint : std::uint8_t { inputs, outputs, output_gradients, input_gradients };
 /// @param tensors  absent ones are zero gradients. A model's loss has its value only after its backward (Context::loss_in_backward).
 using PassObserver = std::function<void(const Unit& unit, PassPoint point, const nn::Tensors& tensors)>;
@@ -61,7 +61,7 @@ class Unit final : public nn::ModuleHooks {
   /// Called by the root, which is found once. @param storage  null: the unit has no parameters.
   void join(Root& root, std::size_t index, std::string name, std::unique_ptr<UnitStorage> storage);
 
-  /// Gathers the parameters ahead of their use; returns at once. The next forward waits for this gather only. Between passes.
+  /// Gathers the parameters ahead of their use, without blocking the host. The next forward waits for this gather only. Between passes.
   /// @collective over the unit's ranks: all unshard, and reshard, the same units in the same order. (Checked in the first step
   /// only, in which the host waits.)
   UnshardHandle unshard();

@@ -35,7 +35,7 @@ class HookedAllGather;
 
 /// The storage of one unit and what moves it. [Note: unit storage]
 /// S = shard size, P, U = numels of the layout's shard and unsharded arrays, n = ranks of a neighbour group.
-///   master          [P]   f32         sharded_param        always there once allocated; shares_masters(): side by side with
+///   master          [P]   f32         sharded_param        permanent once allocated; shares_masters(): side by side with
 ///                                                          those of the shard group's other ranks
 ///   low precision   [P]   param_dtype low_precision_shard  from the cast (or copy from the offload tier) until its all-gather
 ///   gathered        [S*P] param_dtype communication        per-parameter layouts: until it is rearranged
@@ -45,23 +45,23 @@ class HookedAllGather;
 ///   unsharded grad  [U]   reduce_dtype unsharded_grad      between prepare_grads() and reduce_grads()
 ///   gathered grad   [S*P] reduce_dtype communication       per-parameter layouts: while it is reduced
 ///   sharded grad    [P]   f32         sharded_grad         from the first reduce_grads() until zero_grad()
-/// If one rank has nothing to reduce or convert (keeps_unsharded_grads()), the first unsharded gradient since zero_grad() becomes
+/// In a world of one rank with nothing to convert (keeps_unsharded_grads()), the first unsharded gradient since zero_grad() becomes
 /// the sharded one without a copy, and is counted as that from the beginning.
 /// Offloaded masters and sharded gradients are in DeviceMesh::offload()'s pool; reduced gradients stay on the device only until
 /// they are copied there. With keep_low_precision_grads the sharded gradient is in reduce_dtype.
 /// All functions enqueue; the host waits only in the rate limiters, and in the host's own write_master().
 ///
 /// [Note: shared masters] For fp32 units in the flat layout, in a group whose ranks share memory (ProcessGroup::shares_memory()),
-/// the unsharded array of S*P elements is there all the time, and each rank's master is its part of it. unshard() publishes
-/// this rank's part and waits for the others' on the unshard stream; reshard() releases the whole on the compute stream;
-/// write_master() waits until the others have released it. So nobody reads a master while it is written ([Note: memory side by
-/// side]). Rounds are counted at unshard(), which all ranks call in the same order. An abandoned step settles all rounds that this
-/// rank's host had counted. Other ranks may have counted further or less far, so each epoch of the mesh counts anew, from a number
-/// higher than all before. Between two epochs no rank reads another rank's part: all have abandoned their step, and
-/// DeviceMesh::rebuild() lets no rank continue before all have drained their streams. The members stay the same ones.
-/// An exposed parameter shows the masters themselves: a module only reads it.
-/// Not shared, and gathered as without shared memory: units in another param_dtype (also for full_precision_in_eval),
-/// per-parameter layouts, units with all-gather hooks, masters in the offload tier, units that reshard among neighbours.
+/// the unsharded array of S*P elements always exists, and each rank's master is its part of it. unshard() publishes this rank's
+/// part and waits for the others' on the unshard stream; reshard() releases the whole on the compute stream; write_master() waits
+/// until the others have released it. So no rank reads a master while it is written ([Note: memory side by side]).
+/// Rounds are counted at unshard(), which all ranks call in the same order. An abandoned step marks as done all rounds that
+/// this rank's host had counted. Other ranks may have counted more or fewer, so each epoch of the mesh starts from a number higher
+/// than all earlier ones. Between two epochs no rank reads another rank's part: all have abandoned their step, and
+/// DeviceMesh::rebuild() lets no rank continue before all have drained their streams. The group keeps its members.
+/// Modules must only read exposed parameters: they are the masters themselves.
+/// Not shared but gathered: units in another param_dtype (also for full_precision_in_eval), per-parameter layouts, units with
+/// all-gather hooks, masters in the offload tier, units that reshard among neighbours.
 class UnitStorage {
  public:
   /// @param name  the unit's, for labels and errors; e.g. "transformer.h.0".
@@ -83,15 +83,15 @@ class UnitStorage {
   [[nodiscard]] Pool& master_pool() const { return pool_of(offload_ == CpuOffload::parameters); }
   [[nodiscard]] Pool& grad_pool() const { return pool_of(offload_ != CpuOffload::none); }
 
-  /// Allocates the master, unless it is there, and fills this rank's pieces with their initial values. @collective over the
+  /// Allocates the master, unless it is allocated already, and fills this rank's pieces with their initial values. @collective over the
   /// shard axis where masters are shared. @throws ConfigError on all of its ranks when there is too little memory to share.
   void initialize(std::uint64_t seed);
   [[nodiscard]] bool is_initialized() const { return static_cast<bool>(master_); }
   [[nodiscard]] ConstTensorView master() const { return master_.view(); }  // [P] f32
-  /// Whether the masters of the shard group's ranks are side by side in memory that they share: then nothing is gathered.
+  /// Whether the masters of the shard group's ranks are side by side in shared memory, so that nothing is gathered.
   /// [Note: shared masters]
   [[nodiscard]] bool shares_masters() const;
-  /// The master, for writing on `s` behind what is enqueued so far: the only way to write it. The unit must be resharded first
+  /// The master, for writing on `s` after the work enqueued there so far: the only way to write it. The unit must be resharded first
   /// (Root::reshard()), or the unsharded copy would be stale, unless that IS the master (one shard rank, fp32, not offloaded).
   /// Where masters are shared, `s` waits until no other rank reads this one any more.
   /// @throws Error if the unit is unsharded and that is not the master alone.
@@ -156,7 +156,7 @@ class UnitStorage {
   [[nodiscard]] ProcessGroup& all_reduce_group() const { return device_mesh_.all_reduce_group(layout_->shard_size()); }
   [[nodiscard]] bool keeps_part_after_forward() const { return num_neighbours_ > 0; }
   void allocate_master();
-  /// Of what is shared: the last one that this rank has published.
+  /// The last round that this rank has published ([Note: shared masters]).
   [[nodiscard]] std::uint64_t last_round() const;
   void unshard_in_place();
   void check_placement() const;
@@ -185,7 +185,7 @@ class UnitStorage {
   std::unique_ptr<HookedAllGather> hooked_;
 
   StoredTensor master_, unsharded_, post_forward_, unsharded_grad_, sharded_grad_;
-  SharedParts parts_;        // of which master_ is the own one, and has its memory
+  SharedParts parts_;        // all ranks' masters; master_ is this rank's part and owns parts_.memory
   std::uint64_t round_ = 0;  // [Note: shared masters]
   bool is_exposed_ = false;  // compute has waited for the parameters
 };

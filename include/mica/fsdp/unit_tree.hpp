@@ -20,12 +20,12 @@ namespace mica::fsdp {
 /// The roots of the subtree's units: the one of `module` (or around it), or several independent ones inside a plain module.
 [[nodiscard]] inline std::vector<Root*> roots_of(nn::Module& module) { return roots_of(units_of(module)); }
 
-/// After sharding: every parameter of the subtree is in a unit or ignored. A root's own check is initialize(); this one
-/// also serves plain modules that hold several roots.
+/// Checks, after sharding, that every parameter of the subtree is in a unit or ignored. initialize() does this for its root; this
+/// function also serves plain modules that hold several roots.
 /// @throws ConfigError with name and shape of the first that is not.
 void check_all_assigned(nn::Module& module);
 
-/// For code that describes a root by one grid of ranks. @param what  "a checkpoint"
+/// For callers that support only one grid of ranks per root. @param what  the caller in the error: "a checkpoint"
 /// @throws ConfigError naming a unit on another grid than the root.
 void require_one_mesh(const Root& root, std::string_view what);
 

@@ -12,8 +12,7 @@
 
 namespace mica::fsdp {
 
-/// What a policy is asked about a module, twice: on the way down, whether to look inside it; on the way up, whether to make it
-/// a unit.
+/// A policy is called twice for a module: on the way down, whether to look inside it; on the way up, whether to make it a unit.
 struct WrapQuestion {
   enum class Kind : std::uint8_t { descend, wrap } kind;
   const nn::Module& module;
@@ -38,15 +37,15 @@ using WrapPolicy = std::function<WrapAnswer(const WrapQuestion&)>;
 
 /// Modules of these types, e.g. {"gpt2_block"}.
 [[nodiscard]] WrapPolicy wrap_types(std::vector<std::string> type_names);
-/// Modules with at least this many elements left; containers without a forward of their own are skipped.
+/// Modules with at least this many unwrapped elements; containers without a forward of their own are skipped.
 [[nodiscard]] WrapPolicy wrap_min_numel(std::int64_t min_numel = 100'000'000);
 /// Every module with parameters and a forward of its own.
 [[nodiscard]] WrapPolicy wrap_always();
 /// Only the root.
 [[nodiscard]] WrapPolicy wrap_nothing();
 
-/// Applies the policy bottom-up and makes `module` the root unit with what is left. Units inherit `options`. Existing units and
-/// ignored modules are skipped, with everything inside them.
+/// Applies the policy bottom-up and makes `module` the root unit, which holds the remaining parameters. Units inherit `options`.
+/// Existing units and ignored modules are skipped, with everything inside them.
 /// Example: embeddings replicated, blocks sharded:
 ///   auto_wrap(model, device_mesh, options, [](const WrapQuestion& q) -> WrapAnswer {
 ///     if (q.descends() || q.module.type_name() == "gpt2_block") return true;
