@@ -9,7 +9,7 @@ namespace mica::nn {
 namespace {
 
 struct ChainRecord final : RecordExtra {
-  std::vector<bool> input_dropped;  // of each module: made again before its backward
+  std::vector<bool> input_dropped;  // of each module: restored before its backward
   bool x_needs_grad = false;        // residual only
 };
 
@@ -32,7 +32,7 @@ void restore_input(Context& context, std::span<Module* const> chain, Record& rec
   *kept = chain[i - 1]->recompute_output(context, record.child(i - 1));
 }
 
-/// What was put back for a backward that may come again.
+/// Drops a restored input again if the Record is kept for another backward.
 void drop_again(std::span<Module* const> chain, Record& record, const ChainRecord& extra, std::size_t i) {
   if (record.is_kept() && extra.input_dropped[i]) *chain[i]->saved_input(record.child(i)) = Tensor();
 }
@@ -51,7 +51,7 @@ void begin_chain(std::span<Module* const> chain, Record* record) {
 }
 
 /// The forward of a chain that has begun, from module `first` on; xs are that one's inputs.
-/// @param base  added to what the chain returns, which adding_module() says can be; null: nothing is
+/// @param base  added to the chain's output by the module that adding_module() finds; null: none
 Tensors run_chain(Context& context, std::span<Module* const> chain, std::size_t first, Tensors xs, Record* record,
                   const Tensor* base = nullptr) {
   const std::size_t adding = base ? adding_module(context, chain, *base) : chain.size();

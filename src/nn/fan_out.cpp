@@ -9,10 +9,10 @@ namespace {
 constexpr std::size_t kKeptInput = 0;  // record.saved, empty when no module keeps the input
 
 struct FanRecord final : RecordExtra {
-  std::vector<bool> shares_input;  // of each module: its Record lends the fan's input during its backward
+  std::vector<bool> shares_input;  // of each module: its Record borrows the fan's input during its backward
 };
 
-/// Drops the Record's own handle of x, since the fan-out's serves. A cast copy of x, which a unit makes, is kept.
+/// Drops the Record's own handle of x, since the fan-out keeps one. A cast copy of x, which a unit makes, is kept.
 bool drop_shared_input(Module& module, Record& record, const Tensor& x) {
   Tensor* kept = module.saved_input(record);
   if (!kept || !*kept || kept->view().data != x.view().data) return false;
@@ -41,8 +41,8 @@ Tensors fan_out_forward(Context& context, std::span<Module* const> fan, const Te
   for (Module* module : fan) {
     Record* child = child_record(record);
     Tensors y = module->forward(context, list_of(x), child);
-    require<Error>(y.size() == 1, "a '{}' beside others on one input must return one tensor, it returned {}", module->type_name(),
-                   y.size());
+    require<Error>(y.size() == 1, "a '{}' that shares its input with other modules must return one tensor, it returned {}",
+                   module->type_name(), y.size());
     ys.push_back(std::move(y[0]));
     extra->shares_input.push_back(child && drop_shared_input(*module, *child, x));
     any = any || extra->shares_input.back();
@@ -63,7 +63,7 @@ Tensor fan_out_backward(Context& context, std::span<Module* const> fan, Record& 
   for (std::size_t i = 0; i < fan.size(); ++i) {
     Record& child = record.child(i);
     const bool lends = shares_input[i] && dys[i];
-    // Handed over for its last use, so that the module can free it before it takes memory for more.
+    // Handed over for its last use, so that the module can free it before it allocates more.
     if (lends) *fan[i]->saved_input(child) = i == last ? std::move(x) : x;
     child.dx_sum = sum.sum && sum.sum.is_unique() ? &sum : nullptr;
     Tensors dxs = fan[i]->backward(context, std::move(child), list_of(std::move(dys[i])));

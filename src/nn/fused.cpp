@@ -12,8 +12,7 @@
 namespace mica::nn {
 namespace {
 
-/// The place of the last module that does more than to return its input, or is a unit, whose hooks may; their number if
-/// none does.
+/// Index of the last module that does more than return its input, or is a unit, whose hooks may; their number if there is none.
 std::size_t last_at_work(const Context& context, const auto& modules) {
   for (std::size_t i = modules.size(); i-- > 0;) {
     const auto* dropout = dynamic_cast<const Dropout*>(modules[i]);
@@ -22,7 +21,7 @@ std::size_t last_at_work(const Context& context, const auto& modules) {
   return modules.size();
 }
 
-/// The product whose output `module` returns now, where it can add x; null: there is none.
+/// The product whose output `module` now returns, if it can add x; else null.
 const Linear* ending_product(const Context& context, const Module& module, const Tensor& x) {
   if (module.runs_alone()) return nullptr;
   if (const auto* linear = dynamic_cast<const Linear*>(&module)) return linear->can_add(x) ? linear : nullptr;
@@ -52,7 +51,7 @@ std::optional<Tensors> fused_backward(Context& context, Module& a, Module& b, Re
   auto* linear = dynamic_cast<Linear*>(&b);
   if (!linear || !dynamic_cast<Gelu*>(&a)) return {};
   const Tensor* input_of_gelu = a.saved_input(of_a);
-  if (!input_of_gelu || !*input_of_gelu) return {};  // nothing was kept, or it is still to be made again
+  if (!input_of_gelu || !*input_of_gelu) return {};  // nothing was kept, or it has not been recomputed yet
   Tensors dxs = linear->backward_with_gelu(context, of_a, of_b, dys);
   if (!of_b.is_kept()) {
     of_b.clear();

@@ -11,7 +11,7 @@ constexpr std::size_t kQkvRecord = 0, kOutRecord = 1;  // children of the Record
 
 const GroupedQueryAttentionOptions& validated(const GroupedQueryAttentionOptions& o) {
   require<ConfigError>(o.kv_heads > 0 && o.heads % o.kv_heads == 0,
-                       "model.heads {} is not divisible by model.kv_heads {}: every key and value head serves as many "
+                       "model.heads {} is not divisible by model.kv_heads {}: every key and value head serves the same number of "
                        "query heads",
                        o.heads, o.kv_heads);
   require<ConfigError>(o.head_dim > 0 && o.head_dim % 2 == 0,

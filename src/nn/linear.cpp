@@ -42,7 +42,7 @@ Tensors Linear::forward_with_gelu(Context& context, const Tensors& xs, Record* r
   const ConstTensorView weight = data_of(weight_);
   expect_activation(*this, x, in_, weight.dtype);
   const Shape shape = with_last_dim(x.shape(), out_);
-  Tensor pre;  // what the GELU is taken of
+  Tensor pre;  // the GELU's input
   if (record && (x.needs_grad || trains())) {
     pre = context.make(shape, weight.dtype);
     pre.needs_grad = true;

@@ -5,12 +5,12 @@
 
 namespace mica::nn {
 
-/// What Gelu, Relu, Silu and Tanh are: y = f(x), elementwise. Makes its output again on request.
+/// Base of Gelu, Relu, Silu and Tanh: y = f(x), elementwise. Recomputes its output on request ([Note: recomputed outputs]).
 class ActivationLayer : public Module {
  public:
   static constexpr std::size_t kInput = 0;  ///< record.saved
 
-  /// What its forward from x to y leaves for backward. `record` may be null, and x absent where it needs no gradient.
+  /// Saves what backward needs of a forward from x to y. `record` may be null, and x absent where it needs no gradient.
   static void keep_input(Record* record, const Tensor& x, Tensor& y);
 
  protected:

@@ -16,8 +16,8 @@ namespace mica::nn {
 ///   forward   a residual's sum, then a LayerNorm or RmsNorm    add_layer_norm, add_rms_norm
 ///   forward   the Linear that ends a residual's branch, then   linear_add, where the device gains from it
 ///             the residual's sum                               (Kernels::adds_in_products)
-/// Whoever runs modules (chain.hpp, a model) asks here. If no value is returned, nothing was done and each module runs by
-/// itself. Records are filled and consumed as if each had run by itself, so that a forward and its backward need not fuse the
+/// Code that runs modules (chain.hpp, a model) tries these first. If no value is returned, nothing was done and each module runs
+/// by itself. Records are filled and consumed as if each had run by itself, so that a forward and its backward need not fuse the
 /// same modules. A module that runs alone (Module::runs_alone) is never fused.
 
 /// The forward of `a` on xs, then of `b` on a's outputs and the other inputs that b takes.
@@ -31,7 +31,7 @@ namespace mica::nn {
 /// Index of the module of `chain` that can add x to the chain's output, by forward_onto(); chain.size() if none can.
 [[nodiscard]] std::size_t adding_module(const Context& context, std::span<Module* const> chain, const Tensor& x);
 /// The forward of such a module on xs: returns x + its only output. Only for a module that adding_module(context, chain, x)
-/// returned: the modules behind it in the chain then return their input unchanged.
+/// returned: the modules after it in the chain then return their input unchanged.
 [[nodiscard]] Tensors forward_onto(Context& context, Module& module, const Tensor& x, Tensors xs, Record* record);
 
 }  // namespace mica::nn

@@ -19,8 +19,8 @@ class Linear final : public Module {
   /// record.saved: the input, absent when weight and bias are frozen.
   static constexpr std::size_t kInput = 0;
 
-  // For fused.hpp alone ([Note: fused neighbours]), which has asked both modules whether they run alone.
-  /// The forward together with that of the Gelu behind it.
+  // Only for fused.hpp ([Note: fused neighbours]), which has checked that neither module runs alone.
+  /// The forward together with that of the Gelu after it.
   [[nodiscard]] Tensors forward_with_gelu(Context& context, const Tensors& xs, Record* record, Record* of_gelu);
   /// The backward together with that of the Gelu before it, whose input is in of_gelu. @returns the gradient of that input.
   [[nodiscard]] Tensors backward_with_gelu(Context& context, Record& of_gelu, Record& record, const Tensors& dys);

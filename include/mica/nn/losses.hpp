@@ -9,9 +9,9 @@ namespace mica::nn {
 
 // Losses of a model's outputs x, means as PyTorch's with reduction="mean":
 //   {x, targets} -> {loss [1] f32}
-//   {x}          -> {x}, for evaluation and prediction; a gradient passes as it is
-// They have no parameters. As the head of a SupervisedModel, or called on their own. The mean is one micro-batch's: over
-// ranks and rounds micro-batches weigh alike.
+//   {x}          -> {x}, for evaluation and prediction; a gradient passes unchanged
+// They have no parameters. Used as the head of a SupervisedModel, or called directly. The mean is over one micro-batch; the
+// micro-batches of all ranks and rounds have equal weights.
 
 class Loss : public Module {
  protected:
@@ -28,7 +28,7 @@ class Loss : public Module {
   virtual void compute_gradient(Context& context, const Tensor& x, const Tensor& targets, const Tensor& dloss, const Tensor& dx) const = 0;
 };
 
-/// What MseLoss and BceWithLogitsLoss are: the mean of one function over all elements.
+/// Base of MseLoss and BceWithLogitsLoss: the mean of one function over all elements.
 class MeanElementLoss : public Loss {
  protected:
   MeanElementLoss(std::string type_name, ElementLoss function) : Loss(std::move(type_name)), function_(function) {}
@@ -47,7 +47,8 @@ class MseLoss final : public MeanElementLoss {
   MseLoss() : MeanElementLoss("mse_loss", ElementLoss::squared_error) {}
 };
 
-/// Mean binary cross-entropy of logits x: of the probability 1 / (1 + e^-x). Targets: x's shape, f32 or x's dtype, from 0 to 1.
+/// Mean binary cross-entropy of logits x, that is of the probabilities 1 / (1 + e^-x). Targets: x's shape,
+/// f32 or x's dtype, from 0 to 1.
 class BceWithLogitsLoss final : public MeanElementLoss {
  public:
   BceWithLogitsLoss() : MeanElementLoss("bce_with_logits_loss", ElementLoss::binary_cross_entropy) {}

@@ -94,8 +94,8 @@ class Module {
   /// holds, so that the layer behind it need not keep that tensor: under Recompute::cheap a chain (chain.hpp) empties the
   /// consumer's saved_input() after forward and fills it again just before the consumer's backward. A layer with hooks never
   /// does so: its parameters are not available outside its own forward and backward. Nor does one in a checkpointed region that
-  /// runs again: its backward follows at once, and nothing is to be computed a third time. Norms and activations are one choice
-  /// because a byte costs the same in both: on a GPU one byte read and one written (a SwiGLU reads two), on a CPU 50 to 100 ns
+  /// runs again: its backward follows at once, and nothing should be computed a third time. Norms and activations share one
+  /// setting because a byte costs the same in both: on a GPU one byte read and one written (a SwiGLU reads two), on a CPU 50 to 100 ns
   /// per KiB (fp32). Losses and gradients have the same bits either way, except on a GPU whose products apply GELUs
   /// (CudaKernelsOptions::fuse_epilogues): a recomputed output comes from the rounded input, the forward's does not.
   [[nodiscard]] bool can_recompute_output(const Record& record) const { return !runs_alone() && recomputes_output(record); }

@@ -5,7 +5,7 @@
 
 namespace mica::nn {
 
-/// Modules one behind the other: parts of a model whose backward comes with them (example in supervised_model.hpp).
+/// Runs modules one after another, in backward too (example in supervised_model.hpp).
 /// Names are the given ones joined by dots ("blocks.0.up.weight"); type names are what wrap policies match.
 class Sequential : public Module {
  public:

@@ -8,7 +8,7 @@ namespace mica::nn {
 /// A body from inputs to outputs, and a head that compares these with targets. Base of models that are trained on
 /// examples:
 ///   {inputs, targets} -> {loss [1] f32}
-///   {inputs}          -> {what is predicted}: what the head makes of the outputs alone
+///   {inputs}          -> {predictions}: what the head returns for the outputs alone
 /// @code
 ///   class Classifier final : public nn::SupervisedModel {
 ///    public:

@@ -23,10 +23,10 @@ ActivationBytes activation_bytes(const Gpt2Config& config, std::int64_t batch, s
   bytes.forward_peak = bytes.saved;
   bytes.backward_peak = kept + a + s + 2 * a + kLossBytes;  // the hidden states and their gradient
   if (config.layers == 0) return bytes;
-  // A forward without a Record holds x + attention, ln_2's output or c_proj's, and the GELU's output beside the block's
-  // input; one that drops outputs as much.
+  // Besides the block's input, a forward without a Record holds x + attention, ln_2's output or c_proj's, and the GELU's
+  // output; one that drops outputs holds as much.
   if (options.checkpointed || recomputes) bytes.forward_peak = std::max(bytes.forward_peak, kept + 6 * a);
-  const std::int64_t of_dropout = config.dropout > 0 ? a : 0;  // its output beside its input, or their gradients
+  const std::int64_t of_dropout = config.dropout > 0 ? a : 0;  // its output besides its input, or their gradients
   if (options.checkpointed) {
     bytes.backward_peak = std::max(bytes.backward_peak, kept - a + block + 2 * a + of_dropout + kLossBytes);
   } else if (recomputes) {
@@ -49,10 +49,10 @@ ActivationBytes activation_bytes(const MlpConfig& config, std::int64_t batch, st
   bytes.forward_peak = bytes.saved;
   bytes.backward_peak = kept + a + s + 2 * a + kLossBytes;
   if (config.layers == 0) return bytes;
-  // The GELU's output beside the norm's output or the block's.
+  // The GELU's output, and the norm's output or the block's.
   if (options.checkpointed || recomputes) bytes.forward_peak = std::max(bytes.forward_peak, kept + h + a);
   if (options.checkpointed) {
-    // The forward that runs again holds more than the backward behind it.
+    // The recomputed forward holds more than the backward that follows.
     bytes.backward_peak = std::max(bytes.backward_peak, kept - a + block + 2 * a + kLossBytes);
   } else if (recomputes) {
     // dy, then the GELU's output or gradient, or the norm's output or gradient in place of the GELU's input.

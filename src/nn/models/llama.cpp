@@ -30,7 +30,7 @@ void LlamaConfig::validate() const {
   expect_positive("context", context);
   expect_positive("vocab_size", vocab_size);
   require<ConfigError>(kv_heads >= 0 && heads % num_kv_heads() == 0,
-                       "model.heads {} is not divisible by model.kv_heads {}: every key and value head serves as many "
+                       "model.heads {} is not divisible by model.kv_heads {}: every key and value head serves the same number of "
                        "query heads",
                        heads, kv_heads);
   require<ConfigError>(head_dim > 0 || (head_dim == 0 && width % heads == 0),

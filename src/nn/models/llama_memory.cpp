@@ -15,7 +15,7 @@ ActivationBytes activation_bytes(const LlamaConfig& config, std::int64_t batch, 
   const std::int64_t r = 4 * rows, l = 4 * rows * config.heads;
   const bool recomputes = options.recompute == Recompute::cheap;
   const std::int64_t attention = a + r + a + 2 * q + 2 * k + l;  // x, its statistic, the norm's output, q, k, v, y
-  const std::int64_t block = attention + a + r + a + 3 * f;      // as much of x + attention; gate, up, their SwiGLU
+  const std::int64_t block = attention + a + r + a + 3 * f;      // the same of x + attention; gate, up, their SwiGLU
   const std::int64_t kept_of_block = options.checkpointed ? a : block - (recomputes ? 2 * a + f : 0);
   const std::int64_t kept = config.layers * kept_of_block;
 

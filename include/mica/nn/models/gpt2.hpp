@@ -15,7 +15,7 @@ struct Gpt2Config {
   std::int64_t context = 1024;      ///< longest sequence
   std::int64_t vocab_size = 50257;  ///< exact
   bool tie_embeddings = true;       ///< the head uses transformer.wte.weight
-  double dropout = 0;               ///< behind the embedding, the attention and the MLP, in training only
+  double dropout = 0;               ///< after the embedding, the attention and the MLP, in training only
 
   /// @throws ConfigError naming the key, its value and what is expected.
   void validate() const;

@@ -29,21 +29,21 @@ struct ActivationOptions {
 ///                                               and output 4 A each)
 ///   Recompute::cheap     S - 6 A                (no norm's or GELU's output)
 ///   checkpointed         A                      (x)
-///   behind the blocks    A + s + A + 4          (ln_f's input and statistics, the hidden states, the loss)
+///   after the blocks     A + s + A + 4          (ln_f's input and statistics, the hidden states, the loss)
 /// so saved = layers * S + 2 A + s + 4. The head's backward holds A more than is saved, which is the peak unless
-/// - outputs are recomputed: on top of the blocks' part come, while the last block runs, 6 A: forward ln_2's output, the
-///   GELU's (4 A) and the MLP's; backward ln_2's output again, the GELU's output or gradient and the gradient of the
+/// - outputs are recomputed: while the last block runs, 6 A are added to the blocks' part: in forward ln_2's output, the
+///   GELU's (4 A) and the MLP's; in backward ln_2's output again, the GELU's output or gradient and the gradient of the
 ///   block's output (with dropout A more), and the loss;
-/// - blocks are checkpointed: 6 A beside a block's input in its forward; in its backward, which runs the forward again
-///   and then keeps everything, S + A (the output, which is thrown away, and the gradient of it, for the input, which is
-///   counted; with dropout A more).
+/// - blocks are checkpointed: 6 A besides a block's input in its forward; in its backward, which runs the forward again
+///   and then keeps everything, S + A (the output, which is thrown away, and its gradient, less the input, which is
+///   already counted; with dropout A more).
 /// Holds for models whose norms and GELUs are not units of their own (those always keep their outputs: module.hpp).
 [[nodiscard]] ActivationBytes activation_bytes(const Gpt2Config& config, std::int64_t batch, std::int64_t seq_len,
                                                const ActivationOptions& options);
 
 /// MLP: with H = M*hidden*e a block keeps S = 2 A + s + 2 H (x, its statistics, the norm's output, the GELU's input and
-/// output), recomputing A + s + H, checkpointed A. Recomputing, A + H come on top while a block runs forward and A +
-/// max(A, H) backward; checkpointed, A + H and S + A; behind the blocks as above.
+/// output), recomputing A + s + H, checkpointed A. Recomputing adds A + H while a block runs forward and A + max(A, H)
+/// backward; checkpointed, A + H and S + A; after the blocks as above.
 [[nodiscard]] ActivationBytes activation_bytes(const MlpConfig& config, std::int64_t batch, std::int64_t seq_len,
                                                const ActivationOptions& options);
 

@@ -13,11 +13,11 @@ namespace mica::nn {
 ///                                                                norm's output, gate, up, the SwiGLU's output)
 ///   Recompute::cheap     S - 2 A - F                             (no norm's or SwiGLU's output)
 ///   checkpointed         A                                       (x)
-///   behind the blocks    A + r + A + 4                           (norm's input and statistic, the hidden states, the
+///   after the blocks     A + r + A + 4                           (norm's input and statistic, the hidden states, the
 ///                                                                loss)
-/// so saved = layers * S + 2 A + r + 4. The head's backward holds A more than is saved. Recomputing, there come on top
-/// of the blocks' part, while the last block runs: forward 2 A + F (the second norm's output, the MLP's and what is
-/// behind its SwiGLU); backward 2 A + max(F, A) and the loss (the gradient of the block's output, the norm's output
+/// so saved = layers * S + 2 A + r + 4. The head's backward holds A more than is saved. Recomputing adds to the
+/// blocks' part, while the last block runs: in forward 2 A + F (the outputs of the second norm, the MLP and its SwiGLU); in
+/// backward 2 A + max(F, A) and the loss (the gradient of the block's output, the norm's output
 /// again, and the SwiGLU's output or gradient, or the gradient of the norm's output). With the MLP's tensors gone the
 /// attention's backward has the gradient of the block's output, the norm's output, kept or made again, and 2 Q + 2 K. A
 /// checkpointed block's forward holds A + max(A + 2 F, 3 F), or A + Q + 2 K or 2 Q + 2 K in the attention; its backward
