@@ -52,7 +52,7 @@ void GradScaler::unscale() {
   Stream& compute = device_mesh.compute();
   kernels.fill(compute, found_inf_, 0.0);
   for_each_grad(root_, [&](TensorView grad, const fsdp::UnitStorage*) { kernels.unscale(compute, grad, scale_, found_inf_); });
-  // Over the replicas too: they hold the same gradients, but must agree even if a reduction rounded differently there.
+  // Over the replicas too: they have the same gradients, but must agree even if a reduction was rounded differently there.
   device_mesh.metrics_group().all_reduce(compute, "found_inf", found_inf_, ReduceOp::max);
 }
 

@@ -7,7 +7,7 @@
 #include "mica/fsdp/root.hpp"
 #include "mica/tensor/tensor.hpp"
 
-// What clipping and loss scaling share: the gradients of a root, from outside a pass.
+// For clipping and loss scaling: the gradients of a root, between passes.
 namespace mica::optim {
 
 /// @throws Error naming the state when the root is in a pass.

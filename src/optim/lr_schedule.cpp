@@ -37,7 +37,7 @@ LrSchedule::LrSchedule(const LrScheduleOptions& options) : options_(options) {
 }
 
 double LrSchedule::at(std::int64_t step) const {
-  require(step >= 1, "the learning rate of step {} is asked for, but steps count from 1", step);
+  require(step >= 1, "the learning rate of step {} was requested, but steps count from 1", step);
   const LrScheduleOptions& o = options_;
   if (step <= o.warmup_steps) return o.lr * static_cast<double>(step) / static_cast<double>(o.warmup_steps);
   const std::int64_t decay_steps = o.total_steps - o.warmup_steps;

@@ -9,10 +9,10 @@
 
 namespace mica::optim {
 
-/// One kind of state of all parameters, by full name, that have some by now. Ignored parameters are whole.
+/// One kind of state of all parameters that have state by now, by full name. Ignored parameters are whole.
 [[nodiscard]] fsdp::StateArrays arrays_of(const Optimizer& optimizer, std::string_view kind);
 
-/// Where the state of every parameter is, whether it has any or not: arrays without data, by full name.
+/// The place of every parameter's state, whether it has any or not: arrays without data, by full name.
 using Parameters = std::map<std::string, fsdp::StateArray>;
 [[nodiscard]] Parameters parameters_of(const Optimizer& optimizer);
 

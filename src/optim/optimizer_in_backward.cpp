@@ -24,8 +24,8 @@ OptimizerInBackward::OptimizerInBackward(Optimizer& optimizer)
                          unit->name(), fsdp::strategy_name(unit->asked_strategy()));
   }
   require<ConfigError>(!root.options().deterministic,
-                       "the deterministic reduction leaves sums over micro-batches, divided behind the last backward by "
-                       "average_grads(): an optimizer in backward would step with them; choose one");
+                       "the deterministic reduction leaves sums over micro-batches, divided after the last backward by "
+                       "average_grads(): an optimizer in backward would step with the sums; choose one");
   require(!root.has_after_reduction(), "the root of {} has an optimizer in backward already", root.units().front()->module().type_name());
   root.set_after_reduction([this](fsdp::UnitStorage& storage) { step_unit(storage); });
   if (!root.ignored_parameters().empty()) root.set_after_backward([this] { step_ignored(); });
@@ -53,7 +53,7 @@ void OptimizerInBackward::step_unit(fsdp::UnitStorage& storage) {
     optimizer_.allocate(*unit);
     stream.wait(optimizer_.device_mesh().compute().record());  // which zeroes the state
   }
-  // Beside a compute stream with a thread of its own this one's loops run alone: OpenMP belongs to compute.
+  // If streams have threads of their own, the OpenMP threads are compute's: loops on this stream run on one thread.
   const bool is_threaded = optimizer_.device_mesh().streams().mode == StreamMode::threaded;
   const OpenMpThreads threads(is_threaded ? 1 : openmp_threads());
   const Tensor workspace = optimizer_.allocate_workspace(optimizer_.device_mesh().pool(), stream);

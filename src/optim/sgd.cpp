@@ -23,7 +23,7 @@ class Sgd final : public Optimizer {
   Sgd(fsdp::Root& root, const SgdOptions& options, std::vector<ParamGroup> groups)
       : Optimizer(root, options.weight_decay, std::move(groups)), options_(options) {
     for (const ParamGroup& group : this->groups()) {
-      require<ConfigError>(!group.beta1 && !group.beta2, "a parameter group of sgd has betas, which only adamw and adam know");
+      require<ConfigError>(!group.beta1 && !group.beta2, "a parameter group of sgd has betas, which only adamw and adam use");
     }
   }
 
@@ -63,7 +63,7 @@ class Sgd final : public Optimizer {
   /// to know whether the first step was skipped.
   void check(const StepArgs& args) const override {
     require<ConfigError>(!args.skip || options_.momentum == 0 || options_.dampening == 0,
-                         "steps that may be skipped do not go with optim.dampening {}: set it to 0", options_.dampening);
+                         "steps that may be skipped cannot be used with optim.dampening {}: set it to 0", options_.dampening);
   }
 
  private:

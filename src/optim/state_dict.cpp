@@ -150,8 +150,8 @@ OptimStateDict local_from_sharded_optim_state_dict(const OptimStateDict& sharded
       state.tensors = parts_of(state.tensors, parameter, device_mesh);
       continue;
     }
-    // Every rank sends as many rows, as the first one has, so that they lie behind each other; what follows the last is
-    // dropped.
+    // Every rank sends as many rows as the first one has, so that the rows of all ranks are contiguous; those past the end
+    // are dropped.
     const std::int64_t numel = fsdp::rows_of_part(shape, 0, mesh.shard_size()).end * fsdp::row_numel_of(shape);
     fsdp::StateDict whole;
     for (const auto& [kind, tensor] : state.tensors) {

@@ -22,8 +22,8 @@ void check_state(const OptimStateDict& dict, const Optimizer& optimizer, bool is
     require<CheckpointError>(parameter != parameters.end(), "the state dict has state of {}, which is no parameter of the optimizer", name);
     for (const auto& [kind, tensor] : state.tensors) {
       require<CheckpointError>(std::ranges::find(kinds, kind) != kinds.end(),
-                               "the state dict has {} of parameter {}, but {} keeps no such state: it is of another optimizer", kind, name,
-                               optimizer.name());
+                               "the state dict has {} of parameter {}, but {} keeps no such state: the dict is from another optimizer",
+                               kind, name, optimizer.name());
       const Shape& shape = parameter->second.shape;
       require<CheckpointError>(!is_full || (tensor.shape() == shape && tensor.dtype() == DType::f32),
                                "{} of parameter {} is {} {} in the state dict, expected fp32 {}", kind, name, dtype_name(tensor.dtype()),

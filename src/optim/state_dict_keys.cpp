@@ -19,7 +19,7 @@ std::vector<const ParameterKey*> all_keys(const OptimStateDict& dict) {
   return keys;
 }
 
-/// What a key is called in the other kind. Ids count through the groups.
+/// Each key in the other kind (name or id). Ids count through the groups.
 std::map<ParameterKey, ParameterKey> other_names(const Optimizer& optimizer, KeyKind wanted) {
   std::map<ParameterKey, ParameterKey> names;
   std::int64_t id = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many steps an optimizer and its parameters have made, and what of that goes back with a step that is given up.
+// Step counts of an optimizer and its parameters, and how an abandoned step restores them.
 #include "mica/core/error.hpp"
 #include "mica/optim/optimizer.hpp"
 
@@ -19,7 +19,7 @@ void Optimizer::UnitState::restore(const Counts& before) {
     members[i].steps = before.steps[i];
     members[i].took_part = before.took_part[i];
   }
-  if (is_allocated && !before.is_allocated) buffers.clear();  // nobody has zeroed them
+  if (is_allocated && !before.is_allocated) buffers.clear();  // their zeroing did not run
   is_allocated = before.is_allocated;
 }
 

@@ -16,8 +16,8 @@ struct ClipCoefficient {
 /// [Note: clipping] The gradients are not changed: the optimizer multiplies while it reads them, which saves a pass over them.
 /// clip_grad_norm() multiplies them itself. Sums of p-th powers (the maximum for p = inf) are taken unit by unit in module
 /// order, over pieces only, and all-reduced over the shard axis; replicas hold the same gradient. Unsharded units on a sharded
-/// mesh have the same gradient on every rank and are added once, after the all-reduce. So are trainable ignored parameters with
-/// a gradient, which their owner must have reduced before, or ranks would clip differently. A rank without gradients
+/// mesh have the same gradient on every rank and are added once, after the all-reduce. So are the gradients of trainable
+/// ignored parameters, which their owner must have reduced before, or ranks would clip differently. A rank without gradients
 /// contributes 0.
 /// Example: full_shard on 2 ranks, |g|^2 summing to 9 on rank 0 and 16 on rank 1, max_norm 1 -> norm 5, coefficient
 /// 0.2.

@@ -20,9 +20,9 @@ struct GradScalerOptions {
 /// Keeps fp16 gradients in range: the loss's gradient is multiplied by a scale, and a step whose gradients overflow on any rank
 /// is skipped on all ranks (docs/parity.md D7). [Note: loss scaling]
 /// One step:
-///   const Tensor dloss = scaler.scaled(1.0 / num_micro_batches);       every backward of the step begins with it
+///   const Tensor dloss = scaler.scaled(1.0 / num_micro_batches);       pass it to every backward of the step
 ///   ... forwards and backwards ...
-///   scaler.unscale();                                                  gradients are themselves again
+///   scaler.unscale();                                                  gradients without the scale
 ///   const ClipCoefficient clip = clip_coefficient(root, max_norm);
 ///   optimizer.step({.lr = lr, .grad_scale = clip.coefficient.view(),
 ///                   .skip = scaler.found_inf(), .skipped_steps = scaler.skipped_steps()});

@@ -45,7 +45,7 @@ struct ParamGroup {
 };
 
 /// Steps the masters of a root's units on the compute stream. [Note: optimizer]
-/// - It walks pieces, never padding. Adjacent pieces that are stepped alike become one run, and all runs of a step go into one
+/// - It walks pieces, never padding. Adjacent pieces with equal arguments become one run, and all runs of a step go into one
 ///   kernel call (those of an offloaded unit into a separate one, so that its next all-gather need not wait for the others).
 /// - A unit without gradients in a step is not changed, nor is its state. If a unit has gradients but the backward of one of
 ///   its parameters did not run, that parameter has no gradient in original-parameter mode and is not changed either; otherwise
@@ -59,9 +59,9 @@ struct ParamGroup {
 /// - State is allocated per unit at its first step, or by allocate_state() before a checkpoint is read into it. Only
 ///   trainable units have state.
 /// - Bias correction counts each parameter's own steps. The host does not read `skip`, so counts include skipped steps; kernels
-///   subtract StepArgs::skipped_steps. (The host waits for the number of skipped steps in the first step that has such a count,
-///   also after set_num_steps(), since earlier ones are not its own, and whenever other parameters than in the last step have
-///   gradients, since skipped steps then count for some parameters only.)
+///   subtract StepArgs::skipped_steps. (The host waits for that number in two cases: in the first step that has it, also after
+///   set_num_steps(), since steps skipped before were not this optimizer's; and when the set of parameters with gradients
+///   changes, since skipped steps then count for some parameters only.)
 /// - fsdp::Root::abandon_step() undoes host changes of a step whose kernels did not run.
 class Optimizer : private fsdp::StepParty {
  public:
@@ -97,7 +97,7 @@ class Optimizer : private fsdp::StepParty {
   [[nodiscard]] std::vector<StateShard> state() const;
   /// The same of ignored parameters.
   [[nodiscard]] std::vector<IgnoredState> ignored_state() const;
-  /// Step count of one parameter, which has state from its first step on. @throws Error if the optimizer has no such parameter.
+  /// Step count of one parameter. It has state from its first step on. @throws Error if the optimizer has no such parameter.
   [[nodiscard]] std::int64_t steps_of(std::string_view parameter) const;
   [[nodiscard]] virtual std::string_view name() const = 0;
   [[nodiscard]] fsdp::Root& root() const { return root_; }
@@ -111,12 +111,12 @@ class Optimizer : private fsdp::StepParty {
   /// @throws ConfigError naming a parameter that is not in the model or is in two groups, or an option out of range.
   Optimizer(fsdp::Root& root, double weight_decay, std::vector<ParamGroup> groups);
 
-  /// A kernel's arguments for adjacent elements of one unit's shard that are stepped alike. n = param.numel().
+  /// A kernel's arguments for adjacent elements of one unit's shard. n = param.numel().
   struct RunArgs {
     TensorView param;               // [n] f32 master
     ConstTensorView grad;           // [n] f32
     std::vector<TensorView> state;  // one a kind, each [n] f32
-    TensorView workspace;           // [run_workspace_numel()] f32, anything in it
+    TensorView workspace;           // [run_workspace_numel()] f32, uninitialised
     const ParamGroup* group = nullptr;
     double lr = 0;
     double weight_decay = 0;

@@ -55,14 +55,14 @@ struct OptimStateDict {
 [[nodiscard]] OptimStateDict sharded_optim_state_dict(const Optimizer& optimizer);
 /// This rank's pieces from every rank's rows, for load_optim_state_dict(): the wrapping may differ, the number of shard ranks
 /// may not. One tensor is gathered at a time.
-/// @collective over the shard axis. @throws Error (on all ranks) for rows that are not a rank's.
+/// @collective over the shard axis. @throws Error (on all ranks) for rows other than the rank's own.
 [[nodiscard]] OptimStateDict local_from_sharded_optim_state_dict(const OptimStateDict& sharded, const Optimizer& optimizer);
 
 /// This rank's pieces, for load_optim_state_dict() with the same number of ranks and wrapping. On the host.
 /// No communication. Between passes; the host waits.
 [[nodiscard]] OptimStateDict local_optim_state_dict(const Optimizer& optimizer);
 
-/// The kind that the units' state dict settings name (fsdp::set_state_dict_settings), by their optimizer config.
+/// The kind set in the units' state dict settings (fsdp::set_state_dict_settings), with their optimizer config.
 /// @collective as that one. @throws ConfigError if units' settings differ.
 [[nodiscard]] OptimStateDict optim_state_dict(const Optimizer& optimizer);
 
