@@ -42,8 +42,8 @@ Arena::Taken Arena::take(std::int64_t bytes, Stream& home) {
   return {address, take_last_uses(address, cut)};
 }
 
-/// The smallest block that fits, the lowest address among equals. A block that only `home` has used needs no wait and
-/// is taken unless another one fits much better.
+/// The smallest block that fits, the lowest address among equals. A block that only `home` has used needs no wait and is
+/// preferred unless another one fits much better.
 std::uintptr_t Arena::choose(std::int64_t bytes, const Stream* home) const {
   constexpr std::pair<std::int64_t, std::uintptr_t> kNone{std::numeric_limits<std::int64_t>::max(), 0};
   auto own = kNone;
@@ -86,8 +86,8 @@ void Arena::give(std::uintptr_t address, Stream* home, std::vector<Event> pendin
   index(it);
 }
 
-/// Forgets the uses of [begin, end), which gets a new owner, and returns their events. No use begins before `begin` and
-/// reaches into it: blocks are cut from the low end of free ones.
+/// Removes the last uses of [begin, end), which gets a new owner, and returns their events. No use begins before `begin` and
+/// reaches into the range: blocks are cut from the low end of free ones.
 std::vector<Event> Arena::take_last_uses(std::uintptr_t begin, std::uintptr_t end) {
   std::vector<Event> pending;
   auto it = last_uses_.lower_bound(begin);

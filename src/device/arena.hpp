@@ -16,11 +16,11 @@
 namespace mica::detail {
 
 /// One range of virtual addresses, cut into blocks: best fit, neighbours that are free always merged. [Note: arena]
-/// The range is reserved once, as large as the machine's memory, so there are no segments whose borders fragment it;
-/// what counts is which pages are resident. Pages become resident when a block over them is handed out, and stay so
-/// until release(): the pool decides when that is worth it. Where pages come from is Pages' business.
-/// What earlier owners still do is remembered by address, apart from the blocks: merging two free blocks must not make
-/// a stream that gets the one wait for the users of the other.
+/// The range is reserved once, as large as the machine's memory, so there are no segments whose borders fragment it; only
+/// resident pages cost memory. Pages become resident when a block over them is handed out, and stay so until release(): the
+/// pool decides when that is worth it. Pages provides them.
+/// Last uses by earlier owners are recorded by address, not by block: after two free blocks have merged, a stream that gets
+/// the memory of one must not wait for the users of the other.
 /// All choices depend on the order of calls only.
 class Arena {
  public:
@@ -40,8 +40,8 @@ class Arena {
   [[nodiscard]] std::int64_t not_resident_bytes_of(std::uintptr_t address) const;
   void give(std::uintptr_t address, Stream* home, std::vector<Event> pending);
 
-  /// Gives up to `bytes` (rounded up to pages) of free memory back to the system, from the highest addresses down: they
-  /// are taken last. Blocks the host until that memory's last uses are over. @return bytes given back.
+  /// Returns up to `bytes` (rounded up to pages) of free memory to the system, from the highest addresses down, which are
+  /// taken last. Blocks the host until that memory's last uses are over. @return bytes returned.
   std::int64_t release(std::int64_t bytes);
 
   [[nodiscard]] bool contains(std::uintptr_t address) const { return address >= pages_->begin() && address < pages_->end(); }
@@ -80,7 +80,7 @@ class Arena {
   std::unique_ptr<Pages> pages_;
   Blocks blocks_;                                    // by address; they tile the range
   std::vector<FreeOfHome> free_;                     // free blocks by home
-  std::map<std::uintptr_t, LastUse> last_uses_;      // of free memory, where there is something to wait for; disjoint
+  std::map<std::uintptr_t, LastUse> last_uses_;      // of free memory that may still be in use; disjoint
   std::map<std::uintptr_t, std::uintptr_t> absent_;  // page ranges that are not resident: begin -> end, disjoint
   std::int64_t resident_bytes_ = 0;
   std::int64_t in_use_bytes_ = 0;

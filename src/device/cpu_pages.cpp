@@ -13,7 +13,7 @@ namespace mica::detail {
 namespace {
 
 constexpr std::uintptr_t kHugePage = std::uintptr_t{2} << 20;
-constexpr std::uintptr_t kGrowth = std::uintptr_t{64} << 20;  // pages are made writable in steps of this
+constexpr std::uintptr_t kGrowth = std::uintptr_t{64} << 20;  // pages are made writable in steps of this size
 
 void* pointer(std::uintptr_t address) { return reinterpret_cast<void*>(address); }  // NOLINT(performance-no-int-to-ptr)
 
@@ -33,7 +33,7 @@ class CpuPages final : public Pages {
   CpuPages(const CpuPages&) = delete;
   CpuPages& operator=(const CpuPages&) = delete;
 
-  /// Memory comes by itself when a page is touched.
+  /// The kernel provides memory when a page is touched.
   bool commit(std::uintptr_t /*begin*/, std::uintptr_t end) override {
     if (end <= writable_end_) return true;
     const std::uintptr_t up_to = std::min(base_ + bytes_, base_ + round_up(end - base_, kGrowth));

@@ -8,7 +8,7 @@
 
 namespace mica::detail {
 
-/// Ordinary memory of the host. Pages are huge ones, because the kernel would fill holes smaller than these again.
+/// Ordinary host memory in huge pages: the kernel would fill smaller holes again.
 /// @throws IoError: the operating system refuses that many addresses
 [[nodiscard]] std::unique_ptr<Pages> make_cpu_pages(std::int64_t reserve_bytes);
 

@@ -26,12 +26,12 @@ std::int64_t default_reserve_bytes() {
 }
 
 /// All memory in one arena over lazily touched pages. [Note: resident memory]
-/// (Ranges apart for small blocks, for what lives for the whole run, for activations or for unsharded storage were
-/// tried over 200 patterns of training: none fragments less, and what one has free another cannot use.) Free memory
-/// stays resident for the next owner, but the resident whole may not exceed the highest use so far (plus kSlack): an
-/// allocation that needs fresh pages beyond that first gives back free ones. So the operating system's view follows
-/// stats().peak even where fragmentation would make it drift; what a repeating pattern pays for that is to touch again,
-/// in each step, the pages by which it fragments.
+/// (Separate ranges for small blocks, for memory that lives for the whole run, for activations or for unsharded storage were
+/// tried over 200 patterns of training: none fragments less, and free memory of one range is of no use to another.) Free
+/// memory stays resident for the next owner, but resident memory may not exceed the highest use so far (plus kSlackBytes and
+/// 1/kSlackDivisor): an allocation that needs fresh pages beyond that first returns free ones. So the operating system's view
+/// follows stats().peak even where fragmentation would make it drift; the price is that a repeating pattern touches the
+/// pages by which it fragments again in each step.
 class CpuPool final : public Pool {
  protected:
   Taken take(std::int64_t bytes, Stream& home) override {
@@ -70,7 +70,7 @@ class CpuPool final : public Pool {
 
  private:
   static constexpr std::int64_t kSlackBytes = 8 << 20;  // pages that blocks share
-  static constexpr std::int64_t kSlackDivisor = 50;     // and 2 % for what fragmentation costs at a good price
+  static constexpr std::int64_t kSlackDivisor = 50;     // and 2 %: up to there fragmentation is cheaper than returning pages
 
   void make_room_for(std::int64_t fresh_bytes) {
     highest_use_ = std::max(highest_use_, sum(&Arena::in_use_bytes));
@@ -86,7 +86,7 @@ class CpuPool final : public Pool {
     }
   }
 
-  /// Null when the address space is refused down to what is needed now.
+  /// Null if even the address space needed now is refused.
   Arena* add_arena(std::int64_t bytes) {
     for (std::int64_t reserve = std::max(default_reserve_bytes(), 2 * bytes);; reserve /= 2) {
       try {

@@ -11,8 +11,7 @@ GpuPoolKind gpu_pool_kind() {
   const char* wanted = std::getenv("MICA_GPU_POOL");
   const std::string_view kind = wanted == nullptr ? "" : wanted;
   if (kind == "plain") return GpuPoolKind::plain;
-  require<ConfigError>(kind.empty() || kind == "arena",
-                       "MICA_GPU_POOL={} is no kind of GPU memory: expected arena, or plain to debug with compute-sanitizer", kind);
+  require<ConfigError>(kind.empty() || kind == "arena", "MICA_GPU_POOL={}: expected arena, or plain to debug with compute-sanitizer", kind);
   return GpuPoolKind::arena;
 }
 

@@ -7,7 +7,7 @@
 namespace mica::detail {
 namespace {
 
-/// One failure of an inline stream. Events of the time between the failure and its clearing share it.
+/// One failure of an inline stream, shared by the events recorded between the failure and its clearing.
 struct Failure {
   std::exception_ptr error;
   std::atomic<bool> cleared{false};
@@ -25,7 +25,7 @@ class FailedEvent final : public EventState {
   std::shared_ptr<Failure> failure_;
 };
 
-/// Runs tasks inside submit(). Whatever was enqueued has run, so an event of a healthy stream is the null event.
+/// Runs tasks inside submit(). All enqueued work has run, so an event of a stream that has not failed is the null event.
 class InlineStream final : public Stream {
  public:
   explicit InlineStream(std::string name) : name_(std::move(name)) {}

@@ -19,7 +19,7 @@ void wait_until_over(const std::vector<Event>& pending) {
   for (const Event& event : pending) {
     try {
       event.wait_on_host();
-    } catch (...) {  // complete is all that matters here; the stream's owner will hear of the error
+    } catch (...) {  // completion is enough here; the stream's owner gets the error
     }
   }
 }

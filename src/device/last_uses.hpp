@@ -7,12 +7,12 @@
 
 namespace mica::detail {
 
-// When earlier owners are done with memory: part of [Note: memory and streams].
+// Waits for earlier owners of memory: part of [Note: memory and streams].
 
 /// Adds an event to what a block waits for; of two events of one stream only the later one matters.
 void merge_event(std::vector<Event>& pending, const Event& event);
 
-/// The host waits until all of them have happened. Failed streams are no matter: their owners hear of the errors.
+/// The host waits until all events are complete. Errors of failed streams are ignored: the streams' owners get them.
 void wait_until_over(const std::vector<Event>& pending);
 
 }  // namespace mica::detail

@@ -5,7 +5,7 @@
 
 namespace mica::detail {
 
-/// A range of addresses, reserved once, and the memory behind it, page by page: what an arena stands on.
+/// A range of addresses, reserved once, and the memory behind it, page by page: where an arena gets its memory.
 class Pages {
  public:
   virtual ~Pages() = default;
@@ -16,12 +16,12 @@ class Pages {
   [[nodiscard]] std::uintptr_t begin() const { return begin_; }
   [[nodiscard]] std::uintptr_t end() const { return end_; }
   [[nodiscard]] std::uintptr_t page_bytes() const { return page_bytes_; }
-  /// What every block's address divides by.
+  /// Every block's address is a multiple of this.
   [[nodiscard]] std::uintptr_t alignment() const { return alignment_; }
 
-  /// Puts memory behind these pages, which have none. False if there is no more; then none of them has any.
+  /// Puts memory behind these pages, which have none. False if memory is exhausted; then none of them has any.
   [[nodiscard]] virtual bool commit(std::uintptr_t begin, std::uintptr_t end) = 0;
-  /// Gives the memory of these pages back; nobody uses them. False if it stays.
+  /// Returns the memory of these pages, which must be unused, to the system. False if the system keeps it allocated.
   [[nodiscard]] virtual bool release(std::uintptr_t begin, std::uintptr_t end) = 0;
 
  protected:

@@ -29,7 +29,7 @@ struct Item {
 struct Queue {
   std::mutex mutex;
   std::condition_variable work;  // the worker sleeps here while idle
-  std::condition_variable done;  // whoever waits for an event sleeps here
+  std::condition_variable done;  // threads that wait for an event sleep here
   std::vector<Item> items;
   bool worker_sleeps = false;
   bool stop = false;
@@ -47,8 +47,7 @@ struct Queue {
     if (completed.load(std::memory_order_acquire) >= number) return;
     std::unique_lock lock(mutex);
     for (;;) {
-      // The worker stores completed and then looks at wake_at; here it is the other way round, so one of us sees the
-      // other.
+      // The worker stores completed and then loads wake_at; here the order is reversed, so at least one sees the other's store.
       wake_at.store(std::min(wake_at.load(), number));
       if (completed.load() >= number) return;
       done.wait(lock);
@@ -60,7 +59,7 @@ struct Queue {
     if (wake_at.load() > number) return;
     {
       const std::lock_guard lock(mutex);
-      wake_at.store(kNobodyWaits);  // who still waits registers again
+      wake_at.store(kNobodyWaits);  // threads that still wait register again
     }
     done.notify_all();
   }
@@ -92,7 +91,7 @@ class ThreadedEvent final : public EventState {
   std::uint64_t number_;
 };
 
-/// Asynchronous signals belong to the host thread: workers are born with them blocked.
+/// Asynchronous signals are for the host thread: workers start with them blocked.
 class BlockedSignals {
  public:
   BlockedSignals() {
@@ -111,7 +110,7 @@ class BlockedSignals {
 
 void run_item(Queue& queue, Item& item, std::uint64_t number) {
   try {
-    // A failed stream still waits: what comes after drain_and_clear_error() relies on the order.
+    // A failed stream still waits: tasks after drain_and_clear_error() rely on the order.
     if (item.awaited) {
       item.awaited->wait_on_host();
     } else if (!queue.failed.load(std::memory_order_relaxed)) {
@@ -125,7 +124,7 @@ void run_item(Queue& queue, Item& item, std::uint64_t number) {
       queue.failed.store(true, std::memory_order_release);
     }
   }
-  item = Item{};  // what the task held is gone before the task counts as complete
+  item = Item{};  // destroys the task's captures before it counts as complete
 }
 
 void work_loop(Queue& queue) {

@@ -32,7 +32,7 @@ class CpuClock final : public StreamClock {
   }
 };
 
-/// Text as it may stand between quotes in JSON.
+/// Text as a JSON string, in quotes.
 std::string quoted(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {

@@ -7,7 +7,7 @@
 
 namespace mica::detail {
 
-/// What a stream has waited for: the latest event of each other stream. Lets it leave out waits that say nothing new.
+/// What a stream has waited for: the latest event of each other stream. Lets it skip redundant waits.
 class WaitedEvents {
  public:
   /// Whether a stream, whose own events have the origin `self`, is already ordered after the event, because the event is its

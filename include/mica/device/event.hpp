@@ -31,7 +31,7 @@ class Event {
   void wait_on_host() const {
     if (state_) state_->wait_on_host();
   }
-  /// Blocks the host likewise. @returns whether the stream failed before this point, so that later tasks did not run.
+  /// The same without throwing. @returns whether the stream failed before this point, so that later tasks did not run.
   [[nodiscard]] bool has_failed() const noexcept {
     try {
       wait_on_host();

@@ -33,7 +33,7 @@ struct GpuInfo {
 /// Makes this GPU the calling thread's current one. Every thread that creates or uses what is declared below calls it first
 /// (streams and pools remember their GPU and select it themselves).  @throws ConfigError: no such GPU
 void use_gpu(int index);
-/// Free bytes of the calling thread's GPU, that no process has allocated.
+/// Bytes of the calling thread's GPU that no process has allocated.
 [[nodiscard]] std::int64_t free_gpu_memory();
 
 enum class GpuPriority : std::uint8_t {

@@ -70,7 +70,7 @@ struct MemoryStats {
 };
 
 /// A caching allocator with exact accounting. One host thread per pool. Blocks are aligned to 64 bytes (256 on a GPU). Outlives
-/// its buffers; its destructor waits for what streams still do with freed memory.
+/// its buffers; its destructor waits until streams no longer use freed memory.
 class Pool {
  public:
   virtual ~Pool();
@@ -79,7 +79,7 @@ class Pool {
 
   /// @param bytes  > 0 or 0 (then data() is null, and nothing is counted).  @param home  see [Note: memory and
   /// streams]. Contents are undefined; with poison(true) every allocation is filled with a NaN pattern (tests).
-  /// @throws IoError naming role, bytes and what is in use, when memory is exhausted; the pool stays usable.
+  /// @throws IoError naming role, bytes and the memory in use, when memory is exhausted; the pool stays usable.
   [[nodiscard]] Buffer allocate(std::int64_t bytes, MemoryRole role, Stream& home);
   /// The same for memory that was allocated elsewhere but is counted like the pool's own: a part of memory that ranks share.
   /// @param bytes  > 0.  @param owner  released after the buffer, at the first call of the pool when streams are done with the
@@ -100,7 +100,7 @@ class Pool {
   /// Where any memory is, the pool's or not, as far as the pool's device can tell: a CPU knows host memory only.
   [[nodiscard]] virtual DeviceKind device_of(const void* /*data*/) const { return DeviceKind::cpu; }
   /// Copies between host memory and the pool's, in either direction; the host waits. Any thread. Not ordered with any stream:
-  /// what streams do with the memory must be over.
+  /// streams must have finished with the memory.
   virtual void copy(void* to, const void* from, std::int64_t bytes) const;
 
  protected:
@@ -126,7 +126,7 @@ class Pool {
   [[nodiscard]] Buffer count(void* data, std::int64_t bytes, MemoryRole role, Stream& home);
   void free(Buffer& buffer) noexcept;
   void free_on_host(Buffer& buffer);
-  /// Takes back buffers that another thread destroyed, and releases adopted memory that streams are done with.
+  /// Returns buffers that another thread destroyed, and releases adopted memory that streams are done with.
   void take_back();
   void update_reserved() { stats_.reserved = reserved_bytes() + adopted_bytes_; }
 
@@ -135,8 +135,8 @@ class Pool {
   std::int64_t limit_ = std::numeric_limits<std::int64_t>::max();
   std::atomic<std::thread::id> host_;  // the thread that allocates
 
-  // Buffers destroyed by another thread than the host's, until the host's next call. (When the pool ends their streams may be
-  // gone; their memory is freed with the pool's.)
+  // Buffers destroyed by a thread other than the host's, until the host's next call. (At the end of the pool their streams may
+  // be gone; their memory is freed with the pool's.)
   std::mutex stray_mutex_;
   std::vector<Buffer> stray_;
   std::atomic<bool> has_stray_{false};

@@ -54,7 +54,7 @@ class Tracer {
   [[nodiscard]] std::unique_ptr<Stream> wrap(std::unique_ptr<Stream> inner);
 
   void start();
-  /// Waits for all streams. Their errors are left to the next caller that waits for them.
+  /// Waits for all streams. Their errors are reported to the next caller that waits for them.
   void stop();
   [[nodiscard]] bool is_recording() const { return recording_; }
   /// What was recorded, as Chrome's trace event format (JSON).
@@ -72,7 +72,7 @@ class Tracer {
 
   int rank_;
   bool recording_ = false;
-  std::vector<class TracedStream*> streams_;  // null: gone
+  std::vector<class TracedStream*> streams_;  // null: destroyed
   std::vector<std::string> rows_;
   std::vector<Slice> slices_;
 };
