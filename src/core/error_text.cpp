@@ -8,7 +8,7 @@
 namespace mica {
 namespace {
 
-/// A type that only a user's program knows, on other ranks: its nearest base here, with its exit status.
+/// Thrown on other ranks in place of a type that core does not know: that type's nearest known base, with its exit status.
 template <class E>
 class WithExitCode final : public E {
  public:
@@ -40,7 +40,7 @@ Type type(char letter) {
           }};
 }
 
-/// Those of error.hpp; a type comes before its base. The last one is everything else's.
+/// The types of error.hpp, each before its base. The last one serves for all other types.
 const std::array kTypes{type<ConfigError>('C'),     type<DamagedCheckpointError>('B'),
                         type<CheckpointError>('K'), type<IoError>('I'),
                         type<MpiError>('M'),        type<CudaError>('U'),

@@ -11,7 +11,7 @@
 namespace mica {
 namespace {
 
-/// One place that lines go to: standard error, or a file that is closed with its last logger.
+/// One destination of lines: standard error, or a file that is closed with its last logger.
 class Sink {
  public:
   Sink(std::FILE* file, std::string path) : file_(file), path_(std::move(path)) {}
@@ -21,7 +21,7 @@ class Sink {
   Sink(const Sink&) = delete;
   Sink& operator=(const Sink&) = delete;
 
-  /// Lines of several threads do not mix. A full disk costs the log, not the run: standard error tells of it once.
+  /// Lines of several threads do not mix. A full disk costs the log, not the run: one warning goes to standard error.
   void write(const std::string& line) {
     const std::scoped_lock lock(mutex_);
     const bool is_written = std::fwrite(line.data(), 1, line.size(), file_) == line.size() && std::fflush(file_) == 0;
@@ -61,7 +61,7 @@ void Logger::write(LogLevel level, std::string_view text) const {
 }
 
 Logger Logger::with_file(const std::string& path) const {
-  std::FILE* file = std::fopen(path.c_str(), "ae");  // e: programs that are started do not inherit it
+  std::FILE* file = std::fopen(path.c_str(), "ae");  // e: child processes do not inherit it
   require<ConfigError>(file != nullptr, "cannot open the log file {}: {}", path, errno_text(errno));
   Logger logger;
   *logger.sinks_ = *sinks_;

@@ -81,7 +81,7 @@ class DesyncError : public Error {
   using Error::Error;
 };
 
-/// Throws E with the formatted text unless `ok`. For what a caller or user got wrong.
+/// Throws E with the formatted text unless `ok`. For mistakes of callers and users.
 template <class E = Error, class... Args>
 void require(bool ok, fmt::format_string<Args...> text, Args&&... args) {
   if (!ok) throw E(fmt::format(text, std::forward<Args>(args)...));

@@ -5,10 +5,10 @@
 
 namespace mica {
 
-/// As hostname(1) says it.
+/// As hostname(1) prints it.
 [[nodiscard]] std::string host_name();
 
-/// Of the running kernel: another one after each boot, the same in all its containers. Empty if /proc does not tell.
+/// Of the running kernel: changes with each boot, the same in all containers. Empty if /proc does not have it.
 [[nodiscard]] std::string boot_id();
 
 }  // namespace mica

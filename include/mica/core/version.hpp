@@ -8,7 +8,7 @@ namespace mica {
 /// "0.1.0", as CMake's project() says.
 [[nodiscard]] std::string_view version();
 /// "0.1.0 (commit 89abcdef)", or "(commit 89abcdef, modified)" where files differed from that commit, or "(commit unknown)".
-/// Found out with every build (scripts/cmake/MicaVersion.cmake).
+/// Updated by every build (scripts/cmake/MicaVersion.cmake).
 [[nodiscard]] std::string_view full_version();
 
 }  // namespace mica

@@ -11,7 +11,7 @@
 
 #include "mica/core/error.hpp"
 
-// Words of any bytes in one text, each with its length before it: what a rank tells others in one message.
+// Words of any bytes in one text, each preceded by its length: for a message to other ranks.
 namespace mica {
 
 class WordWriter {
@@ -26,7 +26,7 @@ class WordWriter {
   std::string text_;
 };
 
-/// Of a text that a WordWriter made: another one is a defect.
+/// Reads a text that a WordWriter made; any other text is a defect of Mica and aborts.
 class WordReader {
  public:
   /// @param text  outlives it
@@ -45,7 +45,7 @@ class WordReader {
   T number() {
     return parse<T>(word());
   }
-  /// visit(), as often as the next word says.
+  /// Reads a count and calls visit() that many times.
   template <class Visit>
   void for_count(const Visit& visit) {
     for (auto left = number<std::size_t>(); left > 0; --left) visit();
