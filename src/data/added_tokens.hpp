@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Private to data: tokens that are looked for in a text before it is cut into words.
+// Private to data: tokens that are searched for in a text before it is split into words.
 
 #include <array>
 #include <cstdint>
@@ -17,13 +17,13 @@ namespace mica::data {
 struct AddedToken {
   std::string text;  ///< not empty
   std::int32_t id = 0;
-  bool takes_spaces_left = false;   ///< the white space before it belongs to it ("lstrip")
-  bool takes_spaces_right = false;  ///< and that behind it ("rstrip")
-  bool is_normalized = false;       ///< is looked for only between those that are not
+  bool takes_spaces_left = false;   ///< the white space before it is part of it ("lstrip")
+  bool takes_spaces_right = false;  ///< and that after it ("rstrip")
+  bool is_normalized = false;       ///< searched for only between tokens that are not
   bool is_special = false;
 };
 
-/// Finds tokens from left to right, at each place the longest.
+/// Finds tokens from left to right, the longest at each position.
 class AddedTokens {
  public:
   AddedTokens(std::vector<AddedToken> tokens, const Characters& characters);
@@ -44,7 +44,7 @@ class AddedTokens {
     if (done < text.size()) visit(text.substr(done), std::optional<std::int32_t>());
   }
 
-  /// Does a token that starts before byte `i` reach it?
+  /// Whether a token that starts before byte `i` ends at `i` or later.
   [[nodiscard]] bool reaches(std::string_view text, std::size_t i) const;
   /// In bytes; 0 without tokens.
   [[nodiscard]] std::size_t longest() const { return longest_; }

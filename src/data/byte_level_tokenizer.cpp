@@ -9,7 +9,7 @@
 namespace mica::data {
 namespace {
 
-/// A number that two models share only if they give the same ids. `model` has not been moved from.
+/// Equal only for models that give the same ids. `model` has not been moved from.
 std::string hash_of(const ByteLevelModel& model) {
   std::string all = fmt::format("byte-level {} {} ", static_cast<int>(model.pattern), model.adds_prefix_space);
   const auto add = [&](std::int64_t id, std::string_view text) { all += fmt::format("{} {} {} ", id, text.size(), text); };
@@ -81,7 +81,7 @@ class ByteLevelTokenizer final : public Tokenizer {
   }
 
  private:
-  /// Text without added tokens. `continues`: words of the same text stand before it.
+  /// Encodes text without added tokens. `continues`: it follows words of the same text.
   void encode_plain(std::string_view text, bool continues, std::vector<std::int32_t>& ids) const {
     if (adds_prefix_space_ && !continues && text[0] != ' ') {
       encode_words(std::string(" ").append(text), ids);
@@ -98,7 +98,7 @@ class ByteLevelTokenizer final : public Tokenizer {
     }
   }
 
-  /// How much of `text` has its ids whatever follows: up to a boundary of words that no added token can cover.
+  /// Bytes of `text` whose ids do not depend on what follows: up to a word boundary that no added token can cover.
   [[nodiscard]] std::size_t sure_prefix(std::string_view text) const {
     const std::size_t margin = std::max<std::size_t>({4, added_.longest(), added_normalized_.longest()});
     std::size_t end = text.size() > margin ? text.size() - margin : 0;

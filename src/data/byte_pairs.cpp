@@ -10,11 +10,11 @@
 namespace mica::data {
 namespace {
 
-constexpr std::size_t kShortBytes = 48;  ///< up to here looking at all pairs for every merge beats a queue
+constexpr std::size_t kShortBytes = 48;  ///< up to this length scanning all pairs for every merge is faster than a queue
 
 constexpr std::size_t kMaxBytes = 1 << 30;  ///< of a word; merging takes some 50 bytes of memory for each
 
-/// One symbol of a long word; symbols form a list, since merging takes one out of the middle.
+/// One symbol of a long word; symbols form a linked list, since merging removes one from the middle.
 struct Symbol {
   std::int32_t id;
   std::int32_t previous;

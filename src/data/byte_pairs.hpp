@@ -31,7 +31,7 @@ class MergeTable {
     std::int32_t result = -1;
   };
 
-  /// The place in `merges` is the rank. Of equal pairs the last one holds.
+  /// The index in `merges` is the rank. Of equal pairs the last one counts.
   explicit MergeTable(const std::vector<Merge>& merges);
   /// rank kNoRank if the pair does not merge.
   [[nodiscard]] const Entry& find(std::int32_t left, std::int32_t right) const {
@@ -53,7 +53,7 @@ class MergeTable {
 };
 
 /// Starts from the bytes of a word and merges the pair of lowest rank, the leftmost of equal ones, until none is left.
-/// Keeps what it found in a cache: not for several threads at once.
+/// Caches the ids of words: not for several threads at once.
 class BytePairs {
  public:
   using WholeWords = std::unordered_map<std::string, std::int32_t>;

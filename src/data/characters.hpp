@@ -10,8 +10,8 @@
 
 namespace mica::data {
 
-/// letter and number: \p{L} and \p{N}; space: \s (White_Space). A byte that is no part of valid UTF-8 counts as a
-/// character of one byte of class other: nothing is lost, and nothing depends on where a text is cut.
+/// letter and number: \p{L} and \p{N}; space: \s (White_Space). A byte that is not part of valid UTF-8 counts as a
+/// character of one byte of class other: nothing is lost, and the result does not depend on where a text is cut.
 enum class CharacterClass : std::uint8_t { other, letter, number, space };
 
 struct Character {

@@ -9,7 +9,7 @@
 namespace mica::data {
 namespace {
 
-/// Changing any of this changes the data order of every shuffled run: resumed runs would no longer continue theirs.
+/// Changing any of this changes the data order of every shuffled run, so resumed runs would not continue theirs.
 constexpr int kRounds = 8;
 constexpr std::uint64_t kStreamName = hash_name("data.order");
 

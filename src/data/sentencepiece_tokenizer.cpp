@@ -18,11 +18,11 @@ constexpr std::size_t kSentenceBytes = 1 << 10;
 constexpr std::size_t kMaxSentenceBytes = 1 << 30;
 constexpr std::size_t kContextBytes = 64;
 
-/// A document is one sentence to the library. Long ones cost memory, and a unigram model adds up scores of single
-/// precision, so that rounding decides between cuts of a word that are about as good. So documents are cut before
-/// single spaces, where that changes nothing else: no piece goes over a space, and the words around the cut get the
-/// same ids apart. What follows a cut begins with the space; models that put one before each sentence are given the
-/// text behind it.
+/// A document is one sentence to the library. Long ones cost memory, and a unigram model adds up scores in single precision,
+/// so that rounding would decide between almost equally good segmentations of a word. So documents are cut before single
+/// spaces where that changes nothing else: no piece spans the space, and the words on either side get the same ids when
+/// encoded separately. The text after a cut begins with the space; models that put one before each sentence get the text
+/// after it.
 enum class Cuts { none, before_space, around_space };
 
 bool is_space(char c) { return c == ' '; }
@@ -32,7 +32,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   SentencePieceTokenizer(std::string_view model, const std::string& path)
       : name_(path.substr(path.rfind('/') + 1)), hash_(fmt::format("{:016x}", hash_name(model))) {
     const auto status = processor_.LoadFromSerializedProto({model.data(), model.size()});
-    require<ConfigError>(status.ok(), "{}: is no SentencePiece model, or a damaged one: {}", path, status.error_message());
+    require<ConfigError>(status.ok(), "{}: is not a SentencePiece model, or is damaged: {}", path, status.error_message());
     require<ConfigError>(processor_.GetPieceSize() > 0, "{}: the model has no pieces", path);
     cuts_ = find_cuts();
   }
@@ -86,7 +86,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     ids.insert(ids.end(), found.begin(), found.end());
   }
 
-  /// Does cutting `left` | ' ' `right` change nothing?
+  /// Whether cutting `left` | ' ' `right` leaves the ids unchanged.
   [[nodiscard]] bool splits(std::string_view left, std::string_view right, Cuts cuts) const {
     std::string joined(left);
     (joined += ' ') += right;
@@ -98,8 +98,8 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   [[nodiscard]] Cuts find_cuts() const {
-    bool marks_follow = false;   // a piece with a mark behind something else: "of_the"
-    bool marks_precede = false;  // a piece with something else behind a mark
+    bool marks_follow = false;   // a piece with a mark after something else: "of_the"
+    bool marks_precede = false;  // a piece with something else after a mark
     for (int id = 0; id < processor_.GetPieceSize(); ++id) {
       const std::string& piece = processor_.IdToPiece(id);
       for (std::size_t at = piece.find(kSpaceMark); at != std::string::npos; at = piece.find(kSpaceMark, at + 1)) {
@@ -114,7 +114,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     return Cuts::none;
   }
 
-  /// The last place for a cut in text[1, reach); 0 if there is none.
+  /// The last position for a cut in text[1, reach); 0 if there is none.
   [[nodiscard]] std::size_t find_cut(std::string_view text, std::size_t reach) const {
     if (cuts_ == Cuts::none) return 0;
     for (std::size_t i = reach - 1; i > 0; --i) {

@@ -12,8 +12,7 @@ constexpr std::int64_t kMaxSearchBytes = 64 << 10;
 
 bool continues_a_character(char c) { return (static_cast<unsigned char>(c) & 0xc0U) == 0x80U; }
 
-/// The end (index after) of the occurrence of `mark` that ends nearest to `target`, the earlier one of two; npos if
-/// none.
+/// The end (index after) of the occurrence of `mark` that ends nearest to `target`, the earlier one of two; npos if none.
 std::size_t nearest_end(std::string_view text, std::string_view mark, std::size_t target) {
   std::size_t best = std::string_view::npos;
   const auto distance = [&](std::size_t at) { return at > target ? at - target : target - at; };

@@ -35,7 +35,7 @@ std::int32_t load_int32(std::span<const std::byte> bytes, std::size_t index) {
 
 std::int64_t size_of(const io::MappedFile& file) { return static_cast<std::int64_t>(file.bytes().size()); }
 
-/// The first bytes as a person would want to see them in an error.
+/// The first bytes in readable form, for errors.
 std::string describe_start(std::span<const std::byte> bytes) {
   std::string hex;
   std::string text;
@@ -122,7 +122,7 @@ TokenFile::Layout read_layout(const io::MappedFile& file) {
                        "{}: an evaluation file of llm.c (magic {}), which holds multiple-choice questions; expected tokens "
                        "(magic {} or {})",
                        path, magic, kLlmcMagicU16, kLlmcMagicU32);
-  // Raw files have no mark. Only the name can tell, or a text file would be trained on as if it were tokens.
+  // Raw files have no magic number. The name must tell, or a text file would be trained on as if it were tokens.
   require<ConfigError>(has_suffix(path, ".bin"),
                        "{}: not a token file: it starts with {}, expected an HDF5 file, llm.c's magic {} or {}, or raw uint16 "
                        "in a file named *.bin; from text, {}",

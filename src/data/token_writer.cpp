@@ -67,7 +67,7 @@ void TokenWriter::finish() {
       tokens.write_range(begin, count, buffer_.data());
     }
   }
-  for (const std::string object : {"/", kTokensDataset}) {  // people look at the file's attributes or the dataset's
+  for (const std::string object : {"/", kTokensDataset}) {  // readers look at the file's attributes or at the dataset's
     file.set_attribute(object, kVocabSizeAttribute, vocab_size_);
     file.set_attribute(object, kTokenizerAttribute, tokenizer_.name());
     file.set_attribute(object, kTokenizerHashAttribute, tokenizer_.hash());

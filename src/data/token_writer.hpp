@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Private to data: writes one token file of a length that is known only at the end.
+// Private to data: writes one token file whose length is known only at the end.
 
 #include <cstdint>
 #include <span>

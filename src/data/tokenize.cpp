@@ -24,7 +24,7 @@ std::string stem_of(const std::string& out) {
   return has_suffix ? out.substr(0, out.size() - kSuffix.size()) : out;
 }
 
-/// Opens an input and refuses what is certainly not text. A file that cannot be read is a user's mistake: ConfigError.
+/// Opens an input and refuses files that are certainly not text. A file that cannot be read is a user's mistake: ConfigError.
 io::RawFile open_text(const std::string& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
@@ -78,7 +78,7 @@ void encode_range(const Tokenizer& tokenizer, io::RawFile& file, std::int64_t be
   std::vector<std::int32_t> ids;
   DocumentPart part;
   while (begin < end || !text.empty()) {
-    // Where a long text has no sure end of ids, reading twice as much each time keeps the work linear.
+    // If nothing of a long text can be encoded yet, reading twice as much each time keeps the work linear.
     const std::int64_t count = std::min(std::max(kPieceBytes, static_cast<std::int64_t>(text.size())), end - begin);
     const std::size_t carried = text.size();
     text.resize(carried + static_cast<std::size_t>(count));

@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t kNumBytes = 256;
 constexpr std::uintmax_t kMaxVocabularyBytes = 256U << 20;
 
-/// The identity: nothing is unknown, nothing is lost, nothing has to be trained.
+/// One id per byte: no unknown text, no loss, no training.
 class ByteTokenizer final : public Tokenizer {
  public:
   [[nodiscard]] std::string name() const override { return "bytes"; }
@@ -40,11 +40,11 @@ class ByteTokenizer final : public Tokenizer {
   }
 };
 
-/// Reads a vocabulary whole. What is wrong with it is the user's mistake.
+/// Reads a whole vocabulary file. Failures are the user's mistakes: ConfigError.
 std::string read_vocabulary(const std::string& path) {
   std::error_code error;
   require<ConfigError>(std::filesystem::exists(path, error), "--vocab={}: no such file", path);
-  require<ConfigError>(std::filesystem::is_regular_file(path, error), "--vocab={}: is no file", path);
+  require<ConfigError>(std::filesystem::is_regular_file(path, error), "--vocab={}: is not a file", path);
   const auto bytes = std::filesystem::file_size(path, error);
   require<ConfigError>(!error && bytes <= kMaxVocabularyBytes, "--vocab={}: has {} bytes, more than any vocabulary ({})", path, bytes,
                        kMaxVocabularyBytes);

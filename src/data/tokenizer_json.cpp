@@ -45,7 +45,7 @@ class ByteAlphabet {
     if (code < 0x80) return {static_cast<char>(code)};
     return {static_cast<char>(0xc0U | code >> 6), static_cast<char>(0x80U | (code & 0x3fU))};
   }
-  /// What a token stands for; nothing if it holds a character that is not in the alphabet.
+  /// The bytes that a token stands for; nothing if it holds a character that is not in the alphabet.
   [[nodiscard]] std::optional<std::string> bytes_of(std::string_view token) const {
     std::string bytes;
     for (std::size_t i = 0; i < token.size();) {
@@ -184,7 +184,7 @@ void read_pre_tokenizer(const JsonValue& json, ByteLevelModel& model) {
 
 void read_added_tokens(const JsonValue& json, const Vocabulary& ids, ByteLevelModel& model) {
   std::map<std::string, std::size_t> place;
-  auto next_id = static_cast<std::int64_t>(ids.size());  // what the tokenizers package gives to tokens not in the vocabulary
+  auto next_id = static_cast<std::int64_t>(ids.size());  // which the tokenizers package gives to tokens not in the vocabulary
   json.for_each([&](const JsonValue& item) {
     AddedToken token;
     token.text = item["content"].text();
@@ -201,7 +201,7 @@ void read_added_tokens(const JsonValue& json, const Vocabulary& ids, ByteLevelMo
     const auto earlier = place.find(token.text);
     const std::int64_t expected = known != ids.end() ? known->second : earlier != place.end() ? model.added[earlier->second].id : next_id++;
     if (token.id != expected) {
-      item["id"].fail(fmt::format("is {} for {}, expected {}: its id in model.vocab, or the next one behind the vocabulary", token.id,
+      item["id"].fail(fmt::format("is {} for {}, expected {}: its id in model.vocab, or the next one after the vocabulary", token.id,
                                   in_quotes(token.text), expected));
     }
     if (known == ids.end() && earlier == place.end() && model.tokens.contains(token.id)) {
@@ -223,7 +223,7 @@ std::int32_t checked_id(const JsonValue& id, const ByteLevelModel& model) {
   return value;
 }
 
-/// The special tokens before and behind the text in a TemplateProcessing's "single".
+/// The special tokens before and after the text in a TemplateProcessing's "single".
 void read_template(const JsonValue& json, ByteLevelModel& model) {
   bool is_behind_text = false;
   json["single"].for_each([&](const JsonValue& piece) {
@@ -236,7 +236,7 @@ void read_template(const JsonValue& json, ByteLevelModel& model) {
     const JsonValue name_ids = json["special_tokens"][name.c_str()]["ids"];
     auto& place = is_behind_text ? model.end_of_document : model.start_of_document;
     if (name_ids.size() != 1 || place) {
-      piece.fail(fmt::format("{}: only one special token before a text and one behind it are supported", in_quotes(name)));
+      piece.fail(fmt::format("{}: only one special token before a text and one after it are supported", in_quotes(name)));
     }
     place = checked_id(name_ids[0], model);
   });

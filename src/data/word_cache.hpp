@@ -12,7 +12,7 @@
 
 namespace mica::data {
 
-/// A hash table of bounded size: when it is full it is emptied, and the words of the text at hand fill it again.
+/// A hash table of bounded size: when it is full it is emptied, and the words that follow fill it again.
 class WordCache {
  public:
   static constexpr std::size_t kMaxWordBytes = 256;  ///< longer words are too rare to keep
@@ -21,7 +21,7 @@ class WordCache {
 
   /// Valid until the next insert().
   [[nodiscard]] std::optional<std::span<const std::int32_t>> find(std::string_view word) const;
-  /// A word that find() does not know.
+  /// @param word  one that find() does not find.
   void insert(std::string_view word, std::span<const std::int32_t> ids);
 
  private:

@@ -10,7 +10,7 @@ bool is_line_break(char c) { return c == '\r' || c == '\n'; }
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
-/// The bytes of 's 't 're 've 'm 'll 'd at `begin`, where an apostrophe stands; 0 if none is there.
+/// The bytes of 's 't 're 've 'm 'll or 'd at `begin`, which is an apostrophe; 0 if it is none of them.
 std::size_t contraction_bytes(std::string_view text, std::size_t begin, bool ignores_case) {
   const auto at = [&](std::size_t k) {
     const char c = begin + k < text.size() ? text[begin + k] : '\0';
@@ -113,7 +113,7 @@ std::size_t WordSplitter::end_of_run(std::string_view text, std::size_t begin, C
   return end;
 }
 
-/// \s+(?!\S)|\s+ : spaces that a word follows leave the last of them to it, unless it is the only one.
+/// \s+(?!\S)|\s+ : before a word, the last of several spaces belongs to the word.
 std::size_t WordSplitter::end_of_spaces(std::string_view text, std::size_t begin) const {
   const std::size_t end = end_of_run(text, begin, CharacterClass::space);
   if (end == text.size()) return end;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Private to data: the patterns by which byte-level tokenizers cut text into words before they merge.
+// Private to data: the patterns by which byte-level tokenizers split text into words before they merge.
 
 #include <cstddef>
 #include <optional>
@@ -19,19 +19,19 @@ inline constexpr std::string_view kGpt2Regex = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L
 inline constexpr std::string_view kLlama3Regex =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-/// The pattern that is spelled exactly so; none other is known.
+/// The pattern whose spelling is exactly `regex`; nothing for all others.
 [[nodiscard]] std::optional<WordPattern> word_pattern_of(std::string_view regex);
 
-/// Matches one pattern by hand, with the result of a regular expression engine that takes the leftmost alternative.
+/// Matches one pattern without a regular expression engine, with the result of one that takes the first alternative that matches.
 class WordSplitter {
  public:
   WordSplitter(WordPattern pattern, const Characters& characters) : pattern_(pattern), characters_(characters) {}
 
-  /// Where the word that starts at `begin` < text.size() ends.
+  /// The end of the word that starts at `begin` < text.size().
   [[nodiscard]] std::size_t end_of_word(std::string_view text, std::size_t begin) const;
 
-  /// The last place before `before` at which a word ends whatever stands further left and right: after a letter or
-  /// number that another kind of character follows. 0 if there is none.
+  /// The last position before `before` at which a word ends regardless of the text further left and right: after a letter or
+  /// number that is followed by another kind of character. 0 if there is none.
   [[nodiscard]] std::size_t sure_boundary(std::string_view text, std::size_t before) const;
 
  private:

@@ -23,12 +23,12 @@ struct BatchTensor {
 
 /// A micro-batch in host memory.
 struct Batch {
-  std::vector<BatchTensor> tensors;      ///< as Dataset::tensors() has them
+  std::vector<BatchTensor> tensors;      ///< in the order of Dataset::tensors()
   std::vector<std::int64_t> global_ids;  ///< [B], SampledSequence::global_id, for nn::Context::sequences
 };
 
-/// Fills `batch` with the samples in order; its memory is used again. @throws what Dataset::read() throws: of tokens
-/// ConfigError for an id past the vocabulary.
+/// Fills `batch` with the samples in order; its memory is reused. @throws what Dataset::read() throws: for tokens, ConfigError
+/// for an id past the vocabulary.
 void read_batch(const Dataset& dataset, std::span<const SampledSequence> samples, Batch& batch);
 
 }  // namespace mica::data

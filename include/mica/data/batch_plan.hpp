@@ -6,7 +6,7 @@
 
 namespace mica::data {
 
-/// How a step's global batch is cut. R = num_ranks is the number of data-parallel ranks, which with FSDP is the world.
+/// How a step's global batch is divided. R = num_ranks is the number of data-parallel ranks, which with FSDP is the world.
 /// A step has accumulation * R micro-batches; micro-batch m holds the step's sequences [m*B, m*B + B) with B =
 /// micro_batch, and is computed by data-parallel rank m mod R in round m div R. Example: B = 2, R = 3, accumulation =
 /// 2: global_batch = 12; rank 1 computes sequences 2 3 in round 0 and 8 9 in round 1.
@@ -24,8 +24,8 @@ struct BatchPlan {
 };
 
 /// @param global_batch  sequences per step, or 0 for one round: micro_batch * num_ranks.
-/// @throws ConfigError if it is not a multiple of micro_batch * num_ranks; lists the valid values near it, and the
-/// micro-batches and numbers of ranks that keep it.
+/// @throws ConfigError if it is not a multiple of micro_batch * num_ranks; lists the nearest valid values, and the
+/// micro-batches and numbers of ranks with which it is valid.
 [[nodiscard]] BatchPlan make_batch_plan(std::int64_t micro_batch, std::int64_t num_ranks, std::int64_t global_batch);
 
 /// How a global batch that does not fit can be kept: "with train.micro_batch=2, or on 3 or 6 ranks"; empty if it cannot.

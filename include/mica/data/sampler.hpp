@@ -25,15 +25,14 @@ struct SampledSequence {
 
 /// Which sequences a rank computes when. [Note: data order]
 /// The run's sequences are numbered k = 0, 1, 2, ...; steps count from 1, and step t of global batch G uses
-/// k = (t-1)*G + j for j = 0 .. G-1. (A run whose G was changed at a resume, on request, goes on with the first sequence
-/// that it has not seen: BatchPlan::sequences_at.) With n sequences in the dataset, k lies in epoch k div n at position k mod n;
-/// nothing is dropped, a step may span epochs, and an epoch holds every sequence exactly once. The position is the
-/// sequence (sequential) or is sent through the epoch's permutation (shuffled). How the G sequences are dealt to ranks
-/// is BatchPlan's. So the data of a step depends on (seed, n, G, t) only: not on ranks, micro-batch or accumulation,
-/// and resuming needs only the step and how many
-/// sequences were seen. Changing G changes which sequences a step has, but not their order. Example: n =
-/// 10, G = 4 (B = 1, R = 2, accumulation 2), sequential. Step 3 has k = 8 9 10 11: sequences 8 9 of epoch 0 and 0 1 of
-/// epoch 1. Rank 0 computes 8 in round 0 and 0 in round 1, rank 1 computes 9 and 1.
+/// k = (t-1)*G + j for j = 0 .. G-1. (A run whose G was changed at a resume, on request, continues with the first sequence
+/// that it has not seen: BatchPlan::sequences_at.) With n sequences in the dataset, k is in epoch k div n at position k mod n;
+/// nothing is dropped, a step may span epochs, and an epoch holds every sequence exactly once. The position is the sequence
+/// (sequential) or is mapped to it by the epoch's permutation (shuffled). BatchPlan assigns the G sequences to ranks. So the
+/// data of a step depends on (seed, n, G, t) only: not on ranks, micro-batch or accumulation, and resuming needs only the step
+/// and the number of sequences seen. Changing G changes which sequences a step has, but not their order.
+/// Example: n = 10, G = 4 (B = 1, R = 2, accumulation 2), sequential. Step 3 has k = 8 9 10 11: sequences 8 9 of epoch 0 and
+/// 0 1 of epoch 1. Rank 0 computes 8 in round 0 and 0 in round 1, rank 1 computes 9 and 1.
 class Sampler {
  public:
   /// @param num_sequences  n, at least 1.

@@ -24,8 +24,8 @@ struct SampleArray {
 /// @endcode
 class TensorDataset final : public Dataset {
  public:
-  /// @throws ConfigError naming the array: none or no samples, values that are no whole number of samples, arrays of
-  /// different numbers of samples, an i64 value that i32 does not hold.
+  /// @throws ConfigError naming the array: no arrays or no samples, values that are not a whole number of samples, arrays of
+  /// different numbers of samples, an i64 value that does not fit in i32.
   explicit TensorDataset(std::vector<SampleArray> arrays);
 
   [[nodiscard]] std::int64_t num_samples() const override { return num_samples_; }

@@ -50,8 +50,8 @@ class TokenDataset final : public Dataset {
   /// Reads every token once. @throws ConfigError as read_sequence, and if a file does not match its checksum.
   void check_all_tokens() const;
 
-  /// Of number, file sizes and tokens: by the checksum that a file holds, else of all tokens of a dataset that is scanned
-  /// at open, of a sample of a larger one.
+  /// Number of tokens and files, and a checksum of sizes and tokens. Of a file's tokens it takes the checksum that the file
+  /// holds; without one all tokens of a dataset that is scanned at open, or a sample of a larger one.
   [[nodiscard]] std::string fingerprint() const override;
 
  private:
@@ -66,7 +66,7 @@ class TokenDataset final : public Dataset {
   std::int64_t num_tokens_ = 0;
   std::int64_t seq_len_ = 0;
   std::int64_t vocab_size_ = 0;
-  bool is_scanned_ = false;  ///< small enough to be read as a whole
+  bool is_scanned_ = false;  ///< small enough to be read whole at open
 };
 
 }  // namespace mica::data

@@ -36,9 +36,9 @@ struct TokenizeResult {
 /// paragraph, or else of a line, within half of the held-out part (at most 64 KiB). The same input gives the same bytes. Reads
 /// in pieces and spools tokens to a file beside the output, so memory does not grow with the input; the disk briefly holds the
 /// tokens twice. The outputs appear complete or not at all.
-/// @throws ConfigError: no or unreadable input, nothing but empty files, an input that is a token file already,
-/// outputs that are there already without `overwrite`, val_fraction outside [0, 1), a split without tokens on one side, an unwritable
-/// folder. IoError: a full disk.
+/// @throws ConfigError: no or unreadable input, nothing but empty files, an input that is a token file already, existing outputs
+/// without `overwrite`, val_fraction outside [0, 1), a split without tokens on one side, an unwritable folder. IoError: a full
+/// disk.
 TokenizeResult tokenize_files(const Tokenizer& tokenizer, const TokenizeOptions& options);
 
 }  // namespace mica::data

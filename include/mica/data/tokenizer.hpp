@@ -32,9 +32,9 @@ class Tokenizer {
   [[nodiscard]] virtual std::optional<std::int32_t> start_of_document() const { return std::nullopt; }
   [[nodiscard]] virtual std::optional<std::int32_t> end_of_document() const { return std::nullopt; }
 
-  /// Appends the ids of that beginning of `text` which do not depend on what follows in the document, and returns its length in
-  /// bytes: give the rest again, followed by more text. The ids of all parts together are those of the whole document. 0 means
-  /// that more text is needed. The last part is encoded to its end.
+  /// Encodes as much of the beginning of `text` as has ids that do not depend on the rest of the document, appends these and
+  /// returns its length in bytes: pass the remainder again, followed by more text. The ids of all parts together are those of the
+  /// whole document. 0 means that more text is needed. The last part is encoded to its end.
   [[nodiscard]] virtual std::size_t encode_part(std::string_view text, DocumentPart part, std::vector<std::int32_t>& ids) const = 0;
   /// Appends the ids of a whole document, without start_of_document() and end_of_document().
   void encode(std::string_view text, std::vector<std::int32_t>& ids) const { (void)encode_part(text, {}, ids); }

@@ -26,8 +26,7 @@ namespace mica::data {
 /// Letters and numbers are those of Unicode 16.0. A byte that is not valid UTF-8 counts as a character that is not a letter,
 /// number or space, and its tokens decode to the same byte.
 ///
-/// @param text  the file's content; nothing in it is trusted.   @param path  for error texts; its last part is the
-/// name.
+/// @param text  the file's content; nothing in it is trusted.   @param path  for error texts; its last part is the name.
 /// @throws ConfigError
 [[nodiscard]] std::unique_ptr<Tokenizer> parse_tokenizer_json(std::string_view text, const std::string& path);
 
