@@ -32,7 +32,7 @@ void fsync_path(const std::string& path) {
   if (!is_folder || !is_missing_feature(error_number)) throw IoError(io_error_text(path, "fsync", error_number));
 }
 
-/// "x/" and "x" are the same folder; the first has no name to put ".tmp" behind.
+/// "x/" and "x" are the same folder; ".tmp" can only be appended to the second.
 std::string without_slash(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   return path;
@@ -51,7 +51,7 @@ Publication::~Publication() {
   if (is_folder_) {
     fs::remove_all(temporary_, ignored);
   } else {
-    ::unlink(temporary_.c_str());  // not a folder of that name, which somebody else made
+    ::unlink(temporary_.c_str());  // never a folder of that name, which another program made
   }
 }
 
@@ -67,7 +67,7 @@ void Publication::publish() {
 Publication new_folder(const std::string& given) {
   const std::string path = without_slash(given);
   check_new(path);
-  if (!make_folder(path + ".tmp")) check_new(path);  // somebody else has just made it
+  if (!make_folder(path + ".tmp")) check_new(path);  // another program has just made it
   return {path, path + ".tmp"};
 }
 

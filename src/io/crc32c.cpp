@@ -15,7 +15,7 @@
 #endif
 
 // A CRC is the remainder of the message, read as a polynomial over GF(2), modulo P. Appending n zero bytes multiplies
-// the remainder by x^(8n) mod P, which is linear; that is how streams computed side by side are put together. Bits are
+// the remainder by x^(8n) mod P, which is linear; so the results of interleaved streams can be combined. Bits are
 // reflected throughout: the top bit of a word is x^0.
 
 namespace mica::io {
@@ -122,7 +122,7 @@ MICA_CRC_TARGET inline std::uint64_t step(std::uint64_t state, std::uint64_t wor
   return __crc32cd(static_cast<std::uint32_t>(state), word);
 }
 MICA_CRC_TARGET inline std::uint32_t step(std::uint32_t state, std::byte byte) { return __crc32cb(state, static_cast<std::uint8_t>(byte)); }
-/// An option of ARMv8.0; later ones all have it.
+/// Optional in ARMv8.0, mandatory from ARMv8.1 on.
 bool has_instruction() { return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
 
 #endif

@@ -16,7 +16,7 @@ void Hdf5IdTraits::close(type id) noexcept {
 namespace detail {
 namespace {
 
-/// The stack from the cause outwards: the first few messages say what happened, the rest who called whom.
+/// The error stack from the cause outwards: the first few messages say what happened, the rest are callers.
 struct Messages {
   static constexpr int kMax = 3;
   int num_seen = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Private to io: how every call into HDF5 is made and checked.
+// Private to io: makes and checks every call into HDF5.
 
 #include <mutex>
 #include <string>
@@ -17,12 +17,12 @@ namespace mica::io::detail {
 static_assert(sizeof(hid_t) == sizeof(Hdf5Id::type), "hid_t is passed as a 64-bit integer");
 
 /// Every call into HDF5 is made while one of these lives. They may nest.
-/// One thread at a time is inside: many builds of HDF5 are not thread-safe, and those that are hold a lock of their own for
-/// every call, so that nothing is lost.
-/// HDF5 prints nothing meanwhile; the previous handler comes back. (A program that uses Mica may have chosen its own.)
+/// One thread at a time is inside: many builds of HDF5 are not thread-safe, and those that are take a lock of their own for
+/// every call, so no parallelism is lost.
+/// HDF5 prints nothing meanwhile; the previous error handler is restored. (A program that uses Mica may have set its own.)
 /// The first one also turns off HDF5's clean-up at exit: a file whose H5Fclose failed on a full disk stays in its tables,
-/// half freed, and the clean-up crashes on it, which hides the exit status. Mica closes what it opens. It has no effect
-/// where the program used HDF5 before Mica did.
+/// half freed, and the clean-up crashes on it, which hides the exit status. Mica closes what it opens. This has no effect
+/// in a program that used HDF5 before Mica did.
 class Hdf5Section {
  public:
   Hdf5Section();
@@ -45,7 +45,7 @@ struct Hdf5Where {
 /// Throws Hdf5Error with the thread's error stack. Call it before any other HDF5 call, which would clear the stack.
 [[noreturn]] void throw_hdf5_error(const char* call, const Hdf5Where& where);
 
-/// HDF5 reports failure by a negative value, whatever the call. Returns the value.
+/// Throws on a negative value, by which every HDF5 call reports failure. Returns the value.
 template <class T>
 T check(T value, const char* call, const Hdf5Where& where) {
   if (value < 0) throw_hdf5_error(call, where);

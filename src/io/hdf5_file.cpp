@@ -19,7 +19,7 @@ bool link_exists(hid_t file, const std::string& path, const std::string& name) {
   return check(H5Lexists(file, name.c_str(), H5P_DEFAULT), "H5Lexists", {path, name}) > 0;
 }
 
-/// Datasets from this size on start at a page border, so that they can be written past the page cache.
+/// Datasets from this size on start at a page border, so that direct transfers can bypass the page cache.
 constexpr hsize_t kAlignFromBytes = 65536;
 constexpr hsize_t kAlignmentBytes = 4096;
 
@@ -50,7 +50,7 @@ Hdf5Id string_type(std::size_t length, const Hdf5Where& where) {
   return type;
 }
 
-/// What reading strings needs to know of the type on file.
+/// How strings are stored in the file.
 struct StringLayout {
   bool is_variable = false;
   std::size_t bytes = 0;  ///< of one string, if fixed
@@ -74,7 +74,7 @@ Hdf5Id creation_list(hid_t list_class, const Hdf5Where& where) {
   return plist;
 }
 
-// HDF5 could do it in passing, but stores creation times then.
+// HDF5 could create them with the object, but would store creation times.
 void create_parents(hid_t file, const std::string& path, const std::string& name) {
   for (std::size_t end = name.find('/', 1); end != std::string::npos; end = name.find('/', end + 1)) {
     const std::string group = name.substr(0, end);
@@ -142,7 +142,7 @@ Hdf5Dataset Hdf5File::open_dataset(const std::string& name) const {
 
 bool Hdf5File::exists(const std::string& name) const {
   const detail::Hdf5Section section;
-  // H5Lexists fails unless every group on the way exists, so ask for each.
+  // H5Lexists fails unless every group on the path exists, so check each.
   std::size_t end = name.find_first_not_of('/');
   while (end != std::string::npos) {
     end = name.find('/', end);
@@ -288,7 +288,7 @@ std::int64_t Hdf5File::int_attribute(const std::string& object, const std::strin
 void Hdf5File::close() {
   if (!id_) return;
   const detail::Hdf5Section section;
-  // HDF5 would put the real close off until the last object is closed, where its errors are lost.
+  // HDF5 would delay the real close until the last object is closed, where its errors are lost.
   const auto num_open =
       check(H5Fget_obj_count(id_.get(), H5F_OBJ_LOCAL | H5F_OBJ_DATASET | H5F_OBJ_GROUP | H5F_OBJ_ATTR), "H5Fget_obj_count", {path_});
   require<Hdf5Error>(num_open == 0, "{}: close() while {} of its datasets are still open", path_, num_open);

@@ -39,7 +39,7 @@ struct JsonValue::Document {
 JsonValue JsonValue::parse(std::string_view text, const std::string& path, int max_depth, Errors errors) {
   using Event = Json::parse_event_t;
   const auto refuse = [&](const std::string& what) { std::rethrow_exception(errors.syntax(fmt::format("{}: {}", path, what))); };
-  // The parser would take a NUL for the end of the text.
+  // The parser would treat a NUL as the end of the text.
   if (text.find('\0') != std::string_view::npos) refuse("is no valid JSON: it holds a NUL byte");
   std::vector<std::set<std::string>> keys;  // keys of the objects that are open: the tree would silently keep one of two equal keys
   const auto watch = [&](int depth, Event event, const Json& value) {

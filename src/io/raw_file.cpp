@@ -59,7 +59,7 @@ AlignedBuffer make_bounce_buffer() {
 
 bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % kMemoryAlignment == 0; }
 
-/// What the caller asked for: parts of it are done separately, but errors speak of the whole.
+/// The caller's request: its parts are transferred separately, but errors describe the whole.
 struct Request {
   const std::string& path;
   std::int64_t offset;
@@ -157,14 +157,14 @@ std::int64_t RawFile::transfer_direct(std::int64_t offset, typename Transfer::Po
       continue;
     }
     if (n < 0 && (errno == EINVAL || errno == EOPNOTSUPP)) {
-      direct_fd_.reset();  // refused after all: the page cache does the rest of this file
+      direct_fd_.reset();  // refused after all: the rest of this file goes through the page cache
       return done;
     }
     if (n < 0) throw_failed_call<Transfer>({path_, offset, bytes}, done, errno);
     const std::int64_t pages = n / kPageBytes * kPageBytes;
     if (bounce) Transfer::drain(bounce.get(), data + done, pages);
     done += pages;
-    if (n != pages || n == 0) return done;  // a transfer that stops inside a page cannot go on directly
+    if (n != pages || n == 0) return done;  // a transfer that stops inside a page cannot continue directly
   }
   return done;
 }

@@ -30,7 +30,7 @@ constexpr std::array kDtypes = std::to_array<DtypeBits>({
     {"U32", 32},    {"F32", 32}, {"C64", 64},        {"F64", 64},        {"I64", 64}, {"U64", 64},
 });
 
-/// What a header says of one tensor, while it is being read.
+/// A tensor's entry while the header is being read.
 struct RawEntry {
   std::string name, dtype;
   std::vector<std::int64_t> dims;
@@ -38,8 +38,8 @@ struct RawEntry {
   bool has_dtype = false, has_shape = false, has_offsets = false;
 };
 
-/// Takes the header as it is parsed. Not by JsonValue, whose tree takes some ten times the text: a header may have 100 MB,
-/// and every rank that reads a model would hold the tree.
+/// Takes the header as it is parsed. JsonValue's tree would need some ten times the memory of the text: a header may have
+/// 100 MB, and every rank that reads a model would hold the tree.
 class HeaderHandler {
  public:
   using Json = nlohmann::json;
@@ -185,7 +185,7 @@ SafetensorsEntry checked_entry(RawEntry&& raw, std::int64_t data_begin, const st
   return entry;
 }
 
-/// The tensors, in the order of their data, cover the file from the header's end to its own.
+/// Checks that the tensors, in the order of their data, cover the file from the end of the header to the end of the file.
 void check_coverage(const std::vector<SafetensorsEntry>& tensors, std::int64_t data_begin, std::int64_t file_bytes,
                     const std::string& path) {
   std::int64_t at = data_begin;
@@ -233,7 +233,7 @@ std::optional<DType> SafetensorsEntry::mica_dtype() const {
 
 SafetensorsHeader parse_safetensors_header(std::string_view text, std::int64_t file_bytes, const std::string& path) {
   require<CheckpointError>(text.starts_with('{'), "{}: the header does not begin with {{: no safetensors file", path);
-  // The JSON reader would take a NUL for the end of the text.
+  // The JSON reader would treat a NUL as the end of the text.
   require<CheckpointError>(text.find('\0') == std::string_view::npos, "{}: the header holds a NUL byte", path);
   HeaderHandler handler(path);
   nlohmann::json::sax_parse(text, &handler);

@@ -9,7 +9,7 @@
 
 namespace mica::io::detail {
 
-/// Of the header, beside the names of tensors.
+/// The only key of the header that is not a tensor's name.
 inline constexpr std::string_view kMetadataKey = "__metadata__";
 
 /// The file's name of an element type that Mica writes. @throws Error for others than f32, bf16, f16.

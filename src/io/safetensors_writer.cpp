@@ -21,7 +21,7 @@ constexpr std::size_t kHeaderAlignment = 8;
 std::int64_t numel_of(const SafetensorsSpec& tensor) {
   std::int64_t numel = 1;
   for (const std::int64_t dim : tensor.dims) {
-    require(dim >= 0 && !__builtin_mul_overflow(numel, dim, &numel), "tensor '{}' has a shape that cannot be", tensor.name);
+    require(dim >= 0 && !__builtin_mul_overflow(numel, dim, &numel), "tensor '{}' has an impossible shape", tensor.name);
   }
   return numel;
 }
@@ -38,7 +38,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Safete
     : file_(path) {
   // DType's order is by width: then every tensor begins at a multiple of its element's bytes.
   std::ranges::sort(tensors, {}, [](const SafetensorsSpec& t) { return std::pair(t.dtype, t.name); });
-  // Text by text: a JSON object in insertion order would search all its keys for each new one.
+  // Appended as text: a JSON object in insertion order would search all its keys for each new one.
   std::string text = metadata.empty() ? "" : fmt::format("\"{}\":{}", detail::kMetadataKey, Json(metadata).dump());
   std::int64_t bytes = 0;
   for (const SafetensorsSpec& tensor : tensors) {

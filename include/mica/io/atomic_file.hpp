@@ -24,7 +24,7 @@ class Publication {
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] const std::string& temporary() const { return temporary_; }
 
-  /// fsyncs temporary() (whoever wrote a folder's files must have synced them), renames it to path(), which replaces a file of
+  /// fsyncs temporary() (the files in a folder must have been synced already), renames it to path(), which replaces a file of
   /// that name, and fsyncs the parent folder so that the new name survives a power cut.
   void publish();
 
@@ -52,7 +52,7 @@ void write_file_atomically(const std::string& path, std::string_view text);
 /// Makes creations, renames and deletions in the folder survive a power cut, if the file system can fsync a folder.
 void fsync_directory(const std::string& path);
 
-/// The folder a path lies in; "." for a bare name.
+/// The folder that contains a path; "." for a bare name.
 [[nodiscard]] std::string parent_directory(const std::string& path);
 
 }  // namespace mica::io

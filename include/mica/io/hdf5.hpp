@@ -17,13 +17,12 @@
 // files at the same time, whether or not the library is thread-safe: only one thread at a time is inside it. Datasets are
 // contiguous, allocated when created and never filled, and those of 64 KiB and more start on a 4 KiB page, so that their bytes
 // can also be written and read with RawFile at file_offset() (measured: as fast as the plain file system). HDF5 does not
-// protect data: flipped bytes are read as wrong numbers without an error. Checksums are the caller's (crc32c.hpp). No lock is
-// taken on files: Mica's writers use names of their own and rename when done (atomic_file.hpp).
+// protect data: flipped bytes are read as wrong numbers without an error. Callers keep checksums (crc32c.hpp). Files are
+// not locked: Mica's writers use names of their own and rename when done (atomic_file.hpp).
 
 namespace mica::io {
 
-/// Element types in files: those of DType, unsigned 32-bit integers (token ids), and `other` for what Mica does not
-/// read.
+/// Element types in files: those of DType, unsigned 32-bit integers (token ids), and `other` for types that Mica does not read.
 enum class FileType : std::uint8_t { f32, bf16, f16, f64, i64, i32, u32, u16, u8, other };
 
 [[nodiscard]] FileType file_type(DType dtype);
@@ -111,7 +110,7 @@ class Hdf5File {
   Hdf5Dataset create_dataset(const std::string& name, FileType type, const std::vector<std::int64_t>& dims);
   Hdf5Dataset create_dataset(const std::string& name, DType dtype, const std::vector<std::int64_t>& dims);
   [[nodiscard]] Hdf5Dataset open_dataset(const std::string& name) const;
-  /// A dataset whose elements lie in other files, in the same type. An element without a source, or whose file is missing,
+  /// A dataset whose elements are stored in other files, in the same type. An element without a source, or whose file is missing,
   /// reads as NaN, or as the integer furthest from zero. The sources' files need not exist yet.
   /// @throws Hdf5Error.
   void create_virtual_dataset(const std::string& name, FileType type, const std::vector<std::int64_t>& dims,
@@ -145,8 +144,8 @@ class Hdf5File {
   std::string path_;
 };
 
-/// Runs an action that writes a file, so that a full disk is the same kind of error wherever it is noticed.
-/// @throws IoError instead of Hdf5Error, with its text.
+/// Runs an action that writes a file and throws its Hdf5Error as an IoError, so that a full disk is the same kind of error
+/// wherever it is noticed.
 template <class Action>
 auto writing_hdf5(Action&& action) {
   try {

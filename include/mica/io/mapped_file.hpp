@@ -11,8 +11,8 @@
 namespace mica::io {
 
 /// A file mapped into memory for reading. The mapping is shared with every process that maps the same file.
-/// The file must not shrink while it is mapped: touching a page past the end ends the process (SIGBUS). check_unchanged()
-/// detects that early if it can.
+/// The file must not shrink while it is mapped: touching a page past the end kills the process (SIGBUS). check_unchanged() may
+/// detect that earlier.
 class MappedFile {
  public:
   /// @throws IoError (missing, unreadable, not a regular file). An empty file gives an empty mapping.

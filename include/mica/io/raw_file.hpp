@@ -9,8 +9,8 @@
 
 namespace mica::io {
 
-/// Whether to bypass the page cache. Direct transfers (O_DIRECT) of large data are the fastest and steadiest, and take no
-/// memory from the node. Where a file system refuses them (tmpfs), the same calls use the page cache, with the same result.
+/// Whether to bypass the page cache. Direct transfers (O_DIRECT) of large data are the fastest and steadiest, and use no
+/// page-cache memory. Where a file system refuses them (tmpfs), the same calls use the page cache, with the same result.
 enum class Caching { page_cache, direct };
 
 /// A file by byte offsets. Calls loop until every byte is done and throw IoError (path, offset, bytes wanted, cause,
@@ -51,8 +51,8 @@ class RawFile {
   static RawFile open(const std::string& path, int flags, Caching caching);
   template <class Transfer>
   void transfer(std::int64_t offset, typename Transfer::Pointer data, std::int64_t bytes);
-  /// Transfers whole pages, bypassing the page cache. @returns bytes done; fewer than asked if the rest must go through the
-  /// page cache.
+  /// Transfers whole pages, bypassing the page cache. @returns bytes done; fewer than requested if the rest must go through
+  /// the page cache.
   template <class Transfer>
   std::int64_t transfer_direct(std::int64_t offset, typename Transfer::Pointer data, std::int64_t bytes);
 
@@ -61,7 +61,7 @@ class RawFile {
   std::string path_;
 };
 
-/// What this process may still write into the folder's file system, in bytes; nothing if that does not tell. Quotas are not seen.
+/// Bytes that this process may still write to the folder's file system; nothing if that does not report it. Ignores quotas.
 [[nodiscard]] std::optional<std::int64_t> free_bytes(const std::string& folder);
 
 /// Text to add to an error if the disk is full (or the quota used up): the free space and advice; "" otherwise.

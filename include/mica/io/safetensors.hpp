@@ -42,8 +42,7 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-/// @param text  the JSON, without the 8 bytes of length.  @param file_bytes  of the whole file.  @param path  for
-/// errors.
+/// @param text  the JSON, without the 8 bytes of length.  @param file_bytes  of the whole file.  @param path  for errors.
 /// @throws CheckpointError for anything that the format does not allow, such as a name that appears twice.
 [[nodiscard]] SafetensorsHeader parse_safetensors_header(std::string_view text, std::int64_t file_bytes, const std::string& path);
 
