@@ -13,8 +13,8 @@ namespace {
 
 void* pointer(std::uintptr_t address) { return reinterpret_cast<void*>(address); }  // NOLINT(performance-no-int-to-ptr)
 
-/// Memory stays with the pool once it has it, since taking it from the driver and giving it back stops the host (and may
-/// stop the device): only when no more is to be had, what is free elsewhere in the range is given back first.
+/// The pool keeps the memory that it has, since taking it from the driver and returning it blocks the host (and may stall the
+/// device). Only when the driver has no more, free memory elsewhere in the range is returned first.
 class ArenaCudaPool final : public CudaPool, public BlockMemory {
  public:
   [[nodiscard]] DeviceKind device_of(const void* data) const override {

@@ -12,7 +12,7 @@
 
 namespace mica::detail {
 
-/// Blocks of their own, kept for the next buffer of nearly their size. [Note: blocks of their own]
+/// Separately allocated blocks, each kept for the next buffer of nearly its size. [Note: blocks of their own]
 class CudaBlocks {
  public:
   CudaBlocks() = default;
@@ -20,14 +20,14 @@ class CudaBlocks {
   CudaBlocks(const CudaBlocks&) = delete;
   CudaBlocks& operator=(const CudaBlocks&) = delete;
 
-  /// A free block that is at most an eighth too long, the shortest, then the oldest; else a new one. Address 0: there
-  /// is no more memory.
+  /// A free block that is at most an eighth too long, the shortest, then the oldest; else a new one. Address 0:
+  /// memory is exhausted.
   [[nodiscard]] Arena::Taken take(std::int64_t bytes);
   void give(std::uintptr_t address, std::vector<Event> pending);
-  /// Gives free blocks' memory back to the driver. The host waits for their last uses. @return bytes given back
+  /// Returns free blocks' memory to the driver. The host waits for their last uses. @return bytes returned
   std::int64_t release();
 
-  /// Of the block that begins there, 0 if none does.
+  /// Of the block that begins there; 0 if there is none.
   [[nodiscard]] std::int64_t bytes_of(std::uintptr_t address) const;
   [[nodiscard]] std::int64_t resident_bytes() const { return resident_bytes_; }
   void add_user(std::weak_ptr<BlockUser> user) { users_.push_back(std::move(user)); }
@@ -44,7 +44,7 @@ class CudaBlocks {
   void close(Block& block);
 
   PhysicalMemory memory_;
-  std::vector<Block> blocks_;  // in the order of their making, the same on ranks that ask for the same
+  std::vector<Block> blocks_;  // in order of creation: the same on ranks that make the same calls
   std::vector<std::weak_ptr<BlockUser>> users_;
   std::int64_t resident_bytes_ = 0;
 };

@@ -11,9 +11,9 @@
 namespace mica::detail {
 namespace {
 
-/// Mapping a page takes the driver some 100 us whatever its size, and what is resident is counted in pages.
+/// Mapping a page takes the driver some 100 us whatever its size, and resident memory is counted in pages.
 constexpr std::uintptr_t kPage = std::uintptr_t{16} << 20;
-constexpr std::uintptr_t kAlignment = 256;  // as cudaMalloc: what libraries want for their fastest paths
+constexpr std::uintptr_t kAlignment = 256;  // as cudaMalloc: libraries' fastest paths require it
 
 class CudaPages final : public Pages {
  public:

@@ -7,8 +7,8 @@
 
 namespace mica::detail {
 
-/// Memory of the calling thread's GPU behind one range of addresses, by the driver's calls for virtual memory: so free
-/// memory of any place serves any later block, whatever its size.
+/// Memory of the calling thread's GPU behind one range of addresses, mapped by the driver's virtual memory calls, so that free
+/// memory anywhere in the range can serve a later block of any size.
 [[nodiscard]] std::unique_ptr<Pages> make_cuda_pages();
 
 }  // namespace mica::detail

@@ -21,7 +21,7 @@ DeviceKind CudaPool::device_of(const void* data) const {
 void CudaPool::copy(void* to, const void* from, std::int64_t bytes) const {
   stay_on_gpu();
   cuda::check(cudaMemcpy(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault), "cudaMemcpy");
-  // From pageable memory it may come back before the bytes are there, and Mica's streams do not wait for this one.
+  // From pageable memory the call may return before the bytes have arrived, and Mica's streams do not wait for this one.
   cuda::check(cudaStreamSynchronize(cudaStreamLegacy), "cudaStreamSynchronize");
 }
 

@@ -9,7 +9,7 @@
 
 namespace mica::detail {
 
-/// What the pools of a GPU's memory have in common: which GPU, and how the host gets at its memory.
+/// Base of the pools of a GPU's memory: which GPU, and how the host accesses its memory.
 class CudaPool : public Pool {
  public:
   [[nodiscard]] DeviceKind device() const override { return DeviceKind::cuda; }

@@ -21,7 +21,7 @@ namespace {
 
 using cuda::check;
 
-/// So many tasks after memory was freed, its last use is recorded if somebody may still ask for it.
+/// This many tasks after memory was freed its last use is recorded, if the event is still held.
 constexpr std::uint64_t kLatestRecord = 16;
 
 /// What a stream and its events share; it outlives the stream as long as there are events.
@@ -35,15 +35,15 @@ class StreamState {
   StreamState& operator=(const StreamState&) = delete;
 
   [[nodiscard]] int gpu() const { return gpu_; }
-  /// Null once the stream is gone, and with it all that it had to do.
+  /// Null once the stream is destroyed; all its work is done then.
   [[nodiscard]] cudaStream_t native() const { return native_; }
   void close() { native_ = nullptr; }
 
-  /// The host's counter of what it enqueued.
+  /// The host's count of what it has enqueued.
   [[nodiscard]] std::uint64_t num_enqueued() const { return num_enqueued_; }
   void count_enqueued() { ++num_enqueued_; }
 
-  /// What goes wrong becomes the sticky error.
+  /// Failures become the sticky error.
   template <class Action>
   void attempt(const Action& action) {
     try {
@@ -54,7 +54,7 @@ class StreamState {
     }
   }
 
-  /// Events are made once and used again: a training step records hundreds.
+  /// Events are reused: a training step records hundreds.
   cudaEvent_t take_event() {
     {
       const std::lock_guard lock(mutex_);
@@ -126,7 +126,7 @@ class CudaEvent final : public EventState {
     is_recorded_ = true;
     number_ = stream_->num_enqueued();
     if (stream_->native() == nullptr) return;
-    // Memory is given back in destructors, which record: what the driver says then is the stream's error too.
+    // Destructors return memory and record: a driver's error there is the stream's error too.
     stream_->attempt([this] {
       event_ = stream_->take_event();
       check(cudaEventRecord(event_, stream_->native()), "cudaEventRecord");
@@ -157,7 +157,7 @@ class CudaEvent final : public EventState {
   [[nodiscard]] const void* origin() const override { return stream_.get(); }
   [[nodiscard]] std::uint64_t sequence() const override { return is_recorded_ ? number_ : stream_->num_enqueued(); }
 
-  /// What the stream with this handle does from now on comes after it.
+  /// Orders all later work of the stream with this handle after it.
   void enqueue_wait(cudaStream_t stream) const {
     record();
     if (event_ != nullptr) check(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent");
@@ -170,7 +170,7 @@ class CudaEvent final : public EventState {
   mutable bool is_recorded_ = false;
   mutable bool is_over_ = false;         // is_complete() has seen it
   mutable std::uint64_t number_ = 0;     // of what was enqueued before it
-  mutable cudaEvent_t event_ = nullptr;  // null until recorded, and where the stream was gone by then
+  mutable cudaEvent_t event_ = nullptr;  // null until recorded, and if the stream was destroyed before that
 };
 
 class CudaStream final : public Stream {
@@ -202,7 +202,7 @@ class CudaStream final : public Stream {
 
   void fail(std::exception_ptr error) override { state_->fail(std::move(error), 0); }
 
-  // Ranges as NVIDIA's profilers show them: of the host's enqueueing, projected on what it enqueued.
+  // NVIDIA's profilers show these ranges of the host's calls, projected onto the work that the host enqueued.
   void begin_range(std::string_view owner, const char* phase) override {
     range_.assign(owner).append(" ").append(phase);
     nvtxRangePushA(range_.c_str());
@@ -245,13 +245,13 @@ class CudaStream final : public Stream {
   }
 
  private:
-  /// One event serves all who ask between two tasks, and all last uses until it is recorded.
+  /// One event serves all requests between two tasks, and all last uses until it is recorded.
   void make_latest() {
     const bool is_of_now = latest_ && latest_->sequence() == state_->num_enqueued();  // one that is not recorded always is
     if (!is_of_now) latest_ = std::make_shared<CudaEvent>(state_);
   }
   [[nodiscard]] bool is_unrecorded() const { return latest_ && !latest_->is_recorded(); }
-  /// Fixes the last uses that the latest event stands for: records it, or drops it where nobody holds it.
+  /// Fixes the last uses that the latest event stands for: records it, or drops it if nothing else holds it.
   void record_or_drop_latest() {
     if (latest_.use_count() == 1) {
       latest_.reset();  // the memory was used again on this stream

@@ -9,7 +9,7 @@
 namespace mica::cuda {
 namespace {
 
-constexpr unsigned kDriverVersion = 12000;  // whose signatures these are
+constexpr unsigned kDriverVersion = 12000;  // the version of the signatures used here
 
 template <class Function>
 void find(const char* symbol, Function& function) {

@@ -9,7 +9,7 @@
 namespace mica {
 namespace {
 
-/// GPUs that can be seen, and what the runtime said.
+/// Number of visible GPUs, and the runtime's status.
 struct Count {
   int gpus = 0;
   cudaError_t error = cudaSuccess;
@@ -18,7 +18,7 @@ Count count_gpus() {
   Count count;
   count.error = cudaGetDeviceCount(&count.gpus);
   if (count.error == cudaSuccess) return count;
-  static_cast<void>(cudaGetLastError());  // having no GPU is no error that anybody should find later
+  static_cast<void>(cudaGetLastError());  // clears the error: having no GPU must not be reported by a later call
   count.gpus = 0;
   return count;
 }
@@ -66,7 +66,8 @@ void use_gpu(int index) {
   const int gpus = count_gpus().gpus;
   require<ConfigError>(gpus > 0, "no GPU can be used: {}", why_no_gpu());
   require<ConfigError>(index >= 0 && index < gpus,
-                       "GPU {} is asked for; expected 0 to {}, the ones that this process may see (CUDA_VISIBLE_DEVICES)", index, gpus - 1);
+                       "GPU {} was requested; expected 0 to {}, the ones that this process may see (CUDA_VISIBLE_DEVICES)", index,
+                       gpus - 1);
   cuda::check(cudaSetDevice(index), "cudaSetDevice");
 }
 

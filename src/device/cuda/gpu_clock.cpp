@@ -22,7 +22,7 @@ class TimedEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-/// A moment that the GPU and the host know.
+/// One moment on the GPU's clock and on the host's.
 struct Anchor {
   TimedEvent event;
   std::int64_t host_ns = 0;

@@ -40,7 +40,7 @@ std::optional<CUmemGenericAllocationHandle> PhysicalMemory::map(std::uintptr_t a
   CUmemGenericAllocationHandle handle = 0;
   CUresult made = driver_.mem_create(&handle, bytes, &properties_, 0);
   if ((made == CUDA_ERROR_NOT_PERMITTED || made == CUDA_ERROR_NOT_SUPPORTED) && (properties_.requestedHandleTypes & kFabric) != 0) {
-    // The GPU could, but this machine has no service that lets fabric handles be used.
+    // The GPU supports fabric handles, but the machine lacks the service that they need.
     set_handle_types(properties_, properties_.requestedHandleTypes & ~kFabric);
     made = driver_.mem_create(&handle, bytes, &properties_, 0);
   }

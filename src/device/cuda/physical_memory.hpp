@@ -8,18 +8,18 @@
 
 namespace mica::detail {
 
-/// The calling thread's GPU's memory, piece by piece, behind addresses that somebody has reserved. Pieces can be shared
-/// with other processes and GPUs as far as the GPU supports it (file descriptors, fabric handles, GPUDirect RDMA): what
-/// NCCL and CUDA-aware MPIs want of memory that they let others into. It costs nothing until they do.
+/// The calling thread's GPU's memory, piece by piece, behind addresses that the caller has reserved. Pieces can be shared
+/// with other processes and GPUs as far as the GPU supports it (file descriptors, fabric handles, GPUDirect RDMA), which NCCL
+/// and CUDA-aware MPIs require of memory that they let others access. It costs nothing until they do.
 class PhysicalMemory {
  public:
   PhysicalMemory();
 
-  /// What a piece's size and address divide by, in bytes.
+  /// A piece's size and address are multiples of this, in bytes.
   [[nodiscard]] std::uintptr_t granularity() const { return granularity_; }
   [[nodiscard]] const cuda::Driver& driver() const { return driver_; }
 
-  /// A piece of physical memory behind these addresses, which allow() lets the GPU use. None: there is no more.
+  /// A piece of physical memory behind these addresses, which allow() lets the GPU use. None: memory is exhausted.
   [[nodiscard]] std::optional<CUmemGenericAllocationHandle> map(std::uintptr_t address, std::uintptr_t bytes);
   /// False: the driver has no memory left for it.
   [[nodiscard]] bool allow(std::uintptr_t begin, std::uintptr_t end) const;

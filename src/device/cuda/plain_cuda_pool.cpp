@@ -11,9 +11,9 @@
 namespace mica::detail {
 namespace {
 
-/// The driver's blocks as they are, none used twice: no byte of another buffer lies near one's end, which is what a checker
-/// of accesses goes by. Freed ones go back when the driver has no more, in trim() and at the end: cudaFree waits for all
-/// that this process does on the GPU, and ranks that are its threads may wait for each other there.
+/// One allocation of the driver per buffer, never reused, so that compute-sanitizer sees accesses past a buffer's end. Freed ones
+/// are returned when the driver has no more memory, in trim() and at the end: cudaFree waits for all work of this process on the
+/// GPU, and ranks that are its threads may wait for each other there.
 class PlainCudaPool final : public CudaPool {
  public:
   PlainCudaPool() = default;
@@ -65,7 +65,7 @@ class PlainCudaPool final : public CudaPool {
   void drop_freed() {
     for (const Freed& block : freed_) {
       wait_until_over(block.pending);
-      static_cast<void>(cudaFree(block.data));  // an error here is one of the work before, of which the streams tell
+      static_cast<void>(cudaFree(block.data));  // an error here is from earlier work, and the streams report it
       const auto known = bytes_.find(block.data);
       reserved_ -= known->second;
       bytes_.erase(known);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What gpu.hpp is in a build without CUDA.
+// gpu.hpp in a build without CUDA.
 #include "mica/device/gpu.hpp"
 
 #include "mica/core/error.hpp"
@@ -7,7 +7,8 @@
 namespace mica {
 namespace {
 [[noreturn]] void refuse() {
-  throw ConfigError("a GPU is asked for, but this build has no CUDA: build Mica where nvcc is (preset cuda), or use mesh.device=cpu");
+  throw ConfigError(
+      "a GPU was requested, but this build has no CUDA: build Mica where nvcc is installed (preset cuda), or use mesh.device=cpu");
 }
 }  // namespace
 
