@@ -10,5 +10,8 @@ namespace mica::arguments {
 void expect_attention(const AttentionShape& shape, const ConstQkv& in, ConstTensorView y, ConstTensorView lse);
 void expect_attention_backward(const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in, ConstTensorView y, ConstTensorView lse,
                                const Qkv& d_in);
+/// Also for rows that do not fit the cache or share a slot.
+void expect_attention_cached(const AttentionShape& shape, const ConstQkv& in, std::span<const double> inv_freq, const AttentionCache& cache,
+                             std::span<const CachedRow> rows, ConstTensorView y);
 
 }  // namespace mica::arguments

@@ -92,6 +92,19 @@ struct BasicQkv {
 using Qkv = BasicQkv<false>;
 using ConstQkv = BasicQkv<true>;
 
+/// Keys and values of tokens that sequences had before, for attention_cached(). A slot holds one sequence, by position.
+struct AttentionCache {
+  TensorView keys{}, values{};  // [slots, capacity, K*D] each
+
+  [[nodiscard]] std::int64_t slots() const { return keys.shape[0]; }
+  [[nodiscard]] std::int64_t capacity() const { return keys.shape[1]; }
+};
+/// A row of a batch goes on with the sequence in a slot.
+struct CachedRow {
+  std::int64_t slot = 0;
+  std::int64_t past = 0;  ///< tokens that the sequence has there: the position of the row's first token
+};
+
 /// Direction of rotary(): forward, or back by the same angles (its backward).
 enum class Turn : std::uint8_t { forward, back };
 
@@ -195,7 +208,14 @@ class Kernels {
   /// d_in overwritten, laid out like `in`. The heads of a group add up their gradients of k and v in f32.
   virtual void attention_backward(Stream& s, const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in, ConstTensorView y,
                                   ConstTensorView lse, const Qkv& d_in) = 0;
-  /// The same with q, k and v packed in one tensor.
+  /// Causal self-attention of tokens that follow others: row b's token t has position rows[b].past + t in its slot and sees all
+  /// positions up to its own. k and v are written to the cache first. With inv_freq (as rotary() has it; empty: none), q and k
+  /// are rotated by their positions before. in: q [B,T,H*D] and k, v [B,T,K*D], or packed; y [B,T,H*D]; all of one dtype. `rows`
+  /// (one per row of the batch, each another slot) and inv_freq are copied at the call. A row's bits do not depend on the other
+  /// rows. On a CPU only: a GPU's kernels refuse it.
+  virtual void attention_cached(Stream& s, const AttentionShape& shape, const ConstQkv& in, std::span<const double> inv_freq,
+                                const AttentionCache& cache, std::span<const CachedRow> rows, TensorView y) = 0;
+  /// attention() with q, k and v packed in one tensor.
   void attention(Stream& s, const AttentionShape& shape, ConstTensorView qkv, TensorView y, TensorView lse) {
     attention(s, shape, ConstQkv{.q = qkv}, y, lse);
   }

@@ -2,6 +2,7 @@
 #include "../arguments.hpp"
 #include "../attention_arguments.hpp"
 #include "attention.hpp"
+#include "cached_attention.hpp"
 #include "cpu_kernels.hpp"
 #include "rotary.hpp"
 
@@ -27,6 +28,17 @@ void CpuKernels::attention_backward(Stream& s, const AttentionShape& shape, Cons
           {reads(dy), reads(in.q), reads(in.k), reads(in.v), reads(y), reads(lse), mica::writes(d_in.q), mica::writes(d_in.k),
            mica::writes(d_in.v), writes(space)},
           [=, memory = space.data()] { cpu::attention_backward(shape, dy, in, y, lse, d_in, memory); });
+}
+
+void CpuKernels::attention_cached(Stream& s, const AttentionShape& shape, const ConstQkv& in, std::span<const double> inv_freq,
+                                  const AttentionCache& cache, std::span<const CachedRow> rows, TensorView y) {
+  expect_attention_cached(shape, in, inv_freq, cache, rows, y);
+  if (y.numel() == 0) return;
+  CachedAttention work{shape, in, {inv_freq.begin(), inv_freq.end()}, cache, {rows.begin(), rows.end()}, y};
+  const Buffer space = scratch(s, work.scratch_bytes());
+  enqueue(s, "attention_cached",
+          {reads(in.q), reads(in.k), reads(in.v), mica::writes(cache.keys), mica::writes(cache.values), mica::writes(y), writes(space)},
+          [work = std::move(work), memory = space.data()] { work.run(memory); });
 }
 
 void CpuKernels::rotary(Stream& s, ConstTensorView x, std::span<const double> inv_freq, Turn turn, TensorView y) {

@@ -8,33 +8,37 @@
 #include "mica/core/error.hpp"
 
 // What cpu/isa/install.hpp declares, once for each ISA it is compiled for.
-#define MICA_DECLARE_ISA(name)            \
-  namespace name {                        \
-  void install_activation(Loops& table);  \
-  void install_elementwise(Loops& table); \
-  void install_exact_sum(Loops& table);   \
-  void install_layer_norm(Loops& table);  \
-  void install_optimizer(Loops& table);   \
-  void install_random(Loops& table);      \
-  void install_rms_norm(Loops& table);    \
-  void install_rotary(Loops& table);      \
-  void install_softmax(Loops& table);     \
-  void install_sums(Loops& table);        \
-  inline Loops make_table() {             \
-    Loops table;                          \
-    table.isa = Isa::name;                \
-    install_activation(table);            \
-    install_elementwise(table);           \
-    install_exact_sum(table);             \
-    install_layer_norm(table);            \
-    install_optimizer(table);             \
-    install_random(table);                \
-    install_rms_norm(table);              \
-    install_rotary(table);                \
-    install_softmax(table);               \
-    install_sums(table);                  \
-    return table;                         \
-  }                                       \
+#define MICA_DECLARE_ISA(name)                 \
+  namespace name {                             \
+  void install_activation(Loops& table);       \
+  void install_cached_attention(Loops& table); \
+  void install_elementwise(Loops& table);      \
+  void install_exact_sum(Loops& table);        \
+  void install_layer_norm(Loops& table);       \
+  void install_optimizer(Loops& table);        \
+  void install_random(Loops& table);           \
+  void install_rms_norm(Loops& table);         \
+  void install_rotary(Loops& table);           \
+  void install_softmax(Loops& table);          \
+  void install_sums(Loops& table);             \
+  void install_thin_product(Loops& table);     \
+  inline Loops make_table() {                  \
+    Loops table;                               \
+    table.isa = Isa::name;                     \
+    install_activation(table);                 \
+    install_cached_attention(table);           \
+    install_elementwise(table);                \
+    install_exact_sum(table);                  \
+    install_layer_norm(table);                 \
+    install_optimizer(table);                  \
+    install_random(table);                     \
+    install_rms_norm(table);                   \
+    install_rotary(table);                     \
+    install_softmax(table);                    \
+    install_sums(table);                       \
+    install_thin_product(table);               \
+    return table;                              \
+  }                                            \
   }
 
 namespace mica::cpu {

@@ -21,6 +21,11 @@ struct RowSoftmax {
   float sum = 0;
 };
 
+/// Rows of x that thin_product() takes at a time.
+inline constexpr std::int64_t kThinRows = 8;
+/// Floats of a row of thin_row().
+[[nodiscard]] constexpr std::int64_t thin_length(std::int64_t k) { return (k + 31) / 32 * 32; }
+
 /// One set of single-threaded loops. [Note: loops]
 /// - Plain pointers, no streams, no threads, no allocation, no exceptions. Any alignment. Pointers point to element 0 and
 ///   [begin, end) counts elements (or rows), so that a caller splits a range by changing the bounds only.
@@ -116,6 +121,19 @@ struct Loops {
   /// dlogits[i] = factor * (p[i] - (i == target)), may be logits (also with a 2-byte dtype).
   void (*cross_entropy_backward_row)(const float* logits, std::int64_t n, std::int64_t target, const RowSoftmax& softmax, float factor,
                                      void* dlogits, DType dtype);
+
+  /// One query [dim] over n keys and values of one head, rows `stride` elements apart: y = sum of p[i] * value i with p the softmax
+  /// of factor * q . key i. scores: [n] f32 of scratch.
+  void (*attend)(DType, const void* q, const void* keys, const void* values, std::int64_t stride, std::int64_t n, std::int64_t dim,
+                 float factor, float* scores, void* y);
+
+  // --- products of few rows with many weights ([Note: thin products] in thin_product.hpp) -----------------------------
+  /// A row of k elements as thin_product() wants it for weights of w_dtype: f32, thin_length(k) of them, zeros behind the row.
+  void (*thin_row)(DType w_dtype, DType x_dtype, const void* x, std::int64_t k, float* out);
+  /// c[r * ldc + j] = x[r, :] . w[j, :] for r < rows and j < cols, in f32. x: rows of thin_row(), ldx apart; rows <= kThinRows. The
+  /// bits of a sum depend on k only.
+  void (*thin_product)(DType w_dtype, const void* w, std::int64_t ldw, const float* x, std::int64_t ldx, std::int64_t rows, std::int64_t k,
+                       std::int64_t cols, float* c, std::int64_t ldc);
 
   /// y[i] = e^x[i], i < n: for tests of its accuracy.
   void (*exp)(const float* x, float* y, std::int64_t n);

@@ -55,4 +55,9 @@ void CudaKernels::attention_backward(Stream& s, const AttentionShape& shape, Con
   own_attention_backward(s, pool_, shape, dy, in, y, lse, d_in);
 }
 
+void CudaKernels::attention_cached(Stream&, const AttentionShape&, const ConstQkv&, std::span<const double>, const AttentionCache&,
+                                   std::span<const CachedRow>, TensorView) {
+  throw Error("attention over cached keys and values runs on the CPU only: generate with a model whose tensors are there");
+}
+
 }  // namespace mica::cuda

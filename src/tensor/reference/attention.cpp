@@ -146,6 +146,69 @@ void ReferenceKernels::attention_backward(Stream& s, const AttentionShape& shape
            });
 }
 
+namespace {
+
+/// Rotates the pairs of every head of one token.
+void rotate_token(Values& x, std::int64_t row, std::int64_t width, double position, const Values& frequencies) {
+  const auto half = static_cast<std::int64_t>(frequencies.size());
+  for (std::int64_t head = 0; half > 0 && head < width; head += 2 * half) {
+    for (std::int64_t i = 0; i < half; ++i) {
+      const double angle = position * frequencies[static_cast<std::size_t>(i)];
+      double &a = x[at(row, width, head + i)], &b = x[at(row, width, head + half + i)];
+      const double turned = a * std::cos(angle) - b * std::sin(angle);
+      b = b * std::cos(angle) + a * std::sin(angle);
+      a = turned;
+    }
+  }
+}
+
+}  // namespace
+
+void ReferenceKernels::attention_cached(Stream& s, const AttentionShape& shape, const ConstQkv& in, std::span<const double> inv_freq,
+                                        const AttentionCache& cache, std::span<const CachedRow> rows, TensorView y) {
+  check_shapes(shape, in, y, {});
+  invariant(std::ssize(rows) == shape.batch, "attention_cached: a slot for each sequence");
+  s.submit("attention_cached", {reads(in.q), reads(in.k), reads(in.v), writes(cache.keys), writes(cache.values), writes(y)},
+           [=, frequencies = Values(inv_freq.begin(), inv_freq.end()), rows = std::vector<CachedRow>(rows.begin(), rows.end())] {
+             auto [q, k, v] = parts_of(shape, in);
+             Values keys = values(cache.keys), all_values = values(cache.values), ys(static_cast<std::size_t>(y.numel()));
+             const std::int64_t n = shape.head_dim, width = shape.kv_width();
+             const auto cached = [&](std::int64_t b, std::int64_t position) {
+               return rows[static_cast<std::size_t>(b)].slot * cache.capacity() + position;
+             };
+             for (std::int64_t token = 0; token < shape.batch * shape.seq_len; ++token) {
+               const std::int64_t b = token / shape.seq_len;
+               const std::int64_t position = rows[static_cast<std::size_t>(b)].past + token % shape.seq_len;
+               rotate_token(q, token, shape.q_width(), static_cast<double>(position), frequencies);
+               rotate_token(k, token, width, static_cast<double>(position), frequencies);
+               for (std::int64_t i = 0; i < width; ++i) {
+                 keys[at(cached(b, position), width, i)] = k[at(token, width, i)];
+                 all_values[at(cached(b, position), width, i)] = v[at(token, width, i)];
+               }
+             }
+             for_each_head(shape, [&, &q = q](const Head& head) {
+               const std::int64_t column = head.h / shape.group() * n;
+               for (std::int64_t t = 0; t < shape.seq_len; ++t) {
+                 const std::int64_t last = rows[static_cast<std::size_t>(head.b)].past + t;
+                 Values scores;
+                 for (std::int64_t u = 0; u <= last; ++u) {
+                   scores.push_back(head.scale() * dot(q, head.row(t), keys, at(cached(head.b, u), width, column), n));
+                 }
+                 const double max = *std::max_element(scores.begin(), scores.end());
+                 double sum = 0;
+                 for (const double e : scores) sum += std::exp(e - max);
+                 for (std::int64_t u = 0; u <= last; ++u) {
+                   const double p = std::exp(scores[static_cast<std::size_t>(u)] - max) / sum;
+                   add_scaled(ys, head.row(t), p, all_values, at(cached(head.b, u), width, column), n);
+                 }
+               }
+             });
+             store(cache.keys, keys);
+             store(cache.values, all_values);
+             store(y, ys);
+           });
+}
+
 void ReferenceKernels::rotary(Stream& s, ConstTensorView x, std::span<const double> inv_freq, Turn turn, TensorView y) {
   expect_numel(y, x.numel(), "rotary: y like x");
   const auto half = static_cast<std::int64_t>(inv_freq.size());
@@ -154,16 +217,8 @@ void ReferenceKernels::rotary(Stream& s, ConstTensorView x, std::span<const doub
     Values v = values(x);
     const std::int64_t width = x.shape[2];
     for (std::int64_t row = 0; row < x.shape.rows(); ++row) {
-      const auto position = static_cast<double>(row % x.shape[1]);
-      for (std::int64_t head = 0; head < width; head += 2 * half) {
-        for (std::int64_t i = 0; i < half; ++i) {
-          const double angle = (turn == Turn::forward ? 1 : -1) * position * frequencies[static_cast<std::size_t>(i)];
-          double &a = v[at(row, width, head + i)], &b = v[at(row, width, head + half + i)];
-          const double turned = a * std::cos(angle) - b * std::sin(angle);
-          b = b * std::cos(angle) + a * std::sin(angle);
-          a = turned;
-        }
-      }
+      const double direction = turn == Turn::forward ? 1 : -1;
+      rotate_token(v, row, width, direction * static_cast<double>(row % x.shape[1]), frequencies);
     }
     store(y, v);
   });

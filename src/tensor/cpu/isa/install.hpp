@@ -7,6 +7,7 @@
 namespace mica::cpu::MICA_ISA {
 
 void install_activation(Loops& table);
+void install_cached_attention(Loops& table);
 void install_elementwise(Loops& table);
 void install_exact_sum(Loops& table);
 void install_layer_norm(Loops& table);
@@ -16,5 +17,6 @@ void install_rms_norm(Loops& table);
 void install_rotary(Loops& table);
 void install_softmax(Loops& table);
 void install_sums(Loops& table);
+void install_thin_product(Loops& table);
 
 }  // namespace mica::cpu::MICA_ISA
