@@ -2,6 +2,7 @@
 #include "mica/nn/attention.hpp"
 
 #include "mica/nn/input_check.hpp"
+#include "mica/nn/key_value_cache.hpp"
 
 namespace mica::nn {
 namespace {
@@ -33,7 +34,12 @@ Tensors CausalSelfAttention::do_forward(Context& context, Tensors xs, Record* re
     lse = context.make({shape.batch, shape.heads, shape.seq_len}, DType::f32);
     record->saved = {qkv[0], y, lse};
   }
-  context.kernels.attention(context.compute, shape, qkv[0], y, lse);
+  if (context.cache) {
+    const AttentionCache cache = context.cache->of(*this, context, width_, y.dtype());
+    context.kernels.attention_cached(context.compute, shape, ConstQkv{.q = qkv[0]}, {}, cache, context.cache->rows(), y);
+  } else {
+    context.kernels.attention(context.compute, shape, qkv[0], y, lse);
+  }
   qkv.clear();
   Tensors out = c_proj_.forward(context, list_of(std::move(y)), child_record(record));
   return resid_dropout_.forward(context, std::move(out), child_record(record));

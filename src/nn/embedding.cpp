@@ -2,6 +2,7 @@
 #include "mica/nn/embedding.hpp"
 
 #include "mica/nn/input_check.hpp"
+#include "mica/nn/key_value_cache.hpp"
 
 namespace mica::nn {
 
@@ -25,7 +26,9 @@ Tensor Embedding::look_up(Context& context, const Tensors& xs, PositionEmbedding
   require<Error>(ids.shape().num_dims() == 2, "an '{}' takes ids of shape [batch, seq_len], got {}", type_name(), ids.shape().to_string());
   const ConstTensorView weight = data_of(weight_);
   Tensor y = context.make({ids.shape()[0], ids.shape()[1], width_}, weight.dtype);
-  context.kernels.embedding(context.compute, ids, weight, positions ? positions->rows_for(ids) : ConstTensorView(), y);
+  const bool adds_positions = positions && !context.cache;
+  context.kernels.embedding(context.compute, ids, weight, adds_positions ? positions->rows_for(ids) : ConstTensorView(), y);
+  if (positions && context.cache) positions->add_cached(context, y, y);
   y.needs_grad = record && weight_.requires_grad;
   if (y.needs_grad) record->saved = {ids};
   return y;
@@ -52,13 +55,23 @@ Tensors PositionEmbedding::do_forward(Context& context, Tensors xs, Record* reco
   const ConstTensorView weight = rows_for(ids);
   expect_activation(*this, x, width_, weight.dtype);
   Tensor y = context.make(x.shape(), x.dtype());
-  const std::int64_t row_numel = ids.shape().back() * width_;
-  for (std::int64_t b = 0; b < ids.shape().rows(); ++b) {
-    context.kernels.add(context.compute, x.view().slice(b * row_numel, row_numel), weight.slice(0, row_numel),
-                        y.view().slice(b * row_numel, row_numel));
+  if (context.cache) {
+    add_cached(context, x, y);
+  } else {
+    const std::int64_t row_numel = ids.shape().back() * width_;
+    for (std::int64_t b = 0; b < ids.shape().rows(); ++b) {
+      context.kernels.add(context.compute, x.view().slice(b * row_numel, row_numel), weight.slice(0, row_numel),
+                          y.view().slice(b * row_numel, row_numel));
+    }
   }
   keep_ids(record, x.needs_grad, ids, y);
   return list_of(std::move(y));
+}
+
+void PositionEmbedding::add_cached(Context& context, const Tensor& x, const Tensor& y) const {
+  const Tensor rows = context.make(x.shape(), x.dtype());
+  context.kernels.embedding(context.compute, context.cache->positions(), data_of(weight_), {}, rows);
+  context.kernels.add(context.compute, x, rows, y);
 }
 
 ConstTensorView PositionEmbedding::rows_for(const Tensor& ids) const {

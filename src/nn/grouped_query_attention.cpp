@@ -3,6 +3,7 @@
 
 #include "mica/nn/fan_out.hpp"
 #include "mica/nn/input_check.hpp"
+#include "mica/nn/key_value_cache.hpp"
 
 namespace mica::nn {
 namespace {
@@ -42,8 +43,10 @@ Tensors GroupedQueryAttention::do_forward(Context& context, Tensors xs, Record* 
   require<Error>(xs[0].shape().num_dims() == 3, "a '{}' takes [batch, seq_len, width], got {}", type_name(), xs[0].shape().to_string());
   Tensors qkv = fan_out_forward(context, qkv_, xs[0], child_record(record));
   xs.clear();
-  qkv[kQ] = rotate(context, qkv[kQ], Turn::forward);
-  qkv[kK] = rotate(context, qkv[kK], Turn::forward);
+  if (!context.cache) {  // with one, the kernel rotates: it knows the positions
+    qkv[kQ] = rotate(context, qkv[kQ], Turn::forward);
+    qkv[kK] = rotate(context, qkv[kK], Turn::forward);
+  }
   const AttentionShape shape = shape_of(qkv[kQ]);
   Tensor y = context.make(qkv[kQ].shape(), qkv[kQ].dtype());
   y.needs_grad = record && (qkv[kQ].needs_grad || qkv[kK].needs_grad || qkv[kV].needs_grad);
@@ -52,7 +55,13 @@ Tensors GroupedQueryAttention::do_forward(Context& context, Tensors xs, Record* 
     lse = context.make({shape.batch, shape.heads, shape.seq_len}, DType::f32);
     record->saved = {qkv[kQ], qkv[kK], qkv[kV], y, lse};
   }
-  context.kernels.attention(context.compute, shape, ConstQkv{qkv[kQ], qkv[kK], qkv[kV]}, y, lse);
+  const ConstQkv in{qkv[kQ], qkv[kK], qkv[kV]};
+  if (context.cache) {
+    const AttentionCache cache = context.cache->of(*this, context, shape.kv_width(), y.dtype());
+    context.kernels.attention_cached(context.compute, shape, in, frequencies_, cache, context.cache->rows(), y);
+  } else {
+    context.kernels.attention(context.compute, shape, in, y, lse);
+  }
   qkv.clear();
   return o_proj_.forward(context, list_of(std::move(y)), child_record(record));
 }

@@ -2,6 +2,7 @@
 #include "mica/nn/head_loss.hpp"
 
 #include "mica/nn/input_check.hpp"
+#include "mica/nn/key_value_cache.hpp"
 
 namespace mica::nn {
 
@@ -14,11 +15,27 @@ namespace {
 double mean_over_rows(const Tensor& targets) { return targets.numel() == 0 ? 0.0 : 1.0 / static_cast<double>(targets.numel()); }
 }  // namespace
 
+namespace {
+
+/// Of hidden [B, T, width], the rows whose logits Context::cache asks for.
+Tensor wanted_rows(const Context& context, const Tensor& hidden) {
+  const Shape& shape = hidden.shape();
+  if (context.cache->logits() == KeyValueCache::Logits::all || shape[1] == 1) return hidden;
+  const std::int64_t width = shape[2];
+  Tensor last = context.make({shape[0], width}, hidden.dtype());
+  const BlockCopy copy{
+      .src = (shape[1] - 1) * width, .numel = width, .count = shape[0], .src_stride = shape[1] * width, .dst_stride = width};
+  context.kernels.copy_blocks(context.compute, hidden, last, {&copy, 1});
+  return last;
+}
+
+}  // namespace
+
 Tensors HeadLoss::do_forward(Context& context, Tensors xs, Record* record) {
   expect_inputs(*this, xs, xs.size() == 1 ? 1 : 2);
   const Tensor& hidden = xs[0];
   expect_activation(*this, hidden, weight_.shape.back(), data_of(weight_).dtype);
-  if (xs.size() == 1) return list_of(logits(context, hidden));
+  if (xs.size() == 1) return list_of(logits(context, context.cache ? wanted_rows(context, hidden) : hidden));
 
   const Tensor& targets = xs[1];
   expect_ids(*this, targets);

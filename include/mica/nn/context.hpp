@@ -18,6 +18,7 @@ enum class Recompute : std::uint8_t {
   cheap,  ///< those of norms and of activation functions (GELU, SwiGLU)
 };
 
+class KeyValueCache;
 class Module;
 
 /// A residual sum that a product computes: its output + x ([Note: fused neighbours] in fused.hpp).
@@ -44,6 +45,8 @@ struct Context {
   bool inside_checkpoint = false;
   /// A checkpointed region is being run a second time, inside a backward.
   bool recomputing = false;
+  /// Set while sequences are continued ([Note: cached forward] in key_value_cache.hpp).
+  KeyValueCache* cache = nullptr;
   /// Set by forward_onto(); the product's forward empties it.
   ResidualSum residual_sum;
 

@@ -11,6 +11,7 @@ namespace mica::nn {
 /// of the models here and of users' own.
 ///   {ids i32 [B, T], targets i32 [B, T]} -> {loss [1] f32}
 ///   {ids}                                -> {logits [B*T, vocab] f32}, no gradient
+/// With Context::cache the second continues sequences ([Note: cached forward] in key_value_cache.hpp).
 class LanguageModel : public SupervisedModel {
  public:
   using SupervisedModel::SupervisedModel;
