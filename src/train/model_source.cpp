@@ -19,24 +19,40 @@ std::string to_ini(const checkpoint::ModelDescription& model) {
   return text;
 }
 
-}  // namespace
-
-void take_model_keys(const HostComm& comm, Config& config) {
-  if (config.model.init_from.empty()) return;
-  const StartPoint start = find_start(comm, config);
+/// Rank 0 makes the text; `check` looks at the config that it gives there.
+template <class Read, class Check>
+void apply_from_first_rank(const HostComm& comm, Config& config, const Read& read, const Check& check) {
   ConfigText text;
   text.text = comm.from_first_rank([&] {
-    const checkpoint::ModelDescription model = start.manifest ? checkpoint::ModelDescription{start.checkpoint, start.manifest->model}
-                                                              : checkpoint::read_model_description(config.model.init_from);
+    const checkpoint::ModelDescription model = read();
     text = {model.source, to_ini(model)};
     Config filled = config;
     apply_defaults(filled, text);
-    // A checkpoint that the run goes on from has its own rules (resume_rules.hpp).
-    if (!start.manifest) checkpoint::check_model_keys(model, model_description(filled));
+    check(model, filled);
     return text.text;
   });
   text.file_name = comm.broadcast_string(text.file_name, 0);
   apply_defaults(config, text);
+}
+
+}  // namespace
+
+void read_model_keys(const HostComm& comm, const std::string& folder, Config& config) {
+  apply_from_first_rank(
+      comm, config, [&] { return checkpoint::read_model_description(folder); }, [](const auto&, const Config&) {});
+}
+
+void take_model_keys(const HostComm& comm, Config& config) {
+  if (config.model.init_from.empty()) return;
+  const StartPoint start = find_start(comm, config);
+  const auto read = [&] {
+    return start.manifest ? checkpoint::ModelDescription{start.checkpoint, start.manifest->model}
+                          : checkpoint::read_model_description(config.model.init_from);
+  };
+  apply_from_first_rank(comm, config, read, [&](const checkpoint::ModelDescription& model, const Config& filled) {
+    // A checkpoint that the run goes on from has its own rules (resume_rules.hpp).
+    if (!start.manifest) checkpoint::check_model_keys(model, model_description(filled));
+  });
 }
 
 }  // namespace mica::train
