@@ -27,7 +27,8 @@ DIRECT = {
     "checkpoint": ["optim", "data", "io"],
     "plan": ["fsdp"],
     "train": ["checkpoint", "plan", "data", "optim"],
-    "apps": ["train"],
+    "generate": ["train"],
+    "apps": ["generate"],
 }
 
 # foreign header (regular expression) -> rooms it may be included in
@@ -36,7 +37,7 @@ FOREIGN = {
     r"nccl\.h$": ["comm"],
     r"(cuda|cublas|cudnn|nvtx).*\.h(pp)?$": ["device", "tensor", "comm"],
     r"(hdf5|H5public)\.h$": ["io"],
-    r"boost/program_options": ["train", "apps"],
+    r"boost/program_options": ["train", "generate", "apps"],
     r"(dnnl|oneapi/).*": ["tensor"],
     r"omp\.h$": ["tensor"],
     r"sentencepiece": ["data"],

@@ -61,6 +61,8 @@ train=(mpirun -np 4 "$bin/mica-train" configs/gpt2-tiny-text.cfg "--run.dir=$run
 losses() { grep '"event":"step"' "$run/metrics.jsonl" | sed 's/.*"loss":\([^,]*\).*/\1/'; }
 LC_ALL=C printf '\n== Done: training loss %.2f at the first step, %.2f at the last (in nats a byte; 5.55 is guessing).\n' \
   "$(losses | head -n 1)" "$(losses | tail -n 1)"
+printf '\n== What it writes now, after "The " (bin/mica-generate):\n'
+"$bin/mica-generate" "$run" --prompt="The " --max-new-tokens=100 --temperature=0.7 --top-k=40 --quiet
 cat <<EOF
 
 What to try next, in this folder:
@@ -69,6 +71,8 @@ What to try next, in this folder:
 source scripts/environment.sh
 # what is in the newest checkpoint
 $bin/mica-inspect $run
+# text from it; another seed writes another one
+$bin/mica-generate $run --prompt="This " --temperature=0.8 --seed=2
 # twice as many steps: resumes from that checkpoint
 ${train[*]} --train.steps=400
 # shards in pairs, replicas across them

@@ -35,6 +35,7 @@ PROGRAMS = {
     "mica-inspect": ("src/checkpoint/inspect.cpp",),
     "mica-convert": ("src/checkpoint/convert/run_convert.cpp", "src/checkpoint/convert/hf_commands.cpp",
                      "src/checkpoint/convert/checkpoint_commands.cpp"),
+    "mica-generate": ("src/generate/command.cpp",),
     "mica-bench": ("src/train/bench/*.cpp",),
 }
 SUBCOMMANDS = {"mica-convert": "has no subcommand", "mica-bench": "has no benchmark"}

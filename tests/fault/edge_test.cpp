@@ -57,8 +57,8 @@ class Edge : public ::testing::Test {
 // On login nodes MPI often does not start.
 TEST_F(Edge, ProgramsTellOfThemselvesWithoutMpi) {
   const std::vector<std::vector<std::string>> programs{
-      {"mica-train"}, {"mica-tokenize"},           {"mica-inspect"},       {"mica-convert"},
-      {"mica-bench"}, {"mica-convert", "reshard"}, {"mica-bench", "gemm"}, {"mica-train", "none.cfg"}};
+      {"mica-train"},         {"mica-tokenize"},          {"mica-inspect"}, {"mica-convert"}, {"mica-bench"}, {"mica-convert", "reshard"},
+      {"mica-bench", "gemm"}, {"mica-train", "none.cfg"}, {"mica-generate"}};
   for (const std::vector<std::string>& words : programs) {
     for (const char* flag : {"-h", "--help", "--version"}) {
       std::vector<std::string> command = words;
@@ -207,7 +207,7 @@ TEST_F(Edge, TheQuickstartReadsWhatTheUserNames) {
   fs::create_directories(copy + "/build/release/bin");
   for (const char* name : {"quickstart.sh", "environment.sh"}) fs::copy_file(kSource + "/scripts/" + name, copy + "/scripts/" + name);
   with_fakes(copy + "/scripts", {"install-packages.sh"});
-  with_fakes(copy + "/build/release/bin", {"mica-tokenize", "mica-inspect"});
+  with_fakes(copy + "/build/release/bin", {"mica-tokenize", "mica-inspect", "mica-generate"});
   std::map<std::string, std::string> environment = with_fakes(folder_ / "bin", {"cmake"});
   write_text(folder_ / "bin/mpirun", "#!/bin/sh\necho '{\"event\":\"step\",\"loss\":1.5,\"lr\":1}' > runs/quickstart/metrics.jsonl\n");
   fs::permissions(folder_ / "bin/mpirun", fs::perms::owner_all);
@@ -224,6 +224,7 @@ TEST_F(Edge, TheQuickstartReadsWhatTheUserNames) {
   EXPECT_EQ(seen.status, 0) << seen.output;
   EXPECT_EQ(read_text(text), "It was a dark and stormy night.\n" + std::string(3000, 'a'));
   EXPECT_THAT(seen.output, Not(HasSubstr("only the first")));
+  EXPECT_THAT(seen.output, HasSubstr("FAKE mica-generate runs/quickstart --prompt=The "));
   expect_refused(quickstart("my.poem"), 2, {"cannot read my.poem"});
 
   write_text(here + "/large", std::string(4'500'000, 'x'));

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "command.hpp"
+
+#include <charconv>
+#include <sstream>
+#include <utility>
+
+#include <boost/program_options.hpp>
+
+#include "mica/core/error.hpp"
+#include "mica/generate/run_generate.hpp"
+
+namespace mica::generate {
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr const char* kHelp = R"(mica-generate SOURCE --prompt=TEXT | --prompt-ids=5,6,7 | --prompts=FILE [--flags]
+mica-generate SOURCE --perplexity=FILE | --choices=FILE.jsonl [--flags]
+
+Writes text with a trained language model, or says how likely it finds text. It computes on the CPU.
+
+  SOURCE                   a run's folder (its newest checkpoint), one checkpoint, or a Hugging Face folder (GPT-2, Llama 2, 3)
+
+What to do, one of
+  --prompt=TEXT            goes on with TEXT; what follows it is printed as it comes, in whole characters
+  --prompt-ids=5,6,7       goes on with these token ids; needs no tokenizer with --print-ids
+  --prompts=FILE           goes on with each line of FILE, or each object of FILE.jsonl, {"prompt": "TEXT"} or {"ids": [5, 6]}.
+                           One JSON line per prompt, in their order: {"index", "text", "ids", "end": "stop" or "length"}
+  --perplexity=FILE        rates a text, or a token file of mica-tokenize, cut into stretches of the model's context. One JSON
+                           line: {"tokens", "nats_per_token", "perplexity", and of text "bytes", "bits_per_byte"}
+  --choices=FILE.jsonl     rates what may follow a context: {"context": "TEXT", "continuations": ["A", "B"]}, or with
+                           "context_ids" and "continuation_ids". One JSON line each: {"index", "log_likelihoods" (sums, in nats),
+                           "is_greedy" (whether the model would have written it itself), "num_tokens", "best"}
+
+How tokens are chosen
+  --max-new-tokens=100     of each prompt; a text also ends with the model's end token, and where its context is full
+  --temperature=0          0 takes the likeliest token each time; 1 draws as the model says, less is more careful
+  --top-k=0                draws from the k likeliest tokens; 0: from all
+  --top-p=1                draws from the fewest likeliest tokens that have probability p together
+  --repetition-penalty=1   more than 1 makes tokens less likely that are in the prompt or the text already
+  --seed=1                 another seed draws other tokens; the same one draws the same, on any number of ranks
+  --ignore-end             goes on behind the model's end token
+
+  --print-ids              prints the new token ids, separated by commas, instead of text
+  --vocab=V                the tokenizer, as for mica-tokenize: bytes, X/tokenizer.json or X.model. A model that came from a
+                           Hugging Face folder has its own; one with 256 ids has bytes
+  --dtype=fp32             of parameters and activations: fp32, or bf16, which takes half the memory and time
+  --batch-size=8           prompts at a time, on each rank
+  --threads=0              of each rank; 0: its cores
+  --quiet                  no figures on standard error
+  -h, --help, --version
+
+  mica-generate runs/quickstart --prompt="The " --max-new-tokens=200 --temperature=0.8 --top-k=40
+  mica-generate gpt2 --prompts=prompts.txt --dtype=bf16 > texts.jsonl
+  mpirun -np 4 mica-generate Llama-2-7b --choices=questions.jsonl
+
+On several ranks, each holds a part of the parameters, which are gathered unit by unit in every pass as in training: for models
+that do not fit one rank. Prompts, stretches and questions are divided among the ranks.
+Exit status: 0 done; 2 an error in the command or its input; 3 a failure at run time.
+)";
+
+Command::Task task_of(const po::variables_map& values, Command& command) {
+  static constexpr std::pair<const char*, Command::Task> kTasks[] = {{"prompt", Command::Task::prompt},
+                                                                     {"prompt-ids", Command::Task::prompt_ids},
+                                                                     {"prompts", Command::Task::prompts},
+                                                                     {"perplexity", Command::Task::perplexity},
+                                                                     {"choices", Command::Task::choices}};
+  const std::pair<const char*, Command::Task>* found = nullptr;
+  for (const auto& each : kTasks) {
+    if (values.count(each.first) == 0) continue;
+    require<ConfigError>(found == nullptr, "--{} and --{} are two things to do: give one", found ? found->first : "", each.first);
+    found = &each;
+  }
+  require<ConfigError>(found != nullptr,
+                       "nothing to do: give --prompt, --prompt-ids, --prompts, --perplexity or --choices; see "
+                       "mica-generate --help");
+  command.input = values[found->first].as<std::string>();
+  return found->second;
+}
+
+void check(const Command& command) {
+  require<ConfigError>(!command.source.empty(),
+                       "no model: mica-generate SOURCE --prompt=TEXT, where SOURCE is a run's folder, a checkpoint "
+                       "or a Hugging Face folder; see mica-generate --help");
+  require<ConfigError>(command.max_new_tokens >= 1, "--max-new-tokens is {}, expected 1 or more", command.max_new_tokens);
+  require<ConfigError>(command.batch >= 1, "--batch-size is {}, expected 1 or more", command.batch);
+  require<ConfigError>(command.threads >= 0, "--threads is {}, expected a number of threads, or 0 for the rank's cores", command.threads);
+  require<ConfigError>(command.dtype == "fp32" || command.dtype == "bf16", "--dtype is '{}', expected fp32 or bf16", command.dtype);
+  command.sampling.validate();
+}
+
+}  // namespace
+
+std::string generate_help(const std::vector<std::string>& /*arguments*/) { return kHelp; }
+
+Command parse_command(const std::vector<std::string>& arguments) {
+  Command command;
+  std::vector<std::string> sources;
+  po::options_description known;
+  auto add = known.add_options();
+  for (const char* task : {"prompt", "prompt-ids", "prompts", "perplexity", "choices"}) add(task, po::value<std::string>());
+  add("source", po::value(&sources));
+  add("max-new-tokens", po::value(&command.max_new_tokens)->default_value(100));
+  add("temperature", po::value(&command.sampling.temperature)->default_value(0));
+  add("top-k", po::value(&command.sampling.top_k)->default_value(0));
+  add("top-p", po::value(&command.sampling.top_p)->default_value(1));
+  add("repetition-penalty", po::value(&command.sampling.repetition_penalty)->default_value(1));
+  add("seed", po::value(&command.sampling.seed)->default_value(1));
+  add("ignore-end", po::bool_switch(&command.ignores_end));
+  add("print-ids", po::bool_switch(&command.prints_ids));
+  add("vocab", po::value(&command.vocab));
+  add("dtype", po::value(&command.dtype)->default_value("fp32"));
+  add("batch-size", po::value(&command.batch)->default_value(8));
+  add("threads", po::value(&command.threads)->default_value(0));
+  add("quiet", po::bool_switch(&command.is_quiet));
+  po::positional_options_description positional;
+  positional.add("source", -1);
+  namespace style = po::command_line_style;
+  po::variables_map values;
+  try {
+    po::store(po::command_line_parser(arguments)
+                  .options(known)
+                  .positional(positional)
+                  .style(style::unix_style & ~style::allow_guessing)  // an abbreviation is a typing mistake
+                  .run(),
+              values);
+    po::notify(values);
+  } catch (const po::error& error) {
+    throw ConfigError(std::string(error.what()) + "; see mica-generate --help");
+  }
+  require<ConfigError>(sources.size() <= 1, "two models, {} and {}: give one (and quote a --prompt of several words)",
+                       sources.empty() ? "" : sources[0], sources.size() < 2 ? "" : sources[1]);
+  if (!sources.empty()) command.source = sources[0];
+  command.task = task_of(values, command);
+  check(command);
+  return command;
+}
+
+std::vector<std::int32_t> parse_ids(const std::string& flag, const std::string& text) {
+  std::vector<std::int32_t> ids;
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ',');) {
+    std::int32_t id = 0;
+    const auto [rest, error] = std::from_chars(part.data(), part.data() + part.size(), id);
+    require<ConfigError>(error == std::errc{} && rest == part.data() + part.size() && id >= 0,
+                         "--{}: '{}' is no token id; expected whole numbers separated by commas, such as 5,6,7", flag, part);
+    ids.push_back(id);
+  }
+  return ids;
+}
+
+}  // namespace mica::generate

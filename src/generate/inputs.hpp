@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mica/data/tokenizer.hpp"
+#include "mica/generate/likelihood.hpp"
+
+#include "command.hpp"
+
+namespace mica::generate {
+
+/// What a command works on, as token ids.
+struct Inputs {
+  std::vector<std::vector<std::int32_t>> prompts;
+  std::vector<Question> questions;
+  std::vector<std::int32_t> text;
+  std::optional<std::int32_t> before_text;  ///< the token that a rated text follows
+  std::int64_t text_bytes = 0;              ///< 0: not known, its file holds tokens
+};
+
+struct ModelLimits {
+  std::int64_t vocab_size = 0;
+  std::int64_t context = 0;
+};
+
+/// Reads the input. @param tokenizer  null: none, and only ids can be read
+/// @throws ConfigError for what cannot be read or does not fit the model
+[[nodiscard]] Inputs read_inputs(const Command& command, const data::Tokenizer* tokenizer, const ModelLimits& limits);
+/// Whether read_inputs() needs a tokenizer.
+[[nodiscard]] bool has_text(const Command& command);
+
+/// For the other ranks.
+[[nodiscard]] std::string pack(const Inputs& inputs);
+[[nodiscard]] Inputs unpack(const std::string& packed);
+
+}  // namespace mica::generate

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mica/generate/likelihood.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "mica/core/word_text.hpp"
+#include "mica/generate/sampling.hpp"
+
+namespace mica::generate {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+double log_probability(std::span<const float> logits, std::int32_t id) {
+  const auto max = static_cast<double>(*std::ranges::max_element(logits));
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - max);
+  return static_cast<double>(logits[static_cast<std::size_t>(id)]) - max - std::log(sum);
+}
+
+/// Answers one question, pass by pass, so that ranks can run as many.
+class Answering {
+ public:
+  Answering(ModelPass& pass, const Question& question) : pass_(pass), question_(question) {}
+
+  /// A pass for the context's beginning, if it has one that fits all continuations, and one for each of these.
+  [[nodiscard]] static std::int64_t num_passes(const Question& question) { return 1 + std::ssize(question.continuations); }
+
+  void run_pass(std::int64_t i) {
+    if (i == 0) {
+      read_context();
+    } else {
+      answers_.push_back(rate(question_.continuations[static_cast<std::size_t>(i - 1)]));
+    }
+  }
+  [[nodiscard]] std::vector<Likelihood> answers() && { return std::move(answers_); }
+
+ private:
+  /// Tokens that are given: the context without its last, and what is predicted without its last, fit the cache.
+  [[nodiscard]] std::span<const std::int32_t> context_for(const Ids& continuation) const {
+    const auto room = static_cast<std::size_t>(std::max<std::int64_t>(1, pass_.capacity() + 1 - std::ssize(continuation)));
+    const std::span<const std::int32_t> all = question_.context;
+    return all.last(std::min(all.size(), room));
+  }
+
+  void read_context() {
+    const bool fits =
+        std::ranges::all_of(question_.continuations, [&](const Ids& each) { return context_for(each).size() == question_.context.size(); });
+    cached_ = fits ? std::ssize(question_.context) - 1 : 0;
+    if (cached_ == 0) return pass_.idle();
+    (void)pass_.logits({{.slot = 0, .past = 0}}, Ids(question_.context.begin(), question_.context.end() - 1),
+                       nn::KeyValueCache::Logits::last);
+  }
+
+  Likelihood rate(const Ids& continuation) {
+    const std::span<const std::int32_t> context = context_for(continuation).subspan(static_cast<std::size_t>(cached_));
+    Ids ids(context.begin(), context.end());
+    ids.insert(ids.end(), continuation.begin(), continuation.end() - 1);
+    const std::span<const float> logits = pass_.logits({{.slot = 0, .past = cached_}}, ids, nn::KeyValueCache::Logits::all);
+    const std::size_t vocab = logits.size() / ids.size();
+    Likelihood result;
+    for (std::size_t i = 0; i < continuation.size(); ++i) {
+      const std::span<const float> row = logits.subspan((context.size() - 1 + i) * vocab, vocab);
+      result.log_likelihood += log_probability(row, continuation[i]);
+      result.is_greedy = result.is_greedy && likeliest(row) == continuation[i];
+    }
+    return result;
+  }
+
+  ModelPass& pass_;
+  const Question& question_;
+  std::int64_t cached_ = 0;  ///< tokens of the context that are in the cache
+  std::vector<Likelihood> answers_;
+};
+
+/// Stretch of a text: inputs and the targets of its last tokens.
+struct Stretch {
+  std::int64_t begin = 0, end = 0;  ///< of the predicted tokens
+  std::int64_t given = 0;           ///< begin of the inputs, which end before `end`
+};
+
+/// @param begin  the first token that is predicted; what is before it can be given
+std::vector<Stretch> stretches_of(std::int64_t begin, std::int64_t size, std::int64_t context) {
+  std::vector<Stretch> all;
+  while (begin < size) {
+    const std::int64_t end = std::min(size, begin + context);
+    all.push_back({.begin = begin, .end = end, .given = all.empty() ? begin - 1 : std::max<std::int64_t>(0, end - 1 - context)});
+    begin = end;
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<std::vector<Likelihood>> answer(ModelPass& pass, const std::vector<Question>& questions, const HostComm& comm) {
+  const auto ranks = static_cast<std::size_t>(comm.num_ranks()), rank = static_cast<std::size_t>(comm.rank());
+  std::vector<std::vector<Likelihood>> answers(questions.size());
+  for (std::size_t round = 0; round < questions.size(); round += ranks) {
+    std::int64_t num_passes = 0;
+    for (std::size_t q = round; q < std::min(round + ranks, questions.size()); ++q) {
+      num_passes = std::max(num_passes, Answering::num_passes(questions[q]));
+    }
+    const std::size_t mine = round + rank;
+    if (mine >= questions.size()) {
+      for (std::int64_t i = 0; i < num_passes; ++i) pass.idle();
+      continue;
+    }
+    Answering answering(pass, questions[mine]);
+    for (std::int64_t i = 0; i < num_passes; ++i) {
+      if (i < Answering::num_passes(questions[mine])) {
+        answering.run_pass(i);
+      } else {
+        pass.idle();
+      }
+    }
+    answers[mine] = std::move(answering).answers();
+  }
+  WordWriter writer;
+  for (std::size_t q = rank; q < questions.size(); q += ranks) {
+    for (const Likelihood& each : answers[q]) {
+      writer.put_number(each.log_likelihood);
+      writer.put_count(each.is_greedy ? 1 : 0);
+    }
+  }
+  const std::vector<std::string> texts = comm.gather_strings(std::move(writer).text());
+  for (std::size_t r = 0; r < ranks; ++r) {
+    WordReader reader(texts[r]);
+    for (std::size_t q = r; q < questions.size(); q += ranks) {
+      answers[q].clear();
+      for (std::size_t i = 0; i < questions[q].continuations.size(); ++i) {
+        const auto log_likelihood = reader.number<double>();
+        answers[q].push_back({log_likelihood, reader.number<int>() != 0});
+      }
+    }
+  }
+  return answers;
+}
+
+TextLikelihood rate_text(ModelPass& pass, std::span<const std::int32_t> text, std::optional<std::int32_t> first, std::int64_t context,
+                         const HostComm& comm) {
+  Ids all;
+  if (first) all.push_back(*first);
+  all.insert(all.end(), text.begin(), text.end());
+  const std::vector<Stretch> stretches = stretches_of(1, std::ssize(all), context);
+  const auto ranks = static_cast<std::size_t>(comm.num_ranks()), rank = static_cast<std::size_t>(comm.rank());
+  double nats = 0;
+  for (std::size_t round = 0; round < stretches.size(); round += ranks) {
+    if (round + rank >= stretches.size()) {
+      pass.idle();
+      continue;
+    }
+    const Stretch& s = stretches[round + rank];
+    Ids ids(all.begin() + s.given, all.begin() + s.end - 1), targets(all.begin() + s.given + 1, all.begin() + s.end);
+    std::fill(targets.begin(), targets.begin() + (s.begin - 1 - s.given), -1);
+    nats += pass.loss(std::move(ids), std::move(targets));
+  }
+  WordWriter writer;
+  writer.put_number(nats);
+  TextLikelihood result{.nats = 0, .num_tokens = std::max<std::int64_t>(0, std::ssize(all) - 1)};
+  for (const std::string& each : comm.gather_strings(std::move(writer).text())) result.nats += WordReader(each).number<double>();
+  return result;
+}
+
+}  // namespace mica::generate

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mica/generate/run_generate.hpp"
+
+#include <algorithm>
+#include <memory>
+
+#include "mica/device/gpu.hpp"
+#include "mica/train/config.hpp"
+
+#include "command.hpp"
+#include "inputs.hpp"
+#include "loaded_model.hpp"
+#include "outputs.hpp"
+#include "vocabulary.hpp"
+
+namespace mica::generate {
+namespace {
+
+/// Whether a tokenizer must be found; otherwise one is used if there is one.
+bool needs_tokenizer(const Command& command) { return command.writes_text() || has_text(command) || !command.vocab.empty(); }
+
+std::unique_ptr<data::Tokenizer> open_tokenizer(const Command& command, std::int64_t vocab_size) {
+  try {
+    return find_tokenizer(command.source, command.vocab, vocab_size);
+  } catch (const ConfigError&) {
+    if (needs_tokenizer(command)) throw;
+    return nullptr;
+  }
+}
+
+std::string speed_text(double tokens, double ms) { return ms > 0 ? fmt::format("{:.1f} tokens/s", tokens * 1e3 / ms) : "no time"; }
+
+void tell(const GeneratorFigures& f, const App& app, const Logger& logger) {
+  logger.info("prompts {} tokens in {:.3f} s, {}; text {} tokens in {:.3f} s, {}{}", f.prompt_tokens, f.prompt_ms / 1e3,
+              speed_text(static_cast<double>(f.prompt_tokens), f.prompt_ms), f.new_tokens, f.new_ms / 1e3,
+              speed_text(static_cast<double>(f.new_tokens), f.new_ms),
+              app.comm.num_ranks() > 1 ? fmt::format(" (rank 0 of {})", app.comm.num_ranks()) : "");
+}
+
+/// This rank's of all prompts.
+std::vector<NumberedPrompt> own_prompts(const Inputs& inputs, const HostComm& comm) {
+  std::vector<NumberedPrompt> own;
+  for (std::size_t i = static_cast<std::size_t>(comm.rank()); i < inputs.prompts.size(); i += static_cast<std::size_t>(comm.num_ranks())) {
+    own.push_back({static_cast<std::int64_t>(i), inputs.prompts[i]});
+  }
+  return own;
+}
+
+std::int64_t longest(const std::vector<NumberedPrompt>& prompts) {
+  std::int64_t tokens = 1;
+  for (const NumberedPrompt& prompt : prompts) tokens = std::max(tokens, std::ssize(prompt.ids));
+  return tokens;
+}
+
+void write_text(App& app, const Command& command, const Inputs& inputs, std::int64_t context, const data::Tokenizer* tokenizer,
+                LoadedModel& model, const Logger& logger) {
+  std::set<std::int32_t> stop_ids;
+  if (!command.ignores_end) {
+    const std::string packed = app.comm.from_first_rank([&] {
+      const std::set<std::int32_t> ids = end_ids(model.report().tokenizer.get(), tokenizer);
+      Inputs list;
+      list.text.assign(ids.begin(), ids.end());
+      return pack(list);
+    });
+    const std::vector<std::int32_t> ids = unpack(packed).text;
+    stop_ids.insert(ids.begin(), ids.end());
+  }
+  std::vector<NumberedPrompt> own = own_prompts(inputs, app.comm);
+  const std::int64_t slots = std::clamp<std::int64_t>(std::ssize(own), 1, command.batch);
+  const std::int64_t capacity = std::min(context, longest(own) + command.max_new_tokens);
+  ModelPass pass(model.module(), model.context(), slots, capacity);
+  Generator generator(pass, {.max_new_tokens = command.max_new_tokens, .sampling = command.sampling, .stop_ids = stop_ids}, std::move(own));
+  std::unique_ptr<TokenPrinter> printer;
+  if (app.comm.rank() == 0) printer = std::make_unique<TokenPrinter>(command, inputs, tokenizer, stop_ids);
+  generate_all(generator, app.comm, [&](const GeneratedToken& token) { printer->take(token); });
+  tell(generator.figures(), app, logger);
+}
+
+}  // namespace
+
+ExitCode run_generate(App& app) {
+  Command command;
+  app.comm.agree([&] { command = parse_command(app.arguments); });
+  const bool is_first = app.comm.rank() == 0;
+  const Logger logger = Logger::to_stderr(is_first && !command.is_quiet ? LogLevel::info : LogLevel::warn,
+                                          is_first ? "" : fmt::format("rank {}", app.comm.rank()));
+  const train::Config config = config_of(app.comm, command.source, command.dtype, command.threads);
+  std::unique_ptr<data::Tokenizer> tokenizer;  // rank 0's
+  const std::string packed = app.comm.from_first_rank([&] {
+    tokenizer = open_tokenizer(command, config.model.vocab_size);
+    return pack(read_inputs(command, tokenizer.get(), {.vocab_size = config.model.vocab_size, .context = config.model.context}));
+  });
+  const Inputs inputs = unpack(packed);
+  if (!list_gpus().empty()) logger.info("this machine has a GPU; mica-generate computes on the CPU");
+  LoadedModel model(app, config, logger);
+  logger.info("{}: {:.1f} M parameters in {}, read in {:.1f} s; {}", model.report().source, static_cast<double>(model.report().numel) / 1e6,
+              command.dtype, model.report().ms / 1e3, model.device().describe());
+  if (command.task == Command::Task::perplexity) {
+    ModelPass pass(model.module(), model.context(), 1, 1);
+    const TextLikelihood result = rate_text(pass, inputs.text, inputs.before_text, config.model.context, app.comm);
+    if (is_first) print_text_likelihood(result, inputs.text_bytes);
+  } else if (command.task == Command::Task::choices) {
+    ModelPass pass(model.module(), model.context(), 1, config.model.context);
+    const std::vector<std::vector<Likelihood>> answers = answer(pass, inputs.questions, app.comm);
+    if (is_first) print_answers(inputs.questions, answers);
+  } else {
+    write_text(app, command, inputs, config.model.context, tokenizer.get(), model, logger);
+  }
+  return ExitCode::done;
+}
+
+}  // namespace mica::generate

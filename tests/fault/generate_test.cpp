@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+// mica-generate as users run it: beside transformers, on several ranks, and what it refuses.
+
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "fault/support/child.hpp"
+#include "fault/support/training.hpp"
+#include "support/paths.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace mica::test {
+namespace {
+
+using Json = nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+const std::string kFolders = reference_path("hf_");
+
+/// Without figures, so that only what was asked for is printed.
+Finished generate(const std::vector<std::string>& arguments, int ranks = 0) {
+  std::vector<std::string> command = {program("mica-generate"), "--quiet"};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return run(ranks > 0 ? under_mpirun(ranks, command) : command);
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+std::string joined(const Json& ids) {
+  std::string text;
+  for (const auto& id : ids) text += (text.empty() ? "" : ",") + std::to_string(id.get<int>());
+  return text;
+}
+
+Json reference() { return Json::parse(std::ifstream(reference_path("generation.json"))); }
+
+class Generate : public ::testing::Test {
+ protected:
+  /// @returns its path
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ / name) << text;
+    return folder_ / name;
+  }
+  /// All prompts of a model, as a file.
+  std::string prompts_of(const Json& cases) const {
+    std::string text;
+    for (const Json& each : cases) text += Json{{"ids", each.at("prompt")}}.dump() + "\n";
+    return write("prompts.jsonl", text);
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(Generate, GreedyTextIsTransformersTokenForToken) {
+  for (const auto& [name, cases] : reference().items()) {
+    for (const Json& each : cases) {
+      const Finished got = generate({kFolders + name, "--prompt-ids=" + joined(each.at("prompt")), "--print-ids", "--temperature=0",
+                                     "--max-new-tokens=" + std::to_string(each.at("greedy").size())});
+      ASSERT_EQ(got.status, 0) << got.output;
+      EXPECT_EQ(got.output, joined(each.at("greedy")) + "\n") << name;
+    }
+  }
+}
+
+TEST_F(Generate, APenaltyIsTransformers) {
+  const Json cases = reference().at("llama");
+  const Finished got = generate({kFolders + "llama", "--prompts", prompts_of(cases), "--print-ids", "--repetition-penalty=1.3",
+                                 "--max-new-tokens=60", "--batch-size=2"});
+  ASSERT_EQ(got.status, 0) << got.output;
+  std::string want;
+  for (const Json& each : cases) want += joined(each.at("penalised")) + "\n";
+  EXPECT_EQ(got.output, want);
+}
+
+TEST_F(Generate, LogLikelihoodsAreTransformers) {
+  for (const auto& [name, cases] : reference().items()) {
+    std::string questions;
+    for (const Json& each : cases) {
+      questions += Json{{"context_ids", each.at("prompt")}, {"continuation_ids", {each.at("greedy"), each.at("other")}}}.dump() + "\n";
+    }
+    const Finished got = generate({kFolders + name, "--choices=" + write(name + ".jsonl", questions)});
+    ASSERT_EQ(got.status, 0) << got.output;
+    const std::vector<std::string> lines = lines_of(got.output);
+    ASSERT_THAT(lines, SizeIs(cases.size()));
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      const Json answer = Json::parse(lines[i]);
+      EXPECT_NEAR(answer.at("log_likelihoods")[0].get<double>(), cases[i].at("greedy_log_likelihood").get<double>(), 1e-4) << name;
+      EXPECT_NEAR(answer.at("log_likelihoods")[1].get<double>(), cases[i].at("other_log_likelihood").get<double>(), 1e-4) << name;
+      EXPECT_EQ(answer.at("is_greedy"), Json({true, false}));
+      EXPECT_EQ(answer.at("num_tokens"), Json({cases[i].at("greedy").size(), cases[i].at("other").size()}));
+    }
+  }
+}
+
+/// Sharded, with fewer prompts than ranks and with more: the text of one rank, drawn or not.
+TEST_F(Generate, SeveralRanksWriteWhatOneWrites) {
+  for (const std::string name : {"gpt2", "llama"}) {
+    const std::string prompts = prompts_of(reference().at(name));
+    const std::vector<std::string> flags = {kFolders + name,      "--prompts",       prompts,      "--print-ids",
+                                            "--max-new-tokens=9", "--temperature=1", "--top-k=20", "--seed=4"};
+    const Finished one = generate(flags);
+    ASSERT_EQ(one.status, 0) << one.output;
+    for (const int ranks : {2, 3}) {
+      const Finished several = generate(flags, ranks);
+      ASSERT_EQ(several.status, 0) << several.output;
+      EXPECT_EQ(several.output, one.output) << name << " on " << ranks;
+    }
+    const std::vector<std::string> single = {kFolders + name, "--prompt-ids=1,2,3", "--print-ids", "--max-new-tokens=9"};
+    EXPECT_EQ(generate(single, 3).output, generate(single).output);
+  }
+}
+
+TEST_F(Generate, SeveralRanksRateAsOneRates) {
+  const std::string questions = write("questions.jsonl",
+                                      "{\"context_ids\": [1, 2, 3], \"continuation_ids\": [[4], [5, 6]]}\n"
+                                      "{\"context_ids\": [7], \"continuation_ids\": [[1, 2, 3]]}\n"
+                                      "{\"context_ids\": [9, 8, 7, 6], \"continuation_ids\": [[5], [4], [3, 2]]}\n");
+  std::ofstream tokens(folder_ / "tokens.bin", std::ios::binary);
+  for (int i = 0; i < 100; ++i) tokens.put(static_cast<char>(i * 7 % 37)).put(0);
+  tokens.close();
+  for (const std::string& task : {"--choices=" + questions, "--perplexity=" + (folder_ / "tokens.bin")}) {
+    const std::vector<std::string> one = lines_of(generate({kFolders + "gpt2", task}).output);
+    const Finished finished = generate({kFolders + "gpt2", task}, 2);
+    ASSERT_EQ(finished.status, 0) << finished.output;
+    const std::vector<std::string> two = lines_of(finished.output);
+    ASSERT_EQ(one.size(), two.size()) << finished.output;
+    for (std::size_t i = 0; i < one.size(); ++i) {
+      const Json a = Json::parse(one[i]), b = Json::parse(two[i]);
+      if (a.contains("perplexity")) {
+        EXPECT_EQ(a.at("tokens"), 99);
+        EXPECT_NEAR(a.at("nats_per_token").get<double>(), b.at("nats_per_token").get<double>(), 1e-6);
+        EXPECT_NEAR(std::log(a.at("perplexity").get<double>()), a.at("nats_per_token").get<double>(), 1e-9);
+        continue;
+      }
+      for (std::size_t c = 0; c < a.at("log_likelihoods").size(); ++c) {
+        EXPECT_NEAR(a.at("log_likelihoods")[c].get<double>(), b.at("log_likelihoods")[c].get<double>(), 1e-5);
+      }
+      EXPECT_EQ(a.at("best"), b.at("best"));
+    }
+  }
+}
+
+/// A run of bytes: its newest checkpoint writes text, in whole characters, in bf16 too.
+TEST_F(Generate, ARunWritesText) {
+  const std::string text = write("text.txt", [] {
+    std::string all;
+    for (int i = 0; i < 400; ++i) all += "ab ä€ ";
+    return all;
+  }());
+  ASSERT_EQ(run({program("mica-tokenize"), "--out=" + (folder_ / "text.h5"), "--val-fraction=0", text}).status, 0);
+  const std::string config = write("tiny.cfg",
+                                   "[model]\ntype = gpt2\nlayers = 1\nheads = 2\nwidth = 16\nvocab_size = 256\ncontext = 32\n[data]\n"
+                                   "train = " +
+                                       (folder_ / "text.train.h5") + "\n[train]\nsteps = 2\nseq_len = 16\n");
+  ASSERT_EQ(run(training(1, config, {"--run.dir=" + (folder_ / "run")})).status, 0);
+  for (const std::string dtype : {"fp32", "bf16"}) {
+    const Finished got = generate({folder_ / "run", "--prompt=ab", "--max-new-tokens=20", "--temperature=2", "--dtype=" + dtype});
+    ASSERT_EQ(got.status, 0) << got.output;
+    EXPECT_TRUE(got.output.ends_with("\n"));
+    EXPECT_NO_THROW((void)Json(got.output).dump()) << "valid UTF-8";
+  }
+  const Finished lines = generate({folder_ / "run", "--prompts=" + write("prompts.txt", "ab\n\nä\n"), "--max-new-tokens=5"});
+  ASSERT_THAT(lines_of(lines.output), SizeIs(2)) << lines.output;
+  EXPECT_THAT(Json::parse(lines_of(lines.output)[1]).at("ids"), SizeIs(5));
+  const Finished rated = generate({folder_ / "run", "--perplexity=" + text});
+  EXPECT_EQ(Json::parse(rated.output).at("bytes"), 400 * 9) << rated.output;
+}
+
+/// One line, status 2, on one rank and on several.
+TEST_F(Generate, MistakesAreTold) {
+  const std::string gpt2 = kFolders + "gpt2", empty = write("empty.txt", ""), bad = write("bad.jsonl", "{\"context\": 5}\n");
+  struct Mistake {
+    std::vector<std::string> arguments;
+    std::string text;
+  };
+  const std::vector<Mistake> mistakes{
+      {{}, "no"},
+      {{gpt2}, "nothing to do"},
+      {{"--prompt-ids=1"}, "no model"},
+      {{gpt2, "--prompt-ids=1", "--prompt=a"}, "two things to do"},
+      {{gpt2, gpt2, "--prompt-ids=1"}, "two models"},
+      {{gpt2, "--prompt-ids=1", "--tempreature=1"}, "--tempreature"},
+      {{gpt2, "--prompt-ids=1", "--print-ids", "--temperature=-1"}, "--temperature is -1"},
+      {{gpt2, "--prompt-ids=1", "--print-ids", "--top-p=0"}, "--top-p is 0"},
+      {{gpt2, "--prompt-ids=1", "--print-ids", "--max-new-tokens=0"}, "--max-new-tokens is 0"},
+      {{gpt2, "--prompt-ids=1", "--print-ids", "--dtype=int8"}, "--dtype is 'int8'"},
+      {{gpt2, "--prompt-ids=1,x", "--print-ids"}, "'x' is no token id"},
+      {{gpt2, "--prompt-ids=5,61", "--print-ids"}, "token id 61 is not in the model's vocabulary, 0 to 60"},
+      {{gpt2, "--prompt-ids=1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1", "--print-ids"},
+       "has 17 tokens, which leave no room in the model's context of 17"},
+      {{gpt2, "--prompt-ids=1"}, "has no tokenizer"},
+      {{gpt2, "--prompt=text", "--print-ids"}, "has no tokenizer"},
+      {{gpt2, "--vocab=bytes", "--prompt=text"}, "256 ids, and the model"},
+      {{gpt2, "--prompts=" + (folder_ / "none.jsonl"), "--print-ids"}, "no such file"},
+      {{gpt2, "--prompts=" + empty, "--print-ids"}, "has no tokenizer"},
+      {{gpt2, "--choices=" + empty}, "the file is empty"},
+      {{gpt2, "--choices=" + bad}, "bad.jsonl:1"},
+      {{gpt2, "--perplexity=" + folder_.path()}, "has no tokenizer"},
+      {{folder_.path(), "--prompt-ids=1", "--print-ids"}, folder_.path()},
+      {{folder_ / "nowhere", "--prompt-ids=1", "--print-ids"}, "nowhere"},
+  };
+  for (const Mistake& mistake : mistakes) {
+    const Finished got = generate(mistake.arguments);
+    EXPECT_EQ(got.status, 2) << got.output;
+    EXPECT_THAT(got.error_lines(), SizeIs(1)) << got.output;
+    EXPECT_THAT(got.output, HasSubstr(mistake.text));
+  }
+  const Finished on_two = generate({gpt2, "--prompt-ids=5,61", "--print-ids"}, 2);
+  EXPECT_THAT(on_two.error_lines(), SizeIs(1)) << on_two.output;
+  EXPECT_THAT(on_two.output, HasSubstr("token id 61"));
+}
+
+}  // namespace
+}  // namespace mica::test
