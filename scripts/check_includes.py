@@ -19,7 +19,7 @@ DIRECT = {
     "launch": ["mpi"],
     "io": ["core"],
     "tensor": ["device"],
-    "comm": ["tensor", "launch"],
+    "comm": ["tensor", "launch", "io"],
     "nn": ["tensor"],
     "fsdp": ["nn", "comm"],
     "optim": ["fsdp"],

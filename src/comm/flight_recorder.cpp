@@ -8,9 +8,15 @@
 namespace mica {
 namespace {
 
+using detail::kRelaxed;
+
+FlightEntry::Clock::time_point time_of(std::int64_t ns) {
+  return FlightEntry::Clock::time_point(std::chrono::duration_cast<FlightEntry::Clock::duration>(std::chrono::nanoseconds(ns)));
+}
+
 std::string one_line(const FlightEntry& e, FlightEntry::Clock::time_point now) {
   const auto seconds_since = [&](FlightEntry::Clock::time_point t) { return std::chrono::duration<double>(now - t).count(); };
-  std::string text = fmt::format("#{} {} '{}' ({} bytes) ", e.sequence, collective_name(e.kind), e.label.data(), e.bytes);
+  std::string text = fmt::format("#{} {} '{}' ({} bytes) ", e.sequence, collective_name(e.kind), e.label, e.bytes);
   switch (e.state) {
     case CollectiveState::enqueued:
       return text + fmt::format("enqueued {:.1f} s ago", seconds_since(e.enqueued_at));
@@ -26,50 +32,90 @@ std::string one_line(const FlightEntry& e, FlightEntry::Clock::time_point now) {
   return text;
 }
 
-bool is_pending(const FlightEntry& e) {
-  return e.sequence != 0 && (e.state == CollectiveState::enqueued || e.state == CollectiveState::started);
-}
+bool is_pending(const FlightEntry& e) { return e.state == CollectiveState::enqueued || e.state == CollectiveState::started; }
 
 }  // namespace
 
+FlightRecorder::FlightRecorder(std::string name)
+    : name_(std::move(name)), log_(FlightLog::make_private(kCapacity, 1, 1)), group_(log_->add_group(name_, {})) {}
+
+FlightRecorder::~FlightRecorder() { log_->remove_group(*group_); }
+
+void FlightRecorder::publish(const std::vector<int>& members) {
+  std::shared_ptr<FlightLog> log = FlightLog::of_process();
+  FlightGroup* const group = log == nullptr || members.empty() ? nullptr : log->add_group(name_, members);
+  if (group == nullptr) return;
+  group_ = group;
+  log_ = std::move(log);
+}
+
 std::int64_t FlightRecorder::enqueue(Collective kind, const std::string& label, std::int64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  FlightEntry& e = ring_[static_cast<std::size_t>(last_) % kCapacity];
-  e = {};
-  e.sequence = ++last_;
-  e.kind = kind;
-  std::copy_n(label.data(), std::min(label.size(), e.label.size() - 1), e.label.data());
-  e.bytes = bytes;
-  e.enqueued_at = FlightEntry::Clock::now();
-  return last_;
+  const std::int64_t ticket = log_->head().num_events.fetch_add(1, kRelaxed) + 1;
+  const std::int64_t sequence = ++last_;
+  FlightEvent& e = log_->events()[static_cast<std::size_t>(ticket - 1) % log_->events().size()];
+  e.ticket.store(0, kRelaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  e.sequence.store(sequence, kRelaxed);
+  e.group.store(log_->index_of(*group_), kRelaxed);
+  e.kind.store(static_cast<std::uint8_t>(kind), kRelaxed);
+  e.bytes.store(bytes, kRelaxed);
+  e.state.store(static_cast<std::uint8_t>(CollectiveState::enqueued), kRelaxed);
+  e.enqueued_ns.store(steady_ns(), kRelaxed);
+  e.started_ns.store(0, kRelaxed);
+  e.ended_ns.store(0, kRelaxed);
+  e.label.set(label);
+  e.ticket.store(ticket, std::memory_order_release);
+  tickets_[static_cast<std::size_t>(sequence) % tickets_.size()].store(ticket, std::memory_order_release);
+  group_->enqueued.store(sequence, std::memory_order_release);
+  return sequence;
 }
 
 void FlightRecorder::start(std::int64_t sequence) {
-  const std::lock_guard lock(mutex_);
-  for (FlightEntry& e : ring_) {
-    if (e.sequence < sequence && e.state == CollectiveState::enqueued) e.state = CollectiveState::skipped;
+  for (std::int64_t earlier = last_started_ + 1; earlier < sequence; ++earlier) {
+    FlightEvent* const e = find(earlier);
+    if (e != nullptr && e->state.load(kRelaxed) == static_cast<std::uint8_t>(CollectiveState::enqueued)) {
+      e->state.store(static_cast<std::uint8_t>(CollectiveState::skipped), kRelaxed);
+    }
   }
-  if (FlightEntry* e = find(sequence)) {
-    e->state = CollectiveState::started;
-    e->started_at = FlightEntry::Clock::now();
+  last_started_ = sequence;
+  const std::int64_t now = steady_ns();
+  if (FlightEvent* const e = find(sequence)) {
+    e->started_ns.store(now, kRelaxed);
+    e->state.store(static_cast<std::uint8_t>(CollectiveState::started), kRelaxed);
   }
+  group_->changed_ns.store(now, kRelaxed);
+  group_->started.store(sequence, std::memory_order_release);
 }
 
 void FlightRecorder::end(std::int64_t sequence, bool succeeded) {
-  const std::lock_guard lock(mutex_);
-  if (FlightEntry* e = find(sequence)) {
-    e->state = succeeded ? CollectiveState::done : CollectiveState::failed;
-    e->ended_at = FlightEntry::Clock::now();
+  const std::int64_t now = steady_ns();
+  if (FlightEvent* const e = find(sequence)) {
+    e->ended_ns.store(now, kRelaxed);
+    e->state.store(static_cast<std::uint8_t>(succeeded ? CollectiveState::done : CollectiveState::failed), kRelaxed);
   }
+  if (last_started_ < sequence) group_->starts_unseen.store(1, kRelaxed);
+  group_->changed_ns.store(now, kRelaxed);
+  group_->ended.store(sequence, std::memory_order_release);
 }
 
 std::vector<FlightEntry> FlightRecorder::entries() const {
-  const std::lock_guard lock(mutex_);
   std::vector<FlightEntry> all;
-  for (std::size_t i = 0; i < kCapacity; ++i) {
-    const FlightEntry& e = ring_[(static_cast<std::size_t>(last_) + i) % kCapacity];
-    if (e.sequence != 0) all.push_back(e);
+  const std::int32_t own = log_->index_of(*group_);
+  for (const FlightEvent& e : log_->events()) {
+    const std::int64_t ticket = e.ticket.load(std::memory_order_acquire);
+    if (ticket == 0 || e.group.load(kRelaxed) != own) continue;
+    FlightEntry entry{.sequence = e.sequence.load(kRelaxed),
+                      .kind = static_cast<Collective>(e.kind.load(kRelaxed)),
+                      .label = e.label.get(),
+                      .bytes = e.bytes.load(kRelaxed),
+                      .state = static_cast<CollectiveState>(e.state.load(kRelaxed)),
+                      .enqueued_at = time_of(e.enqueued_ns.load(kRelaxed)),
+                      .started_at = time_of(e.started_ns.load(kRelaxed)),
+                      .ended_at = time_of(e.ended_ns.load(kRelaxed))};
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (e.ticket.load(kRelaxed) == ticket) all.push_back(std::move(entry));  // else it was overwritten meanwhile
   }
+  std::ranges::sort(all, {}, &FlightEntry::sequence);
   return all;
 }
 
@@ -86,10 +132,12 @@ std::string FlightRecorder::describe_pending() const {
   return all.empty() ? "nothing was ever enqueued" : "nothing is pending; last was " + one_line(all.back(), now);
 }
 
-FlightEntry* FlightRecorder::find(std::int64_t sequence) {
+FlightEvent* FlightRecorder::find(std::int64_t sequence) {
   if (sequence <= 0) return nullptr;
-  FlightEntry& e = ring_[static_cast<std::size_t>(sequence - 1) % kCapacity];
-  return e.sequence == sequence ? &e : nullptr;
+  const std::int64_t ticket = tickets_[static_cast<std::size_t>(sequence) % tickets_.size()].load(std::memory_order_acquire);
+  if (ticket == 0) return nullptr;
+  FlightEvent& e = log_->events()[static_cast<std::size_t>(ticket - 1) % log_->events().size()];
+  return e.ticket.load(std::memory_order_acquire) == ticket && e.sequence.load(kRelaxed) == sequence ? &e : nullptr;
 }
 
 }  // namespace mica

@@ -71,6 +71,7 @@ class MpiGroup final : public ProcessGroup {
     int level = MPI_THREAD_SINGLE;
     mpi::check(MPI_Query_thread(&level), "MPI_Query_thread");
     any_thread_ = level >= MPI_THREAD_MULTIPLE;
+    if (num_ranks() > 1) publish(comm_.world_ranks());
     if (options.shares_memory && num_ranks() > 1) shares_memory_ = comm_.split_node().num_ranks() == num_ranks();
   }
 

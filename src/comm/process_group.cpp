@@ -21,7 +21,7 @@ bool overlaps(const void* a, std::int64_t a_bytes, const void* b, std::int64_t b
 }  // namespace
 
 ProcessGroup::ProcessGroup(int rank, int num_ranks, std::string name, bool communicates_alone)
-    : rank_(rank), num_ranks_(num_ranks), name_(std::move(name)), is_alone_(num_ranks == 1 && !communicates_alone) {
+    : rank_(rank), num_ranks_(num_ranks), name_(std::move(name)), is_alone_(num_ranks == 1 && !communicates_alone), recorder_(name_) {
   require<ConfigError>(num_ranks >= 1 && rank >= 0 && rank < num_ranks,
                        "group '{}' was made with rank {} of {} ranks; expected 0 <= rank < ranks", name_, rank, num_ranks);
 }

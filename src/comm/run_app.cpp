@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <memory>
 #include <thread>
 
 #include <mpi.h>
@@ -43,8 +44,10 @@ bool all_come(const mpi::Communicator& comm) {
 }
 
 /// Ends the whole job at once with the error's line and status: the other ranks wait for this one and cannot be asked. Where
-/// several ranks fail at once, the lowest one speaks.
-[[noreturn]] void abort_job(const std::exception& error, int rank, int num_ranks, const std::string& log_file) {
+/// several ranks fail at once, the lowest one speaks. What MPI says when a rank has died says less than the watchdog.
+[[noreturn]] void abort_job(const std::exception& error, int rank, int num_ranks, const std::string& log_file, Watchdog* watchdog) {
+  if (watchdog != nullptr && dynamic_cast<const MpiError*>(&error) != nullptr) watchdog->let_finish();
+  if (watchdog != nullptr) watchdog->note_end();
   std::this_thread::sleep_for(std::chrono::milliseconds(std::min(rank * 20, 1000)));
   print_error(num_ranks > 1 ? fmt::format("rank {}: {}", rank, error.what()) : error.what(), log_file);
   const auto* ours = dynamic_cast<const Error*>(&error);
@@ -73,7 +76,7 @@ void share_or_abort(const std::exception& error, const App& app) {
     if (app.comm.is_shared(agreed)) throw;
     // MPI has failed, too, which is not the cause.
   }
-  abort_job(error, app.comm.rank(), app.comm.num_ranks(), app.log_file);
+  abort_job(error, app.comm.rank(), app.comm.num_ranks(), app.log_file, &app.watchdog);
 }
 
 int run_app(int argc, char** argv, const std::function<ExitCode(App&)>& body) {
@@ -84,6 +87,7 @@ int run_app(int argc, char** argv, const std::function<ExitCode(App&)>& body) {
   int rank = 0;
   int num_ranks = 1;
   std::string log_file;
+  std::unique_ptr<Watchdog> watchdog;
   try {
     ExitCode code = ExitCode::done;
     {
@@ -91,10 +95,11 @@ int run_app(int argc, char** argv, const std::function<ExitCode(App&)>& body) {
       mpi::check(MPI_Comm_size(MPI_COMM_WORLD, &num_ranks), "MPI_Comm_size");
       launch::check_world_size(num_ranks);
       const bool is_one_program = launch::first_exchange();  // before anything that blocks
+      watchdog = std::make_unique<Watchdog>(mpi::Communicator::world());
       mpi::Communicator world = mpi::Communicator::world();
       const mpi::Communicator failing = world.duplicate();
       const auto comm = make_mpi_comm(world);
-      App app{session, world, *comm, {argv + 1, argv + argc}, log_file, failing};
+      App app{session, world, *comm, {argv + 1, argv + argc}, log_file, failing, *watchdog};
       try {
         if (!is_one_program) launch::refuse_programs(world);
         code = body(app);
@@ -102,10 +107,12 @@ int run_app(int argc, char** argv, const std::function<ExitCode(App&)>& body) {
         code = end_of(error, app);
       }
     }
+    watchdog->note_closing();
     session.close();
+    watchdog->note_end();
     return static_cast<int>(code);
   } catch (const std::exception& error) {
-    abort_job(error, rank, num_ranks, log_file);
+    abort_job(error, rank, num_ranks, log_file, watchdog.get());
   }
 }
 

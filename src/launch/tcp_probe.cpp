@@ -51,56 +51,19 @@ std::vector<Address> addresses(bool with_loopback) {
   return found;
 }
 
-/// Whether the socket can be read, or is connected, before the deadline.
-bool is_ready(int fd, short events, Clock::time_point deadline) {
-  const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now()).count();
-  pollfd entry{fd, events, 0};
-  return left > 0 && ::poll(&entry, 1, static_cast<int>(left)) > 0;
-}
-
 std::string no_answer(milliseconds timeout) {
   return fmt::format("no answer within {:g} s", std::chrono::duration<double>(timeout).count());
-}
-
-struct Connection {
-  UniqueFd socket;
-  std::string failure;  ///< empty: there is a connection
-};
-
-Connection connect_to(const std::string& ip, int port, milliseconds timeout) {
-  const Clock::time_point deadline = Clock::now() + timeout;
-  Connection made{UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)), ""};
-  const sockaddr_in address = address_of(ip, port);
-  int error = made.socket && ::connect(made.socket.get(), plain(address), sizeof address) == 0 ? 0 : errno;
-  if (error == EINPROGRESS) {
-    if (!is_ready(made.socket.get(), POLLOUT, deadline)) {
-      made.failure = no_answer(timeout);
-      return made;
-    }
-    socklen_t length = sizeof error;
-    ::getsockopt(made.socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-  }
-  if (error != 0) made.failure = errno_text(error);
-  return made;
 }
 
 }  // namespace
 
 std::vector<Address> own_addresses() { return addresses(false); }
 
-Beacon::Beacon(std::string answer) : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_ANY);
-  socklen_t length = sizeof address;
-  const bool listens = listener_ && ::bind(listener_.get(), plain(address), sizeof address) == 0 && ::listen(listener_.get(), 128) == 0 &&
-                       ::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0;
-  require<IoError>(listens, "no TCP socket can be opened: {}", errno_text(errno));
-  port_ = ntohs(address.sin_port);
+Beacon::Beacon(std::string answer) : listener_(Listener::open()) {
   thread_ = std::jthread([this, answer = std::move(answer) + "\n"](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
-      if (!is_ready(listener_.get(), POLLIN, Clock::now() + milliseconds(50))) continue;
-      const UniqueFd caller(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!is_ready(listener_.socket.get(), POLLIN, Clock::now() + milliseconds(50))) continue;
+      const UniqueFd caller = listener_.accept();
       if (caller) static_cast<void>(::send(caller.get(), answer.data(), answer.size(), MSG_NOSIGNAL));
     }
   });

@@ -2,8 +2,10 @@
 #include "mica/mpi/communicator.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "mica/core/error.hpp"
 
@@ -16,7 +18,40 @@ int int_count(std::size_t n, const char* what) {
   return static_cast<int>(n);
 }
 
+MakeExchangeRecord make_record;  // NOLINT: of the process, as MPI is
+
+/// One exchange, from its construction to its end.
+class Recorded {
+ public:
+  Recorded(ExchangeRecord* record, const char* kind, std::int64_t bytes) : record_(record) {
+    if (record_ != nullptr) record_->begin(kind, bytes);
+  }
+  ~Recorded() {
+    if (record_ != nullptr) record_->end(std::uncaught_exceptions() == num_before_);
+  }
+  Recorded(const Recorded&) = delete;
+  Recorded& operator=(const Recorded&) = delete;
+
+ private:
+  ExchangeRecord* record_;
+  int num_before_ = std::uncaught_exceptions();
+};
+
+std::vector<int> translated(MPI_Comm from, int num_ranks, MPI_Comm to) {
+  MPI_Group here = MPI_GROUP_NULL, there = MPI_GROUP_NULL;
+  check(MPI_Comm_group(from, &here), "MPI_Comm_group");
+  check(MPI_Comm_group(to, &there), "MPI_Comm_group");
+  std::vector<int> own(static_cast<std::size_t>(num_ranks)), result(own.size());
+  std::iota(own.begin(), own.end(), 0);
+  check(MPI_Group_translate_ranks(here, num_ranks, own.data(), there, result.data()), "MPI_Group_translate_ranks");
+  MPI_Group_free(&here);
+  MPI_Group_free(&there);
+  return result;
+}
+
 }  // namespace
+
+void record_exchanges(MakeExchangeRecord make) { make_record = std::move(make); }
 
 void CommTraits::close(type comm) noexcept {
   int finalized = 0;
@@ -29,6 +64,7 @@ Communicator::Communicator(MPI_Comm owned) : comm_(owned) {
   check(MPI_Comm_set_errhandler(owned, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check(MPI_Comm_rank(owned, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(owned, &num_ranks_), "MPI_Comm_size");
+  if (make_record && num_ranks_ > 1) record_ = make_record(world_ranks());
 }
 
 Communicator Communicator::world() {
@@ -56,23 +92,19 @@ Communicator Communicator::split_node() const {
   return Communicator(part);
 }
 
-std::vector<int> Communicator::ranks_in(const Communicator& other) const {
-  MPI_Group here = MPI_GROUP_NULL, there = MPI_GROUP_NULL;
-  check(MPI_Comm_group(get(), &here), "MPI_Comm_group");
-  check(MPI_Comm_group(other.get(), &there), "MPI_Comm_group");
-  std::vector<int> own(static_cast<std::size_t>(num_ranks_)), translated(own.size());
-  std::iota(own.begin(), own.end(), 0);
-  check(MPI_Group_translate_ranks(here, num_ranks_, own.data(), there, translated.data()), "MPI_Group_translate_ranks");
-  MPI_Group_free(&here);
-  MPI_Group_free(&there);
-  return translated;
-}
+std::vector<int> Communicator::world_ranks() const { return translated(get(), num_ranks_, MPI_COMM_WORLD); }
 
-void Communicator::barrier() const { check(MPI_Barrier(get()), "MPI_Barrier"); }
+std::vector<int> Communicator::ranks_in(const Communicator& other) const { return translated(get(), num_ranks_, other.get()); }
+
+void Communicator::barrier() const {
+  const Recorded recorded(record_.get(), "barrier", 0);
+  check(MPI_Barrier(get()), "MPI_Barrier");
+}
 
 std::vector<std::string> Communicator::gather_strings(const std::string& mine) const {
   const auto n = static_cast<std::size_t>(num_ranks_);
   const int my_bytes = int_count(mine.size(), "a gathered string");
+  const Recorded recorded(record_.get(), "all_gather", my_bytes);
   std::vector<int> bytes(n);
   check(MPI_Allgather(&my_bytes, 1, MPI_INT, bytes.data(), 1, MPI_INT, get()), "MPI_Allgather");
   std::vector<int> offsets(n);
@@ -90,14 +122,28 @@ std::vector<std::string> Communicator::gather_strings(const std::string& mine) c
   return all;
 }
 
+std::vector<std::vector<std::int64_t>> Communicator::gather_numbers(const std::vector<std::int64_t>& mine) const {
+  const std::size_t count = mine.size();
+  std::vector<std::int64_t> all(count * static_cast<std::size_t>(num_ranks_));
+  const Recorded recorded(record_.get(), "all_gather", std::ssize(all) * static_cast<std::int64_t>(sizeof(std::int64_t)));
+  const int numbers = int_count(count, "gathered numbers");
+  check(MPI_Allgather(mine.data(), numbers, MPI_INT64_T, all.data(), numbers, MPI_INT64_T, get()), "MPI_Allgather");
+  std::vector<std::vector<std::int64_t>> by_rank;
+  for (auto at = all.begin(); at != all.end(); at += numbers) by_rank.emplace_back(at, at + numbers);
+  return by_rank;
+}
+
 std::vector<std::string> Communicator::exchange_strings(const std::vector<std::string>& to_each) const {
   const auto n = static_cast<std::size_t>(num_ranks_);
   require<MpiError>(to_each.size() == n, "exchange_strings of {} strings among {} ranks", to_each.size(), n);
   const auto total_of = [](const std::vector<std::int64_t>& bytes) { return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}); };
   std::vector<std::int64_t> sent(n), received(n);
   for (std::size_t r = 0; r < n; ++r) sent[r] = std::ssize(to_each[r]);
+  const Recorded recorded(record_.get(), "all_to_all", total_of(sent));
   check(MPI_Alltoall(sent.data(), 1, MPI_INT64_T, received.data(), 1, MPI_INT64_T, get()), "MPI_Alltoall");
-  int_count(static_cast<std::size_t>(all_max(std::max(total_of(sent), total_of(received)))), "exchanged strings");
+  std::int64_t largest = std::max(total_of(sent), total_of(received));
+  check(MPI_Allreduce(MPI_IN_PLACE, &largest, 1, MPI_INT64_T, MPI_MAX, get()), "MPI_Allreduce");
+  int_count(static_cast<std::size_t>(largest), "exchanged strings");
   std::vector<int> sent_bytes(sent.begin(), sent.end()), received_bytes(received.begin(), received.end());
   std::vector<int> sent_offsets(n), received_offsets(n);
   std::exclusive_scan(sent_bytes.begin(), sent_bytes.end(), sent_offsets.begin(), 0);
@@ -119,6 +165,7 @@ std::vector<std::string> Communicator::exchange_strings(const std::vector<std::s
 std::string Communicator::broadcast_string(const std::string& mine, int root) const {
   require<MpiError>(root >= 0 && root < num_ranks_, "broadcast_string from rank {} of {}", root, num_ranks_);
   std::int64_t bytes = static_cast<std::int64_t>(mine.size());
+  const Recorded recorded(record_.get(), "broadcast", rank_ == root ? bytes : 0);
   check(MPI_Bcast(&bytes, 1, MPI_INT64_T, root, get()), "MPI_Bcast");
   const int count = int_count(static_cast<std::size_t>(bytes), "a broadcast string");
   std::string text = rank_ == root ? mine : std::string(static_cast<std::size_t>(bytes), '\0');
@@ -128,12 +175,14 @@ std::string Communicator::broadcast_string(const std::string& mine, int root) co
 
 std::int64_t Communicator::all_max(std::int64_t mine) const {
   std::int64_t result = 0;
+  const Recorded recorded(record_.get(), "all_reduce", sizeof result);
   check(MPI_Allreduce(&mine, &result, 1, MPI_INT64_T, MPI_MAX, get()), "MPI_Allreduce");
   return result;
 }
 
 std::int64_t Communicator::all_sum(std::int64_t mine) const {
   std::int64_t result = 0;
+  const Recorded recorded(record_.get(), "all_reduce", sizeof result);
   check(MPI_Allreduce(&mine, &result, 1, MPI_INT64_T, MPI_SUM, get()), "MPI_Allreduce");
   return result;
 }

@@ -22,11 +22,10 @@
 
 #include "mica/core/error.hpp"
 #include "mica/core/host.hpp"
+#include "mica/core/process_stat.hpp"
 #include "mica/core/unique_fd.hpp"
 #include "mica/io/json.hpp"
 #include "mica/io/raw_file.hpp"
-
-#include "process_stat.hpp"
 
 namespace mica::train {
 namespace {

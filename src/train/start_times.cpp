@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "process_stat.hpp"
+#include "mica/core/process_stat.hpp"
 
 namespace mica::train {
 namespace {

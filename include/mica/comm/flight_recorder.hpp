@@ -2,33 +2,50 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <mutex>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "mica/comm/collective.hpp"
+#include "mica/comm/flight_log.hpp"
 
 namespace mica {
 
-/// State of one collective. `skipped`: its stream had failed earlier, so it never ran.
-enum class CollectiveState : std::uint8_t { enqueued, started, done, failed, skipped };
-
+/// One collective of a group, as a reader sees it.
 struct FlightEntry {
   using Clock = std::chrono::steady_clock;
-  std::int64_t sequence = 0;  ///< counts the group's collectives from 1; 0 = unused
+  std::int64_t sequence = 0;  ///< counts the group's collectives from 1
   Collective kind = Collective::barrier;
-  std::array<char, 48> label{};  ///< cut to fit: the entry must not own memory that a crash report would touch
+  std::string label;  ///< cut to fit
   std::int64_t bytes = 0;
   CollectiveState state = CollectiveState::enqueued;
   Clock::time_point enqueued_at, started_at, ended_at;
 };
 
-/// The last collectives of one group, for error texts and for a watchdog. Any thread.
+/// The last collectives of one group, for error texts and for the watchdog. [Note: flight recorder]
+/// A group whose members are known by their world ranks records into its rank's FlightLog, in memory that is mapped from a file:
+/// the events of all groups there share one ring. Any other has a small log of its own. Nothing here locks or makes a system call,
+/// except where a group is made.
+/// One thread enqueues; one other starts and ends; any reads.
 class FlightRecorder {
  public:
+  /// Of a log of its own.
   static constexpr std::size_t kCapacity = 64;
+
+  explicit FlightRecorder(std::string name = {});
+  ~FlightRecorder();
+  FlightRecorder(const FlightRecorder&) = delete;
+  FlightRecorder& operator=(const FlightRecorder&) = delete;
+
+  /// Records into this process's FlightLog from now on, if it has one. Nothing was enqueued yet.
+  /// @param members  world ranks, by rank of the group
+  void publish(const std::vector<int>& members);
+
+  /// World ranks, by rank of the group; empty: it is not published.
+  [[nodiscard]] std::vector<int> members() const { return log_->members(*group_); }
 
   /// @returns the collective's sequence number.
   std::int64_t enqueue(Collective kind, const std::string& label, std::int64_t bytes);
@@ -43,11 +60,15 @@ class FlightRecorder {
   [[nodiscard]] std::string describe_pending() const;
 
  private:
-  FlightEntry* find(std::int64_t sequence);
+  /// Null: it was overwritten.
+  FlightEvent* find(std::int64_t sequence);
 
-  mutable std::mutex mutex_;
-  std::array<FlightEntry, kCapacity> ring_{};
+  std::string name_;
+  std::shared_ptr<FlightLog> log_;
+  FlightGroup* group_;                                    // in log_
+  std::array<std::atomic<std::int64_t>, 256> tickets_{};  // by sequence: its place in the log
   std::int64_t last_ = 0;
+  std::int64_t last_started_ = 0;
 };
 
 }  // namespace mica

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "mica/comm/collective.hpp"
 #include "mica/comm/flight_recorder.hpp"
@@ -100,6 +101,9 @@ class ProcessGroup {
  protected:
   /// @param communicates_alone  whether a group of one rank also uses its backend
   ProcessGroup(int rank, int num_ranks, std::string name, bool communicates_alone = false);
+
+  /// Records for the rank's watchdog, too. [Note: watchdog] @param world_ranks  of the members, by rank
+  void publish(const std::vector<int>& world_ranks) { recorder_.publish(world_ranks); }
 
   /// The collective that is being enqueued.
   struct Call {

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "mica/core/unique_fd.hpp"
+#include "mica/launch/tcp_socket.hpp"
 
 namespace mica::launch {
 
@@ -26,11 +26,10 @@ class Beacon {
   explicit Beacon(std::string answer);
   Beacon(const Beacon&) = delete;
   Beacon& operator=(const Beacon&) = delete;
-  [[nodiscard]] int port() const { return port_; }
+  [[nodiscard]] int port() const { return listener_.port; }
 
  private:
-  UniqueFd listener_;
-  int port_ = 0;
+  Listener listener_;
   std::jthread thread_;  // last: it uses the others
 };
 

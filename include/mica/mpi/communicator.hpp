@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <source_location>
 #include <string>
 #include <vector>
@@ -21,6 +23,24 @@ struct CommTraits {
   static void close(type comm) noexcept;
 };
 
+/// Told of a communicator's exchanges, for who watches a rank from outside MPI. One thread at a time.
+class ExchangeRecord {
+ public:
+  virtual ~ExchangeRecord() = default;
+  ExchangeRecord(const ExchangeRecord&) = delete;
+  ExchangeRecord& operator=(const ExchangeRecord&) = delete;
+  /// @param kind  "barrier", "all_gather", "all_to_all", "broadcast" or "all_reduce"
+  virtual void begin(const char* kind, std::int64_t bytes) = 0;
+  virtual void end(bool succeeded) = 0;
+
+ protected:
+  ExchangeRecord() = default;
+};
+/// Makes the record of a communicator. @param world_ranks  of its members, by rank
+using MakeExchangeRecord = std::function<std::unique_ptr<ExchangeRecord>(const std::vector<int>& world_ranks)>;
+/// Every Communicator that is made from now on has one; empty: none. On MPI's main thread.
+void record_exchanges(MakeExchangeRecord make);
+
 /// An owned communicator, with the few host-side (set-up) operations that Mica needs. Small data only.
 class Communicator {
  public:
@@ -35,11 +55,15 @@ class Communicator {
   [[nodiscard]] Communicator duplicate() const;                ///< @collective
   [[nodiscard]] Communicator split(int color, int key) const;  ///< @collective
   [[nodiscard]] Communicator split_node() const;               ///< ranks that share memory. @collective
+  /// The rank in MPI_COMM_WORLD of each of this one's ranks. Nothing is sent.
+  [[nodiscard]] std::vector<int> world_ranks() const;
   /// The rank in `other` of each of this one's ranks, all of which are in it. Nothing is sent.
   [[nodiscard]] std::vector<int> ranks_in(const Communicator& other) const;
   void barrier() const;
   /// Every rank's string, in rank order. @collective
   [[nodiscard]] std::vector<std::string> gather_strings(const std::string& mine) const;
+  /// Every rank's numbers, by rank; all ranks give the same count. One MPI call. @collective
+  [[nodiscard]] std::vector<std::vector<std::int64_t>> gather_numbers(const std::vector<std::int64_t>& mine) const;
   /// The strings that the ranks sent to this one, by rank. @param to_each  one per rank. @collective
   [[nodiscard]] std::vector<std::string> exchange_strings(const std::vector<std::string>& to_each) const;
   [[nodiscard]] std::string broadcast_string(const std::string& mine, int root) const;
@@ -50,6 +74,7 @@ class Communicator {
   UniqueHandle<CommTraits> comm_;
   int rank_ = 0;
   int num_ranks_ = 1;
+  std::unique_ptr<ExchangeRecord> record_;
 };
 
 }  // namespace mica::mpi

@@ -23,7 +23,9 @@ class GpuGroup : public ProcessGroup {
 
  protected:
   /// @param host  the group that it stands on: the same ranks, the same name, and alone if that is
-  explicit GpuGroup(const ProcessGroup& host) : ProcessGroup(host.rank(), host.num_ranks(), host.name(), !host.is_alone()) {}
+  explicit GpuGroup(const ProcessGroup& host) : ProcessGroup(host.rank(), host.num_ranks(), host.name(), !host.is_alone()) {
+    publish(host.recorder().members());
+  }
 
   void enqueue_copy(Stream& s, const char* what, ConstTensorView src, TensorView dst) const override { enqueue_memcpy(s, what, src, dst); }
 };

@@ -6,7 +6,7 @@
 
 #include <sys/types.h>
 
-namespace mica::train {
+namespace mica {
 
 /// What /proc/PID/stat says of a process.
 struct ProcessStat {
@@ -20,4 +20,4 @@ struct ProcessStat {
 /// Nothing: there is no such process, or /proc hides it.
 [[nodiscard]] std::optional<ProcessStat> process_stat(pid_t pid);
 
-}  // namespace mica::train
+}  // namespace mica

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "process_stat.hpp"
+#include "mica/core/process_stat.hpp"
 
 #include <fstream>
 #include <sstream>
 
-namespace mica::train {
+namespace mica {
 
 std::optional<ProcessStat> process_stat(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
@@ -24,4 +24,4 @@ std::optional<ProcessStat> process_stat(pid_t pid) {
   return fields ? std::optional(stat) : std::nullopt;
 }
 
-}  // namespace mica::train
+}  // namespace mica

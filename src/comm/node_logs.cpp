@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node_logs.hpp"
+
+#include <algorithm>
+#include <random>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "mica/core/process_stat.hpp"
+#include "mica/core/unique_fd.hpp"
+
+namespace mica::detail {
+namespace {
+
+/// A process that is there, but whose watchdog has not been seen for so long, does not live.
+constexpr std::int64_t kSilenceNs = 5'000'000'000;
+
+std::shared_ptr<std::byte> mapped(const UniqueFd& file, std::size_t bytes, int protection) {
+  void* const memory = file ? ::mmap(nullptr, bytes, protection, MAP_SHARED, file.get(), 0) : MAP_FAILED;
+  if (memory == MAP_FAILED) return nullptr;
+  return {static_cast<std::byte*>(memory), [bytes](std::byte* first) { ::munmap(first, bytes); }};
+}
+
+/// A file's name until it is removed.
+struct SharedName {
+  std::string name;
+  SharedName() = default;
+  ~SharedName() { remove(); }
+  SharedName(const SharedName&) = delete;
+  SharedName& operator=(const SharedName&) = delete;
+  void remove() noexcept {
+    if (!name.empty()) ::shm_unlink(name.c_str());
+    name.clear();
+  }
+};
+
+/// Null: there is no room, or no /dev/shm.
+std::shared_ptr<std::byte> make_file(SharedName& file_name, std::size_t bytes) {
+  rlimit limit{};
+  // Past it the kernel would end the process.
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < bytes) return nullptr;
+  std::random_device random;
+  const std::string name = fmt::format("/mica-log-{}-{:08x}{:08x}", ::getpid(), random(), random());
+  const UniqueFd file(::shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (!file) return nullptr;
+  file_name.name = name;
+  // All of its pages now: without room for them a write would end the process.
+  if (::posix_fallocate(file.get(), 0, static_cast<off_t>(bytes)) != 0) return nullptr;
+  return mapped(file, bytes, PROT_READ | PROT_WRITE);
+}
+
+}  // namespace
+
+NodeLogs::NodeLogs(const mpi::Communicator& world) : rank_(world.rank()) {
+  const std::size_t bytes = FlightLog::bytes_for(FlightLog::kEvents, FlightLog::kGroups, world.num_ranks());
+  SharedName name;
+  if (std::shared_ptr<std::byte> memory = make_file(name, bytes)) {
+    own_ = std::make_shared<FlightLog>(std::move(memory), FlightLog::kEvents, FlightLog::kGroups, world.num_ranks());
+  } else {
+    name.remove();
+    own_ = FlightLog::make_private(FlightLog::kEvents, FlightLog::kGroups, world.num_ranks());
+  }
+  FlightHead& head = own_->head();
+  head.rank.store(rank_);
+  head.heartbeat_ns.store(steady_ns());
+  if (const auto self = process_stat(::getpid())) {
+    head.start_ticks.store(static_cast<std::int64_t>(self->start_ticks));
+    head.pid.store(::getpid());
+  }
+  const mpi::Communicator node = world.split_node();
+  ranks_ = node.ranks_in(world);
+  const std::vector<std::string> names = node.gather_strings(name.name);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (ranks_[i] == rank_ || names[i].empty()) continue;
+    const UniqueFd file(::shm_open(names[i].c_str(), O_RDONLY | O_CLOEXEC, 0));
+    std::shared_ptr<std::byte> memory = mapped(file, bytes, PROT_READ);
+    if (memory == nullptr) continue;
+    auto log = std::make_unique<FlightLog>(std::move(memory), FlightLog::kEvents, FlightLog::kGroups, world.num_ranks());
+    const auto stat = process_stat(static_cast<pid_t>(log->head().pid.load()));
+    shares_pids_[ranks_[i]] = stat && static_cast<std::int64_t>(stat->start_ticks) == log->head().start_ticks.load();
+    others_[ranks_[i]] = std::move(log);
+  }
+  node.barrier();  // all have opened it
+  std::ranges::sort(ranks_);
+}
+
+const FlightLog* NodeLogs::log_of(int rank) const {
+  if (rank == rank_) return own_.get();
+  const auto found = others_.find(rank);
+  return found == others_.end() ? nullptr : found->second.get();
+}
+
+RankHealth NodeLogs::health_of(int rank, std::int64_t now_ns) const {
+  const FlightLog* const log = log_of(rank);
+  if (rank == rank_ || log == nullptr || log->head().phase.load() == static_cast<std::uint8_t>(RankPhase::ended)) return RankHealth::alive;
+  if (shares_pids_.at(rank)) {
+    const auto stat = process_stat(static_cast<pid_t>(log->head().pid.load()));
+    const bool is_gone =
+        !stat || static_cast<std::int64_t>(stat->start_ticks) != log->head().start_ticks.load() || stat->state == 'Z' || stat->state == 'X';
+    // Once more: it may have ended by itself between the two looks.
+    if (is_gone) return log->head().phase.load() == static_cast<std::uint8_t>(RankPhase::ended) ? RankHealth::alive : RankHealth::dead;
+    if (stat->state == 'T' || stat->state == 't') return RankHealth::stopped;
+  }
+  return now_ns - log->head().heartbeat_ns.load() > kSilenceNs ? RankHealth::silent : RankHealth::alive;
+}
+
+}  // namespace mica::detail

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mica/comm/flight_log.hpp"
+#include "mica/comm/hang_record.hpp"
+#include "mica/mpi/communicator.hpp"
+
+namespace mica::detail {
+
+/// The logs of all ranks of a node. Each rank makes a file of its own in /dev/shm, all ranks of the node map it, and its name is removed
+/// as soon as they have: it lives as long as one of them does, and a killed job leaves nothing. Where there is no room there, a
+/// rank's log is in ordinary memory, and others do not see it.
+class NodeLogs {
+ public:
+  /// @collective
+  explicit NodeLogs(const mpi::Communicator& world);
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] const std::shared_ptr<FlightLog>& own() const { return own_; }
+  /// World ranks, ascending, with this one.
+  [[nodiscard]] const std::vector<int>& ranks() const { return ranks_; }
+  [[nodiscard]] int leader() const { return ranks_.front(); }
+  /// Null: that rank's memory is not seen.
+  [[nodiscard]] const FlightLog* log_of(int rank) const;
+
+  /// Looks at another rank's process. One that has ended by itself is alive, as far as it matters here.
+  [[nodiscard]] RankHealth health_of(int rank, std::int64_t now_ns) const;
+
+ private:
+  int rank_;
+  std::vector<int> ranks_;
+  std::shared_ptr<FlightLog> own_;
+  std::map<int, std::unique_ptr<FlightLog>> others_;
+  std::map<int, bool> shares_pids_;  ///< whether /proc shows the other rank's process here
+};
+
+}  // namespace mica::detail

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node_ring.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <sstream>
+#include <utility>
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include "mica/core/error.hpp"
+#include "mica/launch/tcp_probe.hpp"
+
+namespace mica::detail {
+namespace {
+
+constexpr NodeRing::Seconds kBeatEvery{1};
+constexpr std::chrono::milliseconds kConnect{200};
+/// How long an end without a goodbye is looked at first: a job that ends for another reason ends meanwhile.
+constexpr NodeRing::Seconds kAfterEnd{0.5};
+constexpr std::size_t kLongestLine = 4096;
+
+constexpr std::string_view kHello = "mica ", kBeat = "beat", kAlarm = "alarm ", kGoodbye = "goodbye";
+
+}  // namespace
+
+std::string NodeRing::open(std::unique_ptr<NodeRing>& ring, bool is_leader, const std::string& launch) {
+  if (!is_leader) return {};
+  std::string contact;
+  try {
+    launch::Listener listener = launch::Listener::open();
+    contact = fmt::format("{}", listener.port);
+    for (const launch::Address& address : launch::own_addresses()) contact += " " + address.ip;
+    ring.reset(new NodeRing(std::move(listener), launch));
+  } catch (const IoError&) {  // this node is not looked after from outside
+    return {};
+  }
+  return contact;
+}
+
+void NodeRing::connect(int rank, const std::map<int, std::string>& contacts) {
+  rank_ = rank;
+  auto next = std::next(contacts.find(rank));
+  if (next == contacts.end()) next = contacts.begin();
+  next_ = next->first;
+  std::istringstream words(next->second);
+  words >> port_;
+  for (std::string ip; words >> ip;) addresses_.push_back(ip);
+}
+
+void NodeRing::exchange(Seconds passed, Seconds waited, Seconds patience) {
+  const std::lock_guard lock(mutex_);
+  reach_neighbour();
+  accept_neighbour();
+  since_beat_ += passed;
+  const bool beats = since_beat_ >= kBeatEvery;
+  if (beats) since_beat_ = Seconds(0);
+  for (const std::unique_ptr<Link>& link : links_) {
+    if (beats && !link->is_over) send(*link, std::string(kBeat));
+    link->silent += passed;
+    if (!link->is_over) receive(*link);
+    if (link->rank < 0 || gone_.contains(link->rank) || silent_.contains(link->rank)) continue;
+    if (link->is_over && link->socket && link->silent >= kAfterEnd) {
+      gone_.insert(link->rank);
+      alarm_ = fmt::format("rank {} has closed its connection", link->rank);
+    } else if (!link->is_over && link->silent >= patience && waited >= patience) {
+      silent_.insert(link->rank);
+      alarm_ = fmt::format("rank {}'s node is silent for {:.0f} s", link->rank, link->silent.count());
+    }
+  }
+}
+
+void NodeRing::count_silent(Seconds for_so_long) {
+  const std::lock_guard lock(mutex_);
+  for (const std::unique_ptr<Link>& link : links_) {
+    if (link->rank >= 0 && !link->is_over && link->silent >= for_so_long) silent_.insert(link->rank);
+  }
+}
+
+void NodeRing::reach_neighbour() {
+  if (addresses_.empty()) return;
+  launch::Connection made = launch::connect_to(addresses_.front(), port_, kConnect);
+  addresses_.erase(addresses_.begin());
+  if (!made.failure.empty()) return;
+  addresses_.clear();
+  links_.push_back(std::make_unique<Link>());
+  links_.back()->rank = next_;
+  links_.back()->socket = std::move(made.socket);
+  send(*links_.back(), fmt::format("{}{} {}", kHello, launch_, rank_));
+}
+
+void NodeRing::accept_neighbour() {
+  while (UniqueFd caller = listener_.accept()) {
+    links_.push_back(std::make_unique<Link>());
+    links_.back()->socket = std::move(caller);
+  }
+}
+
+void NodeRing::receive(Link& link) {
+  std::array<char, 512> part{};
+  for (;;) {
+    const ssize_t bytes = ::recv(link.socket.get(), part.data(), part.size(), 0);
+    if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) break;
+    if (bytes <= 0 || link.received.size() > kLongestLine) {  // its end, an error, or somebody else
+      link.is_over = true;
+      link.silent = Seconds(0);
+      return;
+    }
+    link.received.append(part.data(), static_cast<std::size_t>(bytes));
+  }
+  for (std::size_t end = 0; (end = link.received.find('\n')) != std::string::npos;) {
+    const std::string line = link.received.substr(0, end);
+    link.received.erase(0, end + 1);
+    take(link, line);
+  }
+}
+
+void NodeRing::take(Link& link, const std::string& line) {
+  const std::string hello = std::string(kHello) + launch_ + " ";
+  if (link.rank < 0) {
+    if (line.starts_with(hello)) link.rank = std::atoi(line.c_str() + hello.size());
+    return;  // of another launch, or no rank at all: not listened to
+  }
+  link.silent = Seconds(0);
+  if (line == kGoodbye) {
+    link.is_over = true;
+    link.socket.reset();
+  } else if (line.starts_with(kAlarm) && alarm_.empty()) {
+    alarm_ = line.substr(kAlarm.size());
+  }
+}
+
+void NodeRing::send(const Link& link, const std::string& line) const {
+  const std::string text = line + "\n";
+  static_cast<void>(::send(link.socket.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
+}
+
+void NodeRing::send_alarm(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  for (const std::unique_ptr<Link>& link : links_) {
+    if (!link->is_over) send(*link, std::string(kAlarm) + text);
+  }
+}
+
+void NodeRing::say_goodbye() {
+  const std::lock_guard lock(mutex_);
+  for (const std::unique_ptr<Link>& link : links_) {
+    if (!link->is_over) send(*link, std::string(kGoodbye));
+  }
+}
+
+}  // namespace mica::detail
