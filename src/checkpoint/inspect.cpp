@@ -5,6 +5,7 @@
 #include <ostream>
 
 #include "mica/checkpoint/folder.hpp"
+#include "mica/comm/hang_folder.hpp"
 #include "mica/io/crc32c.hpp"
 #include "mica/io/hdf5.hpp"
 
@@ -18,6 +19,7 @@ constexpr std::string_view kHelp =
     R"(mica-inspect CHECKPOINT              prints what it holds: step, other checkpoints and why they stay, data, config, mesh, units
 mica-inspect verify CHECKPOINT       checks every byte against its checksum; also of files and folders made by mica-convert
 mica-inspect diff A B                compares two checkpoints, or a checkpoint and a Hugging Face folder
+mica-inspect hang RUN                prints which rank a run that hung, or lost a rank, waited for
 
 CHECKPOINT is a folder such as runs/x/checkpoints/step-00000500; a run's folder (runs/x) means its newest checkpoint.
 
@@ -27,6 +29,8 @@ CHECKPOINT is a folder such as runs/x/checkpoints/step-00000500; a run's folder 
   diff     For each parameter and each kind of optimizer state: equal bits, or how many elements differ and the largest
            |A-B|. A and B may have been written by different numbers of ranks. If A or B is a Hugging Face folder (with
            config.json), only parameters are compared, under Mica's names.
+  hang     Reads the records of RUN/hang, which ranks write when a collective lasts for longer than mesh.timeout or one of them
+           dies, and prints the report again: causes first, then where each rank stood. Of several hangs the last one.
   --json   One JSON object instead of text.
   -h, --help, --version
 
@@ -44,7 +48,7 @@ Exit status: 0 done; 1 damaged (verify) or different (diff); 2 an error in the c
 )";
 
 struct Command {
-  std::string name = "show";  // or "verify", "diff"
+  std::string name = "show";  // or "verify", "diff", "hang"
   std::vector<std::string> paths;
   bool as_json = false;
 };
@@ -65,17 +69,21 @@ Command parse(const std::vector<std::string>& arguments) {
       command.paths.push_back(argument);
     }
   }
-  if (!command.paths.empty() && (command.paths[0] == "verify" || command.paths[0] == "diff")) {
+  if (!command.paths.empty() && (command.paths[0] == "verify" || command.paths[0] == "diff" || command.paths[0] == "hang")) {
     command.name = command.paths[0];
     command.paths.erase(command.paths.begin());
   }
   require<ConfigError>(command.name != "show" || command.paths.size() < 2,
-                       "unknown command '{}', expected verify or diff; see mica-inspect --help",
+                       "unknown command '{}', expected verify, diff or hang; see mica-inspect --help",
                        command.paths.empty() ? "" : command.paths[0]);
   const std::size_t num_expected = command.name == "diff" ? 2 : 1;
   require<ConfigError>(command.paths.size() == num_expected, "mica-inspect {} takes {}, got {}; see mica-inspect --help",
-                       command.name == "show" ? "CHECKPOINT" : command.name, num_expected == 1 ? "one checkpoint" : "two checkpoints",
+                       command.name == "show" ? "CHECKPOINT" : command.name,
+                       command.name == "hang" ? "one run folder"
+                       : num_expected == 1    ? "one checkpoint"
+                                              : "two checkpoints",
                        command.paths.size());
+  if (command.name == "hang") return command;
   if (command.name == "diff") return command;  // may be folders of another kind
   if (command.name == "verify" && has_checksum_list(command.paths[0])) return command;
   for (std::string& path : command.paths) path = resolve_checkpoint(path);
@@ -112,6 +120,13 @@ ExitCode run_diff(const Command& command, std::ostream& out, std::ostream* progr
   return report.is_equal() ? ExitCode::done : ExitCode::differs;
 }
 
+ExitCode show_hang(const Command& command, std::ostream& out) {
+  const HangFolder folder = HangFolder::newest(command.paths[0]);
+  const HangScene scene = folder.read();
+  out << (command.as_json ? hang_json(folder.path(), scene) : fmt::format("{}\n{}", folder.path(), hang_report(scene)));
+  return ExitCode::done;
+}
+
 }  // namespace
 
 std::string inspect_help(const std::vector<std::string>& /*arguments*/) { return std::string(kHelp); }
@@ -125,6 +140,7 @@ ExitCode run_inspect(const std::vector<std::string>& arguments, std::ostream& ou
   const Command command = parse(arguments);
   if (command.name == "verify") return run_verify(command, out, progress);
   if (command.name == "diff") return run_diff(command, out, progress);
+  if (command.name == "hang") return show_hang(command, out);
   return show(command, out);
 }
 

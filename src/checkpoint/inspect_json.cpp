@@ -109,6 +109,10 @@ std::string diff_json(const DiffReport& report) {
                {"arrays", std::move(entries)}});
 }
 
+std::string hang_json(const std::string& folder, const HangScene& scene) {
+  return dump({{"records", folder}, {"causes", find_causes(scene)}, {"report", hang_report(scene)}});
+}
+
 std::string verify_json(const std::string& folder, const VerifyReport& report) {
   return dump(
       {{"checkpoint", folder}, {"sound", report.damage.empty()}, {"bytes", report.bytes}, {"ms", report.ms}, {"damage", report.damage}});

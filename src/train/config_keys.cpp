@@ -207,7 +207,9 @@ std::vector<ConfigKey> make_keys() {
              "backend of collectives: mpi on CPUs; shared: mpi, and ranks of a node keep fp32 masters side by side in memory that they "
              "share (/dev/shm), so that units with fsdp.param_dtype=fp32 and fsdp.sharding=flat need no all-gather; nccl on GPUs, one GPU "
              "per rank; staged: GPU memory copied through the host and sent by MPI, for ranks that share a GPU; auto: mpi or nccl"),
-      real("mesh.timeout", MICA_FIELD(mesh.timeout), 1, 1e6, "nccl: connection and collective timeout in seconds"),
+      real("mesh.timeout", MICA_FIELD(mesh.timeout), 1, 1e6,
+           "seconds after which a collective that has not ended is a hang: every rank writes what it did last to RUN/hang, a report names "
+           "the rank that the others wait for, and the job ends; also NCCL's limit for connections and collectives"),
       flag("mesh.register_buffers", MICA_FIELD(mesh.register_buffers),
            "nccl: units' buffers of 4 MiB and more are allocated separately and registered with NCCL, for transfers without "
            "copies; false: they share the pool's memory, which takes a little less"),

@@ -106,6 +106,7 @@ RunFolder::RunFolder(App& app, const Config& config, const Logger& logger) : pat
     return RunLock::owner_in(path_);
   });
   app.log_file = path_ + "/log.txt";
+  app.watchdog.set_folder(path_, app.log_file);
 }
 
 launch::Check RunFolder::sharing_check() const {

@@ -2,6 +2,7 @@
 #include "mica/train/run_training.hpp"
 
 #include <algorithm>
+#include <chrono>
 
 #include "mica/comm/gpu_groups.hpp"
 #include "mica/device/gpu.hpp"
@@ -120,6 +121,7 @@ ExitCode run_training(App& app) {
   });
   take_model_keys(app.comm, config);
   app.comm.agree([&] { check_config(config); });
+  app.watchdog.set_timeout(std::chrono::milliseconds(static_cast<std::int64_t>(config.mesh.timeout * 1e3)));
   const Logger logger = is_main ? Logger::to_stderr(log_level(config.log.level), "")
                                 : Logger::to_stderr(LogLevel::warn, fmt::format("rank {}", app.world.rank()));
   times.end("config");

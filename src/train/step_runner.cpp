@@ -2,6 +2,7 @@
 #include "mica/train/step_runner.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <limits>
 
@@ -50,7 +51,9 @@ StepFigures StepRunner::run(std::int64_t step, double lr, StartTimes* times) {
 void StepRunner::run_passes(std::int64_t step, const Tensor& dloss, TensorView losses, StartTimes* times) {
   for (std::int64_t round = 0; round < plan_.accumulation; ++round) {
     if (no_sync_) model_.root->set_gradient_sync(round + 1 == plan_.accumulation);
+    const auto begin = std::chrono::steady_clock::now();
     nn::Tensors batch = batches_.load(step, round);
+    data_ms_ += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
     end_phase("first batch", times);
     run_round(std::move(batch), dloss, losses.slice(round, 1), times);
   }

@@ -2,6 +2,7 @@
 #include "mica/train/trainer.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "mica/fsdp/replica_drift.hpp"
 #include "mica/tensor/fetch.hpp"
@@ -37,14 +38,14 @@ ExitCode Trainer::run(const RunFolder& folder) {
     } else {
       progress_->say(fmt::format("nothing to do: step {} of {} is done; raise train.steps to continue", last_done_, config_.train.steps));
     }
-    lost_ranks_.reset();
+    forget_lost_ranks();
     return code;
   } catch (const std::exception& error) {
     withdraw_start_if_refused(error);
     if (lost_ranks_ && dynamic_cast<const MpiError*>(&error) != nullptr && !app_.comm.is_shared(error)) {
       lost_ranks_->save_and_exit(error.what());
     }
-    lost_ranks_.reset();
+    forget_lost_ranks();
     if (!saver_) throw;
     share_or_abort(error, app_);  // the end of saver_ waits for a save of all ranks
   }
@@ -82,6 +83,7 @@ ExitCode Trainer::train() {
     const bool evaluates = datasets_.val && (is_last || (config_.train.eval_interval > 0 && step % config_.train.eval_interval == 0));
     const bool saves = is_last || request == Request::save || (config_.checkpoint.interval > 0 && step % config_.checkpoint.interval == 0);
     look_at_background_save();
+    if (saver_ && saver_->is_under_way()) ++num_saving_steps_;
     if (request == Request::look) {
       finish_background_save();
       check_owner();
@@ -139,7 +141,7 @@ void Trainer::read_figures(bool show) {
   const double interval_ms = ms_between(interval_start_, now);
   const double comm_ms = device_.device_mesh->communication_ms() - interval_comm_ms_;
   const auto num_steps = static_cast<double>(pending_.size());
-  const std::int64_t peak_bytes = app_.world.all_max(device_.pool->stats().peak);
+  const std::int64_t peak_bytes = compare_ranks(interval_ms, comm_ms);
   const std::int64_t tokens = plan_.global_batch() * config_.train.seq_len;
   const auto value_of = [&](const Tensor& scalar) {
     return static_cast<double>(fetch_scalar(model_.context.kernels, model_.context.compute, scalar));
@@ -167,9 +169,33 @@ void Trainer::read_figures(bool show) {
   begin_interval();
 }
 
+std::int64_t Trainer::compare_ranks(double interval_ms, double comm_ms) {
+  const double num_steps = std::max(1.0, static_cast<double>(pending_.size()));
+  const auto us = [](double ms) { return std::llround(ms * 1e3); };
+  std::int64_t peak_bytes = 0;
+  std::vector<RankTimes> by_rank;
+  const auto all = app_.world.gather_numbers({device_.pool->stats().peak, us(interval_ms), us(std::min(comm_ms, interval_ms)),
+                                              us(std::max(0.0, runner_->data_ms() - interval_data_ms_)), num_saving_steps_});
+  for (const std::vector<std::int64_t>& rank : all) {
+    peak_bytes = std::max(peak_bytes, rank[0]);
+    const auto per_step = [&](std::size_t i) { return static_cast<double>(rank[i]) / num_steps; };
+    by_rank.push_back({.step_ms = per_step(1) / 1e3, .wait_ms = per_step(2) / 1e3, .data_ms = per_step(3) / 1e3, .saving = per_step(4)});
+  }
+  if (!is_main()) return peak_bytes;
+  if (!slow_ranks_) {
+    std::vector<std::string> hosts(all.size());
+    for (const RankPlace& place : device_.mesh->places()) hosts[static_cast<std::size_t>(place.world_rank)] = place.host;
+    slow_ranks_.emplace(std::move(hosts));
+  }
+  for (const std::string& line : slow_ranks_->note(static_cast<std::int64_t>(pending_.size()), by_rank)) progress_->warn(line);
+  return peak_bytes;
+}
+
 void Trainer::begin_interval() {
   interval_start_ = Clock::now();
   interval_comm_ms_ = device_.device_mesh->communication_ms();
+  interval_data_ms_ = runner_->data_ms();
+  num_saving_steps_ = 0;
 }
 
 Request Trainer::evaluate_now(std::int64_t step, GivesUp gives_up) {

@@ -57,6 +57,12 @@ void Trainer::watch_for_lost_ranks() {
                              // A launcher that ends the job may print no more. Rank 0's own line is in log.txt already.
                              if (!is_main()) std::ofstream(app_.log_file, std::ios::app) << "warning: " << text << '\n';
                            }});
+  app_.watchdog.set_save([this](const std::string& why) { lost_ranks_->save_and_exit(why); });
+}
+
+void Trainer::forget_lost_ranks() {
+  app_.watchdog.set_save({});  // waits for a save under way
+  lost_ranks_.reset();
 }
 
 checkpoint::StepsDone Trainer::steps_done(std::int64_t step) const {

@@ -9,6 +9,7 @@
 #include "mica/checkpoint/diff.hpp"
 #include "mica/checkpoint/manifest.hpp"
 #include "mica/checkpoint/verify.hpp"
+#include "mica/comm/hang_report.hpp"
 #include "mica/core/error.hpp"
 
 namespace mica::checkpoint {
@@ -32,5 +33,7 @@ ExitCode run_inspect(const std::vector<std::string>& arguments, std::ostream& ou
 [[nodiscard]] std::string diff_json(const DiffReport& report);
 [[nodiscard]] std::string verify_text(const std::string& folder, const VerifyReport& report);
 [[nodiscard]] std::string verify_json(const std::string& folder, const VerifyReport& report);
+/// @param folder  of the records
+[[nodiscard]] std::string hang_json(const std::string& folder, const HangScene& scene);
 
 }  // namespace mica::checkpoint

@@ -22,7 +22,7 @@ struct Config {
   struct Mesh {
     std::string device = "auto";
     std::string backend = "auto";
-    double timeout = 600;
+    double timeout = 300;
     bool register_buffers = true;
     std::string shard_size = "auto";
     std::string streams = "auto";

@@ -46,6 +46,8 @@ class StepRunner {
   /// @param step   counts from 1.
   /// @param times  takes the times of the step's phases; the host then waits for the device after each.
   [[nodiscard]] StepFigures run(std::int64_t step, double lr, StartTimes* times = nullptr);
+  /// Host time until micro-batches were there, so far.
+  [[nodiscard]] double data_ms() const { return data_ms_; }
   void set_hooks(StepHooks hooks) { hooks_ = std::move(hooks); }
   /// Runs the forwards and backwards of the step under way again, to gradients that are zero: the same values.
   void repeat_passes(std::int64_t step);
@@ -63,6 +65,7 @@ class StepRunner {
   data::BatchPlan plan_;
   BatchLoader batches_;
   StepHooks hooks_;
+  double data_ms_ = 0;
   bool no_sync_;
   bool deterministic_;
   double grad_clip_;

@@ -21,6 +21,7 @@
 #include "mica/train/run_folder.hpp"
 #include "mica/train/setup.hpp"
 #include "mica/train/slow_path_notices.hpp"
+#include "mica/train/slow_ranks.hpp"
 #include "mica/train/start_plan.hpp"
 #include "mica/train/start_times.hpp"
 #include "mica/train/step_runner.hpp"
@@ -78,6 +79,9 @@ class Trainer {
   /// Warns about slow paths of kernels since the last call.
   void tell_slow_paths();
   void read_figures(bool show);
+  /// Exchanges what this rank needed for the last steps, and names ranks that hold up the others. @returns the largest peak of a rank
+  /// in bytes. @collective
+  [[nodiscard]] std::int64_t compare_ranks(double interval_ms, double comm_ms);
   enum class GivesUp : std::uint8_t { never, on_a_stop };
   /// @returns stop, if it was given up. @collective
   Request evaluate_now(std::int64_t step, GivesUp gives_up);
@@ -107,6 +111,7 @@ class Trainer {
   /// Prepares that a rank saves when others are lost, where that can be ([Note: lost ranks]). @collective
   void prepare_emergency_saves();
   void watch_for_lost_ranks();
+  void forget_lost_ranks();
   /// Once the optimizer's work on this step is enqueued.
   [[nodiscard]] checkpoint::StepsDone steps_done(std::int64_t step) const;
   [[nodiscard]] checkpoint::SaveState save_state(std::int64_t step) const;
@@ -185,6 +190,9 @@ class Trainer {
   std::vector<Pending> pending_;
   Clock::time_point interval_start_;
   double interval_comm_ms_ = 0;
+  double interval_data_ms_ = 0;
+  std::int64_t num_saving_steps_ = 0;  ///< of the interval: a background save was under way
+  std::optional<SlowRanks> slow_ranks_;
   std::unique_ptr<checkpoint::EmergencySaver> emergency_saver_;  ///< null: it cannot save, or shall not
   std::unique_ptr<LostRanks> lost_ranks_;                        ///< while there are steps; it uses the above
 };

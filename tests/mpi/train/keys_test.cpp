@@ -193,7 +193,7 @@ std::vector<Row> rows() {
            }
          }
        }},
-      tested_in("mesh.timeout", "mpi/comm/gpu_groups_test.cpp", "timeout"),
+      tested_in("mesh.timeout", "fault/hang_test.cpp", "mesh.timeout"),
       {"mesh.register_buffers",
        [] {
          EXPECT_TRUE(Setup("").device.registers_buffers);
