@@ -110,7 +110,7 @@ TemporaryFolder* LostRanks::folder_ = nullptr;
 TEST_F(LostRanks, ANodeIsLostAndTheOtherSavesBeforeMpirunEndsIt) {
   const Finished lost = lose("node", {.killed = {2, 3}, .mpirun_signals = true});
   EXPECT_FALSE(lost.is_timed_out) << lost.output;
-  EXPECT_THAT(lost.output, HasSubstr("SIGTERM, and no collective ends: the ranks that are left have step"));
+  EXPECT_THAT(lost.output, HasSubstr("rank 2 is lost: the ranks that are left have step"));
   expect_saved_and_resumed("node", 2, kGrid);
 }
 
