@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/train/batch_loader.hpp"
 
+#include <chrono>
 #include <exception>
 
 namespace mica::train {
@@ -43,12 +44,15 @@ void BatchLoader::read(std::int64_t step) {
   if (slot.step == step) return;
   slot.step = 0;
   slot.done.wait_on_host();
+  const auto begin = std::chrono::steady_clock::now();
+  const bool is_idle = context_.compute.device() == DeviceKind::cpu && context_.compute.record().is_complete();
   for (std::size_t i = 0; i < slot.rounds.size(); ++i) {
     Round& round = slot.rounds[i];
     data::read_batch(dataset_, sampler_.micro_batch(plan_, step, data_rank_, static_cast<std::int64_t>(i)), round.batch);
     round.upload.stage(context_, device_mesh_, round.batch);
   }
   slot.step = step;
+  if (is_idle) waited_ms_ += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
 }
 
 }  // namespace mica::train

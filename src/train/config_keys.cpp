@@ -384,6 +384,8 @@ std::vector<ConfigKey> make_keys() {
              "lowest level of messages that is printed; debug tells where the time of a start goes"),
       trace_key(),
       flag("log.metrics", MICA_FIELD(log.metrics), "write metrics.jsonl"),
+      flag("log.tensorboard", MICA_FIELD(log.tensorboard),
+           "write event files for TensorBoard into the run's folder: tensorboard --logdir RUN"),
   };
 }
 #undef MICA_FIELD

@@ -217,6 +217,7 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
   });
   if (!config.log.trace.empty()) device.tracer = std::make_unique<Tracer>(device.mesh->rank());
   const StreamMode mode = on_gpu ? StreamMode::threaded : comm_stream_mode(session, stream_mode(config.mesh.streams, device.num_threads));
+  if (!on_gpu && mode == StreamMode::threaded) device.waits = std::make_unique<Stopwatch>();
   fsdp::Streams streams = fsdp::Streams::make(mode, [on_gpu, &device](const std::string& name, StreamMode stream_mode) {
     // What communicates, and what packs for it, is short, and others wait for it: it goes before products that are queued.
     const GpuPriority priority = name == "compute" ? GpuPriority::normal : GpuPriority::high;
@@ -225,6 +226,7 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
       stream = make_cuda_stream(name, priority);
     } else {
       stream = make_cpu_stream(name, stream_mode);
+      if (name == "compute" && device.waits) stream = time_waits(std::move(stream), *device.waits);
     }
     return device.tracer ? device.tracer->wrap(std::move(stream)) : std::move(stream);
   });
@@ -257,6 +259,12 @@ std::string Device::describe() const {
                      ranks_on_gpu > 1 ? fmt::format(", shared by {} ranks", ranks_on_gpu) : "", cuda_version_text(),
                      backend_text(backend, registers_buffers),
                      gpu_pool_kind() == GpuPoolKind::plain ? ", a cudaMalloc for every buffer (MICA_GPU_POOL=plain, slow)" : "");
+}
+
+std::optional<double> Device::exposed_communication_ms() const {
+  if (gpu) return std::nullopt;
+  if (!waits) return device_mesh->communication_ms();                                                       // inline streams hide nothing
+  return waits->ms() + device_mesh->shard_norm_group().busy_ms() + device_mesh->metrics_group().busy_ms();  // on the compute stream
 }
 
 nn::Recompute recompute_policy(const Config& config, const Device& device) {

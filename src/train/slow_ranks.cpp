@@ -10,19 +10,19 @@ namespace {
 
 /// Of an even number the lower one: of two ranks the faster.
 template <class Figure>
-double median_of(const std::vector<RankTimes>& by_rank, Figure figure) {
+double median_of(const std::vector<RankFigures>& by_rank, Figure figure) {
   std::vector<double> values;
-  for (const RankTimes& times : by_rank) values.push_back(figure(times));
+  for (const RankFigures& times : by_rank) values.push_back(figure(times));
   const auto middle = values.begin() + (std::ssize(values) - 1) / 2;
   std::ranges::nth_element(values, middle);
   return *middle;
 }
 
 /// What takes it longer than the median rank.
-std::string difference(const RankTimes& rank, const std::vector<RankTimes>& all) {
-  const double data_ms = median_of(all, [](const RankTimes& t) { return t.data_ms; });
-  const double compute_ms = median_of(all, [](const RankTimes& t) { return t.compute_ms(); });
-  const double saving = median_of(all, [](const RankTimes& t) { return t.saving; });
+std::string difference(const RankFigures& rank, const std::vector<RankFigures>& all) {
+  const double data_ms = median_of(all, [](const RankFigures& t) { return t.data_ms; });
+  const double compute_ms = median_of(all, [](const RankFigures& t) { return t.compute_ms(); });
+  const double saving = median_of(all, [](const RankFigures& t) { return t.saving; });
   if (rank.data_ms - data_ms > rank.compute_ms() - compute_ms)
     return fmt::format("reading data, {:.1f} ms beside {:.1f} ms", rank.data_ms, data_ms);
   const std::string compute = fmt::format("computing, {:.1f} ms beside {:.1f} ms", rank.compute_ms(), compute_ms);
@@ -31,12 +31,12 @@ std::string difference(const RankTimes& rank, const std::vector<RankTimes>& all)
 
 }  // namespace
 
-std::vector<std::string> SlowRanks::note(std::int64_t num_steps, const std::vector<RankTimes>& by_rank) {
+std::vector<std::string> SlowRanks::note(std::int64_t num_steps, const std::vector<RankFigures>& by_rank) {
   std::vector<std::string> lines;
-  const double own_ms = median_of(by_rank, [](const RankTimes& t) { return t.own_ms(); });
-  const double wait_ms = median_of(by_rank, [](const RankTimes& t) { return t.wait_ms; });
+  const double own_ms = median_of(by_rank, [](const RankFigures& t) { return t.own_ms(); });
+  const double wait_ms = median_of(by_rank, [](const RankFigures& t) { return t.wait_ms; });
   for (std::size_t r = 0; r < by_rank.size(); ++r) {
-    const RankTimes& rank = by_rank[r];
+    const RankFigures& rank = by_rank[r];
     const bool is_slow = rank.own_ms() >= kRatio * own_ms && rank.own_ms() - own_ms >= kShareOfStep * rank.step_ms;
     slow_steps_[r] = is_slow ? slow_steps_[r] + num_steps : 0;
     if (!is_slow) is_named_[r] = false;

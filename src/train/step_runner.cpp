@@ -51,9 +51,7 @@ StepFigures StepRunner::run(std::int64_t step, double lr, StartTimes* times) {
 void StepRunner::run_passes(std::int64_t step, const Tensor& dloss, TensorView losses, StartTimes* times) {
   for (std::int64_t round = 0; round < plan_.accumulation; ++round) {
     if (no_sync_) model_.root->set_gradient_sync(round + 1 == plan_.accumulation);
-    const auto begin = std::chrono::steady_clock::now();
     nn::Tensors batch = batches_.load(step, round);
-    data_ms_ += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
     end_phase("first batch", times);
     run_round(std::move(batch), dloss, losses.slice(round, 1), times);
   }
@@ -71,7 +69,7 @@ void StepRunner::update(std::int64_t step, double lr, StepFigures& figures) {
   figures.is_rejected = hooks_.accept && !hooks_.accept(step, figures);
   if (figures.is_rejected) return;
   if (hooks_.before_update) hooks_.before_update();
-  model_.optimizer->step({.lr = lr, .grad_scale = clip.coefficient.view()});
+  step_optimizer({.lr = lr, .grad_scale = clip.coefficient.view()});
   if (hooks_.after_update) hooks_.after_update();
 }
 
@@ -83,10 +81,17 @@ void StepRunner::update_scaled(double lr, StepFigures& figures) {
   scaler.unscale();
   context.kernels.copy(context.compute, scaler.found_inf(), figures.skipped);
   const optim::ClipCoefficient clip = optim::clip_coefficient(*model_.root, grad_clip_);
-  model_.optimizer->step(
-      {.lr = lr, .grad_scale = clip.coefficient.view(), .skip = scaler.found_inf(), .skipped_steps = scaler.skipped_steps()});
+  step_optimizer({.lr = lr, .grad_scale = clip.coefficient.view(), .skip = scaler.found_inf(), .skipped_steps = scaler.skipped_steps()});
   scaler.update();
   figures.grad_norm = clip.norm;
+}
+
+void StepRunner::step_optimizer(const optim::StepArgs& args) {
+  Stream& compute = model_.context.compute;
+  const bool is_timed = compute.device() == DeviceKind::cpu;
+  if (is_timed) optimizer_time_.start(compute);
+  model_.optimizer->step(args);
+  if (is_timed) optimizer_time_.stop(compute);
 }
 
 void StepRunner::end_phase(const char* phase, StartTimes* times) const {

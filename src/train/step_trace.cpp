@@ -7,13 +7,16 @@
 
 namespace mica::train {
 
-StepTrace::StepTrace(Tracer* tracer, const std::string& steps, std::string path)
-    : tracer_(tracer), text_(steps), steps_(parse_steps(steps).value_or(StepRange{})), path_(std::move(path)) {}
+StepTrace::StepTrace(Tracer* tracer, Stream& compute, const std::string& steps, std::string path)
+    : tracer_(tracer), compute_(compute), text_(steps), steps_(parse_steps(steps).value_or(StepRange{})), path_(std::move(path)) {}
 
 void StepTrace::begin_step(std::int64_t step) {
-  if (tracer_ == nullptr || first_traced_ != 0 || step < steps_.first || step > steps_.last) return;
-  first_traced_ = step;  // a resumed run may begin inside the range
-  tracer_->start();
+  if (tracer_ == nullptr || step < steps_.first || step > steps_.last) return;
+  if (first_traced_ == 0) {
+    first_traced_ = step;  // a resumed run may begin inside the range
+    tracer_->start();
+  }
+  compute_.begin_range(fmt::format("step {}", step), "whole");
 }
 
 std::string StepTrace::write(std::int64_t last_traced) {
@@ -24,7 +27,9 @@ std::string StepTrace::write(std::int64_t last_traced) {
 }
 
 std::optional<std::string> StepTrace::end_step(std::int64_t step) {
-  if (tracer_ == nullptr || first_traced_ == 0 || step != steps_.last) return std::nullopt;
+  if (tracer_ == nullptr || first_traced_ == 0 || is_written_) return std::nullopt;
+  compute_.end_range();
+  if (step != steps_.last) return std::nullopt;
   return write(step);
 }
 

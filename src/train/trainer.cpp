@@ -2,7 +2,7 @@
 #include "mica/train/trainer.hpp"
 
 #include <algorithm>
-#include <cmath>
+#include <utility>
 
 #include "mica/fsdp/replica_drift.hpp"
 #include "mica/tensor/fetch.hpp"
@@ -11,6 +11,41 @@
 #include "memory_check.hpp"
 
 namespace mica::train {
+namespace {
+
+double wall_time() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+double flops_of(const std::vector<ProductShape>& products) {
+  double flops = 0;
+  for (const ProductShape& p : products) flops += 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+  return flops;
+}
+
+std::vector<TaggedValue> tagged_values(const StepMetrics& m) {
+  std::vector<TaggedValue> values{{"train/loss", m.loss},
+                                  {"train/lr", m.lr},
+                                  {"speed/tokens_per_s", m.tokens_per_s},
+                                  {"speed/step_ms", m.step_ms},
+                                  {"speed/comm_wait_ms", m.comm_wait_ms},
+                                  {"memory/peak_bytes", static_cast<double>(m.peak_bytes)}};
+  if (m.grad_norm) values.emplace_back("train/grad_norm", *m.grad_norm);
+  if (m.loss_scale != 0) values.emplace_back("train/loss_scale", m.loss_scale);
+  if (m.split) {
+    values.emplace_back("speed/compute_ms", m.split->compute_ms);
+    values.emplace_back("speed/exposed_comm_ms", m.split->exposed_comm_ms);
+    values.emplace_back("speed/optimizer_ms", m.split->optimizer_ms);
+    values.emplace_back("speed/data_ms", m.split->data_ms);
+  }
+  return values;
+}
+
+}  // namespace
+
+void Trainer::open_metrics() {
+  const auto warn = [&](const std::string& text) { progress_->warn(text); };
+  metrics_ = std::make_unique<MetricsFile>(config_.log.metrics ? config_.run_folder() + "/metrics.jsonl" : "", warn);
+  if (config_.log.tensorboard) events_ = std::make_unique<EventFile>(config_.run_folder(), wall_time(), last_done_ + 1, warn);
+}
 
 std::int64_t Trainer::tokens_at(std::int64_t step) const {
   return tokens_before_ + (plan_.sequences_at(step + 1) - plan_.sequences_before) * config_.train.seq_len;
@@ -58,7 +93,8 @@ ExitCode Trainer::train() {
   last_save_begin_ = asked_at_ = Clock::now();
   RequestPace pace(last_done_, Clock::now());
   begin_interval();
-  StepTrace trace(device_.tracer.get(), config_.log.trace, fmt::format("{}/trace-rank{}.json", config_.run_folder(), device_.mesh->rank()));
+  StepTrace trace(device_.tracer.get(), model_.context.compute, config_.log.trace,
+                  fmt::format("{}/trace-rank{}.json", config_.run_folder(), device_.mesh->rank()));
   while (last_done_ < config_.train.steps) {
     const std::int64_t step = last_done_ + 1;
     const double lr = schedule_.at(step);
@@ -119,7 +155,13 @@ ExitCode Trainer::train() {
 
 StepFigures Trainer::run_step(std::int64_t step, double lr) {
   const bool tells = is_main() && config_.log.level == "debug" && step == plan_.first_step;
+  const bool records = is_main() && step == plan_.first_step;
+  if (records) {
+    products_.clear();
+    device_.kernels->record_products(&products_);
+  }
   StepFigures figures = runner_->run(step, lr, tells ? &times_ : nullptr);
+  if (records) device_.kernels->record_products(nullptr);
   if (!tells) return figures;
   const ProductsMade made = products_made(*device_.kernels);
   logger_.debug("{}\n  of which oneDNN took {:.1f} ms to make {} products", times_.table(), made.ms, made.num);
@@ -139,9 +181,11 @@ void Trainer::read_figures(bool show) {
 
   const auto now = Clock::now();
   const double interval_ms = ms_between(interval_start_, now);
-  const double comm_ms = device_.device_mesh->communication_ms() - interval_comm_ms_;
+  const double comm_ms = clocks().comm_ms - interval_clocks_.comm_ms;
   const auto num_steps = static_cast<double>(pending_.size());
-  const std::int64_t peak_bytes = compare_ranks(interval_ms, comm_ms);
+  const std::optional<StepSplit> split = split_of_step(interval_ms / num_steps, num_steps);
+  const std::vector<RankFigures> ranks = exchange_figures(interval_ms / num_steps, split ? split->exposed_comm_ms : comm_ms / num_steps);
+  const std::int64_t peak_bytes = std::ranges::max_element(ranks, {}, &RankFigures::peak_bytes)->peak_bytes;
   const std::int64_t tokens = plan_.global_batch() * config_.train.seq_len;
   const auto value_of = [&](const Tensor& scalar) {
     return static_cast<double>(fetch_scalar(model_.context.kernels, model_.context.compute, scalar));
@@ -159,43 +203,68 @@ void Trainer::read_figures(bool show) {
     m.step_ms = interval_ms / num_steps;
     m.tokens_per_s = static_cast<double>(tokens) / (m.step_ms / 1e3);
     m.comm_wait_ms = comm_ms / num_steps;
+    m.split = split;
+    m.gflop_per_s = flops_of(products_) / m.step_ms * 1e-6;
     m.peak_bytes = peak_bytes;
     metrics_->write(m);
+    if (events_) events_->write(wall_time(), m.step, tagged_values(m));
     warn_of_bad_loss(m);
   }
   const StepMetrics& last = pending_.back().metrics;
+  write_ranks_and_memory(last.step, ranks);
+  name_slow_ranks(ranks);
   progress_->show(last, static_cast<double>(config_.train.steps - last.step) * last.step_ms / 1e3, show);
   pending_.clear();
   begin_interval();
 }
 
-std::int64_t Trainer::compare_ranks(double interval_ms, double comm_ms) {
-  const double num_steps = std::max(1.0, static_cast<double>(pending_.size()));
-  const auto us = [](double ms) { return std::llround(ms * 1e3); };
-  std::int64_t peak_bytes = 0;
-  std::vector<RankTimes> by_rank;
-  const auto all = app_.world.gather_numbers({device_.pool->stats().peak, us(interval_ms), us(std::min(comm_ms, interval_ms)),
-                                              us(std::max(0.0, runner_->data_ms() - interval_data_ms_)), num_saving_steps_});
-  for (const std::vector<std::int64_t>& rank : all) {
-    peak_bytes = std::max(peak_bytes, rank[0]);
-    const auto per_step = [&](std::size_t i) { return static_cast<double>(rank[i]) / num_steps; };
-    by_rank.push_back({.step_ms = per_step(1) / 1e3, .wait_ms = per_step(2) / 1e3, .data_ms = per_step(3) / 1e3, .saving = per_step(4)});
-  }
-  if (!is_main()) return peak_bytes;
+std::vector<RankFigures> Trainer::exchange_figures(double step_ms, double wait_ms) const {
+  const auto num_steps = static_cast<double>(pending_.size());
+  return gather_rank_figures(app_.world, {.step_ms = step_ms,
+                                          .wait_ms = std::min(wait_ms, step_ms),
+                                          .data_ms = (clocks().data_ms - interval_clocks_.data_ms) / num_steps,
+                                          .saving = static_cast<double>(num_saving_steps_) / num_steps,
+                                          .peak_bytes = device_.pool->stats().peak});
+}
+
+void Trainer::name_slow_ranks(const std::vector<RankFigures>& ranks) {
+  if (!is_main()) return;
   if (!slow_ranks_) {
-    std::vector<std::string> hosts(all.size());
+    std::vector<std::string> hosts(ranks.size());
     for (const RankPlace& place : device_.mesh->places()) hosts[static_cast<std::size_t>(place.world_rank)] = place.host;
     slow_ranks_.emplace(std::move(hosts));
   }
-  for (const std::string& line : slow_ranks_->note(static_cast<std::int64_t>(pending_.size()), by_rank)) progress_->warn(line);
-  return peak_bytes;
+  for (const std::string& line : slow_ranks_->note(static_cast<std::int64_t>(pending_.size()), ranks)) progress_->warn(line);
 }
 
 void Trainer::begin_interval() {
   interval_start_ = Clock::now();
-  interval_comm_ms_ = device_.device_mesh->communication_ms();
-  interval_data_ms_ = runner_->data_ms();
+  interval_clocks_ = clocks();
   num_saving_steps_ = 0;
+}
+
+Trainer::Clocks Trainer::clocks() const {
+  return {.comm_ms = device_.device_mesh->communication_ms(),
+          .exposed_ms = device_.exposed_communication_ms().value_or(0),
+          .optimizer_ms = runner_->optimizer_ms(),
+          .data_ms = runner_->data_ms()};
+}
+
+std::optional<StepSplit> Trainer::split_of_step(double step_ms, double num_steps) const {
+  if (device_.gpu) return std::nullopt;
+  const Clocks now = clocks();
+  StepSplit split{.exposed_comm_ms = (now.exposed_ms - interval_clocks_.exposed_ms) / num_steps,
+                  .optimizer_ms = (now.optimizer_ms - interval_clocks_.optimizer_ms) / num_steps,
+                  .data_ms = (now.data_ms - interval_clocks_.data_ms) / num_steps};
+  split.compute_ms = std::max(0.0, step_ms - split.exposed_comm_ms - split.optimizer_ms - split.data_ms);
+  return split;
+}
+
+void Trainer::write_ranks_and_memory(std::int64_t step, const std::vector<RankFigures>& ranks) {
+  if (!is_main()) return;
+  if (ranks.size() > 1) metrics_->write_ranks(step, ranks);
+  const MemoryStats memory = device_.pool->stats();
+  if (std::exchange(told_peak_bytes_, memory.peak) != memory.peak) metrics_->write_memory(step, memory.peak_by_role, memory.peak);
 }
 
 Request Trainer::evaluate_now(std::int64_t step, GivesUp gives_up) {
@@ -205,13 +274,15 @@ Request Trainer::evaluate_now(std::int64_t step, GivesUp gives_up) {
     time_limit_.note_steps(Clock::now() - asked_at_);
     return agree_on_request(of_rounds, round) == Request::stop;
   };
+  const Clock::time_point begin = Clock::now();
   const std::optional<double> loss = evaluate(model_, *datasets_.val,
                                               {.num_sequences = config_.train.eval_batches * kSequencesPerEvalBatch,
                                                .sequences_at_once = config_.train.deterministic ? 1 : plan_.micro_batch,
                                                .is_given_up = is_given_up});
   tell_slow_paths();
   if (loss) {
-    metrics_->write_eval(step, *loss);
+    metrics_->write_eval(step, *loss, ms_between(begin, Clock::now()));
+    if (events_) events_->write(wall_time(), step, {{"val/loss", *loss}});
     progress_->say(fmt::format("eval after step {}: validation loss {:.4f}", step, *loss));
     evaluated_step_ = step;
     val_loss_ = *loss;

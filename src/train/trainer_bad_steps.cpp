@@ -92,10 +92,9 @@ void Trainer::roll_back(std::int64_t bad_step) {
   make_runner();
 
   app_.comm.agree([&] {
-    if (!is_main() || !config_.log.metrics) return;
-    const std::string path = config_.run_folder() + "/metrics.jsonl";
-    drop_later_metrics(path, last_done_);
-    metrics_ = std::make_unique<MetricsFile>(path, [&](const std::string& text) { progress_->warn(text); });
+    if (!is_main()) return;
+    drop_later_metrics(config_.run_folder() + "/metrics.jsonl", last_done_);
+    open_metrics();
     metrics_->write_rolled_back(last_done_, bad_step, bad_step_);
   });
   progress_->warn(

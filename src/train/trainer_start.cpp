@@ -228,11 +228,18 @@ void Trainer::begin_files() {
     }
     // Only now: a config that does not go with the folder's checkpoints must not replace theirs.
     io::write_file_atomically(config_.run_folder() + "/config.resolved.cfg", to_ini(config_, IniKeys::explained));
-    metrics_ = std::make_unique<MetricsFile>(config_.log.metrics ? config_.run_folder() + "/metrics.jsonl" : "",
-                                             [&](const std::string& text) { progress_->warn(text); });
-    if (!start_point_.manifest) return;
-    metrics_->write_resumed(
-        {.from = last_done_, .checkpoint = start_point_.checkpoint, .num_ranks = app_.world.num_ranks(), .set_aside = set_aside});
+    open_metrics();
+    if (start_point_.manifest) {
+      metrics_->write_resumed(
+          {.from = last_done_, .checkpoint = start_point_.checkpoint, .num_ranks = app_.world.num_ranks(), .set_aside = set_aside});
+    }
+    metrics_->write_started({.step = last_done_,
+                             .version = std::string(full_version()),
+                             .num_ranks = app_.world.num_ranks(),
+                             .last_step = config_.train.steps,
+                             .device = device_.describe(),
+                             .planned = start_plan_.memory.peak_by_role,
+                             .planned_peak = start_plan_.memory.peak});
   });
 }
 

@@ -341,8 +341,8 @@ TEST_F(Figures, StepsOfEvaluationsSavesAndProgress) {
 
 // Times are not known beforehand, but they hang together.
 TEST_F(Figures, TimesHangTogether) {
-  const std::vector<json> lines =
-      train({2, 2}, {"--train.steps=60", "--train.log_interval=30", "--train.eval_interval=0", "--mesh.streams=inline"});
+  const std::vector<json> lines = train({2, 2}, {"--train.steps=60", "--train.log_interval=30", "--train.eval_interval=0",
+                                                 "--mesh.streams=inline", "--log.tensorboard=true"});
   double ms = 0, comm_ms = 0;
   for (const json& step : of_event(lines, "step")) {
     const double step_ms = step.at("step_ms");
@@ -350,7 +350,30 @@ TEST_F(Figures, TimesHangTogether) {
     comm_ms += step.at("comm_wait_ms").get<double>();
     EXPECT_NEAR(step.at("tokens_per_s").get<double>() * step_ms / 1e3, 8 * 12, 0.5);
     EXPECT_GT(step.at("peak_bytes").get<std::int64_t>(), 0);
+    double parts_ms = 0;
+    for (const char* part : {"compute_ms", "exposed_comm_ms", "optimizer_ms", "data_ms"}) {
+      EXPECT_GE(step.at(part).get<double>(), 0) << part;
+      parts_ms += step.at(part).get<double>();
+    }
+    EXPECT_NEAR(parts_ms, step_ms, 0.01) << step;
+    EXPECT_NEAR(step.at("exposed_comm_ms").get<double>(), step.at("comm_wait_ms").get<double>(), 0.01) << "inline streams hide nothing";
+    EXPECT_GT(step.at("optimizer_ms").get<double>(), 0);
+    EXPECT_GT(step.at("gflop_per_s").get<double>(), 0);
   }
+  EXPECT_THAT(steps_of(lines, "ranks"), ElementsAre(30, 60));
+  for (const json& row : of_event(lines, "ranks")) {
+    EXPECT_EQ(row.at("own_ms").size(), 2u);
+    EXPECT_NEAR(row.at("max_ms").get<double>(), std::max(row.at("own_ms")[0].get<double>(), row.at("own_ms")[1].get<double>()), 0.01)
+        << row;
+  }
+  const json started = of_event(lines, "started").at(0), memory = of_event(lines, "memory").at(0);
+  EXPECT_EQ(started.at("ranks"), 2);
+  EXPECT_EQ(started.at("planned_by_role").at("sharded_param"), memory.at("peak_by_role").at("sharded_param"));
+  std::vector<std::string> event_files;
+  for (const auto& entry : std::filesystem::directory_iterator(run_folder_ + "/tensorboard")) event_files.push_back(entry.path().string());
+  ASSERT_EQ(event_files.size(), 1u);
+  EXPECT_THAT(read_text(event_files[0]), ::testing::AllOf(::testing::HasSubstr("brain.Event:2"), ::testing::HasSubstr("train/loss"),
+                                                          ::testing::HasSubstr("speed/step_ms")));
   EXPECT_GT(ms, 0);
   EXPECT_LT(ms, finished_.seconds * 1e3) << "steps take no longer than the whole run";
   EXPECT_GT(comm_ms, 0) << "two ranks communicate";

@@ -34,6 +34,8 @@ class BatchLoader {
   [[nodiscard]] nn::Tensors load(std::int64_t step, std::int64_t round);
   /// Reads a step's micro-batches now, so that load() finds them. Call it once all work on the step before is enqueued.
   void read_ahead(std::int64_t step);
+  /// Milliseconds that a CPU has had nothing to do but wait for batches to be read, so far.
+  [[nodiscard]] double waited_ms() const { return waited_ms_; }
 
  private:
   /// A micro-batch in the host's memory.
@@ -61,6 +63,7 @@ class BatchLoader {
   int data_rank_;
   std::int64_t loaded_step_ = 0;  // 0: none whose work is still being enqueued
   std::array<Slot, 2> slots_;
+  double waited_ms_ = 0;
 };
 
 }  // namespace mica::train

@@ -108,6 +108,7 @@ struct Config {
     std::string level = "info";
     bool metrics = true;
     std::string trace;  ///< "10-12": steps, or empty
+    bool tensorboard = false;
   } log;
 
   /// Names of the keys that a file or a flag has set; the others have their defaults.

@@ -11,6 +11,7 @@
 #include "mica/data/sampler.hpp"
 #include "mica/data/token_dataset.hpp"
 #include "mica/device/gpu.hpp"
+#include "mica/device/stopwatch.hpp"
 #include "mica/device/tracer.hpp"
 #include "mica/fsdp/wrap_policy.hpp"
 #include "mica/mpi/communicator.hpp"
@@ -53,12 +54,15 @@ struct Device {
   std::function<std::unique_ptr<Kernels>(Pool&)> make_kernels;
   std::unique_ptr<Kernels> kernels;
   std::unique_ptr<Mesh> mesh;
-  std::unique_ptr<Tracer> tracer;  ///< of the mesh's streams; null without log.trace
+  std::unique_ptr<Tracer> tracer;    ///< of the mesh's streams; null without log.trace
+  std::unique_ptr<Stopwatch> waits;  ///< of a threaded compute stream for the others; null: it is another kind
   std::unique_ptr<fsdp::DeviceMesh> device_mesh;
   int num_threads = 1;
 
   /// @throws ConfigError: no such device, a shard size that does not fit.  @collective
   [[nodiscard]] std::string describe() const;
+  /// Milliseconds that this rank's computing has stood still for communication so far. Nothing on a GPU: only a trace tells there.
+  [[nodiscard]] std::optional<double> exposed_communication_ms() const;
 
   static Device make(const Config& config, const mpi::Session& session, const mpi::Communicator& world, const Logger& logger);
 };

@@ -5,18 +5,9 @@
 #include <string>
 #include <vector>
 
-namespace mica::train {
+#include "mica/train/rank_figures.hpp"
 
-/// A rank's time in some steps, per step.
-struct RankTimes {
-  double step_ms = 0;
-  double wait_ms = 0;  ///< in collectives, at most step_ms
-  double data_ms = 0;  ///< until micro-batches were there
-  double saving = 0;   ///< share of the steps beside which it wrote a checkpoint in the background, 0 to 1
-  /// What it needs for itself: the ranks of a step wait for the one that needs most.
-  [[nodiscard]] double own_ms() const { return step_ms - wait_ms; }
-  [[nodiscard]] double compute_ms() const { return own_ms() - data_ms; }
-};
+namespace mica::train {
 
 /// Finds ranks that hold up the others. All ranks' steps take equally long, since they wait for each other; so a slow rank is one
 /// that needs kRatio times the median rank's own time, and that much more that it matters to the step (kShareOfStep), for kSteps steps
@@ -29,8 +20,8 @@ class SlowRanks {
   /// @param hosts  by rank
   explicit SlowRanks(std::vector<std::string> hosts) : hosts_(std::move(hosts)), slow_steps_(hosts_.size()), is_named_(hosts_.size()) {}
 
-  /// Takes the times of the last `num_steps` steps. @returns what is to be told
-  [[nodiscard]] std::vector<std::string> note(std::int64_t num_steps, const std::vector<RankTimes>& by_rank);
+  /// Takes the figures of the last `num_steps` steps. @returns what is to be told
+  [[nodiscard]] std::vector<std::string> note(std::int64_t num_steps, const std::vector<RankFigures>& by_rank);
 
  private:
   std::vector<std::string> hosts_;

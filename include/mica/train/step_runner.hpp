@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "mica/data/dataset.hpp"
+#include "mica/device/stopwatch.hpp"
 #include "mica/train/batch_loader.hpp"
 #include "mica/train/setup.hpp"
 #include "mica/train/start_times.hpp"
@@ -46,8 +47,10 @@ class StepRunner {
   /// @param step   counts from 1.
   /// @param times  takes the times of the step's phases; the host then waits for the device after each.
   [[nodiscard]] StepFigures run(std::int64_t step, double lr, StartTimes* times = nullptr);
-  /// Host time until micro-batches were there, so far.
-  [[nodiscard]] double data_ms() const { return data_ms_; }
+  /// Milliseconds that the optimizer's steps have taken so far; 0 on a GPU, and where it steps in backward.
+  [[nodiscard]] double optimizer_ms() const { return optimizer_time_.ms(); }
+  /// As BatchLoader::waited_ms().
+  [[nodiscard]] double data_ms() const { return batches_.waited_ms(); }
   void set_hooks(StepHooks hooks) { hooks_ = std::move(hooks); }
   /// Runs the forwards and backwards of the step under way again, to gradients that are zero: the same values.
   void repeat_passes(std::int64_t step);
@@ -59,13 +62,14 @@ class StepRunner {
   void run_round(nn::Tensors batch, const Tensor& dloss, TensorView loss, StartTimes* times);
   void end_phase(const char* phase, StartTimes* times) const;
   void update(std::int64_t step, double lr, StepFigures& figures);
+  void step_optimizer(const optim::StepArgs& args);
   void update_scaled(double lr, StepFigures& figures);
 
   ShardedModel& model_;
   data::BatchPlan plan_;
   BatchLoader batches_;
   StepHooks hooks_;
-  double data_ms_ = 0;
+  Stopwatch optimizer_time_;
   bool no_sync_;
   bool deterministic_;
   double grad_clip_;

@@ -19,8 +19,9 @@ struct StepRange {
 /// Traces the steps of log.trace that this launch runs. Every rank writes its own file.
 class StepTrace {
  public:
-  /// @param tracer  of the device's streams, null without log.trace; outlives this.  @param path  of the file
-  StepTrace(Tracer* tracer, const std::string& steps, std::string path);
+  /// @param tracer  of the device's streams, null without log.trace; outlives this, as does `compute`, on which a range marks each step
+  /// @param path    of the file
+  StepTrace(Tracer* tracer, Stream& compute, const std::string& steps, std::string path);
 
   void begin_step(std::int64_t step);
   /// @returns a message for the user, when the file was written. @throws IoError
@@ -33,6 +34,7 @@ class StepTrace {
   [[nodiscard]] std::string write(std::int64_t last_traced);
 
   Tracer* tracer_;
+  Stream& compute_;
   std::string text_;  // log.trace
   StepRange steps_;
   std::string path_;

@@ -13,6 +13,7 @@
 #include "mica/checkpoint/load.hpp"
 #include "mica/comm/run_app.hpp"
 #include "mica/train/bad_step.hpp"
+#include "mica/train/event_file.hpp"
 #include "mica/train/lost_ranks.hpp"
 #include "mica/train/metrics.hpp"
 #include "mica/train/progress.hpp"
@@ -79,9 +80,16 @@ class Trainer {
   /// Warns about slow paths of kernels since the last call.
   void tell_slow_paths();
   void read_figures(bool show);
-  /// Exchanges what this rank needed for the last steps, and names ranks that hold up the others. @returns the largest peak of a rank
-  /// in bytes. @collective
-  [[nodiscard]] std::int64_t compare_ranks(double interval_ms, double comm_ms);
+  /// This rank's figures of the steps since begin_interval(), and every other rank's. @collective
+  [[nodiscard]] std::vector<RankFigures> exchange_figures(double step_ms, double wait_ms) const;
+  /// Warns about ranks that hold up the others.
+  void name_slow_ranks(const std::vector<RankFigures>& ranks);
+  /// How a step was spent, over the steps since begin_interval(). Nothing on a GPU.
+  [[nodiscard]] std::optional<StepSplit> split_of_step(double step_ms, double num_steps) const;
+  /// Rows about all ranks and about memory. @param ranks  by rank
+  void write_ranks_and_memory(std::int64_t step, const std::vector<RankFigures>& ranks);
+  /// Opens metrics.jsonl, and the event file for TensorBoard, from the step after last_done_ on. Rank 0 only.
+  void open_metrics();
   enum class GivesUp : std::uint8_t { never, on_a_stop };
   /// @returns stop, if it was given up. @collective
   Request evaluate_now(std::int64_t step, GivesUp gives_up);
@@ -187,12 +195,19 @@ class Trainer {
   Clock::time_point asked_at_ = start_;  ///< when the ranks last agreed on a request
   std::int64_t evaluated_step_ = -1;     ///< by this launch
   double val_loss_ = 0;                  ///< after that step
+  std::unique_ptr<EventFile> events_;    ///< null without log.tensorboard
   std::vector<Pending> pending_;
   Clock::time_point interval_start_;
-  double interval_comm_ms_ = 0;
-  double interval_data_ms_ = 0;
+  /// Of this rank up to then.
+  struct Clocks {
+    double comm_ms = 0, exposed_ms = 0, optimizer_ms = 0, data_ms = 0;
+  };
+  [[nodiscard]] Clocks clocks() const;
+  Clocks interval_clocks_;
   std::int64_t num_saving_steps_ = 0;  ///< of the interval: a background save was under way
   std::optional<SlowRanks> slow_ranks_;
+  std::vector<ProductShape> products_;                           ///< rank 0's, of this launch's first step
+  std::int64_t told_peak_bytes_ = 0;                             ///< of the last row about memory
   std::unique_ptr<checkpoint::EmergencySaver> emergency_saver_;  ///< null: it cannot save, or shall not
   std::unique_ptr<LostRanks> lost_ranks_;                        ///< while there are steps; it uses the above
 };

@@ -500,6 +500,7 @@ std::vector<Row> rows() {
       tested_in("log.level", "fault/run_control_test.cpp", "--log.level=error"),
       tested_in("log.trace", "fault/run_control_test.cpp", "--log.trace="),
       tested_in("log.metrics", figures, "--log.metrics=false"),
+      tested_in("log.tensorboard", figures, "--log.tensorboard=true"),
   };
 }
 

@@ -46,8 +46,11 @@ TEST(FilesDoc, MetricsHaveTheseFields) {
   const test::TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";
   MetricsFile metrics(path, [](const std::string& text) { FAIL() << text; });
-  metrics.write({.step = 1, .loss_scale = 1024});  // fp16's row has the most fields
-  metrics.write_eval(1, 5);
+  metrics.write({.step = 1, .split = StepSplit{}, .gflop_per_s = 1, .loss_scale = 1024});  // fp16's row has the most fields
+  metrics.write_eval(1, 5, 6);
+  metrics.write_started({.step = 1});
+  metrics.write_ranks(1, {{}, {}});
+  metrics.write_memory(1, {}, 2);
   metrics.write_checkpoint(1, 2, 3, 4);
   metrics.write_bad_step(1, "a", "skip");
   metrics.write_rolled_back(1, 2, "a");
@@ -60,7 +63,7 @@ TEST(FilesDoc, MetricsHaveTheseFields) {
     events.insert(event);
     EXPECT_THAT(test::names_in_table(kDocument, "### " + event), UnorderedElementsAreArray(keys_of(row))) << event;
   }
-  EXPECT_EQ(events.size(), 6u);
+  EXPECT_EQ(events.size(), 9u);
 }
 
 TEST(FilesDoc, ARunsLockHasTheseFields) {

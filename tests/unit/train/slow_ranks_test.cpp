@@ -12,8 +12,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 /// Steps of 100 ms, of which each rank waits so long.
-std::vector<RankTimes> waiting(const std::vector<double>& wait_ms) {
-  std::vector<RankTimes> times;
+std::vector<RankFigures> waiting(const std::vector<double>& wait_ms) {
+  std::vector<RankFigures> times;
   for (const double wait : wait_ms) times.push_back({.step_ms = 100, .wait_ms = wait, .data_ms = 1});
   return times;
 }
