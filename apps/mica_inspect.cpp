@@ -1,19 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// mica-inspect: what is in a checkpoint, is it sound, does it equal another one.
+// mica-inspect: what is in a checkpoint, is it sound, does it equal another one; how a run is doing.
 
+#include <algorithm>
 #include <iostream>
 
 #include <unistd.h>
 
 #include "mica/checkpoint/inspect.hpp"
+#include "mica/report/follow.hpp"
 
 #include "program.hpp"
 
 int main(int argc, char** argv) {
   using namespace mica;
   return apps::run_program(argc, argv, {"mica-inspect", checkpoint::inspect_help, checkpoint::build_text}, [](const auto& arguments) {
-    std::ostream* progress = ::isatty(STDERR_FILENO) != 0 ? &std::cerr : nullptr;
-    const ExitCode code = checkpoint::run_inspect(arguments, std::cout, progress);
+    ExitCode code = ExitCode::done;
+    if (std::ranges::find(arguments, "--follow") != arguments.end()) {
+      code = report::follow_run(report::followed_folder(arguments), std::cout, {.on_terminal = ::isatty(STDOUT_FILENO) != 0});
+    } else {
+      std::ostream* progress = ::isatty(STDERR_FILENO) != 0 ? &std::cerr : nullptr;
+      code = checkpoint::run_inspect(arguments, std::cout, progress);
+    }
     std::cout.flush();
     require<IoError>(static_cast<bool>(std::cout), "cannot write to standard output");
     return code;

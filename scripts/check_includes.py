@@ -28,7 +28,8 @@ DIRECT = {
     "plan": ["fsdp"],
     "train": ["checkpoint", "plan", "data", "optim"],
     "generate": ["train"],
-    "apps": ["generate"],
+    "report": ["train"],
+    "apps": ["generate", "report"],
 }
 
 # foreign header (regular expression) -> rooms it may be included in

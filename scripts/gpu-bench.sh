@@ -9,14 +9,14 @@
 set -uo pipefail
 cd "$(dirname "$0")"
 if [[ -x bin/mica-bench ]]; then   # packed
-  bin=bin peer=torch_fsdp.py report=trace_report.py share=share
+  bin=bin peer=torch_fsdp.py share=share
   # shellcheck source=/dev/null
   source ./environment
 else
   cd ..
   # shellcheck source=scripts/environment.sh
   source scripts/environment.sh
-  bin=build/cuda/bin peer=scripts/peers/torch_fsdp.py report=scripts/trace_report.py share=configs
+  bin=build/cuda/bin peer=scripts/peers/torch_fsdp.py share=configs
   text=build/gpu-bench-text
   [[ -e $text.train.h5 ]] || "$bin/mica-tokenize" --quiet --vocab=bytes --out="$text.h5" /usr/share/common-licenses/GPL-3
 fi
@@ -52,7 +52,7 @@ stage_staged() {
   mpirun -np 2 "$bin/mica-train" "$share/gpt2-tiny-text.cfg" --data.train="$text.train.h5" --data.val="$text.val.h5" \
     --run.dir="$out/staged" --mesh.device=cuda --mesh.backend=staged --fsdp.param_dtype=bf16 --model.layers=12 --model.width=768 \
     --model.heads=12 --model.context=1024 --train.seq_len=1024 --train.micro_batch=4 --train.steps=9 --optim.warmup_steps=2 --log.trace=6-8
-  "$python" "$report" "$out"/staged/trace-rank*.json | tee -a "$out/staged.txt"
+  "$bin/mica-report" traces "$out"/staged/trace-rank*.json | tee -a "$out/staged.txt"
 }
 
 [[ $# -eq 0 ]] && set -- tokens peer large staged

@@ -14,7 +14,7 @@ source scripts/environment.sh
 
 out=build/gpu-check
 programs=()
-for name in bin/mica-{train,tokenize,bench,inspect} tests/gpu_{tensor,fused_attention,device,comm,parity,checkpoint}; do
+for name in bin/mica-{train,tokenize,bench,inspect,report} tests/gpu_{tensor,fused_attention,device,comm,parity,checkpoint}; do
   programs+=("build/cuda/$name=${name#*/}")
 done
 
@@ -66,7 +66,7 @@ fill() {
   done
   pack_mpi
   cp configs/*.cfg "$out/share/"
-  cp scripts/gpu-bench.sh scripts/trace_report.py scripts/peers/torch_fsdp.py "$out/"
+  cp scripts/gpu-bench.sh scripts/peers/torch_fsdp.py "$out/"
   sed -n '/^### environment/,/^### end of environment/p' "$0" > "$out/environment"
   sed -n '/^### stages/,$p' "$0" > "$out/stages"
   cat > "$out/run" <<'RUN'

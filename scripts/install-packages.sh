@@ -12,7 +12,7 @@ packages=(build-essential cmake ninja-build openmpi-bin libopenmpi-dev libhdf5-d
           libdnnl-dev libopenblas-dev libfmt-dev nlohmann-json3-dev libsentencepiece-dev)
 if [[ "${1:-}" == "--tests" ]]; then
   packages+=(libgtest-dev libgmock-dev python3 python3-h5py hdf5-tools e2fsprogs clang-format-14 clang-tidy-16
-             faketime iproute2)
+             faketime iproute2 chromium-headless-shell)
 fi
 
 if [[ "${1:-}" == "--cluster" ]]; then

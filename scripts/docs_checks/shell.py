@@ -33,6 +33,7 @@ PROGRAMS = {
     "mica-train": ("src/train/run_training.cpp",),
     "mica-tokenize": ("apps/mica_tokenize.cpp",),
     "mica-inspect": ("src/checkpoint/inspect.cpp",),
+    "mica-report": ("src/report/run_report.cpp",),
     "mica-convert": ("src/checkpoint/convert/run_convert.cpp", "src/checkpoint/convert/hf_commands.cpp",
                      "src/checkpoint/convert/checkpoint_commands.cpp"),
     "mica-generate": ("src/generate/command.cpp",),

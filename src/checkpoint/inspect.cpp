@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::string_view kHelp =
     R"(mica-inspect CHECKPOINT              prints what it holds: step, other checkpoints and why they stay, data, config, mesh, units
+mica-inspect RUN --follow            shows a run while it trains: step, loss, tokens/s, time left, which rank the others wait for
 mica-inspect verify CHECKPOINT       checks every byte against its checksum; also of files and folders made by mica-convert
 mica-inspect diff A B                compares two checkpoints, or a checkpoint and a Hugging Face folder
 mica-inspect hang RUN                prints which rank a run that hung, or lost a rank, waited for
@@ -31,12 +32,15 @@ CHECKPOINT is a folder such as runs/x/checkpoints/step-00000500; a run's folder 
            config.json), only parameters are compared, under Mica's names.
   hang     Reads the records of RUN/hang, which ranks write when a collective lasts for longer than mesh.timeout or one of them
            dies, and prints the report again: causes first, then where each rank stood. Of several hangs the last one.
+  --follow Reads the run's files from any machine that sees its folder, a login node too. On a terminal one line is drawn again and
+           again; in a pipe there is a line a step. Ends when the job has ended or has been silent for 60 s, and on Ctrl-C.
   --json   One JSON object instead of text.
   -h, --help, --version
 
 Examples
   mica-inspect runs/shakespeare
   mica-inspect verify runs/shakespeare/checkpoints/step-00000500
+  mica-inspect runs/shakespeare --follow
   mica-inspect diff runs/two-ranks runs/four-ranks && echo same
   mica-inspect diff runs/shakespeare exported/
 

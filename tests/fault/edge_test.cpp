@@ -57,8 +57,8 @@ class Edge : public ::testing::Test {
 // On login nodes MPI often does not start.
 TEST_F(Edge, ProgramsTellOfThemselvesWithoutMpi) {
   const std::vector<std::vector<std::string>> programs{
-      {"mica-train"},         {"mica-tokenize"},          {"mica-inspect"}, {"mica-convert"}, {"mica-bench"}, {"mica-convert", "reshard"},
-      {"mica-bench", "gemm"}, {"mica-train", "none.cfg"}, {"mica-generate"}};
+      {"mica-train"},         {"mica-tokenize"},          {"mica-inspect"},  {"mica-convert"}, {"mica-bench"}, {"mica-convert", "reshard"},
+      {"mica-bench", "gemm"}, {"mica-train", "none.cfg"}, {"mica-generate"}, {"mica-report"}};
   for (const std::vector<std::string>& words : programs) {
     for (const char* flag : {"-h", "--help", "--version"}) {
       std::vector<std::string> command = words;
@@ -163,14 +163,13 @@ TEST_F(Edge, ProgressIsRedrawnOnlyWhereItIsWritten) {
 }
 
 TEST_F(Edge, TheTraceReportTakesARunsFolder) {
-  const std::string report = kSource + "/scripts/trace_report.py";
-  expect_refused(test::run({"/usr/bin/env", "python3", report, folder_.path()}), 2, {folder_.path(), "log.trace"});
-  expect_refused(test::run({"/usr/bin/env", "python3", report, folder_ / "none"}), 2, {folder_ / "none", "No such file"});
+  const auto report = [](const std::string& path) { return test::run({program("mica-report"), "traces", path}); };
+  expect_refused(report(folder_.path()), 2, {folder_.path(), "log.trace"});
+  expect_refused(report(folder_ / "none"), 2, {folder_ / "none", "No such file"});
   write_text(folder_ / "trace-rank0.json", "[]");
-  expect_refused(test::run({"/usr/bin/env", "python3", report, folder_.path()}), 2,
-                 {folder_ / "trace-rank0.json", "no trace of log.trace"});
+  expect_refused(report(folder_.path()), 2, {folder_ / "trace-rank0.json", "no trace of log.trace"});
   ASSERT_EQ(test::run(under_mpirun(2, train({"--log.trace=2-2"}))).status, 0);
-  const Finished seen = test::run({"/usr/bin/env", "python3", report, folder_ / "run"});
+  const Finished seen = report(folder_ / "run");
   EXPECT_EQ(seen.status, 0) << seen.output;
   EXPECT_LT(seen.output.find("rank 0: "), seen.output.find("rank 1: "));
 }

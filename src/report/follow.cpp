@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mica/report/follow.hpp"
+
+#include <filesystem>
+#include <fstream>
+#include <ostream>
+#include <string>
+#include <thread>
+
+#include <nlohmann/json.hpp>
+
+#include "mica/train/progress.hpp"
+#include "mica/train/stop_signal.hpp"
+
+#include "metrics_rows.hpp"
+
+namespace mica::report {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+/// Hands on whole new lines of a file that grows, from its beginning when it was replaced by another (a resume drops rows).
+class GrowingFile {
+ public:
+  explicit GrowingFile(std::string path) : path_(std::move(path)) {}
+
+  template <class Visit>
+  void new_lines(const Visit& visit) {
+    std::error_code error;
+    const auto size = fs::file_size(path_, error);
+    if (error) return;
+    if (size < offset_) offset_ = 0;
+    std::ifstream file(path_);
+    file.seekg(static_cast<std::streamoff>(offset_));
+    for (std::string line; std::getline(file, line) && !file.eof();) {  // a last line without its end is still being written
+      offset_ += line.size() + 1;
+      visit(line);
+    }
+  }
+
+ private:
+  std::string path_;
+  std::uintmax_t offset_ = 0;
+};
+
+/// What is known of the run by now.
+class RunState {
+ public:
+  /// @returns whether the row was a step's
+  bool add(const nlohmann::json& row) {
+    const std::string event = text_in(row, "event");
+    if (event == "started") last_step_ = integer_in(row, "steps");
+    if (event == "eval") val_ = fmt::format("  val {:.4f}", number_in(row, "val_loss"));
+    if (event == "resumed") step_ = integer_in(row, "from");
+    if (event == "rolled_back") step_ = integer_in(row, "step");
+    if (event == "ranks") {
+      const double max = number_in(row, "max_ms"), min = number_in(row, "min_ms"), median = number_in(row, "median_ms");
+      // Small differences are noise, and nobody's fault.
+      waits_ = max > 1.05 * median ? fmt::format("  rank {} is waited for: {:.1f} ms of its own a step, median {:.1f}, least {:.1f}",
+                                                 integer_in(row, "slowest_rank"), max, median, min)
+                                   : fmt::format("  ranks even: {:.1f} to {:.1f} ms", min, max);
+    }
+    if (event != "step" || integer_in(row, "step") <= step_) return false;  // or shown before a resume
+    step_ = integer_in(row, "step");
+    loss_ = number_in(row, "loss");
+    tokens_per_s_ = number_in(row, "tokens_per_s");
+    step_ms_ = number_in(row, "step_ms");
+    return true;
+  }
+  [[nodiscard]] std::string text() const {
+    if (step_ms_ == 0) return "no step yet";
+    const std::string left = last_step_ == 0 ? "?" : train::format_duration(static_cast<double>(last_step_ - step_) * step_ms_ / 1e3);
+    return fmt::format("step {:>6}/{}  loss {:.4f}{}  {} tokens/s  {:.1f} ms/step  left {}{}", step_,
+                       last_step_ == 0 ? "?" : std::to_string(last_step_), loss_, val_, train::format_rate(tokens_per_s_), step_ms_, left,
+                       waits_);
+  }
+  [[nodiscard]] std::int64_t step() const { return step_; }
+  [[nodiscard]] bool is_complete() const { return last_step_ > 0 && step_ >= last_step_; }
+
+ private:
+  std::int64_t step_ = 0, last_step_ = 0;
+  double loss_ = 0, tokens_per_s_ = 0, step_ms_ = 0;
+  std::string val_, waits_;
+};
+
+/// The lock's text, which changes with each heartbeat; empty: no job has the folder.
+std::string lock_text(const std::string& folder) {
+  std::ifstream file(folder + "/run.lock");
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+
+std::string followed_folder(const std::vector<std::string>& arguments) {
+  const bool is_right = arguments.size() == 2 && arguments[0] != arguments[1];
+  require<ConfigError>(is_right, "--follow takes the folder of one run and no other option: mica-inspect RUN --follow");
+  return arguments[arguments[0] == "--follow" ? 1 : 0];
+}
+
+ExitCode follow_run(const std::string& folder, std::ostream& out, const FollowOptions& options) {
+  require<ConfigError>(fs::is_directory(folder), "{} is no folder; expected that of a run, such as runs/shakespeare", folder);
+  require<ConfigError>(fs::exists(folder + "/run.lock") || fs::exists(folder + "/metrics.jsonl"),
+                       "{} holds neither run.lock nor metrics.jsonl: no run has begun there", folder);
+  const train::StopSignal stop;  // Ctrl-C ends following, and is no error
+  GrowingFile metrics(folder + "/metrics.jsonl");
+  RunState state;
+  std::string seen_lock;
+  Clock::time_point heard = Clock::now();
+  const auto draw = [&](const std::string& text) {
+    if (options.on_terminal) {
+      out << "\r\033[K" << text;
+    } else {
+      out << text << "\n";
+    }
+    out.flush();
+  };
+  for (bool is_first = true;; is_first = false) {
+    const std::string lock = lock_text(folder);  // before the rows: of a job that has just ended all are seen
+    bool is_news = false;
+    metrics.new_lines([&](const std::string& line) {
+      const auto row = nlohmann::json::parse(line, nullptr, false);
+      if (!row.is_object()) return;
+      const bool is_step = state.add(row);
+      if (is_step && !options.on_terminal && !is_first) draw(state.text());
+      is_news = is_news || is_step;
+    });
+    if (is_first || (is_news && options.on_terminal)) draw(state.text());
+    if (lock != seen_lock) heard = Clock::now();
+    seen_lock = lock;
+    std::string end;
+    if (lock.empty()) {
+      end = state.is_complete() ? "the run is complete" : fmt::format("no job trains here; the run has done {} steps", state.step());
+    } else if (Clock::now() - heard > options.silent_after) {
+      end = fmt::format("the job has been silent for {} s: it was killed, or its node is lost", options.silent_after.count());
+    }
+    if (!end.empty() || train::StopSignal::received() != 0) {
+      if (options.on_terminal) out << "\n";
+      if (!end.empty()) out << end << "\n";
+      out.flush();
+      return ExitCode::done;
+    }
+    std::this_thread::sleep_for(options.interval);
+  }
+}
+
+}  // namespace mica::report

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "run_data.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "log_events.hpp"
+#include "metrics_rows.hpp"
+#include "thinned.hpp"
+#include "trace_data.hpp"
+
+namespace mica::report {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr std::size_t kMostEvents = 400, kMostLogEvents = 200;
+
+/// Seven digits are more than a screen shows. JSON has no NaN: a gap.
+Json short_number(double value) {
+  if (!std::isfinite(value)) return nullptr;
+  if (value == 0) return 0;
+  const double unit = std::pow(10.0, std::floor(std::log10(std::abs(value))) - 6);
+  if (unit >= 1) return static_cast<std::int64_t>(std::round(value));
+  const double scale = std::round(1 / unit);
+  return std::round(value * scale) / scale;
+}
+
+template <std::size_t N>
+Json columns(const std::vector<std::array<double, N>>& rows, const std::array<const char*, N>& names) {
+  Json json = Json::object();
+  for (std::size_t i = 0; i < N; ++i) {
+    Json column = Json::array();
+    for (const auto& row : rows) column.push_back(short_number(row[i]));
+    json[names[i]] = std::move(column);
+  }
+  return json;
+}
+
+/// Where on the run's axes a row is.
+struct Place {
+  double step = 0, tokens = 0, hours = 0;
+};
+
+/// Mean times of the steps in a stretch, and the slowest one.
+struct SplitBucket {
+  double step = kNan, num = 0, compute = 0, exposed = 0, optimizer = 0, data = 0, evaluation = 0, checkpoint = 0, slowest = 0;
+};
+
+/// Rank x time: the longest own time of a cell's steps and ranks.
+class SkewMap {
+ public:
+  SkewMap(std::int64_t num_rows, const Detail& detail) : num_rows_(num_rows), detail_(detail) {}
+
+  void add(double step, const nlohmann::json& own) {
+    const auto num_ranks = static_cast<std::int64_t>(own.size());
+    num_ranks_ = std::max(num_ranks_, num_ranks);
+    const std::size_t bucket = bucket_of(next_++, num_rows_, std::min(num_rows_, detail_.num_columns));
+    if (bucket >= columns_.size()) columns_.resize(bucket + 1);
+    Column& column = columns_[bucket];
+    column.step = step;
+    if (column.own_ms.size() < own.size()) column.own_ms.resize(own.size(), 0);
+    for (std::size_t rank = 0; rank < own.size(); ++rank) {
+      if (own[rank].is_number()) column.own_ms[rank] = std::max(column.own_ms[rank], own[rank].get<double>());
+    }
+  }
+
+  [[nodiscard]] Json json() const {
+    if (num_ranks_ == 0) return nullptr;
+    const std::int64_t ranks_per_row = (num_ranks_ + detail_.num_rows - 1) / detail_.num_rows;
+    Json steps = Json::array(), cells = Json::array();
+    for (const Column& column : columns_) {
+      if (column.own_ms.empty()) continue;
+      steps.push_back(short_number(column.step));
+      Json cell = Json::array();
+      for (std::size_t rank = 0; rank < column.own_ms.size(); rank += static_cast<std::size_t>(ranks_per_row)) {
+        const auto begin = column.own_ms.begin() + static_cast<std::ptrdiff_t>(rank);
+        const auto end = column.own_ms.end() - begin > ranks_per_row ? begin + ranks_per_row : column.own_ms.end();
+        cell.push_back(std::round(*std::max_element(begin, end) * 100) / 100);
+      }
+      cells.push_back(std::move(cell));
+    }
+    return {{"ranks", num_ranks_}, {"ranks_per_row", ranks_per_row}, {"step", std::move(steps)}, {"own_ms", std::move(cells)}};
+  }
+
+ private:
+  struct Column {
+    double step = 0;
+    std::vector<double> own_ms;  // by rank
+  };
+  std::int64_t num_rows_;
+  Detail detail_;
+  std::int64_t next_ = 0, num_ranks_ = 0;
+  std::vector<Column> columns_;
+};
+
+/// Collects what the views need while the rows go by.
+class RunReader {
+ public:
+  RunReader(const MetricsRows& rows, const Detail& detail)
+      : num_steps_(rows.count("step")),
+        num_buckets_(std::min(num_steps_, detail.num_bars)),
+        loss_(num_steps_, detail.num_points),
+        speed_(num_steps_, detail.num_points),
+        val_(rows.count("eval"), detail.num_points),
+        skew_(rows.count("ranks"), detail) {}
+
+  void add(const nlohmann::json& row) {
+    const std::string event = row["event"];
+    if (row.contains("time")) time_ = number_in(row, "time");
+    if (event == "step") return add_step(row);
+    if (event == "eval") return add_eval(row);
+    if (event == "ranks") {
+      if (row.contains("own_ms") && row["own_ms"].is_array()) skew_.add(number_in(row, "step"), row["own_ms"]);
+      return;
+    }
+    if (event == "memory") {
+      memory_ = row;
+      return;
+    }
+    if (event == "started") {
+      started_ = row;
+      add_event(row, "start", "started on " + std::to_string(integer_in(row, "ranks")) + " ranks, " + text_in(row, "version"));
+    } else if (event == "checkpoint") {
+      checkpoint_ms_ += std::max(0.0, or_zero(number_in(row, "stall_ms")));
+      place_.hours += or_zero(number_in(row, "stall_ms")) / 3.6e6;
+      if (!split_.empty()) split_.back().checkpoint += or_zero(number_in(row, "stall_ms"));
+      add_event(row, "save", "saved, " + std::to_string(integer_in(row, "bytes") >> 20) + " MiB");
+    } else if (event == "resumed") {
+      add_event(row, "restart",
+                "resumed from " + text_in(row, "checkpoint") + " on " + std::to_string(integer_in(row, "ranks")) + " ranks");
+    } else if (event == "bad_step") {
+      add_event(row, "fault", "bad step (" + text_in(row, "action") + "): " + text_in(row, "what"));
+    } else if (event == "rolled_back") {
+      add_event(row, "restart", "rolled back after step " + std::to_string(integer_in(row, "bad_step")) + ": " + text_in(row, "what"));
+    }
+  }
+
+  [[nodiscard]] Json json(const std::string& folder) const {
+    Json json{{"folder", folder}, {"summary", summary()}};
+    json["loss"] = columns(loss_.rows(), std::array{"step", "tokens", "hours", "loss"});
+    json["val"] = columns(val_.rows(), std::array{"step", "tokens", "hours", "loss"});
+    json["speed"] = columns(speed_.rows(), std::array{"step", "tokens", "hours", "tokens_per_s", "gflop_per_s"});
+    json["split"] = split_json();
+    json["skew"] = skew_.json();
+    json["memory"] = memory_json();
+    json["events"] = events_;
+    json["more_events"] = more_events_;
+    return json;
+  }
+  void add_log_event(Json event) {
+    if (events_.size() < kMostEvents + kMostLogEvents) events_.push_back(std::move(event));
+  }
+
+ private:
+  static double or_zero(double value) { return std::isfinite(value) ? value : 0; }
+
+  void add_event(const nlohmann::json& row, const char* kind, std::string text) {
+    if (events_.size() >= kMostEvents) {
+      ++more_events_;
+      return;
+    }
+    Json event{{"step", integer_in(row, row.contains("step") ? "step" : "from")}, {"kind", kind}, {"text", std::move(text)}};
+    if (row.contains("time")) event["time"] = std::round(number_in(row, "time"));
+    events_.push_back(std::move(event));
+  }
+
+  void add_step(const nlohmann::json& row) {
+    const double step = number_in(row, "step"), tokens = number_in(row, "tokens"), step_ms = number_in(row, "step_ms");
+    if (place_.step == 0) place_.tokens = std::max(0.0, step - 1) * or_zero(tokens);  // rows of earlier steps may be gone
+    place_ = {step, place_.tokens + or_zero(tokens), place_.hours + or_zero(step_ms) / 3.6e6};
+    const double loss = number_in(row, "loss"), tokens_per_s = number_in(row, "tokens_per_s");
+    loss_.add(loss, {place_.step, place_.tokens, place_.hours, loss});
+    speed_.add(tokens_per_s, {place_.step, place_.tokens, place_.hours, tokens_per_s, number_in(row, "gflop_per_s")});
+    last_ = row;
+    if (std::isfinite(tokens_per_s)) speeds_.add(tokens_per_s, {tokens_per_s});
+
+    const std::size_t bucket = bucket_of(next_++, num_steps_, num_buckets_);
+    if (bucket >= split_.size()) split_.resize(bucket + 1);
+    SplitBucket& b = split_[bucket];
+    b.step = step;
+    b.num += 1;
+    has_split_ = has_split_ || row.contains("compute_ms");
+    const double exposed = number_in(row, row.contains("compute_ms") ? "exposed_comm_ms" : "comm_wait_ms");
+    b.exposed += or_zero(exposed);
+    b.compute += or_zero(row.contains("compute_ms") ? number_in(row, "compute_ms") : step_ms - exposed);
+    b.optimizer += or_zero(number_in(row, "optimizer_ms"));
+    b.data += or_zero(number_in(row, "data_ms"));
+    b.slowest = std::max(b.slowest, or_zero(step_ms));
+  }
+
+  void add_eval(const nlohmann::json& row) {
+    const double loss = number_in(row, "val_loss"), ms = or_zero(number_in(row, "eval_ms"));
+    place_.hours += ms / 3.6e6;
+    eval_ms_ += ms;
+    val_.add(loss, {number_in(row, "step"), place_.tokens, place_.hours, loss});
+    if (!split_.empty()) split_.back().evaluation += ms;
+    if (std::isfinite(loss) && (!best_val_ || loss < *best_val_)) {
+      best_val_ = loss;
+      best_step_ = number_in(row, "step");
+    }
+    last_val_ = loss;
+  }
+
+  [[nodiscard]] Json split_json() const {
+    std::vector<std::array<double, 8>> rows;
+    for (const SplitBucket& b : split_) {
+      if (b.num == 0) continue;
+      rows.push_back({b.step, b.compute / b.num, b.exposed / b.num, b.optimizer / b.num, b.data / b.num, b.checkpoint / b.num,
+                      b.evaluation / b.num, b.slowest});
+    }
+    Json json = columns(rows, std::array{"step", "compute", "exposed_comm", "optimizer", "data", "checkpoint", "evaluation", "slowest"});
+    json["is_measured"] = has_split_;
+    return json;
+  }
+
+  [[nodiscard]] Json memory_json() const {
+    if (started_.is_null() && memory_.is_null()) return nullptr;
+    const auto part = [](const nlohmann::json& row, const char* field) {
+      return row.is_object() && row.contains(field) && row[field].is_object() ? row[field] : nlohmann::json::object();
+    };
+    return {{"planned", part(started_, "planned_by_role")},
+            {"measured", part(memory_, "peak_by_role")},
+            {"planned_peak", started_.is_object() ? integer_in(started_, "planned_bytes") : 0},
+            {"measured_peak", memory_.is_object() ? integer_in(memory_, "peak_bytes") : 0},
+            {"largest_rank_peak", last_.is_object() ? integer_in(last_, "peak_bytes") : 0}};
+  }
+
+  [[nodiscard]] Json summary() const {
+    Json json{{"steps", place_.step}, {"tokens", place_.tokens}, {"hours", short_number(place_.hours)}};
+    if (started_.is_object()) {
+      json["planned_steps"] = integer_in(started_, "steps");
+      json["ranks"] = integer_in(started_, "ranks");
+      json["device"] = text_in(started_, "device");
+      json["version"] = text_in(started_, "version");
+    }
+    if (last_.is_object()) {
+      json["loss"] = short_number(number_in(last_, "loss"));
+      json["step_ms"] = short_number(number_in(last_, "step_ms"));
+    }
+    std::vector<double> speeds;
+    for (const auto& row : speeds_.rows()) speeds.push_back(row[0]);
+    if (!speeds.empty()) {
+      const auto half = speeds.begin() + static_cast<std::ptrdiff_t>(speeds.size() / 2);
+      std::ranges::nth_element(speeds, half);
+      json["tokens_per_s"] = short_number(*half);
+    }
+    if (best_val_) {
+      json["best_val"] = short_number(*best_val_);
+      json["best_val_step"] = best_step_;
+      json["last_val"] = short_number(last_val_);
+    }
+    json["eval_hours"] = short_number(eval_ms_ / 3.6e6);
+    json["checkpoint_hours"] = short_number(checkpoint_ms_ / 3.6e6);
+    if (time_) json["last_time"] = *time_;
+    return json;
+  }
+
+  std::int64_t num_steps_, num_buckets_;
+  ThinnedRows<4> loss_;
+  ThinnedRows<5> speed_;
+  ThinnedRows<4> val_;
+  SkewMap skew_;
+  ThinnedRows<1> speeds_{num_steps_, 1000};
+  std::vector<SplitBucket> split_;
+  std::int64_t next_ = 0;
+  Place place_;
+  bool has_split_ = false;
+  nlohmann::json started_, memory_, last_;  // rows; null: there is none
+  double eval_ms_ = 0, checkpoint_ms_ = 0, last_val_ = kNan, best_step_ = 0;
+  std::optional<double> best_val_, time_;
+  std::vector<Json> events_;
+  std::int64_t more_events_ = 0;
+};
+
+}  // namespace
+
+Json run_data(const std::string& folder, const Detail& detail) {
+  const MetricsRows rows(folder + "/metrics.jsonl");
+  RunReader reader(rows, detail);
+  rows.for_each([&](const nlohmann::json& row) { reader.add(row); });
+  for (Json& event : log_events(folder + "/log.txt", kMostLogEvents)) reader.add_log_event(std::move(event));
+  Json json = reader.json(folder);
+  const std::vector<std::string> traces = trace_files(folder);
+  json["trace"] = traces.empty() ? Json(nullptr) : traces_json(traces, detail.num_traced_ranks);
+  return json;
+}
+
+}  // namespace mica::report

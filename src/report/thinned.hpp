@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace mica::report {
+
+/// Which of `num_buckets` stretches of equal length the i-th of `num` rows is in.
+inline std::size_t bucket_of(std::int64_t i, std::int64_t num, std::int64_t num_buckets) {
+  return static_cast<std::size_t>(i >= num ? num_buckets - 1 : i * num_buckets / num);
+}
+
+/// Of a long series, the rows with the lowest and the highest value in each of so many stretches: whatever is drawn a pixel a stretch looks
+/// as if all were drawn. A short series is kept whole.
+template <std::size_t N>
+class ThinnedRows {
+ public:
+  using Values = std::array<double, N>;
+
+  /// @param num_rows  that add() will be called for at most
+  ThinnedRows(std::int64_t num_rows, std::int64_t num_stretches)
+      : num_rows_(num_rows), num_stretches_(num_rows <= 2 * num_stretches ? num_rows : num_stretches) {}
+
+  /// @param key  decides; a row without one (NaN) is kept where its stretch has no other
+  void add(double key, const Values& values) {
+    const std::size_t bucket = bucket_of(next_, num_rows_, num_stretches_);
+    if (bucket >= buckets_.size()) buckets_.resize(bucket + 1);
+    Bucket& b = buckets_[bucket];
+    const Entry entry{next_++, key, values};
+    if (!b.lowest || std::isnan(b.lowest->key) || key < b.lowest->key) b.lowest = entry;
+    if (!b.highest || std::isnan(b.highest->key) || key > b.highest->key) b.highest = entry;
+  }
+
+  /// The rows that are left, in order.
+  [[nodiscard]] std::vector<Values> rows() const {
+    std::vector<Values> rows;
+    for (const Bucket& b : buckets_) {
+      if (!b.lowest) continue;
+      const bool lowest_first = b.lowest->index <= b.highest->index;
+      rows.push_back((lowest_first ? b.lowest : b.highest)->values);
+      if (b.lowest->index != b.highest->index) rows.push_back((lowest_first ? b.highest : b.lowest)->values);
+    }
+    return rows;
+  }
+
+ private:
+  struct Entry {
+    std::int64_t index = 0;
+    double key = 0;
+    Values values{};
+  };
+  struct Bucket {
+    std::optional<Entry> lowest, highest;
+  };
+  std::int64_t num_rows_, num_stretches_;
+  std::int64_t next_ = 0;
+  std::vector<Bucket> buckets_;
+};
+
+}  // namespace mica::report

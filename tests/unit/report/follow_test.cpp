@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mica/report/follow.hpp"
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <sstream>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "mica/io/atomic_file.hpp"
+
+#include "support/temporary_folder.hpp"
+
+namespace mica::report {
+namespace {
+
+using std::chrono::milliseconds;
+using test::TemporaryFolder;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class Follow : public ::testing::Test {
+ protected:
+  void add(const std::string& row) { std::ofstream(folder_ / "metrics.jsonl", std::ios::app) << row; }
+  void add_step(int step) {
+    add(R"({"event":"step","step":)" + std::to_string(step) + R"(,"loss":2.5,"tokens_per_s":12345,"step_ms":1000})" + "\n");
+  }
+  void lock(const std::string& text) { std::ofstream(folder_ / "run.lock") << text; }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(Follow, TellsHowARunThatHasEndedDid) {
+  add(R"({"event":"started","step":0,"steps":100})"
+      "\n");
+  add_step(40);
+  add(R"({"event":"ranks","step":40,"min_ms":700,"median_ms":710,"max_ms":950,"slowest_rank":3})"
+      "\n");
+  std::ostringstream out;
+  EXPECT_EQ(follow_run(folder_.path(), out, {}), ExitCode::done);
+  EXPECT_THAT(out.str(), HasSubstr("step     40/100  loss 2.5000  12.3k tokens/s  1000.0 ms/step  left 1 min 0 s"));
+  EXPECT_THAT(out.str(), HasSubstr("rank 3 is waited for: 950.0 ms of its own a step, median 710.0, least 700.0"));
+  EXPECT_THAT(out.str(), HasSubstr("no job trains here; the run has done 40 steps"));
+}
+
+TEST_F(Follow, SaysALineAStepUntilTheJobIsGone) {
+  lock("beat 1");
+  add(R"({"event":"started","step":0,"steps":3})"
+      "\n");
+  add_step(1);
+  std::ofstream out(folder_ / "out.txt");
+  auto followed = std::async(std::launch::async, [&] { return follow_run(folder_.path(), out, {.interval = milliseconds(5)}); });
+  const auto wait_for = [&](const std::string& text) {
+    while (io::read_file(folder_ / "out.txt").find(text) == std::string::npos) {
+      ASSERT_EQ(followed.wait_for(milliseconds(5)), std::future_status::timeout) << "the job is there";
+    }
+  };
+  wait_for("step      1/3");
+  add(R"({"event":"step","step":2,"loss":2.5,"tokens_per_s":12345,)");  // half a row
+  EXPECT_EQ(followed.wait_for(milliseconds(50)), std::future_status::timeout);
+  add("\"step_ms\":1000}\n");
+  add_step(3);
+  wait_for("step      3/3");
+  std::filesystem::remove(folder_ / "run.lock");
+  EXPECT_EQ(followed.get(), ExitCode::done);
+  EXPECT_THAT(io::read_file(folder_ / "out.txt"), ::testing::AllOf(HasSubstr("step      2/3"), HasSubstr("the run is complete")));
+}
+
+TEST_F(Follow, AJobThatIsSilentIsGone) {
+  lock("beat 1");
+  std::ostringstream out;
+  EXPECT_EQ(follow_run(folder_.path(), out, {.interval = milliseconds(5), .silent_after = std::chrono::seconds(0)}), ExitCode::done);
+  EXPECT_THAT(out.str(), HasSubstr("no step yet"));
+  EXPECT_THAT(out.str(), HasSubstr("has been silent for 0 s"));
+}
+
+TEST_F(Follow, ASignalEndsItAndIsNoError) {
+  lock("beat 1");
+  std::ostringstream out;
+  auto followed =
+      std::async(std::launch::async, [&] { return follow_run(folder_.path(), out, {.on_terminal = true, .interval = milliseconds(5)}); });
+  for (struct sigaction now{}; now.sa_handler == SIG_DFL;) {
+    std::this_thread::sleep_for(milliseconds(5));
+    ::sigaction(SIGINT, nullptr, &now);
+  }
+  std::raise(SIGINT);  // once it listens
+  EXPECT_EQ(followed.get(), ExitCode::done);
+  EXPECT_THAT(out.str(), Not(HasSubstr("silent")));
+}
+
+TEST_F(Follow, OnlyARunsFolder) {
+  std::ostringstream out;
+  EXPECT_THROW(static_cast<void>(follow_run(folder_.path(), out, {})), ConfigError);
+  EXPECT_THROW(static_cast<void>(followed_folder({"--follow"})), ConfigError);
+  EXPECT_THROW(static_cast<void>(followed_folder({"a", "--json", "--follow"})), ConfigError);
+  EXPECT_EQ(followed_folder({"a", "--follow"}), "a");
+  EXPECT_EQ(followed_folder({"--follow", "a"}), "a");
+}
+
+}  // namespace
+}  // namespace mica::report
