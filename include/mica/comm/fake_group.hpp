@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,13 +16,17 @@ namespace mica {
 struct FakeCall {
   Collective kind;
   std::string label;
-  std::int64_t bytes;
+  std::int64_t bytes;  ///< of the unsharded side
   std::string group;
+  DType dtype;
+  std::shared_ptr<const std::vector<int>> members;  ///< as ranks of the group that was made first
 };
 
 class FakeRecorder {
  public:
   std::vector<FakeCall> calls;  ///< in host order, at enqueue
+  /// Told of each call before its task is enqueued on that stream; may be empty.
+  std::function<void(const FakeCall& call, Stream& stream)> on_call{};
 };
 
 /// `recorder` may be null; otherwise it outlives the group, and also gets the calls of groups made from it. split() is refused,

@@ -90,6 +90,23 @@ TEST_F(FakeGroupTest, RecordsCallsOfAllItsGroups) {
   EXPECT_EQ(group->counts().bytes_of(Collective::all_gather), 24);
 }
 
+// As ranks of the group that was made first.
+TEST(FakeGroupMembers, GroupsOfGroupsKnowTheirMembers) {
+  FakeRecorder recorder;
+  std::vector<std::string> told;
+  recorder.on_call = [&](const FakeCall& call, Stream&) { told.push_back(call.group); };
+  const auto stream = make_cpu_stream("s", StreamMode::inlined);
+  const auto world = make_fake_group(0, 8, &recorder);
+  const auto even = world->subgroup(std::vector<int>{0, 2, 4, 6}, "even");
+  const auto ends = even->subgroup(std::vector<int>{0, 3}, "ends")->duplicate("ends again");
+  float value = 1;
+  ends->all_reduce(*stream, "x", TensorView(&value, Shape{1}, DType::f32), ReduceOp::sum);
+  ASSERT_EQ(recorder.calls.size(), 1U);
+  EXPECT_EQ(*recorder.calls[0].members, (std::vector<int>{0, 6}));
+  EXPECT_EQ(recorder.calls[0].dtype, DType::f32);
+  EXPECT_EQ(told, std::vector<std::string>{"ends again"});
+}
+
 TEST_F(FakeGroupTest, SubgroupsNeedTheirRankAndNoDoubles) {
   const std::vector<int> others{0, 2}, twice{1, 2, 2}, outside{1, 3};
   EXPECT_THAT(refusal_of([&] { (void)group->subgroup(others, "x"); }), HasSubstr("rank 1 is not among"));
