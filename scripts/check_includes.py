@@ -25,7 +25,7 @@ DIRECT = {
     "optim": ["fsdp"],
     "data": ["io", "comm"],
     "checkpoint": ["optim", "data", "io"],
-    "plan": ["fsdp"],
+    "plan": ["fsdp", "io"],
     "train": ["checkpoint", "plan", "data", "optim"],
     "generate": ["train"],
     "report": ["train"],

@@ -19,13 +19,7 @@ using test::MeasuredStep;
 using test::PlannedRun;
 using ::testing::HasSubstr;
 
-void expect_step(const StepMemory& plan, const MeasuredStep& found, const MeasuredStep& literal) {
-  EXPECT_EQ(plan.start.total(), literal.start);
-  EXPECT_EQ(plan.forward_peak.total(), literal.forward_peak);
-  EXPECT_EQ(plan.backward_peak.total(), literal.backward_peak);
-  EXPECT_EQ(plan.after_backward.total(), literal.after_backward);
-  EXPECT_EQ(plan.after_step.total(), literal.after_step);
-  EXPECT_EQ(plan.after_zero_grad.total(), literal.after_zero_grad);
+void expect_found(const MeasuredStep& found, const MeasuredStep& literal) {
   EXPECT_EQ(found.start, literal.start);
   EXPECT_EQ(found.forward_peak, literal.forward_peak);
   EXPECT_EQ(found.backward_peak, literal.backward_peak);
@@ -34,10 +28,34 @@ void expect_step(const StepMemory& plan, const MeasuredStep& found, const Measur
   EXPECT_EQ(found.after_zero_grad, literal.after_zero_grad);
 }
 
+void expect_step(const StepMemory& plan, const MeasuredStep& found, const MeasuredStep& literal) {
+  EXPECT_EQ(plan.start.total(), literal.start);
+  EXPECT_EQ(plan.forward_peak.total(), literal.forward_peak);
+  EXPECT_EQ(plan.backward_peak.total(), literal.backward_peak);
+  EXPECT_EQ(plan.after_backward.total(), literal.after_backward);
+  EXPECT_EQ(plan.after_step.total(), literal.after_step);
+  EXPECT_EQ(plan.after_zero_grad.total(), literal.after_zero_grad);
+  expect_found(found, literal);
+}
+
 struct RolePeak {
   MemoryRole role;
   std::int64_t bytes;
 };
+
+/// The runtime counts the same bytes where it neither computes nor holds anything.
+void expect_literal_dry(int num_ranks, const PlannedRun& run, const MeasuredStep& first, const MeasuredStep& later, std::int64_t peak,
+                        const std::vector<RolePeak>& role_peaks) {
+  StepRecorder recorder({.num_ranks = num_ranks, .ranks_per_node = num_ranks});
+  const Measured dry = run_and_plan({}, run, &recorder);
+  expect_found(dry.steps[0], first);
+  expect_found(dry.steps[1], later);
+  expect_found(dry.steps[2], later);
+  EXPECT_EQ(dry.peak, peak);
+  for (const RolePeak& expected : role_peaks) {
+    EXPECT_EQ(dry.peak_by_role[static_cast<std::size_t>(expected.role)], expected.bytes) << memory_role_name(expected.role);
+  }
+}
 
 void expect_literal(int num_ranks, const PlannedRun& run, const MeasuredStep& first, const MeasuredStep& later, std::int64_t peak,
                     const std::vector<RolePeak>& role_peaks) {
@@ -56,6 +74,8 @@ void expect_literal(int num_ranks, const PlannedRun& run, const MeasuredStep& fi
                     }
                   },
                   {.shares_memory = run.shares_memory});
+  // A dry group's members have no memory to share.
+  if (!run.shares_memory) expect_literal_dry(num_ranks, run, first, later, peak, role_peaks);
 }
 
 // --- 1: full_shard, fp32, two ranks, inline, no prefetch

@@ -9,6 +9,7 @@
 #include "mica/fsdp/gradient_reduction.hpp"
 #include "mica/fsdp/wrap_policy.hpp"
 #include "mica/plan/memory_plan.hpp"
+#include "mica/plan/step_recorder.hpp"
 #include "mica/plan/trace.hpp"
 #include "mica/plan/volume.hpp"
 
@@ -51,18 +52,21 @@ struct Measured {
 using MakeWorld = std::function<std::unique_ptr<ProcessGroup>(Pool&)>;
 
 /// Trains three steps on this rank, and plans the same run from a second model. @collective
-inline Measured run_and_plan(const MakeWorld& make_world, const PlannedRun& run) {
+/// @param dry  not null: the run is on this device, and `make_world` is not used.
+inline Measured run_and_plan(const MakeWorld& make_world, const PlannedRun& run, plan::StepRecorder* dry = nullptr) {
   constexpr int num_steps = 3;
   Measured measured;
-  const std::unique_ptr<Pool> pool = make_cpu_pool();
-  std::unique_ptr<ProcessGroup> world = make_world(*pool);
+  const std::unique_ptr<Pool> pool = dry ? dry->make_pool() : make_cpu_pool();
+  std::unique_ptr<ProcessGroup> world = dry ? dry->make_world() : make_world(*pool);
   const std::unique_ptr<Kernels> kernels = make_cpu_kernels(*pool);
   MeshGeometry geometry;
   geometry.world_size = world->num_ranks();
   geometry.shard_size = run.shard_size == 0 ? geometry.world_size : run.shard_size;
   geometry.replicas = geometry.world_size / geometry.shard_size;
   Mesh mesh(std::move(world), geometry);
-  fsdp::DeviceMesh device_mesh(mesh, *pool, *kernels, fsdp::Streams::make(run.mode));
+  fsdp::DeviceMesh device_mesh(mesh, *pool, *kernels, fsdp::Streams::make(run.mode, [&](const std::string& name, StreamMode mode) {
+                                 return dry ? dry->make_stream(name) : make_cpu_stream(name, mode);
+                               }));
   const std::unique_ptr<nn::Module> model = run.make_model();
   fsdp::Root& root = fsdp::auto_wrap(*model, device_mesh, run.options, run.wrap);
   nn::Context context{.compute = device_mesh.compute(), .pool = *pool, .kernels = *kernels};

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mica/plan/hardware.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <set>
+#include <sstream>
+
+#include <fmt/ranges.h>
+
+#include "mica/core/error.hpp"
+#include "mica/io/json.hpp"
+
+#include "hardware_files.hpp"
+
+namespace mica::plan {
+namespace {
+
+constexpr double kLargest = 1e9;
+
+/// Reads the keys of one object, and sees to it that each has a source and that there are no others.
+class Reader {
+ public:
+  Reader(const io::JsonValue& json, const io::JsonValue& sources) : json_(json), sources_(sources) {}
+
+  void number(const char* key, double& value, double lowest, double highest = kLargest) {
+    const io::JsonValue found = take(key);
+    value = found.number();
+    if (!(value >= lowest && value <= highest)) found.fail_expecting(fmt::format("a number from {} to {}", lowest, highest));
+  }
+  void integer(const char* key, int& value, int lowest) { value = static_cast<int>(take(key).integer(lowest, 1 << 20)); }
+  void rates(const char* key, Rates& rates) {
+    const io::JsonValue found = take(key);
+    const auto rate = [&](const char* dtype, double& value) {
+      value = found[dtype].number();
+      if (!(value > 0 && value <= kLargest)) found[dtype].fail_expecting("teraflops above 0");
+    };
+    rate("fp32", rates.fp32);
+    rate("bf16", rates.bf16);
+    rates.tf32 = rates.fp32;
+    if (found.has("tf32")) rate("tf32", rates.tf32);
+    found.for_each_key([](const std::string& name, const io::JsonValue& value) {
+      if (name != "fp32" && name != "tf32" && name != "bf16") value.fail("is not known, expected fp32, tf32 or bf16");
+    });
+  }
+  void protocols(const char* key, std::vector<Protocol>& list) {
+    const io::JsonValue found = take(key);
+    if (!found.is_list() || found.size() == 0) found.fail_expecting("a list of at least one protocol");
+    found.for_each([&](const io::JsonValue& each) {
+      const auto time = [&](const char* name) {
+        const double us = each[name].number();
+        if (!(us >= 0 && us <= kLargest)) each[name].fail_expecting("microseconds from 0");
+        return us;
+      };
+      Protocol protocol{.bandwidth_share = each["bandwidth_share"].number(),
+                        .base_us = time("base_us"),
+                        .in_node_step_us = time("in_node_step_us"),
+                        .network_step_us = time("network_step_us")};
+      if (!(protocol.bandwidth_share > 0 && protocol.bandwidth_share <= 1))
+        each["bandwidth_share"].fail_expecting("a number above 0, at most 1");
+      list.push_back(protocol);
+    });
+  }
+  std::string text(const char* key) {
+    seen_.insert(key);
+    return json_[key].text();
+  }
+  void check_nothing_else() const {
+    json_.for_each_key([&](const std::string& key, const io::JsonValue& value) {
+      if (!seen_.contains(key) && key != "sources") value.fail(fmt::format("is not known; the keys are {}", fmt::join(seen_, ", ")));
+    });
+  }
+
+ private:
+  io::JsonValue take(const char* key) {
+    seen_.insert(key);
+    if (!sources_.has(key)) json_[key].fail("has no source: write where it comes from under \"sources\", by the same key");
+    return json_[key];
+  }
+
+  const io::JsonValue& json_;
+  const io::JsonValue& sources_;
+  std::set<std::string> seen_;
+};
+
+}  // namespace
+
+std::vector<std::string> hardware_names() {
+  std::vector<std::string> names;
+  for (const HardwareFile& file : kHardwareFiles) names.emplace_back(file.name);
+  return names;
+}
+
+std::string_view hardware_text(std::string_view name) {
+  const auto found = std::ranges::find(kHardwareFiles, name, &HardwareFile::name);
+  return found == std::end(kHardwareFiles) ? std::string_view() : found->text;
+}
+
+Hardware parse_hardware(std::string_view text, const std::string& file_name) {
+  const auto json = io::JsonValue::parse<ConfigError>(text, file_name);
+  const io::JsonValue sources = json["sources"];
+  Reader read(json, sources);
+  Hardware h;
+  h.name = read.text("name");
+  const std::string device = read.text("device");
+  if (device != "gpu" && device != "cpu") json["device"].fail_expecting("\"gpu\" or \"cpu\"");
+  h.is_gpu = device == "gpu";
+  constexpr double kAbove0 = std::numeric_limits<double>::min();
+  read.integer("ranks_per_node", h.ranks_per_node, 1);
+  read.integer("threads", h.threads, 1);
+  read.number("memory_gib", h.memory_gib, kAbove0);
+  read.number("reserved_gib", h.reserved_gib, 0);
+  read.rates("peak_tflops", h.peak_tflops);
+  read.rates("product_tflops", h.product_tflops);
+  read.number("attention_forward_tflops", h.attention_forward_tflops, kAbove0);
+  read.number("attention_backward_tflops", h.attention_backward_tflops, kAbove0);
+  read.integer("processors", h.processors, 0);
+  read.number("memory_gb_s", h.memory_gb_s, kAbove0);
+  read.number("kernel_us", h.kernel_us, 0);
+  read.number("host_task_us", h.host_task_us, 0);
+  read.number("host_wait_us", h.host_wait_us, 0);
+  read.number("in_node_gb_s", h.in_node_gb_s, kAbove0);
+  read.number("network_gbps", h.network_gbps, kAbove0);
+  read.number("network_efficiency", h.network_efficiency, kAbove0, 1);
+  read.protocols("protocols", h.protocols);
+  read.number("compute_beside_communication", h.compute_beside_communication, kAbove0, 1);
+  read.number("communication_beside_compute", h.communication_beside_compute, kAbove0, 1);
+  read.number("storage_gb_s", h.storage_gb_s, kAbove0);
+  read.number("rank_mtbf_hours", h.rank_mtbf_hours, kAbove0);
+  read.number("restart_s", h.restart_s, 0);
+  read.check_nothing_else();
+  return h;
+}
+
+Hardware find_hardware(const std::string& name_or_file) {
+  if (const std::string_view text = hardware_text(name_or_file); !text.empty()) return parse_hardware(text, name_or_file);
+  std::error_code none;
+  require<ConfigError>(std::filesystem::is_regular_file(name_or_file, none),
+                       "--hardware={} is neither a file nor one of {}; mica-bench gemm --hardware-out FILE makes a file of this machine",
+                       name_or_file, fmt::join(hardware_names(), ", "));
+  std::ifstream file(name_or_file);
+  std::ostringstream text;
+  text << file.rdbuf();
+  require<ConfigError>(file.good(), "cannot read {}", name_or_file);
+  return parse_hardware(text.str(), name_or_file);
+}
+
+}  // namespace mica::plan

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mica/plan/step_cost.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "mica/core/rounding.hpp"
+
+namespace mica::plan {
+namespace {
+
+constexpr double kGiga = 1e9, kTera = 1e12, kMicro = 1e-6;
+
+double flops_of(const ProductShape& p) { return 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k); }
+
+double rate_of(const Rates& rates, DType dtype, bool tf32) {
+  if (dtype != DType::f32) return rates.bf16 * kTera;
+  return (tf32 ? rates.tf32 : rates.fp32) * kTera;
+}
+
+/// The best share of the processors that tiles of common sizes, or parts of their sums (split k), keep busy.
+double tile_efficiency(const ProductShape& p, int processors) {
+  struct Tile {
+    std::int64_t rows, columns;
+  };
+  constexpr std::array<Tile, 3> kTiles{{{128, 128}, {256, 128}, {128, 256}}};
+  constexpr std::int64_t kShortestSum = 512;  // that is worth splitting
+  double best = 0;
+  for (const Tile& tile : kTiles) {
+    const std::int64_t tiles = divide_up(p.m, tile.rows) * divide_up(p.n, tile.columns);
+    const double filled = static_cast<double>(p.m) * static_cast<double>(p.n) / static_cast<double>(tiles * tile.rows * tile.columns);
+    for (std::int64_t parts = 1; parts <= 8 && (parts == 1 || p.k / parts >= kShortestSum); parts *= 2) {
+      const std::int64_t rounds = divide_up(tiles * parts, processors);
+      best = std::max(best, filled * static_cast<double>(tiles * parts) / static_cast<double>(rounds * processors));
+    }
+  }
+  return best;
+}
+
+struct Traffic {
+  double in_node = 0, network = 0;  ///< bytes through a rank's link, and through its node's
+};
+
+Traffic traffic_of(Collective kind, std::int64_t bytes, const GroupShape& group, int ranks_per_node) {
+  const double n = group.num_ranks, full = static_cast<double>(bytes);
+  // Ranks of the node that are not in this group are in others like it.
+  const double groups_on_node = std::max(1.0, static_cast<double>(ranks_per_node) / group.ranks_on_node);
+  Traffic traffic;
+  if (kind == Collective::all_to_all) {
+    traffic.in_node = full * (group.ranks_on_node - 1) / n;
+    traffic.network = full * (n - group.ranks_on_node) / n * group.ranks_on_node * groups_on_node;
+    return traffic;
+  }
+  const double ways = kind == Collective::all_reduce ? 2 : 1;
+  const double through = ways * full * (n - 1) / n;
+  if (group.ranks_on_node > 1) traffic.in_node = through;
+  if (group.num_nodes > 1) traffic.network = through * groups_on_node;
+  return traffic;
+}
+
+}  // namespace
+
+double product_seconds(const ProductShape& p, const Hardware& hardware, bool tf32) {
+  if (p.m == 0 || p.n == 0 || p.k == 0) return 0;
+  const double efficiency = hardware.processors == 0 ? 1 : tile_efficiency(p, hardware.processors);
+  const double computing = flops_of(p) / (rate_of(hardware.product_tflops, p.dtype, tf32) * efficiency);
+  const double operands = static_cast<double>((p.m * p.k + p.k * p.n + p.m * p.n) * dtype_bytes(p.dtype));
+  return std::max(computing, operands / (hardware.memory_gb_s * kGiga));
+}
+
+double collective_seconds(Collective kind, std::int64_t bytes, const GroupShape& group, int ranks_per_node, const Hardware& hardware) {
+  if (group.num_ranks == 1) return 0;
+  const Traffic traffic = traffic_of(kind, bytes, group, ranks_per_node);
+  const double network = hardware.network_gbps * hardware.network_efficiency * kGiga / 8;
+  const double moving = std::max(traffic.in_node / (hardware.in_node_gb_s * kGiga), traffic.network / network);
+  const int nodes = group.num_nodes, ways = kind == Collective::all_reduce ? 2 : 1;
+  double best = std::numeric_limits<double>::max();
+  for (const Protocol& p : hardware.protocols) {
+    const double ring_us = ways * ((group.num_ranks - nodes) * p.in_node_step_us + (nodes - 1) * p.network_step_us);
+    best = std::min(best, moving / p.bandwidth_share + (p.base_us + ring_us) * kMicro);
+    if (kind != Collective::all_reduce && kind != Collective::barrier) continue;
+    const int levels = std::bit_width(static_cast<unsigned>(nodes) - 1U);  // log2, rounded up
+    const double tree_us = 2 * ((group.ranks_on_node - 1) * p.in_node_step_us + levels * p.network_step_us);
+    constexpr double kTreeShare = 0.9;  // of a ring's bandwidth: NCCL, src/graph/tuning.cc
+    best = std::min(best, moving / (p.bandwidth_share * kTreeShare) + (p.base_us + tree_us) * kMicro);
+  }
+  return best;
+}
+
+std::vector<SimOp> sim_ops(const StepRecord& record, const Hardware& hardware, const CostOptions& options) {
+  const auto kernel_seconds = [&](const RecordedOp& op) {
+    double computing =
+        op.attention_flops / ((op.is_backward ? hardware.attention_backward_tflops : hardware.attention_forward_tflops) * kTera);
+    for (std::int32_t i = 0; i < op.num_products; ++i) {
+      computing += product_seconds(record.products[static_cast<std::size_t>(op.first_product + i)], hardware, options.tf32);
+    }
+    const double moving = static_cast<double>(op.bytes) / (hardware.memory_gb_s * kGiga);
+    return std::max(computing, moving) + hardware.kernel_us * kMicro;
+  };
+  std::vector<SimOp> ops;
+  ops.reserve(record.ops.size());
+  for (const RecordedOp& op : record.ops) {
+    SimOp sim{.stream = op.stream, .event = op.event};
+    switch (op.kind) {
+      case RecordedOp::Kind::kernel:
+        sim.seconds = kernel_seconds(op);
+        break;
+      case RecordedOp::Kind::collective:
+        sim.resource = op.group.num_nodes > 1 ? Resource::network : Resource::in_node;
+        sim.seconds = collective_seconds(op.collective, op.bytes, op.group, options.ranks_per_node, hardware);
+        break;
+      case RecordedOp::Kind::wait:
+        sim.kind = SimOp::Kind::wait;
+        break;
+      case RecordedOp::Kind::host_wait:
+        sim.kind = SimOp::Kind::host_wait;
+        break;
+      case RecordedOp::Kind::mark:
+        sim.kind = SimOp::Kind::mark;
+        break;
+    }
+    ops.push_back(sim);
+  }
+  return ops;
+}
+
+StepTotals totals_of(const StepRecord& record, int step, int ranks_per_node) {
+  StepTotals totals;
+  int at = 0;
+  for (const RecordedOp& op : record.ops) {
+    if (op.kind == RecordedOp::Kind::mark) ++at;
+    if (at != step) continue;
+    if (op.kind == RecordedOp::Kind::kernel) {
+      ++totals.num_kernels;
+      totals.kernel_bytes += static_cast<double>(op.bytes);
+      totals.attention_flops += op.attention_flops;
+      // Backward makes 5 products of half the scores; forward and backward of the model are 2 + 4 of all.
+      if (op.is_backward) totals.model_attention_flops += op.attention_flops / 5 * 12;
+      for (std::int32_t i = 0; i < op.num_products; ++i) {
+        totals.product_flops += flops_of(record.products[static_cast<std::size_t>(op.first_product + i)]);
+      }
+    } else if (op.kind == RecordedOp::Kind::collective) {
+      ++totals.num_collectives;
+      const Traffic traffic = traffic_of(op.collective, op.bytes, op.group, ranks_per_node);
+      totals.sent_in_node += traffic.in_node;
+      totals.sent_to_network += traffic.network / ranks_per_node;
+    }
+  }
+  return totals;
+}
+
+}  // namespace mica::plan

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mica/plan/step_recorder.hpp"
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "mica/comm/fake_group.hpp"
+#include "mica/core/error.hpp"
+#include "mica/core/rounding.hpp"
+
+#include "dry_device.hpp"
+
+namespace mica::plan {
+
+struct StepRecorder::State {
+  RecorderOptions options;
+  FakeRecorder calls;
+  StepRecord record;
+  std::vector<std::int32_t> last_op;  ///< by stream: of its last one that was kept
+  std::vector<ProductShape> products;
+  bool keeps = false;
+  int epoch = 0;  ///< counts begin()
+  DryAddresses addresses;
+  std::map<const std::vector<int>*, GroupShape> shapes;  ///< by members
+  std::vector<std::shared_ptr<const std::vector<int>>> members;
+
+  Pool* pool = nullptr;  ///< of staging
+
+  void stage(const FakeCall& call, Stream& stream) const {
+    if (!options.staging_bytes || pool == nullptr) return;
+    const std::int64_t numel = call.bytes / dtype_bytes(call.dtype);
+    const std::int64_t bytes = options.staging_bytes(call.kind, numel, call.dtype, static_cast<int>(call.members->size()));
+    static_cast<void>(pool->allocate(bytes, MemoryRole::communication, stream));
+  }
+  std::int32_t add(RecordedOp op) {
+    record.ops.push_back(op);
+    return static_cast<std::int32_t>(record.ops.size() - 1);
+  }
+  GroupShape shape_of(const std::shared_ptr<const std::vector<int>>& of) {
+    const auto [found, is_new] = shapes.try_emplace(of.get());
+    if (!is_new) return found->second;
+    members.push_back(of);  // so that its address stays its own
+    std::map<int, int> on_node;
+    for (const int rank : *of) ++on_node[rank / options.ranks_per_node];
+    GroupShape& shape = found->second;
+    shape.num_ranks = static_cast<int>(of->size());
+    shape.num_nodes = static_cast<int>(on_node.size());
+    for (const auto& [node, ranks] : on_node) shape.ranks_on_node = std::max(shape.ranks_on_node, ranks);
+    return shape;
+  }
+};
+
+namespace {
+
+using State = StepRecorder::State;
+
+class RecordedEvent final : public EventState {
+ public:
+  RecordedEvent(std::shared_ptr<State> state, std::int32_t op) : state_(std::move(state)), op_(op), epoch_(state_->epoch) {}
+  [[nodiscard]] std::int32_t op() const { return epoch_ == state_->epoch ? op_ : RecordedOp::kNothing; }
+  /// Nothing has run yet.
+  [[nodiscard]] bool is_complete() const override { return false; }
+  void wait_on_host() override {
+    if (state_->keeps && op() != RecordedOp::kNothing)
+      state_->add({.kind = RecordedOp::Kind::host_wait, .what = "host waits", .event = op()});
+  }
+
+ private:
+  std::shared_ptr<State> state_;
+  std::int32_t op_;
+  int epoch_;
+};
+
+/// 2 products of [T,D] x [D,T] per head forward, 5 backward (the scores are made again), half of each because it is causal.
+double attention_flops(bool is_backward, std::span<const Access> accesses, std::int64_t seq_len, std::int64_t element_bytes) {
+  const auto output = std::ranges::find(accesses, Access::Mode::write, &Access::mode);
+  // Backward reads the gradient of the output first; both are [B,T,H*D].
+  const std::int64_t bytes = is_backward ? accesses[0].bytes : output->bytes;
+  const double one = static_cast<double>(seq_len) * static_cast<double>(bytes / element_bytes);  // 2 T T H D B / 2
+  return (is_backward ? 5 : 2) * one;
+}
+
+class RecordingStream final : public Stream {
+ public:
+  RecordingStream(std::shared_ptr<State> state, std::string name, std::uint8_t index)
+      : state_(std::move(state)), name_(std::move(name)), index_(index) {}
+
+  [[nodiscard]] DeviceKind device() const override { return DeviceKind::cpu; }
+  [[nodiscard]] const std::string& name() const override { return name_; }
+
+  using Stream::submit;
+  void submit(const char* what, std::span<const Access> accesses, Task /*task*/) override {
+    RecordedOp op{.kind = RecordedOp::Kind::kernel, .stream = index_, .what = what};
+    State& state = *state_;
+    op.first_product = static_cast<std::int32_t>(state.record.products.size());
+    op.num_products = static_cast<std::int32_t>(state.products.size());
+    if (state.keeps) state.record.products.insert(state.record.products.end(), state.products.begin(), state.products.end());
+    state.products.clear();
+    const std::vector<FakeCall> calls = std::exchange(state.calls.calls, {});
+    if (!state.keeps) return;
+    if (!calls.empty()) {
+      const FakeCall& call = calls.back();
+      op.kind = RecordedOp::Kind::collective;
+      op.bytes = call.bytes;
+      op.collective = call.kind;
+      op.group = state.shape_of(call.members);
+    } else {
+      for (const Access& access : accesses) op.bytes += access.bytes;
+      const std::string_view name = what;
+      op.is_backward = name == "attention_backward";
+      if (op.is_backward || name == "attention") {
+        op.attention_flops = attention_flops(op.is_backward, accesses, state.options.seq_len, dtype_bytes(state.options.dtype));
+      }
+    }
+    last() = state.add(op);
+  }
+  [[nodiscard]] Event record() override {
+    return Event(std::make_shared<RecordedEvent>(state_, state_->keeps ? last() : RecordedOp::kNothing));
+  }
+  void wait(const Event& event, std::source_location) override {
+    const auto* recorded = dynamic_cast<const RecordedEvent*>(event.state().get());
+    if (!recorded || !state_->keeps || recorded->op() == RecordedOp::kNothing) return;
+    if (state_->record.ops[static_cast<std::size_t>(recorded->op())].stream == index_) return;  // its own order sees to it
+    last() = state_->add({.kind = RecordedOp::Kind::wait, .stream = index_, .what = "waits", .event = recorded->op()});
+  }
+  void synchronize() override {
+    if (state_->keeps && last() != RecordedOp::kNothing)
+      state_->add({.kind = RecordedOp::Kind::host_wait, .what = "host waits", .event = last()});
+  }
+  void drain_and_clear_error() noexcept override {}
+
+ private:
+  std::int32_t& last() { return state_->last_op[index_]; }
+
+  std::shared_ptr<State> state_;
+  std::string name_;
+  std::uint8_t index_;
+};
+
+/// Free blocks by their size: an allocation takes one that its home stream has used alone, else the one that was freed first.
+class RecordingPool final : public Pool {
+ public:
+  explicit RecordingPool(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+ protected:
+  Taken take(std::int64_t bytes, Stream& home) override {
+    const std::int64_t size = size_of(bytes);
+    std::vector<Block>& free = free_[size];
+    if (free.empty()) {
+      void* const data = state_->addresses.take(size);
+      sizes_[data] = size;
+      return {data, {}};
+    }
+    auto chosen = std::ranges::find(free, &home, &Block::home);
+    const bool is_own = chosen != free.end();
+    if (!is_own) chosen = free.begin();
+    Block block = std::move(*chosen);
+    free.erase(chosen);
+    return {block.data, is_own ? std::vector<Event>() : std::move(block.pending)};
+  }
+  void give(void* data, Stream* home, std::vector<Event> pending) override {
+    free_[sizes_.at(data)].push_back({data, home, std::move(pending)});
+  }
+  void release_free_memory() override { free_.clear(); }
+  [[nodiscard]] std::int64_t reserved_bytes() const override { return 0; }
+
+ private:
+  struct Block {
+    void* data;
+    Stream* home;
+    std::vector<Event> pending;
+  };
+  static std::int64_t size_of(std::int64_t bytes) { return round_up(bytes, std::int64_t{512}); }
+
+  std::shared_ptr<State> state_;
+  std::map<std::int64_t, std::vector<Block>> free_;
+  std::map<void*, std::int64_t> sizes_;
+};
+
+}  // namespace
+
+StepRecorder::StepRecorder(RecorderOptions options) : state_(std::make_shared<State>()) {
+  require<ConfigError>(options.num_ranks >= 1 && options.ranks_per_node >= 1, "a dry device of {} ranks, {} a node; expected at least one",
+                       options.num_ranks, options.ranks_per_node);
+  state_->options = std::move(options);
+  state_->calls.on_call = [state = state_.get()](const FakeCall& call, Stream& stream) { state->stage(call, stream); };
+}
+
+StepRecorder::~StepRecorder() = default;
+
+std::unique_ptr<Stream> StepRecorder::make_stream(std::string name) {
+  const auto index = static_cast<std::uint8_t>(state_->record.streams.size());
+  state_->record.streams.push_back(name);
+  state_->last_op.push_back(RecordedOp::kNothing);
+  return std::make_unique<RecordingStream>(state_, std::move(name), index);
+}
+
+std::unique_ptr<Pool> StepRecorder::make_pool() {
+  auto pool = std::make_unique<RecordingPool>(state_);
+  state_->pool = pool.get();
+  return pool;
+}
+
+std::unique_ptr<ProcessGroup> StepRecorder::make_world() { return make_fake_group(0, state_->options.num_ranks, &state_->calls); }
+
+std::vector<ProductShape>* StepRecorder::products() { return &state_->products; }
+
+void StepRecorder::begin() {
+  state_->keeps = true;
+  ++state_->epoch;
+  state_->record.ops.clear();
+  state_->record.products.clear();
+  std::ranges::fill(state_->last_op, RecordedOp::kNothing);
+}
+
+void StepRecorder::mark() { state_->add({.kind = RecordedOp::Kind::mark, .what = "step ends"}); }
+
+StepRecord StepRecorder::take() {
+  state_->keeps = false;
+  StepRecord taken = std::move(state_->record);
+  state_->record = {.streams = taken.streams, .ops = {}, .products = {}};
+  return taken;
+}
+
+}  // namespace mica::plan
