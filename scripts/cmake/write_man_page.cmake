@@ -19,4 +19,4 @@ to_roff(help)
 file(WRITE "${OUT}" ".TH \"${title}\" 1 \"\" \"Mica ${VERSION}\" \"User Commands\"\n.SH NAME\n${name} \\- ${SUMMARY}\n"
                     ".SH DESCRIPTION\n.nf\n${help}.fi\n"
                     ".SH SEE ALSO\n.BR mica\\-train (1),\n.BR mica\\-tokenize (1),\n.BR mica\\-inspect (1),\n.BR mica\\-convert (1),\n"
-                    ".BR mica\\-generate (1),\n.BR mica\\-bench (1)\n")
+                    ".BR mica\\-generate (1),\n.BR mica\\-plan (1),\n.BR mica\\-bench (1)\n")

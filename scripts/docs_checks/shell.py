@@ -37,6 +37,7 @@ PROGRAMS = {
     "mica-convert": ("src/checkpoint/convert/run_convert.cpp", "src/checkpoint/convert/hf_commands.cpp",
                      "src/checkpoint/convert/checkpoint_commands.cpp"),
     "mica-generate": ("src/generate/command.cpp",),
+    "mica-plan": ("src/train/planner/plan_command.cpp",),
     "mica-bench": ("src/train/bench/*.cpp",),
 }
 SUBCOMMANDS = {"mica-convert": "has no subcommand", "mica-bench": "has no benchmark"}

@@ -19,13 +19,6 @@
 namespace mica::train {
 namespace {
 
-StreamMode stream_mode(const std::string& wanted, int threads) {
-  if (wanted == "threaded") return StreamMode::threaded;
-  if (wanted == "inline") return StreamMode::inlined;
-  // On one core a second thread for memory traffic only costs switches.
-  return threads > 1 ? StreamMode::threaded : StreamMode::inlined;
-}
-
 std::vector<fsdp::ShardDim> shard_dims(const Config& config) {
   std::vector<fsdp::ShardDim> rules;
   for (const std::string& item : config.fsdp.shard_dims) {  // "glob:dim", as its key has checked
@@ -36,6 +29,13 @@ std::vector<fsdp::ShardDim> shard_dims(const Config& config) {
 }
 
 }  // namespace
+
+StreamMode stream_mode(const std::string& wanted, int threads) {
+  if (wanted == "threaded") return StreamMode::threaded;
+  if (wanted == "inline") return StreamMode::inlined;
+  // On one core a second thread for memory traffic only costs switches.
+  return threads > 1 ? StreamMode::threaded : StreamMode::inlined;
+}
 
 std::unique_ptr<nn::Module> make_module(const Config& config) {
   std::unique_ptr<nn::Module> module = make_model(config.model);

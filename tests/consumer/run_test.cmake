@@ -36,7 +36,7 @@ foreach(file share/doc/mica/LICENSE share/doc/mica/README.md share/doc/mica/docs
 endforeach()
 
 file(GLOB programs RELATIVE "${prefix}/bin" "${prefix}/bin/*")
-foreach(program mica-train mica-tokenize mica-inspect mica-report mica-convert mica-generate)
+foreach(program mica-train mica-tokenize mica-inspect mica-report mica-convert mica-generate mica-plan)
   if(NOT program IN_LIST programs)
     message(FATAL_ERROR "${program} was not installed, only ${programs}")
   endif()

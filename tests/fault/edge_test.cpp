@@ -58,7 +58,7 @@ class Edge : public ::testing::Test {
 TEST_F(Edge, ProgramsTellOfThemselvesWithoutMpi) {
   const std::vector<std::vector<std::string>> programs{
       {"mica-train"},         {"mica-tokenize"},          {"mica-inspect"},  {"mica-convert"}, {"mica-bench"}, {"mica-convert", "reshard"},
-      {"mica-bench", "gemm"}, {"mica-train", "none.cfg"}, {"mica-generate"}, {"mica-report"}};
+      {"mica-bench", "gemm"}, {"mica-train", "none.cfg"}, {"mica-generate"}, {"mica-report"},  {"mica-plan"}};
   for (const std::vector<std::string>& words : programs) {
     for (const char* flag : {"-h", "--help", "--version"}) {
       std::vector<std::string> command = words;

@@ -28,6 +28,9 @@ namespace mica::train {
 /// The config's model, with its activation checkpointing, without storage.
 [[nodiscard]] std::unique_ptr<nn::Module> make_module(const Config& config);
 
+/// mesh.streams on a CPU. @param threads  that compute
+[[nodiscard]] StreamMode stream_mode(const std::string& wanted, int threads);
+
 /// Module type that wrap=block and activation_checkpointing=block act on.
 [[nodiscard]] std::string block_type(const Config::Model& model);
 

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "mica/data/batch_plan.hpp"
+#include "mica/device/pool.hpp"
+#include "mica/device/stream.hpp"
+#include "mica/plan/hardware.hpp"
+#include "mica/plan/step_record.hpp"
+#include "mica/train/config.hpp"
+
+namespace mica::train {
+
+/// A cluster that need not exist: rank r is on node r / ranks_per_node.
+struct Cluster {
+  plan::Hardware hardware;
+  int num_ranks = 1;
+  int ranks_per_node = 1;
+};
+
+struct DryRun {
+  plan::StepRecord record;  ///< of steps 2 and 3: later ones repeat step 3
+  MemoryStats memory;       ///< of the rank's pool, steps 1 to 3: counts and peaks
+  std::int64_t offload_peak = 0;
+  std::int64_t num_parameters = 0;
+  data::BatchPlan batch;
+  StreamMode mode = StreamMode::threaded;
+  std::uint8_t compute_stream = 0;
+  int shard_size = 1;  ///< of the mesh
+};
+
+/// Runs three steps of the config's training as the trainer would (StepRunner, Schedule, optimizer), as the first rank of the cluster, on
+/// a device that computes nothing and holds nothing ([Note: dry device]). Data files are not opened. With a GPU's hardware
+/// the kernels' workspace is estimated (the logits, cuBLASLt's), and added to the peak.
+/// @throws ConfigError what the trainer would refuse for this config on that many ranks; mesh.backend = shared
+[[nodiscard]] DryRun dry_run(const Config& config, const Cluster& cluster);
+
+}  // namespace mica::train

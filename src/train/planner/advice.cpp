@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "advice.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "mica/plan/memory_plan.hpp"
+#include "mica/train/setup.hpp"
+
+namespace mica::train {
+namespace {
+
+struct Way {
+  std::string strategy;
+  std::string shard_size;
+};
+
+std::vector<Way> ways_to_shard(const Cluster& cluster) {
+  std::vector<Way> ways{{"full_shard", "world"}, {"shard_grad_op", "world"}, {"no_shard", "world"}};
+  const int node = cluster.ranks_per_node;
+  // Shard groups of whole nodes: one, then as many as leave at least two replicas.
+  for (int size = node; size < cluster.num_ranks && size <= 16 * node; size *= 4) {
+    if (size < 2 || cluster.num_ranks % size != 0) continue;
+    ways.push_back({"hybrid_shard", std::to_string(size)});
+    ways.push_back({"hybrid_shard_zero2", std::to_string(size)});
+  }
+  return ways;
+}
+
+/// The largest micro-batch that fits and keeps the global batch, if there is one.
+std::optional<std::int64_t> micro_batch_for(const Config& config, const Cluster& cluster) {
+  const std::int64_t global = config.train.global_batch;
+  const std::int64_t most = largest_micro_batch(config, cluster);
+  if (most == 0) return std::nullopt;
+  if (global == 0) return most;
+  const std::int64_t per_rank = global / cluster.num_ranks;
+  for (std::int64_t b = std::min(most, per_rank); b >= 1; --b) {
+    if (per_rank % b == 0) return b;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<Choice> find_choices(const Config& config, const Cluster& cluster) {
+  require<ConfigError>(config.train.global_batch % cluster.num_ranks == 0,
+                       "train.global_batch = {} is no multiple of the {} ranks: choose one that is, or 0 to let --advise choose",
+                       config.train.global_batch, cluster.num_ranks);
+  std::vector<Choice> choices;
+  for (const Way& way : ways_to_shard(cluster)) {
+    for (const char* wrap : {"block", "none"}) {
+      // One unit holds the whole model: nothing is gathered behind computation. It is worth a look where nothing is gathered.
+      if (std::string_view(wrap) == "none" && way.strategy != "no_shard" && way.strategy != "shard_grad_op") continue;
+      for (const char* checkpointing : {"none", "block"}) {
+        Config tried = config;
+        tried.fsdp.strategy = way.strategy;
+        tried.fsdp.reshard_after_forward = "auto";
+        tried.mesh.shard_size = way.shard_size;
+        tried.fsdp.wrap = wrap;
+        tried.fsdp.activation_checkpointing = checkpointing;
+        tried.train.micro_batch = 1;
+        const std::optional<std::int64_t> micro_batch = micro_batch_for(tried, cluster);
+        if (!micro_batch) continue;
+        tried.train.micro_batch = *micro_batch;
+        choices.push_back({fmt::format("--fsdp.strategy={} --mesh.shard_size={} --fsdp.wrap={} --fsdp.activation_checkpointing={} "
+                                       "--train.micro_batch={}",
+                                       way.strategy, way.shard_size, wrap, checkpointing, *micro_batch),
+                           make_forecast(tried, cluster)});
+      }
+    }
+  }
+  std::ranges::stable_sort(choices, std::ranges::greater{}, [](const Choice& c) { return c.forecast.tokens_per_s_per_rank; });
+  return choices;
+}
+
+std::string why(const Forecast& f) {
+  const plan::SimStep& step = f.step;
+  const double computing = step.compute_busy / step.seconds, exposed = step.exposed / step.seconds;
+  const double recomputed = f.hfu > 0 ? std::max(0.0, 1 - f.mfu / f.hfu) : 0;
+  std::string text = fmt::format("computes {:.0f} % of the time and waits {:.0f} % for communication", 100 * computing, 100 * exposed);
+  if (recomputed > 0.05) text += fmt::format("; {:.0f} % of its FLOPs are recomputed", 100 * recomputed);
+  text += fmt::format("; holds {} of {}", plan::format_bytes(f.memory.peak), plan::format_bytes(f.capacity));
+  return text;
+}
+
+}  // namespace mica::train

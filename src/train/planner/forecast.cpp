@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mica/train/forecast.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "mica/train/setup.hpp"
+
+namespace mica::train {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+
+double peak_flops(const Config& config, const plan::Hardware& hardware) {
+  const plan::Rates& peak = hardware.peak_tflops;
+  const double tflops = config.fsdp.param_dtype != "fp32" ? peak.bf16 : config.train.tf32 ? peak.tf32 : peak.fp32;
+  return tflops * 1e12;
+}
+
+std::int64_t capacity_of(const plan::Hardware& hardware) {
+  return static_cast<std::int64_t>((hardware.memory_gib - hardware.reserved_gib) * kGiB);
+}
+
+/// Checkpoints and failures: a save stops the training unless it is in the background; a failure loses half an interval and a restart.
+void add_goodput(const Config& config, const Cluster& cluster, Forecast& f) {
+  const plan::Hardware& h = cluster.hardware;
+  // Each shard is written once, whatever the number of replicas.
+  const auto bytes = static_cast<double>(f.num_parameters) * 4 * (config.checkpoint.optimizer ? config.optim.type == "sgd" ? 2 : 3 : 1);
+  const double nodes = std::ceil(static_cast<double>(f.num_ranks) / f.ranks_per_node);
+  f.checkpoint_s = bytes / (h.storage_gb_s * 1e9 * nodes);
+  const double mtbf_s = h.rank_mtbf_hours * 3600 / f.num_ranks;
+  f.best_checkpoint_interval_s = std::sqrt(2 * f.checkpoint_s * mtbf_s);
+  const double interval_s =
+      config.checkpoint.interval > 0 ? static_cast<double>(config.checkpoint.interval) * f.step.seconds : f.best_checkpoint_interval_s;
+  if (interval_s <= 0) return;
+  const double saving = config.checkpoint.async ? 0 : f.checkpoint_s / interval_s;
+  const double failing = (interval_s / 2 + h.restart_s) / mtbf_s;
+  f.goodput = 1 / (1 + saving) * std::max(0.0, 1 - failing);
+}
+
+}  // namespace
+
+Forecast make_forecast(const Config& config, const Cluster& cluster) {
+  const plan::Hardware& h = cluster.hardware;
+  const DryRun dry = dry_run(config, cluster);
+  const std::vector<plan::SimOp> ops =
+      plan::sim_ops(dry.record, h, {.ranks_per_node = std::min(cluster.ranks_per_node, cluster.num_ranks), .tf32 = config.train.tf32});
+  const std::vector<plan::SimStep> steps = plan::simulate(ops, {.num_streams = static_cast<int>(dry.record.streams.size()),
+                                                                .compute_stream = dry.compute_stream,
+                                                                .host_task_s = h.host_task_us * 1e-6,
+                                                                .host_wait_s = h.host_wait_us * 1e-6,
+                                                                .inlined = dry.mode == StreamMode::inlined,
+                                                                .compute_beside_communication = h.compute_beside_communication,
+                                                                .communication_beside_compute = h.communication_beside_compute});
+  Forecast f{.num_ranks = cluster.num_ranks,
+             .ranks_per_node = cluster.ranks_per_node,
+             .num_parameters = dry.num_parameters,
+             .batch = dry.batch,
+             .seq_len = config.train.seq_len,
+             .memory = dry.memory,
+             .offload_peak = dry.offload_peak,
+             .capacity = capacity_of(h)};
+  f.shard_size = dry.shard_size;
+  f.totals = plan::totals_of(dry.record, static_cast<int>(steps.size()) - 1, std::min(cluster.ranks_per_node, cluster.num_ranks));
+  f.step = steps.back();
+  const auto tokens = static_cast<double>(f.tokens_per_step());
+  const double model_flops = 6 * static_cast<double>(f.num_parameters) * tokens + f.totals.model_attention_flops;
+  f.tokens_per_s_per_rank = tokens / f.step.seconds;
+  f.mfu = model_flops / f.step.seconds / peak_flops(config, h);
+  f.hfu = (f.totals.product_flops + f.totals.attention_flops) / f.step.seconds / peak_flops(config, h);
+  add_goodput(config, cluster, f);
+  return f;
+}
+
+std::int64_t largest_micro_batch(const Config& config, const Cluster& cluster) {
+  const std::int64_t capacity = capacity_of(cluster.hardware);
+  const bool accumulates = data::make_batch_plan(config.train.micro_batch, cluster.num_ranks, config.train.global_batch).accumulation > 1;
+  const auto peak_of = [&](std::int64_t micro_batch) {
+    Config tried = config;
+    tried.train.micro_batch = micro_batch;
+    tried.train.global_batch = micro_batch * cluster.num_ranks * (accumulates ? 2 : 1);
+    return dry_run(tried, cluster).memory.peak;
+  };
+  constexpr std::int64_t kMost = 1 << 14;
+  const std::int64_t peak_1 = peak_of(1);
+  if (peak_1 > capacity) return 0;
+  // Memory grows almost evenly with the micro-batch: guess from two, then look at the guess's neighbours.
+  const std::int64_t slope = std::max<std::int64_t>(1, peak_of(2) - peak_1);
+  std::int64_t low = 1, high = kMost + 1;  // fits, does not
+  std::int64_t guess = std::min(kMost, 1 + (capacity - peak_1) / slope);
+  while (high - low > 1) {
+    guess = std::clamp(guess, low + 1, high - 1);
+    const std::int64_t peak = peak_of(guess);
+    const std::int64_t step = (capacity - peak) / slope;
+    if (peak <= capacity) {
+      low = guess;
+      guess += std::max<std::int64_t>(1, step);
+    } else {
+      high = guess;
+      guess += std::min<std::int64_t>(-1, step);
+    }
+  }
+  return low;
+}
+
+}  // namespace mica::train

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan_report.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "mica/plan/memory_plan.hpp"
+#include "mica/train/progress.hpp"
+
+namespace mica::train {
+namespace {
+
+double ms(double seconds) { return seconds * 1e3; }
+double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
+std::string bytes_text(double bytes) { return plan::format_bytes(static_cast<std::int64_t>(bytes)); }
+
+}  // namespace
+
+std::string forecast_table(const Forecast& f, const plan::Hardware& h, std::int64_t largest) {
+  std::string text;
+  const auto line = [&](std::string_view name, const std::string& value) { text += fmt::format("{:<22} {}\n", name, value); };
+  line("cluster", fmt::format("{} ranks, {} a node, {}, {:g} Gb/s a node", f.num_ranks, f.ranks_per_node, h.name, h.network_gbps));
+  line("model",
+       fmt::format("{} parameters in shards over {} ranks, {} replicas", f.num_parameters, f.shard_size, f.num_ranks / f.shard_size));
+  line("batch", fmt::format("{} sequences of {} tokens a step = micro-batch {} x accumulation {} x {} ranks", f.batch.global_batch(),
+                            f.seq_len, f.batch.micro_batch, f.batch.accumulation, f.num_ranks));
+  text += '\n';
+  line("step", fmt::format("{:.1f} ms", ms(f.step.seconds)));
+  line("  computes", fmt::format("{:.1f} ms ({:.0f} %)", ms(f.step.compute_busy), percent(f.step.compute_busy, f.step.seconds)));
+  line("  communicates", fmt::format("{:.1f} ms, of which {:.1f} ms ({:.0f} % of the step) are exposed", ms(f.step.communication_busy),
+                                     ms(f.step.exposed), percent(f.step.exposed, f.step.seconds)));
+  line("  host waits", fmt::format("{:.1f} ms", ms(f.step.host_waits)));
+  line("tokens/s a rank", format_rate(f.tokens_per_s_per_rank));
+  line("tokens/s", format_rate(f.tokens_per_s_per_rank * f.num_ranks));
+  line("MFU", fmt::format("{:.1f} % (with recomputation {:.1f} %)", 100 * f.mfu, 100 * f.hfu));
+  line("FLOPs a rank, step", fmt::format("{:.4g} in products, {:.4g} in attention", f.totals.product_flops, f.totals.attention_flops));
+  line("sent a rank, step",
+       fmt::format("{} inside the node, {} to other nodes", bytes_text(f.totals.sent_in_node), bytes_text(f.totals.sent_to_network)));
+  text += '\n';
+  line("memory of a rank", fmt::format("{} at the peak of {} ({})", plan::format_bytes(f.memory.peak), plan::format_bytes(f.capacity),
+                                       f.fits() ? "fits" : "does NOT fit"));
+  for (std::size_t role = 0; role < kNumMemoryRoles; ++role) {
+    if (f.memory.peak_by_role[role] == 0) continue;
+    line(fmt::format("  {}", memory_role_name(static_cast<MemoryRole>(role))), plan::format_bytes(f.memory.peak_by_role[role]));
+  }
+  if (f.offload_peak > 0) line("  offload tier", plan::format_bytes(f.offload_peak) + " of host memory");
+  if (largest >= 0) line("largest micro-batch", largest == 0 ? "none fits" : std::to_string(largest));
+  text += '\n';
+  line("a checkpoint",
+       fmt::format("{:.1f} s to write; the best interval is {}", f.checkpoint_s, format_duration(f.best_checkpoint_interval_s)));
+  line("time that counts", fmt::format("{:.1f} %, after saves and failures", 100 * f.goodput));
+  return text;
+}
+
+std::string forecast_json(const Forecast& f, const plan::Hardware& h, std::int64_t largest) {
+  nlohmann::ordered_json roles;
+  for (std::size_t role = 0; role < kNumMemoryRoles; ++role) {
+    roles[std::string(memory_role_name(static_cast<MemoryRole>(role)))] = f.memory.peak_by_role[role];
+  }
+  nlohmann::ordered_json json{{"hardware", h.name},
+                              {"ranks", f.num_ranks},
+                              {"ranks_per_node", f.ranks_per_node},
+                              {"node_gbps", h.network_gbps},
+                              {"shard_size", f.shard_size},
+                              {"parameters", f.num_parameters},
+                              {"micro_batch", f.batch.micro_batch},
+                              {"accumulation", f.batch.accumulation},
+                              {"global_batch", f.batch.global_batch()},
+                              {"seq_len", f.seq_len},
+                              {"step_ms", ms(f.step.seconds)},
+                              {"compute_ms", ms(f.step.compute_busy)},
+                              {"comm_ms", ms(f.step.communication_busy)},
+                              {"exposed_comm_ms", ms(f.step.exposed)},
+                              {"host_wait_ms", ms(f.step.host_waits)},
+                              {"tokens_per_s_per_rank", f.tokens_per_s_per_rank},
+                              {"tokens_per_s", f.tokens_per_s_per_rank * f.num_ranks},
+                              {"mfu", f.mfu},
+                              {"hfu", f.hfu},
+                              {"product_flops", f.totals.product_flops},
+                              {"attention_flops", f.totals.attention_flops},
+                              {"sent_in_node_bytes", f.totals.sent_in_node},
+                              {"sent_to_network_bytes", f.totals.sent_to_network},
+                              {"kernels", f.totals.num_kernels},
+                              {"collectives", f.totals.num_collectives},
+                              {"peak_bytes", f.memory.peak},
+                              {"capacity_bytes", f.capacity},
+                              {"fits", f.fits()},
+                              {"peak_bytes_by_role", roles},
+                              {"offload_bytes", f.offload_peak},
+                              {"checkpoint_s", f.checkpoint_s},
+                              {"best_checkpoint_interval_s", f.best_checkpoint_interval_s},
+                              {"goodput", f.goodput}};
+  if (largest >= 0) json["largest_micro_batch"] = largest;
+  return json.dump(1) + "\n";
+}
+
+}  // namespace mica::train

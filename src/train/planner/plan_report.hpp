@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "mica/train/forecast.hpp"
+
+namespace mica::train {
+
+/// For people. @param largest  largest_micro_batch(), or -1 if nobody asked
+[[nodiscard]] std::string forecast_table(const Forecast& forecast, const plan::Hardware& hardware, std::int64_t largest);
+/// One object: docs/planning.md, What the JSON says.
+[[nodiscard]] std::string forecast_json(const Forecast& forecast, const plan::Hardware& hardware, std::int64_t largest);
+
+}  // namespace mica::train

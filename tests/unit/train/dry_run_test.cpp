@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// The runtime on a device without memory: what it enqueues, on any number of ranks, and what a forecast makes of it.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "mica/train/forecast.hpp"
+#include "mica/train/plan_command.hpp"
+
+#include "support/paths.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace mica::train {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string config_path(const std::string& name) { return test::source_folder() + "/configs/" + name + ".cfg"; }
+
+Config tiny(const std::vector<std::string>& flags = {}) { return parse_config(read_config_text(config_path("gpt2-tiny-text")), flags); }
+
+Cluster cluster(int num_ranks, int ranks_per_node, const std::string& hardware = "a100-80") {
+  return {.hardware = plan::find_hardware(hardware), .num_ranks = num_ranks, .ranks_per_node = ranks_per_node};
+}
+
+plan::StepTotals totals(const DryRun& run, int ranks_per_node) { return plan::totals_of(run.record, 1, ranks_per_node); }
+
+// gpt2-tiny-text: 4 blocks of 12 * 128^2 + 13 * 128 parameters; the root has 256 * 128 + 128 * 128 + 2 * 128.
+constexpr double kBlock = 12 * 128 * 128 + 13 * 128, kRootUnit = 256 * 128 + 128 * 128 + 2 * 128, kAll = 4 * kBlock + kRootUnit;
+
+TEST(DryRun, CountsTheCollectivesOfAStep) {
+  const DryRun run = dry_run(tiny(), cluster(4, 2));
+  EXPECT_EQ(run.num_parameters, static_cast<std::int64_t>(kAll));
+  const plan::StepTotals t = totals(run, 2);
+  // 5 gathers forward, 4 backward (the root keeps its parameters), 5 reductions, the norm.
+  EXPECT_EQ(t.num_collectives, 5 + 4 + 5 + 1);
+  const double sent = 4 * (kAll + 4 * kBlock + kAll) * 3 / 4;
+  EXPECT_NEAR(t.sent_in_node, sent, 0.01 * sent);
+  EXPECT_NEAR(t.sent_to_network, sent / 2, 0.005 * sent);  // a node's two ranks send it once
+}
+
+TEST(DryRun, CountsTheFlopsOfAStep) {
+  const plan::StepTotals t = totals(dry_run(tiny(), cluster(4, 2)), 2);
+  const double tokens = 8 * 128;
+  EXPECT_DOUBLE_EQ(t.product_flops, 6 * tokens * (4 * 12 * 128 * 128 + 256 * 128));
+  // 7 products of half of [128, 128] scores a head, in 4 blocks.
+  EXPECT_DOUBLE_EQ(t.attention_flops, 7 * 128 * tokens * 128 * 4);
+  EXPECT_DOUBLE_EQ(t.model_attention_flops, 12 * 128 * tokens * 128 * 4);
+  const plan::StepTotals again = totals(dry_run(tiny({"--fsdp.activation_checkpointing=block"}), cluster(4, 2)), 2);
+  EXPECT_DOUBLE_EQ(again.product_flops, t.product_flops + 2 * tokens * 4 * 12 * 128 * 128);
+  EXPECT_DOUBLE_EQ(again.model_attention_flops, t.model_attention_flops);
+}
+
+TEST(DryRun, AccumulationRepeatsTheRounds) {
+  const DryRun once = dry_run(tiny(), cluster(4, 2)), thrice = dry_run(tiny({"--train.global_batch=96"}), cluster(4, 2));
+  EXPECT_EQ(thrice.batch.accumulation, 3);
+  EXPECT_DOUBLE_EQ(totals(thrice, 2).product_flops, 3 * totals(once, 2).product_flops);
+  EXPECT_EQ(totals(thrice, 2).num_collectives, 3 * 14 + 1);
+}
+
+// Masters, gradients and two moments of a shard, 4 bytes each, are there when the optimizer steps.
+TEST(DryRun, HoldsShards) {
+  const auto at = [](const DryRun& run, MemoryRole role) { return static_cast<double>(run.memory.peak_of(role)); };
+  for (const int ranks : {1, 4, 64}) {
+    const DryRun run = dry_run(tiny(), cluster(ranks, std::min(ranks, 8)));
+    const double shard = 4 * kAll / ranks;
+    EXPECT_NEAR(at(run, MemoryRole::sharded_param), shard, 0.1 * shard) << ranks;
+    EXPECT_NEAR(at(run, MemoryRole::sharded_grad), shard, 0.1 * shard) << ranks;
+    EXPECT_NEAR(at(run, MemoryRole::optimizer), 2 * shard, 0.1 * 2 * shard) << ranks;
+  }
+}
+
+TEST(DryRun, IsOfAnyNumberOfRanks) {
+  const DryRun run = dry_run(tiny({"--train.micro_batch=1"}), cluster(16384, 8));
+  const auto gather = std::ranges::find(run.record.ops, plan::RecordedOp::Kind::collective, &plan::RecordedOp::kind);
+  ASSERT_NE(gather, run.record.ops.end());
+  EXPECT_EQ(gather->group, (plan::GroupShape{.num_ranks = 16384, .num_nodes = 2048, .ranks_on_node = 8}));
+}
+
+TEST(Forecast, EffectsHaveTheRightSign) {
+  const auto forecast = [](const std::vector<std::string>& flags, double gbps) {
+    Cluster c = cluster(32, 8);
+    c.hardware.network_gbps = gbps;
+    return make_forecast(parse_config(read_config_text(config_path("gpt2-124m")), flags), c);
+  };
+  const Forecast full = forecast({}, 100), fast = forecast({}, 1600);
+  EXPECT_GT(full.step.seconds, 1.5 * fast.step.seconds);
+  EXPECT_GT(full.step.exposed, fast.step.exposed);
+  // Shards within nodes cross the network once a step, not three times; parameters that are kept are gathered once, not twice.
+  EXPECT_LT(forecast({"--fsdp.strategy=hybrid_shard"}, 100).step.seconds, full.step.seconds);
+  EXPECT_LT(forecast({"--fsdp.strategy=shard_grad_op"}, 100).step.seconds, full.step.seconds);
+  EXPECT_GE(forecast({"--fsdp.backward_prefetch=none"}, 1600).step.exposed, fast.step.exposed);
+  EXPECT_GT(fast.mfu, 0.05);
+  EXPECT_LT(fast.mfu, fast.hfu + 0.1);
+}
+
+TEST(Forecast, TheLargestMicroBatchFitsAndTheNextDoesNot) {
+  Cluster c = cluster(4, 4);
+  c.hardware.memory_gib = c.hardware.reserved_gib + 0.25;
+  const std::int64_t largest = largest_micro_batch(tiny(), c);
+  ASSERT_GT(largest, 1);
+  const auto capacity = static_cast<std::int64_t>(0.25 * (1 << 30));
+  EXPECT_LE(dry_run(tiny({"--train.micro_batch=" + std::to_string(largest)}), c).memory.peak, capacity);
+  EXPECT_GT(dry_run(tiny({"--train.micro_batch=" + std::to_string(largest + 1)}), c).memory.peak, capacity);
+  c.hardware.memory_gib = c.hardware.reserved_gib + 1e-6;
+  EXPECT_EQ(largest_micro_batch(tiny(), c), 0);
+}
+
+// --- the program -----------------------------------------------------------------------------------------------------
+
+std::string output_of(const std::vector<std::string>& arguments) {
+  std::ostringstream out;
+  EXPECT_EQ(run_plan(arguments, out), ExitCode::done);
+  return out.str();
+}
+
+std::string error_of(const std::vector<std::string>& arguments) {
+  std::ostringstream out;
+  try {
+    static_cast<void>(run_plan(arguments, out));
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(PlanCommand, PlansEveryExample) {
+  for (const auto& entry : std::filesystem::directory_iterator(test::source_folder() + "/configs")) {
+    for (const std::string hardware : {"h100-80", "cpu-epyc-9654"}) {
+      SCOPED_TRACE(entry.path().string() + " " + hardware);
+      const auto json = nlohmann::json::parse(
+          output_of({entry.path().string(), "--ranks=4", "--ranks-per-node", "2", "--hardware=" + hardware, "--json", "--largest=false"}));
+      for (const char* key : {"step_ms", "tokens_per_s_per_rank", "mfu", "peak_bytes", "exposed_comm_ms"}) {
+        ASSERT_TRUE(json.contains(key)) << key;
+        EXPECT_GE(json[key], 0.0) << key;
+      }
+      EXPECT_GT(json["step_ms"], 0.0);
+      EXPECT_EQ(json["fits"], true);
+    }
+  }
+}
+
+TEST(PlanCommand, PrintsATable) {
+  const std::string text =
+      output_of({config_path("gpt2-124m"), "--ranks=16", "--hardware=a100-40", "--node-gbps=200", "--train.micro_batch=8"});
+  EXPECT_THAT(text, HasSubstr("16 ranks, 8 a node, a100-40, 200 Gb/s a node"));
+  EXPECT_THAT(text, HasSubstr("micro-batch 8 x accumulation 1 x 16 ranks"));
+  EXPECT_THAT(text, HasSubstr("largest micro-batch"));
+  EXPECT_THAT(text, HasSubstr("fits"));
+}
+
+TEST(PlanCommand, Advises) {
+  const std::string text =
+      output_of({config_path("gpt2-tiny-text"), "--ranks=16", "--hardware=a100-40", "--advise", "--train.global_batch=64"});
+  EXPECT_THAT(text, HasSubstr("ways fit on 16 ranks"));
+  EXPECT_THAT(text, HasSubstr("--fsdp.strategy=hybrid_shard --mesh.shard_size=8"));
+  EXPECT_THAT(text, HasSubstr("waits"));
+}
+
+TEST(PlanCommand, DrawsScaling) {
+  const test::TemporaryFolder folder;
+  const std::string file = folder / "scaling.svg";
+  static_cast<void>(output_of({config_path("gpt2-tiny-text"), "--ranks=16", "--hardware=a100-40", "--largest=false", "--svg=" + file}));
+  std::ostringstream text;
+  text << std::ifstream(file).rdbuf();
+  EXPECT_THAT(text.str(), ::testing::StartsWith("<svg"));
+  for (const char* strategy : {"full_shard", "shard_grad_op", "hybrid_shard", "no_shard"}) EXPECT_THAT(text.str(), HasSubstr(strategy));
+}
+
+TEST(PlanCommand, BadInputIsOneLine) {
+  const std::string config = config_path("gpt2-tiny-text");
+  EXPECT_THAT(error_of({}), HasSubstr("no hardware"));
+  EXPECT_THAT(error_of({"--hardware=h100-80"}), HasSubstr("needs a config and a number of ranks"));
+  EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h1000"}), HasSubstr("--hardware=h1000 is neither a file nor one of"));
+  EXPECT_THAT(error_of({config, "--ranks=0", "--hardware=h100-80"}), HasSubstr("--ranks=0, expected a whole number from 1 to 16384"));
+  EXPECT_THAT(error_of({config, "--ranks=12", "--hardware=h100-80"}), HasSubstr("do not fill nodes of 8"));
+  EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--node-gbps=-1"}), HasSubstr("--node-gbps=-1"));
+  EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--rank=4"}), HasSubstr("unknown flag --rank"));
+  EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--train.micro_bach=4"}), HasSubstr("train.micro_batch"));
+  EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--train.global_batch=3"}), HasSubstr("3"));
+  EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--mesh.shard_size=3"}), HasSubstr("mesh.shard_size=3"));
+  EXPECT_THAT(error_of({"missing.cfg", "--ranks=8", "--hardware=h100-80"}), HasSubstr("missing.cfg"));
+}
+
+TEST(PlanCommand, PrintsHardware) {
+  const auto json = nlohmann::json::parse(output_of({"--hardware=h200", "--print-hardware"}));
+  EXPECT_EQ(json["name"], "h200");
+}
+
+}  // namespace
+}  // namespace mica::train
