@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fault/support/training.hpp"
+#include "support/paths.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace mica::test {
@@ -73,6 +74,27 @@ TEST(Bench, GemmReportsEveryProductOfEveryLayer) {
     EXPECT_GT(row["mica_gf_s"], 0.0) << row;
     EXPECT_GT(row["onednn_gf_s"], 0.0) << row;
   }
+}
+
+// What is measured is a hardware file that mica-plan takes.
+TEST(Bench, HardwareOutIsReadByThePlanner) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "this.json";
+  const Finished comm_alone = run_bench(2, {"comm", "--mib=1", "--repeats=1", "--hardware-out=" + file});
+  EXPECT_EQ(comm_alone.status, 2) << comm_alone.output;
+  EXPECT_THAT(comm_alone.output, ::testing::HasSubstr("mica-bench gemm --hardware-out"));
+  const Finished gemm =
+      run_bench(2, {"gemm", "--rows=32", "--width=64", "--vocab=96", "--head-rows=8", "--rounds=1", "--hardware-out=" + file});
+  ASSERT_EQ(gemm.status, 0) << gemm.output;
+  const Finished comm = run_bench(2, {"comm", "--mib=1", "--repeats=1", "--hardware-out=" + file});
+  ASSERT_EQ(comm.status, 0) << comm.output;
+  const Json json = Json::parse(read_text(file));
+  EXPECT_EQ(json["ranks_per_node"], 2);
+  EXPECT_THAT(json["sources"]["in_node_gb_s"].get<std::string>(), ::testing::HasSubstr("mica-bench comm on 2 ranks"));
+  const Finished plan =
+      run({program("mica-plan"), source_folder() + "/configs/gpt2-tiny-text.cfg", "--ranks=2", "--hardware=" + file, "--json"}, 60);
+  ASSERT_EQ(plan.status, 0) << plan.output;
+  EXPECT_GT(Json::parse(plan.output)["step_ms"], 0.0);
 }
 
 TEST(Bench, CommReportsCollectivesBySize) {

@@ -13,6 +13,7 @@
 
 #include "benches.hpp"
 #include "command_line.hpp"
+#include "hardware_out.hpp"
 #include "host_buffer.hpp"
 #include "report.hpp"
 #include "timing.hpp"
@@ -29,6 +30,7 @@ far as Mica sends it itself (slices above 32 KiB).
   OMP_NUM_THREADS=1 mpirun -np 2 mica-bench comm --mib 1,16,64
   OMP_NUM_THREADS=1 mpirun -np 16 --map-by ppr:8:node mica-bench comm --ranks-per-node 16     as if there were one node
   OMP_NUM_THREADS=1 mpirun -np 2 mica-bench comm --idle-cost
+  OMP_NUM_THREADS=1 mpirun -np 2 mica-bench comm --mib 16 --hardware-out=this.json
   python3 scripts/peers/torch_comm.py --ranks 2 --mib 64           the same for PyTorch's gloo
 
 --idle-cost: rank 0 multiplies matrices on one core while one of its collectives, on a stream's thread on the same core, waits
@@ -40,6 +42,7 @@ struct Options {
   std::int64_t repeats = 9;
   int ranks_per_node = 0;
   bool idle_cost = false;
+  std::string hardware_out;
 };
 
 double gb_per_s(std::int64_t bytes, double seconds) { return rounded(static_cast<double>(bytes) / seconds * 1e-9, 4); }
@@ -60,6 +63,7 @@ void bench_collectives(App& app, const Options& options) {
   std::vector<std::int64_t> sizes;
   app.comm.agree([&] { sizes = parse_numbers("mib", options.mib); });
   Report report(app.world.rank() == 0);
+  MeasuredLinks links;
   for (const std::int64_t mib : sizes) {
     const std::int64_t shard_numel = mib * (1 << 18) / ranks;
     const std::int64_t numel = shard_numel * ranks;
@@ -89,6 +93,11 @@ void bench_collectives(App& app, const Options& options) {
     const TensorView received(other.data(), {numel}, DType::f32);
     const double swap_s = time([&] { group.all_to_all(*stream, "bench", full, received); });
     const double reduce_s = time(reduce);
+    if (numel * 4 > links.bytes) {
+      const TensorView few(full_memory.data(), {ranks}, DType::f32);
+      const double small_s = time([&] { group.all_gather(*stream, "bench", few.slice(app.world.rank(), 1), few); });
+      links = {.bytes = numel * 4, .gather_s = gather_s, .reduce_scatter_s = scatter_s, .small_gather_s = small_s};
+    }
     const double copy_s = time([&] { std::memcpy(other.data(), full.data, static_cast<std::size_t>(full.bytes())); });
     stream->synchronize();
     report.add({{"bench", "comm"},
@@ -104,6 +113,7 @@ void bench_collectives(App& app, const Options& options) {
                 {"memcpy_gb_s", gb_per_s(numel * 4, copy_s)}});
   }
   report.print_table();
+  if (!options.hardware_out.empty()) write_links(options.hardware_out, app.world, links);
 }
 
 /// This thread, and threads that it makes from now on, run on one core.
@@ -190,6 +200,7 @@ po::options_description flags_of(Options& options) {
   add("repeats", po::value(&options.repeats)->default_value(options.repeats), "timed calls of each collective, or pairs with --idle-cost");
   add("ranks-per-node", po::value(&options.ranks_per_node)->default_value(options.ranks_per_node),
       "collectives as if so many ranks in a row shared a node; 0: those that share memory");
+  add("hardware-out", po::value(&options.hardware_out), "puts what was measured into a file that gemm --hardware-out has written");
   add("idle-cost", po::bool_switch(&options.idle_cost), "measure instead what a waiting collective costs a product");
   return flags;
 }

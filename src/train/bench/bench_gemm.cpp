@@ -8,6 +8,7 @@
 
 #include "benches.hpp"
 #include "command_line.hpp"
+#include "hardware_out.hpp"
 #include "host_buffer.hpp"
 #include "openblas.hpp"
 #include "product_bound.hpp"
@@ -21,10 +22,12 @@ constexpr const char* kHelp = R"(mica-bench gemm [--flags]
 
 The products of GPT-2's linear layers: forward, input gradient (dx) and weight gradient (dw). GF/s of Mica's kernels (bias and
 bias gradient included), of plain oneDNN and of OpenBLAS (libopenblas.so.0, if installed; bf16 if built with it), in turns in
-one process. Median of the rounds. Under mpirun all ranks compute at once and the slowest counts.
+one process. Median of the rounds. Under mpirun all ranks compute at once and the slowest counts. --hardware-out also measures
+attention, memory and the time of an empty task, and writes the file that mica-plan --hardware=FILE reads.
 
   OMP_NUM_THREADS=1 mica-bench gemm
   OMP_NUM_THREADS=1 mpirun -np 2 mica-bench gemm --dtypes bf16
+  OMP_NUM_THREADS=1 mpirun -np 2 mica-bench gemm --hardware-out=this.json
 
 Plain oneDNN gets row-major weights, as a gathered unit has them; packed weights would be faster, but packing takes time too.
 More rounds give steadier figures.
@@ -33,6 +36,7 @@ More rounds give steadier figures.
 struct Options {
   std::int64_t rows = 1024, width = 768, vocab = 50304, head_rows = 160, rounds = 5;
   std::string dtypes = "fp32,bf16";
+  std::string hardware_out;
 };
 
 struct Layer {
@@ -120,6 +124,7 @@ po::options_description flags_of(Options& options) {
   add("head-rows", po::value(&options.head_rows)->default_value(options.head_rows), "rows of logits computed at a time");
   add("rounds", po::value(&options.rounds)->default_value(options.rounds), "rounds, in which each library takes a turn");
   add("dtypes", po::value(&options.dtypes)->default_value(options.dtypes), "fp32, bf16 or both");
+  add("hardware-out", po::value(&options.hardware_out), "writes a hardware file of this machine, for mica-plan");
   return flags;
 }
 
@@ -154,7 +159,9 @@ ExitCode bench_gemm(App& app, const Arguments& arguments) {
                                   {"down", options.rows, c, 4 * c},
                                   {"head", options.head_rows, options.vocab, c}};
   Report report(app.world.rank() == 0);
+  MeasuredComputing measured{.threads = device.num_threads};
   for (const DType dtype : dtypes) {
+    double flops = 0, mica_s = 0;
     for (const Layer& layer : layers) {
       const LayerProducts products(*device.kernels, *stream, layer, dtype);
       for (std::size_t i = 0; i < products.contests().size(); ++i) {
@@ -165,6 +172,8 @@ ExitCode bench_gemm(App& app, const Arguments& arguments) {
         const bool has_blas = blas && blas->supports(dtype);
         if (has_blas) contenders.emplace_back([&, a = a, b = b] { blas->run(contest.shape, a, b, products.out()); });
         const std::vector<double> seconds = race(app.world, contenders, options.rounds);
+        flops += flops_of({contest.shape});
+        mica_s += seconds[0];
         const auto speed = [&](double s) { return rounded(flops_of({contest.shape}) / s * 1e-9, 1); };
         const double best = *std::min_element(seconds.begin() + 1, seconds.end());
         report.add({{"bench", "gemm"},
@@ -182,8 +191,10 @@ ExitCode bench_gemm(App& app, const Arguments& arguments) {
                     {"mica_vs_best", rounded(best / seconds[0])}});
       }
     }
+    (dtype == DType::f32 ? measured.fp32_tflops : measured.bf16_tflops) = flops / mica_s * 1e-12;
   }
   report.print_table();
+  if (!options.hardware_out.empty()) write_computing(options.hardware_out, app.world, *device.kernels, measured);
   return ExitCode::done;
 }
 
