@@ -36,7 +36,7 @@ PROGRAMS = {
     "mica-report": ("src/report/run_report.cpp",),
     "mica-convert": ("src/checkpoint/convert/run_convert.cpp", "src/checkpoint/convert/hf_commands.cpp",
                      "src/checkpoint/convert/checkpoint_commands.cpp"),
-    "mica-generate": ("src/generate/command.cpp",),
+    "mica-generate": ("src/generate/program/command.cpp",),
     "mica-plan": ("src/train/planner/plan_command.cpp",),
     "mica-bench": ("src/train/bench/*.cpp",),
 }

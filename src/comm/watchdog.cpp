@@ -44,6 +44,9 @@ constexpr Seconds kRecordsOfHang{3.5}, kRecordsOfLoss{0.4};
 constexpr Seconds kThreeBeats{3};
 /// How long ranks wait for the one that reports, and the end of the job for MPI.
 constexpr Seconds kReportOfHang{10}, kReportOfLoss{1}, kEnd{5};
+/// How long a launcher gets to see for itself that a host is gone. It ends the job then; once ranks end before, Open MPI's mpirun wants
+/// an answer of that host, and waits for it until TCP gives up, a quarter of an hour later.
+constexpr Seconds kLauncher{60};
 /// For the slowest emergency save.
 constexpr Seconds kSaves{600};
 
@@ -128,7 +131,7 @@ class Watchdog::Thread {
     folder_ = HangFolder::of_launch(run_folder, launch_);
     log_file_ = log_file;
   }
-  void set_save(std::function<void(const std::string&)> save) {
+  void set_save(Save save) {
     const std::lock_guard lock(saving_);
     save_ = std::move(save);
   }
@@ -217,8 +220,11 @@ class Watchdog::Thread {
     } else {
       report_in(*place, of_node);
     }
-    const std::optional<int> lost = lost_rank(of_node, place);
-    if (lost) save(*lost, place);
+    const std::map<int, RankHealth> lost = lost_ranks(of_node, place);
+    const bool is_host_lost = std::ranges::any_of(lost, [](const auto& rank) { return rank.second == RankHealth::silent; });
+    const auto linger = is_host_lost ? kLauncher : Seconds(0);
+    if (!lost.empty()) save(lost.begin()->first, linger, place);
+    std::this_thread::sleep_for(linger);
     end_process();
   }
 
@@ -327,34 +333,34 @@ class Watchdog::Thread {
     std::fflush(stderr);
   }
 
-  /// A rank that has died, as anybody has seen it.
-  [[nodiscard]] std::optional<int> lost_rank(const std::vector<HangRecord>& of_node, const std::optional<HangFolder>& place) const {
+  /// Ranks that have died, as any rank has seen it.
+  [[nodiscard]] std::map<int, RankHealth> lost_ranks(const std::vector<HangRecord>& of_node, const std::optional<HangFolder>& place) const {
     std::vector<HangRecord> records = of_node;
     if (place) {
       const HangScene scene = place->read();
       records.insert(records.end(), scene.records.begin(), scene.records.end());
     }
-    std::optional<int> lowest;
+    std::map<int, RankHealth> lost;
     const auto lives = [&](int rank) {
       return std::ranges::any_of(
           records, [&](const HangRecord& r) { return r.rank == rank && r.written_by == rank && r.health == RankHealth::alive; });
     };
     const auto note = [&](int rank, RankHealth health) {
-      if (is_lost(health) && !lives(rank)) lowest = std::min(lowest.value_or(rank), rank);
+      if (is_lost(health) && !lives(rank)) lost.try_emplace(rank, health);
     };
     for (const HangRecord& record : records) {
       note(record.rank, record.health);
       for (const HangRecord::Sighting& s : record.sightings) note(s.rank, s.health);
     }
-    return lowest;
+    return lost;
   }
 
   /// Saves what this rank holds. Comes back once no other rank that lives is saving either.
-  void save(int lost, const std::optional<HangFolder>& place) {
+  void save(int lost, Seconds linger, const std::optional<HangFolder>& place) {
     {
       const std::lock_guard lock(saving_);
       if (!save_) return;
-      save_(fmt::format("rank {} is lost", lost));
+      save_(fmt::format("rank {} is lost", lost), linger);
     }
     if (!place) return;
     try {
@@ -390,7 +396,7 @@ class Watchdog::Thread {
   std::optional<HangFolder> folder_;
   std::string log_file_;
   std::mutex saving_;
-  std::function<void(const std::string&)> save_;
+  Save save_;
   std::map<const FlightGroup*, Wait> waits_;
   Seconds longest_wait_{0};
   std::jthread thread_;  // last: it uses the others
@@ -400,7 +406,7 @@ Watchdog::Watchdog(const mpi::Communicator& world) : thread_(std::make_unique<Th
 Watchdog::~Watchdog() = default;
 void Watchdog::set_timeout(std::chrono::milliseconds timeout) { thread_->set_timeout(timeout); }
 void Watchdog::set_folder(const std::string& run_folder, const std::string& log_file) { thread_->set_folder(run_folder, log_file); }
-void Watchdog::set_save(std::function<void(const std::string&)> save) { thread_->set_save(std::move(save)); }
+void Watchdog::set_save(Save save) { thread_->set_save(std::move(save)); }
 void Watchdog::note_closing() { thread_->note_phase(RankPhase::closing); }
 void Watchdog::note_end() { thread_->note_phase(RankPhase::ended); }
 void Watchdog::let_finish() { thread_->let_finish(); }

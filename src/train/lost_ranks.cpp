@@ -20,7 +20,7 @@ constexpr std::chrono::milliseconds kPoll{100};
 LostRanks::LostRanks(checkpoint::EmergencySaver& saver, Hooks hooks)
     : saver_(saver), hooks_(std::move(hooks)), thread_([this](const std::stop_token& stop) { watch(stop); }) {}
 
-void LostRanks::save_and_exit(const std::string& why) {
+void LostRanks::save_and_exit(const std::string& why, std::chrono::duration<double> linger) {
   auto* const before = std::signal(SIGTERM, SIG_IGN);  // another one must not cut the save short
   try {
     const checkpoint::SaveReport report = saver_.save();
@@ -31,6 +31,8 @@ void LostRanks::save_and_exit(const std::string& why) {
     std::signal(SIGTERM, before);
     return;
   }
+  std::signal(SIGTERM, [](int) { std::_Exit(static_cast<int>(ExitCode::requeue)); });
+  std::this_thread::sleep_for(linger);
   std::_Exit(static_cast<int>(ExitCode::requeue));  // nothing else of MPI is asked, and no destructor would end
 }
 

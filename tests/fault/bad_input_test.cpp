@@ -150,7 +150,7 @@ TEST_F(BadInput, OnTheCommandLine) {
       alone({"mica-inspect"}, {"one checkpoint, got 0"}),
       alone({"mica-inspect", "--jsno", run_folder()}, {"--jsno"}),
       alone({"mica-inspect", "--json=yes", run_folder()}, {"--json=yes"}),
-      alone({"mica-inspect", "verfy", run_folder()}, {"unknown command 'verfy'", "verify or diff"}),
+      alone({"mica-inspect", "verfy", run_folder()}, {"unknown command 'verfy'", "verify, diff or hang"}),
       alone({"mica-inspect", "diff", run_folder()}, {"two checkpoints, got 1"}),
       alone({"mica-convert"}, {"wants a command"}),
       alone({"mica-convert", "reshrad", run_folder(), "out"}, {"no command 'reshrad'", "reshard"}),

@@ -39,9 +39,12 @@ class Watchdog {
   void set_timeout(std::chrono::milliseconds timeout);
   /// Where records go, and to which file the report is appended, too. Without a folder each node reports for itself.
   void set_folder(const std::string& run_folder, const std::string& log_file);
+  /// @param why     "rank 3 is lost"
+  /// @param linger  how long to stay once that is done, for the launcher to end the job by itself
+  using Save = std::function<void(const std::string& why, std::chrono::duration<double> linger)>;
   /// Called on the watchdog's thread, on every rank that lives, when one has died, and before anybody ends the job. It returns if there
-  /// is nothing to save. Empty: nothing is. Waits for a call under way. @param why  "rank 3 is lost"
-  void set_save(std::function<void(const std::string& why)> save);
+  /// is nothing to save. Empty: nothing is. Waits for a call under way.
+  void set_save(Save save);
 
   /// The rank's work is done; it waits for the others.
   void note_closing();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <string>
 #include <thread>
@@ -35,8 +36,8 @@ class LostRanks {
   LostRanks& operator=(const LostRanks&) = delete;
 
   /// Saves and ends the process with status 75. Returns only if the ranks that are left cannot save: with a warning that says
-  /// why. Any thread. @param why  "rank 3 is lost"
-  void save_and_exit(const std::string& why);
+  /// why. Any thread. @param why  "rank 3 is lost"  @param linger  after a save it ends this much later, or at SIGTERM
+  void save_and_exit(const std::string& why, std::chrono::duration<double> linger = {});
 
   /// While it lives SIGTERM alone does not make this rank save: it is in a save or another long call without collectives of a step.
   class Pause {
