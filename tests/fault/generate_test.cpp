@@ -64,7 +64,8 @@ class Generate : public ::testing::Test {
 };
 
 TEST_F(Generate, GreedyTextIsTransformersTokenForToken) {
-  for (const auto& [name, cases] : reference().items()) {
+  const Json models = reference();
+  for (const auto& [name, cases] : models.items()) {
     for (const Json& each : cases) {
       const Finished got = generate({kFolders + name, "--prompt-ids=" + joined(each.at("prompt")), "--print-ids", "--temperature=0",
                                      "--max-new-tokens=" + std::to_string(each.at("greedy").size())});
@@ -85,7 +86,8 @@ TEST_F(Generate, APenaltyIsTransformers) {
 }
 
 TEST_F(Generate, LogLikelihoodsAreTransformers) {
-  for (const auto& [name, cases] : reference().items()) {
+  const Json models = reference();
+  for (const auto& [name, cases] : models.items()) {
     std::string questions;
     for (const Json& each : cases) {
       questions += Json{{"context_ids", each.at("prompt")}, {"continuation_ids", {each.at("greedy"), each.at("other")}}}.dump() + "\n";
