@@ -2,6 +2,8 @@
 #include "node_logs.hpp"
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <random>
 
 #include <fcntl.h>
@@ -19,6 +21,16 @@ namespace {
 
 /// A process that is there, but whose watchdog has not been seen for so long, does not live.
 constexpr std::int64_t kSilenceNs = 5'000'000'000;
+
+/// Each group has a table of its members, so that in larger jobs a rank's log would be megabytes.
+constexpr int kSmallWorld = 1024;
+constexpr std::size_t kGroupsOfLarge = 32;
+
+/// Of the process's pid namespace; "": unknown.
+std::string pid_namespace() {
+  struct stat info {};
+  return ::stat("/proc/self/ns/pid", &info) == 0 ? std::to_string(info.st_ino) : "";
+}
 
 std::shared_ptr<std::byte> mapped(const UniqueFd& file, std::size_t bytes, int protection) {
   void* const memory = file ? ::mmap(nullptr, bytes, protection, MAP_SHARED, file.get(), 0) : MAP_FAILED;
@@ -57,13 +69,14 @@ std::shared_ptr<std::byte> make_file(SharedName& file_name, std::size_t bytes) {
 }  // namespace
 
 NodeLogs::NodeLogs(const mpi::Communicator& world) : rank_(world.rank()) {
-  const std::size_t bytes = FlightLog::bytes_for(FlightLog::kEvents, FlightLog::kGroups, world.num_ranks());
+  const std::size_t num_groups = world.num_ranks() > kSmallWorld ? kGroupsOfLarge : FlightLog::kGroups;
+  const std::size_t bytes = FlightLog::bytes_for(FlightLog::kEvents, num_groups, world.num_ranks());
   SharedName name;
   if (std::shared_ptr<std::byte> memory = make_file(name, bytes)) {
-    own_ = std::make_shared<FlightLog>(std::move(memory), FlightLog::kEvents, FlightLog::kGroups, world.num_ranks());
+    own_ = std::make_shared<FlightLog>(std::move(memory), FlightLog::kEvents, num_groups, world.num_ranks());
   } else {
     name.remove();
-    own_ = FlightLog::make_private(FlightLog::kEvents, FlightLog::kGroups, world.num_ranks());
+    own_ = FlightLog::make_private(FlightLog::kEvents, num_groups, world.num_ranks());
   }
   FlightHead& head = own_->head();
   head.rank.store(rank_);
@@ -74,15 +87,16 @@ NodeLogs::NodeLogs(const mpi::Communicator& world) : rank_(world.rank()) {
   }
   const mpi::Communicator node = world.split_node();
   ranks_ = node.ranks_in(world);
-  const std::vector<std::string> names = node.gather_strings(name.name);
+  const std::vector<std::string> names = node.gather_strings(name.name), namespaces = node.gather_strings(pid_namespace());
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (ranks_[i] == rank_ || names[i].empty()) continue;
     const UniqueFd file(::shm_open(names[i].c_str(), O_RDONLY | O_CLOEXEC, 0));
     std::shared_ptr<std::byte> memory = mapped(file, bytes, PROT_READ);
     if (memory == nullptr) continue;
-    auto log = std::make_unique<FlightLog>(std::move(memory), FlightLog::kEvents, FlightLog::kGroups, world.num_ranks());
+    auto log = std::make_unique<FlightLog>(std::move(memory), FlightLog::kEvents, num_groups, world.num_ranks());
     const auto stat = process_stat(static_cast<pid_t>(log->head().pid.load()));
-    shares_pids_[ranks_[i]] = stat && static_cast<std::int64_t>(stat->start_ticks) == log->head().start_ticks.load();
+    const bool has_same_pids = namespaces[i] == pid_namespace();
+    shares_pids_[ranks_[i]] = has_same_pids && stat && static_cast<std::int64_t>(stat->start_ticks) == log->head().start_ticks.load();
     others_[ranks_[i]] = std::move(log);
   }
   node.barrier();  // all have opened it
@@ -99,7 +113,10 @@ RankHealth NodeLogs::health_of(int rank, std::int64_t now_ns) const {
   const FlightLog* const log = log_of(rank);
   if (rank == rank_ || log == nullptr || log->head().phase.load() == static_cast<std::uint8_t>(RankPhase::ended)) return RankHealth::alive;
   if (shares_pids_.at(rank)) {
-    const auto stat = process_stat(static_cast<pid_t>(log->head().pid.load()));
+    const auto pid = static_cast<pid_t>(log->head().pid.load());
+    const auto stat = process_stat(pid);
+    // Without a free file descriptor here nothing is seen of a process that is there.
+    if (!stat && (::kill(pid, 0) == 0 || errno != ESRCH)) return RankHealth::alive;
     const bool is_gone =
         !stat || static_cast<std::int64_t>(stat->start_ticks) != log->head().start_ticks.load() || stat->state == 'Z' || stat->state == 'X';
     // Once more: it may have ended by itself between the two looks.
