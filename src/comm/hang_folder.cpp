@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <string_view>
 
 #include <nlohmann/json.hpp>
@@ -16,7 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kRecord = "rank-", kUnsaved = "unsaved-", kReport = "report.txt", kHosts = "hosts.json";
+constexpr std::string_view kRecord = "rank-", kUnsaved = "unsaved-", kReport = "report.txt", kHosts = "hosts.json",
+                           kSummary = "summary.json";
 
 /// The ranks that names "PREFIX00003..." of the folder's files tell. The folder is read anew each time: NFS then asks the server.
 std::set<int> ranks_in_names(const std::string& folder, std::string_view prefix) {
@@ -27,6 +29,16 @@ std::set<int> ranks_in_names(const std::string& folder, std::string_view prefix)
     if (name.starts_with(prefix) && !name.ends_with(".tmp")) ranks.insert(std::atoi(name.c_str() + prefix.size()));
   }
   return ranks;
+}
+
+/// Nothing: it cannot be read. A rank that left a bad record counts as one that left none.
+std::optional<HangRecord> read_record(const std::string& folder, int rank) {
+  const std::string path = fmt::format("{}/{}{:05}.json", folder, kRecord, rank);
+  try {
+    return parse_hang_record(io::read_file(path), path);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
 }
 
 bool is_there(const std::string& path) {
@@ -63,6 +75,29 @@ void HangFolder::write_hosts(const std::vector<std::string>& hosts) const {
   io::write_file_atomically(fmt::format("{}/{}", path_, kHosts), nlohmann::ordered_json{{"hosts", hosts}}.dump() + "\n");
 }
 
+void HangFolder::write_summary(const HangSummary& summary) const {
+  nlohmann::ordered_json lost = nlohmann::ordered_json::array();
+  for (const auto& [rank, health] : summary.lost) lost.push_back({{"rank", rank}, {"is_silent", health == RankHealth::silent}});
+  io::write_file_atomically(fmt::format("{}/{}", path_, kSummary),
+                            nlohmann::ordered_json{{"lost", lost}, {"alive", summary.num_alive}}.dump() + "\n");
+}
+
+std::optional<HangSummary> HangFolder::read_summary() const {
+  const std::string path = fmt::format("{}/{}", path_, kSummary);
+  if (!is_there(path)) return std::nullopt;
+  try {
+    const auto json = io::JsonValue::parse<ConfigError>(io::read_file(path), path);
+    HangSummary summary{.num_alive = static_cast<int>(json["alive"].integer(0, std::numeric_limits<int>::max()))};
+    json["lost"].for_each([&](const io::JsonValue& lost) {
+      summary.lost[static_cast<int>(lost["rank"].integer(0, std::numeric_limits<int>::max()))] =
+          lost["is_silent"].boolean() ? RankHealth::silent : RankHealth::dead;
+    });
+    return summary;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 void HangFolder::write_report(const std::string& text) const { io::write_file_atomically(fmt::format("{}/{}", path_, kReport), text); }
 
 bool HangFolder::has_report() const { return is_there(fmt::format("{}/{}", path_, kReport)); }
@@ -73,19 +108,27 @@ int HangFolder::num_unsaved() const { return static_cast<int>(ranks_in_names(pat
 
 std::set<int> HangFolder::ranks() const { return ranks_in_names(path_, kRecord); }
 
+std::optional<int> HangFolder::lowest_writer() const {
+  for (const int rank : ranks()) {
+    const std::optional<HangRecord> record = read_record(path_, rank);
+    if (record && record->written_by == rank) return rank;
+  }
+  return std::nullopt;
+}
+
 HangScene HangFolder::read() const {
   HangScene scene;
   const std::string hosts = fmt::format("{}/{}", path_, kHosts);
-  if (is_there(hosts)) {
-    const auto json = io::JsonValue::parse<ConfigError>(io::read_file(hosts), hosts);
-    json["hosts"].for_each([&](const io::JsonValue& host) { scene.hosts.push_back(host.text()); });
+  try {
+    if (is_there(hosts)) {
+      const auto json = io::JsonValue::parse<ConfigError>(io::read_file(hosts), hosts);
+      json["hosts"].for_each([&](const io::JsonValue& host) { scene.hosts.push_back(host.text()); });
+    }
+  } catch (const Error&) {  // records name their hosts, too
+    scene.hosts.clear();
   }
   for (const int rank : ranks()) {
-    const std::string path = fmt::format("{}/{}{:05}.json", path_, kRecord, rank);
-    try {
-      scene.records.push_back(parse_hang_record(io::read_file(path), path));
-    } catch (const Error&) {  // a rank that left a bad record counts as one that left none
-    }
+    if (std::optional<HangRecord> record = read_record(path_, rank)) scene.records.push_back(std::move(*record));
   }
   return scene;
 }

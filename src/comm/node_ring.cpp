@@ -9,6 +9,8 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include "mica/core/error.hpp"
@@ -21,9 +23,19 @@ constexpr NodeRing::Seconds kBeatEvery{1};
 constexpr std::chrono::milliseconds kConnect{200};
 /// How long an end without a goodbye is looked at first: a job that ends for another reason ends meanwhile.
 constexpr NodeRing::Seconds kAfterEnd{0.5};
+/// A connection can be reset while both its ends live. Then they are taken as lost only if somebody waits, too.
+constexpr NodeRing::Seconds kAfterReset{5};
 constexpr std::size_t kLongestLine = 4096;
 
 constexpr std::string_view kHello = "mica ", kBeat = "beat", kAlarm = "alarm ", kGoodbye = "goodbye";
+
+/// Whether the other end's kernel has acknowledged a line lately: then its host is there, and its process is only held or slow.
+bool is_host_there(const UniqueFd& socket) {
+  tcp_info info{};
+  socklen_t bytes = sizeof info;
+  if (::getsockopt(socket.get(), IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return false;
+  return std::chrono::milliseconds(info.tcpi_last_ack_recv) < 3 * kBeatEvery;
+}
 
 }  // namespace
 
@@ -55,6 +67,7 @@ void NodeRing::exchange(Seconds passed, Seconds waited, Seconds patience) {
   const std::lock_guard lock(mutex_);
   reach_neighbour();
   accept_neighbour();
+  std::erase_if(links_, [](const auto& link) { return link->is_over && link->rank < 0; });  // of a stranger
   since_beat_ += passed;
   const bool beats = since_beat_ >= kBeatEvery;
   if (beats) since_beat_ = Seconds(0);
@@ -62,11 +75,15 @@ void NodeRing::exchange(Seconds passed, Seconds waited, Seconds patience) {
     if (beats && !link->is_over) send(*link, std::string(kBeat));
     link->silent += passed;
     if (!link->is_over) receive(*link);
-    if (link->rank < 0 || gone_.contains(link->rank) || silent_.contains(link->rank)) continue;
+    if (link->rank < 0 || silent_.contains(link->rank)) continue;
+    const Seconds reset_patience = link->is_reset ? std::min(patience, kAfterReset) : Seconds(0);
     if (link->is_over && link->socket && link->silent >= kAfterEnd) {
       gone_.insert(link->rank);
-      alarm_ = fmt::format("rank {} has closed its connection", link->rank);
-    } else if (!link->is_over && link->silent >= patience && waited >= patience) {
+      if (waited >= reset_patience && alarm_.empty()) alarm_ = fmt::format("rank {} has closed its connection", link->rank);
+      continue;
+    }
+    const Seconds limit = is_host_there(link->socket) ? patience : std::min(patience, kSilence);
+    if (!link->is_over && link->silent >= limit && waited >= limit) {
       silent_.insert(link->rank);
       alarm_ = fmt::format("rank {}'s node is silent for {:.0f} s", link->rank, link->silent.count());
     }
@@ -106,6 +123,7 @@ void NodeRing::receive(Link& link) {
     if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) break;
     if (bytes <= 0 || link.received.size() > kLongestLine) {  // its end, an error, or somebody else
       link.is_over = true;
+      link.is_reset = bytes < 0;
       link.silent = Seconds(0);
       return;
     }
@@ -145,8 +163,14 @@ void NodeRing::send_alarm(const std::string& text) {
   }
 }
 
+bool NodeRing::has_neighbour() {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(links_, [](const auto& link) { return link->rank >= 0; });
+}
+
 void NodeRing::say_goodbye() {
   const std::lock_guard lock(mutex_);
+  accept_neighbour();  // one that has only just called
   for (const std::unique_ptr<Link>& link : links_) {
     if (!link->is_over) send(*link, std::string(kGoodbye));
   }

@@ -19,7 +19,7 @@ namespace mica::detail {
 class NodeRing {
  public:
   using Seconds = std::chrono::duration<double>;
-  /// A neighbour that says nothing for so long while collectives wait has gone.
+  /// A neighbour whose host says nothing for so long while collectives wait has gone. One whose host is there has the whole patience.
   static constexpr Seconds kSilence{20};
 
   /// Makes `ring` on a node's lowest rank, if a port can be opened. @returns where the others reach it; empty: nowhere
@@ -30,6 +30,8 @@ class NodeRing {
   /// Takes and sends what there is, without waiting. @param passed  since the last call  @param waited  how long this rank has been in a
   /// collective  @param patience  with a silent neighbour
   void exchange(Seconds passed, Seconds waited, Seconds patience);
+  /// Whether TCP has reached one.
+  [[nodiscard]] bool has_neighbour();
   /// What a neighbour told, or did not tell any more; empty: nothing is wrong.
   [[nodiscard]] const std::string& alarm() const { return alarm_; }
   [[nodiscard]] const std::set<int>& silent() const { return silent_; }
@@ -47,7 +49,7 @@ class NodeRing {
     UniqueFd socket;
     std::string received;
     Seconds silent{0};
-    bool is_over = false;
+    bool is_over = false, is_reset = false;
   };
 
   NodeRing(launch::Listener listener, std::string launch) : listener_(std::move(listener)), launch_(std::move(launch)) {}

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <ctime>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -49,6 +50,13 @@ constexpr Seconds kReportOfHang{10}, kReportOfLoss{1}, kEnd{5};
 constexpr Seconds kLauncher{60};
 /// For the slowest emergency save.
 constexpr Seconds kSaves{600};
+/// Records and report may take so long. Then the file system is taken for what hangs.
+constexpr Seconds kReporting{30};
+/// What the files of one more rank may take.
+constexpr Seconds kEachRank{0.005};
+/// In larger jobs a record has fewer events, kEventsOfGroup of each group: one rank reads all records.
+constexpr std::size_t kRanksInFull = 64;
+constexpr std::ptrdiff_t kEventsOfGroup = 32;
 
 /// One communicator's exchanges, as a group of the log.
 class RecordedExchanges final : public mpi::ExchangeRecord {
@@ -71,15 +79,26 @@ class RecordedExchanges final : public mpi::ExchangeRecord {
   std::int64_t sequence_ = 0;
 };
 
-/// Waits until `is_done`, at most for `limit`. @returns whether it is
+/// Waits until `is_done`, at most for `limit`. @param num_ranks  that ask the same file system  @returns whether it is
 template <class IsDone>
-bool wait_until_done(Seconds limit, const IsDone& is_done) {
+bool wait_until_done(Seconds limit, std::size_t num_ranks, const IsDone& is_done) {
+  const auto poll = std::max(milliseconds(20), milliseconds(num_ranks / 4));
   const auto deadline = std::chrono::steady_clock::now() + limit;
   while (!is_done()) {
     if (std::chrono::steady_clock::now() >= deadline) return false;
-    std::this_thread::sleep_for(milliseconds(20));
+    std::this_thread::sleep_for(poll);
   }
   return true;
+}
+
+/// Leaves the last kEventsOfGroup of each group.
+void shorten(HangRecord& record) {
+  std::vector<std::ptrdiff_t> left(record.groups.size(), kEventsOfGroup);
+  std::vector<HangRecord::Event> kept;
+  for (auto event = record.events.rbegin(); event != record.events.rend(); ++event) {
+    if (left[event->group]-- > 0) kept.push_back(std::move(*event));
+  }
+  record.events.assign(std::make_move_iterator(kept.rbegin()), std::make_move_iterator(kept.rend()));
 }
 
 bool is_lost(RankHealth health) { return health == RankHealth::dead || health == RankHealth::silent; }
@@ -126,6 +145,7 @@ class Watchdog::Thread {
   Thread& operator=(const Thread&) = delete;
 
   void set_timeout(milliseconds timeout) { timeout_ms_ = timeout.count(); }
+  void add_patience(int num) { num_patiences_ += num; }
   void set_folder(const std::string& run_folder, const std::string& log_file) {
     const std::lock_guard lock(mutex_);
     folder_ = HangFolder::of_launch(run_folder, launch_);
@@ -140,14 +160,19 @@ class Watchdog::Thread {
     if (phase == RankPhase::ended && ring_) ring_->say_goodbye();
   }
   void let_finish() {
-    if (wait_until_done(Seconds(1), [&] { return head().has_alarm.load() != 0; })) {
+    if (wait_until_done(Seconds(1), 1, [&] { return head().has_alarm.load() != 0; })) {
       for (;;) std::this_thread::sleep_for(kSaves);
     }
   }
 
  private:
   [[nodiscard]] FlightHead& head() const { return logs_.own()->head(); }
-  [[nodiscard]] Seconds timeout() const { return milliseconds(timeout_ms_.load()); }
+  [[nodiscard]] Seconds timeout() const {
+    const milliseconds timeout(timeout_ms_.load());
+    return num_patiences_ > 0 ? std::max<milliseconds>(timeout, kFileTimeout) : timeout;
+  }
+  /// For what takes longer with more ranks.
+  [[nodiscard]] Seconds for_all_ranks(Seconds limit) const { return limit + static_cast<double>(hosts_.size()) * kEachRank; }
   [[nodiscard]] std::optional<HangFolder> folder() const {
     const std::lock_guard lock(mutex_);
     return folder_;
@@ -164,7 +189,13 @@ class Watchdog::Thread {
       head().heartbeat_ns.store(steady_ns());
       const std::string alarm = look(passed, looks);
       if (head().phase.load() == static_cast<std::uint8_t>(RankPhase::ended)) continue;
-      if (!alarm.empty()) end_job(alarm);
+      if (alarm.empty()) continue;
+      try {
+        end_job(alarm);
+      } catch (const std::exception& error) {
+        print(fmt::format("mica: error: rank {}: {}: {}\n", logs_.rank(), alarm, error.what()));
+        end_process();
+      }
     }
   }
 
@@ -178,9 +209,11 @@ class Watchdog::Thread {
     const std::string waits = look_at_groups(passed);
     if (!waits.empty()) return waits;
     if (ring_) {
-      ring_->exchange(passed, longest_wait_, std::min(timeout(), detail::NodeRing::kSilence));
+      ring_->exchange(passed, longest_wait_, timeout());
       if (const std::string alarm = ring_->alarm(); !alarm.empty()) return alarm;
     }
+    // A shared file system may stall, and this thread gives the signs of life: alarms come over the ring.
+    if (ring_ && ring_->has_neighbour()) return {};
     if (logs_.rank() != logs_.leader() || hosts_.size() == logs_.ranks().size() || looks % kLooksPerFolderLook != 0) return {};
     const std::optional<HangFolder> place = folder();
     return place && place->exists() ? "another node has an alarm" : "";
@@ -211,6 +244,7 @@ class Watchdog::Thread {
     if (ring_) ring_->send_alarm(alarm);
     const std::optional<HangFolder> place = folder();
     std::vector<HangRecord> of_node = make_records(alarm);
+    guard_report(of_node);
     if (!place) {
       if (is_lowest_alive(of_node)) {
         tell(HangScene{hosts_, of_node}, std::nullopt);
@@ -220,12 +254,29 @@ class Watchdog::Thread {
     } else {
       report_in(*place, of_node);
     }
-    const std::map<int, RankHealth> lost = lost_ranks(of_node, place);
+    const auto [lost, num_alive] = found_by_all(of_node, place);
+    is_reported_ = true;
     const bool is_host_lost = std::ranges::any_of(lost, [](const auto& rank) { return rank.second == RankHealth::silent; });
     const auto linger = is_host_lost ? kLauncher : Seconds(0);
+    num_alive_ = num_alive;
     if (!lost.empty()) save(lost.begin()->first, linger, place);
     std::this_thread::sleep_for(linger);
     end_process();
+  }
+
+  /// Ends the process if the file system does not let end_job() come to its end, and tells what is known without it.
+  void guard_report(const std::vector<HangRecord>& of_node) {
+    std::thread([this, of_node] {
+      if (wait_until_done(for_all_ranks(kReporting), 1, [&] { return is_reported_.load(); })) return;
+      exit_after(kEnd);  // stderr may block, too
+      if (is_lowest_alive(of_node)) {
+        print(fmt::format("mica: error: the job hangs or has lost a rank, and its run's folder cannot be written: {}",
+                          hang_report(HangScene{hosts_, of_node})));
+      } else {
+        std::this_thread::sleep_for(kReportOfLoss);
+      }
+      ::_exit(kStatus);
+    }).detach();
   }
 
   /// This rank's, and those of the ranks of its node that cannot write theirs if this one is to write them. Without a folder, of all.
@@ -237,6 +288,7 @@ class Watchdog::Thread {
       const RankHealth health = logs_.health_of(rank, now);
       if (log == nullptr) continue;
       records.push_back(record_of(*log, now));
+      if (hosts_.size() > kRanksInFull) shorten(records.back());
       records.back().written_by = logs_.rank();
       records.back().host = hosts_[static_cast<std::size_t>(rank)];
       records.back().health = health;
@@ -268,7 +320,6 @@ class Watchdog::Thread {
     bool has_lost = false;
     try {
       const bool writes_for_others = is_lowest_alive(of_node);
-      if (writes_for_others) place.write_hosts(hosts_);
       const bool has_mine = place.ranks().contains(logs_.rank());  // written by another rank while this one was stopped: that says more
       for (const HangRecord& record : of_node) {
         has_lost |= is_lost(record.health);
@@ -280,19 +331,22 @@ class Watchdog::Thread {
     }
     const bool are_complete = wait_for_records(place, has_lost ? kRecordsOfLoss : kRecordsOfHang);
     if (!are_complete) add_silent_nodes(place, of_node);
-    HangScene scene = place.read();
-    scene.hosts = hosts_;
-    const auto lowest = std::ranges::find_if(scene.records, [](const HangRecord& record) { return record.written_by == record.rank; });
-    if (lowest == scene.records.end()) scene.records = of_node;  // nothing can be written there
-    const bool is_mine = lowest == scene.records.end() ? is_lowest_alive(of_node) : lowest->rank == logs_.rank();
-    if (is_mine) tell(scene, place);
-    if (!is_mine) static_cast<void>(wait_until_done(has_lost ? kReportOfLoss : kReportOfHang, [&] { return place.has_report(); }));
+    const std::optional<int> lowest = place.lowest_writer();
+    if (lowest ? *lowest == logs_.rank() : is_lowest_alive(of_node)) {
+      HangScene scene = place.read();
+      scene.hosts = hosts_;
+      if (!lowest) scene.records = of_node;  // nothing can be written there
+      tell(scene, place);
+    } else {
+      static_cast<void>(
+          wait_until_done(for_all_ranks(has_lost ? kReportOfLoss : kReportOfHang), hosts_.size(), [&] { return place.has_report(); }));
+    }
   }
 
   /// @returns whether all ranks have left one
   bool wait_for_records(const HangFolder& place, Seconds limit) {
     auto last = std::chrono::steady_clock::now();
-    return wait_until_done(limit, [&] {
+    return wait_until_done(limit, hosts_.size(), [&] {
       const auto now = std::chrono::steady_clock::now();
       if (ring_) ring_->exchange(now - std::exchange(last, now), Seconds(0), timeout());
       return place.ranks().size() == hosts_.size();
@@ -322,8 +376,14 @@ class Watchdog::Thread {
       return log_file_;
     }();
     if (!log_file.empty()) std::ofstream(log_file, std::ios::app) << "mica: error: the job hangs or has lost a rank: " << report << where;
+    if (!place) return;
     try {
-      if (place) place->write_report(report);
+      place->write_hosts(hosts_);
+    } catch (const std::exception&) {  // records name their hosts, too
+    }
+    try {
+      place->write_summary(summary_of(place->read().records));  // with what has come meanwhile
+      place->write_report(report);
     } catch (const std::exception&) {  // it was printed
     }
   }
@@ -333,26 +393,32 @@ class Watchdog::Thread {
     std::fflush(stderr);
   }
 
-  /// Ranks that have died, as any rank has seen it.
-  [[nodiscard]] std::map<int, RankHealth> lost_ranks(const std::vector<HangRecord>& of_node, const std::optional<HangFolder>& place) const {
-    std::vector<HangRecord> records = of_node;
-    if (place) {
-      const HangScene scene = place->read();
-      records.insert(records.end(), scene.records.begin(), scene.records.end());
-    }
-    std::map<int, RankHealth> lost;
+  /// What the rank that reports has found out; if it has not, what all records say.
+  [[nodiscard]] static HangSummary found_by_all(const std::vector<HangRecord>& of_node, const std::optional<HangFolder>& place) {
+    if (!place) return summary_of(of_node);
+    if (const std::optional<HangSummary> summary = place->read_summary()) return *summary;
+    std::vector<HangRecord> records = place->read().records;
+    std::ranges::copy_if(of_node, std::back_inserter(records),
+                         [&](const HangRecord& own) { return !std::ranges::count(records, own.rank, &HangRecord::rank); });
+    return summary_of(records);
+  }
+
+  /// Ranks that have died, as any rank has seen it, and how many live.
+  [[nodiscard]] static HangSummary summary_of(const std::vector<HangRecord>& records) {
+    HangSummary summary;
     const auto lives = [&](int rank) {
       return std::ranges::any_of(
           records, [&](const HangRecord& r) { return r.rank == rank && r.written_by == rank && r.health == RankHealth::alive; });
     };
     const auto note = [&](int rank, RankHealth health) {
-      if (is_lost(health) && !lives(rank)) lost.try_emplace(rank, health);
+      if (is_lost(health) && !lives(rank)) summary.lost.try_emplace(rank, health);
     };
     for (const HangRecord& record : records) {
       note(record.rank, record.health);
       for (const HangRecord::Sighting& s : record.sightings) note(s.rank, s.health);
+      if (record.written_by == record.rank) ++summary.num_alive;
     }
-    return lost;
+    return summary;
   }
 
   /// Saves what this rank holds. Comes back once no other rank that lives is saving either.
@@ -365,19 +431,21 @@ class Watchdog::Thread {
     if (!place) return;
     try {
       place->write_unsaved(logs_.rank());
-      const std::ptrdiff_t num_alive =
-          std::ranges::count_if(place->read().records, [](const HangRecord& r) { return r.written_by == r.rank; });
-      static_cast<void>(wait_until_done(kSaves, [&] { return place->num_unsaved() >= num_alive; }));
+      static_cast<void>(wait_until_done(kSaves, hosts_.size(), [&] { return place->num_unsaved() >= num_alive_; }));
     } catch (const std::exception&) {  // then nobody can save there either
     }
   }
 
-  [[noreturn]] void end_process() {
-    constexpr int kStatus = static_cast<int>(ExitCode::runtime_failure);
-    std::thread([] {
-      std::this_thread::sleep_for(kEnd);
-      ::_exit(kStatus);  // MPI does not come back
+  static constexpr int kStatus = static_cast<int>(ExitCode::runtime_failure);
+
+  static void exit_after(Seconds time) {
+    std::thread([time] {
+      std::this_thread::sleep_for(time);
+      ::_exit(kStatus);
     }).detach();
+  }
+  [[noreturn]] static void end_process() {
+    exit_after(kEnd);  // MPI may not come back
     mpi::Session::abort(kStatus);
   }
 
@@ -392,6 +460,9 @@ class Watchdog::Thread {
   std::unique_ptr<detail::NodeRing> ring_;
   int next_ = 0;  // of this node, whose process this rank looks at
   std::atomic<std::int64_t> timeout_ms_{milliseconds(kTimeout).count()};
+  std::atomic<int> num_patiences_ = 0;
+  std::atomic<bool> is_reported_ = false;
+  int num_alive_ = 0;  // of the ranks, at an alarm
   mutable std::mutex mutex_;
   std::optional<HangFolder> folder_;
   std::string log_file_;
@@ -405,6 +476,8 @@ class Watchdog::Thread {
 Watchdog::Watchdog(const mpi::Communicator& world) : thread_(std::make_unique<Thread>(world)) {}
 Watchdog::~Watchdog() = default;
 void Watchdog::set_timeout(std::chrono::milliseconds timeout) { thread_->set_timeout(timeout); }
+Watchdog::Patience::Patience(Watchdog& of) : of_(of) { of_.thread_->add_patience(1); }
+Watchdog::Patience::~Patience() { of_.thread_->add_patience(-1); }
 void Watchdog::set_folder(const std::string& run_folder, const std::string& log_file) { thread_->set_folder(run_folder, log_file); }
 void Watchdog::set_save(Save save) { thread_->set_save(std::move(save)); }
 void Watchdog::note_closing() { thread_->note_phase(RankPhase::closing); }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -10,8 +11,14 @@
 
 namespace mica {
 
-/// RUN/hang/LAUNCH, which the ranks of a launch that hangs write: rank-00003.json (HangRecord), hosts.json, report.txt. Each file appears
-/// complete or not at all. Without MPI.
+/// What the rank that reports a hang has found out for the others.
+struct HangSummary {
+  std::map<int, RankHealth> lost;  ///< ranks that have died
+  int num_alive = 0;               ///< ranks that wrote a record of their own
+};
+
+/// RUN/hang/LAUNCH, which the ranks of a launch that hangs write: rank-00003.json (HangRecord); and the rank that reports: hosts.json,
+/// summary.json, report.txt. Each file appears complete or not at all. Without MPI.
 class HangFolder {
  public:
   explicit HangFolder(std::string path) : path_(std::move(path)) {}
@@ -25,6 +32,9 @@ class HangFolder {
   /// @throws IoError, ConfigError
   void write(const HangRecord& record) const;
   void write_hosts(const std::vector<std::string>& hosts) const;
+  void write_summary(const HangSummary& summary) const;
+  /// Nothing: there is none, or none that can be read.
+  [[nodiscard]] std::optional<HangSummary> read_summary() const;
   void write_report(const std::string& text) const;
   [[nodiscard]] bool has_report() const;
   /// This rank could not save what the ranks that are left hold.
@@ -33,7 +43,9 @@ class HangFolder {
 
   /// Ranks that have a record.
   [[nodiscard]] std::set<int> ranks() const;
-  /// What is there. A record that cannot be read is left out. @throws ConfigError
+  /// The lowest rank that wrote a record of its own. Reads no more records than it takes to find it.
+  [[nodiscard]] std::optional<int> lowest_writer() const;
+  /// What is there. What cannot be read is left out.
   [[nodiscard]] HangScene read() const;
 
  private:

@@ -16,8 +16,8 @@ namespace mica {
 /// - looks whether a collective that this rank has entered has not ended for the timeout. Time in which the process itself did not run
 ///   (a suspended job) does not count, nor does a clock that is set;
 /// - looks whether the process of the next rank of its node is gone;
-/// - the lowest rank of a node exchanges signs of life with those of the neighbouring nodes over TCP, and looks whether there are
-///   records of this launch in the run's folder;
+/// - the lowest rank of a node exchanges signs of life with those of the neighbouring nodes over TCP. Where TCP reaches none, it looks
+///   whether there are records of this launch in the run's folder;
 /// - looks whether another rank of its node has an alarm.
 /// With an alarm a rank tells its node and the neighbouring nodes, and writes its record to RUN/hang/LAUNCH; the lowest rank
 /// that lives on a node writes those of the dead and stopped ones there. The lowest rank that lives prints the report. If a rank has
@@ -27,6 +27,8 @@ namespace mica {
 class Watchdog {
  public:
   static constexpr std::chrono::seconds kTimeout{300};
+  /// At least, while ranks wait for those that read and write files.
+  static constexpr std::chrono::seconds kFileTimeout{1800};
 
   /// Groups and Communicators that are made from now on are recorded. @collective
   explicit Watchdog(const mpi::Communicator& world);
@@ -37,6 +39,18 @@ class Watchdog {
 
   /// mesh.timeout
   void set_timeout(std::chrono::milliseconds timeout);
+  /// While it lives, on every rank, the timeout is kFileTimeout if it is shorter: for saves and loads, in which ranks wait for the slowest
+  /// one's files in one collective.
+  class Patience {
+   public:
+    explicit Patience(Watchdog& of);
+    ~Patience();
+    Patience(const Patience&) = delete;
+    Patience& operator=(const Patience&) = delete;
+
+   private:
+    Watchdog& of_;
+  };
   /// Where records go, and to which file the report is appended, too. Without a folder each node reports for itself.
   void set_folder(const std::string& run_folder, const std::string& log_file);
   /// @param why     "rank 3 is lost"
