@@ -31,6 +31,7 @@ void LostRanks::save_and_exit(const std::string& why, std::chrono::duration<doub
     std::signal(SIGTERM, before);
     return;
   }
+  hooks_.exits();
   std::signal(SIGTERM, [](int) { std::_Exit(static_cast<int>(ExitCode::requeue)); });
   std::this_thread::sleep_for(linger);
   std::_Exit(static_cast<int>(ExitCode::requeue));  // nothing else of MPI is asked, and no destructor would end

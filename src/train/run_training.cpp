@@ -121,7 +121,8 @@ ExitCode run_training(App& app) {
   });
   take_model_keys(app.comm, config);
   app.comm.agree([&] { check_config(config); });
-  app.watchdog.set_timeout(std::chrono::milliseconds(static_cast<std::int64_t>(config.mesh.timeout * 1e3)));
+  const std::chrono::milliseconds timeout(static_cast<std::int64_t>(config.mesh.timeout * 1e3));
+  app.watchdog.set_timeout(std::max<std::chrono::milliseconds>(timeout, Watchdog::kFileTimeout));  // until there are steps
   const Logger logger = is_main ? Logger::to_stderr(log_level(config.log.level), "")
                                 : Logger::to_stderr(LogLevel::warn, fmt::format("rank {}", app.world.rank()));
   times.end("config");

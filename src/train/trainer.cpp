@@ -89,6 +89,7 @@ ExitCode Trainer::run(const RunFolder& folder) {
 ExitCode Trainer::train() {
   estimate_save();
   if (stops_while_starting()) return ExitCode::requeue;
+  app_.watchdog.set_timeout(std::chrono::milliseconds(static_cast<std::int64_t>(config_.mesh.timeout * 1e3)));
   watch_for_lost_ranks();
   last_save_begin_ = asked_at_ = Clock::now();
   RequestPace pace(last_done_, Clock::now());

@@ -61,6 +61,7 @@ bool Trainer::handle_bad_step(std::int64_t step) {
 }
 
 void Trainer::roll_back(std::int64_t bad_step) {
+  const Watchdog::Patience patience(app_.watchdog);
   finish_background_save();
   check_owner();
   const std::string folder = app_.comm.from_first_rank([&] {

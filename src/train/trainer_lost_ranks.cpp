@@ -56,7 +56,8 @@ void Trainer::watch_for_lost_ranks() {
                              logger_.warn("{}", text);
                              // A launcher that ends the job may print no more. Rank 0's own line is in log.txt already.
                              if (!is_main()) std::ofstream(app_.log_file, std::ios::app) << "warning: " << text << '\n';
-                           }});
+                           },
+                       .exits = [this] { app_.watchdog.note_end(); }});
   app_.watchdog.set_save([this](const std::string& why, std::chrono::duration<double> linger) { lost_ranks_->save_and_exit(why, linger); });
 }
 

@@ -23,6 +23,7 @@ void Trainer::prepare_background_saves() {
                          mpi::Session::library_version());
   });
   background_world_ = std::make_unique<mpi::Communicator>(app_.world.duplicate());
+  background_world_->leave_unrecorded();  // ranks without a part to write wait there as long as the slowest writer needs
   saver_ = std::make_unique<checkpoint::AsyncSaver>(make_mpi_comm(*background_world_),
                                                     device_.pinned_pool ? *device_.pinned_pool : *device_.pool,
                                                     checkpoint::Retries{kRetryAfter, [this] { return is_stopping(); }});
@@ -70,6 +71,7 @@ void Trainer::save(std::int64_t step, bool in_background) {
   const LostRanks::Pause pause(lost_ranks_.get());
   const Clock::time_point begin = last_save_begin_ = Clock::now();
   is_last_save_ = !in_background;
+  const Watchdog::Patience patience(app_.watchdog);
   finish_background_save();
   if (step == last_saved_) return;
   check_owner();  // before the others begin to save
@@ -113,6 +115,7 @@ void Trainer::look_at_background_save() {
 
 void Trainer::finish_background_save() {
   if (!saver_) return;
+  const Watchdog::Patience patience(app_.watchdog);
   try {
     app_.comm.agree([&] {
       while (!saver_->wait_for(std::chrono::milliseconds(100))) look_at_background_save();  // tells of failed attempts

@@ -27,6 +27,8 @@ class LostRanks {
     std::function<void(const checkpoint::SaveReport&)> tell_saved;
     /// One line, of any rank.
     std::function<void(const std::string&)> warn;
+    /// After a save: this rank ends by itself.
+    std::function<void()> exits;
   };
   static constexpr std::chrono::seconds kStall{3};
 
