@@ -3,13 +3,17 @@
 // rank and what the others wait for within mesh.timeout and 5 s. It can be read again afterwards, and nothing is left in /dev/shm.
 //   MICA_HANGS=<n>  times of each (1)
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "mica/core/process_stat.hpp"
 
 #include "fault/support/training.hpp"
 #include "support/temporary_folder.hpp"
@@ -29,7 +33,7 @@ constexpr double kTimeout = 2;  // mesh.timeout, in seconds
 
 int num_hangs() {
   const char* text = std::getenv("MICA_HANGS");
-  return text != nullptr ? std::atoi(text) : 1;
+  return text != nullptr ? std::max(1, std::atoi(text)) : 1;
 }
 
 /// Files of these processes in /dev/shm.
@@ -140,6 +144,7 @@ TEST_F(Hang, AUsersOwnLoopIsLookedAfterToo) {
       fs::create_directory(run_folder());
       Child child(loops(way, run_folder()));
       const std::vector<pid_t> ranks = child.ranks(kRanks);
+      ASSERT_EQ(ranks.size(), static_cast<std::size_t>(kRanks));
       ASSERT_TRUE(child.wait_for("goes wrong")) << child.wait(1).output;
       const auto begin = Clock::now();
       EXPECT_TRUE(child.wait_for("where the ranks stand:")) << child.wait(1).output;
@@ -170,9 +175,14 @@ TEST_F(Hang, WhoIsOnlyLateIsLeftInPeace) {
 TEST_F(Hang, AJobThatIsSuspendedGoesOn) {
   Child child(trains({"--train.steps=400"}));
   const std::vector<pid_t> ranks = child.ranks(kRanks);
+  ASSERT_EQ(ranks.size(), static_cast<std::size_t>(kRanks));
   ASSERT_TRUE(child.wait_for("  loss ")) << child.wait(1).output;
   for (const pid_t rank : ranks) ::kill(rank, SIGSTOP);
   std::this_thread::sleep_for(std::chrono::duration<double>(kTimeout + 1));
+  for (const pid_t rank : ranks) {
+    const std::optional<ProcessStat> stat = process_stat(rank);
+    ASSERT_TRUE(stat && stat->state == 'T') << "rank's process " << rank;
+  }
   for (const pid_t rank : ranks) ::kill(rank, SIGCONT);
   const Finished run = child.wait(120);
   EXPECT_EQ(run.status, 0) << run.output;
