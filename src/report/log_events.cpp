@@ -22,26 +22,30 @@ std::int64_t progress_step(std::string_view line) {
 
 }  // namespace
 
-std::vector<nlohmann::ordered_json> log_events(const std::string& path, std::size_t most) {
+LogEvents log_events(const std::string& path, std::size_t most_warnings) {
   static constexpr std::string_view kWarning = "warning: ", kError = "mica: error: ";
   std::ifstream file(path);
-  std::vector<nlohmann::ordered_json> events;
-  std::map<std::string, std::size_t, std::less<>> known;  // text -> its place in events
+  LogEvents found;
+  std::map<std::string, std::size_t> known;  // text -> its place in events
+  std::size_t num_warnings = 0;
   std::int64_t step = 0;
   for (std::string line; std::getline(file, line);) {
     if (const std::int64_t seen = progress_step(line); seen >= 0) step = seen;
     const bool is_warning = line.starts_with(kWarning);
     if (!is_warning && !line.starts_with(kError)) continue;
     const std::string text = line.substr(is_warning ? kWarning.size() : kError.size());
-    const auto [place, is_new] = known.emplace(text, events.size());
-    if (is_new && events.size() < most) {
-      events.push_back({{"step", step}, {"kind", is_warning ? "warning" : "fault"}, {"text", text}, {"times", 1}});
-    } else if (place->second < events.size()) {
-      nlohmann::ordered_json& times = events[place->second]["times"];
+    if (const auto place = known.find(text); place != known.end()) {
+      nlohmann::ordered_json& times = found.events[place->second]["times"];
       times = times.get<std::int64_t>() + 1;
+    } else if (is_warning && num_warnings == most_warnings) {
+      ++found.num_left_out;
+    } else {
+      num_warnings += is_warning ? 1 : 0;
+      known.emplace(text, found.events.size());
+      found.events.push_back({{"step", step}, {"kind", is_warning ? "warning" : "fault"}, {"text", text}, {"times", 1}});
     }
   }
-  return events;
+  return found;
 }
 
 }  // namespace mica::report

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -8,8 +10,14 @@
 
 namespace mica::report {
 
-/// Warnings and fatal errors of a run's log.txt, at most `most`, each with the step of the progress line before it:
-/// {"step":120,"kind":"warning","text":"..."}. The same text is told once, with its count. Empty if there is no log.
-[[nodiscard]] std::vector<nlohmann::ordered_json> log_events(const std::string& path, std::size_t most);
+struct LogEvents {
+  std::vector<nlohmann::ordered_json> events;
+  std::int64_t num_left_out = 0;  ///< warnings, counted as often as they came
+};
+
+/// Warnings and fatal errors of a run's log.txt, each with the step of the progress line before it:
+/// {"step":120,"kind":"warning","text":"...","times":1}. The same text is told once, with its count. No events if there is no log.
+/// @param most_warnings  texts; errors, of which a start has one at most, are all told
+[[nodiscard]] LogEvents log_events(const std::string& path, std::size_t most_warnings);
 
 }  // namespace mica::report

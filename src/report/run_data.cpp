@@ -8,7 +8,10 @@
 #include <limits>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "mica/core/error.hpp"
 
 #include "log_events.hpp"
 #include "metrics_rows.hpp"
@@ -21,14 +24,15 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr std::size_t kMostEvents = 400, kMostLogEvents = 200;
+/// Saves leave room for what is rarer.
+constexpr std::size_t kMostEvents = 400, kMostSaves = 200, kMostWarnings = 200;
 
 /// Seven digits are more than a screen shows. JSON has no NaN: a gap.
 Json short_number(double value) {
   if (!std::isfinite(value)) return nullptr;
   if (value == 0) return 0;
   const double unit = std::pow(10.0, std::floor(std::log10(std::abs(value))) - 6);
-  if (unit >= 1) return static_cast<std::int64_t>(std::round(value));
+  if (unit >= 1) return std::abs(value) < 1e15 ? Json(static_cast<std::int64_t>(std::round(value))) : Json(value);
   const double scale = std::round(1 / unit);
   return std::round(value * scale) / scale;
 }
@@ -155,21 +159,24 @@ class RunReader {
     json["more_events"] = more_events_;
     return json;
   }
-  void add_log_event(Json event) {
-    if (events_.size() < kMostEvents + kMostLogEvents) events_.push_back(std::move(event));
+  void add_log(LogEvents log) {
+    for (Json& event : log.events) events_.push_back(std::move(event));
+    more_events_ += log.num_left_out;
   }
 
  private:
   static double or_zero(double value) { return std::isfinite(value) ? value : 0; }
 
   void add_event(const nlohmann::json& row, const char* kind, std::string text) {
-    if (events_.size() >= kMostEvents) {
+    const bool is_save = std::string_view(kind) == "save";
+    if (events_.size() >= kMostEvents || (is_save && num_saves_ >= kMostSaves)) {
       ++more_events_;
       return;
     }
     Json event{{"step", integer_in(row, row.contains("step") ? "step" : "from")}, {"kind", kind}, {"text", std::move(text)}};
     if (row.contains("time")) event["time"] = std::round(number_in(row, "time"));
     events_.push_back(std::move(event));
+    num_saves_ += is_save ? 1 : 0;
   }
 
   void add_step(const nlohmann::json& row) {
@@ -277,6 +284,7 @@ class RunReader {
   double eval_ms_ = 0, checkpoint_ms_ = 0, last_val_ = kNan, best_step_ = 0;
   std::optional<double> best_val_, time_;
   std::vector<Json> events_;
+  std::size_t num_saves_ = 0;  // of events_
   std::int64_t more_events_ = 0;
 };
 
@@ -286,10 +294,14 @@ Json run_data(const std::string& folder, const Detail& detail) {
   const MetricsRows rows(folder + "/metrics.jsonl");
   RunReader reader(rows, detail);
   rows.for_each([&](const nlohmann::json& row) { reader.add(row); });
-  for (Json& event : log_events(folder + "/log.txt", kMostLogEvents)) reader.add_log_event(std::move(event));
+  reader.add_log(log_events(folder + "/log.txt", kMostWarnings));
   Json json = reader.json(folder);
-  const std::vector<std::string> traces = trace_files(folder);
-  json["trace"] = traces.empty() ? Json(nullptr) : traces_json(traces, detail.num_traced_ranks);
+  json["trace"] = nullptr;
+  try {
+    if (const auto traces = trace_files(folder); !traces.empty()) json["trace"] = traces_json(traces, detail.num_traced_ranks);
+  } catch (const ConfigError& error) {  // such as a file that a killed run left half written: the page does without it
+    json["trace_note"] = error.what();
+  }
   return json;
 }
 

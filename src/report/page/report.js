@@ -253,12 +253,13 @@
     $("trace-controls").hidden = !trace;
     if (!trace) {
       $("trace-note").textContent = "";
-      return box.append(empty("Nothing was traced: run a few steps with --log.trace=10-12."));
+      return box.append(empty(run.trace_note ?? "Nothing was traced: run a few steps with --log.trace=10-12."));
     }
     const line = trace.timelines.find(t => String(t.rank) === $("trace-rank").value) ?? trace.timelines[0];
     const total = trace.ranks.find(r => r.rank === line.rank);
     $("trace-note").textContent = `Rank ${line.rank}${line.step ? ", step " + line.step : ""}: ${ms(line.step_us / 1e3)}. In all traced steps ${total.num} collectives of ${digits(total.mib)} MiB took ${ms(total.busy_ms)}; `
-      + `computing stood still for ${ms(total.exposed_ms)}, so that ${digits(total.hidden, 3)} % of the communication was hidden.`;
+      + `computing stood still for ${ms(total.exposed_ms)}, so that ${digits(total.hidden, 3)} % of the communication was hidden.`
+      + (line.is_cut ? " Only a part of this step is shown: it has too many tasks." : "");
     const rows = Object.keys(line.rows).map(Number).filter(r => line.slices.some(s => s[0] === r));
     // Ranges lie above the tasks of their stream, outer ones above inner ones.
     const lanes = new Map(), laneOf = new Map();

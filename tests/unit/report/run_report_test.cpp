@@ -3,6 +3,7 @@
 #include "mica/report/run_report.hpp"
 
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include <gmock/gmock.h>
@@ -116,7 +117,8 @@ TEST_F(Report, NumbersThatJsonLacksAreGaps) {
   add_rows(R"({"event":"step","step":2,"loss":"nan","tokens":100,"tokens_per_s":1000,"step_ms":100,"comm_wait_ms":20})"
            "\n");
   add_step(3, 2);
-  EXPECT_EQ(run()["loss"]["loss"], json({3, nullptr, 2}));
+  add_step(4, 1e30);
+  EXPECT_EQ(run()["loss"]["loss"], json({3, nullptr, 2, 1e30}));
 }
 
 TEST_F(Report, WarningsComeWithTheirStep) {
@@ -129,6 +131,30 @@ TEST_F(Report, WarningsComeWithTheirStep) {
   ASSERT_EQ(events.size(), 2u);
   EXPECT_EQ(events[0], json({{"step", 40}, {"kind", "warning"}, {"text", "</script><b>x"}, {"times", 2}}));
   EXPECT_EQ(events[1]["kind"], "fault");
+}
+
+// However often a run saves and warns, what ends it is told; and how much is left out.
+TEST_F(Report, ManyEventsLeaveRoomForRareOnes) {
+  add_step(1, 3);
+  for (int step = 1; step <= 450; ++step) {
+    add_rows(R"({"event":"checkpoint","step":)" + std::to_string(step) +
+             R"(,"bytes":1048576,"stall_ms":1,"write_ms":1})"
+             "\n");
+  }
+  add_rows(R"({"event":"rolled_back","step":450,"bad_step":455,"what":"loss is nan"})"
+           "\n");
+  std::ofstream log(folder_ / "log.txt");
+  for (int i = 0; i < 250; ++i) log << "warning: number " << i << "\nwarning: number 7\n";
+  log << "mica: error: lost\n";
+  log.close();
+  const json data = run();
+  std::map<std::string, int> kinds;
+  for (const json& event : data["events"]) ++kinds[event["kind"].get<std::string>()];
+  EXPECT_EQ(kinds, (std::map<std::string, int>{{"save", 200}, {"restart", 1}, {"warning", 200}, {"fault", 1}}));
+  EXPECT_EQ(data["events"].back()["text"], "lost");
+  EXPECT_EQ(data["events"][202]["text"], "number 7");
+  EXPECT_EQ(data["events"][202]["times"], 251);
+  EXPECT_EQ(data["more_events"], 250 + 50);
 }
 
 TEST_F(Report, WhatDiffersBetweenConfigs) {
@@ -192,6 +218,16 @@ TEST_F(Report, ATraceTellsWhatWasHidden) {
   EXPECT_EQ(line["step_us"], 1000);
   ASSERT_EQ(line["slices"].size(), 4u) << line["slices"];  // without the step itself, and what comes after it
   EXPECT_EQ(line["costly"][0], json({{"name", "all_gather h.0"}, {"num", 1}, {"kib", 2048}, {"ms", 0.4}, {"exposed_ms", 0.1}}));
+}
+
+TEST_F(Report, APageDoesWithoutATraceThatCannotBeRead) {
+  add_step(1, 3);
+  std::ofstream(folder_ / "trace-rank0.json") << R"({"traceEvents":[{"ph":"X",)";
+  const json data = run();
+  EXPECT_TRUE(data["trace"].is_null());
+  EXPECT_THAT(data["trace_note"].get<std::string>(), HasSubstr("trace-rank0.json: no trace of log.trace"));
+  std::ostringstream said;
+  EXPECT_THROW(run_report({"traces", folder_.path()}, said), ConfigError);
 }
 
 }  // namespace
