@@ -33,7 +33,7 @@ struct DryRun {
 /// Runs three steps of the config's training as the trainer would (StepRunner, Schedule, optimizer), as the first rank of the cluster, on
 /// a device that computes nothing and holds nothing ([Note: dry device]). Data files are not opened. With a GPU's hardware
 /// the kernels' workspace is estimated (the logits, cuBLASLt's), and added to the peak.
-/// @throws ConfigError what the trainer would refuse for this config on that many ranks; mesh.backend = shared
+/// @throws ConfigError what the trainer would refuse for this config on that many ranks; mesh.backend = shared; too many rounds a step
 [[nodiscard]] DryRun dry_run(const Config& config, const Cluster& cluster);
 
 }  // namespace mica::train

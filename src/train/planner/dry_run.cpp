@@ -102,6 +102,11 @@ DryRun dry_run(const Config& config, const Cluster& cluster) {
       config.mesh.backend != "shared",
       "mesh.backend = shared is not planned by mica-plan: mica-train --check on the machine says its memory; plan with mesh.backend=mpi");
   const data::BatchPlan batch = data::make_batch_plan(config.train.micro_batch, cluster.num_ranks, config.train.global_batch);
+  constexpr std::int64_t kMostRounds = 4096;  // each is run, and its tasks are kept
+  require<ConfigError>(batch.accumulation <= kMostRounds,
+                       "train.global_batch = {} on {} ranks takes {} rounds a step, and mica-plan at most {}: plan with more ranks or a "
+                       "larger train.micro_batch",
+                       config.train.global_batch, cluster.num_ranks, batch.accumulation, kMostRounds);
   const OpenMpThreads threads(cluster.hardware.is_gpu ? 1 : cluster.hardware.threads);
   plan::StepRecorder recorder(recorder_options(config, cluster));
   const Device device = make_dry_device(config, cluster, recorder);

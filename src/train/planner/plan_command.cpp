@@ -36,7 +36,7 @@ memory, and simulates what was enqueued with the hardware's rates.
   --json                 one JSON object instead of the table
   --largest=false        does not look for the largest micro-batch that fits, which takes most of the time
   --svg=FILE             draws step time and MFU from one node to N ranks, with a line for each strategy that fits
-  --advise               ranks strategies, shard sizes, wrapping, recomputation and micro-batches, and says why
+  --advise               instead of the table, ranks strategies, shard sizes, wrapping, recomputation and micro-batches, and says why
   --print-hardware       prints the hardware's JSON, with the source of each constant, and stops
   -h, --help, --version
 
@@ -48,7 +48,8 @@ How to read the figures: a rank that waits for communication much of the time wa
 shard_grad_op if memory allows. Forecasts are optimistic: they take products at the best rate that was measured anywhere. Beside published
 measurements of 2023 they are 20 to 50 % too fast on A100, and more on H100 (docs/planning.md). Compare ways with each other.
 
-Exit status: 0 done, also if the training does not fit; 2 an error in flags, config or hardware.
+Exit status: 0 done, also if the training does not fit; 2 an error in flags, config or hardware, or nothing fits that --advise or --svg
+tries; 3 a file that cannot be written.
 )";
 
 struct PlanRequest {
@@ -126,6 +127,7 @@ PlanRequest parse_plan_request(const std::vector<std::string>& arguments) {
       throw ConfigError(fmt::format("unknown flag {}; see mica-plan --help", flag));
     }
   }
+  require<ConfigError>(!command.advise || !command.json, "--advise prints text only: leave out --json");
   require<ConfigError>(!command.hardware.empty(), "no hardware: --hardware={} or a file; see mica-plan --help",
                        fmt::join(plan::hardware_names(), "|"));
   require<ConfigError>(command.print_hardware || (!command.config_path.empty() && command.ranks > 0),
@@ -160,11 +162,12 @@ std::vector<ScalingLine> scaling_lines(const Config& config, const Cluster& clus
     tried.fsdp.reshard_after_forward = "auto";
     tried.mesh.shard_size = "auto";
     tried.train.global_batch = 0;
-    for (int ranks = cluster.ranks_per_node; ranks <= cluster.num_ranks; ranks *= 2) {
+    for (int ranks = cluster.ranks_per_node;; ranks = std::min(2 * ranks, cluster.num_ranks)) {
       Cluster part = cluster;
       part.num_ranks = ranks;
       const Forecast f = make_forecast(tried, part);
       if (f.fits()) line.points.push_back({ranks, f.step.seconds * 1e3, f.mfu});
+      if (ranks == cluster.num_ranks) break;
     }
     if (!line.points.empty()) lines.push_back(std::move(line));
   }

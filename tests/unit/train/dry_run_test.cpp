@@ -166,11 +166,13 @@ TEST(PlanCommand, Advises) {
 TEST(PlanCommand, DrawsScaling) {
   const test::TemporaryFolder folder;
   const std::string file = folder / "scaling.svg";
-  static_cast<void>(output_of({config_path("gpt2-tiny-text"), "--ranks=16", "--hardware=a100-40", "--largest=false", "--svg=" + file}));
+  static_cast<void>(output_of({config_path("gpt2-tiny-text"), "--ranks=24", "--hardware=a100-40", "--largest=false", "--svg=" + file}));
   std::ostringstream text;
   text << std::ifstream(file).rdbuf();
   EXPECT_THAT(text.str(), ::testing::StartsWith("<svg"));
-  for (const char* strategy : {"full_shard", "shard_grad_op", "hybrid_shard", "no_shard"}) EXPECT_THAT(text.str(), HasSubstr(strategy));
+  for (const char* strategy : {"full_shard", "shard_grad_op", "hybrid_shard", "no_shard"}) {
+    for (const char* ranks : {"8", "16", "24"}) EXPECT_THAT(text.str(), HasSubstr(std::string(strategy) + ", " + ranks + " ranks"));
+  }
 }
 
 TEST(PlanCommand, BadInputIsOneLine) {
@@ -184,6 +186,9 @@ TEST(PlanCommand, BadInputIsOneLine) {
   EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--rank=4"}), HasSubstr("unknown flag --rank"));
   EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--train.micro_bach=4"}), HasSubstr("train.micro_batch"));
   EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--train.global_batch=3"}), HasSubstr("3"));
+  EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--train.micro_batch=1", "--train.global_batch=40000"}),
+              HasSubstr("takes 5000 rounds a step"));
+  EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--advise", "--json"}), HasSubstr("leave out --json"));
   EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--mesh.shard_size=3"}), HasSubstr("mesh.shard_size=3"));
   EXPECT_THAT(error_of({"missing.cfg", "--ranks=8", "--hardware=h100-80"}), HasSubstr("missing.cfg"));
 }
