@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "mica/core/error.hpp"
 #include "mica/core/word_text.hpp"
 #include "mica/generate/sampling.hpp"
 
@@ -13,11 +14,17 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
+void refuse_broken(double nats) {
+  require<Error>(std::isfinite(nats), "the text's likelihood is {}: the model's parameters are NaN, or overflow in bf16", nats);
+}
+
 double log_probability(std::span<const float> logits, std::int32_t id) {
   const auto max = static_cast<double>(*std::ranges::max_element(logits));
   double sum = 0;
   for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - max);
-  return static_cast<double>(logits[static_cast<std::size_t>(id)]) - max - std::log(sum);
+  const double result = static_cast<double>(logits[static_cast<std::size_t>(id)]) - max - std::log(sum);
+  refuse_broken(result);
+  return result;
 }
 
 /// Answers one question, pass by pass, so that ranks can run as many.
@@ -160,6 +167,7 @@ TextLikelihood rate_text(ModelPass& pass, std::span<const std::int32_t> text, st
   writer.put_number(nats);
   TextLikelihood result{.nats = 0, .num_tokens = std::max<std::int64_t>(0, std::ssize(all) - 1)};
   for (const std::string& each : comm.gather_strings(std::move(writer).text())) result.nats += WordReader(each).number<double>();
+  comm.agree([&] { refuse_broken(result.nats); });
   return result;
 }
 

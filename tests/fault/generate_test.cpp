@@ -182,13 +182,14 @@ TEST_F(Generate, ARunWritesText) {
 
 /// One line, status 2, on one rank and on several.
 TEST_F(Generate, MistakesAreTold) {
-  const std::string gpt2 = kFolders + "gpt2", empty = write("empty.txt", ""), bad = write("bad.jsonl", "{\"context\": 5}\n");
+  const std::string gpt2 = kFolders + "gpt2", empty = write("empty.txt", ""), bad = write("bad.jsonl", "{\"context\": 5}\n"),
+                    text = write("text.jsonl", "{\"context\": \"a\", \"continuations\": [\"b\"]}\n");
   struct Mistake {
     std::vector<std::string> arguments;
     std::string text;
   };
   const std::vector<Mistake> mistakes{
-      {{}, "no"},
+      {{}, "nothing to do"},
       {{gpt2}, "nothing to do"},
       {{"--prompt-ids=1"}, "no model"},
       {{gpt2, "--prompt-ids=1", "--prompt=a"}, "two things to do"},
@@ -209,6 +210,7 @@ TEST_F(Generate, MistakesAreTold) {
       {{gpt2, "--prompts=" + empty, "--print-ids"}, "has no tokenizer"},
       {{gpt2, "--choices=" + empty}, "the file is empty"},
       {{gpt2, "--choices=" + bad}, "bad.jsonl:1"},
+      {{gpt2, "--choices=" + text}, "text.jsonl:1: this needs a tokenizer: " + gpt2 + " has no tokenizer"},
       {{gpt2, "--perplexity=" + folder_.path()}, "has no tokenizer"},
       {{folder_.path(), "--prompt-ids=1", "--print-ids"}, folder_.path()},
       {{folder_ / "nowhere", "--prompt-ids=1", "--print-ids"}, "nowhere"},

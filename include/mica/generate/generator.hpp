@@ -37,7 +37,7 @@ struct GeneratorFigures {
 };
 
 /// This rank's prompts, in slots of a cache. A prompt is read alone, in one pass, as soon as a slot is free; all sequences that
-/// are in slots go on by one token in the others. So neither the batch nor the ranks change a sequence.
+/// are in slots go on by one token in the others. So neither the batch, up to 16 slots, nor the ranks change a sequence.
 class Generator {
  public:
   /// @param pass  outlives it @throws ConfigError for a prompt that does not fit the cache.

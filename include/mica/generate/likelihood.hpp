@@ -24,7 +24,7 @@ struct Likelihood {
 
 /// Answers all questions, rank r those with numbers r, r + ranks, ... A context is read once for all its continuations; of one
 /// that does not fit the model's context together with a continuation, the end is taken. @param pass  with one slot at least
-/// @returns one list per question, on every rank. @collective
+/// @returns one list per question, on every rank. @throws Error  a likelihood is NaN or infinite. @collective
 std::vector<std::vector<Likelihood>> answer(ModelPass& pass, const std::vector<Question>& questions, const HostComm& comm);
 
 struct TextLikelihood {
@@ -33,7 +33,8 @@ struct TextLikelihood {
 };
 /// Of a long text, cut as the harness' loglikelihood_rolling does: into stretches of `context` tokens, each of which is predicted
 /// from the token before it on, the last one from as many tokens before it as fit. Rank r computes every num_ranks()-th.
-/// @param first  what the first token follows; none: it is not predicted. @returns the same on every rank. @collective
+/// @param first  what the first token follows; none: it is not predicted. @returns the same on every rank. @throws Error  it is NaN
+/// or infinite. @collective
 TextLikelihood rate_text(ModelPass& pass, std::span<const std::int32_t> text, std::optional<std::int32_t> first, std::int64_t context,
                          const HostComm& comm);
 

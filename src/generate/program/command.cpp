@@ -33,20 +33,22 @@ What to do, one of
                            "context_ids" and "continuation_ids". One JSON line each: {"index", "log_likelihoods" (sums, in nats),
                            "is_greedy" (whether the model would have written it itself), "num_tokens", "best"}
 
-How tokens are chosen
+How tokens are chosen. These flags, --print-ids and --batch-size are for text only: --perplexity and --choices ignore them
   --max-new-tokens=100     of each prompt; a text also ends with the model's end token, and where its context is full
   --temperature=0          0 takes the likeliest token each time; 1 draws as the model says, less is more careful
   --top-k=0                draws from the k likeliest tokens; 0: from all
   --top-p=1                draws from the fewest likeliest tokens that have probability p together
   --repetition-penalty=1   more than 1 makes tokens less likely that are in the prompt or the text already
-  --seed=1                 another seed draws other tokens; the same one draws the same, on any number of ranks
+  --seed=1                 another seed draws other tokens; the same one draws the same, on any number of ranks, and in any batch of
+                           up to 16 sequences
   --ignore-end             goes on behind the model's end token
 
   --print-ids              prints the new token ids, separated by commas, instead of text
   --vocab=V                the tokenizer, as for mica-tokenize: bytes, X/tokenizer.json or X.model. A model that came from a
                            Hugging Face folder has its own; one with 256 ids has bytes
   --dtype=fp32             of parameters and activations: fp32, or bf16, which takes half the memory and time
-  --batch-size=8           prompts at a time, on each rank
+  --batch-size=8           prompts at a time, on each rank. With more than 16 sums differ in the last bits, as with other numbers
+                           of threads
   --threads=0              of each rank; 0: its cores
   --quiet                  no figures on standard error
   -h, --help, --version

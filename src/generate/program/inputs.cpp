@@ -52,11 +52,12 @@ std::vector<Line> read_lines(const std::string& flag, const std::string& path) {
 
 class Reader {
  public:
-  Reader(const data::Tokenizer* tokenizer, const ModelLimits& limits) : tokenizer_(tokenizer), limits_(limits) {}
+  Reader(const FoundTokenizer& found, const ModelLimits& limits)
+      : tokenizer_(found.tokenizer.get()), why_none_(found.why_none), limits_(limits) {}
 
   /// @param place  of error texts, as are all here
   [[nodiscard]] const data::Tokenizer& tokenizer(const std::string& place) const {
-    require<ConfigError>(tokenizer_ != nullptr, "{}: this needs a tokenizer, and none was found: name one with --vocab", place);
+    require<ConfigError>(tokenizer_ != nullptr, "{}: this needs a tokenizer: {}", place, why_none_);
     return *tokenizer_;
   }
 
@@ -124,6 +125,7 @@ class Reader {
 
  private:
   const data::Tokenizer* tokenizer_;
+  std::string why_none_;
   ModelLimits limits_;
 };
 
@@ -215,8 +217,8 @@ bool has_text(const Command& command) {
   return false;
 }
 
-Inputs read_inputs(const Command& command, const data::Tokenizer* tokenizer, const ModelLimits& limits) {
-  const Reader reader(tokenizer, limits);
+Inputs read_inputs(const Command& command, const FoundTokenizer& found, const ModelLimits& limits) {
+  const Reader reader(found, limits);
   Inputs inputs;
   switch (command.task) {
     case Command::Task::prompt:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,14 +23,18 @@ struct Inputs {
   std::int64_t text_bytes = 0;              ///< 0: not known, its file holds tokens
 };
 
+struct FoundTokenizer {
+  std::unique_ptr<data::Tokenizer> tokenizer;  ///< null: none, and only ids can be read
+  std::string why_none;                        ///< for error texts
+};
+
 struct ModelLimits {
   std::int64_t vocab_size = 0;
   std::int64_t context = 0;
 };
 
-/// Reads the input. @param tokenizer  null: none, and only ids can be read
-/// @throws ConfigError for what cannot be read or does not fit the model
-[[nodiscard]] Inputs read_inputs(const Command& command, const data::Tokenizer* tokenizer, const ModelLimits& limits);
+/// Reads the input. @throws ConfigError for what cannot be read or does not fit the model
+[[nodiscard]] Inputs read_inputs(const Command& command, const FoundTokenizer& found, const ModelLimits& limits);
 /// Whether read_inputs() needs a tokenizer.
 [[nodiscard]] bool has_text(const Command& command);
 

@@ -19,12 +19,12 @@ namespace {
 /// Whether a tokenizer must be found; otherwise one is used if there is one.
 bool needs_tokenizer(const Command& command) { return command.writes_text() || has_text(command) || !command.vocab.empty(); }
 
-std::unique_ptr<data::Tokenizer> open_tokenizer(const Command& command, std::int64_t vocab_size) {
+FoundTokenizer open_tokenizer(const Command& command, std::int64_t vocab_size) {
   try {
-    return find_tokenizer(command.source, command.vocab, vocab_size);
-  } catch (const ConfigError&) {
+    return {.tokenizer = find_tokenizer(command.source, command.vocab, vocab_size), .why_none = ""};
+  } catch (const ConfigError& error) {
     if (needs_tokenizer(command)) throw;
-    return nullptr;
+    return {.tokenizer = nullptr, .why_none = error.what()};
   }
 }
 
@@ -67,7 +67,7 @@ void write_text(App& app, const Command& command, const Inputs& inputs, std::int
   }
   std::vector<NumberedPrompt> own = own_prompts(inputs, app.comm);
   const std::int64_t slots = std::clamp<std::int64_t>(std::ssize(own), 1, command.batch);
-  const std::int64_t capacity = std::min(context, longest(own) + command.max_new_tokens);
+  const std::int64_t given = longest(own), capacity = given + std::min(context - given, command.max_new_tokens);
   ModelPass pass(model.module(), model.context(), slots, capacity);
   Generator generator(pass, {.max_new_tokens = command.max_new_tokens, .sampling = command.sampling, .stop_ids = stop_ids}, std::move(own));
   std::unique_ptr<TokenPrinter> printer;
@@ -85,10 +85,10 @@ ExitCode run_generate(App& app) {
   const Logger logger = Logger::to_stderr(is_first && !command.is_quiet ? LogLevel::info : LogLevel::warn,
                                           is_first ? "" : fmt::format("rank {}", app.comm.rank()));
   const train::Config config = config_of(app.comm, command.source, command.dtype, command.threads);
-  std::unique_ptr<data::Tokenizer> tokenizer;  // rank 0's
+  FoundTokenizer found;  // rank 0's
   const std::string packed = app.comm.from_first_rank([&] {
-    tokenizer = open_tokenizer(command, config.model.vocab_size);
-    return pack(read_inputs(command, tokenizer.get(), {.vocab_size = config.model.vocab_size, .context = config.model.context}));
+    found = open_tokenizer(command, config.model.vocab_size);
+    return pack(read_inputs(command, found, {.vocab_size = config.model.vocab_size, .context = config.model.context}));
   });
   const Inputs inputs = unpack(packed);
   if (!list_gpus().empty()) logger.info("this machine has a GPU; mica-generate computes on the CPU");
@@ -104,7 +104,7 @@ ExitCode run_generate(App& app) {
     const std::vector<std::vector<Likelihood>> answers = answer(pass, inputs.questions, app.comm);
     if (is_first) print_answers(inputs.questions, answers);
   } else {
-    write_text(app, command, inputs, config.model.context, tokenizer.get(), model, logger);
+    write_text(app, command, inputs, config.model.context, found.tokenizer.get(), model, logger);
   }
   return ExitCode::done;
 }

@@ -111,5 +111,14 @@ TEST(Likelihood, ATextIsCutAsTheHarnessCutsIt) {
   EXPECT_NEAR(shortest.nats, plain_nats(small, {4, 7}, 0, 1, 2), 1e-4);
 }
 
+TEST(Likelihood, OfABrokenModelIsRefused) {
+  SmallModel small;
+  small.model.for_each_parameter(
+      [&](const std::string&, nn::Parameter& p) { small.rig.kernels->scale(*small.rig.stream, p.data, NAN, p.data, Write::overwrite); });
+  ModelPass pass(small.model, small.rig.context, 1, kContext);
+  EXPECT_THROW((void)rate_text(pass, Ids{4, 7, 2}, std::nullopt, kContext, *make_single_comm()), Error);
+  EXPECT_THROW((void)answer(pass, {{{4, 2}, {{1}}}}, *make_single_comm()), Error);
+}
+
 }  // namespace
 }  // namespace mica::generate
