@@ -86,7 +86,8 @@ TEST_F(Report, PartsOfAStep) {
            "\n");
   add_rows(R"({"event":"eval","step":2,"val_loss":2.5,"eval_ms":700})"
            "\n");
-  const json data = run(), split = data["split"];
+  const json data = run();
+  const json& split = data["split"];
   EXPECT_EQ(split["compute"], json({50, 60}));
   EXPECT_EQ(split["exposed_comm"], json({30, 20}));
   EXPECT_EQ(split["optimizer"], json({15, 15}));
