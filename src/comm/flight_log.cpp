@@ -2,7 +2,6 @@
 #include "mica/comm/flight_log.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -43,10 +42,6 @@ std::string FlightText::get() const {
     std::memcpy(&bytes[i * sizeof word], &word, sizeof word);
   }
   return bytes.data();
-}
-
-std::int64_t steady_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 std::size_t FlightLog::bytes_for(std::size_t num_events, std::size_t num_groups, int world_size) {

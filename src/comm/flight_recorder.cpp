@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "mica/core/steady_ns.hpp"
+
 namespace mica {
 namespace {
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "mica/core/process_stat.hpp"
+#include "mica/core/steady_ns.hpp"
 #include "mica/core/unique_fd.hpp"
 
 namespace mica::detail {

@@ -21,6 +21,7 @@
 #include "mica/comm/host_comm.hpp"
 #include "mica/core/error.hpp"
 #include "mica/core/host.hpp"
+#include "mica/core/steady_ns.hpp"
 #include "mica/mpi/session.hpp"
 
 #include "node_logs.hpp"

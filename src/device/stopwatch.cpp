@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/device/stopwatch.hpp"
 
-#include <chrono>
 #include <utility>
 
+#include "mica/core/steady_ns.hpp"
 #include "mica/device/forwarding_stream.hpp"
 
 namespace mica {
 namespace {
-
-std::int64_t steady_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 class TimedWaits final : public ForwardingStream {
  public:

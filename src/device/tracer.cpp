@@ -2,11 +2,11 @@
 #include "mica/device/tracer.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "mica/core/steady_ns.hpp"
 #include "mica/device/forwarding_stream.hpp"
 
 #include "gpu_clock.hpp"
@@ -17,7 +17,7 @@ namespace {
 class CpuMark final : public TimeMark {
  public:
   [[nodiscard]] std::int64_t ns() const override { return ns_; }
-  void set() { ns_ = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+  void set() { ns_ = steady_ns(); }
 
  private:
   std::int64_t ns_ = 0;

@@ -111,7 +111,4 @@ class FlightLog {
   std::map<std::string, int> instances_;  // made so far
 };
 
-/// Now, in nanoseconds of the steady clock.
-[[nodiscard]] std::int64_t steady_ns();
-
 }  // namespace mica

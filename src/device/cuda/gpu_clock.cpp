@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../gpu_clock.hpp"
 
-#include <chrono>
-
+#include "mica/core/steady_ns.hpp"
 #include "mica/device/cuda/check.hpp"
 
 namespace mica::detail {
@@ -51,7 +50,7 @@ class GpuClock final : public StreamClock {
     check(cudaStreamSynchronize(cuda::native(stream)), "cudaStreamSynchronize");
     check(cudaEventRecord(anchor->event.get(), cuda::native(stream)), "cudaEventRecord");
     check(cudaEventSynchronize(anchor->event.get()), "cudaEventSynchronize");
-    anchor->host_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    anchor->host_ns = steady_ns();
     anchor_ = std::move(anchor);
   }
   [[nodiscard]] std::shared_ptr<const TimeMark> mark(Stream& stream) override {

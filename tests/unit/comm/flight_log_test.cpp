@@ -8,6 +8,7 @@
 
 #include "mica/comm/flight_recorder.hpp"
 #include "mica/comm/hang_record.hpp"
+#include "mica/core/steady_ns.hpp"
 
 namespace mica {
 namespace {
