@@ -21,6 +21,8 @@ namespace {
 
 constexpr NodeRing::Seconds kBeatEvery{1};
 constexpr std::chrono::milliseconds kConnect{200};
+/// Between two rounds over all addresses of a neighbour that does not answer: one lost packet is no reason to do without it.
+constexpr NodeRing::Seconds kConnectEvery{5};
 /// How long an end without a goodbye is looked at first: a job that ends for another reason ends meanwhile.
 constexpr NodeRing::Seconds kAfterEnd{0.5};
 /// A connection can be reset while both its ends live. Then they are taken as lost only if somebody waits, too.
@@ -65,7 +67,7 @@ void NodeRing::connect(int rank, const std::map<int, std::string>& contacts) {
 
 void NodeRing::exchange(Seconds passed, Seconds waited, Seconds patience) {
   const std::lock_guard lock(mutex_);
-  reach_neighbour();
+  reach_neighbour(passed);
   accept_neighbour();
   std::erase_if(links_, [](const auto& link) { return link->is_over && link->rank < 0; });  // of a stranger
   since_beat_ += passed;
@@ -97,10 +99,11 @@ void NodeRing::count_silent(Seconds for_so_long) {
   }
 }
 
-void NodeRing::reach_neighbour() {
-  if (addresses_.empty()) return;
-  launch::Connection made = launch::connect_to(addresses_.front(), port_, kConnect);
-  addresses_.erase(addresses_.begin());
+void NodeRing::reach_neighbour(Seconds passed) {
+  until_next_try_ -= passed;
+  if (addresses_.empty() || until_next_try_ > Seconds(0)) return;
+  launch::Connection made = launch::connect_to(addresses_[num_tries_ % addresses_.size()], port_, kConnect);
+  if (++num_tries_ % addresses_.size() == 0) until_next_try_ = kConnectEvery;
   if (!made.failure.empty()) return;
   addresses_.clear();
   links_.push_back(std::make_unique<Link>());

@@ -54,7 +54,7 @@ class NodeRing {
 
   NodeRing(launch::Listener listener, std::string launch) : listener_(std::move(listener)), launch_(std::move(launch)) {}
   void accept_neighbour();
-  void reach_neighbour();
+  void reach_neighbour(Seconds passed);
   void receive(Link& link);
   void take(Link& link, const std::string& line);
   void send(const Link& link, const std::string& line) const;
@@ -65,7 +65,9 @@ class NodeRing {
   int rank_ = 0;
   int next_ = -1;                       // the next node's lowest rank
   int port_ = 0;                        // where it listens
-  std::vector<std::string> addresses_;  // of it, still to be tried
+  std::vector<std::string> addresses_;  // of it; empty once one has answered
+  std::size_t num_tries_ = 0;
+  Seconds until_next_try_{0};
   std::vector<std::unique_ptr<Link>> links_;
   Seconds since_beat_{0};
   std::string alarm_;
