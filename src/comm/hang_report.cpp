@@ -42,7 +42,7 @@ std::string collective_text(const std::string& kind, std::int64_t sequence, cons
 
 class Analysis {
  public:
-  explicit Analysis(const HangScene& scene) : hosts_(scene.hosts) {
+  explicit Analysis(const HangScene& scene) : hosts_(scene.hosts), is_of_one_node_(scene.is_of_one_node) {
     for (const HangRecord& record : scene.records) {
       const HangRecord*& known = by_rank_[record.rank];
       if (known == nullptr || record.written_by == record.rank) known = &record;
@@ -154,11 +154,15 @@ class Analysis {
   void add_lost_hosts() {
     std::map<std::string, std::vector<int>> by_host;
     for (int rank = 0; rank < std::ssize(hosts_); ++rank) by_host[host_of(rank)].push_back(rank);
+    // After a death there is little time for records.
+    const bool had_time = !is_of_one_node_ && std::ranges::none_of(seen_, [](const auto& rank) { return rank.second == RankHealth::dead; });
     for (const auto& [host, ranks] : by_host) {
       const bool left_nothing = std::ranges::none_of(ranks, [&](int rank) { return by_rank_.contains(rank); });
       const bool was_missed = std::ranges::any_of(ranks, [&](int rank) { return seen_.contains(rank); });
-      if (!left_nothing || !was_missed || by_host.size() == 1) continue;
-      causes_.push_back(fmt::format("host {} ({}) does not answer: it is down, or cut off from the others", host, with_word(ranks)));
+      if (!left_nothing || by_host.size() == 1 || !(was_missed || had_time)) continue;
+      causes_.push_back(fmt::format("host {} ({}) {}", host, with_word(ranks),
+                                    was_missed ? "does not answer: it is down, or cut off from the others"
+                                               : "has left no record so far: it is down, cut off, or does not see the run's folder"));
       explained_.insert(ranks.begin(), ranks.end());
     }
   }
@@ -322,6 +326,7 @@ class Analysis {
   }
 
   std::vector<std::string> hosts_;
+  bool is_of_one_node_;
   std::map<int, const HangRecord*> by_rank_;
   std::map<int, RankHealth> seen_;  // ranks that are dead, stopped or silent
   GroupsByKey groups_;

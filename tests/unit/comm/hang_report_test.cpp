@@ -124,6 +124,29 @@ TEST_F(Hang, AHostThatLeftNothingIsNamedOnce) {
   EXPECT_THAT(hang_report(scene_), HasSubstr("ranks 2-3 (node2): left no record"));
 }
 
+TEST_F(Hang, AHostThatLeftNoRecordIsNamedAlsoIfNobodyMissedIt) {
+  waits_in(0, 7, 25);
+  has_done(1, 6, 26);
+  lose(3);
+  lose(2);
+  const std::string hangs = "rank 1 (node1) has not entered all-gather #7";
+  EXPECT_THAT(find_causes(scene_),
+              ElementsAre("host node2 (ranks 2-3) has left no record so far: it is down, cut off, or does not see the run's folder",
+                          HasSubstr(hangs)));
+  record(0).sightings = {{1, RankHealth::dead}};  // after a death little time is left for records
+  lose(1);
+  EXPECT_THAT(find_causes(scene_), ElementsAre(HasSubstr("rank 1 (node1) is dead")));
+}
+
+TEST_F(Hang, WithoutARunFolderOtherHostsCouldLeaveNoRecord) {
+  waits_in(0, 7, 25);
+  has_done(1, 6, 26);
+  lose(3);
+  lose(2);
+  scene_.is_of_one_node = true;
+  EXPECT_THAT(find_causes(scene_), ElementsAre(HasSubstr("rank 1 (node1) has not entered all-gather #7")));
+}
+
 TEST_F(Hang, ASilentRankWhoseNodeLivesIsNoHost) {
   for (const int rank : {0, 1, 3}) waits_in(rank, 7, 25);
   has_done(2, 6, 26);
