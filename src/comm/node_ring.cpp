@@ -121,22 +121,23 @@ void NodeRing::accept_neighbour() {
 
 void NodeRing::receive(Link& link) {
   std::array<char, 512> part{};
-  for (;;) {
+  bool has_ended = false, is_reset = false;
+  while (!has_ended) {
     const ssize_t bytes = ::recv(link.socket.get(), part.data(), part.size(), 0);
     if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) break;
-    if (bytes <= 0 || link.received.size() > kLongestLine) {  // its end, an error, or somebody else
-      link.is_over = true;
-      link.is_reset = bytes < 0;
-      link.silent = Seconds(0);
-      return;
-    }
-    link.received.append(part.data(), static_cast<std::size_t>(bytes));
+    has_ended = bytes <= 0 || link.received.size() > kLongestLine;  // its end, an error, or somebody else
+    is_reset = bytes < 0;
+    if (!has_ended) link.received.append(part.data(), static_cast<std::size_t>(bytes));
   }
   for (std::size_t end = 0; (end = link.received.find('\n')) != std::string::npos;) {
     const std::string line = link.received.substr(0, end);
     link.received.erase(0, end + 1);
     take(link, line);
   }
+  if (!has_ended || link.is_over) return;
+  link.is_over = true;
+  link.is_reset = is_reset;
+  link.silent = Seconds(0);
 }
 
 void NodeRing::take(Link& link, const std::string& line) {
