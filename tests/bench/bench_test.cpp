@@ -76,6 +76,24 @@ TEST(Bench, GemmReportsEveryProductOfEveryLayer) {
   }
 }
 
+// Zen 3 and older, Xeons before Cooper Lake: Mica computes bf16 by way of fp32, and so does what it is compared with.
+TEST(Bench, ProcessorsWithoutBf16AreMeasuredToo) {
+  const auto run_with_avx2 = [](const std::vector<std::string>& arguments) {
+    std::vector<std::string> command{"env", "ONEDNN_MAX_CPU_ISA=AVX2", program("mica-bench")};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    return run(command, 120);
+  };
+  const Finished gemm = run_with_avx2({"gemm", "--rows=32", "--width=64", "--vocab=96", "--head-rows=8", "--rounds=1", "--dtypes=bf16"});
+  ASSERT_EQ(gemm.status, 0) << gemm.output;
+  for (const Json& row : json_lines(gemm)) {
+    EXPECT_GT(row["mica_gf_s"], 0.0) << row;
+    EXPECT_TRUE(row["onednn_gf_s"].is_null()) << row;
+  }
+  const Finished train = run_with_avx2({"train", "--batch=1", "--seq=8", "--steps=1", "--warmup=1", "--dtype=bf16"});
+  ASSERT_EQ(train.status, 0) << train.output;
+  EXPECT_GT(json_lines(train).at(0)["bound_ms"], 0.0);
+}
+
 // What is measured is a hardware file that mica-plan takes.
 TEST(Bench, HardwareOutIsReadByThePlanner) {
   const TemporaryFolder folder;

@@ -17,7 +17,7 @@ class RawProduct {
   virtual void run(const void* a, const void* b, void* c) = 0;
 };
 
-/// @throws Error if oneDNN does not support it (bf16 on a processor without the instructions).
+/// Null: this processor has no instructions for the dtype, and Mica's kernels compute in fp32.
 [[nodiscard]] std::unique_ptr<RawProduct> make_raw_product(const ProductShape& shape);
 
 }  // namespace mica

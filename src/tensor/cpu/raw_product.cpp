@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "onednn_product.hpp"
+#include "products.hpp"
 
 namespace mica {
 namespace {
@@ -30,17 +31,19 @@ class OnednnRawProduct final : public RawProduct {
 }  // namespace
 
 std::unique_ptr<RawProduct> make_raw_product(const ProductShape& s) {
-  return std::make_unique<OnednnRawProduct>(cpu::ProductSpec{.m = s.m,
-                                                             .n = s.n,
-                                                             .k = s.k,
-                                                             .lda = s.transposed_a ? s.m : s.k,
-                                                             .ldb = s.transposed_b ? s.k : s.n,
-                                                             .ldc = s.n,
-                                                             .transposed_a = s.transposed_a,
-                                                             .transposed_b = s.transposed_b,
-                                                             .a = s.dtype,
-                                                             .b = s.dtype,
-                                                             .c = s.dtype});
+  const cpu::ProductSpec spec{.m = s.m,
+                              .n = s.n,
+                              .k = s.k,
+                              .lda = s.transposed_a ? s.m : s.k,
+                              .ldb = s.transposed_b ? s.k : s.n,
+                              .ldc = s.n,
+                              .transposed_a = s.transposed_a,
+                              .transposed_b = s.transposed_b,
+                              .a = s.dtype,
+                              .b = s.dtype,
+                              .c = s.dtype};
+  if (!cpu::onednn_supports(spec, cpu::Products::processor_has_bf16())) return nullptr;
+  return std::make_unique<OnednnRawProduct>(spec);
 }
 
 }  // namespace mica

@@ -69,8 +69,10 @@ TEST(Memory, F4_OperatingSystemAgreesWithPlanAndPool) {
   ASSERT_GT(plan.memory.peak, 500'000'000);
   EXPECT_NEAR(static_cast<double>(device.pool->stats().peak), static_cast<double>(plan.memory.peak),
               0.001 * static_cast<double>(plan.memory.peak));
-  EXPECT_NEAR(static_cast<double>(taken), static_cast<double>(plan.memory.peak), 0.05 * static_cast<double>(plan.memory.peak))
-      << "the pool reserved " << device.pool->stats().reserved << " bytes";
+  // The pool's pieces leave gaps. What is beside the pool is oneDNN's: its code, and on CPUs without AVX-512 the copies of operands.
+  const std::int64_t reserved = device.pool->stats().reserved;
+  EXPECT_NEAR(static_cast<double>(reserved), static_cast<double>(plan.memory.peak), 0.03 * static_cast<double>(plan.memory.peak));
+  EXPECT_NEAR(static_cast<double>(taken), static_cast<double>(reserved), 40e6);
   world.barrier();
 }
 
