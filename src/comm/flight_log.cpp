@@ -87,7 +87,7 @@ std::vector<int> FlightLog::members(const FlightGroup& group) const {
 
 FlightGroup* FlightLog::add_group(const std::string& name, const std::vector<int>& members) {
   const std::lock_guard lock(mutex_);
-  const int instance = instances_[fmt::format("{} {}", name, fmt::join(members, ","))]++;  // counted alike on all members
+  const int instance = instances_[fmt::format("{} {}", name, fmt::join(members, ","))]++;  // equal on all members
   const auto with_use = [&](FlightGroup::Use use) {
     return std::ranges::find_if(groups(), [&](const FlightGroup& g) { return g.use.load(kRelaxed) == static_cast<std::uint8_t>(use); });
   };
@@ -95,7 +95,7 @@ FlightGroup* FlightLog::add_group(const std::string& name, const std::vector<int
   if (place == groups().end()) place = with_use(FlightGroup::Use::closed);
   if (place == groups().end() || std::ssize(members) > world_size_) return nullptr;
   FlightGroup& group = *place;
-  for (FlightEvent& event : events()) {  // of the group that was here
+  for (FlightEvent& event : events()) {  // remove the events of the group that had this slot
     if (event.group.load(kRelaxed) == index_of(group)) event.group.store(-1, kRelaxed);
   }
   group.instance.store(instance, kRelaxed);

@@ -115,7 +115,7 @@ std::vector<FlightEntry> FlightRecorder::entries() const {
                       .started_at = time_of(e.started_ns.load(kRelaxed)),
                       .ended_at = time_of(e.ended_ns.load(kRelaxed))};
     std::atomic_thread_fence(std::memory_order_acquire);
-    if (e.ticket.load(kRelaxed) == ticket) all.push_back(std::move(entry));  // else it was overwritten meanwhile
+    if (e.ticket.load(kRelaxed) == ticket) all.push_back(std::move(entry));  // else it was overwritten while it was read
   }
   std::ranges::sort(all, {}, &FlightEntry::sequence);
   return all;

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kRecord = "rank-", kUnsaved = "unsaved-", kReport = "report.txt", kHosts = "hosts.json",
                            kSummary = "summary.json";
 
-/// The ranks that names "PREFIX00003..." of the folder's files tell. The folder is read anew each time: NFS then asks the server.
+/// The ranks in file names "PREFIX00003..." of the folder. Lists the folder on every call, which makes NFS ask the server.
 std::set<int> ranks_in_names(const std::string& folder, std::string_view prefix) {
   std::set<int> ranks;
   std::error_code error;
@@ -31,7 +31,7 @@ std::set<int> ranks_in_names(const std::string& folder, std::string_view prefix)
   return ranks;
 }
 
-/// Nothing: it cannot be read. A rank that left a bad record counts as one that left none.
+/// nullopt if it cannot be read: a broken record counts as none.
 std::optional<HangRecord> read_record(const std::string& folder, int rank) {
   const std::string path = fmt::format("{}/{}{:05}.json", folder, kRecord, rank);
   try {
@@ -124,7 +124,7 @@ HangScene HangFolder::read() const {
       const auto json = io::JsonValue::parse<ConfigError>(io::read_file(hosts), hosts);
       json["hosts"].for_each([&](const io::JsonValue& host) { scene.hosts.push_back(host.text()); });
     }
-  } catch (const Error&) {  // records name their hosts, too
+  } catch (const Error&) {  // the records also name their hosts
     scene.hosts.clear();
   }
   for (const int rank : ranks()) {

@@ -22,7 +22,7 @@ constexpr std::array<const char*, 4> kHealths{"alive", "stopped", "dead", "silen
 constexpr std::array<const char*, 3> kPhases{"running", "closing", "ended"};
 constexpr int kMostRanks = 1 << 24;
 
-/// Of memory that another process may have left half written.
+/// Another process may have died while it wrote the index.
 template <class Names>
 const char* name_in(const Names& names, std::uint8_t index) {
   return index < names.size() ? names[index] : "unknown";
@@ -35,7 +35,7 @@ Enum value_of(const io::JsonValue& value, const Names& names) {
   return static_cast<Enum>(found - names.begin());
 }
 
-/// Seconds from `ns` to `now_ns`, to the millisecond; 0 if it has not come.
+/// Seconds from `ns` to `now_ns`, rounded to milliseconds, at least 1 ms; 0 if `ns` is 0 (not yet).
 double ago(std::int64_t ns, std::int64_t now_ns) {
   return ns == 0 ? 0 : std::max(0.001, std::round(static_cast<double>(now_ns - ns) * 1e-6) * 1e-3);
 }
@@ -97,7 +97,7 @@ HangRecord record_of(const FlightLog& log, std::int64_t now_ns) {
   record.pid = head.pid.load(kRelaxed);
   record.phase = static_cast<RankPhase>(std::min<int>(head.phase.load(kRelaxed), static_cast<int>(RankPhase::ended)));
   record.sign_of_life_s = ago(head.heartbeat_ns.load(kRelaxed), now_ns);
-  std::map<std::int32_t, std::size_t> places;  // of groups, in the log and here
+  std::map<std::int32_t, std::size_t> places;  // from the group's index in the log to that in the record
   for (const FlightGroup& group : log.groups()) {
     if (group.use.load(std::memory_order_acquire) == 0 || group.enqueued.load(kRelaxed) == 0) continue;
     places[log.index_of(group)] = record.groups.size();
@@ -119,7 +119,7 @@ HangRecord record_of(const FlightLog& log, std::int64_t now_ns) {
                             .started_s = ago(e.started_ns.load(kRelaxed), now_ns),
                             .ended_s = ago(e.ended_ns.load(kRelaxed), now_ns)};
     std::atomic_thread_fence(std::memory_order_acquire);
-    if (e.ticket.load(kRelaxed) == ticket) by_ticket.emplace_back(ticket, std::move(event));  // else it was overwritten meanwhile
+    if (e.ticket.load(kRelaxed) == ticket) by_ticket.emplace_back(ticket, std::move(event));  // else it was overwritten while it was read
   }
   std::ranges::sort(by_ticket, {}, [](const auto& each) { return each.first; });
   for (auto& [ticket, event] : by_ticket) record.events.push_back(std::move(event));

@@ -18,7 +18,7 @@ using CallEvent = HangRecord::Event;
 
 constexpr std::size_t kMostCauses = 8, kMostPlaces = 10;
 
-/// A group of all its members' records.
+/// Identifies a group in the records of all its members.
 using GroupKey = std::tuple<std::string, int, std::vector<int>>;  // name, instance, members
 struct GroupMember {
   const HangRecord* record;
@@ -27,7 +27,7 @@ struct GroupMember {
 };
 using GroupsByKey = std::map<GroupKey, std::map<int, GroupMember>>;  // members by world rank
 
-/// What was enqueued as a group's n-th collective.
+/// One collective, as a member enqueued it.
 struct Content {
   std::string kind, label;
   std::int64_t bytes = 0;
@@ -48,12 +48,12 @@ class Analysis {
       if (known == nullptr || record.written_by == record.rank) known = &record;
       for (const HangRecord::Sighting& s : record.sightings) {
         RankHealth& health = seen_.try_emplace(s.rank, s.health).first->second;
-        if (s.health != RankHealth::silent) health = s.health;  // on the rank's own node it is known better
+        if (s.health != RankHealth::silent) health = s.health;  // ranks of its own node know more than "silent"
       }
     }
     for (const auto& [rank, record] : by_rank_) {
       if (record->written_by != rank && record->health != RankHealth::alive) seen_[rank] = record->health;
-      if (record->written_by == rank) seen_.erase(rank);  // it lives, whatever others saw
+      if (record->written_by == rank) seen_.erase(rank);  // it is alive, whatever others saw
       for (std::size_t g = 0; g < record->groups.size(); ++g) {
         const CallGroup& group = record->groups[g];
         groups_[{group.name, group.instance, group.members}][rank] = {record, g};
@@ -72,7 +72,7 @@ class Analysis {
     return causes_;
   }
 
-  /// Ranks by what they do.
+  /// Ranks by what they are doing.
   [[nodiscard]] std::map<std::string, std::vector<int>> places() const {
     std::map<std::string, std::vector<int>> places;
     for (const auto& [rank, record] : by_rank_) places[place_of(*record)].push_back(rank);
@@ -99,7 +99,7 @@ class Analysis {
     return found == by_rank_.end() ? "" : found->second->host;
   }
 
-  /// The collective that the group's member waits in, or whose turn it is.
+  /// "all-gather #811 of block.6": the member's collective of that number.
   static std::string text_of(const GroupMember& member, std::int64_t sequence) {
     const CallGroup& group = member.position();
     const std::optional<Content> content = content_of(member, sequence);
@@ -113,7 +113,7 @@ class Analysis {
     return std::nullopt;
   }
 
-  /// What the rank did last: "its last was all-gather #811 of block.6, done 31 s ago".
+  /// The rank's last collective: "its last was all-gather #811 of block.6, done 31 s before".
   static std::string last_of(const HangRecord& record) {
     const CallEvent* last = nullptr;
     for (const CallEvent& e : record.events) {
@@ -197,7 +197,7 @@ class Analysis {
     return "";
   }
 
-  /// The first collective of a group that somebody waits in.
+  /// The first collective of a group in which a rank waits.
   struct Waited {
     std::int64_t sequence = 0;
     std::string text;
@@ -220,7 +220,7 @@ class Analysis {
 
   /// The first collective of a group that is not the same on all its members.
   void add_mismatch(const std::map<int, GroupMember>& members) {
-    if (members.begin()->second.position().is_of_host()) return;  // their bytes may differ
+    if (members.begin()->second.position().is_of_host()) return;  // bytes may differ between ranks
     std::map<std::int64_t, std::map<int, Content>> by_sequence;
     for (const auto& [rank, member] : members) {
       for (const CallEvent& e : member.record->events) {
@@ -307,7 +307,7 @@ class Analysis {
     return record.phase == RankPhase::closing ? "it is at the end of its program" : last_of(record);
   }
 
-  /// All are there, and yet it does not end.
+  /// All members have entered, but it does not end.
   void add_stuck() {
     for (const auto& [key, members] : groups_) {
       const std::optional<Waited> waited = waited_for(members);

@@ -49,7 +49,7 @@ std::string result_of(const std::string& outcome, const std::string& prefix, int
   return outcome.substr(1);
 }
 
-// --- who talks, and how ----------------------------------------------------------------------------------------------
+// --- implementations -------------------------------------------------------------------------------------------------
 
 class SingleComm final : public HostComm {
  public:
@@ -74,7 +74,7 @@ class MpiComm final : public HostComm {
   }
 
  private:
-  /// One small reduction where none has an error.
+  /// If no rank has an error, this is one small reduction.
   [[nodiscard]] std::vector<std::string> gather_errors(const std::string& mine) const override {
     if (comm_.all_max(mine.empty() ? 0 : 1) == 0) return {};
     return comm_.gather_strings(mine);
@@ -88,7 +88,7 @@ void gather_bytes(ProcessGroup& group, Stream& stream, const char* label, const 
   const TensorView received{all, Shape{bytes * group.num_ranks()}, DType::u8};
   if (stream.device() == DeviceKind::cpu) {
     group.all_gather(stream, label, sent, received);
-  } else {  // these bytes are the host's
+  } else {  // the bytes are in host memory
     const std::unique_ptr<Stream> host = make_cpu_stream("agree", StreamMode::inlined);
     host_group_of(group).all_gather(*host, label, sent, received);
     host->synchronize();
@@ -102,7 +102,7 @@ class GroupComm final : public HostComm {
   [[nodiscard]] int rank() const override { return group_.rank(); }
   [[nodiscard]] int num_ranks() const override { return group_.num_ranks(); }
 
-  /// All ranks send as much as the longest.
+  /// Texts are padded to the longest.
   [[nodiscard]] std::vector<std::string> gather_strings(const std::string& mine) const override {
     const auto n = static_cast<std::size_t>(num_ranks());
     const std::vector<std::vector<std::int64_t>> bytes = gather_numbers(group_, stream_, label(), {std::ssize(mine)});
@@ -129,7 +129,7 @@ class GroupComm final : public HostComm {
     return text;
   }
 
-  /// Every pair's text takes as much room as the longest: a process group exchanges equal parts.
+  /// Texts are padded to the longest of all: all_to_all exchanges equal parts.
   [[nodiscard]] std::vector<std::string> exchange_strings(const std::vector<std::string>& to_each) const override {
     const auto n = static_cast<std::size_t>(num_ranks());
     std::vector<std::int64_t> sizes;

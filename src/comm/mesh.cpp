@@ -20,7 +20,7 @@ std::string divisors_of(int n) {
   return text;
 }
 
-/// Ranks of every node, for nodes that are runs of the mesh order.
+/// The number of ranks on every node.
 int ranks_per_node(const std::vector<RankPlace>& places) {
   std::map<int, int> count;
   std::map<int, std::string> host;

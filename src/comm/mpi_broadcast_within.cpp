@@ -19,13 +19,13 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr int kArrivalTag = 2, kAnswerTag = 3;
-/// The root's answer begins with what went wrong, zeros if nothing did.
+/// The root's answer begins with an error text; all zeros: no error.
 constexpr std::size_t kTextBytes = 512;
 constexpr auto kPollEvery = std::chrono::microseconds(200);
 
 std::string seconds(milliseconds timeout) { return fmt::format("{:g} s", std::chrono::duration<double>(timeout).count()); }
 
-/// As the whole job numbers it, which is what launchers and logs show.
+/// The rank in MPI_COMM_WORLD, which launchers and logs show.
 int job_rank(const mpi::Communicator& comm, int rank) {
   MPI_Group mine = MPI_GROUP_NULL, world = MPI_GROUP_NULL;
   mpi::check(MPI_Comm_group(comm.get(), &mine), "MPI_Comm_group");
@@ -37,7 +37,7 @@ int job_rank(const mpi::Communicator& comm, int rank) {
   return found;
 }
 
-/// Messages under way. What has not come when this ends is no longer waited for.
+/// Messages in progress. The destructor cancels receives that have not completed.
 class Messages {
  public:
   Messages() = default;
@@ -48,7 +48,7 @@ class Messages {
     for (MPI_Request& request : receives_) {
       if (request == MPI_REQUEST_NULL) continue;
       MPI_Cancel(&request);
-      MPI_Wait(&request, MPI_STATUS_IGNORE);  // it does not wait long: cancelled or matched
+      MPI_Wait(&request, MPI_STATUS_IGNORE);  // returns soon: the message is cancelled or matched
     }
   }
   Messages(const Messages&) = delete;
@@ -61,7 +61,7 @@ class Messages {
     mpi::check(MPI_Irecv(data.data(), static_cast<int>(data.size()), MPI_BYTE, from, tag, comm.get(), &receives_.emplace_back()),
                "MPI_Irecv");
   }
-  /// Until all are done, or the deadline. @return numbers of the receives that are not, in the order of asking
+  /// Waits until all are done, or for the deadline. @return indexes of the receives that are not done, in the order of receive()
   [[nodiscard]] std::vector<std::size_t> wait_until(Clock::time_point deadline) {
     for (;;) {
       std::vector<std::size_t> missing;
@@ -112,7 +112,7 @@ void give(const mpi::Communicator& comm, std::span<std::byte> data, milliseconds
   for (const int r : others) {
     if (std::ranges::find(missing, r) == missing.end()) answers.send(comm, answer, r, kAnswerTag);
   }
-  static_cast<void>(answers.wait_until(Clock::now() + std::chrono::seconds(1)));  // who came has a receive waiting
+  static_cast<void>(answers.wait_until(Clock::now() + std::chrono::seconds(1)));  // those ranks have posted their receives
   if (!text.empty()) throw MpiError(text);
 }
 
@@ -122,7 +122,7 @@ void take(const mpi::Communicator& comm, std::span<std::byte> data, int root, mi
   Messages requests;
   requests.send(comm, here, root, kArrivalTag);
   requests.receive(comm, answer, root, kAnswerTag);
-  // Longer than the root waits for the others: it says who is missing.
+  // Longer than the root waits for the others, since the root's answer names the missing ones.
   const auto patience = timeout + std::min<milliseconds>(timeout / 4, std::chrono::seconds(2));
   require<MpiError>(requests.wait_until(Clock::now() + patience).empty(), "rank {} of the job did not connect within {}",
                     job_rank(comm, root), seconds(timeout));

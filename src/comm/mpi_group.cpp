@@ -20,16 +20,16 @@ namespace {
 
 using detail::Slices;
 
-/// What is folded should still be in the cache when it has arrived, and messages should not be too short: 1 MiB over all
-/// ranks, at least 64 KiB a slice. (2 ranks: 1 MiB to 2 MiB are equal, 0.25 MiB and 8 MiB lose 15 to 30 %.)
+/// Received slices should still be in the cache when they are folded, and messages should not be too short: blocks of 1 MiB over all
+/// ranks, of at least 64 KiB a slice. (2 ranks: 1 MiB to 2 MiB are equally fast, 0.25 MiB and 8 MiB 15 to 30 % slower.)
 constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kMinSliceBytes = std::int64_t{64} << 10;
 std::int64_t block_slice_bytes(int num_ranks) { return std::max(kBlockBytes / num_ranks, kMinSliceBytes); }
 
-/// The staging of shorter slices may hold no element of each slot that a reduction by node needs.
+/// For shorter slices, the staging memory may be too small for one element in each slot of a reduction by node.
 constexpr std::int64_t kMinNodeSliceBytes = 8;
 
-/// Elements of one rank's slice in one MPI call when nothing is staged.
+/// Elements of one rank's slice in one MPI call without staging.
 std::int64_t call_slice_numel(DType dtype, int num_ranks, const MpiGroupOptions& options) {
   return options.max_call_bytes / (num_ranks * dtype_bytes(dtype));
 }
@@ -45,7 +45,7 @@ bool is_small_all_reduce(std::int64_t numel, DType dtype, int num_ranks, const M
   return bytes <= kSmallAllReduceBytes && bytes * num_ranks <= std::min(options.max_call_bytes, options.staging_bytes);
 }
 
-/// A node is a number that its ranks share: the options', or that of its lowest rank.
+/// @param node  MpiGroupOptions::node; if -1, nodes are found by split_node() and numbered by their lowest rank.
 NodeMap find_nodes(const mpi::Communicator& comm, int node) {
   if (comm.num_ranks() == 1) return NodeMap({0});
   if (node < 0) node = std::stoi(comm.split_node().broadcast_string(std::to_string(comm.rank()), 0));
@@ -141,7 +141,7 @@ class MpiGroup final : public ProcessGroup {
         for (int r = 0; r < num_ranks(); ++r) sources.push_back(static_cast<std::byte*>(received) + r * data.bytes());
         return detail::fold(op, sources, data.data, data.numel(), data.dtype);
       }
-      // Blocks, each a reduce-scatter and an all-gather over slices of it: every rank gets the bits that one rank folded.
+      // Block by block, a reduce-scatter and an all-gather of its slices: each slice is folded by one rank, so all ranks get equal bits.
       const std::int64_t element_bytes = dtype_bytes(data.dtype);
       const std::int64_t step = reduction.slice_numel * num_ranks();
       for (std::int64_t begin = 0; begin < data.numel(); begin += step) {
@@ -181,7 +181,7 @@ class MpiGroup final : public ProcessGroup {
     communicate(s, {}, [this] { wait_for_peers(peers()); });
   }
 
-  // A call that sent a message may have returned before the message left the process.
+  // A send may have returned before its message left the process: MPI_Iprobe makes progress on it.
   void while_waiting(const Call& call) const override {
     if (!any_thread_) check_main_thread(call);
     int has_come = 0;
@@ -199,12 +199,12 @@ class MpiGroup final : public ProcessGroup {
             .is_aborted = options_.can_be_aborted ? &abort_flag() : nullptr};
   }
 
-  /// By the length of the whole slice, not of a block of it: all of a sum is added up in one order.
+  /// @param slice_bytes  of the whole slice, not of a block, so that all of a sum is added in one order.
   [[nodiscard]] bool goes_by_node(std::int64_t slice_bytes) const {
     return nodes_.has_neighbors_and_nodes() && slice_bytes > options_.max_collective_slice_bytes && slice_bytes >= kMinNodeSliceBytes;
   }
 
-  /// How the slices of a reduction go, block by block.
+  /// How a reduction is split into blocks.
   struct Reduction {
     detail::Summands summands;
     bool by_node;
@@ -224,8 +224,8 @@ class MpiGroup final : public ProcessGroup {
     detail::fold(op, sources, result, slices.bytes[static_cast<std::size_t>(rank())] / dtype_bytes(dtype), dtype);
   }
 
-  /// Belongs to `s`, so it may be given back as soon as the collective is enqueued: the next one on this stream gets the
-  /// same memory, anybody else waits for `s`.
+  /// Belongs to `s`, so it may be freed as soon as the collective is enqueued: the next one on this stream gets the same memory;
+  /// an owner on another stream waits for `s`.
   Buffer allocate_staging(Stream& s, const ConstTensorView& full) {
     return pool_.allocate(mpi_staging_bytes(call().kind, full.numel(), full.dtype, num_ranks(), options_), MemoryRole::communication, s);
   }

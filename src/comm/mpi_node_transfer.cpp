@@ -27,7 +27,7 @@ Slices part_of(const Slices& slices, std::int64_t begin, std::int64_t bytes) {
   return part;
 }
 
-/// Slices go to the counterparts of their ranks.
+/// Begins to exchange slices with the counterparts on other nodes.
 std::unique_ptr<Requests> cross(const Peers& peers, void* buffer, const Slices& slices) {
   auto crossing = std::make_unique<Requests>(peers);
   const int here = peers.nodes.node_of(peers.rank);
@@ -42,7 +42,7 @@ std::unique_ptr<Requests> cross(const Peers& peers, void* buffer, const Slices& 
   return crossing;
 }
 
-/// The own slice and those that have crossed to this rank go to the other members on its node.
+/// Sends this rank's slice, and those that it received from other nodes, to the other members on its node.
 void pass_on(const Peers& peers, void* buffer, const Slices& slices) {
   const int here = peers.nodes.node_of(peers.rank);
   Requests passing(peers);
@@ -59,8 +59,8 @@ void pass_on(const Peers& peers, void* buffer, const Slices& slices) {
   passing.wait_for_all();
 }
 
-/// The memory of a reduction on one rank, in equal slots: one for each node's sum of this rank's slice, those for sums that go
-/// to other nodes, one to convert in, those for what other members of the node add.
+/// The memory of a reduction on one rank, in equal slots: one for each node's sum of this rank's slice, then those for sums that go
+/// to other nodes, one for conversions, and those for summands of the node's other members.
 class Slots {
  public:
   Slots(const NodeMap& nodes, const Summands& summands, std::int64_t numel, void* staging)
@@ -93,7 +93,7 @@ class Slots {
   void* staging_;
 };
 
-/// One reduction by node, of one block.
+/// Reduces one block, by node.
 class NodeReduction {
  public:
   NodeReduction(const Peers& peers, const Summands& summands, const void* buffer, const Slices& slices, void* staging)
@@ -126,14 +126,14 @@ class NodeReduction {
  private:
   [[nodiscard]] std::int64_t numel_of(int rank) const { return bytes_of(slices_, rank) / dtype_bytes(summands_.dtype); }
 
-  /// What the members here add to the slices of that node's ranks. As many slices at once as there are members here: each is
+  /// Sums this node's summands of the slices of that node's ranks: as many slices at a time as there are members here, since each is
   /// the counterpart of one rank.
   void add_up_for(int node) {
     const std::vector<int>& ranks = peers_.nodes.members(node);
     const std::vector<int>& here = peers_.nodes.members(here_);
     for (std::size_t first = 0; first < ranks.size(); first += here.size()) {
       const std::size_t end = std::min(ranks.size(), first + here.size());
-      int mine = -1;  // the rank whose slice is added up here
+      int mine = -1;  // the rank whose slice this rank sums
       Requests meeting(peers_);
       std::vector<const void*> sources;
       for (std::size_t i = first; i < end; ++i) {
@@ -160,7 +160,7 @@ class NodeReduction {
     }
   }
 
-  /// In rank order, into the dtype that travels.
+  /// In rank order, in the dtype sent between nodes.
   void add_up(const std::vector<const void*>& sources, void* sum, std::int64_t numel) const {
     const DType travels_as = summands_.travels_as();
     if (travels_as == summands_.dtype) return fold(summands_.op, sources, sum, numel, travels_as);

@@ -11,7 +11,7 @@ namespace mica::detail {
 namespace {
 
 constexpr int kTag = 1;
-/// Who can be aborted asks so often at once, then with pauses.
+/// If the group can be aborted, wait_for_all() calls MPI_Test this often without pauses.
 constexpr int kEagerTries = 1000;
 constexpr std::chrono::microseconds kPause{50};
 
@@ -32,7 +32,7 @@ Requests::~Requests() {
       continue;
     }
     MPI_Cancel(&requests_[i]);
-    MPI_Wait(&requests_[i], MPI_STATUS_IGNORE);  // cancelled, or begun by its sender, who has to end it
+    MPI_Wait(&requests_[i], MPI_STATUS_IGNORE);  // it was cancelled, or its sender has begun and will finish it
   }
 }
 
@@ -60,7 +60,7 @@ void Requests::wait_for_all() {
     for (int is_done = 0;;) {
       mpi::check(MPI_Test(&request, &is_done, MPI_STATUS_IGNORE), "MPI_Test");
       if (is_done != 0) break;
-      require(!*peers_.is_aborted, "nobody waits any more");
+      require(!*peers_.is_aborted, "the wait was aborted");
       if (++tries > kEagerTries) std::this_thread::sleep_for(kPause);
     }
   }

@@ -11,11 +11,11 @@
 
 namespace mica::detail {
 
-/// Bytes as MPI counts them, in one call.
+/// A number of bytes as MPI's int count. Asserts that it fits.
 [[nodiscard]] int mpi_count(std::int64_t bytes);
 
-/// Messages that are under way. What has not come when this ends, since something has failed, is no longer waited for:
-/// nothing is written into a buffer that its owner has back. Between two ranks, messages match in the order of their calls.
+/// Point-to-point messages in progress. The destructor cancels receives that have not completed (because something failed), so that
+/// nothing is written into a buffer after its owner has it back. Between two ranks, messages match in the order of the calls.
 class Requests {
  public:
   /// @param peers  outlives this.
@@ -24,10 +24,10 @@ class Requests {
   Requests(const Requests&) = delete;
   Requests& operator=(const Requests&) = delete;
 
-  /// Before the first send(). Of no bytes nothing is sent nor received.
+  /// Call it before the first send(). Messages of 0 bytes are neither sent nor received.
   void receive(void* data, std::int64_t bytes, int from);
   void send(const void* data, std::int64_t bytes, int to);
-  /// One after another: MPI_Waitall of Open MPI 4.1 never returns when a message failed before it was called.
+  /// Waits for one after another: MPI_Waitall of Open MPI 4.1 never returns if a message failed before the call.
   /// @throws MpiError with the cause of the first message that failed; Error once *peers.is_aborted is set.
   void wait_for_all();
 

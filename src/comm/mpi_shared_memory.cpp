@@ -41,10 +41,10 @@ class SegmentName {
   std::string name_;
 };
 
-/// @throws ConfigError if there is no room here for so many bytes of shared memory.
+/// @throws ConfigError if /dev/shm or ulimit -f has no room for that many bytes.
 void require_room(int fd, const std::string& what, std::int64_t bytes) {
   rlimit limit{};
-  // Past it the kernel would end the process.
+  // A write past the limit would end the process (SIGXFSZ).
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
     require<ConfigError>(static_cast<std::uint64_t>(bytes) <= limit.rlim_cur,
                          "{} needs {} bytes of shared memory, but files may have at most {} bytes here (ulimit -f): raise that, or set "
@@ -52,7 +52,7 @@ void require_room(int fd, const std::string& what, std::int64_t bytes) {
                          what, bytes, static_cast<std::uint64_t>(limit.rlim_cur));
   }
   struct statvfs place {};
-  if (fstatvfs(fd, &place) != 0 || place.f_blocks == 0) return;  // without a limit of its own
+  if (fstatvfs(fd, &place) != 0 || place.f_blocks == 0) return;  // no limit
   const auto unit = static_cast<std::uint64_t>(place.f_frsize);
   require<ConfigError>(divide_up(static_cast<std::uint64_t>(bytes), unit) <= place.f_bavail,
                        "{} needs {} bytes of shared memory, but of the {} bytes of /dev/shm {} are free: {}", what, bytes,
@@ -96,13 +96,14 @@ std::shared_ptr<std::byte> map_shared_memory(const mpi::Communicator& comm, cons
                          "the same /dev/shm; else set mesh.backend=mpi",
                          what, std::strerror(errno));
   });
-  to_remove.remove();  // before the pages are taken, which is what takes long: a job that is killed there leaves nothing either
+  to_remove.remove();  // before the pages are allocated, which takes long: a job that is killed meanwhile leaves nothing either
   const std::int64_t page = sysconf(_SC_PAGESIZE);
   const std::int64_t begin = std::min(round_up(own_begin, page), bytes), end = std::min(round_up(own_end, page), bytes);
   ranks->agree([&] { take_pages(file.get(), what, bytes, begin, end); });
   std::shared_ptr<std::byte> memory;
   ranks->agree([&] {
-    // Behind the agreement, since it would take pages that nobody has taken yet. Populated: no page faults in the first step.
+    // After the agreement: MAP_POPULATE would allocate pages that their ranks have not allocated yet. It saves page faults in the first
+    // step.
     void* const data = mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file.get(), 0);
     require<ConfigError>(data != MAP_FAILED, "{}: cannot map {} bytes of shared memory: {}; set mesh.backend=mpi", what, bytes,
                          std::strerror(errno));

@@ -11,11 +11,11 @@
 namespace mica::detail {
 
 /// Maps memory that all ranks of `comm`, which are on one node, share: `bytes` bytes, zero, page-aligned.
-/// Each rank takes the pages that begin in [own_begin, own_end), ranges that make up the whole. So they are in its part of the
-/// node's memory (NUMA), and nobody runs out of memory when the pages are used. The segment's name is removed as soon as all ranks
-/// have opened it: the memory ends with the last process that has it. @collective
+/// Each rank allocates the pages that begin in [own_begin, own_end); the ranks' ranges cover everything. So the pages are on its NUMA
+/// node, and no rank runs out of memory when it uses them. The segment's name is removed as soon as all ranks have opened it: the
+/// memory is freed with the last process that maps it. @collective
 /// @param what  "group 'shard' of 4 ranks", for errors.
-/// @throws ConfigError on all ranks alike, with what is needed and what is free.
+/// @throws ConfigError on all ranks, with the bytes needed and free.
 [[nodiscard]] std::shared_ptr<std::byte> map_shared_memory(const mpi::Communicator& comm, const std::string& what, std::int64_t bytes,
                                                            std::int64_t own_begin, std::int64_t own_end);
 

@@ -21,7 +21,7 @@ struct TypeTraits {
 };
 using Datatype = UniqueHandle<TypeTraits>;
 
-/// `bytes` bytes that repeat every `stride` bytes: lets one collective send or fill blocks that lie apart.
+/// `bytes` bytes that repeat every `stride` bytes: lets one collective send or receive blocks with gaps between them.
 Datatype strided_block(std::int64_t bytes, std::int64_t stride) {
   Datatype block;
   Datatype strided;
@@ -32,7 +32,7 @@ Datatype strided_block(std::int64_t bytes, std::int64_t stride) {
   return strided;
 }
 
-/// Counts and displacements as the v variants want them, relative to the first slice.
+/// Counts and displacements for the v variants, relative to the first slice.
 struct IntSlices {
   std::vector<int> counts, offsets;
   explicit IntSlices(const Slices& slices) {
@@ -47,12 +47,12 @@ struct Partners {
   int send_to;
   int receive_from;
 };
-/// Round k of num_ranks - 1: every rank sends to another one than all the others do.
+/// In round k (of num_ranks - 1), all ranks send to different ranks.
 Partners partners(const Peers& peers, int k) {
   return {(peers.rank + k) % peers.num_ranks, (peers.rank - k + peers.num_ranks) % peers.num_ranks};
 }
 
-/// Point to point with everybody. @param receive(r), send(r)  where what comes from r goes, what goes to r lies.
+/// Point to point with all other ranks. @param receive(r)  where data from r goes  @param send(r)  where data for r is
 template <class Receive, class Send>
 void direct(const Peers& peers, const Slices& slices, bool sends_own_slice, const Receive& receive, const Send& send) {
   Requests requests(peers);

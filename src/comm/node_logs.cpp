@@ -20,14 +20,14 @@
 namespace mica::detail {
 namespace {
 
-/// A process that is there, but whose watchdog has not been seen for so long, does not live.
+/// A rank without a heartbeat for this long is silent, even if its process exists.
 constexpr std::int64_t kSilenceNs = 5'000'000'000;
 
-/// Each group has a table of its members, so that in larger jobs a rank's log would be megabytes.
+/// Each group has a table of its members. In jobs larger than this, a log has fewer groups, or it would take megabytes.
 constexpr int kSmallWorld = 1024;
 constexpr std::size_t kGroupsOfLarge = 32;
 
-/// Of the process's pid namespace; "": unknown.
+/// Inode of the process's pid namespace; "" if unknown.
 std::string pid_namespace() {
   struct stat info {};
   return ::stat("/proc/self/ns/pid", &info) == 0 ? std::to_string(info.st_ino) : "";
@@ -39,7 +39,7 @@ std::shared_ptr<std::byte> mapped(const UniqueFd& file, std::size_t bytes, int p
   return {static_cast<std::byte*>(memory), [bytes](std::byte* first) { ::munmap(first, bytes); }};
 }
 
-/// A file's name until it is removed.
+/// The name of a file in /dev/shm; removes it.
 struct SharedName {
   std::string name;
   SharedName() = default;
@@ -52,17 +52,17 @@ struct SharedName {
   }
 };
 
-/// Null: there is no room, or no /dev/shm.
+/// Null if /dev/shm has no room or does not exist.
 std::shared_ptr<std::byte> make_file(SharedName& file_name, std::size_t bytes) {
   rlimit limit{};
-  // Past it the kernel would end the process.
+  // A write past the limit would end the process (SIGXFSZ).
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < bytes) return nullptr;
   std::random_device random;
   const std::string name = fmt::format("/mica-log-{}-{:08x}{:08x}", ::getpid(), random(), random());
   const UniqueFd file(::shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
   if (!file) return nullptr;
   file_name.name = name;
-  // All of its pages now: without room for them a write would end the process.
+  // Allocate all pages now: later, a write without room would end the process (SIGBUS).
   if (::posix_fallocate(file.get(), 0, static_cast<off_t>(bytes)) != 0) return nullptr;
   return mapped(file, bytes, PROT_READ | PROT_WRITE);
 }
@@ -100,7 +100,7 @@ NodeLogs::NodeLogs(const mpi::Communicator& world) : rank_(world.rank()) {
     shares_pids_[ranks_[i]] = has_same_pids && stat && static_cast<std::int64_t>(stat->start_ticks) == log->head().start_ticks.load();
     others_[ranks_[i]] = std::move(log);
   }
-  node.barrier();  // all have opened it
+  node.barrier();  // all ranks have opened the files
   std::ranges::sort(ranks_);
 }
 
@@ -116,11 +116,11 @@ RankHealth NodeLogs::health_of(int rank, std::int64_t now_ns) const {
   if (shares_pids_.at(rank)) {
     const auto pid = static_cast<pid_t>(log->head().pid.load());
     const auto stat = process_stat(pid);
-    // Without a free file descriptor here nothing is seen of a process that is there.
+    // Without a free file descriptor /proc cannot be read, though the process exists.
     if (!stat && (::kill(pid, 0) == 0 || errno != ESRCH)) return RankHealth::alive;
     const bool is_gone =
         !stat || static_cast<std::int64_t>(stat->start_ticks) != log->head().start_ticks.load() || stat->state == 'Z' || stat->state == 'X';
-    // Once more: it may have ended by itself between the two looks.
+    // Read the phase again: it may have exited by itself in between.
     if (is_gone) return log->head().phase.load() == static_cast<std::uint8_t>(RankPhase::ended) ? RankHealth::alive : RankHealth::dead;
     if (stat->state == 'T' || stat->state == 't') return RankHealth::stopped;
   }

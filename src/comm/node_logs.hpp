@@ -12,9 +12,9 @@
 
 namespace mica::detail {
 
-/// The logs of all ranks of a node. Each rank makes a file of its own in /dev/shm, all ranks of the node map it, and its name is removed
-/// as soon as they have: it lives as long as one of them does, and a killed job leaves nothing. Where there is no room there, a
-/// rank's log is in ordinary memory, and others do not see it.
+/// The logs of all ranks of a node. Each rank makes a file in /dev/shm, all ranks of the node map it, and then its name is removed: the
+/// memory lives as long as one of them does, and a killed job leaves nothing. If /dev/shm has no room, a rank's log is in private
+/// memory, which other ranks do not see.
 class NodeLogs {
  public:
   /// @collective
@@ -22,13 +22,13 @@ class NodeLogs {
 
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] const std::shared_ptr<FlightLog>& own() const { return own_; }
-  /// World ranks, ascending, with this one.
+  /// World ranks of the node, ascending, this one included.
   [[nodiscard]] const std::vector<int>& ranks() const { return ranks_; }
   [[nodiscard]] int leader() const { return ranks_.front(); }
-  /// Null: that rank's memory is not seen.
+  /// Null if that rank's log is not visible here.
   [[nodiscard]] const FlightLog* log_of(int rank) const;
 
-  /// Looks at another rank's process. One that has ended by itself is alive, as far as it matters here.
+  /// Checks another rank's process. A rank in phase `ended` counts as alive.
   [[nodiscard]] RankHealth health_of(int rank, std::int64_t now_ns) const;
 
  private:

@@ -13,7 +13,7 @@ std::vector<RankPlace> find_places(const mpi::Communicator& world) {
   std::array<char, MPI_MAX_PROCESSOR_NAME> host{};
   int length = 0;
   mpi::check(MPI_Get_processor_name(host.data(), &length), "MPI_Get_processor_name");
-  // The lowest world rank names the node: two nodes may carry one host name.
+  // Nodes are identified by their lowest world rank: two nodes may have the same host name.
   const std::string leader = node.broadcast_string(std::to_string(world.rank()), 0);
   const auto all =
       world.gather_strings(fmt::format("{} {} {}", leader, node.rank(), std::string_view(host.data(), static_cast<std::size_t>(length))));

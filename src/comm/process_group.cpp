@@ -106,13 +106,13 @@ void ProcessGroup::all_to_all(Stream& s, const char* label, ConstTensorView sent
   check_data(kKind, label, sent);
   check_data(kKind, label, received);
   require<ConfigError>(sent.dtype == received.dtype && sent.numel() == received.numel(),
-                       "{} '{}' in group '{}': {} elements of {} are sent, {} of {} received; expected equals", collective_name(kKind),
+                       "{} '{}' in group '{}': {} elements of {} are sent, {} of {} received; expected the same", collective_name(kKind),
                        text_of(label), name_, sent.numel(), dtype_name(sent.dtype), received.numel(), dtype_name(received.dtype));
   require<ConfigError>(sent.numel() % num_ranks_ == 0,
                        "{} '{}' in group '{}': {} elements do not divide into {} equal slices; pad them to a multiple of the ranks",
                        collective_name(kKind), text_of(label), name_, sent.numel(), num_ranks_);
   require<ConfigError>(!overlaps(sent.data, sent.bytes(), received.data, received.bytes()),
-                       "{} '{}' in group '{}': what is received overlaps what is sent; expected memory of its own", collective_name(kKind),
+                       "{} '{}' in group '{}': the received tensor overlaps the sent one; expected separate memory", collective_name(kKind),
                        text_of(label), name_);
   if (is_alone()) return copy_single(s, kKind, sent, received);
   if (sent.numel() == 0) return;
@@ -135,7 +135,7 @@ void ProcessGroup::barrier(Stream& s, const char* label) {
   enqueue_barrier(s);
 }
 
-// --- memory that members share ---------------------------------------------------------------------------------------
+// --- shared memory -------------------------------------------------------------------------------------------------
 
 SharedParts ProcessGroup::allocate_parts(Pool& pool, std::int64_t numel, DType dtype, MemoryRole role, Stream& home) {
   SharedParts parts;
@@ -159,7 +159,7 @@ void ProcessGroup::wait_for_released(Stream& s, const char* label, const SharedP
 }
 
 void ProcessGroup::require_peers(const Call& call) const {
-  require(!is_aborted_, "nobody waits any more");
+  require(!is_aborted_, "the wait was aborted");
   while_waiting(call);
 }
 
@@ -178,7 +178,7 @@ void ProcessGroup::run(const Call& call, const std::function<void(const Call&)>&
   };
   recorder_.start(call.sequence);
   try {
-    require(!is_aborted_, "it was not begun");
+    require(!is_aborted_, "it was not started");
     work(call);
     succeeded = true;
     account();

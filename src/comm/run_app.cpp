@@ -19,11 +19,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// How long a rank that failed waits for others that did, too.
+/// How long a rank that failed waits to see whether all others fail, too.
 constexpr std::chrono::milliseconds kPatience{1000};
 
 void print_error(const std::string& text, const std::string& log_file) {
-  // One line: whatever a library put into the text.
+  // One line, even if a library put line breaks into the text.
   std::string line = text;
   std::ranges::replace(line, '\n', ' ');
   std::fprintf(stderr, "mica: error: %s\n", line.c_str());
@@ -31,7 +31,7 @@ void print_error(const std::string& text, const std::string& log_file) {
   if (!log_file.empty()) std::ofstream(log_file, std::ios::app) << "mica: error: " << line << '\n';
 }
 
-/// Whether all ranks call this within kPatience of one another. If not, the communicator is of no more use.
+/// Whether all ranks call this within kPatience of one another. If not, the communicator must not be used again.
 bool all_come(const mpi::Communicator& comm) {
   MPI_Request request = MPI_REQUEST_NULL;
   mpi::check(MPI_Ibarrier(comm.get(), &request), "MPI_Ibarrier");
@@ -43,8 +43,8 @@ bool all_come(const mpi::Communicator& comm) {
   return false;
 }
 
-/// Ends the whole job at once with the error's line and status: the other ranks wait for this one and cannot be asked. Where
-/// several ranks fail at once, the lowest one speaks. What MPI says when a rank has died says less than the watchdog.
+/// Prints the error and aborts the job with its status: the other ranks wait for this one, so they cannot agree. If several ranks fail
+/// at once, the lowest one is first to print. After an MpiError, a watchdog that sees a dead rank ends the job: it names the rank.
 [[noreturn]] void abort_job(const std::exception& error, int rank, int num_ranks, const std::string& log_file, Watchdog* watchdog) {
   if (watchdog != nullptr && dynamic_cast<const MpiError*>(&error) != nullptr) watchdog->let_finish();
   if (watchdog != nullptr) watchdog->note_end();
@@ -54,7 +54,7 @@ bool all_come(const mpi::Communicator& comm) {
   mpi::Session::abort(static_cast<int>(ours ? ours->exit_code() : ExitCode::runtime_failure));
 }
 
-/// Tells of an error that all ranks throw, or ends the job. To be called where it is caught.
+/// Prints an error that all ranks throw, or aborts the job. Called in the catch block.
 ExitCode end_of(const std::exception& error, const App& app) {
   try {
     share_or_abort(error, app);
@@ -68,13 +68,13 @@ ExitCode end_of(const std::exception& error, const App& app) {
 
 void share_or_abort(const std::exception& error, const App& app) {
   if (app.comm.is_shared(error)) throw;
-  // Of an MPI that has failed nothing more is asked: it may still read messages whose memory is gone.
+  // After an MpiError, make no more MPI calls: MPI may still use buffers of messages whose memory is gone.
   const bool can_agree = dynamic_cast<const MpiError*>(&error) == nullptr;
   try {
     if (can_agree && all_come(app.failing)) make_mpi_comm(app.failing)->agree([] { throw; });
   } catch (const Error& agreed) {
     if (app.comm.is_shared(agreed)) throw;
-    // MPI has failed, too, which is not the cause.
+    // an error of the agreement itself, which is not the cause
   }
   abort_job(error, app.comm.rank(), app.comm.num_ranks(), app.log_file, &app.watchdog);
 }

@@ -23,7 +23,7 @@ constexpr std::chrono::microseconds kShortestSleep{10}, kLongestSleep{100};
 template <class HasCome>
 void wait_until(const HasCome& has_come, const std::function<void()>& while_waiting) {
   std::chrono::microseconds sleep = kShortestSleep;
-  std::exception_ptr gone;  // a peer that leaves may have stored just before: look once more
+  std::exception_ptr gone;  // a peer may have stored just before it left: check once more
   for (int tries = 0; !has_come(); ++tries) {
     if (gone) std::rethrow_exception(gone);
     if (tries < kSpins) continue;
@@ -52,7 +52,7 @@ void wait_until_written(std::span<const PartProgress> members, std::uint64_t rou
 
 void wait_until_released(std::span<const PartProgress> members, int rank, std::uint64_t round, const std::function<void()>& while_waiting) {
   for (const PartProgress& member : members) {
-    if (&member == &members[static_cast<std::size_t>(rank)]) continue;  // the streams' order sees to this rank's own reads
+    if (&member == &members[static_cast<std::size_t>(rank)]) continue;  // this rank's own reads are ordered by its streams
     wait_until([&] { return member.released.load(std::memory_order_acquire) >= round; }, while_waiting);
   }
 }

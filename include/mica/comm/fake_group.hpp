@@ -10,22 +10,22 @@
 
 namespace mica {
 
-/// Moves nothing and records every call: for the planner, overhead measurements and schedule tests.
+/// Sends nothing and records every call: for the planner, overhead measurements and schedule tests.
 /// all_gather and all_to_all write only this rank's own slice of the result; reduce_scatter copies the slice; all_reduce and
-/// broadcast leave the data unchanged. Like every group, it does and records nothing with one rank.
+/// broadcast leave the data unchanged. Like every group, it records nothing if it has one rank.
 struct FakeCall {
   Collective kind;
   std::string label;
   std::int64_t bytes;  ///< of the unsharded side
   std::string group;
   DType dtype;
-  std::shared_ptr<const std::vector<int>> members;  ///< as ranks of the group that was made first
+  std::shared_ptr<const std::vector<int>> members;  ///< as ranks of the group from make_fake_group()
 };
 
 class FakeRecorder {
  public:
   std::vector<FakeCall> calls;  ///< in host order, at enqueue
-  /// Told of each call before its task is enqueued on that stream; may be empty.
+  /// Called for each collective before its task is enqueued on that stream; may be empty.
   std::function<void(const FakeCall& call, Stream& stream)> on_call{};
 };
 

@@ -21,18 +21,18 @@ namespace detail {
 inline constexpr auto kRelaxed = std::memory_order_relaxed;
 }
 
-/// State of one collective. `skipped`: its stream had failed earlier, so it never ran.
+/// State of one collective. `skipped`: its stream failed before it, so it never ran.
 enum class CollectiveState : std::uint8_t { enqueued, started, done, failed, skipped };
 
-/// What a rank does as far as others need to know.
+/// Phase of a rank's program, for the watchdogs of other ranks.
 enum class RankPhase : std::uint8_t {
   running,
   closing,  ///< its work is done; it waits for the others at the end of the job
-  ended     ///< it ends by itself, well or with an error of its own: no longer looked after
+  ended     ///< it exits by itself, with or without an error: the watchdogs ignore it
 };
 
-// What lies in a FlightLog's memory, which other processes read while it changes: atomics throughout, times in nanoseconds of the
-// steady clock, which a node's processes share.
+// Contents of a FlightLog's memory. Other processes read it while it changes, so all fields are atomics. Times are nanoseconds of the
+// steady clock, which is the same for all processes of a node.
 
 /// Text of up to 47 characters, cut to fit.
 struct FlightText {
@@ -51,11 +51,11 @@ struct alignas(64) FlightEvent {
 };
 
 struct alignas(64) FlightGroup {
-  enum class Use : std::uint8_t { free, open, closed };  ///< closed: its group has ended; kept until the place is needed
+  enum class Use : std::uint8_t { free, open, closed };  ///< closed: the group was destroyed; its entry is kept until the slot is needed
   std::atomic<std::uint8_t> use{0};
   std::atomic<std::int32_t> instance{0};  ///< counts groups of this name and these members from 0, in the order in which they were made
   std::atomic<std::int32_t> num_members{0};
-  std::atomic<std::int32_t> starts_unseen{0};                   ///< not 0: its backend tells ends only (NCCL)
+  std::atomic<std::int32_t> starts_unseen{0};                   ///< not 0: its backend reports ends only (NCCL)
   std::atomic<std::int64_t> enqueued{0}, started{0}, ended{0};  ///< sequence numbers of the last ones
   std::atomic<std::int64_t> changed_ns{0};                      ///< when `started` or `ended` last changed
   FlightText name;
@@ -71,20 +71,20 @@ struct alignas(64) FlightHead {
   FlightText alarm;
 };
 
-/// The last events of one rank, its groups, and its sign of life: one block of memory. Others map it and read it, also when the rank
-/// is dead or stopped. [Note: flight recorder] in flight_recorder.hpp.
+/// The last events of one rank, its groups, and its heartbeat, in one block of memory. Other processes map and read it, even if the
+/// rank is dead or stopped. [Note: flight recorder] in flight_recorder.hpp.
 class FlightLog {
  public:
   static constexpr std::size_t kEvents = 1024, kGroups = 128;
 
-  /// @param memory  bytes_for() bytes, zero, aligned to 64; whoever made it writes, all others only read.
+  /// @param memory  bytes_for() bytes, zero, aligned to 64; only its owner writes.
   FlightLog(std::shared_ptr<std::byte> memory, std::size_t num_events, std::size_t num_groups, int world_size);
   [[nodiscard]] static std::size_t bytes_for(std::size_t num_events, std::size_t num_groups, int world_size);
-  /// In ordinary memory.
+  /// In memory that no other process sees.
   [[nodiscard]] static std::shared_ptr<FlightLog> make_private(std::size_t num_events, std::size_t num_groups, int world_size);
 
-  /// The log of this process, into which its groups record; null: none. There is one, as there is one MPI: groups that a user makes
-  /// find it, too.
+  /// The log into which this process's groups record; null: none. One per process, as MPI is, so that groups that a user makes use it,
+  /// too.
   [[nodiscard]] static std::shared_ptr<FlightLog> of_process();
   static void set_of_process(std::shared_ptr<FlightLog> log);
 
@@ -94,9 +94,9 @@ class FlightLog {
   [[nodiscard]] std::vector<int> members(const FlightGroup& group) const;
   [[nodiscard]] std::int32_t index_of(const FlightGroup& group) const { return static_cast<std::int32_t>(&group - groups_); }
 
-  /// @returns null if all groups' places are taken. Thread-safe.
+  /// @returns null if no slot is left, or there are more members than ranks in the world. Thread-safe.
   [[nodiscard]] FlightGroup* add_group(const std::string& name, const std::vector<int>& members);
-  /// What it has done stays to be read until its place is needed.
+  /// Its events can be read until the slot is needed.
   void remove_group(FlightGroup& group);
 
  private:
@@ -108,7 +108,7 @@ class FlightLog {
   FlightEvent* events_;
   std::atomic<std::int32_t>* members_;  // [groups, world_size]
   std::mutex mutex_;
-  std::map<std::string, int> instances_;  // made so far
+  std::map<std::string, int> instances_;  // groups made so far, by name and members
 };
 
 }  // namespace mica

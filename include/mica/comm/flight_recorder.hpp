@@ -26,13 +26,13 @@ struct FlightEntry {
 };
 
 /// The last collectives of one group, for error texts and for the watchdog. [Note: flight recorder]
-/// A group whose members are known by their world ranks records into its rank's FlightLog, in memory that is mapped from a file:
-/// the events of all groups there share one ring. Any other has a small log of its own. Nothing here locks or makes a system call,
-/// except where a group is made.
-/// One thread enqueues; one other starts and ends; any reads.
+/// After publish(), a group records into its process's FlightLog, which other processes of the node map: all groups there share one
+/// ring of events. Before that, and without such a log, it records into a small log of its own. Only making, publishing and
+/// destroying a group takes locks or makes system calls.
+/// One thread calls enqueue(); one other start() and end(); any thread reads.
 class FlightRecorder {
  public:
-  /// Of a log of its own.
+  /// Events in a log of its own.
   static constexpr std::size_t kCapacity = 64;
 
   explicit FlightRecorder(std::string name = {});
@@ -40,11 +40,11 @@ class FlightRecorder {
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
 
-  /// Records into this process's FlightLog from now on, if it has one. Nothing was enqueued yet.
+  /// Records into this process's FlightLog from now on, if there is one. Call it before the first enqueue().
   /// @param members  world ranks, by rank of the group
   void publish(const std::vector<int>& members);
 
-  /// World ranks, by rank of the group; empty: it is not published.
+  /// World ranks, by rank of the group; empty if not published.
   [[nodiscard]] std::vector<int> members() const { return log_->members(*group_); }
 
   /// @returns the collective's sequence number.
@@ -60,13 +60,13 @@ class FlightRecorder {
   [[nodiscard]] std::string describe_pending() const;
 
  private:
-  /// Null: it was overwritten.
+  /// Null if it was overwritten.
   FlightEvent* find(std::int64_t sequence);
 
   std::string name_;
   std::shared_ptr<FlightLog> log_;
   FlightGroup* group_;                                    // in log_
-  std::array<std::atomic<std::int64_t>, 256> tickets_{};  // by sequence: its place in the log
+  std::array<std::atomic<std::int64_t>, 256> tickets_{};  // of the collectives in the log, by sequence modulo 256
   std::int64_t last_ = 0;
   std::int64_t last_started_ = 0;
 };

@@ -12,13 +12,13 @@
 
 namespace mica {
 
-// Process groups for GPU memory. Both are built on a group of the same ranks for host memory, which they take ownership of: it
-// carries what ranks need to find each other, and host_group_of() returns it.
+// Process groups for GPU memory. Both own a group of the same ranks for host memory: the ranks use it to connect, and
+// host_group_of() returns it.
 
 struct NcclOptions {
   /// Connection and collective timeout (mesh.timeout).
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  /// allocate() gives buffers of this size and larger their own blocks and registers them. 0: every buffer.
+  /// allocate() gives buffers of at least this size their own blocks and registers those. 0: every buffer.
   std::int64_t register_from_bytes = std::int64_t{4} << 20;
 };
 
@@ -34,7 +34,7 @@ struct NcclOptions {
 ///   the caller's thread. But nothing can end a blocking call from outside: creating a communicator waits for the last rank
 ///   forever, as does the first collective of a kind, which connects the GPUs, and aborting a communicator frees memory that a
 ///   call in another thread still uses. The host is ahead of the GPU by more than those 20 us unless collectives are tiny;
-///   fewer, larger units make fewer calls.
+///   fewer, larger units mean fewer calls.
 /// - Sums are NCCL's own: equal on all ranks, but not the bits of other backends.
 /// Buffers: [Note: NCCL buffers]
 /// NCCL copies data through its own buffers, unless a buffer is registered with the communicator: then other GPUs and network
@@ -45,8 +45,8 @@ struct NcclOptions {
 /// - A buffer that spans several pieces of physical memory is treated as not registered, by each rank on its own.
 /// So neither the pool's pages (16 MiB pieces) nor its addresses (which differ between ranks) will do: allocate() gives units'
 /// large buffers blocks of their own ([Note: blocks of their own]), registered from their beginning, once, with the group that
-/// asked, at a point of the schedule that all ranks share. Registering is local and cheap: NCCL grants access at the first
-/// collective that uses a buffer. Small buffers would gain nothing and are not registered, nor are those of other collectives.
+/// asked, at a point of the schedule that all ranks share. Registering is local and cheap: NCCL maps a buffer on the other GPUs at the
+/// first collective that uses it. Small buffers would gain nothing and are not registered, nor is any memory from elsewhere.
 /// @throws ConfigError: this build has no CUDA
 [[nodiscard]] std::unique_ptr<ProcessGroup> make_nccl_group(std::unique_ptr<ProcessGroup> host, const NcclOptions& options);
 
@@ -69,8 +69,8 @@ struct StagedOptions {
 /// @throws NcclError naming group, ranks and cause
 void connect_groups(std::initializer_list<ProcessGroup*> groups);
 
-/// The group of the same ranks for host memory on CPU streams, for what they exchange besides tensors. It is the group itself,
-/// unless that is for GPU memory.
+/// The group of the same ranks for host memory on CPU streams, for data other than tensors. The group itself,
+/// unless it is for GPU memory.
 [[nodiscard]] ProcessGroup& host_group_of(ProcessGroup& group);
 
 /// "2.28.9", or "not built in".

@@ -21,10 +21,10 @@ class Communicator;
 
 /// Host-side exchange between ranks: for set-up, state dicts, saving and loading, never inside a step.
 /// [Note: agreement] Work may fail on one rank alone, while the others continue to a collective and wait for it there. So
-/// agree() and the functions like it run the work: if it fails on any rank, every rank throws the lowest failing rank's error,
-/// of its type (the nearest of core/error.hpp) and exit status, with "rank N: " before its text unless all ranks failed alike. is_shared()
-/// distinguishes an error that all these ranks throw from any other. Work may itself call agree(), if nothing before that can
-/// fail on one rank alone (agree on that first); an error of the inner call is agreed on again.
+/// agree() and the functions like it run the work: if it fails on any rank, every rank throws the lowest failing rank's error, with
+/// its type (the nearest in core/error.hpp) and exit status, and "rank N: " before its text unless all ranks failed with the same text.
+/// is_shared() distinguishes an error that all these ranks throw from any other. Work may itself call agree() if nothing before that
+/// call can fail on a single rank (agree on that part first); an error of the inner call is agreed on again.
 /// All: @collective, same order on all ranks.
 class HostComm {
  public:
@@ -47,18 +47,18 @@ class HostComm {
   std::vector<std::string> to_first_rank(const std::function<std::string()>& work) const;
   /// Runs the work on `root` only; every rank gets its result, or its error with "rank N: " before it.
   std::string from_root(int root, const std::function<std::string()>& work) const;
-  /// Runs the work on rank 0 for the whole job (any rank could have done it): its error's text is not prefixed.
+  /// Runs the work on rank 0, where any rank could have done it: an error's text gets no "rank 0: ".
   std::string from_first_rank(const std::function<std::string()>& work) const;
   /// Runs the work on rank 0 only, with a result for each rank; each gets its own. Errors as from_root().
   std::string from_first_rank_to_each(const std::function<std::vector<std::string>()>& work) const;
 
-  /// Whether all these ranks throw this error because they agreed on it. Local.
+  /// Whether all these ranks throw this error because they agreed on it. Not collective.
   [[nodiscard]] bool is_shared(const std::exception& error) const;
 
  private:
   /// The result of the root's work, or its error, as one text.
   [[nodiscard]] std::string broadcast_outcome(int root, const std::function<std::string()>& work) const;
-  /// Every rank's text if any has one; may be an empty list otherwise.
+  /// All ranks' texts if any is not empty; otherwise possibly an empty list.
   [[nodiscard]] virtual std::vector<std::string> gather_errors(const std::string& mine) const { return gather_strings(mine); }
 };
 
@@ -66,7 +66,7 @@ class HostComm {
 [[nodiscard]] std::unique_ptr<HostComm> make_single_comm();
 /// @param comm  outlives it.
 [[nodiscard]] std::unique_ptr<HostComm> make_mpi_comm(const mpi::Communicator& comm);
-/// For the ranks of a process group, whatever its backend. (In a fake group, all ranks are taken to be like this one.)
+/// For the ranks of a process group, whatever its backend. (In a fake group, all ranks are assumed to pass the same data as this one.)
 /// @param group, stream  outlive it; the stream is synchronised by every call.
 /// @param label  of its collectives, for error texts and the flight recorder
 [[nodiscard]] std::unique_ptr<HostComm> make_group_comm(ProcessGroup& group, Stream& stream, std::string label = "agreement");
@@ -76,7 +76,7 @@ class HostComm {
                                                                     const std::vector<std::int64_t>& mine);
 
 /// Broadcasts the root's bytes in a group for host memory; the host waits. Over MPI, where one rank may die alone, it waits at
-/// most `timeout`, for set-up that must not hang. The group is not in use otherwise. @collective
+/// most `timeout`, for set-up that must not hang. No other collective of the group may be pending. @collective
 /// @throws MpiError naming the ranks that did not connect in time
 void broadcast_within(ProcessGroup& group, std::span<std::byte> data, int root, std::chrono::milliseconds timeout);
 

@@ -41,14 +41,14 @@ struct MeshGeometry {
 /// The groups of one rank. Every pointer is non-null; an axis of size 1 has a group of one rank.
 class Mesh {
  public:
-  /// @param world  in mesh order, taken over. @collective over it.
+  /// @param world  in mesh order; the mesh owns it. @collective over it.
   Mesh(std::unique_ptr<ProcessGroup> world, MeshGeometry geometry, std::vector<RankPlace> places = {});
 
   /// From existing groups.
   Mesh(std::unique_ptr<ProcessGroup> world, std::unique_ptr<ProcessGroup> shard, std::unique_ptr<ProcessGroup> replicate);
 
-  /// Rebuilds the mesh for another set of ranks: those that are left when one was lost. @param world  in mesh order, taken over;
-  /// not one of this mesh's own groups, which are destroyed. @collective over it.
+  /// Rebuilds the mesh for another set of ranks: those that are left after one was lost. @param world  in mesh order; the mesh owns
+  /// it. Not one of the old groups, which are destroyed. @collective over it.
   void rebuild(std::unique_ptr<ProcessGroup> world, MeshGeometry geometry, std::vector<RankPlace> places = {});
   /// Number of times it was rebuilt.
   [[nodiscard]] int epoch() const { return epoch_; }
@@ -66,7 +66,7 @@ class Mesh {
   [[nodiscard]] const std::vector<RankPlace>& places() const { return places_; }
   /// @param what  "mesh.backend = shared", for the error  @throws ConfigError naming a shard group on several nodes and its hosts
   void require_shards_inside_nodes(const std::string& what) const;
-  /// "mesh 2 x 2 (replicate x shard): shard groups {0,1} on node a, ..." for start-up.
+  /// "mesh 2 x 2 (replicate x shard), shard groups: {0,1} on node1; {2,3} on node2": printed at start-up.
   [[nodiscard]] std::string describe() const;
 
  private:

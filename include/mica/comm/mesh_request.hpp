@@ -15,10 +15,10 @@ struct MeshRequest {
   std::vector<int> grid;                    ///< {replicate, shard}; neighbours in the world share a shard group
 };
 
-/// Mesh order follows the groups: replicate rank, then shard rank, whatever the order of `world`.
+/// Mesh order follows from the groups (replicate rank, then shard rank), not from the order of `world`.
 /// Example: world 4, grid {2, 2} -> shard groups {0,1},{2,3}; replicate groups {0,2},{1,3}.
-/// @collective over `world`, which is taken over.
-/// @throws ConfigError on all ranks: groups and a grid, neither, one group alone, a grid of another dimension, sizes that
+/// @collective over `world`, which the mesh owns afterwards.
+/// @throws ConfigError on all ranks: groups and a grid, neither, only one group, a grid of another dimension, sizes that
 ///         do not make the world, or groups that do not cross.
 [[nodiscard]] Mesh make_mesh(std::unique_ptr<ProcessGroup> world, MeshRequest request);
 

@@ -25,14 +25,14 @@ namespace mica {
 struct MpiGroupOptions {
   /// Transfers are split so that no MPI call moves more bytes than this on one rank (MPI counts are ints). Tests use 1 KiB.
   std::int64_t max_call_bytes = std::int64_t{1} << 30;
-  /// Staging memory of a reduce-scatter or all-reduce, per group: never more than this.
+  /// Upper limit of the staging memory of one reduce-scatter or all-reduce.
   std::int64_t staging_bytes = std::int64_t{16} << 20;
   /// Longer slices go point to point. A very large value keeps every collective countable from outside.
   std::int64_t max_collective_slice_bytes = std::int64_t{32} << 10;
-  /// Whether abort() also ends collectives under way: then everything goes point to point, and waiting ranks poll. (A long
-  /// message that its sender has begun cannot be cancelled; it is waited for.)
+  /// Whether abort() also ends collectives in progress: then everything goes point to point, and waiting ranks poll. (A long
+  /// message that its sender has begun cannot be cancelled; the receiver waits for it.)
   bool can_be_aborted = false;
-  /// The node of this rank, as any number that its ranks share. -1: those that MPI says can share memory are a node.
+  /// A number for this rank's node, equal on all its ranks. -1: ranks that can share memory, as MPI tells, are a node.
   int node = -1;
   /// Whether groups whose members are all on one node share memory (ProcessGroup::allocate_parts()).
   bool shares_memory = false;
@@ -52,7 +52,7 @@ inline constexpr std::int64_t kSmallAllReduceBytes = 4096;
                                              const MpiGroupOptions& options = {});
 
 /// The mode for streams that communicate. Without MPI_THREAD_MULTIPLE one thread must make all MPI calls, in host enqueue order
-/// on all ranks: then it is `inlined`, whatever is wanted.
+/// on all ranks: then the mode is `inlined`, even if another one is wanted.
 [[nodiscard]] StreamMode comm_stream_mode(const mpi::Session& session, StreamMode wanted);
 
 /// Every rank's place, by world rank. @collective
@@ -60,12 +60,12 @@ inline constexpr std::int64_t kSmallAllReduceBytes = 4096;
 /// The places in mesh order: by (node's lowest world rank, local rank).
 [[nodiscard]] std::vector<RankPlace> mesh_order(std::vector<RankPlace> by_world_rank);
 
-/// Wraps a group over MPI, which it takes ownership of, into the group to use (gpu_groups.hpp).
+/// Makes the group to use from a group over MPI, of which it takes ownership (gpu_groups.hpp).
 using GroupBackend = std::function<std::unique_ptr<ProcessGroup>(std::unique_ptr<ProcessGroup>)>;
 
 /// The mesh over all ranks of `world`, in mesh order, with groups over MPI. @collective
 /// @param by_world_rank  places, if known already; found here if empty.
-/// @param backend  wraps each group; none: groups over MPI.
+/// @param backend  applied to each group; empty: groups over MPI.
 [[nodiscard]] Mesh make_mpi_mesh(const mpi::Communicator& world, ShardSize shard_size, Pool& pool, MpiGroupOptions options = {},
                                  std::vector<RankPlace> by_world_rank = {}, const GroupBackend& backend = {});
 

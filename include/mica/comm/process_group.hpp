@@ -21,14 +21,14 @@ namespace mica {
 
 /// An ordered set of ranks that communicate. [Note: process groups]
 /// Collectives are enqueued on a stream and matched by their order within one group, so each stream that communicates has a
-/// group of its own (duplicate()). Groups do not wait for each other, but the hosts of all ranks enqueue the collectives of all
-/// groups in the same order, because staging memory that passes from one stream to another, and an MPI that lets only one
-/// thread communicate, order the streams as the host did. Sums are folded in rank order (long ones over several nodes: within each
+/// group of its own (duplicate()). Groups do not wait for each other, but the hosts of all ranks must enqueue the collectives
+/// of all groups in the same order: staging memory that passes from one stream to another, and an MPI in which only one thread may
+/// communicate, make the streams follow the host's order. Sums are folded in rank order (long slices on several nodes: within each
 /// node, then over the nodes, [Note: collectives by node]), in f32 for low-precision dtypes, so that every backend gives the same
 /// bits on every rank. Sizes are checked before any traffic. A failure inside a collective is
 /// the stream's sticky error and names group, collective and label.
-/// A group of one rank moves nothing and counts nothing (all_gather and reduce_scatter copy unless in place); nor does a
-/// collective of no elements. A group outlives its enqueued work.
+/// In a group of one rank, nothing is sent or counted (all_gather, reduce_scatter and all_to_all copy unless in place); nor is it
+/// for a collective of no elements. A group outlives its enqueued work.
 class ProcessGroup {
  public:
   virtual ~ProcessGroup() = default;
@@ -38,7 +38,7 @@ class ProcessGroup {
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int num_ranks() const { return num_ranks_; }
   [[nodiscard]] const std::string& name() const { return name_; }
-  /// A group of one rank, whose collectives are only copies.
+  /// Whether this is a group of one rank, whose collectives are at most copies.
   [[nodiscard]] bool is_alone() const { return is_alone_; }
 
   // All: @collective over the group, in the same order on all ranks. @stream enqueued; the host does not block.
@@ -47,12 +47,12 @@ class ProcessGroup {
   /// full [S*P] = concatenation of every rank's shard [P], same dtype; shard may be full's own slice (in place).
   void all_gather(Stream& s, const char* label, ConstTensorView shard, TensorView full);
   /// shard [P] = sum over ranks of their full [S*P], this rank's slice; shard may be full's own slice.
-  /// fp32, bf16 or fp16. `full` is unchanged apart from an own slice in place.
+  /// fp32, bf16 or fp16. `full` is unchanged, except this rank's slice if `shard` is that slice.
   void reduce_scatter(Stream& s, const char* label, ConstTensorView full, TensorView shard);
   /// In place. fp32, bf16 or fp16.
   void all_reduce(Stream& s, const char* label, TensorView data, ReduceOp op);
-  /// received [S*P] = concatenation over ranks of this rank's slice of their `sent` [S*P]: what a reduce_scatter would add up,
-  /// unsummed. Any dtype; the two do not overlap.
+  /// received [S*P] = concatenation over ranks of this rank's slice of their `sent` [S*P]: the summands of a reduce_scatter. Any
+  /// dtype; the two must not overlap.
   void all_to_all(Stream& s, const char* label, ConstTensorView sent, TensorView received);
   /// In place, from `root`.
   void broadcast(Stream& s, const char* label, TensorView data, int root);
@@ -66,24 +66,24 @@ class ProcessGroup {
   /// possible in a fake group, whose other ranks do not exist. Otherwise as duplicate(). @collective
   [[nodiscard]] std::unique_ptr<ProcessGroup> subgroup(std::span<const int> members, std::string name);
 
-  /// Storage for a unit (docs/design.md, Storage). Default: the pool. A backend may register the memory, so all ranks must
-  /// allocate the same bytes in the same order.
+  /// Storage for a unit (docs/design.md, Storage). By default from the pool. A backend may register the memory, so all ranks must
+  /// allocate the same sizes in the same order.
   [[nodiscard]] virtual Buffer allocate(Pool& pool, std::int64_t bytes, MemoryRole role, Stream& home) {
     return pool.allocate(bytes, role, home);
   }
   /// Whether allocate_parts() allocates memory that all members see.
   [[nodiscard]] virtual bool shares_memory() const { return false; }
-  /// [numel] elements for this rank, side by side with those of the other members if the group shares memory (and numel > 0).
-  /// Contents are undefined; those of other members until they publish. Otherwise as duplicate(). @collective
+  /// [numel] elements for this rank, next to those of the other members if the group shares memory (and numel > 0).
+  /// Contents are undefined; other members' parts are undefined until those publish. Otherwise as duplicate(). @collective
   /// @throws ConfigError on all ranks alike, if the node does not have that much memory to share
   [[nodiscard]] virtual SharedParts allocate_parts(Pool& pool, std::int64_t numel, DType dtype, MemoryRole role, Stream& home);
-  /// The stream continues when all members have published (all others have released) that round. Counted as a call of no bytes.
+  /// The stream continues when all members have published (all others have released) that round. Counted as a call of 0 bytes.
   /// @stream enqueued  @lifetime the parts until the stream has run it.
   void wait_for_written(Stream& s, const char* label, const SharedParts& parts, std::uint64_t round);
   void wait_for_released(Stream& s, const char* label, const SharedParts& parts, std::uint64_t round);
 
-  /// Ends the group's communication for good: collectives under way and later ones fail with `why` and no longer wait for other
-  /// ranks. Any thread. A group of one rank is not affected. (Over MPI, collectives under way end only with
+  /// Ends the group's communication for good: collectives in progress and later ones fail with `why` and no longer wait for other
+  /// ranks. Any thread. A group of one rank is not affected. (Over MPI, collectives in progress end only with
   /// MpiGroupOptions::can_be_aborted. Over NCCL, all groups of the rank end.)
   void abort(const std::string& why);
 
@@ -91,8 +91,8 @@ class ProcessGroup {
   void reset_counts() { counts_ = {}; }
   /// Host time that streams have spent inside collectives, in ms (0 for fake). Any thread.
   [[nodiscard]] virtual double busy_ms() const { return static_cast<double>(busy_ns_.load()) * 1e-6; }
-  /// Bytes that this rank has sent point to point to ranks on other nodes (0 for fake, and over NCCL). What the MPI's own
-  /// collectives send is unknown; they carry short slices only (mpi_group.hpp). Any thread.
+  /// Bytes that this rank has sent point to point to ranks on other nodes (0 for fake, and over NCCL). What MPI's own
+  /// collectives send is unknown; they move only short slices (mpi_group.hpp). Any thread.
   [[nodiscard]] virtual std::int64_t bytes_to_other_nodes() const { return 0; }
   /// What this group is waiting for: "group 'shard' (rank 1 of 4): #12 all_gather 'h.3' ... running for 5.2 s". Any thread.
   [[nodiscard]] virtual std::string describe_pending() const;
@@ -102,7 +102,7 @@ class ProcessGroup {
   /// @param communicates_alone  whether a group of one rank also uses its backend
   ProcessGroup(int rank, int num_ranks, std::string name, bool communicates_alone = false);
 
-  /// Records for the rank's watchdog, too. [Note: watchdog] @param world_ranks  of the members, by rank
+  /// From now on, also records for the rank's watchdog. [Note: watchdog] @param world_ranks  of the members, by rank
   void publish(const std::vector<int>& world_ranks) { recorder_.publish(world_ranks); }
 
   /// The collective that is being enqueued.
@@ -113,16 +113,16 @@ class ProcessGroup {
     std::int64_t sequence = 0;  ///< counts the group's collectives from 1
   };
 
-  /// Ends collectives under way, after abort(). Any thread.
+  /// Ends collectives in progress, after abort(). Any thread.
   virtual void end_waiting(const std::string& /*why*/) {}
   /// Set by abort().
   [[nodiscard]] const std::atomic<bool>& abort_flag() const { return is_aborted_; }
-  /// Called repeatedly while a stream waits for other members of shared memory. Makes progress with messages that only the
-  /// backend's own calls move: those members may be waiting for them. @throws if a member has left
+  /// Called repeatedly while a stream waits for other members of shared memory. Makes progress on messages that only the
+  /// backend's own calls advance: those members may be waiting for them. @throws if a member has left
   virtual void while_waiting(const Call& /*call*/) const {}
 
-  // Backends enqueue with one submit(); arguments are checked already. Not called for groups of one rank (the base class copies
-  // where needed) nor for empty tensors.
+  // Backends enqueue with one submit(); arguments are already checked. Not called for groups of one rank (the base class copies
+  // where needed) or for empty tensors.
   virtual void enqueue_all_gather(Stream& s, ConstTensorView shard, TensorView full) = 0;
   virtual void enqueue_reduce_scatter(Stream& s, ConstTensorView full, TensorView shard) = 0;
   virtual void enqueue_all_reduce(Stream& s, TensorView data, ReduceOp op) = 0;

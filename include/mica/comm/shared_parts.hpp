@@ -21,29 +21,29 @@ struct alignas(64) PartProgress {
 static_assert(sizeof(PartProgress) == 64 && std::atomic<std::uint64_t>::is_always_lock_free);
 
 /// One array in memory that all members of a group share, with a part for each member. [Note: memory side by side]
-/// A member writes only its own part and reads the whole, in rounds that the hosts of all members count alike, from 1:
-///   publish(n)            written = n: behind all that wrote the own part
-///   wait_for_written(n)   until every member's written >= n: before the round's first read
-///   release(n)            released = n: behind the round's last read
-///   wait_for_released(n)  until every other member's released >= n: before the next write to the own part
-/// Each of them is a task of a stream. The first two take the place of an all-gather. The user must order the streams as the list
-/// is ordered, and write the own part only behind a wait_for_released of the last round.
-/// Nobody reads a part that is half written. Say A writes its part between its rounds n and n + 1, and B reads it in a round k.
-/// - k <= n: before it wrote, A had seen B's released >= n >= k. B stores that behind its reads; the store is a release, A's
+/// A member writes only its own part and reads the whole, in rounds numbered from 1, equally on all members:
+///   publish(n)            sets written = n, after all writes to its own part
+///   wait_for_written(n)   until every member's written >= n, before the round's first read
+///   release(n)            sets released = n, after the round's last read
+///   wait_for_released(n)  until every other member's released >= n, before the next write to its own part
+/// Each of them is a task of a stream. The first two replace an all-gather. The caller must order its streams so that these tasks
+/// run in the order of the list, and may write its own part only after wait_for_released of the last round.
+/// No member reads a part while it is written. Say A writes its part between its rounds n and n + 1, and B reads it in a round k.
+/// - k <= n: before it wrote, A had seen B's released >= n >= k. B stores that after its reads; the store is a release, A's
 ///   load an acquire: the reads are over.
-/// - k > n: before it read, B had seen A's written >= k > n. A stores that in its publish of round k or later, so behind the
+/// - k > n: before it read, B had seen A's written >= k > n. A stores that in its publish of round k or later, so after the
 ///   write; again the store is a release, the load an acquire: the write is over.
-/// Nor is there a deadlock: what a wait of round n waits for comes earlier in the one order in which the hosts of all ranks
-/// enqueue (publish(n) before any wait_for_written(n), release(n) before any wait_for_released(n)).
+/// Nor is there a deadlock: the hosts of all ranks enqueue these tasks in the same order, and there what a wait of round n waits for
+/// comes before it (publish(n) before any wait_for_written(n), release(n) before any wait_for_released(n)).
 struct SharedParts {
-  Buffer memory;                         ///< the own part, as a pool counts it; keeps all of the shared memory for this rank
+  Buffer memory;                         ///< this member's part, counted by a pool; keeps the whole shared memory mapped on this rank
   TensorView own;                        ///< [P]
   TensorView whole = {};                 ///< [S*P], the members' parts in rank order; absent if nothing is shared
   std::span<PartProgress> members = {};  ///< by rank; empty if nothing is shared
   int rank = 0;                          ///< this member
 
   [[nodiscard]] bool is_shared() const { return !members.empty(); }
-  /// The two waits are functions of ProcessGroup, which records them.
+  /// (The two waits are members of ProcessGroup, which records them.)
   void publish(Stream& s, std::uint64_t round) const;
   void release(Stream& s, std::uint64_t round) const;
   /// After an abandoned step, when this rank's streams are drained: counts all rounds up to `round` as published and released, even
@@ -51,8 +51,8 @@ struct SharedParts {
   void settle(std::uint64_t round) const;
 };
 
-/// Block until all members have written (until all but `rank` have released) the round.
-/// @param while_waiting  called repeatedly, after a short spin; its exception ends the wait, unless what is waited for has come by
+/// Blocks until all members have written (until all but `rank` have released) the round.
+/// @param while_waiting  called repeatedly, after a short spin; its exception ends the wait, unless the round has been reached by
 ///                       then.
 void wait_until_written(std::span<const PartProgress> members, std::uint64_t round, const std::function<void()>& while_waiting);
 void wait_until_released(std::span<const PartProgress> members, int rank, std::uint64_t round, const std::function<void()>& while_waiting);
@@ -67,7 +67,7 @@ struct PartsShape {
   [[nodiscard]] std::int64_t begin_of(int r) const;
 };
 
-/// This rank's share of `memory`, which all members see and nobody has used yet. The pool counts its own part.
+/// This rank's view of `memory`, which all members have mapped and none has used yet. The pool counts its own part.
 /// @param memory  shape.begin_of(num_ranks) bytes, all zero, page-aligned.
 [[nodiscard]] SharedParts share_parts(std::shared_ptr<std::byte> memory, const PartsShape& shape, Pool& pool, MemoryRole role,
                                       Stream& home);

@@ -6,14 +6,14 @@
 
 namespace mica::cuda {
 
-/// Bytes between any two places of the GPU's memory and page-locked memory of the host, on the stream.
+/// Copies bytes on the stream, between any two places in GPU memory or page-locked host memory.
 inline void enqueue_memcpy(Stream& s, const char* what, ConstTensorView src, TensorView dst) {
   s.submit(what, {reads(src), writes(dst)}, [src, dst, stream = native(s)] {
     check(cudaMemcpyAsync(dst.data, src.data, static_cast<std::size_t>(src.bytes()), cudaMemcpyDefault, stream), "cudaMemcpyAsync");
   });
 }
 
-/// A group for memory of GPUs.
+/// A group for GPU memory.
 class GpuGroup : public ProcessGroup {
  public:
   /// See connect_groups().
@@ -22,7 +22,7 @@ class GpuGroup : public ProcessGroup {
   [[nodiscard]] virtual ProcessGroup& on_host() = 0;
 
  protected:
-  /// @param host  the group that it stands on: the same ranks, the same name, and alone if that is
+  /// @param host  the underlying group: gives ranks and name, and whether a group of one rank communicates
   explicit GpuGroup(const ProcessGroup& host) : ProcessGroup(host.rank(), host.num_ranks(), host.name(), !host.is_alone()) {
     publish(host.recorder().members());
   }

@@ -33,7 +33,7 @@ void check(ncclResult_t result, const char* what, std::source_location where) {
 }
 
 Communicator::Communicator(ProcessGroup& host, std::chrono::milliseconds timeout) : timeout_(timeout) {
-  // Several communicators share a GPU: NCCL keeps the order in which the host launched, which is the same on all ranks.
+  // Several communicators share a GPU: makes NCCL launch in the host's order, which is the same on all ranks.
   static_cast<void>(setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0));
   const auto deadline = Clock::now() + timeout;
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;

@@ -17,26 +17,25 @@ namespace mica::nccl {
 /// @throws NcclError "ncclAllGather: unhandled cuda error (ncclUnhandledCudaError): <what NCCL says last> at nccl_group.cpp:12"
 void check(ncclResult_t result, const char* what, std::source_location where = std::source_location::current());
 
-/// A communicator, made and used without blocking: every call comes back at once and is polled until it is done or has
-/// taken too long. Used by the host's thread; abort() and asynchronous_error() may come from any, and NCCL's handle, which
-/// an abort frees, is touched by one thread at a time.
+/// A non-blocking communicator: every NCCL call returns at once and is polled until it is done or has exceeded the timeout. Used by
+/// the host thread; abort() and asynchronous_error() may be called on any thread. A mutex guards NCCL's handle, which an abort frees.
 class Communicator {
  public:
-  /// @param host  the same ranks on the host: carries the unique id from its rank 0.
-  /// @collective over them  @throws NcclError naming group, ranks and cause, when it is not there within `timeout`
+  /// @param host  the same ranks for host memory: broadcasts the unique id from its rank 0.
+  /// @collective over them  @throws NcclError naming group, ranks and cause, when the communicator is not ready within `timeout`
   Communicator(ProcessGroup& host, std::chrono::milliseconds timeout);
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
   using Call = std::function<ncclResult_t(ncclComm_t)>;
-  /// Makes a call and waits until NCCL has enqueued what it was asked for.
+  /// Makes a call and waits until NCCL has enqueued its work.
   void run(const Call& call, const char* what, std::source_location where = std::source_location::current()) {
     run_until(std::chrono::steady_clock::now() + timeout_, call, what, where);
   }
-  /// Empty while all is well.
+  /// Empty if there is none.
   [[nodiscard]] std::string asynchronous_error();
-  /// Ends what is under way on the device; nothing can be enqueued any more.
+  /// Ends work in progress on the device; nothing can be enqueued afterwards.
   void abort() noexcept;
 
  private:

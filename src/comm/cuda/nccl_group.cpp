@@ -21,7 +21,7 @@ ncclDataType_t nccl_dtype(DType dtype) {
     default:
       break;
   }
-  throw ConfigError(fmt::format("NCCL cannot add up {}: only fp32, bf16 and fp16 can be reduced", dtype_name(dtype)));
+  throw ConfigError(fmt::format("NCCL cannot reduce {}: only fp32, bf16 and fp16", dtype_name(dtype)));
 }
 
 std::size_t count(ConstTensorView view) { return static_cast<std::size_t>(view.numel()); }
@@ -84,7 +84,7 @@ class NcclGroup final : public cuda::GpuGroup {
     communicate(s, {reads(sent), writes(received)}, "ncclSend and ncclRecv", [=](ncclComm_t comm, cudaStream_t stream) {
       const std::size_t slice = bytes(sent) / static_cast<std::size_t>(ranks);
       nccl::check(ncclGroupStart(), "ncclGroupStart");
-      ncclResult_t first_error = ncclSuccess;  // the group is ended whatever happens in it
+      ncclResult_t first_error = ncclSuccess;  // ncclGroupEnd must be called even after an error
       const auto note = [&](ncclResult_t result) {
         if (first_error == ncclSuccess && result != ncclInProgress) first_error = result;
       };
@@ -102,7 +102,7 @@ class NcclGroup final : public cuda::GpuGroup {
       return ncclBroadcast(data.data, data.data, bytes(data), ncclInt8, root, comm, stream);
     });
   }
-  /// NCCL has none: an all-reduce of one number.
+  /// NCCL has no barrier: an all-reduce of one number.
   void enqueue_barrier(Stream& s) override {
     if (barrier_number_ == nullptr) {
       cuda::stay_on(gpu_);
@@ -125,14 +125,14 @@ class NcclGroup final : public cuda::GpuGroup {
 
   template <class Launch>
   void communicate(Stream& s, std::initializer_list<Access> accesses, const char* what, Launch launch) {
-    // Where a communicator cannot be made the job ends at once: no stream's error, which the host would find later.
+    // Outside the task: if no communicator can be made, the host fails at once, not later with the stream's error.
     nccl::Communicator& communicator = connected();
     s.annotate(call().label, call().bytes);
     s.submit(collective_name(call().kind), accesses, [this, &s, &communicator, what, launch, call = call(), stream = cuda::native(s)] {
       const auto refuse_if_ended = [&] {
         if (const std::string first = watch_->ended_by(); !first.empty()) {
           note_end(call, false, 0);
-          throw NcclError(fmt::format("{} was not begun, since NCCL's communication had ended: {}", describe(call), first));
+          throw NcclError(fmt::format("{} was not started, because NCCL's communication had ended: {}", describe(call), first));
         }
       };
       refuse_if_ended();
@@ -149,9 +149,9 @@ class NcclGroup final : public cuda::GpuGroup {
         cuda::check(cudaEventRecord(entry.end, stream), "cudaEventRecord");
         watch_->add(std::move(entry));
       } catch (const NcclError& e) {
-        refuse_if_ended();  // in between: the watch has aborted the communicator
+        refuse_if_ended();  // if the watch has aborted the communicator meanwhile
         const std::string why = fmt::format("{}: {}", describe(call), e.what());
-        watch_->end(why);  // what was launched before it failed would never end
+        watch_->end(why);  // work launched before the failure would never end
         note_end(call, false, 0);
         throw NcclError(why);
       }
@@ -166,7 +166,7 @@ class NcclGroup final : public cuda::GpuGroup {
   nccl::Communicator& connected() {
     if (!communicator_) {
       const std::string ended_by = watch_->ended_by();
-      require<NcclError>(ended_by.empty(), "group '{}' (rank {} of {}): no NCCL communicator, since NCCL's communication had ended: {}",
+      require<NcclError>(ended_by.empty(), "group '{}' (rank {} of {}): no NCCL communicator, because NCCL's communication had ended: {}",
                          name(), rank(), num_ranks(), ended_by);
       communicator_ = std::make_unique<nccl::Communicator>(*host_, options_.timeout);
       watch_->add_communicator(*communicator_);
@@ -182,7 +182,7 @@ class NcclGroup final : public cuda::GpuGroup {
   std::unique_ptr<ProcessGroup> host_;
   std::shared_ptr<nccl::Watch> watch_;
   std::unique_ptr<nccl::Communicator> communicator_;
-  std::shared_ptr<nccl::Registrations> registrations_;  // ends before the communicator; the pool tells it of blocks that go
+  std::shared_ptr<nccl::Registrations> registrations_;  // destroyed before the communicator; the pool calls forget_block()
   const Pool* registered_pool_ = nullptr;
   std::unique_ptr<float, FreeDeviceMemory> barrier_number_;
 };

@@ -25,10 +25,10 @@ void Registrations::add(void* begin, std::int64_t bytes) {
 }
 
 void Registrations::close(void* handle) noexcept {
-  if (handle == nullptr) return;  // NCCL has chosen not to (NCCL_LOCAL_REGISTER=0)
+  if (handle == nullptr) return;  // NCCL did not register it (NCCL_LOCAL_REGISTER=0)
   try {
     communicator_.run([&](ncclComm_t comm) { return ncclCommDeregister(comm, handle); }, "ncclCommDeregister");
-  } catch (const NcclError&) {  // aborted: its registrations went with it
+  } catch (const NcclError&) {  // aborted: its registrations ended with it
   }
 }
 #else

@@ -9,7 +9,7 @@
 
 namespace mica::nccl {
 
-/// Whether the library that runs knows user buffers (2.19).
+/// Whether the NCCL loaded at run time has user buffer registration (2.19.1 or newer).
 [[nodiscard]] bool can_register();
 
 /// Blocks of memory that a communicator may read and write without copies of its own. [Note: NCCL buffers]
@@ -19,7 +19,7 @@ class Registrations final : public BlockUser {
   explicit Registrations(Communicator& communicator) : communicator_(communicator) {}
   ~Registrations() override;
 
-  /// Once is enough, until the block goes. @throws NcclError
+  /// Registers the block, unless it is registered already. @throws NcclError
   void add(void* begin, std::int64_t bytes);
   void forget_block(const void* begin) noexcept override;
 
@@ -27,7 +27,7 @@ class Registrations final : public BlockUser {
   void close(void* handle) noexcept;
 
   Communicator& communicator_;
-  std::map<const void*, void*> handles_;  // by the block's beginning
+  std::map<const void*, void*> handles_;  // by the address of the block
 };
 
 }  // namespace mica::nccl

@@ -12,7 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Often enough that times and errors are fresh, rarely enough that a core does not notice.
+/// Errors are noticed soon, and the load on the core is negligible.
 constexpr auto kPollEvery = std::chrono::milliseconds(5);
 
 }  // namespace
@@ -96,7 +96,7 @@ void Watch::work() {
 }
 
 std::string Watch::poll() {
-  std::vector<const Stream*> busy;  // behind a collective that is not done nothing else of its stream is
+  std::vector<const Stream*> busy;  // streams with an unfinished collective: later ones are not finished either
   for (auto it = under_way_.begin(); it != under_way_.end();) {
     if (std::ranges::find(busy, it->stream) != busy.end()) {
       ++it;
@@ -110,7 +110,7 @@ std::string Watch::poll() {
     }
     if (state != cudaErrorNotReady) return fmt::format("{}: {} ({})", it->what, cudaGetErrorString(state), cudaGetErrorName(state));
     if (const std::string error = it->communicator->asynchronous_error(); !error.empty()) return fmt::format("{}: {}", it->what, error);
-    // The host may be steps ahead: time counts from when the stream has come here.
+    // The host may be steps ahead: the timeout counts from when the stream reached the collective.
     if (it->begun_at == Clock::time_point{} && cudaEventQuery(it->begin) == cudaSuccess) it->begun_at = Clock::now();
     if (it->begun_at != Clock::time_point{} && Clock::now() - it->begun_at > timeout_) {
       return fmt::format("{}: not done within {} s (mesh.timeout); a rank is missing or slower than that", it->what,
@@ -137,7 +137,7 @@ void Watch::give_up(const std::string& why) {
     entry.stream->fail(error);
     finish(entry, false);
   }
-  // In one group: an abort waits for the stream, which may wait for what another communicator has not been told to end.
+  // In one group: an abort waits for its stream, which may wait for a collective of a communicator that is not aborted yet.
   static_cast<void>(ncclGroupStart());
   for (Communicator* communicator : communicators_) communicator->abort();
   static_cast<void>(ncclGroupEnd());

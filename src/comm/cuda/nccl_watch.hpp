@@ -19,21 +19,21 @@
 
 namespace mica::nccl {
 
-/// Looks after the collectives of all groups of a rank. [Note: NCCL groups]
-/// A thread polls what is under way. A collective that fails or lasts too long ends the communication of the whole rank:
-/// every communicator is aborted, since the others would wait for ranks that have stopped. That is for good: whatever is
-/// asked for afterwards is told why, and goes nowhere near a communicator that is no more.
+/// Watches the collectives of all groups of a rank. [Note: NCCL groups]
+/// A thread polls those in progress. If one fails or exceeds the timeout, the communication of the whole rank ends: every communicator
+/// is aborted, because the others would wait for ranks that have stopped. This is final: later calls get the first error, and do
+/// not use the aborted communicators.
 class Watch {
  public:
-  /// One collective under way. The callbacks come on the watch's thread.
+  /// One collective in progress. on_end is called on the watch's thread, or by add() and end().
   struct Entry {
     std::string what;  ///< "group 'shard' (rank 1 of 4), reduce_scatter 'h.3' of 4096 bytes"
     Stream* stream = nullptr;
     Communicator* communicator = nullptr;
     const void* group = nullptr;
-    cudaEvent_t begin = nullptr, end = nullptr;  ///< with times; given back by the watch
+    cudaEvent_t begin = nullptr, end = nullptr;  ///< with timing; the watch recycles them
     std::function<void(bool succeeded, std::int64_t busy_ns)> on_end;
-    std::chrono::steady_clock::time_point begun_at{};  ///< when the watch saw its stream get there; set by the watch
+    std::chrono::steady_clock::time_point begun_at{};  ///< when the watch saw its stream reach it; set by the watch
   };
 
   Watch(int gpu, std::chrono::milliseconds timeout);
@@ -42,25 +42,25 @@ class Watch {
   Watch& operator=(const Watch&) = delete;
 
   [[nodiscard]] std::chrono::milliseconds timeout() const { return timeout_; }
-  /// Two events with times.
+  /// Two events with timing.
   void take_events(cudaEvent_t& begin, cudaEvent_t& end);
-  /// A collective that was enqueued; if the communication has ended meanwhile, it has failed.
+  /// Adds a collective that was enqueued. If the communication has ended meanwhile, it counts as failed.
   void add(Entry entry);
-  /// Comes back when nothing of this group is under way any more.
+  /// Blocks until no collective of this group is in progress.
   void forget(const void* group);
 
   /// Ends the rank's communication, as for a collective that failed.
   void end(const std::string& why);
-  /// What went wrong first; empty while the communication goes on.
+  /// The first error; empty as long as there is none.
   [[nodiscard]] std::string ended_by();
 
-  /// Aborted at once if the communication has ended.
+  /// If the communication has ended, aborts it at once.
   void add_communicator(Communicator& communicator);
   void remove_communicator(Communicator& communicator);
 
  private:
   void work();
-  /// Takes what has ended off the list. @return what went wrong, empty if nothing
+  /// Removes finished collectives from the list. @return the first error, or an empty string
   std::string poll();
   void finish(Entry& entry, bool succeeded);
   void give_up(const std::string& why);  // under mutex_

@@ -15,11 +15,11 @@ namespace {
 
 using cuda::enqueue_memcpy;
 
-// [Note: staged waits] The GPU's stream and the worker wait for each other by numbers in page-locked memory. The worker
-// makes no call of CUDA while it waits: behind a stream that waits for it, the host's launches may fill the GPU's queue, and
-// then stand in a call whose locks another thread's call would wait for.
+// [Note: staged waits] The GPU's stream and the worker wait for each other through counters in page-locked memory. The worker
+// polls them without CUDA calls: while a stream waits for the worker, the host may fill the GPU's launch queue and block in a CUDA
+// call, holding locks that the worker's call would need. (It asks CUDA only every 2 s, in case the GPU has failed.)
 
-/// A number in page-locked memory that one side raises and the other waits for.
+/// A counter in page-locked memory that one side raises and the other waits for.
 class Word {
  public:
   Word() : driver_(cuda::Driver::load()) {
@@ -30,7 +30,7 @@ class Word {
   Word(const Word&) = delete;
   Word& operator=(const Word&) = delete;
 
-  /// Any thread; numbers come in their order.
+  /// Any thread; numbers must ascend.
   void raise(std::uint32_t number) { std::atomic_ref(*value()).store(number, std::memory_order_release); }
   [[nodiscard]] bool has_reached(std::uint32_t number) const {
     return static_cast<std::int32_t>(std::atomic_ref(*value()).load(std::memory_order_acquire) - number) >= 0;
@@ -39,7 +39,7 @@ class Word {
   void enqueue_wait(cudaStream_t stream, std::uint32_t number) const {
     driver_.check(driver_.stream_wait_value32(stream, address(), number, CU_STREAM_WAIT_VALUE_GEQ), "cuStreamWaitValue32");
   }
-  /// After all that the stream has by now, and visible to the host after it.
+  /// Raises it after all work enqueued so far, whose writes the host then sees.
   void enqueue_raise(cudaStream_t stream, std::uint32_t number) const {
     driver_.check(driver_.stream_write_value32(stream, address(), number, CU_STREAM_WRITE_VALUE_DEFAULT), "cuStreamWriteValue32");
   }
@@ -52,7 +52,7 @@ class Word {
   void* memory_ = nullptr;
 };
 
-/// Where the GPU's stream has got to, for the worker.
+/// Makes the worker wait until the GPU's stream has reached this point.
 class Departure final : public EventState {
  public:
   Departure(Event recorded, std::shared_ptr<const Word> word, std::uint32_t number)
@@ -63,7 +63,7 @@ class Departure final : public EventState {
     while (!word_->has_reached(number_)) {
       std::this_thread::sleep_for(kPause);
       if (Clock::now() < ask_at) continue;
-      if (recorded_.is_complete()) break;  // or the GPU has failed, which is thrown
+      if (recorded_.is_complete()) break;  // throws if the GPU has failed
       ask_at = Clock::now() + kAskEvery;
     }
     cuda::rethrow_error(recorded_);
@@ -72,7 +72,7 @@ class Departure final : public EventState {
  private:
   using Clock = std::chrono::steady_clock;
   static constexpr auto kPause = std::chrono::microseconds(20);
-  /// A GPU that has failed raises no number.
+  /// A GPU that has failed never raises the counter.
   static constexpr auto kAskEvery = std::chrono::seconds(2);
 
   Event recorded_;
@@ -80,8 +80,8 @@ class Departure final : public EventState {
   std::uint32_t number_;
 };
 
-/// What the worker does last in a collective, whatever became of it: a stream that has failed still waits for events, so
-/// it stands in the worker's order as an event. Tells the GPU's stream what went wrong, then lets it go on.
+/// The end of a collective on the worker. It is an event, not a task, because a failed stream skips tasks but still waits for events.
+/// Passes the worker's error to the GPU's stream, then lets that continue.
 class Arrival final : public EventState {
  public:
   Arrival(Event so_far, Stream& stream, std::shared_ptr<Word> word, std::uint32_t number, std::atomic<bool>& worker_failed)
@@ -116,7 +116,7 @@ class StagedGroup final : public cuda::GpuGroup {
         departures_(std::make_shared<Word>()),
         arrivals_(std::make_shared<Word>()),
         worker_(make_cpu_stream("staged", StreamMode::threaded)) {
-    // An MPI that takes a GPU's memory works with the GPU of the thread that calls it.
+    // A CUDA-aware MPI uses the current GPU of the calling thread.
     worker_->submit("use gpu", {}, [gpu = cuda::current_gpu()] { cuda::stay_on(gpu); });
   }
 
@@ -141,7 +141,7 @@ class StagedGroup final : public cuda::GpuGroup {
   }
 
   void enqueue_all_gather(Stream& s, ConstTensorView shard, TensorView full) override {
-    if (options_.host_takes_gpu_memory) {  // in place, which the host's group leaves to the wire alone
+    if (options_.host_takes_gpu_memory) {  // in place: the host's group then copies nothing itself
       const TensorView mine = full.slice(rank() * shard.numel(), shard.numel());
       if (shard.data != mine.data) enqueue_memcpy(s, "own slice", shard, mine);
       follow(s);
@@ -191,7 +191,7 @@ class StagedGroup final : public cuda::GpuGroup {
   }
 
  private:
-  /// Page-locked memory of a tensor's size. Given back in host order: the stream's last copy is what the next owner waits for.
+  /// Page-locked memory for a tensor. Freed in host order: the next owner waits for the stream's last copy.
   struct Staging {
     Staging(Pool& pinned, Stream& s, ConstTensorView like)
         : buffer(pinned.allocate(like.bytes(), MemoryRole::communication, s)), view{buffer.data(), like.shape, like.dtype} {}
@@ -203,12 +203,12 @@ class StagedGroup final : public cuda::GpuGroup {
     enqueue_memcpy(s, "stage out", device, host);
     follow(s);
   }
-  /// The worker goes on when the GPU's stream has come here. What the worker failed with before is the stream's error by
-  /// now: if the stream's owner has cleared it (abandon_step), the worker may work again; if not, it fails anew here.
+  /// Makes the worker wait until the GPU's stream has reached this point. An earlier failure of the worker is cleared, because the GPU's
+  /// stream has that error by now. If the stream's owner has not cleared it there (abandon_step), the worker fails again here.
   void follow(Stream& s) {
     if (worker_failed_.exchange(false)) worker_->drain_and_clear_error();
     const std::uint32_t number = ++num_departures_;
-    try {  // not a task: those of a stream that has failed do not run, and the worker would wait
+    try {  // not a task: a failed stream skips tasks, and the worker would wait for ever
       departures_->enqueue_raise(cuda::native(s), number);
     } catch (...) {
       s.fail(std::current_exception());
@@ -219,7 +219,7 @@ class StagedGroup final : public cuda::GpuGroup {
     arrive(s, {});
     enqueue_memcpy(s, "stage in", host, device);
   }
-  /// The GPU's stream goes on when the worker has come here, which has touched the GPU's memory itself as `accesses` say.
+  /// Makes the GPU's stream wait until the worker has reached this point. @param accesses  of the worker to GPU memory
   void arrive(Stream& s, std::initializer_list<Access> accesses) {
     const std::uint32_t number = ++num_arrivals_;
     worker_->wait(Event(std::make_shared<Arrival>(worker_->record(), s, arrivals_, number, worker_failed_)));
@@ -227,13 +227,13 @@ class StagedGroup final : public cuda::GpuGroup {
     s.submit(collective_name(call().kind), accesses, [this, number, stream = cuda::native(s)] { arrivals_->enqueue_wait(stream, number); });
   }
 
-  std::unique_ptr<ProcessGroup> wire_, control_;  // the worker's, and the host's
+  std::unique_ptr<ProcessGroup> wire_, control_;  // used on the worker, and on the host
   Pool& pinned_;
   StagedOptions options_;
   std::shared_ptr<Word> departures_, arrivals_;
   std::uint32_t num_departures_ = 0, num_arrivals_ = 0;
   std::atomic<bool> worker_failed_{false};
-  std::unique_ptr<Stream> worker_;  // ends first: it finishes what it has
+  std::unique_ptr<Stream> worker_;  // destroyed first: finishes its work
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What gpu_groups.hpp is in a build without CUDA.
+// gpu_groups.hpp in a build without CUDA.
 #include "mica/comm/gpu_groups.hpp"
 
 #include "mica/core/error.hpp"
@@ -8,7 +8,7 @@ namespace mica {
 namespace {
 [[noreturn]] void refuse(const char* backend) {
   throw ConfigError(fmt::format(
-      "mesh.backend={} is asked for, but this build has no CUDA: build Mica where nvcc is (preset cuda), or use mesh.backend=mpi",
+      "mesh.backend={} needs CUDA, but this build has none: build Mica on a machine with nvcc (preset cuda), or use mesh.backend=mpi",
       backend));
 }
 }  // namespace
