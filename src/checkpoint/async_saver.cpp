@@ -14,12 +14,12 @@
 namespace mica::checkpoint {
 namespace {
 
-/// Copies begin where a direct write may, so that they are written as they lie.
+/// Copies are aligned for direct I/O, so that they can be written without another copy.
 constexpr std::int64_t kSectorBytes = 512;
 
 std::int64_t padded(std::int64_t bytes) { return round_up(bytes, kSectorBytes); }
 
-/// The first place in the buffer for a copy.
+/// The first aligned address in the buffer.
 std::byte* first_sector(const Buffer& buffer) {
   const auto address = reinterpret_cast<std::uintptr_t>(buffer.data());
   return static_cast<std::byte*>(buffer.data()) + (padded(static_cast<std::int64_t>(address)) - static_cast<std::int64_t>(address));
@@ -63,8 +63,8 @@ void AsyncSaver::reserve(const fsdp::Root& root, const optim::Optimizer* optimiz
 
 void AsyncSaver::start(const std::string& run_folder, const SaveState& state, const HostComm& comm, const SaveOptions& options) {
   wait();
-  // Whatever can fail on one rank alone is agreed on before the next rank-to-rank call: a thread that waits in the
-  // background for a rank that never comes could not be ended.
+  // The ranks agree after each part that can fail on a single rank, before they communicate again: a background thread that waits for
+  // a rank that never comes could not be ended.
   comm.agree([&] { reserve(*state.root, state.optimizer); });
   job_ = std::make_unique<SaveJob>(make_save_job(run_folder, state, comm));
   options_ = options;
@@ -109,7 +109,7 @@ SaveReport AsyncSaver::save_in_attempts() {
     try {
       return run_save_job(*job_, *background_, options_);
     } catch (const IoError& error) {
-      if (num_attempts == 1 || !background_->is_shared(error)) throw;  // of an error of its own the other ranks may not know
+      if (num_attempts == 1 || !background_->is_shared(error)) throw;  // the other ranks may not know of this rank's own error
       IoError told(fmt::format("{} (attempt {} of {})", error.what(), attempt, num_attempts));
       told.set_num_sharers(error.num_sharers());
       if (attempt == num_attempts || !try_again_after(retries_.after[attempt - 1], told.what())) throw told;

@@ -19,13 +19,13 @@ namespace mica::checkpoint {
 
 namespace {
 
-/// Beside a thread that computes, a thread of this niceness gets 3 % of the core.
+/// A thread of this niceness gets 3 % of a core that it shares with a computing thread.
 constexpr int kBackgroundNiceness = 15;
 
-/// Longer than a block takes on any disk that is fast enough to disturb a step, and short beside a block on a slow disk.
+/// Longer than a block takes on any disk fast enough to slow down a step, and short compared with a block on a slow disk.
 constexpr auto kLongestRest = std::chrono::milliseconds(20);
 
-/// Lowers this thread's priority permanently. Where that is refused, it stays as it is.
+/// Lowers this thread's priority for good. If the system refuses, nothing changes.
 void give_way() { (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kBackgroundNiceness); }
 
 }  // namespace

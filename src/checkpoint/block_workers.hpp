@@ -10,7 +10,7 @@
 
 namespace mica::checkpoint {
 
-/// Page-aligned memory for one block, so that it can be moved past the page cache.
+/// Page-aligned memory for one block, as direct I/O needs it.
 class BlockBuffer {
  public:
   BlockBuffer();
@@ -28,21 +28,21 @@ inline constexpr int kNumBlockWorkers = 2;
 
 enum class WorkerPriority : std::uint8_t {
   normal,
-  /// Threads of their own that give way to whatever else wants their core: what a training step leaves idle, and a few
-  /// per cent of what it does not. After a job they rest as long as it took, kLongestRest at most.
+  /// Extra threads of low priority: they take the time that a training step leaves idle, and a few per cent of the rest. After each
+  /// job they sleep for as long as it took, but at most kLongestRest.
   background,
 };
 
 struct WorkerPace {
   WorkerPriority priority = WorkerPriority::normal;
-  /// In the background: once it is true somebody waits, and they rest no more. Null: never.
+  /// For background workers: once it is true, they no longer sleep, since the host waits. Null: never.
   const std::atomic<bool>* is_awaited = nullptr;
 };
 
-/// Runs work(worker, job) for every job in [0, num_jobs), on kNumBlockWorkers threads, each of which has a run of
-/// neighbouring jobs in order, so that it reads or writes forward; on this thread alone where all jobs together move no
-/// more than a block (`bytes`), unless in the background. After an exception no more jobs are started, and the one of the lowest failed job
-/// is rethrown.
+/// Runs work(worker, job) for every job in [0, num_jobs), on kNumBlockWorkers threads, each of which has a range of
+/// consecutive jobs in order, so that it reads or writes forward. If all jobs together move no more than a block (`bytes`), one thread
+/// is used, which is the caller's unless in the background. After an exception no more jobs are started, and that of the lowest failed
+/// job is rethrown.
 void run_block_workers(std::int64_t num_jobs, std::int64_t bytes, const std::function<void(int worker, std::int64_t job)>& work,
                        const WorkerPace& pace = {});
 

@@ -45,7 +45,7 @@ class Writer {
   }
 
  private:
-  /// What is not sharded is in the first file alone.
+  /// Units that are not sharded are only in the first file.
   [[nodiscard]] bool is_in_file(std::size_t unit, int shard_rank) const { return shard_rank == 0 || layouts_[unit]->shard_size() > 1; }
 
   [[nodiscard]] std::vector<std::string> kinds_of(std::size_t unit) const {
@@ -76,7 +76,7 @@ class Writer {
     return write_shard_file(folder_, contents, {});
   }
 
-  /// Elements [begin, begin + numel) of a shard; what no piece covers is padding.
+  /// Elements [begin, begin + numel) of a shard; elements in no piece are padding.
   void fill(const fsdp::ShardLayout& layout, const std::vector<fsdp::Piece>& pieces, const std::string& kind, DType dtype,
             std::int64_t begin, std::int64_t numel, std::byte* to) {
     const std::int64_t element = dtype_bytes(dtype);
@@ -90,7 +90,7 @@ class Writer {
         ranges.push_back({&name, run.begin, run.numel(), to + (run.offset - begin) * element});
       });
     }
-    const std::lock_guard lock(mutex_);  // one reads while the other computes a checksum and writes
+    const std::lock_guard lock(mutex_);  // one worker reads while the other computes a checksum and writes
     source_.read(kind, ranges);
     done_bytes_ += numel * element;
     if (progress_) progress_(done_bytes_, total_bytes_);

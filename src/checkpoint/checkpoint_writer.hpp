@@ -11,15 +11,14 @@
 
 namespace mica::checkpoint {
 
-/// Writes a checkpoint from one process, shard by shard: complete under its name, or not at all. Memory: a few blocks
-/// beside what the source needs.
-/// @param folder  must not exist, nor `folder`.tmp, which is written.
-/// @param header  all but shard_numel of units, files, index and tokenizer. Each unit's layout and shard_size say how it is cut; a
-///                kind of header.state_kinds is written for the units in which the source has it for some parameter, the
-///                others' being zero.
-/// @param progress  called now and then with the bytes of data written and in all; may be empty.
-/// @throws IoError, ConfigError (the folder is there, or cannot be made; a layout that does not fit); what the source
-/// throws.
+/// Writes a checkpoint from one process, shard by shard; it appears complete or not at all. Memory: a few blocks in addition to
+/// the source's.
+/// @param folder  must not exist, nor `folder`.tmp, which is used while writing.
+/// @param header  everything except the units' shard_numel, files, index and tokenizer. Each unit's layout and shard_size say how it
+///                is cut. A kind of header.state_kinds is written for a unit if the source has it for any of its parameters; for
+///                the others it is zero.
+/// @param progress  called from time to time with bytes of data written and total; may be empty.
+/// @throws IoError, ConfigError (the folder exists or cannot be created; a layout that does not fit); what the source throws.
 void write_checkpoint(const std::string& folder, Manifest header, ParameterSource& source, const HfTokenizer& tokenizer,
                       const std::function<void(std::int64_t, std::int64_t)>& progress);
 

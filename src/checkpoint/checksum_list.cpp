@@ -30,11 +30,11 @@ std::vector<ListedFile> read_lines(const std::string& path) {
     words >> std::hex >> line.crc >> std::dec >> line.bytes >> std::ws;
     std::getline(words, line.name);
     const bool is_bare = !line.name.empty() && line.name.find('/') == std::string::npos;
-    require<DamagedCheckpointError>(!words.fail() && line.bytes >= 0 && is_bare, "{}: line {} is no 'checksum bytes name'", path,
-                                    lines.size() + 1);
+    require<DamagedCheckpointError>(!words.fail() && line.bytes >= 0 && is_bare, "{}: line {} is not of the form 'checksum bytes name'",
+                                    path, lines.size() + 1);
     lines.push_back(std::move(line));
   }
-  require<DamagedCheckpointError>(!lines.empty(), "{}: names no file", path);
+  require<DamagedCheckpointError>(!lines.empty(), "{}: lists no files", path);
   return lines;
 }
 
@@ -78,7 +78,7 @@ VerifyReport verify_checksum_list(const std::string& list_path, const std::funct
         require<DamagedCheckpointError>(file.file_bytes() == line.bytes,
                                         "{}: the file has {} bytes, expected {}: it is truncated or was replaced", path, file.file_bytes(),
                                         line.bytes);
-        file.drop_cache();  // what is on the disk is checked
+        file.drop_cache();  // checks the disk, not a copy in memory
         const std::uint32_t found = crc_of(file, [&](std::int64_t bytes) {
           report.bytes += bytes;
           if (progress) progress(report.bytes, total);

@@ -10,16 +10,15 @@
 namespace mica::checkpoint {
 
 // [Note: checksum lists] Files in other programs' formats (a consolidated HDF5 file, a Hugging Face folder) have no
-// room for checksums, and the programs that read them want no change. A small text file lies beside them, one line a
-// file:
+// room for checksums. So a small text file lies beside them, with one line per file:
 //   <CRC-32C of all its bytes, 8 hexadecimal digits> <bytes> <name>
-// MODEL.h5 has MODEL.h5.crc32c, a folder has checksums.crc32c in it.
+// For MODEL.h5 it is MODEL.h5.crc32c, for a folder checksums.crc32c inside it.
 
-/// Where the list for a file or folder is, or would be.
+/// The path of the list for a file or folder, which may not exist.
 [[nodiscard]] std::string checksum_list_path(const std::string& path);
-/// The line of a file of this content. @param name  that it will have. @throws IoError.
+/// The line for a file. @param name  its final name. @throws IoError.
 [[nodiscard]] std::string checksum_line(const std::string& path, const std::string& name);
-/// Checks the files that a list names. @param progress  as verify()'s.
+/// Checks the files that a list names. @param progress  as in verify().
 [[nodiscard]] VerifyReport verify_checksum_list(const std::string& list_path,
                                                 const std::function<void(std::int64_t, std::int64_t)>& progress);
 

@@ -50,7 +50,7 @@ std::int64_t complete_checkpoint(const SaveJob& job, const std::vector<FileEntry
   if (replaces) {
     fs::remove_all(replaced, error);
     fs::rename(final, replaced, error);
-    require<IoError>(!error, "{}: the earlier checkpoint of this step cannot be moved away: {}", final, error.message());
+    require<IoError>(!error, "{}: cannot rename the earlier checkpoint of this step: {}", final, error.message());
   }
   try {
     if (replaces) at("earlier one moved");

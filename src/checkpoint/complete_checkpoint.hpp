@@ -15,11 +15,11 @@
 
 namespace mica::checkpoint {
 
-/// Makes a checkpoint of shard files that are on the disk: writes model.h5, the tokenizer's files and the manifest into the
-/// publication's temporary folder, and publishes it. A checkpoint of the same step makes way: it is one for list_checkpoints()
-/// under its other name, too, until the new one is there.
+/// Completes a checkpoint whose shard files are written: adds model.h5, the tokenizer's files and the manifest to the publication's
+/// temporary folder, and publishes it. A checkpoint of the same step is renamed first (kReplacedSuffix); list_checkpoints() finds it
+/// under that name until the new one has its own.
 /// @param files  in shard_rank order  @param retention  Manifest::retention  @param at_point  SaveOptions::at_point
-/// @param notes  gets harmless failures
+/// @param notes  harmless failures are appended
 /// @returns the bytes of all files. @throws IoError, CheckpointError
 std::int64_t complete_checkpoint(const SaveJob& job, const std::vector<FileEntry>& files, const std::optional<Retention>& retention,
                                  io::Publication& publication, const std::function<void(std::string_view)>& at_point,

@@ -24,13 +24,13 @@ namespace fs = std::filesystem;
 using Clock = EmergencySaver::Clock;
 
 constexpr std::chrono::milliseconds kPoll{20};
-/// For the slowest rank's file.
+/// Limit for the slowest rank to write its file.
 constexpr std::chrono::minutes kMostWriting{10};
 constexpr std::string_view kClaim = "claim-", kPart = "part-";
 
 std::string numbered(std::string_view prefix, int shard_rank) { return fmt::format("{}{:05}", prefix, shard_rank); }
 
-/// Files of a folder whose names begin so. The folder is read anew each time: NFS then asks the server.
+/// Number of files with this prefix. Lists the folder on every call, which makes NFS ask the server.
 int count_files(const std::string& folder, std::string_view prefix) {
   std::error_code error;
   int found = 0;
@@ -60,13 +60,13 @@ bool is_unsharded(const fsdp::Root& root) {
 
 }  // namespace
 
-/// Masters and optimizer state as they are after an update, for as long as this lives.
+/// While it lives, masters and optimizer state stay as the last update left them.
 class EmergencySaver::Frozen {
  public:
   explicit Frozen(EmergencySaver& saver) : saver_(saver) {
     std::unique_lock lock(saver_.mutex_);
     const bool is_over = saver_.changed_.wait_for(lock, kPatience, [&] { return !saver_.is_changing_; });
-    require(is_over, "this rank's update of step {} does not end, so that its parameters are of no step", saver_.done_.step + 1);
+    require(is_over, "this rank's update of step {} does not end, so its parameters belong to no step", saver_.done_.step + 1);
     saver_.is_frozen_ = true;
     done_ = saver_.done_;
   }
@@ -94,7 +94,7 @@ EmergencySaver::EmergencySaver(const std::string& run_folder, const SaveState& s
     : device_mesh_(state.root->device_mesh()), check_owner_(std::move(check_owner)), checkpoints_(checkpoints_folder(run_folder)) {
   const bool is_whole = is_unsharded(*state.root);
   job_ = std::make_unique<SaveJob>(describe_save(run_folder, state, is_whole ? 0 : device_mesh_.mesh().shard_rank()));
-  if (is_whole) {  // every rank is a replica, whatever the mesh
+  if (is_whole) {  // then every rank is a replica, with any mesh
     job_->header.shard_size = 1;
     job_->header.replicas = job_->header.world_size;
   }
@@ -139,7 +139,7 @@ SaveReport EmergencySaver::save() {
       const Frozen frozen(*this);
       done = frozen.done();
       const std::int64_t step = done.step;
-      require(step > 0, "no step is done that could be saved");
+      require(step > 0, "no step has been done yet, so there is nothing to save");
       report.path = folder_of(step);
       report.step = step;
       if (exists(report.path)) return report;
@@ -161,7 +161,8 @@ SaveReport EmergencySaver::save() {
     }
     require(claims == Claims::later_step, "of {} shards of step {} the ranks that are left have {}", job_->header.shard_size, done.step,
             count_files(claims_of(done.step), kClaim));
-    sees_later = wait_for_update(done.step);  // if it cannot get there, perhaps nobody else can
+    sees_later = wait_for_update(
+        done.step);  // if this rank cannot reach the later step, perhaps no other can: then wait for this step's claims only
   }
 }
 
@@ -224,7 +225,7 @@ void EmergencySaver::complete(const StepsDone& done, SaveReport& report) {
     if (point == "before rename") check_owner_();
   };
   report.bytes = complete_checkpoint(*job_, files, /*retention=*/std::nullopt, publication, before_rename, report.notes);
-  std::error_code ignored;  // what is left of it is a leftover of the next save
+  std::error_code ignored;  // if something stays, the next save deletes it (remove_leftovers)
   fs::remove_all(claims_of(step), ignored);
 }
 

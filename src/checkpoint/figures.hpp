@@ -7,7 +7,7 @@
 
 namespace mica::checkpoint {
 
-/// "1.50 GB"; decimal, as disks are sold.
+/// "1.50 GB", in decimal units.
 [[nodiscard]] std::string bytes_text(std::int64_t bytes);
 /// 124439808 -> "124,439,808"
 [[nodiscard]] std::string grouped(std::int64_t value);

@@ -9,15 +9,15 @@
 
 namespace mica::checkpoint {
 
-/// Bytes of a file.
+/// A range of bytes in a file.
 struct FileRange {
   std::int64_t offset, bytes;
 };
 
-/// What lies outside a file's datasets, in file order: HDF5's metadata and the tables.
+/// The ranges outside a file's datasets, in file order: HDF5's metadata and the tables.
 [[nodiscard]] std::vector<FileRange> rest_of(const FileEntry& file);
 
-/// Its CRC-32C. @throws IoError.
+/// The CRC-32C of those ranges. @throws IoError.
 [[nodiscard]] std::uint32_t rest_crc(io::RawFile& raw, const FileEntry& file);
 
 }  // namespace mica::checkpoint

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kSetAside = "set-aside-";
 
-/// N in "<prefix>N"; nothing for any other name.
+/// N in "<prefix>N"; nullopt for any other name.
 std::optional<std::int64_t> number_after(std::string_view prefix, const std::string& name) {
   if (!name.starts_with(prefix)) return std::nullopt;
   std::int64_t number = 0;
@@ -27,13 +27,13 @@ std::optional<std::int64_t> number_after(std::string_view prefix, const std::str
   return number;
 }
 
-/// The step in "step-00000500"; nothing for any other name.
+/// The step in "step-00000500"; nullopt for any other name.
 std::optional<std::int64_t> step_of(const std::string& name) {
   const std::optional<std::int64_t> step = number_after("step-", name);
   return step && step_folder_name(*step) == name ? step : std::nullopt;
 }
 
-/// The step in "step-00000500.replaced"; nothing for any other name.
+/// The step in "step-00000500.replaced"; nullopt for any other name.
 std::optional<std::int64_t> replaced_step_of(const std::string& name) {
   if (!name.ends_with(kReplacedSuffix)) return std::nullopt;
   return step_of(name.substr(0, name.size() - kReplacedSuffix.size()));
@@ -132,7 +132,7 @@ std::string make_set_aside_folder(const std::string& run_folder) {
   for (int number = 1;; ++number) {
     const std::string path = fmt::format("{}/{}{}", parent, kSetAside, number);
     if (fs::create_directories(path, error)) return path;
-    require<IoError>(!error, "{}: cannot be made: {}", path, error.message());
+    require<IoError>(!error, "{}: cannot be created: {}", path, error.message());
   }
 }
 

@@ -16,11 +16,11 @@ namespace mica::checkpoint {
 namespace {
 
 constexpr std::string_view kHelp =
-    R"(mica-inspect CHECKPOINT              prints what it holds: step, other checkpoints and why they stay, data, config, mesh, units
-mica-inspect RUN --follow            shows a run while it trains: step, loss, tokens/s, time left, which rank the others wait for
+    R"(mica-inspect CHECKPOINT              prints step, other checkpoints and why they are kept, data, config, mesh, units
+mica-inspect RUN --follow            shows a run while it trains: step, loss, tokens/s, time left, and the rank that the others wait for
 mica-inspect verify CHECKPOINT       checks every byte against its checksum; also of files and folders made by mica-convert
 mica-inspect diff A B                compares two checkpoints, or a checkpoint and a Hugging Face folder
-mica-inspect hang RUN                prints which rank a run that hung, or lost a rank, waited for
+mica-inspect hang RUN                prints why a run hung: which rank was lost or waited for
 
 CHECKPOINT is a folder such as runs/x/checkpoints/step-00000500; a run's folder (runs/x) means its newest checkpoint.
 
@@ -30,10 +30,10 @@ CHECKPOINT is a folder such as runs/x/checkpoints/step-00000500; a run's folder 
   diff     For each parameter and each kind of optimizer state: equal bits, or how many elements differ and the largest
            |A-B|. A and B may have been written by different numbers of ranks. If A or B is a Hugging Face folder (with
            config.json), only parameters are compared, under Mica's names.
-  hang     Reads the records of RUN/hang, which ranks write when a collective lasts for longer than mesh.timeout or one of them
-           dies, and prints the report again: causes first, then where each rank stood. Of several hangs the last one.
-  --follow Reads the run's files from any machine that sees its folder, a login node too. On a terminal one line is drawn again and
-           again; in a pipe there is a line a step. Ends when the job has ended or has been silent for 60 s, and on Ctrl-C.
+  hang     Reads the records in RUN/hang, which ranks write when a collective exceeds mesh.timeout or a rank dies, and prints the
+           report again: the causes, then what each rank was doing. If the run hung several times, shows the last.
+  --follow Reads the run's files, on any machine that sees its folder, such as a login node. On a terminal, updates one line in place;
+           in a pipe, prints a line per step. Ends when the job ends, when it has written nothing for 60 s, or on Ctrl-C.
   --json   One JSON object instead of text.
   -h, --help, --version
 
@@ -57,7 +57,7 @@ struct Command {
   bool as_json = false;
 };
 
-/// Whether the path is a file of mica-convert, which writes a list of checksums beside it.
+/// Whether the path is an output of mica-convert with a checksum list.
 bool has_checksum_list(const std::string& path) {
   std::error_code error;
   return std::filesystem::exists(checksum_list_path(path), error);
@@ -88,7 +88,7 @@ Command parse(const std::vector<std::string>& arguments) {
                                               : "two checkpoints",
                        command.paths.size());
   if (command.name == "hang") return command;
-  if (command.name == "diff") return command;  // may be folders of another kind
+  if (command.name == "diff") return command;  // either may be a Hugging Face folder
   if (command.name == "verify" && has_checksum_list(command.paths[0])) return command;
   for (std::string& path : command.paths) path = resolve_checkpoint(path);
   return command;

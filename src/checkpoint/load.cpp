@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 
 // --- does the checkpoint fit? ----------------------------------------------------------------------------------------
 
-/// A parameter or buffer, wherever it is.
+/// A parameter or buffer, and its unit.
 struct NamedTensor {
   const fsdp::ParameterSpec* spec;
   const UnitEntry* unit;
@@ -38,7 +38,7 @@ std::vector<NamedTensor> all_tensors(const std::vector<UnitEntry>& units) {
   return all;
 }
 
-/// The same parameters and buffers, whatever the units. @returns those that are rounded to a narrower type.
+/// Requires the same parameters and buffers on both sides, in any units. @returns notes on those rounded to a narrower type.
 std::vector<std::string> check_tensors(const std::vector<UnitEntry>& saved_units, const std::vector<UnitEntry>& model_units,
                                        const std::string& folder) {
   std::map<std::string, NamedTensor> unclaimed;
@@ -86,13 +86,13 @@ class Loader {
   Loader(const std::string& folder, const Manifest& manifest, const LoadTarget& target)
       : folder_(folder), manifest_(manifest), target_(target), storages_(unit_storages(*target.root)) {}
 
-  /// @throws what load() says. Reads nothing yet. Without communication.
+  /// @throws what load() throws. Reads nothing and does not communicate.
   void prepare() {
     check_fit();
     if (target_.optimizer != nullptr) prepare_optimizer();
-    target_.root->device_mesh().compute().synchronize();  // fresh state is zeroed there
+    target_.root->device_mesh().compute().synchronize();  // it zeroes fresh state
   }
-  /// Each dataset of a file is a whole shard of a unit here. Otherwise the tables of pieces are needed.
+  /// Whether each dataset of a file is exactly a shard of this model. If not, the tables of pieces are needed.
   [[nodiscard]] bool is_of_this_mesh() const { return std::ranges::equal(manifest_.units, unit_entries(units_), is_same_unit); }
   /// @param mesh_ranks  of the ranks of `comm`. @collective
   void read(const HostComm& comm, const std::vector<int>& mesh_ranks, bool is_of_this_mesh) {
@@ -117,11 +117,11 @@ class Loader {
     const std::string here = target_.root->device_mesh().kernels().description();
     if (here != manifest_.kernels) {
       report_.notes.push_back(
-          fmt::format("it was computed by {}, this run by {}: results may differ in the last bits", manifest_.kernels, here));
+          fmt::format("the saved run used {}, this run uses {}: results may differ in the last bits", manifest_.kernels, here));
     }
     if (target_.omp_threads != 0 && target_.omp_threads != manifest_.omp_threads) {
       report_.notes.push_back(
-          fmt::format("it was computed with {} OpenMP threads a rank, this run has {}: results may differ in "
+          fmt::format("the saved run had {} OpenMP threads a rank, this run has {}: results may differ in "
                       "the last bits",
                       manifest_.omp_threads, target_.omp_threads));
     }
@@ -170,13 +170,13 @@ class Loader {
     }
     for (const optim::IgnoredState& state : target_.optimizer->ignored_state()) {
       const auto of = std::ranges::find(whole_, state.parameter, &WholeTensor::name);
-      if (of == whole_.end()) continue;  // it has no elements
+      if (of == whole_.end()) continue;  // a parameter without elements
       add_one(storages_.size() + static_cast<std::size_t>(of - whole_.begin()), state.kind, state.data);
     }
   }
 
-  /// Requests one kind of one unit's shard. What the checkpoint lacks (state of a unit that had not been stepped yet)
-  /// is zero.
+  /// Requests one kind of one unit's shard. State that the checkpoint lacks (of a unit that no step had updated yet) becomes
+  /// zero.
   void add(const ReadPlan& plan, std::size_t unit, const std::string& kind, TensorView to) {
     const auto& parameters = units_[unit].layout->parameters();
     if (!std::ranges::all_of(parameters, [&](const fsdp::ParameterSpec& p) { return plan.has(p.name, kind); })) clear(to);
@@ -188,13 +188,13 @@ class Loader {
   const LoadTarget& target_;
   std::vector<const fsdp::UnitStorage*> storages_;
   bool takes_optimizer_ = false;
-  std::vector<SavedUnit> units_;  // of this model: of storages_, then of whole_
+  std::vector<SavedUnit> units_;  // this model's: for storages_, then for whole_
   std::vector<WholeTensor> whole_;
   std::vector<Sink> sinks_;
   LoadReport report_;
 };
 
-/// Runs a collective action; to an error about damage, which all ranks share, it adds which checkpoint to resume from instead.
+/// Runs a collective action. If all ranks throw a DamagedCheckpointError, adds the checkpoint to resume from instead.
 template <class Action>
 auto with_next_good_checkpoint(const std::string& folder, const HostComm& comm, Action&& action) {
   try {

@@ -97,7 +97,7 @@ UnitEntry parse_unit(const JsonValue& reader, int mesh_shard_size) {
   if (unit.is_whole() && unit.shard_numel != unit.parameters[0].shape.numel()) {
     reader["shard_numel"].fail(fmt::format("is {} for a tensor of {} elements", unit.shard_numel, unit.parameters[0].shape.numel()));
   }
-  if (!unit.is_whole() && unit.dtype != DType::f32) reader["dtype"].fail("is not fp32, which units are kept in");
+  if (!unit.is_whole() && unit.dtype != DType::f32) reader["dtype"].fail("is not fp32: units are stored in fp32");
   std::int64_t numel = 0;
   for (const fsdp::ParameterSpec& p : unit.parameters) {
     numel += p.shape.numel();
@@ -141,7 +141,7 @@ bool is_bare_name(const std::string& name) {
 FileEntry parse_file(const JsonValue& reader, const Manifest& manifest) {
   FileEntry file;
   file.name = reader["name"].text();
-  if (!is_bare_name(file.name)) reader["name"].fail("is no name of a file in the checkpoint's own folder");
+  if (!is_bare_name(file.name)) reader["name"].fail("is not a file name without a folder");
   file.shard_rank = small_integer(reader["shard_rank"], 0);
   file.bytes = reader["bytes"].integer(0);
   file.rest_crc = crc(reader["rest_crc32c"]);
@@ -203,7 +203,7 @@ void parse_mesh(const JsonValue& reader, Manifest& manifest) {
   }
 }
 
-/// Reads what format 4 added.
+/// Reads the keys that format 4 added.
 void parse_history(const JsonValue& root, Manifest& manifest) {
   const JsonValue parent = root["parent"];
   if (!parent.is_null()) manifest.parent = CheckpointId{parent["run_id"].text(), parent["step"].integer(0)};
@@ -213,7 +213,7 @@ void parse_history(const JsonValue& root, Manifest& manifest) {
   manifest.data = root["data"].text();
 }
 
-/// Keys of [model] as they are called since format 5.
+/// The keys of [model], under their names since format 5.
 std::map<std::string, std::string> parse_model(const JsonValue& reader, std::int64_t version) {
   std::map<std::string, std::string> model = map_of(reader, std::mem_fn(&JsonValue::text));
   if (auto old = version < 5 ? model.extract("hidden") : decltype(model)::node_type(); old) {
@@ -223,7 +223,7 @@ std::map<std::string, std::string> parse_model(const JsonValue& reader, std::int
   return model;
 }
 
-/// Not in all files of format 5.
+/// These keys are missing in older files of format 5.
 void parse_retention(const JsonValue& root, Manifest& manifest) {
   if (root.has("val_loss") && !root["val_loss"].is_null()) manifest.val_loss = root["val_loss"].number();
   if (!root.has("retention") || root["retention"].is_null()) return;

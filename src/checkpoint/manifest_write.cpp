@@ -65,7 +65,7 @@ Json list_to_json(const List& list) {
   return json;
 }
 
-/// A name or text that is not UTF-8 must not make a save fail.
+/// Replaces invalid UTF-8, so that no name or text makes a save fail.
 std::string dump(const Json& json, int indent) { return json.dump(indent, ' ', false, Json::error_handler_t::replace); }
 
 }  // namespace

@@ -53,7 +53,7 @@ const DatasetEntry* find_dataset(const FileEntry& file, std::size_t unit, const 
   return found == file.datasets.end() ? nullptr : &*found;
 }
 
-/// The kinds that a unit was saved with, its parameters' first.
+/// The kinds that were saved for a unit.
 std::vector<std::string> kinds_of(const FileEntry& file, std::size_t unit) {
   std::vector<std::string> kinds;
   for (const DatasetEntry& d : file.datasets) {

@@ -18,9 +18,9 @@ namespace mica::checkpoint {
 /// Writes and fsyncs model.h5, the whole model for any program that reads HDF5: [Note: model.h5]
 ///   /<full name>               every parameter, N-D, f32: "/transformer.h.0.attn.c_attn.weight"; ignored
 ///                              parameters and module buffers in their own dtype
-///   /optim/<kind>/<full name>  its optimizer state, where there is some: "/optim/exp_avg/..."
-/// They are virtual datasets over the shard files beside it: nothing is stored twice, and the folder may be moved. What
-/// a missing shard file held reads as NaN. Mica itself does not read it.
+///   /optim/<kind>/<full name>  its optimizer state, if any: "/optim/exp_avg/..."
+/// They are virtual datasets over the shard files beside it: nothing is stored twice, and the folder may be moved. Elements of a
+/// missing shard file read as NaN. Mica itself does not read model.h5.
 /// @param files  in shard_rank order. @throws IoError.
 [[nodiscard]] FileEntry write_model_index(const std::string& folder, const std::string& run_id, std::int64_t step,
                                           const std::vector<SavedUnit>& units, const std::vector<FileEntry>& files);

@@ -9,7 +9,7 @@
 namespace mica::checkpoint {
 namespace {
 
-/// A process can often open no more than 1,024 files.
+/// Well below 1,024, a common limit of open files per process.
 constexpr std::size_t kMaxOpenFiles = 256;
 
 }  // namespace
@@ -20,7 +20,7 @@ ParameterReader::ParameterReader(std::string checkpoint_folder)
       parts_(std::move(checkpoint_folder), kMaxOpenFiles) {}
 
 void ParameterReader::read(const std::string& kind, std::span<const Range> ranges) {
-  // By file, so that what one file has of all ranges is read at once.
+  // Group by dataset, so that each dataset's parts of all ranges are read together.
   std::map<std::pair<const FileEntry*, const DatasetEntry*>, std::vector<PartReader::Part>> by_dataset;
   for (const Range& range : ranges) {
     const std::int64_t element = dtype_bytes(dtype(*range.parameter, kind));

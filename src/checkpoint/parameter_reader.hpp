@@ -12,12 +12,11 @@
 
 namespace mica::checkpoint {
 
-/// Reads any range of any parameter, or of its optimizer state, out of a checkpoint, through the tables of pieces: on
-/// whatever number of ranks it was written. One thread. Memory: 24 bytes for each run of a shard in what one call asks
-/// for ([Note: reading in parts]).
+/// Reads any range of any parameter, or of its optimizer state, from a checkpoint of any number of ranks, through the tables of
+/// pieces. One thread. Memory: 24 bytes for each run of a shard that one call reads ([Note: reading in parts]).
 class ParameterReader final : public ParameterSource {
  public:
-  /// @throws DamagedCheckpointError; also if the tables do not name every element of every parameter exactly once.
+  /// @throws DamagedCheckpointError; also if the tables do not list every element of every parameter exactly once.
   explicit ParameterReader(std::string checkpoint_folder);
   ParameterReader(const ParameterReader&) = delete;
   ParameterReader& operator=(const ParameterReader&) = delete;

@@ -10,14 +10,14 @@
 
 namespace mica::checkpoint {
 
-/// Whoever can give any range of any parameter, or of its optimizer state: a checkpoint, or a foreign format.
+/// A source of any range of any parameter, or of its optimizer state: a checkpoint or a Hugging Face folder.
 class ParameterSource {
  public:
   virtual ~ParameterSource() = default;
 
-  /// @param kind  "master" (the parameter itself), "exp_avg", ... False for state that is not there.
+  /// @param kind  "master" (the parameter itself), "exp_avg", ... False for state that does not exist.
   [[nodiscard]] virtual bool has(const std::string& parameter, const std::string& kind) const = 0;
-  /// Of the elements that read() gives: f32, but for what is whole in a checkpoint (ignored parameters, buffers).
+  /// The dtype of elements from read(): f32, except for whole tensors of a checkpoint (ignored parameters, buffers).
   [[nodiscard]] virtual DType dtype(const std::string& parameter, const std::string& kind) const = 0;
   /// Elements [begin, begin + numel) of the row-major flattened parameter.
   struct Range {
@@ -25,15 +25,15 @@ class ParameterSource {
     std::int64_t begin, numel;
     void* data;  ///< [numel] elements of dtype()
   };
-  /// Ranges that do not overlap. Forward reading is fastest. One thread at a time. @throws CheckpointError.
+  /// @param ranges  must not overlap; ascending ranges are read fastest. One thread at a time. @throws CheckpointError.
   virtual void read(const std::string& kind, std::span<const Range> ranges) = 0;
   void read(const std::string& parameter, const std::string& kind, std::int64_t begin, std::int64_t numel, void* data) {
     const Range range{&parameter, begin, numel, data};
     read(kind, {&range, 1});
   }
-  /// What read() gave is sound once this has returned. @throws CheckpointError.
+  /// Data from read() is verified only when this has returned. @throws CheckpointError.
   virtual void finish() = 0;
-  /// The same as f32, rounded where they are not floats of 32 bits or less.
+  /// read() with conversion to f32; f64 and integers are rounded.
   void read_f32(const std::string& parameter, const std::string& kind, std::int64_t begin, std::int64_t numel, float* data);
 };
 

@@ -12,13 +12,13 @@
 namespace mica::checkpoint {
 namespace {
 
-/// Bytes of one read: the checksum is computed while they are in the processor's cache.
+/// Bytes of one read, small enough that the checksum is computed while they are in the cache.
 constexpr std::int64_t kWindowBytes = std::int64_t{256} << 10;
 
 using Part = PartReader::Part;
 using Parts = std::span<const Part>;
 
-/// Where the parts that follow one another without a hole end, but for what is past `most`.
+/// The end of the consecutive parts without a gap, at most `most`.
 std::int64_t end_of_run(Parts parts, std::int64_t most) {
   std::int64_t end = parts.front().begin;
   for (const Part& part : parts) {
@@ -28,8 +28,7 @@ std::int64_t end_of_run(Parts parts, std::int64_t most) {
   return std::min(end, most);
 }
 
-/// Bytes [begin, end) of the dataset, which are at `from`, to the parts that want them. @returns the parts not yet
-/// done.
+/// Copies bytes [begin, end) of the dataset, which are at `from`, to the parts that contain them. @returns the remaining parts.
 Parts hand_over(Parts parts, std::int64_t begin, std::int64_t end, const std::byte* from) {
   while (!parts.empty() && parts.front().begin < end) {
     const Part& part = parts.front();
@@ -85,7 +84,7 @@ void PartReader::read(const FileEntry& file, const DatasetEntry& dataset, Parts 
     std::byte* to = is_of_one_part ? part.data + (at - part.begin) : window_.get();
     if (is_next) {
       advance(dataset, block, begun, end - at, to);
-    } else {  // read a second time, or far out of order
+    } else {  // already read for the checksum, or behind a long gap
       read_at(file, dataset.offset + at, end - at, to);
     }
     parts = hand_over(parts, at, end, to);
@@ -142,7 +141,7 @@ void PartReader::complete(const DatasetEntry& dataset, std::int64_t block, Begun
   }
 }
 
-/// The next bytes of a block.
+/// Reads the next bytes of a block into its checksum.
 void PartReader::advance(const DatasetEntry& dataset, std::int64_t block, Begun& begun, std::int64_t bytes, std::byte* data) {
   const std::int64_t block_begin = block * kBlockBytes;
   read_at(*begun.file, dataset.offset + block_begin + begun.bytes, bytes, data);
@@ -153,7 +152,7 @@ void PartReader::advance(const DatasetEntry& dataset, std::int64_t block, Begun&
   const std::uint32_t found = begun.crc;
   const std::uint32_t expected = dataset.block_crcs[static_cast<std::size_t>(block)];
   if (found == expected) return;
-  begun = {&file};  // so that its checksum is never accepted
+  begun = {&file};  // its checksum must never be accepted
   throw DamagedCheckpointError(fmt::format(
       "{}/{}: {} is damaged: bytes {} to {} of the dataset (file offset {}) have checksum {:08x}, expected {:08x}", folder_, file.name,
       dataset.path, block_begin, block_begin + dataset.block_bytes(block) - 1, dataset.offset + block_begin, found, expected));

@@ -14,25 +14,24 @@
 
 namespace mica::checkpoint {
 
-// [Note: reading in parts] Who wants a parameter from its first element to its last takes a little of many files in
-// turn when shards are cut along an inner dim: more blocks than memory should hold. So no block is held. A block's
-// checksum grows as its bytes are read, from its begin to its end. A gap no longer than what is wanted behind it is
-// read for the checksum; behind a longer one only what is wanted is read, and again when the checksum gets there. So a
-// file that is read forward is read once, in parts of any size, and no byte more than twice in any order that asks for
-// it once. Bytes are given out before their block was checked: they are sound once all of the block was asked for, in
-// order, or once finish() has returned.
+// [Note: reading in parts] If shards are cut along an inner dim, reading a parameter from its first element to its last takes small
+// parts of many files in turn: from more blocks than should be in memory. So no block is kept. A block's checksum is updated as its
+// bytes are read, from begin to end. A gap that is no longer than the requested bytes after it is read for the checksum. After a
+// longer gap only the requested bytes are read, and read again when the checksum gets there. So a file that is read forward is read
+// once, in parts of any size, and no byte is read more than twice in any order of requests that asks for it once. Bytes are returned
+// before their block is checked: they are verified once the whole block was requested in order, or finish() has returned.
 
 /// Reads a checkpoint's shard files by the offsets of the manifest, without HDF5: loads, conversions, comparisons and
-/// verify() read through it. Through the page cache, whose read-ahead keeps a disk busy (measured: twice as fast as
-/// direct reads). One thread. Holds 256 KiB, and 100 bytes for each block of 4 MiB that it has read of.
-/// All: @throws DamagedCheckpointError: a file that is missing, unreadable or of another size; a block of another
-/// checksum than the manifest's, naming file, dataset and byte range.
+/// verify() read through it. Uses the page cache, whose read-ahead keeps a disk busy (measured: twice as fast as
+/// direct reads). One thread. Memory: 256 KiB, and 100 bytes for each block of 4 MiB of which it has read a part.
+/// All: @throws DamagedCheckpointError: a file that is missing, unreadable or of the wrong size; a block whose
+/// checksum differs from the manifest's, naming file, dataset and byte range.
 class PartReader {
  public:
-  /// Opens nothing yet. @param max_open  how many files it may hold open: 1 serves who reads one after another.
+  /// Opens nothing yet. @param max_open  maximum number of open files: 1 is enough to read file after file.
   PartReader(std::string checkpoint_folder, std::size_t max_open);
 
-  /// Bytes [begin, begin + bytes) of a dataset. More than none.
+  /// Bytes [begin, begin + bytes) of a dataset; bytes > 0.
   struct Part {
     std::int64_t begin, bytes;
     std::byte* data;
@@ -40,11 +39,11 @@ class PartReader {
   /// @param file, dataset  of it; they outlive this. @param parts  ascending, without overlap.
   void read(const FileEntry& file, const DatasetEntry& dataset, std::span<const Part> parts);
   void read(const FileEntry& file, const DatasetEntry& dataset, const Part& part) { read(file, dataset, {&part, 1}); }
-  /// Reads what is left of the blocks that were begun: all of them match their checksums then.
+  /// Reads the rest of all blocks that were begun, and so checks them.
   void finish();
-  /// The same of one block, begun or not.
+  /// The same for one block, begun or not.
   void check_block(const FileEntry& file, const DatasetEntry& dataset, std::int64_t block);
-  /// Everything outside the datasets against its checksum.
+  /// Checks everything outside the datasets.
   void check_rest(const FileEntry& file);
 
  private:

@@ -14,24 +14,24 @@
 
 namespace mica::checkpoint {
 
-/// Where every element of every parameter, and of its optimizer state, lies in a checkpoint, whatever number of ranks
-/// and whatever layout wrote it: the tables of pieces of all shard files, checked to name each element exactly once.
-/// A piece is one entry, however many runs a box has in the flattened parameter.
+/// The place in a checkpoint of every element of every parameter and its optimizer state, for any number of ranks and any layout:
+/// the tables of pieces of all shard files, checked to list each element exactly once. A piece is one entry, even if it is a box of
+/// many runs in the flattened parameter.
 class PieceIndex {
  public:
-  /// Where a run of a parameter lies: its offset is in elements of the dataset.
+  /// The dataset that holds a run of a parameter; the run's offset is in elements of it.
   struct Place {
     const FileEntry* file;
     const DatasetEntry* dataset;
   };
 
-  /// Reads all tables. @param manifest  outlives it, and stays where it is. @throws DamagedCheckpointError.
+  /// Reads all tables. @param manifest  outlives it and must not move. @throws DamagedCheckpointError.
   PieceIndex(const std::string& checkpoint_folder, const Manifest& manifest);
-  /// From tables that were read already, one a file of the manifest. @param place  for error texts.
+  /// From tables that were read already, one per file of the manifest. @param place  for error texts.
   PieceIndex(const Manifest& manifest, const std::vector<std::vector<PackedRow>>& tables, const std::string& place);
 
   [[nodiscard]] bool has(const std::string& parameter, const std::string& kind) const { return arrays_.contains({parameter, kind}); }
-  /// Of a parameter, or of a kind of its optimizer state, that it has.
+  /// @param parameter, kind  for which has() is true.
   [[nodiscard]] DType dtype(const std::string& parameter, const std::string& kind) const {
     return arrays_.at({parameter, kind}).all.front().place.dataset->dtype;
   }

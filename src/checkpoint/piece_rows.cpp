@@ -12,7 +12,7 @@ Shape shape_of(const std::int64_t* columns) {
   return Shape(std::span(columns, num_dims));
 }
 
-/// What a parameter of this shape may have in a dataset.
+/// Whether the row fits the parameter's shape and the dataset's size.
 bool is_sound(const PackedRow& row, const Shape& shape, std::int64_t dataset_numel) {
   if (row.dim < fsdp::Piece::kFlat || row.dim >= static_cast<std::int64_t>(shape.num_dims())) return false;
   const std::int64_t extent = row.dim == fsdp::Piece::kFlat ? shape.numel() : shape[static_cast<std::size_t>(row.dim)];

@@ -10,18 +10,18 @@
 
 namespace mica::checkpoint {
 
-/// One row of a shard file's table of pieces says where in this file elements of a parameter (or of its optimizer state)
-/// lie. [Note: table of pieces] In the file each column is a dataset of equal length under /pieces:
+/// Each row of a shard file's table of pieces says where elements of a parameter (or of its optimizer state) are in this file.
+/// [Note: table of pieces] In the file, each column is a dataset under /pieces, all of equal length:
 ///   parameter  text       full name, "transformer.h.0.mlp.c_fc.weight"
 ///   kind       text       "master" (the parameter itself), "exp_avg", ...
-///   shape      int64 [n,5]  of the whole parameter, filled up with zeros
+///   shape      int64 [n,5]  of the whole parameter, padded with zeros
 ///   dim        int64      -1: elements [begin, end) of the row-major flattened parameter; otherwise every element whose
 ///                         index along dim is in [begin, end), in row-major order (fsdp::Piece)
 ///   begin, end int64
 ///   dataset    text       "/units/3/master"
-///   offset     int64      of the first of them in that dataset, in elements
-/// Elements of a dataset that no row names are padding. The rows of all shard files together name every element of
-/// every parameter exactly once. This is the table as its columns lie in the file: what is read is of any content.
+///   offset     int64      of the first of these elements in that dataset, in elements
+/// Elements of a dataset that are in no row are padding. The rows of all shard files together list every element of every parameter
+/// exactly once. This struct has the columns as they are in the file, unchecked.
 struct PieceColumns {
   std::vector<std::string> parameters, kinds, datasets;
   std::vector<std::int64_t> shapes, dims, begins, ends, offsets;
@@ -29,7 +29,7 @@ struct PieceColumns {
   void add(const fsdp::Piece& piece, const fsdp::ParameterSpec& parameter, const std::string& kind, const std::string& dataset);
 };
 
-/// A row as it is read and travels between ranks: numbers that the manifest gives names to.
+/// A checked row, as it is sent between ranks: indices into the manifest instead of names.
 struct PackedRow {
   std::int64_t dataset, parameter;  ///< indices into the file's datasets and the unit's parameters
   std::int64_t dim, begin, end, offset;
@@ -39,7 +39,7 @@ struct PackedRow {
     return fsdp::make_piece(static_cast<std::size_t>(parameter), shape, begin, end, offset, static_cast<int>(dim));
   }
 };
-/// Every row checked against the manifest's units. @param path  for error texts. @throws DamagedCheckpointError.
+/// Checks every row against the manifest's units. @param path  for error texts. @throws DamagedCheckpointError.
 [[nodiscard]] std::vector<PackedRow> rows_of(const PieceColumns& columns, const std::vector<UnitEntry>& units, const FileEntry& file,
                                              const std::string& path);
 

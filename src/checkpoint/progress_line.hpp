@@ -12,7 +12,7 @@
 
 namespace mica::checkpoint {
 
-/// A line with a bar that is drawn over itself, at most ten times a second, and wiped at the end.
+/// A progress bar on one line, updated at most ten times a second and erased at the end.
 class ProgressLine {
  public:
   /// @param out  null: nothing is drawn.  @param what  "verifying".

@@ -12,7 +12,7 @@
 namespace mica::checkpoint {
 namespace {
 
-// --- texts between ranks ---------------------------------------------------------------------------------------------
+// --- messages between ranks ------------------------------------------------------------------------------------------
 
 class TextWriter {
  public:
@@ -80,7 +80,7 @@ std::vector<FilePart> read_parts(TextReader reader) {
 
 using Tables = std::vector<std::vector<PackedRow>>;  // by file
 
-/// Rank 0 gets them. @collective
+/// Each table is read by one rank; rank 0 gets all of them. @collective
 Tables gather_tables(const ReadRequest& request) {
   const HostComm& comm = request.comm;
   const std::vector<FileEntry>& files = request.manifest.files;
@@ -110,21 +110,21 @@ Tables gather_tables(const ReadRequest& request) {
   return tables;
 }
 
-/// A rank's part of what rank 0 knows: the kinds that the checkpoint has, then its parts.
+/// The beginning of rank 0's message to a rank: the kinds that the checkpoint has. The rank's parts follow.
 TextWriter writer_with(const std::string& kinds) {
   TextWriter writer;
   writer.text(kinds);
   return writer;
 }
 
-/// Rank 0: replicas share the file of their shard.
+/// On rank 0: the replicas of a shard each read a part of its file.
 std::vector<std::string> split_among_replicas(const ReadRequest& request, const std::string& kinds) {
   std::vector<std::string> to_each;
   for (const int mesh_rank : request.mesh_ranks) {
     const MeshGeometry& geometry = request.mesh.geometry();
     const auto shard = static_cast<std::size_t>(geometry.shard_rank(mesh_rank));
     TextWriter writer = writer_with(kinds);
-    if (shard >= request.manifest.files.size()) {  // no unit is sharded, there or here
+    if (shard >= request.manifest.files.size()) {  // no unit is sharded in the checkpoint or here
       to_each.push_back(writer.take());
       continue;
     }
@@ -137,7 +137,7 @@ std::vector<std::string> split_among_replicas(const ReadRequest& request, const 
   return to_each;
 }
 
-/// Rank 0: the blocks of all files, one behind the other, in equal parts.
+/// On rank 0: divides the blocks of all files, in order, into equal parts.
 std::vector<std::string> split_among_all(const ReadRequest& request, const Tables& tables, const std::string& kinds) {
   const std::vector<FileEntry>& files = request.manifest.files;
   std::int64_t total = 0;
@@ -159,8 +159,7 @@ std::vector<std::string> split_among_all(const ReadRequest& request, const Table
   return to_each;
 }
 
-/// Unit and kind of every dataset. @throws DamagedCheckpointError where shards of a unit differ in
-/// them.
+/// Unit and kind of every dataset. @throws DamagedCheckpointError if the files differ in those of sharded units.
 std::string kinds_text(const Manifest& manifest, const std::string& folder) {
   const auto kinds_of = [&](const FileEntry& file) {
     std::set<std::pair<std::int64_t, std::string>> kinds;
@@ -182,9 +181,9 @@ std::string kinds_text(const Manifest& manifest, const std::string& folder) {
   return writer.take();
 }
 
-// --- where it goes ---------------------------------------------------------------------------------------------------
+// --- destinations ----------------------------------------------------------------------------------------------------
 
-/// Of the model: which unit and which shard rank an element of a parameter belongs to.
+/// The unit and the shard rank of every element of the model's parameters.
 struct Places {
   std::vector<std::vector<int>> ranks_of_shard;  // ranks of the HostComm
   std::vector<int> all_ranks;
@@ -216,7 +215,7 @@ struct Places {
     for (auto& [name, parameter] : parameters) parameter.shards.sort();
   }
 
-  /// Of a unit that is not sharded every rank holds all.
+  /// The ranks that hold this shard: all, if the unit is not sharded.
   [[nodiscard]] const std::vector<int>* ranks(const SavedUnit& unit, int shard) const {
     return unit.layout->shard_size() == 1 ? &all_ranks : &ranks_of_shard[static_cast<std::size_t>(shard)];
   }
@@ -232,7 +231,7 @@ void visit_rows(const ReadRequest& request, const Places& places, const FilePart
   for (const PackedRow& row : std::ranges::equal_range(part.rows, index, {}, &PackedRow::dataset)) {
     const fsdp::ParameterSpec& spec = saved[static_cast<std::size_t>(row.parameter)];
     const auto found = places.parameters.find(spec.name);
-    if (found == places.parameters.end()) continue;  // a buffer that this model has not
+    if (found == places.parameters.end()) continue;  // a buffer that this model does not have
     const Places::Parameter& parameter = found->second;
     const SavedUnit& unit = request.units[parameter.unit];
     fsdp::for_each_stored(row.piece(spec.shape), begin, end, [&](const fsdp::Run& saved_run) {

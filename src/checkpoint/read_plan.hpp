@@ -21,26 +21,26 @@ namespace mica::checkpoint {
 
 struct ReadRequest {
   const std::string& folder;
-  const Manifest& manifest;  ///< whole on rank 0; its units on all
+  const Manifest& manifest;  ///< complete on rank 0; units on all ranks
   const HostComm& comm;
   const std::vector<SavedUnit>& units;  ///< of the model
   const Mesh& mesh;                     ///< of the model
   const std::vector<int>& mesh_ranks;   ///< of the ranks of `comm`
-  bool is_of_this_mesh;                 ///< the checkpoint's units are these, cut alike
+  bool is_of_this_mesh;                 ///< the checkpoint has the same units, cut the same way
 };
 
-/// What this rank reads, and where it goes. Rank 0 alone knows all entries of the manifest and all rows of the tables
-/// of pieces, and checks that they name every element once; the others get those of the files that they read. Each
-/// table is read by one rank.
+/// What this rank reads, and where the elements go. Only rank 0 has all entries of the manifest and all rows of the tables of
+/// pieces, and checks that they list every element once; other ranks get those of the files that they read. Each table is read by
+/// one rank.
 struct ReadPlan {
   std::vector<FilePart> parts;
   decltype(SharedRead::for_each_destination) for_each_destination;
-  std::set<std::pair<std::string, std::string>> has_of;  ///< parameters and the kinds that the checkpoint has of them
+  std::set<std::pair<std::string, std::string>> has_of;  ///< (parameter, kind) pairs in the checkpoint
 
   [[nodiscard]] bool has(const std::string& parameter, const std::string& kind) const { return has_of.contains({parameter, kind}); }
 };
 
-/// @param request  its parts outlive the plan. @throws DamagedCheckpointError. @collective
+/// @param request  what it refers to outlives the plan. @throws DamagedCheckpointError. @collective
 [[nodiscard]] ReadPlan make_read_plan(const ReadRequest& request);
 
 }  // namespace mica::checkpoint

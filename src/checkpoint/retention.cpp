@@ -13,7 +13,7 @@
 namespace mica::checkpoint {
 namespace {
 
-/// Indexes of those with the lowest losses; of equal ones the newest.
+/// Indices of the lowest losses; among equal ones the newest.
 std::vector<std::size_t> best_of(const std::vector<Keepable>& ascending, int most) {
   std::vector<std::size_t> found;
   for (std::size_t i = ascending.size(); i-- > 0;) {
@@ -24,7 +24,7 @@ std::vector<std::size_t> best_of(const std::vector<Keepable>& ascending, int mos
   return found;
 }
 
-/// Of one that cannot be read nothing is known.
+/// The manifest, or an empty one if it cannot be read.
 Manifest readable_part_of(const std::string& checkpoint_folder) {
   try {
     return read_manifest(checkpoint_folder);

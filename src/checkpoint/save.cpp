@@ -23,9 +23,9 @@ using Clock = std::chrono::steady_clock;
 
 double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
 
-constexpr std::string_view kAdvice = "; choose a run.dir that can be written";
+constexpr std::string_view kAdvice = "; choose a run.dir that is writable";
 
-/// Once everything to be saved is known.
+/// Writes a SaveJob.
 class Saver {
  public:
   Saver(const SaveJob& job, const HostComm& comm, const SaveOptions& options)
@@ -74,7 +74,7 @@ class Saver {
     });
   }
 
-  /// A disk that is too small is told at once. What comes beside the data is little, and is not counted.
+  /// Fails early if the disk is too small. Counts tensor data only: everything else is small.
   void check_space(const std::vector<std::string>& shard_bytes) const {
     std::int64_t needed = 0;
     for (const std::string& bytes : shard_bytes) needed += std::stoll(bytes);
@@ -83,7 +83,7 @@ class Saver {
                      io::full_disk_text(temporary_, ENOSPC));
   }
 
-  /// @returns on rank 0, which alone needs them, the files.
+  /// @returns the files' entries, on rank 0 only.
   std::vector<FileEntry> write_shards() {
     const std::vector<std::string> entries = comm_.to_first_rank([&] {
       if (!job_.writes_shard) return std::string();
@@ -119,7 +119,7 @@ class Saver {
   const SaveOptions& options_;
   const SaveJob& job_;
   std::string folder_, final_, temporary_;
-  /// Rank 0's. Whoever fails, all ranks have left the folder when it is deleted: the error comes through a collective.
+  /// On rank 0. It deletes the folder after a failure, when no rank uses it any more: errors are thrown after a collective.
   std::optional<io::Publication> publication_;
   SaveReport report_;
 };

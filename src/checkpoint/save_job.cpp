@@ -14,7 +14,7 @@
 namespace mica::checkpoint {
 namespace {
 
-/// Ranks that disagree on the step would write into different folders. @returns rank 0's run id.
+/// Requires the same step on all ranks, which otherwise would write into different folders. @returns rank 0's run id.
 std::string agree_on_identity(const SaveState& state, const HostComm& comm) {
   const std::vector<std::string> all = comm.all_or_throw([&] {
     require(state.root->state() == fsdp::TrainingState::idle, "a checkpoint is saved while the root is {}: save between passes",
@@ -66,7 +66,7 @@ Manifest header_of(const SaveState& state) {
   return m;
 }
 
-/// What the file of this rank's shard holds.
+/// Lists the datasets of this rank's shard file.
 void add_sources(const SaveState& state, SaveJob& job) {
   const std::vector<const fsdp::UnitStorage*> storages = unit_storages(*state.root);
   const std::vector<optim::StateShard> states = state.optimizer != nullptr ? state.optimizer->state() : std::vector<optim::StateShard>{};
@@ -80,7 +80,7 @@ void add_sources(const SaveState& state, SaveJob& job) {
   for (std::size_t u = 0; u < storages.size(); ++u) {
     const fsdp::UnitStorage& storage = *storages[u];
     require(storage.is_initialized(), "unit {} is saved before its parameters have values", storage.name());
-    // What is not sharded is equal on all ranks: shard_rank 0 writes it.
+    // Units that are not sharded are equal on all ranks: shard_rank 0 writes them.
     if (storage.shard_size() == 1 && job.contents.shard_rank != 0) continue;
     add(u, std::string(kMasterKind), storage.master());
     for (const optim::StateShard& shard : states) {

@@ -29,7 +29,7 @@ PieceColumns piece_columns(const ShardContents& contents) {
   return columns;
 }
 
-/// For people and other programs: what /units/<i> are. Mica reads the same from the manifest.
+/// Describes /units/<i>, for people and other programs. Mica reads this from the manifest.
 void write_unit_table(io::Hdf5File& file, const std::vector<SavedUnit>& units) {
   std::vector<std::string> names, roles;
   std::vector<std::int64_t> shard_numels, shard_sizes;
@@ -46,7 +46,7 @@ void write_unit_table(io::Hdf5File& file, const std::vector<SavedUnit>& units) {
   file.create_dataset("/unit_table/shard_size", DType::i64, {n}).write(shard_sizes.data(), n * 8);
 }
 
-/// Creates the file with its tables and with all datasets allocated but not written. @returns where they lie.
+/// Creates the file with its tables, and with all datasets allocated but not written. @returns their places.
 FileEntry create_file(const std::string& path, const ShardContents& contents) {
   FileEntry entry;
   entry.name = shard_file_name(contents.run_id, contents.step, contents.shard_rank);
@@ -75,7 +75,7 @@ struct BlockJob {
   std::int64_t block;
 };
 
-/// Data goes straight to its place in the file, past HDF5 and the page cache; the checksum is of the memory that is written.
+/// Writes data directly to its place in the file, bypassing HDF5 and the page cache. Checksums are of the memory that is written.
 void write_data(const std::string& path, const ShardContents& contents, FileEntry& entry) {
   std::vector<BlockJob> jobs;
   for (std::size_t s = 0; s < entry.datasets.size(); ++s) {

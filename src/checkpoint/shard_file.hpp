@@ -15,7 +15,7 @@
 
 namespace mica::checkpoint {
 
-/// A unit as it is written: its parameters and how they are cut; or a tensor that is whole on every rank.
+/// A unit to be saved: its parameters and how they are cut; or a tensor that is whole on every rank.
 struct SavedUnit {
   std::string name;
   std::shared_ptr<const fsdp::ShardLayout> layout;
@@ -30,26 +30,26 @@ struct ShardSource {
   std::string kind;
   std::int64_t numel = 0;
   DType dtype = DType::f32;
-  /// The shard itself, which nobody changes until the file is written: no copy is made of it. Or null:
+  /// The shard itself, not copied: it must not change until the file is written. If null, `read` is used.
   const std::byte* memory = nullptr;
-  /// writes elements [begin, begin + numel) of the shard to `to`. Several threads call it at once.
+  /// Writes elements [begin, begin + numel) of the shard to `to`. Called by several threads at once.
   std::function<void(std::int64_t begin, std::int64_t numel, std::byte* to)> read{};
-  /// Of `memory` that the host cannot read: whose it is. Blocks of it are copied before they are written.
+  /// If the host cannot read `memory`: the pool that copies blocks to the host before they are written.
   const Pool* device = nullptr;
 };
 
-/// All that one shard file is made of. It owns nothing: write_shard_file() communicates with nobody and touches no
-/// model, so it can run on another thread from a copy of the data, or from a file.
+/// The contents of one shard file. Owns no data. write_shard_file() does not communicate and needs no model, so it can run on another
+/// thread, from a copy of the data or from a file.
 struct ShardContents {
   std::string run_id;
   std::int64_t step = 0;
   int shard_rank = 0;
   std::vector<SavedUnit> units;  ///< of the whole model
   std::vector<ShardSource> sources;
-  /// Of the threads that compute checksums and write data. They do not communicate.
+  /// For the threads that compute checksums and write data.
   WorkerPace pace{};
 
-  /// Of the sources.
+  /// Bytes of all sources.
   [[nodiscard]] std::int64_t data_bytes() const {
     std::int64_t bytes = 0;
     for (const ShardSource& source : sources) bytes += source.numel * dtype_bytes(source.dtype);

@@ -15,17 +15,17 @@
 namespace mica::checkpoint {
 namespace {
 
-/// Bytes that a rank sends in a round, roughly.
+/// Approximate number of bytes that a rank sends in a round.
 constexpr std::int64_t kRoundBytes = std::int64_t{32} << 20;
 
-/// Elements as they travel: `count` runs of `numel` elements, `stride` apart where they belong; then their bytes. One
-/// box of a parameter that is cut along an inner dim is one record, not one for each of its rows.
+/// Header of elements in a message: `count` runs of `numel` elements, `stride` apart at their destination. Their bytes follow. A box of
+/// a parameter that is cut along an inner dim is one record, not one per row.
 struct Record {
   std::int64_t sink, offset, numel, stride, count;
   DType dtype;
 };
 
-/// What one rank sends another one in a round.
+/// The data that one rank sends to another in a round.
 class Message {
  public:
   void add(std::int64_t sink, std::int64_t offset, std::int64_t numel, DType dtype, const std::byte* data) {
@@ -98,7 +98,7 @@ class SharedReader {
     }
   }
 
-  /// Blocks that are this rank's alone, and those that others need some of. In the order of the files.
+  /// Lists blocks that only this rank needs, and blocks that other ranks need, in file order.
   void list_jobs() {
     for (const FilePart& part : read_.parts) {
       std::int64_t at = 0;
@@ -130,7 +130,7 @@ class SharedReader {
     }
   }
 
-  /// What one thread reads with: file after file.
+  /// The reader of one thread, which reads file after file.
   struct Reader {
     PartReader parts;
     BlockBuffer memory;
@@ -139,7 +139,7 @@ class SharedReader {
   };
   [[nodiscard]] Reader make_reader() const { return {PartReader(read_.folder, /*max_open=*/1), BlockBuffer()}; }
 
-  /// Straight into place where the memory allows it.
+  /// Reads directly into place where possible.
   void read_own() {
     std::int64_t bytes = 0;
     for (const Job& job : own_) bytes += job.end - job.begin;
@@ -154,7 +154,7 @@ class SharedReader {
     });
   }
 
-  /// Where one of this rank's own blocks belongs, if that is one stretch of the host's memory.
+  /// The destination of one of this rank's own blocks, if that is contiguous host memory of the same dtype; else null.
   [[nodiscard]] std::byte* memory_of(const Job& job) const {
     std::byte* memory = nullptr;
     const std::int64_t element = dtype_bytes(job.dataset->dtype);
@@ -248,10 +248,10 @@ class SharedReader {
 
   const SharedRead& read_;
   std::vector<Sink> sinks_;
-  std::map<std::string, std::vector<const Sink*>, std::less<>> by_kind_;  // then by unit; null: not wanted
+  std::map<std::string, std::vector<const Sink*>, std::less<>> by_kind_;  // by kind, then by unit; null: not needed
   std::vector<Job> own_, shared_;
-  std::vector<std::int64_t> shared_bytes_;  // sent of each
-  std::vector<std::size_t> round_ends_;     // in shared_
+  std::vector<std::int64_t> shared_bytes_;  // bytes sent, per job of shared_
+  std::vector<std::size_t> round_ends_;     // indices into shared_
   std::int64_t bytes_ = 0;
 };
 

@@ -15,18 +15,18 @@
 
 namespace mica::checkpoint {
 
-// [Note: shared reading] A checkpoint's blocks can only be checked as a whole, and a rank of another mesh needs a
-// little of many. So every block that somebody needs is read and checked by one rank, in the order of its file, and its
-// elements go from there to the ranks that hold them: all ranks together read what the checkpoint holds, once. Of a
-// checkpoint of this very mesh a rank reads its own file, straight into place; replicas each read a part of it.
+// [Note: shared reading] A block can only be checked as a whole, and on another mesh a rank needs small parts of many blocks. So every
+// block that any rank needs is read and checked by one rank, in file order, and that rank sends its elements to the ranks that hold
+// them: together, the ranks read the checkpoint once. If the checkpoint has the same mesh, a rank reads its own file, directly into
+// place, and each replica reads a part of it.
 
 /// What one rank reads of a file: blocks [first, last), counted through the file's datasets.
 struct FilePart {
   FileEntry file;
-  std::vector<PackedRow> rows;  ///< its table of pieces; unused where the checkpoint is of this mesh
+  std::vector<PackedRow> rows;  ///< its table of pieces; unused if the checkpoint has this mesh
   std::int64_t first = 0, last = 0;
 };
-/// The blocks of all of a file's datasets.
+/// The number of blocks of all datasets of a file.
 [[nodiscard]] std::int64_t num_blocks(const FileEntry& file);
 
 /// Elements [run.begin, run.end) of a dataset belong at run.offset of one kind of one of the model's units, on these ranks.
@@ -36,26 +36,26 @@ struct Destination {
   const std::vector<int>* ranks;  ///< of the HostComm
 };
 
-/// One kind of one unit's shard, to be read. Same list on all ranks.
+/// The memory for one kind of one unit's shard. The list is the same on all ranks.
 struct Sink {
   std::size_t unit;
   std::string kind;
-  TensorView to;  ///< of the host or the pool's device
+  TensorView to;  ///< in host memory or on the pool's device
 };
 
 struct SharedRead {
   const std::string& folder;
   const HostComm& comm;
   const Pool& pool;
-  const std::vector<FilePart>& parts;             ///< of this rank
-  std::function<std::vector<Sink>()> make_sinks;  ///< may fail on one rank alone
+  const std::vector<FilePart>& parts;             ///< that this rank reads
+  std::function<std::vector<Sink>()> make_sinks;  ///< may throw on a single rank
   /// Calls visit for elements [begin, end) of a part's dataset, in order.
   std::function<void(const FilePart& part, const DatasetEntry& dataset, std::int64_t begin, std::int64_t end,
                      const std::function<void(const Destination&)>& visit)>
       for_each_destination;
 };
 
-/// Reads, checks and sends; converts where a sink's type is another. @returns bytes read by this rank.
+/// Reads, checks and sends; converts if a sink has another dtype. @returns bytes read by this rank.
 /// @throws DamagedCheckpointError, the same on all ranks. @collective
 std::int64_t read_together(const SharedRead& read);
 

@@ -14,10 +14,9 @@
 namespace mica::checkpoint {
 namespace {
 
-// --- saving
-// ------------------------------------------------------------------------------------------------------------
+// --- saving ----------------------------------------------------------------------------------------------------------
 
-/// A rank's tensors by kind and parameter, all of one element type.
+/// A rank's tensors by kind and parameter, all fp32.
 using Tensors = std::map<std::string, fsdp::StateDict>;
 
 /// Elements [offset, offset + numel) of a shard lie at `data`.
@@ -26,7 +25,7 @@ struct Placed {
   const float* data;
 };
 
-/// The pieces of a rank's shard in its tensors; a parameter without state has none.
+/// The places of a rank's tensors in its shard. Parameters without state have none.
 std::vector<Placed> placed_in(const fsdp::ShardLayout& layout, int shard_rank, const fsdp::StateDict& tensors) {
   std::vector<Placed> placed;
   for (const fsdp::Piece& piece : layout.pieces(shard_rank)) {
@@ -41,7 +40,7 @@ std::vector<Placed> placed_in(const fsdp::ShardLayout& layout, int shard_rank, c
   return placed;
 }
 
-/// Padding is zero.
+/// Elements [begin, begin + numel) of a shard, from its placed tensors; padding is zero.
 void fill(const std::vector<Placed>& placed, std::int64_t begin, std::int64_t numel, std::byte* to) {
   std::memset(to, 0, static_cast<std::size_t>(numel) * sizeof(float));
   for (const Placed& each : placed) {
@@ -52,7 +51,7 @@ void fill(const std::vector<Placed>& placed, std::int64_t begin, std::int64_t nu
   }
 }
 
-/// The unit as rows of all its parameters.
+/// The unit, with every parameter cut along rows.
 SavedUnit cut_along_rows(const SavedUnit& unit, bool is_full) {
   const int shard_size = is_full ? 1 : unit.layout->shard_size();
   std::string name = "flat";
@@ -82,7 +81,7 @@ Tensors gather(const SaveState& state, fsdp::StateDictKind kind) {
   return tensors;
 }
 
-/// In place of a job's units and what it reads of the model: tensors cut along rows. What shard rank 0 has whole stays.
+/// Replaces a job's units and sources by gathered tensors that are cut along rows. Whole tensors of shard rank 0 stay.
 void replace_units(SaveJob& job, const SaveState& state, fsdp::StateDictKind kind) {
   const bool is_full = kind == fsdp::StateDictKind::full;
   const auto tensors = std::make_shared<const Tensors>(gather(state, kind));
@@ -117,8 +116,7 @@ void replace_units(SaveJob& job, const SaveState& state, fsdp::StateDictKind kin
   job.contents.sources = std::move(sources);
 }
 
-// --- reading
-// -----------------------------------------------------------------------------------------------------------
+// --- reading ---------------------------------------------------------------------------------------------------------
 
 fsdp::StateTensor read_rows(ParameterReader& reader, const fsdp::ParameterSpec& p, const std::string& kind, const ReadPart& part) {
   require(part.num_ranks >= 1 && part.rank >= 0 && part.rank < part.num_ranks, "rank {} of {} reads a state dict", part.rank,

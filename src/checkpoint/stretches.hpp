@@ -10,8 +10,8 @@
 
 namespace mica::checkpoint {
 
-/// Where the elements of a flattened array lie: pieces of it, each one after another at some place. Boxes along a dim
-/// repeat with every index of the outer dims (a period); flat ranges lie in one period of all elements.
+/// Maps the elements of a flattened array to places: each piece of the array is contiguous at its place. Pieces that are cut along a
+/// dim repeat with every index of the outer dims (a period); for flat ranges, one period is the whole array.
 template <class Place>
 struct Stretches {
   struct Stretch {
@@ -32,7 +32,7 @@ struct Stretches {
     std::ranges::sort(all, {}, [](const Stretch& s) { return s.run.begin; });
   }
 
-  /// Calls visit(Run, place) for the parts of elements [begin, end), in order. They must cover a period.
+  /// Calls visit(Run, place) for the parts of elements [begin, end), in order. The pieces must cover a period.
   template <class Visit>
   void for_each(std::int64_t begin, std::int64_t end, Visit visit) const {
     std::int64_t first = begin / period * period;  // of the period

@@ -7,7 +7,7 @@
 namespace mica::checkpoint {
 
 TokenIds read_token_ids(const io::JsonValue& object) {
-  // Some folders write -1 where there is no such token.
+  // Some folders have -1 if there is no such token.
   const auto id = [](const io::JsonValue& value) { return value.integer(-1, std::numeric_limits<std::int32_t>::max()); };
   TokenIds token_ids;
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {

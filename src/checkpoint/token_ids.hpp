@@ -8,7 +8,7 @@
 
 namespace mica::checkpoint {
 
-/// Those that the object has; the same in config.json and in a manifest. @throws the object's error for what is no id.
+/// Reads the ids that the object has, in config.json or a manifest. @throws the object's error type if a value is not an id.
 [[nodiscard]] TokenIds read_token_ids(const io::JsonValue& object);
 [[nodiscard]] nlohmann::ordered_json to_json(const TokenIds& token_ids);
 

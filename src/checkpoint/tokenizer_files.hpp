@@ -17,22 +17,22 @@ class HostComm;
 
 namespace mica::checkpoint {
 
-/// What transformers keeps of a tokenizer beside config.json. A checkpoint has them under the same names.
+/// Files that transformers keeps beside config.json for a tokenizer. A checkpoint has them under the same names.
 inline constexpr std::array<std::string_view, 9> kTokenizerFiles = {
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.json",     "merges.txt",      "chat_template.jinja",   "generation_config.json"};
 [[nodiscard]] constexpr bool is_tokenizer_file(std::string_view name) {
   return std::ranges::find(kTokenizerFiles, name) != kTokenizerFiles.end();
 }
-/// Of all files together; the largest known vocabularies have about 40 MB.
+/// Limit for all files together; the largest known ones have about 40 MB.
 inline constexpr std::int64_t kMaxTokenizerBytes = std::int64_t{128} << 20;
 
-/// Puts the files into a checkpoint's folder, synced. @throws IoError
+/// Writes and fsyncs the files in a checkpoint's folder. @throws IoError
 [[nodiscard]] TokenizerEntry write_tokenizer(const std::string& checkpoint_folder, const HfTokenizer& tokenizer);
-/// @throws DamagedCheckpointError where bytes do not match their checksums; IoError.
+/// @throws DamagedCheckpointError if bytes do not match their checksums; IoError.
 [[nodiscard]] HfTokenizer read_tokenizer(const std::string& checkpoint_folder, const TokenizerEntry& entry);
 
-/// The same on rank 0; null on the others, and where the model came from no Hugging Face folder. @collective
+/// The same on rank 0; null on other ranks, and if the model did not come from a Hugging Face folder. @collective
 [[nodiscard]] std::shared_ptr<const HfTokenizer> share_tokenizer(const std::string& checkpoint_folder, const Manifest& manifest,
                                                                  const HostComm& comm);
 

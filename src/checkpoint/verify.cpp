@@ -19,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// One block, or with dataset < 0 the rest of a file.
+/// One block; dataset < 0: the rest of a file.
 struct BlockCheck {
   std::size_t file;
   std::int64_t dataset;
@@ -33,12 +33,12 @@ std::vector<BlockCheck> jobs_of(const std::vector<const FileEntry*>& files) {
     for (std::size_t d = 0; d < datasets.size(); ++d) {
       for (std::int64_t b = 0; b < datasets[d].num_blocks(); ++b) jobs.push_back({f, static_cast<std::int64_t>(d), b});
     }
-    jobs.push_back({f, -1, 0});  // last: its parts lie scattered, and are in the page cache by then
+    jobs.push_back({f, -1, 0});  // last: its parts are scattered, and in the page cache by then
   }
   return jobs;
 }
 
-/// Checks jobs and collects what is wrong.
+/// Checks blocks and collects the damage.
 class Verifier {
  public:
   Verifier(const std::string& folder, const Manifest& manifest, VerifyReport& report,
@@ -128,7 +128,7 @@ std::string next_good_checkpoint(const std::string& checkpoint_folder) {
   for (const CheckpointPath& earlier : std::views::reverse(all)) {
     try {
       if (verify(earlier.path).damage.empty()) return earlier.path;
-    } catch (const Error&) {  // of another format, for example: not one to resume from
+    } catch (const Error&) {  // of another format, for example: cannot be resumed from
     }
   }
   return "";

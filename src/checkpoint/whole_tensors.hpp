@@ -13,12 +13,12 @@ namespace mica::checkpoint {
 struct WholeTensor {
   std::string name;
   UnitRole role;    ///< ignored or buffer
-  Shape shape;      ///< a scalar's is [1]: files have no others
-  DType dtype;      ///< as it is saved: of a buffer the original one
-  TensorView data;  ///< of shape; its dtype is another one when a unit's buffer_dtype was applied
+  Shape shape;      ///< [1] for a scalar: files have no 0-dim tensors
+  DType dtype;      ///< in the checkpoint; a buffer's original dtype
+  TensorView data;  ///< has this shape; its dtype differs if a unit's buffer_dtype was applied
 };
 
-/// Ignored parameters, then buffers (those of ignored modules too), each in module order; none without elements.
+/// Ignored parameters, then buffers (also of ignored modules), each in module order. Empty tensors are left out.
 /// Shard rank 0 saves them; every rank loads them.
 /// @throws Error naming one without data.
 [[nodiscard]] std::vector<WholeTensor> whole_tensors(const fsdp::Root& root);

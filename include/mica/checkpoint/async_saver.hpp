@@ -21,10 +21,10 @@ namespace mica::checkpoint {
 
 struct SaveJob;
 
-/// Further attempts at a save that failed with an IoError: a full disk, a file system that is away.
+/// Retries of a save that failed with an IoError: a full disk, a file system that does not answer.
 struct Retries {
-  std::vector<std::chrono::milliseconds> after;  ///< the pause before each; empty: there is one attempt
-  /// Asked in the pauses, on the saver's thread: true on any rank, and there is no further attempt. Empty: never.
+  std::vector<std::chrono::milliseconds> after;  ///< the pause before each retry; empty: no retries
+  /// Polled in the pauses, on the saver's thread; if it returns true on any rank, there are no more retries. Empty: never.
   std::function<bool()> are_over;
 };
 
@@ -32,7 +32,7 @@ struct Retries {
 /// and the checkpoint becomes visible when it is complete. [Note: saving in the background]
 /// - The copies' memory (role snapshot: as many bytes as the shards) is allocated once, by reserve(), and reused.
 /// - One save at a time: the next start() waits for the previous one.
-/// - A save that fails with an IoError is tried again, from the same copy, as `retries` says.
+/// - A save that fails with an IoError is retried from the same copy, as `retries` says.
 /// - A failure in the background is the same on every rank and is thrown by the next start() or wait(); is_failed() reports it
 ///   earlier, but not on all ranks at the same time.
 class AsyncSaver {
@@ -55,11 +55,11 @@ class AsyncSaver {
   void start(const std::string& run_folder, const SaveState& state, const HostComm& comm, const SaveOptions& options = {});
   /// Waits until nothing is being written. @throws what the last save threw, once.
   void wait();
-  /// Waits so long at most, and throws nothing. @returns whether nothing is being written
+  /// Waits at most this long; does not throw. @returns whether nothing is being written
   [[nodiscard]] bool wait_for(std::chrono::milliseconds time);
-  /// The report of the last save, if it is complete; once.
+  /// The report of the last save, once, if that is complete.
   [[nodiscard]] std::optional<SaveReport> take_finished();
-  /// What went wrong with attempts that were not the last, and when the next one is; each once.
+  /// Errors of attempts that are retried, with the time of the next attempt; each once.
   [[nodiscard]] std::vector<std::string> take_failed_attempts();
   [[nodiscard]] bool is_under_way() const { return !is_done_; }
   [[nodiscard]] bool is_failed() const { return is_done_ && failure_; }
@@ -78,11 +78,11 @@ class AsyncSaver {
   SaveOptions options_;
   std::unique_ptr<SaveJob> job_;
   std::jthread thread_;
-  std::mutex mutex_;  // of failed_attempts_, and of done_
+  std::mutex mutex_;  // for failed_attempts_ and done_
   std::vector<std::string> failed_attempts_;
   std::condition_variable done_;
-  std::atomic<bool> is_ending_{false};   // no further attempts
-  std::atomic<bool> is_awaited_{false};  // the host waits for the thread, which then need not spare the training
+  std::atomic<bool> is_ending_{false};   // no more retries
+  std::atomic<bool> is_awaited_{false};  // the host waits, so the thread need not go slowly to spare the training
   std::atomic<bool> is_done_{true};      // nothing is being written, so the host may access report_ and failure_
   std::exception_ptr failure_;
   std::optional<SaveReport> report_;

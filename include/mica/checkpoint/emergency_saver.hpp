@@ -18,7 +18,7 @@ namespace mica::checkpoint {
 
 struct SaveJob;
 
-/// What a checkpoint says of the steps done, as far as it changes from step to step.
+/// The values in a manifest that change from step to step.
 struct StepsDone {
   std::int64_t step = 0;
   std::int64_t tokens = 0, sequences = 0;  ///< seen so far
@@ -28,19 +28,19 @@ struct StepsDone {
   std::map<std::string, double> scalars;
 };
 
-/// Saves a run that has lost ranks. [Note: emergency checkpoint] Where replicas hold the same shards, the ranks that are left
-/// may have all of them. They save the step that all have done, without MPI: its calls may never return after a rank's
-/// death, and the rank's own thread may be inside one. save() therefore touches only
-/// - masters and optimizer state, whose addresses are taken beforehand. The compute stream says around each update that they
-///   change, and save() waits for the end of one, and holds up the next one while it reads. An update contains no collective;
-/// - what the last update left in StepsDone;
-/// - files. Each rank creates a claim for its shard of its step (O_EXCL: of several replicas one has it), and writes when all
+/// Saves a run that has lost ranks. [Note: emergency checkpoint] If replicas hold the same shards, the surviving ranks may have
+/// all shards. They save the last step that all of them have done, without MPI: after a rank's death MPI calls may never return,
+/// and the rank's main thread may be inside one. So save() uses only
+/// - masters and optimizer state, at addresses recorded in advance. Tasks on the compute stream mark the begin and end of each
+///   update of them; save() waits for the end, and delays the next update while it reads. An update contains no collective;
+/// - the StepsDone of the last update;
+/// - files. Each rank creates a claim file for its shard of its step (O_EXCL, so that one replica gets it), and writes when all
 ///   shards of that step have been claimed. Shard rank 0 waits for the others' parts, writes manifest.json and renames the folder,
 ///   as a save does.
-/// Ranks of one replica are at most one update apart: an update needs the norm of the gradient, to which all of them
-/// contribute once they have their own. So a rank that sees a claim of the next step lets its own update run, which needs nobody
-/// any more, and claims that step.
-/// A step whose shards are not all left is not saved, and the run resumes from the checkpoint before.
+/// Ranks of one replica are at most one update apart: an update needs the gradient's norm, to which each of them contributes when
+/// its own gradient is ready. So a rank that sees a claim for the next step lets its own update run, which waits for no other rank,
+/// and claims that step.
+/// A step of which a shard is lost cannot be saved; the run then resumes from the checkpoint before.
 class EmergencySaver {
  public:
   using Clock = std::chrono::steady_clock;
@@ -48,24 +48,24 @@ class EmergencySaver {
   /// How long ranks wait for each other's claims, and for an update to end.
   static constexpr std::chrono::seconds kPatience{5};
 
-  /// Whether ranks may be lost without losing a shard: there are replicas, or nothing is sharded.
+  /// Whether a rank can be lost without losing a shard: there are replicas, or nothing is sharded.
   [[nodiscard]] static bool can_save(const fsdp::Root& root);
 
-  /// Takes addresses from the model, whose optimizer state is allocated; CPU only. Between two steps; communicates with nobody.
+  /// Records addresses of the model and of its optimizer state, which must be allocated; CPU only. Between two steps. Not collective.
   /// @param state  its root and optimizer outlive it; `run_id` is the same on all ranks, `tokenizer` at least shard rank 0's.
-  /// @param check_owner  called before the checkpoint gets its name; throws if another job has the run's folder
+  /// @param check_owner  called before the checkpoint gets its name; throws if another job owns the run's folder
   EmergencySaver(const std::string& run_folder, const SaveState& state, std::function<void()> check_owner);
   ~EmergencySaver();
   EmergencySaver(const EmergencySaver&) = delete;
   EmergencySaver& operator=(const EmergencySaver&) = delete;
 
-  /// Masters and optimizer state change in what is enqueued on the compute stream between these two. Of a step that is given up in
-  /// between nothing can be saved.
+  /// Call them around the enqueuing of an update: masters and optimizer state may change only in between. If a step is abandoned in
+  /// between, nothing can be saved.
   void before_update();
   void after_update(StepsDone done);
 
-  /// Any thread, also while others are stuck in MPI. Returns once the checkpoint is complete, whoever completed it.
-  /// @throws Error if the ranks that are left do not hold all shards of one step, or an update does not end; IoError
+  /// Any thread, even while others are stuck in MPI. Returns when the checkpoint is complete, even if another rank completed it.
+  /// @throws Error if the surviving ranks do not hold all shards of one step, or an update does not end; IoError
   SaveReport save();
 
  private:
@@ -74,19 +74,19 @@ class EmergencySaver {
 
   [[nodiscard]] std::string folder_of(std::int64_t step) const;
   [[nodiscard]] std::string claims_of(std::int64_t step) const;
-  /// @returns whether this rank is the one to write its shard
+  /// @returns whether this rank is to write its shard
   bool claim(std::int64_t step);
   [[nodiscard]] Claims wait_for_claims(std::int64_t step, bool sees_later) const;
-  /// @returns whether this rank has done a step after `step` in time
+  /// @returns whether this rank finished a step after `step` within kPatience
   bool wait_for_update(std::int64_t step);
   void write_part(std::int64_t step, SaveReport& report);
   void complete(const StepsDone& done, SaveReport& report);
-  /// Of this step, or of the next one, if others found the shards of that.
+  /// Whether there is one of this step, or of the next one, which other ranks may have saved instead.
   [[nodiscard]] bool has_checkpoint(std::int64_t step) const;
 
   fsdp::DeviceMesh& device_mesh_;
   std::function<void()> check_owner_;
-  std::unique_ptr<SaveJob> job_;  // of no step in particular
+  std::unique_ptr<SaveJob> job_;  // its step is set by save()
   std::string checkpoints_;
   std::mutex saving_;               // one save at a time
   std::set<std::int64_t> claimed_;  // steps that this rank has claimed; under saving_

@@ -15,7 +15,7 @@ struct CheckpointPath {
   std::int64_t step = 0;
 };
 
-/// Suffix of a checkpoint that is being replaced by another one of the same step, until the new one has its name.
+/// Suffix of a checkpoint that is being replaced by a new one of the same step, until that has its final name.
 inline constexpr std::string_view kReplacedSuffix = ".replaced";
 
 /// "RUN/checkpoints"
@@ -23,9 +23,9 @@ inline constexpr std::string_view kReplacedSuffix = ".replaced";
 /// "step-00000500"
 [[nodiscard]] std::string step_folder_name(std::int64_t step);
 
-/// Every checkpoint in a folder of checkpoints, by ascending step. Names that end in .tmp are not checkpoints: they were being
-/// written or deleted when their job died. "step-00000500.replaced" counts if there is no "step-00000500": its job died between
-/// the two renames that replace a checkpoint. A missing folder holds none. @throws IoError if it cannot be read.
+/// Every checkpoint in a folder of checkpoints, by ascending step. Folders that end in .tmp are not checkpoints: their job
+/// died while it wrote or deleted them. "step-00000500.replaced" counts if there is no "step-00000500": its job died between
+/// the two renames that replace a checkpoint. A missing folder holds none. @throws ConfigError if it cannot be read.
 [[nodiscard]] std::vector<CheckpointPath> list_checkpoints(const std::string& folder);
 /// The checkpoint for resume=auto. @param run_folder  RUN.
 [[nodiscard]] std::optional<CheckpointPath> newest_complete(const std::string& run_folder);
@@ -37,13 +37,13 @@ inline constexpr std::string_view kReplacedSuffix = ".replaced";
 /// Deletes what earlier jobs left unfinished: step-*.tmp, and step-*.replaced if the new one exists. Only for the job that owns
 /// the run's folder.
 void remove_leftovers(const std::string& folder);
-/// Deletes a checkpoint, which is first renamed to .old.tmp, so that it is never visible in part.
+/// Deletes a checkpoint. It is first renamed to .old.tmp, so that no half-deleted one is visible.
 void remove_checkpoint(const std::string& path);
 
-/// Creates RUN/checkpoints/set-aside-<N> with the first free N from 1, for checkpoints that are no longer part of the run
+/// Creates RUN/checkpoints/set-aside-<N>, N being the first free number from 1, for checkpoints that are no longer part of the run
 /// because it went back to an earlier one. Mica never deletes them. @throws IoError
 [[nodiscard]] std::string make_set_aside_folder(const std::string& run_folder);
-/// Moves every checkpoint of RUN/checkpoints with a later step there, newest first, so that a crash in between leaves a
+/// Moves every checkpoint of RUN/checkpoints with a later step into that folder, newest first, so that a crash in between leaves a
 /// consistent history. @throws IoError
 void set_aside_after(const std::string& run_folder, std::int64_t step, const std::string& set_aside_folder);
 /// RUN/checkpoints/set-aside-<N>, ascending.

@@ -21,10 +21,10 @@ namespace mica::checkpoint {
 ExitCode run_inspect(const std::vector<std::string>& arguments, std::ostream& out, std::ostream* progress);
 
 [[nodiscard]] std::string inspect_help(const std::vector<std::string>& arguments);
-/// A line: checkpoint format, HDF5.
+/// One line with the checkpoint format, the HDF5 version and how CRC-32C is computed.
 [[nodiscard]] std::string build_text();
 
-/// As text: step, config, mesh, units, parameters, bytes.
+/// For people: step, config, mesh, units, parameters, bytes.
 [[nodiscard]] std::string summary_text(const std::string& folder, const Manifest& manifest);
 /// The same as one JSON object.
 [[nodiscard]] std::string summary_json(const std::string& folder, const Manifest& manifest);
@@ -33,7 +33,7 @@ ExitCode run_inspect(const std::vector<std::string>& arguments, std::ostream& ou
 [[nodiscard]] std::string diff_json(const DiffReport& report);
 [[nodiscard]] std::string verify_text(const std::string& folder, const VerifyReport& report);
 [[nodiscard]] std::string verify_json(const std::string& folder, const VerifyReport& report);
-/// @param folder  of the records
+/// @param folder  the folder of the records
 [[nodiscard]] std::string hang_json(const std::string& folder, const HangScene& scene);
 
 }  // namespace mica::checkpoint

@@ -21,26 +21,26 @@ struct LoadTarget {
 };
 
 struct LoadReport {
-  std::int64_t bytes = 0;                        ///< read by this rank; all ranks together read what the model needs of the checkpoint
-  double ms = 0;                                 ///< reading and checking
-  std::vector<std::string> notes;                ///< what differs and may change results; the same on all ranks
-  std::shared_ptr<const HfTokenizer> tokenizer;  ///< on rank 0, of a checkpoint that has one: for SaveState
+  std::int64_t bytes = 0;  ///< read by this rank; together, the ranks read each byte that the model needs once
+  double ms = 0;
+  std::vector<std::string> notes;                ///< differences that may change results; the same on all ranks
+  std::shared_ptr<const HfTokenizer> tokenizer;  ///< on rank 0, if the checkpoint has one: for SaveState
 };
 
-/// The manifest of a checkpoint's folder, read once, to compare configs before load(): whole on rank 0; the other ranks get it
+/// The manifest of a checkpoint's folder, read once, to compare configs before load(). Complete on rank 0; the other ranks get it
 /// without files and index, whose size grows with the number of ranks.
 /// @throws DamagedCheckpointError (with the next good checkpoint's name), CheckpointError. @collective
 [[nodiscard]] Manifest open_checkpoint(const std::string& checkpoint_folder, const HostComm& comm);
 
 /// Reads every rank's shards of parameters and optimizer state in place, bit for bit, and sets the optimizer's step count;
 /// ignored parameters (which need not have been ignored when they were saved) and module buffers whole, on every rank, rounded
-/// if their dtype has fewer bits than the saved one, with a note. The mesh, sharding and wrapping that wrote them may differ:
+/// if their dtype has fewer bits than the saved one, with a note. The mesh, sharding and wrapping at the time of the save may differ:
 /// every block is read and checked by one rank, which sends its elements to the ranks that hold them ([Note: shared reading],
-/// shared_read.hpp). The optimizer's state is loaded if it has the same kinds; otherwise it starts from zero, at step 0, with a
-/// note.
+/// shared_read.hpp). The optimizer's state is loaded if it has the same kinds; otherwise it starts from zero, at step 0, and a
+/// note says so.
 /// @throws CheckpointError  for another model, naming the first parameter that differs and both shapes;
-///         DamagedCheckpointError naming file, dataset and byte range, and the next good checkpoint. The same on all
-///         ranks. The target's values are undefined then.
+///         DamagedCheckpointError naming file, dataset and byte range, and the next good checkpoint. Thrown on all
+///         ranks. The target's values are undefined afterwards.
 /// @param manifest  from open_checkpoint(), on every rank. @collective over `comm`: all ranks of the mesh. Between passes;
 /// waits for the compute stream.
 LoadReport load(const std::string& checkpoint_folder, const Manifest& manifest, const LoadTarget& target, const HostComm& comm);

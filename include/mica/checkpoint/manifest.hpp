@@ -16,8 +16,8 @@
 
 namespace mica::checkpoint {
 
-/// What is written. History: 3 is the oldest that is read; 4 added parent, began_from, global_batch, sequences and data; 5 added
-/// tokenizer and calls model.hidden model.intermediate_size; val_loss and retention are in newer ones of its files.
+/// The version that is written. History: 3 is the oldest that can be read; 4 added parent, began_from, global_batch, sequences and
+/// data; 5 added tokenizer and renamed model.hidden to model.intermediate_size. Newer files of format 5 have val_loss and retention.
 inline constexpr std::int64_t kFormatVersion = 5;
 inline constexpr std::int64_t kOldestFormatVersion = 3;
 /// Data is checked in blocks of this many bytes, counted from the start of each dataset.
@@ -49,15 +49,15 @@ struct FileEntry {
   std::string name;  ///< a bare name in the checkpoint's folder
   int shard_rank = 0;
   std::int64_t bytes = 0;
-  std::uint32_t rest_crc = 0;  ///< of all bytes outside the datasets, in file order: HDF5's metadata and the tables
+  std::uint32_t rest_crc = 0;  ///< CRC-32C of all bytes outside the datasets, in file order: HDF5's metadata and the tables
   std::vector<DatasetEntry> datasets;
 };
 
-/// A unit is cut over the ranks as a whole. A tensor that is whole on every rank is an entry of its own.
+/// An FSDP unit is sharded as a whole. Each tensor that is whole on every rank has an entry of its own.
 enum class UnitRole : std::uint8_t {
-  unit,     ///< of an fsdp root
-  ignored,  ///< an ignored parameter ([Note: ignored parameters], fsdp/ignored.hpp)
-  buffer,   ///< a module buffer, without optimizer state
+  unit,     ///< FSDP unit
+  ignored,  ///< ignored parameter ([Note: ignored parameters], fsdp/ignored.hpp)
+  buffer,   ///< module buffer, without optimizer state
 };
 /// "unit", "ignored", "buffer"
 [[nodiscard]] std::string_view unit_role_name(UnitRole role);
@@ -91,23 +91,23 @@ struct CheckpointId {
   friend bool operator==(const CheckpointId&, const CheckpointId&) = default;
 };
 
-/// Everything known about a checkpoint without opening its data. [Note: checkpoint on disk]
-/// A checkpoint is the folder RUN/checkpoints/step-00000500 with one HDF5 file per shard rank, model.h5, the tokenizer's files where
-/// the model came with some, and this manifest. The manifest covers every byte of the folder: each file is cut into its datasets,
-/// with a CRC-32C per 4 MiB block, and the rest of the file (HDF5's own metadata and the tables; all of a file without datasets), with
-/// one; the manifest ends with a CRC of its own text.
+/// The description of a checkpoint. [Note: checkpoint on disk]
+/// A checkpoint is the folder RUN/checkpoints/step-00000500 with one HDF5 file per shard rank, model.h5, the tokenizer's files if
+/// the model came with any, and this manifest. The manifest has checksums for every byte of the folder: one CRC-32C per 4 MiB block of
+/// each dataset, and one for the rest of each file (HDF5's own metadata and the tables; the whole file if it has no datasets). It ends
+/// with a CRC of its own text.
 /// The folder is written under another name (.tmp), synced, and renamed last: it is complete or invisible.
 struct Manifest {
   std::string mica_version;
   std::string run_id;
   std::int64_t step = 0;
   std::optional<CheckpointId> parent;  ///< the checkpoint before this one; none: the run began with initial parameters
-  /// checkpoint.resume, as a canonical path, of the launch that resumed from another checkpoint than the newest one of the
-  /// run's folder; empty: none did.
+  /// If a launch resumed from a checkpoint other than the newest of the run's folder: its checkpoint.resume, as a canonical
+  /// path. Empty: none did.
   std::string began_from;
   std::int64_t tokens = 0;        ///< seen so far
   std::int64_t global_batch = 0;  ///< sequences of a step; 0: not recorded (format 3)
-  std::int64_t sequences = 0;     ///< seen so far, so that the next step begins with this one; 0 in format 3
+  std::int64_t sequences = 0;     ///< seen so far, which is the index of the next step's first one; 0 in format 3
   std::string data;               ///< identifies the training data, TokenDataset::fingerprint(); empty: not recorded
   std::uint64_t seed = 0;
 
@@ -123,19 +123,19 @@ struct Manifest {
   std::vector<std::string> state_kinds;
   std::map<std::string, std::int64_t> parameter_steps;  ///< of parameters whose count differs from optimizer_steps
 
-  std::map<std::string, double> scalars;  ///< further state of the run, by name: "loss_scale"
-  std::optional<double> val_loss;         ///< after this step, if it was evaluated; never infinite or NaN
-  std::optional<Retention> retention;     ///< by which the save that wrote this left others; none: not recorded
+  std::map<std::string, double> scalars;  ///< other state of the run, by name: "loss_scale"
+  std::optional<double> val_loss;         ///< after this step, if evaluated; never infinite or NaN
+  std::optional<Retention> retention;     ///< rules by which this save deleted older ones; none: not recorded
 
   std::map<std::string, std::string> model;  ///< the [model] keys of the config
   std::string config;                        ///< the resolved config file
 
   std::vector<UnitEntry> units;
-  std::vector<FileEntry> files;  ///< of shards, in shard_rank order
+  std::vector<FileEntry> files;  ///< shard files, in shard_rank order
   FileEntry index;               ///< model.h5: no datasets of its own
   TokenizerEntry tokenizer;      ///< of the Hugging Face folder that the model came from
 
-  /// Shards, index and the tokenizer's.
+  /// Shard files, index and tokenizer files.
   [[nodiscard]] std::vector<const FileEntry*> all_files() const;
   [[nodiscard]] std::int64_t total_bytes() const;
   /// Elements of parameters, without buffers.
@@ -149,12 +149,12 @@ struct Manifest {
 /// Checks everything: checksum, syntax, types, ranges, overlaps. @param path  for error texts.
 /// @throws CheckpointError naming the path and the key.
 [[nodiscard]] Manifest parse_manifest(std::string_view text, const std::string& path);
-/// The same without files and index, which most ranks hardly need.
+/// The same without files and index, which most ranks do not need.
 [[nodiscard]] Manifest parse_manifest_header(std::string_view text, const std::string& path);
 /// The manifest of a checkpoint's folder. @throws CheckpointError (missing, unreadable, damaged).
 [[nodiscard]] Manifest read_manifest(const std::string& checkpoint_folder);
 
-/// Writes it into the folder of an otherwise complete checkpoint, synced. @throws IoError, CheckpointError (a manifest that
+/// Writes and fsyncs the manifest of an otherwise complete checkpoint. @throws IoError, CheckpointError (a manifest that
 /// could not be read back).
 void write_manifest(const std::string& checkpoint_folder, const Manifest& manifest);
 

@@ -8,41 +8,41 @@
 
 namespace mica::checkpoint {
 
-/// Which of a run's checkpoints a save leaves there: those that any of the rules keeps. The newest one, which the run resumes
-/// from, is among them always. Checkpoints that were set aside are never deleted.
+/// Rules for which of a run's checkpoints a save keeps: a checkpoint is kept if any rule applies. The newest one, from which the run
+/// resumes, is always kept. Checkpoints that were set aside are never deleted.
 struct Retention {
   // NOLINTNEXTLINE(google-explicit-constructor): SaveOptions{.keep = 2}
   Retention(int newest_ones = 0, std::int64_t every_steps = 0, int best_ones = 0)
       : newest(newest_ones), every(every_steps), best(best_ones) {}
 
-  int newest;          ///< so many of the newest; 0: all
-  std::int64_t every;  ///< those of steps that are multiples of it; 0: none
-  int best;            ///< so many with the lowest validation losses; 0: none
+  int newest;          ///< number of newest ones; 0: all
+  std::int64_t every;  ///< steps that are multiples of this; 0: none
+  int best;            ///< number of those with the lowest validation losses; 0: none
 
   friend bool operator==(const Retention&, const Retention&) = default;
 };
 
-/// A checkpoint in a run's folder, as far as the rules look at it.
+/// A checkpoint in a run's folder, with what the rules need.
 struct Keepable {
   std::string path;
   std::int64_t step = 0;
   std::optional<double> val_loss;  ///< Manifest::val_loss
 };
 
-/// Why each is kept, for people: "one of the 2 newest". No reason: it is deleted.
-/// @param ascending  by step, the one just saved last.
+/// Why each is kept, as text: "one of the 2 newest". Without a reason it is deleted.
+/// @param ascending  by step; the last one is the one just saved.
 [[nodiscard]] std::vector<std::vector<std::string>> reasons_to_keep(const std::vector<Keepable>& ascending, const Retention& rules);
 
-/// The checkpoints of a folder of checkpoints up to this step, with what their manifests say.
-/// @param reads_losses  false: without reading manifests, and without losses
+/// The checkpoints in a folder, up to this step.
+/// @param reads_losses  false: no manifests are read, and losses are empty
 [[nodiscard]] std::vector<Keepable> list_keepable(const std::string& folder, std::int64_t last_step, bool reads_losses);
 
-/// A checkpoint that is there, and why.
+/// A checkpoint, and why it is kept.
 struct Kept {
   std::int64_t step = 0;
   std::vector<std::string> reasons;
 };
-/// Of a folder of checkpoints, by the rules of the newest one. Empty: that one's manifest cannot be read or has no rules.
+/// All checkpoints of a folder, by the rules in the newest one's manifest. Empty if that cannot be read or has no rules.
 [[nodiscard]] std::vector<Kept> kept_checkpoints(const std::string& folder);
 
 }  // namespace mica::checkpoint

@@ -18,7 +18,7 @@
 
 namespace mica::checkpoint {
 
-/// What is saved in addition to what the model and the mesh provide.
+/// Everything to save that the model and the mesh do not know themselves.
 struct SaveState {
   const fsdp::Root* root = nullptr;
   const optim::Optimizer* optimizer = nullptr;  ///< null: parameters only
@@ -32,8 +32,8 @@ struct SaveState {
   std::string data;                    ///< data::TokenDataset::fingerprint()
   std::uint64_t seed = 0;
   int omp_threads = 1;
-  std::optional<double> val_loss;                ///< if this step was evaluated
-  std::map<std::string, double> scalars;         ///< further state of the run, by name: "loss_scale"
+  std::optional<double> val_loss;                ///< if evaluated after this step
+  std::map<std::string, double> scalars;         ///< other state of the run, by name: "loss_scale"
   std::map<std::string, std::string> model;      ///< "type" -> "gpt2", "layers" -> "12", ...
   std::string config;                            ///< the resolved config file
   std::shared_ptr<const HfTokenizer> tokenizer;  ///< rank 0's, as InitReport and LoadReport give it; null: none
@@ -45,7 +45,8 @@ struct SaveOptions {
   /// Called on every rank that reaches one of kSavePoints; an exception from it fails the save.
   std::function<void(std::string_view point)> at_point;
 };
-/// In order. From "before manifest" on: rank 0 only. "earlier one moved": only if a checkpoint of the same step is replaced.
+/// In order. "metadata written" and "shard written": ranks that write a file; all others: rank 0. "earlier one moved": only if a
+/// checkpoint of the same step is replaced.
 inline constexpr std::string_view kSavePoints[] = {"folder made",   "metadata written",  "shard written", "before manifest",
                                                    "before rename", "earlier one moved", "after rename"};
 
@@ -59,12 +60,12 @@ struct SaveReport {
   std::vector<std::string> notes;  ///< harmless failures, e.g. an old checkpoint that could not be deleted
 };
 
-/// Writes RUN/checkpoints/step-N, complete or not at all. [Note: saving] Rank 0 makes step-N.RUNID.tmp; of the
-/// replicas of each shard one writes and fsyncs its file, replica (shard rank modulo replicas); what is whole on every rank (ignored
-/// parameters and their state, module buffers in their original dtype) is in shard rank 0's; rank 0 gathers their sizes and checksums,
-/// writes model.h5, the tokenizer's files and the manifest, fsyncs the folder, renames it, fsyncs the parent; only then old checkpoints
-/// are deleted. Between passes; waits for the compute stream.
-/// If any rank fails, the .tmp is deleted, earlier checkpoints are as they were, and every rank throws the lowest failing
+/// Writes RUN/checkpoints/step-N, complete or not at all. [Note: saving] Rank 0 makes step-N.RUNID.tmp. For each shard, one replica
+/// (shard rank modulo replicas) writes and fsyncs a file. Tensors that are whole on every rank (ignored parameters and their state,
+/// module buffers in their original dtype) are in shard rank 0's file. Rank 0 gathers sizes and checksums, writes model.h5, the
+/// tokenizer's files and the manifest, fsyncs the folder, renames it, and fsyncs the parent. Only then old checkpoints are deleted.
+/// Between passes; waits for the compute stream.
+/// If any rank fails, the .tmp is deleted, earlier checkpoints stay as they were, and every rank throws the lowest failing
 /// rank's error: IoError (disk full: rank, path, bytes, free space), ConfigError (a folder that cannot be written).
 /// @collective over `comm`: all ranks of the mesh.
 SaveReport save(const std::string& run_folder, const SaveState& state, const HostComm& comm, const SaveOptions& options = {});

@@ -11,21 +11,21 @@
 namespace mica::checkpoint {
 
 // State dicts in files (docs/parity.md E2-E4). [Note: state dict files]
-// A folder with a manifest, checksums and model.h5, like a checkpoint of a run, that appears complete or not at all. The kinds
+// A folder with a manifest, checksums and model.h5, like a checkpoint of a run; it appears complete or not at all. The kinds
 // differ in what each rank writes:
-//   full     rank 0 writes one file, every tensor whole; the other ranks none
-//   sharded  each shard rank its rows of every tensor, cut as fsdp::state_dict() cuts them
-//   local    each shard rank its shards as the units store them: what save() writes
+//   full     rank 0 writes one file with whole tensors; the other ranks write none
+//   sharded  each shard rank writes its rows of every tensor, cut as fsdp::state_dict() cuts them
+//   local    each shard rank writes its shards as the units store them, like save()
 // load() reads any of them into any mesh, sharding and wrapping, as do model.init_from, mica-inspect and mica-convert;
 // h5py reads model.h5.
 
-/// Writes a state dict of `state.root` and, unless it is null, of `state.optimizer`. full and sharded gather unit by unit into
-/// host memory: the whole state on rank 0, or each rank's rows.
+/// Writes a state dict of `state.root` and, unless it is null, of `state.optimizer`. `full` and `sharded` gather into host memory, unit
+/// by unit: the whole state on rank 0, or each rank's rows.
 /// @param folder  must not exist, nor may `folder`.tmp; its parent must exist.
 /// @throws what save() throws, on all ranks; ConfigError (the folder). @collective over `comm`: all ranks of the mesh.
 SaveReport save_state_dict(const std::string& folder, fsdp::StateDictKind kind, const SaveState& state, const HostComm& comm);
 
-/// The part of every tensor that one reader wants: rows [rank * c, (rank + 1) * c) along dim 0, c = ceil(d0 / num_ranks).
+/// The part of every tensor to read: rows [rank * c, (rank + 1) * c) along dim 0, c = ceil(d0 / num_ranks).
 struct ReadPart {
   int rank = 0;
   int num_ranks = 1;  ///< 1: everything

@@ -38,7 +38,7 @@ std::vector<Array> arrays_of(const ParameterReader& reader, bool with_optimizer)
   return arrays;
 }
 
-/// The file with its datasets allocated, not written.
+/// Creates the file with its datasets allocated but not written.
 void create_file(const std::string& path, const Manifest& manifest, std::vector<Array>& arrays) {
   io::Hdf5File file = io::Hdf5File::create(path);
   file.set_attribute("/", "format", "mica model");

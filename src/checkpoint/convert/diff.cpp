@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kChunkNumel = kBlockBytes / 4;
 
-/// master, then the optimizer's kinds of both sides; those only if both are checkpoints.
+/// master; then, if both are checkpoints, the optimizer's kinds of both sides.
 std::vector<std::string> kinds_of(const OpenedModel& a, const OpenedModel& b) {
   std::vector<std::string> kinds{std::string(kMasterKind)};
   if (a.manifest == nullptr || b.manifest == nullptr) return kinds;
@@ -26,7 +26,7 @@ std::vector<std::string> kinds_of(const OpenedModel& a, const OpenedModel& b) {
   return kinds;
 }
 
-/// The entries to fill in: which parameter and kind is on which side.
+/// Lists all parameters and kinds, with the sides that have them. Values are compared later.
 std::vector<DiffEntry> list_entries(const OpenedModel& a, const OpenedModel& b) {
   std::vector<OpenedModel::Tensor> all = a.tensors;
   for (const OpenedModel::Tensor& tensor : b.tensors) {
@@ -153,7 +153,7 @@ DiffReport diff(const std::string& path_a, const std::string& path_b, const std:
     shared.push_back(&entry);
     total += entry.shape_a.numel();
   }
-  // Kind by kind, so that each dataset is read from its begin to its end.
+  // Kind by kind, so that each dataset is read forward.
   const std::vector<std::string> kinds = kinds_of(a, b);
   std::ranges::stable_sort(shared, {}, [&](const DiffEntry* e) { return std::ranges::find(kinds, e->kind); });
   Side side_a(*a.source);

@@ -22,13 +22,13 @@ checksums.crc32c, for mica-inspect verify HF_FOLDER. Optimizer state is not expo
 
 A checkpoint of a model that came from a Hugging Face folder (hf-import, model.init_from) keeps that folder's tokenizer files and
 special token ids, also through training. They are written here: tokenizer.json, tokenizer_config.json ..., and bos_token_id,
-eos_token_id and pad_token_id in config.json and generation_config.json. The last line that is printed says what is missing.
+eos_token_id and pad_token_id in config.json and generation_config.json. The last line of output says what is missing.
 
   --tokenizer=HF_FOLDER
                        Takes the tokenizer files and special token ids of this folder instead. It must be the tokenizer that the
                        model was trained with.
-  --dtype=fp32         fp32 is exact; bf16 and fp16 are half as large and round to nearest. A value out of fp16's range is an
-                       error.
+  --dtype=fp32         fp32 is exact; bf16 and fp16 are half as large and round to nearest. A value outside fp16's range is
+                       an error.
   --max-shard=5GB      Largest size of one file (5GB, 200MB, 1GiB ...); a larger tensor gets a file of its own.
 )";
 
@@ -38,7 +38,7 @@ with --model.init_from=CHECKPOINT. (init_from also takes the folder itself.)
 
 The folder holds config.json and model.safetensors, or several files with model.safetensors.index.json; weights in fp32, bf16 or
 fp16. Models: gpt2 (GPT2LMHeadModel) and llama (LlamaForCausalLM, Llama 2 and 3). Nothing is skipped silently: a setting that
-Mica's model does not have, and a tensor that is missing, unexpected or of another shape, is an error that names it.
+Mica's model does not support, or a tensor that is missing, unexpected or of another shape, is an error that names it.
 The folder's tokenizer files and special token ids are kept in the checkpoint, for hf-export.
 At the end the program prints the [model] section that a config for this model needs.
 )";

@@ -45,7 +45,7 @@ std::vector<Shard> plan_shards(const std::vector<HfTensor>& tensors, const HfExp
   return shards;
 }
 
-/// The model's keys, without zeros that stand for other numbers.
+/// The model's keys; each 0 is replaced by the number that it stands for.
 ModelKeys keys_of(const Manifest& manifest, const std::string& checkpoint) {
   const ModelKeys keys = normalized({manifest.model, checkpoint});
   if (!keys.has("intermediate_size") || keys.integer("intermediate_size") != 0) return keys;
@@ -58,7 +58,7 @@ ModelKeys keys_of(const Manifest& manifest, const std::string& checkpoint) {
   return {all, checkpoint};
 }
 
-/// The parameters that the model has by its config are those that the checkpoint holds.
+/// Requires that the checkpoint holds exactly the parameters that the model has by its keys.
 void check_parameters(const std::vector<HfTensor>& tensors, const Manifest& manifest, const std::string& checkpoint) {
   std::map<std::string, Shape> held;
   for (const UnitEntry& unit : manifest.units) {
@@ -85,7 +85,7 @@ std::string index_text(const std::vector<HfTensor>& tensors, const std::vector<S
   return json.dump(2) + "\n";
 }
 
-/// What goes along: the user's choice, or what the checkpoint's model came with. @throws ConfigError without a vocabulary.
+/// The tokenizer to write: --tokenizer's, or the checkpoint's. @throws ConfigError if the former has no vocabulary.
 HfTokenizer tokenizer_for(const HfExportOptions& hf, const std::string& checkpoint, const Manifest& manifest) {
   if (hf.tokenizer.empty()) return read_tokenizer(checkpoint, manifest.tokenizer);
   HfTokenizer tokenizer = read_hf_tokenizer(hf.tokenizer);
@@ -106,7 +106,7 @@ std::string tokenizer_report(const HfTokenizer& tokenizer) {
   return fmt::format("without a tokenizer, since {} had none; {}{}{}", tokenizer.source, kAdvice, held.empty() ? "" : "; with ", held);
 }
 
-/// Copies parameters into files, in the order of the checkpoint.
+/// Copies parameters from the checkpoint into files.
 class Exporter {
  public:
   Exporter(ParameterReader& reader, const HfExportOptions& hf, std::int64_t total, const ConvertOptions& options)
@@ -131,7 +131,7 @@ class Exporter {
     for (std::int64_t i = 0; i < numel; ++i) {
       const float value = from_[static_cast<std::size_t>(i)];
       require<ConfigError>(std::abs(value) < kHalfOverflow || !std::isfinite(value),
-                           "element {} of {} is {}, past fp16's range: use --dtype=bf16 or fp32", begin + i, tensor.parameter, value);
+                           "element {} of {} is {}, outside fp16's range: use --dtype=bf16 or fp32", begin + i, tensor.parameter, value);
     }
   }
   void copy_straight(const HfTensor& tensor, io::SafetensorsWriter& writer) {
@@ -142,7 +142,7 @@ class Exporter {
       writer.write(tensor.hf_name, at, count, from_.data());
     }
   }
-  /// Some rows of Mica's matrix are a strip of columns of the file's: a run of `count` elements in each of its rows.
+  /// `count` rows of Mica's matrix are `count` columns of the file's: a run of `count` elements in each row there.
   void copy_transposed(const HfTensor& tensor, io::SafetensorsWriter& writer) {
     const std::int64_t rows = tensor.shape[0];
     const std::int64_t cols = tensor.shape[1];

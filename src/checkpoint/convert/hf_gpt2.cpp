@@ -8,7 +8,7 @@
 namespace mica::checkpoint {
 namespace {
 
-constexpr std::int64_t kVocabSize = 50257;  // OpenAI's; its last id is the end of text
+constexpr std::int64_t kVocabSize = 50257;  // of OpenAI's vocabulary; its last id is <|endoftext|>
 
 std::map<std::string, std::string> read_config(const HfConfig& config) {
   const std::int64_t width = config.integer("n_embd", 768);
@@ -16,11 +16,11 @@ std::map<std::string, std::string> read_config(const HfConfig& config) {
   require<ConfigError>(width % heads == 0, "{}: n_embd {} is not divisible by n_head {}", config.path(), width, heads);
   config.expect("activation_function", "gelu_new", "Mica's GPT-2 has no other activation");
   config.expect("n_inner", 4 * width, "Mica's GPT-2 has 4 * n_embd channels in its feed-forward layers");
-  config.expect("layer_norm_epsilon", 1e-5, "Mica's layer norms have no other");
+  config.expect("layer_norm_epsilon", 1e-5, "Mica's layer norms have no other epsilon");
   config.expect("scale_attn_weights", true, "Mica's attention is always scaled");
   config.expect("scale_attn_by_inverse_layer_idx", false, "Mica's attention is not scaled by layer");
   config.expect("add_cross_attention", false, "Mica's GPT-2 has no cross-attention");
-  // reorder_and_upcast_attn changes rounding only; the *_pdrop belong to training, which has model.dropout.
+  // reorder_and_upcast_attn only changes rounding; the *_pdrop are for training, where model.dropout is used.
   return {{"type", "gpt2"},
           {"layers", std::to_string(config.integer("n_layer", 12))},
           {"heads", std::to_string(heads)},

@@ -13,13 +13,13 @@
 namespace mica::checkpoint {
 namespace {
 
-/// The block that a parameter lies in ("model.layers.3"); "" for one outside of all.
+/// The block of a parameter ("model.layers.3"); "" if it is in none.
 std::string block_of(const HfArchitecture& architecture, const std::string& parameter) {
   if (!parameter.starts_with(architecture.block_prefix)) return "";
   return parameter.substr(0, parameter.find('.', architecture.block_prefix.size()));
 }
 
-/// As fsdp.wrap=block cuts a model on one rank: the root first, with what is left over, then the blocks.
+/// The units of fsdp.wrap=block: the root first, with the parameters outside blocks, then the blocks.
 std::vector<UnitEntry> units_of(const HfModel& model) {
   std::vector<UnitEntry> units(1);
   units[0].name = model.architecture->type;

@@ -15,7 +15,7 @@ struct Rotary {
   std::int64_t original_context = 8192;
 };
 
-/// "rope_type", or "type" in older files; "" when neither is there.
+/// "rope_type", or "type" in older files; "" if both are missing.
 std::string rope_type(const HfConfig& rope) {
   const std::string now = rope.text("rope_type", "");
   const std::string before = rope.text("type", "");
@@ -23,7 +23,7 @@ std::string rope_type(const HfConfig& rope) {
   return now.empty() ? before : now;
 }
 
-/// Older files have rope_theta, and rope_scaling where positions are scaled; newer ones rope_parameters with all in it.
+/// Older files have rope_theta, and rope_scaling if positions are scaled; in newer ones, rope_parameters has everything.
 Rotary read_rotary(const HfConfig& config) {
   const HfConfig older = config.object("rope_scaling");
   const HfConfig newer = config.object("rope_parameters");
@@ -83,7 +83,7 @@ std::map<std::string, std::string> read_config(const HfConfig& config) {
           {"rope_original_context", std::to_string(rotary.original_context)}};
 }
 
-/// In the older spelling of the rotary settings, which all versions read.
+/// Writes the rotary settings in the older form, which all versions read.
 Json write_config(const ModelKeys& keys) {
   Json scaling = nullptr;
   if (keys.text("rope_scaling") != "none") {
@@ -140,7 +140,7 @@ std::vector<HfTensor> tensors(const ModelKeys& keys) {
   return all;
 }
 
-/// The frequencies of rotary positions, which follow from config.json.
+/// Rotary frequencies, which can be computed from config.json.
 bool is_buffer(std::string_view name) { return name.ends_with(".rotary_emb.inv_freq"); }
 
 }  // namespace

@@ -16,13 +16,14 @@
 
 namespace mica::checkpoint {
 
-/// Reads any range of any parameter out of a Hugging Face folder, under Mica's names and in Mica's orientation. One
-/// thread; holds at most three panels of matrices (transpose.hpp), whatever their size.
+/// Reads any range of any parameter from a Hugging Face folder, under Mica's names and in Mica's orientation. One thread. Memory: at
+/// most three panels of a matrix (transpose.hpp), however large the matrix is.
 class HfSource final : public ParameterSource {
  public:
   /// Checks config.json, every header and every tensor's name, shape and dtype. @throws ConfigError, CheckpointError.
   explicit HfSource(const std::string& folder, std::int64_t panel_numel = kPanelNumel)
-      : HfSource{read_hf_model(folder), HfTensors(folder), panel_numel} {}  // in this order: config.json is missed first
+      : HfSource{read_hf_model(folder), HfTensors(folder), panel_numel} {
+  }  // in this order, so that a missing config.json is reported first
   HfSource(HfModel model, HfTensors tensors, std::int64_t panel_numel = kPanelNumel);
 
   [[nodiscard]] const HfModel& model() const { return model_; }
@@ -33,13 +34,12 @@ class HfSource final : public ParameterSource {
   void read(const std::string& kind, std::span<const Range> ranges) override;
   using ParameterSource::read;
   void finish() override {}  // the format has no checksums
-  /// A tied model's file may hold its head once more. @throws CheckpointError unless it equals the embedding bit by
-  /// bit.
+  /// The files of a tied model may also hold the head. @throws CheckpointError unless it equals the embedding bit by bit.
   void check_tied_head();
 
  private:
   void read_transposed(std::size_t index, std::int64_t begin, std::int64_t numel, float* data);
-  /// Rows [begin, end) of parameter `index`, as Mica has them.
+  /// Rows [begin, end) of parameter `index`, in Mica's orientation.
   struct Panel {
     std::size_t index = 0;
     std::int64_t begin = 0, end = 0;
@@ -53,7 +53,7 @@ class HfSource final : public ParameterSource {
   HfTensors tensors_;
   HfMatch match_;
   std::map<std::string, std::size_t> index_;  // of parameters in model_.tensors
-  std::array<Panel, 2> panels_;               // the last two: who reads with two threads gets ahead of itself by a little
+  std::array<Panel, 2> panels_;               // the last two: with two worker threads, reads are slightly out of order
   std::size_t newest_ = 0;
 };
 

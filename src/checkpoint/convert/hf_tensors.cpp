@@ -75,7 +75,7 @@ void HfTensors::add_file(io::SafetensorsFile opened, const std::map<std::string,
 
 void HfTensors::read_index(const std::string& path) {
   const auto index = io::JsonValue::read<CheckpointError>(path, kMaxIndexBytes);
-  std::map<std::string, std::string> weight_map;  // metadata.total_size says nothing more, and is wrong in some folders
+  std::map<std::string, std::string> weight_map;  // metadata.total_size is redundant, and wrong in some folders
   std::set<std::string> names;
   index["weight_map"].for_each_key([&](const std::string& tensor, const io::JsonValue& file) {
     const std::string name = file.text();

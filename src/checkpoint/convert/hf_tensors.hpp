@@ -23,9 +23,9 @@ class HfTensors {
     const io::SafetensorsEntry* entry;
   };
 
-  /// @throws ConfigError (no such files), CheckpointError: index and files do not say the same, a name in two files.
+  /// @throws ConfigError (no such files), CheckpointError: index and files disagree, or a name is in two files.
   explicit HfTensors(const std::string& folder);
-  /// From what index() said elsewhere: opens no file before its data is read.
+  /// From another rank's index(): opens a file only when its data is read.
   HfTensors(std::string folder, const Json& index);
 
   /// File names and their tensors.
@@ -49,11 +49,11 @@ class HfTensors {
 /// A model's parameters in the tensors of its folder.
 struct HfMatch {
   std::vector<HfTensors::Location> tensors;  ///< of HfModel::tensors, in its order
-  /// The head that a file holds although config.json says that it is tied; null file if there is none.
+  /// The head, if a file holds one although config.json says that it is tied; else null.
   HfTensors::Location tied_head{nullptr, nullptr};
 };
 /// Finds every parameter under its name, with or without the optional prefix.
-/// @throws CheckpointError naming file and tensor: missing, of another shape, of a dtype that Mica does not read, or no
+/// @throws CheckpointError naming file and tensor: missing, of another shape, of a dtype that Mica does not read, or not
 /// part of the model.
 [[nodiscard]] HfMatch match_tensors(const HfModel& model, const HfTensors& tensors);
 

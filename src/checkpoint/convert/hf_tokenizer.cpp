@@ -17,12 +17,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// What is wrong with a file that the user names is the user's mistake.
+/// Turns an IoError into a ConfigError, since the user names the folder.
 std::string read_tokenizer_file(const std::string& path) {
   try {
     return io::read_file(path);
   } catch (const IoError& error) {
-    throw ConfigError(fmt::format("{}; the tokenizer's files go with the model: make it readable, or move it away", error.what()));
+    throw ConfigError(fmt::format("{}; tokenizer files are copied with the model: make it readable, or move it away", error.what()));
   }
 }
 
@@ -39,7 +39,7 @@ HfTokenizer read_hf_tokenizer(const std::string& folder) {
     if (!fs::is_regular_file(path, error)) continue;
     bytes += static_cast<std::int64_t>(fs::file_size(path, error));
     require<ConfigError>(bytes <= kMaxTokenizerBytes,
-                         "{}: the folder's tokenizer files have more than {} bytes, which no tokenizer has; move away what is none", path,
+                         "{}: the folder's tokenizer files have more than {} bytes, more than any tokenizer; move other files away", path,
                          kMaxTokenizerBytes);
     tokenizer.files[std::string(name)] = read_tokenizer_file(path);
   }

@@ -7,14 +7,14 @@
 
 namespace mica::checkpoint {
 
-/// Of a Hugging Face folder, which may lack config.json or the files: then so does the result.
-/// @throws ConfigError: an id that is none, files larger than any tokenizer's; CheckpointError, IoError
+/// Reads token ids and tokenizer files of a Hugging Face folder; missing ones are left out.
+/// @throws ConfigError: an invalid id, files larger than any tokenizer's; CheckpointError, IoError
 [[nodiscard]] HfTokenizer read_hf_tokenizer(const std::string& folder);
 
-/// Can text be made into ids with these files?
+/// Whether these files can turn text into ids.
 [[nodiscard]] bool has_vocabulary(const HfTokenizer& tokenizer);
 
-/// "tokenizer.json, merges.txt; eos_token_id 2, 3", for people.
+/// "tokenizer.json, merges.txt; eos_token_id 2, 3", for output.
 [[nodiscard]] std::string describe(const HfTokenizer& tokenizer);
 
 }  // namespace mica::checkpoint

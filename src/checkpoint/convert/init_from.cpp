@@ -20,7 +20,7 @@
 namespace mica::checkpoint {
 namespace {
 
-/// Bytes that a rank sends at a time, roughly.
+/// Approximate number of bytes that a rank sends at a time.
 constexpr std::int64_t kBroadcastBytes = std::int64_t{16} << 20;
 
 bool may_differ(const std::string& key, const ModelKeys& there, const ModelKeys& here) {
@@ -29,7 +29,7 @@ bool may_differ(const std::string& key, const ModelKeys& there, const ModelKeys&
   return key == "intermediate_size" && (there.text(key) == "0" || here.text(key) == "0");  // shapes are compared
 }
 
-/// The same parameters on both sides. Buffers are taken over where the source has them.
+/// Requires the same parameters on both sides. Buffers may be missing in the source.
 void check_parameters(const OpenedModel& opened, const fsdp::Root& root) {
   std::map<std::string, Shape> left;
   for (const OpenedModel::Tensor& tensor : opened.tensors) {
@@ -45,11 +45,11 @@ void check_parameters(const OpenedModel& opened, const fsdp::Root& root) {
       left.erase(found);
     }
   }
-  require<ConfigError>(left.empty(), "{}: has the parameter {}, which this run's model has not", opened.name,
+  require<ConfigError>(left.empty(), "{}: has the parameter {}, which this run's model does not have", opened.name,
                        left.empty() ? "" : left.begin()->first);
 }
 
-/// The ranks of the HostComm that hold the same pieces of a unit as this one, itself among them.
+/// The ranks of the HostComm that hold the same pieces of a unit as this one, including itself.
 std::vector<int> sharers_of(const fsdp::UnitStorage& unit, const Mesh& mesh, const std::vector<int>& mesh_ranks) {
   std::vector<int> ranks;
   for (std::size_t r = 0; r < mesh_ranks.size(); ++r) {
@@ -61,7 +61,7 @@ std::vector<int> sharers_of(const fsdp::UnitStorage& unit, const Mesh& mesh, con
 
 void read_pieces(ParameterSource& source, const fsdp::UnitStorage& storage, const Pool& pool) {
   const TensorView master = storage.write_master();
-  // What a device holds is made in the host's memory first, unit by unit; padding stays zero.
+  // For a device, the shard is built in host memory first; padding stays zero.
   const bool is_on_host = pool.device_of(master.data) == DeviceKind::cpu;
   std::vector<float> host(is_on_host ? 0 : static_cast<std::size_t>(master.numel()));
   float* shard = host.empty() ? master.as<float>() : host.data();
@@ -75,7 +75,7 @@ void read_pieces(ParameterSource& source, const fsdp::UnitStorage& storage, cons
   if (!host.empty()) pool.copy(master.data, host.data(), master.bytes());
 }
 
-/// A unit's shard from the rank that has read it to the others. @collective over all ranks: each has so many sharers.
+/// Sends a unit's shard from the rank that has read it to its sharers. @collective over all ranks, which all have as many sharers.
 void send_to_sharers(TensorView master, int reader, const std::vector<int>& sharers, const Pool& pool, const HostComm& comm) {
   const std::int64_t part = kBroadcastBytes / std::ssize(sharers);
   for (std::int64_t at = 0; sharers.size() > 1 && at < master.bytes(); at += part) {
@@ -93,7 +93,7 @@ void send_to_sharers(TensorView master, int reader, const std::vector<int>& shar
   }
 }
 
-/// Ignored parameters, in the type that they have here: each is read by one rank.
+/// Reads ignored parameters, each on one rank, and converts them to the dtype that they have here.
 void read_whole(const OpenedModel& opened, const fsdp::Root& root, const HostComm& comm) {
   int next = 0;
   for (const WholeTensor& tensor : whole_tensors(root)) {
@@ -110,11 +110,11 @@ void read_whole(const OpenedModel& opened, const fsdp::Root& root, const HostCom
 }
 
 void check_model(const OpenedModel& opened, const std::map<std::string, std::string>& model, fsdp::Root& root) {
-  require(root.state() == fsdp::TrainingState::idle, "parameters are given values while the root is {}: do it between passes",
+  require(root.state() == fsdp::TrainingState::idle, "init_from() is called while the root is {}: call it between passes",
           fsdp::training_state_name(root.state()));
   check_model_keys({opened.keys.place(), opened.keys.all()}, model);
   check_parameters(opened, root);
-  root.reshard();                              // what is unsharded would go stale
+  root.reshard();                              // unsharded parameters would be stale
   root.device_mesh().compute().synchronize();  // the initial values
 }
 
@@ -140,7 +140,7 @@ InitReport report_of(const OpenedModel& opened) {
   return report;
 }
 
-/// Every rank reads its own pieces; those that hold the same read units in turns.
+/// Every rank reads its own pieces; ranks that hold the same ones take turns.
 InitReport from_hugging_face(const std::string& path, const std::map<std::string, std::string>& model, fsdp::Root& root,
                              const HostComm& comm) {
   const OpenedModel opened = share_hf_folder(path, comm);
@@ -183,7 +183,7 @@ InitReport from_checkpoint(const std::string& folder, const std::map<std::string
     for (const WholeTensor& tensor : whole_tensors(root)) {
       const OpenedModel::Tensor* there = opened.find(tensor.name);
       if (there != nullptr && there->shape == tensor.shape) sinks.push_back({unit, kind, tensor.data});
-      ++unit;  // a buffer that the checkpoint has not keeps this model's own value
+      ++unit;  // a buffer that is missing in the checkpoint keeps this model's value
     }
     return sinks;
   };

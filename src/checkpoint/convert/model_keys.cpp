@@ -21,7 +21,7 @@ T number(const std::string& text, const std::string& key, const std::string& pla
 
 const std::string& ModelKeys::text(const std::string& key) const {
   const auto found = keys_.find(key);
-  require<CheckpointError>(found != keys_.end(), "{}: does not say model.{}", place_, key);
+  require<CheckpointError>(found != keys_.end(), "{}: model.{} is missing", place_, key);
   return found->second;
 }
 

@@ -7,15 +7,14 @@
 
 namespace mica::checkpoint {
 
-/// What a model is, as the section [model] of a config and a checkpoint's manifest say: "type" -> "gpt2", "layers" ->
-/// "12", ...
+/// The keys of the section [model] of a config, or of a checkpoint's manifest: "type" -> "gpt2", "layers" -> "12", ...
 class ModelKeys {
  public:
   /// @param place  where they come from, for error texts.
   ModelKeys(std::map<std::string, std::string> keys, std::string place) : keys_(std::move(keys)), place_(std::move(place)) {}
 
   [[nodiscard]] bool has(const std::string& key) const { return keys_.contains(key); }
-  /// All: @throws CheckpointError if the key is missing or no such value.
+  /// All: @throws CheckpointError if the key is missing or its value is not of this type.
   [[nodiscard]] const std::string& text(const std::string& key) const;
   [[nodiscard]] std::int64_t integer(const std::string& key) const;
   [[nodiscard]] double real(const std::string& key) const;

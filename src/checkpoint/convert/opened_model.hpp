@@ -32,14 +32,14 @@ struct OpenedModel {
 
 /// A folder with config.json; others are checkpoints.
 [[nodiscard]] bool is_hf_folder(const std::string& path);
-/// Keys and tensors of a checkpoint; nothing to read them from. @param manifest  outlives it; its header is enough.
+/// Keys and tensors of a checkpoint; `source` is null. @param manifest  outlives it; the header is enough.
 [[nodiscard]] OpenedModel describe_checkpoint(const std::string& folder, const Manifest& manifest);
 
 /// @param path  a Hugging Face folder, or what resolve_checkpoint() takes.
-/// @throws ConfigError, CheckpointError: nothing there, damaged, or what Mica has no counterpart of.
+/// @throws ConfigError, CheckpointError: nothing is there, it is damaged, or Mica has no such model.
 [[nodiscard]] OpenedModel open_model(const std::string& path);
-/// A Hugging Face folder on all ranks: the first reads config.json and the headers, and tells the others; a rank opens
-/// a file when it takes bytes from it. @throws ConfigError, CheckpointError: the same on all ranks. @collective
+/// Opens a Hugging Face folder on all ranks: rank 0 reads config.json and the headers and sends them to the others; a rank opens a
+/// file when it reads its data. @throws ConfigError, CheckpointError: the same on all ranks. @collective
 [[nodiscard]] OpenedModel share_hf_folder(const std::string& folder, const HostComm& comm);
 
 }  // namespace mica::checkpoint

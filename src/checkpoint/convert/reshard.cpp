@@ -11,7 +11,7 @@
 namespace mica::checkpoint {
 namespace {
 
-/// A layout's name for this many parameters: as it was, or every parameter by its rows, or flat.
+/// The name of the layout for --sharding: flat, or every parameter by rows, or as before.
 std::string layout_name(const UnitEntry& unit, const std::string& sharding) {
   if (sharding == "flat") return "flat";
   if (sharding.empty()) return unit.layout;
@@ -28,7 +28,7 @@ ConvertReport reshard(const std::string& checkpoint, const std::string& out, int
   ParameterReader reader(checkpoint);
   Manifest header = reader.manifest();
   header.parent = header.id();
-  header.run_id = make_run_id();  // its files must not be taken for the first's
+  header.run_id = make_run_id();  // its files must not be mistaken for the original's
   header.world_size = header.shard_size = num_ranks;
   header.replicas = 1;
   header.strategy = "full_shard";
@@ -40,7 +40,7 @@ ConvertReport reshard(const std::string& checkpoint, const std::string& out, int
       unit.shard_size = num_ranks;
       unit.layout = layout_name(unit, sharding);
     }
-    (void)fsdp::make_layout(unit.layout, unit.parameters, unit.shard_size);  // refuses what cannot be cut so
+    (void)fsdp::make_layout(unit.layout, unit.parameters, unit.shard_size);  // throws if it cannot be cut that way
     for (const fsdp::ParameterSpec& p : unit.parameters) {
       std::vector<std::string> kinds = header.state_kinds;
       kinds.emplace_back(kMasterKind);

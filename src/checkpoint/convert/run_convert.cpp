@@ -17,7 +17,7 @@ namespace {
 const std::array kSubcommands = {&kHfImportCommand, &kHfExportCommand, &kReshardCommand, &kConsolidateCommand};
 
 constexpr std::string_view kIntroduction =
-    R"(mica-convert COMMAND ... converts checkpoints. It works piece by piece, so memory stays small whatever the size of the model.
+    R"(mica-convert COMMAND ... converts checkpoints. It works piece by piece, so it needs little memory for any model size.
 
 )";
 constexpr std::string_view kRest = R"(
@@ -61,14 +61,14 @@ const Subcommand* find_command(const std::string& name) {
   throw ConfigError(fmt::format("mica-convert has no command '{}'; its commands: {}; see mica-convert --help", name, known));
 }
 
-/// "--dtype=bf16" of a command that has it.
+/// Takes "--dtype=bf16", if the command has that option.
 void take_option(const Subcommand& command, const std::string& argument, ConvertCall& call) {
   const std::size_t equals = argument.find('=');
   const std::string name = argument.starts_with("--") ? argument.substr(2, equals == std::string::npos ? equals : equals - 2) : "";
   require<ConfigError>(std::ranges::find(command.options, name) != command.options.end(),
                        "mica-convert {} has no option {}; see mica-convert {} --help", command.name, argument, command.name);
   require<ConfigError>(equals != std::string::npos && equals + 1 < argument.size(),
-                       "--{} wants a value: --{}=...; see mica-convert {} --help", name, name, command.name);
+                       "--{} needs a value: --{}=...; see mica-convert {} --help", name, name, command.name);
   require<ConfigError>(call.options.emplace(name, argument.substr(equals + 1)).second, "--{} is given twice", name);
 }
 
@@ -99,7 +99,7 @@ std::string convert_help(const std::vector<std::string>& arguments) {
 }
 
 ExitCode run_convert(const std::vector<std::string>& arguments, std::ostream& out, std::ostream* progress) {
-  require<ConfigError>(!arguments.empty(), "mica-convert wants a command; see mica-convert --help");
+  require<ConfigError>(!arguments.empty(), "mica-convert needs a command; see mica-convert --help");
   const Subcommand* known = find_command(arguments[0]);
   if (known == nullptr) refuse_command(arguments[0]);
   const Subcommand& command = *known;
@@ -115,7 +115,7 @@ ExitCode run_convert(const std::vector<std::string>& arguments, std::ostream& ou
     else
       call.paths.push_back(argument);
   }
-  require<ConfigError>(call.paths.size() == command.num_paths, "mica-convert {} wants {}, got {} paths; see mica-convert {} --help",
+  require<ConfigError>(call.paths.size() == command.num_paths, "mica-convert {} takes {}, got {} paths; see mica-convert {} --help",
                        command.name, command.synopsis, call.paths.size(), command.name);
   return command.run(call);
 }

@@ -11,10 +11,10 @@
 
 namespace mica::checkpoint {
 
-/// A command line of mica-convert, taken apart.
+/// A parsed command line of mica-convert.
 struct ConvertCall {
   std::vector<std::string> paths;
-  std::map<std::string, std::string> options;  ///< "dtype" -> "bf16", those that were given
+  std::map<std::string, std::string> options;  ///< those given: "dtype" -> "bf16"
   bool is_dry_run = false;
   std::ostream& out;
   std::ostream* progress;  ///< null: no progress bar
@@ -25,7 +25,7 @@ struct ConvertCall {
   }
 };
 
-/// One of mica-convert's commands. A new one is a line in the table in run_convert.cpp.
+/// One of mica-convert's commands. To add one, add it to kSubcommands in run_convert.cpp.
 struct Subcommand {
   std::string_view name;      ///< "hf-export"
   std::string_view synopsis;  ///< "CHECKPOINT HF_FOLDER [--dtype=fp32|bf16|fp16]"

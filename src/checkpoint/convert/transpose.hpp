@@ -5,8 +5,7 @@
 
 namespace mica::checkpoint {
 
-/// Rows of a matrix with `cols` columns that make up a panel, which is what is held of it while it is transposed; at
-/// least 1, at most all.
+/// Rows in a panel of a matrix with `cols` columns: the part that is in memory while it is transposed. At least 1, at most `rows`.
 [[nodiscard]] constexpr std::int64_t panel_rows(std::int64_t rows, std::int64_t cols, std::int64_t panel_numel) {
   const std::int64_t fitting = cols == 0 ? rows : panel_numel / cols;
   return fitting < 1 ? 1 : fitting < rows ? fitting : rows;

@@ -154,7 +154,7 @@ TEST(HfExport, ANumberPastFp16IsAnErrorAndNothingIsLeft) {
   hf.write(folder / "hf");
   const std::string checkpoint = test::save_hf_model(folder / "hf", 1, folder / "run");
   EXPECT_THAT(convert_error({"hf-export", checkpoint, folder / "out", "--dtype=fp16"}),
-              HasSubstr("element 5 of transformer.h.1.ln_1.bias is -65520, past fp16's range: use --dtype=bf16 or fp32"));
+              HasSubstr("element 5 of transformer.h.1.ln_1.bias is -65520, outside fp16's range: use --dtype=bf16 or fp32"));
   EXPECT_FALSE(fs::exists(folder / "out"));
   EXPECT_FALSE(fs::exists(folder / "out.tmp"));
   convert({"hf-export", checkpoint, folder / "out", "--dtype=bf16"});
