@@ -152,11 +152,11 @@ TEST_F(BadInput, OnTheCommandLine) {
       alone({"mica-inspect", "--json=yes", run_folder()}, {"--json=yes"}),
       alone({"mica-inspect", "verfy", run_folder()}, {"unknown command 'verfy'", "verify, diff or hang"}),
       alone({"mica-inspect", "diff", run_folder()}, {"two checkpoints, got 1"}),
-      alone({"mica-convert"}, {"wants a command"}),
+      alone({"mica-convert"}, {"needs a command"}),
       alone({"mica-convert", "reshrad", run_folder(), "out"}, {"no command 'reshrad'", "reshard"}),
-      alone({"mica-convert", "reshard", run_folder()}, {"reshard wants CHECKPOINT OUT", "got 1"}),
+      alone({"mica-convert", "reshard", run_folder()}, {"reshard takes CHECKPOINT OUT", "got 1"}),
       alone({"mica-convert", "hf-export", run_folder(), "out", "--dtyp=fp32"}, {"no option --dtyp=fp32"}),
-      alone({"mica-convert", "hf-export", run_folder(), "out", "--dtype"}, {"--dtype wants a value"}),
+      alone({"mica-convert", "hf-export", run_folder(), "out", "--dtype"}, {"--dtype needs a value"}),
   });
   EXPECT_FALSE(fs::exists(folder_ / "out.train.h5"));
 }

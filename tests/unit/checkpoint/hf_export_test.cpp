@@ -245,12 +245,12 @@ TEST(MicaConvert, HelpTeachesAndMistakesAreNamed) {
   const std::string help = convert_help({"--help"});
   EXPECT_THAT(help, AllOf(HasSubstr("hf-export CHECKPOINT HF_FOLDER [--dtype="), HasSubstr("--dry-run"), HasSubstr("Exit status")));
   EXPECT_THAT(convert_help({"hf-export", "--help"}), AllOf(HasSubstr("from_pretrained"), HasSubstr("--max-shard")));
-  EXPECT_THAT(convert_error({}), HasSubstr("wants a command"));
+  EXPECT_THAT(convert_error({}), HasSubstr("needs a command"));
   EXPECT_THAT(convert_error({"export"}), HasSubstr("no command 'export'; its commands: hf-import, hf-export"));
-  EXPECT_THAT(convert_error({"hf-export", "a"}), HasSubstr("hf-export wants CHECKPOINT HF_FOLDER"));
+  EXPECT_THAT(convert_error({"hf-export", "a"}), HasSubstr("hf-export takes CHECKPOINT HF_FOLDER"));
   EXPECT_THAT(convert_error({"hf-export", "a", "b", "--ranks=2"}), HasSubstr("hf-export has no option --ranks=2"));
   EXPECT_THAT(convert_error({"hf-export", "a", "b", "-"}), HasSubstr("has no option -"));
-  EXPECT_THAT(convert_error({"hf-export", "a", "b", "--dtype"}), HasSubstr("--dtype wants a value"));
+  EXPECT_THAT(convert_error({"hf-export", "a", "b", "--dtype"}), HasSubstr("--dtype needs a value"));
   EXPECT_THAT(convert_error({"hf-export", "a", "b", "--dtype=fp32", "--dtype=fp32"}), HasSubstr("--dtype is given twice"));
   EXPECT_THAT(convert_error({"hf-export", "a", "b", "--dtype=int8"}), HasSubstr("--dtype is 'int8', expected fp32, bf16 or fp16"));
   for (const char* size : {"0", "-1", "5TB", "GB", "99999999999GB", "5 GB"}) {
