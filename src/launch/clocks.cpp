@@ -8,7 +8,7 @@
 namespace mica::launch {
 namespace {
 
-/// Far more than ranks are apart when they look, even where they wait for a core. Ages of locks are told apart from 60 s on.
+/// Far more than the time between the ranks' looks, even if they wait for a core. Run locks expire after 60 s.
 constexpr double kMostSeconds = 60;
 
 std::string apart(double seconds) {
@@ -29,7 +29,7 @@ Check clocks() {
     for (const RankWords& each : all) sorted.push_back(std::stod(each.words));
     const std::vector<double> times = sorted;
     std::ranges::sort(sorted);
-    // The lower one of two, so that of two hosts that differ one is named beside the other.
+    // Of an even number the lower one: so that of two hosts, each is named.
     const double median = sorted[(sorted.size() - 1) / 2];
     const auto from_median = [&](double time) { return std::abs(time - median); };
     const auto outlier = std::ranges::max_element(times, {}, from_median);

@@ -15,9 +15,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// From then on ranks search: a launch that is only slow is seldom this late, and the search disturbs nobody.
+/// Start of the search. A normal launch is seldom this slow, and the search does no harm.
 constexpr std::chrono::milliseconds kQuiet{1500};
-/// Then what the search has found counts.
+/// Earliest time at which the search may fail the launch.
 constexpr std::chrono::milliseconds kVerdict{3500};
 
 bool is_done_by(MPI_Request& request, Clock::time_point deadline) {
@@ -29,7 +29,7 @@ bool is_done_by(MPI_Request& request, Clock::time_point deadline) {
   }
 }
 
-/// Until the request is done, or a host that cannot be reached explains why it is not.
+/// Returns when the request is done; throws if an unreachable host is the reason that it is not.
 void search_while_waiting(MPI_Request& request, Clock::time_point begin) {
   PeerSearch search;
   bool has_told = false;
@@ -45,7 +45,7 @@ void search_while_waiting(MPI_Request& request, Clock::time_point begin) {
 
 bool first_exchange() {
   const std::uint64_t hash = program_hash();
-  // The least of the hashes and, as the least of their complements, the largest.
+  // The minimum of the hashes and, as the minimum of their complements, the maximum.
   const std::array<std::uint64_t, 2> mine{hash, ~hash};
   std::array<std::uint64_t, 2> least{};
   MPI_Request request = MPI_REQUEST_NULL;

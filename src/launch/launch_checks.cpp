@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 
 double ms_since(Clock::time_point begin) { return std::chrono::duration<double, std::milli>(Clock::now() - begin).count(); }
 
-/// The words of one look: what it returned, or its error.
+/// A marker and the result of `look`, or its error.
 constexpr char kDone = '+', kFailed = '-';
 
 std::string words_of(const Check& check) {
@@ -29,7 +29,7 @@ std::string words_of(const Check& check) {
   }
 }
 
-/// What is found in one check; a look that failed is an error.
+/// The findings of one check. A `look` that threw is an error.
 std::vector<Finding> judge(const Check& check, std::vector<RankWords> all) {
   for (RankWords& rank : all) {
     if (rank.words[0] == kFailed) return {{Finding::Kind::error, name_of(rank) + ": " + rank.words.substr(1)}};

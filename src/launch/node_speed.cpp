@@ -12,7 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// A throttled or occupied node is several times slower; ranks that take turns on a healthy one stay below this (src/launch/README.md).
+/// A throttled or busy node is several times slower; ranks that share cores of a healthy node stay below this (src/launch/README.md).
 constexpr double kMuchSlower = 3;
 
 double ms_of(const std::function<void()>& work) {
@@ -21,7 +21,7 @@ double ms_of(const std::function<void()>& work) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
-/// In one thread, with no library: the same instructions on every node.
+/// One thread and no library: the same instructions on every node.
 double product_ms() {
   constexpr int kWidth = 192, kTimes = 12;
   const std::vector<float> a(kWidth * kWidth, 1.0F), b(kWidth * kWidth, 0.5F);
@@ -38,13 +38,13 @@ double product_ms() {
       }
     }
   });
-  return c[0] > 0 ? ms : 0;  // so that the product is not left out
+  return c[0] > 0 ? ms : 0;  // so that the compiler keeps the product
 }
 
 double copy_ms() {
   constexpr std::size_t kBytes = 16 << 20;
   constexpr int kTimes = 3;
-  std::vector<char> from(kBytes, 'a'), to(kBytes, 'b');  // written, so that the pages are there
+  std::vector<char> from(kBytes, 'a'), to(kBytes, 'b');  // written, so that the pages are resident
   const double ms = ms_of([&] {
     for (int time = 0; time < kTimes; ++time) {
       from[static_cast<std::size_t>(time)] = static_cast<char>(time);
@@ -54,14 +54,14 @@ double copy_ms() {
   return to[kTimes - 1] == kTimes - 1 ? ms : 0;
 }
 
-/// Of a node.
+/// Times of a node, in ms.
 struct Speed {
   std::string host;
-  int rank = 0;  ///< its lowest
+  int rank = 0;  ///< the lowest one
   double product = 0, copy = 0;
 };
 
-/// By node, each with its best rank: one rank alone may have had to wait for a core.
+/// The best times of each node's ranks: a rank may have had to wait for a core.
 std::vector<Speed> speeds_of(const std::vector<RankWords>& all) {
   std::map<std::string, std::size_t> numbers;
   std::vector<Speed> speeds;
@@ -77,7 +77,7 @@ std::vector<Speed> speeds_of(const std::vector<RankWords>& all) {
   return speeds;
 }
 
-/// Of the other nodes; of two the faster.
+/// The median of the other nodes; the lower one of an even number.
 double median_without(const std::vector<Speed>& speeds, std::size_t without, double Speed::*time) {
   std::vector<double> times;
   for (std::size_t i = 0; i < speeds.size(); ++i) {

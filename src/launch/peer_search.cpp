@@ -32,7 +32,7 @@ int world_rank() {
 
 std::string answer_of(int rank) { return fmt::format("mica rank {}", rank); }
 
-/// "HOST PORT IP IP ...", as long as a port's name may be.
+/// "HOST PORT IP IP ...", at most as long as MPI allows for a port name.
 std::string contact_text(const std::string& host, int port) {
   std::string text = fmt::format("{} {}", host, port);
   for (const Address& each : own_addresses()) {
@@ -59,7 +59,7 @@ PeerSearch::~PeerSearch() {
 }
 
 std::string PeerSearch::published_name(int rank) const {
-  const char* job = std::getenv("PMIX_NAMESPACE");  // a name server may serve several jobs
+  const char* job = std::getenv("PMIX_NAMESPACE");  // one name server may serve several jobs
   return fmt::format("mica-{}-{}", job == nullptr ? "" : job, rank);
 }
 
@@ -79,7 +79,7 @@ void PeerSearch::connect_to(int rank, const std::string& contact) {
   std::string host, ip;
   int port = 0;
   words >> host >> port;
-  if (host == host_) return;  // ranks of one host share memory
+  if (host == host_) return;  // ranks of one host use shared memory
   std::vector<std::string> ips;
   std::vector<std::future<std::string>> outcomes;
   while (words >> ip) {
@@ -101,7 +101,7 @@ void PeerSearch::connect_to(int rank, const std::string& contact) {
 }
 
 void PeerSearch::throw_if_unreachable() const {
-  // Who has published has waited itself. While one is missing, the exchange may just be late for it, and MPI have a network of its own.
+  // A peer that has published has itself waited. While one is missing, it may just be late, and MPI may use another network than TCP.
   const bool all_have_come = !is_published_ || std::ranges::all_of(peers_, &Peer::is_seen);
   require<ConfigError>(unreachable_.empty() || !all_have_come, "{}: MPI would wait for ever; {}", unreachable_, kMend);
 }
@@ -115,15 +115,16 @@ void PeerSearch::tell_state() const {
   std::string state;
   if (!is_published_) {
     state =
-        "the launcher does not pass on addresses, so that it cannot be said whom it waits for: look for ranks that have failed, "
+        "the launcher does not pass on addresses, so the ranks that it waits for are unknown: look for ranks that have failed, "
         "and for hosts that cannot reach each other";
   } else if (!missing.empty()) {
-    state = fmt::format("rank{} {} did not come to it yet: slow to start, or failed; look at what they printed",
-                        missing.size() == 1 ? "" : "s", fmt::join(missing, ", "));
+    state = fmt::format("rank{} {} did not reach it yet: slow to start, or failed; look at their output", missing.size() == 1 ? "" : "s",
+                        fmt::join(missing, ", "));
   } else if (!half_open_.empty()) {
-    state = fmt::format("{}, but at another address it can; MPI may have taken the wrong one: {}", half_open_, kMend);
+    state = fmt::format("{}, but can at another address; MPI may have chosen the wrong one: {}", half_open_, kMend);
   } else {
-    state = "all ranks that rank 0 talks to have come to it and answer over TCP; another pair of hosts, or MPI's own network, is at fault";
+    state =
+        "all ranks that rank 0 connects to have reached it and answer over TCP; the cause is another pair of hosts, or MPI's own network";
   }
   std::fprintf(stderr, "mica: warning: the first exchange of the ranks takes long; %s\n", state.c_str());
 }

@@ -8,9 +8,9 @@
 
 namespace mica::launch {
 
-/// Looks for ranks that this one cannot reach, outside MPI's messages. Each rank publishes its host, addresses and the port of a
-/// Beacon under a name that the launcher passes on (MPI_Publish_name), looks for those of its peers and connects to them.
-/// Where the launcher passes on nothing, as srun, hosts of the Slurm step are connected to instead.
+/// Finds ranks that this one cannot reach, without MPI messages. Each rank publishes its host, its addresses and the port of a Beacon
+/// through the launcher (MPI_Publish_name), looks up its peers and connects to them. If the launcher does not support that (srun), it
+/// connects to the hosts of the Slurm step instead.
 class PeerSearch {
  public:
   PeerSearch();
@@ -18,11 +18,11 @@ class PeerSearch {
   PeerSearch(const PeerSearch&) = delete;
   PeerSearch& operator=(const PeerSearch&) = delete;
 
-  /// Looks up the peers that have not been seen yet, and connects to those that are new. May take a second.
+  /// Looks up the peers that were not found before, and connects to new ones. May take a second.
   void look();
-  /// @throws ConfigError if all peers have come, and one answers on none of its addresses.
+  /// @throws ConfigError if all peers have published, and one answers on none of its addresses.
   void throw_if_unreachable() const;
-  /// Rank 0 prints what is known of an exchange that is late.
+  /// On rank 0, prints what is known about a late exchange.
   void tell_state() const;
 
  private:
@@ -31,7 +31,7 @@ class PeerSearch {
     bool is_seen = false;
   };
   [[nodiscard]] std::string published_name(int rank) const;
-  /// Connects to each address of a peer. @param contact  as publish() wrote it
+  /// Connects to each address of a peer. @param contact  as the peer published it
   void connect_to(int rank, const std::string& contact);
 
   std::string host_;
@@ -40,8 +40,8 @@ class PeerSearch {
   std::string own_name_, own_contact_;
   bool is_published_ = false;
   bool has_asked_slurm_ = false;
-  std::string unreachable_;  ///< the first peer that answers nowhere; empty: none
-  std::string half_open_;    ///< the first one that answers on some addresses only
+  std::string unreachable_;  ///< about the first peer that answers on none of its addresses; empty: none
+  std::string half_open_;    ///< about the first one that answers on some addresses only
 };
 
 }  // namespace mica::launch

@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* kExecutable = "/proc/self/exe";
 
-/// 0 where it cannot be read: then only the versions are compared.
+/// 0 if it cannot be read: then only versions are compared.
 std::uint64_t executable_hash() {
   const UniqueFd fd(::open(kExecutable, O_RDONLY | O_CLOEXEC));
   if (!fd) return 0;

@@ -5,7 +5,7 @@
 
 namespace mica::launch {
 
-/// Of this process's executable, byte by byte, and of the version of its MPI library.
+/// A hash of this process's executable, byte by byte, of Mica's version and of the MPI library's version.
 [[nodiscard]] std::uint64_t program_hash();
 
 }  // namespace mica::launch

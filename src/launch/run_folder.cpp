@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The run's folder: seen and writable by every rank, on a disk with room.
+// Checks that every rank sees and can write the run folder, and that its disk has room.
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
@@ -20,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kPatience{3};
 
-/// Opening a folder makes an NFS client ask the server what is in it. @returns 0 or errno
+/// Opening a folder makes an NFS client refresh its contents from the server. @returns 0 or errno
 int open_folder(const std::string& folder) {
   DIR* opened = ::opendir(folder.c_str());
   if (opened == nullptr) return errno;
@@ -35,7 +35,7 @@ std::string what_is_there(const std::string& folder, int error) {
   return (error != 0 ? errno_text(error) : "another folder of that name, without rank 0's files") + from;
 }
 
-/// Empty: all is well.
+/// Empty if nothing is wrong.
 std::string wrong_with(const std::string& folder, const std::function<bool()>& sees_it) {
   const Clock::time_point deadline = Clock::now() + kPatience;
   int error = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks that what ranks were given is the same: flags, data.
+// Checks that all ranks got the same flags and data.
 #include <algorithm>
 
 #include <fmt/ranges.h>
@@ -19,12 +19,12 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-/// The first rank whose words differ from rank 0's; all.end() if there is none.
+/// The first rank whose observation differs from rank 0's; all.end() if there is none.
 auto first_other(const std::vector<RankWords>& all) {
   return std::ranges::find_if(all, [&](const RankWords& each) { return each.words != all.front().words; });
 }
 
-/// What `mine` holds and `theirs` does not, in order.
+/// The lines in `mine` that are not in `theirs`, in order.
 std::string only_in(const std::vector<std::string>& mine, const std::vector<std::string>& theirs) {
   std::vector<std::string> only;
   for (const std::string& each : mine) {

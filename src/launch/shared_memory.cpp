@@ -11,10 +11,10 @@ namespace mica::launch {
 namespace {
 
 constexpr double kMiB = 1 << 20;
-/// Open MPI makes a file of 4 MiB in /dev/shm for each rank, whose pages it fills as it needs them: with less, it prints a page of
-/// text and sends over TCP inside the node; with its pages not there, ranks die of SIGBUS.
+/// Open MPI makes a file of 4 MiB in /dev/shm for each rank, and uses its pages as it needs them. If it cannot make the file, it prints
+/// a long warning and uses TCP inside the node; if no memory is left for a page, ranks die of SIGBUS.
 constexpr double kLeastBytesPerRank = 4 * kMiB;
-/// Once MPI has started, part of that is in use.
+/// After MPI_Init, a part of that is already in use.
 constexpr double kLeastFreeBytesPerRank = 1 * kMiB;
 
 }  // namespace
@@ -31,16 +31,16 @@ Check shared_memory() {
     for (const RankWords& each : all) ++ranks_of_node[each.node];
     std::vector<Finding> findings;
     for (const RankWords& each : all) {
-      const int ranks = std::exchange(ranks_of_node[each.node], 0);  // once a node
+      const int ranks = std::exchange(ranks_of_node[each.node], 0);  // once per node
       double bytes = 0, free_bytes = 0;
       std::istringstream(each.words) >> bytes >> free_bytes;
       const bool is_enough = bytes >= ranks * kLeastBytesPerRank && free_bytes >= ranks * kLeastFreeBytesPerRank;
       if (ranks < 2 || bytes == 0 || is_enough) continue;
       findings.push_back(
           {Finding::Kind::warning,
-           fmt::format("/dev/shm of {} has {:.1f} MiB, {:.1f} of them free, for {} ranks; MPI wants about {:.0f} MiB: it may send "
-                       "over TCP inside the node, or fail later; make it larger (containers: --shm-size), or delete what "
-                       "lies there",
+           fmt::format("/dev/shm of {} has {:.1f} MiB, {:.1f} of them free, for {} ranks; MPI needs about {:.0f} MiB: it may use "
+                       "TCP inside the node, or fail later; make it larger (containers: --shm-size), or delete old files "
+                       "there",
                        each.host, bytes / kMiB, free_bytes / kMiB, ranks, ranks * kLeastBytesPerRank / kMiB)});
     }
     return findings;

@@ -18,7 +18,7 @@
 namespace mica::launch {
 namespace {
 
-/// slurmd's, by default. Any other port does, too: a host that has nobody there refuses.
+/// slurmd's default port. Any port would do: a host without a listener refuses the connection.
 constexpr int kPort = 6818;
 constexpr std::chrono::milliseconds kPatience{1000};
 constexpr int kFew = 64;
@@ -37,7 +37,7 @@ void append_range(const std::string& before, const std::string& ranges, const st
   }
 }
 
-/// Its first IPv4 address; empty: none is known.
+/// The host's first IPv4 address; empty if unknown.
 std::string address_of(const std::string& host) {
   addrinfo wanted{}, *found = nullptr;
   wanted.ai_family = AF_INET;
@@ -49,7 +49,7 @@ std::string address_of(const std::string& host) {
   return text.data();
 }
 
-/// Asked twice, since a packet may be lost. Empty: it can be reached, or its address is not known.
+/// Tries twice, since a packet may be lost. Empty if the host can be reached or its address is unknown.
 std::string failure_of(const std::string& host) {
   const std::string ip = address_of(host);
   if (ip.empty() || connection_failure(ip, kPort, kPatience).empty()) return {};

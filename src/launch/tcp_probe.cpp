@@ -90,7 +90,7 @@ std::string probe(const std::string& ip, int port, const std::string& answer, mi
 }
 
 std::string interface_to(const std::string& ip) {
-  const UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));  // connecting it sends nothing
+  const UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));  // connecting a UDP socket sends nothing
   const sockaddr_in address = address_of(ip, 9);
   sockaddr_in own{};
   socklen_t length = sizeof own;

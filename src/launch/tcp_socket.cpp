@@ -26,7 +26,7 @@ Listener Listener::open() {
   const int fd = made.socket.get();
   const bool listens = made.socket && ::bind(fd, as_sockaddr(address), sizeof address) == 0 && ::listen(fd, 128) == 0 &&
                        ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0;
-  require<IoError>(listens, "no TCP socket can be opened: {}", errno_text(errno));
+  require<IoError>(listens, "cannot open a TCP socket: {}", errno_text(errno));
   made.port = ntohs(address.sin_port);
   return made;
 }

@@ -18,9 +18,9 @@ int int_count(std::size_t n, const char* what) {
   return static_cast<int>(n);
 }
 
-MakeExchangeRecord make_record;  // NOLINT: of the process, as MPI is
+MakeExchangeRecord make_record;  // NOLINT: one per process, as MPI is
 
-/// One exchange, from its construction to its end.
+/// Records one exchange, from construction to destruction.
 class Recorded {
  public:
   Recorded(ExchangeRecord* record, const char* kind, std::int64_t bytes) : record_(record) {
@@ -55,7 +55,7 @@ void record_exchanges(MakeExchangeRecord make) { make_record = std::move(make); 
 
 void CommTraits::close(type comm) noexcept {
   int finalized = 0;
-  // After MPI_Finalize the handle is gone. A destructor cannot report a failure.
+  // After MPI_Finalize the handle is invalid. A destructor cannot report a failure.
   if (MPI_Finalized(&finalized) == MPI_SUCCESS && finalized == 0) MPI_Comm_free(&comm);
 }
 
@@ -109,7 +109,7 @@ std::vector<std::string> Communicator::gather_strings(const std::string& mine) c
   check(MPI_Allgather(&my_bytes, 1, MPI_INT, bytes.data(), 1, MPI_INT, get()), "MPI_Allgather");
   std::vector<int> offsets(n);
   std::exclusive_scan(bytes.begin(), bytes.end(), offsets.begin(), 0);
-  // Every rank sees the same sizes, so that all refuse together.
+  // All ranks see the same sizes, so they all throw.
   const std::size_t total =
       std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}, [](std::size_t sum, int b) { return sum + static_cast<std::size_t>(b); });
   int_count(total, "gathered strings");

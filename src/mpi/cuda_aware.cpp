@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each MPI library has its own way to say whether it accepts GPU memory. One that cannot be asked is taken not to.
+// Each MPI library has its own query for CUDA support. A library without one is assumed to have no support.
 #include <mpi.h>
 
 #if defined(OPEN_MPI) && __has_include(<mpi-ext.h>)
@@ -11,7 +11,7 @@
 namespace mica::mpi {
 namespace {
 
-#if defined(MPIX_CUDA_AWARE_SUPPORT) && MPIX_CUDA_AWARE_SUPPORT  // Open MPI: built with it; this job may run another build
+#if defined(MPIX_CUDA_AWARE_SUPPORT) && MPIX_CUDA_AWARE_SUPPORT  // Open MPI: the headers' library has it; ask the one at run time
 bool says_so() { return MPIX_Query_cuda_support() == 1; }
 #elif defined(MPIX_GPU_SUPPORT_CUDA)  // MPICH from 4.0 on
 bool says_so() {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::array<std::pair<const char*, const char*>, 2> kOnOneNode{{{"OMPI_MCA_pml", "ob1"}, {"HWLOC_COMPONENTS", "no_os,stop"}}};
 
-/// As Open MPI's mpirun tells its ranks.
+/// Whether Open MPI's mpirun started all ranks on this node, as it tells them.
 bool is_on_one_node() {
   const char* ranks = std::getenv("OMPI_COMM_WORLD_SIZE");
   const char* here = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");

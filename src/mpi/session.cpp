@@ -20,8 +20,8 @@
 namespace mica::mpi {
 namespace {
 
-/// An exception that nobody catches ends the job with one line a rank, the lowest first, and its exit status; not with
-/// every rank's stack trace, one into the other.
+/// After an uncaught exception, each rank prints one line, the lowest rank first, and the job ends with the exception's exit status;
+/// without this, the ranks' stack traces would be printed, interleaved.
 [[noreturn]] void end_job() {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -50,10 +50,10 @@ Session::Session(int* argc, char*** argv, SessionOptions options) {
   check(MPI_Initialized(&initialized), "MPI_Initialized");
   check(MPI_Finalized(&finalized), "MPI_Finalized");
   require<MpiError>(initialized == 0 && finalized == 0,
-                    "MPI was already {} in this process; expected: one mpi::Session per process, and nobody else calls MPI_Init",
+                    "MPI was already {} in this process; expected: one mpi::Session per process, and no other call of MPI_Init",
                     finalized != 0 ? "finalized" : "initialized");
-  // A rank that waits inside MPI must not take half of its core from the thread that computes: measured on one core, a
-  // product beside a blocked wait keeps 50 % of the core without this and 99 % with it.
+  // A thread that waits inside MPI must not take half a core from a computing thread: on one core, a matrix product beside a blocking
+  // wait gets 50 % of the core without this, and 99 % with it.
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", /*overwrite=*/0);
   int granted = MPI_THREAD_SINGLE;
   {
@@ -99,14 +99,14 @@ void Session::close() {
 }
 
 void Session::abort(int exit_code) {
-  std::cout.flush();  // its own buffer, if somebody switched sync_with_stdio off
+  std::cout.flush();  // has a buffer of its own if sync_with_stdio is off
   std::fflush(nullptr);
   int initialized = 0;
   int finalized = 0;
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
   if (initialized != 0 && finalized == 0) MPI_Abort(MPI_COMM_WORLD, exit_code);
-  _exit(exit_code);  // outside MPI, or MPI_Abort came back
+  _exit(exit_code);  // without MPI, or if MPI_Abort has returned
 }
 
 }  // namespace mica::mpi

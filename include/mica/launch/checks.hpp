@@ -8,32 +8,32 @@
 
 #include "mica/launch/launch_checks.hpp"
 
-// The checks of a start, one file each in src/launch. [Note: launch checks]
+// Checks at start-up, one file each in src/launch. [Note: launch checks]
 namespace mica::launch {
 
-/// All ranks have the same flags: different ones would leave ranks waiting for each other. Error.
+/// All ranks have the same flags; otherwise they would wait for each other for ever. Error.
 [[nodiscard]] Check same_arguments(const std::vector<std::string>& arguments);
 
-/// All ranks see the same value of `what`, e.g. "data.train". Error. @param value  computed by the look
-/// @param advice  what to change, the end of the text
+/// All ranks see the same value of `what`, e.g. "data.train". Error. @param value  called as the check's `look`
+/// @param advice  what to change: the end of the message
 [[nodiscard]] Check same_value(std::string what, std::function<std::string()> value, std::string advice);
 
-/// Clocks of hosts agree to a minute. Warning.
+/// The clocks of all hosts agree to within a minute. Warning.
 [[nodiscard]] Check clocks();
 
-/// /dev/shm holds what MPI takes of it for the ranks of a node. Warning: MPI goes on with something slower, or fails later.
+/// /dev/shm is large enough for MPI and the ranks of a node. Warning, since MPI may use a slower path, or fail later.
 [[nodiscard]] Check shared_memory();
 
-/// No node is several times slower than the others at a product and a copy, which take each rank some 30 ms. Only where there
-/// are several nodes. Warning.
+/// No node is several times slower than the others in a matrix product and a memory copy, which take some 30 ms. Only with several
+/// nodes. Warning.
 [[nodiscard]] Check node_speed();
 
 /// Every rank sees rank 0's folder and may write to it. Error.
-/// @param sees_it  whether this rank sees what rank 0 put there; asked again for 3 s, since network file systems show files late
+/// @param sees_it  whether this rank sees rank 0's files there; retried for 3 s, because network file systems may show files late
 [[nodiscard]] Check shared_folder(std::string folder, std::function<bool()> sees_it);
 
 /// Local, for rank 0. @param what  "a checkpoint of this run"  @throws ConfigError if the file system of `folder` has fewer than
-/// `needed_bytes` free. One that does not tell its size passes.
+/// `needed_bytes` free. A file system that does not report its size passes.
 void check_disk_space(const std::string& folder, std::int64_t needed_bytes, const std::string& what);
 
 }  // namespace mica::launch

@@ -5,19 +5,19 @@
 
 namespace mica::launch {
 
-/// The first exchange over MPI_COMM_WORLD, which would never come back where hosts cannot reach each other. It does not block:
-/// when it is not done after 1.5 s, ranks look for the reason outside MPI's messages. They tell each other their addresses through
-/// the launcher (MPI_Publish_name) and connect to each other over TCP; where srun passes on nothing, they connect to the hosts of
-/// their Slurm step. [Note: first exchange]
-/// An exchange that is only late, as on a loaded machine, is never an error: that takes ranks that have all come to the exchange and
-/// waited, and one that answers on none of its addresses, 3.5 s after the start.
-/// What it carries is a hash of the program and of its MPI library.
+/// The first collective over MPI_COMM_WORLD. Between hosts that cannot reach each other, a blocking one would never return. This one
+/// does not block: if it is not done after 1.5 s, ranks look for the reason without MPI messages. They publish their addresses through
+/// the launcher (MPI_Publish_name) and connect to each other over TCP. If the launcher does not support that (srun), they connect to
+/// the hosts of their Slurm step. [Note: first exchange]
+/// An exchange that is merely slow, as on a loaded machine, is never an error. It fails only if, after 3.5 s, all peers have reached it
+/// and one of them answers on none of its addresses.
+/// The exchange compares a hash of the program and its MPI library's version.
 /// @returns whether all ranks run the same program and MPI library.  @collective over MPI_COMM_WORLD
 /// @throws ConfigError naming a pair of ranks, hosts, addresses and the interface; on some ranks only
 [[nodiscard]] bool first_exchange();
 
-/// To be called if first_exchange() returned false. @collective
-/// @throws ConfigError on all ranks together, naming the rank that runs something else
+/// Call it if first_exchange() returned false. @collective
+/// @throws ConfigError on all ranks together, naming a rank that runs another program
 void refuse_programs(const mpi::Communicator& world);
 
 }  // namespace mica::launch

@@ -5,10 +5,10 @@
 
 namespace mica::launch {
 
-/// For the time in which MPI starts: under srun that may itself wait for ever for hosts that cannot reach each other. After 2.5 s it
-/// connects to the other hosts of the Slurm step. Where one does not answer, it prints an error that names the pair, and ends this process
-/// with status 2: MPI cannot be asked to end the job yet. A start that is only slow is left in peace.
-/// @returns a thread that ends when it is asked to stop, or when MPI has been looked at
+/// Watches MPI_Init, which under srun may wait for ever if hosts cannot reach each other. If it takes more than 2.5 s, this thread
+/// connects to the other hosts of the Slurm step. If one does not answer, it prints an error that names the pair and ends this process
+/// with status 2, since MPI_Abort is not possible yet. If all answer, a slow start is left alone.
+/// @returns the thread; it ends after that one look, or when it is asked to stop
 [[nodiscard]] std::jthread watch_init();
 
 }  // namespace mica::launch

@@ -11,36 +11,36 @@
 
 namespace mica::launch {
 
-/// What a rank says of itself, and where it runs.
+/// A rank's observation, and where the rank runs.
 struct RankWords {
   int rank = 0;
   std::string host;
-  /// The same for ranks that share a host name and a kernel. Containers with a name of their own count as nodes.
+  /// Equal for ranks with the same host name and kernel boot. Containers with different host names count as different nodes.
   std::string node;
   std::string words;
 };
 
-/// What a check has found: one line that says where, what was seen, what was expected and what to change.
+/// A check's result, in one line: where, what was found, what was expected and what to change.
 struct Finding {
   enum class Kind : std::uint8_t { warning, error } kind = Kind::warning;
   std::string text;
 };
 
-/// One thing that goes wrong at the start of other people's runs. [Note: launch checks]
-/// Each rank looks at its own machine, one exchange carries the words of all ranks to all, and every rank judges all of them. So
-/// all ranks come to the same findings without another exchange: all throw an error together (exit status 2), and a warning
-/// is printed by rank 0. No rank is left waiting: a look that throws is a finding, too.
-/// A wrong alarm costs more than a missed one: thresholds lie far from what a healthy machine under load shows, and a check
-/// that measures time asks twice.
+/// A check for a known failure at the start of runs. [Note: launch checks]
+/// Each rank observes its own machine (`look`), one exchange sends all observations to all ranks, and every rank judges all of them.
+/// So all ranks get the same findings without another exchange: an error is thrown on all of them (exit status 2), and rank 0 prints
+/// warnings. No rank is left waiting: if `look` throws, that is an error of the check.
+/// A false alarm is worse than a missed failure: thresholds are far from what a healthy machine under load shows, and a check that
+/// measures time must find the failure twice.
 struct Check {
   std::string name;                                                              ///< "clocks"
-  std::function<std::string()> look;                                             ///< local
+  std::function<std::string()> look;                                             ///< observes; not collective
   std::function<std::vector<Finding>(const std::vector<RankWords>& all)> judge;  ///< pure; `all` in rank order
   /// Findings count only if a second look finds something, too.
   bool asks_twice = false;
 };
 
-/// Runs checks and keeps what is to be told until there is a log.
+/// Runs checks, and keeps warnings until there is a log.
 class LaunchChecks {
  public:
   /// @param world  outlives it.
@@ -48,9 +48,9 @@ class LaunchChecks {
 
   /// @collective @throws ConfigError on all ranks together: the first error found.
   void run(const std::vector<Check>& checks);
-  /// Prints the warnings, and with log.level=debug what the checks took, since the last call. To be called on any rank; rank 0 speaks.
+  /// Logs the warnings and, with log.level=debug, the checks' durations since the last call. Only rank 0 logs.
   void tell(const Logger& logger);
-  /// Of the ranks of the last run().
+  /// The number of nodes, as of the last run().
   [[nodiscard]] int num_nodes() const { return num_nodes_; }
 
  private:

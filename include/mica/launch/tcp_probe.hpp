@@ -16,7 +16,7 @@ struct Address {
   std::string interface;  ///< "eth0"
 };
 
-/// Of all interfaces that are up, without loopback.
+/// The addresses of all interfaces that are up, except loopback.
 [[nodiscard]] std::vector<Address> own_addresses();
 
 /// Answers every TCP connection, on any interface, with one line until it is destroyed.
@@ -30,18 +30,18 @@ class Beacon {
 
  private:
   Listener listener_;
-  std::jthread thread_;  // last: it uses the others
+  std::jthread thread_;  // last, since it uses the other members
 };
 
 /// Whether a Beacon with this answer can be reached.
-/// @returns empty if so; else what happened: "no answer within 1.5 s", "No route to host", "another process answers there"
+/// @returns empty if so; else the failure: "no answer within 1.5 s", "No route to host", "another process answers there"
 [[nodiscard]] std::string probe(const std::string& ip, int port, const std::string& answer, std::chrono::milliseconds timeout);
 
-/// Whether a host is there at all: a connection to this port, or one that it refuses.
-/// @returns empty if so; else what happened
+/// Whether a host can be reached: it accepts or refuses a connection to this port.
+/// @returns empty if so; else the failure
 [[nodiscard]] std::string connection_failure(const std::string& ip, int port, std::chrono::milliseconds timeout);
 
-/// The interface that packets to this address leave by: "eth0 (10.0.0.6)", or "no interface".
+/// The interface used for packets to this address: "eth0 (10.0.0.6)", or "no interface".
 [[nodiscard]] std::string interface_to(const std::string& ip);
 
 }  // namespace mica::launch

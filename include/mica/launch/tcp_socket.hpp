@@ -14,17 +14,17 @@ struct Listener {
   int port = 0;
   /// @throws IoError
   [[nodiscard]] static Listener open();
-  /// The next one who has connected; null: nobody. Its socket does not block.
+  /// The next connection, as a non-blocking socket; null if there is none.
   [[nodiscard]] UniqueFd accept() const;
 };
 
 struct Connection {
-  UniqueFd socket;      ///< does not block
-  std::string failure;  ///< empty: there is a connection
+  UniqueFd socket;      ///< non-blocking
+  std::string failure;  ///< empty if connected
 };
 [[nodiscard]] Connection connect_to(const std::string& ip, int port, std::chrono::milliseconds timeout);
 
-/// Whether the socket can be read (events POLLIN), or is connected (POLLOUT), before the deadline.
+/// Waits until the socket is readable (events: POLLIN) or connected (POLLOUT). @returns false at the deadline
 [[nodiscard]] bool is_ready(int socket, short events, std::chrono::steady_clock::time_point deadline);
 
 }  // namespace mica::launch

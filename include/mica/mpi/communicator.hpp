@@ -23,7 +23,7 @@ struct CommTraits {
   static void close(type comm) noexcept;
 };
 
-/// Told of a communicator's exchanges, for who watches a rank from outside MPI. One thread at a time.
+/// Observes a communicator's exchanges, for a watchdog outside MPI. One thread at a time.
 class ExchangeRecord {
  public:
   virtual ~ExchangeRecord() = default;
@@ -36,9 +36,9 @@ class ExchangeRecord {
  protected:
   ExchangeRecord() = default;
 };
-/// Makes the record of a communicator. @param world_ranks  of its members, by rank
+/// Makes the record for a communicator. @param world_ranks  of its members, by rank
 using MakeExchangeRecord = std::function<std::unique_ptr<ExchangeRecord>(const std::vector<int>& world_ranks)>;
-/// Every Communicator that is made from now on has one; empty: none. On MPI's main thread.
+/// Gives every Communicator that is made from now on a record; empty: no longer. Call it on MPI's main thread.
 void record_exchanges(MakeExchangeRecord make);
 
 /// An owned communicator, with the few host-side (set-up) operations that Mica needs. Small data only.
@@ -55,11 +55,11 @@ class Communicator {
   [[nodiscard]] Communicator duplicate() const;                ///< @collective
   [[nodiscard]] Communicator split(int color, int key) const;  ///< @collective
   [[nodiscard]] Communicator split_node() const;               ///< ranks that share memory. @collective
-  /// The rank in MPI_COMM_WORLD of each of this one's ranks. Nothing is sent.
+  /// The rank in MPI_COMM_WORLD of each member. Not collective.
   [[nodiscard]] std::vector<int> world_ranks() const;
-  /// The rank in `other` of each of this one's ranks, all of which are in it. Nothing is sent.
+  /// The rank in `other`, which must contain them all, of each member. Not collective.
   [[nodiscard]] std::vector<int> ranks_in(const Communicator& other) const;
-  /// For one whose exchanges last as long as the ranks' work between them: who watches the rank would take them for a hang.
+  /// Ends recording. For a communicator whose exchanges wait for the other ranks' work: the watchdog would take that for a hang.
   void leave_unrecorded() { record_.reset(); }
   void barrier() const;
   /// Every rank's string, in rank order. @collective

@@ -7,13 +7,13 @@
 namespace mica::mpi {
 
 struct SessionOptions {
-  /// false requests MPI_THREAD_FUNNELED, to test an MPI that grants no more.
+  /// false requests MPI_THREAD_FUNNELED, to test what happens if MPI grants no more.
   bool want_thread_multiple = true;
 };
 
 /// MPI's lifetime: initialised here with MPI_ERRORS_RETURN and the highest thread level it grants, finalised by close(). Sets
 /// OMPI_MCA_mpi_yield_when_idle=1 before MPI_Init unless the user set it, so that a waiting rank yields its core; others are set
-/// for MPI_Init alone ([Note: MPI_Init on one node]). While it is open, an uncaught exception ends the job with a line
+/// only during MPI_Init ([Note: MPI_Init on one node]). While it is open, an uncaught exception ends the job with a line
 /// `mica: error: ...` and the error's exit status (core/error.hpp). One per process.
 class Session {
  public:
@@ -23,13 +23,13 @@ class Session {
   /// Never finalises while unwinding: aborts the job if close() was not called.
   ~Session();
 
-  /// MPI_THREAD_MULTIPLE granted. If not, one thread makes all calls (comm_stream_mode() in comm/mpi_group.hpp).
+  /// Whether MPI granted MPI_THREAD_MULTIPLE. If not, one thread makes all calls (comm_stream_mode() in comm/mpi_group.hpp).
   [[nodiscard]] bool has_thread_multiple() const { return thread_multiple_; }
   /// How long MPI_Init took this rank.
   [[nodiscard]] double init_ms() const { return init_ms_; }
   /// "Open MPI v4.1.4"
   [[nodiscard]] static std::string library_version();
-  /// Whether this MPI accepts pointers to GPU memory ("CUDA-aware"), as far as it tells (Open MPI and MPICH can be asked). Any
+  /// Whether this MPI accepts pointers to GPU memory ("CUDA-aware"), as Open MPI and MPICH report it; false for other libraries. Any
   /// time after the session was opened.
   [[nodiscard]] static bool is_cuda_aware();
   /// A last barrier, then MPI_Finalize. No Communicator may be left. @collective
