@@ -6,7 +6,7 @@
 
 #include "launch.hpp"
 
-// Attention by Mica's own kernels: any head size and dtype. Arguments as those of Kernels::attention, checked before.
+// Attention by Mica's own kernels, for any head size and dtype. Arguments as in Kernels::attention, already checked.
 namespace mica::cuda {
 
 void own_attention(Stream& s, const AttentionShape& shape, const ConstQkv& in, TensorView y, TensorView lse);

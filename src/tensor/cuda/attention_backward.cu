@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr int kQueryChunks = 4;  // a block of dq writes 128 columns
-constexpr int kKeyChunks = 2;    // one of dk and dv 64 of each: the registers hold no more
+constexpr int kKeyChunks = 2;    // a block of dk and dv writes 64 of each: the registers have no room for more
 
 template <class T>
 struct Backward {
@@ -19,7 +19,7 @@ struct Backward {
   float* delta;  // [B, H, T] sum of dy * y
 };
 
-/// delta, one row of one head a warp.
+/// Computes delta; a warp does one row of one head.
 template <class T>
 __global__ void row_products(Sizes sizes, std::int64_t rows, Backward<T> t) {
   const std::int64_t row = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;  // [B, T, H]
@@ -37,7 +37,7 @@ __global__ void row_products(Sizes sizes, std::int64_t rows, Backward<T> t) {
   t.delta[head * sizes.seq_len + token % sizes.seq_len] = sum;
 }
 
-/// A weight again from its score, and the gradient of that score from the weight's.
+/// Recomputes a weight from its score, and the score's gradient from the weight's.
 struct Weight {
   float value, score_gradient;
 };
@@ -47,7 +47,7 @@ __device__ inline Weight weight_again(bool is_hidden, float score, float gradien
   return {value, value * (gradient - delta)};
 }
 
-/// dq of one tile of queries of one head a block, the longest rows first.
+/// A block computes dq of one tile of queries of one head; the longest rows come first.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 3) backward_queries(Sizes sizes, int batches, int tiles, Backward<T> t) {
   __shared__ Columns own_columns;
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kThreads, 3) backward_queries(Sizes sizes, int
   store_sums(head_of(t.dq, sizes, batch, head), sizes, place, first, first_column, scale, sums);
 }
 
-/// dk and dv of one tile of keys a block, summed over the heads that share them; the tiles that most queries see first.
+/// A block computes dk and dv of one tile of keys, summed over the heads that share them. Tiles seen by most queries come first.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 3) backward_keys(Sizes sizes, int batches, int tiles, Backward<T> t) {
   __shared__ Columns own_columns;

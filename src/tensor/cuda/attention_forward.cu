@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kChunks = 4;  // a block writes 128 columns; wider heads take more blocks
 
-/// One tile of queries of one head a block, the longest rows first.
+/// A block does one tile of queries of one head; the longest rows come first.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 3) forward(Sizes sizes, int batches, int tiles, Heads<const T> all_q, Heads<const T> all_k,
                                                        Heads<const T> all_v, Heads<T> all_y, float* lse) {
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kThreads, 3) forward(Sizes sizes, int batches,
   const Head<const T> v = head_of(all_v, sizes, batch, head / sizes.group);
 
   Sums<kChunks> sums = {};
-  float largest[kOwn], weight[kOwn];  // of the row so far, in base 2; this thread's part of the weights
+  float largest[kOwn], weight[kOwn];  // largest: of the row so far, in base 2; weight: this thread's part of the sum of weights
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) largest[i] = -FLT_MAX, weight[i] = 0;
 

@@ -9,14 +9,14 @@
 
 namespace mica::cuda {
 
-/// Some sequences with all their heads, or some heads of one sequence: those of kv_heads many k and v.
+/// Some sequences with all their heads, or some heads of one sequence: those that share kv_heads k and v.
 struct AttentionPart {
   std::int64_t first_sequence = 0, sequences = 0;
   std::int64_t first_kv_head = 0, kv_heads = 0;
 };
 
-/// Cuts an attention into parts with at most `most_bytes` of `bytes_per_head` for each head (one k and v at least). No two
-/// differ by more than one sequence or one k and v: a small rest would not fill the GPU.
+/// Divides an attention into parts of at most `most_bytes`, at `bytes_per_head` for each head (but at least one k and v). Parts differ by
+/// at most one sequence, or one k and v, because a small remainder would not fill the GPU.
 [[nodiscard]] inline std::vector<AttentionPart> attention_parts(const AttentionShape& shape, std::int64_t bytes_per_head,
                                                                 std::int64_t most_bytes) {
   const std::int64_t all = shape.num_kv_heads();

@@ -9,22 +9,21 @@
 #include "elements.hpp"
 #include "launch.hpp"
 
-// What the attention kernels are made of. [Note: attention tiles]
-// A block of 128 threads works on one tile of 64 tokens (queries, or keys for their gradients) and walks over the tiles
-// of the other kind, so that scores exist only as 64 x 64 numbers. Products are made in f32 from shared memory, where
-// the factors lie as columns (32 columns of a head at a time, transposed so that a thread reads four tokens in one
-// access) or as rows. Thread (row group 0..15, lane 0..7) has the scores of own tokens 4 * group ... + 3 with the other
-// tile's tokens 4 * lane ... + 3 and 32 + 4 * lane ... + 3. The sums of a token run in a fixed order: the bits never
-// change.
+// Building blocks of the attention kernels. [Note: attention tiles]
+// A block of 128 threads works on its own tile of 64 tokens (queries; or keys, for their gradients) and iterates over the tiles of the
+// other kind, so that only 64 x 64 scores exist at a time. Products are computed in f32 from shared memory, where the factors are stored
+// as columns (32 columns of a head at a time, transposed so that a thread reads four tokens in one access) or as rows. Thread (row group
+// 0..15, lane 0..7) has the scores of own tokens 4 * group ... + 3 with the other tile's tokens 4 * lane ... + 3 and
+// 32 + 4 * lane ... + 3. A token's sums are added in a fixed order, so the bits never change.
 namespace mica::cuda::attention {
 
 constexpr int kTile = 64;
 constexpr int kThreads = 128;
 constexpr int kDepth = 32;               // columns of a head at a time
-constexpr int kColumnPitch = kTile + 4;  // floats between two columns: the four more keep banks apart
+constexpr int kColumnPitch = kTile + 4;  // floats from one column to the next: the extra four avoid bank conflicts
 constexpr int kRowPitch = kDepth + 4;
 constexpr int kOwn = 4;    // own tokens of a thread
-constexpr int kOther = 8;  // and of the other tile
+constexpr int kOther = 8;  // tokens of the other tile
 constexpr int kLanes = kTile / kOther;
 
 /// Shared memory that is read in accesses of 16 bytes.
@@ -41,7 +40,7 @@ using RowsOf = Table<kTile, kRowPitch>;
 /// Weights of all pairs of two tiles: [slot of an other token][own token], see token_of_slot().
 using Weights = Table<kTile, kColumnPitch>;
 
-/// Either of what is multiplied with the weights: one after the other in the same memory.
+/// Shared memory for the two products, which use it one after the other.
 union Factor {
   Columns columns;
   RowsOf rows;
@@ -63,7 +62,7 @@ struct Heads {
 struct Sizes {
   int seq_len, heads, group, head_dim;  // group: heads that share one k and v
   float factor;                         // of the scores
-  bool in_packs;                        // all rows of all heads begin at multiples of 16 bytes and have such a length
+  bool in_packs;                        // the address and length of all rows of all heads are multiples of 16 bytes
 };
 
 template <class T>
@@ -71,8 +70,8 @@ __device__ inline Head<T> head_of(const Heads<T>& all, const Sizes& sizes, int b
   return {all.data + batch * sizes.seq_len * all.stride + static_cast<std::int64_t>(head) * sizes.head_dim, all.stride};
 }
 
-/// What a block makes: columns from first_column on of one tile of one head. Blocks of all heads of a tile lie side by
-/// side, those for further columns of wide heads behind all tiles.
+/// A block's output: columns from first_column on of one tile of one head. Blocks of all heads of a tile are consecutive; those for
+/// further columns of wide heads come after all tiles.
 struct BlockPart {
   int batch, head, tile, first_column;
 };
@@ -84,16 +83,16 @@ __device__ inline BlockPart part_of_block(int batches, int heads, int tiles, int
 struct Place {
   int row_group = static_cast<int>(threadIdx.x) / kLanes;
   int lane = static_cast<int>(threadIdx.x) % kLanes;
-  /// In its tile.
+  /// Index in its tile.
   [[nodiscard]] __device__ int own(int i) const { return row_group * kOwn + i; }
   [[nodiscard]] __device__ int other(int j) const { return lane * 4 + j % 4 + kTile / 2 * (j / 4); }
 };
 
-/// Weights of neighbouring lanes lie in neighbouring slots, so that they are stored without bank conflicts.
+/// Weights of neighbouring lanes are in neighbouring slots, so that they are stored without bank conflicts.
 __device__ inline int token_of_slot(int slot) { return slot % kLanes * 4 + slot / kLanes % 4 + kTile / 2 * (slot / (4 * kLanes)); }
 __device__ inline int slot_of(const Place& place, int j) { return j * kLanes + place.lane; }
 
-constexpr int kFetched = kDepth * kTile / kThreads;  // elements a thread brings in: half a row of a tile's columns
+constexpr int kFetched = kDepth * kTile / kThreads;  // elements that a thread loads: half a row of a tile's columns
 
 /// This thread's part of columns [column, column + kDepth) of tokens [first, first + kTile); zero outside.
 template <class T>
@@ -170,7 +169,7 @@ __device__ inline void multiply_tokens(const Head<const T>& own, int own_first, 
   }
 }
 
-/// The calling thread's weights, for all threads after the next __syncthreads().
+/// Stores the calling thread's weights; all threads may read them after the next __syncthreads().
 __device__ inline void store_weights(Weights& weights, const Place& place, const float (&mine)[kOwn][kOther]) {
 #pragma unroll
   for (int j = 0; j < kOther; ++j) {
@@ -178,8 +177,8 @@ __device__ inline void store_weights(Weights& weights, const Place& place, const
   }
 }
 
-/// Columns [first, first + kChunks * kDepth) of a head: of the tokens own(0..3) the columns 4 * lane ... + 3 of each
-/// chunk of kDepth.
+/// Sums of columns [first, first + kChunks * kDepth) of a head: for the tokens own(0..3), the columns 4 * lane ... + 3 of each chunk of
+/// kDepth.
 template <int kChunks>
 using Sums = float[kChunks][kOwn][4];
 
@@ -242,7 +241,7 @@ __device__ inline void store_sums(const Head<T>& head, const Sizes& sizes, const
 /// exp(x) is exp2(x * kLog2E).
 constexpr float kLog2E = 1.44269504F;
 
-/// q, k and v (or their gradients) as the kernels take them.
+/// q, k and v (or their gradients) as kernel arguments.
 template <class T, bool kConst>
 struct QkvHeads {
   using Element = std::conditional_t<kConst, const T, T>;
@@ -274,7 +273,7 @@ template <class T>
 }
 
 [[nodiscard]] inline std::int64_t num_tiles(const AttentionShape& shape) { return (shape.seq_len + kTile - 1) / kTile; }
-/// Blocks that part_of_block() numbers, each with so many chunks of columns.
+/// The number of blocks for part_of_block(), with this many chunks of columns each.
 [[nodiscard]] inline Grid grid_of_parts(const AttentionShape& shape, std::int64_t heads, std::int64_t chunks) {
   const std::int64_t width = chunks * kDepth;
   return {.x = shape.batch * heads * num_tiles(shape) * ((shape.head_dim + width - 1) / width), .threads = kThreads};

@@ -12,7 +12,7 @@ namespace mica::cuda {
 namespace {
 
 constexpr int kWarps = kBlockThreads / kWarp;
-/// Rows that a thread reads before it adds them up: what comes from memory is then under way all the time.
+/// Rows that a thread loads before it adds them, to keep enough loads in flight.
 constexpr int kRowsInFlight = 8;
 
 /// Sums of rows [y * chunk, (y + 1) * chunk) into partial[y]; a block has kWarp * kPerThread columns, each of its warps
@@ -70,7 +70,7 @@ void bias_gradient(Stream& s, Pool& pool, ConstTensorView dy, std::int64_t rows,
   const bool in_packs = is_aligned(dy.data, 16) && n % pack == 0;
   const std::int64_t columns = kWarp * (in_packs ? pack : 1);
   const std::int64_t column_blocks = (n + columns - 1) / columns;
-  // About a thousand blocks, of 64 rows at least. Fixed numbers: the order of a sum does not depend on the GPU.
+  // About a thousand blocks of at least 64 rows. Fixed numbers: the order of a sum does not depend on the GPU.
   const std::int64_t wanted = std::clamp((1024 + column_blocks - 1) / column_blocks, std::int64_t{1}, (rows + 63) / 64);
   const std::int64_t chunk = (rows + wanted - 1) / wanted;
   const std::int64_t chunks = (rows + chunk - 1) / chunk;

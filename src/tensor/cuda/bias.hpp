@@ -8,7 +8,7 @@
 
 namespace mica::cuda {
 
-/// dbias[n] (+)= column sums of dy [rows, n], in f32 and in the same order at any time. rows > 0; n > 0.
+/// dbias[n] (+)= column sums of dy [rows, n], in f32 and always in the same order. rows > 0; n > 0.
 void bias_gradient(Stream& s, Pool& pool, ConstTensorView dy, std::int64_t rows, TensorView dbias, Write mode);
 
 /// y[rows, n] = x + bias; x [rows, n] and bias [n] f32, y of any floating-point dtype.

@@ -11,7 +11,7 @@ using namespace arguments;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
-/// What threads copy at a time; up to 16 bytes.
+/// The type that threads copy at a time; up to 16 bytes.
 struct alignas(16) Words {
   std::uint32_t word[4];
 };
@@ -27,7 +27,7 @@ struct Run {
 };
 constexpr std::int64_t kChunk = 2048;  // units
 
-/// As many as a launch takes along as its argument.
+/// As many as fit into a kernel's arguments.
 constexpr int kMostRuns = 48;
 struct Runs {
   Run run[kMostRuns];
@@ -93,7 +93,7 @@ void CudaKernels::copy_blocks(Stream& s, ConstTensorView src, TensorView dst, st
   int num_runs = 0;
   std::int64_t most_chunks = 0;
   const auto enqueue = [&] {
-    // Enough for one long run, not as many for each of 48 short ones.
+    // Enough blocks for one long run, but fewer for each of 48 short ones.
     const std::int64_t most_blocks = std::max<std::int64_t>(8192 / num_runs, 256);
     launch(s, "copy_blocks", {reads(src), mica::writes(dst)}, Grid{std::clamp<std::int64_t>(most_chunks, 1, most_blocks), num_runs},
            copy_blocks_kernel, runs);

@@ -57,7 +57,7 @@ void CudaKernels::attention_backward(Stream& s, const AttentionShape& shape, Con
 
 void CudaKernels::attention_cached(Stream&, const AttentionShape&, const ConstQkv&, std::span<const double>, const AttentionCache&,
                                    std::span<const CachedRow>, TensorView) {
-  throw Error("attention over cached keys and values runs on the CPU only: generate with a model whose tensors are there");
+  throw Error("attention over cached keys and values runs on the CPU only: generate with a model in host memory");
 }
 
 }  // namespace mica::cuda

@@ -20,7 +20,7 @@ bool epilogues_are_off() {
   const std::string_view kind = wanted == nullptr ? "" : wanted;
   require<ConfigError>(kind.empty() || kind == "on" || kind == "off",
                        "MICA_GPU_EPILOGUES={}: expected on, or off to run GELUs, residual sums and bias gradients "
-                       "as kernels of their own",
+                       "as separate kernels",
                        kind);
   return kind == "off";
 }
@@ -57,7 +57,7 @@ std::string CudaKernels::description() const {
 namespace mica {
 
 std::unique_ptr<Kernels> make_cuda_kernels(Pool& pool, const CudaKernelsOptions& options) {
-  require<ConfigError>(!list_gpus().empty(), "a GPU's kernels are asked for, but {}", why_no_gpu());
+  require<ConfigError>(!list_gpus().empty(), "GPU kernels were requested, but {}", why_no_gpu());
   return std::make_unique<cuda::CudaKernels>(pool, options);
 }
 

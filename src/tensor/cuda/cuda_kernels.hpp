@@ -17,9 +17,9 @@ class Product;
 class Products;
 struct ProductSpec;
 
-/// Kernels on streams of one GPU. Each method checks its arguments, takes its scratch from the pool and enqueues; scratch
-/// is given back at once in host order, which its home stream makes safe. No method waits for the device.
-/// The methods stand in cuda_products.cpp, cuda_attention.cpp, head_loss.cu, elementwise.cu, copy_blocks.cu, norms.cu,
+/// Kernels on streams of one GPU. Each method checks its arguments, allocates scratch from the pool and enqueues. Scratch
+/// is freed right after the enqueue, which is safe because its home stream runs in host order. No method waits for the device.
+/// The methods are in cuda_products.cpp, cuda_attention.cpp, head_loss.cu, elementwise.cu, copy_blocks.cu, norms.cu,
 /// norms_backward.cu, activations.cu, losses.cu, rotary.cu, embedding.cu, reductions.cu, exact.cu, random.cu and
 /// optimizers.cu.
 class CudaKernels final : public Kernels {
@@ -37,17 +37,17 @@ class CudaKernels final : public Kernels {
  private:
   void copy_converting(Stream& s, ConstTensorView src, TensorView dst);
   [[nodiscard]] Buffer scratch(Stream& s, std::int64_t bytes) { return pool_.allocate(bytes, MemoryRole::workspace, s); }
-  /// x, or x converted in `space`; an absent x stays absent.
+  /// x, or a converted copy in `space`; an absent x stays absent.
   [[nodiscard]] ConstTensorView as_dtype(Stream& s, ConstTensorView x, DType dtype, Buffer& space);
-  /// C (+)= A B (+ bias) of any floating-point dtypes, recorded. `spec` has the shape, the transposes and the leading
-  /// dims, the views say the rest. bias: [n], only when overwriting and where C is dense, or absent. C's view has the
-  /// elements between its rows too.
+  /// C (+)= A B (+ bias) of any floating-point dtypes, recorded. `spec` has the shape, the transposes and the leading dims;
+  /// addresses and dtypes are the views'. bias: [n], or absent; only if C is overwritten and dense. C's view includes the
+  /// elements between its rows.
   void multiply(Stream& s, const char* what, ProductSpec spec, ConstTensorView a, ConstTensorView b, ConstTensorView bias, TensorView c,
                 Write mode);
-  /// Enqueues a product as it is. `vector` and `aux`: its epilogue's. `addend`: what an accumulating one adds to, if not c.
+  /// Enqueues a product. `vector` and `aux`: for its epilogue. `addend`: what an accumulating product adds to, if not c.
   void run(Stream& s, const char* what, const Product& product, ConstTensorView a, ConstTensorView b, TensorView c, const Access& vector,
            const Access& aux = {}, ConstTensorView addend = {});
-  /// Notes a product that cuBLASLt does not do as asked for. `why` makes the reason.
+  /// Notes a product for which cuBLASLt has no kernel. `why` returns the reason.
   template <class Why>
   void note_slow_product(std::string_view kind, const char* what, const ProductSpec& spec, const Why& why);
   void note_own_attention(const AttentionShape& shape, DType dtype, bool is_backward, const std::string& why);

@@ -45,9 +45,9 @@ void CudaKernels::note_slow_product(std::string_view kind, const char* what, con
 void CudaKernels::multiply(Stream& s, const char* what, ProductSpec spec, ConstTensorView a, ConstTensorView b, ConstTensorView bias,
                            TensorView c, Write mode) {
   if (record_) record_->push_back({spec.m, spec.n, spec.k, spec.transposed_a, spec.transposed_b, a.dtype});
-  // Operands of unequal dtypes are converted to f32, and whatever cuBLASLt has nothing for (an odd address, a dtype of C or
-  // a bias that it does not write itself) too: first C, then A and B.
-  std::optional<ProductSpec> refused;  // the first
+  // Operands are converted to f32 if their dtypes differ, or if cuBLASLt has no kernel (an odd address, a dtype of C or of a bias
+  // that it does not support): first C, then A and B.
+  std::optional<ProductSpec> refused;  // the first product that cuBLASLt refused
   const auto note = [&] {
     const bool is_in_f32 = spec.ab != a.dtype || spec.ab != b.dtype;
     ProductSpec asked = spec;
@@ -109,11 +109,11 @@ void CudaKernels::linear_backward_input(Stream& s, ConstTensorView dy, ConstTens
   multiply(s, "linear_backward_input", spec, dy, w, {}, dx, mode);
 }
 
-// [Note: epilogues of products] cuBLASLt's GELU is the tanh approximation, as Mica's. Where it has no such product (a
-// width that 8 does not divide, a dtype, an address), the product and the GELU run one after the other; so too where bits
-// must not depend on what runs together (no CudaKernelsOptions::fuse_epilogues). The gradient of the first layer's bias
-// comes with the product of its weight's gradient (Epilogue::bias_gradient), though the GELU's epilogue could make it as
-// well; that product has an algorithm of its own, since the one that is best without may be slow with the sums.
+// [Note: epilogues of products] cuBLASLt's GELU is the tanh approximation, like Mica's. If it has no such product (for a width that is
+// not a multiple of 8, a dtype, an address), the product and the GELU run one after the other; likewise if bits must not depend on
+// fusion (CudaKernelsOptions::fuse_epilogues is false). The gradient of the first layer's bias is computed with the product of its
+// weight's gradient (Epilogue::bias_gradient), although the GELU's epilogue could do that, too. That product has its own algorithm,
+// because the fastest one without the sums may be slow with them.
 void CudaKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView pre, TensorView y) {
   const char* what = "linear_gelu";
   const auto [m, n, k] = check_linear_gelu(x, w, bias, pre, y);
@@ -129,7 +129,7 @@ void CudaKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, C
     TensorView aux = pre;
     Buffer unwanted;
     const Product* product = takes_bias ? find(aux) : nullptr;
-    if (!product && !pre && takes_bias) {  // the algorithm that writes pre may be unable to go without it
+    if (!product && !pre && takes_bias) {  // the algorithm that writes pre may not work without it
       unwanted = scratch(s, y.bytes());
       aux = TensorView(unwanted.data(), y.shape, y.dtype);
       product = find(aux);
@@ -208,7 +208,7 @@ void CudaKernels::linear_gelu_backward_input(Stream& s, ConstTensorView dy, Cons
 void CudaKernels::linear_backward_params(Stream& s, ConstTensorView dy, ConstTensorView x, TensorView dw, TensorView dbias, Write mode) {
   const char* what = "linear_backward_params";
   const auto [m, n, k] = check_linear_backward_params(dy, x, dw, dbias);
-  if (m == 0) {  // sums of nothing
+  if (m == 0) {  // empty sums
     if (mode == Write::overwrite) {
       fill(s, dw, 0.0);
       if (dbias) fill(s, dbias, 0.0);

@@ -16,17 +16,17 @@
 #include "attention_parts.hpp"
 #include "elements.hpp"
 
-// [Note: cuDNN's attention] cuDNN takes 16-bit numbers and heads of a multiple of 8 columns, wherever in larger rows
-// they lie. What it calls stats is Mica's lse: the natural logarithm of the sum of exp of a row's scaled scores, [B, H,
-// T]. Its deterministic backward keeps the gradients of all scores of a call, T * T numbers a head; so that this stays
-// within kMostScoreBytes it is called for some sequences, or some heads of one, at a time, each of which fill the GPU.
+// [Note: cuDNN's attention] cuDNN supports 16-bit numbers and heads whose width is a multiple of 8, with any stride between rows. Its
+// stats are Mica's lse: the natural logarithm of the sum of exp of a row's scaled scores, [B, H, T]. Its deterministic backward keeps the
+// gradients of all scores of a call, T * T numbers per head. To stay within kMostScoreBytes, it is called for a part of the sequences, or
+// of one sequence's heads, at a time; each part is large enough to fill the GPU.
 namespace mica::cuda {
 
 namespace {
 
 namespace fe = cudnn_frontend;
 
-/// As much as head_loss holds of logits: 64 sequences of 1024 tokens with 12 heads are two calls.
+/// As much as head_loss uses for logits: 64 sequences of 1024 tokens with 12 heads take two calls.
 constexpr std::int64_t kMostScoreBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kMostColumns = 256;
 
@@ -36,7 +36,7 @@ void check(cudnnStatus_t status, const char* what) {
 
 enum Tensor : std::int64_t { kQ = 1, kK, kV, kY, kLse, kDy, kDq, kDk, kDv };
 
-/// What a graph is built for: the sequences and heads of one call, in rows of so many elements.
+/// Key of a graph: the sequences and heads of one call, and the strides of their rows.
 struct Call {
   std::int64_t batch, seq_len, heads, kv_heads, head_dim;
   std::int64_t q_stride, kv_stride, y_stride;
@@ -49,7 +49,7 @@ struct Call {
 struct Plan {
   fe::graph::Graph graph;
   std::int64_t workspace_bytes = 0;
-  std::optional<std::string> why_not;  // cuDNN has none
+  std::optional<std::string> why_not;  // set if cuDNN has no plan
 };
 
 using Pointers = std::unordered_map<std::int64_t, void*>;
@@ -116,7 +116,7 @@ void describe_backward(fe::graph::Graph& graph, const Call& call, bool determini
   describe_heads(dv, kDv, call, call.kv_heads, call.kv_stride);
 }
 
-/// @param handle  null: for the GPU that the graph was told of
+/// @param handle  null: for the device properties set in the graph
 fe::error_t build(Plan& plan, const Call& call, bool deterministic, cudnnHandle_t handle) {
   fe::graph::Graph& graph = plan.graph;
   graph.set_io_data_type(call.dtype == DType::bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
@@ -169,16 +169,16 @@ class CudnnAttention final : public FusedAttention {
 
   Plan& find(const Call& call);
   void run(Stream& s, const char* what, std::initializer_list<Access> accesses, Plan& plan, Pointers pointers);
-  /// lse at a multiple of 16 bytes, as cuDNN expects all it is given: itself, or its copy in `space`.
+  /// lse aligned to 16 bytes, as cuDNN requires: itself, or a copy in `space`.
   const float* aligned_lse(Stream& s, ConstTensorView lse, Buffer& space);
 
   Pool& pool_;
   bool deterministic_;
-  UniqueHandle<HandleTraits> handle_;  // made when first needed: it takes its time and memory
+  UniqueHandle<HandleTraits> handle_;  // made when first needed, since it costs time and memory
   std::map<Call, Plan> plans_;
 };
 
-/// Why cuDNN need not be asked.
+/// The reason if it is clear without asking cuDNN that it has no plan.
 std::optional<std::string> why_unfit(const AttentionShape& shape, DType dtype) {
   if (dtype != DType::bf16 && dtype != DType::f16) {
     return fmt::format("cuDNN's attention is for bf16 and fp16, not for {}", dtype_name(dtype));
@@ -242,7 +242,7 @@ std::optional<std::string> CudnnAttention::forward(Stream& s, const AttentionSha
   if (!from.are_aligned() || !is_aligned(y.data, 16) || !is_aligned(lse.data, 16)) return kUnaligned;
   Plan& plan = find(call_of(shape, in.q.dtype, in.is_packed(), false));
   if (plan.why_not) return plan.why_not;
-  Buffer unwanted;  // always made, so that y's bits do not depend on whether it is wanted
+  Buffer unwanted;  // lse is always computed, so that y's bits do not depend on whether it is requested
   void* stats = lse.data;
   if (!lse) {
     unwanted = pool_.allocate(shape.batch * shape.heads * shape.seq_len * 4, MemoryRole::workspace, s);
@@ -266,7 +266,7 @@ std::optional<std::string> CudnnAttention::backward(Stream& s, const AttentionSh
     const std::int64_t padded = (shape.seq_len + 127) / 128 * 128;
     parts = attention_parts(shape, padded * padded * 2, kMostScoreBytes);
   }
-  std::vector<Plan*> plans;  // all before the first is run: nothing is enqueued where one is missing
+  std::vector<Plan*> plans;  // all are found before the first is run, so that nothing is enqueued if one is missing
   for (const AttentionPart& part : parts) {
     Call call = whole;
     call.batch = part.sequences;
@@ -284,7 +284,7 @@ std::optional<std::string> CudnnAttention::backward(Stream& s, const AttentionSh
     };
     const std::int64_t rows = part.sequences * part.kv_heads * shape.group() * shape.seq_len;
     const ConstTensorView part_lse = lse.slice((part.first_sequence * shape.heads + head) * shape.seq_len, rows);
-    Buffer copy;  // of a part that an odd number of rows precedes
+    Buffer copy;  // for a part that starts after an odd number of rows
     const float* stats = aligned_lse(s, part_lse, copy);
     run(s, "attention_backward",
         {reads(in.q), reads(in.k), reads(in.v), reads(y), reads(dy), reads(lse), reads(copy.data(), copy.bytes()), writes(d_in.q),

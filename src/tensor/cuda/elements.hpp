@@ -10,7 +10,7 @@
 #include "mica/core/dtype.hpp"
 #include "mica/core/error.hpp"
 
-// The elements of tensors as kernels see them: float, __nv_bfloat16 and __half, in packs of 16 bytes.
+// Types of tensor elements in kernels: float, __nv_bfloat16 and __half, in packs of 16 bytes.
 namespace mica::cuda {
 
 __device__ inline float to_float(float x) { return x; }
@@ -33,7 +33,7 @@ __device__ inline __half from_float<__half>(float x) {
   return __float2half_rn(x);
 }
 
-/// What one thread reads or writes at a time where addresses are multiples of 16 bytes.
+/// The elements that one thread reads or writes at a time if addresses are multiples of 16 bytes.
 template <class T>
 struct alignas(16) Pack {
   static constexpr int kNumel = 16 / static_cast<int>(sizeof(T));

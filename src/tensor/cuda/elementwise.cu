@@ -118,7 +118,7 @@ void CudaKernels::scale_by(Stream& s, TensorView x, ConstTensorView factor) {
   });
 }
 
-/// A product with 1 is exact. A kernel cannot read or write pageable memory of the host: that goes by way of the device.
+/// Multiplying by 1 is exact. Kernels cannot access pageable host memory: data for it are copied through device memory.
 void CudaKernels::copy_converting(Stream& s, ConstTensorView src, TensorView dst) {
   const auto is_pageable = [](const void* data) {
     cudaPointerAttributes attributes{};
@@ -152,7 +152,7 @@ void CudaKernels::copy(Stream& s, ConstTensorView src, TensorView dst) {
   expect("copy", "src", src, n, {dst.dtype});
   if (n == 0) return;
   s.submit("copy", {reads(src), mica::writes(dst)}, [src, dst, stream = native(s)] {
-    // Either side may be page-locked host memory: the driver finds out.
+    // Either side may be page-locked host memory; cudaMemcpyDefault finds out.
     check(cudaMemcpyAsync(dst.data, src.data, static_cast<std::size_t>(dst.bytes()), cudaMemcpyDefault, stream), "cudaMemcpyAsync");
   });
 }

@@ -15,8 +15,8 @@ namespace {
 
 constexpr int kWarps = kBlockThreads / kWarp;
 
-/// A warp for each row of y. A row whose id is not in the vocabulary becomes NaN: a kernel cannot refuse it, and
-/// reading elsewhere would hide it.
+/// One warp per row of y. A row whose id is not in the vocabulary becomes NaN: a kernel cannot throw, and reading some other row would
+/// hide the error.
 template <class T, int kCount>
 __global__ void embedding_kernel(const std::int32_t* ids, std::int64_t rows, std::int64_t seq_len, std::int64_t vocab, std::int64_t width,
                                  const T* tokens, const T* positions, T* y) {
@@ -42,10 +42,10 @@ __global__ void embedding_kernel(const std::int32_t* ids, std::int64_t rows, std
 }
 
 /// The rows of dy in the order of their ids, kChunk at a time. [Note: gradients of an embedding on a GPU]
-/// A warp adds up the rows of one chunk in their order, for kWarp * kCount columns. An id whose rows all lie inside the
-/// chunk is done; of one that began earlier (or fills the chunk) the sum goes to parts[chunk, 0], of one that goes on
-/// behind it to parts[chunk, 1]. Then whoever has the beginning adds the rest, chunk by chunk. The ids alone decide who
-/// adds what, so the bits are the same at every run, and an id that half the tokens have takes no longer than others.
+/// A warp adds the rows of one chunk in order, for kWarp * kCount columns. An id whose rows are all in the chunk is then done. The sum of
+/// an id that began in an earlier chunk goes to parts[chunk, 0]; of one that only continues in the next chunk, to parts[chunk, 1]. Then
+/// the warp of the chunk in which an id begins adds the id's other parts, chunk by chunk. Who adds what depends only on the ids, so the
+/// bits are the same in every run, and an id of half the tokens takes no longer than others.
 constexpr std::int64_t kChunk = 32;
 
 struct SortedRows {
@@ -186,7 +186,7 @@ void CudaKernels::embedding_backward(Stream& s, ConstTensorView dy, ConstTensorV
         const std::int64_t columns = kWarp * (in_vectors ? kCount : 1);
         const Grid grid{(chunks + kWarps - 1) / kWarps, (width + columns - 1) / columns};
         auto* to = static_cast<Gradient*>(dtokens.data);
-        // Rows that no id names are zero already: what is written replaces or adds to them alike.
+        // Rows of ids that do not occur are zero already, so overwriting and accumulating give the same.
         const bool accumulate = tokens_mode == Write::accumulate;
         launch(s, "embedding_backward", {reads(dy), reads(ids), writes(order_space), writes(part_space), mica::writes(dtokens)}, grid,
                in_vectors ? sum_rows_kernel<T, Gradient, kCount> : sum_rows_kernel<T, Gradient, 1>, rows, static_cast<const T*>(dy.data),

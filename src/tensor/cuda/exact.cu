@@ -16,7 +16,7 @@ using namespace arguments;  // NOLINT(google-build-using-namespace)
 namespace {
 
 using Limbs = std::span<std::int64_t, ExactSum::kLimbs>;
-/// How many of a block's partial results there are at most. Sums of integers: the grid does not show in their bits.
+/// Maximum number of blocks, each with a partial result. They are sums of integers, so the grid does not affect the bits.
 constexpr std::int64_t kMostBlocks = 1024;
 
 __device__ void carry_and_add(const std::int64_t* from, std::int64_t* to) {
@@ -24,8 +24,8 @@ __device__ void carry_and_add(const std::int64_t* from, std::int64_t* to) {
   carry(Limbs(to, ExactSum::kLimbs));
 }
 
-/// partial[block] = the limbs of the block's elements. Each thread has limbs of its own: every number adds to two or
-/// three of them, all threads to the same few, where atomic additions would queue up.
+/// partial[block] = the limbs of the block's elements. Each thread has its own limbs: every number adds to two or three, mostly the same
+/// ones for all threads, so atomic additions to shared limbs would be serialized.
 constexpr int kExactThreads = 256;
 template <class T>
 __global__ void exact_power_sum_kernel(const T* x, std::int64_t n, double p, std::int64_t* partial) {
@@ -57,7 +57,7 @@ __global__ void exact_power_sum_kernel(const T* x, std::int64_t n, double p, std
   }
 }
 
-/// A warp for each limb.
+/// One warp per limb.
 __global__ void fold_limbs_kernel(const std::int64_t* partial, int blocks, std::int64_t* out, bool accumulate) {
   __shared__ std::int64_t sums[ExactSum::kLimbs];
   const int k = static_cast<int>(threadIdx.x) / kWarp;

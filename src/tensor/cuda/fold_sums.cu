@@ -11,11 +11,11 @@ namespace mica::cuda {
 namespace {
 
 constexpr int kMostWarps = 32;
-/// Sums that a warp adds up.
+/// The number of sums that a warp adds.
 constexpr std::int64_t kSumsPerWarp = 8;
 
-/// Row blockIdx.y of what is wanted. A block has kWarp columns, each of its warps a part of the sums: with a thread for
-/// all of a column a few hundred sums would be as many reads one after the other, by as few blocks.
+/// Computes row blockIdx.y of the output. A block has kWarp columns, and each of its warps adds a part of the sums: if one thread added a
+/// whole column, a few hundred sums would be that many dependent reads, in few blocks.
 template <class T>
 __global__ void __launch_bounds__(kMostWarps* kWarp)
     fold_sums_kernel(const float* sums, std::int64_t num_sums, std::int64_t cols, T* first, T* second, bool accumulate) {

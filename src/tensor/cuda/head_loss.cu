@@ -12,24 +12,24 @@ namespace mica::cuda {
 
 using namespace arguments;  // NOLINT(google-build-using-namespace)
 
-// [Note: head and loss on a GPU] A chunk of rows goes through one buffer: cuBLASLt writes the logits, one kernel makes of
-// each row its loss and the gradient, which takes the logits' place in the dtype of `hidden`, and the products for dhidden
-// and dw read that with the stride of the logits' rows. The logits are f32 whatever the dtype unless the user does without
-// (CudaKernelsOptions::f32_logits): rounded to bf16 a logit of 10 would err by 0.03, and so would the row's loss; a
-// gradient is at most 1 and loses no more by its rounding than any other activation's. A chunk has some thousand rows, so
-// that dhidden has a tile for each multiprocessor, and dw is not read, rounded and written again more often than it must be.
+// [Note: head and loss on a GPU] Each chunk of rows uses one buffer: cuBLASLt writes the logits, one kernel computes each row's loss
+// and gradient, which overwrites the logits in the dtype of `hidden`, and the products for dhidden and dw read the gradient with the
+// stride of the logits' rows. The logits are f32 for any dtype, unless that is turned off (CudaKernelsOptions::f32_logits): in bf16, a
+// logit of 10 would have an error of 0.03, and so would the row's loss. A gradient is at most 1, so its rounding costs no more than
+// that of other activations. A chunk has some thousand rows, so that dhidden has a tile for each multiprocessor, and dw is not read,
+// rounded and written more often than necessary.
 
 namespace {
 
 constexpr int kWarp = 32;
-/// Two blocks of so many threads on a multiprocessor: while one waits for its warps, the other reads.
+/// Threads of a block. Two blocks fit on a multiprocessor: while one waits for its warps, the other reads.
 constexpr int kMostThreads = 512;
-/// What a thread reads of a row before it waits for any of it, in packs of 16 bytes, each next to its neighbours'.
+/// Elements of a row that a thread loads before it waits for any, in packs of 16 bytes next to its neighbours' packs.
 constexpr int kPerThread = 16;
 
 /// The largest of some numbers, and the sum of exp(x - largest).
 struct Softmax {
-  float largest = -FLT_MAX;  // not -infinity: the difference of two is no number
+  float largest = -FLT_MAX;  // not -infinity, since -infinity - -infinity is NaN
   float sum = 0;
 };
 
@@ -38,7 +38,7 @@ __device__ inline Softmax merged(const Softmax& a, const Softmax& b) {
   return {largest, a.sum * expf(a.largest - largest) + b.sum * expf(b.largest - largest)};
 }
 
-/// Every thread gets the block's.
+/// Every thread gets the block's result.
 __device__ inline Softmax merged_over_block(Softmax mine) {
   __shared__ float largest[kMostThreads / kWarp], sum[kMostThreads / kWarp];
   for (int distance = kWarp / 2; distance > 0; distance /= 2) {
@@ -63,12 +63,12 @@ struct Rows {
   float* losses;
 };
 
-/// Elements from a row's beginning to its gradient's.
+/// Offset of a row's gradient from the row's beginning, in elements.
 __host__ __device__ constexpr std::int64_t gradient_offset(std::int64_t stride, std::int64_t logit_bytes, std::int64_t gradient_bytes) {
   return stride * logit_bytes / gradient_bytes - stride;
 }
 
-/// A round of the block over a row: kPerThread logits a thread. What lies behind the vocabulary becomes -FLT_MAX.
+/// One round of the block over a row: kPerThread logits per thread. Elements past the vocabulary become -FLT_MAX.
 template <class L>
 struct Round {
   static constexpr int kPerPack = Pack<L>::kNumel;
@@ -118,8 +118,8 @@ __device__ Softmax softmax_of_row(const L* logits, std::int64_t vocab) {
   return merged_over_block(softmax);
 }
 
-/// One row a block, the last row first: the product that made them has left the end in the cache. dloss null: no gradient.
-/// A target that is no token makes the row's loss and gradient NaN: the host does not wait to name it.
+/// One row per block, the last row first, since the end of the product's output is still in the cache. dloss null: no gradient.
+/// A target outside the vocabulary makes the row's loss and gradient NaN: an error message would need the host to wait.
 template <class L, class T>
 __global__ void __launch_bounds__(kMostThreads, 2) head_loss_rows(Rows<L> rows, double scale, const float* dloss) {
   using Logits = Round<L>;
@@ -141,8 +141,8 @@ __global__ void __launch_bounds__(kMostThreads, 2) head_loss_rows(Rows<L> rows, 
   const float factor = is_token ? static_cast<float>(scale * static_cast<double>(*dloss)) : nanf("");
   const float inverse = 1.0F / softmax.sum;
   T* gradients = reinterpret_cast<T*>(logits) + gradient_offset(rows.stride, sizeof(L), sizeof(T));
-  // From the end of the row, which is what the cache still has. What a round writes lies where this round or one before
-  // it has read, since the gradient ends where the logits end and no element of it is larger than theirs.
+  // From the end of the row, which is still in the cache. A round overwrites only what this or an earlier round has read, since the
+  // gradient ends where the logits end and its elements are not larger.
   for (std::int64_t begin = (rows.vocab - 1) / Logits::numel() * Logits::numel(); begin >= 0; begin -= Logits::numel()) {
     const Logits round(logits, begin, rows.vocab);
     if constexpr (sizeof(T) < sizeof(L)) __syncthreads();

@@ -21,7 +21,7 @@ struct Grid {
   std::int64_t y = 1;
   int threads = kBlockThreads;
 
-  /// One thread an element (or `per_thread`), at most `most_blocks`: kernels loop with a stride of the whole grid.
+  /// One thread per element (or per `per_thread` elements), at most `most_blocks` blocks: kernels use grid-stride loops.
   static Grid over(std::int64_t numel, std::int64_t per_thread = 1, std::int64_t most_blocks = 4096) {
     const std::int64_t per_block = kBlockThreads * per_thread;
     return {std::clamp((numel + per_block - 1) / per_block, std::int64_t{1}, most_blocks)};

@@ -13,7 +13,7 @@ using namespace arguments;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
-/// Elements of one block's partial sum. Fixed, so that a loss does not depend on the card.
+/// Elements of one block's partial sum. Fixed, so that a loss does not depend on the GPU.
 constexpr std::int64_t kSumBlock = 16384;
 
 /// partial[b] = the sum over elements [b * kSumBlock, (b + 1) * kSumBlock).
@@ -47,7 +47,7 @@ __global__ void element_loss_backward_kernel(ElementLoss f, const X* x, const Ta
   }
 }
 
-/// Rows of logits, a block for each.
+/// Rows of logits; a block per row.
 template <class T>
 struct ClassRows {
   const T* logits;  // [rows, classes]
@@ -60,7 +60,7 @@ struct RowSoftmax {
   float largest, sum;  // sum: of exp(x - largest)
 };
 
-/// Every thread of the block gets it.
+/// Every thread of the block gets the result.
 template <class T>
 __device__ RowSoftmax softmax_of_row(const T* row, std::int64_t classes) {
   float largest = -INFINITY;
@@ -82,7 +82,7 @@ __global__ void cross_entropy_kernel(ClassRows<T> rows, float* losses) {
   losses[row] = target == rows.ignored ? 0.0F : is_class ? logf(softmax.sum) + (softmax.largest - to_float(logits[target])) : nanf("");
 }
 
-/// How many targets are not ignored. One block; every thread gets it.
+/// The number of targets that are not ignored. One block; every thread gets the result.
 __device__ double count_of(const std::int32_t* targets, std::int32_t ignored, std::int64_t rows) {
   double count = 0;
   for (std::int64_t row = threadIdx.x; row < rows; row += kBlockThreads) count += targets[row] == ignored ? 0 : 1;
@@ -99,7 +99,7 @@ __global__ void mean_of_rows_kernel(const float* losses, const std::int32_t* tar
   if (threadIdx.x == 0) *loss = static_cast<float>(sum / count);
 }
 
-/// factor = dloss divided by the rows that count. One block.
+/// factor = dloss divided by the number of rows that are not ignored. One block.
 __global__ void row_factor_kernel(const std::int32_t* targets, std::int32_t ignored, std::int64_t rows, const float* dloss, float* factor) {
   const double count = count_of(targets, ignored, rows);
   if (threadIdx.x == 0) *factor = static_cast<float>(static_cast<double>(*dloss) / count);

@@ -8,8 +8,8 @@
 #include "vectors.hpp"
 
 // Layer norm and root mean square norm: the second is the first with a mean of 0 and without beta (kCentred false).
-// A row belongs to kGroup threads: a warp, or a whole block where rows are long. It is read twice or three times, all
-// but the first time from the cache.
+// kGroup threads process a row: a warp, or a whole block for long rows. A row is read two or three times, from the
+// cache except for the first time.
 namespace mica::cuda {
 
 using namespace arguments;  // NOLINT(google-build-using-namespace)
@@ -17,7 +17,7 @@ using namespace arguments;  // NOLINT(google-build-using-namespace)
 namespace {
 
 constexpr int kWarps = kBlockThreads / kWarp;
-/// From so many columns on a block takes a row.
+/// From this many columns on, a block processes a row.
 constexpr std::int64_t kLongRow = 2048;
 
 template <int kGroup>
@@ -30,8 +30,7 @@ __device__ float reduce_group(float value) {
 }
 
 /// The rows of a block, kBlockThreads / kGroup at a time: body(row, thread of the group, whether there is such a row).
-/// All threads make as many turns, so that all of them take part in reductions; what is too many goes over the last
-/// row.
+/// All threads make the same number of turns, because reductions need all of them; surplus turns repeat the last row.
 template <int kGroup, class Body>
 __device__ void for_rows(std::int64_t rows, Body body) {
   constexpr int kRows = kBlockThreads / kGroup;
@@ -43,14 +42,14 @@ __device__ void for_rows(std::int64_t rows, Body body) {
   }
 }
 
-/// x as it lies there, or made as a + b when its elements are read first (kSum). x may then be a or b.
+/// x from memory; or, with kSum, x = a + b, computed when an element is first read. x may be a or b.
 template <class T>
 struct NormInput {
   const T *a, *b;  // kSum only
   T* x;
 };
 
-/// Elements x[i...] at their first reading. Each is read again by the thread that read it here.
+/// Elements x[i...] when first read. Later each is read by the same thread.
 template <bool kSum, class T, int kCount>
 __device__ Values<kCount> first_read(const NormInput<T>& in, std::int64_t i, bool is_there, Lanes<kCount> lanes) {
   if constexpr (!kSum) return load(in.x + i, lanes);
@@ -104,7 +103,7 @@ __global__ void norm_kernel(NormInput<T> in, const T* gamma, const T* beta, floa
 struct Norm {
   ConstTensorView x, gamma, beta{};
   std::int64_t rows, cols;
-  ConstTensorView a{}, b{};  // x is to be made as their sum; absent: it is there
+  ConstTensorView a{}, b{};  // x is computed as their sum; absent: x is given
   Norm(ConstTensorView x_, ConstTensorView gamma_) : x(x_), gamma(gamma_), rows(x.shape.rows()), cols(x.shape.back()) {}
 
   [[nodiscard]] Grid grid() const {

@@ -7,12 +7,11 @@
 #include "reduce.hpp"
 #include "vectors.hpp"
 
-// [Note: gradients of norms on a GPU] One kernel reads x and dy once and makes everything of them. A thread has
-// kColumns neighbouring columns of all rows of its block, some rows at a time: it holds their elements while the block
-// adds up what dx needs of whole rows, and the columns' sums for dgamma and dbeta until the block's rows are done. The
-// sums of the blocks, a few megabytes, are added up by a second kernel. How rows and columns are cut depends on their
-// numbers alone, so that bits depend neither on the card nor on where the pool put a buffer. A root mean square norm is
-// a layer norm with a mean of 0 and without beta (kCentred false).
+// [Note: gradients of norms on a GPU] One kernel reads x and dy once and computes all gradients. A thread has kColumns consecutive
+// columns of all rows of its block, some rows at a time. It keeps their elements in registers while the block computes the sums over
+// whole rows that dx needs, and the columns' sums for dgamma and dbeta until all rows of the block are done. A second kernel adds the
+// blocks' sums, a few megabytes. How rows and columns are divided depends only on their numbers, so bits depend neither on the GPU nor
+// on the buffers' addresses. A root mean square norm is a layer norm with a mean of 0 and without beta (kCentred false).
 namespace mica::cuda {
 
 using namespace arguments;  // NOLINT(google-build-using-namespace)
@@ -20,15 +19,15 @@ using namespace arguments;  // NOLINT(google-build-using-namespace)
 namespace {
 
 constexpr int kColumns = 8;
-/// Columns of a thread in one access: all of its own, or one where a row's end or an address does not allow that.
+/// Columns that a thread accesses at once: all of its own; or one, if the end of a row or an address does not allow that.
 using Together = Lanes<kColumns>;
 using OneByOne = Lanes<1>;
 constexpr int kMostThreads = 1024;
 constexpr int kMostWarps = kMostThreads / kWarp;
-/// Up to so many threads, a thread has registers for several rows.
+/// Up to this many threads per block, a thread has registers for several rows.
 constexpr int kFewThreads = 512;
 
-/// Rows of one block's sums, at least; and blocks at most.
+/// Minimum number of rows per block, and maximum number of blocks.
 constexpr std::int64_t kRowsPerSum = 8;
 constexpr std::int64_t kMostSums = 1024;
 
@@ -37,15 +36,15 @@ struct NormGradients {
   const T *dy, *x, *gamma;
   const float *mean, *rstd;
   std::int64_t rows, cols, rows_per_sum;
-  T* dx;  // null: not wanted; may be dy
+  T* dx;  // null: not requested; may be dy
   bool accumulate;
-  float* sums;  // [blocks, 2 or 1, cols]: dgamma, dbeta; null: not wanted
+  float* sums;  // [blocks, 2 or 1, cols]: dgamma, dbeta; null: not requested
 
   __device__ std::int64_t begin() const { return static_cast<std::int64_t>(blockIdx.x) * rows_per_sum; }
   __device__ std::int64_t end() const { return begin() + rows_per_sum < rows ? begin() + rows_per_sum : rows; }
 };
 
-/// kColumns elements from p on, those from `count` on 0.
+/// kColumns elements from p on; 0 from index `count` on.
 template <class T>
 __device__ Packed<T, kColumns> read_columns(const T* p, std::int64_t count, Together) {
   return count > 0 ? *reinterpret_cast<const Packed<T, kColumns>*>(p) : Packed<T, kColumns>{};
@@ -71,7 +70,7 @@ __device__ void write_columns(T* p, std::int64_t count, const Values<kColumns>& 
   }
 }
 
-/// What dx needs of a whole row, and what its norm was.
+/// The values of a whole row that dx needs.
 struct RowNorm {
   float mean = 0, rstd = 0;
   float mean_g = 0, mean_gn = 0;  // of g = gamma * dy, and of g * n, n = (x - mean) * rstd
@@ -96,8 +95,8 @@ struct RowNorm {
   }
 };
 
-/// mean_g and mean_gn of kRows rows, from what the block's threads have of them. Two turns in a row must not have the
-/// same `turn % 2`: the space of a turn is written again two turns later, when all have read it.
+/// mean_g and mean_gn of kRows rows, from the partial sums of the block's threads. `turn % 2` must alternate: a turn's shared memory is
+/// written again two turns later, when all threads have read it.
 template <bool kCentred, int kRows>
 __device__ void sum_over_block(RowNorm (&rows)[kRows], std::int64_t turn, std::int64_t cols) {
   __shared__ float of_warp[2][kRows * 2][kMostWarps];
@@ -179,8 +178,8 @@ __global__ void __launch_bounds__(kThreads) norm_backward_kernel(NormGradients<T
   if constexpr (kCentred) write_columns(sums + norm.cols, count, dbeta, access);
 }
 
-/// Rows that a block has no registers for: their elements are read twice, the second time from a cache, and the sums of
-/// columns lie in the memory where they are wanted.
+/// For rows that do not fit into a block's registers: elements are read twice, the second time from a cache, and the sums of columns are
+/// kept in the output memory.
 template <class T, class Reading, bool kCentred>
 __global__ void __launch_bounds__(kMostThreads) long_norm_backward_kernel(NormGradients<T> norm) {
   constexpr Reading access;
@@ -238,7 +237,7 @@ struct Operands {
   [[nodiscard]] std::int64_t rows() const { return x.shape.rows(); }
   [[nodiscard]] std::int64_t cols() const { return x.shape.back(); }
   [[nodiscard]] bool wants_params() const { return dgamma || dbeta; }
-  /// Rows of one block.
+  /// The number of rows per block.
   [[nodiscard]] std::int64_t rows_per_sum() const { return std::max(kRowsPerSum, (rows() + kMostSums - 1) / kMostSums); }
   [[nodiscard]] std::int64_t blocks() const { return (rows() + rows_per_sum() - 1) / rows_per_sum(); }
   [[nodiscard]] std::int64_t sums_bytes(int params) const { return wants_params() ? blocks() * params * cols() * 4 : 0; }
@@ -256,7 +255,7 @@ auto kernel_for(std::int64_t threads, bool is_together) {
   return is_together ? norm_backward_kernel<T, Together, kCentred, kFewThreads> : norm_backward_kernel<T, OneByOne, kCentred, kFewThreads>;
 }
 
-/// @param space  of sums_bytes()
+/// @param space  sums_bytes() bytes
 template <bool kCentred>
 void enqueue(Stream& s, SlowPaths& slow_paths, const Operands& of, const Buffer& space) {
   const std::int64_t cols = of.cols();

@@ -17,13 +17,13 @@ constexpr int kCount = kLanes<float>;
 
 __device__ float value_or(const float* value, float otherwise) { return value != nullptr ? *value : otherwise; }
 
-/// What all tensors of a step share: [1] each, or null.
+/// Values shared by all tensors of a step: [1] each, or null.
 struct Shared {
   const float *grad_scale, *skip, *skipped_steps;
 };
 
-/// [Note: many tensors in one launch] A launch steps a few dozen tensors, which its parameters list (4096 bytes is what
-/// every driver takes). Each has a run of blocks of its own, as many as a launch for it alone would have.
+/// [Note: many tensors in one launch] A launch steps a few dozen tensors, listed in its kernel parameters (of which every
+/// driver takes 4096 bytes). Each tensor has its own range of blocks, as many as in a launch for it alone.
 template <class Tensor>
 struct Table {
   static constexpr int kMost = (4096 - 64) / static_cast<int>(sizeof(Tensor) + sizeof(int));
@@ -41,10 +41,10 @@ struct Table {
   }
 };
 
-/// Vectors that a thread has on the way at a time: there is nothing to compute that could hide the way to memory.
+/// Vectors that a thread loads at a time: there is too little computation to hide the latency of memory.
 constexpr int kPacks = 2;
 
-/// step(i, lanes, read(i, lanes)) for this block's elements of its tensor.
+/// Calls step(i, lanes, read(i, lanes)) for this block's elements of its tensor.
 template <class Tensor, class Read, class Step>
 __device__ void for_elements_of(const Table<Tensor>& table, int t, const Cut& cut, Read read, Step step) {
   constexpr Lanes<kCount> lanes;
@@ -77,8 +77,8 @@ struct AdamWOptions {
   std::int64_t step;
 };
 
-/// @tparam Numbers  AdamWCoefficients that the host made, or AdamWOptions of which the device makes them, since it knows
-/// how many steps were skipped.
+/// @tparam Numbers  AdamWCoefficients from the host; or AdamWOptions, from which the device computes them, because only it knows how
+/// many steps were skipped.
 template <class Numbers>
 struct AdamWTensor {
   float* param;
@@ -92,7 +92,7 @@ __device__ AdamWCoefficients coefficients_of(AdamWCoefficients made, const Share
   made.grad_scale = value_or(shared.grad_scale, 1.0F);
   return made;
 }
-/// By one thread of the block: two powers in double take about as long as the block's other work.
+/// On one thread of the block: two powers in double take about as long as the block's other work.
 __device__ AdamWCoefficients coefficients_of(const AdamWOptions& options, const Shared& shared) {
   __shared__ AdamWCoefficients of_block;
   if (threadIdx.x == 0) of_block = adamw_coefficients(options, value_or(shared.grad_scale, 1.0F), *shared.skipped_steps);

@@ -8,14 +8,14 @@
 
 namespace mica::cuda {
 
-/// What happens beside the product itself.
+/// Operations fused with the product.
 enum class Epilogue : std::uint8_t {
   none,
   bias,           ///< a vector [n] of C's dtype is added to every row of C
   bias_gradient,  ///< the sums of op(A)'s rows over k are written to a vector [m] of C's dtype
   gelu,           ///< C = gelu(A B)
   gelu_bias,      ///< C = gelu(A B + bias)
-  gelu_aux,       ///< the same two, and what the GELU is taken of goes to a second matrix, rounded to C's dtype
+  gelu_aux,       ///< these two, and the GELU's input is written to a second matrix, rounded to C's dtype
   gelu_aux_bias,
   gelu_gradient,  ///< C = (A B) * gelu'(second matrix)
 };
@@ -48,9 +48,9 @@ enum class Epilogue : std::uint8_t {
   return "";
 }
 
-/// Bytes, at most 16, that divide the address of each operand and of the epilogue's vector and second matrix. [Note: alignment of
-/// products] Not more than 16, although cuBLASLt could be told: which algorithm it chooses, and with it the result's
-/// bits, may depend on the shape of a model but not on where the pool put a buffer.
+/// Alignment in bytes, at most 16, of each operand and of the epilogue's vector and second matrix. [Note: alignment of
+/// products] At most 16, although cuBLASLt could use more: which algorithm it chooses, and so the result's bits, may
+/// depend on a model's shape, but not on a buffer's address.
 struct Alignments {
   int a = 16, b = 16, c = 16, vector = 16, aux = 16;
   static Alignments of(const void* a, const void* b, const void* c, const void* vector, const void* aux = nullptr) {

@@ -24,8 +24,8 @@ cudaDataType_t library_type(DType dtype) {
   }
 }
 
-/// What NVIDIA advises for each generation, but twice as much as its 32 MiB for Hopper: of a sum that is cut each part has
-/// room of its own, and the gradient of a [1600, 6400] weight, the largest of a 1.5B model, has 41 MB in f32.
+/// NVIDIA's recommendation for each generation, but twice its 32 MiB for Hopper: split-K needs space for each part of the sum, and
+/// the gradient of a [1600, 6400] weight, the largest of a 1.5B model, has 41 MB in f32.
 std::int64_t most_workspace_bytes() {
   int device = 0, major = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
@@ -60,12 +60,12 @@ cublasLtEpilogue_t library_epilogue(Epilogue epilogue) {
   return CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-/// What cuBLASLt demands of an epilogue's second matrix.
+/// cuBLASLt's requirements for an epilogue's second matrix.
 constexpr std::int64_t kAuxLdMultiple = 8;
 constexpr int kAuxAlignment = 16;
 bool takes_aux(const ProductSpec& spec) { return spec.ldc % kAuxLdMultiple == 0 && spec.alignment.aux >= kAuxAlignment; }
 
-/// The product whose algorithm this one takes, so that C's bits do not depend on whether the second matrix is wanted.
+/// The product whose algorithm is used for this one, so that C's bits do not depend on whether the second matrix is requested.
 std::optional<ProductSpec> bits_as(ProductSpec spec) {
   switch (spec.epilogue) {
     case Epilogue::gelu:
@@ -79,7 +79,7 @@ std::optional<ProductSpec> bits_as(ProductSpec spec) {
   }
 }
 
-/// The wishes that the heuristic is given.
+/// Preferences for the heuristic.
 class Preference {
  public:
   Preference() { check(cublasLtMatmulPreferenceCreate(&handle_), "cublasLtMatmulPreferenceCreate"); }
@@ -181,7 +181,7 @@ std::unique_ptr<Product> Products::describe(const ProductSpec& spec) const {
   if (spec.epilogue != Epilogue::none) {
     set(descriptor, CUBLASLT_MATMUL_DESC_EPILOGUE, library_epilogue(spec.epilogue));
   }
-  // Addresses of the same alignment stand for the vector and the second matrix until run() has them.
+  // Until run() has the addresses of the vector and the second matrix, others of the same alignment are set.
   if (has_vector(spec.epilogue)) {
     set(descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<void*>(std::intptr_t{spec.alignment.vector}));
     set(descriptor, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(library_type(spec.c)));
@@ -204,12 +204,12 @@ std::unique_ptr<Product> Products::describe(const ProductSpec& spec) const {
 bool Products::choose_algorithm(const ProductSpec& spec, Product& product) const {
   Preference preference;
   preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(most_workspace_bytes_));
-  // Partial sums in C's dtype would not be f32 or better, unless that is f32. In C itself they need no room, but nothing
-  // says that they are added to it in the same order every time.
+  // Partial sums must be f32 or better, so not in C's dtype unless that is f32. Adding them into C needs no space, but there the order
+  // is not documented to be the same every time.
   std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   if (spec.c == DType::f32 && !reproducible_) reductions |= CUBLASLT_REDUCTION_SCHEME_INPLACE;
   preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
-  // cuBLASLt's A is B here.
+  // cuBLASLt's A is our B.
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<std::uint32_t>(spec.alignment.b));
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<std::uint32_t>(spec.alignment.a));
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<std::uint32_t>(spec.alignment.c));
@@ -219,7 +219,7 @@ bool Products::choose_algorithm(const ProductSpec& spec, Product& product) const
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(library_.get(), product.descriptor_.get(), product.b_.get(), product.a_.get(), product.c_.get(),
                                      product.c_.get(), preference.get(), static_cast<int>(results.size()), results.data(), &num_results);
-  // Which of the two stands for "not with these dtypes and this epilogue" is not said.
+  // It is not documented which of the two means that these dtypes are not supported with this epilogue.
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return false;
   check(status, "cublasLtMatmulAlgoGetHeuristic");
   for (int i = 0; i < num_results; ++i) {

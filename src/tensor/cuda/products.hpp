@@ -23,9 +23,9 @@ void check(cublasStatus_t status, const char* what, std::source_location where =
 /// A product ready to run.
 class Product {
  public:
-  /// Scratch that run() needs, at an address that 256 divides.
+  /// Scratch that run() needs, aligned to 256 bytes.
   [[nodiscard]] std::int64_t workspace_bytes() const { return workspace_bytes_; }
-  /// Enqueues. addend: what an accumulating product adds to, which may be c. `vector` and `aux`: the epilogue's.
+  /// Enqueues the product. addend: what an accumulating product adds to; may be c. `vector` and `aux`: for the epilogue.
   void run(const void* a, const void* b, const void* addend, void* c, const void* vector, const void* aux, void* workspace,
            cudaStream_t stream) const;
 
@@ -51,14 +51,14 @@ class Product {
   Epilogue epilogue_ = Epilogue::none;
 };
 
-/// Finds cuBLASLt's algorithms for products and keeps them: its heuristic takes longer than a small product runs. Keyed
-/// by the whole spec; never emptied, since a run has a few dozen shapes. Belongs to the host thread.
+/// Finds cuBLASLt's algorithms and caches them, since its heuristic takes longer than a small product. The key is the whole spec;
+/// nothing is ever removed, since a run has a few dozen shapes. Used by the host thread only.
 class Products {
  public:
-  /// On the calling thread's GPU.
+  /// For the calling thread's GPU.
   explicit Products(const CudaKernelsOptions& options);
   ~Products();
-  /// Null: cuBLASLt has nothing for this dtype, alignment or epilogue.
+  /// Null if cuBLASLt has no kernel for this dtype, alignment or epilogue.
   [[nodiscard]] const Product* find(const ProductSpec& spec);
   /// Why find(spec) is null.
   [[nodiscard]] static std::string why_not(const ProductSpec& spec);

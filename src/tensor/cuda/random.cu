@@ -12,16 +12,16 @@ using namespace arguments;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
-/// As many as a launch takes along as its argument.
+/// As many as fit into a kernel's arguments.
 constexpr std::int64_t kMostSequences = 64;
 struct Sequences {
   std::uint64_t id[kMostSequences];
 };
 
-/// Two of the generator's blocks.
+/// Numbers of two of the generator's blocks.
 constexpr int kGroup = 8;
 
-/// Rows [0, gridDim.y) of x [., row_numel]. kCount: 8 where every group of a row is aligned, else 1.
+/// Rows [0, gridDim.y) of x [., row_numel]. kCount: 8 if every group of a row is aligned, else 1.
 template <class T, int kCount>
 __global__ void dropout_kernel(const T* x, RandomKey key, Sequences sequences, std::int64_t row_numel, std::uint32_t threshold,
                                float factor, T* y) {

@@ -7,7 +7,7 @@
 
 #include "../element_math.hpp"
 
-// Sums and maxima over the threads of a warp or block, in a fixed tree: the same bits at every run.
+// Sums and maxima over the threads of a warp or block, in a fixed tree: the same bits in every run.
 namespace mica::cuda {
 
 inline constexpr int kWarp = 32;

@@ -12,8 +12,8 @@ using namespace arguments;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
-/// Elements of one block's partial sum. Fixed, and so is which thread adds which of them in which order: a norm depends
-/// neither on the card nor on where the array begins.
+/// Elements of one block's partial sum. This and the order in which threads add are fixed: a norm depends neither on the GPU nor on
+/// the array's address.
 constexpr std::int64_t kSumBlock = 16384;
 
 enum class Power : std::uint8_t { one, two, any, maximum };
@@ -69,7 +69,7 @@ __global__ void clip_coefficient_kernel(const float* sum, Power power, double p,
   const auto total = static_cast<double>(*sum);
   const double value = power == Power::maximum ? total : power == Power::two ? std::sqrt(total) : std::pow(total, 1.0 / p);
   *norm = static_cast<float>(value);
-  // Not a minimum: a NaN norm must make the coefficient NaN.
+  // Not fmin: a NaN norm must give a NaN coefficient.
   const double ratio = max_norm / (value + 1e-6);
   *coefficient = std::isinf(max_norm) || ratio > 1.0 ? 1.0F : static_cast<float>(ratio);
 }
@@ -85,7 +85,7 @@ __global__ void unscale_kernel(Cut cut, T* x, const float* scale, float* found_i
       return values.v[l] * inverse;
     });
   });
-  if (is_overflow) *found_inf = 1.0F;  // by whichever thread: they all write the same
+  if (is_overflow) *found_inf = 1.0F;  // several threads may write the same value
 }
 
 struct Scale {

@@ -13,14 +13,13 @@ using namespace arguments;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
-/// As many as a launch takes along as its argument: those of heads up to 256 wide.
+/// As many as fit into a kernel's arguments: enough for heads up to 256 wide.
 constexpr std::int64_t kMostFrequencies = 128;
 struct Frequencies {
   double value[kMostFrequencies];
 };
 
-/// cos and sin [seq_len, half], columns [first, first + count): what every head of every sequence turns by, made once
-/// in double.
+/// cos and sin [seq_len, half], columns [first, first + count), of the rotations of all heads and sequences; computed once, in double.
 /// @param sign  of the angles
 __global__ void angles_kernel(Frequencies inv_freq, std::int64_t first, std::int64_t count, std::int64_t seq_len, std::int64_t half,
                               double sign, float* cos, float* sin) {
@@ -34,7 +33,7 @@ __global__ void angles_kernel(Frequencies inv_freq, std::int64_t first, std::int
   }
 }
 
-/// A block turns one token at a time. kCount divides `half`, and all rows are aligned to it.
+/// A block rotates one token at a time. kCount divides `half`, and all rows are aligned to kCount elements.
 template <class T, int kCount>
 __global__ void rotary_kernel(const T* x, const float* cos, const float* sin, std::int64_t tokens, std::int64_t seq_len, int heads,
                               int half, T* y) {

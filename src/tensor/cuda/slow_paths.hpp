@@ -13,21 +13,21 @@
 #include "mica/tensor/cuda_kernels.hpp"
 #include "mica/tensor/philox.hpp"
 
-// [Note: slow paths] Where a library has nothing for some arguments, or a kernel cannot read 16 bytes at a time,
-// results are right and come slowly, without an error that would tell. So each such thing is noted, once for each
-// shape, and who runs the kernels tells the user (mica::slow_paths). Not noted is what an option asks for, since
-// description() says it, and what is so small that its launch takes longer than its work, whichever way it is done.
+// [Note: slow paths] If a library has no kernel for some arguments, or a kernel cannot read 16 bytes at a time, results are correct but
+// slow, and there is no error. So each such case is noted, once per shape, and the program reports it to the user (mica::slow_paths).
+// Not noted are slow paths that an option requests, since description() names those, and cases so small that a launch takes longer than
+// the work.
 namespace mica::cuda {
 
-/// Multiply-adds of a product or an attention, and elements of anything else, from which on a slow path is noted.
+/// A slow path is noted from this many multiply-adds (product, attention) or elements (other kernels) on.
 inline constexpr std::int64_t kFewestMultiplyAdds = std::int64_t{1} << 24;
 inline constexpr std::int64_t kFewestElements = std::int64_t{1} << 20;
 
 class SlowPaths {
  public:
   /// @param kind      a literal, as SlowPath::kind
-  /// @param key       what tells this one from others of its kind
-  /// @param describe  makes {shape, reason}; called for the first of its kind and key alone
+  /// @param key       distinguishes cases of one kind
+  /// @param describe  returns {shape, reason}; called only for the first of its kind and key
   template <class Describe>
   void note(std::string_view kind, std::initializer_list<std::int64_t> key, const Describe& describe) {
     std::uint64_t hash = std::hash<std::string_view>{}(kind);

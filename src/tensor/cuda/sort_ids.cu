@@ -9,13 +9,13 @@ namespace mica::cuda {
 
 namespace {
 
-constexpr int kDigits = 256;  // and threads of a block: each has a digit to count
+constexpr int kDigits = 256;  // also threads of a block: each counts one digit
 constexpr int kWarps = kDigits / kWarp;
-constexpr int kRounds = 8;                // in each a warp takes 32 neighbouring elements
-constexpr int kOfWarp = kRounds * kWarp;  // neighbouring elements
+constexpr int kRounds = 8;                // in each, a warp processes 32 consecutive elements
+constexpr int kOfWarp = kRounds * kWarp;  // consecutive elements of a warp
 constexpr std::int64_t kOfBlock = kWarps * kOfWarp;
 
-/// What is sorted by: the id, and `vocab` for one that is none.
+/// The sort key: the id, or `vocab` for an invalid one.
 __device__ std::uint32_t key_of(const std::int32_t* ids, std::int32_t number, std::int32_t vocab) {
   const std::int32_t id = ids[number];
   return static_cast<std::uint32_t>(id >= 0 && id < vocab ? id : vocab);
@@ -34,8 +34,8 @@ struct Tile {
   }
 };
 
-/// Counts each warp's elements of every digit into of_warp, and tells each element how many of its warp with its digit
-/// come before it. number[round] < 0: there is no element.
+/// Counts each warp's elements of every digit in of_warp, and sets, for each element, the number of earlier elements of its warp with the
+/// same digit. number[round] < 0: there is no element.
 __device__ void count_digits(const Tile& tile, const std::int32_t* ids, std::int32_t vocab, int shift,
                              std::int32_t (&of_warp)[kWarps][kDigits], std::int32_t (&number)[kRounds], int (&digit)[kRounds],
                              std::int32_t (&before)[kRounds]) {
@@ -72,8 +72,8 @@ __global__ void count_kernel(Tile tile, const std::int32_t* ids, std::int32_t vo
   counts[static_cast<std::int64_t>(blockIdx.x) * kDigits + threadIdx.x] = sum;
 }
 
-/// Puts every element behind those with a lower digit, those of earlier blocks and warps and those before it in its
-/// own.
+/// Puts every element after those with a lower digit and, among those with the same digit, after those of earlier blocks, of earlier
+/// warps, and before it in its own warp.
 __global__ void place_kernel(Tile tile, const std::int32_t* ids, std::int32_t vocab, int shift, const std::int32_t* counts,
                              std::int32_t* sorted) {
   __shared__ std::int32_t of_warp[kWarps][kDigits];

@@ -8,22 +8,22 @@
 #include "elements.hpp"
 #include "launch.hpp"
 
-// Elementwise kernels: ranges cut into vectors of 16 bytes and what is left over at both ends.
+// For elementwise kernels: divides ranges into vectors of 16 bytes and the elements before and after them.
 namespace mica::cuda {
 
-/// How many elements a piece of code takes at a time.
+/// The number of elements that code processes at a time.
 template <int kCount>
 struct Lanes {
   static constexpr int count = kCount;
 };
 
-/// That many numbers in registers.
+/// kCount numbers in registers.
 template <int kCount>
 struct Values {
   float v[kCount];
 };
 
-/// Memory of kCount neighbouring elements, read and written in accesses of 16 bytes where it has as many.
+/// kCount consecutive elements in memory, accessed 16 bytes at a time if they are as long.
 template <class T, int kCount>
 struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Packed {
   T element[kCount];
@@ -53,18 +53,18 @@ __device__ inline void store_each(T* p, Lanes<kCount> lanes, F f) {
   store(p, values, lanes);
 }
 
-/// Elements that a thread takes at a time where every operand lies well: 16 bytes of the narrowest one.
+/// Elements that a thread processes at a time if all operands are aligned: 16 bytes of the narrowest type.
 template <class... T>
 inline constexpr int kLanes = 16 / static_cast<int>(std::min({sizeof(T)...}));
 
-/// A range of n elements: `head` of them, then `vectors` vectors at whose beginning every operand is aligned, then the
-/// tail. Without a common aligned place all is head: right, and slower.
+/// A range of n elements: `head` single ones, then `vectors` vectors at which every operand is aligned, then the tail. If the
+/// operands are never aligned at the same place, all elements are in the head: correct, but slower.
 struct Cut {
   std::int64_t n = 0, head = 0, vectors = 0;
   [[nodiscard]] Grid grid(int lanes) const { return Grid::over(std::max(vectors, n - vectors * lanes)); }
 };
 
-/// @param operands  the arrays' first elements; null ones are not there
+/// @param operands  the arrays' first elements; null for absent ones
 template <int kCount, class... T>
 [[nodiscard]] Cut cut(std::int64_t n, const T*... operands) {
   for (std::int64_t head = 0; head < kCount && head < n; ++head) {
