@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# Sourced by scripts that try Mica on a Debian with nothing on it: this machine's release, made once by debootstrap in
-# build/bare-debian/base. Needs root, debootstrap and a way to Debian's packages; mounts are gone with the shell that made them.
+# Sourced by scripts that test Mica on a minimal Debian: this machine's release, made once by debootstrap in build/bare-debian/base.
+# Needs root, debootstrap and access to Debian's packages; mounts end with the shell that made them.
 bare_debian=$PWD/build/bare-debian
 
 make_bare_debian() {
-  [[ $(id -u) -eq 0 ]] || { echo "mica: error: only root can make another system's folder: sudo $0" >&2; exit 2; }
+  [[ $(id -u) -eq 0 ]] || { echo "mica: error: debootstrap needs root: sudo $0" >&2; exit 2; }
   command -v debootstrap >/dev/null || { echo "mica: error: debootstrap is missing: apt-get install debootstrap" >&2; exit 2; }
   local mirror release
   if [[ ! -e $bare_debian/base.made ]]; then
-    # From where this machine has its own packages.
+    # From the mirror of this machine's packages.
     read -r mirror release < <(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' 'Created-By: Packages')
     rm -rf "$bare_debian/base"
     mkdir -p "$bare_debian"
@@ -18,15 +18,15 @@ make_bare_debian() {
   fi
 }
 
-# in_bare_debian [MOUNT_HERE=FOLDER...] -- COMMAND...: runs it as root in a fresh copy (an overlay: what the last one left is thrown
-# away) with processes and mounts of its own. FOLDER is seen there as /mnt/MOUNT_HERE.
+# in_bare_debian [MOUNT_HERE=FOLDER...] -- COMMAND...: runs it as root in a fresh copy (an overlay; an earlier one is deleted)
+# with its own processes and mounts. FOLDER is mounted there as /mnt/MOUNT_HERE.
 in_bare_debian() {
   local mounts=() file
   while [[ $1 != -- ]]; do mounts+=("$1"); shift; done
   shift
   rm -rf "$bare_debian"/{changes,work}
   mkdir -p "$bare_debian"/{changes,work,root}
-  # This machine's way to packages: names, certificates, settings of apt and pip.
+  # This machine's access to packages: name resolution, certificates, settings of apt and pip.
   mkdir -p "$bare_debian/changes/etc"
   for file in /etc/resolv.conf /etc/hosts /etc/pip.conf; do
     [[ ! -e $file ]] || cp -L "$file" "$bare_debian/changes/etc/"

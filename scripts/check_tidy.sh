@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# clang-tidy's checks (.clang-tidy) on what has changed; warnings fail.   scripts/check_tidy.sh [SINCE | FILE.cpp...]
-# SINCE: a commit; default: ten commits ago. Commits of .git-blame-ignore-revs, which change layout only, do not count. Of more
-# files than MICA_TIDY_FILES (default 20: about two minutes on two cores) those changed last are checked, and the rest is counted.
-# Each file is compiled alone, not as a part of a unity build, so that an include it lacks is found here.
+# Runs clang-tidy (.clang-tidy) on changed files; warnings are failures.   scripts/check_tidy.sh [SINCE | FILE.cpp...]
+# SINCE: a commit; default: ten commits ago. Commits in .git-blame-ignore-revs, which only change the format, are ignored. If there
+# are more than MICA_TIDY_FILES files (default 20: about two minutes on two cores), those changed last are checked, the rest only counted.
+# Each file is compiled alone, not as a part of a unity build, so that missing includes are found.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 most=${MICA_TIDY_FILES:-20}
-folder=build/tidy   # is configured, never built
+folder=build/tidy   # only configured, never built
 
-# The .cpp files changed since a commit, those changed last first. A header counts as the .cpp files beside it by name.
+# The .cpp files changed since a commit, latest first. A header stands for the .cpp files of the same name.
 changed_since() {
   local commit name stem
   { git diff --name-only HEAD   # not committed yet
@@ -31,14 +31,14 @@ if [[ "${1:-}" == *.cpp ]]; then
 else
   since=${1:-HEAD~10}
   if ! git rev-parse --quiet --verify "$since^{commit}" >/dev/null; then
-    [[ $# -eq 0 ]] || { echo "mica: error: $since is no commit of this repository; expected one that HEAD descends from" >&2; exit 2; }
+    [[ $# -eq 0 ]] || { echo "mica: error: $since is not a commit in this repository; expected an ancestor of HEAD" >&2; exit 2; }
     since=$(git rev-list --max-parents=0 HEAD | tail -1)   # fewer than ten commits here
   fi
   candidates=$(changed_since "$since")
 fi
 
 cmake --preset dev -B "$folder" --log-level=WARNING -DCMAKE_UNITY_BUILD=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON >/dev/null
-# clang without its OpenMP library finds no omp.h, and gcc's has an attribute that clang does not know.
+# Without its OpenMP library clang has no omp.h, and gcc's has an attribute that clang does not know.
 mkdir -p "$folder/headers"
 printf 'extern "C" int omp_get_max_threads();\nextern "C" void omp_set_num_threads(int);\n' >"$folder/headers/omp.h"
 files=() num_left_out=0
@@ -53,4 +53,4 @@ if [[ ${#files[@]} -gt 0 ]]; then
   [[ $status -eq 0 ]] || grep -E 'error' "$folder/stderr.txt" >&2 || true
 fi
 echo "tidy check: ${#files[@]} files, $num_left_out left out"
-[[ $status -eq 0 ]] || { echo "tidy check: mend it, or mark the line with // NOLINT(check) and a reason" >&2; exit 1; }
+[[ $status -eq 0 ]] || { echo "tidy check: fix it, or mark the line with // NOLINT(check) and a reason" >&2; exit 1; }

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Puts the headers of NVIDIA's cudnn-frontend into build/cudnn-frontend, if packages can be reached: with them a build for
-# GPUs uses cuDNN's attention, without them Mica's own, and CMake says which.
+# Puts the headers of NVIDIA's cudnn-frontend into build/cudnn-frontend, if the package registry can be reached. With them a build for
+# GPUs uses cuDNN's attention, without them Mica's own; CMake prints which.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 folder=build/cudnn-frontend
 package=nvidia-cudnn-frontend==1.32.0
 if [[ "$(cat "$folder/made-from.txt" 2>/dev/null)" == "$package" ]]; then
-  echo "cudnn-frontend: $folder is there"
+  echo "cudnn-frontend: $folder exists"
   exit 0
 fi
 rm -rf "$folder"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# How fast a GPU trains, beside PyTorch's compiled FSDP2 in the same run on the same card. In a build with CUDA, or in the
-# folder that scripts/gpu-check.sh packs; Mica and the peer take turns. JSON lines go to results/bench.jsonl, a table to the terminal.
+# Measures training on a GPU, compared with PyTorch's compiled FSDP2 (the peer) on the same GPU; both run in turns. Works in a build
+# with CUDA, or in the folder that scripts/gpu-check.sh packs. JSON lines go to results/bench.jsonl, a table to the terminal.
 #   scripts/gpu-bench.sh                  every stage, or: tokens peer large staged
 #   PYTHON=python3 scripts/gpu-bench.sh tokens peer
 # tokens: gpt2-124m, bf16, T=1024, micro-batches doubled while they fit   peer: the same by PyTorch, one rank
@@ -30,24 +30,24 @@ torch() { "$python" "$peer" --device cuda --ranks 1 --mode fsdp2 --compile --dty
 
 stage_tokens() {
   for batch in 8 16 32 64 128; do mica --model gpt2-124m --batch "$batch" || break; done
-  for batch in 32 64; do mica --model gpt2-124m --batch "$batch" --train.reproducible=false; done   # as the peer, which promises no order either
+  for batch in 32 64; do mica --model gpt2-124m --batch "$batch" --train.reproducible=false; done   # as the peer, which does not guarantee an order either
   mica --model gpt2-124m --batch 32 --train.f32_logits=false     # as the peer, whose logits are bf16
   MICA_GPU_EPILOGUES=off mica --model gpt2-124m --batch 32       # GELUs, sums and bias gradients as separate kernels
-  mica --model gpt2-124m --batch 32 --fsdp.recompute=cheap       # outputs of norms and GELUs made again, not kept as the peer does
+  mica --model gpt2-124m --batch 32 --fsdp.recompute=cheap       # outputs of norms and GELUs are recomputed; the peer keeps them
 }
 stage_peer() {
   for batch in 8 16 32 64; do torch --model gpt2-124m --batch "$batch" || break; done
-  mica --model gpt2-124m --batch 32   # in turns: the card may have changed its clock
+  mica --model gpt2-124m --batch 32   # again, since the GPU's clock may have changed
 }
 stage_large() {
   for batch in 4 8 16 24 32; do mica --model gpt2-1.5b --batch "$batch" || break; done
   mica --model gpt2-1.5b --batch 16 --train.reproducible=false
-  mica --model gpt2-1.5b --batch 24 --fsdp.recompute=cheap   # fits where keeping outputs may not
+  mica --model gpt2-1.5b --batch 24 --fsdp.recompute=cheap   # keeping outputs may not fit
 }
 stage_staged() {
   mpirun -np 2 "$bin/mica-bench" train --model gpt2-124m --batch 8 --seq 1024 --dtype bf16 --steps 10 --mesh.device=cuda \
     --mesh.backend=staged | tee -a "$out/bench.jsonl"
-  # How much of the communication was hidden: a model of 12 blocks of width 768, three steps traced.
+  # How much communication was overlapped: a model of 12 blocks of width 768, three steps traced.
   rm -rf "$out/staged"
   mpirun -np 2 "$bin/mica-train" "$share/gpt2-tiny-text.cfg" --data.train="$text.train.h5" --data.val="$text.val.h5" \
     --run.dir="$out/staged" --mesh.device=cuda --mesh.backend=staged --fsdp.param_dtype=bf16 --model.layers=12 --model.width=768 \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs what needs a GPU, also on a machine that has CUDA and nothing else of what Mica needs (no MPI, HDF5, network).
+# Runs the checks that need a GPU, also on a machine that has only CUDA, and no MPI, HDF5 or network.
 #   scripts/gpu-check.sh pack              here: builds for the GPU and puts programs and libraries into build/gpu-check
 #                                          (and build/gpu-check.tar.xz, some 40 MB for one architecture)
 #   build/gpu-check/run                    there: lists the stages
@@ -18,7 +18,7 @@ for name in bin/mica-{train,tokenize,bench,inspect,report} tests/gpu_{tensor,fus
   programs+=("build/cuda/$name=${name#*/}")
 done
 
-# What the machine there has itself: the C library, and all that comes with CUDA and its driver.
+# Libraries that the other machine has: the C library, and those of CUDA and its driver.
 is_theirs() {
   case "$1" in
     libc.so* | libm.so* | ld-linux* | libpthread* | libdl.so* | librt.so*) return 0 ;;
@@ -27,7 +27,7 @@ is_theirs() {
   return 1
 }
 
-# The libraries that a program or library needs, into the folder.
+# Copies the libraries that a program or library needs into the folder.
 take_libraries() {
   local library path
   ldd "$1" | while read -r library _ path _; do
@@ -36,7 +36,7 @@ take_libraries() {
   done
 }
 
-# Open MPI finds its parts, its launcher's and its help texts at run time: those that need one machine and no more.
+# Open MPI loads its components and help texts at run time: copies those needed on one machine.
 pack_mpi() {
   local parts part
   parts=$(ompi_info --path pkglibdir | awk '{print $2}')
@@ -90,7 +90,7 @@ pack() {
   du -sh "$out" "$out.tar.xz"
 }
 
-# The same folder for emulated GPUs, and two of its stages in an environment that knows nothing of this machine's Open MPI.
+# The same folder for emulated GPUs, and two of its stages, in an environment without this machine's Open MPI.
 emulate() {
   out=$1/gpu-check
   fill "$1/tests/mica-train-emulated=mica-train" "$1/tests/unit_gpu_device=gpu_device"
@@ -107,13 +107,13 @@ case "${1:-}" in
 esac
 exit 0
 ### environment: where the programs find their libraries there, in this folder; gpu-bench.sh reads it too
-# CUDA's libraries lie beside the toolkit, or in the Python packages that PyTorch brings.
+# CUDA's libraries are in the toolkit, or in the Python packages that PyTorch installs.
 theirs=$(printf '%s:' /usr/local/cuda*/lib64 /usr/local/cuda*/lib)
 theirs+=$(python3 -c 'import glob, nvidia; print(":".join(d for p in nvidia.__path__ for d in glob.glob(p + "/*/lib")))' 2>/dev/null || true)
-# CUDA 13 needs a driver of version 580, or its own compatibility library before the older driver's.
+# CUDA 13 needs driver 580 or newer; with an older one, its compatibility library must come first.
 driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1 | cut -d. -f1 || true)
 if [[ "$driver" =~ ^[0-9]+$ && "$driver" -lt 580 ]]; then theirs="$(printf '%s:' /usr/local/cuda*/compat)$theirs"; fi
-# A queue of the GPU for each stream: ranks as threads, in tests of `staged`, have many, which wait for each other.
+# A hardware queue for each stream: in tests of `staged`, ranks are threads with many streams, which wait for each other.
 export CUDA_DEVICE_MAX_CONNECTIONS=32
 export PATH="$PWD/bin:$PATH" LD_LIBRARY_PATH="$PWD/lib:$theirs:${LD_LIBRARY_PATH:-}" OPAL_PREFIX="$PWD"
 export OMPI_MCA_mca_base_component_path="$PWD/lib/openmpi" PMIX_MCA_mca_base_component_path="$PWD/lib/pmix"
@@ -136,11 +136,11 @@ sanitize() { # TOOL: the kernels and the groups
 }
 stage_kernels() { bin/gpu_tensor --gtest_brief=1 && bin/gpu_fused_attention --gtest_brief=1; }
 stage_device() { bin/gpu_device --gtest_brief=1; }
-# Streams wait for the host in `staged`: kernels are loaded before, not at their first launch.
+# With `staged`, streams wait for the host, so kernels must be loaded before their first launch.
 stage_comm() { CUDA_MODULE_LOADING=EAGER bin/gpu_comm --gtest_brief=1; }
 stage_checkpoint() { CUDA_MODULE_LOADING=EAGER bin/gpu_checkpoint --gtest_brief=1; }
 stage_parity() { CUDA_MODULE_LOADING=EAGER bin/gpu_parity --gtest_brief=1; }
-stage_train() {  # nothing ends a stage but its last status
+stage_train() {  # only the last status of a stage counts
   train cpu --mesh.device=cpu && train gpu --mesh.device=cuda && train cpu-bf16 --mesh.device=cpu --fsdp.param_dtype=bf16 &&
     train gpu-bf16 --mesh.device=cuda --fsdp.param_dtype=bf16 && compare_losses
 }
@@ -157,7 +157,7 @@ for run, other, bound in (("gpu", "cpu", 1e-5), ("gpu-bf16", "cpu-bf16", 1e-3)):
 sys.exit(failed)
 PY
 }
-stage_memcheck() { MICA_GPU_POOL=plain sanitize memcheck; }  # with a pool of pages it could not tell where a tensor ends
+stage_memcheck() { MICA_GPU_POOL=plain sanitize memcheck; }  # in the arena pool, memcheck could not see where a tensor ends
 stage_racecheck() { sanitize racecheck; }
 stage_synccheck() { sanitize synccheck; }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs the Debian packages that Mica builds with; only what is missing, as root or through sudo.
+# Installs the Debian packages needed to build Mica; only missing ones, as root or with sudo.
 #   scripts/install-packages.sh          to build the programs
 #   scripts/install-packages.sh --tests  and the tests
 #   scripts/install-packages.sh --cluster  and the emulated cluster (scripts/cluster), which some of the tests run on
@@ -38,7 +38,7 @@ fi
 echo "packages: installing ${missing[*]}"
 as_root=()
 if [[ $(id -u) -ne 0 ]]; then
-  command -v sudo >/dev/null || { echo "mica: error: ${missing[*]} are not installed, and this user is neither root nor has sudo: ask your administrator for them" >&2; exit 2; }
+  command -v sudo >/dev/null || { echo "mica: error: ${missing[*]} are not installed, and this user is not root and has no sudo: ask your administrator to install them" >&2; exit 2; }
   as_root=(sudo)
 fi
 export DEBIAN_FRONTEND=noninteractive

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # From a fresh Debian machine to a sharded GPT-2 that has trained on real text and saved a checkpoint.
 #   scripts/quickstart.sh [FILE_OR_FOLDER_OF_TEXT...]
-# A file is read whatever its name; in folders, those that look like text (copyright, README*, *.txt, *.md, *.pod). At most
+# A named file is always read; in folders, files that look like text (copyright, README*, *.txt, *.md, *.pod). At most
 # MAX_MB megabytes (4) are read. Without an argument: licence texts and documentation that every Debian machine has.
 set -euo pipefail
 sources=()
@@ -29,10 +29,10 @@ cmake --build --preset release --parallel "$jobs" --target programs
 bin=build/release/bin
 
 step "3/4  Gather and tokenize text"
-rm -rf "$run"   # the quickstart's own folder: it always starts anew
+rm -rf "$run"   # the quickstart's own folder; each quickstart starts a new run
 mkdir -p "$run"
 [[ $# -gt 0 ]] || sources=(/usr/share/common-licenses /usr/share/doc /usr/share/perl)
-# Files that were named, in that order; then what looks like text in folders, in a fixed one.
+# Named files, in the order given; then text files in folders, in a fixed order.
 {
   for source in "${sources[@]}"; do
     if [[ -f "$source" ]]; then printf '%s\0' "$source"; fi
@@ -45,7 +45,7 @@ mkdir -p "$run"
   done | LC_ALL=C sort -z
 } > "$run/files"
 limit=$((${MAX_MB:-4} * 1000000))
-# (head ends the pipe early: that is no failure.)
+# (head closes the pipe early, which is not a failure.)
 { xargs -0 -r cat < "$run/files" 2>/dev/null || true; } | head -c "$limit" > "$run/text.txt" || true
 [[ -s "$run/text.txt" ]] || { echo "mica: error: found no text under ${sources[*]}; name a text file: scripts/quickstart.sh FILE" >&2; exit 2; }
 if [[ $(stat -c %s "$run/text.txt") -eq $limit ]]; then
@@ -71,7 +71,7 @@ What to try next, in this folder:
 source scripts/environment.sh
 # what is in the newest checkpoint
 $bin/mica-inspect $run
-# text from it; another seed writes another one
+# generate text from it; another seed gives another text
 $bin/mica-generate $run --prompt="This " --temperature=0.8 --seed=2
 # twice as many steps: resumes from that checkpoint
 ${train[*]} --train.steps=400

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes build/reference-venv with the Python packages that tests/conformance compares Mica with, if packages can be reached.
+# Makes build/reference-venv with the Python packages that tests/conformance compares Mica with, if a package registry can be reached.
 # Without them those tests are not registered, and CMake says so; nothing else needs them.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 venv=build/reference-venv
 requirements=tests/reference/requirements.txt
 if cmp -s "$requirements" "$venv/made-from.txt"; then
-  echo "reference packages: $venv is there"
+  echo "reference packages: $venv exists"
   exit 0
 fi
 rm -rf "$venv"

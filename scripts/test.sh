@@ -5,12 +5,12 @@
 #   scripts/test.sh -R NAME ...    arguments go to ctest
 #   scripts/test.sh --sanitizers   unit tests and a training on 2 ranks under address+undefined and thread sanitizers
 #   scripts/test.sh --mpich        tests under mpirun and a training on 2 ranks with Debian's MPICH
-#   scripts/test.sh --fuzz [SEC]   what Mica parses, fed with broken input for SEC seconds each (default 60); CI: 10
-#   scripts/test.sh --soak [PERCENT]  full counts of the randomised tests (hours), or so much of them
+#   scripts/test.sh --fuzz [SEC]   each fuzzer of Mica's parsers for SEC seconds (default 60); CI: 10
+#   scripts/test.sh --soak [PERCENT]  full counts of the randomised tests (hours), or that percentage
 #   scripts/test.sh --mutations    breaks Mica in hundreds of small ways, and fails when the tests do not notice (an hour or two;
 #                                  scripts/mutate.py, tests/mutations)
 #   scripts/test.sh --nightly      --sanitizers, --mpich, --soak 10 and --mutations, with the time of each
-# In CI (CI=true) what cannot be tested is a failure; MICA_CI_WITHOUT="cuda fuzz ..." names what the machine is known to lack.
+# In CI (CI=true) it is a failure if something cannot be tested; MICA_CI_WITHOUT="cuda fuzz ..." names exceptions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/environment.sh
@@ -27,7 +27,7 @@ finish() {
 }
 trap finish EXIT
 
-# stage NAME COMMAND...: says so, and how long it took.
+# stage NAME COMMAND...: runs it and prints its name and time.
 stage() {
   local begin=$SECONDS
   echo "== $1"
@@ -41,13 +41,13 @@ left_out() {
   [[ "${CI:-}" != "true" || " ${MICA_CI_WITHOUT:-} " == *" $1 "* ]]
 }
 
-# build PRESET [cmake --build arguments]: with the tests, which presets for users leave out.
+# build PRESET [cmake --build arguments]: including the tests, which the presets for users leave out.
 build() {
   cmake --preset "$1" --log-level=WARNING -DMICA_BUILD_TESTS=ON "${flags[@]}"
   cmake --build --preset "$1" --parallel "$jobs" "${@:2}"
 }
 
-# run_tests FOLDER ctest-arguments...: and which took longest, and what could not be registered.
+# run_tests FOLDER ctest-arguments...: also prints the longest tests and those that were not registered.
 run_tests() {
   local folder=$1 status=0 name reason
   (cd "$folder" && ctest --output-on-failure --no-tests=error --parallel "$jobs" --output-junit durations.xml "${@:2}") || status=$?
@@ -66,7 +66,7 @@ train_briefly() {
 
 sanitizers() {
   export OMP_NUM_THREADS=1   # gcc's OpenMP runtime makes false reports otherwise
-  # Open MPI's own libraries are not instrumented, and keep memory until the process ends.
+  # Open MPI's libraries are not instrumented, and free some memory only at process exit.
   export ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS="ignore_noninstrumented_modules=1 halt_on_error=1"
   for preset in debug tsan; do
     stage "$preset: build" build "$preset"
@@ -83,7 +83,7 @@ mpich() {
   stage "mpich: a training on 2 ranks" train_briefly mpich mpiexec.mpich
 }
 
-# Every fuzzer for so many seconds, from the corpus in the tree; what it found before lies in build/fuzz/corpus.
+# Runs every fuzzer for that many seconds, from the corpus in the tree; earlier findings are in build/fuzz/corpus.
 fuzz() {
   local seconds=$1 fuzzer name
   if ! scripts/install-packages.sh --fuzz; then
@@ -101,8 +101,8 @@ fuzz() {
   done
 }
 
-# The programs and the tests for GPUs, where nvcc is: compiled and linked, since no GPU is here to run them, but for what
-# asks CUDA's libraries without one (label cuda).
+# If there is nvcc: compiles and links the programs and tests for GPUs. Runs only tests that use CUDA's libraries without a GPU (label
+# cuda).
 cuda() {
   if ! command -v nvcc >/dev/null && [[ ! -x /usr/local/cuda/bin/nvcc ]]; then
     left_out cuda "nvcc is not here"
@@ -118,7 +118,7 @@ cuda() {
   fi
 }
 
-# All of them, whatever becomes of one.
+# Runs all of them, even if one fails.
 nightly() {
   local what begin failed=()
   for what in --sanitizers --mpich "--soak 10" --mutations; do

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A cluster on one machine: nodes that are namespaces with a network, host name, processes and /dev/shm of their own, real TCP
-# between them and, with --slurm, a real Slurm over them. Needs root, or user namespaces (Slurm: root). README.md tells more.
+# A cluster on one machine: each node is a namespace with its own network, host name, processes and /dev/shm. Between them there is
+# real TCP and, with --slurm, a real Slurm. Needs root, or user namespaces (Slurm: root). More in README.md.
 #   cluster.sh with [OPTIONS] -- COMMAND...   starts a cluster, runs the command on its head, ends the cluster with the command
-#   cluster.sh up [--name=NAME] [OPTIONS]     starts one that stays until: cluster.sh down [--name=NAME]
-#     --nodes=N       node0 to node(N-1); 2
-#     --cpus=N        of a node, for Slurm; 2
-#     --rate=RATE     of every link, both ways (200mbit); the default is what the machine does
-#     --delay-us=N    one way, between a node and the switch: from node to node twice that
+#   cluster.sh up [--name=NAME] [OPTIONS]     starts a cluster that runs until: cluster.sh down [--name=NAME]
+#     --nodes=N       node0 to node(N-1); default 2
+#     --cpus=N        CPUs of a node, for Slurm; default 2
+#     --rate=RATE     of every link in each direction (200mbit); default: as fast as the machine
+#     --delay-us=N    one-way delay between a node and the switch; twice that between nodes
 #     --slurm         slurmctld on the head, slurmd on each node
-# On its head, or from outside for the one that is up (--name=NAME first, if it has one):
+# On the head; or outside, for a cluster that is up (put --name=NAME first if it has a name):
 #   cluster.sh run COMMAND...                 on the head, where mpirun, sbatch, squeue and scontrol work
 #   cluster.sh on NODE COMMAND...             on a node
 #   cluster.sh mpirun RANKS_PER_NODE COMMAND...
-#   cluster.sh rate RATE|off                  of every link; again at any time
-#   cluster.sh cut NODE, mend NODE            pulls the node's cable, puts it back
-#   cluster.sh crash NODE, boot NODE          the node is gone without a word; starts it anew (and its slurmd)
+#   cluster.sh rate RATE|off                  of every link; may be changed at any time
+#   cluster.sh cut NODE, mend NODE            disconnects the node; reconnects it
+#   cluster.sh crash NODE, boot NODE          as after a power cut; starts it again (with its slurmd)
 #   cluster.sh counters                       bytes that each node's interface has sent and received
 #   cluster.sh status                         nodes, links, Slurm's view
 set -euo pipefail
@@ -27,7 +27,7 @@ source "$here/slurm.sh"
 
 usage() { sed -n '3,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$here/cluster.sh"; }
 
-# What a cluster needs and this machine lacks, before anything is started.
+# Checks that this machine has everything a cluster needs, before anything is started.
 check_machine() {
   local tool
   for tool in ip tc unshare nsenter setpriv mount; do
@@ -37,7 +37,7 @@ check_machine() {
     for tool in slurmctld slurmd sbatch srun munged munge; do
       command -v "$tool" >/dev/null || die "--slurm: $tool is missing: scripts/install-packages.sh --cluster installs it"
     done
-    [[ $(id -u) -eq 0 ]] || die "--slurm needs root: Slurm was not tried inside of a user namespace"
+    [[ $(id -u) -eq 0 ]] || die "--slurm needs root: Slurm was not tested inside a user namespace"
   fi
   if [[ -n "$delay_us" ]]; then
     [[ -w /dev/net/tun ]] || die "--delay-us needs /dev/net/tun, which is missing or cannot be opened for writing here"
@@ -65,22 +65,22 @@ parse_options() {
   done
   command=("$@")
   [[ "$nodes" =~ ^[1-9][0-9]?$ ]] || die "--nodes=$nodes: expected 1 to 99"
-  [[ "$cpus" =~ ^[1-9][0-9]*$ ]] || die "--cpus=$cpus: expected a whole number from 1"
+  [[ "$cpus" =~ ^[1-9][0-9]*$ ]] || die "--cpus=$cpus: expected an integer from 1"
   [[ "$delay_us" =~ ^[0-9]*$ ]] || die "--delay-us=$delay_us: expected microseconds"
   check_machine
 }
 
-# The head is the first process of a PID namespace: with it every process of the cluster ends, and with them its networks and mounts.
+# The head is the first process of a PID namespace: when it ends, so do all processes of the cluster, its networks and its mounts.
 namespaces=(unshare --pid --fork --kill-child --net --uts --ipc --mount --propagation private --mount-proc)
 [[ $(id -u) -eq 0 ]] || namespaces+=(--user --map-root-user)
 start_head() { "${namespaces[@]}" "$here/cluster.sh" --head "$nodes" "$cpus" "$rate" "$delay_us" "$slurm" "$@"; }
-# The pid, seen from outside, of the head whose unshare this is.
+# The head's pid, as seen from outside. $1: the pid of its unshare.
 head_of() { tr -d ' ' <"/proc/$1/task/$1/children"; }
 
 with() {
   parse_options "$@"
   [[ ${#command[@]} -gt 0 ]] || die "with: no command"
-  # The head must end with this script, however that ends. A shell's background processes ignore Ctrl-C; the command must not.
+  # The head must end when this script ends, in any way. A shell's background processes ignore Ctrl-C; the command must not.
   exec 3<&0
   env --default-signal=INT,QUIT setpriv --pdeathsig KILL "${namespaces[@]}" \
     "$here/cluster.sh" --head "$nodes" "$cpus" "$rate" "$delay_us" "$slurm" "${command[@]}" <&3 3<&- &
@@ -90,15 +90,15 @@ with() {
   while :; do
     status=0
     wait "$child" || status=$?
-    kill -0 "$child" 2>/dev/null || break   # a signal ends wait, too
+    kill -0 "$child" 2>/dev/null || break   # a signal also ends wait
   done
   return "$status"
 }
 
-# Of the clusters that are up: a folder each, with the pid of the head's unshare and when it started (pids come again).
+# Each cluster that is up has a folder with the pid of the head's unshare and its start time (pids are reused).
 folder_of() { echo "${TMPDIR:-/tmp}/mica-cluster-$(id -u)/$1"; }
 started_at() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20; }
-# Sets `unshared`. One that was killed may wait for its parent for a while (state Z).
+# Sets `unshared`. A killed process may be a zombie (state Z) for a while.
 is_up() {
   local since
   { read -r unshared since <"$(folder_of "$1")/head"; } 2>/dev/null && [[ "$(started_at "$unshared")" == "$since" ]] &&
@@ -107,14 +107,14 @@ is_up() {
 
 up() {
   parse_options "$@"
-  [[ ${#command[@]} -eq 0 ]] || die "up: takes no command: cluster.sh run COMMAND, once it is up"
+  [[ ${#command[@]} -eq 0 ]] || die "up takes no command: use cluster.sh run COMMAND when it is up"
   local folder unshared
   folder=$(folder_of "$name")
   mkdir -p "$(dirname "$folder")"
   exec 4>"$folder.lock"
-  flock -n 4 || die "a cluster '$name' is just being started"
+  flock -n 4 || die "a cluster '$name' is being started right now"
   if is_up "$name"; then die "a cluster '$name' is up already: cluster.sh --name=$name down ends it; another --name starts one beside it"; fi
-  rm -rf "$folder"   # its head was killed
+  rm -rf "$folder"   # left by a head that was killed
   mkdir "$folder"
   env --default-signal=INT,QUIT setsid "${namespaces[@]}" "$here/cluster.sh" --head "$nodes" "$cpus" "$rate" "$delay_us" "$slurm" \
     sh -c ": >'$folder/ready'; exec sleep infinity" </dev/null >"$folder/log" 2>&1 4>&- &
@@ -133,13 +133,13 @@ up() {
 down() {
   local unshared
   is_up "$name" || die "no cluster '$name' is up"
-  kill -KILL "$unshared"   # the head gets the same, and the kernel ends all that is in it
+  kill -KILL "$unshared"   # the head is killed with it, and the kernel ends everything inside
   while is_up "$name"; do sleep 0.02; done
   rm -rf "$(folder_of "$name")" "$(folder_of "$name").lock"
-  rmdir "$(dirname "$(folder_of "$name")")" 2>/dev/null || true   # others may be up
+  rmdir "$(dirname "$(folder_of "$name")")" 2>/dev/null || true   # other clusters may be up
 }
 
-# Runs a command on the head of the cluster that is up; it ends with this script.
+# Runs a command on the head of a cluster that is up; the command ends when this script ends.
 enter() {
   local unshared user=()
   is_up "$name" || die "no cluster '$name' is up: cluster.sh up starts one"

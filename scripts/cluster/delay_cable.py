@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cable with a one-way delay between two tap interfaces, for kernels without netem: delay_cable.py TAP_A TAP_B MICROSECONDS.
 
-Makes both interfaces and hands each frame from one to the other when its time has come. Segmentation is left to the receiver
-(frames of up to 64 KiB), so that it keeps up with some Gbit/s. It ends when it is killed, and the interfaces with it.
+Creates both interfaces and passes each frame from one to the other after the delay. Segmentation is left to the receiver (frames of
+up to 64 KiB), so that it can handle some Gbit/s. It runs until it is killed, which also removes the interfaces.
 """
 import collections
 import ctypes
@@ -41,7 +41,7 @@ class Direction:
                 if self.queued_bytes <= QUEUE_BYTES:
                     self.queue.append((time.monotonic() + self.delay_s, frame))
                     self.queued_bytes += len(frame)
-        except OSError:  # nothing more, or the interface is down
+        except OSError:  # no more frames, or the interface is down
             pass
 
     def deliver(self):
@@ -57,7 +57,7 @@ class Direction:
 def main():
     if len(sys.argv) != 4:
         sys.exit(__doc__)
-    ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)  # sleeps end when they should, not 50 us later
+    ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)  # sleeps end on time, not 50 us later
     a, b = tap(sys.argv[1]), tap(sys.argv[2])
     directions = [Direction(a, b, int(sys.argv[3]) * 1e-6), Direction(b, a, int(sys.argv[3]) * 1e-6)]
     by_source = {direction.source: direction for direction in directions}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # shellcheck disable=SC2034  # slurm.sh reads them
-# Sourced by cluster.sh: what happens on the head of a cluster, inside of its namespaces. /run is a tmpfs there, which holds what
-# the cluster knows of itself and goes with it.
+# Sourced by cluster.sh: the part that runs on the head of a cluster, inside its namespaces. /run is a tmpfs there, with the cluster's
+# state.
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 state=/run/mica-cluster
 subnet=10.77.0
@@ -25,14 +25,14 @@ init_of() {
 }
 in_network_of() { nsenter -t "$(init_of "$1")" --net -- "${@:2}"; }
 
-# What a site's administrator sets for everybody. srun takes no --mca options, so all of it is in the environment.
+# Settings that a site's administrator would make for all users. srun has no --mca options, so they are in the environment.
 set_site() {
   # shellcheck source=scripts/environment.sh
   source "$here/../environment.sh"
   export MICA_CLUSTER=$here/cluster.sh
   export OMPI_MCA_plm_rsh_agent=$here/rsh_agent.sh OMPI_MCA_plm_rsh_no_tree_spawn=1
   export OMPI_MCA_oob_tcp_if_include=$subnet.0/24 OMPI_MCA_btl_tcp_if_include=$subnet.0/24 OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader,tcp
-  export OMPI_MCA_orte_tmpdir_base=/dev/shm   # which each node has for itself; /tmp is shared
+  export OMPI_MCA_orte_tmpdir_base=/dev/shm   # separate on each node; /tmp is shared
   [[ ! -e $state/slurm/slurm.conf ]] || export SLURM_CONF=$state/slurm/slurm.conf
 }
 
@@ -65,7 +65,7 @@ start_cluster() {
   if [[ -n "$slurm" ]]; then wait_for_slurm "$nodes"; fi
   trap ': the command gets it, too' INT
   "$@" || status=$?
-  exit "$status"   # what still runs in the cluster is killed by the kernel
+  exit "$status"   # the kernel kills what still runs in the cluster
 }
 
 on_head_boot() {
@@ -73,7 +73,7 @@ on_head_boot() {
   check_node "$node"
   [[ ! -e "$state/$node.pid" ]] || die "$node is up"
   i=$(index_of "$node")
-  # The loop waits for what its ancestors leave behind, as an init does.
+  # The loop reaps orphaned processes, as an init does.
   # shellcheck disable=SC2016  # of the inner shell
   setsid unshare --pid --fork --kill-child --net --uts --ipc --mount --propagation private --mount-proc bash -c '
     set -e; hostname "$1"; mount -t tmpfs -o mode=1777 tmpfs /dev/shm; : >"$2"; sleep infinity & while :; do wait $! || true; done
@@ -99,7 +99,7 @@ on_head_boot() {
     ip link set "cable$i" netns "$pid" name eth0
   fi
   ip link set "port$i" master switch up
-  # Booted anew it is the same machine: others remember its address.
+  # The same address after a reboot: others remember it.
   in_network_of "$node" ip link set eth0 address "$(printf '02:00:0a:4d:00:%02x' $((10 + i)))"
   in_network_of "$node" ip addr add "$subnet.$((10 + i))/24" dev eth0
   in_network_of "$node" ip link set lo up
@@ -108,7 +108,7 @@ on_head_boot() {
   if [[ -e $state/slurm/slurm.conf ]]; then start_slurmd "$node"; fi
 }
 
-# First the cable, so that no connection is closed in good order.
+# Disconnects it first, so that no connection is closed properly.
 on_head_crash() {
   local node=$1 pid
   pid=$(init_of "$node")
@@ -123,7 +123,7 @@ on_head_crash() {
 on_head_cut() { init_of "$1" >/dev/null; ip link set "port$(index_of "$1")" down; }
 on_head_mend() { init_of "$1" >/dev/null; ip link set "port$(index_of "$1")" up; }
 
-# shape NODE RATE|off: both ends of its cable. A frame of the loopback's size (64 KiB) must fit into the burst.
+# shape NODE RATE|off: both ends of its cable. The burst must hold a frame of 64 KiB.
 shape() {
   local node=$1 rate=$2 port
   port=port$(index_of "$node")
@@ -182,7 +182,7 @@ on_head_mpirun() {
   [[ "$ranks" =~ ^[1-9][0-9]*$ && $# -gt 1 ]] || die "mpirun: expected RANKS_PER_NODE COMMAND..."
   while read -r node; do hosts+=${hosts:+,}$node:$ranks; done <$state/nodes
   set_site
-  # As users do: mpirun hands on only what it is told to.
+  # As users have to: mpirun passes on only the variables named with -x.
   local variable exported=()
   for variable in $(compgen -e | grep -E '^(MICA|OMP)_'); do exported+=(-x "$variable"); done
   exec mpirun --host "$hosts" --map-by "ppr:$ranks:node" --bind-to none "${exported[@]}" "${@:2}"

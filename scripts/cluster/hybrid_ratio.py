@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How much faster is hybrid_shard than full_shard between slow nodes, beside what bytes / bandwidth and the compute allow?
+"""Measures how much faster hybrid_shard is than full_shard between slow nodes, and compares that with bytes / bandwidth and compute.
 
   scripts/cluster/cluster.sh with -- scripts/cluster/hybrid_ratio.py [--bin=build/release/bin]
 
-Trains an MLP on 2 nodes with 2 ranks each (cluster.sh with's default), in turns with both strategies, first at the machine's speed,
+Trains an MLP on 2 nodes with 2 ranks each (the default of `cluster.sh with`), alternating between both strategies, first at the machine's speed,
 then at --rate. A step should take its compute (step - waiting, in the runs at the machine's speed) and the bytes that a node's
-interface counts for it, headers included, divided by the rate. Prints all figures and exits with 1 when the measured ratio of the
-steps' times is below 0.9 of the expected one. Times need a machine with nothing else to do.
+interface counts for it, headers included, divided by the rate. Prints all figures and exits with 1 if the measured ratio of the step
+times is below 0.9 of the expected one. Needs an idle machine.
 """
 import argparse
 import json
@@ -60,7 +60,7 @@ class Run:
                     f"--train.steps={steps}")
             self.steps, self.bytes = steps, busiest_bytes(before, cluster("counters"))
             rows = [json.loads(line) for line in open(f"{folder}/run/metrics.jsonl")]
-        rows = [row for row in rows if row["event"] == "step"][1:]  # the first allocates
+        rows = [row for row in rows if row["event"] == "step"][1:]  # the first step allocates
         self.step_ms = statistics.median(row["step_ms"] for row in rows)
         self.compute_ms = statistics.median(row["step_ms"] - row["comm_wait_ms"] for row in rows)
         if short:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What mpirun calls in place of ssh: rsh_agent.sh [OPTIONS] NODE WORDS... As with ssh, a shell on the node parses the words, and
-# nothing of the caller's environment is there.
+# mpirun calls this instead of ssh: rsh_agent.sh [OPTIONS] NODE WORDS... As with ssh, a shell on the node parses the words, without
+# the caller's environment.
 set -euo pipefail
 while [[ "${1:-}" == -* ]]; do shift; done
 node=$1

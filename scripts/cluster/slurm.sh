@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # shellcheck disable=SC2154  # head.sh sets them
-# Sourced by head.sh: a real Slurm over the nodes, with a key and sockets of its own; nothing of the machine's Slurm or munge is used.
+# Sourced by head.sh: a real Slurm on the nodes, with its own key and sockets; the machine's Slurm and munge are not used.
 
-# write_slurm_conf NODES CPUS. Short waits, since nodes are lost on purpose here: a requeued job may start after cred_expire + 1 s,
+# write_slurm_conf NODES CPUS. Timeouts are short, since tests lose nodes on purpose: a requeued job may start after cred_expire + 1 s,
 # a node is down after SlurmdTimeout. Partition "urgent" preempts jobs of "main", which get SIGTERM and GraceTime, and are requeued.
 write_slurm_conf() {
   local nodes=$1 cpus=$2 root=$state/slurm i
@@ -64,7 +64,7 @@ start_slurmctld() {
   slurmctld || die "slurmctld does not start: $(tail -n 5 "$root/log/slurmctld.log")"
 }
 
-# A node that was lost would have lost its /tmp, too: what a job left there stands in its own way when it comes back.
+# A real node would have lost its /tmp, too: files that a job left there would be in its way when it comes back.
 start_slurmd() {
   local node=$1 root=$state/slurm
   rm -rf "$root/state/tmp.$node" "$root/state/spool.$node"

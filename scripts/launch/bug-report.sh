@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Collects what a bug report needs into one archive. Look through it before you send it: it holds paths and host names.
+# Collects the information for a bug report in one archive. Look through it before you send it: it has paths and host names.
 #   scripts/launch/bug-report.sh RUN_FOLDER [REPORT.tar.gz]
-# Config, log, the last rows of metrics.jsonl, what the newest checkpoint says of itself; versions, machine and file system; and
+# Config, log, the last rows of metrics.jsonl, a description of the newest checkpoint; versions, machine and file system; and
 # variables of MPI, Slurm, OpenMP and CUDA. No tokens, no parameters. Run it on a node of the kind that failed, if you can.
 set -euo pipefail
 run=${1:-}
 if [[ ! -d "$run" ]]; then
-  echo "mica: error: '$run' is no folder: name the run's folder, $0 RUN_FOLDER" >&2
+  echo "mica: error: '$run' is not a folder: give the run's folder, $0 RUN_FOLDER" >&2
   exit 2
 fi
 report=${2:-$(basename "$(realpath "$run")")-report.tar.gz}
@@ -17,7 +17,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 mkdir "$folder/report"
 
-# The output of commands that may not be there, or may fail: that is part of the report.
+# Adds the output of a command, which may be missing or fail: that is information, too.
 say() {
   local file=$folder/report/$1 status=0
   shift

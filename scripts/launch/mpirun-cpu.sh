@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Ranks on the cores of this machine, or of the hosts in a hostfile ("HOST slots=CORES" a line).
 #   RANKS=4 THREADS=8 scripts/launch/mpirun-cpu.sh CONFIG [--section.key=value ...]
-#   HOSTFILE=hosts THREADS=8 scripts/launch/mpirun-cpu.sh CONFIG      as many ranks as the hosts' cores hold
+#   HOSTFILE=hosts THREADS=8 scripts/launch/mpirun-cpu.sh CONFIG      as many ranks as fit on the hosts' cores
 set -euo pipefail
 [[ $# -ge 1 ]] || { echo "mica: error: no config: $0 CONFIG [--section.key=value ...]" >&2; exit 2; }
 # shellcheck source=scripts/launch/save_on_interrupt.sh
@@ -13,14 +13,14 @@ threads=${THREADS:-1}
 hosts=()
 if [[ -n "${HOSTFILE:-}" ]]; then
   hosts=(--hostfile "$HOSTFILE")
-  # A rank's cores lie on one host.
+  # All cores of a rank are on one host.
   ranks=${RANKS:-$(awk -v threads="$threads" '
     /^[ \t]*(#|$)/ { next }
     match($0, /slots[ \t]*=[ \t]*[0-9]+/) { cores = substr($0, RSTART, RLENGTH); sub(/.*=[ \t]*/, "", cores); ranks += int(cores / threads); next }
-    { print "mica: error: " FILENAME ":" FNR ": " $1 " has no slots=CORES: add it, or say RANKS=N" > "/dev/stderr"; failed = 1; exit 2 }
+    { print "mica: error: " FILENAME ":" FNR ": " $1 " has no slots=CORES: add it, or set RANKS=N" > "/dev/stderr"; failed = 1; exit 2 }
     END { if (!failed) print ranks + 0 }' "$HOSTFILE")}
 else
-  ranks=${RANKS:-${SLURM_NTASKS:-$(($(nproc) / threads))}}   # in an allocation of Slurm mpirun knows the hosts
+  ranks=${RANKS:-${SLURM_NTASKS:-$(($(nproc) / threads))}}   # in a Slurm allocation mpirun knows the hosts
 fi
 [[ "$ranks" -ge 1 ]] || { echo "mica: error: no host has $threads cores for a rank: lower THREADS" >&2; exit 2; }
 export OMP_NUM_THREADS=$threads OMP_PLACES=cores

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# One rank per GPU over the hosts of a hostfile.
+# One rank per GPU, on the hosts of a hostfile.
 #   scripts/launch/mpirun-gpu.sh CONFIG [--section.key=value ...]
 #   HOSTFILE=hosts GPUS_PER_NODE=8 scripts/launch/mpirun-gpu.sh configs/gpt2-124m.cfg --fsdp.strategy=hybrid_shard --mesh.shard_size=node
 set -euo pipefail
@@ -10,9 +10,9 @@ source "$(dirname "$0")/save_on_interrupt.sh"
 bin=${MICA_BIN:-build/cuda/bin}
 [[ -n "${MICA_BIN:-}" || -x "$bin/mica-train" ]] || bin=$(dirname "$0")/../../../bin   # installed: PREFIX/share/mica/launch
 gpus=${GPUS_PER_NODE:-$(nvidia-smi --list-gpus | wc -l || true)}
-[[ "$gpus" -ge 1 ]] || { echo "mica: error: nvidia-smi lists no GPU here: say GPUS_PER_NODE=N" >&2; exit 2; }
+[[ "$gpus" -ge 1 ]] || { echo "mica: error: nvidia-smi lists no GPU here: set GPUS_PER_NODE=N" >&2; exit 2; }
 hosts=()
-nodes=${SLURM_JOB_NUM_NODES:-1}   # in an allocation of Slurm mpirun knows the hosts
+nodes=${SLURM_JOB_NUM_NODES:-1}   # in a Slurm allocation mpirun knows the hosts
 if [[ -n "${HOSTFILE:-}" ]]; then
   hosts=(--hostfile "$HOSTFILE")
   nodes=$(grep -cv '^[[:space:]]*\(#\|$\)' "$HOSTFILE")

@@ -2,25 +2,25 @@
 # shellcheck shell=bash
 # Sourced by the mpirun scripts: save_on_interrupt MPIRUN ARGUMENTS... runs mpirun and ends with its status.
 # mpirun passes Ctrl-C and SIGTERM on to the ranks and kills them 2 s later, in the middle of a step or a save. (A longer limit,
-# odls_base_sigkill_timeout, also delays the end of every run that fails.) SIGUSR1 it only passes on: the ranks save and end with
+# odls_base_sigkill_timeout, also delays the end of every run that fails.) It only forwards SIGUSR1: the ranks save and end with
 # status 75. A second Ctrl-C or SIGTERM ends the run at once.
-# A host that is gone without a word is noticed within half a minute, and mpirun ends the run; by default it takes hours.
+# With the settings below, mpirun notices a crashed host within half a minute and ends the run; by default it takes hours.
 save_on_interrupt() {
   local status=0
   export OMPI_MCA_oob_tcp_keepalive_time=${OMPI_MCA_oob_tcp_keepalive_time:-10} OMPI_MCA_oob_tcp_keepalive_intvl=${OMPI_MCA_oob_tcp_keepalive_intvl:-5} \
          OMPI_MCA_oob_tcp_keepalive_probes=${OMPI_MCA_oob_tcp_keepalive_probes:-4}
-  # Set first: whoever sees mpirun run may send a signal. $! is mpirun from then on.
-  trap '[[ -n "${!:-}" ]] || exit 130   # nothing runs yet
+  # Set before mpirun starts, since signals may come as soon as it runs. Then $! is mpirun.
+  trap '[[ -n "${!:-}" ]] || exit 130   # mpirun does not run yet
         trap "kill -TERM $! || true" INT TERM
         echo "saving; once more to quit without saving" >&2
         kill -USR1 "$!" || true' INT TERM HUP
   trap '[[ -z "${!:-}" ]] || kill -USR1 "$!" || true' USR1
-  set -m   # mpirun gets a process group of its own: a terminal's Ctrl-C comes to this script alone
+  set -m   # mpirun gets its own process group, so that a terminal's Ctrl-C only reaches this script
   "$@" </dev/null &
   while :; do
     status=0
     wait "$!" || status=$?
-    kill -0 "$!" 2>/dev/null || break   # a signal ends wait, too
+    kill -0 "$!" 2>/dev/null || break   # a signal also ends wait
   done
   return "$status"
 }

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# Sourced by the batch scripts: run_job DEVICE CONFIG [--section.key=value ...] trains in this Slurm job, queues it again where that
+# Sourced by the batch scripts: run_job DEVICE CONFIG [--section.key=value ...] trains in this Slurm job, requeues it if that
 # helps, and ends with the run's status.
 launch=$(dirname "${BASH_SOURCE[0]}")
 
-# The launcher that connects the ranks: "srun PLUGIN", or "mpirun". srun needs a plugin that speaks the protocol of the MPI library
-# that mica-train was built with; with another one each process is rank 0 of 1.
+# Prints the launcher: "srun PLUGIN", or "mpirun". srun needs a plugin for the protocol of the MPI library that mica-train was built
+# with; with another one each process is rank 0 of 1.
 choose_launcher() {
   local library plugins
   case ${MICA_LAUNCHER:-} in
@@ -28,8 +28,8 @@ choose_launcher() {
         echo "mica: srun has no plugin pmix, which Open MPI needs: starting with mpirun" >&2
         echo mpirun
       else
-        echo "mica: error: srun has no plugin pmix, which Open MPI needs: put mpirun on PATH and set MICA_LAUNCHER=mpirun, or name a plugin" \
-             "that your Open MPI was built for in SLURM_MPI_TYPE (there are: $(srun --mpi=list 2>&1 | xargs))" >&2
+        echo "mica: error: srun has no plugin pmix, which Open MPI needs: put mpirun on PATH and set MICA_LAUNCHER=mpirun, or set SLURM_MPI_TYPE" \
+             "to a plugin that your Open MPI was built for (available: $(srun --mpi=list 2>&1 | xargs))" >&2
         return 2
       fi ;;
     *Cray* | *CRAY*) echo "srun cray_shasta" ;;
@@ -37,31 +37,31 @@ choose_launcher() {
       if has pmi2; then echo "srun pmi2"
       elif has pmix; then echo "srun pmix"
       else
-        echo "mica: error: srun has neither pmi2 nor pmix, which MPICH and what derives from it need: name a plugin in SLURM_MPI_TYPE" \
-             "(there are: $(srun --mpi=list 2>&1 | xargs))" >&2
+        echo "mica: error: srun has neither pmi2 nor pmix, which MPICH and libraries derived from it need: set SLURM_MPI_TYPE to a plugin" \
+             "(available: $(srun --mpi=list 2>&1 | xargs))" >&2
         return 2
       fi ;;
   esac
 }
 
-# Whether each node of the job still starts a process.
+# Whether each node of the job can still start a process.
 all_nodes_answer() {
   timeout -k 5 60 srun --mpi=none --overlap --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \
     --cpus-per-task=1 true </dev/null >/dev/null 2>&1
 }
 
-# A run that was cancelled saves and ends with status 75, too.
+# A cancelled run also saves and ends with status 75.
 queue_again() {
   case $(scontrol show job "$SLURM_JOB_ID") in
     *JobState=RUNNING* | *Reason=TimeLimit*) ;;
-    *JobState=PENDING*) return ;;   # Slurm was quicker
+    *JobState=PENDING*) return ;;   # Slurm has requeued it already
     *)
-      echo "mica: $1; Slurm ends this job, so it is not queued again here (after scancel submit the same command, and the run goes on)" >&2
+      echo "mica: $1; Slurm ends this job, so it is not queued again here (after scancel, submit the same command to continue the run)" >&2
       return ;;
   esac
-  echo "mica: $1: the job is queued again, and the run goes on from its newest checkpoint" >&2
+  echo "mica: $1: the job is queued again, and the run resumes from its newest checkpoint" >&2
   scontrol requeue "$SLURM_JOB_ID" ||
-    echo "mica: the job cannot be queued again here: submit the same command, and the run goes on" >&2
+    echo "mica: the job cannot be queued again here: submit the same command to continue the run" >&2
 }
 
 run_job() {
@@ -74,7 +74,7 @@ run_job() {
   export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
   if [[ $device == cuda ]]; then
     export NCCL_CROSS_NIC=${NCCL_CROSS_NIC:-1}
-    # All of a node's GPUs stay visible to its ranks, which NCCL needs for its fastest paths; Mica picks by local rank.
+    # All of a node's GPUs stay visible to its ranks, as NCCL needs for its fastest paths; Mica chooses by local rank.
     binding=(--gpu-bind=none --cpu-bind=cores)
   else
     export OMP_PLACES=cores
@@ -84,12 +84,12 @@ run_job() {
     export RANKS=$SLURM_NTASKS THREADS=$OMP_NUM_THREADS GPUS_PER_NODE=$((SLURM_NTASKS / SLURM_JOB_NUM_NODES)) MICA_BIN=$bin
     command=("$launch/mpirun-${device/cuda/gpu}.sh" "$@")
   else
-    # A rank that dies leaves the others waiting in MPI: they get a minute.
+    # After a rank's death, the others may wait in MPI: srun ends them after a minute.
     command=(srun --mpi="${launcher#srun }" --wait=60 --cpus-per-task="$OMP_NUM_THREADS" "${binding[@]}"
              "$bin/mica-train" "$1" --mesh.device="$device" "${@:2}")
   fi
-  # Slurm signals this script before the time limit: mpirun's ranks are no processes that Slurm knows. What the ranks get besides
-  # from Slurm itself (scancel, preemption) is one request to them.
+  # Before the time limit Slurm signals this script, because it does not know mpirun's ranks. If the ranks also get a signal from Slurm
+  # itself (scancel, preemption), they treat both as one request.
   step=""
   trap '[[ -z "$step" ]] || kill -USR1 "$step" || true' USR1 TERM
   "${command[@]}" &
@@ -97,10 +97,10 @@ run_job() {
   while :; do
     status=0
     wait "$step" || status=$?
-    kill -0 "$step" 2>/dev/null || break   # a signal ends wait, too
+    kill -0 "$step" 2>/dev/null || break   # a signal also ends wait
   done
   case $status in
-    0 | 2) ;;   # done; a mistake in the config or the launch, which would be made again
+    0 | 2) ;;   # done; or a mistake in the config or the launch, which would fail again
     75) queue_again "saved and stopped" ;;
     *) all_nodes_answer || queue_again "status $status, and not all nodes answer" ;;
   esac

@@ -40,7 +40,7 @@ using RowsOf = Table<kTile, kRowPitch>;
 /// Weights of all pairs of two tiles: [slot of an other token][own token], see token_of_slot().
 using Weights = Table<kTile, kColumnPitch>;
 
-/// Shared memory for the two products, which use it one after the other.
+/// A factor of a product, as columns or as rows: both forms use the same memory, one after the other.
 union Factor {
   Columns columns;
   RowsOf rows;

@@ -22,7 +22,7 @@ using namespace arguments;  // NOLINT(google-build-using-namespace)
 namespace {
 
 constexpr int kWarp = 32;
-/// Threads of a block. Two blocks fit on a multiprocessor: while one waits for its warps, the other reads.
+/// Most threads of a block, so that two blocks fit on a multiprocessor: while one waits for its warps, the other reads.
 constexpr int kMostThreads = 512;
 /// Elements of a row that a thread loads before it waits for any, in packs of 16 bytes next to its neighbours' packs.
 constexpr int kPerThread = 16;
