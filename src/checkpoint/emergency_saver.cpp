@@ -161,8 +161,8 @@ SaveReport EmergencySaver::save() {
     }
     require(claims == Claims::later_step, "of {} shards of step {} the ranks that are left have {}", job_->header.shard_size, done.step,
             count_files(claims_of(done.step), kClaim));
-    sees_later = wait_for_update(
-        done.step);  // if this rank cannot reach the later step, perhaps no other can: then wait for this step's claims only
+    // If this rank cannot reach the later step, perhaps no other can: then wait for claims of this step only.
+    sees_later = wait_for_update(done.step);
   }
 }
 

@@ -22,8 +22,7 @@ class HfSource final : public ParameterSource {
  public:
   /// Checks config.json, every header and every tensor's name, shape and dtype. @throws ConfigError, CheckpointError.
   explicit HfSource(const std::string& folder, std::int64_t panel_numel = kPanelNumel)
-      : HfSource{read_hf_model(folder), HfTensors(folder), panel_numel} {
-  }  // in this order, so that a missing config.json is reported first
+      : HfSource{read_hf_model(folder), HfTensors(folder), panel_numel} {}  // this order: a missing config.json is reported first
   HfSource(HfModel model, HfTensors tensors, std::int64_t panel_numel = kPanelNumel);
 
   [[nodiscard]] const HfModel& model() const { return model_; }
