@@ -67,8 +67,8 @@ Root& root_for_no_sync(nn::Module& module) {
   Root& root = root_of(module);
   const Unit* first = root.units().front();
   require(&first->module() == &module,
-          "no_sync is asked of a unit of type {}, which is inside the root {}: gradients are reduced by the whole model's "
-          "backward, ask the root module",
+          "no_sync was called on a unit of type {}, which is inside the root {}: the whole model's backward reduces gradients, "
+          "so call it on the root module",
           module.type_name(), first->module().type_name());
   return root;
 }

@@ -98,7 +98,9 @@ class OneModule final : public ModuleInit {
   template <class List, class T>
   void check_own(const List& list, const T& tensor) const {
     require(std::ranges::any_of(list, [&](const auto& each) { return each.get() == &tensor; }),
-            "'{}' is no tensor of its own: a module's initialisation sets only its direct tensors", tensor.name);
+            "'{}' does not belong to this module itself: an initialisation sets only the parameters and buffers that its module holds "
+            "directly",
+            tensor.name);
   }
 
   const NamedModule& named_;

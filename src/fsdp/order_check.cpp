@@ -162,7 +162,7 @@ void OrderCheck::warn_of_deviation(const Unit& unit) {
   const std::size_t at = order_.size();
   std::string what;
   if (at >= first_.order.size()) {
-    what = fmt::format("unit {} comes after the end of step one's order", unit.name());
+    what = fmt::format("unit {} runs after the last unit of the first step", unit.name());
   } else if (first_.order[at] != unit.index()) {
     what = fmt::format("unit {} runs where step one ran unit {}", unit.name(), units_[first_.order[at]]->name());
   } else if (static_cast<std::int64_t>(unit.storage()->parameters().size()) != first_.num_parameters[unit.index()]) {

@@ -30,8 +30,8 @@ std::vector<Root*> roots_of(const std::vector<Unit*>& units) {
 void require_one_mesh(const Root& root, std::string_view what) {
   for (const Unit* unit : root.units()) {
     require<ConfigError>(&unit->device_mesh() == &root.device_mesh(),
-                         "{} knows one grid of ranks, but unit {} is on a grid of {} x {} (replicas x shards) and the root on "
-                         "another, of {} x {}: shard all units on one DeviceMesh",
+                         "{} needs all units on one mesh, but unit {} is on a mesh of {} x {} (replicas x shards) and the root on "
+                         "one of {} x {}: shard all units on one DeviceMesh",
                          what, unit->name(), unit->device_mesh().geometry().replicas, unit->device_mesh().geometry().shard_size,
                          root.device_mesh().geometry().replicas, root.device_mesh().geometry().shard_size);
   }

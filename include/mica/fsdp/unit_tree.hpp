@@ -25,8 +25,8 @@ namespace mica::fsdp {
 /// @throws ConfigError with name and shape of the first that is not.
 void check_all_assigned(nn::Module& module);
 
-/// For callers that support only one grid of ranks per root. @param what  the caller in the error: "a checkpoint"
-/// @throws ConfigError naming a unit on another grid than the root.
+/// For callers that need all units of a root on one mesh. @param what  the caller in the error: "a checkpoint"
+/// @throws ConfigError naming a unit on another mesh than the root.
 void require_one_mesh(const Root& root, std::string_view what);
 
 }  // namespace mica::fsdp

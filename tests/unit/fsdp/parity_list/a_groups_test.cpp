@@ -184,7 +184,7 @@ TEST(Groups, A3_UnitsOfOneRootMayBeOnDifferentGroups) {
     }
     EXPECT_EQ(rig.values(state_dict(model).at("a.weight").view()), std::vector<float>(5, 7.0F));
     expect_refusal<ConfigError>([&] { require_one_mesh(root, "a checkpoint"); },
-                                {"a checkpoint knows one grid", "unit a", "2 x 2", "1 x 4"});
+                                {"a checkpoint needs all units on one mesh", "unit a", "2 x 2", "1 x 4"});
   });
 }
 

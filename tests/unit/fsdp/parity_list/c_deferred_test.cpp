@@ -127,7 +127,7 @@ TEST(C5Deferred, AModuleSetsItsOwnTensorsOnly) {
     nn::Parameter& weight = *model->children()[0].module->own_parameters()[0];
     const std::string text =
         error_of<Error>([&] { root_of(*model).initialize({.function = [&](ModuleInit& init) { static_cast<void>(init.data(weight)); }}); });
-    EXPECT_NE(text.find("'weight' is no tensor of its own"), std::string::npos) << text;
+    EXPECT_NE(text.find("'weight' does not belong to this module itself"), std::string::npos) << text;
     EXPECT_NE(text.find("of type sequential"), std::string::npos) << text;
   });
 }

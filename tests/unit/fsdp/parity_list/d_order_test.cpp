@@ -151,7 +151,7 @@ TEST(D4Order, TheFirstDeviatingStepWarns) {
       text,
       HasSubstr("rank 1: unit c runs where step one ran unit b; prefetch follows step one's order: root a b c; so far this step: root a"));
   EXPECT_THAT(text, HasSubstr("unit b runs where step one ran unit c"));
-  EXPECT_THAT(text, HasSubstr("unit a comes after the end of step one's order"));
+  EXPECT_THAT(text, HasSubstr("unit a runs after the last unit of the first step"));
   EXPECT_EQ(warnings_of({{0, 1, 2}, {0, 1, 2}}), "");
 }
 

@@ -338,7 +338,7 @@ TEST(D17NoSync, NestsAndRestores) {
     train_pass(model, rig.context());
     EXPECT_EQ(reduce_scatters(rig.device_mesh()), 3);
     EXPECT_THAT(error_of<Error>([&] { const NoSync wrong(*model.layers[0]); }),
-                HasSubstr("no_sync is asked of a unit of type probe, which is inside the root model"));
+                HasSubstr("no_sync was called on a unit of type probe, which is inside the root model"));
     try {
       const NoSync scope(root);
       BackwardPass pass(root);
