@@ -21,7 +21,7 @@ constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
 /// The smallest of the ranks' numbers.
 std::int64_t all_min(const mpi::Communicator& world, std::int64_t mine) { return -world.all_max(-mine); }
 
-/// Where a unit's arrays are.
+/// The device or offload tier that holds a unit's arrays.
 struct Place {
   Kernels& kernels;
   Stream& stream;
@@ -40,7 +40,7 @@ float sum_of_squares(const Place& place, const ConstTensorView& x) {
   return fetch_scalar(place.kernels, place.stream, sum);
 }
 
-/// The units' own arrays of a kind that this rank has, as sums of squares; 0 where there is none.
+/// The sum of squares of one of each unit's arrays on this rank; 0 for a unit without it.
 std::vector<float> sums_of_units(const fsdp::Root& root, const std::function<ConstTensorView(const fsdp::UnitStorage&)>& array_of,
                                  const std::function<const Pool&(const fsdp::UnitStorage&)>& pool_of) {
   std::vector<float> sums;
@@ -62,15 +62,15 @@ std::string name_of(const fsdp::Root& root, std::int64_t unit) {
   return fmt::format("unit {}", root.units()[static_cast<std::size_t>(unit)]->name());
 }
 
-/// What passes by units in a step, and the first of it that is not finite on this rank.
-class Passers {
+/// Watches the tensors that enter and leave units in a step, and notes the first on this rank that is not finite.
+class PassWatcher {
  public:
-  explicit Passers(fsdp::Root& root) : root_(root) {
+  explicit PassWatcher(fsdp::Root& root) : root_(root) {
     root_.set_pass_observer([this](const fsdp::Unit& unit, PassPoint point, const nn::Tensors& tensors) { look(unit, point, tensors); });
   }
-  ~Passers() { root_.set_pass_observer(nullptr); }
-  Passers(const Passers&) = delete;
-  Passers& operator=(const Passers&) = delete;
+  ~PassWatcher() { root_.set_pass_observer(nullptr); }
+  PassWatcher(const PassWatcher&) = delete;
+  PassWatcher& operator=(const PassWatcher&) = delete;
 
   [[nodiscard]] std::int64_t first_bad() const { return first_bad_; }
   [[nodiscard]] std::string describe(std::int64_t i) const {
@@ -90,7 +90,7 @@ class Passers {
 
  private:
   void look(const fsdp::Unit& unit, PassPoint point, const nn::Tensors& tensors) {
-    if (&unit == root_.units().front()) return;  // tokens go in, and what comes out has its value after backward
+    if (&unit == root_.units().front()) return;  // its inputs are tokens, and its loss gets its value only in backward
     seen_.emplace_back(&unit, point);
     if (first_bad_ != kNone) return;
     const fsdp::DeviceMesh& device_mesh = root_.device_mesh();
@@ -120,13 +120,13 @@ std::string first_bad_unit(ShardedModel& model, const mpi::Communicator& world, 
   if (first != kNone) return name_of(root, first) + ": its parameters";
 
   root.zero_grad();
-  const Passers passers(root);
+  const PassWatcher watcher(root);
   repeat_passes();
-  const std::int64_t passed = all_min(world, passers.first_bad());
-  if (passed != kNone) return passers.describe(passed);
+  const std::int64_t passed = all_min(world, watcher.first_bad());
+  if (passed != kNone) return watcher.describe(passed);
 
   const std::vector<float> gradients = gradient_sums(root);
-  const auto last = std::find_if(gradients.rbegin(), gradients.rend(), is_bad);  // backward comes from the end
+  const auto last = std::find_if(gradients.rbegin(), gradients.rend(), is_bad);  // backward goes from the last unit to the first
   const std::int64_t bad_gradient = world.all_max(last == gradients.rend() ? -1 : gradients.rend() - last - 1);
   return bad_gradient >= 0 ? name_of(root, bad_gradient) + ": its gradient" : unit_of_largest_gradient(model, world);
 }
@@ -134,7 +134,7 @@ std::string first_bad_unit(ShardedModel& model, const mpi::Communicator& world, 
 std::string unit_of_largest_gradient(ShardedModel& model, const mpi::Communicator& world) {
   const std::vector<float> sums = gradient_sums(*model.root);
   const auto largest = std::ranges::max_element(sums);
-  // The bits of floats that are not negative are in the floats' order.
+  // The bits of non-negative floats sort as the floats do.
   const std::int64_t mine = (std::int64_t{std::bit_cast<std::int32_t>(*largest)} << 24) | (largest - sums.begin());
   return name_of(*model.root, world.all_max(mine) & 0xffffff) + ": the largest gradient";
 }

@@ -19,7 +19,7 @@ void BatchUpload::stage(nn::Context& context, const fsdp::DeviceMesh& device_mes
   for (const TensorView& tensor : staged_) bytes += round_up(tensor.bytes(), kAlignment);
   if (pinned_.bytes() < bytes) {
     pinned_ = device_mesh.offload().pool->allocate(bytes, MemoryRole::workspace, context.compute);
-    context.compute.synchronize();  // the host writes there, which no stream orders behind its last owner
+    context.compute.synchronize();  // the host writes to it, and no stream orders that after the memory's previous use
   }
   std::byte* at = static_cast<std::byte*>(pinned_.data());
   for (TensorView& tensor : staged_) {

@@ -37,7 +37,7 @@ const ConfigKey& known_key(const std::string& name, const std::string& place) {
   return *key;
 }
 
-/// @param name  of the two that a key may have, the one that is used
+/// @param name  the name that the user wrote: the key's own or its old one
 void set_value(Config& config, const ConfigKey& key, const std::string& name, const std::string& value, const std::string& place) {
   const bool is_one_line = std::ranges::none_of(value, [](char c) { return std::iscntrl(static_cast<unsigned char>(c)) && c != '\t'; });
   require<ConfigError>(is_one_line, "{}: the value of {} holds a control character, such as a line break, which a config cannot hold",
@@ -50,15 +50,16 @@ void set_value(Config& config, const ConfigKey& key, const std::string& name, co
   require<ConfigError>(key.set(config, *plain), "{}: {} is {}, expected {}", place, name, io::quoted_name(value), key.expected);
 }
 
-/// The keys that a file, or the flags, have set so far, each by one of its names.
+/// The keys that a file, or the flags, have set so far, and the names used for them.
 class KeysSet {
  public:
-  /// @param name  the one that is used here. @param place  "x.cfg:7". @throws ConfigError naming both where the other was used before.
+  /// @param name  as written here  @param place  "x.cfg:7"  @throws ConfigError naming both places if the other name was used before.
   void add(Config& config, const ConfigKey& key, const std::string& name, const std::string& place) {
     const auto [first, is_new] = names_.try_emplace(&key, Name{name, place});
     require<ConfigError>(is_new || first->second.text == name,
-                         "{}: {} and {} ({}) are one key, and {} is its old name: delete one of the two", place, name, first->second.text,
-                         first->second.place, key.old_name);
+                         "{}: {} and {} ({}) are the same key, and {} is its old name: delete one of the "
+                         "two",
+                         place, name, first->second.text, first->second.place, key.old_name);
     if (name != key.name) config.old_names[name] = key.name;
     config.set_by_user.insert(key.name);
   }
@@ -108,7 +109,7 @@ void check_in_backward(const Config& config) {
                        "optim.in_backward = true cannot skip a step that overflows, as fp16 needs: use bf16 or fp32");
 }
 
-/// Bad steps are judged by gradients before they change anything.
+/// Bad steps are recognised by gradients, before they change anything.
 void check_bad_steps(const Config& config) {
   const bool acts = config.train.on_bad_step != "none";
   require<ConfigError>(acts || config.train.grad_norm_spike == 0,
@@ -129,7 +130,9 @@ void check_retention(const Config& config) {
   const auto check_rule = [&](std::string_view key, std::int64_t value) {
     require<ConfigError>(
         value == 0 || checkpoint.keep > 0,
-        "{} = {} keeps checkpoints beside the newest ones, but checkpoint.keep = 0 keeps all: set checkpoint.keep = 1 or more", key, value);
+        "{} = {} keeps more checkpoints than the newest ones, but checkpoint.keep = 0 keeps all: set checkpoint.keep = 1 or "
+        "more",
+        key, value);
   };
   check_rule("checkpoint.keep_every", checkpoint.keep_every);
   check_rule("checkpoint.keep_best", checkpoint.keep_best);
@@ -147,7 +150,7 @@ void check_retention(const Config& config) {
 }  // namespace
 
 ConfigText read_config_text(const std::string& path) {
-  // A folder opens like a file and reads as if it were empty.
+  // Without this check a folder would open and read as an empty file.
   std::error_code none;
   errno = std::filesystem::is_directory(path, none) ? EISDIR : 0;
   std::ifstream file;
@@ -158,7 +161,9 @@ ConfigText read_config_text(const std::string& path) {
   require<ConfigError>(file.is_open() && !file.bad(), "cannot read the config file {}: {}; give the path of a .cfg file, see configs/",
                        path, errno_text(open_error));
   require<ConfigError>(file.gcount() <= kMaxConfigBytes,
-                       "{}: has more than {} bytes, so it is no config; give the path of a .cfg file, see configs/", path, kMaxConfigBytes);
+                       "{}: has more than {} bytes, so it is not a config file; give the path of a .cfg file, see "
+                       "configs/",
+                       path, kMaxConfigBytes);
   text.resize(static_cast<std::size_t>(file.gcount()));
   return {path, text};
 }

@@ -92,7 +92,7 @@ ConfigKey text(std::string name, Get field, std::string expected, std::string he
 
 template <class Get>
 ConfigKey list(std::string name, Get field, std::string help,
-               std::string expected = "file names or globs, separated by commas; in double quotes where they hold commas") {
+               std::string expected = "file names or globs, separated by commas; a name with a comma in double quotes") {
   return {std::move(name),
           std::move(help),
           std::move(expected),
@@ -109,13 +109,13 @@ ConfigKey list(std::string name, Get field, std::string help,
           true};
 }
 
-/// A key that had another name before, which is still read.
+/// A key that was renamed; the old name is still read.
 ConfigKey renamed(std::string old_name, ConfigKey key) {
   key.old_name = std::move(old_name);
   return key;
 }
 
-/// runs/<name> is one folder.
+/// The name is a single path component of runs/<name>.
 ConfigKey run_name_key() {
   ConfigKey key = text(
       "run.name", [](Config & c) -> auto& { return c.run.name; }, "a name without /, not . or ..",
@@ -187,7 +187,7 @@ ConfigKey trace_key() {
   return key;
 }
 
-// field(run.name) is the accessor every key is built from.
+// The accessor of a key's field.
 #define MICA_FIELD(member) \
   [](Config & c) -> auto& { return c.member; }
 
@@ -204,19 +204,19 @@ std::vector<ConfigKey> make_keys() {
       choice("mesh.device", MICA_FIELD(mesh.device), {"auto", "cpu", "cuda"},
              "device to train on; auto: GPUs if every rank has one, else the CPU"),
       choice("mesh.backend", MICA_FIELD(mesh.backend), {"auto", "mpi", "shared", "nccl", "staged"},
-             "backend of collectives: mpi on CPUs; shared: mpi, and ranks of a node keep fp32 masters side by side in memory that they "
-             "share (/dev/shm), so that units with fsdp.param_dtype=fp32 and fsdp.sharding=flat need no all-gather; nccl on GPUs, one GPU "
-             "per rank; staged: GPU memory copied through the host and sent by MPI, for ranks that share a GPU; auto: mpi or nccl"),
+             "backend of collectives. mpi: on CPUs; shared: mpi, and the ranks of a node keep their fp32 masters in shared memory "
+             "(/dev/shm), so that units with fsdp.param_dtype=fp32 and fsdp.sharding=flat need no all-gather; nccl: on GPUs, one GPU per "
+             "rank; staged: GPU memory copied through the host and sent by MPI, for ranks that share a GPU; auto: mpi or nccl"),
       real("mesh.timeout", MICA_FIELD(mesh.timeout), 1, 1e6,
-           "seconds after which a collective that has not ended is a hang: every rank writes what it did last to RUN/hang, a report names "
-           "the rank that the others wait for, and the job ends; also NCCL's limit for connections and collectives"),
+           "seconds after which an unfinished collective counts as a hang: every rank writes its last operations to RUN/hang, a report "
+           "names the rank that the others wait for, and the job ends; also NCCL's timeout for connections and collectives"),
       flag("mesh.register_buffers", MICA_FIELD(mesh.register_buffers),
-           "nccl: units' buffers of 4 MiB and more are allocated separately and registered with NCCL, for transfers without "
-           "copies; false: they share the pool's memory, which takes a little less"),
+           "nccl: allocate units' buffers of 4 MiB and more separately and register them with NCCL, for zero-copy transfers; false: take "
+           "them from the pool, which needs a little less memory"),
       shard_size_key(),
       choice("mesh.streams", MICA_FIELD(mesh.streams), {"auto", "threaded", "inline"},
              "CPU streams: threaded overlaps communication with computation, in threads of its own; inline runs both in turn; "
-             "auto: threaded if a rank has more than one core"),
+             "auto: threaded if a rank has more than one thread"),
       whole("mesh.threads", MICA_FIELD(mesh.threads), 0, 4096,
             "OpenMP threads per rank; 0: OMP_NUM_THREADS if set, else the cores the rank is bound to, divided by the ranks that "
             "share them"),
@@ -251,7 +251,7 @@ std::vector<ConfigKey> make_keys() {
       list("data.train", MICA_FIELD(data.train), "token files to train on, made by mica-tokenize"),
       list("data.val", MICA_FIELD(data.val), "token files to evaluate on; empty: no evaluation"),
       choice("data.order", MICA_FIELD(data.order), {"shuffled", "sequential"},
-             "order of sequences: shuffled by run.seed, anew in each epoch, or as in the files"),
+             "order of sequences: shuffled by run.seed, differently in each epoch, or sequential as in the files"),
 
       choice("fsdp.strategy", MICA_FIELD(fsdp.strategy),
              {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "shard_optim"},
@@ -293,11 +293,11 @@ std::vector<ConfigKey> make_keys() {
              "block: keep only each block's input and run its forward again in backward: less memory, about a third more time"),
       choice("fsdp.recompute", MICA_FIELD(fsdp.recompute), {"auto", "none", "cheap"},
              "activations that are recomputed in backward instead of kept. cheap: outputs of norms, GELUs and SwiGLUs, a third "
-             "less activation memory; auto: cheap on a CPU, where it takes next to no time, none on a GPU. Without effect inside "
-             "blocks that activation_checkpointing runs again"),
+             "less activation memory; auto: cheap on a CPU, where it takes next to no time, none on a GPU. No effect inside blocks that "
+             "activation_checkpointing recomputes"),
       flag("fsdp.sync_module_states", MICA_FIELD(fsdp.sync_module_states),
-           "broadcast rank 0's initial parameters and buffers; needed only by programs that set values of their own, since "
-           "initial values are the same on all ranks"),
+           "broadcast rank 0's initial parameters and buffers; needed only by programs that set initial values themselves, since Mica's "
+           "are the same on all ranks"),
       list("fsdp.freeze", MICA_FIELD(fsdp.freeze), "parameters that are not trained",
            "globs over full parameter names, separated by commas"),
       list("fsdp.ignore", MICA_FIELD(fsdp.ignore),
@@ -338,7 +338,8 @@ std::vector<ConfigKey> make_keys() {
            "GPUs: logits in fp32 whatever fsdp.param_dtype is; false: in param_dtype, as with PyTorch's autocast, which takes "
            "less time and half the memory; a bf16 logit of 10 is off by up to 0.03"),
       flag("train.deterministic", MICA_FIELD(train.deterministic),
-           "the same bits on any number of ranks (given train.micro_batch and train.global_batch); costs memory and communication"),
+           "bitwise the same results on any number of ranks (with the same train.micro_batch and train.global_batch); costs memory and "
+           "communication"),
       flag("train.reproducible", MICA_FIELD(train.reproducible),
            "bitwise repeatable on the same mesh. GPUs: false lets cuDNN and cuBLASLt add up attention gradients and parts of "
            "fp32 products in any order, which is faster and takes less memory"),
@@ -349,14 +350,14 @@ std::vector<ConfigKey> make_keys() {
             "batches of 16 sequences per evaluation, from the start of data.val, whatever the ranks and micro_batch; 0: all of data.val"),
       whole("train.log_interval", MICA_FIELD(train.log_interval), 1, kHuge, "steps between progress lines"),
       real("train.max_hours", MICA_FIELD(train.max_hours), 0, 1e6,
-           "save and exit with status 75 before this many hours are over, and before a Slurm job ends; 0: no limit of its own"),
+           "save and exit with status 75 before this many hours have passed, and before a Slurm job ends; 0: only Slurm's limit"),
       choice("train.on_bad_step", MICA_FIELD(train.on_bad_step), {"none", "stop", "skip", "rollback"},
              "what to do when a step's loss or gradient norm is NaN or infinite, or a spike (grad_norm_spike), before it changes the "
              "model. stop: save the step before and end with status 3; skip: leave the model as it is and go on with the next step; "
-             "rollback: go back to the newest checkpoint and go on behind the data that was seen since; none: train on, with a warning. "
-             "Each names the step and the unit that went bad first; all but none let the host wait once a step"),
+             "rollback: go back to the newest checkpoint and skip the data seen since; none: continue, with a warning. All but none name "
+             "the step and the first bad unit, and make the host wait for the device once per step"),
       real("train.grad_norm_spike", MICA_FIELD(train.grad_norm_spike), 0, 1e6,
-           "a gradient norm of more than this many times its running mean is a bad step, too; 0: off"),
+           "a gradient norm above this many times its running mean also counts as a bad step; 0: off"),
 
       whole("checkpoint.interval", MICA_FIELD(checkpoint.interval), 0, kHuge, "steps between checkpoints; 0: only after the last step"),
       real("checkpoint.interval_minutes", MICA_FIELD(checkpoint.interval_minutes), 0, 1e6,
@@ -367,21 +368,22 @@ std::vector<ConfigKey> make_keys() {
            "save the optimizer state; false: the model only, for model.init_from and mica-convert; such a checkpoint cannot be resumed"),
       whole("checkpoint.keep", MICA_FIELD(checkpoint.keep), 0, 1'000'000, "number of newest checkpoints to keep; 0: all"),
       whole("checkpoint.keep_every", MICA_FIELD(checkpoint.keep_every), 0, kHuge,
-            "keep the checkpoints of steps that are multiples of this, too; 0: none"),
+            "also keep the checkpoints of steps that are multiples of this; 0: none"),
       whole("checkpoint.keep_best", MICA_FIELD(checkpoint.keep_best), 0, 1'000'000,
-            "number of checkpoints with the lowest validation losses to keep, too; checkpoint.interval must be a multiple of "
-            "train.eval_interval then; 0: none"),
+            "also keep this many checkpoints with the lowest validation losses; checkpoint.interval must then be a multiple of "
+            "train.eval_interval; 0: none"),
       text("checkpoint.resume", MICA_FIELD(checkpoint.resume), "auto, none or a checkpoint's folder",
-           "auto: resume from the newest complete checkpoint of the run, if any"),
+           "auto: resume from the newest complete checkpoint of the run, if any; none: start anew, an error if the run has a checkpoint; "
+           "a folder: go back to that checkpoint, or start from another run's"),
       flag("checkpoint.allow_data_change", MICA_FIELD(checkpoint.allow_data_change),
            "resume although train.seq_len, train.global_batch, data.order or the tokens of data.train have changed: later steps "
            "see other data"),
-      flag(
-          "checkpoint.emergency", MICA_FIELD(checkpoint.emergency),
-          "when ranks are lost, those that are left save the last step, if they hold all shards (hybrid and no_shard strategies, on CPUs)"),
+      flag("checkpoint.emergency", MICA_FIELD(checkpoint.emergency),
+           "when ranks are lost, the remaining ranks save the last step, if together they hold all shards (hybrid and no_shard strategies, "
+           "on CPUs)"),
 
       choice("log.level", MICA_FIELD(log.level), {"debug", "info", "warn", "error"},
-             "lowest level of messages that is printed; debug tells where the time of a start goes"),
+             "lowest level of messages that is printed; debug also shows where start-up time goes"),
       trace_key(),
       flag("log.metrics", MICA_FIELD(log.metrics), "write metrics.jsonl"),
       flag("log.tensorboard", MICA_FIELD(log.tensorboard),

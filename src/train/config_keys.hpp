@@ -18,8 +18,9 @@ struct ConfigKey {
   /// @returns false when the text is not what is expected.
   std::function<bool(Config&, const std::string& text)> set;
   std::function<std::string(const Config&)> get;
-  bool is_list = false;         ///< items are quoted one by one, by set and get; other values as a whole, by who reads and writes files
-  std::string old_name = {};    ///< "model.hidden": read as well; empty: it never had another name
+  bool is_list =
+      false;  ///< set and get quote the items one by one; other values are quoted as a whole by the code that reads and writes files
+  std::string old_name = {};    ///< "model.hidden": still read; empty: it never had another name
   std::string since = "0.1.0";  ///< the first version of Mica that has the key, by either name
 };
 

@@ -6,17 +6,19 @@
 namespace mica::train {
 namespace {
 
-constexpr std::string_view kOfARank = "It counts the sequences that a rank computes at once; train.global_batch counts those of a step.";
+constexpr std::string_view kOfARank =
+    "It counts the sequences that a rank computes at once; train.global_batch counts those of a whole "
+    "step.";
 constexpr std::string_view kOfAStep = "It counts the sequences of a step: micro_batch x accumulation x ranks.";
 constexpr std::string_view kInSteps = "It counts optimizer steps; start-up prints how many epochs they are.";
 constexpr std::string_view kOneKeyForDtypes = "Its values are fp32, bf16 and fp16.";
-constexpr std::string_view kIsReproducible = "It is true already; train.deterministic keeps the same bits on other numbers of ranks, too.";
+constexpr std::string_view kIsReproducible = "It is on by default; train.deterministic also gives the same bits on other numbers of ranks.";
 constexpr std::string_view kRanksAreStarted =
     "the launcher decides how many ranks there are: mpirun -np 8, or srun --nodes=2 --ntasks-per-node=4";
 constexpr std::string_view kGpusAreTaken =
     "no key counts GPUs: each rank takes one, by its number on the node; start as many ranks as there are GPUs";
 
-// "<word>" in a name is a word for hints, too.
+// "<word>" in a name is also a word for hints.
 constexpr OtherNames kOtherNames[] = {
     {"run.name", "", "<run_name>", "job_name experiment_name", ""},
     {"run.dir", "", "<output_dir>", "out_dir logging_dir save_dir", ""},
@@ -31,7 +33,7 @@ constexpr OtherNames kOtherNames[] = {
     {"mesh.shard_size", "init_device_mesh((replicas, shard_size))", "accelerate ParallelismConfig(dp_shard_size)",
      "device_mesh shard_degree data_parallel_shard_degree", ""},
     {"mesh.shard_size", "", "", "replicate_degree data_parallel_replicate_degree",
-     "The number of replicas is that of the ranks divided by it."},
+     "The number of replicas is the number of ranks divided by it."},
     {"mesh.threads", "set_num_threads", "accelerate launch --num_cpu_threads_per_process", "cpus_per_task num_threads omp_num_threads", ""},
 
     {"model.type", "", "config.json <model_type>", "arch architecture architectures", ""},

@@ -43,9 +43,9 @@ DeviceChoice choose_device(const Config::Mesh& wanted, const mpi::Session& sessi
   const auto comm = make_mpi_comm(world);
   DeviceChoice choice;
   std::vector<GpuInfo> gpus;
-  // A kernel's first launch may load its module, for which the driver lets the GPU finish, while a staged stream waits for
-  // the host: then both would wait for ever. So all is loaded when CUDA starts, which is below. And each stream has a
-  // queue of its own in the GPU, so that nothing stands behind a stream that waits.
+  // The first launch of a kernel may load its module, and for that the driver waits until the GPU is idle. A staged stream may be waiting
+  // for the host then: a deadlock. So all modules are loaded when CUDA starts, below. Each stream also gets a hardware queue of its own, so
+  // that no work is queued behind a waiting stream.
   if (wanted.backend == "staged") {
     static_cast<void>(setenv("CUDA_MODULE_LOADING", "EAGER", 0));
     static_cast<void>(setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0));
@@ -62,7 +62,7 @@ DeviceChoice choose_device(const Config::Mesh& wanted, const mpi::Session& sessi
   comm->agree([&] {
     choice.backend = backend_from_name(wanted.backend, on_gpu);
     require<ConfigError>(choice.backend != Backend::nccl || choice.ranks_on_gpu == 1,
-                         "mesh.backend = nccl takes one GPU a rank, but {} ranks of a node share {} ({}): start fewer ranks a node, or "
+                         "mesh.backend = nccl needs one GPU per rank, but {} ranks of a node share {} ({}): start fewer ranks per node, or "
                          "set mesh.backend=staged, which is slow",
                          choice.ranks_on_gpu, choice.gpu ? choice.gpu->name : "", choice.gpu ? choice.gpu->pci_bus_id : "");
     require<ConfigError>(

@@ -21,8 +21,8 @@ struct DeviceChoice {
   Backend backend = Backend::mpi;
 };
 
-/// By mesh.device and mesh.backend: GPUs are dealt out by local rank among those that a process sees, so a launcher that
-/// shows each rank its own is followed too.
+/// By mesh.device and mesh.backend: A rank takes a GPU by its local rank among those that it sees. This also works if the launcher shows
+/// each rank only its own GPU.
 /// @collective @throws ConfigError on all ranks: no GPU, some ranks without one, NCCL with a GPU shared
 [[nodiscard]] DeviceChoice choose_device(const Config::Mesh& wanted, const mpi::Session& session, const mpi::Communicator& world);
 

@@ -16,7 +16,7 @@
 namespace mica::train {
 namespace {
 
-/// A protobuf message that is being written: the few types of field that events have.
+/// Writes a protobuf message, with the few field types that events need.
 class Message {
  public:
   void add_varint(int field, std::uint64_t value) {
@@ -27,7 +27,7 @@ class Message {
     key(field, 1);
     little_endian(std::bit_cast<std::uint64_t>(value));
   }
-  void add(int field, const std::string& bytes) {  // also of a message within
+  void add(int field, const std::string& bytes) {  // also for a nested message
     key(field, 2);
     varint(bytes.size());
     bytes_ += bytes;
@@ -52,7 +52,7 @@ class Message {
   std::string bytes_;
 };
 
-/// event.proto's Event, up to what it tells of.
+/// The beginning of event.proto's Event: time and step.
 Message event_at(double wall_time, std::int64_t step) {
   constexpr int kWallTime = 1, kStep = 2;
   Message event;
@@ -67,7 +67,7 @@ std::string path_of(const std::string& run_folder, double wall_time) {
   return fmt::format("{}/events.out.tfevents.{:010}.{}.{}", folder, static_cast<std::int64_t>(wall_time), host_name(), ::getpid());
 }
 
-/// As TensorBoard's own checksums are: a checksum of data that holds checksums would be a weak one.
+/// TFRecord masks its checksums, since a CRC of data that contains CRCs is weak.
 std::uint32_t masked_crc32c(const std::string& bytes) {
   const std::uint32_t crc = io::crc32c(bytes.data(), std::ssize(bytes));
   return ((crc >> 15U) | (crc << 17U)) + 0xa282ead8U;

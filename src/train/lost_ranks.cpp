@@ -21,20 +21,20 @@ LostRanks::LostRanks(checkpoint::EmergencySaver& saver, Hooks hooks)
     : saver_(saver), hooks_(std::move(hooks)), thread_([this](const std::stop_token& stop) { watch(stop); }) {}
 
 void LostRanks::save_and_exit(const std::string& why, std::chrono::duration<double> linger) {
-  auto* const before = std::signal(SIGTERM, SIG_IGN);  // another one must not cut the save short
+  auto* const before = std::signal(SIGTERM, SIG_IGN);  // a second one must not interrupt the save
   try {
     const checkpoint::SaveReport report = saver_.save();
     if (report.bytes > 0) hooks_.tell_saved(report);
-    hooks_.warn(fmt::format("{}: the ranks that are left have step {} in {}; start the same command again", why, report.step, report.path));
+    hooks_.warn(fmt::format("{}: the remaining ranks saved step {} in {}; start the same command again", why, report.step, report.path));
   } catch (const std::exception& error) {
-    hooks_.warn(fmt::format("{}: the ranks that are left cannot save: {}", why, error.what()));
+    hooks_.warn(fmt::format("{}: the remaining ranks cannot save: {}", why, error.what()));
     std::signal(SIGTERM, before);
     return;
   }
   hooks_.exits();
   std::signal(SIGTERM, [](int) { std::_Exit(static_cast<int>(ExitCode::requeue)); });
   std::this_thread::sleep_for(linger);
-  std::_Exit(static_cast<int>(ExitCode::requeue));  // nothing else of MPI is asked, and no destructor would end
+  std::_Exit(static_cast<int>(ExitCode::requeue));  // no MPI call would return, nor a destructor that makes one
 }
 
 void LostRanks::watch(const std::stop_token& stop) {
@@ -48,7 +48,7 @@ void LostRanks::watch(const std::stop_token& stop) {
     const double now = hooks_.progress();
     if (now != std::exchange(progress, now) || num_pauses_ > 0) since = Clock::now();
     if (Clock::now() - since < kStall) continue;
-    save_and_exit("SIGTERM, and no collective ends");
+    save_and_exit("SIGTERM, and no collective completes");
     since = Clock::now();
   }
 }

@@ -10,7 +10,7 @@
 namespace mica::train {
 namespace {
 
-/// What makes activations smaller.
+/// The keys that reduce activation memory.
 std::string memory_keys(const Config& config, const Device& device) {
   const bool keeps = recompute_policy(config, device) == nn::Recompute::none;
   return std::string(keeps ? "fsdp.recompute=cheap or " : "or ") + "fsdp.activation_checkpointing=block";
@@ -18,24 +18,24 @@ std::string memory_keys(const Config& config, const Device& device) {
 
 void check_gpu_memory(const mpi::Communicator& world, const Config& config, const Device& device, const StartPlan& start) {
   const std::int64_t needed = start.memory.peak * device.ranks_on_gpu;
-  make_mpi_comm(world)->agree([&] {  // CUDA, its libraries and NCCL have theirs by now
+  make_mpi_comm(world)->agree([&] {  // CUDA, its libraries and NCCL have allocated theirs by now
     const std::int64_t left = free_gpu_memory() + device.pool->stats().reserved;
     require<ConfigError>(
         needed <= left,
-        "this run needs {} of a GPU's memory a rank{}, but {} has {} left of {}: take more GPUs, a smaller model, "
-        "train.micro_batch or train.seq_len, {}",
+        "this run needs {} of GPU memory per rank{}, but {} has {} left of {}: use more GPUs, a smaller model, train.micro_batch or "
+        "train.seq_len, {}",
         plan::format_bytes(start.memory.peak),
         device.ranks_on_gpu > 1 ? fmt::format(", {} with {} ranks on one", plan::format_bytes(needed), device.ranks_on_gpu) : "",
         device.gpu->name, plan::format_bytes(left), plan::format_bytes(device.gpu->memory_bytes), memory_keys(config, device));
   });
 }
 
-/// Shared masters are in /dev/shm.
+/// For the masters in /dev/shm.
 void check_shared_memory(const mpi::Communicator& world, const mpi::Communicator& node, const StartPlan& start) {
   const std::int64_t needed = node.all_sum(start.shared_bytes);
   make_mpi_comm(world)->agree([&] {
     struct statvfs place {};
-    if (statvfs("/dev/shm", &place) != 0 || place.f_blocks == 0) return;  // no limit, or told when it is used
+    if (statvfs("/dev/shm", &place) != 0 || place.f_blocks == 0) return;  // no limit; an error is reported on use
     const auto unit = static_cast<std::int64_t>(place.f_frsize);
     const auto left = static_cast<std::int64_t>(place.f_bavail) * unit, all = static_cast<std::int64_t>(place.f_blocks) * unit;
     require<ConfigError>(needed <= left,
@@ -57,8 +57,8 @@ void check_memory(const mpi::Communicator& world, const Config& config, const De
   const MemoryShare share = tightest_limit(node, mine, memory_limits());
   make_mpi_comm(world)->agree([&] {
     require<ConfigError>(share.needed <= share.limit.bytes,
-                         "this run needs {} of memory a rank, {} for {} ranks of a node, but {} is {}: take more nodes, a higher "
-                         "limit (Slurm: --mem), a smaller model, train.micro_batch or train.seq_len, {}",
+                         "this run needs {} of memory per rank, {} for {} ranks of a node, but {} is {}: use more nodes, a higher limit "
+                         "(Slurm: --mem), a smaller model, train.micro_batch or train.seq_len, {}",
                          plan::format_bytes(mine), plan::format_bytes(share.needed), share.num_ranks, share.limit.name,
                          plan::format_bytes(share.limit.bytes), memory_keys(config, device));
   });

@@ -7,8 +7,8 @@
 
 namespace mica::train {
 
-/// Refuses what the node's memory, or the GPU's, cannot hold, by the plan, before anything is allocated.
-/// @collective @throws ConfigError on all ranks, naming what is needed and what there is
+/// Refuses a run whose plan exceeds the node's memory, or the GPU's, before anything is allocated.
+/// @collective @throws ConfigError on all ranks, naming the memory needed and available
 void check_memory(const mpi::Communicator& world, const Config& config, const Device& device, const data::BatchPlan& batch,
                   const StartPlan& start);
 

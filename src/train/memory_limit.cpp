@@ -12,7 +12,7 @@
 namespace mica::train {
 namespace {
 
-/// A hierarchy of cgroups that may limit memory, as it is mounted here.
+/// A mounted cgroup hierarchy that may limit memory.
 struct CgroupMount {
   bool is_v2 = false;
   std::string root;   ///< the cgroup at the mount point: "/" or, in some containers, the container's
@@ -51,14 +51,14 @@ std::string own_cgroup(const std::string& root, bool is_v2) {
   return "/";
 }
 
-/// Below the mount point; "" for the cgroup at the mount point itself, also when this process lies outside of what is mounted.
+/// The cgroup's path below the mount point; "" for the cgroup at the mount point, and for a process outside what is mounted.
 std::string path_below(const std::string& cgroup, const std::string& mount_root) {
   const std::string prefix = mount_root == "/" ? "" : mount_root;
   const bool is_inside = cgroup.starts_with(prefix + "/") && cgroup.find("/..") == std::string::npos;
   return is_inside && cgroup != "/" ? cgroup.substr(prefix.size()) : "";
 }
 
-/// Containers may call different cgroups by one name: "cgroup:[4026531835]".
+/// Different cgroups may have the same name in different containers: "cgroup:[4026531835]".
 std::string cgroup_namespace(const std::string& root) {
   std::error_code error;
   return std::filesystem::read_symlink(root + "/proc/self/ns/cgroup", error).string();

@@ -26,14 +26,14 @@ nlohmann::ordered_json number(double value) {
   return std::isnan(value) ? "nan" : (value > 0 ? "inf" : "-inf");
 }
 
-/// To a multiple of 1 / per_one, which JSON then shows with no more digits.
+/// Rounded to a multiple of 1 / per_one, so that JSON shows few digits.
 double rounded(double value, double per_one) { return std::round(value * per_one) / per_one; }
 
 struct Rows {
   std::string kept, later;
 };
 
-/// Nothing for what is no row, as a line that a kill cut short: that is no mistake.
+/// Nothing if the line is not a row, such as one that a kill cut short. That is not an error.
 std::optional<std::int64_t> step_of(const std::string& line, const std::string& path) {
   try {
     const auto row = io::JsonValue::parse<ConfigError>(line, path);
@@ -43,7 +43,7 @@ std::optional<std::int64_t> step_of(const std::string& line, const std::string& 
   }
 }
 
-/// The rows of a file: those of steps up to last_step, and the others. What is no row is dropped.
+/// The rows of a file: those of steps up to last_step, and later ones. Lines that are not rows are dropped.
 Rows split_rows(const std::string& path, std::int64_t last_step) {
   Rows rows;
   std::ifstream file(path);

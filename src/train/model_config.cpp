@@ -12,7 +12,7 @@
 namespace mica::train {
 namespace {
 
-/// A key of one architecture that is set for another would do nothing.
+/// A Llama key would have no effect on another architecture, so it is refused.
 void refuse_keys_of_llama(const Config& config) {
   static const Config defaults;
   for (const char* name :
@@ -31,7 +31,7 @@ void check_seq_len(const Config& config) {
                        config.model.context);
 }
 
-/// Sizes past any machine, refused before integers overflow on their way to the memory plan.
+/// Refuses sizes that no machine can hold, before integers overflow in the memory plan.
 void check_sizes(const Config& config) {
   const Config::Model& model = config.model;
   const auto number = [](std::int64_t value) { return static_cast<double>(value); };
@@ -49,8 +49,8 @@ void check_sizes(const Config& config) {
   const double activation = number(config.train.micro_batch) * number(config.train.seq_len) * std::max({width, hidden, q});
   constexpr double kLargestActivation = 1e14;
   require<ConfigError>(activation <= kLargestActivation,
-                       "train.micro_batch = {} sequences of train.seq_len = {} tokens make activations of {:.1e} numbers, more "
-                       "than any memory: choose smaller ones",
+                       "train.micro_batch = {} sequences of train.seq_len = {} tokens make activations of {:.1e} elements, more than any "
+                       "memory holds: choose smaller ones",
                        config.train.micro_batch, config.train.seq_len, activation);
 }
 

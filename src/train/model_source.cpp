@@ -10,7 +10,7 @@
 namespace mica::train {
 namespace {
 
-/// Dropout is of training: it stays the config's.
+/// Without dropout, which belongs to training: the config's value stays.
 std::string to_ini(const checkpoint::ModelDescription& model) {
   std::string text = "[model]\n";
   for (const auto& [key, value] : model.keys) {
@@ -19,7 +19,7 @@ std::string to_ini(const checkpoint::ModelDescription& model) {
   return text;
 }
 
-/// Rank 0 makes the text; `check` looks at the config that it gives there.
+/// Rank 0 reads the keys and calls `check` with the config that results; then all ranks apply them.
 template <class Read, class Check>
 void apply_from_first_rank(const HostComm& comm, Config& config, const Read& read, const Check& check) {
   ConfigText text;
@@ -50,7 +50,7 @@ void take_model_keys(const HostComm& comm, Config& config) {
                           : checkpoint::read_model_description(config.model.init_from);
   };
   apply_from_first_rank(comm, config, read, [&](const checkpoint::ModelDescription& model, const Config& filled) {
-    // A checkpoint that the run goes on from has its own rules (resume_rules.hpp).
+    // A checkpoint that the run resumes from has its own rules (resume_rules.hpp).
     if (!start.manifest) checkpoint::check_model_keys(model, model_description(filled));
   });
 }

@@ -18,7 +18,7 @@ Progress::Progress(Logger logger, std::int64_t last_step, bool on_terminal)
 bool Progress::is_on_terminal() {
   if (std::getenv("CI") != nullptr) return false;
   if (std::getenv("OMPI_COMM_WORLD_RANK") == nullptr && std::getenv("PMI_RANK") == nullptr) return isatty(STDERR_FILENO) == 1;
-  // Launchers give their ranks pseudo-terminals or pipes, whatever they write to themselves.
+  // Launchers give their ranks pseudo-terminals or pipes, whatever their own stderr is. So look at the launcher's.
   std::error_code none;
   const auto target = std::filesystem::read_symlink("/proc/" + std::to_string(getppid()) + "/fd/2", none).string();
   return target.starts_with("/dev/pts/") || target.starts_with("/dev/tty");

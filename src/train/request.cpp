@@ -6,10 +6,10 @@
 namespace mica::train {
 namespace {
 
-/// Below it: microseconds of a step. Above: the request.
+/// The low bits hold microseconds per step, the bits from here on the request.
 constexpr std::int64_t kRequest = std::int64_t{1} << 56;
 constexpr std::int64_t kPauseUs = 100'000;
-constexpr std::int64_t kMostSteps = 1000;
+constexpr std::int64_t kMaxSteps = 1000;
 
 }  // namespace
 
@@ -29,7 +29,7 @@ std::int64_t RequestPace::encode(Request mine, std::int64_t step, Clock::time_po
 Request RequestPace::agree(std::int64_t maximum, std::int64_t step, Clock::time_point now) {
   agreed_at_ = now;
   agreed_step_ = step;
-  next_step_ = step + std::clamp<std::int64_t>(kPauseUs / std::max<std::int64_t>(1, maximum % kRequest), 1, kMostSteps);
+  next_step_ = step + std::clamp<std::int64_t>(kPauseUs / std::max<std::int64_t>(1, maximum % kRequest), 1, kMaxSteps);
   return static_cast<Request>(maximum / kRequest);
 }
 

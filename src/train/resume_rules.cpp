@@ -13,18 +13,18 @@
 namespace mica::train {
 namespace {
 
-constexpr std::array<std::string_view, 5> kFree{"mesh.", "fsdp.", "log.", "run.name", "run.take_over"};
+constexpr std::array<std::string_view, 5> kFreePrefixes{"mesh.", "fsdp.", "log.", "run.name", "run.take_over"};
 constexpr std::array<std::string_view, 3> kDecidesData{"train.seq_len", "train.global_batch", "data.order"};
 
 bool is_free(std::string_view key) {
-  for (const std::string_view prefix : kFree) {
+  for (const std::string_view prefix : kFreePrefixes) {
     if (key.starts_with(prefix)) return true;
   }
   return key == "run.dir" || key == "model.init_from" || key.starts_with("checkpoint.") || key == "train.log_interval" ||
          key == "train.eval_interval" || key == "train.eval_batches" || key == "train.drift_interval" || key == "train.max_hours";
 }
 
-/// Dropout is of training, not of the model's shape; init_from is over when the first step begins.
+/// Dropout belongs to training, not to the model; init_from has no effect after the first step.
 bool is_of_model(std::string_view key) { return key.starts_with("model.") && key != "model.dropout" && key != "model.init_from"; }
 
 std::vector<std::string> check_keys(const Config& config, const Config& saved, const std::string& place) {
@@ -50,14 +50,14 @@ Config saved_config(const checkpoint::Manifest& manifest, const std::string& pla
   Config saved = parse_config({place + "/manifest.json (config)", manifest.config}, {});
   if (manifest.global_batch > 0) {
     saved.train.global_batch = manifest.global_batch;
-  } else if (saved.train.global_batch == 0 && manifest.step > 0) {  // format 3: a step had equally many tokens ever since
+  } else if (saved.train.global_batch == 0 && manifest.step > 0) {  // format 3: all steps had the same number of tokens
     saved.train.global_batch = manifest.tokens / manifest.step / saved.train.seq_len;
   }
   return saved;
 }
 
-/// Where sequences of another length begin that no token of the first `sequences` is in; in data.order = sequential, since a
-/// shuffled order is another one with another number of sequences.
+/// The first sequence of the new length that shares no token with the first `sequences` of the old length. This holds for data.order =
+/// sequential; a shuffled order differs when the number of sequences does.
 std::int64_t with_seq_len(std::int64_t sequences, std::int64_t before, std::int64_t now, std::int64_t num_tokens) {
   const std::int64_t per_epoch_before = std::max<std::int64_t>(1, (num_tokens - 1) / before);
   const std::int64_t per_epoch_now = std::max<std::int64_t>(1, (num_tokens - 1) / now);

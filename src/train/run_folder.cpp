@@ -18,12 +18,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Of the run's small files: lock, log, config. That a checkpoint fits is checked once its size is known.
+/// For the run's small files: lock, log, config. Room for a checkpoint is checked once its size is known.
 constexpr std::int64_t kLeastDiskBytes = 64 << 10;
 
 bool is_path(const std::string& resume) { return resume != "auto" && resume != "none"; }
 
-/// One text for all the ways to write a path; of one that is no longer there, too.
+/// One spelling of a path, even if it no longer exists.
 std::string canonical(const std::string& path) {
   std::error_code error;
   std::string text = fs::weakly_canonical(path, error).lexically_normal().string();
@@ -31,7 +31,7 @@ std::string canonical(const std::string& path) {
   return text;
 }
 
-/// The newest checkpoint that can be read, if it is of a line that this checkpoint.resume began.
+/// The newest readable checkpoint, if it descends from this checkpoint.resume.
 std::optional<std::string> newest_of_line(const Config& config) {
   const std::vector<checkpoint::CheckpointPath> all = checkpoint::list_checkpoints(checkpoint::checkpoints_folder(config.run_folder()));
   for (const checkpoint::CheckpointPath& each : std::ranges::reverse_view(all)) {
@@ -44,7 +44,7 @@ std::optional<std::string> newest_of_line(const Config& config) {
   return std::nullopt;
 }
 
-/// @returns its folder; empty: there is none yet.
+/// @returns the checkpoint's folder; empty: there is none yet.
 std::string choose_checkpoint(const Config& config) {
   const std::string& wanted = config.checkpoint.resume;
   if (is_path(wanted)) {
@@ -59,7 +59,7 @@ std::string choose_checkpoint(const Config& config) {
   return newest ? newest->path : "";
 }
 
-/// Of a rank that does not see what rank 0 sees.
+/// Fails on a rank that does not see what rank 0 sees.
 void check_visible(const std::string& checkpoint_folder) {
   const std::string manifest = checkpoint_folder + "/" + std::string(checkpoint::kManifestName);
   std::error_code error;

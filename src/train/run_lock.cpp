@@ -36,10 +36,10 @@ using std::chrono::milliseconds;
 
 // --- who owns a lock -------------------------------------------------------------------------------------------------
 
-/// What /proc says of a process.
+/// What /proc says about a process.
 struct ProcessStatus {
   enum class Life : std::uint8_t { running, exiting, gone, unknown } life = Life::gone;
-  /// When it started, in clock ticks since boot: a process id alone may have been given to another process since.
+  /// When it started, in clock ticks since boot: a process id alone may have been reused since.
   std::string start;
 };
 
@@ -55,7 +55,7 @@ ProcessStatus status_of(pid_t pid) {
   return {is_dead ? Life::gone : (stat->flags & kExiting) != 0 ? Life::exiting : Life::running, std::to_string(stat->start_ticks)};
 }
 
-/// A process on some host, as it is written into the lock.
+/// The process that owns a lock, as the lock records it.
 struct Owner {
   std::string host, boot, pid_namespace, process_start, since, job;
   pid_t pid = 0;
@@ -72,7 +72,7 @@ struct Owner {
             .pid = ::getpid()};
   }
 
-  /// Of a process on another host or in another container nothing is known.
+  /// Unknown for a process on another host or in another container.
   [[nodiscard]] ProcessStatus::Life life_seen_by(const Owner& self) const {
     if (boot.empty() || boot != self.boot || pid_namespace != self.pid_namespace) return ProcessStatus::Life::unknown;
     const ProcessStatus status = status_of(pid);
@@ -85,7 +85,7 @@ struct Owner {
   friend bool operator==(const Owner&, const Owner&) = default;
 };
 
-/// The text of a lock, always of one length so that it is written over in place.
+/// The text of a lock. It always has the same length, so that it can be overwritten in place.
 std::string lock_text(const Owner& owner, std::int64_t heartbeat) {
   constexpr std::size_t kBytes = 1024;
   const nlohmann::ordered_json json{{"host", owner.host},
@@ -102,7 +102,7 @@ std::string lock_text(const Owner& owner, std::int64_t heartbeat) {
   return text;
 }
 
-/// Nothing where it is no lock of this text's kind, or is just being written: that is no mistake, but an unknown owner.
+/// Nothing if the text is not a lock or is only partly written. That is not an error; the owner is unknown.
 std::optional<Owner> parse_owner(const std::string& text) {
   try {
     const auto json = io::JsonValue::parse<ConfigError>(text, "run.lock");
@@ -118,7 +118,7 @@ std::optional<Owner> parse_owner(const std::string& text) {
   }
 }
 
-/// A lock as it is now: opened anew, so that NFS asks the server.
+/// A lock's content and time of writing. Reopening the file makes NFS ask the server.
 struct Look {
   std::string text;
   timespec written{};
@@ -158,15 +158,15 @@ void write_text(const UniqueFd& fd, const std::string& path, const std::string& 
       fs::path(path).parent_path().string(), owner ? owner->describe() : "unknown", path));
 }
 
-// --- taking a lock ---------------------------------------------------------------------------------------------------
+// --- acquiring a lock ---------------------------------------------------------------------------------------------------
 
-class Taking {
+class Acquisition {
  public:
-  Taking(const std::string& run_folder, const RunLockOptions& options)
+  Acquisition(const std::string& run_folder, const RunLockOptions& options)
       : path_(run_folder + "/run.lock"), own_path_(fmt::format("{}.{}-{}", path_, self_.host, self_.pid)), options_(options) {}
-  ~Taking() { ::unlink(own_path_.c_str()); }
-  Taking(const Taking&) = delete;
-  Taking& operator=(const Taking&) = delete;
+  ~Acquisition() { ::unlink(own_path_.c_str()); }
+  Acquisition(const Acquisition&) = delete;
+  Acquisition& operator=(const Acquisition&) = delete;
 
   Owner run() {
     while (!create()) {
@@ -181,7 +181,7 @@ class Taking {
   }
 
  private:
-  /// @returns false where there is a lock already.
+  /// @returns false if there is a lock already.
   bool create() const {
     const UniqueFd fd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (!fd && errno == EEXIST) return false;
@@ -200,8 +200,8 @@ class Taking {
     write_text(fd, own_path_, lock_text(self_, 0));
   }
 
-  /// A process of this host. One that is just ending is waited for (mpirun ends before the ranks that it has killed, and
-  /// the kernel may take a while to free their memory); one that lives is refused.
+  /// For an owner on this host. Waits for one that is exiting (mpirun ends before the ranks that it has killed, and the kernel may take a
+  /// while to free their memory). Refuses if it is alive. @returns false if the lock has changed.
   bool has_ended(const Owner& owner) const {
     const Clock::time_point start = Clock::now();
     for (;;) {
@@ -214,7 +214,8 @@ class Taking {
     }
   }
 
-  /// Watches an owner that cannot be looked at. @returns false if the lock has gone; refuses when the owner lives.
+  /// For an owner whose process cannot be seen: watches the lock for heartbeats. @returns false if the lock is gone. Refuses if the owner
+  /// is alive.
   bool is_lost(const Look& first) {
     write_own();
     const std::optional<Look> now = look_at(own_path_);
@@ -240,8 +241,8 @@ class Taking {
     }
   }
 
-  /// Several newcomers may find the same owner dead: the last one that replaces the lock has it, and the others see that.
-  /// @returns false if the lock is no longer what was seen.
+  /// Several newcomers may find the same owner dead. The last one to replace the lock gets it, and the others notice. @returns false if the
+  /// lock has changed since it was seen.
   bool replace(const Look& seen) const {
     write_own();
     const std::optional<Look> now = look_at(path_);
@@ -272,7 +273,7 @@ class RunLock::Owned {
     try {
       if (is_mine(look_at(path_))) ::unlink(path_.c_str());
     } catch (const IoError&) {
-      // Stays; the next job sees that this process is gone.
+      // The lock stays; the next job sees that this process is gone.
     }
   }
   Owned(const Owned&) = delete;
@@ -297,12 +298,12 @@ class RunLock::Owned {
       std::unique_lock lock(mutex);
       stopped.wait_for(lock, stop, interval, [] { return false; });
       if (stop.stop_requested()) return;
-      try {  // one open file for both: whoever replaces the lock meanwhile is not written over
+      try {  // one open file for both, so that a lock that replaced ours in between is not overwritten
         const UniqueFd fd(::open(path_.c_str(), O_RDWR | O_CLOEXEC));
         is_lost_ = !is_mine(look_at(fd, path_));
         if (!is_lost_) write_text(fd, path_, lock_text(self_, count));
       } catch (const IoError&) {
-        // A file system that is away for a moment; check() decides.
+        // The file system may be unavailable for a moment; check() decides.
       }
     }
   }
@@ -319,7 +320,7 @@ RunLock& RunLock::operator=(RunLock&&) noexcept = default;
 RunLock::~RunLock() = default;
 
 RunLock RunLock::acquire(const std::string& run_folder, const RunLockOptions& options) {
-  Owner self = Taking(run_folder, options).run();
+  Owner self = Acquisition(run_folder, options).run();
   return RunLock(std::make_unique<Owned>(run_folder + "/run.lock", std::move(self), options.heartbeat));
 }
 

@@ -24,16 +24,16 @@ mica-train --model.init_from=FOLDER --data.train=FILES [--section.key=value ...]
 
 Trains a model with parameters, gradients and optimizer state sharded over MPI ranks.
 
-  CONFIG                an INI file; configs/ has examples. Optional with model.init_from: then the model is that folder's, and
+  CONFIG                an INI file; configs/ has examples. Optional with model.init_from, which then gives the model;
                         other keys have their defaults
-  --section.key=value   sets a key, over the config file; --section.key value is the same
+  --section.key=value   sets a key and overrides the config file; --section.key value is the same
   --check               checks everything and stops: prints the whole config, batch sizes, mesh, units and the memory plan
   -h, --help, --version
 
   mpirun -np 4 mica-train configs/gpt2-tiny-text.cfg --data.train=corpus.train.h5 --train.steps=200
   mpirun -np 4 mica-train configs/gpt2-124m.cfg --fsdp.strategy=hybrid_shard --mesh.shard_size=2
 
-More ranks than cores: export OMPI_MCA_rmaps_base_oversubscribe=1 (scripts/environment.sh sets all that one machine needs).
+More ranks than cores: export OMPI_MCA_rmaps_base_oversubscribe=1 (scripts/environment.sh sets everything for one machine).
 To resume a run that was stopped or killed, start the same command again: it continues from its newest complete checkpoint.
 
 Exit status: 0 done; 2 an error in the config or its files; 3 a failure at run time; 75 saved and stopped by a signal (SIGTERM,
@@ -82,7 +82,7 @@ LogLevel log_level(const std::string& name) {
   return name == "debug" ? LogLevel::debug : name == "info" ? LogLevel::info : name == "warn" ? LogLevel::warn : LogLevel::error;
 }
 
-/// What one look at each rank's machine can tell before anything is read. [Note: launch checks]
+/// Checks of the machines, before anything is read. [Note: launch checks]
 void check_machines(launch::LaunchChecks& checks, const std::vector<std::string>& arguments) {
   checks.run({launch::same_arguments(arguments), launch::clocks(), launch::shared_memory()});
   if (checks.num_nodes() > 1) checks.run({launch::node_speed()});
@@ -122,7 +122,7 @@ ExitCode run_training(App& app) {
   take_model_keys(app.comm, config);
   app.comm.agree([&] { check_config(config); });
   const std::chrono::milliseconds timeout(static_cast<std::int64_t>(config.mesh.timeout * 1e3));
-  app.watchdog.set_timeout(std::max<std::chrono::milliseconds>(timeout, Watchdog::kFileTimeout));  // until there are steps
+  app.watchdog.set_timeout(std::max<std::chrono::milliseconds>(timeout, Watchdog::kFileTimeout));  // until steps begin
   const Logger logger = is_main ? Logger::to_stderr(log_level(config.log.level), "")
                                 : Logger::to_stderr(LogLevel::warn, fmt::format("rank {}", app.world.rank()));
   times.end("config");

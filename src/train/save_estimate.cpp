@@ -14,10 +14,10 @@ namespace mica::train {
 namespace {
 
 constexpr std::int64_t kMostBytes = std::int64_t{16} << 20;
-/// Of folders, indexes, the manifest and the ranks' agreements.
-constexpr TimeLimit::Seconds kBesideTheData{1};
+/// For folders, indexes, the manifest and the ranks' agreements.
+constexpr TimeLimit::Seconds kOverhead{1};
 
-/// Seconds of writing so many bytes to a file of its own, which goes again.
+/// Seconds to write this many bytes to a file, which is then deleted.
 double seconds_of_write(const std::string& path, std::int64_t bytes) {
   std::vector<std::uint64_t> noise(static_cast<std::size_t>(bytes) / 8 + 1);  // some file systems compress
   std::mt19937_64 random(1);
@@ -42,7 +42,7 @@ TimeLimit::Seconds estimate_save(const HostComm& comm, const std::string& run_fo
   });
   double slowest = 0;
   for (const std::string& seconds : all) slowest = std::max(slowest, std::stod(seconds));
-  return 2 * TimeLimit::Seconds(slowest) + kBesideTheData;
+  return 2 * TimeLimit::Seconds(slowest) + kOverhead;
 }
 
 }  // namespace mica::train

@@ -21,7 +21,7 @@ namespace {
 
 std::vector<fsdp::ShardDim> shard_dims(const Config& config) {
   std::vector<fsdp::ShardDim> rules;
-  for (const std::string& item : config.fsdp.shard_dims) {  // "glob:dim", as its key has checked
+  for (const std::string& item : config.fsdp.shard_dims) {  // "glob:dim", checked by its key
     const std::size_t colon = item.rfind(':');
     rules.push_back({item.substr(0, colon), std::stoi(item.substr(colon + 1))});
   }
@@ -72,13 +72,13 @@ ShardSize shard_size_of(const Config& config) {
 
 namespace {
 
-/// What the strategy implies may be said again, but not contradicted.
+/// The key may repeat what the strategy implies, but not contradict it.
 void apply_reshard_after_forward(const std::string& value, fsdp::Options& options) {
   if (value == "auto") return;
   const bool reshards = fsdp::reshards_after_forward(options.strategy);
   require<ConfigError>((value == "false") != reshards,
-                       "fsdp.reshard_after_forward = {} contradicts fsdp.strategy = {}, which {} parameters between forward and "
-                       "backward: use {}, or leave reshard_after_forward out",
+                       "fsdp.reshard_after_forward = {} contradicts fsdp.strategy = {}, which {} parameters between forward and backward: "
+                       "use {}, or remove reshard_after_forward",
                        value, fsdp::strategy_name(options.strategy), reshards ? "gives back" : "keeps",
                        reshards ? "shard_grad_op or hybrid_shard_zero2" : "full_shard or hybrid_shard");
   if (value != "true" && value != "false") options.reshard_after_forward_ranks = std::stoi(value);
@@ -187,7 +187,7 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
   Device device;
   const ThreadCount threads = choose_threads(world, static_cast<int>(config.mesh.threads));
   if (!threads.warning.empty()) logger.warn("{}", threads.warning);
-  // What one rank alone may fail at, before the collectives of the mesh.
+  // What a single rank may fail at comes before the collectives of the mesh.
   const DeviceChoice choice = choose_device(config.mesh, session, world);
   const bool on_gpu = choice.gpu.has_value();
   device.gpu = choice.gpu;
@@ -219,7 +219,7 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
   const StreamMode mode = on_gpu ? StreamMode::threaded : comm_stream_mode(session, stream_mode(config.mesh.streams, device.num_threads));
   if (!on_gpu && mode == StreamMode::threaded) device.waits = std::make_unique<Stopwatch>();
   fsdp::Streams streams = fsdp::Streams::make(mode, [on_gpu, &device](const std::string& name, StreamMode stream_mode) {
-    // What communicates, and what packs for it, is short, and others wait for it: it goes before products that are queued.
+    // Communication and packing are short, and other ranks wait for them. So they go before queued matrix products.
     const GpuPriority priority = name == "compute" ? GpuPriority::normal : GpuPriority::high;
     std::unique_ptr<Stream> stream;
     if (on_gpu) {
@@ -241,17 +241,17 @@ std::string backend_text(const std::string& backend, bool registers) {
     return fmt::format("NCCL {}, large buffers {}", nccl_version_text(),
                        !registers            ? "not registered (mesh.register_buffers=false)"
                        : nccl_can_register() ? "registered"
-                                             : "not registered (NCCL knows that from 2.19 on)");
+                                             : "not registered (needs NCCL 2.19 or later)");
   }
-  return mpi::Session::is_cuda_aware() ? "staged over MPI, gathers straight from GPU memory (this MPI is CUDA-aware)"
-                                       : "staged over MPI by way of page-locked memory (this MPI is not CUDA-aware)";
+  return mpi::Session::is_cuda_aware() ? "staged over MPI, all-gathers directly from GPU memory (this MPI is CUDA-aware)"
+                                       : "staged over MPI through page-locked memory (this MPI is not CUDA-aware)";
 }
 
 }  // namespace
 
 std::string Device::describe() const {
   if (!gpu) {
-    return fmt::format("CPU, {} OpenMP thread{} a rank{}", num_threads, num_threads == 1 ? "" : "s",
+    return fmt::format("CPU, {} OpenMP thread{} per rank{}", num_threads, num_threads == 1 ? "" : "s",
                        backend == "shared" ? ", MPI and shared memory" : "");
   }
   return fmt::format("{} ({}, compute capability {}.{}, {}{}), CUDA {}, {}{}", gpu->name, gpu->pci_bus_id, gpu->compute_major,
@@ -269,7 +269,7 @@ std::optional<double> Device::exposed_communication_ms() const {
 
 nn::Recompute recompute_policy(const Config& config, const Device& device) {
   const std::string& wanted = config.fsdp.recompute;
-  // Products take almost all of a CPU's time, memory traffic much of a GPU's.
+  // On a CPU matrix products take almost all the time; on a GPU memory traffic takes much of it.
   const bool keeps = wanted == "none" || (wanted == "auto" && device.gpu);
   return keeps ? nn::Recompute::none : nn::Recompute::cheap;
 }

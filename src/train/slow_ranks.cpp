@@ -8,7 +8,7 @@
 namespace mica::train {
 namespace {
 
-/// Of an even number the lower one: of two ranks the faster.
+/// The lower median if their number is even: of two ranks the faster.
 template <class Figure>
 double median_of(const std::vector<RankFigures>& by_rank, Figure figure) {
   std::vector<double> values;
@@ -18,15 +18,15 @@ double median_of(const std::vector<RankFigures>& by_rank, Figure figure) {
   return *middle;
 }
 
-/// What takes it longer than the median rank.
+/// What takes this rank longer than the median rank.
 std::string difference(const RankFigures& rank, const std::vector<RankFigures>& all) {
   const double data_ms = median_of(all, [](const RankFigures& t) { return t.data_ms; });
   const double compute_ms = median_of(all, [](const RankFigures& t) { return t.compute_ms(); });
   const double saving = median_of(all, [](const RankFigures& t) { return t.saving; });
   if (rank.data_ms - data_ms > rank.compute_ms() - compute_ms)
-    return fmt::format("reading data, {:.1f} ms beside {:.1f} ms", rank.data_ms, data_ms);
-  const std::string compute = fmt::format("computing, {:.1f} ms beside {:.1f} ms", rank.compute_ms(), compute_ms);
-  return rank.saving - saving > 0.5 ? compute + ", while it writes a checkpoint and others have written theirs" : compute;
+    return fmt::format("reading data, {:.1f} ms against a median of {:.1f} ms", rank.data_ms, data_ms);
+  const std::string compute = fmt::format("computing, {:.1f} ms against a median of {:.1f} ms", rank.compute_ms(), compute_ms);
+  return rank.saving - saving > 0.5 ? compute + ", while it writes a checkpoint and the others have finished theirs" : compute;
 }
 
 }  // namespace

@@ -22,14 +22,14 @@ struct Starts {
   std::int64_t count = 0;  ///< from that step with that config, in a row
 };
 
-/// No starts where there is no such file: the first launch, or somebody deleted it.
+/// No starts if the file does not exist: this is the first launch, or the file was deleted.
 Starts read(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return {};
   try {
     const auto json = io::JsonValue::parse<ConfigError>(io::read_file(path), path);
     return {json["step"].integer(0), json["config_crc32c"].text(), json["starts"].integer(0)};
-  } catch (const ConfigError&) {  // damaged: it only counts
+  } catch (const ConfigError&) {  // damaged: count from zero
     return {};
   }
 }
@@ -52,8 +52,8 @@ void StartRecord::begin(std::int64_t step, std::string_view config) const {
     std::filesystem::remove(path_, ignored);
     throw Error(fmt::format(
         "this run makes no progress: its last {} starts began after step {}, as this one would, and ended before a later step was saved. "
-        "{}/log.txt says how they ended; often a time limit is shorter than a start, a step and a save, or a node fails. This start ends, "
-        "so that the job is not queued again for ever. Mend the cause and start the same command again",
+        "{}/log.txt says how they ended; often the time limit is shorter than a start, a step and a save, or a node fails. This start "
+        "ends, so that the job is not requeued forever. Fix the cause and start the same command again",
         kMostStarts, step, run_folder_));
   }
   ++next.count;
@@ -67,7 +67,7 @@ void StartRecord::withdraw() const {
     --last.count;
     write(path_, last);
   } catch (const IoError&) {
-    // Another error is being told, which matters more than the count.
+    // Another error is being reported, which matters more than the count.
   }
 }
 

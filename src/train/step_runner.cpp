@@ -36,7 +36,7 @@ StepFigures StepRunner::run(std::int64_t step, double lr, StartTimes* times) {
   if (model_.in_backward) model_.in_backward->begin_step(lr);
   run_passes(step, dloss, figures.losses, times);
   if (model_.in_backward) {
-    // Every unit has been stepped, and its gradient is gone.
+    // Every unit has been stepped in backward, and its gradient freed.
   } else if (model_.scaler) {
     update_scaled(lr, figures);
   } else {
@@ -112,7 +112,7 @@ void StepRunner::run_round(nn::Tensors batch, const Tensor& dloss, TensorView lo
 
 namespace {
 
-/// What every rank's `fill` wrote, on every rank's host: [ranks * numel], by rank. @collective
+/// Gathers what each rank's `fill` wrote: [ranks * numel], by rank, on the host. @collective
 std::vector<float> gather_losses(ShardedModel& model, std::int64_t numel, const std::function<void(TensorView mine)>& fill) {
   const nn::Context& context = model.context;
   ProcessGroup& world = model.root->device_mesh().metrics_group();
@@ -166,8 +166,7 @@ std::optional<double> evaluate(ShardedModel& model, const data::Dataset& dataset
   bool is_given_up = false;
   const std::vector<float> values = gather_losses(model, rounds, [&](const TensorView& mine) {
     for (std::int64_t round = 0; round < rounds && !is_given_up; ++round) {
-      // All ranks take part in each round's all-gathers: one without a batch of its own computes the last one, and its loss
-      // is left out below.
+      // All ranks take part in each round's all-gathers. A rank without a batch computes the last batch, and its loss is dropped below.
       const std::int64_t b = std::min(round * num_ranks + device_mesh.mesh().rank(), num_batches - 1);
       std::vector<data::SampledSequence> sequences;
       for (std::int64_t i = 0; i < numel_of(b); ++i) {

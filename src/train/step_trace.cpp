@@ -35,7 +35,7 @@ std::optional<std::string> StepTrace::end_step(std::int64_t step) {
 
 std::optional<std::string> StepTrace::end_run(std::int64_t last_done) {
   if (tracer_ == nullptr || is_written_) return std::nullopt;
-  if (first_traced_ != 0) return fmt::format("{}; log.trace = {} was not reached to its end", write(last_done), text_);
+  if (first_traced_ != 0) return fmt::format("{}; the run ended before the last step of log.trace = {}", write(last_done), text_);
   return fmt::format(
       "log.trace = {}: nothing was traced, since {}", text_,
       last_done < steps_.first ? fmt::format("the run ended after step {}", last_done) : "those steps were done before this launch");

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::array<int, 3> kSignals{SIGTERM, SIGINT, SIGUSR1};
 
-// A handler can reach nothing else. It may run on any thread.
+// Global, since a signal handler has no argument for state. It may run on any thread.
 std::atomic<int> g_received{0};
 std::atomic<std::int64_t> g_received_ms{0};
 static_assert(decltype(g_received)::is_always_lock_free && decltype(g_received_ms)::is_always_lock_free);

@@ -29,7 +29,7 @@ Cores own_cores() {
 /// The cores that this process could be bound to: those of the node, or of the job's cpuset.
 Cores possible_cores() {
   Cores cores;
-  std::thread([&] {  // the mask is the thread's alone
+  std::thread([&] {  // the mask applies to this thread only
     cpu_set_t all;
     std::fill_n(reinterpret_cast<unsigned char*>(&all), sizeof all, static_cast<unsigned char>(0xff));
     static_cast<void>(sched_setaffinity(0, sizeof all, &all));
@@ -71,12 +71,14 @@ std::string crowding_of(const std::string& host, const std::vector<Cores>& ranks
   const std::string seen = fmt::format("the {} ranks of {} have {} threads in all", ranks.size(), host, num_threads);
   if (num_used < num_possible) {
     return fmt::format(
-        "{}, but are bound to {} of its {} cores ({}): they take turns there while others are idle; bind each to its own "
+        "{}, but are bound to {} of its {} cores ({}): the threads take turns there while other cores are idle; bind each rank to its own "
         "(mpirun --map-by slot:PE=THREADS --bind-to core, srun --cpus-per-task=THREADS), or none (--bind-to none)",
         seen, num_used, num_possible, fmt::join(used, ", "));
   }
-  return fmt::format("{} on {} core{}: they take turns, which is slow; start fewer ranks a node, or ask for more cores", seen, num_used,
-                     num_used == 1 ? "" : "s");
+  return fmt::format(
+      "{} on {} core{}: the threads take turns, which is slow; start fewer ranks per node, or ask for more "
+      "cores",
+      seen, num_used, num_used == 1 ? "" : "s");
 }
 
 ThreadCount choose_threads(const mpi::Communicator& world, int wanted) {
@@ -95,7 +97,7 @@ ThreadCount choose_threads(const mpi::Communicator& world, int wanted) {
   std::string warning;
   if (count.threads > std::ssize(mine)) {
     warning =
-        fmt::format("rank {} has {} threads ({}) on {} core{}: they take turns, which is slow; lower it or bind ranks to more cores",
+        fmt::format("rank {} has {} threads ({}) on {} core{}: the threads take turns, which is slow; lower it or bind ranks to more cores",
                     world.rank(), count.threads, wanted > 0 ? "mesh.threads" : "OMP_NUM_THREADS", mine.size(), mine.size() == 1 ? "" : "s");
   } else if (node.rank() == 0) {
     warning = crowding_of(host_name(), ranks, threads, std::ssize(possible_cores()));

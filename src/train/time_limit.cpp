@@ -49,7 +49,7 @@ TimeLimit::TimeLimit(double max_hours, const char* slurm_job_end_time, SystemClo
       take(end - now, "SLURM_JOB_END_TIME");
     } else {
       warning_ = fmt::format(
-          "SLURM_JOB_END_TIME is not obeyed: it says that this job ended at {}, and this host's clock says {}. Was the time limit raised "
+          "SLURM_JOB_END_TIME is ignored: it says that this job ended at {}, and this host's clock says {}. Was the time limit raised "
           "since, or is the clock wrong? train.max_hours limits the run",
           time_text(end), time_text(now));
     }
@@ -59,8 +59,8 @@ TimeLimit::TimeLimit(double max_hours, const char* slurm_job_end_time, SystemClo
 
 std::string TimeLimit::description() const {
   if (!is_set()) return "";
-  return fmt::format("has to have ended by {}, in {} ({}); saves and stops in time for that", time_text(end_),
-                     format_duration(left_at_start_.count()), reason_);
+  return fmt::format("must end by {}, in {} ({}); saves and stops in time", time_text(end_), format_duration(left_at_start_.count()),
+                     reason_);
 }
 
 void TimeLimit::note_steps(Seconds time) { longest_steps_ = std::max(longest_steps_, time); }

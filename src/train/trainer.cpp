@@ -82,7 +82,7 @@ ExitCode Trainer::run(const RunFolder& folder) {
     }
     forget_lost_ranks();
     if (!saver_) throw;
-    share_or_abort(error, app_);  // the end of saver_ waits for a save of all ranks
+    share_or_abort(error, app_);  // saver_'s destructor waits for a save of all ranks
   }
 }
 
@@ -126,7 +126,7 @@ ExitCode Trainer::train() {
       check_owner();
     }
     if (logs || evaluates || saves || request == Request::stop) read_figures(logs || request == Request::stop);
-    // A stop leaves the time for a save, which comes before what may take longer.
+    // A stop leaves time for a save only, so the save comes before anything that may take longer.
     if (evaluates && request != Request::stop) request = std::max(request, evaluate_now(step, GivesUp::on_a_stop));
     if (saves && request != Request::stop) {
       save(step, saver_ != nullptr && !is_last);
@@ -178,7 +178,7 @@ void Trainer::read_figures(bool show) {
   if (pending_.empty()) return;
   std::vector<const StepFigures*> steps;
   for (const Pending& each : pending_) steps.push_back(&each.figures);
-  const std::vector<double> losses = mean_losses(model_, steps);  // one collective for all steps since the last look
+  const std::vector<double> losses = mean_losses(model_, steps);  // one collective for all steps since the last call
 
   const auto now = Clock::now();
   const double interval_ms = ms_between(interval_start_, now);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run does with steps whose loss or gradients are bad. [Note: bad steps] A step is judged between its last reduction and
-// the optimizer: the host waits for its losses and its gradient norm, and the worst rank decides for all. A bad step has changed
-// nothing. It is diagnosed there, since its forwards and backwards can be repeated with the same values.
-// Skipped: the step counts, its data is seen, the optimizer has made one step less; a resume repeats that by itself.
-// Rolled back: the model is the newest checkpoint's, whose next step begins behind the data of the bad one. That checkpoint is
-// replaced at once by one of the same step which says so (Manifest::sequences): whatever resumes from it skips that data.
+// What a run does with steps whose loss or gradients are bad. [Note: bad steps] A step is judged after its last reduction and before the
+// optimizer: the host waits for its losses and its gradient norm, and the worst rank decides for all. A bad step has changed nothing yet,
+// so its forwards and backwards can be repeated with the same values to find the unit.
+// Skipped: the step counts and its data is used up, but the optimizer makes no step. A resume that meets the step again skips it again.
+// Rolled back: the model is the newest checkpoint's, and its next step begins after the data of the bad step. A new checkpoint of the same
+// step replaces it at once and records that (Manifest::sequences), so that a resume skips the data too.
 #include <cmath>
 
 #include "mica/checkpoint/folder.hpp"
@@ -18,7 +18,7 @@ namespace mica::train {
 namespace {
 
 constexpr int kMostBadInARow = 10;
-/// To one checkpoint.
+/// To the same checkpoint.
 constexpr int kMostRollbacks = 3;
 
 }  // namespace
@@ -99,7 +99,7 @@ void Trainer::roll_back(std::int64_t bad_step) {
     metrics_->write_rolled_back(last_done_, bad_step, bad_step_);
   });
   progress_->warn(
-      fmt::format("rolled back to {}, step {}; the data of steps {} to {} is left out", folder, last_done_, last_done_ + 1, bad_step));
+      fmt::format("rolled back to {}, step {}; the data of steps {} to {} is skipped", folder, last_done_, last_done_ + 1, bad_step));
   save(last_done_, false);
 }
 
@@ -111,7 +111,7 @@ void Trainer::stop_at_bad_step(const std::string& why) {
   }
   app_.comm.agree([&] {
     throw Error(
-        fmt::format("{}; it has changed nothing{}: lower optim.lr, look at the data of that step, or choose another "
+        fmt::format("{}; the step changed nothing{}: lower optim.lr, look at the data of that step, or choose another "
                     "train.on_bad_step",
                     why, saved));
   });
@@ -121,10 +121,8 @@ void Trainer::stop_at_bad_step(const std::string& why) {
 void Trainer::warn_of_bad_loss(const StepMetrics& m) {
   if (config_.train.on_bad_step != "none" || has_warned_of_bad_loss_ || std::isfinite(m.loss)) return;
   has_warned_of_bad_loss_ = true;
-  progress_->warn(
-      fmt::format("the loss of step {} is NaN or infinite: train.on_bad_step = stop, skip or rollback keeps such steps from the "
-                  "model",
-                  m.step));
+  progress_->warn(fmt::format(
+      "the loss of step {} is NaN or infinite: train.on_bad_step = stop, skip or rollback protects the model from such steps", m.step));
 }
 
 }  // namespace mica::train

@@ -7,14 +7,16 @@
 namespace mica::train {
 namespace {
 
-/// Empty if the ranks that are left could save.
-std::string why_nothing_is_left(const Config& config, const Device& device, const ShardedModel& model) {
-  if (!checkpoint::EmergencySaver::can_save(*model.root)) return "there is one copy of each shard (fsdp.strategy = hybrid_shard has more)";
+/// Why the ranks that are left could not save; empty if they could.
+std::string why_no_emergency_saves(const Config& config, const Device& device, const ShardedModel& model) {
+  if (!checkpoint::EmergencySaver::can_save(*model.root))
+    return "there is only one copy of each shard (fsdp.strategy = hybrid_shard has "
+           "more)";
   if (!config.checkpoint.emergency) return "checkpoint.emergency = false";
   if (!config.checkpoint.optimizer) return "checkpoint.optimizer = false";
   if (device.gpu) return "ranks are on GPUs";
-  if (model.in_backward) return "optim.in_backward = true steps units one by one";
-  if (model.scaler) return "fp16's loss scale is of no step";
+  if (model.in_backward) return "optim.in_backward = true updates units one by one";
+  if (model.scaler) return "fp16's loss scale is not tracked step by step";
   return "";
 }
 
@@ -22,9 +24,9 @@ std::string why_nothing_is_left(const Config& config, const Device& device, cons
 
 void Trainer::prepare_emergency_saves() {
   if (app_.world.num_ranks() == 1) return;
-  const std::string why_not = why_nothing_is_left(config_, device_, model_);
+  const std::string why_not = why_no_emergency_saves(config_, device_, model_);
   if (!why_not.empty()) {
-    logger_.info("lost ranks cost the steps since the last checkpoint: {}", why_not);
+    logger_.info("a lost rank costs the steps since the last checkpoint: {}", why_not);
     return;
   }
   tokenizer_ = checkpoint::copy_from_first_rank(tokenizer_, app_.comm);
@@ -37,7 +39,7 @@ void Trainer::prepare_emergency_saves() {
           require(now == owner, "the run folder {} now belongs to {}", folder, now.empty() ? "nobody" : "another job, " + now);
         });
   });
-  logger_.info("lost ranks cost no step as long as the others hold all shards: they save and end with status 75");
+  logger_.info("a lost rank costs no step as long as the others hold all shards: they save and end with status 75");
 }
 
 void Trainer::watch_for_lost_ranks() {
@@ -47,14 +49,14 @@ void Trainer::watch_for_lost_ranks() {
       LostRanks::Hooks{.progress = [this] { return device_.device_mesh->communication_ms(); },
                        .tell_saved =
                            [this](const checkpoint::SaveReport& report) {
-                             // Rank 0 may be among the lost.
+                             // Not through metrics_: rank 0 may be lost.
                              const std::string path = config_.log.metrics ? config_.run_folder() + "/metrics.jsonl" : "";
                              MetricsFile(path, [](const std::string&) {}).write_checkpoint(report.step, report.bytes, 0, report.write_ms);
                            },
                        .warn =
                            [this](const std::string& text) {
                              logger_.warn("{}", text);
-                             // A launcher that ends the job may print no more. Rank 0's own line is in log.txt already.
+                             // A launcher that ends the job may not forward output any more. Rank 0's own line is already in log.txt.
                              if (!is_main()) std::ofstream(app_.log_file, std::ios::app) << "warning: " << text << '\n';
                            },
                        .exits = [this] { app_.watchdog.note_end(); }});

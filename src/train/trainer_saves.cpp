@@ -8,8 +8,7 @@
 namespace mica::train {
 namespace {
 
-/// How long a background save waits before each further attempt: for a file system that is away for a moment, or a disk that
-/// somebody tidies up.
+/// How long a background save waits before each further attempt: the file system may come back, or somebody may free disk space.
 const std::vector<std::chrono::milliseconds> kRetryAfter{std::chrono::seconds(1), std::chrono::seconds(4), std::chrono::seconds(15)};
 
 }  // namespace
@@ -23,7 +22,7 @@ void Trainer::prepare_background_saves() {
                          mpi::Session::library_version());
   });
   background_world_ = std::make_unique<mpi::Communicator>(app_.world.duplicate());
-  background_world_->leave_unrecorded();  // ranks without a part to write wait there as long as the slowest writer needs
+  background_world_->leave_unrecorded();  // ranks with nothing to write wait there as long as the slowest writer needs, which is no hang
   saver_ = std::make_unique<checkpoint::AsyncSaver>(make_mpi_comm(*background_world_),
                                                     device_.pinned_pool ? *device_.pinned_pool : *device_.pool,
                                                     checkpoint::Retries{kRetryAfter, [this] { return is_stopping(); }});
@@ -118,13 +117,13 @@ void Trainer::finish_background_save() {
   const Watchdog::Patience patience(app_.watchdog);
   try {
     app_.comm.agree([&] {
-      while (!saver_->wait_for(std::chrono::milliseconds(100))) look_at_background_save();  // tells of failed attempts
+      while (!saver_->wait_for(std::chrono::milliseconds(100))) look_at_background_save();  // reports failed attempts
       look_at_background_save();
       saver_->wait();
     });
   } catch (const IoError& error) {
     if (!app_.comm.is_shared(error) || app_.world.all_max(is_stopping() ? 1 : 0) == 0) throw;
-    progress_->warn(fmt::format("{}; the save that follows takes its place", error.what()));
+    progress_->warn(fmt::format("{}; the next save replaces it", error.what()));
     last_saved_ = -1;
     parent_ = parent_before_;
   }

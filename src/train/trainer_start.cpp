@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All before a run's first step: what it is made of, what is checked and printed, where it begins.
+// Everything before a run's first step: construction, checks, print-out, resume.
 #include <algorithm>
 #include <cstdlib>
 
@@ -13,15 +13,16 @@
 namespace mica::train {
 namespace {
 
-/// Runs the set-up work of a member initialiser on all ranks together.
+/// Runs a member initialiser on all ranks; if it throws on one, all throw.
 template <class Make>
-auto made_together(const HostComm& comm, Make&& make) {
+auto make_on_all_ranks(const HostComm& comm, Make&& make) {
   std::optional<decltype(make())> made;
   comm.agree([&] { made.emplace(make()); });
   return std::move(*made);
 }
 
-/// A run that resumes on other ranks keeps its global batch: the largest micro-batch up to the config's with which it does, if any.
+/// A run that resumes on another number of ranks keeps its global batch. @returns the largest micro-batch, up to the config's, that divides
+/// it; the config's if none does.
 std::int64_t fitting_micro_batch(const Config::Train& train, int num_ranks) {
   for (std::int64_t micro_batch = train.micro_batch; micro_batch > 0; --micro_batch) {
     if (train.global_batch % (micro_batch * num_ranks) == 0) return micro_batch;
@@ -35,14 +36,13 @@ data::BatchPlan make_plan(const Config& config, const StartPoint& start, bool is
   if (is_adopted && train.global_batch % (micro_batch * num_ranks) != 0) {
     const std::string ways = data::ways_to_keep_batch(train.micro_batch, num_ranks, train.global_batch);
     throw ConfigError(
-        fmt::format("{} was saved with {} sequences a step, a batch that train.micro_batch x ranks = {} x {} "
-                    "does not divide{}{}",
+        fmt::format("{} was saved with {} sequences per step, and train.micro_batch x ranks = {} x {} does not divide that{}{}",
                     start.checkpoint, train.global_batch, train.micro_batch, num_ranks, ways.empty() ? "" : "; keep it ", ways));
   }
   data::BatchPlan plan = data::make_batch_plan(micro_batch, num_ranks, train.global_batch);
   constexpr std::int64_t kMostRounds = 100'000;
   require<ConfigError>(plan.accumulation <= kMostRounds,
-                       "train.global_batch = {} is {} micro-batches a step on each rank, expected at most {}: lower it or "
+                       "train.global_batch = {} is {} micro-batches per step on each rank, expected at most {}: lower it or "
                        "raise train.micro_batch",
                        config.train.global_batch, plan.accumulation, kMostRounds);
   require<ConfigError>(!config.optim.in_backward || plan.accumulation == 1 || config.train.gradient_sync == "no_sync",
@@ -60,36 +60,36 @@ Trainer::Trainer(App& app, const Config& config, StartPoint start, Logger logger
     : app_(app),
       times_(times),
       start_point_(std::move(start)),
-      config_(made_together(
+      config_(make_on_all_ranks(
           app.comm,
           [&] { return start_point_.manifest ? with_batch_of(config, *start_point_.manifest, start_point_.checkpoint) : config; })),
       logger_(std::move(logger)),
       device_(Device::make(config, app.session, app.world, logger_)),
-      datasets_(made_together(app.comm,
-                              [&] {
-                                times.end("device and mesh");
-                                return Datasets::open(config);
-                              })),
-      data_fingerprint_(made_together(app.comm, [&] { return datasets_.train.fingerprint(); })),
-      continuation_(made_together(app.comm,
+      datasets_(make_on_all_ranks(app.comm,
                                   [&] {
-                                    times.end("data");
-                                    if (!start_point_.manifest) return Continuation{};
-                                    return check_resume(config_, *start_point_.manifest, {data_fingerprint_, datasets_.train.num_tokens()},
-                                                        start_point_.checkpoint);
+                                    times.end("device and mesh");
+                                    return Datasets::open(config);
                                   })),
-      plan_(made_together(app.comm,
-                          [&] {
-                            const bool is_adopted = start_point_.manifest && config.train.global_batch == 0;
-                            return make_plan(config_, start_point_, is_adopted, continuation_.sequences, app.world.num_ranks());
-                          })),
-      model_(made_together(app.comm, [&] { return ShardedModel::make(config, device_); })),
-      schedule_(made_together(app.comm, [&] { return make_schedule(config); })),
-      start_plan_(made_together(app.comm, [&] { return make_start_plan(config, device_, model_, plan_); })),
+      data_fingerprint_(make_on_all_ranks(app.comm, [&] { return datasets_.train.fingerprint(); })),
+      continuation_(make_on_all_ranks(app.comm,
+                                      [&] {
+                                        times.end("data");
+                                        if (!start_point_.manifest) return Continuation{};
+                                        return check_resume(config_, *start_point_.manifest,
+                                                            {data_fingerprint_, datasets_.train.num_tokens()}, start_point_.checkpoint);
+                                      })),
+      plan_(make_on_all_ranks(app.comm,
+                              [&] {
+                                const bool is_adopted = start_point_.manifest && config.train.global_batch == 0;
+                                return make_plan(config_, start_point_, is_adopted, continuation_.sequences, app.world.num_ranks());
+                              })),
+      model_(make_on_all_ranks(app.comm, [&] { return ShardedModel::make(config, device_); })),
+      schedule_(make_on_all_ranks(app.comm, [&] { return make_schedule(config); })),
+      start_plan_(make_on_all_ranks(app.comm, [&] { return make_start_plan(config, device_, model_, plan_); })),
       run_id_(app.world.broadcast_string(checkpoint::make_run_id(), 0)),
       judge_(config.train.grad_norm_spike),
       tokens_before_(start_point_.manifest ? start_point_.manifest->tokens : 0),
-      time_limit_(made_together(app.comm, [&] {
+      time_limit_(make_on_all_ranks(app.comm, [&] {
         return app.world.rank() == 0
                    ? TimeLimit(config.train.max_hours, std::getenv("SLURM_JOB_END_TIME"), std::chrono::system_clock::now())
                    : TimeLimit();
@@ -97,7 +97,7 @@ Trainer::Trainer(App& app, const Config& config, StartPoint start, Logger logger
   check_same_data();
   times.end("model and plan");
   config_.train.global_batch = plan_.global_batch();
-  config_.run.take_over = false;  // of this launch alone: not for config.resolved.cfg
+  config_.run.take_over = false;  // for this launch only: not for config.resolved.cfg
 }
 
 void Trainer::check_same_data() const {
@@ -122,7 +122,7 @@ void Trainer::print_start(IniKeys keys) const {
   if (!is_main()) return;
   logger_.info("mica-train {}", full_version());
   for (const auto& [old_name, name] : config_.old_names) {
-    logger_.warn("the key {} is called {} now; the old name is still read, but write the new one", old_name, name);
+    logger_.warn("the key {} is now called {}; the old name still works, but use the new one", old_name, name);
   }
   logger_.info("{}", to_ini(config_, keys));
   if (keys == IniKeys::changed)
@@ -153,11 +153,11 @@ void Trainer::print_start(IniKeys keys) const {
   logger_.info("device   {}", device_.describe());
   if (device_.backend == "shared") {
     const auto num_units = std::ranges::count_if(model_.root->units(), [](const fsdp::Unit* unit) { return unit->storage() != nullptr; });
-    logger_.info("shared   {} of {} units keep their masters, {} a rank, in memory that a node's ranks share",
+    logger_.info("shared   {} of {} units keep their masters, {} per rank, in memory shared by a node's ranks",
                  start_plan_.num_sharing_units, num_units, plan::format_bytes(start_plan_.shared_bytes));
     if (start_plan_.num_sharing_units == 0) {
       logger_.warn(
-          "mesh.backend = shared has nothing to share here: it needs a strategy that shards over two or more ranks, "
+          "mesh.backend = shared has no effect here: it needs a strategy that shards over two or more ranks, "
           "fsdp.param_dtype=fp32, fsdp.sharding=flat, fsdp.cpu_offload=none or gradients, and no number for "
           "fsdp.reshard_after_forward");
     }
@@ -226,7 +226,7 @@ void Trainer::begin_files() {
     if (!set_aside.empty()) {
       logger_.warn("went back to step {}: later checkpoints and metrics are now in {}", last_done_, set_aside);
     }
-    // Only now: a config that does not go with the folder's checkpoints must not replace theirs.
+    // Only now: a config that does not fit the folder's checkpoints must not replace theirs.
     io::write_file_atomically(config_.run_folder() + "/config.resolved.cfg", to_ini(config_, IniKeys::explained));
     open_metrics();
     if (start_point_.manifest) {
@@ -278,7 +278,8 @@ void Trainer::prepare() {
   prepare_background_saves();
   make_runner();
   if (config_.train.on_bad_step != "none") {
-    app_.comm.agree([&] { model_.optimizer->allocate_state(); });  // a step that is skipped does not, and a checkpoint may follow
+    app_.comm.agree(
+        [&] { model_.optimizer->allocate_state(); });  // a skipped first step would not allocate it, and a checkpoint may follow
   }
   begin_files();  // last: a launch that is refused changes nothing
   times_.end("run folder");

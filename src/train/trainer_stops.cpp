@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a run comes to its end before its last step: signals, time limits, starts without progress.
+// What ends a run before its last step: signals, time limits, starts without progress.
 #include "mica/checkpoint/async_saver.hpp"
 #include "mica/train/trainer.hpp"
 
@@ -33,7 +33,7 @@ Request Trainer::agree_on_request(RequestPace& pace, std::int64_t at) {
   const Clock::time_point now = asked_at_ = Clock::now();
   const int num_saves = saver_ && saver_->is_under_way() ? 2 : 1;
   Request mine = Request::none;
-  if (is_main()) {  // whose clock decides
+  if (is_main()) {  // rank 0's clock decides
     mine = request_of_clocks(time_limit_, config_.checkpoint.interval_minutes, now - start_, now - last_save_begin_, num_saves);
   }
   if ((saver_ && saver_->is_failed()) || folder_->is_lost()) mine = std::max(mine, Request::look);
@@ -52,10 +52,10 @@ bool Trainer::stops_while_starting() const {
 
 std::string Trainer::reason_to_stop() const {
   constexpr std::int64_t kRanks = std::int64_t{1} << 32;
-  const std::int64_t heard = app_.world.all_max(StopSignal::received() * kRanks + app_.world.rank());  // of the highest rank
+  const std::int64_t heard = app_.world.all_max(StopSignal::received() * kRanks + app_.world.rank());  // the highest rank that got one
   if (heard >= kRanks) return fmt::format("{} on rank {}", signal_name(static_cast<int>(heard / kRanks)), heard % kRanks);
   const TimeLimit::Seconds since_start = Clock::now() - start_;
-  return fmt::format("{} left before the end by {}, and a step and a save are given {}",
+  return fmt::format("{} left before the limit ({}), and a step and a save may take {}",
                      format_duration(std::max(0.0, time_limit_.left(since_start).count())), time_limit_.reason(),
                      format_duration(time_limit_.reserve(1).count()));
 }

@@ -111,7 +111,7 @@ TEST_F(BadSteps, StopSavesTheStepBeforeAndNamesTheUnit) {
     const Finished run = train(name, num_ranks, {"--train.on_bad_step=stop"});
     EXPECT_EQ(run.status, 3) << run.output;
     ASSERT_EQ(run.error_lines().size(), 1u) << run.output;
-    EXPECT_THAT(run.error_lines()[0], HasSubstr("step 7 is bad: the loss is NaN or infinite; unit root: its parameters; it has changed "
+    EXPECT_THAT(run.error_lines()[0], HasSubstr("step 7 is bad: the loss is NaN or infinite; unit root: its parameters; the step changed "
                                                 "nothing, and step 6 is saved"));
     EXPECT_EQ(checkpoints_of(run_folder(name)), std::vector<std::string>{"step-00000006"});
     ASSERT_EQ(rows(name, "bad_step").size(), 1u);
@@ -158,7 +158,7 @@ TEST_F(BadSteps, RollbackLeavesTheDataOutForGood) {
   const Finished run = train("whole", 2, flags);
   ASSERT_EQ(run.status, 0) << run.output;
   EXPECT_THAT(run.output, HasSubstr("rolled back to " + run_folder("whole") +
-                                    "/checkpoints/step-00000004, step 4; the data of steps 5 to 7 is left out"));
+                                    "/checkpoints/step-00000004, step 4; the data of steps 5 to 7 is skipped"));
   ASSERT_EQ(rows("whole", "rolled_back").size(), 1u);
   EXPECT_EQ(rows("whole", "rolled_back")[0].at("step"), 4);
   EXPECT_EQ(rows("whole", "rolled_back")[0].at("bad_step"), kBadStep);
@@ -173,7 +173,7 @@ TEST_F(BadSteps, RollbackLeavesTheDataOutForGood) {
   {
     Child child(command("killed", 2, flags));
     const std::vector<pid_t> ranks = child.ranks(2);
-    ASSERT_TRUE(child.wait_for("is left out")) << child.wait(0).output;
+    ASSERT_TRUE(child.wait_for("is skipped")) << child.wait(0).output;
     while (child.is_running() && rows("killed", "checkpoint").size() < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     for (const pid_t rank : ranks) ::kill(rank, SIGKILL);
     (void)child.wait(20);

@@ -40,7 +40,7 @@ class LostRanks : public ::testing::Test {
                    "[checkpoint]\nkeep = 0\n");
     const Finished run = test::run(command("undisturbed", kRanks, kGrid));
     ASSERT_EQ(run.status, 0) << run.output;
-    ASSERT_THAT(run.output, HasSubstr("lost ranks cost no step"));
+    ASSERT_THAT(run.output, HasSubstr("a lost rank costs no step"));
   }
   static void TearDownTestSuite() {
     delete folder_;
@@ -110,13 +110,13 @@ TemporaryFolder* LostRanks::folder_ = nullptr;
 TEST_F(LostRanks, ANodeIsLostAndTheOtherSavesBeforeMpirunEndsIt) {
   const Finished lost = lose("node", {.killed = {2, 3}, .mpirun_signals = true});
   EXPECT_FALSE(lost.is_timed_out) << lost.output;
-  EXPECT_THAT(lost.output, HasSubstr("rank 2 is lost: the ranks that are left have step"));
+  EXPECT_THAT(lost.output, HasSubstr("rank 2 is lost: the remaining ranks saved step"));
   expect_saved_and_resumed("node", 2, kGrid);
 }
 
 TEST_F(LostRanks, TheFirstNodeIsLostAndTheRunGoesOnAsAnotherOneOnThreeRanks) {
   (void)lose("first", {.killed = {0, 1}});
-  EXPECT_THAT(read_text(run_folder("first") + "/log.txt"), HasSubstr("the ranks that are left have step"));
+  EXPECT_THAT(read_text(run_folder("first") + "/log.txt"), HasSubstr("the remaining ranks saved step"));
   expect_saved_and_resumed("first", 3, {"--fsdp.strategy=full_shard"});
 }
 
@@ -144,7 +144,7 @@ TEST_F(LostRanks, WithoutAllShardsNothingIsSaved) {
   for (const int rank : {1, 3}) ::kill(ranks[static_cast<std::size_t>(rank)], SIGKILL);
   for (const int rank : {0, 2}) ::kill(ranks[static_cast<std::size_t>(rank)], SIGTERM);
   // mpirun prints no more while it waits to kill the others.
-  const std::string log = run_folder("both") + "/log.txt", told = "the ranks that are left cannot save: of 2 shards of step ";
+  const std::string log = run_folder("both") + "/log.txt", told = "the remaining ranks cannot save: of 2 shards of step ";
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (std::chrono::steady_clock::now() < deadline && read_text(log).find(told) == std::string::npos) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -175,8 +175,8 @@ TEST_F(LostRanks, TheStartSaysWhereLostRanksCostSteps) {
     fs::remove_all(run_folder("started"));
     return run.output;
   };
-  const std::string cost = "lost ranks cost the steps since the last checkpoint: ";
-  EXPECT_THAT(started({}), HasSubstr(cost + "there is one copy of each shard"));
+  const std::string cost = "a lost rank costs the steps since the last checkpoint: ";
+  EXPECT_THAT(started({}), HasSubstr(cost + "there is only one copy of each shard"));
   EXPECT_THAT(started({"--fsdp.strategy=no_shard", "--checkpoint.emergency=false"}), HasSubstr(cost + "checkpoint.emergency = false"));
 }
 

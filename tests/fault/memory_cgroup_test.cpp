@@ -29,7 +29,7 @@ TEST(MemoryCgroup, ARunThatDoesNotFitItsLimitIsRefused) {
   EXPECT_EQ(seen.status, 2) << seen.output;
   const std::vector<std::string> lines = seen.error_lines();
   ASSERT_EQ(lines.size(), 1u) << seen.output;
-  EXPECT_THAT(lines[0], AllOf(HasSubstr("2.26 GiB of memory a rank"), HasSubstr("for 2 ranks"), HasSubstr("mica_test_"),
+  EXPECT_THAT(lines[0], AllOf(HasSubstr("2.26 GiB of memory per rank"), HasSubstr("for 2 ranks"), HasSubstr("mica_test_"),
                               HasSubstr("4.00 GiB"), HasSubstr("--mem")));
   EXPECT_THAT(lines[0], AnyOf(HasSubstr("memory.limit_in_bytes of the cgroup"), HasSubstr("memory.max of the cgroup")));
 }

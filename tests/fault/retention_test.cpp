@@ -171,7 +171,7 @@ TEST_F(Retention, AStopWaitsForNoFurtherAttempt) {
   const Finished stopped = child.wait(120);
   ASSERT_NE(stopped.status, 99) << "no tmpfs can be mounted\n" << stopped.output;
   EXPECT_EQ(stopped.status, 75) << stopped.output;
-  EXPECT_THAT(stopped.output, AllOf(HasSubstr("(attempt 3 of 4); the save that follows takes its place"), HasSubstr("SIGUSR1 on rank 1")));
+  EXPECT_THAT(stopped.output, AllOf(HasSubstr("(attempt 3 of 4); the next save replaces it"), HasSubstr("SIGUSR1 on rank 1")));
   const Finished shown = test::run({program("mica-inspect"), "--json", own / "disk.kept"});
   EXPECT_EQ(shown.status, 0) << shown.output;
   EXPECT_EQ(nlohmann::json::parse(shown.output)["line"].size(), 1U) << "no parent that was never complete";

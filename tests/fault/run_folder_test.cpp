@@ -234,7 +234,7 @@ TEST_F(RunFolder, TheBatchBelongsToTheRun) {
     copy_until(name, 8);
     const Finished run = train(ranks, {flag}, name);
     if (ranks == 3) {
-      expect_refusal(run, {"step-00000008 was saved with 8 sequences a step", "= 1 x 3 does not divide; keep it on 2 or 4 ranks"});
+      expect_refusal(run, {"step-00000008 was saved with 8 sequences per step", "= 1 x 3 does not divide that; keep it on 2 or 4 ranks"});
       continue;
     }
     ASSERT_EQ(run.status, 0) << run.output;

@@ -272,8 +272,8 @@ TEST_F(Stop, ASlurmJobsEndIsKeptWithTimeToSpare) {
     const std::string end = in_seconds(20);
     const Finished stopped = Child(command(num_ranks), {{"SLURM_JOB_END_TIME", end}, {"SLURM_JOB_ID", "7"}}).wait(100);
     EXPECT_LT(std::time(nullptr), std::stoll(end)) << stopped.output;
-    EXPECT_THAT(stopped.output, AllOf(HasSubstr("limit    has to have ended by 20"), HasSubstr("(SLURM_JOB_END_TIME)")));
-    EXPECT_THAT(stopped.output, HasSubstr("left before the end by SLURM_JOB_END_TIME"));
+    EXPECT_THAT(stopped.output, AllOf(HasSubstr("limit    must end by 20"), HasSubstr("(SLURM_JOB_END_TIME)")));
+    EXPECT_THAT(stopped.output, HasSubstr("left before the limit (SLURM_JOB_END_TIME)"));
     EXPECT_GT(stopped.seconds, 5) << "it does not end at once";
     expect_saved_and_goes_on(stopped, num_ranks);
     EXPECT_FALSE(fs::exists(run_folder() + "/write-test-0.tmp"));
@@ -283,7 +283,7 @@ TEST_F(Stop, ASlurmJobsEndIsKeptWithTimeToSpare) {
 TEST_F(Stop, MaxHoursAreKeptAlike) {
   const Finished stopped = test::run(command(2, {"--train.max_hours=0.004"}), 100);  // 14.4 s
   EXPECT_LT(stopped.seconds, 30) << "5 s before that, and the start";
-  EXPECT_THAT(stopped.output, AllOf(HasSubstr("(train.max_hours)"), HasSubstr("left before the end by train.max_hours")));
+  EXPECT_THAT(stopped.output, AllOf(HasSubstr("(train.max_hours)"), HasSubstr("left before the limit (train.max_hours)")));
   EXPECT_GT(stopped.seconds, 4) << "it does not end at once";
   expect_saved_and_goes_on(stopped, 2);
 }
@@ -298,7 +298,7 @@ TEST_F(Stop, WhatSlurmSaysIsCheckedAndItsJobAloneLimitsNothing) {
   EXPECT_THAT(job.output, Not(HasSubstr("limit    ")));
   const Finished past = train_with({{"SLURM_JOB_END_TIME", in_seconds(-100)}});
   EXPECT_EQ(past.status, 0) << past.output;
-  EXPECT_THAT(past.output, HasSubstr("SLURM_JOB_END_TIME is not obeyed"));
+  EXPECT_THAT(past.output, HasSubstr("SLURM_JOB_END_TIME is ignored"));
   const Finished bad = train_with({{"SLURM_JOB_END_TIME", "tomorrow"}});
   EXPECT_EQ(bad.status, 2) << bad.output;
   EXPECT_THAT(bad.error_lines(), ElementsAre(HasSubstr("SLURM_JOB_END_TIME is 'tomorrow', expected seconds since 1970")));

@@ -175,13 +175,15 @@ TEST_F(GpuTraining, WhatCannotBeIsRefusedOnce) {
     std::vector<std::string> says;
   };
   const std::vector<Case> cases{
-      {{"--mesh.device=cuda", "--mesh.backend=nccl"}, 2, {"mesh.backend = nccl", "one GPU a rank", "2 ranks", "staged"}},
+      {{"--mesh.device=cuda", "--mesh.backend=nccl"}, 2, {"mesh.backend = nccl", "one GPU per rank", "2 ranks", "staged"}},
       {{"--mesh.device=cuda", "--mesh.backend=mpi"}, 1, {"mesh.backend = mpi", "memory of the CPU", "GPUs"}},
       {{"--mesh.device=cuda", "--model.width=3072", "--model.layers=8"},
        1,
-       {"a GPU's memory", "Emulated GPU", "256.0 MiB", "fsdp.recompute=cheap or fsdp.activation_checkpointing=block"}},
+       {"of GPU memory per rank", "Emulated GPU", "256.0 MiB", "fsdp.recompute=cheap or fsdp.activation_checkpointing=block"}},
       // One alone would find room.
-      {{"--mesh.device=cuda", "--mesh.backend=staged", "--model.width=768"}, 2, {"a GPU's memory", "with 2 ranks on one", "256.0 MiB"}}};
+      {{"--mesh.device=cuda", "--mesh.backend=staged", "--model.width=768"},
+       2,
+       {"of GPU memory per rank", "with 2 ranks on one", "256.0 MiB"}}};
   for (const Case& c : cases) {
     const Finished run = train(c.ranks, "refused", c.flags);
     EXPECT_EQ(run.status, 2) << run.output;

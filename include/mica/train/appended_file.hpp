@@ -9,12 +9,12 @@
 
 namespace mica::train {
 
-/// A file of records that a run appends to while it trains. A record that cannot be written (full disk) is reported once and dropped
-/// whole, so that the run goes on.
+/// A file of records that a run appends to while it trains. A record that cannot be written (full disk) is dropped whole, so that the run
+/// goes on; the first of a series of failures is reported.
 class AppendedFile {
  public:
-  /// @param path  made if it is not there; empty: nothing is written. @param warn  is called with one line.
-  /// @throws ConfigError if it cannot be written.
+  /// @param path  created if missing; empty: nothing is written. @param warn  receives one line. @throws ConfigError if it cannot be
+  /// written.
   AppendedFile(const std::string& path, std::function<void(const std::string&)> warn);
 
   void append(std::string_view record);

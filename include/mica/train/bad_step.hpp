@@ -8,11 +8,11 @@
 
 namespace mica::train {
 
-/// What is wrong with a step; the worse, the higher.
+/// What is wrong with a step, from mild to severe.
 enum class BadStep : std::uint8_t { none, grad_norm_spike, grad_norm_not_finite, loss_not_finite };
 
-/// Judges a step before it changes the model. A spike is a gradient norm above `spike_factor` times its running mean: of the
-/// mean's last kMeanSteps steps or so, and only after kFirstSteps good ones. Bad steps do not count in the mean.
+/// Judges a step before it changes the model. A spike is a gradient norm above `spike_factor` times its running mean, which covers about
+/// the last kMeanSteps good steps. There are no spikes before kFirstSteps good steps.
 class BadStepJudge {
  public:
   static constexpr std::int64_t kFirstSteps = 10, kMeanSteps = 50;

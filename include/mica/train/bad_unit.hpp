@@ -9,9 +9,9 @@
 
 namespace mica::train {
 
-/// Names the unit whose values were the first that are not finite, on any rank: parameters first; else what went into and came
-/// out of units in forward and backward, in that order; else gradients. Values whose squares fp32 cannot hold count as
-/// infinite. "root" is what is outside all other units: embedding, last norm, head and loss.
+/// Names the unit with the first values that are not finite, on any rank. Looks at parameters first; then at inputs and outputs of units,
+/// in the order of forward and backward; then at gradients. Values whose squares overflow fp32 count as infinite. "root" is what is outside
+/// all other units: embedding, last norm, head and loss.
 /// @param repeat_passes  runs the step's forwards and backwards again, with the same values. Gradients are gone afterwards.
 /// @returns "unit transformer.h.3: its output in forward". @collective. The host waits.
 [[nodiscard]] std::string first_bad_unit(ShardedModel& model, const mpi::Communicator& world, const std::function<void()>& repeat_passes);

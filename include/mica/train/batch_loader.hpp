@@ -12,10 +12,9 @@
 
 namespace mica::train {
 
-/// Gives a rank its micro-batches, where its model reads them. [Note: batches read ahead] Two steps' batches are held. So the
-/// next step's can be read right after a step was enqueued, while the device works on it, and not before the next one,
-/// when it may have run dry. A batch counts as used when its step runs, and an error in it is told then: reading ahead
-/// changes neither the data position nor what is saved.
+/// Gives a rank its micro-batches, where its model reads them. [Note: batches read ahead] It holds the batches of two steps. So the next
+/// step's batches are read right after a step is enqueued, while the device still has work. A batch counts as used only when its step runs,
+/// and an error in it is thrown only then: reading ahead changes neither the data position nor what is saved.
 /// @code
 ///   train::BatchLoader batches(context, device_mesh, dataset, sampler, plan, world.rank());
 ///   for (std::int64_t step = plan.first_step; step <= last; ++step) {
@@ -28,13 +27,13 @@ class BatchLoader {
   BatchLoader(nn::Context& context, const fsdp::DeviceMesh& device_mesh, const data::Dataset& dataset, data::Sampler sampler,
               data::BatchPlan plan, int data_rank);
 
-  /// The dataset's tensors, [B, ...] each, of this rank's micro-batch in `round` of `step`; context.sequences is set to it.
-  /// They may be used by what is enqueued on the compute stream before another step's are asked for. The host waits until the device
-  /// has done the step before the last one. @throws what Dataset::read() throws.
+  /// The dataset's tensors, [B, ...] each, of this rank's micro-batch in `round` of `step`; context.sequences is set to it. Work that uses
+  /// them must be enqueued on the compute stream before the tensors of another step are loaded. The host waits until the device has
+  /// finished the step before the last one. @throws what Dataset::read() throws.
   [[nodiscard]] nn::Tensors load(std::int64_t step, std::int64_t round);
   /// Reads a step's micro-batches now, so that load() finds them. Call it once all work on the step before is enqueued.
   void read_ahead(std::int64_t step);
-  /// Milliseconds that a CPU has had nothing to do but wait for batches to be read, so far.
+  /// Milliseconds so far in which the compute stream was idle while batches were read; CPU only.
   [[nodiscard]] double waited_ms() const { return waited_ms_; }
 
  private:
@@ -43,16 +42,16 @@ class BatchLoader {
     data::Batch batch;
     BatchUpload upload;
   };
-  /// Those of one step, in use until the device has passed `done`.
+  /// The micro-batches of one step, in use until the device has passed `done`.
   struct Slot {
-    std::int64_t step = 0;  ///< whose they are; 0: nobody's
+    std::int64_t step = 0;  ///< 0: empty
     std::vector<Round> rounds;
     Event done;
   };
   [[nodiscard]] Slot& slot_of(std::int64_t step) { return slots_[static_cast<std::size_t>(step % 2)]; }
-  /// All work on the step that was loaded last is enqueued.
+  /// Called when all work on the step loaded last is enqueued.
   void end_step();
-  /// Reads a step's micro-batches, unless they are there.
+  /// Reads a step's micro-batches unless they have been read.
   void read(std::int64_t step);
 
   nn::Context& context_;
@@ -61,7 +60,7 @@ class BatchLoader {
   data::Sampler sampler_;
   data::BatchPlan plan_;
   int data_rank_;
-  std::int64_t loaded_step_ = 0;  // 0: none whose work is still being enqueued
+  std::int64_t loaded_step_ = 0;  // 0: no step is being enqueued
   std::array<Slot, 2> slots_;
   double waited_ms_ = 0;
 };

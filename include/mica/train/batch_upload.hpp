@@ -9,19 +9,19 @@
 
 namespace mica::train {
 
-/// Brings a micro-batch to where the model reads it. On a CPU it stays where it is; for a GPU it goes by page-locked
-/// memory, so that the host need not wait.
+/// Brings a micro-batch to where the model reads it. On a CPU it stays where it is; for a GPU it is staged in page-locked memory, so that
+/// the host need not wait.
 class BatchUpload {
  public:
-  /// Takes a batch, which, like this object, must stay until the stream has finished using upload()'s result, also before the
-  /// next call. Enqueues nothing (the first call on a GPU allocates memory and waits for the stream).
+  /// Takes a batch. The batch and this object must stay alive, and stage() must not be called again, until the stream has finished using
+  /// upload()'s result. Enqueues nothing (the first call on a GPU allocates memory and waits for the stream).
   void stage(nn::Context& context, const fsdp::DeviceMesh& device_mesh, data::Batch& batch);
-  /// What was staged: the batch's tensors.
+  /// The staged batch's tensors.
   [[nodiscard]] nn::Tensors upload(nn::Context& context) const;
 
  private:
   std::vector<TensorView> staged_;
-  Buffer pinned_;  // where they are for a GPU
+  Buffer pinned_;  // holds them for a GPU
 };
 
 }  // namespace mica::train

@@ -9,7 +9,7 @@ namespace mica::train {
 /// from rank 0. @collective
 ExitCode run_bench(App& app);
 
-/// Help of a benchmark, if the first argument names one; else of the program.
+/// Help for a benchmark, if the first argument names one, else for the program.
 [[nodiscard]] std::string bench_help(const std::vector<std::string>& arguments);
 
 }  // namespace mica::train

@@ -113,7 +113,7 @@ struct Config {
 
   /// Names of the keys that a file or a flag has set; the others have their defaults.
   std::set<std::string> set_by_user;
-  /// Of these, those that were called by an earlier name: "model.hidden" -> "model.intermediate_size".
+  /// Of these, the keys given by an earlier name: "model.hidden" -> "model.intermediate_size".
   std::map<std::string, std::string> old_names;
 
   [[nodiscard]] std::string run_folder() const { return run.dir.empty() ? "runs/" + run.name : run.dir; }
@@ -129,9 +129,9 @@ struct ConfigText {
 [[nodiscard]] ConfigText read_config_text(const std::string& path);
 
 /// @param overrides  "--train.steps=5", in order; they override the file.
-/// Keys are read by their old names, too, and are written by their new ones.
-/// @throws ConfigError with file and line (or flag), the key, what was seen, what was expected; for an unknown key the nearest known
-///         ones; for a key that one file, or the flags, set by both of its names, both.
+/// Old names of keys are read too; new names are written.
+/// @throws ConfigError with file and line (or flag), the key, what was seen, what was expected; for an unknown key the nearest known ones;
+/// for a key that one file, or the flags, set by both names, both names.
 [[nodiscard]] Config parse_config(const ConfigText& text, const std::vector<std::string>& overrides);
 
 /// Sets keys that the user did not set from `text`. @throws ConfigError as parse_config()

@@ -20,7 +20,7 @@ struct Cluster {
 };
 
 struct DryRun {
-  plan::StepRecord record;  ///< of steps 2 and 3: later ones repeat step 3
+  plan::StepRecord record;  ///< of steps 2 and 3; later steps repeat step 3
   MemoryStats memory;       ///< of the rank's pool, steps 1 to 3: counts and peaks
   std::int64_t offload_peak = 0;
   std::int64_t num_parameters = 0;
@@ -30,10 +30,11 @@ struct DryRun {
   int shard_size = 1;  ///< of the mesh
 };
 
-/// Runs three steps of the config's training as the trainer would (StepRunner, Schedule, optimizer), as the first rank of the cluster, on
-/// a device that computes nothing and holds nothing ([Note: dry device]). Data files are not opened. With a GPU's hardware
-/// the kernels' workspace is estimated (the logits, cuBLASLt's), and added to the peak.
-/// @throws ConfigError what the trainer would refuse for this config on that many ranks; mesh.backend = shared; too many rounds a step
+/// Runs three steps of the config's training as the trainer would (StepRunner, Schedule, optimizer), as the first rank of the cluster, on a
+/// device without computation or memory ([Note: dry device]). Data files are not opened. With a GPU's hardware the kernels' workspace is
+/// estimated (the logits, cuBLASLt's), and added to the peak.
+/// @throws ConfigError for what the trainer would refuse for this config on that many ranks; for mesh.backend = shared; for too many
+/// micro-batches per step
 [[nodiscard]] DryRun dry_run(const Config& config, const Cluster& cluster);
 
 }  // namespace mica::train

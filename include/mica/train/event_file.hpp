@@ -19,8 +19,8 @@ using TaggedValue = std::pair<std::string, double>;
 class EventFile {
  public:
   /// @param wall_time    Unix seconds
-  /// @param first_step   of the launch: what other files of the folder have of it and later steps is no longer shown
-  /// @param warn         as AppendedFile. @throws ConfigError if it cannot be written
+  /// @param first_step   of the launch: TensorBoard no longer shows what other files of the folder have for this step and later ones
+  /// @param warn         as for AppendedFile. @throws ConfigError if it cannot be written
   EventFile(const std::string& run_folder, double wall_time, std::int64_t first_step, std::function<void(const std::string&)> warn);
 
   void write(double wall_time, std::int64_t step, const std::vector<TaggedValue>& values);

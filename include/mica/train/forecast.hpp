@@ -10,7 +10,7 @@
 
 namespace mica::train {
 
-/// What a training is expected to take, of one rank.
+/// The forecast of a run; figures are per rank unless stated.
 struct Forecast {
   int num_ranks = 1, ranks_per_node = 1, shard_size = 1;
   std::int64_t num_parameters = 0;
@@ -18,24 +18,27 @@ struct Forecast {
   std::int64_t seq_len = 0;
   MemoryStats memory;  ///< peaks
   std::int64_t offload_peak = 0;
-  std::int64_t capacity = 0;  ///< bytes that a rank may use
+  std::int64_t capacity = 0;  ///< bytes available to a rank
   plan::StepTotals totals;
   plan::SimStep step;  ///< a step in the middle of a run
   double mfu = 0;      ///< 6 N + 12 L H Q T FLOPs a token (PaLM, arXiv:2204.02311, appendix B) over the vendor's peak
-  double hfu = 0;      ///< the FLOPs that are made, recomputed ones too, over the same
+  double hfu = 0;      ///< all FLOPs computed, recomputation included, over the same peak
   double tokens_per_s_per_rank = 0;
-  double checkpoint_s = 0;                ///< to write one
-  double best_checkpoint_interval_s = 0;  ///< that loses least to saves and failures (Young, 1974): sqrt(2 x save x time between failures)
-  double goodput = 0;  ///< share of time in which steps are made that are kept, with checkpoint.interval, or else the best interval
+  double checkpoint_s = 0;  ///< to write one
+  /// The interval that loses the least time to saves and failures (Young, 1974): sqrt(2 x save x time between failures).
+  double best_checkpoint_interval_s = 0;
+  /// Share of the time that is not lost to saves and failures, with checkpoint.interval or else the best interval.
+  double goodput = 0;
 
   [[nodiscard]] bool fits() const { return memory.peak <= capacity; }
-  [[nodiscard]] std::int64_t tokens_per_step() const { return batch.micro_batch * batch.accumulation * seq_len; }  ///< of a rank
+  [[nodiscard]] std::int64_t tokens_per_step() const { return batch.micro_batch * batch.accumulation * seq_len; }  ///< per rank
 };
 
 /// Simulates a dry run on the cluster. @throws ConfigError as dry_run()
 [[nodiscard]] Forecast make_forecast(const Config& config, const Cluster& cluster);
 
-/// The largest train.micro_batch whose peak fits; 0 if none does. One round or two are planned, as many as the config has.
+/// The largest train.micro_batch whose peak fits; 0 if none does. Plans one or two micro-batches per step, as many as the config has (two
+/// stand for more).
 [[nodiscard]] std::int64_t largest_micro_batch(const Config& config, const Cluster& cluster);
 
 }  // namespace mica::train

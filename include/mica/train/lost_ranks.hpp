@@ -11,23 +11,23 @@
 
 namespace mica::train {
 
-/// What a rank does when others are lost: it saves, together with the others that are left ([Note: emergency checkpoint]), and
-/// ends with status 75. [Note: lost ranks] Calls into MPI may never return then. So everything here runs without MPI, and
-/// may run beside a main thread that is stuck in it. Three ways lead here:
+/// What a rank does when others are lost: it saves, together with the ranks that are left ([Note: emergency checkpoint]), and ends with
+/// status 75. [Note: lost ranks] MPI calls may never return after a loss. So everything here runs without MPI, and may run while the main
+/// thread is stuck in it. There are three triggers:
 /// - a collective returned an error: the main thread calls save_and_exit();
-/// - whoever watches the ranks from outside MPI knows that one is lost: any thread calls save_and_exit();
-/// - the launcher ends the job with SIGTERM because a rank died, and no collective ends for kStall: a thread here calls it. Where
-///   collectives do end, all ranks are there, and the run stops in order at the end of its step.
+/// - a watcher outside MPI, such as the watchdog, knows that a rank is lost: any thread calls save_and_exit();
+/// - the launcher ends the job with SIGTERM because a rank died, and no collective completes for kStall: a thread here calls it. While
+///   collectives complete, all ranks are alive, and the run stops normally at the end of its step.
 class LostRanks {
  public:
   struct Hooks {
-    /// Grows whenever a collective of a step has ended. Any thread.
+    /// Grows whenever a step's collective completes. Any thread.
     std::function<double()> progress;
-    /// Of the rank that completed the checkpoint.
+    /// Called on the rank that completed the checkpoint.
     std::function<void(const checkpoint::SaveReport&)> tell_saved;
-    /// One line, of any rank.
+    /// Takes one line. Called on any rank.
     std::function<void(const std::string&)> warn;
-    /// After a save: this rank ends by itself.
+    /// Called after a save: this rank is about to exit.
     std::function<void()> exits;
   };
   static constexpr std::chrono::seconds kStall{3};
@@ -37,11 +37,11 @@ class LostRanks {
   LostRanks(const LostRanks&) = delete;
   LostRanks& operator=(const LostRanks&) = delete;
 
-  /// Saves and ends the process with status 75. Returns only if the ranks that are left cannot save: with a warning that says
-  /// why. Any thread. @param why  "rank 3 is lost"  @param linger  after a save it ends this much later, or at SIGTERM
+  /// Saves and ends the process with status 75. Returns only if the ranks that are left cannot save, after a warning that says why. Any
+  /// thread. @param why  "rank 3 is lost"  @param linger  how long it waits after a save before it exits, unless SIGTERM comes first
   void save_and_exit(const std::string& why, std::chrono::duration<double> linger = {});
 
-  /// While it lives SIGTERM alone does not make this rank save: it is in a save or another long call without collectives of a step.
+  /// While it exists, SIGTERM alone does not make this rank save: it is in a save or another long call without a step's collectives.
   class Pause {
    public:
     explicit Pause(LostRanks* of) : of_(of) {

@@ -27,7 +27,7 @@ struct MemoryShare {
   int num_ranks = 0;
 };
 
-/// The limit that the ranks of a node come closest to or exceed the most.
+/// The limit with the least memory left for the ranks of a node, or exceeded the most.
 /// @param node  the ranks of one node.  @param needed  of this rank.  @param limits  of this rank, at least one. @collective
 [[nodiscard]] MemoryShare tightest_limit(const mpi::Communicator& node, std::int64_t needed, const std::vector<MemoryLimit>& limits);
 

@@ -13,12 +13,12 @@
 
 namespace mica::train {
 
-/// What rank 0's computing did in a step; together step_ms.
+/// How rank 0's compute stream spent a step; the parts add up to step_ms.
 struct StepSplit {
   double compute_ms = 0;       ///< the rest
-  double exposed_comm_ms = 0;  ///< stood still for communication
+  double exposed_comm_ms = 0;  ///< idle, waiting for communication
   double optimizer_ms = 0;
-  double data_ms = 0;  ///< stood still for its batch
+  double data_ms = 0;  ///< idle, waiting for its batch
 };
 
 /// One step's figures. Times in ms.
@@ -33,19 +33,19 @@ struct StepMetrics {
   double comm_wait_ms = 0;  ///< rank 0's time inside collectives
   std::optional<StepSplit> split;
   double gflop_per_s = 0;       ///< of rank 0's matrix products; 0: unknown
-  std::int64_t peak_bytes = 0;  ///< the largest rank's
+  std::int64_t peak_bytes = 0;  ///< maximum over ranks
   double loss_scale = 0;        ///< of fp16 training; 0: none
   bool is_skipped = false;      ///< the gradients overflowed, so the step changed only the loss scale; or it was a bad step
 };
 
-/// A launch, and what it plans to hold.
+/// A launch and its memory plan.
 struct StartMetrics {
-  std::int64_t step = 0;  ///< that the run has done
+  std::int64_t step = 0;  ///< the last step done before this launch
   std::string version;
   int num_ranks = 1;
   std::int64_t last_step = 0;  ///< train.steps
   std::string device;
-  plan::BytesByRole planned{};  ///< peak of each role, of a rank
+  plan::BytesByRole planned{};  ///< peak of each role, per rank
   std::int64_t planned_peak = 0;
 };
 
@@ -61,16 +61,16 @@ struct ResumeMetrics {
 /// written are dropped, so that a run never fails because of its metrics.
 class MetricsFile {
  public:
-  /// As AppendedFile.
+  /// As for AppendedFile.
   MetricsFile(const std::string& path, std::function<void(const std::string&)> warn);
 
   void write(const StepMetrics& metrics);
-  /// @param eval_ms  that training stood still
+  /// @param eval_ms  time for which training stopped
   void write_eval(std::int64_t step, double val_loss, double eval_ms);
   void write_checkpoint(std::int64_t step, std::int64_t bytes, double stall_ms, double write_ms);
-  /// @param what  what was bad, and the unit  @param action  train.on_bad_step
+  /// @param what  what was bad, and in which unit  @param action  train.on_bad_step
   void write_bad_step(std::int64_t step, const std::string& what, const std::string& action);
-  /// @param to  the checkpoint's step  @param bad_step  the last one whose data is left out
+  /// @param to  the checkpoint's step  @param bad_step  the last step whose data is skipped
   void write_rolled_back(std::int64_t to, std::int64_t bad_step, const std::string& what);
   void write_resumed(const ResumeMetrics& resume);
   void write_started(const StartMetrics& start);

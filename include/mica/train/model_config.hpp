@@ -8,7 +8,7 @@
 
 namespace mica::train {
 
-/// The section [model] of a Llama in the model's own words; intermediate_size = 0 becomes 4 * width.
+/// The section [model] as a LlamaConfig; intermediate_size = 0 becomes 4 * width.
 [[nodiscard]] nn::LlamaConfig llama_config(const Config::Model& model);
 
 /// The model that the section names, without storage. @throws ConfigError

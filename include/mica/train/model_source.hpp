@@ -8,14 +8,14 @@
 
 namespace mica::train {
 
-/// Sets the keys of [model] that the user did not set from a folder: of a checkpoint, a run, or Hugging Face. Dropout, which is of
-/// training, stays. Rank 0 reads and tells the others. @collective @throws ConfigError, CheckpointError on all ranks
+/// Fills in the keys of [model] that the user did not set from a folder: a checkpoint, a run or a Hugging Face model. Dropout belongs to
+/// training and is not taken. Rank 0 reads and broadcasts. @collective @throws ConfigError, CheckpointError on all ranks
 void read_model_keys(const HostComm& comm, const std::string& folder, Config& config);
 
-/// With model.init_from, sets the keys of [model] that the user did not set from that folder, or from the checkpoint that the
-/// run resumes from. Rank 0 reads and tells the others. @collective
-/// @throws ConfigError, CheckpointError on all ranks: the folder cannot be read; keys that the user set to other values than the
-///         folder's, all listed.
+/// With model.init_from, fills in the keys of [model] that the user did not set from that folder, or from the checkpoint that the run
+/// resumes from. Rank 0 reads and broadcasts. @collective
+/// @throws ConfigError, CheckpointError on all ranks: the folder cannot be read; keys that the user set to values other than the folder's,
+/// all listed.
 void take_model_keys(const HostComm& comm, Config& config);
 
 }  // namespace mica::train

@@ -10,7 +10,7 @@
 namespace mica::train {
 
 /// mica-plan: `CONFIG --ranks=N [--flags] [--section.key=value]`. Needs neither MPI nor the data files.
-/// @throws ConfigError for flags, config or hardware that do not fit
+/// @throws ConfigError for invalid flags, config or hardware
 ExitCode run_plan(const std::vector<std::string>& arguments, std::ostream& out);
 
 [[nodiscard]] std::string plan_help(const std::vector<std::string>& arguments);

@@ -12,10 +12,10 @@ namespace mica::train {
 class Progress {
  public:
   Progress(Logger logger, std::int64_t last_step, bool on_terminal);
-  /// Whether the job's standard error, where the lines go, is a terminal; under mpirun a rank's own stderr does not tell.
+  /// Whether the job's standard error, where the lines go, is a terminal. Under mpirun a rank's own stderr does not show that.
   [[nodiscard]] static bool is_on_terminal();
 
-  /// @param keep  whether to end the line also on a terminal (every log_interval steps).
+  /// @param keep  end the line even on a terminal, so that it stays (every log_interval steps)
   void show(const StepMetrics& metrics, double seconds_left, bool keep);
   /// A message between progress lines.
   void say(const std::string& text);

@@ -8,27 +8,27 @@
 
 namespace mica::train {
 
-/// What a rank wants after a step. All ranks do the most urgent of their requests: the largest.
+/// What a rank wants after a step. All ranks follow the most urgent request, which is the largest value.
 enum class Request : std::uint8_t { none, save, look, stop };
 
-/// What the clocks ask for: a stop in time for the limit, else a save once checkpoint.interval_minutes are over.
-/// @param num_saves  of a stop: its own, and those under way
+/// What the clocks ask for: a stop, if the limit is near; else a save, if checkpoint.interval_minutes have passed.
+/// @param num_saves  that a stop needs time for: its own and the one under way
 Request request_of_clocks(const TimeLimit& limit, double interval_minutes, TimeLimit::Seconds since_start, TimeLimit::Seconds since_save,
                           int num_saves = 1);
 
-/// After which steps the ranks agree on a request: about ten times a second, so that it costs nothing, and at steps that all of them
-/// know. After the first step of a launch always. The caller reads the clock.
+/// Decides after which steps the ranks agree on a request: after the first step of a launch, then about ten times a second, which costs
+/// next to nothing. All ranks choose the same steps. The caller reads the clock.
 class RequestPace {
  public:
   using Clock = std::chrono::steady_clock;
-  /// @param last_done  the step that the launch goes on from, 0 for none.
+  /// @param last_done  the last step done before this launch; 0: none
   RequestPace(std::int64_t last_done, Clock::time_point now) : agreed_step_(last_done), next_step_(last_done + 1), agreed_at_(now) {}
 
   [[nodiscard]] bool is_due(std::int64_t step) const { return step >= next_step_; }
-  /// This rank's part of an agreement. The maximum over all ranks carries the most urgent request and, of the ranks that have it, the time
-  /// of the slowest rank's steps since the last agreement.
+  /// This rank's contribution to an agreement. The maximum over all ranks holds the most urgent request and, among the ranks that made it,
+  /// the largest time per step since the last agreement.
   [[nodiscard]] std::int64_t encode(Request mine, std::int64_t step, Clock::time_point now) const;
-  /// Takes the maximum over all ranks. @returns what all do
+  /// Takes the maximum over all ranks. @returns the request that all ranks follow
   Request agree(std::int64_t maximum, std::int64_t step, Clock::time_point now);
 
  private:

@@ -11,7 +11,7 @@
 
 namespace mica::train {
 
-/// The number of sequences per step belongs to the run, not to the launch: with train.global_batch = 0, sets the checkpoint's.
+/// The number of sequences per step belongs to the run, not to the launch: train.global_batch = 0 is replaced by the checkpoint's value.
 [[nodiscard]] Config with_batch_of(const Config& config, const checkpoint::Manifest& manifest, const std::string& place);
 
 /// The tokens of data.train.
@@ -22,8 +22,8 @@ struct TrainingData {
 
 /// How a run continues from a checkpoint.
 struct Continuation {
-  std::int64_t sequences = 0;        ///< of the run, seen so far; the next step begins with this one
-  std::vector<std::string> changes;  ///< "optim.lr: 0.001 -> 0.0005", changes to tell the user
+  std::int64_t sequences = 0;        ///< seen by the run so far, so also the index of the next one
+  std::vector<std::string> changes;  ///< "optim.lr: 0.001 -> 0.0005", to report to the user
 };
 /// Checks what may change between a checkpoint and the run that resumes from it: mesh, fsdp, log, run and checkpoint keys
 /// freely; optim, train and data keys with a notice; what decides which data a step sees (seq_len, global_batch, order, the

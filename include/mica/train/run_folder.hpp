@@ -24,10 +24,10 @@ struct StartPoint {
   int num_later = 0;  ///< later checkpoints in the folder, which will be set aside
 };
 
-/// Finds the checkpoint that checkpoint.resume means. Only rank 0 looks and tells the others, which may see an older state of
-/// the folder. [Note: going on] `auto` is the newest one of the run's folder, which holds one line of checkpoints
-/// (checkpoint/lineage.hpp). A path goes back to that checkpoint, or starts from another run's, but only once: later
-/// checkpoints record the path (Manifest::began_from), and while the newest one does, the same command resumes from that one.
+/// Finds the checkpoint that checkpoint.resume names. Only rank 0 looks and broadcasts, since the others may see an older state of the
+/// folder. [Note: going on] `auto` is the newest checkpoint of the run's folder, which holds one line of checkpoints
+/// (checkpoint/lineage.hpp). A path goes back to that checkpoint, or starts from another run's checkpoint, but only once: later checkpoints
+/// record the path (Manifest::began_from). If the newest checkpoint records it, the same command resumes from the newest.
 /// @throws ConfigError, CheckpointError on all ranks: no such checkpoint, resume = none although there are checkpoints, a rank
 ///         that cannot see it, a damaged manifest.
 /// @collective
@@ -45,13 +45,12 @@ class RunFolder {
   [[nodiscard]] launch::Check sharing_check() const;
   /// @throws Error on rank 0 if another job has taken the folder over.
   void check_owner() const;
-  /// This job, as RunLock::owner_in() names it on every rank.
+  /// This job's name, the same on every rank (RunLock::owner_in()).
   [[nodiscard]] const std::string& owner() const { return owner_; }
   [[nodiscard]] bool is_lost() const { return lock_ && lock_->is_lost(); }
 
-  /// Sets aside what is no longer part of the run: later checkpoints, and their rows of metrics.jsonl; drops rows of steps that
-  /// will be repeated. Rank 0 only. @returns the folder of what was set aside; empty if nothing was.  @throws IoError,
-  /// ConfigError
+  /// Sets aside what is no longer part of the run: later checkpoints and their rows of metrics.jsonl. Drops rows of steps that will be
+  /// repeated. Rank 0 only. @returns the folder of what was set aside; empty if nothing was.  @throws IoError, ConfigError
   [[nodiscard]] std::string keep_line_of(const StartPoint& start) const;
 
  private:

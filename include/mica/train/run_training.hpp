@@ -11,7 +11,7 @@ namespace mica::train {
 ExitCode run_training(App& app);
 
 [[nodiscard]] std::string training_help(const std::vector<std::string>& arguments);
-/// What this binary was built with and which GPUs it sees, a line each.
+/// What this binary was built with and which GPUs it sees, one per line.
 [[nodiscard]] std::string build_text();
 
 }  // namespace mica::train

@@ -40,7 +40,7 @@ namespace mica::train {
 [[nodiscard]] fsdp::Options fsdp_options(const Config& config);
 [[nodiscard]] fsdp::WrapPolicy wrap_policy(const Config& config);
 [[nodiscard]] std::unique_ptr<optim::Optimizer> make_optimizer(const Config::Optim& optim, fsdp::Root& root);
-/// Null unless parameters or reductions are fp16.
+/// Null unless parameters or reductions are in fp16.
 [[nodiscard]] std::unique_ptr<optim::GradScaler> make_scaler(const Config& config, fsdp::Root& root);
 [[nodiscard]] optim::LrSchedule make_schedule(const Config& config);
 
@@ -58,20 +58,21 @@ struct Device {
   std::unique_ptr<Kernels> kernels;
   std::unique_ptr<Mesh> mesh;
   std::unique_ptr<Tracer> tracer;    ///< of the mesh's streams; null without log.trace
-  std::unique_ptr<Stopwatch> waits;  ///< of a threaded compute stream for the others; null: it is another kind
+  std::unique_ptr<Stopwatch> waits;  ///< times how long a threaded compute stream waits; else null
   std::unique_ptr<fsdp::DeviceMesh> device_mesh;
   int num_threads = 1;
 
-  /// @throws ConfigError: no such device, a shard size that does not fit.  @collective
   [[nodiscard]] std::string describe() const;
-  /// Milliseconds that this rank's computing has stood still for communication so far. Nothing on a GPU: only a trace tells there.
+  /// Milliseconds so far in which this rank's compute stream was idle, waiting for communication. Nothing on a GPU, where only a trace
+  /// shows it.
   [[nodiscard]] std::optional<double> exposed_communication_ms() const;
 
+  /// @throws ConfigError on all ranks: no such device, a shard size that does not fit. @collective
   static Device make(const Config& config, const mpi::Session& session, const mpi::Communicator& world, const Logger& logger);
 };
 
-/// fsdp.recompute. `auto` depends only on the kind of device, which is the same on all ranks and in every launch, and not on
-/// free memory, which is not: on a GPU, bits may depend on the policy ([Note: recomputed outputs]).
+/// fsdp.recompute. `auto` depends on the kind of device only, which is the same on all ranks and in every launch. It does not depend on
+/// free memory, because on a GPU results may differ in bits between policies ([Note: recomputed outputs]).
 [[nodiscard]] nn::Recompute recompute_policy(const Config& config, const Device& device);
 
 /// The model of the config, sharded on the device, with its optimizer. Without storage until initialize() or a checkpoint.
@@ -80,7 +81,7 @@ struct ShardedModel {
   fsdp::Root* root = nullptr;
   nn::Context context;
   std::unique_ptr<optim::Optimizer> optimizer;
-  std::unique_ptr<optim::GradScaler> scaler;                ///< null unless something is fp16
+  std::unique_ptr<optim::GradScaler> scaler;                ///< null unless something is in fp16
   std::unique_ptr<optim::OptimizerInBackward> in_backward;  ///< null unless optim.in_backward
   std::vector<Buffer> ignored;                              ///< storage of parameters that fsdp.ignore keeps out of units
 
@@ -88,11 +89,12 @@ struct ShardedModel {
   static ShardedModel make(const Config& config, const Device& device);
 };
 
-/// Opens data.train (and data.val, if there is any) for the model. @throws ConfigError
+/// The token files of data.train and, if set, data.val.
 struct Datasets {
   data::TokenDataset train;
   std::optional<data::TokenDataset> val;
 
+  /// @throws ConfigError
   static Datasets open(const Config& config);
 };
 

@@ -17,8 +17,8 @@ namespace mica::train {
 /// Reports each kind of slow path once, when it first occurs.
 class SlowPathNotices {
  public:
-  /// What is new since the last call: a line for each new kind, with its first shape and the number of others.
-  /// @param paths  slow_paths() of the kernels, which only grows
+  /// A line for each kind of slow path that is new since the last call, with its first shape and the number of other shapes.
+  /// @param paths  slow_paths() of the kernels, a list that only grows
   [[nodiscard]] std::vector<std::string> new_lines(std::span<const SlowPath> paths);
 
  private:

@@ -9,9 +9,9 @@
 
 namespace mica::train {
 
-/// Finds ranks that hold up the others. All ranks' steps take equally long, since they wait for each other; so a slow rank is one
-/// that needs kRatio times the median rank's own time, and that much more that it matters to the step (kShareOfStep), for kSteps steps
-/// in a row. It is named once, and again when it was as fast as the others in between. Pure: it reads no clock.
+/// Finds ranks that hold up the others. Since ranks wait for each other, their steps take equally long. So a rank counts as slow by its own
+/// time (RankFigures::own_ms): at least kRatio times the median rank's, and more than that by at least kShareOfStep of the step, for kSteps
+/// steps in a row. It is reported once, and again only if it was not slow in between. Reads no clock.
 class SlowRanks {
  public:
   static constexpr double kRatio = 1.3, kShareOfStep = 0.15;
@@ -20,7 +20,7 @@ class SlowRanks {
   /// @param hosts  by rank
   explicit SlowRanks(std::vector<std::string> hosts) : hosts_(std::move(hosts)), slow_steps_(hosts_.size()), is_named_(hosts_.size()) {}
 
-  /// Takes the figures of the last `num_steps` steps. @returns what is to be told
+  /// Takes the figures of the last `num_steps` steps. @returns a line for each rank to report
   [[nodiscard]] std::vector<std::string> note(std::int64_t num_steps, const std::vector<RankFigures>& by_rank);
 
  private:

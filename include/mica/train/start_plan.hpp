@@ -12,7 +12,7 @@ struct StartPlan {
   plan::MemoryPlan memory;
   std::vector<plan::AxisVolume> volume;
   int num_sharing_units = 0;      ///< units with UnitStorage::shares_masters()
-  std::int64_t shared_bytes = 0;  ///< this rank's part of their masters, counted in `memory` too
+  std::int64_t shared_bytes = 0;  ///< this rank's part of their masters, included in `memory`
 };
 
 /// Walks through one step of the config's model on this device's mesh, without computing it.

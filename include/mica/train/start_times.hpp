@@ -10,16 +10,16 @@
 
 namespace mica::train {
 
-/// Where the time of a launch goes between mpirun and the end of the first optimizer step, on this rank (log.level=debug).
-/// What lies before main() is known to a clock tick, about 10 ms.
+/// Where this rank's time goes between mpirun and the end of the first optimizer step (log.level=debug). Times before main() are accurate
+/// to a clock tick, about 10 ms.
 class StartTimes {
  public:
-  /// Begins with what is over by now: the launcher, if its process is known; loading the program; MPI_Init.
+  /// Begins with the phases that are already over: the launcher, if its process is known; loading the program; MPI_Init.
   explicit StartTimes(const mpi::Session& session);
 
-  /// What came since the last call was this phase. The times of a phase that comes again are added.
+  /// Ends the phase that began at the last call. Times of a phase that occurs again are added.
   void end(std::string_view phase);
-  /// All phases in their order, and their sum: a line each.
+  /// All phases in order and their sum, one per line.
   [[nodiscard]] std::string table() const;
 
  private:

@@ -13,20 +13,21 @@ namespace mica::train {
 struct StepRange {
   std::int64_t first = 0, last = 0;
 };
-/// "10-12", "10". No value if the text is not such a range, or begins before 1.
+/// "10-12", "10". Nothing if the text is not such a range or begins before 1.
 [[nodiscard]] std::optional<StepRange> parse_steps(const std::string& text);
 
 /// Traces the steps of log.trace that this launch runs. Every rank writes its own file.
 class StepTrace {
  public:
-  /// @param tracer  of the device's streams, null without log.trace; outlives this, as does `compute`, on which a range marks each step
+  /// @param tracer  of the device's streams; null without log.trace. @param compute  the stream on which each step is marked. Both outlive
+  /// this.
   /// @param path    of the file
   StepTrace(Tracer* tracer, Stream& compute, const std::string& steps, std::string path);
 
   void begin_step(std::int64_t step);
-  /// @returns a message for the user, when the file was written. @throws IoError
+  /// @returns a message for the user, if the file was written. @throws IoError
   [[nodiscard]] std::optional<std::string> end_step(std::int64_t step);
-  /// At the end of the launch: writes what was traced of a range that was not completed.
+  /// At the end of the launch: writes the trace of a range that was only partly reached.
   /// @param last_done  step @returns a message for the user. @throws IoError
   [[nodiscard]] std::optional<std::string> end_run(std::int64_t last_done);
 

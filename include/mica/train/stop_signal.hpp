@@ -6,9 +6,9 @@
 
 namespace mica::train {
 
-/// Takes SIGTERM, SIGINT and SIGUSR1 for "save and stop" while it lives: from a batch system or a user. One object at a time;
-/// from before MPI starts until it has ended, so that no signal kills a run that starts or ends. A second signal kills as usual.
-/// Signals within kOneRequest of the first are the same request: launchers tell a process, and its group as well.
+/// While it exists, SIGTERM, SIGINT and SIGUSR1 from a batch system or a user mean "save and stop". One object at a time. It lives from
+/// before MPI starts until after MPI has ended, so that no signal kills a run while it starts or ends. A second signal kills as usual.
+/// Signals within kOneRequest of the first count as the same request, since launchers signal a process and then its process group.
 class StopSignal {
  public:
   static constexpr std::chrono::milliseconds kOneRequest{1000};
@@ -22,7 +22,7 @@ class StopSignal {
   [[nodiscard]] static int received();
 };
 
-/// "SIGTERM", of those that it takes.
+/// "SIGTERM"; for the three signals above.
 [[nodiscard]] std::string signal_name(int signal);
 
 }  // namespace mica::train

@@ -7,20 +7,20 @@
 
 namespace mica::train {
 
-/// When a launch has to have ended: train.max_hours after its start, or when its Slurm job ends, whichever is earlier; and how
-/// long before that its last save must begin. Rank 0 alone measures and decides. It is given the time and reads no clock.
+/// When a launch must end: train.max_hours after its start or when its Slurm job ends, whichever is earlier; and how long before that its
+/// last save must begin. Only rank 0 measures and decides. Callers pass the time; this class reads no clock.
 class TimeLimit {
  public:
   using Seconds = std::chrono::duration<double>;
-  /// The end of the ranks, of their launcher, and a batch script's call of `scontrol requeue`.
+  /// Kept for the exit of the ranks and the launcher, and for the batch script's `scontrol requeue`.
   static constexpr Seconds kEndOfJob{5};
 
   /// No limit.
   TimeLimit() = default;
   /// @param max_hours            0: no limit
   /// @param slurm_job_end_time   the variable SLURM_JOB_END_TIME, seconds since the epoch; null: not set
-  /// @param now                  by the host's clock, when the launch starts
-  /// @throws ConfigError if the variable is no number
+  /// @param now                  the start of the launch, by the host's clock
+  /// @throws ConfigError if the variable is not a number
   TimeLimit(double max_hours, const char* slurm_job_end_time, std::chrono::system_clock::time_point now);
 
   [[nodiscard]] bool is_set() const { return left_at_start_.count() < std::numeric_limits<double>::infinity(); }
@@ -28,15 +28,15 @@ class TimeLimit {
   [[nodiscard]] const std::string& reason() const { return reason_; }
   /// One line for the log: when, how long from the start, and why. Empty without a limit.
   [[nodiscard]] std::string description() const;
-  /// What is wrong with the variable, if it is not obeyed: it names a time in the past. Empty: nothing.
+  /// Why the variable is ignored, if it is: it names a time in the past. Empty: it is not ignored.
   [[nodiscard]] const std::string& warning() const { return warning_; }
 
-  /// The longest time between two questions whether to stop, so far.
+  /// Records the time between two checks whether to stop; the longest counts.
   void note_steps(Seconds time);
   void note_save(Seconds time);
-  /// Of a save, until there was one.
+  /// The time of a save, until one was measured.
   void estimate_save(Seconds time) { estimated_save_ = time; }
-  /// What is kept free: a quarter more than the longest steps and saves so far, and kEndOfJob. @param num_saves  still to be done
+  /// The time kept free at the end: 1.25 times the longest steps and saves so far, plus kEndOfJob. @param num_saves  still to be done
   [[nodiscard]] Seconds reserve(int num_saves) const;
   /// Whether the last save must begin now. @param since_start  of the launch
   [[nodiscard]] bool is_near(Seconds since_start, int num_saves) const { return since_start + reserve(num_saves) >= left_at_start_; }

@@ -57,15 +57,15 @@ class Trainer {
 
   /// Ends the run if token files differ between ranks. @collective
   void check_same_data() const;
-  /// Ends the run if the disk of its folder does not hold one checkpoint. @collective
+  /// Ends the run if the disk of its folder has no room for one checkpoint. @collective
   void check_disk() const;
-  /// All before the first step. @collective
+  /// Everything before the first step. @collective
   void prepare();
-  /// Steps that the run has done when this launch starts.
+  /// The last step done before this launch.
   [[nodiscard]] std::int64_t start_step() const { return start_point_.manifest ? start_point_.manifest->step : 0; }
-  /// Records this start in the run's folder. @throws Error on all ranks: the third in a row without progress. @collective
+  /// Records this start in the run's folder. @throws Error on all ranks at the third start in a row without progress. @collective
   void note_start();
-  /// A launch that ends with a mistake of the user is no start: the next one is to meet the mistake again.
+  /// A launch that a user's mistake ended does not count as a start: the next launch must report the mistake again.
   void withdraw_start_if_refused(const std::exception& error) const;
   /// Loads the checkpoint to resume from. @collective
   void resume();
@@ -75,81 +75,82 @@ class Trainer {
   void init_parameters();
   /// The optimizer to save; null: the model only.
   [[nodiscard]] const optim::Optimizer* saved_optimizer() const { return config_.checkpoint.optimizer ? model_.optimizer.get() : nullptr; }
-  /// With log.level=debug rank 0 waits for each phase of this launch's first step, and tells where the time up to its end went.
+  /// With log.level=debug rank 0 waits for each phase of this launch's first step, and prints where the time up to its end went.
   [[nodiscard]] StepFigures run_step(std::int64_t step, double lr);
-  /// Warns about slow paths of kernels since the last call.
+  /// Warns about slow kernel paths taken since the last call.
   void tell_slow_paths();
   void read_figures(bool show);
-  /// This rank's figures of the steps since begin_interval(), and every other rank's. @collective
+  /// Gathers all ranks' figures of the steps since begin_interval(). @collective
   [[nodiscard]] std::vector<RankFigures> exchange_figures(double step_ms, double wait_ms) const;
   /// Warns about ranks that hold up the others.
   void name_slow_ranks(const std::vector<RankFigures>& ranks);
-  /// How a step was spent, over the steps since begin_interval(). Nothing on a GPU.
+  /// How a step's time was spent, averaged since begin_interval(). Nothing on a GPU.
   [[nodiscard]] std::optional<StepSplit> split_of_step(double step_ms, double num_steps) const;
-  /// Rows about all ranks and about memory. @param ranks  by rank
+  /// Writes the metrics rows about ranks and memory. @param ranks  by rank
   void write_ranks_and_memory(std::int64_t step, const std::vector<RankFigures>& ranks);
   /// Opens metrics.jsonl, and the event file for TensorBoard, from the step after last_done_ on. Rank 0 only.
   void open_metrics();
   enum class GivesUp : std::uint8_t { never, on_a_stop };
-  /// @returns stop, if it was given up. @collective
+  /// @returns Request::stop if the evaluation was given up, else none. @collective
   Request evaluate_now(std::int64_t step, GivesUp gives_up);
   /// Ends the run if another job has taken over its folder. @collective
   void check_owner() const;
-  /// @param in_background  only start it, and report later that it is done.
+  /// @param in_background  only start the save, and report later that it is done
   void save(std::int64_t step, bool in_background);
-  /// Number of tokens that the run has seen after `step`.
+  /// Number of tokens that the run has seen up to and including `step`.
   [[nodiscard]] std::int64_t tokens_at(std::int64_t step) const;
   void tell_saved(const checkpoint::SaveReport& report, std::int64_t step, double stall_ms);
   /// Reports a background save that has ended.
   void look_at_background_save();
-  /// Waits for a background save. When the run is about to stop, one that has failed is given up for the save that follows. @collective
+  /// Waits for a background save. If it failed and the run is about to stop, its error is only a warning: the final save replaces it.
+  /// @collective
   void finish_background_save();
-  /// Of this rank; any thread may ask.
+  /// Whether this rank is about to stop. Any thread.
   [[nodiscard]] bool is_stopping() const { return is_last_save_ || StopSignal::received() != 0; }
   /// Checks that checkpoint.async can work here, and allocates its memory. @collective
   void prepare_background_saves();
   ExitCode train();
   /// Reads a checkpoint into the model, the optimizer and the loss scaler. @collective
   checkpoint::LoadReport load(const std::string& folder, const checkpoint::Manifest& manifest);
-  /// What a checkpoint keeps of the run by name. Waits for the compute stream where there is a loss scaler.
+  /// Named values of the run that a checkpoint keeps. Waits for the compute stream where there is a loss scaler.
   [[nodiscard]] std::map<std::string, double> scalars() const;
-  /// Makes the runner of the steps from plan_.first_step on.
+  /// Makes the runner for steps from plan_.first_step on.
   void make_runner();
 
-  /// Prepares that a rank saves when others are lost, where that can be ([Note: lost ranks]). @collective
+  /// Prepares to save when ranks are lost, if this run can ([Note: lost ranks]). @collective
   void prepare_emergency_saves();
   void watch_for_lost_ranks();
   void forget_lost_ranks();
-  /// Once the optimizer's work on this step is enqueued.
+  /// What an emergency checkpoint records, once the optimizer's work on this step is enqueued.
   [[nodiscard]] checkpoint::StepsDone steps_done(std::int64_t step) const;
   [[nodiscard]] checkpoint::SaveState save_state(std::int64_t step) const;
 
   /// Whether the step may change the model; notes what is wrong with it. @collective
   bool accept(std::int64_t step, const StepFigures& figures);
-  /// Does what train.on_bad_step says with a step that was not accepted. @returns whether the run has gone back. @collective
-  /// @throws Error on all ranks if the run stops.
+  /// Applies train.on_bad_step to a step that was not accepted. @returns whether the run was rolled back. @collective @throws Error on all
+  /// ranks if the run stops.
   bool handle_bad_step(std::int64_t step);
-  /// To the newest checkpoint. The data up to `bad_step` is not read again. @collective
+  /// Goes back to the newest checkpoint. The data up to `bad_step` is not read again. @collective
   void roll_back(std::int64_t bad_step);
-  /// Saves the last step that was good, and ends the run. @collective @throws Error on all ranks.
+  /// Saves the last good step and ends the run. @collective @throws Error on all ranks.
   [[noreturn]] void stop_at_bad_step(const std::string& why);
-  /// With train.on_bad_step = none.
+  /// Warns once; with train.on_bad_step = none only.
   void warn_of_bad_loss(const StepMetrics& metrics);
   /// Ends the run if replicas differ. @collective
   void check_drift() const;
-  /// What all ranks do next: stop, if any of them got a signal or the time limit is near; look, if a background save failed or another
-  /// job has taken over the run's folder; save, if checkpoint.interval_minutes are over. @param at  step, or round of an evaluation
+  /// What all ranks do next. stop: one of them got a signal, or the time limit is near. look: a background save failed, or another job has
+  /// taken over the run's folder. save: checkpoint.interval_minutes have passed. @param at  step, or round of an evaluation
   /// @collective
   [[nodiscard]] Request agree_on_request(RequestPace& pace, std::int64_t at);
-  /// Whether any rank was told to stop while the run starts: then it ends before it has done anything. @collective
+  /// Whether any rank was told to stop while the run starts. Such a run ends before its first step. @collective
   [[nodiscard]] bool stops_while_starting() const;
-  /// "SIGTERM on rank 2", "train.max_hours, 8 s left". @collective
+  /// "SIGTERM on rank 2", "8 s left before the limit (train.max_hours), ...". @collective
   [[nodiscard]] std::string reason_to_stop() const;
-  /// Measures what TimeLimit keeps free for a save that nobody has seen yet. @collective
+  /// Estimates for TimeLimit how long a save takes before one was measured. @collective
   void estimate_save();
   [[nodiscard]] bool is_main() const { return app_.world.rank() == 0; }
 
-  /// Starts the interval of the next figures.
+  /// Starts the interval over which the next figures are averaged.
   void begin_interval();
 
   App& app_;
@@ -174,19 +175,19 @@ class Trainer {
 
   std::optional<checkpoint::CheckpointId> parent_;            ///< of the next checkpoint
   std::shared_ptr<const checkpoint::HfTokenizer> tokenizer_;  ///< rank 0's: checkpoints keep what the model came with
-  std::int64_t last_done_ = 0;                                ///< steps that this run has done
+  std::int64_t last_done_ = 0;                                ///< last step done
   std::int64_t last_saved_ = -1;
   Clock::time_point last_save_begin_ = Clock::now();
   std::unique_ptr<mpi::Communicator> background_world_;  ///< of checkpoint.async
-  std::atomic<bool> is_last_save_ = false;               ///< it has come to the save after which the run ends; saver_'s thread asks
+  std::atomic<bool> is_last_save_ = false;               ///< the save in progress is the last one; read by saver_'s thread
   std::unique_ptr<checkpoint::AsyncSaver> saver_;
   double background_stall_ms_ = 0;
   BadStepJudge judge_;
-  std::string bad_step_;             ///< what was wrong with the last bad step, and where
-  std::int64_t last_bad_step_ = -1;  ///< steps skipped in a row end with it
+  std::string bad_step_;             ///< what was wrong with the last bad step, and in which unit
+  std::int64_t last_bad_step_ = -1;  ///< the last of num_bad_in_a_row_ steps
   int num_bad_in_a_row_ = 0;
   std::int64_t rolled_back_to_ = -1;  ///< step
-  int num_rollbacks_ = 0;             ///< to it
+  int num_rollbacks_ = 0;             ///< to that step
   bool has_warned_of_bad_loss_ = false;
   std::int64_t tokens_before_ = 0;                         ///< seen before plan_.first_step
   std::optional<checkpoint::CheckpointId> parent_before_;  ///< parent_, if the background save fails
@@ -198,18 +199,18 @@ class Trainer {
   std::unique_ptr<EventFile> events_;    ///< null without log.tensorboard
   std::vector<Pending> pending_;
   Clock::time_point interval_start_;
-  /// Of this rank up to then.
+  /// This rank's totals so far.
   struct Clocks {
     double comm_ms = 0, exposed_ms = 0, optimizer_ms = 0, data_ms = 0;
   };
   [[nodiscard]] Clocks clocks() const;
   Clocks interval_clocks_;
-  std::int64_t num_saving_steps_ = 0;  ///< of the interval: a background save was under way
+  std::int64_t num_saving_steps_ = 0;  ///< steps of the interval with a background save under way
   std::optional<SlowRanks> slow_ranks_;
   std::vector<ProductShape> products_;                           ///< rank 0's, of this launch's first step
   std::int64_t told_peak_bytes_ = 0;                             ///< of the last row about memory
-  std::unique_ptr<checkpoint::EmergencySaver> emergency_saver_;  ///< null: it cannot save, or shall not
-  std::unique_ptr<LostRanks> lost_ranks_;                        ///< while there are steps; it uses the above
+  std::unique_ptr<checkpoint::EmergencySaver> emergency_saver_;  ///< null: not possible or turned off
+  std::unique_ptr<LostRanks> lost_ranks_;                        ///< only while steps run; it uses emergency_saver_
 };
 
 }  // namespace mica::train

@@ -128,11 +128,12 @@ TEST(ConfigFile, OldNamesAreReadAndNewOnesWritten) {
 
 TEST(ConfigFile, AKeyByBothItsNamesIsRefused) {
   EXPECT_THAT(refusal("[model]\nintermediate_size = 5\nheads = 2\nhidden = 5\n"),
-              AllOf(HasSubstr("x.cfg:4: model.hidden and model.intermediate_size (x.cfg:2) are one key"),
+              AllOf(HasSubstr("x.cfg:4: model.hidden and model.intermediate_size (x.cfg:2) are the same key"),
                     HasSubstr("model.hidden is its old name")));
   EXPECT_THAT(refusal("[model]\nhidden = 5\nintermediate_size = 6\n"),
               HasSubstr("x.cfg:3: model.intermediate_size and model.hidden (x.cfg:2)"));
-  EXPECT_THAT(refusal("", {"--model.hidden=5", "--model.intermediate_size=6"}), HasSubstr("are one key, and model.hidden is its old name"));
+  EXPECT_THAT(refusal("", {"--model.hidden=5", "--model.intermediate_size=6"}), HasSubstr("are the same key, and model.hidden is its old "
+                                                                                          "name"));
   // A flag wins over a file, as always: an old config.resolved.cfg holds every key.
   EXPECT_EQ(parsed("[model]\nhidden = 5\n", {"--model.intermediate_size=6"}).model.intermediate_size, 6);
   EXPECT_EQ(parsed("[model]\nintermediate_size = 5\n", {"--model.hidden=6", "--model.hidden=7"}).model.intermediate_size, 7);

@@ -50,7 +50,7 @@ TEST(ConfigRefusals, WhatDoesNotGoTogether) {
        "two ways to reduce gradients",
        "--fsdp.gradient_compression=none"},
       {{"--checkpoint.keep_every=10", "--checkpoint.keep=0"},
-       "checkpoint.keep_every = 10 keeps checkpoints beside the newest ones, but checkpoint.keep = 0 keeps all",
+       "checkpoint.keep_every = 10 keeps more checkpoints than the newest ones, but checkpoint.keep = 0 keeps all",
        "--checkpoint.keep=1"},
       {{"--data.val=b.h5", "--train.eval_interval=5", "--checkpoint.interval=10", "--checkpoint.keep_best=1", "--checkpoint.keep=0"},
        "checkpoint.keep_best = 1 keeps checkpoints beside",

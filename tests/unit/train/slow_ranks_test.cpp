@@ -24,7 +24,7 @@ TEST(SlowRanks, TheOneThatTheOthersWaitForIsNamedOnce) {
   EXPECT_THAT(slow.note(10, times), IsEmpty());
   EXPECT_THAT(slow.note(10, times),
               ElementsAre("rank 2 (b) is 1.6 times as slow as the median rank in the last 20 steps: computing, 97.0 ms "
-                          "beside 59.0 ms; it waits for others 2.0 ms of a step of 100.0 ms, the median rank 39.0 ms"));
+                          "against a median of 59.0 ms; it waits for others 2.0 ms of a step of 100.0 ms, the median rank 39.0 ms"));
   EXPECT_THAT(slow.note(10, times), IsEmpty());
   EXPECT_THAT(slow.note(10, waiting({40, 41, 40, 39})), IsEmpty());
   EXPECT_THAT(slow.note(20, times), ElementsAre(HasSubstr("rank 2 (b)")));
@@ -57,7 +57,7 @@ TEST(SlowRanks, WhatDoesNotMatterToTheStepIsNotTold) {
 TEST(SlowRanks, WhatDiffersIsNamed) {
   auto times = waiting({40, 40, 2});
   times[2].data_ms = 39;
-  EXPECT_THAT(SlowRanks({"a", "a", "a"}).note(20, times), ElementsAre(HasSubstr(": reading data, 39.0 ms beside 1.0 ms;")));
+  EXPECT_THAT(SlowRanks({"a", "a", "a"}).note(20, times), ElementsAre(HasSubstr(": reading data, 39.0 ms against a median of 1.0 ms;")));
   times[2].data_ms = 1;
   times[2].saving = 0.9;
   EXPECT_THAT(SlowRanks({"a", "a", "a"}).note(20, times), ElementsAre(HasSubstr("while it writes a checkpoint")));

@@ -26,8 +26,7 @@ TEST(TimeLimit, TheEarlierOfTheTwoCounts) {
   const TimeLimit slurm(1.5, "1900003600", kNow);
   EXPECT_EQ(slurm.reason(), "SLURM_JOB_END_TIME");
   EXPECT_EQ(slurm.left(600s), 3000s);
-  EXPECT_EQ(slurm.description(),
-            "has to have ended by 2030-03-17 18:46:40 UTC, in 1 h 0 min (SLURM_JOB_END_TIME); saves and stops in time for that");
+  EXPECT_EQ(slurm.description(), "must end by 2030-03-17 18:46:40 UTC, in 1 h 0 min (SLURM_JOB_END_TIME); saves and stops in time");
   EXPECT_EQ(TimeLimit(0.5, "1900003600", kNow).reason(), "train.max_hours");
   EXPECT_EQ(slurm.warning(), "");
 }
@@ -36,7 +35,7 @@ TEST(TimeLimit, AnEndInThePastIsNotObeyedAndSaid) {
   for (const char* past : {"1900000000", "1899999999", "1"}) {
     const TimeLimit limit(0, past, kNow);
     EXPECT_FALSE(limit.is_set());
-    EXPECT_THAT(limit.warning(), HasSubstr("SLURM_JOB_END_TIME is not obeyed")) << past;
+    EXPECT_THAT(limit.warning(), HasSubstr("SLURM_JOB_END_TIME is ignored")) << past;
     EXPECT_EQ(TimeLimit(2, past, kNow).reason(), "train.max_hours");
   }
 }
