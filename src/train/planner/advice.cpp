@@ -20,7 +20,7 @@ struct Way {
 std::vector<Way> ways_to_shard(const Cluster& cluster) {
   std::vector<Way> ways{{"full_shard", "world"}, {"shard_grad_op", "world"}, {"no_shard", "world"}};
   const int node = cluster.ranks_per_node;
-  // Shard groups of whole nodes: one, then as many as leave at least two replicas.
+  // Shard groups of one node, then of 4 and 16 nodes, as long as at least two replicas are left.
   for (int size = node; size < cluster.num_ranks && size <= 16 * node; size *= 4) {
     if (size < 2 || cluster.num_ranks % size != 0) continue;
     ways.push_back({"hybrid_shard", std::to_string(size)});
@@ -29,7 +29,7 @@ std::vector<Way> ways_to_shard(const Cluster& cluster) {
   return ways;
 }
 
-/// The largest micro-batch that fits and keeps the global batch, if there is one.
+/// The largest micro-batch that fits and divides the global batch, if any.
 std::optional<std::int64_t> micro_batch_for(const Config& config, const Cluster& cluster) {
   const std::int64_t global = config.train.global_batch;
   const std::int64_t most = largest_micro_batch(config, cluster);
@@ -46,12 +46,12 @@ std::optional<std::int64_t> micro_batch_for(const Config& config, const Cluster&
 
 std::vector<Choice> find_choices(const Config& config, const Cluster& cluster) {
   require<ConfigError>(config.train.global_batch % cluster.num_ranks == 0,
-                       "train.global_batch = {} is no multiple of the {} ranks: choose one that is, or 0 to let --advise choose",
+                       "train.global_batch = {} is not a multiple of the {} ranks: choose a multiple, or 0 to let --advise choose",
                        config.train.global_batch, cluster.num_ranks);
   std::vector<Choice> choices;
   for (const Way& way : ways_to_shard(cluster)) {
     for (const char* wrap : {"block", "none"}) {
-      // One unit holds the whole model: nothing is gathered behind computation. It is worth a look where nothing is gathered.
+      // With one unit for the whole model no all-gather overlaps with computation. So try it only where few or no all-gathers are needed.
       if (std::string_view(wrap) == "none" && way.strategy != "no_shard" && way.strategy != "shard_grad_op") continue;
       for (const char* checkpointing : {"none", "block"}) {
         Config tried = config;
@@ -79,7 +79,10 @@ std::string why(const Forecast& f) {
   const plan::SimStep& step = f.step;
   const double computing = step.compute_busy / step.seconds, exposed = step.exposed / step.seconds;
   const double recomputed = f.hfu > 0 ? std::max(0.0, 1 - f.mfu / f.hfu) : 0;
-  std::string text = fmt::format("computes {:.0f} % of the time and waits {:.0f} % for communication", 100 * computing, 100 * exposed);
+  std::string text = fmt::format(
+      "computes for {:.0f} % of the time and waits for communication for {:.0f} "
+      "%",
+      100 * computing, 100 * exposed);
   if (recomputed > 0.05) text += fmt::format("; {:.0f} % of its FLOPs are recomputed", 100 * recomputed);
   text += fmt::format("; holds {} of {}", plan::format_bytes(f.memory.peak), plan::format_bytes(f.capacity));
   return text;

@@ -14,11 +14,11 @@ struct Choice {
   Forecast forecast;
 };
 
-/// Ways that fit, the fastest first, out of strategies, shard sizes, wrapping, recomputation and micro-batches. The config's own other
-/// keys stay, train.global_batch among them: where it is 0 the micro-batch may grow.
+/// Tries strategies, shard sizes, wrapping, activation checkpointing and micro-batches. @returns those that fit, the fastest first. All
+/// other keys keep the config's values; with train.global_batch = 0 the global batch may change too.
 [[nodiscard]] std::vector<Choice> find_choices(const Config& config, const Cluster& cluster);
 
-/// What a step's time goes to, in one sentence.
+/// Where a step's time goes, in one sentence.
 [[nodiscard]] std::string why(const Forecast& forecast);
 
 }  // namespace mica::train

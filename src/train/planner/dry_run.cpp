@@ -15,7 +15,7 @@
 namespace mica::train {
 namespace {
 
-/// Sequences of zeros, as many as are asked for.
+/// Sequences of zeros.
 class ZeroDataset final : public data::Dataset {
  public:
   ZeroDataset(std::int64_t num_samples, std::int64_t seq_len)
@@ -56,14 +56,15 @@ std::vector<RankPlace> places_of(const Cluster& cluster) {
   return places;
 }
 
-/// What Device::make() makes of a machine, made of a recorder. The recorder outlives it.
+/// Like Device::make(), but from a recorder instead of a machine. The recorder outlives it.
 Device make_dry_device(const Config& config, const Cluster& cluster, plan::StepRecorder& recorder) {
   const plan::Hardware& hardware = cluster.hardware;
   Device device;
   if (hardware.is_gpu) device.gpu = GpuInfo{.name = hardware.name};
   device.backend = hardware.is_gpu ? "nccl" : "mpi";
   device.num_threads = hardware.is_gpu ? 1 : hardware.threads;
-  if (hardware.is_gpu) device.host_pool = recorder.make_pool();  // takes the CPU's kernels' scratch, which a GPU's have not
+  if (hardware.is_gpu)
+    device.host_pool = recorder.make_pool();  // keeps scratch of the CPU kernels, which GPU kernels do not need, out of the count
   device.pool = recorder.make_pool();
   CpuKernelsOptions options;
   if (hardware.is_gpu) options = {.logits_bytes = CudaKernelsOptions().logits_bytes, .adds_in_products = !config.train.deterministic};
@@ -79,8 +80,8 @@ Device make_dry_device(const Config& config, const Cluster& cluster, plan::StepR
   return device;
 }
 
-/// What a GPU's kernels take at their peak: cuBLASLt's workspace (tensor/cuda/products.cpp), and the head's logits of as many rows as go
-/// at a time (tensor/cuda/head_loss.cu).
+/// Peak workspace of the GPU kernels: cuBLASLt's (tensor/cuda/products.cpp), and the logits of the rows that the head computes at a time
+/// (tensor/cuda/head_loss.cu).
 std::int64_t gpu_workspace_bytes(const Config& config) {
   constexpr std::int64_t kCublasBytes = std::int64_t{64} << 20;
   const std::int64_t element = config.train.f32_logits ? dtype_bytes(DType::f32) : dtype_bytes(fsdp_options(config).param_dtype());
@@ -100,12 +101,12 @@ std::int64_t count_parameters(const nn::Module& module) {
 DryRun dry_run(const Config& config, const Cluster& cluster) {
   require<ConfigError>(
       config.mesh.backend != "shared",
-      "mesh.backend = shared is not planned by mica-plan: mica-train --check on the machine says its memory; plan with mesh.backend=mpi");
+      "mica-plan does not plan mesh.backend = shared: mica-train --check on the machine prints its memory; plan with mesh.backend=mpi");
   const data::BatchPlan batch = data::make_batch_plan(config.train.micro_batch, cluster.num_ranks, config.train.global_batch);
-  constexpr std::int64_t kMostRounds = 4096;  // each is run, and its tasks are kept
+  constexpr std::int64_t kMostRounds = 4096;  // each one is run and recorded
   require<ConfigError>(batch.accumulation <= kMostRounds,
-                       "train.global_batch = {} on {} ranks takes {} rounds a step, and mica-plan at most {}: plan with more ranks or a "
-                       "larger train.micro_batch",
+                       "train.global_batch = {} on {} ranks is {} micro-batches per step on each rank, and mica-plan takes at most {}: "
+                       "plan with more ranks or a larger train.micro_batch",
                        config.train.global_batch, cluster.num_ranks, batch.accumulation, kMostRounds);
   const OpenMpThreads threads(cluster.hardware.is_gpu ? 1 : cluster.hardware.threads);
   plan::StepRecorder recorder(recorder_options(config, cluster));

@@ -21,7 +21,8 @@ std::int64_t capacity_of(const plan::Hardware& hardware) {
   return static_cast<std::int64_t>((hardware.memory_gib - hardware.reserved_gib) * kGiB);
 }
 
-/// Checkpoints and failures: a save stops the training unless it is in the background; a failure loses half an interval and a restart.
+/// The cost of checkpoints and failures. A save stops training unless it is in the background; a failure costs half an interval and a
+/// restart.
 void add_goodput(const Config& config, const Cluster& cluster, Forecast& f) {
   const plan::Hardware& h = cluster.hardware;
   // Each shard is written once, whatever the number of replicas.
@@ -84,7 +85,7 @@ std::int64_t largest_micro_batch(const Config& config, const Cluster& cluster) {
   constexpr std::int64_t kMost = 1 << 14;
   const std::int64_t peak_1 = peak_of(1);
   if (peak_1 > capacity) return 0;
-  // Memory grows almost evenly with the micro-batch: guess from two, then look at the guess's neighbours.
+  // Memory grows almost linearly with the micro-batch: extrapolate from 1 and 2, then correct the guess.
   const std::int64_t slope = std::max<std::int64_t>(1, peak_of(2) - peak_1);
   std::int64_t low = 1, high = kMost + 1;  // fits, does not
   std::int64_t guess = std::min(kMost, 1 + (capacity - peak_1) / slope);

@@ -23,33 +23,34 @@ namespace {
 
 constexpr const char* kPlanHelp = R"(mica-plan CONFIG --ranks=N --hardware=NAME|FILE [--flags] [--section.key=value ...]
 
-Says what a training would take, before there is a cluster to run it on: memory of a rank, FLOPs, bytes on the wire, step time, exposed
-communication, MFU and tokens/s. Needs no MPI, no GPU and no data files. It lets the runtime enqueue three steps on a device without
-memory, and simulates what was enqueued with the hardware's rates.
+Forecasts what a run would need on a cluster that you do not have: memory per rank, FLOPs, bytes sent, step time, exposed communication,
+MFU and tokens/s. Needs no MPI, no GPU and no data files. The runtime enqueues three steps on a device without memory; a simulator then
+plays them with the hardware's rates.
 
-  CONFIG                 what mica-train would get; --section.key=value sets a key over the file
+  CONFIG                 a config of mica-train; --section.key=value sets a key and overrides the file
   --ranks=N              1 to 16384
-  --ranks-per-node=M     of the hardware, if it is not given
-  --hardware=NAME|FILE   a100-40, a100-80, h100-80, h200, cpu-epyc-9654, cpu-xeon-8480, or a JSON file like theirs;
-                         mica-bench gemm --hardware-out FILE, and then comm, measure this machine
-  --node-gbps=G          what a node sends and receives over the network, in Gb/s; of the hardware, if it is not given
+  --ranks-per-node=M     default: as the hardware says
+  --hardware=NAME|FILE   a100-40, a100-80, h100-80, h200, cpu-epyc-9654, cpu-xeon-8480, or a JSON file of the same form;
+                         mica-bench gemm --hardware-out FILE, then comm --hardware-out FILE, write one for this machine
+  --node-gbps=G          network bandwidth of a node in each direction, in Gb/s; default: as the hardware says
   --json                 one JSON object instead of the table
-  --largest=false        does not look for the largest micro-batch that fits, which takes most of the time
-  --svg=FILE             draws step time and MFU from one node to N ranks, with a line for each strategy that fits
-  --advise               instead of the table, ranks strategies, shard sizes, wrapping, recomputation and micro-batches, and says why
-  --print-hardware       prints the hardware's JSON, with the source of each constant, and stops
+  --largest=false        do not search for the largest micro-batch that fits, which takes most of the time
+  --svg=FILE             draw step time and MFU from one node to N ranks, with a line for each strategy that fits
+  --advise               instead of the table, list the fastest choices of strategy, shard size, wrapping, activation
+                         checkpointing and micro-batch, with the reason
+  --print-hardware       print the hardware's JSON, with the source of each constant, and stop
   -h, --help, --version
 
   mica-plan configs/gpt2-124m.cfg --ranks=64 --hardware=h100-80
   mica-plan configs/gpt2-124m.cfg --ranks=16 --hardware=a100-80 --node-gbps=100 --fsdp.strategy=hybrid_shard
   mica-plan configs/gpt2-124m.cfg --ranks=64 --hardware=h100-80 --advise
 
-How to read the figures: a rank that waits for communication much of the time wants larger micro-batches, hybrid_shard, or
-shard_grad_op if memory allows. Forecasts are optimistic: they take products at the best rate that was measured anywhere. Beside published
-measurements of 2023 they are 20 to 50 % too fast on A100, and more on H100 (docs/planning.md). Compare ways with each other.
+How to read the figures: if a rank waits for communication much of the time, try larger micro-batches, hybrid_shard, or shard_grad_op if
+memory allows. Forecasts are optimistic, since they assume the best rate published for matrix products. Compared with published
+measurements of 2023 they are 20 to 50 % too fast on A100, and more on H100 (docs/planning.md). Use them to compare choices.
 
-Exit status: 0 done, also if the training does not fit; 2 an error in flags, config or hardware, or nothing fits that --advise or --svg
-tries; 3 a file that cannot be written.
+Exit status: 0 done, even if the run does not fit; 2 an error in flags, config or hardware, or --advise or --svg finds nothing that fits;
+3 a file cannot be written.
 )";
 
 struct PlanRequest {
@@ -141,8 +142,9 @@ Cluster cluster_of(const PlanRequest& command) {
   cluster.ranks_per_node = std::min(cluster.ranks_per_node, cluster.num_ranks);
   if (command.node_gbps > 0) cluster.hardware.network_gbps = command.node_gbps;
   require<ConfigError>(cluster.num_ranks % cluster.ranks_per_node == 0,
-                       "--ranks={} do not fill nodes of {}: choose a multiple, or set --ranks-per-node", cluster.num_ranks,
-                       cluster.ranks_per_node);
+                       "--ranks={} is not a multiple of the {} ranks of a node: choose a multiple, or set "
+                       "--ranks-per-node",
+                       cluster.num_ranks, cluster.ranks_per_node);
   return cluster;
 }
 
@@ -172,7 +174,7 @@ std::vector<ScalingLine> scaling_lines(const Config& config, const Cluster& clus
     if (!line.points.empty()) lines.push_back(std::move(line));
   }
   require<ConfigError>(!lines.empty(),
-                       "no strategy fits on any number of ranks up to {}: a smaller train.micro_batch, or "
+                       "no strategy fits on any number of ranks up to {}: use a smaller train.micro_batch, or "
                        "fsdp.activation_checkpointing=block",
                        cluster.num_ranks);
   return lines;
@@ -187,14 +189,16 @@ void write_svg(const std::string& path, const std::string& text) {
 
 void print_advice(const Config& config, const Cluster& cluster, std::ostream& out) {
   const std::vector<Choice> choices = find_choices(config, cluster);
-  require<ConfigError>(!choices.empty(), "nothing fits on {} ranks of {}: more ranks, fsdp.cpu_offload, or a smaller train.seq_len",
+  require<ConfigError>(!choices.empty(), "nothing fits on {} ranks of {}: use more ranks, fsdp.cpu_offload, or a smaller train.seq_len",
                        cluster.num_ranks, cluster.hardware.name);
   constexpr std::size_t kShown = 10;
-  out << fmt::format("{} ways fit on {} ranks; the fastest first\n", choices.size(), cluster.num_ranks);
+  out << fmt::format("{} choices fit on {} ranks; the fastest first\n", choices.size(), cluster.num_ranks);
   for (std::size_t i = 0; i < std::min(kShown, choices.size()); ++i) {
     const Forecast& f = choices[i].forecast;
-    out << fmt::format("{:>2}  {:>8.0f} tokens/s a rank, MFU {:>4.1f} %, step {:.1f} ms\n    {}\n    {}\n", i + 1, f.tokens_per_s_per_rank,
-                       100 * f.mfu, f.step.seconds * 1e3, choices[i].keys, why(f));
+    out << fmt::format(
+        "{:>2}  {:>8.0f} tokens/s per rank, MFU {:>4.1f} %, step {:.1f} ms\n    {}\n    "
+        "{}\n",
+        i + 1, f.tokens_per_s_per_rank, 100 * f.mfu, f.step.seconds * 1e3, choices[i].keys, why(f));
   }
 }
 
@@ -207,7 +211,7 @@ ExitCode run_plan(const std::vector<std::string>& arguments, std::ostream& out) 
   if (command.print_hardware) {
     static_cast<void>(plan::find_hardware(command.hardware));
     const std::string_view text = plan::hardware_text(command.hardware);
-    require<ConfigError>(!text.empty(), "--print-hardware prints hardware that comes with Mica, {}; {} is a file",
+    require<ConfigError>(!text.empty(), "--print-hardware prints the hardware files that come with Mica, {}; {} is your own",
                          fmt::join(plan::hardware_names(), ", "), command.hardware);
     out << text;
     return ExitCode::done;

@@ -19,26 +19,26 @@ std::string bytes_text(double bytes) { return plan::format_bytes(static_cast<std
 std::string forecast_table(const Forecast& f, const plan::Hardware& h, std::int64_t largest) {
   std::string text;
   const auto line = [&](std::string_view name, const std::string& value) { text += fmt::format("{:<22} {}\n", name, value); };
-  line("cluster", fmt::format("{} ranks, {} a node, {}, {:g} Gb/s a node", f.num_ranks, f.ranks_per_node, h.name, h.network_gbps));
+  line("cluster", fmt::format("{} ranks, {} per node, {}, {:g} Gb/s per node", f.num_ranks, f.ranks_per_node, h.name, h.network_gbps));
   line("model",
-       fmt::format("{} parameters in shards over {} ranks, {} replicas", f.num_parameters, f.shard_size, f.num_ranks / f.shard_size));
-  line("batch", fmt::format("{} sequences of {} tokens a step = micro-batch {} x accumulation {} x {} ranks", f.batch.global_batch(),
+       fmt::format("{} parameters, sharded over {} ranks, {} replicas", f.num_parameters, f.shard_size, f.num_ranks / f.shard_size));
+  line("batch", fmt::format("{} sequences of {} tokens per step = micro-batch {} x accumulation {} x {} ranks", f.batch.global_batch(),
                             f.seq_len, f.batch.micro_batch, f.batch.accumulation, f.num_ranks));
   text += '\n';
   line("step", fmt::format("{:.1f} ms", ms(f.step.seconds)));
   line("  computes", fmt::format("{:.1f} ms ({:.0f} %)", ms(f.step.compute_busy), percent(f.step.compute_busy, f.step.seconds)));
-  line("  communicates", fmt::format("{:.1f} ms, of which {:.1f} ms ({:.0f} % of the step) are exposed", ms(f.step.communication_busy),
+  line("  communicates", fmt::format("{:.1f} ms, of which {:.1f} ms ({:.0f} % of the step) exposed", ms(f.step.communication_busy),
                                      ms(f.step.exposed), percent(f.step.exposed, f.step.seconds)));
   line("  host waits", fmt::format("{:.1f} ms", ms(f.step.host_waits)));
-  line("tokens/s a rank", format_rate(f.tokens_per_s_per_rank));
+  line("tokens/s per rank", format_rate(f.tokens_per_s_per_rank));
   line("tokens/s", format_rate(f.tokens_per_s_per_rank * f.num_ranks));
   line("MFU", fmt::format("{:.1f} % (with recomputation {:.1f} %)", 100 * f.mfu, 100 * f.hfu));
-  line("FLOPs a rank, step", fmt::format("{:.4g} in products, {:.4g} in attention", f.totals.product_flops, f.totals.attention_flops));
-  line("sent a rank, step",
+  line("FLOPs per rank, step", fmt::format("{:.4g} in products, {:.4g} in attention", f.totals.product_flops, f.totals.attention_flops));
+  line("sent per rank, step",
        fmt::format("{} inside the node, {} to other nodes", bytes_text(f.totals.sent_in_node), bytes_text(f.totals.sent_to_network)));
   text += '\n';
-  line("memory of a rank", fmt::format("{} at the peak of {} ({})", plan::format_bytes(f.memory.peak), plan::format_bytes(f.capacity),
-                                       f.fits() ? "fits" : "does NOT fit"));
+  line("memory per rank", fmt::format("{} at its peak, of {} ({})", plan::format_bytes(f.memory.peak), plan::format_bytes(f.capacity),
+                                      f.fits() ? "fits" : "does NOT fit"));
   for (std::size_t role = 0; role < kNumMemoryRoles; ++role) {
     if (f.memory.peak_by_role[role] == 0) continue;
     line(fmt::format("  {}", memory_role_name(static_cast<MemoryRole>(role))), plan::format_bytes(f.memory.peak_by_role[role]));
@@ -46,9 +46,9 @@ std::string forecast_table(const Forecast& f, const plan::Hardware& h, std::int6
   if (f.offload_peak > 0) line("  offload tier", plan::format_bytes(f.offload_peak) + " of host memory");
   if (largest >= 0) line("largest micro-batch", largest == 0 ? "none fits" : std::to_string(largest));
   text += '\n';
-  line("a checkpoint",
+  line("checkpoint",
        fmt::format("{:.1f} s to write; the best interval is {}", f.checkpoint_s, format_duration(f.best_checkpoint_interval_s)));
-  line("time that counts", fmt::format("{:.1f} %, after saves and failures", 100 * f.goodput));
+  line("goodput", fmt::format("{:.1f} % of the time, after saves and failures", 100 * f.goodput));
   return text;
 }
 

@@ -20,7 +20,7 @@ std::string escaped(const std::string& text) {
   return safe;
 }
 
-/// 1, 2 or 5 times a power of ten, so that about five of them reach `highest`.
+/// The distance of ticks: 1, 2 or 5 times a power of ten, with about five ticks up to `highest`.
 double tick_of(double highest) {
   const double power = std::pow(10, std::floor(std::log10(std::max(highest, 1e-9) / 5)));
   for (const double factor : {1.0, 2.0, 5.0}) {

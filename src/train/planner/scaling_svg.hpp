@@ -15,7 +15,7 @@ struct ScalingLine {
   std::vector<ScalingPoint> points;  ///< by num_ranks
 };
 
-/// Step time and MFU over ranks (logarithmic), a line for each name: an SVG of its own, light and dark.
+/// Step time and MFU over ranks (logarithmic), with a line for each name, as a standalone SVG for light and dark mode.
 [[nodiscard]] std::string scaling_svg(const std::string& title, const std::vector<ScalingLine>& lines);
 
 }  // namespace mica::train

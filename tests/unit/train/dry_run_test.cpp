@@ -149,7 +149,7 @@ TEST(PlanCommand, PlansEveryExample) {
 TEST(PlanCommand, PrintsATable) {
   const std::string text =
       output_of({config_path("gpt2-124m"), "--ranks=16", "--hardware=a100-40", "--node-gbps=200", "--train.micro_batch=8"});
-  EXPECT_THAT(text, HasSubstr("16 ranks, 8 a node, a100-40, 200 Gb/s a node"));
+  EXPECT_THAT(text, HasSubstr("16 ranks, 8 per node, a100-40, 200 Gb/s per node"));
   EXPECT_THAT(text, HasSubstr("micro-batch 8 x accumulation 1 x 16 ranks"));
   EXPECT_THAT(text, HasSubstr("largest micro-batch"));
   EXPECT_THAT(text, HasSubstr("fits"));
@@ -158,7 +158,7 @@ TEST(PlanCommand, PrintsATable) {
 TEST(PlanCommand, Advises) {
   const std::string text =
       output_of({config_path("gpt2-tiny-text"), "--ranks=16", "--hardware=a100-40", "--advise", "--train.global_batch=64"});
-  EXPECT_THAT(text, HasSubstr("ways fit on 16 ranks"));
+  EXPECT_THAT(text, HasSubstr("choices fit on 16 ranks"));
   EXPECT_THAT(text, HasSubstr("--fsdp.strategy=hybrid_shard --mesh.shard_size=8"));
   EXPECT_THAT(text, HasSubstr("waits"));
 }
@@ -181,13 +181,13 @@ TEST(PlanCommand, BadInputIsOneLine) {
   EXPECT_THAT(error_of({"--hardware=h100-80"}), HasSubstr("needs a config and a number of ranks"));
   EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h1000"}), HasSubstr("--hardware=h1000 is neither a file nor one of"));
   EXPECT_THAT(error_of({config, "--ranks=0", "--hardware=h100-80"}), HasSubstr("--ranks=0, expected a whole number from 1 to 16384"));
-  EXPECT_THAT(error_of({config, "--ranks=12", "--hardware=h100-80"}), HasSubstr("do not fill nodes of 8"));
+  EXPECT_THAT(error_of({config, "--ranks=12", "--hardware=h100-80"}), HasSubstr("is not a multiple of the 8 ranks of a node"));
   EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--node-gbps=-1"}), HasSubstr("--node-gbps=-1"));
   EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--rank=4"}), HasSubstr("unknown flag --rank"));
   EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--train.micro_bach=4"}), HasSubstr("train.micro_batch"));
   EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--train.global_batch=3"}), HasSubstr("3"));
   EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--train.micro_batch=1", "--train.global_batch=40000"}),
-              HasSubstr("takes 5000 rounds a step"));
+              HasSubstr("is 5000 micro-batches per step"));
   EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--advise", "--json"}), HasSubstr("leave out --json"));
   EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--mesh.shard_size=3"}), HasSubstr("mesh.shard_size=3"));
   EXPECT_THAT(error_of({"missing.cfg", "--ranks=8", "--hardware=h100-80"}), HasSubstr("missing.cfg"));
