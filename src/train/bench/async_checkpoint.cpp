@@ -15,7 +15,7 @@
 namespace mica::train::bench {
 namespace {
 
-/// Copies all shards into memory that was used before.
+/// Times a copy of all shards into memory that has been touched before.
 double time_copy(const mpi::Communicator& world, const Device& device, const ShardedModel& model) {
   std::vector<ConstTensorView> shards;
   for (const fsdp::Unit* unit : model.root->units()) {
@@ -80,7 +80,7 @@ AsyncFigures measure_async(const App& app, const Config& config, Device& device,
     while (!report) {
       const double seconds = time_step();
       const bool was_written = world.all_max(saver.is_under_way() ? 1 : 0) == 0;
-      if (was_written) {  // its last part had the machine to itself
+      if (was_written) {  // the end of this step ran without the write beside it
         saver.wait();
         report = saver.take_finished();
         if (overlapped_s.size() == static_cast<std::size_t>(r)) overlapped_s.push_back(seconds);

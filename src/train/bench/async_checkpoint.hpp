@@ -15,7 +15,7 @@ struct AsyncFigures {
   double copy_s = 0;             ///< one copy of the shards in memory, by the compute stream's threads
   double stall_s = 0;            ///< AsyncSaver::start()
   double write_s = 0;            ///< from its return until the checkpoint is complete
-  double step_s = 0;             ///< a training step with nothing beside it
+  double step_s = 0;             ///< a training step while nothing is written
   double overlapped_step_s = 0;  ///< a training step while a checkpoint is written
 };
 struct AsyncOptions {

@@ -32,10 +32,10 @@ namespace {
 
 constexpr const char* kHelp = R"(mica-bench checkpoint --dir FOLDER [--flags]
 
-Saves, loads and verifies a checkpoint of a GPT-2 with AdamW state, sharded over the ranks, in turns with a plain write + fsync
-and a plain read of the same bytes, one file per rank. Cold: the page cache is dropped first; hot: read again. With --steps also
-in the background: how long training stalls, beside one copy of the bytes in memory, and how much slower steps are during the
-write. Medians. FOLDER must exist; everything written there is deleted.
+Saves, loads and verifies a checkpoint of a GPT-2 with AdamW state, sharded over the ranks. These alternate with a plain write +
+fsync and a plain read of the same bytes, one file per rank. Cold: the page cache is dropped first; hot: read again. With --steps
+it also saves in the background: how long training stalls, compared with one copy of the bytes in memory, and how much slower steps
+are during the write. Figures are medians. FOLDER must exist; everything written there is deleted.
 
   OMP_NUM_THREADS=1 mpirun -np 2 mica-bench checkpoint --model gpt2-124m --dir /scratch
   OMP_NUM_THREADS=1 mpirun -np 2 mica-bench checkpoint --model gpt2-124m --dir /scratch --steps 4 --batch 2 --seq 256
@@ -53,7 +53,7 @@ using Bytes = std::span<const std::byte>;
 
 Bytes bytes_of(ConstTensorView view) { return {static_cast<const std::byte*>(view.data), static_cast<std::size_t>(view.bytes())}; }
 
-/// What this rank's shard of a checkpoint is made of.
+/// The arrays of this rank's shard of a checkpoint.
 std::vector<Bytes> parts_of(const ShardedModel& model) {
   std::vector<Bytes> parts;
   for (const fsdp::Unit* unit : model.root->units()) {
@@ -92,7 +92,7 @@ void read_plainly(const std::string& path, const HostBuffer& buffer) {
   }
 }
 
-/// Waits until a file, or all files of a folder, are no longer in the page cache.
+/// Drops a file, or all files of a folder, from the page cache.
 void drop_from_cache(const std::string& path) {
   if (std::filesystem::is_directory(path)) {
     for (const auto& entry : std::filesystem::directory_iterator(path)) drop_from_cache(entry.path().string());
@@ -133,7 +133,7 @@ ExitCode bench_checkpoint(App& app, const Arguments& arguments) {
   Config config;
   app.comm.agree([&] {
     require<ConfigError>(!options.dir.empty() && std::filesystem::is_directory(options.dir),
-                         "--dir='{}' is no folder: name an existing one on the disk to measure", options.dir);
+                         "--dir='{}' is not a folder: name an existing one on the disk to measure", options.dir);
     require<ConfigError>(options.repeats >= 1, "--repeats={}, expected at least 1", options.repeats);
     require<ConfigError>(options.steps >= 0, "--steps={}, expected 0 or more", options.steps);
     config = make_config({.model = options.model, .batch = options.batch, .seq = options.seq});
@@ -182,7 +182,7 @@ ExitCode bench_checkpoint(App& app, const Arguments& arguments) {
       static_cast<void>(checkpoint::load(
           saved.path, manifest, {.root = model->root, .optimizer = model->optimizer.get(), .omp_threads = device.num_threads}, app.comm));
     };
-    // In turns: a disk may be faster for a while after a rest.
+    // The order rotates, since a disk may be faster for a while after a rest.
     const std::array<std::function<void()>, 3> cold{
         [&] { seconds.raw_read.push_back(timed_together(world, [&] { read_plainly(raw_path, chunk); })); },
         [&] { seconds.load.push_back(timed_together(world, load)); },
@@ -211,7 +211,7 @@ ExitCode bench_checkpoint(App& app, const Arguments& arguments) {
   }
   if (is_main) std::filesystem::remove_all(folder);
 
-  // Of all turns together, since turns differ by what came before.
+  // Ratio of the sums over all turns, since single turns depend on what came before.
   const auto ratio = [](const std::vector<double>& raw, const std::vector<double>& ours) {
     return rounded(std::accumulate(raw.begin(), raw.end(), 0.0) / std::accumulate(ours.begin(), ours.end(), 0.0));
   };

@@ -23,18 +23,18 @@ namespace {
 
 constexpr const char* kHelp = R"(mica-bench comm [--flags]
 
-Collectives over all ranks in fp32, in GB/s of the unsharded buffer's bytes, beside a memcpy of as many bytes by all ranks at
-once. The slowest rank counts; median of the repeats. crossed_mib: what one call sends from node to node, all nodes together, as
-far as Mica sends it itself (slices above 32 KiB).
+Collectives over all ranks in fp32, in GB/s of the unsharded buffer, compared with a memcpy of as many bytes by all ranks at once. Figures
+are of the slowest rank, the median of the repeats. crossed_mib: MiB that one call sends between nodes, summed over nodes, as far as Mica
+sends it itself (slices above 32 KiB).
 
   OMP_NUM_THREADS=1 mpirun -np 2 mica-bench comm --mib 1,16,64
-  OMP_NUM_THREADS=1 mpirun -np 16 --map-by ppr:8:node mica-bench comm --ranks-per-node 16     as if there were one node
+  OMP_NUM_THREADS=1 mpirun -np 16 --map-by ppr:8:node mica-bench comm --ranks-per-node 16     as if all ranks were on one node
   OMP_NUM_THREADS=1 mpirun -np 2 mica-bench comm --idle-cost
   OMP_NUM_THREADS=1 mpirun -np 2 mica-bench comm --mib 16 --hardware-out=this.json
   python3 scripts/peers/torch_comm.py --ranks 2 --mib 64           the same for PyTorch's gloo
 
---idle-cost: rank 0 multiplies matrices on one core while one of its collectives, on a stream's thread on the same core, waits
-for ranks that sleep. The product should keep 97 % of its speed: a waiting collective must not burn a core.
+--idle-cost: rank 0 multiplies matrices on one core, while a stream's thread on the same core waits in a collective for ranks that sleep.
+The matrix product should keep 97 % of its speed: a waiting collective must not use a core.
 )";
 
 struct Options {
@@ -47,7 +47,7 @@ struct Options {
 
 double gb_per_s(std::int64_t bytes, double seconds) { return rounded(static_cast<double>(bytes) / seconds * 1e-9, 4); }
 
-/// Places as if so many ranks shared a node; none if MPI shall say it.
+/// Places as if this many ranks shared a node; empty for 0: MPI decides.
 std::vector<RankPlace> supposed_places(int num_ranks, int ranks_per_node) {
   std::vector<RankPlace> places;
   for (int r = 0; ranks_per_node > 0 && r < num_ranks; ++r) places.push_back({r, "supposed", r / ranks_per_node, r % ranks_per_node});
@@ -86,7 +86,7 @@ void bench_collectives(App& app, const Options& options) {
     };
     const auto gather = [&] { group.all_gather(*stream, "bench", shard, full); };
     const auto scatter = [&] { group.reduce_scatter(*stream, "bench", full, shard); };
-    // A maximum, not a sum: the numbers stay ordinary however often it is repeated.
+    // A maximum, not a sum: the numbers do not grow when it is repeated.
     const auto reduce = [&] { group.all_reduce(*stream, "bench", full, ReduceOp::max); };
     const double gather_s = time(gather);
     const double scatter_s = time(scatter);
@@ -116,10 +116,10 @@ void bench_collectives(App& app, const Options& options) {
   if (!options.hardware_out.empty()) write_links(options.hardware_out, app.world, links);
 }
 
-/// This thread, and threads that it makes from now on, run on one core.
+/// Pins this thread, and threads that it starts later, to one core.
 void pin_to_one_core(int index) {
   cpu_set_t allowed;
-  const bool is_known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;  // before errno is looked at
+  const bool is_known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;  // before errno may change
   require<IoError>(is_known, "sched_getaffinity failed: {}", errno_text(errno));
   int skip = index % std::max(1, CPU_COUNT(&allowed));
   for (int core = 0; core < CPU_SETSIZE; ++core) {
@@ -154,7 +154,8 @@ void bench_idle_cost(App& app, const Options& options) {
   const HostBuffer a(kSide * kSide * 4), b(kSide * kSide * 4), c(kSide * kSide * 4);
   const auto product = make_raw_product({kSide, kSide, kSide, false, false, DType::f32});
 
-  // Products a second during one phase, in which the others sleep and, if `waiting`, rank 0 waits for them too.
+  // Matrix products per second during one phase in which the other ranks sleep. If `waiting`, a collective of rank 0 waits for them
+  // meanwhile.
   const auto phase = [&](bool waiting) {
     app.world.barrier();
     if (!computes) {
@@ -199,9 +200,9 @@ po::options_description flags_of(Options& options) {
   add("mib", po::value(&options.mib)->default_value(options.mib), "sizes of the unsharded buffer in MiB, separated by commas");
   add("repeats", po::value(&options.repeats)->default_value(options.repeats), "timed calls of each collective, or pairs with --idle-cost");
   add("ranks-per-node", po::value(&options.ranks_per_node)->default_value(options.ranks_per_node),
-      "collectives as if so many ranks in a row shared a node; 0: those that share memory");
-  add("hardware-out", po::value(&options.hardware_out), "puts what was measured into a file that gemm --hardware-out has written");
-  add("idle-cost", po::bool_switch(&options.idle_cost), "measure instead what a waiting collective costs a product");
+      "run collectives as if this many consecutive ranks shared a node; 0: ranks that share memory do");
+  add("hardware-out", po::value(&options.hardware_out), "add the measured figures to a file that gemm --hardware-out has written");
+  add("idle-cost", po::bool_switch(&options.idle_cost), "instead measure how much a waiting collective slows down a matrix product");
   return flags;
 }
 

@@ -20,10 +20,10 @@ namespace {
 
 constexpr const char* kHelp = R"(mica-bench gemm [--flags]
 
-The products of GPT-2's linear layers: forward, input gradient (dx) and weight gradient (dw). GF/s of Mica's kernels (bias and
-bias gradient included), of plain oneDNN and of OpenBLAS (libopenblas.so.0, if installed; bf16 if built with it), in turns in
-one process; a column stays empty where the processor has no bf16 instructions. Median of the rounds. Under mpirun all ranks compute at once and the slowest counts. --hardware-out also measures
-attention, memory and the time of an empty task, and writes the file that mica-plan --hardware=FILE reads.
+The matrix products of GPT-2's linear layers: forward, input gradient (dx) and weight gradient (dw). Prints GFLOP/s of Mica's kernels
+(bias and bias gradient included), of plain oneDNN and of OpenBLAS (libopenblas.so.0, if installed; bf16 if built with it), which take
+turns in one process; a column stays empty where the processor has no bf16 instructions. Figures are medians over the rounds. Under mpirun all ranks compute at once and the slowest counts.
+--hardware-out also measures attention, memory and the time of an empty task, and writes the file that mica-plan --hardware=FILE reads.
 
   OMP_NUM_THREADS=1 mica-bench gemm
   OMP_NUM_THREADS=1 mpirun -np 2 mica-bench gemm --dtypes bf16
@@ -44,14 +44,14 @@ struct Layer {
   std::int64_t m, n, k;  // y[m,n] = x[m,k] w[n,k]^T
 };
 
-/// One product, by everybody.
+/// One matrix product, which all libraries compute.
 struct Contest {
   std::string name;
   ProductShape shape;
   std::function<void()> mica;
 };
 
-/// Seconds of one call: each contender in turn, `rounds` times.
+/// Median seconds of one call of each contender. They take turns, `rounds` times.
 std::vector<double> race(const mpi::Communicator& world, const std::vector<std::function<void()>>& contenders, std::int64_t rounds) {
   std::vector<std::vector<double>> times(contenders.size());
   int calls = 1;
@@ -71,7 +71,7 @@ std::vector<double> race(const mpi::Communicator& world, const std::vector<std::
   return medians;
 }
 
-/// x, w, dy and results of one layer in memory, and Mica's three products on them.
+/// Memory for x, w, dy and the results of one layer, and Mica's three products on it.
 class LayerProducts {
  public:
   LayerProducts(Kernels& kernels, Stream& stream, const Layer& l, DType dtype)
@@ -124,7 +124,7 @@ po::options_description flags_of(Options& options) {
   add("head-rows", po::value(&options.head_rows)->default_value(options.head_rows), "rows of logits computed at a time");
   add("rounds", po::value(&options.rounds)->default_value(options.rounds), "rounds, in which each library takes a turn");
   add("dtypes", po::value(&options.dtypes)->default_value(options.dtypes), "fp32, bf16 or both");
-  add("hardware-out", po::value(&options.hardware_out), "writes a hardware file of this machine, for mica-plan");
+  add("hardware-out", po::value(&options.hardware_out), "write a hardware file of this machine, for mica-plan");
   return flags;
 }
 

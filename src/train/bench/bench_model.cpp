@@ -80,7 +80,7 @@ Config make_config(const RunOptions& o) {
 
 RandomTokenFile::RandomTokenFile(const Config& config, int num_ranks, int rank)
     : path_((std::filesystem::temp_directory_path() / fmt::format("mica-bench-{}-{}.bin", ::getpid(), rank)).string()) {
-  // A global batch of two steps, as raw uint16: the file is mapped, its pages are no memory of the run's own.
+  // Enough for two steps, as raw uint16. The file is mapped, so its pages do not count as the run's own memory.
   const std::int64_t num_tokens = 2 * config.train.micro_batch * num_ranks * config.train.seq_len + 1;
   std::mt19937 random(1234);
   std::vector<std::uint16_t> tokens(static_cast<std::size_t>(num_tokens));

@@ -13,7 +13,7 @@ namespace mica::train::bench {
 /// "char-tiny, char-10m, ...".
 [[nodiscard]] std::string model_names();
 
-/// An AdamW run (lr 3e-4, weight decay 0.1, clipping at 1) of a named GPT-2 or Llama, checked. @throws ConfigError
+/// A run of a named GPT-2 or Llama.
 struct RunOptions {
   std::string model;
   std::int64_t batch = 0, seq = 0, steps = 1;
@@ -22,9 +22,10 @@ struct RunOptions {
   bool activation_checkpointing = false;
   std::vector<std::string> overrides;  ///< "--section.key=value", as for mica-train
 };
+/// The checked config of the run: AdamW, lr 3e-4, weight decay 0.1, clipping at 1. @throws ConfigError
 [[nodiscard]] Config make_config(const RunOptions& options);
 
-/// A file of random tokens for one run, the same on every rank that makes it; deleted at the end of its scope.
+/// A file of random tokens, the same on every rank that makes it; the destructor deletes it.
 class RandomTokenFile {
  public:
   RandomTokenFile(const Config& config, int num_ranks, int rank);

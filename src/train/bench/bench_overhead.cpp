@@ -20,9 +20,9 @@ namespace {
 
 constexpr const char* kHelp = R"(mica-bench overhead [--flags]
 
-What sharding costs: forward and backward of a GPT-2 sharded over all ranks, against every rank computing an unsharded model of
-its own at the same time (no optimizer on either side). 100 % would mean that sharding is free. The variants take turns with the
-unsharded model, so that a busy machine slows all alike:
+What sharding costs: forward and backward of a GPT-2 sharded over all ranks, compared with an unsharded model on every rank at the same
+time (no optimizer in either case). 100 % would mean that sharding is free. The variants take turns with the unsharded model, so that a
+busy machine slows all of them alike:
   flat, per_parameter               values of fsdp.sharding
   use_orig_params, deterministic    fsdp.use_orig_params or train.deterministic, with fsdp.sharding=flat
 The last column compares with flat, round by round.
@@ -41,16 +41,16 @@ struct Options {
   std::int64_t numel = 10'000;
 };
 
-/// One way of running forward and backward, with what it needs to live.
+/// One way of running forward and backward, and its times.
 struct Variant {
   std::string name;
   std::function<void()> step;
   std::vector<double> seconds{};
 };
 
-/// Turns of all variants, each timed over all ranks together.
+/// Runs all variants in turn, each timed over all ranks together.
 void take_turns(const App& app, std::vector<Variant>& variants, std::int64_t rounds) {
-  for (std::int64_t round = -1; round < rounds; ++round) {  // the first allocates
+  for (std::int64_t round = -1; round < rounds; ++round) {  // the first round allocates
     for (Variant& variant : variants) {
       const double seconds = timed_together(app.world, variant.step);
       if (round >= 0) variant.seconds.push_back(seconds);
@@ -58,7 +58,7 @@ void take_turns(const App& app, std::vector<Variant>& variants, std::int64_t rou
   }
 }
 
-/// What makes a run the variant. @throws ConfigError listing the names.
+/// The key that selects a variant. @throws ConfigError listing the names.
 std::string override_of(const std::string& variant) {
   if (variant == "flat" || variant == "per_parameter") return "--fsdp.sharding=" + variant;
   if (variant == "use_orig_params") return "--fsdp.use_orig_params=true";
@@ -74,7 +74,7 @@ std::vector<std::string> names_in(const std::string& list) {
   return names;
 }
 
-/// What part of the first's time the second takes, in percent: the median over rounds.
+/// Speed of the second variant in percent of the first's: the median over rounds.
 double percent(const Variant& first, const Variant& second) {
   std::vector<double> shares;
   for (std::size_t i = 0; i < second.seconds.size(); ++i) shares.push_back(100 * first.seconds[i] / second.seconds[i]);
@@ -148,7 +148,7 @@ void bench_model_overhead(App& app, const Options& options) {
   report.print_table();
 }
 
-/// y = x with a weight of its own, whose gradient is written: next to no computation.
+/// y = x, with a weight whose gradient is written: next to no computation.
 class TinyLayer final : public nn::Module {
  public:
   explicit TinyLayer(std::int64_t numel)

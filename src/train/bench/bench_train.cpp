@@ -19,11 +19,10 @@ namespace {
 
 constexpr const char* kHelp = R"(mica-bench train [--flags] [--section.key=value ...]
 
-Times optimizer steps of a GPT-2 on random tokens with mica-train's code: sharded over all ranks, AdamW, clipping at 1. Reports
-the median step, tokens/s over all ranks, memory per rank, and what share of the step the matrix products alone would take (plain
-oneDNN, all ranks computing at once); 100 % is the limit. On a GPU it reports the model's TFLOP/s instead (per token 6 *
-parameters + 6 * layers * width * seq for attention); slow_paths lists shapes for which rank 0's libraries fell back to slower
-code, with the reason.
+Times optimizer steps of a GPT-2 on random tokens with mica-train's code: sharded over all ranks, AdamW, clipping at 1. Reports the median
+step time, tokens/s over all ranks, memory per rank, and the share of the step that the matrix products alone would take (plain oneDNN,
+all ranks computing at once); 100 % is the limit. On a GPU it reports the model's TFLOP/s instead (per token 6 * parameters +
+6 * layers * width * seq for attention). slow_paths lists shapes for which rank 0's libraries fell back to slower code, with the reason.
 
   export OMP_NUM_THREADS=1
   mpirun -np 2 mica-bench train --model gpt2-124m --batch 4 --seq 256
@@ -42,7 +41,7 @@ struct Options {
 
 /// What one rank saw.
 struct Measured {
-  std::vector<double> step_s;  // the slowest rank's
+  std::vector<double> step_s;  // of the slowest rank
   double comm_share = 0;
   double first_loss = 0, last_loss = 0;
   std::int64_t peak_pool_bytes = 0, peak_rss_bytes = 0;
@@ -130,8 +129,8 @@ Measured measure(const App& app, const Options& options, const Config& config) {
       comm_begin_ms = device.device_mesh->communication_ms();
       begin = step_begin = now_s();
     }
-    // As in a run the next step is enqueued while a GPU works on this one: run() returns when it has done the one before,
-    // so that the time from return to return is a step's.
+    // As in a real run, the next step is enqueued while a GPU works on this one. run() returns when the step before is done, so the time
+    // between two returns is the time of one step.
     StepFigures figures = runner.run(step, config.optim.lr);
     const double step_end = now_s();
     if (step > options.warmup) step_s.push_back(step_end - std::exchange(step_begin, step_end));

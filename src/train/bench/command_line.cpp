@@ -12,7 +12,7 @@ void read_flags(const App& app, const Arguments& arguments, const po::options_de
   namespace style = po::command_line_style;
   app.comm.agree([&] {
     try {
-      // No abbreviations: one is a typing mistake.
+      // No abbreviated flags: they are more likely typing mistakes.
       const po::parsed_options parsed =
           po::command_line_parser(arguments).options(flags).style(style::unix_style & ~style::allow_guessing).run();
       for (const po::option& option : parsed.options) {
@@ -40,7 +40,9 @@ std::vector<std::int64_t> parse_numbers(const std::string& flag, const std::stri
   for (std::string part; std::getline(parts, part, ',');) {
     std::int64_t number = 0;
     const auto [rest, error] = std::from_chars(part.data(), part.data() + part.size(), number);
-    require<ConfigError>(error == std::errc{} && rest == part.data() + part.size() && number >= 1, "--{}: '{}' is no whole number from 1",
+    require<ConfigError>(error == std::errc{} && rest == part.data() + part.size() && number >= 1,
+                         "--{}: '{}' is not a whole number from "
+                         "1",
                          flag, part);
     numbers.push_back(number);
   }

@@ -22,7 +22,7 @@ namespace {
 
 constexpr double kGiga = 1e9, kGiB = 1024.0 * 1024 * 1024;
 
-/// Seconds of one call on the slowest rank, the median of some.
+/// Seconds of one call on the slowest rank, the median of 5 rounds.
 template <class Work>
 double seconds_of(const mpi::Communicator& world, int calls, const Work& work) {
   constexpr int kRounds = 5;
@@ -56,7 +56,7 @@ Attention measure_attention(const mpi::Communicator& world, Kernels& kernels, St
 
 void write_file(const std::string& path, const Row& json) {
   const std::string text = json.dump(1) + "\n";
-  static_cast<void>(plan::parse_hardware(text, path));  // what is written can be read
+  static_cast<void>(plan::parse_hardware(text, path));  // check that the file can be read
   std::ofstream file(path);
   file << text;
   file.close();
@@ -65,10 +65,10 @@ void write_file(const std::string& path, const Row& json) {
 
 Row read_file(const std::string& path) {
   std::ifstream file(path);
-  require<ConfigError>(file.good(), "--hardware-out={} is not there yet: mica-bench gemm --hardware-out={} makes it", path, path);
+  require<ConfigError>(file.good(), "--hardware-out={} does not exist: mica-bench gemm --hardware-out={} creates it", path, path);
   Row json = Row::parse(file, nullptr, false);
   require<ConfigError>(json.is_object() && json.contains("sources"),
-                       "--hardware-out={} is no hardware file: let mica-bench gemm make it anew", path);
+                       "--hardware-out={} is not a hardware file: create one with mica-bench gemm --hardware-out", path);
   return json;
 }
 
@@ -118,7 +118,7 @@ void write_computing(const std::string& path, const mpi::Communicator& world, Ke
     for (const auto& [key, value] : json.items()) {
       if (key != "name" && key != "device") sources[key] = source_text;
     }
-    sources["peak_tflops"] = "the measured rate of products: MFU is of what this machine reaches, not of its data sheet";
+    sources["peak_tflops"] = "the measured rate of matrix products: MFU is relative to what this machine reaches, not to its data sheet";
     sources["processors"] = "none: products are not cut into tiles";
     sources["kernel_us"] = sources["host_wait_us"] = "counted in host_task_us";
     sources["compute_beside_communication"] = sources["communication_beside_compute"] = "one communicating thread shares the cores evenly";
@@ -138,16 +138,16 @@ void write_links(const std::string& path, const mpi::Communicator& world, const 
     const double n = world.num_ranks();
     require<ConfigError>(n > 1, "--hardware-out needs 2 ranks or more: mpirun -np 2 mica-bench comm --hardware-out={}", path);
     Row json = read_file(path);
-    // A step moves as many bytes by gathers as by reductions.
+    // The mean, since a step moves about as many bytes in all-gathers as in reduce-scatters.
     const double seconds = (measured.gather_s + measured.reduce_scatter_s) / 2 - measured.small_gather_s;
     const double gb_s = static_cast<double>(measured.bytes) * (n - 1) / n / std::max(seconds, 1e-9) / kGiga;
-    const std::string source_text = fmt::format("measured by mica-bench comm on {} ranks, {} a node", world.num_ranks(), on_node);
+    const std::string source_text = fmt::format("measured by mica-bench comm on {} ranks, {} per node", world.num_ranks(), on_node);
     Row& protocol = json["protocols"][0];
     if (on_node == world.num_ranks()) {
       json["in_node_gb_s"] = gb_s;
       json["sources"]["in_node_gb_s"] = source_text;
       protocol["base_us"] = measured.small_gather_s * 1e6;
-      protocol["in_node_step_us"] = 0;  // in the base
+      protocol["in_node_step_us"] = 0;  // included in base_us
     } else {
       json["network_gbps"] = gb_s * 8;
       json["network_efficiency"] = 1;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Private to mica-bench: memory of one's own, not from Mica's pool.
+// Private to mica-bench: memory that is not from Mica's pool.
 
 #include <cstdint>
 #include <cstdlib>
@@ -10,7 +10,7 @@
 
 namespace mica::train::bench {
 
-/// 4 KiB-aligned bytes, every 16-bit half 0x3c00: about 0.0078 as f32 and as bf16, so that products meet ordinary numbers.
+/// 4 KiB-aligned bytes, every 16-bit half 0x3c00: about 0.0078 as f32 and as bf16, so that products see ordinary numbers.
 class HostBuffer {
  public:
   explicit HostBuffer(std::int64_t bytes) : bytes_(bytes) {

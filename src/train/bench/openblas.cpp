@@ -6,7 +6,7 @@
 namespace mica::train::bench {
 namespace {
 
-// As in cblas.h, whose package need not be installed.
+// Values of cblas.h, whose package need not be installed.
 constexpr int kRowMajor = 101, kNoTrans = 111, kTrans = 112;
 template <class T>
 using Gemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const T* a, int lda, const T* b, int ldb,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Private to mica-bench: OpenBLAS as a rival, if the machine has it.
+// Private to mica-bench: OpenBLAS as a baseline, if the machine has it.
 
 #include <memory>
 #include <optional>
@@ -15,7 +15,7 @@ class OpenBlas {
  public:
   /// @returns nothing if the library is not installed.
   static std::optional<OpenBlas> open(int num_threads);
-  /// bf16 products are in OpenBLAS only if it was built with them, and then have C in f32.
+  /// OpenBLAS has bf16 products only if it was built with them; their C is f32.
   [[nodiscard]] bool supports(DType dtype) const;
   /// C = A B, row-major without gaps.
   void run(const ProductShape& shape, const void* a, const void* b, void* c) const;

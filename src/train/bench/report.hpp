@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Private to mica-bench: what a benchmark says.
+// Private to mica-bench: a benchmark's output.
 
 #include <string>
 #include <vector>
@@ -12,12 +12,13 @@ namespace mica::train::bench {
 
 using Row = nlohmann::ordered_json;
 
-/// Rows of one shape: each a JSON line on standard output when it is added, all of them a table on standard error.
+/// Rows with the same fields. Each is printed as a JSON line on standard output when it is added, and all of them as a table on standard
+/// error.
 class Report {
  public:
   explicit Report(bool is_main) : is_main_(is_main) {}
   void add(const Row& row);
-  /// One row stands upright, several lie under each other.
+  /// A single row is printed one field per line.
   void print_table() const;
 
  private:
@@ -25,7 +26,7 @@ class Report {
   std::vector<Row> rows_;
 };
 
-/// Rounded for people: 4 digits or so.
+/// Rounded to this many decimals, for people.
 [[nodiscard]] double rounded(double value, int digits = 2);
 
 }  // namespace mica::train::bench

@@ -12,21 +12,21 @@ namespace {
 
 constexpr const char* kHelp = R"(mica-bench train|gemm|comm|checkpoint|overhead [--flags]
 
-Measures Mica on this machine. Every figure comes with the machine's own limit, measured in the same run, since shared machines
-differ from day to day.
+Measures Mica on this machine. Every figure comes with the machine's own limit, measured in the same run, since the speed of shared
+machines varies.
 
-  train        steps of a sharded GPT-2: tokens/s, share of the time its matrix products need alone, memory per rank
-  gemm         the matrix products of GPT-2: GF/s, beside plain oneDNN and OpenBLAS
-  comm         all-gather, reduce-scatter, all-reduce: GB/s, beside memcpy; --idle-cost: what a waiting collective costs
-  checkpoint   save and load, beside a plain write and read of the same bytes
-  overhead     sharded beside unsharded computation; and the runtime's own time per unit
+  train        steps of a sharded GPT-2: tokens/s, the share of time that the matrix products alone would take, memory per rank
+  gemm         the matrix products of GPT-2: GFLOP/s, compared with plain oneDNN and OpenBLAS
+  comm         all-gather, reduce-scatter, all-reduce: GB/s, compared with memcpy; --idle-cost: what a waiting collective costs
+  checkpoint   save and load, compared with a plain write and read of the same bytes
+  overhead     sharded compared with unsharded computation; the runtime's own time per unit
 
-  mica-bench train --help        the flags of one
+  mica-bench train --help        the flags of one benchmark
   -h, --help, --version
 
 JSON lines go to standard output, a table to standard error. Comparisons are fairest with one core per rank:
   export OMP_NUM_THREADS=1; mpirun -np 2 mica-bench train --model char-tiny --batch 12 --seq 64
-scripts/peers/ has the same measurements for PyTorch, to run in turns with these.
+scripts/peers/ has the same measurements for PyTorch, to alternate with these.
 )";
 
 struct Command {

@@ -11,10 +11,10 @@
 
 namespace mica::train::bench {
 
-/// Seconds since some point.
+/// Seconds since an arbitrary point.
 [[nodiscard]] inline double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-/// Of at least one value.
+/// @param values  at least one
 [[nodiscard]] double median(std::vector<double> values);
 
 /// The slowest rank's value. @collective
