@@ -11,7 +11,7 @@
 
 namespace mica::plan {
 
-/// Forgets every task: what is enqueued never runs.
+/// Drops every task: what is enqueued never runs.
 class DryStream final : public Stream {
  public:
   [[nodiscard]] DeviceKind device() const override { return DeviceKind::cpu; }
@@ -27,7 +27,7 @@ class DryStream final : public Stream {
   std::string name_ = "dry";
 };
 
-/// Addresses that nobody may touch, one range after another.
+/// Consecutive ranges of addresses without memory behind them.
 class DryAddresses {
  public:
   void* take(std::int64_t bytes) {
@@ -41,7 +41,7 @@ class DryAddresses {
   std::uintptr_t next_ = std::uintptr_t{1} << 20;
 };
 
-/// Counts, and remembers the highest moment of activations and workspace since it was last asked.
+/// Counts memory, and keeps the peak of activations and workspace since the last take_stretch().
 class DryPool final : public Pool {
  public:
   explicit DryPool(DryAddresses& addresses) : addresses_(addresses) {}
@@ -55,7 +55,7 @@ class DryPool final : public Pool {
   [[nodiscard]] std::int64_t reserved_bytes() const override { return 0; }
 
  private:
-  /// The levels since the last allocation, which stats() shows once it is over: a peak ends at the next event.
+  /// Notes the levels since the last event. stats() shows an allocation only after take() returns, so each is noted at the next event.
   void note();
 
   DryAddresses& addresses_;

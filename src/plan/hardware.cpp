@@ -21,7 +21,7 @@ namespace {
 
 constexpr double kLargest = 1e9;
 
-/// Reads the keys of one object, and sees to it that each has a source and that there are no others.
+/// Reads the keys of one object, and checks that each has a source and that there are no unknown keys.
 class Reader {
  public:
   Reader(const io::JsonValue& json, const io::JsonValue& sources) : json_(json), sources_(sources) {}
@@ -43,7 +43,7 @@ class Reader {
     rates.tf32 = rates.fp32;
     if (found.has("tf32")) rate("tf32", rates.tf32);
     found.for_each_key([](const std::string& name, const io::JsonValue& value) {
-      if (name != "fp32" && name != "tf32" && name != "bf16") value.fail("is not known, expected fp32, tf32 or bf16");
+      if (name != "fp32" && name != "tf32" && name != "bf16") value.fail("is unknown, expected fp32, tf32 or bf16");
     });
   }
   void protocols(const char* key, std::vector<Protocol>& list) {
@@ -70,7 +70,7 @@ class Reader {
   }
   void check_nothing_else() const {
     json_.for_each_key([&](const std::string& key, const io::JsonValue& value) {
-      if (!seen_.contains(key) && key != "sources") value.fail(fmt::format("is not known; the keys are {}", fmt::join(seen_, ", ")));
+      if (!seen_.contains(key) && key != "sources") value.fail(fmt::format("is unknown; the keys are {}", fmt::join(seen_, ", ")));
     });
   }
 
@@ -139,7 +139,7 @@ Hardware find_hardware(const std::string& name_or_file) {
   if (const std::string_view text = hardware_text(name_or_file); !text.empty()) return parse_hardware(text, name_or_file);
   std::error_code none;
   require<ConfigError>(std::filesystem::is_regular_file(name_or_file, none),
-                       "--hardware={} is neither a file nor one of {}; mica-bench gemm --hardware-out FILE makes a file of this machine",
+                       "--hardware={} is neither a file nor one of {}; mica-bench gemm --hardware-out FILE writes a file of this machine",
                        name_or_file, fmt::join(hardware_names(), ", "));
   std::ifstream file(name_or_file);
   std::ostringstream text;

@@ -43,9 +43,9 @@ class Simulation {
   struct StreamState {
     std::deque<std::int32_t> queue;
     std::int32_t running = kIdle;
-    double left = 0;  // seconds of work, alone
+    double left = 0;  // seconds of work, when it runs alone
   };
-  /// A mark that tasks stand before.
+  /// A mark whose earlier tasks are not all done.
   struct OpenMark {
     std::size_t op;
     std::int64_t num_left;
@@ -56,7 +56,7 @@ class Simulation {
   [[nodiscard]] bool host_is_blocked() const { return awaited_ != kIdle && !is_done(awaited_); }
   [[nodiscard]] bool host_at_end_or_blocked() const { return host_ == ops_.size() || host_is_blocked(); }
 
-  /// What the host does at this moment. False: it is busy, waits, or has done everything.
+  /// Does the host's next op. False if it is busy, waits or has done everything.
   bool advance_host() {
     if (host_at_end_or_blocked() || host_free_ > now_) return false;
     host_free_ = now_;
@@ -103,7 +103,7 @@ class Simulation {
     return moved;
   }
 
-  /// Seconds of its own work that a task does in a second.
+  /// The speed of a task relative to running alone, at most 1.
   [[nodiscard]] double rate(const StreamState& stream) const {
     const Resource mine = op(stream.running).resource;
     int computing = 0, communicating = 0, alike = 0;
@@ -125,7 +125,7 @@ class Simulation {
     return next;
   }
 
-  /// Lets time pass in which nothing begins or ends.
+  /// Advances time over a period in which nothing begins or ends.
   void pass(double seconds) {
     bool communicates = false;
     std::array<double, 256> rates{};
@@ -146,7 +146,7 @@ class Simulation {
   }
 
   void end_tasks() {
-    // Work that rounding leaves: an end so near that now_ would not move must count as come, or time would stand still.
+    // What rounding may leave of a task. An end so near that adding it does not change now_ counts as reached, or time would not advance.
     const double rounding = 1e-15 + 1e-12 * now_;
     for (StreamState& stream : streams_) {
       if (stream.running == kIdle || stream.left > rounding) continue;
@@ -181,9 +181,9 @@ class Simulation {
   const SimOptions& options_;
   std::vector<StreamState> streams_;
   std::vector<bool> done_;
-  std::size_t host_ = 0;          // the op that the host does next
-  double host_free_ = 0;          // when it does it
-  std::int32_t awaited_ = kIdle;  // by the host
+  std::size_t host_ = 0;          // the host's next op
+  double host_free_ = 0;          // when the host can do it
+  std::int32_t awaited_ = kIdle;  // op that the host waits for
   double now_ = 0;
   std::int64_t num_queued_ = 0;  // enqueued and not done
   std::deque<OpenMark> marks_;

@@ -21,13 +21,13 @@ double rate_of(const Rates& rates, DType dtype, bool tf32) {
   return (tf32 ? rates.tf32 : rates.fp32) * kTera;
 }
 
-/// The best share of the processors that tiles of common sizes, or parts of their sums (split k), keep busy.
+/// The largest share of the processors that a product keeps busy, over common tile sizes and splits of k.
 double tile_efficiency(const ProductShape& p, int processors) {
   struct Tile {
     std::int64_t rows, columns;
   };
   constexpr std::array<Tile, 3> kTiles{{{128, 128}, {256, 128}, {128, 256}}};
-  constexpr std::int64_t kShortestSum = 512;  // that is worth splitting
+  constexpr std::int64_t kShortestSum = 512;  // the shortest k per part that is worth splitting
   double best = 0;
   for (const Tile& tile : kTiles) {
     const std::int64_t tiles = divide_up(p.m, tile.rows) * divide_up(p.n, tile.columns);
@@ -41,12 +41,12 @@ double tile_efficiency(const ProductShape& p, int processors) {
 }
 
 struct Traffic {
-  double in_node = 0, network = 0;  ///< bytes through a rank's link, and through its node's
+  double in_node = 0, network = 0;  ///< bytes through a rank's link inside the node, and through its node's network
 };
 
 Traffic traffic_of(Collective kind, std::int64_t bytes, const GroupShape& group, int ranks_per_node) {
   const double n = group.num_ranks, full = static_cast<double>(bytes);
-  // Ranks of the node that are not in this group are in others like it.
+  // The node's other ranks are in other groups of the same shape.
   const double groups_on_node = std::max(1.0, static_cast<double>(ranks_per_node) / group.ranks_on_node);
   Traffic traffic;
   if (kind == Collective::all_to_all) {
@@ -137,7 +137,7 @@ StepTotals totals_of(const StepRecord& record, int step, int ranks_per_node) {
       ++totals.num_kernels;
       totals.kernel_bytes += static_cast<double>(op.bytes);
       totals.attention_flops += op.attention_flops;
-      // Backward makes 5 products of half the scores; forward and backward of the model are 2 + 4 of all.
+      // Backward computes 5 products of half the scores. MFU counts 2 + 4 products of all scores for forward and backward: 12 halves.
       if (op.is_backward) totals.model_attention_flops += op.attention_flops / 5 * 12;
       for (std::int32_t i = 0; i < op.num_products; ++i) {
         totals.product_flops += flops_of(record.products[static_cast<std::size_t>(op.first_product + i)]);

@@ -18,7 +18,7 @@ struct StepRecorder::State {
   RecorderOptions options;
   FakeRecorder calls;
   StepRecord record;
-  std::vector<std::int32_t> last_op;  ///< by stream: of its last one that was kept
+  std::vector<std::int32_t> last_op;  ///< by stream: index of its last recorded op
   std::vector<ProductShape> products;
   bool keeps = false;
   int epoch = 0;  ///< counts begin()
@@ -26,7 +26,7 @@ struct StepRecorder::State {
   std::map<const std::vector<int>*, GroupShape> shapes;  ///< by members
   std::vector<std::shared_ptr<const std::vector<int>>> members;
 
-  Pool* pool = nullptr;  ///< of staging
+  Pool* pool = nullptr;  ///< for staging
 
   void stage(const FakeCall& call, Stream& stream) const {
     if (!options.staging_bytes || pool == nullptr) return;
@@ -41,7 +41,7 @@ struct StepRecorder::State {
   GroupShape shape_of(const std::shared_ptr<const std::vector<int>>& of) {
     const auto [found, is_new] = shapes.try_emplace(of.get());
     if (!is_new) return found->second;
-    members.push_back(of);  // so that its address stays its own
+    members.push_back(of);  // kept alive, so that its address is not reused
     std::map<int, int> on_node;
     for (const int rank : *of) ++on_node[rank / options.ranks_per_node];
     GroupShape& shape = found->second;
@@ -73,7 +73,7 @@ class RecordedEvent final : public EventState {
   int epoch_;
 };
 
-/// 2 products of [T,D] x [D,T] per head forward, 5 backward (the scores are made again), half of each because it is causal.
+/// 2 products of [T,D] x [D,T] per head in forward, 5 in backward (the scores are recomputed), half of each since attention is causal.
 double attention_flops(bool is_backward, std::span<const Access> accesses, std::int64_t seq_len, std::int64_t element_bytes) {
   const auto output = std::ranges::find(accesses, Access::Mode::write, &Access::mode);
   // Backward reads the gradient of the output first; both are [B,T,H*D].
@@ -122,7 +122,7 @@ class RecordingStream final : public Stream {
   void wait(const Event& event, std::source_location) override {
     const auto* recorded = dynamic_cast<const RecordedEvent*>(event.state().get());
     if (!recorded || !state_->keeps || recorded->op() == RecordedOp::kNothing) return;
-    if (state_->record.ops[static_cast<std::size_t>(recorded->op())].stream == index_) return;  // its own order sees to it
+    if (state_->record.ops[static_cast<std::size_t>(recorded->op())].stream == index_) return;  // a stream's own order ensures that
     last() = state_->add({.kind = RecordedOp::Kind::wait, .stream = index_, .what = "waits", .event = recorded->op()});
   }
   void synchronize() override {
@@ -139,7 +139,7 @@ class RecordingStream final : public Stream {
   std::uint8_t index_;
 };
 
-/// Free blocks by their size: an allocation takes one that its home stream has used alone, else the one that was freed first.
+/// Keeps free blocks by size. An allocation takes one that only its own home stream has used, else the one that was freed first.
 class RecordingPool final : public Pool {
  public:
   explicit RecordingPool(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -182,7 +182,9 @@ class RecordingPool final : public Pool {
 }  // namespace
 
 StepRecorder::StepRecorder(RecorderOptions options) : state_(std::make_shared<State>()) {
-  require<ConfigError>(options.num_ranks >= 1 && options.ranks_per_node >= 1, "a dry device of {} ranks, {} a node; expected at least one",
+  require<ConfigError>(options.num_ranks >= 1 && options.ranks_per_node >= 1,
+                       "a dry device has {} ranks, {} per node, expected at least "
+                       "one of each",
                        options.num_ranks, options.ranks_per_node);
   state_->options = std::move(options);
   state_->calls.on_call = [state = state_.get()](const FakeCall& call, Stream& stream) { state->stage(call, stream); };

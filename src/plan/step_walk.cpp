@@ -182,7 +182,7 @@ void StepWalk::gather(std::size_t unit) {
   visitor_.free(MemoryRole::low_precision_shard, low_bytes);
 }
 
-/// All parts of a rank are one array of bytes; what arrives is unpacked parameter by parameter.
+/// A rank's parts are sent as one array of bytes and unpacked parameter by parameter.
 void StepWalk::gather_hooked(std::size_t unit) {
   const UnitSpec& spec = units_[unit];
   const fsdp::HookedGatherSizes& sizes = *spec.hooked_gather;
@@ -203,7 +203,7 @@ void StepWalk::prefetch_backward(std::size_t unit) {
   }
 }
 
-/// @param reduces  false in a no_sync micro-batch, over which some strategies keep their parameters.
+/// @param reduces  false in a no_sync micro-batch, after which some strategies keep parameters unsharded
 void StepWalk::reshard(std::size_t unit, bool reduces) {
   const fsdp::Strategy strategy = units_[unit].strategy;
   if (!fsdp::reshards_after_backward(strategy) || !units_[unit].reshards_after_backward) return;
@@ -245,7 +245,7 @@ void StepWalk::reduce_grads(std::size_t unit) {
   const std::int64_t shard_bytes = spec.sharded_grad_bytes();
   const std::int64_t gathered_bytes = spec.rearranged_numel > 0 ? spec.gathered_numel() * dtype_bytes(spec.reduce_dtype) : 0;
   visitor_.allocate(MemoryRole::communication, gathered_bytes);
-  // What is offloaded is reduced on the device first.
+  // Offloaded gradients are reduced on the device first.
   if (spec.offloads_grads() || !state.has_sharded_grad) visitor_.allocate(MemoryRole::sharded_grad, shard_bytes);
   state.has_sharded_grad = true;
   // A unit that is not sharded on a sharded mesh is replicated over every rank.
@@ -279,7 +279,7 @@ void StepWalk::step_unit_in_backward(std::size_t unit) {
   if (!units_[unit].offloads_grads()) visitor_.free(MemoryRole::sharded_grad, units_[unit].sharded_grad_bytes());
 }
 
-/// Every micro-batch's part of this rank's shard is here at once.
+/// The ranks' unreduced gradients of this rank's shard are held at the same time.
 void StepWalk::exchange_grads(std::size_t unit, Axis axis, int replicas) {
   const UnitSpec& spec = units_[unit];
   const std::int64_t bytes = spec.gathered_numel() * dtype_bytes(spec.reduce_dtype);
@@ -294,7 +294,7 @@ void StepWalk::exchange_grads(std::size_t unit, Axis axis, int replicas) {
   visitor_.free(MemoryRole::communication, swapped + gathered);
 }
 
-// --- behind the passes ---------------------------------------------------------------------------------------------
+// --- after the passes ---------------------------------------------------------------------------------------------
 
 void StepWalk::allocate_optimizer_state(std::size_t unit) {
   if (std::exchange(states_[unit].has_optimizer_state, true) || units_[unit].offloads_masters()) return;
@@ -322,7 +322,7 @@ void StepWalk::optimizer_step() {
   }
   allocate_ignored_state();
   visitor_.allocate(MemoryRole::workspace, spec_.step_workspace_bytes);
-  // What is unsharded still would go stale.
+  // Parameters that are still unsharded would be stale after the step.
   for (std::size_t unit = 0; unit < units_.size(); ++unit) give_back(unit);
   make_room(held_params_, MemoryRole::unsharded_param, 0);
   visitor_.free(MemoryRole::workspace, spec_.step_workspace_bytes);
@@ -337,7 +337,7 @@ void StepWalk::zero_grad() {
   }
 }
 
-// --- what several of them do -----------------------------------------------------------------------------------------
+// --- helpers -----------------------------------------------------------------------------------------
 
 void StepWalk::collect(Collective kind, Axis axis, std::size_t unit, std::int64_t numel, DType dtype, int num_ranks) {
   if (num_ranks == 1 || numel == 0) return;

@@ -35,7 +35,7 @@ void DryPool::give(void*, Stream*, std::vector<Event>) { note(); }
 
 namespace {
 
-/// Writes down when a unit's hooks come. Does to the inputs what the root unit does.
+/// Records when a unit's hooks run. For the root unit it also casts the inputs, as the unit would.
 class Probe final : public nn::ModuleHooks {
  public:
   Probe(std::size_t unit, DType param_dtype, DryPool& pool, PassProfile& profile)
@@ -72,7 +72,7 @@ class Probe final : public nn::ModuleHooks {
   PassProfile& profile_;
 };
 
-/// Probes and parameters without memory behind them, while it lives.
+/// Gives a model probes and parameters without memory, and removes them in the destructor.
 class DryModel {
  public:
   DryModel(nn::Module& model, const std::vector<UnitSpec>& units, const TraceOptions& options, DryAddresses& addresses, DryPool& pool,
@@ -90,7 +90,7 @@ class DryModel {
       require(found != modules.end(), "trace_pass(): the model has no module '{}', which is the name of a unit", unit.name);
       unit_modules.push_back(found->second);
     }
-    // From here on nothing throws that would leave probes behind.
+    // Nothing may throw from here on, since probes would be left behind.
     for (std::size_t u = 0; u < units.size(); ++u) {
       unit_modules[u]->set_hooks(std::make_shared<Probe>(u, options.param_dtype, pool, profile));
     }

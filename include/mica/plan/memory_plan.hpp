@@ -20,7 +20,7 @@ struct MemoryPoint {
   [[nodiscard]] std::int64_t total() const;
 };
 
-/// The peaks are the moments of the highest total within forward (or backward, or clipping and optimizer).
+/// A peak is the moment with the highest total within forward, within backward, or within clipping and optimizer.
 struct StepMemory {
   MemoryPoint start;
   MemoryPoint forward_peak;
@@ -33,8 +33,8 @@ struct StepMemory {
 
 /// Bytes of one rank as its pool will count them (Pool::stats()); exact if the profile is.
 struct MemoryPlan {
-  StepMemory first_step;  ///< optimizer state does not exist before its optimizer step
-  StepMemory later_step;  ///< every other
+  StepMemory first_step;  ///< optimizer state is first allocated in its optimizer step
+  StepMemory later_step;  ///< all steps after the first
   std::int64_t peak = 0;  ///< highest total of the run
   BytesByRole peak_by_role{};
   std::int64_t offloaded = 0;  ///< in addition, in the offload tier: masters, gradients, optimizer state

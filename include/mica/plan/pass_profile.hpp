@@ -18,11 +18,11 @@ struct Moment {
 /// The model's own memory use between two hooks of units. Levels count from the beginning of the pass.
 struct Stretch {
   Moment peak;                       ///< the moment of the highest total
-  std::int64_t activation_peak = 0;  ///< of this role only, perhaps at another moment
+  std::int64_t activation_peak = 0;  ///< the peak of this role alone, perhaps at another moment
   std::int64_t workspace_peak = 0;
   Moment end;
 
-  /// For when only the highest values are known: they are assumed to coincide.
+  /// For cases where only the peaks are known; they are assumed to coincide.
   static Stretch of(std::int64_t activation_peak, std::int64_t activation_end, std::int64_t workspace_peak = 0) {
     return {{activation_peak, workspace_peak}, activation_peak, workspace_peak, {activation_end, 0}};
   }
@@ -43,8 +43,8 @@ struct HookPoint {
   HookKind kind;
   std::size_t unit;  ///< index in module order, the root unit is 0
   Stretch before;
-  bool leaves_record = true;   ///< of the forwards: false inside a checkpointed region, whose forward runs again
-  bool backward_comes = true;  ///< of post_forward: false for a unit that no gradient passes through (a frozen prefix)
+  bool leaves_record = true;   ///< for forwards: false inside a checkpointed region, whose forward runs again
+  bool backward_comes = true;  ///< for post_forward: false for a unit that no gradient passes through (a frozen prefix)
 };
 
 /// One micro-batch's forward and backward as the units see it: the order of the hooks, with the model's own memory in

@@ -7,34 +7,34 @@
 
 namespace mica::plan {
 
-/// What a task takes from the others that run at the same time.
+/// What a task uses and shares with other tasks.
 enum class Resource : std::uint8_t {
   compute,  ///< the rank's processor
   in_node,  ///< the links between the ranks of a node
   network,  ///< the links between nodes
 };
 
-/// One thing that the host does, in its order.
+/// One operation of the host.
 struct SimOp {
   enum class Kind : std::uint8_t { task, wait, host_wait, mark };
   Kind kind = Kind::task;
   std::uint8_t stream = 0;
   Resource resource = Resource::compute;
-  double seconds = 0;       ///< of a task that runs alone
-  std::int32_t event = -1;  ///< of a wait: index of an earlier op; -1: complete
+  double seconds = 0;       ///< of a task, if it runs alone
+  std::int32_t event = -1;  ///< of a wait: index of an earlier op; -1: already complete
 };
 
 struct SimOptions {
   int num_streams = 1;
   std::uint8_t compute_stream = 0;  ///< communication is exposed while it computes nothing
-  double host_task_s = 0;           ///< what enqueueing a task takes the host
-  double host_wait_s = 0;           ///< ... a wait
+  double host_task_s = 0;           ///< host time to enqueue a task
+  double host_wait_s = 0;           ///< host time to enqueue a wait
   bool inlined = false;             ///< tasks run inside the host's call (StreamMode::inlined)
-  /// How fast computation runs beside communication, and the other way round, from above 0 to 1 (1: they do not disturb each other).
+  /// Relative speed of computation while communication runs, and vice versa: above 0, at most 1 (1: no slowdown).
   double compute_beside_communication = 1, communication_beside_compute = 1;
 };
 
-/// A stretch of time up to a mark.
+/// The simulated time up to a mark.
 struct SimStep {
   double seconds = 0;
   double compute_busy = 0;        ///< the compute stream has a task
@@ -43,12 +43,12 @@ struct SimStep {
   double host_waits = 0;          ///< the host waits for a device's work
 };
 
-/// Runs what one rank enqueues: a discrete-event simulation. [Note: simulation]
-/// The host enqueues the ops one after another, each taking it host_task_s or host_wait_s, and stops at a host_wait until that op is
-/// done. A stream runs its ops in order; a task starts when the host has enqueued it, the stream's earlier ops are done and the
-/// waits before it are over. Tasks that use one kind of link share it evenly; computation and communication slow each other down as the
-/// options say. All ranks are taken to do the same at the same time, so a collective begins on all of them at once.
-/// @return a step for each mark: from the mark before (or the beginning) until every task enqueued before it is done.
+/// Runs what one rank enqueues: a discrete-event simulation. [Note: simulation] The host enqueues the ops in order. Each takes host_task_s
+/// or host_wait_s; at a host_wait the host stops until the awaited op is done. A stream runs its ops in order: a task starts when the host
+/// has enqueued it and the stream's earlier ops, waits included, are done. Tasks that use the same kind of link share it evenly.
+/// Computation and communication slow each other down as the options say. All ranks are assumed to do the same at the same time, so a
+/// collective begins on all of them at once.
+/// @return a step for each mark: from the previous mark (or the beginning) until every task enqueued before the mark is done.
 /// @throws Error for an op that waits for a later one, or a stream that does not exist.
 [[nodiscard]] std::vector<SimStep> simulate(std::span<const SimOp> ops, const SimOptions& options);
 

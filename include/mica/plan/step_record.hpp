@@ -13,7 +13,7 @@
 
 namespace mica::plan {
 
-/// The members of a group, as the network sees them.
+/// How the members of a group are spread over nodes.
 struct GroupShape {
   int num_ranks = 1;
   int num_nodes = 1;
@@ -21,14 +21,14 @@ struct GroupShape {
   [[nodiscard]] bool operator==(const GroupShape&) const = default;
 };
 
-/// What the host did at one point, in its order.
+/// One operation that the host enqueued.
 struct RecordedOp {
   enum class Kind : std::uint8_t {
     kernel,      ///< a task that computes or moves memory
     collective,  ///< a task that communicates
     wait,        ///< `stream` waits for op `event`
     host_wait,   ///< the host waits for op `event`
-    mark,        ///< the host has come to the end of a step; no task
+    mark,        ///< the end of a step; no task
   };
   Kind kind = Kind::kernel;
   std::uint8_t stream = 0;  ///< in StepRecord::streams
@@ -36,19 +36,18 @@ struct RecordedOp {
   std::int64_t bytes = 0;   ///< of a kernel: read and written; of a collective: of the unsharded side
   // of a kernel
   std::int32_t first_product = 0, num_products = 0;  ///< in StepRecord::products
-  double attention_flops = 0;                        ///< causal: of half the scores
-  bool is_backward = false;                          ///< of an attention
+  double attention_flops = 0;                        ///< causal: for half of the scores
+  bool is_backward = false;                          ///< for attention
   // of a collective
   Collective collective = Collective::barrier;
   GroupShape group{};
   // of a wait
   std::int32_t event = kNothing;  ///< index of the op that it waits for
 
-  static constexpr std::int32_t kNothing = -1;  ///< complete from the beginning
+  static constexpr std::int32_t kNothing = -1;  ///< already complete
 };
 
-/// What a rank's host enqueues in some steps, with everything that a simulator needs. No pointers into what made it, but for
-/// literals.
+/// What a rank's host enqueues in some steps, with everything that a simulator needs. It points to nothing but string literals.
 struct StepRecord {
   std::vector<std::string> streams;
   std::vector<RecordedOp> ops;

@@ -18,18 +18,18 @@ struct StepSpec {
   StreamMode mode = StreamMode::threaded;
   int micro_batches = 1;
   bool no_sync = false;                      ///< gradients are reduced after the last micro-batch only
-  bool clips_grads = true;                   ///< the global norm is taken, one all-reduce
+  bool clips_grads = true;                   ///< the global norm is computed: one all-reduce
   bool scales_loss = false;                  ///< one all-reduce of the overflow flag over the world
-  bool steps_in_backward = false;            ///< each unit is stepped when it is reduced, then its gradient is freed; no norm
+  bool steps_in_backward = false;            ///< each unit is stepped once its gradient is reduced, which is then freed; no norm
   int num_state_kinds = 2;                   ///< optimizer state: AdamW 2, SGD with momentum 1
   std::int64_t step_workspace_bytes = 0;     ///< most bytes that clipping and the optimizer use
   std::int64_t snapshot_bytes = 0;           ///< held permanently for checkpoints written in the background
-  std::int64_t ignored_bytes = 0;            ///< data of ignored parameters in the pool, permanently (role unsharded_param)
+  std::int64_t ignored_bytes = 0;            ///< held permanently for ignored parameters (role unsharded_param)
   std::int64_t ignored_trainable_numel = 0;  ///< of ignored parameters for which the optimizer keeps state
   /// Staging (role communication) of one collective: numel of the unsharded side, its dtype, ranks. Empty: none.
   std::function<std::int64_t(Collective, std::int64_t, DType, int)> staging_bytes{};
 };
-/// Mesh, stream mode and trainable ignored parameters of a root; the caller sets the rest.
+/// Fills in mesh, stream mode and trainable ignored parameters of a root; the caller sets the rest.
 [[nodiscard]] StepSpec step_spec_of(const fsdp::Root& root);
 
 /// The ranks of a collective.
@@ -43,7 +43,7 @@ struct CollectiveUse {
   int num_ranks = 1;
 };
 
-/// Is told what a walk does, in host order.
+/// Receives what a walk does, in host order.
 class WalkVisitor {
  public:
   virtual ~WalkVisitor() = default;
@@ -53,9 +53,9 @@ class WalkVisitor {
   virtual void collective(const CollectiveUse& use) = 0;
 };
 
-/// Walks through training steps unit by unit and tells a visitor every allocation, free and collective. [Note: step walk] It
-/// implements docs/design.md, The schedule, a second time, without storage or streams: a change of the runtime that uses more
-/// memory or sends more bytes than the walk fails the tests that compare the two.
+/// Walks through training steps unit by unit and reports every allocation, free and collective to a visitor. [Note: step walk] It
+/// implements docs/design.md, The schedule, a second time, without storage or streams. Tests compare the two, so a change of the runtime
+/// that uses more memory or sends more bytes than the walk fails.
 class StepWalk {
  public:
   /// All outlive the walk.
@@ -75,13 +75,13 @@ class StepWalk {
   static constexpr std::size_t kNobody = static_cast<std::size_t>(-1);
   struct UnitState {
     bool is_unsharded = false;
-    std::int64_t unsharded_bytes = 0;     // what it holds; 0 when it uses the master
-    std::int64_t post_forward_bytes = 0;  // its part among neighbours
+    std::int64_t unsharded_bytes = 0;     // allocated; 0 if it uses the master
+    std::int64_t post_forward_bytes = 0;  // its shard among the neighbours
     std::int64_t unsharded_grad_bytes = 0;
     bool has_sharded_grad = false;
     bool has_optimizer_state = false;
     int outstanding = 0;                  // forwards whose backward has not run
-    std::size_t backward_next = kNobody;  // whose backward follows
+    std::size_t backward_next = kNobody;  // the unit whose backward is next
   };
   /// A rate limiter: buffers released but held back.
   using Limiter = std::deque<std::int64_t>;
@@ -114,8 +114,8 @@ class StepWalk {
   std::size_t num_held_;
   std::vector<UnitState> states_;
   Limiter held_params_, held_grads_;
-  std::vector<std::size_t> first_order_;  // units as the first forward entered them
-  std::vector<std::size_t> order_;        // units as this micro-batch's forward left them
+  std::vector<std::size_t> first_order_;  // units in the order in which the first forward entered them
+  std::vector<std::size_t> order_;        // units in the order in which this micro-batch's forward left them
   std::size_t forward_at_ = 0;            // position in first_order_
   std::size_t backward_at_ = 0;           // position in order_, counted down
   bool knows_order_ = false;

@@ -27,13 +27,12 @@ struct TraceOptions {
   std::function<std::unique_ptr<Kernels>(Pool&)> make_kernels = [](Pool& pool) { return make_cpu_kernels(pool); };
 };
 
-/// Determines a model's memory use in a pass, in the order of its units' hooks, without computing: forward and backward run on
-/// a stream that drops its tasks, with a pool that returns addresses without memory. So it is exact, works for any model and
-/// size, and takes only as long as enqueueing. [Note: dry pass]
+/// Measures a model's memory use in a pass, between its units' hooks, without computing: forward and backward run on a stream that drops
+/// its tasks, with a pool that returns addresses without memory. The result is exact for any model and size, and takes only as long as
+/// enqueueing. [Note: dry pass]
 /// Example: a second model of the same config, before anything is sharded:
 ///   trace_pass(*make_model(config), units_of(root), {{ids, DType::i32}, {targets, DType::i32}}, {});
-/// @param model   neither sharded nor with storage; built and checkpointed like the planned one. Its parameters have no
-///                storage afterwards.
+/// @param model   not sharded, without storage; built and checkpointed like the planned model. Its parameters have no storage afterwards.
 /// @param units   their names are looked up in `model`.
 /// @throws Error if a unit's name is not found or a module has hooks.
 [[nodiscard]] PassProfile trace_pass(nn::Module& model, const std::vector<UnitSpec>& units, const std::vector<InputSpec>& inputs,

@@ -136,7 +136,7 @@ TEST(Hardware, MistakesAreNamed) {
   EXPECT_THAT(error_of(changed("\"kernel_us\": 0.9", "\"kernel_us\": -1")), HasSubstr("kernel_us is -1"));
   EXPECT_THAT(error_of(changed("\"kernel_us\": 0.9,", "")), HasSubstr("kernel_us"));
   EXPECT_THAT(error_of(changed("\"kernel_us\": 0.9", "\"kernel_us\": 0.9, \"kernal_us\": 1")),
-              AllOf(HasSubstr("kernal_us"), HasSubstr("is not known; the keys are")));
+              AllOf(HasSubstr("kernal_us"), HasSubstr("is unknown; the keys are")));
   EXPECT_THAT(error_of(changed("\"kernel_us\": \"NVIDIA", "\"other\": \"NVIDIA")), HasSubstr("kernel_us has no source"));
   EXPECT_THAT(error_of(changed("\"device\": \"gpu\"", "\"device\": \"tpu\"")), HasSubstr("expected \"gpu\" or \"cpu\""));
   EXPECT_THAT(error_of("{"), HasSubstr("f.json"));
