@@ -28,7 +28,7 @@ Generator::Generator(ModelPass& pass, GeneratorOptions options, std::vector<Numb
 
 std::vector<GeneratedToken> Generator::step() {
   if (!waiting_.empty() && !free_slots_.empty()) return {read_prompt()};
-  if (!active_.empty()) return go_on();
+  if (!active_.empty()) return continue_sequences();
   pass_.idle();
   return {};
 }
@@ -50,7 +50,7 @@ GeneratedToken Generator::read_prompt() {
   return token;
 }
 
-std::vector<GeneratedToken> Generator::go_on() {
+std::vector<GeneratedToken> Generator::continue_sequences() {
   const auto begin = Clock::now();
   std::vector<CachedRow> rows;
   std::vector<std::int32_t> last;

@@ -27,12 +27,12 @@ double log_probability(std::span<const float> logits, std::int32_t id) {
   return result;
 }
 
-/// Answers one question, pass by pass, so that ranks can run as many.
-class Answering {
+/// Answers one question pass by pass, so that all ranks can run the same number of passes.
+class QuestionPasses {
  public:
-  Answering(ModelPass& pass, const Question& question) : pass_(pass), question_(question) {}
+  QuestionPasses(ModelPass& pass, const Question& question) : pass_(pass), question_(question) {}
 
-  /// A pass for the context's beginning, if it has one that fits all continuations, and one for each of these.
+  /// One pass for the part of the context that all continuations share (idle if there is none), and one for each continuation.
   [[nodiscard]] static std::int64_t num_passes(const Question& question) { return 1 + std::ssize(question.continuations); }
 
   void run_pass(std::int64_t i) {
@@ -45,7 +45,7 @@ class Answering {
   [[nodiscard]] std::vector<Likelihood> answers() && { return std::move(answers_); }
 
  private:
-  /// Tokens that are given: the context without its last, and what is predicted without its last, fit the cache.
+  /// The end of the context that fits: context and continuation, without the last token, must fit the cache.
   [[nodiscard]] std::span<const std::int32_t> context_for(const Ids& continuation) const {
     const auto room = static_cast<std::size_t>(std::max<std::int64_t>(1, pass_.capacity() + 1 - std::ssize(continuation)));
     const std::span<const std::int32_t> all = question_.context;
@@ -82,13 +82,13 @@ class Answering {
   std::vector<Likelihood> answers_;
 };
 
-/// Stretch of a text: inputs and the targets of its last tokens.
+/// A stretch of a text: inputs, and targets for the last of them.
 struct Stretch {
   std::int64_t begin = 0, end = 0;  ///< of the predicted tokens
-  std::int64_t given = 0;           ///< begin of the inputs, which end before `end`
+  std::int64_t given = 0;           ///< where the inputs begin; they end before `end`
 };
 
-/// @param begin  the first token that is predicted; what is before it can be given
+/// @param begin  the first token that is predicted; earlier tokens may be inputs
 std::vector<Stretch> stretches_of(std::int64_t begin, std::int64_t size, std::int64_t context) {
   std::vector<Stretch> all;
   while (begin < size) {
@@ -107,22 +107,22 @@ std::vector<std::vector<Likelihood>> answer(ModelPass& pass, const std::vector<Q
   for (std::size_t round = 0; round < questions.size(); round += ranks) {
     std::int64_t num_passes = 0;
     for (std::size_t q = round; q < std::min(round + ranks, questions.size()); ++q) {
-      num_passes = std::max(num_passes, Answering::num_passes(questions[q]));
+      num_passes = std::max(num_passes, QuestionPasses::num_passes(questions[q]));
     }
     const std::size_t mine = round + rank;
     if (mine >= questions.size()) {
       for (std::int64_t i = 0; i < num_passes; ++i) pass.idle();
       continue;
     }
-    Answering answering(pass, questions[mine]);
+    QuestionPasses passes(pass, questions[mine]);
     for (std::int64_t i = 0; i < num_passes; ++i) {
-      if (i < Answering::num_passes(questions[mine])) {
-        answering.run_pass(i);
+      if (i < QuestionPasses::num_passes(questions[mine])) {
+        passes.run_pass(i);
       } else {
         pass.idle();
       }
     }
-    answers[mine] = std::move(answering).answers();
+    answers[mine] = std::move(passes).answers();
   }
   WordWriter writer;
   for (std::size_t q = rank; q < questions.size(); q += ranks) {

@@ -8,7 +8,7 @@
 namespace mica::generate {
 namespace {
 
-/// The host waits for each pass, so that its vectors may be read in place.
+/// A view of the host's vector, without a copy: the host waits for each pass.
 Tensor borrowed(std::vector<std::int32_t>& ids, std::int64_t rows) {
   return Tensor(TensorView(ids.data(), {rows, rows == 0 ? 1 : std::ssize(ids) / rows}, DType::i32));
 }

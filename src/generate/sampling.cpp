@@ -14,7 +14,7 @@ namespace {
 
 void refuse_nan(float value) { require<Error>(!std::isnan(value), "the model's logits are NaN: its parameters are, or overflow in bf16"); }
 
-/// Divides what was seen and is likely, so that it becomes less so.
+/// Lowers the scores of tokens that occurred before.
 void penalise(std::span<float> scores, std::span<const std::int32_t> before, double penalty) {
   const auto factor = static_cast<float>(penalty);
   for (const std::int32_t id : std::unordered_set<std::int32_t>(before.begin(), before.end())) {
@@ -31,11 +31,11 @@ float threshold_of(std::span<const float> scores, std::int64_t k) {
   return *kth;
 }
 
-/// Sets the weights to zero that are behind the likeliest ones that reach p together.
+/// Sets all weights to zero except the largest ones that together reach p.
 void keep_top_p(std::span<double> weights, double p) {
   double total = 0;
   for (const double weight : weights) total += weight;
-  // All that are lighter than this weigh less than 1 - p together: none of them is needed.
+  // All weights below this sum to less than 1 - p of the total, so none of them is needed.
   const double lightest = (1 - p) * total / static_cast<double>(weights.size());
   std::vector<std::size_t> order;
   for (std::size_t id = 0; id < weights.size(); ++id) {
@@ -72,7 +72,7 @@ double random_fraction(const DrawPoint& point) {
 std::int32_t likeliest(std::span<const float> logits) {
   std::size_t best = 0;
   for (std::size_t id = 0; id < logits.size(); ++id) {
-    if (logits[id] > logits[best] || logits[id] != logits[id]) best = id;  // a NaN stays: nothing is larger
+    if (logits[id] > logits[best] || logits[id] != logits[id]) best = id;  // once a NaN is best it stays, since nothing compares larger
   }
   refuse_nan(logits[best]);
   return static_cast<std::int32_t>(best);

@@ -9,15 +9,15 @@ namespace mica::generate {
 namespace {
 
 constexpr std::string_view kReplacement = "\xef\xbf\xbd";
-/// Tokens before a new one that may change its text (a SentencePiece drops the space that begins a text), and how many are
-/// decoded again at most.
+/// How many tokens before a new one may affect its text (SentencePiece drops a space at the beginning of a text), and how many are decoded
+/// again at most.
 constexpr std::size_t kContextTokens = 8, kMostTokens = 64;
 
 std::uint8_t byte_at(std::string_view text, std::size_t i) { return static_cast<std::uint8_t>(text[i]); }
 
-/// The character at `begin`, or the longest beginning of one.
+/// The character at `begin`, or as much of one as is valid.
 struct Character {
-  std::size_t length = 1;  ///< bytes that are there
+  std::size_t length = 1;  ///< bytes present
   bool is_whole = false;
   bool may_go_on = false;  ///< the text ends inside it
 };
@@ -27,7 +27,7 @@ Character character_at(std::string_view text, std::size_t begin) {
   if (first < 0x80) return {1, true, false};
   const std::size_t wanted = first >= 0xc2 && first < 0xe0 ? 2 : first >= 0xe0 && first < 0xf0 ? 3 : first >= 0xf0 && first < 0xf5 ? 4 : 0;
   if (wanted == 0) return {};
-  // The second byte excludes what could be shorter, surrogates, and what is past the last character.
+  // The range of the second byte excludes overlong forms, surrogates, and code points above U+10FFFF.
   const std::uint8_t low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
   const std::uint8_t high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
   std::size_t length = 1;
@@ -81,7 +81,7 @@ std::string TextStream::push(std::int32_t id) {
   ids_.push_back(id);
   const std::string text = tokenizer_.decode(ids_);
   std::size_t end = whole_characters(text);
-  // Where SentencePiece has bytes of a character, it writes these until all are there.
+  // SentencePiece writes replacement characters until all bytes of a character have come.
   while (end >= taken_ + kReplacement.size() && std::string_view(text).substr(0, end).ends_with(kReplacement)) end -= kReplacement.size();
   if (end <= taken_) return "";
   std::string piece = valid_utf8(std::string_view(text).substr(taken_, end - taken_));

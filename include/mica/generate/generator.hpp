@@ -14,7 +14,7 @@
 namespace mica::generate {
 
 struct GeneratorOptions {
-  std::int64_t max_new_tokens = 100;  ///< of each prompt; a sequence also ends where the cache does
+  std::int64_t max_new_tokens = 100;  ///< per prompt; a sequence also ends when the cache is full
   SamplingOptions sampling;
   std::set<std::int32_t> stop_ids;  ///< a sequence ends with any of these
 };
@@ -33,18 +33,18 @@ struct GeneratedToken {
 /// What this rank has done so far.
 struct GeneratorFigures {
   std::int64_t prompt_tokens = 0, new_tokens = 0;
-  double prompt_ms = 0, new_ms = 0;  ///< passes over prompts, each of which gives one new token, and passes over new tokens
+  double prompt_ms = 0, new_ms = 0;  ///< passes over prompts, each of which also gives the first new token, and passes over new tokens
 };
 
-/// This rank's prompts, in slots of a cache. A prompt is read alone, in one pass, as soon as a slot is free; all sequences that
-/// are in slots go on by one token in the others. So neither the batch, up to 16 slots, nor the ranks change a sequence.
+/// Continues this rank's prompts, in slots of a cache. As soon as a slot is free, one pass reads one prompt; every other pass extends all
+/// sequences in slots by one token. So a sequence depends neither on the batch, up to 16 slots, nor on the number of ranks.
 class Generator {
  public:
   /// @param pass  outlives it @throws ConfigError for a prompt that does not fit the cache.
   Generator(ModelPass& pass, GeneratorOptions options, std::vector<NumberedPrompt> prompts);
 
   [[nodiscard]] bool has_work() const { return !waiting_.empty() || !active_.empty(); }
-  /// One pass; idle without work. @collective of a sharded model
+  /// Runs one pass; an idle one if there is no work. @collective if the model is sharded
   std::vector<GeneratedToken> step();
   [[nodiscard]] const GeneratorFigures& figures() const { return figures_; }
 
@@ -55,7 +55,7 @@ class Generator {
     std::int64_t num_new = 0;
   };
   GeneratedToken read_prompt();
-  std::vector<GeneratedToken> go_on();
+  std::vector<GeneratedToken> continue_sequences();
   GeneratedToken extend(Sequence& sequence, std::span<const float> logits) const;
   void release(const Sequence& sequence) { free_slots_.push_back(sequence.slot); }
 
@@ -67,7 +67,7 @@ class Generator {
   GeneratorFigures figures_;
 };
 
-/// Runs every rank's generator to its end; rank 0 delivers all tokens as they come, those of a sequence in order. @collective
+/// Runs every rank's generator to its end. Rank 0 passes on all ranks' tokens as they come, those of a sequence in order. @collective
 void generate_all(Generator& mine, const HostComm& comm, const std::function<void(const GeneratedToken&)>& deliver);
 
 }  // namespace mica::generate

@@ -8,7 +8,7 @@
 
 namespace mica::generate {
 
-/// mica-generate, without its main(). What was asked for goes to standard output of rank 0, figures to standard error.
+/// mica-generate, without its main(). Rank 0 writes results to standard output and figures to standard error.
 /// @collective
 ExitCode run_generate(App& app);
 

@@ -18,38 +18,37 @@ namespace po = boost::program_options;
 constexpr const char* kHelp = R"(mica-generate SOURCE --prompt=TEXT | --prompt-ids=5,6,7 | --prompts=FILE [--flags]
 mica-generate SOURCE --perplexity=FILE | --choices=FILE.jsonl [--flags]
 
-Writes text with a trained language model, or says how likely it finds text. It computes on the CPU.
+Generates text with a trained language model, or computes how likely the model finds a text. Runs on the CPU.
 
   SOURCE                   a run's folder (its newest checkpoint), one checkpoint, or a Hugging Face folder (GPT-2, Llama 2, 3)
 
 What to do, one of
-  --prompt=TEXT            goes on with TEXT; what follows it is printed as it comes, in whole characters
-  --prompt-ids=5,6,7       goes on with these token ids; needs no tokenizer with --print-ids
-  --prompts=FILE           goes on with each line of FILE, or each object of FILE.jsonl, {"prompt": "TEXT"} or {"ids": [5, 6]}.
-                           One JSON line per prompt, in their order: {"index", "text", "ids", "end": "stop" or "length"}
-  --perplexity=FILE        rates a text, or a token file of mica-tokenize, cut into stretches of the model's context. One JSON
-                           line: {"tokens", "nats_per_token", "perplexity", and of text "bytes", "bits_per_byte"}
-  --choices=FILE.jsonl     rates what may follow a context: {"context": "TEXT", "continuations": ["A", "B"]}, or with
-                           "context_ids" and "continuation_ids". One JSON line each: {"index", "log_likelihoods" (sums, in nats),
-                           "is_greedy" (whether the model would have written it itself), "num_tokens", "best"}
+  --prompt=TEXT            continue TEXT; new text is printed as it is generated, in whole characters
+  --prompt-ids=5,6,7       continue these token ids; with --print-ids no tokenizer is needed
+  --prompts=FILE           continue each line of FILE, or each object of FILE.jsonl, {"prompt": "TEXT"} or {"ids": [5, 6]}.
+                           Prints one JSON line per prompt, in order: {"index", "text", "ids", "end": "stop" or "length"}
+  --perplexity=FILE        perplexity of a text, or of a token file of mica-tokenize, cut into stretches of the model's context.
+                           Prints one JSON line: {"tokens", "nats_per_token", "perplexity", and for text "bytes", "bits_per_byte"}
+  --choices=FILE.jsonl     log-likelihoods of continuations: {"context": "TEXT", "continuations": ["A", "B"]}, or with
+                           "context_ids" and "continuation_ids". Prints one JSON line each: {"index", "log_likelihoods" (sums, in
+                           nats), "is_greedy" (whether greedy decoding gives it), "num_tokens", "best"}
 
 How tokens are chosen. These flags, --print-ids and --batch-size are for text only: --perplexity and --choices ignore them
-  --max-new-tokens=100     of each prompt; a text also ends with the model's end token, and where its context is full
-  --temperature=0          0 takes the likeliest token each time; 1 draws as the model says, less is more careful
-  --top-k=0                draws from the k likeliest tokens; 0: from all
-  --top-p=1                draws from the fewest likeliest tokens that have probability p together
-  --repetition-penalty=1   more than 1 makes tokens less likely that are in the prompt or the text already
-  --seed=1                 another seed draws other tokens; the same one draws the same, on any number of ranks, and in any batch of
-                           up to 16 sequences
-  --ignore-end             goes on behind the model's end token
+  --max-new-tokens=100     per prompt; a text also ends at the model's end token, and when its context is full
+  --temperature=0          0: always the likeliest token; 1: sample from the model's distribution; lower values favour likely tokens
+  --top-k=0                sample from the k likeliest tokens; 0: from all
+  --top-p=1                sample from the smallest set of likeliest tokens whose probability reaches p
+  --repetition-penalty=1   above 1: tokens that are already in the prompt or the text become less likely
+  --seed=1                 the same seed gives the same tokens, on any number of ranks and in any batch of up to 16 sequences
+  --ignore-end             continue after the model's end token
 
-  --print-ids              prints the new token ids, separated by commas, instead of text
-  --vocab=V                the tokenizer, as for mica-tokenize: bytes, X/tokenizer.json or X.model. A model that came from a
-                           Hugging Face folder has its own; one with 256 ids has bytes
-  --dtype=fp32             of parameters and activations: fp32, or bf16, which takes half the memory and time
-  --batch-size=8           prompts at a time, on each rank. With more than 16 sums differ in the last bits, as with other numbers
-                           of threads
-  --threads=0              of each rank; 0: its cores
+  --print-ids              print the new token ids, separated by commas, instead of text
+  --vocab=V                the tokenizer, as for mica-tokenize: bytes, X/tokenizer.json or X.model. Default: the model's
+                           own, if it came from a Hugging Face folder; bytes, if it has 256 ids
+  --dtype=fp32             dtype of parameters and activations: fp32, or bf16, which takes half the memory and time
+  --batch-size=8           prompts at a time, on each rank. With more than 16, results differ in the last bits, as they do with
+                           another number of threads
+  --threads=0              threads per rank; 0: its cores
   --quiet                  no figures on standard error
   -h, --help, --version
 
@@ -57,8 +56,8 @@ How tokens are chosen. These flags, --print-ids and --batch-size are for text on
   mica-generate gpt2 --prompts=prompts.txt --dtype=bf16 > texts.jsonl
   mpirun -np 4 mica-generate Llama-2-7b --choices=questions.jsonl
 
-On several ranks, each holds a part of the parameters, which are gathered unit by unit in every pass as in training: for models
-that do not fit one rank. Prompts, stretches and questions are divided among the ranks.
+Several ranks share the parameters: each holds a shard, and every pass gathers them unit by unit as in training. Use this for models that
+do not fit one rank. Prompts, stretches and questions are divided among the ranks.
 Exit status: 0 done; 2 an error in the command or its input; 3 a failure at run time.
 )";
 
@@ -71,7 +70,7 @@ Command::Task task_of(const po::variables_map& values, Command& command) {
   const std::pair<const char*, Command::Task>* found = nullptr;
   for (const auto& each : kTasks) {
     if (values.count(each.first) == 0) continue;
-    require<ConfigError>(found == nullptr, "--{} and --{} are two things to do: give one", found ? found->first : "", each.first);
+    require<ConfigError>(found == nullptr, "--{} and --{} exclude each other: give one", found ? found->first : "", each.first);
     found = &each;
   }
   require<ConfigError>(found != nullptr,
@@ -146,7 +145,7 @@ std::vector<std::int32_t> parse_ids(const std::string& flag, const std::string& 
     std::int32_t id = 0;
     const auto [rest, error] = std::from_chars(part.data(), part.data() + part.size(), id);
     require<ConfigError>(error == std::errc{} && rest == part.data() + part.size() && id >= 0,
-                         "--{}: '{}' is no token id; expected whole numbers separated by commas, such as 5,6,7", flag, part);
+                         "--{}: '{}' is not a token id; expected whole numbers separated by commas, such as 5,6,7", flag, part);
     ids.push_back(id);
   }
   return ids;

@@ -13,7 +13,7 @@ namespace mica::generate {
 
 /// The command line of mica-generate.
 struct Command {
-  /// What to do; each has a flag.
+  /// What to do; one flag each.
   enum class Task : std::uint8_t { prompt, prompt_ids, prompts, perplexity, choices };
 
   std::string source;
@@ -29,7 +29,7 @@ struct Command {
   std::int64_t max_new_tokens = 0;
   SamplingOptions sampling;
 
-  /// Whether text comes out, or goes in.
+  /// Whether the output is text.
   [[nodiscard]] bool writes_text() const {
     return !prints_ids && (task == Task::prompt || task == Task::prompt_ids || task == Task::prompts);
   }

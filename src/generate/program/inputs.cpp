@@ -23,7 +23,7 @@ using Ids = std::vector<std::int32_t>;
 std::string read_text(const std::string& flag, const std::string& path) {
   std::error_code error;
   require<ConfigError>(std::filesystem::exists(path, error), "--{}={}: no such file", flag, path);
-  require<ConfigError>(std::filesystem::is_regular_file(path, error), "--{}={}: is no file", flag, path);
+  require<ConfigError>(std::filesystem::is_regular_file(path, error), "--{}={}: is not a file", flag, path);
   try {
     return io::read_file(path);
   } catch (const IoError& io_error) {
@@ -55,7 +55,7 @@ class Reader {
   Reader(const FoundTokenizer& found, const ModelLimits& limits)
       : tokenizer_(found.tokenizer.get()), why_none_(found.why_none), limits_(limits) {}
 
-  /// @param place  of error texts, as are all here
+  /// @param place  for error texts, in all functions here
   [[nodiscard]] const data::Tokenizer& tokenizer(const std::string& place) const {
     require<ConfigError>(tokenizer_ != nullptr, "{}: this needs a tokenizer: {}", place, why_none_);
     return *tokenizer_;
@@ -64,7 +64,7 @@ class Reader {
   [[nodiscard]] Ids prompt(const std::string& place, Ids ids) const {
     check_ids(place, ids);
     require<ConfigError>(!ids.empty(),
-                         "{}: the prompt is empty, and the vocabulary has no token that begins a text: give one token at least", place);
+                         "{}: the prompt is empty, and the vocabulary has no token that begins a text: give at least one token", place);
     require<ConfigError>(std::ssize(ids) < limits_.context,
                          "{}: the prompt has {} tokens, which leave no room in the model's context of {}", place, ids.size(),
                          limits_.context);
@@ -79,20 +79,18 @@ class Reader {
   [[nodiscard]] Question question(const std::string& place, Ids context, std::vector<Ids> continuations) const {
     check_ids(place, context);
     require<ConfigError>(!context.empty(),
-                         "{}: the context is empty, and the vocabulary has no token that begins a text: give one token at "
-                         "least",
-                         place);
-    require<ConfigError>(!continuations.empty(), "{}: no continuations, expected one at least", place);
+                         "{}: the context is empty, and the vocabulary has no token that begins a text: give at least one token", place);
+    require<ConfigError>(!continuations.empty(), "{}: no continuations, expected at least one", place);
     for (const Ids& each : continuations) {
       check_ids(place, each);
-      require<ConfigError>(!each.empty(), "{}: a continuation has no tokens, expected one at least", place);
+      require<ConfigError>(!each.empty(), "{}: a continuation has no tokens, expected at least one", place);
       require<ConfigError>(std::ssize(each) <= limits_.context, "{}: a continuation has {} tokens, more than the model's context of {}",
                            place, each.size(), limits_.context);
     }
     return {std::move(context), std::move(continuations)};
   }
-  /// As lm-eval's _encode_pair(): white space that ends the context begins the continuation, and the continuation's tokens are
-  /// those of both texts together behind the context's own.
+  /// As lm-eval's _encode_pair(): white space at the end of the context is moved to the continuation, whose tokens are those of both texts
+  /// together after as many as the context has.
   [[nodiscard]] Question question_of_text(const std::string& place, std::string context,
                                           const std::vector<std::string>& continuations) const {
     const std::size_t end = context.find_last_not_of(" \t\n\r\v\f");
@@ -115,7 +113,7 @@ class Reader {
                            limits_.vocab_size - 1);
     }
   }
-  /// What a text without tokens before it follows.
+  /// The token that stands before a text, if the vocabulary has one.
   [[nodiscard]] Ids first_token() const {
     if (tokenizer_ == nullptr) return {};
     if (const auto start = tokenizer_->start_of_document()) return {*start};
@@ -185,7 +183,7 @@ void read_rated_text(const Reader& reader, const std::string& path, Inputs& inpu
   }
   reader.check_ids(place, inputs.text);
   require<ConfigError>(inputs.text.size() + (inputs.before_text ? 1 : 0) >= 2,
-                       "{}: {} tokens, expected two at least: one to predict from the other", place, inputs.text.size());
+                       "{}: {} tokens, expected at least two: one to predict from the other", place, inputs.text.size());
 }
 
 void put_ids(WordWriter& writer, const Ids& ids) {
@@ -208,7 +206,7 @@ bool has_text(const Command& command) {
     case Command::Task::prompt_ids:
       return false;
     case Command::Task::prompts:
-      return !is_json_lines(command.input);  // of objects, some may be ids: see Reader::tokenizer()
+      return !is_json_lines(command.input);  // objects may hold ids only: see Reader::tokenizer()
     case Command::Task::perplexity:
       return !is_token_file(command.input);
     case Command::Task::choices:

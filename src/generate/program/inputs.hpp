@@ -19,12 +19,12 @@ struct Inputs {
   std::vector<std::vector<std::int32_t>> prompts;
   std::vector<Question> questions;
   std::vector<std::int32_t> text;
-  std::optional<std::int32_t> before_text;  ///< the token that a rated text follows
-  std::int64_t text_bytes = 0;              ///< 0: not known, its file holds tokens
+  std::optional<std::int32_t> before_text;  ///< the token before the text that is rated
+  std::int64_t text_bytes = 0;              ///< 0: unknown, since the file holds tokens
 };
 
 struct FoundTokenizer {
-  std::unique_ptr<data::Tokenizer> tokenizer;  ///< null: none, and only ids can be read
+  std::unique_ptr<data::Tokenizer> tokenizer;  ///< null: none, so only ids can be read
   std::string why_none;                        ///< for error texts
 };
 
@@ -38,7 +38,7 @@ struct ModelLimits {
 /// Whether read_inputs() needs a tokenizer.
 [[nodiscard]] bool has_text(const Command& command);
 
-/// For the other ranks.
+/// As text, to send to the other ranks.
 [[nodiscard]] std::string pack(const Inputs& inputs);
 [[nodiscard]] Inputs unpack(const std::string& packed);
 

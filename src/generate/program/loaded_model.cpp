@@ -8,7 +8,7 @@
 namespace mica::generate {
 namespace {
 
-/// Storage of parameters that no unit holds.
+/// Storage for parameters that no unit holds.
 std::vector<Buffer> make_storage(const fsdp::Root& root, DType dtype, const nn::Context& context) {
   std::vector<Buffer> buffers;
   for (const fsdp::UnitParameter& p : root.ignored_parameters()) {
@@ -26,7 +26,7 @@ train::Config config_of(const HostComm& comm, const std::string& folder, const s
   config.model.init_from = folder;
   config.mesh.device = "cpu";
   config.mesh.threads = threads;
-  // A pass is a chain of small tasks, each of which waits for the one before it: alone, a second thread would only be told.
+  // A pass is a chain of small tasks, each waiting for the one before. On one rank a second thread would only add switches.
   if (comm.num_ranks() == 1) {
     config.mesh.streams = "inline";
     config.fsdp.strategy = "no_shard";
@@ -47,7 +47,7 @@ LoadedModel::LoadedModel(App& app, const train::Config& config, const Logger& lo
   const bool is_alone = app.comm.num_ranks() == 1;
   module_->for_each_parameter([&](const std::string&, nn::Parameter& parameter) {
     parameter.requires_grad = false;
-    // A unit would keep an fp32 master beside what it computes with.
+    // A unit would keep an fp32 master in addition to the parameters in the wanted dtype.
     if (is_alone) options.ignored_parameters.push_back(&parameter);
   });
   fsdp::Root& root = fsdp::auto_wrap(*module_, *device_.device_mesh, options, is_alone ? fsdp::wrap_nothing() : train::wrap_policy(config));

@@ -12,11 +12,11 @@
 
 namespace mica::generate {
 
-/// The config whose [model] is that of the folder. @throws ConfigError, CheckpointError on all ranks @collective
+/// A config with the folder's [model]. @throws ConfigError, CheckpointError on all ranks @collective
 [[nodiscard]] train::Config config_of(const HostComm& comm, const std::string& folder, const std::string& dtype, std::int64_t threads);
 
-/// A model with the parameters of the config's model.init_from, for forwards. On one rank every parameter lies whole in the wanted
-/// dtype, read where it lies by each pass; on several, units are sharded, gathered in a pass and resharded behind it.
+/// A model with the parameters of the config's model.init_from, for forwards. On one rank every parameter is stored whole in the wanted
+/// dtype, and passes use it directly. On several ranks units are sharded; each pass gathers and reshards them.
 class LoadedModel {
  public:
   /// @collective @throws ConfigError, CheckpointError

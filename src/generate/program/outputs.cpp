@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// At once: a reader may wait for it.
+/// Flushes, since a reader may wait for it.
 void print(const std::string& text) {
   const bool is_written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   require<IoError>(is_written, "cannot write to standard output (disk full, or its reader is gone)");

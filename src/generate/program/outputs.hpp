@@ -19,7 +19,7 @@
 
 namespace mica::generate {
 
-/// Writes tokens of rank 0 to standard output: of one prompt as they come, of a file of prompts a line each, in their order.
+/// Writes tokens to standard output on rank 0: for one prompt as they come, for a file of prompts one line per prompt, in order.
 class TokenPrinter {
  public:
   /// @param tokenizer  null: ids are printed. All arguments outlive it.
@@ -41,7 +41,7 @@ class TokenPrinter {
   bool prints_ids_, streams_;
   std::optional<TextStream> stream_;
   std::vector<Answer> answers_;
-  std::size_t next_ = 0;  ///< the first prompt whose line is not written
+  std::size_t next_ = 0;  ///< the first prompt whose line is not written yet
 };
 
 /// One JSON line each.

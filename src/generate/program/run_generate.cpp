@@ -16,7 +16,7 @@
 namespace mica::generate {
 namespace {
 
-/// Whether a tokenizer must be found; otherwise one is used if there is one.
+/// Whether a tokenizer is required; otherwise it is optional.
 bool needs_tokenizer(const Command& command) { return command.writes_text() || has_text(command) || !command.vocab.empty(); }
 
 FoundTokenizer open_tokenizer(const Command& command, std::int64_t vocab_size) {
@@ -37,7 +37,7 @@ void tell(const GeneratorFigures& f, const App& app, const Logger& logger) {
               app.comm.num_ranks() > 1 ? fmt::format(" (rank 0 of {})", app.comm.num_ranks()) : "");
 }
 
-/// This rank's of all prompts.
+/// This rank's share of the prompts.
 std::vector<NumberedPrompt> own_prompts(const Inputs& inputs, const HostComm& comm) {
   std::vector<NumberedPrompt> own;
   for (std::size_t i = static_cast<std::size_t>(comm.rank()); i < inputs.prompts.size(); i += static_cast<std::size_t>(comm.num_ranks())) {

@@ -24,7 +24,7 @@ std::unique_ptr<data::Tokenizer> of_folder(const std::string& folder) {
   if (!exists(json)) return exists(model) ? data::make_tokenizer(model) : nullptr;
   try {
     return data::make_tokenizer(json);
-  } catch (const ConfigError&) {  // Llama 2 has both, and its tokenizer.json is not of bytes
+  } catch (const ConfigError&) {  // Llama 2 has both, and its tokenizer.json is not byte-level BPE
     if (!exists(model)) throw;
     return data::make_tokenizer(model);
   }
@@ -34,7 +34,7 @@ std::unique_ptr<data::Tokenizer> make(const std::string& folder, const std::stri
   if (!wanted.empty()) return data::make_tokenizer(wanted);
   if (auto found = of_folder(exists(folder + "/config.json") ? folder : checkpoint::resolve_checkpoint(folder))) return found;
   require<ConfigError>(vocab_size == 256,
-                       "{} has no tokenizer, which text needs: name the one that its training text went through, e.g. "
+                       "{} has no tokenizer, which text needs: name the one used for its training data, e.g. "
                        "--vocab=gpt2/tokenizer.json, or use --prompt-ids and --print-ids",
                        folder);
   return data::make_tokenizer("bytes");
@@ -45,7 +45,7 @@ std::unique_ptr<data::Tokenizer> make(const std::string& folder, const std::stri
 std::unique_ptr<data::Tokenizer> find_tokenizer(const std::string& folder, const std::string& wanted, std::int64_t vocab_size) {
   std::unique_ptr<data::Tokenizer> tokenizer = make(folder, wanted, vocab_size);
   require<ConfigError>(tokenizer->vocab_size() <= vocab_size,
-                       "the vocabulary '{}' has {} ids, and the model in {} only {}: it is another one's", tokenizer->name(),
+                       "the vocabulary '{}' has {} ids, but the model in {} only {}: it belongs to another model", tokenizer->name(),
                        tokenizer->vocab_size(), folder, vocab_size);
   return tokenizer;
 }

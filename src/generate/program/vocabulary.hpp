@@ -12,16 +12,16 @@
 
 namespace mica::generate {
 
-/// The model's tokenizer: `wanted` (--vocab) if that is not empty, else the one that lies in the folder or the checkpoint, else
-/// bytes if there are 256 ids. @throws ConfigError where there is none, or it has more ids than the model.
+/// The model's tokenizer: `wanted` (--vocab) if that is not empty, else the one in the folder or the checkpoint, else bytes if there are
+/// 256 ids. @throws ConfigError if there is none, or if it has more ids than the model.
 [[nodiscard]] std::unique_ptr<data::Tokenizer> find_tokenizer(const std::string& folder, const std::string& wanted,
                                                               std::int64_t vocab_size);
 
-/// Ids of a text as transformers makes them: with the token that begins documents, if the vocabulary has one.
+/// Ids of a text as transformers makes them: with the token that begins a document, if the vocabulary has one.
 [[nodiscard]] std::vector<std::int32_t> encode_prompt(const data::Tokenizer& tokenizer, const std::string& text);
 
 /// The ids that end a text: those that generation_config.json names, else config.json, else the tokenizer's end of documents.
-/// @param files  null: the model came from no Hugging Face folder  @param tokenizer  null: none is known
+/// @param files  null: the model did not come from a Hugging Face folder  @param tokenizer  null: none is known
 [[nodiscard]] std::set<std::int32_t> end_ids(const checkpoint::HfTokenizer* files, const data::Tokenizer* tokenizer);
 
 }  // namespace mica::generate
