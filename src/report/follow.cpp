@@ -20,7 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-/// Hands on whole new lines of a file that grows, from its beginning when it was replaced by another (a resume drops rows).
+/// Visits complete new lines of a growing file. Starts again at the beginning if the file was replaced by a shorter one (a resume drops
+/// rows).
 class GrowingFile {
  public:
   explicit GrowingFile(std::string path) : path_(std::move(path)) {}
@@ -33,7 +34,7 @@ class GrowingFile {
     if (size < offset_) offset_ = 0;
     std::ifstream file(path_);
     file.seekg(static_cast<std::streamoff>(offset_));
-    for (std::string line; std::getline(file, line) && !file.eof();) {  // a last line without its end is still being written
+    for (std::string line; std::getline(file, line) && !file.eof();) {  // a last line without a line end is still being written
       offset_ += line.size() + 1;
       visit(line);
     }
@@ -44,10 +45,10 @@ class GrowingFile {
   std::uintmax_t offset_ = 0;
 };
 
-/// What is known of the run by now.
+/// What the rows so far say about the run.
 class RunState {
  public:
-  /// @returns whether the row was a step's
+  /// @returns whether the row was a new step
   bool add(const nlohmann::json& row) {
     const std::string event = text_in(row, "event");
     if (event == "started") last_step_ = integer_in(row, "steps");
@@ -56,12 +57,12 @@ class RunState {
     if (event == "rolled_back") step_ = integer_in(row, "step");
     if (event == "ranks") {
       const double max = number_in(row, "max_ms"), min = number_in(row, "min_ms"), median = number_in(row, "median_ms");
-      // Small differences are noise, and nobody's fault.
-      waits_ = max > 1.05 * median ? fmt::format("  rank {} is waited for: {:.1f} ms of its own a step, median {:.1f}, least {:.1f}",
+      // Small differences are noise.
+      waits_ = max > 1.05 * median ? fmt::format("  others wait for rank {}: {:.1f} ms of its own per step, median {:.1f}, minimum {:.1f}",
                                                  integer_in(row, "slowest_rank"), max, median, min)
                                    : fmt::format("  ranks even: {:.1f} to {:.1f} ms", min, max);
     }
-    if (event != "step" || integer_in(row, "step") <= step_) return false;  // or shown before a resume
+    if (event != "step" || integer_in(row, "step") <= step_) return false;  // or already shown before a resume
     step_ = integer_in(row, "step");
     loss_ = number_in(row, "loss");
     tokens_per_s_ = number_in(row, "tokens_per_s");
@@ -84,7 +85,7 @@ class RunState {
   std::string val_, waits_;
 };
 
-/// The lock's text, which changes with each heartbeat; empty: no job has the folder.
+/// The lock's text, which changes with each heartbeat; empty: no job owns the folder.
 std::string lock_text(const std::string& folder) {
   std::ifstream file(folder + "/run.lock");
   return {std::istreambuf_iterator<char>(file), {}};
@@ -94,15 +95,15 @@ std::string lock_text(const std::string& folder) {
 
 std::string followed_folder(const std::vector<std::string>& arguments) {
   const bool is_right = arguments.size() == 2 && arguments[0] != arguments[1];
-  require<ConfigError>(is_right, "--follow takes the folder of one run and no other option: mica-inspect RUN --follow");
+  require<ConfigError>(is_right, "--follow takes the folder of one run and no other options: mica-inspect RUN --follow");
   return arguments[arguments[0] == "--follow" ? 1 : 0];
 }
 
 ExitCode follow_run(const std::string& folder, std::ostream& out, const FollowOptions& options) {
-  require<ConfigError>(fs::is_directory(folder), "{} is no folder; expected that of a run, such as runs/shakespeare", folder);
+  require<ConfigError>(fs::is_directory(folder), "{} is not a folder; expected the folder of a run, such as runs/shakespeare", folder);
   require<ConfigError>(fs::exists(folder + "/run.lock") || fs::exists(folder + "/metrics.jsonl"),
-                       "{} holds neither run.lock nor metrics.jsonl: no run has begun there", folder);
-  const train::StopSignal stop;  // Ctrl-C ends following, and is no error
+                       "{} has neither run.lock nor metrics.jsonl: no run was started there", folder);
+  const train::StopSignal stop;  // Ctrl-C ends following without an error
   GrowingFile metrics(folder + "/metrics.jsonl");
   RunState state;
   std::string seen_lock;
@@ -116,21 +117,21 @@ ExitCode follow_run(const std::string& folder, std::ostream& out, const FollowOp
     out.flush();
   };
   for (bool is_first = true;; is_first = false) {
-    const std::string lock = lock_text(folder);  // before the rows: of a job that has just ended all are seen
-    bool is_news = false;
+    const std::string lock = lock_text(folder);  // before the rows, so that all rows of a job that has just ended are seen
+    bool has_new_step = false;
     metrics.new_lines([&](const std::string& line) {
       const auto row = nlohmann::json::parse(line, nullptr, false);
       if (!row.is_object()) return;
       const bool is_step = state.add(row);
       if (is_step && !options.on_terminal && !is_first) draw(state.text());
-      is_news = is_news || is_step;
+      has_new_step = has_new_step || is_step;
     });
-    if (is_first || (is_news && options.on_terminal)) draw(state.text());
+    if (is_first || (has_new_step && options.on_terminal)) draw(state.text());
     if (lock != seen_lock) heard = Clock::now();
     seen_lock = lock;
     std::string end;
     if (lock.empty()) {
-      end = state.is_complete() ? "the run is complete" : fmt::format("no job trains here; the run has done {} steps", state.step());
+      end = state.is_complete() ? "the run is complete" : fmt::format("no job is training here; the run has done {} steps", state.step());
     } else if (Clock::now() - heard > options.silent_after) {
       end = fmt::format("the job has been silent for {} s: it was killed, or its node is lost", options.silent_after.count());
     }

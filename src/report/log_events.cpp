@@ -10,7 +10,7 @@
 namespace mica::report {
 namespace {
 
-/// Of a progress line, "step    120/1000  loss ..."; -1 for any other.
+/// The step of a progress line, "step    120/1000  loss ..."; -1 for any other line.
 std::int64_t progress_step(std::string_view line) {
   const std::size_t begin = line.starts_with("step ") ? line.find_first_not_of(' ', 5) : std::string_view::npos;
   const std::size_t slash = begin == std::string_view::npos ? begin : line.find('/', begin);

@@ -13,7 +13,7 @@
 namespace mica::report {
 namespace {
 
-/// A discarded value for what is no row.
+/// A discarded value if the line is not a row.
 nlohmann::json parse_row(const std::string& line) {
   auto row = nlohmann::json::parse(line, nullptr, false);
   if (!row.is_object() || !row.contains("event") || !row["event"].is_string()) return nlohmann::json(nlohmann::json::value_t::discarded);

@@ -9,7 +9,7 @@
 namespace mica::report {
 namespace {
 
-/// JSON may hold any text, but no `</script>` may end its element.
+/// JSON may hold any text, but a `</script>` in it would end the element. So each < is escaped.
 std::string inside_script(const std::string& json) {
   std::string out;
   out.reserve(json.size());

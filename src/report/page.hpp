@@ -6,13 +6,13 @@
 
 namespace mica::report {
 
-/// The files of page/, as they were built in.
+/// The files of page/, built into the program.
 struct PageFiles {
   std::string_view html, css, js, uplot_js, uplot_css, uplot_license;
 };
 extern const PageFiles kPageFiles;
 
-/// The page with its style, its programs and these data: one file that needs no other.
+/// The page with its styles, scripts and this data, as one self-contained file.
 [[nodiscard]] std::string page_with(const std::string& json);
 
 }  // namespace mica::report

@@ -24,10 +24,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-/// Saves leave room for what is rarer.
+/// Saves are limited further, to leave room for rarer events.
 constexpr std::size_t kMostEvents = 400, kMostSaves = 200, kMostWarnings = 200;
 
-/// Seven digits are more than a screen shows. JSON has no NaN: a gap.
+/// Rounded to seven digits, more than a screen shows. Null, a gap, for NaN, which JSON does not have.
 Json short_number(double value) {
   if (!std::isfinite(value)) return nullptr;
   if (value == 0) return 0;
@@ -48,17 +48,17 @@ Json columns(const std::vector<std::array<double, N>>& rows, const std::array<co
   return json;
 }
 
-/// Where on the run's axes a row is.
+/// A row's position on the axes.
 struct Place {
   double step = 0, tokens = 0, hours = 0;
 };
 
-/// Mean times of the steps in a stretch, and the slowest one.
+/// Summed times of the steps in a stretch, and the slowest step.
 struct SplitBucket {
   double step = kNan, num = 0, compute = 0, exposed = 0, optimizer = 0, data = 0, evaluation = 0, checkpoint = 0, slowest = 0;
 };
 
-/// Rank x time: the longest own time of a cell's steps and ranks.
+/// The heat map of ranks over time. A cell has the longest own time among its steps and ranks.
 class SkewMap {
  public:
   SkewMap(std::int64_t num_rows, const Detail& detail) : num_rows_(num_rows), detail_(detail) {}
@@ -105,7 +105,7 @@ class SkewMap {
   std::vector<Column> columns_;
 };
 
-/// Collects what the views need while the rows go by.
+/// Collects what the views need, row by row.
 class RunReader {
  public:
   RunReader(const MetricsRows& rows, const Detail& detail)
@@ -181,7 +181,7 @@ class RunReader {
 
   void add_step(const nlohmann::json& row) {
     const double step = number_in(row, "step"), tokens = number_in(row, "tokens"), step_ms = number_in(row, "step_ms");
-    if (place_.step == 0) place_.tokens = std::max(0.0, step - 1) * or_zero(tokens);  // rows of earlier steps may be gone
+    if (place_.step == 0) place_.tokens = std::max(0.0, step - 1) * or_zero(tokens);  // rows of earlier steps may be missing
     place_ = {step, place_.tokens + or_zero(tokens), place_.hours + or_zero(step_ms) / 3.6e6};
     const double loss = number_in(row, "loss"), tokens_per_s = number_in(row, "tokens_per_s");
     loss_.add(loss, {place_.step, place_.tokens, place_.hours, loss});
@@ -299,7 +299,7 @@ Json run_data(const std::string& folder, const Detail& detail) {
   json["trace"] = nullptr;
   try {
     if (const auto traces = trace_files(folder); !traces.empty()) json["trace"] = traces_json(traces, detail.num_traced_ranks);
-  } catch (const ConfigError& error) {  // such as a file that a killed run left half written: the page does without it
+  } catch (const ConfigError& error) {  // such as a file that a killed run left incomplete; the page is made without it
     json["trace_note"] = error.what();
   }
   return json;

@@ -26,28 +26,28 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kHelp =
-    R"(mica-report RUN... --out=FILE.html     makes one page of one or several runs, which any browser opens, without a network
-mica-report traces RUN|FILE...         says in a line for each traced rank how much of its communication was hidden
+    R"(mica-report RUN... --out=FILE.html     writes one page about one or more runs, which any browser opens without a network
+mica-report traces RUN|FILE...         prints for each traced rank how much of its communication was hidden
 
 RUN is a run's folder, such as runs/shakespeare. The page shows loss and validation loss, speed, where a step's time goes, ranks that
-the others wait for, memory against the plan, a traced step as a timeline, saves, restarts and warnings, and what differs between the
-runs' configs; docs/report.md tells how to read each. It needs metrics.jsonl; log.txt, config.resolved.cfg and the
-trace-rank*.json of --log.trace=FIRST-LAST add to it. A run that still trains can be reported, too.
+the others wait for, memory compared with the plan, a traced step as a timeline, saves, restarts and warnings, and how the runs' configs
+differ; docs/report.md explains each view. It needs metrics.jsonl; log.txt, config.resolved.cfg and the trace-rank*.json of
+--log.trace=FIRST-LAST add to it. A run that is still training can be reported too.
 
-  --out=FILE             the page. An older one is replaced
-  --gflops-per-rank=G    what this machine's matrix products reach alone, for speed in % of the product bound:
+  --out=FILE             the page to write; an existing one is replaced
+  --gflops-per-rank=G    what this machine's matrix products reach alone, to show speed in % of that bound:
                          bound_gflop_per_s of mica-bench train
   -h, --help, --version
 
 Examples
   mica-report runs/shakespeare --out=shakespeare.html
-  mica-report runs/lr-1e-3 runs/lr-3e-4 --out=lr.html     curves in one picture, and what differs between the configs
+  mica-report runs/lr-1e-3 runs/lr-3e-4 --out=lr.html     curves in one picture, and how the configs differ
   mica-report traces runs/shakespeare
 
-Exit status: 0 done; 2 an error in the command, or a folder that holds no run; 3 a failure at run time.
+Exit status: 0 done; 2 an error in the command, or a folder without a run; 3 a failure at run time.
 )";
 
-/// Many runs share the page's 2 MB.
+/// All runs share the page's 2 MB.
 constexpr std::size_t kMostRuns = 16;
 
 struct Command {
@@ -67,7 +67,7 @@ Command parse(const std::vector<std::string>& arguments) {
       double value = 0;
       const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
       require<ConfigError>(error == std::errc{} && rest == text.data() + text.size() && value > 0 && value < 1e9,
-                           "{} is no number above 0; expected the GFLOP/s that mica-bench train prints as bound_gflop_per_s", argument);
+                           "{} is not a number above 0; expected the GFLOP/s that mica-bench train prints as bound_gflop_per_s", argument);
       command.gflops = value;
     } else {
       require<ConfigError>(!argument.starts_with("-"), "unknown option {}; see mica-report --help", argument);
@@ -75,12 +75,12 @@ Command parse(const std::vector<std::string>& arguments) {
     }
   }
   require<ConfigError>(!command.runs.empty(), "mica-report takes the folders of runs, got none; see mica-report --help");
-  require<ConfigError>(!command.out.empty(), "no --out=FILE.html says where the page shall be written");
+  require<ConfigError>(!command.out.empty(), "--out=FILE.html is missing: say where to write the page");
   require<ConfigError>(command.runs.size() <= kMostRuns, "{} runs, expected at most {} in one page", command.runs.size(), kMostRuns);
   return command;
 }
 
-/// Their folders' names, or the whole paths where names are the same.
+/// The names of the runs' folders, or the whole path where two names are the same.
 std::vector<std::string> names_of(const std::vector<std::string>& runs) {
   std::map<std::string, int> counts;
   const auto name_of = [](const std::string& run) { return fs::weakly_canonical(run).filename().string(); };
@@ -90,13 +90,13 @@ std::vector<std::string> names_of(const std::vector<std::string>& runs) {
   return names;
 }
 
-/// What differs between the runs' configs; of one run, from the defaults.
+/// How the runs' configs differ; for a single run, how its config differs from the defaults.
 Json config_table(const std::vector<std::string>& runs, const std::vector<std::string>& names) {
   std::vector<train::Config> configs;
   for (const std::string& run : runs) {
     try {
       configs.push_back(train::parse_config(train::read_config_text(run + "/config.resolved.cfg"), {}));
-    } catch (const Error& error) {  // of an earlier version, or not there
+    } catch (const Error& error) {  // from another version, or missing
       return {{"note", fmt::format("Configs are not compared: {}", error.what())}};
     }
   }
@@ -117,11 +117,11 @@ Json config_table(const std::vector<std::string>& runs, const std::vector<std::s
   return table;
 }
 
-ExitCode tell_traces(const std::vector<std::string>& paths, std::ostream& out) {
+ExitCode print_traces(const std::vector<std::string>& paths, std::ostream& out) {
   require<ConfigError>(!paths.empty(), "mica-report traces takes the folders of runs or their trace-rank*.json, got none");
   for (const std::string& path : paths) {
     const std::vector<std::string> files = trace_files(path);
-    require<ConfigError>(!files.empty(), "{}: no trace-rank*.json there; they are written by a run with --log.trace=FIRST-LAST", path);
+    require<ConfigError>(!files.empty(), "{}: no trace-rank*.json; a run with --log.trace=FIRST-LAST writes them", path);
     for (const std::string& file : files) out << summary_line(summarize_trace(file)) << "\n";
   }
   return ExitCode::done;
@@ -134,7 +134,7 @@ std::string report_help(const std::vector<std::string>& /*arguments*/) { return 
 std::string report_build_text() { return "  uPlot 1.6.32 (MIT License) draws the curves\n"; }
 
 ExitCode run_report(const std::vector<std::string>& arguments, std::ostream& out) {
-  if (!arguments.empty() && arguments[0] == "traces") return tell_traces({arguments.begin() + 1, arguments.end()}, out);
+  if (!arguments.empty() && arguments[0] == "traces") return print_traces({arguments.begin() + 1, arguments.end()}, out);
   const Command command = parse(arguments);
   const auto num_runs = static_cast<std::int64_t>(command.runs.size());
   const Detail whole;

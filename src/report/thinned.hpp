@@ -11,23 +11,23 @@
 
 namespace mica::report {
 
-/// Which of `num_buckets` stretches of equal length the i-th of `num` rows is in.
+/// The stretch, of `num_buckets` with equal length, that holds the i-th of `num` rows.
 inline std::size_t bucket_of(std::int64_t i, std::int64_t num, std::int64_t num_buckets) {
   return static_cast<std::size_t>(i >= num ? num_buckets - 1 : i * num_buckets / num);
 }
 
-/// Of a long series, the rows with the lowest and the highest value in each of so many stretches: whatever is drawn a pixel a stretch looks
-/// as if all were drawn. A short series is kept whole.
+/// Thins out a long series: keeps the rows with the lowest and the highest value of each stretch. If a stretch is at most a pixel wide, the
+/// curve looks as if all rows were drawn. A short series is kept whole.
 template <std::size_t N>
 class ThinnedRows {
  public:
   using Values = std::array<double, N>;
 
-  /// @param num_rows  that add() will be called for at most
+  /// @param num_rows  the most rows that will be added
   ThinnedRows(std::int64_t num_rows, std::int64_t num_stretches)
       : num_rows_(num_rows), num_stretches_(num_rows <= 2 * num_stretches ? num_rows : num_stretches) {}
 
-  /// @param key  decides; a row without one (NaN) is kept where its stretch has no other
+  /// @param key  the value to compare; a row with NaN is kept only if its stretch has no other
   void add(double key, const Values& values) {
     const std::size_t bucket = bucket_of(next_, num_rows_, num_stretches_);
     if (bucket >= buckets_.size()) buckets_.resize(bucket + 1);
@@ -37,7 +37,7 @@ class ThinnedRows {
     if (!b.highest || std::isnan(b.highest->key) || key > b.highest->key) b.highest = entry;
   }
 
-  /// The rows that are left, in order.
+  /// The rows that are kept, in order.
   [[nodiscard]] std::vector<Values> rows() const {
     std::vector<Values> rows;
     for (const Bucket& b : buckets_) {

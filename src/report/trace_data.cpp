@@ -24,9 +24,9 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kExpected = "expected a run's folder or its trace-rank*.json, which a run with --log.trace=FIRST-LAST writes";
-/// Of a timeline: shorter neighbours are drawn as one.
+/// Share of a timeline; neighbours shorter than this are drawn as one.
 constexpr double kFinest = 1.0 / 2500;
-/// Of the slices of a step that are kept while a file is read, 32 bytes each.
+/// The most slices of a step kept while a file is read, 32 bytes each.
 constexpr std::size_t kMostSlices = 1'500'000;
 
 /// One event of a file.
@@ -37,7 +37,7 @@ struct TraceEvent {
   std::int64_t bytes = 0;
 };
 
-/// Hands on the events of a trace while the file is parsed: nothing of it is kept.
+/// Visits the events of a trace while the file is parsed, without keeping them.
 class TraceParser final : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit TraceParser(std::function<void(const TraceEvent&)> visit) : visit_(std::move(visit)) {}
@@ -108,7 +108,7 @@ void for_each_event(const std::string& path, const std::function<void(const Trac
   require<ConfigError>(file.is_open(), "{}: {}; {}", path, errno_text(errno), kExpected);
   TraceParser parser(visit);
   const bool is_read = nlohmann::json::sax_parse(file, &parser);
-  require<ConfigError>(is_read && parser.has_events(), "{}: no trace of log.trace; {}", path, kExpected);
+  require<ConfigError>(is_read && parser.has_events(), "{}: not a trace of log.trace; {}", path, kExpected);
 }
 
 bool is_collective(std::string_view name) {
@@ -128,8 +128,8 @@ struct Stretch {
   double begin_us = 0, end_us = 0;
 };
 
-/// Adds up a file's events.
-class Summing {
+/// Sums over a file's events.
+class TraceSums {
  public:
   void add(const TraceEvent& e) {
     if (e.phase == "M" && e.name == "thread_name") rows_[e.row] = e.label;
@@ -155,7 +155,7 @@ class Summing {
     summary.span_ms = (last_us_ - first_us_) / 1e3;
     return summary;
   }
-  /// The traced step of the median length; all of the trace where steps are not marked.
+  /// The traced step of median length; the whole trace if steps are not marked.
   [[nodiscard]] std::pair<std::string, Stretch> step() const {
     if (steps_.empty()) return {"", {first_us_, last_us_}};
     auto steps = steps_;
@@ -173,17 +173,17 @@ class Summing {
   std::vector<std::pair<std::string, Stretch>> steps_;
 };
 
-Summing summed(const std::string& file) {
-  Summing sums;
+TraceSums summed(const std::string& file) {
+  TraceSums sums;
   for_each_event(file, [&](const TraceEvent& e) { sums.add(e); });
-  require<ConfigError>(sums.has_slices(), "{}: no events; was log.trace set to steps that the run did?", file);
+  require<ConfigError>(sums.has_slices(), "{}: no events; did the run reach the steps of log.trace?", file);
   return sums;
 }
 
 enum class Kind : std::uint8_t { task, wait, range, collective };
 
 struct Slice {
-  float begin_us = 0, length_us = 0;  // from the step's begin
+  float begin_us = 0, length_us = 0;  // from the beginning of the step
   std::uint32_t name = 0;             // in the list of names
   std::uint32_t bytes_kib = 0;
   float exposed_us = 0;  // of a collective
@@ -192,7 +192,7 @@ struct Slice {
   Kind kind = Kind::task;
 };
 
-/// A number for each name.
+/// Maps each name to a number.
 class Names {
  public:
   std::uint32_t operator[](const std::string& name) {
@@ -207,25 +207,25 @@ class Names {
   std::vector<std::string> names_;
 };
 
-/// How much of each collective the compute stream stood still for.
+/// Sets for each collective how long the compute stream was idle during it.
 void set_exposed(std::vector<Slice>& slices, std::uint8_t compute_row) {
-  std::vector<std::pair<float, float>> still;
+  std::vector<std::pair<float, float>> idle;
   for (const Slice& s : slices) {
-    const bool stands = s.row == compute_row && (s.kind == Kind::wait || s.kind == Kind::collective);
-    if (stands) still.emplace_back(s.begin_us, s.begin_us + s.length_us);
+    const bool is_idle = s.row == compute_row && (s.kind == Kind::wait || s.kind == Kind::collective);
+    if (is_idle) idle.emplace_back(s.begin_us, s.begin_us + s.length_us);
   }
-  std::ranges::sort(still);
+  std::ranges::sort(idle);
   for (Slice& s : slices) {
     if (s.kind != Kind::collective) continue;
     const float end = s.begin_us + s.length_us;
-    auto from = std::ranges::lower_bound(still, s.begin_us, {}, &std::pair<float, float>::second);
-    for (; from != still.end() && from->first < end; ++from) {
+    auto from = std::ranges::lower_bound(idle, s.begin_us, {}, &std::pair<float, float>::second);
+    for (; from != idle.end() && from->first < end; ++from) {
       s.exposed_us += std::max(0.0F, std::min(end, from->second) - std::max(s.begin_us, from->first));
     }
   }
 }
 
-/// Neighbours of one row and kind that a screen cannot tell apart become one. Collectives keep their names and stay alone where they can.
+/// Merges neighbours of the same row and kind that are too short for a screen to tell apart. A merged slice keeps the first one's name.
 std::vector<Slice> merged(std::vector<Slice> slices, double step_us) {
   std::ranges::sort(slices, {}, [](const Slice& s) { return std::tuple(s.row, s.kind == Kind::range, s.begin_us, -s.length_us); });
   const auto finest = static_cast<float>(step_us * kFinest);
@@ -249,7 +249,7 @@ std::vector<Slice> merged(std::vector<Slice> slices, double step_us) {
 
 double tenth(double value) { return std::round(value * 10) / 10; }
 
-/// Calls, bytes, time and what of it was exposed, of computing's waits and of each collective by name: what cost most first.
+/// Calls, bytes, time and exposed time, by name, of collectives and of the compute stream's waits. The most exposed come first.
 Json by_name(const std::vector<Slice>& slices, const Names& names, int compute_row) {
   struct Sum {
     std::uint32_t name = 0;
@@ -281,7 +281,7 @@ Json by_name(const std::vector<Slice>& slices, const Names& names, int compute_r
   return json;
 }
 
-Json timeline(const std::string& file, const Summing& sums) {
+Json timeline(const std::string& file, const TraceSums& sums) {
   const auto [step, stretch] = sums.step();
   const double step_us = stretch.end_us - stretch.begin_us;
   Names names;
@@ -358,7 +358,7 @@ std::string summary_line(const TraceSummary& s) {
 }
 
 Json traces_json(const std::vector<std::string>& files, std::int64_t num_timelines) {
-  std::vector<Summing> all;
+  std::vector<TraceSums> all;
   Json summaries = Json::array();
   for (const std::string& file : files) {
     all.push_back(summed(file));
@@ -371,7 +371,7 @@ Json traces_json(const std::vector<std::string>& files, std::int64_t num_timelin
                          {"exposed_ms", tenth(s.exposed_ms)},
                          {"hidden", tenth(s.hidden_percent())}});
   }
-  // The first one, then from both ends of those that wait.
+  // The first file, then alternately the ranks that wait least and most.
   std::vector<std::size_t> by_wait(files.size()), chosen{0};
   for (std::size_t i = 0; i < by_wait.size(); ++i) by_wait[i] = i;
   std::ranges::sort(by_wait, {}, [&](std::size_t i) { return all[i].summary().exposed_ms; });

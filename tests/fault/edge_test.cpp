@@ -167,7 +167,7 @@ TEST_F(Edge, TheTraceReportTakesARunsFolder) {
   expect_refused(report(folder_.path()), 2, {folder_.path(), "log.trace"});
   expect_refused(report(folder_ / "none"), 2, {folder_ / "none", "No such file"});
   write_text(folder_ / "trace-rank0.json", "[]");
-  expect_refused(report(folder_.path()), 2, {folder_ / "trace-rank0.json", "no trace of log.trace"});
+  expect_refused(report(folder_.path()), 2, {folder_ / "trace-rank0.json", "not a trace of log.trace"});
   ASSERT_EQ(test::run(under_mpirun(2, train({"--log.trace=2-2"}))).status, 0);
   const Finished seen = report(folder_ / "run");
   EXPECT_EQ(seen.status, 0) << seen.output;

@@ -10,18 +10,18 @@
 
 namespace mica::report {
 
-/// The folder that `mica-inspect RUN --follow` names. @throws ConfigError unless it is that
+/// The folder in the arguments of `mica-inspect RUN --follow`. @throws ConfigError for other arguments
 [[nodiscard]] std::string followed_folder(const std::vector<std::string>& arguments);
 
 struct FollowOptions {
-  bool on_terminal = false;                  ///< one line is drawn again and again; else a line a step
+  bool on_terminal = false;                  ///< redraw one line; else print a line for each step
   std::chrono::milliseconds interval{1000};  ///< between looks at the files
-  std::chrono::seconds silent_after{60};     ///< without a heartbeat: the job is taken to be dead
+  std::chrono::seconds silent_after{60};     ///< without a heartbeat the job is assumed dead after this time
 };
 
-/// Shows a run while it trains, from its files alone: step, loss, tokens/s, time left, which rank the others wait for. Returns when the run
-/// has ended, its job is silent, or on SIGINT and SIGTERM. @param folder  of the run
-/// @throws ConfigError if it is no run's folder
+/// Shows a run while it trains, from its files alone: step, loss, tokens/s, time left, the rank that the others wait for. Returns when the
+/// run has ended, when its job is silent, or on SIGINT and SIGTERM. @param folder  of the run
+/// @throws ConfigError if it is not a run's folder
 ExitCode follow_run(const std::string& folder, std::ostream& out, const FollowOptions& options);
 
 }  // namespace mica::report

@@ -10,11 +10,11 @@
 namespace mica::report {
 
 /// The program mica-report, without its main(). @param arguments  of the command line, without the program's name.
-/// @param out  for what it says. @throws ConfigError for misuse and for folders that hold no run; IoError
+/// @param out  receives its messages. @throws ConfigError for wrong arguments and for folders without a run; IoError
 ExitCode run_report(const std::vector<std::string>& arguments, std::ostream& out);
 
 [[nodiscard]] std::string report_help(const std::vector<std::string>& arguments);
-/// A line: the plotting library.
+/// One line about the plotting library.
 [[nodiscard]] std::string report_build_text();
 
 }  // namespace mica::report

@@ -118,7 +118,7 @@
     });
     if (!tables.length) return put("speed", empty("There are no rows of steps."));
     $("speed-note").textContent = !hasRate ? "" : bound
-      ? `The matrix products of rank 0, beside the ${digits(bound)} GFLOP/s that this machine's products alone reach.`
+      ? `The matrix products of rank 0, compared with the ${digits(bound)} GFLOP/s that matrix products alone reach on this machine.`
       : "GFLOP/s: the matrix products of rank 0 over its whole step. mica-report --gflops-per-rank=G, with bound_gflop_per_s of mica-bench train, shows them in % of the product bound.";
     const axes = [xAxis("step", scaled), yAxis("tokens/s", scaled)];
     if (hasRate) axes.push(yAxis(bound ? "% of product bound" : "GFLOP/s", v => digits(v, 3), {scale: "rate", side: 1, grid: {show: false}}));
@@ -130,7 +130,7 @@
   const drawSplit = () => {
     const split = run.split;
     if (!split.step.length) return put("split", empty("There are no rows of steps."));
-    $("split-note").textContent = "Mean over the steps of a point, of rank 0; checkpoints and evaluations are shared out among them."
+    $("split-note").textContent = "Rank 0, mean over the steps of a point; checkpoints and evaluations are averaged over them."
       + (split.is_measured ? "" : " These rows tell only the time inside collectives, which computing may have hidden: the rest is shown as compute.");
     let below = split.step.map(() => 0);
     const shown = parts.filter(part => split[part].some(v => v > 0)), stack = [];
@@ -175,14 +175,14 @@
     box.replaceChildren();
     if (!skew) {
       $("skew-note").textContent = "";
-      return box.append(empty("There are no rows of ranks: a run on one rank has none, nor have runs of earlier versions."));
+      return box.append(empty("There are no rows of ranks: runs on one rank and runs of earlier versions have none."));
     }
     const columns = skew.own_ms, rows = Math.max(...columns.map(c => c.length)), medians = columns.map(median);
     const excess = (c, r) => medians[c] > 0 ? columns[c][r] / medians[c] - 1 : 0;
     let most = 0, worst = [0, 0];
     columns.forEach((column, c) => column.forEach((v, r) => { if (excess(c, r) > most) { most = excess(c, r); worst = [c, r]; } }));
     const rankName = r => skew.ranks_per_row === 1 ? "rank " + r : `ranks ${r * skew.ranks_per_row} to ${Math.min(skew.ranks, (r + 1) * skew.ranks_per_row) - 1}`;
-    $("skew-note").textContent = `A rank's own time a step, without waiting, beside the median of all ${skew.ranks} ranks: the others wait for a red one. `
+    $("skew-note").textContent = `A rank's own time per step, without waiting, compared with the median of all ${skew.ranks} ranks: the others wait for a red one. `
       + `The most: ${rankName(worst[1])} up to step ${scaled(skew.step[worst[0]])}, ${ms(columns[worst[0]][worst[1]])}, ${digits(100 * most, 3)} % more than the median.`;
     const left = 58, bottom = 22, cell = Math.max(3, Math.min(22, 320 / rows)), height = rows * cell + bottom, full = Math.max(0.05, most);
     const {canvas, told, context, begin} = canvasOf(box, height, "Heat map of ranks and steps");
@@ -213,7 +213,7 @@
     const tell = (c, r) => {
       c = Math.max(0, Math.min(columns.length - 1, c));
       at = [c, Math.max(0, Math.min(columns[c].length - 1, r))];
-      told.textContent = `${rankName(at[1])}, up to step ${scaled(skew.step[c])}: ${ms(columns[c][at[1]])} of its own a step, median ${ms(medians[c])} (${excess(c, at[1]) >= 0 ? "+" : ""}${digits(100 * excess(c, at[1]), 3)} %)`;
+      told.textContent = `${rankName(at[1])}, up to step ${scaled(skew.step[c])}: ${ms(columns[c][at[1]])} of its own per step, median ${ms(medians[c])} (${excess(c, at[1]) >= 0 ? "+" : ""}${digits(100 * excess(c, at[1]), 3)} %)`;
       draw();
     };
     canvas.addEventListener("mousemove", e => tell(Math.floor((e.offsetX - left) / ((width - left) / columns.length)), Math.floor(e.offsetY / cell)));
@@ -258,7 +258,7 @@
     const line = trace.timelines.find(t => String(t.rank) === $("trace-rank").value) ?? trace.timelines[0];
     const total = trace.ranks.find(r => r.rank === line.rank);
     $("trace-note").textContent = `Rank ${line.rank}${line.step ? ", step " + line.step : ""}: ${ms(line.step_us / 1e3)}. In all traced steps ${total.num} collectives of ${digits(total.mib)} MiB took ${ms(total.busy_ms)}; `
-      + `computing stood still for ${ms(total.exposed_ms)}, so that ${digits(total.hidden, 3)} % of the communication was hidden.`
+      + `the compute stream was idle for ${ms(total.exposed_ms)} of it, so ${digits(total.hidden, 3)} % of the communication was hidden.`
       + (line.is_cut ? " Only a part of this step is shown: it has too many tasks." : "");
     const rows = Object.keys(line.rows).map(Number).filter(r => line.slices.some(s => s[0] === r));
     // Ranges lie above the tasks of their stream, outer ones above inner ones.
@@ -356,7 +356,7 @@
     box.append(key([["task", "var(--task)"], ["wait for another stream", "var(--wait)"], ["collective, mostly hidden", "var(--hidden)"], ["collective, mostly exposed", "var(--collective)"], ["forward, backward", "var(--range)"]]));
     const tables = element("div", {class: "scroll"});
     if (line.costly.length) {
-      tables.append(element("h3", {}, "Waits of computing and collectives of this step, the costliest first"), table(["name", "times", "bytes", "took", "exposed"],
+      tables.append(element("h3", {}, "Waits of the compute stream and collectives of this step, the most exposed first"), table(["name", "times", "bytes", "took", "exposed"],
         line.costly.map(l => [l.name, String(l.num), l.kib ? bytes(l.kib * 1024) : "", ms(l.ms), ms(l.exposed_ms)]), i => i > 0));
     }
     if (trace.ranks.length > 1) {

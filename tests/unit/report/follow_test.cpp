@@ -43,8 +43,8 @@ TEST_F(Follow, TellsHowARunThatHasEndedDid) {
   std::ostringstream out;
   EXPECT_EQ(follow_run(folder_.path(), out, {}), ExitCode::done);
   EXPECT_THAT(out.str(), HasSubstr("step     40/100  loss 2.5000  12.3k tokens/s  1000.0 ms/step  left 1 min 0 s"));
-  EXPECT_THAT(out.str(), HasSubstr("rank 3 is waited for: 950.0 ms of its own a step, median 710.0, least 700.0"));
-  EXPECT_THAT(out.str(), HasSubstr("no job trains here; the run has done 40 steps"));
+  EXPECT_THAT(out.str(), HasSubstr("others wait for rank 3: 950.0 ms of its own per step, median 710.0, minimum 700.0"));
+  EXPECT_THAT(out.str(), HasSubstr("no job is training here; the run has done 40 steps"));
 }
 
 TEST_F(Follow, SaysALineAStepUntilTheJobIsGone) {

@@ -182,7 +182,7 @@ TEST_F(Report, MistakesAreTold) {
   refused({"--out=x.html"}, "got none");
   refused({folder_.path()}, "--out=FILE.html");
   refused({folder_.path(), "--out=" + (folder_ / "x.html")}, "metrics.jsonl: No such file");
-  refused({folder_.path(), "--out=x.html", "--gflops-per-rank=-1"}, "--gflops-per-rank=-1 is no number above 0");
+  refused({folder_.path(), "--out=x.html", "--gflops-per-rank=-1"}, "--gflops-per-rank=-1 is not a number above 0");
   refused({folder_.path(), "--owt=x.html"}, "--owt=x.html");
 }
 
@@ -226,7 +226,7 @@ TEST_F(Report, APageDoesWithoutATraceThatCannotBeRead) {
   std::ofstream(folder_ / "trace-rank0.json") << R"({"traceEvents":[{"ph":"X",)";
   const json data = run();
   EXPECT_TRUE(data["trace"].is_null());
-  EXPECT_THAT(data["trace_note"].get<std::string>(), HasSubstr("trace-rank0.json: no trace of log.trace"));
+  EXPECT_THAT(data["trace_note"].get<std::string>(), HasSubstr("trace-rank0.json: not a trace of log.trace"));
   std::ostringstream said;
   EXPECT_THROW(run_report({"traces", folder_.path()}, said), ConfigError);
 }
