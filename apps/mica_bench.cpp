@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// mica-bench: how fast Mica is on this machine, beside the limits of the machine itself.
+// mica-bench: how fast Mica is on this machine, compared with the limits of the machine.
 
 #include "mica/train/bench.hpp"
 #include "mica/train/run_training.hpp"

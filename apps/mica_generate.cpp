@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// mica-generate: text from a trained model, and how likely it finds text.
+// mica-generate: text from a trained model, and likelihoods of text.
 
 #include "mica/generate/run_generate.hpp"
 #include "mica/train/run_training.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// mica-inspect: what is in a checkpoint, is it sound, does it equal another one; how a run is doing.
+// mica-inspect: what a checkpoint holds, whether it is sound, how it differs from another; how a run is doing.
 
 #include <algorithm>
 #include <iostream>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// mica-plan: what a training would take on a cluster that need not exist.
+// mica-plan: what a run would need on a cluster that need not exist.
 
 #include <iostream>
 

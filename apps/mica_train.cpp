@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
   return mica::apps::run_program(argc, argv, {"mica-train", mica::train::training_help, mica::train::build_text},
                                  [&](const auto& arguments) {
                                    std::optional<mica::train::StopSignal> stop_signal;
-                                   // --check has nothing to save: a signal ends it as it ends any program.
+                                   // --check has nothing to save: a signal ends it like any program.
                                    if (std::ranges::find(arguments, "--check") == arguments.end()) stop_signal.emplace();
                                    return mica::run_app(argc, argv, mica::train::run_training);
                                  });

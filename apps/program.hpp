@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What all programs have in common: how they start, what they say of themselves, how they end.
+// What all programs have in common: start, help and version, exit status.
 
 #include <csignal>
 #include <cstdio>
@@ -16,14 +16,14 @@
 
 namespace mica::apps {
 
-/// What a program says of itself. It is asked before MPI starts, which login nodes often do not have.
+/// A program's help and version. They are printed without starting MPI, which login nodes often do not have.
 struct About {
   std::string_view name;
   std::string (*help)(const std::vector<std::string>& arguments);
   std::string (*build)();  ///< lines that follow the version
 };
 
-/// Is this process the first of those that a launcher started, or the only one?
+/// Whether this process is the first that a launcher started, or the only one.
 inline bool is_first_process() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
     if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
@@ -31,7 +31,7 @@ inline bool is_first_process() {
   return true;
 }
 
-/// -h, --help and --version, wherever they stand; "" when none does.
+/// The text for -h, --help or --version anywhere in the arguments; "" if there is none of them.
 inline std::string answer(const std::vector<std::string>& arguments, const About& about) {
   for (const std::string& argument : arguments) {
     if (argument == "-h" || argument == "--help") return about.help(arguments);
@@ -40,11 +40,11 @@ inline std::string answer(const std::vector<std::string>& arguments, const About
   return "";
 }
 
-/// Runs `body(arguments)` (returns an exit status or ExitCode), unless help or the version are asked for. An exception
-/// becomes the one line `mica: error: ...` and its exit status.
+/// Runs `body(arguments)`, which returns an exit status or ExitCode, unless the arguments ask for help or the version. An exception becomes
+/// one line, `mica: error: ...`, and its exit status.
 template <class Body>
 int run_program(int argc, char** argv, const About& about, const Body& body) {
-  // A file past `ulimit -f` is an error of the write, with a text, and not the end of the process.
+  // Makes a file beyond `ulimit -f` an error of the write, with a message, instead of killing the process.
   std::signal(SIGXFSZ, SIG_IGN);
   try {
     const std::vector<std::string> arguments(argv + 1, argv + argc);
