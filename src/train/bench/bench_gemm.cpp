@@ -22,8 +22,8 @@ constexpr const char* kHelp = R"(mica-bench gemm [--flags]
 
 The matrix products of GPT-2's linear layers: forward, input gradient (dx) and weight gradient (dw). Prints GFLOP/s of Mica's kernels
 (bias and bias gradient included), of plain oneDNN and of OpenBLAS (libopenblas.so.0, if installed; bf16 if built with it), which take
-turns in one process; a column stays empty where the processor has no bf16 instructions. Figures are medians over the rounds. Under mpirun all ranks compute at once and the slowest counts.
---hardware-out also measures attention, memory and the time of an empty task, and writes the file that mica-plan --hardware=FILE reads.
+turns in one process; a column stays empty where the processor has no bf16 instructions. Figures are medians over the rounds. Under
+mpirun all ranks compute at once and the slowest counts. --hardware-out also measures attention, memory and the time of an empty task, and writes the file that mica-plan --hardware=FILE reads.
 
   OMP_NUM_THREADS=1 mica-bench gemm
   OMP_NUM_THREADS=1 mpirun -np 2 mica-bench gemm --dtypes bf16
