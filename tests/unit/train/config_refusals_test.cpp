@@ -53,7 +53,7 @@ TEST(ConfigRefusals, WhatDoesNotGoTogether) {
        "checkpoint.keep_every = 10 keeps more checkpoints than the newest ones, but checkpoint.keep = 0 keeps all",
        "--checkpoint.keep=1"},
       {{"--data.val=b.h5", "--train.eval_interval=5", "--checkpoint.interval=10", "--checkpoint.keep_best=1", "--checkpoint.keep=0"},
-       "checkpoint.keep_best = 1 keeps checkpoints beside",
+       "checkpoint.keep_best = 1 keeps more checkpoints than",
        "--checkpoint.keep=1"},
       {{"--train.eval_interval=5", "--checkpoint.interval=10", "--checkpoint.keep_best=1", "--data.val="},
        "compares validation losses, but data.val is empty",
