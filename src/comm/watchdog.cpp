@@ -133,7 +133,8 @@ class Watchdog::Thread {
     std::condition_variable_any stopped;
     std::unique_lock lock(mutex);
     auto last = std::chrono::steady_clock::now();
-    for (int looks = 1; !stopped.wait_for(lock, stop, kLookEvery, [&] { return stop.stop_requested(); }); ++looks) {
+    milliseconds pause{0};  // the first look connects the nodes: one may die early
+    for (int looks = 1; !stopped.wait_for(lock, stop, std::exchange(pause, kLookEvery), [&] { return stop.stop_requested(); }); ++looks) {
       const auto now = std::chrono::steady_clock::now();
       const Seconds passed = std::min<Seconds>(now - std::exchange(last, now), kLongestLook);
       head().heartbeat_ns.store(steady_ns());
