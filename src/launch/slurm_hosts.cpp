@@ -20,7 +20,7 @@ namespace {
 
 /// slurmd's default port. Any port would do: a host without a listener refuses the connection.
 constexpr int kPort = 6818;
-constexpr std::chrono::milliseconds kPatience{1000};
+constexpr std::chrono::milliseconds kConnectPatience{1000};
 constexpr int kFew = 64;
 
 /// "08-10,12" between `before` and `after`.
@@ -52,8 +52,8 @@ std::string address_of(const std::string& host) {
 /// Tries twice, since a packet may be lost. Empty if the host can be reached or its address is unknown.
 std::string failure_of(const std::string& host) {
   const std::string ip = address_of(host);
-  if (ip.empty() || connection_failure(ip, kPort, kPatience).empty()) return {};
-  const std::string failure = connection_failure(ip, kPort, kPatience);
+  if (ip.empty() || connection_failure(ip, kPort, kConnectPatience).empty()) return {};
+  const std::string failure = connection_failure(ip, kPort, kConnectPatience);
   return failure.empty() ? "" : fmt::format("{} from {}: {}", ip, interface_to(ip), failure);
 }
 

@@ -83,9 +83,9 @@ LogLevel log_level(const std::string& name) {
 }
 
 /// Checks of the machines, before anything is read. [Note: launch checks]
-void check_machines(launch::LaunchChecks& checks, const std::vector<std::string>& arguments) {
+void check_machines(launch::LaunchChecks& checks, const mpi::Communicator& world, const std::vector<std::string>& arguments) {
   checks.run({launch::same_arguments(arguments), launch::clocks(), launch::shared_memory()});
-  if (checks.num_nodes() > 1) checks.run({launch::node_speed()});
+  if (checks.num_nodes() > 1) checks.run({launch::node_speed(), launch::link_speed(world)});
 }
 
 }  // namespace
@@ -107,7 +107,7 @@ ExitCode run_training(App& app) {
   StartTimes times(app.session);
   app.comm.agree([&] { launch::check_started_by_launcher(app.world.num_ranks()); });
   launch::LaunchChecks checks(app.world);
-  check_machines(checks, app.arguments);
+  check_machines(checks, app.world, app.arguments);
   times.end("looking at the machines");
   Command command;
   app.comm.agree([&] { command = parse_command(app.arguments); });

@@ -28,6 +28,11 @@ namespace mica::launch {
 /// nodes. Warning.
 [[nodiscard]] Check node_speed();
 
+/// No node's network link is many times slower than the others' (with three nodes or more), nor all of them slower than Fast Ethernet.
+/// Every node's lowest rank sends a few times 128 KiB to the next node's: a millisecond, or seconds over a bad link. Warning.
+/// @param world  outlives the check, whose `look` is @collective over it
+[[nodiscard]] Check link_speed(const mpi::Communicator& world);
+
 /// Every rank sees rank 0's folder and may write to it. Error.
 /// @param sees_it  whether this rank sees rank 0's files there; retried for 3 s, because network file systems may show files late
 [[nodiscard]] Check shared_folder(std::string folder, std::function<bool()> sees_it);

@@ -34,7 +34,7 @@ struct Finding {
 /// measures time must find the failure twice.
 struct Check {
   std::string name;                                                              ///< "clocks"
-  std::function<std::string()> look;                                             ///< observes; not collective
+  std::function<std::string()> look;                                             ///< observes; collective only where that is said
   std::function<std::vector<Finding>(const std::vector<RankWords>& all)> judge;  ///< pure; `all` in rank order
   /// Findings count only if a second look finds something, too.
   bool asks_twice = false;
