@@ -13,7 +13,7 @@
 #   cluster.sh run COMMAND...                 on the head, where mpirun, sbatch, squeue and scontrol work
 #   cluster.sh on NODE COMMAND...             on a node
 #   cluster.sh mpirun RANKS_PER_NODE COMMAND...
-#   cluster.sh rate RATE|off                  of every link; may be changed at any time
+#   cluster.sh rate RATE|off [NODE]           of every link, or of one node's; may be changed at any time
 #   cluster.sh cut NODE, mend NODE            disconnects the node; reconnects it
 #   cluster.sh crash NODE, boot NODE          as after a power cut; starts it again (with its slurmd)
 #   cluster.sh counters                       bytes that each node's interface has sent and received

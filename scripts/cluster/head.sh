@@ -137,12 +137,13 @@ shape() {
 }
 
 on_head_rate() {
-  local node
+  local node only=${2:-}
   [[ -n "${1:-}" ]] || die "rate: how much? 200mbit, for example, or off"
+  [[ -z "$only" ]] || init_of "$only" >/dev/null
   while read -r node; do
-    [[ ! -e "$state/$node.pid" ]] || shape "$node" "$1" || die "tc takes no rate '$1': 200mbit, for example, or off"
+    [[ ! -e "$state/$node.pid" || "$node" != "${only:-$node}" ]] || shape "$node" "$1" || die "tc takes no rate '$1': 200mbit, for example, or off"
   done <$state/nodes
-  echo "$1" >$state/rate
+  [[ -n "$only" ]] || echo "$1" >$state/rate
 }
 
 # node0 sent BYTES received BYTES

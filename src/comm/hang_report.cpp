@@ -7,8 +7,10 @@
 #include <optional>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace mica {
 namespace {
@@ -49,6 +51,7 @@ class Analysis {
       for (const HangRecord::Sighting& s : record.sightings) {
         RankHealth& health = seen_.try_emplace(s.rank, s.health).first->second;
         if (s.health != RankHealth::silent) health = s.health;  // ranks of its own node know more than "silent"
+        if (s.health == RankHealth::silent) missed_.emplace(record.rank, s.rank);
       }
     }
     for (const auto& [rank, record] : by_rank_) {
@@ -62,6 +65,7 @@ class Analysis {
   }
 
   std::vector<std::string> causes() {
+    add_cut_hosts();
     add_lost_hosts();
     add_lost_ranks();
     for (const auto& [key, members] : groups_) add_mismatch(members);
@@ -149,6 +153,28 @@ class Analysis {
     }
     if (record.phase == RankPhase::closing) return state + "at the end of its program";
     return state + "in no collective; " + last_of(record);
+  }
+
+  /// Hosts that have heard nothing of each other, though ranks of both have left records.
+  void add_cut_hosts() {
+    std::map<std::string, std::set<std::string>> cut_off;  // by host, from where
+    for (const auto& [by, rank] : missed_) {
+      if (missed_.contains({rank, by})) cut_off[host_of(by)].insert(host_of(rank));
+    }
+    for (const auto& [host, others] : cut_off) {
+      // The end whose link it is, if that can be told: the other ends still reach somebody. Of two hosts, the first.
+      const bool is_to_blame = std::ranges::all_of(others, [&](const std::string& other) {
+        const std::size_t num = cut_off.at(other).size();
+        return num < others.size() || (num == 1 && host < other);
+      });
+      if (!is_to_blame) continue;
+      std::vector<int> ranks;
+      for (int rank = 0; rank < std::ssize(hosts_); ++rank) {
+        if (host_of(rank) == host) ranks.push_back(rank);
+      }
+      causes_.push_back(fmt::format("host {} ({}) is cut off from {}, and its ranks run: look at its network link", host, with_word(ranks),
+                                    fmt::join(others, ", ")));
+    }
   }
 
   void add_lost_hosts() {
@@ -328,7 +354,8 @@ class Analysis {
   std::vector<std::string> hosts_;
   bool is_of_one_node_;
   std::map<int, const HangRecord*> by_rank_;
-  std::map<int, RankHealth> seen_;  // ranks that are dead, stopped or silent
+  std::map<int, RankHealth> seen_;        // ranks that are dead, stopped or silent
+  std::set<std::pair<int, int>> missed_;  // who has heard nothing of whom
   GroupsByKey groups_;
   std::set<int> explained_;
   std::vector<std::string> causes_;

@@ -139,7 +139,10 @@ void JobEnd::end(const std::string& alarm) {
 void JobEnd::report_and_save(const std::string& alarm) {
   logs_.own()->head().alarm.set(alarm);
   logs_.own()->head().has_alarm.store(1);
-  if (ring_ != nullptr) ring_->send_alarm(alarm);
+  if (ring_ != nullptr) {
+    ring_->send_alarm(alarm);
+    ring_->count_silent(kThreeBeats);
+  }
   const std::optional<HangFolder> place = this->place();
   std::vector<HangRecord> of_node = make_records(alarm);
   guard_report(of_node);

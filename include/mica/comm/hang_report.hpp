@@ -16,7 +16,7 @@ struct HangScene {
 };
 
 /// The causes, most likely first, one line each:
-///   ranks and hosts that are dead, stopped or silent, or have left no record;
+///   hosts that are cut off, ranks and hosts that are dead, stopped or silent, or have left no record;
 ///   ranks that skipped a collective, enqueued it in another order, or passed another number of bytes;
 ///   ranks that have not entered a collective for which others wait, and are in no collective themselves;
 ///   if there is none of these: which ranks wait for which.

@@ -156,6 +156,18 @@ TEST_F(Hang, ASilentRankWhoseNodeLivesIsNoHost) {
   EXPECT_THAT(find_causes(scene_), ElementsAre(HasSubstr("rank 2 (node2) is stopped: its process 4702")));
 }
 
+TEST_F(Hang, AHostThatIsCutOffIsNamed) {
+  for (int rank = 0; rank < 4; ++rank) waits_in(rank, 7, 25);
+  scene_.hosts[1] = record(1).host = "node3";
+  record(0).sightings = record(1).sightings = {{2, RankHealth::silent}};
+  record(2).sightings = {{0, RankHealth::silent}, {1, RankHealth::silent}};
+  EXPECT_THAT(find_causes(scene_),
+              ElementsAre("host node2 (ranks 2-3) is cut off from node1, node3, and its ranks run: look at its network link"));
+  record(1).sightings = {};
+  record(2).sightings = {{0, RankHealth::silent}};
+  EXPECT_THAT(find_causes(scene_), ElementsAre(HasSubstr("host node1 (rank 0) is cut off from node2, and")));  // it may be either end
+}
+
 TEST_F(Hang, ARankThatLivesIsNotLostWhateverOthersSaw) {
   for (int rank = 0; rank < 4; ++rank) waits_in(rank, 7, 25);
   record(0).sightings = {{2, RankHealth::silent}};
