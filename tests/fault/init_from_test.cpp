@@ -243,7 +243,7 @@ TEST_F(InitFrom, MistakesEndWithOneLineAndStatusTwo) {
   expect(train("gpt2", "b", {hf, "--model.context=16"}), "model.context = 16, but");
   expect(test::run(under_mpirun(2, {program("mica-train"), "--data.train=" + (folder_ / "tokens.bin")})), "no config file");
   expect(train("gpt2", "c", {"--model.init_from=/nowhere"}), "/nowhere: no such folder");
-  expect(convert({"hf-import", kReference + "hf_gpt2"}), "hf-import wants HF_FOLDER CHECKPOINT");
+  expect(convert({"hf-import", kReference + "hf_gpt2"}), "hf-import takes HF_FOLDER CHECKPOINT");
   expect(convert({"hf-import", "/nowhere", folder_ / "x"}), "/nowhere/config.json: no such file");
   expect(convert({"hf-export", folder_ / "none", folder_ / "x"}), "no such folder");
 }
