@@ -21,18 +21,18 @@ LostRanks::LostRanks(checkpoint::EmergencySaver& saver, Hooks hooks)
     : saver_(saver), hooks_(std::move(hooks)), thread_([this](const std::stop_token& stop) { watch(stop); }) {}
 
 void LostRanks::save_and_exit(const std::string& why, std::chrono::duration<double> linger) {
-  auto* const before = std::signal(SIGTERM, SIG_IGN);  // a second one must not interrupt the save
+  StopSignal::set_on_sigterm(StopSignal::OnSigterm::does_nothing);  // a second one must not interrupt the save
   try {
     const checkpoint::SaveReport report = saver_.save();
     if (report.bytes > 0) hooks_.tell_saved(report);
     hooks_.warn(fmt::format("{}: the remaining ranks saved step {} in {}; start the same command again", why, report.step, report.path));
   } catch (const std::exception& error) {
     hooks_.warn(fmt::format("{}: the remaining ranks cannot save: {}", why, error.what()));
-    std::signal(SIGTERM, before);
+    StopSignal::set_on_sigterm(StopSignal::OnSigterm::stops);
     return;
   }
   hooks_.exits();
-  std::signal(SIGTERM, [](int) { std::_Exit(static_cast<int>(ExitCode::requeue)); });
+  StopSignal::set_on_sigterm(StopSignal::OnSigterm::ends_with_requeue);
   std::this_thread::sleep_for(linger);
   std::_Exit(static_cast<int>(ExitCode::requeue));  // no MPI call would return, nor a destructor that makes one
 }

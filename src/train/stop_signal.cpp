@@ -1,32 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/train/stop_signal.hpp"
 
-#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdint>
-#include <ctime>
+#include <cstdlib>
+#include <initializer_list>
+
+#include "mica/core/error.hpp"
 
 namespace mica::train {
 namespace {
 
-constexpr std::array<int, 3> kSignals{SIGTERM, SIGINT, SIGUSR1};
-
-// Global, since a signal handler has no argument for state. It may run on any thread.
+// Global: received() is asked where the object is not known.
 std::atomic<int> g_received{0};
 std::atomic<std::int64_t> g_received_ms{0};
-static_assert(decltype(g_received)::is_always_lock_free && decltype(g_received_ms)::is_always_lock_free);
+std::atomic<StopSignal::OnSigterm> g_on_sigterm{StopSignal::OnSigterm::stops};
+
+sigset_t set_of(std::initializer_list<int> signals) {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int signal : signals) ::sigaddset(&set, signal);
+  return set;
+}
+
+const sigset_t kSignals = set_of({SIGTERM, SIGINT, SIGUSR1});
+
+[[noreturn]] void end_as_usual(int signal) {
+  std::signal(signal, SIG_DFL);
+  const sigset_t it = set_of({signal});
+  ::pthread_sigmask(SIG_UNBLOCK, &it, nullptr);
+  std::raise(signal);
+  std::abort();
+}
 
 void note(int signal) {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  const std::int64_t now_ms = std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
+  if (signal == SIGTERM && g_on_sigterm == StopSignal::OnSigterm::does_nothing) return;
+  if (signal == SIGTERM && g_on_sigterm == StopSignal::OnSigterm::ends_with_requeue) std::_Exit(static_cast<int>(ExitCode::requeue));
+  const auto now = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
   int none = 0;
   if (g_received.compare_exchange_strong(none, signal)) {
-    g_received_ms = now_ms;
-  } else if (now_ms - g_received_ms >= StopSignal::kOneRequest.count()) {
-    std::signal(signal, SIG_DFL);
-    std::raise(signal);
+    g_received_ms = now;
+  } else if (now - g_received_ms >= StopSignal::kOneRequest.count()) {
+    end_as_usual(signal);
   }
 }
 
@@ -34,12 +50,27 @@ void note(int signal) {
 
 StopSignal::StopSignal() {
   g_received = 0;
-  for (const int signal : kSignals) std::signal(signal, note);
+  g_on_sigterm = OnSigterm::stops;
+  ::pthread_sigmask(SIG_BLOCK, &kSignals, nullptr);
+  thread_ = std::jthread([this](const std::stop_token& stop) { take_signals(stop); });
 }
 
 StopSignal::~StopSignal() {
-  for (const int signal : kSignals) std::signal(signal, SIG_DFL);
+  thread_.request_stop();
+  ::pthread_kill(thread_.native_handle(), SIGUSR1);  // wakes it
+  thread_.join();
 }
+
+void StopSignal::take_signals(const std::stop_token& stop) {
+  for (;;) {
+    int signal = 0;
+    if (::sigwait(&kSignals, &signal) != 0) continue;
+    if (stop.stop_requested()) return;
+    note(signal);
+  }
+}
+
+void StopSignal::set_on_sigterm(OnSigterm what) { g_on_sigterm = what; }
 
 int StopSignal::received() { return g_received; }
 
