@@ -115,8 +115,9 @@ Hardware parse_hardware(std::string_view text, const std::string& file_name) {
   read.number("reserved_gib", h.reserved_gib, 0);
   read.rates("peak_tflops", h.peak_tflops);
   read.rates("product_tflops", h.product_tflops);
-  read.number("attention_forward_tflops", h.attention_forward_tflops, kAbove0);
-  read.number("attention_backward_tflops", h.attention_backward_tflops, kAbove0);
+  read.number("attention_forward_tflops", h.attention.forward_tflops, kAbove0);
+  read.number("attention_backward_tflops", h.attention.backward_tflops, kAbove0);
+  read.number("attention_half_tokens", h.attention.half_tokens, 0);
   read.integer("processors", h.processors, 0);
   read.number("memory_gb_s", h.memory_gb_s, kAbove0);
   read.number("kernel_us", h.kernel_us, 0);

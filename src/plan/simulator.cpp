@@ -113,8 +113,9 @@ class Simulation {
       its == Resource::compute ? ++computing : ++communicating;
       alike += its == mine ? 1 : 0;
     }
-    if (mine == Resource::compute) return communicating > 0 ? options_.compute_beside_communication : 1;
-    return (computing > 0 ? options_.communication_beside_compute : 1) / alike;
+    const int others = mine == Resource::compute ? communicating : computing;
+    const double beside = mine == Resource::compute ? options_.compute_beside_communication : options_.communication_beside_compute;
+    return (others > 0 ? beside : 1) / alike;
   }
 
   [[nodiscard]] double next_end() const {

@@ -16,6 +16,8 @@ constexpr double kGiga = 1e9, kTera = 1e12, kMicro = 1e-6;
 
 double flops_of(const ProductShape& p) { return 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k); }
 
+double operand_bytes(const ProductShape& p) { return static_cast<double>((p.m * p.k + p.k * p.n + p.m * p.n) * dtype_bytes(p.dtype)); }
+
 double rate_of(const Rates& rates, DType dtype, bool tf32) {
   if (dtype != DType::f32) return rates.bf16 * kTera;
   return (tf32 ? rates.tf32 : rates.fp32) * kTera;
@@ -38,6 +40,17 @@ double tile_efficiency(const ProductShape& p, int processors) {
     }
   }
   return best;
+}
+
+double attention_seconds(const RecordedOp& op, const AttentionRate& rate, double tokens) {
+  const double long_tflops = op.is_backward ? rate.backward_tflops : rate.forward_tflops;
+  return op.attention_flops / (long_tflops * tokens / (tokens + rate.half_tokens) * kTera);
+}
+
+KernelCost cost_of(const RecordedOp& op, const Software* software) {
+  if (software == nullptr) return {};
+  const auto found = software->kernels.find(op.what);
+  return found == software->kernels.end() ? KernelCost() : found->second;
 }
 
 struct Traffic {
@@ -67,8 +80,7 @@ double product_seconds(const ProductShape& p, const Hardware& hardware, bool tf3
   if (p.m == 0 || p.n == 0 || p.k == 0) return 0;
   const double efficiency = hardware.processors == 0 ? 1 : tile_efficiency(p, hardware.processors);
   const double computing = flops_of(p) / (rate_of(hardware.product_tflops, p.dtype, tf32) * efficiency);
-  const double operands = static_cast<double>((p.m * p.k + p.k * p.n + p.m * p.n) * dtype_bytes(p.dtype));
-  return std::max(computing, operands / (hardware.memory_gb_s * kGiga));
+  return std::max(computing, operand_bytes(p) / (hardware.memory_gb_s * kGiga));
 }
 
 double collective_seconds(Collective kind, std::int64_t bytes, const GroupShape& group, int ranks_per_node, const Hardware& hardware) {
@@ -91,14 +103,20 @@ double collective_seconds(Collective kind, std::int64_t bytes, const GroupShape&
 }
 
 std::vector<SimOp> sim_ops(const StepRecord& record, const Hardware& hardware, const CostOptions& options) {
+  const AttentionRate& attention = options.software != nullptr ? options.software->attention_on(hardware.name) : hardware.attention;
   const auto kernel_seconds = [&](const RecordedOp& op) {
-    double computing =
-        op.attention_flops / ((op.is_backward ? hardware.attention_backward_tflops : hardware.attention_forward_tflops) * kTera);
+    double computing = op.attention_flops > 0 ? attention_seconds(op, attention, static_cast<double>(options.seq_len)) : 0;
+    double operands = 0;
     for (std::int32_t i = 0; i < op.num_products; ++i) {
-      computing += product_seconds(record.products[static_cast<std::size_t>(op.first_product + i)], hardware, options.tf32);
+      const ProductShape& product = record.products[static_cast<std::size_t>(op.first_product + i)];
+      computing += product_seconds(product, hardware, options.tf32);
+      operands += operand_bytes(product);
     }
-    const double moving = static_cast<double>(op.bytes) / (hardware.memory_gb_s * kGiga);
-    return std::max(computing, moving) + hardware.kernel_us * kMicro;
+    // A product's task has the scratch memory of the CPU's kernels, which a GPU's do not take.
+    const double bytes = hardware.is_gpu && op.num_products > 0 ? operands : static_cast<double>(op.bytes);
+    const KernelCost cost = cost_of(op, options.software);
+    const double moving = bytes / (hardware.memory_gb_s * cost.bandwidth * kGiga);
+    return std::max(computing, moving) + cost.extra * moving + hardware.kernel_us * kMicro;
   };
   std::vector<SimOp> ops;
   ops.reserve(record.ops.size());

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "mica/core/dtype.hpp"
+#include "mica/plan/software.hpp"
 
 namespace mica::plan {
 
@@ -32,7 +33,7 @@ struct Hardware {
   double reserved_gib = 0;  ///< the part of it that the system and libraries take
   Rates peak_tflops;        ///< the vendor's, for MFU
   Rates product_tflops;     ///< what large products reach
-  double attention_forward_tflops = 0, attention_backward_tflops = 0;
+  AttentionRate attention;
   int processors = 0;  ///< streaming multiprocessors, which share a product's tiles; 0: products of all shapes reach the same rate
   double memory_gb_s = 0;
   double kernel_us = 0;  ///< the minimum time of a task

@@ -45,7 +45,8 @@ struct SimStep {
 
 /// Runs what one rank enqueues: a discrete-event simulation. [Note: simulation] The host enqueues the ops in order. Each takes host_task_s
 /// or host_wait_s; at a host_wait the host stops until the awaited op is done. A stream runs its ops in order: a task starts when the host
-/// has enqueued it and the stream's earlier ops, waits included, are done. Tasks that use the same kind of link share it evenly.
+/// has enqueued it and the stream's earlier ops, waits included, are done. Tasks of several streams that use the same kind of link share it
+/// evenly, and so do those that compute, since a kernel's blocks fill the processor.
 /// Computation and communication slow each other down as the options say. All ranks are assumed to do the same at the same time, so a
 /// collective begins on all of them at once.
 /// @return a step for each mark: from the previous mark (or the beginning) until every task enqueued before the mark is done.

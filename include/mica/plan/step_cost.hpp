@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "mica/plan/hardware.hpp"
 #include "mica/plan/simulator.hpp"
+#include "mica/plan/software.hpp"
 #include "mica/plan/step_record.hpp"
 
 namespace mica::plan {
@@ -23,9 +25,12 @@ namespace mica::plan {
 
 struct CostOptions {
   int ranks_per_node = 1;
+  std::int64_t seq_len = 1;  ///< of attention
   bool tf32 = false;
+  const Software* software = nullptr;  ///< whose kernels are timed; null: Mica's
 };
 /// The ops of a record with their durations, one for one, for simulate().
+/// @throws ConfigError if options.software has no attention on this hardware
 [[nodiscard]] std::vector<SimOp> sim_ops(const StepRecord& record, const Hardware& hardware, const CostOptions& options);
 
 /// What a rank computes and sends in one step.

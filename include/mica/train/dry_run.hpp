@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "mica/data/batch_plan.hpp"
 #include "mica/device/pool.hpp"
 #include "mica/device/stream.hpp"
 #include "mica/plan/hardware.hpp"
+#include "mica/plan/software.hpp"
 #include "mica/plan/step_record.hpp"
 #include "mica/train/config.hpp"
 
@@ -17,6 +19,7 @@ struct Cluster {
   plan::Hardware hardware;
   int num_ranks = 1;
   int ranks_per_node = 1;
+  std::optional<plan::Software> software{};  ///< whose kernels train there; none: Mica's
 };
 
 struct DryRun {
@@ -32,7 +35,7 @@ struct DryRun {
 
 /// Runs three steps of the config's training as the trainer would (StepRunner, Schedule, optimizer), as the first rank of the cluster, on a
 /// device without computation or memory ([Note: dry device]). Data files are not opened. With a GPU's hardware the kernels' workspace is
-/// estimated (the logits, cuBLASLt's), and added to the peak.
+/// estimated (the logits, cuBLASLt's), and added to the peak. With another software no layers are fused.
 /// @throws ConfigError for what the trainer would refuse for this config on that many ranks; for mesh.backend = shared; for too many
 /// micro-batches per step
 [[nodiscard]] DryRun dry_run(const Config& config, const Cluster& cluster);

@@ -12,6 +12,7 @@ namespace mica::train {
 
 /// The forecast of a run; figures are per rank unless stated.
 struct Forecast {
+  std::string software = "mica";  ///< whose kernels were timed
   int num_ranks = 1, ranks_per_node = 1, shard_size = 1;
   std::int64_t num_parameters = 0;
   data::BatchPlan batch;

@@ -100,6 +100,7 @@ void write_computing(const std::string& path, const mpi::Communicator& world, Ke
              {"product_tflops", {{"fp32", fp32}, {"bf16", bf16}}},
              {"attention_forward_tflops", attention.forward_tflops},
              {"attention_backward_tflops", attention.backward_tflops},
+             {"attention_half_tokens", 0},
              {"processors", 0},
              {"memory_gb_s", 2 * static_cast<double>(copied) / copy_s / kGiga},
              {"kernel_us", 0},
@@ -119,6 +120,7 @@ void write_computing(const std::string& path, const mpi::Communicator& world, Ke
       if (key != "name" && key != "device") sources[key] = source_text;
     }
     sources["peak_tflops"] = "the measured rate of matrix products: MFU is relative to what this machine reaches, not to its data sheet";
+    sources["attention_half_tokens"] = "none: the rate at 512 tokens is used for all lengths";
     sources["processors"] = "none: products are not cut into tiles";
     sources["kernel_us"] = sources["host_wait_us"] = "counted in host_task_us";
     sources["compute_beside_communication"] = sources["communication_beside_compute"] = "one communicating thread shares the cores evenly";

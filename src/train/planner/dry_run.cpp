@@ -90,6 +90,22 @@ std::int64_t gpu_workspace_bytes(const Config& config) {
   return kCublasBytes + std::max<std::int64_t>(1, rows) * row;
 }
 
+/// Hooks that do nothing: a module that has some is fused with no neighbour (nn::Module::runs_alone).
+class StandsAlone final : public nn::ModuleHooks {
+ public:
+  void pre_forward(nn::Context&, nn::Module&, nn::Tensors&, nn::Record*) override {}
+  void post_forward(nn::Context&, nn::Module&, nn::Tensors&, nn::Record*) override {}
+  void pre_backward(nn::Context&, nn::Module&, nn::Record&, nn::Tensors&) override {}
+  void post_backward(nn::Context&, nn::Module&, nn::Record&, nn::Tensors&) override {}
+};
+
+void separate_layers(nn::Module& model) {
+  const auto hooks = std::make_shared<StandsAlone>();
+  model.for_each_module([&](const std::string&, nn::Module& module) {
+    if (!module.hooks()) module.set_hooks(hooks);
+  });
+}
+
 std::int64_t count_parameters(const nn::Module& module) {
   std::int64_t count = 0;
   const_cast<nn::Module&>(module).for_each_parameter([&](const std::string&, nn::Parameter& p) { count += p.shape.numel(); });
@@ -121,6 +137,7 @@ DryRun dry_run(const Config& config, const Cluster& cluster) {
     snapshot = device.pool->allocate(bytes, MemoryRole::snapshot, device.device_mesh->compute());
   }
   model.root->initialize(config.run.seed);
+  if (cluster.software) separate_layers(*model.module);
   device.pool->reset_peak();
   constexpr int kSteps = 3;
   const ZeroDataset zeros((kSteps + 1) * batch.global_batch(), config.train.seq_len);

@@ -44,8 +44,11 @@ void add_goodput(const Config& config, const Cluster& cluster, Forecast& f) {
 Forecast make_forecast(const Config& config, const Cluster& cluster) {
   const plan::Hardware& h = cluster.hardware;
   const DryRun dry = dry_run(config, cluster);
-  const std::vector<plan::SimOp> ops =
-      plan::sim_ops(dry.record, h, {.ranks_per_node = std::min(cluster.ranks_per_node, cluster.num_ranks), .tf32 = config.train.tf32});
+  const std::vector<plan::SimOp> ops = plan::sim_ops(dry.record, h,
+                                                     {.ranks_per_node = std::min(cluster.ranks_per_node, cluster.num_ranks),
+                                                      .seq_len = config.train.seq_len,
+                                                      .tf32 = config.train.tf32,
+                                                      .software = cluster.software ? &*cluster.software : nullptr});
   const std::vector<plan::SimStep> steps = plan::simulate(ops, {.num_streams = static_cast<int>(dry.record.streams.size()),
                                                                 .compute_stream = dry.compute_stream,
                                                                 .host_task_s = h.host_task_us * 1e-6,
@@ -53,7 +56,8 @@ Forecast make_forecast(const Config& config, const Cluster& cluster) {
                                                                 .inlined = dry.mode == StreamMode::inlined,
                                                                 .compute_beside_communication = h.compute_beside_communication,
                                                                 .communication_beside_compute = h.communication_beside_compute});
-  Forecast f{.num_ranks = cluster.num_ranks,
+  Forecast f{.software = "mica",
+             .num_ranks = cluster.num_ranks,
              .ranks_per_node = cluster.ranks_per_node,
              .num_parameters = dry.num_parameters,
              .batch = dry.batch,
@@ -61,6 +65,7 @@ Forecast make_forecast(const Config& config, const Cluster& cluster) {
              .memory = dry.memory,
              .offload_peak = dry.offload_peak,
              .capacity = capacity_of(h)};
+  if (cluster.software) f.software = cluster.software->name;
   f.shard_size = dry.shard_size;
   f.totals = plan::totals_of(dry.record, static_cast<int>(steps.size()) - 1, std::min(cluster.ranks_per_node, cluster.num_ranks));
   f.step = steps.back();

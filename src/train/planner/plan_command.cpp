@@ -32,6 +32,8 @@ plays them with the hardware's rates.
   --ranks-per-node=M     default: as the hardware says
   --hardware=NAME|FILE   a100-40, a100-80, h100-80, h200, cpu-epyc-9654, cpu-xeon-8480, or a JSON file of the same form;
                          mica-bench gemm --hardware-out FILE, then comm --hardware-out FILE, write one for this machine
+  --software=NAME|FILE   times the kernels of another program under Mica's schedule, to compare with measurements of that program:
+                         pytorch, pytorch-2022, llm-foundry-2023, or a JSON file of the same form; default: Mica's own kernels
   --node-gbps=G          network bandwidth of a node in each direction, in Gb/s; default: as the hardware says
   --json                 one JSON object instead of the table
   --largest=false        do not search for the largest micro-batch that fits, which takes most of the time
@@ -46,15 +48,14 @@ plays them with the hardware's rates.
   mica-plan configs/gpt2-124m.cfg --ranks=64 --hardware=h100-80 --advise
 
 How to read the figures: if a rank waits for communication much of the time, try larger micro-batches, hybrid_shard, or shard_grad_op if
-memory allows. Forecasts are optimistic, since they assume the best rate published for matrix products. Compared with published
-measurements of 2023 they are 20 to 50 % too fast on A100, and more on H100 (docs/planning.md). Use them to compare choices.
+memory allows. No step of Mica was ever timed on a GPU; docs/planning.md compares forecasts of other programs with their measurements.
 
 Exit status: 0 done, even if the run does not fit; 2 an error in flags, config or hardware, or --advise or --svg finds nothing that fits;
 3 a file cannot be written.
 )";
 
 struct PlanRequest {
-  std::string config_path, hardware, svg;
+  std::string config_path, hardware, software, svg;
   std::vector<std::string> overrides;
   std::int64_t ranks = 0, ranks_per_node = 0;
   double node_gbps = 0;
@@ -86,7 +87,7 @@ constexpr std::int64_t kMostRanks = 16384;
 
 PlanRequest parse_plan_request(const std::vector<std::string>& arguments) {
   PlanRequest command;
-  constexpr std::array<std::string_view, 5> kWithValue{"--ranks", "--ranks-per-node", "--hardware", "--node-gbps", "--svg"};
+  constexpr std::array<std::string_view, 6> kWithValue{"--ranks", "--ranks-per-node", "--hardware", "--software", "--node-gbps", "--svg"};
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
     if (!argument.starts_with("-")) {
@@ -111,6 +112,9 @@ PlanRequest parse_plan_request(const std::vector<std::string>& arguments) {
       command.ranks_per_node = whole_number(flag, value, kMostRanks);
     } else if (flag == "--hardware") {
       command.hardware = value;
+    } else if (flag == "--software") {
+      require<ConfigError>(!value.empty(), "--software needs a name or a file: {}", fmt::join(plan::software_names(), ", "));
+      command.software = value;
     } else if (flag == "--node-gbps") {
       command.node_gbps = positive_number(flag, value);
     } else if (flag == "--svg") {
@@ -140,6 +144,7 @@ Cluster cluster_of(const PlanRequest& command) {
   Cluster cluster{.hardware = plan::find_hardware(command.hardware), .num_ranks = static_cast<int>(command.ranks)};
   cluster.ranks_per_node = command.ranks_per_node > 0 ? static_cast<int>(command.ranks_per_node) : cluster.hardware.ranks_per_node;
   cluster.ranks_per_node = std::min(cluster.ranks_per_node, cluster.num_ranks);
+  if (!command.software.empty()) cluster.software = plan::find_software(command.software);
   if (command.node_gbps > 0) cluster.hardware.network_gbps = command.node_gbps;
   require<ConfigError>(cluster.num_ranks % cluster.ranks_per_node == 0,
                        "--ranks={} is not a multiple of the {} ranks of a node: choose a multiple, or set "

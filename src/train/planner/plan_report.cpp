@@ -20,6 +20,7 @@ std::string forecast_table(const Forecast& f, const plan::Hardware& h, std::int6
   std::string text;
   const auto line = [&](std::string_view name, const std::string& value) { text += fmt::format("{:<22} {}\n", name, value); };
   line("cluster", fmt::format("{} ranks, {} per node, {}, {:g} Gb/s per node", f.num_ranks, f.ranks_per_node, h.name, h.network_gbps));
+  if (f.software != "mica") line("kernels", fmt::format("of {}; the schedule, memory and counts are Mica's", f.software));
   line("model",
        fmt::format("{} parameters, sharded over {} ranks, {} replicas", f.num_parameters, f.shard_size, f.num_ranks / f.shard_size));
   line("batch", fmt::format("{} sequences of {} tokens per step = micro-batch {} x accumulation {} x {} ranks", f.batch.global_batch(),
@@ -58,6 +59,7 @@ std::string forecast_json(const Forecast& f, const plan::Hardware& h, std::int64
     roles[std::string(memory_role_name(static_cast<MemoryRole>(role)))] = f.memory.peak_by_role[role];
   }
   nlohmann::ordered_json json{{"hardware", h.name},
+                              {"software", f.software},
                               {"ranks", f.num_ranks},
                               {"ranks_per_node", f.ranks_per_node},
                               {"node_gbps", h.network_gbps},

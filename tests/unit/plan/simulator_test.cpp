@@ -91,6 +91,14 @@ TEST(Simulator, CommunicationSlowsComputationDown) {
       run({gather(2), task(kCompute, 3), mark()}, {.compute_beside_communication = 0.5, .communication_beside_compute = 0.5}).seconds, 5);
 }
 
+// 2 and 3 of computing on two streams: half speed until the first ends at 4, then 1 is left of the other.
+TEST(Simulator, StreamsShareTheProcessor) {
+  EXPECT_DOUBLE_EQ(run({task(kCompute, 3), task(kOther, 2), mark()}).seconds, 5);
+  EXPECT_DOUBLE_EQ(run({task(kCompute, 3), task(kOther, 2), wait(kCompute, 1), task(kCompute, 1), mark()}).seconds, 6);
+  // Beside a gather of 2, each at a quarter: half a second of both is done by 2; 2.5 and 1.5 are left.
+  EXPECT_DOUBLE_EQ(run({gather(2), task(kCompute, 3), task(kOther, 2), mark()}, {.compute_beside_communication = 0.5}).seconds, 6);
+}
+
 TEST(Simulator, InlineStreamsOverlapNothing) {
   const SimStep step = run({gather(4), task(kCompute, 3), wait(kCompute, 0), task(kCompute, 2), mark()}, {.inlined = true});
   EXPECT_DOUBLE_EQ(step.seconds, 9);

@@ -19,8 +19,8 @@ using ::testing::HasSubstr;
 Hardware round_hardware() {
   Hardware h;
   h.product_tflops = {.fp32 = 1, .tf32 = 2, .bf16 = 10};
-  h.attention_forward_tflops = 2;
-  h.attention_backward_tflops = 1;
+  h.name = "round";
+  h.attention = {.forward_tflops = 2, .backward_tflops = 1, .half_tokens = 100};
   h.memory_gb_s = 1000;
   h.in_node_gb_s = 100;
   h.network_gbps = 80;  // 10 GB/s
@@ -48,6 +48,59 @@ TEST(StepCost, TilesThatDoNotFillTheProcessorsCost) {
   // One tile with a long sum is split into four.
   EXPECT_DOUBLE_EQ(product_seconds({.m = 128, .n = 128, .k = 4096}, h), 2.0 * 128 * 128 * 4096 / 1e12);
 }
+
+// --- kernels -----------------------------------------------------------------------------------------------------------
+
+double seconds_of(const RecordedOp& op, const Hardware& hardware, CostOptions options = {}) {
+  StepRecord record;
+  record.products = {{.m = 1000, .n = 1000, .k = 1000}};
+  record.ops = {op};
+  return sim_ops(record, hardware, options).at(0).seconds;
+}
+
+TEST(StepCost, AttentionIsSlowerOnShortSequences) {
+  const Hardware h = round_hardware();
+  const RecordedOp forward{.what = "attention", .attention_flops = 2e9};
+  const RecordedOp backward{.what = "attention_backward", .attention_flops = 2e9, .is_backward = true};
+  // 100 tokens reach half of 2 TF/s, 300 three quarters.
+  EXPECT_DOUBLE_EQ(seconds_of(forward, h, {.seq_len = 100}), 2e-3);
+  EXPECT_DOUBLE_EQ(seconds_of(forward, h, {.seq_len = 300}), 1e-3 / 0.75);
+  EXPECT_DOUBLE_EQ(seconds_of(backward, h, {.seq_len = 100}), 4e-3);
+}
+
+// 2e9 operations take 2 ms on this processor; the CPU's scratch memory of 4 GB would take 4 ms.
+TEST(StepCost, AGpusProductTakesNoScratchMemory) {
+  Hardware h = round_hardware();
+  const RecordedOp product{.what = "linear", .bytes = 4'000'000'000, .num_products = 1};
+  EXPECT_DOUBLE_EQ(seconds_of(product, h), 2e-3);
+  h.is_gpu = false;
+  EXPECT_DOUBLE_EQ(seconds_of(product, h), 4e-3);
+}
+
+TEST(StepCost, AnotherSoftwareHasItsOwnKernels) {
+  const Hardware h = round_hardware();
+  const Software software{.name = "other",
+                          .attention = {{"round", {.forward_tflops = 1, .backward_tflops = 1, .half_tokens = 0}}},
+                          .kernels = {{"layer_norm", {.bandwidth = 0.5, .extra = 0}},
+                                      {"adamw", {.bandwidth = 1, .extra = 4}},
+                                      {"linear", {.bandwidth = 1, .extra = 0.5}},
+                                      {"attention", {.bandwidth = 0.5, .extra = 1}}}};
+  const CostOptions theirs{.software = &software};
+  const auto moves = [](const char* what) { return RecordedOp{.what = what, .bytes = 1'000'000'000}; };  // 1 ms
+  EXPECT_DOUBLE_EQ(seconds_of(moves("layer_norm"), h), 1e-3);
+  EXPECT_DOUBLE_EQ(seconds_of(moves("layer_norm"), h, theirs), 2e-3);
+  EXPECT_DOUBLE_EQ(seconds_of(moves("adamw"), h, theirs), 5e-3);
+  EXPECT_DOUBLE_EQ(seconds_of(moves("add"), h, theirs), 1e-3);
+  // Half of 3 operands of 4 MB on top of 2 ms.
+  EXPECT_DOUBLE_EQ(seconds_of({.what = "linear", .bytes = 1'000'000'000, .num_products = 1}, h, theirs), 2e-3 + 6e-6);
+  // 2e9 at 1 TF/s, and 1 GB at half the rate of memory.
+  EXPECT_DOUBLE_EQ(seconds_of({.what = "attention", .bytes = 1'000'000'000, .attention_flops = 2e9}, h, theirs), 2e-3 + 2e-3);
+  Hardware elsewhere = h;
+  elsewhere.name = "elsewhere";
+  EXPECT_THROW(static_cast<void>(seconds_of(moves("add"), elsewhere, theirs)), ConfigError);
+}
+
+// --- collectives ---------------------------------------------------------------------------------------------------------
 
 // 800 MB on 8 ranks.
 TEST(StepCost, CollectivesInsideANode) {
@@ -141,6 +194,41 @@ TEST(Hardware, MistakesAreNamed) {
   EXPECT_THAT(error_of(changed("\"device\": \"gpu\"", "\"device\": \"tpu\"")), HasSubstr("expected \"gpu\" or \"cpu\""));
   EXPECT_THAT(error_of("{"), HasSubstr("f.json"));
   EXPECT_THROW(static_cast<void>(find_hardware("h1000")), ConfigError);
+}
+
+// --- software files --------------------------------------------------------------------------------------------------
+
+TEST(Software, FilesThatComeWithMicaAreWhole) {
+  EXPECT_THAT(software_names(), ::testing::UnorderedElementsAre("llm-foundry-2023", "pytorch", "pytorch-2022"));
+  for (const std::string& name : software_names()) {
+    const Software software = find_software(name);
+    EXPECT_EQ(software.name, name);
+    for (const char* hardware : {"a100-40", "a100-80", "h100-80", "h200"}) {
+      EXPECT_LE(software.attention_on(hardware).forward_tflops, find_hardware(hardware).attention.forward_tflops) << name << hardware;
+    }
+  }
+}
+
+TEST(Software, MistakesAreNamed) {
+  const auto error_with = [](const std::string& attention, const std::string& kernel) {
+    try {
+      static_cast<void>(parse_software(
+          R"({"name": "x", "what": "y", "attention": {"h": {)" + attention + R"(}}, "kernels": {)" + kernel + "}}", "f.json"));
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  const std::string rates = R"("forward_tflops": 1, "backward_tflops": 1, "half_tokens": 1, "source": "s")";
+  EXPECT_EQ(error_with(rates, R"("add": {"bandwidth": 1, "extra": 0, "source": "s"})"), "no error");
+  EXPECT_THAT(error_with(rates, R"("ad": {"bandwidth": 1, "extra": 0, "source": "s"})"), HasSubstr("expected one of adamw"));
+  EXPECT_THAT(error_with(rates, R"("add": {"bandwidth": 2, "extra": 0, "source": "s"})"), HasSubstr("bandwidth is 2"));
+  EXPECT_THAT(error_with(rates, R"("add": {"bandwidth": 1, "extra": 0})"), HasSubstr("has no source"));
+  EXPECT_THAT(error_with(rates, R"("add": {"bandwidth": 1, "extra": 0, "source": "s", "more": 1})"), HasSubstr("is not known"));
+  EXPECT_THAT(error_with(rates + R"(, "more": 1)", ""), HasSubstr("is not known"));
+  EXPECT_THAT(error_with(R"("forward_tflops": 0)", ""), HasSubstr("has no source"));
+  EXPECT_THAT(error_with(R"("forward_tflops": 0, "source": "s")", ""), HasSubstr("forward_tflops is 0"));
+  EXPECT_THROW(static_cast<void>(find_software("torch")), ConfigError);
 }
 
 }  // namespace

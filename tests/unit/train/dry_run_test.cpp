@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include <gmock/gmock.h>
@@ -82,6 +83,40 @@ TEST(DryRun, IsOfAnyNumberOfRanks) {
   EXPECT_EQ(gather->group, (plan::GroupShape{.num_ranks = 16384, .num_nodes = 2048, .ranks_on_node = 8}));
 }
 
+// Another software's layers are kernels of their own; what they compute and send is the same.
+TEST(DryRun, OfAnotherSoftwareFusesNothing) {
+  Cluster theirs = cluster(4, 2);
+  theirs.software = plan::find_software("pytorch");
+  const auto count = [](const DryRun& run, std::string_view what) {
+    const auto second = std::ranges::find(run.record.ops, plan::RecordedOp::Kind::mark, &plan::RecordedOp::kind);
+    return std::count_if(run.record.ops.begin(), second, [&](const plan::RecordedOp& op) { return op.what == what; });
+  };
+  const DryRun fused = dry_run(tiny(), cluster(4, 2)), apart = dry_run(tiny(), theirs);
+  EXPECT_EQ(count(fused, "linear_gelu"), 4);
+  EXPECT_EQ(count(fused, "linear_gelu_backward_input"), 4);
+  EXPECT_EQ(count(apart, "linear_gelu"), 0);
+  EXPECT_EQ(count(apart, "gelu"), 4);
+  // Two residual sums a block forward, and two backward.
+  EXPECT_EQ(count(apart, "add"), 4 * 4);
+  EXPECT_EQ(totals(apart, 2).product_flops, totals(fused, 2).product_flops);
+  EXPECT_EQ(totals(apart, 2).num_collectives, totals(fused, 2).num_collectives);
+  EXPECT_EQ(totals(apart, 2).sent_to_network, totals(fused, 2).sent_to_network);
+}
+
+// A software file names tasks; each is one that some model's step has.
+TEST(DryRun, HasTheTasksOfSoftwareFiles) {
+  Cluster theirs = cluster(2, 2);
+  theirs.software = plan::find_software("pytorch");
+  std::set<std::string> tasks;
+  for (const char* name : {"gpt2-tiny-text", "llama-tiny-text"}) {
+    for (const plan::RecordedOp& op : dry_run(parse_config(read_config_text(config_path(name)), {}), theirs).record.ops)
+      tasks.insert(op.what);
+  }
+  for (const std::string& name : plan::software_names()) {
+    for (const auto& [task, cost] : plan::find_software(name).kernels) EXPECT_TRUE(tasks.contains(task)) << name << " " << task;
+  }
+}
+
 TEST(Forecast, EffectsHaveTheRightSign) {
   const auto forecast = [](const std::vector<std::string>& flags, double gbps) {
     Cluster c = cluster(32, 8);
@@ -97,6 +132,45 @@ TEST(Forecast, EffectsHaveTheRightSign) {
   EXPECT_GE(forecast({"--fsdp.backward_prefetch=none"}, 1600).step.exposed, fast.step.exposed);
   EXPECT_GT(fast.mfu, 0.05);
   EXPECT_LT(fast.mfu, fast.hfu + 0.1);
+}
+
+// Where the network is all that counts, a step takes what its bytes take. gpt2-124m: 12 blocks of 7.09 M parameters in bf16, a root unit
+// of 39.4 M, gradients in fp32; 4 nodes of 8.
+TEST(Forecast, EffectsHaveTheRightSize) {
+  const auto forecast = [](const std::vector<std::string>& flags, double gbps) {
+    Cluster c = cluster(32, 8);
+    c.hardware.network_gbps = gbps;
+    return make_forecast(parse_config(read_config_text(config_path("gpt2-124m")), flags), c);
+  };
+  constexpr double kBlocks = 85.05, kRootUnit = 39.38, kSlow = 10, kFast = 1600;
+  const double gathered = 2 * (kBlocks + kRootUnit), again = 2 * kBlocks, reduced = 4 * (kBlocks + kRootUnit);
+  const double full = forecast({}, kSlow).step.seconds;
+  // SHARD_GRAD_OP does not gather the blocks again.
+  EXPECT_NEAR(full / forecast({"--fsdp.strategy=shard_grad_op"}, kSlow).step.seconds, (gathered + again + reduced) / (gathered + reduced),
+              0.02);
+  // HYBRID_SHARD sends gradients only, 3/4 of them to and 3/4 from each node; FULL_SHARD 31/32 of everything.
+  EXPECT_NEAR(full / forecast({"--fsdp.strategy=hybrid_shard"}, kSlow).step.seconds,
+              31.0 / 32 * (gathered + again + reduced) / (1.5 * reduced), 0.05);
+  // On a fast network gathers are hidden.
+  EXPECT_LT(forecast({}, kFast).step.seconds, 1.05 * forecast({"--fsdp.strategy=shard_grad_op"}, kFast).step.seconds);
+  // The rate limiter (limit_all_gathers) delays gathers, which costs a little where they are not hidden.
+  const std::string off = "--fsdp.limit_all_gathers=false";
+  for (const double gbps : {kSlow, 100.0, 400.0, kFast}) {
+    const Forecast with = forecast({}, gbps), without = forecast({off}, gbps);
+    EXPECT_GE(with.step.seconds, 0.9999 * without.step.seconds) << gbps;
+    EXPECT_LE(with.step.seconds, 1.05 * without.step.seconds) << gbps;
+    EXPECT_GT(with.step.host_waits, without.step.host_waits) << gbps;
+  }
+}
+
+TEST(Forecast, AnotherSoftwareTakesLonger) {
+  Cluster theirs = cluster(8, 8);
+  const Forecast mica = make_forecast(tiny(), theirs);
+  theirs.software = plan::find_software("llm-foundry-2023");
+  const Forecast slower = make_forecast(tiny(), theirs);
+  EXPECT_EQ(mica.software, "mica");
+  EXPECT_EQ(slower.software, "llm-foundry-2023");
+  EXPECT_GT(slower.step.seconds, mica.step.seconds);
 }
 
 TEST(Forecast, TheLargestMicroBatchFitsAndTheNextDoesNot) {
@@ -155,6 +229,16 @@ TEST(PlanCommand, PrintsATable) {
   EXPECT_THAT(text, HasSubstr("fits"));
 }
 
+TEST(PlanCommand, TimesAnotherSoftware) {
+  const std::string config = config_path("gpt2-tiny-text");
+  const auto json =
+      nlohmann::json::parse(output_of({config, "--ranks=8", "--hardware=h100-80", "--software=pytorch", "--json", "--largest=false"}));
+  EXPECT_EQ(json["software"], "pytorch");
+  EXPECT_THAT(output_of({config, "--ranks=8", "--hardware=h100-80", "--software", "pytorch"}),
+              HasSubstr("kernels                of pytorch"));
+  EXPECT_EQ(nlohmann::json::parse(output_of({config, "--ranks=8", "--hardware=h100-80", "--json", "--largest=false"}))["software"], "mica");
+}
+
 TEST(PlanCommand, Advises) {
   const std::string text =
       output_of({config_path("gpt2-tiny-text"), "--ranks=16", "--hardware=a100-40", "--advise", "--train.global_batch=64"});
@@ -190,6 +274,11 @@ TEST(PlanCommand, BadInputIsOneLine) {
               HasSubstr("is 5000 micro-batches per step"));
   EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--advise", "--json"}), HasSubstr("leave out --json"));
   EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--mesh.shard_size=3"}), HasSubstr("mesh.shard_size=3"));
+  EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--software=torch"}),
+              HasSubstr("--software=torch is neither a file nor one of"));
+  EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=h100-80", "--software="}), HasSubstr("--software needs a name or a file"));
+  EXPECT_THAT(error_of({config, "--ranks=8", "--hardware=cpu-epyc-9654", "--software=pytorch"}),
+              HasSubstr("has no attention on cpu-epyc-9654"));
   EXPECT_THAT(error_of({"missing.cfg", "--ranks=8", "--hardware=h100-80"}), HasSubstr("missing.cfg"));
 }
 

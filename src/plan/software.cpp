@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mica/plan/software.hpp"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <ranges>
+#include <sstream>
+
+#include <fmt/ranges.h>
+
+#include "mica/core/error.hpp"
+#include "mica/io/json.hpp"
+
+#include "software_files.hpp"
+
+namespace mica::plan {
+namespace {
+
+/// Tasks of a step that a dry run records, and that others may do otherwise.
+constexpr std::array kTasks{
+    "adamw",         "add",        "attention",           "attention_backward",     "embedding", "embedding_backward", "gelu",
+    "gelu_backward", "layer_norm", "layer_norm_backward", "linear_backward_params", "rms_norm",  "rms_norm_backward",  "rotary",
+    "scale",         "swiglu",     "swiglu_backward"};
+
+double number_in(const io::JsonValue& json, const char* key, double lowest, double highest) {
+  const io::JsonValue found = json[key];
+  const double value = found.number();
+  if (!(value >= lowest && value <= highest)) found.fail_expecting(fmt::format("a number from {} to {}", lowest, highest));
+  return value;
+}
+
+void check_keys(const io::JsonValue& json, const std::vector<std::string_view>& known) {
+  json.for_each_key([&](const std::string& key, const io::JsonValue& value) {
+    if (std::ranges::find(known, key) == known.end()) value.fail(fmt::format("is not known; the keys are {}", fmt::join(known, ", ")));
+  });
+}
+
+void check_source(const io::JsonValue& json) {
+  if (!json.has("source") || json["source"].text().empty()) json.fail("has no source: write where it comes from under \"source\"");
+}
+
+}  // namespace
+
+const AttentionRate& Software::attention_on(const std::string& hardware_name) const {
+  const auto found = attention.find(hardware_name);
+  require<ConfigError>(found != attention.end(), "--software={} has no attention on {}; it has {}: choose another hardware or software",
+                       name, hardware_name, fmt::join(std::views::keys(attention), ", "));
+  return found->second;
+}
+
+std::vector<std::string> software_names() {
+  std::vector<std::string> names;
+  for (const SoftwareFile& file : kSoftwareFiles) names.emplace_back(file.name);
+  return names;
+}
+
+Software parse_software(std::string_view text, const std::string& file_name) {
+  const auto json = io::JsonValue::parse<ConfigError>(text, file_name);
+  check_keys(json, {"name", "what", "attention", "kernels"});
+  Software software{.name = json["name"].text(), .attention = {}, .kernels = {}};
+  static_cast<void>(json["what"].text());
+  constexpr double kMost = 1e9;
+  json["attention"].for_each_key([&](const std::string& hardware, const io::JsonValue& each) {
+    check_keys(each, {"forward_tflops", "backward_tflops", "half_tokens", "source"});
+    check_source(each);
+    software.attention[hardware] = {.forward_tflops = number_in(each, "forward_tflops", 1e-3, kMost),
+                                    .backward_tflops = number_in(each, "backward_tflops", 1e-3, kMost),
+                                    .half_tokens = number_in(each, "half_tokens", 0, kMost)};
+  });
+  json["kernels"].for_each_key([&](const std::string& task, const io::JsonValue& each) {
+    if (std::ranges::find(kTasks, task) == kTasks.end())
+      each.fail(fmt::format("is no task that may be changed; expected one of {}", fmt::join(kTasks, ", ")));
+    check_keys(each, {"bandwidth", "extra", "source"});
+    check_source(each);
+    software.kernels[task] = {.bandwidth = number_in(each, "bandwidth", 1e-3, 1), .extra = number_in(each, "extra", 0, kMost)};
+  });
+  return software;
+}
+
+Software find_software(const std::string& name_or_file) {
+  const auto known = std::ranges::find(kSoftwareFiles, name_or_file, &SoftwareFile::name);
+  if (known != kSoftwareFiles.end()) return parse_software(known->text, name_or_file);
+  std::error_code none;
+  require<ConfigError>(std::filesystem::is_regular_file(name_or_file, none), "--software={} is neither a file nor one of {}", name_or_file,
+                       fmt::join(software_names(), ", "));
+  std::ifstream file(name_or_file);
+  std::ostringstream text;
+  text << file.rdbuf();
+  require<ConfigError>(file.good(), "cannot read {}", name_or_file);
+  return parse_software(text.str(), name_or_file);
+}
+
+}  // namespace mica::plan
