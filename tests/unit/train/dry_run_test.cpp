@@ -164,13 +164,17 @@ TEST(Forecast, EffectsHaveTheRightSize) {
 }
 
 TEST(Forecast, AnotherSoftwareTakesLonger) {
-  Cluster theirs = cluster(8, 8);
-  const Forecast mica = make_forecast(tiny(), theirs);
-  theirs.software = plan::find_software("llm-foundry-2023");
-  const Forecast slower = make_forecast(tiny(), theirs);
-  EXPECT_EQ(mica.software, "mica");
+  const Config config = parse_config(read_config_text(config_path("gpt2-124m")), {});
+  Cluster c = cluster(8, 8);
+  const Forecast fused = make_forecast(config, c);
+  c.software = plan::Software{.name = "apart", .attention = {{"a100-80", c.hardware.attention}}, .kernels = {}};
+  const Forecast apart = make_forecast(config, c);
+  c.software = plan::find_software("llm-foundry-2023");
+  const Forecast slower = make_forecast(config, c);
+  EXPECT_EQ(fused.software, "mica");
   EXPECT_EQ(slower.software, "llm-foundry-2023");
-  EXPECT_GT(slower.step.seconds, mica.step.seconds);
+  EXPECT_GT(apart.step.seconds, fused.step.seconds);
+  EXPECT_GT(slower.step.seconds, 1.1 * apart.step.seconds);
 }
 
 TEST(Forecast, TheLargestMicroBatchFitsAndTheNextDoesNot) {
