@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "mica/core/half.hpp"
+#include "mica/tensor/host_math.hpp"
 
 namespace mica::checkpoint {
 namespace {
@@ -44,6 +45,12 @@ double element_value(DType dtype, const std::byte* data, std::int64_t i) {
       return load<std::uint16_t>(data, i);
     case DType::u8:
       return load<std::uint8_t>(data, i);
+    case DType::moment8:
+    case DType::square8: {
+      float value = 0;
+      convert(data + i, dtype, &value, DType::f32, 1);
+      return static_cast<double>(value);
+    }
   }
   return 0;
 }

@@ -8,14 +8,16 @@
 
 namespace mica {
 namespace {
-constexpr std::array<std::pair<DType, std::string_view>, 8> kNames{{{DType::f32, "fp32"},
-                                                                    {DType::bf16, "bf16"},
-                                                                    {DType::f16, "fp16"},
-                                                                    {DType::f64, "fp64"},
-                                                                    {DType::i64, "int64"},
-                                                                    {DType::i32, "int32"},
-                                                                    {DType::u16, "uint16"},
-                                                                    {DType::u8, "uint8"}}};
+constexpr std::array<std::pair<DType, std::string_view>, 10> kNames{{{DType::f32, "fp32"},
+                                                                     {DType::bf16, "bf16"},
+                                                                     {DType::f16, "fp16"},
+                                                                     {DType::f64, "fp64"},
+                                                                     {DType::i64, "int64"},
+                                                                     {DType::i32, "int32"},
+                                                                     {DType::u16, "uint16"},
+                                                                     {DType::u8, "uint8"},
+                                                                     {DType::moment8, "moment8"},
+                                                                     {DType::square8, "square8"}}};
 }
 
 std::string_view dtype_name(DType dtype) {
@@ -29,7 +31,8 @@ DType dtype_from_name(std::string_view name) {
   for (const auto& [value, known] : kNames) {
     if (known == name) return value;
   }
-  throw ConfigError(fmt::format("unknown dtype '{}', expected fp32, bf16, fp16, fp64, int64, int32, uint16 or uint8", name));
+  throw ConfigError(
+      fmt::format("unknown dtype '{}', expected fp32, bf16, fp16, fp64, int64, int32, uint16, uint8, moment8 or square8", name));
 }
 
 }  // namespace mica

@@ -48,6 +48,8 @@ FileType file_type(DType dtype) {
     case DType::u16:
       return FileType::u16;
     case DType::u8:
+    case DType::moment8:
+    case DType::square8:
       return FileType::u8;
   }
   return FileType::other;

@@ -17,6 +17,9 @@ namespace mica::arguments {
 /// The dtypes of activations, parameters and their gradients.
 inline constexpr std::initializer_list<DType> kFloats{DType::f32, DType::bf16, DType::f16};
 
+/// The dtypes that a copy converts: optimizer state, too.
+inline constexpr std::initializer_list<DType> kConvertible{DType::f32, DType::bf16, DType::f16, DType::moment8, DType::square8};
+
 inline void expect_dtype(std::string_view kernel, std::string_view argument, ConstTensorView view, std::initializer_list<DType> allowed) {
   for (const DType dtype : allowed) {
     if (view.dtype == dtype) return;
@@ -48,9 +51,9 @@ inline void expect_cols(std::string_view kernel, std::string_view argument, Cons
   expect_present(kernel, argument, view);
 }
 
-/// What every device requires of the arguments of optimizers. @throws Error
-void check_adamw(std::span<const AdamWArgs> list);
-void check_sgd(std::span<const SgdArgs> list);
+/// What every device requires of the arguments of optimizers. @param moments  dtypes that the device keeps them in. @throws Error
+void check_adamw(std::span<const AdamWArgs> list, std::initializer_list<DType> moments);
+void check_sgd(std::span<const SgdArgs> list, std::initializer_list<DType> moments);
 
 /// All memory that a step touches; views that the tensors share are listed once.
 [[nodiscard]] std::vector<Access> accesses_of(std::span<const AdamWArgs> list);

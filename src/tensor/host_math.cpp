@@ -25,10 +25,8 @@ void fold_max(std::span<const void* const> sources, void* dst, std::int64_t nume
 }
 
 void convert(const void* src, DType src_dtype, void* dst, DType dst_dtype, std::int64_t numel) {
-  if (src_dtype != dst_dtype) {
-    require_arithmetic(src_dtype, "conversion");
-    require_arithmetic(dst_dtype, "conversion");
-  }
+  require<ConfigError>(can_convert(src_dtype, dst_dtype), "conversion of {} to {} elements: expected fp32, bf16, fp16, moment8 or square8",
+                       dtype_name(src_dtype), dtype_name(dst_dtype));
   cpu::loops().convert(src, src_dtype, dst, dst_dtype, 0, numel);
 }
 

@@ -6,8 +6,9 @@
 
 namespace mica {
 
-/// Element types of tensors and files.
-enum class DType : std::uint8_t { f32, bf16, f16, f64, i64, i32, u16, u8 };
+/// Element types of tensors and files. moment8 and square8 are an optimizer's 8-bit codes ([Note: 8-bit moments],
+/// src/tensor/moment_codes.hpp).
+enum class DType : std::uint8_t { f32, bf16, f16, f64, i64, i32, u16, u8, moment8, square8 };
 
 /// Bytes of one element.
 [[nodiscard]] constexpr std::int64_t dtype_bytes(DType dtype) {
@@ -23,6 +24,8 @@ enum class DType : std::uint8_t { f32, bf16, f16, f64, i64, i32, u16, u8 };
     case DType::u16:
       return 2;
     case DType::u8:
+    case DType::moment8:
+    case DType::square8:
       return 1;
   }
   return 0;

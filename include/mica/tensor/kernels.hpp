@@ -36,8 +36,8 @@ inline constexpr double kInfNorm = 1e308;
 struct AdamWArgs {
   TensorView param;       // [n] f32 master
   ConstTensorView grad;   // [n] f32
-  TensorView exp_avg;     // [n] f32
-  TensorView exp_avg_sq;  // [n] f32
+  TensorView exp_avg;     // [n] f32; on a CPU also bf16 or moment8 [Note: rounding of moments]
+  TensorView exp_avg_sq;  // [n] as exp_avg; square8 beside moment8
   double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   std::int64_t step = 1;            ///< counts from 1: bias correction
   ConstTensorView grad_scale;       ///< [1] f32 multiplied into the gradient (clip coefficient), or absent
@@ -48,7 +48,7 @@ struct AdamWArgs {
 struct SgdArgs {
   TensorView param;            // [n] f32 master
   ConstTensorView grad;        // [n] f32
-  TensorView momentum_buffer;  // [n] f32, absent without momentum
+  TensorView momentum_buffer;  // [n] as AdamWArgs::exp_avg; absent without momentum
   double lr = 0, momentum = 0, dampening = 0, weight_decay = 0;
   bool nesterov = false;
   bool first_step = false;  ///< the momentum buffer is set to the gradient

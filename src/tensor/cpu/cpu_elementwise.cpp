@@ -50,8 +50,8 @@ void CpuKernels::copy(Stream& s, ConstTensorView src, TensorView dst) {
   if (src.dtype == dst.dtype) {
     expect("copy", "src", src, n, {dst.dtype});
   } else {
-    expect("copy", "src", src, n, kFloats);
-    expect_dtype("copy", "dst", dst, kFloats);
+    expect("copy", "src", src, n, kConvertible);
+    expect_dtype("copy", "dst", dst, kConvertible);
   }
   enqueue(s, "copy", {reads(src), mica::writes(dst)}, [src, dst, n] {
     parallel_ranges(n, kElementGrain,

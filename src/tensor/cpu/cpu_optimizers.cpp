@@ -15,6 +15,9 @@ namespace {
 /// Elements of one partial sum: fixed, so that a norm does not depend on the number of threads.
 constexpr std::int64_t kSumBlock = 65536;
 
+/// What moments may be kept in.
+constexpr std::initializer_list<DType> kMoments{DType::f32, DType::bf16, DType::moment8};
+
 bool is_skipped(ConstTensorView skip) { return skip && *skip.as<float>() != 0.0F; }
 float gradient_scale(ConstTensorView scale) { return scale ? *scale.as<float>() : 1.0F; }
 
@@ -111,7 +114,7 @@ void CpuKernels::update_scale(Stream& s, const ScaleUpdateArgs& args) {
 }
 
 void CpuKernels::adamw(Stream& s, std::span<const AdamWArgs> list) {
-  check_adamw(list);
+  check_adamw(list, kMoments);
   if (list.empty()) return;
   enqueue(s, "adamw", accesses_of(list), [all = std::vector<AdamWArgs>(list.begin(), list.end())] {
     if (is_skipped(all.front().skip)) return;
@@ -119,24 +122,25 @@ void CpuKernels::adamw(Stream& s, std::span<const AdamWArgs> list) {
     const float skipped_steps = skipped ? *skipped.as<float>() : 0.0F;
     for (const AdamWArgs& args : all) {
       const AdamWCoefficients coefficients = adamw_coefficients(args, gradient_scale(args.grad_scale), skipped_steps);
+      const auto taken_step = static_cast<std::uint32_t>(args.step - static_cast<std::int64_t>(skipped_steps));
       parallel_ranges(args.param.numel(), kElementGrain, [&](std::int64_t begin, std::int64_t end) {
-        loops().adamw(coefficients, args.param.as<float>(), args.grad.as<float>(), args.exp_avg.as<float>(), args.exp_avg_sq.as<float>(),
-                      begin, end);
+        loops().adamw(coefficients, {args.exp_avg.dtype, taken_step}, args.param.as<float>(), args.grad.as<float>(), args.exp_avg.data,
+                      args.exp_avg_sq.data, begin, end);
       });
     }
   });
 }
 
 void CpuKernels::sgd(Stream& s, std::span<const SgdArgs> list) {
-  check_sgd(list);
+  check_sgd(list, kMoments);
   if (list.empty()) return;
   enqueue(s, "sgd", accesses_of(list), [all = std::vector<SgdArgs>(list.begin(), list.end())] {
     if (is_skipped(all.front().skip)) return;
     for (const SgdArgs& args : all) {
       const SgdCoefficients coefficients = sgd_coefficients(args, gradient_scale(args.grad_scale));
       parallel_ranges(args.param.numel(), kElementGrain, [&](std::int64_t begin, std::int64_t end) {
-        loops().sgd(coefficients, args.param.as<float>(), args.grad.as<float>(), static_cast<float*>(args.momentum_buffer.data), begin,
-                    end);
+        loops().sgd(coefficients, {args.momentum_buffer.dtype}, args.param.as<float>(), args.grad.as<float>(), args.momentum_buffer.data,
+                    begin, end);
       });
     }
   });

@@ -26,6 +26,12 @@ inline constexpr std::int64_t kThinRows = 8;
 /// Floats of a row of thin_row().
 [[nodiscard]] constexpr std::int64_t thin_length(std::int64_t k) { return (k + 31) / 32 * 32; }
 
+/// How an optimizer's moments are kept, and its step, which is part of how they are rounded ([Note: rounding of moments]).
+struct MomentFormat {
+  DType dtype = DType::f32;  ///< of the first moment
+  std::uint32_t step = 0;    ///< that have been taken, without skipped ones; 0 for an optimizer that does not count
+};
+
 /// One set of single-threaded loops. [Note: loops]
 /// - Plain pointers, no streams, no threads, no allocation, no exceptions. Any alignment. Pointers point to element 0 and
 ///   [begin, end) counts elements (or rows), so that a caller splits a range by changing the bounds only.
@@ -55,7 +61,7 @@ struct Loops {
   /// src may be dst when the dtypes are equal.
   void (*scale)(const void* src, DType src_dtype, float factor, void* dst, DType dst_dtype, Write mode, std::int64_t begin,
                 std::int64_t end);
-  /// (=) Dtypes in any combination, round to nearest even, NaN stays NaN; equal dtypes copy bytes.
+  /// (=) Dtypes in any combination, moment8 and square8 too; round to nearest even, NaN stays NaN; equal dtypes copy bytes.
   void (*convert)(const void* src, DType src_dtype, void* dst, DType dst_dtype, std::int64_t begin, std::int64_t end);
   /// (=) any dtype; integers are truncated from double.
   void (*fill)(void* x, DType, double value, std::int64_t begin, std::int64_t end);
@@ -68,10 +74,11 @@ struct Loops {
   /// (=) One row: y[i] = keep(i) ? factor * x[i] : 0 with keep(i) = word i of the stream >= threshold.
   void (*dropout)(DType, const void* x, void* y, const PhiloxStream& stream, std::uint32_t threshold, float factor, std::int64_t begin,
                   std::int64_t end);
-  /// (=) f32.
-  void (*adamw)(const AdamWCoefficients&, float* param, const float* grad, float* exp_avg, float* exp_avg_sq, std::int64_t begin,
-                std::int64_t end);
-  void (*sgd)(const SgdCoefficients&, float* param, const float* grad, float* momentum, std::int64_t begin, std::int64_t end);
+  /// (=) param and grad are f32, moments as their format says: f32, bf16, or moment8 and square8.
+  void (*adamw)(const AdamWCoefficients&, MomentFormat, float* param, const float* grad, void* exp_avg, void* exp_avg_sq,
+                std::int64_t begin, std::int64_t end);
+  /// momentum is null without momentum.
+  void (*sgd)(const SgdCoefficients&, MomentFormat, float* param, const float* grad, void* momentum, std::int64_t begin, std::int64_t end);
 
   // --- layer norm, rows [begin, end) of [., cols] -----------------------------------------------------------------
   /// mean, rstd [rows] nullable (both or none).

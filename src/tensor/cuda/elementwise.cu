@@ -177,6 +177,9 @@ void CudaKernels::fill(Stream& s, TensorView x, double value) {
       return enqueue_fill<std::uint16_t>(s, x, static_cast<std::uint16_t>(value));
     case DType::u8:
       return enqueue_fill<std::uint8_t>(s, x, static_cast<std::uint8_t>(value));
+    case DType::moment8:
+    case DType::square8:
+      refuse("fill", "x", x, "a dtype that GPUs know");
   }
 }
 

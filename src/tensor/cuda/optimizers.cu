@@ -213,7 +213,7 @@ void launch_for(Stream& s, const char* what, std::span<const Args> list, const S
 }  // namespace
 
 void CudaKernels::adamw(Stream& s, std::span<const AdamWArgs> list) {
-  check_adamw(list);
+  check_adamw(list, {DType::f32});
   if (list.empty()) return;
   const AdamWArgs& first = list.front();
   const Shared shared{floats(first.grad_scale), floats(first.skip), floats(first.skipped_steps)};
@@ -225,7 +225,7 @@ void CudaKernels::adamw(Stream& s, std::span<const AdamWArgs> list) {
 }
 
 void CudaKernels::sgd(Stream& s, std::span<const SgdArgs> list) {
-  check_sgd(list);
+  check_sgd(list, {DType::f32});
   if (list.empty()) return;
   launch_for(s, "sgd", list, {floats(list.front().grad_scale), floats(list.front().skip), nullptr}, sgd_kernel);
 }

@@ -6,6 +6,9 @@
 
 #include "mica/tensor/kernels.hpp"
 
+#include "../moment_codes.hpp"
+#include "../scalar_math.hpp"
+
 namespace mica::reference {
 
 /// Tensors of any float dtype as doubles: what the oracle computes with.
@@ -34,6 +37,19 @@ void write(const Values& values, void* data) {
     }
   }
 }
+template <class Code>
+void read_codes(const void* data, Values& out) {
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const std::uint32_t code = static_cast<const std::uint8_t*>(data)[i];
+    out[i] = static_cast<double>(moment_value<Code, ScalarMath>(code));
+  }
+}
+template <class Code>
+void write_codes(const Values& values, void* data) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    static_cast<std::uint8_t*>(data)[i] = static_cast<std::uint8_t>(nearest_moment_code<Code, ScalarMath>(static_cast<float>(values[i])));
+  }
+}
 }  // namespace detail
 
 /// Every element of a float view; empty for an absent one.
@@ -52,6 +68,12 @@ void write(const Values& values, void* data) {
       break;
     case DType::f16:
       detail::read<f16>(view.data, out);
+      break;
+    case DType::moment8:
+      detail::read_codes<Moment8Code>(view.data, out);
+      break;
+    case DType::square8:
+      detail::read_codes<Square8Code>(view.data, out);
       break;
     default:
       invariant(false, "a float tensor");
@@ -79,6 +101,12 @@ inline void store(const TensorView& view, Values result, Write mode = Write::ove
       break;
     case DType::f16:
       detail::write<f16>(result, view.data);
+      break;
+    case DType::moment8:
+      detail::write_codes<Moment8Code>(result, view.data);
+      break;
+    case DType::square8:
+      detail::write_codes<Square8Code>(result, view.data);
       break;
     default:
       invariant(false, "a float tensor");

@@ -14,14 +14,16 @@
 namespace mica {
 namespace {
 
-constexpr std::array<std::tuple<DType, const char*, std::int64_t, bool>, 8> kAll{{{DType::f32, "fp32", 4, true},
-                                                                                  {DType::bf16, "bf16", 2, true},
-                                                                                  {DType::f16, "fp16", 2, true},
-                                                                                  {DType::f64, "fp64", 8, true},
-                                                                                  {DType::i64, "int64", 8, false},
-                                                                                  {DType::i32, "int32", 4, false},
-                                                                                  {DType::u16, "uint16", 2, false},
-                                                                                  {DType::u8, "uint8", 1, false}}};
+constexpr std::array<std::tuple<DType, const char*, std::int64_t, bool>, 10> kAll{{{DType::f32, "fp32", 4, true},
+                                                                                   {DType::bf16, "bf16", 2, true},
+                                                                                   {DType::f16, "fp16", 2, true},
+                                                                                   {DType::f64, "fp64", 8, true},
+                                                                                   {DType::i64, "int64", 8, false},
+                                                                                   {DType::i32, "int32", 4, false},
+                                                                                   {DType::u16, "uint16", 2, false},
+                                                                                   {DType::u8, "uint8", 1, false},
+                                                                                   {DType::moment8, "moment8", 1, false},
+                                                                                   {DType::square8, "square8", 1, false}}};
 
 TEST(DType, NamesBytesAndKinds) {
   for (const auto& [dtype, name, bytes, floating] : kAll) {

@@ -41,6 +41,23 @@ class OptimizerArguments : public ::testing::Test {
   float scalars_[2] = {1, 1};
 };
 
+// Of other dtypes than fp32, both moments are in one format.
+TEST_F(OptimizerArguments, MomentsGoTogether) {
+  const auto of = [](TensorView view, DType dtype) { return TensorView{view.data, view.shape, dtype}; };
+  AdamWArgs args = adamw();
+  for (const auto& [first, second] : {std::pair(DType::bf16, DType::bf16), std::pair(DType::moment8, DType::square8)}) {
+    args.exp_avg = of(view(2), first), args.exp_avg_sq = of(view(3), second);
+    EXPECT_EQ(refusal_of(std::vector{args}), "");
+  }
+  args.exp_avg_sq = view(3);
+  EXPECT_THAT(refusal_of(std::vector{args}), HasSubstr("exp_avg_sq is fp32 [3]"));
+  args.exp_avg = of(view(2), DType::f16);
+  EXPECT_THAT(refusal_of(std::vector{args}), HasSubstr("exp_avg is fp16 [3]"));
+  SgdArgs sgd_args = sgd();
+  sgd_args.momentum = 0.5, sgd_args.momentum_buffer = of(view(2), DType::u8);
+  EXPECT_THAT(refusal_of(std::vector{sgd_args}), HasSubstr("momentum_buffer is uint8 [3]"));
+}
+
 TEST_F(OptimizerArguments, StepsCountFromOne) {
   AdamWArgs args = adamw();
   EXPECT_EQ(refusal_of(std::vector{args}), "");

@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include "mica/tensor/host_math.hpp"
 #include "mica/tensor/kernels.hpp"
 
 #include "support/tested_kernels.hpp"
@@ -105,6 +106,12 @@ class HostTensor {
         return element<std::uint16_t>(i);
       case DType::u8:
         return element<std::uint8_t>(i);
+      case DType::moment8:
+      case DType::square8: {
+        float value = 0;
+        convert(bytes_.data() + i, dtype_, &value, DType::f32, 1);
+        return static_cast<double>(value);
+      }
     }
     return 0;
   }
@@ -126,6 +133,11 @@ class HostTensor {
         return put(i, static_cast<std::uint16_t>(value));
       case DType::u8:
         return put(i, static_cast<std::uint8_t>(value));
+      case DType::moment8:
+      case DType::square8: {
+        const auto f = static_cast<float>(value);
+        return convert(&f, DType::f32, bytes_.data() + i, dtype_, 1);
+      }
     }
   }
   [[nodiscard]] bool same_bits(const HostTensor& other) const { return bytes_ == other.bytes_; }

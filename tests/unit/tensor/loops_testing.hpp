@@ -11,13 +11,14 @@
 #include <gtest/gtest.h>
 
 #include "mica/core/half.hpp"
+#include "mica/tensor/host_math.hpp"
 
 #include "../../../src/tensor/cpu/loops.hpp"
 
 /// What the tests of the CPU's loops share: typed arrays seen as doubles, splits of a range, units in the last place.
 namespace mica::testing {
 
-/// Elements of f32, bf16 or f16.
+/// Elements of f32, bf16, f16, moment8 or square8.
 class Array {
  public:
   /// Filled with NaN, so that whatever is not written shows.
@@ -37,6 +38,11 @@ class Array {
     const unsigned char* p = bytes_.data() + i * dtype_bytes(dtype_);
     if (dtype_ == DType::f32) return static_cast<double>(read<float>(p));
     if (dtype_ == DType::bf16) return static_cast<double>(static_cast<float>(read<bf16>(p)));
+    if (dtype_ == DType::moment8 || dtype_ == DType::square8) {
+      float value = 0;
+      convert(p, dtype_, &value, DType::f32, 1);
+      return static_cast<double>(value);
+    }
     return static_cast<double>(static_cast<float>(read<f16>(p)));
   }
   void set(std::int64_t i, double value) {
@@ -45,6 +51,7 @@ class Array {
     if (dtype_ == DType::f32) write(p, f);
     if (dtype_ == DType::bf16) write(p, bf16(f));
     if (dtype_ == DType::f16) write(p, f16(f));
+    if (dtype_ == DType::moment8 || dtype_ == DType::square8) convert(&f, DType::f32, p, dtype_, 1);
   }
   [[nodiscard]] bool same_bits(const Array& other, std::int64_t begin, std::int64_t end) const {
     const std::int64_t b = dtype_bytes(dtype_);

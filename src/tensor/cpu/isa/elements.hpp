@@ -31,6 +31,11 @@ MICA_INLINE U16 to_words(F32 x, Bf16) {
   const U32 rounded = (u + 0x7fffU + ((u >> 16) & 1U)) >> 16;
   return narrow(x != x ? (u >> 16) | 0x40U : rounded);
 }
+/// Rounded away from zero with the probability that is cut off. @param noise  uniform below 2^16
+MICA_INLINE U16 to_words_at_random(F32 x, U32 noise, Bf16) {
+  const U32 u = bits(x);
+  return narrow(x != x ? (u >> 16) | 0x40U : (u + noise) >> 16);
+}
 MICA_INLINE F32 from_words(U16 w, Bf16) { return from_bits(widen(w) << 16); }
 
 /// As mica::f16.

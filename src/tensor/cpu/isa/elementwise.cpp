@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "elements.hpp"
 #include "install.hpp"
+#include "moments.hpp"
 
 namespace mica::cpu::MICA_ISA {
 namespace {
@@ -37,6 +37,8 @@ std::int64_t bytes_of(DType dtype) {
     case DType::i32:
       return 4;
     case DType::u8:
+    case DType::moment8:
+    case DType::square8:
       return 1;
     default:
       return 2;
@@ -52,11 +54,11 @@ void convert(const void* src, DType src_dtype, void* dst, DType dst_dtype, std::
     }
     return;
   }
-  with_type(src_dtype, [=](auto src_type) {
-    with_type(dst_dtype, [=](auto dst_type) {
+  with_stored_type(src_dtype, [=](auto src_type) {
+    with_stored_type(dst_dtype, [=](auto dst_type) {
       const auto* from = typed(src, src_type);
       auto* to = typed(dst, dst_type);
-      for_vectors(begin, end, [=](std::int64_t i, auto lanes) { store(to + i, load(from + i, lanes), lanes); });
+      for_vectors(begin, end, [=](std::int64_t i, auto lanes) { store_state(to + i, load_state(from + i, lanes), lanes); });
     });
   });
 }
@@ -86,6 +88,10 @@ void fill(void* x, DType dtype, double value, std::int64_t begin, std::int64_t e
       return fill_with(x, static_cast<std::uint16_t>(value), begin, end);
     case DType::u8:
       return fill_with(x, static_cast<std::uint8_t>(value), begin, end);
+    case DType::moment8:
+      return fill_with(x, static_cast<std::uint8_t>(nearest_moment_code<Moment8Code, VectorMath>(v)[0]), begin, end);
+    case DType::square8:
+      return fill_with(x, static_cast<std::uint8_t>(nearest_moment_code<Square8Code, VectorMath>(v)[0]), begin, end);
   }
 }
 
