@@ -30,16 +30,22 @@ std::byte* first_sector(const Buffer& buffer) {
 std::int64_t snapshot_bytes(const fsdp::Root& root, const optim::Optimizer* optimizer) {
   const Mesh& mesh = root.device_mesh().mesh();
   if (!writes_shard_file(mesh)) return 0;
-  const auto num_kinds = static_cast<std::int64_t>(optimizer != nullptr ? optimizer->state_kinds().size() : 0);
+  const std::vector<DType> states = optimizer != nullptr ? optimizer->state_dtypes() : std::vector<DType>{};
+  const auto state_bytes = [&](std::int64_t numel) {
+    std::int64_t sum = 0;
+    for (const DType dtype : states) sum += padded(numel * dtype_bytes(dtype));
+    return sum;
+  };
   std::int64_t bytes = kSectorBytes;  // the buffer may begin inside a sector
   for (const fsdp::UnitStorage* storage : unit_storages(root)) {
     if (storage->shard_size() == 1 && mesh.shard_rank() != 0) continue;
-    bytes += padded(storage->layout().shard_numel() * 4) * (1 + (storage->is_trainable() ? num_kinds : 0));
+    const std::int64_t numel = storage->layout().shard_numel();
+    bytes += padded(numel * dtype_bytes(DType::f32)) + (storage->is_trainable() ? state_bytes(numel) : 0);
   }
   if (mesh.shard_rank() != 0) return bytes;
   for (const WholeTensor& tensor : whole_tensors(root)) bytes += padded(tensor.shape.numel() * dtype_bytes(tensor.dtype));
   for (const fsdp::UnitParameter& p : root.ignored_parameters()) {
-    if (p.parameter->requires_grad) bytes += num_kinds * padded(p.parameter->shape.numel() * 4);
+    if (p.parameter->requires_grad) bytes += state_bytes(p.parameter->shape.numel());
   }
   return bytes;
 }

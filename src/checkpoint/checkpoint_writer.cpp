@@ -31,7 +31,7 @@ class Writer {
       for (std::size_t u = 0; u < units_.size(); ++u) {
         if (!is_in_file(u, r)) continue;
         for (const std::string& kind : kinds_of(u)) {
-          total_bytes_ += layouts_[u]->shard_numel() * dtype_bytes(header_.units[u].dtype_of(kind));
+          total_bytes_ += layouts_[u]->shard_numel() * dtype_bytes(header_.dtype_of(header_.units[u], kind));
         }
       }
     }
@@ -65,7 +65,7 @@ class Writer {
       if (!is_in_file(u, shard_rank)) continue;
       const fsdp::ShardLayout& layout = *layouts_[u];
       for (const std::string& kind : kinds_of(u)) {
-        const DType dtype = header_.units[u].dtype_of(kind);
+        const DType dtype = header_.dtype_of(header_.units[u], kind);
         contents.sources.push_back(
             {static_cast<std::int64_t>(u), kind, layout.shard_numel(), dtype, nullptr,
              [this, &layout, pieces = layout.pieces(shard_rank), kind, dtype](std::int64_t begin, std::int64_t numel, std::byte* to) {

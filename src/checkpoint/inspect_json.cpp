@@ -60,6 +60,8 @@ std::string summary_json(const std::string& folder, const Manifest& m) {
   for (const FileEntry& file : m.files) {
     files.push_back({{"name", file.name}, {"shard_rank", file.shard_rank}, {"bytes", file.bytes}});
   }
+  Json state_dtypes = Json::array();
+  for (const std::string& kind : m.state_kinds) state_dtypes.push_back(dtype_name(m.state_dtype(kind)));
   Json tokenizer_files = Json::array();
   for (const FileEntry& file : m.tokenizer.files) tokenizer_files.push_back({{"name", file.name}, {"bytes", file.bytes}});
   Json line = Json::array();
@@ -83,7 +85,11 @@ std::string summary_json(const std::string& folder, const Manifest& m) {
                {"seed", m.seed},
                {"model", m.model},
                {"num_parameters", m.num_parameters()},
-               {"optimizer", {{"name", m.optimizer}, {"num_steps", m.optimizer_steps}, {"state_kinds", m.state_kinds}}},
+               {"optimizer",
+                {{"name", m.optimizer},
+                 {"num_steps", m.optimizer_steps},
+                 {"state_kinds", m.state_kinds},
+                 {"state_dtypes", std::move(state_dtypes)}}},
                {"mesh", {{"world_size", m.world_size}, {"shard_size", m.shard_size}, {"replicas", m.replicas}}},
                {"strategy", m.strategy},
                {"mica_version", m.mica_version},

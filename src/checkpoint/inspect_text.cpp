@@ -25,8 +25,13 @@ std::string model_text(const Manifest& m) {
 
 std::string optimizer_text(const Manifest& m) {
   if (m.optimizer.empty()) return "none: parameters only";
-  return fmt::format("{} after {}{}{}", m.optimizer, count_text(m.optimizer_steps, "step"), m.state_kinds.empty() ? "" : ": ",
-                     fmt::join(m.state_kinds, ", "));
+  std::vector<std::string> kinds;
+  for (const std::string& kind : m.state_kinds) {
+    const DType dtype = m.state_dtype(kind);
+    kinds.push_back(dtype == DType::f32 ? kind : fmt::format("{} ({})", kind, dtype_name(dtype)));
+  }
+  return fmt::format("{} after {}{}{}", m.optimizer, count_text(m.optimizer_steps, "step"), kinds.empty() ? "" : ": ",
+                     fmt::join(kinds, ", "));
 }
 
 std::string parameters_text(const Manifest& m) {

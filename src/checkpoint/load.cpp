@@ -135,6 +135,12 @@ class Loader {
       report_.notes.push_back(fmt::format("its optimizer state ({}) is not loaded: this run's {} starts from zero",
                                           manifest_.optimizer.empty() ? "none" : manifest_.optimizer, optimizer.name()));
     }
+    for (std::size_t i = 0; takes_optimizer_ && i < manifest_.state_kinds.size(); ++i) {
+      const std::string& kind = manifest_.state_kinds[i];
+      const DType from = manifest_.state_dtype(kind), to = optimizer.state_dtypes()[i];
+      if (from != to)
+        report_.notes.push_back(fmt::format("its {} is {}, converted to this run's {}", kind, dtype_name(from), dtype_name(to)));
+    }
     optimizer.set_num_steps(takes_optimizer_ ? manifest_.optimizer_steps : 0);
     if (takes_optimizer_) optimizer.set_parameter_steps(manifest_.parameter_steps);
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/checkpoint/manifest.hpp"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "mica/io/atomic_file.hpp"
@@ -19,6 +20,11 @@ std::vector<const FileEntry*> Manifest::all_files() const {
   all.push_back(&index);
   for (const FileEntry& file : tokenizer.files) all.push_back(&file);
   return all;
+}
+
+DType Manifest::state_dtype(std::string_view kind) const {
+  const auto found = static_cast<std::size_t>(std::ranges::find(state_kinds, kind) - state_kinds.begin());
+  return found < state_dtypes.size() ? state_dtypes[found] : DType::f32;
 }
 
 std::int64_t Manifest::num_parameters() const {

@@ -7,6 +7,7 @@
 #include "mica/checkpoint/manifest.hpp"
 #include "mica/core/rounding.hpp"
 #include "mica/io/json.hpp"
+#include "mica/tensor/host_math.hpp"
 
 #include "manifest_trailer.hpp"
 #include "token_ids.hpp"
@@ -118,8 +119,8 @@ DatasetEntry parse_dataset(const JsonValue& reader, const Manifest& manifest, st
   dataset.block_crcs = crcs(reader["crc32c_blocks"]);
   const UnitEntry& unit = manifest.units[static_cast<std::size_t>(dataset.unit)];
   dataset.dtype = parse_dtype(reader["dtype"]);
-  if (dataset.dtype != unit.dtype_of(dataset.kind)) {
-    reader["dtype"].fail(fmt::format("is {}, expected {}", dtype_name(dataset.dtype), dtype_name(unit.dtype_of(dataset.kind))));
+  if (const DType expected = manifest.dtype_of(unit, dataset.kind); dataset.dtype != expected) {
+    reader["dtype"].fail(fmt::format("is {}, expected {}", dtype_name(dataset.dtype), dtype_name(expected)));
   }
   const std::int64_t expected_bytes = unit.shard_numel * dtype_bytes(dataset.dtype);
   if (dataset.bytes != expected_bytes) {
@@ -224,6 +225,19 @@ std::map<std::string, std::string> parse_model(const JsonValue& reader, std::int
 }
 
 /// These keys are missing in older files of format 5.
+void parse_state_dtypes(const JsonValue& optimizer, Manifest& manifest) {
+  if (!optimizer.has("state_dtypes")) return;
+  const JsonValue dtypes = optimizer["state_dtypes"];
+  dtypes.for_each([&](const JsonValue& each) {
+    manifest.state_dtypes.push_back(parse_dtype(each));
+    if (!can_convert(manifest.state_dtypes.back(), DType::f32)) each.fail("is no dtype of optimizer state");
+  });
+  if (manifest.state_dtypes.size() != manifest.state_kinds.size()) {
+    dtypes.fail(fmt::format("has {} dtypes for {} kinds of state", manifest.state_dtypes.size(), manifest.state_kinds.size()));
+  }
+}
+
+/// These keys are missing in older files of format 5.
 void parse_retention(const JsonValue& root, Manifest& manifest) {
   if (root.has("val_loss") && !root["val_loss"].is_null()) manifest.val_loss = root["val_loss"].number();
   if (!root.has("retention") || root["retention"].is_null()) return;
@@ -289,6 +303,7 @@ Manifest parse(std::string_view text, const std::string& path, ManifestPart part
   m.optimizer = root["optimizer"]["name"].text();
   m.optimizer_steps = root["optimizer"]["num_steps"].integer(0);
   root["optimizer"]["state_kinds"].for_each([&](const JsonValue& each) { m.state_kinds.push_back(each.text()); });
+  parse_state_dtypes(root["optimizer"], m);
   m.parameter_steps = map_of(root["optimizer"]["parameter_steps"], [](const JsonValue& steps) { return steps.integer(0); });
   m.scalars = map_of(root["scalars"], std::mem_fn(&JsonValue::number));
   parse_retention(root, m);

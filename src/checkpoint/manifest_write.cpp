@@ -80,6 +80,8 @@ std::string_view unit_role_name(UnitRole role) {
 }
 
 std::string manifest_text(const Manifest& m) {
+  Json state_dtypes = Json::array();
+  for (const std::string& kind : m.state_kinds) state_dtypes.push_back(dtype_name(m.state_dtype(kind)));
   Json tokenizer_files = Json::array();
   for (const FileEntry& file : m.tokenizer.files) tokenizer_files.push_back(whole_file_to_json(file));
   const Json json = {
@@ -100,7 +102,11 @@ std::string manifest_text(const Manifest& m) {
       {"kernels", m.kernels},
       {"omp_threads", m.omp_threads},
       {"optimizer",
-       {{"name", m.optimizer}, {"num_steps", m.optimizer_steps}, {"state_kinds", m.state_kinds}, {"parameter_steps", m.parameter_steps}}},
+       {{"name", m.optimizer},
+        {"num_steps", m.optimizer_steps},
+        {"state_kinds", m.state_kinds},
+        {"state_dtypes", std::move(state_dtypes)},
+        {"parameter_steps", m.parameter_steps}}},
       {"scalars", m.scalars},
       {"val_loss", m.val_loss ? Json(*m.val_loss) : Json(nullptr)},
       {"retention", m.retention ? to_json(*m.retention) : Json(nullptr)},

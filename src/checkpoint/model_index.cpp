@@ -78,7 +78,7 @@ void write_unit(io::Hdf5File& index, std::size_t unit, const SavedUnit& saved, c
         sources.push_back({files[r].name, dataset->path, dataset->numel(), piece->offset, boxes_of(*piece, parameter.shape)});
       }
       index.create_virtual_dataset((kind == kMasterKind ? "/" : "/optim/" + kind + "/") + parameter.name,
-                                   io::file_type(kind == kMasterKind ? saved.dtype : DType::f32),
+                                   io::file_type(find_dataset(files[0], unit, kind)->dtype),
                                    {parameter.shape.dims().begin(), parameter.shape.dims().end()}, sources);
     }
   }

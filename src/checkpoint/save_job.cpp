@@ -57,6 +57,7 @@ Manifest header_of(const SaveState& state) {
     m.optimizer = state.optimizer->name();
     m.optimizer_steps = state.optimizer->num_steps();
     m.state_kinds = state.optimizer->state_kinds();
+    m.state_dtypes = state.optimizer->state_dtypes();
     m.parameter_steps = state.optimizer->parameter_steps();
   }
   m.scalars = state.scalars;

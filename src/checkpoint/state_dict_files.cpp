@@ -7,6 +7,7 @@
 
 #include "mica/checkpoint/folder.hpp"
 #include "mica/fsdp/layout_by_name.hpp"
+#include "mica/tensor/host_math.hpp"
 
 #include "parameter_reader.hpp"
 #include "save_job.hpp"
@@ -81,6 +82,17 @@ Tensors gather(const SaveState& state, fsdp::StateDictKind kind) {
   return tensors;
 }
 
+/// A source of optimizer state, as state dicts have it.
+ShardSource as_f32(ShardSource source) {
+  if (source.dtype == DType::f32) return source;
+  source.read = [memory = source.memory, from = source.dtype](std::int64_t begin, std::int64_t numel, std::byte* to) {
+    convert(memory + begin * dtype_bytes(from), from, to, DType::f32, numel);
+  };
+  source.memory = nullptr;
+  source.dtype = DType::f32;
+  return source;
+}
+
 /// Replaces a job's units and sources by gathered tensors that are cut along rows. Whole tensors of shard rank 0 stay.
 void replace_units(SaveJob& job, const SaveState& state, fsdp::StateDictKind kind) {
   const bool is_full = kind == fsdp::StateDictKind::full;
@@ -90,6 +102,7 @@ void replace_units(SaveJob& job, const SaveState& state, fsdp::StateDictKind kin
     job.header.world_size = job.header.shard_size = job.header.replicas = 1;
     job.writes_shard = mesh.rank() == 0;
   }
+  job.header.state_dtypes.clear();  // state dicts are fp32
   const auto stays = [is_full](const SavedUnit& unit) {
     return unit.role != UnitRole::unit || (!is_full && unit.layout->shard_size() == 1);
   };
@@ -102,7 +115,7 @@ void replace_units(SaveJob& job, const SaveState& state, fsdp::StateDictKind kin
   for (const ShardSource& source : job.contents.sources) {
     const SavedUnit& unit = job.contents.units[static_cast<std::size_t>(source.unit)];
     if (stays(unit)) {
-      sources.push_back(source);
+      sources.push_back(source.kind == kMasterKind ? source : as_f32(source));
       continue;
     }
     const auto of_kind = tensors->find(source.kind);
@@ -122,9 +135,13 @@ fsdp::StateTensor read_rows(ParameterReader& reader, const fsdp::ParameterSpec& 
   require(part.num_ranks >= 1 && part.rank >= 0 && part.rank < part.num_ranks, "rank {} of {} reads a state dict", part.rank,
           part.num_ranks);
   const fsdp::Rows rows = fsdp::rows_of_part(p.shape, part.rank, part.num_ranks);
-  fsdp::StateTensor tensor = fsdp::StateTensor::on_host(fsdp::with_rows(p.shape, rows.end - rows.begin), reader.dtype(p.name, kind));
-  if (tensor.numel() > 0) {
-    reader.read(p.name, kind, rows.begin * fsdp::row_numel_of(p.shape), tensor.numel(), tensor.view().data);
+  const DType dtype = kind == kMasterKind ? reader.dtype(p.name, kind) : DType::f32;
+  fsdp::StateTensor tensor = fsdp::StateTensor::on_host(fsdp::with_rows(p.shape, rows.end - rows.begin), dtype);
+  const std::int64_t begin = rows.begin * fsdp::row_numel_of(p.shape);
+  if (tensor.numel() > 0 && kind == kMasterKind) {
+    reader.read(p.name, kind, begin, tensor.numel(), tensor.view().data);
+  } else if (tensor.numel() > 0) {
+    reader.read_f32(p.name, kind, begin, tensor.numel(), tensor.view().as<float>());
   }
   tensor.set_part_of(p.shape, rows.begin);
   return tensor;

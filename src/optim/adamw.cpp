@@ -14,6 +14,9 @@ void check_options(const AdamWOptions& options) {
   // Without it an element whose gradients were all zero so far becomes 0/0.
   require<ConfigError>(static_cast<float>(options.eps) > 0 && options.eps < 1,
                        "optim.eps is {}, expected more than 0 (in fp32) and less than 1", options.eps);
+  require<ConfigError>(options.precision != MomentPrecision::int8 || options.eps >= 0x1p-27,
+                       "optim.eps is {}, but optim.state_dtype = int8 needs at least 7.5e-9, the smallest number that it keeps",
+                       options.eps);
   require<ConfigError>(options.weight_decay >= 0 && options.weight_decay < 1e6, "optim.weight_decay is {}, expected a number >= 0",
                        options.weight_decay);
 }
@@ -22,7 +25,7 @@ void check_options(const AdamWOptions& options) {
 class AdamW final : public Optimizer {
  public:
   AdamW(fsdp::Root& root, const AdamWOptions& options, std::vector<ParamGroup> groups)
-      : Optimizer(root, options.weight_decay, std::move(groups)), options_(options) {
+      : Optimizer(root, options.weight_decay, std::move(groups), options.precision), options_(options) {
     for (const ParamGroup& group : this->groups()) {
       needs_workspace_ = needs_workspace_ || group.weight_decay.value_or(options.weight_decay) != 0;
     }

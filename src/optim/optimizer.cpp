@@ -34,8 +34,12 @@ struct ArgsInTier {
 
 }  // namespace
 
-Optimizer::Optimizer(fsdp::Root& root, double weight_decay, std::vector<ParamGroup> groups)
-    : StepParty(root.transaction()), root_(root), weight_decay_(weight_decay), groups_(std::move(groups)) {
+Optimizer::Optimizer(fsdp::Root& root, double weight_decay, std::vector<ParamGroup> groups, MomentPrecision precision)
+    : StepParty(root.transaction()), root_(root), weight_decay_(weight_decay), precision_(precision), groups_(std::move(groups)) {
+  require<ConfigError>(precision == MomentPrecision::fp32 || root.device_mesh().device() == DeviceKind::cpu,
+                       "optim.state_dtype is {}, but this run is on a GPU, where optimizers keep fp32: set optim.state_dtype=fp32, or "
+                       "mesh.device=cpu",
+                       moment_precision_name(precision));
   add_units();
   assign_groups();
 }
@@ -45,7 +49,7 @@ void Optimizer::add_units() {
     if (!unit->storage()) continue;
     const std::span<const fsdp::Piece> pieces = root_.pieces_of(*unit);
     UnitState& state =
-        units_.emplace_back(UnitState{.storage = unit->storage(), .members = {}, .pieces = {pieces.begin(), pieces.end()}, .buffers = {}});
+        units_.emplace_back(UnitState{.storage = unit->storage(), .members = {}, .pieces = {pieces.begin(), pieces.end()}, .state = {}});
     for (const fsdp::UnitParameter& p : unit->storage()->parameters()) {
       state.members.push_back({.parameter = p.parameter, .name = p.full_name});
     }
@@ -54,7 +58,7 @@ void Optimizer::add_units() {
     units_.push_back({.storage = nullptr,
                       .members = {{.parameter = p.parameter, .name = p.full_name}},
                       .pieces = {fsdp::make_piece(0, p.parameter->shape, 0, p.parameter->shape.numel(), 0)},
-                      .buffers = {}});
+                      .state = {}});
   }
 }
 
@@ -231,9 +235,7 @@ void Optimizer::add_runs(UnitState& unit, const StepArgs& args, TensorView works
                 .is_first = member.steps == 1,
                 .stream = &stream,
                 .kernels = &kernels_on(stream)};
-    for (std::size_t kind = 0; kind < unit.buffers.size(); ++kind) {
-      run.state.push_back(view_of(unit, kind).slice(first.offset, numel));
-    }
+    for (const Tensor& state : unit.state) run.state.push_back(state.view().slice(first.offset, numel));
     if (run.grad.dtype == DType::f32) {
       runs.push_back(std::move(run));
     } else {
@@ -275,24 +277,23 @@ void Optimizer::allocate_state() {
 void Optimizer::allocate(UnitState& unit) {
   if (unit.is_allocated) return;
   Stream& stream = stream_of(unit);
-  std::vector<Buffer> buffers;
-  for (std::size_t kind = 0; kind < state_kinds().size(); ++kind) {
+  std::vector<Tensor> state;
+  for (const DType dtype : state_dtypes()) {
     Pool& pool = unit.storage ? unit.storage->master_pool() : device_mesh().pool();
-    buffers.push_back(pool.allocate(numel_of(unit) * dtype_bytes(DType::f32), MemoryRole::optimizer, stream));
+    const std::int64_t numel = numel_of(unit);
+    state.emplace_back(pool.allocate(numel * dtype_bytes(dtype), MemoryRole::optimizer, stream), Shape{numel}, dtype);
   }
-  unit.buffers = std::move(buffers);
+  unit.state = std::move(state);
   unit.is_allocated = true;
-  for (std::size_t kind = 0; kind < unit.buffers.size(); ++kind) {
-    kernels_on(stream).fill(stream, view_of(unit, kind), 0.0);
-  }
+  for (const Tensor& each : unit.state) kernels_on(stream).fill(stream, each, 0.0);
 }
 
 std::vector<StateShard> Optimizer::state() const {
   const std::vector<std::string> kinds = state_kinds();
   std::vector<StateShard> found;
   for (const UnitState& unit : units_) {
-    for (std::size_t kind = 0; unit.storage && kind < unit.buffers.size(); ++kind) {
-      found.push_back({kinds[kind], unit.storage, view_of(unit, kind)});
+    for (std::size_t kind = 0; unit.storage && kind < unit.state.size(); ++kind) {
+      found.push_back({kinds[kind], unit.storage, unit.state[kind]});
     }
   }
   return found;
@@ -302,15 +303,17 @@ std::vector<IgnoredState> Optimizer::ignored_state() const {
   const std::vector<std::string> kinds = state_kinds();
   std::vector<IgnoredState> found;
   for (const UnitState& unit : units_) {
-    for (std::size_t kind = 0; !unit.storage && kind < unit.buffers.size(); ++kind) {
-      found.push_back({kinds[kind], unit.members[0].name, view_of(unit, kind)});
+    for (std::size_t kind = 0; !unit.storage && kind < unit.state.size(); ++kind) {
+      found.push_back({kinds[kind], unit.members[0].name, unit.state[kind]});
     }
   }
   return found;
 }
 
-TensorView Optimizer::view_of(const UnitState& unit, std::size_t kind) {
-  return {unit.buffers[kind].data(), Shape{numel_of(unit)}, DType::f32};
+std::vector<DType> Optimizer::state_dtypes() const {
+  std::vector<DType> dtypes;
+  for (const std::string& kind : state_kinds()) dtypes.push_back(moment_dtype(precision_, kind));
+  return dtypes;
 }
 
 }  // namespace mica::optim

@@ -15,13 +15,16 @@ void check_options(const SgdOptions& options) {
   require<ConfigError>(!options.nesterov || (options.momentum > 0 && options.dampening == 0),
                        "optim.nesterov needs momentum > 0 and dampening 0, got momentum {} and dampening {}", options.momentum,
                        options.dampening);
+  require<ConfigError>(options.precision == MomentPrecision::fp32 || options.momentum > 0,
+                       "optim.state_dtype is {}, but sgd without momentum keeps no state: set optim.momentum, or leave state_dtype out",
+                       moment_precision_name(options.precision));
 }
 
 /// SGD; state momentum_buffer if there is momentum.
 class Sgd final : public Optimizer {
  public:
   Sgd(fsdp::Root& root, const SgdOptions& options, std::vector<ParamGroup> groups)
-      : Optimizer(root, options.weight_decay, std::move(groups)), options_(options) {
+      : Optimizer(root, options.weight_decay, std::move(groups), options.precision), options_(options) {
     for (const ParamGroup& group : this->groups()) {
       require<ConfigError>(!group.beta1 && !group.beta2, "a parameter group of sgd has betas, which only adamw and adam use");
     }

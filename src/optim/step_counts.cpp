@@ -19,7 +19,7 @@ void Optimizer::UnitState::restore(const Counts& before) {
     members[i].steps = before.steps[i];
     members[i].took_part = before.took_part[i];
   }
-  if (is_allocated && !before.is_allocated) buffers.clear();  // their zeroing did not run
+  if (is_allocated && !before.is_allocated) state.clear();  // their zeroing did not run
   is_allocated = before.is_allocated;
 }
 

@@ -95,8 +95,8 @@ MemoryPlan make_memory_plan(const std::vector<UnitSpec>& units, const StepSpec& 
   plan.peak = meter.highest_total();
   plan.peak_by_role = meter.peak_by_role();
   for (const UnitSpec& unit : units) {
-    const std::int64_t shard_bytes = unit.shard_numel * dtype_bytes(DType::f32);
-    if (unit.offloads_masters()) plan.offloaded += (1 + (unit.is_trainable ? spec.num_state_kinds : 0)) * shard_bytes;
+    const std::int64_t bytes_per_element = dtype_bytes(DType::f32) + (unit.is_trainable ? spec.state_bytes_per_element : 0);
+    if (unit.offloads_masters()) plan.offloaded += unit.shard_numel * bytes_per_element;
     if (unit.offloads_grads() && unit.is_trainable) plan.offloaded += unit.sharded_grad_bytes();
   }
   return plan;

@@ -298,12 +298,12 @@ void StepWalk::exchange_grads(std::size_t unit, Axis axis, int replicas) {
 
 void StepWalk::allocate_optimizer_state(std::size_t unit) {
   if (std::exchange(states_[unit].has_optimizer_state, true) || units_[unit].offloads_masters()) return;
-  visitor_.allocate(MemoryRole::optimizer, spec_.num_state_kinds * units_[unit].shard_numel * dtype_bytes(DType::f32));
+  visitor_.allocate(MemoryRole::optimizer, spec_.state_bytes_per_element * units_[unit].shard_numel);
 }
 
 void StepWalk::allocate_ignored_state() {
   if (std::exchange(has_ignored_state_, true)) return;
-  visitor_.allocate(MemoryRole::optimizer, spec_.num_state_kinds * spec_.ignored_trainable_numel * dtype_bytes(DType::f32));
+  visitor_.allocate(MemoryRole::optimizer, spec_.state_bytes_per_element * spec_.ignored_trainable_numel);
 }
 
 void StepWalk::optimizer_step() {

@@ -97,6 +97,8 @@ constexpr OtherNames kOtherNames[] = {
     {"optim.eps", "eps", "<adam_epsilon>", "adam_eps", ""},
     {"optim.momentum", "SGD(momentum)", "", "", ""},
     {"optim.nesterov", "SGD(nesterov)", "", "", ""},
+    {"optim.state_dtype", "torchao.optim.AdamW8bit, bitsandbytes.optim.AdamW8bit(<optim_bits>)", "optim=adamw_bnb_8bit",
+     "exp_avg_dtype exp_avg_sq_dtype use_precision_aware_optimizer moment_dtype adamw8bit adamw_8bit use_8bit_adam", ""},
     {"optim.weight_decay", "weight_decay", "weight_decay", "wd", ""},
     {"optim.grad_clip", "clip_grad_norm_(<max_norm>)", "<max_grad_norm>", "clip_grad clip_grad_norm gradient_clipping gradient_clip_val",
      ""},

@@ -120,9 +120,16 @@ fsdp::WrapPolicy wrap_policy(const Config& config) {
 }
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const Config::Optim& o, fsdp::Root& root) {
-  if (o.type == "sgd") return optim::make_sgd(root, {.momentum = o.momentum, .weight_decay = o.weight_decay, .nesterov = o.nesterov});
-  return optim::make_adamw(
-      root, {.beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay, .decoupled = o.type == "adamw"});
+  const optim::MomentPrecision precision = optim::moment_precision_from_name(o.state_dtype);
+  if (o.type == "sgd") {
+    return optim::make_sgd(root, {.momentum = o.momentum, .weight_decay = o.weight_decay, .nesterov = o.nesterov, .precision = precision});
+  }
+  return optim::make_adamw(root, {.beta1 = o.beta1,
+                                  .beta2 = o.beta2,
+                                  .eps = o.eps,
+                                  .weight_decay = o.weight_decay,
+                                  .decoupled = o.type == "adamw",
+                                  .precision = precision});
 }
 
 std::unique_ptr<optim::GradScaler> make_scaler(const Config& config, fsdp::Root& root) {

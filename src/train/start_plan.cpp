@@ -28,7 +28,8 @@ StartPlan make_start_plan(const Config& config, const Device& device, const Shar
   for (const fsdp::UnitParameter& p : model.root->ignored_parameters()) {
     spec.ignored_bytes += p.parameter->shape.numel() * dtype_bytes(options.param_dtype());
   }
-  spec.num_state_kinds = static_cast<int>(model.optimizer->state_kinds().size());
+  spec.state_bytes_per_element = 0;
+  for (const DType dtype : model.optimizer->state_dtypes()) spec.state_bytes_per_element += dtype_bytes(dtype);
   // On a GPU snapshots are in the host's memory.
   if (config.checkpoint.async && !device.pinned_pool)
     spec.snapshot_bytes = checkpoint::snapshot_bytes(*model.root, config.checkpoint.optimizer ? model.optimizer.get() : nullptr);

@@ -57,6 +57,7 @@ std::vector<StepCalls> calls_of_steps(const StepCase& c, std::unique_ptr<Process
   options.mixed_precision.param_dtype = c.param_dtype;
   fsdp::Root& root = fsdp::auto_wrap(*model, device_mesh, options, fsdp::wrap_types({"gpt2_block"}));
   root.initialize(1);
+  EXPECT_THROW((void)optim::make_adamw(root, {.precision = optim::MomentPrecision::int8}), ConfigError) << "for CPUs only";
   const auto optimizer = optim::make_adamw(root, {});
   nn::Context context{.compute = device_mesh.compute(), .pool = *pool, .kernels = *kernels};
   context.loss_in_backward = true;

@@ -17,7 +17,8 @@
 namespace mica::checkpoint {
 
 /// The version that is written. History: 3 is the oldest that can be read; 4 added parent, began_from, global_batch, sequences and
-/// data; 5 added tokenizer and renamed model.hidden to model.intermediate_size. Newer files of format 5 have val_loss and retention.
+/// data; 5 added tokenizer and renamed model.hidden to model.intermediate_size. Newer files of format 5 have
+/// val_loss, retention and state_dtypes.
 inline constexpr std::int64_t kFormatVersion = 5;
 inline constexpr std::int64_t kOldestFormatVersion = 3;
 /// Data is checked in blocks of this many bytes, counted from the start of each dataset.
@@ -36,7 +37,7 @@ struct DatasetEntry {
   std::int64_t offset = 0;  ///< of its first byte in the file
   std::int64_t bytes = 0;
   std::vector<std::uint32_t> block_crcs;  ///< CRC-32C of each block; the last block may be shorter
-  DType dtype = DType::f32;               ///< of its elements: the unit's, or f32 for the optimizer's kinds
+  DType dtype = DType::f32;               ///< of its elements, Manifest::dtype_of()
 
   [[nodiscard]] std::int64_t numel() const { return bytes / dtype_bytes(dtype); }
   [[nodiscard]] std::int64_t num_blocks() const { return static_cast<std::int64_t>(block_crcs.size()); }
@@ -72,8 +73,6 @@ struct UnitEntry {
   DType dtype = DType::f32;  ///< of the parameters; other than f32 only for whole tensors
 
   [[nodiscard]] bool is_whole() const { return role != UnitRole::unit; }
-  /// Dtype of the dataset of a kind.
-  [[nodiscard]] DType dtype_of(std::string_view kind) const { return kind == kMasterKind ? dtype : DType::f32; }
 };
 
 /// HfTokenizer without the files' contents.
@@ -121,6 +120,7 @@ struct Manifest {
   std::string optimizer;  ///< "adamw"; empty: none was saved
   std::int64_t optimizer_steps = 0;
   std::vector<std::string> state_kinds;
+  std::vector<DType> state_dtypes;                      ///< of the kinds, in their order; empty: f32
   std::map<std::string, std::int64_t> parameter_steps;  ///< of parameters whose count differs from optimizer_steps
 
   std::map<std::string, double> scalars;  ///< other state of the run, by name: "loss_scale"
@@ -135,6 +135,12 @@ struct Manifest {
   FileEntry index;               ///< model.h5: no datasets of its own
   TokenizerEntry tokenizer;      ///< of the Hugging Face folder that the model came from
 
+  /// Of the datasets of a kind of optimizer state.
+  [[nodiscard]] DType state_dtype(std::string_view kind) const;
+  /// Of a unit's dataset of any kind.
+  [[nodiscard]] DType dtype_of(const UnitEntry& unit, std::string_view kind) const {
+    return kind == kMasterKind ? unit.dtype : state_dtype(kind);
+  }
   /// Shard files, index and tokenizer files.
   [[nodiscard]] std::vector<const FileEntry*> all_files() const;
   [[nodiscard]] std::int64_t total_bytes() const;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "mica/fsdp/root.hpp"
+#include "mica/optim/moment_precision.hpp"
 
 namespace mica::optim {
 
@@ -19,14 +20,14 @@ namespace mica::optim {
 struct StateShard {
   std::string kind;  ///< PyTorch's names: "exp_avg", "exp_avg_sq", "momentum_buffer"
   const fsdp::UnitStorage* storage;
-  TensorView data;  // [storage->layout().shard_numel()] f32
+  TensorView data;  // [storage->layout().shard_numel()] of the kind's dtype
 };
 
 /// One kind of state of an ignored parameter; whole on every rank.
 struct IgnoredState {
   std::string kind;
   std::string parameter;  ///< full name
-  TensorView data;        // [numel] f32
+  TensorView data;        // [numel] of the kind's dtype
 };
 
 struct StepArgs {
@@ -89,6 +90,8 @@ class Optimizer : private fsdp::StepParty {
 
   /// Kinds of state, in the order they are stored: {} for plain SGD.
   [[nodiscard]] virtual std::vector<std::string> state_kinds() const = 0;
+  /// Their dtypes, in the same order.
+  [[nodiscard]] std::vector<DType> state_dtypes() const;
   /// Whether a parameter's step count is part of its state.
   [[nodiscard]] virtual bool counts_steps() const = 0;
   /// Allocates and zeroes state that does not exist yet.
@@ -108,14 +111,15 @@ class Optimizer : private fsdp::StepParty {
   /// @param root          outlives the optimizer.
   /// @param weight_decay  of the parameters that decay (nn::Parameter::weight_decay).
   /// @param groups        the parameters to step; empty: all.
-  /// @throws ConfigError naming a parameter that is not in the model or is in two groups, or an option out of range.
-  Optimizer(fsdp::Root& root, double weight_decay, std::vector<ParamGroup> groups);
+  /// @throws ConfigError naming a parameter that is not in the model or is in two groups, an option out of range, or a precision that
+  ///         the root's device cannot keep.
+  Optimizer(fsdp::Root& root, double weight_decay, std::vector<ParamGroup> groups, MomentPrecision precision);
 
   /// A kernel's arguments for adjacent elements of one unit's shard. n = param.numel().
   struct RunArgs {
     TensorView param;               // [n] f32 master
     ConstTensorView grad;           // [n] f32
-    std::vector<TensorView> state;  // one a kind, each [n] f32
+    std::vector<TensorView> state;  // one a kind, each [n] of the kind's dtype
     TensorView workspace;           // [run_workspace_numel()] f32, uninitialised
     const ParamGroup* group = nullptr;
     double lr = 0;
@@ -151,7 +155,7 @@ class Optimizer : private fsdp::StepParty {
     const fsdp::UnitStorage* storage;
     std::vector<Member> members;      // in the order of storage->parameters()
     std::vector<fsdp::Piece> pieces;  // of this rank; their parameters are members
-    std::vector<Buffer> buffers;      // one a kind, once allocated
+    std::vector<Tensor> state;        // one a kind, [numel_of()], once allocated
     bool is_allocated = false;
 
     /// Its host counters that a step changes.
@@ -193,10 +197,10 @@ class Optimizer : private fsdp::StepParty {
   [[nodiscard]] static ConstTensorView grad_of(const UnitState& unit);
   [[nodiscard]] static std::int64_t numel_of(const UnitState& unit);  // on this rank
   static void check_ignored(const UnitState& unit);
-  [[nodiscard]] static TensorView view_of(const UnitState& unit, std::size_t kind);
 
   fsdp::Root& root_;
   double weight_decay_;
+  MomentPrecision precision_;
   std::vector<ParamGroup> groups_;
   std::vector<UnitState> units_;
   std::int64_t num_steps_ = 0;
@@ -207,6 +211,7 @@ class Optimizer : private fsdp::StepParty {
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
   bool decoupled = true;  ///< false: Adam, where the decay is added to the gradient
+  MomentPrecision precision = MomentPrecision::fp32;
 };
 /// Loshchilov and Hutter, "Decoupled Weight Decay Regularization"; with decoupled=false Kingma and Ba's Adam with L2.
 /// @throws ConfigError naming the option.
@@ -215,6 +220,7 @@ struct AdamWOptions {
 struct SgdOptions {
   double momentum = 0, dampening = 0, weight_decay = 0;
   bool nesterov = false;
+  MomentPrecision precision = MomentPrecision::fp32;  ///< of the momentum
 };
 /// d = g + weight_decay*p; buffer = momentum*buffer + (1-dampening)*d, d in a parameter's first step;
 /// p -= lr * (nesterov ? d + momentum*buffer : buffer); without momentum p -= lr*d.

@@ -21,7 +21,7 @@ struct StepSpec {
   bool clips_grads = true;                   ///< the global norm is computed: one all-reduce
   bool scales_loss = false;                  ///< one all-reduce of the overflow flag over the world
   bool steps_in_backward = false;            ///< each unit is stepped once its gradient is reduced, which is then freed; no norm
-  int num_state_kinds = 2;                   ///< optimizer state: AdamW 2, SGD with momentum 1
+  std::int64_t state_bytes_per_element = 8;  ///< optimizer state of one element of a master: AdamW in fp32 8, SGD with momentum 4
   std::int64_t step_workspace_bytes = 0;     ///< most bytes that clipping and the optimizer use
   std::int64_t snapshot_bytes = 0;           ///< held permanently for checkpoints written in the background
   std::int64_t ignored_bytes = 0;            ///< held permanently for ignored parameters (role unsharded_param)

@@ -74,6 +74,7 @@ struct Config {
     std::string type = "adamw";
     double lr = 3e-4, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, momentum = 0, weight_decay = 0.1, grad_clip = 1.0;
     bool nesterov = false;
+    std::string state_dtype = "fp32";
     bool in_backward = false;
     double loss_scale = 65536;
     std::int64_t loss_scale_interval = 2000;

@@ -31,7 +31,7 @@ std::vector<Array> arrays_of(const ParameterReader& reader, bool with_optimizer)
   for (const std::string& kind : kinds) {
     for (const UnitEntry& unit : reader.manifest().units) {
       for (const fsdp::ParameterSpec& p : unit.parameters) {
-        if (reader.has(p.name, kind)) arrays.push_back({p.name, kind, p.shape, unit.dtype_of(kind)});
+        if (reader.has(p.name, kind)) arrays.push_back({p.name, kind, p.shape, reader.dtype(p.name, kind)});
       }
     }
   }

@@ -48,7 +48,7 @@ ConvertReport reshard(const std::string& checkpoint, const std::string& out, int
         if (!reader.has(p.name, kind)) continue;
         ++report.num_tensors;
         report.numel += p.shape.numel();
-        report.bytes += p.shape.numel() * dtype_bytes(unit.dtype_of(kind));
+        report.bytes += p.shape.numel() * dtype_bytes(reader.dtype(p.name, kind));
       }
     }
   }

@@ -426,6 +426,15 @@ std::vector<Row> rows() {
          EXPECT_EQ(optimizer_option("--optim.type=sgd --optim.momentum=0.5", "nesterov"), 0);
          EXPECT_EQ(optimizer_option("--optim.type=sgd --optim.momentum=0.5 --optim.nesterov=true", "nesterov"), 1);
        }},
+      {"optim.state_dtype",
+       [] {
+         const auto dtypes = [](const std::string& flags) { return Setup(flags).model.optimizer->state_dtypes(); };
+         EXPECT_EQ(dtypes(""), (std::vector<DType>{DType::f32, DType::f32}));
+         EXPECT_EQ(dtypes("--optim.state_dtype=bf16"), (std::vector<DType>{DType::bf16, DType::bf16}));
+         EXPECT_EQ(dtypes("--optim.state_dtype=int8"), (std::vector<DType>{DType::moment8, DType::square8}));
+         EXPECT_EQ(dtypes("--optim.type=sgd --optim.momentum=0.5 --optim.state_dtype=bf16"), std::vector<DType>{DType::bf16});
+         EXPECT_THAT(refusal_of([&] { dtypes("--optim.type=sgd --optim.state_dtype=bf16"); }), HasSubstr("keeps no state"));
+       }},
       {"optim.weight_decay",
        [] {
          EXPECT_EQ(optimizer_option("--optim.weight_decay=0.5", "weight_decay"), 0.5);

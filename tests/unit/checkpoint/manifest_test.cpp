@@ -41,6 +41,7 @@ Manifest example() {
   m.optimizer = "adamw";
   m.optimizer_steps = 499;
   m.state_kinds = {"exp_avg", "exp_avg_sq"};
+  m.state_dtypes = {DType::f32, DType::bf16};
   m.parameter_steps = {{"a.bias", 17}};
   m.scalars = {{"loss_scale", 16777216.5}};
   m.val_loss = 2.34375;
@@ -121,6 +122,7 @@ TEST(Manifest, ComesBackAsItWas) {
   EXPECT_EQ(back.seed, m.seed);
   EXPECT_EQ(back.config, m.config);
   EXPECT_EQ(back.model, m.model);
+  EXPECT_EQ(back.state_dtypes, m.state_dtypes);
   EXPECT_EQ(back.parameter_steps, m.parameter_steps);
   EXPECT_EQ(back.scalars, m.scalars);
   EXPECT_EQ(back.units[0].parameters[0].shape, (Shape{5, 7}));
@@ -203,6 +205,8 @@ TEST(Manifest, TrustsNoValue) {
       {"/retention/best", 1.5, "retention.best is 1.5"},
       {"/block_bytes", 4096, "block_bytes"},
       {"/optimizer/state_kinds", "exp_avg", "optimizer.state_kinds is \"exp_avg\", expected a list"},
+      {"/optimizer/state_dtypes", OrderedJson::array({"bf16"}), "optimizer.state_dtypes has 1 dtypes for 2 kinds of state"},
+      {"/optimizer/state_dtypes/0", "int64", "optimizer.state_dtypes[0] is no dtype of optimizer state"},
       {"/units", nullptr, "units is missing"},
       {"/units/0/shard_size", 3, "units[0].shard_size"},
       {"/units/2/role", "gift", "units[2].role is 'gift'"},

@@ -32,11 +32,13 @@ struct Layout {
   bool deterministic = true;
   fsdp::Sharding sharding = fsdp::Sharding::flat;
   fsdp::CpuOffload offload = fsdp::CpuOffload::none;
+  MomentPrecision precision = MomentPrecision::fp32;
 
   [[nodiscard]] std::string describe() const {
-    return fmt::format("{} ranks, shard_size {}, {}, {}, {}, {}, offload {}", ranks, shard_size, strategy_name(strategy),
+    return fmt::format("{} ranks, shard_size {}, {}, {}, {}, {}, offload {}, moments {}", ranks, shard_size, strategy_name(strategy),
                        dtype_name(param_dtype), mode == StreamMode::inlined ? "inline" : "threaded",
-                       sharding == fsdp::Sharding::flat ? "flat" : "per parameter", static_cast<int>(offload));
+                       sharding == fsdp::Sharding::flat ? "flat" : "per parameter", static_cast<int>(offload),
+                       moment_precision_name(precision));
   }
 };
 
@@ -76,7 +78,7 @@ class Training {
     if (layout.deterministic) options.root = fsdp::RootOptions{.deterministic = true};
     root_ = &fsdp::auto_wrap(model_, device_mesh_, options, fsdp::wrap_types({"gpt2_block"}));
     root_->initialize(7);
-    optimizer_ = make_adamw(*root_, {});
+    optimizer_ = make_adamw(*root_, {.precision = layout.precision});
   }
 
   [[nodiscard]] fsdp::Root& root() { return *root_; }
@@ -206,6 +208,39 @@ TEST_P(Deterministic, F3StrategyAndStreamsDoNotShow) {
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, Deterministic, ::testing::Values(DType::f32, DType::bf16),
                          [](const auto& p) { return std::string(dtype_name(p.param)); });
+
+class NarrowMoments : public ::testing::TestWithParam<MomentPrecision> {};
+
+/// F3: moments are rounded element by element, by what is equal on any number of ranks, however shards are cut.
+TEST_P(NarrowMoments, F3SameBitsOnAnyNumberOfRanks) {
+  constexpr int kSteps = 20;
+  const TrainedRun alone = train({.ranks = 1, .precision = GetParam()}, kSteps);
+  EXPECT_FALSE(bits_are_equal(alone.parameters, train({.ranks = 1}, kSteps).parameters)) << "the precision is used";
+  for (Layout layout :
+       {Layout{.ranks = 2}, Layout{.ranks = 3}, Layout{.ranks = 4}, Layout{.ranks = 3, .mode = StreamMode::threaded},
+        Layout{.ranks = 3, .sharding = fsdp::Sharding::per_parameter}, Layout{.ranks = 2, .offload = fsdp::CpuOffload::parameters},
+        Layout{.ranks = 4, .shard_size = 2, .strategy = Strategy::hybrid_shard}}) {
+    layout.precision = GetParam();
+    expect_same_bits(alone, layout, kSteps);
+  }
+}
+
+/// A small training learns as well as with fp32.
+TEST_P(NarrowMoments, LearnAsFp32Does) {
+  constexpr int kSteps = 60;
+  const auto last_loss = [](const TrainedRun& run) {
+    double sum = 0;
+    for (int i = 0; i < 10 * kMicroBatches; ++i)
+      sum += static_cast<double>(run.losses[run.losses.size() - 1 - static_cast<std::size_t>(i)]);
+    return sum / (10 * kMicroBatches);
+  };
+  const TrainedRun wide = train({.ranks = 1}, kSteps), narrow = train({.ranks = 1, .precision = GetParam()}, kSteps);
+  EXPECT_LT(last_loss(wide), 0.9 * static_cast<double>(wide.losses.front()));
+  EXPECT_NEAR(last_loss(narrow), last_loss(wide), 0.03 * last_loss(wide));
+}
+
+INSTANTIATE_TEST_SUITE_P(Precisions, NarrowMoments, ::testing::Values(MomentPrecision::bf16, MomentPrecision::int8),
+                         [](const auto& p) { return std::string(moment_precision_name(p.param)); });
 
 /// So the tests above can fail (F3).
 TEST(Deterministic, F3OrdinaryReductionDoesDepend) {

@@ -277,7 +277,7 @@ TEST(LiteralMemory, F4_TheOffloadTier) {
       {.name = "b", .shard_numel = 5, .shard_size = 2, .is_trainable = false, .cpu_offload = fsdp::CpuOffload::parameters},
       {.name = "c", .shard_numel = 4, .shard_size = 2, .grad_dtype = DType::bf16, .cpu_offload = fsdp::CpuOffload::gradients},
       {.name = "d", .shard_numel = 7, .shard_size = 2}};
-  const StepSpec spec{.mesh = {.world_size = 2, .shard_size = 2}, .num_state_kinds = 2};
+  const StepSpec spec{.mesh = {.world_size = 2, .shard_size = 2}, .state_bytes_per_element = 8};
   const MemoryPlan plan = make_memory_plan(units, spec, PassProfile::chain(4));
   EXPECT_EQ(plan.offloaded, 12 + 24 + 12 + 20 + 8);
   EXPECT_THAT(format_memory_plan(plan), HasSubstr("in the offload tier 76 B more"));

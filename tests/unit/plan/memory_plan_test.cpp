@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 std::vector<UnitSpec> one_unit(int shard_size) { return {{.name = "root", .shard_numel = 12 / shard_size, .shard_size = shard_size}}; }
 
 TEST(MemoryPlan, OtherReductionsHoldGradientsOnTheirWay) {
-  const StepSpec spec{.mesh = {.world_size = 4, .shard_size = 2, .replicas = 2}, .mode = StreamMode::inlined, .num_state_kinds = 0};
+  const StepSpec spec{.mesh = {.world_size = 4, .shard_size = 2, .replicas = 2}, .mode = StreamMode::inlined, .state_bytes_per_element = 0};
   std::vector<UnitSpec> units = one_unit(2);
   // Masters 24, gradients 48, their shard 24; exchanged over the shard axis +48, gathered from both replicas +96.
   units[0].is_deterministic = true;
@@ -35,7 +35,7 @@ TEST(MemoryPlan, OtherReductionsHoldGradientsOnTheirWay) {
 }
 
 TEST(MemoryPlan, CountsStagingWhileACollectiveIsEnqueued) {
-  StepSpec spec{.mesh = {.world_size = 4, .shard_size = 2, .replicas = 2}, .mode = StreamMode::inlined, .num_state_kinds = 0};
+  StepSpec spec{.mesh = {.world_size = 4, .shard_size = 2, .replicas = 2}, .mode = StreamMode::inlined, .state_bytes_per_element = 0};
   std::vector<std::string> asked;
   spec.staging_bytes = [&](Collective kind, std::int64_t numel, DType dtype, int num_ranks) {
     asked.push_back(fmt::format("{} {} {} {}", collective_name(kind), numel, dtype_name(dtype), num_ranks));
@@ -56,7 +56,7 @@ TEST(MemoryPlan, CountsStagingWhileACollectiveIsEnqueued) {
 }
 
 TEST(MemoryPlan, CountsWhatTheOptimizersStepTakes) {
-  StepSpec spec{.num_state_kinds = 2, .step_workspace_bytes = 500};
+  StepSpec spec{.state_bytes_per_element = 8, .step_workspace_bytes = 500};
   const MemoryPlan plan = make_memory_plan(one_unit(1), spec, PassProfile::chain(1));
   // 12 elements: master 48, gradient 48, state 96, workspace 500.
   EXPECT_EQ(plan.first_step.optimizer_peak.total(), 48 + 48 + 96 + 500);
@@ -75,7 +75,7 @@ TEST(MemoryPlan, TakesActivationsFromClosedFormulas) {
   profile.points[7].before = Stretch::at(100);
   const std::vector<UnitSpec> units{{.name = "root", .shard_numel = 2, .shard_size = 2},
                                     {.name = "block", .shard_numel = 3, .shard_size = 2}};
-  const StepSpec spec{.mesh = {.world_size = 2, .shard_size = 2}, .mode = StreamMode::inlined, .num_state_kinds = 0};
+  const StepSpec spec{.mesh = {.world_size = 2, .shard_size = 2}, .mode = StreamMode::inlined, .state_bytes_per_element = 0};
   const MemoryPlan plan = make_memory_plan(units, spec, profile);
   // Masters 20. Forward: root 16, block 24, 760. Backward: root and block with gradients 2 * (16 + 24), 900.
   EXPECT_EQ(plan.first_step.forward_peak.total(), 20 + 16 + 24 + 760);
@@ -92,7 +92,7 @@ TEST(MemoryPlan, D16_KnowsTheShapeOfAStep) {
                                     {.name = "a", .shard_numel = 350, .shard_size = 2},
                                     {.name = "b", .shard_numel = 250, .shard_size = 2}};
   for (const int kinds : {1, 2}) {
-    const StepSpec spec{.mesh = {.world_size = 2, .shard_size = 2}, .num_state_kinds = kinds};
+    const StepSpec spec{.mesh = {.world_size = 2, .shard_size = 2}, .state_bytes_per_element = 4 * kinds};
     const MemoryPlan plan = make_memory_plan(units, spec, PassProfile::chain(3));
     EXPECT_EQ(plan.first_step.start.total(), s);
     EXPECT_EQ(plan.first_step.after_backward.total(), 2 * s);
@@ -137,7 +137,7 @@ TEST(MemoryPlan, FormatsBytes) {
 
 TEST(MemoryPlan, PrintsATableOfWhatIsUsed) {
   const std::vector<UnitSpec> units{{.name = "root", .shard_numel = std::int64_t{1} << 20, .shard_size = 2}};
-  const StepSpec spec{.mesh = {.world_size = 2, .shard_size = 2}, .num_state_kinds = 2};
+  const StepSpec spec{.mesh = {.world_size = 2, .shard_size = 2}, .state_bytes_per_element = 8};
   const std::string table = format_memory_plan(make_memory_plan(units, spec, PassProfile::chain(1)));
   EXPECT_THAT(table, HasSubstr("memory of one rank      step begins   forward peak  backward peak after backward"));
   EXPECT_THAT(table, HasSubstr("sharded_param              4.00 MiB       4.00 MiB       4.00 MiB       4.00 MiB"));

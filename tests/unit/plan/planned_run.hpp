@@ -79,7 +79,7 @@ inline Measured run_and_plan(const MakeWorld& make_world, const PlannedRun& run,
   spec.micro_batches = run.micro_batches;
   spec.no_sync = run.no_sync;
   spec.steps_in_backward = run.steps_in_backward;
-  spec.num_state_kinds = run.num_state_kinds;
+  spec.state_bytes_per_element = 4 * run.num_state_kinds;
   spec.staging_bytes = run.staging_bytes;
   const plan::PassProfile profile =
       plan::trace_pass(*run.make_model(), units, run.inputs,

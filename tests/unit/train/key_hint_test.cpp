@@ -75,6 +75,7 @@ TEST(KeyHint, TheFieldsWordsAreKnownInFilesAndAsFlags) {
       {"max_steps", "train.steps"},
       {"warmup_steps", "optim.warmup_steps"},
       {"weight_decay", "optim.weight_decay"},
+      {"optim_bits", "optim.state_dtype"},
       {"adam_beta1", "optim.beta1"},
       {"max_grad_norm", "optim.grad_clip"},
       {"fp16", "fsdp.param_dtype"},
