@@ -21,6 +21,7 @@
 #include "mica/train/config.hpp"
 #include "mica/train/model_config.hpp"
 #include "mica/train/setup.hpp"
+#include "mica/train/start_plan.hpp"
 #include "mica/train/step_runner.hpp"
 
 #include "support/mpi_test.hpp"
@@ -434,6 +435,13 @@ std::vector<Row> rows() {
          EXPECT_EQ(dtypes("--optim.state_dtype=int8"), (std::vector<DType>{DType::moment8, DType::square8}));
          EXPECT_EQ(dtypes("--optim.type=sgd --optim.momentum=0.5 --optim.state_dtype=bf16"), std::vector<DType>{DType::bf16});
          EXPECT_THAT(refusal_of([&] { dtypes("--optim.type=sgd --optim.state_dtype=bf16"); }), HasSubstr("keeps no state"));
+         for (const char* flags : {"", "--optim.state_dtype=bf16", "--optim.state_dtype=int8"}) {
+           Setup setup(flags);
+           const data::BatchPlan batch{.micro_batch = 2, .num_ranks = setup.world.num_ranks()};
+           const StartPlan plan = make_start_plan(setup.config, setup.device, setup.model, batch);
+           setup.model.optimizer->allocate_state();
+           EXPECT_EQ(plan.memory.peak_of(MemoryRole::optimizer), setup.device.pool->stats().current_of(MemoryRole::optimizer)) << flags;
+         }
        }},
       {"optim.weight_decay",
        [] {

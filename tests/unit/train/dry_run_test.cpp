@@ -76,6 +76,19 @@ TEST(DryRun, HoldsShards) {
   }
 }
 
+// To the byte: of all that a run holds, the moments alone become smaller.
+TEST(DryRun, HoldsMomentsInTheirPrecision) {
+  for (const int ranks : {1, 4}) {
+    const MemoryStats wide = dry_run(tiny(), cluster(ranks, ranks)).memory;
+    const std::int64_t numel = wide.peak_of(MemoryRole::optimizer) / 8;
+    for (const auto& [dtype, bytes] : {std::pair("bf16", 2), std::pair("int8", 1)}) {
+      const MemoryStats narrow = dry_run(tiny({fmt::format("--optim.state_dtype={}", dtype)}), cluster(ranks, ranks)).memory;
+      EXPECT_EQ(narrow.peak_of(MemoryRole::optimizer), 2 * bytes * numel);
+      EXPECT_EQ(narrow.current, wide.current - 2 * (4 - bytes) * numel);
+    }
+  }
+}
+
 TEST(DryRun, IsOfAnyNumberOfRanks) {
   const DryRun run = dry_run(tiny({"--train.micro_batch=1"}), cluster(16384, 8));
   const auto gather = std::ranges::find(run.record.ops, plan::RecordedOp::Kind::collective, &plan::RecordedOp::kind);
