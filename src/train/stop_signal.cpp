@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/train/stop_signal.hpp"
 
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
-#include <initializer_list>
+#include <span>
 
 #include "mica/core/error.hpp"
 
@@ -17,18 +18,18 @@ std::atomic<int> g_received{0};
 std::atomic<std::int64_t> g_received_ms{0};
 std::atomic<StopSignal::OnSigterm> g_on_sigterm{StopSignal::OnSigterm::stops};
 
-sigset_t set_of(std::initializer_list<int> signals) {
+constexpr std::array kSignals{SIGTERM, SIGINT, SIGUSR1};
+
+sigset_t set_of(std::span<const int> signals) {
   sigset_t set;
   ::sigemptyset(&set);
   for (const int signal : signals) ::sigaddset(&set, signal);
   return set;
 }
 
-const sigset_t kSignals = set_of({SIGTERM, SIGINT, SIGUSR1});
-
 [[noreturn]] void end_as_usual(int signal) {
   std::signal(signal, SIG_DFL);
-  const sigset_t it = set_of({signal});
+  const sigset_t it = set_of(std::array{signal});
   ::pthread_sigmask(SIG_UNBLOCK, &it, nullptr);
   std::raise(signal);
   std::abort();
@@ -51,7 +52,9 @@ void note(int signal) {
 StopSignal::StopSignal() {
   g_received = 0;
   g_on_sigterm = OnSigterm::stops;
-  ::pthread_sigmask(SIG_BLOCK, &kSignals, nullptr);
+  for (const int signal : kSignals) std::signal(signal, note);  // of threads that were there before
+  const sigset_t all = set_of(kSignals);
+  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
   thread_ = std::jthread([this](const std::stop_token& stop) { take_signals(stop); });
 }
 
@@ -59,12 +62,14 @@ StopSignal::~StopSignal() {
   thread_.request_stop();
   ::pthread_kill(thread_.native_handle(), SIGUSR1);  // wakes it
   thread_.join();
+  for (const int signal : kSignals) std::signal(signal, SIG_DFL);
 }
 
 void StopSignal::take_signals(const std::stop_token& stop) {
+  const sigset_t all = set_of(kSignals);
   for (;;) {
     int signal = 0;
-    if (::sigwait(&kSignals, &signal) != 0) continue;
+    if (::sigwait(&all, &signal) != 0) continue;
     if (stop.stop_requested()) return;
     note(signal);
   }
