@@ -10,6 +10,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "mica/io/atomic_file.hpp"
 
@@ -87,7 +88,7 @@ TEST_F(Follow, ASignalEndsItAndIsNoError) {
     std::this_thread::sleep_for(milliseconds(5));
     ::sigaction(SIGINT, nullptr, &now);
   }
-  std::raise(SIGINT);  // once it listens
+  ::kill(::getpid(), SIGINT);  // once it listens
   EXPECT_EQ(followed.get(), ExitCode::done);
   EXPECT_THAT(out.str(), Not(HasSubstr("silent")));
 }
