@@ -43,6 +43,7 @@ mkdir -p "$folder/headers"
 printf 'extern "C" int omp_get_max_threads();\nextern "C" void omp_set_num_threads(int);\n' >"$folder/headers/omp.h"
 files=() num_left_out=0
 while read -r name; do
+  [[ "$name" != src/tensor/cpu/isa/* ]] || continue   # gcc's vector extensions, which clang does not parse
   grep -qF "\"file\": \"$PWD/$name\"" "$folder/compile_commands.json" || continue   # deleted, or not built here
   if [[ ${#files[@]} -lt $most ]]; then files+=("$name"); else num_left_out=$((num_left_out + 1)); fi
 done <<<"$candidates"

@@ -39,7 +39,7 @@ const std::vector<std::string> kPrecisionNames{"u0.weight", "u0.bias", "u1.tiny"
 /// One rank of a run.
 class PrecisionRun {
  public:
-  PrecisionRun(std::unique_ptr<ProcessGroup> world, MomentPrecision precision, ShardedOptions options = {})
+  PrecisionRun(std::unique_ptr<ProcessGroup> world, MomentPrecision precision, const ShardedOptions& options = {})
       : weights_(std::move(world), precision_units(), deterministic(options)),
         optimizer_(optim::make_adamw(weights_.root(), {.precision = precision})),
         comm_(make_group_comm(weights_.device_mesh().metrics_group(), weights_.device_mesh().compute())) {}
