@@ -68,7 +68,9 @@ TEST_P(Moments, BothAreInOneFormat) {
   };
   EXPECT_THROW(step(narrow, wide), Error);
   EXPECT_THROW(step(wide, narrow), Error);
-  if (dtype() == DType::moment8) EXPECT_THROW(step(narrow, narrow), Error);
+  if (dtype() == DType::moment8) {
+    EXPECT_THROW(step(narrow, narrow), Error);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Lanes, Moments,
