@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/plan/hardware.hpp"
 
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <limits>
 #include <set>
-#include <sstream>
 
 #include <fmt/ranges.h>
 
 #include "mica/core/error.hpp"
 #include "mica/io/json.hpp"
 
-#include "hardware_files.hpp"
+#include "embedded_files.hpp"
 
 namespace mica::plan {
 namespace {
@@ -88,16 +84,9 @@ class Reader {
 
 }  // namespace
 
-std::vector<std::string> hardware_names() {
-  std::vector<std::string> names;
-  for (const HardwareFile& file : kHardwareFiles) names.emplace_back(file.name);
-  return names;
-}
+std::vector<std::string> hardware_names() { return names_of(kHardwareFiles); }
 
-std::string_view hardware_text(std::string_view name) {
-  const auto found = std::ranges::find(kHardwareFiles, name, &HardwareFile::name);
-  return found == std::end(kHardwareFiles) ? std::string_view() : found->text;
-}
+std::string_view hardware_text(std::string_view name) { return text_of(kHardwareFiles, name); }
 
 Hardware parse_hardware(std::string_view text, const std::string& file_name) {
   const auto json = io::JsonValue::parse<ConfigError>(text, file_name);
@@ -137,16 +126,9 @@ Hardware parse_hardware(std::string_view text, const std::string& file_name) {
 }
 
 Hardware find_hardware(const std::string& name_or_file) {
-  if (const std::string_view text = hardware_text(name_or_file); !text.empty()) return parse_hardware(text, name_or_file);
-  std::error_code none;
-  require<ConfigError>(std::filesystem::is_regular_file(name_or_file, none),
-                       "--hardware={} is neither a file nor one of {}; mica-bench gemm --hardware-out FILE writes a file of this machine",
-                       name_or_file, fmt::join(hardware_names(), ", "));
-  std::ifstream file(name_or_file);
-  std::ostringstream text;
-  text << file.rdbuf();
-  require<ConfigError>(file.good(), "cannot read {}", name_or_file);
-  return parse_hardware(text.str(), name_or_file);
+  return parse_hardware(read_embedded_or_file(kHardwareFiles, name_or_file, "--hardware",
+                                              "; mica-bench gemm --hardware-out FILE writes a file of this machine"),
+                        name_or_file);
 }
 
 }  // namespace mica::plan

@@ -3,17 +3,14 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
-#include <fstream>
 #include <ranges>
-#include <sstream>
 
 #include <fmt/ranges.h>
 
 #include "mica/core/error.hpp"
 #include "mica/io/json.hpp"
 
-#include "software_files.hpp"
+#include "embedded_files.hpp"
 
 namespace mica::plan {
 namespace {
@@ -50,11 +47,7 @@ const AttentionRate& Software::attention_on(const std::string& hardware_name) co
   return found->second;
 }
 
-std::vector<std::string> software_names() {
-  std::vector<std::string> names;
-  for (const SoftwareFile& file : kSoftwareFiles) names.emplace_back(file.name);
-  return names;
-}
+std::vector<std::string> software_names() { return names_of(kSoftwareFiles); }
 
 Software parse_software(std::string_view text, const std::string& file_name) {
   const auto json = io::JsonValue::parse<ConfigError>(text, file_name);
@@ -80,16 +73,7 @@ Software parse_software(std::string_view text, const std::string& file_name) {
 }
 
 Software find_software(const std::string& name_or_file) {
-  const auto known = std::ranges::find(kSoftwareFiles, name_or_file, &SoftwareFile::name);
-  if (known != kSoftwareFiles.end()) return parse_software(known->text, name_or_file);
-  std::error_code none;
-  require<ConfigError>(std::filesystem::is_regular_file(name_or_file, none), "--software={} is neither a file nor one of {}", name_or_file,
-                       fmt::join(software_names(), ", "));
-  std::ifstream file(name_or_file);
-  std::ostringstream text;
-  text << file.rdbuf();
-  require<ConfigError>(file.good(), "cannot read {}", name_or_file);
-  return parse_software(text.str(), name_or_file);
+  return parse_software(read_embedded_or_file(kSoftwareFiles, name_or_file, "--software"), name_or_file);
 }
 
 }  // namespace mica::plan
