@@ -155,8 +155,15 @@ class Analysis {
     return state + "in no collective; " + last_of(record);
   }
 
+  [[nodiscard]] std::map<std::string, std::vector<int>> ranks_by_host() const {
+    std::map<std::string, std::vector<int>> by_host;
+    for (int rank = 0; rank < std::ssize(hosts_); ++rank) by_host[host_of(rank)].push_back(rank);
+    return by_host;
+  }
+
   /// Hosts that have heard nothing of each other, though ranks of both have left records.
   void add_cut_hosts() {
+    const std::map<std::string, std::vector<int>> by_host = ranks_by_host();
     std::map<std::string, std::set<std::string>> cut_off;  // by host, from where
     for (const auto& [by, rank] : missed_) {
       if (missed_.contains({rank, by})) cut_off[host_of(by)].insert(host_of(rank));
@@ -168,18 +175,13 @@ class Analysis {
         return num < others.size() || (num == 1 && host < other);
       });
       if (!is_to_blame) continue;
-      std::vector<int> ranks;
-      for (int rank = 0; rank < std::ssize(hosts_); ++rank) {
-        if (host_of(rank) == host) ranks.push_back(rank);
-      }
-      causes_.push_back(fmt::format("host {} ({}) is cut off from {}, and its ranks run: look at its network link", host, with_word(ranks),
-                                    fmt::join(others, ", ")));
+      causes_.push_back(fmt::format("host {} ({}) is cut off from {}, though its ranks are running: check its network link", host,
+                                    with_word(by_host.at(host)), fmt::join(others, ", ")));
     }
   }
 
   void add_lost_hosts() {
-    std::map<std::string, std::vector<int>> by_host;
-    for (int rank = 0; rank < std::ssize(hosts_); ++rank) by_host[host_of(rank)].push_back(rank);
+    const std::map<std::string, std::vector<int>> by_host = ranks_by_host();
     // After a death there is little time for records.
     const bool had_time = !is_of_one_node_ && std::ranges::none_of(seen_, [](const auto& rank) { return rank.second == RankHealth::dead; });
     for (const auto& [host, ranks] : by_host) {

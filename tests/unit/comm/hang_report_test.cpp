@@ -162,10 +162,10 @@ TEST_F(Hang, AHostThatIsCutOffIsNamed) {
   record(0).sightings = record(1).sightings = {{2, RankHealth::silent}};
   record(2).sightings = {{0, RankHealth::silent}, {1, RankHealth::silent}};
   EXPECT_THAT(find_causes(scene_),
-              ElementsAre("host node2 (ranks 2-3) is cut off from node1, node3, and its ranks run: look at its network link"));
+              ElementsAre("host node2 (ranks 2-3) is cut off from node1, node3, though its ranks are running: check its network link"));
   record(1).sightings = {};
   record(2).sightings = {{0, RankHealth::silent}};
-  EXPECT_THAT(find_causes(scene_), ElementsAre(HasSubstr("host node1 (rank 0) is cut off from node2, and")));  // it may be either end
+  EXPECT_THAT(find_causes(scene_), ElementsAre(HasSubstr("host node1 (rank 0) is cut off from node2, though")));  // it may be either end
 }
 
 TEST_F(Hang, ARankThatLivesIsNotLostWhateverOthersSaw) {
