@@ -9,6 +9,7 @@
 #include <span>
 
 #include "mica/core/error.hpp"
+#include "mica/core/steady_ns.hpp"
 
 namespace mica::train {
 namespace {
@@ -38,11 +39,11 @@ sigset_t set_of(std::span<const int> signals) {
 void note(int signal) {
   if (signal == SIGTERM && g_on_sigterm == StopSignal::OnSigterm::does_nothing) return;
   if (signal == SIGTERM && g_on_sigterm == StopSignal::OnSigterm::ends_with_requeue) std::_Exit(static_cast<int>(ExitCode::requeue));
-  const auto now = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  const std::int64_t now_ms = steady_ns() / 1'000'000;
   int none = 0;
   if (g_received.compare_exchange_strong(none, signal)) {
-    g_received_ms = now;
-  } else if (now - g_received_ms >= StopSignal::kOneRequest.count()) {
+    g_received_ms = now_ms;
+  } else if (now_ms - g_received_ms >= StopSignal::kOneRequest.count()) {
     end_as_usual(signal);
   }
 }
