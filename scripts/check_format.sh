@@ -6,6 +6,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 todo=(--dry-run -Werror)
 [[ "${1:-}" == "--mend" ]] && todo=(-i)
-git ls-files -z '*.cpp' '*.hpp' '*.h' '*.cu' '*.cuh' '*.inc' | xargs -0 -n 50 -P "$(nproc)" clang-format-14 "${todo[@]}" && status=0 || status=$?
+git ls-files -z --cached --others --exclude-standard '*.cpp' '*.hpp' '*.h' '*.cu' '*.cuh' '*.inc' | xargs -0 -n 50 -P "$(nproc)" clang-format-14 "${todo[@]}" && status=0 || status=$?
 [[ $status -eq 0 ]] || { echo "format check: mend with scripts/check_format.sh --mend" >&2; exit 1; }
 echo "format check: 0 wrong"
