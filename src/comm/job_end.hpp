@@ -17,50 +17,51 @@
 
 namespace mica::detail {
 
-/// How a watchdog ends its job: records, one report, the emergency save, status 3. All ranks that live do it at the same time, without MPI.
+/// How watchdogs end their job: records, one report, the emergency save, status 3. All surviving ranks do so at the same time, without MPI.
 /// [Note: watchdog]
 class JobEnd {
  public:
   using Seconds = NodeRing::Seconds;
 
-  /// @param hosts  by rank  @param ring  null: this rank is not its node's lowest, or there is one node
+  /// @param hosts  by rank   @param ring  null unless this rank is the lowest of its node and there are several nodes
   JobEnd(const NodeLogs& logs, std::vector<std::string> hosts, NodeRing* ring) : logs_(logs), hosts_(std::move(hosts)), ring_(ring) {}
 
   void set_place(HangFolder place, std::string log_file);
   [[nodiscard]] std::optional<HangFolder> place() const;
   void set_save(Watchdog::Save save);
 
-  /// Does all of it. @param alarm  why
+  /// @param alarm  the reason, for the report
   [[noreturn]] void end(const std::string& alarm);
-  /// Only ends the process.
+  /// Ends the process without a report.
   [[noreturn]] static void end_process();
 
  private:
   void report_and_save(const std::string& alarm);
-  /// For what takes longer with more ranks.
+  /// A limit for work that takes longer with more ranks.
   [[nodiscard]] Seconds for_all_ranks(Seconds limit) const;
-  /// Ends the process if the file system does not let end() come to its end, and tells what is known without it.
+  /// Ends the process if the file system blocks end(), after printing what is known without it.
   void guard_report(const std::vector<HangRecord>& of_node);
-  /// This rank's, and those of the ranks of its node that cannot write theirs if this one is to write them. Without a folder, of all.
+  /// This rank's record, and those of its node's dead and stopped ranks if this rank is to write them. Without a folder, those of all
+  /// ranks of the node.
   [[nodiscard]] std::vector<HangRecord> make_records(const std::string& alarm) const;
-  /// Whom this rank has seen dead, stopped or silent.
+  /// The ranks that this rank has found dead, stopped or silent.
   [[nodiscard]] std::vector<HangRecord::Sighting> sightings_of(const std::vector<HangRecord>& of_node) const;
   [[nodiscard]] bool is_lowest_alive(const std::vector<HangRecord>& of_node) const;
-  /// Writes records, and the report if that is this rank's task.
+  /// Writes the records, and the report if this rank is the one to write it.
   void report_in(const HangFolder& place, std::vector<HangRecord>& of_node);
-  /// @returns whether all ranks have left one
+  /// @returns whether all ranks have written theirs
   [[nodiscard]] bool wait_for_records(const HangFolder& place, Seconds limit);
-  /// A node that has died has left no record, and has said nothing meanwhile.
+  /// Adds the ranks of nodes that have died: they have written no record and sent no heartbeat.
   void add_silent_nodes(const HangFolder& place, std::vector<HangRecord>& of_node);
   void tell(const HangScene& scene, const std::optional<HangFolder>& place) const;
-  /// Saves what this rank holds. Comes back once no other rank that lives is saving either.
+  /// Saves what this rank holds. Returns once no surviving rank is saving any more.
   void save(int lost, Seconds linger, const std::optional<HangFolder>& place);
 
   const NodeLogs& logs_;
   std::vector<std::string> hosts_;
   NodeRing* ring_;
   std::atomic<bool> is_reported_ = false;
-  int num_alive_ = 0;  // of the ranks
+  int num_alive_ = 0;  // ranks
   mutable std::mutex mutex_;
   std::optional<HangFolder> place_;
   std::string log_file_;

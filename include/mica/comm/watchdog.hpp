@@ -11,36 +11,36 @@
 namespace mica {
 
 /// Ends a job that hangs or has lost a rank, and says which rank it is. [Note: watchdog]
-/// A thread of each rank, outside MPI, whose calls may never return then. Ten times a second it
-/// - gives a sign of life in the rank's log ([Note: flight recorder]), which all ranks of the node map;
-/// - looks whether a collective that this rank has entered has not ended for the timeout. Time in which the process itself did not run
-///   (a suspended job) does not count, nor does a clock that is set;
-/// - looks whether the process of the next rank of its node is gone;
-/// - the lowest rank of a node exchanges signs of life with those of the neighbouring nodes over TCP. Where TCP reaches none, it looks
-///   whether there are records of this launch in the run's folder;
-/// - looks whether another rank of its node has an alarm.
-/// With an alarm a rank tells its node and the neighbouring nodes, and writes its record to RUN/hang/LAUNCH; the lowest rank
-/// that lives on a node writes those of the dead and stopped ones there. The lowest rank that lives prints the report. If a rank has
-/// died, each rank that lives then saves what it has ([Note: lost ranks]). Then the job ends with status 3.
-/// A rank that computes, reads data or saves for long is no hang, as long as nobody waits for it in a collective for longer
-/// than the timeout; nor is one in a debugger.
+/// Each rank has a watchdog thread, which makes no MPI calls, because those may never return after a failure. Ten times a second it
+/// - updates a heartbeat in the rank's log ([Note: flight recorder]), which all ranks of the node map;
+/// - checks whether a collective that this rank has entered has lasted for longer than the timeout. Time in which the process was suspended
+///   does not count, nor do changes of the system's clock;
+/// - checks whether the process of the next rank on its node is gone;
+/// - on the lowest rank of a node, exchanges heartbeats with the neighbouring nodes over TCP. Where TCP reaches none of them, it looks
+///   for records of this launch in the run's folder;
+/// - checks whether another rank of its node has raised an alarm.
+/// A rank with an alarm tells its node and the neighbouring nodes, and writes its record to RUN/hang/LAUNCH; the lowest surviving rank
+/// of a node writes those of the node's dead and stopped ranks. The lowest surviving rank of the job prints the report. If a rank has
+/// died, each surviving rank then saves what it has ([Note: lost ranks]). Then the job ends with status 3.
+/// A rank that computes, reads data or saves for a long time does not hang, as long as no other rank waits for it in a collective for
+/// longer than the timeout. Neither does a rank in a debugger.
 class Watchdog {
  public:
   static constexpr std::chrono::seconds kTimeout{300};
-  /// At least, while ranks wait for those that read and write files.
+  /// The shortest timeout while ranks wait for others that read and write files.
   static constexpr std::chrono::seconds kFileTimeout{1800};
 
-  /// Groups and Communicators that are made from now on are recorded. @collective
+  /// Records the groups and Communicators that are made from now on. @collective
   explicit Watchdog(const mpi::Communicator& world);
-  /// Looks no more. No group that it recorded is left.
+  /// Stops the thread. The groups that it recorded must be gone.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
   /// mesh.timeout
   void set_timeout(std::chrono::milliseconds timeout);
-  /// While it lives, on every rank, the timeout is kFileTimeout if it is shorter: for saves and loads, in which ranks wait for the slowest
-  /// one's files in one collective.
+  /// While all ranks hold one, the timeout is at least kFileTimeout: for saves and loads, in which all ranks wait in one collective for the
+  /// slowest one's files.
   class Patience {
    public:
     explicit Patience(Watchdog& of);
@@ -51,21 +51,21 @@ class Watchdog {
    private:
     Watchdog& of_;
   };
-  /// Where records go, and to which file the report is appended, too. Without a folder each node reports for itself.
+  /// Where records go, and the file to which the report is appended. Without a folder each node reports for itself.
   void set_folder(const std::string& run_folder, const std::string& log_file);
   /// @param why     "rank 3 is lost"
-  /// @param linger  how long to stay once that is done, for the launcher to end the job by itself
+  /// @param linger  how long to wait after the save, so that the launcher can end the job by itself
   using Save = std::function<void(const std::string& why, std::chrono::duration<double> linger)>;
-  /// Called on the watchdog's thread, on every rank that lives, when one has died, and before anybody ends the job. It returns if there
-  /// is nothing to save. Empty: nothing is. Waits for a call under way.
+  /// `save` is called on every surviving rank's watchdog thread when a rank has died, before the job is ended. It returns if there is
+  /// nothing to save. Empty: there never is. set_save() waits for a call under way.
   void set_save(Save save);
 
-  /// The rank's work is done; it waits for the others.
+  /// To be called once this rank's work is done, before it waits for the others.
   void note_closing();
-  /// The rank ends by itself from here on, with an error of its own or none, and others do not count it as lost.
+  /// From here on this rank may end at any time, with an error or without one; other ranks do not count it as lost.
   void note_end();
-  /// To be called before this rank ends the job for an error that may be another rank's death: if the watchdogs see one within a second,
-  /// they end the job, and this does not return.
+  /// To be called before this rank ends the job because of an error that another rank's death may have caused: if the watchdogs notice a
+  /// death within a second, they end the job, and this does not return.
   void let_finish();
 
  private:
