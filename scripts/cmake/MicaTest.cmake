@@ -122,8 +122,11 @@ function(mica_add_test)
     add_test(NAME ${arg_NAME}.np${ranks}
              COMMAND ${MPIEXEC_EXECUTABLE} ${MICA_MPIRUN_FLAGS} ${MPIEXEC_NUMPROC_FLAG} ${ranks}
                      $<TARGET_FILE:${arg_NAME}> --expect-world=${ranks} "--gtest_filter=${filter}" ${arg_ARGS})
+    # Each mpirun has a folder of its own: those that start and end at once in one folder make and remove it under each other.
+    set(launcher_files "${PROJECT_BINARY_DIR}/launchers/${arg_NAME}.np${ranks}")
     set_tests_properties(${arg_NAME}.np${ranks} PROPERTIES LABELS "mpi;${arg_LABELS}" TIMEOUT ${mica_test_timeout} PROCESSORS ${ranks}
-      FAIL_REGULAR_EXPRESSION "${mica_test_skipped}" ENVIRONMENT "${mica_mpi_environment}")
+      FAIL_REGULAR_EXPRESSION "${mica_test_skipped}"
+      ENVIRONMENT "${mica_mpi_environment};OMPI_MCA_orte_tmpdir_base=${launcher_files};PRTE_MCA_prte_tmpdir_base=${launcher_files}")
   endforeach()
 endfunction()
 

@@ -310,6 +310,20 @@ TEST_F(RunFolder, ARankThatCannotSeeTheFolderSaysSo) {
                                    "No such file or directory (working directory", "elsewhere", "on a file system that all nodes share"});
 }
 
+TEST_F(RunFolder, ARankThatCannotSeeTheCheckpointSaysSo) {
+  ASSERT_EQ(train(2, {"--train.steps=4"}).status, 0);
+  fs::create_directory(folder_ / "elsewhere");
+  const std::vector<std::string> rank{program("mica-train"), folder_ / "run.cfg", "--run.dir=" + run_folder("other"), "--train.steps=6",
+                                      "--checkpoint.resume=run/checkpoints/step-00000004"};
+  std::vector<std::string> both{"mpirun", "-np", "1", "-wdir", folder_.path()};
+  both.insert(both.end(), rank.begin(), rank.end());
+  both.insert(both.end(), {":", "-np", "1", "-wdir", folder_ / "elsewhere"});
+  both.insert(both.end(), rank.begin(), rank.end());
+  expect_refusal(test::run(both),
+                 {"rank 1: ", "run/checkpoints/step-00000004/manifest.json cannot be read (no such file; working directory", "elsewhere",
+                  "but rank 0 resumes from it"});
+}
+
 TEST_F(RunFolder, LogHoldsTheStartAndTheEnd) {
   ASSERT_EQ(train(2, {"--train.steps=4"}).status, 0);
   expect_refusal(train(2, {"--train.steps=5", "--run.seed=2"}), {"run.seed"});

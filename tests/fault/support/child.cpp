@@ -113,6 +113,8 @@ Child::Child(const std::vector<std::string>& command, const std::map<std::string
     ::dup2(ends[1], STDERR_FILENO);
     ::setenv("OMP_NUM_THREADS", "1", 1);
     ::setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1);
+    for (const char* library : {"OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base"})
+      ::setenv(library, launcher_files_.path().c_str(), 0);
     for (const auto& [name, value] : environment) ::setenv(name.c_str(), value.c_str(), 1);
     ::execv(argv[0], argv.data());
     ::_exit(127);

@@ -10,6 +10,8 @@
 
 #include <sys/types.h>
 
+#include "support/temporary_folder.hpp"
+
 namespace mica::test {
 
 /// How a child ended.
@@ -51,6 +53,8 @@ class Child {
   int read_fd_ = -1;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   bool is_reaped_ = false;
+  /// Where mpirun keeps its files: launchers that start and end at once in one folder make and remove it under each other.
+  TemporaryFolder launcher_files_;
   Finished finished_;
   std::mutex mutex_;
   std::string output_;

@@ -32,6 +32,7 @@ mica::ExitCode loop(mica::App& app) {
     if (goes_wrong) std::fputs("goes wrong\n", stderr);
     if (way == "waits_long" && goes_wrong) std::this_thread::sleep_for(std::chrono::seconds(2));
     for (int block = 0; block < 4; ++block) {
+      if (is_wrong && way == "waits_often" && step == 0) std::this_thread::sleep_for(std::chrono::seconds(2));
       if (goes_wrong && way == "skips" && block == 1) continue;
       int which = block;
       if (goes_wrong && way == "order" && (block == 1 || block == 2)) which = 3 - block;

@@ -126,6 +126,7 @@ TEST_F(SharedMemory, AbortEndsAWait_OnSeveralRanks) {
   const SharedParts parts = allocate(3);
   if (group->rank() == 0) {
     group->wait_for_written(*waiting, "h.0", parts, 1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it waits now, and does not only find the group aborted
     group->abort("rank 1 does not answer");
     try {
       waiting->synchronize();
