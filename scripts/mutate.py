@@ -51,6 +51,8 @@ bool mutant(int number) noexcept {
 }
 """
 DECLARATION = "namespace mica { bool mutant(int) noexcept; }\n#line 1\n"
+# `const int n = 1;`, `Message start = event_at(0);`, not `return f(0);`.
+DECLARES = re.compile(r"\s*(?!return\b|throw\b|delete\b|else\b)((const|auto|constexpr|static)\b|[A-Za-z_][\w:<>]*[&*]?\s+[a-z_]\w*\s*[=({])")
 
 
 class ListError(Exception):
@@ -109,6 +111,10 @@ class Mutation:
             if not self.is_statement() and (re.match(r"(if|for|while|return)\b", text) or
                                             text.count("?") != text.replace("::", "").count(":")):
                 raise ListError(f"{self}: {text!r} is no expression: take the condition alone, or the whole of a ? b : c")
+            if self.is_statement() and text.count(";") == 1 and DECLARES.match(text):
+                raise ListError(f"{self}: {text!r} declares a name, which would end with the switch; take its value alone")
+            if re.match(r"\s*(\.[A-Za-z_]|->)", text):
+                raise ListError(f"{self}: {text!r} begins inside an expression; take the object, too")
             if not self.is_statement() and (re.match(r"\s*(&&|[|<>=+/%^?,]|[-&:*] )", text) or re.search(r"([&|<>=*/%^?:,!]|[^+]\+|[^-]-)\s*$", text)):
                 raise ListError(f"{self}: {text!r} begins or ends with an operator; take both of its sides")
             if "//" in text:
@@ -238,8 +244,19 @@ def environment(tree, number, temporary):
     variables.update(OMP_NUM_THREADS="1", TMPDIR=str(temporary))
     variables.pop("MICA_MUTANT", None)
     if number:
-        variables["MICA_MUTANT"] = str(number)
+        variables.update(MICA_MUTANT=str(number), OMPI_MCA_mca_base_env_list="MICA_MUTANT")  # on other nodes, too
     return variables
+
+
+def kill_session(leader):
+    """What a test has started may have process groups of its own, and outlive it where a breakage makes it hang."""
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == leader:
+                os.kill(int(stat.parent.name), signal.SIGKILL)
+        except (OSError, ValueError):  # it has ended meanwhile
+            pass
 
 
 def run(text, tree, number, limit_s):
@@ -254,8 +271,8 @@ def run(text, tree, number, limit_s):
             status = child.wait(limit_s)
         except subprocess.TimeoutExpired:
             status = -1
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+        kill_session(child.pid)
+        child.wait()
         output.seek(0)
         said = output.read().decode(errors="replace")
     if not number and status == 0 and re.search(r"Running 0 tests", said):
@@ -271,7 +288,7 @@ def baseline(tests, tree, jobs):
             seconds[text] = took
             if not passed:
                 failed.append(text)
-                print(f"FAILS without a breakage: {text}\n{said[-3000:]}", flush=True)
+                print(f"FAILS without a breakage: {text}\n{said[-20000:]}", flush=True)
     if failed:
         raise ListError(f"{len(failed)} of {len(tests)} tests fail without a breakage")
     return seconds

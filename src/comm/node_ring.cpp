@@ -134,7 +134,7 @@ void NodeRing::receive(Link& link) {
     link.received.erase(0, end + 1);
     take(link, line);
   }
-  if (!has_ended || link.is_over) return;
+  if (!has_ended) return;
   link.is_over = true;
   link.is_reset = is_reset;
   link.silent = Seconds(0);

@@ -70,6 +70,14 @@ TEST_F(Hang, ARankThatHasNotEnteredIsNamedWithThoseWhoWait) {
                                          HasSubstr("rank 3 (node2): in no collective; its last was all-gather #6 of block.6")));
 }
 
+TEST_F(Hang, OfTwoCollectivesThatRanksWaitInTheFirstCounts) {
+  waits_in(0, 7, 31);
+  waits_in(1, 6, 32);
+  for (const int rank : {2, 3}) has_done(rank, 5, 33);
+  EXPECT_THAT(find_causes(scene_), ElementsAre(HasSubstr("ranks 2-3 (node2) have not entered all-gather #6 of block.6; rank 1 (node1) has "
+                                                         "waited for it for 32 s")));
+}
+
 TEST_F(Hang, WhoWaitsElsewhereIsNoCauseWhereSomebodyWaitsNowhere) {
   for (const int rank : {0, 1}) waits_in(rank, 7, 31);
   has_done(2, 6, 33);

@@ -58,8 +58,11 @@ TEST(Likelihood, AContinuationsIsThatOfAPlainForward) {
     const Ids so_far = joined({4, 2}, greedy);
     greedy.push_back(likeliest(row(small.logits(so_far), so_far.size() - 1)));
   }
+  // Its first token is not the likeliest, its last one is.
+  Ids late{static_cast<std::int32_t>((greedy[0] + 1) % 17)};
+  late.push_back(likeliest(row(small.logits(joined({4, 2}, late)), 2)));
   const std::vector<Question> questions{
-      {{4, 2}, {greedy, {1}, {5, 6, 7, 8}}}, {{9}, {{3}, {3, 3}}}, {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, {{0, 1}}}};
+      {{4, 2}, {greedy, {1}, {5, 6, 7, 8}, late}}, {{9}, {{3}, {3, 3}}}, {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, {{0, 1}}}};
   const auto answers = answer(pass, questions, *make_single_comm());
   for (std::size_t q = 0; q < questions.size(); ++q) {
     ASSERT_EQ(answers[q].size(), questions[q].continuations.size());
@@ -70,6 +73,7 @@ TEST(Likelihood, AContinuationsIsThatOfAPlainForward) {
   }
   EXPECT_TRUE(answers[0][0].is_greedy);
   EXPECT_FALSE(answers[0][2].is_greedy);
+  EXPECT_FALSE(answers[0][3].is_greedy);
 }
 
 /// The model sees as many tokens as its context has: the last ones; the very last is predicted only.

@@ -56,6 +56,7 @@ TEST(Json, AMistakeNamesFileAndKeyAndWhatIsThere) {
   const auto error = [](auto read) { return error_of<ConfigError>([&] { (void)read(); }); };
   EXPECT_EQ(error([&] { return json["a"]["b"][1]["c"].integer(0); }), "a.json: a.b[1].c is -1, expected a whole number from 0");
   EXPECT_EQ(error([&] { return json["a"]["b"][0].integer(2, 5); }), "a.json: a.b[0] is 1, expected a whole number from 2 to 5");
+  EXPECT_EQ(error([&] { return json["a"]["b"][0].integer(-5, 0); }), "a.json: a.b[0] is 1, expected a whole number from -5 to 0");
   EXPECT_EQ(error([&] { return json["n"].integer(std::numeric_limits<std::int64_t>::min()); }),
             "a.json: n is 9223372036854775808, expected a whole number from -9223372036854775808");
   EXPECT_EQ(error([&] { return json["a"]["b"][1]["c"].unsigned_integer(); }), "a.json: a.b[1].c is -1, expected a whole number from 0");

@@ -116,6 +116,7 @@ TEST(KeyHint, WhatNoKeySaysIsSaid) {
 TEST(KeyHint, OtherSectionsAndTypingErrors) {
   EXPECT_THAT(hint_in_refusal("[train]\nstep = 3\n"), StartsWith("x.cfg:2: unknown key 'train.step': did you mean train.steps?"));
   EXPECT_THAT(hint_in_refusal("[train]\nlr = 3\n"), HasSubstr("did you mean optim.lr?"));
+  EXPECT_THAT(hint_in_refusal("[model]\nsteps = 3\n"), HasSubstr("did you mean train.steps?"));
   EXPECT_THAT(hint_in_refusal("[training]\nsteps = 3\n"), HasSubstr("did you mean train.steps?"));
   EXPECT_THAT(hint_in_refusal("[checkpoints]\ninterval = 3\n"), HasSubstr("did you mean checkpoint.interval?"));
   EXPECT_THAT(hint_in_refusal("", {"--micro_batchs=3"}), HasSubstr("did you mean train.micro_batch?"));
