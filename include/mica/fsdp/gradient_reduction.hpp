@@ -45,7 +45,7 @@ class GradientReduction {
 };
 
 /// reduce-scatter over the shard axis, all-reduce over the replicate axis, both in reduce_dtype, the division by the
-/// world split before and after.
+/// world split before and after in 16 bits, and at once, at the end, in f32.
 [[nodiscard]] GradientReduction& default_reduction();
 
 /// The default one with gradients cast to `dtype` (fp16 or bf16) before both collectives and back after them.
