@@ -63,14 +63,13 @@ class TracedStream final : public ForwardingStream {
   using Stream::submit;
   void submit(const char* what, std::span<const Access> accesses, Task task) override {
     if (!tracer_.recording_) return inner_->submit(what, accesses, std::move(task));
-    const std::string name = label_.empty() ? what : fmt::format("{} {}", what, label_);
-    const std::int64_t bytes = std::exchange(bytes_, 0);
-    label_.clear();
-    between(name, "task", bytes, [&] { inner_->submit(what, accesses, std::move(task)); });
+    Tracer::Slice slice{.row = row_, .name = what, .label = std::exchange(label_, {}), .kind = "task", .bytes = std::exchange(bytes_, 0)};
+    for (const Access& access : accesses) slice.accessed_bytes += access.bytes;
+    between(std::move(slice), [&] { inner_->submit(what, accesses, std::move(task)); });
   }
   void wait(const Event& event, std::source_location site) override {
     if (!tracer_.recording_ || !event.state()) return inner_->wait(event, site);
-    between("wait", "wait", 0, [&] { inner_->wait(event, site); });
+    between({.row = row_, .name = "wait", .kind = "wait"}, [&] { inner_->wait(event, site); });
   }
   void annotate(std::string_view label, std::int64_t bytes) override {
     if (tracer_.recording_) {
@@ -81,7 +80,8 @@ class TracedStream final : public ForwardingStream {
   }
   void begin_range(std::string_view owner, const char* phase) override {
     inner_->begin_range(owner, phase);
-    if (tracer_.recording_) open_.push_back({row_, fmt::format("{} {}", owner, phase), "range", 0, clock_->mark(*inner_), nullptr});
+    if (!tracer_.recording_) return;
+    open_.push_back({.row = row_, .name = std::string(owner), .label = phase, .kind = "range", .begin = clock_->mark(*inner_)});
   }
   void end_range() override {
     if (tracer_.recording_ && !open_.empty()) {  // empty: begun before the recording was
@@ -105,10 +105,11 @@ class TracedStream final : public ForwardingStream {
 
  private:
   template <class Enqueue>
-  void between(const std::string& name, const char* kind, std::int64_t bytes, const Enqueue& enqueue) {
-    std::shared_ptr<const TimeMark> begin = clock_->mark(*inner_);
+  void between(Tracer::Slice slice, const Enqueue& enqueue) {
+    slice.begin = clock_->mark(*inner_);
     enqueue();
-    tracer_.slices_.push_back({row_, name, kind, bytes, std::move(begin), clock_->mark(*inner_)});
+    slice.end = clock_->mark(*inner_);
+    tracer_.slices_.push_back(std::move(slice));
   }
 
   Tracer& tracer_;
@@ -136,6 +137,15 @@ void Tracer::stop() {
   }
 }
 
+std::vector<TracedTask> Tracer::tasks() const {
+  std::vector<TracedTask> tasks;
+  for (const Slice& slice : slices_) {
+    if (slice.kind != std::string_view("task")) continue;
+    tasks.push_back({slice.name, slice.accessed_bytes, slice.begin->ns(), slice.end->ns()});
+  }
+  return tasks;
+}
+
 std::string Tracer::to_json() const {
   std::string events = fmt::format(R"({{"ph":"M","pid":{},"name":"process_name","args":{{"name":"rank {}"}}}})", rank_, rank_);
   for (std::size_t row = 0; row < rows_.size(); ++row) {
@@ -146,10 +156,10 @@ std::string Tracer::to_json() const {
   for (const Slice& slice : slices_) first = first == 0 ? slice.begin->ns() : std::min(first, slice.begin->ns());
   for (const Slice& slice : slices_) {
     const std::int64_t begin = slice.begin->ns(), end = slice.end->ns();
-    events +=
-        fmt::format(",\n{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"name\":{},\"cat\":\"{}\",\"ts\":{:.3f},\"dur\":{:.3f}{}}}", rank_, slice.row,
-                    quoted(slice.name), slice.kind, static_cast<double>(begin - first) * 1e-3, static_cast<double>(end - begin) * 1e-3,
-                    slice.bytes > 0 ? fmt::format(",\"args\":{{\"bytes\":{}}}", slice.bytes) : "");
+    events += fmt::format(",\n{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"name\":{},\"cat\":\"{}\",\"ts\":{:.3f},\"dur\":{:.3f}{}}}", rank_,
+                          slice.row, quoted(slice.label.empty() ? slice.name : slice.name + " " + slice.label), slice.kind,
+                          static_cast<double>(begin - first) * 1e-3, static_cast<double>(end - begin) * 1e-3,
+                          slice.bytes > 0 ? fmt::format(",\"args\":{{\"bytes\":{}}}", slice.bytes) : "");
   }
   return fmt::format("{{\"displayTimeUnit\":\"ms\",\"metadata\":{{\"first_ns\":{}}},\"traceEvents\":[\n{}\n]}}\n", first, events);
 }

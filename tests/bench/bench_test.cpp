@@ -31,6 +31,17 @@ std::vector<Json> json_lines(const Finished& finished) {
   return rows;
 }
 
+/// Of many rows: without the table on standard error, which mpirun may put between the parts of a line.
+std::vector<Json> rows_of(int num_ranks, std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), program("mica-bench"));
+  const TemporaryFolder folder;
+  std::vector<std::string> command{"sh", "-c", "exec \"$@\" 2>'" + (folder / "errors") + "'", "sh"};
+  for (std::string& word : under_mpirun(num_ranks, arguments)) command.push_back(std::move(word));
+  const Finished finished = run(command, 120);
+  EXPECT_EQ(finished.status, 0) << finished.output << read_text(folder / "errors");
+  return json_lines(finished);
+}
+
 TEST(Bench, TrainReportsSpeedMemoryAndBound) {
   const Finished finished = run_bench(2, {"train", "--model", "char-tiny", "--batch", "2", "--seq", "16", "--steps", "3"});
   ASSERT_EQ(finished.status, 0) << finished.output;
@@ -43,12 +54,50 @@ TEST(Bench, TrainReportsSpeedMemoryAndBound) {
   EXPECT_NEAR(row["tokens_per_s"].get<double>() * row["step_ms"].get<double>() / 1e3, 2 * 2 * 16, 0.5);
   EXPECT_GT(row["bound_ms"], 0.0);
   EXPECT_NEAR(row["bound_percent"].get<double>(), 100 * row["bound_ms"].get<double>() / row["step_ms"].get<double>(), 0.5);
+  // Per token six FLOPs for each weight of a product (blocks of 12*128*128, the head), and causal attention: 6 * layers * width * seq.
+  const double flops = 32 * (6.0 * (4 * 12 * 128 * 128 + 65 * 128) + 6 * 4 * 128 * 16);
+  EXPECT_NEAR(row["machine_ms"].get<double>() * row["machine_gflop_per_s"].get<double>() * 1e6, flops, 0.02 * flops);
+  EXPECT_NEAR(row["machine_percent"].get<double>(), 100 * row["machine_ms"].get<double>() / row["step_ms"].get<double>(), 0.5);
   EXPECT_EQ(row["peak_pool_bytes"].size(), 2);
   // Shards of parameters, gradients and two moments: more than that, and far less than 1 GB.
   EXPECT_GT(row["peak_pool_bytes"][0], 809856 / 2 * 16);
   EXPECT_LT(row["peak_pool_bytes"][0], 100'000'000);
   EXPECT_NEAR(row["first_loss"].get<double>(), 4.17, 0.2);  // ln 65
   EXPECT_EQ(row["slow_paths"], Json::array());
+}
+
+// A head of 65,536 x 16, whose logits Mica computes in two chunks of rows, and a block whose forward is computed again.
+TEST(Bench, TheMachinesBoundCountsEachProductOnce) {
+  const Finished finished =
+      run_bench(1, {"train", "--batch=1", "--seq=256", "--steps=1", "--warmup=1", "--activation-checkpointing", "--model.layers=1",
+                    "--model.heads=1", "--model.width=16", "--model.vocab_size=65536", "--model.context=256"});
+  ASSERT_EQ(finished.status, 0) << finished.output;
+  const Json row = json_lines(finished).at(0);
+  const double flops = 256 * (6.0 * (12 * 16 * 16 + 65536 * 16) + 6 * 16 * 256);
+  EXPECT_NEAR(row["machine_ms"].get<double>() * row["machine_gflop_per_s"].get<double>() * 1e6, flops, 0.02 * flops);
+}
+
+TEST(Bench, KernelsAccountForTheStep) {
+  const TemporaryFolder folder;
+  std::map<std::string, Json> rows;
+  for (const Json& row : rows_of(2, {"kernels", "--batch=8", "--seq=32", "--steps=2", "--svg=" + (folder / "kernels.svg")})) {
+    rows[row["task"]] = row;
+  }
+  EXPECT_GE(rows["(no task)"]["ms"], 0.0) << "no task is counted twice";
+  EXPECT_LT(rows["(no task)"]["share"], 60.0);
+  // Of 4 blocks; 256 tokens of 128 features.
+  EXPECT_EQ(rows["attention_backward"]["calls"], 4);
+  EXPECT_EQ(rows["linear_gelu"]["calls"], 4);
+  EXPECT_EQ(rows["linear_gelu"]["gflop"], 0.13);  // 4 * 2 * 256 * 128 * 512
+  EXPECT_EQ(rows["adamw"]["calls"], 1);
+  EXPECT_GT(rows["add_layer_norm"]["copy_gb_s"], 0.0);
+  EXPECT_GT(rows["linear"]["best_gf_s"], 0.0);
+  EXPECT_TRUE(rows["adamw"]["gf_s"].is_null());
+  for (const char* task : {"reduce_scatter", "all_gather", "head_loss_backward", "(no task)"}) EXPECT_TRUE(rows.contains(task)) << task;
+  const std::string svg = read_text(folder / "kernels.svg");
+  EXPECT_THAT(svg, ::testing::StartsWith("<svg "));
+  EXPECT_THAT(svg, ::testing::EndsWith("</svg>\n"));
+  for (const char* task : {"linear_gelu", "attention_backward", "reduce_scatter"}) EXPECT_THAT(svg, ::testing::HasSubstr(task));
 }
 
 TEST(Bench, TrainTakesStrategyDtypeAndKeysOfMicaTrain) {
@@ -66,9 +115,8 @@ TEST(Bench, TrainTakesStrategyDtypeAndKeysOfMicaTrain) {
 }
 
 TEST(Bench, GemmReportsEveryProductOfEveryLayer) {
-  const Finished finished = run_bench(1, {"gemm", "--rows=32", "--width=64", "--vocab=96", "--head-rows=8", "--rounds=1", "--dtypes=fp32"});
-  ASSERT_EQ(finished.status, 0) << finished.output;
-  const std::vector<Json> rows = json_lines(finished);
+  const std::vector<Json> rows =
+      rows_of(1, {"gemm", "--rows=32", "--width=64", "--vocab=96", "--head-rows=8", "--rounds=1", "--dtypes=fp32"});
   ASSERT_EQ(rows.size(), 15);  // 5 layers x 3 products
   for (const Json& row : rows) {
     EXPECT_GT(row["mica_gf_s"], 0.0) << row;
@@ -180,6 +228,7 @@ TEST(Bench, MistakesAreNamed) {
       {{"train", "--model=gpt9"}, "gpt2-124m"},
       {{"train", "--batch=0"}, "train.micro_batch"},
       {{"train", "--warmup=0"}, "--warmup=0"},
+      {{"kernels", "--svg=/nowhere/kernels.svg"}, "--svg=/nowhere/kernels.svg"},
       {{"comm", "--mib=x"}, "'x'"},
       {{"comm", "--ranks-per-node=-1"}, "--ranks-per-node=-1"},
       {{"overhead", "--rounds=0"}, "--rounds=0"},

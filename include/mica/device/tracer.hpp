@@ -40,6 +40,13 @@ class StreamClock {
 /// For streams of either device. A GPU's clock is synchronised with the host's here, which waits for the stream once.
 [[nodiscard]] std::unique_ptr<StreamClock> make_clock(Stream& stream);
 
+/// A task that ran while a tracer recorded.
+struct TracedTask {
+  std::string name;                       ///< as submitted, without a label
+  std::int64_t accessed_bytes = 0;        ///< of what it reads and writes, its scratch memory included
+  std::int64_t begin_ns = 0, end_ns = 0;  ///< of the steady clock
+};
+
 /// Records when the tasks of a rank's streams ran, for Perfetto and chrome://tracing. [Note: traces]
 /// Each stream is a row: tasks by their names (collectives with unit and bytes), waits for other streams, and above them the
 /// units' forward and backward. When it is not recording it costs one branch per task. While recording, tasks are surrounded by
@@ -57,6 +64,8 @@ class Tracer {
   /// Waits for all streams. Their errors are reported to the next caller that waits for them.
   void stop();
   [[nodiscard]] bool is_recording() const { return recording_; }
+  /// The tasks that were recorded, without waits and ranges, in the order in which they were enqueued.
+  [[nodiscard]] std::vector<TracedTask> tasks() const;
   /// What was recorded, as Chrome's trace event format (JSON).
   [[nodiscard]] std::string to_json() const;
 
@@ -64,9 +73,10 @@ class Tracer {
   friend class TracedStream;
   struct Slice {
     std::size_t row = 0;
-    std::string name;
-    const char* kind = "";   ///< "task", "wait", "range"
-    std::int64_t bytes = 0;  ///< 0: unknown
+    std::string name, label;
+    const char* kind = "";            ///< "task", "wait", "range"
+    std::int64_t bytes = 0;           ///< as annotated; 0: unknown
+    std::int64_t accessed_bytes = 0;  ///< of a task
     std::shared_ptr<const TimeMark> begin, end;
   };
 

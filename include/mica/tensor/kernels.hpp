@@ -119,11 +119,12 @@ struct BlockCopy {
   [[nodiscard]] BlockCopy reversed() const { return {dst, src, numel, count, dst_stride, src_stride}; }
 };
 
-/// One product C[m,n] = A[m,k] B[k,n] of a step; mica-bench's product bound is made of these. dtype: A's and B's.
+/// One product C[m,n] = A[m,k] B[k,n] of a step; mica-bench's bounds are made of these. dtype: A's and B's.
 struct ProductShape {
   std::int64_t m = 0, n = 0, k = 0;
   bool transposed_a = false, transposed_b = false;
   DType dtype = DType::f32;
+  const char* task = "";  ///< the name of the task that computes it, on CPUs
 };
 
 /// The math of all layers on one device. [Note: kernels]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -10,6 +11,14 @@
 #include "tiles.hpp"
 
 namespace mica::cpu {
+
+/// Rows of one step along the diagonal panel.
+inline constexpr std::int64_t kStep = kTilePad;
+/// Between the rows of a block of scores [kPanel, kPanel]: rows a power of two apart would all fall into the same cache sets.
+inline constexpr std::int64_t kScoreStride = kPanel + kTilePad;
+
+/// Of the scores.
+inline float factor_of(const AttentionShape& shape) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim))); }
 
 struct HeadSizes {
   std::int64_t head_dim, padded_dim;  // D; D rounded up to kTilePad
@@ -23,10 +32,12 @@ struct HeadSizes {
 class Carver {
  public:
   explicit Carver(std::byte* base) : base_(base) {}
-  [[nodiscard]] float* floats(std::int64_t count) {
-    float* part = base_ ? reinterpret_cast<float*>(base_ + bytes_) : nullptr;
-    bytes_ += round_up(count * 4, 64);
-    return part;
+  [[nodiscard]] float* floats(std::int64_t count) { return part<float>(count); }
+  template <class T>
+  [[nodiscard]] T* part(std::int64_t count) {
+    T* const first = base_ ? reinterpret_cast<T*>(base_ + bytes_) : nullptr;
+    bytes_ += round_up(count * static_cast<std::int64_t>(sizeof(T)), 64);
+    return first;
   }
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
 
@@ -80,6 +91,63 @@ auto head_rows(const AttentionShape& shape, const BasicQkv<kConst>& in, std::int
   }
   return HeadRows<Byte>{rows_of(in.q, shape, batch, q_column, q_width), rows_of(in.k, shape, batch, kv_column, kv_width),
                         rows_of(in.v, shape, batch, kv_column, kv_width)};
+}
+
+/// What backward needs of one head.
+struct HeadGradients {
+  HeadRows<const std::byte> in;
+  Rows<const std::byte> dy, y;
+  const float* lse;  // [T]
+  HeadRows<std::byte> d_in;
+};
+
+/// Bytes of a Forward or Backward (below) for each thread.
+template <class Work>
+[[nodiscard]] std::int64_t scratch_bytes_of(const AttentionShape& shape, int threads) {
+  Carver carver(nullptr);
+  for (int thread = 0; thread < threads; ++thread) Work(shape, carver);
+  return carver.bytes();
+}
+
+/// Each thread makes a Forward of (shape, carver); its pack(rows) gets the keys and values that a group's heads share, and its
+/// run(q, y, lse) each head.
+template <class Forward>
+void forward_heads(const AttentionShape& shape, const ConstQkv& in, TensorView y, TensorView lse, void* scratch) {
+  const std::int64_t bytes_per_thread = scratch_bytes_of<Forward>(shape, 1);
+  parallel_ranges_by_thread(shape.batch * shape.heads, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
+    Carver carver(static_cast<std::byte*>(scratch) + thread * bytes_per_thread);
+    Forward forward(shape, carver);
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t batch = i / shape.heads, head = i % shape.heads;
+      const auto rows = head_rows(shape, in, batch, head);
+      if (i == begin || head % shape.group() == 0) forward.pack(rows);
+      forward.run(rows.q, rows_of(y, shape, batch, head * shape.head_dim, shape.q_width()),
+                  lse ? static_cast<float*>(lse.data) + i * shape.seq_len : nullptr);
+    }
+  });
+}
+
+/// The same for a Backward: pack(rows), run(head), and finish(d_in) once a group's heads are done. A group belongs to one thread.
+template <class Backward>
+void backward_heads(const AttentionShape& shape, ConstTensorView dy, const ConstQkv& in, ConstTensorView y, ConstTensorView lse,
+                    const Qkv& d_in, void* scratch) {
+  const std::int64_t width = shape.q_width(), group = shape.group();
+  const std::int64_t bytes_per_thread = scratch_bytes_of<Backward>(shape, 1);
+  parallel_ranges_by_thread(shape.batch * shape.heads, group, [&](std::int64_t begin, std::int64_t end, int thread) {
+    Carver carver(static_cast<std::byte*>(scratch) + thread * bytes_per_thread);
+    Backward backward(shape, carver);
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t batch = i / shape.heads, index = i % shape.heads, column = index * shape.head_dim;
+      const HeadGradients head{.in = head_rows(shape, in, batch, index),
+                               .dy = rows_of(dy, shape, batch, column, width),
+                               .y = rows_of(y, shape, batch, column, width),
+                               .lse = static_cast<const float*>(lse.data) + i * shape.seq_len,
+                               .d_in = head_rows(shape, d_in, batch, index)};
+      if (index % group == 0) backward.pack(head.in);
+      backward.run(head);
+      if ((index + 1) % group == 0) backward.finish(head.d_in);
+    }
+  });
 }
 
 }  // namespace mica::cpu

@@ -44,7 +44,7 @@ class CpuKernels final : public Kernels {
     });
   }
   [[nodiscard]] Buffer scratch(Stream& s, std::int64_t bytes) { return pool_.allocate(bytes, MemoryRole::workspace, s); }
-  void record(const ProductSpec& spec);
+  void record(const char* task, const ProductSpec& spec);
   void enqueue_head(Stream& s, const char* what, const arguments::HeadTensors& tensors, double scale, Write dw_mode);
 
   Pool& pool_;

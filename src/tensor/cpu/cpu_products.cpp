@@ -10,9 +10,9 @@ namespace mica::cpu {
 
 using namespace arguments;  // NOLINT(google-build-using-namespace)
 
-void CpuKernels::record(const ProductSpec& spec) {
+void CpuKernels::record(const char* task, const ProductSpec& spec) {
   if (!record_) return;
-  record_->push_back({spec.m, spec.n, spec.k, spec.transposed_a, spec.transposed_b, spec.a});
+  record_->push_back({spec.m, spec.n, spec.k, spec.transposed_a, spec.transposed_b, spec.a, task});
 }
 
 namespace {
@@ -44,7 +44,7 @@ void CpuKernels::linear(Stream& s, ConstTensorView x, ConstTensorView w, ConstTe
   if (d.m == 0 || d.n == 0) return;
   const ProductSpec spec = linear_spec(d, x, w, bias, y.dtype);
   const Product& product = products_.find(spec);
-  record(spec);
+  record("linear", spec);
   const Buffer space = scratch(s, product.scratch_bytes());
   enqueue(s, "linear", {reads(x), reads(w), reads(bias), mica::writes(y), writes(space)},
           [&product, x, w, bias, y, inner = space.data()] { product.run(x.data, w.data, bias.data, y.data, inner); });
@@ -55,7 +55,7 @@ void CpuKernels::linear_backward_input(Stream& s, ConstTensorView dy, ConstTenso
   if (d.m == 0 || d.k == 0) return;
   const ProductSpec spec = backward_input_spec(d, dy, w, dx.dtype, mode);
   const Product& product = products_.find(spec);
-  record(spec);
+  record("linear_backward_input", spec);
   const Buffer space = scratch(s, product.scratch_bytes());
   enqueue(s, "linear_backward_input", {reads(dy), reads(w), mica::writes(dx), writes(space)},
           [&product, dy, w, dx, inner = space.data()] { product.run(dy.data, w.data, nullptr, dx.data, inner); });
@@ -68,7 +68,7 @@ void CpuKernels::linear_gelu(Stream& s, ConstTensorView x, ConstTensorView w, Co
   if (d.m == 0 || d.n == 0) return;
   const ProductSpec spec = linear_spec(d, x, w, bias, y.dtype);
   const Product& product = products_.find(spec);
-  record(spec);
+  record("linear_gelu", spec);
   const Buffer space = scratch(s, product.scratch_bytes());
   enqueue(s, "linear_gelu", {reads(x), reads(w), reads(bias), mica::writes(pre), mica::writes(y), writes(space)},
           [&product, x, w, bias, to = pre ? pre : y, y, inner = space.data()] {
@@ -90,7 +90,7 @@ void CpuKernels::linear_gelu_backward_input(Stream& s, ConstTensorView dy, Const
   if (d.m == 0 || d.k == 0) return;
   const ProductSpec spec = backward_input_spec(d, dy, w, dpre.dtype, Write::overwrite);
   const Product& product = products_.find(spec);
-  record(spec);
+  record("linear_gelu_backward_input", spec);
   const Buffer space = scratch(s, product.scratch_bytes());
   enqueue(s, "linear_gelu_backward_input", {reads(dy), reads(w), reads(pre), mica::writes(dpre), writes(space)},
           [&product, dy, w, pre, dpre, inner = space.data()] {
@@ -123,7 +123,7 @@ void CpuKernels::linear_backward_params(Stream& s, ConstTensorView dy, ConstTens
                          .c = dw.dtype,
                          .accumulate = mode == Write::accumulate};
   const Product& product = products_.find(spec);
-  record(spec);
+  record("linear_backward_params", spec);
   const std::int64_t sums_bytes = dbias ? round_up(n * 4, 64) : 0;
   const Buffer space = scratch(s, product.scratch_bytes() + sums_bytes);
   enqueue(s, "linear_backward_params", {reads(dy), reads(x), mica::writes(dw), mica::writes(dbias), writes(space)},
@@ -148,7 +148,7 @@ void CpuKernels::enqueue_head(Stream& s, const char* what, const HeadTensors& t,
   }
   const HeadLoss head(products_, t, scale, dw_mode, logits_bytes_);
   if (record_) {
-    for (const ProductSpec& spec : head.product_specs()) record(spec);
+    for (const ProductSpec& spec : head.product_specs()) record(what, spec);
   }
   const Buffer space = scratch(s, head.scratch_bytes());
   enqueue(s, what,

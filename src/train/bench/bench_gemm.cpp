@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <functional>
-#include <optional>
 
 #include "mica/tensor/raw_product.hpp"
 #include "mica/train/setup.hpp"
 
 #include "benches.hpp"
+#include "blas_library.hpp"
 #include "command_line.hpp"
 #include "hardware_out.hpp"
 #include "host_buffer.hpp"
-#include "openblas.hpp"
 #include "product_bound.hpp"
 #include "report.hpp"
 #include "timing.hpp"
@@ -151,7 +150,8 @@ ExitCode bench_gemm(App& app, const Arguments& arguments) {
   const Config config;
   Device device = Device::make(config, app.session, app.world, Logger());
   const std::unique_ptr<Stream> stream = make_cpu_stream("compute", StreamMode::inlined);
-  const std::optional<OpenBlas> blas = OpenBlas::open(device.num_threads);
+  const std::vector<BlasLibrary> found = BlasLibrary::find(device.num_threads);
+  const auto blas = std::ranges::find(found, "OpenBLAS", &BlasLibrary::name);
   const std::int64_t c = options.width;
   const std::vector<Layer> layers{{"qkv", options.rows, 3 * c, c},
                                   {"proj", options.rows, c, c},
@@ -168,7 +168,7 @@ ExitCode bench_gemm(App& app, const Arguments& arguments) {
         const Contest& contest = products.contests()[i];
         const auto [a, b] = products.operands(i);
         const auto raw = make_raw_product(contest.shape);
-        const bool has_blas = blas && blas->supports(dtype);
+        const bool has_blas = blas != found.end() && blas->supports(dtype);
         std::vector<std::function<void()>> contenders{contest.mica};
         if (has_blas) contenders.emplace_back([&, a = a, b = b] { blas->run(contest.shape, a, b, products.out()); });
         if (raw) contenders.emplace_back([&, a = a, b = b] { raw->run(a, b, products.out()); });

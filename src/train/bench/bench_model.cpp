@@ -45,8 +45,32 @@ std::string model_names() {
   return names;
 }
 
+void add_run_flags(po::options_description& flags, RunOptions& run) {
+  static const std::string names = model_names();
+  auto add = flags.add_options();
+  add("model", po::value(&run.model)->default_value(run.model), names.c_str());
+  add("batch", po::value(&run.batch)->default_value(run.batch), "sequences per rank and step");
+  add("seq", po::value(&run.seq)->default_value(run.seq), "tokens per sequence");
+  add("dtype", po::value(&run.dtype)->default_value(run.dtype),
+      "fp32 or bf16: dtype of computation and all-gathers; gradients are reduced in fp32");
+  add("strategy", po::value(&run.strategy)->default_value(run.strategy), "as fsdp.strategy of mica-train");
+  add("activation-checkpointing", po::bool_switch(&run.activation_checkpointing), "recompute each block in backward");
+  add("steps", po::value(&run.steps)->default_value(run.steps), "timed steps");
+  add("warmup", po::value(&run.warmup)->default_value(run.warmup), "untimed steps before them");
+}
+
+Arguments take_keys(const Arguments& arguments, RunOptions& run) {
+  Arguments others;
+  for (const std::string& argument : arguments) {
+    const bool is_key = argument.starts_with("--") && argument.substr(0, argument.find('=')).find('.') != std::string::npos;
+    (is_key ? run.overrides : others).push_back(argument);
+  }
+  return others;
+}
+
 Config make_config(const RunOptions& o) {
   const NamedModel& m = find_model(o.model);
+  require<ConfigError>(o.warmup >= 1, "--warmup={}, expected at least 1: the first step allocates", o.warmup);
   std::vector<std::string> settings{
       fmt::format("--model.layers={}", m.layers),
       fmt::format("--model.heads={}", m.heads),
@@ -75,7 +99,13 @@ Config make_config(const RunOptions& o) {
   settings.insert(settings.end(), o.overrides.begin(), o.overrides.end());
   Config config = parse_config({}, settings);
   check_config(config);
+  require<ConfigError>(config.train.global_batch == 0, "mica-bench times steps of one micro-batch a rank: leave train.global_batch out");
   return config;
+}
+
+double attention_flops(const Config& config) {
+  const std::int64_t tokens = config.train.micro_batch * config.train.seq_len;
+  return static_cast<double>(6 * tokens * config.model.layers * config.model.width * config.train.seq_len);
 }
 
 RandomTokenFile::RandomTokenFile(const Config& config, int num_ranks, int rank)
@@ -90,6 +120,35 @@ RandomTokenFile::RandomTokenFile(const Config& config, int num_ranks, int rank)
   file.close();
   require<IoError>(static_cast<bool>(file), "cannot write {}: {}; set TMPDIR to a folder that can be written", path_, errno_text(errno));
 }
+
+namespace {
+
+Datasets open_random_tokens(const App& app, const Config& config) {
+  std::optional<Datasets> datasets;
+  app.comm.agree([&] {
+    const RandomTokenFile file(config, app.world.num_ranks(), app.world.rank());  // gone once it is mapped
+    Config with_data = config;
+    with_data.data.train = {file.path()};
+    datasets.emplace(Datasets::open(with_data));
+  });
+  return *std::move(datasets);
+}
+
+ShardedModel make_initialized(const App& app, const Config& config, const Device& device) {
+  std::optional<ShardedModel> model;
+  app.comm.agree([&] { model.emplace(ShardedModel::make(config, device)); });
+  model->root->initialize(config.run.seed);
+  return *std::move(model);
+}
+
+}  // namespace
+
+BenchRun::BenchRun(const App& app, const Config& config)
+    : device(Device::make(config, app.session, app.world, Logger())),
+      plan(data::make_batch_plan(config.train.micro_batch, app.world.num_ranks(), config.train.global_batch)),
+      datasets(open_random_tokens(app, config)),
+      model(make_initialized(app, config, device)),
+      runner(config, model, datasets.train, plan, device.mesh->rank()) {}
 
 RandomTokenFile::~RandomTokenFile() {
   std::error_code ignored;

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "mica/train/slow_path_notices.hpp"
 #include "mica/train/start_plan.hpp"
-#include "mica/train/step_runner.hpp"
 
 #include "bench_model.hpp"
 #include "benches.hpp"
 #include "command_line.hpp"
+#include "machine_bound.hpp"
 #include "product_bound.hpp"
 #include "report.hpp"
 #include "timing.hpp"
@@ -20,9 +19,13 @@ namespace {
 constexpr const char* kHelp = R"(mica-bench train [--flags] [--section.key=value ...]
 
 Times optimizer steps of a GPT-2 on random tokens with mica-train's code: sharded over all ranks, AdamW, clipping at 1. Reports the median
-step time, tokens/s over all ranks, memory per rank, and the share of the step that the matrix products alone would take (plain oneDNN,
-all ranks computing at once); 100 % is the limit. On a GPU it reports the model's TFLOP/s instead (per token 6 * parameters +
-6 * layers * width * seq for attention). slow_paths lists shapes for which rank 0's libraries fell back to slower code, with the reason.
+step time, tokens/s over all ranks, memory per rank, and two limits, both measured with all ranks computing at once:
+  machine_percent  the share of the step that the model's FLOPs need at the best rate of any library on this machine (oneDNN, OpenBLAS,
+                   BLIS, MKL), for the model's shapes, whole or in chunks of rows, with operands as cold as in a step
+  bound_percent    the share that plain oneDNN needs for the products as Mica cuts them, with operands in the cache
+100 % is the limit; products, and for machine_percent causal attention, are all that counts. On a GPU it reports the model's TFLOP/s
+instead (per token 6 * parameters + 6 * layers * width * seq for attention). slow_paths lists shapes for which rank 0's libraries fell
+back to slower code, with the reason.
 
   export OMP_NUM_THREADS=1
   mpirun -np 2 mica-bench train --model gpt2-124m --batch 4 --seq 256
@@ -35,7 +38,6 @@ Any key of mica-train can be given as well: --fsdp.wrap=none --mesh.streams=thre
 
 struct Options {
   RunOptions run{.model = "char-tiny", .batch = 4, .seq = 64, .steps = 6};
-  std::int64_t warmup = 2;
   bool no_bound = false;
 };
 
@@ -57,32 +59,16 @@ struct Measured {
 
 po::options_description flags_of(Options& options) {
   po::options_description flags("Flags");
+  add_run_flags(flags, options.run);
   auto add = flags.add_options();
-  add("model", po::value(&options.run.model)->default_value(options.run.model), model_names().c_str());
-  add("batch", po::value(&options.run.batch)->default_value(options.run.batch), "sequences per rank and step");
-  add("seq", po::value(&options.run.seq)->default_value(options.run.seq), "tokens per sequence");
-  add("dtype", po::value(&options.run.dtype)->default_value(options.run.dtype),
-      "fp32 or bf16: dtype of computation and all-gathers; gradients are reduced in fp32");
-  add("strategy", po::value(&options.run.strategy)->default_value(options.run.strategy), "as fsdp.strategy of mica-train");
-  add("activation-checkpointing", po::bool_switch(&options.run.activation_checkpointing), "recompute each block in backward");
-  add("steps", po::value(&options.run.steps)->default_value(options.run.steps), "timed steps");
-  add("warmup", po::value(&options.warmup)->default_value(options.warmup), "untimed steps before them");
   add("no-bound", po::bool_switch(&options.no_bound), "do not time the matrix products alone");
   return flags;
 }
 
 Options parse(const App& app, const Arguments& arguments) {
   Options options;
-  Arguments own;
-  for (const std::string& argument : arguments) {
-    const bool is_key = argument.starts_with("--") && argument.substr(0, argument.find('=')).find('.') != std::string::npos;
-    (is_key ? options.run.overrides : own).push_back(argument);
-  }
-  read_flags(app, own, flags_of(options));
-  app.comm.agree([&] {
-    require<ConfigError>(options.warmup >= 1, "--warmup={}, expected at least 1: the first step allocates", options.warmup);
-    require<ConfigError>(options.run.steps >= 1, "--steps={}, expected at least 1", options.run.steps);
-  });
+  read_flags(app, take_keys(arguments, options.run), flags_of(options));
+  app.comm.agree([&] { require<ConfigError>(options.run.steps >= 1, "--steps={}, expected at least 1", options.run.steps); });
   return options;
 }
 
@@ -95,35 +81,23 @@ std::int64_t num_params(const fsdp::Root& root) {
 }
 
 Measured measure(const App& app, const Options& options, const Config& config) {
-  Device device = Device::make(config, app.session, app.world, Logger());
-  require<ConfigError>(!device.gpu || options.warmup >= 2,
-                       "--warmup={}, expected at least 2 on a GPU: a step is timed while the one before it still runs", options.warmup);
-  std::optional<Datasets> datasets;
-  app.comm.agree([&] {
-    const RandomTokenFile file(config, app.world.num_ranks(), app.world.rank());  // gone once it is mapped
-    Config with_data = config;
-    with_data.data.train = {file.path()};
-    datasets.emplace(Datasets::open(with_data));
-  });
-  const data::BatchPlan plan = data::make_batch_plan(config.train.micro_batch, app.world.num_ranks(), config.train.global_batch);
-  std::optional<ShardedModel> model;
-  app.comm.agree([&] { model.emplace(ShardedModel::make(config, device)); });
-  model->root->initialize(config.run.seed);
-  StepRunner runner(config, *model, datasets->train, plan, device.mesh->rank());
-
-  Measured measured{.num_params = num_params(*model->root),
+  BenchRun run(app, config);
+  Device& device = run.device;
+  require<ConfigError>(!device.gpu || options.run.warmup >= 2,
+                       "--warmup={}, expected at least 2 on a GPU: a step is timed while the one before it still runs", options.run.warmup);
+  Measured measured{.num_params = num_params(*run.model.root),
                     .num_threads = device.num_threads,
                     .kernels = device.kernels->description(),
                     .on_gpu = device.gpu.has_value(),
-                    .planned_bytes = make_start_plan(config, device, *model, plan).memory.peak};
-  measured.recompute = model->context.recompute == nn::Recompute::none ? "none" : "cheap";
+                    .planned_bytes = make_start_plan(config, device, run.model, run.plan).memory.peak};
+  measured.recompute = run.model.context.recompute == nn::Recompute::none ? "none" : "cheap";
   double comm_begin_ms = 0;
   double begin = 0, step_begin = 0;
   std::vector<double> step_s;
   StepFigures first, last;
-  for (std::int64_t step = 1; step <= options.warmup + options.run.steps; ++step) {
-    if (step == options.warmup) device.kernels->record_products(&measured.products);
-    if (step == options.warmup + 1) {
+  for (std::int64_t step = 1; step <= options.run.warmup + options.run.steps; ++step) {
+    if (step == options.run.warmup) device.kernels->record_products(&measured.products);
+    if (step == options.run.warmup + 1) {
       device.kernels->record_products(nullptr);
       app.world.barrier();
       comm_begin_ms = device.device_mesh->communication_ms();
@@ -131,14 +105,14 @@ Measured measure(const App& app, const Options& options, const Config& config) {
     }
     // As in a real run, the next step is enqueued while a GPU works on this one. run() returns when the step before is done, so the time
     // between two returns is the time of one step.
-    StepFigures figures = runner.run(step, config.optim.lr);
+    StepFigures figures = run.runner.run(step, config.optim.lr);
     const double step_end = now_s();
-    if (step > options.warmup) step_s.push_back(step_end - std::exchange(step_begin, step_end));
+    if (step > options.run.warmup) step_s.push_back(step_end - std::exchange(step_begin, step_end));
     if (step == 1) first = figures;
     last = std::move(figures);
   }
   measured.comm_share = (device.device_mesh->communication_ms() - comm_begin_ms) * 1e-3 / (step_begin - begin);
-  const std::vector<double> losses = mean_losses(*model, {&first, &last});
+  const std::vector<double> losses = mean_losses(run.model, {&first, &last});
   measured.first_loss = losses[0];
   measured.last_loss = losses[1];
   for (const double seconds : step_s) measured.step_s.push_back(slowest(app.world, seconds));
@@ -187,8 +161,7 @@ ExitCode bench_train(App& app, const Arguments& arguments) {
           {"tokens_per_s", rounded(tokens / step_s, 1)}};
   row["comm_share"] = rounded(m.comm_share, 3);
   if (m.on_gpu) {
-    const auto attention = static_cast<double>(6 * config.model.layers * config.model.width * config.train.seq_len);
-    const double flops = tokens * (6.0 * static_cast<double>(m.num_params) + attention);
+    const double flops = 6.0 * static_cast<double>(m.num_params) * tokens + attention_flops(config) * ranks;
     row["model_tflop_per_s"] = rounded(flops / step_s * 1e-12, 2);
     row["planned_bytes"] = gather_numbers(app.world, m.planned_bytes);
   } else if (!options.no_bound) {
@@ -196,6 +169,12 @@ ExitCode bench_train(App& app, const Arguments& arguments) {
     row["bound_ms"] = rounded(1e3 * bound_s);
     row["bound_percent"] = rounded(100 * bound_s / step_s, 1);
     row["bound_gflop_per_s"] = rounded(flops_of(m.products) / bound_s * 1e-9, 1);
+    FastestLibrary libraries(app.world, m.num_threads, operand_bytes(m.peak_pool_bytes));
+    const std::int64_t tokens_of_rank = config.train.micro_batch * config.train.seq_len;
+    const MachineBound machine = machine_bound(libraries, model_products(m.products, tokens_of_rank), attention_flops(config));
+    row["machine_ms"] = rounded(1e3 * machine.seconds);
+    row["machine_percent"] = rounded(100 * machine.seconds / step_s, 1);
+    row["machine_gflop_per_s"] = rounded(machine.flops / machine.seconds * 1e-9, 1);
   }
   row["peak_pool_bytes"] = gather_numbers(app.world, m.peak_pool_bytes);
   row["peak_rss_mib"] = in_mib(gather_numbers(app.world, m.peak_rss_bytes));

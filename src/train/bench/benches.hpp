@@ -14,6 +14,8 @@ using Arguments = std::vector<std::string>;
 
 ExitCode bench_train(App& app, const Arguments& arguments);
 std::string train_help();
+ExitCode bench_kernels(App& app, const Arguments& arguments);
+std::string kernels_help();
 ExitCode bench_gemm(App& app, const Arguments& arguments);
 std::string gemm_help();
 ExitCode bench_comm(App& app, const Arguments& arguments);

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "product_bound.hpp"
 
-#include <algorithm>
 #include <map>
-#include <tuple>
 
 #include "mica/tensor/raw_product.hpp"
 
@@ -14,8 +12,6 @@ namespace mica::train::bench {
 namespace {
 
 constexpr double kSecondsPerShape = 0.1;
-
-auto key_of(const ProductShape& p) { return std::tuple(p.m, p.n, p.k, p.transposed_a, p.transposed_b, p.dtype); }
 
 double time_product(const mpi::Communicator& world, const ProductShape& shape) {
   const auto product = make_raw_product(shape);
@@ -28,18 +24,7 @@ double time_product(const mpi::Communicator& world, const ProductShape& shape) {
   const HostBuffer a(shape.m * shape.k * element);
   const HostBuffer b(shape.k * shape.n * element);
   const HostBuffer c(shape.m * shape.n * element);
-  const auto run = [&] { product->run(a.data(), b.data(), c.data()); };
-  run();
-  const double once = timed_together(world, run);
-  const int repeats = static_cast<int>(std::clamp(kSecondsPerShape / once, 3.0, 1000.0));
-  std::vector<double> times;
-  world.barrier();
-  for (int i = 0; i < repeats; ++i) {
-    const double begin = now_s();
-    run();
-    times.push_back(now_s() - begin);
-  }
-  return slowest(world, median(times));
+  return median_call(world, kSecondsPerShape, [&] { product->run(a.data(), b.data(), c.data()); });
 }
 
 }  // namespace

@@ -3,12 +3,16 @@
 
 // Private to mica-bench: the time that a step's matrix products alone need.
 
+#include <tuple>
 #include <vector>
 
 #include "mica/mpi/communicator.hpp"
 #include "mica/tensor/kernels.hpp"
 
 namespace mica::train::bench {
+
+/// Equal for products that take the same time.
+[[nodiscard]] inline auto key_of(const ProductShape& p) { return std::tuple(p.m, p.n, p.k, p.transposed_a, p.transposed_b, p.dtype); }
 
 /// 2 m n k, summed.
 [[nodiscard]] double flops_of(const std::vector<ProductShape>& products);

@@ -10,12 +10,13 @@
 namespace mica::train {
 namespace {
 
-constexpr const char* kHelp = R"(mica-bench train|gemm|comm|checkpoint|overhead [--flags]
+constexpr const char* kHelp = R"(mica-bench train|kernels|gemm|comm|checkpoint|overhead [--flags]
 
 Measures Mica on this machine. Every figure comes with the machine's own limit, measured in the same run, since the speed of shared
 machines varies.
 
-  train        steps of a sharded GPT-2: tokens/s, the share of time that the matrix products alone would take, memory per rank
+  train        steps of a sharded GPT-2: tokens/s, the share of time that the fastest library needs for its products, memory per rank
+  kernels      where a step's time goes: each kind of task beside a copy and a product of its size; a roofline
   gemm         the matrix products of GPT-2: GFLOP/s, compared with plain oneDNN and OpenBLAS
   comm         all-gather, reduce-scatter, all-reduce: GB/s, compared with memcpy; --idle-cost: what a waiting collective costs
   checkpoint   save and load, compared with a plain write and read of the same bytes
@@ -35,7 +36,8 @@ struct Command {
   std::string (*help)();
 };
 
-constexpr std::array<Command, 5> kCommands{{{"train", bench::bench_train, bench::train_help},
+constexpr std::array<Command, 6> kCommands{{{"train", bench::bench_train, bench::train_help},
+                                            {"kernels", bench::bench_kernels, bench::kernels_help},
                                             {"gemm", bench::bench_gemm, bench::gemm_help},
                                             {"comm", bench::bench_comm, bench::comm_help},
                                             {"checkpoint", bench::bench_checkpoint, bench::checkpoint_help},
@@ -52,9 +54,11 @@ ExitCode run_bench(App& app) {
   const std::string name = app.arguments.empty() ? "" : app.arguments.front();
   const auto command = std::ranges::find(kCommands, name, &Command::name);
   app.comm.agree([&] {
-    require<ConfigError>(!name.empty(), "no benchmark named: mica-bench train|gemm|comm|checkpoint|overhead; see mica-bench --help");
+    require<ConfigError>(!name.empty(),
+                         "no benchmark named: mica-bench train|kernels|gemm|comm|checkpoint|overhead; see mica-bench --help");
     require<ConfigError>(command != kCommands.end(),
-                         "unknown benchmark '{}', expected train, gemm, comm, checkpoint or overhead; see mica-bench --help", name);
+                         "unknown benchmark '{}', expected train, kernels, gemm, comm, checkpoint or overhead; see mica-bench --help",
+                         name);
   });
   return command->run(app, {app.arguments.begin() + 1, app.arguments.end()});
 }

@@ -26,6 +26,20 @@ double timed_together(const mpi::Communicator& world, const std::function<void()
   return slowest(world, now_s() - begin);
 }
 
+double median_call(const mpi::Communicator& world, double seconds, const std::function<void()>& work) {
+  work();
+  const double once = timed_together(world, work);
+  const int repeats = static_cast<int>(std::clamp(seconds / once, 3.0, 1000.0));
+  std::vector<double> times;
+  world.barrier();
+  for (int i = 0; i < repeats; ++i) {
+    const double begin = now_s();
+    work();
+    times.push_back(now_s() - begin);
+  }
+  return slowest(world, median(times));
+}
+
 std::int64_t process_bytes(const char* field) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {

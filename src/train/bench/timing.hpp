@@ -23,6 +23,9 @@ namespace mica::train::bench {
 /// Seconds that `work` takes the slowest rank, all starting together. @collective
 [[nodiscard]] double timed_together(const mpi::Communicator& world, const std::function<void()>& work);
 
+/// Median seconds of one call on the slowest rank, all ranks calling at once, at least 3 times and for about `seconds`. @collective
+[[nodiscard]] double median_call(const mpi::Communicator& world, double seconds, const std::function<void()>& work);
+
 /// Bytes of a field of /proc/self/status, e.g. "VmHWM".
 [[nodiscard]] std::int64_t process_bytes(const char* field);
 

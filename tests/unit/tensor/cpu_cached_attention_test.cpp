@@ -62,7 +62,9 @@ TEST_P(CachedAttention, IsTheOracles) {
     both([&](Kernels& kernels, bool r) {
       kernels.attention_cached(*stream_, s, ConstQkv{.q = qkv.view()}, frequencies(c), {keys.of(r), values.of(r)}, c.rows, y.of(r));
     });
-    EXPECT_TRUE(y.near(error_of(c))) << text_of(c);
+    // A prompt's weights are rounded to bf16 by attention's tiles.
+    EXPECT_TRUE(y.near(error_of(c) + (dtype() == DType::bf16 ? rounding(dtype()) : 0))) << text_of(c);
+    EXPECT_TRUE(y.near_as_a_whole(rounding(dtype()) / 2 + 1e-5)) << text_of(c);
     EXPECT_TRUE(keys.near(c.rotates ? 1e-6 : 0)) << text_of(c);
     EXPECT_TRUE(values.tested.same_bits(values.reference)) << text_of(c);
   }

@@ -180,6 +180,18 @@ inline ::testing::AssertionResult near(const HostTensor& got, const HostTensor& 
   return ::testing::AssertionSuccess();
 }
 
+/// The same of the whole: the distance of the two, relative to the length of `want`. Sharper than near() where every element may err by
+/// the rounding of large terms that cancel.
+inline ::testing::AssertionResult near_as_a_whole(const HostTensor& got, const HostTensor& want, double relative) {
+  double apart = 0, length = 0;
+  for (std::int64_t i = 0; i < want.numel(); ++i) {
+    apart += std::pow(got.at(i) - want.at(i), 2);
+    length += std::pow(want.at(i), 2);
+  }
+  if (std::sqrt(apart) <= relative * std::sqrt(length)) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "relative distance " << std::sqrt(apart / length) << ", expected at most " << relative;
+}
+
 inline std::string lane_text(const Lane& lane) {
   const std::string dtype(dtype_name(lane.dtype));
   if (device::is_gpu()) return "gpu_" + dtype;
@@ -238,6 +250,9 @@ struct Pair {
   Pair(Shape shape, DType dtype) : tested(shape, dtype), reference(shape, dtype) {}
   [[nodiscard]] TensorView of(bool is_reference) { return is_reference ? reference.view() : tested.view(); }
   [[nodiscard]] ::testing::AssertionResult near(double absolute) const { return testing::near(tested, reference, absolute); }
+  [[nodiscard]] ::testing::AssertionResult near_as_a_whole(double relative) const {
+    return testing::near_as_a_whole(tested, reference, relative);
+  }
 };
 
 inline auto all_lanes() { return ::testing::ValuesIn(device::lanes()); }

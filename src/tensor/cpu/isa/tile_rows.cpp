@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../tiles.hpp"
 #include "elements.hpp"
-#include "math.hpp"
+#include "softmax_rows.hpp"
 
 // The row operations of attention between its products, see Tiles: many short rows in one call.
 namespace mica::cpu::MICA_ISA {
@@ -48,24 +48,7 @@ MICA_INLINE void zero(float* row, std::int64_t begin, std::int64_t end) {
 
 void softmax_rows(float* scores, std::int64_t stride, std::int64_t rows, std::int64_t visible, std::int64_t cols, float factor,
                   float* shifts, float* sums) {
-  const F32 lowest = splat(-__builtin_inff());
-  for (std::int64_t r = 0; r < rows; ++r) {
-    float* row = scores + r * stride;
-    const std::int64_t n = visible + r;
-    F32 max = lowest;
-    for_vectors(0, n, [&](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA { max = max_or_second(keep(load(row + i), lanes, lowest), max); });
-    const float shift = factor * max_lanes(max);
-    F32 sum{};
-    // Whole vectors throughout: cols is a multiple of kTilePad, and all scores after n are masked.
-    for_vectors(0, n, [&](std::int64_t i, auto lanes) MICA_INLINE_LAMBDA {
-      const F32 e = keep(exp(fma(load(row + i), splat(factor), splat(-shift))), lanes, F32{});
-      store(row + i, e);
-      sum += e;
-    });
-    zero(row, (n + kLanes - 1) / kLanes * kLanes, cols);
-    shifts[r] = shift;
-    sums[r] = sum_lanes(sum);
-  }
+  softmax_rows_into(scores, stride, rows, visible, cols, factor, scores, stride, shifts, sums);
 }
 
 void softmax_backward_rows(float* scores, float* dscores, std::int64_t stride, std::int64_t rows, std::int64_t visible, bool is_diagonal,
