@@ -23,18 +23,19 @@ std::string roofline(const StepTimes& times) {
     highest = std::max(highest, k.flops / k.bytes);
     lowest = std::min(lowest, k.flops / k.bytes);
   }
-  const double first = std::floor(std::log10(lowest)), last = std::ceil(std::log10(highest));
-  const double top = std::ceil(std::log10(times.product_flops_per_s)), bottom = top - 3;
+  // Exponents of 10 at the ends of the axes.
+  const int first = static_cast<int>(std::floor(std::log10(lowest))), last = static_cast<int>(std::ceil(std::log10(highest)));
+  const int top = static_cast<int>(std::ceil(std::log10(times.product_flops_per_s))), bottom = top - 3;
   const auto x = [&](double intensity) { return kLeft + kWidth * (std::log10(intensity) - first) / (last - first); };
   const auto y = [&](double rate) { return kTop + kHeight * std::clamp(1 - (std::log10(rate) - bottom) / (top - bottom), 0.0, 1.0); };
   std::string svg = fmt::format("<text x='{}' y='{}' class='title'>Tasks with products: GFLOP/s</text>\n", kLeft, kTop - 12);
-  for (double power = bottom; power <= top; ++power) {
+  for (int power = bottom; power <= top; ++power) {
     const double at = y(std::pow(10, power));
     svg +=
         fmt::format("<line x1='{}' x2='{}' y1='{:.1f}' y2='{:.1f}' class='grid'/><text x='{}' y='{:.1f}' text-anchor='end'>{:g}</text>\n",
                     kLeft, kLeft + kWidth, at, at, kLeft - 6, at + 4, std::pow(10, power - 9));
   }
-  for (double power = first; power <= last; ++power) {
+  for (int power = first; power <= last; ++power) {
     svg += fmt::format("<text x='{:.1f}' y='{}' text-anchor='middle'>{:g}</text>\n", x(std::pow(10, power)), kTop + kHeight + 18,
                        std::pow(10, power));
   }
