@@ -4,53 +4,29 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <random>
-#include <utility>
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "mica/comm/host_comm.hpp"
 #include "mica/core/error.hpp"
 #include "mica/core/rounding.hpp"
-#include "mica/core/unique_fd.hpp"
+
+#include "shared_file.hpp"
 
 namespace mica::detail {
 namespace {
 
 constexpr const char* kWhatHelps = "make /dev/shm larger (a container has an option for it, often --shm-size), or set mesh.backend=mpi";
 
-/// The name of a segment in /dev/shm, until it is removed there.
-class SegmentName {
- public:
-  SegmentName() = default;
-  ~SegmentName() { remove(); }
-  SegmentName(const SegmentName&) = delete;
-  SegmentName& operator=(const SegmentName&) = delete;
-
-  void set(std::string name) { name_ = std::move(name); }
-  void remove() noexcept {
-    if (!name_.empty()) shm_unlink(name_.c_str());
-    name_.clear();
-  }
-
- private:
-  std::string name_;
-};
-
 /// @throws ConfigError if /dev/shm or ulimit -f has no room for that many bytes.
 void require_room(int fd, const std::string& what, std::int64_t bytes) {
-  rlimit limit{};
-  // A write past the limit would end the process (SIGXFSZ).
-  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
-    require<ConfigError>(static_cast<std::uint64_t>(bytes) <= limit.rlim_cur,
-                         "{} needs {} bytes of shared memory, but files may have at most {} bytes here (ulimit -f): raise that, or set "
-                         "mesh.backend=mpi",
-                         what, bytes, static_cast<std::uint64_t>(limit.rlim_cur));
-  }
+  require<ConfigError>(static_cast<std::size_t>(bytes) <= max_file_bytes(),
+                       "{} needs {} bytes of shared memory, but files may have at most {} bytes here (ulimit -f): raise that, or set "
+                       "mesh.backend=mpi",
+                       what, bytes, max_file_bytes());
   struct statvfs place {};
   if (fstatvfs(fd, &place) != 0 || place.f_blocks == 0) return;  // no limit
   const auto unit = static_cast<std::uint64_t>(place.f_frsize);
@@ -59,18 +35,15 @@ void require_room(int fd, const std::string& what, std::int64_t bytes) {
                        place.f_blocks * unit, place.f_bavail * unit, kWhatHelps);
 }
 
-std::string make_segment(UniqueFd& file, SegmentName& to_remove, const std::string& what, std::int64_t bytes) {
-  std::random_device random;
-  std::string name = fmt::format("/mica-{}-{:08x}{:08x}", getpid(), random(), random());
-  file.reset(shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
+SharedFile make_segment(const std::string& what, std::int64_t bytes) {
+  SharedFile file = SharedFile::make();
   require<ConfigError>(static_cast<bool>(file),
                        "{}: cannot create shared memory in /dev/shm: {}; make it writable, or set mesh.backend=mpi", what,
                        std::strerror(errno));
-  to_remove.set(name);
-  require_room(file.get(), what, bytes);
-  const int rc = ftruncate(file.get(), bytes);
+  require_room(file.fd(), what, bytes);
+  const int rc = ftruncate(file.fd(), bytes);
   require<ConfigError>(rc == 0, "{} needs {} bytes of shared memory: {}; {}", what, bytes, std::strerror(errno), kWhatHelps);
-  return name;
+  return file;
 }
 
 void take_pages(int fd, const std::string& what, std::int64_t bytes, std::int64_t begin, std::int64_t end) {
@@ -86,28 +59,29 @@ void take_pages(int fd, const std::string& what, std::int64_t bytes, std::int64_
 std::shared_ptr<std::byte> map_shared_memory(const mpi::Communicator& comm, const std::string& what, std::int64_t bytes,
                                              std::int64_t own_begin, std::int64_t own_end) {
   const auto ranks = make_mpi_comm(comm);
-  UniqueFd file;
-  SegmentName to_remove;
-  const std::string name = ranks->from_first_rank([&] { return make_segment(file, to_remove, what, bytes); });
+  SharedFile file;
+  const std::string name = ranks->from_first_rank([&] {
+    file = make_segment(what, bytes);
+    return file.name();
+  });
   ranks->agree([&] {
-    if (!file) file.reset(shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0));
+    if (!file) file = SharedFile::open(name, O_RDWR);
     require<ConfigError>(static_cast<bool>(file),
                          "{}: cannot open the shared memory that its first rank has created in /dev/shm: {}; all ranks of a node must see "
                          "the same /dev/shm; else set mesh.backend=mpi",
                          what, std::strerror(errno));
   });
-  to_remove.remove();  // before the pages are allocated, which takes long: a job that is killed meanwhile leaves nothing either
+  file.remove_name();  // before the pages are allocated, which takes long: a job that is killed meanwhile leaves nothing either
   const std::int64_t page = sysconf(_SC_PAGESIZE);
   const std::int64_t begin = std::min(round_up(own_begin, page), bytes), end = std::min(round_up(own_end, page), bytes);
-  ranks->agree([&] { take_pages(file.get(), what, bytes, begin, end); });
+  ranks->agree([&] { take_pages(file.fd(), what, bytes, begin, end); });
   std::shared_ptr<std::byte> memory;
   ranks->agree([&] {
     // After the agreement: MAP_POPULATE would allocate pages that their ranks have not allocated yet. It saves page faults in the first
     // step.
-    void* const data = mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file.get(), 0);
-    require<ConfigError>(data != MAP_FAILED, "{}: cannot map {} bytes of shared memory: {}; set mesh.backend=mpi", what, bytes,
+    memory = file.map(static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_POPULATE);
+    require<ConfigError>(memory != nullptr, "{}: cannot map {} bytes of shared memory: {}; set mesh.backend=mpi", what, bytes,
                          std::strerror(errno));
-    memory = {static_cast<std::byte*>(data), [bytes](std::byte* first) { munmap(first, static_cast<std::size_t>(bytes)); }};
   });
   return memory;
 }

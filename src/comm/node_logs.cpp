@@ -4,18 +4,16 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <random>
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "mica/core/process_stat.hpp"
 #include "mica/core/steady_ns.hpp"
-#include "mica/core/unique_fd.hpp"
+
+#include "shared_file.hpp"
 
 namespace mica::detail {
 namespace {
@@ -33,38 +31,13 @@ std::string pid_namespace() {
   return ::stat("/proc/self/ns/pid", &info) == 0 ? std::to_string(info.st_ino) : "";
 }
 
-std::shared_ptr<std::byte> mapped(const UniqueFd& file, std::size_t bytes, int protection) {
-  void* const memory = file ? ::mmap(nullptr, bytes, protection, MAP_SHARED, file.get(), 0) : MAP_FAILED;
-  if (memory == MAP_FAILED) return nullptr;
-  return {static_cast<std::byte*>(memory), [bytes](std::byte* first) { ::munmap(first, bytes); }};
-}
-
-/// The name of a file in /dev/shm; removes it.
-struct SharedName {
-  std::string name;
-  SharedName() = default;
-  ~SharedName() { remove(); }
-  SharedName(const SharedName&) = delete;
-  SharedName& operator=(const SharedName&) = delete;
-  void remove() noexcept {
-    if (!name.empty()) ::shm_unlink(name.c_str());
-    name.clear();
-  }
-};
-
 /// Null if /dev/shm has no room or does not exist.
-std::shared_ptr<std::byte> make_file(SharedName& file_name, std::size_t bytes) {
-  rlimit limit{};
-  // A write past the limit would end the process (SIGXFSZ).
-  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < bytes) return nullptr;
-  std::random_device random;
-  const std::string name = fmt::format("/mica-log-{}-{:08x}{:08x}", ::getpid(), random(), random());
-  const UniqueFd file(::shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
-  if (!file) return nullptr;
-  file_name.name = name;
+std::shared_ptr<std::byte> make_file(SharedFile& file, std::size_t bytes) {
+  if (bytes > max_file_bytes()) return nullptr;
+  file = SharedFile::make();
   // Allocate all pages now: later, a write without room would end the process (SIGBUS).
-  if (::posix_fallocate(file.get(), 0, static_cast<off_t>(bytes)) != 0) return nullptr;
-  return mapped(file, bytes, PROT_READ | PROT_WRITE);
+  if (!file || ::posix_fallocate(file.fd(), 0, static_cast<off_t>(bytes)) != 0) return nullptr;
+  return file.map(bytes, PROT_READ | PROT_WRITE);
 }
 
 }  // namespace
@@ -72,11 +45,11 @@ std::shared_ptr<std::byte> make_file(SharedName& file_name, std::size_t bytes) {
 NodeLogs::NodeLogs(const mpi::Communicator& world) : rank_(world.rank()) {
   const std::size_t num_groups = world.num_ranks() > kSmallWorld ? kGroupsOfLarge : FlightLog::kGroups;
   const std::size_t bytes = FlightLog::bytes_for(FlightLog::kEvents, num_groups, world.num_ranks());
-  SharedName name;
-  if (std::shared_ptr<std::byte> memory = make_file(name, bytes)) {
+  SharedFile own;
+  if (std::shared_ptr<std::byte> memory = make_file(own, bytes)) {
     own_ = std::make_shared<FlightLog>(std::move(memory), FlightLog::kEvents, num_groups, world.num_ranks());
   } else {
-    name.remove();
+    own.remove_name();
     own_ = FlightLog::make_private(FlightLog::kEvents, num_groups, world.num_ranks());
   }
   FlightHead& head = own_->head();
@@ -88,11 +61,10 @@ NodeLogs::NodeLogs(const mpi::Communicator& world) : rank_(world.rank()) {
   }
   const mpi::Communicator node = world.split_node();
   ranks_ = node.ranks_in(world);
-  const std::vector<std::string> names = node.gather_strings(name.name), namespaces = node.gather_strings(pid_namespace());
+  const std::vector<std::string> names = node.gather_strings(own.name()), namespaces = node.gather_strings(pid_namespace());
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (ranks_[i] == rank_ || names[i].empty()) continue;
-    const UniqueFd file(::shm_open(names[i].c_str(), O_RDONLY | O_CLOEXEC, 0));
-    std::shared_ptr<std::byte> memory = mapped(file, bytes, PROT_READ);
+    std::shared_ptr<std::byte> memory = SharedFile::open(names[i], O_RDONLY).map(bytes, PROT_READ);
     if (memory == nullptr) continue;
     auto log = std::make_unique<FlightLog>(std::move(memory), FlightLog::kEvents, num_groups, world.num_ranks());
     const auto stat = process_stat(static_cast<pid_t>(log->head().pid.load()));

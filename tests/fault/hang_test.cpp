@@ -40,7 +40,7 @@ int num_hangs() {
 int num_left_in_memory(const std::vector<pid_t>& pids) {
   int num = 0;
   for (const fs::directory_entry& file : fs::directory_iterator("/dev/shm")) {
-    for (const pid_t pid : pids) num += file.path().filename().string().starts_with("mica-log-" + std::to_string(pid) + "-");
+    for (const pid_t pid : pids) num += file.path().filename().string().starts_with("mica-" + std::to_string(pid) + "-");
   }
   return num;
 }

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shared_file.hpp"
+
+#include <ctime>
+#include <filesystem>
+#include <limits>
+#include <random>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace mica::detail {
+namespace {
+
+constexpr const char* kFolder = "/dev/shm";
+constexpr const char* kPrefix = "mica-";
+/// A file that is younger may not be locked yet.
+constexpr std::time_t kYoungS = 60;
+
+void remove_if_left(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  struct stat info {};
+  if (!file || ::fstat(file.get(), &info) != 0) return;
+  if (!S_ISREG(info.st_mode) || info.st_uid != ::geteuid() || std::time(nullptr) - info.st_mtime < kYoungS) return;
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(path.c_str());
+}
+
+void remove_what_is_left() {
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(kFolder, error), end; !error && at != end; at.increment(error)) {
+    if (at->path().filename().string().starts_with(kPrefix)) remove_if_left(at->path());
+  }
+}
+
+}  // namespace
+
+SharedFile SharedFile::make() {
+  remove_what_is_left();
+  std::random_device random;
+  SharedFile made;
+  const std::string name = fmt::format("/{}{}-{:08x}{:08x}", kPrefix, ::getpid(), random(), random());
+  made.fd_.reset(::shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (!made) return made;
+  made.name_ = name;
+  ::flock(made.fd(), LOCK_SH | LOCK_NB);
+  return made;
+}
+
+SharedFile SharedFile::open(const std::string& name, int access) {
+  SharedFile opened;
+  opened.fd_.reset(::shm_open(name.c_str(), access | O_CLOEXEC, 0));
+  return opened;
+}
+
+SharedFile::SharedFile(SharedFile&& other) noexcept : fd_(std::move(other.fd_)), name_(std::exchange(other.name_, {})) {}
+
+SharedFile& SharedFile::operator=(SharedFile&& other) noexcept {
+  remove_name();
+  fd_ = std::move(other.fd_);
+  name_ = std::exchange(other.name_, {});
+  return *this;
+}
+
+SharedFile::~SharedFile() { remove_name(); }
+
+void SharedFile::remove_name() noexcept {
+  if (!name_.empty()) ::shm_unlink(name_.c_str());
+  name_.clear();
+}
+
+std::shared_ptr<std::byte> SharedFile::map(std::size_t bytes, int protection, int flags) const {
+  void* const memory = fd_ ? ::mmap(nullptr, bytes, protection, MAP_SHARED | flags, fd(), 0) : MAP_FAILED;
+  if (memory == MAP_FAILED) return nullptr;
+  return {static_cast<std::byte*>(memory), [bytes](std::byte* first) { ::munmap(first, bytes); }};
+}
+
+std::size_t max_file_bytes() {
+  rlimit limit{};
+  const bool is_known = ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return is_known ? limit.rlim_cur : std::numeric_limits<std::size_t>::max();
+}
+
+}  // namespace mica::detail
