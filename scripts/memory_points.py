@@ -4,9 +4,8 @@
 
     scripts/memory_points.py [--bin=build/release/bin]      takes a few minutes on two cores, and 3 GiB
 
-Each training is ended after its second step, and so is one of a model of the same kind with next to no parameters: what a process takes
-without a model. A rank's memory is the highest resident size of its process (VmHWM) less that of the small one; beside it
-stands what the plans of the two say. The rank with the largest difference counts.
+Each training is ended after its second step. A rank's memory is the highest resident size of its process (VmHWM); the rank that is farthest
+from the forecast counts.
 """
 import array
 import json
@@ -19,7 +18,6 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODEL = {"model.layers": 4, "model.width": 768, "model.heads": 12}
-SMALL = {"model.layers": 1, "model.width": 16, "model.heads": 1}
 # ranks, what is told apart, keys
 POINTS = [
     (1, "no_shard", {"fsdp.strategy": "no_shard"}),
@@ -92,11 +90,11 @@ emergency = false
         self.hardware.write_text(json.dumps(json.loads(text) | {"threads": 1}))
 
     def planned(self, ranks, keys):
-        """By mica-plan: of the pool, and of the offload tier."""
+        """By mica-plan: of the pool, with the offload tier, and of the process."""
         command = [self.programs / "mica-plan", self.config, f"--ranks={ranks}", f"--ranks-per-node={ranks}", f"--hardware={self.hardware}", "--json",
                    "--largest=false", *flags_of(keys)]
         said = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        return said["peak_bytes"], said["offload_bytes"]
+        return said["peak_bytes"], said["peak_bytes"] + said["offload_bytes"], said["resident_bytes"]
 
     def run(self, ranks, keys):
         """@return what mica-train planned, what its pools had at most, and resident bytes by rank"""
@@ -120,21 +118,17 @@ def main():
             sys.exit(f"mica: error: unknown argument {argument}; see the top of {__file__}")
         programs = pathlib.Path(argument.removeprefix("--bin=")).resolve()
     mib = lambda value: f"{value / 2**20:.1f}"
-    print("| ranks | | mica-plan, MiB | mica-train's plan | its pool | plan, less a small model's | resident, less a small model's | difference |")
+    print("| ranks | | mica-plan, MiB | mica-train's plan | its pool | mica-plan, resident | seen | difference |")
     print("|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         machine = Machine(programs, pathlib.Path(folder))
         for ranks, name, keys in POINTS:
-            large, small = MODEL | keys, SMALL | keys
-            pool, offloaded = machine.planned(ranks, large)
-            small_pool, small_offloaded = machine.planned(ranks, small)
-            planned, peak, resident = machine.run(ranks, large)
-            _, _, small_resident = machine.run(ranks, small)
-            expected = pool + offloaded - small_pool - small_offloaded
-            seen = max((a - b for a, b in zip(resident, small_resident)), key=lambda value: abs(value - expected))
-            print(f"| {ranks} | {name} | {mib(pool + offloaded)} | {'the same' if planned == pool else f'{planned - pool:+,} B'} "
+            pool, everything, expected = machine.planned(ranks, MODEL | keys)
+            planned, peak, resident = machine.run(ranks, MODEL | keys)
+            seen = max(resident, key=lambda value: abs(value - expected))
+            print(f"| {ranks} | {name} | {mib(everything)} | {'the same' if planned == pool else f'{planned - pool:+,} B'} "
                   f"| {'the same' if peak == pool else f'{peak - pool:+,} B'} "
-                  f"| {mib(expected)} | {mib(seen)} | {100 * (seen / expected - 1):+.1f} % |", flush=True)
+                  f"| {mib(expected)} | {mib(seen)} | {100 * (expected / seen - 1):+.1f} % |", flush=True)
 
 
 if __name__ == "__main__":

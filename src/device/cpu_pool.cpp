@@ -12,6 +12,7 @@
 
 #include "arena.hpp"
 #include "cpu_pages.hpp"
+#include "dry_pages.hpp"
 
 namespace mica {
 namespace {
@@ -33,6 +34,9 @@ std::int64_t default_reserve_bytes() {
 /// follows stats().peak even where fragmentation would make it drift; the price is that a repeating pattern touches the
 /// pages by which it fragments again in each step.
 class CpuPool final : public Pool {
+ public:
+  explicit CpuPool(bool is_dry) : is_dry_(is_dry) {}
+
  protected:
   Taken take(std::int64_t bytes, Stream& home) override {
     Arena* arena = nullptr;
@@ -88,10 +92,10 @@ class CpuPool final : public Pool {
 
   /// Null if even the address space needed now is refused.
   Arena* add_arena(std::int64_t bytes) {
+    if (is_dry_) return arenas_.emplace_back(std::make_unique<Arena>(detail::make_dry_pages())).get();
     for (std::int64_t reserve = std::max(default_reserve_bytes(), 2 * bytes);; reserve /= 2) {
       try {
-        arenas_.push_back(std::make_unique<Arena>(detail::make_cpu_pages(reserve)));
-        return arenas_.back().get();
+        return arenas_.emplace_back(std::make_unique<Arena>(detail::make_cpu_pages(reserve))).get();
       } catch (const IoError&) {
         if (reserve / 2 < bytes + kSlackBytes) return nullptr;
       }
@@ -104,12 +108,14 @@ class CpuPool final : public Pool {
     return total;
   }
 
+  bool is_dry_;
   std::vector<std::unique_ptr<Arena>> arenas_;  // one, unless address space is scarce
   std::int64_t highest_use_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<Pool> make_cpu_pool() { return std::make_unique<CpuPool>(); }
+std::unique_ptr<Pool> make_cpu_pool() { return std::make_unique<CpuPool>(false); }
+std::unique_ptr<Pool> make_dry_pool() { return std::make_unique<CpuPool>(true); }
 
 }  // namespace mica

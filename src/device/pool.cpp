@@ -164,7 +164,13 @@ const MemoryStats& Pool::stats() {
 void Pool::reset_peak() {
   take_back();
   stats_.peak = stats_.current;
+  stats_.reserved_peak = stats_.reserved;
   stats_.peak_by_role = stats_.current_by_role;
+}
+
+void Pool::update_reserved() {
+  stats_.reserved = reserved_bytes() + adopted_bytes_;
+  stats_.reserved_peak = std::max(stats_.reserved_peak, stats_.reserved);
 }
 
 void Pool::trim() {

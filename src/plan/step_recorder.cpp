@@ -2,15 +2,13 @@
 #include "mica/plan/step_recorder.hpp"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <string_view>
 #include <utility>
 
 #include "mica/comm/fake_group.hpp"
 #include "mica/core/error.hpp"
-#include "mica/core/rounding.hpp"
-
-#include "dry_device.hpp"
 
 namespace mica::plan {
 
@@ -18,11 +16,10 @@ struct StepRecorder::State {
   RecorderOptions options;
   FakeRecorder calls;
   StepRecord record;
-  std::vector<std::int32_t> last_op;  ///< by stream: index of its last recorded op
+  std::deque<std::int32_t> last_op;  ///< by stream: index of its last recorded op
   std::vector<ProductShape> products;
   bool keeps = false;
-  int epoch = 0;  ///< counts begin()
-  DryAddresses addresses;
+  int epoch = 0;                                         ///< counts begin()
   std::map<const std::vector<int>*, GroupShape> shapes;  ///< by members
   std::vector<std::shared_ptr<const std::vector<int>>> members;
 
@@ -58,10 +55,16 @@ using State = StepRecorder::State;
 
 class RecordedEvent final : public EventState {
  public:
-  RecordedEvent(std::shared_ptr<State> state, std::int32_t op) : state_(std::move(state)), op_(op), epoch_(state_->epoch) {}
+  /// @param last  of its stream in State::last_op
+  RecordedEvent(std::shared_ptr<State> state, const std::int32_t& last)
+      : state_(std::move(state)), origin_(&last), op_(last), epoch_(state_->epoch) {}
   [[nodiscard]] std::int32_t op() const { return epoch_ == state_->epoch ? op_ : RecordedOp::kNothing; }
   /// Nothing has run yet.
   [[nodiscard]] bool is_complete() const override { return false; }
+  [[nodiscard]] const void* origin() const override { return origin_; }
+  [[nodiscard]] std::uint64_t sequence() const override {
+    return static_cast<std::uint64_t>(epoch_) << 32 | static_cast<std::uint32_t>(op_ + 1);
+  }
   void wait_on_host() override {
     if (state_->keeps && op() != RecordedOp::kNothing)
       state_->add({.kind = RecordedOp::Kind::host_wait, .what = "host waits", .event = op()});
@@ -69,6 +72,7 @@ class RecordedEvent final : public EventState {
 
  private:
   std::shared_ptr<State> state_;
+  const void* origin_;
   std::int32_t op_;
   int epoch_;
 };
@@ -116,9 +120,7 @@ class RecordingStream final : public Stream {
     }
     last() = state.add(op);
   }
-  [[nodiscard]] Event record() override {
-    return Event(std::make_shared<RecordedEvent>(state_, state_->keeps ? last() : RecordedOp::kNothing));
-  }
+  [[nodiscard]] Event record() override { return Event(std::make_shared<RecordedEvent>(state_, last())); }
   void wait(const Event& event, std::source_location) override {
     const auto* recorded = dynamic_cast<const RecordedEvent*>(event.state().get());
     if (!recorded || !state_->keeps || recorded->op() == RecordedOp::kNothing) return;
@@ -137,46 +139,6 @@ class RecordingStream final : public Stream {
   std::shared_ptr<State> state_;
   std::string name_;
   std::uint8_t index_;
-};
-
-/// Keeps free blocks by size. An allocation takes one that only its own home stream has used, else the one that was freed first.
-class RecordingPool final : public Pool {
- public:
-  explicit RecordingPool(std::shared_ptr<State> state) : state_(std::move(state)) {}
-
- protected:
-  Taken take(std::int64_t bytes, Stream& home) override {
-    const std::int64_t size = size_of(bytes);
-    std::vector<Block>& free = free_[size];
-    if (free.empty()) {
-      void* const data = state_->addresses.take(size);
-      sizes_[data] = size;
-      return {data, {}};
-    }
-    auto chosen = std::ranges::find(free, &home, &Block::home);
-    const bool is_own = chosen != free.end();
-    if (!is_own) chosen = free.begin();
-    Block block = std::move(*chosen);
-    free.erase(chosen);
-    return {block.data, is_own ? std::vector<Event>() : std::move(block.pending)};
-  }
-  void give(void* data, Stream* home, std::vector<Event> pending) override {
-    free_[sizes_.at(data)].push_back({data, home, std::move(pending)});
-  }
-  void release_free_memory() override { free_.clear(); }
-  [[nodiscard]] std::int64_t reserved_bytes() const override { return 0; }
-
- private:
-  struct Block {
-    void* data;
-    Stream* home;
-    std::vector<Event> pending;
-  };
-  static std::int64_t size_of(std::int64_t bytes) { return round_up(bytes, std::int64_t{512}); }
-
-  std::shared_ptr<State> state_;
-  std::map<std::int64_t, std::vector<Block>> free_;
-  std::map<void*, std::int64_t> sizes_;
 };
 
 }  // namespace
@@ -200,7 +162,7 @@ std::unique_ptr<Stream> StepRecorder::make_stream(std::string name) {
 }
 
 std::unique_ptr<Pool> StepRecorder::make_pool() {
-  auto pool = std::make_unique<RecordingPool>(state_);
+  std::unique_ptr<Pool> pool = make_dry_pool();
   state_->pool = pool.get();
   return pool;
 }

@@ -58,11 +58,13 @@ class Buffer {
   std::shared_ptr<void> owner_;  // of adopted memory
 };
 
-/// Bytes as requested, exact; `reserved` is what was taken from the operating system and not returned.
+/// Bytes as requested, exact; `reserved` is what was taken from the operating system and not returned, `reserved_peak` the most of it
+/// at any time.
 struct MemoryStats {
   std::int64_t current = 0;
   std::int64_t peak = 0;
   std::int64_t reserved = 0;
+  std::int64_t reserved_peak = 0;
   std::array<std::int64_t, kNumMemoryRoles> current_by_role{};
   std::array<std::int64_t, kNumMemoryRoles> peak_by_role{};
   [[nodiscard]] std::int64_t current_of(MemoryRole role) const { return current_by_role[static_cast<std::size_t>(role)]; }
@@ -128,7 +130,7 @@ class Pool {
   void free_on_host(Buffer& buffer);
   /// Returns buffers that another thread destroyed, and releases adopted memory that streams are done with.
   void take_back();
-  void update_reserved() { stats_.reserved = reserved_bytes() + adopted_bytes_; }
+  void update_reserved();
 
   MemoryStats stats_;
   bool poison_ = false;
@@ -151,5 +153,7 @@ class Pool {
 };
 
 [[nodiscard]] std::unique_ptr<Pool> make_cpu_pool();
+/// Counts and places as make_cpu_pool() does, but its addresses have no memory behind them, however many there are.
+[[nodiscard]] std::unique_ptr<Pool> make_dry_pool();
 
 }  // namespace mica

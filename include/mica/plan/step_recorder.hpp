@@ -35,7 +35,7 @@ class StepRecorder {
 
   /// @param name  unique
   [[nodiscard]] std::unique_ptr<Stream> make_stream(std::string name);
-  /// Counts as every pool does. Freed memory goes to a later allocation of the same size, which waits for its last uses.
+  /// A dry pool: what frees and reuses memory waits as on a machine.
   [[nodiscard]] std::unique_ptr<Pool> make_pool();
   /// The world group, as rank 0.
   [[nodiscard]] std::unique_ptr<ProcessGroup> make_world();

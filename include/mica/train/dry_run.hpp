@@ -26,6 +26,7 @@ struct DryRun {
   plan::StepRecord record;  ///< of steps 2 and 3; later steps repeat step 3
   MemoryStats memory;       ///< of the rank's pool, steps 1 to 3: counts and peaks
   std::int64_t offload_peak = 0;
+  std::int64_t offload_reserved = 0;  ///< the pages of offload_peak
   std::int64_t num_parameters = 0;
   data::BatchPlan batch;
   StreamMode mode = StreamMode::threaded;

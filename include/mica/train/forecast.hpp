@@ -19,6 +19,7 @@ struct Forecast {
   std::int64_t seq_len = 0;
   MemoryStats memory;  ///< peaks
   std::int64_t offload_peak = 0;
+  std::int64_t resident = 0;  ///< of a rank's process, as the operating system counts it; on CPUs only
   std::int64_t capacity = 0;  ///< bytes available to a rank
   plan::StepTotals totals;
   plan::SimStep step;  ///< a step in the middle of a run

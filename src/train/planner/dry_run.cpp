@@ -155,7 +155,9 @@ DryRun dry_run(const Config& config, const Cluster& cluster) {
     run.memory.peak += workspace;
     run.memory.peak_by_role[static_cast<std::size_t>(MemoryRole::workspace)] += workspace;
   }
-  run.offload_peak = device.device_mesh->offload().pool->stats().peak;
+  const MemoryStats& offloaded = device.device_mesh->offload().pool->stats();
+  run.offload_peak = offloaded.peak;
+  run.offload_reserved = offloaded.reserved_peak;
   const auto compute = std::ranges::find(run.record.streams, device.device_mesh->compute().name());
   run.compute_stream = static_cast<std::uint8_t>(compute - run.record.streams.begin());
   return run;

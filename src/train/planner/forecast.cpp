@@ -10,6 +10,8 @@ namespace mica::train {
 namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
+/// What a rank's process has without a model: programs, libraries, MPI, heap. docs/planning.md, "Memory beside what the system saw".
+constexpr std::int64_t kProcessBytes = std::int64_t{32} << 20;
 
 double peak_flops(const Config& config, const plan::Hardware& hardware) {
   const plan::Rates& peak = hardware.peak_tflops;
@@ -66,6 +68,7 @@ Forecast make_forecast(const Config& config, const Cluster& cluster) {
              .offload_peak = dry.offload_peak,
              .capacity = capacity_of(h)};
   if (cluster.software) f.software = cluster.software->name;
+  if (!h.is_gpu) f.resident = dry.memory.reserved_peak + dry.offload_reserved + kProcessBytes;
   f.shard_size = dry.shard_size;
   f.totals = plan::totals_of(dry.record, static_cast<int>(steps.size()) - 1, std::min(cluster.ranks_per_node, cluster.num_ranks));
   f.step = steps.back();

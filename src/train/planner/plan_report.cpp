@@ -45,6 +45,7 @@ std::string forecast_table(const Forecast& f, const plan::Hardware& h, std::int6
     line(fmt::format("  {}", memory_role_name(static_cast<MemoryRole>(role))), plan::format_bytes(f.memory.peak_by_role[role]));
   }
   if (f.offload_peak > 0) line("  offload tier", plan::format_bytes(f.offload_peak) + " of host memory");
+  if (f.resident > 0) line("  resident", plan::format_bytes(f.resident) + ", as the operating system counts it");
   if (largest >= 0) line("largest micro-batch", largest == 0 ? "none fits" : std::to_string(largest));
   text += '\n';
   line("checkpoint",
@@ -92,6 +93,7 @@ std::string forecast_json(const Forecast& f, const plan::Hardware& h, std::int64
                               {"checkpoint_s", f.checkpoint_s},
                               {"best_checkpoint_interval_s", f.best_checkpoint_interval_s},
                               {"goodput", f.goodput}};
+  if (f.resident > 0) json["resident_bytes"] = f.resident;
   if (largest >= 0) json["largest_micro_batch"] = largest;
   return json.dump(1) + "\n";
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/device/pool.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -294,6 +295,24 @@ TEST_P(PoolTest, TrimOfAnEmptyPoolReservesNothing) {
   EXPECT_GT(pool->stats().reserved, 0);
   pool->trim();
   EXPECT_EQ(pool->stats().reserved, 0);
+}
+
+TEST(DryPool, HasAnyAmountOfAddresses) {
+  const auto stream = make_cpu_stream("dry", StreamMode::inlined);
+  const auto pool = make_dry_pool(), other = make_dry_pool();
+  constexpr std::int64_t kTiB = std::int64_t{1} << 40;
+  std::vector<Buffer> buffers;
+  for (int i = 0; i < 20; ++i) buffers.push_back((i % 2 == 0 ? pool : other)->allocate(kTiB + 64, kActivation, *stream));
+  std::vector<char*> begins;
+  for (const Buffer& buffer : buffers) begins.push_back(static_cast<char*>(buffer.data()));
+  std::ranges::sort(begins);
+  for (std::size_t i = 1; i < begins.size(); ++i) EXPECT_GE(begins[i] - begins[i - 1], kTiB + 64);
+  EXPECT_EQ(pool->stats().current, 10 * (kTiB + 64));
+  EXPECT_EQ(pool->stats().reserved, 10 * kTiB + (2 << 20)) << "in pages of 2 MiB, which neighbours share";
+  buffers.clear();
+  pool->trim();
+  EXPECT_EQ(pool->stats().reserved, 0);
+  EXPECT_EQ(pool->stats().reserved_peak, 10 * kTiB + (2 << 20));
 }
 
 TEST_P(PoolTest, BuffersThatTasksOwnComeBackSafely) {

@@ -283,6 +283,22 @@ TEST(LiteralMemory, F4_TheOffloadTier) {
   EXPECT_THAT(format_memory_plan(plan), HasSubstr("in the offload tier 76 B more"));
 }
 
+// --- pages: the dry device's pool has blocks where a real one has them, with the gaps between them
+TEST(DryMemory, TakesTheVeryPagesOfARealRun) {
+  PlannedRun run;
+  run.make_model = [] { return std::make_unique<Layers>(300'000, std::vector<std::int64_t>{2'000'000, 1'500'002, 4'000'000}, 700'001); };
+  run.wrap = fsdp::wrap_types({"layer"});
+  run.inputs = {{Shape{1}, DType::f32}};
+  run.micro_batches = 2;
+  for (const StreamMode mode : {StreamMode::inlined, StreamMode::threaded}) {
+    run.mode = mode;
+    StepRecorder recorder({.num_ranks = 2, .ranks_per_node = 2});
+    const Measured dry = run_and_plan({}, run, &recorder);
+    EXPECT_GT(dry.reserved, dry.peak);
+    run_local_ranks(2, [&](auto world) { EXPECT_EQ(run_and_plan(std::move(world), run).reserved, dry.reserved); });
+  }
+}
+
 // --- ignored parameters (docs/parity.md B3): 100 bytes that their holder took from the pool; 7 elements that the optimizer
 // steps
 //

@@ -42,6 +42,7 @@ struct MeasuredStep {
 struct Measured {
   std::vector<MeasuredStep> steps;
   std::int64_t peak = 0;
+  std::int64_t reserved = 0;  // at the end
   plan::BytesByRole peak_by_role{};
   std::int64_t start_masters = 0;
   CollectiveCounts last_step_shard, last_step_replicate, last_step_world;
@@ -168,6 +169,7 @@ inline Measured run_and_plan(const MakeWorld& make_world, const PlannedRun& run,
     device_mesh.compute().synchronize();
   }
   note_peak();
+  measured.reserved = pool->stats().reserved;
   const auto add = [](CollectiveCounts& sum, const CollectiveCounts& counts) {
     for (std::size_t kind = 0; kind < kNumCollectives; ++kind) {
       sum.calls[kind] += counts.calls[kind];

@@ -89,6 +89,16 @@ TEST(DryRun, HoldsMomentsInTheirPrecision) {
   }
 }
 
+TEST(Forecast, AProcessHasThePagesOfItsPoolsAndMore) {
+  const Cluster cpus = cluster(2, 2, "cpu-epyc-9654");
+  const Forecast plain = make_forecast(tiny(), cpus);
+  EXPECT_GE(plain.resident, plain.memory.peak + (32 << 20));
+  EXPECT_LE(plain.resident, plain.memory.peak + plain.memory.peak / 50 + (40 << 20));
+  const Forecast offloaded = make_forecast(tiny({"--fsdp.cpu_offload=parameters"}), cpus);
+  EXPECT_GE(offloaded.resident, offloaded.memory.peak + offloaded.offload_peak + (32 << 20));
+  EXPECT_EQ(make_forecast(tiny(), cluster(2, 2)).resident, 0) << "a GPU's memory is none of the process's";
+}
+
 TEST(DryRun, IsOfAnyNumberOfRanks) {
   const DryRun run = dry_run(tiny({"--train.micro_batch=1"}), cluster(16384, 8));
   const auto gather = std::ranges::find(run.record.ops, plan::RecordedOp::Kind::collective, &plan::RecordedOp::kind);
