@@ -48,7 +48,8 @@ TEST(Preempted, ARunEndsWithTheBitsOfOneThatNobodyDisturbed) {
   const SlurmJob rest(training.command({}, {steps}), SlurmTraining::environment());
   EXPECT_EQ(rest.end(300), "COMPLETED") << rest.story(training.output_file());
   const std::string undisturbed = training.file("undisturbed");
-  (void)on_cluster({"mpirun", "2", program("mica-train"), training.file("run.cfg"), "--run.dir=" + undisturbed, steps});
+  const double limit_s = 300 + 0.1 * static_cast<double>(training.last_step());  // tens of thousands after a hundred cycles
+  (void)on_cluster({"mpirun", "2", program("mica-train"), training.file("run.cfg"), "--run.dir=" + undisturbed, steps}, limit_s);
   const Finished compared = run({program("mica-inspect"), "diff", training.run_folder(), undisturbed});
   EXPECT_EQ(compared.status, 0) << compared.output;
   EXPECT_EQ(step_lines(training.run_folder()), step_lines(undisturbed));

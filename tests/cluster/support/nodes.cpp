@@ -18,8 +18,8 @@ std::vector<std::string> cluster(const std::vector<std::string>& words) {
   return command;
 }
 
-std::string on_cluster(const std::vector<std::string>& words) {
-  const Finished seen = run(cluster(words), 300);
+std::string on_cluster(const std::vector<std::string>& words, double limit_s) {
+  const Finished seen = run(cluster(words), limit_s);
   EXPECT_EQ(seen.status, 0) << seen.output;
   return seen.output;
 }

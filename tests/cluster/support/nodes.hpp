@@ -12,7 +12,7 @@ namespace mica::test {
 /// scripts/cluster/cluster.sh WORDS...
 [[nodiscard]] std::vector<std::string> cluster(const std::vector<std::string>& words);
 /// Runs it, expects status 0, and gives its output.
-std::string on_cluster(const std::vector<std::string>& words);
+std::string on_cluster(const std::vector<std::string>& words, double limit_s = 300);
 
 /// Bytes that a node's interface has counted.
 struct Traffic {
