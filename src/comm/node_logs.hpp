@@ -13,7 +13,7 @@
 namespace mica::detail {
 
 /// The logs of all ranks of a node. Each rank makes a file in /dev/shm, all ranks of the node map it, and then its name is removed: the
-/// memory lives as long as one of them does, and a killed job leaves nothing. If /dev/shm has no room, a rank's log is in private
+/// memory lives as long as one of them does. If /dev/shm has no room, a rank's log is in private
 /// memory, which other ranks do not see.
 class NodeLogs {
  public:

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shared_file.hpp"
 
-#include <ctime>
+#include <cerrno>
 #include <filesystem>
 #include <limits>
 #include <random>
+#include <regex>
 #include <system_error>
 #include <utility>
 
@@ -20,22 +21,21 @@ namespace mica::detail {
 namespace {
 
 constexpr const char* kFolder = "/dev/shm";
-constexpr const char* kPrefix = "mica-";
-/// A file that is younger may not be locked yet.
-constexpr std::time_t kYoungS = 60;
 
+/// Removes the file if nobody holds a lock on it.
 void remove_if_left(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat info {};
   if (!file || ::fstat(file.get(), &info) != 0) return;
-  if (!S_ISREG(info.st_mode) || info.st_uid != ::geteuid() || std::time(nullptr) - info.st_mtime < kYoungS) return;
+  if (!S_ISREG(info.st_mode) || info.st_uid != ::geteuid()) return;
   if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(path.c_str());
 }
 
 void remove_what_is_left() {
+  static const std::regex of_make("mica-[0-9]+-[0-9a-f]{16}");
   std::error_code error;
   for (std::filesystem::directory_iterator at(kFolder, error), end; !error && at != end; at.increment(error)) {
-    if (at->path().filename().string().starts_with(kPrefix)) remove_if_left(at->path());
+    if (std::regex_match(at->path().filename().string(), of_make)) remove_if_left(at->path());
   }
 }
 
@@ -44,12 +44,20 @@ void remove_what_is_left() {
 SharedFile SharedFile::make() {
   remove_what_is_left();
   std::random_device random;
+  const std::string name = fmt::format("/mica-{}-{:08x}{:08x}", ::getpid(), random(), random());
   SharedFile made;
-  const std::string name = fmt::format("/{}{}-{:08x}{:08x}", kPrefix, ::getpid(), random(), random());
-  made.fd_.reset(::shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
-  if (!made) return made;
+  // It gets its name when it is locked, so that nobody ever sees it without a lock.
+  made.fd_.reset(::open(kFolder, O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (!made) return {};
+  const std::string unnamed = fmt::format("/proc/self/fd/{}", made.fd());
+  if (::flock(made.fd(), LOCK_SH | LOCK_NB) != 0 ||
+      ::linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, (kFolder + name).c_str(), AT_SYMLINK_FOLLOW) != 0) {
+    const int error = errno;
+    made.fd_.reset();
+    errno = error;
+    return {};
+  }
   made.name_ = name;
-  ::flock(made.fd(), LOCK_SH | LOCK_NB);
   return made;
 }
 

@@ -15,7 +15,7 @@ namespace mica::detail {
 class SharedFile {
  public:
   SharedFile() = default;
-  /// An empty file with a new name. Also removes the files of this user that processes have left that were killed over a minute ago.
+  /// An empty file with a new name. Also removes those that killed processes of this user have left.
   /// @returns an object that is false, with errno, if it cannot be made.
   [[nodiscard]] static SharedFile make();
   /// @returns an object that is false, with errno, if there is no such file here.

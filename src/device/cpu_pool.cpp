@@ -35,7 +35,9 @@ std::int64_t default_reserve_bytes() {
 /// pages by which it fragments again in each step.
 class CpuPool final : public Pool {
  public:
-  explicit CpuPool(bool is_dry) : is_dry_(is_dry) {}
+  CpuPool() = default;
+  /// @param like  whose memory its addresses stand for
+  explicit CpuPool(DeviceKind like) : is_dry_(true), is_gpu_(like == DeviceKind::cuda) {}
 
  protected:
   Taken take(std::int64_t bytes, Stream& home) override {
@@ -46,7 +48,7 @@ class CpuPool final : public Pool {
       taken = arena->take(bytes, home);
       if (taken.address != 0) break;
     }
-    if (taken.address == 0) {
+    if (arena == nullptr || taken.address == 0) {
       arena = add_arena(bytes);
       if (arena == nullptr) return {};
       taken = arena->take(bytes, home);
@@ -78,7 +80,7 @@ class CpuPool final : public Pool {
 
   void make_room_for(std::int64_t fresh_bytes) {
     highest_use_ = std::max(highest_use_, sum(&Arena::in_use_bytes));
-    if (fresh_bytes == 0) return;
+    if (fresh_bytes == 0 || is_gpu_) return;  // a GPU's pool keeps what it has
     const std::int64_t budget = highest_use_ + highest_use_ / kSlackDivisor + kSlackBytes;
     const std::int64_t excess = reserved_bytes() + fresh_bytes - budget;
     if (excess > 0) release(excess);
@@ -92,7 +94,10 @@ class CpuPool final : public Pool {
 
   /// Null if even the address space needed now is refused.
   Arena* add_arena(std::int64_t bytes) {
-    if (is_dry_) return arenas_.emplace_back(std::make_unique<Arena>(detail::make_dry_pages())).get();
+    if (is_dry_) {
+      const std::int64_t plenty = std::max(std::int64_t{1} << 44, 2 * bytes);
+      return arenas_.emplace_back(std::make_unique<Arena>(detail::make_dry_pages(plenty, is_gpu_ ? 256 : 64))).get();
+    }
     for (std::int64_t reserve = std::max(default_reserve_bytes(), 2 * bytes);; reserve /= 2) {
       try {
         return arenas_.emplace_back(std::make_unique<Arena>(detail::make_cpu_pages(reserve))).get();
@@ -108,14 +113,14 @@ class CpuPool final : public Pool {
     return total;
   }
 
-  bool is_dry_;
+  bool is_dry_ = false, is_gpu_ = false;
   std::vector<std::unique_ptr<Arena>> arenas_;  // one, unless address space is scarce
   std::int64_t highest_use_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<Pool> make_cpu_pool() { return std::make_unique<CpuPool>(false); }
-std::unique_ptr<Pool> make_dry_pool() { return std::make_unique<CpuPool>(true); }
+std::unique_ptr<Pool> make_cpu_pool() { return std::make_unique<CpuPool>(); }
+std::unique_ptr<Pool> make_dry_pool(DeviceKind like) { return std::make_unique<CpuPool>(like); }
 
 }  // namespace mica

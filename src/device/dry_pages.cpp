@@ -3,20 +3,23 @@
 
 #include <atomic>
 
+#include "mica/core/rounding.hpp"
+
 #include "cpu_pages.hpp"
 
 namespace mica::detail {
 namespace {
 
-constexpr std::uintptr_t kFirst = std::uintptr_t{1} << 50, kBytes = std::uintptr_t{1} << 44;
+constexpr std::uintptr_t kFirst = std::uintptr_t{1} << 50;
 
 class DryPages final : public Pages {
  public:
-  DryPages() {
+  DryPages(std::uintptr_t bytes, std::uintptr_t alignment) {
     static std::atomic<std::uintptr_t> next{kFirst};
-    begin_ = next.fetch_add(kBytes);
-    end_ = begin_ + kBytes;
     page_bytes_ = kHugePage;
+    alignment_ = alignment;
+    begin_ = next.fetch_add(round_up(bytes, kHugePage));
+    end_ = begin_ + round_up(bytes, kHugePage);
   }
   bool commit(std::uintptr_t /*begin*/, std::uintptr_t /*end*/) override { return true; }
   bool release(std::uintptr_t /*begin*/, std::uintptr_t /*end*/) override { return true; }
@@ -24,6 +27,8 @@ class DryPages final : public Pages {
 
 }  // namespace
 
-std::unique_ptr<Pages> make_dry_pages() { return std::make_unique<DryPages>(); }
+std::unique_ptr<Pages> make_dry_pages(std::int64_t bytes, std::uintptr_t alignment) {
+  return std::make_unique<DryPages>(static_cast<std::uintptr_t>(bytes), alignment);
+}
 
 }  // namespace mica::detail

@@ -11,8 +11,9 @@
 
 #include <pthread.h>
 
+#include "mica/device/waited_events.hpp"
+
 #include "cpu_streams.hpp"
-#include "waited_events.hpp"
 
 namespace mica::detail {
 namespace {

@@ -9,6 +9,7 @@
 
 #include "mica/comm/fake_group.hpp"
 #include "mica/core/error.hpp"
+#include "mica/device/waited_events.hpp"
 
 namespace mica::plan {
 
@@ -81,8 +82,8 @@ class RecordedEvent final : public EventState {
 double attention_flops(bool is_backward, std::span<const Access> accesses, std::int64_t seq_len, std::int64_t element_bytes) {
   const auto output = std::ranges::find(accesses, Access::Mode::write, &Access::mode);
   // Backward reads the gradient of the output first; both are [B,T,H*D].
-  const std::int64_t bytes = is_backward ? accesses[0].bytes : output->bytes;
-  const double one = static_cast<double>(seq_len) * static_cast<double>(bytes / element_bytes);  // 2 T T H D B / 2
+  const std::int64_t numel = (is_backward ? accesses[0].bytes : output->bytes) / element_bytes;
+  const double one = static_cast<double>(seq_len) * static_cast<double>(numel);  // 2 T T H D B / 2
   return (is_backward ? 5 : 2) * one;
 }
 
@@ -124,7 +125,7 @@ class RecordingStream final : public Stream {
   void wait(const Event& event, std::source_location) override {
     const auto* recorded = dynamic_cast<const RecordedEvent*>(event.state().get());
     if (!recorded || !state_->keeps || recorded->op() == RecordedOp::kNothing) return;
-    if (state_->record.ops[static_cast<std::size_t>(recorded->op())].stream == index_) return;  // a stream's own order ensures that
+    if (waited_.is_known(event, &last())) return;
     last() = state_->add({.kind = RecordedOp::Kind::wait, .stream = index_, .what = "waits", .event = recorded->op()});
   }
   void synchronize() override {
@@ -139,6 +140,7 @@ class RecordingStream final : public Stream {
   std::shared_ptr<State> state_;
   std::string name_;
   std::uint8_t index_;
+  detail::WaitedEvents waited_;
 };
 
 }  // namespace
@@ -162,7 +164,7 @@ std::unique_ptr<Stream> StepRecorder::make_stream(std::string name) {
 }
 
 std::unique_ptr<Pool> StepRecorder::make_pool() {
-  std::unique_ptr<Pool> pool = make_dry_pool();
+  std::unique_ptr<Pool> pool = make_dry_pool(state_->options.device);
   state_->pool = pool.get();
   return pool;
 }

@@ -14,6 +14,7 @@ namespace mica::plan {
 struct RecorderOptions {
   int num_ranks = 1;
   int ranks_per_node = 1;  ///< rank r is on node r / ranks_per_node
+  DeviceKind device = DeviceKind::cpu;
   // For attention, whose tasks do not carry these:
   std::int64_t seq_len = 1;
   DType dtype = DType::f32;  ///< of its output
@@ -35,7 +36,7 @@ class StepRecorder {
 
   /// @param name  unique
   [[nodiscard]] std::unique_ptr<Stream> make_stream(std::string name);
-  /// A dry pool: what frees and reuses memory waits as on a machine.
+  /// A dry pool of that device: what frees and reuses memory waits as on a machine.
   [[nodiscard]] std::unique_ptr<Pool> make_pool();
   /// The world group, as rank 0.
   [[nodiscard]] std::unique_ptr<ProcessGroup> make_world();

@@ -19,8 +19,9 @@ struct Forecast {
   std::int64_t seq_len = 0;
   MemoryStats memory;  ///< peaks
   std::int64_t offload_peak = 0;
-  std::int64_t resident = 0;  ///< of a rank's process, as the operating system counts it; on CPUs only
+  std::int64_t in_use = 0;    ///< of what capacity is of: the peak, and on CPUs the offload tier
   std::int64_t capacity = 0;  ///< bytes available to a rank
+  std::int64_t resident = 0;  ///< of a rank's process, as the operating system counts it; on CPUs only
   plan::StepTotals totals;
   plan::SimStep step;  ///< a step in the middle of a run
   double mfu = 0;      ///< 6 N + 12 L H Q T FLOPs a token (PaLM, arXiv:2204.02311, appendix B) over the vendor's peak
@@ -32,7 +33,7 @@ struct Forecast {
   /// Share of the time that is not lost to saves and failures, with checkpoint.interval or else the best interval.
   double goodput = 0;
 
-  [[nodiscard]] bool fits() const { return memory.peak <= capacity; }
+  [[nodiscard]] bool fits() const { return in_use <= capacity; }
   [[nodiscard]] std::int64_t tokens_per_step() const { return batch.micro_batch * batch.accumulation * seq_len; }  ///< per rank
 };
 

@@ -13,8 +13,7 @@
 #include "mica/core/error.hpp"
 #include "mica/device/cuda/check.hpp"
 #include "mica/device/gpu.hpp"
-
-#include "../waited_events.hpp"
+#include "mica/device/waited_events.hpp"
 
 namespace mica {
 namespace {

@@ -37,6 +37,7 @@ class ZeroDataset final : public data::Dataset {
 plan::RecorderOptions recorder_options(const Config& config, const Cluster& cluster) {
   plan::RecorderOptions options{.num_ranks = cluster.num_ranks,
                                 .ranks_per_node = cluster.ranks_per_node,
+                                .device = cluster.hardware.is_gpu ? DeviceKind::cuda : DeviceKind::cpu,
                                 .seq_len = config.train.seq_len,
                                 .dtype = fsdp_options(config).param_dtype()};
   // Groups of GPUs do not stage in the pool.

@@ -23,6 +23,11 @@ std::int64_t capacity_of(const plan::Hardware& hardware) {
   return static_cast<std::int64_t>((hardware.memory_gib - hardware.reserved_gib) * kGiB);
 }
 
+/// What must fit: on CPUs the offload tier takes of the same memory.
+std::int64_t bytes_in_use(const DryRun& dry, const Cluster& cluster) {
+  return dry.memory.peak + (cluster.hardware.is_gpu ? 0 : dry.offload_peak);
+}
+
 /// The cost of checkpoints and failures. A save stops training unless it is in the background; a failure costs half an interval and a
 /// restart.
 void add_goodput(const Config& config, const Cluster& cluster, Forecast& f) {
@@ -66,6 +71,7 @@ Forecast make_forecast(const Config& config, const Cluster& cluster) {
              .seq_len = config.train.seq_len,
              .memory = dry.memory,
              .offload_peak = dry.offload_peak,
+             .in_use = bytes_in_use(dry, cluster),
              .capacity = capacity_of(h)};
   if (cluster.software) f.software = cluster.software->name;
   if (!h.is_gpu) f.resident = dry.memory.reserved_peak + dry.offload_reserved + kProcessBytes;
@@ -88,7 +94,7 @@ std::int64_t largest_micro_batch(const Config& config, const Cluster& cluster) {
     Config tried = config;
     tried.train.micro_batch = micro_batch;
     tried.train.global_batch = micro_batch * cluster.num_ranks * (accumulates ? 2 : 1);
-    return dry_run(tried, cluster).memory.peak;
+    return bytes_in_use(dry_run(tried, cluster), cluster);
   };
   constexpr std::int64_t kMost = 1 << 14;
   const std::int64_t peak_1 = peak_of(1);

@@ -73,8 +73,8 @@ TEST_P(PoolTest, BuffersMoveWithoutFreeingTwice) {
   Buffer two = std::move(one);
   EXPECT_EQ(two.data(), data);
   EXPECT_EQ(two.role(), kActivation);
-  EXPECT_FALSE(one);  // NOLINT(bugprone-use-after-move): what is left is an empty buffer
-  EXPECT_EQ(one.data(), nullptr);
+  EXPECT_FALSE(one);               // NOLINT(bugprone-use-after-move,clang-analyzer-cplusplus.Move): what is left is an empty buffer
+  EXPECT_EQ(one.data(), nullptr);  // NOLINT(clang-analyzer-cplusplus.Move)
   two = pool->allocate(50, kActivation, *a);
   EXPECT_EQ(pool->stats().current, 50);
   Buffer& self = two;
@@ -299,20 +299,35 @@ TEST_P(PoolTest, TrimOfAnEmptyPoolReservesNothing) {
 
 TEST(DryPool, HasAnyAmountOfAddresses) {
   const auto stream = make_cpu_stream("dry", StreamMode::inlined);
-  const auto pool = make_dry_pool(), other = make_dry_pool();
+  const auto pool = make_dry_pool(DeviceKind::cpu), other = make_dry_pool(DeviceKind::cpu);
   constexpr std::int64_t kTiB = std::int64_t{1} << 40;
   std::vector<Buffer> buffers;
+  buffers.push_back(other->allocate(40 * kTiB, kActivation, *stream));
   for (int i = 0; i < 20; ++i) buffers.push_back((i % 2 == 0 ? pool : other)->allocate(kTiB + 64, kActivation, *stream));
   std::vector<char*> begins;
   for (const Buffer& buffer : buffers) begins.push_back(static_cast<char*>(buffer.data()));
   std::ranges::sort(begins);
-  for (std::size_t i = 1; i < begins.size(); ++i) EXPECT_GE(begins[i] - begins[i - 1], kTiB + 64);
+  for (std::size_t i = 1; i < begins.size(); ++i) EXPECT_GE(begins[i] - begins[i - 1], kTiB + 64) << i;
   EXPECT_EQ(pool->stats().current, 10 * (kTiB + 64));
   EXPECT_EQ(pool->stats().reserved, 10 * kTiB + (2 << 20)) << "in pages of 2 MiB, which neighbours share";
   buffers.clear();
   pool->trim();
   EXPECT_EQ(pool->stats().reserved, 0);
   EXPECT_EQ(pool->stats().reserved_peak, 10 * kTiB + (2 << 20));
+}
+
+// A CPU's pool returns free memory before it takes more than it needs at most. A GPU's keeps it.
+TEST(DryPool, HasThePagesOfItsDevice) {
+  const auto stream = make_cpu_stream("dry", StreamMode::inlined);
+  for (const auto& [device, reserved] : {std::pair(DeviceKind::cpu, 112 * kMiB), std::pair(DeviceKind::cuda, 202 * kMiB)}) {
+    const auto pool = make_dry_pool(device);
+    Buffer first = pool->allocate(100 * kMiB, kActivation, *stream);
+    const Buffer kept = pool->allocate(64, kActivation, *stream);
+    first.reset();
+    const Buffer larger = pool->allocate(101 * kMiB, kActivation, *stream);
+    EXPECT_LE(pool->stats().reserved, reserved + 2 * kMiB);
+    EXPECT_GE(pool->stats().reserved, reserved - 2 * kMiB);
+  }
 }
 
 TEST_P(PoolTest, BuffersThatTasksOwnComeBackSafely) {
