@@ -12,7 +12,7 @@
 
 enum cudaError {
   cudaSuccess = 0,
-#define MICA_EMULATED_ENUMERATOR(name, value, text) name = value,
+#define MICA_EMULATED_ENUMERATOR(name, value, text) name = value,  // NOLINT(bugprone-macro-parentheses): a name
   MICA_EMULATED_CUDA_ERRORS(MICA_EMULATED_ENUMERATOR)
 #undef MICA_EMULATED_ENUMERATOR
 };
