@@ -60,6 +60,7 @@ NodeLogs::NodeLogs(const mpi::Communicator& world) : rank_(world.rank()) {
     head.pid.store(::getpid());
   }
   const mpi::Communicator node = world.split_node();
+  if (node.rank() == 0) SharedFile::remove_leftovers();
   ranks_ = node.ranks_in(world);
   const std::vector<std::string> names = node.gather_strings(own.name()), namespaces = node.gather_strings(pid_namespace());
   for (std::size_t i = 0; i < names.size(); ++i) {

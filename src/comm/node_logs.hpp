@@ -13,8 +13,8 @@
 namespace mica::detail {
 
 /// The logs of all ranks of a node. Each rank makes a file in /dev/shm, all ranks of the node map it, and then its name is removed: the
-/// memory lives as long as one of them does. If /dev/shm has no room, a rank's log is in private
-/// memory, which other ranks do not see.
+/// memory lives as long as one of them does. If /dev/shm has no room, a rank's log is in private memory, which other ranks do not see.
+/// The lowest rank of a node also removes what killed jobs have left in /dev/shm.
 class NodeLogs {
  public:
   /// @collective

@@ -23,7 +23,7 @@ namespace {
 constexpr const char* kFolder = "/dev/shm";
 
 /// Removes the file if nobody holds a lock on it.
-void remove_if_left(const std::string& path) {
+void remove_if_unlocked(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat info {};
   if (!file || ::fstat(file.get(), &info) != 0) return;
@@ -31,18 +31,17 @@ void remove_if_left(const std::string& path) {
   if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(path.c_str());
 }
 
-void remove_what_is_left() {
-  static const std::regex of_make("mica-[0-9]+-[0-9a-f]{16}");
+}  // namespace
+
+void SharedFile::remove_leftovers() {
+  const std::regex of_make("mica-[0-9]+-[0-9a-f]{16}");
   std::error_code error;
   for (std::filesystem::directory_iterator at(kFolder, error), end; !error && at != end; at.increment(error)) {
-    if (std::regex_match(at->path().filename().string(), of_make)) remove_if_left(at->path());
+    if (std::regex_match(at->path().filename().string(), of_make)) remove_if_unlocked(at->path());
   }
 }
 
-}  // namespace
-
 SharedFile SharedFile::make() {
-  remove_what_is_left();
   std::random_device random;
   const std::string name = fmt::format("/mica-{}-{:08x}{:08x}", ::getpid(), random(), random());
   SharedFile made;

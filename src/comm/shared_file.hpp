@@ -15,9 +15,11 @@ namespace mica::detail {
 class SharedFile {
  public:
   SharedFile() = default;
-  /// An empty file with a new name. Also removes those that killed processes of this user have left.
+  /// An empty file with a new name.
   /// @returns an object that is false, with errno, if it cannot be made.
   [[nodiscard]] static SharedFile make();
+  /// Removes the files of this user whose makers were killed before they removed the name.
+  static void remove_leftovers();
   /// @returns an object that is false, with errno, if there is no such file here.
   /// @param access  O_RDONLY or O_RDWR
   [[nodiscard]] static SharedFile open(const std::string& name, int access);

@@ -36,7 +36,7 @@ class StepRecorder {
 
   /// @param name  unique
   [[nodiscard]] std::unique_ptr<Stream> make_stream(std::string name);
-  /// A dry pool of that device: what frees and reuses memory waits as on a machine.
+  /// A dry pool of options.device: a stream that reuses memory waits for its last uses, as on a machine.
   [[nodiscard]] std::unique_ptr<Pool> make_pool();
   /// The world group, as rank 0.
   [[nodiscard]] std::unique_ptr<ProcessGroup> make_world();

@@ -19,7 +19,7 @@ struct Forecast {
   std::int64_t seq_len = 0;
   MemoryStats memory;  ///< peaks
   std::int64_t offload_peak = 0;
-  std::int64_t in_use = 0;    ///< of what capacity is of: the peak, and on CPUs the offload tier
+  std::int64_t in_use = 0;    ///< what must fit into capacity: the peak, and on CPUs the offload tier as well
   std::int64_t capacity = 0;  ///< bytes available to a rank
   std::int64_t resident = 0;  ///< of a rank's process, as the operating system counts it; on CPUs only
   plan::StepTotals totals;

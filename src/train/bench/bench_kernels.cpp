@@ -18,10 +18,10 @@ constexpr const char* kHelp = R"(mica-bench kernels [--flags] [--section.key=val
 
 What each kind of task takes in the steps of `mica-bench train`, on rank 0 of a CPU run, beside what the machine could do: a copy of as
 many bytes, call by call, and for tasks with products the fastest library for their shapes (oneDNN, OpenBLAS, BLIS, MKL), with all ranks
-at once and operands as cold as in a step. Bytes are those of the tensors
-and the scratch memory that a task is given, once each; an embedding uses only some rows of its table, so its figures are too high. of_limit is the larger of the copy's and
-the products' time, in percent of the task's; where it is low and the share of the step is high, something can be gained. Streams are
-inline, so communication is not hidden; a collective's time contains waiting for other ranks. The last row is what no task accounts for.
+at once and operands as cold as in a step. Bytes are those of the tensors and the scratch memory that a task is given, once each; an
+embedding uses only some rows of its table, so its figures are too high. of_limit is the larger of the copy's and the products' time, in
+percent of the task's; where it is low and the share of the step is high, something can be gained. Streams are inline, so communication
+is not hidden; a collective's time contains waiting for other ranks. The last row is what no task accounts for.
 
   export OMP_NUM_THREADS=1
   mpirun -np 2 mica-bench kernels --model gpt2-124m --batch 4 --seq 256 --svg=kernels.svg
