@@ -47,11 +47,11 @@ build() {
   cmake --build --preset "$1" --parallel "$jobs" "${@:2}"
 }
 
-# run_tests FOLDER ctest-arguments...: also prints the longest tests and those that were not registered. One test more than there are
-# cores runs at a time, since many wait for a while.
+# run_tests FOLDER ctest-arguments...: also prints the longest tests and those that were not registered. Two tests, or one of 3 or 4
+# ranks, run to a core: they wait for each other, or for mpirun, half of the time.
 run_tests() {
   local folder=$1 status=0 name reason
-  (cd "$folder" && ctest --output-on-failure --no-tests=error --parallel $((jobs + 1)) --output-junit durations.xml "${@:2}") || status=$?
+  (cd "$folder" && ctest --output-on-failure --no-tests=error --parallel $((2 * jobs)) --output-junit durations.xml "${@:2}") || status=$?
   scripts/longest_tests.py "$folder/durations.xml"
   while read -r name reason; do left_out "$name" "$reason"; done <"$folder/tests_left_out.txt"
   return "$status"

@@ -124,7 +124,8 @@ function(mica_add_test)
                      $<TARGET_FILE:${arg_NAME}> --expect-world=${ranks} "--gtest_filter=${filter}" ${arg_ARGS})
     # Each mpirun has a folder of its own: those that start and end at once in one folder make and remove it under each other.
     set(launcher_files "${PROJECT_BINARY_DIR}/launchers/${arg_NAME}.np${ranks}")
-    set_tests_properties(${arg_NAME}.np${ranks} PROPERTIES LABELS "mpi;${arg_LABELS}" TIMEOUT ${mica_test_timeout} PROCESSORS ${ranks}
+    math(EXPR processors "(${ranks} + 1) / 2")  # ranks wait for each other, and for mpirun, half of the time
+    set_tests_properties(${arg_NAME}.np${ranks} PROPERTIES LABELS "mpi;${arg_LABELS}" TIMEOUT ${mica_test_timeout} PROCESSORS ${processors}
       FAIL_REGULAR_EXPRESSION "${mica_test_skipped}"
       ENVIRONMENT "${mica_mpi_environment};OMPI_MCA_orte_tmpdir_base=${launcher_files};PRTE_MCA_prte_tmpdir_base=${launcher_files}")
   endforeach()
