@@ -4,8 +4,8 @@
 
     scripts/memory_points.py [--bin=build/release/bin]      takes a few minutes on two cores, and 3 GiB
 
-Each training is ended after its second step. A rank's memory is the highest resident size of its process (VmHWM); the rank that is farthest
-from the forecast counts.
+Each training is ended after its second step. A rank's memory is the highest resident size of its process (VmHWM), where a page that ranks
+share counts for one of them; the rank that is farthest from the forecast counts.
 """
 import array
 import json
@@ -46,14 +46,29 @@ def resident_peak(pid):
     return 0
 
 
+def bytes_of_neighbours(pid):
+    """The resident memory that a process has only because its neighbours' masters are shared, in bytes."""
+    found, is_shared = 0, False
+    for line in pathlib.Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        words = line.split()
+        if "-" in words[0]:
+            is_shared = len(words) > 5 and words[5].startswith("/dev/shm/")
+        elif is_shared and words[0] in ("Rss:", "Pss:"):
+            found += int(words[1]) * 1024 * (1 if words[0] == "Rss:" else -1)
+    return found
+
+
 def run_rank(command, run):
     """What mpirun starts for each rank: mica-train until its second step is done, and then a file with the most memory that it had."""
     rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK", "0")
+    ranks = int(os.environ.get("OMPI_COMM_WORLD_SIZE") or os.environ.get("PMI_SIZE", "1"))
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     metrics = pathlib.Path(run) / "metrics.jsonl"
     while child.poll() is None:
         if metrics.exists() and any(row.get("event") == "step" and row["step"] >= 2 for row in rows_of(metrics)):
-            (pathlib.Path(run) / f"rss.{rank}").write_text(str(resident_peak(child.pid)))
+            (pathlib.Path(run) / f"rss.{rank}").write_text(str(resident_peak(child.pid) - bytes_of_neighbours(child.pid)))
+            while len(list(pathlib.Path(run).glob("rss.*"))) < ranks:  # one that loses another ends
+                time.sleep(0.01)
             child.kill()  # before it saves
         time.sleep(0.05)
     sys.exit(0 if child.returncode < 0 else 1)

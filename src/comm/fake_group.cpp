@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mica/comm/fake_group.hpp"
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
+#include <new>
 #include <numeric>
+
+#include <sys/mman.h>
 
 #include "mica/core/error.hpp"
 
@@ -13,15 +18,26 @@ void copy_unless_same(ConstTensorView src, TensorView dst) {
   if (src.data != dst.data) std::memcpy(dst.data, src.data, static_cast<std::size_t>(src.bytes()));
 }
 
+/// Zeros that take memory only where they are written.
+std::shared_ptr<std::byte> unused_memory(std::int64_t bytes) {
+  const auto size = static_cast<std::size_t>(bytes);
+  void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  return {static_cast<std::byte*>(memory), [size](std::byte* begin) { munmap(begin, size); }};
+}
+
 class FakeGroup final : public ProcessGroup {
  public:
   using Members = std::shared_ptr<const std::vector<int>>;
 
-  FakeGroup(int rank, Members members, std::string name, FakeRecorder* recorder)
-      : ProcessGroup(rank, static_cast<int>(members->size()), std::move(name)), members_(std::move(members)), calls_(recorder) {}
+  FakeGroup(int rank, Members members, std::string name, FakeRecorder* recorder, int ranks_sharing_memory)
+      : ProcessGroup(rank, static_cast<int>(members->size()), std::move(name)),
+        members_(std::move(members)),
+        calls_(recorder),
+        ranks_sharing_memory_(ranks_sharing_memory) {}
 
   std::unique_ptr<ProcessGroup> duplicate(std::string name) override {
-    return std::make_unique<FakeGroup>(rank(), members_, std::move(name), calls_);
+    return std::make_unique<FakeGroup>(rank(), members_, std::move(name), calls_, ranks_sharing_memory_);
   }
   std::unique_ptr<ProcessGroup> split(int /*color*/, int /*key*/, std::string name) override {
     throw ConfigError(
@@ -29,12 +45,27 @@ class FakeGroup final : public ProcessGroup {
                     this->name()));
   }
   [[nodiscard]] double busy_ms() const override { return 0; }
+  [[nodiscard]] bool shares_memory() const override {
+    if (ranks_sharing_memory_ == 0 || num_ranks() == 1) return false;
+    const auto node_of = [&](int member) { return member / ranks_sharing_memory_; };
+    return std::ranges::all_of(*members_, [&](int member) { return node_of(member) == node_of(members_->front()); });
+  }
+  SharedParts allocate_parts(Pool& pool, std::int64_t numel, DType dtype, MemoryRole role, Stream& home) override {
+    if (!shares_memory() || numel == 0) return ProcessGroup::allocate_parts(pool, numel, dtype, role, home);
+    const PartsShape shape{.rank = rank(), .num_ranks = num_ranks(), .numel = numel, .dtype = dtype};
+    SharedParts parts = share_parts(unused_memory(shape.begin_of(num_ranks())), shape, pool, role, home);
+    for (PartProgress& member : parts.members) {
+      member.written = std::numeric_limits<std::uint64_t>::max();
+      member.released = std::numeric_limits<std::uint64_t>::max();
+    }
+    return parts;
+  }
 
  protected:
   std::unique_ptr<ProcessGroup> make_subgroup(int index, std::span<const int> members, std::string name) override {
     auto of_first = std::make_shared<std::vector<int>>();
     for (const int member : members) of_first->push_back((*members_)[static_cast<std::size_t>(member)]);
-    return std::make_unique<FakeGroup>(index, std::move(of_first), std::move(name), calls_);
+    return std::make_unique<FakeGroup>(index, std::move(of_first), std::move(name), calls_, ranks_sharing_memory_);
   }
 
   // The accesses are those of a real collective, for the checking stream.
@@ -78,15 +109,16 @@ class FakeGroup final : public ProcessGroup {
 
   Members members_;
   FakeRecorder* calls_;
+  int ranks_sharing_memory_;
 };
 
 }  // namespace
 
-std::unique_ptr<ProcessGroup> make_fake_group(int rank, int num_ranks, FakeRecorder* recorder) {
+std::unique_ptr<ProcessGroup> make_fake_group(int rank, int num_ranks, FakeRecorder* recorder, int ranks_sharing_memory) {
   require<ConfigError>(num_ranks >= 1, "a fake group of {} ranks; expected at least one", num_ranks);
   auto members = std::make_shared<std::vector<int>>(static_cast<std::size_t>(num_ranks));
   std::iota(members->begin(), members->end(), 0);
-  return std::make_unique<FakeGroup>(rank, std::move(members), "fake", recorder);
+  return std::make_unique<FakeGroup>(rank, std::move(members), "fake", recorder, ranks_sharing_memory);
 }
 
 }  // namespace mica

@@ -92,6 +92,14 @@ MeshGeometry MeshGeometry::make(const std::vector<RankPlace>& places, ShardSize 
   return {world, size, world / size};
 }
 
+std::optional<int> MeshGeometry::replica_over_nodes(const std::vector<RankPlace>& places) const {
+  const auto node_of = [&](int mesh_rank) { return places[static_cast<std::size_t>(mesh_rank)].node; };
+  for (int r = 0; r < replicas; ++r) {  // in mesh order a node's ranks are side by side
+    if (node_of(r * shard_size) != node_of((r + 1) * shard_size - 1)) return r;
+  }
+  return std::nullopt;
+}
+
 Mesh::Mesh(std::unique_ptr<ProcessGroup> world, MeshGeometry geometry, std::vector<RankPlace> places)
     : geometry_(geometry), places_(std::move(places)), world_(std::move(world)) {
   require<ConfigError>(world_->num_ranks() == geometry_.world_size && geometry_.shard_size * geometry_.replicas == geometry_.world_size,
@@ -120,15 +128,14 @@ void Mesh::rebuild(std::unique_ptr<ProcessGroup> world, MeshGeometry geometry, s
 }
 
 void Mesh::require_shards_inside_nodes(const std::string& what) const {
-  for (int r = 0; !places_.empty() && r < geometry_.replicas; ++r) {
-    const std::vector<int> members = shard_members(geometry_, r);
-    const auto node_of = [&](int rank) { return places_[static_cast<std::size_t>(rank)].node; };
-    const bool is_inside = std::ranges::all_of(members, [&](int rank) { return node_of(rank) == node_of(members.front()); });
-    require<ConfigError>(is_inside,
-                         "{} needs shard groups inside nodes, but the shard group {} is{}: use fsdp.strategy=hybrid_shard with "
-                         "mesh.shard_size=node, or set mesh.backend=mpi",
-                         what, braces(members), hosts_of(members, places_));
-  }
+  if (places_.empty()) return;
+  const std::optional<int> replica = geometry_.replica_over_nodes(places_);
+  if (!replica) return;
+  const std::vector<int> members = shard_members(geometry_, *replica);
+  throw ConfigError(
+      fmt::format("{} needs shard groups inside nodes, but the shard group {} is{}: use fsdp.strategy=hybrid_shard with "
+                  "mesh.shard_size=node, or set mesh.backend=mpi",
+                  what, braces(members), hosts_of(members, places_)));
 }
 
 std::string Mesh::describe() const {

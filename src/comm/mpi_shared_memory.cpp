@@ -11,12 +11,14 @@
 #include <unistd.h>
 
 #include "mica/comm/host_comm.hpp"
+#include "mica/comm/mpi_group.hpp"
 #include "mica/core/error.hpp"
 #include "mica/core/rounding.hpp"
 
 #include "shared_file.hpp"
 
-namespace mica::detail {
+namespace mica {
+namespace detail {
 namespace {
 
 constexpr const char* kWhatHelps = "make /dev/shm larger (a container has an option for it, often --shm-size), or set mesh.backend=mpi";
@@ -54,24 +56,30 @@ void take_pages(int fd, const std::string& what, std::int64_t bytes, std::int64_
                        bytes, end - begin, std::strerror(error), kWhatHelps);
 }
 
-}  // namespace
-
-std::shared_ptr<std::byte> map_shared_memory(const mpi::Communicator& comm, const std::string& what, std::int64_t bytes,
-                                             std::int64_t own_begin, std::int64_t own_end) {
-  const auto ranks = make_mpi_comm(comm);
+/// The same file on all ranks, without a name and without pages. @collective @throws ConfigError on all ranks
+SharedFile open_segment(HostComm& ranks, const std::string& what, std::int64_t bytes) {
   SharedFile file;
-  const std::string name = ranks->from_first_rank([&] {
+  const std::string name = ranks.from_first_rank([&] {
     file = make_segment(what, bytes);
     return file.name();
   });
-  ranks->agree([&] {
+  ranks.agree([&] {
     if (!file) file = SharedFile::open(name, O_RDWR);
     require<ConfigError>(static_cast<bool>(file),
                          "{}: cannot open the shared memory that its first rank has created in /dev/shm: {}; all ranks of a node must see "
                          "the same /dev/shm; else set mesh.backend=mpi",
                          what, std::strerror(errno));
   });
-  file.remove_name();  // before the pages are allocated, which takes long: a job that is killed meanwhile leaves nothing either
+  file.remove_name();
+  return file;
+}
+
+}  // namespace
+
+std::shared_ptr<std::byte> map_shared_memory(const mpi::Communicator& comm, const std::string& what, std::int64_t bytes,
+                                             std::int64_t own_begin, std::int64_t own_end) {
+  const auto ranks = make_mpi_comm(comm);
+  const SharedFile file = open_segment(*ranks, what, bytes);  // without a name: a job that is killed from now on leaves nothing
   const std::int64_t page = sysconf(_SC_PAGESIZE);
   const std::int64_t begin = std::min(round_up(own_begin, page), bytes), end = std::min(round_up(own_end, page), bytes);
   ranks->agree([&] { take_pages(file.fd(), what, bytes, begin, end); });
@@ -86,4 +94,15 @@ std::shared_ptr<std::byte> map_shared_memory(const mpi::Communicator& comm, cons
   return memory;
 }
 
-}  // namespace mica::detail
+}  // namespace detail
+
+std::string why_no_shared_memory(const mpi::Communicator& node, const std::string& what, std::int64_t bytes) {
+  try {
+    (void)detail::open_segment(*make_mpi_comm(node), what, bytes);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return {};
+}
+
+}  // namespace mica

@@ -68,6 +68,7 @@ UnitStorage::UnitStorage(std::string name, std::vector<UnitParameter> parameters
       device_mesh_(device_mesh),
       param_dtype_(options.param_dtype()),
       reduce_dtype_(options.reduce_dtype()),
+      can_share_masters_(options.can_share_masters()),
       keeps_low_precision_grads_(options.mixed_precision.keep_low_precision_grads),
       use_orig_params_(of_root.use_orig_params),
       has_grads_(parameters_.size(), false),
@@ -104,9 +105,7 @@ bool UnitStorage::is_trainable() const {
 // --- the master ----------------------------------------------------------------------------------------------------
 
 bool UnitStorage::shares_masters() const {
-  const bool is_flat = dynamic_cast<const FlatLayout*>(layout_.get()) != nullptr;
-  return layout_->shard_size() > 1 && layout_->shard_numel() > 0 && is_flat && param_dtype_ == DType::f32 &&
-         offload_ != CpuOffload::parameters && !keeps_part_after_forward() && device_mesh_.mesh().shard().shares_memory();
+  return can_share_masters_ && layout_->shard_size() > 1 && layout_->shard_numel() > 0 && device_mesh_.mesh().shard().shares_memory();
 }
 
 void UnitStorage::allocate_master() {

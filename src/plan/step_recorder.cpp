@@ -87,6 +87,12 @@ double attention_flops(bool is_backward, std::span<const Access> accesses, std::
   return (is_backward ? 5 : 2) * one;
 }
 
+/// Tasks of SharedParts, which read and write nothing but counters.
+bool only_orders(std::string_view task) {
+  return task == "publish" || task == "release" || task == collective_name(Collective::wait_for_written) ||
+         task == collective_name(Collective::wait_for_released);
+}
+
 class RecordingStream final : public Stream {
  public:
   RecordingStream(std::shared_ptr<State> state, std::string name, std::uint8_t index)
@@ -112,8 +118,10 @@ class RecordingStream final : public Stream {
       op.collective = call.kind;
       op.group = state.shape_of(call.members);
     } else {
-      for (const Access& access : accesses) op.bytes += access.bytes;
       const std::string_view name = what;
+      if (!only_orders(name)) {
+        for (const Access& access : accesses) op.bytes += access.bytes;
+      }
       op.is_backward = name == "attention_backward";
       if (op.is_backward || name == "attention") {
         op.attention_flops = attention_flops(op.is_backward, accesses, state.options.seq_len, dtype_bytes(state.options.dtype));
@@ -169,7 +177,10 @@ std::unique_ptr<Pool> StepRecorder::make_pool() {
   return pool;
 }
 
-std::unique_ptr<ProcessGroup> StepRecorder::make_world() { return make_fake_group(0, state_->options.num_ranks, &state_->calls); }
+std::unique_ptr<ProcessGroup> StepRecorder::make_world() {
+  const RecorderOptions& options = state_->options;
+  return make_fake_group(0, options.num_ranks, &state_->calls, options.shares_memory ? options.ranks_per_node : 0);
+}
 
 std::vector<ProductShape>* StepRecorder::products() { return &state_->products; }
 

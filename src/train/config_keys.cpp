@@ -188,8 +188,10 @@ ConfigKey trace_key() {
 }
 
 // The accessor of a key's field.
+// NOLINTBEGIN(bugprone-macro-parentheses): a member's name cannot be in any
 #define MICA_FIELD(member) \
   [](Config & c) -> auto& { return c.member; }
+// NOLINTEND(bugprone-macro-parentheses)
 
 std::vector<ConfigKey> make_keys() {
   constexpr double kInf = std::numeric_limits<double>::max();
@@ -206,7 +208,8 @@ std::vector<ConfigKey> make_keys() {
       choice("mesh.backend", MICA_FIELD(mesh.backend), {"auto", "mpi", "shared", "nccl", "staged"},
              "backend of collectives. mpi: on CPUs; shared: mpi, and the ranks of a node keep their fp32 masters in shared memory "
              "(/dev/shm), so that units with fsdp.param_dtype=fp32 and fsdp.sharding=flat need no all-gather; nccl: on GPUs, one GPU per "
-             "rank; staged: GPU memory copied through the host and sent by MPI, for ranks that share a GPU; auto: mpi or nccl"),
+             "rank; staged: GPU memory copied through the host and sent by MPI, for ranks that share a GPU; auto: on GPUs nccl; on CPUs "
+             "shared where shard groups lie inside nodes and /dev/shm has room, else mpi"),
       real("mesh.timeout", MICA_FIELD(mesh.timeout), 1, 1e6,
            "seconds after which an unfinished collective counts as a hang: every rank writes its last operations to RUN/hang, a report "
            "names the rank that the others wait for, and the job ends; also NCCL's timeout for connections and collectives"),

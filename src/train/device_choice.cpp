@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "mica/comm/host_comm.hpp"
+#include "mica/comm/mpi_group.hpp"
 #include "mica/core/error.hpp"
+#include "mica/train/setup.hpp"
 
 namespace mica::train {
 namespace {
@@ -36,9 +38,40 @@ Backend backend_from_name(const std::string& name, bool on_gpu) {
   return name == "mpi" ? Backend::mpi : name == "shared" ? Backend::shared : name == "nccl" ? Backend::nccl : Backend::staged;
 }
 
+/// Bytes of the fp32 masters that this rank's node holds, and some more for padding.
+std::int64_t master_bytes_on_node(const Config& config, const MeshGeometry& geometry, int ranks_on_node) {
+  const std::int64_t model = count_parameters(*make_module(config)) * dtype_bytes(DType::f32);
+  return (model + model / 16) * (ranks_on_node / geometry.shard_size);
+}
+
+/// Sets the backend that mesh.backend = auto is on CPUs. @collective
+void choose_sharing(const Config& config, const mpi::Communicator& world, const mpi::Communicator& node, DeviceChoice& choice) {
+  const std::vector<RankPlace> places = mesh_order(find_places(world));
+  std::int64_t bytes = 0;
+  make_mpi_comm(world)->agree([&] {
+    const MeshGeometry geometry = MeshGeometry::make(places, shard_size_of(config));
+    if (auto_shares_masters(config, geometry, places)) bytes = master_bytes_on_node(config, geometry, node.num_ranks());
+  });
+  if (bytes == 0) return;
+  const std::string why_not = why_no_shared_memory(node, "mesh.backend = shared", bytes);
+  if (world.all_sum(why_not.empty() ? 0 : 1) == 0) {
+    choice.backend = Backend::shared;
+  } else {
+    const std::vector<std::string> reasons = world.gather_strings(why_not);
+    choice.why_not_shared = *std::ranges::find_if_not(reasons, &std::string::empty);
+  }
+}
+
 }  // namespace
 
-DeviceChoice choose_device(const Config::Mesh& wanted, const mpi::Session& session, const mpi::Communicator& world) {
+bool auto_shares_masters(const Config& config, const MeshGeometry& geometry, const std::vector<RankPlace>& places) {
+  const fsdp::Options options = fsdp_options(config);
+  return options.can_share_masters() && options.strategy != fsdp::Strategy::no_shard && geometry.shard_size > 1 &&
+         !geometry.replica_over_nodes(places);
+}
+
+DeviceChoice choose_device(const Config& config, const mpi::Session& session, const mpi::Communicator& world) {
+  const Config::Mesh& wanted = config.mesh;
   const mpi::Communicator node = world.split_node();
   const auto comm = make_mpi_comm(world);
   DeviceChoice choice;
@@ -72,6 +105,7 @@ DeviceChoice choose_device(const Config::Mesh& wanted, const mpi::Session& sessi
         mpi::Session::library_version());
     if (choice.gpu) use_gpu(choice.gpu->index);
   });
+  if (!on_gpu && wanted.backend == "auto") choose_sharing(config, world, node, choice);
   return choice;
 }
 

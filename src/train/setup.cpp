@@ -53,6 +53,12 @@ std::unique_ptr<nn::Module> make_module(const Config& config) {
   return module;
 }
 
+std::int64_t count_parameters(const nn::Module& module) {
+  std::int64_t count = 0;
+  const_cast<nn::Module&>(module).for_each_parameter([&](const std::string&, nn::Parameter& p) { count += p.shape.numel(); });
+  return count;
+}
+
 std::string block_type(const Config::Model& model) { return model.type + "_block"; }
 
 ShardSize shard_size_of(const Config& config) {
@@ -195,11 +201,12 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
   const ThreadCount threads = choose_threads(world, static_cast<int>(config.mesh.threads));
   if (!threads.warning.empty()) logger.warn("{}", threads.warning);
   // What a single rank may fail at comes before the collectives of the mesh.
-  const DeviceChoice choice = choose_device(config.mesh, session, world);
+  const DeviceChoice choice = choose_device(config, session, world);
   const bool on_gpu = choice.gpu.has_value();
   device.gpu = choice.gpu;
   device.ranks_on_gpu = choice.ranks_on_gpu;
   device.backend = backend_name(choice.backend);
+  device.why_not_shared = choice.why_not_shared;
   device.registers_buffers = config.mesh.register_buffers;
   const auto comm = make_mpi_comm(world);
   comm->agree([&] {
@@ -294,7 +301,8 @@ ShardedModel ShardedModel::make(const Config& config, const Device& device) {
   std::vector<Buffer> ignored = make_ignored(root, options.param_dtype(), context);
   std::unique_ptr<optim::Optimizer> optimizer = make_optimizer(config.optim, root);
   auto in_backward = config.optim.in_backward ? std::make_unique<optim::OptimizerInBackward>(*optimizer) : nullptr;
-  return {std::move(module), &root, std::move(context), std::move(optimizer), make_scaler(config, root), std::move(in_backward),
+  std::unique_ptr<optim::GradScaler> scaler = make_scaler(config, root);
+  return {std::move(module), &root, std::move(context), std::move(optimizer), std::move(scaler), std::move(in_backward),
           std::move(ignored)};
 }
 

@@ -162,6 +162,7 @@ void Trainer::print_start(IniKeys keys) const {
           "fsdp.reshard_after_forward");
     }
   }
+  if (!device_.why_not_shared.empty()) logger_.info("backend  mpi: {}", device_.why_not_shared);
   logger_.info("kernels  {}; {}", device_.kernels->description(), mpi::Session::library_version());
   const DType param_dtype = fsdp_options(config_).param_dtype();
   if ((param_dtype == DType::bf16 && !device_.kernels->bf16_is_native()) ||

@@ -121,7 +121,7 @@ TEST_F(FsdpOptions, ParametersAreGatheredAgainWhereTheyWereGivenBack) {
         Case{4, {"--train.micro_batch=1", "--fsdp.reshard_after_forward=2"}, twice}}) {
     SCOPED_TRACE(::testing::PrintToString(c.flags));
     std::vector<std::string> flags = c.flags;
-    flags.insert(flags.end(), {"--train.global_batch=4", "--log.trace=2-2"});
+    flags.insert(flags.end(), {"--train.global_batch=4", "--log.trace=2-2", "--mesh.backend=mpi"});
     const Finished run = train(c.num_ranks, flags);
     ASSERT_EQ(run.status, 0) << run.output;
     EXPECT_EQ(traced("all_gather"), c.gathers);

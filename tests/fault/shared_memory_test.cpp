@@ -124,11 +124,14 @@ TEST_F(SharedMemory, AKilledRankEndsTheJobAndLeavesNothing) {
 }
 
 // Some 50 MB of masters and 32 MB to share. (Open MPI's own memory goes elsewhere.)
+const std::string kSmallDevShm =
+    "mount -t tmpfs -o size=32m tmpfs /dev/shm || exit 99; export OMPI_MCA_btl_vader_backing_directory=/tmp; exec \"$@\"";
+const std::vector<std::string> kLargerModel{"--model.width=512", "--model.layers=4", "--model.heads=8", "--train.steps=2"};
+
 TEST_F(SharedMemory, ASmallDevShmIsOneErrorAtTheStart) {
-  const std::string script =
-      "mount -t tmpfs -o size=32m tmpfs /dev/shm || exit 99; export OMPI_MCA_btl_vader_backing_directory=/tmp; exec \"$@\"";
-  const Finished run = test::run(in_mount_namespace(
-      script, command("small", 2, {"--mesh.backend=shared", "--model.width=512", "--model.layers=4", "--model.heads=8"})));
+  std::vector<std::string> flags = kLargerModel;
+  flags.emplace_back("--mesh.backend=shared");
+  const Finished run = test::run(in_mount_namespace(kSmallDevShm, command("small", 2, flags)));
   ASSERT_NE(run.status, 99) << "no mount namespace is possible\n" << run.output;
   EXPECT_EQ(run.status, 2) << run.output;
   ASSERT_EQ(run.error_lines().size(), 1U) << run.output;
@@ -137,6 +140,28 @@ TEST_F(SharedMemory, ASmallDevShmIsOneErrorAtTheStart) {
     EXPECT_THAT(run.error_lines()[0], ::testing::HasSubstr(part));
   }
   EXPECT_FALSE(fs::exists(run_folder("small") + "/checkpoints"));
+}
+
+TEST_F(SharedMemory, AutoSharesWhereThereIsRoomAndSaysWhyNot) {
+  std::vector<std::string> flags = kLargerModel;
+  flags.emplace_back("--mesh.backend=mpi");
+  train("mpi", 2, flags);
+  flags.back() = "--mesh.backend=auto";
+  EXPECT_THAT(train("auto", 2, flags), ::testing::HasSubstr("5 of 5 units keep their masters"));
+  expect_same("mpi", "auto");
+  const Finished small = test::run(in_mount_namespace(kSmallDevShm, command("small", 2, flags)));
+  ASSERT_NE(small.status, 99) << "no mount namespace is possible\n" << small.output;
+  EXPECT_EQ(small.status, 0) << small.output;
+  EXPECT_THAT(small.output, ::testing::AllOf(::testing::HasSubstr("backend  mpi: mesh.backend = shared needs "),
+                                             ::testing::HasSubstr("bytes of /dev/shm"), ::testing::Not(::testing::HasSubstr("warning"))));
+  expect_same("mpi", "small");
+}
+
+TEST_F(SharedMemory, AutoSharesNothingWhereThatHasNoEffect) {
+  for (const auto& [ranks, flag] : {std::pair{1, "--train.steps=2"}, {2, "--fsdp.param_dtype=bf16"}, {2, "--fsdp.strategy=no_shard"}}) {
+    EXPECT_THAT(train(flag, ranks, {"--train.steps=2", flag}),
+                ::testing::Not(::testing::AnyOf(::testing::HasSubstr("shared"), ::testing::HasSubstr("backend  "))));
+  }
 }
 
 TEST_F(SharedMemory, NothingToShareIsSaid) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,8 @@ struct MeshGeometry {
   int replicas = 1;
   [[nodiscard]] int shard_rank(int mesh_rank) const { return mesh_rank % shard_size; }
   [[nodiscard]] int replica_rank(int mesh_rank) const { return mesh_rank / shard_size; }
+  /// The first replica whose shard group is on several nodes. @param places  every rank's, in mesh order
+  [[nodiscard]] std::optional<int> replica_over_nodes(const std::vector<RankPlace>& places) const;
 
   /// @param places  every rank's, in mesh order.
   /// @throws ConfigError naming hosts and counts (uneven nodes under `node`), or the valid sizes.

@@ -38,6 +38,10 @@ struct MpiGroupOptions {
   bool shares_memory = false;
 };
 
+/// Why the ranks of a node cannot share so many bytes (MpiGroupOptions::shares_memory); empty if they can. The same text on all of them.
+/// @collective over `node`  @param what  needs them, for the text
+[[nodiscard]] std::string why_no_shared_memory(const mpi::Communicator& node, const std::string& what, std::int64_t bytes);
+
 inline constexpr std::int64_t kSmallAllReduceBytes = 4096;
 
 /// CPU memory over MPI. Takes ownership of `comm`. @collective over it. `pool` provides the staging memory (role

@@ -123,6 +123,11 @@ struct Options {
   [[nodiscard]] DType reduce_dtype() const { return mixed_precision.reduce_dtype.value_or(param_dtype()); }
   /// Dtype of the sharded gradient.
   [[nodiscard]] DType grad_dtype() const { return mixed_precision.keep_low_precision_grads ? reduce_dtype() : DType::f32; }
+  /// Whether a unit of several shards uses masters that ranks share as they are: [Note: shared masters] in unit_storage.hpp.
+  [[nodiscard]] bool can_share_masters() const {
+    return param_dtype() == DType::f32 && sharding == Sharding::flat && cpu_offload != CpuOffload::parameters &&
+           reshard_after_forward_ranks == 0;
+  }
 };
 
 /// How the division by the world size is split before and after the reduction, to keep fp16 in range (docs/parity.md A5). 1:

@@ -174,6 +174,7 @@ class UnitStorage {
   DeviceMesh& device_mesh_;
   DType param_dtype_;
   DType reduce_dtype_;
+  bool can_share_masters_;
   bool keeps_low_precision_grads_;
   bool use_orig_params_;
   std::vector<bool> has_grads_;  // by parameter

@@ -13,7 +13,8 @@ namespace mica::plan {
 
 struct RecorderOptions {
   int num_ranks = 1;
-  int ranks_per_node = 1;  ///< rank r is on node r / ranks_per_node
+  int ranks_per_node = 1;      ///< rank r is on node r / ranks_per_node
+  bool shares_memory = false;  ///< groups inside a node (ProcessGroup::shares_memory())
   DeviceKind device = DeviceKind::cpu;
   // For attention, whose tasks do not carry these:
   std::int64_t seq_len = 1;

@@ -27,6 +27,7 @@ namespace mica::train {
 
 /// The config's model, with its activation checkpointing, without storage.
 [[nodiscard]] std::unique_ptr<nn::Module> make_module(const Config& config);
+[[nodiscard]] std::int64_t count_parameters(const nn::Module& module);
 
 /// mesh.streams on a CPU. @param threads  that compute
 [[nodiscard]] StreamMode stream_mode(const std::string& wanted, int threads);
@@ -49,6 +50,7 @@ struct Device {
   std::optional<GpuInfo> gpu;  ///< none: the CPU
   int ranks_on_gpu = 1;
   std::string backend;            ///< of the mesh: "mpi", "shared", "nccl" or "staged"
+  std::string why_not_shared;     ///< what kept mesh.backend = auto from "shared", if that was room in /dev/shm
   bool registers_buffers = true;  ///< mesh.register_buffers
   std::unique_ptr<Pool> pool;
   std::unique_ptr<Pool> host_pool;    ///< with a GPU: staging memory of MPI groups

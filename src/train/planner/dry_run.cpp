@@ -12,6 +12,8 @@
 #include "mica/train/setup.hpp"
 #include "mica/train/step_runner.hpp"
 
+#include "../device_choice.hpp"
+
 namespace mica::train {
 namespace {
 
@@ -34,9 +36,27 @@ class ZeroDataset final : public data::Dataset {
   std::vector<data::SampleTensor> tensors_;
 };
 
+std::vector<RankPlace> places_of(const Cluster& cluster) {
+  std::vector<RankPlace> places;
+  for (int r = 0; r < cluster.num_ranks; ++r) {
+    const int node = r / cluster.ranks_per_node;
+    places.push_back({.world_rank = r, .host = fmt::format("node{}", node), .node = node, .local_rank = r % cluster.ranks_per_node});
+  }
+  return places;
+}
+
+/// Of a mesh with these places, where /dev/shm has room for what is shared.
+std::string backend_of(const Config& config, const Cluster& cluster) {
+  if (cluster.hardware.is_gpu) return "nccl";
+  if (config.mesh.backend != "auto") return config.mesh.backend;
+  const std::vector<RankPlace> places = places_of(cluster);
+  return auto_shares_masters(config, MeshGeometry::make(places, shard_size_of(config)), places) ? "shared" : "mpi";
+}
+
 plan::RecorderOptions recorder_options(const Config& config, const Cluster& cluster) {
   plan::RecorderOptions options{.num_ranks = cluster.num_ranks,
                                 .ranks_per_node = cluster.ranks_per_node,
+                                .shares_memory = backend_of(config, cluster) == "shared",
                                 .device = cluster.hardware.is_gpu ? DeviceKind::cuda : DeviceKind::cpu,
                                 .seq_len = config.train.seq_len,
                                 .dtype = fsdp_options(config).param_dtype()};
@@ -48,21 +68,12 @@ plan::RecorderOptions recorder_options(const Config& config, const Cluster& clus
   return options;
 }
 
-std::vector<RankPlace> places_of(const Cluster& cluster) {
-  std::vector<RankPlace> places;
-  for (int r = 0; r < cluster.num_ranks; ++r) {
-    const int node = r / cluster.ranks_per_node;
-    places.push_back({.world_rank = r, .host = fmt::format("node{}", node), .node = node, .local_rank = r % cluster.ranks_per_node});
-  }
-  return places;
-}
-
 /// Like Device::make(), but from a recorder instead of a machine. The recorder outlives it.
 Device make_dry_device(const Config& config, const Cluster& cluster, plan::StepRecorder& recorder) {
   const plan::Hardware& hardware = cluster.hardware;
   Device device;
   if (hardware.is_gpu) device.gpu = GpuInfo{.name = hardware.name};
-  device.backend = hardware.is_gpu ? "nccl" : "mpi";
+  device.backend = backend_of(config, cluster);
   device.num_threads = hardware.is_gpu ? 1 : hardware.threads;
   if (hardware.is_gpu)
     device.host_pool = recorder.make_pool();  // keeps scratch of the CPU kernels, which GPU kernels do not need, out of the count
@@ -75,6 +86,7 @@ Device make_dry_device(const Config& config, const Cluster& cluster, plan::StepR
   const std::vector<RankPlace> places = places_of(cluster);
   const MeshGeometry geometry = MeshGeometry::make(places, shard_size_of(config));
   device.mesh = std::make_unique<Mesh>(recorder.make_world(), geometry, places);
+  if (device.backend == "shared") device.mesh->require_shards_inside_nodes("mesh.backend = shared");
   const StreamMode mode = hardware.is_gpu ? StreamMode::threaded : stream_mode(config.mesh.streams, hardware.threads);
   fsdp::Streams streams = fsdp::Streams::make(mode, [&](const std::string& name, StreamMode) { return recorder.make_stream(name); });
   device.device_mesh = std::make_unique<fsdp::DeviceMesh>(*device.mesh, *device.pool, *device.kernels, std::move(streams));
@@ -107,18 +119,9 @@ void separate_layers(nn::Module& model) {
   });
 }
 
-std::int64_t count_parameters(const nn::Module& module) {
-  std::int64_t count = 0;
-  const_cast<nn::Module&>(module).for_each_parameter([&](const std::string&, nn::Parameter& p) { count += p.shape.numel(); });
-  return count;
-}
-
 }  // namespace
 
 DryRun dry_run(const Config& config, const Cluster& cluster) {
-  require<ConfigError>(
-      config.mesh.backend != "shared",
-      "mica-plan does not plan mesh.backend = shared: mica-train --check on the machine prints its memory; plan with mesh.backend=mpi");
   const data::BatchPlan batch = data::make_batch_plan(config.train.micro_batch, cluster.num_ranks, config.train.global_batch);
   constexpr std::int64_t kMostRounds = 4096;  // each one is run and recorded
   require<ConfigError>(batch.accumulation <= kMostRounds,

@@ -93,6 +93,18 @@ TEST_F(SharedMemory, TooMuchIsRefusedOnAllRanksAlike_OnSeveralRanks) {
   expect_usable();
 }
 
+TEST_F(SharedMemory, WhatCannotBeSharedIsKnownBeforehand) {
+  struct statvfs place {};
+  ASSERT_EQ(statvfs("/dev/shm", &place), 0);
+  const auto all = static_cast<std::int64_t>(place.f_blocks * place.f_frsize);
+  EXPECT_EQ(why_no_shared_memory(world, "a model", 1), "");
+  EXPECT_EQ(why_no_shared_memory(world, "a model", 1 << 20), "");
+  EXPECT_THAT(why_no_shared_memory(world, "a model", all + 1),
+              AllOf(HasSubstr(fmt::format("a model needs {} bytes of shared memory", all + 1)), HasSubstr("mesh.backend=mpi")));
+  EXPECT_EQ(segments(), std::vector<std::string>{});
+  world.barrier();
+}
+
 TEST_F(SharedMemory, ALimitOnFilesIsNamedOnAllRanks_OnSeveralRanks) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);

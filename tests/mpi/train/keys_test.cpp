@@ -188,9 +188,10 @@ std::vector<Row> rows() {
          EXPECT_THAT(refusal_of([] { Setup("--mesh.device=cpu --mesh.backend=nccl"); }), HasSubstr("mesh.backend = nccl"));
          for (const std::string backend : {"auto", "mpi", "shared"}) {  // the whole: tests/fault/shared_memory_test.cpp
            const Setup setup("--mesh.device=cpu --mesh.backend=" + backend);
-           EXPECT_EQ(setup.device.backend, backend == "shared" ? "shared" : "mpi");
+           const bool shares = backend == "shared" || (backend == "auto" && setup.world.num_ranks() > 1);
+           EXPECT_EQ(setup.device.backend, shares ? "shared" : "mpi");
            for (const fsdp::Unit* unit : setup.model.root->units()) {
-             EXPECT_EQ(unit->storage()->shares_masters(), backend == "shared" && setup.world.num_ranks() > 1);
+             EXPECT_EQ(unit->storage()->shares_masters(), shares && setup.world.num_ranks() > 1);
            }
          }
        }},

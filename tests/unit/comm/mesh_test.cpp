@@ -87,6 +87,18 @@ TEST(Mesh, ShardGroupsThatSpanNodesAreNamedWithTheirHosts) {
   }
 }
 
+TEST(MeshGeometry, KnowsTheFirstReplicaOnSeveralNodes) {
+  const auto found = [](const std::vector<int>& counts, int shard_size) {
+    return MeshGeometry::make(nodes(counts), number(shard_size)).replica_over_nodes(nodes(counts));
+  };
+  EXPECT_EQ(found({4}, 4), std::nullopt);
+  EXPECT_EQ(found({2, 2}, 2), std::nullopt);
+  EXPECT_EQ(found({1, 1, 1}, 1), std::nullopt);
+  EXPECT_EQ(found({2, 2}, 4), 0);
+  EXPECT_EQ(found({3, 3}, 2), 1);
+  EXPECT_EQ(found({4, 4, 3, 5}, 4), 2);
+}
+
 TEST(MeshOrder, SortsByNodeThenLocalRank) {
   // mpirun --map-by node: world ranks go round the nodes.
   std::vector<RankPlace> places{{0, "a", 0, 0}, {1, "b", 1, 0}, {2, "a", 0, 1}, {3, "b", 1, 1}};

@@ -89,6 +89,37 @@ TEST(DryRun, HoldsMomentsInTheirPrecision) {
   }
 }
 
+// Shared masters are all that a step's units need: no other storage, and no all-gather.
+TEST(DryRun, OnCpusANodesRanksShareMasters) {
+  for (const auto& [ranks, ranks_per_node, flags, shares] : {
+           std::tuple<int, int, std::vector<std::string>, bool>{4, 4, {}, true},
+           {4, 4, {"--mesh.backend=shared"}, true},
+           {4, 2, {"--fsdp.strategy=hybrid_shard"}, true},
+           {4, 4, {"--mesh.backend=mpi"}, false},
+           {4, 4, {"--fsdp.sharding=per_parameter"}, false},
+           {4, 2, {}, false},
+       }) {
+    SCOPED_TRACE(fmt::format("{} ranks, {} a node, {}", ranks, ranks_per_node, fmt::join(flags, " ")));
+    const DryRun run = dry_run(tiny(flags), cluster(ranks, ranks_per_node, "cpu-epyc-9654"));
+    const auto gathers = std::ranges::count_if(run.record.ops, [](const plan::RecordedOp& op) {
+      return op.kind == plan::RecordedOp::Kind::collective && op.collective == Collective::all_gather;
+    });
+    EXPECT_EQ(gathers, shares ? 0 : 2 * (5 + 4)) << "of two steps";
+    EXPECT_EQ(run.memory.peak_of(MemoryRole::unsharded_param) > 0, !shares);
+    const double shard = 4 * kAll / run.shard_size;
+    EXPECT_NEAR(static_cast<double>(run.memory.peak_of(MemoryRole::sharded_param)), shard, 0.1 * shard);
+  }
+  EXPECT_THROW((void)dry_run(tiny({"--mesh.backend=shared"}), cluster(4, 2, "cpu-epyc-9654")), ConfigError);
+}
+
+// A wait for a neighbour's counter moves none of the memory that it guards.
+TEST(DryRun, WaitingForSharedMastersReadsNothing) {
+  const auto kernel_bytes = [](const std::string& backend) {
+    return totals(dry_run(tiny({"--mesh.backend=" + backend}), cluster(4, 4, "cpu-epyc-9654")), 4).kernel_bytes;
+  };
+  EXPECT_EQ(kernel_bytes("shared"), kernel_bytes("mpi"));
+}
+
 TEST(Forecast, AProcessHasThePagesOfItsPoolsAndMore) {
   const Cluster cpus = cluster(2, 2, "cpu-epyc-9654");
   const Forecast plain = make_forecast(tiny(), cpus);
