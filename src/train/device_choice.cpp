@@ -45,8 +45,9 @@ std::int64_t master_bytes_on_node(const Config& config, const MeshGeometry& geom
 }
 
 /// Sets the backend that mesh.backend = auto is on CPUs. @collective
-void choose_sharing(const Config& config, const mpi::Communicator& world, const mpi::Communicator& node, DeviceChoice& choice) {
-  const std::vector<RankPlace> places = mesh_order(find_places(world));
+void choose_sharing(const Config& config, const mpi::Communicator& world, const mpi::Communicator& node,
+                    const std::vector<RankPlace>& by_world_rank, DeviceChoice& choice) {
+  const std::vector<RankPlace> places = mesh_order(by_world_rank);
   std::int64_t bytes = 0;
   make_mpi_comm(world)->agree([&] {
     const MeshGeometry geometry = MeshGeometry::make(places, shard_size_of(config));
@@ -70,7 +71,8 @@ bool auto_shares_masters(const Config& config, const MeshGeometry& geometry, con
          !geometry.replica_over_nodes(places);
 }
 
-DeviceChoice choose_device(const Config& config, const mpi::Session& session, const mpi::Communicator& world) {
+DeviceChoice choose_device(const Config& config, const mpi::Session& session, const mpi::Communicator& world,
+                           const std::vector<RankPlace>& places) {
   const Config::Mesh& wanted = config.mesh;
   const mpi::Communicator node = world.split_node();
   const auto comm = make_mpi_comm(world);
@@ -105,7 +107,7 @@ DeviceChoice choose_device(const Config& config, const mpi::Session& session, co
         mpi::Session::library_version());
     if (choice.gpu) use_gpu(choice.gpu->index);
   });
-  if (!on_gpu && wanted.backend == "auto") choose_sharing(config, world, node, choice);
+  if (!on_gpu && wanted.backend == "auto") choose_sharing(config, world, node, places, choice);
   return choice;
 }
 

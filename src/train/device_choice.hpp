@@ -30,7 +30,9 @@ struct DeviceChoice {
 
 /// By mesh.device and mesh.backend: A rank takes a GPU by its local rank among those that it sees. This also works if the launcher shows
 /// each rank only its own GPU.
+/// @param places  every rank's, by world rank
 /// @collective @throws ConfigError on all ranks: no GPU, some ranks without one, NCCL with a GPU shared
-[[nodiscard]] DeviceChoice choose_device(const Config& config, const mpi::Session& session, const mpi::Communicator& world);
+[[nodiscard]] DeviceChoice choose_device(const Config& config, const mpi::Session& session, const mpi::Communicator& world,
+                                         const std::vector<RankPlace>& places);
 
 }  // namespace mica::train

@@ -201,7 +201,8 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
   const ThreadCount threads = choose_threads(world, static_cast<int>(config.mesh.threads));
   if (!threads.warning.empty()) logger.warn("{}", threads.warning);
   // What a single rank may fail at comes before the collectives of the mesh.
-  const DeviceChoice choice = choose_device(config, session, world);
+  const std::vector<RankPlace> places = find_places(world);
+  const DeviceChoice choice = choose_device(config, session, world, places);
   const bool on_gpu = choice.gpu.has_value();
   device.gpu = choice.gpu;
   device.ranks_on_gpu = choice.ranks_on_gpu;
@@ -226,7 +227,7 @@ Device Device::make(const Config& config, const mpi::Session& session, const mpi
     const bool shares_memory = choice.backend == DeviceChoice::Backend::shared;
     device.mesh =
         std::make_unique<Mesh>(make_mpi_mesh(world, shard_size_of(config), on_gpu ? *device.host_pool : *device.pool,
-                                             {.shares_memory = shares_memory}, {}, group_backend(choice.backend, config.mesh, device)));
+                                             {.shares_memory = shares_memory}, places, group_backend(choice.backend, config.mesh, device)));
     if (shares_memory) device.mesh->require_shards_inside_nodes("mesh.backend = shared");
   });
   if (!config.log.trace.empty()) device.tracer = std::make_unique<Tracer>(device.mesh->rank());

@@ -45,18 +45,17 @@ std::vector<RankPlace> places_of(const Cluster& cluster) {
   return places;
 }
 
-/// Of a mesh with these places, where /dev/shm has room for what is shared.
-std::string backend_of(const Config& config, const Cluster& cluster) {
-  if (cluster.hardware.is_gpu) return "nccl";
+/// The backend of a mesh with these places, where /dev/shm has room for what is shared.
+std::string backend_of(const Config& config, const plan::Hardware& hardware, const std::vector<RankPlace>& places) {
+  if (hardware.is_gpu) return "nccl";
   if (config.mesh.backend != "auto") return config.mesh.backend;
-  const std::vector<RankPlace> places = places_of(cluster);
   return auto_shares_masters(config, MeshGeometry::make(places, shard_size_of(config)), places) ? "shared" : "mpi";
 }
 
-plan::RecorderOptions recorder_options(const Config& config, const Cluster& cluster) {
+plan::RecorderOptions recorder_options(const Config& config, const Cluster& cluster, const std::string& backend) {
   plan::RecorderOptions options{.num_ranks = cluster.num_ranks,
                                 .ranks_per_node = cluster.ranks_per_node,
-                                .shares_memory = backend_of(config, cluster) == "shared",
+                                .shares_memory = backend == "shared",
                                 .device = cluster.hardware.is_gpu ? DeviceKind::cuda : DeviceKind::cpu,
                                 .seq_len = config.train.seq_len,
                                 .dtype = fsdp_options(config).param_dtype()};
@@ -69,11 +68,11 @@ plan::RecorderOptions recorder_options(const Config& config, const Cluster& clus
 }
 
 /// Like Device::make(), but from a recorder instead of a machine. The recorder outlives it.
-Device make_dry_device(const Config& config, const Cluster& cluster, plan::StepRecorder& recorder) {
-  const plan::Hardware& hardware = cluster.hardware;
+Device make_dry_device(const Config& config, const plan::Hardware& hardware, const std::vector<RankPlace>& places,
+                       const std::string& backend, plan::StepRecorder& recorder) {
   Device device;
   if (hardware.is_gpu) device.gpu = GpuInfo{.name = hardware.name};
-  device.backend = backend_of(config, cluster);
+  device.backend = backend;
   device.num_threads = hardware.is_gpu ? 1 : hardware.threads;
   if (hardware.is_gpu)
     device.host_pool = recorder.make_pool();  // keeps scratch of the CPU kernels, which GPU kernels do not need, out of the count
@@ -83,7 +82,6 @@ Device make_dry_device(const Config& config, const Cluster& cluster, plan::StepR
   device.make_kernels = [options](Pool& pool) { return make_cpu_kernels(pool, options); };
   device.kernels = device.make_kernels(hardware.is_gpu ? *device.host_pool : *device.pool);
   device.kernels->record_products(recorder.products());
-  const std::vector<RankPlace> places = places_of(cluster);
   const MeshGeometry geometry = MeshGeometry::make(places, shard_size_of(config));
   device.mesh = std::make_unique<Mesh>(recorder.make_world(), geometry, places);
   if (device.backend == "shared") device.mesh->require_shards_inside_nodes("mesh.backend = shared");
@@ -129,8 +127,10 @@ DryRun dry_run(const Config& config, const Cluster& cluster) {
                        "plan with more ranks or a larger train.micro_batch",
                        config.train.global_batch, cluster.num_ranks, batch.accumulation, kMostRounds);
   const OpenMpThreads threads(cluster.hardware.is_gpu ? 1 : cluster.hardware.threads);
-  plan::StepRecorder recorder(recorder_options(config, cluster));
-  const Device device = make_dry_device(config, cluster, recorder);
+  const std::vector<RankPlace> places = places_of(cluster);
+  const std::string backend = backend_of(config, cluster.hardware, places);
+  plan::StepRecorder recorder(recorder_options(config, cluster, backend));
+  const Device device = make_dry_device(config, cluster.hardware, places, backend, recorder);
   ShardedModel model = ShardedModel::make(config, device);
   DryRun run{.batch = batch, .mode = device.device_mesh->streams().mode};
   run.shard_size = device.mesh->shard_size();
