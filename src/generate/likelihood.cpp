@@ -27,49 +27,64 @@ double log_probability(std::span<const float> logits, std::int32_t id) {
   return result;
 }
 
+/// One pass for a question.
+struct Step {
+  std::size_t continuation = 0;
+  std::int64_t cached = 0;     ///< tokens of the context, without its last one, that the continuation finds in the cache
+  bool reads_context = false;  ///< puts them there; otherwise rates the continuation
+};
+
+/// How many tokens at the context's end fit: context and continuation, without the last token, must fit the cache.
+std::int64_t context_that_fits(const Question& question, const Ids& continuation, std::int64_t capacity) {
+  const std::int64_t room = std::max<std::int64_t>(1, capacity + 1 - std::ssize(continuation));
+  return std::min(std::ssize(question.context), room);
+}
+
+/// The context is read once for all continuations that follow one another and see as much of it.
+std::vector<Step> steps_of(const Question& question, std::int64_t capacity) {
+  std::vector<Step> steps;
+  std::int64_t cached = 0;
+  for (std::size_t i = 0; i < question.continuations.size(); ++i) {
+    const std::int64_t needed = context_that_fits(question, question.continuations[i], capacity) - 1;
+    if (needed != cached && needed > 0) steps.push_back({.continuation = i, .cached = needed, .reads_context = true});
+    cached = needed;
+    steps.push_back({.continuation = i, .cached = cached});
+  }
+  return steps;
+}
+
 /// Answers one question pass by pass, so that all ranks can run the same number of passes.
 class QuestionPasses {
  public:
-  QuestionPasses(ModelPass& pass, const Question& question) : pass_(pass), question_(question) {}
+  QuestionPasses(ModelPass& pass, const Question& question)
+      : pass_(pass), question_(question), steps_(steps_of(question, pass.capacity())) {}
 
-  /// One pass for the part of the context that all continuations share (idle if there is none), and one for each continuation.
-  [[nodiscard]] static std::int64_t num_passes(const Question& question) { return 1 + std::ssize(question.continuations); }
-
-  void run_pass(std::int64_t i) {
-    if (i == 0) {
-      read_context();
+  [[nodiscard]] std::size_t num_passes() const { return steps_.size(); }
+  void run_pass(std::size_t i) {
+    const Step& step = steps_[i];
+    if (step.reads_context) {
+      read_context(step.cached);
     } else {
-      answers_.push_back(rate(question_.continuations[static_cast<std::size_t>(i - 1)]));
+      answers_.push_back(rate(question_.continuations[step.continuation], step.cached));
     }
   }
   [[nodiscard]] std::vector<Likelihood> answers() && { return std::move(answers_); }
 
  private:
-  /// The end of the context that fits: context and continuation, without the last token, must fit the cache.
-  [[nodiscard]] std::span<const std::int32_t> context_for(const Ids& continuation) const {
-    const auto room = static_cast<std::size_t>(std::max<std::int64_t>(1, pass_.capacity() + 1 - std::ssize(continuation)));
-    const std::span<const std::int32_t> all = question_.context;
-    return all.last(std::min(all.size(), room));
-  }
-
-  void read_context() {
-    const bool fits =
-        std::ranges::all_of(question_.continuations, [&](const Ids& each) { return context_for(each).size() == question_.context.size(); });
-    cached_ = fits ? std::ssize(question_.context) - 1 : 0;
-    if (cached_ == 0) return pass_.idle();
-    (void)pass_.logits({{.slot = 0, .past = 0}}, Ids(question_.context.begin(), question_.context.end() - 1),
+  /// @param count  tokens that end before the context's last one
+  void read_context(std::int64_t count) {
+    (void)pass_.logits({{.slot = 0, .past = 0}}, Ids(question_.context.end() - 1 - count, question_.context.end() - 1),
                        nn::KeyValueCache::Logits::last);
   }
 
-  Likelihood rate(const Ids& continuation) {
-    const std::span<const std::int32_t> context = context_for(continuation).subspan(static_cast<std::size_t>(cached_));
-    Ids ids(context.begin(), context.end());
+  Likelihood rate(const Ids& continuation, std::int64_t cached) {
+    Ids ids{question_.context.back()};
     ids.insert(ids.end(), continuation.begin(), continuation.end() - 1);
-    const std::span<const float> logits = pass_.logits({{.slot = 0, .past = cached_}}, ids, nn::KeyValueCache::Logits::all);
+    const std::span<const float> logits = pass_.logits({{.slot = 0, .past = cached}}, ids, nn::KeyValueCache::Logits::all);
     const std::size_t vocab = logits.size() / ids.size();
     Likelihood result;
     for (std::size_t i = 0; i < continuation.size(); ++i) {
-      const std::span<const float> row = logits.subspan((context.size() - 1 + i) * vocab, vocab);
+      const std::span<const float> row = logits.subspan(i * vocab, vocab);
       result.log_likelihood += log_probability(row, continuation[i]);
       result.is_greedy = result.is_greedy && likeliest(row) == continuation[i];
     }
@@ -78,7 +93,7 @@ class QuestionPasses {
 
   ModelPass& pass_;
   const Question& question_;
-  std::int64_t cached_ = 0;  ///< tokens of the context that are in the cache
+  std::vector<Step> steps_;
   std::vector<Likelihood> answers_;
 };
 
@@ -105,18 +120,18 @@ std::vector<std::vector<Likelihood>> answer(ModelPass& pass, const std::vector<Q
   const auto ranks = static_cast<std::size_t>(comm.num_ranks()), rank = static_cast<std::size_t>(comm.rank());
   std::vector<std::vector<Likelihood>> answers(questions.size());
   for (std::size_t round = 0; round < questions.size(); round += ranks) {
-    std::int64_t num_passes = 0;
+    std::size_t num_passes = 0;
     for (std::size_t q = round; q < std::min(round + ranks, questions.size()); ++q) {
-      num_passes = std::max(num_passes, QuestionPasses::num_passes(questions[q]));
+      num_passes = std::max(num_passes, steps_of(questions[q], pass.capacity()).size());
     }
     const std::size_t mine = round + rank;
     if (mine >= questions.size()) {
-      for (std::int64_t i = 0; i < num_passes; ++i) pass.idle();
+      for (std::size_t i = 0; i < num_passes; ++i) pass.idle();
       continue;
     }
     QuestionPasses passes(pass, questions[mine]);
-    for (std::int64_t i = 0; i < num_passes; ++i) {
-      if (i < QuestionPasses::num_passes(questions[mine])) {
+    for (std::size_t i = 0; i < num_passes; ++i) {
+      if (i < passes.num_passes()) {
         passes.run_pass(i);
       } else {
         pass.idle();

@@ -22,8 +22,9 @@ struct Likelihood {
   bool is_greedy = true;      ///< each of its tokens is the likeliest one
 };
 
-/// Answers all questions; rank r computes numbers r, r + ranks, ... A context is read once for all its continuations. If context and
-/// continuation do not fit the model's context, the context is cut at its beginning. @param pass  with at least one slot
+/// Answers all questions; rank r computes numbers r, r + ranks, ... If context and continuation do not fit the model's
+/// context, the context is cut at its beginning. A context is read once for all continuations that follow one another and see as much of
+/// it, and logits are computed of the continuations only. @param pass  with at least one slot
 /// @returns one list per question, on every rank. @throws Error if a likelihood is NaN or infinite. @collective
 std::vector<std::vector<Likelihood>> answer(ModelPass& pass, const std::vector<Question>& questions, const HostComm& comm);
 

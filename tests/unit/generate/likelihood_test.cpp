@@ -90,6 +90,19 @@ TEST(Likelihood, OfALongContextTheEndIsTaken) {
   expect_near(answers[0][2], plain_likelihood(small, joined(last(1), longest), longest.size()));
 }
 
+/// Logits are most of a pass' memory: those of the context are not computed, whether it fits or not.
+TEST(Likelihood, TakesMemoryForTheContinuationsLogitsOnly) {
+  constexpr std::int64_t kLargeVocab = 20'011;
+  for (const std::size_t context : {std::size_t{14}, std::size_t{30}}) {
+    SmallModel small(kLargeVocab);
+    ModelPass pass(small.model, small.rig.context, 1, kContext);
+    small.rig.pool->reset_peak();
+    const std::int64_t before = small.rig.pool->stats().current;
+    (void)answer(pass, {{Ids(context, 3), {{1, 2}, {3}, {5, 6}}}}, *make_single_comm());
+    EXPECT_LT(small.rig.pool->stats().peak - before, 4 * kLargeVocab * 4) << "context of " << context;  // four rows of logits
+  }
+}
+
 double plain_nats(SmallModel& small, const Ids& text, std::size_t given, std::size_t begin, std::size_t end) {
   const Ids ids(text.begin() + static_cast<std::ptrdiff_t>(given), text.begin() + static_cast<std::ptrdiff_t>(end));
   return -plain_likelihood(small, ids, end - begin).log_likelihood;

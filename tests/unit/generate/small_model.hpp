@@ -15,8 +15,8 @@ namespace mica::generate::testing {
 inline constexpr std::int64_t kVocab = 17, kContext = 16;
 
 struct SmallModel {
-  SmallModel()
-      : model(nn::Gpt2Config{.layers = 2, .heads = 3, .width = 9, .context = kContext, .vocab_size = kVocab}), storage(model, rig.context) {
+  explicit SmallModel(std::int64_t vocab = kVocab)
+      : model(nn::Gpt2Config{.layers = 2, .heads = 3, .width = 9, .context = kContext, .vocab_size = vocab}), storage(model, rig.context) {
     // Large enough that the likeliest tokens differ.
     model.for_each_parameter([&](const std::string&, nn::Parameter& parameter) {
       if (parameter.shape.num_dims() == 2) rig.kernels->scale(*rig.stream, parameter.data, 25, parameter.data, Write::overwrite);
