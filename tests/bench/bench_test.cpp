@@ -147,9 +147,6 @@ TEST(Bench, ProcessorsWithoutBf16AreMeasuredToo) {
 TEST(Bench, HardwareOutIsReadByThePlanner) {
   const TemporaryFolder folder;
   const std::string file = folder / "this.json";
-  const Finished comm_alone = run_bench(2, {"comm", "--mib=1", "--repeats=1", "--hardware-out=" + file});
-  EXPECT_EQ(comm_alone.status, 2) << comm_alone.output;
-  EXPECT_THAT(comm_alone.output, ::testing::HasSubstr("mica-bench gemm --hardware-out"));
   const Finished gemm =
       run_bench(2, {"gemm", "--rows=32", "--width=64", "--vocab=96", "--head-rows=8", "--rounds=1", "--hardware-out=" + file});
   ASSERT_EQ(gemm.status, 0) << gemm.output;
@@ -230,6 +227,10 @@ TEST(Bench, MistakesAreNamed) {
       {{"train", "--batch=0"}, "train.micro_batch"},
       {{"train", "--warmup=0"}, "--warmup=0"},
       {{"kernels", "--svg=/nowhere/kernels.svg"}, "--svg=/nowhere/kernels.svg"},
+      {{"gemm", "--hardware-out=/nowhere/this.json"}, "--hardware-out=/nowhere/this.json"},
+      {{"gemm", "--hardware-out=/dev/null", "--dtypes=fp32"}, "needs both dtypes"},
+      {{"comm", "--hardware-out=/nowhere/this.json"}, "mica-bench gemm --hardware-out=/nowhere/this.json"},
+      {{"comm", "--hardware-out=/dev/null", "--idle-cost"}, "--idle-cost"},
       {{"comm", "--mib=x"}, "'x'"},
       {{"comm", "--ranks-per-node=-1"}, "--ranks-per-node=-1"},
       {{"overhead", "--rounds=0"}, "--rounds=0"},
@@ -239,6 +240,7 @@ TEST(Bench, MistakesAreNamed) {
   for (const auto& [arguments, text] : mistakes) {
     const Finished finished = run_bench(2, arguments);
     EXPECT_EQ(finished.status, 2) << text << "\n" << finished.output;
+    EXPECT_THAT(json_lines(finished), ::testing::IsEmpty()) << "told only after measuring: " << text;
     EXPECT_THAT(finished.error_lines(), ::testing::ElementsAre(::testing::HasSubstr(text))) << finished.output;
   }
 }

@@ -219,6 +219,9 @@ ExitCode bench_comm(App& app, const Arguments& arguments) {
   app.comm.agree([&] {
     require<ConfigError>(options.repeats >= 1, "--repeats={}, expected at least 1", options.repeats);
     require<ConfigError>(options.ranks_per_node >= 0, "--ranks-per-node={}, expected 0 or more", options.ranks_per_node);
+    if (options.hardware_out.empty()) return;
+    require<ConfigError>(!options.idle_cost, "--hardware-out: --idle-cost measures nothing that a hardware file holds");
+    check_links_out(options.hardware_out, app.world);
   });
   set_openmp_threads(1);
   options.idle_cost ? bench_idle_cost(app, options) : bench_collectives(app, options);

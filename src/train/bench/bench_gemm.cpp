@@ -146,6 +146,7 @@ ExitCode bench_gemm(App& app, const Arguments& arguments) {
       if (options.dtypes.find(name) != std::string::npos) dtypes.push_back(dtype_from_name(name));
     }
     require<ConfigError>(!dtypes.empty(), "--dtypes={}, expected fp32, bf16 or fp32,bf16", options.dtypes);
+    if (!options.hardware_out.empty()) check_computing_out(options.hardware_out, app.world, dtypes.size() == 2);
   });
   const Config config;
   Device device = Device::make(config, app.session, app.world, Logger());

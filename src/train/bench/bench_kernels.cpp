@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cerrno>
-#include <fstream>
-
-#include "mica/core/error.hpp"
-
 #include "bench_model.hpp"
 #include "benches.hpp"
 #include "command_line.hpp"
 #include "kernel_times.hpp"
 #include "kernels_svg.hpp"
+#include "output_file.hpp"
 #include "report.hpp"
 
 namespace mica::train::bench {
@@ -71,10 +67,7 @@ ExitCode bench_kernels(App& app, const Arguments& arguments) {
   read_flags(app, take_keys(arguments, options.run), flags_of(options));
   Config config;
   app.comm.agree([&] {
-    if (!options.svg.empty() && app.world.rank() == 0) {
-      require<ConfigError>(std::ofstream(options.svg).is_open(), "--svg={}: cannot write it: {}; give a file in a folder that exists",
-                           options.svg, errno_text(errno));
-    }
+    if (!options.svg.empty() && app.world.rank() == 0) require_writable("--svg", options.svg);
     options.run.overrides.insert(options.run.overrides.end(), {"--mesh.streams=inline", "--mesh.device=cpu", "--log.trace=1"});
     config = make_config(options.run);
   });
@@ -86,12 +79,10 @@ ExitCode bench_kernels(App& app, const Arguments& arguments) {
   report.print_table();
   app.comm.agree([&] {
     if (options.svg.empty() || app.world.rank() != 0) return;
-    std::ofstream file(options.svg);
-    file << kernels_svg(fmt::format("{}, {}, batch {}, {} tokens, {} ranks: a step of {:.1f} ms", options.run.model, options.run.dtype,
-                                    config.train.micro_batch, config.train.seq_len, app.world.num_ranks(), 1e3 * times.seconds),
-                        times);
-    file.close();
-    require<IoError>(static_cast<bool>(file), "--svg={}: cannot write it: {}", options.svg, errno_text(errno));
+    write_output("--svg", options.svg,
+                 kernels_svg(fmt::format("{}, {}, batch {}, {} tokens, {} ranks: a step of {:.1f} ms", options.run.model, options.run.dtype,
+                                         config.train.micro_batch, config.train.seq_len, app.world.num_ranks(), 1e3 * times.seconds),
+                             times));
   });
   return ExitCode::done;
 }

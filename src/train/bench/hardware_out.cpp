@@ -14,12 +14,14 @@
 #include "mica/plan/hardware.hpp"
 
 #include "host_buffer.hpp"
+#include "output_file.hpp"
 #include "report.hpp"
 #include "timing.hpp"
 
 namespace mica::train::bench {
 namespace {
 
+constexpr std::string_view kFlag = "--hardware-out";
 constexpr double kGiga = 1e9, kGiB = 1024.0 * 1024 * 1024;
 
 /// Seconds of one call on the slowest rank, the median of 5 rounds.
@@ -57,10 +59,7 @@ Attention measure_attention(const mpi::Communicator& world, Kernels& kernels, St
 void write_file(const std::string& path, const Row& json) {
   const std::string text = json.dump(1) + "\n";
   static_cast<void>(plan::parse_hardware(text, path));  // check that the file can be read
-  std::ofstream file(path);
-  file << text;
-  file.close();
-  require<IoError>(file.good(), "cannot write {}", path);
+  write_output(kFlag, path, text);
 }
 
 Row read_file(const std::string& path) {
@@ -73,6 +72,18 @@ Row read_file(const std::string& path) {
 }
 
 }  // namespace
+
+void check_computing_out(const std::string& path, const mpi::Communicator& world, bool has_all_dtypes) {
+  require<ConfigError>(has_all_dtypes, "--hardware-out needs both dtypes: mica-bench gemm without --dtypes");
+  if (world.rank() == 0) require_writable(kFlag, path);
+}
+
+void check_links_out(const std::string& path, const mpi::Communicator& world) {
+  require<ConfigError>(world.num_ranks() > 1, "--hardware-out needs 2 ranks or more: mpirun -np 2 mica-bench comm --hardware-out={}", path);
+  if (world.rank() != 0) return;
+  static_cast<void>(read_file(path));
+  require_writable(kFlag, path);
+}
 
 void write_computing(const std::string& path, const mpi::Communicator& world, Kernels& kernels, const MeasuredComputing& measured) {
   const std::unique_ptr<Stream> stream = make_cpu_stream("compute", StreamMode::inlined);
@@ -87,7 +98,6 @@ void write_computing(const std::string& path, const mpi::Communicator& world, Ke
   const std::string source_text = fmt::format("measured by mica-bench gemm on {} ranks", world.num_ranks());
   make_mpi_comm(world)->from_first_rank([&] {
     const double fp32 = measured.fp32_tflops, bf16 = measured.bf16_tflops;
-    require<ConfigError>(fp32 > 0 && bf16 > 0, "--hardware-out needs both dtypes: mica-bench gemm without --dtypes");
     const auto memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
     const double threads = measured.threads;
     Row json{{"name", host_name()},
@@ -138,7 +148,6 @@ void write_links(const std::string& path, const mpi::Communicator& world, const 
   const int on_node = world.split_node().num_ranks();
   make_mpi_comm(world)->from_first_rank([&] {
     const double n = world.num_ranks();
-    require<ConfigError>(n > 1, "--hardware-out needs 2 ranks or more: mpirun -np 2 mica-bench comm --hardware-out={}", path);
     Row json = read_file(path);
     // The mean, since a step moves about as many bytes in all-gathers as in reduce-scatters.
     const double seconds = (measured.gather_s + measured.reduce_scatter_s) / 2 - measured.small_gather_s;

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "output_file.hpp"
+
+#include <cerrno>
+#include <fstream>
+
+#include "mica/core/error.hpp"
+
+namespace mica::train::bench {
+
+void require_writable(std::string_view flag, const std::string& path) {
+  require<ConfigError>(std::ofstream(path, std::ios::app).is_open(), "{}={}: cannot write it: {}; give a file in a folder that exists",
+                       flag, path, errno_text(errno));
+}
+
+void write_output(std::string_view flag, const std::string& path, std::string_view text) {
+  std::ofstream file(path);
+  file << text;
+  file.close();
+  require<IoError>(static_cast<bool>(file), "{}={}: cannot write it: {}", flag, path, errno_text(errno));
+}
+
+}  // namespace mica::train::bench
