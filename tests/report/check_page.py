@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The page of mica-report in a real browser, without its window: texts and values there, no errors, both widths, light and dark.
+"""The page of mica-report in a real browser, without its window: texts and values there, no errors, both widths, light and dark; what the
+mouse and the keyboard do; the printed page.
 
     tests/report/check_page.py MICA_REPORT BROWSER [--keep=FOLDER] [--large]
 
@@ -17,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+from browser import Browser
 
 MAKE_RUN = pathlib.Path(__file__).with_name("make_run.py")
 
@@ -62,6 +65,8 @@ def check(report, browser, folder):
                        "resumed from checkpoints/step-00001500 on 8 ranks", "</script><b>not bold</b> (3 times)", "rank 3 was lost", "optim.lr 0.001"])
     expect(dom.count('class="uplot') == 3 and dom.count("<canvas") == 5, "not all charts are drawn")
 
+    check_by_hand(browser, page, folder)
+
     page = make(report, folder, [one, two])
     dom, said = browse(browser, page, "--virtual-time-budget=3000", "--dump-dom")
     expect(not said and "data-errors" not in dom, f"two runs: the console said {said}")
@@ -76,6 +81,93 @@ def check(report, browser, folder):
             expect(struct.unpack(">II", picture.read_bytes()[16:24]) == (width, 5000), f"{picture.name} has another size")
             sizes[scheme, width] = picture.stat().st_size
     expect(min(sizes.values()) > 40_000, f"a picture is nearly empty: {sizes}")
+
+
+TOLD = "document.querySelector('#{} .told').textContent"
+LOSS_VALUES = "[...document.querySelectorAll('#loss .u-legend .u-value')].map(e => e.textContent)"
+THEME = "document.documentElement.dataset.theme"
+
+
+def check_mouse(page):
+    page.point_at("#loss .u-over", 0.5, 0.5)
+    step, loss, validation = page.value(LOSS_VALUES)
+    expect(step == "1,000" and 3 < float(loss) < 3.5 and 3 < float(validation) < 3.5, f"in the middle of the curve it says {step}, {loss}, {validation}")
+    page.point_at("#skew canvas", 0.5, 0.1)
+    told = page.value(TOLD.format("skew"))
+    expect(re.fullmatch(r"rank 0, up to step 9[0-9]0: 1[0-9.]+ ms of its own per step, median 102.9 ms \(.*%\)", told), f"the heat map says {told}")
+    page.point_at("#trace canvas", 0.5, 0.3)
+    expect(page.value(TOLD.format("trace")).startswith("compute: "), f"the timeline says {page.value(TOLD.format('trace'))}")
+    page.point_at(".strip button", 0.5, 0.5)
+    expect("Step " in page.value(TOLD.format("events")), "an event says nothing")
+
+
+def check_keyboard(page):
+    """Everything is reached with Tab, and moves with the keys that the page names."""
+    reached = []
+    while len(reached) < 200 and reached.count("run") < 2:
+        page.press("Tab")
+        reached.append(page.value("(e => e.id || e.getAttribute('aria-label') || e.tagName)(document.activeElement)"))
+        label = reached[-1]
+        if label.startswith("Loss and validation"):
+            check_curve_keys(page)
+        if label.startswith("Heat map"):
+            page.press("ArrowDown")  # begins at the worst
+            worst = page.value(TOLD.format("skew"))
+            page.press("ArrowUp")
+            above = page.value(TOLD.format("skew"))
+            expect(worst.startswith("rank 5,") and above.startswith("rank 4,"), f"keys on the heat map: {worst}; {above}")
+        if label.startswith("Timeline"):
+            told = []
+            for key in ("ArrowRight", "ArrowRight", "ArrowDown", "+", "0"):
+                page.press(key)
+                told.append(page.value(TOLD.format("trace")))
+            expect(len(set(told[:3])) == 3 and told[2] == told[4] and told[2].startswith("unshard: "), f"keys on the timeline: {told}")
+    for label in ("run", "theme", "axis", "smooth", "log", "Loss and validation loss over step", "Tokens a second", "Parts of a step's time",
+                  "Heat map of ranks and steps", "trace-rank", "Timeline of rank 0", "SUMMARY"):
+        expect(label in reached, f"Tab does not reach '{label}', but {reached}")
+
+
+def check_curve_keys(page):
+    steps = []
+    for key, shift in (("Home", False), ("ArrowRight", False), ("ArrowRight", True), ("End", False), ("ArrowLeft", False), ("+", False), ("-", False), ("0", False)):
+        page.press(key, shift)
+        steps.append(page.value(LOSS_VALUES)[0])
+    expect(steps == ["1", "2", "12", "2,000", "1,999", "1,999", "1,999", "1,999"], f"keys on a curve move to steps {steps}")
+
+
+def check_controls(page):
+    page.value("(e => { e.value = 'tokens'; e.dispatchEvent(new Event('input')); })(document.getElementById('axis'))")
+    expect(page.value("document.querySelector('#loss .uplot').getAttribute('aria-label')") == "Loss and validation loss over tokens", "the axis stays")
+    page.value("(e => { e.value = '0.9'; e.dispatchEvent(new Event('input')); })(document.getElementById('smooth'))")
+    expect(page.value("document.getElementById('smooth-value').value") == "0.90", "smoothing stays")
+    expect("smoothed" in page.value("document.getElementById('loss').textContent"), "the smoothed curve is missing")
+    page.click("#log")
+    expect(page.value("document.getElementById('log').checked"), "no log scale")
+
+
+def check_print(page):
+    """On paper: light, whatever the screen shows, and no wider than the paper."""
+    if page.value(THEME) != "dark":
+        page.click("#theme")
+    page.value("addEventListener('beforeprint', () => document.title = document.documentElement.dataset.theme)")
+    printed = page.pdf()
+    pages = len(re.findall(rb"/Type\s*/Page\b", printed))
+    expect(printed.startswith(b"%PDF") and 2 <= pages <= 5, f"printed on {pages} pages")
+    expect(page.value("document.title") == "light" and page.value(THEME) == "dark", "printed as dark as the screen, or the screen has changed")
+    page.lay_out_for_print()
+    page.value("document.body.style.width = '700px'")
+    too_wide = page.value("[...document.querySelectorAll('main canvas, main table, .u-legend')].filter(e => e.getBoundingClientRect().right > document.body.getBoundingClientRect().right)"
+                          ".map(e => (e.getAttribute('aria-label') || e.className || e.tagName) + ' ' + e.getBoundingClientRect().right)")
+    expect(too_wide == [], f"wider than the paper: {too_wide}")
+
+
+def check_by_hand(browser, page, folder):
+    with Browser(browser, folder) as opened:
+        # The keyboard comes first: a mouse that was moved points at what scrolls below it.
+        for part in (check_keyboard, check_mouse, check_controls, check_print):
+            opened.open(page)
+            part(opened)
+        expect(not opened.errors, f"the page's program failed: {opened.errors}")
 
 
 def measure(report, browser, folder):

@@ -57,7 +57,11 @@
     };
     u.root.addEventListener("keydown", event => {
       const {min, max} = u.scales.x, middle = data[0][at], span = max - min;
-      const zoom = by => u.setScale("x", {min: Math.max(data[0][0], middle - span * by / 2), max: Math.min(data[0][data[0].length - 1], middle + span * by / 2)});
+      const see = (low, high) => {
+        u.setScale("x", {min: Math.max(data[0][0], low), max: Math.min(data[0][data[0].length - 1], high)});
+        queueMicrotask(() => show(at));  // behind uPlot's own: the cursor stays on its step
+      };
+      const zoom = by => see(middle - span * by / 2, middle + span * by / 2);
       const jump = event.shiftKey ? 10 : 1;
       if (event.key === "ArrowRight") show(at + jump);
       else if (event.key === "ArrowLeft") show(at - jump);
@@ -65,7 +69,7 @@
       else if (event.key === "End") show(data[0].length - 1);
       else if (event.key === "+" || event.key === "=") zoom(0.5);
       else if (event.key === "-") zoom(2);
-      else if (event.key === "0") u.setScale("x", {min: data[0][0], max: data[0][data[0].length - 1]});
+      else if (event.key === "0") see(-Infinity, Infinity);
       else return;
       event.preventDefault();
     });
